@@ -1,0 +1,75 @@
+#include "engine/blas/matmul.h"
+
+#include <fmt/format.h>
+
+#include "engine/blas/matmul_cpu.h"
+#include "engine/core/error.h"
+
+namespace snug {
+namespace {
+
+// The matrix a view stands for: leading extents are rows. `transpose` swaps the strides.
+struct Operand {
+  MatrixView matrix;
+  int64_t rows, cols;
+};
+
+Operand operand(const View& v, bool transpose, int64_t row_stride) {
+  Operand o;
+  o.rows = v.shape.rows();
+  o.cols = v.shape.last();
+  o.matrix = {v.data, v.dtype, row_stride > 0 ? row_stride : o.cols, 1};
+  if (transpose) {
+    std::swap(o.rows, o.cols);
+    std::swap(o.matrix.row_stride, o.matrix.col_stride);
+  }
+  return o;
+}
+
+}  // namespace
+
+void matmul(Context& ctx, const View& c, const View& a, const View& b,
+            const MatmulOptions& options) {
+  static const Name kScratch("matmul.scratch");
+  const Operand A = operand(a, options.transpose_a, options.lda);
+  const Operand B = operand(b, options.transpose_b, 0);
+  const int64_t M = c.shape.rows(), N = c.shape.last(), K = A.cols;
+  if (A.rows != M || B.cols != N || B.rows != K)
+    fail(ErrorCode::shape, "matmul operands that fit: C (M,N) = A (M,K) B (K,N)",
+         fmt::format("{} = {}{} {}{}", describe(c), describe(a), options.transpose_a ? "^T" : "",
+                     describe(b), options.transpose_b ? "^T" : ""),
+         "check that the weights and the config belong together");
+  if (options.bias.defined()) expect(options.bias, "bias", {{"N", N}});
+
+  MatmulProblem p;
+  p.M = M;
+  p.N = N;
+  p.K = K;
+  p.a = A.matrix;
+  p.b = B.matrix;
+  p.c = c.data;
+  p.c_dtype = c.dtype;
+  p.ldc = N;
+  p.accumulate = options.add;
+  // On plan there are no addresses; that there is a bias still decides which kernels apply.
+  static const float kSomewhere = 0.0f;
+  p.bias = options.bias.defined() && ctx.planning() ? &kSomewhere : options.bias.data;
+  p.bias_dtype = options.bias.dtype;
+
+  const MatmulKernel kernel = matmul_best(p);
+  const int64_t scratch_bytes =
+      matmul_scratch_bytes(M, N, K, a.dtype, b.dtype, c.dtype, kernel, ctx.threads());
+  Tensor scratch;
+  if (scratch_bytes > 0)
+    scratch = ctx.tensor(kScratch, {scratch_bytes}, DType::u8, Category::workspace);
+  Op op(
+      ctx, "matmul",
+      {.flops = 2 * M * N * K, .bytes = a.bytes() + b.bytes() + c.bytes() * (options.add ? 2 : 1)});
+  if (!op.run()) {
+    matmul_prepare(p, kernel, ctx.threads());
+    return;
+  }
+  matmul_cpu(p, kernel, scratch.defined() ? scratch.view().data : nullptr, ctx.threads());
+}
+
+}  // namespace snug

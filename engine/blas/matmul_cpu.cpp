@@ -1,0 +1,130 @@
+#include "engine/blas/matmul_cpu.h"
+
+#include <string>
+
+#include "engine/blas/matmul_tile.h"
+#include "engine/core/error.h"
+
+namespace snug {
+namespace {
+
+bool is_float(DType t) { return t == DType::f32 || t == DType::bf16 || t == DType::f16; }
+
+std::string sizes(const MatmulProblem& p) {
+  return "M=" + std::to_string(p.M) + " N=" + std::to_string(p.N) + " K=" + std::to_string(p.K);
+}
+
+std::string dtypes(DType a, DType b, DType c) {
+  return std::string("A ") + to_string(a) + ", B " + to_string(b) + ", C " + to_string(c);
+}
+
+void check(const MatmulProblem& p, const void* scratch, MatmulKernel kernel, int threads) {
+  if (p.M < 0 || p.N < 0 || p.K < 0)
+    fail(ErrorCode::shape, "matrix product extents of zero or more", sizes(p),
+         "pass the rows of A as M, the columns of B as N, the columns of A as K");
+  if (threads < 1)
+    fail(ErrorCode::usage, "at least one thread for a matrix product",
+         "threads=" + std::to_string(threads), "set threads=1 or more");
+  if (!is_float(p.a.dtype) || !is_float(p.b.dtype) || !is_float(p.c_dtype) ||
+      (p.bias != nullptr && !is_float(p.bias_dtype)))
+    fail(ErrorCode::unsupported, "matrix product operands of dtype f32, bf16 or f16",
+         dtypes(p.a.dtype, p.b.dtype, p.c_dtype) + ", bias " + to_string(p.bias_dtype),
+         "cast the operand first");
+  if (p.M > 0 && p.N > 0 && p.ldc < p.N)
+    fail(ErrorCode::shape, "ldc of at least N=" + std::to_string(p.N),
+         "ldc=" + std::to_string(p.ldc), "pass the row stride of C in elements");
+  if (!matmul_supports(p, kernel))
+    fail(ErrorCode::unsupported,
+         std::string("a matrix product that the kernel ") + to_string(kernel) +
+             " takes on this machine",
+         sizes(p) + ", " + dtypes(p.a.dtype, p.b.dtype, p.c_dtype) +
+             (p.accumulate ? ", accumulate" : ""),
+         "use the kernel that matmul_best names");
+  if (p.M == 0 || p.N == 0) return;
+  if (p.c == nullptr || (p.K > 0 && (p.a.data == nullptr || p.b.data == nullptr)))
+    fail(ErrorCode::shape, "data behind A, B and C of a matrix product with " + sizes(p),
+         "a null pointer", "allocate the operand before the product");
+  if (scratch == nullptr && matmul_scratch_bytes(p.M, p.N, p.K, p.a.dtype, p.b.dtype, p.c_dtype,
+                                                 kernel, threads) > 0)
+    fail(ErrorCode::shape, "scratch of matmul_scratch_bytes bytes", "a null pointer",
+         "reserve the scratch before the product");
+}
+
+}  // namespace
+
+const char* to_string(MatmulKernel kernel) {
+  switch (kernel) {
+    case MatmulKernel::reference: return "reference";
+    case MatmulKernel::avx2: return "avx2";
+    case MatmulKernel::avx512: return "avx512";
+    case MatmulKernel::avx512_bf16: return "avx512_bf16";
+    case MatmulKernel::library: return "library";
+  }
+  return "?";
+}
+
+bool matmul_available(MatmulKernel kernel) {
+  switch (kernel) {
+    case MatmulKernel::reference:
+    case MatmulKernel::library: return true;
+    case MatmulKernel::avx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("f16c");
+    case MatmulKernel::avx512: return __builtin_cpu_supports("avx512f");
+    case MatmulKernel::avx512_bf16:
+      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
+  }
+  return false;
+}
+
+bool matmul_supports(const MatmulProblem& p, MatmulKernel kernel) {
+  if (!matmul_available(kernel)) return false;
+  if (!is_float(p.a.dtype) || !is_float(p.b.dtype) || !is_float(p.c_dtype)) return false;
+  if (kernel == MatmulKernel::avx512_bf16)
+    return p.a.dtype == DType::bf16 && p.b.dtype == DType::bf16;
+  if (kernel == MatmulKernel::library) return blas::library_supports(p);
+  return true;
+}
+
+MatmulKernel matmul_best(const MatmulProblem& p) {
+  const bool both_bf16 = p.a.dtype == DType::bf16 && p.b.dtype == DType::bf16;
+  // Own kernels have no tile-matrix (AMX) path, so there the library is asked.
+  if (both_bf16 && blas::machine_has_amx_bf16() && matmul_supports(p, MatmulKernel::library) &&
+      blas::library_prepare(p, 1))
+    return MatmulKernel::library;
+  // VDPBF16PS does twice the work of an fp32 step on AMD, and half of it on Intel.
+  if (both_bf16 && __builtin_cpu_is("amd") && matmul_supports(p, MatmulKernel::avx512_bf16))
+    return MatmulKernel::avx512_bf16;
+  for (const MatmulKernel kernel : {MatmulKernel::avx512, MatmulKernel::avx2})
+    if (matmul_supports(p, kernel)) return kernel;
+  return MatmulKernel::reference;
+}
+
+bool matmul_prepare(const MatmulProblem& p, MatmulKernel kernel, int threads) {
+  if (!matmul_supports(p, kernel)) return false;
+  return kernel != MatmulKernel::library || blas::library_prepare(p, threads);
+}
+
+int64_t matmul_scratch_bytes(int64_t M, int64_t N, int64_t K, DType a_dtype, DType b_dtype,
+                             DType c_dtype, MatmulKernel kernel, int threads) {
+  if (!is_float(a_dtype) || !is_float(b_dtype) || !is_float(c_dtype) ||
+      (kernel == MatmulKernel::avx512_bf16 && (a_dtype != DType::bf16 || b_dtype != DType::bf16)))
+    fail(ErrorCode::unsupported,
+         std::string("operand dtypes that the kernel ") + to_string(kernel) + " takes",
+         dtypes(a_dtype, b_dtype, c_dtype), "use the kernel that matmul_best names");
+  if (M <= 0 || N <= 0 || K <= 0 || kernel == MatmulKernel::reference) return 0;
+  if (kernel == MatmulKernel::library) return blas::library_scratch_bytes(threads);
+  return blas::blocked_scratch_bytes(M, N, K, blas::tile_kernel(kernel), threads);
+}
+
+void matmul_cpu(const MatmulProblem& p, MatmulKernel kernel, void* scratch, int threads) {
+  check(p, scratch, kernel, threads);
+  if (p.M == 0 || p.N == 0) return;
+  // With K = 0 every sum is empty and only bias and old C are left, whatever the kernel.
+  if (kernel == MatmulKernel::reference || p.K == 0) return blas::matmul_reference(p, threads);
+  if (kernel == MatmulKernel::library) return blas::matmul_library(p, scratch, threads);
+  blas::matmul_blocked(p, blas::tile_kernel(kernel), scratch, threads);
+}
+
+}  // namespace snug

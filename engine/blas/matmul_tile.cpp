@@ -1,0 +1,79 @@
+#include "engine/blas/matmul_tile.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace snug::blas {
+namespace {
+
+// Stores one row of finished sums. Sixteen bytes of slack are never written: tails go through `out`.
+inline void round_row(const float* v, int64_t cols, float* c) {
+  std::memcpy(c, v, static_cast<size_t>(cols) * sizeof(float));
+}
+inline void round_row(const float* v, int64_t cols, bf16* c) {
+  for (int64_t j = 0; j < cols; ++j) c[j] = from_f32<bf16>(v[j]);
+}
+inline void round_row(const float* v, int64_t cols, f16* c) {
+  int64_t j = 0;
+  for (; j + 8 <= cols; j += 8)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(c + j),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(v + j), _MM_FROUND_TO_NEAREST_INT));
+  for (; j < cols; ++j) c[j] = from_f32<f16>(v[j]);
+}
+
+template <class T>
+void store(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0, int64_t n0,
+           int64_t rows, int64_t cols) {
+  float bias[kMaxTileCols] = {}, v[kMaxTileCols];
+  if (p.bias != nullptr)
+    for (int64_t j = 0; j < cols; ++j) bias[j] = value_at(p.bias, p.bias_dtype, n0 + j);
+  T* c = static_cast<T*>(p.c) + m0 * p.ldc + n0;
+  for (int64_t i = 0; i < rows; ++i, c += p.ldc, tile += ld) {
+    for (int64_t j = 0; j < cols; ++j) v[j] = p.alpha * tile[j];
+    if (p.bias != nullptr)
+      for (int64_t j = 0; j < cols; ++j) v[j] += bias[j];
+    if (p.accumulate)
+      for (int64_t j = 0; j < cols; ++j) v[j] += to_f32(c[j]);
+    round_row(v, cols, c);
+  }
+}
+
+}  // namespace
+
+void store_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0, int64_t n0,
+                int64_t rows, int64_t cols) {
+  if (p.c_dtype == DType::f32)
+    store<float>(p, tile, ld, m0, n0, rows, cols);
+  else if (p.c_dtype == DType::bf16)
+    store<bf16>(p, tile, ld, m0, n0, rows, cols);
+  else
+    store<f16>(p, tile, ld, m0, n0, rows, cols);
+}
+
+const TileKernel& tile_kernel(MatmulKernel kernel) {
+  if (kernel == MatmulKernel::avx2) return avx2_tile_kernel();
+  if (kernel == MatmulKernel::avx512) return avx512_tile_kernel();
+  return avx512_bf16_tile_kernel();
+}
+
+void matmul_reference(const MatmulProblem& p, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t m = 0; m < p.M; ++m)
+    for (int64_t n0 = 0; n0 < p.N; n0 += kMaxTileCols) {
+      const int64_t cols = std::min(kMaxTileCols, p.N - n0);
+      float sum[kMaxTileCols];
+      for (int64_t j = 0; j < cols; ++j) {
+        sum[j] = 0;
+        for (int64_t k = 0; k < p.K; ++k)
+          sum[j] = __builtin_fmaf(
+              value_at(p.a.data, p.a.dtype, m * p.a.row_stride + k * p.a.col_stride),
+              value_at(p.b.data, p.b.dtype, k * p.b.row_stride + (n0 + j) * p.b.col_stride),
+              sum[j]);
+      }
+      store_tile(p, sum, kMaxTileCols, m, n0, 1, cols);
+    }
+}
+
+}  // namespace snug::blas

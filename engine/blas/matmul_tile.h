@@ -1,0 +1,54 @@
+// The tile kernels, and what happens to a finished tile. A tile is rows x cols fp32 accumulators,
+// row-major with `cols` floats a row, in scratch.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/blas/matmul_cpu.h"
+
+namespace snug::blas {
+
+inline constexpr int64_t kMaxTileRows = 14, kMaxTileCols = 32;
+
+// tile (+)= panel of A * panel of B over `units` units. a: rows units per k, side by side; b: cols
+// units per k. `start` begins the chain at zero, otherwise it goes on from what the tile holds.
+using TileRun = void (*)(int64_t units, const float* a, const float* b, float* tile, bool start);
+
+struct TileKernel {
+  int64_t rows, cols;  // of a full tile
+  bool pairs;          // units are bf16 pairs
+  const TileRun* run;  // run[r - 1] for r = 1 .. rows
+};
+
+const TileKernel& tile_kernel(MatmulKernel kernel);  // avx2, avx512, avx512_bf16
+const TileKernel& avx2_tile_kernel();
+const TileKernel& avx512_tile_kernel();
+const TileKernel& avx512_bf16_tile_kernel();
+
+// Finishes rows x cols sums (row stride `ld`) whose corner is C[m0, n0]: alpha, bias, old C, rounding.
+void store_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0, int64_t n0,
+                int64_t rows, int64_t cols);
+
+// One value of an f32, bf16 or f16 array, as float.
+inline float value_at(const void* data, DType dtype, int64_t i) {
+  if (dtype == DType::f32) return static_cast<const float*>(data)[i];
+  if (dtype == DType::bf16) return to_f32(static_cast<const bf16*>(data)[i]);
+  return to_f32(static_cast<const f16*>(data)[i]);
+}
+
+// The plain triple loop: truth for the other kernels, and a path for any machine. Needs no scratch.
+void matmul_reference(const MatmulProblem& p, int threads);
+
+// The packed, blocked product around a tile kernel.
+int64_t blocked_scratch_bytes(int64_t M, int64_t N, int64_t K, const TileKernel& kernel,
+                              int threads);
+void matmul_blocked(const MatmulProblem& p, const TileKernel& kernel, void* scratch, int threads);
+
+// The library path. Its primitives are kept by shape; `machine_has_amx_bf16` is where it wins.
+bool machine_has_amx_bf16();
+bool library_supports(const MatmulProblem& p);
+bool library_prepare(const MatmulProblem& p, int threads);
+int64_t library_scratch_bytes(int threads);
+void matmul_library(const MatmulProblem& p, void* scratch, int threads);
+
+}  // namespace snug::blas

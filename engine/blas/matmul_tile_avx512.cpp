@@ -1,0 +1,76 @@
+// AVX-512 tiles: 14 x 32 accumulators in 28 of the 32 registers, two for B, the rest for A. The fp32
+// tile multiplies floats; the bf16 tile has the same shape and multiplies pairs, twice the work a step.
+#include <immintrin.h>
+
+#include "engine/blas/matmul_tile.h"
+
+#define SNUG_AVX512 __attribute__((target("avx512f")))
+#define SNUG_AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+
+namespace snug::blas {
+namespace {
+
+template <int R>
+SNUG_AVX512 void run_f32(int64_t units, const float* a, const float* b, float* tile, bool start) {
+  __m512 acc[R][2];
+#pragma GCC unroll 14
+  for (int r = 0; r < R; ++r) {
+    acc[r][0] = start ? _mm512_setzero_ps() : _mm512_loadu_ps(tile + r * 32);
+    acc[r][1] = start ? _mm512_setzero_ps() : _mm512_loadu_ps(tile + r * 32 + 16);
+  }
+  for (int64_t u = 0; u < units; ++u, a += R, b += 32) {
+    const __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16);
+#pragma GCC unroll 14
+    for (int r = 0; r < R; ++r) {
+      const __m512 x = _mm512_set1_ps(a[r]);
+      acc[r][0] = _mm512_fmadd_ps(x, b0, acc[r][0]);
+      acc[r][1] = _mm512_fmadd_ps(x, b1, acc[r][1]);
+    }
+  }
+#pragma GCC unroll 14
+  for (int r = 0; r < R; ++r) {
+    _mm512_storeu_ps(tile + r * 32, acc[r][0]);
+    _mm512_storeu_ps(tile + r * 32 + 16, acc[r][1]);
+  }
+}
+
+template <int R>
+SNUG_AVX512_BF16 void run_bf16(int64_t units, const float* a, const float* b, float* tile,
+                               bool start) {
+  __m512 acc[R][2];
+#pragma GCC unroll 14
+  for (int r = 0; r < R; ++r) {
+    acc[r][0] = start ? _mm512_setzero_ps() : _mm512_loadu_ps(tile + r * 32);
+    acc[r][1] = start ? _mm512_setzero_ps() : _mm512_loadu_ps(tile + r * 32 + 16);
+  }
+  for (int64_t u = 0; u < units; ++u, a += R, b += 32) {
+    const __m512bh b0 = (__m512bh)_mm512_loadu_ps(b), b1 = (__m512bh)_mm512_loadu_ps(b + 16);
+#pragma GCC unroll 14
+    for (int r = 0; r < R; ++r) {
+      const __m512bh x = (__m512bh)_mm512_set1_ps(a[r]);
+      acc[r][0] = _mm512_dpbf16_ps(acc[r][0], x, b0);
+      acc[r][1] = _mm512_dpbf16_ps(acc[r][1], x, b1);
+    }
+  }
+#pragma GCC unroll 14
+  for (int r = 0; r < R; ++r) {
+    _mm512_storeu_ps(tile + r * 32, acc[r][0]);
+    _mm512_storeu_ps(tile + r * 32 + 16, acc[r][1]);
+  }
+}
+
+constexpr TileRun kRunF32[14] = {run_f32<1>,  run_f32<2>,  run_f32<3>,  run_f32<4>,  run_f32<5>,
+                                 run_f32<6>,  run_f32<7>,  run_f32<8>,  run_f32<9>,  run_f32<10>,
+                                 run_f32<11>, run_f32<12>, run_f32<13>, run_f32<14>};
+constexpr TileRun kRunBf16[14] = {
+    run_bf16<1>, run_bf16<2>, run_bf16<3>,  run_bf16<4>,  run_bf16<5>,  run_bf16<6>,  run_bf16<7>,
+    run_bf16<8>, run_bf16<9>, run_bf16<10>, run_bf16<11>, run_bf16<12>, run_bf16<13>, run_bf16<14>};
+constexpr TileKernel kF32{14, 32, false, kRunF32};
+constexpr TileKernel kBf16{14, 32, true, kRunBf16};
+
+}  // namespace
+
+const TileKernel& avx512_tile_kernel() { return kF32; }
+const TileKernel& avx512_bf16_tile_kernel() { return kBf16; }
+
+}  // namespace snug::blas

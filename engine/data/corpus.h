@@ -1,0 +1,66 @@
+// From what a user calls his data (a file, a folder, a pattern, a list of these) to documents, and from
+// documents to a token file. Files are mapped, so that a corpus of any size is read in bounded memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace snug {
+
+struct CorpusFile {
+  std::string path;
+  bool named = false;  // named by the user: problems are errors; found in a folder: it is skipped
+};
+
+// The files of `sources`, in their order, each once. A source is
+//   a file
+//   a folder: its files, subfolders included, sorted by path; names that begin with a dot and folders
+//             named build or build-*, build_* are left out
+//   a pattern with * ? [..] within one name, and ** for any number of folders; matches sorted by path; what
+//             begins with a dot matches only a pattern that begins with one
+// Throws data if a source does not exist, cannot be read, or gives no file.
+std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources);
+
+// What a pass over a corpus saw.
+struct CorpusReport {
+  int64_t files = 0, documents = 0, bytes = 0;  // used; bytes of text
+  int64_t skipped = 0;                          // files of a folder that are not UTF-8 text
+  int64_t empty = 0;                            // files without text, and records with an empty one
+  std::string first_skipped;                    // an example for the log
+};
+
+// Calls `each` with every document: a record of a .jsonl file is its "text"; any other file is one document,
+// less a leading byte order mark. Text is UTF-8 without zero bytes: other files are skipped when found in a
+// folder, else an Error of code data that names the first bad byte's line. Broken JSON names file:line:column
+// and a record without a string "text" file:line. Throws data if there is no document at all.
+CorpusReport for_each_document(const std::vector<CorpusFile>& files,
+                               const std::function<void(std::string_view)>& each);
+
+// The first bytes of `text`, at most max_bytes (at least 4), cut where a tokenizer's regular expression would cut
+// as well: after a single line break between two visible characters; else after a line break, else before a
+// space, else between two characters. With the first kind the tokens of GPT-2, Llama 3 and like tokenizers do
+// not depend on max_bytes.
+std::string_view first_chunk(std::string_view text, int64_t max_bytes);
+
+struct TokenizeOptions {
+  int64_t vocab_size = 0;       // of the tokenizer, added tokens included; chooses uint16 or uint32
+  uint64_t tokenizer = 0;       // its fingerprint, for the side file
+  std::optional<int32_t> eos;   // appended after every document
+  int64_t chunk_bytes = 1 << 20;
+};
+
+// Appends the ids of a text; it must not clear the vector.
+using EncodeFunction = std::function<void(std::string_view, std::vector<int32_t>&)>;
+
+// Encodes every document in chunks and writes the token file `out` (see token_file.h). Memory: one chunk and
+// its ids. `progress`, if given, is called after every chunk with the bytes of text done so far. Throws what
+// for_each_document and TokenFileWriter throw; then `out` is as it was before.
+CorpusReport tokenize_corpus(const std::vector<CorpusFile>& files, const EncodeFunction& encode,
+                             const TokenizeOptions& options, const std::string& out,
+                             const std::function<void(int64_t)>& progress = nullptr);
+
+}  // namespace snug

@@ -1,0 +1,146 @@
+// From sources to files: folders and patterns.
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "engine/core/error.h"
+#include "engine/data/corpus.h"
+#include "engine/io/files.h"
+
+namespace snug {
+namespace fs = std::filesystem;
+namespace {
+
+bool is_pattern(const std::string& text) { return text.find_first_of("*?[") != std::string::npos; }
+
+bool is_hidden(const std::string& name) { return !name.empty() && name.front() == '.'; }
+
+// Folders of build results: many generated files that nobody means by "my source folder".
+bool is_build(const std::string& name) {
+  return name == "build" || name.rfind("build-", 0) == 0 || name.rfind("build_", 0) == 0;
+}
+
+[[noreturn]] void fail_folder(const fs::path& folder, const std::string& reason) {
+  fail(ErrorCode::data, fmt::format("a readable folder {}", folder.string()), reason,
+       "check its permissions, or leave it out");
+}
+
+struct Names {
+  std::vector<std::string> files, folders;  // sorted
+};
+
+// Links to files are followed; links to folders are not, since they can lead in circles.
+Names list(const fs::path& folder) {
+  Names names;
+  std::error_code code;
+  fs::directory_iterator it(folder, code);
+  for (; !code && it != fs::directory_iterator(); it.increment(code)) {
+    std::error_code gone;  // a dangling link or a file just removed is no entry
+    const std::string name = it->path().filename().string();
+    if (it->is_directory(gone) && !it->is_symlink(gone)) names.folders.push_back(name);
+    if (it->is_regular_file(gone)) names.files.push_back(name);
+  }
+  if (code) fail_folder(folder, code.message());
+  std::sort(names.files.begin(), names.files.end());
+  std::sort(names.folders.begin(), names.folders.end());
+  return names;
+}
+
+void walk(const fs::path& folder, std::vector<std::string>* out) {
+  const Names names = list(folder);
+  for (const std::string& name : names.files)
+    if (!is_hidden(name)) out->push_back((folder / name).string());
+  for (const std::string& name : names.folders)
+    if (!is_hidden(name) && !is_build(name)) walk(folder / name, out);
+}
+
+bool matches(const std::string& pattern, const std::string& name) {
+  return ::fnmatch(pattern.c_str(), name.c_str(), FNM_PERIOD) == 0;
+}
+
+// parts[at...] below `folder`; an empty folder is the current one.
+void glob(const fs::path& folder, const std::vector<std::string>& parts, size_t at,
+          std::set<std::string>* out) {
+  const fs::path here = folder.empty() ? fs::path(".") : folder;
+  const std::string& part = parts[at];
+  const bool last = at + 1 == parts.size();
+  std::error_code ignored;
+  if (!is_pattern(part)) {
+    const fs::path next = folder / part;
+    if (last && fs::is_regular_file(next, ignored)) out->insert(next.string());
+    if (!last && fs::is_directory(next, ignored)) glob(next, parts, at + 1, out);
+    return;
+  }
+  if (!fs::is_directory(here, ignored)) return;
+  const Names names = list(here);
+  if (part == "**") {
+    if (last) {
+      for (const std::string& name : names.files)
+        if (!is_hidden(name)) out->insert((folder / name).string());
+    } else {
+      glob(folder, parts, at + 1, out);
+    }
+    for (const std::string& name : names.folders)
+      if (!is_hidden(name)) glob(folder / name, parts, at, out);
+    return;
+  }
+  for (const std::string& name : last ? names.files : names.folders) {
+    if (!matches(part, name)) continue;
+    if (last)
+      out->insert((folder / name).string());
+    else
+      glob(folder / name, parts, at + 1, out);
+  }
+}
+
+std::set<std::string> glob(const std::string& pattern) {
+  std::vector<std::string> parts;
+  for (const fs::path& part : fs::path(pattern).relative_path())
+    if (!part.empty() && (parts.empty() || part != "**" || parts.back() != "**"))
+      parts.push_back(part.string());
+  std::set<std::string> out;
+  if (!parts.empty()) glob(fs::path(pattern).root_path(), parts, 0, &out);
+  return out;
+}
+
+}  // namespace
+
+std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources) {
+  if (sources.empty())
+    fail(ErrorCode::data, "a file, folder or pattern of training text", "an empty list",
+         "set train_data");
+  std::vector<CorpusFile> out;
+  std::set<std::string> seen;
+  const auto add = [&](const std::string& path, bool named) {
+    if (seen.insert(fs::path(path).lexically_normal().string()).second) out.push_back({path, named});
+  };
+  for (const std::string& source : sources) {
+    std::error_code ignored;
+    if (fs::is_directory(source, ignored)) {
+      std::vector<std::string> files;
+      walk(source, &files);
+      if (files.empty())
+        fail(ErrorCode::data, fmt::format("files in the folder {}", source),
+             "none, hidden ones and build folders aside", "check the path");
+      for (const std::string& file : files) add(file, false);
+    } else if (file_exists(source) || !is_pattern(source)) {
+      if (!file_exists(source))
+        fail(ErrorCode::data, fmt::format("a file, folder or pattern '{}'", source),
+             fs::exists(source, ignored) ? "a device, pipe or socket" : "nothing of that name",
+             "check the path; relative paths start at the current folder");
+      add(source, true);
+    } else {
+      const std::set<std::string> files = glob(source);
+      if (files.empty())
+        fail(ErrorCode::data, fmt::format("files that match '{}'", source), "none",
+             "check the pattern; * and ? stay within one name, ** crosses folders");
+      for (const std::string& file : files) add(file, true);
+    }
+  }
+  return out;
+}
+
+}  // namespace snug

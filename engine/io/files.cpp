@@ -1,0 +1,225 @@
+#include "engine/io/files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "engine/core/error.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kMaxWrite = int64_t{1} << 30;  // Linux moves at most 2^31 - 4096 bytes a call
+
+std::string reason(int code) { return std::generic_category().message(code); }
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+[[noreturn]] void fail_read(const std::string& path, int code) {
+  const bool missing = code == ENOENT || code == ENOTDIR;
+  fail(ErrorCode::data, fmt::format("a readable file {}", path), reason(code),
+       missing ? "check the path; relative paths start at the current folder"
+               : "check the permissions of the file and its folder");
+}
+
+[[noreturn]] void fail_write(const std::string& path, int code) {
+  const char* advice = "check the permissions and the health of the disk";
+  if (code == ENOSPC || code == EDQUOT)
+    advice = "free space on that disk or write to another one (output_dir)";
+  if (code == EFBIG)
+    advice = "raise the file size limit (ulimit -f unlimited) or write to another file system";
+  if (code == ENOENT || code == ENOTDIR) advice = "create the folder first";
+  fail(ErrorCode::device, fmt::format("to write {}", path), reason(code), advice);
+}
+
+// Opens a regular file for reading and gives its size.
+int open_regular(const std::string& path, int64_t* size) {
+  // Without O_NONBLOCK a named pipe with no writer would hang here.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) fail_read(path, errno);
+  struct stat info {};
+  const int rc = ::fstat(fd, &info);
+  const int code = errno;
+  if (rc != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd);
+    if (rc != 0) fail_read(path, code);
+    fail(ErrorCode::data, fmt::format("a regular file {}", path),
+         S_ISDIR(info.st_mode) ? "a folder" : "a device, pipe or socket",
+         "give the path of a file");
+  }
+  *size = info.st_size;
+  return fd;
+}
+
+// Holds SIGXFSZ back in this thread, so that a file size limit is an error code and not a death.
+class HoldSizeSignal {
+ public:
+  HoldSizeSignal() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &set_, &before_);
+  }
+  ~HoldSizeSignal() {
+    if (sigismember(&before_, SIGXFSZ) == 1) return;  // the caller holds it back himself
+    const timespec none{};
+    while (sigtimedwait(&set_, nullptr, &none) == SIGXFSZ) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  HoldSizeSignal(const HoldSizeSignal&) = delete;
+  HoldSizeSignal& operator=(const HoldSizeSignal&) = delete;
+
+ private:
+  sigset_t set_, before_;
+};
+
+}  // namespace
+
+std::string read_file(const std::string& path, int64_t max_bytes) {
+  int64_t size = 0;
+  const int fd = open_regular(path, &size);
+  std::string out;
+  int code = 0;
+  int64_t done = 0;
+  if (size <= max_bytes) {
+    out.resize(static_cast<size_t>(size));
+    while (done < size) {
+      const ssize_t n = ::read(fd, out.data() + done, static_cast<size_t>(size - done));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) code = errno;
+      if (n <= 0) break;
+      done += n;
+    }
+  }
+  ::close(fd);
+  if (size > max_bytes)
+    fail(ErrorCode::data, fmt::format("{} to have at most {} bytes", path, max_bytes),
+         fmt::format("{} bytes", size), "check that this is the file you meant");
+  if (code != 0) fail_read(path, code);
+  out.resize(static_cast<size_t>(done));
+  return out;
+}
+
+void write_atomic(const std::string& path, std::string_view bytes) {
+  AtomicFile file(path);
+  file.write(bytes);
+  file.commit();
+}
+
+void sync_folder(const std::string& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail_write(folder, errno);
+  const int rc = ::fsync(fd);
+  const int code = errno;
+  ::close(fd);
+  if (rc != 0 && code != EINVAL && code != ENOTSUP && code != EROFS) fail_write(folder, code);
+}
+
+bool file_exists(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+}
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  static std::atomic<int> counter{0};
+  struct stat info {};
+  if (path_.empty() || path_.back() == '/' ||
+      (::stat(path_.c_str(), &info) == 0 && S_ISDIR(info.st_mode)))
+    fail(ErrorCode::device, fmt::format("to write a file named '{}'", path_), "a folder or no name",
+         "give the path of a file");
+  temporary_ = fmt::format("{}.tmp-{}-{}", path_, ::getpid(), counter++);
+  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail_write(path_, errno);
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write_all(int64_t offset, const char* data, int64_t bytes) {
+  require(fd_ >= 0, "writing before commit()");
+  HoldSizeSignal hold;
+  while (bytes > 0) {
+    const ssize_t n =
+        ::pwrite(fd_, data, static_cast<size_t>(std::min(bytes, kMaxWrite)), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail_write(path_, n < 0 ? errno : EIO);
+    data += n;
+    offset += n;
+    bytes -= n;
+  }
+}
+
+void AtomicFile::write(const void* data, int64_t bytes) {
+  write_all(size_, static_cast<const char*>(data), bytes);
+  size_ += bytes;
+}
+
+void AtomicFile::write_at(int64_t offset, const void* data, int64_t bytes) {
+  require(offset >= 0 && bytes >= 0 && offset <= size_ - bytes, "write_at inside what was appended");
+  write_all(offset, static_cast<const char*>(data), bytes);
+}
+
+void AtomicFile::commit() {
+  require(fd_ >= 0, "one commit()");
+  if (::fsync(fd_) != 0 && errno != EINVAL) fail_write(path_, errno);
+  // close() reports late write errors on network file systems; the descriptor is gone either way.
+  const int rc = ::close(std::exchange(fd_, -1));
+  int code = rc == 0 ? 0 : errno;
+  if (code == 0 && ::rename(temporary_.c_str(), path_.c_str()) != 0) code = errno;
+  if (code != 0) {
+    ::unlink(temporary_.c_str());
+    fail_write(path_, code);
+  }
+  sync_folder(folder_of(path_));
+}
+
+MappedFile::MappedFile(const std::string& path) {
+  const int fd = open_regular(path, &size_);
+  void* p = nullptr;
+  int code = 0;
+  if (size_ > 0) {
+    p = ::mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_SHARED, fd, 0);
+    code = errno;
+  }
+  ::close(fd);
+  if (p == MAP_FAILED)
+    fail(ErrorCode::device, fmt::format("to map the {} bytes of {}", size_, path), reason(code),
+         "raise the limit on address space (ulimit -v unlimited)");
+  data_ = static_cast<const uint8_t*>(p);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<uint8_t*>(data_), static_cast<size_t>(size_));
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+void MappedFile::drop_pages() const noexcept {
+  if (data_ != nullptr)
+    ::madvise(const_cast<uint8_t*>(data_), static_cast<size_t>(size_), MADV_DONTNEED);
+}
+
+}  // namespace snug

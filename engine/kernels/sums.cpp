@@ -1,0 +1,104 @@
+#include <cmath>
+
+#include "engine/core/error.h"
+#include "engine/core/parallel.h"
+#include "engine/kernels/dispatch.h"
+#include "engine/kernels/kernels.h"
+#include "engine/kernels/lanes.h"
+#include "engine/kernels/row_split.h"
+#include "engine/memory/step_state.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kSquareChunk = 64 * 1024;
+
+// The squares of floats fit a double with room to spare, so the sum is finite exactly if every
+// element is.
+double sum_of_squares(const float* x, int64_t n) {
+  F64x4 a = {}, b = {}, c = {}, d = {};
+  const auto square = [](const float* p) {
+    using F32x4 = float __attribute__((vector_size(16)));
+    F32x4 v;
+    std::memcpy(&v, p, sizeof(v));
+    const F64x4 w = __builtin_convertvector(v, F64x4);
+    return w * w;
+  };
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    a += square(x + i);
+    b += square(x + i + 4);
+    c += square(x + i + 8);
+    d += square(x + i + 12);
+  }
+  double rest = 0;
+  for (; i < n; ++i) rest += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return fold((a + b) + (c + d)) + rest;
+}
+
+}  // namespace
+
+void column_sum(Context& ctx, const GradView& out, const View& x) {
+  if (x.shape.rank() != 2)
+    fail(ErrorCode::shape, "column_sum: x of shape (N,C)", describe(x),
+         "reshape it to rows and columns");
+  const int64_t n = x.shape[0], c = x.shape[1];
+  expect(out.view, "column_sum: out", {{"C", c}});
+  expect_dtype(out.view, "column_sum: out", {DType::f32});
+  const RowSplit split(n);
+  static const Name kPartial("column_sum.partial");
+  dispatch_float(x, "column_sum: x", [&](auto tag) {
+    using T = decltype(tag);
+    const Tensor partial = ctx.tensor(kPartial, {split.chunks, c}, DType::f32, Category::workspace);
+    Op op(ctx, "column_sum", {.flops = n * c, .bytes = x.bytes() + out.view.bytes()});
+    if (!op.run()) return;
+    const T* from = x.as<T>();
+    auto* sums = partial.view().as<float>();
+    parallel_for(ctx.threads(), split.chunks, [=](int64_t k) {
+      float* sum = sums + k * c;
+      std::fill(sum, sum + c, 0.0f);
+      const int64_t end = std::min(n, (k + 1) * split.rows);
+      for (int64_t row = k * split.rows; row < end; ++row) {
+        const T* v = from + row * c;
+#pragma omp simd
+        for (int64_t j = 0; j < c; ++j) sum[j] += to_f32(v[j]);
+      }
+    });
+    auto* to = out.view.as<float>();
+    parallel_chunks(ctx.threads(), c, 256, [&, to](int64_t begin, int64_t end) {
+      add_chunks(to, out.add, sums, split.chunks, c, begin, end);
+    });
+  });
+}
+
+void sum_of_squares_and_finite(Context& ctx, const View& x, const View& state,
+                               int64_t first_element) {
+  expect(x, "sum_of_squares_and_finite: x", {{"elements", x.elements()}});
+  expect_dtype(x, "sum_of_squares_and_finite: x", {DType::f32});
+  expect(state, "state", {{"bytes", step_state_shape()[0]}});
+  const int64_t n = x.elements(), chunks = ceil_div(n, kSquareChunk);
+  static const Name kPartial("sum_of_squares.partial");
+  const Tensor partial = ctx.tensor(kPartial, {chunks}, DType::f64, Category::workspace);
+  Op op(ctx, "sum_of_squares_and_finite", {.flops = 2 * n, .bytes = x.bytes()});
+  if (!op.run()) return;
+  const float* v = x.as<float>();
+  auto* sums = partial.view().as<double>();
+  parallel_chunks(ctx.threads(), n, kSquareChunk, [=](int64_t begin, int64_t end) {
+    sums[begin / kSquareChunk] = sum_of_squares(v + begin, end - begin);
+  });
+
+  StepState& s = *step_state(state);
+  double sum = 0;
+  for (int64_t k = 0; k < chunks; ++k) sum += sums[k];
+  const double unscale = 1.0 / static_cast<double>(s.loss_scale);
+  s.grad_square_sum += sum * (unscale * unscale);
+  if (std::isfinite(sum)) return;
+  int64_t bad = 0;
+  while (std::isfinite(sums[bad / kSquareChunk])) bad += kSquareChunk;
+  while (std::isfinite(v[bad])) ++bad;
+  bad += first_element;
+  s.found_inf = 1;
+  if (s.first_bad_element < 0 || bad < s.first_bad_element) s.first_bad_element = bad;
+}
+
+}  // namespace snug

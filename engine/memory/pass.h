@@ -1,0 +1,121 @@
+// Bodies and passes: the forward pass of a part written once, with memory decided from outside.
+//
+// A Body is a static list of stages. A stage names the slots it reads and writes; a slot is a
+// tensor that backward may need, with a policy: keep it, or recompute it. A Pass is one walk
+// through a body, owned by the caller, so several micro-batches or models can be in flight.
+//
+//   forward(): runs all stages in order; a slot is dropped after its last reader unless it is kept.
+//   need(s):   the slot's view; if it was dropped, runs exactly the stages that are missing, in
+//   order.
+//
+// There is no second, hand-written forward: recomputation is the same stage run again on the same
+// stored (rounded) inputs, so its result has the same bits.
+#pragma once
+
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "engine/memory/context.h"
+
+namespace snug {
+
+// keep: stays from forward to its last use in backward. recompute: dropped in forward, made again
+// by need(). offload: moved to the host arena and back; refused (unsupported) on a place without
+// one.
+enum class SlotPolicy : uint8_t { keep, recompute, offload };
+const char* to_string(SlotPolicy policy);
+
+// The size of a pass: B sequences of T tokens, N = B*T rows.
+struct Dims {
+  int64_t B = 0, T = 0;
+  int64_t N() const { return B * T; }
+};
+
+class Pass;
+
+struct Slot {
+  Name name;
+  DType dtype;
+  Category category;
+  std::function<Shape(Dims)> shape;
+};
+
+struct Stage {
+  Name name;
+  std::vector<int> inputs, outputs;  // slots
+  std::function<void(Context&, Pass&)> run;
+};
+
+class Body {
+ public:
+  int add_slot(Slot slot);
+  // Stages are added in an order in which every input is given or written before it is read.
+  void add_stage(Stage stage);
+
+  int slots() const { return static_cast<int>(slots_.size()); }
+  const Slot& slot(int i) const { return slots_[static_cast<size_t>(i)]; }
+  const std::vector<Stage>& stages() const { return stages_; }
+  int find_slot(std::string_view last_component) const;                          // -1 if absent
+  int producer(int slot) const { return producer_[static_cast<size_t>(slot)]; }  // -1: given
+  int last_reader(int slot) const { return last_reader_[static_cast<size_t>(slot)]; }  // -1: none
+
+ private:
+  std::vector<Slot> slots_;
+  std::vector<Stage> stages_;
+  std::vector<int> producer_, last_reader_;
+};
+
+enum class PassMode : uint8_t {
+  train,     // slots follow their policies; backward comes
+  inference  // every slot is dropped after its last reader
+};
+
+class Pass {
+ public:
+  // `policies` has one entry per slot. Slots that are given from outside are always kept in
+  // training.
+  Pass(const Body& body, std::vector<SlotPolicy> policies);
+
+  // `environment` is what the stages need besides slots (weights, step state); it outlives the
+  // pass.
+  template <class E>
+  void begin(Dims dims, PassMode mode, E& environment) {
+    begin(dims, mode);
+    environment_ = &environment;
+  }
+  template <class E>
+  E& environment() const {
+    return *static_cast<E*>(environment_);
+  }
+  Dims dims() const { return dims_; }
+  PassMode mode() const { return mode_; }
+
+  void give(int slot, Tensor tensor);  // an input
+  Tensor take(int slot);               // moves a result out; the slot is then absent
+  void forward(Context& ctx);
+  // In a stage: the slot, which is present. In backward: the slot, made again if it is missing.
+  const View& view(int slot) const;
+  const View& need(Context& ctx, int slot);
+  void drop(int slot) { tensors_[static_cast<size_t>(slot)].reset(); }
+  bool present(int slot) const { return tensors_[static_cast<size_t>(slot)].defined(); }
+  // Drops everything; for errors and for the end of a pass.
+  void clear();
+  const Body& body() const { return *body_; }
+  // Stages run again by need() since begin().
+  int stages_recomputed() const { return recomputed_; }
+
+ private:
+  void begin(Dims dims, PassMode mode);
+  void run_stage(Context& ctx, int stage, Category category);
+
+  const Body* body_;
+  std::vector<SlotPolicy> policies_;
+  std::vector<Tensor> tensors_;
+  Dims dims_;
+  PassMode mode_ = PassMode::train;
+  int recomputed_ = 0;
+  void* environment_ = nullptr;
+};
+
+}  // namespace snug

@@ -1,0 +1,146 @@
+#include "engine/memory/program.h"
+
+#include <algorithm>
+
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+
+namespace snug {
+
+const char* to_string(Category category) {
+  switch (category) {
+    case Category::weights:
+      return "weights";
+    case Category::master:
+      return "master";
+    case Category::gradients:
+      return "gradients";
+    case Category::optimizer:
+      return "optimizer";
+    case Category::state:
+      return "state";
+    case Category::batch:
+      return "batch";
+    case Category::kv_cache:
+      return "kv_cache";
+    case Category::activations:
+      return "activations";
+    case Category::recomputed:
+      return "recomputed";
+    case Category::logits:
+      return "logits";
+    case Category::workspace:
+      return "workspace";
+    case Category::offload:
+      return "offload";
+  }
+  return "?";
+}
+
+int64_t Program::flops() const {
+  int64_t sum = 0;
+  for (const OpRecord& op : ops) sum += op.flops;
+  return sum;
+}
+
+int64_t Program::bytes_moved() const {
+  int64_t sum = 0;
+  for (const OpRecord& op : ops) sum += op.bytes;
+  return sum;
+}
+
+int Schedule::add(Name name, int parent, bool resident) {
+  require(programs_.empty() == (parent < 0), "exactly one root program, added first");
+  require(parent < size(), "a parent that exists");
+  require(parent < 0 || at(parent).resident, "a resident parent");
+  programs_.emplace_back();
+  programs_.back().name = name;
+  programs_.back().parent = parent;
+  programs_.back().resident = resident;
+  return size() - 1;
+}
+
+int Schedule::find(std::string_view name) const {
+  for (int i = 0; i < size(); ++i)
+    if (at(i).name.view() == name) return i;
+  return -1;
+}
+
+std::vector<Interval> intervals_of(const Program& program) {
+  std::vector<Interval> intervals;
+  intervals.reserve(program.tensors.size());
+  for (const TensorRecord& t : program.tensors)
+    intervals.push_back({t.born, std::min(t.died, program.ticks + 1), t.bytes});
+  return intervals;
+}
+
+int64_t Schedule::lower_bound() const {
+  std::vector<int64_t> base(programs_.size(), 0);
+  int64_t highest = 0;
+  for (size_t i = 0; i < programs_.size(); ++i) {
+    const Program& p = programs_[i];
+    // Births and deaths are in clock order already, so one walk over the events gives the maximum.
+    std::vector<std::pair<int64_t, int64_t>> events;
+    events.reserve(2 * p.tensors.size());
+    for (const TensorRecord& t : p.tensors) {
+      const int64_t bytes = round_up(t.bytes, kTensorAlignment);
+      events.emplace_back(t.born, bytes);
+      if (t.died != kNever) events.emplace_back(t.died, -bytes);
+    }
+    std::sort(events.begin(), events.end());
+    int64_t live = 0, most = 0;
+    for (const auto& [time, delta] : events) most = std::max(most, live += delta);
+    base[i] = (p.parent >= 0 ? base[static_cast<size_t>(p.parent)] : 0) + most;
+    highest = std::max(highest, base[i]);
+  }
+  return round_up(highest, 4096);
+}
+
+void Schedule::pack(const PackOptions& options, uint64_t shuffle) {
+  for (Program& p : programs_) {
+    const std::vector<Interval> intervals = intervals_of(p);
+    p.packing = snug::pack(intervals, options);
+    if (shuffle != 0) {
+      p.packing.offsets = pack_random(intervals, options.alignment, shuffle);
+      p.packing.height = 0;
+      for (size_t i = 0; i < intervals.size(); ++i)
+        p.packing.height =
+            std::max(p.packing.height,
+                     p.packing.offsets[i] + round_up(intervals[i].bytes, options.alignment));
+    }
+    p.base = p.parent >= 0 ? at(p.parent).end() : 0;
+  }
+}
+
+int64_t Schedule::arena_bytes() const {
+  int64_t highest = 0;
+  for (const Program& p : programs_) highest = std::max(highest, p.end());
+  return round_up(highest, 4096);
+}
+
+int Schedule::peak_program() const {
+  int best = 0;
+  for (int i = 1; i < size(); ++i)
+    if (at(i).end() > at(best).end()) best = i;
+  return best;
+}
+
+CategoryBytes Schedule::live(int program, int64_t time) const {
+  CategoryBytes bytes{};
+  for (int i = program; i >= 0; i = at(i).parent)
+    for (const TensorRecord& t : at(i).tensors)
+      if (i != program || (t.born <= time && time < t.died))
+        bytes[static_cast<size_t>(t.category)] += t.bytes;
+  return bytes;
+}
+
+CategoryBytes Schedule::at_peak(int64_t* padding) const {
+  const int peak = peak_program();
+  const CategoryBytes bytes = live(peak, at(peak).packing.peak_time);
+  int64_t sum = 0;
+  for (const int64_t b : bytes) sum += b;
+  *padding = arena_bytes() - sum;
+  return bytes;
+}
+
+}  // namespace snug

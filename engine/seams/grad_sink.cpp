@@ -1,0 +1,26 @@
+#include "engine/seams/grad_sink.h"
+
+#include <algorithm>
+
+#include "engine/seams/param_store.h"
+
+namespace snug {
+
+PlainGradSink::PlainGradSink(Context& ctx, const ParamTable& table)
+    : table_(table),
+      flat_(
+          ctx.tensor(Name("gradients"), {table.flat_elements()}, DType::f32, Category::gradients)),
+      written_(static_cast<size_t>(table.size()), 0) {}
+
+void PlainGradSink::begin(bool first_of_window) {
+  if (first_of_window) std::fill(written_.begin(), written_.end(), char{0});
+}
+
+GradView PlainGradSink::open(Context&, int param) {
+  char& written = written_[static_cast<size_t>(param)];
+  const bool add = written != 0;
+  written = 1;
+  return {parameter_view(flat_, table_[param]), add};
+}
+
+}  // namespace snug

@@ -1,0 +1,46 @@
+// GradSink: where a layer puts parameter gradients. `open` gives the view to write and whether to
+// assign or to add; `close` comes after the last contribution of the pass, tied ones included. A
+// parameter the sink does not want (frozen) is never opened, and then neither its gradient nor the
+// input saved for it exists.
+#pragma once
+
+#include <vector>
+
+#include "engine/memory/context.h"
+#include "engine/seams/parameter.h"
+
+namespace snug {
+
+// A gradient to write: assigned when `add` is false, added to otherwise.
+struct GradView {
+  View view;
+  bool add = false;
+};
+
+class GradSink {
+ public:
+  virtual ~GradSink() = default;
+  virtual bool wants(int param) const = 0;
+  virtual GradView open(Context& ctx, int param) = 0;
+  virtual void close(Context& ctx, int param) = 0;
+};
+
+// fp32 gradients of all parameters in one flat tensor, summed over the micro-steps of a window.
+class PlainGradSink final : public GradSink {
+ public:
+  // Call inside the root program.
+  PlainGradSink(Context& ctx, const ParamTable& table);
+  // Before a micro-step: the first of a window assigns, later ones add.
+  void begin(bool first_of_window);
+  bool wants(int param) const override { return table_[param].trainable; }
+  GradView open(Context& ctx, int param) override;
+  void close(Context&, int) override {}
+  const View& flat() const { return flat_; }
+
+ private:
+  const ParamTable& table_;
+  Tensor flat_;
+  std::vector<char> written_;  // by this window, per parameter
+};
+
+}  // namespace snug

@@ -1,0 +1,38 @@
+// ParamStore: how a layer gets its weights. A layer acquires a parameter, uses the view, and
+// releases it; a second acquire in backward or in a recompute is normal. Streamed, quantised or
+// sharded stores bring the bytes in acquire; the plain store's bytes are always there.
+#pragma once
+
+#include "engine/memory/context.h"
+#include "engine/seams/parameter.h"
+
+namespace snug {
+
+class ParamStore {
+ public:
+  virtual ~ParamStore() = default;
+  virtual const ParamTable& table() const = 0;
+  // The parameter in the compute dtype, valid until release.
+  virtual View acquire(Context& ctx, int param) = 0;
+  virtual void release(Context& ctx, int param) = 0;
+};
+
+// All weights in one flat tensor of a resident program.
+class PlainParamStore final : public ParamStore {
+ public:
+  // Call inside the root program.
+  PlainParamStore(Context& ctx, const ParamTable& table, DType dtype);
+  const ParamTable& table() const override { return table_; }
+  View acquire(Context& ctx, int param) override;
+  void release(Context&, int) override {}
+  const View& flat() const { return flat_; }
+
+ private:
+  const ParamTable& table_;
+  Tensor flat_;
+};
+
+// The span of `flat` that holds a parameter, in its shape.
+View parameter_view(const View& flat, const ParamInfo& info);
+
+}  // namespace snug

@@ -1,0 +1,24 @@
+#include "engine/seams/state_store.h"
+
+namespace snug {
+
+std::vector<StateSpan> whole_parameter_spans(const ParamTable& table) {
+  std::vector<StateSpan> spans;
+  for (int i = 0; i < table.size(); ++i)
+    if (table[i].trainable)
+      spans.push_back({i, table[i].group, table[i].offset, table[i].real_elements()});
+  return spans;
+}
+
+PlainStateStore::PlainStateStore(Context& ctx, const ParamTable& table,
+                                 const std::vector<Name>& names)
+    : spans_(whole_parameter_spans(table)) {
+  for (const Name name : names)
+    states_.push_back(ctx.tensor(name, {table.flat_elements()}, DType::f32, Category::optimizer));
+}
+
+View PlainStateStore::acquire(Context&, int k, const StateSpan& span) {
+  return states_[static_cast<size_t>(k)].view().rows(span.offset, span.elements);
+}
+
+}  // namespace snug

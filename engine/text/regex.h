@@ -1,0 +1,48 @@
+// Regular expressions as tokenizer files write them (Oniguruma, Ruby syntax), run by PCRE2 with JIT.
+// Where the two differ on constructs that occur in such files the pattern is translated: \s and \S
+// mean White_Space, \w and \W letters, marks, numbers and connectors; ^ and $ match at lines.
+// Constructs PCRE2 has no equal for (class intersection `&&`, \h) are refused.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace snug {
+
+// What a search needs beside the pattern; one per thread, usable with every Regex.
+class RegexScratch {
+ public:
+  RegexScratch();
+  ~RegexScratch();
+  RegexScratch(const RegexScratch&) = delete;
+  RegexScratch& operator=(const RegexScratch&) = delete;
+
+ private:
+  friend class Regex;
+  struct Data;
+  std::unique_ptr<Data> data_;
+};
+
+// Immutable after construction; may be searched by many threads, each with its own scratch.
+class Regex {
+ public:
+  // Throws Error (unsupported) if the pattern does not compile; `where` names its place.
+  Regex(std::string_view pattern, std::string_view where);
+  ~Regex();
+  Regex(Regex&&) noexcept;
+  Regex& operator=(Regex&&) noexcept;
+
+  // The first match that starts at or after `position`; false if none. `text` is valid UTF-8.
+  // Throws Error (data) if the match exceeds PCRE2's limits (a pattern that backtracks without end).
+  bool find(std::string_view text, size_t position, RegexScratch& scratch, size_t& begin,
+            size_t& end) const;
+
+ private:
+  struct Code;
+  std::unique_ptr<Code> code_;
+  std::string pattern_;  // as written, for messages
+};
+
+}  // namespace snug

@@ -1,0 +1,376 @@
+#include "engine/text/tokenizer.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "engine/core/error.h"
+#include "engine/io/fingerprint.h"
+#include "engine/text/byte_alphabet.h"
+#include "engine/text/components.h"
+#include "engine/text/tokenizer_spec.h"
+#include "engine/text/unicode.h"
+
+namespace snug {
+namespace {
+
+// Larger ids are a broken file, not a vocabulary; tables here have one entry an id.
+constexpr int32_t kMaxId = 1 << 24;
+
+struct Scratch {
+  BpeModel::Scratch bpe;
+  RegexScratch regex;
+  std::vector<AddedTokenMatcher::Part> parts, normalized_parts;
+};
+
+// Scratch of threads that encode now or did before. Its word cache outlives a call, which is what
+// makes many short calls fast.
+class ScratchPool {
+ public:
+  std::unique_ptr<Scratch> take() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        auto scratch = std::move(free_.back());
+        free_.pop_back();
+        return scratch;
+      }
+    }
+    return std::make_unique<Scratch>();
+  }
+  void give_back(std::unique_ptr<Scratch> scratch) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(scratch));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Scratch>> free_;
+};
+
+class ScratchLease {
+ public:
+  explicit ScratchLease(ScratchPool& pool) : pool_(pool), scratch_(pool.take()) {
+    scratch_->parts.clear();
+    scratch_->normalized_parts.clear();
+  }
+  ~ScratchLease() { pool_.give_back(std::move(scratch_)); }
+  ScratchLease(const ScratchLease&) = delete;
+  ScratchLease& operator=(const ScratchLease&) = delete;
+  Scratch& operator*() { return *scratch_; }
+
+ private:
+  ScratchPool& pool_;
+  std::unique_ptr<Scratch> scratch_;
+};
+
+class WordEncoder : public PieceSink {
+ public:
+  WordEncoder(const BpeModel& model, BpeModel::Scratch& scratch, std::vector<int32_t>& out)
+      : model_(model), scratch_(scratch), out_(out) {}
+  void piece(std::string_view text) override { model_.encode_word(text, scratch_, out_); }
+
+ private:
+  const BpeModel& model_;
+  BpeModel::Scratch& scratch_;
+  std::vector<int32_t>& out_;
+};
+
+// Lengths are hashed too, so that no two lists of strings run together.
+class Hasher {
+ public:
+  void add(std::string_view s) {
+    add(static_cast<int64_t>(s.size()));
+    hash_.add(s);
+  }
+  void add(int64_t value) { hash_.add(&value, sizeof value); }
+  uint64_t value() const { return hash_.digest(); }
+
+ private:
+  Fingerprint hash_;
+};
+
+const char* const kRepair = "repair the file or export the tokenizer again";
+
+std::string in_quotes(std::string_view token) { return "\"" + std::string(token) + "\""; }
+
+}  // namespace
+
+struct Tokenizer::Impl {
+  TokenizerSpec spec;
+  std::vector<std::string> text, bytes;  // by id
+  std::vector<bool> special;
+  std::vector<NormalForm> normalizer;
+  PreTokenizer pre_tokenizer;
+  AddedTokenMatcher added, added_normalized;
+  std::unique_ptr<BpeModel> model;
+  std::optional<int32_t> eos, bos, pad, unk;
+  uint64_t fingerprint = 0;
+  mutable ScratchPool pool;
+
+  void index_tokens();
+  void add_added_tokens();
+  void build_model();
+  void compute_fingerprint();
+  std::optional<int32_t> find(std::string_view token) const;
+  std::optional<int32_t> role(const char* name, const std::optional<std::string>& token) const;
+  void encode_words(std::string_view piece, Scratch& scratch, std::vector<int32_t>& out) const;
+};
+
+void Tokenizer::Impl::index_tokens() {
+  int32_t largest = -1;
+  const auto check = [&](const std::string& token, int32_t id) {
+    if (id < 0 || id > kMaxId) {
+      fail(ErrorCode::data, "token ids from 0 to " + std::to_string(kMaxId),
+           spec.origin + ": id " + std::to_string(id) + " of token " + in_quotes(token), kRepair);
+    }
+    if (token.empty() || !is_valid_utf8(token)) {
+      fail(ErrorCode::data, "tokens that are non-empty UTF-8",
+           spec.origin + ": token " + in_quotes(sanitize_utf8(token)) + " of id " +
+               std::to_string(id),
+           "correct or remove this token");
+    }
+    largest = std::max(largest, id);
+  };
+  for (const auto& [token, id] : spec.vocab) check(token, id);
+  for (const AddedToken& token : spec.added) check(token.content, token.id);
+  if (largest < 0) {
+    fail(ErrorCode::data, "a vocabulary with at least one token", spec.origin + ": an empty one",
+         kRepair);
+  }
+  text.resize(static_cast<size_t>(largest) + 1);
+  bytes.resize(text.size());
+  special.resize(text.size());
+  for (const auto& [token, id] : spec.vocab) {
+    std::string& slot = text[static_cast<size_t>(id)];
+    if (!slot.empty()) {
+      fail(ErrorCode::data, "a different id for every token",
+           spec.origin + ": id " + std::to_string(id) + " of both " +
+               in_quotes(std::min(slot, token)) + " and " + in_quotes(std::max(slot, token)),
+           kRepair);
+    }
+    slot = token;
+    // A token outside the alphabet can only be a special one; it stands for itself.
+    bytes[static_cast<size_t>(id)] = alphabet_to_bytes(token).value_or(token);
+  }
+}
+
+void Tokenizer::Impl::add_added_tokens() {
+  for (const AddedToken& token : spec.added) {
+    const auto id = static_cast<size_t>(token.id);
+    const auto known = spec.vocab.find(token.content);
+    if ((known != spec.vocab.end() && known->second != token.id) ||
+        (!text[id].empty() && text[id] != token.content)) {
+      const bool two_ids = known != spec.vocab.end() && known->second != token.id;
+      fail(ErrorCode::data, "added tokens that agree with the vocabulary",
+           spec.origin + ": added token " + in_quotes(token.content) + " of id " +
+               std::to_string(token.id) + ", which the vocabulary gives " +
+               (two_ids ? "id " + std::to_string(known->second) : "to " + in_quotes(text[id])),
+           kRepair);
+    }
+    text[id] = bytes[id] = token.content;
+    special[id] = special[id] || token.special;
+    (token.normalized ? added_normalized : added).add(token);
+  }
+}
+
+void Tokenizer::Impl::build_model() {
+  std::array<int32_t, 256> byte_ids{};
+  for (int b = 0; b < 256; ++b) {
+    const char byte = static_cast<char>(b);
+    const auto it = spec.vocab.find(bytes_to_alphabet({&byte, 1}));
+    byte_ids[static_cast<size_t>(b)] = it == spec.vocab.end() ? -1 : it->second;
+  }
+  std::optional<int32_t> model_unk;
+  if (!spec.unk_token.empty()) {
+    model_unk = find(spec.unk_token);
+    if (!model_unk) {
+      fail(ErrorCode::data, "an unk_token that is in the vocabulary",
+           spec.origin + ": " + in_quotes(spec.unk_token), kRepair);
+    }
+  }
+  model = std::make_unique<BpeModel>(byte_ids, model_unk, spec.fuse_unk);
+  for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
+    const auto [left, right] = spec.merges[rank];
+    const auto size = static_cast<int32_t>(text.size());
+    require(left >= 0 && right >= 0 && left < size && right < size, "merge of unknown ids");
+    const std::string& a = text[static_cast<size_t>(left)];
+    const std::string& b = text[static_cast<size_t>(right)];
+    const auto merged = spec.vocab.find(a + b);
+    if (merged == spec.vocab.end()) {
+      fail(ErrorCode::data, "merges whose result is in the vocabulary",
+           spec.origin + ": merge " + std::to_string(rank) + " of " + in_quotes(a) + " and " +
+               in_quotes(b) + ", and no token " + in_quotes(a + b),
+           "use the vocabulary and the merges of the same tokenizer");
+    }
+    model->add_merge(left, right, static_cast<uint32_t>(rank), merged->second);
+  }
+  if (spec.ignore_merges) {
+    StringMap<int32_t> words;
+    for (const auto& [token, id] : spec.vocab) {
+      if (auto raw = alphabet_to_bytes(token)) words.emplace(std::move(*raw), id);
+    }
+    model->use_whole_words(std::move(words));
+  }
+}
+
+void Tokenizer::Impl::compute_fingerprint() {
+  Hasher hash;
+  hash.add("byte-level BPE 1");
+  for (size_t id = 0; id < text.size(); ++id) hash.add(text[id]);
+  hash.add(static_cast<int64_t>(spec.merges.size()));
+  for (const auto& [left, right] : spec.merges) {
+    hash.add(int64_t{left});
+    hash.add(int64_t{right});
+  }
+  std::vector<const AddedToken*> sorted;
+  for (const AddedToken& token : spec.added) sorted.push_back(&token);
+  std::sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->id < b->id; });
+  for (const AddedToken* token : sorted) {
+    hash.add(int64_t{token->id});
+    // Without a normaliser it makes no difference when the token is looked for.
+    const bool late = token->normalized && !normalizer.empty();
+    hash.add(int64_t{0} + token->single_word + 2 * token->lstrip + 4 * token->rstrip + 8 * late);
+  }
+  for (const NormalForm form : normalizer) hash.add(static_cast<int64_t>(form));
+  hash.add(pre_tokenizer.canonical());
+  hash.add(spec.unk_token);
+  hash.add(int64_t{0} + spec.fuse_unk + 2 * spec.ignore_merges);
+  fingerprint = hash.value();
+}
+
+std::optional<int32_t> Tokenizer::Impl::find(std::string_view token) const {
+  for (const AddedToken& t : spec.added) {
+    if (t.content == token) return t.id;
+  }
+  const auto it = spec.vocab.find(token);
+  if (it == spec.vocab.end()) return std::nullopt;
+  return it->second;
+}
+
+std::optional<int32_t> Tokenizer::Impl::role(const char* name,
+                                             const std::optional<std::string>& token) const {
+  if (!token) return std::nullopt;
+  const auto id = find(*token);
+  if (!id) {
+    fail(ErrorCode::data, std::string(name) + "_token in the vocabulary",
+         spec.origin + ": " + in_quotes(*token) + " is not",
+         "add the token to added_tokens in tokenizer.json, or remove it from "
+         "tokenizer_config.json and special_tokens_map.json");
+  }
+  return id;
+}
+
+void Tokenizer::Impl::encode_words(std::string_view piece, Scratch& scratch,
+                                   std::vector<int32_t>& out) const {
+  WordEncoder sink(*model, scratch.bpe, out);
+  pre_tokenizer.split(piece, scratch.regex, sink);
+}
+
+Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+Tokenizer Tokenizer::build(TokenizerSpec spec) {
+  auto impl = std::make_shared<Impl>();
+  impl->spec = std::move(spec);
+  const TokenizerSpec& s = impl->spec;
+  impl->index_tokens();
+  impl->add_added_tokens();
+  impl->normalizer = parse_normalizer(s.normalizer, s.origin);
+  impl->pre_tokenizer = parse_pre_tokenizer(s.pre_tokenizer, s.origin);
+  check_post_processor(s.post_processor, s.origin);
+  check_decoder(s.decoder, s.origin);
+  impl->build_model();
+  impl->eos = impl->role("eos", s.eos_token);
+  impl->bos = impl->role("bos", s.bos_token);
+  impl->pad = impl->role("pad", s.pad_token);
+  impl->unk = impl->role("unk", s.unk_role);
+  if (!impl->unk && !s.unk_token.empty()) impl->unk = impl->find(s.unk_token);
+  impl->compute_fingerprint();
+  return Tokenizer(std::move(impl));
+}
+
+void Tokenizer::encode(std::string_view text, std::vector<int32_t>& out) const {
+  const Impl& impl = *impl_;
+  std::string valid;
+  if (!is_valid_utf8(text)) {
+    valid = sanitize_utf8(text);
+    text = valid;
+  }
+  const size_t before = out.size();
+  ScratchLease lease(impl.pool);
+  Scratch& scratch = *lease;
+  try {
+    impl.added.cut(text, scratch.parts);
+    for (const auto& part : scratch.parts) {
+      if (part.id >= 0) {
+        out.push_back(part.id);
+        continue;
+      }
+      std::string normal;
+      std::string_view piece = part.text;
+      for (const NormalForm form : impl.normalizer) {
+        normal = normalize_utf8(piece, form);
+        piece = normal;
+      }
+      if (impl.added_normalized.empty()) {
+        impl.encode_words(piece, scratch, out);
+        continue;
+      }
+      scratch.normalized_parts.clear();
+      impl.added_normalized.cut(piece, scratch.normalized_parts);
+      for (const auto& inner : scratch.normalized_parts) {
+        if (inner.id >= 0) {
+          out.push_back(inner.id);
+        } else {
+          impl.encode_words(inner.text, scratch, out);
+        }
+      }
+    }
+  } catch (...) {
+    out.resize(before);
+    throw;
+  }
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
+  std::vector<int32_t> out;
+  encode(text, out);
+  return out;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  std::string out;
+  for (const int32_t id : ids) {
+    if (!(skip_special && is_special(id))) out += token_bytes(id);
+  }
+  return out;
+}
+
+std::string_view Tokenizer::token_bytes(int32_t id) const {
+  if (id < 0 || id >= vocab_size()) return {};
+  return impl_->bytes[static_cast<size_t>(id)];
+}
+
+std::string_view Tokenizer::token_text(int32_t id) const {
+  if (id < 0 || id >= vocab_size()) return {};
+  return impl_->text[static_cast<size_t>(id)];
+}
+
+std::optional<int32_t> Tokenizer::token_to_id(std::string_view token_text) const {
+  return impl_->find(token_text);
+}
+
+bool Tokenizer::is_special(int32_t id) const {
+  return id >= 0 && id < vocab_size() && impl_->special[static_cast<size_t>(id)];
+}
+
+int64_t Tokenizer::vocab_size() const { return static_cast<int64_t>(impl_->text.size()); }
+int64_t Tokenizer::merge_count() const { return static_cast<int64_t>(impl_->spec.merges.size()); }
+std::optional<int32_t> Tokenizer::eos_id() const { return impl_->eos; }
+std::optional<int32_t> Tokenizer::bos_id() const { return impl_->bos; }
+std::optional<int32_t> Tokenizer::pad_id() const { return impl_->pad; }
+std::optional<int32_t> Tokenizer::unk_id() const { return impl_->unk; }
+uint64_t Tokenizer::fingerprint() const { return impl_->fingerprint; }
+const TokenizerSpec& Tokenizer::spec() const { return impl_->spec; }
+
+}  // namespace snug

@@ -1,0 +1,80 @@
+// Byte-level BPE tokenizers: text to token ids and back, equal to Hugging Face `tokenizers` for the
+// GPT-2, Llama 3, Qwen and o200k forms of tokenizer.json.
+//
+// A Tokenizer is immutable; copies share it, and all functions may be called by many threads.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace snug {
+
+struct TokenizerSpec;  // engine/text/tokenizer_spec.h
+
+class Tokenizer {
+ public:
+  // A tokenizer.json file under any name; a folder that holds tokenizer.json; or a folder with
+  // vocab.json and merges.txt (GPT-2 form). For folders, and for a file named tokenizer.json, the
+  // roles (eos, bos, pad, unk) come from tokenizer_config.json and special_tokens_map.json beside it.
+  // Where no file gives eos or bos, "<|endoftext|>" takes the role if the vocabulary has it.
+  // Throws Error: data for broken files, unsupported for components we do not have.
+  static Tokenizer load(const std::filesystem::path& path);
+
+  // Checks and freezes what a loader or the trainer put together. Throws Error (data, unsupported).
+  static Tokenizer build(TokenizerSpec spec);
+
+  // Writes tokenizer.json, tokenizer_config.json, vocab.json and merges.txt, each under a temporary
+  // name first, so that AutoTokenizer.from_pretrained(folder) gives the same ids. Makes the folder.
+  void save(const std::filesystem::path& folder) const;
+  // One tokenizer.json file. The roles are not part of that format: see load.
+  void save_json(const std::filesystem::path& file) const;
+
+  // Added tokens are cut out of the text first, special ones too; then normalisation, splitting and
+  // merges. Nothing is put around the text: no bos, no eos, no template of a post-processor, no
+  // truncation. Ill-formed UTF-8 is read as sanitize_utf8 leaves it (U+FFFD for each maximal
+  // subpart, as Python's errors="replace"). Throws Error (data) only if a split pattern from the
+  // file exceeds the regex engine's limits; `out` is then as before.
+  void encode(std::string_view text, std::vector<int32_t>& out) const;
+  std::vector<int32_t> encode(std::string_view text) const;
+
+  // The bytes of the tokens, joined; nothing is replaced, so the result may end inside a character
+  // (utf8_complete_prefix, sanitize_utf8). Ids outside the vocabulary give no bytes.
+  std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
+  // Bytes of one token; empty outside the vocabulary. Valid as long as a copy of the tokenizer.
+  std::string_view token_bytes(int32_t id) const;
+  // The token as vocabulary files write it ("Ġthe"); empty outside the vocabulary.
+  std::string_view token_text(int32_t id) const;
+  // The reverse of token_text.
+  std::optional<int32_t> token_to_id(std::string_view token_text) const;
+  bool is_special(int32_t id) const;
+
+  // The largest id plus one: the rows an embedding needs. Ids may have gaps.
+  int64_t vocab_size() const;
+  // Merges that were kept: tells after training whether the corpus had enough of them.
+  int64_t merge_count() const;
+
+  std::optional<int32_t> eos_id() const;
+  std::optional<int32_t> bos_id() const;
+  std::optional<int32_t> pad_id() const;
+  std::optional<int32_t> unk_id() const;
+
+  // A hash of all that decides ids: vocabulary, merges, added tokens, normaliser, splitting. Equal on
+  // every machine and for every spelling of the same tokenizer; roles and file names do not count.
+  uint64_t fingerprint() const;
+
+  // The parts it was made of.
+  const TokenizerSpec& spec() const;
+
+ private:
+  struct Impl;
+  explicit Tokenizer(std::shared_ptr<const Impl> impl);
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace snug

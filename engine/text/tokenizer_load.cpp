@@ -1,0 +1,294 @@
+// Reads tokenizer.json, and the older pair vocab.json + merges.txt, with the roles from
+// tokenizer_config.json and special_tokens_map.json. The formats are those of Hugging Face
+// `tokenizers` and `transformers`.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "engine/core/error.h"
+#include "engine/io/files.h"
+#include "engine/text/json_text.h"
+#include "engine/text/tokenizer.h"
+#include "engine/text/tokenizer_spec.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+
+const char* const kEndOfText = "<|endoftext|>";
+const char* const kRepair = "repair the file or export the tokenizer again";
+
+int32_t id_of(const Json& value, const std::string& what, const std::string& origin) {
+  if (!value.is_number_integer()) {
+    fail(ErrorCode::data, "an integer id", origin + ": " + what + " has " + value.type_name(),
+         kRepair);
+  }
+  // Out of range for 32 bits becomes -1, which build refuses by name.
+  const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= INT32_MAX
+                                               : value.get<int64_t>() >= 0;
+  return fits ? value.get<int32_t>() : -1;
+}
+
+void read_vocab(const Json& vocab, const std::string& origin, TokenizerSpec& spec) {
+  if (!vocab.is_object()) {
+    fail(ErrorCode::data, "a vocabulary {\"token\": id, ...}", origin + ": " + vocab.type_name(),
+         kRepair);
+  }
+  spec.vocab.reserve(vocab.size());
+  for (const auto& [token, id] : vocab.items()) {
+    spec.vocab.emplace(token, id_of(id, "token \"" + token + "\"", origin));
+  }
+}
+
+void add_merge(std::string_view left, std::string_view right, const std::string& where,
+               TokenizerSpec& spec) {
+  std::array<int32_t, 2> pair{};
+  for (size_t i = 0; i < 2; ++i) {
+    const std::string_view part = i == 0 ? left : right;
+    const auto it = spec.vocab.find(part);
+    if (it == spec.vocab.end()) {
+      fail(ErrorCode::data, "merges of tokens that are in the vocabulary",
+           where + ": \"" + std::string(part.substr(0, 100)) + "\"",
+           "use the vocabulary and the merges of the same tokenizer");
+    }
+    pair[i] = it->second;
+  }
+  spec.merges.push_back(pair);
+}
+
+// "a b"; a byte-level token holds no space, so exactly one separates the two.
+void add_merge_line(std::string_view line, const std::string& where, TokenizerSpec& spec) {
+  const size_t space = line.find(' ');
+  if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
+    fail(ErrorCode::data, "a merge of two tokens with one space between",
+         where + ": \"" + std::string(line.substr(0, 100)) + "\"", kRepair);
+  }
+  add_merge(line.substr(0, space), line.substr(space + 1), where, spec);
+}
+
+void read_merges(const Json& merges, const std::string& origin, TokenizerSpec& spec) {
+  if (!merges.is_array()) {
+    fail(ErrorCode::data, "a list of merges", origin + ": " + merges.type_name(), kRepair);
+  }
+  spec.merges.reserve(merges.size());
+  for (const Json& merge : merges) {
+    const std::string where = origin + ": merge " + std::to_string(spec.merges.size());
+    if (merge.is_string()) {
+      add_merge_line(merge.get_ref<const std::string&>(), where, spec);
+    } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
+               merge[1].is_string()) {
+      add_merge(merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>(),
+                where, spec);
+    } else {
+      fail(ErrorCode::data, "merges as \"a b\" or [\"a\", \"b\"]",
+           where + ": " + json_brief(merge),
+           kRepair);
+    }
+  }
+}
+
+void refuse(const std::string& what, const std::string& origin) {
+  fail(ErrorCode::unsupported, "a byte-level BPE model", origin + ": " + what,
+       "use a byte-level BPE tokenizer (GPT-2, Llama 3, Qwen or o200k form)");
+}
+
+void read_model(const Json& model, const std::string& origin, TokenizerSpec& spec) {
+  if (!model.is_object()) {
+    fail(ErrorCode::data, "a \"model\" in tokenizer.json", origin + ": " + model.type_name(),
+         "check that this is a Hugging Face tokenizer.json");
+  }
+  const std::string type = json_string(model, "type", origin);
+  if (type != "BPE" && !(type.empty() && model.contains("merges"))) {
+    fail(ErrorCode::unsupported, "a model of type BPE", origin + ": model of type \"" + type + "\"",
+         "use a byte-level BPE tokenizer (GPT-2, Llama 3, Qwen or o200k form)");
+  }
+  const Json& dropout = json_member(model, "dropout", origin);
+  if (dropout.is_number() && dropout.get<double>() != 0.0) {
+    refuse("dropout " + dropout.dump() + " makes ids random", origin);
+  }
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const std::string value = json_string(model, key, origin);
+    if (!value.empty()) refuse(std::string(key) + " \"" + value + "\"", origin);
+  }
+  if (json_bool(model, "byte_fallback", false, origin)) refuse("byte_fallback true", origin);
+  spec.unk_token = json_string(model, "unk_token", origin);
+  spec.fuse_unk = json_bool(model, "fuse_unk", false, origin);
+  spec.ignore_merges = json_bool(model, "ignore_merges", false, origin);
+  read_vocab(json_member(model, "vocab", origin), origin, spec);
+  read_merges(json_member(model, "merges", origin), origin, spec);
+}
+
+AddedToken read_added(const Json& entry, int32_t id, const std::string& origin) {
+  AddedToken token;
+  token.id = id;
+  token.content = json_string(entry, "content", origin);
+  token.single_word = json_bool(entry, "single_word", false, origin);
+  token.lstrip = json_bool(entry, "lstrip", false, origin);
+  token.rstrip = json_bool(entry, "rstrip", false, origin);
+  token.special = json_bool(entry, "special", false, origin);
+  token.normalized = json_bool(entry, "normalized", !token.special, origin);
+  return token;
+}
+
+void read_tokenizer_json(const fs::path& path, TokenizerSpec& spec) {
+  const std::string& origin = spec.origin;
+  const Json root = parse_json_file(path.string());
+  if (!root.is_object()) {
+    fail(ErrorCode::data, "a JSON object with \"model\"", origin + ": " + root.type_name(),
+         "check that this is a Hugging Face tokenizer.json");
+  }
+  read_model(json_member(root, "model", origin), origin, spec);
+  const Json& added = json_member(root, "added_tokens", origin);
+  if (!added.is_null() && !added.is_array()) {
+    fail(ErrorCode::data, "a list \"added_tokens\"", origin + ": " + added.type_name(), kRepair);
+  }
+  for (const Json& entry : added) {
+    const Json& id = json_member(entry, "id", origin);
+    spec.added.push_back(read_added(entry, id_of(id, "an added token", origin), origin));
+  }
+  const auto component = [&](const char* key) { return json_member(root, key, origin).dump(); };
+  spec.normalizer = component("normalizer");
+  spec.pre_tokenizer = component("pre_tokenizer");
+  spec.post_processor = component("post_processor");
+  spec.decoder = component("decoder");
+  spec.truncation = component("truncation");
+  spec.padding = component("padding");
+}
+
+void read_vocab_and_merges(const fs::path& folder, TokenizerSpec& spec) {
+  const fs::path vocab = folder / "vocab.json", merges = folder / "merges.txt";
+  read_vocab(parse_json_file(vocab.string()), vocab.string(), spec);
+  const std::string text = read_file(merges.string());
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    size_t end = std::min(text.find('\n', begin), text.size());
+    std::string_view line(text.data() + begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    if (line.empty() || (number == 1 && line.starts_with("#version"))) continue;
+    add_merge_line(line, merges.string() + ":" + std::to_string(number), spec);
+  }
+}
+
+// A token in a config file is a string or an object with "content"; null and absent say nothing.
+std::optional<std::string> token_in(const Json& config, const char* key,
+                                    const std::string& origin) {
+  const Json& value = json_member(config, key, origin);
+  std::string token =
+      value.is_object() ? json_string(value, "content", origin) : json_string(config, key, origin);
+  if (token.empty()) return std::nullopt;
+  return token;
+}
+
+struct Role {
+  const char* key;
+  std::optional<std::string> TokenizerSpec::*token;
+};
+constexpr Role kRoles[] = {{"eos_token", &TokenizerSpec::eos_token},
+                           {"bos_token", &TokenizerSpec::bos_token},
+                           {"pad_token", &TokenizerSpec::pad_token},
+                           {"unk_token", &TokenizerSpec::unk_role}};
+
+bool is_added(const TokenizerSpec& spec, const std::string& token) {
+  return std::any_of(spec.added.begin(), spec.added.end(),
+                     [&](const AddedToken& t) { return t.content == token; });
+}
+
+void add_special(TokenizerSpec& spec, const std::string& token) {
+  const auto it = spec.vocab.find(token);
+  if (it == spec.vocab.end() || is_added(spec, token)) return;
+  spec.added.push_back({.id = it->second, .content = token, .special = true});
+}
+
+// Ids as decimal keys: {"50256": {"content": ...}}.
+void read_added_decoder(const Json& config, const std::string& origin, TokenizerSpec& spec) {
+  const Json& tokens = json_member(config, "added_tokens_decoder", origin);
+  if (tokens.is_null()) return;
+  if (!tokens.is_object()) {
+    fail(ErrorCode::data, "an object \"added_tokens_decoder\"", origin + ": " + tokens.type_name(),
+         kRepair);
+  }
+  for (const auto& [key, entry] : tokens.items()) {
+    const bool digits = !key.empty() && key.size() <= 9 &&
+                        std::all_of(key.begin(), key.end(),
+                                    [](char c) { return c >= '0' && c <= '9'; });
+    if (!digits) {
+      fail(ErrorCode::data, "ids as keys of \"added_tokens_decoder\"", origin + ": \"" + key + "\"",
+           kRepair);
+    }
+    AddedToken token = read_added(entry, std::stoi(key), origin);
+    if (!is_added(spec, token.content)) spec.added.push_back(std::move(token));
+  }
+}
+
+void read_config(const fs::path& folder, TokenizerSpec& spec) {
+  bool known[std::size(kRoles)] = {};  // a file spoke of the role, be it to say null
+  std::error_code error;
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const fs::path path = folder / name;
+    if (!fs::exists(path, error)) continue;
+    const std::string origin = path.string();
+    const Json config = parse_json_file(path.string());
+    if (!config.is_object()) {
+      fail(ErrorCode::data, "a JSON object", origin + ": " + config.type_name(), kRepair);
+    }
+    for (size_t i = 0; i < std::size(kRoles); ++i) {
+      auto& token = spec.*kRoles[i].token;
+      if (!token) token = token_in(config, kRoles[i].key, origin);
+      known[i] = known[i] || config.contains(kRoles[i].key);
+    }
+    if (std::string_view(name) != "tokenizer_config.json") continue;
+    spec.config = config.dump();
+    read_added_decoder(config, origin, spec);
+    // transformers lets this key win over a ByteLevel pre-tokenizer, and so do we.
+    Json pre_tokenizer = parse_json(spec.pre_tokenizer, spec.origin);
+    if (pre_tokenizer.is_object() && pre_tokenizer.value("type", Json()) == "ByteLevel") {
+      const bool now = json_bool(pre_tokenizer, "add_prefix_space", true, spec.origin);
+      pre_tokenizer["add_prefix_space"] = json_bool(config, "add_prefix_space", now, origin);
+      spec.pre_tokenizer = pre_tokenizer.dump();
+    }
+  }
+  for (size_t i = 0; i < 2; ++i) {  // eos and bos
+    auto& token = spec.*kRoles[i].token;
+    const bool in_vocab = spec.vocab.contains(kEndOfText) || is_added(spec, kEndOfText);
+    if (!token && !known[i] && in_vocab) token = kEndOfText;
+  }
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::load(const fs::path& path) {
+  std::error_code error;
+  const bool folder = fs::is_directory(path, error);
+  const fs::path json = folder ? path / "tokenizer.json" : path;
+  const bool pair = folder && !fs::exists(json, error) && fs::exists(path / "vocab.json", error) &&
+                    fs::exists(path / "merges.txt", error);
+  if (!fs::exists(path, error) || (folder && !pair && !fs::exists(json, error))) {
+    fail(ErrorCode::data,
+         "a tokenizer.json file, or a folder with tokenizer.json or vocab.json and merges.txt",
+         "'" + path.string() + "' " +
+             (folder ? "has none of them" : "does not exist"),
+         "check the path, or train one with: snug tokenizer train");
+  }
+  TokenizerSpec spec;
+  spec.origin = pair ? path.string() : json.string();
+  if (pair) {
+    read_vocab_and_merges(path, spec);
+  } else {
+    read_tokenizer_json(json, spec);
+  }
+  if (folder || json.filename() == "tokenizer.json") {
+    read_config(folder ? path : json.parent_path(), spec);
+    // A token with a role is cut out of the text whole, as transformers does when it loads one.
+    for (const Role& role : kRoles) {
+      if (spec.*role.token) add_special(spec, *(spec.*role.token));
+    }
+  } else if (spec.vocab.contains(kEndOfText) || is_added(spec, kEndOfText)) {
+    spec.eos_token = spec.bos_token = kEndOfText;
+  }
+  return build(std::move(spec));
+}
+
+}  // namespace snug

@@ -1,0 +1,10 @@
+// The families that are built, one file each.
+#pragma once
+
+#include "layers/models/family.h"
+
+namespace snug {
+
+extern const Family kGpt2Family;  // gpt2.cpp
+
+}  // namespace snug

@@ -1,0 +1,43 @@
+// A family: one file that reads and writes the published config.json and maps weight names. Named
+// in registry.cpp; nothing else knows which families exist.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/seams/parameter.h"
+#include "layers/parts/spec.h"
+
+namespace snug {
+
+struct Family {
+  const char* model_type;
+  // Fills the spec from a config.json (or the `model:` map). `origin` names it in errors. Keys of
+  // another meaning than the spec can express are refused; with `strict`, keys nobody knows as
+  // well.
+  ModelSpec (*parse)(const nlohmann::json& config, const std::string& origin, bool strict);
+  nlohmann::json (*write)(const ModelSpec& spec, const char* torch_dtype);
+  // config.json of a published shape ("gpt2-medium"), or nothing.
+  std::optional<nlohmann::json> (*named)(std::string_view name);
+  std::vector<std::string> (*names)();
+  // Names under which a file may hold a parameter, the one to write first.
+  std::vector<std::string> (*file_names)(const ParamInfo& param);
+  // Whether a tensor that no parameter asked for is a known leftover (buffers, tied copies).
+  bool (*ignorable)(std::string_view tensor, const ModelSpec& spec);
+};
+
+// Throws unsupported, listing the families that are there.
+const Family& find_family(std::string_view model_type, const std::string& origin);
+
+// The spec of a named shape, of a folder with config.json, or of a map as JSON text ({"type":
+// "gpt2", "n_layer": 4}). Folders keep their weights: `folder` is set. Throws usage or data.
+struct ModelSource {
+  ModelSpec spec;
+  std::string folder;  // empty: nothing to load
+};
+ModelSource resolve_model(const std::string& model);
+
+}  // namespace snug

@@ -1,0 +1,215 @@
+// GPT-2: config.json of transformers' GPT2Config, weights of GPT2LMHeadModel. Linear layers are
+// stored (in, out), as Conv1D does; the tied head is not stored.
+#include <fmt/format.h>
+
+#include <array>
+
+#include "engine/core/error.h"
+#include "engine/io/json.h"
+#include "layers/models/families.h"
+
+namespace snug {
+namespace {
+
+using nlohmann::json;
+
+struct NamedShape {
+  const char* name;
+  int64_t layers, heads, width;
+};
+constexpr std::array<NamedShape, 5> kShapes = {{{"gpt2", 12, 12, 768},
+                                                {"gpt2-medium", 24, 16, 1024},
+                                                {"gpt2-large", 36, 20, 1280},
+                                                {"gpt2-xl", 48, 25, 1600},
+                                                {"distilgpt2", 6, 12, 768}}};
+
+// Keys that say nothing about the mathematics of pre-training; accepted from files.
+bool is_harmless(std::string_view key) {
+  static constexpr std::array<std::string_view, 45> kKeys = {"architectures",
+                                                             "model_type",
+                                                             "torch_dtype",
+                                                             "dtype",
+                                                             "transformers_version",
+                                                             "n_ctx",
+                                                             "bos_token_id",
+                                                             "eos_token_id",
+                                                             "pad_token_id",
+                                                             "_name_or_path",
+                                                             "name_or_path",
+                                                             "task_specific_params",
+                                                             "summary_activation",
+                                                             "summary_first_dropout",
+                                                             "summary_proj_to_labels",
+                                                             "summary_type",
+                                                             "summary_use_proj",
+                                                             "use_cache",
+                                                             "gradient_checkpointing",
+                                                             "output_past",
+                                                             "id2label",
+                                                             "label2id",
+                                                             "num_labels",
+                                                             "reorder_and_upcast_attn",
+                                                             "return_dict",
+                                                             "output_attentions",
+                                                             "output_hidden_states",
+                                                             "chunk_size_feed_forward",
+                                                             "is_encoder_decoder",
+                                                             "is_decoder",
+                                                             "problem_type",
+                                                             "finetuning_task",
+                                                             "tokenizer_class",
+                                                             "prefix",
+                                                             "tie_encoder_decoder",
+                                                             "torchscript",
+                                                             "pruned_heads",
+                                                             "use_bfloat16",
+                                                             "sep_token_id",
+                                                             "decoder_start_token_id",
+                                                             "cross_attention_hidden_size",
+                                                             "_attn_implementation_autoset",
+                                                             "_commit_hash",
+                                                             "attn_implementation",
+                                                             "keys_to_ignore_at_inference"};
+  for (const std::string_view k : kKeys)
+    if (k == key) return true;
+  return false;
+}
+
+// A key under its own name or transformers' general one.
+int64_t integer(const json& c, const char* key, const char* general, const std::string& origin,
+                int64_t fallback) {
+  return c.contains(key) ? get_int(c, key, origin, fallback)
+                         : get_int(c, general, origin, fallback);
+}
+
+int64_t token_id(const json& c, const char* key, const std::string& origin, int64_t fallback) {
+  // Published files hold an integer, null, or a list of integers.
+  if (c.contains(key) && c[key].is_array() && !c[key].empty()) {
+    json first = json::object();
+    first[key] = c[key][0];
+    return get_int(first, key, origin);
+  }
+  if (c.contains(key) && c[key].is_null()) return -1;
+  return get_int(c, key, origin, fallback);
+}
+
+ModelSpec parse(const json& c, const std::string& origin, bool strict) {
+  static constexpr std::array<std::string_view, 20> kKnown = {"vocab_size",
+                                                              "n_positions",
+                                                              "max_position_embeddings",
+                                                              "n_embd",
+                                                              "hidden_size",
+                                                              "n_layer",
+                                                              "num_hidden_layers",
+                                                              "n_head",
+                                                              "num_attention_heads",
+                                                              "n_inner",
+                                                              "activation_function",
+                                                              "resid_pdrop",
+                                                              "embd_pdrop",
+                                                              "attn_pdrop",
+                                                              "layer_norm_epsilon",
+                                                              "initializer_range",
+                                                              "scale_attn_weights",
+                                                              "scale_attn_by_inverse_layer_idx",
+                                                              "tie_word_embeddings",
+                                                              "add_cross_attention"};
+  for (const auto& [key, value] : c.items()) {
+    bool known = is_harmless(key);
+    for (const std::string_view k : kKnown) known = known || k == key;
+    if (!known && strict)
+      fail(ErrorCode::usage, "keys of a GPT-2 config (n_layer, n_embd, n_head, n_positions, ...)",
+           fmt::format("\"{}\" in {}", key, origin), "remove it, or check its spelling");
+  }
+  if (get_bool(c, "add_cross_attention", origin, false))
+    fail(ErrorCode::unsupported, "add_cross_attention: false", "true in " + origin,
+         "a decoder without an encoder");
+  ModelSpec s;
+  s.family = "gpt2";
+  s.architecture = "GPT2LMHeadModel";
+  s.V = get_int(c, "vocab_size", origin, 50257);
+  s.P = integer(c, "n_positions", "max_position_embeddings", origin, 1024);
+  s.C = integer(c, "n_embd", "hidden_size", origin, 768);
+  s.L = integer(c, "n_layer", "num_hidden_layers", origin, 12);
+  s.H = integer(c, "n_head", "num_attention_heads", origin, 12);
+  s.F = get_int(c, "n_inner", origin, 4 * s.C);
+  s.G = s.H;
+  s.D = s.H > 0 ? s.C / s.H : 0;
+  s.activation = parse_activation(get_string(c, "activation_function", origin, "gelu_new"));
+  s.residual_dropout = static_cast<float>(get_number(c, "resid_pdrop", origin, 0.1));
+  s.embedding_dropout = static_cast<float>(get_number(c, "embd_pdrop", origin, 0.1));
+  s.attention_dropout = static_cast<float>(get_number(c, "attn_pdrop", origin, 0.1));
+  s.norm_epsilon = static_cast<float>(get_number(c, "layer_norm_epsilon", origin, 1e-5));
+  s.init_std = static_cast<float>(get_number(c, "initializer_range", origin, 0.02));
+  s.scale_attention = get_bool(c, "scale_attn_weights", origin, true);
+  s.scale_by_inverse_layer = get_bool(c, "scale_attn_by_inverse_layer_idx", origin, false);
+  s.tied = get_bool(c, "tie_word_embeddings", origin, true);
+  s.bos_token = token_id(c, "bos_token_id", origin, -1);
+  s.eos_token = token_id(c, "eos_token_id", origin, -1);
+  validate(s, origin);
+  return s;
+}
+
+json write(const ModelSpec& s, const char* torch_dtype) {
+  json c;
+  c["architectures"] = json::array({s.architecture});
+  c["model_type"] = "gpt2";
+  c["vocab_size"] = s.V;
+  c["n_positions"] = s.P;
+  c["n_ctx"] = s.P;
+  c["n_embd"] = s.C;
+  c["n_layer"] = s.L;
+  c["n_head"] = s.H;
+  c["n_inner"] = s.F == 4 * s.C ? json(nullptr) : json(s.F);
+  c["activation_function"] = hf_name(s.activation);
+  c["resid_pdrop"] = s.residual_dropout;
+  c["embd_pdrop"] = s.embedding_dropout;
+  c["attn_pdrop"] = s.attention_dropout;
+  c["layer_norm_epsilon"] = s.norm_epsilon;
+  c["initializer_range"] = s.init_std;
+  c["scale_attn_weights"] = s.scale_attention;
+  c["scale_attn_by_inverse_layer_idx"] = s.scale_by_inverse_layer;
+  c["reorder_and_upcast_attn"] = false;
+  c["tie_word_embeddings"] = s.tied;
+  c["bos_token_id"] = s.bos_token < 0 ? json(nullptr) : json(s.bos_token);
+  c["eos_token_id"] = s.eos_token < 0 ? json(nullptr) : json(s.eos_token);
+  c["use_cache"] = true;
+  c["torch_dtype"] = torch_dtype;
+  c["transformers_version"] = "4.44.0";
+  return c;
+}
+
+std::optional<json> named(std::string_view name) {
+  for (const NamedShape& s : kShapes)
+    if (name == s.name)
+      return json{{"n_layer", s.layers},
+                  {"n_head", s.heads},
+                  {"n_embd", s.width},
+                  {"bos_token_id", 50256},
+                  {"eos_token_id", 50256}};
+  return std::nullopt;
+}
+
+std::vector<std::string> names() {
+  std::vector<std::string> list;
+  for (const NamedShape& s : kShapes) list.emplace_back(s.name);
+  return list;
+}
+
+std::vector<std::string> file_names(const ParamInfo& p) {
+  const std::string name = p.name.str();
+  if (name == "lm_head.weight") return {name};
+  return {"transformer." + name, name};
+}
+
+bool ignorable(std::string_view tensor, const ModelSpec& spec) {
+  // Old files carry the causal mask as buffers; some carry the tied head as well.
+  if (tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias")) return true;
+  return spec.tied && tensor == "lm_head.weight";
+}
+
+}  // namespace
+
+const Family kGpt2Family = {"gpt2", parse, write, named, names, file_names, ignorable};
+
+}  // namespace snug

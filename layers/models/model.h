@@ -1,0 +1,86 @@
+// Model: embedding, blocks, final norm and head, put together from a ModelSpec. Immutable; what a
+// pass creates lives in a ModelPass that the caller owns.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/core/precision.h"
+#include "layers/parts/block.h"
+#include "layers/parts/spec.h"
+
+namespace snug {
+
+// Which slots of each block are recomputed; see recompute.h for the presets.
+using LayerPolicies = std::vector<std::vector<SlotPolicy>>;
+
+// The passes of one micro-batch.
+struct ModelPass {
+  std::vector<Pass> blocks;
+  Dims dims;
+};
+
+// One micro-batch: tokens (B,T) i32 and targets (B*T) i32, -100 ignored.
+struct ModelBatch {
+  View tokens;
+  View targets;
+};
+
+class Model {
+ public:
+  Model(const ModelSpec& spec, const Precision& precision);
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const ModelSpec& spec() const { return spec_; }
+  const Precision& precision() const { return precision_; }
+  const ParamTable& params() const { return params_; }
+  const Block& block(int64_t layer) const { return *blocks_[static_cast<size_t>(layer)]; }
+
+  // A pass with these policies, one vector of slot policies a layer; see recompute.h.
+  ModelPass make_pass(const LayerPolicies& policies) const;
+  // Slots of inference: nothing is kept whatever the policy says.
+  ModelPass make_inference_pass() const;
+
+  // Forward, loss and backward of one micro-batch. Adds to StepState.loss_sum and loss_tokens;
+  // parameter gradients of sum(loss) * inverse_tokens * loss_scale go to rt.grads.
+  void train_step(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
+                  int64_t head_rows) const;
+  // Adds the losses of one batch to StepState.loss_sum and loss_tokens.
+  void evaluate(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
+                int64_t head_rows) const;
+  // Normed hidden states (N,C) of the last block; with rt.cache, of tokens at StepState.position
+  // on.
+  Tensor hidden(Context& ctx, Runtime& rt, ModelPass& pass, const View& tokens,
+                PassMode mode) const;
+  // logits (rows,Vp) f32 of hidden states (rows,C); columns V..Vp are not probabilities.
+  void logits(Context& ctx, Runtime& rt, const View& logits, const View& hidden) const;
+
+  // Keys and values for B sequences of up to P tokens. Call inside a resident program.
+  KvCache make_cache(Context& ctx, int64_t B, int64_t P) const;
+
+  // 6 FLOPs a matmul parameter and token, plus attention's 12 L H D T a token: the usual count for
+  // MFU.
+  double flops_per_token(int64_t T) const;
+
+ private:
+  Tensor embed(Context& ctx, Runtime& rt, const View& tokens, PassMode mode) const;
+  Tensor run_blocks(Context& ctx, Runtime& rt, ModelPass& pass, const View& tokens,
+                    PassMode mode) const;
+
+  ModelSpec spec_;
+  Precision precision_;
+  ParamTable params_;
+  int wte_ = -1, wpe_ = -1, lm_head_ = -1;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  NormParams final_norm_;
+  Name n_embedding_, n_final_, n_normf_, n_meanf_, n_rstdf_, n_dnormf_, n_dx_, n_nll_, n_lse_;
+  Name scope_embedding_, scope_head_;
+  std::vector<Name> n_cache_k_, n_cache_v_;
+};
+
+// Draws every parameter as its ParamInfo says into a flat f32 view; a value depends on (seed,
+// parameter, element) alone. Padded rows are zero.
+void init_parameters(const ParamTable& table, const View& flat, uint64_t seed, int threads);
+
+}  // namespace snug

@@ -1,0 +1,167 @@
+#include "layers/models/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_set>
+
+#include "engine/core/error.h"
+#include "engine/core/parallel.h"
+#include "engine/io/json.h"
+
+namespace snug {
+namespace {
+
+// Shape in the file: padding cut, transposed where the family stores (in, out).
+std::vector<int64_t> file_shape(const ParamInfo& p) {
+  std::vector<int64_t> shape;
+  for (int i = 0; i < p.shape.rank(); ++i) shape.push_back(i == 0 ? p.rows : p.shape[i]);
+  if (p.transposed_in_file && shape.size() == 2) std::swap(shape[0], shape[1]);
+  return shape;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string s = "(";
+  for (size_t i = 0; i < shape.size(); ++i) s += (i ? "," : "") + std::to_string(shape[i]);
+  return s + ")";
+}
+
+// Rows of the transposed matrix that fit in 256 KiB of f32, at least 1.
+int64_t rows_per_block(int64_t width) {
+  return std::max<int64_t>(1, (256 << 10) / std::max<int64_t>(1, width * 4));
+}
+
+void load_one(const SafeTensor& t, const ParamInfo& p, float* out, int threads) {
+  if (!(p.transposed_in_file && p.shape.rank() == 2)) {
+    convert(t.dtype, t.data, t.elements(), out);
+    return;
+  }
+  const int64_t rows = p.shape[0], cols = p.shape[1];  // ours: (out, in); the file's: (in, out)
+  const int64_t element = bits_of(t.dtype) / 8;
+  // 16 file rows at a time, converted on the stack in pieces of 256, then scattered to columns.
+  parallel_chunks(threads, cols, 16, [&](int64_t begin, int64_t end) {
+    float piece[256];
+    for (int64_t c = begin; c < end; ++c)
+      for (int64_t r0 = 0; r0 < rows; r0 += 256) {
+        const int64_t n = std::min<int64_t>(256, rows - r0);
+        convert(t.dtype, t.data + (c * rows + r0) * element, n, piece);
+        for (int64_t i = 0; i < n; ++i) out[(r0 + i) * cols + c] = piece[i];
+      }
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> load_weights(const Model& model, const std::string& folder,
+                                      const View& flat, int threads) {
+  const Family& family = find_family(model.spec().family, folder);
+  const SafetensorsFolder files(folder);
+  const ParamTable& table = model.params();
+  std::unordered_set<std::string> used;
+  std::memset(flat.data, 0, static_cast<size_t>(flat.bytes()));
+  for (int i = 0; i < table.size(); ++i) {
+    const ParamInfo& p = table[i];
+    const std::vector<std::string> candidates = family.file_names(p);
+    const SafeTensor* tensor = nullptr;
+    for (const std::string& name : candidates)
+      if (!tensor) tensor = files.find(name);
+    if (!tensor)
+      fail(ErrorCode::data, fmt::format("a tensor {} in {}", candidates.front(), folder),
+           "none of that name, with or without the prefix transformer.",
+           "check that config.json and the weights belong together");
+    const std::vector<int64_t> expected = file_shape(p);
+    if (tensor->shape != expected)
+      fail(ErrorCode::data,
+           fmt::format("{} of shape {} in {}", tensor->name, shape_text(expected), folder),
+           shape_text(tensor->shape), "check that config.json and the weights belong together");
+    if (!convertible(tensor->dtype))
+      fail(ErrorCode::unsupported, "weights of dtype F64, F32, F16 or BF16",
+           fmt::format("{} of dtype {} in {}", tensor->name, to_string(tensor->dtype), folder),
+           "convert the weights first");
+    load_one(*tensor, p, flat.as<float>() + p.offset, threads);
+    used.insert(tensor->name);
+  }
+  std::vector<std::string> warnings;
+  for (const SafeTensor* t : files.tensors())
+    if (!used.count(t->name) && !family.ignorable(t->name, model.spec()))
+      warnings.push_back(
+          fmt::format("{}: tensor {} is not part of the model and was not read", folder, t->name));
+  for (const SafetensorsReader& file : files.files()) file.drop_pages();
+  return warnings;
+}
+
+SafetensorsLayout weights_layout(const Model& model, DType dtype) {
+  const Family& family = find_family(model.spec().family, "model");
+  std::vector<SafeSpec> specs;
+  for (int i = 0; i < model.params().size(); ++i) {
+    const ParamInfo& p = model.params()[i];
+    specs.push_back({family.file_names(p).front(), safe_dtype(dtype), file_shape(p)});
+  }
+  return SafetensorsLayout({{"format", "pt"}}, std::move(specs));
+}
+
+int64_t save_staging_bytes(const Model& model) {
+  int64_t bytes = 0;
+  for (int i = 0; i < model.params().size(); ++i) {
+    const ParamInfo& p = model.params()[i];
+    const int64_t width = p.transposed_in_file && p.shape.rank() == 2 ? p.shape[0] : p.shape.last();
+    bytes = std::max(bytes, rows_per_block(width) * width * 4);
+  }
+  return bytes;
+}
+
+void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& layout,
+                  const View& flat, const View& staging, const std::string& path) {
+  Op op(ctx, "save_weights", {.flops = 0, .bytes = flat.bytes()});
+  if (!op.run()) return;
+  SafetensorsWriter writer(path, layout);
+  for (int i = 0; i < model.params().size(); ++i) {
+    const ParamInfo& p = model.params()[i];
+    const SafeSpec& spec = layout.tensors()[static_cast<size_t>(i)];
+    const float* w = flat.as<float>() + p.offset;
+    const bool transposed = p.transposed_in_file && p.shape.rank() == 2;
+    const int64_t rows = transposed ? p.shape[1] : p.rows;  // of the file
+    const int64_t width = transposed ? p.shape[0] : p.real_elements() / std::max<int64_t>(1, rows);
+    const int64_t block = rows_per_block(width);
+    writer.begin(spec.name);
+    for (int64_t r0 = 0; r0 < rows; r0 += block) {
+      const int64_t n = std::min(block, rows - r0), elements = n * width;
+      const float* source = w + r0 * width;
+      auto* out = static_cast<float*>(staging.data);
+      if (transposed) {
+        for (int64_t c = 0; c < width; ++c)
+          for (int64_t r = 0; r < n; ++r) out[r * width + c] = w[c * rows + r0 + r];
+        source = out;
+      }
+      if (spec.dtype == SafeDType::F32) {
+        writer.append(source, elements * 4);
+      } else {
+        // In place from the front: element k is written after it was read.
+        auto* narrow = static_cast<bf16*>(staging.data);
+        for (int64_t k = 0; k < elements; ++k) {
+          const float x = source[k];
+          narrow[k] = from_f32<bf16>(x);
+        }
+        writer.append(narrow, elements * 2);
+      }
+    }
+    writer.end();
+  }
+  writer.commit();
+}
+
+void save_model_config(const Model& model, const std::string& folder, DType dtype) {
+  const ModelSpec& spec = model.spec();
+  const Family& family = find_family(spec.family, "model");
+  write_json_file(folder + "/config.json",
+                  family.write(spec, dtype == DType::bf16 ? "bfloat16" : "float32"));
+  nlohmann::json generation = {{"transformers_version", "4.44.0"}};
+  generation["bos_token_id"] =
+      spec.bos_token < 0 ? nlohmann::json(nullptr) : nlohmann::json(spec.bos_token);
+  generation["eos_token_id"] =
+      spec.eos_token < 0 ? nlohmann::json(nullptr) : nlohmann::json(spec.eos_token);
+  write_json_file(folder + "/generation_config.json", generation);
+}
+
+}  // namespace snug

@@ -1,0 +1,36 @@
+// Weights in and out of model folders, between the flat f32 range and Hugging Face's names and
+// layouts.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/io/safetensors.h"
+#include "layers/models/family.h"
+#include "layers/models/model.h"
+
+namespace snug {
+
+// Reads every parameter from model.safetensors, its shards, or a single file into `flat` (f32, the
+// whole parameter range; gaps and padded rows become zero). Shapes are checked, layouts and dtypes
+// converted. Throws data, naming file and tensor, if one is missing or of another shape. Returns
+// warnings about tensors nobody asked for.
+std::vector<std::string> load_weights(const Model& model, const std::string& folder,
+                                      const View& flat, int threads);
+
+// The layout of a model.safetensors with every parameter in `dtype` (f32 or bf16). Made before a
+// run starts, so that writing allocates nothing.
+SafetensorsLayout weights_layout(const Model& model, DType dtype);
+
+// Bytes of staging save_weights needs: one block of rows of the widest parameter.
+int64_t save_staging_bytes(const Model& model);
+
+// Writes model.safetensors from `flat` (f32); rows are converted and transposed through `staging`.
+// A recorded op.
+void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& layout,
+                  const View& flat, const View& staging, const std::string& path);
+
+// Writes config.json and generation_config.json of the folder.
+void save_model_config(const Model& model, const std::string& folder, DType dtype);
+
+}  // namespace snug

@@ -1,0 +1,65 @@
+// Scaled dot-product attention that never forms the (T,T) matrix.
+//
+// Math      Query head h reads key/value head h / (H/G). For query i, over the keys j it may see:
+//             s_ij = scale q_i . k_j     lse_i = log sum_j e^(s_ij)     p_ij = e^(s_ij - lse_i)
+//             out_i = sum_j m_ij p_ij v_j
+//           m_ij is 1 without dropout, else 0 with probability `dropout` and 1 / (1 - dropout)
+//           otherwise; lse is of the softmax before dropout. Backward, with P from lse:
+//             delta_i = dout_i . out_i             dp_ij = m_ij dout_i . v_j
+//             ds_ij = p_ij (dp_ij - delta_i)       dv_j = sum_i m_ij p_ij dout_i
+//             dq_i = scale sum_j ds_ij k_j         dk_j = scale sum_i ds_ij q_i
+//           Forward walks the keys in blocks with a running maximum and sum (Milakov and
+//           Gimelshein, "Online normalizer calculation for softmax", 2018); backward recomputes
+//           p block by block (Dao et al., "FlashAttention", 2022).
+// Shapes    qkv (B*T,(H+2G)*D) rows of H queries, G keys, G values; out, dout (B*T,H*D);
+//           dqkv like qkv; lse (B,H,T) f32; caches (B,P,G,D). Activations all f32 or all bf16.
+// Modes     causal and bidirectional; any T; D up to 256; H a multiple of G; key lengths; dropout.
+//           window, softcap and cu_seqlens are refused (unsupported).
+// Writes    Everything is assigned. dqkv may be qkv's own bytes only if nobody reads qkv later; it
+//           must not overlap dout or out. Inputs and outputs must not overlap otherwise.
+// Numerics  Everything inside is fp32, one rounding on the way out. Every product is one chain of
+//           fused multiply-adds in ascending order, so the AVX2 and the AVX-512 form give the same
+//           bits, any number of threads gives the same bits, and so does attention over a cache.
+// Dropout   m_ij is drawn with the key (seed, step, site) at sample first_sample + b, position i,
+//           channel h * 2^20 + j: the same under recompute and any split into micro-batches.
+//           Needs T < 2^20 and H <= 4096.
+// Memory    A planned workspace: per thread about 5 (forward) or 8 (backward) blocks of 64 x D
+//           floats, and in backward 2 T D more per thread unless there are few heads per thread.
+// Cost      4 (forward) and 10 (backward) H D FLOPs for every visible pair; compute bound.
+#pragma once
+
+#include "engine/memory/context.h"
+
+namespace snug {
+
+struct AttentionSpec {
+  int64_t H = 0;  // query heads
+  int64_t G = 0;  // key/value heads, H % G == 0
+  int64_t D = 0;  // head width
+  float scale = 1;
+  bool causal = true;
+  int64_t window = 0;  // keys a query sees at most, itself included; 0: no limit. Only 0 is built
+  float softcap = 0;   // s = softcap tanh(s / softcap); 0: none. Only 0 is built
+  float dropout = 0;   // in [0,1)
+  uint32_t site = 0;   // which dropout of the model this is
+  View key_lengths;    // (B) i32 in [1,T]: keys from there on are not seen; undefined: all T
+  View cu_seqlens;     // packed sequences; not built
+};
+
+// `state` is a StepState, read for dropout only: it may be undefined when dropout is 0.
+void attention_forward(Context& ctx, const View& out, const View& lse, const View& qkv, int64_t B,
+                       int64_t T, const AttentionSpec& spec, const View& state);
+
+void attention_backward(Context& ctx, const View& dqkv, const View& dout, const View& qkv,
+                        const View& out, const View& lse, int64_t B, int64_t T,
+                        const AttentionSpec& spec, const View& state);
+
+// Generation: writes the keys and values of Tq new tokens at state->position .. + Tq of the caches,
+// then query i, at position state->position + i, sees the keys 0 .. position + i. Causal, without
+// dropout or key lengths. The same bits as attention_forward over the whole sequence. Throws usage
+// when the cache has no room. The cost reported is that of a full cache.
+void attention_cached_forward(Context& ctx, const View& out, const View& cache_k,
+                              const View& cache_v, const View& qkv, int64_t B, int64_t Tq,
+                              const AttentionSpec& spec, const View& state);
+
+}  // namespace snug

@@ -1,0 +1,157 @@
+#include "layers/ops/embedding.h"
+
+#include <algorithm>
+
+#include "engine/core/error.h"
+#include "engine/core/parallel.h"
+#include "engine/kernels/dispatch.h"
+#include "engine/memory/step_state.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kChannels = 128;  // channels a task of the backward: two or more cache lines
+
+void check_batch(const View& rows, const char* argument, const View& tokens, int64_t c) {
+  if (tokens.shape.rank() != 2)
+    fail(ErrorCode::shape, "tokens of shape (B,T)", describe(tokens), "reshape the batch");
+  expect_dtype(tokens, "tokens", {DType::i32});
+  expect(rows, argument, {{"N", tokens.elements()}, {"C", c}});
+}
+
+// The position of the first column.
+int64_t first_position(const View& state) {
+  return state.defined() ? step_state(state)->position : 0;
+}
+
+void check_state(const View& state) {
+  if (state.defined()) expect(state, "state", {{"bytes", step_state_shape()[0]}});
+}
+
+// Threads cannot throw, so the whole batch is looked at before the work is shared.
+void check_tokens(const View& tokens, int64_t vocabulary, int64_t positions, int64_t first) {
+  const int64_t T = tokens.shape[1];
+  if (positions >= 0 && (first < 0 || first + T > positions))
+    fail(ErrorCode::data, "positions of [0,P)=[0," + std::to_string(positions) + ")",
+         "positions " + std::to_string(first) + " to " + std::to_string(first + T - 1),
+         "lower max_length, or use a model with more positions");
+  const auto* ids = tokens.as<int32_t>();
+  for (int64_t i = 0; i < tokens.elements(); ++i)
+    if (ids[i] < 0 || ids[i] >= vocabulary)
+      fail(ErrorCode::data, "tokens of [0,Vp)=[0," + std::to_string(vocabulary) + ")",
+           "token " + std::to_string(ids[i]) + " in sequence " + std::to_string(i / T) +
+               " at position " + std::to_string(first + i % T),
+           "encode the data with the model's own tokenizer");
+}
+
+}  // namespace
+
+void embedding_forward(Context& ctx, const View& y, const View& tokens, const View& wte,
+                       const View& wpe, const View& state) {
+  if (wte.shape.rank() != 2)
+    fail(ErrorCode::shape, "wte of shape (Vp,C)", describe(wte), "check the weights");
+  const int64_t vocabulary = wte.shape[0], c = wte.shape[1];
+  check_batch(y, "y", tokens, c);
+  check_state(state);
+  const int64_t positions = wpe.defined() ? wpe.shape[0] : -1;
+  if (wpe.defined()) expect(wpe, "wpe", {{"P", positions}, {"C", c}});
+  const int64_t n = y.shape[0], T = tokens.shape[1];
+  const View& second = wpe.defined() ? wpe : wte;  // a dtype to dispatch on
+
+  dispatch_float(y, "y", [&](auto y_tag) {
+    dispatch_float(wte, "wte", [&](auto wte_tag) {
+      dispatch_float(second, "wpe", [&](auto wpe_tag) {
+        using Y = decltype(y_tag);
+        using W = decltype(wte_tag);
+        using P = decltype(wpe_tag);
+        const int64_t tables = size_of(wte.dtype) + (wpe.defined() ? size_of(wpe.dtype) : 0);
+        Op op(ctx, "embedding_forward",
+              {.flops = wpe.defined() ? n * c : 0,
+               .bytes = tokens.bytes() + y.bytes() + n * c * tables});
+        if (!op.run()) return;
+        const int64_t first = first_position(state);
+        check_tokens(tokens, vocabulary, positions, first);
+        const auto* ids = tokens.as<int32_t>();
+        parallel_chunks(ctx.threads(), n, 16, [&](int64_t begin, int64_t end) {
+          for (int64_t row = begin; row < end; ++row) {
+            Y* to = y.as<Y>() + row * c;
+            const W* token = wte.as<W>() + ids[row] * c;
+            if (!wpe.defined()) {
+#pragma omp simd
+              for (int64_t j = 0; j < c; ++j) to[j] = from_f32<Y>(to_f32(token[j]));
+              continue;
+            }
+            const P* place = wpe.as<P>() + (first + row % T) * c;
+#pragma omp simd
+            for (int64_t j = 0; j < c; ++j)
+              to[j] = from_f32<Y>(to_f32(token[j]) + to_f32(place[j]));
+          }
+        });
+      });
+    });
+  });
+}
+
+void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe, const View& dy,
+                        const View& tokens, const View& state) {
+  const bool want_token = dwte.view.defined(), want_place = dwpe.view.defined();
+  if (!want_token && !want_place) return;
+  if (dy.shape.rank() != 2)
+    fail(ErrorCode::shape, "dy of shape (N,C)", describe(dy), "reshape it to rows and columns");
+  const int64_t c = dy.shape[1];
+  check_batch(dy, "dy", tokens, c);
+  check_state(state);
+  const auto check_table = [&](const View& table, const char* argument, const char* letter) {
+    expect(table, argument, {{letter, table.shape[0]}, {"C", c}});
+    expect_dtype(table, argument, {DType::f32});
+  };
+  if (want_token) check_table(dwte.view, "dwte", "Vp");
+  if (want_place) check_table(dwpe.view, "dwpe", "P");
+  const int64_t vocabulary = want_token ? dwte.view.shape[0] : INT32_MAX;
+  const int64_t positions = want_place ? dwpe.view.shape[0] : -1;
+  const int64_t n = dy.shape[0], B = tokens.shape[0], T = tokens.shape[1];
+
+  dispatch_float(dy, "dy", [&](auto tag) {
+    using D = decltype(tag);
+    const int64_t sums = (want_token ? 1 : 0) + (want_place ? 1 : 0);
+    Op op(ctx, "embedding_backward",
+          {.flops = sums * n * c,
+           .bytes = tokens.bytes() + sums * (dy.bytes() + 8 * n * c) +
+                    (want_token && !dwte.add ? dwte.view.bytes() : 0)});
+    if (!op.run()) return;
+    const int64_t first = first_position(state);
+    check_tokens(tokens, vocabulary, positions, first);
+    const auto* ids = tokens.as<int32_t>();
+    const D* from = dy.as<D>();
+    if (want_token) {
+      auto* to = dwte.view.as<float>();
+      if (!dwte.add)
+        parallel_chunks(ctx.threads(), vocabulary * c, 32 * 1024,
+                        [=](int64_t begin, int64_t end) { std::fill(to + begin, to + end, 0.0f); });
+      parallel_chunks(ctx.threads(), c, kChannels, [=](int64_t begin, int64_t end) {
+        for (int64_t row = 0; row < n; ++row) {
+          float* sum = to + ids[row] * c;
+          const D* v = from + row * c;
+#pragma omp simd
+          for (int64_t j = begin; j < end; ++j) sum[j] += to_f32(v[j]);
+        }
+      });
+    }
+    if (want_place) {
+      auto* to = dwpe.view.as<float>();
+      parallel_for(ctx.threads(), positions, [=, add = dwpe.add](int64_t p) {
+        float* sum = to + p * c;
+        if (!add) std::fill(sum, sum + c, 0.0f);
+        const int64_t t = p - first;
+        if (t < 0 || t >= T) return;
+        for (int64_t b = 0; b < B; ++b) {
+          const D* v = from + (b * T + t) * c;
+#pragma omp simd
+          for (int64_t j = 0; j < c; ++j) sum[j] += to_f32(v[j]);
+        }
+      });
+    }
+  });
+}
+
+}  // namespace snug

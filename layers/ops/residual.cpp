@@ -1,0 +1,61 @@
+#include "layers/ops/residual.h"
+
+#include <algorithm>
+
+#include "engine/core/error.h"
+#include "engine/core/parallel.h"
+#include "engine/kernels/dispatch.h"
+#include "layers/ops/dropout_mask.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kGrain = 32 * 1024;  // elements a task of the plain sum
+
+template <class V>
+void add_dropped_row(V* y, const V* x, const V* branch, const DropoutMask& mask, int64_t sample,
+                     int64_t position, int64_t c) {
+  for (int64_t at = 0; at < c; at += kMaskChannels) {
+    float factor[kMaskChannels];
+    mask.factors(factor, sample, position, at);
+    const int64_t width = std::min(kMaskChannels, c - at);
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const float kept = to_f32(branch[at + i]) * factor[i];
+      y[at + i] = from_f32<V>(to_f32(x[at + i]) + (factor[i] == 0.0f ? 0.0f : kept));
+    }
+  }
+}
+
+}  // namespace
+
+void residual_forward(Context& ctx, const View& y, const View& x, const View& branch, int64_t B,
+                      int64_t T, const DropoutSpec& spec, const View& state) {
+  check_dropout(y, "y", x, "x", B, T, spec, state);
+  const int64_t n = B * T, c = x.shape[1];
+  expect(branch, "branch", {{"N=B*T", n}, {"C", c}});
+  expect_dtype(branch, "branch", {x.dtype});
+  dispatch_float(x, "x", [&](auto tag) {
+    using V = decltype(tag);
+    Op op(ctx, "residual_forward",
+          {.flops = (spec.p > 0.0f ? 2 : 1) * n * c, .bytes = 3 * x.bytes()});
+    if (!op.run()) return;
+    V* to = y.as<V>();
+    const V* from = x.as<V>();
+    const V* add = branch.as<V>();
+    if (spec.p == 0.0f) {
+      parallel_chunks(ctx.threads(), n * c, kGrain, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+        for (int64_t i = begin; i < end; ++i) to[i] = from_f32<V>(to_f32(from[i]) + to_f32(add[i]));
+      });
+      return;
+    }
+    const DropoutMask mask(spec, *step_state(state));
+    parallel_chunks(ctx.threads(), n, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        add_dropped_row(to + row * c, from + row * c, add + row * c, mask, row / T, row % T, c);
+    });
+  });
+}
+
+}  // namespace snug

@@ -1,0 +1,51 @@
+// What a part needs besides its slots: weights, where gradients go, and the numbers of the step.
+#pragma once
+
+#include <vector>
+
+#include "engine/memory/pass.h"
+#include "engine/seams/grad_sink.h"
+#include "engine/seams/param_store.h"
+
+namespace snug {
+
+// Keys and values of the tokens seen so far, one pair a layer: (B, P, G, D). Made inside a resident
+// program, so that it lives across decode programs.
+struct KvCache {
+  std::vector<Tensor> k, v;
+  int64_t P = 0;
+};
+
+struct Runtime {
+  ParamStore& params;
+  GradSink* grads = nullptr;  // null in inference
+  View state;                 // StepState
+  KvCache* cache = nullptr;   // non-null: attention reads and extends it
+};
+
+// Parameters of y = x W^T + b. W is (out, in).
+struct LinearParams {
+  int weight = -1;
+  int bias = -1;  // -1: none
+};
+
+// y (N,out) = x (N,in) W^T + b.
+void linear_forward(Context& ctx, Runtime& rt, const LinearParams& p, const View& y, const View& x);
+// dW (+)= dy^T x, db (+)= column sums of dy; skipped for parameters the sink does not want.
+void linear_backward_params(Context& ctx, Runtime& rt, const LinearParams& p, const View& dy,
+                            const View& x);
+// dx = dy W.
+void linear_backward_input(Context& ctx, Runtime& rt, const LinearParams& p, const View& dx,
+                           const View& dy);
+
+struct NormParams {
+  int weight = -1;
+  int bias = -1;
+};
+void norm_forward(Context& ctx, Runtime& rt, const NormParams& p, const View& y, const View& mean,
+                  const View& rstd, const View& x, float epsilon);
+// dx = or += the gradient of the input; dweight and dbias (+)=.
+void norm_backward(Context& ctx, Runtime& rt, const NormParams& p, const View& dx, bool add_dx,
+                   const View& dy, const View& x, const View& mean, const View& rstd);
+
+}  // namespace snug

@@ -1,0 +1,54 @@
+// ModelSpec: what a transformer is, as independent axes. A family is one file that fills a spec
+// from the published config.json and maps weight names; nothing outside that file asks which family
+// it is.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "layers/ops/activation.h"
+
+namespace snug {
+
+enum class NormKind : uint8_t { layernorm, rmsnorm };
+enum class NormPlacement : uint8_t { pre, post, parallel };
+enum class Positions : uint8_t { learned, rope, none };
+enum class HeadKind : uint8_t { causal_lm, masked_lm, sequence_classification };
+
+struct ModelSpec {
+  std::string family;        // model_type of the config: which file reads and writes it
+  std::string architecture;  // for example GPT2LMHeadModel
+  int64_t V = 0;             // vocabulary
+  int64_t P = 0;             // positions: the longest sequence
+  int64_t C = 0;             // width
+  int64_t F = 0;             // hidden width of the MLP
+  int64_t L = 0;             // layers
+  int64_t H = 0;             // query heads
+  int64_t G = 0;             // key/value heads
+  int64_t D = 0;             // head width
+
+  NormKind norm = NormKind::layernorm;
+  NormPlacement placement = NormPlacement::pre;
+  Positions positions = Positions::learned;
+  Activation activation = Activation::gelu_tanh;
+  bool gated_mlp = false;
+  bool bias = true;
+  bool causal = true;
+  bool tied = true;
+  HeadKind head = HeadKind::causal_lm;
+  bool scale_attention = true;          // scores divided by sqrt(D)
+  bool scale_by_inverse_layer = false;  // and by layer + 1
+  float norm_epsilon = 1e-5f;
+  float init_std = 0.02f;
+  float embedding_dropout = 0.0f, attention_dropout = 0.0f, residual_dropout = 0.0f;
+  int64_t bos_token = -1, eos_token = -1;  // -1: none
+
+  int64_t Vp() const { return (V + 127) / 128 * 128; }
+  float attention_scale(int64_t layer) const;
+};
+
+// Throws usage or unsupported, naming the extent and where it came from, unless the spec can be
+// built.
+void validate(const ModelSpec& spec, const std::string& origin);
+
+}  // namespace snug

@@ -1,0 +1,148 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "engine/core/error.h"
+#include "engine/io/files.h"
+#include "engine/io/fingerprint.h"
+#include "tests/engine/io/temp_folder.h"
+
+namespace snug {
+namespace {
+
+TEST(Files, WritesAndReadsBack) {
+  TempFolder tmp;
+  const std::string path = tmp / "a.bin";
+  const std::string text("one\0two", 7);
+  write_atomic(path, text);
+  EXPECT_EQ(read_file(path), text);
+  EXPECT_EQ(MappedFile(path).text(), text);
+  write_atomic(path, "");
+  EXPECT_EQ(read_file(path), "");
+  EXPECT_EQ(MappedFile(path).size(), 0);
+  EXPECT_EQ(tmp.count(), 1) << "a temporary file is left";
+}
+
+TEST(Files, UncommittedWriteLeavesTheOldFile) {
+  TempFolder tmp;
+  write_atomic(tmp / "a", "old");
+  {
+    AtomicFile file(tmp / "a");
+    file.write("new");
+    EXPECT_EQ(read_file(tmp / "a"), "old");
+    EXPECT_EQ(tmp.count(), 2);
+  }
+  EXPECT_EQ(read_file(tmp / "a"), "old");
+  EXPECT_EQ(tmp.count(), 1);
+}
+
+TEST(Files, AMappingOutlivesTheReplacedFile) {
+  TempFolder tmp;
+  write_atomic(tmp / "a", "old");
+  MappedFile mapped(tmp / "a");
+  write_atomic(tmp / "a", "brand new");
+  EXPECT_EQ(mapped.text(), "old");
+  MappedFile moved(std::move(mapped));
+  EXPECT_EQ(moved.text(), "old");
+  EXPECT_EQ(mapped.data(), nullptr);  // NOLINT: the moved-from state is part of the contract
+}
+
+TEST(Files, WriteAtPatchesWhatWasAppended) {
+  TempFolder tmp;
+  AtomicFile file(tmp / "a");
+  file.write("0123456789");
+  file.write_at(2, "ab", 2);
+  EXPECT_THROW(file.write_at(9, "ab", 2), Error);
+  file.write("!");
+  file.commit();
+  EXPECT_EQ(read_file(tmp / "a"), "01ab456789!");
+  EXPECT_THROW(file.commit(), Error);
+  EXPECT_THROW(file.write("x"), Error);
+}
+
+TEST(Files, ErrorsNameThePathAndTheReason) {
+  TempFolder tmp;
+  EXPECT_ERROR(read_file(tmp / "none"), ErrorCode::data, "none", "No such file", "check the path");
+  EXPECT_ERROR(MappedFile(tmp / "none"), ErrorCode::data, "none", "No such file", "check the path");
+  EXPECT_ERROR(read_file(tmp.path()), ErrorCode::data, tmp.path(), "a folder", "path of a file");
+  write_atomic(tmp / "big", std::string(100, 'x'));
+  EXPECT_ERROR(read_file(tmp / "big", 99), ErrorCode::data, "at most 99 bytes", "100 bytes",
+               "file you meant");
+  ASSERT_EQ(::mkfifo((tmp / "pipe").c_str(), 0600), 0);
+  EXPECT_ERROR(read_file(tmp / "pipe"), ErrorCode::data, "pipe", "a device, pipe or socket",
+               "path of a file");
+  EXPECT_ERROR(AtomicFile(tmp / "no/such"), ErrorCode::device, "no/such", "No such file",
+               "create the folder");
+  EXPECT_ERROR(AtomicFile(tmp.path()), ErrorCode::device, tmp.path(), "a folder", "path of a file");
+  EXPECT_ERROR(sync_folder(tmp / "none"), ErrorCode::device, "none", "No such file", "create");
+}
+
+TEST(Files, AFileSizeLimitIsAnErrorAndNotADeath) {
+  TempFolder tmp;
+  write_atomic(tmp / "a", "old");
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = 4096;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string big(10000, 'x');
+  EXPECT_ERROR(write_atomic(tmp / "a", big), ErrorCode::device, "to write", "File too large",
+               "ulimit -f");
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(read_file(tmp / "a"), "old");
+  EXPECT_EQ(tmp.count(), 1);
+  sigset_t mask;
+  pthread_sigmask(SIG_BLOCK, nullptr, &mask);
+  EXPECT_EQ(sigismember(&mask, SIGXFSZ), 0);
+}
+
+TEST(Files, AFullDiskIsAnError) {
+  // /dev/full refuses every write with ENOSPC; a link there stands for the temporary file.
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  TempFolder tmp;
+  const std::string probe = tmp / "probe";
+  { AtomicFile file(probe); }
+  // The next temporary name is this process's number and the next count.
+  AtomicFile counter(tmp / "c");
+  std::string name;
+  for (const auto& entry : std::filesystem::directory_iterator(tmp.path()))
+    name = entry.path().filename().string();
+  const int64_t n = std::stoll(name.substr(name.rfind('-') + 1)) + 1;
+  const std::string next =
+      (tmp / "full.tmp-") + std::to_string(getpid()) + "-" + std::to_string(n);
+  std::filesystem::create_symlink("/dev/full", next);
+  EXPECT_ERROR(write_atomic(tmp / "full", "x"), ErrorCode::device, "full", "No space left",
+               "free space");
+}
+
+// Published values: the xxHash repository's sanity checks and the digests every binding documents.
+TEST(Fingerprint, MatchesXxh64) {
+  EXPECT_EQ(fingerprint(""), 0xef46db3751d8e999u);
+  EXPECT_EQ(fingerprint("a"), 0xd24ec4f1a98c6e5bu);
+  EXPECT_EQ(fingerprint("abc"), 0x44bc2cf5ad770999u);
+  EXPECT_EQ(fingerprint("Nobody inspects the spammish repetition"), 0xfbcea83c8a378bf1u);
+  EXPECT_EQ(fingerprint_text(0xabcu), "0000000000000abc");
+}
+
+TEST(Fingerprint, DoesNotDependOnTheCuts) {
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += static_cast<char>(i * 37);
+  for (size_t n = 0; n <= text.size(); ++n) {
+    const std::string part = text.substr(0, n);
+    Fingerprint a, b;
+    for (const char c : part) a.add(&c, 1);
+    for (size_t i = 0; i < n; i += 13) b.add(std::string_view(part).substr(i, 13));
+    EXPECT_EQ(a.digest(), fingerprint(part));
+    EXPECT_EQ(b.digest(), fingerprint(part));
+  }
+  TempFolder tmp;
+  write_atomic(tmp / "f", text);
+  EXPECT_EQ(fingerprint_file(tmp / "f"), fingerprint(text));
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Writes optim_*.safetensors: optimizer steps and gradient clipping of PyTorch, learning-rate schedules of transformers.
+
+    python3 make_optim_golden.py           write the three files next to this script
+    python3 make_optim_golden.py --check   recompute and compare with the committed files
+
+README.md says what each file holds. Everything is computed in float64 from float32-exact inputs.
+"""
+
+import argparse
+import json
+import sys
+
+import numpy as np
+import torch
+import transformers
+from transformers.optimization import get_scheduler
+
+from make_golden import FOLDER, check_fixture, versions, write_fixture
+
+STEPS = 20
+SIZE = 50
+
+ADAM = {"lr": 1e-2, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False}
+SGD = {"lr": 1e-2, "momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
+
+# name: (class, hyper-parameters); "varying" multiplies the learning rate of step s by (s + 1) / STEPS
+STEP_CASES = {
+    "sgd": ("SGD", SGD),
+    "sgd_momentum": ("SGD", {**SGD, "momentum": 0.9}),
+    "sgd_nesterov": ("SGD", {**SGD, "momentum": 0.9, "nesterov": True}),
+    "sgd_dampening": ("SGD", {**SGD, "momentum": 0.9, "dampening": 0.1}),
+    "sgd_weight_decay": ("SGD", {**SGD, "weight_decay": 0.1}),
+    "sgd_momentum_weight_decay": ("SGD", {**SGD, "momentum": 0.9, "weight_decay": 0.1}),
+    "adam": ("Adam", ADAM),
+    "adam_weight_decay": ("Adam", {**ADAM, "weight_decay": 0.1}),
+    "adamw": ("AdamW", {**ADAM, "weight_decay": 0.1}),
+    "adamw_betas": ("AdamW", {**ADAM, "betas": [0.8, 0.95], "weight_decay": 0.1}),
+    "adamw_no_decay": ("AdamW", ADAM),
+    "adamw_varying_lr": ("AdamW", {**ADAM, "weight_decay": 0.1, "varying": True}),
+}
+
+WARMUP, TOTAL = 7, 60
+WSD = {"num_stable_steps": 33, "num_decay_steps": 20}
+SCHEDULE_CASES = {
+    "constant": ("constant", {}),
+    "constant_with_warmup": ("constant_with_warmup", {}),
+    "linear": ("linear", {}),
+    "cosine": ("cosine", {}),
+    "cosine_with_restarts": ("cosine_with_restarts", {"num_cycles": 3}),
+    "cosine_with_min_lr": ("cosine_with_min_lr", {"min_lr_rate": 0.1}),
+    "polynomial": ("polynomial", {}),
+    "polynomial_power2": ("polynomial", {"power": 2.0, "lr_end": 0.05}),
+    "inverse_sqrt": ("inverse_sqrt", {}),
+    "wsd_cosine": ("warmup_stable_decay", {**WSD, "decay_type": "cosine"}),
+    "wsd_linear": ("warmup_stable_decay", {**WSD, "decay_type": "linear"}),
+    "wsd_1_sqrt": ("warmup_stable_decay", {**WSD, "decay_type": "1-sqrt"}),
+    "wsd_min_lr": ("warmup_stable_decay", {**WSD, "decay_type": "cosine", "min_lr_ratio": 0.1}),
+}
+
+
+def common_metadata(fixture, cases):
+    return {
+        "format": "pt",
+        "fixture": fixture,
+        "cases": json.dumps(cases, sort_keys=True),
+        "versions": json.dumps(versions(), sort_keys=True),
+    }
+
+
+def optimizer_steps():
+    rng = np.random.default_rng(201)
+    start = rng.standard_normal(SIZE).astype(np.float32)
+    # Sizes from 1e-6 to 10 between elements, so that eps and the first steps of the moments show.
+    size = np.logspace(-6, 1, SIZE)
+    grads = (rng.standard_normal((STEPS, SIZE)) * size).astype(np.float32)
+    grads[:, 0] = 0.0  # never a gradient: only decay may move it
+    start[1] = 0.0  # a parameter that starts at zero
+    grads[: STEPS // 2, 2] = 0.0  # the first gradient comes late
+    grads[STEPS // 2 :, 3] = 0.0  # ... or stops, and momentum goes on
+
+    tensors = {"p0": start, "grads": grads}
+    described = {}
+    for name, (kind, hyper) in STEP_CASES.items():
+        varying = hyper.get("varying", False)
+        options = {key: value for key, value in hyper.items() if key != "varying"}
+        rates = [options["lr"] * ((step + 1) / STEPS if varying else 1.0) for step in range(STEPS)]
+        if "betas" in options:
+            options["betas"] = tuple(options["betas"])
+        parameter = torch.nn.Parameter(torch.from_numpy(start.astype(np.float64)))
+        optimizer = getattr(torch.optim, kind)([parameter], foreach=False, **options)
+        rows = []
+        for step in range(STEPS):
+            optimizer.param_groups[0]["lr"] = rates[step]
+            parameter.grad = torch.from_numpy(grads[step].astype(np.float64))
+            optimizer.step()
+            rows.append(parameter.detach().numpy().copy())
+        tensors[f"{name}.params"] = np.stack(rows)
+        tensors[f"{name}.lr"] = np.array(rates)
+        described[name] = {"optimizer": kind, **{k: v for k, v in hyper.items() if k != "varying"}}
+    return tensors, common_metadata("optim_steps", described)
+
+
+def schedules():
+    tensors, described = {}, {}
+    for name, (kind, extra) in SCHEDULE_CASES.items():
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        scheduler = get_scheduler(
+            kind,
+            optimizer,
+            num_warmup_steps=WARMUP,
+            num_training_steps=None if kind == "warmup_stable_decay" else TOTAL,
+            scheduler_specific_kwargs=dict(extra),
+        )
+        factors = []
+        for _ in range(TOTAL):
+            factors.append(float(optimizer.param_groups[0]["lr"]))
+            optimizer.step()
+            scheduler.step()
+        tensors[name] = np.array(factors)
+        described[name] = {"lr_scheduler_type": kind, "warmup_steps": WARMUP, "total_steps": TOTAL, **extra}
+    return tensors, common_metadata("optim_schedules", described)
+
+
+def clipping():
+    rng = np.random.default_rng(202)
+    shapes = [(3, 5), (7,), (2, 3, 4)]
+    tensors, described = {}, {}
+    for name, scale, max_norm in [
+        ("large", 3.0, 1.0),  # clipped
+        ("small", 1e-3, 1.0),  # untouched
+        ("just_above", None, 1.0),  # norm 1 + 2e-7: the 1e-6 in the denominator decides
+        ("tiny_limit", 1.0, 1e-4),
+        ("zero", 0.0, 1.0),
+    ]:
+        grads = [rng.standard_normal(shape) for shape in shapes]
+        if scale is None:
+            scale = (1.0 + 2e-7) / np.sqrt(sum((g**2).sum() for g in grads))
+        grads = [(g * scale).astype(np.float32) for g in grads]
+        parameters = [torch.nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in shapes]
+        for parameter, grad in zip(parameters, grads):
+            parameter.grad = torch.from_numpy(grad.astype(np.float64))
+        norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=False)
+        for i, (parameter, grad) in enumerate(zip(parameters, grads)):
+            tensors[f"{name}.grad.{i}"] = grad
+            tensors[f"{name}.clipped.{i}"] = parameter.grad.numpy().copy()
+        tensors[f"{name}.total_norm"] = np.array(norm.item())
+        described[name] = {"max_norm": max_norm, "tensors": len(shapes)}
+    return tensors, common_metadata("optim_clip", described)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    good = True
+    for name, make in {"optim_steps": optimizer_steps, "optim_schedules": schedules, "optim_clip": clipping}.items():
+        path = FOLDER / f"{name}.safetensors"
+        tensors, metadata = make()
+        if arguments.check:
+            good &= check_fixture(path, tensors, metadata)
+        else:
+            write_fixture(path, tensors, metadata)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

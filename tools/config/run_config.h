@@ -1,0 +1,139 @@
+// The configuration of a run: one YAML (or JSON) file with Hugging Face's names and key=value
+// overrides, read strictly into plain typed fields. The table of keys (keys.h) drives parsing,
+// help and the resolved file; what a key means stands there.
+//
+// Keys whose default is `auto` hold 0, -1 or nothing here until the user sets them; see is_set().
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace snug {
+
+struct RunConfig {
+  // Model. `model` is a named shape or a folder; `model_config_json` is an object of Hugging Face
+  // config keys as JSON text. One of the two may be empty. If both are given (model: gpt2 and
+  // model.n_layer=6) the keys of the object replace those of the shape.
+  std::string model;
+  std::string model_config_json;
+  std::string init = "auto";  // auto | scratch | pretrained
+  std::string task = "causal_lm";
+
+  // Data. Entries are files, folders or globs as written.
+  std::vector<std::string> train_data;
+  std::vector<std::string> eval_data;
+  double eval_fraction = 0;      // in [0, 1)
+  int64_t max_eval_samples = 0;  // 0: all
+  std::string tokenizer;         // empty: the model folder's
+  int64_t max_length = 0;        // T; 0: auto, see resolve_sizes
+
+  // Run.
+  std::string output_dir;
+  bool overwrite = false;
+  std::string resume;  // empty: no; "latest"; or the path of a checkpoint
+
+  // Machine.
+  std::string device = "auto";  // auto | cpu
+  int64_t memory = 0;           // bytes; 0: auto, what is free less a reserve
+  int64_t host_memory = 0;      // bytes; 0: auto
+  int64_t threads = 0;          // 0: auto
+  std::string precision = "fp32";
+  std::string recompute = "auto";  // auto, a policy, or "0-5: block, 6-11: none"
+  int64_t head_rows = 0;           // rows of a chunk of logits; 0: auto
+  std::vector<std::string> allow;  // permissions, each known and built
+  bool bitwise = false;
+
+  // Batch, as the user gave it; 0: not set. resolve_sizes() gives the sizes of the run.
+  int64_t global_batch_size = 0;
+  int64_t global_batch_tokens = 0;
+  int64_t per_device_train_batch_size = 0;
+  int64_t gradient_accumulation_steps = 0;
+  int64_t per_device_eval_batch_size = 0;
+
+  // Length of the run: it ends at whichever comes first. 0: not a limit. If the user set none,
+  // num_train_epochs is 1.
+  int64_t max_steps = 0;
+  double num_train_epochs = 0;
+  double max_time = 0;  // seconds
+
+  // Optimizer.
+  std::string optim = "adamw";  // sgd | adam | adamw
+  double learning_rate = 6e-4;
+  double min_lr = -1;        // -1: not set, see resolve_min_lr
+  double min_lr_ratio = -1;  // -1: not set
+  // linear | cosine | constant | constant_with_warmup | warmup_stable_decay
+  std::string lr_scheduler_type = "cosine";
+  double warmup_steps = -1;     // -1: auto; below 1 a share of all steps; see resolve_warmup
+  double warmup_ratio = -1;     // -1: not set
+  double lr_decay_steps = 0.1;  // of warmup_stable_decay; below 1 a share of all steps
+  double weight_decay = 0.1;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.95;
+  double adam_epsilon = 1e-8;
+  double sgd_momentum = 0;
+  double sgd_dampening = 0;
+  bool sgd_nesterov = false;
+  double max_grad_norm = 1.0;  // 0: no clipping
+
+  // Reports and checkpoints, in optimizer steps.
+  int64_t logging_steps = 10;
+  int64_t eval_steps = 200;      // 0: only at the end
+  int64_t save_steps = 500;      // 0: only at the end
+  int64_t save_total_limit = 0;  // 0: keep all
+  std::string save_dtype = "fp32";
+
+  // Text written at every evaluation; no prompt, no text.
+  std::string sample_prompt;
+  int64_t sample_tokens = 64;
+  double sample_temperature = 0.8;  // 0: greedy
+  int64_t sample_top_k = 50;        // 0: off
+  double sample_top_p = 1.0;        // 1: off
+
+  int64_t seed = 42;
+  int64_t data_seed = -1;  // -1: the same as seed
+
+  // Where each key that was set was set: canonical name -> "run.yaml:7" or "command line".
+  std::map<std::string, std::string, std::less<>> origins;
+
+  // True if the file or the command line gave the key a value other than `auto`.
+  bool is_set(std::string_view key) const { return origins.find(key) != origins.end(); }
+  // For messages: "run.yaml:7", "command line" or "default".
+  std::string where(std::string_view key) const;
+};
+
+// Reads `path` (empty: no file) and applies the overrides ("memory=8GiB", "model.n_layer=6") in
+// order; command line wins over file over default. Then checks what keys ask of each other. Throws
+// usage on an unknown key (with a suggestion), a wrong type, a value out of range or a
+// contradiction, unsupported on what is known and not built, data on a file that cannot be read;
+// each message names file:line. Needs no model and touches no file but `path`.
+RunConfig load_config(const std::string& path, const std::vector<std::string>& overrides);
+// The same from text; `origin` stands for the file name in messages.
+RunConfig load_config_text(const std::string& text, const std::string& origin,
+                           const std::vector<std::string>& overrides);
+
+// Every key with its value, in documentation order, as YAML that loads back to the same fields.
+// Keys that are `auto` and were not set are written as auto.
+std::string resolved_yaml(const RunConfig& config);
+
+// Sizes that follow from the keys and the model. `positions` is the longest sequence of the model.
+struct RunSizes {
+  int64_t max_length = 0;         // T: what was set, else the smaller of 1024 and positions
+  int64_t global_batch_size = 0;  // samples an optimizer step
+  int64_t micro_batch_size = 0;   // 0: for the planner to choose
+};
+// Throws usage if max_length is above positions, or if global_batch_size, global_batch_tokens,
+// per_device_train_batch_size and gradient_accumulation_steps contradict each other.
+RunSizes resolve_sizes(const RunConfig& config, int64_t positions);
+
+// Steps of warm-up in a run of `total_steps`: what was set (shares are rounded up), else the smaller
+// of 100 and a tenth of the run; at most total_steps.
+int64_t resolve_warmup(const RunConfig& config, int64_t total_steps);
+// Steps of the last phase of warmup_stable_decay; at most total_steps.
+int64_t resolve_decay(const RunConfig& config, int64_t total_steps);
+// The learning rate at the end of a decaying schedule: min_lr, or min_lr_ratio * learning_rate, or 0.
+double resolve_min_lr(const RunConfig& config);
+
+}  // namespace snug

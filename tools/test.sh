@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Installs what the tests need, builds Snug, runs its tests, then the fast ones again under
+# AddressSanitizer and UndefinedBehaviorSanitizer. The last line counts all runs together.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source tools/packages.sh
+
+usage() {
+  cat <<'TEXT'
+usage: tools/test.sh [--quick] [--jobs N] [--help]
+
+  --quick    leave out the sanitizer build and its run
+  --jobs N   compile with N processes (default: one per core)
+  --help     print this
+
+Builds in build/ and build-asan/. Exits with 0 if every test passed, 1 if one failed or a build
+broke, 2 for wrong usage. The last line reads 'N passed, N failed'.
+TEXT
+}
+
+quick=no
+jobs=$(nproc)
+while (($#)); do
+  case $1 in
+    --quick) quick=yes ;;
+    --jobs)
+      jobs=${2:-}
+      if ! [[ $jobs =~ ^[1-9][0-9]*$ ]]; then
+        echo "expected --jobs N with N of 1 or more; found '$jobs'; try --jobs $(nproc)" >&2
+        exit 2
+      fi
+      shift
+      ;;
+    --help | -h)
+      usage
+      exit 0
+      ;;
+    *)
+      echo "expected --quick, --jobs N or --help; found '$1'" >&2
+      usage >&2
+      exit 2
+      ;;
+  esac
+  shift
+done
+
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+passed=0 failed=0 skipped=0
+summaries=()
+
+# build FOLDER OPTIONS...: configures and compiles; a broken build counts as one failure.
+build() {
+  local folder=$1
+  shift
+  local generator=(-G Ninja)
+  [[ ! -f $folder/CMakeCache.txt ]] || generator=() # a folder keeps the generator it has
+  echo "== build $folder"
+  if cmake -S . -B "$folder" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DSNUG_TESTS=ON "$@" &&
+    cmake --build "$folder" --parallel "$jobs"; then
+    return 0
+  fi
+  echo "the build in $folder broke, see above" >&2
+  failed=$((failed + 1))
+  summaries+=("$folder: the build broke")
+  return 1
+}
+
+# count ATTRIBUTE FILE: a number of the <testsuite> line of a JUnit file, 0 if there is none.
+count() {
+  local number
+  number=$(sed -n "/<testsuite/,/>/s/.*[[:space:]]$1=\"\([0-9]*\)\".*/\1/p" "$2" | head -n 1)
+  echo "${number:-0}"
+}
+
+# run_tests FOLDER LABEL: runs one label and adds to the counts.
+run_tests() {
+  local folder=$1 label=$2 junit=$results/$1-$2.xml log=$results/$1-$2.log status=0 start=$SECONDS
+  echo "== ctest -L $label in $folder"
+  ctest --test-dir "$folder" -L "^$label\$" --output-on-failure -j2 --no-tests=error \
+    --output-junit "$junit" 2>&1 | tee "$log" || status=$?
+  local line all=0 good=0 bad=0
+  line=$(grep 'tests passed' "$log" | tail -n 1) || line="no test was run"
+  if [[ -f $junit ]]; then
+    all=$(count tests "$junit")
+    good=$((all - $(count failures "$junit") - $(count skipped "$junit") - $(count disabled "$junit")))
+    # The file counts a test whose program is missing as skipped; the summary knows it failed.
+    bad=$(sed -n 's/.*[^0-9]\([0-9][0-9]*\) tests* failed out of.*/\1/p' <<<"$line")
+    bad=${bad:-$(count failures "$junit")}
+  fi
+  ((status == 0 || bad > 0)) || bad=1 # ctest's verdict is the last word
+  passed=$((passed + good))
+  failed=$((failed + bad))
+  ((all <= good + bad)) || skipped=$((skipped + all - good - bad))
+  summaries+=("$folder, $label, $((SECONDS - start)) s: $line")
+}
+
+export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+
+install_missing "${build_packages[@]}" libgtest-dev libbenchmark-dev clang-format git
+
+if build build; then
+  run_tests build fast
+  run_tests build slow
+fi
+if [[ $quick == no ]]; then
+  # -O1 compiles in half the time and keeps assertions and readable stacks.
+  if build build-asan -DSNUG_SANITIZE=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1"; then
+    run_tests build-asan fast
+  fi
+fi
+
+echo "== summary after $((SECONDS / 60)) min $((SECONDS % 60)) s"
+printf '%s\n' "${summaries[@]}"
+if ((skipped)); then
+  echo "$passed passed, $failed failed, $skipped skipped"
+else
+  echo "$passed passed, $failed failed"
+fi
+((failed == 0))
