@@ -1,5 +1,5 @@
-// The subcommands of snug. Each takes the arguments after its name and returns the exit code; errors
-// leave as exceptions, which main turns into a message and a code.
+// The subcommands of snug. Each takes the arguments after its name and returns the exit code;
+// errors leave as exceptions, which main turns into a message and a code.
 #pragma once
 
 #include <string>

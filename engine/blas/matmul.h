@@ -20,7 +20,7 @@ struct MatmulOptions {
   bool transpose_a = false;
   bool transpose_b = false;
   bool add = false;  // C += instead of C =
-  View bias;         // undefined: none
+  View bias = {};    // undefined: none
   int64_t lda = 0;   // row stride of A in elements; 0: its last extent
 };
 

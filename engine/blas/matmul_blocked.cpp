@@ -2,11 +2,14 @@
 // blocks of A and B are packed so that the tile kernel reads them in order from near caches.
 //
 // Sums stay fp32 until K is finished: where K needs more than one block, unfinished tiles wait in
-// scratch, each contiguous. Blocks only decide where a chain pauses, never its order, so block sizes
-// and threads change no bit of the result.
+// scratch, each contiguous. Blocks only decide where a chain pauses, never its order, so block
+// sizes and threads change no bit of the result.
+#include <immintrin.h>
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
 
 #include "engine/blas/matmul_pack.h"
 #include "engine/blas/matmul_tile.h"
@@ -14,26 +17,31 @@
 namespace snug::blas {
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+int64_t round_up(int64_t a, int64_t b) {
+  return ceil_div(a, b) * b;
+}
 
 // Limits of the blocks, in lanes and 4-byte units. kDepth: a panel of B (32 x 768 x 4 = 96 KiB) and
 // the chunk of A beside it (140 x 768 x 4 = 420 KiB) live in a 1 MiB L2. kWide: B's block is shared
 // by the threads in L3. kTall: rows served by one packing of B when unfinished tiles must wait.
 constexpr int64_t kDepth = 768, kWide = 1024, kTall = 1050, kChunkRows = 140;
 
-// Few rows: B is used so little that it is not worth a block of its own; each thread packs a slice of
-// B that stays near, and uses it at once.
-constexpr int64_t kSlice = 32 * 1024;   // units of B in a slice: 128 KiB
-constexpr int64_t kSliceDepth = 4096;   // units of A's k kept packed
+// Few rows: B is used so little that it is not worth a block of its own; each thread packs a slice
+// of B that stays near, and uses it at once.
+constexpr int64_t kSlice = 32 * 1024;  // units of B in a slice: 128 KiB
+constexpr int64_t kSliceDepth = 4096;  // units of A's k kept packed
 
 struct Blocking {
   bool few_rows;
   int threads;
-  int64_t units;                      // of K
-  int64_t depth, depth_blocks;        // units per block of K
-  int64_t wide;                       // columns per block of N, a multiple of the tile's
-  int64_t tall;                       // rows per block of M
-  int64_t chunk;                      // rows of A packed at once by a thread
+  int64_t units;                         // of K
+  int64_t depth, depth_blocks;           // units per block of K
+  int64_t wide;                          // columns per block of N, a multiple of the tile's
+  int64_t tall;                          // rows per block of M
+  int64_t chunk;                         // rows of A packed at once by a thread
   int64_t a_floats, b_floats, t_floats;  // scratch: A and slice per thread, B, waiting tiles
 };
 
@@ -50,7 +58,8 @@ Blocking make_blocking(int64_t M, int64_t N, int64_t K, const TileKernel& kernel
   s.units = kernel.pairs ? ceil_div(K, 2) : K;
   const int64_t row_tiles = ceil_div(M, kernel.rows), col_tiles = ceil_div(N, kernel.cols);
   // A thread costs a few microseconds to wake and to wait for.
-  const double work = static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(s.units);
+  const double work =
+      static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(s.units);
   const int64_t useful = work < 64e3 ? 1 : std::max<int64_t>(1, row_tiles * col_tiles);
   s.threads = static_cast<int>(std::min<int64_t>(threads, useful));
   s.few_rows = M <= 2 * kernel.rows;
@@ -72,7 +81,9 @@ Blocking make_blocking(int64_t M, int64_t N, int64_t K, const TileKernel& kernel
 }
 
 constexpr int64_t kLine = 16;  // floats in a cache line
-int64_t lines(int64_t floats) { return ceil_div(floats, kLine) * kLine; }
+int64_t lines(int64_t floats) {
+  return ceil_div(floats, kLine) * kLine;
+}
 
 int64_t scratch_floats(const Blocking& s) {
   if (s.few_rows) return s.threads * (lines(s.a_floats) + lines(s.b_floats));
@@ -97,11 +108,39 @@ int64_t grid_columns(int64_t row_tiles, int64_t col_tiles, int64_t threads) {
   return best;
 }
 
+// What the threads of one product share. Work is handed out piece by piece, so that a thread the
+// system holds back delays the others by one piece at most; which thread does a piece changes no
+// result. The two lists are used in turn, with a wait after each, and the one not in use is put
+// back to its start.
+struct Team {
+  std::atomic<int64_t> pack{0}, multiply{0};
+  std::atomic<int64_t> arrived{0}, round{0};
+
+  // Waits for all. Spins for some microseconds, then gives the core away: where the machine is busy
+  // with other work, a spinning waiter would keep the one it waits for from running.
+  void wait(int64_t threads) {
+    if (threads == 1) return;
+    const int64_t now = round.load();
+    if (arrived.fetch_add(1) + 1 == threads) {
+      arrived = 0;
+      round = now + 1;
+      return;
+    }
+    for (int spins = 0; round.load() == now; ++spins) {
+      if (spins < 1000)
+        _mm_pause();
+      else
+        std::this_thread::yield();
+    }
+  }
+};
+
 struct Task {
   const MatmulProblem& p;
   const TileKernel& kernel;
   const Blocking& s;
   float* base;  // 64-byte aligned scratch
+  Team& team;
 
   int64_t k_of(int64_t unit) const { return kernel.pairs ? 2 * unit : unit; }
   int64_t k_count(int64_t unit0, int64_t count) const {
@@ -119,13 +158,6 @@ struct Task {
   }
 };
 
-// A lone thread must not wait: it may be inside somebody else's team.
-void wait_for_all(int64_t threads) {
-  if (threads > 1) {
-#pragma omp barrier
-  }
-}
-
 void run_blocked(const Task& t, int64_t thread, int64_t threads) {
   const MatmulProblem& p = t.p;
   const Blocking& s = t.s;
@@ -139,35 +171,36 @@ void run_blocked(const Task& t, int64_t thread, int64_t threads) {
     const int64_t rows = std::min(s.tall, p.M - m0), row_tiles = ceil_div(rows, R);
     for (int64_t n0 = 0; n0 < p.N; n0 += s.wide) {
       const int64_t cols = std::min(s.wide, p.N - n0), col_tiles = ceil_div(cols, W);
+      // Pieces of C: `slabs` of row tiles, none above a chunk, by `grid` groups of column tiles.
       const int64_t grid = grid_columns(row_tiles, col_tiles, threads);
-      const Range mine_m = share(row_tiles, threads / grid, thread / grid);
-      const Range mine_n = share(col_tiles, grid, thread % grid);
-      const Range mine_b = share(col_tiles, threads, thread);
+      const int64_t slabs = round_up(ceil_div(row_tiles, s.chunk / R), threads / grid);
+      const int64_t b_pieces = std::min(col_tiles, threads == 1 ? 1 : 4 * threads);
       for (int64_t block = 0; block < s.depth_blocks; ++block) {
         const int64_t u0 = block * s.depth, units = std::min(s.depth, s.units - u0);
-        const bool first = block == 0, last = block + 1 == s.depth_blocks;
-        if (mine_b.begin < mine_b.end)
-          t.pack_b(n0 + mine_b.begin * W,
-                   std::min(mine_b.end * W, cols) - mine_b.begin * W, u0, units,
-                   b_block + mine_b.begin * W * units);
-        wait_for_all(threads);
-        const int64_t step = s.chunk / R;
-        for (int64_t i0 = mine_m.begin; i0 < mine_m.end; i0 += step) {
-          const int64_t i1 = std::min(i0 + step, mine_m.end);
-          t.pack_a(m0 + i0 * R, std::min(i1 * R, rows) - i0 * R, u0, units, a_chunk);
-          for (int64_t j = mine_n.begin; j < mine_n.end; ++j)
-            for (int64_t i = i0; i < i1; ++i) {
-              float* tile =
-                  s.depth_blocks == 1 ? local : waiting + (i * col_tiles + j) * R * W;
-              const int64_t tile_rows = std::min(R, rows - i * R);
-              t.kernel.run[tile_rows - 1](units, a_chunk + (i - i0) * R * units,
-                                          b_block + j * W * units, tile, first);
-              if (last)
-                store_tile(p, tile, W, m0 + i * R, n0 + j * W, tile_rows,
-                           std::min(W, cols - j * W));
+        for (int64_t i; (i = t.team.pack.fetch_add(1)) < b_pieces;) {
+          const Range r = share(col_tiles, b_pieces, i);
+          t.pack_b(n0 + r.begin * W, std::min(r.end * W, cols) - r.begin * W, u0, units,
+                   b_block + r.begin * W * units);
+        }
+        t.team.wait(threads);
+        if (thread == 0) t.team.pack = 0;
+        for (int64_t i; (i = t.team.multiply.fetch_add(1)) < slabs * grid;) {
+          const Range r = share(row_tiles, slabs, i / grid), q = share(col_tiles, grid, i % grid);
+          if (r.begin == r.end || q.begin == q.end) continue;
+          t.pack_a(m0 + r.begin * R, std::min(r.end * R, rows) - r.begin * R, u0, units, a_chunk);
+          for (int64_t tj = q.begin; tj < q.end; ++tj)
+            for (int64_t ti = r.begin; ti < r.end; ++ti) {
+              float* tile = s.depth_blocks == 1 ? local : waiting + (ti * col_tiles + tj) * R * W;
+              const int64_t tile_rows = std::min(R, rows - ti * R);
+              t.kernel.run[tile_rows - 1](units, a_chunk + (ti - r.begin) * R * units,
+                                          b_block + tj * W * units, tile, block == 0);
+              if (block + 1 == s.depth_blocks)
+                store_tile(p, tile, W, m0 + ti * R, n0 + tj * W, tile_rows,
+                           std::min(W, cols - tj * W));
             }
         }
-        wait_for_all(threads);
+        t.team.wait(threads);
+        if (thread == 0) t.team.multiply = 0;
       }
     }
   }
@@ -223,7 +256,8 @@ int64_t blocked_scratch_bytes(int64_t M, int64_t N, int64_t K, const TileKernel&
 void matmul_blocked(const MatmulProblem& p, const TileKernel& kernel, void* scratch, int threads) {
   const Blocking s = make_blocking(p.M, p.N, p.K, kernel, threads);
   const auto address = reinterpret_cast<uintptr_t>(scratch);
-  const Task t{p, kernel, s, reinterpret_cast<float*>((address + 63) & ~uintptr_t{63})};
+  Team team;
+  const Task t{p, kernel, s, reinterpret_cast<float*>((address + 63) & ~uintptr_t{63}), team};
   const auto run = s.few_rows ? run_few_rows : run_blocked;
   if (s.threads == 1) return run(t, 0, 1);
 #pragma omp parallel num_threads(s.threads)

@@ -1,5 +1,7 @@
 #include "engine/blas/matmul_cpu.h"
 
+#include <omp.h>
+
 #include <string>
 
 #include "engine/blas/matmul_tile.h"
@@ -8,7 +10,9 @@
 namespace snug {
 namespace {
 
-bool is_float(DType t) { return t == DType::f32 || t == DType::bf16 || t == DType::f16; }
+bool is_float(DType t) {
+  return t == DType::f32 || t == DType::bf16 || t == DType::f16;
+}
 
 std::string sizes(const MatmulProblem& p) {
   return "M=" + std::to_string(p.M) + " N=" + std::to_string(p.N) + " K=" + std::to_string(p.K);
@@ -44,8 +48,8 @@ void check(const MatmulProblem& p, const void* scratch, MatmulKernel kernel, int
   if (p.c == nullptr || (p.K > 0 && (p.a.data == nullptr || p.b.data == nullptr)))
     fail(ErrorCode::shape, "data behind A, B and C of a matrix product with " + sizes(p),
          "a null pointer", "allocate the operand before the product");
-  if (scratch == nullptr && matmul_scratch_bytes(p.M, p.N, p.K, p.a.dtype, p.b.dtype, p.c_dtype,
-                                                 kernel, threads) > 0)
+  if (scratch == nullptr &&
+      matmul_scratch_bytes(p.M, p.N, p.K, p.a.dtype, p.b.dtype, p.c_dtype, kernel, threads) > 0)
     fail(ErrorCode::shape, "scratch of matmul_scratch_bytes bytes", "a null pointer",
          "reserve the scratch before the product");
 }
@@ -54,11 +58,16 @@ void check(const MatmulProblem& p, const void* scratch, MatmulKernel kernel, int
 
 const char* to_string(MatmulKernel kernel) {
   switch (kernel) {
-    case MatmulKernel::reference: return "reference";
-    case MatmulKernel::avx2: return "avx2";
-    case MatmulKernel::avx512: return "avx512";
-    case MatmulKernel::avx512_bf16: return "avx512_bf16";
-    case MatmulKernel::library: return "library";
+    case MatmulKernel::reference:
+      return "reference";
+    case MatmulKernel::avx2:
+      return "avx2";
+    case MatmulKernel::avx512:
+      return "avx512";
+    case MatmulKernel::avx512_bf16:
+      return "avx512_bf16";
+    case MatmulKernel::library:
+      return "library";
   }
   return "?";
 }
@@ -66,11 +75,13 @@ const char* to_string(MatmulKernel kernel) {
 bool matmul_available(MatmulKernel kernel) {
   switch (kernel) {
     case MatmulKernel::reference:
-    case MatmulKernel::library: return true;
+    case MatmulKernel::library:
+      return true;
     case MatmulKernel::avx2:
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
              __builtin_cpu_supports("f16c");
-    case MatmulKernel::avx512: return __builtin_cpu_supports("avx512f");
+    case MatmulKernel::avx512:
+      return __builtin_cpu_supports("avx512f");
     case MatmulKernel::avx512_bf16:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
@@ -91,7 +102,7 @@ MatmulKernel matmul_best(const MatmulProblem& p) {
   const bool both_bf16 = p.a.dtype == DType::bf16 && p.b.dtype == DType::bf16;
   // Own kernels have no tile-matrix (AMX) path, so there the library is asked.
   if (both_bf16 && blas::machine_has_amx_bf16() && matmul_supports(p, MatmulKernel::library) &&
-      blas::library_prepare(p, 1))
+      blas::library_prepare(p, omp_get_max_threads()))
     return MatmulKernel::library;
   // VDPBF16PS does twice the work of an fp32 step on AMD, and half of it on Intel.
   if (both_bf16 && __builtin_cpu_is("amd") && matmul_supports(p, MatmulKernel::avx512_bf16))

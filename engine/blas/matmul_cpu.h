@@ -1,12 +1,15 @@
-// Dense matrix product on the CPU:  C = alpha * A * B  (+ bias)  (+ C),  A (M x K), B (K x N), C (M x N).
+// Dense matrix product on the CPU:  C = alpha * A * B  (+ bias)  (+ C),  A (M x K), B (K x N), C (M
+// x N).
 //
-// Nothing is allocated: the caller brings matmul_scratch_bytes() bytes. The result is a pure function
-// of operands, shapes and kernel; addresses and the number of threads do not enter.
+// Nothing is allocated: the caller brings matmul_scratch_bytes() bytes. The result is a pure
+// function of operands, shapes and kernel; addresses and the number of threads do not enter.
 //
 // Numerics. Products are accumulated in fp32; then, each step rounded to fp32 and in this order:
 // times alpha, plus bias, plus the old C; then one rounding to C's dtype (nearest even).
-//   reference, avx2, avx512: every element is ONE chain of fused multiply-adds over k = 0 .. K-1, from
-//     zero. So these three agree bit for bit, and a row of C does not depend on how many rows there are.
+//   reference, avx2, avx512: every element is ONE chain of fused multiply-adds over k = 0 .. K-1,
+//   from
+//     zero. So these three agree bit for bit, and a row of C does not depend on how many rows there
+//     are.
 //   avx512_bf16: one chain over pairs (2j, 2j+1) of VDPBF16PS, a zero filling the pair of an odd K.
 //     Subnormal operands and results count as zero (the instruction's own rule).
 //   library: the library's order.
@@ -21,8 +24,8 @@
 namespace snug {
 
 // A matrix of f32, bf16 or f16 anywhere in memory. Element (i, j) is at data[i * row_stride + j *
-// col_stride]; strides are in elements, may be anything (0 repeats, negative walks back), and one of
-// them is 1 where speed matters. A transposed matrix is the same data with the strides swapped.
+// col_stride]; strides are in elements, may be anything (0 repeats, negative walks back), and one
+// of them is 1 where speed matters. A transposed matrix is the same data with the strides swapped.
 struct MatrixView {
   const void* data = nullptr;
   DType dtype = DType::f32;
@@ -32,12 +35,12 @@ struct MatrixView {
 
 struct MatmulProblem {
   int64_t M = 0, N = 0, K = 0;
-  MatrixView a;  // M x K
-  MatrixView b;  // K x N
+  MatrixView a;       // M x K
+  MatrixView b;       // K x N
   void* c = nullptr;  // M x N, row-major, rows ldc >= N elements apart
   DType c_dtype = DType::f32;
   int64_t ldc = 0;
-  bool accumulate = false;     // add to what C holds
+  bool accumulate = false;  // add to what C holds
   float alpha = 1;
   const void* bias = nullptr;  // (N), added once to every row; may be null
   DType bias_dtype = DType::f32;
@@ -54,13 +57,13 @@ bool matmul_available(MatmulKernel kernel);
 // bf16) and, for the library, strides and options fit. Data pointers are not looked at.
 bool matmul_supports(const MatmulProblem& p, MatmulKernel kernel);
 
-// The fastest kernel known for this machine, shape and dtypes. May build and keep a library primitive,
-// so it belongs to planning, not to the step.
+// The fastest kernel known for this machine, shape and dtypes. May build and keep a library
+// primitive, so it belongs to planning, not to the step.
 MatmulKernel matmul_best(const MatmulProblem& p);
 
 // Builds what the kernel needs and keeps it until exit, so that matmul_cpu with the same shapes,
-// strides, dtypes, options and threads builds nothing. Returns false if the kernel does not take the
-// problem. Own kernels need no preparation.
+// strides, dtypes, options and threads builds nothing. Returns false if the kernel does not take
+// the problem. Own kernels need no preparation.
 bool matmul_prepare(const MatmulProblem& p, MatmulKernel kernel, int threads);
 
 // Bytes of scratch matmul_cpu uses; any alignment. Depends on the arguments alone. Bounded: with

@@ -1,7 +1,7 @@
-// The library kernel: oneDNN's matmul primitive, 2.x and 3.x. It is worth its place where the machine
-// has tile-matrix units (AMX), which the own kernels do not drive. Primitives and their memory objects
-// are built once per shape and kept; a call only sets pointers. The library's workspace is the
-// caller's scratch, up to a fixed cap.
+// The library kernel: oneDNN's matmul primitive, 2.x and 3.x. It is worth its place where the
+// machine has tile-matrix units (AMX), which the own kernels do not drive. Primitives and their
+// memory objects are built once per shape and kept; a call only sets pointers. The library's
+// workspace is the caller's scratch, up to a fixed cap.
 #include <cpuid.h>
 #include <omp.h>
 
@@ -24,14 +24,14 @@ using dnnl::memory;
 constexpr int64_t kCapShared = 2 << 20, kCapPerThread = 2 << 20, kAlign = 64;
 
 // Everything a primitive depends on.
-using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, DType,
-                       DType, DType, int, bool, int>;
+using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
+                       DType, DType, DType, int, bool, int>;
 
 Key key_of(const MatmulProblem& p, int threads) {
   const int bias = p.bias == nullptr ? -1 : static_cast<int>(p.bias_dtype);
-  return {p.M,          p.N,          p.K,     p.a.row_stride, p.a.col_stride, p.b.row_stride,
-          p.b.col_stride, p.ldc,      p.a.dtype, p.b.dtype,    p.c_dtype,      bias,
-          p.accumulate, threads};
+  return {
+      p.M,   p.N,       p.K,       p.a.row_stride, p.a.col_stride, p.b.row_stride, p.b.col_stride,
+      p.ldc, p.a.dtype, p.b.dtype, p.c_dtype,      bias,           p.accumulate,   threads};
 }
 
 // oneDNN takes its threads from OpenMP's setting for the calling thread.
@@ -80,8 +80,7 @@ std::unique_ptr<Entry> build(const MatmulProblem& p, int threads) {
   const memory::desc b = matrix(p.K, p.N, p.b.dtype, p.b.row_stride, p.b.col_stride);
   const memory::desc c = matrix(p.M, p.N, p.c_dtype, p.ldc, 1);
   const bool has_bias = p.bias != nullptr;
-  const memory::desc bias =
-      has_bias ? matrix(1, p.N, p.bias_dtype, p.N, 1) : memory::desc();
+  const memory::desc bias = has_bias ? matrix(1, p.N, p.bias_dtype, p.N, 1) : memory::desc();
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (p.accumulate) {
@@ -97,7 +96,8 @@ std::unique_ptr<Entry> build(const MatmulProblem& p, int threads) {
     const auto shape = has_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
     const dnnl::matmul::primitive_desc desc(shape, attr, lib.engine);
 #endif
-    if (static_cast<int64_t>(desc.scratchpad_desc().get_size()) > library_scratch_bytes(threads) - kAlign)
+    if (static_cast<int64_t>(desc.scratchpad_desc().get_size()) >
+        library_scratch_bytes(threads) - kAlign)
       return nullptr;
     auto entry = std::make_unique<Entry>();
     entry->primitive = dnnl::matmul(desc);
@@ -138,7 +138,9 @@ bool machine_has_amx_bf16() {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22 & 1u) != 0;
 }
 
-int64_t library_scratch_bytes(int threads) { return kCapShared + kCapPerThread * threads + kAlign; }
+int64_t library_scratch_bytes(int threads) {
+  return kCapShared + kCapPerThread * threads + kAlign;
+}
 
 bool library_supports(const MatmulProblem& p) {
   const bool bf16_operands = p.a.dtype == DType::bf16;
@@ -148,8 +150,8 @@ bool library_supports(const MatmulProblem& p) {
   if (p.bias != nullptr && p.bias_dtype != DType::f32 &&
       !(bf16_operands && p.bias_dtype == DType::bf16))
     return false;
-  return p.alpha == 1 && (!p.accumulate || p.c_dtype == DType::f32) &&
-         is_plain(p.a, p.M, p.K) && is_plain(p.b, p.K, p.N) && p.ldc >= p.N;
+  return p.alpha == 1 && (!p.accumulate || p.c_dtype == DType::f32) && is_plain(p.a, p.M, p.K) &&
+         is_plain(p.b, p.K, p.N) && p.ldc >= p.N;
 }
 
 bool library_prepare(const MatmulProblem& p, int threads) {

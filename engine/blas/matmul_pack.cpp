@@ -9,7 +9,9 @@ namespace snug::blas {
 namespace {
 
 // A register of eight units, loaded from eight neighbouring elements in memory.
-inline __m256 load8(const float* p) { return _mm256_loadu_ps(p); }
+inline __m256 load8(const float* p) {
+  return _mm256_loadu_ps(p);
+}
 inline __m256 load8(const bf16* p) {
   const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
@@ -26,9 +28,15 @@ inline __m256 load8(const Pair* p) {
   return _mm256_castsi256_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 
-inline float unit(float x) { return x; }
-inline float unit(bf16 x) { return to_f32(x); }
-inline float unit(f16 x) { return to_f32(x); }
+inline float unit(float x) {
+  return x;
+}
+inline float unit(bf16 x) {
+  return to_f32(x);
+}
+inline float unit(f16 x) {
+  return to_f32(x);
+}
 inline float pair_unit(bf16 lo, bf16 hi) {
   return std::bit_cast<float>(static_cast<uint32_t>(lo.bits) |
                               (static_cast<uint32_t>(hi.bits) << 16));
@@ -73,6 +81,8 @@ void turn_panel(const char* src, int64_t lane_bytes, int64_t lanes, int64_t unit
     for (; u + 8 <= units; u += 8) {
       for (int i = 0; i < 8; ++i) {
         r[i] = load8(reinterpret_cast<const T*>(row[i]));
+        // The same place of the next eight lanes: short rows give the hardware no time to notice.
+        _mm_prefetch(row[i] + 8 * lane_bytes, _MM_HINT_T0);
         row[i] += step[i];
       }
       transpose8(r);
@@ -116,8 +126,7 @@ inline void weave_lanes(const bf16* lo, const bf16* hi, int64_t lanes, int64_t w
     for (int64_t l = 0; l + 8 <= lanes; l += 8) weave8(lo + l, hi + l, out + l);
     if (lanes % 8 != 0) weave8(lo + lanes - 8, hi + lanes - 8, out + lanes - 8);
   } else {
-    for (int64_t l = 0; l < lanes; ++l)
-      out[l] = pair_unit(lo[l], hi != nullptr ? hi[l] : bf16{0});
+    for (int64_t l = 0; l < lanes; ++l) out[l] = pair_unit(lo[l], hi != nullptr ? hi[l] : bf16{0});
   }
   for (int64_t l = lanes; l < width; ++l) out[l] = 0;
 }

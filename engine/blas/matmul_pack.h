@@ -1,6 +1,6 @@
-// Packing: a block of a matrix, whatever its strides and dtype, copied into the order the tile kernels
-// read it. Both operands are packed alike: A by rows, B by columns. A "lane" is a row of A or a column
-// of B; a panel holds `width` lanes, and for every k its lanes lie side by side:
+// Packing: a block of a matrix, whatever its strides and dtype, copied into the order the tile
+// kernels read it. Both operands are packed alike: A by rows, B by columns. A "lane" is a row of A
+// or a column of B; a panel holds `width` lanes, and for every k its lanes lie side by side:
 //
 //     out[panel * panel_stride + k * width + lane]        one 4-byte unit each
 //
@@ -16,16 +16,18 @@ namespace snug::blas {
 
 struct PackSource {
   const void* data;
-  DType dtype;  // f32, bf16, f16
+  DType dtype;                    // f32, bf16, f16
   int64_t lane_stride, k_stride;  // elements
 };
 
-// What follows the last unit of a panel narrower than 8 lanes may be overwritten: up to this many units.
+// What follows the last unit of a panel narrower than 8 lanes may be overwritten: up to this many
+// units.
 inline constexpr int64_t kPackSpill = 8;
 
-// Packs lanes [lane0, lane0 + lanes) and k [k0, k0 + kc). With `pairs`, k0 is even and kc may be odd
-// only at the end of K; units = ceil(kc / 2), else units = kc. Full panels have `width` lanes; the
-// last one is padded with zeros to `width` if `pad`, else packed with its own lanes as its width.
+// Packs lanes [lane0, lane0 + lanes) and k [k0, k0 + kc). With `pairs`, k0 is even and kc may be
+// odd only at the end of K; units = ceil(kc / 2), else units = kc. Full panels have `width` lanes;
+// the last one is padded with zeros to `width` if `pad`, else packed with its own lanes as its
+// width.
 void pack_block(const PackSource& src, bool pairs, int64_t lane0, int64_t lanes, int64_t k0,
                 int64_t kc, int64_t width, int64_t panel_stride, bool pad, float* out);
 

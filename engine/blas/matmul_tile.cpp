@@ -8,7 +8,8 @@
 namespace snug::blas {
 namespace {
 
-// Stores one row of finished sums. Sixteen bytes of slack are never written: tails go through `out`.
+// Stores one row of finished sums. Sixteen bytes of slack are never written: tails go through
+// `out`.
 inline void round_row(const float* v, int64_t cols, float* c) {
   std::memcpy(c, v, static_cast<size_t>(cols) * sizeof(float));
 }
@@ -59,7 +60,10 @@ const TileKernel& tile_kernel(MatmulKernel kernel) {
 }
 
 void matmul_reference(const MatmulProblem& p, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static)
+  const double work =
+      static_cast<double>(p.M) * static_cast<double>(p.N) * static_cast<double>(p.K);
+  const int team = work < 64e3 ? 1 : threads;
+#pragma omp parallel for num_threads(team) schedule(static)
   for (int64_t m = 0; m < p.M; ++m)
     for (int64_t n0 = 0; n0 < p.N; n0 += kMaxTileCols) {
       const int64_t cols = std::min(kMaxTileCols, p.N - n0);

@@ -25,7 +25,8 @@ const TileKernel& avx2_tile_kernel();
 const TileKernel& avx512_tile_kernel();
 const TileKernel& avx512_bf16_tile_kernel();
 
-// Finishes rows x cols sums (row stride `ld`) whose corner is C[m0, n0]: alpha, bias, old C, rounding.
+// Finishes rows x cols sums (row stride `ld`) whose corner is C[m0, n0]: alpha, bias, old C,
+// rounding.
 void store_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0, int64_t n0,
                 int64_t rows, int64_t cols);
 

@@ -35,6 +35,8 @@ constexpr TileKernel kKernel{6, 16, false, kRun};
 
 }  // namespace
 
-const TileKernel& avx2_tile_kernel() { return kKernel; }
+const TileKernel& avx2_tile_kernel() {
+  return kKernel;
+}
 
 }  // namespace snug::blas

@@ -1,5 +1,6 @@
-// AVX-512 tiles: 14 x 32 accumulators in 28 of the 32 registers, two for B, the rest for A. The fp32
-// tile multiplies floats; the bf16 tile has the same shape and multiplies pairs, twice the work a step.
+// AVX-512 tiles: 14 x 32 accumulators in 28 of the 32 registers, two for B, the rest for A. The
+// fp32 tile multiplies floats; the bf16 tile has the same shape and multiplies pairs, twice the
+// work a step.
 #include <immintrin.h>
 
 #include "engine/blas/matmul_tile.h"
@@ -59,8 +60,8 @@ SNUG_AVX512_BF16 void run_bf16(int64_t units, const float* a, const float* b, fl
   }
 }
 
-constexpr TileRun kRunF32[14] = {run_f32<1>,  run_f32<2>,  run_f32<3>,  run_f32<4>,  run_f32<5>,
-                                 run_f32<6>,  run_f32<7>,  run_f32<8>,  run_f32<9>,  run_f32<10>,
+constexpr TileRun kRunF32[14] = {run_f32<1>,  run_f32<2>,  run_f32<3>,  run_f32<4>, run_f32<5>,
+                                 run_f32<6>,  run_f32<7>,  run_f32<8>,  run_f32<9>, run_f32<10>,
                                  run_f32<11>, run_f32<12>, run_f32<13>, run_f32<14>};
 constexpr TileRun kRunBf16[14] = {
     run_bf16<1>, run_bf16<2>, run_bf16<3>,  run_bf16<4>,  run_bf16<5>,  run_bf16<6>,  run_bf16<7>,
@@ -70,7 +71,11 @@ constexpr TileKernel kBf16{14, 32, true, kRunBf16};
 
 }  // namespace
 
-const TileKernel& avx512_tile_kernel() { return kF32; }
-const TileKernel& avx512_bf16_tile_kernel() { return kBf16; }
+const TileKernel& avx512_tile_kernel() {
+  return kF32;
+}
+const TileKernel& avx512_bf16_tile_kernel() {
+  return kBf16;
+}
 
 }  // namespace snug::blas

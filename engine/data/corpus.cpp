@@ -29,7 +29,8 @@ int64_t character_length(std::string_view text) {
     return good && follows(1) && follows(2) ? 3 : 0;
   }
   if (a > 0xf4) return 0;
-  const bool good = !(a == 0xf0 && b < 0x90) && !(a == 0xf4 && b > 0x8f);  // overlong, past U+10FFFF
+  const bool good =
+      !(a == 0xf0 && b < 0x90) && !(a == 0xf4 && b > 0x8f);  // overlong, past U+10FFFF
   return good && follows(1) && follows(2) && follows(3) ? 4 : 0;
 }
 
@@ -54,8 +55,9 @@ bool is_jsonl(const std::string& path) {
   fail(ErrorCode::data, fmt::format("text in UTF-8 without zero bytes in {}", path),
        fmt::format("byte 0x{:02x} at {}:{} (offset {})",
                    static_cast<uint8_t>(text[static_cast<size_t>(offset)]), path, line, offset),
-       is_token_file_name(path) ? "give token files alone: they cannot be mixed with text"
-                                : "convert it, for example with iconv -f latin1 -t utf-8, or leave it out");
+       is_token_file_name(path)
+           ? "give token files alone: they cannot be mixed with text"
+           : "convert it, for example with iconv -f latin1 -t utf-8, or leave it out");
 }
 
 void each_record(const std::string& path, std::string_view text,
@@ -72,7 +74,7 @@ void each_record(const std::string& path, std::string_view text,
     if (!record.is_object() || it == record.end() || !it->is_string())
       fail(ErrorCode::data, "an object with a string \"text\" on every line",
            fmt::format("{}:{}: {}", path, number,
-                       !record.is_object()    ? json_brief(record)
+                       !record.is_object()  ? json_brief(record)
                        : it == record.end() ? std::string("no \"text\"")
                                             : "\"text\" is " + json_brief(*it)),
            "write each document as {\"text\": \"...\"} on its own line");
@@ -90,14 +92,16 @@ void each_record(const std::string& path, std::string_view text,
 // White space beyond ASCII, as \s of the tokenizers' expressions sees it.
 bool is_wide_space(std::string_view c) {
   static constexpr std::string_view kSpaces[] = {
-      "\xc2\x85",     "\xc2\xa0",     "\xe1\x9a\x80", "\xe2\x80\x80", "\xe2\x80\x81", "\xe2\x80\x82",
-      "\xe2\x80\x83", "\xe2\x80\x84", "\xe2\x80\x85", "\xe2\x80\x86", "\xe2\x80\x87", "\xe2\x80\x88",
-      "\xe2\x80\x89", "\xe2\x80\x8a", "\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xaf", "\xe2\x81\x9f",
-      "\xe3\x80\x80"};
+      "\xc2\x85",     "\xc2\xa0",     "\xe1\x9a\x80", "\xe2\x80\x80", "\xe2\x80\x81",
+      "\xe2\x80\x82", "\xe2\x80\x83", "\xe2\x80\x84", "\xe2\x80\x85", "\xe2\x80\x86",
+      "\xe2\x80\x87", "\xe2\x80\x88", "\xe2\x80\x89", "\xe2\x80\x8a", "\xe2\x80\xa8",
+      "\xe2\x80\xa9", "\xe2\x80\xaf", "\xe2\x81\x9f", "\xe3\x80\x80"};
   return std::find(std::begin(kSpaces), std::end(kSpaces), c) != std::end(kSpaces);
 }
 
-bool is_narrow_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+bool is_narrow_space(char c) {
+  return c == ' ' || (c >= '\t' && c <= '\r');
+}
 
 bool visible_before(std::string_view text, size_t at) {
   if (at == 0 || is_narrow_space(text[at - 1])) return false;
@@ -110,8 +114,8 @@ bool visible_at(std::string_view text, size_t at) {
   return !is_wide_space(text.substr(at, 2)) && !is_wide_space(text.substr(at, 3));
 }
 
-// Between the line break at `at` - 1 and what follows there is a token boundary in every known expression. A
-// slash is not taken: some let punctuation run over line breaks and slashes.
+// Between the line break at `at` - 1 and what follows there is a token boundary in every known
+// expression. A slash is not taken: some let punctuation run over line breaks and slashes.
 bool clean_break(std::string_view text, size_t at) {
   return text[at - 1] == '\n' && visible_before(text, at - 1) && visible_at(text, at) &&
          text[at] != '/';
@@ -127,10 +131,10 @@ std::string_view first_chunk(std::string_view text, int64_t max_bytes) {
   for (size_t at = limit; at > low; --at)
     if (clean_break(text, at)) return text.substr(0, at);
   for (size_t at = limit; at > low; --at)
-    if (text[at - 1] == '\n') return text.substr(0, at);
-  for (size_t at = limit; at > low; --at)
     if (text[at] == ' ' && visible_before(text, at) && visible_at(text, at + 1))
       return text.substr(0, at);
+  for (size_t at = limit; at > low; --at)
+    if (text[at - 1] == '\n') return text.substr(0, at);
   size_t at = limit;
   while (at > limit - 4 && (static_cast<uint8_t>(text[at]) & 0xc0u) == 0x80u) --at;
   return text.substr(0, at);
@@ -164,10 +168,9 @@ CorpusReport for_each_document(const std::vector<CorpusFile>& files,
   }
   if (report.documents == 0)
     fail(ErrorCode::data, "text to learn from",
-         files.size() == 1
-             ? fmt::format("none in {}", files.front().path)
-             : fmt::format("none in {} files ({} empty, {} not UTF-8 text)", files.size(),
-                           report.empty, report.skipped),
+         files.size() == 1 ? fmt::format("none in {}", files.front().path)
+                           : fmt::format("none in {} files ({} empty, {} not UTF-8 text)",
+                                         files.size(), report.empty, report.skipped),
          "give files with text: .txt, .md, source code, or .jsonl with a \"text\" in every record");
   return report;
 }

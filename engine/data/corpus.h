@@ -1,5 +1,6 @@
-// From what a user calls his data (a file, a folder, a pattern, a list of these) to documents, and from
-// documents to a token file. Files are mapped, so that a corpus of any size is read in bounded memory.
+// From what a user calls his data (a file, a folder, a pattern, a list of these) to documents, and
+// from documents to a token file. Files are mapped, so that a corpus of any size is read in bounded
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +19,11 @@ struct CorpusFile {
 
 // The files of `sources`, in their order, each once. A source is
 //   a file
-//   a folder: its files, subfolders included, sorted by path; names that begin with a dot and folders
+//   a folder: its files, subfolders included, sorted by path; names that begin with a dot and
+//   folders
 //             named build or build-*, build_* are left out
-//   a pattern with * ? [..] within one name, and ** for any number of folders; matches sorted by path; what
+//   a pattern with * ? [..] within one name, and ** for any number of folders; matches sorted by
+//   path; what
 //             begins with a dot matches only a pattern that begins with one
 // Throws data if a source does not exist, cannot be read, or gives no file.
 std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources);
@@ -33,32 +36,35 @@ struct CorpusReport {
   std::string first_skipped;                    // an example for the log
 };
 
-// Calls `each` with every document: a record of a .jsonl file is its "text"; any other file is one document,
-// less a leading byte order mark. Text is UTF-8 without zero bytes: other files are skipped when found in a
-// folder, else an Error of code data that names the first bad byte's line. Broken JSON names file:line:column
-// and a record without a string "text" file:line. Throws data if there is no document at all.
+// Calls `each` with every document: a record of a .jsonl file is its "text"; any other file is one
+// document, less a leading byte order mark. Text is UTF-8 without zero bytes: other files are
+// skipped when found in a folder, else an Error of code data that names the first bad byte's line.
+// Broken JSON names file:line:column and a record without a string "text" file:line. Throws data if
+// there is no document at all.
 CorpusReport for_each_document(const std::vector<CorpusFile>& files,
                                const std::function<void(std::string_view)>& each);
 
-// The first bytes of `text`, at most max_bytes (at least 4), cut where a tokenizer's regular expression would cut
-// as well: after a single line break between two visible characters; else after a line break, else before a
-// space, else between two characters. With the first kind the tokens of GPT-2, Llama 3 and like tokenizers do
-// not depend on max_bytes.
+// The first bytes of `text`, at most max_bytes (at least 4), cut where a tokenizer's regular
+// expression cuts as well: after a single line break between two visible characters, else before a
+// single space between two. Then the tokens of GPT-2, Llama 3 and like tokenizers do not depend on
+// max_bytes. Text with neither in the second half of max_bytes is cut after a line break, else
+// between two characters. (Tokenizers that put a space before their input, as Llama 2, need whole
+// documents: a large max_bytes.)
 std::string_view first_chunk(std::string_view text, int64_t max_bytes);
 
 struct TokenizeOptions {
-  int64_t vocab_size = 0;       // of the tokenizer, added tokens included; chooses uint16 or uint32
-  uint64_t tokenizer = 0;       // its fingerprint, for the side file
-  std::optional<int32_t> eos;   // appended after every document
+  int64_t vocab_size = 0;      // of the tokenizer, added tokens included; chooses uint16 or uint32
+  uint64_t tokenizer = 0;      // its fingerprint, for the side file
+  std::optional<int32_t> eos;  // appended after every document
   int64_t chunk_bytes = 1 << 20;
 };
 
 // Appends the ids of a text; it must not clear the vector.
 using EncodeFunction = std::function<void(std::string_view, std::vector<int32_t>&)>;
 
-// Encodes every document in chunks and writes the token file `out` (see token_file.h). Memory: one chunk and
-// its ids. `progress`, if given, is called after every chunk with the bytes of text done so far. Throws what
-// for_each_document and TokenFileWriter throw; then `out` is as it was before.
+// Encodes every document in chunks and writes the token file `out` (see token_file.h). Memory: one
+// chunk and its ids. `progress`, if given, is called after every chunk with the bytes of text done
+// so far. Throws what for_each_document and TokenFileWriter throw; then `out` is as it was before.
 CorpusReport tokenize_corpus(const std::vector<CorpusFile>& files, const EncodeFunction& encode,
                              const TokenizeOptions& options, const std::string& out,
                              const std::function<void(int64_t)>& progress = nullptr);

@@ -14,9 +14,13 @@ namespace snug {
 namespace fs = std::filesystem;
 namespace {
 
-bool is_pattern(const std::string& text) { return text.find_first_of("*?[") != std::string::npos; }
+bool is_pattern(const std::string& text) {
+  return text.find_first_of("*?[") != std::string::npos;
+}
 
-bool is_hidden(const std::string& name) { return !name.empty() && name.front() == '.'; }
+bool is_hidden(const std::string& name) {
+  return !name.empty() && name.front() == '.';
+}
 
 // Folders of build results: many generated files that nobody means by "my source folder".
 bool is_build(const std::string& name) {
@@ -115,7 +119,8 @@ std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources) {
   std::vector<CorpusFile> out;
   std::set<std::string> seen;
   const auto add = [&](const std::string& path, bool named) {
-    if (seen.insert(fs::path(path).lexically_normal().string()).second) out.push_back({path, named});
+    if (seen.insert(fs::path(path).lexically_normal().string()).second)
+      out.push_back({path, named});
   };
   for (const std::string& source : sources) {
     std::error_code ignored;

@@ -1,6 +1,7 @@
-// Pre-training samples: windows of T + 1 tokens, T inputs and T targets, cut at a stride of T, so that every
-// token of the text but the first is a target once per epoch. The shuffled order is computed, not stored:
-// sample k of a run is a function of (seed, k) alone, so that resuming at any k costs nothing.
+// Pre-training samples: windows of T + 1 tokens, T inputs and T targets, cut at a stride of T, so
+// that every token of the text but the first is a target once per epoch. The shuffled order is
+// computed, not stored: sample k of a run is a function of (seed, k) alone, so that resuming at any
+// k costs nothing.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,9 @@
 
 namespace snug {
 
-// A shuffled order of [0, n) for every epoch, in O(1) time and memory: a Feistel network over the next power
-// of two, walked until it lands below n (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+// A shuffled order of [0, n) for every epoch, in O(1) time and memory: a Feistel network over the
+// next power of two, walked until it lands below n (Black and Rogaway, "Ciphers with arbitrary
+// finite domains", 2002).
 class PermutedOrder {
  public:
   PermutedOrder(int64_t n, uint64_t seed);  // 1 <= n <= 2^62
@@ -27,17 +29,19 @@ class PermutedOrder {
 };
 
 struct WindowOptions {
-  double eval_fraction = 0.0;  // in [0, 1): the share of the samples held out; above 0, at least one
+  // In [0, 1): the share of the samples held out; above 0, at least one.
+  double eval_fraction = 0.0;
   uint64_t seed = 42;
   bool shuffle = true;  // false: training samples in the order of the files
 };
 
-// Windows over one or more token files; no window crosses a file's end. The held-out samples are the last
-// of all, in the order of the files, and no target of theirs is a target of a training sample.
+// Windows over one or more token files; no window crosses a file's end. The held-out samples are
+// the last of all, in the order of the files, and no target of theirs is a target of a training
+// sample.
 class WindowDataset {
  public:
-  // Throws data if the files together hold no sample, or if holding out leaves none to train on, and
-  // usage if eval_fraction is not in [0, 1) or T not in [1, 2^40].
+  // Throws data if the files together hold no sample, or if holding out leaves none to train on,
+  // and usage if eval_fraction is not in [0, 1) or T not in [1, 2^40].
   WindowDataset(std::vector<TokenFile> files, int64_t T, WindowOptions options = {});
 
   int64_t T() const { return T_; }
@@ -45,10 +49,12 @@ class WindowDataset {
   int64_t eval_samples() const { return eval_; }
   const std::vector<TokenFile>& files() const { return files_; }
 
-  // Training samples k0 .. k0 + count - 1 of the run, epochs following each other: row j of tokens and
-  // targets, both (count, T), is sample k0 + j; targets are tokens one place later. Takes no memory.
+  // Training samples k0 .. k0 + count - 1 of the run, epochs following each other: row j of tokens
+  // and targets, both (count, T), is sample k0 + j; targets are tokens one place later. Takes no
+  // memory.
   void fill(int64_t k0, int64_t count, int32_t* tokens, int32_t* targets) const;
-  // Held-out samples e0 .. e0 + count - 1, in the order of the files; throws internal past eval_samples().
+  // Held-out samples e0 .. e0 + count - 1, in the order of the files; throws internal past
+  // eval_samples().
   void fill_eval(int64_t e0, int64_t count, int32_t* tokens, int32_t* targets) const;
 
  private:

@@ -22,15 +22,22 @@ constexpr const char* kMakeAgain = "make the token file again from its text";
 // Other files of the llm.c family, recognised so that the error can say what they are.
 const char* foreign(int32_t magic) {
   switch (magic) {
-    case 20240522: return "a llm.c multiple-choice evaluation file";
-    case 20240326: return "a llm.c model";
-    case 20240327: return "a llm.c debug state";
-    case 20240328: return "a llm.c tokenizer";
-    default: return nullptr;
+    case 20240522:
+      return "a llm.c multiple-choice evaluation file";
+    case 20240326:
+      return "a llm.c model";
+    case 20240327:
+      return "a llm.c debug state";
+    case 20240328:
+      return "a llm.c tokenizer";
+    default:
+      return nullptr;
   }
 }
 
-std::string side_path(const std::string& path) { return path + ".json"; }
+std::string side_path(const std::string& path) {
+  return path + ".json";
+}
 
 }  // namespace
 
@@ -43,7 +50,8 @@ TokenFile::TokenFile(const std::string& path, std::optional<uint64_t> tokenizer)
   int32_t head[3] = {};
   if (file_.size() >= 12) std::memcpy(head, file_.data(), 12);
   if (const char* what = foreign(head[0]))
-    fail(ErrorCode::data, fmt::format("tokens in {}", path), what, "give the file of training tokens");
+    fail(ErrorCode::data, fmt::format("tokens in {}", path), what,
+         "give the file of training tokens");
   if (head[0] == kMagic16 || head[0] == kMagic32) {
     wide_ = head[0] == kMagic32;
     const int32_t version = wide_ ? kVersion32 : kVersion16;
@@ -53,8 +61,8 @@ TokenFile::TokenFile(const std::string& path, std::optional<uint64_t> tokenizer)
     const int64_t want = kHeaderBytes + int64_t{head[2]} * token_bytes();
     if (head[2] < 0 || file_.size() != want)
       fail(ErrorCode::data,
-           fmt::format("{} bytes in {}: a header of {} and {} tokens of {}", want, path, kHeaderBytes,
-                       head[2], token_bytes()),
+           fmt::format("{} bytes in {}: a header of {} and {} tokens of {}", want, path,
+                       kHeaderBytes, head[2], token_bytes()),
            fmt::format("{} bytes", file_.size()), kMakeAgain);
     tokens_ = file_.data() + kHeaderBytes;
     size_ = head[2];
@@ -106,7 +114,8 @@ void TokenFile::copy(int64_t begin, int64_t count, int32_t* out) const {
 void TokenFile::check(int64_t vocab_size) const {
   for (int64_t i = 0; i < size_; ++i)
     if (token(i) >= vocab_size)
-      fail(ErrorCode::data, fmt::format("token ids below the vocabulary size {} in {}", vocab_size, path_),
+      fail(ErrorCode::data,
+           fmt::format("token ids below the vocabulary size {} in {}", vocab_size, path_),
            fmt::format("{} at position {} of {}", token(i), i, size_),
            "use the model or tokenizer that the file was made for, or make the file again");
 }
@@ -143,7 +152,8 @@ void TokenFileWriter::append(const int32_t* ids, int64_t count) {
   const bool wide = vocab_size_ >= 65536;
   for (int64_t i = 0; i < count; ++i) {
     if (ids[i] < 0 || ids[i] >= vocab_size_)
-      fail(ErrorCode::data, fmt::format("token ids from 0 to {} for {}", vocab_size_ - 1, file_.path()),
+      fail(ErrorCode::data,
+           fmt::format("token ids from 0 to {} for {}", vocab_size_ - 1, file_.path()),
            fmt::format("{} at position {}", ids[i], size_ + i),
            "give the vocabulary size of the tokenizer, added tokens included");
     if (wide) {
@@ -170,11 +180,10 @@ void TokenFileWriter::commit() {
                            static_cast<int32_t>(size_)};
   file_.write_at(0, head, sizeof(head));
   // The side file goes first: tokens without it would be taken for anyone's.
-  write_json_file(side_path(file_.path()),
-                  {{"tokenizer_fingerprint", fingerprint_text(tokenizer_)},
-                   {"vocab_size", vocab_size_},
-                   {"tokens", size_},
-                   {"documents", documents_}});
+  write_json_file(side_path(file_.path()), {{"tokenizer_fingerprint", fingerprint_text(tokenizer_)},
+                                            {"vocab_size", vocab_size_},
+                                            {"tokens", size_},
+                                            {"documents", documents_}});
   file_.commit();
 }
 

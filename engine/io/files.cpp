@@ -21,7 +21,9 @@ namespace {
 
 constexpr int64_t kMaxWrite = int64_t{1} << 30;  // Linux moves at most 2^31 - 4096 bytes a call
 
-std::string reason(int code) { return std::generic_category().message(code); }
+std::string reason(int code) {
+  return std::generic_category().message(code);
+}
 
 std::string folder_of(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
@@ -155,8 +157,7 @@ void AtomicFile::write_all(int64_t offset, const char* data, int64_t bytes) {
   require(fd_ >= 0, "writing before commit()");
   HoldSizeSignal hold;
   while (bytes > 0) {
-    const ssize_t n =
-        ::pwrite(fd_, data, static_cast<size_t>(std::min(bytes, kMaxWrite)), offset);
+    const ssize_t n = ::pwrite(fd_, data, static_cast<size_t>(std::min(bytes, kMaxWrite)), offset);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) fail_write(path_, n < 0 ? errno : EIO);
     data += n;
@@ -171,7 +172,8 @@ void AtomicFile::write(const void* data, int64_t bytes) {
 }
 
 void AtomicFile::write_at(int64_t offset, const void* data, int64_t bytes) {
-  require(offset >= 0 && bytes >= 0 && offset <= size_ - bytes, "write_at inside what was appended");
+  require(offset >= 0 && bytes >= 0 && offset <= size_ - bytes,
+          "write_at inside what was appended");
   write_all(offset, static_cast<const char*>(data), bytes);
 }
 

@@ -1,6 +1,6 @@
-// Files: whole reads with a limit, read-only mappings, and writes that are seen whole or not at all.
-// A file that cannot be read is an Error of code data, one that cannot be written of code device; both
-// name the path and the system's reason.
+// Files: whole reads with a limit, read-only mappings, and writes that are seen whole or not at
+// all. A file that cannot be read is an Error of code data, one that cannot be written of code
+// device; both name the path and the system's reason.
 #pragma once
 
 #include <cstdint>
@@ -10,23 +10,24 @@
 
 namespace snug {
 
-// The whole file as bytes. Throws data if it is missing, a folder, unreadable or longer than max_bytes.
+// The whole file as bytes. Throws data if it is missing, a folder, unreadable or longer than
+// max_bytes.
 std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
 
 // Writes `bytes` to `path` through AtomicFile.
 void write_atomic(const std::string& path, std::string_view bytes);
 
-// Makes earlier creations and renames in `folder` durable. File systems that cannot do this are left
-// as they are.
+// Makes earlier creations and renames in `folder` durable. File systems that cannot do this are
+// left as they are.
 void sync_folder(const std::string& folder);
 
 bool file_exists(const std::string& path);  // a regular file, links followed
 
-// A file being written under a temporary name in the folder of `path`; commit() makes it durable and
-// renames it, so that `path` holds the old content or the new one and never a part. Without commit()
-// the temporary file is removed. Data goes from the caller's memory to the system with write(2): no
-// buffer of ours, whatever the size. A full disk, a quota or a file size limit is an Error of code
-// device (the signal SIGXFSZ is held back), after which only destruction makes sense.
+// A file being written under a temporary name in the folder of `path`; commit() makes it durable
+// and renames it, so that `path` holds the old content or the new one and never a part. Without
+// commit() the temporary file is removed. Data goes from the caller's memory to the system with
+// write(2): no buffer of ours, whatever the size. A full disk, a quota or a file size limit is an
+// Error of code device (the signal SIGXFSZ is held back), after which only destruction makes sense.
 class AtomicFile {
  public:
   // Throws device if the folder is missing or not writable.
@@ -51,9 +52,9 @@ class AtomicFile {
   int64_t size_ = 0;
 };
 
-// A read-only mapping of a whole regular file. Its pages are the file's own: they can be dropped and
-// read again at any time, so they count in no budget. An empty file has a null data(). The file must
-// not be shortened by another program while it is mapped (files replaced by rename are safe).
+// A read-only mapping of a whole regular file. Its pages are the file's own: they can be dropped
+// and read again at any time, so they count in no budget. An empty file has a null data(). The file
+// must not be shortened by another program while it is mapped (files replaced by rename are safe).
 class MappedFile {
  public:
   MappedFile() = default;

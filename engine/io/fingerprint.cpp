@@ -75,8 +75,12 @@ uint64_t fingerprint(std::string_view bytes) {
   return f.digest();
 }
 
-uint64_t fingerprint_file(const std::string& path) { return fingerprint(MappedFile(path).text()); }
+uint64_t fingerprint_file(const std::string& path) {
+  return fingerprint(MappedFile(path).text());
+}
 
-std::string fingerprint_text(uint64_t digest) { return fmt::format("{:016x}", digest); }
+std::string fingerprint_text(uint64_t digest) {
+  return fmt::format("{:016x}", digest);
+}
 
 }  // namespace snug

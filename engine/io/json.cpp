@@ -17,8 +17,8 @@ using json = nlohmann::json;
 
 constexpr size_t kMaxDepth = 512;
 
-// Walks the text and tells others how far the parser has come, so that errors found by us, not by the
-// parser, have a place too.
+// Walks the text and tells others how far the parser has come, so that errors found by us, not by
+// the parser, have a place too.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -86,8 +86,8 @@ class TreeEvents {
     std::string what = e.what();  // "[json.exception...] parse error at line 1, column 2: <what>"
     const size_t start = what.find(": ");
     if (start != std::string::npos) what = what.substr(start + 2);
-    fail_at(position == 0 ? 0 : static_cast<int64_t>(position) - 1, "valid JSON", what.substr(0, 300),
-            "correct the file; a JSON checker shows the place");
+    fail_at(position == 0 ? 0 : static_cast<int64_t>(position) - 1, "valid JSON",
+            what.substr(0, 300), "correct the file; a JSON checker shows the place");
   }
 
   [[noreturn]] void fail_at(int64_t offset, const std::string& expected, const std::string& found,
@@ -97,7 +97,8 @@ class TreeEvents {
     const int64_t line = first_line_ + std::count(before.begin(), before.end(), '\n');
     const size_t start = before.rfind('\n');
     const size_t column = before.size() - (start == std::string_view::npos ? 0 : start + 1) + 1;
-    fail(ErrorCode::data, expected, fmt::format("{}:{}:{}: {}", name_, line, column, found), advice);
+    fail(ErrorCode::data, expected, fmt::format("{}:{}:{}: {}", name_, line, column, found),
+         advice);
   }
 
  private:

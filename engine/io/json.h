@@ -1,4 +1,5 @@
-// JSON files with errors a person can act on. Include this in .cpp files only: it brings nlohmann-json.
+// JSON files with errors a person can act on. Include this in .cpp files only: it brings
+// nlohmann-json.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +11,10 @@
 
 namespace snug {
 
-// Parses RFC 8259 JSON, stricter than most: a key twice in one object, more than 512 levels, text that
-// is not UTF-8 and anything after the value are Errors of code data that name `name`:line:column.
-// A leading byte order mark is skipped. first_line is the line number of the text's first line.
+// Parses RFC 8259 JSON, stricter than most: a key twice in one object, more than 512 levels, text
+// that is not UTF-8 and anything after the value are Errors of code data that name
+// `name`:line:column. A leading byte order mark is skipped. first_line is the line number of the
+// text's first line.
 nlohmann::json parse_json(std::string_view text, const std::string& name, int64_t first_line = 1);
 nlohmann::json parse_json_file(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
 

@@ -20,10 +20,11 @@ struct TypeRow {
 };
 
 constexpr TypeRow kTypes[kSafeDTypes] = {
-    {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6},     {"F6_E3M2", 6},     {"U8", 8},   {"I8", 8},
-    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8},     {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
-    {"I16", 16},    {"U16", 16},    {"F16", 16},        {"BF16", 16},       {"I32", 32}, {"U32", 32},
-    {"F32", 32},    {"C64", 64},    {"F64", 64},        {"I64", 64},        {"U64", 64}};
+    {"BOOL", 8},        {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
+    {"I8", 8},          {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
+    {"F8_E5M2FNUZ", 8}, {"I16", 16},    {"U16", 16},    {"F16", 16},    {"BF16", 16},
+    {"I32", 32},        {"U32", 32},    {"F32", 32},    {"C64", 64},    {"F64", 64},
+    {"I64", 64},        {"U64", 64}};
 
 constexpr const char* kAgain =
     "copy or download the file again; it is damaged or was not written completely";
@@ -42,10 +43,11 @@ struct Place {  // names what an error is about
 void check_tensor(const Place& at, const HeaderEntry& e, int64_t previous_end) {
   const auto [begin, end] = std::pair(e.begin, e.end);
   if (begin != previous_end)
-    fail_tensor(at, fmt::format("the tensor to begin at byte {}, where the one before it ends",
-                                previous_end),
-                fmt::format("{}: data_offsets [{}, {}]",
-                            begin > previous_end ? "a hole" : "an overlap", begin, end));
+    fail_tensor(
+        at,
+        fmt::format("the tensor to begin at byte {}, where the one before it ends", previous_end),
+        fmt::format("{}: data_offsets [{}, {}]", begin > previous_end ? "a hole" : "an overlap",
+                    begin, end));
   if (end < begin)
     fail_tensor(at, "data_offsets that end after they begin", fmt::format("[{}, {}]", begin, end));
   int64_t elements = 1, bits = 0;
@@ -89,9 +91,12 @@ float round_to_odd(double x) {
 template <class To>
 void convert_from(SafeDType from, const void* src, int64_t n, To* out) {
   switch (from) {
-    case SafeDType::F32: return convert_loop<float>(src, n, out);
-    case SafeDType::F16: return convert_loop<f16>(src, n, out);
-    case SafeDType::BF16: return convert_loop<bf16>(src, n, out);
+    case SafeDType::F32:
+      return convert_loop<float>(src, n, out);
+    case SafeDType::F16:
+      return convert_loop<f16>(src, n, out);
+    case SafeDType::BF16:
+      return convert_loop<bf16>(src, n, out);
     case SafeDType::F64:
       for (int64_t i = 0; i < n; ++i) {
         double v;
@@ -110,8 +115,12 @@ void convert_from(SafeDType from, const void* src, int64_t n, To* out) {
 
 }  // namespace
 
-const char* to_string(SafeDType t) { return kTypes[static_cast<int>(t)].name; }
-int64_t bits_of(SafeDType t) { return kTypes[static_cast<int>(t)].bits; }
+const char* to_string(SafeDType t) {
+  return kTypes[static_cast<int>(t)].name;
+}
+int64_t bits_of(SafeDType t) {
+  return kTypes[static_cast<int>(t)].bits;
+}
 
 std::optional<SafeDType> safe_dtype(std::string_view name) {
   for (int i = 0; i < kSafeDTypes; ++i)
@@ -121,15 +130,24 @@ std::optional<SafeDType> safe_dtype(std::string_view name) {
 
 std::optional<DType> engine_dtype(SafeDType t) {
   switch (t) {
-    case SafeDType::F32: return DType::f32;
-    case SafeDType::BF16: return DType::bf16;
-    case SafeDType::F16: return DType::f16;
-    case SafeDType::I32: return DType::i32;
-    case SafeDType::I64: return DType::i64;
-    case SafeDType::U8: return DType::u8;
-    case SafeDType::U16: return DType::u16;
-    case SafeDType::F64: return DType::f64;
-    default: return std::nullopt;
+    case SafeDType::F32:
+      return DType::f32;
+    case SafeDType::BF16:
+      return DType::bf16;
+    case SafeDType::F16:
+      return DType::f16;
+    case SafeDType::I32:
+      return DType::i32;
+    case SafeDType::I64:
+      return DType::i64;
+    case SafeDType::U8:
+      return DType::u8;
+    case SafeDType::U16:
+      return DType::u16;
+    case SafeDType::F64:
+      return DType::f64;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -140,7 +158,9 @@ SafeDType safe_dtype(DType t) {
        "add it to engine/io/safetensors.cpp");
 }
 
-int64_t SafeTensor::elements() const { return bytes * 8 / bits_of(dtype); }
+int64_t SafeTensor::elements() const {
+  return bytes * 8 / bits_of(dtype);
+}
 
 SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path), file_(path) {
   if (file_.size() < 8)
@@ -175,7 +195,8 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path), fil
                         file_.data() + 8 + header + e.begin, e.end - e.begin});
   }
   if (end != space)
-    fail(ErrorCode::data, fmt::format("{} to end with its last tensor, {} bytes of data", path, end),
+    fail(ErrorCode::data,
+         fmt::format("{} to end with its last tensor, {} bytes of data", path, end),
          fmt::format("{} bytes of data", space), kAgain);
   by_name_.resize(tensors_.size());
   for (size_t i = 0; i < by_name_.size(); ++i) by_name_[i] = static_cast<int32_t>(i);

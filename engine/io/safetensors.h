@@ -1,6 +1,6 @@
-// The safetensors format: u64 N | N bytes of JSON | the tensors' bytes. The reader maps the file and
-// makes every check the specification asks for, each with its own error naming file and tensor; no
-// sequence of bytes makes it crash. The writer knows its size beforehand and copies nothing.
+// The safetensors format: u64 N | N bytes of JSON | the tensors' bytes. The reader maps the file
+// and makes every check the specification asks for, each with its own error naming file and tensor;
+// no sequence of bytes makes it crash. The writer knows its size beforehand and copies nothing.
 // Specification: https://github.com/huggingface/safetensors (format section).
 #pragma once
 
@@ -16,17 +16,38 @@
 
 namespace snug {
 
-// Every element type the format has. The engine computes with some of them only: see engine_dtype().
+// Every element type the format has. The engine computes with some of them only: see
+// engine_dtype().
 enum class SafeDType : uint8_t {
-  BOOL, F4, F6_E2M3, F6_E3M2, U8, I8, F8_E5M2, F8_E4M3, F8_E8M0, F8_E4M3FNUZ, F8_E5M2FNUZ,
-  I16, U16, F16, BF16, I32, U32, F32, C64, F64, I64, U64
+  BOOL,
+  F4,
+  F6_E2M3,
+  F6_E3M2,
+  U8,
+  I8,
+  F8_E5M2,
+  F8_E4M3,
+  F8_E8M0,
+  F8_E4M3FNUZ,
+  F8_E5M2FNUZ,
+  I16,
+  U16,
+  F16,
+  BF16,
+  I32,
+  U32,
+  F32,
+  C64,
+  F64,
+  I64,
+  U64
 };
 inline constexpr int kSafeDTypes = 22;
 
-const char* to_string(SafeDType t);                           // the name in the file, "BF16"
-std::optional<SafeDType> safe_dtype(std::string_view name);   // the reverse; empty if unknown
-int64_t bits_of(SafeDType t);                                 // bits of one element
-std::optional<DType> engine_dtype(SafeDType t);               // the engine's type, if it has one
+const char* to_string(SafeDType t);                          // the name in the file, "BF16"
+std::optional<SafeDType> safe_dtype(std::string_view name);  // the reverse; empty if unknown
+int64_t bits_of(SafeDType t);                                // bits of one element
+std::optional<DType> engine_dtype(SafeDType t);              // the engine's type, if it has one
 SafeDType safe_dtype(DType t);
 
 // One tensor of an open file. `data` points into the mapping and may have any alignment.
@@ -45,11 +66,13 @@ class SafetensorsReader {
  public:
   static constexpr int64_t kMaxHeader = 100'000'000;
 
-  // Maps and checks the file. Throws data: see the class comment.
+  // Maps and checks the file. Throws data if any check of the format fails.
   explicit SafetensorsReader(const std::string& path);
 
   const std::string& path() const { return path_; }
-  const std::vector<SafeTensor>& tensors() const { return tensors_; }  // in the order of their bytes
+  const std::vector<SafeTensor>& tensors() const {
+    return tensors_;
+  }  // in the order of their bytes
   const SafeMetadata& metadata() const { return metadata_; }
   const SafeTensor* find(std::string_view name) const;  // null if there is none
   const SafeTensor& at(std::string_view name) const;    // throws data, with the nearest names
@@ -102,7 +125,7 @@ class SafetensorsLayout {
 
   const std::vector<SafeSpec>& tensors() const { return tensors_; }
   int64_t bytes_of(int64_t index) const { return bytes_[static_cast<size_t>(index)]; }
-  int64_t total_bytes() const { return total_; }  // of the whole file
+  int64_t total_bytes() const { return total_; }         // of the whole file
   const std::string& header() const { return header_; }  // N included
 
  private:

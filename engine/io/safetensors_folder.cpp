@@ -17,7 +17,8 @@ bool ends_with(const std::string& text, std::string_view end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// A shard is a plain name in the index's own folder: an index from the network must not reach others.
+// A shard is a plain name in the index's own folder: an index from the network must not reach
+// others.
 bool plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos;
@@ -44,11 +45,12 @@ SafetensorsFolder::SafetensorsFolder(const std::string& path) : path_(path) {
   } else {
     const bool pickle = file_exists((fs::path(path) / "pytorch_model.bin").string()) ||
                         file_exists((fs::path(path) / "pytorch_model.bin.index.json").string());
-    fail(ErrorCode::data,
-         fmt::format("model.safetensors or model.safetensors.index.json in {}", path),
-         pickle ? "only pytorch_model.bin, a pickle, which can run code when it is read" : "neither",
-         pickle ? "save the model again with transformers, which writes safetensors"
-                : "give a model folder, a .safetensors file, or a named shape to start from");
+    fail(
+        ErrorCode::data,
+        fmt::format("model.safetensors or model.safetensors.index.json in {}", path),
+        pickle ? "only pytorch_model.bin, a pickle, which can run code when it is read" : "neither",
+        pickle ? "save the model again with transformers, which writes safetensors"
+               : "give a model folder, a .safetensors file, or a named shape to start from");
   }
 }
 
@@ -65,16 +67,15 @@ void SafetensorsFolder::open_index(const std::string& index) {
     if (!file.is_string() || !plain_name(file.get_ref<const std::string&>()))
       fail(ErrorCode::data,
            fmt::format("a file name without a folder for tensor '{}' in {}", tensor, index),
-           json_brief(file),
-           "put the shards beside the index and name them there");
+           json_brief(file), "put the shards beside the index and name them there");
     shards.insert(file.get<std::string>());
   }
   const fs::path folder = fs::path(index).parent_path();
   for (const std::string& shard : shards) {
     const std::string file = (folder / shard).string();
     if (!file_exists(file))
-      fail(ErrorCode::data, fmt::format("the shard {} that {} names", file, index),
-           "no such file", "download the missing shard");
+      fail(ErrorCode::data, fmt::format("the shard {} that {} names", file, index), "no such file",
+           "download the missing shard");
     files_.emplace_back(file);
   }
   std::set<std::string_view> seen;

@@ -13,8 +13,8 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kMaxSkipDepth = 64;    // nesting inside keys the format does not define
-constexpr size_t kMaxRank = 64;          // no framework goes further
+constexpr int64_t kMaxSkipDepth = 64;  // nesting inside keys the format does not define
+constexpr size_t kMaxRank = 64;        // no framework goes further
 constexpr const char* kAdvice = "write the file again with a correct writer, or download it again";
 
 // Receives the parser's events. The nesting is fixed, so a small state replaces a stack.
@@ -77,8 +77,7 @@ class HeaderEvents {
   bool end_object() {
     if (state_ == State::skip) return close();
     if (state_ == State::tensor) finish_tensor();
-    if (state_ == State::tensor || state_ == State::metadata)
-      inner_names_.clear();
+    if (state_ == State::tensor || state_ == State::metadata) inner_names_.clear();
     state_ = state_ == State::top ? State::done : State::top;
     return true;
   }
@@ -135,11 +134,15 @@ class HeaderEvents {
   const char* wanted() const {
     switch (state_) {
       case State::start:
-      case State::top: return "an object";
-      case State::metadata: return "a string";
+      case State::top:
+        return "an object";
+      case State::metadata:
+        return "a string";
       case State::shape:
-      case State::offsets: return "whole numbers, 0 or more,";
-      default: return key_ == "dtype" ? "a string" : "an array";
+      case State::offsets:
+        return "whole numbers, 0 or more,";
+      default:
+        return key_ == "dtype" ? "a string" : "an array";
     }
   }
 

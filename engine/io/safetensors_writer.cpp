@@ -71,9 +71,9 @@ SafetensorsLayout::SafetensorsLayout(SafeMetadata metadata, std::vector<SafeSpec
   const int64_t used = 8 + static_cast<int64_t>(json.size());
   const int64_t padded = (used + kAlignment - 1) / kAlignment * kAlignment;
   if (padded - 8 > SafetensorsReader::kMaxHeader)
-    fail(ErrorCode::data, fmt::format("a header of at most {} bytes", SafetensorsReader::kMaxHeader),
-         fmt::format("{} bytes for {} tensors", padded - 8, tensors_.size()),
-         "write several files");
+    fail(
+        ErrorCode::data, fmt::format("a header of at most {} bytes", SafetensorsReader::kMaxHeader),
+        fmt::format("{} bytes for {} tensors", padded - 8, tensors_.size()), "write several files");
   const uint64_t n = static_cast<uint64_t>(padded - 8);
   header_.assign(static_cast<size_t>(padded), ' ');
   std::memcpy(header_.data(), &n, 8);
@@ -96,7 +96,8 @@ void SafetensorsWriter::begin(std::string_view name) {
   require(left_ < 0, "end() of one tensor before begin() of the next");
   const auto& tensors = layout_.tensors();
   const bool more = next_ < static_cast<int64_t>(tensors.size());
-  const std::string wanted = more ? "'" + tensors[static_cast<size_t>(next_)].name + "'" : "the end";
+  const std::string wanted =
+      more ? "'" + tensors[static_cast<size_t>(next_)].name + "'" : "the end";
   if (!more || tensors[static_cast<size_t>(next_)].name != name)
     fail(ErrorCode::internal, fmt::format("{} next in {}", wanted, file_.path()),
          fmt::format("tensor '{}'", name), "write the tensors in the order of the layout");

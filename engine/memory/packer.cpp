@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <iterator>
+#include <limits>
 #include <map>
 #include <numeric>
+#include <string>
 
 #include "engine/core/error.h"
 #include "engine/memory/packer_parts.h"
@@ -161,7 +163,7 @@ Problem make_problem(std::span<const Interval> intervals, int64_t alignment) {
           "pack: fewer than 2^30 intervals");
   Problem problem;
   std::vector<int64_t> moments;
-  // Twice the sum plus an alignment must not overflow anywhere below.
+  // No sum of offsets and sizes below can overflow then.
   constexpr int64_t kMaxTotal = int64_t{1} << 62;
   int64_t total = alignment <= kMaxTotal / 4 ? 0 : kMaxTotal;
   for (size_t i = 0; i < intervals.size(); ++i) {

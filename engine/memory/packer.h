@@ -31,7 +31,7 @@ struct PackOptions {
   double seconds = 0.1;
 };
 
-// Counted steps per second of PackOptions::seconds; a recent core does about this many.
+// Counted steps per second of PackOptions::seconds; a recent core does about this many or more.
 inline constexpr double kPackStepsPerSecond = 4e8;
 
 enum class PackProof {
@@ -53,9 +53,9 @@ struct Packing {
 };
 
 // Deterministic: equal input, equal output. n tensors cost about n^2 / 2 very cheap steps per
-// greedy order, and usually one order is enough. Errors (internal): alignment < 1, seconds negative
-// or not a number, bytes < 0, died < born, more than 2^31 - 1 tensors, or sizes whose sum does not
-// fit 62 bits.
+// greedy order, and usually one or two orders are enough.
+// Errors (internal): alignment < 1, seconds negative or not a number, bytes < 0, died < born, 2^30
+// tensors or more, or rounded sizes whose sum passes 2^62.
 Packing pack(std::span<const Interval> intervals, const PackOptions& options = {});
 
 // Some valid layout, drawn by `seed`: random order, and for each tensor the lowest gap, the

@@ -22,12 +22,12 @@ struct StringHash {
 template <class V>
 using StringMap = std::unordered_map<std::string, V, StringHash, std::equal_to<>>;
 
-// Remembers the ids of words already seen. Bounded: when full it forgets everything and starts over,
-// which costs one encoding per word again.
+// Remembers the ids of words already seen. Bounded: when full it forgets everything and starts
+// over, which costs one encoding per word again.
 class WordCache {
  public:
-  static constexpr size_t kMaxWordBytes = 64;       // longer words are not kept
-  static constexpr size_t kMaxWords = 1 << 16;      // the whole stays under 9 MB
+  static constexpr size_t kMaxWordBytes = 64;   // longer words are not kept
+  static constexpr size_t kMaxWords = 1 << 16;  // the whole stays under 9 MB
   static constexpr size_t kMaxBytes = 1024 * 1024;
 
   WordCache();
@@ -78,7 +78,8 @@ class BpeModel {
   void encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const;
 
   // The two ways to run the merges, equal in result: by scanning for words of a few bytes, with a
-  // heap for long ones (O(n log n), a word can be megabytes). Public for the tests that compare them.
+  // heap for long ones (O(n log n), a word can be megabytes). Public for the tests that compare
+  // them.
   void merge_by_scan(std::vector<int32_t>& ids) const;
   void merge_by_heap(std::vector<int32_t>& ids, Scratch& scratch) const;
 

@@ -99,9 +99,9 @@ class Learner {
     });
   }
 
-  // Each merge changes the counts of the pairs to its left and right. The merged pair's own count is
-  // left as it is, on purpose: `tokenizers` does so, and where two merges make the same token the
-  // remainder decides what comes up later.
+  // Each merge changes the counts of the pairs to its left and right. The merged pair's own count
+  // is left as it is, on purpose: `tokenizers` does so, and where two merges make the same token
+  // the remainder decides what comes up later.
   void merge_word(uint32_t w, uint64_t pair, int32_t merged, FlatMap64<Places>& places) {
     auto& ids = words_[w].ids;
     const int64_t count = words_[w].count;
@@ -237,7 +237,8 @@ Tokenizer BpeTrainer::train() const {
   std::vector<std::array<int32_t, 2>> merges;
   const auto reached = [&] { return static_cast<int64_t>(tokens.size()); };
   while (reached() < options_.vocab_size && learner.next(options_.min_frequency, best)) {
-    const auto left = static_cast<int32_t>(best.pair >> 32), right = static_cast<int32_t>(best.pair);
+    const auto left = static_cast<int32_t>(best.pair >> 32),
+               right = static_cast<int32_t>(best.pair);
     const int32_t merged =
         add_token(tokens[static_cast<size_t>(left)] + tokens[static_cast<size_t>(right)]);
     merges.push_back({left, right});

@@ -18,11 +18,11 @@
 namespace snug {
 
 struct BpeTrainerOptions {
-  int64_t vocab_size = 30000;  // specials and bytes included
-  int64_t min_frequency = 0;   // pairs seen less often are not merged
+  int64_t vocab_size = 30000;                                // specials and bytes included
+  int64_t min_frequency = 0;                                 // pairs seen less often are not merged
   std::vector<std::string> special_tokens{"<|endoftext|>"};  // the first is eos and bos
   // Called now and then with the vocabulary reached and the one wanted.
-  std::function<void(int64_t done, int64_t wanted)> progress;
+  std::function<void(int64_t done, int64_t wanted)> progress = {};
 };
 
 class BpeTrainer {
@@ -35,8 +35,8 @@ class BpeTrainer {
   // is cut matters at white space. Ill-formed UTF-8 is read as sanitize_utf8 leaves it. Special
   // tokens in the text are counted as ordinary text.
   void feed(std::string_view document);
-  // A file line by line, each with its line end, as `tokenizers` trains from files. Memory: one line.
-  // Throws Error (data) if it cannot be read.
+  // A file line by line, each with its line end, as `tokenizers` trains from files. Memory: one
+  // line. Throws Error (data) if it cannot be read.
   void feed_file(const std::filesystem::path& path);
   // A word counted elsewhere: raw bytes, not split again.
   void add_word(std::string_view word, int64_t count);

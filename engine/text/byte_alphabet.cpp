@@ -29,7 +29,9 @@ const Alphabet& alphabet() {
 
 }  // namespace
 
-char32_t byte_to_char(uint8_t byte) { return alphabet().chars[byte]; }
+char32_t byte_to_char(uint8_t byte) {
+  return alphabet().chars[byte];
+}
 
 std::optional<uint8_t> char_to_byte(char32_t code) {
   const auto& table = alphabet().bytes;

@@ -1,6 +1,7 @@
-// The byte-level alphabet of GPT-2: one printable character for every byte, so that vocabulary files
-// hold no blanks or control characters. Bytes 0x21-0x7E, 0xA1-0xAC and 0xAE-0xFF stand for
-// themselves (as code points); the other 68, in order, become U+0100, U+0101, ... (space is U+0120).
+// The byte-level alphabet of GPT-2: one printable character for every byte, so that vocabulary
+// files hold no blanks or control characters. Bytes 0x21-0x7E, 0xA1-0xAC and 0xAE-0xFF stand for
+// themselves (as code points); the other 68, in order, become U+0100, U+0101, ... (space is
+// U+0120).
 #pragma once
 
 #include <cstdint>

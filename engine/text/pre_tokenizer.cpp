@@ -47,21 +47,30 @@ size_t contraction(std::string_view rest) {
     case 's':
     case 't':
     case 'm':
-    case 'd': return 2;
+    case 'd':
+      return 2;
     case 'r':
-    case 'v': return rest.size() > 2 && rest[2] == 'e' ? 3 : 0;
-    case 'l': return rest.size() > 2 && rest[2] == 'l' ? 3 : 0;
-    default: return 0;
+    case 'v':
+      return rest.size() > 2 && rest[2] == 'e' ? 3 : 0;
+    case 'l':
+      return rest.size() > 2 && rest[2] == 'l' ? 3 : 0;
+    default:
+      return 0;
   }
 }
 
 const char* behavior_name(SplitBehavior behavior) {
   switch (behavior) {
-    case SplitBehavior::isolated: return "Isolated";
-    case SplitBehavior::removed: return "Removed";
-    case SplitBehavior::merged_with_previous: return "MergedWithPrevious";
-    case SplitBehavior::merged_with_next: return "MergedWithNext";
-    case SplitBehavior::contiguous: return "Contiguous";
+    case SplitBehavior::isolated:
+      return "Isolated";
+    case SplitBehavior::removed:
+      return "Removed";
+    case SplitBehavior::merged_with_previous:
+      return "MergedWithPrevious";
+    case SplitBehavior::merged_with_next:
+      return "MergedWithNext";
+    case SplitBehavior::contiguous:
+      return "Contiguous";
   }
   return "?";
 }
@@ -100,7 +109,9 @@ void PreTokenizer::add(Step step, const std::string& canonical) {
   canonical_ += std::to_string(canonical.size()) + ":" + canonical;
 }
 
-void PreTokenizer::add_prefix_space() { add({.kind = Kind::prefix_space}, "prefix_space"); }
+void PreTokenizer::add_prefix_space() {
+  add({.kind = Kind::prefix_space}, "prefix_space");
+}
 
 void PreTokenizer::add_gpt2() {
   add({.kind = Kind::gpt2}, std::string("Isolated(0) ") + kGpt2Pattern);
@@ -114,15 +125,15 @@ void PreTokenizer::add_pattern(std::string_view pattern, SplitBehavior behavior,
   }
   Step step{.kind = Kind::regex, .behavior = behavior, .invert = invert};
   step.regex.emplace(pattern, where);
-  add(std::move(step), std::string(behavior_name(behavior)) + (invert ? "(1) " : "(0) ") +
-                           std::string(pattern));
+  add(std::move(step),
+      std::string(behavior_name(behavior)) + (invert ? "(1) " : "(0) ") + std::string(pattern));
 }
 
 void PreTokenizer::add_literal(std::string_view literal, SplitBehavior behavior, bool invert) {
   Step step{.kind = Kind::literal, .behavior = behavior, .invert = invert};
   step.literal = literal;
-  add(std::move(step), std::string(behavior_name(behavior)) + (invert ? "(1)=" : "(0)=") +
-                           std::string(literal));
+  add(std::move(step),
+      std::string(behavior_name(behavior)) + (invert ? "(1)=" : "(0)=") + std::string(literal));
 }
 
 void PreTokenizer::add_digits(bool individual) {
@@ -138,7 +149,8 @@ bool PreTokenizer::find(const Step& step, std::string_view text, size_t position
       begin = position;
       end = split_gpt2(text, position);
       return true;
-    case Kind::regex: return step.regex->find(text, position, scratch, begin, end);
+    case Kind::regex:
+      return step.regex->find(text, position, scratch, begin, end);
     case Kind::literal:
       if (step.literal.empty()) return false;
       begin = text.find(step.literal, position);
@@ -156,7 +168,8 @@ bool PreTokenizer::find(const Step& step, std::string_view text, size_t position
         position += c.length;
       }
       return false;
-    case Kind::prefix_space: break;  // handled by apply
+    case Kind::prefix_space:
+      break;  // handled by apply
   }
   require(false, "a pre-tokenizer step that finds nothing");
   return false;
@@ -179,7 +192,8 @@ std::vector<PreTokenizer::Range> PreTokenizer::ranges(const Step& step, std::str
   std::vector<Range> merged;
   bool previous = false;
   switch (step.behavior) {
-    case SplitBehavior::isolated: return out;
+    case SplitBehavior::isolated:
+      return out;
     case SplitBehavior::removed:
       std::erase_if(out, [](const Range& r) { return r.match; });
       return out;

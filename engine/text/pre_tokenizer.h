@@ -1,6 +1,7 @@
-// Cuts text into the pieces ("words") that byte-pair merges never cross. A pre-tokenizer is a list of
-// steps, each applied to the pieces of the one before, with the meaning Hugging Face `tokenizers`
-// gives them: ByteLevel (GPT-2 pattern, optional leading space), Split (any pattern) and Digits.
+// Cuts text into the pieces ("words") that byte-pair merges never cross. A pre-tokenizer is a list
+// of steps, each applied to the pieces of the one before, with the meaning Hugging Face
+// `tokenizers` gives them: ByteLevel (GPT-2 pattern, optional leading space), Split (any pattern)
+// and Digits.
 #pragma once
 
 #include <cstddef>
@@ -66,8 +67,8 @@ class PreTokenizer {
 
   void add(Step step, const std::string& canonical);
   void apply(size_t step, std::string_view text, RegexScratch& scratch, PieceSink& sink) const;
-  static bool find(const Step& step, std::string_view text, size_t position,
-                   RegexScratch& scratch, size_t& begin, size_t& end);
+  static bool find(const Step& step, std::string_view text, size_t position, RegexScratch& scratch,
+                   size_t& begin, size_t& end);
   static std::vector<Range> ranges(const Step& step, std::string_view text, RegexScratch& scratch);
 
   std::vector<Step> steps_;

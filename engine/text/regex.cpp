@@ -14,7 +14,9 @@ namespace {
 constexpr const char* kSpaceSet =
     "\\x{09}-\\x{0D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}"
     "\\x{205F}\\x{3000}";
-constexpr const char* kWordSet = "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}";
+constexpr const char* kWordSet =
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}\\x{24B6}-\\x{24E9}"
+    "\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}";
 
 // Patterns longer than this are not tokenizer patterns (the longest known has under 400 bytes).
 constexpr size_t kMaxPattern = 64 * 1024;
@@ -104,10 +106,9 @@ Regex::Regex(std::string_view pattern, std::string_view where)
   int error = 0;
   size_t offset = 0;
   // Ruby's ^ and $ always match at lines; \C could cut a character in two.
-  code_->code =
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
-                    &offset, nullptr);
+  code_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                              PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                              &error, &offset, nullptr);
   if (!code_->code) {
     refuse(pattern, where, pcre2_message(error) + " at byte " + std::to_string(offset));
   }
@@ -121,9 +122,9 @@ Regex& Regex::operator=(Regex&&) noexcept = default;
 
 bool Regex::find(std::string_view text, size_t position, RegexScratch& scratch, size_t& begin,
                  size_t& end) const {
-  const int result = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()),
-                                 text.size(), position, PCRE2_NO_UTF_CHECK, scratch.data_->match,
-                                 scratch.data_->context);
+  const int result =
+      pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), position,
+                  PCRE2_NO_UTF_CHECK, scratch.data_->match, scratch.data_->context);
   if (result == PCRE2_ERROR_NOMATCH) return false;
   if (result < 0) {
     fail(ErrorCode::data, "text that the split pattern can cut within PCRE2's limits",
@@ -134,7 +135,8 @@ bool Regex::find(std::string_view text, size_t position, RegexScratch& scratch, 
   const size_t* offsets = pcre2_get_ovector_pointer(scratch.data_->match);
   begin = offsets[0];
   end = offsets[1];
-  // \K inside a look-behind can produce a match that lies before its own start; there is no split then.
+  // \K inside a look-behind can produce a match that lies before its own start; there is no split
+  // then.
   return begin >= position && end >= begin;
 }
 

@@ -1,7 +1,7 @@
-// Regular expressions as tokenizer files write them (Oniguruma, Ruby syntax), run by PCRE2 with JIT.
-// Where the two differ on constructs that occur in such files the pattern is translated: \s and \S
-// mean White_Space, \w and \W letters, marks, numbers and connectors; ^ and $ match at lines.
-// Constructs PCRE2 has no equal for (class intersection `&&`, \h) are refused.
+// Regular expressions as tokenizer files write them (Oniguruma, Ruby syntax), run by PCRE2 with
+// JIT. Where the two differ on constructs that occur in such files the pattern is translated: \s
+// and \S mean White_Space, \w and \W letters, marks, numbers and connectors; ^ and $ match at
+// lines. Constructs PCRE2 has no equal for (class intersection `&&`, \h) are refused.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,8 @@ class Regex {
   Regex& operator=(Regex&&) noexcept;
 
   // The first match that starts at or after `position`; false if none. `text` is valid UTF-8.
-  // Throws Error (data) if the match exceeds PCRE2's limits (a pattern that backtracks without end).
+  // Throws Error (data) if the match exceeds PCRE2's limits (a pattern that backtracks without
+  // end).
   bool find(std::string_view text, size_t position, RegexScratch& scratch, size_t& begin,
             size_t& end) const;
 

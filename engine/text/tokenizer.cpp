@@ -92,7 +92,9 @@ class Hasher {
 
 const char* const kRepair = "repair the file or export the tokenizer again";
 
-std::string in_quotes(std::string_view token) { return "\"" + std::string(token) + "\""; }
+std::string in_quotes(std::string_view token) {
+  return "\"" + std::string(token) + "\"";
+}
 
 }  // namespace
 
@@ -170,7 +172,14 @@ void Tokenizer::Impl::add_added_tokens() {
     }
     text[id] = bytes[id] = token.content;
     special[id] = special[id] || token.special;
-    (token.normalized ? added_normalized : added).add(token);
+    if (token.normalized) {
+      // It is looked for in normalised text, so its content is normalised as well.
+      AddedToken late = token;
+      for (const NormalForm form : normalizer) late.content = normalize_utf8(late.content, form);
+      added_normalized.add(late);
+    } else {
+      added.add(token);
+    }
   }
 }
 
@@ -274,8 +283,8 @@ Tokenizer Tokenizer::build(TokenizerSpec spec) {
   impl->spec = std::move(spec);
   const TokenizerSpec& s = impl->spec;
   impl->index_tokens();
-  impl->add_added_tokens();
   impl->normalizer = parse_normalizer(s.normalizer, s.origin);
+  impl->add_added_tokens();
   impl->pre_tokenizer = parse_pre_tokenizer(s.pre_tokenizer, s.origin);
   check_post_processor(s.post_processor, s.origin);
   check_decoder(s.decoder, s.origin);
@@ -364,13 +373,29 @@ bool Tokenizer::is_special(int32_t id) const {
   return id >= 0 && id < vocab_size() && impl_->special[static_cast<size_t>(id)];
 }
 
-int64_t Tokenizer::vocab_size() const { return static_cast<int64_t>(impl_->text.size()); }
-int64_t Tokenizer::merge_count() const { return static_cast<int64_t>(impl_->spec.merges.size()); }
-std::optional<int32_t> Tokenizer::eos_id() const { return impl_->eos; }
-std::optional<int32_t> Tokenizer::bos_id() const { return impl_->bos; }
-std::optional<int32_t> Tokenizer::pad_id() const { return impl_->pad; }
-std::optional<int32_t> Tokenizer::unk_id() const { return impl_->unk; }
-uint64_t Tokenizer::fingerprint() const { return impl_->fingerprint; }
-const TokenizerSpec& Tokenizer::spec() const { return impl_->spec; }
+int64_t Tokenizer::vocab_size() const {
+  return static_cast<int64_t>(impl_->text.size());
+}
+int64_t Tokenizer::merge_count() const {
+  return static_cast<int64_t>(impl_->spec.merges.size());
+}
+std::optional<int32_t> Tokenizer::eos_id() const {
+  return impl_->eos;
+}
+std::optional<int32_t> Tokenizer::bos_id() const {
+  return impl_->bos;
+}
+std::optional<int32_t> Tokenizer::pad_id() const {
+  return impl_->pad;
+}
+std::optional<int32_t> Tokenizer::unk_id() const {
+  return impl_->unk;
+}
+uint64_t Tokenizer::fingerprint() const {
+  return impl_->fingerprint;
+}
+const TokenizerSpec& Tokenizer::spec() const {
+  return impl_->spec;
+}
 
 }  // namespace snug

@@ -21,8 +21,8 @@ class Tokenizer {
  public:
   // A tokenizer.json file under any name; a folder that holds tokenizer.json; or a folder with
   // vocab.json and merges.txt (GPT-2 form). For folders, and for a file named tokenizer.json, the
-  // roles (eos, bos, pad, unk) come from tokenizer_config.json and special_tokens_map.json beside it.
-  // Where no file gives eos or bos, "<|endoftext|>" takes the role if the vocabulary has it.
+  // roles (eos, bos, pad, unk) come from tokenizer_config.json and special_tokens_map.json beside
+  // it. Where no file gives eos or bos, "<|endoftext|>" takes the role if the vocabulary has it.
   // Throws Error: data for broken files, unsupported for components we do not have.
   static Tokenizer load(const std::filesystem::path& path);
 
@@ -64,8 +64,9 @@ class Tokenizer {
   std::optional<int32_t> pad_id() const;
   std::optional<int32_t> unk_id() const;
 
-  // A hash of all that decides ids: vocabulary, merges, added tokens, normaliser, splitting. Equal on
-  // every machine and for every spelling of the same tokenizer; roles and file names do not count.
+  // A hash of all that decides ids: vocabulary, merges, added tokens, normaliser, splitting. Equal
+  // on every machine and for every spelling of the same tokenizer; roles and file names do not
+  // count.
   uint64_t fingerprint() const;
 
   // The parts it was made of.

@@ -25,8 +25,8 @@ int32_t id_of(const Json& value, const std::string& what, const std::string& ori
          kRepair);
   }
   // Out of range for 32 bits becomes -1, which build refuses by name.
-  const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= INT32_MAX
-                                               : value.get<int64_t>() >= 0;
+  const bool fits =
+      value.is_number_unsigned() ? value.get<uint64_t>() <= INT32_MAX : value.get<int64_t>() >= 0;
   return fits ? value.get<int32_t>() : -1;
 }
 
@@ -81,8 +81,7 @@ void read_merges(const Json& merges, const std::string& origin, TokenizerSpec& s
       add_merge(merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>(),
                 where, spec);
     } else {
-      fail(ErrorCode::data, "merges as \"a b\" or [\"a\", \"b\"]",
-           where + ": " + json_brief(merge),
+      fail(ErrorCode::data, "merges as \"a b\" or [\"a\", \"b\"]", where + ": " + json_brief(merge),
            kRepair);
     }
   }
@@ -211,9 +210,9 @@ void read_added_decoder(const Json& config, const std::string& origin, Tokenizer
          kRepair);
   }
   for (const auto& [key, entry] : tokens.items()) {
-    const bool digits = !key.empty() && key.size() <= 9 &&
-                        std::all_of(key.begin(), key.end(),
-                                    [](char c) { return c >= '0' && c <= '9'; });
+    const bool digits =
+        !key.empty() && key.size() <= 9 &&
+        std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (!digits) {
       fail(ErrorCode::data, "ids as keys of \"added_tokens_decoder\"", origin + ": \"" + key + "\"",
            kRepair);
@@ -268,8 +267,7 @@ Tokenizer Tokenizer::load(const fs::path& path) {
   if (!fs::exists(path, error) || (folder && !pair && !fs::exists(json, error))) {
     fail(ErrorCode::data,
          "a tokenizer.json file, or a folder with tokenizer.json or vocab.json and merges.txt",
-         "'" + path.string() + "' " +
-             (folder ? "has none of them" : "does not exist"),
+         "'" + path.string() + "' " + (folder ? "has none of them" : "does not exist"),
          "check the path, or train one with: snug tokenizer train");
   }
   TokenizerSpec spec;

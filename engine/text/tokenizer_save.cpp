@@ -1,5 +1,5 @@
-// Writes what tokenizer_load.cpp reads. Merges are written as "a b" strings: old and new versions of
-// the `tokenizers` library read them.
+// Writes what tokenizer_load.cpp reads. Merges are written as "a b" strings: old and new versions
+// of the `tokenizers` library read them.
 #include <algorithm>
 #include <string>
 #include <system_error>
@@ -14,8 +14,12 @@
 namespace snug {
 namespace {
 
-std::string quote(const std::string& text) { return Json(text).dump(); }
-const char* boolean(bool b) { return b ? "true" : "false"; }
+std::string quote(const std::string& text) {
+  return Json(text).dump();
+}
+const char* boolean(bool b) {
+  return b ? "true" : "false";
+}
 
 // The text is put together by hand: a JSON object would sort the vocabulary by token, not by id.
 std::string vocab_json(const TokenizerSpec& spec, const char* separator) {

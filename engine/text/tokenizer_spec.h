@@ -1,5 +1,5 @@
-// Everything a byte-level BPE tokenizer is made of, as plain data: what loaders and the trainer fill
-// in, Tokenizer::build checks and freezes, and save writes out.
+// Everything a byte-level BPE tokenizer is made of, as plain data: what loaders and the trainer
+// fill in, Tokenizer::build checks and freezes, and save writes out.
 #pragma once
 
 #include <array>

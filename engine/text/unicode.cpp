@@ -31,11 +31,14 @@ CharClass class_by_category(char32_t code) {
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: return CharClass::letter;
+    case UTF8PROC_CATEGORY_LO:
+      return CharClass::letter;
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO: return CharClass::number;
-    default: return CharClass::other;
+    case UTF8PROC_CATEGORY_NO:
+      return CharClass::number;
+    default:
+      return CharClass::other;
   }
 }
 
@@ -144,8 +147,8 @@ size_t utf8_complete_prefix(std::string_view text) {
 bool is_white_space(char32_t code) {
   if (code <= 0x20) return code == 0x20 || (code >= 0x09 && code <= 0x0D);
   if (code < 0x1680) return code == 0x85 || code == 0xA0;
-  return code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 ||
-         code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
+  return code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 ||
+         code == 0x202F || code == 0x205F || code == 0x3000;
 }
 
 CharClass char_class(char32_t code) {
@@ -153,15 +156,22 @@ CharClass char_class(char32_t code) {
 }
 
 bool is_word_char(char32_t code) {
-  if (char_class(code) == CharClass::letter) return true;
+  if (char_class(code) == CharClass::letter || code == 0x200C || code == 0x200D) return true;
+  // Symbols that are Alphabetic all the same: letters in circles and squares.
+  if (code >= 0x24B6 && code <= 0x24E9) return true;
+  if (code >= 0x1F130 && code <= 0x1F189) {
+    return code <= 0x1F149 || (code >= 0x1F150 && code <= 0x1F169) || code >= 0x1F170;
+  }
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC: return true;
-    default: return false;
+    case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -172,9 +182,9 @@ std::string normalize_utf8(std::string_view text, NormalForm form) {
   if (form == NormalForm::nfd || form == NormalForm::nfkd) options |= UTF8PROC_DECOMPOSE;
   if (form == NormalForm::nfkc || form == NormalForm::nfkd) options |= UTF8PROC_COMPAT;
   utf8proc_uint8_t* result = nullptr;
-  const utf8proc_ssize_t n = utf8proc_map(
-      reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-      static_cast<utf8proc_ssize_t>(text.size()), &result, static_cast<utf8proc_option_t>(options));
+  const utf8proc_ssize_t n = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                          static_cast<utf8proc_ssize_t>(text.size()), &result,
+                                          static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
   if (n < 0) {
     fail(ErrorCode::data, "text that Unicode normalisation accepts",

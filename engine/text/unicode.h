@@ -1,7 +1,7 @@
 // UTF-8 and the few Unicode facts the tokenizers need. Categories come from utf8proc.
 //
-// A "maximal subpart" is the longest prefix of an ill-formed sequence that could still have become a
-// character (The Unicode Standard, 3.9, "Substitution of Maximal Subparts"); Python's
+// A "maximal subpart" is the longest prefix of an ill-formed sequence that could still have become
+// a character (The Unicode Standard, 3.9, "Substitution of Maximal Subparts"); Python's
 // errors="replace" and Rust's from_utf8_lossy replace each of them by one U+FFFD, and so do we.
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace snug {
 
 struct Utf8Char {
-  char32_t code = 0;  // U+FFFD when not valid
+  char32_t code = 0;   // U+FFFD when not valid
   uint8_t length = 0;  // bytes of the character, or of the maximal subpart when not valid
   bool valid = false;
   bool truncated = false;  // not valid only because the text ends here
@@ -30,8 +30,8 @@ bool is_valid_utf8(std::string_view text);
 std::string sanitize_utf8(std::string_view text);
 
 // For streaming: the number of leading bytes that may be shown now. Only a last sequence that more
-// bytes could still complete is held back (at most 3 bytes); bytes that can never become valid count
-// as complete, so a stream never stalls on them.
+// bytes could still complete is held back (at most 3 bytes); bytes that can never become valid
+// count as complete, so a stream never stalls on them.
 size_t utf8_complete_prefix(std::string_view text);
 
 // The classes of the GPT-2 pattern: \p{L}, \p{N}, \s (White_Space) and the rest.
@@ -40,7 +40,8 @@ CharClass char_class(char32_t code);
 
 // White_Space, as \s means it in the engines tokenizers are trained with.
 bool is_white_space(char32_t code);
-// Letters, marks, decimal and letter numbers, connector punctuation: what \w means there.
+// Alphabetic, marks, decimal numbers, connector punctuation and the two joiners: \w as Unicode's
+// technical standard 18 defines it, which decides where single_word tokens may stand.
 bool is_word_char(char32_t code);
 
 enum class NormalForm : uint8_t { nfc, nfd, nfkc, nfkd };

@@ -150,6 +150,16 @@ ModelSpec parse(const json& c, const std::string& origin, bool strict) {
   return s;
 }
 
+const char* activation_key(Activation kind) {
+  switch (kind) {
+    case Activation::gelu_tanh: return "gelu_new";
+    case Activation::gelu_erf: return "gelu";
+    case Activation::relu: return "relu";
+    case Activation::silu: return "silu";
+  }
+  return "gelu_new";
+}
+
 json write(const ModelSpec& s, const char* torch_dtype) {
   json c;
   c["architectures"] = json::array({s.architecture});
@@ -161,7 +171,7 @@ json write(const ModelSpec& s, const char* torch_dtype) {
   c["n_layer"] = s.L;
   c["n_head"] = s.H;
   c["n_inner"] = s.F == 4 * s.C ? json(nullptr) : json(s.F);
-  c["activation_function"] = hf_name(s.activation);
+  c["activation_function"] = activation_key(s.activation);
   c["resid_pdrop"] = s.residual_dropout;
   c["embd_pdrop"] = s.embedding_dropout;
   c["attn_pdrop"] = s.attention_dropout;

@@ -34,40 +34,57 @@ const Family& find_family(std::string_view model_type, const std::string& origin
        fmt::format("model_type \"{}\" in {}", model_type, origin), "model=gpt2");
 }
 
-ModelSource resolve_model(const std::string& model) {
+ModelSource resolve_model(const std::string& model, const std::string& map, int64_t vocab_size) {
   ModelSource source;
-  if (!model.empty() && model.front() == '{') {
-    nlohmann::json config = parse_json(model, "model");
-    require_object(config, "model");
-    const std::string type =
-        get_string(config, "type", "model", get_string(config, "model_type", "model", ""));
-    if (type.empty())
-      fail(ErrorCode::usage, "type in the model map", json_brief(config),
-           "model={type: gpt2, n_layer: 4, n_embd: 128, n_head: 4, n_positions: 128}");
-    config.erase("type");
-    source.spec = find_family(type, "model").parse(config, "model", true);
-    return source;
-  }
-  const std::filesystem::path path(model);
+  nlohmann::json config = nlohmann::json::object();
+  std::string type, origin = model;
+  bool strict = true;
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    const std::string file = (path / "config.json").string();
-    const nlohmann::json config = parse_json_file(file);
-    require_object(config, file);
-    source.spec =
-        find_family(get_string(config, "model_type", file), file).parse(config, file, false);
+  if (model.empty()) {
+    origin = "model";
+  } else if (std::filesystem::is_directory(model, ignored)) {
+    origin = model + "/config.json";
+    config = parse_json_file(origin);
+    require_object(config, origin);
+    type = get_string(config, "model_type", origin);
     source.folder = model;
-    return source;
+    strict = false;
+  } else {
+    for (const Family* f : kFamilies)
+      if (const auto shape = f->named(model)) {
+        config = *shape;
+        type = f->model_type;
+      }
+    if (type.empty())
+      fail(ErrorCode::usage,
+           fmt::format("model as a named shape ({}), a folder with config.json, or a map",
+                       known_names()),
+           fmt::format("model: {}", model), "model=gpt2");
   }
-  for (const Family* f : kFamilies)
-    if (const auto config = f->named(model)) {
-      source.spec = f->parse(*config, model, true);
-      return source;
-    }
-  fail(ErrorCode::usage,
-       fmt::format("model as a named shape ({}), a folder with config.json, or a map",
-                   known_names()),
-       fmt::format("model: {}", model), "model=gpt2");
+  if (!map.empty()) {
+    nlohmann::json keys = parse_json(map, "model");
+    require_object(keys, "model");
+    const std::string asked =
+        get_string(keys, "type", "model", get_string(keys, "model_type", "model", type));
+    if (asked.empty())
+      fail(ErrorCode::usage, "type in the model map", json_brief(keys),
+           "model={type: gpt2, n_layer: 4, n_embd: 128, n_head: 4, n_positions: 128}");
+    if (!type.empty() && asked != type)
+      fail(ErrorCode::usage, fmt::format("the type of {}, {}", origin, type), asked,
+           "leave type out");
+    type = asked;
+    keys.erase("type");
+    keys.erase("model_type");
+    if (model.empty() && vocab_size > 0 && !keys.contains("vocab_size"))
+      keys["vocab_size"] = vocab_size;
+    config.update(keys);
+  } else if (model.empty()) {
+    fail(ErrorCode::usage, fmt::format("model as a named shape ({}), a folder or a map",
+                                       known_names()),
+         "none", "model=gpt2");
+  }
+  source.spec = find_family(type, origin).parse(config, origin, strict);
+  return source;
 }
 
 }  // namespace snug

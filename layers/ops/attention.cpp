@@ -71,6 +71,9 @@ void forward_queries(const AttentionBlocks& blocks, const AttentionSpec& spec,
     const int64_t keys = std::min(kBlock, end - j0);
     load_block(s.k, D, h.k + j0 * h.kv_stride, h.kv_stride, keys, D, 1.0f);
     load_block(s.v, D, h.v + j0 * h.kv_stride, h.kv_stride, keys, D, 1.0f);
+    const int64_t next = j0 + kBlock, next_keys = std::min(kBlock, end - next);
+    prefetch_rows(h.k + next * h.kv_stride, h.kv_stride, next_keys, D);
+    prefetch_rows(h.v + next * h.kv_stride, h.kv_stride, next_keys, D);
     blocks.product(s.s, kBlock, s.k, D, 1, s.q_turned, kBlock, keys, lanes, D, false);
     if (spec.causal && j0 + keys - 1 > first) hide_future(s.s, keys, lanes, j0, first);
     const bool changed = blocks.softmax_step(s.s, keys, lanes, s.top, s.sum, s.factor);
@@ -112,8 +115,8 @@ void forward_typed(Context& ctx, const View& out, const View& lse, const View& q
                    const View& scratch) {
   const int64_t H = spec.H, G = spec.G, D = spec.D, stride = (H + 2 * G) * D;
   const StepState* step = spec.dropout > 0 ? step_state(state) : nullptr;
-  const RandomKey key = step ? random_key(step->seed, static_cast<uint64_t>(step->step), spec.site)
-                             : RandomKey{};
+  const RandomKey key =
+      step ? random_key(step->seed, static_cast<uint64_t>(step->step), spec.site) : RandomKey{};
   forward_all<T>(ctx, spec, B, tokens, scratch, [&](int64_t b, int64_t h) {
     const T* row = qkv.as<T>() + b * tokens * stride;
     ForwardHead<T> f{};
@@ -190,7 +193,7 @@ void attention_check(const AttentionSpec& s, int64_t B, int64_t T, const View& s
     fail(ErrorCode::unsupported, "sequences of equal length, one per row of the batch",
          "packed sequences (cu_seqlens)", "turn packing off");
   if (!(s.dropout >= 0 && s.dropout < 1))
-    fail(ErrorCode::usage, "an attention dropout in [0,1)", fmt::format("{}", s.dropout),
+    fail(ErrorCode::usage, "an attention dropout in [0,1)", fmt::format("dropout={}", s.dropout),
          "use 0.1, or 0 to turn it off");
   if (s.dropout > 0 && (T >= int64_t{1} << 20 || s.H > 4096))
     fail(ErrorCode::unsupported, "T below 2^20 and at most H=4096 heads with attention dropout",

@@ -196,6 +196,10 @@ class Backward {
     const T* k = qkv_ + (b * T_ + j0) * stride_ + (spec_.H + g) * spec_.D;
     load_block(s.k, spec_.D, k, stride_, keys, spec_.D, 1.0f);
     load_block(s.v, spec_.D, k + spec_.G * spec_.D, stride_, keys, spec_.D, 1.0f);
+    const T* next = k + kBlock * stride_;
+    const int64_t next_keys = std::min(kBlock, T_ - j0 - kBlock);
+    prefetch_rows(next, stride_, next_keys, spec_.D);
+    prefetch_rows(next + spec_.G * spec_.D, stride_, next_keys, spec_.D);
   }
 
   // s = mask * p, dp = ds of one tile.
@@ -280,7 +284,9 @@ void attention_backward(Context& ctx, const View& dqkv, const View& dout, const 
   expect(lse, "lse", {{"B", B}, {"H", H}, {"T", T}});
   expect_dtype(lse, "lse", {DType::f32});
   if (qkv.dtype != DType::f32 && qkv.dtype != DType::bf16) attention_wrong_dtype(qkv);
-  for (const View* v : {&dqkv, &dout, &out}) expect_dtype(*v, "dqkv, dout and out", {qkv.dtype});
+  expect_dtype(dqkv, "dqkv", {qkv.dtype});
+  expect_dtype(dout, "dout", {qkv.dtype});
+  expect_dtype(out, "out", {qkv.dtype});
 
   static const Name kDelta("attention_delta"), kScratch("attention_scratch");
   const bool two_passes = use_two_passes(B * spec.G, ctx.threads());

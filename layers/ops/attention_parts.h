@@ -52,6 +52,15 @@ void load_block(float* block, int64_t ld, const T* x, int64_t stride, int64_t ro
   }
 }
 
+// Asks for rows that load_block will read next; they lie too far apart for the hardware to guess.
+template <class T>
+void prefetch_rows(const T* x, int64_t stride, int64_t rows, int64_t D) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t d = 0; d < D + kLine - 1; d += kLine)
+      __builtin_prefetch(x + i * stride + (d < D ? d : D - 1), 0, 2);
+}
+
 // turned(d,i) = block(i,d) for i < rows, zero for the lanes up to a multiple of kAttentionLanes.
 inline void turn_block(float* turned, const float* block, int64_t ld, int64_t rows, int64_t D) {
   constexpr int64_t kStep = 8;

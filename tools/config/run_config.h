@@ -15,8 +15,9 @@ namespace snug {
 
 struct RunConfig {
   // Model. `model` is a named shape or a folder; `model_config_json` is an object of Hugging Face
-  // config keys as JSON text. One of the two may be empty. If both are given (model: gpt2 and
-  // model.n_layer=6) the keys of the object replace those of the shape.
+  // config keys as JSON text (`type` is written as Hugging Face does, model_type). One of the two
+  // is empty as a rule. If both are given (model: gpt2 and model.n_layer=6, or {base: gpt2,
+  // n_layer: 6}) the keys of the object replace those of the shape or folder.
   std::string model;
   std::string model_config_json;
   std::string init = "auto";  // auto | scratch | pretrained
@@ -64,11 +65,16 @@ struct RunConfig {
   double learning_rate = 6e-4;
   double min_lr = -1;        // -1: not set, see resolve_min_lr
   double min_lr_ratio = -1;  // -1: not set
-  // linear | cosine | constant | constant_with_warmup | warmup_stable_decay
+  // linear | cosine | constant | constant_with_warmup | warmup_stable_decay | cosine_with_restarts
+  // | polynomial | inverse_sqrt; see schedule_config() in make_schedule.h
   std::string lr_scheduler_type = "cosine";
   double warmup_steps = -1;     // -1: auto; below 1 a share of all steps; see resolve_warmup
   double warmup_ratio = -1;     // -1: not set
   double lr_decay_steps = 0.1;  // of warmup_stable_decay; below 1 a share of all steps
+  std::string lr_decay_type = "cosine";  // of warmup_stable_decay: cosine | linear | 1-sqrt
+  double lr_num_cycles = 0;              // of the cosines; 0: their default
+  double lr_power = 1;                   // of polynomial
+  int64_t lr_timescale = 0;              // of inverse_sqrt; 0: the warm-up
   double weight_decay = 0.1;
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
@@ -128,12 +134,13 @@ struct RunSizes {
 // per_device_train_batch_size and gradient_accumulation_steps contradict each other.
 RunSizes resolve_sizes(const RunConfig& config, int64_t positions);
 
-// Steps of warm-up in a run of `total_steps`: what was set (shares are rounded up), else the smaller
-// of 100 and a tenth of the run; at most total_steps.
+// Steps of warm-up in a run of `total_steps`: what was set (a share is rounded up), else the
+// smaller of 100 and a tenth of the run.
 int64_t resolve_warmup(const RunConfig& config, int64_t total_steps);
 // Steps of the last phase of warmup_stable_decay; at most total_steps.
 int64_t resolve_decay(const RunConfig& config, int64_t total_steps);
-// The learning rate at the end of a decaying schedule: min_lr, or min_lr_ratio * learning_rate, or 0.
+// The learning rate at the end of a decaying schedule: min_lr, or min_lr_ratio * learning_rate, or
+// 0.
 double resolve_min_lr(const RunConfig& config);
 
 }  // namespace snug

@@ -42,25 +42,25 @@ class TempFolder {
 
 inline void expect_part(const std::string& part, const std::string& text, const char* which,
                         const Error& e) {
-  EXPECT_NE(part.find(text), std::string::npos)
-      << which << " lacks '" << text << "' in:\n" << e.what();
+  EXPECT_NE(part.find(text), std::string::npos) << which << " lacks '" << text << "' in:\n"
+                                                << e.what();
   EXPECT_FALSE(part.empty()) << which;
 }
 
 }  // namespace snug
 
 // The statement must throw an Error of this code whose three parts hold the three texts.
-#define EXPECT_ERROR(statement, error_code, in_expected, in_found, in_advice)        \
-  do {                                                                               \
-    bool thrown = false;                                                             \
-    try {                                                                            \
-      static_cast<void>(statement);                                                  \
-    } catch (const snug::Error& e) {                                                 \
-      thrown = true;                                                                 \
-      EXPECT_EQ(snug::to_string(e.code()), std::string(snug::to_string(error_code)));\
-      snug::expect_part(e.expected(), in_expected, "expected", e);                   \
-      snug::expect_part(e.found(), in_found, "found", e);                            \
-      snug::expect_part(e.advice(), in_advice, "advice", e);                         \
-    }                                                                                \
-    EXPECT_TRUE(thrown) << #statement << " did not throw";                           \
+#define EXPECT_ERROR(statement, error_code, in_expected, in_found, in_advice)         \
+  do {                                                                                \
+    bool thrown = false;                                                              \
+    try {                                                                             \
+      static_cast<void>(statement);                                                   \
+    } catch (const snug::Error& e) {                                                  \
+      thrown = true;                                                                  \
+      EXPECT_EQ(snug::to_string(e.code()), std::string(snug::to_string(error_code))); \
+      snug::expect_part(e.expected(), in_expected, "expected", e);                    \
+      snug::expect_part(e.found(), in_found, "found", e);                             \
+      snug::expect_part(e.advice(), in_advice, "advice", e);                          \
+    }                                                                                 \
+    EXPECT_TRUE(thrown) << #statement << " did not throw";                            \
   } while (false)

@@ -112,8 +112,7 @@ TEST(Files, AFullDiskIsAnError) {
   for (const auto& entry : std::filesystem::directory_iterator(tmp.path()))
     name = entry.path().filename().string();
   const int64_t n = std::stoll(name.substr(name.rfind('-') + 1)) + 1;
-  const std::string next =
-      (tmp / "full.tmp-") + std::to_string(getpid()) + "-" + std::to_string(n);
+  const std::string next = (tmp / "full.tmp-") + std::to_string(getpid()) + "-" + std::to_string(n);
   std::filesystem::create_symlink("/dev/full", next);
   EXPECT_ERROR(write_atomic(tmp / "full", "x"), ErrorCode::device, "full", "No space left",
                "free space");

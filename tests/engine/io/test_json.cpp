@@ -21,16 +21,17 @@ TEST(Json, BuildsTheSameTreeAsTheLibrary) {
 }
 
 TEST(Json, ErrorsHaveAPlace) {
-  EXPECT_ERROR(parse_json("{\n \"a\": 1,\n \"a\": 2}", "f.json"), ErrorCode::data,
-               "every key once", "f.json:3:5: \"a\" twice", "remove");
-  EXPECT_ERROR(parse_json("{\n \"a\" 1}", "f.json"), ErrorCode::data, "valid JSON", "f.json:2:6: ",
-               "correct the file");
+  EXPECT_ERROR(parse_json("{\n \"a\": 1,\n \"a\": 2}", "f.json"), ErrorCode::data, "every key once",
+               "f.json:3:5: \"a\" twice", "remove");
+  EXPECT_ERROR(parse_json("{\n \"a\" 1}", "f.json"), ErrorCode::data, "valid JSON",
+               "f.json:2:6: ", "correct the file");
   EXPECT_ERROR(parse_json("", "f.json"), ErrorCode::data, "valid JSON", "f.json:1:1: ", "correct");
-  EXPECT_ERROR(parse_json("[1] 2", "f.json", 10), ErrorCode::data, "valid JSON", "f.json:10:5: ",
-               "correct");
+  EXPECT_ERROR(parse_json("[1] 2", "f.json", 10), ErrorCode::data, "valid JSON",
+               "f.json:10:5: ", "correct");
   EXPECT_ERROR(parse_json(std::string("[1]\0", 4), "f.json"), ErrorCode::data, "valid JSON",
                "f.json:1:4: a zero byte", "UTF-8");
-  EXPECT_ERROR(parse_json("[\"\xff\"]", "f.json"), ErrorCode::data, "valid JSON", "UTF-8", "correct");
+  EXPECT_ERROR(parse_json("[\"\xff\"]", "f.json"), ErrorCode::data, "valid JSON", "UTF-8",
+               "correct");
   EXPECT_ERROR(parse_json(std::string(100000, '['), "f.json"), ErrorCode::data, "512 levels",
                "f.json:1:51", "file you meant");
   EXPECT_ERROR(parse_json("[1e999]", "f.json"), ErrorCode::data, "valid JSON", "1e999", "correct");
@@ -64,8 +65,10 @@ TEST(Json, TypedValues) {
   EXPECT_ERROR(get_number(o, "b", where), ErrorCode::data, "a number for b", "true", "b");
   EXPECT_ERROR(get_bool(o, "i", where), ErrorCode::data, "true or false for i", "12", "i");
   EXPECT_ERROR(get_string(o, "l", where), ErrorCode::data, "a string for l", "a list of 2", "l");
-  EXPECT_ERROR(get_strings(o, "s", where), ErrorCode::data, "a list of strings for s", "\"12\"", "s");
-  EXPECT_ERROR(get_int_in(o, "i", where, 13, 20), ErrorCode::data, "from 13 to 20 for i", "12", "i");
+  EXPECT_ERROR(get_strings(o, "s", where), ErrorCode::data, "a list of strings for s", "\"12\"",
+               "s");
+  EXPECT_ERROR(get_int_in(o, "i", where, 13, 20), ErrorCode::data, "from 13 to 20 for i", "12",
+               "i");
   EXPECT_ERROR(get_int(json::array(), "i", where), ErrorCode::data, "a JSON object in /path",
                "a list of 0", "file you meant");
 }

@@ -18,13 +18,13 @@ const std::string kFixture = SNUG_SOURCE_DIR "/tests/golden/io_small.safetensors
 // The fixture's formula; see tests/golden/io_safetensors.py.
 const std::vector<SafeSpec>& fixture_specs() {
   static const std::vector<SafeSpec> specs = {
-      {"f32", SafeDType::F32, {3, 5}},   {"bf16", SafeDType::BF16, {4, 4}},
+      {"f32", SafeDType::F32, {3, 5}},    {"bf16", SafeDType::BF16, {4, 4}},
       {"f16", SafeDType::F16, {2, 3, 2}}, {"f64", SafeDType::F64, {7}},
-      {"i64", SafeDType::I64, {2, 2}},   {"i32", SafeDType::I32, {5}},
-      {"i16", SafeDType::I16, {3}},      {"i8", SafeDType::I8, {9}},
-      {"u8", SafeDType::U8, {3}},        {"bool", SafeDType::BOOL, {6}},
-      {"f8", SafeDType::F8_E4M3, {4}},   {"scalar", SafeDType::F32, {}},
-      {"empty", SafeDType::F32, {0, 4}}, {"name with \"quotes\" and 한글", SafeDType::F32, {2}}};
+      {"i64", SafeDType::I64, {2, 2}},    {"i32", SafeDType::I32, {5}},
+      {"i16", SafeDType::I16, {3}},       {"i8", SafeDType::I8, {9}},
+      {"u8", SafeDType::U8, {3}},         {"bool", SafeDType::BOOL, {6}},
+      {"f8", SafeDType::F8_E4M3, {4}},    {"scalar", SafeDType::F32, {}},
+      {"empty", SafeDType::F32, {0, 4}},  {"name with \"quotes\" and 한글", SafeDType::F32, {2}}};
   return specs;
 }
 
@@ -41,18 +41,41 @@ std::string fixture_bytes(size_t k) {
   for (int64_t i = 0; i < n; ++i) {
     const int v = static_cast<int>((7 * i + 3 * static_cast<int64_t>(k)) % 256 - 128);
     switch (s.dtype) {
-      case SafeDType::F32: put(&out, static_cast<float>(v)); break;
-      case SafeDType::BF16: put(&out, from_f32<bf16>(static_cast<float>(v)).bits); break;
-      case SafeDType::F16: put(&out, from_f32<f16>(static_cast<float>(v)).bits); break;
-      case SafeDType::F64: put(&out, static_cast<double>(v)); break;
-      case SafeDType::I64: put(&out, static_cast<int64_t>(v)); break;
-      case SafeDType::I32: put(&out, static_cast<int32_t>(v)); break;
-      case SafeDType::I16: put(&out, static_cast<int16_t>(v)); break;
-      case SafeDType::I8: put(&out, static_cast<int8_t>(v)); break;
-      case SafeDType::U8: put(&out, static_cast<uint8_t>(v + 128)); break;
-      case SafeDType::BOOL: put(&out, static_cast<uint8_t>(v > 0)); break;
-      case SafeDType::F8_E4M3: put(&out, static_cast<uint8_t>(v > 0 ? 0x38 : v < 0 ? 0xb8 : 0)); break;
-      default: ADD_FAILURE();
+      case SafeDType::F32:
+        put(&out, static_cast<float>(v));
+        break;
+      case SafeDType::BF16:
+        put(&out, from_f32<bf16>(static_cast<float>(v)).bits);
+        break;
+      case SafeDType::F16:
+        put(&out, from_f32<f16>(static_cast<float>(v)).bits);
+        break;
+      case SafeDType::F64:
+        put(&out, static_cast<double>(v));
+        break;
+      case SafeDType::I64:
+        put(&out, static_cast<int64_t>(v));
+        break;
+      case SafeDType::I32:
+        put(&out, static_cast<int32_t>(v));
+        break;
+      case SafeDType::I16:
+        put(&out, static_cast<int16_t>(v));
+        break;
+      case SafeDType::I8:
+        put(&out, static_cast<int8_t>(v));
+        break;
+      case SafeDType::U8:
+        put(&out, static_cast<uint8_t>(v + 128));
+        break;
+      case SafeDType::BOOL:
+        put(&out, static_cast<uint8_t>(v > 0));
+        break;
+      case SafeDType::F8_E4M3:
+        put(&out, static_cast<uint8_t>(v > 0 ? 0x38 : v < 0 ? 0xb8 : 0));
+        break;
+      default:
+        ADD_FAILURE();
     }
   }
   return out;
@@ -80,7 +103,9 @@ std::string file_of(const std::string& header, const std::string& data) {
   return out + header + data;
 }
 
-TEST(Safetensors, ReadsWhatThePythonPackageWrites) { expect_fixture(SafetensorsReader(kFixture)); }
+TEST(Safetensors, ReadsWhatThePythonPackageWrites) {
+  expect_fixture(SafetensorsReader(kFixture));
+}
 
 // SNUG_KEEP=FILE keeps the file, for tests/golden/io_safetensors.py FILE to check.
 TEST(Safetensors, WritesWhatItReads) {
@@ -174,9 +199,12 @@ TEST(Safetensors, EveryReaderCheckHasItsError) {
       {file_of("{}{}", ""), "JSON header", "byte 10"},
       {file_of(std::string("{}\0x", 4), ""), "JSON header", "zero byte at byte 10"},
       {file_of("{\"\xff\":{}}", ""), "JSON header in UTF-8", "invalid"},
-      {file_of("{\"a\":{" + good + "},\"a\":{" + good + "}}", "xy"), "every name once", "'a' twice"},
-      {file_of(entry(good + ",\"dtype\":\"U8\""), "xy"), "every name once", "\"dtype\" twice in 'a'"},
-      {file_of("{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", ""), "every name once", "\"k\" twice"},
+      {file_of("{\"a\":{" + good + "},\"a\":{" + good + "}}", "xy"), "every name once",
+       "'a' twice"},
+      {file_of(entry(good + ",\"dtype\":\"U8\""), "xy"), "every name once",
+       "\"dtype\" twice in 'a'"},
+      {file_of("{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", ""), "every name once",
+       "\"k\" twice"},
       {file_of("{\"__metadata__\":{\"k\":1}}", ""), "a string as __metadata__ \"k\"", "1"},
       {file_of("{\"__metadata__\":{\"k\":{}}}", ""), "a string as __metadata__ \"k\"", "an object"},
       {file_of("{\"__metadata__\":3}", ""), "an object as '__metadata__'", "3"},
@@ -197,11 +225,13 @@ TEST(Safetensors, EveryReaderCheckHasItsError) {
        "1 numbers in tensor 'a'"},
       {file_of(entry("\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]"), "xyz"),
        "begin at byte 0", "a hole: data_offsets [1, 3] in tensor 'a'"},
-      {file_of("{\"a\":{" + good + "},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
-               "xyz"),
+      {file_of(
+           "{\"a\":{" + good + "},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
+           "xyz"),
        "begin at byte 2", "an overlap: data_offsets [1, 3] in tensor 'b'"},
-      {file_of("{\"a\":{" + good + "},\"b\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[2,1]}}",
-               "xy"),
+      {file_of(
+           "{\"a\":{" + good + "},\"b\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[2,1]}}",
+           "xy"),
        "end after they begin", "[2, 1] in tensor 'b'"},
       {file_of(entry("\"dtype\":\"U8\",\"shape\":[" + big + ",3],\"data_offsets\":[0,2]"), "xy"),
        "elements below 2^63", "shape [" + big + ", 3] in tensor 'a'"},
@@ -233,7 +263,8 @@ TEST(Safetensors, DeepNestingIsAnErrorAndUnknownKeysAreNot) {
   TempFolder tmp;
   const std::string path = tmp / "x";
   const std::string good = "\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]";
-  write_atomic(path, file_of("{\"a\":{\"x\":{\"y\":[1,null,{\"dtype\":[]}]}," + good + "}}  ", "xy"));
+  write_atomic(path,
+               file_of("{\"a\":{\"x\":{\"y\":[1,null,{\"dtype\":[]}]}," + good + "}}  ", "xy"));
   EXPECT_EQ(SafetensorsReader(path).at("a").bytes, 2);
   write_atomic(path, file_of("{\"a\":{\"x\":" + std::string(1'000'000, '[') + "}}", "xy"));
   EXPECT_ERROR(SafetensorsReader(path), ErrorCode::data, "at most 64 levels", "deeper", "writer");
@@ -246,14 +277,17 @@ TEST(Safetensors, MissingNamesAreErrors) {
                "belong to this model");
 }
 
-// Any bytes load or throw Error; under the sanitizer build this also proves that nothing else happens.
+// Any bytes load or throw Error; under the sanitizer build this also proves that nothing else
+// happens.
 void mutate(uint64_t seed, int trials) {
   TempFolder tmp;
   const std::string path = tmp / "m";
   const std::string base = read_file(kFixture);
   std::mt19937_64 rng(seed);
-  const std::string tokens[] = {"{", "}", "[", "]", ",", ":", "\"", "0", "9", "-", "1e9", "null",
-                                "\"F4\"", "\"shape\":", std::string(300, '['), "\xff", "\\u0000"};
+  const std::string tokens[] = {"{",    "}",      "[",      "]",          ",",
+                                ":",    "\"",     "0",      "9",          "-",
+                                "1e9",  "null",   "\"F4\"", "\"shape\":", std::string(300, '['),
+                                "\xff", "\\u0000"};
   int64_t loaded = 0, refused = 0;
   for (int trial = 0; trial < trials; ++trial) {
     std::string bytes = base;
@@ -262,14 +296,26 @@ void mutate(uint64_t seed, int trials) {
       const size_t header = std::min<size_t>(bytes.size(), base.size() - 300);
       const size_t at = rng() % std::max<size_t>(1, header);
       switch (rng() % 6) {
-        case 0: bytes.resize(rng() % (bytes.size() + 1)); break;
-        case 1: bytes.insert(std::min(at, bytes.size()), tokens[rng() % std::size(tokens)]); break;
-        case 2: if (at < bytes.size()) bytes.erase(at, 1 + rng() % 8); break;
-        case 3: if (bytes.size() >= 8) bytes[rng() % 8] = static_cast<char>(rng()); break;
-        default: if (at < bytes.size()) bytes[at] = static_cast<char>(rng()); break;
+        case 0:
+          bytes.resize(rng() % (bytes.size() + 1));
+          break;
+        case 1:
+          bytes.insert(std::min(at, bytes.size()), tokens[rng() % std::size(tokens)]);
+          break;
+        case 2:
+          if (at < bytes.size()) bytes.erase(at, 1 + rng() % 8);
+          break;
+        case 3:
+          if (bytes.size() >= 8) bytes[rng() % 8] = static_cast<char>(rng());
+          break;
+        default:
+          if (at < bytes.size()) bytes[at] = static_cast<char>(rng());
+          break;
       }
     }
     {
+      std::remove(
+          path.c_str());  // file systems flush a file that is cut to nothing and written again
       FILE* f = std::fopen(path.c_str(), "wb");
       ASSERT_NE(f, nullptr);
       std::fwrite(bytes.data(), 1, bytes.size(), f);
@@ -292,8 +338,12 @@ void mutate(uint64_t seed, int trials) {
   EXPECT_GT(refused, trials / 2);
 }
 
-TEST(Safetensors, SurvivesMutation) { mutate(7, 1000); }
-TEST(SlowSafetensors, SurvivesMutation) { mutate(8, 20000); }
+TEST(Safetensors, SurvivesMutation) {
+  mutate(7, 1000);
+}
+TEST(SlowSafetensors, SurvivesMutation) {
+  mutate(8, 20000);
+}
 
 void write_shard(const std::string& path, const std::vector<std::string>& names) {
   std::vector<SafeSpec> specs;
@@ -382,10 +432,14 @@ TEST(SafetensorsConvert, IsExactOrRoundsOnce) {
   EXPECT_ERROR(convert(SafeDType::I64, h, 1, f), ErrorCode::unsupported, "F64, F32, F16 or BF16",
                "I64", "convert");
   EXPECT_FALSE(convertible(SafeDType::F8_E4M3));
-  // A double just above the middle of two bf16 values: through float it would fall on the middle and
-  // go down to even; rounding once goes up.
-  const double d[] = {1.0 + 0x1p-8 + 0x1p-40, -(1.0 + 0x1p-8 + 0x1p-40), 1.0 + 0x1p-8 - 0x1p-40,
-                      0x1p-8 + 1.0, 1e300, 1e-300};
+  // A double just above the middle of two bf16 values: through float it would fall on the middle
+  // and go down to even; rounding once goes up.
+  const double d[] = {1.0 + 0x1p-8 + 0x1p-40,
+                      -(1.0 + 0x1p-8 + 0x1p-40),
+                      1.0 + 0x1p-8 - 0x1p-40,
+                      0x1p-8 + 1.0,
+                      1e300,
+                      1e-300};
   bf16 r[6];
   convert(SafeDType::F64, d, 6, r);
   EXPECT_EQ(r[0].bits, 0x3f81);

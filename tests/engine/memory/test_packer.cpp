@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -96,6 +97,29 @@ Intervals random_intervals(std::mt19937_64& random, int n, int span, int max_lif
   return x;
 }
 
+// No moment has slack: what is born exactly fills what died. Greedy orders miss here most often.
+Intervals full_intervals(std::mt19937_64& random, size_t n, int64_t capacity) {
+  Intervals x;
+  std::vector<size_t> live;
+  int64_t room = capacity, now = 0;
+  while (x.size() < n) {
+    for (; room > 0 && x.size() < n; room -= x.back().bytes) {
+      live.push_back(x.size());
+      x.push_back({now, -1, 1 + static_cast<int64_t>(random() % room)});
+    }
+    ++now;
+    std::erase_if(live, [&](size_t i) {
+      if (random() % 2) return false;
+      x[i].died = now;
+      room += x[i].bytes;
+      return true;
+    });
+  }
+  for (Interval& i : x)
+    if (i.died < 0) i.died = now + 1;
+  return x;
+}
+
 std::string message_of(const std::function<void()>& act) {
   try {
     act();
@@ -173,17 +197,51 @@ TEST(Packer, RandomInstancesAreValidAndRepeatable) {
 
 TEST(Packer, TinyInstancesAreOptimal) {
   std::mt19937_64 random(2);
-  int by_bound = 0, by_search = 0;
-  for (int round = 0; round < 400; ++round) {
+  int missed_by_greedy = 0;
+  for (int round = 0; round < 600; ++round) {
     const int n = round < 200 ? 1 + static_cast<int>(random() % 7) : 7;
-    const Intervals x = random_intervals(random, n, 6, 5, 4);
+    const Intervals x = round < 400
+                            ? random_intervals(random, n, 6, 5, 4)
+                            : full_intervals(random, n, 4 + static_cast<int64_t>(random() % 4));
     const Packing packed = pack(x, {.alignment = 1});
     ASSERT_NE(packed.proof, PackProof::none) << round;
     ASSERT_EQ(packed.height, optimum(x)) << round;
-    (packed.proof == PackProof::exhausted ? by_search : by_bound)++;
+    ASSERT_EQ(all_pairs_fault(x, packed.offsets, 1, packed.height), "");
+    missed_by_greedy += pack(x, {.alignment = 1, .seconds = 0}).height > packed.height;
   }
-  EXPECT_GT(by_bound, 300);
-  EXPECT_GE(by_search, 0);
+  EXPECT_GT(missed_by_greedy, 0);
+}
+
+// Every greedy order ends at 7 or more; 6 is possible.
+TEST(Packer, SearchFindsWhatGreedyOrdersMiss) {
+  const Intervals x = {{4, 6, 2}, {2, 4, 4}, {5, 8, 4}, {3, 5, 2}, {1, 2, 3}};
+  const Packing greedy = pack(x, {.alignment = 1, .seconds = 0});
+  EXPECT_GT(greedy.height, greedy.lower_bound);
+  EXPECT_EQ(greedy.proof, PackProof::none);
+  const Packing packed = pack(x, {.alignment = 1});
+  EXPECT_EQ(packed.height, 6);
+  EXPECT_EQ(packed.proof, PackProof::lower_bound);
+  EXPECT_EQ(optimum(x), 6);
+  EXPECT_EQ(all_pairs_fault(x, packed.offsets, 1, 6), "");
+}
+
+// No layout meets the bound here: the proof must come from the search.
+TEST(Packer, ProvesThatTheBoundIsOutOfReach) {
+  const Intervals instances[] = {
+      {{0, 2, 2}, {0, 1, 3}, {1, 4, 2}, {1, 3, 1}, {2, 3, 1}, {2, 4, 1}, {3, 5, 2}, {4, 6, 3}},
+      {{0, 4, 1}, {0, 2, 5}, {2, 5, 2}, {2, 3, 3}, {3, 4, 1}, {3, 6, 2}, {4, 5, 2}, {5, 6, 4}}};
+  for (Intervals x : instances) {
+    const int64_t best = optimum(x);
+    // A tensor below it and a second group after it must not disturb the proof.
+    x.push_back({0, 7, 10});
+    x.push_back({7, 9, 5});
+    x.push_back({8, 10, 5});
+    const Packing packed = pack(x, {.alignment = 1});
+    EXPECT_EQ(packed.height, best + 10);
+    EXPECT_LT(packed.lower_bound, packed.height);
+    EXPECT_EQ(packed.proof, PackProof::exhausted);
+    EXPECT_EQ(all_pairs_fault(x, packed.offsets, 1, packed.height), "");
+  }
 }
 
 // The exact search alone, from a layout that stacks everything, so that neither greedy orders nor
@@ -204,6 +262,52 @@ TEST(Packer, ExactSearchFindsTheOptimum) {
     ASSERT_EQ(best.height, optimum(x)) << round;
     ASSERT_EQ(all_pairs_fault(x, best.offsets, 1, best.height), "");
   }
+}
+
+TEST(Packer, LocalSearchImprovesAnOrder) {
+  const Intervals x = {{4, 6, 2}, {2, 4, 4}, {5, 8, 4}, {3, 5, 2}, {1, 2, 3}};
+  std::vector<packing::Item> items;
+  for (const Interval& i : x)
+    items.push_back({static_cast<int32_t>(i.born), static_cast<int32_t>(i.died), i.bytes});
+  std::vector<int32_t> order = {4, 3, 0, 1, 2};
+  packing::Layout best;
+  int64_t steps = 100'000;
+  packing::pack_local(items, 6, best, order, packing::Fit::lowest, steps);
+  EXPECT_EQ(best.height, 6);
+  EXPECT_EQ(all_pairs_fault(x, best.offsets, 1, best.height), "");
+  EXPECT_GT(steps, 0);
+}
+
+// A rectangle cut into pieces: the cuts are a layout of known, lowest height.
+TEST(Packer, RebuildsACutRectangle) {
+  std::mt19937_64 random(7);
+  int missed_by_greedy = 0;
+  for (int round = 0; round < 20; ++round) {
+    const int64_t height = 1000;
+    Intervals x = {{0, 60, height}};
+    while (x.size() < 40) {
+      const size_t i = random() % x.size();
+      Interval& piece = x[i];
+      Interval rest = piece;
+      if (random() % 2 && piece.bytes > 1) {
+        piece.bytes = 1 + static_cast<int64_t>(random() % (piece.bytes - 1));
+        rest.bytes -= piece.bytes;
+      } else if (piece.died - piece.born > 1) {
+        piece.died =
+            piece.born + 1 + static_cast<int64_t>(random() % (piece.died - piece.born - 1));
+        rest.born = piece.died;
+      } else {
+        continue;
+      }
+      x.push_back(rest);
+    }
+    const Packing packed = pack(x, {.alignment = 1});
+    EXPECT_EQ(packed.height, height) << round;
+    EXPECT_EQ(packed.proof, PackProof::lower_bound) << round;
+    EXPECT_EQ(all_pairs_fault(x, packed.offsets, 1, height), "");
+    missed_by_greedy += pack(x, {.alignment = 1, .seconds = 0}).height > height;
+  }
+  EXPECT_GT(missed_by_greedy, 0);
 }
 
 TEST(Packer, StepsUsedUpMeansNoProof) {
@@ -227,6 +331,8 @@ TEST(Packer, RefusesBrokenIntervals) {
   EXPECT_NE(refused({{0, 1, -8}}).find("interval 0: born 0, died 1, bytes -8"), std::string::npos);
   EXPECT_NE(refused({{0, 1, 8}}, {.alignment = 0}).find("alignment of at least 1"),
             std::string::npos);
+  EXPECT_NE(refused({{0, 1, 8}}, {.seconds = std::nan("")}).find("seconds of at least 0"),
+            std::string::npos);
   EXPECT_NE(refused({{0, 1, 8}}, {.seconds = -1.0}).find("seconds of at least 0"),
             std::string::npos);
   const int64_t huge = std::numeric_limits<int64_t>::max();
@@ -235,6 +341,12 @@ TEST(Packer, RefusesBrokenIntervals) {
                 .find("interval 2 of 2305843009213693951 bytes"),
             std::string::npos);
   EXPECT_NE(refused({{0, 1, 1}}, {.alignment = huge}).find("fits 62 bits"), std::string::npos);
+}
+
+TEST(Packer, ProofsHaveNames) {
+  EXPECT_STREQ(to_string(PackProof::lower_bound), "lower_bound");
+  EXPECT_STREQ(to_string(PackProof::exhausted), "exhausted");
+  EXPECT_STREQ(to_string(PackProof::none), "none");
 }
 
 TEST(PackRandom, ValidAndDifferent) {

@@ -1,8 +1,8 @@
-// Packing of training steps as transformers have them, and of instances made to be hard.
+// Packing of training steps as transformers have them: the layout meets the bound.
 #include <gtest/gtest.h>
 
-#include <random>
 #include <string>
+#include <vector>
 
 #include "engine/memory/packer.h"
 
@@ -148,6 +148,7 @@ TEST(PackerSteps, TransformerStepsMeetTheBound) {
           s.gradients_in_arena = gradients;
           s.head_chunks = chunks;
           const auto step = training_step(s);
+          ASSERT_GT(step.size(), static_cast<size_t>(s.layers * 15));
           const Packing packed = pack(step);
           const std::string name = std::to_string(s.layers) + " layers, policy " +
                                    std::to_string(static_cast<int>(policy)) + ", gradients " +
@@ -156,6 +157,12 @@ TEST(PackerSteps, TransformerStepsMeetTheBound) {
           EXPECT_EQ(packed.proof, PackProof::lower_bound) << name;
           EXPECT_NO_THROW(check_packing(step, packed.offsets, 256)) << name;
         }
+}
+
+TEST(PackerSteps, RandomLayoutsOfAStepAreValid) {
+  const auto step = training_step({4, 64, 128, 512, 4, 128, 512, Policy::mixed, true, 2});
+  for (uint64_t seed = 0; seed < 20; ++seed)
+    EXPECT_NO_THROW(check_packing(step, pack_random(step, 256, seed), 256)) << seed;
 }
 
 }  // namespace

@@ -1,0 +1,280 @@
+#include "layers/ops/head_loss.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "engine/blas/matmul.h"
+#include "engine/core/error.h"
+#include "engine/core/parallel.h"
+#include "engine/core/units.h"
+#include "engine/memory/step_state.h"
+#include "layers/ops/head_loss_rows.h"
+
+namespace snug {
+namespace {
+
+MatmulOptions product(bool transpose_a, bool transpose_b, bool add) {
+  MatmulOptions options;
+  options.transpose_a = transpose_a;
+  options.transpose_b = transpose_b;
+  options.add = add;
+  return options;
+}
+
+struct Sizes {
+  int64_t N, C, V, Vp, rows;
+};
+
+[[noreturn]] void wrong_dtype(const View& x) {
+  fail(ErrorCode::unsupported, "a head over f32 or bf16", describe(x),
+       "use precision: fp32 or bf16");
+}
+
+void check_activation(const View& x) {
+  if (x.dtype != DType::f32 && x.dtype != DType::bf16) wrong_dtype(x);
+}
+
+Sizes check(const View& x, const View& weight, const View& targets, int64_t V,
+            int64_t rows_per_chunk) {
+  const int64_t N = x.shape.rows(), C = x.shape.last();
+  const int64_t Vp = weight.shape.rank() > 0 ? weight.shape[0] : 0;
+  expect(x, "x", {{"N", N}, {"C", C}});
+  expect(weight, "weight", {{"Vp", Vp}, {"C", C}});
+  expect(targets, "targets", {{"N", N}});
+  expect_dtype(targets, "targets", {DType::i32});
+  check_activation(x);
+  expect_dtype(weight, "weight", {x.dtype, DType::f32});
+  if (N < 1 || C < 1 || V < 1 || V > Vp)
+    fail(ErrorCode::shape, "a vocabulary V of 1 .. Vp and at least one row",
+         fmt::format("N={} C={} V={} Vp={}", N, C, V, Vp),
+         "check vocab_size in the model's config");
+  if (rows_per_chunk < 1)
+    fail(ErrorCode::usage, "at least one row in a chunk of the head",
+         fmt::format("rows_per_chunk={}", rows_per_chunk), "use 128 or more");
+  return {N, C, V, Vp, std::min(rows_per_chunk, N)};
+}
+
+void check_state(const View& state) {
+  expect(state, "state", {{"bytes", step_state_shape()[0]}});
+}
+
+void check_gradients(const View& dx, const GradView& dweight, const View& x, const Sizes& s) {
+  expect(dx, "dx", {{"N", s.N}, {"C", s.C}});
+  expect_dtype(dx, "dx", {x.dtype});
+  if (!dweight.view.defined()) return;
+  expect(dweight.view, "dweight", {{"Vp", s.Vp}, {"C", s.C}});
+  expect_dtype(dweight.view, "dweight", {DType::f32, DType::bf16});
+}
+
+// Reads every target before anything is computed, and counts the trained ones.
+void check_targets(Context& ctx, const View& targets, const Sizes& s, const View& state) {
+  Op op(ctx, "head_loss_targets", {.flops = 0, .bytes = targets.bytes()});
+  if (!op.run()) return;
+  const int32_t* t = targets.as<int32_t>();
+  int64_t trained = 0;
+  for (int64_t n = 0; n < s.N; ++n) {
+    if (t[n] == kIgnoredTarget) continue;
+    if (t[n] < 0 || t[n] >= s.V)
+      fail(ErrorCode::data, fmt::format("targets of 0 .. {}, or -100 for none", s.V - 1),
+           fmt::format("{} in row {} of {}", t[n], n, targets.name.view()),
+           "check that the data was made with the tokenizer of this model");
+    ++trained;
+  }
+  if (state.defined()) step_state(state)->loss_tokens += trained;
+}
+
+// One chunk: which rows, and where its logits are.
+struct Chunk {
+  int64_t first, rows;
+  View logits;   // (rows,Vp) f32
+  View dlogits;  // (rows,Vp) in x's dtype; the same bytes as logits for f32
+  View x;        // (rows,C)
+};
+
+// Makes the chunk tensors, then computes the logits of each chunk and calls f(chunk).
+template <class F>
+void for_each_chunk(Context& ctx, const View& x, const View& weight, const Sizes& s, bool gradient,
+                    F&& f) {
+  static const Name kLogits("head.logits"), kDlogits("head.dlogits");
+  const Tensor logits = ctx.tensor(kLogits, {s.rows, s.Vp}, DType::f32, Category::logits);
+  Tensor dlogits;
+  if (gradient && x.dtype != DType::f32)
+    dlogits = ctx.tensor(kDlogits, {s.rows, s.Vp}, x.dtype, Category::logits);
+  for (int64_t first = 0; first < s.N; first += s.rows) {
+    Chunk c;
+    c.first = first;
+    c.rows = std::min(s.rows, s.N - first);
+    c.x = x.rows(first, c.rows);
+    c.logits = logits.view().rows(0, c.rows);
+    c.dlogits = dlogits.defined() ? dlogits.view().rows(0, c.rows) : c.logits;
+    matmul(ctx, c.logits, c.x, weight, product(false, true, false));
+    f(c);
+  }
+}
+
+void chunk_products(Context& ctx, const Chunk& c, const View& dx, const GradView& dweight,
+                    const View& weight) {
+  matmul(ctx, dx.rows(c.first, c.rows), c.dlogits, weight);
+  if (dweight.view.defined())
+    matmul(ctx, dweight.view, c.dlogits, c.x, product(true, false, dweight.add || c.first > 0));
+}
+
+// Row of e^(z - shift) to dz; for f32 they are the same bytes.
+template <class T>
+void store_gradient(T* dz, const float* e, const Sizes& s, float factor, int32_t target,
+                    float gradient) {
+  if (target == kIgnoredTarget) {
+    std::fill_n(dz, s.Vp, from_f32<T>(0.0f));
+    return;
+  }
+  const float hit = e[target] * factor - gradient;
+  if constexpr (std::is_same_v<T, float>)
+    for (int64_t v = 0; v < s.V; ++v) dz[v] *= factor;
+  else
+    for (int64_t v = 0; v < s.V; ++v) dz[v] = from_f32<T>(e[v] * factor);
+  dz[target] = from_f32<T>(hit);
+  std::fill(dz + s.V, dz + s.Vp, from_f32<T>(0.0f));
+}
+
+struct RowLoss {
+  float nll, lse;
+  double sum;  // of the row, which now holds e^(z - max)
+};
+
+RowLoss row_loss(float* z, int64_t V, int32_t target) {
+  const float top = row_max(z, V);
+  const float hit = target == kIgnoredTarget ? 0.0f : z[target];
+  RowLoss r;
+  r.sum = row_exp(z, V, top);
+  const double lse = top + std::log(r.sum);
+  r.lse = static_cast<float>(lse);
+  r.nll = target == kIgnoredTarget ? 0.0f : static_cast<float>(lse - hit);
+  return r;
+}
+
+void forward_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& targets,
+                  const View& nll, const View& lse, const View& state) {
+  const int32_t* target = targets.as<int32_t>() + c.first;
+  float* loss = nll.as<float>() + c.first;
+  parallel_for(ctx.threads(), c.rows, [&](int64_t n) {
+    const RowLoss r = row_loss(c.logits.as<float>() + n * s.Vp, s.V, target[n]);
+    loss[n] = r.nll;
+    lse.as<float>()[c.first + n] = r.lse;
+  });
+  if (!state.defined()) return;
+  for (int64_t n = 0; n < c.rows; ++n) step_state(state)->loss_sum += loss[n];
+}
+
+template <class T>
+void train_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& targets, const View& nll,
+                const View& state) {
+  StepState* step = step_state(state);
+  const float gradient = step->inverse_tokens * step->loss_scale;
+  const int32_t* target = targets.as<int32_t>() + c.first;
+  float* loss = nll.as<float>();
+  parallel_for(ctx.threads(), c.rows, [&](int64_t n) {
+    float* z = c.logits.as<float>() + n * s.Vp;
+    const RowLoss r = row_loss(z, s.V, target[n]);
+    loss[n] = r.nll;
+    store_gradient(c.dlogits.as<T>() + n * s.Vp, z, s, static_cast<float>(gradient / r.sum),
+                   target[n], gradient);
+  });
+  for (int64_t n = 0; n < c.rows; ++n) step->loss_sum += loss[n];
+}
+
+template <class T>
+void backward_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& targets,
+                   const View& dnll, const View& lse) {
+  const int32_t* target = targets.as<int32_t>() + c.first;
+  const float* gradient = dnll.as<float>() + c.first;
+  const float* shift = lse.as<float>() + c.first;
+  parallel_for(ctx.threads(), c.rows, [&](int64_t n) {
+    float* z = c.logits.as<float>() + n * s.Vp;
+    for (int64_t v = 0; v < s.V; ++v) z[v] = fast_exp(z[v] - shift[n]);
+    store_gradient(c.dlogits.as<T>() + n * s.Vp, z, s, gradient[n], target[n], gradient[n]);
+  });
+}
+
+// The work between the products of a chunk, as one op: f(a value of x's type).
+// About 20 operations for the exponential, its sum and the gradient of a logit.
+template <class F>
+void rows_op(Context& ctx, const char* name, const Chunk& c, const Sizes& s, bool gradient, F&& f) {
+  Op op(ctx, name,
+        {.flops = 20 * c.rows * s.V,
+         .bytes = 2 * c.logits.bytes() + (gradient ? c.dlogits.bytes() : 0)});
+  if (!op.run()) return;
+  if (c.x.dtype == DType::f32)
+    f(float{});
+  else if (c.x.dtype == DType::bf16)
+    f(bf16{});
+  else
+    wrong_dtype(c.x);
+}
+
+}  // namespace
+
+void head_loss_forward(Context& ctx, const View& nll, const View& lse, const View& x,
+                       const View& weight, const View& targets, int64_t V, int64_t rows_per_chunk,
+                       const View& state) {
+  const Sizes s = check(x, weight, targets, V, rows_per_chunk);
+  expect(nll, "nll", {{"N", s.N}});
+  expect(lse, "lse", {{"N", s.N}});
+  expect_dtype(nll, "nll", {DType::f32});
+  expect_dtype(lse, "lse", {DType::f32});
+  if (state.defined()) check_state(state);
+  check_targets(ctx, targets, s, state);
+  for_each_chunk(ctx, x, weight, s, false, [&](const Chunk& c) {
+    rows_op(ctx, "head_loss_forward", c, s, false,
+            [&](auto) { forward_rows(ctx, c, s, targets, nll, lse, state); });
+  });
+}
+
+void head_loss_backward(Context& ctx, const View& dx, const GradView& dweight, const View& dnll,
+                        const View& lse, const View& x, const View& weight, const View& targets,
+                        int64_t V, int64_t rows_per_chunk) {
+  const Sizes s = check(x, weight, targets, V, rows_per_chunk);
+  check_gradients(dx, dweight, x, s);
+  expect(dnll, "dnll", {{"N", s.N}});
+  expect(lse, "lse", {{"N", s.N}});
+  expect_dtype(dnll, "dnll", {DType::f32});
+  expect_dtype(lse, "lse", {DType::f32});
+  check_targets(ctx, targets, s, {});
+  for_each_chunk(ctx, x, weight, s, true, [&](const Chunk& c) {
+    rows_op(ctx, "head_loss_backward", c, s, true,
+            [&](auto value) { backward_rows<decltype(value)>(ctx, c, s, targets, dnll, lse); });
+    chunk_products(ctx, c, dx, dweight, weight);
+  });
+}
+
+void head_loss_train(Context& ctx, const View& dx, const GradView& dweight, const View& x,
+                     const View& weight, const View& targets, int64_t V, int64_t rows_per_chunk,
+                     const View& state) {
+  static const Name kNll("head.nll");
+  const Sizes s = check(x, weight, targets, V, rows_per_chunk);
+  check_gradients(dx, dweight, x, s);
+  check_state(state);
+  const Tensor nll = ctx.tensor(kNll, {s.rows}, DType::f32, Category::workspace);
+  check_targets(ctx, targets, s, state);
+  for_each_chunk(ctx, x, weight, s, true, [&](const Chunk& c) {
+    rows_op(ctx, "head_loss_train", c, s, true,
+            [&](auto value) { train_rows<decltype(value)>(ctx, c, s, targets, nll, state); });
+    chunk_products(ctx, c, dx, dweight, weight);
+  });
+}
+
+void head_logits(Context& ctx, const View& logits, const View& x, const View& weight) {
+  const int64_t N = x.shape.rows(), C = x.shape.last();
+  const int64_t Vp = weight.shape.rank() > 0 ? weight.shape[0] : 0;
+  expect(x, "x", {{"N", N}, {"C", C}});
+  expect(weight, "weight", {{"Vp", Vp}, {"C", C}});
+  expect(logits, "logits", {{"N", N}, {"Vp", Vp}});
+  expect_dtype(logits, "logits", {DType::f32});
+  check_activation(x);
+  expect_dtype(weight, "weight", {x.dtype, DType::f32});
+  matmul(ctx, logits, x, weight, product(false, true, false));
+}
+
+}  // namespace snug

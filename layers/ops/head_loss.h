@@ -1,0 +1,50 @@
+// Linear head and cross-entropy, in chunks of rows, so that the (N,V) logits never exist.
+//
+// Math      z = x W^T, lse_n = log sum_(v<V) e^(z_nv), nll_n = lse_n - z_n,target(n); a target of
+//           -100 is ignored: its nll is 0 and it has no gradient. Backward, for a gradient dnll_n:
+//             dz_nv = dnll_n (e^(z_nv - lse_n) - [v = target(n)])   for v < V, 0 for V <= v < Vp
+//             dx = dz W          dW = dz^T x
+// Shapes    x, dx (N,C) f32 or bf16; weight (Vp,C) of x's dtype or f32, rows V..Vp outside the
+//           softmax; dweight (Vp,C) f32 or bf16; targets (N) i32; nll, lse, dnll (N) f32.
+// Modes     head_loss_forward    nll and lse: evaluation, or weights known only later
+//           head_loss_backward   recomputes the logits chunk by chunk from x
+//           head_loss_train      both in one pass, when dnll is known before: plain language
+//                                modelling, dnll_n = state->inverse_tokens * state->loss_scale
+//           head_logits          the plain product, for generation
+// Writes    nll, lse, dx assigned. dweight assigned or added as its GradView says; an undefined
+//           view is a frozen weight and costs nothing. A state that is given collects
+//           loss_sum += sum of nll (fp64, in the order of the rows) and loss_tokens += trained
+//           rows, neither scaled. dx may be x's own bytes in none of these.
+// Numerics  Logits fp32. The sum of a row is fp32 in 16 lanes over 1024 columns, then fp64. With
+//           bf16 activations dz is rounded to bf16 before its two products.
+// Memory    One chunk of logits (rows_per_chunk,Vp) f32 and with bf16 activations one of dz bf16,
+//           both of category logits; the products' workspace.
+// Errors    data, before anything is computed, for a target outside [0,V) that is not -100.
+// Bits      A result depends on rows_per_chunk (through dW's sum and the products' kernels), never
+//           on the number of threads.
+#pragma once
+
+#include "engine/memory/context.h"
+#include "engine/seams/grad_sink.h"
+
+namespace snug {
+
+inline constexpr int32_t kIgnoredTarget = -100;
+
+// `state` may be undefined: then nothing is collected.
+void head_loss_forward(Context& ctx, const View& nll, const View& lse, const View& x,
+                       const View& weight, const View& targets, int64_t V, int64_t rows_per_chunk,
+                       const View& state);
+
+void head_loss_backward(Context& ctx, const View& dx, const GradView& dweight, const View& dnll,
+                        const View& lse, const View& x, const View& weight, const View& targets,
+                        int64_t V, int64_t rows_per_chunk);
+
+void head_loss_train(Context& ctx, const View& dx, const GradView& dweight, const View& x,
+                     const View& weight, const View& targets, int64_t V, int64_t rows_per_chunk,
+                     const View& state);
+
+// logits (N,Vp) f32 = x weight^T; the columns from V on are whatever the padded rows give.
+void head_logits(Context& ctx, const View& logits, const View& x, const View& weight);
+
+}  // namespace snug

@@ -1,0 +1,59 @@
+#include "optim/clip.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/core/error.h"
+#include "engine/kernels/kernels.h"
+#include "optim/checks.h"
+
+namespace snug {
+namespace {
+
+void expect_state(const View& state) {
+  expect(state, "state", {{"bytes", step_state_shape()[0]}});
+}
+
+void reset(Context& ctx, const View& state) {
+  Op op(ctx, "gradient_norm_reset", {});
+  if (!op.run()) return;
+  StepState& s = *step_state(state);
+  require(s.loss_scale > 0, "a loss scale above 0 (1 without loss scaling)");
+  s.grad_square_sum = 0;
+  s.found_inf = 0;
+  s.first_bad_element = -1;
+}
+
+}  // namespace
+
+void gradient_norm(Context& ctx, const View& gradients, const std::vector<StateSpan>& spans,
+                   const View& state) {
+  expect(gradients, "gradients", {{"elements", gradients.elements()}});
+  expect_state(state);
+  reset(ctx, state);
+  // Spans without a gap between them are one run: fewer, longer ops.
+  for (size_t i = 0; i < spans.size();) {
+    const int64_t begin = spans[i].offset;
+    int64_t end = begin + spans[i].elements;
+    for (++i; i < spans.size() && spans[i].offset == end; ++i) end += spans[i].elements;
+    if (end > begin)
+      sum_of_squares_and_finite(ctx, gradients.rows(begin, end - begin), state, begin);
+  }
+}
+
+double gradient_norm_of(const StepState& state) {
+  return std::sqrt(state.grad_square_sum);
+}
+
+void clip(Context& ctx, const View& state, double max_grad_norm) {
+  check_at_least_zero("max_grad_norm", max_grad_norm, "max_grad_norm=1.0, or 0 for no clipping");
+  expect_state(state);
+  Op op(ctx, "clip", {.flops = 4, .bytes = 0});
+  if (!op.run()) return;
+  StepState& s = *step_state(state);
+  const bool on = max_grad_norm > 0 && !s.found_inf;
+  s.clip_factor =
+      on ? static_cast<float>(std::min(1.0, max_grad_norm / (gradient_norm_of(s) + 1e-6))) : 1.0f;
+}
+
+}  // namespace snug

@@ -1,0 +1,128 @@
+#include "optim/elementwise.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/core/error.h"
+#include "optim/chunk_map.h"
+
+namespace snug {
+namespace {
+
+// A chunk is updated in pieces whose arrays stay in the first-level cache, so that the rounded
+// weights cost no second read of the master.
+constexpr int64_t kPiece = 1024;
+
+template <class T>
+void round_to(void* weights, const float* master, int64_t begin, int64_t n) {
+  T* __restrict w = static_cast<T*>(weights) + begin;
+  const float* __restrict p = master + begin;
+  for (int64_t i = 0; i < n; ++i) w[i] = from_f32<T>(p[i]);
+}
+
+void round_weights(const View& weights, const float* master, int64_t begin, int64_t n) {
+  if (weights.dtype == DType::bf16)
+    round_to<bf16>(weights.data, master, begin, n);
+  else if (weights.dtype == DType::f16)
+    round_to<f16>(weights.data, master, begin, n);
+  else
+    require(false, "weights of an update to be bf16 or f16");
+}
+
+void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore& store,
+           const View& state) {
+  const int64_t n = t.master.elements();
+  expect(t.master, "master", {{"elements", n}});
+  expect_dtype(t.master, "master", {DType::f32});
+  expect(t.gradients, "gradients", {{"elements", n}});
+  expect_dtype(t.gradients, "gradients", {DType::f32});
+  if (t.weights.defined()) {
+    expect(t.weights, "weights", {{"elements", n}});
+    expect_dtype(t.weights, "weights", {DType::bf16, DType::f16});
+  }
+  expect(state, "state", {{"bytes", static_cast<int64_t>(sizeof(StepState))}});
+  const auto& names = optimizer.state_names();
+  if (store.states() != static_cast<int>(names.size()))
+    fail(ErrorCode::shape,
+         fmt::format("a state store with {} states for {}", names.size(), optimizer.name()),
+         fmt::format("one with {}", store.states()),
+         "make the store from the optimizer's state_names()");
+}
+
+}  // namespace
+
+ElementwiseOptimizer::ElementwiseOptimizer(OptimizerConfig config,
+                                           const std::vector<const char*>& state_names,
+                                           const char* op_name, int64_t flops)
+    : Optimizer(std::move(config), state_names), op_name_(op_name), flops_(flops) {
+  require(state_names.size() <= kMaxStates, "an optimizer of at most kMaxStates states");
+}
+
+void ElementwiseOptimizer::prepare_step(StepState& state) const {
+  state.bias_correction1 = state.bias_correction2 = 1.0f;
+}
+
+void ElementwiseOptimizer::update(Context& ctx, const UpdateTargets& t, StateStore& store,
+                                  const View& state) const {
+  check(*this, t, store, state);
+  const std::vector<StateSpan>& spans = store.spans();
+  const ChunkMap map(ctx, spans, t.master.elements());
+  const int states = store.states();
+
+  // Where the states of every span lie: as many pointers as spans * states.
+  static const Name pointers_name("state_pointers");
+  Tensor pointers;
+  if (states > 0 && !spans.empty())
+    pointers = ctx.tensor(pointers_name,
+                          {static_cast<int64_t>(spans.size()), states * int64_t{sizeof(float*)}},
+                          DType::u8, Category::workspace);
+  auto* table = static_cast<float**>(pointers.view().data);
+  size_t next = 0;
+  for (const StateSpan& span : spans)
+    for (int k = 0; k < states; ++k) {
+      const View v = store.acquire(ctx, k, span);
+      expect(v, "state", {{"elements", span.elements}});
+      if (!ctx.planning()) table[next++] = v.as<float>();
+    }
+
+  const int64_t weight_bytes = t.weights.defined() ? size_of(t.weights.dtype) : 0;
+  {
+    Op op(ctx, op_name_,
+          {.flops = flops_ * map.elements(),
+           .bytes = (12 + 8 * states + weight_bytes) * map.elements()});
+    if (op.run() && !step_state(state)->found_inf) {
+      const StepState& s = *step_state(state);
+      require(s.loss_scale > 0, "a loss scale above 0 (1 without loss scaling)");
+      ElementStep steps[kMaxGroups];
+      for (int g = 0; g < kMaxGroups; ++g)
+        steps[g] = {static_cast<float>(double{s.clip_factor} / double{s.loss_scale}),
+                    s.learning_rate[g],
+                    g == kGroupDecay ? config().weight_decay : 0.0,
+                    s.bias_correction1,
+                    s.bias_correction2,
+                    s.updates == 0};
+      auto* master = t.master.as<float>();
+      const auto* gradients = t.gradients.as<const float>();
+      map.for_each(ctx.threads(), [&](int64_t, const ChunkMap::Chunk& chunk) {
+        const StateSpan& span = spans[static_cast<size_t>(chunk.span)];
+        const ElementStep& step = steps[span.group];
+        for (int64_t begin = chunk.begin; begin < chunk.end; begin += kPiece) {
+          ElementBlock b{
+              std::min(kPiece, chunk.end - begin), master + begin, gradients + begin, {}};
+          for (int k = 0; k < states; ++k) {
+            float* at = table[chunk.span * states + k] + (begin - span.offset);
+            if (step.first) std::fill_n(at, b.n, 0.0f);
+            b.states[static_cast<size_t>(k)] = at;
+          }
+          update_block(step, b);
+          if (t.weights.defined()) round_weights(t.weights, master, begin, b.n);
+        }
+      });
+    }
+  }
+  for (const StateSpan& span : spans)
+    for (int k = 0; k < states; ++k) store.release(ctx, k, span);
+}
+
+}  // namespace snug

@@ -1,0 +1,27 @@
+#include "tests/engine/data/heap_count.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+static std::atomic<int64_t> requests{0};
+
+void* operator new(size_t bytes) {
+  ++requests;
+  if (void* p = std::malloc(bytes)) return p;
+  throw std::bad_alloc();
+}
+void operator delete(void* p) noexcept {
+  std::free(p);
+}
+void operator delete(void* p, size_t) noexcept {
+  std::free(p);
+}
+
+namespace snug {
+
+int64_t heap_requests() {
+  return requests;
+}
+
+}  // namespace snug

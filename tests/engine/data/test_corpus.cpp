@@ -1,0 +1,283 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <gtest/gtest.h>
+#include <pcre2.h>
+
+#include <filesystem>
+#include <random>
+#include <set>
+
+#include "engine/core/error.h"
+#include "engine/data/corpus.h"
+#include "engine/data/token_file.h"
+#include "engine/io/files.h"
+#include "tests/engine/io/temp_folder.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Corpus : public ::testing::Test {
+ protected:
+  void put(const std::string& name, const std::string& text) {
+    fs::create_directories(fs::path(tmp_ / name).parent_path());
+    write_atomic(tmp_ / name, text);
+  }
+  std::vector<std::string> expand(const std::vector<std::string>& names) {
+    std::vector<std::string> sources, out;
+    for (const std::string& n : names) sources.push_back(n.empty() ? tmp_.path() : tmp_ / n);
+    for (const CorpusFile& f : expand_corpus(sources))
+      out.push_back(fs::relative(f.path, tmp_.path()).string());
+    return out;
+  }
+  std::vector<std::string> documents(const std::vector<std::string>& names,
+                                     CorpusReport* report = nullptr) {
+    std::vector<std::string> sources, out;
+    for (const std::string& n : names) sources.push_back(n.empty() ? tmp_.path() : tmp_ / n);
+    const CorpusReport r = for_each_document(
+        expand_corpus(sources), [&](std::string_view text) { out.emplace_back(text); });
+    if (report) *report = r;
+    return out;
+  }
+  TempFolder tmp_;
+};
+
+using Strings = std::vector<std::string>;
+
+TEST_F(Corpus, FoldersAreWalkedInSortedOrder) {
+  for (const char* name : {"b.txt", "a.txt", ".hidden", "sub/c.md", "sub/deep/d.cpp", ".git/e",
+                           "build/f", "build-x/g", "builder/h", "sub/build_2/i"})
+    put(name, name);
+  EXPECT_EQ(expand({""}), (Strings{"a.txt", "b.txt", "builder/h", "sub/c.md", "sub/deep/d.cpp"}));
+  fs::create_directory_symlink(tmp_.path(), tmp_ / "loop");
+  EXPECT_EQ(expand({""}).size(), 5u);
+}
+
+TEST_F(Corpus, PatternsMatch) {
+  for (const char* name : {"a.txt", "b.txt", "b.md", ".c.txt", "x/a.txt", "x/y/a.txt", "[odd].txt"})
+    put(name, name);
+  EXPECT_EQ(expand({"*.txt"}), (Strings{"[odd].txt", "a.txt", "b.txt"}));
+  EXPECT_EQ(expand({"?.txt"}), (Strings{"a.txt", "b.txt"}));
+  EXPECT_EQ(expand({"[b-z].*"}), (Strings{"b.md", "b.txt"}));
+  EXPECT_EQ(expand({"**/a.txt"}), (Strings{"a.txt", "x/a.txt", "x/y/a.txt"}));
+  EXPECT_EQ(expand({"x/**"}), (Strings{"x/a.txt", "x/y/a.txt"}));
+  EXPECT_EQ(expand({"**/**/y/*"}), (Strings{"x/y/a.txt"}));
+  EXPECT_EQ(expand({"*/*.txt"}), (Strings{"x/a.txt"}));
+  EXPECT_EQ(expand({".*.txt"}), (Strings{".c.txt"}));
+  EXPECT_EQ(expand({"[odd].txt"}), (Strings{"[odd].txt"}));  // a file of that name wins
+  EXPECT_EQ(expand({"b.md", "*.txt", "a.txt", "x/../b.md"}),
+            (Strings{"b.md", "[odd].txt", "a.txt", "b.txt"}));
+}
+
+TEST_F(Corpus, MissingSourcesAreErrors) {
+  EXPECT_ERROR(expand_corpus({}), ErrorCode::data, "training text", "an empty list", "train_data");
+  EXPECT_ERROR(expand({"no.txt"}), ErrorCode::data, tmp_ / "no.txt", "nothing of that name",
+               "path");
+  EXPECT_ERROR(expand({"*.txt"}), ErrorCode::data, "match '" + tmp_.path(), "none", "**");
+  EXPECT_ERROR(expand({""}), ErrorCode::data, "files in the folder", "none", "path");
+  EXPECT_ERROR(expand_corpus({"/dev/null"}), ErrorCode::data, "'/dev/null'", "a device", "path");
+}
+
+TEST_F(Corpus, DocumentsOfTextAndRecords) {
+  put("a.txt", "\xef\xbb\xbfone\n");
+  put("b.jsonl",
+      "{\"text\":\"two\"}\r\n\n  \n{\"id\":1,\"text\":\"th\\u00e9\\n\"}\n{\"text\":\"\"}");
+  put("c.txt", "");
+  put("d.bin", std::string("a\0b", 3));
+  put("e.py", "x = '\xff'");
+  put("f.py", "한글");
+  CorpusReport r;
+  EXPECT_EQ(documents({""}, &r), (Strings{"one\n", "two", "thé\n", "한글"}));
+  EXPECT_EQ(r.files, 3);
+  EXPECT_EQ(r.documents, 4);
+  EXPECT_EQ(r.bytes, 4 + 3 + 5 + 6);
+  EXPECT_EQ(r.skipped, 2);
+  EXPECT_EQ(r.empty, 2);
+  EXPECT_EQ(r.first_skipped, tmp_ / "d.bin");
+}
+
+TEST_F(Corpus, BadFilesNamedByTheUserAreErrors) {
+  put("a.txt", "one\ntwo \xe9t\xe9");
+  EXPECT_ERROR(documents({"a.txt"}), ErrorCode::data,
+               "UTF-8 without zero bytes in " + (tmp_ / "a.txt"),
+               "byte 0xe9 at " + (tmp_ / "a.txt") + ":2 (offset 8)", "iconv");
+  put("t.bin", std::string("\1\0", 2));
+  EXPECT_ERROR(documents({"t.bin"}), ErrorCode::data, "UTF-8", "byte 0x00", "token files alone");
+  put("b.jsonl", "{\"text\":\"a\"}\n{\"text\":1}\n");
+  EXPECT_ERROR(documents({"b.jsonl"}), ErrorCode::data, "a string \"text\"",
+               "b.jsonl:2: \"text\" is 1", "own line");
+  put("b.jsonl", "\n{\"t\":\"a\"}\n");
+  EXPECT_ERROR(documents({""}), ErrorCode::data, "a string \"text\"", "b.jsonl:2: no \"text\"",
+               "line");
+  put("b.jsonl", "[1]");
+  EXPECT_ERROR(documents({"b.jsonl"}), ErrorCode::data, "an object", "b.jsonl:1: a list of 1",
+               "line");
+  put("b.jsonl", "{\"text\":\"a\"}\n{\"text\" \"b\"}\n");
+  EXPECT_ERROR(documents({"b.jsonl"}), ErrorCode::data, "valid JSON", "b.jsonl:2:", "correct");
+  put("c.txt", "");
+  EXPECT_ERROR(documents({"c.txt"}), ErrorCode::data, "text to learn from",
+               "none in " + tmp_.path(), "give files with text");
+  put("x/1", "\xff");
+  put("x/2", "");
+  EXPECT_ERROR(documents({"x"}), ErrorCode::data, "text to learn from",
+               "none in 2 files (1 empty, 1 not UTF-8 text)", "give files");
+}
+
+// Well-formed and ill-formed sequences of the Unicode standard, table 3-7 and its examples.
+TEST_F(Corpus, Utf8IsCheckedExactly) {
+  const auto good = [&](const std::string& s) {
+    put("u/f", "ok");
+    put("u/g", s);
+    CorpusReport r;
+    documents({"u"}, &r);
+    return r.skipped == 0;
+  };
+  for (const char* s : {"\x7f", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf",
+                        "\xee\x80\x80", "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"})
+    EXPECT_TRUE(good(s)) << s;
+  for (const char* s :
+       {"\x80", "\xc1\xbf", "\xc2", "\xc2\x41", "\xe0\x9f\xbf", "\xe1\x80", "\xed\xa0\x80",
+        "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xf1\x80\x80", "\xff"})
+    EXPECT_FALSE(good(s)) << s;
+}
+
+std::vector<std::string> chunks(std::string_view text, int64_t max_bytes) {
+  std::vector<std::string> out;
+  while (!text.empty()) {
+    const std::string_view chunk = first_chunk(text, max_bytes);
+    out.emplace_back(chunk);
+    text.remove_prefix(chunk.size());
+  }
+  return out;
+}
+
+TEST(Chunks, AreCutInTheStatedOrder) {
+  EXPECT_EQ(chunks("short", 8), (Strings{"short"}));
+  EXPECT_EQ(chunks("ab cd\nef gh", 8), (Strings{"ab cd\n", "ef gh"}));  // the line, not the space
+  EXPECT_EQ(chunks("abcde\n\nf gh", 8),
+            (Strings{"abcde\n\nf", " gh"}));  // the space: two breaks are not clean
+  EXPECT_EQ(chunks("ab cde\n\nfgh", 10), (Strings{"ab cde\n\n", "fgh"}));
+  EXPECT_EQ(chunks("abcdefghij", 4), (Strings{"abcd", "efgh", "ij"}));
+  EXPECT_EQ(chunks("한글한글", 7), (Strings{"한글", "한글"}));  // never inside a character
+  EXPECT_EQ(chunks("\xf0\x9f\x98\x80\xf0\x9f\x98\x80", 1),
+            (Strings{"\xf0\x9f\x98\x80", "\xf0\x9f\x98\x80"}));
+}
+
+TEST(Chunks, RestoreTheText) {
+  std::mt19937_64 rng(5);
+  const std::string parts[] = {"a", "한", "\n", " ", "\r\n", "\u3000", "é", "longer words", "😀"};
+  for (int trial = 0; trial < 3000; ++trial) {
+    std::string text, back;
+    while (text.size() < 200) text += parts[rng() % std::size(parts)];
+    const size_t max = 4 + rng() % 60;
+    for (const std::string& c : chunks(text, static_cast<int64_t>(max))) {
+      EXPECT_LE(c.size(), max);
+      EXPECT_NE(static_cast<uint8_t>(c[0]) & 0xc0u, 0x80u);
+      back += c;
+    }
+    EXPECT_EQ(back, text);
+  }
+}
+
+std::set<size_t> boundaries(pcre2_code* code, std::string_view text, size_t offset) {
+  std::set<size_t> out;
+  pcre2_match_data* match = pcre2_match_data_create(8, nullptr);
+  size_t at = 0;
+  while (at < text.size() && pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()),
+                                         text.size(), at, 0, match, nullptr) > 0) {
+    at = pcre2_get_ovector_pointer(match)[1];
+    out.insert(offset + at);
+  }
+  pcre2_match_data_free(match);
+  return out;
+}
+
+// The white space among the parts that the test below puts together.
+constexpr std::string_view kSpaces[] = {" ", "\n", "\r", "\t", "\u3000", "\u00a0"};
+bool space_at_start(std::string_view text) {
+  for (const std::string_view s : kSpaces)
+    if (text.substr(0, s.size()) == s) return true;
+  return false;
+}
+bool space_at_end(std::string_view text) {
+  for (const std::string_view s : kSpaces)
+    if (text.size() >= s.size() && text.substr(text.size() - s.size()) == s) return true;
+  return false;
+}
+
+// The published expressions of GPT-2, Llama 3 and GPT-4o cut a chunked text as they cut the whole.
+TEST(Chunks, DoNotChangeTokensWhereAPlaceIsClean) {
+  const char* expressions[] = {
+      R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
+      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+  const std::string parts[] = {"a", "Bc", "7",  "1234", ".", "'s",   "/",      "\n",     "\n",
+                               " ", " ",  "\t", "\r\n", "é", "한글", "\u3000", "\u00a0", "!?"};
+  std::mt19937_64 rng(11);
+  int64_t compared = 0;
+  for (const char* expression : expressions) {
+    int error = 0;
+    size_t where = 0;
+    pcre2_code* code =
+        pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression), PCRE2_ZERO_TERMINATED,
+                      PCRE2_UTF | PCRE2_UCP, &error, &where, nullptr);
+    ASSERT_NE(code, nullptr);
+    for (int trial = 0; trial < 1000; ++trial) {
+      std::string text;
+      while (text.size() < 150) text += parts[rng() % std::size(parts)];
+      const std::string_view chunk = first_chunk(text, 100);
+      const size_t cut = chunk.size();
+      // The last two kinds of cut are not promised to keep the tokens.
+      const std::string_view before = chunk.substr(0, cut - (chunk.back() == '\n' ? 1 : 0));
+      const std::string_view after =
+          std::string_view(text).substr(cut + (text[cut] == ' ' ? 1 : 0));
+      const bool one = (chunk.back() == '\n') != (text[cut] == ' ');
+      if (!one || space_at_end(before) || space_at_start(after)) continue;
+      if (chunk.back() == '\n' && after[0] == '/') continue;
+      std::set<size_t> split = boundaries(code, chunk, 0);
+      split.merge(boundaries(code, std::string_view(text).substr(cut), cut));
+      EXPECT_EQ(split, boundaries(code, text, 0)) << text;
+      ++compared;
+    }
+    pcre2_code_free(code);
+  }
+  EXPECT_GT(compared, 1500);
+}
+
+TEST_F(Corpus, TokenizesIntoATokenFile) {
+  put("a.txt", "one\ntwo\nthree\n");
+  put("b.jsonl", "{\"text\":\"xy\"}\n{\"text\":\"z\"}\n");
+  const EncodeFunction bytes = [](std::string_view text, std::vector<int32_t>& out) {
+    for (const char c : text) out.push_back(static_cast<uint8_t>(c));
+  };
+  int64_t last = 0;
+  TokenizeOptions options{.vocab_size = 257, .tokenizer = 77, .eos = 256, .chunk_bytes = 6};
+  const auto files = expand_corpus({tmp_.path()});
+  const CorpusReport r =
+      tokenize_corpus(files, bytes, options, tmp_ / "out.bin", [&](int64_t done) {
+        EXPECT_GT(done, last);
+        EXPECT_LE(done - last, 6);
+        last = done;
+      });
+  EXPECT_EQ(r.documents, 3);
+  EXPECT_EQ(last, 17);
+  const TokenFile file(tmp_ / "out.bin", 77);
+  std::string text;
+  for (int64_t i = 0; i < file.size(); ++i)
+    text +=
+        file.token(i) == 256 ? std::string("|") : std::string(1, static_cast<char>(file.token(i)));
+  EXPECT_EQ(text, "one\ntwo\nthree\n|xy|z|");
+  EXPECT_EQ(read_token_info(tmp_ / "out.bin")->documents, 3);
+  // Without an end token nothing is added, and a failure leaves the earlier file as it was.
+  options.eos.reset();
+  options.vocab_size = 100;
+  EXPECT_ERROR(tokenize_corpus(files, bytes, options, tmp_ / "out.bin"), ErrorCode::data,
+               "from 0 to 99", "111 at position 0", "vocabulary");
+  EXPECT_EQ(TokenFile(tmp_ / "out.bin", 77).size(), 20);
+  options.vocab_size = 256;
+  tokenize_corpus(files, bytes, options, tmp_ / "out.bin");
+  EXPECT_EQ(TokenFile(tmp_ / "out.bin").size(), 17);
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,188 @@
+
+#include "engine/text/added_tokens.h"
+#include "engine/text/bpe_model.h"
+#include "engine/text/pre_tokenizer.h"
+#include "tests/engine/text/helpers.h"
+
+namespace snug {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+class Collect : public PieceSink {
+ public:
+  void piece(std::string_view text) override { pieces.emplace_back(text); }
+  Strings pieces;
+};
+
+Strings split(const PreTokenizer& p, std::string_view text) {
+  RegexScratch scratch;
+  Collect sink;
+  p.split(text, scratch, sink);
+  return sink.pieces;
+}
+
+PreTokenizer pattern(const char* regex, SplitBehavior behavior, bool invert = false) {
+  PreTokenizer p;
+  p.add_pattern(regex, behavior, invert, "test");
+  return p;
+}
+
+// The hand-written splitter against the published pattern, run by PCRE2. The pattern is put in a
+// group, or it would be recognised and take the fast path itself.
+TEST(Split, Gpt2FastPathEqualsItsPattern) {
+  PreTokenizer fast, slow;
+  fast.add_gpt2();
+  slow.add_pattern("(?:" + std::string(kGpt2Pattern) + ")", SplitBehavior::isolated, false, "test");
+  std::mt19937 rng(1);
+  for (int i = 0; i < 3000; ++i) {
+    const std::string text = random_text(rng, 1 + static_cast<int>(rng() % 60));
+    ASSERT_EQ(split(fast, text), split(slow, text)) << text;
+  }
+  const std::string corpus = slurp(golden("text_corpus.txt"));
+  EXPECT_EQ(split(fast, corpus), split(slow, corpus));
+  EXPECT_EQ(split(fast, "we'll  go 12\n\n x"),
+            (Strings{"we", "'ll", " ", " go", " 12", "\n\n", " x"}));
+}
+
+// Meanings as the documentation of Hugging Face `tokenizers` shows them for "the-final--countdown".
+TEST(Split, Behaviors) {
+  const char* text = "the-final--countdown";
+  const auto run = [&](SplitBehavior b) { return split(pattern("-", b), text); };
+  EXPECT_EQ(run(SplitBehavior::removed), (Strings{"the", "final", "countdown"}));
+  EXPECT_EQ(run(SplitBehavior::isolated), (Strings{"the", "-", "final", "-", "-", "countdown"}));
+  EXPECT_EQ(run(SplitBehavior::merged_with_previous),
+            (Strings{"the-", "final-", "-", "countdown"}));
+  EXPECT_EQ(run(SplitBehavior::merged_with_next), (Strings{"the", "-final", "-", "-countdown"}));
+  EXPECT_EQ(run(SplitBehavior::contiguous), (Strings{"the", "-", "final", "--", "countdown"}));
+  EXPECT_EQ(split(pattern("[a-z]+", SplitBehavior::removed, true), text),
+            (Strings{"the", "final", "countdown"}));
+  PreTokenizer literal;
+  literal.add_literal("--", SplitBehavior::isolated, false);
+  EXPECT_EQ(split(literal, text), (Strings{"the-final", "--", "countdown"}));
+}
+
+TEST(Split, StepsFollowEachOther) {
+  PreTokenizer p;
+  p.add_digits(true);
+  p.add_prefix_space();
+  p.add_gpt2();
+  EXPECT_EQ(split(p, "ab12 c"), (Strings{" ab", " 1", " 2", " c"}));
+  PreTokenizer together;
+  together.add_digits(false);
+  EXPECT_EQ(split(together, "ab12 c3"), (Strings{"ab", "12", " c", "3"}));
+  EXPECT_NE(p.canonical(), together.canonical());
+}
+
+TEST(Split, EmptyMatchesEnd) {
+  EXPECT_EQ(split(pattern("x*", SplitBehavior::isolated), "axé"), (Strings{"a", "x", "é"}));
+  EXPECT_TRUE(split(pattern("x*", SplitBehavior::isolated), "").empty());
+}
+
+TEST(Split, ShorthandsMeanWhiteSpaceAndWords) {
+  EXPECT_EQ(split(pattern("\\s", SplitBehavior::removed), "a\u180Eb\u3000c\u0085d"),
+            (Strings{"a\u180Eb", "c", "d"}));
+  EXPECT_EQ(split(pattern("[\\s]", SplitBehavior::removed), "a\u180Eb c"),
+            (Strings{"a\u180Eb", "c"}));
+  EXPECT_EQ(split(pattern("\\w+", SplitBehavior::isolated), "e\u0301²-_"),
+            (Strings{"e\u0301²", "-", "_"}));
+}
+
+TEST(Split, PatternErrors) {
+  const auto make = [](const char* text) {
+    return [text] { Regex(text, "tok.json: pre_tokenizer"); };
+  };
+  const std::string wanted = "a split pattern that PCRE2 can run", advice = "known patterns";
+  expect_error(make("a("), ErrorCode::unsupported, wanted, "at byte 2", advice);
+  expect_error(make("[a&&b]"), ErrorCode::unsupported, wanted, "intersection", advice);
+  expect_error(make("[a[b]]"), ErrorCode::unsupported, wanted, "class inside a class", advice);
+  expect_error(make("\\h"), ErrorCode::unsupported, wanted, "tok.json: pre_tokenizer", advice);
+  const std::string deep(70000, 'a');
+  expect_error(make(deep.c_str()), ErrorCode::unsupported, wanted, "64 KiB", advice);
+  const PreTokenizer endless = pattern("(a+)+(a+)+(a+)+$", SplitBehavior::isolated);
+  expect_error([&] { split(endless, std::string(60, 'a') + "b"); }, ErrorCode::data,
+               "within PCRE2's limits", "at byte 0", "simpler pattern");
+  expect_error(
+      [] {
+        PreTokenizer p;
+        for (int i = 0; i < 100; ++i) p.add_gpt2();
+      },
+      ErrorCode::unsupported, "at most 64 pre-tokenizer steps", "more", "fewer steps");
+}
+
+TEST(AddedTokens, LeftmostThenLongest) {
+  AddedTokenMatcher m;
+  m.add({.id = 1, .content = "<a>"});
+  m.add({.id = 2, .content = "<a><b>"});
+  m.add({.id = 3, .content = "b", .single_word = true});
+  m.add({.id = 4, .content = "L", .lstrip = true, .rstrip = true});
+  const auto run = [&](const char* text) {
+    std::vector<AddedTokenMatcher::Part> parts;
+    m.cut(text, parts);
+    std::string out;
+    for (const auto& p : parts) out += "[" + std::string(p.text) + ":" + std::to_string(p.id) + "]";
+    return out;
+  };
+  EXPECT_EQ(run("x<a><b><a>y"), "[x:-1][<a><b>:2][<a>:1][y:-1]");
+  EXPECT_EQ(run("<a><"), "[<a>:1][<:-1]");
+  EXPECT_EQ(run("b ab b_ éb -b"), "[b:3][ ab b_ éb -:-1][b:3]");
+  EXPECT_EQ(run("a \u3000L\n L x"), "[a:-1][ \u3000L\n :4][L :4][x:-1]");
+  EXPECT_EQ(run(""), "");
+}
+
+// Both ways of merging, on random merge tables and words.
+TEST(BpeModel, ScanEqualsHeap) {
+  std::mt19937 rng(3);
+  for (int round = 0; round < 300; ++round) {
+    std::array<int32_t, 256> bytes{};
+    for (int b = 0; b < 256; ++b) bytes[static_cast<size_t>(b)] = b % 4;
+    BpeModel model(bytes, std::nullopt, false);
+    int32_t next = 4;
+    for (uint32_t rank = 0; rank < 25; ++rank) {
+      // Now and then two pairs make the same token, as real merge tables have it.
+      const auto a = static_cast<int32_t>(rng() % static_cast<uint32_t>(next));
+      const auto b = static_cast<int32_t>(rng() % static_cast<uint32_t>(next));
+      model.add_merge(a, b, rank, rng() % 8 == 0 ? next - 1 : next++);
+    }
+    BpeModel::Scratch scratch;
+    std::vector<int32_t> scan;
+    for (uint32_t i = rng() % 40; i > 0; --i) scan.push_back(static_cast<int32_t>(rng() % 4));
+    std::vector<int32_t> heap = scan;
+    model.merge_by_scan(scan);
+    model.merge_by_heap(heap, scratch);
+    ASSERT_EQ(scan, heap);
+  }
+}
+
+TEST(BpeModel, UnknownBytes) {
+  std::array<int32_t, 256> bytes{};
+  bytes.fill(-1);
+  bytes['a'] = 5;
+  BpeModel::Scratch s1, s2, s3;
+  std::vector<int32_t> kept, fused, dropped;
+  BpeModel(bytes, 9, false).encode_word("xxax", s1, kept);
+  BpeModel(bytes, 9, true).encode_word("xxax", s2, fused);
+  BpeModel(bytes, std::nullopt, false).encode_word("xxax", s3, dropped);
+  EXPECT_EQ(kept, (std::vector<int32_t>{9, 9, 5, 9}));
+  EXPECT_EQ(fused, (std::vector<int32_t>{9, 5, 9}));
+  EXPECT_EQ(dropped, (std::vector<int32_t>{5}));
+}
+
+TEST(WordCache, ForgetsButNeverLies) {
+  WordCache cache;
+  std::vector<int32_t> out;
+  const int words = static_cast<int>(WordCache::kMaxWords) + 1000;
+  for (int i = 0; i < words; ++i) cache.insert("w" + std::to_string(i), {i, i + 1}, 0);
+  int found = 0;
+  for (int i = 0; i < words; ++i) {
+    out.clear();
+    if (!cache.find("w" + std::to_string(i), out)) continue;
+    ++found;
+    ASSERT_EQ(out, (std::vector<int32_t>{i, i + 1}));
+  }
+  EXPECT_EQ(found, 1000);
+  EXPECT_FALSE(cache.find("other", out));
+}
+
+}  // namespace
+}  // namespace snug

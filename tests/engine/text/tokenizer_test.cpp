@@ -1,0 +1,319 @@
+#include "engine/text/tokenizer.h"
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "engine/text/tokenizer_spec.h"
+#include "tests/engine/text/helpers.h"
+
+namespace snug {
+namespace {
+
+using Ids = std::vector<int32_t>;
+const std::vector<std::string> kForms = {"gpt2", "llama3", "qwen", "o200k", "prefix"};
+
+Tokenizer form(const std::string& name) {
+  return Tokenizer::load(golden("tokenizer_" + name + ".json"));
+}
+
+// Bytes "a" "b" "c" "ab" and a special token; the rest of the byte alphabet is missing on purpose.
+nlohmann::json tiny() {
+  return nlohmann::json::parse(R"({
+    "added_tokens": [{"id": 5, "content": "<|endoftext|>", "special": true}],
+    "normalizer": null,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+    "post_processor": null, "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "ab": 3, "abc": 4},
+              "merges": ["a b", ["ab", "c"]]}})");
+}
+
+TEST(Tokenizer, IdsEqualHuggingFace) {
+  const auto cases = nlohmann::json::parse(slurp(golden("text_golden.json")))["cases"];
+  ASSERT_GT(cases.size(), 60u);
+  for (const std::string& name : kForms) {
+    const Tokenizer tokenizer = form(name);
+    for (const auto& c : cases) {
+      const std::string text = c["text"];
+      EXPECT_EQ(tokenizer.encode(text), c["ids"][name].get<Ids>()) << name << ": " << text;
+    }
+  }
+}
+
+TEST(Tokenizer, RoundTripOfAnyText) {
+  std::mt19937 rng(11);
+  const Tokenizer gpt2 = form("gpt2"), o200k = form("o200k");
+  for (int i = 0; i < 300; ++i) {
+    const std::string text = random_text(rng, static_cast<int>(rng() % 200));
+    EXPECT_EQ(gpt2.decode(gpt2.encode(text)), text);
+    EXPECT_EQ(o200k.decode(o200k.encode(text)), text);
+    const std::string bytes = random_bytes(rng, static_cast<int>(rng() % 200));
+    EXPECT_EQ(gpt2.decode(gpt2.encode(bytes)), sanitize_utf8(bytes));
+  }
+  const std::string corpus = slurp(golden("text_corpus.txt"));
+  for (const std::string& word : {std::string(100000, 'a'), std::string(100000, ' '), corpus}) {
+    EXPECT_EQ(gpt2.decode(gpt2.encode(word)), word);
+  }
+}
+
+TEST(Tokenizer, DecodeTakesAnyIds) {
+  const Tokenizer t = form("gpt2");
+  std::mt19937 rng(12);
+  Ids ids = {-1, INT32_MIN, INT32_MAX, static_cast<int32_t>(t.vocab_size())};
+  EXPECT_EQ(t.decode(ids), "");
+  for (int i = 0; i < 1000; ++i) ids.push_back(static_cast<int32_t>(rng()) % 800);
+  std::string joined;
+  for (const int32_t id : ids) joined += t.token_bytes(id);
+  EXPECT_EQ(t.decode(ids), joined);
+  EXPECT_EQ(t.decode(Ids{0, 1}, true), std::string(t.token_bytes(1)));
+  EXPECT_EQ(t.decode(Ids{0}), "<|endoftext|>");
+}
+
+TEST(Tokenizer, TokensAndRoles) {
+  const Tokenizer t = form("gpt2");
+  EXPECT_EQ(t.vocab_size(), 700);
+  EXPECT_EQ(t.merge_count(), 700 - 257);
+  EXPECT_EQ(t.eos_id(), 0);
+  EXPECT_EQ(t.bos_id(), 0);
+  EXPECT_FALSE(t.pad_id() || t.unk_id());
+  EXPECT_TRUE(t.is_special(0));
+  EXPECT_FALSE(t.is_special(1) || t.is_special(-1) || t.is_special(100000));
+  const auto the = t.token_to_id("\u0120the");
+  ASSERT_TRUE(the);
+  EXPECT_EQ(t.token_bytes(*the), " the");
+  EXPECT_EQ(t.token_text(*the), "\u0120the");
+  EXPECT_FALSE(t.token_to_id(" the"));
+  Ids out = {7};
+  t.encode(" the", out);
+  EXPECT_EQ(out, (Ids{7, *the}));
+}
+
+TEST(Tokenizer, SavedAndLoadedIsTheSame) {
+  const std::string corpus = slurp(golden("text_corpus.txt"));
+  std::vector<uint64_t> prints;
+  for (const std::string& name : kForms) {
+    const TestFolder folder;
+    const Tokenizer t = form(name);
+    t.save(folder / "deep/er");
+    t.save_json(folder / "one.json");
+    for (const Tokenizer& u :
+         {Tokenizer::load(folder / "deep/er"), Tokenizer::load(folder / "deep/er/tokenizer.json"),
+          Tokenizer::load(folder / "one.json")}) {
+      EXPECT_EQ(u.fingerprint(), t.fingerprint()) << name;
+      EXPECT_EQ(u.encode(corpus), t.encode(corpus)) << name;
+      EXPECT_EQ(u.vocab_size(), t.vocab_size());
+      EXPECT_EQ(u.eos_id(), t.eos_id());
+      EXPECT_EQ(u.spec().post_processor, t.spec().post_processor);
+    }
+    prints.push_back(t.fingerprint());
+    // Nothing but the four files: no temporary name is left.
+    int files = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "deep/er")) {
+      files += entry.is_regular_file();
+    }
+    EXPECT_EQ(files, 4);
+  }
+  std::sort(prints.begin(), prints.end());
+  EXPECT_EQ(std::unique(prints.begin(), prints.end()), prints.end());
+}
+
+TEST(Tokenizer, VocabAndMergesAlone) {
+  const TestFolder folder;
+  const Tokenizer t = form("gpt2");
+  t.save(folder.path());
+  std::filesystem::remove(folder / "tokenizer.json");
+  std::filesystem::remove(folder / "tokenizer_config.json");
+  const Tokenizer u = Tokenizer::load(folder.path());
+  EXPECT_EQ(u.fingerprint(), t.fingerprint());
+  EXPECT_EQ(u.eos_id(), 0);
+  EXPECT_TRUE(u.is_special(0));
+  // Without the version line, with CRLF, the same.
+  std::string merges = slurp(folder / "merges.txt");
+  merges = merges.substr(merges.find('\n') + 1);
+  std::string crlf;
+  for (const char c : merges) crlf += c == '\n' ? std::string("\r\n") : std::string(1, c);
+  folder.write("merges.txt", crlf);
+  EXPECT_EQ(Tokenizer::load(folder.path()).fingerprint(), t.fingerprint());
+}
+
+TEST(Tokenizer, RolesFromConfigFiles) {
+  const TestFolder folder;
+  form("llama3").save_json(folder / "tokenizer.json");
+  EXPECT_EQ(Tokenizer::load(folder.path()).eos_id(), 0);
+  folder.write(
+      "tokenizer_config.json",
+      R"({"eos_token": {"content": "<|end|>"}, "bos_token": null, "model_max_length": 9})");
+  folder.write("special_tokens_map.json", R"({"pad_token": "<mask>", "eos_token": "<|endo"})");
+  const Tokenizer t = Tokenizer::load(folder.path());
+  EXPECT_EQ(t.eos_id(), t.token_to_id("<|end|>"));
+  EXPECT_FALSE(t.bos_id());  // null in the config means none
+  EXPECT_EQ(t.pad_id(), t.token_to_id("<mask>"));
+  t.save(folder / "again");
+  const auto config = nlohmann::json::parse(slurp(folder / "again/tokenizer_config.json"));
+  EXPECT_EQ(config["model_max_length"], 9);
+  EXPECT_EQ(config["eos_token"]["content"], "<|end|>");
+  EXPECT_EQ(config["pad_token"], "<mask>");
+  EXPECT_EQ(config["tokenizer_class"], "PreTrainedTokenizerFast");
+  folder.write("tokenizer_config.json", R"({"eos_token": "<nowhere>"})");
+  expect_error([&] { Tokenizer::load(folder.path()); }, ErrorCode::data,
+               "eos_token in the vocabulary", "\"<nowhere>\" is not", "added_tokens");
+}
+
+TEST(Tokenizer, AddPrefixSpaceOfTheConfigWins) {
+  const TestFolder folder;
+  form("gpt2").save(folder.path());
+  folder.write("tokenizer_config.json", R"({"add_prefix_space": true})");
+  const Tokenizer t = Tokenizer::load(folder.path());
+  EXPECT_EQ(t.encode("the"), t.encode(" the"));
+  EXPECT_NE(t.fingerprint(), form("gpt2").fingerprint());
+}
+
+TEST(Tokenizer, FingerprintCountsWhatDecidesIds) {
+  const TestFolder folder;
+  const auto print = [&](const nlohmann::json& j) {
+    return Tokenizer::load(folder.write("t.json", j.dump())).fingerprint();
+  };
+  const uint64_t base = print(tiny());
+  auto j = tiny();
+  j["decoder"] = nullptr;
+  j["pre_tokenizer"]["trim_offsets"] = false;
+  j["model"]["merges"] = {"a b", "ab c"};
+  EXPECT_EQ(print(j), base);
+  j = tiny();
+  j["model"]["merges"].erase(1);
+  EXPECT_NE(print(j), base);
+  j = tiny();
+  j["pre_tokenizer"]["use_regex"] = false;
+  EXPECT_NE(print(j), base);
+  j = tiny();
+  j["normalizer"] = {{"type", "NFC"}};
+  EXPECT_NE(print(j), base);
+  j = tiny();
+  j["added_tokens"][0]["lstrip"] = true;
+  EXPECT_NE(print(j), base);
+  j = tiny();
+  std::swap(j["model"]["vocab"]["a"], j["model"]["vocab"]["c"]);
+  EXPECT_NE(print(j), base);
+}
+
+TEST(Tokenizer, ManyThreadsGiveTheSameIds) {
+  const Tokenizer t = form("llama3");
+  const std::string corpus = slurp(golden("text_corpus.txt"));
+  const Ids wanted = t.encode(corpus);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int k = 0; k < 50; ++k) wrong += t.encode(corpus) != wanted;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(TokenizerErrors, Paths) {
+  const TestFolder folder;
+  const auto load = [](const std::filesystem::path& p) { return [p] { Tokenizer::load(p); }; };
+  expect_error(load(folder.path()), ErrorCode::data, "a folder with tokenizer.json",
+               "has none of them", "check the path");
+  expect_error(load(folder / "no.json"), ErrorCode::data, "a tokenizer.json file", "does not exist",
+               "snug tokenizer train");
+  std::filesystem::create_directories(folder / "x/tokenizer.json");
+  expect_error(load(folder / "x"), ErrorCode::data, "x/tokenizer.json", "a folder",
+               "path of a file");
+  expect_error([&] { form("gpt2").save(folder.write("file", "") / "sub"); }, ErrorCode::device,
+               "a folder to write", "file/sub", "another folder");
+}
+
+// Each edit of a good file, and what its error must say.
+TEST(TokenizerErrors, BrokenAndUnknownFiles) {
+  const TestFolder folder;
+  using Edit = std::function<void(nlohmann::json&)>;
+  struct Case {
+    Edit edit;
+    ErrorCode code;
+    const char *expected, *found;
+  };
+  const auto set = [](const char* pointer, const char* value) -> Edit {
+    return [=](nlohmann::json& j) {
+      j[nlohmann::json::json_pointer(pointer)] = nlohmann::json::parse(value);
+    };
+  };
+  const ErrorCode data = ErrorCode::data, unsupported = ErrorCode::unsupported;
+  const std::vector<Case> cases = {
+      {set("/model", "null"), data, "a \"model\" in tokenizer.json", "t.json: null"},
+      {set("/model/type", "\"Unigram\""), unsupported, "a model of type BPE", "\"Unigram\""},
+      {set("/model/dropout", "0.1"), unsupported, "byte-level BPE", "dropout 0.1"},
+      {set("/model/end_of_word_suffix", "\"</w>\""), unsupported, "byte-level", "\"</w>\""},
+      {set("/model/byte_fallback", "true"), unsupported, "byte-level", "byte_fallback true"},
+      {set("/model/unk_token", "\"?\""), data, "an unk_token that is in", "\"?\""},
+      {set("/model/vocab", "[]"), data, "a vocabulary {", "array"},
+      {set("/model/vocab/a", "\"x\""), data, "an integer id", "token \"a\" has string"},
+      {set("/model/vocab/a", "-4"), data, "token ids from 0 to", "id -1 of token \"a\""},
+      {set("/model/vocab/a", "99999999999"), data, "token ids from 0", "of token \"a\""},
+      {set("/model/vocab/a", "20000000"), data, "token ids from 0", "id 20000000 of token \"a\""},
+      {set("/model/vocab/a", "1"), data, "a different id", "id 1 of both \"a\" and \"b\""},
+      {set("/model/vocab/", "9"), data, "tokens that are non-empty", "of id 9"},
+      {set("/model/merges", "{}"), data, "a list of merges", "object"},
+      {set("/model/merges/1", "3"), data, "merges as \"a b\"", "merge 1: 3"},
+      {set("/model/merges/1", "\"a\""), data, "one space between", "merge 1: \"a\""},
+      {set("/model/merges/1", "\"a  b\""), data, "one space between", "merge 1"},
+      {set("/model/merges/1", "\"a z\""), data, "merges of tokens that are in", "merge 1: \"z\""},
+      {set("/model/merges/1", "\"c c\""), data, "merges whose result", "no token \"cc\""},
+      {set("/normalizer", R"({"type": "Lowercase"})"), unsupported,
+       "normalizer of type NFC, NFD, NFKC, NFKD or Sequence", "\"Lowercase\""},
+      {set("/pre_tokenizer", R"({"type": "Metaspace"})"), unsupported,
+       "pre_tokenizer of type ByteLevel, Split, Digits or Sequence", "\"Metaspace\""},
+      {set("/pre_tokenizer", "null"), unsupported, "with ByteLevel", "without ByteLevel"},
+      {set("/pre_tokenizer", R"({"type": "Sequence"})"), data, "\"pretokenizers\"", "null"},
+      {set("/pre_tokenizer", R"({"type": "Sequence", "pretokenizers":
+            [{"type": "ByteLevel"}, {"type": "Digits"}]})"),
+       unsupported, "ByteLevel as the last", "\"Digits\" after it"},
+      {set("/pre_tokenizer", R"({"type": "Split", "behavior": "Sideways", "pattern": {}})"),
+       unsupported, "a Split behavior among Isolated", "\"Sideways\""},
+      {set("/pre_tokenizer", R"({"type": "Split", "behavior": "Isolated", "pattern": 3})"), data,
+       "a Split pattern", "3"},
+      {set("/pre_tokenizer/use_regex", "1"), data, "true or false", "1"},
+      {set("/post_processor", R"({"type": "Odd"})"), unsupported,
+       "post_processor of type ByteLevel, TemplateProcessing", "\"Odd\""},
+      {set("/decoder", R"({"type": "WordPiece"})"), unsupported,
+       "decoder of type ByteLevel, Fuse or Sequence", "\"WordPiece\""},
+      {set("/added_tokens", "3"), data, "a list \"added_tokens\"", "number"},
+      {set("/added_tokens/0/id", "null"), data, "an integer id", "an added token has null"},
+      {set("/added_tokens/0/id", "2"), data, "agree with the vocabulary", "gives to \"c\""},
+      {set("/added_tokens/0/content", "\"ab\""), data, "agree with the vocabulary", "gives id 3"},
+  };
+  EXPECT_EQ(Tokenizer::load(folder.write("t.json", tiny().dump())).encode("abcab<|endoftext|>"),
+            (Ids{4, 3, 5}));
+  for (const Case& c : cases) {
+    auto j = tiny();
+    c.edit(j);
+    const auto path = folder.write("t.json", j.dump());
+    SCOPED_TRACE(c.expected);
+    expect_error([&] { Tokenizer::load(path); }, c.code, c.expected, c.found, "");
+  }
+  const std::string good = tiny().dump();
+  for (size_t n = 0; n < good.size(); n += 7) {  // cut anywhere: an error, never a crash
+    const auto path = folder.write("t.json", good.substr(0, n));
+    EXPECT_THROW(Tokenizer::load(path), Error) << n;
+  }
+  expect_error([&] { Tokenizer::load(folder.write("t.json", "[]")); }, ErrorCode::data,
+               "a JSON object with \"model\"", "array", "Hugging Face");
+}
+
+TEST(TokenizerErrors, VocabAndMergesNameTheLine) {
+  const TestFolder folder;
+  folder.write("vocab.json", R"({"a": 0, "b": 1, "ab": 2})");
+  folder.write("merges.txt", "#version: 0.2\na b\n\nab q\n");
+  expect_error([&] { Tokenizer::load(folder.path()); }, ErrorCode::data, "merges of tokens",
+               "merges.txt:4: \"q\"", "same tokenizer");
+  folder.write("merges.txt", "a b\n");
+  folder.write("tokenizer_config.json", R"({"added_tokens_decoder": {"x": {"content": "<s>"}}})");
+  expect_error([&] { Tokenizer::load(folder.path()); }, ErrorCode::data, "ids as keys", "\"x\"",
+               "");
+  folder.write("tokenizer_config.json",
+               R"({"added_tokens_decoder": {"3": {"content": "<s>", "special": true}}})");
+  EXPECT_EQ(Tokenizer::load(folder.path()).encode("ab<s>"), (Ids{2, 3}));
+}
+
+}  // namespace
+}  // namespace snug

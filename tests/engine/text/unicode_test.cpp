@@ -1,0 +1,103 @@
+#include "engine/text/unicode.h"
+
+#include <nlohmann/json.hpp>
+
+#include "engine/text/byte_alphabet.h"
+#include "tests/engine/text/helpers.h"
+
+namespace snug {
+namespace {
+
+std::string from_hex(const std::string& hex) {
+  std::string out;
+  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
+    out += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  }
+  return out;
+}
+
+TEST(Unicode, SanitizeEqualsPython) {
+  const auto cases = nlohmann::json::parse(slurp(golden("text_golden.json")))["sanitised"];
+  ASSERT_GT(cases.size(), 45u);
+  for (const auto& c : cases) {
+    const std::string hex = c[0], wanted = c[1];
+    EXPECT_EQ(sanitize_utf8(from_hex(hex)), wanted) << hex;
+    EXPECT_EQ(is_valid_utf8(from_hex(hex)), from_hex(hex) == wanted) << hex;
+  }
+}
+
+TEST(Unicode, EveryCharacterSurvives) {
+  for (char32_t code = 0; code < 0x110000; code += code < 0x3000 ? 1 : 61) {
+    if (code >= 0xD800 && code < 0xE000) continue;
+    std::string text;
+    append_utf8(text, code);
+    const Utf8Char c = decode_utf8(text, 0);
+    ASSERT_TRUE(c.valid) << static_cast<uint32_t>(code);
+    ASSERT_EQ(c.code, code);
+    ASSERT_EQ(c.length, text.size());
+    ASSERT_EQ(sanitize_utf8(text), text);
+    // All but the last byte of it: held back; all of it: shown.
+    const std::string prefix = "ab" + text;
+    ASSERT_EQ(utf8_complete_prefix(prefix), prefix.size());
+    if (text.size() > 1) {
+      ASSERT_EQ(utf8_complete_prefix(prefix.substr(0, prefix.size() - 1)), 2u);
+    }
+  }
+}
+
+TEST(Unicode, CompletePrefixNeverStalls) {
+  EXPECT_EQ(utf8_complete_prefix(""), 0u);
+  EXPECT_EQ(utf8_complete_prefix("abc"), 3u);
+  EXPECT_EQ(utf8_complete_prefix("a\xF0\x9F\x98"), 1u);
+  EXPECT_EQ(utf8_complete_prefix("\xF0\x9F"), 0u);
+  EXPECT_EQ(utf8_complete_prefix("a\xFF"), 2u);              // can never become valid
+  EXPECT_EQ(utf8_complete_prefix("a\x80\x80\x80\x80"), 5u);  // continuation bytes alone
+  EXPECT_EQ(utf8_complete_prefix("\xED\xA0"), 2u);           // a surrogate
+  EXPECT_EQ(utf8_complete_prefix("\xF0\x80\x80"), 3u);       // overlong
+}
+
+void expect_class(const std::u32string& characters, CharClass wanted) {
+  for (const char32_t c : characters) {
+    EXPECT_EQ(char_class(c), wanted) << static_cast<uint32_t>(c);
+  }
+}
+
+TEST(Unicode, ClassesOfKnownCharacters) {
+  expect_class(U"aZé中한あБא", CharClass::letter);
+  expect_class(U"09½²Ⅷ٣", CharClass::number);
+  expect_class(U"\t\n\v\f\r \u0085\u00A0\u1680\u2000\u200A\u2028\u2029\u202F\u205F\u3000",
+               CharClass::space);
+  // No White_Space although they look or were like it: U+180E, U+200B, U+FEFF, U+001C.
+  expect_class(U"\u180E\u200B\uFEFF\x1C.!_\u0301😀", CharClass::other);
+  EXPECT_TRUE(is_word_char(U'_'));
+  EXPECT_TRUE(is_word_char(U'\u0301'));
+  EXPECT_TRUE(is_word_char(0x200D));
+  EXPECT_FALSE(is_word_char(U'½'));
+  EXPECT_FALSE(is_word_char(U'-'));
+}
+
+TEST(Unicode, NormalForms) {
+  EXPECT_EQ(normalize_utf8("e\u0301 \u1100\u1161", NormalForm::nfc), "\u00e9 \uac00");
+  EXPECT_EQ(normalize_utf8("\u00e9 \uac00", NormalForm::nfd), "e\u0301 \u1100\u1161");
+  EXPECT_EQ(normalize_utf8("\uFB01 \u2460", NormalForm::nfkc), "fi 1");
+  EXPECT_EQ(normalize_utf8("\u212B", NormalForm::nfkd), "A\u030A");
+  EXPECT_EQ(normalize_utf8(std::string("a\0b", 3) + "\u00e9", NormalForm::nfc),
+            std::string("a\0b", 3) + "\u00e9");
+}
+
+TEST(ByteAlphabet, KnownCharactersAndBack) {
+  EXPECT_EQ(bytes_to_alphabet(" the\n"), "\u0120the\u010A");
+  EXPECT_EQ(byte_to_char(0x00), 0x100u);
+  EXPECT_EQ(byte_to_char(0x7F), 0x121u);
+  EXPECT_EQ(byte_to_char(0xAD), 0x143u);
+  EXPECT_EQ(byte_to_char(0xFF), 0xFFu);
+  std::string all;
+  for (int b = 0; b < 256; ++b) all += static_cast<char>(b);
+  EXPECT_EQ(alphabet_to_bytes(bytes_to_alphabet(all)), all);
+  EXPECT_FALSE(alphabet_to_bytes("a b").has_value());  // a space stands for nothing
+  EXPECT_FALSE(alphabet_to_bytes("\u4e2d").has_value());
+  EXPECT_FALSE(alphabet_to_bytes("\xFF").has_value());
+}
+
+}  // namespace
+}  // namespace snug

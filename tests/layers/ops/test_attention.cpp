@@ -1,0 +1,377 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "layers/ops/attention.h"
+#include "layers/ops/attention_blocks.h"
+#include "tests/support/case.h"
+#include "tests/support/errors.h"
+#include "tests/support/gradient.h"
+#include "tests/support/reference/attention.h"
+
+namespace snug::test {
+namespace {
+
+struct Sizes {
+  int64_t B, T, H, G, D;
+  bool causal;
+  DType dtype;
+};
+// Lengths around the blocks of 64, widths around the lanes of 16, all kinds of head sharing.
+const Sizes kSizes[] = {
+    {1, 1, 1, 1, 4, true, DType::f32},     {2, 2, 2, 1, 8, true, DType::f32},
+    {1, 17, 3, 3, 33, true, DType::f32},   {2, 64, 2, 2, 64, true, DType::f32},
+    {1, 65, 4, 2, 16, true, DType::f32},   {2, 130, 3, 1, 8, true, DType::f32},
+    {1, 200, 2, 2, 64, true, DType::f32},  {1, 1, 2, 2, 5, false, DType::f32},
+    {2, 17, 4, 2, 7, false, DType::f32},   {1, 130, 2, 1, 33, false, DType::f32},
+    {1, 70, 1, 1, 256, true, DType::f32},  {2, 65, 3, 3, 64, true, DType::bf16},
+    {1, 200, 2, 1, 33, true, DType::bf16}, {2, 130, 2, 2, 16, false, DType::bf16},
+    {2, 17, 6, 2, 128, true, DType::bf16},
+};
+
+std::string name_of(const Sizes& s) {
+  return fmt::format("B{} T{} H{} G{} D{} {} {}", s.B, s.T, s.H, s.G, s.D,
+                     s.causal ? "causal" : "bidirectional", to_string(s.dtype));
+}
+
+AttentionSpec spec_of(const AttentionCase& c) {
+  AttentionSpec spec;
+  spec.H = c.H;
+  spec.G = c.G;
+  spec.D = c.D;
+  spec.scale = static_cast<float>(c.scale);
+  spec.causal = c.causal;
+  return spec;
+}
+
+AttentionCase case_of(const Sizes& s) {
+  AttentionCase c;
+  c.B = s.B;
+  c.T = s.T;
+  c.H = s.H;
+  c.G = s.G;
+  c.D = s.D;
+  c.causal = s.causal;
+  c.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.D)));
+  return c;
+}
+
+struct Data {
+  Values qkv, dout;
+};
+Data data_of(const AttentionCase& c, DType dtype, double sd = 1) {
+  return {normal_values(c.B * c.T * c.width(), 1, dtype, sd),
+          normal_values(c.B * c.T * c.H * c.D, 2, dtype)};
+}
+
+StepState some_state() {
+  StepState state{};
+  state.seed = 77;
+  state.step = 5;
+  state.first_sample = 40;
+  return state;
+}
+
+// Forward and backward as training runs them.
+Outputs run_both(const AttentionCase& c, DType dtype, const Data& data, AttentionSpec spec,
+                 bool all_modes = true, const StepState& state = some_state(), int threads = 1) {
+  const Body body = [&](Case& t) {
+    const View qkv = t.input("qkv", {c.B * c.T, c.width()}, dtype, data.qkv);
+    const View dout = t.input("dout", {c.B * c.T, c.H * c.D}, dtype, data.dout);
+    const View out = t.output("out", {c.B * c.T, c.H * c.D}, dtype);
+    const View lse = t.output("lse", {c.B, c.H, c.T}, DType::f32);
+    const View dqkv = t.output("dqkv", {c.B * c.T, c.width()}, dtype);
+    const View step = t.step_state(state);
+    if (!c.key_lengths.empty())
+      spec.key_lengths = t.input("key_lengths", {c.B}, DType::i32, c.key_lengths);
+    attention_forward(t.ctx(), out, lse, qkv, c.B, c.T, spec, step);
+    attention_backward(t.ctx(), dqkv, dout, qkv, out, lse, c.B, c.T, spec, step);
+  };
+  Settings settings;
+  settings.threads = threads;
+  return all_modes ? run_in_all_modes(body) : run_on_plan_and_cpu(settings, body);
+}
+
+// The output is a sum over T of a score summed over D. In bf16 the backward also reads the rounded
+// output (through delta), which doubles the storage term.
+void expect_matches(const AttentionCase& c, DType dtype, const Data& data, const Outputs& got) {
+  std::vector<double> lse;
+  const Values out = attention_reference<double>(c, data.qkv, &lse);
+  EXPECT_TRUE(close(got["out"], out, tolerance(dtype, c.T + c.D)));
+  EXPECT_TRUE(close(got["lse"], lse, tolerance(DType::f32, c.T + c.D)));
+  const double twice = dtype == DType::f32 ? 1 : 2;
+  EXPECT_TRUE(close(got["dqkv"], attention_gradient(c, data.qkv, data.dout),
+                    twice * tolerance(dtype, c.T + c.D)));
+}
+
+TEST(Attention, MatchesTheReferenceInEveryMode) {
+  for (const Sizes& s : kSizes) {
+    SCOPED_TRACE(name_of(s));
+    const AttentionCase c = case_of(s);
+    const Data data = data_of(c, s.dtype);
+    expect_matches(c, s.dtype, data, run_both(c, s.dtype, data, spec_of(c)));
+  }
+}
+
+TEST(Attention, BackwardIsTheComplexStepGradient) {
+  for (const Sizes& s : kSizes) {
+    if (s.dtype != DType::f32 || s.T > 130 || s.D > 64) continue;
+    SCOPED_TRACE(name_of(s));
+    const AttentionCase c = case_of(s);
+    const Data data = data_of(c, s.dtype);
+    const auto indices = sample_indices(data.qkv.size(), s.T > 64 ? 24 : 60);
+    const Values gradient = complex_step_gradient(
+        [&](const std::vector<Complex>& z) {
+          return weighted_sum(attention_reference(c, z), data.dout);
+        },
+        data.qkv, indices);
+    const Values closed = attention_gradient(c, data.qkv, data.dout);
+    EXPECT_TRUE(close(pick(closed, indices), gradient, 1e-13));
+    const Outputs got = run_both(c, s.dtype, data, spec_of(c), false);
+    // The sample may miss the largest elements, which set the scale of the error.
+    const double whole = relative_error(closed, Values(closed.size(), 0.0), 1.0);
+    EXPECT_TRUE(close(pick(got["dqkv"], indices), gradient, tolerance(s.dtype, c.T + c.D),
+                      std::max(whole, 1e-3)));
+  }
+}
+
+TEST(Attention, KeyLengthsHideTheRest) {
+  for (const bool causal : {false, true})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      AttentionCase c = case_of({4, 130, 2, 1, 8, causal, dtype});
+      c.key_lengths = {1, 64, 77, 130};
+      const Data data = data_of(c, dtype);
+      const Outputs got = run_both(c, dtype, data, spec_of(c));
+      expect_matches(c, dtype, data, got);
+      // Keys and values nobody sees get a gradient of exactly zero.
+      const Values dqkv = got["dqkv"];
+      for (int64_t b = 0; b < c.B; ++b)
+        for (int64_t j = static_cast<int64_t>(c.key_lengths[static_cast<size_t>(b)]); j < c.T; ++j)
+          for (int64_t d = 0; d < c.D; ++d) {
+            EXPECT_EQ(dqkv[c.k(b, j, 0, d)], 0);
+            EXPECT_EQ(dqkv[c.v(b, j, 0, d)], 0);
+          }
+    }
+}
+
+// Scores of several thousands: only a softmax that subtracts the maximum survives. The rounding
+// error of a score is absolute, |s| units, and becomes a relative error of a probability.
+TEST(Attention, LargeScoresStayFinite) {
+  const AttentionCase c = case_of({1, 130, 2, 2, 16, true, DType::f32});
+  const Data data = data_of(c, DType::f32, 60);
+  const Outputs got = run_both(c, DType::f32, data, spec_of(c));
+  std::vector<double> lse;
+  const Values out = attention_reference<double>(c, data.qkv, &lse);
+  double highest = 0;
+  for (const double l : lse) highest = std::max(highest, std::fabs(l));
+  EXPECT_GT(highest, 5000);
+  const double allowed = highest * unit_roundoff(DType::f32) * 2 * std::sqrt(16.0);
+  EXPECT_TRUE(close(got["out"], out, allowed));
+  EXPECT_TRUE(close(got["lse"], lse, tolerance(DType::f32, c.D)));
+}
+
+// The factors the contract promises, drawn here one by one.
+std::vector<double> mask_of(const AttentionCase& c, const AttentionSpec& spec,
+                            const StepState& state) {
+  const RandomKey key = random_key(state.seed, static_cast<uint64_t>(state.step), spec.site);
+  std::vector<double> mask;
+  for (int64_t b = 0; b < c.B; ++b)
+    for (int64_t h = 0; h < c.H; ++h)
+      for (int64_t i = 0; i < c.T; ++i)
+        for (int64_t j = 0; j < c.T; ++j) {
+          const int64_t channel = h * (int64_t{1} << 20) + j;
+          const Philox4 u =
+              random_block(key, static_cast<uint64_t>(state.first_sample + b),
+                           static_cast<uint32_t>(i), static_cast<uint32_t>(channel / 4));
+          const bool kept = uniform_from(u[static_cast<size_t>(channel % 4)]) >= spec.dropout;
+          mask.push_back(kept ? 1.0 / (1.0 - static_cast<double>(spec.dropout)) : 0.0);
+        }
+  return mask;
+}
+
+TEST(AttentionDropout, MatchesTheReferenceWithThePromisedMask) {
+  for (const Sizes& s :
+       {Sizes{2, 1, 1, 1, 4, true, DType::f32}, Sizes{2, 67, 2, 1, 8, true, DType::f32},
+        Sizes{1, 130, 3, 3, 33, false, DType::f32}, Sizes{2, 130, 2, 2, 16, true, DType::bf16}}) {
+    SCOPED_TRACE(name_of(s));
+    AttentionCase c = case_of(s);
+    AttentionSpec spec = spec_of(c);
+    spec.dropout = 0.3f;
+    spec.site = 9;
+    c.mask = mask_of(c, spec, some_state());
+    const Data data = data_of(c, s.dtype);
+    expect_matches(c, s.dtype, data, run_both(c, s.dtype, data, spec));
+  }
+}
+
+// With equal scores and values of one, an output is the mean of the factors of its row.
+TEST(AttentionDropout, KeepsTheMeanAndChangesWithEveryPartOfTheKey) {
+  AttentionCase c = case_of({2, 256, 4, 4, 4, false, DType::f32});
+  AttentionSpec spec = spec_of(c);
+  spec.dropout = 0.25f;
+  spec.site = 1;
+  const Data data = {Values(static_cast<size_t>(c.B * c.T * c.width()), 1.0),
+                     Values(static_cast<size_t>(c.B * c.T * c.H * c.D), 1.0)};
+  const auto out_of = [&](const AttentionSpec& s, const StepState& state) {
+    return run_both(c, DType::f32, data, s, false, state)["out"];
+  };
+  const Values out = out_of(spec, some_state());
+  double mean = 0;
+  for (const double x : out) mean += x / static_cast<double>(out.size());
+  // 2*4*256*256 draws of a factor of variance p / (1 - p): five standard deviations.
+  EXPECT_NEAR(mean, 1, 5 * std::sqrt(0.25 / 0.75 / (2 * 4 * 256 * 256.0)));
+
+  StepState other = some_state();
+  other.seed += 1;
+  EXPECT_NE(out_of(spec, other), out);
+  other = some_state();
+  other.step += 1;
+  EXPECT_NE(out_of(spec, other), out);
+  other = some_state();
+  other.first_sample += 1;
+  const Values shifted = out_of(spec, other);
+  EXPECT_NE(shifted, out);
+  // Sample 1 of the first run is sample 0 of the shifted one.
+  const auto half = static_cast<std::ptrdiff_t>(out.size() / 2);
+  EXPECT_TRUE(std::equal(shifted.begin(), shifted.begin() + half, out.begin() + half));
+  AttentionSpec other_site = spec;
+  other_site.site = 2;
+  EXPECT_NE(out_of(other_site, some_state()), out);
+}
+
+TEST(AttentionDropout, ASplitIntoMicroBatchesChangesNothing) {
+  const AttentionCase c = case_of({4, 67, 2, 2, 8, true, DType::f32});
+  AttentionSpec spec = spec_of(c);
+  spec.dropout = 0.1f;
+  const Data data = data_of(c, DType::f32);
+  const Outputs whole = run_both(c, DType::f32, data, spec, false);
+  for (int64_t b = 0; b < c.B; ++b) {
+    AttentionCase one = c;
+    one.B = 1;
+    const auto part = [&](const Values& v) {
+      const auto n = static_cast<std::ptrdiff_t>(v.size()) / c.B;
+      return Values(v.begin() + b * n, v.begin() + (b + 1) * n);
+    };
+    StepState state = some_state();
+    state.first_sample += b;
+    const Outputs got =
+        run_both(one, DType::f32, {part(data.qkv), part(data.dout)}, spec, false, state);
+    for (const char* name : {"out", "lse", "dqkv"}) EXPECT_EQ(got[name], part(whole[name])) << name;
+  }
+}
+
+// Few heads for the threads take the two-pass backward, many the one-pass: the bits are the same.
+TEST(Attention, EveryNumberOfThreadsGivesTheSameBits) {
+  AttentionCase c = case_of({2, 150, 4, 2, 24, true, DType::f32});
+  AttentionSpec spec = spec_of(c);
+  spec.dropout = 0.2f;
+  c.key_lengths = {150, 70};
+  const Data data = data_of(c, DType::f32);
+  const Outputs one = run_both(c, DType::f32, data, spec, false);
+  for (const int threads : {2, 3, 4, 5, 16}) {
+    const Outputs many = run_both(c, DType::f32, data, spec, false, some_state(), threads);
+    for (const char* name : {"out", "lse", "dqkv"}) EXPECT_EQ(many[name], one[name]) << threads;
+  }
+}
+
+TEST(Attention, WorkspaceDoesNotGrowWithTheSquareOfT) {
+  const auto planned = [](int64_t T) {
+    AttentionCase c = case_of({1, T, 2, 2, 8, true, DType::f32});
+    return run_both(c, DType::f32, data_of(c, DType::f32), spec_of(c), false).planned_bytes;
+  };
+  const int64_t a = planned(512), b = planned(1024), d = planned(1536);
+  EXPECT_NEAR(static_cast<double>(d - b), static_cast<double>(b - a), 8192);
+  EXPECT_LT(d, 1536 * 1536);  // one byte for every element of one head's matrix
+}
+
+TEST(Attention, ReportsItsFlops) {
+  AttentionCase c = case_of({2, 10, 3, 1, 4, true, DType::f32});
+  const Outputs got = run_both(c, DType::f32, data_of(c, DType::f32), spec_of(c), false);
+  EXPECT_EQ(got.flops, (4 + 10) * 2 * 3 * 4 * 55);
+  EXPECT_EQ(got.ops, (std::vector<std::string>{"attention_forward", "attention_backward"}));
+}
+
+struct Generation {
+  Values out, cache_k, cache_v;
+};
+
+// Feeds tokens [0, total) in pieces of the given sizes, with the caches carried between them.
+Generation generate(const AttentionCase& c, DType dtype, const Values& qkv, int64_t P,
+                    const std::vector<int64_t>& pieces, bool all_modes) {
+  Generation g;
+  g.out.assign(static_cast<size_t>(c.B * c.T * c.H * c.D), 0);
+  g.cache_k.assign(static_cast<size_t>(c.B * P * c.G * c.D), 7);
+  g.cache_v = g.cache_k;
+  int64_t position = 0;
+  for (const int64_t n : pieces) {
+    Values rows;
+    for (int64_t b = 0; b < c.B; ++b) {
+      const auto first = qkv.begin() + (b * c.T + position) * c.width();
+      rows.insert(rows.end(), first, first + n * c.width());
+    }
+    StepState state{};
+    state.position = position;
+    const Body body = [&](Case& t) {
+      const View x = t.input("qkv", {c.B * n, c.width()}, dtype, rows);
+      const View k = t.inout("cache_k", {c.B, P, c.G, c.D}, dtype, g.cache_k);
+      const View v = t.inout("cache_v", {c.B, P, c.G, c.D}, dtype, g.cache_v);
+      const View out = t.output("out", {c.B * n, c.H * c.D}, dtype);
+      attention_cached_forward(t.ctx(), out, k, v, x, c.B, n, spec_of(c), t.step_state(state));
+    };
+    const Outputs got = all_modes ? run_in_all_modes(body) : run_on_plan_and_cpu({}, body);
+    const Values out = got["out"];
+    for (int64_t b = 0; b < c.B; ++b)
+      std::copy_n(out.begin() + b * n * c.H * c.D, n * c.H * c.D,
+                  g.out.begin() + (b * c.T + position) * c.H * c.D);
+    g.cache_k = got["cache_k"];
+    g.cache_v = got["cache_v"];
+    position += n;
+  }
+  return g;
+}
+
+TEST(AttentionCached, EqualsTheFullForwardBitForBit) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const AttentionCase c = case_of({2, 140, 4, 2, 12, true, dtype});
+    const Data data = data_of(c, dtype);
+    const Values full = run_both(c, dtype, data, spec_of(c), false)["out"];
+    EXPECT_TRUE(close(full, attention_reference<double>(c, data.qkv), tolerance(dtype, c.T + c.D)));
+    EXPECT_EQ(generate(c, dtype, data.qkv, 140, {140}, true).out, full);
+    EXPECT_EQ(generate(c, dtype, data.qkv, 150, {1, 63, 1, 1, 70, 4}, true).out, full);
+    // Token by token over the end of a block of 64.
+    std::vector<int64_t> pieces = {60};
+    pieces.insert(pieces.end(), 8, 1);
+    pieces.push_back(72);
+    EXPECT_EQ(generate(c, dtype, data.qkv, 141, pieces, false).out, full);
+  }
+}
+
+TEST(AttentionCached, WritesTheNewRowsAndNoOthers) {
+  const AttentionCase c = case_of({2, 5, 4, 2, 3, true, DType::f32});
+  const Data data = data_of(c, DType::f32);
+  const int64_t P = 8;
+  const Generation g = generate(c, DType::f32, data.qkv, P, {2, 3}, false);
+  for (int64_t b = 0; b < c.B; ++b)
+    for (int64_t j = 0; j < P; ++j)
+      for (int64_t h = 0; h < c.H; ++h)
+        for (int64_t d = 0; d < c.D; ++d) {
+          const auto at = static_cast<size_t>(((b * P + j) * c.G + h / 2) * c.D + d);
+          EXPECT_EQ(g.cache_k[at], j < c.T ? data.qkv[c.k(b, j, h, d)] : 7);
+          EXPECT_EQ(g.cache_v[at], j < c.T ? data.qkv[c.v(b, j, h, d)] : 7);
+        }
+}
+
+TEST(AttentionCached, RefusesAFullCache) {
+  const AttentionCase c = case_of({1, 4, 1, 1, 2, true, DType::f32});
+  const Data data = data_of(c, DType::f32);
+  expect_error(ErrorCode::usage,
+               {"at most P=3 tokens in the key/value cache", "2 new tokens at position 2",
+                "plan a longer cache"},
+               [&] {
+                 generate(c, DType::f32, data.qkv, 3, {2, 2}, false);
+               });
+}
+
+}  // namespace
+}  // namespace snug::test

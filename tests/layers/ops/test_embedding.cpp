@@ -1,0 +1,166 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "layers/ops/embedding.h"
+#include "tests/support/case.h"
+#include "tests/support/errors.h"
+#include "tests/support/gradient.h"
+#include "tests/support/reference/embedding.h"
+
+namespace snug::test {
+namespace {
+
+struct Sizes {
+  int64_t b, t, c, vocabulary, positions, position;
+};
+constexpr Sizes kSizes[] = {{1, 1, 1, 1, 1, 0},     {1, 5, 3, 7, 9, 4},    {17, 1, 31, 5, 4, 3},
+                            {2, 65, 33, 50, 65, 0}, {3, 4, 64, 11, 16, 7}, {1, 17, 768, 20, 17, 0},
+                            {2, 3, 300, 4, 3, 0}};
+
+StepState state_at(int64_t position) {
+  StepState s{};
+  s.position = position;
+  return s;
+}
+
+void check(const Sizes& s, DType t, bool learned, bool add) {
+  SCOPED_TRACE(fmt::format("B{}_T{}_C{}_{}{}{}", s.b, s.t, s.c, to_string(t), learned ? "_wpe" : "",
+                           add ? "_add" : ""));
+  const int64_t n = s.b * s.t;
+  const Values tokens = index_values(n, s.vocabulary, 1);
+  const Values wte = normal_values(s.vocabulary * s.c, 2, t);
+  const Values wpe = learned ? normal_values(s.positions * s.c, 3, t) : Values();
+  const Values dy = normal_values(n * s.c, 4, t);
+  const Values dwte0 = normal_values(s.vocabulary * s.c, 5);
+  const Values dwpe0 = normal_values(s.positions * s.c, 6);
+  const StepState state = state_at(s.position);
+  const Outputs out = run_in_all_modes([&](Case& c) {
+    const View vtokens = c.input("tokens", {s.b, s.t}, DType::i32, tokens);
+    const View vstate = c.step_state(state);
+    const View vwte = c.input("wte", {s.vocabulary, s.c}, t, wte);
+    const View vwpe = learned ? c.input("wpe", {s.positions, s.c}, t, wpe) : View();
+    embedding_forward(c.ctx(), c.output("y", {n, s.c}, t), vtokens, vwte, vwpe, vstate);
+    const auto gradient = [&](const char* name, Shape shape, const Values& old) {
+      return GradView{
+          add ? c.inout(name, shape, DType::f32, old) : c.output(name, shape, DType::f32), add};
+    };
+    embedding_backward(c.ctx(), gradient("dwte", {s.vocabulary, s.c}, dwte0),
+                       learned ? gradient("dwpe", {s.positions, s.c}, dwpe0) : GradView{},
+                       c.input("dy", {n, s.c}, t, dy), vtokens, vstate);
+  });
+
+  EXPECT_TRUE(close(out["y"], embedding_reference(wte, wpe, tokens, s.t, s.c, s.position),
+                    tolerance(t, 1)));
+  const auto limit = static_cast<size_t>(std::clamp<int64_t>(400000 / (n * s.c), 30, 500));
+  const auto compare = [&](const char* name, const Values& at, const Values& old, const auto& f) {
+    const std::vector<size_t> some = sample_indices(at.size(), limit);
+    Values truth = complex_step_gradient(f, at, some);
+    for (size_t k = 0; add && k < some.size(); ++k) truth[k] += old[some[k]];
+    EXPECT_TRUE(close(pick(out[name], some), truth, tolerance(DType::f32, n))) << name;
+  };
+  using C = Complex;
+  compare("dwte", wte, dwte0, [&](const std::vector<C>& w) {
+    return weighted_sum(embedding_reference(w, widen<C>(wpe), tokens, s.t, s.c, s.position), dy);
+  });
+  if (learned)
+    compare("dwpe", wpe, dwpe0, [&](const std::vector<C>& w) {
+      return weighted_sum(embedding_reference(widen<C>(wte), w, tokens, s.t, s.c, s.position), dy);
+    });
+  EXPECT_EQ(out.ops, (std::vector<std::string>{"embedding_forward", "embedding_backward"}));
+}
+
+TEST(Embedding, MatchesTheReference) {
+  for (const Sizes& s : kSizes)
+    for (const DType t : {DType::f32, DType::bf16})
+      for (const bool add : {false, true}) check(s, t, true, add);
+  check(kSizes[1], DType::f32, false, true);
+  check(kSizes[3], DType::bf16, false, false);
+  check(kSizes[3], DType::f16, true, false);
+}
+
+// fp32 tables under bf16 activations; no state means position 0.
+TEST(Embedding, MixesDtypes) {
+  const Values wte = normal_values(12, 1), wpe = normal_values(12, 2, DType::bf16);
+  const Outputs out = run_in_all_modes([&](Case& c) {
+    embedding_forward(
+        c.ctx(), c.output("y", {2, 3}, DType::bf16), c.input("tokens", {1, 2}, DType::i32, {3, 1}),
+        c.input("wte", {4, 3}, DType::f32, wte), c.input("wpe", {4, 3}, DType::bf16, wpe), {});
+  });
+  EXPECT_TRUE(
+      close(out["y"], embedding_reference(wte, wpe, {3, 1}, 2, 3, 0), tolerance(DType::bf16, 1)));
+}
+
+TEST(Embedding, FrozenTablesCostNothing) {
+  const Outputs out = run_on_plan_and_cpu({}, [](Case& c) {
+    embedding_backward(c.ctx(), {}, {}, c.output("dy", {2, 3}, DType::f32),
+                       c.input("tokens", {1, 2}, DType::i32, {0, 0}), {});
+  });
+  EXPECT_TRUE(out.ops.empty());
+}
+
+// Tokens and positions are data: an error names them, and nothing was written.
+TEST(Embedding, RefusesTokensAndPositionsOutOfRange) {
+  const auto forward = [](const Values& tokens, int64_t position) {
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      embedding_forward(
+          c.ctx(), c.output("y", {6, 3}, DType::f32), c.input("tokens", {2, 3}, DType::i32, tokens),
+          c.input("wte", {10, 3}, DType::f32, Values(30, 0.0)),
+          c.input("wpe", {5, 3}, DType::f32, Values(15, 0.0)), c.step_state(state_at(position)));
+    });
+  };
+  const auto backward = [](const Values& tokens, int64_t position) {
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      embedding_backward(
+          c.ctx(), {c.output("dwte", {10, 3}, DType::f32), false},
+          {c.output("dwpe", {5, 3}, DType::f32), false}, c.output("dy", {6, 3}, DType::f32),
+          c.input("tokens", {2, 3}, DType::i32, tokens), c.step_state(state_at(position)));
+    });
+  };
+  const auto both = [&](std::initializer_list<const char*> words, const Values& tokens,
+                        int64_t position) {
+    expect_error(ErrorCode::data, words, [&] { forward(tokens, position); });
+    expect_error(ErrorCode::data, words, [&] { backward(tokens, position); });
+  };
+  forward({0, 9, 1, 2, 3, 4}, 2);
+  backward({0, 9, 1, 2, 3, 4}, 2);
+  both({"tokens of [0,Vp)=[0,10)", "token 10 in sequence 1 at position 4", "tokenizer"},
+       {0, 9, 1, 2, 3, 10}, 2);
+  both({"token -100 in sequence 0 at position 1"}, {0, -100, 1, 2, 3, 4}, 0);
+  both({"positions of [0,P)=[0,5)", "positions 3 to 5", "max_length"}, {0, 0, 0, 0, 0, 0}, 3);
+  both({"positions -1 to 1"}, {0, 0, 0, 0, 0, 0}, -1);
+}
+
+TEST(Embedding, RefusesWhatDoesNotFit) {
+  const auto forward = [](Shape y, Shape tokens, DType token_dtype, Shape wte, Shape wpe) {
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      embedding_forward(c.ctx(), c.output("y", y, DType::f32),
+                        c.output("tokens", tokens, token_dtype), c.output("wte", wte, DType::f32),
+                        c.output("wpe", wpe, DType::f32), {});
+    });
+  };
+  const DType i32 = DType::i32;
+  expect_error(ErrorCode::shape, {"y of shape (N,C)=(6,4)", "y (5,4) f32"}, [&] {
+    forward({5, 4}, {2, 3}, i32, {9, 4}, {9, 4});
+  });
+  expect_error(ErrorCode::shape, {"tokens of shape (B,T)", "tokens (6) i32"}, [&] {
+    forward({6, 4}, {6}, i32, {9, 4}, {9, 4});
+  });
+  expect_error(ErrorCode::unsupported, {"tokens of dtype i32", "tokens (2,3) i64"}, [&] {
+    forward({6, 4}, {2, 3}, DType::i64, {9, 4}, {9, 4});
+  });
+  expect_error(ErrorCode::shape, {"wte of shape (Vp,C)", "wte (9) f32"}, [&] {
+    forward({6, 4}, {2, 3}, i32, {9}, {9, 4});
+  });
+  expect_error(ErrorCode::shape, {"wpe of shape (P,C)=(9,4)", "wpe (9,5) f32"}, [&] {
+    forward({6, 4}, {2, 3}, i32, {9, 4}, {9, 5});
+  });
+  expect_error(ErrorCode::shape, {"dwte of shape (Vp,C)=(9,4)", "dwte (9,5) f32"}, [&] {
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      embedding_backward(c.ctx(), {c.output("dwte", {9, 5}, DType::f32), false}, {},
+                         c.output("dy", {6, 4}, DType::f32), c.output("tokens", {2, 3}, i32), {});
+    });
+  });
+}
+
+}  // namespace
+}  // namespace snug::test

@@ -1,0 +1,226 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "layers/ops/layernorm.h"
+#include "tests/support/case.h"
+#include "tests/support/errors.h"
+#include "tests/support/gradient.h"
+#include "tests/support/reference/layernorm.h"
+
+namespace snug::test {
+namespace {
+
+struct Sizes {
+  int64_t n, c;
+};
+constexpr Sizes kSizes[] = {{1, 1},   {5, 1},   {17, 3},   {130, 3},  {5, 31},   {130, 31},
+                            {17, 33}, {5, 64},  {130, 64}, {1, 768},  {17, 768}, {130, 40},
+                            {130, 8}, {600, 7}, {2, 2},    {33, 1000}};
+constexpr float kEps = 1e-5f;
+
+struct Data {
+  Data(Sizes s, DType t, DType w, double mean = 0.3)
+      : n(s.n),
+        c(s.c),
+        dtype(t),
+        weight_dtype(w),
+        x(normal_values(n * c, 1, t, 1, mean)),
+        dy(normal_values(n * c, 2, t)),
+        weight(normal_values(c, 3, w, 0.5, 1)),
+        bias(normal_values(c, 4, w)),
+        truth(layernorm_reference(x, weight, bias, kEps)) {}
+
+  // How much of x's rounding survives in xhat: x - mean cancels when a row hardly varies.
+  double condition() const {
+    double most = 1;
+    for (int64_t i = 0; i < n * c; ++i) most = std::max(most, std::fabs(x[i]) * truth.rstd[i / c]);
+    return most;
+  }
+
+  int64_t n, c;
+  DType dtype, weight_dtype;
+  Values x, dy, weight, bias;
+  LayernormResult<double> truth;
+};
+
+std::string name_of(const Data& d) {
+  return fmt::format("N{}_C{}_{}_weight_{}", d.n, d.c, to_string(d.dtype),
+                     to_string(d.weight_dtype));
+}
+
+void check_forward(const Data& d, bool with_bias, bool in_place) {
+  SCOPED_TRACE(name_of(d));
+  const Outputs out = run_in_all_modes([&](Case& c) {
+    const View x =
+        in_place ? c.inout("y", {d.n, d.c}, d.dtype, d.x) : c.input("x", {d.n, d.c}, d.dtype, d.x);
+    const View weight = c.input("weight", {d.c}, d.weight_dtype, d.weight);
+    const View bias = with_bias ? c.input("bias", {d.c}, d.weight_dtype, d.bias) : View();
+    const View y = in_place ? x : c.output("y", {d.n, d.c}, d.dtype);
+    const View mean = c.output("mean", {d.n}, DType::f32);
+    const View rstd = c.output("rstd", {d.n}, DType::f32);
+    layernorm_forward(c.ctx(), y, mean, rstd, x, weight, bias, kEps);
+  });
+  const auto truth = layernorm_reference(d.x, d.weight, with_bias ? d.bias : Values(), kEps);
+  const double exact = tolerance(DType::f32, d.c) * d.condition();
+  EXPECT_TRUE(close(out["mean"], truth.mean, exact));
+  EXPECT_TRUE(close(out["rstd"], truth.rstd, exact));
+  EXPECT_TRUE(close(out["y"], truth.y, exact + tolerance(d.dtype, 1)));
+  EXPECT_EQ(out.ops, std::vector<std::string>{"layernorm_forward"});
+}
+
+TEST(Layernorm, Forward) {
+  for (const Sizes s : kSizes)
+    for (const DType t : {DType::f32, DType::bf16}) check_forward(Data(s, t, t), true, false);
+  check_forward(Data({17, 33}, DType::f16, DType::f16), true, false);
+  check_forward(Data({17, 33}, DType::bf16, DType::f32), true, false);
+  check_forward(Data({17, 33}, DType::f16, DType::f32), false, true);
+  check_forward(Data({5, 64}, DType::f32, DType::f32), false, true);
+}
+
+TEST(Layernorm, ForwardFarFromZero) {
+  check_forward(Data({17, 768}, DType::f32, DType::f32, 100), true, false);
+}
+
+// Which gradients are wanted, and how they are written.
+struct Gradients {
+  bool weight, bias, add, add_dx, in_place;
+};
+
+void check_backward(const Data& d, Gradients g) {
+  SCOPED_TRACE(name_of(d));
+  const Values dx0 = normal_values(d.n * d.c, 5, d.dtype), dw0 = normal_values(d.c, 6),
+               db0 = normal_values(d.c, 7);
+  const Outputs out = run_in_all_modes([&](Case& c) {
+    const View x = c.input("x", {d.n, d.c}, d.dtype, d.x);
+    const View weight = c.input("weight", {d.c}, d.weight_dtype, d.weight);
+    const View mean = c.input("mean", {d.n}, DType::f32, d.truth.mean);
+    const View rstd = c.input("rstd", {d.n}, DType::f32, d.truth.rstd);
+    const View dy = g.in_place ? c.inout("dx", {d.n, d.c}, d.dtype, d.dy)
+                               : c.input("dy", {d.n, d.c}, d.dtype, d.dy);
+    const View dx = g.in_place ? dy
+                    : g.add_dx ? c.inout("dx", {d.n, d.c}, d.dtype, dx0)
+                               : c.output("dx", {d.n, d.c}, d.dtype);
+    const auto gradient = [&](bool wanted, const char* name, const Values& old) {
+      if (!wanted) return GradView{};
+      return GradView{
+          g.add ? c.inout(name, {d.c}, DType::f32, old) : c.output(name, {d.c}, DType::f32), g.add};
+    };
+    layernorm_backward(c.ctx(), dx, g.add_dx, gradient(g.weight, "dweight", dw0),
+                       gradient(g.bias, "dbias", db0), dy, x, weight, mean, rstd);
+  });
+
+  using C = Complex;
+  const std::vector<C> x = widen<C>(d.x), weight = widen<C>(d.weight), bias = widen<C>(d.bias);
+  const auto limit = static_cast<size_t>(std::clamp<int64_t>(400000 / (d.n * d.c), 8, 64));
+  const auto loss = [&](const std::vector<C>& a, const std::vector<C>& b, const std::vector<C>& e) {
+    return weighted_sum(layernorm_reference(a, b, e, kEps).y, d.dy);
+  };
+  const auto check = [&](const char* name, const Values& at, const auto& f, const Values* old,
+                         double allowed, double floor = 1e-3) {
+    const std::vector<size_t> some = sample_indices(at.size(), limit);
+    Values truth = complex_step_gradient(f, at, some);
+    for (size_t k = 0; old && k < some.size(); ++k) truth[k] += (*old)[some[k]];
+    EXPECT_TRUE(close(pick(out[name], some), truth, allowed, floor)) << name;
+  };
+  // xhat errs as in the forward; dx multiplies two such terms and both means.
+  const double exact = 2 * tolerance(DType::f32, d.c) * d.condition();
+  const double sums = tolerance(DType::f32, d.n) * d.condition();
+  // With one or two channels xhat is 0 or near +-1 whatever x is, and dx vanishes but for eps: it
+  // is small against the terms that cancel, which are of size rstd |dy weight|.
+  double floor = 1e-3;
+  for (int64_t i = 0; d.c <= 2 && i < d.n * d.c; ++i)
+    floor = std::max(floor, d.truth.rstd[i / d.c] * std::fabs(d.dy[i] * d.weight[i % d.c]));
+  check(
+      "dx", d.x, [&](const auto& v) { return loss(v, weight, bias); }, g.add_dx ? &dx0 : nullptr,
+      exact + tolerance(d.dtype, 1), floor);
+  if (g.weight)
+    check(
+        "dweight", d.weight, [&](const auto& v) { return loss(x, v, bias); },
+        g.add ? &dw0 : nullptr, sums);
+  if (g.bias)
+    check(
+        "dbias", d.bias, [&](const auto& v) { return loss(x, weight, v); }, g.add ? &db0 : nullptr,
+        sums);
+}
+
+TEST(Layernorm, Backward) {
+  for (const Sizes s : kSizes)
+    for (const DType t : {DType::f32, DType::bf16})
+      check_backward(Data(s, t, t), {true, true, false, false, false});
+}
+
+TEST(Layernorm, BackwardAddsAndSkips) {
+  for (const DType t : {DType::f32, DType::bf16}) {
+    const Data d({130, 33}, t, t);
+    check_backward(d, {true, true, true, true, false});
+    check_backward(d, {true, false, true, false, false});
+    check_backward(d, {false, true, false, true, false});
+    check_backward(d, {false, false, false, true, false});
+    check_backward(d, {true, true, false, false, true});
+  }
+  check_backward(Data({17, 33}, DType::bf16, DType::f32), {true, true, false, true, false});
+  check_backward(Data({17, 33}, DType::f16, DType::f32), {true, true, false, true, false});
+}
+
+TEST(Layernorm, WantsNoWorkspaceWhenFrozen) {
+  const auto bytes = [](bool wanted) {
+    return run_on_plan_and_cpu(
+               {},
+               [&](Case& c) {
+                 const View x = c.input("x", {512, 256}, DType::f32, Values(512 * 256, 1.0));
+                 const View w = c.input("weight", {256}, DType::f32, Values(256, 1.0));
+                 const View s = c.input("mean", {512}, DType::f32, Values(512, 1.0));
+                 const View dw = c.output("dweight", {256}, DType::f32);
+                 layernorm_backward(
+                     c.ctx(), x, false, wanted ? GradView{dw, false} : GradView{}, {}, x,
+                     c.input("x2", {512, 256}, DType::f32, Values(512 * 256, 1.0)), w, s, s);
+               })
+        .planned_bytes;
+  };
+  EXPECT_EQ(bytes(true) - bytes(false), 32 * 2 * 256 * 4);
+}
+
+TEST(Layernorm, RefusesWhatDoesNotFit) {
+  const auto forward = [](Shape y, Shape weight, DType weight_dtype, DType dtype, Shape mean) {
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      const View x = c.output("x", {4, 6}, dtype);
+      layernorm_forward(c.ctx(), c.output("y", y, dtype), c.output("mean", mean, DType::f32),
+                        c.output("rstd", {4}, DType::f32), x,
+                        c.output("weight", weight, weight_dtype), {}, kEps);
+    });
+  };
+  const DType f32 = DType::f32;
+  forward({4, 6}, {6}, f32, f32, {4});
+  expect_error(ErrorCode::shape, {"y of shape (N,C)=(4,6)", "y (4,5) f32"}, [&] {
+    forward({4, 5}, {6}, f32, f32, {4});
+  });
+  expect_error(ErrorCode::shape, {"weight of shape (C)=(6)", "weight (7) f32"}, [&] {
+    forward({4, 6}, {7}, f32, f32, {4});
+  });
+  expect_error(ErrorCode::shape, {"mean of shape (N)=(4)", "mean (3) f32"}, [&] {
+    forward({4, 6}, {6}, f32, f32, {3});
+  });
+  expect_error(ErrorCode::unsupported, {"x of dtype f32|bf16|f16", "x (4,6) i32"}, [&] {
+    forward({4, 6}, {6}, f32, DType::i32, {4});
+  });
+  expect_error(ErrorCode::unsupported, {"weight of dtype f32 or that of x", "weight (6) bf16"},
+               [&] {
+                 forward({4, 6}, {6}, DType::bf16, f32, {4});
+               });
+  expect_error(ErrorCode::shape, {"x of shape (N,C)", "x (6) f32"}, [&] {
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      const View x = c.output("x", {6}, f32);
+      layernorm_forward(c.ctx(), x, x, x, x, x, {}, kEps);
+    });
+  });
+  expect_error(ErrorCode::unsupported, {"dweight of dtype f32", "dweight (6) bf16"}, [&] {
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      const View x = c.output("x", {4, 6}, f32), s = c.output("mean", {4}, f32);
+      layernorm_backward(c.ctx(), x, false, {c.output("dweight", {6}, DType::bf16), false}, {}, x,
+                         x, c.output("weight", {6}, f32), s, s);
+    });
+  });
+}
+
+}  // namespace
+}  // namespace snug::test

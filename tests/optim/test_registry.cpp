@@ -1,0 +1,132 @@
+// Names, aliases and the values that are refused.
+#include <cmath>
+#include <limits>
+
+#include "tests/optim/optim_case.h"
+
+namespace snug::test {
+namespace {
+
+void refused(const OptimizerConfig& c, std::initializer_list<const char*> words) {
+  expect_error(ErrorCode::usage, words, [&] { make_optimizer(c); });
+}
+
+OptimizerConfig named(const char* name) {
+  OptimizerConfig c;
+  c.name = name;
+  return c;
+}
+
+TEST(OptimRegistry, KnowsNamesAndAliases) {
+  EXPECT_EQ(optimizer_names(), (std::vector<std::string>{"adamw", "adam", "sgd"}));
+  EXPECT_EQ(make_optimizer({})->name(), "adamw");
+  for (const char* alias : {"adamw", "adamw_torch", "adamw_torch_fused"})
+    EXPECT_EQ(make_optimizer(named(alias))->name(), "adamw");
+  EXPECT_EQ(make_optimizer(named("adam"))->name(), "adam");
+  EXPECT_EQ(make_optimizer(named("sgd"))->name(), "sgd");
+  OptimizerConfig c = named("adamw_torch");
+  c.weight_decay = 0.25;
+  EXPECT_EQ(make_optimizer(c)->config().weight_decay, 0.25);
+}
+
+TEST(OptimRegistry, NamesStatesAsPyTorch) {
+  const std::vector<Name> adam{Name("exp_avg"), Name("exp_avg_sq")};
+  EXPECT_EQ(make_optimizer(named("adam"))->state_names(), adam);
+  EXPECT_EQ(make_optimizer(named("adamw"))->state_names(), adam);
+  EXPECT_TRUE(make_optimizer(named("sgd"))->state_names().empty());
+  OptimizerConfig c = named("sgd");
+  c.sgd_momentum = 0.9;
+  EXPECT_EQ(make_optimizer(c)->state_names(), std::vector<Name>{Name("momentum_buffer")});
+}
+
+TEST(OptimRegistry, CountsAppliedUpdatesInTheBiasCorrections) {
+  StepState s = plain_state();
+  s.step = 99;  // steps that were skipped do not count
+  s.updates = 2;
+  make_optimizer({})->prepare_step(s);
+  EXPECT_EQ(s.bias_correction1, static_cast<float>(1 - 0.9 * 0.9 * 0.9));
+  EXPECT_EQ(s.bias_correction2, static_cast<float>(1 - std::pow(0.999, 3)));
+  make_optimizer(named("sgd"))->prepare_step(s);
+  EXPECT_EQ(s.bias_correction1, 1.0f);
+  EXPECT_EQ(s.bias_correction2, 1.0f);
+}
+
+TEST(OptimRegistry, SuggestsTheNearestName) {
+  refused(named("adamv"), {"optim to be one of adamw, adamw_torch, adamw_torch_fused, adam, sgd",
+                           "optim: adamv", "did you mean optim=adamw?"});
+  refused(named("SGD"), {"optim: SGD"});
+  const std::string far = expect_error(ErrorCode::usage, {"optim: lion_8bit", "optim=adamw"},
+                                       [] { make_optimizer(named("lion_8bit")); });
+  EXPECT_EQ(far.find("did you mean"), std::string::npos) << far;
+  refused(named(""), {"optim: "});
+}
+
+TEST(OptimRegistry, RefusesValuesAsPyTorchDoes) {
+  const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
+  for (const char* name : {"adamw", "adam", "sgd"}) {
+    SCOPED_TRACE(name);
+    for (const double bad : {-1.0, nan, infinity}) {
+      OptimizerConfig c = named(name);
+      c.learning_rate = bad;
+      refused(c, {"learning_rate of at least 0", "learning_rate: ", "learning_rate=6e-4"});
+      c = named(name);
+      c.weight_decay = bad;
+      refused(c, {"weight_decay of at least 0", "weight_decay: ", "weight_decay=0.1"});
+    }
+  }
+  for (const char* name : {"adamw", "adam"}) {
+    for (const double bad : {-0.1, 1.0, nan}) {
+      OptimizerConfig c = named(name);
+      c.adam_beta1 = bad;
+      refused(c, {"adam_beta1 in [0, 1)", "adam_beta1: ", "adam_beta1=0.9"});
+      c = named(name);
+      c.adam_beta2 = bad;
+      refused(c, {"adam_beta2 in [0, 1)", "adam_beta2: ", "adam_beta2=0.999"});
+    }
+    OptimizerConfig c = named(name);
+    c.adam_epsilon = -1e-8;
+    refused(c, {"adam_epsilon of at least 0", "adam_epsilon: -1e-08", "adam_epsilon=1e-8"});
+    c.adam_epsilon = 0;
+    c.adam_beta1 = 0;
+    make_optimizer(c);
+  }
+  OptimizerConfig c = named("sgd");
+  c.sgd_momentum = -0.5;
+  refused(c, {"sgd_momentum of at least 0", "sgd_momentum: -0.5", "sgd_momentum=0.9"});
+  c = named("sgd");
+  c.sgd_nesterov = true;
+  refused(c, {"sgd_nesterov with a momentum above 0 and zero dampening", "sgd_momentum: 0"});
+  c.sgd_momentum = 0.9;
+  make_optimizer(c);
+  c.sgd_dampening = 0.1;
+  refused(c, {"sgd_nesterov", "sgd_dampening: 0.1"});
+  c.sgd_dampening = nan;
+  refused(c, {"a finite sgd_dampening", "sgd_dampening: nan"});
+}
+
+TEST(OptimRegistry, RefusesSettingsItWouldIgnore) {
+  OptimizerConfig c = named("adamw");
+  c.sgd_momentum = 0.9;
+  refused(c, {"only settings that adamw uses", "sgd_momentum: 0.9, a setting of sgd", "optim=sgd"});
+  c = named("adam");
+  c.sgd_nesterov = true;
+  refused(c, {"only settings that adam uses", "sgd_nesterov"});
+  c = named("adam");
+  c.sgd_dampening = 0.1;
+  refused(c, {"sgd_dampening: 0.1"});
+  c = named("sgd");
+  c.adam_beta1 = 0.8;
+  refused(c, {"only settings that sgd uses", "adam_beta1: 0.8, a setting of adamw"});
+  c = named("sgd");
+  c.adam_beta2 = 0.8;
+  refused(c, {"adam_beta2: 0.8"});
+  c = named("sgd");
+  c.adam_epsilon = 1e-6;
+  refused(c, {"adam_epsilon: 1e-06"});
+  c = named("sgd");
+  c.sgd_dampening = 0.1;
+  refused(c, {"without momentum it does nothing", "sgd_dampening: 0.1"});
+}
+
+}  // namespace
+}  // namespace snug::test

@@ -1,0 +1,113 @@
+// Twenty steps of every optimizer against PyTorch in float64.
+#include <algorithm>
+#include <cmath>
+
+#include "tests/optim/optim_case.h"
+
+namespace snug::test {
+namespace {
+
+constexpr int64_t kSteps = 20, kSize = 50;
+
+OptimizerConfig config_of(const nlohmann::json& j) {
+  OptimizerConfig c;
+  c.name = j.at("optimizer").get<std::string>();
+  std::transform(c.name.begin(), c.name.end(), c.name.begin(), ::tolower);
+  c.learning_rate = j.at("lr");
+  c.weight_decay = j.at("weight_decay");
+  if (c.name == "sgd") {
+    c.sgd_momentum = j.at("momentum");
+    c.sgd_dampening = j.at("dampening");
+    c.sgd_nesterov = j.at("nesterov");
+  } else {
+    c.adam_beta1 = j.at("betas").at(0);
+    c.adam_beta2 = j.at("betas").at(1);
+    c.adam_epsilon = j.at("eps");
+  }
+  return c;
+}
+
+// The parameters after each step, flat (steps, size). The states start as rubbish: the first update
+// must not read them.
+Values run_steps(const OptimizerConfig& config, const Values& p0, const Values& gradients,
+                 const Values& rates) {
+  Values all;
+  run_on_plan_and_cpu({}, [&](Case& c) {
+    const auto optimizer = make_optimizer(config);
+    const View master = c.inout("master", {kSize}, DType::f32, p0);
+    const View gradient = c.output("gradient", {kSize}, DType::f32);
+    std::vector<View> states;
+    for (const Name name : optimizer->state_names())
+      states.push_back(c.inout(name.c_str(), {kSize}, DType::f32, Values(kSize, 1e30)));
+    const View state = c.step_state(plain_state());
+    CaseStore store({{0, kGroupDecay, 0, kSize}}, states);
+    for (int64_t step = 0; step < kSteps; ++step) {
+      if (!c.ctx().planning()) {
+        const auto* row = gradients.data() + step * kSize;
+        store_values(gradient.data, DType::f32, Values(row, row + kSize));
+        StepState& s = *step_state(state);
+        s.updates = step;
+        s.learning_rate[kGroupDecay] = static_cast<float>(rates.at(step));
+        optimizer->prepare_step(s);
+      }
+      optimizer->update(c.ctx(), {master, {}, gradient}, store, state);
+      if (c.ctx().planning()) continue;
+      const Values now = load_values(master.data, DType::f32, kSize);
+      all.insert(all.end(), now.begin(), now.end());
+    }
+  });
+  return all;
+}
+
+// What fp32 may be off by after s steps, u = 2^-24.
+//   Parameter: each step rounds the decayed and the new value and carries the rounding of the decay
+//     factor: 3 u |p|.
+//   SGD: the error of the buffer settles below 2 u |buffer| / (1 - 0.9), of which each step takes
+//   lr;
+//     with the roundings of gradient, rate and product that is below 24 u times the largest step.
+//   Adam: the error of m is at most 14 u max|g|, that of sqrt(v) s u; max|g| / sqrt(v / bc2) is at
+//     most sqrt(s) since v holds g^2 (1 - beta2): a step errs by at most 40 sqrt(s) u lr.
+// The steps add up.
+double bound(const OptimizerConfig& c, const Values& want, const Values& p0, int64_t i,
+             int64_t step, double max_rate) {
+  double size = std::fabs(p0[i]), move = 0, before = p0[i];
+  for (int64_t s = 0; s <= step; ++s) {
+    const double now = want[s * kSize + i];
+    size = std::max(size, std::fabs(now));
+    move = std::max(move, std::fabs(now - before));
+    before = now;
+  }
+  const auto s = static_cast<double>(step + 1);
+  const double per_step = c.name == "sgd" ? 24 * move : 40 * std::sqrt(s) * max_rate;
+  return unit_roundoff(DType::f32) * s * (3 * size + per_step);
+}
+
+TEST(OptimTrajectory, EqualsPyTorch) {
+  const Fixture fixture("optim_steps");
+  const Values p0 = fixture.values("p0"), gradients = fixture.values("grads");
+  ASSERT_EQ(fixture.cases().size(), 12u);
+  for (const auto& [name, description] : fixture.cases().items()) {
+    SCOPED_TRACE(name);
+    const OptimizerConfig config = config_of(description);
+    const Values want = fixture.values(name + ".params"), rates = fixture.values(name + ".lr");
+    const Values got = run_steps(config, p0, gradients, rates);
+    ASSERT_EQ(got.size(), want.size());
+    const double max_rate = *std::max_element(rates.begin(), rates.end());
+    double worst = 0;
+    for (int64_t step = 0; step < kSteps; ++step)
+      for (int64_t i = 0; i < kSize; ++i) {
+        const int64_t at = step * kSize + i;
+        const double b = bound(config, want, p0, i, step, max_rate);
+        const double error = std::fabs(got[at] - want[at]);
+        EXPECT_LE(error, b) << "step " << step << " element " << i;
+        if (b > 0) worst = std::max(worst, error / b);
+      }
+    RecordProperty(name + "_worst_error_over_bound", std::to_string(worst));
+    // The bound is not so wide that the moments' rules could hide in it.
+    EXPECT_LT(bound(config, want, p0, 10, kSteps - 1, max_rate),
+              0.01 * std::max(max_rate, std::fabs(want[(kSteps - 1) * kSize + 10] - p0[10])));
+  }
+}
+
+}  // namespace
+}  // namespace snug::test

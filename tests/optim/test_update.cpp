@@ -1,0 +1,256 @@
+// What the driver does around an optimizer's arithmetic: spans, chunks, threads, groups, factors,
+// skipped steps, rounded weights.
+#include <cmath>
+#include <limits>
+
+#include "engine/seams/state_store.h"
+#include "optim/elementwise.h"
+#include "tests/optim/optim_case.h"
+
+namespace snug::test {
+namespace {
+
+const std::vector<int64_t> kSizes = {1, 255, 256, 257, 16383, 16384, 16385, 3};
+constexpr int64_t kPeriod = 50;
+
+// Element i of every span has the values of element i % 50.
+Values periodic(const ParamTable& table, const Values& period, double gap) {
+  Values v(static_cast<size_t>(table.flat_elements()), gap);
+  for (int p = 0; p < table.size(); ++p)
+    for (int64_t i = 0; i < table[p].elements(); ++i)
+      v[static_cast<size_t>(table[p].offset + i)] = period[static_cast<size_t>(i % kPeriod)];
+  return v;
+}
+
+Values normal(uint32_t seed) {
+  return as_f32(normal_values(kPeriod, seed));
+}
+
+Values squares(Values v) {
+  for (double& x : v) x *= x;
+  return as_f32(v);
+}
+
+UpdateCase periodic_case(const std::string& name, const ParamTable& table) {
+  UpdateCase u;
+  u.config.name = name;
+  u.config.weight_decay = 0.1;
+  if (name == "sgd") u.config.sgd_momentum = 0.9;
+  u.spans = whole_parameter_spans(table);
+  u.master = periodic(table, normal(1), 123);
+  // Gradients in the gaps are not finite: an update that read them would show it.
+  u.gradients = periodic(table, normal(2), std::nan(""));
+  u.states = {periodic(table, normal(3), 5), periodic(table, squares(normal(4)), 6)};
+  u.state.updates = 4;
+  return u;
+}
+
+std::vector<bool> inside(const UpdateCase& u) {
+  std::vector<bool> in(u.master.size());
+  for (const StateSpan& s : u.spans)
+    for (int64_t i = 0; i < s.elements; ++i) in[static_cast<size_t>(s.offset + i)] = true;
+  return in;
+}
+
+class OptimUpdate : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(All, OptimUpdate, ::testing::ValuesIn(optimizer_names()),
+                         [](const auto& i) { return i.param; });
+
+// Bodies and tails of vectors and chunks give the same bits for the same values; what lies outside
+// the spans stays; and so in every mode, thread counts included.
+TEST_P(OptimUpdate, IsTheSameForEveryPlaceOfAnElement) {
+  const ParamTable table = table_of(kSizes);
+  const UpdateCase u = periodic_case(GetParam(), table);
+  const Outputs out = run_in_all_modes(u.body());
+  const std::vector<bool> in = inside(u);
+  for (const Output& o : out.all) {
+    if (o.name == "step_state" || o.name == "gradients") continue;
+    SCOPED_TRACE(o.name);
+    const Values v = o.values();
+    const int64_t long_span[2] = {table[6].offset, table[5].offset};  // decayed, not decayed
+    for (int p = 0; p < table.size(); ++p)
+      for (int64_t i = 0; i < table[p].elements(); ++i) {
+        const int64_t like = long_span[table[p].group] + i % kPeriod;
+        ASSERT_EQ(v[table[p].offset + i], v[like]) << "parameter " << p << " element " << i;
+      }
+    const Values before = o.name == "master"       ? u.master
+                          : o.name == "exp_avg_sq" ? u.states[1]
+                                                   : u.states[0];
+    for (size_t i = 0; i < v.size(); ++i) {
+      if (in[i]) {
+        ASSERT_NE(v[i], before[i]) << "element " << i << " was not updated";
+      } else {
+        ASSERT_EQ(v[i], before[i]) << "element " << i << " outside the spans";
+      }
+    }
+  }
+}
+
+TEST_P(OptimUpdate, IsOneOpThatReportsItsTraffic) {
+  const ParamTable table = table_of(kSizes);
+  UpdateCase u = periodic_case(GetParam(), table);
+  int64_t n = 0;
+  for (const int64_t size : kSizes) n += size;
+  const Outputs fp32 = run_on_plan_and_cpu({}, u.body());
+  EXPECT_EQ(fp32.ops, std::vector<std::string>{GetParam() + "_update"});
+  EXPECT_EQ(fp32.bytes_moved, n * (GetParam() == "sgd" ? 20 : 28));
+  u.weights = DType::bf16;
+  EXPECT_EQ(run_on_plan_and_cpu({}, u.body()).bytes_moved, n * (GetParam() == "sgd" ? 22 : 30));
+}
+
+TEST_P(OptimUpdate, LeavesEverythingWhenAGradientWasNotFinite) {
+  const ParamTable table = table_of(kSizes);
+  UpdateCase u = periodic_case(GetParam(), table);
+  u.weights = DType::bf16;
+  u.state.found_inf = 1;
+  const Outputs out = run_in_all_modes(u.body());
+  EXPECT_EQ(out["master"], u.master);
+  EXPECT_EQ(out["weights"], Values(u.master.size(), 7.0));
+  if (GetParam() == "sgd") {
+    EXPECT_EQ(out["momentum_buffer"], u.states[0]);
+  } else {
+    EXPECT_EQ(out["exp_avg"], u.states[0]);
+    EXPECT_EQ(out["exp_avg_sq"], u.states[1]);
+  }
+}
+
+TEST_P(OptimUpdate, RoundsTheWeightsFromTheMaster) {
+  const ParamTable table = table_of(kSizes);
+  UpdateCase u = periodic_case(GetParam(), table);
+  const Values master = run_on_plan_and_cpu({}, u.body())["master"];
+  const std::vector<bool> in = inside(u);
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    u.weights = dtype;
+    const Outputs out = run_in_all_modes(u.body());
+    EXPECT_EQ(out["master"], master);
+    Values want = rounded(master, dtype);
+    for (size_t i = 0; i < want.size(); ++i)
+      if (!in[i]) want[i] = 7.0;
+    EXPECT_EQ(out["weights"], want) << to_string(dtype);
+  }
+}
+
+// Loss scale and clip factor are powers of two here, so undoing them is exact.
+TEST_P(OptimUpdate, AppliesLossScaleAndClipFactor) {
+  const ParamTable table = table_of({300});
+  UpdateCase u = periodic_case(GetParam(), table);
+  const Outputs want = run_on_plan_and_cpu({}, u.body());
+  for (double& g : u.gradients) g *= 1024.0 / 0.25;
+  u.state.loss_scale = 1024;
+  u.state.clip_factor = 0.25;
+  const Outputs got = run_on_plan_and_cpu({}, u.body());
+  EXPECT_EQ(got["master"], want["master"]);
+}
+
+// The group chooses the rate, and only group 0 decays.
+TEST_P(OptimUpdate, TakesRateAndDecayFromTheGroup) {
+  UpdateCase u = periodic_case(GetParam(), table_of({50, 50, 50}));  // groups 0, 0, 1
+  u.state.learning_rate[kGroupDecay] = 0.5f;
+  u.state.learning_rate[kGroupNoDecay] = 0.25f;
+  const Values got = run_on_plan_and_cpu({}, u.body())["master"];
+
+  UpdateCase decayed = u;
+  for (StateSpan& s : decayed.spans) s.group = kGroupDecay;
+  const Values all_decayed = run_on_plan_and_cpu({}, decayed.body())["master"];
+  UpdateCase plain = decayed;
+  plain.config.weight_decay = 0;
+  plain.state.learning_rate[kGroupDecay] = 0.25f;
+  const Values not_decayed = run_on_plan_and_cpu({}, plain.body())["master"];
+  const int64_t third = u.spans[2].offset;
+  for (int64_t i = 0; i < 50; ++i) {
+    EXPECT_EQ(got[i], all_decayed[i]);
+    EXPECT_EQ(got[256 + i], all_decayed[256 + i]);
+    EXPECT_EQ(got[third + i], not_decayed[third + i]);
+    EXPECT_NE(got[third + i], all_decayed[third + i]);
+  }
+}
+
+// At rate zero the states move and the parameters do not.
+TEST_P(OptimUpdate, KeepsParametersAtRateZero) {
+  UpdateCase u = periodic_case(GetParam(), table_of({1000}));
+  for (float& rate : u.state.learning_rate) rate = 0;
+  EXPECT_EQ(run_on_plan_and_cpu({}, u.body())["master"], u.master);
+}
+
+// At the first update the states count as zero, whatever is in them.
+TEST_P(OptimUpdate, StartsFromZeroStates) {
+  UpdateCase u = periodic_case(GetParam(), table_of(kSizes));
+  u.state.updates = 0;
+  for (Values& v : u.states) v.assign(v.size(), 0);
+  const Outputs want = run_on_plan_and_cpu({}, u.body());
+  for (Values& v : u.states) v.assign(v.size(), std::nan(""));
+  const Outputs got = run_in_all_modes(u.body());
+  EXPECT_EQ(got["master"], want["master"]);
+  if (GetParam() == "sgd") {
+    EXPECT_NE(got["momentum_buffer"][0], 0);
+  } else {
+    EXPECT_NE(got["exp_avg"][0], 0);
+  }
+}
+
+TEST_P(OptimUpdate, WorksOnThePlainStore) {
+  const ParamTable table = table_of({600, 1, 20000});
+  const UpdateCase u = periodic_case(GetParam(), table);
+  UpdateCase zero = u;
+  for (Values& v : zero.states) v.assign(v.size(), 0);
+  zero.state.updates = 0;
+  const Values want = run_on_plan_and_cpu({}, zero.body())["master"];
+  const Outputs got = run_in_all_modes([&](Case& c) {
+    const auto optimizer = make_optimizer(u.config);
+    PlainStateStore store(c.ctx(), table, optimizer->state_names());
+    const View master = c.inout("master", {table.flat_elements()}, DType::f32, u.master);
+    const View gradients = c.input("gradients", {table.flat_elements()}, DType::f32, u.gradients);
+    StepState s = zero.state;
+    optimizer->prepare_step(s);
+    optimizer->update(c.ctx(), {master, {}, gradients}, store, c.step_state(s));
+  });
+  EXPECT_EQ(got["master"], want);
+}
+
+TEST_P(OptimUpdate, AcceptsNoSpansAndEmptyOnes) {
+  UpdateCase u = periodic_case(GetParam(), table_of({256, 256}));
+  u.spans[0].elements = 0;
+  const Values v = run_in_all_modes(u.body())["master"];
+  EXPECT_EQ(v[0], u.master[0]);
+  EXPECT_NE(v[256], u.master[256]);
+  u.spans.clear();
+  EXPECT_EQ(run_in_all_modes(u.body())["master"], u.master);
+}
+
+TEST(OptimUpdateErrors, NameWhatDoesNotFit) {
+  const ParamTable table = table_of({256});
+  const UpdateCase good = periodic_case("adamw", table);
+  const auto run = [&](const UpdateCase& u) { run_on_plan_and_cpu({}, u.body()); };
+
+  UpdateCase u = good;
+  u.spans[0].elements = 257;
+  expect_error(ErrorCode::shape, {"flat range of 256 elements", "parameter 0", "0 to 257"},
+               [&] { run(u); });
+  u = good;
+  u.spans[0].group = kMaxGroups;
+  expect_error(ErrorCode::shape, {"groups below 4", "group 4"}, [&] { run(u); });
+  u = good;
+  u.gradients.resize(255);
+  expect_error(ErrorCode::internal, {"as many values"}, [&] { run(u); });
+  u = good;
+  u.weights = DType::i32;
+  expect_error(ErrorCode::unsupported, {"weights", "bf16"}, [&] { run(u); });
+  u = good;
+  u.state.loss_scale = 0;
+  expect_error(ErrorCode::internal, {"loss scale above 0"}, [&] { run(u); });
+
+  const auto with = [&](int64_t gradients, int states) {
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      const View m = c.output("master", {256}, DType::f32);
+      const View g = c.output("gradients", {gradients}, DType::f32);
+      CaseStore store(good.spans, std::vector<View>(static_cast<size_t>(states), m));
+      make_optimizer({})->update(c.ctx(), {m, {}, g}, store, c.step_state(plain_state()));
+    });
+  };
+  expect_error(ErrorCode::shape, {"gradients", "256", "255"}, [&] { with(255, 2); });
+  expect_error(ErrorCode::shape, {"2 states for adamw", "one with 1", "state_names()"},
+               [&] { with(256, 1); });
+}
+
+}  // namespace
+}  // namespace snug::test

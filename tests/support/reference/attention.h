@@ -1,0 +1,113 @@
+// Naive attention on a scalar S (double, or complex for gradients), from the formulas alone: the
+// whole matrix of probabilities of each head is formed.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tests/support/gradient.h"
+
+namespace snug::test {
+
+struct AttentionCase {
+  int64_t B = 1, T = 1, H = 1, G = 1, D = 1;
+  double scale = 1;
+  bool causal = true;
+  std::vector<double> key_lengths;  // (B), empty: all T
+  std::vector<double> mask;         // (B,H,T,T) factors of the probabilities, empty: ones
+
+  int64_t width() const { return (H + 2 * G) * D; }
+  size_t q(int64_t b, int64_t i, int64_t h, int64_t d) const {
+    return static_cast<size_t>((b * T + i) * width() + h * D + d);
+  }
+  size_t k(int64_t b, int64_t j, int64_t h, int64_t d) const {
+    return static_cast<size_t>((b * T + j) * width() + (H + h / (H / G)) * D + d);
+  }
+  size_t v(int64_t b, int64_t j, int64_t h, int64_t d) const {
+    return k(b, j, h, d) + static_cast<size_t>(G * D);
+  }
+  size_t o(int64_t b, int64_t i, int64_t h, int64_t d) const {
+    return static_cast<size_t>(((b * T + i) * H + h) * D + d);
+  }
+  bool sees(int64_t b, int64_t i, int64_t j) const {
+    return (!causal || j <= i) &&
+           (key_lengths.empty() || static_cast<double>(j) < key_lengths[static_cast<size_t>(b)]);
+  }
+  double factor(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    return mask.empty() ? 1 : mask[static_cast<size_t>(((b * H + h) * T + i) * T + j)];
+  }
+};
+
+// Probabilities of query i: p (T), zero where hidden. Returns log sum e^s.
+template <class S>
+S attention_row(const AttentionCase& c, const std::vector<S>& qkv, int64_t b, int64_t h, int64_t i,
+                std::vector<S>* p) {
+  p->assign(static_cast<size_t>(c.T), S(0));
+  double highest = -1e300;
+  for (int64_t j = 0; j < c.T; ++j) {
+    if (!c.sees(b, i, j)) continue;
+    S s = 0;
+    for (int64_t d = 0; d < c.D; ++d) s += qkv[c.q(b, i, h, d)] * qkv[c.k(b, j, h, d)];
+    (*p)[static_cast<size_t>(j)] = s * c.scale;
+    highest = std::max(highest, real_of(s * c.scale));
+  }
+  S sum = 0;
+  for (int64_t j = 0; j < c.T; ++j)
+    if (c.sees(b, i, j))
+      sum += (*p)[static_cast<size_t>(j)] = std::exp((*p)[static_cast<size_t>(j)] - highest);
+  for (S& x : *p) x /= sum;
+  return std::log(sum) + highest;
+}
+
+// out (B*T,H*D); lse (B,H,T) if asked for.
+template <class S>
+std::vector<S> attention_reference(const AttentionCase& c, const std::vector<S>& qkv,
+                                   std::vector<S>* lse = nullptr) {
+  std::vector<S> out(static_cast<size_t>(c.B * c.T * c.H * c.D), S(0)), p;
+  if (lse) lse->clear();
+  for (int64_t b = 0; b < c.B; ++b)
+    for (int64_t h = 0; h < c.H; ++h)
+      for (int64_t i = 0; i < c.T; ++i) {
+        const S l = attention_row(c, qkv, b, h, i, &p);
+        if (lse) lse->push_back(l);
+        for (int64_t j = 0; j < c.T; ++j)
+          for (int64_t d = 0; d < c.D; ++d)
+            out[c.o(b, i, h, d)] +=
+                p[static_cast<size_t>(j)] * c.factor(b, h, i, j) * qkv[c.v(b, j, h, d)];
+      }
+  return out;
+}
+
+// The gradient of sum dout * out in closed form: for sizes where the complex step, which is its
+// judge at small ones, would take long.
+inline std::vector<double> attention_gradient(const AttentionCase& c,
+                                              const std::vector<double>& qkv,
+                                              const std::vector<double>& dout) {
+  std::vector<double> g(qkv.size(), 0.0), p, dp(static_cast<size_t>(c.T));
+  for (int64_t b = 0; b < c.B; ++b)
+    for (int64_t h = 0; h < c.H; ++h)
+      for (int64_t i = 0; i < c.T; ++i) {
+        attention_row(c, qkv, b, h, i, &p);
+        double mean = 0;
+        for (int64_t j = 0; j < c.T; ++j) {
+          double s = 0;
+          for (int64_t d = 0; d < c.D; ++d) s += dout[c.o(b, i, h, d)] * qkv[c.v(b, j, h, d)];
+          dp[static_cast<size_t>(j)] = s * c.factor(b, h, i, j);
+          mean += p[static_cast<size_t>(j)] * dp[static_cast<size_t>(j)];
+        }
+        for (int64_t j = 0; j < c.T; ++j) {
+          const double pj = p[static_cast<size_t>(j)], m = c.factor(b, h, i, j);
+          const double ds = pj * (dp[static_cast<size_t>(j)] - mean) * c.scale;
+          for (int64_t d = 0; d < c.D; ++d) {
+            g[c.v(b, j, h, d)] += pj * m * dout[c.o(b, i, h, d)];
+            g[c.q(b, i, h, d)] += ds * qkv[c.k(b, j, h, d)];
+            g[c.k(b, j, h, d)] += ds * qkv[c.q(b, i, h, d)];
+          }
+        }
+      }
+  return g;
+}
+
+}  // namespace snug::test

@@ -1,0 +1,24 @@
+// Token and position embedding.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace snug::test {
+
+// wte (Vp,c), wpe (P,c) or empty, tokens (B,t) row by row -> y (B*t,c).
+template <class T>
+std::vector<T> embedding_reference(const std::vector<T>& wte, const std::vector<T>& wpe,
+                                   const std::vector<double>& tokens, size_t t, size_t c,
+                                   size_t position) {
+  std::vector<T> y;
+  for (size_t row = 0; row < tokens.size(); ++row)
+    for (size_t j = 0; j < c; ++j) {
+      T value = wte[static_cast<size_t>(tokens[row]) * c + j];
+      if (!wpe.empty()) value += wpe[(position + row % t) * c + j];
+      y.push_back(value);
+    }
+  return y;
+}
+
+}  // namespace snug::test

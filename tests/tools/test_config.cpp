@@ -1,0 +1,287 @@
+// The table of keys and what it drives: every key, aliases, precedence, the resolved file.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "engine/core/error.h"
+#include "tools/config/keys.h"
+#include "tools/config/make_schedule.h"
+
+namespace snug {
+namespace {
+
+RunConfig load(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+  return load_config_text(yaml, "run.yaml", overrides);
+}
+
+// What a key needs beside itself so that it has an effect.
+std::string companions(std::string_view key) {
+  if (key.starts_with("adam_")) return "";
+  if (key == "sgd_momentum") return "optim: sgd\n";
+  if (key == "sgd_dampening" || key == "sgd_nesterov") return "optim: sgd\nsgd_momentum: 0.9\n";
+  if (key == "lr_decay_steps" || key == "lr_decay_type")
+    return "lr_scheduler_type: warmup_stable_decay\n";
+  if (key == "lr_power") return "lr_scheduler_type: polynomial\n";
+  if (key == "lr_timescale") return "lr_scheduler_type: inverse_sqrt\n";
+  if (key == "global_batch_tokens") return "max_length: 1024\n";
+  if (key == "per_device_eval_batch_size" || key == "max_eval_samples" || key == "eval_steps")
+    return "eval_fraction: 0.1\n";
+  if (key.starts_with("sample_") && key != "sample_prompt") return "sample_prompt: x\n";
+  return "";
+}
+
+TEST(ConfigKeys, EachHasDocumentationAndAnExampleWithAnEffect) {
+  for (const Key& key : config_keys()) {
+    SCOPED_TRACE(key.name);
+    EXPECT_GE(key.doc.size(), 10u);
+    EXPECT_FALSE(key.section.empty());
+    const std::string before = companions(key.name);
+    const RunConfig without = load(before);
+    const RunConfig with = load(before + std::string(key.name) + ": " + std::string(key.example));
+    if (key.kind == KeyKind::kwargs) {
+      EXPECT_EQ(with.min_lr_ratio, 0.1);
+      continue;
+    }
+    EXPECT_FALSE(without.is_set(key.name));
+    EXPECT_EQ(without.where(key.name), "default");
+    EXPECT_TRUE(with.is_set(key.name));
+    if (key.name != "task")  // one value so far
+      EXPECT_NE(print_value(with, key), print_value(without, key));
+    // Nothing but this key changes.
+    for (const Key& other : config_keys()) {
+      if (other.name != key.name && other.name != "num_train_epochs")
+        EXPECT_EQ(print_value(with, other), print_value(without, other)) << other.name;
+    }
+  }
+}
+
+TEST(ConfigKeys, NamesAndAliasesAreUniqueAndNoneIsRefused) {
+  std::set<std::string_view> names;
+  for (const Key& key : config_keys()) {
+    EXPECT_TRUE(names.insert(key.name).second) << key.name;
+    EXPECT_EQ(refusal(key.name), "") << key.name;
+    for (const std::string_view alias : words(key.aliases)) {
+      EXPECT_TRUE(names.insert(alias).second) << alias;
+      EXPECT_EQ(refusal(alias), "") << alias;
+      EXPECT_EQ(find_key(alias), find_key(key.name));
+    }
+  }
+  EXPECT_EQ(find_key("no_such_key"), nullptr);
+}
+
+TEST(ConfigKeys, HelpNamesEveryKey) {
+  const std::string help = config_help();
+  for (const Key& key : config_keys())
+    EXPECT_NE(help.find("\n  " + std::string(key.name) + ": "), std::string::npos) << key.name;
+  size_t line = 0;
+  for (size_t at = 0; at < help.size(); at = help.find('\n', at) + 1) {
+    line = help.find('\n', at) - at;
+    EXPECT_LE(line, 100u) << help.substr(at, line);
+  }
+}
+
+TEST(ConfigKeys, AliasesSetTheSameField) {
+  EXPECT_EQ(load("lr: 5e-5").learning_rate, 5e-5);
+  EXPECT_EQ(load("micro_batch_size: 4").per_device_train_batch_size, 4);
+  EXPECT_EQ(load("batch_size: 4").per_device_train_batch_size, 4);
+  for (const char* name : {"max_seq_length", "cutoff_len", "seq_len", "sequence_len"})
+    EXPECT_EQ(load(std::string(name) + ": 64").max_length, 64);
+  EXPECT_EQ(load("model_name_or_path: gpt2").model, "gpt2");
+  EXPECT_EQ(load("resume_from_checkpoint: true").resume, "latest");
+  EXPECT_EQ(load("resume: false").resume, "");
+  EXPECT_EQ(load("resume: run1/checkpoint-5").resume, "run1/checkpoint-5");
+  EXPECT_EQ(load("head_chunk_rows: 64").head_rows, 64);
+  EXPECT_EQ(load("gradient_checkpointing: true").recompute, "block");
+  EXPECT_EQ(load("gradient_checkpointing: false").recompute, "none");
+  EXPECT_EQ(load("dtype: bfloat16").precision, "bf16");
+  EXPECT_EQ(load("bf16: true\nfp16: false").precision, "bf16");
+  EXPECT_EQ(load("bf16: false\nprecision: bf16").precision, "bf16");
+  EXPECT_EQ(load("precision: bf16", {"bf16=false"}).precision, "fp32");
+  EXPECT_EQ(load("optim: adamw_torch_fused").optim, "adamw");
+  EXPECT_EQ(load("lr_scheduler_type: wsd").lr_scheduler_type, "warmup_stable_decay");
+  const RunConfig c = load(
+      "lr_scheduler_type: wsd\n"
+      "lr_scheduler_kwargs: {num_decay_steps: 50, min_lr_rate: 0.2, decay_type: linear}");
+  EXPECT_EQ(c.lr_decay_steps, 50);
+  EXPECT_EQ(c.min_lr_ratio, 0.2);
+  EXPECT_EQ(c.lr_decay_type, "linear");
+}
+
+TEST(ConfigKeys, ReadsNumbersHoweverWritten) {
+  EXPECT_EQ(load("learning_rate: 5e-5").learning_rate, 5e-5);
+  EXPECT_EQ(load("learning_rate: 6.0e-4").learning_rate, 6e-4);
+  EXPECT_EQ(load("learning_rate: \"1E-3\"").learning_rate, 1e-3);
+  EXPECT_EQ(load("max_steps: 1e4").max_steps, 10000);
+  EXPECT_EQ(load("memory: 1.5GiB").memory, int64_t{3} << 29);
+  EXPECT_EQ(load("memory: 268435456").memory, 268435456);
+  EXPECT_EQ(load("max_time: 2m").max_time, 120);
+  EXPECT_EQ(load("max_time: 90s").max_time, 90);
+  EXPECT_EQ(load("max_time: 1h30m").max_time, 5400);
+  EXPECT_EQ(load("max_time: 0.5").max_time, 0.5);
+  EXPECT_EQ(load("max_grad_norm: 0").max_grad_norm, 0);
+}
+
+TEST(ConfigModel, KeepsHuggingFaceKeysAsJson) {
+  EXPECT_EQ(load("model: gpt2").model, "gpt2");
+  const RunConfig map = load(
+      "model:\n  type: gpt2\n  n_layer: 4\n  resid_pdrop: 0.1\n  layer_norm_epsilon: 1e-5\n"
+      "  n_inner: null\n  tie_word_embeddings: true\n  name: \"7\"\n  list: [1, a]");
+  EXPECT_EQ(map.model, "");
+  EXPECT_EQ(map.model_config_json,
+            R"({"model_type":"gpt2","n_layer":4,"resid_pdrop":0.1,"layer_norm_epsilon":1e-05,)"
+            R"("n_inner":null,"tie_word_embeddings":true,"name":"7","list":[1,"a"]})");
+  // Command line on top of a map, a name, and nothing.
+  EXPECT_EQ(load("model: {type: gpt2, n_layer: 4}", {"model.n_layer=6", "model.n_head=2"})
+                .model_config_json,
+            R"({"model_type":"gpt2","n_layer":6,"n_head":2})");
+  const RunConfig named = load("model: gpt2-medium", {"model.n_layer=6"});
+  EXPECT_EQ(named.model, "gpt2-medium");
+  EXPECT_EQ(named.model_config_json, R"({"n_layer":6})");
+  EXPECT_EQ(load("", {"model.type=gpt2", "model.rope.factor=2.0"}).model_config_json,
+            R"({"model_type":"gpt2","rope":{"factor":2.0}})");
+  EXPECT_EQ(load("model: {type: gpt2}", {"model=gpt2-xl"}).model, "gpt2-xl");
+  EXPECT_EQ(load("model: {type: gpt2}", {"model=gpt2-xl"}).model_config_json, "");
+}
+
+TEST(ConfigRecompute, IsCanonical) {
+  EXPECT_EQ(load("recompute: norms+mlp").recompute, "norms+mlp");
+  const std::string map = "0-5: block, 6: norms+mlp";
+  EXPECT_EQ(load("recompute: {0-5: block, 6: norms+mlp}").recompute, map);
+  EXPECT_EQ(load("recompute:\n  0-5: block\n  6-6: norms+mlp").recompute, map);
+  EXPECT_EQ(load("recompute: \"0-5: block, 6: norms+mlp\"").recompute, map);
+  EXPECT_EQ(load("", {"recompute={0-5: block, 6: norms+mlp}"}).recompute, map);
+  EXPECT_EQ(load("recompute: {0-5: block}", {"recompute.6=norms+mlp"}).recompute, map);
+}
+
+TEST(ConfigPrecedence, CommandLineOverFileOverDefault) {
+  const std::string file = "seed: 7\nlr: 0.1";
+  EXPECT_EQ(load("").seed, 42);
+  EXPECT_EQ(load(file).seed, 7);
+  const RunConfig c = load(file, {"seed=8", "learning_rate=0.2", "seed=9"});
+  EXPECT_EQ(c.seed, 9);  // the last one wins
+  EXPECT_EQ(c.learning_rate, 0.2);
+  EXPECT_EQ(c.where("seed"), "command line");
+  EXPECT_EQ(load(file).where("learning_rate"), "run.yaml:2");
+  // auto and null give the default back.
+  const RunConfig back = load("memory: 4GiB\noutput_dir: x", {"memory=auto", "output_dir=null"});
+  EXPECT_FALSE(back.is_set("memory"));
+  EXPECT_EQ(back.memory, 0);
+  EXPECT_EQ(back.output_dir, "");
+}
+
+TEST(ConfigPrecedence, TextOnTheCommandLineIsTakenAsItIs) {
+  EXPECT_EQ(load("", {"sample_prompt=Hello: world # 1"}).sample_prompt, "Hello: world # 1");
+  EXPECT_EQ(load("", {"sample_prompt=\"a\\nb\""}).sample_prompt, "a\nb");
+  EXPECT_EQ(load("", {"train_data=a b.txt"}).train_data, std::vector<std::string>{"a b.txt"});
+  EXPECT_EQ(load("", {"train_data=[a, b]"}).train_data, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(load("train_data:\n- a\n- 'b c'").train_data, (std::vector<std::string>{"a", "b c"}));
+  EXPECT_EQ(load("", {"output_dir=a=b"}).output_dir, "a=b");
+}
+
+TEST(ConfigFile, ReadsYamlAndJsonFiles) {
+  const std::string path = testing::TempDir() + "/snug_config.json";
+  std::ofstream(path) << "{\n\t\"seed\": 5,\n\t\"model\": {\"n_layer\":2, \"type\":\"gpt2\"}\n}\n";
+  const RunConfig c = load_config(path, {"threads=2"});
+  EXPECT_EQ(c.seed, 5);
+  EXPECT_EQ(c.threads, 2);
+  EXPECT_EQ(c.where("seed"), path + ":2");
+  EXPECT_EQ(c.model_config_json, R"({"n_layer":2,"model_type":"gpt2"})");
+  EXPECT_EQ(load_config("", {"seed=6"}).seed, 6);
+  std::filesystem::remove(path);
+}
+
+TEST(ConfigResolved, LoadsBackToTheSame) {
+  const std::vector<std::string> cases = {
+      "",
+      "model: gpt2\nresume: latest\nmemory: 1000001\nmax_time: 90s\nbitwise: true",
+      "model: {base: gpt2, n_layer: 6, note: 'a: \"b\" # c\\'}\nallow: [micro_batch, head_rows]",
+      "train_data: ['null', 'a b', '7', \"x\\ty\"]\ntokenizer: 'auto'\noutput_dir: 'true'\n"
+      "sample_prompt: \"two\\nlines \\\\ \\\" \u00e9 \U0001F600\"\nsample_top_p: 0.9",
+      "recompute: {0-5: block, 6: norms+mlp}\nprecision: bf16\nmin_lr: 1e-7\nwarmup_steps: 0.03",
+      "optim: sgd\nsgd_momentum: 0.9\nsgd_nesterov: true\nlr_scheduler_type: wsd\nmax_steps: 10\n"
+      "learning_rate: 0.30000000000000004\ndata_seed: 0\nglobal_batch_tokens: 4096\n"
+      "max_length: 256",
+  };
+  for (const std::string& yaml : cases) {
+    const RunConfig once = load(yaml);
+    const std::string text = resolved_yaml(once);
+    const RunConfig twice = load(text);
+    EXPECT_EQ(resolved_yaml(twice), text);
+    EXPECT_EQ(twice.model, once.model);
+    EXPECT_EQ(twice.model_config_json, once.model_config_json);
+    EXPECT_EQ(twice.num_train_epochs, once.num_train_epochs);
+    for (const Key& key : config_keys()) {
+      SCOPED_TRACE(key.name);
+      std::visit(
+          [&](auto member) {
+            if constexpr (!std::is_same_v<decltype(member), std::monostate>)
+              EXPECT_EQ(twice.*member, once.*member);
+          },
+          key.field);
+      if (!key.unset.empty()) EXPECT_EQ(twice.is_set(key.name), once.is_set(key.name));
+      if (key.kind != KeyKind::kwargs)
+        EXPECT_NE(text.find("\n" + std::string(key.name) + ": "), std::string::npos);
+    }
+  }
+}
+
+TEST(ConfigSizes, FollowFromWhatIsGiven) {
+  const auto sizes = [](const std::string& yaml, int64_t positions = 2048) {
+    return resolve_sizes(load(yaml), positions);
+  };
+  EXPECT_EQ(sizes("").max_length, 1024);
+  EXPECT_EQ(sizes("", 128).max_length, 128);
+  EXPECT_EQ(sizes("max_length: 64", 128).max_length, 64);
+  EXPECT_EQ(sizes("").global_batch_size, 32);
+  EXPECT_EQ(sizes("").micro_batch_size, 0);
+  EXPECT_EQ(sizes("global_batch_size: 12\ngradient_accumulation_steps: 3").micro_batch_size, 4);
+  EXPECT_EQ(sizes("batch_size: 5\ngradient_accumulation_steps: 3").global_batch_size, 15);
+  EXPECT_EQ(sizes("batch_size: 8").global_batch_size, 32);
+  EXPECT_EQ(sizes("global_batch_tokens: 2048", 128).global_batch_size, 16);
+}
+
+TEST(ConfigSchedule, CountsWarmupAndDecay) {
+  EXPECT_EQ(resolve_warmup(load(""), 10000), 100);
+  EXPECT_EQ(resolve_warmup(load(""), 500), 50);
+  EXPECT_EQ(resolve_warmup(load("warmup_steps: 20"), 500), 20);
+  EXPECT_EQ(resolve_warmup(load("warmup_steps: 0"), 500), 0);
+  EXPECT_EQ(resolve_warmup(load("warmup_steps: 0.1"), 30), 3);   // though 0.1 * 30 > 3
+  EXPECT_EQ(resolve_warmup(load("warmup_ratio: 0.03"), 50), 2);  // rounded up
+  EXPECT_EQ(resolve_warmup(load("warmup_ratio: 1"), 50), 50);
+  EXPECT_EQ(resolve_warmup(load("lr_scheduler_type: constant"), 500), 0);
+  EXPECT_EQ(resolve_decay(load("lr_scheduler_type: wsd\nlr_decay_steps: 700"), 500), 500);
+  EXPECT_EQ(resolve_min_lr(load("min_lr: 1e-5")), 1e-5);
+  EXPECT_DOUBLE_EQ(resolve_min_lr(load("lr: 1e-3\nmin_lr_ratio: 0.1")), 1e-4);
+  EXPECT_EQ(resolve_min_lr(load("")), 0);
+}
+
+TEST(ConfigSchedule, FillsTheScheduleOfOptim) {
+  const ScheduleConfig cosine = schedule_config(load("warmup_steps: 7"), 100);
+  EXPECT_EQ(cosine.type, "cosine");
+  EXPECT_EQ(cosine.warmup_steps, 7);
+  EXPECT_EQ(cosine.total_steps, 100);
+  EXPECT_FALSE(cosine.min_lr_ratio.has_value());
+  EXPECT_FALSE(cosine.decay_type.has_value());
+  const ScheduleConfig least = schedule_config(load("lr: 1e-3\nmin_lr: 1e-4"), 100);
+  EXPECT_EQ(least.type, "cosine_with_min_lr");
+  EXPECT_DOUBLE_EQ(*least.min_lr_ratio, 0.1);
+  const ScheduleConfig wsd =
+      schedule_config(load("lr_scheduler_type: wsd\nlr_decay_type: linear"), 200);
+  EXPECT_EQ(*wsd.decay_steps, 20);
+  EXPECT_EQ(*wsd.decay_type, "linear");
+  EXPECT_EQ(*schedule_config(load("lr_scheduler_type: polynomial\nlr_power: 2"), 9).power, 2);
+  EXPECT_EQ(*schedule_config(load("lr_scheduler_type: inverse_sqrt\nlr_timescale: 9"), 9).timescale,
+            9);
+}
+
+TEST(ConfigLength, OneEpochUnlessALimitIsSet) {
+  EXPECT_EQ(load("").num_train_epochs, 1);
+  EXPECT_EQ(load("max_steps: 5").num_train_epochs, 0);
+  EXPECT_EQ(load("max_time: 5").num_train_epochs, 0);
+  EXPECT_EQ(load("max_time: 5\nepochs: 2.5").num_train_epochs, 2.5);
+}
+
+}  // namespace
+}  // namespace snug

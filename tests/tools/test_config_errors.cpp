@@ -1,0 +1,337 @@
+// Every message of the configuration: expected, found with its place, what to try.
+#include <gtest/gtest.h>
+
+#include "engine/core/error.h"
+#include "tools/config/run_config.h"
+
+namespace snug {
+namespace {
+
+struct Message {
+  ErrorCode code = ErrorCode::internal;
+  std::string expected, found, advice;
+};
+
+Message caught(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+  try {
+    load_config_text(yaml, "run.yaml", overrides);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_FALSE(error.expected().empty() || error.found().empty() || error.advice().empty())
+        << error.what();
+    return {error.code(), error.expected(), error.found(), error.advice()};
+  }
+  ADD_FAILURE() << "accepted: " << yaml;
+  return {};
+}
+
+void expect_error(const std::string& yaml, const std::string& expected, const std::string& found,
+                  const std::string& advice, ErrorCode code = ErrorCode::usage,
+                  const std::vector<std::string>& overrides = {}) {
+  const Message m = caught(yaml, overrides);
+  EXPECT_EQ(m.expected, expected);
+  EXPECT_EQ(m.found, found);
+  EXPECT_EQ(m.advice, advice);
+  EXPECT_EQ(m.code, code);
+}
+
+void expect_error_of(const std::vector<std::string>& overrides, const std::string& expected,
+                     const std::string& found, const std::string& advice,
+                     ErrorCode code = ErrorCode::usage) {
+  expect_error("", expected, found, advice, code, overrides);
+}
+
+TEST(ConfigErrors, UnknownKeys) {
+  expect_error("seed: 1\nlerning_rate: 1", "a known configuration key",
+               "\"lerning_rate\" (run.yaml:2)", "did you mean learning_rate?");
+  expect_error_of({"memroy=4GiB"}, "a known configuration key", "\"memroy\" (command line)",
+                  "did you mean memory?");
+  expect_error("xyzzy: 1", "a known configuration key", "\"xyzzy\" (run.yaml:1)",
+               "snug train --help lists the keys");
+  expect_error("report_to: wandb", "a configuration key that has a meaning here",
+               "\"report_to\" (run.yaml:1)",
+               "leave it out: metrics go to metrics.jsonl and report.html in output_dir, nowhere "
+               "else",
+               ErrorCode::unsupported);
+  expect_error_of({"seed.x=1"}, "seed without a dot, since it holds no map",
+                  "\"seed.x\" (command line)", "seed=7");
+  expect_error_of({"model..x=1"}, "a name on both sides of each dot", "\".x\" (command line)",
+                  "for example model.n_layer=6");
+  expect_error_of({"seed"}, "key=value", "\"seed\" (command line)",
+                  "for example memory=8GiB or model.n_layer=6");
+  expect_error_of({"=3"}, "key=value", "\"=3\" (command line)",
+                  "for example memory=8GiB or model.n_layer=6");
+}
+
+TEST(ConfigErrors, RepeatedKeys) {
+  expect_error("seed: 1\nlr: 1\nseed: 2", "seed once", "it twice (run.yaml:1 and run.yaml:3)",
+               "remove one of them");
+  expect_error("lr: 1\nlearning_rate: 2", "learning_rate once",
+               "lr (run.yaml:1) and learning_rate (run.yaml:2)", "remove one of them");
+  expect_error("min_lr: 1e-9\nlr_scheduler_kwargs: {min_lr: 1e-8}", "min_lr once",
+               "min_lr (run.yaml:1) and lr_scheduler_kwargs.min_lr (run.yaml:2)",
+               "remove one of them");
+  expect_error("model: {n_layer: 1, n_layer: 2}", "n_layer once",
+               "it twice (run.yaml:1 and run.yaml:1)", "remove one of them");
+}
+
+TEST(ConfigErrors, WrongTypes) {
+  expect_error("\n\nmax_steps: ten", "an integer for max_steps", "\"ten\" (run.yaml:3)",
+               "max_steps=1000");
+  expect_error("max_steps: 1.5", "an integer for max_steps", "\"1.5\" (run.yaml:1)",
+               "max_steps=1000");
+  expect_error("max_steps: 99999999999999999999", "an integer for max_steps",
+               "\"99999999999999999999\" (run.yaml:1)", "max_steps=1000");
+  expect_error("steps: [1]", "an integer for steps", "a list (run.yaml:1)", "max_steps=1000");
+  expect_error("lr: {a: 1}", "a number for lr", "a map (run.yaml:1)", "learning_rate=1.0e-3");
+  expect_error("lr: 1e-3x", "a number for lr", "\"1e-3x\" (run.yaml:1)", "learning_rate=1.0e-3");
+  expect_error("lr: nan", "a number for lr", "\"nan\" (run.yaml:1)", "learning_rate=1.0e-3");
+  expect_error("lr: 1e999", "a number for lr", "\"1e999\" (run.yaml:1)", "learning_rate=1.0e-3");
+  expect_error("learning_rate:", "a number for learning_rate", "nothing (run.yaml:1)",
+               "learning_rate=1.0e-3");
+  expect_error("seed: auto", "an integer for seed", "\"auto\" (run.yaml:1)", "seed=7");
+  expect_error("overwrite: maybe", "true or false for overwrite", "\"maybe\" (run.yaml:1)",
+               "overwrite=true");
+  expect_error("output_dir: [a]", "text for output_dir", "a list (run.yaml:1)", "output_dir=run1");
+  expect_error("train_data: [a, [b]]", "text or a list of texts for train_data",
+               "a list (run.yaml:1)", "train_data=[corpus.txt, more/*.jsonl]");
+  expect_error("memory: [1]", "a size such as 4GiB for memory", "a list (run.yaml:1)",
+               "memory=4GiB");
+  expect_error("memory: 0", "a size above 0 for memory", "\"0\" (run.yaml:1)", "memory=4GiB");
+  expect_error("memory: 4GB", "memory as a size such as 4GiB, 256MiB, 64KiB or bytes",
+               "\"4GB\" (unknown unit: B, KiB, MiB, GiB and TiB are known) (run.yaml:1)",
+               "memory=4GiB");
+  for (const char* time : {"soon", "2x", "-5", "0", "m", "1h30", "[1]", "1e99", "nan", "9e9h"}) {
+    const Message m = caught(std::string("max_time: ") + time);
+    EXPECT_EQ(m.expected, "a time such as 90s, 2m, 1h30m or seconds for max_time") << time;
+    EXPECT_EQ(m.advice, "max_time=2m");
+  }
+  expect_error("resume: [1]", "text for resume", "a list (run.yaml:1)", "resume=latest");
+  expect_error("gradient_checkpointing: 3",
+               "recompute as auto, one of none, norms, mlp, attention, block, names joined with +, "
+               "or a map of layers to them",
+               "\"3\" (run.yaml:1)", "recompute=block");
+}
+
+TEST(ConfigErrors, Ranges) {
+  expect_error("max_steps: -3", "max_steps of at least 1", "\"-3\" (run.yaml:1)", "max_steps=1000");
+  expect_error("eval_fraction: 1", "eval_fraction of at least 0 and below 1", "\"1\" (run.yaml:1)",
+               "eval_fraction=0.05");
+  expect_error("adam_epsilon: 0", "adam_epsilon above 0", "\"0\" (run.yaml:1)",
+               "adam_epsilon=1.0e-6");
+  expect_error("sample_prompt: x\nsample_top_p: 1.5", "sample_top_p above 0 and at most 1",
+               "\"1.5\" (run.yaml:2)", "sample_top_p=0.9");
+  for (const char* key : {"learning_rate", "weight_decay", "max_grad_norm", "global_batch_size",
+                          "save_steps", "threads", "seed", "warmup_steps", "num_train_epochs"})
+    EXPECT_NE(caught(std::string(key) + ": -1").expected.find(key), std::string::npos);
+}
+
+TEST(ConfigErrors, Choices) {
+  expect_error("optim: admw", "optim as one of sgd, adam, adamw", "\"admw\" (run.yaml:1)",
+               "did you mean adamw?");
+  expect_error("optim: adamw_8bit", "optim as one of sgd, adam, adamw",
+               "\"adamw_8bit\" (run.yaml:1), which is not built", "optim=sgd",
+               ErrorCode::unsupported);
+  expect_error("device: cuda", "device as one of auto, cpu",
+               "\"cuda\" (run.yaml:1), which is not built", "device=auto", ErrorCode::unsupported);
+  EXPECT_EQ(caught("task: masked_lm").code, ErrorCode::unsupported);
+  EXPECT_EQ(caught("device: emu").code, ErrorCode::unsupported);
+  EXPECT_EQ(caught("device: tpu").code, ErrorCode::usage);
+  expect_error("precision: fp16", "precision fp32 or bf16", "precision: fp16 (run.yaml:1)",
+               "precision=bf16", ErrorCode::unsupported);
+  EXPECT_EQ(caught("fp16: true").code, ErrorCode::unsupported);
+  expect_error("bf16: maybe", "true or false for bf16", "\"maybe\" (run.yaml:1)", "bf16=true");
+  expect_error("allow: [adam8bits]",
+               "allow with names among micro_batch, head_rows, adam8bit, bf16_gradients, "
+               "stochastic_rounding",
+               "\"adam8bits\" (run.yaml:1)", "did you mean adam8bit?");
+  expect_error("allow: adam8bit", "a permission that something here can use",
+               "\"adam8bit\" (run.yaml:1), which is not built", "leave it out",
+               ErrorCode::unsupported);
+  expect_error("lr_scheduler_kwargs: {min_lrs: 1}",
+               "lr_scheduler_kwargs with names among min_lr, min_lr_rate, num_warmup_steps, "
+               "num_decay_steps, decay_type, num_cycles, power, timescale",
+               "\"min_lrs\" (run.yaml:1)", "did you mean min_lr?");
+  expect_error("lr_scheduler_kwargs: 3", "a map for lr_scheduler_kwargs", "\"3\" (run.yaml:1)",
+               "lr_scheduler_kwargs: {min_lr_rate: 0.1}");
+}
+
+TEST(ConfigErrors, ModelAndRecompute) {
+  expect_error("model: [a]", "model as a name, a folder or a map of its config keys",
+               "a list (run.yaml:1)", "model: {type: gpt2, n_layer: 4, n_embd: 128, n_head: 4}");
+  expect_error("model: {type: gpt2, model_type: bert}",
+               "model.type and model.model_type to be the "
+               "same",
+               "\"gpt2\" (run.yaml:1) and \"bert\" (run.yaml:1)", "leave one of them out");
+  expect_error("model: {base: [1]}", "text for model.base", "a list (run.yaml:1)",
+               "model.base=gpt2");
+  expect_error("recompute: blok",
+               "recompute as auto, one of none, norms, mlp, attention, block, names joined with +, "
+               "or a map of layers to them",
+               "\"blok\" (run.yaml:1)", "did you mean block?");
+  expect_error("recompute: [block]", "recompute as a policy or a map of layers to policies",
+               "a list (run.yaml:1)", "recompute: {0-5: block, 6-11: none}");
+  for (const char* layers : {"a", "5-2", "1-", "-1", "99999999999999999999"})
+    EXPECT_EQ(caught("recompute: {\"" + std::string(layers) + "\": block}").expected,
+              "layers such as 3 or 0-5 in the map of recompute");
+  expect_error("recompute: {0-5: block, 3: none}", "each layer once in the map of recompute",
+               "layer 3 twice (run.yaml:1)", "recompute: {0-5: block, 6-11: none}");
+  expect_error("recompute: {0: [block]}", "text for the layers of recompute", "a list (run.yaml:1)",
+               "recompute: {0-5: block}");
+}
+
+TEST(ConfigErrors, Contradictions) {
+  expect_error("global_batch_size: 32\nbatch_size: 4",  // 32 = 4 x 8
+               "global_batch_size = per_device_train_batch_size x gradient_accumulation_steps",
+               "global_batch_size: 32 (run.yaml:1), per_device_train_batch_size: 4 (run.yaml:2), "
+               "gradient_accumulation_steps: 5 (command line)",
+               "gradient_accumulation_steps=8", ErrorCode::usage,
+               {"gradient_accumulation_steps=5"});
+  expect_error("micro_batch_size: 5",
+               "global_batch_size as a multiple of "
+               "per_device_train_batch_size",
+               "global_batch_size: 32 (default), per_device_train_batch_size: 5 (run.yaml:1)",
+               "global_batch_size=35");
+  expect_error("global_batch_size: 8\ngradient_accumulation_steps: 3",
+               "global_batch_size as a multiple of gradient_accumulation_steps",
+               "global_batch_size: 8 (run.yaml:1), gradient_accumulation_steps: 3 (run.yaml:2)",
+               "global_batch_size=9");
+  expect_error("global_batch_tokens: 1000\nmax_length: 256",
+               "global_batch_tokens as a multiple of max_length 256",
+               "global_batch_tokens: 1000 (run.yaml:1), max_length: 256 (run.yaml:2)",
+               "global_batch_tokens=1024");
+  expect_error("global_batch_tokens: 1024\nmax_length: 256\nglobal_batch_size: 5",
+               "global_batch_tokens = global_batch_size x max_length",
+               "global_batch_tokens: 1024 (run.yaml:1), global_batch_size: 5 (run.yaml:3), "
+               "max_length: 256 (run.yaml:2)",
+               "leave global_batch_size out");
+  expect_error("global_batch_tokens: 1024\nmax_length: 256\nbatch_size: 3",
+               "global_batch_size as a multiple of per_device_train_batch_size",
+               "a batch of 4 samples from global_batch_tokens: 1024 (run.yaml:1), "
+               "per_device_train_batch_size: 3 (run.yaml:3)",
+               "global_batch_size=6");
+  EXPECT_EQ(
+      caught("batch_size: 9000000000000000000\ngradient_accumulation_steps: 9000000000").expected,
+      "per_device_train_batch_size of at most 1048576");
+  expect_error("warmup_steps: 10\nwarmup_ratio: 0.1", "warmup_steps or warmup_ratio, not both",
+               "warmup_steps: 10 (run.yaml:1), warmup_ratio: 0.1 (run.yaml:2)",
+               "leave warmup_ratio out");
+  expect_error("min_lr: 0\nmin_lr_ratio: 0.1", "min_lr or min_lr_ratio, not both",
+               "min_lr: 0 (run.yaml:1), min_lr_ratio: 0.1 (run.yaml:2)", "leave min_lr_ratio out");
+  expect_error("min_lr: 0.1", "min_lr at most learning_rate",
+               "min_lr: 0.1 (run.yaml:1), learning_rate: 0.0006 (default)", "leave min_lr out");
+  expect_error("warmup_steps: 10.5", "warmup_steps as whole steps, or below 1 as a share",
+               "warmup_steps: 10.5 (run.yaml:1)", "warmup_steps=10");
+  expect_error("eval_data: a\neval_fraction: 0.1", "eval_data or eval_fraction, not both",
+               "eval_data: [a] (run.yaml:1), eval_fraction: 0.1 (run.yaml:2)",
+               "leave eval_fraction out");
+  expect_error("resume: latest\noverwrite: true", "resume or overwrite, not both",
+               "resume: latest (run.yaml:1), overwrite: true (run.yaml:2)", "leave overwrite out");
+  expect_error("bitwise: true\nallow: [micro_batch]", "no permissions beside bitwise: true",
+               "allow: [micro_batch] (run.yaml:2), bitwise: true (run.yaml:1)", "allow=[]");
+  expect_error("optim: sgd\nsgd_nesterov: true",
+               "sgd_nesterov with a momentum and without dampening",
+               "sgd_nesterov: true (run.yaml:2), sgd_momentum: 0 (default), sgd_dampening: 0 "
+               "(default)",
+               "sgd_momentum=0.9");
+}
+
+TEST(ConfigErrors, KeysWithoutEffect) {
+  expect_error("optim: sgd\nadam_beta1: 0.8", "adam_beta1 only with optim: adam or adamw",
+               "adam_beta1: 0.8 (run.yaml:2)", "leave adam_beta1 out");
+  const std::vector<std::string> lines = {
+      "sgd_momentum: 0.9",
+      "optim: sgd\nsgd_dampening: 0.5",
+      "lr_scheduler_type: constant\nwarmup_steps: 10",
+      "lr_scheduler_type: linear\nmin_lr: 1e-6",
+      "lr_decay_steps: 0.5",
+      "lr_decay_type: linear",
+      "lr_power: 2",
+      "lr_timescale: 2",
+      "lr_scheduler_type: linear\nlr_num_cycles: 2",
+      "sample_tokens: 5",
+      "sample_prompt: x\nsample_temperature: 0\nsample_top_k: 3",
+      "max_eval_samples: 5",
+      "per_device_eval_batch_size: 5",
+      "eval_steps: 5",
+  };
+  for (const std::string& yaml : lines)
+    EXPECT_NE(caught(yaml).expected.find(" only with "), std::string::npos) << yaml;
+  // At its default a key may stay.
+  EXPECT_NO_THROW(load_config_text("optim: sgd\nadam_beta1: 0.9", "run.yaml", {}));
+}
+
+TEST(ConfigErrors, BrokenFiles) {
+  expect_error("seed: [1", "YAML or JSON", "end of sequence flow not found (run.yaml:1)",
+               "write plain keys and values, for example max_steps: 1000");
+  expect_error("- a", "a configuration of keys and values", "a list (run.yaml:1)",
+               "write lines such as max_steps: 1000");
+  expect_error("a: 1\n---\nb: 2", "one YAML document", "a second one (run.yaml:3)",
+               "remove the line ---");
+  expect_error("seed: &a 1", "a configuration without YAML anchors", "an anchor (run.yaml:1)",
+               "write the value out where it is used");
+  expect_error("a: &x [1]\nb: *x", "a configuration without YAML anchors", "an anchor (run.yaml:1)",
+               "write the value out where it is used");
+  expect_error("seed: !!int 3", "a configuration without YAML tags",
+               "tag:yaml.org,2002:int (run.yaml:1)",
+               "write plain keys and values, for example max_steps: 1000");
+  expect_error("? [a]\n: 1", "a name before the colon", "a list (run.yaml:1)",
+               "write plain keys and values, for example max_steps: 1000");
+  expect_error("sample_prompt: \"a\\0b\"", "text without zero bytes", "one (run.yaml:1)",
+               "write plain keys and values, for example max_steps: 1000");
+  EXPECT_EQ(caught(std::string(2 << 20, '#')).expected, "a configuration of at most 1 MiB");
+  std::string many = "train_data:\n";
+  for (int i = 0; i < 10001; ++i) many += "- a\n";
+  EXPECT_EQ(caught(many).expected, "at most 10000 values in a configuration");
+  try {
+    load_config("/no/such/run.yaml", {});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::data);
+    EXPECT_NE(std::string(error.what()).find("/no/such/run.yaml"), std::string::npos);
+  }
+}
+
+TEST(ConfigErrors, DeepOrBrokenInputDoesNotCrash) {
+  const std::string n = "at most 16 levels in a configuration";
+  EXPECT_EQ(
+      caught("model: {a: " + std::string(17, '[') + "1" + std::string(17, ']') + "}").expected, n);
+  for (const char* open : {"[", "{a: ", "- ", "? ", "{? ", "[{", "a: {"}) {
+    std::string text;
+    while (text.size() < 1'000'000) text += open;
+    caught(text);
+    caught("model: " + text);
+  }
+  // A valid file with every byte replaced in turn: an error or a configuration, nothing else.
+  const std::string good =
+      "model: {type: gpt2, n_layer: 4}\nlr: 5e-5\nmemory: '4GiB'\nrecompute: {0-5: block}\n"
+      "train_data: [a, \"b\\x41\"]\nmax_time: 2m # c\n";
+  int accepted = 0;
+  for (size_t i = 0; i < good.size(); ++i) {
+    for (const char c : std::string("\0\n\t:{}[]\"'&*!%@`?-,#\x80\xff", 21)) {
+      std::string text = good;
+      text[i] = c;
+      try {
+        resolved_yaml(load_config_text(text, "run.yaml", {}));
+        ++accepted;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.exit_code(), 2) << error.what();
+      }
+    }
+  }
+  EXPECT_GT(accepted, 10);
+}
+
+TEST(ConfigErrors, MaxLengthAboveTheModel) {
+  try {
+    resolve_sizes(load_config_text("max_length: 256", "run.yaml", {}), 128);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.expected(), "max_length of at most 128, the model's positions");
+    EXPECT_EQ(error.found(), "max_length: 256 (run.yaml:1)");
+    EXPECT_EQ(error.advice(), "max_length=128");
+  }
+}
+
+}  // namespace
+}  // namespace snug

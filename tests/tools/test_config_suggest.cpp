@@ -1,0 +1,33 @@
+// Distances between words and the suggestions made from them.
+#include <gtest/gtest.h>
+
+#include "tools/config/suggest.h"
+
+namespace snug {
+namespace {
+
+TEST(ConfigSuggest, CountsEdits) {
+  EXPECT_EQ(edit_distance("", ""), 0);
+  EXPECT_EQ(edit_distance("", "abc"), 3);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);       // the textbook pair
+  EXPECT_EQ(edit_distance("max_setps", "max_steps"), 1);  // a swap is one edit
+  EXPECT_EQ(edit_distance("ca", "abc"), 3);               // each letter is edited once at most
+  EXPECT_EQ(edit_distance("Memory", "memory"), 0);
+}
+
+TEST(ConfigSuggest, TakesTheNearest) {
+  EXPECT_EQ(closest("lerning_rate", {"weight_decay", "learning_rate", "max_steps"}),
+            "learning_rate");
+  EXPECT_EQ(closest("a", {"b", "ab"}), "b");  // the first of equals
+  EXPECT_EQ(closest("xyzzy", {"memory", "seed"}), "");
+  EXPECT_EQ(closest("", {"a"}), "");
+  EXPECT_EQ(closest(std::string(100, 'a'), {std::string_view("aaaa")}), "");
+}
+
+TEST(ConfigSuggest, Asks) {
+  EXPECT_EQ(suggestion("sede", {"seed"}, "else"), "did you mean seed?");
+  EXPECT_EQ(suggestion("qqqqqq", {"seed"}, "else"), "else");
+}
+
+}  // namespace
+}  // namespace snug

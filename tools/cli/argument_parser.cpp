@@ -1,0 +1,268 @@
+#include "tools/cli/argument_parser.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <variant>
+
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+#include "tools/config/config_node.h"
+#include "tools/config/keys.h"
+#include "tools/config/suggest.h"
+#include "tools/config/values.h"
+
+namespace snug {
+namespace {
+
+constexpr size_t kHelpWidth = 100;
+constexpr size_t kDocColumn = 28;
+
+// A pointer to int64_t that holds a size.
+struct Bytes {
+  int64_t* variable;
+};
+using Target =
+    std::variant<std::string*, int64_t*, double*, Bytes, std::vector<std::string>*, bool*>;
+
+struct Argument {
+  std::string flag;  // "--name", or the name of positionals
+  std::string value, doc;
+  Target target;
+  bool required = false;
+  bool positional = false;
+  std::string text;                // what the command line gave for a single value
+  std::vector<std::string> texts;  // for several
+  CLI::Option* option = nullptr;
+};
+
+std::string shown_default(const Target& target) {
+  return std::visit(
+      [](auto t) -> std::string {
+        using T = decltype(t);
+        if constexpr (std::is_same_v<T, std::string*>) {
+          return *t;
+        } else if constexpr (std::is_same_v<T, Bytes>) {
+          return *t.variable > 0 ? yaml_bytes(*t.variable) : "";
+        } else if constexpr (std::is_same_v<T, int64_t*> || std::is_same_v<T, double*>) {
+          return fmt::format("{}", *t);
+        } else {
+          return "";
+        }
+      },
+      target);
+}
+
+std::string help_line(const std::string& left, const std::string& doc) {
+  std::string text = "  " + left;
+  std::string line = text;
+  if (line.size() + 2 > kDocColumn) {
+    text += "\n";
+    line.clear();
+  } else {
+    text.clear();
+  }
+  line.resize(kDocColumn, ' ');
+  for (const std::string_view word : words(doc)) {
+    if (line.size() > kDocColumn && line.size() + 1 + word.size() > kHelpWidth) {
+      text += line + "\n";
+      line.assign(kDocColumn, ' ');
+    }
+    line += (line.size() > kDocColumn ? " " : "") + std::string(word);
+  }
+  return text + line + "\n";
+}
+
+}  // namespace
+
+struct ArgumentParser::Impl {
+  std::string command, summary;
+  std::vector<std::unique_ptr<Argument>> arguments;
+  std::vector<std::string> examples;
+  std::function<std::string()> epilog;
+  CLI::App app;
+
+  Argument& add(std::string_view flag, std::string_view value, std::string_view doc,
+                Target target) {
+    arguments.push_back(std::make_unique<Argument>());
+    Argument& a = *arguments.back();
+    a.flag = flag;
+    a.value = value;
+    a.doc = doc;
+    a.target = target;
+    return a;
+  }
+
+  void store(Argument& a) const;
+  [[noreturn]] void unknown(const std::string& word) const;
+  std::string help_flag() const { return fmt::format("snug {} --help", command); }
+};
+
+void ArgumentParser::Impl::store(Argument& a) const {
+  if (a.option->count() == 0) return;
+  ConfigNode node;
+  node.kind = ConfigNode::Kind::scalar;
+  node.text = a.text;
+  node.where = "command line";
+  const std::string example = help_flag();
+  std::visit(
+      [&](auto target) {
+        using T = decltype(target);
+        if constexpr (std::is_same_v<T, std::string*>) {
+          *target = a.text;
+        } else if constexpr (std::is_same_v<T, int64_t*>) {
+          *target = to_integer(node, a.flag, {}, example);
+        } else if constexpr (std::is_same_v<T, double*>) {
+          *target = to_number(node, a.flag, {}, example);
+        } else if constexpr (std::is_same_v<T, Bytes>) {
+          *target.variable = to_bytes(node, a.flag);
+        } else if constexpr (std::is_same_v<T, std::vector<std::string>*>) {
+          *target = a.texts;
+        } else {
+          *target = true;
+        }
+      },
+      a.target);
+}
+
+void ArgumentParser::Impl::unknown(const std::string& word) const {
+  std::vector<std::string_view> known = {"--help"};
+  bool takes_settings = false;
+  for (const auto& a : arguments) {
+    if (a->positional) takes_settings = takes_settings || a->flag == "key=value";
+    if (!a->positional) known.push_back(a->flag);
+  }
+  const std::string name = word.substr(0, word.find('='));
+  std::string advice = suggestion(name, known, help_flag() + " lists the flags");
+  std::string key = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+  std::replace(key.begin(), key.end(), '-', '_');
+  if (takes_settings && find_key(key.substr(0, key.find('.'))))
+    advice = fmt::format("keys of the configuration have no dashes: {}=...", key);
+  fail(ErrorCode::usage,
+       fmt::format("the {} of snug {}", word.starts_with('-') ? "flags" : "arguments", command),
+       fmt::format("\"{}\"", word), advice);
+}
+
+ArgumentParser::ArgumentParser(std::string command, std::string summary)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->command = std::move(command);
+  impl_->summary = std::move(summary);
+  impl_->app.allow_extras();
+  impl_->app.set_help_flag("-h,--help");
+}
+ArgumentParser::~ArgumentParser() = default;
+
+ArgumentParser& ArgumentParser::option(std::string_view flag, std::string& variable,
+                                       std::string_view value, std::string_view doc) {
+  Argument& a = impl_->add(flag, value, doc, &variable);
+  a.option = impl_->app.add_option(a.flag, a.text);
+  return *this;
+}
+ArgumentParser& ArgumentParser::option(std::string_view flag, int64_t& variable,
+                                       std::string_view value, std::string_view doc) {
+  Argument& a = impl_->add(flag, value, doc, &variable);
+  a.option = impl_->app.add_option(a.flag, a.text);
+  return *this;
+}
+ArgumentParser& ArgumentParser::option(std::string_view flag, double& variable,
+                                       std::string_view value, std::string_view doc) {
+  Argument& a = impl_->add(flag, value, doc, &variable);
+  a.option = impl_->app.add_option(a.flag, a.text);
+  return *this;
+}
+ArgumentParser& ArgumentParser::bytes(std::string_view flag, int64_t& variable,
+                                      std::string_view doc) {
+  Argument& a = impl_->add(flag, "SIZE", doc, Bytes{&variable});
+  a.option = impl_->app.add_option(a.flag, a.text);
+  return *this;
+}
+ArgumentParser& ArgumentParser::options(std::string_view flag, std::vector<std::string>& variable,
+                                        std::string_view value, std::string_view doc) {
+  Argument& a = impl_->add(flag, value, doc, &variable);
+  a.option = impl_->app.add_option(a.flag, a.texts)
+                 ->expected(1)
+                 ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  return *this;
+}
+ArgumentParser& ArgumentParser::flag(std::string_view flag, bool& variable, std::string_view doc) {
+  Argument& a = impl_->add(flag, "", doc, &variable);
+  a.option = impl_->app.add_flag(a.flag);
+  return *this;
+}
+ArgumentParser& ArgumentParser::positionals(std::string_view name,
+                                            std::vector<std::string>& variable,
+                                            std::string_view doc) {
+  Argument& a = impl_->add(name, "", doc, &variable);
+  a.positional = true;
+  a.option = impl_->app.add_option("positionals", a.texts);
+  return *this;
+}
+ArgumentParser& ArgumentParser::required() {
+  impl_->arguments.back()->required = true;
+  return *this;
+}
+ArgumentParser& ArgumentParser::example(std::string_view command_line) {
+  impl_->examples.emplace_back(command_line);
+  return *this;
+}
+ArgumentParser& ArgumentParser::epilog(std::function<std::string()> text) {
+  impl_->epilog = std::move(text);
+  return *this;
+}
+
+bool ArgumentParser::parse(const std::vector<std::string>& arguments) {
+  try {
+    impl_->app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(help().c_str(), stdout);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    fail(ErrorCode::usage, fmt::format("the arguments of snug {}", impl_->command), error.what(),
+         impl_->help_flag());
+  }
+  if (const std::vector<std::string> rest = impl_->app.remaining(); !rest.empty())
+    impl_->unknown(rest.front());
+  for (const auto& a : impl_->arguments) {
+    if (a->required && a->option->count() == 0)
+      fail(ErrorCode::usage, fmt::format("{} for snug {}", a->flag, impl_->command), "none",
+           impl_->examples.empty() ? impl_->help_flag() : impl_->examples.front());
+  }
+  for (const auto& a : impl_->arguments) impl_->store(*a);
+  return true;
+}
+
+bool ArgumentParser::given(std::string_view flag) const {
+  for (const auto& a : impl_->arguments) {
+    if (a->flag == flag) return a->option->count() > 0;
+  }
+  require(false, "a flag that was added");
+  return false;
+}
+
+std::string ArgumentParser::help() const {
+  std::string usage = fmt::format("usage: snug {} [flags]", impl_->command);
+  std::string flags, positionals;
+  for (const auto& a : impl_->arguments) {
+    std::string doc = a->doc;
+    if (a->required) doc += " (required)";
+    if (const std::string value = shown_default(a->target); !a->required && !value.empty())
+      doc += fmt::format(" (default {})", value);
+    if (a->positional) {
+      usage += a->required ? fmt::format(" {}...", a->flag) : fmt::format(" [{}...]", a->flag);
+      positionals += help_line(a->flag, doc);
+    } else {
+      flags += help_line(a->value.empty() ? a->flag : a->flag + " " + a->value, doc);
+    }
+  }
+  std::string text = fmt::format("snug {}: {}\n\n{}\n", impl_->command, impl_->summary, usage);
+  if (!positionals.empty()) text += "\narguments\n" + positionals;
+  text += "\nflags\n" + flags + help_line("--help", "this text");
+  if (!impl_->examples.empty()) text += "\nexamples\n";
+  for (const std::string& example : impl_->examples) text += "  " + example + "\n";
+  if (impl_->epilog) text += impl_->epilog();
+  return text;
+}
+
+}  // namespace snug

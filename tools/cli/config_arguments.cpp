@@ -1,0 +1,38 @@
+#include "tools/cli/config_arguments.h"
+
+#include <cstdio>
+
+#include "tools/cli/argument_parser.h"
+#include "tools/config/keys.h"
+
+namespace snug {
+
+ConfigArguments parse_config_arguments(std::string_view command, std::string_view summary,
+                                       const std::vector<std::string>& examples,
+                                       const std::vector<std::string>& arguments,
+                                       const std::function<void(ArgumentParser&)>& more) {
+  ConfigArguments result;
+  bool print = false;
+  ArgumentParser parser{std::string(command), std::string(summary)};
+  parser.option("--config", result.config_path, "FILE", "the run's configuration, YAML or JSON")
+      .flag("--json", result.json, "print the result as JSON")
+      .flag("--print-config", print, "print every key with its value and stop")
+      .positionals(
+          "key=value", result.overrides,
+          "sets a key, nested ones with dots: memory=8GiB model.n_layer=6; wins over FILE");
+  if (more) more(parser);
+  for (const std::string& example : examples) parser.example(example);
+  parser.epilog([] { return "\nkeys of the configuration\n" + config_help(); });
+  if (!parser.parse(arguments)) {
+    result.proceed = false;
+    return result;
+  }
+  result.config = load_config(result.config_path, result.overrides);
+  if (print) {
+    std::fputs(resolved_yaml(result.config).c_str(), stdout);
+    result.proceed = false;
+  }
+  return result;
+}
+
+}  // namespace snug

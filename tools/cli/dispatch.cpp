@@ -1,0 +1,77 @@
+#include "tools/cli/dispatch.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <new>
+
+#include "engine/core/error.h"
+#include "tools/config/suggest.h"
+
+namespace snug {
+
+std::string group_help(const CommandGroup& group) {
+  std::string text = fmt::format("{}: {}\n\nusage: {} COMMAND ...\n\ncommands\n", group.prefix,
+                                 group.summary, group.prefix);
+  for (const Command& command : group.commands)
+    text += fmt::format("  {:<12} {}\n", command.name, command.summary);
+  text += fmt::format("\n{} COMMAND --help explains one of them by example.\n", group.prefix);
+  if (group.version)
+    text += fmt::format("{} --version says what was built and found.\n", group.prefix);
+  return text + std::string(group.epilog);
+}
+
+int run_group(const CommandGroup& group, const std::vector<std::string>& arguments) {
+  if (arguments.empty()) {
+    std::fputs(group_help(group).c_str(), stderr);
+    return 2;
+  }
+  const std::string& first = arguments[0];
+  if (first == "--help" || first == "-h" || (first == "help" && arguments.size() == 1)) {
+    std::fputs(group_help(group).c_str(), stdout);
+    return 0;
+  }
+  if (group.version && first == "--version") {
+    std::fputs(group.version().c_str(), stdout);
+    return 0;
+  }
+  const bool help = first == "help";
+  const std::string& name = help ? arguments[1] : first;
+  std::vector<std::string_view> known;
+  for (const Command& command : group.commands) {
+    known.push_back(command.name);
+    if (command.name != name) continue;
+    if (help) return command.run({"--help"});
+    return command.run({arguments.begin() + 1, arguments.end()});
+  }
+  if (group.version) known.push_back("--version");
+  known.push_back("--help");
+  fail(ErrorCode::usage, fmt::format("a command of {}", group.prefix), fmt::format("\"{}\"", name),
+       suggestion(name, known, fmt::format("{} --help lists them", group.prefix)));
+}
+
+int run_main(const CommandGroup& group, const std::vector<std::string>& arguments) {
+  int code = 1;
+  try {
+    code = run_group(group, arguments);
+  } catch (const Error& error) {
+    std::fflush(stdout);
+    fmt::print(stderr, "{}\n", error.what());
+    return error.exit_code();
+  } catch (const std::bad_alloc&) {
+    std::fflush(stdout);
+    std::fputs("out of memory: the system refused a block outside the planned arena\n", stderr);
+    return 1;
+  } catch (const std::exception& error) {
+    std::fflush(stdout);
+    fmt::print(stderr, "internal: {}\n", error.what());
+    return 1;
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
+    std::fputs("device: standard output could not be written\n", stderr);
+    return code == 0 ? 1 : code;
+  }
+  return code;
+}
+
+}  // namespace snug

@@ -1,0 +1,228 @@
+#include "tools/config/check_config.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+
+#include "engine/core/error.h"
+#include "tools/config/keys.h"
+#include "tools/config/make_schedule.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kDefaultLength = 1024;
+constexpr int64_t kDefaultBatch = 32;
+constexpr int64_t kDefaultWarmup = 100;
+constexpr int64_t kMaxBatch = int64_t{1} << 40;
+
+// "max_length: 256 (run.yaml:7)" of each key, joined.
+std::string quote(const RunConfig& config, std::initializer_list<std::string_view> names) {
+  std::string text;
+  for (const std::string_view name : names) {
+    text += fmt::format("{}{}: {} ({})", text.empty() ? "" : ", ", name,
+                        print_value(config, *find_key(name)), config.where(name));
+  }
+  return text;
+}
+
+// Two keys that say the same.
+void not_both(const RunConfig& config, std::string_view a, std::string_view b) {
+  if (config.is_set(a) && config.is_set(b))
+    fail(ErrorCode::usage, fmt::format("{} or {}, not both", a, b), quote(config, {a, b}),
+         fmt::format("leave {} out", b));
+}
+
+// Keys that mean something only under `condition`. At their defaults they may stand in the file, so
+// that a resolved configuration can be edited.
+void only_if(const RunConfig& config, bool condition, std::string_view what,
+             std::initializer_list<std::string_view> names) {
+  if (condition) return;
+  for (const std::string_view name : names) {
+    const Key& key = *find_key(name);
+    if (print_value(config, key) != print_default(key))
+      fail(ErrorCode::usage, fmt::format("{} only with {}", name, what), quote(config, {name}),
+           fmt::format("leave {} out", name));
+  }
+}
+
+void check_whole_or_share(const RunConfig& config, std::string_view name, double value) {
+  if (value >= 1 && value != std::floor(value))
+    fail(ErrorCode::usage, fmt::format("{} as whole steps, or below 1 as a share", name),
+         quote(config, {name}), fmt::format("{}={}", name, std::floor(value)));
+}
+
+int64_t steps_of(double value, int64_t total_steps) {
+  if (value >= 1) return static_cast<int64_t>(std::min(value, 9.0e15));
+  // A share such as 0.1 of 30 steps is 3, though 0.1 * 30 is a little more.
+  const double steps = value * static_cast<double>(total_steps);
+  return static_cast<int64_t>(std::ceil(steps - 1e-9 * std::max(1.0, steps)));
+}
+
+}  // namespace
+
+std::string RunConfig::where(std::string_view key) const {
+  const auto at = origins.find(key);
+  return at == origins.end() ? "default" : at->second;
+}
+
+void check_config(const RunConfig& c) {
+  if (!c.eval_data.empty() && c.eval_fraction > 0)
+    fail(ErrorCode::usage, "eval_data or eval_fraction, not both",
+         quote(c, {"eval_data", "eval_fraction"}), "leave eval_fraction out");
+  if (!c.resume.empty() && c.overwrite)
+    fail(ErrorCode::usage, "resume or overwrite, not both", quote(c, {"resume", "overwrite"}),
+         "leave overwrite out");
+  if (c.bitwise && !c.allow.empty())
+    fail(ErrorCode::usage, "no permissions beside bitwise: true", quote(c, {"allow", "bitwise"}),
+         "allow=[]");
+
+  not_both(c, "warmup_steps", "warmup_ratio");
+  not_both(c, "min_lr", "min_lr_ratio");
+  check_whole_or_share(c, "warmup_steps", c.warmup_steps);
+  check_whole_or_share(c, "lr_decay_steps", c.lr_decay_steps);
+  if (c.min_lr > c.learning_rate)
+    fail(ErrorCode::usage, "min_lr at most learning_rate", quote(c, {"min_lr", "learning_rate"}),
+         "leave min_lr out");
+  const std::string& schedule = c.lr_scheduler_type;
+  const bool wsd = schedule == "warmup_stable_decay";
+  const bool cosine = schedule == "cosine" || schedule == "cosine_with_restarts";
+  only_if(c, schedule != "constant", "a lr_scheduler_type that has a warm-up",
+          {"warmup_steps", "warmup_ratio"});
+  only_if(c, schedule == "cosine" || schedule == "polynomial" || wsd,
+          "lr_scheduler_type cosine, polynomial or warmup_stable_decay",
+          {"min_lr", "min_lr_ratio"});
+  only_if(c, wsd, "lr_scheduler_type: warmup_stable_decay", {"lr_decay_steps", "lr_decay_type"});
+  only_if(c, cosine || (wsd && c.lr_decay_type == "cosine"), "a cosine", {"lr_num_cycles"});
+  only_if(c, schedule == "polynomial", "lr_scheduler_type: polynomial", {"lr_power"});
+  only_if(c, schedule == "inverse_sqrt", "lr_scheduler_type: inverse_sqrt", {"lr_timescale"});
+
+  const bool sgd = c.optim == "sgd";
+  only_if(c, !sgd, "optim: adam or adamw", {"adam_beta1", "adam_beta2", "adam_epsilon"});
+  only_if(c, sgd, "optim: sgd", {"sgd_momentum", "sgd_dampening", "sgd_nesterov"});
+  if (c.sgd_nesterov && (c.sgd_momentum == 0 || c.sgd_dampening != 0))
+    fail(ErrorCode::usage, "sgd_nesterov with a momentum and without dampening",
+         quote(c, {"sgd_nesterov", "sgd_momentum", "sgd_dampening"}), "sgd_momentum=0.9");
+  only_if(c, c.sgd_momentum > 0 || !sgd, "sgd_momentum above 0", {"sgd_dampening"});
+
+  only_if(c, !c.sample_prompt.empty(), "sample_prompt",
+          {"sample_tokens", "sample_temperature", "sample_top_k", "sample_top_p"});
+  only_if(c, c.sample_temperature > 0, "sample_temperature above 0",
+          {"sample_top_k", "sample_top_p"});
+  const bool evaluates = !c.eval_data.empty() || c.eval_fraction > 0;
+  only_if(c, evaluates, "eval_data or eval_fraction",
+          {"max_eval_samples", "per_device_eval_batch_size"});
+  only_if(c, evaluates || !c.sample_prompt.empty(), "eval_data, eval_fraction or sample_prompt",
+          {"eval_steps"});
+
+  // The batch sizes alone; resolve_sizes says it again when the model's positions are known.
+  if (c.global_batch_tokens == 0 || c.max_length > 0)
+    resolve_sizes(c, std::numeric_limits<int64_t>::max());
+}
+
+RunSizes resolve_sizes(const RunConfig& c, int64_t positions) {
+  RunSizes sizes;
+  if (c.max_length > positions)
+    fail(ErrorCode::usage,
+         fmt::format("max_length of at most {}, the model's positions", positions),
+         quote(c, {"max_length"}), fmt::format("max_length={}", positions));
+  sizes.max_length = c.max_length > 0 ? c.max_length : std::min(kDefaultLength, positions);
+
+  const int64_t micro = c.per_device_train_batch_size;
+  const int64_t accumulation = c.gradient_accumulation_steps;
+  // Bounds first, so that no product overflows.
+  for (const std::string_view name : {"global_batch_size", "per_device_train_batch_size",
+                                      "gradient_accumulation_steps", "global_batch_tokens"}) {
+    const int64_t value = c.*std::get<int64_t RunConfig::*>(find_key(name)->field);
+    const bool factor = name[0] != 'g' || name == "gradient_accumulation_steps";
+    const int64_t most = factor ? int64_t{1} << 20 : kMaxBatch;
+    if (value > most)
+      fail(ErrorCode::usage, fmt::format("{} of at most {}", name, most), quote(c, {name}),
+           fmt::format("{}=32", name));
+  }
+
+  sizes.global_batch_size = c.global_batch_size;
+  if (c.global_batch_tokens > 0) {
+    if (c.global_batch_tokens % sizes.max_length != 0)
+      fail(ErrorCode::usage,
+           fmt::format("global_batch_tokens as a multiple of max_length {}", sizes.max_length),
+           quote(c, {"global_batch_tokens", "max_length"}),
+           fmt::format("global_batch_tokens={}",
+                       (c.global_batch_tokens / sizes.max_length + 1) * sizes.max_length));
+    const int64_t samples = c.global_batch_tokens / sizes.max_length;
+    if (c.global_batch_size > 0 && c.global_batch_size != samples)
+      fail(ErrorCode::usage, "global_batch_tokens = global_batch_size x max_length",
+           quote(c, {"global_batch_tokens", "global_batch_size", "max_length"}),
+           "leave global_batch_size out");
+    sizes.global_batch_size = samples;
+  }
+  const bool derived = sizes.global_batch_size == 0;
+  if (derived)
+    sizes.global_batch_size = micro > 0 && accumulation > 0 ? micro * accumulation : kDefaultBatch;
+
+  const int64_t G = sizes.global_batch_size;
+  const std::string batch =
+      c.global_batch_size > 0 ? quote(c, {"global_batch_size"})
+      : c.global_batch_tokens > 0
+          ? fmt::format("a batch of {} samples from {}", G, quote(c, {"global_batch_tokens"}))
+          : fmt::format("global_batch_size: {} (default)", G);
+  if (micro > 0 && accumulation > 0 && micro * accumulation != G)
+    fail(ErrorCode::usage,
+         "global_batch_size = per_device_train_batch_size x gradient_accumulation_steps",
+         fmt::format("{}, {}", batch,
+                     quote(c, {"per_device_train_batch_size", "gradient_accumulation_steps"})),
+         G % micro == 0 ? fmt::format("gradient_accumulation_steps={}", G / micro)
+                        : "leave one of them out");
+  if (micro > 0 && G % micro != 0)
+    fail(ErrorCode::usage, "global_batch_size as a multiple of per_device_train_batch_size",
+         fmt::format("{}, {}", batch, quote(c, {"per_device_train_batch_size"})),
+         fmt::format("global_batch_size={}", (G / micro + 1) * micro));
+  if (accumulation > 0 && G % accumulation != 0)
+    fail(ErrorCode::usage, "global_batch_size as a multiple of gradient_accumulation_steps",
+         fmt::format("{}, {}", batch, quote(c, {"gradient_accumulation_steps"})),
+         fmt::format("global_batch_size={}", (G / accumulation + 1) * accumulation));
+  sizes.micro_batch_size = micro > 0 ? micro : accumulation > 0 ? G / accumulation : 0;
+  return sizes;
+}
+
+int64_t resolve_warmup(const RunConfig& c, int64_t total_steps) {
+  if (c.lr_scheduler_type == "constant") return 0;
+  if (c.warmup_ratio >= 0)
+    return c.warmup_ratio == 1 ? total_steps : steps_of(c.warmup_ratio, total_steps);
+  if (c.warmup_steps >= 0) return steps_of(c.warmup_steps, total_steps);
+  return std::min(kDefaultWarmup, total_steps / 10);
+}
+
+int64_t resolve_decay(const RunConfig& c, int64_t total_steps) {
+  return std::min(steps_of(c.lr_decay_steps, total_steps), total_steps);
+}
+
+double resolve_min_lr(const RunConfig& c) {
+  if (c.min_lr >= 0) return c.min_lr;
+  return c.min_lr_ratio >= 0 ? c.min_lr_ratio * c.learning_rate : 0.0;
+}
+
+ScheduleConfig schedule_config(const RunConfig& c, int64_t total_steps) {
+  ScheduleConfig schedule;
+  schedule.type = c.lr_scheduler_type;
+  schedule.warmup_steps = resolve_warmup(c, total_steps);
+  schedule.total_steps = total_steps;
+  schedule.learning_rate = c.learning_rate;
+  const bool wsd = schedule.type == "warmup_stable_decay";
+  const double least = resolve_min_lr(c);
+  if (least > 0 || schedule.type == "polynomial" || wsd)
+    schedule.min_lr_ratio = c.learning_rate > 0 ? least / c.learning_rate : 0.0;
+  if (schedule.type == "cosine" && least > 0) schedule.type = "cosine_with_min_lr";
+  if (wsd) {
+    schedule.decay_steps = resolve_decay(c, total_steps);
+    schedule.decay_type = c.lr_decay_type;
+  }
+  if (c.lr_num_cycles > 0) schedule.num_cycles = c.lr_num_cycles;
+  if (schedule.type == "polynomial") schedule.power = c.lr_power;
+  if (c.lr_timescale > 0) schedule.timescale = c.lr_timescale;
+  return schedule;
+}
+
+}  // namespace snug

@@ -1,0 +1,12 @@
+// What keys ask of each other, once all of them are read.
+#pragma once
+
+#include "tools/config/run_config.h"
+
+namespace snug {
+
+// Throws usage on contradictions and on keys that would have no effect beside the others; the
+// message names each key with its value and place.
+void check_config(const RunConfig& config);
+
+}  // namespace snug

@@ -1,0 +1,322 @@
+#include "tools/config/keys.h"
+
+#include <algorithm>
+
+namespace snug {
+namespace {
+
+constexpr Range kPositive{.min = 1};
+constexpr Range kNonNegative{.min = 0};
+constexpr Range kAboveZero{.min = 0, .open_min = true};
+constexpr Range kBelowOne{.min = 0, .max = 1, .open_max = true};
+constexpr Range kShare{.min = 0, .max = 1};
+
+std::vector<Key> make_keys() {
+  using C = RunConfig;
+  using K = KeyKind;
+  return {
+      // clang-format off
+      {.name = "model", .section = "model", .kind = K::model, .field = &C::model,
+       .doc = "a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl), a folder with config.json and "
+              "weights, or any size as Hugging Face config keys",
+       .example = "{type: gpt2, n_layer: 4, n_embd: 128, n_head: 4, n_positions: 128}",
+       .unset = "null", .aliases = "model_name_or_path base_model"},
+      {.name = "init", .section = "model", .kind = K::choice, .field = &C::init,
+       .doc = "where the weights come from; auto: the folder's if model is a folder, else random",
+       .example = "scratch", .choices = "auto scratch pretrained"},
+      {.name = "task", .section = "model", .kind = K::choice, .field = &C::task,
+       .doc = "what is learned; causal_lm: the next token", .example = "causal_lm",
+       .choices = "causal_lm",
+       .refused = "masked_lm sequence_classification token_classification question_answering sft dpo "
+                  "pretraining"},
+
+      {.name = "train_data", .section = "data", .kind = K::texts, .field = &C::train_data,
+       .doc = "files, folders or globs: text, .jsonl with {\"text\": ...}, or .bin token files",
+       .example = "[corpus.txt, more/*.jsonl]", .unset = "null", .aliases = "train_file"},
+      {.name = "eval_data", .section = "data", .kind = K::texts, .field = &C::eval_data,
+       .doc = "the same for evaluation", .example = "heldout.txt", .unset = "null",
+       .aliases = "validation_data validation_file"},
+      {.name = "eval_fraction", .section = "data", .kind = K::number, .field = &C::eval_fraction,
+       .doc = "share of the training samples held out for evaluation when there is no eval_data",
+       .example = "0.05", .range = kBelowOne, .aliases = "val_set_size"},
+      {.name = "max_eval_samples", .section = "data", .kind = K::integer,
+       .field = &C::max_eval_samples, .doc = "samples of one evaluation at most; 0: all",
+       .example = "500", .range = kNonNegative},
+      {.name = "tokenizer", .section = "data", .kind = K::text, .field = &C::tokenizer,
+       .doc = "tokenizer.json, or a folder with it or with vocab.json and merges.txt; null: the model "
+              "folder's",
+       .example = "tok.json", .unset = "null", .aliases = "tokenizer_name tokenizer_name_or_path"},
+      {.name = "max_length", .section = "data", .kind = K::integer, .field = &C::max_length,
+       .doc = "tokens of a sample; auto: 1024, or the model's positions if it has fewer",
+       .example = "256", .unset = "auto", .range = kPositive,
+       .aliases = "max_seq_length max_seq_len cutoff_len seq_len sequence_len block_size"},
+
+      {.name = "output_dir", .section = "run", .kind = K::text, .field = &C::output_dir,
+       .doc = "folder for everything the run writes; one that holds a run is refused unless resume or "
+              "overwrite says otherwise",
+       .example = "run1", .unset = "null", .aliases = "out_dir"},
+      {.name = "overwrite", .section = "run", .kind = K::flag, .field = &C::overwrite,
+       .doc = "remove the run that is in output_dir", .example = "true",
+       .aliases = "overwrite_output_dir"},
+      {.name = "resume", .section = "run", .kind = K::resume, .field = &C::resume,
+       .doc = "continue from a checkpoint of output_dir: latest (or true), or the path of one; null: "
+              "start anew",
+       .example = "latest", .unset = "null", .aliases = "resume_from_checkpoint"},
+
+      {.name = "device", .section = "machine", .kind = K::choice, .field = &C::device,
+       .doc = "where to train; auto: the best there is", .example = "cpu", .choices = "auto cpu",
+       .refused = "cuda cuda:0 cuda:1 cuda:2 cuda:3 cuda:4 cuda:5 cuda:6 cuda:7 emu gpu mps"},
+      {.name = "memory", .section = "machine", .kind = K::bytes, .field = &C::memory,
+       .doc = "the budget: the run never uses more; auto: what is free less a stated reserve",
+       .example = "256MiB", .unset = "auto"},
+      {.name = "host_memory", .section = "machine", .kind = K::bytes, .field = &C::host_memory,
+       .doc = "the budget for what is kept off the device; on the CPU both are RAM",
+       .example = "2GiB", .unset = "auto"},
+      {.name = "threads", .section = "machine", .kind = K::integer, .field = &C::threads,
+       .doc = "threads of computation; auto: one per core the process may use", .example = "2",
+       .unset = "auto", .range = {.min = 1, .max = 1024}},
+      {.name = "precision", .section = "machine", .kind = K::precision, .field = &C::precision,
+       .doc = "fp32, or bf16: compute in bf16 with master weights, gradients and optimizer state in "
+              "fp32",
+       .example = "bf16", .aliases = "dtype torch_dtype mixed_precision bf16 fp16 tf32"},
+      {.name = "recompute", .section = "machine", .kind = K::recompute, .field = &C::recompute,
+       .doc = "what backward computes again instead of keeping it; the numbers stay the same bit for "
+              "bit. auto, none, norms, mlp, attention, block, names joined with +, or layers: "
+              "{0-5: block, 6-11: none}",
+       .example = "block",
+       .aliases = "gradient_checkpointing enable_activation_checkpointing activation_checkpointing"},
+      {.name = "head_rows", .section = "machine", .kind = K::integer, .field = &C::head_rows,
+       .doc = "rows of logits that exist at a time; auto: chosen by the plan", .example = "256",
+       .unset = "auto", .range = kPositive, .aliases = "head_chunk_rows"},
+      {.name = "allow", .section = "machine", .kind = K::permissions, .field = &C::allow,
+       .doc = "permissions to change numbers for memory's sake; without one nothing does",
+       .example = "[micro_batch]", .aliases = "permissions"},
+      {.name = "bitwise", .section = "machine", .kind = K::flag, .field = &C::bitwise,
+       .doc = "also forbid what only reorders sums", .example = "true"},
+
+      {.name = "global_batch_size", .section = "batch", .kind = K::integer,
+       .field = &C::global_batch_size,
+       .doc = "samples of one optimizer step; auto: micro-batch x accumulation if both are given, else "
+              "32",
+       .example = "64", .unset = "auto", .range = kPositive, .aliases = "total_batch_size"},
+      {.name = "global_batch_tokens", .section = "batch", .kind = K::integer,
+       .field = &C::global_batch_tokens,
+       .doc = "the same in tokens: a multiple of max_length", .example = "65536", .unset = "null",
+       .range = kPositive, .aliases = "total_batch_tokens"},
+      {.name = "per_device_train_batch_size", .section = "batch", .kind = K::integer,
+       .field = &C::per_device_train_batch_size,
+       .doc = "samples computed at a time (the micro-batch); auto: the largest that fits the memory",
+       .example = "4", .unset = "auto", .range = kPositive,
+       .aliases = "micro_batch_size batch_size"},
+      {.name = "gradient_accumulation_steps", .section = "batch", .kind = K::integer,
+       .field = &C::gradient_accumulation_steps,
+       .doc = "micro-batches of one optimizer step; auto: what the two above give", .example = "8",
+       .unset = "auto", .range = kPositive, .aliases = "grad_accumulation"},
+      {.name = "per_device_eval_batch_size", .section = "batch", .kind = K::integer,
+       .field = &C::per_device_eval_batch_size,
+       .doc = "samples evaluated at a time; auto: as many as cost no memory beyond training's",
+       .example = "16", .unset = "auto", .range = kPositive, .aliases = "eval_batch_size"},
+
+      {.name = "max_steps", .section = "length", .kind = K::integer, .field = &C::max_steps,
+       .doc = "stop after this many optimizer steps", .example = "1000", .unset = "null",
+       .range = kPositive, .aliases = "steps"},
+      {.name = "num_train_epochs", .section = "length", .kind = K::number,
+       .field = &C::num_train_epochs,
+       .doc = "stop after this many passes over the data; null: no limit, or 1 if no key of this "
+              "section is set",
+       .example = "2.5", .unset = "null", .range = kAboveZero, .aliases = "epochs"},
+      {.name = "max_time", .section = "length", .kind = K::seconds, .field = &C::max_time,
+       .doc = "stop after this time, for example 90s, 2m or 1h30m", .example = "120s",
+       .unset = "null"},
+
+      {.name = "optim", .section = "optimizer", .kind = K::choice, .field = &C::optim,
+       .doc = "the optimizer; adamw decays weights apart from the gradient, adam adds the decay to it",
+       .example = "sgd", .aliases = "optimizer", .choices = "sgd adam adamw",
+       .refused = "adamw_8bit adamw_bnb_8bit adam_8bit adam8bit adamw8bit paged_adamw "
+                  "paged_adamw_8bit paged_adamw_32bit lion lion_32bit lion_8bit paged_lion_8bit "
+                  "paged_lion_32bit adafactor rmsprop adagrad galore_adamw apollo_adamw lomo adalomo "
+                  "ademamix schedule_free_adamw muon lamb"},
+      {.name = "learning_rate", .section = "optimizer", .kind = K::number,
+       .field = &C::learning_rate, .doc = "the highest learning rate of the schedule",
+       .example = "1.0e-3", .range = kNonNegative, .aliases = "lr"},
+      {.name = "lr_scheduler_type", .section = "optimizer", .kind = K::choice,
+       .field = &C::lr_scheduler_type, .doc = "how the learning rate goes after the warm-up",
+       .example = "linear", .aliases = "lr_scheduler lr_schedule",
+       .choices = "linear cosine constant constant_with_warmup warmup_stable_decay "
+                  "cosine_with_restarts polynomial inverse_sqrt",
+       .refused = "reduce_lr_on_plateau greedy"},
+      {.name = "warmup_steps", .section = "optimizer", .kind = K::number, .field = &C::warmup_steps,
+       .doc = "steps from 0 to the highest rate, or below 1 a share of all steps; auto: 100, or a "
+              "tenth of the run if that is less",
+       .example = "20", .unset = "auto", .range = kNonNegative,
+       .aliases = "lr_warmup_steps num_warmup_steps"},
+      {.name = "warmup_ratio", .section = "optimizer", .kind = K::number, .field = &C::warmup_ratio,
+       .doc = "the same as a share of all steps", .example = "0.03", .unset = "null",
+       .range = kShare},
+      {.name = "lr_decay_steps", .section = "optimizer", .kind = K::number,
+       .field = &C::lr_decay_steps,
+       .doc = "steps of the last phase of warmup_stable_decay, or below 1 a share of all steps",
+       .example = "0.2", .range = kAboveZero},
+      {.name = "lr_decay_type", .section = "optimizer", .kind = K::choice,
+       .field = &C::lr_decay_type, .doc = "the form of that phase", .example = "linear",
+       .choices = "cosine linear 1-sqrt"},
+      {.name = "lr_num_cycles", .section = "optimizer", .kind = K::number,
+       .field = &C::lr_num_cycles,
+       .doc = "waves of the cosine schedules; null: 0.5, half a wave, or 1 with restarts",
+       .example = "1.5", .unset = "null", .range = kAboveZero},
+      {.name = "lr_power", .section = "optimizer", .kind = K::number, .field = &C::lr_power,
+       .doc = "exponent of polynomial", .example = "2.0", .range = kAboveZero},
+      {.name = "lr_timescale", .section = "optimizer", .kind = K::integer,
+       .field = &C::lr_timescale, .doc = "timescale of inverse_sqrt; null: the warm-up",
+       .example = "1000", .unset = "null", .range = kPositive},
+      {.name = "min_lr", .section = "optimizer", .kind = K::number, .field = &C::min_lr,
+       .doc = "the rate at which cosine, polynomial and warmup_stable_decay end; null: 0",
+       .example = "6.0e-5",
+       .unset = "null", .range = kNonNegative},
+      {.name = "min_lr_ratio", .section = "optimizer", .kind = K::number, .field = &C::min_lr_ratio,
+       .doc = "the same as a share of learning_rate", .example = "0.1", .unset = "null",
+       .range = kShare, .aliases = "min_lr_rate final_lr_fraction"},
+      {.name = "lr_scheduler_kwargs", .section = "optimizer", .kind = K::kwargs,
+       .field = std::monostate(),
+       .doc = "a map with the names of PyTorch and transformers: min_lr, min_lr_rate, "
+              "num_warmup_steps, num_decay_steps, decay_type, num_cycles, power, timescale",
+       .example = "{min_lr_rate: 0.1}", .unset = "null"},
+      {.name = "weight_decay", .section = "optimizer", .kind = K::number, .field = &C::weight_decay,
+       .doc = "decay of the matrices; biases and norms have none", .example = "0.01",
+       .range = kNonNegative},
+      {.name = "adam_beta1", .section = "optimizer", .kind = K::number, .field = &C::adam_beta1,
+       .doc = "decay of Adam's mean of gradients", .example = "0.8", .range = kBelowOne},
+      {.name = "adam_beta2", .section = "optimizer", .kind = K::number, .field = &C::adam_beta2,
+       .doc = "decay of Adam's mean of squares", .example = "0.999", .range = kBelowOne},
+      {.name = "adam_epsilon", .section = "optimizer", .kind = K::number, .field = &C::adam_epsilon,
+       .doc = "added to the root of Adam's mean of squares", .example = "1.0e-6",
+       .range = kAboveZero},
+      {.name = "sgd_momentum", .section = "optimizer", .kind = K::number, .field = &C::sgd_momentum,
+       .doc = "momentum of sgd; 0: none, and no memory for it", .example = "0.9",
+       .range = kBelowOne},
+      {.name = "sgd_dampening", .section = "optimizer", .kind = K::number,
+       .field = &C::sgd_dampening, .doc = "share of the gradient kept out of sgd's momentum",
+       .example = "0.1", .range = kShare},
+      {.name = "sgd_nesterov", .section = "optimizer", .kind = K::flag, .field = &C::sgd_nesterov,
+       .doc = "Nesterov's form of momentum", .example = "true"},
+      {.name = "max_grad_norm", .section = "optimizer", .kind = K::number, .field = &C::max_grad_norm,
+       .doc = "gradients are scaled down to this norm; 0: never", .example = "0.5",
+       .range = kNonNegative, .aliases = "grad_clip clip_grad_norm"},
+
+      {.name = "logging_steps", .section = "reports", .kind = K::integer, .field = &C::logging_steps,
+       .doc = "steps between lines of metrics.jsonl", .example = "1", .range = kPositive},
+      {.name = "eval_steps", .section = "reports", .kind = K::integer, .field = &C::eval_steps,
+       .doc = "steps between evaluations; 0: only at the end", .example = "50",
+       .range = kNonNegative},
+      {.name = "save_steps", .section = "reports", .kind = K::integer, .field = &C::save_steps,
+       .doc = "steps between checkpoints; 0: only at the end", .example = "100",
+       .range = kNonNegative},
+      {.name = "save_total_limit", .section = "reports", .kind = K::integer,
+       .field = &C::save_total_limit, .doc = "checkpoints kept, the newest; null: all",
+       .example = "2", .unset = "null", .range = kPositive},
+      {.name = "save_dtype", .section = "reports", .kind = K::choice, .field = &C::save_dtype,
+       .doc = "dtype of the weights in final/", .example = "bf16", .choices = "fp32 bf16",
+       .refused = "fp16"},
+      {.name = "sample_prompt", .section = "reports", .kind = K::text, .field = &C::sample_prompt,
+       .doc = "text continued at every evaluation; null: none", .example = "\"Once upon\"",
+       .unset = "null"},
+      {.name = "sample_tokens", .section = "reports", .kind = K::integer, .field = &C::sample_tokens,
+       .doc = "tokens of that continuation", .example = "100", .range = kPositive},
+      {.name = "sample_temperature", .section = "reports", .kind = K::number,
+       .field = &C::sample_temperature, .doc = "its temperature; 0: always the likeliest token",
+       .example = "0.7", .range = kNonNegative},
+      {.name = "sample_top_k", .section = "reports", .kind = K::integer, .field = &C::sample_top_k,
+       .doc = "it chooses among the k likeliest tokens; 0: among all", .example = "40",
+       .range = kNonNegative},
+      {.name = "sample_top_p", .section = "reports", .kind = K::number, .field = &C::sample_top_p,
+       .doc = "it chooses among the likeliest tokens of this total probability; 1: among all",
+       .example = "0.9", .range = {.min = 0, .max = 1, .open_min = true}},
+
+      {.name = "seed", .section = "random numbers", .kind = K::integer, .field = &C::seed,
+       .doc = "fixes the first weights, dropout and sampling", .example = "7",
+       .range = kNonNegative},
+      {.name = "data_seed", .section = "random numbers", .kind = K::integer, .field = &C::data_seed,
+       .doc = "fixes the order of the samples; auto: the same as seed", .example = "8",
+       .unset = "auto", .range = kNonNegative},
+      // clang-format on
+  };
+}
+
+struct Refused {
+  std::string_view names;
+  std::string_view why;
+};
+
+// Keys that other trainers know. Left out, the run is as the reason says.
+const Refused kRefused[] = {
+    {"eval_strategy evaluation_strategy do_eval",
+     "eval_steps, eval_data and eval_fraction say when"},
+    {"save_strategy", "save_steps says when; 0 is only at the end"},
+    {"logging_strategy logging_first_step", "logging_steps says when"},
+    {"do_train do_predict", "the subcommand says what is done: snug train, snug eval"},
+    {"report_to run_name logging_dir wandb_project",
+     "metrics go to metrics.jsonl and report.html in output_dir, nowhere else"},
+    {"push_to_hub hub_model_id hub_token", "nothing is uploaded; final/ can be uploaded as it is"},
+    {"trust_remote_code", "no code of a model is ever run"},
+    {"log_level disable_tqdm", "the live line appears on a terminal and nowhere else"},
+    {"load_best_model_at_end metric_for_best_model greater_is_better",
+     "the last weights are the result; checkpoints and their eval_loss stay in output_dir"},
+    {"auto_find_batch_size", "the plan finds the micro-batch that fits before the run starts"},
+    {"dataloader_num_workers dataloader_pin_memory dataloader_drop_last preprocessing_num_workers",
+     "batches are read from mapped files; there are no workers to set"},
+    {"group_by_length packing sample_packing",
+     "samples of causal_lm are windows of max_length tokens, all equally long"},
+    {"gradient_checkpointing_kwargs use_cache",
+     "recompute says what is computed again; training uses no cache"},
+    {"torch_compile jit_mode_eval use_ipex optim_args",
+     "this is not PyTorch: there is nothing to compile or to pass on"},
+    {"use_cpu no_cuda", "device=cpu says it"},
+    {"label_smoothing_factor neftune_noise_alpha", "the loss is plain cross-entropy"},
+    {"lora_r lora_rank lora_alpha lora_dropout lora_target_modules use_peft load_in_4bit "
+     "load_in_8bit",
+     "adapters and quantised weights are not built; all weights are trained"},
+    {"deepspeed fsdp fsdp_config zero_stage ddp_backend ddp_find_unused_parameters local_rank",
+     "one device is used; there is nothing to divide"},
+    {"offload_optimizer offload_params",
+     "offload is not built; recompute and the micro-batch save memory"},
+    {"target", "plans are made for the machine that is present"},
+    {"completion_only_loss assistant_only_loss train_on_inputs chat_template",
+     "every token is trained in causal_lm; chats are not built"},
+};
+
+}  // namespace
+
+const std::vector<Key>& config_keys() {
+  static const std::vector<Key> keys = make_keys();
+  return keys;
+}
+
+const Key* find_key(std::string_view name) {
+  for (const Key& key : config_keys()) {
+    if (key.name == name) return &key;
+    const std::vector<std::string_view> aliases = words(key.aliases);
+    if (std::find(aliases.begin(), aliases.end(), name) != aliases.end()) return &key;
+  }
+  return nullptr;
+}
+
+const std::vector<Permission>& permissions() {
+  static const std::vector<Permission> list = {
+      {"micro_batch", true, "a resumed run may use another micro-batch than its checkpoint"},
+      {"head_rows", true, "a resumed run may use other chunks of logits than its checkpoint"},
+      {"adam8bit", false, "optimizer state in 8 bits"},
+      {"bf16_gradients", false, "gradients in bf16"},
+      {"stochastic_rounding", false, "no master weights: bf16 weights rounded at random"},
+  };
+  return list;
+}
+
+std::string_view refusal(std::string_view name) {
+  for (const Refused& refused : kRefused) {
+    const std::vector<std::string_view> names = words(refused.names);
+    if (std::find(names.begin(), names.end(), name) != names.end()) return refused.why;
+  }
+  return {};
+}
+
+}  // namespace snug

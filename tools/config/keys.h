@@ -1,0 +1,79 @@
+// The table of configuration keys: the one place that says how a key is called, what it accepts and
+// means. Parsing, help and the resolved file are driven by it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "tools/config/config_node.h"
+#include "tools/config/run_config.h"
+#include "tools/config/values.h"
+
+namespace snug {
+
+enum class KeyKind {
+  text,
+  texts,  // one or a list
+  integer,
+  number,
+  flag,
+  choice,       // one of `choices`
+  bytes,        // 4GiB
+  seconds,      // 2m
+  model,        // a name, a folder or a map of Hugging Face config keys
+  resume,       // latest, true or a path
+  precision,    // a preset; written as bf16: true too
+  recompute,    // a policy or a map of layers to policies
+  permissions,  // a list of names
+  kwargs        // a map whose entries are other keys
+};
+
+using KeyField =
+    std::variant<std::monostate, std::string RunConfig::*, int64_t RunConfig::*,
+                 double RunConfig::*, bool RunConfig::*, std::vector<std::string> RunConfig::*>;
+
+struct Key {
+  std::string_view name;
+  std::string_view section;
+  KeyKind kind;
+  KeyField field;
+  std::string_view doc;      // one line or two
+  std::string_view example;  // a value other than the default
+  // How "not set" is written: "auto" or "null"; empty if the key always has a value. Both words are
+  // read for every key that has one.
+  std::string_view unset = "";
+  Range range = {};
+  std::string_view aliases = "";  // other names, separated by spaces
+  std::string_view choices = "";  // of KeyKind::choice
+  std::string_view refused = "";  // known elsewhere and not built here
+};
+
+// All keys in the order of the documentation; sections are contiguous.
+const std::vector<Key>& config_keys();
+// By name or alias; null if unknown.
+const Key* find_key(std::string_view name);
+
+// Permissions of `allow`: each names a change of numbers that the run may make.
+struct Permission {
+  std::string_view name;
+  bool built;
+  std::string_view doc;
+};
+const std::vector<Permission>& permissions();
+
+// Why a key that other trainers know is refused here; empty if it is simply unknown.
+std::string_view refusal(std::string_view name);
+
+// Reads `node`, written under the name `written`, into the key's field and notes where it was set.
+void set_key(RunConfig& config, const Key& key, std::string_view written, const ConfigNode& node);
+// The value as YAML, for the resolved file and for help.
+std::string print_value(const RunConfig& config, const Key& key);
+// The value of a default-made RunConfig.
+std::string print_default(const Key& key);
+
+// The help text of all keys, by section: name, default, what it means, example.
+std::string config_help();
+
+}  // namespace snug

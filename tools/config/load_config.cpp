@@ -1,0 +1,222 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/core/error.h"
+#include "engine/io/files.h"
+#include "tools/config/check_config.h"
+#include "tools/config/keys.h"
+#include "tools/config/suggest.h"
+
+namespace snug {
+namespace {
+
+constexpr const char* kCommandLine = "command line";
+constexpr int64_t kMaxFileBytes = int64_t{1} << 20;
+
+// One key as it was given.
+struct Setting {
+  const Key* key = nullptr;
+  std::string written, where;
+  ConfigNode value;
+};
+
+[[noreturn]] void unknown_key(std::string_view name, const std::string& where) {
+  const std::string found = fmt::format("\"{}\" ({})", name, where);
+  if (const std::string_view why = refusal(name); !why.empty())
+    fail(ErrorCode::unsupported, "a configuration key that has a meaning here", found,
+         fmt::format("leave it out: {}", why));
+  std::vector<std::string_view> known;
+  for (const Key& key : config_keys()) {
+    known.push_back(key.name);
+    for (const std::string_view alias : words(key.aliases)) known.push_back(alias);
+  }
+  fail(ErrorCode::usage, "a known configuration key", found,
+       suggestion(name, known, "snug train --help lists the keys"));
+}
+
+const Key& known_key(std::string_view name, const std::string& where) {
+  if (const Key* key = find_key(name)) return *key;
+  unknown_key(name, where);
+}
+
+// fp16: false and the like ask for nothing.
+bool asks_for_nothing(const Setting& setting, bool from_file) {
+  const bool off =
+      setting.value.kind == ConfigNode::Kind::scalar && !setting.value.quoted &&
+      (setting.value.text == "false" || setting.value.text == "no" || setting.value.text == "off");
+  if (setting.written == "fp16" || setting.written == "tf32") return off;
+  return setting.written == "bf16" && off && from_file;
+}
+
+class Settings {
+ public:
+  void read_file(const ConfigNode& root) {
+    if (root.kind == ConfigNode::Kind::null) return;
+    if (root.kind != ConfigNode::Kind::map)
+      fail(ErrorCode::usage, "a configuration of keys and values", root.describe(),
+           "write lines such as max_steps: 1000");
+    for (const ConfigNode::Entry& entry : root.entries)
+      give({nullptr, entry.key, entry.where, entry.value}, true);
+  }
+
+  void override_with(const std::string& text) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0)
+      fail(ErrorCode::usage, "key=value", fmt::format("\"{}\" ({})", text, kCommandLine),
+           "for example memory=8GiB or model.n_layer=6");
+    std::string name = text.substr(0, equals);
+    const size_t dot = name.find('.');
+    const std::string below = dot == std::string::npos ? "" : name.substr(dot + 1);
+    name.resize(std::min(dot, name.size()));
+    const Key& key = known_key(name, kCommandLine);
+    Setting setting{&key, name, kCommandLine, {}};
+    const std::string value = text.substr(equals + 1);
+    setting.value =
+        dot == std::string::npos ? parse_value(key, value) : nested(key, name, below, value);
+    give(std::move(setting), false);
+  }
+
+  const std::vector<Setting>& all() const { return settings_; }
+
+ private:
+  // Text for keys of text is taken as it is, so that prompts need no second quotes.
+  static ConfigNode parse_value(const Key& key, const std::string& text) {
+    const bool verbatim = (key.kind == KeyKind::text || key.kind == KeyKind::texts) &&
+                          !text.empty() && text != "null" && text[0] != '"' && text[0] != '\'' &&
+                          !(key.kind == KeyKind::texts && text[0] == '[');
+    if (!verbatim) return parse_config_node(text, kCommandLine, false);
+    ConfigNode node;
+    node.kind = ConfigNode::Kind::scalar;
+    node.text = text;
+    node.where = kCommandLine;
+    return node;
+  }
+
+  // The value of `key` with the one at path `below` replaced.
+  ConfigNode nested(const Key& key, const std::string& name, const std::string& below,
+                    const std::string& text) const {
+    if (key.kind != KeyKind::model && key.kind != KeyKind::recompute && key.kind != KeyKind::kwargs)
+      fail(ErrorCode::usage, fmt::format("{} without a dot, since it holds no map", name),
+           fmt::format("\"{}.{}\" ({})", name, below, kCommandLine),
+           fmt::format("{}={}", key.name, key.example));
+    ConfigNode root;
+    for (const Setting& setting : settings_) {
+      if (setting.key == &key) root = setting.value;
+    }
+    root.where = kCommandLine;
+    if (root.kind == ConfigNode::Kind::scalar && key.kind == KeyKind::model) {
+      ConfigNode named = root;
+      root = ConfigNode();
+      root.entries.push_back({"base", named.where, named});
+    } else if (root.kind != ConfigNode::Kind::map) {
+      root.entries.clear();
+    }
+    root.kind = ConfigNode::Kind::map;
+    root.where = kCommandLine;
+    put(root, below, parse_config_node(text, kCommandLine, false));
+    return root;
+  }
+
+  static void put(ConfigNode& map, const std::string& path, ConfigNode value) {
+    const size_t dot = path.find('.');
+    const std::string name = path.substr(0, dot);
+    if (name.empty())
+      fail(ErrorCode::usage, "a name on both sides of each dot",
+           fmt::format("\"{}\" ({})", path, kCommandLine), "for example model.n_layer=6");
+    ConfigNode* member = map.find(name);
+    if (!member && name == "type") member = map.find("model_type");
+    if (!member && name == "model_type") member = map.find("type");
+    if (!member) {
+      ConfigNode empty;
+      empty.where = kCommandLine;
+      map.entries.push_back({name, kCommandLine, empty});
+      member = &map.entries.back().value;
+    }
+    if (dot == std::string::npos) {
+      *member = std::move(value);
+      return;
+    }
+    if (member->kind != ConfigNode::Kind::map) {
+      member->items.clear();
+      member->kind = ConfigNode::Kind::map;
+    }
+    put(*member, path.substr(dot + 1), std::move(value));
+  }
+
+  void give(Setting setting, bool from_file) {
+    if (!setting.key) setting.key = &known_key(setting.written, setting.where);
+    if (asks_for_nothing(setting, from_file)) return;
+    if (setting.key->kind == KeyKind::kwargs) {
+      spread(setting, from_file);
+      return;
+    }
+    for (Setting& other : settings_) {
+      if (other.key != setting.key) continue;
+      if (from_file)
+        fail(ErrorCode::usage, fmt::format("{} once", setting.key->name),
+             fmt::format("{} ({}) and {} ({})", other.written, other.where, setting.written,
+                         setting.where),
+             "remove one of them");
+      other = std::move(setting);
+      return;
+    }
+    settings_.push_back(std::move(setting));
+  }
+
+  // lr_scheduler_kwargs: its members are keys of their own under the names PyTorch users know.
+  void spread(const Setting& setting, bool from_file) {
+    const ConfigNode& map = setting.value;
+    if (map.kind == ConfigNode::Kind::null) return;
+    const std::vector<std::string_view> members = {
+        "min_lr",     "min_lr_rate", "num_warmup_steps", "num_decay_steps", "decay_type",
+        "num_cycles", "power",       "timescale"};
+    const std::vector<std::string_view> meant = {"min_lr",         "min_lr_ratio",  "warmup_steps",
+                                                 "lr_decay_steps", "lr_decay_type", "lr_num_cycles",
+                                                 "lr_power",       "lr_timescale"};
+    if (map.kind != ConfigNode::Kind::map)
+      fail(ErrorCode::usage, "a map for lr_scheduler_kwargs", map.describe(),
+           "lr_scheduler_kwargs: {min_lr_rate: 0.1}");
+    for (const ConfigNode::Entry& entry : map.entries) {
+      const auto member = std::find(members.begin(), members.end(), entry.key);
+      if (member == members.end())
+        fail(ErrorCode::usage,
+             fmt::format("lr_scheduler_kwargs with names among {}", fmt::join(members, ", ")),
+             fmt::format("\"{}\" ({})", entry.key, entry.where),
+             suggestion(entry.key, members, "leave it out"));
+      const std::string_view name = meant[static_cast<size_t>(member - members.begin())];
+      give({find_key(name), "lr_scheduler_kwargs." + entry.key, entry.where, entry.value},
+           from_file);
+    }
+  }
+
+  std::vector<Setting> settings_;
+};
+
+RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides) {
+  Settings settings;
+  if (file) settings.read_file(*file);
+  for (const std::string& text : overrides) settings.override_with(text);
+  RunConfig config;
+  for (const Setting& setting : settings.all())
+    set_key(config, *setting.key, setting.written, setting.value);
+  if (config.max_steps == 0 && config.num_train_epochs == 0 && config.max_time == 0)
+    config.num_train_epochs = 1;
+  check_config(config);
+  return config;
+}
+
+}  // namespace
+
+RunConfig load_config_text(const std::string& text, const std::string& origin,
+                           const std::vector<std::string>& overrides) {
+  const ConfigNode root = parse_config_node(text, origin);
+  return load(&root, overrides);
+}
+
+RunConfig load_config(const std::string& path, const std::vector<std::string>& overrides) {
+  if (path.empty()) return load(nullptr, overrides);
+  return load_config_text(read_file(path, kMaxFileBytes), path, overrides);
+}
+
+}  // namespace snug

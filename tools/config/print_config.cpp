@@ -1,0 +1,115 @@
+#include <fmt/format.h>
+
+#include "engine/core/error.h"
+#include "tools/config/keys.h"
+#include "tools/config/model_json.h"
+
+namespace snug {
+namespace {
+
+constexpr size_t kHelpWidth = 100;
+
+// YAML reads 5e-05 as text in many readers; with a point it is a number in all of them.
+std::string print_number(double value) {
+  std::string text = fmt::format("{}", value);
+  if (const size_t e = text.find('e');
+      e != std::string::npos && text.find('.') == std::string::npos)
+    text.insert(e, ".0");
+  return text;
+}
+
+std::string print_list(const std::vector<std::string>& texts) {
+  std::string list;
+  for (const std::string& text : texts) list += (list.empty() ? "" : ", ") + yaml_text(text);
+  return "[" + list + "]";
+}
+
+// `text` broken into lines that start with `indent`.
+std::string wrap(std::string_view text, const std::string& indent) {
+  std::string out, line;
+  for (const std::string_view word : words(text)) {
+    if (!line.empty() && indent.size() + line.size() + 1 + word.size() > kHelpWidth) {
+      out += indent + line + "\n";
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + std::string(word);
+  }
+  return out + indent + line + "\n";
+}
+
+}  // namespace
+
+std::string print_value(const RunConfig& config, const Key& key) {
+  if (key.kind == KeyKind::kwargs) return std::string(key.unset);
+  // The limit that load_config gives a run without one is no wish of the user.
+  if (key.name == "num_train_epochs" && !config.is_set(key.name)) return std::string(key.unset);
+  if (key.kind == KeyKind::model && !config.model_config_json.empty())
+    return model_yaml(config.model_config_json, config.model);
+  return std::visit(
+      [&](auto member) -> std::string {
+        using M = decltype(member);
+        if constexpr (std::is_same_v<M, std::monostate>) {
+          return std::string(key.unset);
+        } else {
+          const auto& value = config.*member;
+          if (!key.unset.empty() && value == RunConfig().*member) return std::string(key.unset);
+          if constexpr (std::is_same_v<M, std::string RunConfig::*>) {
+            if (key.kind == KeyKind::resume && value.empty()) return "null";
+            if (key.kind == KeyKind::recompute && value.find(':') != std::string::npos)
+              return "{" + value + "}";
+            // These words are the values, not texts that look like them.
+            return key.kind == KeyKind::text || key.kind == KeyKind::model ||
+                           key.kind == KeyKind::resume
+                       ? yaml_text(value)
+                       : value;
+          } else if constexpr (std::is_same_v<M, std::vector<std::string> RunConfig::*>) {
+            return print_list(value);
+          } else if constexpr (std::is_same_v<M, bool RunConfig::*>) {
+            return value ? "true" : "false";
+          } else if constexpr (std::is_same_v<M, double RunConfig::*>) {
+            return key.kind == KeyKind::seconds ? print_number(value) + "s" : print_number(value);
+          } else {
+            return key.kind == KeyKind::bytes ? yaml_bytes(value) : fmt::format("{}", value);
+          }
+        }
+      },
+      key.field);
+}
+
+std::string print_default(const Key& key) {
+  return print_value(RunConfig(), key);
+}
+
+std::string resolved_yaml(const RunConfig& config) {
+  std::string text = "# The configuration of this run, every key of it.\n";
+  std::string_view section;
+  for (const Key& key : config_keys()) {
+    if (key.kind == KeyKind::kwargs) continue;  // its members are keys of their own
+    if (key.section != section) text += fmt::format("\n# {}\n", key.section);
+    section = key.section;
+    text += fmt::format("{}: {}\n", key.name, print_value(config, key));
+  }
+  return text;
+}
+
+std::string config_help() {
+  std::string text;
+  std::string_view section;
+  for (const Key& key : config_keys()) {
+    if (key.section != section) text += fmt::format("\n{}\n", key.section);
+    section = key.section;
+    text += fmt::format("  {}: {}\n", key.name, print_default(key));
+    text += wrap(key.doc, "      ");
+    if (!key.choices.empty()) text += wrap(fmt::format("one of {}", key.choices), "      ");
+    if (key.example != print_default(key))
+      text += wrap(fmt::format("for example {}: {}", key.name, key.example), "      ");
+    if (!key.aliases.empty()) text += wrap(fmt::format("also {}", key.aliases), "      ");
+  }
+  text += "\npermissions of allow\n";
+  for (const Permission& permission : permissions()) {
+    if (permission.built) text += fmt::format("  {}: {}\n", permission.name, permission.doc);
+  }
+  return text;
+}
+
+}  // namespace snug

@@ -1,0 +1,259 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "engine/core/error.h"
+#include "engine/core/precision.h"
+#include "tools/config/keys.h"
+#include "tools/config/model_json.h"
+#include "tools/config/suggest.h"
+
+namespace snug {
+namespace {
+
+constexpr std::string_view kPolicies = "none norms mlp attention block";
+
+// "block" or "norms+mlp".
+void check_policy(std::string_view text, const ConfigNode& node) {
+  const std::vector<std::string_view> known = words(kPolicies);
+  while (true) {
+    const size_t plus = text.find('+');
+    const std::string_view name = text.substr(0, plus);
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      fail(ErrorCode::usage,
+           fmt::format(
+               "recompute as auto, one of {}, names joined with +, or a map of layers to them",
+               fmt::join(known, ", ")),
+           node.describe(), suggestion(name, known, "recompute=block"));
+    if (plus == std::string_view::npos) return;
+    text.remove_prefix(plus + 1);
+  }
+}
+
+struct Layers {
+  int64_t first = 0, last = 0;
+};
+
+Layers to_layers(const ConfigNode::Entry& entry) {
+  const char* at = entry.key.data();
+  const char* const end = at + entry.key.size();
+  Layers layers;
+  auto result = std::from_chars(at, end, layers.first);
+  bool good = result.ec == std::errc();
+  layers.last = layers.first;
+  if (good && result.ptr != end && *result.ptr == '-') {
+    result = std::from_chars(result.ptr + 1, end, layers.last);
+    good = result.ec == std::errc();
+  }
+  if (!good || result.ptr != end || layers.first < 0 || layers.last < layers.first)
+    fail(ErrorCode::usage, "layers such as 3 or 0-5 in the map of recompute",
+         fmt::format("\"{}\" ({})", entry.key, entry.where), "recompute: {0-5: block, 6-11: none}");
+  return layers;
+}
+
+std::string to_recompute(const ConfigNode& node) {
+  if (node.kind == ConfigNode::Kind::scalar) {
+    if (node.text.find(':') != std::string::npos) {
+      ConfigNode map = parse_config_node("{" + node.text + "}", node.where, false);
+      return to_recompute(map);
+    }
+    if (node.text != "auto") check_policy(node.text, node);
+    return node.text;
+  }
+  if (node.kind != ConfigNode::Kind::map || node.entries.empty())
+    fail(ErrorCode::usage, "recompute as a policy or a map of layers to policies", node.describe(),
+         "recompute: {0-5: block, 6-11: none}");
+  std::vector<Layers> seen;
+  std::string text;
+  for (const ConfigNode::Entry& entry : node.entries) {
+    const Layers layers = to_layers(entry);
+    for (const Layers& other : seen) {
+      if (layers.first <= other.last && other.first <= layers.last)
+        fail(ErrorCode::usage, "each layer once in the map of recompute",
+             fmt::format("layer {} twice ({})", std::max(layers.first, other.first), entry.where),
+             "recompute: {0-5: block, 6-11: none}");
+    }
+    seen.push_back(layers);
+    const std::string policy =
+        to_text(entry.value, "the layers of recompute", "recompute: {0-5: block}");
+    check_policy(policy, entry.value);
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", layers.first);
+    if (layers.last != layers.first) text += fmt::format("-{}", layers.last);
+    text += ": " + policy;
+  }
+  return text;
+}
+
+// The flag forms of a key whose value is a name; empty if the flag is off.
+std::string from_flag(std::string_view written, const ConfigNode& node, std::string_view on) {
+  return to_flag(node, written, fmt::format("{}=true", written)) ? std::string(on) : std::string();
+}
+
+void set_precision(RunConfig& config, std::string_view written, const ConfigNode& node) {
+  std::string name;
+  if (written == "bf16" || written == "fp16" || written == "tf32") {
+    name = from_flag(written, node, written);
+    if (name.empty()) name = "fp32";
+  } else {
+    name = to_text(node, written, "precision=bf16");
+  }
+  try {
+    config.precision = parse_precision(name).compute == DType::bf16 ? "bf16" : "fp32";
+  } catch (const Error& error) {
+    fail(error.code(), error.expected(), fmt::format("{} ({})", error.found(), node.where),
+         error.advice());
+  }
+}
+
+void set_recompute(RunConfig& config, std::string_view written, const ConfigNode& node) {
+  const bool flag_form = written != "recompute" && node.kind == ConfigNode::Kind::scalar &&
+                         (node.text == "true" || node.text == "false");
+  config.recompute =
+      flag_form ? std::string(node.text == "true" ? "block" : "none") : to_recompute(node);
+}
+
+void set_resume(RunConfig& config, const ConfigNode& node) {
+  const std::string text = to_text(node, "resume", "resume=latest");
+  const bool off = !node.quoted && (text == "false" || text == "no");
+  const bool on = !node.quoted && (text == "true" || text == "yes");
+  config.resume = off ? "" : on ? "latest" : text;
+}
+
+void set_permissions(RunConfig& config, const ConfigNode& node) {
+  config.allow.clear();
+  std::vector<std::string_view> known;
+  for (const Permission& permission : permissions()) known.push_back(permission.name);
+  const bool empty = node.kind == ConfigNode::Kind::list && node.items.empty();
+  if (empty) return;
+  for (std::string& name : to_texts(node, "allow", "allow=[micro_batch]")) {
+    const auto at = std::find(known.begin(), known.end(), name);
+    const std::string expected = fmt::format("allow with names among {}", fmt::join(known, ", "));
+    const std::string found = fmt::format("\"{}\" ({})", name, node.where);
+    if (at == known.end())
+      fail(ErrorCode::usage, expected, found, suggestion(name, known, "allow=[micro_batch]"));
+    if (!permissions()[static_cast<size_t>(at - known.begin())].built)
+      fail(ErrorCode::unsupported, "a permission that something here can use",
+           found + ", which is not built", "leave it out");
+    if (std::find(config.allow.begin(), config.allow.end(), name) == config.allow.end())
+      config.allow.push_back(std::move(name));
+  }
+}
+
+void set_model(RunConfig& config, const ConfigNode& node) {
+  config.model.clear();
+  config.model_config_json.clear();
+  if (node.kind == ConfigNode::Kind::scalar) {
+    config.model = node.text;
+    return;
+  }
+  if (node.kind != ConfigNode::Kind::map || node.entries.empty())
+    fail(ErrorCode::usage, "model as a name, a folder or a map of its config keys", node.describe(),
+         "model: {type: gpt2, n_layer: 4, n_embd: 128, n_head: 4}");
+  ConfigNode map = node;
+  for (size_t i = 0; i < map.entries.size(); ++i) {
+    if (map.entries[i].key != "base") continue;
+    config.model = to_text(map.entries[i].value, "model.base", "model.base=gpt2");
+    map.entries.erase(map.entries.begin() + static_cast<std::ptrdiff_t>(i));
+    break;
+  }
+  if (!map.entries.empty()) config.model_config_json = model_json(map);
+}
+
+std::string example_of(const Key& key) {
+  return fmt::format("{}={}", key.name, key.example);
+}
+
+void set_field(RunConfig& config, const Key& key, std::string_view written,
+               const ConfigNode& node) {
+  const std::string example = example_of(key);
+  switch (key.kind) {
+    case KeyKind::text:
+      config.*std::get<std::string RunConfig::*>(key.field) = to_text(node, written, example);
+      return;
+    case KeyKind::texts:
+      config.*std::get<std::vector<std::string> RunConfig::*>(key.field) =
+          to_texts(node, written, example);
+      return;
+    case KeyKind::integer:
+      config.*std::get<int64_t RunConfig::*>(key.field) =
+          to_integer(node, written, key.range, example);
+      return;
+    case KeyKind::number:
+      config.*std::get<double RunConfig::*>(key.field) =
+          to_number(node, written, key.range, example);
+      return;
+    case KeyKind::flag:
+      config.*std::get<bool RunConfig::*>(key.field) = to_flag(node, written, example);
+      return;
+    case KeyKind::choice:
+      config.*std::get<std::string RunConfig::*>(key.field) =
+          to_choice(node, written, words(key.choices), words(key.refused));
+      return;
+    case KeyKind::bytes:
+      config.*std::get<int64_t RunConfig::*>(key.field) = to_bytes(node, written);
+      return;
+    case KeyKind::seconds:
+      config.*std::get<double RunConfig::*>(key.field) = to_seconds(node, written);
+      return;
+    case KeyKind::model:
+      return set_model(config, node);
+    case KeyKind::resume:
+      return set_resume(config, node);
+    case KeyKind::precision:
+      return set_precision(config, written, node);
+    case KeyKind::recompute:
+      return set_recompute(config, written, node);
+    case KeyKind::permissions:
+      return set_permissions(config, node);
+    case KeyKind::kwargs:
+      break;  // spread over other keys by the loader
+  }
+  require(false, "a key with a field");
+}
+
+// Names other trainers give to a value of ours.
+void translate(const Key& key, ConfigNode& node) {
+  if (node.kind != ConfigNode::Kind::scalar) return;
+  const std::string_view text = node.text;
+  if (key.name == "optim" && (text == "adamw_torch" || text == "adamw_torch_fused" ||
+                              text == "adamw_hf" || text == "adamw_32bit"))
+    node.text = "adamw";
+  if (key.name == "lr_scheduler_type" && (text == "wsd" || text == "warmup-stable-decay"))
+    node.text = "warmup_stable_decay";
+  if (key.name == "lr_scheduler_type" && text == "cosine_with_min_lr") node.text = "cosine";
+  if (key.name == "save_dtype" && text == "float32") node.text = "fp32";
+  if (key.name == "save_dtype" && text == "bfloat16") node.text = "bf16";
+}
+
+void reset(RunConfig& config, const Key& key) {
+  const RunConfig fresh;
+  if (key.kind == KeyKind::model) config.model_config_json.clear();
+  std::visit(
+      [&](auto member) {
+        if constexpr (!std::is_same_v<decltype(member), std::monostate>)
+          config.*member = fresh.*member;
+      },
+      key.field);
+}
+
+}  // namespace
+
+void set_key(RunConfig& config, const Key& key, std::string_view written, const ConfigNode& node) {
+  const bool unset =
+      node.kind == ConfigNode::Kind::null ||
+      (node.kind == ConfigNode::Kind::scalar && !node.quoted && node.text == "auto" &&
+       key.kind != KeyKind::text && key.kind != KeyKind::texts && key.kind != KeyKind::model) ||
+      (key.kind == KeyKind::texts && node.kind == ConfigNode::Kind::list && node.items.empty());
+  if (unset && !key.unset.empty()) {
+    reset(config, key);
+    config.origins.erase(std::string(key.name));
+    return;
+  }
+  ConfigNode translated = node;
+  translate(key, translated);
+  set_field(config, key, written, translated);
+  config.origins[std::string(key.name)] = node.where;
+}
+
+}  // namespace snug

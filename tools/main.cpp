@@ -1,0 +1,39 @@
+// snug: the command.
+#include "tools/cli/dispatch.h"
+#include "tools/cli/version.h"
+#include "tools/commands.h"
+
+namespace {
+
+constexpr const char* kEpilog = R"(
+a first run
+  snug tokenizer train --vocab-size 2048 --output tok.json corpus.txt
+  snug plan  --config run.yaml memory=256MiB
+  snug train --config run.yaml memory=256MiB
+  snug eval  --model run1/final --data heldout.txt
+  snug generate --model run1/final --prompt "Once upon a time"
+
+exit codes
+  0  done
+  1  failed
+  2  wrong usage or input; nothing was written
+  3  the memory budget is infeasible; the message names the smallest that works
+  75 stopped by a signal after a checkpoint; the resume command is printed
+)";
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const snug::CommandGroup snug_group = {
+      "snug",
+      "trains transformers inside the memory you have",
+      {{"train", "trains a model inside a memory budget", snug::train_command},
+       {"plan", "says what a run will need, byte by byte, without starting it", snug::plan_command},
+       {"eval", "loss and perplexity of a model on a text", snug::eval_command},
+       {"generate", "continues a text", snug::generate_command},
+       {"tokenizer", "trains tokenizers; turns text into ids and back", snug::tokenizer_command},
+       {"bench", "where the time of a step goes, operation by operation", snug::bench_command}},
+      kEpilog,
+      snug::version_text};
+  return snug::run_main(snug_group, {argv + 1, argv + argc});
+}

@@ -1,0 +1,47 @@
+#include "tools/trainer/inference.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "engine/core/error.h"
+#include "tools/trainer/setup.h"
+
+namespace snug {
+
+Inference open_inference(InferenceOptions options,
+                         const std::function<void(const ModelSpec&, const std::optional<Tokenizer>&,
+                                                  InferenceOptions&)>& sizes) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(options.model, ignored))
+    fail(ErrorCode::usage, "--model as a folder with config.json and model.safetensors",
+         options.model.empty() ? std::string("none") : options.model, "--model run1/final");
+  Inference in;
+  const ModelSource source = resolve_model(options.model, "");
+  if (std::filesystem::exists(options.model + "/tokenizer.json", ignored) ||
+      std::filesystem::exists(options.model + "/vocab.json", ignored))
+    in.tokenizer = Tokenizer::load(options.model);
+  in.model = std::make_unique<Model>(source.spec, parse_precision(options.precision));
+  if (sizes) sizes(source.spec, in.tokenizer, options);
+
+  PlanRequest r;
+  r.model = in.model.get();
+  r.settings.threads = resolve_threads(options.threads);
+  r.T = options.T;
+  r.evaluate = options.T > 0;
+  r.eval_batch = options.eval_batch;
+  r.kv_length = options.kv_length;
+  int64_t reserve = 0;
+  r.budget = resolve_memory(options.memory, &reserve);
+  in.plan = make_plan(r);
+  if (!in.plan.fits) refuse_plan(in.plan);
+  in.session = std::make_unique<Session>(Place::cpu, *in.model, in.plan.decisions, r.optimizer,
+                                         r.settings, &in.plan.schedule);
+  in.session->open();
+  for (const std::string& warning :
+       load_weights(*in.model, options.model, in.session->params().flat(), r.settings.threads))
+    fmt::print(stderr, "Warning: {}\n", warning);
+  return in;
+}
+
+}  // namespace snug

@@ -1,0 +1,38 @@
+// A session that evaluates or generates with the weights of a model folder.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/text/tokenizer.h"
+#include "layers/models/family.h"
+#include "tools/trainer/plan.h"
+
+namespace snug {
+
+struct InferenceOptions {
+  std::string model;  // a folder with weights
+  std::string precision = "fp32";
+  int64_t memory = 0;   // bytes; 0: what is free less a reserve
+  int64_t threads = 0;  // 0: auto
+  int64_t T = 0;        // evaluation: tokens of a sample; 0: none
+  int64_t eval_batch = 0;
+  int64_t kv_length = 0;  // generation: 0: none
+};
+
+struct Inference {
+  std::optional<Tokenizer> tokenizer;
+  std::unique_ptr<Model> model;
+  Plan plan;
+  std::unique_ptr<Session> session;
+};
+
+// Plans, refuses with out_of_memory, reserves and loads. `sizes`, when given, is called once the
+// model is known and may set T, eval_batch and kv_length.
+Inference open_inference(InferenceOptions options,
+                         const std::function<void(const ModelSpec&, const std::optional<Tokenizer>&,
+                                                  InferenceOptions&)>& sizes = nullptr);
+
+}  // namespace snug

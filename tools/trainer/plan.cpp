@@ -1,0 +1,149 @@
+#include "tools/trainer/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+
+#include "engine/blas/matmul_cpu.h"
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+
+namespace snug {
+namespace {
+
+// Cheapest first: each recomputes more and keeps less than the one before.
+const char* const kPolicies[] = {"none", "norms", "norms+mlp", "norms+mlp+attention", "block"};
+
+struct Candidate {
+  Decisions decisions;
+  std::unique_ptr<Session> session;  // recorded, not packed
+  int64_t lower_bound = 0;
+};
+
+Candidate record(const PlanRequest& r, const Decisions& d) {
+  Candidate c;
+  c.decisions = d;
+  c.session = std::make_unique<Session>(Place::plan, *r.model, d, r.optimizer, r.settings);
+  c.session->open();
+  c.lower_bound = c.session->schedule().lower_bound();
+  return c;
+}
+
+std::vector<int64_t> micro_candidates(const PlanRequest& r) {
+  if (r.global_batch <= 0) return {0};
+  if (r.micro_batch > 0) return {std::min(r.micro_batch, r.global_batch)};
+  std::vector<int64_t> list;
+  for (int64_t b = r.global_batch; b >= 1; --b)
+    if (r.global_batch % b == 0) list.push_back(b);
+  return list;
+}
+
+std::vector<int64_t> head_candidates(const PlanRequest& r, int64_t N) {
+  if (r.head_rows > 0) return {std::min(r.head_rows, N)};
+  std::vector<int64_t> list;
+  for (const int64_t rows : {1024, 256, 64})
+    if (list.empty() || rows < list.back()) list.push_back(std::min<int64_t>(rows, N));
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+  return list;
+}
+
+Decisions decide(const PlanRequest& r, const std::string& recompute, int64_t micro,
+                 int64_t head_rows) {
+  Decisions d;
+  d.T = r.T;
+  d.micro_batch = micro;
+  d.head_rows = head_rows;
+  d.recompute = recompute;
+  if (r.evaluate) d.eval_batch = r.eval_batch > 0 ? r.eval_batch : std::max<int64_t>(1, micro);
+  d.kv_length = r.kv_length;
+  d.prefill = r.kv_length > 0 ? std::min<int64_t>(32, r.kv_length) : 0;
+  d.max_grad_norm = r.max_grad_norm;
+  d.save = r.save;
+  return d;
+}
+
+int64_t rows_of(const PlanRequest& r, int64_t micro) {
+  return std::max({micro, r.eval_batch, int64_t{1}}) * r.T;
+}
+
+void finish(Plan& plan, Candidate& c, int64_t budget) {
+  c.session->schedule().pack();
+  plan.decisions = c.decisions;
+  plan.schedule = c.session->schedule();
+  plan.engine_bytes = plan.schedule.arena_bytes();
+  plan.categories = plan.schedule.at_peak(&plan.padding);
+  plan.fits = budget == 0 || plan.engine_bytes + plan.runtime_bytes <= budget;
+}
+
+}  // namespace
+
+int64_t declared_runtime_bytes(int threads, int64_t vocabulary) {
+  // Measured on x86-64 Linux, glibc: 6 MiB of program and library data, 0.2 MiB a thread, up to 0.6
+  // KiB a token for a byte-level tokenizer's tables. Declared with room, since a run stops if
+  // exceeded.
+  return (int64_t{16} << 20) + threads * (int64_t{1} << 20) + vocabulary * 1024;
+}
+
+int64_t process_private_bytes() {
+  std::ifstream in("/proc/self/status");
+  std::string word;
+  while (in >> word)
+    if (word == "RssAnon:") {
+      int64_t kib = 0;
+      in >> kib;
+      return kib * 1024;
+    }
+  return 0;
+}
+
+Plan make_plan(const PlanRequest& r) {
+  const double started = monotonic_seconds();
+  Plan plan;
+  plan.threads = r.settings.threads;
+  plan.budget = r.budget;
+  plan.global_batch = r.global_batch;
+  plan.runtime_bytes = declared_runtime_bytes(r.settings.threads, r.model->spec().V);
+  plan.model_text =
+      fmt::format("{} {} parameters", r.model->spec().family,
+                  human_count(static_cast<double>(r.model->params().real_elements())));
+
+  std::vector<std::string> policies;
+  if (r.recompute == "auto" && r.global_batch > 0)
+    policies.assign(std::begin(kPolicies), std::end(kPolicies));
+  else
+    policies.push_back(r.recompute == "auto" ? "none" : r.recompute);
+  const std::vector<int64_t> micros = micro_candidates(r);
+  const int64_t room = r.budget > 0 ? r.budget - plan.runtime_bytes : INT64_MAX;
+
+  // The smallest engine: what minimum_bytes promises. Fewer rows, more recompute and smaller chunks
+  // never need more, so it is the last of each list.
+  Candidate least = record(r, decide(r, policies.back(), micros.back(),
+                                     head_candidates(r, rows_of(r, micros.back())).back()));
+  Plan smallest = plan;
+  finish(smallest, least, r.budget);
+  plan.minimum_bytes = smallest.minimum_bytes = smallest.engine_bytes + plan.runtime_bytes;
+
+  if (smallest.fits) {
+    for (const std::string& policy : policies) {
+      for (const int64_t micro : micros) {
+        for (const int64_t rows : head_candidates(r, rows_of(r, micro))) {
+          Candidate c = record(r, decide(r, policy, micro, rows));
+          if (c.lower_bound > room) continue;
+          finish(plan, c, r.budget);
+          if (plan.fits) break;
+        }
+        if (plan.fits) break;
+      }
+      if (plan.fits) break;
+    }
+  }
+  if (!plan.fits) plan = smallest;
+  if (plan.decisions.micro_batch > 0)
+    plan.accumulation = ceil_div(plan.global_batch, plan.decisions.micro_batch);
+  plan.seconds = monotonic_seconds() - started;
+  return plan;
+}
+
+}  // namespace snug

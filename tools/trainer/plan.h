@@ -1,0 +1,68 @@
+// Plan: what a run will do to memory, decided and known to the byte before anything is reserved.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "tools/trainer/session.h"
+
+namespace snug {
+
+// What the user fixed and what is left to choose (0 or "auto").
+struct PlanRequest {
+  const Model* model = nullptr;
+  OptimizerConfig optimizer;
+  Settings settings;
+  int64_t T = 0;
+  int64_t global_batch = 0;  // sequences of an optimizer step; 0: no training
+  int64_t micro_batch = 0;   // 0: the largest divisor of global_batch that fits
+  int64_t eval_batch = 0;    // 0: as many sequences as the micro-batch, if `evaluate`
+  bool evaluate = false;
+  int64_t head_rows = 0;           // 0: the largest of 1024, 256, 64 that fits
+  std::string recompute = "auto";  // auto: the cheapest policy that fits
+  int64_t kv_length = 0;           // 0: no generation
+  double max_grad_norm = 0;
+  bool save = false;
+  int64_t budget = 0;  // bytes: engine + runtime. 0: no limit
+};
+
+struct Plan {
+  bool fits = false;
+  Decisions decisions;
+  int64_t global_batch = 0;
+  int64_t accumulation = 0;  // micro-steps an optimizer step
+  Schedule schedule;         // packed
+  int64_t budget = 0, engine_bytes = 0, runtime_bytes = 0, minimum_bytes = 0;
+  CategoryBytes categories{};  // at the peak
+  int64_t padding = 0;         // rounding and unused bytes at the peak
+  double seconds = 0;          // spent planning
+  int threads = 1;
+  std::string model_text;  // "gpt2 124.44M parameters"
+};
+
+// Bytes of the process that are not the arena: program data, libraries' private pages, thread
+// stacks, tables of the tokenizer. Declared here, checked when the arena is reserved.
+int64_t declared_runtime_bytes(int threads, int64_t vocabulary);
+// What the operating system counts as private memory of this process now (RssAnon), the arena
+// included.
+int64_t process_private_bytes();
+
+// Chooses and packs. If nothing fits, `fits` is false and the plan is that of the smallest engine,
+// so that what holds the memory can be shown.
+Plan make_plan(const PlanRequest& request);
+
+// The contract of `snug plan --json` and plan.json.
+nlohmann::json plan_json(const Plan& plan);
+std::string plan_hash(const Plan& plan);
+// The widest instruction set the kernels use here; kernels are chosen by it.
+const char* plan_instruction_set();
+// One sentence: what was chosen and what it means.
+std::string plan_sentence(const Plan& plan);
+// The table a person reads.
+std::string plan_text(const Plan& plan);
+
+// Throws out_of_memory with the smallest budget that works, what holds the memory and what would
+// help.
+[[noreturn]] void refuse_plan(const Plan& plan);
+
+}  // namespace snug

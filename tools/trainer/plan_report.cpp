@@ -1,0 +1,212 @@
+// What a plan says to people and to programs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "engine/blas/matmul_cpu.h"
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+#include "engine/io/fingerprint.h"
+#include "tools/trainer/plan.h"
+
+namespace snug {
+namespace {
+
+const char* proof_text(PackProof proof) {
+  switch (proof) {
+    case PackProof::lower_bound:
+      return "height equals the lower bound";
+    case PackProof::exhausted:
+      return "proved optimal by exhaustive search";
+    case PackProof::none:
+      return "gap open";
+  }
+  return "?";
+}
+
+}  // namespace
+
+const char* plan_instruction_set() {
+  if (matmul_available(MatmulKernel::avx512_bf16)) return "avx512_bf16";
+  if (matmul_available(MatmulKernel::avx512)) return "avx512";
+  if (matmul_available(MatmulKernel::avx2)) return "avx2";
+  return "generic";
+}
+
+namespace {
+
+nlohmann::json decisions_json(const Plan& plan) {
+  const Decisions& d = plan.decisions;
+  return {{"max_length", d.T},
+          {"micro_batch", d.micro_batch},
+          {"gradient_accumulation_steps", plan.accumulation},
+          {"head_rows", d.head_rows},
+          {"recompute", d.recompute},
+          {"eval_batch", d.eval_batch},
+          {"kv_length", d.kv_length},
+          {"prefill", d.prefill},
+          {"threads", plan.threads},
+          {"instruction_set", plan_instruction_set()}};
+}
+
+// The tensors that hold the peak, largest first, residents of ancestors included.
+std::vector<const TensorRecord*> holders(const Plan& plan, size_t most) {
+  const Schedule& s = plan.schedule;
+  std::vector<const TensorRecord*> list;
+  const int peak = s.peak_program();
+  for (int i = peak; i >= 0; i = s.at(i).parent)
+    for (const TensorRecord& t : s.at(i).tensors)
+      if (i != peak || (t.born <= s.at(i).packing.peak_time && s.at(i).packing.peak_time < t.died))
+        list.push_back(&t);
+  std::stable_sort(list.begin(), list.end(), [](const TensorRecord* a, const TensorRecord* b) {
+    return a->bytes > b->bytes;
+  });
+  if (list.size() > most) list.resize(most);
+  return list;
+}
+
+}  // namespace
+
+std::string plan_sentence(const Plan& plan) {
+  const Decisions& d = plan.decisions;
+  std::string s;
+  if (!plan.fits)
+    return fmt::format("Does not fit: {} is the smallest memory that works.",
+                       human_bytes(plan.minimum_bytes));
+  if (d.micro_batch > 0) {
+    s = fmt::format("{} sequences of {} tokens a step", plan.global_batch, d.T);
+    s += plan.accumulation > 1
+             ? fmt::format(" in {} micro-batches of {}", plan.accumulation, d.micro_batch)
+             : std::string(" at once");
+    s += d.recompute == "none" ? ", everything kept for backward"
+                               : fmt::format(", recomputing {}", d.recompute);
+    s += fmt::format(", logits in chunks of {} rows", d.head_rows);
+  } else {
+    s = "Inference";
+    if (d.kv_length > 0) s += fmt::format(" with a cache of {} tokens", d.kv_length);
+    if (d.eval_batch > 0) s += fmt::format(" of {} sequences of {} tokens", d.eval_batch, d.T);
+  }
+  return s + ".";
+}
+
+std::string plan_hash(const Plan& plan) {
+  Fingerprint h;
+  const auto number = [&](int64_t v) { h.add(&v, sizeof v); };
+  const auto text = [&](std::string_view v) {
+    number(static_cast<int64_t>(v.size()));
+    h.add(v);
+  };
+  text(decisions_json(plan).dump());
+  for (int i = 0; i < plan.schedule.size(); ++i) {
+    const Program& p = plan.schedule.at(i);
+    text(p.name.view());
+    number(p.base);
+    for (size_t k = 0; k < p.tensors.size(); ++k) {
+      text(p.tensors[k].name.view());
+      number(p.tensors[k].bytes);
+      number(p.tensors[k].born);
+      number(p.packing.offsets[k]);
+    }
+    for (const OpRecord& op : p.ops) text(op.name);
+  }
+  return fmt::format("{:016x}", h.digest());
+}
+
+nlohmann::json plan_json(const Plan& plan) {
+  const Schedule& s = plan.schedule;
+  const Program& peak = s.at(s.peak_program());
+  nlohmann::json categories = nlohmann::json::object();
+  for (int i = 0; i < kCategories; ++i)
+    categories[to_string(static_cast<Category>(i))] = plan.categories[static_cast<size_t>(i)];
+  categories["padding"] = plan.padding;
+
+  int64_t height = 0, bound = 0;
+  nlohmann::json programs = nlohmann::json::array();
+  for (int i = 0; i < s.size(); ++i) {
+    const Program& p = s.at(i);
+    if (&p == &peak) {
+      height = p.end();
+      bound = p.base + p.packing.lower_bound;
+    }
+    programs.push_back({{"name", p.name.str()},
+                        {"base", p.base},
+                        {"height", p.packing.height},
+                        {"lower_bound", p.packing.lower_bound},
+                        {"proof", proof_text(p.packing.proof)},
+                        {"tensors", p.tensors.size()},
+                        {"ops", p.ops.size()},
+                        {"flops", p.flops()},
+                        {"bytes_moved", p.bytes_moved()}});
+  }
+  nlohmann::json top = nlohmann::json::array();
+  for (const TensorRecord* t : holders(plan, 8))
+    top.push_back(
+        {{"name", t->name.str()}, {"bytes", t->bytes}, {"category", to_string(t->category)}});
+  return {{"fits", plan.fits},
+          {"model", plan.model_text},
+          {"budget_bytes", plan.budget > 0 ? nlohmann::json(plan.budget) : nlohmann::json(nullptr)},
+          {"engine_bytes", plan.engine_bytes},
+          {"runtime_bytes", plan.runtime_bytes},
+          {"host_bytes", 0},
+          {"minimum_bytes", plan.minimum_bytes},
+          {"predicted_tokens_per_second", nullptr},
+          {"packing",
+           {{"height", height}, {"lower_bound", bound}, {"proof", proof_text(peak.packing.proof)}}},
+          {"categories", categories},
+          {"decisions", decisions_json(plan)},
+          {"sentence", plan_sentence(plan)},
+          {"peak", {{"program", peak.name.str()}, {"holders", top}}},
+          {"programs", programs},
+          {"planning_seconds", plan.seconds},
+          {"hash", plan_hash(plan)}};
+}
+
+std::string plan_text(const Plan& plan) {
+  const Schedule& s = plan.schedule;
+  const Program& peak = s.at(s.peak_program());
+  std::string out;
+  out += fmt::format("Plan for {}\n", plan.model_text);
+  out += fmt::format("  {}\n\n", plan_sentence(plan));
+  const auto row = [&](std::string_view name, int64_t bytes, std::string_view note = "") {
+    out += fmt::format("  {:<14}{:>16} B  {:>11}  {}\n", name, bytes, human_bytes(bytes), note);
+  };
+  for (int i = 0; i < kCategories; ++i)
+    if (const int64_t bytes = plan.categories[static_cast<size_t>(i)]; bytes > 0)
+      row(to_string(static_cast<Category>(i)), bytes);
+  if (plan.padding > 0) row("padding", plan.padding, "rounding and gaps");
+  out += "  " + std::string(44, '-') + "\n";
+  row("engine", plan.engine_bytes, "exact: reserved once, flat to the end");
+  row("runtime", plan.runtime_bytes, "allowance: program, libraries, stacks, tokenizer");
+  row("total", plan.engine_bytes + plan.runtime_bytes);
+  if (plan.budget > 0) row("budget", plan.budget);
+  row("minimum", plan.minimum_bytes, "the smallest memory= that works with these keys");
+  const int64_t gap = peak.packing.height - peak.packing.lower_bound;
+  out += fmt::format("\n  peak in program {}, packing: {}", peak.name.view(),
+                     proof_text(peak.packing.proof));
+  if (gap > 0) out += fmt::format(", gap {} B", gap);
+  out += "\n  held at the peak:";
+  for (const TensorRecord* t : holders(plan, 5))
+    out += fmt::format(" {} {}{}", t->name.view(), human_bytes(t->bytes), ",");
+  out.pop_back();
+  out += fmt::format("\n  planned in {:.3f} s, hash {}\n", plan.seconds, plan_hash(plan));
+  return out;
+}
+
+void refuse_plan(const Plan& plan) {
+  std::string held;
+  for (const TensorRecord* t : holders(plan, 5))
+    held += fmt::format("{}{} {}", held.empty() ? "" : ", ", t->name.view(), human_bytes(t->bytes));
+  fail(ErrorCode::out_of_memory,
+       fmt::format("memory of at least {} B ({}): {} B of engine and {} B of runtime",
+                   plan.minimum_bytes, human_bytes(plan.minimum_bytes),
+                   plan.minimum_bytes - plan.runtime_bytes, plan.runtime_bytes),
+       fmt::format("memory of {} B ({}); the smallest plan holds at its peak: {}", plan.budget,
+                   human_bytes(plan.budget), held),
+       fmt::format("memory={}{}, a smaller max_length, or a smaller model", plan.minimum_bytes,
+                   plan.decisions.recompute != "block" && plan.decisions.micro_batch > 0
+                       ? ", or recompute=block"
+                       : ""));
+}
+
+}  // namespace snug

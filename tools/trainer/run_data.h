@@ -1,0 +1,36 @@
+// The data of a run: tokenizer, token files and windows, from what the config names.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/data/dataset.h"
+#include "engine/text/tokenizer.h"
+#include "tools/config/run_config.h"
+
+namespace snug {
+
+// The tokenizer the config names, else the model folder's, else nothing (token files need none).
+std::optional<Tokenizer> load_run_tokenizer(const RunConfig& config,
+                                            const std::string& model_folder);
+
+struct RunData {
+  std::optional<WindowDataset> train;
+  std::optional<WindowDataset> eval;  // a file of its own; without it, the tail of `train`
+  int64_t train_samples = 0, eval_samples = 0;
+  int64_t train_tokens = 0;
+  std::string text;  // one line about what was read
+
+  void fill_eval(int64_t first, int64_t count, int32_t* tokens, int32_t* targets) const;
+};
+
+// Tokenises text into `cache_folder` (token files are used where they are) and cuts windows of T +
+// 1 tokens. Token files are mapped: they cost no memory of the budget. Throws data on anything that
+// cannot be trained on: missing or empty sources, text shorter than a sample, tokens outside [0,
+// V).
+RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, int64_t V,
+                     int64_t T, const std::string& cache_folder, bool training);
+
+}  // namespace snug

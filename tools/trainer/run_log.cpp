@@ -1,0 +1,120 @@
+#include "tools/trainer/run_log.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+#include "engine/io/files.h"
+#include "engine/io/json.h"
+
+namespace snug {
+namespace {
+
+// What was logged beyond the checkpoint is cut, so that the curve reads as if nothing had happened.
+// A torn last line goes too.
+void cut_after(const std::string& path, int64_t step) {
+  const std::string text = read_file(path);
+  std::string kept;
+  size_t at = 0;
+  while (at < text.size()) {
+    const size_t end = text.find('\n', at);
+    if (end == std::string::npos) break;
+    const std::string_view line(text.data() + at, end - at);
+    const nlohmann::json j = nlohmann::json::parse(line, nullptr, false);
+    if (j.is_object() && j.contains("step") && j["step"].is_number_integer() &&
+        j["step"].get<int64_t>() <= step)
+      kept.append(line).push_back('\n');
+    at = end + 1;
+  }
+  write_atomic(path, kept);
+}
+
+// RFC 3339, UTC.
+void timestamp(char (&out)[32]) {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  std::strftime(out, sizeof out, "%Y-%m-%dT%H:%M:%SZ", &parts);
+}
+
+}  // namespace
+
+RunLog::RunLog(const std::string& output_dir, int64_t keep_until_step)
+    : path_(output_dir + "/metrics.jsonl") {
+  if (keep_until_step >= 0 && file_exists(path_)) cut_after(path_, keep_until_step);
+  metrics_ = std::fopen(path_.c_str(), keep_until_step >= 0 ? "ae" : "we");
+  if (!metrics_)
+    fail(ErrorCode::device, "to open " + path_, std::strerror(errno), "another output_dir");
+  terminal_ = isatty(STDOUT_FILENO) && !std::getenv("CI");
+}
+
+RunLog::~RunLog() {
+  if (live_open_) std::fputc('\n', stdout);
+  if (metrics_) std::fclose(metrics_);
+}
+
+void RunLog::line(const char* text) {
+  if (std::fputs(text, metrics_) < 0 || std::fflush(metrics_) != 0)
+    fail(ErrorCode::device, "to write " + path_, std::strerror(errno), "free disk space");
+}
+
+void RunLog::say(const std::string& text) {
+  if (live_open_) std::fputs("\r\033[K", stdout);
+  live_open_ = false;
+  std::fputs(text.c_str(), stdout);
+  std::fputc('\n', stdout);
+  std::fflush(stdout);
+}
+
+void RunLog::live(const StepMetrics& m) {
+  if (!terminal_) return;
+  const auto total = static_cast<double>(m.total_steps);
+  const double share = total > 0 ? static_cast<double>(m.step) / total : 0.0;
+  std::string text = fmt::format("\r\033[K  step {}", m.step);
+  if (m.total_steps > 0) text += fmt::format("/{} {:3.0f}%", m.total_steps, 100.0 * share);
+  text += fmt::format("  loss {:.4f}  {:.0f} tokens/s  {}", m.loss, m.tokens_per_second,
+                      human_bytes(m.memory_bytes));
+  if (m.remaining >= 0) text += "  left " + human_seconds(m.remaining);
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+  live_open_ = true;
+}
+
+void RunLog::step(const StepMetrics& m) {
+  char when[32];
+  timestamp(when);
+  // Floats with 9 digits: an fp32 loss is told apart from its neighbours.
+  line(fmt::format("{{\"step\":{},\"loss\":{:.9g},\"learning_rate\":{:.9g},\"grad_norm\":{:.9g},"
+                   "\"epoch\":{:.6f},\"num_input_tokens_seen\":{},\"tokens_per_second\":{:.1f},"
+                   "\"step_seconds\":{:.6f},\"elapsed_seconds\":{:.3f},\"memory_bytes\":{},"
+                   "\"time\":\"{}\"}}\n",
+                   m.step, m.loss, m.learning_rate, m.grad_norm, m.epoch, m.tokens_seen,
+                   m.tokens_per_second, m.step_seconds, m.elapsed, m.memory_bytes, when)
+           .c_str());
+  std::string text = fmt::format("step {:>6}", m.step);
+  if (m.total_steps > 0) text += fmt::format("/{}", m.total_steps);
+  text +=
+      fmt::format("  loss {:8.4f}  lr {:.2e}  norm {:7.3f}  {:>7.0f} tokens/s  {}", m.loss,
+                  m.learning_rate, m.grad_norm, m.tokens_per_second, human_bytes(m.memory_bytes));
+  if (m.remaining >= 0) text += "  left " + human_seconds(m.remaining);
+  say(text);
+}
+
+void RunLog::evaluation(int64_t step, double loss, double perplexity, double seconds,
+                        int64_t tokens) {
+  char when[32];
+  timestamp(when);
+  line(fmt::format("{{\"step\":{},\"eval_loss\":{:.9g},\"eval_perplexity\":{:.9g},"
+                   "\"eval_runtime\":{:.3f},\"eval_tokens\":{},\"time\":\"{}\"}}\n",
+                   step, loss, perplexity, seconds, tokens, when)
+           .c_str());
+  say(fmt::format("step {:>6}  validation loss {:.4f}  perplexity {:.2f}  ({} tokens, {})", step,
+                  loss, perplexity, tokens, human_seconds(seconds)));
+}
+
+}  // namespace snug

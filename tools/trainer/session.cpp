@@ -1,0 +1,181 @@
+#include "tools/trainer/session.h"
+
+#include <algorithm>
+
+#include "engine/core/error.h"
+#include "engine/kernels/kernels.h"
+#include "layers/models/recompute.h"
+#include "optim/clip.h"
+
+namespace snug {
+
+Session::Session(Place place, const Model& model, const Decisions& decisions,
+                 const OptimizerConfig& optimizer, const Settings& settings,
+                 const Schedule* schedule)
+    : model_(model), decisions_(decisions), ctx_(place, settings) {
+  require((place == Place::plan) == (schedule == nullptr), "a schedule exactly where it is run");
+  optimizer_ = make_optimizer(optimizer);
+  if (decisions.micro_batch > 0)
+    train_pass_ = model.make_pass(parse_recompute(decisions.recompute, model));
+  if (decisions.eval_batch > 0) eval_pass_ = model.make_inference_pass();
+  if (decisions.kv_length > 0) {
+    prefill_pass_ = model.make_inference_pass();
+    decode_pass_ = model.make_inference_pass();
+  }
+  if (schedule) {
+    schedule_ = *schedule;
+  } else {
+    root_ = schedule_.add(Name("root"), -1, true);
+    schedule_.add(Name("load"), root_, false);
+    if (decisions.micro_batch > 0) {
+      schedule_.add(Name("micro_first"), root_, false);
+      schedule_.add(Name("micro_next"), root_, false);
+      schedule_.add(Name("update"), root_, false);
+    }
+    if (decisions.eval_batch > 0) schedule_.add(Name("eval"), root_, false);
+    if (decisions.save) schedule_.add(Name("save"), root_, false);
+    if (decisions.kv_length > 0) {
+      const int generate = schedule_.add(Name("generate"), root_, true);
+      schedule_.add(Name("prefill"), generate, false);
+      schedule_.add(Name("decode"), generate, false);
+    }
+  }
+  root_ = schedule_.find("root");
+  load_ = schedule_.find("load");
+  micro_first_ = schedule_.find("micro_first");
+  micro_next_ = schedule_.find("micro_next");
+  update_ = schedule_.find("update");
+  eval_ = schedule_.find("eval");
+  save_ = schedule_.find("save");
+  generate_ = schedule_.find("generate");
+  prefill_program_ = schedule_.find("prefill");
+  decode_program_ = schedule_.find("decode");
+}
+
+void Session::open() {
+  if (!ctx_.planning()) ctx_.reserve(schedule_);
+  ctx_.program(schedule_, root_, [&] { make_residents(); });
+  if (generate_ >= 0) ctx_.program(schedule_, generate_, [&] { make_generation(); });
+  if (!ctx_.planning()) {
+    state() = StepState{};
+    state().loss_scale = 1.0f;
+    state().clip_factor = 1.0f;
+    state().first_bad_element = -1;
+    return;
+  }
+  load();
+  if (micro_first_ >= 0) {
+    micro(true);
+    micro(false);
+    update();
+  }
+  if (eval_ >= 0) evaluate();
+  if (save_ >= 0) save_model("", weights_layout(model_, DType::f32));
+  if (generate_ >= 0) {
+    prefill();
+    decode();
+  }
+}
+
+void Session::make_residents() {
+  const ParamTable& table = model_.params();
+  const Precision& precision = model_.precision();
+  const Decisions& d = decisions_;
+  params_ = std::make_unique<PlainParamStore>(ctx_, table, precision.compute);
+  if (d.micro_batch > 0) {
+    if (precision.separate_master())
+      master_ =
+          ctx_.tensor(Name("master"), {table.flat_elements()}, precision.master, Category::master);
+    grads_ = std::make_unique<PlainGradSink>(ctx_, table);
+    states_ = std::make_unique<PlainStateStore>(ctx_, table, optimizer_->state_names());
+  }
+  if (const int64_t B = std::max(d.micro_batch, d.eval_batch); B > 0) {
+    tokens_ = ctx_.tensor(Name("batch.tokens"), {B, d.T}, DType::i32, Category::batch);
+    targets_ = ctx_.tensor(Name("batch.targets"), {B * d.T}, DType::i32, Category::batch);
+  }
+  if (d.kv_length > 0) {
+    prompt_ = ctx_.tensor(Name("prompt"), {1, d.prefill}, DType::i32, Category::batch);
+    next_ = ctx_.tensor(Name("next_token"), {1, 1}, DType::i32, Category::batch);
+    logits_ =
+        ctx_.tensor(Name("next_logits"), {1, model_.spec().Vp()}, DType::f32, Category::logits);
+  }
+  state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
+}
+
+void Session::make_generation() {
+  cache_ = model_.make_cache(ctx_, 1, decisions_.kv_length);
+}
+
+void Session::load() {
+  ctx_.program(schedule_, load_, [&] {
+    if (master_.defined()) cast(ctx_, params_->flat(), master_);
+  });
+}
+
+void Session::begin_window(uint64_t seed, int64_t step, int64_t trained_tokens) {
+  StepState& s = state();
+  s.seed = seed;
+  s.step = step;
+  s.loss_sum = 0.0;
+  s.loss_tokens = 0;
+  s.position = 0;
+  s.inverse_tokens = trained_tokens > 0 ? 1.0f / static_cast<float>(trained_tokens) : 0.0f;
+}
+
+ModelBatch Session::batch(int64_t B) const {
+  return {tokens_.view().rows(0, B), targets_.view().rows(0, B * decisions_.T)};
+}
+
+void Session::micro(bool first_of_window) {
+  grads_->begin(first_of_window);
+  ctx_.program(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
+    Runtime rt{*params_, grads_.get(), state_, nullptr};
+    model_.train_step(ctx_, rt, *train_pass_, batch(decisions_.micro_batch), decisions_.head_rows);
+  });
+}
+
+void Session::update() {
+  ctx_.program(schedule_, update_, [&] {
+    gradient_norm(ctx_, grads_->flat(), states_->spans(), state_);
+    clip(ctx_, state_, decisions_.max_grad_norm);
+    UpdateTargets targets;
+    targets.master = master();
+    if (master_.defined()) targets.weights = params_->flat();
+    targets.gradients = grads_->flat();
+    optimizer_->update(ctx_, targets, *states_, state_);
+  });
+}
+
+void Session::evaluate() {
+  ctx_.program(schedule_, eval_, [&] {
+    Runtime rt{*params_, nullptr, state_, nullptr};
+    model_.evaluate(ctx_, rt, *eval_pass_, batch(decisions_.eval_batch), decisions_.head_rows);
+  });
+}
+
+void Session::prefill() {
+  ctx_.program(schedule_, prefill_program_, [&] {
+    Runtime rt{*params_, nullptr, state_, &cache_};
+    const Tensor h = model_.hidden(ctx_, rt, *prefill_pass_, prompt_, PassMode::inference);
+    model_.logits(ctx_, rt, logits_, h.view().rows(decisions_.prefill - 1, 1));
+  });
+}
+
+void Session::decode() {
+  ctx_.program(schedule_, decode_program_, [&] {
+    Runtime rt{*params_, nullptr, state_, &cache_};
+    const Tensor h = model_.hidden(ctx_, rt, *decode_pass_, next_, PassMode::inference);
+    model_.logits(ctx_, rt, logits_, h);
+  });
+}
+
+void Session::save_model(const std::string& path, const SafetensorsLayout& layout) {
+  static const Name kStaging("save.staging");
+  ctx_.program(schedule_, save_, [&] {
+    const Tensor staging =
+        ctx_.tensor(kStaging, {save_staging_bytes(model_)}, DType::u8, Category::workspace);
+    save_weights(ctx_, model_, layout, master(), staging, path);
+  });
+}
+
+}  // namespace snug

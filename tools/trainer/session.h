@@ -1,0 +1,116 @@
+// Session: a model with everything it needs on one place, and the programs that train, evaluate,
+// generate and save with it. The same code runs on `plan`, where it is recorded, and on `cpu`,
+// where it is held to the record: there is no other description of what training does to memory.
+//
+// Programs, as a tree (see engine/memory/program.h):
+//   root         weights, master, gradients, optimizer state, StepState, batch
+//   ├ load       fp32 master -> compute weights, after initialisation or reading
+//   ├ micro_first  forward, loss, backward of a window's first micro-batch: gradients are assigned
+//   ├ micro_next   the same for the others: gradients are added
+//   ├ update     gradient norm, clipping, optimizer
+//   ├ eval       forward and loss of one evaluation batch
+//   ├ save       weights to a model folder, through a staging block
+//   └ generate   KV cache, logits
+//     ├ prefill  a chunk of the prompt
+//     └ decode   one token
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/memory/context.h"
+#include "engine/memory/step_state.h"
+#include "engine/seams/grad_sink.h"
+#include "engine/seams/param_store.h"
+#include "engine/seams/state_store.h"
+#include "layers/models/model.h"
+#include "layers/models/weights.h"
+#include "optim/optimizer.h"
+
+namespace snug {
+
+// Everything that shapes the programs. What changes numbers is pinned by a checkpoint.
+struct Decisions {
+  int64_t T = 0;            // tokens of a training sample
+  int64_t micro_batch = 0;  // sequences of a micro-step; 0: no training
+  int64_t head_rows = 0;    // rows of a chunk of logits
+  std::string recompute = "none";
+  int64_t eval_batch = 0;  // sequences of an evaluation batch; 0: no evaluation
+  int64_t kv_length = 0;   // tokens of the KV cache; 0: no generation
+  int64_t prefill = 0;     // tokens of a prefill chunk
+  double max_grad_norm = 0;
+  bool save = false;  // can write model folders
+};
+
+class Session {
+ public:
+  // On a place with storage, `schedule` is the packed record of the same decisions made on plan.
+  Session(Place place, const Model& model, const Decisions& decisions,
+          const OptimizerConfig& optimizer, const Settings& settings,
+          const Schedule* schedule = nullptr);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // On plan: records every program, unpacked. Elsewhere: reserves the arena and makes the
+  // residents.
+  void open();
+
+  Schedule& schedule() { return schedule_; }
+  Context& context() { return ctx_; }
+  const Model& model() const { return model_; }
+  const Decisions& decisions() const { return decisions_; }
+
+  // Residents, for the host to fill and read between programs.
+  StepState& state() { return *step_state(state_.view()); }
+  // (micro_batch, T) and (micro_batch * T) i32; evaluation uses the first eval_batch sequences of
+  // the same bytes.
+  const View& tokens() const { return tokens_.view(); }
+  const View& targets() const { return targets_.view(); }
+  const View& prompt() const { return prompt_.view(); }    // (1, prefill) i32
+  const View& next_token() const { return next_.view(); }  // (1, 1) i32
+  const View& logits() const { return logits_.view(); }    // (1, Vp) f32
+  // The fp32 weights of a training session.
+  const View& master() const { return master_.defined() ? master_.view() : params_->flat(); }
+  PlainParamStore& params() { return *params_; }
+  PlainGradSink& gradients() { return *grads_; }
+  StateStore& optimizer_state() { return *states_; }
+  Optimizer& optimizer() { return *optimizer_; }
+
+  // Programs.
+  void load();  // after the master weights were written
+  void micro(bool first_of_window);
+  void update();
+  void evaluate();
+  void prefill();  // feeds prompt() at state().position; logits() are those of its last token
+  void decode();   // feeds next_token()
+  void save_model(const std::string& path, const SafetensorsLayout& layout);
+
+  // Starts a window: sums and counts to zero.
+  void begin_window(uint64_t seed, int64_t step, int64_t trained_tokens);
+
+ private:
+  ModelBatch batch(int64_t B) const;
+  void make_residents();
+  void make_generation();
+
+  const Model& model_;
+  Decisions decisions_;
+  Schedule schedule_;
+  Context ctx_;
+  std::unique_ptr<Optimizer> optimizer_;
+
+  std::unique_ptr<PlainParamStore> params_;
+  Tensor master_;
+  std::unique_ptr<PlainGradSink> grads_;
+  std::unique_ptr<PlainStateStore> states_;
+  Tensor state_, tokens_, targets_, prompt_, next_, logits_;
+  KvCache cache_;
+  std::optional<ModelPass> train_pass_, eval_pass_, prefill_pass_, decode_pass_;
+  int root_ = -1, load_ = -1, micro_first_ = -1, micro_next_ = -1, update_ = -1, eval_ = -1,
+      save_ = -1;
+  int generate_ = -1, prefill_program_ = -1, decode_program_ = -1;
+};
+
+}  // namespace snug

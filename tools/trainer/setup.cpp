@@ -1,0 +1,107 @@
+#include "tools/trainer/setup.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+
+namespace snug {
+
+int resolve_threads(int64_t configured) {
+  const int processors = omp_get_num_procs();
+  if (configured > 0) {
+    if (configured > 1024)
+      fail(ErrorCode::usage, "threads of at most 1024", std::to_string(configured),
+           fmt::format("threads={}", processors));
+    return static_cast<int>(configured);
+  }
+  int threads = processors;
+  // A container's quota: "quota period", or "max period".
+  std::ifstream in("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (in >> quota >> period && quota != "max" && period > 0)
+    threads = std::min(threads, std::max(1, static_cast<int>(std::stod(quota) / period)));
+  return threads;
+}
+
+int64_t resolve_memory(int64_t configured, int64_t* reserve) {
+  *reserve = 0;
+  if (configured > 0) return configured;
+  const MemoryInfo info = make_device(Place::cpu)->memory_info();
+  *reserve = std::max<int64_t>(int64_t{256} << 20, info.total_bytes / 20);
+  return std::max<int64_t>(0, info.available_bytes - *reserve) / 4096 * 4096;
+}
+
+RunSetup make_setup(RunConfig config) {
+  RunSetup s;
+  // A folder brings its own tokenizer; a map of sizes takes its vocabulary from the tokenizer.
+  const std::string folder = config.model;
+  std::error_code ignored;
+  if (!config.tokenizer.empty())
+    s.tokenizer = Tokenizer::load(config.tokenizer);
+  else if (!folder.empty() && (std::filesystem::exists(folder + "/tokenizer.json", ignored) ||
+                               std::filesystem::exists(folder + "/vocab.json", ignored)))
+    s.tokenizer = Tokenizer::load(folder);
+  const int64_t vocabulary = s.tokenizer ? s.tokenizer->vocab_size() : 0;
+  ModelSource source = resolve_model(config.model, config.model_config_json, vocabulary);
+  ModelSpec& spec = source.spec;
+  if (vocabulary > spec.V)
+    fail(ErrorCode::usage,
+         fmt::format("a tokenizer of at most {} tokens, the model's vocab_size", spec.V),
+         fmt::format("{} with {} tokens", config.tokenizer, vocabulary),
+         fmt::format("model.vocab_size={}", vocabulary));
+  if (config.init == "pretrained" && source.folder.empty())
+    fail(ErrorCode::usage, "a model folder with weights for init: pretrained",
+         fmt::format("model: {}", config.model.empty() ? "a map" : config.model),
+         "model=FOLDER, or init=scratch");
+  s.model_folder = config.init == "scratch" ? "" : source.folder;
+  if (s.tokenizer && s.model_folder.empty()) {
+    if (const auto id = s.tokenizer->eos_id()) spec.eos_token = *id;
+    if (const auto id = s.tokenizer->bos_id()) spec.bos_token = *id;
+    if (spec.bos_token < 0) spec.bos_token = spec.eos_token;
+  }
+  s.model = std::make_unique<Model>(spec, parse_precision(config.precision));
+  s.sizes = resolve_sizes(config, spec.P);
+
+  PlanRequest& r = s.request;
+  r.model = s.model.get();
+  r.optimizer = {.name = config.optim,
+                 .learning_rate = config.learning_rate,
+                 .adam_beta1 = config.adam_beta1,
+                 .adam_beta2 = config.adam_beta2,
+                 .adam_epsilon = config.adam_epsilon,
+                 .weight_decay = config.weight_decay,
+                 .sgd_momentum = config.sgd_momentum,
+                 .sgd_nesterov = config.sgd_nesterov,
+                 .sgd_dampening = config.sgd_dampening};
+  r.settings.threads = resolve_threads(config.threads);
+  r.T = s.sizes.max_length;
+  r.global_batch = s.sizes.global_batch_size;
+  r.micro_batch = s.sizes.micro_batch_size;
+  r.evaluate = config.eval_fraction > 0 || !config.eval_data.empty();
+  r.eval_batch = config.per_device_eval_batch_size;
+  r.head_rows = config.head_rows;
+  r.recompute = config.recompute;
+  r.max_grad_norm = config.max_grad_norm;
+  r.save = true;
+  int64_t reserve = 0;
+  r.budget = resolve_memory(config.memory, &reserve);
+  if (!config.sample_prompt.empty()) {
+    if (!s.tokenizer)
+      fail(ErrorCode::usage, "tokenizer for sample_prompt", "none", "tokenizer=tok.json");
+    const auto prompt = static_cast<int64_t>(s.tokenizer->encode(config.sample_prompt).size());
+    r.kv_length = std::min(spec.P, prompt + config.sample_tokens);
+    if (prompt >= spec.P || prompt < 1)
+      fail(ErrorCode::usage, fmt::format("a sample_prompt of 1 to {} tokens", spec.P - 1),
+           fmt::format("{} tokens", prompt), "another sample_prompt");
+  }
+  s.config = std::move(config);
+  return s;
+}
+
+}  // namespace snug

@@ -1,0 +1,503 @@
+#include "tools/trainer/trainer.h"
+
+#include <fmt/format.h>
+#include <malloc.h>
+
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <memory>
+
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+#include "engine/io/files.h"
+#include "engine/io/fingerprint.h"
+#include "engine/io/json.h"
+#include "optim/clip.h"
+#include "optim/schedule.h"
+#include "tools/config/make_schedule.h"
+#include "tools/report/report.h"
+#include "tools/trainer/allocation_watch.h"
+#include "tools/trainer/checkpoint.h"
+#include "tools/trainer/evaluate.h"
+#include "tools/trainer/generator.h"
+#include "tools/trainer/run_data.h"
+#include "tools/trainer/run_log.h"
+#include "tools/trainer/setup.h"
+
+namespace snug {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+volatile std::sig_atomic_t stop_requested = 0;
+void on_signal(int) {
+  if (stop_requested) _exit(130);  // the second one stops at once
+  stop_requested = 1;
+}
+
+// A folder that this run made and that goes away again unless training starts.
+class NewFolder {
+ public:
+  explicit NewFolder(std::string path) : path_(std::move(path)) {
+    std::error_code error;
+    made_ = !fs::exists(path_, error);
+    fs::create_directories(path_, error);
+    if (error)
+      fail(ErrorCode::usage, "output_dir that can be created",
+           fmt::format("{}: {}", path_, error.message()), "another output_dir");
+  }
+  ~NewFolder() {
+    std::error_code error;
+    if (made_) fs::remove_all(path_, error);
+  }
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+  void keep() { made_ = false; }
+
+ private:
+  std::string path_;
+  bool made_ = false;
+};
+
+// Steps of the schedule when the clock alone bounds the run.
+constexpr int64_t kClockSteps = 1000;
+
+class Trainer {
+ public:
+  explicit Trainer(const RunConfig& config) : setup_(make_setup(config)) {}
+  int run();
+
+ private:
+  void check_output_dir();
+  void pin(const Checkpoint& checkpoint);
+  Pinned pinned() const;
+  void reserve();
+  int64_t total_steps() const;
+  double rate_factor(int64_t step) const;
+  void optimizer_step();
+  void log_step(double step_seconds);
+  void evaluate();
+  void sample();
+  std::string checkpoint();
+  void write_final();
+  void write_memory_json(bool finished);
+  void write_report(bool finished);
+  void add_model_files(const std::string& folder, DType dtype) const;
+  bool finished() const;
+  const RunConfig& config() const { return setup_.config; }
+
+  RunSetup setup_;
+  RunData data_;
+  Plan plan_;
+  std::optional<Checkpoint> resumed_;
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<CheckpointWriter> checkpoints_;
+  std::unique_ptr<SafetensorsLayout> final_layout_;
+  std::unique_ptr<LearningRateSchedule> schedule_;
+  std::unique_ptr<Sampler> sampler_;
+  std::unique_ptr<RunLog> log_;
+  std::vector<int32_t> sample_prompt_;
+  std::string sample_text_;
+  RunPosition at_;
+  ReportRun report_;
+  double started_ = 0, last_log_ = 0, last_save_ = 0;
+  int64_t total_ = 0, last_log_step_ = 0, runtime_measured_ = 0;
+};
+
+void Trainer::check_output_dir() {
+  const std::string& dir = config().output_dir;
+  if (dir.empty())
+    fail(ErrorCode::usage, "output_dir, where the run is written", "none", "output_dir=run1");
+  std::error_code error;
+  if (!config().resume.empty()) {
+    std::string folder = config().resume, skipped;
+    if (folder == "latest") {
+      const auto latest = latest_checkpoint(dir, &skipped);
+      if (!latest)
+        fail(ErrorCode::usage, fmt::format("a complete checkpoint in {} to resume", dir),
+             skipped.empty() ? "none" : "only torn ones: " + skipped, "leave resume out");
+      if (!skipped.empty()) fmt::print("Skipped torn checkpoints: {}\n", skipped);
+      folder = *latest;
+    }
+    resumed_ = read_checkpoint(folder);
+    return;
+  }
+  if (fs::exists(dir, error) && !fs::is_empty(dir, error)) {
+    if (!config().overwrite)
+      fail(ErrorCode::usage, "an output_dir that does not exist or is empty",
+           fmt::format("{} with files in it", dir),
+           "resume=latest, overwrite=true, or another output_dir");
+  }
+}
+
+// What a checkpoint pins stays, unless a permission says otherwise.
+void Trainer::pin(const Checkpoint& c) {
+  PlanRequest& r = setup_.request;
+  const auto same = [&](bool equal, const char* key, const std::string& before,
+                        const std::string& now) {
+    if (!equal)
+      fail(ErrorCode::usage, fmt::format("{} as in {}: {}", key, c.folder, before), now,
+           fmt::format("{}={}, or a new run from model={}", key, before, c.folder));
+  };
+  const Pinned now = pinned();
+  same(c.pinned.model == now.model, "model", "the same shapes and numerics", "another model");
+  same(c.pinned.precision == now.precision, "precision", c.pinned.precision, now.precision);
+  same(c.pinned.optimizer == now.optimizer, "optim", c.pinned.optimizer, now.optimizer);
+  same(c.pinned.seed == now.seed, "seed", std::to_string(c.pinned.seed), std::to_string(now.seed));
+  same(c.pinned.T == r.T, "max_length", std::to_string(c.pinned.T), std::to_string(r.T));
+  same(c.pinned.global_batch == r.global_batch, "global_batch_size",
+       std::to_string(c.pinned.global_batch), std::to_string(r.global_batch));
+  if (r.micro_batch > 0)
+    same(c.pinned.micro_batch == r.micro_batch, "per_device_train_batch_size",
+         std::to_string(c.pinned.micro_batch), std::to_string(r.micro_batch));
+  if (r.head_rows > 0)
+    same(c.pinned.head_rows == r.head_rows, "head_rows", std::to_string(c.pinned.head_rows),
+         std::to_string(r.head_rows));
+  r.micro_batch = c.pinned.micro_batch;
+  r.head_rows = c.pinned.head_rows;
+  if (c.pinned.threads != r.settings.threads)
+    fmt::print("Note: resuming with {} threads instead of {}: sums may differ in the last bits.\n",
+               r.settings.threads, c.pinned.threads);
+}
+
+Pinned Trainer::pinned() const {
+  const ModelSpec& s = setup_.model->spec();
+  const std::string shape = fmt::format(
+      "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", s.family, s.V, s.P, s.C, s.F, s.L, s.H, s.G,
+      static_cast<int>(s.activation), s.tied, s.norm_epsilon, s.embedding_dropout,
+      s.attention_dropout, s.residual_dropout, s.scale_by_inverse_layer);
+  Pinned p;
+  p.seed = config().seed;
+  p.global_batch = setup_.request.global_batch;
+  p.T = setup_.request.T;
+  p.micro_batch = plan_.decisions.micro_batch;
+  p.head_rows = plan_.decisions.head_rows;
+  p.threads = setup_.request.settings.threads;
+  p.precision = config().precision;
+  p.optimizer = config().optim;
+  p.instruction_set = plan_instruction_set();
+  p.recompute = plan_.decisions.recompute;
+  p.model = fingerprint_text(fingerprint(shape));
+  return p;
+}
+
+int64_t Trainer::total_steps() const {
+  if (config().max_steps > 0) return config().max_steps;
+  if (config().num_train_epochs > 0)
+    return std::max<int64_t>(
+        1, static_cast<int64_t>(
+               std::ceil(static_cast<double>(data_.train_samples) * config().num_train_epochs /
+                         static_cast<double>(plan_.global_batch))));
+  return 0;
+}
+
+void Trainer::reserve() {
+  malloc_trim(0);  // pages of the tokenisation that are free again
+  const int64_t before = process_private_bytes();
+  if (before > plan_.runtime_bytes)
+    fail(ErrorCode::out_of_memory,
+         fmt::format("at most {} B of runtime memory (program, libraries, tokenizer)",
+                     plan_.runtime_bytes),
+         fmt::format("{} B before the arena is reserved", before),
+         "report this with the tokenizer you use; fewer threads need less");
+  session_ =
+      std::make_unique<Session>(Place::cpu, *setup_.model, plan_.decisions,
+                                setup_.request.optimizer, setup_.request.settings, &plan_.schedule);
+  session_->open();
+  if (resumed_) {
+    load_checkpoint(*session_, *resumed_);
+  } else if (!setup_.model_folder.empty()) {
+    for (const std::string& warning :
+         load_weights(*setup_.model, setup_.model_folder, session_->master(),
+                      setup_.request.settings.threads))
+      fmt::print("Warning: {}\n", warning);
+    session_->load();
+  } else {
+    init_parameters(setup_.model->params(), session_->master(),
+                    static_cast<uint64_t>(config().seed), setup_.request.settings.threads);
+    session_->load();
+  }
+}
+
+double Trainer::rate_factor(int64_t step) const {
+  if (total_ > 0) return schedule_->factor(step);
+  // Only max_time bounds the run: the schedule follows the clock, kClockSteps ticks long.
+  const double share =
+      std::min(1.0, (at_.elapsed + monotonic_seconds() - started_) / config().max_time);
+  return schedule_->factor(static_cast<int64_t>(share * static_cast<double>(kClockSteps)));
+}
+
+void Trainer::optimizer_step() {
+  const Decisions& d = plan_.decisions;
+  const int64_t G = plan_.global_batch, B = d.micro_batch, T = d.T;
+  Session& s = *session_;
+  int32_t* tokens = s.tokens().as<int32_t>();
+  int32_t* targets = s.targets().as<int32_t>();
+  s.begin_window(static_cast<uint64_t>(config().seed), at_.step, G * T);
+  for (int64_t first = 0; first < G; first += B) {
+    const int64_t count = std::min(B, G - first);
+    data_.train->fill(at_.samples + first, count, tokens, targets);
+    // A last, smaller micro-batch runs the planned shape; its empty rows have no targets.
+    std::fill(tokens + count * T, tokens + B * T, 0);
+    std::fill(targets + count * T, targets + B * T, -100);
+    s.state().first_sample = first;
+    s.micro(first == 0);
+  }
+  const auto rate = static_cast<float>(config().learning_rate * rate_factor(at_.step));
+  for (float& group : s.state().learning_rate) group = rate;
+  s.optimizer().prepare_step(s.state());
+  s.update();
+
+  const StepState& state = s.state();
+  const double loss = state.loss_sum / static_cast<double>(state.loss_tokens);
+  if (state.found_inf || !std::isfinite(loss)) {
+    std::string where = "the loss";
+    const ParamTable& table = setup_.model->params();
+    for (int i = 0; i < table.size(); ++i)
+      if (state.first_bad_element >= table[i].offset &&
+          state.first_bad_element < table[i].offset + table[i].elements())
+        where = fmt::format("the gradient of {}", table[i].name.view());
+    fail(ErrorCode::data, "finite losses and gradients",
+         fmt::format("{} is not finite at step {} (loss {})", where, at_.step + 1, loss),
+         "a smaller learning_rate, max_grad_norm=1.0, or check the data");
+  }
+  ++s.state().updates;
+  at_.updates = s.state().updates;
+  ++at_.step;
+  at_.samples += G;
+  at_.window_loss += state.loss_sum;
+  at_.window_tokens += state.loss_tokens;
+  ++at_.window_steps;
+}
+
+bool Trainer::finished() const {
+  if (stop_requested) return true;
+  if (total_ > 0 && at_.step >= total_) return true;
+  return config().max_time > 0 && at_.elapsed + monotonic_seconds() - started_ >= config().max_time;
+}
+
+void Trainer::log_step(double step_seconds) {
+  const double now = monotonic_seconds();
+  StepMetrics m;
+  m.step = at_.step;
+  m.total_steps = total_;
+  m.loss = at_.window_loss / static_cast<double>(std::max<int64_t>(1, at_.window_tokens));
+  m.learning_rate = static_cast<double>(session_->state().learning_rate[0]);
+  m.grad_norm = gradient_norm_of(session_->state());
+  m.step_seconds = step_seconds;
+  m.tokens_per_second = static_cast<double>(plan_.global_batch * plan_.decisions.T) / step_seconds;
+  m.elapsed = at_.elapsed + now - started_;
+  m.tokens_seen = at_.samples * plan_.decisions.T;
+  m.epoch = static_cast<double>(at_.samples) / static_cast<double>(data_.train_samples);
+  m.memory_bytes = session_->context().resident_bytes();
+  const int64_t done = at_.step - (resumed_ ? resumed_->position.step : 0);
+  if (total_ > 0 && done > 0)
+    m.remaining =
+        (now - started_) / static_cast<double>(done) * static_cast<double>(total_ - at_.step);
+  if (config().max_time > 0) {
+    const double left = std::max(0.0, config().max_time - m.elapsed);
+    m.remaining = m.remaining < 0 ? left : std::min(m.remaining, left);
+  }
+  const bool due = at_.step % config().logging_steps == 0 || (total_ > 0 && at_.step == total_);
+  if (!due) {
+    log_->live(m);
+    return;
+  }
+  log_->step(m);
+  if (report_.metrics.size() < report_.metrics.capacity())
+    report_.metrics.push_back(
+        {m.step, m.loss, m.learning_rate, m.grad_norm, m.tokens_per_second, m.elapsed});
+  if (report_.memory_samples.size() < report_.memory_samples.capacity())
+    report_.memory_samples.emplace_back(m.elapsed, m.memory_bytes);
+  at_.window_loss = 0;
+  at_.window_tokens = 0;
+  at_.window_steps = 0;
+}
+
+void Trainer::evaluate() {
+  if (plan_.decisions.eval_batch <= 0 || data_.eval_samples <= 0) return;
+  const StepState saved = session_->state();
+  const EvalResult r = evaluate_samples(*session_, data_, data_.eval_samples);
+  session_->state() = saved;
+  log_->evaluation(at_.step, r.loss, std::exp(r.loss), r.seconds, r.tokens);
+  if (at_.best_eval_loss < 0 || r.loss < at_.best_eval_loss) at_.best_eval_loss = r.loss;
+  if (report_.evals.size() < report_.evals.capacity()) report_.evals.push_back({at_.step, r.loss});
+  sample();
+}
+
+void Trainer::sample() {
+  if (!sampler_) return;
+  const StepState saved = session_->state();
+  sample_text_.assign(config().sample_prompt);
+  GenerationOptions options;
+  options.max_new_tokens = config().sample_tokens;
+  if (const auto eos = setup_.tokenizer->eos_id()) options.stop_token = *eos;
+  generate(*session_, *sampler_, sample_prompt_, options, [&](int32_t token) {
+    sample_text_.append(setup_.tokenizer->token_bytes(token));
+    return true;
+  });
+  session_->state() = saved;
+  log_->say(fmt::format("  sample: {}", sample_text_));
+}
+
+void Trainer::add_model_files(const std::string& folder, DType dtype) const {
+  save_model_config(*setup_.model, folder, dtype);
+  if (setup_.tokenizer) setup_.tokenizer->save(folder);
+}
+
+std::string Trainer::checkpoint() {
+  RunPosition position = at_;
+  position.elapsed += monotonic_seconds() - started_;
+  return checkpoints_->write(position, pinned(),
+                             [&](const std::string& f) { add_model_files(f, DType::f32); });
+}
+
+void Trainer::write_final() {
+  const std::string folder = config().output_dir + "/final";
+  fs::create_directories(folder);
+  session_->save_model(folder + "/model.safetensors", *final_layout_);
+  add_model_files(folder, config().save_dtype == "bf16" ? DType::bf16 : DType::f32);
+}
+
+void Trainer::write_memory_json(bool done) {
+  nlohmann::json j = {{"planned_engine_bytes", plan_.engine_bytes},
+                      {"measured_engine_bytes", session_->context().resident_bytes()},
+                      {"planned_runtime_bytes", plan_.runtime_bytes},
+                      {"measured_runtime_bytes", runtime_measured_},
+                      {"allocations_after_start", nullptr},
+                      {"transient_allocations", nullptr},
+                      {"finished", done},
+                      {"categories", plan_json(plan_)["categories"]}};
+  if (allocation_watch::available()) {
+    j["allocations_after_start"] = allocation_watch::breaches();
+    j["transient_allocations"] = allocation_watch::transient();
+  }
+  write_json_file(config().output_dir + "/memory.json", j);
+}
+
+void Trainer::write_report(bool done) {
+  report_.finished = done;
+  report_.title = config().output_dir;
+  report_.sample_text = sample_text_;
+  if (session_) {
+    report_.measured_engine_bytes = session_->context().resident_bytes();
+    report_.measured_runtime_bytes = runtime_measured_;
+  }
+  if (done && allocation_watch::available())
+    report_.allocations_after_start = allocation_watch::breaches();
+  write_atomic(config().output_dir + "/report.html", report_html(plan_, report_));
+}
+
+int Trainer::run() {
+  check_output_dir();
+  if (resumed_) pin(*resumed_);
+  plan_ = make_plan(setup_.request);
+  if (!plan_.fits) refuse_plan(plan_);
+  fmt::print("{}", plan_text(plan_));
+  std::fflush(stdout);
+
+  NewFolder folder(config().output_dir);
+  data_ = prepare_data(config(), setup_.tokenizer, setup_.model->spec().V, plan_.decisions.T,
+                       config().output_dir + "/data", true);
+  if (config().overwrite && !resumed_)
+    for (const auto& entry : fs::directory_iterator(config().output_dir))
+      if (entry.path().filename().string().starts_with("checkpoint-")) fs::remove_all(entry.path());
+  total_ = total_steps();
+  schedule_ = std::make_unique<LearningRateSchedule>(
+      schedule_config(config(), total_ > 0 ? total_ : kClockSteps));
+
+  write_atomic(config().output_dir + "/config.resolved.yaml", resolved_yaml(config()));
+  write_json_file(config().output_dir + "/plan.json", plan_json(plan_));
+  write_report(false);
+
+  reserve();
+  folder.keep();
+  checkpoints_ =
+      std::make_unique<CheckpointWriter>(*session_, config().output_dir, config().save_total_limit);
+  final_layout_ = std::make_unique<SafetensorsLayout>(
+      weights_layout(*setup_.model, config().save_dtype == "bf16" ? DType::bf16 : DType::f32));
+  log_ = std::make_unique<RunLog>(config().output_dir, resumed_ ? resumed_->position.step : -1);
+  if (!config().sample_prompt.empty()) {
+    sample_prompt_ = setup_.tokenizer->encode(config().sample_prompt);
+    sample_text_.reserve(static_cast<size_t>(config().sample_tokens) * 64 + 4096);
+    sampler_ = std::make_unique<Sampler>(
+        setup_.tokenizer->vocab_size(),
+        SamplingOptions{config().sample_temperature, config().sample_top_k, config().sample_top_p,
+                        static_cast<uint64_t>(config().seed)});
+  }
+  report_.metrics.reserve(4096);
+  report_.evals.reserve(1024);
+  report_.memory_samples.reserve(4096);
+  if (resumed_) at_ = resumed_->position;
+
+  log_->say(fmt::format("Data: {}; {} samples of {} tokens to train on, {} held out", data_.text,
+                        data_.train_samples, plan_.decisions.T, data_.eval_samples));
+  log_->say(fmt::format("Weights: {}", resumed_ ? "resumed from " + resumed_->folder
+                                       : setup_.model_folder.empty()
+                                           ? "random initialisation"
+                                           : "read from " + setup_.model_folder));
+  log_->say(fmt::format("Checkpoints: {} each{}", human_bytes(checkpoints_->bytes()),
+                        config().save_steps > 0
+                            ? fmt::format(", every {} steps", config().save_steps)
+                            : std::string(", only when interrupted")));
+  runtime_measured_ = process_private_bytes() - session_->context().resident_bytes();
+  log_->say(fmt::format("memory reserved: {} B of engine, resident {} B", plan_.engine_bytes,
+                        session_->context().resident_bytes()));
+
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+  if (!resumed_) evaluate();
+  allocation_watch::start();
+  started_ = monotonic_seconds();
+  double before = started_;
+  while (!finished()) {
+    optimizer_step();
+    const double now = monotonic_seconds();
+    log_step(now - before);
+    const bool last = total_ > 0 && at_.step >= total_;
+    if (!last && config().eval_steps > 0 && at_.step % config().eval_steps == 0) evaluate();
+    if (config().save_steps > 0 && (at_.step % config().save_steps == 0 || last)) {
+      const std::string path = checkpoint();
+      log_->say(fmt::format("  saved {}", path));
+    }
+    allocation_watch::step_done();
+    before = monotonic_seconds();
+  }
+  if (stop_requested) {
+    const std::string path = checkpoint();
+    allocation_watch::step_done();
+    allocation_watch::stop();
+    write_memory_json(false);
+    log_->say(
+        fmt::format("Stopped at step {}; saved {}.\nTo go on: snug train --config "
+                    "{}/config.resolved.yaml resume=latest",
+                    at_.step, path, config().output_dir));
+    return 75;
+  }
+  evaluate();
+  allocation_watch::step_done();
+  allocation_watch::stop();
+  runtime_measured_ = process_private_bytes() - session_->context().resident_bytes();
+  write_final();
+  write_memory_json(true);
+  write_report(true);
+  const int64_t measured = session_->context().resident_bytes();
+  log_->say(
+      fmt::format("planned = measured: {} B planned, {} B resident, difference {} B; allocations "
+                  "after start: {}",
+                  plan_.engine_bytes, measured, measured - plan_.engine_bytes,
+                  allocation_watch::available() ? std::to_string(allocation_watch::breaches())
+                                                : std::string("not counted in this build")));
+  log_->say(fmt::format("Model folder: {0}/final\nReport: {0}/report.html", config().output_dir));
+  return 0;
+}
+
+}  // namespace
+
+int train(const RunConfig& config) {
+  return Trainer(config).run();
+}
+
+}  // namespace snug

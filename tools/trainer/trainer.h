@@ -1,0 +1,13 @@
+// The trainer: reads data, asks for a plan, prints it, reserves, runs programs, logs, evaluates,
+// writes checkpoints, resumes.
+#pragma once
+
+#include "tools/config/run_config.h"
+
+namespace snug {
+
+// Runs to the end. Returns the exit code: 0 done, 75 stopped by a signal after a checkpoint. Errors
+// before training leave nothing behind; a budget that is too small is out_of_memory.
+int train(const RunConfig& config);
+
+}  // namespace snug
