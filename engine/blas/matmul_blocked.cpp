@@ -69,8 +69,9 @@ Blocking make_blocking(int64_t M, int64_t N, int64_t K, const TileKernel& kernel
     s.b_floats = std::min(kSlice, ceil_div(N, kernel.cols) * kernel.cols * s.units);
     return s;
   }
-  s.depth_blocks = std::max<int64_t>(1, ceil_div(s.units, kDepth));
-  s.depth = ceil_div(s.units, s.depth_blocks);
+  s.depth =
+      std::max<int64_t>(1, ceil_div(s.units, std::max<int64_t>(1, ceil_div(s.units, kDepth))));
+  s.depth_blocks = std::max<int64_t>(1, ceil_div(s.units, s.depth));  // of equal depth, none empty
   s.wide = even_block(N, kWide, kernel.cols);
   s.tall = s.depth_blocks == 1 ? row_tiles * kernel.rows : even_block(M, kTall, kernel.rows);
   s.chunk = std::min(s.tall, kChunkRows / kernel.rows * kernel.rows);

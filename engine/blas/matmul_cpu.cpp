@@ -78,8 +78,7 @@ bool matmul_available(MatmulKernel kernel) {
     case MatmulKernel::library:
       return true;
     case MatmulKernel::avx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-             __builtin_cpu_supports("f16c");
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     case MatmulKernel::avx512:
       return __builtin_cpu_supports("avx512f");
     case MatmulKernel::avx512_bf16:

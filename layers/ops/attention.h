@@ -15,8 +15,7 @@
 //           dqkv like qkv; lse (B,H,T) f32; caches (B,P,G,D). Activations all f32 or all bf16.
 // Modes     causal and bidirectional; any T; D up to 256; H a multiple of G; key lengths; dropout.
 //           window, softcap and cu_seqlens are refused (unsupported).
-// Writes    Everything is assigned. dqkv may be qkv's own bytes only if nobody reads qkv later; it
-//           must not overlap dout or out. Inputs and outputs must not overlap otherwise.
+// Writes    Everything is assigned. No output may overlap an input or another output.
 // Numerics  Everything inside is fp32, one rounding on the way out. Every product is one chain of
 //           fused multiply-adds in ascending order, so the AVX2 and the AVX-512 form give the same
 //           bits, any number of threads gives the same bits, and so does attention over a cache.

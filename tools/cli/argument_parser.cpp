@@ -181,9 +181,9 @@ ArgumentParser& ArgumentParser::bytes(std::string_view flag, int64_t& variable,
 ArgumentParser& ArgumentParser::options(std::string_view flag, std::vector<std::string>& variable,
                                         std::string_view value, std::string_view doc) {
   Argument& a = impl_->add(flag, value, doc, &variable);
-  a.option = impl_->app.add_option(a.flag, a.texts)
-                 ->expected(1)
-                 ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  a.option = impl_->app.add_option(a.flag, a.texts);
+  a.option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  a.option->allow_extra_args(false);  // one value each time, so that files may follow
   return *this;
 }
 ArgumentParser& ArgumentParser::flag(std::string_view flag, bool& variable, std::string_view doc) {
@@ -222,8 +222,9 @@ bool ArgumentParser::parse(const std::vector<std::string>& arguments) {
     fail(ErrorCode::usage, fmt::format("the arguments of snug {}", impl_->command), error.what(),
          impl_->help_flag());
   }
-  if (const std::vector<std::string> rest = impl_->app.remaining(); !rest.empty())
-    impl_->unknown(rest.front());
+  for (const std::string& word : impl_->app.remaining()) {
+    if (word != "--") impl_->unknown(word);  // the mark before positionals stays in the list
+  }
   for (const auto& a : impl_->arguments) {
     if (a->required && a->option->count() == 0)
       fail(ErrorCode::usage, fmt::format("{} for snug {}", a->flag, impl_->command), "none",
@@ -247,7 +248,8 @@ std::string ArgumentParser::help() const {
   for (const auto& a : impl_->arguments) {
     std::string doc = a->doc;
     if (a->required) doc += " (required)";
-    if (const std::string value = shown_default(a->target); !a->required && !value.empty())
+    if (const std::string value = shown_default(a->target);
+        !a->required && !value.empty() && doc.find("(default") == std::string::npos)
       doc += fmt::format(" (default {})", value);
     if (a->positional) {
       usage += a->required ? fmt::format(" {}...", a->flag) : fmt::format(" [{}...]", a->flag);

@@ -68,6 +68,8 @@ std::string_view refusal(std::string_view name);
 
 // Reads `node`, written under the name `written`, into the key's field and notes where it was set.
 void set_key(RunConfig& config, const Key& key, std::string_view written, const ConfigNode& node);
+// The default again, as if the key had never been set.
+void reset_key(RunConfig& config, const Key& key);
 // The value as YAML, for the resolved file and for help.
 std::string print_value(const RunConfig& config, const Key& key);
 // The value of a default-made RunConfig.

@@ -193,6 +193,28 @@ class Settings {
   std::vector<Setting> settings_;
 };
 
+// Of two keys that exclude each other, one given on the command line wins over one of the file, so
+// that resume=latest works with the file of a run that was started with overwrite: true.
+void prefer_command_line(RunConfig& config) {
+  constexpr std::string_view kPairs[][2] = {{"resume", "overwrite"},
+                                            {"eval_data", "eval_fraction"},
+                                            {"warmup_steps", "warmup_ratio"},
+                                            {"min_lr", "min_lr_ratio"},
+                                            {"global_batch_size", "global_batch_tokens"}};
+  for (const auto& pair : kPairs) {
+    const Key& a = *find_key(pair[0]);
+    const Key& b = *find_key(pair[1]);
+    if (!config.is_set(a.name) || !config.is_set(b.name)) continue;
+    const bool a_wins = config.where(a.name) == kCommandLine;
+    const bool b_wins = config.where(b.name) == kCommandLine;
+    if (a_wins == b_wins) continue;
+    // overwrite=false asks for nothing, so it takes nothing back.
+    const Key& winner = a_wins ? a : b;
+    if (print_value(config, winner) == print_default(winner)) continue;
+    reset_key(config, a_wins ? b : a);
+  }
+}
+
 RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides) {
   Settings settings;
   if (file) settings.read_file(*file);
@@ -200,6 +222,7 @@ RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides
   RunConfig config;
   for (const Setting& setting : settings.all())
     set_key(config, *setting.key, setting.written, setting.value);
+  prefer_command_line(config);
   if (config.max_steps == 0 && config.num_train_epochs == 0 && config.max_time == 0)
     config.num_train_epochs = 1;
   check_config(config);

@@ -111,8 +111,9 @@ struct RunConfig {
 };
 
 // Reads `path` (empty: no file) and applies the overrides ("memory=8GiB", "model.n_layer=6") in
-// order; command line wins over file over default. Then checks what keys ask of each other. Throws
-// usage on an unknown key (with a suggestion), a wrong type, a value out of range or a
+// order; command line wins over file over default, also where two keys exclude each other
+// (resume=latest beside overwrite: true of the file). Then checks what keys ask of each other.
+// Throws usage on an unknown key (with a suggestion), a wrong type, a value out of range or a
 // contradiction, unsupported on what is known and not built, data on a file that cannot be read;
 // each message names file:line. Needs no model and touches no file but `path`.
 RunConfig load_config(const std::string& path, const std::vector<std::string>& overrides);

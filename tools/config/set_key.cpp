@@ -226,7 +226,9 @@ void translate(const Key& key, ConfigNode& node) {
   if (key.name == "save_dtype" && text == "bfloat16") node.text = "bf16";
 }
 
-void reset(RunConfig& config, const Key& key) {
+}  // namespace
+
+void reset_key(RunConfig& config, const Key& key) {
   const RunConfig fresh;
   if (key.kind == KeyKind::model) config.model_config_json.clear();
   std::visit(
@@ -235,9 +237,8 @@ void reset(RunConfig& config, const Key& key) {
           config.*member = fresh.*member;
       },
       key.field);
+  config.origins.erase(std::string(key.name));
 }
-
-}  // namespace
 
 void set_key(RunConfig& config, const Key& key, std::string_view written, const ConfigNode& node) {
   const bool unset =
@@ -246,8 +247,7 @@ void set_key(RunConfig& config, const Key& key, std::string_view written, const 
        key.kind != KeyKind::text && key.kind != KeyKind::texts && key.kind != KeyKind::model) ||
       (key.kind == KeyKind::texts && node.kind == ConfigNode::Kind::list && node.items.empty());
   if (unset && !key.unset.empty()) {
-    reset(config, key);
-    config.origins.erase(std::string(key.name));
+    reset_key(config, key);
     return;
   }
   ConfigNode translated = node;

@@ -1,5 +1,5 @@
-// The report: one HTML file that shows where every byte of a run goes, drawn from the plan before the
-// run and overlaid with what was measured after it; and the same picture in ten lines of text.
+// The report: one HTML file that shows where every byte of a run goes, drawn from the plan before
+// the run and overlaid with what was measured after it; and the same picture in ten lines of text.
 //
 // The page needs nothing but itself: SVG and text written here, a little CSS and JavaScript inside,
 // and a content security policy that forbids any request. It follows the reader's light or dark
@@ -32,20 +32,20 @@ struct ReportEval {
 struct ReportRun {
   std::vector<ReportMetric> metrics;
   std::vector<ReportEval> evals;
-  int64_t measured_engine_bytes = -1;   // resident bytes of the arena; -1: not measured
-  int64_t allocations_after_start = -1; // -1: not counted
-  int64_t measured_runtime_bytes = -1;  // -1: not measured
+  int64_t measured_engine_bytes = -1;    // resident bytes of the arena; -1: not measured
+  int64_t allocations_after_start = -1;  // -1: not counted
+  int64_t measured_runtime_bytes = -1;   // -1: not measured
   std::vector<std::pair<double, int64_t>> memory_samples;  // seconds, resident arena bytes
   std::string title, sample_text;                          // any bytes: both are escaped
   bool finished = false;                                   // the run reached its last step
 };
 
-// The page, a whole HTML document in UTF-8. The schedule of `plan` should be packed; without offsets
-// the address map says so. Never fails on the content of plan or run.
+// The page, a whole HTML document in UTF-8. The schedule of `plan` should be packed; without
+// offsets the address map says so. Never fails on the content of plan or run.
 std::string report_html(const Plan& plan, const ReportRun& run);
 
-// Memory over one step as ten lines of at most 80 columns, UTF-8, ended by newlines: height is bytes,
-// x the position in the schedule weighted by work. Empty for a schedule without programs.
+// Memory over one step as ten lines of at most 80 columns, UTF-8, ended by newlines: height is
+// bytes, x the position in the schedule weighted by work. Empty for a schedule without programs.
 std::string timeline_text(const Plan& plan);
 
 }  // namespace snug

@@ -9,8 +9,9 @@
 namespace snug {
 namespace {
 
-constexpr double kStateFloor = 0.15;   // share of the axis that is dealt out evenly to all states
-constexpr double kSegmentFloor = 0.1;  // least share of a program
+constexpr double kStateFloor = 0.15;  // share of the axis that is dealt out evenly to all states
+constexpr double kSegmentFloor =
+    0.12;  // least share of a program, before all are scaled to fill the axis
 constexpr size_t kLayerGroups = 6;
 
 double work_of(const OpRecord& op) {

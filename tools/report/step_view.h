@@ -1,9 +1,10 @@
 // One optimizer step as data for pictures: its programs side by side, what lives at every moment.
 //
 // A program has ticks + 1 states: state 0 is before its first event, state s after event s - 1. A
-// tensor lives in states born + 1 .. died, an op with time c runs in state c. On the x axis a state is
-// as wide as the work done in it: the sum over its ops of max(flops / 50e9, bytes / 10e9), with a
-// floor so that every state and every program can be seen. That is a weight, not a time prediction.
+// tensor lives in states born + 1 .. died, an op with time c runs in state c. On the x axis a state
+// is as wide as the work done in it: the sum over its ops of max(flops / 50e9, bytes / 10e9), with
+// a floor so that every state and every program can be seen. That is a weight, not a time
+// prediction.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +26,9 @@ struct StepBand {
 
 struct StepSegment {
   int program = 0;
-  std::string label;         // "micro_next, 7 times"
-  std::vector<double> x;     // x[s]: where state s begins, in [0, 1]; x.back(): where the last ends
-  std::vector<int32_t> op;   // op[s]: the last op begun by state s; -1 if none
+  std::string label;        // "micro_next, 7 times"
+  std::vector<double> x;    // x[s]: where state s begins, in [0, 1]; x.back(): where the last ends
+  std::vector<int32_t> op;  // op[s]: the last op begun by state s; -1 if none
   int64_t states() const { return static_cast<int64_t>(x.size()) - 1; }
 };
 

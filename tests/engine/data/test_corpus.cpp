@@ -157,6 +157,7 @@ TEST(Chunks, AreCutInTheStatedOrder) {
   EXPECT_EQ(chunks("abcde\n\nf gh", 8),
             (Strings{"abcde\n\nf", " gh"}));  // the space: two breaks are not clean
   EXPECT_EQ(chunks("ab cde\n\nfgh", 10), (Strings{"ab cde\n\n", "fgh"}));
+  EXPECT_EQ(chunks("abcdefg hi.\n/jkl", 13), (Strings{"abcdefg", " hi.\n/jkl"}));  // not at a slash
   EXPECT_EQ(chunks("abcdefghij", 4), (Strings{"abcd", "efgh", "ij"}));
   EXPECT_EQ(chunks("한글한글", 7), (Strings{"한글", "한글"}));  // never inside a character
   EXPECT_EQ(chunks("\xf0\x9f\x98\x80\xf0\x9f\x98\x80", 1),

@@ -1,0 +1,269 @@
+// GPT-2 against Hugging Face transformers in float64: logits, loss, every gradient, ten AdamW
+// steps. The fixtures and how they were made are in tests/golden.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine/core/rng.h"
+#include "engine/io/json.h"
+#include "engine/io/safetensors.h"
+#include "layers/models/family.h"
+#include "layers/models/weights.h"
+#include "tools/trainer/session.h"
+
+namespace snug {
+namespace {
+
+// One fixture: the model, its batch and what transformers says about them.
+struct Golden {
+  explicit Golden(const std::string& name)
+      : path(std::string(SNUG_SOURCE_DIR) + "/tests/golden/" + name + ".safetensors"), file(path) {
+    nlohmann::json config = parse_json(file.metadata().at("config"), path);
+    config["resid_pdrop"] = config["embd_pdrop"] = config["attn_pdrop"] = 0.0;
+    spec = find_family("gpt2", path).parse(config, path, false);
+    adamw = parse_json(file.metadata().at("adamw"), path);
+    B = file.at("input_ids").shape[0];
+    T = file.at("input_ids").shape[1];
+    for (const int64_t target : integers("targets")) trained += target != -100;
+  }
+  std::vector<int64_t> integers(const std::string& tensor) const {
+    const SafeTensor& t = file.at(tensor);
+    std::vector<int64_t> v(static_cast<size_t>(t.elements()));
+    std::memcpy(v.data(), t.data, static_cast<size_t>(t.bytes));
+    return v;
+  }
+  std::vector<double> numbers(const std::string& tensor) const {
+    const SafeTensor& t = file.at(tensor);
+    std::vector<double> v(static_cast<size_t>(t.elements()));
+    if (t.dtype == SafeDType::F64) {
+      std::memcpy(v.data(), t.data, static_cast<size_t>(t.bytes));
+    } else {
+      std::vector<float> f(v.size());
+      convert(t.dtype, t.data, t.elements(), f.data());
+      std::copy(f.begin(), f.end(), v.begin());
+    }
+    return v;
+  }
+  OptimizerConfig optimizer() const {
+    OptimizerConfig c;
+    c.name = "adamw";
+    c.learning_rate = adamw.at("lr");
+    c.adam_beta1 = adamw.at("betas")[0];
+    c.adam_beta2 = adamw.at("betas")[1];
+    c.adam_epsilon = adamw.at("eps");
+    c.weight_decay = adamw.at("weight_decay");
+    return c;
+  }
+
+  std::string path;
+  SafetensorsReader file;
+  ModelSpec spec;
+  nlohmann::json adamw;
+  int64_t B = 0, T = 0, trained = 0;
+};
+
+// A planned, opened training session on the CPU with the fixture's weights and batch.
+struct GoldenRun {
+  GoldenRun(const Golden& g, const char* precision, const std::string& recompute, int64_t micro,
+            int threads = 2)
+      : golden(g), model(g.spec, parse_precision(precision)) {
+    Decisions d;
+    d.T = g.T;
+    d.micro_batch = micro;
+    d.head_rows = 7;  // chunks that do not divide the rows
+    d.recompute = recompute;
+    d.max_grad_norm = g.adamw.at("clip_norm");
+    Settings settings;
+    settings.threads = threads;
+    Session plan(Place::plan, model, d, g.optimizer(), settings);
+    plan.open();
+    plan.schedule().pack();
+    schedule = plan.schedule();
+    session = std::make_unique<Session>(Place::cpu, model, d, g.optimizer(), settings, &schedule);
+    session->open();
+    load_weights(model, g.path, session->master(), threads);
+    session->load();
+  }
+
+  // Forward and backward of the whole batch, in micro-batches; returns the mean loss.
+  double step_gradients() {
+    const auto tokens = golden.integers("input_ids"), targets = golden.integers("targets");
+    const int64_t M = session->decisions().micro_batch, T = golden.T;
+    session->begin_window(1, 0, golden.trained);
+    for (int64_t first = 0; first < golden.B; first += M) {
+      for (int64_t i = 0; i < M * T; ++i) {
+        const bool real = first + i / T < golden.B;
+        const auto at = static_cast<size_t>(first * T + i);
+        session->tokens().as<int32_t>()[i] = real ? static_cast<int32_t>(tokens[at]) : 0;
+        session->targets().as<int32_t>()[i] = real ? static_cast<int32_t>(targets[at]) : -100;
+      }
+      session->state().first_sample = first;
+      session->micro(first == 0);
+    }
+    EXPECT_EQ(session->state().loss_tokens, golden.trained);
+    return session->state().loss_sum / static_cast<double>(session->state().loss_tokens);
+  }
+  void update() {
+    for (float& rate : session->state().learning_rate)
+      rate = static_cast<float>(session->optimizer().config().learning_rate);
+    session->optimizer().prepare_step(session->state());
+    session->update();
+    ++session->state().updates;
+  }
+  // max|difference| / max|reference| of one parameter's gradient.
+  double gradient_error(int param) const {
+    const ParamInfo& p = model.params()[param];
+    const std::string name = "grad." + find_family("gpt2", "test").file_names(p).front();
+    const std::vector<double> expected = golden.numbers(name);
+    const float* got = session->gradients().flat().as<float>() + p.offset;
+    const bool transposed = p.transposed_in_file && p.shape.rank() == 2;
+    double worst = 0, largest = 1e-30;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const auto k = static_cast<int64_t>(i);
+      const int64_t at = transposed ? (k % p.shape[0]) * p.shape[1] + k / p.shape[0] : k;
+      worst = std::max(worst, std::fabs(static_cast<double>(got[at]) - expected[i]));
+      largest = std::max(largest, std::fabs(expected[i]));
+    }
+    return worst / largest;
+  }
+
+  const Golden& golden;
+  Model model;
+  Schedule schedule;
+  std::unique_ptr<Session> session;
+};
+
+std::vector<float> all_logits(const Golden& g, const char* precision) {
+  const Model model(g.spec, parse_precision(precision));
+  const int64_t Vp = g.spec.Vp(), N = g.B * g.T;
+  std::vector<float> out;
+  Schedule schedule;
+  const int root = schedule.add(Name("root"), -1, true);
+  const int forward = schedule.add(Name("forward"), root, false);
+  for (const Place place : {Place::plan, Place::cpu}) {
+    Context ctx(place, {.threads = 2});
+    if (place == Place::cpu) {
+      schedule.pack();
+      ctx.reserve(schedule);
+    }
+    std::unique_ptr<PlainParamStore> params;
+    Tensor tokens, state;
+    ctx.program(schedule, root, [&] {
+      params = std::make_unique<PlainParamStore>(ctx, model.params(), model.precision().compute);
+      tokens = ctx.tensor(Name("tokens"), {g.B, g.T}, DType::i32, Category::batch);
+      state = ctx.tensor(Name("state"), step_state_shape(), DType::u8, Category::state);
+    });
+    if (place == Place::cpu) {
+      load_weights(model, g.path, params->flat(), 2);
+      const auto ids = g.integers("input_ids");
+      std::copy(ids.begin(), ids.end(), tokens.view().as<int32_t>());
+      *step_state(state.view()) = StepState{};
+    }
+    ModelPass pass = model.make_inference_pass();
+    ctx.program(schedule, forward, [&] {
+      Runtime rt{*params, nullptr, state, nullptr};
+      const Tensor hidden = model.hidden(ctx, rt, pass, tokens, PassMode::inference);
+      const Tensor logits = ctx.tensor(Name("logits"), {N, Vp}, DType::f32, Category::logits);
+      model.logits(ctx, rt, logits, hidden);
+      if (place == Place::cpu) {
+        const float* p = logits.view().as<float>();
+        out.assign(p, p + N * Vp);
+      }
+    });
+  }
+  return out;
+}
+
+class Gpt2Golden : public testing::TestWithParam<const char*> {};
+
+TEST_P(Gpt2Golden, LogitsMatchFloat64) {
+  const Golden g(std::string("gpt2_") + GetParam());
+  const std::vector<float> got = all_logits(g, "fp32");
+  const std::vector<double> expected = g.numbers("logits");
+  double worst = 0, largest = 0;
+  for (int64_t n = 0; n < g.B * g.T; ++n)
+    for (int64_t v = 0; v < g.spec.V; ++v) {
+      const double e = expected[static_cast<size_t>(n * g.spec.V + v)];
+      worst = std::max(
+          worst, std::fabs(e - static_cast<double>(got[static_cast<size_t>(n * g.spec.Vp() + v)])));
+      largest = std::max(largest, std::fabs(e));
+    }
+  EXPECT_LT(worst / largest, 1e-5);
+}
+
+TEST_P(Gpt2Golden, LossAndEveryGradientMatchFloat64) {
+  const Golden g(std::string("gpt2_") + GetParam());
+  GoldenRun run(g, "fp32", "none", g.B);
+  const double expected = g.numbers("loss")[0];
+  EXPECT_LT(std::fabs(run.step_gradients() - expected) / expected, 1e-5);
+  for (int i = 0; i < run.model.params().size(); ++i)
+    EXPECT_LT(run.gradient_error(i), 1e-5) << run.model.params()[i].name.view();
+}
+
+TEST_P(Gpt2Golden, AccumulationOverUnequalMicroBatchesMatchesTheBatch) {
+  const Golden g(std::string("gpt2_") + GetParam());
+  for (int64_t micro = 1; micro < g.B; ++micro) {
+    GoldenRun run(g, "fp32", "block", micro);
+    const double expected = g.numbers("loss")[0];
+    EXPECT_LT(std::fabs(run.step_gradients() - expected) / expected, 1e-5);
+    for (int i = 0; i < run.model.params().size(); ++i)
+      EXPECT_LT(run.gradient_error(i), 1e-5) << run.model.params()[i].name.view() << " " << micro;
+  }
+}
+
+TEST_P(Gpt2Golden, TenAdamWStepsMatchPyTorch) {
+  const Golden g(std::string("gpt2_") + GetParam());
+  GoldenRun run(g, "fp32", "none", g.B);
+  const std::vector<double> losses = g.numbers("adamw_losses"),
+                            norms = g.numbers("adamw_grad_norms");
+  for (size_t step = 0; step < losses.size(); ++step) {
+    const double loss = run.step_gradients();
+    run.update();
+    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step], 1e-5) << "step " << step;
+    const double norm = std::sqrt(run.session->state().grad_square_sum);
+    EXPECT_LT(std::fabs(norm - norms[step]) / norms[step], 1e-4) << "step " << step;
+  }
+}
+
+// bf16 rounds every stored value by at most 2^-9 of itself. What that does to a gradient depends on
+// how the model amplifies: fixture g, with unscaled scores, amplifies most. The amplification is
+// measured on the fp32 model, whose every weight is moved by up to 2^-9 of itself. bf16 moves the
+// weights, the activations and the gradients of activations like that: three independent sources of
+// that size, sqrt(3), and a factor 4 because the worst of eight draws stands for the worst of all.
+TEST_P(Gpt2Golden, Bf16StaysWithinItsBound) {
+  const Golden g(std::string("gpt2_") + GetParam());
+  const double expected = g.numbers("loss")[0];
+  double loss_bound = 0x1p-9, gradient_bound = 0x1p-9;
+  {
+    GoldenRun run(g, "fp32", "none", g.B);
+    float* weights = run.session->master().as<float>();
+    const int64_t n = run.model.params().flat_elements();
+    const std::vector<float> original(weights, weights + n);
+    for (uint64_t draw = 0; draw < 8; ++draw) {
+      for (int64_t i = 0; i < n; ++i) {
+        const uint64_t bits = mix64(draw * 1000003 + static_cast<uint64_t>(i));
+        const float u = uniform_from(static_cast<uint32_t>(bits)) * 2.0f - 1.0f;
+        weights[i] = original[static_cast<size_t>(i)] * (1.0f + u * 0x1p-9f);
+      }
+      loss_bound = std::max(loss_bound, std::fabs(run.step_gradients() - expected) / expected);
+      for (int i = 0; i < run.model.params().size(); ++i)
+        gradient_bound = std::max(gradient_bound, run.gradient_error(i));
+    }
+  }
+  const double factor = 4.0 * std::sqrt(3.0);
+  GoldenRun run(g, "bf16", "none", g.B);
+  EXPECT_LT(std::fabs(run.step_gradients() - expected) / expected, factor * loss_bound);
+  double worst = 0;
+  for (int i = 0; i < run.model.params().size(); ++i) {
+    const double error = run.gradient_error(i);
+    worst = std::max(worst, error);
+    EXPECT_LT(error, factor * gradient_bound) << run.model.params()[i].name.view();
+  }
+  EXPECT_GT(worst, 1e-4) << "bf16 that is this exact was not bf16";
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, Gpt2Golden, testing::Values("a", "b", "c", "d", "e", "f", "g"));
+
+}  // namespace
+}  // namespace snug

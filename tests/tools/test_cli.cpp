@@ -1,0 +1,343 @@
+// Argument parsing, dispatch to subcommands, exit codes, and the tokenizer command from end to end.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <new>
+
+#include "engine/core/error.h"
+#include "tools/cli/argument_parser.h"
+#include "tools/cli/config_arguments.h"
+#include "tools/cli/dispatch.h"
+#include "tools/cli/version.h"
+#include "tools/commands.h"
+
+namespace snug {
+namespace {
+
+std::string message_of(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+struct Parsed {
+  std::string name = "x";
+  int64_t count = 3, size = 0;
+  double rate = 0.5;
+  bool loud = false, again = true;
+  std::vector<std::string> many, files;
+
+  bool parse(const std::vector<std::string>& arguments, std::string* help = nullptr) {
+    ArgumentParser parser("test", "A test.");
+    parser.option("--name", name, "NAME", "a name")
+        .option("--count", count, "N", "a number")
+        .option("--rate", rate, "R", "a rate")
+        .bytes("--memory", size, "a size")
+        .options("--token", many, "T", "a token")
+        .flag("--loud", loud, "a flag")
+        .positionals("FILE", files, "files")
+        .required()
+        .example("snug test a.txt");
+    if (help) *help = parser.help();
+    const bool go_on = parser.parse(arguments);
+    again = parser.given("--count");
+    return go_on;
+  }
+};
+
+TEST(CliArguments, AreRead) {
+  Parsed p;
+  EXPECT_TRUE(p.parse({"--name", "a b", "f1", "--count=7", "--rate", "5e-5", "--memory", "2KiB",
+                       "--token", "t1", "--token", "-t2=", "--loud", "f2", "--", "--f3"}));
+  EXPECT_EQ(p.name, "a b");
+  EXPECT_EQ(p.count, 7);
+  EXPECT_EQ(p.rate, 5e-5);
+  EXPECT_EQ(p.size, 2048);
+  EXPECT_TRUE(p.loud);
+  EXPECT_TRUE(p.again);
+  EXPECT_EQ(p.files, (std::vector<std::string>{"f1", "f2", "--f3"}));
+  Parsed defaults;
+  EXPECT_TRUE(defaults.parse({"f"}));
+  EXPECT_EQ(defaults.name, "x");
+  EXPECT_EQ(defaults.count, 3);
+  EXPECT_FALSE(defaults.loud);
+  EXPECT_FALSE(defaults.again);
+  Parsed negative;
+  EXPECT_TRUE(negative.parse({"f", "--count", "-7", "--rate", "-0.5", "--name", "- item"}));
+  EXPECT_EQ(negative.count, -7);
+  EXPECT_EQ(negative.rate, -0.5);
+  EXPECT_EQ(negative.name, "- item");
+}
+
+TEST(CliArguments, ErrorsSayWhatToDo) {
+  const auto message = [](const std::vector<std::string>& arguments) {
+    return message_of([&] { Parsed().parse(arguments); });
+  };
+  EXPECT_EQ(message({"f", "--cuont", "3"}),
+            "usage: expected the flags of snug test\n  found: \"--cuont\"\n"
+            "  try:   did you mean --count?");
+  EXPECT_EQ(message({"f", "--xyzzy=3"}),
+            "usage: expected the flags of snug test\n  found: \"--xyzzy=3\"\n"
+            "  try:   snug test --help lists the flags");
+  EXPECT_EQ(message({"--loud"}),
+            "usage: expected FILE for snug test\n  found: none\n  try:   snug test a.txt");
+  EXPECT_EQ(message({"f", "--count", "ten"}),
+            "usage: expected an integer for --count\n  found: \"ten\" (command line)\n"
+            "  try:   snug test --help");
+  EXPECT_EQ(message({"f", "--name", "a", "--name", "b"}),
+            "usage: expected the arguments of snug test\n"
+            "  found: --name: At Most 1 required but received 2\n  try:   snug test --help");
+  EXPECT_EQ(message({"f", "--name"}),
+            "usage: expected the arguments of snug test\n"
+            "  found: --name: 1 required TEXT missing\n  try:   snug test --help");
+  EXPECT_NE(message({"f", "--memory", "4GB"}).find("unknown unit"), std::string::npos);
+}
+
+TEST(CliArguments, HelpIsComplete) {
+  Parsed p;
+  std::string help;
+  testing::internal::CaptureStdout();
+  EXPECT_FALSE(p.parse({"--help"}, &help));
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), help);
+  for (const char* text :
+       {"A test.", "usage: snug test [flags] FILE...", "--name NAME", "--count N", "(default 3)",
+        "--memory SIZE", "--loud", "  snug test a.txt", "--help"})
+    EXPECT_NE(help.find(text), std::string::npos) << text;
+}
+
+TEST(CliConfig, ReadsFileFlagsAndKeys) {
+  const std::string path = testing::TempDir() + "/snug_cli.yaml";
+  std::ofstream(path) << "seed: 5\nmax_steps: 3\n";
+  const auto parse = [&](const std::vector<std::string>& arguments) {
+    return parse_config_arguments("train", "Trains.", {"snug train --config run.yaml"}, arguments);
+  };
+  const ConfigArguments a = parse({"--config", path, "max_steps=9", "--json"});
+  EXPECT_TRUE(a.proceed && a.json);
+  EXPECT_EQ(a.config.seed, 5);
+  EXPECT_EQ(a.config.max_steps, 9);
+  EXPECT_EQ(a.config_path, path);
+  EXPECT_EQ(a.overrides, std::vector<std::string>{"max_steps=9"});
+  testing::internal::CaptureStdout();
+  EXPECT_FALSE(parse({"--print-config", "seed=6"}).proceed);
+  EXPECT_NE(testing::internal::GetCapturedStdout().find("\nseed: 6\n"), std::string::npos);
+  testing::internal::CaptureStdout();
+  EXPECT_FALSE(parse({"--help"}).proceed);
+  EXPECT_NE(testing::internal::GetCapturedStdout().find("global_batch_size"), std::string::npos);
+  EXPECT_EQ(message_of([&] { parse({"--memory=8GiB"}); }),
+            "usage: expected the flags of snug train\n  found: \"--memory=8GiB\"\n"
+            "  try:   keys of the configuration have no dashes: memory=...");
+  EXPECT_NE(message_of([&] {
+              parse({"--max-steps", "3"});
+            }).find("have no dashes: max_steps=..."),
+            std::string::npos);
+  EXPECT_NE(message_of([&] {
+              parse({"--confg", path});
+            }).find("did you mean --config?"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { parse({"stray"}); }).find("expected key=value"), std::string::npos);
+  std::filesystem::remove(path);
+}
+
+int succeed(const std::vector<std::string>& arguments) {
+  return arguments == std::vector<std::string>{"a", "--b"} ? 75 : 0;
+}
+int fail_usage(const std::vector<std::string>&) {
+  fail(ErrorCode::usage, "A", "B", "C");
+}
+int fail_budget(const std::vector<std::string>&) {
+  fail(ErrorCode::out_of_memory, "A", "B", "C");
+}
+int fail_device(const std::vector<std::string>&) {
+  fail(ErrorCode::device, "A", "B", "C");
+}
+int fail_alloc(const std::vector<std::string>&) {
+  throw std::bad_alloc();
+}
+int fail_other(const std::vector<std::string>&) {
+  throw std::runtime_error("odd");
+}
+
+struct Outcome {
+  int code = 0;
+  std::string out, err;
+};
+
+Outcome run(const std::vector<std::string>& arguments) {
+  const CommandGroup group = {"snug",
+                              "a test",
+                              {{"train", "trains", succeed},
+                               {"usage", "", fail_usage},
+                               {"budget", "", fail_budget},
+                               {"device", "", fail_device},
+                               {"alloc", "", fail_alloc},
+                               {"other", "", fail_other}},
+                              "the end\n",
+                              version_text};
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Outcome outcome;
+  outcome.code = run_main(group, arguments);
+  outcome.out = testing::internal::GetCapturedStdout();
+  outcome.err = testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+TEST(CliDispatch, ExitCodesAndMessages) {
+  EXPECT_EQ(run({"train", "a", "--b"}).code, 75);
+  EXPECT_EQ(run({"train"}).code, 0);
+  EXPECT_EQ(run({"usage"}).code, 2);
+  EXPECT_EQ(run({"usage"}).err, "usage: expected A\n  found: B\n  try:   C\n");
+  EXPECT_EQ(run({"budget"}).code, 3);
+  EXPECT_EQ(run({"device"}).code, 1);
+  EXPECT_EQ(run({"alloc"}).code, 1);
+  EXPECT_NE(run({"alloc"}).err.find("out of memory"), std::string::npos);
+  EXPECT_EQ(run({"other"}).code, 1);
+  EXPECT_EQ(run({"other"}).err, "internal: odd\n");
+  const Outcome unknown = run({"trian"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_EQ(unknown.out, "");
+  EXPECT_EQ(
+      unknown.err,
+      "usage: expected a command of snug\n  found: \"trian\"\n  try:   did you mean train?\n");
+  EXPECT_NE(run({"xyzzyxyzzy"}).err.find("snug --help lists them"), std::string::npos);
+  EXPECT_NE(run({"--versoin"}).err.find("did you mean --version?"), std::string::npos);
+}
+
+TEST(CliDispatch, HelpAndVersion) {
+  EXPECT_EQ(run({}).code, 2);
+  EXPECT_NE(run({}).err.find("usage: snug COMMAND"), std::string::npos);
+  for (const char* word : {"--help", "-h", "help"}) {
+    const Outcome help = run({word});
+    EXPECT_EQ(help.code, 0);
+    EXPECT_EQ(help.err, "");
+    for (const char* text : {"  train        trains\n", "--version", "the end\n"})
+      EXPECT_NE(help.out.find(text), std::string::npos) << text;
+  }
+  EXPECT_EQ(run({"help", "usage"}).code, 2);  // the command got --help
+  EXPECT_EQ(run({"help", "trian"}).code, 2);
+  const Outcome version = run({"--version"});
+  EXPECT_EQ(version.code, 0);
+  for (const char* text : {"snug 0.", "compiler: ", "cpu: AVX2", "oneDNN: ", "threads: ", "cuda: "})
+    EXPECT_NE(version.out.find(text), std::string::npos) << text;
+}
+
+// The tokenizer command, in a folder of its own.
+class CliTokenizer : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "/snug_cli_tokenizer";
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+    text_ = "the cat sat on the mat\n\n\tthe hat \xc3\xa9t\xc3\xa9 <|endoftext|> end\n";
+    for (int i = 0; i < 5; ++i) corpus_ += text_;
+    write("corpus.txt", corpus_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  void write(const std::string& name, const std::string& content) const {
+    std::ofstream(path(name), std::ios::binary) << content;
+  }
+  // Standard output of the command with `input` on standard input.
+  std::string run_with(const std::string& input, const std::vector<std::string>& arguments) const {
+    write("input", input);
+    EXPECT_NE(std::freopen(path("input").c_str(), "rb", stdin), nullptr);
+    testing::internal::CaptureStdout();
+    int code = -1;
+    try {
+      code = tokenizer_command(arguments);
+    } catch (...) {
+      testing::internal::GetCapturedStdout();
+      throw;
+    }
+    EXPECT_EQ(code, 0);
+    return testing::internal::GetCapturedStdout();
+  }
+
+  std::string folder_, text_, corpus_;
+};
+
+TEST_F(CliTokenizer, TrainsEncodesAndDecodes) {
+  const std::string log = run_with(
+      "", {"train", "--vocab-size", "280", "--output", path("tok.json"), path("corpus.txt")});
+  EXPECT_NE(log.find("in 1 file, 1 document"), std::string::npos) << log;
+  EXPECT_NE(log.find("280 tokens, 23 merges"), std::string::npos) << log;
+  const std::vector<std::string> with = {"--tokenizer", path("tok.json")};
+  const auto tokenizer = [&](std::string command, const std::string& input,
+                             std::vector<std::string> more = {}) {
+    std::vector<std::string> arguments = {std::move(command), with[0], with[1]};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_with(input, arguments);
+  };
+  const std::string ids = tokenizer("encode", text_);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), '\n'), 1);
+  EXPECT_EQ(tokenizer("decode", ids), text_);
+  std::string commas = "[" + ids.substr(0, ids.size() - 1) + "]";
+  std::replace(commas.begin(), commas.end(), ' ', ',');
+  EXPECT_EQ(tokenizer("decode", commas), text_);
+  EXPECT_EQ(tokenizer("decode", "0"), "<|endoftext|>");
+  EXPECT_EQ(tokenizer("decode", "0", {"--skip-special"}), "");
+  EXPECT_EQ(tokenizer("encode", ""), "\n");
+  // Bytes are 1..256 in the order of their characters: '!' is 1.
+  EXPECT_EQ(tokenizer("encode", "!\n\"#\n\n!", {"--lines"}), "1\n2 3\n\n1\n");
+  std::string big;
+  for (int i = 0; i < 4000; ++i) big += text_;
+  EXPECT_EQ(tokenizer("decode", tokenizer("encode", big)), big);
+}
+
+TEST_F(CliTokenizer, WritesAFolderAndNotesASmallText) {
+  write("more.jsonl", "{\"text\": \"a b\"}\n{\"text\": \"c\"}\n");
+  const std::string log =
+      run_with("", {"train", "--vocab-size", "5000", "--output", path("tok"), "--special-token",
+                    "<|a|>", "--special-token", "<|b|>", path("corpus.txt"), path("more.jsonl")});
+  EXPECT_NE(log.find("in 2 files, 3 documents"), std::string::npos) << log;
+  EXPECT_NE(log.find("note: the text had pairs for "), std::string::npos) << log;
+  for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"})
+    EXPECT_TRUE(std::filesystem::exists(path("tok") + "/" + name)) << name;
+  EXPECT_EQ(run_with("<|b|>!", {"encode", "--tokenizer", path("tok")}), "1 2\n");
+}
+
+TEST_F(CliTokenizer, Errors) {
+  run_with("", {"train", "--vocab-size", "260", "--output", path("tok.json"), path("corpus.txt")});
+  const auto message = [&](const std::vector<std::string>& arguments, const std::string& input) {
+    return message_of([&] { run_with(input, arguments); });
+  };
+  EXPECT_EQ(message({"decode", "--tokenizer", path("tok.json")}, "1 2\n 260"),
+            "data: expected ids from 0 to 259\n  found: \"260\" (standard input:2)\n"
+            "  try:   check that the ids come from this tokenizer");
+  for (const char* ids : {"-1", "x", "1;2", "99999999999999", "1.0", "\xff"})
+    EXPECT_NE(message({"decode", "--tokenizer", path("tok.json")}, ids).find("ids from 0 to 259"),
+              std::string::npos);
+  EXPECT_NE(message({"encode", "--tokenizer", path("none.json")}, "").find("none.json"),
+            std::string::npos);
+  EXPECT_NE(message({"train", "--output", path("x.json"), path("corpus.txt")}, "")
+                .find("expected --vocab-size for snug tokenizer train"),
+            std::string::npos);
+  EXPECT_NE(message({"train", "--vocab-size", "300", "--output", path("x.json")}, "")
+                .find("expected FILE for snug tokenizer train"),
+            std::string::npos);
+  EXPECT_NE(
+      message({"train", "--vocab-size", "300", "--output", path("x.json"), path("no.txt")}, "")
+          .find("no.txt"),
+      std::string::npos);
+  EXPECT_NE(message({"train", "--vocab-size", "300", "--min-frequency", "-1", "--output",
+                     path("x.json"), path("corpus.txt")},
+                    "")
+                .find("--min-frequency of at least 0"),
+            std::string::npos);
+  EXPECT_NE(message({"train", "--vocab-size", "300", "--output", "", path("corpus.txt")}, "")
+                .find("a path for --output"),
+            std::string::npos);
+  EXPECT_NE(message({"encod"}, "").find("did you mean encode?"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(path("x.json")));
+}
+
+}  // namespace
+}  // namespace snug

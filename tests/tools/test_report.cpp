@@ -1,0 +1,370 @@
+// The report is well formed, says the plan's numbers and nothing else, and survives any text.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "engine/core/units.h"
+#include "tests/tools/test_report_schedule.h"
+#include "tools/report/markup.h"
+#include "tools/report/pictures.h"
+#include "tools/report/report.h"
+
+namespace snug {
+namespace {
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+// What is wrong with the markup, or nothing: every tag closed in order, attributes quoted and not
+// repeated, no bare '<' or '&' in text, ids unique. Style and script are skipped whole.
+std::string markup_fault(const std::string& html) {
+  std::vector<std::string> open;
+  std::set<std::string> ids;
+  const std::string doctype = "<!DOCTYPE html>\n";
+  if (html.rfind(doctype, 0) != 0) return "no doctype";
+  size_t i = doctype.size();
+  while (i < html.size()) {
+    if (html[i] == '&') {
+      const size_t end = html.find(';', i);
+      if (end == std::string::npos || end > i + 8) return "bare & at " + html.substr(i, 40);
+      i = end + 1;
+      continue;
+    }
+    if (html[i] == '>') return "bare > at " + html.substr(i - std::min<size_t>(i, 40), 80);
+    if (html[i] != '<') {
+      ++i;
+      continue;
+    }
+    const std::string where = html.substr(i, 60);
+    ++i;
+    const bool closing = i < html.size() && html[i] == '/';
+    if (closing) ++i;
+    std::string name;
+    while (i < html.size() && (std::isalnum(static_cast<unsigned char>(html[i])) != 0))
+      name += html[i++];
+    if (name.empty()) return "bare < at " + where;
+    std::set<std::string> attributes;
+    bool empty = false;
+    for (;;) {
+      while (i < html.size() && std::isspace(static_cast<unsigned char>(html[i])) != 0) ++i;
+      if (i >= html.size()) return "unfinished tag " + where;
+      if (html[i] == '>') break;
+      if (html[i] == '/') {
+        empty = true;
+        ++i;
+        continue;
+      }
+      const size_t equals = html.find('=', i);
+      if (equals == std::string::npos || html[equals + 1] != '"') return "attribute in " + where;
+      const std::string key = html.substr(i, equals - i);
+      const size_t quote = html.find('"', equals + 2);
+      if (quote == std::string::npos) return "quote in " + where;
+      const std::string value = html.substr(equals + 2, quote - equals - 2);
+      if (has(value, "<")) return "< in an attribute of " + where;
+      if (!attributes.insert(key).second) return "repeated attribute in " + where;
+      if (key == "id" && !ids.insert(value).second) return "repeated id " + value;
+      i = quote + 1;
+    }
+    ++i;
+    if (closing) {
+      if (open.empty() || open.back() != name)
+        return "</" + name + "> closes " + (open.empty() ? "nothing" : open.back());
+      open.pop_back();
+    } else if (!empty) {
+      open.push_back(name);
+      if (name == "style" || name == "script") {
+        i = html.find("</" + name + ">", i);
+        if (i == std::string::npos) return "endless " + name;
+      }
+    }
+  }
+  return open.empty() ? "" : "open at the end: " + open.back();
+}
+
+ReportRun some_run(const Plan& plan) {
+  ReportRun run;
+  run.title = "a run";
+  for (int i = 0; i < 50; ++i) {
+    run.metrics.push_back({i * 10, 8 - 0.1 * i, 1e-3, 1.5, 1000.0 + i, 0.5 * i});
+    run.memory_samples.emplace_back(0.5 * i, plan.engine_bytes);
+  }
+  run.evals = {{100, 7.5}, {400, 4.25}};
+  run.measured_engine_bytes = plan.engine_bytes;
+  run.measured_runtime_bytes = plan.runtime_bytes - 1;
+  run.allocations_after_start = 0;
+  run.sample_text = "To be\nor not";
+  run.finished = true;
+  return run;
+}
+
+nlohmann::json step_data(const std::string& html) {
+  const std::string mark = "id=\"step\">";
+  const size_t at = html.find(mark) + mark.size();
+  return nlohmann::json::parse(html.substr(at, html.find("</script>", at) - at));
+}
+
+TEST(ReportChecker, SeesFaults) {
+  const std::string d = "<!DOCTYPE html>\n";
+  EXPECT_EQ(markup_fault(d + "<p class=\"a\">x<br/>&amp;</p>"), "");
+  for (const char* bad :
+       {"<p>", "</p>", "<p><b></p></b>", "a < b", "a & b", "<p a=b></p>", "<p a=\"1\" a=\"2\"></p>",
+        "<p id=\"i\"></p><p id=\"i\"></p>", "a > b", "<p a=\"<\"></p>", "<script>"})
+    EXPECT_NE(markup_fault(d + bad), "") << bad;
+}
+
+TEST(Report, IsWellFormed) {
+  const Plan plan = hand_plan();
+  EXPECT_EQ(markup_fault(report_html(plan, some_run(plan))), "");
+  EXPECT_EQ(markup_fault(report_html(plan, ReportRun{})), "");
+}
+
+TEST(Report, IsSelfContained) {
+  const Plan plan = hand_plan();
+  const std::string html = report_html(plan, some_run(plan));
+  for (const char* part : {"http:", "https:", "src=", "href=", "url(", "@import", "fetch("})
+    EXPECT_FALSE(has(html, part)) << part;
+  EXPECT_TRUE(has(html, "default-src 'none'"));
+}
+
+TEST(Report, SaysThePlansNumbers) {
+  const Plan plan = hand_plan();
+  const std::string html = report_html(plan, some_run(plan));
+  EXPECT_TRUE(has(html, plan_sentence(plan)));
+  EXPECT_TRUE(has(html, plan_hash(plan)));
+  const Program& peak = plan.schedule.at(plan.schedule.peak_program());
+  for (const int64_t bytes :
+       {plan.engine_bytes, plan.runtime_bytes, plan.engine_bytes + plan.runtime_bytes, plan.budget,
+        plan.minimum_bytes, peak.base + peak.packing.lower_bound, plan.padding})
+    EXPECT_TRUE(has(html, data_bytes(bytes))) << bytes;
+  EXPECT_TRUE(has(html, "optimal: height equals the lower bound"));
+  for (int i = 0; i < plan.schedule.size(); ++i) {
+    const Program& p = plan.schedule.at(i);
+    EXPECT_TRUE(has(html, fmt::format("<td class=\"num\">{}</td><td class=\"num\">{}</td>"
+                                      "<td class=\"num\">{}</td><td class=\"num\">{}</td>"
+                                      "<td class=\"num\">{}</td><td class=\"num\">{:.3f}</td>",
+                                      data_bytes(p.base), data_bytes(p.packing.height),
+                                      data_bytes(p.packing.lower_bound), p.tensors.size(),
+                                      p.ops.size(), static_cast<double>(p.flops()) / 1e9)))
+        << p.name.view();
+  }
+}
+
+TEST(Report, GapOfThePackingIsSaid) {
+  Plan plan = hand_plan();
+  Program& peak = plan.schedule.at(plan.schedule.peak_program());
+  peak.packing.lower_bound -= 409600;
+  peak.packing.proof = PackProof::none;
+  const std::string html = report_html(plan, ReportRun{});
+  EXPECT_TRUE(has(html, "open: 409,600 bytes above the lower bound"));
+  EXPECT_TRUE(has(html, ">lower bound " + human_bytes(peak.base + peak.packing.lower_bound)));
+  EXPECT_FALSE(has(html, "equal to the lower bound"));
+}
+
+TEST(Report, VerdictBeforeTheRun) {
+  const Plan plan = hand_plan();
+  const std::string html = report_html(plan, ReportRun{});
+  EXPECT_TRUE(has(html, "planned, not measured:"));
+  for (const char* part : {"planned = measured", "Learning", "Planned against measured", "Sample",
+                           "unfinished", "Allocations after"})
+    EXPECT_FALSE(has(html, part)) << part;
+}
+
+TEST(Report, VerdictAfterTheRun) {
+  const Plan plan = hand_plan();
+  const std::string html = report_html(plan, some_run(plan));
+  EXPECT_TRUE(
+      has(html, fmt::format("planned = measured: {} bytes, difference 0", plan.engine_bytes)));
+  EXPECT_TRUE(has(html, "The difference is 0 bytes in all 50 samples."));
+  EXPECT_TRUE(has(html, "Allocations after the start: 0."));
+  EXPECT_FALSE(has(html, "verdict bad"));
+  EXPECT_FALSE(has(html, "unfinished:"));
+}
+
+TEST(Report, DifferencesAreSaid) {
+  const Plan plan = hand_plan();
+  ReportRun run = some_run(plan);
+  run.measured_engine_bytes += 8192;
+  run.memory_samples[7].second -= 4096;
+  run.allocations_after_start = 3;
+  run.measured_runtime_bytes = plan.runtime_bytes + 100;
+  run.finished = false;
+  const std::string html = report_html(plan, run);
+  EXPECT_FALSE(has(html, "planned = measured"));
+  EXPECT_TRUE(
+      has(html, fmt::format("planned {} bytes, measured {} bytes: 8192 bytes (8.00 KiB) more "
+                            "than planned",
+                            plan.engine_bytes, plan.engine_bytes + 8192)));
+  EXPECT_TRUE(has(html, "3 allocations after the start; none were planned"));
+  EXPECT_TRUE(has(html, fmt::format("measured {} bytes, 100 bytes (100 B) more than its allowance "
+                                    "of {} bytes",
+                                    plan.runtime_bytes + 100, plan.runtime_bytes)));
+  EXPECT_TRUE(
+      has(html, "The largest difference is 4096 bytes (4.00 KiB) less than planned, after"));
+  EXPECT_TRUE(has(html, "the last step written here is 490"));
+  run.measured_engine_bytes = plan.engine_bytes - 1;
+  EXPECT_TRUE(has(report_html(plan, run), "1 bytes (1 B) less than planned"));
+}
+
+TEST(Report, InfeasiblePlanIsSaid) {
+  Plan plan = hand_plan();
+  plan.fits = false;
+  plan.budget = plan.engine_bytes;
+  const std::string html = report_html(plan, ReportRun{});
+  EXPECT_TRUE(has(html, fmt::format("the smallest plan needs {} bytes",
+                                    plan.engine_bytes + plan.runtime_bytes)));
+  EXPECT_TRUE(has(html, fmt::format("more than the budget of {} bytes", plan.budget)));
+  plan.budget = plan.runtime_bytes / 2;
+  EXPECT_TRUE(has(report_html(plan, ReportRun{}), "runtime alone is larger than the budget"));
+}
+
+TEST(Report, BudgetFarAboveIsANote) {
+  Plan plan = hand_plan();
+  EXPECT_TRUE(has(report_html(plan, ReportRun{}), "level budget"));
+  plan.budget = 100 * plan.engine_bytes;
+  const std::string html = report_html(plan, ReportRun{});
+  EXPECT_FALSE(has(html, "level budget"));
+  EXPECT_TRUE(
+      has(html, human_bytes(plan.budget - plan.runtime_bytes) + ", lies above the picture"));
+  plan.budget = 0;
+  EXPECT_FALSE(has(report_html(plan, ReportRun{}), "udget less"));
+}
+
+TEST(Report, TextFromOutsideIsEscaped) {
+  const std::string evil = "</script><script>alert(1)</script>\"'&<b>\xff\x01";
+  Plan plan = hand_plan(2);
+  plan.model_text = evil;
+  for (int i = 0; i < plan.schedule.size(); ++i) {
+    Program& p = plan.schedule.at(i);
+    for (TensorRecord& t : p.tensors) t.name = t.scope = Name(evil);
+    for (OpRecord& op : p.ops) {
+      op.name = "</title><i>";
+      op.scope = Name(evil);
+    }
+  }
+  ReportRun run = some_run(plan);
+  run.title = run.sample_text = evil;
+  const std::string html = report_html(plan, run);
+  EXPECT_EQ(markup_fault(html), "");
+  EXPECT_FALSE(has(html, "<script>alert"));
+  EXPECT_FALSE(has(html, "<b>\xff"));
+  EXPECT_FALSE(has(html, "<i>"));
+  EXPECT_EQ(count(html, "<script"), 2u);
+  EXPECT_EQ(count(html, "</script"), 2u);
+  EXPECT_FALSE(has(html, "\xff"));
+  EXPECT_FALSE(has(html, "\x01"));
+  EXPECT_TRUE(has(step_data(html)["names"][0].get<std::string>(), "</title><i>"));
+}
+
+TEST(Report, EmptyAndOddMeasurements) {
+  const Plan plan = hand_plan(2);
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  ReportRun run;
+  run.evals = {{5, 3.0}};
+  EXPECT_EQ(markup_fault(report_html(plan, run)), "");
+  run.evals = {{5, nan}};
+  run.metrics = {{1, nan, inf, -inf, nan, nan}};
+  run.memory_samples = {{nan, 5}, {inf, INT64_MAX / 2}, {-1, 0}};
+  std::string html = report_html(plan, run);
+  EXPECT_EQ(markup_fault(html), "");
+  EXPECT_TRUE(has(html, "Nothing measured."));
+  run.metrics = {{1, 2.0, 0, 0, 0, 0}, {2, nan, 0, 0, 0, 0}, {3, 2.0, 0, 0, 0, 0}};
+  html = report_html(plan, run);
+  EXPECT_EQ(markup_fault(html), "");
+  for (const char* part : {"\"nan", "nanpx", "nan%", " nan", "inf%", "infpx", "Hnan", "Lnan"})
+    EXPECT_FALSE(has(html, part)) << part;
+}
+
+TEST(Report, EmptyAndUnpackedSchedules) {
+  Plan plan;
+  EXPECT_EQ(markup_fault(report_html(plan, ReportRun{})), "");
+  EXPECT_EQ(timeline_text(plan), "");
+  HandRecorder(plan.schedule, "root", -1, true).make("weights", "", Category::weights, 1024);
+  const std::string html = report_html(plan, ReportRun{});
+  EXPECT_EQ(markup_fault(html), "");
+  EXPECT_TRUE(has(html, "the schedule is not packed"));
+  plan.schedule.pack();
+  EXPECT_FALSE(has(report_html(plan, ReportRun{}), "the schedule is not packed"));
+}
+
+TEST(Report, StaysSmallForDeepModels) {
+  const Plan plan = hand_plan(48);
+  ReportRun run = some_run(plan);
+  for (int i = 0; i < 200000; ++i) {
+    run.metrics.push_back(
+        {500 + i, 3.0 + 0.001 * (i % 97), 1e-3, 1.0 + i % 7, 1e3 + i % 11, 1.0 * i});
+    run.memory_samples.emplace_back(25.0 + i, plan.engine_bytes);
+  }
+  const std::string html = report_html(plan, run);
+  EXPECT_LT(html.size(), size_t{2} << 20);
+  EXPECT_EQ(markup_fault(html), "");
+}
+
+TEST(Report, ManyTensorsAreMerged) {
+  Plan plan;
+  Schedule& s = plan.schedule;
+  HandRecorder(s, "root", -1, true).make("weights", "", Category::weights, 1 << 20);
+  {
+    HandRecorder r(s, "micro_first", 0, false);
+    std::vector<size_t> made;
+    for (int i = 0; i < 20000; ++i) {
+      made.push_back(r.make(std::string(200, 'n'), "", Category::activations, 256));
+      r.op("op", "", 1000000, 1000);
+    }
+    for (const size_t t : made) r.end(t);
+  }
+  s.pack();
+  plan.engine_bytes = s.arena_bytes();
+  const std::string html = report_html(plan, ReportRun{});
+  EXPECT_LT(html.size(), size_t{2} << 20);
+  EXPECT_TRUE(has(html, "20000 of 20001 tensors are too small to see"));
+  EXPECT_GT(count(html, "<rect class=\"c7\""), 50u);  // their area is still painted
+}
+
+TEST(Report, ReadoutAndDataAreTheSchedules) {
+  const Plan plan = hand_plan();
+  const std::string html = report_html(plan, some_run(plan));
+  const nlohmann::json data = step_data(html);
+  const int columns = data["n"];
+  EXPECT_EQ(columns, kPictureColumns);
+  // The run of columns that holds the peak shows the plan's categories.
+  nlohmann::json row;
+  for (const auto& run : data["runs"])
+    if (run[0] <= data["peak"]) row = run;
+  for (size_t k = 0; k < data["cats"].size(); ++k) {
+    const int c = data["cats"][k];
+    EXPECT_EQ(row[k + 2].get<int64_t>(), plan.categories[static_cast<size_t>(c)]) << c;
+    EXPECT_TRUE(has(html, fmt::format("id=\"v{}\">{}<", c,
+                                      human_bytes(plan.categories[static_cast<size_t>(c)]))));
+  }
+}
+
+// The rectangle of one tensor, from its tooltip.
+TEST(Report, RectanglesLieAtTheirAddress) {
+  const Plan plan = hand_plan();
+  const std::string html = report_html(plan, ReportRun{});
+  const Program& root = plan.schedule.at(0);
+  const double unit = 380.0 / static_cast<double>(plan.engine_bytes);
+  for (size_t k = 0; k < 5; ++k) {
+    const TensorRecord& t = root.tensors[k];
+    const double height = static_cast<double>(t.bytes) * unit;
+    const double top = 380 - static_cast<double>(root.packing.offsets[k]) * unit - height;
+    EXPECT_TRUE(has(html, fmt::format("x=\"0\" y=\"{}\" width=\"1000\" height=\"{}\"><title>{}",
+                                      coordinate(top), coordinate(height), t.name.view())))
+        << t.name.view();
+  }
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,217 @@
+// The parts of the report: the step as data, the terminal picture, numbers and ticks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "engine/core/units.h"
+#include "tests/tools/test_report_schedule.h"
+#include "tools/report/markup.h"
+#include "tools/report/plot.h"
+#include "tools/report/report.h"
+#include "tools/report/step_view.h"
+
+namespace snug {
+namespace {
+
+int64_t sum_of(const CategoryBytes& bytes) {
+  int64_t sum = 0;
+  for (const int64_t b : bytes) sum += b;
+  return sum;
+}
+
+TEST(ReportStep, ShowsTheProgramsOfAStep) {
+  Plan plan = hand_plan();
+  const auto labels = [&] {
+    std::vector<std::string> list;
+    for (const StepSegment& s : make_step_view(plan, 100).segments) list.push_back(s.label);
+    return list;
+  };
+  EXPECT_EQ(labels(), (std::vector<std::string>{"micro_first", "micro_next, 7 times", "update"}));
+  plan.accumulation = 2;
+  EXPECT_EQ(labels(), (std::vector<std::string>{"micro_first", "micro_next", "update"}));
+  plan.accumulation = 1;
+  EXPECT_EQ(labels(), (std::vector<std::string>{"micro_first", "update"}));
+  // A program outside the step that sets the height is shown as well.
+  {
+    HandRecorder r(plan.schedule, "save", 0, false);
+    r.end(r.make("staging", "", Category::workspace, int64_t{1} << 30));
+  }
+  plan.schedule.pack();
+  EXPECT_EQ(labels(), (std::vector<std::string>{"micro_first", "update", "save"}));
+}
+
+TEST(ReportStep, AxisCoversTheStepInOrder) {
+  const Plan plan = hand_plan();
+  const StepView view = make_step_view(plan, 100);
+  double at = 0;
+  for (const StepSegment& s : view.segments) {
+    EXPECT_EQ(s.states(), plan.schedule.at(s.program).ticks + 1);
+    EXPECT_NEAR(s.x.front(), at, 1e-9);
+    for (size_t k = 0; k + 1 < s.x.size(); ++k) EXPECT_LT(s.x[k], s.x[k + 1]);
+    at = s.x.back();
+  }
+  EXPECT_NEAR(at, 1.0, 1e-9);
+  // The head's product is the largest op of the small step: its state is wider than a norm's.
+  const Program& p = plan.schedule.at(view.segments[0].program);
+  const auto width = [&](const char* op) {
+    for (const OpRecord& o : p.ops)
+      if (std::string(o.name) == op)
+        return view.segments[0].x[static_cast<size_t>(o.time) + 1] -
+               view.segments[0].x[static_cast<size_t>(o.time)];
+    return 0.0;
+  };
+  EXPECT_GT(width("head_forward"), 4 * width("layernorm_forward"));
+}
+
+TEST(ReportStep, BytesAreTheSchedules) {
+  const Plan plan = hand_plan();
+  const StepView view = make_step_view(plan, 257);
+  EXPECT_EQ(sum_of(view.bytes_at(view.peak)), sum_of(plan.categories));
+  EXPECT_EQ(view.bytes_at(view.peak), plan.categories);
+  int64_t highest = 0;
+  for (const StepColumn& c : view.columns) {
+    EXPECT_EQ(c.total, sum_of(view.bytes_at(c.moment)));
+    int64_t bands = 0, held = 0;
+    for (const int64_t b : c.bytes) bands += b;
+    for (const HeldTensor& h : view.held(c.moment)) held += h.tensor->bytes;
+    EXPECT_EQ(c.total, bands);
+    EXPECT_EQ(c.total, held);
+    highest = std::max(highest, c.total);
+  }
+  int64_t truth = 0;  // over all ticks of the step's programs
+  for (const StepSegment& s : view.segments)
+    for (int64_t t = -1; t < plan.schedule.at(s.program).ticks; ++t)
+      truth = std::max(truth, sum_of(plan.schedule.live(s.program, t)));
+  EXPECT_EQ(highest, truth);  // a peak is never lost between columns
+}
+
+TEST(ReportStep, ActivationsAreGroupedByLayer) {
+  const auto labels = [](int64_t L) {
+    const Plan plan = hand_plan(L);
+    std::vector<std::string> list;
+    for (const StepBand& b : make_step_view(plan, 50).bands)
+      if (b.category == Category::activations) list.push_back(b.label);
+    return list;
+  };
+  EXPECT_EQ(labels(2),
+            (std::vector<std::string>{"activations", "activations h.0", "activations h.1"}));
+  EXPECT_EQ(labels(12)[1], "activations h.0 to h.1");
+  EXPECT_EQ(labels(12).size(), 7u);
+  EXPECT_EQ(labels(48).back(), "activations h.40 to h.47");
+}
+
+TEST(ReportStep, ResidentsLieBelow) {
+  const Plan plan = hand_plan();
+  const StepView view = make_step_view(plan, 50);
+  const auto first_step = std::find_if(view.bands.begin(), view.bands.end(),
+                                       [](const StepBand& b) { return !b.resident; });
+  EXPECT_GT(first_step - view.bands.begin(), 0);
+  EXPECT_TRUE(
+      std::none_of(first_step, view.bands.end(), [](const StepBand& b) { return b.resident; }));
+}
+
+// Columns of a terminal: characters of UTF-8.
+size_t width_of(const std::string& line) {
+  return static_cast<size_t>(
+      std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+TEST(ReportTimeline, TenLinesOfEightyColumns) {
+  for (const int64_t L : {1, 6, 48}) {
+    Plan plan = hand_plan(L);
+    std::string text = timeline_text(plan);
+    int lines = 0;
+    for (size_t at = 0; at < text.size(); ++lines) {
+      const size_t end = text.find('\n', at);
+      ASSERT_NE(end, std::string::npos);
+      EXPECT_LE(width_of(text.substr(at, end - at)), 80u);
+      at = end + 1;
+    }
+    EXPECT_EQ(lines, 10);
+    const StepView view = make_step_view(plan, 64);
+    EXPECT_NE(text.find(human_bytes(plan.engine_bytes)), std::string::npos);
+    const int64_t resident = sum_of(plan.schedule.live(1, -1));
+    EXPECT_NE(text.find("resident " + human_bytes(resident) + "  "), std::string::npos);
+    EXPECT_NE(text.find("step " + human_bytes(sum_of(plan.categories) - resident) + "  "),
+              std::string::npos);
+    EXPECT_NE(text.find("▲ peak, in micro_first"), std::string::npos);
+    EXPECT_NE(text.find(" update"), std::string::npos);
+  }
+}
+
+TEST(ReportTimeline, HeightIsBytes) {
+  // Residents take half of the arena, the step the other half, in its second program.
+  Plan plan;
+  Schedule& s = plan.schedule;
+  HandRecorder(s, "root", -1, true).make("weights", "", Category::weights, 1 << 20);
+  HandRecorder(s, "micro_first", 0, false).op("a", "", 0, 1000);
+  {
+    HandRecorder r(s, "update", 0, false);
+    const size_t t = r.make("all", "", Category::workspace, 1 << 20);
+    r.op("b", "", 0, 1000000);
+    r.end(t);
+  }
+  s.pack();
+  plan.engine_bytes = s.arena_bytes();
+  plan.accumulation = 1;
+  const std::string text = timeline_text(plan);
+  const std::string top = text.substr(0, text.find('\n'));
+  EXPECT_NE(top.find("2.00 MiB"), std::string::npos);
+  EXPECT_NE(top.find("┤  "), std::string::npos);  // nothing above the first program
+  EXPECT_NE(top.find("█████"), std::string::npos);
+  EXPECT_EQ(top.find("░"), std::string::npos);
+  size_t at = 0;
+  for (int row = 0; row < 6; ++row) at = text.find('\n', at) + 1;
+  EXPECT_NE(text.substr(at, text.find('\n', at) - at).find("░░░░░░░░░░░"), std::string::npos);
+}
+
+TEST(ReportMarkup, Escapes) {
+  EXPECT_EQ(escape_html("<a href=\"x\">'&'</a>"),
+            "&lt;a href=&quot;x&quot;&gt;&#39;&amp;&#39;&lt;/a&gt;");
+  EXPECT_EQ(escape_html("한국어 ✓ 😀\n\t"), "한국어 ✓ 😀\n\t");
+  const std::string r = "\xEF\xBF\xBD";
+  EXPECT_EQ(escape_html(std::string("a\0b\x1b", 4)), "a" + r + "b" + r);
+  EXPECT_EQ(escape_html("\xC3"), r);                  // cut short
+  EXPECT_EQ(escape_html("\xC0\xAF"), r + r);          // overlong
+  EXPECT_EQ(escape_html("\xED\xA0\x80"), r + r + r);  // surrogate
+  EXPECT_EQ(escape_html("\xF4\x90\x80\x80"), r + r + r + r);
+  EXPECT_EQ(json_text("a\"\\\n</b>&"), "\"a\\\"\\\\\\u000a\\u003c/b\\u003e\\u0026\"");
+  EXPECT_EQ(json_text("\xE2\x80\xA8"), "\"\\u2028\"");
+}
+
+TEST(ReportMarkup, Numbers) {
+  EXPECT_EQ(grouped(0), "0");
+  EXPECT_EQ(grouped(999), "999");
+  EXPECT_EQ(grouped(1000), "1,000");
+  EXPECT_EQ(grouped(-123456), "-123,456");
+  EXPECT_EQ(grouped(1234567890123), "1,234,567,890,123");
+  EXPECT_EQ(coordinate(1.5), "1.5");
+  EXPECT_EQ(coordinate(100), "100");
+  EXPECT_EQ(coordinate(-0.001), "0");
+  EXPECT_EQ(data_bytes(4096), "<data value=\"4096\">4,096</data>");
+}
+
+TEST(ReportMarkup, Ticks) {
+  EXPECT_EQ(nice_ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  EXPECT_EQ(nice_ticks(1.9, 4.1, 5), (std::vector<double>{2, 2.5, 3, 3.5, 4}));
+  EXPECT_EQ(nice_ticks(3, 3, 5), (std::vector<double>{3}));
+  EXPECT_TRUE(nice_ticks(1, 0, 5).empty());
+  EXPECT_EQ(byte_ticks(int64_t{5} << 20, 5),
+            (std::vector<int64_t>{0, 1 << 20, 2 << 20, 3 << 20, 4 << 20, 5 << 20}));
+  EXPECT_EQ(byte_tick_text(3 << 19), "1.5 MiB");
+  EXPECT_EQ(byte_tick_text(0), "0");
+  EXPECT_EQ(tick_text(2.5, 0.5), "2.5");
+  EXPECT_EQ(tick_text(3, 1), "3");
+  EXPECT_EQ(tick_text(0.25, 0.25), "0.25");
+}
+
+TEST(ReportChart, SpikesSurviveThinning) {
+  Series s{"loss", "s0", {}, false};
+  for (int i = 0; i <= 100000; ++i) s.points.emplace_back(i, i == 54321 ? 50.0 : 2.0);
+  const std::string html = line_chart("Loss", "step", {s}, true, 100);
+  EXPECT_LT(html.size(), 40000u);
+  EXPECT_NE(html.find("L543.21 0"), std::string::npos);  // the top of an axis from 0 to 50
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,204 @@
+// The address map: where in the arena every tensor lies, and when.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/core/units.h"
+#include "tools/report/markup.h"
+#include "tools/report/pictures.h"
+#include "tools/report/plot.h"
+
+namespace snug {
+namespace {
+
+constexpr int kHeight = 380;
+constexpr double kVisible = 0.5;      // units of the picture
+constexpr size_t kRectangles = 3500;  // drawn one by one; the rest is merged
+constexpr double kCell = 2;           // of the raster of merged tensors
+constexpr size_t kTableRows = 60;
+
+struct Box {
+  const TensorRecord* tensor = nullptr;
+  const Program* program = nullptr;
+  int64_t address = 0;
+  double x = 0, y = 0, width = 0, height = 0;
+};
+
+std::vector<Box> boxes_of(const Plan& plan, const StepView& view) {
+  const Schedule& schedule = *view.schedule;
+  const auto arena = static_cast<double>(std::max<int64_t>(1, plan.engine_bytes));
+  std::vector<Box> list;
+  const auto put = [&](int program, size_t k, double from, double to) {
+    const Program& p = schedule.at(program);
+    const TensorRecord& t = p.tensors[k];
+    if (t.bytes <= 0 || to <= from) return;
+    const int64_t address = address_of(p, k);
+    const double height = kHeight * static_cast<double>(t.bytes) / arena;
+    list.push_back({&t, &p, address, from * Plot::kWidth,
+                    kHeight * (1 - static_cast<double>(address) / arena) - height,
+                    (to - from) * Plot::kWidth, height});
+  };
+  for (int i = 0; i < schedule.size(); ++i) {
+    if (!schedule.at(i).resident) continue;
+    // Once for each stretch of neighbouring segments that lie above it.
+    for (size_t g = 0; g < view.segments.size(); ++g) {
+      const auto above = [&](size_t s) {
+        return view.segments[s].program != i && is_ancestor(schedule, i, view.segments[s].program);
+      };
+      if (!above(g)) continue;
+      const double from = view.segments[g].x.front();
+      while (g + 1 < view.segments.size() && above(g + 1)) ++g;
+      for (size_t k = 0; k < schedule.at(i).tensors.size(); ++k)
+        put(i, k, from, view.segments[g].x.back());
+    }
+  }
+  for (const StepSegment& s : view.segments) {
+    const Program& p = schedule.at(s.program);
+    const auto at = [&](int64_t state) {
+      return s.x[static_cast<size_t>(std::clamp<int64_t>(state, 0, s.states()))];
+    };
+    for (size_t k = 0; k < p.tensors.size(); ++k) {
+      const TensorRecord& t = p.tensors[k];
+      put(s.program, k, at(t.born + 1), t.died == kNever ? s.x.back() : at(t.died + 1));
+    }
+  }
+  return list;
+}
+
+const char* op_name(const Program& p, int32_t k) {
+  return k >= 0 && k < static_cast<int32_t>(p.ops.size()) ? p.ops[static_cast<size_t>(k)].name : "";
+}
+
+std::string life_of(const Box& b) {
+  const TensorRecord& t = *b.tensor;
+  if (t.died == kNever) return "the whole of " + b.program->name.str();
+  const std::string first = op_name(*b.program, t.first_op);
+  const std::string last = op_name(*b.program, std::max(t.first_op, t.last_op - 1));
+  if (first.empty() && last.empty()) return b.program->name.str();
+  return fmt::format("{}: {} to {}", b.program->name.view(), first.empty() ? "start" : first,
+                     last.empty() ? "end" : last);
+}
+
+std::string rectangle(const Box& b) {
+  const TensorRecord& t = *b.tensor;
+  std::string scope;
+  if (!t.scope.empty()) scope = " in " + t.scope.str();
+  return fmt::format(
+      "<rect class=\"{}{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{}{}\n{} B ({}), "
+      "{}\n{}</title></rect>\n",
+      category_class(t.category), b.width > 3 && b.height > 3 ? " edge" : "", coordinate(b.x),
+      coordinate(b.y), coordinate(b.width), coordinate(b.height), escape_html(t.name.view()),
+      escape_html(scope), grouped(t.bytes), human_bytes(t.bytes), category_label(t.category),
+      escape_html(life_of(b)));
+}
+
+// Tensors too small to see, as cells of the picture that are at least half covered by them.
+std::string merged(const std::vector<Box>& small) {
+  const auto columns = static_cast<int>(Plot::kWidth / kCell),
+             rows = static_cast<int>(kHeight / kCell);
+  std::vector<float> cover(static_cast<size_t>(columns * rows), 0.0f);
+  std::vector<uint8_t> category(cover.size(), 0);
+  for (const Box& b : small) {
+    const int c0 = std::clamp(static_cast<int>(b.x / kCell), 0, columns - 1);
+    const int c1 = std::clamp(static_cast<int>((b.x + b.width) / kCell), c0, columns - 1);
+    const int r0 = std::clamp(static_cast<int>(b.y / kCell), 0, rows - 1);
+    const int r1 = std::clamp(static_cast<int>((b.y + b.height) / kCell), r0, rows - 1);
+    for (int r = r0; r <= r1; ++r)
+      for (int c = c0; c <= c1; ++c) {
+        const double w = std::min(b.x + b.width, (c + 1) * kCell) - std::max(b.x, c * kCell);
+        const double h = std::min(b.y + b.height, (r + 1) * kCell) - std::max(b.y, r * kCell);
+        if (w <= 0 || h <= 0) continue;
+        const auto i = static_cast<size_t>(r * columns + c);
+        cover[i] += static_cast<float>(w * h / (kCell * kCell));
+        category[i] = static_cast<uint8_t>(b.tensor->category);
+      }
+  }
+  std::string out;
+  for (int r = 0; r < rows; ++r)
+    for (int c = 0; c < columns;) {
+      const auto i = static_cast<size_t>(r * columns + c);
+      int end = c + 1;
+      if (cover[i] >= 0.5f) {
+        while (end < columns && cover[static_cast<size_t>(r * columns + end)] >= 0.5f &&
+               category[static_cast<size_t>(r * columns + end)] == category[i])
+          ++end;
+        out += fmt::format("<rect class=\"c{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"2\"/>",
+                           category[i], coordinate(c * kCell), coordinate(r * kCell),
+                           coordinate((end - c) * kCell));
+      }
+      c = end;
+    }
+  return out;
+}
+
+std::string tensors_table(std::vector<Box> boxes) {
+  std::stable_sort(boxes.begin(), boxes.end(),
+                   [](const Box& a, const Box& b) { return a.tensor->bytes > b.tensor->bytes; });
+  const size_t all = boxes.size();
+  boxes.resize(std::min(kTableRows, all));
+  std::string out = fmt::format(
+      "<details><summary>The largest tensors as a table</summary><div class=\"scroll\"><table>"
+      "<caption>{} of {} tensors</caption><thead><tr><th scope=\"col\">tensor</th>"
+      "<th scope=\"col\">scope</th><th scope=\"col\">for</th><th scope=\"col\" class=\"num\">bytes"
+      "</th><th scope=\"col\" class=\"num\">address</th><th scope=\"col\">alive</th></tr></thead>"
+      "<tbody>\n",
+      boxes.size(), all);
+  for (const Box& b : boxes)
+    out += fmt::format(
+        "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"num\">{}</td>"
+        "<td class=\"num\">{}</td><td>{}</td></tr>\n",
+        escape_html(b.tensor->name.view()), escape_html(b.tensor->scope.view()),
+        category_label(b.tensor->category), data_bytes(b.tensor->bytes), grouped(b.address),
+        escape_html(life_of(b)));
+  return out + "</tbody></table></div></details>\n";
+}
+
+}  // namespace
+
+bool is_packed(const Schedule& schedule) {
+  for (int i = 0; i < schedule.size(); ++i)
+    if (schedule.at(i).packing.offsets.size() != schedule.at(i).tensors.size()) return false;
+  return true;
+}
+
+std::string address_picture(const Plan& plan, const StepView& view) {
+  if (!is_packed(plan.schedule))
+    return "<p class=\"note\">No addresses: the schedule is not packed.</p>\n";
+  std::vector<Box> boxes = boxes_of(plan, view);
+  Plot plot(kHeight, fmt::format("Address map: {} tensors in an arena of {}.", boxes.size(),
+                                 human_bytes(plan.engine_bytes)));
+  const auto arena = static_cast<double>(std::max<int64_t>(1, plan.engine_bytes));
+  for (const int64_t t : byte_ticks(plan.engine_bytes, 6))
+    plot.y_tick(kHeight * (1 - static_cast<double>(t) / arena), byte_tick_text(t));
+
+  std::vector<Box> large, small;
+  for (const Box& b : boxes)
+    (b.width >= kVisible && b.height >= kVisible ? large : small).push_back(b);
+  std::stable_sort(large.begin(), large.end(), [](const Box& a, const Box& b) {
+    return a.width * a.height > b.width * b.height;
+  });
+  if (large.size() > kRectangles) {
+    small.insert(small.end(), large.begin() + static_cast<int64_t>(kRectangles), large.end());
+    large.resize(kRectangles);
+  }
+  plot.shape(merged(small));
+  for (const Box& b : large) plot.shape(rectangle(b));
+  for (const StepSegment& s : view.segments) {
+    if (s.x.front() > 0)
+      plot.shape(fmt::format("<line class=\"cut\" x1=\"{0}\" x2=\"{0}\" y1=\"0\" y2=\"{1}\"/>",
+                             coordinate(s.x.front() * Plot::kWidth), kHeight));
+    plot.overlay(
+        fmt::format("<span class=\"seg\" style=\"left:{}%;width:{}%\" title=\"{}\">{}</span>",
+                    coordinate(100 * s.x.front()), coordinate(100 * (s.x.back() - s.x.front())),
+                    escape_html(s.label), escape_html(s.label)));
+  }
+  plot.x_title("schedule position, weighted by work");
+  std::string out = plot.html("map");
+  if (!small.empty())
+    out += fmt::format(
+        "<p class=\"note\">{} of {} tensors are too small to see one by one and are merged.</p>\n",
+        small.size(), boxes.size());
+  return out + tensors_table(std::move(boxes));
+}
+
+}  // namespace snug
