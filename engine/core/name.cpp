@@ -6,6 +6,7 @@
 namespace snug {
 
 Name::Name(std::string_view text) {
+  if (text.empty()) return;  // equal to a default Name
   // Node-based set: a string's address never changes. Never destroyed, so names outlive everything.
   static std::mutex mutex;
   static auto* pool = new std::unordered_set<std::string>();

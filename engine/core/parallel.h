@@ -1,5 +1,6 @@
 // Loops over independent pieces of work. The split into pieces never depends on the thread count,
 // so neither does a result: `f(i)` is called once for every i, by whichever thread.
+// `f` must not throw: an exception cannot leave a thread of the loop.
 #pragma once
 
 #include <omp.h>

@@ -46,7 +46,7 @@ int64_t parse_bytes(std::string_view text, std::string_view key) {
   const double bytes = value * scale;
   if (bytes < 0) bad("negative");
   if (bytes > 9.0e18) bad("more than 2^63 bytes");
-  if (bytes != std::floor(bytes) && unit.empty()) bad("a fraction of a byte");
+  if (bytes != std::floor(bytes) && scale == 1) bad("a fraction of a byte");
   return static_cast<int64_t>(bytes);
 }
 

@@ -30,10 +30,11 @@ View View::reshaped(Shape s) const {
 
 View View::rows(int64_t begin, int64_t count) const {
   const int64_t total = shape.rank() ? shape[0] : 0;
-  if (begin < 0 || count < 0 || begin + count > total)
+  int64_t end = 0;
+  const bool overflow = __builtin_add_overflow(begin, count, &end);
+  if (shape.rank() == 0 || overflow || begin < 0 || count < 0 || end > total)
     fail(ErrorCode::shape, "rows inside the tensor",
-         "rows " + std::to_string(begin) + ".." + std::to_string(begin + count) + " of " +
-             describe(*this),
+         "rows " + std::to_string(begin) + ".." + std::to_string(end) + " of " + describe(*this),
          "check the chunk sizes");
   const int64_t row = total ? shape.elements() / total : 0;
   View v = *this;

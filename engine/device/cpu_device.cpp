@@ -40,7 +40,12 @@ class CpuDevice final : public Device {
   Place place() const override { return Place::cpu; }
 
   std::byte* reserve(int64_t bytes) override {
-    const int64_t page = page_size(), size = round_up(std::max<int64_t>(bytes, 1), page);
+    const int64_t page = page_size();
+    if (bytes > INT64_MAX - 4 * page) {  // no address space has it, and rounding up would overflow
+      errno = ENOMEM;
+      refuse(bytes);
+    }
+    const int64_t size = round_up(std::max<int64_t>(bytes, 1), page);
     void* p = mmap(nullptr, static_cast<size_t>(size + 2 * page), PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) refuse(size);

@@ -11,6 +11,7 @@
 namespace snug {
 namespace {
 constexpr uint8_t kGuard = 0xA5;
+constexpr int64_t kMostTensorBytes = (int64_t{1} << 61) - 1;
 constexpr uint8_t kPoison = 0xFF;  // NaN as f32, bf16 and f16; -1 as an integer
 
 [[noreturn]] void drift(const Program& program, const std::string& expected,
@@ -64,6 +65,13 @@ int64_t Context::resident_bytes() const {
 
 void Context::begin(Schedule& schedule, int index) {
   require(program_ == nullptr, "one program at a time");
+  require(index >= 0 && index < schedule.size(), "a program of the schedule");
+  if (!planning()) {
+    const Program& p = schedule.at(index);
+    require(arena_ != nullptr, "a reserved arena");
+    require(p.packing.offsets.size() == p.tensors.size() && p.end() <= arena_bytes_,
+            "a packed schedule that fits the reserved arena");
+  }
   program_ = &schedule.at(index);
   ++epoch_;
   clock_ = 0;
@@ -72,8 +80,6 @@ void Context::begin(Schedule& schedule, int index) {
   if (planning()) {
     program_->tensors.clear();
     program_->ops.clear();
-  } else {
-    require(arena_ != nullptr, "a reserved arena");
   }
 }
 
@@ -92,6 +98,8 @@ void Context::end() {
   if (next_tensor_ != static_cast<int32_t>(p.tensors.size()) || clock_ != p.ticks)
     drift(p, fmt::format("{} tensors in {} ticks", p.tensors.size(), p.ticks),
           fmt::format("{} tensors in {} ticks", next_tensor_, clock_));
+  if (next_op_ != static_cast<int32_t>(p.ops.size()))
+    drift(p, fmt::format("{} ops", p.ops.size()), fmt::format("{} ops", next_op_));
 }
 
 void Context::abandon() noexcept {
@@ -105,11 +113,13 @@ Tensor Context::tensor(Name name, Shape shape, DType dtype, Category category) {
   require(program_ != nullptr, "tensors to be made inside a program");
   Program& p = *program_;
   const int64_t elements = shape.elements();
+  if (elements > kMostTensorBytes / size_of(dtype))
+    fail(ErrorCode::shape, "a tensor of less than 2^61 bytes",
+         fmt::format("{} {} {}", name.view(), to_string(shape), to_string(dtype)),
+         "check the sizes in the config");
   const int64_t bytes = elements * size_of(dtype) + settings_.guard_bytes;
   Tensor t;
-  t.context_ = this;
-  t.epoch_ = epoch_;
-  t.record_ = next_tensor_++;
+  t.record_ = next_tensor_;
   t.view_.shape = shape;
   t.view_.dtype = dtype;
   t.view_.place = place();
@@ -133,6 +143,10 @@ Tensor Context::tensor(Name name, Shape shape, DType dtype, Category category) {
       std::memset(data + r.bytes - settings_.guard_bytes, kGuard,
                   static_cast<size_t>(settings_.guard_bytes));
   }
+  // Only now is it a tensor whose end counts: one that was refused above has none.
+  t.context_ = this;
+  t.epoch_ = epoch_;
+  ++next_tensor_;
   ++clock_;
   return t;
 }
@@ -173,10 +187,13 @@ Op::Op(Context& ctx, const char* name, OpCost cost) : ctx_(ctx), run_(!ctx.plann
   }
   index_ = ctx.next_op_++;
   const auto& ops = ctx.program_->ops;
-  if (index_ >= static_cast<int32_t>(ops.size()) ||
-      std::strcmp(ops[static_cast<size_t>(index_)].name, name) != 0)
-    drift(*ctx.program_, fmt::format("{} ops in the recorded order", ops.size()),
-          fmt::format("op {} as number {}", name, index_));
+  if (index_ >= static_cast<int32_t>(ops.size()))
+    drift(*ctx.program_, fmt::format("{} ops", ops.size()), fmt::format("one more, {}", name));
+  // The tick too: an op that moved past a release would work on bytes that are no longer its own.
+  const OpRecord& r = ops[static_cast<size_t>(index_)];
+  if (std::strcmp(r.name, name) != 0 || r.time != ctx.clock_)
+    drift(*ctx.program_, fmt::format("op {} at tick {} as number {}", r.name, r.time, index_),
+          fmt::format("op {} at tick {}", name, ctx.clock_));
   if (ctx.listener_) started_ = monotonic_seconds();
 }
 

@@ -28,6 +28,7 @@ void Body::add_stage(Stage stage) {
   for (const int s : stage.inputs) last_reader_[static_cast<size_t>(s)] = index;
   for (const int s : stage.outputs) {
     require(producer_[static_cast<size_t>(s)] == -1, "one stage to write each slot");
+    require(last_reader_[static_cast<size_t>(s)] == -1, "slots to be written before they are read");
     producer_[static_cast<size_t>(s)] = index;
   }
   stages_.push_back(std::move(stage));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/core/error.h"
 #include "engine/seams/param_store.h"
 
 namespace snug {
@@ -17,6 +18,7 @@ void PlainGradSink::begin(bool first_of_window) {
 }
 
 GradView PlainGradSink::open(Context&, int param) {
+  require(wants(param), "gradients of trainable parameters only");
   char& written = written_[static_cast<size_t>(param)];
   const bool add = written != 0;
   written = 1;

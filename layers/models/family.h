@@ -32,9 +32,10 @@ struct Family {
 // Throws unsupported, listing the families that are there.
 const Family& find_family(std::string_view model_type, const std::string& origin);
 
-// The spec of `model`, a named shape or a folder with config.json (weights are then in `folder`), or of a
-// map of config keys as JSON text ({"type": "gpt2", "n_layer": 4}), or of both: the map's keys replace
-// those of the shape. `vocab_size` fills in for a map that names none. Throws usage or data.
+// The spec of `model`, a named shape or a folder with config.json (weights are then in `folder`),
+// or of a map of config keys as JSON text ({"type": "gpt2", "n_layer": 4}), or of both: the map's
+// keys replace those of the shape. `vocab_size` fills in for a map that names none. Throws usage or
+// data.
 struct ModelSource {
   ModelSpec spec;
   std::string folder;  // empty: nothing to load

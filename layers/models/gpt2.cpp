@@ -152,10 +152,14 @@ ModelSpec parse(const json& c, const std::string& origin, bool strict) {
 
 const char* activation_key(Activation kind) {
   switch (kind) {
-    case Activation::gelu_tanh: return "gelu_new";
-    case Activation::gelu_erf: return "gelu";
-    case Activation::relu: return "relu";
-    case Activation::silu: return "silu";
+    case Activation::gelu_tanh:
+      return "gelu_new";
+    case Activation::gelu_erf:
+      return "gelu";
+    case Activation::relu:
+      return "relu";
+    case Activation::silu:
+      return "silu";
   }
   return "gelu_new";
 }

@@ -79,9 +79,9 @@ ModelSource resolve_model(const std::string& model, const std::string& map, int6
       keys["vocab_size"] = vocab_size;
     config.update(keys);
   } else if (model.empty()) {
-    fail(ErrorCode::usage, fmt::format("model as a named shape ({}), a folder or a map",
-                                       known_names()),
-         "none", "model=gpt2");
+    fail(ErrorCode::usage,
+         fmt::format("model as a named shape ({}), a folder or a map", known_names()), "none",
+         "model=gpt2");
   }
   source.spec = find_family(type, origin).parse(config, origin, strict);
   return source;

@@ -366,5 +366,30 @@ TEST(Report, RectanglesLieAtTheirAddress) {
   }
 }
 
+// Where residents fill nearly all of the arena, the rest is shown on a scale of its own.
+TEST(Report, CrowdedPicturesAreEnlarged) {
+  EXPECT_FALSE(has(report_html(hand_plan(), ReportRun{}), "without the"));
+  const Plan plan = hand_plan(6, 128);
+  const std::string html = report_html(plan, ReportRun{});
+  EXPECT_EQ(markup_fault(html), "");
+  const Program& root = plan.schedule.at(0);
+  int64_t resident = 0;
+  for (const TensorRecord& t : root.tensors) resident += t.bytes;
+  EXPECT_TRUE(has(html, "The same without the " + human_bytes(resident) + " of residents"));
+  EXPECT_TRUE(has(html, "from address 0 to " + grouped(root.end()) + "; the axis counts"));
+  EXPECT_FALSE(has(html, "<title>weights\n"));  // below the map
+  // The first activation lies where its address says, counted from the end of the residents.
+  const Program& micro = plan.schedule.at(1);
+  const double unit = 380.0 / static_cast<double>(plan.engine_bytes - root.end());
+  const double height = static_cast<double>(micro.tensors[0].bytes) * unit;
+  const double top = 380 - static_cast<double>(micro.packing.offsets[0]) * unit - height;
+  const size_t at = html.find("<title>x in embed");
+  ASSERT_NE(at, std::string::npos);
+  const std::string rectangle = html.substr(html.rfind("<rect", at), 120);
+  EXPECT_TRUE(has(rectangle, "y=\"" + coordinate(top) + "\"")) << rectangle;
+  EXPECT_TRUE(has(rectangle, "height=\"" + coordinate(height) + "\"")) << rectangle;
+  EXPECT_TRUE(has(timeline_text(plan), human_bytes(resident) + " └"));
+}
+
 }  // namespace
 }  // namespace snug

@@ -24,18 +24,19 @@ struct Box {
   double x = 0, y = 0, width = 0, height = 0;
 };
 
-std::vector<Box> boxes_of(const Plan& plan, const StepView& view) {
+// Heights are those of a picture from address `floor` up.
+std::vector<Box> boxes_of(const Plan& plan, const StepView& view, int64_t floor) {
   const Schedule& schedule = *view.schedule;
-  const auto arena = static_cast<double>(std::max<int64_t>(1, plan.engine_bytes));
+  const auto shown = static_cast<double>(std::max<int64_t>(1, plan.engine_bytes - floor));
   std::vector<Box> list;
   const auto put = [&](int program, size_t k, double from, double to) {
     const Program& p = schedule.at(program);
     const TensorRecord& t = p.tensors[k];
     if (t.bytes <= 0 || to <= from) return;
     const int64_t address = address_of(p, k);
-    const double height = kHeight * static_cast<double>(t.bytes) / arena;
+    const double height = kHeight * static_cast<double>(t.bytes) / shown;
     list.push_back({&t, &p, address, from * Plot::kWidth,
-                    kHeight * (1 - static_cast<double>(address) / arena) - height,
+                    kHeight * (1 - static_cast<double>(address - floor) / shown) - height,
                     (to - from) * Plot::kWidth, height});
   };
   for (int i = 0; i < schedule.size(); ++i) {
@@ -164,16 +165,20 @@ bool is_packed(const Schedule& schedule) {
 std::string address_picture(const Plan& plan, const StepView& view) {
   if (!is_packed(plan.schedule))
     return "<p class=\"note\">No addresses: the schedule is not packed.</p>\n";
-  std::vector<Box> boxes = boxes_of(plan, view);
+  // Where residents fill nearly all, the picture begins above the root's.
+  const int64_t floor = view.crowding_residents() > 0 ? plan.schedule.at(0).end() : 0;
+  std::vector<Box> boxes = boxes_of(plan, view, floor);
   Plot plot(kHeight, fmt::format("Address map: {} tensors in an arena of {}.", boxes.size(),
                                  human_bytes(plan.engine_bytes)));
-  const auto arena = static_cast<double>(std::max<int64_t>(1, plan.engine_bytes));
-  for (const int64_t t : byte_ticks(plan.engine_bytes, 6))
-    plot.y_tick(kHeight * (1 - static_cast<double>(t) / arena), byte_tick_text(t));
+  const auto shown = static_cast<double>(std::max<int64_t>(1, plan.engine_bytes - floor));
+  for (const int64_t t : byte_ticks(plan.engine_bytes - floor, 6))
+    plot.y_tick(kHeight * (1 - static_cast<double>(t) / shown),
+                (floor > 0 ? "+" : "") + byte_tick_text(t));
 
   std::vector<Box> large, small;
   for (const Box& b : boxes)
-    (b.width >= kVisible && b.height >= kVisible ? large : small).push_back(b);
+    if (b.address >= floor)
+      (b.width >= kVisible && b.height >= kVisible ? large : small).push_back(b);
   std::stable_sort(large.begin(), large.end(), [](const Box& a, const Box& b) {
     return a.width * a.height > b.width * b.height;
   });
@@ -194,6 +199,11 @@ std::string address_picture(const Plan& plan, const StepView& view) {
   }
   plot.x_title("schedule position, weighted by work");
   std::string out = plot.html("map");
+  if (floor > 0)
+    out += fmt::format(
+        "<p class=\"note\">Residents lie below the picture, from address 0 to {}; the axis counts "
+        "from there.</p>\n",
+        grouped(floor));
   if (!small.empty())
     out += fmt::format(
         "<p class=\"note\">{} of {} tensors are too small to see one by one and are merged.</p>\n",

@@ -186,6 +186,57 @@ std::string moments_table(const StepView& view) {
   return out + "</tbody></table></div></details>\n";
 }
 
+// The bands from the bottom up, and the programs under them.
+template <class Y>
+void draw_bands(Plot& plot, const StepView& view, const Y& y, bool residents, int height) {
+  const size_t n = view.columns.size();
+  std::vector<int64_t> sum(n, 0);
+  std::vector<double> bottom(n, static_cast<double>(height)), line(n);
+  for (size_t b = 0; b < view.bands.size(); ++b) {
+    const StepBand& band = view.bands[b];
+    if (band.resident && !residents) continue;
+    for (size_t i = 0; i < n; ++i) line[i] = y(sum[i] += view.columns[i].bytes[b]);
+    plot.shape(fmt::format("<path class=\"{}{}\" d=\"{}\"><title>{}{}</title></path>",
+                           category_class(band.category), band.group % 2 == 1 ? " odd" : "",
+                           band_path(bottom, line), escape_html(band.label),
+                           band.resident ? ", resident" : ""));
+    if (band.resident && bottom[0] - line[0] >= 16 && bottom[n / 2] - line[n / 2] >= 16)
+      plot.overlay(fmt::format("<span class=\"name {}\" style=\"top:{}px\">{}</span>",
+                               category_class(band.category), coordinate((bottom[0] + line[0]) / 2),
+                               category_label(band.category)));
+    bottom = line;
+  }
+
+  for (const StepSegment& s : view.segments) {
+    const double left = s.x.front(), width = s.x.back() - s.x.front();
+    if (left > 0)
+      plot.shape(fmt::format("<line class=\"cut\" x1=\"{0}\" x2=\"{0}\" y1=\"0\" y2=\"{1}\"/>",
+                             coordinate(left * Plot::kWidth), height));
+    plot.overlay(
+        fmt::format("<span class=\"seg\" style=\"left:{}%;width:{}%\" title=\"{}\">{}</span>",
+                    coordinate(100 * left), coordinate(100 * width), escape_html(s.label),
+                    escape_html(s.label)));
+  }
+}
+
+// The step's own bytes on a scale of their own, where residents would flatten them.
+std::string enlarged_picture(const StepView& view) {
+  constexpr int kSmall = 220;
+  const int64_t base = view.crowding_residents();
+  if (base == 0) return "";
+  int64_t highest = 1;
+  for (const StepColumn& c : view.columns) highest = std::max(highest, c.total - base);
+  const double top = static_cast<double>(highest) * 1.08;
+  const auto y = [&](int64_t bytes) { return kSmall * (1 - static_cast<double>(bytes) / top); };
+  Plot plot(kSmall, "The same without residents; at most " + human_bytes(highest) + ".");
+  for (const int64_t t : byte_ticks(static_cast<int64_t>(top), 5))
+    plot.y_tick(y(t), byte_tick_text(t));
+  draw_bands(plot, view, y, false, kSmall);
+  return fmt::format("<p class=\"note\">The same without the {} of residents:</p>\n",
+                     human_bytes(base)) +
+         plot.html();
+}
+
 std::string peak_label(const StepView& view) {
   const std::vector<HeldTensor> held = view.held(view.peak);
   std::string names;
@@ -224,33 +275,7 @@ std::string memory_picture(const Plan& plan, const StepView& view) {
   for (const int64_t t : byte_ticks(static_cast<int64_t>(top), 7))
     plot.y_tick(y(t), byte_tick_text(t));
 
-  const size_t n = view.columns.size();
-  std::vector<int64_t> sum(n, 0);
-  std::vector<double> bottom(n, static_cast<double>(kHeight)), line(n);
-  for (size_t b = 0; b < view.bands.size(); ++b) {
-    const StepBand& band = view.bands[b];
-    for (size_t i = 0; i < n; ++i) line[i] = y(sum[i] += view.columns[i].bytes[b]);
-    plot.shape(fmt::format("<path class=\"{}{}\" d=\"{}\"><title>{}{}</title></path>",
-                           category_class(band.category), band.group % 2 == 1 ? " odd" : "",
-                           band_path(bottom, line), escape_html(band.label),
-                           band.resident ? ", resident" : ""));
-    if (band.resident && bottom[0] - line[0] >= 16 && bottom[n / 2] - line[n / 2] >= 16)
-      plot.overlay(fmt::format("<span class=\"name {}\" style=\"top:{}px\">{}</span>",
-                               category_class(band.category), coordinate((bottom[0] + line[0]) / 2),
-                               category_label(band.category)));
-    bottom = line;
-  }
-
-  for (const StepSegment& s : view.segments) {
-    const double left = s.x.front(), width = s.x.back() - s.x.front();
-    if (left > 0)
-      plot.shape(fmt::format("<line class=\"cut\" x1=\"{0}\" x2=\"{0}\" y1=\"0\" y2=\"{1}\"/>",
-                             coordinate(left * Plot::kWidth), kHeight));
-    plot.overlay(
-        fmt::format("<span class=\"seg\" style=\"left:{}%;width:{}%\" title=\"{}\">{}</span>",
-                    coordinate(100 * left), coordinate(100 * width), escape_html(s.label),
-                    escape_html(s.label)));
-  }
+  draw_bands(plot, view, y, true, kHeight);
   const double peak = view.x_of(view.peak) * Plot::kWidth;
   plot.shape(fmt::format("<line class=\"peakline\" x1=\"{0}\" x2=\"{0}\" y1=\"0\" y2=\"{1}\"/>",
                          coordinate(peak), kHeight));
@@ -282,7 +307,8 @@ std::string memory_picture(const Plan& plan, const StepView& view) {
         human_bytes(room));
   if (plan.budget > 0 && room <= 0)
     out += "<p class=\"note\">The runtime alone is larger than the budget.</p>\n";
-  return out + readout(view) + script_data(view) + holders_table(view) + moments_table(view);
+  return out + enlarged_picture(view) + readout(view) + script_data(view) + holders_table(view) +
+         moments_table(view);
 }
 
 }  // namespace snug

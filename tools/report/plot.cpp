@@ -99,7 +99,7 @@ std::string line_chart(const std::string& title, const std::string& x_title,
     y1 += room;
   }
   // Whole ticks at both ends, so that no point touches the frame.
-  const std::vector<double> rough = nice_ticks(y0, y1, 6);
+  const std::vector<double> rough = nice_ticks(y0, y1, 7);
   const double step = rough.size() > 1 ? rough[1] - rough[0] : (y1 - y0) / 2;
   y0 = std::floor(y0 / step + 1e-9) * step;
   y1 = std::ceil(y1 / step - 1e-9) * step;
@@ -117,7 +117,10 @@ std::string line_chart(const std::string& title, const std::string& x_title,
         break;
       }
   Plot plot(height, spoken);
-  for (const double t : nice_ticks(y0, y1, 8)) plot.y_tick(py(t), tick_text(t, step));
+  // Small errors of the ends must not add or lose a tick: count in whole steps.
+  const auto ticks = static_cast<int>(std::lround((y1 - y0) / step));
+  for (int k = 0; k <= std::min(ticks, 20); ++k)
+    plot.y_tick(py(y0 + k * step), tick_text(y0 + k * step, step));
   std::vector<double> xs;
   for (const double t : nice_ticks(x0, x1, height < 180 ? 4 : 8))
     if (t == std::floor(t) || x1 - x0 < 4) xs.push_back(t);

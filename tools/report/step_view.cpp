@@ -12,6 +12,7 @@ namespace {
 constexpr double kStateFloor = 0.15;  // share of the axis that is dealt out evenly to all states
 constexpr double kSegmentFloor =
     0.12;  // least share of a program, before all are scaled to fill the axis
+constexpr double kCrowded = 0.75;  // share of residents above which the rest is shown enlarged
 constexpr size_t kLayerGroups = 6;
 
 double work_of(const OpRecord& op) {
@@ -205,6 +206,20 @@ std::vector<HeldTensor> StepView::held(const StepMoment& m) const {
 
 CategoryBytes StepView::bytes_at(const StepMoment& m) const {
   return schedule->live(segments[static_cast<size_t>(m.segment)].program, m.state - 1);
+}
+
+int64_t StepView::crowding_residents() const {
+  int64_t least = INT64_MAX, highest = 0;
+  for (const StepColumn& c : columns) {
+    int64_t resident = 0;
+    for (size_t b = 0; b < bands.size(); ++b)
+      if (bands[b].resident) resident += c.bytes[b];
+    least = std::min(least, resident);
+    highest = std::max(highest, c.total);
+  }
+  const bool crowded =
+      highest > least && static_cast<double>(least) > kCrowded * static_cast<double>(highest);
+  return crowded ? least : 0;
 }
 
 StepView make_step_view(const Plan& plan, int columns) {

@@ -63,6 +63,9 @@ struct StepView {
   // Everything alive then, ancestors included, largest first.
   std::vector<HeldTensor> held(const StepMoment& m) const;
   CategoryBytes bytes_at(const StepMoment& m) const;
+  // Bytes of residents, the least over the columns; 0 unless they are so large a part that a
+  // picture from 0 would flatten the rest.
+  int64_t crowding_residents() const;
 };
 
 StepView make_step_view(const Plan& plan, int columns);

@@ -35,14 +35,16 @@ std::string timeline_text(const Plan& plan) {
   if (view.segments.empty()) return "";
   int64_t highest = std::max<int64_t>(1, plan.engine_bytes);
   for (const StepColumn& c : view.columns) highest = std::max(highest, c.total);
+  const int64_t base = view.crowding_residents();
   // Bytes to eighths of a row, rounded to the nearest, but what is there is seen.
   const auto eighths = [&](int64_t bytes) {
-    const double e = 8.0 * kRows * static_cast<double>(bytes) / static_cast<double>(highest);
-    return std::clamp(static_cast<int>(e + 0.5), bytes > 0 ? 1 : 0, 8 * kRows);
+    const double e = 8.0 * kRows * static_cast<double>(bytes - base) /
+                     static_cast<double>(std::max<int64_t>(1, highest - base));
+    return std::clamp(static_cast<int>(e + 0.5), bytes > base ? 1 : 0, 8 * kRows);
   };
   std::string out;
   for (int row = kRows - 1; row >= 0; --row) {
-    const int64_t edge = highest / kRows * (row + 1);
+    const int64_t edge = base + (highest - base) / kRows * (row + 1);
     out += fmt::format("{:>11} {}",
                        row == kRows - 1 ? human_bytes(highest)
                        : row % 2 == 0   ? human_bytes(edge)
@@ -73,7 +75,7 @@ std::string timeline_text(const Plan& plan) {
     labels.replace(static_cast<size_t>(begin + 1), label.size(), label);
   }
   labels.erase(labels.find_last_not_of(' ') + 1);
-  out += fmt::format("{:>11} └{}\n{:13}{}\n", "0", axis, "", labels);
+  out += fmt::format("{:>11} └{}\n{:13}{}\n", base > 0 ? human_bytes(base) : "0", axis, "", labels);
 
   int64_t resident = 0, alive = 0;
   for (const HeldTensor& h : view.held(view.peak)) {

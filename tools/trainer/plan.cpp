@@ -34,6 +34,7 @@ Candidate record(const PlanRequest& r, const Decisions& d) {
 std::vector<int64_t> micro_candidates(const PlanRequest& r) {
   if (r.global_batch <= 0) return {0};
   if (r.micro_batch > 0) return {std::min(r.micro_batch, r.global_batch)};
+  if (r.bitwise) return {r.global_batch};
   std::vector<int64_t> list;
   for (int64_t b = r.global_batch; b >= 1; --b)
     if (r.global_batch % b == 0) list.push_back(b);
@@ -42,6 +43,7 @@ std::vector<int64_t> micro_candidates(const PlanRequest& r) {
 
 std::vector<int64_t> head_candidates(const PlanRequest& r, int64_t N) {
   if (r.head_rows > 0) return {std::min(r.head_rows, N)};
+  if (r.bitwise) return {std::min<int64_t>(1024, N)};
   std::vector<int64_t> list;
   for (const int64_t rows : {1024, 256, 64})
     if (list.empty() || rows < list.back()) list.push_back(std::min<int64_t>(rows, N));
@@ -103,6 +105,7 @@ Plan make_plan(const PlanRequest& r) {
   Plan plan;
   plan.threads = r.settings.threads;
   plan.budget = r.budget;
+  plan.host_budget = r.host_budget;
   plan.global_batch = r.global_batch;
   plan.runtime_bytes = declared_runtime_bytes(r.settings.threads, r.model->spec().V);
   plan.model_text =

@@ -23,7 +23,10 @@ struct PlanRequest {
   int64_t kv_length = 0;           // 0: no generation
   double max_grad_norm = 0;
   bool save = false;
-  int64_t budget = 0;  // bytes: engine + runtime. 0: no limit
+  int64_t budget = 0;       // bytes: engine + runtime. 0: no limit
+  int64_t host_budget = 0;  // bytes of the host arena, which these programs leave empty. 0: not set
+  // Only choices that leave every bit as it is: memory then decides about recompute alone.
+  bool bitwise = false;
 };
 
 struct Plan {
@@ -32,6 +35,7 @@ struct Plan {
   int64_t global_batch = 0;
   int64_t accumulation = 0;  // micro-steps an optimizer step
   Schedule schedule;         // packed
+  int64_t host_budget = 0;
   int64_t budget = 0, engine_bytes = 0, runtime_bytes = 0, minimum_bytes = 0;
   CategoryBytes categories{};  // at the peak
   int64_t padding = 0;         // rounding and unused bytes at the peak

@@ -149,6 +149,8 @@ nlohmann::json plan_json(const Plan& plan) {
           {"engine_bytes", plan.engine_bytes},
           {"runtime_bytes", plan.runtime_bytes},
           {"host_bytes", 0},
+          {"host_budget_bytes",
+           plan.host_budget > 0 ? nlohmann::json(plan.host_budget) : nlohmann::json(nullptr)},
           {"minimum_bytes", plan.minimum_bytes},
           {"predicted_tokens_per_second", nullptr},
           {"packing",
@@ -180,6 +182,7 @@ std::string plan_text(const Plan& plan) {
   row("runtime", plan.runtime_bytes, "allowance: program, libraries, stacks, tokenizer");
   row("total", plan.engine_bytes + plan.runtime_bytes);
   if (plan.budget > 0) row("budget", plan.budget);
+  if (plan.host_budget > 0) row("host", 0, "nothing is kept in host_memory");
   row("minimum", plan.minimum_bytes, "the smallest memory= that works with these keys");
   const int64_t gap = peak.packing.height - peak.packing.lower_bound;
   out += fmt::format("\n  peak in program {}, packing: {}", peak.name.view(),

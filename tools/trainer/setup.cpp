@@ -91,6 +91,9 @@ RunSetup make_setup(RunConfig config) {
   r.save = true;
   int64_t reserve = 0;
   r.budget = resolve_memory(config.memory, &reserve);
+  r.host_budget = config.host_memory;
+  r.bitwise = config.bitwise;
+  config.max_length = s.sizes.max_length;
   if (!config.sample_prompt.empty()) {
     if (!s.tokenizer)
       fail(ErrorCode::usage, "tokenizer for sample_prompt", "none", "tokenizer=tok.json");

@@ -149,14 +149,19 @@ void Trainer::pin(const Checkpoint& c) {
   same(c.pinned.T == r.T, "max_length", std::to_string(c.pinned.T), std::to_string(r.T));
   same(c.pinned.global_batch == r.global_batch, "global_batch_size",
        std::to_string(c.pinned.global_batch), std::to_string(r.global_batch));
-  if (r.micro_batch > 0)
+  const auto allowed = [&](const char* permission) {
+    const auto& list = config().allow;
+    return std::find(list.begin(), list.end(), permission) != list.end();
+  };
+  if (r.micro_batch > 0 && !allowed("micro_batch"))
     same(c.pinned.micro_batch == r.micro_batch, "per_device_train_batch_size",
          std::to_string(c.pinned.micro_batch), std::to_string(r.micro_batch));
-  if (r.head_rows > 0)
+  if (r.head_rows > 0 && !allowed("head_rows"))
     same(c.pinned.head_rows == r.head_rows, "head_rows", std::to_string(c.pinned.head_rows),
          std::to_string(r.head_rows));
-  r.micro_batch = c.pinned.micro_batch;
-  r.head_rows = c.pinned.head_rows;
+  // A permission unpins: the key, if set, or the planner then decides.
+  if (!allowed("micro_batch")) r.micro_batch = c.pinned.micro_batch;
+  if (!allowed("head_rows")) r.head_rows = c.pinned.head_rows;
   if (c.pinned.threads != r.settings.threads)
     fmt::print("Note: resuming with {} threads instead of {}: sums may differ in the last bits.\n",
                r.settings.threads, c.pinned.threads);
@@ -394,6 +399,16 @@ int Trainer::run() {
   check_output_dir();
   if (resumed_) pin(*resumed_);
   plan_ = make_plan(setup_.request);
+  if (!plan_.fits && resumed_)
+    fail(ErrorCode::out_of_memory,
+         fmt::format("memory of at least {} B for micro-batches of {} and head chunks of {} rows, "
+                     "which {} pins",
+                     plan_.minimum_bytes, resumed_->pinned.micro_batch, resumed_->pinned.head_rows,
+                     resumed_->folder),
+         fmt::format("memory of {} B", plan_.budget),
+         fmt::format("memory={}, recompute=block, or allow=[micro_batch,head_rows], which changes "
+                     "the order of sums",
+                     plan_.minimum_bytes));
   if (!plan_.fits) refuse_plan(plan_);
   fmt::print("{}", plan_text(plan_));
   std::fflush(stdout);
