@@ -7,6 +7,8 @@
 // Nothing of the standard library is used here: a copy compiled for wide vectors must never be the
 // one the linker keeps for everybody.
 
+#pragma once
+
 constexpr int64_t kLd = kAttentionBlock;
 
 // e^x to 2 ulp by Cephes' expf; exactly 0 below -87.33; NaN stays NaN.

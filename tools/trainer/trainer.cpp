@@ -493,9 +493,10 @@ int Trainer::run() {
   }
   evaluate();
   allocation_watch::step_done();
+  write_final();
+  allocation_watch::step_done();
   allocation_watch::stop();
   runtime_measured_ = process_private_bytes() - session_->context().resident_bytes();
-  write_final();
   write_memory_json(true);
   write_report(true);
   const int64_t measured = session_->context().resident_bytes();
