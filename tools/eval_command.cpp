@@ -62,6 +62,15 @@ int eval_command(const Arguments& arguments) {
     fail(ErrorCode::usage, "--batch-size of at least 1", std::to_string(options.eval_batch),
          "--batch-size 4");
 
+  const auto not_negative = [](const char* flag, int64_t value) {
+    if (value < 0)
+      fail(ErrorCode::usage, fmt::format("{} of at least 0", flag), std::to_string(value),
+           "snug eval --help");
+  };
+  not_negative("--max-length", length);
+  not_negative("--max-samples", config.max_eval_samples);
+  not_negative("--threads", options.threads);
+
   ScratchFolder scratch;
   RunData data;
   Inference in = open_inference(options, [&](const ModelSpec& spec,

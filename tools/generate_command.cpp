@@ -42,6 +42,9 @@ int generate_command(const Arguments& arguments) {
   if (generation.max_new_tokens < 1)
     fail(ErrorCode::usage, "--max-new-tokens of at least 1",
          std::to_string(generation.max_new_tokens), "--max-new-tokens 64");
+  if (options.threads < 0)
+    fail(ErrorCode::usage, "--threads of at least 0", std::to_string(options.threads),
+         "--threads 2");
   generation.sampling.seed = static_cast<uint64_t>(seed);
 
   std::vector<int32_t> ids;

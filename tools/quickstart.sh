@@ -60,9 +60,9 @@ snug=build/bin/snug
 # 3. The tokenizer.
 "$snug" tokenizer train --vocab-size 2048 --output "$run/tokenizer.json" "$text"
 
-# 4. The model: 2.2 million parameters. Every key can be overridden as key=value on the command line.
+# 4. The model: 3.8 million parameters. Every key can be overridden as key=value on the command line.
 cat >"$run/config.yaml" <<YAML
-model: {type: gpt2, n_layer: 4, n_embd: 192, n_head: 6, n_positions: 256}
+model: {type: gpt2, n_layer: 4, n_embd: 256, n_head: 8, n_positions: 256, resid_pdrop: 0, embd_pdrop: 0, attn_pdrop: 0}
 init: scratch
 tokenizer: $run/tokenizer.json
 train_data: '${text//\'/\'\'}'
@@ -82,7 +82,7 @@ warmup_steps: 20
 
 logging_steps: 10
 eval_steps: 50
-sample_prompt: "The memory of a run is "
+sample_prompt: "The memory"
 seed: 42
 YAML
 "$snug" train --config "$run/config.yaml"
@@ -90,7 +90,7 @@ YAML
 # 5. What it learned.
 echo
 echo "== a sample"
-"$snug" generate --model "$run/model/final" --prompt "The memory of a run is " \
+"$snug" generate --model "$run/model/final" --prompt "The memory" \
   --max-new-tokens 120 --temperature 0.8 --top-k 50 --seed 42
 echo
 echo "model folder:  $PWD/$run/model/final (opens in Hugging Face transformers too)"

@@ -56,7 +56,12 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
   p.bias = options.bias.defined() && ctx.planning() ? &kSomewhere : options.bias.data;
   p.bias_dtype = options.bias.dtype;
 
-  const MatmulKernel kernel = matmul_best(p);
+  MatmulKernel kernel = matmul_best(p);
+  // The library may have no primitive within its scratch cap; then the widest kernel of ours.
+  if (kernel == MatmulKernel::library && !matmul_prepare(p, kernel, ctx.threads()))
+    for (const MatmulKernel own :
+         {MatmulKernel::avx512, MatmulKernel::avx2, MatmulKernel::reference})
+      if (kernel == MatmulKernel::library && matmul_supports(p, own)) kernel = own;
   const int64_t scratch_bytes =
       matmul_scratch_bytes(M, N, K, a.dtype, b.dtype, c.dtype, kernel, ctx.threads());
   Tensor scratch;
@@ -65,10 +70,7 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
   Op op(
       ctx, "matmul",
       {.flops = 2 * M * N * K, .bytes = a.bytes() + b.bytes() + c.bytes() * (options.add ? 2 : 1)});
-  if (!op.run()) {
-    matmul_prepare(p, kernel, ctx.threads());
-    return;
-  }
+  if (!op.run()) return;
   matmul_cpu(p, kernel, scratch.defined() ? scratch.view().data : nullptr, ctx.threads());
 }
 

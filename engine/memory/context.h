@@ -15,9 +15,9 @@ namespace snug {
 
 class Context;
 
-// Move-only owner of planned bytes; the context outlives it. Its end is a release on its stream, recorded on `plan` and
-// checked against the record when running. Tensors of resident programs may end at any time: their
-// bytes stay.
+// Move-only owner of planned bytes; the context outlives it. Its end is a release on its stream,
+// recorded on `plan` and checked against the record when running. Tensors of resident programs may
+// end at any time: their bytes stay.
 class Tensor {
  public:
   Tensor() = default;

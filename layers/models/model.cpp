@@ -76,8 +76,9 @@ Tensor Model::embed(Context& ctx, Runtime& rt, const View& tokens, PassMode mode
   const Context::Scope scope(ctx, scope_embedding_);
   const int64_t B = tokens.shape[0], T = tokens.shape[1];
   Tensor x = ctx.tensor(n_embedding_, {B * T, spec_.C}, precision_.compute, Category::activations);
-  embedding_forward(ctx, x, tokens, rt.params.acquire(ctx, wte_), rt.params.acquire(ctx, wpe_),
-                    rt.state);
+  // The padded rows are not tokens: an id of V or above is refused.
+  embedding_forward(ctx, x, tokens, rt.params.acquire(ctx, wte_).rows(0, spec_.V),
+                    rt.params.acquire(ctx, wpe_), rt.state);
   rt.params.release(ctx, wte_);
   rt.params.release(ctx, wpe_);
   if (mode == PassMode::train && spec_.embedding_dropout > 0.0f)

@@ -1,5 +1,6 @@
-// A tiny model in a session of its own, trained on made-up tokens: what the tests of sessions, plans
-// and generation share. Nothing here allocates between construction and the reading of results.
+// A tiny model in a session of its own, trained on made-up tokens: what the tests of sessions,
+// plans and generation share. Nothing here allocates between construction and the reading of
+// results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -52,7 +53,8 @@ inline Schedule plan_schedule(const Model& model, const RunOptions& o) {
 
 class SessionRun {
  public:
-  SessionRun(const Model& model, const RunOptions& o) : SessionRun(model, o, plan_schedule(model, o)) {}
+  SessionRun(const Model& model, const RunOptions& o)
+      : SessionRun(model, o, plan_schedule(model, o)) {}
   SessionRun(const Model& model, const RunOptions& o, const Schedule& schedule)
       : model_(model), options_(o) {
     session_ = std::make_unique<Session>(Place::cpu, model, o.decisions, o.optimizer, o.settings,
@@ -62,7 +64,8 @@ class SessionRun {
   }
 
   Session& session() { return *session_; }
-  // The place of a sequence in the random key; tests of the key set it false and see the difference.
+  // The place of a sequence in the random key; tests of the key set it false and see the
+  // difference.
   bool number_samples = true;
 
   // Weights larger than an initialisation's, so that every part of the model matters.

@@ -43,7 +43,18 @@ const Config kConfigs[] = {
     {"attention_bf16", {}, "bf16", "adamw", "attention", 16, 4, 2, 64, 2, 24, 8},
     {"block_bf16", {}, "bf16", "adamw", "block", 16, 4, 2, 64, 2, 24, 8},
     {"layer_map", {.L = 4}, "fp32", "adamw", "{0-1: block, 3: norms+mlp}", 16, 4, 4, 64, 4, 0, 0},
-    {"layer_map_bf16", {.L = 4}, "bf16", "sgd", "{1: attention, 2-3: block}", 16, 4, 1, 64, 4, 0, 0},
+    {"layer_map_bf16",
+     {.L = 4},
+     "bf16",
+     "sgd",
+     "{1: attention, 2-3: block}",
+     16,
+     4,
+     1,
+     64,
+     4,
+     0,
+     0},
     {"dropout", {.dropout = 0.1}, "fp32", "adamw", "none", 16, 4, 2, 64, 2, 0, 0},
     {"dropout_block", {.dropout = 0.1}, "fp32", "adamw", "block", 16, 4, 2, 64, 2, 24, 8},
     {"dropout_bf16", {.dropout = 0.1}, "bf16", "adamw", "mlp", 16, 4, 2, 64, 2, 24, 8},
@@ -61,11 +72,55 @@ const Config kConfigs[] = {
     {"eval_larger_than_micro", {}, "bf16", "adamw", "block", 16, 4, 1, 8, 16, 24, 8},
     {"no_eval_no_generation", {}, "fp32", "adam", "block", 16, 4, 2, 64, 0, 0, 0},
     {"large_vocabulary", {.V = 3000}, "fp32", "sgd", "none", 16, 4, 2, 5, 2, 24, 8},
-    {"vocabulary_of_128", {.V = 128, .tied = false}, "bf16", "adamw", "none", 16, 4, 2, 5, 2, 24, 8},
-    {"wide", {.C = 130, .L = 1, .H = 5, .F = 77}, "fp32", "adamw", "block", 24, 3, 3, 50, 1, 30, 32},
-    {"wide_bf16", {.C = 130, .L = 1, .H = 5, .F = 77}, "bf16", "adamw", "none", 24, 3, 3, 50, 1, 30, 7},
+    {"vocabulary_of_128",
+     {.V = 128, .tied = false},
+     "bf16",
+     "adamw",
+     "none",
+     16,
+     4,
+     2,
+     5,
+     2,
+     24,
+     8},
+    {"wide",
+     {.C = 130, .L = 1, .H = 5, .F = 77},
+     "fp32",
+     "adamw",
+     "block",
+     24,
+     3,
+     3,
+     50,
+     1,
+     30,
+     32},
+    {"wide_bf16",
+     {.C = 130, .L = 1, .H = 5, .F = 77},
+     "bf16",
+     "adamw",
+     "none",
+     24,
+     3,
+     3,
+     50,
+     1,
+     30,
+     7},
     {"deep", {.C = 16, .L = 12, .H = 1, .F = 64}, "fp32", "adamw", "block", 8, 2, 2, 64, 2, 16, 8},
-    {"deep_bf16", {.C = 16, .L = 12, .H = 1, .F = 64}, "bf16", "adamw", "attention", 8, 2, 1, 64, 2, 16, 8},
+    {"deep_bf16",
+     {.C = 16, .L = 12, .H = 1, .F = 64},
+     "bf16",
+     "adamw",
+     "attention",
+     8,
+     2,
+     1,
+     64,
+     2,
+     16,
+     8},
     {"two_threads", {.C = 48, .dropout = 0.1}, "fp32", "adamw", "mlp", 32, 8, 4, 64, 4, 32, 8, 2},
     {"two_threads_bf16", {.C = 48}, "bf16", "adamw", "block", 32, 8, 4, 64, 4, 32, 8, 2},
 };
@@ -91,6 +146,9 @@ test::RunOptions options_of(const Config& c) {
   return o;
 }
 
+void PrintTo(const Config& c, std::ostream* out) {
+  *out << c.name;
+}
 std::string name_of(const testing::TestParamInfo<Config>& info) {
   return info.param.name;
 }
@@ -183,16 +241,15 @@ TEST_P(SessionMemory, ProcessGrowsByTheArena) {
   const int64_t before = anonymous_bytes();
   const test::SessionRun run(model, o, schedule);
   const int64_t grown = anonymous_bytes() - before;
-  const int64_t small =
-      static_cast<int64_t>(mallinfo2().uordblks + mallinfo2().hblkhd) - heap;
+  const int64_t small = static_cast<int64_t>(mallinfo2().uordblks + mallinfo2().hblkhd) - heap;
   // Above the arena: the small objects, and the pages they open at the top of the heap, which glibc
   // extends by 128 KiB at a time. Below it: nothing but pages the heap gave back.
   EXPECT_GE(grown, schedule.arena_bytes() - (128 << 10));
   EXPECT_LE(grown, schedule.arena_bytes() + std::max<int64_t>(0, small) + (128 << 10));
 }
 
-// T4: fresh and dead bytes are NaN, and every tensor has a guard behind it: nothing reads what it did
-// not write, nothing writes past an end. T5: the same at random places.
+// T4: fresh and dead bytes are NaN, and every tensor has a guard behind it: nothing reads what it
+// did not write, nothing writes past an end. T5: the same at random places.
 TEST_P(SessionMemory, GuardsPoisonAndRandomPlacesChangeNoBit) {
   const Config& c = GetParam();
   const Model model(test::tiny_spec(c.model), parse_precision(c.precision));
@@ -208,10 +265,10 @@ TEST_P(SessionMemory, GuardsPoisonAndRandomPlacesChangeNoBit) {
 
 INSTANTIATE_TEST_SUITE_P(All, SessionMemory, testing::ValuesIn(kConfigs), name_of);
 
-class SlowSessionPacking : public testing::TestWithParam<Config> {};
+class SessionPackings : public testing::TestWithParam<Config> {};
 
 // T5 in full: twenty random packings, all different from the planned one.
-TEST_P(SlowSessionPacking, TwentyRandomPackingsChangeNoBit) {
+TEST_P(SessionPackings, TwentyRandomPackingsChangeNoBit) {
   const Config& c = GetParam();
   const Model model(test::tiny_spec(c.model), parse_precision(c.precision));
   test::RunOptions o = options_of(c);
@@ -226,7 +283,7 @@ TEST_P(SlowSessionPacking, TwentyRandomPackingsChangeNoBit) {
     EXPECT_TRUE(same_bits(test::trace_of(model, o), plain)) << "packing " << o.shuffle;
   }
 }
-INSTANTIATE_TEST_SUITE_P(All, SlowSessionPacking, testing::ValuesIn(kConfigs), name_of);
+INSTANTIATE_TEST_SUITE_P(Slow, SessionPackings, testing::ValuesIn(kConfigs), name_of);
 
 // The same for a few in the fast suite.
 TEST(SessionPacking, TwentyRandomPackingsChangeNoBit) {
@@ -276,6 +333,7 @@ TEST(SessionArena, OperatingSystemCountsExactlyTheArena) {
 // page stands on both sides of it and the first byte past its end cannot be written.
 TEST(SessionArenaDeathTest, TheByteBehindTheArenaIsNotOurs) {
   if (!allocation_watch::available()) GTEST_SKIP() << "sanitizers report it in their own words";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
   Schedule schedule;
   const int root = schedule.add(Name("root"), -1, true);
   Tensor t;

@@ -107,6 +107,11 @@ bool available() {
   return true;
 }
 void start() {
+  const Guard guard;
+  // What an earlier watch left may have been freed unseen, and its addresses come again.
+  for (void*& p : live) p = nullptr;
+  held = 0;
+  ++step;
   watching.store(true);
 }
 void stop() {

@@ -103,6 +103,9 @@ std::string CheckpointWriter::write(const RunPosition& at, const Pinned& pinned,
                                                    {"best_eval_loss", at.best_eval_loss},
                                                    {"pinned",
                                                     {{"seed", pinned.seed},
+                                                     {"data_seed", pinned.data_seed},
+                                                     {"train_tokens", pinned.train_tokens},
+                                                     {"train_samples", pinned.train_samples},
                                                      {"global_batch", pinned.global_batch},
                                                      {"max_length", pinned.T},
                                                      {"micro_batch", pinned.micro_batch},
@@ -167,9 +170,12 @@ Checkpoint read_checkpoint(const std::string& folder) {
   const nlohmann::json& p = j.contains("pinned") ? j["pinned"] : nlohmann::json::object();
   require_object(p, where);
   c.pinned.seed = get_int(p, "seed", where);
+  c.pinned.data_seed = get_int(p, "data_seed", where);
+  c.pinned.train_tokens = get_int_in(p, "train_tokens", where, 0, INT64_MAX);
+  c.pinned.train_samples = get_int_in(p, "train_samples", where, 0, INT64_MAX);
   c.pinned.global_batch = get_int_in(p, "global_batch", where, 1, INT64_MAX);
   c.pinned.T = get_int_in(p, "max_length", where, 1, INT64_MAX);
-  c.pinned.micro_batch = get_int_in(p, "micro_batch", where, 1, INT64_MAX);
+  c.pinned.micro_batch = get_int_in(p, "micro_batch", where, 1, c.pinned.global_batch);
   c.pinned.head_rows = get_int_in(p, "head_rows", where, 1, INT64_MAX);
   c.pinned.threads = get_int_in(p, "threads", where, 1, INT64_MAX);
   c.pinned.precision = get_string(p, "precision", where);

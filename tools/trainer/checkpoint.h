@@ -35,6 +35,7 @@ struct RunPosition {
 struct Pinned {
   int64_t seed = 0, global_batch = 0, T = 0, micro_batch = 0, head_rows = 0, threads = 0;
   std::string precision, optimizer, instruction_set, recompute;
+  int64_t data_seed = 0, train_tokens = 0, train_samples = 0;
   std::string model;  // fingerprint of the spec: shapes and numerics
 };
 

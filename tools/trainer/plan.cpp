@@ -120,27 +120,53 @@ Plan make_plan(const PlanRequest& r) {
   const std::vector<int64_t> micros = micro_candidates(r);
   const int64_t room = r.budget > 0 ? r.budget - plan.runtime_bytes : INT64_MAX;
 
-  // The smallest engine: what minimum_bytes promises. Fewer rows, more recompute and smaller chunks
-  // never need more, so it is the last of each list.
-  Candidate least = record(r, decide(r, policies.back(), micros.back(),
-                                     head_candidates(r, rows_of(r, micros.back())).back()));
+  // The smallest engine: what minimum_bytes promises. Fewer rows and smaller chunks never need
+  // more, so they are the last of their lists. More recompute may: in a model of one layer the
+  // slots that come back meet the same gradients as those that stayed. So every policy is asked.
+  const auto least_rows = [&](int64_t micro) {
+    return head_candidates(r, rows_of(r, micro)).back();
+  };
+  std::vector<Candidate> least;
+  for (const std::string& policy : policies)
+    least.push_back(record(r, decide(r, policy, micros.back(), least_rows(micros.back()))));
+  std::stable_sort(least.begin(), least.end(), [](const Candidate& a, const Candidate& b) {
+    return a.lower_bound < b.lower_bound;
+  });
   Plan smallest = plan;
-  finish(smallest, least, r.budget);
+  for (Candidate& c : least) {
+    if (smallest.engine_bytes > 0 && c.lower_bound >= smallest.engine_bytes) break;
+    Plan packed = plan;
+    finish(packed, c, r.budget);
+    if (smallest.engine_bytes == 0 || packed.engine_bytes < smallest.engine_bytes)
+      smallest = std::move(packed);
+  }
   plan.minimum_bytes = smallest.minimum_bytes = smallest.engine_bytes + plan.runtime_bytes;
 
   if (smallest.fits) {
-    for (const std::string& policy : policies) {
-      for (const int64_t micro : micros) {
-        for (const int64_t rows : head_candidates(r, rows_of(r, micro))) {
-          Candidate c = record(r, decide(r, policy, micro, rows));
-          if (c.lower_bound > room) continue;
-          finish(plan, c, r.budget);
-          if (plan.fits) break;
-        }
-        if (plan.fits) break;
+    // Each question costs a recording: a policy whose smallest plan is too large is passed over,
+    // and so is a micro-batch whose smallest chunks are.
+    const auto possible = [&](const std::string& policy) {
+      return std::any_of(least.begin(), least.end(), [&](const Candidate& c) {
+        return c.decisions.recompute == policy && c.lower_bound <= room;
+      });
+    };
+    const auto choose = [&](const std::string& policy, int64_t micro) {
+      const std::vector<int64_t> chunks = head_candidates(r, rows_of(r, micro));
+      Candidate last = record(r, decide(r, policy, micro, chunks.back()));
+      if (last.lower_bound > room) return false;
+      for (const int64_t rows : chunks) {
+        Candidate c =
+            rows == chunks.back() ? std::move(last) : record(r, decide(r, policy, micro, rows));
+        if (c.lower_bound > room) continue;
+        finish(plan, c, r.budget);
+        if (plan.fits) return true;
       }
-      if (plan.fits) break;
-    }
+      return false;
+    };
+    for (const std::string& policy : policies)
+      if (!plan.fits && possible(policy))
+        for (const int64_t micro : micros)
+          if (choose(policy, micro)) break;
   }
   if (!plan.fits) plan = smallest;
   if (plan.decisions.micro_batch > 0)

@@ -50,6 +50,10 @@ RunLog::RunLog(const std::string& output_dir, int64_t keep_until_step)
   metrics_ = std::fopen(path_.c_str(), keep_until_step >= 0 ? "ae" : "we");
   if (!metrics_)
     fail(ErrorCode::device, "to open " + path_, std::strerror(errno), "another output_dir");
+  // What the C library would allocate at the first line: the file's buffer, the time zone.
+  std::setvbuf(metrics_, buffer_, _IOFBF, sizeof buffer_);
+  char when[32];
+  timestamp(when);
   terminal_ = isatty(STDOUT_FILENO) && !std::getenv("CI");
 }
 

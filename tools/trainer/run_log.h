@@ -40,6 +40,7 @@ class RunLog {
   bool terminal_ = false;
   bool live_open_ = false;
   std::string path_;
+  char buffer_[4096];  // of metrics_
 };
 
 }  // namespace snug

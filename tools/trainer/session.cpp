@@ -63,7 +63,10 @@ void Session::open() {
     state().first_bad_element = -1;
     return;
   }
-  load();
+  if (decisions_.micro_batch > 0)
+    load();
+  else
+    load_inference({});
   if (micro_first_ >= 0) {
     micro(true);
     micro(false);
@@ -109,6 +112,20 @@ void Session::make_generation() {
 void Session::load() {
   ctx_.program(schedule_, load_, [&] {
     if (master_.defined()) cast(ctx_, params_->flat(), master_);
+  });
+}
+
+void Session::load_inference(const std::function<void(const View&)>& fill) {
+  static const Name kStaging("load.staging");
+  ctx_.program(schedule_, load_, [&] {
+    if (!model_.precision().separate_master()) {
+      if (!ctx_.planning()) fill(params_->flat());
+      return;
+    }
+    const Tensor staging = ctx_.tensor(kStaging, {model_.params().flat_elements()}, DType::f32,
+                                       Category::workspace);
+    if (!ctx_.planning()) fill(staging);
+    cast(ctx_, params_->flat(), staging);
   });
 }
 

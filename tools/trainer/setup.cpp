@@ -70,15 +70,19 @@ RunSetup make_setup(RunConfig config) {
 
   PlanRequest& r = s.request;
   r.model = s.model.get();
-  r.optimizer = {.name = config.optim,
-                 .learning_rate = config.learning_rate,
-                 .adam_beta1 = config.adam_beta1,
-                 .adam_beta2 = config.adam_beta2,
-                 .adam_epsilon = config.adam_epsilon,
-                 .weight_decay = config.weight_decay,
-                 .sgd_momentum = config.sgd_momentum,
-                 .sgd_nesterov = config.sgd_nesterov,
-                 .sgd_dampening = config.sgd_dampening};
+  r.optimizer.name = config.optim;
+  r.optimizer.learning_rate = config.learning_rate;
+  r.optimizer.weight_decay = config.weight_decay;
+  // An optimizer refuses settings of another, and the keys of both always have a value.
+  if (config.optim == "sgd") {
+    r.optimizer.sgd_momentum = config.sgd_momentum;
+    r.optimizer.sgd_nesterov = config.sgd_nesterov;
+    r.optimizer.sgd_dampening = config.sgd_dampening;
+  } else {
+    r.optimizer.adam_beta1 = config.adam_beta1;
+    r.optimizer.adam_beta2 = config.adam_beta2;
+    r.optimizer.adam_epsilon = config.adam_epsilon;
+  }
   r.settings.threads = resolve_threads(config.threads);
   r.T = s.sizes.max_length;
   r.global_batch = s.sizes.global_batch_size;

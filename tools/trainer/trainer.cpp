@@ -37,28 +37,32 @@ void on_signal(int) {
   stop_requested = 1;
 }
 
-// A folder that this run made and that goes away again unless training starts.
+// A folder that goes away again, with the parents that were made for it, unless it is kept.
 class NewFolder {
  public:
-  explicit NewFolder(std::string path) : path_(std::move(path)) {
+  explicit NewFolder(const std::string& path) {
     std::error_code error;
-    made_ = !fs::exists(path_, error);
-    fs::create_directories(path_, error);
+    fs::path first = fs::path(path);
+    if (!fs::exists(first, error)) {
+      while (first.has_parent_path() && !fs::exists(first.parent_path(), error))
+        first = first.parent_path();
+      made_ = first;
+    }
+    fs::create_directories(path, error);
     if (error)
       fail(ErrorCode::usage, "output_dir that can be created",
-           fmt::format("{}: {}", path_, error.message()), "another output_dir");
+           fmt::format("{}: {}", path, error.message()), "another output_dir");
   }
   ~NewFolder() {
     std::error_code error;
-    if (made_) fs::remove_all(path_, error);
+    if (!made_.empty()) fs::remove_all(made_, error);
   }
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
-  void keep() { made_ = false; }
+  void keep() { made_.clear(); }
 
  private:
-  std::string path_;
-  bool made_ = false;
+  fs::path made_;  // the topmost folder that was not there
 };
 
 // Steps of the schedule when the clock alone bounds the run.
@@ -71,7 +75,9 @@ class Trainer {
 
  private:
   void check_output_dir();
+  void remove_old_run() const;
   void pin(const Checkpoint& checkpoint);
+  void check_data(const Checkpoint& checkpoint) const;
   Pinned pinned() const;
   void reserve();
   int64_t total_steps() const;
@@ -102,8 +108,9 @@ class Trainer {
   std::string sample_text_;
   RunPosition at_;
   ReportRun report_;
-  double started_ = 0, last_log_ = 0, last_save_ = 0;
-  int64_t total_ = 0, last_log_step_ = 0, runtime_measured_ = 0;
+  double started_ = 0;
+  int64_t total_ = 0, runtime_measured_ = 0;
+  bool last_ = false;  // decided once a step, so that all parts of the step agree
 };
 
 void Trainer::check_output_dir() {
@@ -132,6 +139,19 @@ void Trainer::check_output_dir() {
   }
 }
 
+// What a run writes; a user's own files in the folder stay.
+void Trainer::remove_old_run() const {
+  const std::string& dir = config().output_dir;
+  for (const char* name : {"config.resolved.yaml", "plan.json", "metrics.jsonl", "memory.json",
+                           "report.html", "final"})
+    fs::remove_all(fs::path(dir) / name);
+  std::vector<fs::path> checkpoints;
+  for (const auto& entry : fs::directory_iterator(dir))
+    if (entry.path().filename().string().starts_with("checkpoint-"))
+      checkpoints.push_back(entry.path());
+  for (const fs::path& path : checkpoints) fs::remove_all(path);
+}
+
 // What a checkpoint pins stays, unless a permission says otherwise.
 void Trainer::pin(const Checkpoint& c) {
   PlanRequest& r = setup_.request;
@@ -146,6 +166,8 @@ void Trainer::pin(const Checkpoint& c) {
   same(c.pinned.precision == now.precision, "precision", c.pinned.precision, now.precision);
   same(c.pinned.optimizer == now.optimizer, "optim", c.pinned.optimizer, now.optimizer);
   same(c.pinned.seed == now.seed, "seed", std::to_string(c.pinned.seed), std::to_string(now.seed));
+  same(c.pinned.data_seed == now.data_seed, "data_seed", std::to_string(c.pinned.data_seed),
+       std::to_string(now.data_seed));
   same(c.pinned.T == r.T, "max_length", std::to_string(c.pinned.T), std::to_string(r.T));
   same(c.pinned.global_batch == r.global_batch, "global_batch_size",
        std::to_string(c.pinned.global_batch), std::to_string(r.global_batch));
@@ -167,6 +189,20 @@ void Trainer::pin(const Checkpoint& c) {
                r.settings.threads, c.pinned.threads);
 }
 
+// The position in the data means something in the same data only.
+void Trainer::check_data(const Checkpoint& c) const {
+  const auto text = [](int64_t tokens, int64_t samples) {
+    return fmt::format("{} tokens, {} samples to train on", tokens, samples);
+  };
+  if (c.pinned.train_tokens != data_.train_tokens || c.pinned.train_samples != data_.train_samples)
+    fail(ErrorCode::usage,
+         fmt::format("the training data of {}: {}", c.folder,
+                     text(c.pinned.train_tokens, c.pinned.train_samples)),
+         text(data_.train_tokens, data_.train_samples),
+         fmt::format("the train_data and eval_fraction it was made with, or a new run from model={}",
+                     c.folder));
+}
+
 Pinned Trainer::pinned() const {
   const ModelSpec& s = setup_.model->spec();
   const std::string shape = fmt::format(
@@ -175,6 +211,9 @@ Pinned Trainer::pinned() const {
       s.attention_dropout, s.residual_dropout, s.scale_by_inverse_layer);
   Pinned p;
   p.seed = config().seed;
+  p.data_seed = config().data_seed >= 0 ? config().data_seed : config().seed;
+  p.train_tokens = data_.train_tokens;
+  p.train_samples = data_.train_samples;
   p.global_batch = setup_.request.global_batch;
   p.T = setup_.request.T;
   p.micro_batch = plan_.decisions.micro_batch;
@@ -277,8 +316,8 @@ void Trainer::optimizer_step() {
   ++at_.window_steps;
 }
 
+// By its length; a signal is another matter, since what is due at its step is still done.
 bool Trainer::finished() const {
-  if (stop_requested) return true;
   if (total_ > 0 && at_.step >= total_) return true;
   return config().max_time > 0 && at_.elapsed + monotonic_seconds() - started_ >= config().max_time;
 }
@@ -305,7 +344,9 @@ void Trainer::log_step(double step_seconds) {
     const double left = std::max(0.0, config().max_time - m.elapsed);
     m.remaining = m.remaining < 0 ? left : std::min(m.remaining, left);
   }
-  const bool due = at_.step % config().logging_steps == 0 || (total_ > 0 && at_.step == total_);
+  // The last line also holds the steps since the one before; a run that a signal stops keeps them
+  // in its checkpoint instead, so that the curve does not show the interruption.
+  const bool due = at_.step % config().logging_steps == 0 || last_;
   if (!due) {
     log_->live(m);
     return;
@@ -413,22 +454,31 @@ int Trainer::run() {
   fmt::print("{}", plan_text(plan_));
   std::fflush(stdout);
 
+  // Until everything that can be wrong with the input was looked at, an existing folder is left as
+  // it is but for the tokens, which wait beside those of the run that may be there.
+  const std::string tokens = config().output_dir + "/data", new_tokens = tokens + ".new";
   NewFolder folder(config().output_dir);
+  fs::remove_all(new_tokens);
+  NewFolder new_data(new_tokens);
   data_ = prepare_data(config(), setup_.tokenizer, setup_.model->spec().V, plan_.decisions.T,
-                       config().output_dir + "/data", true);
-  if (config().overwrite && !resumed_)
-    for (const auto& entry : fs::directory_iterator(config().output_dir))
-      if (entry.path().filename().string().starts_with("checkpoint-")) fs::remove_all(entry.path());
+                       new_tokens, true);
+  if (resumed_) check_data(*resumed_);
   total_ = total_steps();
   schedule_ = std::make_unique<LearningRateSchedule>(
       schedule_config(config(), total_ > 0 ? total_ : kClockSteps));
 
+  reserve();
+  folder.keep();
+  new_data.keep();
+  if (config().overwrite && !resumed_) remove_old_run();
+  fs::remove_all(tokens);
+  if (fs::is_empty(new_tokens))
+    fs::remove(new_tokens);  // token files are used where they are
+  else
+    fs::rename(new_tokens, tokens);  // the files stay mapped
   write_atomic(config().output_dir + "/config.resolved.yaml", resolved_yaml(config()));
   write_json_file(config().output_dir + "/plan.json", plan_json(plan_));
   write_report(false);
-
-  reserve();
-  folder.keep();
   checkpoints_ =
       std::make_unique<CheckpointWriter>(*session_, config().output_dir, config().save_total_limit);
   final_layout_ = std::make_unique<SafetensorsLayout>(
@@ -467,32 +517,30 @@ int Trainer::run() {
   allocation_watch::start();
   started_ = monotonic_seconds();
   double before = started_;
-  while (!finished()) {
+  last_ = finished();
+  while (!last_ && !stop_requested) {
     optimizer_step();
+    last_ = finished();
     const double now = monotonic_seconds();
     log_step(now - before);
-    const bool last = total_ > 0 && at_.step >= total_;
-    if (!last && config().eval_steps > 0 && at_.step % config().eval_steps == 0) evaluate();
-    if (config().save_steps > 0 && (at_.step % config().save_steps == 0 || last)) {
-      const std::string path = checkpoint();
-      log_->say(fmt::format("  saved {}", path));
-    }
+    // Before the checkpoint, which is then at the end of the step and does not repeat it.
+    if (last_ || (config().eval_steps > 0 && at_.step % config().eval_steps == 0)) evaluate();
+    // The last step is saved too, so that a run can be made longer.
+    if (config().save_steps > 0 && (at_.step % config().save_steps == 0 || last_))
+      log_->say(fmt::format("  saved {}", checkpoint()));
     allocation_watch::step_done();
     before = monotonic_seconds();
   }
   if (stop_requested) {
-    const std::string path = checkpoint();
-    allocation_watch::step_done();
-    allocation_watch::stop();
-    write_memory_json(false);
     log_->say(
         fmt::format("Stopped at step {}; saved {}.\nTo go on: snug train --config "
                     "{}/config.resolved.yaml resume=latest",
-                    at_.step, path, config().output_dir));
+                    at_.step, checkpoint(), config().output_dir));
+    allocation_watch::step_done();
+    allocation_watch::stop();
+    write_memory_json(false);
     return 75;
   }
-  evaluate();
-  allocation_watch::step_done();
   write_final();
   allocation_watch::step_done();
   allocation_watch::stop();

@@ -100,12 +100,24 @@ void check_random(const Format& f) {
   }
 }
 
-TEST(Bf16, AllPatternsReadAndReturn) { check_all_patterns<bf16>(kBf16); }
-TEST(Bf16, TiesGoToEven) { check_ties<bf16>(kBf16); }
-TEST(Bf16, RandomFloatsRoundToNearest) { check_random<bf16>(kBf16); }
-TEST(F16, AllPatternsReadAndReturn) { check_all_patterns<f16>(kF16); }
-TEST(F16, TiesGoToEven) { check_ties<f16>(kF16); }
-TEST(F16, RandomFloatsRoundToNearest) { check_random<f16>(kF16); }
+TEST(Bf16, AllPatternsReadAndReturn) {
+  check_all_patterns<bf16>(kBf16);
+}
+TEST(Bf16, TiesGoToEven) {
+  check_ties<bf16>(kBf16);
+}
+TEST(Bf16, RandomFloatsRoundToNearest) {
+  check_random<bf16>(kBf16);
+}
+TEST(F16, AllPatternsReadAndReturn) {
+  check_all_patterns<f16>(kF16);
+}
+TEST(F16, TiesGoToEven) {
+  check_ties<f16>(kF16);
+}
+TEST(F16, RandomFloatsRoundToNearest) {
+  check_random<f16>(kF16);
+}
 
 // Published constants of the formats.
 TEST(Bf16, KnownValues) {

@@ -123,14 +123,14 @@ TEST(Shape, ExtentsRowsElements) {
 }
 
 TEST(Shape, Errors) {
-  expect_error(ErrorCode::shape, {"at most 5 extents", "6 extents", "merge leading"}, [] {
-    Shape s{1, 2, 3, 4, 5, 6};
-  });
+  expect_error(ErrorCode::shape, {"at most 5 extents", "6 extents", "merge leading"},
+               [] { Shape s{1, 2, 3, 4, 5, 6}; });
   expect_error(ErrorCode::shape, {"at least 0", "an extent of -1"}, [] { Shape s{2, -1}; });
   const int64_t big = int64_t{1} << 32;
   EXPECT_EQ((Shape{big, big >> 2}).elements(), int64_t{1} << 62);
-  expect_error(ErrorCode::shape, {"fewer than 2^63 elements", "(4294967296,2147483648)"},
-               [&] { (void)Shape({big, big >> 1}).elements(); });
+  expect_error(ErrorCode::shape, {"fewer than 2^63 elements", "(4294967296,2147483648)"}, [&] {
+    (void)Shape({big, big >> 1}).elements();
+  });
 }
 
 View view_of(void* data, Shape shape, DType dtype = DType::f32) {
@@ -170,7 +170,9 @@ TEST(View, Reshaped) {
   EXPECT_EQ(r.shape, (Shape{3, 2}));
   EXPECT_EQ(r.data, x);
   expect_error(ErrorCode::shape, {"keeps the number of elements", "w (2,3) f32 to (4)", "config"},
-               [&] { view_of(x, {2, 3}).reshaped({4}); });
+               [&] {
+                 view_of(x, {2, 3}).reshaped({4});
+               });
 }
 
 TEST(View, TypedPointer) {
@@ -191,15 +193,17 @@ TEST(View, TypedPointer) {
 TEST(View, Expect) {
   const View v = view_of(nullptr, {2, 3});
   expect(v, "x", {{"N", 2}, {"C", 3}});
-  expect_error(ErrorCode::shape, {"x of shape (N,C)=(2,4)", "w (2,3) f32", "belong together"},
-               [&] { expect(v, "x", {{"N", 2}, {"C", 4}}); });
+  expect_error(ErrorCode::shape, {"x of shape (N,C)=(2,4)", "w (2,3) f32", "belong together"}, [&] {
+    expect(v, "x", {{"N", 2}, {"C", 4}});
+  });
   expect_error(ErrorCode::shape, {"x of shape (N)=(6)"}, [&] { expect(v, "x", {{"N", 6}}); });
   expect_error(ErrorCode::shape, {"x of shape (A,A,A,A,A,A)"}, [&] {
     expect(v, "x", {{"A", 2}, {"A", 3}, {"A", 1}, {"A", 1}, {"A", 1}, {"A", 1}});
   });
   expect_dtype(v, "x", {DType::bf16, DType::f32});
-  expect_error(ErrorCode::unsupported, {"x of dtype bf16|i32", "w (2,3) f32", "precision"},
-               [&] { expect_dtype(v, "x", {DType::bf16, DType::i32}); });
+  expect_error(ErrorCode::unsupported, {"x of dtype bf16|i32", "w (2,3) f32", "precision"}, [&] {
+    expect_dtype(v, "x", {DType::bf16, DType::i32});
+  });
 }
 
 TEST(Precision, Names) {

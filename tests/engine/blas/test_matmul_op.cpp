@@ -1,0 +1,117 @@
+// The recorded op: what it adds to the kernels is shapes, transposes by view, planned scratch and
+// the record. The kernels' own numerics are tested in test_matmul_cpu.cpp.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "engine/blas/matmul.h"
+#include "engine/core/error.h"
+#include "engine/core/rng.h"
+
+namespace snug {
+namespace {
+
+struct Result {
+  std::vector<float> c;
+  std::vector<double> expected;
+  std::vector<double> magnitude;  // sum of |a b|, for the error bound
+  int64_t flops = 0;
+  size_t ops = 0;
+};
+
+// C (M,N) = op(A) op(B) + bias (+ C) with small integers plus fractions, run on plan and then on
+// cpu.
+Result run(int64_t M, int64_t N, int64_t K, bool ta, bool tb, bool bias, bool add) {
+  Result r;
+  Schedule schedule;
+  const int root = schedule.add(Name("root"), -1, true);
+  const int program = schedule.add(Name("product"), root, false);
+  for (const Place place : {Place::plan, Place::cpu}) {
+    Context ctx(place, {.threads = 2, .guard_bytes = 64, .poison = true});
+    if (place == Place::cpu) {
+      schedule.pack();
+      ctx.reserve(schedule);
+    }
+    Tensor a, b, c, v;
+    ctx.program(schedule, root, [&] {
+      a = ctx.tensor(Name("a"), ta ? Shape{K, M} : Shape{M, K}, DType::f32, Category::weights);
+      b = ctx.tensor(Name("b"), tb ? Shape{N, K} : Shape{K, N}, DType::f32, Category::weights);
+      c = ctx.tensor(Name("c"), {M, N}, DType::f32, Category::weights);
+      v = ctx.tensor(Name("v"), {N}, DType::f32, Category::weights);
+    });
+    if (place == Place::cpu)
+      for (const Tensor* t : {&a, &b, &c, &v})
+        for (int64_t i = 0; i < t->view().elements(); ++i)
+          t->view().as<float>()[i] =
+              uniform_from(static_cast<uint32_t>(mix64(static_cast<uint64_t>(i) * 7 + 1))) - 0.5f;
+    std::vector<float> before;
+    if (place == Place::cpu) before.assign(c.view().as<float>(), c.view().as<float>() + M * N);
+    ctx.program(schedule, program, [&] {
+      MatmulOptions o{.transpose_a = ta, .transpose_b = tb, .add = add};
+      if (bias) o.bias = v;
+      matmul(ctx, c, a, b, o);
+    });
+    if (place == Place::plan) continue;
+    r.c.assign(c.view().as<float>(), c.view().as<float>() + M * N);
+    for (int64_t m = 0; m < M; ++m)
+      for (int64_t n = 0; n < N; ++n) {
+        double sum = 0, magnitude = 0;
+        for (int64_t k = 0; k < K; ++k) {
+          const double x = static_cast<double>(a.view().as<float>()[ta ? k * M + m : m * K + k]);
+          const double y = static_cast<double>(b.view().as<float>()[tb ? n * K + k : k * N + n]);
+          sum += x * y;
+          magnitude += std::fabs(x * y);
+        }
+        if (bias) sum += static_cast<double>(v.view().as<float>()[n]);
+        if (add) sum += static_cast<double>(before[static_cast<size_t>(m * N + n)]);
+        r.expected.push_back(sum);
+        r.magnitude.push_back(magnitude + 2.0);
+      }
+  }
+  r.flops = schedule.at(program).flops();
+  r.ops = schedule.at(program).ops.size();
+  return r;
+}
+
+TEST(MatmulOp, EveryFormMatchesADoubleSum) {
+  for (const int64_t K : {1, 5, 64})
+    for (const bool ta : {false, true})
+      for (const bool tb : {false, true})
+        for (const bool bias : {false, true})
+          for (const bool add : {false, true}) {
+            const Result r = run(7, 19, K, ta, tb, bias, add);
+            EXPECT_EQ(r.ops, 1u);
+            EXPECT_EQ(r.flops, 2 * 7 * 19 * K);
+            for (size_t i = 0; i < r.c.size(); ++i)
+              ASSERT_NEAR(static_cast<double>(r.c[i]), r.expected[i],
+                          r.magnitude[i] * static_cast<double>(K + 2) * 0x1p-24)
+                  << K << ta << tb << bias << add << " element " << i;
+          }
+}
+
+TEST(MatmulOp, RefusesOperandsThatDoNotFitAndNamesThem) {
+  Schedule schedule;
+  const int root = schedule.add(Name("root"), -1, true);
+  Context ctx(Place::plan, {});
+  const int product = schedule.add(Name("product"), root, false);
+  ctx.program(schedule, root, [&] {});
+  ctx.program(schedule, product, [&] {
+    const Tensor a = ctx.tensor(Name("hidden"), {3, 4}, DType::f32, Category::weights);
+    const Tensor b = ctx.tensor(Name("weight"), {5, 6}, DType::f32, Category::weights);
+    const Tensor c = ctx.tensor(Name("out"), {3, 6}, DType::f32, Category::weights);
+    try {
+      matmul(ctx, c, a, b);
+      FAIL() << "accepted";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::shape);
+      EXPECT_NE(e.found().find("out (3,6) f32 = hidden (3,4) f32 weight (5,6) f32"),
+                std::string::npos)
+          << e.what();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace snug

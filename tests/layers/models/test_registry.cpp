@@ -1,0 +1,262 @@
+// From names, folders and maps to a spec: what is understood, and what is said about the rest.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/io/json.h"
+#include "layers/models/families.h"
+#include "layers/models/family.h"
+#include "layers/models/model.h"
+#include "layers/models/recompute.h"
+#include "tests/engine/io/temp_folder.h"
+
+namespace snug {
+namespace {
+
+ModelSpec map_of(const std::string& map) {
+  return resolve_model("", map).spec;
+}
+
+// Sizes as published; the counts are those of transformers' num_parameters().
+TEST(Registry, NamedShapesHaveTheirPublishedSizes) {
+  struct Named {
+    const char* name;
+    int64_t L, H, C, parameters;
+  };
+  for (const Named& n : {Named{"gpt2", 12, 12, 768, 124439808},
+                         {"gpt2-medium", 24, 16, 1024, 354823168},
+                         {"gpt2-large", 36, 20, 1280, 774030080},
+                         {"gpt2-xl", 48, 25, 1600, 1557611200},
+                         {"distilgpt2", 6, 12, 768, 81912576}}) {
+    const ModelSource s = resolve_model(n.name, "");
+    EXPECT_TRUE(s.folder.empty());
+    EXPECT_EQ(s.spec.L, n.L) << n.name;
+    EXPECT_EQ(s.spec.H, n.H);
+    EXPECT_EQ(s.spec.C, n.C);
+    EXPECT_EQ(s.spec.F, 4 * n.C);
+    EXPECT_EQ(s.spec.V, 50257);
+    EXPECT_EQ(s.spec.Vp(), 50304);
+    EXPECT_EQ(s.spec.P, 1024);
+    EXPECT_EQ(s.spec.eos_token, 50256);
+    const Model model(s.spec, parse_precision("bf16"));
+    EXPECT_EQ(model.params().real_elements(), n.parameters) << n.name;
+  }
+}
+
+TEST(Registry, AMapReplacesKeysOfAShape) {
+  const ModelSpec s = resolve_model("gpt2", R"({"n_layer": 2, "resid_pdrop": 0})").spec;
+  EXPECT_EQ(s.L, 2);
+  EXPECT_EQ(s.C, 768);
+  EXPECT_EQ(s.residual_dropout, 0.0f);
+  EXPECT_EQ(s.attention_dropout, 0.1f);
+  EXPECT_ERROR(resolve_model("gpt2", R"({"type": "bert"})"), ErrorCode::usage, "type of gpt2, gpt2",
+               "bert", "leave type out");
+}
+
+TEST(Registry, EveryKeyReachesTheSpec) {
+  const ModelSpec s = map_of(R"({"type": "gpt2", "vocab_size": 300, "n_positions": 40, "n_embd": 24,
+    "n_layer": 3, "n_head": 4, "n_inner": 50, "activation_function": "relu", "resid_pdrop": 0.2,
+    "embd_pdrop": 0.3, "attn_pdrop": 0.4, "layer_norm_epsilon": 1e-3, "initializer_range": 0.5,
+    "scale_attn_weights": false, "scale_attn_by_inverse_layer_idx": true,
+    "tie_word_embeddings": false, "bos_token_id": 7, "eos_token_id": [8, 9]})");
+  EXPECT_EQ(s.V, 300);
+  EXPECT_EQ(s.Vp(), 384);
+  EXPECT_EQ(s.P, 40);
+  EXPECT_EQ(s.C, 24);
+  EXPECT_EQ(s.L, 3);
+  EXPECT_EQ(s.H, 4);
+  EXPECT_EQ(s.G, 4);
+  EXPECT_EQ(s.D, 6);
+  EXPECT_EQ(s.F, 50);
+  EXPECT_EQ(s.activation, Activation::relu);
+  EXPECT_EQ(s.residual_dropout, 0.2f);
+  EXPECT_EQ(s.embedding_dropout, 0.3f);
+  EXPECT_EQ(s.attention_dropout, 0.4f);
+  EXPECT_EQ(s.norm_epsilon, 1e-3f);
+  EXPECT_EQ(s.init_std, 0.5f);
+  EXPECT_EQ(s.attention_scale(0), 1.0f);
+  EXPECT_EQ(s.attention_scale(3), 0.25f);
+  EXPECT_FALSE(s.tied);
+  EXPECT_EQ(s.bos_token, 7);
+  EXPECT_EQ(s.eos_token, 8);
+  // transformers' general names, and the vocabulary of a tokenizer where the map names none.
+  const ModelSpec g = resolve_model("", R"({"type": "gpt2", "hidden_size": 32,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 16})",
+                                    777)
+                          .spec;
+  EXPECT_EQ(g.C, 32);
+  EXPECT_EQ(g.L, 2);
+  EXPECT_EQ(g.H, 2);
+  EXPECT_EQ(g.P, 16);
+  EXPECT_EQ(g.V, 777);
+  EXPECT_EQ(g.attention_scale(5), 0.25f);
+}
+
+TEST(Registry, ConfigSurvivesWritingAndReading) {
+  const ModelSpec s = map_of(R"({"type": "gpt2", "vocab_size": 300, "n_positions": 40, "n_embd": 24,
+    "n_layer": 3, "n_head": 4, "n_inner": 50, "activation_function": "gelu", "resid_pdrop": 0.25,
+    "layer_norm_epsilon": 1e-6, "tie_word_embeddings": false, "eos_token_id": 8})");
+  const nlohmann::json written = kGpt2Family.write(s, "float32");
+  const ModelSpec t = kGpt2Family.parse(written, "config.json", true);
+  EXPECT_EQ(kGpt2Family.write(t, "float32"), written);
+  EXPECT_EQ(t.F, 50);
+  EXPECT_EQ(t.eos_token, 8);
+  EXPECT_EQ(t.bos_token, -1);
+  EXPECT_EQ(written.at("architectures"), nlohmann::json::array({"GPT2LMHeadModel"}));
+  EXPECT_EQ(written.at("model_type"), "gpt2");
+}
+
+TEST(Registry, AFolderIsReadWithAllThatTransformersWrites) {
+  const TempFolder folder;
+  // What older and newer versions put there: keys of other tasks, "dtype" for "torch_dtype", and
+  // keys from after this was written.
+  std::ofstream(folder / "config.json") << R"({"model_type": "gpt2", "architectures":
+    ["GPT2LMHeadModel"], "n_embd": 24, "n_head": 2, "n_layer": 1, "n_positions": 16, "n_ctx": 16,
+    "vocab_size": 50, "n_inner": null, "dtype": "float32", "summary_type": "cls_index",
+    "rope_parameters": {"rope_theta": 10000.0}, "some_future_key": [1, 2], "eos_token_id": null,
+    "transformers_version": "5.0.0"})";
+  const ModelSource s = resolve_model(folder.path(), "");
+  EXPECT_EQ(s.folder, folder.path());
+  EXPECT_EQ(s.spec.F, 96);
+  EXPECT_EQ(s.spec.V, 50);
+  EXPECT_EQ(s.spec.eos_token, -1);
+  // In a map nobody but the user wrote the key, so it is a mistake.
+  EXPECT_ERROR(map_of(R"({"type": "gpt2", "n_layr": 4})"), ErrorCode::usage,
+               "keys of a GPT-2 config", "\"n_layr\" in model", "check its spelling");
+}
+
+TEST(Registry, UnknownModelsAreNamedWithThoseThatExist) {
+  EXPECT_ERROR(resolve_model("gpt5", ""), ErrorCode::usage,
+               "gpt2, gpt2-medium, gpt2-large, gpt2-xl", "gpt5", "model=gpt2");
+  EXPECT_ERROR(resolve_model("", ""), ErrorCode::usage, "gpt2-xl", "none", "model=gpt2");
+  EXPECT_ERROR(map_of(R"({"n_layer": 4})"), ErrorCode::usage, "type in the model map", "object",
+               "type: gpt2");
+  EXPECT_ERROR(map_of(R"({"type": "mamba"})"), ErrorCode::unsupported, "model_type among: gpt2",
+               "\"mamba\"", "model=gpt2");
+  const TempFolder folder;
+  EXPECT_ERROR(resolve_model(folder.path(), ""), ErrorCode::data, folder.path() + "/config.json",
+               "No such file", "");
+  std::ofstream(folder / "config.json") << R"({"model_type": "llama"})";
+  EXPECT_ERROR(resolve_model(folder.path(), ""), ErrorCode::unsupported, "gpt2",
+               "\"llama\" in " + folder.path() + "/config.json", "model=gpt2");
+  std::ofstream(folder / "config.json") << R"({"n_layer": 4})";
+  EXPECT_ERROR(resolve_model(folder.path(), ""), ErrorCode::data, "model_type", "", "");
+  std::ofstream(folder / "config.json") << "[1]";
+  EXPECT_ERROR(resolve_model(folder.path(), ""), ErrorCode::data, "object", "", "");
+}
+
+TEST(Registry, WrongValuesAreRefusedByName) {
+  const auto with = [](const std::string& rest) {
+    return R"({"type": "gpt2", "vocab_size": 64, "n_positions": 8, "n_embd": 16, "n_head": 2, )" +
+           rest + "}";
+  };
+  EXPECT_ERROR(map_of(with(R"("n_layer": "4")")), ErrorCode::data, "an integer for n_layer",
+               "\"4\"", "");
+  EXPECT_ERROR(map_of(with(R"("n_layer": 4.5)")), ErrorCode::data, "n_layer", "4.5", "");
+  EXPECT_ERROR(map_of(with(R"("tie_word_embeddings": 1)")), ErrorCode::data, "tie_word_embeddings",
+               "1", "");
+  EXPECT_ERROR(map_of(with(R"("activation_function": 3)")), ErrorCode::data, "activation_function",
+               "3", "");
+  EXPECT_ERROR(map_of(with(R"("activation_function": "gelu_9")")), ErrorCode::unsupported,
+               "gelu_new", "\"gelu_9\"", "");
+  EXPECT_ERROR(map_of(with(R"("add_cross_attention": true)")), ErrorCode::unsupported,
+               "add_cross_attention: false", "true in model", "decoder");
+  EXPECT_ERROR(map_of(with(R"("n_layer": 0)")), ErrorCode::usage, "n_layer between 1 and",
+               "n_layer = 0", "model={");
+  EXPECT_ERROR(map_of(with(R"("n_layer": -3)")), ErrorCode::usage, "n_layer", "-3", "model={");
+  EXPECT_ERROR(map_of(with(R"("n_layer": 9000000000000000000)")), ErrorCode::usage, "n_layer",
+               "9000000000000000000", "");
+  EXPECT_ERROR(map_of(with(R"("n_inner": 0)")), ErrorCode::usage, "n_inner", "0", "");
+  EXPECT_ERROR(map_of(with(R"("resid_pdrop": 1.0)")), ErrorCode::usage, "resid_pdrop in [0, 1)",
+               "resid_pdrop = 1", "model.resid_pdrop=0.1");
+  EXPECT_ERROR(map_of(with(R"("attn_pdrop": -0.5)")), ErrorCode::usage, "attn_pdrop in [0, 1)",
+               "-0.5", "");
+  EXPECT_ERROR(map_of(with(R"("layer_norm_epsilon": 0)")), ErrorCode::usage,
+               "layer_norm_epsilon above 0", "0", "1.0e-5");
+  EXPECT_ERROR(map_of(R"({"type": "gpt2", "vocab_size": -5})"), ErrorCode::usage,
+               "vocab_size between 1", "-5", "");
+  EXPECT_ERROR(map_of(R"({"type": "gpt2", "n_embd": 100, "n_head": 3})"), ErrorCode::usage,
+               "n_embd divisible by n_head", "n_embd = 100, n_head = 3", "n_embd=102");
+  EXPECT_ERROR(map_of(R"({"type": "gpt2", "n_embd": 100, "n_head": 0})"), ErrorCode::usage,
+               "n_head between 1", "n_head = 0", "");
+  EXPECT_ERROR(map_of(R"({"type": "gpt2", "n_embd": 514, "n_head": 2})"), ErrorCode::unsupported,
+               "at most 256", "257", "more heads");
+  EXPECT_EQ(map_of(R"({"type": "gpt2", "n_embd": 512, "n_head": 2})").D, 256);
+}
+
+// What this model family cannot be is refused, not built wrongly.
+TEST(Registry, AxesThatAreNotBuiltAreRefused) {
+  const ModelSpec good = map_of(R"({"type": "gpt2"})");
+  validate(good, "test");
+  const auto refused = [&](auto&& change) {
+    ModelSpec s = good;
+    change(s);
+    EXPECT_ERROR(validate(s, "here"), ErrorCode::unsupported, "pre-layernorm", "gpt2 in here",
+                 "model=gpt2");
+  };
+  refused([](ModelSpec& s) { s.norm = NormKind::rmsnorm; });
+  refused([](ModelSpec& s) { s.placement = NormPlacement::post; });
+  refused([](ModelSpec& s) { s.positions = Positions::rope; });
+  refused([](ModelSpec& s) { s.gated_mlp = true; });
+  refused([](ModelSpec& s) { s.bias = false; });
+  refused([](ModelSpec& s) { s.causal = false; });
+  refused([](ModelSpec& s) { s.head = HeadKind::masked_lm; });
+  refused([](ModelSpec& s) { s.G = 1; });
+}
+
+TEST(RecomputeText, PresetsMapsAndBracesAreRead) {
+  const Model model(map_of(R"({"type": "gpt2", "vocab_size": 64, "n_positions": 8, "n_embd": 16,
+                              "n_head": 2, "n_layer": 3})"),
+                    parse_precision("fp32"));
+  const auto dropped = [&](const std::string& text) {
+    std::vector<int> counts;
+    for (const auto& layer : parse_recompute(text, model))
+      counts.push_back(
+          static_cast<int>(std::count(layer.begin(), layer.end(), SlotPolicy::recompute)));
+    return counts;
+  };
+  using V = std::vector<int>;
+  EXPECT_EQ(dropped("none"), (V{0, 0, 0}));
+  EXPECT_EQ(dropped("norms"), (V{2, 2, 2}));
+  EXPECT_EQ(dropped("mlp"), (V{3, 3, 3}));
+  EXPECT_EQ(dropped("attention"), (V{4, 4, 4}));
+  EXPECT_EQ(dropped("block"), (V{12, 12, 12}));
+  EXPECT_EQ(dropped("norms+mlp"), (V{4, 4, 4}));
+  EXPECT_EQ(dropped(" norms + mlp "), (V{4, 4, 4}));
+  EXPECT_EQ(dropped("0-1: block"), (V{12, 12, 0}));
+  EXPECT_EQ(dropped("{0-1: block, 2: mlp}"), (V{12, 12, 3}));
+  EXPECT_EQ(dropped("{2: norms+attention}"), (V{0, 0, 5}));
+  EXPECT_EQ(dropped("0:norms,1:mlp,2:none"), (V{2, 3, 0}));
+  // A layer named twice has both.
+  EXPECT_EQ(dropped("{0-2: norms, 1: mlp}"), (V{2, 4, 2}));
+}
+
+TEST(RecomputeText, MistakesAreNamed) {
+  const Model model(map_of(R"({"type": "gpt2", "vocab_size": 64, "n_positions": 8, "n_embd": 16,
+                              "n_head": 2, "n_layer": 3})"),
+                    parse_precision("fp32"));
+  const auto refused = [&](const std::string& text, const std::string& expected,
+                           const std::string& found, const std::string& advice) {
+    EXPECT_ERROR(parse_recompute(text, model), ErrorCode::usage, expected, found, advice);
+  };
+  const std::string presets = "none, norms, mlp, attention, block";
+  refused("blocks", presets, "recompute: blocks", "recompute=block");
+  refused("", presets, "recompute: ", "recompute=block");
+  refused("norms+", presets, "recompute: ", "recompute=block");
+  refused("norms+all", presets, "recompute: all", "recompute=block");
+  refused("{0-1: everything}", presets, "recompute: everything", "recompute=block");
+  refused("3: block", "layers between 0 and 2", "\"3\"", "{0-2: block}");
+  refused("{0-3: block}", "layers between 0 and 2", "\"3\"", "{0-2: block}");
+  refused("-1: block", "layers between 0 and 2", "\"\"", "{0-2: block}");
+  refused("a: block", "layers between 0 and 2", "\"a\"", "{0-2: block}");
+  refused("1x: block", "layers between 0 and 2", "\"1x\"", "{0-2: block}");
+  refused("99999999999999999999: block", "layers between 0 and 2", "99999999999999999999",
+          "{0-2: block}");
+  refused("2-1: block", "ranges go up", "\"2-1\"", "1-2");
+  refused("{0: block, 1}", "layers: policy", "\"1\"", "6-11: none");
+}
+
+}  // namespace
+}  // namespace snug

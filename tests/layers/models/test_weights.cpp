@@ -1,0 +1,331 @@
+// Initialisation, and weights on their way into files and back.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "engine/io/json.h"
+#include "layers/models/weights.h"
+#include "tests/engine/io/temp_folder.h"
+
+namespace snug {
+namespace {
+
+ModelSpec spec_of(bool tied = true) {
+  return resolve_model("", std::string(R"({"type": "gpt2", "vocab_size": 200, "n_positions": 24,
+    "n_embd": 40, "n_head": 4, "n_layer": 3, "n_inner": 300, "tie_word_embeddings": )") +
+                               (tied ? "true}" : "false}"))
+      .spec;
+}
+// Matrices of more than 65536 elements, stored as they are and transposed: they are written in
+// several blocks, none of which divides the rows.
+ModelSpec large_spec() {
+  return resolve_model("", R"({"type": "gpt2", "vocab_size": 600, "n_positions": 24,
+    "n_embd": 160, "n_head": 4, "n_layer": 1, "n_inner": 700})")
+      .spec;
+}
+
+// Host memory for the flat parameter range.
+struct Flat {
+  explicit Flat(const Model& model, float fill = 7.0f)
+      : values(static_cast<size_t>(model.params().flat_elements()), fill) {
+    view.data = values.data();
+    view.shape = {model.params().flat_elements()};
+    view.dtype = DType::f32;
+    view.place = Place::cpu;
+    view.name = Name("flat");
+  }
+  std::vector<float> values;
+  View view;
+};
+
+// Runs save_weights as training does: recorded, packed, run.
+void save(const Model& model, const Flat& flat, const std::string& path, DType dtype) {
+  const SafetensorsLayout layout = weights_layout(model, dtype);
+  Schedule schedule;
+  schedule.add(Name("save"), -1, false);
+  for (const Place place : {Place::plan, Place::cpu}) {
+    Context ctx(place, {.threads = 1, .guard_bytes = 256, .poison = true});
+    if (place == Place::cpu) {
+      schedule.pack();
+      ctx.reserve(schedule);
+    }
+    ctx.program(schedule, 0, [&] {
+      const Tensor staging =
+          ctx.tensor(Name("staging"), {save_staging_bytes(model)}, DType::u8, Category::workspace);
+      save_weights(ctx, model, layout, flat.view, staging, path);
+    });
+  }
+}
+
+bool equal(const Flat& a, const Flat& b) {
+  return std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(float)) == 0;
+}
+
+TEST(InitParameters, MeansDeviationsAndPadding) {
+  // Wide enough for statistics: 4 standard errors of the mean and of the deviation are allowed.
+  const ModelSpec spec =
+      resolve_model("", R"({"type": "gpt2", "vocab_size": 1000, "n_positions": 64,
+    "n_embd": 64, "n_head": 4, "n_layer": 8})")
+          .spec;
+  const Model model(spec, parse_precision("fp32"));
+  Flat flat(model);
+  init_parameters(model.params(), flat.view, 42, 1);
+  int normals = 0, scaled = 0;
+  for (int i = 0; i < model.params().size(); ++i) {
+    const ParamInfo& p = model.params()[i];
+    const std::string name = p.name.str();
+    const float* w = flat.values.data() + p.offset;
+    const int64_t n = p.real_elements();
+    double sum = 0, squares = 0;
+    for (int64_t j = 0; j < n; ++j) {
+      sum += static_cast<double>(w[j]);
+      squares += static_cast<double>(w[j]) * static_cast<double>(w[j]);
+    }
+    const auto count = static_cast<double>(n);
+    if (name.ends_with(".bias")) {
+      EXPECT_EQ(squares, 0.0) << name;
+    } else if (name.find("ln_") != std::string::npos) {
+      EXPECT_EQ(sum, count) << name;
+      EXPECT_EQ(squares, count) << name;
+    } else {
+      // GPT-2: 0.02, and 0.02 / sqrt(2 L) where a projection ends in the residual stream.
+      const bool residual = name.ends_with("c_proj.weight");
+      const double std = residual ? 0.02 / std::sqrt(2.0 * 8) : 0.02;
+      EXPECT_NEAR(sum / count, 0.0, 4 * std / std::sqrt(count)) << name;
+      EXPECT_NEAR(std::sqrt(squares / count) / std, 1.0, 4 / std::sqrt(2 * count)) << name;
+      ++normals;
+      scaled += residual;
+    }
+    // Rows V..Vp and the gap to the next parameter.
+    const int64_t end = i + 1 < model.params().size() ? model.params()[i + 1].offset
+                                                      : model.params().flat_elements();
+    for (int64_t j = p.offset + n; j < end; ++j)
+      ASSERT_EQ(flat.values[static_cast<size_t>(j)], 0.0f) << name;
+  }
+  EXPECT_EQ(normals, 2 + 8 * 4);
+  EXPECT_EQ(scaled, 8 * 2);
+  EXPECT_EQ(model.params()[0].shape[0] - model.params()[0].rows, 24) << "there was padding to test";
+}
+
+TEST(InitParameters, DependsOnTheSeedAloneAndNoTwoParametersAreEqual) {
+  const Model model(spec_of(false), parse_precision("fp32"));
+  Flat one(model), two(model), other(model);
+  init_parameters(model.params(), one.view, 42, 1);
+  init_parameters(model.params(), two.view, 42, 3);
+  init_parameters(model.params(), other.view, 43, 1);
+  EXPECT_TRUE(equal(one, two)) << "threads";
+  EXPECT_FALSE(equal(one, other));
+  const ParamTable& t = model.params();
+  for (int i = 0; i < t.size(); ++i)
+    for (int j = 0; j < i; ++j)
+      if (t[i].init == Init::normal && t[j].init == Init::normal) {
+        // Scaled alike or not, the first draws differ in ratio.
+        const float *a = one.values.data() + t[i].offset, *b = one.values.data() + t[j].offset;
+        EXPECT_GT(std::fabs(a[0] * b[1] - a[1] * b[0]), 1e-12f) << t[i].name.view();
+      }
+}
+
+TEST(Weights, RoundTripIsExact) {
+  for (const bool tied : {true, false}) {
+    const TempFolder folder;
+    const Model model(spec_of(tied), parse_precision("fp32"));
+    Flat flat(model), back(model);
+    init_parameters(model.params(), flat.view, 1, 1);
+    save(model, flat, folder / "model.safetensors", DType::f32);
+    for (const int threads : {1, 2}) {
+      EXPECT_TRUE(load_weights(model, folder.path(), back.view, threads).empty());
+      EXPECT_TRUE(equal(flat, back)) << (tied ? "tied" : "untied");
+    }
+    // One named file is as good as its folder.
+    back = Flat(model);
+    load_weights(model, folder / "model.safetensors", back.view, 1);
+    EXPECT_EQ(back.values, flat.values);
+    // The file is transformers': its names, (in, out) matrices, no padding, no second tied head.
+    const SafetensorsReader file(folder / "model.safetensors");
+    EXPECT_EQ(file.metadata().at("format"), "pt");
+    EXPECT_EQ(file.at("transformer.wte.weight").shape, (std::vector<int64_t>{200, 40}));
+    EXPECT_EQ(file.at("transformer.h.1.attn.c_attn.weight").shape, (std::vector<int64_t>{40, 120}));
+    EXPECT_EQ(file.at("transformer.h.1.mlp.c_proj.weight").shape, (std::vector<int64_t>{300, 40}));
+    EXPECT_EQ(file.at("transformer.h.2.mlp.c_fc.bias").shape, (std::vector<int64_t>{300}));
+    EXPECT_EQ(file.find("lm_head.weight") == nullptr, tied);
+    EXPECT_EQ(file.tensors().size(), 2u + 3 * 12 + 2 + (tied ? 0 : 1));
+    // Element (out, in) of ours is (in, out) of the file's.
+    const ParamInfo& p = model.params()[model.params().find("h.1.attn.c_attn.weight")];
+    float value;
+    std::memcpy(&value, file.at("transformer.h.1.attn.c_attn.weight").data + (5 * 120 + 77) * 4, 4);
+    EXPECT_EQ(value, flat.values[static_cast<size_t>(p.offset + 77 * 40 + 5)]);
+  }
+}
+
+TEST(Weights, LargeMatricesAreWrittenInBlocks) {
+  const TempFolder folder;
+  const Model model(large_spec(), parse_precision("fp32"));
+  Flat flat(model), back(model);
+  EXPECT_LE(save_staging_bytes(model), 256 << 10);
+  init_parameters(model.params(), flat.view, 4, 1);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    save(model, flat, folder / "model.safetensors", dtype);
+    load_weights(model, folder.path(), back.view, 1);
+    for (size_t i = 0; i < flat.values.size(); ++i) {
+      const float expected =
+          dtype == DType::f32 ? flat.values[i] : to_f32(from_f32<bf16>(flat.values[i]));
+      ASSERT_EQ(back.values[i], expected) << to_string(dtype) << " element " << i;
+    }
+  }
+}
+
+TEST(Weights, Bf16FilesHoldTheNearestValues) {
+  const TempFolder folder;
+  const Model model(spec_of(false), parse_precision("bf16"));
+  Flat flat(model), back(model);
+  init_parameters(model.params(), flat.view, 2, 1);
+  save(model, flat, folder / "model.safetensors", DType::bf16);
+  EXPECT_EQ(SafetensorsReader(folder / "model.safetensors").at("transformer.wpe.weight").dtype,
+            SafeDType::BF16);
+  load_weights(model, folder.path(), back.view, 2);
+  int64_t rounded = 0;
+  for (size_t i = 0; i < flat.values.size(); ++i) {
+    ASSERT_EQ(back.values[i], to_f32(from_f32<bf16>(flat.values[i]))) << i;
+    rounded += back.values[i] != flat.values[i];
+  }
+  EXPECT_GT(rounded, 1000);
+}
+
+// Tensors of a file, to be written again under other names, in other files.
+struct Copy {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::vector<uint8_t> bytes;
+};
+std::vector<Copy> tensors_of(const std::string& path) {
+  const SafetensorsReader file(path);
+  std::vector<Copy> copies;
+  for (const SafeTensor& t : file.tensors())
+    copies.push_back({t.name, t.shape, {t.data, t.data + t.bytes}});
+  return copies;
+}
+void write(const std::string& path, const std::vector<Copy>& copies) {
+  std::vector<SafeSpec> specs;
+  for (const Copy& c : copies) specs.push_back({c.name, SafeDType::F32, c.shape});
+  const SafetensorsLayout layout({{"format", "pt"}}, specs);
+  SafetensorsWriter writer(path, layout);
+  for (const Copy& c : copies)
+    writer.write(c.name, c.bytes.data(), static_cast<int64_t>(c.bytes.size()));
+  writer.commit();
+}
+std::string without_prefix(const std::string& name) {
+  const std::string prefix = "transformer.";
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
+
+class WeightFiles : public testing::Test {
+ protected:
+  WeightFiles() : model_(spec_of(), parse_precision("fp32")), flat_(model_), back_(model_) {
+    init_parameters(model_.params(), flat_.view, 3, 1);
+    save(model_, flat_, folder_ / "model.safetensors", DType::f32);
+    copies_ = tensors_of(folder_ / "model.safetensors");
+  }
+  std::vector<std::string> load() { return load_weights(model_, folder_.path(), back_.view, 1); }
+
+  TempFolder folder_;
+  Model model_;
+  Flat flat_, back_;
+  std::vector<Copy> copies_;
+};
+
+TEST_F(WeightFiles, NamesWithAndWithoutThePrefix) {
+  for (Copy& c : copies_) c.name = without_prefix(c.name);
+  write(folder_ / "model.safetensors", copies_);
+  EXPECT_TRUE(load().empty());
+  EXPECT_TRUE(equal(flat_, back_));
+}
+
+TEST_F(WeightFiles, ShardsAreReadThroughTheirIndex) {
+  std::filesystem::remove(folder_ / "model.safetensors");
+  const std::vector<Copy> first(copies_.begin(), copies_.begin() + 11),
+      second(copies_.begin() + 11, copies_.end());
+  const char* names[] = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"};
+  write(folder_ / names[0], first);
+  write(folder_ / names[1], second);
+  nlohmann::json map = nlohmann::json::object();
+  for (const Copy& c : first) map[c.name] = names[0];
+  for (const Copy& c : second) map[c.name] = names[1];
+  write_json_file(folder_ / "model.safetensors.index.json",
+                  {{"metadata", {{"total_size", 1}}}, {"weight_map", map}});
+  EXPECT_TRUE(load().empty());
+  EXPECT_TRUE(equal(flat_, back_));
+  std::filesystem::remove(folder_ / names[1]);
+  EXPECT_ERROR(load(), ErrorCode::data, names[1], "no such file", "missing shard");
+}
+
+TEST_F(WeightFiles, KnownLeftoversAreSilentAndStrangersAreReported) {
+  copies_.push_back({"transformer.h.0.attn.bias", {1, 1, 2, 2}, std::vector<uint8_t>(16)});
+  copies_.push_back({"transformer.h.0.attn.masked_bias", {}, std::vector<uint8_t>(4)});
+  copies_.push_back({"lm_head.weight", {200, 40}, std::vector<uint8_t>(200 * 40 * 4)});
+  write(folder_ / "model.safetensors", copies_);
+  EXPECT_TRUE(load().empty());
+  EXPECT_TRUE(equal(flat_, back_));
+  copies_.push_back({"transformer.h.7.mlp.c_fc.bias", {300}, std::vector<uint8_t>(1200)});
+  write(folder_ / "model.safetensors", copies_);
+  const std::vector<std::string> warnings = load();
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("transformer.h.7.mlp.c_fc.bias is not part of the model"),
+            std::string::npos);
+  EXPECT_NE(warnings[0].find(folder_.path()), std::string::npos);
+}
+
+TEST_F(WeightFiles, AMissingTensorIsNamed) {
+  std::erase_if(copies_, [](const Copy& c) { return c.name == "transformer.h.1.ln_2.bias"; });
+  write(folder_ / "model.safetensors", copies_);
+  EXPECT_ERROR(load(), ErrorCode::data, "transformer.h.1.ln_2.bias in " + folder_.path(),
+               "none of that name", "config.json and the weights belong together");
+  // An untied model wants its head.
+  const Model untied(spec_of(false), parse_precision("fp32"));
+  Flat flat(untied);
+  save(model_, flat_, folder_ / "model.safetensors", DType::f32);
+  EXPECT_ERROR(load_weights(untied, folder_.path(), flat.view, 1), ErrorCode::data,
+               "lm_head.weight", "none of that name", "config.json");
+}
+
+TEST_F(WeightFiles, AWrongShapeIsShownBesideTheRightOne) {
+  for (Copy& c : copies_)
+    if (c.name == "transformer.h.0.mlp.c_fc.weight") c.shape = {300, 40};
+  write(folder_ / "model.safetensors", copies_);
+  EXPECT_ERROR(load(), ErrorCode::data, "transformer.h.0.mlp.c_fc.weight of shape (40,300)",
+               "(300,40)", "config.json and the weights belong together");
+}
+
+TEST_F(WeightFiles, IntegersAreNotWeights) {
+  std::vector<SafeSpec> specs;
+  for (const Copy& c : copies_)
+    specs.push_back(
+        {c.name, c.name == "transformer.wpe.weight" ? SafeDType::I32 : SafeDType::F32, c.shape});
+  const SafetensorsLayout layout({{"format", "pt"}}, specs);
+  SafetensorsWriter writer(folder_ / "model.safetensors", layout);
+  for (const Copy& c : copies_)
+    writer.write(c.name, c.bytes.data(), static_cast<int64_t>(c.bytes.size()));
+  writer.commit();
+  EXPECT_ERROR(load(), ErrorCode::unsupported, "F64, F32, F16 or BF16",
+               "transformer.wpe.weight of dtype I32", "convert");
+}
+
+TEST_F(WeightFiles, NoFileNoWeights) {
+  std::filesystem::remove(folder_ / "model.safetensors");
+  EXPECT_ERROR(load(), ErrorCode::data, "model.safetensors", "", "");
+}
+
+TEST_F(WeightFiles, ConfigBesideTheWeightsReadsBack) {
+  save_model_config(model_, folder_.path(), DType::bf16);
+  const ModelSource s = resolve_model(folder_.path(), "");
+  EXPECT_EQ(s.spec.C, 40);
+  EXPECT_EQ(s.spec.F, 300);
+  EXPECT_EQ(parse_json_file(folder_ / "config.json").at("torch_dtype"), "bfloat16");
+  EXPECT_TRUE(parse_json_file(folder_ / "generation_config.json").at("eos_token_id").is_null());
+  EXPECT_TRUE(load().empty());
+}
+
+}  // namespace
+}  // namespace snug

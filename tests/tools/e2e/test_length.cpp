@@ -1,0 +1,95 @@
+// How long a run is, and how it is stopped.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+
+#include "tests/tools/e2e/workspace.h"
+
+namespace snug::e2e {
+namespace {
+
+int last_step(const Workspace& w, const std::string& name) {
+  return w.metrics(name).back()["step"].get<int>();
+}
+
+// The tail of N tokens in windows of T; the samples of an epoch are said before the run starts.
+int said_samples(const Outcome& outcome) {
+  const size_t at = outcome.out.find(" samples of 32 tokens to train on");
+  if (at == std::string::npos) return -1;
+  return std::stoi(outcome.out.substr(outcome.out.rfind(' ', at - 1) + 1));
+}
+
+TEST(Length, EpochsAreStepsRoundedUp) {
+  const Workspace w;
+  spill(w.path("tokens.bin"), raw_tokens(numbered_tokens(32 * 40 + 1, 300)));
+  const std::vector<std::string> base = {"train_data=" + w.path("tokens.bin"), "eval_fraction=0",
+                                         "max_steps=null"};
+  const struct {
+    std::vector<std::string> keys;
+    int steps;
+  } rows[] = {
+      {{"num_train_epochs=1"}, 7},     // 40 samples in batches of 6
+      {{"num_train_epochs=3"}, 20},    // 120 of 6
+      {{"num_train_epochs=0.3"}, 2},   // 12 of 6
+      {{"num_train_epochs=0.01"}, 1},  // never none
+      {{}, 7},                         // one epoch if nothing is said
+      {{"num_train_epochs=3", "max_steps=5"}, 5},
+      {{"num_train_epochs=1", "global_batch_size=40"}, 1},
+  };
+  int number = 0;
+  for (const auto& row : rows) {
+    const std::string name = "run" + std::to_string(number++);
+    std::vector<std::string> keys = base;
+    keys.insert(keys.end(), row.keys.begin(), row.keys.end());
+    EXPECT_EQ(said_samples(w.trained(name, keys)), 40);
+    EXPECT_EQ(last_step(w, name), row.steps) << number;
+  }
+  EXPECT_NEAR(w.metrics("run1").back()["epoch"].get<double>(), 3.0, 1e-6);
+}
+
+TEST(Length, MaxTimeStops) {
+  const Workspace w;
+  const auto start = std::chrono::steady_clock::now();
+  w.trained("run", {"max_steps=100000000", "max_time=0.4s", "logging_steps=1000000"});
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  EXPECT_GE(took.count(), 0.4);
+  EXPECT_LT(took.count(), 20);
+  EXPECT_TRUE(exists(w.path("run/final/model.safetensors")));
+  EXPECT_EQ(w.losses("run").size(), 1u) << "the last step is logged";
+  EXPECT_TRUE(exists(w.path("run/checkpoint-" + std::to_string(last_step(w, "run")) + "/COMPLETE")));
+  EXPECT_EQ(w.json("run/memory.json")["allocations_after_start"], 0);
+  // By the clock alone, the schedule follows the clock to its end.
+  w.trained("clock", {"max_steps=null", "max_time=0.3s"});
+  EXPECT_LT(w.metrics("clock")[w.losses("clock").size() - 1]["learning_rate"].get<double>(), 0.003);
+}
+
+TEST(Signals, InterruptWritesACheckpoint) {
+  const Workspace w;
+  Child child(w.train_arguments("run", {"max_steps=100000"}));
+  ASSERT_TRUE(child.read_until("step      2/"));
+  child.send(SIGINT);
+  const Outcome outcome = child.finish();
+  EXPECT_EQ(outcome.code, 75);
+  EXPECT_NE(outcome.out.find("To go on: snug train"), std::string::npos);
+}
+
+TEST(Signals, ASecondOneStopsAtOnce) {
+  const Workspace w;
+  Child child(w.train_arguments("run", {"max_steps=100000"}));
+  ASSERT_TRUE(child.read_until("step      2/"));
+  // The child now waits for its next line to be read, so it cannot finish the step.
+  child.send(SIGINT);
+  EXPECT_FALSE(child.ends_unread(50));
+  child.send(SIGINT);
+  EXPECT_TRUE(child.ends_unread(20000));
+  const Outcome outcome = child.finish();
+  EXPECT_EQ(outcome.code, 130);
+  EXPECT_EQ(outcome.out.find("To go on"), std::string::npos);
+  // Nothing half-written has a final name.
+  for (const std::string& name : listing(w.path("run")))
+    EXPECT_EQ(name.rfind("checkpoint-", 0), std::string::npos) << name;
+}
+
+}  // namespace
+}  // namespace snug::e2e

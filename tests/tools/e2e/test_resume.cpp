@@ -1,0 +1,295 @@
+// A run that was stopped and went on has the bits of one that was not.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <ostream>
+
+#include "tests/tools/e2e/workspace.h"
+
+namespace snug::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// `from` as it was when its checkpoint of `step` was new, as a machine that lost power leaves it:
+// what was logged since is there.
+void lose_power_after(const Workspace& w, const std::string& from, const std::string& to,
+                      int step) {
+  fs::copy(w.path(from), w.path(to), fs::copy_options::recursive);
+  for (const auto& entry : fs::directory_iterator(w.path(to))) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind("checkpoint-", 0) == 0 && std::stoi(name.substr(11)) > step)
+      fs::remove_all(entry.path());
+  }
+  for (const char* name : {"final", "memory.json"}) fs::remove_all(w.path(to + "/" + name));
+}
+
+void expect_same_run(const Workspace& w, const std::string& a, const std::string& b) {
+  EXPECT_EQ(w.curve(a), w.curve(b));
+  EXPECT_TRUE(slurp(w.path(a + "/final/model.safetensors")) ==
+              slurp(w.path(b + "/final/model.safetensors")))
+      << "the weights of " << a << " and " << b;
+  EXPECT_TRUE(slurp(w.path(a + "/checkpoint-12/optimizer.safetensors")) ==
+              slurp(w.path(b + "/checkpoint-12/optimizer.safetensors")))
+      << "the optimizer of " << a << " and " << b;
+}
+
+struct Case {
+  const char* name;
+  std::vector<std::string> common, first, second;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
+
+class Resume : public testing::TestWithParam<Case> {};
+
+TEST_P(Resume, AfterASignal) {
+  const Workspace w;
+  const Case& c = GetParam();
+  w.trained("whole", joined(c.common, c.first));
+  Child child(w.train_arguments("parts", joined(c.common, c.first)));
+  ASSERT_TRUE(child.read_until("step      3/12"));
+  child.send(SIGTERM);
+  const Outcome stopped = child.finish();
+  ASSERT_EQ(stopped.code, 75) << stopped.err << stopped.out;
+  const size_t said = stopped.out.find("Stopped at step ");
+  ASSERT_NE(said, std::string::npos) << stopped.out;
+  const int step = std::stoi(stopped.out.substr(said + 16));
+  ASSERT_GE(step, 3);
+  ASSERT_LT(step, 12) << "the child cannot run ahead of the reader";
+  const std::string checkpoint = "parts/checkpoint-" + std::to_string(step);
+  EXPECT_TRUE(exists(w.path(checkpoint + "/COMPLETE")));
+  EXPECT_EQ(w.json(checkpoint + "/trainer_state.json")["global_step"], step);
+  EXPECT_NE(stopped.out.find("snug train --config " + w.path("parts/config.resolved.yaml") +
+                             " resume=latest"),
+            std::string::npos);
+  EXPECT_EQ(w.json("parts/memory.json")["finished"], false);
+  EXPECT_EQ(w.json("parts/memory.json")["allocations_after_start"], 0);
+  EXPECT_FALSE(exists(w.path("parts/final")));
+
+  const Outcome resumed =
+      run(joined({"train", "--config", w.path("parts/config.resolved.yaml"), "resume=latest"},
+                 c.second));
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.out.find("resumed from " + w.path(checkpoint)), std::string::npos);
+  expect_same_run(w, "whole", "parts");
+  expect_planned_is_measured(w, "parts");
+}
+
+// Logging windows of 3 steps and a checkpoint at step 5: the window spans the interruption.
+TEST_P(Resume, AfterLosingPower) {
+  const Workspace w;
+  const Case& c = GetParam();
+  const std::vector<std::string> steps = {"logging_steps=3", "save_steps=5", "eval_steps=4"};
+  w.trained("whole", joined(joined(c.common, c.first), steps));
+  lose_power_after(w, "whole", "parts", 5);
+  ASSERT_NE(w.curve("parts").find("\"step\":12"), std::string::npos) << "beyond the checkpoint";
+  w.trained("parts", joined(joined(joined(c.common, c.first), steps),
+                            joined({"resume=latest"}, c.second)));
+  expect_same_run(w, "whole", "parts");
+  std::vector<int> logged;
+  for (const Json& line : w.metrics("parts"))
+    if (line.contains("loss")) logged.push_back(line["step"].get<int>());
+  EXPECT_EQ(logged, (std::vector<int>{3, 6, 9, 12}));
+  expect_planned_is_measured(w, "parts");
+}
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> list = {
+      {"plain", {}, {}, {}},
+      {"budget", {}, {}, {"memory=1GiB"}},
+      {"recompute", {"per_device_train_batch_size=3"}, {"recompute=block"}, {"recompute=none"}},
+      {"bf16", {"precision=bf16"}, {"recompute=norms"}, {"recompute=block", "memory=40MiB"}},
+      {"sgd",
+       {"optim=sgd", "sgd_momentum=0.9", "sgd_nesterov=true", "lr_scheduler_type=constant"},
+       {},
+       {}},
+      {"samples", {"sample_prompt=the cat", "sample_tokens=5", "eval_steps=2"}, {}, {}},
+      {"epochs", {"max_steps=null", "num_train_epochs=0.35"}, {}, {}}};
+  return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Resume, testing::ValuesIn(cases()),
+                         [](const auto& c) { return std::string(c.param.name); });
+
+TEST(ResumeChoice, TheNewestCompleteCheckpointIsUsed) {
+  const Workspace w;
+  w.trained("whole", {"save_steps=4"});
+  for (const char* name : {"4", "8", "12"})
+    EXPECT_TRUE(exists(w.path(std::string("whole/checkpoint-") + name + "/COMPLETE"))) << name;
+  lose_power_after(w, "whole", "torn", 8);
+  fs::remove(w.path("torn/checkpoint-8/COMPLETE"));
+  fs::create_directory(w.path("torn/checkpoint-best"));      // no step: not one of ours
+  fs::create_directory(w.path("torn/checkpoint-9.tmp"));     // a write that power ended
+  const Outcome resumed = w.trained("torn", {"save_steps=4", "resume=latest"});
+  EXPECT_NE(resumed.out.find("Skipped torn checkpoints: " + w.path("torn/checkpoint-8")),
+            std::string::npos)
+      << resumed.out;
+  EXPECT_NE(resumed.out.find("resumed from " + w.path("torn/checkpoint-4")), std::string::npos);
+  expect_same_run(w, "whole", "torn");
+  EXPECT_TRUE(exists(w.path("torn/checkpoint-8/COMPLETE"))) << "written anew";
+
+  lose_power_after(w, "whole", "named", 12);
+  w.trained("named", {"save_steps=4", "resume=" + w.path("named/checkpoint-4")});
+  expect_same_run(w, "whole", "named");
+
+  lose_power_after(w, "whole", "only", 4);
+  fs::remove(w.path("only/checkpoint-4/COMPLETE"));
+  const Outcome none = w.train("only", {"resume=latest"});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_NE(none.err.find("only torn ones: " + w.path("only/checkpoint-4")), std::string::npos);
+}
+
+TEST(ResumeChoice, OldCheckpointsGoBeyondTheLimit) {
+  const Workspace w;
+  w.trained("run", {"save_steps=2", "save_total_limit=3"});
+  std::vector<std::string> kept;
+  for (const auto& entry : fs::directory_iterator(w.path("run")))
+    if (entry.path().filename().string().rfind("checkpoint-", 0) == 0)
+      kept.push_back(entry.path().filename().string());
+  std::sort(kept.begin(), kept.end());
+  EXPECT_EQ(kept, (std::vector<std::string>{"checkpoint-10", "checkpoint-12", "checkpoint-8"}));
+}
+
+// A torn last line of metrics.jsonl goes; a finished run resumed has nothing to do and says so by
+// writing the same again.
+TEST(ResumeChoice, TornMetricsAndFinishedRuns) {
+  const Workspace w;
+  w.trained("whole", {"save_steps=4"});
+  lose_power_after(w, "whole", "parts", 8);
+  const std::string lines = slurp(w.path("parts/metrics.jsonl"));
+  spill(w.path("parts/metrics.jsonl"), lines.substr(0, lines.size() - 20));
+  w.trained("parts", {"save_steps=4", "resume=latest"});
+  expect_same_run(w, "whole", "parts");
+  const std::string weights = slurp(w.path("parts/final/model.safetensors"));
+  w.trained("parts", {"save_steps=4", "resume=latest"});
+  EXPECT_TRUE(slurp(w.path("parts/final/model.safetensors")) == weights);
+  EXPECT_EQ(w.curve("whole"), w.curve("parts"));
+}
+
+// A run may be made longer: the schedule is that of the new length, the steps go on.
+TEST(ResumeChoice, ALongerRun) {
+  const Workspace w;
+  w.trained("run", {"lr_scheduler_type=constant"});
+  w.trained("long", {"lr_scheduler_type=constant", "max_steps=20"});
+  w.trained("run", {"lr_scheduler_type=constant", "max_steps=20", "resume=latest"});
+  EXPECT_EQ(w.losses("run"), w.losses("long"));
+}
+
+TEST(ResumePins, WhatChangesNumbersIsRefused) {
+  const Workspace w;
+  w.trained("run", {"save_steps=5"});
+  const std::string curve = w.curve("run");
+  const struct {
+    std::vector<std::string> change;
+    const char* says;
+  } rows[] = {
+      {{"precision=bf16"}, "precision as in "},
+      {{"seed=7"}, "seed as in "},
+      {{"optim=adam"}, "optim as in "},
+      {{"model.n_layer=3"}, "model as in "},
+      {{"model.attn_pdrop=0.2"}, "model as in "},
+      {{"model.activation_function=gelu"}, "model as in "},
+      {{"max_length=16"}, "max_length as in "},
+      {{"global_batch_size=12"}, "global_batch_size as in "},
+      {{"per_device_train_batch_size=2"}, "per_device_train_batch_size as in "},
+      {{"head_rows=64"}, "head_rows as in "},
+      {{"data_seed=7"}, "data_seed as in "},
+      {{"train_data=" + w.path("other.txt")}, "the training data of "},
+  };
+  spill(w.path("other.txt"), sentences(300, 9));
+  for (const auto& row : rows) {
+    const Outcome refused = w.train("run", joined({"resume=latest"}, row.change));
+    EXPECT_EQ(refused.code, 2) << row.says << refused.err;
+    EXPECT_NE(refused.err.find(row.says), std::string::npos) << row.says << refused.err;
+    EXPECT_NE(refused.err.find("\n  try:   "), std::string::npos);
+    EXPECT_EQ(w.curve("run"), curve) << "the run stays as it was";
+  }
+}
+
+TEST(ResumePins, APermissionUnpinsTheMicroBatch) {
+  const Workspace w;
+  const std::vector<std::string> base = {"global_batch_size=32", "recompute=none", "head_rows=64"};
+  w.trained("run", joined(base, {"save_steps=5"}));
+  ASSERT_EQ(w.json("run/plan.json")["decisions"]["micro_batch"], 32);
+  lose_power_after(w, "run", "tight", 5);
+  // Enough for micro-batches of 8, and for nothing larger.
+  const Json eight = w.plan(joined(base, {"per_device_train_batch_size=8"}));
+  const std::vector<std::string> resume = joined(
+      base, {"save_steps=5", "resume=latest",
+             "memory=" + std::to_string(eight["engine_bytes"].get<int64_t>() +
+                                        eight["runtime_bytes"].get<int64_t>())});
+  const std::string curve = w.curve("tight");
+  const Outcome refused = w.train("tight", resume);
+  EXPECT_EQ(refused.code, 3) << refused.err;
+  EXPECT_NE(refused.err.find("micro-batches of 32"), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("allow=[micro_batch"), std::string::npos) << refused.err;
+  EXPECT_EQ(w.curve("tight"), curve);
+  w.trained("tight", joined(resume, {"allow=[micro_batch]"}));
+  EXPECT_EQ(w.json("tight/plan.json")["decisions"]["micro_batch"], 8);
+  expect_planned_is_measured(w, "tight");
+  // The same training up to the order of sums.
+  const std::vector<double> a = w.losses("run"), b = w.losses("tight");
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4 * a[i]) << i;
+}
+
+TEST(ResumePins, ForeignAndBrokenCheckpoints) {
+  const Workspace w;
+  w.trained("run", {"save_steps=5"});
+  const Json state = w.json("run/checkpoint-5/trainer_state.json");
+  const auto refused = [&](const std::string& content, const std::vector<const char*>& says,
+                           const char* file = "trainer_state.json") {
+    fs::remove_all(w.path("bad"));
+    lose_power_after(w, "run", "bad", 5);
+    spill(w.path("bad/checkpoint-5/") + file, content);
+    const std::vector<std::string> before = listing(w.path("bad"));
+    const Outcome outcome = w.train("bad", {"resume=latest"});
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    for (const char* part : says)
+      EXPECT_NE(outcome.err.find(part), std::string::npos) << part << "\nin " << outcome.err;
+    EXPECT_EQ(listing(w.path("bad")), before);
+    EXPECT_EQ(w.curve("bad"), w.curve("run"));
+  };
+  // As another trainer writes it.
+  refused(R"({"best_metric": null, "epoch": 1.0, "global_step": 5, "log_history": []})",
+          {"trainer_state.json", "that Snug did not write"});
+  refused("{\"snug_version\": 1, \"global", {"checkpoint-5/trainer_state.json"});
+  refused("[]", {"checkpoint-5/trainer_state.json"});
+  Json other = state;
+  other["snug_version"] = 99;
+  refused(other.dump(), {"version 99"});
+  other = state;
+  other["global_step"] = "five";
+  refused(other.dump(), {"global_step", "five"});
+  other = state;
+  other["samples"] = -6;
+  refused(other.dump(), {"samples", "-6"});
+  other = state;
+  other.erase("pinned");
+  refused(other.dump(), {"pinned"});
+  other = state;
+  other["pinned"]["micro_batch"] = int64_t{1} << 40;
+  refused(other.dump(), {"micro_batch"});
+  other = state;
+  other["pinned"]["head_rows"] = 0;
+  refused(other.dump(), {"head_rows"});
+  const std::string optimizer = slurp(w.path("run/checkpoint-5/optimizer.safetensors"));
+  refused(optimizer.substr(0, 2000), {"optimizer.safetensors"}, "optimizer.safetensors");
+  refused("", {"optimizer.safetensors"}, "optimizer.safetensors");
+  refused(slurp(w.path("run/checkpoint-5/model.safetensors")), {"exp_avg"},
+          "optimizer.safetensors");
+  refused("{}", {"model.safetensors"}, "model.safetensors");
+}
+
+}  // namespace
+}  // namespace snug::e2e
