@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/core/units.h"
+#include "tools/cli/argument_parser.h"
 #include "tools/cli/config_arguments.h"
 #include "tools/commands.h"
 #include "tools/report/report.h"
@@ -12,17 +13,19 @@
 namespace snug {
 
 int plan_command(const Arguments& arguments) {
+  bool json = false;
   const ConfigArguments a = parse_config_arguments(
       "plan",
       "says what a run will need, byte by byte, without starting it. Exit code 3 if it does not "
       "fit.",
       {"snug plan --config run.yaml memory=256MiB", "snug plan model=gpt2-xl memory=24GiB",
        "snug plan model=gpt2 precision=bf16 recompute=block memory=4GiB --json"},
-      arguments);
+      arguments,
+      [&](ArgumentParser& parser) { parser.flag("--json", json, "print the plan as JSON"); });
   if (!a.proceed) return 0;
   const RunSetup setup = make_setup(a.config);
   const Plan plan = make_plan(setup.request);
-  if (a.json) {
+  if (json) {
     fmt::print("{}\n", plan_json(plan).dump(2));
     return plan.fits ? 0 : 3;
   }

@@ -18,21 +18,25 @@ int64_t page_size() {
   return sysconf(_SC_PAGESIZE);
 }
 
-int64_t read_number(const char* path) {
+int64_t read_number(const std::string& path) {
   std::ifstream in(path);
   int64_t v = -1;
   if (in >> v) return v;
   return -1;  // absent, or the word "max"
 }
 
-int64_t meminfo(const char* key) {
-  std::ifstream in("/proc/meminfo");
-  std::string name;
-  int64_t kib = 0;
-  std::string unit;
-  while (in >> name >> kib && std::getline(in, unit))
-    if (name == key) return kib * 1024;
+// The number after `key` in a file of "key number" lines; 0 if absent.
+int64_t keyed(const std::string& path, const std::string& key) {
+  std::ifstream in(path);
+  std::string name, rest;
+  int64_t value = 0;
+  while (in >> name >> value && std::getline(in, rest))
+    if (name == key) return value;
   return 0;
+}
+
+int64_t meminfo(const char* key) {
+  return keyed("/proc/meminfo", key) * 1024;
 }
 
 class CpuDevice final : public Device {
@@ -99,15 +103,20 @@ class CpuDevice final : public Device {
 
   MemoryInfo memory_info() const override {
     MemoryInfo info{meminfo("MemTotal:"), meminfo("MemAvailable:")};
-    // A container's limit counts when it is below the machine's (cgroup v2, then v1).
-    for (const auto& [limit_path, used_path] :
-         {std::pair{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-          std::pair{"/sys/fs/cgroup/memory/memory.limit_in_bytes",
-                    "/sys/fs/cgroup/memory/memory.usage_in_bytes"}}) {
-      const int64_t limit = read_number(limit_path), used = read_number(used_path);
+    // A container's limit counts when it is below the machine's (cgroup v2, then v1). Its page
+    // cache counts as used there, though the system takes it back when programs need memory.
+    for (const char* folder : {"/sys/fs/cgroup/", "/sys/fs/cgroup/memory/"}) {
+      const std::string root(folder);
+      const bool v2 = root == "/sys/fs/cgroup/";
+      const int64_t limit = read_number(root + (v2 ? "memory.max" : "memory.limit_in_bytes"));
+      const int64_t used = read_number(root + (v2 ? "memory.current" : "memory.usage_in_bytes"));
       if (limit <= 0 || limit >= info.total_bytes || used < 0) continue;
+      const std::string stat = root + "memory.stat", prefix = v2 ? "" : "total_";
+      const int64_t cache =
+          keyed(stat, prefix + "active_file") + keyed(stat, prefix + "inactive_file");
       info.total_bytes = limit;
-      info.available_bytes = std::min(info.available_bytes, std::max<int64_t>(0, limit - used));
+      info.available_bytes =
+          std::min(info.available_bytes, std::clamp<int64_t>(limit - used + cache, 0, limit));
     }
     return info;
   }

@@ -140,9 +140,10 @@ TEST_F(AllocationWatch, ASecondWatchForgetsTheFirst) {
 }
 
 TEST_F(AllocationWatch, ManyBlocksInAnyOrder) {
-  constexpr int kBlocks = 5000;  // removal from a crowded table must not lose one
+  constexpr int kBlocks = 16000;  // removal from a crowded table must not lose one
   static void* blocks[kBlocks];
-  for (void*& p : blocks) p = kept(std::malloc(24));
+  for (int i = 0; i < kBlocks; ++i)
+    blocks[i] = kept(std::malloc(static_cast<size_t>(24 + i * 37 % 500)));
   for (int i = 0; i < kBlocks; i += 2) std::free(blocks[i]);
   for (int i = kBlocks - 1; i > 0; i -= 4) std::free(blocks[i]);
   EXPECT_EQ(transient(), kBlocks / 2 + kBlocks / 4);

@@ -115,11 +115,13 @@ TEST(CliArguments, HelpIsComplete) {
 TEST(CliConfig, ReadsFileFlagsAndKeys) {
   const std::string path = testing::TempDir() + "/snug_cli.yaml";
   std::ofstream(path) << "seed: 5\nmax_steps: 3\n";
+  bool fast = false;
   const auto parse = [&](const std::vector<std::string>& arguments) {
-    return parse_config_arguments("train", "Trains.", {"snug train --config run.yaml"}, arguments);
+    return parse_config_arguments("train", "Trains.", {"snug train --config run.yaml"}, arguments,
+                                  [&](ArgumentParser& p) { p.flag("--fast", fast, "hurry"); });
   };
-  const ConfigArguments a = parse({"--config", path, "max_steps=9", "--json"});
-  EXPECT_TRUE(a.proceed && a.json);
+  const ConfigArguments a = parse({"--config", path, "max_steps=9", "--fast"});
+  EXPECT_TRUE(a.proceed && fast);
   EXPECT_EQ(a.config.seed, 5);
   EXPECT_EQ(a.config.max_steps, 9);
   EXPECT_EQ(a.config_path, path);

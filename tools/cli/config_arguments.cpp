@@ -15,7 +15,6 @@ ConfigArguments parse_config_arguments(std::string_view command, std::string_vie
   bool print = false;
   ArgumentParser parser{std::string(command), std::string(summary)};
   parser.option("--config", result.config_path, "FILE", "the run's configuration, YAML or JSON")
-      .flag("--json", result.json, "print the result as JSON")
       .flag("--print-config", print, "print every key with its value and stop")
       .positionals(
           "key=value", result.overrides,

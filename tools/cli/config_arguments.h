@@ -1,4 +1,4 @@
-// What train and plan take: --config FILE, --json and key=value.
+// What train, plan and bench take: --config FILE, --print-config and key=value.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,6 @@ struct ConfigArguments {
   RunConfig config;
   std::string config_path;             // empty: none
   std::vector<std::string> overrides;  // as given
-  bool json = false;
   bool proceed = true;  // false: help or the configuration was printed, and nothing is left to do
 };
 

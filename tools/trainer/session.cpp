@@ -122,8 +122,8 @@ void Session::load_inference(const std::function<void(const View&)>& fill) {
       if (!ctx_.planning()) fill(params_->flat());
       return;
     }
-    const Tensor staging = ctx_.tensor(kStaging, {model_.params().flat_elements()}, DType::f32,
-                                       Category::workspace);
+    const Tensor staging =
+        ctx_.tensor(kStaging, {model_.params().flat_elements()}, DType::f32, Category::workspace);
     if (!ctx_.planning()) fill(staging);
     cast(ctx_, params_->flat(), staging);
   });

@@ -195,12 +195,13 @@ void Trainer::check_data(const Checkpoint& c) const {
     return fmt::format("{} tokens, {} samples to train on", tokens, samples);
   };
   if (c.pinned.train_tokens != data_.train_tokens || c.pinned.train_samples != data_.train_samples)
-    fail(ErrorCode::usage,
-         fmt::format("the training data of {}: {}", c.folder,
-                     text(c.pinned.train_tokens, c.pinned.train_samples)),
-         text(data_.train_tokens, data_.train_samples),
-         fmt::format("the train_data and eval_fraction it was made with, or a new run from model={}",
-                     c.folder));
+    fail(
+        ErrorCode::usage,
+        fmt::format("the training data of {}: {}", c.folder,
+                    text(c.pinned.train_tokens, c.pinned.train_samples)),
+        text(data_.train_tokens, data_.train_samples),
+        fmt::format("the train_data and eval_fraction it was made with, or a new run from model={}",
+                    c.folder));
 }
 
 Pinned Trainer::pinned() const {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -142,6 +143,21 @@ std::string Child::next() {
 bool Child::read_until(const std::string& text) {
   for (std::string piece = next(); !piece.empty(); piece = next())
     if (piece.find(text) != std::string::npos) return true;
+  return false;
+}
+
+bool Child::waits() const {
+  // Asleep with a packet in the pipe: a run computes and writes, and sleeps for nothing else.
+  const std::string stat = "/proc/" + std::to_string(pid_) + "/stat";
+  for (int tries = 0, times = 0; tries < kPatienceMilliseconds; ++tries) {
+    int ready = 0;
+    const std::string text = slurp(stat);
+    const size_t after_name = text.rfind(") ");
+    const bool asleep = after_name != std::string::npos && text[after_name + 2] == 'S';
+    times = asleep && ioctl(out_, FIONREAD, &ready) == 0 && ready > 0 ? times + 1 : 0;
+    if (times == 5) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   return false;
 }
 

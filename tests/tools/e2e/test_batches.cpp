@@ -61,7 +61,8 @@ TEST(Batches, RecomputeDoesNotChangeABit) {
     const std::string base = std::string("none-") + precision;
     const std::string key = std::string("precision=") + precision;
     w.trained(base, {key, "recompute=none"});
-    for (const char* policy : {"norms", "norms+mlp", "norms+mlp+attention", "block", "{1: block}"}) {
+    for (const char* policy :
+         {"norms", "norms+mlp", "norms+mlp+attention", "block", "{1: block}"}) {
       const std::string name = std::string(policy) + precision;
       w.trained(name, {key, std::string("recompute=") + policy});
       EXPECT_EQ(w.curve(base), w.curve(name)) << policy;

@@ -12,7 +12,8 @@ namespace {
 int64_t named_minimum(const std::string& message) {
   const std::string before = "memory of at least ";
   const size_t at = message.find(before);
-  return at == std::string::npos ? -1 : std::strtoll(message.c_str() + at + before.size(), nullptr, 10);
+  return at == std::string::npos ? -1
+                                 : std::strtoll(message.c_str() + at + before.size(), nullptr, 10);
 }
 
 class Budget : public testing::TestWithParam<std::vector<std::string>> {};
@@ -60,8 +61,8 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector<std::string>{"precision=bf16", "per_device_train_batch_size=3",
                                              "recompute=none", "sample_prompt=the cat"},
                     std::vector<std::string>{"recompute=norms+mlp", "head_rows=64",
-                                             "global_batch_size=64", "eval_fraction=0", "max_steps=4",
-                                             "per_device_train_batch_size=64"},
+                                             "global_batch_size=64", "eval_fraction=0",
+                                             "max_steps=4", "per_device_train_batch_size=64"},
                     std::vector<std::string>{"optim=sgd", "sgd_momentum=0.9", "max_length=64",
                                              "per_device_eval_batch_size=9"}));
 

@@ -57,7 +57,8 @@ TEST(Length, MaxTimeStops) {
   EXPECT_LT(took.count(), 20);
   EXPECT_TRUE(exists(w.path("run/final/model.safetensors")));
   EXPECT_EQ(w.losses("run").size(), 1u) << "the last step is logged";
-  EXPECT_TRUE(exists(w.path("run/checkpoint-" + std::to_string(last_step(w, "run")) + "/COMPLETE")));
+  EXPECT_TRUE(
+      exists(w.path("run/checkpoint-" + std::to_string(last_step(w, "run")) + "/COMPLETE")));
   EXPECT_EQ(w.json("run/memory.json")["allocations_after_start"], 0);
   // By the clock alone, the schedule follows the clock to its end.
   w.trained("clock", {"max_steps=null", "max_time=0.3s"});
@@ -78,7 +79,7 @@ TEST(Signals, ASecondOneStopsAtOnce) {
   const Workspace w;
   Child child(w.train_arguments("run", {"max_steps=100000"}));
   ASSERT_TRUE(child.read_until("step      2/"));
-  // The child now waits for its next line to be read, so it cannot finish the step.
+  ASSERT_TRUE(child.waits());  // in the middle of a step, which it cannot finish unread
   child.send(SIGINT);
   EXPECT_FALSE(child.ends_unread(50));
   child.send(SIGINT);

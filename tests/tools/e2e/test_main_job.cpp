@@ -9,17 +9,17 @@ namespace snug::e2e {
 namespace {
 
 TEST(MainJob, HelpAndVersionOfEveryCommand) {
-  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
-           {},
-           {"train"},
-           {"plan"},
-           {"eval"},
-           {"generate"},
-           {"bench"},
-           {"tokenizer"},
-           {"tokenizer", "train"},
-           {"tokenizer", "encode"},
-           {"tokenizer", "decode"}}) {
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{},
+                                             {"train"},
+                                             {"plan"},
+                                             {"eval"},
+                                             {"generate"},
+                                             {"bench"},
+                                             {"tokenizer"},
+                                             {"tokenizer", "train"},
+                                             {"tokenizer", "encode"},
+                                             {"tokenizer", "decode"}}) {
     std::vector<std::string> asked = words;
     asked.emplace_back("--help");
     const Outcome help = run(asked);
@@ -28,7 +28,8 @@ TEST(MainJob, HelpAndVersionOfEveryCommand) {
     EXPECT_EQ(help.err, "") << name;
     EXPECT_NE(help.out.find("usage: snug"), std::string::npos) << name;
     // It teaches by example.
-    EXPECT_NE(help.out.find("  snug " + (words.empty() ? "" : words[0])), std::string::npos) << name;
+    EXPECT_NE(help.out.find("  snug " + (words.empty() ? "" : words[0])), std::string::npos)
+        << name;
   }
   const Outcome version = run({"--version"});
   EXPECT_EQ(version.code, 0);
@@ -38,10 +39,11 @@ TEST(MainJob, HelpAndVersionOfEveryCommand) {
 
 TEST(MainJob, TokenizerThroughPipes) {
   const Workspace w;
-  spill(w.path("any.txt"), "the cat sees  a red door.\n\tna\xc3\xafve \xe2\x82\xac \xf0\x9f\x98\x80\n\n");
-  const Outcome round = shell("\"$SNUG\" tokenizer encode --tokenizer " + w.path("tok.json") + " < " +
-                              w.path("any.txt") + " | \"$SNUG\" tokenizer decode --tokenizer " +
-                              w.path("tok.json"));
+  spill(w.path("any.txt"),
+        "the cat sees  a red door.\n\tna\xc3\xafve \xe2\x82\xac \xf0\x9f\x98\x80\n\n");
+  const Outcome round =
+      shell("\"$SNUG\" tokenizer encode --tokenizer " + w.path("tok.json") + " < " +
+            w.path("any.txt") + " | \"$SNUG\" tokenizer decode --tokenizer " + w.path("tok.json"));
   EXPECT_EQ(round.code, 0);
   EXPECT_EQ(round.out, slurp(w.path("any.txt")));
   const Outcome ids = run({"tokenizer", "encode", "--tokenizer", w.path("tok.json")}, "the cat");
@@ -68,8 +70,8 @@ TEST(MainJob, PlanHasItsContract) {
     EXPECT_TRUE(plan["packing"][key].is_number_integer()) << key;
   EXPECT_GE(plan["packing"]["height"], plan["packing"]["lower_bound"]);
   int64_t sum = 0;
-  for (const char* key : {"weights", "gradients", "optimizer", "activations", "logits", "workspace",
-                          "offload"})
+  for (const char* key :
+       {"weights", "gradients", "optimizer", "activations", "logits", "workspace", "offload"})
     EXPECT_TRUE(plan["categories"].contains(key)) << key;
   for (const auto& [key, bytes] : plan["categories"].items()) {
     EXPECT_TRUE(bytes.is_number_integer()) << key;
@@ -118,8 +120,8 @@ TEST(MainJob, TrainWritesEverything) {
   for (const Json& line : w.metrics("run")) {
     if (line.contains("eval_loss")) {
       evaluated.push_back(line["step"].get<int>());
-      EXPECT_NEAR(line["eval_perplexity"].get<double>(),
-                  std::exp(line["eval_loss"].get<double>()), 1e-6 * line["eval_perplexity"].get<double>());
+      EXPECT_NEAR(line["eval_perplexity"].get<double>(), std::exp(line["eval_loss"].get<double>()),
+                  1e-6 * line["eval_perplexity"].get<double>());
       continue;
     }
     EXPECT_EQ(line["step"].get<int>(), ++steps);
@@ -154,8 +156,8 @@ TEST(MainJob, ConfigFileAndItsResolvedFormSayTheSame) {
   }
   spill(w.path("run.yaml"), yaml);
   ASSERT_EQ(run({"train", "--config", w.path("run.yaml")}).code, 0);
-  const Outcome again = run({"train", "--config", w.path("a/config.resolved.yaml"),
-                             "output_dir=" + w.path("b")});
+  const Outcome again =
+      run({"train", "--config", w.path("a/config.resolved.yaml"), "output_dir=" + w.path("b")});
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(w.curve("a"), w.curve("b"));
   EXPECT_EQ(slurp(w.path("a/final/model.safetensors")), slurp(w.path("b/final/model.safetensors")));
@@ -169,10 +171,9 @@ TEST(MainJob, EvalEqualsTheLastEvaluationOfTraining) {
   for (const char* precision : {"fp32", "bf16"}) {
     w.trained(precision, {"eval_fraction=0", "eval_data=" + w.path("heldout.txt"),
                           std::string("precision=") + precision});
-    const Outcome eval =
-        run({"eval", "--model", w.path(std::string(precision) + "/final"), "--data",
-             w.path("heldout.txt"), "--max-length", "32", "--threads", "1", "--precision", precision,
-             "--json"});
+    const Outcome eval = run({"eval", "--model", w.path(std::string(precision) + "/final"),
+                              "--data", w.path("heldout.txt"), "--max-length", "32", "--threads",
+                              "1", "--precision", precision, "--json"});
     ASSERT_EQ(eval.code, 0) << eval.err;
     const Json result = Json::parse(eval.out);
     // metrics.jsonl has nine digits.
@@ -186,9 +187,9 @@ TEST(MainJob, GenerateIsAFunctionOfTheSeed) {
   const Workspace w;
   w.trained("run", {"max_steps=40"});
   const auto text = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words = {"generate",         "--model", w.path("run/final"), "--prompt",
-                                      "the cat",          "--threads", "1",
-                                      "--max-new-tokens", "24"};
+    std::vector<std::string> words = {"generate", "--model",          w.path("run/final"),
+                                      "--prompt", "the cat",          "--threads",
+                                      "1",        "--max-new-tokens", "24"};
     words.insert(words.end(), more.begin(), more.end());
     const Outcome outcome = run(words);
     EXPECT_EQ(outcome.code, 0) << outcome.err;

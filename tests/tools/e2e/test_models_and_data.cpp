@@ -11,8 +11,8 @@ namespace {
 
 double evaluated(const Workspace& w, const std::string& model,
                  const std::vector<std::string>& more) {
-  std::vector<std::string> words = {"eval",         "--model", w.path(model), "--max-length", "32",
-                                    "--threads",    "1",       "--json"};
+  std::vector<std::string> words = {"eval", "--model",   w.path(model), "--max-length",
+                                    "32",   "--threads", "1",           "--json"};
   words.insert(words.end(), more.begin(), more.end());
   const Outcome outcome = run(words);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -37,8 +37,8 @@ TEST(FineTuning, GoesOnFromTheWeights) {
       << "before a step it is the same model";
   EXPECT_NEAR(w.losses("on").front(), end, 0.3);
 
-  const Outcome anew = w.trained("anew", {"model=" + w.path("first/final"), "init=scratch",
-                                          "max_steps=3"});
+  const Outcome anew =
+      w.trained("anew", {"model=" + w.path("first/final"), "init=scratch", "max_steps=3"});
   EXPECT_NE(anew.out.find("Weights: random initialisation"), std::string::npos);
   EXPECT_NEAR(w.losses("anew").front(), std::log(300.0), 0.1);
 
@@ -87,7 +87,8 @@ TEST(Data, TheSameTextInEveryForm) {
     tokens.push_back(static_cast<uint16_t>(std::stoi(ids.out.substr(at))));
     at = ids.out.find_first_of(" \n", at) + 1;
   }
-  const Outcome end = run({"tokenizer", "encode", "--tokenizer", w.path("tok.json")}, "<|endoftext|>");
+  const Outcome end =
+      run({"tokenizer", "encode", "--tokenizer", w.path("tok.json")}, "<|endoftext|>");
   tokens.push_back(static_cast<uint16_t>(std::stoi(end.out)));
   spill(w.path("raw.bin"), raw_tokens(tokens));
   EXPECT_EQ(evaluated(w, "run/final", {"--data", w.path("raw.bin")}), loss);
@@ -95,14 +96,15 @@ TEST(Data, TheSameTextInEveryForm) {
   w.trained("by-text", {"eval_fraction=0", "train_data=" + w.path("whole.txt"),
                         "eval_data=" + w.path("whole.txt")});
   EXPECT_EQ(evaluated(w, "run/final", {"--data", w.path("by-text/data/train.bin")}), loss);
-  w.trained("by-tokens", {"eval_fraction=0", "train_data=" + w.path("raw.bin"),
-                          "eval_data=" + w.path("raw.bin"), "tokenizer=null",
-                          "model.vocab_size=300"});
+  w.trained("by-tokens",
+            {"eval_fraction=0", "train_data=" + w.path("raw.bin"), "eval_data=" + w.path("raw.bin"),
+             "tokenizer=null", "model.vocab_size=300"});
   EXPECT_EQ(w.losses("by-text"), w.losses("by-tokens"));
   EXPECT_EQ(w.last_eval_loss("by-text"), w.last_eval_loss("by-tokens"));
   // Two files are two documents: no sample crosses the seam.
-  EXPECT_NE(evaluated(w, "run/final", {"--data", w.path("whole.txt"), "--data", w.path("text.txt")}),
-            loss);
+  EXPECT_NE(
+      evaluated(w, "run/final", {"--data", w.path("whole.txt"), "--data", w.path("text.txt")}),
+      loss);
 }
 
 TEST(Data, EvaluationInPieces) {
@@ -113,15 +115,17 @@ TEST(Data, EvaluationInPieces) {
     EXPECT_NEAR(evaluated(w, "run/final", {"--data", w.path("text.txt"), "--batch-size", size}),
                 loss, 1e-6 * loss)
         << size;
-  EXPECT_EQ(evaluated(w, "run/final", {"--data", w.path("text.txt"), "--threads", "2"}), loss);
+  const Outcome two = run({"eval", "--model", w.path("run/final"), "--data", w.path("text.txt"),
+                           "--max-length", "32", "--threads", "2", "--json"});
+  EXPECT_EQ(Json::parse(two.out)["loss"].get<double>(), loss);
   const Outcome some = run({"eval", "--model", w.path("run/final"), "--data", w.path("text.txt"),
                             "--max-samples", "3", "--max-length", "20", "--json"});
   EXPECT_EQ(Json::parse(some.out)["tokens"], 60);
   const Outcome plain = run({"eval", "--model", w.path("run/final"), "--data", w.path("text.txt")});
   EXPECT_EQ(plain.code, 0);
   EXPECT_NE(plain.out.find("perplexity"), std::string::npos);
-  const Outcome small = run({"eval", "--model", w.path("run/final"), "--data", w.path("text.txt"),
-                             "--memory", "1MiB"});
+  const Outcome small = run(
+      {"eval", "--model", w.path("run/final"), "--data", w.path("text.txt"), "--memory", "1MiB"});
   EXPECT_EQ(small.code, 3) << small.err;
 }
 

@@ -76,9 +76,8 @@ TEST_P(Resume, AfterASignal) {
   EXPECT_EQ(w.json("parts/memory.json")["allocations_after_start"], 0);
   EXPECT_FALSE(exists(w.path("parts/final")));
 
-  const Outcome resumed =
-      run(joined({"train", "--config", w.path("parts/config.resolved.yaml"), "resume=latest"},
-                 c.second));
+  const Outcome resumed = run(joined(
+      {"train", "--config", w.path("parts/config.resolved.yaml"), "resume=latest"}, c.second));
   ASSERT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_NE(resumed.out.find("resumed from " + w.path(checkpoint)), std::string::npos);
   expect_same_run(w, "whole", "parts");
@@ -93,8 +92,8 @@ TEST_P(Resume, AfterLosingPower) {
   w.trained("whole", joined(joined(c.common, c.first), steps));
   lose_power_after(w, "whole", "parts", 5);
   ASSERT_NE(w.curve("parts").find("\"step\":12"), std::string::npos) << "beyond the checkpoint";
-  w.trained("parts", joined(joined(joined(c.common, c.first), steps),
-                            joined({"resume=latest"}, c.second)));
+  w.trained("parts",
+            joined(joined(joined(c.common, c.first), steps), joined({"resume=latest"}, c.second)));
   expect_same_run(w, "whole", "parts");
   std::vector<int> logged;
   for (const Json& line : w.metrics("parts"))
@@ -128,8 +127,8 @@ TEST(ResumeChoice, TheNewestCompleteCheckpointIsUsed) {
     EXPECT_TRUE(exists(w.path(std::string("whole/checkpoint-") + name + "/COMPLETE"))) << name;
   lose_power_after(w, "whole", "torn", 8);
   fs::remove(w.path("torn/checkpoint-8/COMPLETE"));
-  fs::create_directory(w.path("torn/checkpoint-best"));      // no step: not one of ours
-  fs::create_directory(w.path("torn/checkpoint-9.tmp"));     // a write that power ended
+  fs::create_directory(w.path("torn/checkpoint-best"));   // no step: not one of ours
+  fs::create_directory(w.path("torn/checkpoint-9.tmp"));  // a write that power ended
   const Outcome resumed = w.trained("torn", {"save_steps=4", "resume=latest"});
   EXPECT_NE(resumed.out.find("Skipped torn checkpoints: " + w.path("torn/checkpoint-8")),
             std::string::npos)
@@ -224,10 +223,10 @@ TEST(ResumePins, APermissionUnpinsTheMicroBatch) {
   lose_power_after(w, "run", "tight", 5);
   // Enough for micro-batches of 8, and for nothing larger.
   const Json eight = w.plan(joined(base, {"per_device_train_batch_size=8"}));
-  const std::vector<std::string> resume = joined(
-      base, {"save_steps=5", "resume=latest",
-             "memory=" + std::to_string(eight["engine_bytes"].get<int64_t>() +
-                                        eight["runtime_bytes"].get<int64_t>())});
+  const std::vector<std::string> resume =
+      joined(base, {"save_steps=5", "resume=latest",
+                    "memory=" + std::to_string(eight["engine_bytes"].get<int64_t>() +
+                                               eight["runtime_bytes"].get<int64_t>())});
   const std::string curve = w.curve("tight");
   const Outcome refused = w.train("tight", resume);
   EXPECT_EQ(refused.code, 3) << refused.err;

@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 std::string sentences(int count, unsigned seed) {
   const char* const who[] = {"the cat", "a dog", "my old friend", "the river", "one small bird"};
   const char* const does[] = {"sees", "finds", "follows", "remembers", "crosses", "opens"};
-  const char* const what[] = {"the long road", "a red door",       "some warm bread",
-                              "the quiet sea", "nine green stones"};
+  const char* const what[] = {"the long road", "a red door", "some warm bread", "the quiet sea",
+                              "nine green stones"};
   std::mt19937 random(seed);  // its numbers, unlike those of distributions, are fixed by C++
   std::string text;
   for (int i = 0; i < count; ++i) {
@@ -135,8 +135,8 @@ std::string Workspace::curve(const std::string& name) const {
   std::istringstream in(slurp(path(name + "/metrics.jsonl")));
   std::string kept;
   for (std::string line; std::getline(in, line);)
-    kept += line.substr(0, std::min(line.find(",\"tokens_per_second\""),
-                                    line.find(",\"eval_runtime\""))) +
+    kept += line.substr(
+                0, std::min(line.find(",\"tokens_per_second\""), line.find(",\"eval_runtime\""))) +
             "\n";
   return kept;
 }
