@@ -143,7 +143,7 @@ void Trainer::check_output_dir() {
 void Trainer::remove_old_run() const {
   const std::string& dir = config().output_dir;
   for (const char* name : {"config.resolved.yaml", "plan.json", "metrics.jsonl", "memory.json",
-                           "report.html", "final"})
+                           "report.html", "final", "tokenizer", "data"})
     fs::remove_all(fs::path(dir) / name);
   std::vector<fs::path> checkpoints;
   for (const auto& entry : fs::directory_iterator(dir))
@@ -241,7 +241,8 @@ int64_t Trainer::total_steps() const {
 void Trainer::reserve() {
   malloc_trim(0);  // pages of the tokenisation that are free again
   const int64_t before = process_private_bytes();
-  if (before > plan_.runtime_bytes)
+  // A sanitizer's own memory, which is most of the process then, is not the run's.
+  if (allocation_watch::available() && before > plan_.runtime_bytes)
     fail(ErrorCode::out_of_memory,
          fmt::format("at most {} B of runtime memory (program, libraries, tokenizer)",
                      plan_.runtime_bytes),
@@ -391,7 +392,11 @@ void Trainer::sample() {
 
 void Trainer::add_model_files(const std::string& folder, DType dtype) const {
   save_model_config(*setup_.model, folder, dtype);
-  if (setup_.tokenizer) setup_.tokenizer->save(folder);
+  // Copied from what was written before the start: making it again would take memory of the
+  // runtime.
+  if (setup_.tokenizer)
+    fs::copy(config().output_dir + "/tokenizer", folder,
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
 }
 
 std::string Trainer::checkpoint() {
@@ -477,6 +482,7 @@ int Trainer::run() {
     fs::remove(new_tokens);  // token files are used where they are
   else
     fs::rename(new_tokens, tokens);  // the files stay mapped
+  if (setup_.tokenizer) setup_.tokenizer->save(config().output_dir + "/tokenizer");
   write_atomic(config().output_dir + "/config.resolved.yaml", resolved_yaml(config()));
   write_json_file(config().output_dir + "/plan.json", plan_json(plan_));
   write_report(false);

@@ -48,23 +48,25 @@ void check(const Workspace& w, const std::vector<Row>& rows) {
 
 TEST(BadInput, Commands) {
   const Workspace w;
-  check(w, {
-               {"command", {"trian"}, {"a command of snug", "\"trian\"", "did you mean train?"}},
-               {"subcommand", {"tokenizer", "encod"}, {"did you mean encode?"}},
-               {"flag", {"...", "--jsn"}, {"\"--jsn\"", "did you mean --json?"}},
-               {"key as flag", {"...", "--max-steps=3"}, {"no dashes: max_steps=..."}},
-               {"no key", {"...", "max_steps"}, {"expected key=value", "\"max_steps\""}},
-               {"flag without value", {"eval", "--model"}, {"--model"}},
-               {"eval without model", {"eval", "--data", "@text.txt"}, {"--model for snug eval"}},
-               {"eval without data", {"eval", "--model", "@"}, {"--data for snug eval"}},
-               {"vocab size",
-                {"tokenizer", "train", "--vocab-size", "x", "--output", "@t", "@text.txt"},
-                {"an integer for --vocab-size", "\"x\""}},
-               {"vocab size too small",
-                {"tokenizer", "train", "--vocab-size", "10", "--output", "@t.json", "@text.txt"},
-                {"10"}},
-               {"config file", {"train", "--config", "@none.yaml"}, {"none.yaml"}},
-           });
+  check(
+      w,
+      {
+          {"command", {"trian"}, {"a command of snug", "\"trian\"", "did you mean train?"}},
+          {"subcommand", {"tokenizer", "encod"}, {"did you mean encode?"}},
+          {"flag", {"...", "--print-confg"}, {"\"--print-confg\"", "did you mean --print-config?"}},
+          {"key as flag", {"...", "--max-steps=3"}, {"no dashes: max_steps=..."}},
+          {"no key", {"...", "max_steps"}, {"expected key=value", "\"max_steps\""}},
+          {"flag without value", {"eval", "--model"}, {"--model"}},
+          {"eval without model", {"eval", "--data", "@text.txt"}, {"--model for snug eval"}},
+          {"eval without data", {"eval", "--model", "@"}, {"--data for snug eval"}},
+          {"vocab size",
+           {"tokenizer", "train", "--vocab-size", "x", "--output", "@t", "@text.txt"},
+           {"an integer for --vocab-size", "\"x\""}},
+          {"vocab size too small",
+           {"tokenizer", "train", "--vocab-size", "10", "--output", "@t.json", "@text.txt"},
+           {"10"}},
+          {"config file", {"train", "--config", "@none.yaml"}, {"none.yaml"}},
+      });
 }
 
 TEST(BadInput, Keys) {

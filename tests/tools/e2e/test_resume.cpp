@@ -73,7 +73,7 @@ TEST_P(Resume, AfterASignal) {
                              " resume=latest"),
             std::string::npos);
   EXPECT_EQ(w.json("parts/memory.json")["finished"], false);
-  EXPECT_EQ(w.json("parts/memory.json")["allocations_after_start"], 0);
+  EXPECT_EQ(w.json("parts/memory.json")["allocations_after_start"], kNoAllocations);
   EXPECT_FALSE(exists(w.path("parts/final")));
 
   const Outcome resumed = run(joined(

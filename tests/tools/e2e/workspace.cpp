@@ -128,6 +128,8 @@ std::vector<Json> Workspace::metrics(const std::string& name) const {
   std::istringstream in(slurp(path(name + "/metrics.jsonl")));
   std::vector<Json> lines;
   for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+  EXPECT_FALSE(lines.empty()) << name;
+  if (lines.empty()) lines.emplace_back();  // so that a test that goes on fails and does not crash
   return lines;
 }
 
@@ -159,9 +161,11 @@ void expect_planned_is_measured(const Workspace& w, const std::string& name) {
   const Json memory = w.json(name + "/memory.json");
   EXPECT_EQ(memory["planned_engine_bytes"], memory["measured_engine_bytes"]);
   EXPECT_EQ(memory["planned_engine_bytes"], w.json(name + "/plan.json")["engine_bytes"]);
-  EXPECT_EQ(memory["allocations_after_start"], 0);
-  EXPECT_LE(memory["measured_runtime_bytes"], memory["planned_runtime_bytes"]);
+  EXPECT_EQ(memory["allocations_after_start"], kNoAllocations);
   EXPECT_GT(memory["measured_runtime_bytes"], 0);
+  if (kNoAllocations == Json(0)) {
+    EXPECT_LE(memory["measured_runtime_bytes"], memory["planned_runtime_bytes"]);
+  }
 }
 
 }  // namespace snug::e2e
