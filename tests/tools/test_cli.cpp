@@ -1,5 +1,7 @@
 // Argument parsing, dispatch to subcommands, exit codes, and the tokenizer command from end to end.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -113,7 +115,7 @@ TEST(CliArguments, HelpIsComplete) {
 }
 
 TEST(CliConfig, ReadsFileFlagsAndKeys) {
-  const std::string path = testing::TempDir() + "/snug_cli.yaml";
+  const std::string path = testing::TempDir() + fmt::format("/snug_cli_{}.yaml", getpid());
   std::ofstream(path) << "seed: 5\nmax_steps: 3\n";
   bool fast = false;
   const auto parse = [&](const std::vector<std::string>& arguments) {
@@ -234,7 +236,7 @@ TEST(CliDispatch, HelpAndVersion) {
 class CliTokenizer : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = testing::TempDir() + "/snug_cli_tokenizer";
+    folder_ = testing::TempDir() + fmt::format("/snug_cli_tokenizer_{}", getpid());
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
     text_ = "the cat sat on the mat\n\n\tthe hat \xc3\xa9t\xc3\xa9 <|endoftext|> end\n";

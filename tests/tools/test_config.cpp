@@ -1,5 +1,7 @@
 // The table of keys and what it drives: every key, aliases, precedence, the resolved file.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -209,7 +211,7 @@ TEST(ConfigPrecedence, TextOnTheCommandLineIsTakenAsItIs) {
 }
 
 TEST(ConfigFile, ReadsYamlAndJsonFiles) {
-  const std::string path = testing::TempDir() + "/snug_config.json";
+  const std::string path = testing::TempDir() + fmt::format("/snug_config_{}.json", getpid());
   std::ofstream(path) << "{\n\t\"seed\": 5,\n\t\"model\": {\"n_layer\":2, \"type\":\"gpt2\"}\n}\n";
   const RunConfig c = load_config(path, {"threads=2"});
   EXPECT_EQ(c.seed, 5);

@@ -1,7 +1,9 @@
 // Predicted = measured: the arena of many configurations, the operating system's view of it, no
 // block that outlives its step, and results that do not depend on where tensors lie.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -187,7 +189,8 @@ TEST_P(SessionMemory, PlannedIsMeasuredAndNothingIsAllocatedAfterTheStart) {
   test::SessionRun run(model, o, schedule);
   Session& session = run.session();
   const SafetensorsLayout layout = weights_layout(model, DType::f32);
-  const std::string path = testing::TempDir() + "snug_session_" + c.name + ".safetensors";
+  const std::string path =
+      testing::TempDir() + fmt::format("snug_session_{}_{}.safetensors", c.name, getpid());
   Sampler sampler(model.spec().V, {.temperature = 0.9, .top_k = 20});
   const std::vector<int32_t> prompt(static_cast<size_t>(std::max<int64_t>(1, c.kv_length / 2)), 5);
   GenerationOptions generation;

@@ -209,7 +209,7 @@ std::vector<Key> make_keys() {
        .doc = "steps between evaluations; 0: only at the end", .example = "50",
        .range = kNonNegative},
       {.name = "save_steps", .section = "reports", .kind = K::integer, .field = &C::save_steps,
-       .doc = "steps between checkpoints; 0: only at the end", .example = "100",
+       .doc = "steps between checkpoints, the last step included; 0: none unless a signal stops the run", .example = "100",
        .range = kNonNegative},
       {.name = "save_total_limit", .section = "reports", .kind = K::integer,
        .field = &C::save_total_limit, .doc = "checkpoints kept, the newest; null: all",
@@ -251,7 +251,7 @@ struct Refused {
 const Refused kRefused[] = {
     {"eval_strategy evaluation_strategy do_eval",
      "eval_steps, eval_data and eval_fraction say when"},
-    {"save_strategy", "save_steps says when; 0 is only at the end"},
+    {"save_strategy", "save_steps says when; 0 is never but at a signal"},
     {"logging_strategy logging_first_step", "logging_steps says when"},
     {"do_train do_predict", "the subcommand says what is done: snug train, snug eval"},
     {"report_to run_name logging_dir wandb_project",

@@ -87,7 +87,7 @@ struct RunConfig {
   // Reports and checkpoints, in optimizer steps.
   int64_t logging_steps = 10;
   int64_t eval_steps = 200;      // 0: only at the end
-  int64_t save_steps = 500;      // 0: only at the end
+  int64_t save_steps = 500;      // 0: only when a signal stops the run
   int64_t save_total_limit = 0;  // 0: keep all
   std::string save_dtype = "fp32";
 

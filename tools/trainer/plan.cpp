@@ -85,12 +85,7 @@ int64_t declared_runtime_bytes(int threads, int64_t vocabulary) {
   // Measured on x86-64 Linux, glibc: 6 MiB of program and library data, 0.2 MiB a thread, up to 0.6
   // KiB a token for a byte-level tokenizer's tables. Declared with room, since a run stops if
   // exceeded.
-#if defined(__SANITIZE_ADDRESS__)
-  const int64_t shadow = int64_t{256} << 20;  // AddressSanitizer's own memory and its quarantine
-#else
-  const int64_t shadow = 0;
-#endif
-  return (int64_t{16} << 20) + threads * (int64_t{1} << 20) + vocabulary * 1024 + shadow;
+  return (int64_t{16} << 20) + threads * (int64_t{1} << 20) + vocabulary * 1024;
 }
 
 int64_t process_private_bytes() {
