@@ -3,7 +3,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "engine/core/units.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/cli/config_arguments.h"
 #include "tools/commands.h"
@@ -30,12 +29,6 @@ int plan_command(const Arguments& arguments) {
     return plan.fits ? 0 : 3;
   }
   if (!plan.fits) refuse_plan(plan);
-  if (a.config.memory == 0) {
-    int64_t reserve = 0;
-    resolve_memory(0, &reserve);
-    fmt::print("memory was not set: the budget is what is free now less a reserve of {}\n\n",
-               human_bytes(reserve));
-  }
   fmt::print("{}\n{}", plan_text(plan), timeline_text(plan));
   return 0;
 }

@@ -37,7 +37,7 @@ if [[ -z $data ]]; then
     sort -z | xargs -0 cat >"$text"
 elif [[ -d $data ]]; then
   # grep -I takes files without binary content only; hidden files and folders are left out.
-  find "$data" -mindepth 1 -name '.*' -prune -o -type f -print0 | sort -z |
+  find "$data" -mindepth 1 \( -name '.*' -o -name runs -o -name 'build*' \) -prune -o -type f -print0 | sort -z |
     { xargs -0 -r grep -IlZ . || true; } | xargs -0 -r cat >"$text"
 else
   text=$data
@@ -60,6 +60,9 @@ snug=build/bin/snug
 # 3. The tokenizer.
 "$snug" tokenizer train --vocab-size 2048 --output "$run/tokenizer.json" "$text"
 
+threads=$(nproc)
+((threads <= 16)) || threads=16 # every thread takes some of the 256 MiB
+
 # 4. The model: 3.8 million parameters. Every key can be overridden as key=value on the command line.
 cat >"$run/config.yaml" <<YAML
 model: {type: gpt2, n_layer: 4, n_embd: 256, n_head: 8, n_positions: 256, resid_pdrop: 0, embd_pdrop: 0, attn_pdrop: 0}
@@ -71,7 +74,7 @@ output_dir: $run/model
 
 memory: 256MiB
 precision: fp32
-threads: $(nproc)
+threads: $threads
 
 max_length: 256
 global_batch_size: 16

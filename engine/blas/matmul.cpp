@@ -56,7 +56,7 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
   p.bias = options.bias.defined() && ctx.planning() ? &kSomewhere : options.bias.data;
   p.bias_dtype = options.bias.dtype;
 
-  MatmulKernel kernel = matmul_best(p);
+  MatmulKernel kernel = matmul_best(p, ctx.threads());
   // The library may have no primitive within its scratch cap; then the widest kernel of ours.
   if (kernel == MatmulKernel::library && !matmul_prepare(p, kernel, ctx.threads()))
     for (const MatmulKernel own :

@@ -261,8 +261,13 @@ void matmul_blocked(const MatmulProblem& p, const TileKernel& kernel, void* scra
   const Task t{p, kernel, s, reinterpret_cast<float*>((address + 63) & ~uintptr_t{63}), team};
   const auto run = s.few_rows ? run_few_rows : run_blocked;
   if (s.threads == 1) return run(t, 0, 1);
-#pragma omp parallel num_threads(s.threads)
-  run(t, omp_get_thread_num(), omp_get_num_threads());
+    // Always the whole team: OpenMP ends threads when a team is smaller than the one before and
+    // makes them again for the next, which takes memory from the system in the middle of a run.
+#pragma omp parallel num_threads(threads)
+  {
+    const int parts = std::min(s.threads, omp_get_num_threads());
+    if (omp_get_thread_num() < parts) run(t, omp_get_thread_num(), parts);
+  }
 }
 
 }  // namespace snug::blas

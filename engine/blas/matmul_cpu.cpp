@@ -97,11 +97,11 @@ bool matmul_supports(const MatmulProblem& p, MatmulKernel kernel) {
   return true;
 }
 
-MatmulKernel matmul_best(const MatmulProblem& p) {
+MatmulKernel matmul_best(const MatmulProblem& p, int threads) {
   const bool both_bf16 = p.a.dtype == DType::bf16 && p.b.dtype == DType::bf16;
   // Own kernels have no tile-matrix (AMX) path, so there the library is asked.
   if (both_bf16 && blas::machine_has_amx_bf16() && matmul_supports(p, MatmulKernel::library) &&
-      blas::library_prepare(p, omp_get_max_threads()))
+      blas::library_prepare(p, threads))
     return MatmulKernel::library;
   // VDPBF16PS does twice the work of an fp32 step on AMD, and half of it on Intel.
   if (both_bf16 && __builtin_cpu_is("amd") && matmul_supports(p, MatmulKernel::avx512_bf16))

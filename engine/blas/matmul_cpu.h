@@ -59,7 +59,7 @@ bool matmul_supports(const MatmulProblem& p, MatmulKernel kernel);
 
 // The fastest kernel known for this machine, shape and dtypes. May build and keep a library
 // primitive, so it belongs to planning, not to the step.
-MatmulKernel matmul_best(const MatmulProblem& p);
+MatmulKernel matmul_best(const MatmulProblem& p, int threads = 1);
 
 // Builds what the kernel needs and keeps it until exit, so that matmul_cpu with the same shapes,
 // strides, dtypes, options and threads builds nothing. Returns false if the kernel does not take

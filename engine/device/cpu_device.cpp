@@ -68,9 +68,9 @@ class CpuDevice final : public Device {
     munmap(base - page, static_cast<size_t>(size + 2 * page));
   }
 
-  void touch(std::byte* base, int64_t bytes) override {
+  void touch(std::byte* base, int64_t bytes, int threads) override {
     const int64_t page = page_size();
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < bytes; i += page) base[i] = std::byte{0};
   }
 
@@ -134,7 +134,7 @@ class PlanDevice final : public Device {
   Place place() const override { return Place::plan; }
   std::byte* reserve(int64_t) override { refuse(); }
   void release(std::byte*, int64_t) noexcept override {}
-  void touch(std::byte*, int64_t) override { refuse(); }
+  void touch(std::byte*, int64_t, int) override { refuse(); }
   int64_t resident(const std::byte*, int64_t) const override { return 0; }
   void copy(void*, const void*, int64_t, StreamId) override { refuse(); }
   void fill(void*, uint8_t, int64_t, StreamId) override { refuse(); }

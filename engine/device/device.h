@@ -30,7 +30,7 @@ class Device {
   virtual std::byte* reserve(int64_t bytes) = 0;
   virtual void release(std::byte* base, int64_t bytes) noexcept = 0;
   // Writes one byte of every page, so that the operating system backs all of them.
-  virtual void touch(std::byte* base, int64_t bytes) = 0;
+  virtual void touch(std::byte* base, int64_t bytes, int threads) = 0;
   // Bytes of [base, base+bytes) that are resident, as the operating system or driver reports them.
   virtual int64_t resident(const std::byte* base, int64_t bytes) const = 0;
   virtual void copy(void* to, const void* from, int64_t bytes, StreamId stream) = 0;

@@ -56,7 +56,7 @@ void Context::reserve(const Schedule& schedule) {
   require(!planning(), "a place with storage");
   arena_bytes_ = schedule.arena_bytes();
   arena_ = device_->reserve(arena_bytes_);
-  device_->touch(arena_, arena_bytes_);
+  device_->touch(arena_, arena_bytes_, settings_.threads);
 }
 
 int64_t Context::resident_bytes() const {

@@ -114,7 +114,7 @@ std::vector<Key> make_keys() {
        .unset = "auto", .range = kPositive, .aliases = "grad_accumulation"},
       {.name = "per_device_eval_batch_size", .section = "batch", .kind = K::integer,
        .field = &C::per_device_eval_batch_size,
-       .doc = "samples evaluated at a time; auto: as many as cost no memory beyond training's",
+       .doc = "samples evaluated at a time; auto: the micro-batch, which needs no memory beyond training's",
        .example = "16", .unset = "auto", .range = kPositive, .aliases = "eval_batch_size"},
 
       {.name = "max_steps", .section = "length", .kind = K::integer, .field = &C::max_steps,
@@ -126,7 +126,7 @@ std::vector<Key> make_keys() {
               "section is set",
        .example = "2.5", .unset = "null", .range = kAboveZero, .aliases = "epochs"},
       {.name = "max_time", .section = "length", .kind = K::seconds, .field = &C::max_time,
-       .doc = "stop after this time, for example 90s, 2m or 1h30m", .example = "120s",
+       .doc = "stop after this time, for example 90s, 2m or 1h30m; where no other limit is set the learning rate follows the clock", .example = "120s",
        .unset = "null"},
 
       {.name = "optim", .section = "optimizer", .kind = K::choice, .field = &C::optim,

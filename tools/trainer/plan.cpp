@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <memory>
 
 #include "engine/blas/matmul_cpu.h"
@@ -35,9 +36,13 @@ std::vector<int64_t> micro_candidates(const PlanRequest& r) {
   if (r.global_batch <= 0) return {0};
   if (r.micro_batch > 0) return {std::min(r.micro_batch, r.global_batch)};
   if (r.bitwise) return {r.global_batch};
-  std::vector<int64_t> list;
-  for (int64_t b = r.global_batch; b >= 1; --b)
-    if (r.global_batch % b == 0) list.push_back(b);
+  std::vector<int64_t> list;  // divisors, the largest first
+  for (int64_t d = 1; d * d <= r.global_batch; ++d)
+    if (r.global_batch % d == 0) {
+      list.push_back(d);
+      if (d != r.global_batch / d) list.push_back(r.global_batch / d);
+    }
+  std::sort(list.begin(), list.end(), std::greater<>());
   return list;
 }
 
@@ -68,6 +73,22 @@ Decisions decide(const PlanRequest& r, const std::string& recompute, int64_t mic
 
 int64_t rows_of(const PlanRequest& r, int64_t micro) {
   return std::max({micro, r.eval_batch, int64_t{1}}) * r.T;
+}
+
+// What would lower the minimum, cheapest first: only what these keys still hold fast.
+std::string advice(const PlanRequest& r) {
+  std::string text;
+  const auto add = [&](const std::string& item) { text += (text.empty() ? "" : ", or ") + item; };
+  if (r.global_batch > 0) {
+    if (r.recompute != "auto" && r.recompute != "block") add("recompute=block");
+    if (r.micro_batch > 1) add("a smaller per_device_train_batch_size");
+    if (r.micro_batch == 0 && r.bitwise) add("bitwise=false");
+    if (r.head_rows > 64) add("head_rows=64");
+    if (r.eval_batch > 1) add("per_device_eval_batch_size=1");
+  }
+  if (r.T > 1) add("a smaller max_length");
+  add("a smaller model");
+  return text;
 }
 
 void finish(Plan& plan, Candidate& c, int64_t budget) {
@@ -106,6 +127,12 @@ Plan make_plan(const PlanRequest& r) {
   plan.threads = r.settings.threads;
   plan.budget = r.budget;
   plan.host_budget = r.host_budget;
+  plan.reserve = r.reserve;
+  plan.advice = advice(r);
+  if (r.global_batch > 0) {
+    const auto states = static_cast<int64_t>(make_optimizer(r.optimizer)->state_names().size());
+    plan.checkpoint_bytes = r.model->params().real_elements() * 4 * (1 + states);
+  }
   plan.global_batch = r.global_batch;
   plan.runtime_bytes = declared_runtime_bytes(r.settings.threads, r.model->spec().V);
   plan.model_text =
@@ -151,6 +178,13 @@ Plan make_plan(const PlanRequest& r) {
       });
     };
     const auto choose = [&](const std::string& policy, int64_t micro) {
+      // Every policy keeps the input of every block: where these alone do not fit nothing is
+      // recorded.
+      const ModelSpec& spec = r.model->spec();
+      const double inputs = static_cast<double>(micro) *
+                            static_cast<double>(r.T * spec.C * spec.L) *
+                            static_cast<double>(size_of(r.model->precision().compute));
+      if (inputs > static_cast<double>(room)) return false;
       const std::vector<int64_t> chunks = head_candidates(r, rows_of(r, micro));
       Candidate last = record(r, decide(r, policy, micro, chunks.back()));
       if (last.lower_bound > room) return false;

@@ -24,6 +24,7 @@ struct PlanRequest {
   double max_grad_norm = 0;
   bool save = false;
   int64_t budget = 0;       // bytes: engine + runtime. 0: no limit
+  int64_t reserve = 0;      // bytes left free for others, if the budget was not set; for the report
   int64_t host_budget = 0;  // bytes of the host arena, which these programs leave empty. 0: not set
   // Only choices that leave every bit as it is: memory then decides about recompute alone.
   bool bitwise = false;
@@ -35,7 +36,9 @@ struct Plan {
   int64_t global_batch = 0;
   int64_t accumulation = 0;  // micro-steps an optimizer step
   Schedule schedule;         // packed
-  int64_t host_budget = 0;
+  int64_t host_budget = 0, reserve = 0;
+  int64_t checkpoint_bytes = 0;  // of one checkpoint on disk; 0: none are written
+  std::string advice;            // if it does not fit: what would help, beside more memory
   int64_t budget = 0, engine_bytes = 0, runtime_bytes = 0, minimum_bytes = 0;
   CategoryBytes categories{};  // at the peak
   int64_t padding = 0;         // rounding and unused bytes at the peak

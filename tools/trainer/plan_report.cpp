@@ -149,6 +149,7 @@ nlohmann::json plan_json(const Plan& plan) {
           {"engine_bytes", plan.engine_bytes},
           {"runtime_bytes", plan.runtime_bytes},
           {"host_bytes", 0},
+          {"checkpoint_bytes", plan.checkpoint_bytes},
           {"host_budget_bytes",
            plan.host_budget > 0 ? nlohmann::json(plan.host_budget) : nlohmann::json(nullptr)},
           {"minimum_bytes", plan.minimum_bytes},
@@ -181,7 +182,11 @@ std::string plan_text(const Plan& plan) {
   row("engine", plan.engine_bytes, "exact: reserved once, flat to the end");
   row("runtime", plan.runtime_bytes, "allowance: program, libraries, stacks, tokenizer");
   row("total", plan.engine_bytes + plan.runtime_bytes);
-  if (plan.budget > 0) row("budget", plan.budget);
+  if (plan.budget > 0)
+    row("budget", plan.budget,
+        plan.reserve > 0 ? fmt::format("memory was not set: what is free now less a reserve of {}",
+                                       human_bytes(plan.reserve))
+                         : std::string());
   if (plan.host_budget > 0) row("host", 0, "nothing is kept in host_memory");
   row("minimum", plan.minimum_bytes, "the smallest memory= that works with these keys");
   const int64_t gap = peak.packing.height - peak.packing.lower_bound;
@@ -192,6 +197,8 @@ std::string plan_text(const Plan& plan) {
   for (const TensorRecord* t : holders(plan, 5))
     out += fmt::format(" {} {}{}", t->name.view(), human_bytes(t->bytes), ",");
   out.pop_back();
+  if (plan.checkpoint_bytes > 0)
+    out += fmt::format("\n  a checkpoint takes {} of disk", human_bytes(plan.checkpoint_bytes));
   out += fmt::format("\n  planned in {:.3f} s, hash {}\n", plan.seconds, plan_hash(plan));
   return out;
 }
@@ -206,10 +213,7 @@ void refuse_plan(const Plan& plan) {
                    plan.minimum_bytes - plan.runtime_bytes, plan.runtime_bytes),
        fmt::format("memory of {} B ({}); the smallest plan holds at its peak: {}", plan.budget,
                    human_bytes(plan.budget), held),
-       fmt::format("memory={}{}, a smaller max_length, or a smaller model", plan.minimum_bytes,
-                   plan.decisions.recompute != "block" && plan.decisions.micro_batch > 0
-                       ? ", or recompute=block"
-                       : ""));
+       fmt::format("memory={}, or {}", plan.minimum_bytes, plan.advice));
 }
 
 }  // namespace snug

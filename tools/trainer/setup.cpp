@@ -93,8 +93,7 @@ RunSetup make_setup(RunConfig config) {
   r.recompute = config.recompute;
   r.max_grad_norm = config.max_grad_norm;
   r.save = true;
-  int64_t reserve = 0;
-  r.budget = resolve_memory(config.memory, &reserve);
+  r.budget = resolve_memory(config.memory, &r.reserve);
   r.host_budget = config.host_memory;
   r.bitwise = config.bitwise;
   config.max_length = s.sizes.max_length;
@@ -102,10 +101,10 @@ RunSetup make_setup(RunConfig config) {
     if (!s.tokenizer)
       fail(ErrorCode::usage, "tokenizer for sample_prompt", "none", "tokenizer=tok.json");
     const auto prompt = static_cast<int64_t>(s.tokenizer->encode(config.sample_prompt).size());
-    r.kv_length = std::min(spec.P, prompt + config.sample_tokens);
     if (prompt >= spec.P || prompt < 1)
       fail(ErrorCode::usage, fmt::format("a sample_prompt of 1 to {} tokens", spec.P - 1),
-           fmt::format("{} tokens", prompt), "another sample_prompt");
+           fmt::format("{} tokens", prompt), "a shorter sample_prompt");
+    r.kv_length = prompt + std::min(spec.P - prompt, config.sample_tokens);
   }
   s.config = std::move(config);
   return s;

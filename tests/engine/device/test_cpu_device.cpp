@@ -46,7 +46,7 @@ TEST_P(Reservation, ResidentExactlyTheRoundedSizeAfterTouch) {
   ASSERT_NE(base, nullptr);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(base) % static_cast<uintptr_t>(page), 0u);
   EXPECT_EQ(device->resident(base, bytes), 0) << "nothing is backed before it is touched";
-  device->touch(base, bytes);
+  device->touch(base, bytes, 2);
   EXPECT_EQ(device->resident(base, bytes), size);
   // The process grew by the size and little else (its thread pool, the first time).
   EXPECT_GE(process_resident() - before, size);
@@ -77,7 +77,7 @@ TEST(CpuDevice, ZeroBytesAreAReservationToo) {
   const auto device = make_device(Place::cpu);
   std::byte* base = device->reserve(0);
   ASSERT_NE(base, nullptr);
-  device->touch(base, 0);
+  device->touch(base, 0, 2);
   EXPECT_EQ(device->resident(base, 0), 0);
   device->release(base, 0);
 }
@@ -209,7 +209,7 @@ TEST(PlanDevice, HasShapesAndNoStorage) {
   std::byte x{};
   const auto words = {"Op::run()", "storage used on the place plan", "report"};
   expect_error(ErrorCode::internal, words, [&] { device->reserve(1); });
-  expect_error(ErrorCode::internal, words, [&] { device->touch(&x, 1); });
+  expect_error(ErrorCode::internal, words, [&] { device->touch(&x, 1, 2); });
   expect_error(ErrorCode::internal, words, [&] { device->copy(&x, &x, 1, 0); });
   expect_error(ErrorCode::internal, words, [&] { device->fill(&x, 0, 1, 0); });
   device->release(nullptr, 0);
