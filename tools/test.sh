@@ -97,7 +97,7 @@ run_tests() {
 
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 
-install_missing "${build_packages[@]}" libgtest-dev libbenchmark-dev clang-format git
+install_missing "${build_packages[@]}" libgtest-dev clang-format git
 
 if build build; then
   run_tests build fast

@@ -79,27 +79,23 @@ void Pass::run_stage(Context& ctx, int stage, Category category) {
   s.run(ctx, *this);
 }
 
+bool Pass::kept(int slot) const {
+  if (mode_ == PassMode::inference) return false;
+  return body_->producer(slot) < 0 || policies_[static_cast<size_t>(slot)] == SlotPolicy::keep;
+}
+
 void Pass::forward(Context& ctx) {
-  const auto& stages = body_->stages();
-  for (int i = 0; i < static_cast<int>(stages.size()); ++i) {
+  const int stages = static_cast<int>(body_->stages().size());
+  for (int i = 0; i < stages; ++i) {
     run_stage(ctx, i, Category::activations);
-    const Stage& s = stages[static_cast<size_t>(i)];
-    const auto drop_if_done = [&](int slot) {
-      const bool result = body_->last_reader(slot) < 0;  // read by no stage: the part's output
-      if (body_->last_reader(slot) > i || result) return;
-      const bool given = body_->producer(slot) < 0;
-      const bool kept = mode_ == PassMode::train &&
-                        (given || policies_[static_cast<size_t>(slot)] == SlotPolicy::keep);
-      if (!kept) drop(slot);
-    };
-    for (const int slot : s.inputs) drop_if_done(slot);
-    // A slot that only backward reads is an output without readers; in inference, and under the
-    // policy recompute, it ends with the stage that wrote it.
-    for (const int slot : s.outputs)
-      if (body_->last_reader(slot) < 0 && i + 1 < static_cast<int>(stages.size()))
-        if (mode_ == PassMode::inference ||
-            policies_[static_cast<size_t>(slot)] == SlotPolicy::recompute)
-          drop(slot);
+    const Stage& s = body_->stages()[static_cast<size_t>(i)];
+    for (const int slot : s.inputs)
+      if (body_->last_reader(slot) == i && !kept(slot)) drop(slot);
+    // An output without readers is for backward alone, except in the last stage, where it is what
+    // the part computes and the caller takes it.
+    if (i + 1 < stages)
+      for (const int slot : s.outputs)
+        if (body_->last_reader(slot) < 0 && !kept(slot)) drop(slot);
   }
 }
 

@@ -107,6 +107,7 @@ class Pass {
 
  private:
   void begin(Dims dims, PassMode mode);
+  bool kept(int slot) const;  // whether forward leaves it for backward
   void run_stage(Context& ctx, int stage, Category category);
 
   const Body* body_;
