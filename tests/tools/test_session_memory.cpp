@@ -326,7 +326,10 @@ TEST(SessionArena, OperatingSystemCountsExactlyTheArena) {
     const int64_t lazy = process_private_bytes(), before = anonymous_bytes();
     ctx.reserve(schedule);
     const int64_t after = anonymous_bytes(), lazy_after = process_private_bytes();
-    EXPECT_EQ(after - before - schedule.arena_bytes(), 0) << mib << " MiB";
+    // The process's own stack and heap may open a page between the two readings (seen: one page in
+    // one run of about thirty). The arena itself, next line, is exact.
+    EXPECT_GE(after - before, schedule.arena_bytes()) << mib << " MiB";
+    EXPECT_LE(after - before, schedule.arena_bytes() + 2 * 4096) << mib << " MiB";
     EXPECT_EQ(ctx.resident_bytes(), schedule.arena_bytes());
     EXPECT_LE(std::abs(lazy_after - lazy - schedule.arena_bytes()), counter_lag());
   }
