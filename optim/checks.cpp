@@ -3,28 +3,12 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <numeric>
 
 #include "engine/core/error.h"
+#include "engine/core/suggest.h"
 
 namespace snug {
 namespace {
-
-// Insertions, deletions and replacements that turn a into b.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min(replaced, std::min(row[j], row[j - 1]) + 1);
-    }
-  }
-  return row[b.size()];
-}
 
 void check_beta(const char* key, double value, const char* advice) {
   if (!(value >= 0 && value < 1))
@@ -85,16 +69,10 @@ void refuse_sgd_settings(const OptimizerConfig& c) {
 
 NameAdvice name_advice(const char* key, std::string_view asked,
                        const std::vector<std::string>& known) {
-  const std::string* nearest = nullptr;
-  size_t least = asked.size() / 3 + 1;
-  for (const std::string& name : known)
-    if (const size_t d = edit_distance(asked, name); d <= least && (!nearest || d < least)) {
-      least = d;
-      nearest = &name;
-    }
+  const std::string_view nearest = closest(asked, {known.begin(), known.end()});
   return {fmt::format("{} to be one of {}", key, fmt::join(known, ", ")),
-          nearest ? fmt::format("did you mean {}={}?", key, *nearest)
-                  : fmt::format("{}={}", key, known.front())};
+          !nearest.empty() ? fmt::format("did you mean {}={}?", key, nearest)
+                           : fmt::format("{}={}", key, known.front())};
 }
 
 }  // namespace snug

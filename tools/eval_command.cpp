@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -15,21 +17,33 @@
 namespace snug {
 namespace {
 
-// Token files made for one evaluation, removed with it.
+// A new folder for the token files of one evaluation, removed with them.
 class ScratchFolder {
  public:
-  ScratchFolder()
-      : path_(std::filesystem::temp_directory_path() / fmt::format("snug-eval-{}", getpid())) {}
+  ScratchFolder() {
+    std::error_code error;
+    const std::filesystem::path base = std::filesystem::temp_directory_path(error);
+    path_ = (base / "snug-eval-XXXXXX").string();
+    if (error || mkdtemp(path_.data()) == nullptr) {
+      const std::string reason =
+          error ? error.message() : std::error_code(errno, std::generic_category()).message();
+      const char* const set = std::getenv("TMPDIR");
+      path_.clear();
+      fail(ErrorCode::usage, "a folder for temporary files, TMPDIR or /tmp, that can be written",
+           fmt::format("{}: {}", set ? fmt::format("TMPDIR={}", set) : base.string(), reason),
+           "TMPDIR=FOLDER snug eval ...");
+    }
+  }
   ~ScratchFolder() {
     std::error_code error;
     std::filesystem::remove_all(path_, error);
   }
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
-  std::string path() const { return path_.string(); }
+  const std::string& path() const { return path_; }
 
  private:
-  std::filesystem::path path_;
+  std::string path_;
 };
 
 }  // namespace
@@ -71,7 +85,6 @@ int eval_command(const Arguments& arguments) {
   not_negative("--max-samples", config.max_eval_samples);
   not_negative("--threads", options.threads);
 
-  ScratchFolder scratch;
   RunData data;
   Inference in = open_inference(options, [&](const ModelSpec& spec,
                                              const std::optional<Tokenizer>& tokenizer,
@@ -80,6 +93,7 @@ int eval_command(const Arguments& arguments) {
     if (o.T > spec.P || o.T < 1)
       fail(ErrorCode::usage, fmt::format("--max-length of 1 to {}, the model's positions", spec.P),
            std::to_string(o.T), fmt::format("--max-length {}", spec.P));
+    const ScratchFolder scratch;  // gone before the work starts: mapped files need no name
     data = prepare_data(config, tokenizer, spec.V, o.T, scratch.path(), false);
     o.eval_batch = std::min(o.eval_batch, data.eval_samples);
   });

@@ -1,6 +1,7 @@
 // snug generate: continues a text.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "engine/core/error.h"
@@ -58,11 +59,13 @@ int generate_command(const Arguments& arguments) {
         const auto count = static_cast<int64_t>(ids.size());
         if (count < 1 || count >= spec.P)
           fail(ErrorCode::usage, fmt::format("a prompt of 1 to {} tokens", spec.P - 1),
-               fmt::format("{} tokens", count), "another prompt");
-        o.kv_length = std::min(spec.P, count + generation.max_new_tokens);
+               fmt::format("{} tokens", count),
+               count < 1 ? "--prompt \"Once upon a time\"" : "a shorter prompt");
+        o.kv_length = count + std::min(generation.max_new_tokens, spec.P - count);
       });
   if (const auto eos = in.tokenizer->eos_id()) generation.stop_token = *eos;
-  Sampler sampler(in.tokenizer->vocab_size(), generation.sampling);
+  // Tokens that the tokenizer cannot spell, and padding, are never drawn.
+  Sampler sampler(std::min(in.model->spec().V, in.tokenizer->vocab_size()), generation.sampling);
   if (echo) std::fputs(prompt.c_str(), stdout);
   // Tokens end inside characters: only whole ones are printed as they come.
   std::string pending;

@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
        {"tokenizer", "trains tokenizers; turns text into ids and back", snug::tokenizer_command},
        {"bench", "where the time of a step goes, operation by operation", snug::bench_command}},
       kEpilog,
-      snug::version_text};
+      snug::version_text,
+      {"calibrate", "convert", "data", "doctor", "explain", "inspect"}};
   return snug::run_main(snug_group, {argv + 1, argv + argc});
 }

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "engine/core/error.h"
+#include "engine/core/suggest.h"
 #include "engine/io/json.h"
 #include "layers/models/families.h"
 
@@ -119,7 +120,8 @@ ModelSpec parse(const json& c, const std::string& origin, bool strict) {
     for (const std::string_view k : kKnown) known = known || k == key;
     if (!known && strict)
       fail(ErrorCode::usage, "keys of a GPT-2 config (n_layer, n_embd, n_head, n_positions, ...)",
-           fmt::format("\"{}\" in {}", key, origin), "remove it, or check its spelling");
+           fmt::format("\"{}\" in {}", key, origin),
+           suggestion(key, {kKnown.begin(), kKnown.end()}, "remove it, or check its spelling"));
   }
   if (get_bool(c, "add_cross_attention", origin, false))
     fail(ErrorCode::unsupported, "add_cross_attention: false", "true in " + origin,

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "engine/core/error.h"
+#include "engine/core/suggest.h"
 #include "engine/io/json.h"
 #include "layers/models/families.h"
 #include "layers/models/family.h"
@@ -24,6 +25,16 @@ std::string known_names() {
   for (const Family* f : kFamilies)
     for (const std::string& n : f->names()) list += (list.empty() ? "" : ", ") + n;
   return list;
+}
+
+// For a model that is neither a folder nor a known name.
+std::string name_advice(const std::string& asked) {
+  if (asked.find('/') != std::string::npos) return "check the path, or model=gpt2";
+  std::vector<std::string> names;
+  for (const Family* f : kFamilies)
+    for (std::string& n : f->names()) names.push_back(std::move(n));
+  const std::string_view nearest = closest(asked, {names.begin(), names.end()});
+  return nearest.empty() ? "model=gpt2" : fmt::format("did you mean model={}?", nearest);
 }
 }  // namespace
 
@@ -59,7 +70,7 @@ ModelSource resolve_model(const std::string& model, const std::string& map, int6
       fail(ErrorCode::usage,
            fmt::format("model as a named shape ({}), a folder with config.json, or a map",
                        known_names()),
-           fmt::format("model: {}", model), "model=gpt2");
+           fmt::format("model: {}", model), name_advice(model));
   }
   if (!map.empty()) {
     nlohmann::json keys = parse_json(map, "model");

@@ -32,7 +32,8 @@ int64_t rows_per_block(int64_t width) {
   return std::max<int64_t>(1, (256 << 10) / std::max<int64_t>(1, width * 4));
 }
 
-void load_one(const SafeTensor& t, const ParamInfo& p, float* out, int threads) {
+template <class T>
+void load_one(const SafeTensor& t, const ParamInfo& p, T* out, int threads) {
   if (!(p.transposed_in_file && p.shape.rank() == 2)) {
     convert(t.dtype, t.data, t.elements(), out);
     return;
@@ -41,7 +42,7 @@ void load_one(const SafeTensor& t, const ParamInfo& p, float* out, int threads) 
   const int64_t element = bits_of(t.dtype) / 8;
   // 16 file rows at a time, converted on the stack in pieces of 256, then scattered to columns.
   parallel_chunks(threads, cols, 16, [&](int64_t begin, int64_t end) {
-    float piece[256];
+    T piece[256];
     for (int64_t c = begin; c < end; ++c)
       for (int64_t r0 = 0; r0 < rows; r0 += 256) {
         const int64_t n = std::min<int64_t>(256, rows - r0);
@@ -59,6 +60,7 @@ std::vector<std::string> load_weights(const Model& model, const std::string& fol
   const SafetensorsFolder files(folder);
   const ParamTable& table = model.params();
   std::unordered_set<std::string> used;
+  require(flat.dtype == DType::f32 || flat.dtype == DType::bf16, "parameters of f32 or bf16");
   std::memset(flat.data, 0, static_cast<size_t>(flat.bytes()));
   for (int i = 0; i < table.size(); ++i) {
     const ParamInfo& p = table[i];
@@ -79,7 +81,10 @@ std::vector<std::string> load_weights(const Model& model, const std::string& fol
       fail(ErrorCode::unsupported, "weights of dtype F64, F32, F16 or BF16",
            fmt::format("{} of dtype {} in {}", tensor->name, to_string(tensor->dtype), folder),
            "convert the weights first");
-    load_one(*tensor, p, flat.as<float>() + p.offset, threads);
+    if (flat.dtype == DType::bf16)
+      load_one(*tensor, p, flat.as<bf16>() + p.offset, threads);
+    else
+      load_one(*tensor, p, flat.as<float>() + p.offset, threads);
     used.insert(tensor->name);
   }
   std::vector<std::string> warnings;
@@ -137,11 +142,13 @@ void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& lay
       if (spec.dtype == SafeDType::F32) {
         writer.append(source, elements * 4);
       } else {
-        // In place from the front: element k is written after it was read.
-        auto* narrow = static_cast<bf16*>(staging.data);
-        for (int64_t k = 0; k < elements; ++k) {
-          const float x = source[k];
-          narrow[k] = from_f32<bf16>(x);
+        // `source` may be the staging itself: pieces are copied as bytes behind what was read.
+        auto* narrow = static_cast<char*>(staging.data);
+        bf16 piece[256];
+        for (int64_t k = 0; k < elements; k += 256) {
+          const int64_t count = std::min<int64_t>(256, elements - k);
+          for (int64_t j = 0; j < count; ++j) piece[j] = from_f32<bf16>(source[k + j]);
+          std::memcpy(narrow + 2 * k, piece, static_cast<size_t>(2 * count));
         }
         writer.append(narrow, elements * 2);
       }

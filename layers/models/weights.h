@@ -1,5 +1,4 @@
-// Weights in and out of model folders, between the flat f32 range and Hugging Face's names and
-// layouts.
+// Weights in and out of model folders, between the flat range and Hugging Face's names and layouts.
 #pragma once
 
 #include <string>
@@ -11,10 +10,10 @@
 
 namespace snug {
 
-// Reads every parameter from model.safetensors, its shards, or a single file into `flat` (f32, the
-// whole parameter range; gaps and padded rows become zero). Shapes are checked, layouts and dtypes
-// converted. Throws data, naming file and tensor, if one is missing or of another shape. Returns
-// warnings about tensors nobody asked for.
+// Reads every parameter from model.safetensors, its shards, or a single file into `flat` (f32 or
+// bf16, the whole parameter range; gaps and padded rows become zero). Shapes are checked, layouts
+// and dtypes converted, each value rounded once. Throws data, naming file and tensor, if one is
+// missing or of another shape. Returns warnings about tensors nobody asked for.
 std::vector<std::string> load_weights(const Model& model, const std::string& folder,
                                       const View& flat, int threads);
 

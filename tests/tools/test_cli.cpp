@@ -183,7 +183,8 @@ Outcome run(const std::vector<std::string>& arguments) {
                                {"alloc", "", fail_alloc},
                                {"other", "", fail_other}},
                               "the end\n",
-                              version_text};
+                              version_text,
+                              {"doctor"}};
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   Outcome outcome;
@@ -210,6 +211,14 @@ TEST(CliDispatch, ExitCodesAndMessages) {
   EXPECT_EQ(
       unknown.err,
       "usage: expected a command of snug\n  found: \"trian\"\n  try:   did you mean train?\n");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"doctor"}, {"doctor", "--all"}, {"help", "doctor"}}) {
+    const Outcome missing = run(words);
+    EXPECT_EQ(missing.code, 2);
+    EXPECT_EQ(missing.err,
+              "usage: expected a command of snug\n  found: \"doctor\", which is not built in this "
+              "version\n  try:   snug --help lists those that are\n");
+  }
   EXPECT_NE(run({"xyzzyxyzzy"}).err.find("snug --help lists them"), std::string::npos);
   EXPECT_NE(run({"--versoin"}).err.find("did you mean --version?"), std::string::npos);
 }

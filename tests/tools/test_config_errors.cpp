@@ -127,11 +127,13 @@ TEST(ConfigErrors, Ranges) {
 }
 
 TEST(ConfigErrors, Choices) {
-  expect_error("optim: admw", "optim as one of sgd, adam, adamw", "\"admw\" (run.yaml:1)",
+  expect_error("optim: admw", "optim as one of adamw, adam, sgd", "\"admw\" (run.yaml:1)",
                "did you mean adamw?");
-  expect_error("optim: adamw_8bit", "optim as one of sgd, adam, adamw",
-               "\"adamw_8bit\" (run.yaml:1), which is not built", "optim=sgd",
+  expect_error("optim: adamw_8bit", "optim as one of adamw, adam, sgd",
+               "\"adamw_8bit\" (run.yaml:1), which is not built", "optim=adamw",
                ErrorCode::unsupported);
+  expect_error("optim: lookahead", "optim as one of adamw, adam, sgd", "\"lookahead\" (run.yaml:1)",
+               "optim=adamw");
   expect_error("device: cuda", "device as one of auto, cpu",
                "\"cuda\" (run.yaml:1), which is not built", "device=auto", ErrorCode::unsupported);
   EXPECT_EQ(caught("task: masked_lm").code, ErrorCode::unsupported);

@@ -137,9 +137,32 @@ TEST(Sampler, PaddingOfTheVocabularyIsNeverDrawn) {
   }
 }
 
+// NaN is never drawn, +infinity is the largest there is.
+TEST(Sampler, LogitsThatAreNoNumbers) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              infinity = std::numeric_limits<float>::infinity();
+  std::vector<float> logits(300, nan);
+  logits[40] = -3.0f;
+  logits[41] = -3.0f;
+  logits[250] = -infinity;
+  EXPECT_EQ(drawn(logits, options(1.0)), (std::set<int32_t>{40, 41}));
+  EXPECT_EQ(drawn(logits, options(1.0, 5, 0.9)), (std::set<int32_t>{40, 41}));
+  EXPECT_EQ(drawn(logits, options(0.0)), (std::set<int32_t>{40}));
+  logits[7] = infinity;
+  EXPECT_EQ(drawn(logits, options(1.0)), (std::set<int32_t>{7}));
+  EXPECT_EQ(drawn(logits, options(0.0)), (std::set<int32_t>{7}));
+  for (const float none : {nan, infinity, -infinity})
+    for (const double temperature : {0.0, 1.0})
+      test::expect_error(ErrorCode::data,
+                         {"a finite logit among the 3", "NaN and infinities only", "checkpoint"},
+                         [&] {
+                           drawn({nan, none, none}, options(temperature));
+                         });
+}
+
 TEST(Sampler, RefusesValuesOutOfRange) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  for (const double t : {-0.1, nan})
+  for (const double t : {-0.1, nan, std::numeric_limits<double>::infinity()})
     test::expect_error(ErrorCode::usage, {"temperature of at least 0", "--temperature 0.8"},
                        [&] { Sampler(4, options(t)); });
   test::expect_error(ErrorCode::usage, {"top_k of at least 0", "-1", "--top-k 50"},

@@ -8,10 +8,10 @@
 #include <variant>
 
 #include "engine/core/error.h"
+#include "engine/core/suggest.h"
 #include "engine/core/units.h"
 #include "tools/config/config_node.h"
 #include "tools/config/keys.h"
-#include "tools/config/suggest.h"
 #include "tools/config/values.h"
 
 namespace snug {

@@ -6,7 +6,7 @@
 #include <new>
 
 #include "engine/core/error.h"
-#include "tools/config/suggest.h"
+#include "engine/core/suggest.h"
 
 namespace snug {
 
@@ -44,6 +44,11 @@ int run_group(const CommandGroup& group, const std::vector<std::string>& argumen
     if (help) return command.run({"--help"});
     return command.run({arguments.begin() + 1, arguments.end()});
   }
+  for (const std::string_view missing : group.not_built)
+    if (missing == name)
+      fail(ErrorCode::usage, fmt::format("a command of {}", group.prefix),
+           fmt::format("\"{}\", which is not built in this version", name),
+           fmt::format("{} --help lists those that are", group.prefix));
   if (group.version) known.push_back("--version");
   known.push_back("--help");
   fail(ErrorCode::usage, fmt::format("a command of {}", group.prefix), fmt::format("\"{}\"", name),

@@ -20,6 +20,8 @@ struct CommandGroup {
   std::vector<Command> commands;
   std::string_view epilog;             // end of help: examples and exit codes
   std::string (*version)() = nullptr;  // text of --version; null: no such flag
+  // Words that name commands elsewhere: refused as not built rather than as unknown.
+  std::vector<std::string_view> not_built = {};
 };
 
 std::string group_help(const CommandGroup& group);

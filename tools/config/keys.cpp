@@ -131,7 +131,7 @@ std::vector<Key> make_keys() {
 
       {.name = "optim", .section = "optimizer", .kind = K::choice, .field = &C::optim,
        .doc = "the optimizer; adamw decays weights apart from the gradient, adam adds the decay to it",
-       .example = "sgd", .aliases = "optimizer", .choices = "sgd adam adamw",
+       .example = "sgd", .aliases = "optimizer", .choices = "adamw adam sgd",
        .refused = "adamw_8bit adamw_bnb_8bit adam_8bit adam8bit adamw8bit paged_adamw "
                   "paged_adamw_8bit paged_adamw_32bit lion lion_32bit lion_8bit paged_lion_8bit "
                   "paged_lion_32bit adafactor rmsprop adagrad galore_adamw apollo_adamw lomo adalomo "

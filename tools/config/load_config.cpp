@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "engine/core/error.h"
+#include "engine/core/suggest.h"
 #include "engine/io/files.h"
 #include "tools/config/check_config.h"
 #include "tools/config/keys.h"
-#include "tools/config/suggest.h"
 
 namespace snug {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "engine/core/error.h"
 #include "engine/core/precision.h"
+#include "engine/core/suggest.h"
 #include "tools/config/keys.h"
 #include "tools/config/model_json.h"
-#include "tools/config/suggest.h"
 
 namespace snug {
 namespace {

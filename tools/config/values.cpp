@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "engine/core/error.h"
+#include "engine/core/suggest.h"
 #include "engine/core/units.h"
-#include "tools/config/suggest.h"
 
 namespace snug {
 namespace {

@@ -10,6 +10,7 @@
 #include "engine/core/error.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "tools/trainer/output_folder.h"
 
 namespace snug {
 
@@ -43,20 +44,22 @@ SafetensorsLayout optimizer_layout(Session& session) {
 std::vector<int64_t> checkpoint_steps(const std::string& output_dir) {
   std::vector<int64_t> steps;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(output_dir, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(kPrefix)) continue;
-    const std::string digits = name.substr(std::strlen(kPrefix));
-    if (digits.empty() || digits.size() > 18 ||
-        digits.find_first_not_of("0123456789") != std::string::npos)
-      continue;
-    steps.push_back(std::stoll(digits));
-  }
+  for (const auto& entry : fs::directory_iterator(output_dir, error))
+    if (const auto step = checkpoint_step(entry.path().filename().string())) steps.push_back(*step);
   std::sort(steps.begin(), steps.end());
   return steps;
 }
 
 }  // namespace
+
+std::optional<int64_t> checkpoint_step(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const std::string digits = name.substr(std::strlen(kPrefix));
+  if (digits.empty() || digits.size() > 18 ||
+      digits.find_first_not_of("0123456789") != std::string::npos)
+    return std::nullopt;
+  return std::stoll(digits);
+}
 
 CheckpointWriter::CheckpointWriter(Session& session, std::string output_dir, int64_t keep)
     : session_(session),
@@ -70,6 +73,7 @@ int64_t CheckpointWriter::bytes() const {
 }
 
 std::string CheckpointWriter::write(const RunPosition& at, const Pinned& pinned,
+                                    const Hyperparameters& hyperparameters,
                                     const std::function<void(const std::string&)>& extra) {
   const std::string final_name = fmt::format("{}/{}{}", output_dir_, kPrefix, at.step);
   const std::string folder = final_name + ".tmp";
@@ -101,11 +105,13 @@ std::string CheckpointWriter::write(const RunPosition& at, const Pinned& pinned,
                                                    {"window_tokens", at.window_tokens},
                                                    {"window_steps", at.window_steps},
                                                    {"best_eval_loss", at.best_eval_loss},
+                                                   {"hyperparameters", hyperparameters},
                                                    {"pinned",
                                                     {{"seed", pinned.seed},
                                                      {"data_seed", pinned.data_seed},
                                                      {"train_tokens", pinned.train_tokens},
                                                      {"train_samples", pinned.train_samples},
+                                                     {"data", pinned.data},
                                                      {"global_batch", pinned.global_batch},
                                                      {"max_length", pinned.T},
                                                      {"micro_batch", pinned.micro_batch},
@@ -118,16 +124,16 @@ std::string CheckpointWriter::write(const RunPosition& at, const Pinned& pinned,
                                                      {"model", pinned.model}}}});
   write_atomic(folder + "/COMPLETE", fmt::format("{}\n", at.step));
   sync_folder(folder);
-  fs::remove_all(final_name, error);
-  fs::rename(folder, final_name, error);
-  if (error)
-    fail(ErrorCode::device, fmt::format("to rename {} to {}", folder, final_name), error.message(),
-         "another output_dir");
+  replace_folder(folder, final_name);
   sync_folder(output_dir_);
   if (keep_ > 0) {
-    const std::vector<int64_t> steps = checkpoint_steps(output_dir_);
-    for (size_t i = 0; i + static_cast<size_t>(keep_) < steps.size(); ++i)
-      fs::remove_all(fmt::format("{}/{}{}", output_dir_, kPrefix, steps[i]), error);
+    std::vector<std::string> complete;
+    for (const int64_t step : checkpoint_steps(output_dir_)) {
+      const std::string name = fmt::format("{}/{}{}", output_dir_, kPrefix, step);
+      if (file_exists(name + "/COMPLETE")) complete.push_back(name);
+    }
+    for (size_t i = 0; i + static_cast<size_t>(keep_) < complete.size(); ++i)
+      if (complete[i] != final_name) fs::remove_all(complete[i], error);
   }
   return final_name;
 }
@@ -173,6 +179,7 @@ Checkpoint read_checkpoint(const std::string& folder) {
   c.pinned.data_seed = get_int(p, "data_seed", where);
   c.pinned.train_tokens = get_int_in(p, "train_tokens", where, 0, INT64_MAX);
   c.pinned.train_samples = get_int_in(p, "train_samples", where, 0, INT64_MAX);
+  c.pinned.data = get_string(p, "data", where);
   c.pinned.global_batch = get_int_in(p, "global_batch", where, 1, INT64_MAX);
   c.pinned.T = get_int_in(p, "max_length", where, 1, INT64_MAX);
   c.pinned.micro_batch = get_int_in(p, "micro_batch", where, 1, c.pinned.global_batch);
@@ -183,6 +190,12 @@ Checkpoint read_checkpoint(const std::string& folder) {
   c.pinned.instruction_set = get_string(p, "instruction_set", where);
   c.pinned.recompute = get_string(p, "recompute", where);
   c.pinned.model = get_string(p, "model", where);
+  const std::string keys = path + " / hyperparameters";
+  const nlohmann::json& h =
+      j.contains("hyperparameters") ? j["hyperparameters"] : nlohmann::json::object();
+  require_object(h, keys);
+  for (const auto& item : h.items())
+    c.hyperparameters[item.key()] = get_string(h, item.key().c_str(), keys);
   return c;
 }
 

@@ -7,10 +7,12 @@
 //     optimizer.safetensors  states as <state>.<parameter>, fp32
 //     trainer_state.json     step, data position, sums of the logging window, pinned decisions
 //     COMPLETE               written last: without it the folder is a torn write and is not used
-// The folder is built under a temporary name and renamed.
+// The folder is built under a temporary name and renamed; one of the same step is exchanged for it,
+// so that at no moment there is none.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -37,7 +39,11 @@ struct Pinned {
   std::string precision, optimizer, instruction_set, recompute;
   int64_t data_seed = 0, train_tokens = 0, train_samples = 0;
   std::string model;  // fingerprint of the spec: shapes and numerics
+  std::string data;   // fingerprint of the tokens to train on
 };
+
+// Key and value of what may change at a resume, so that a change can be named.
+using Hyperparameters = std::map<std::string, std::string>;
 
 class CheckpointWriter {
  public:
@@ -46,9 +52,10 @@ class CheckpointWriter {
   // Bytes on disk of one checkpoint.
   int64_t bytes() const;
   // Writes checkpoint-<step>; `extra` adds files (config, tokenizer) to the folder under
-  // construction. Then removes old ones beyond the limit. Throws device on a full disk; the
-  // previous ones stay.
+  // construction. Then removes the oldest of the complete ones beyond the limit, this one never.
+  // Throws device on a full disk; the previous ones stay.
   std::string write(const RunPosition& position, const Pinned& pinned,
+                    const Hyperparameters& hyperparameters,
                     const std::function<void(const std::string&)>& extra);
 
  private:
@@ -62,7 +69,11 @@ struct Checkpoint {
   std::string folder;
   RunPosition position;
   Pinned pinned;
+  Hyperparameters hyperparameters;
 };
+
+// The step in a name of the form checkpoint-<digits>; nothing for other names.
+std::optional<int64_t> checkpoint_step(const std::string& name);
 
 // The newest complete checkpoint of a run, or nothing. Torn ones are named in `skipped`.
 std::optional<std::string> latest_checkpoint(const std::string& output_dir, std::string* skipped);

@@ -21,6 +21,12 @@ Inference open_inference(InferenceOptions options,
   if (std::filesystem::exists(options.model + "/tokenizer.json", ignored) ||
       std::filesystem::exists(options.model + "/vocab.json", ignored))
     in.tokenizer = Tokenizer::load(options.model);
+  if (in.tokenizer && in.tokenizer->vocab_size() > source.spec.V)
+    fail(ErrorCode::usage,
+         fmt::format("a tokenizer of at most {} tokens, the vocab_size of {}/config.json",
+                     source.spec.V, options.model),
+         fmt::format("{} tokens in {}", in.tokenizer->vocab_size(), options.model),
+         "put the tokenizer that the model was trained with into the folder");
   in.model = std::make_unique<Model>(source.spec, parse_precision(options.precision));
   if (sizes) sizes(source.spec, in.tokenizer, options);
 

@@ -29,7 +29,8 @@ struct Inference {
   std::unique_ptr<Session> session;
 };
 
-// Plans, refuses with out_of_memory, reserves and loads. `sizes`, when given, is called once the
+// Plans, refuses with out_of_memory, reserves and loads. Throws usage if the folder's tokenizer has
+// more tokens than the model. `sizes`, when given, is called once the
 // model is known and may set T, eval_batch and kv_length.
 Inference open_inference(InferenceOptions options,
                          const std::function<void(const ModelSpec&, const std::optional<Tokenizer>&,

@@ -1,77 +1,139 @@
 #include "tools/trainer/run_data.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
+#include <fstream>
+#include <set>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/data/corpus.h"
+#include "engine/io/files.h"
 
 namespace snug {
 namespace {
 
+// True if a .bin file's header or its side file says that it holds tokens.
+bool states_tokens(const std::string& path) {
+  if (file_exists(path + ".json")) return true;
+  int32_t magic = 0;
+  std::ifstream in(path, std::ios::binary);
+  in.read(reinterpret_cast<char*>(&magic), sizeof(magic));
+  return in && (magic == 20240520 || magic == 20240801);  // llm.c: GPT-2, Llama 3
+}
+
+std::string count_of(int64_t n, const char* what) {
+  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+}
+
+// The sources sorted by what they are.
+struct Sources {
+  std::vector<CorpusFile> texts;
+  std::vector<std::string> tokens;
+  int64_t strangers = 0;  // .bin files of folders that say nothing of tokens
+  std::string first_stranger;
+};
+
+Sources sort_sources(const std::vector<std::string>& sources) {
+  Sources out;
+  const std::vector<CorpusFile> files = expand_corpus(sources);
+  std::set<std::string> side_files;
+  for (const CorpusFile& f : files) {
+    if (!is_token_file_name(f.path)) continue;
+    side_files.insert(f.path + ".json");
+    if (f.named || states_tokens(f.path)) {
+      out.tokens.push_back(f.path);
+    } else if (out.strangers++ == 0) {
+      out.first_stranger = f.path;
+    }
+  }
+  for (const CorpusFile& f : files)
+    if (!is_token_file_name(f.path) && (f.named || side_files.count(f.path) == 0))
+      out.texts.push_back(f);
+  return out;
+}
+
 // Text files are gathered into one token file; .bin files are token files already.
-std::vector<TokenFile> open_tokens(const std::vector<std::string>& sources, const char* key,
+std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const char* key,
                                    const std::optional<Tokenizer>& tokenizer, int64_t V,
                                    const std::string& cache, std::string& text) {
-  if (sources.empty())
+  if (given.empty())
     fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
          fmt::format("{}=input.txt", key));
-  std::vector<CorpusFile> texts;
+  const Sources sources = sort_sources(given);
   std::vector<TokenFile> files;
   std::optional<uint64_t> fingerprint;
   if (tokenizer) fingerprint = tokenizer->fingerprint();
-  for (const CorpusFile& f : expand_corpus(sources)) {
-    if (!is_token_file_name(f.path)) {
-      texts.push_back(f);
-      continue;
-    }
-    files.emplace_back(f.path, fingerprint);
+  for (const std::string& path : sources.tokens) {
+    files.emplace_back(path, fingerprint);
     files.back().check(V);
   }
-  if (!texts.empty()) {
+  std::vector<std::string> parts;
+  if (files.size() == 1) parts.push_back("1 token file, " + files.front().path());
+  if (files.size() > 1)
+    parts.push_back(
+        fmt::format("{} token files, the first {}", files.size(), files.front().path()));
+  if (sources.strangers > 0 && sources.texts.empty() && files.empty())
+    fail(ErrorCode::data, fmt::format("text or token files for {}", key),
+         fmt::format("{} without a llm.c header or a side file, e.g. {}",
+                     count_of(sources.strangers, ".bin file"), sources.first_stranger),
+         fmt::format("{}={} takes it as uint16 tokens", key, sources.first_stranger));
+  if (!sources.texts.empty()) {
     if (!tokenizer)
       fail(ErrorCode::usage, fmt::format("tokenizer for the text in {}", key),
-           fmt::format("{} and no tokenizer", texts.front().path),
-           "snug tokenizer train --vocab-size 1024 --output tok.json FILE..., then "
-           "tokenizer=tok.json");
+           fmt::format("{} and no tokenizer", sources.texts.front().path),
+           key[0] == '-' ? "copy the tokenizer's files into the model's folder"
+                         : "snug tokenizer train --vocab-size 1024 --output tok.json FILE..., then "
+                           "tokenizer=tok.json");
     TokenizeOptions options;
     options.vocab_size = tokenizer->vocab_size();
     options.tokenizer = tokenizer->fingerprint();
     options.eos = tokenizer->eos_id();
     std::filesystem::create_directories(std::filesystem::path(cache).parent_path());
     const CorpusReport report = tokenize_corpus(
-        texts, [&](std::string_view s, std::vector<int32_t>& out) { tokenizer->encode(s, out); },
-        options, cache);
+        sources.texts,
+        [&](std::string_view s, std::vector<int32_t>& out) { tokenizer->encode(s, out); }, options,
+        cache);
     files.emplace_back(cache, fingerprint);
     files.back().check(V);
-    text += fmt::format("{} files, {} documents, {} of text", report.files, report.documents,
-                        human_bytes(report.bytes));
+    parts.push_back(fmt::format("{}, {}, {} of text", count_of(report.files, "file"),
+                                count_of(report.documents, "document"), human_bytes(report.bytes)));
     if (report.skipped > 0)
-      text += fmt::format(" ({} files that are not text skipped, e.g. {})", report.skipped,
-                          report.first_skipped);
-  } else {
-    text += fmt::format("{} token files", files.size());
+      parts.back() += fmt::format(
+          " ({} not text skipped, e.g. {})",
+          count_of(report.skipped, "file") + (report.skipped == 1 ? " that is" : " that are"),
+          report.first_skipped);
   }
+  if (sources.strangers > 0)
+    parts.push_back(fmt::format("{} that may not be tokens skipped, e.g. {}",
+                                count_of(sources.strangers, ".bin file"), sources.first_stranger));
   int64_t tokens = 0;
   for (const TokenFile& f : files) tokens += f.size();
-  text += fmt::format(", {} tokens", tokens);
+  text = fmt::format("{}, {} tokens", fmt::join(parts, ", "), tokens);
   return files;
 }
 
-}  // namespace
-
-std::optional<Tokenizer> load_run_tokenizer(const RunConfig& config,
-                                            const std::string& model_folder) {
-  if (!config.tokenizer.empty()) return Tokenizer::load(config.tokenizer);
-  if (model_folder.empty()) return std::nullopt;
-  const std::filesystem::path folder(model_folder);
-  if (std::filesystem::exists(folder / "tokenizer.json") ||
-      std::filesystem::exists(folder / "vocab.json"))
-    return Tokenizer::load(model_folder);
-  return std::nullopt;
+// Windows over the files of `sources`. What is wrong is the sources' fault: the name of the cache
+// says nothing to a user.
+WindowDataset cut_windows(std::vector<TokenFile> files, int64_t T, const WindowOptions& options,
+                          const std::vector<std::string>& sources, const std::string& cache) {
+  try {
+    return WindowDataset(std::move(files), T, options);
+  } catch (const Error& error) {
+    std::string found = error.found();
+    const size_t at = found.find(cache);
+    if (at == std::string::npos) throw;
+    found.replace(
+        at, cache.size(),
+        sources.front() +
+            (sources.size() > 1 ? fmt::format(" and {} more", sources.size() - 1) : std::string()));
+    fail(error.code(), error.expected(), found, error.advice());
+  }
 }
+
+}  // namespace
 
 void RunData::fill_eval(int64_t first, int64_t count, int32_t* tokens, int32_t* targets) const {
   // A file of its own is all evaluation: its "training" samples, in the order of the file.
@@ -86,22 +148,26 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
   RunData data;
   const auto seed = static_cast<uint64_t>(config.data_seed >= 0 ? config.data_seed : config.seed);
   if (training) {
-    std::vector<TokenFile> files = open_tokens(config.train_data, "train_data", tokenizer, V,
-                                               cache_folder + "/train.bin", data.text);
+    const std::string cache = cache_folder + "/train.bin";
+    std::vector<TokenFile> files =
+        open_tokens(config.train_data, "train_data", tokenizer, V, cache, data.text);
     for (const TokenFile& f : files) data.train_tokens += f.size();
-    data.train.emplace(std::move(files), T,
-                       WindowOptions{.eval_fraction = config.eval_fraction, .seed = seed});
+    data.train.emplace(cut_windows(std::move(files), T,
+                                   {.eval_fraction = config.eval_fraction, .seed = seed},
+                                   config.train_data, cache));
     data.train_samples = data.train->train_samples();
     data.eval_samples = data.train->eval_samples();
   }
   if (!config.eval_data.empty()) {
-    std::string ignored;
-    std::vector<TokenFile> files = open_tokens(config.eval_data, "eval_data", tokenizer, V,
-                                               cache_folder + "/eval.bin", ignored);
-    data.eval.emplace(std::move(files), T,
-                      WindowOptions{.eval_fraction = 0.0, .seed = seed, .shuffle = false});
+    const std::string cache = cache_folder + "/eval.bin";
+    std::string text;
+    std::vector<TokenFile> files =
+        open_tokens(config.eval_data, training ? "eval_data" : "--data", tokenizer, V, cache, text);
+    data.eval.emplace(cut_windows(std::move(files), T,
+                                  {.eval_fraction = 0.0, .seed = seed, .shuffle = false},
+                                  config.eval_data, cache));
     data.eval_samples = data.eval->train_samples();
-    if (!training) data.text = ignored;
+    if (!training) data.text = text;
   }
   if (config.max_eval_samples > 0)
     data.eval_samples = std::min(data.eval_samples, config.max_eval_samples);

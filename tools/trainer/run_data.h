@@ -1,7 +1,6 @@
 // The data of a run: tokenizer, token files and windows, from what the config names.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,10 +10,6 @@
 #include "tools/config/run_config.h"
 
 namespace snug {
-
-// The tokenizer the config names, else the model folder's, else nothing (token files need none).
-std::optional<Tokenizer> load_run_tokenizer(const RunConfig& config,
-                                            const std::string& model_folder);
 
 struct RunData {
   std::optional<WindowDataset> train;
@@ -27,9 +22,10 @@ struct RunData {
 };
 
 // Tokenises text into `cache_folder` (token files are used where they are) and cuts windows of T +
-// 1 tokens. Token files are mapped: they cost no memory of the budget. Throws data on anything that
-// cannot be trained on: missing or empty sources, text shorter than a sample, tokens outside [0,
-// V).
+// 1 tokens. Token files are mapped: they cost no memory of the budget, and may be removed after.
+// A .bin file found in a folder is a token file only if its header or its side file says so: there
+// it may be anything. Throws data on what cannot be trained on: missing or empty sources, text
+// shorter than a sample, tokens outside [0, V). Errors name the sources, not the cache.
 RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, int64_t V,
                      int64_t T, const std::string& cache_folder, bool training);
 

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <fstream>
+#include <limits>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
@@ -42,7 +45,58 @@ void timestamp(char (&out)[32]) {
   std::strftime(out, sizeof out, "%Y-%m-%dT%H:%M:%SZ", &parts);
 }
 
+// Floats with 9 digits: an fp32 loss is told apart from its neighbours. JSON knows finite numbers
+// only.
+std::string number(double value) {
+  return std::isfinite(value) ? fmt::format("{:.9g}", value) : std::string("null");
+}
+
+// Lines of metrics.jsonl that are objects with a step.
+template <typename Use>
+void for_each_line(const std::string& path, Use use) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    const nlohmann::json j = nlohmann::json::parse(line, nullptr, false);
+    if (j.is_object() && j.contains("step") && j["step"].is_number_integer()) use(j);
+  }
+}
+
 }  // namespace
+
+void read_metrics(const std::string& output_dir, ReportRun& report) {
+  constexpr int64_t kLines = 4096;
+  const std::string path = output_dir + "/metrics.jsonl";
+  report.metrics.clear();
+  report.evals.clear();
+  report.memory_samples.clear();
+  int64_t steps = 0, evals = 0;
+  for_each_line(path, [&](const nlohmann::json& j) {
+    steps += j.contains("loss");
+    evals += j.contains("eval_loss");
+  });
+  const auto value = [](const nlohmann::json& j, const char* key) {
+    return j.contains(key) && j[key].is_number() ? j[key].get<double>()
+                                                 : std::numeric_limits<double>::quiet_NaN();
+  };
+  // Counted from the end, so that the last line is among those that stay.
+  const auto stays = [](int64_t left, int64_t count) {
+    return left % ((count + kLines - 1) / kLines) == 0;
+  };
+  int64_t steps_left = steps, evals_left = evals;
+  for_each_line(path, [&](const nlohmann::json& j) {
+    const auto step = j["step"].get<int64_t>();
+    if (j.contains("loss") && stays(--steps_left, steps)) {
+      report.metrics.push_back({step, value(j, "loss"), value(j, "learning_rate"),
+                                value(j, "grad_norm"), value(j, "tokens_per_second"),
+                                value(j, "elapsed_seconds")});
+      if (j.contains("memory_bytes") && j["memory_bytes"].is_number_integer())
+        report.memory_samples.emplace_back(value(j, "elapsed_seconds"),
+                                           j["memory_bytes"].get<int64_t>());
+    }
+    if (j.contains("eval_loss") && stays(--evals_left, evals))
+      report.evals.push_back({step, value(j, "eval_loss")});
+  });
+}
 
 RunLog::RunLog(const std::string& output_dir, int64_t keep_until_step)
     : path_(output_dir + "/metrics.jsonl") {
@@ -92,13 +146,13 @@ void RunLog::live(const StepMetrics& m) {
 void RunLog::step(const StepMetrics& m) {
   char when[32];
   timestamp(when);
-  // Floats with 9 digits: an fp32 loss is told apart from its neighbours.
-  line(fmt::format("{{\"step\":{},\"loss\":{:.9g},\"learning_rate\":{:.9g},\"grad_norm\":{:.9g},"
+  line(fmt::format("{{\"step\":{},\"loss\":{},\"learning_rate\":{},\"grad_norm\":{},"
                    "\"epoch\":{:.6f},\"num_input_tokens_seen\":{},\"tokens_per_second\":{:.1f},"
                    "\"step_seconds\":{:.6f},\"elapsed_seconds\":{:.3f},\"memory_bytes\":{},"
                    "\"time\":\"{}\"}}\n",
-                   m.step, m.loss, m.learning_rate, m.grad_norm, m.epoch, m.tokens_seen,
-                   m.tokens_per_second, m.step_seconds, m.elapsed, m.memory_bytes, when)
+                   m.step, number(m.loss), number(m.learning_rate), number(m.grad_norm), m.epoch,
+                   m.tokens_seen, m.tokens_per_second, m.step_seconds, m.elapsed, m.memory_bytes,
+                   when)
            .c_str());
   std::string text = fmt::format("step {:>6}", m.step);
   if (m.total_steps > 0) text += fmt::format("/{}", m.total_steps);
@@ -113,9 +167,9 @@ void RunLog::evaluation(int64_t step, double loss, double perplexity, double sec
                         int64_t tokens) {
   char when[32];
   timestamp(when);
-  line(fmt::format("{{\"step\":{},\"eval_loss\":{:.9g},\"eval_perplexity\":{:.9g},"
+  line(fmt::format("{{\"step\":{},\"eval_loss\":{},\"eval_perplexity\":{},"
                    "\"eval_runtime\":{:.3f},\"eval_tokens\":{},\"time\":\"{}\"}}\n",
-                   step, loss, perplexity, seconds, tokens, when)
+                   step, number(loss), number(perplexity), seconds, tokens, when)
            .c_str());
   say(fmt::format("step {:>6}  validation loss {:.4f}  perplexity {:.2f}  ({} tokens, {})", step,
                   loss, perplexity, tokens, human_seconds(seconds)));

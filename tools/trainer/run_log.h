@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <string>
 
+#include "tools/report/report.h"
+
 namespace snug {
 
 struct StepMetrics {
@@ -26,6 +28,7 @@ class RunLog {
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
+  // Values that are not finite are written as null.
   void step(const StepMetrics& m);
   void evaluation(int64_t step, double loss, double perplexity, double seconds, int64_t tokens);
   // A line for the person; a live line is finished first.
@@ -42,5 +45,9 @@ class RunLog {
   std::string path_;
   char buffer_[4096];  // of metrics_
 };
+
+// What metrics.jsonl holds, for the report: metrics, evaluations and memory of the whole run, what
+// was before a resume included. Of a long run some thousand lines, evenly spaced and with the last.
+void read_metrics(const std::string& output_dir, ReportRun& report);
 
 }  // namespace snug

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engine/core/error.h"
 #include "engine/core/rng.h"
@@ -12,9 +13,9 @@ namespace snug {
 
 Sampler::Sampler(int64_t vocab_size, SamplingOptions options)
     : vocab_size_(vocab_size), options_(options), candidates_(static_cast<size_t>(vocab_size)) {
-  if (!(options.temperature >= 0.0))
-    fail(ErrorCode::usage, "a temperature of at least 0", fmt::format("{}", options.temperature),
-         "--temperature 0.8, or 0 for greedy");
+  if (!(options.temperature >= 0.0 && std::isfinite(options.temperature)))
+    fail(ErrorCode::usage, "a finite temperature of at least 0",
+         fmt::format("{}", options.temperature), "--temperature 0.8, or 0 for greedy");
   if (options.top_k < 0)
     fail(ErrorCode::usage, "top_k of at least 0", fmt::format("{}", options.top_k), "--top-k 50");
   if (!(options.top_p > 0.0 && options.top_p <= 1.0))
@@ -25,8 +26,21 @@ int32_t Sampler::next(const float* logits, uint64_t draw) {
   const auto better = [](const Candidate& a, const Candidate& b) {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
   };
-  for (int64_t i = 0; i < vocab_size_; ++i)
-    candidates_[static_cast<size_t>(i)] = {logits[i], static_cast<int32_t>(i)};
+  // NaN has no place in an order, and the difference of two infinities is NaN: what is not a number
+  // is never drawn, and nothing is above the largest float.
+  bool any_finite = false;
+  for (int64_t i = 0; i < vocab_size_; ++i) {
+    const float x = logits[i];
+    any_finite = any_finite || std::isfinite(x);
+    candidates_[static_cast<size_t>(i)] = {std::isnan(x)
+                                               ? -std::numeric_limits<float>::infinity()
+                                               : std::min(x, std::numeric_limits<float>::max()),
+                                           static_cast<int32_t>(i)};
+  }
+  if (!any_finite)
+    fail(ErrorCode::data, fmt::format("a finite logit among the {} of the next token", vocab_size_),
+         "NaN and infinities only",
+         "look for NaN in the weights, or take an earlier checkpoint or --precision fp32");
   if (options_.temperature == 0.0)
     return std::min_element(candidates_.begin(), candidates_.end(), better)->id;
 

@@ -18,7 +18,8 @@ struct SamplingOptions {
 class Sampler {
  public:
   Sampler(int64_t vocab_size, SamplingOptions options);  // throws usage on values out of range
-  // `draw` numbers the random draw: the same (seed, draw) and logits give the same token.
+  // `draw` numbers the random draw: the same (seed, draw) and logits give the same token. Reads
+  // vocab_size logits. NaN counts as -infinity; throws data if no logit is finite.
   int32_t next(const float* logits, uint64_t draw);
 
  private:

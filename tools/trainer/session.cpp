@@ -116,16 +116,8 @@ void Session::load() {
 }
 
 void Session::load_inference(const std::function<void(const View&)>& fill) {
-  static const Name kStaging("load.staging");
   ctx_.program(schedule_, load_, [&] {
-    if (!model_.precision().separate_master()) {
-      if (!ctx_.planning()) fill(params_->flat());
-      return;
-    }
-    const Tensor staging =
-        ctx_.tensor(kStaging, {model_.params().flat_elements()}, DType::f32, Category::workspace);
-    if (!ctx_.planning()) fill(staging);
-    cast(ctx_, params_->flat(), staging);
+    if (!ctx_.planning()) fill(params_->flat());
   });
 }
 

@@ -81,8 +81,8 @@ class Session {
 
   // Programs.
   void load();  // after the master weights were written
-  // Without training: `fill` writes the fp32 weights, (flat_elements) f32, and they are rounded to
-  // the compute dtype. On `plan` it is not called and may be empty.
+  // Without training: `fill` writes the weights, (flat_elements) in the compute dtype. On `plan` it
+  // is not called and may be empty.
   void load_inference(const std::function<void(const View&)>& fill);
   void micro(bool first_of_window);
   void update();

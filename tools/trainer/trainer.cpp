@@ -11,8 +11,8 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/io/files.h"
-#include "engine/io/fingerprint.h"
 #include "engine/io/json.h"
+#include "engine/text/unicode.h"
 #include "optim/clip.h"
 #include "optim/schedule.h"
 #include "tools/config/make_schedule.h"
@@ -21,6 +21,8 @@
 #include "tools/trainer/checkpoint.h"
 #include "tools/trainer/evaluate.h"
 #include "tools/trainer/generator.h"
+#include "tools/trainer/output_folder.h"
+#include "tools/trainer/pinning.h"
 #include "tools/trainer/run_data.h"
 #include "tools/trainer/run_log.h"
 #include "tools/trainer/setup.h"
@@ -37,34 +39,6 @@ void on_signal(int) {
   stop_requested = 1;
 }
 
-// A folder that goes away again, with the parents that were made for it, unless it is kept.
-class NewFolder {
- public:
-  explicit NewFolder(const std::string& path) {
-    std::error_code error;
-    fs::path first = fs::path(path);
-    if (!fs::exists(first, error)) {
-      while (first.has_parent_path() && !fs::exists(first.parent_path(), error))
-        first = first.parent_path();
-      made_ = first;
-    }
-    fs::create_directories(path, error);
-    if (error)
-      fail(ErrorCode::usage, "output_dir that can be created",
-           fmt::format("{}: {}", path, error.message()), "another output_dir");
-  }
-  ~NewFolder() {
-    std::error_code error;
-    if (!made_.empty()) fs::remove_all(made_, error);
-  }
-  NewFolder(const NewFolder&) = delete;
-  NewFolder& operator=(const NewFolder&) = delete;
-  void keep() { made_.clear(); }
-
- private:
-  fs::path made_;  // the topmost folder that was not there
-};
-
 // Steps of the schedule when the clock alone bounds the run.
 constexpr int64_t kClockSteps = 1000;
 
@@ -75,14 +49,13 @@ class Trainer {
 
  private:
   void check_output_dir();
-  void remove_old_run() const;
-  void pin(const Checkpoint& checkpoint);
-  void check_data(const Checkpoint& checkpoint) const;
   Pinned pinned() const;
   void reserve();
   int64_t total_steps() const;
   double rate_factor(int64_t step) const;
-  void optimizer_step();
+  void prepare();
+  void start_log();
+  bool optimizer_step();
   void log_step(double step_seconds);
   void evaluate();
   void sample();
@@ -90,6 +63,8 @@ class Trainer {
   void write_final();
   void write_memory_json(bool finished);
   void write_report(bool finished);
+  int stopped();
+  int diverged();
   void add_model_files(const std::string& folder, DType dtype) const;
   bool finished() const;
   const RunConfig& config() const { return setup_.config; }
@@ -105,7 +80,8 @@ class Trainer {
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<RunLog> log_;
   std::vector<int32_t> sample_prompt_;
-  std::string sample_text_;
+  std::string sample_text_, data_fingerprint_;
+  std::string not_finite_;  // what a step found, if it did
   RunPosition at_;
   ReportRun report_;
   double started_ = 0;
@@ -117,115 +93,25 @@ void Trainer::check_output_dir() {
   const std::string& dir = config().output_dir;
   if (dir.empty())
     fail(ErrorCode::usage, "output_dir, where the run is written", "none", "output_dir=run1");
-  std::error_code error;
-  if (!config().resume.empty()) {
-    std::string folder = config().resume, skipped;
-    if (folder == "latest") {
-      const auto latest = latest_checkpoint(dir, &skipped);
-      if (!latest)
-        fail(ErrorCode::usage, fmt::format("a complete checkpoint in {} to resume", dir),
-             skipped.empty() ? "none" : "only torn ones: " + skipped, "leave resume out");
-      if (!skipped.empty()) fmt::print("Skipped torn checkpoints: {}\n", skipped);
-      folder = *latest;
-    }
-    resumed_ = read_checkpoint(folder);
+  if (config().resume.empty()) {
+    check_new_output(dir, config().overwrite);
     return;
   }
-  if (fs::exists(dir, error) && !fs::is_empty(dir, error)) {
-    if (!config().overwrite)
-      fail(ErrorCode::usage, "an output_dir that does not exist or is empty",
-           fmt::format("{} with files in it", dir),
-           "resume=latest, overwrite=true, or another output_dir");
+  std::string folder = config().resume, skipped;
+  if (folder == "latest") {
+    const auto latest = latest_checkpoint(dir, &skipped);
+    if (!latest)
+      fail(ErrorCode::usage, fmt::format("a complete checkpoint in {} to resume", dir),
+           skipped.empty() ? "none" : "only torn ones: " + skipped, "leave resume out");
+    if (!skipped.empty()) fmt::print("Skipped torn checkpoints: {}\n", skipped);
+    folder = *latest;
   }
-}
-
-// What a run writes; a user's own files in the folder stay.
-void Trainer::remove_old_run() const {
-  const std::string& dir = config().output_dir;
-  for (const char* name : {"config.resolved.yaml", "plan.json", "metrics.jsonl", "memory.json",
-                           "report.html", "final", "tokenizer", "data"})
-    fs::remove_all(fs::path(dir) / name);
-  std::vector<fs::path> checkpoints;
-  for (const auto& entry : fs::directory_iterator(dir))
-    if (entry.path().filename().string().starts_with("checkpoint-"))
-      checkpoints.push_back(entry.path());
-  for (const fs::path& path : checkpoints) fs::remove_all(path);
-}
-
-// What a checkpoint pins stays, unless a permission says otherwise.
-void Trainer::pin(const Checkpoint& c) {
-  PlanRequest& r = setup_.request;
-  const auto same = [&](bool equal, const char* key, const std::string& before,
-                        const std::string& now) {
-    if (!equal)
-      fail(ErrorCode::usage, fmt::format("{} as in {}: {}", key, c.folder, before), now,
-           fmt::format("{}={}, or a new run from model={}", key, before, c.folder));
-  };
-  const Pinned now = pinned();
-  same(c.pinned.model == now.model, "model", "the same shapes and numerics", "another model");
-  same(c.pinned.precision == now.precision, "precision", c.pinned.precision, now.precision);
-  same(c.pinned.optimizer == now.optimizer, "optim", c.pinned.optimizer, now.optimizer);
-  same(c.pinned.seed == now.seed, "seed", std::to_string(c.pinned.seed), std::to_string(now.seed));
-  same(c.pinned.data_seed == now.data_seed, "data_seed", std::to_string(c.pinned.data_seed),
-       std::to_string(now.data_seed));
-  same(c.pinned.T == r.T, "max_length", std::to_string(c.pinned.T), std::to_string(r.T));
-  same(c.pinned.global_batch == r.global_batch, "global_batch_size",
-       std::to_string(c.pinned.global_batch), std::to_string(r.global_batch));
-  const auto allowed = [&](const char* permission) {
-    const auto& list = config().allow;
-    return std::find(list.begin(), list.end(), permission) != list.end();
-  };
-  if (r.micro_batch > 0 && !allowed("micro_batch"))
-    same(c.pinned.micro_batch == r.micro_batch, "per_device_train_batch_size",
-         std::to_string(c.pinned.micro_batch), std::to_string(r.micro_batch));
-  if (r.head_rows > 0 && !allowed("head_rows"))
-    same(c.pinned.head_rows == r.head_rows, "head_rows", std::to_string(c.pinned.head_rows),
-         std::to_string(r.head_rows));
-  // A permission unpins: the key, if set, or the planner then decides.
-  if (!allowed("micro_batch")) r.micro_batch = c.pinned.micro_batch;
-  if (!allowed("head_rows")) r.head_rows = c.pinned.head_rows;
-  if (c.pinned.threads != r.settings.threads)
-    fmt::print("Note: resuming with {} threads instead of {}: sums may differ in the last bits.\n",
-               r.settings.threads, c.pinned.threads);
-}
-
-// The position in the data means something in the same data only.
-void Trainer::check_data(const Checkpoint& c) const {
-  const auto text = [](int64_t tokens, int64_t samples) {
-    return fmt::format("{} tokens, {} samples to train on", tokens, samples);
-  };
-  if (c.pinned.train_tokens != data_.train_tokens || c.pinned.train_samples != data_.train_samples)
-    fail(
-        ErrorCode::usage,
-        fmt::format("the training data of {}: {}", c.folder,
-                    text(c.pinned.train_tokens, c.pinned.train_samples)),
-        text(data_.train_tokens, data_.train_samples),
-        fmt::format("the train_data and eval_fraction it was made with, or a new run from model={}",
-                    c.folder));
+  resumed_ = read_checkpoint(folder);
+  check_resumed_output(dir, folder);
 }
 
 Pinned Trainer::pinned() const {
-  const ModelSpec& s = setup_.model->spec();
-  const std::string shape = fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", s.family, s.V, s.P, s.C, s.F, s.L, s.H, s.G,
-      static_cast<int>(s.activation), s.tied, s.norm_epsilon, s.embedding_dropout,
-      s.attention_dropout, s.residual_dropout, s.scale_by_inverse_layer);
-  Pinned p;
-  p.seed = config().seed;
-  p.data_seed = config().data_seed >= 0 ? config().data_seed : config().seed;
-  p.train_tokens = data_.train_tokens;
-  p.train_samples = data_.train_samples;
-  p.global_batch = setup_.request.global_batch;
-  p.T = setup_.request.T;
-  p.micro_batch = plan_.decisions.micro_batch;
-  p.head_rows = plan_.decisions.head_rows;
-  p.threads = setup_.request.settings.threads;
-  p.precision = config().precision;
-  p.optimizer = config().optim;
-  p.instruction_set = plan_instruction_set();
-  p.recompute = plan_.decisions.recompute;
-  p.model = fingerprint_text(fingerprint(shape));
-  return p;
+  return make_pinned(setup_, plan_.decisions, data_, data_fingerprint_);
 }
 
 int64_t Trainer::total_steps() const {
@@ -275,7 +161,8 @@ double Trainer::rate_factor(int64_t step) const {
   return schedule_->factor(static_cast<int64_t>(share * static_cast<double>(kClockSteps)));
 }
 
-void Trainer::optimizer_step() {
+// False if the loss or a gradient is not finite; the step is then not done.
+bool Trainer::optimizer_step() {
   const Decisions& d = plan_.decisions;
   const int64_t G = plan_.global_batch, B = d.micro_batch, T = d.T;
   Session& s = *session_;
@@ -305,9 +192,8 @@ void Trainer::optimizer_step() {
       if (state.first_bad_element >= table[i].offset &&
           state.first_bad_element < table[i].offset + table[i].elements())
         where = fmt::format("the gradient of {}", table[i].name.view());
-    fail(ErrorCode::data, "finite losses and gradients",
-         fmt::format("{} is not finite at step {} (loss {})", where, at_.step + 1, loss),
-         "a smaller learning_rate, max_grad_norm=1.0, or check the data");
+    not_finite_ = fmt::format("{} is not finite at step {} (loss {})", where, at_.step + 1, loss);
+    return false;
   }
   ++s.state().updates;
   at_.updates = s.state().updates;
@@ -316,6 +202,7 @@ void Trainer::optimizer_step() {
   at_.window_loss += state.loss_sum;
   at_.window_tokens += state.loss_tokens;
   ++at_.window_steps;
+  return true;
 }
 
 // By its length; a signal is another matter, since what is due at its step is still done.
@@ -354,11 +241,6 @@ void Trainer::log_step(double step_seconds) {
     return;
   }
   log_->step(m);
-  if (report_.metrics.size() < report_.metrics.capacity())
-    report_.metrics.push_back(
-        {m.step, m.loss, m.learning_rate, m.grad_norm, m.tokens_per_second, m.elapsed});
-  if (report_.memory_samples.size() < report_.memory_samples.capacity())
-    report_.memory_samples.emplace_back(m.elapsed, m.memory_bytes);
   at_.window_loss = 0;
   at_.window_tokens = 0;
   at_.window_steps = 0;
@@ -371,7 +253,6 @@ void Trainer::evaluate() {
   session_->state() = saved;
   log_->evaluation(at_.step, r.loss, std::exp(r.loss), r.seconds, r.tokens);
   if (at_.best_eval_loss < 0 || r.loss < at_.best_eval_loss) at_.best_eval_loss = r.loss;
-  if (report_.evals.size() < report_.evals.capacity()) report_.evals.push_back({at_.step, r.loss});
   sample();
 }
 
@@ -387,7 +268,9 @@ void Trainer::sample() {
     return true;
   });
   session_->state() = saved;
-  log_->say(fmt::format("  sample: {}", sample_text_));
+  // The last token may end within a character.
+  sample_text_.resize(utf8_complete_prefix(sample_text_));
+  log_->say(fmt::format("  sample: {}", sanitize_utf8(sample_text_)));
 }
 
 void Trainer::add_model_files(const std::string& folder, DType dtype) const {
@@ -402,15 +285,22 @@ void Trainer::add_model_files(const std::string& folder, DType dtype) const {
 std::string Trainer::checkpoint() {
   RunPosition position = at_;
   position.elapsed += monotonic_seconds() - started_;
-  return checkpoints_->write(position, pinned(),
+  return checkpoints_->write(position, pinned(), hyperparameters(config(), total_),
                              [&](const std::string& f) { add_model_files(f, DType::f32); });
 }
 
 void Trainer::write_final() {
-  const std::string folder = config().output_dir + "/final";
-  fs::create_directories(folder);
+  const std::string path = config().output_dir + "/final", folder = path + ".tmp";
+  std::error_code error;
+  fs::remove_all(folder, error);
+  fs::create_directories(folder, error);
+  if (error)
+    fail(ErrorCode::device, fmt::format("to create {}", folder), error.message(),
+         "free disk space");
   session_->save_model(folder + "/model.safetensors", *final_layout_);
   add_model_files(folder, config().save_dtype == "bf16" ? DType::bf16 : DType::f32);
+  sync_folder(folder);
+  replace_folder(folder, path);
 }
 
 void Trainer::write_memory_json(bool done) {
@@ -437,14 +327,90 @@ void Trainer::write_report(bool done) {
     report_.measured_engine_bytes = session_->context().resident_bytes();
     report_.measured_runtime_bytes = runtime_measured_;
   }
-  if (done && allocation_watch::available())
+  if (log_) read_metrics(config().output_dir, report_);
+  if (log_ && allocation_watch::available())
     report_.allocations_after_start = allocation_watch::breaches();
   write_atomic(config().output_dir + "/report.html", report_html(plan_, report_));
 }
 
+// Writes what says what this run is, beside what it goes on from, if that is so.
+void Trainer::prepare() {
+  const std::string& dir = config().output_dir;
+  if (resumed_) {
+    const std::string removed = remove_later_checkpoints(dir, resumed_->position.step);
+    if (!removed.empty())
+      fmt::print("Removed {}: they are not of the run that goes on from {}.\n", removed,
+                 resumed_->folder);
+    at_ = resumed_->position;
+  } else if (config().overwrite) {
+    remove_old_run(dir);
+  }
+  adopt_new_tokens(dir);
+  if (setup_.tokenizer) setup_.tokenizer->save(dir + "/tokenizer");
+  write_atomic(dir + "/config.resolved.yaml", resolved_yaml(config()));
+  write_json_file(dir + "/plan.json", plan_json(plan_));
+  write_report(false);
+  checkpoints_ = std::make_unique<CheckpointWriter>(*session_, dir, config().save_total_limit);
+  final_layout_ = std::make_unique<SafetensorsLayout>(
+      weights_layout(*setup_.model, config().save_dtype == "bf16" ? DType::bf16 : DType::f32));
+  log_ = std::make_unique<RunLog>(dir, resumed_ ? resumed_->position.step : -1);
+  if (!config().sample_prompt.empty()) {
+    sample_prompt_ = setup_.tokenizer->encode(config().sample_prompt);
+    sample_text_.reserve(static_cast<size_t>(config().sample_tokens) * 64 + 4096);
+    sampler_ = std::make_unique<Sampler>(
+        setup_.tokenizer->vocab_size(),
+        SamplingOptions{config().sample_temperature, config().sample_top_k, config().sample_top_p,
+                        static_cast<uint64_t>(config().seed)});
+  }
+}
+
+void Trainer::start_log() {
+  log_->say(fmt::format("Data: {}; {} samples of {} tokens to train on, {} held out", data_.text,
+                        data_.train_samples, plan_.decisions.T, data_.eval_samples));
+  log_->say(fmt::format("Weights: {}", resumed_ ? "resumed from " + resumed_->folder
+                                       : setup_.model_folder.empty()
+                                           ? "random initialisation"
+                                           : "read from " + setup_.model_folder));
+  log_->say(fmt::format("Checkpoints: {} each{}", human_bytes(checkpoints_->bytes()),
+                        config().save_steps > 0
+                            ? fmt::format(", every {} steps", config().save_steps)
+                            : std::string(", only when interrupted")));
+  runtime_measured_ = process_private_bytes() - session_->context().resident_bytes();
+  log_->say(fmt::format("memory reserved: {} B of engine, resident {} B", plan_.engine_bytes,
+                        session_->context().resident_bytes()));
+}
+
+// After a signal: the step was finished.
+int Trainer::stopped() {
+  log_->say(fmt::format(
+      "Stopped at step {}; saved {}.\nTo go on: snug train --config {} resume=latest", at_.step,
+      checkpoint(), shell_word(config().output_dir + "/config.resolved.yaml")));
+  allocation_watch::step_done();
+  allocation_watch::stop();
+  write_memory_json(false);
+  write_report(false);
+  return 75;
+}
+
+// Neither input nor program are wrong: training failed, which is exit code 1.
+int Trainer::diverged() {
+  allocation_watch::stop();
+  std::string skipped;
+  const auto latest = latest_checkpoint(config().output_dir, &skipped);
+  log_->say(fmt::format("Training failed at step {}; {}", at_.step + 1,
+                        latest ? "the last checkpoint is " + *latest : "there is no checkpoint"));
+  fmt::print(stderr,
+             "diverged: expected finite losses and gradients\n  found: {}\n  try:   a smaller "
+             "learning_rate, max_grad_norm=1.0, or check the data{}\n",
+             not_finite_, latest ? "; resume=latest goes on from " + *latest : "");
+  write_memory_json(false);
+  write_report(false);
+  return 1;
+}
+
 int Trainer::run() {
   check_output_dir();
-  if (resumed_) pin(*resumed_);
+  if (resumed_) apply_pins(*resumed_, setup_);
   plan_ = make_plan(setup_.request);
   if (!plan_.fits && resumed_)
     fail(ErrorCode::out_of_memory,
@@ -462,71 +428,38 @@ int Trainer::run() {
 
   // Until everything that can be wrong with the input was looked at, an existing folder is left as
   // it is but for the tokens, which wait beside those of the run that may be there.
-  const std::string tokens = config().output_dir + "/data", new_tokens = tokens + ".new";
+  const std::string new_tokens = new_tokens_folder(config().output_dir);
   NewFolder folder(config().output_dir);
-  fs::remove_all(new_tokens);
+  std::error_code error;
+  fs::remove_all(new_tokens, error);
   NewFolder new_data(new_tokens);
   data_ = prepare_data(config(), setup_.tokenizer, setup_.model->spec().V, plan_.decisions.T,
                        new_tokens, true);
-  if (resumed_) check_data(*resumed_);
+  data_fingerprint_ = data_fingerprint(*data_.train);
   total_ = total_steps();
+  if (resumed_) {
+    check_data(*resumed_, pinned());
+    note_changes(*resumed_, hyperparameters(config(), total_));
+  }
   schedule_ = std::make_unique<LearningRateSchedule>(
       schedule_config(config(), total_ > 0 ? total_ : kClockSteps));
 
-  reserve();
-  folder.keep();
-  new_data.keep();
-  if (config().overwrite && !resumed_) remove_old_run();
-  fs::remove_all(tokens);
-  if (fs::is_empty(new_tokens))
-    fs::remove(new_tokens);  // token files are used where they are
-  else
-    fs::rename(new_tokens, tokens);  // the files stay mapped
-  if (setup_.tokenizer) setup_.tokenizer->save(config().output_dir + "/tokenizer");
-  write_atomic(config().output_dir + "/config.resolved.yaml", resolved_yaml(config()));
-  write_json_file(config().output_dir + "/plan.json", plan_json(plan_));
-  write_report(false);
-  checkpoints_ =
-      std::make_unique<CheckpointWriter>(*session_, config().output_dir, config().save_total_limit);
-  final_layout_ = std::make_unique<SafetensorsLayout>(
-      weights_layout(*setup_.model, config().save_dtype == "bf16" ? DType::bf16 : DType::f32));
-  log_ = std::make_unique<RunLog>(config().output_dir, resumed_ ? resumed_->position.step : -1);
-  if (!config().sample_prompt.empty()) {
-    sample_prompt_ = setup_.tokenizer->encode(config().sample_prompt);
-    sample_text_.reserve(static_cast<size_t>(config().sample_tokens) * 64 + 4096);
-    sampler_ = std::make_unique<Sampler>(
-        setup_.tokenizer->vocab_size(),
-        SamplingOptions{config().sample_temperature, config().sample_top_k, config().sample_top_p,
-                        static_cast<uint64_t>(config().seed)});
-  }
-  report_.metrics.reserve(4096);
-  report_.evals.reserve(1024);
-  report_.memory_samples.reserve(4096);
-  if (resumed_) at_ = resumed_->position;
-
-  log_->say(fmt::format("Data: {}; {} samples of {} tokens to train on, {} held out", data_.text,
-                        data_.train_samples, plan_.decisions.T, data_.eval_samples));
-  log_->say(fmt::format("Weights: {}", resumed_ ? "resumed from " + resumed_->folder
-                                       : setup_.model_folder.empty()
-                                           ? "random initialisation"
-                                           : "read from " + setup_.model_folder));
-  log_->say(fmt::format("Checkpoints: {} each{}", human_bytes(checkpoints_->bytes()),
-                        config().save_steps > 0
-                            ? fmt::format(", every {} steps", config().save_steps)
-                            : std::string(", only when interrupted")));
-  runtime_measured_ = process_private_bytes() - session_->context().resident_bytes();
-  log_->say(fmt::format("memory reserved: {} B of engine, resident {} B", plan_.engine_bytes,
-                        session_->context().resident_bytes()));
-
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
-  if (!resumed_) evaluate();
+  reserve();
+  if (stop_requested) return 130;  // nothing was done yet, and nothing stays
+  folder.keep();
+  new_data.keep();
+  prepare();
+  start_log();
   allocation_watch::start();
+  if (!resumed_) evaluate();
+  allocation_watch::step_done();
   started_ = monotonic_seconds();
   double before = started_;
   last_ = finished();
   while (!last_ && !stop_requested) {
-    optimizer_step();
+    if (!optimizer_step()) return diverged();
     last_ = finished();
     const double now = monotonic_seconds();
     log_step(now - before);
@@ -538,16 +471,7 @@ int Trainer::run() {
     allocation_watch::step_done();
     before = monotonic_seconds();
   }
-  if (stop_requested) {
-    log_->say(
-        fmt::format("Stopped at step {}; saved {}.\nTo go on: snug train --config "
-                    "{}/config.resolved.yaml resume=latest",
-                    at_.step, checkpoint(), config().output_dir));
-    allocation_watch::step_done();
-    allocation_watch::stop();
-    write_memory_json(false);
-    return 75;
-  }
+  if (stop_requested) return stopped();
   write_final();
   allocation_watch::step_done();
   allocation_watch::stop();

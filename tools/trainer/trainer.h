@@ -6,8 +6,9 @@
 
 namespace snug {
 
-// Runs to the end. Returns the exit code: 0 done, 75 stopped by a signal after a checkpoint. Errors
-// before training leave nothing behind; a budget that is too small is out_of_memory.
+// Runs to the end. Returns the exit code: 0 done, 1 the loss or a gradient is not finite, 75
+// stopped by a signal after a checkpoint, 130 stopped by a signal before the first step was due.
+// Errors before training leave nothing behind; a budget that is too small is out_of_memory.
 int train(const RunConfig& config);
 
 }  // namespace snug

@@ -124,12 +124,19 @@ TEST(Registry, AFolderIsReadWithAllThatTransformersWrites) {
   EXPECT_EQ(s.spec.eos_token, -1);
   // In a map nobody but the user wrote the key, so it is a mistake.
   EXPECT_ERROR(map_of(R"({"type": "gpt2", "n_layr": 4})"), ErrorCode::usage,
-               "keys of a GPT-2 config", "\"n_layr\" in model", "check its spelling");
+               "keys of a GPT-2 config", "\"n_layr\" in model", "did you mean n_layer?");
+  EXPECT_ERROR(map_of(R"({"type": "gpt2", "zzzzzz": 4})"), ErrorCode::usage, "", "\"zzzzzz\"",
+               "check its spelling");
 }
 
 TEST(Registry, UnknownModelsAreNamedWithThoseThatExist) {
   EXPECT_ERROR(resolve_model("gpt5", ""), ErrorCode::usage,
                "gpt2, gpt2-medium, gpt2-large, gpt2-xl", "gpt5", "model=gpt2");
+  EXPECT_ERROR(resolve_model("gpt2-meduim", ""), ErrorCode::usage, "gpt2-medium", "gpt2-meduim",
+               "did you mean model=gpt2-medium?");
+  EXPECT_ERROR(resolve_model("transformer", ""), ErrorCode::usage, "", "transformer", "model=gpt2");
+  EXPECT_ERROR(resolve_model("runs/first", ""), ErrorCode::usage, "", "runs/first",
+               "check the path");
   EXPECT_ERROR(resolve_model("", ""), ErrorCode::usage, "gpt2-xl", "none", "model=gpt2");
   EXPECT_ERROR(map_of(R"({"n_layer": 4})"), ErrorCode::usage, "type in the model map", "object",
                "type: gpt2");

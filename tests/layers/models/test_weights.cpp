@@ -1,6 +1,7 @@
 // Initialisation, and weights on their way into files and back.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -192,6 +193,29 @@ TEST(Weights, Bf16FilesHoldTheNearestValues) {
     rounded += back.values[i] != flat.values[i];
   }
   EXPECT_GT(rounded, 1000);
+}
+
+// Straight into bf16 weights: the same values as through fp32, gaps and padding included.
+TEST(Weights, LoadIntoBf16) {
+  const TempFolder folder;
+  const Model model(spec_of(false), parse_precision("bf16"));
+  Flat flat(model), wide(model);
+  init_parameters(model.params(), flat.view, 5, 1);
+  std::vector<bf16> narrow(flat.values.size());
+  View view = flat.view;
+  view.data = narrow.data();
+  view.dtype = DType::bf16;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    save(model, flat, folder / "model.safetensors", dtype);
+    load_weights(model, folder.path(), wide.view, 1);
+    for (const int threads : {1, 2}) {
+      std::fill(narrow.begin(), narrow.end(), bf16{0x7fc0});
+      EXPECT_TRUE(load_weights(model, folder.path(), view, threads).empty());
+      for (size_t i = 0; i < narrow.size(); ++i)
+        ASSERT_EQ(narrow[i].bits, from_f32<bf16>(wide.values[i]).bits)
+            << to_string(dtype) << " element " << i;
+    }
+  }
 }
 
 // Tensors of a file, to be written again under other names, in other files.

@@ -1,4 +1,4 @@
-#include "tools/config/suggest.h"
+#include "engine/core/suggest.h"
 
 #include <algorithm>
 

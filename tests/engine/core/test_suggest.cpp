@@ -1,12 +1,12 @@
 // Distances between words and the suggestions made from them.
 #include <gtest/gtest.h>
 
-#include "tools/config/suggest.h"
+#include "engine/core/suggest.h"
 
 namespace snug {
 namespace {
 
-TEST(ConfigSuggest, CountsEdits) {
+TEST(Suggest, CountsEdits) {
   EXPECT_EQ(edit_distance("", ""), 0);
   EXPECT_EQ(edit_distance("", "abc"), 3);
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3);       // the textbook pair
@@ -15,7 +15,7 @@ TEST(ConfigSuggest, CountsEdits) {
   EXPECT_EQ(edit_distance("Memory", "memory"), 0);
 }
 
-TEST(ConfigSuggest, TakesTheNearest) {
+TEST(Suggest, TakesTheNearest) {
   EXPECT_EQ(closest("lerning_rate", {"weight_decay", "learning_rate", "max_steps"}),
             "learning_rate");
   EXPECT_EQ(closest("a", {"b", "ab"}), "b");  // the first of equals
@@ -24,7 +24,7 @@ TEST(ConfigSuggest, TakesTheNearest) {
   EXPECT_EQ(closest(std::string(100, 'a'), {std::string_view("aaaa")}), "");
 }
 
-TEST(ConfigSuggest, Asks) {
+TEST(Suggest, Asks) {
   EXPECT_EQ(suggestion("sede", {"seed"}, "else"), "did you mean seed?");
   EXPECT_EQ(suggestion("qqqqqq", {"seed"}, "else"), "else");
 }

@@ -1,0 +1,212 @@
+#include "tools/trainer/output_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <optional>
+#include <vector>
+
+#include "engine/core/error.h"
+#include "engine/io/files.h"
+#include "tools/trainer/checkpoint.h"
+
+namespace snug {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kTokens = "data";
+constexpr const char* kNewTokens = "data.new";
+constexpr const char* kWritten[] = {"config.resolved.yaml",
+                                    "plan.json",
+                                    "metrics.jsonl",
+                                    "memory.json",
+                                    "report.html",
+                                    "final",
+                                    "final.tmp",
+                                    "final.old",
+                                    "tokenizer",
+                                    kTokens,
+                                    kNewTokens};
+
+bool there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+bool holds_run(const std::string& dir) {
+  return file_exists(dir + "/config.resolved.yaml") || file_exists(dir + "/metrics.jsonl");
+}
+
+void remove_tree(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error)
+    fail(ErrorCode::device, fmt::format("to remove {}", path.string()), error.message(),
+         "another output_dir");
+}
+
+void refuse_file(const std::string& dir) {
+  std::error_code error;
+  if (fs::exists(dir, error) && !fs::is_directory(dir, error))
+    fail(ErrorCode::usage, "output_dir as a folder", fmt::format("{}, which is a file", dir),
+         "another output_dir");
+}
+
+// Names in `dir` of checkpoints and of their unfinished writes, with their steps.
+struct Entry {
+  fs::path path;
+  int64_t step;
+  bool torn;
+};
+
+std::vector<Entry> checkpoints_of(const std::string& dir) {
+  std::vector<Entry> list;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(dir, error)) {
+    std::string name = entry.path().filename().string();
+    bool torn = false;
+    for (const char* end : {".tmp", ".old"})
+      if (name.ends_with(end)) {
+        name.resize(name.size() - 4);
+        torn = true;
+        break;
+      }
+    if (const auto step = checkpoint_step(name))
+      list.push_back({entry.path(), *step, torn || !there(entry.path() / "COMPLETE")});
+  }
+  return list;
+}
+
+}  // namespace
+
+NewFolder::NewFolder(const std::string& path) {
+  std::error_code error;
+  fs::path first = fs::path(path);
+  if (!fs::exists(first, error)) {
+    while (first.has_parent_path() && !fs::exists(first.parent_path(), error))
+      first = first.parent_path();
+    made_ = first;
+  }
+  fs::create_directories(path, error);
+  if (error)
+    fail(ErrorCode::usage, "output_dir that can be created",
+         fmt::format("{}: {}", path, error.message()), "another output_dir");
+}
+
+NewFolder::~NewFolder() {
+  std::error_code error;
+  if (!made_.empty()) fs::remove_all(made_, error);
+}
+
+void check_new_output(const std::string& dir, bool overwrite) {
+  refuse_file(dir);
+  std::error_code error;
+  bool used = false;
+  for (const auto& entry : fs::directory_iterator(dir, error))
+    used |= entry.path().filename() != kNewTokens;
+  if (!used) return;
+  const bool run = holds_run(dir);
+  if (overwrite && !run)
+    fail(ErrorCode::usage, "an output_dir that is empty or holds a run",
+         fmt::format("{} with other files in it, which overwrite would mix with a run's", dir),
+         "another output_dir");
+  if (!overwrite)
+    fail(ErrorCode::usage, "an output_dir that does not exist or is empty",
+         fmt::format("{} with files in it", dir),
+         run ? "resume=latest, overwrite=true, or another output_dir" : "another output_dir");
+}
+
+void check_resumed_output(const std::string& dir, const std::string& checkpoint) {
+  refuse_file(dir);
+  std::error_code error;
+  const fs::path whole = fs::canonical(checkpoint, error);
+  if (error || !fs::equivalent(whole.parent_path(), dir, error))
+    fail(ErrorCode::usage, fmt::format("a checkpoint in output_dir ({}) to resume", dir),
+         checkpoint,
+         fmt::format(
+             "output_dir={}, or model={} to start a new run from its weights",
+             shell_word(
+                 fs::path(whole.empty() ? fs::path(checkpoint) : whole).parent_path().string()),
+             shell_word(checkpoint)));
+  if (holds_run(dir)) return;
+  for (const char* name : kWritten)
+    if (there(fs::path(dir) / name))
+      fail(ErrorCode::usage,
+           fmt::format("a run in output_dir ({}): config.resolved.yaml or metrics.jsonl", dir),
+           fmt::format("neither, and a {} that a resume would replace", name),
+           "the folder the run was written to");
+}
+
+std::string new_tokens_folder(const std::string& dir) {
+  return dir + "/" + kNewTokens;
+}
+
+void adopt_new_tokens(const std::string& dir) {
+  const fs::path built = new_tokens_folder(dir), tokens = fs::path(dir) / kTokens;
+  std::error_code error;
+  remove_tree(tokens);
+  if (fs::is_empty(built, error))
+    fs::remove(built, error);
+  else
+    fs::rename(built, tokens, error);
+  if (error)
+    fail(ErrorCode::device, fmt::format("to rename {} to {}", built.string(), tokens.string()),
+         error.message(), "another output_dir");
+}
+
+void remove_old_run(const std::string& dir) {
+  if (!holds_run(dir)) return;
+  // Last what says that the folder holds a run: what power interrupts can be done again.
+  for (const Entry& entry : checkpoints_of(dir)) remove_tree(entry.path);
+  for (const std::string name : kWritten)
+    if (name != kNewTokens && name != "config.resolved.yaml") remove_tree(fs::path(dir) / name);
+  remove_tree(fs::path(dir) / "config.resolved.yaml");
+}
+
+std::string remove_later_checkpoints(const std::string& dir, int64_t step) {
+  std::string names;
+  for (const Entry& entry : checkpoints_of(dir)) {
+    if (entry.step <= step && !entry.torn) continue;
+    remove_tree(entry.path);
+    if (!entry.torn) names += (names.empty() ? "" : ", ") + entry.path.filename().string();
+  }
+  return names;
+}
+
+void replace_folder(const std::string& built, const std::string& path) {
+  std::error_code error;
+  if (!there(path)) {
+    fs::rename(built, path, error);
+  } else if (renameat2(AT_FDCWD, built.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
+    fs::remove_all(built, error);  // now the old one
+    error.clear();
+  } else {  // not every file system can exchange
+    const std::string aside = path + ".old";
+    remove_tree(aside);
+    fs::rename(path, aside, error);
+    if (!error) fs::rename(built, path, error);
+    if (!error) remove_tree(aside);
+  }
+  if (error)
+    fail(ErrorCode::device, fmt::format("to rename {} to {}", built, path), error.message(),
+         "another output_dir");
+}
+
+std::string shell_word(const std::string& text) {
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:=@%+";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string word = "'";
+  for (const char c : text) {
+    if (c == '\'')
+      word += "'\\''";
+    else
+      word += c;
+  }
+  return word + "'";
+}
+
+}  // namespace snug

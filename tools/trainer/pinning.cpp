@@ -1,0 +1,175 @@
+#include "tools/trainer/pinning.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/core/error.h"
+#include "engine/io/fingerprint.h"
+
+namespace snug {
+
+Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunData& data,
+                   const std::string& data_digest) {
+  const RunConfig& config = setup.config;
+  Pinned p;
+  p.seed = config.seed;
+  p.data_seed = config.data_seed >= 0 ? config.data_seed : config.seed;
+  p.train_tokens = data.train_tokens;
+  p.train_samples = data.train_samples;
+  p.data = data_digest;
+  p.global_batch = setup.request.global_batch;
+  p.T = setup.request.T;
+  p.micro_batch = decisions.micro_batch;
+  p.head_rows = decisions.head_rows;
+  p.threads = setup.request.settings.threads;
+  p.precision = config.precision;
+  p.optimizer = config.optim;
+  p.instruction_set = plan_instruction_set();
+  p.recompute = decisions.recompute;
+  p.model = model_fingerprint(setup.model->spec());
+  return p;
+}
+
+std::string model_fingerprint(const ModelSpec& s) {
+  std::string text = fmt::format("{} V{} P{} C{} F{} L{} H{} G{} D{}", s.family, s.V, s.P, s.C, s.F,
+                                 s.L, s.H, s.G, s.D);
+  for (const int kind :
+       {static_cast<int>(s.norm), static_cast<int>(s.placement), static_cast<int>(s.positions),
+        static_cast<int>(s.activation), static_cast<int>(s.head)})
+    text += fmt::format(" {}", kind);
+  for (const bool flag :
+       {s.gated_mlp, s.bias, s.causal, s.tied, s.scale_attention, s.scale_by_inverse_layer})
+    text += fmt::format(" {}", flag);
+  for (const float value :
+       {s.norm_epsilon, s.embedding_dropout, s.attention_dropout, s.residual_dropout})
+    text += fmt::format(" {}", value);
+  return fingerprint_text(fingerprint(text));
+}
+
+std::string data_fingerprint(const WindowDataset& data) {
+  constexpr int64_t kWhole = int64_t{1} << 24, kPiece = int64_t{1} << 18, kPieces = 64,
+                    kChunk = int64_t{1} << 14;
+  Fingerprint digest;
+  int64_t total = 0;
+  for (const TokenFile& file : data.files()) {
+    digest.add(fmt::format("{} ", file.size()));
+    total += file.size();
+  }
+  std::vector<int32_t> chunk(static_cast<size_t>(kChunk));
+  const auto add = [&](int64_t begin, int64_t end) {  // of all files, one after the other
+    int64_t first = 0;
+    for (const TokenFile& file : data.files()) {
+      const int64_t to = std::min(end, first + file.size());
+      for (int64_t at = std::max(begin, first); at < to; at += kChunk) {
+        const int64_t count = std::min(kChunk, to - at);
+        file.copy(at - first, count, chunk.data());
+        digest.add(chunk.data(), count * 4);
+      }
+      first += file.size();
+    }
+  };
+  if (total <= kWhole) {
+    add(0, total);
+  } else {
+    for (int64_t i = 0; i < kPieces; ++i) {
+      // In two steps, which cannot overflow: the last piece ends with the last token.
+      const int64_t room = total - kPiece, last = kPieces - 1;
+      const int64_t begin = room / last * i + room % last * i / last;
+      add(begin, begin + kPiece);
+    }
+  }
+  return fingerprint_text(digest.digest());
+}
+
+void apply_pins(const Checkpoint& c, RunSetup& setup) {
+  PlanRequest& r = setup.request;
+  const auto same = [&](bool equal, const char* key, const std::string& before,
+                        const std::string& now) {
+    if (!equal)
+      fail(ErrorCode::usage, fmt::format("{} as in {}: {}", key, c.folder, before), now,
+           fmt::format("{}={}, or a new run from model={}", key, before, c.folder));
+  };
+  const auto same_number = [&](int64_t before, const char* key, int64_t now) {
+    same(before == now, key, std::to_string(before), std::to_string(now));
+  };
+  const Pinned now = make_pinned(setup, {}, {}, "");
+  if (c.pinned.model != now.model)
+    fail(ErrorCode::usage, fmt::format("model as in {}: the same shapes and numerics", c.folder),
+         "another model",
+         fmt::format("the model keys it was made with, or a new run from model={}", c.folder));
+  same(c.pinned.precision == now.precision, "precision", c.pinned.precision, now.precision);
+  same(c.pinned.optimizer == now.optimizer, "optim", c.pinned.optimizer, now.optimizer);
+  same_number(c.pinned.seed, "seed", now.seed);
+  same_number(c.pinned.data_seed, "data_seed", now.data_seed);
+  same_number(c.pinned.T, "max_length", r.T);
+  same_number(c.pinned.global_batch, "global_batch_size", r.global_batch);
+  const auto allowed = [&](const char* permission) {
+    const auto& list = setup.config.allow;
+    return std::find(list.begin(), list.end(), permission) != list.end();
+  };
+  if (r.micro_batch > 0 && !allowed("micro_batch"))
+    same_number(c.pinned.micro_batch, "per_device_train_batch_size", r.micro_batch);
+  if (r.head_rows > 0 && !allowed("head_rows"))
+    same_number(c.pinned.head_rows, "head_rows", r.head_rows);
+  // A permission unpins: the key, if set, or the planner then decides.
+  if (!allowed("micro_batch")) r.micro_batch = c.pinned.micro_batch;
+  if (!allowed("head_rows")) r.head_rows = c.pinned.head_rows;
+  if (c.pinned.threads != now.threads)
+    fmt::print("Note: resuming with {} threads instead of {}: sums may differ in the last bits.\n",
+               now.threads, c.pinned.threads);
+  if (c.pinned.instruction_set != now.instruction_set)
+    fmt::print(
+        "Note: resuming with instructions {} instead of {}: sums may differ in the last bits.\n",
+        now.instruction_set, c.pinned.instruction_set);
+}
+
+void check_data(const Checkpoint& c, const Pinned& now) {
+  const auto text = [](const Pinned& p) {
+    return fmt::format("{} tokens (fingerprint {}), {} samples to train on", p.train_tokens, p.data,
+                       p.train_samples);
+  };
+  if (c.pinned.train_tokens != now.train_tokens || c.pinned.train_samples != now.train_samples ||
+      c.pinned.data != now.data)
+    fail(
+        ErrorCode::usage, fmt::format("the training data of {}: {}", c.folder, text(c.pinned)),
+        text(now),
+        fmt::format("the train_data and eval_fraction it was made with, or a new run from model={}",
+                    c.folder));
+}
+
+Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps) {
+  const auto number = [](double value) { return fmt::format("{}", value); };
+  Hyperparameters h = {{"learning_rate", number(config.learning_rate)},
+                       {"min_lr", number(resolve_min_lr(config))},
+                       {"lr_scheduler_type", config.lr_scheduler_type},
+                       {"weight_decay", number(config.weight_decay)},
+                       {"max_grad_norm", number(config.max_grad_norm)}};
+  if (config.optim == "sgd") {
+    h["sgd_momentum"] = number(config.sgd_momentum);
+    h["sgd_dampening"] = number(config.sgd_dampening);
+    h["sgd_nesterov"] = config.sgd_nesterov ? "true" : "false";
+  } else {
+    h["adam_beta1"] = number(config.adam_beta1);
+    h["adam_beta2"] = number(config.adam_beta2);
+    h["adam_epsilon"] = number(config.adam_epsilon);
+  }
+  if (total_steps > 0) {
+    h["steps"] = std::to_string(total_steps);
+    h["warmup_steps"] = std::to_string(resolve_warmup(config, total_steps));
+  } else {
+    h["max_time"] = number(config.max_time);
+  }
+  return h;
+}
+
+void note_changes(const Checkpoint& checkpoint, const Hyperparameters& now) {
+  for (const auto& [key, value] : now) {
+    const auto before = checkpoint.hyperparameters.find(key);
+    if (before != checkpoint.hyperparameters.end() && before->second != value)
+      fmt::print("Note: resuming with {} {} instead of {}.\n", key, value, before->second);
+  }
+}
+
+}  // namespace snug

@@ -1,0 +1,36 @@
+// What a checkpoint pins because it changes numbers, and what a resume does about a difference:
+// pinned keys are refused unless a permission unpins them; what may change (threads, kernels,
+// hyperparameters) is said.
+#pragma once
+
+#include <string>
+
+#include "tools/trainer/checkpoint.h"
+#include "tools/trainer/run_data.h"
+#include "tools/trainer/setup.h"
+
+namespace snug {
+
+// What this run pins. Before planning the decisions, and before reading the data the data, are
+// those of default objects.
+Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunData& data,
+                   const std::string& data_fingerprint);
+
+// XXH64 of every field of the spec that changes shapes or numbers.
+std::string model_fingerprint(const ModelSpec& spec);
+// XXH64 of the tokens the samples are cut from, whatever the width they are stored with: all of
+// them up to 2^24 (64 MiB as int32), above that 64 evenly spaced pieces of 2^18 and the sizes.
+std::string data_fingerprint(const WindowDataset& data);
+
+// Takes over the decisions of the checkpoint. Throws usage naming the first pinned key that is not
+// as it was.
+void apply_pins(const Checkpoint& checkpoint, RunSetup& setup);
+// The position in the data means something in the same data only. Throws usage.
+void check_data(const Checkpoint& checkpoint, const Pinned& now);
+
+// Keys of the optimizer and its schedule, as text. They may change at a resume.
+Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps);
+// Prints a line for each that is not as it was.
+void note_changes(const Checkpoint& checkpoint, const Hyperparameters& now);
+
+}  // namespace snug
