@@ -44,11 +44,9 @@ Inference open_inference(InferenceOptions options,
   in.session = std::make_unique<Session>(Place::cpu, *in.model, in.plan.decisions, r.optimizer,
                                          r.settings, &in.plan.schedule);
   in.session->open();
-  std::vector<std::string> warnings;
-  in.session->load_inference([&](const View& weights) {
-    warnings = load_weights(*in.model, options.model, weights, r.settings.threads);
-  });
-  for (const std::string& warning : warnings) fmt::print(stderr, "Warning: {}\n", warning);
+  for (const std::string& warning :
+       load_weights(*in.model, options.model, in.session->params().flat(), r.settings.threads))
+    fmt::print(stderr, "Warning: {}\n", warning);
   return in;
 }
 

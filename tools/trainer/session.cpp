@@ -63,10 +63,7 @@ void Session::open() {
     state().first_bad_element = -1;
     return;
   }
-  if (decisions_.micro_batch > 0)
-    load();
-  else
-    load_inference({});
+  load();
   if (micro_first_ >= 0) {
     micro(true);
     micro(false);
@@ -112,12 +109,6 @@ void Session::make_generation() {
 void Session::load() {
   ctx_.program(schedule_, load_, [&] {
     if (master_.defined()) cast(ctx_, params_->flat(), master_);
-  });
-}
-
-void Session::load_inference(const std::function<void(const View&)>& fill) {
-  ctx_.program(schedule_, load_, [&] {
-    if (!ctx_.planning()) fill(params_->flat());
   });
 }
 

@@ -15,7 +15,6 @@
 //     └ decode   one token
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -80,10 +79,7 @@ class Session {
   Optimizer& optimizer() { return *optimizer_; }
 
   // Programs.
-  void load();  // after the master weights were written
-  // Without training: `fill` writes the weights, (flat_elements) in the compute dtype. On `plan` it
-  // is not called and may be empty.
-  void load_inference(const std::function<void(const View&)>& fill);
+  void load();  // after the master weights were written; without training there are none
   void micro(bool first_of_window);
   void update();
   void evaluate();
