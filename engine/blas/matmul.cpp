@@ -55,6 +55,7 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
   static const float kSomewhere = 0.0f;
   p.bias = options.bias.defined() && ctx.planning() ? &kSomewhere : options.bias.data;
   p.bias_dtype = options.bias.dtype;
+  p.finish = options.finish;
 
   MatmulKernel kernel = matmul_best(p, ctx.threads());
   // The library may have no primitive within its scratch cap; then the widest kernel of ours.
@@ -67,9 +68,9 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
   Tensor scratch;
   if (scratch_bytes > 0)
     scratch = ctx.tensor(kScratch, {scratch_bytes}, DType::u8, Category::workspace);
-  Op op(
-      ctx, "matmul",
-      {.flops = 2 * M * N * K, .bytes = a.bytes() + b.bytes() + c.bytes() * (options.add ? 2 : 1)});
+  Op op(ctx, options.name,
+        {.flops = 2 * M * N * K + options.also.flops,
+         .bytes = a.bytes() + b.bytes() + c.bytes() * (options.add ? 2 : 1) + options.also.bytes});
   if (!op.run()) return;
   matmul_cpu(p, kernel, scratch.defined() ? scratch.view().data : nullptr, ctx.threads());
 }

@@ -12,6 +12,7 @@
 //           calls give equal bits whatever the memory policy.
 #pragma once
 
+#include "engine/blas/matmul_cpu.h"
 #include "engine/memory/context.h"
 
 namespace snug {
@@ -22,6 +23,12 @@ struct MatmulOptions {
   bool add = false;  // C += instead of C =
   View bias = {};    // undefined: none
   int64_t lda = 0;   // row stride of A in elements; 0: its last extent
+  // What follows the product, done on its tiles (matmul_cpu.h); then C may be without storage of
+  // its own, a shape and a dtype only. The op is recorded as `name`, with `also` on top of the
+  // product's FLOPs and bytes (C counts as written).
+  MatmulFinish finish = {};
+  const char* name = "matmul";
+  OpCost also = {};
 };
 
 void matmul(Context& ctx, const View& c, const View& a, const View& b,

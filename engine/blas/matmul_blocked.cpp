@@ -173,7 +173,9 @@ void run_blocked(const Task& t, int64_t thread, int64_t threads) {
     for (int64_t n0 = 0; n0 < p.N; n0 += s.wide) {
       const int64_t cols = std::min(s.wide, p.N - n0), col_tiles = ceil_div(cols, W);
       // Pieces of C: `slabs` of row tiles, none above a chunk, by `grid` groups of column tiles.
-      const int64_t grid = grid_columns(row_tiles, col_tiles, threads);
+      // The last pieces of rows that want finishing are whole rows.
+      const bool whole_rows = p.finish.rows != nullptr && n0 + cols == p.N;
+      const int64_t grid = whole_rows ? 1 : grid_columns(row_tiles, col_tiles, threads);
       const int64_t slabs = round_up(ceil_div(row_tiles, s.chunk / R), threads / grid);
       const int64_t b_pieces = std::min(col_tiles, threads == 1 ? 1 : 4 * threads);
       for (int64_t block = 0; block < s.depth_blocks; ++block) {
@@ -199,6 +201,9 @@ void run_blocked(const Task& t, int64_t thread, int64_t threads) {
                 store_tile(p, tile, W, m0 + ti * R, n0 + tj * W, tile_rows,
                            std::min(W, cols - tj * W));
             }
+          if (whole_rows && block + 1 == s.depth_blocks)
+            p.finish.rows(p.finish.context, m0 + r.begin * R,
+                          std::min(r.end * R, rows) - r.begin * R);
         }
         t.team.wait(threads);
         if (thread == 0) t.team.multiply = 0;
@@ -242,6 +247,10 @@ void run_few_rows(const Task& t, int64_t thread, int64_t threads) {
       for (int64_t i = 0; i < row_tiles; ++i)
         store_tile(p, tiles[i] + (j - j0) * R * W, W, i * R, j * W, std::min(R, p.M - i * R),
                    std::min(W, p.N - j * W));
+  }
+  if (p.finish.rows != nullptr) {
+    t.team.wait(threads);
+    if (thread == 0) p.finish.rows(p.finish.context, 0, p.M);
   }
 }
 

@@ -45,7 +45,8 @@ void check(const MatmulProblem& p, const void* scratch, MatmulKernel kernel, int
              (p.accumulate ? ", accumulate" : ""),
          "use the kernel that matmul_best names");
   if (p.M == 0 || p.N == 0) return;
-  if (p.c == nullptr || (p.K > 0 && (p.a.data == nullptr || p.b.data == nullptr)))
+  const bool wants_c = p.finish.tile == nullptr || p.accumulate;
+  if ((wants_c && p.c == nullptr) || (p.K > 0 && (p.a.data == nullptr || p.b.data == nullptr)))
     fail(ErrorCode::shape, "data behind A, B and C of a matrix product with " + sizes(p),
          "a null pointer", "allocate the operand before the product");
   if (scratch == nullptr &&

@@ -33,17 +33,33 @@ struct MatrixView {
   int64_t col_stride = 1;
 };
 
+// What becomes of finished sums, where it is not the plain store: how an op fuses what follows a
+// product. Called by the thread that finished them, while they are in its nearest cache.
+//   tile   gets rows x cols values (alpha, bias and old C are in; fp32, row stride ld), the corner
+//   of
+//          which is C[m0, n0], and stores what it likes. Every element of C comes exactly once.
+//   rows   is called when rows [m0, m0 + rows) have all their columns; every row comes exactly
+//   once,
+//          after its tiles.
+struct MatmulFinish {
+  void (*tile)(const void* context, const float* v, int64_t ld, int64_t m0, int64_t n0,
+               int64_t rows, int64_t cols) = nullptr;
+  void (*rows)(const void* context, int64_t m0, int64_t rows) = nullptr;
+  const void* context = nullptr;
+};
+
 struct MatmulProblem {
   int64_t M = 0, N = 0, K = 0;
   MatrixView a;       // M x K
   MatrixView b;       // K x N
-  void* c = nullptr;  // M x N, row-major, rows ldc >= N elements apart
+  void* c = nullptr;  // M x N, row-major, rows ldc >= N elements apart; with finish.tile only read
   DType c_dtype = DType::f32;
   int64_t ldc = 0;
   bool accumulate = false;  // add to what C holds
   float alpha = 1;
   const void* bias = nullptr;  // (N), added once to every row; may be null
   DType bias_dtype = DType::f32;
+  MatmulFinish finish = {};  // not for the library
 };
 
 enum class MatmulKernel { reference, avx2, avx512, avx512_bf16, library };

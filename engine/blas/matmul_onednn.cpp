@@ -150,6 +150,7 @@ bool library_supports(const MatmulProblem& p) {
   if (p.bias != nullptr && p.bias_dtype != DType::f32 &&
       !(bf16_operands && p.bias_dtype == DType::bf16))
     return false;
+  if (p.finish.tile != nullptr || p.finish.rows != nullptr) return false;
   return p.alpha == 1 && (!p.accumulate || p.c_dtype == DType::f32) && is_plain(p.a, p.M, p.K) &&
          is_plain(p.b, p.K, p.N) && p.ldc >= p.N;
 }

@@ -24,21 +24,32 @@ inline void round_row(const float* v, int64_t cols, f16* c) {
   for (; j < cols; ++j) c[j] = from_f32<f16>(v[j]);
 }
 
+// Row i of finished values: alpha, bias and old C put on the sums.
+template <class T>
+inline void finish_row(const MatmulProblem& p, const float* sums, const float* bias, const T* c,
+                       int64_t cols, float* v) {
+  for (int64_t j = 0; j < cols; ++j) v[j] = p.alpha * sums[j];
+  if (p.bias != nullptr)
+    for (int64_t j = 0; j < cols; ++j) v[j] += bias[j];
+  if (p.accumulate)
+    for (int64_t j = 0; j < cols; ++j) v[j] += to_f32(c[j]);
+}
+
 template <class T>
 void store(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0, int64_t n0,
            int64_t rows, int64_t cols) {
-  float bias[kMaxTileCols] = {}, v[kMaxTileCols];
+  float bias[kMaxTileCols] = {}, v[kMaxTileRows][kMaxTileCols];
   if (p.bias != nullptr)
     for (int64_t j = 0; j < cols; ++j) bias[j] = value_at(p.bias, p.bias_dtype, n0 + j);
-  T* c = static_cast<T*>(p.c) + m0 * p.ldc + n0;
-  for (int64_t i = 0; i < rows; ++i, c += p.ldc, tile += ld) {
-    for (int64_t j = 0; j < cols; ++j) v[j] = p.alpha * tile[j];
-    if (p.bias != nullptr)
-      for (int64_t j = 0; j < cols; ++j) v[j] += bias[j];
-    if (p.accumulate)
-      for (int64_t j = 0; j < cols; ++j) v[j] += to_f32(c[j]);
-    round_row(v, cols, c);
+  T* c = p.c == nullptr ? nullptr : static_cast<T*>(p.c) + m0 * p.ldc + n0;
+  for (int64_t i = 0; i < rows; ++i, tile += ld) {
+    float* row = p.finish.tile != nullptr ? v[i] : v[0];
+    T* to = c == nullptr ? nullptr : c + i * p.ldc;
+    finish_row(p, tile, bias, to, cols, row);
+    if (p.finish.tile == nullptr) round_row(row, cols, to);
   }
+  if (p.finish.tile != nullptr)
+    p.finish.tile(p.finish.context, v[0], kMaxTileCols, m0, n0, rows, cols);
 }
 
 }  // namespace
@@ -77,6 +88,7 @@ void matmul_reference(const MatmulProblem& p, int threads) {
               sum[j]);
       }
       store_tile(p, sum, kMaxTileCols, m, n0, 1, cols);
+      if (n0 + cols == p.N && p.finish.rows != nullptr) p.finish.rows(p.finish.context, m, 1);
     }
 }
 
