@@ -26,7 +26,30 @@ Operand operand(const View& v, bool transpose, int64_t row_stride) {
   return o;
 }
 
+void check_packed(const View& packed, const View& b, bool transpose_b, DType a_dtype) {
+  expect_dtype(packed, "packed B", {DType::u8});
+  const int64_t bytes = matmul_packed_bytes(b, transpose_b, a_dtype);
+  if (packed.elements() != bytes || bytes == 0)
+    fail(ErrorCode::shape,
+         fmt::format("{} bytes of packed {}{} for the kernel {}", bytes, describe(b),
+                     transpose_b ? "^T" : "", to_string(matmul_best(a_dtype, b.dtype))),
+         describe(packed), "plan the packed tensor with matmul_packed_bytes");
+}
+
 }  // namespace
+
+int64_t matmul_packed_bytes(const View& b, bool transpose_b, DType a_dtype) {
+  const Operand B = operand(b, transpose_b, 0);
+  return matmul_packed_bytes(B.rows, B.cols, matmul_best(a_dtype, b.dtype));
+}
+
+void matmul_pack(Context& ctx, const View& out, const View& b, bool transpose_b, DType a_dtype) {
+  check_packed(out, b, transpose_b, a_dtype);
+  const Operand B = operand(b, transpose_b, 0);
+  Op op(ctx, "matmul_pack", {.flops = 0, .bytes = b.bytes() + out.bytes()});
+  if (!op.run()) return;
+  matmul_pack(out.data, B.matrix, B.rows, B.cols, matmul_best(a_dtype, b.dtype), ctx.threads());
+}
 
 void matmul(Context& ctx, const View& c, const View& a, const View& b,
             const MatmulOptions& options) {
@@ -51,26 +74,25 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
   p.c_dtype = c.dtype;
   p.ldc = N;
   p.accumulate = options.add;
-  // On plan there are no addresses; that there is a bias still decides which kernels apply.
+  // On plan there are no addresses; that there is one still decides what applies.
   static const float kSomewhere = 0.0f;
   p.bias = options.bias.defined() && ctx.planning() ? &kSomewhere : options.bias.data;
   p.bias_dtype = options.bias.dtype;
   p.finish = options.finish;
+  const bool packed = options.b_packed.defined();
+  if (packed) check_packed(options.b_packed, b, options.transpose_b, a.dtype);
+  p.b_packed = packed && ctx.planning() ? &kSomewhere : options.b_packed.data;
 
-  MatmulKernel kernel = matmul_best(p, ctx.threads());
-  // The library may have no primitive within its scratch cap; then the widest kernel of ours.
-  if (kernel == MatmulKernel::library && !matmul_prepare(p, kernel, ctx.threads()))
-    for (const MatmulKernel own :
-         {MatmulKernel::avx512, MatmulKernel::avx2, MatmulKernel::reference})
-      if (kernel == MatmulKernel::library && matmul_supports(p, own)) kernel = own;
+  const MatmulKernel kernel = matmul_best(p);
   const int64_t scratch_bytes =
-      matmul_scratch_bytes(M, N, K, a.dtype, b.dtype, c.dtype, kernel, ctx.threads());
+      matmul_scratch_bytes(M, N, K, a.dtype, b.dtype, c.dtype, kernel, ctx.threads(), packed);
   Tensor scratch;
   if (scratch_bytes > 0)
     scratch = ctx.tensor(kScratch, {scratch_bytes}, DType::u8, Category::workspace);
   Op op(ctx, options.name,
         {.flops = 2 * M * N * K + options.also.flops,
-         .bytes = a.bytes() + b.bytes() + c.bytes() * (options.add ? 2 : 1) + options.also.bytes});
+         .bytes = a.bytes() + (packed ? options.b_packed : b).bytes() +
+                  c.bytes() * (options.add ? 2 : 1) + options.also.bytes});
   if (!op.run()) return;
   matmul_cpu(p, kernel, scratch.defined() ? scratch.view().data : nullptr, ctx.threads());
 }

@@ -6,10 +6,10 @@
 // dtypes    A, B, C f32 or bf16; bias in any of them. Accumulation in f32, one rounding to C's
 //           dtype.
 // Cost      2 M N K FLOPs; bytes of A, B and C once.
-// Memory    packing buffers and library scratch are a planned tensor of category workspace, at most
-//           16 MiB.
-// Numerics  deterministic; the kernel is chosen by shape, dtype and instruction set alone, so equal
-//           calls give equal bits whatever the memory policy.
+// Memory    packing buffers are a planned tensor of category workspace, at most 9.1 MiB + 0.5 MiB
+//           per thread.
+// Numerics  deterministic; the kernel is chosen by dtype and instruction set alone, so equal calls
+//           give equal bits whatever the memory policy and whether B comes packed or not.
 #pragma once
 
 #include "engine/blas/matmul_cpu.h"
@@ -23,6 +23,9 @@ struct MatmulOptions {
   bool add = false;  // C += instead of C =
   View bias = {};    // undefined: none
   int64_t lda = 0;   // row stride of A in elements; 0: its last extent
+  // What matmul_pack made of B, u8; undefined: B itself is read. With it B is a shape and a dtype
+  // only, and may be without storage.
+  View b_packed = {};
   // What follows the product, done on its tiles (matmul_cpu.h); then C may be without storage of
   // its own, a shape and a dtype only. The op is recorded as `name`, with `also` on top of the
   // product's FLOPs and bytes (C counts as written).
@@ -33,5 +36,15 @@ struct MatmulOptions {
 
 void matmul(Context& ctx, const View& c, const View& a, const View& b,
             const MatmulOptions& options = {});
+
+// A weight that several products use between two optimizer steps can be kept in the order the
+// kernel reads it (matmul_cpu.h): `out` is a tensor of u8 with matmul_packed_bytes(...) elements,
+// 64-byte aligned as planned tensors are. It is made for op(B) with the transpose given, for the
+// kernel that matmul_best names for the dtypes of A and B on this machine, and holds for that only:
+// x W^T and dy W want a copy each. Where that kernel computes in fp32, 4 bytes an element, else 2,
+// extents rounded up to 32. 0 bytes: this machine's kernel has no packed form, use B itself.
+int64_t matmul_packed_bytes(const View& b, bool transpose_b, DType a_dtype);
+// The recorded op; bytes: B read, out written.
+void matmul_pack(Context& ctx, const View& out, const View& b, bool transpose_b, DType a_dtype);
 
 }  // namespace snug

@@ -11,85 +11,10 @@
 #include <atomic>
 #include <thread>
 
-#include "engine/blas/matmul_pack.h"
-#include "engine/blas/matmul_tile.h"
+#include "engine/blas/matmul_blocking.h"
 
 namespace snug::blas {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-int64_t round_up(int64_t a, int64_t b) {
-  return ceil_div(a, b) * b;
-}
-
-// Limits of the blocks, in lanes and 4-byte units. kDepth: a panel of B (32 x 768 x 4 = 96 KiB) and
-// the chunk of A beside it (140 x 768 x 4 = 420 KiB) live in a 1 MiB L2. kWide: B's block is shared
-// by the threads in L3. kTall: rows served by one packing of B when unfinished tiles must wait.
-constexpr int64_t kDepth = 768, kWide = 1024, kTall = 1050, kChunkRows = 140;
-
-// Few rows: B is used so little that it is not worth a block of its own; each thread packs a slice
-// of B that stays near, and uses it at once.
-constexpr int64_t kSlice = 32 * 1024;  // units of B in a slice: 128 KiB
-constexpr int64_t kSliceDepth = 4096;  // units of A's k kept packed
-
-struct Blocking {
-  bool few_rows;
-  int threads;
-  int64_t units;                         // of K
-  int64_t depth, depth_blocks;           // units per block of K
-  int64_t wide;                          // columns per block of N, a multiple of the tile's
-  int64_t tall;                          // rows per block of M
-  int64_t chunk;                         // rows of A packed at once by a thread
-  int64_t a_floats, b_floats, t_floats;  // scratch: A and slice per thread, B, waiting tiles
-};
-
-// The extent cut into equal blocks of whole tiles, none above the limit.
-int64_t even_block(int64_t extent, int64_t limit, int64_t tile) {
-  if (extent <= 0) return tile;
-  const int64_t tiles = ceil_div(extent, tile);
-  const int64_t blocks = ceil_div(tiles, std::max<int64_t>(1, limit / tile));
-  return ceil_div(tiles, blocks) * tile;
-}
-
-Blocking make_blocking(int64_t M, int64_t N, int64_t K, const TileKernel& kernel, int threads) {
-  Blocking s{};
-  s.units = kernel.pairs ? ceil_div(K, 2) : K;
-  const int64_t row_tiles = ceil_div(M, kernel.rows), col_tiles = ceil_div(N, kernel.cols);
-  // A thread costs a few microseconds to wake and to wait for.
-  const double work =
-      static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(s.units);
-  const int64_t useful = work < 64e3 ? 1 : std::max<int64_t>(1, row_tiles * col_tiles);
-  s.threads = static_cast<int>(std::min<int64_t>(threads, useful));
-  s.few_rows = M <= 2 * kernel.rows;
-  if (s.few_rows) {
-    s.depth = std::min(s.units, kSliceDepth);
-    s.a_floats = M * s.depth + kPackSpill;
-    s.b_floats = std::min(kSlice, ceil_div(N, kernel.cols) * kernel.cols * s.units);
-    return s;
-  }
-  s.depth =
-      std::max<int64_t>(1, ceil_div(s.units, std::max<int64_t>(1, ceil_div(s.units, kDepth))));
-  s.depth_blocks = std::max<int64_t>(1, ceil_div(s.units, s.depth));  // of equal depth, none empty
-  s.wide = even_block(N, kWide, kernel.cols);
-  s.tall = s.depth_blocks == 1 ? row_tiles * kernel.rows : even_block(M, kTall, kernel.rows);
-  s.chunk = std::min(s.tall, kChunkRows / kernel.rows * kernel.rows);
-  s.a_floats = s.chunk * s.depth + kPackSpill;
-  s.b_floats = s.wide * s.depth;
-  s.t_floats = s.depth_blocks == 1 ? 0 : s.tall * s.wide;
-  return s;
-}
-
-constexpr int64_t kLine = 16;  // floats in a cache line
-int64_t lines(int64_t floats) {
-  return ceil_div(floats, kLine) * kLine;
-}
-
-int64_t scratch_floats(const Blocking& s) {
-  if (s.few_rows) return s.threads * (lines(s.a_floats) + lines(s.b_floats));
-  return s.threads * lines(s.a_floats) + lines(s.b_floats) + lines(s.t_floats);
-}
 
 struct Range {
   int64_t begin, end;
@@ -136,6 +61,28 @@ struct Team {
   }
 };
 
+constexpr int64_t kFewRowsPanels = 8;
+
+// The k that units [u0, u0 + units) stand for; the last units of K may stand for less, or for none.
+struct Depth {
+  int64_t k0, kc;
+};
+Depth depth_of(int64_t K, const TileKernel& kernel, int64_t u0, int64_t units) {
+  const int64_t per = kernel.pairs ? 2 : 1;
+  return {per * u0, std::min(per * (u0 + units), K) - per * u0};
+}
+
+// Columns [n0, n0 + cols) of B as panels of `units` units each, zeros after the end of K.
+void pack_panels(const MatrixView& b, int64_t K, const TileKernel& kernel, int64_t n0, int64_t cols,
+                 int64_t u0, int64_t units, float* out) {
+  const PackSource src{b.data, b.dtype, b.col_stride, b.row_stride};
+  const Depth d = depth_of(K, kernel, u0, units);
+  pack_block(src, kernel.pairs, n0, cols, d.k0, d.kc, kernel.cols, kernel.cols * units, true, out);
+  const int64_t filled = kernel.pairs ? ceil_div(d.kc, 2) : d.kc;
+  for (int64_t j = 0; filled < units && j < ceil_div(cols, kernel.cols); ++j)
+    std::fill_n(out + (j * units + filled) * kernel.cols, (units - filled) * kernel.cols, 0.0f);
+}
+
 struct Task {
   const MatmulProblem& p;
   const TileKernel& kernel;
@@ -143,30 +90,60 @@ struct Task {
   float* base;  // 64-byte aligned scratch
   Team& team;
 
-  int64_t k_of(int64_t unit) const { return kernel.pairs ? 2 * unit : unit; }
-  int64_t k_count(int64_t unit0, int64_t count) const {
-    return std::min(k_of(unit0 + count), p.K) - k_of(unit0);
-  }
+  float* own(int64_t thread) const { return base + shared_floats(s) + thread * thread_floats(s); }
+  // Lanes of A or columns of B, from unit u0 on.
   void pack_a(int64_t m0, int64_t rows, int64_t u0, int64_t units, float* out) const {
     const PackSource src{p.a.data, p.a.dtype, p.a.row_stride, p.a.col_stride};
-    pack_block(src, kernel.pairs, m0, rows, k_of(u0), k_count(u0, units), kernel.rows,
-               kernel.rows * units, false, out);
+    const Depth d = depth_of(p.K, kernel, u0, units);
+    if (kernel.row_step > 1)
+      pack_row_tiles(src, m0, rows, d.k0, d.kc, units, kernel.rows, kernel.row_step, out);
+    else
+      pack_block(src, kernel.pairs, m0, rows, d.k0, d.kc, kernel.rows, kernel.rows * units, false,
+                 out);
   }
   void pack_b(int64_t n0, int64_t cols, int64_t u0, int64_t units, float* out) const {
-    const PackSource src{p.b.data, p.b.dtype, p.b.col_stride, p.b.row_stride};
-    pack_block(src, kernel.pairs, n0, cols, k_of(u0), k_count(u0, units), kernel.cols,
-               kernel.cols * units, true, out);
+    pack_panels(p.b, p.K, kernel, n0, cols, u0, units, out);
+  }
+  const float* packed_panel(int64_t panel, int64_t u0) const {
+    return static_cast<const float*>(p.b_packed) + (panel * s.units + u0) * kernel.cols;
   }
 };
 
+// A packed chunk of A (row tiles `rows` of C) times panels of B (column tiles `cols`), `units`
+// deep. Panels of B stand b_stride floats apart; unfinished tiles wait in rows of wait_cols tiles.
+struct Multiply {
+  Range rows, cols;
+  int64_t units;
+  const float* a;
+  const float* b;
+  int64_t b_stride;
+  float* waiting;  // of the first tile; null: nothing waits
+  int64_t wait_cols;
+  bool first, last;  // block of K
+};
+
+void multiply(const Task& t, const Multiply& m) {
+  const int64_t R = t.kernel.rows, W = t.kernel.cols;
+  alignas(64) float local[kMaxTileRows * kMaxTileCols];
+  for (int64_t tj = m.cols.begin; tj < m.cols.end; ++tj)
+    for (int64_t ti = m.rows.begin; ti < m.rows.end; ++ti) {
+      const int64_t i = ti - m.rows.begin, j = tj - m.cols.begin;
+      float* tile = m.waiting == nullptr ? local : m.waiting + (i * m.wait_cols + j) * R * W;
+      const int64_t tile_rows = std::min(R, t.p.M - ti * R);
+      t.kernel.run[tile_rows - 1](m.units, m.a + i * R * m.units, m.b + j * m.b_stride, tile,
+                                  m.first);
+      if (m.last) store_tile(t.p, tile, W, ti * R, tj * W, tile_rows, std::min(W, t.p.N - tj * W));
+    }
+}
+
+// B is packed block by block into shared scratch by all threads, then used by all.
 void run_blocked(const Task& t, int64_t thread, int64_t threads) {
   const MatmulProblem& p = t.p;
   const Blocking& s = t.s;
   const int64_t R = t.kernel.rows, W = t.kernel.cols;
   float* b_block = t.base;
-  float* waiting = b_block + lines(s.b_floats);
-  float* a_chunk = waiting + lines(s.t_floats) + thread * lines(s.a_floats);
-  alignas(64) float local[kMaxTileRows * kMaxTileCols];
+  float* waiting = s.depth_blocks == 1 ? nullptr : b_block + lines(s.b_floats);
+  float* a_chunk = t.own(thread);
 
   for (int64_t m0 = 0; m0 < p.M; m0 += s.tall) {
     const int64_t rows = std::min(s.tall, p.M - m0), row_tiles = ceil_div(rows, R);
@@ -187,23 +164,25 @@ void run_blocked(const Task& t, int64_t thread, int64_t threads) {
         }
         t.team.wait(threads);
         if (thread == 0) t.team.pack = 0;
+        const bool last = block + 1 == s.depth_blocks;
         for (int64_t i; (i = t.team.multiply.fetch_add(1)) < slabs * grid;) {
           const Range r = share(row_tiles, slabs, i / grid), q = share(col_tiles, grid, i % grid);
           if (r.begin == r.end || q.begin == q.end) continue;
-          t.pack_a(m0 + r.begin * R, std::min(r.end * R, rows) - r.begin * R, u0, units, a_chunk);
-          for (int64_t tj = q.begin; tj < q.end; ++tj)
-            for (int64_t ti = r.begin; ti < r.end; ++ti) {
-              float* tile = s.depth_blocks == 1 ? local : waiting + (ti * col_tiles + tj) * R * W;
-              const int64_t tile_rows = std::min(R, rows - ti * R);
-              t.kernel.run[tile_rows - 1](units, a_chunk + (ti - r.begin) * R * units,
-                                          b_block + tj * W * units, tile, block == 0);
-              if (block + 1 == s.depth_blocks)
-                store_tile(p, tile, W, m0 + ti * R, n0 + tj * W, tile_rows,
-                           std::min(W, cols - tj * W));
-            }
-          if (whole_rows && block + 1 == s.depth_blocks)
-            p.finish.rows(p.finish.context, m0 + r.begin * R,
-                          std::min(r.end * R, rows) - r.begin * R);
+          const int64_t count = std::min(r.end * R, rows) - r.begin * R;
+          t.pack_a(m0 + r.begin * R, count, u0, units, a_chunk);
+          float* wait =
+              waiting == nullptr ? nullptr : waiting + (r.begin * col_tiles + q.begin) * R * W;
+          multiply(t, {{m0 / R + r.begin, m0 / R + r.end},
+                       {n0 / W + q.begin, n0 / W + q.end},
+                       units,
+                       a_chunk,
+                       b_block + q.begin * W * units,
+                       W * units,
+                       wait,
+                       col_tiles,
+                       block == 0,
+                       last});
+          if (whole_rows && last) p.finish.rows(p.finish.context, m0 + r.begin * R, count);
         }
         t.team.wait(threads);
         if (thread == 0) t.team.multiply = 0;
@@ -212,17 +191,53 @@ void run_blocked(const Task& t, int64_t thread, int64_t threads) {
   }
 }
 
+// B is packed already: a piece of C needs nothing of the other threads, and a chunk of A is packed
+// once for all columns of the piece.
+void run_packed(const Task& t, int64_t thread, int64_t threads) {
+  const MatmulProblem& p = t.p;
+  const Blocking& s = t.s;
+  const int64_t R = t.kernel.rows, W = t.kernel.cols;
+  float* a_chunk = t.own(thread);
+  float* waiting = s.depth_blocks == 1 ? nullptr : a_chunk + lines(s.a_floats);
+  const int64_t row_tiles = ceil_div(p.M, R), col_tiles = ceil_div(p.N, W);
+  const int64_t grid = p.finish.rows != nullptr ? 1 : grid_columns(row_tiles, col_tiles, threads);
+  const int64_t slabs = round_up(ceil_div(row_tiles, s.chunk / R), threads / grid);
+  for (int64_t i; (i = t.team.multiply.fetch_add(1)) < slabs * grid;) {
+    const Range r = share(row_tiles, slabs, i / grid), q = share(col_tiles, grid, i % grid);
+    const int64_t count = std::min(r.end * R, p.M) - r.begin * R;
+    if (r.begin == r.end) continue;
+    for (int64_t j = q.begin; j < q.end; j += s.wide / W) {
+      const int64_t j1 = std::min(j + s.wide / W, q.end);
+      for (int64_t block = 0; block < s.depth_blocks; ++block) {
+        const int64_t u0 = block * s.depth, units = std::min(s.depth, s.units - u0);
+        t.pack_a(r.begin * R, count, u0, units, a_chunk);
+        multiply(t, {r,
+                     {j, j1},
+                     units,
+                     a_chunk,
+                     t.packed_panel(j, u0),
+                     W * s.units,
+                     waiting,
+                     j1 - j,
+                     block == 0,
+                     block + 1 == s.depth_blocks});
+      }
+    }
+    if (p.finish.rows != nullptr) p.finish.rows(p.finish.context, r.begin * R, count);
+  }
+}
+
 void run_few_rows(const Task& t, int64_t thread, int64_t threads) {
   const MatmulProblem& p = t.p;
   const Blocking& s = t.s;
   const int64_t R = t.kernel.rows, W = t.kernel.cols, row_tiles = ceil_div(p.M, R);
-  float* a_block = t.base + thread * (lines(s.a_floats) + lines(s.b_floats));
+  float* a_block = t.own(thread);
   float* slice = a_block + lines(s.a_floats);
   const Range mine = share(ceil_div(p.N, W), threads, thread);
   // Neighbours in k: one panel, deep. Neighbours in n: several panels, shallow, for long runs.
-  const int64_t panels = p.b.row_stride == 1 ? 1 : 8 * kMaxTileCols / W;
-  const int64_t slice_depth = kSlice / (panels * W);
-  alignas(64) float tiles[2][8 * kMaxTileCols * kMaxTileRows];
+  const int64_t panels = s.packed || p.b.row_stride == 1 ? 1 : kFewRowsPanels * kMaxTileCols / W;
+  const int64_t slice_depth = s.packed ? s.depth : kSlice / (panels * W);
+  alignas(64) float tiles[2][kFewRowsPanels * kMaxTileCols * kMaxTileRows];
   int64_t packed = -1;  // the block of K that a_block holds
   for (int64_t j0 = mine.begin; j0 < mine.end; j0 += panels) {
     const int64_t j1 = std::min(j0 + panels, mine.end);
@@ -233,13 +248,14 @@ void run_few_rows(const Task& t, int64_t thread, int64_t threads) {
       packed = u0;
       for (int64_t v0 = 0; v0 < block_units; v0 += slice_depth) {
         const int64_t units = std::min(slice_depth, block_units - v0);
-        t.pack_b(j0 * W, cols, u0 + v0, units, slice);
+        if (!s.packed) t.pack_b(j0 * W, cols, u0 + v0, units, slice);
         for (int64_t j = j0; j < j1; ++j)
           for (int64_t i = 0; i < row_tiles; ++i) {
             const int64_t tile_rows = std::min(R, p.M - i * R);
-            t.kernel.run[tile_rows - 1](units, a_block + i * R * block_units + v0 * tile_rows,
-                                        slice + (j - j0) * W * units, tiles[i] + (j - j0) * R * W,
-                                        u0 + v0 == 0);
+            const float* b = s.packed ? t.packed_panel(j, u0) : slice + (j - j0) * W * units;
+            t.kernel.run[tile_rows - 1](
+                units, a_block + i * R * block_units + v0 * round_up(tile_rows, t.kernel.row_step),
+                b, tiles[i] + (j - j0) * R * W, u0 + v0 == 0);
           }
       }
     }
@@ -254,21 +270,50 @@ void run_few_rows(const Task& t, int64_t thread, int64_t threads) {
   }
 }
 
+void run(const Task& t, int64_t thread, int64_t threads) {
+  if (t.kernel.enter != nullptr) t.kernel.enter();
+  if (t.s.few_rows)
+    run_few_rows(t, thread, threads);
+  else if (t.s.packed)
+    run_packed(t, thread, threads);
+  else
+    run_blocked(t, thread, threads);
+  if (t.kernel.leave != nullptr) t.kernel.leave();
+}
+
 }  // namespace
 
-int64_t blocked_scratch_bytes(int64_t M, int64_t N, int64_t K, const TileKernel& kernel,
-                              int threads) {
+int64_t blocked_scratch_bytes(int64_t M, int64_t N, int64_t K, bool b_packed,
+                              const TileKernel& kernel, int threads) {
   if (M <= 0 || N <= 0 || K <= 0) return 0;
-  const Blocking s = make_blocking(M, N, K, kernel, threads);
-  return (scratch_floats(s) + kLine) * static_cast<int64_t>(sizeof(float));
+  const Blocking s = make_blocking(M, N, K, b_packed, kernel, threads);
+  return (shared_floats(s) + s.threads * thread_floats(s) + kLine) *
+         static_cast<int64_t>(sizeof(float));
+}
+
+int64_t packed_bytes(int64_t K, int64_t N, const TileKernel& kernel) {
+  if (K <= 0 || N <= 0) return 0;
+  return round_up(N, kernel.cols) * units_of(K, kernel) * static_cast<int64_t>(sizeof(float));
+}
+
+void pack_whole(void* out, const MatrixView& b, int64_t K, int64_t N, const TileKernel& kernel,
+                int threads) {
+  const int64_t units = units_of(K, kernel), W = kernel.cols, panels = ceil_div(N, W);
+  // Four panels a piece: 128 neighbours in n for a B that lies along n.
+  const int64_t pieces = ceil_div(panels, 4);
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t n0 = i * 4 * W;
+    pack_panels(b, K, kernel, n0, std::min(N, n0 + 4 * W) - n0, 0, units,
+                static_cast<float*>(out) + n0 * units);
+  }
 }
 
 void matmul_blocked(const MatmulProblem& p, const TileKernel& kernel, void* scratch, int threads) {
-  const Blocking s = make_blocking(p.M, p.N, p.K, kernel, threads);
+  const Blocking s = make_blocking(p.M, p.N, p.K, p.b_packed != nullptr, kernel, threads);
   const auto address = reinterpret_cast<uintptr_t>(scratch);
   Team team;
   const Task t{p, kernel, s, reinterpret_cast<float*>((address + 63) & ~uintptr_t{63}), team};
-  const auto run = s.few_rows ? run_few_rows : run_blocked;
   if (s.threads == 1) return run(t, 0, 1);
     // Always the whole team: OpenMP ends threads when a team is smaller than the one before and
     // makes them again for the next, which takes memory from the system in the middle of a run.

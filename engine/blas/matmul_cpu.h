@@ -12,12 +12,18 @@
 //     are.
 //   avx512_bf16: one chain over pairs (2j, 2j+1) of VDPBF16PS, a zero filling the pair of an odd K.
 //     Subnormal operands and results count as zero (the instruction's own rule).
+//   amx_bf16: by blocks of 32 k (zeros fill the last one): one chain over the even k and one over
+//     the odd k of a block, each from zero; their sum is added to what the blocks before gave.
+//     Subnormal operands and results count as zero (TDPBF16PS's own rule).
+//   amx_bf16_emulated: the same, computed by plain code; to test with, a thousand times slower.
 //   library: the library's order.
 // A NaN in a bf16 or f16 C is quiet; its payload is not part of the contract.
 // K = 0 gives bias (+ C); M = 0 or N = 0 does nothing. C must not overlap A, B, bias or scratch.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 #include "engine/core/dtype.h"
 
@@ -32,6 +38,12 @@ struct MatrixView {
   int64_t row_stride = 0;
   int64_t col_stride = 1;
 };
+
+// A packed B. A product copies B into the order its kernel reads (panels of 16 or 32 columns, each
+// over all of K, zeros at the edges) before it uses it. For a B that is used often, weights between
+// two optimizer steps, matmul_pack does that once, and MatmulProblem::b_packed brings the copy: the
+// same bits, less work, and few rows (decoding) go at the speed memory is read. The copy belongs to
+// one kernel, K, N and dtype; its bytes are 4 per element, for kernels with bf16 in their name 2.
 
 // What becomes of finished sums, where it is not the plain store: how an op fuses what follows a
 // product. Called by the thread that finished them, while they are in its nearest cache.
@@ -60,33 +72,63 @@ struct MatmulProblem {
   const void* bias = nullptr;  // (N), added once to every row; may be null
   DType bias_dtype = DType::f32;
   MatmulFinish finish = {};  // not for the library
+  // What matmul_pack made of B for this kernel, K and N; b.data and b's strides are not read then,
+  // b.dtype is. Any alignment of 4; 64 is fastest. Not for reference and library.
+  const void* b_packed = nullptr;
 };
 
-enum class MatmulKernel { reference, avx2, avx512, avx512_bf16, library };
+enum class MatmulKernel {
+  reference,
+  avx2,
+  avx512,
+  avx512_bf16,
+  amx_bf16,
+  amx_bf16_emulated,
+  library
+};
+
+inline constexpr MatmulKernel kMatmulKernels[] = {
+    MatmulKernel::reference,   MatmulKernel::avx2,     MatmulKernel::avx512,
+    MatmulKernel::avx512_bf16, MatmulKernel::amx_bf16, MatmulKernel::amx_bf16_emulated,
+    MatmulKernel::library};
 
 const char* to_string(MatmulKernel kernel);
+std::optional<MatmulKernel> parse_matmul_kernel(std::string_view name);  // to_string's inverse
 
 // Whether this machine can run the kernel at all.
 bool matmul_available(MatmulKernel kernel);
 
-// Whether the kernel takes this problem: it is available, and the dtypes (avx512_bf16: A and B both
-// bf16) and, for the library, strides and options fit. Data pointers are not looked at.
+// Whether the kernel takes this problem: it is available, and the dtypes (avx512_bf16, amx_bf16: A
+// and B both bf16) and, for the library, strides and options fit. Of the pointers only bias and
+// b_packed are looked at, for whether they are null.
 bool matmul_supports(const MatmulProblem& p, MatmulKernel kernel);
 
-// The fastest kernel known for this machine, shape and dtypes. May build and keep a library
-// primitive, so it belongs to planning, not to the step.
-MatmulKernel matmul_best(const MatmulProblem& p, int threads = 1);
+// The fastest kernel of ours for this machine and the dtypes of A and B; the other fields do not
+// enter, so a B may be packed for it before anything else is known. Never the library or an
+// emulated kernel, which are used only where asked for by name.
+MatmulKernel matmul_best(const MatmulProblem& p);
+MatmulKernel matmul_best(DType a, DType b);
 
 // Builds what the kernel needs and keeps it until exit, so that matmul_cpu with the same shapes,
 // strides, dtypes, options and threads builds nothing. Returns false if the kernel does not take
 // the problem. Own kernels need no preparation.
 bool matmul_prepare(const MatmulProblem& p, MatmulKernel kernel, int threads);
 
-// Bytes of scratch matmul_cpu uses; any alignment. Depends on the arguments alone. Bounded: with
-// 4-byte elements at most 7.2 MiB + 0.5 MiB per thread; the library has a fixed cap and a primitive
-// that wants more is not used.
+// Bytes of scratch matmul_cpu uses; any alignment. Depends on the arguments alone; b_packed says
+// whether B will come packed. Bounded: at most 9.1 MiB + 0.5 MiB per thread; the library has a
+// fixed cap and a primitive that wants more is not used.
 int64_t matmul_scratch_bytes(int64_t M, int64_t N, int64_t K, DType a_dtype, DType b_dtype,
-                             DType c_dtype, MatmulKernel kernel, int threads);
+                             DType c_dtype, MatmulKernel kernel, int threads,
+                             bool b_packed = false);
+
+// Bytes of a packed B (K x N); 0 for a kernel that has no packed form (reference, library) and for
+// an empty B. Does not ask what the machine can run.
+int64_t matmul_packed_bytes(int64_t K, int64_t N, MatmulKernel kernel);
+
+// Packs B (K x N; f32, bf16 or f16, for kernels with bf16 in their name bf16 only) into
+// matmul_packed_bytes bytes at `out`. Throws Error as matmul_cpu does.
+void matmul_pack(void* out, const MatrixView& b, int64_t K, int64_t N, MatmulKernel kernel,
+                 int threads);
 
 // Computes. `threads` is an upper limit; small problems use fewer. Throws Error: shape for extents,
 // strides and pointers that cannot be, unsupported for dtypes or a kernel that does not take them.

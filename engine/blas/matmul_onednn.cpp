@@ -1,8 +1,6 @@
-// The library kernel: oneDNN's matmul primitive, 2.x and 3.x. It is worth its place where the
-// machine has tile-matrix units (AMX), which the own kernels do not drive. Primitives and their
+// The library kernel: oneDNN's matmul primitive, 2.x and 3.x, to compare with. Primitives and their
 // memory objects are built once per shape and kept; a call only sets pointers. The library's
 // workspace is the caller's scratch, up to a fixed cap.
-#include <cpuid.h>
 #include <omp.h>
 
 #include <dnnl.hpp>
@@ -133,11 +131,6 @@ bool is_plain(const MatrixView& v, int64_t rows, int64_t cols) {
 
 }  // namespace
 
-bool machine_has_amx_bf16() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22 & 1u) != 0;
-}
-
 int64_t library_scratch_bytes(int threads) {
   return kCapShared + kCapPerThread * threads + kAlign;
 }
@@ -150,7 +143,7 @@ bool library_supports(const MatmulProblem& p) {
   if (p.bias != nullptr && p.bias_dtype != DType::f32 &&
       !(bf16_operands && p.bias_dtype == DType::bf16))
     return false;
-  if (p.finish.tile != nullptr || p.finish.rows != nullptr) return false;
+  if (p.finish.tile != nullptr || p.finish.rows != nullptr || p.b_packed != nullptr) return false;
   return p.alpha == 1 && (!p.accumulate || p.c_dtype == DType::f32) && is_plain(p.a, p.M, p.K) &&
          is_plain(p.b, p.K, p.N) && p.ldc >= p.N;
 }

@@ -205,6 +205,26 @@ void pack_pairs(const bf16* src, int64_t lane_stride, int64_t k_stride, const Bl
   }
 }
 
+// Sixteen units of up to sixteen lanes, lane after lane, from memory whose neighbours are lanes:
+// the rows of k are woven to pairs and turned, eight by eight.
+void turn_step(const bf16* src, int64_t k_stride, int64_t kc, int64_t lanes, float* out) {
+  for (int64_t u0 = 0; u0 < 16; u0 += 8)
+    for (int64_t l0 = 0; l0 < lanes; l0 += 8) {
+      __m256 r[8];
+      for (int64_t i = 0; i < 8; ++i) {
+        alignas(32) float woven[8] = {};
+        const int64_t k = 2 * (u0 + i);
+        const bf16* lo = src + k * k_stride + l0;
+        if (k < kc)
+          weave_lanes(lo, k + 1 < kc ? lo + k_stride : nullptr, std::min<int64_t>(8, lanes - l0), 8,
+                      woven);
+        r[i] = _mm256_load_ps(woven);
+      }
+      transpose8(r);
+      for (int64_t i = 0; i < 8; ++i) _mm256_storeu_ps(out + (l0 + i) * 16 + u0, r[i]);
+    }
+}
+
 template <class T>
 const T* at(const PackSource& s, int64_t lane, int64_t k) {
   return static_cast<const T*>(s.data) + lane * s.lane_stride + k * s.k_stride;
@@ -223,6 +243,37 @@ void pack_block(const PackSource& src, bool pairs, int64_t lane0, int64_t lanes,
     pack_floats(at<bf16>(src, lane0, k0), src.lane_stride, src.k_stride, blk);
   else
     pack_floats(at<f16>(src, lane0, k0), src.lane_stride, src.k_stride, blk);
+}
+
+void pack_row_tiles(const PackSource& src, int64_t lane0, int64_t lanes, int64_t k0, int64_t kc,
+                    int64_t units, int64_t width, int64_t lane_step, float* out) {
+  const bf16* from = at<bf16>(src, lane0, k0);
+  for (int64_t p0 = 0; p0 < lanes; p0 += width, from += width * src.lane_stride) {
+    const int64_t here = std::min(width, lanes - p0);
+    const int64_t panel_lanes = (here + lane_step - 1) / lane_step * lane_step;
+    for (int64_t k = 0; k < 2 * units; k += 32) {
+      const int64_t count = std::clamp<int64_t>(kc - k, 0, 32);
+      const bf16* step = from + k * src.k_stride;
+      if (src.lane_stride == 1 && src.k_stride != 1) {
+        int64_t l = 0;
+        for (; l < here; l += 16)
+          turn_step(step + l, src.k_stride, count, std::min<int64_t>(16, here - l), out + l * 16);
+        // A group of eight lanes is always written whole; the rest of the padding is not.
+        for (l = (here + 7) / 8 * 8; l < panel_lanes; ++l) std::fill_n(out + l * 16, 16, 0.0f);
+      } else {
+        for (int64_t l = 0; l < panel_lanes; ++l) {
+          const bf16* lane = step + l * src.lane_stride;
+          bf16 row[32] = {};
+          if (l < here && src.k_stride == 1)
+            std::memcpy(row, lane, static_cast<size_t>(count) * sizeof(bf16));
+          else if (l < here)
+            for (int64_t i = 0; i < count; ++i) row[i] = lane[i * src.k_stride];
+          std::memcpy(out + l * 16, row, sizeof row);
+        }
+      }
+      out += panel_lanes * 16;
+    }
+  }
 }
 
 }  // namespace snug::blas

@@ -31,4 +31,14 @@ inline constexpr int64_t kPackSpill = 8;
 void pack_block(const PackSource& src, bool pairs, int64_t lane0, int64_t lanes, int64_t k0,
                 int64_t kc, int64_t width, int64_t panel_stride, bool pad, float* out);
 
+// Packs lanes of A for tiles of rows (bf16 pairs): a panel is, for every 16 units, 16 units of each
+// lane, lane after lane,
+//
+//     out[panel * width * units + (step * panel_lanes + lane) * 16 + unit]
+//
+// panel_lanes is `width`, in the last panel its own lanes rounded up to `lane_step`, with zeros.
+// k0 is even; `units` a multiple of 16, zeros after kc.
+void pack_row_tiles(const PackSource& src, int64_t lane0, int64_t lanes, int64_t k0, int64_t kc,
+                    int64_t units, int64_t width, int64_t lane_step, float* out);
+
 }  // namespace snug::blas

@@ -64,10 +64,23 @@ void store_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m
     store<f16>(p, tile, ld, m0, n0, rows, cols);
 }
 
-const TileKernel& tile_kernel(MatmulKernel kernel) {
-  if (kernel == MatmulKernel::avx2) return avx2_tile_kernel();
-  if (kernel == MatmulKernel::avx512) return avx512_tile_kernel();
-  return avx512_bf16_tile_kernel();
+const TileKernel* tile_kernel(MatmulKernel kernel) {
+  switch (kernel) {
+    case MatmulKernel::avx2:
+      return &avx2_tile_kernel();
+    case MatmulKernel::avx512:
+      return &avx512_tile_kernel();
+    case MatmulKernel::avx512_bf16:
+      return &avx512_bf16_tile_kernel();
+    case MatmulKernel::amx_bf16:
+      return &amx_bf16_tile_kernel();
+    case MatmulKernel::amx_bf16_emulated:
+      return &amx_bf16_emulated_tile_kernel();
+    case MatmulKernel::reference:
+    case MatmulKernel::library:
+      return nullptr;
+  }
+  return nullptr;
 }
 
 void matmul_reference(const MatmulProblem& p, int threads) {

@@ -8,22 +8,32 @@
 
 namespace snug::blas {
 
-inline constexpr int64_t kMaxTileRows = 14, kMaxTileCols = 32;
+inline constexpr int64_t kMaxTileRows = 32, kMaxTileCols = 32;
 
-// tile (+)= panel of A * panel of B over `units` units. a: rows units per k, side by side; b: cols
-// units per k. `start` begins the chain at zero, otherwise it goes on from what the tile holds.
+// tile (+)= panel of A * panel of B over `units` units. a: rows units per k, side by side, or tiles
+// of rows (row_step); b: cols units per k. `start` begins the chain at zero, otherwise it goes on
+// from what the tile holds.
 using TileRun = void (*)(int64_t units, const float* a, const float* b, float* tile, bool start);
 
 struct TileKernel {
   int64_t rows, cols;  // of a full tile
   bool pairs;          // units are bf16 pairs
   const TileRun* run;  // run[r - 1] for r = 1 .. rows
+  int64_t step = 1;    // units come in multiples of this, zeros after the end of K
+  // Above 1: panels of A are `step` units of one row after another (matmul_pack.h), and rows come
+  // in multiples of this.
+  int64_t row_step = 1;
+  void (*enter)() = nullptr;  // called by each thread before its first run and after its last
+  void (*leave)() = nullptr;
 };
 
-const TileKernel& tile_kernel(MatmulKernel kernel);  // avx2, avx512, avx512_bf16
+// Null for reference and library.
+const TileKernel* tile_kernel(MatmulKernel kernel);
 const TileKernel& avx2_tile_kernel();
 const TileKernel& avx512_tile_kernel();
 const TileKernel& avx512_bf16_tile_kernel();
+const TileKernel& amx_bf16_tile_kernel();
+const TileKernel& amx_bf16_emulated_tile_kernel();
 
 // Finishes rows x cols sums (row stride `ld`) whose corner is C[m0, n0]: alpha, bias, old C,
 // rounding.
@@ -41,12 +51,16 @@ inline float value_at(const void* data, DType dtype, int64_t i) {
 void matmul_reference(const MatmulProblem& p, int threads);
 
 // The packed, blocked product around a tile kernel.
-int64_t blocked_scratch_bytes(int64_t M, int64_t N, int64_t K, const TileKernel& kernel,
-                              int threads);
+int64_t blocked_scratch_bytes(int64_t M, int64_t N, int64_t K, bool b_packed,
+                              const TileKernel& kernel, int threads);
 void matmul_blocked(const MatmulProblem& p, const TileKernel& kernel, void* scratch, int threads);
 
-// The library path. Its primitives are kept by shape; `machine_has_amx_bf16` is where it wins.
-bool machine_has_amx_bf16();
+// All of B as the panels that the kernel reads: panel after panel, each over all units of K.
+int64_t packed_bytes(int64_t K, int64_t N, const TileKernel& kernel);
+void pack_whole(void* out, const MatrixView& b, int64_t K, int64_t N, const TileKernel& kernel,
+                int threads);
+
+// The library path. Its primitives are kept by shape.
 bool library_supports(const MatmulProblem& p);
 bool library_prepare(const MatmulProblem& p, int threads);
 int64_t library_scratch_bytes(int threads);

@@ -28,7 +28,7 @@ const char* proof_text(PackProof proof) {
 }  // namespace
 
 const char* plan_instruction_set() {
-  if (__builtin_cpu_supports("amx-bf16")) return "amx_bf16";
+  if (matmul_available(MatmulKernel::amx_bf16)) return "amx_bf16";
   if (matmul_available(MatmulKernel::avx512_bf16)) return "avx512_bf16";
   if (matmul_available(MatmulKernel::avx512)) return "avx512";
   if (matmul_available(MatmulKernel::avx2)) return "avx2";

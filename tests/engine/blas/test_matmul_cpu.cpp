@@ -1,219 +1,29 @@
-// The product against a sum in double, over shapes, dtypes, layouts and kernels. C and scratch
-// stand between guard bytes, scratch has exactly the size asked for and an odd address.
+// The product against a sum in double, over shapes, dtypes, layouts and kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "engine/blas/matmul_cpu.h"
 #include "engine/core/error.h"
+#include "tests/engine/blas/matmul_case.h"
 
 namespace snug {
 namespace {
 
-constexpr MatmulKernel kKernels[] = {MatmulKernel::reference, MatmulKernel::avx2,
-                                     MatmulKernel::avx512, MatmulKernel::avx512_bf16,
-                                     MatmulKernel::library};
-constexpr unsigned char kGuard = 0xa5;
-constexpr size_t kGuardBytes = 256;
-
-double read(const unsigned char* data, DType t, int64_t i) {
-  if (t == DType::f32) {
-    float v;
-    std::memcpy(&v, data + i * 4, 4);
-    return v;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, data + i * 2, 2);
-  return t == DType::bf16 ? to_f32(bf16{bits}) : to_f32(f16{bits});
-}
-
-void write(unsigned char* data, DType t, int64_t i, float v) {
-  if (t == DType::f32) return static_cast<void>(std::memcpy(data + i * 4, &v, 4));
-  const uint16_t bits = t == DType::bf16 ? from_f32<bf16>(v).bits : from_f32<f16>(v).bits;
-  std::memcpy(data + i * 2, &bits, 2);
-}
-
-uint32_t next(uint32_t& state) {
-  return state = state * 1664525u + 1013904223u;
-}
-
-// Values of either sign, |v| in [2^-4, 2): far from the subnormals of every dtype.
-float value(uint32_t& state) {
-  const float size = 0.0625f + 1.9f * static_cast<float>(next(state) >> 8) * 0x1p-24f;
-  return (next(state) >> 31) != 0 ? -size : size;
-}
-
-enum class Layout { row_major, transposed, strided, reversed };
-
-struct Operand {
-  std::vector<unsigned char> bytes;
-  DType dtype = DType::f32;
-  int64_t origin = 0, row_stride = 0, col_stride = 1;
-
-  Operand(int64_t rows, int64_t cols, DType t, Layout layout, int64_t pad, uint32_t& state)
-      : dtype(t) {
-    if (layout == Layout::row_major) row_stride = cols + pad, col_stride = 1;
-    if (layout == Layout::transposed) row_stride = 1, col_stride = rows + pad;
-    if (layout == Layout::strided) row_stride = 2 * cols + 1 + pad, col_stride = 2;
-    int64_t span = rows * row_stride + cols * col_stride + 1;
-    if (layout == Layout::reversed) {  // both strides negative, none of them one
-      row_stride = -(3 * cols + pad), col_stride = -3;
-      origin = -(rows * row_stride + cols * col_stride);
-      span = origin + 1;
-    }
-    // What lies between the elements is NaN: reading it shows.
-    bytes.assign(static_cast<size_t>(span * size_of(t)), 0xff);
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < cols; ++j) set(i, j, value(state));
-  }
-  int64_t index(int64_t i, int64_t j) const { return origin + i * row_stride + j * col_stride; }
-  void set(int64_t i, int64_t j, float v) { write(bytes.data(), dtype, index(i, j), v); }
-  double get(int64_t i, int64_t j) const { return read(bytes.data(), dtype, index(i, j)); }
-  MatrixView view() const {
-    return {bytes.data() + origin * size_of(dtype), dtype, row_stride, col_stride};
-  }
-};
-
-struct Case {
-  int64_t M, N, K;
-  DType a = DType::f32, b = DType::f32, c = DType::f32;
-  Layout la = Layout::row_major, lb = Layout::row_major;
-  int64_t pad = 0;
-  bool accumulate = false, bias = false;
-  DType bias_dtype = DType::f32;
-  float alpha = 1;
-
-  std::string text() const {
-    std::string s = "M=" + std::to_string(M) + " N=" + std::to_string(N) +
-                    " K=" + std::to_string(K) + " " + to_string(a) + "," + to_string(b) + "," +
-                    to_string(c) + " layouts " + std::to_string(static_cast<int>(la)) +
-                    std::to_string(static_cast<int>(lb)) + " pad " + std::to_string(pad);
-    if (accumulate) s += " accumulate";
-    if (bias) s += std::string(" bias ") + to_string(bias_dtype);
-    if (alpha != 1) s += " alpha " + std::to_string(alpha);
-    return s;
-  }
-};
-
-// Operands of a case, the old C, and the exact answer with the bound on its error.
-struct Prepared {
-  Case k;
-  Operand a, b;
-  std::vector<unsigned char> bias, old_c;
-  int64_t ldc;
-  std::vector<double> exact, bound;
-
-  Prepared(const Case& c, uint32_t state)
-      : k(c),
-        a(c.M, c.K, c.a, c.la, c.pad, state),
-        b(c.K, c.N, c.b, c.lb, c.pad, state),
-        ldc(c.N + c.pad) {
-    bias.resize(static_cast<size_t>(k.N * size_of(k.bias_dtype)));
-    for (int64_t j = 0; j < k.N; ++j) write(bias.data(), k.bias_dtype, j, value(state));
-    old_c.assign(static_cast<size_t>(k.M * ldc * size_of(k.c)), kGuard);
-    for (int64_t i = 0; i < k.M; ++i)
-      for (int64_t j = 0; j < k.N; ++j) write(old_c.data(), k.c, i * ldc + j, value(state));
-    solve();
-  }
-
-  // Rounding unit u = 2^-24. A chain of n additions errs by at most about n u sum|a b|; VDPBF16PS
-  // may round each of its two products and sums, so K additions and K products are allowed for.
-  // Alpha, bias and old C round once each, and the result once to its dtype (half a unit in the
-  // last place).
-  void solve() {
-    exact.resize(static_cast<size_t>(k.M * k.N));
-    bound.resize(exact.size());
-    const double u = 0x1p-24;
-    const double half_ulp = k.c == DType::f32 ? 0x1p-24 : k.c == DType::bf16 ? 0x1p-8 : 0x1p-11;
-    std::vector<double> b_values(static_cast<size_t>(k.K * k.N));
-    for (int64_t q = 0; q < k.K; ++q)
-      for (int64_t j = 0; j < k.N; ++j) b_values[static_cast<size_t>(q * k.N + j)] = b.get(q, j);
-    std::vector<double> sums(static_cast<size_t>(k.N)), sizes(sums.size());
-    for (int64_t i = 0; i < k.M; ++i) {
-      std::fill(sums.begin(), sums.end(), 0.0);
-      std::fill(sizes.begin(), sizes.end(), 0.0);
-      for (int64_t q = 0; q < k.K; ++q) {
-        const double x = a.get(i, q);
-        const double* row = b_values.data() + q * k.N;
-        for (size_t j = 0; j < sums.size(); ++j) {
-          sums[j] += x * row[j];
-          sizes[j] += std::abs(x * row[j]);
-        }
-      }
-      for (int64_t j = 0; j < k.N; ++j) {
-        double sum = sums[static_cast<size_t>(j)];
-        const double size = sizes[static_cast<size_t>(j)];
-        double err = static_cast<double>(k.K + 1) * u * size * 1.01;
-        sum *= k.alpha;
-        err *= std::abs(k.alpha);
-        double parts = size * std::abs(k.alpha);
-        for (const bool on : {k.alpha != 1, k.bias, k.accumulate}) err += on ? u * parts : 0;
-        if (k.bias) {
-          const double v = read(bias.data(), k.bias_dtype, j);
-          sum += v, parts += std::abs(v), err += 2 * u * parts;
-        }
-        if (k.accumulate) {
-          const double v = read(old_c.data(), k.c, i * ldc + j);
-          sum += v, parts += std::abs(v), err += 2 * u * parts;
-        }
-        err += half_ulp * (std::abs(sum) + err);
-        if (k.c == DType::f16) err += 0x1p-25;  // subnormal results
-        exact[static_cast<size_t>(i * k.N + j)] = sum;
-        bound[static_cast<size_t>(i * k.N + j)] = err;
-      }
-    }
-  }
-
-  MatmulProblem problem(void* c) const {
-    MatmulProblem p;
-    p.M = k.M, p.N = k.N, p.K = k.K;
-    p.a = a.view(), p.b = b.view();
-    p.c = c, p.c_dtype = k.c, p.ldc = ldc;
-    p.accumulate = k.accumulate, p.alpha = k.alpha;
-    p.bias = k.bias ? bias.data() : nullptr;
-    p.bias_dtype = k.bias_dtype;
-    return p;
-  }
-
-  // C's bytes after the product; checks every guard byte around C and scratch.
-  std::vector<unsigned char> run(MatmulKernel kernel, int threads) const {
-    std::vector<unsigned char> c(old_c.size() + 2 * kGuardBytes, kGuard);
-    std::copy(old_c.begin(), old_c.end(), c.begin() + kGuardBytes);
-    const auto need =
-        static_cast<size_t>(matmul_scratch_bytes(k.M, k.N, k.K, k.a, k.b, k.c, kernel, threads));
-    const size_t odd = 20;  // 4-byte aligned, not more
-    std::vector<unsigned char> scratch(need + odd + 2 * kGuardBytes, kGuard);
-    unsigned char* at = scratch.data() + kGuardBytes + odd;
-    std::memset(at, 0xff, need);  // NaN: reading what was not written shows
-    matmul_cpu(problem(c.data() + kGuardBytes), kernel, at, threads);
-    const auto intact = [](const unsigned char* from, size_t n) {
-      return std::all_of(from, from + n, [](unsigned char byte) { return byte == kGuard; });
-    };
-    EXPECT_TRUE(intact(c.data(), kGuardBytes)) << "before C";
-    EXPECT_TRUE(intact(c.data() + c.size() - kGuardBytes, kGuardBytes)) << "after C";
-    EXPECT_TRUE(intact(at - kGuardBytes, kGuardBytes)) << "before scratch";
-    EXPECT_TRUE(intact(at + need, kGuardBytes)) << "after scratch";
-    std::vector<unsigned char> out(c.begin() + kGuardBytes, c.end() - kGuardBytes);
-    bool padding = true;  // the padding of rows belongs to others
-    const int64_t size = size_of(k.c);
-    for (int64_t i = 0; i < k.M; ++i)
-      padding &=
-          intact(out.data() + (i * ldc + k.N) * size, static_cast<size_t>((ldc - k.N) * size));
-    EXPECT_TRUE(padding) << "row padding of C";
-    return out;
-  }
-};
+using namespace matmul_test;
 
 void check_case(const Case& c, uint32_t seed) {
   SCOPED_TRACE(c.text());
   const Prepared t(c, seed);
   std::vector<unsigned char> chain;  // the bits that reference, avx2 and avx512 share
-  for (const MatmulKernel kernel : kKernels) {
+  std::vector<unsigned char> tiles;  // the bits that amx_bf16 and its emulation share
+  for (const MatmulKernel kernel : kMatmulKernels) {
     SCOPED_TRACE(to_string(kernel));
     if (!matmul_supports(t.problem(nullptr), kernel)) continue;
     if (!matmul_prepare(t.problem(nullptr), kernel, 2)) continue;
@@ -234,7 +44,21 @@ void check_case(const Case& c, uint32_t seed) {
     if (seed % 7 == 0) {
       EXPECT_EQ(out, t.run(kernel, 3)) << "three threads differ from two";
     }
-    if (kernel == MatmulKernel::avx512_bf16) continue;
+    if (matmul_packed_bytes(c.K, c.N, kernel) > 0) {
+      EXPECT_EQ(out, t.run(kernel, 2, true)) << "a packed B differs";
+      if (seed % 7 == 0) {
+        EXPECT_EQ(out, t.run(kernel, 3, true)) << "a packed B differs with three threads";
+      }
+    }
+    if (kernel == MatmulKernel::amx_bf16 || kernel == MatmulKernel::amx_bf16_emulated) {
+      if (tiles.empty())
+        tiles = out;
+      else
+        EXPECT_EQ(out, tiles) << "the instructions differ from their emulation";
+    }
+    if (kernel != MatmulKernel::reference && kernel != MatmulKernel::avx2 &&
+        kernel != MatmulKernel::avx512)
+      continue;
     if (chain.empty())
       chain = out;
     else
@@ -313,7 +137,8 @@ TEST(MatmulCpu, SeveralBlocksAgreeWithDouble) {
 // A row of C is the same bits whatever rows stand beside it: decoding one token equals the batch.
 TEST(MatmulCpu, RowsDoNotDependOnTheBatch) {
   for (const MatmulKernel kernel :
-       {MatmulKernel::avx2, MatmulKernel::avx512, MatmulKernel::avx512_bf16}) {
+       {MatmulKernel::avx2, MatmulKernel::avx512, MatmulKernel::avx512_bf16, MatmulKernel::amx_bf16,
+        MatmulKernel::amx_bf16_emulated}) {
     Case many{130, 100, 901, DType::bf16, DType::bf16, DType::f32};
     many.lb = Layout::transposed;
     const Prepared t(many, 9);
@@ -334,7 +159,7 @@ TEST(MatmulCpu, RowsDoNotDependOnTheBatch) {
 }
 
 TEST(MatmulCpu, EmptyExtents) {
-  for (const MatmulKernel kernel : kKernels) {
+  for (const MatmulKernel kernel : kMatmulKernels) {
     Case c{5, 40, 0, DType::bf16, DType::bf16, DType::f32};
     c.accumulate = c.bias = true;
     if (!matmul_supports(Prepared(c, 5).problem(nullptr), kernel)) continue;
@@ -359,7 +184,7 @@ TEST(MatmulCpu, EmptyExtents) {
 
 // Non-finite values reach exactly the row and column they belong to.
 TEST(MatmulCpu, NonFiniteValuesPropagate) {
-  for (const MatmulKernel kernel : kKernels)
+  for (const MatmulKernel kernel : kMatmulKernels)
     for (const int64_t m : {3, 45})
       for (const DType t : {DType::f32, DType::bf16}) {
         const Case c{m, 43, 41, t, t, DType::f32};
@@ -384,17 +209,20 @@ TEST(MatmulCpu, NonFiniteValuesPropagate) {
 }
 
 TEST(MatmulCpu, ScratchIsBoundedAndDependsOnArgumentsOnly) {
-  for (const MatmulKernel kernel : {MatmulKernel::avx2, MatmulKernel::avx512})
+  for (const MatmulKernel kernel :
+       {MatmulKernel::avx2, MatmulKernel::avx512, MatmulKernel::amx_bf16_emulated})
     for (const int64_t m : {1, 28, 29, 1024, 1051, 50304})
-      for (const int64_t n : {1, 1024, 1025, 50304})
-        for (const int64_t k : {1, 768, 769, 100000})
-          for (const int threads : {1, 2, 16}) {
-            const int64_t bytes =
-                matmul_scratch_bytes(m, n, k, DType::f32, DType::f32, DType::f32, kernel, threads);
-            EXPECT_GT(bytes, 0);
-            EXPECT_LE(bytes, (int64_t{72} << 20) / 10 + (int64_t{1} << 19) * threads)
-                << m << " " << n << " " << k << " " << threads;
-          }
+      for (const int64_t n : {1, 1024, 1025, 3072, 50304})
+        for (const int64_t k : {1, 768, 1025, 100000})
+          for (const int threads : {1, 2, 16})
+            for (const bool packed : {false, true}) {
+              const DType t = kernel == MatmulKernel::amx_bf16_emulated ? DType::bf16 : DType::f32;
+              const int64_t bytes =
+                  matmul_scratch_bytes(m, n, k, t, t, DType::f32, kernel, threads, packed);
+              EXPECT_GT(bytes, 0);
+              EXPECT_LE(bytes, (int64_t{91} << 20) / 10 + (int64_t{1} << 19) * threads)
+                  << m << " " << n << " " << k << " " << threads << " " << packed;
+            }
 }
 
 TEST(MatmulCpu, BestKernelTakesTheProblem) {
@@ -412,6 +240,9 @@ TEST(MatmulCpu, BestKernelTakesTheProblem) {
     EXPECT_TRUE(matmul_supports(p, best));
     EXPECT_TRUE(matmul_prepare(p, best, 2));
     EXPECT_NE(best, MatmulKernel::reference) << "AVX2 is the least we build for";
+    EXPECT_NE(best, MatmulKernel::library);
+    EXPECT_NE(best, MatmulKernel::amx_bf16_emulated);
+    EXPECT_EQ(best, matmul_best(c.a, c.b)) << "the dtypes alone decide";
   }
 }
 
@@ -477,12 +308,17 @@ TEST(MatmulCpu, ErrorsSayWhatIsWrong) {
                Error);
 }
 
-TEST(MatmulCpu, KernelNames) {
-  EXPECT_STREQ(to_string(MatmulKernel::reference), "reference");
-  EXPECT_STREQ(to_string(MatmulKernel::avx2), "avx2");
-  EXPECT_STREQ(to_string(MatmulKernel::avx512), "avx512");
-  EXPECT_STREQ(to_string(MatmulKernel::avx512_bf16), "avx512_bf16");
-  EXPECT_STREQ(to_string(MatmulKernel::library), "library");
+TEST(MatmulCpu, KernelNamesAreReadBack) {
+  EXPECT_STREQ(to_string(MatmulKernel::amx_bf16_emulated), "amx_bf16_emulated");
+  std::set<std::string> names;
+  for (const MatmulKernel kernel : kMatmulKernels) {
+    names.insert(to_string(kernel));
+    EXPECT_EQ(parse_matmul_kernel(to_string(kernel)), kernel);
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"reference", "avx2", "avx512", "avx512_bf16", "amx_bf16",
+                                          "amx_bf16_emulated", "library"}));
+  for (const char* other : {"", "AVX2", "avx", "avx512 ", "?"})
+    EXPECT_EQ(parse_matmul_kernel(other), std::nullopt) << other;
 }
 
 }  // namespace

@@ -1,0 +1,110 @@
+// How a product is cut: what the threads share, what each keeps for itself, and how many floats of
+// scratch that takes. Blocks only decide where a chain of sums pauses, never its order.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "engine/blas/matmul_pack.h"
+#include "engine/blas/matmul_tile.h"
+
+namespace snug::blas {
+
+inline int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+inline int64_t round_up(int64_t a, int64_t b) {
+  return ceil_div(a, b) * b;
+}
+
+// Limits, in lanes and 4-byte units. kDepth: a panel of B (32 x 1024 x 4 = 128 KiB) and the chunk
+// of A beside it (kChunk, 420 KiB) live in a 1 MiB L2. kShared: B's block and the tiles that wait
+// for more of K, both read from L3; the wider B's block, the less often A is packed again.
+inline constexpr int64_t kDepth = 1024, kChunk = 105 * 1024, kChunkRows = 140;
+inline constexpr int64_t kShared = 9 << 18;  // 9 MiB
+inline constexpr int64_t kWideWaiting = 1536;
+
+// Few rows: B is used so little that it is not worth a block of its own; each thread packs a slice
+// of B that stays near, and uses it at once. A packed B is read where it is.
+inline constexpr int64_t kSlice = 32 * 1024;  // units of B in a slice: 128 KiB
+inline constexpr int64_t kSliceDepth = 4096;  // units of A's k kept packed
+
+inline constexpr int64_t kLine = 16;  // floats in a cache line
+
+struct Blocking {
+  bool few_rows, packed;  // packed: B is, as a whole
+  int threads;
+  int64_t units;                         // of K, in whole steps of the kernel
+  int64_t depth, depth_blocks;           // units per block of K
+  int64_t wide;                          // columns per block of N, a multiple of the tile's
+  int64_t tall;                          // rows per block of M
+  int64_t chunk;                         // rows of A packed at once by a thread
+  int64_t a_floats, b_floats, t_floats;  // scratch: A, B, waiting tiles
+  // What a thread has for itself: A always; B's slice with few rows; waiting tiles with a packed B.
+};
+
+// The extent cut into equal blocks of whole tiles, none above the limit.
+inline int64_t even_block(int64_t extent, int64_t limit, int64_t tile) {
+  if (extent <= 0) return tile;
+  const int64_t tiles = ceil_div(extent, tile);
+  const int64_t blocks = ceil_div(tiles, std::max<int64_t>(1, limit / tile));
+  return ceil_div(tiles, blocks) * tile;
+}
+
+inline int64_t units_of(int64_t K, const TileKernel& kernel) {
+  return round_up(kernel.pairs ? ceil_div(K, 2) : K, kernel.step);
+}
+
+inline Blocking make_blocking(int64_t M, int64_t N, int64_t K, bool b_packed,
+                              const TileKernel& kernel, int threads) {
+  Blocking s{};
+  s.packed = b_packed;
+  s.units = units_of(K, kernel);
+  const int64_t row_tiles = ceil_div(M, kernel.rows), col_tiles = ceil_div(N, kernel.cols);
+  // A thread costs a few microseconds to wake and to wait for.
+  const double work =
+      static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(s.units);
+  const int64_t useful = work < 64e3 ? 1 : std::max<int64_t>(1, row_tiles * col_tiles);
+  s.threads = static_cast<int>(std::min<int64_t>(threads, useful));
+  s.few_rows = M <= 2 * kernel.rows;
+  if (s.few_rows) {
+    s.depth = std::min(s.units, kSliceDepth);
+    s.depth_blocks = ceil_div(s.units, s.depth);
+    s.a_floats = round_up(M, kernel.row_step) * s.depth + kPackSpill;
+    s.b_floats = b_packed ? 0 : std::min(kSlice, col_tiles * kernel.cols * s.units);
+    return s;
+  }
+  s.depth = round_up(ceil_div(s.units, ceil_div(s.units, kDepth)), kernel.step);
+  s.depth_blocks = ceil_div(s.units, s.depth);  // of equal depth, none empty
+  s.chunk = std::min(kChunk / s.depth, kChunkRows) / kernel.rows * kernel.rows;
+  const bool waits = s.depth_blocks > 1;
+  if (b_packed) {
+    s.tall = row_tiles * kernel.rows;
+    s.chunk = std::min(s.tall, s.chunk);
+    s.wide = even_block(N, waits ? kShared / s.threads / s.chunk : N + kernel.cols, kernel.cols);
+    s.t_floats = waits ? s.chunk * s.wide : 0;
+  } else {
+    s.wide = even_block(N, waits ? kWideWaiting : kShared / s.depth, kernel.cols);
+    s.tall =
+        waits ? even_block(M, kShared / s.wide - s.depth, kernel.rows) : row_tiles * kernel.rows;
+    s.chunk = std::min(s.tall, s.chunk);
+    s.b_floats = s.wide * s.depth;
+    s.t_floats = waits ? s.tall * s.wide : 0;
+  }
+  s.a_floats = s.chunk * s.depth + kPackSpill;
+  return s;
+}
+
+inline int64_t lines(int64_t floats) {
+  return round_up(floats, kLine);
+}
+
+inline int64_t thread_floats(const Blocking& s) {
+  return lines(s.a_floats) + (s.few_rows ? lines(s.b_floats) : 0) +
+         (s.packed ? lines(s.t_floats) : 0);
+}
+inline int64_t shared_floats(const Blocking& s) {
+  return s.few_rows || s.packed ? 0 : lines(s.b_floats) + lines(s.t_floats);
+}
+
+}  // namespace snug::blas

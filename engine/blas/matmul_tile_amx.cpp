@@ -1,0 +1,76 @@
+// AMX tile: 32 x 32 sums in four tiles, two tiles of A, two of B. A step is 32 of k: four loads of
+// 1 KiB, four TDPBF16PS of 16 cycles each, so both loads and products keep up from L1.
+#include "engine/blas/amx_tiles.h"
+#include "engine/blas/matmul_tile.h"
+
+namespace snug::blas {
+namespace {
+
+constexpr int64_t kStep = 16;                 // units: 32 bf16 of k
+constexpr int64_t kHalf = 16 * kMaxTileCols;  // floats of the upper half of the sums
+constexpr int64_t kSumStride = 4 * kMaxTileCols, kBStride = 4 * kMaxTileCols, kAStride = 4 * kStep;
+
+// `kTall`: 17 to 32 rows, else up to 16. Missing rows are zeros in A and computed all the same.
+template <class Tiles, bool kTall>
+void run(int64_t units, const float* a, const float* b, float* tile, bool start) {
+  if (start) {
+    Tiles::template zero<0>();
+    Tiles::template zero<1>();
+    if (kTall) Tiles::template zero<2>();
+    if (kTall) Tiles::template zero<3>();
+  } else {
+    Tiles::template load<0>(tile, kSumStride);
+    Tiles::template load<1>(tile + 16, kSumStride);
+    if (kTall) Tiles::template load<2>(tile + kHalf, kSumStride);
+    if (kTall) Tiles::template load<3>(tile + kHalf + 16, kSumStride);
+  }
+  for (int64_t u = 0; u < units; u += kStep) {
+    Tiles::template load<4>(a, kAStride);
+    Tiles::template load<6>(b, kBStride);
+    Tiles::template load<7>(b + 16, kBStride);
+    Tiles::template multiply<0, 4, 6>();
+    Tiles::template multiply<1, 4, 7>();
+    if (kTall) {
+      Tiles::template load<5>(a + 16 * kStep, kAStride);
+      Tiles::template multiply<2, 5, 6>();
+      Tiles::template multiply<3, 5, 7>();
+    }
+    a += (kTall ? 32 : 16) * kStep;
+    b += kStep * kMaxTileCols;
+  }
+  Tiles::template store<0>(tile, kSumStride);
+  Tiles::template store<1>(tile + 16, kSumStride);
+  if (kTall) Tiles::template store<2>(tile + kHalf, kSumStride);
+  if (kTall) Tiles::template store<3>(tile + kHalf + 16, kSumStride);
+}
+
+template <class Tiles>
+struct Runs {
+  TileRun run_for[32];
+  constexpr Runs() : run_for{} {
+    for (int r = 0; r < 32; ++r) run_for[r] = r < 16 ? run<Tiles, false> : run<Tiles, true>;
+  }
+};
+template <class Tiles>
+constexpr Runs<Tiles> kRuns;
+
+template <class Tiles>
+constexpr TileKernel kKernel{.rows = 32,
+                             .cols = 32,
+                             .pairs = true,
+                             .run = kRuns<Tiles>.run_for,
+                             .step = kStep,
+                             .row_step = 16,
+                             .enter = Tiles::configure,
+                             .leave = Tiles::release};
+
+}  // namespace
+
+const TileKernel& amx_bf16_tile_kernel() {
+  return kKernel<HardwareTiles>;
+}
+const TileKernel& amx_bf16_emulated_tile_kernel() {
+  return kKernel<SoftwareTiles>;
+}
+
+}  // namespace snug::blas
