@@ -234,6 +234,10 @@ const T* at(const PackSource& s, int64_t lane, int64_t k) {
 
 void pack_block(const PackSource& src, bool pairs, int64_t lane0, int64_t lanes, int64_t k0,
                 int64_t kc, int64_t width, int64_t panel_stride, bool pad, float* out) {
+  const PackSource from{static_cast<const char*>(src.data) +
+                            (lane0 * src.lane_stride + k0 * src.k_stride) * size_of(src.dtype),
+                        src.dtype, src.lane_stride, src.k_stride};
+  if (pack_block_avx512(from, pairs, lanes, kc, width, panel_stride, pad, out)) return;
   const Block blk{lanes, kc, width, panel_stride, pad, out};
   if (pairs)
     pack_pairs(at<bf16>(src, lane0, k0), src.lane_stride, src.k_stride, blk);

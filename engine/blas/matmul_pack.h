@@ -31,6 +31,11 @@ inline constexpr int64_t kPackSpill = 8;
 void pack_block(const PackSource& src, bool pairs, int64_t lane0, int64_t lanes, int64_t k0,
                 int64_t kc, int64_t width, int64_t panel_stride, bool pad, float* out);
 
+// The same from lane 0 and k 0 of `src` on, with AVX-512; false: not here, or not for these
+// strides.
+bool pack_block_avx512(const PackSource& src, bool pairs, int64_t lanes, int64_t kc, int64_t width,
+                       int64_t panel_stride, bool pad, float* out);
+
 // Packs lanes of A for tiles of rows (bf16 pairs): a panel is, for every 16 units, 16 units of each
 // lane, lane after lane,
 //

@@ -1,0 +1,199 @@
+// Packing with 512-bit registers: a lane group is sixteen lanes, so a panel of A is one group and a
+// panel of B two, and every line of the source is read once, whole.
+#include <immintrin.h>
+
+#include <algorithm>
+
+#include "engine/blas/matmul_pack.h"
+
+// GCC 12 takes the undefined source of its own shuffle intrinsics for a mistake of ours.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
+#define SNUG_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl")))
+
+namespace snug::blas {
+namespace {
+
+__mmask16 SNUG_AVX512 mask_of(int64_t count) {
+  return static_cast<__mmask16>((1u << std::clamp<int64_t>(count, 0, 16)) - 1u);
+}
+
+// Up to sixteen neighbouring elements, as units; what the mask leaves out is not read, and zero.
+SNUG_AVX512 inline __m512 load16(const float* p, __mmask16 m) {
+  return _mm512_maskz_loadu_ps(m, p);
+}
+SNUG_AVX512 inline __m512 load16(const bf16* p, __mmask16 m) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+SNUG_AVX512 inline __m512 load16(const f16* p, __mmask16 m) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, p));
+}
+
+// Sixteen rows of sixteen units, turned.
+SNUG_AVX512 inline void transpose16(__m512 (&r)[16]) {
+  __m512 t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    r[4 * i + 0] = _mm512_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+    r[4 * i + 1] = _mm512_shuffle_ps(t[4 * i], t[4 * i + 2], 0xee);
+    r[4 * i + 2] = _mm512_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+    r[4 * i + 3] = _mm512_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xee);
+  }
+  // r[4 g + j]: quarter q holds unit 4 q + j of lanes 4 g .. 4 g + 3.
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const __m512 a = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x88);
+    const __m512 b = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xdd);
+    const __m512 c = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88);
+    const __m512 d = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xdd);
+    t[j] = _mm512_shuffle_f32x4(a, c, 0x88);
+    t[8 + j] = _mm512_shuffle_f32x4(a, c, 0xdd);
+    t[4 + j] = _mm512_shuffle_f32x4(b, d, 0x88);
+    t[12 + j] = _mm512_shuffle_f32x4(b, d, 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) r[i] = t[i];
+}
+
+// Neighbours in memory are neighbours in k. A pair of bf16 moves as one float, never interpreted.
+template <class T>
+SNUG_AVX512 void turn(const char* src, int64_t lane_bytes, int64_t lanes, int64_t units,
+                      int64_t width, float* out) {
+  for (int64_t l0 = 0; l0 < width; l0 += 16) {
+    const int64_t there = std::clamp<int64_t>(lanes - l0, 0, 16);
+    const __mmask16 to = mask_of(width - l0);
+    const char* row = src + l0 * lane_bytes;
+    for (int64_t u = 0; u < units; u += 16) {
+      const __mmask16 from = mask_of(units - u);
+      __m512 r[16];
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < 16; ++i) {
+        const char* at = row + i * lane_bytes + u * static_cast<int64_t>(sizeof(T));
+        r[i] = i < there ? load16(reinterpret_cast<const T*>(at), from) : _mm512_setzero_ps();
+        // The same place of the next lanes: short rows give the hardware no time to notice.
+        _mm_prefetch(at + 16 * lane_bytes, _MM_HINT_T0);
+      }
+      transpose16(r);
+      float* at = out + u * width + l0;
+      const int64_t count = std::min<int64_t>(16, units - u);
+      for (int64_t i = 0; i < count; ++i) _mm512_mask_storeu_ps(at + i * width, to, r[i]);
+    }
+  }
+}
+
+// The k range is walked in strips so that a strip of every panel is written while the source rows,
+// which are long and far apart, are still in the nearest cache; the rows of the next strip are
+// asked for meanwhile.
+constexpr int64_t kStrip = 8;
+
+SNUG_AVX512 inline void prefetch_row(const char* row, int64_t bytes) {
+  for (int64_t i = 0; i < bytes + 63; i += 64) _mm_prefetch(row + i, _MM_HINT_T0);
+}
+
+template <class T>
+SNUG_AVX512 void copy(const T* src, int64_t k_stride, int64_t lanes, int64_t units, int64_t width,
+                      int64_t panel_stride, bool pad, float* out) {
+  for (int64_t u0 = 0; u0 < units; u0 += kStrip) {
+    const int64_t u1 = std::min(u0 + kStrip, units);
+    for (int64_t u = u0 + kStrip; u < std::min(u1 + kStrip, units); ++u)
+      prefetch_row(reinterpret_cast<const char*>(src + u * k_stride),
+                   lanes * static_cast<int64_t>(sizeof(T)));
+    for (int64_t p0 = 0, panel = 0; p0 < lanes; p0 += width, ++panel) {
+      const int64_t here = std::min(width, lanes - p0), wide = pad ? width : here;
+      for (int64_t l0 = 0; l0 < wide; l0 += 16) {
+        const __mmask16 from = mask_of(here - l0), to = mask_of(wide - l0);
+        float* at = out + panel * panel_stride + l0;
+        for (int64_t u = u0; u < u1; ++u)
+          _mm512_mask_storeu_ps(at + u * wide, to, load16(src + u * k_stride + p0 + l0, from));
+      }
+    }
+  }
+}
+
+SNUG_AVX512 inline __m512 weave16(const bf16* lo, const bf16* hi, __mmask16 m) {
+  const __m512i a = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, lo));
+  const __m512i b = hi == nullptr ? _mm512_setzero_si512()
+                                  : _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, hi));
+  return _mm512_castsi512_ps(_mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
+}
+
+SNUG_AVX512 void weave(const bf16* src, int64_t k_stride, int64_t lanes, int64_t kc, int64_t width,
+                       int64_t panel_stride, bool pad, float* out) {
+  const int64_t units = (kc + 1) / 2, whole = kc / 2;
+  for (int64_t u0 = 0; u0 < units; u0 += kStrip) {
+    const int64_t u1 = std::min(u0 + kStrip, units);
+    for (int64_t k = 2 * (u0 + kStrip); k < std::min(2 * (u1 + kStrip), kc); ++k)
+      prefetch_row(reinterpret_cast<const char*>(src + k * k_stride), lanes * 2);
+    for (int64_t p0 = 0, panel = 0; p0 < lanes; p0 += width, ++panel) {
+      const int64_t here = std::min(width, lanes - p0), wide = pad ? width : here;
+      for (int64_t l0 = 0; l0 < wide; l0 += 16) {
+        const __mmask16 from = mask_of(here - l0), to = mask_of(wide - l0);
+        float* at = out + panel * panel_stride + l0;
+        const bf16* lo = src + p0 + l0;
+        const int64_t full = std::min(u1, whole);
+        for (int64_t u = u0; u < full; ++u)
+          _mm512_mask_storeu_ps(at + u * wide, to,
+                                weave16(lo + 2 * u * k_stride, lo + (2 * u + 1) * k_stride, from));
+        if (full < u1)
+          _mm512_mask_storeu_ps(at + full * wide, to,
+                                weave16(lo + 2 * full * k_stride, nullptr, from));
+      }
+    }
+  }
+}
+
+template <class T>
+bool pack(const T* src, int64_t lane_stride, int64_t k_stride, int64_t lanes, int64_t units,
+          int64_t width, int64_t panel_stride, bool pad, float* out) {
+  if (lane_stride == 1) {
+    copy(src, k_stride, lanes, units, width, panel_stride, pad, out);
+    return true;
+  }
+  if (k_stride != 1) return false;
+  for (int64_t p0 = 0; p0 < lanes; p0 += width, out += panel_stride) {
+    const int64_t here = std::min(width, lanes - p0);
+    turn<T>(reinterpret_cast<const char*>(src + p0 * lane_stride),
+            lane_stride * static_cast<int64_t>(sizeof(T)), here, units, pad ? width : here, out);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool pack_block_avx512(const PackSource& s, bool pairs, int64_t lanes, int64_t kc, int64_t width,
+                       int64_t panel_stride, bool pad, float* out) {
+  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512vl");
+  if (!has) return false;
+  if (pairs) {
+    const auto* src = static_cast<const bf16*>(s.data);
+    if (s.lane_stride == 1) {
+      weave(src, s.k_stride, lanes, kc, width, panel_stride, pad, out);
+      return true;
+    }
+    // A pair that lies together is a float to move; an odd end of k is not, and is rare.
+    if (s.k_stride != 1 || kc % 2 != 0) return false;
+    for (int64_t p0 = 0; p0 < lanes; p0 += width, out += panel_stride) {
+      const int64_t here = std::min(width, lanes - p0);
+      turn<float>(reinterpret_cast<const char*>(src + p0 * s.lane_stride), s.lane_stride * 2, here,
+                  kc / 2, pad ? width : here, out);
+    }
+    return true;
+  }
+  if (s.dtype == DType::f32)
+    return pack(static_cast<const float*>(s.data), s.lane_stride, s.k_stride, lanes, kc, width,
+                panel_stride, pad, out);
+  if (s.dtype == DType::bf16)
+    return pack(static_cast<const bf16*>(s.data), s.lane_stride, s.k_stride, lanes, kc, width,
+                panel_stride, pad, out);
+  return pack(static_cast<const f16*>(s.data), s.lane_stride, s.k_stride, lanes, kc, width,
+              panel_stride, pad, out);
+}
+
+}  // namespace snug::blas
