@@ -308,6 +308,60 @@ TEST(MatmulCpu, ErrorsSayWhatIsWrong) {
                Error);
 }
 
+// Panels of `cols` columns, each over all of K: what planning asks for and what is written.
+TEST(MatmulCpu, PackedLayoutAndBytes) {
+  EXPECT_EQ(matmul_packed_bytes(5, 33, MatmulKernel::avx512), 5 * 64 * 4);
+  EXPECT_EQ(matmul_packed_bytes(5, 33, MatmulKernel::avx2), 5 * 48 * 4);
+  EXPECT_EQ(matmul_packed_bytes(5, 33, MatmulKernel::avx512_bf16), 3 * 64 * 4);
+  EXPECT_EQ(matmul_packed_bytes(33, 33, MatmulKernel::amx_bf16), 32 * 64 * 4);
+  EXPECT_EQ(matmul_packed_bytes(768, 3072, MatmulKernel::amx_bf16), 768 * 3072 * 2);
+  for (const MatmulKernel none : {MatmulKernel::reference, MatmulKernel::library})
+    EXPECT_EQ(matmul_packed_bytes(5, 33, none), 0);
+  EXPECT_EQ(matmul_packed_bytes(0, 33, MatmulKernel::avx2), 0);
+  EXPECT_EQ(matmul_packed_bytes(5, 0, MatmulKernel::avx2), 0);
+  std::vector<float> b(5 * 33), out(5 * 48, -1.0f);
+  for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i);
+  matmul_pack(out.data(), {b.data(), DType::f32, 33, 1}, 5, 33, MatmulKernel::avx2, 2);
+  for (int64_t j = 0; j < 48; ++j)
+    for (int64_t k = 0; k < 5; ++k)
+      EXPECT_EQ(out[static_cast<size_t>((j / 16 * 5 + k) * 16 + j % 16)],
+                j < 33 ? b[static_cast<size_t>(k * 33 + j)] : 0.0f);
+}
+
+TEST(MatmulCpu, PackErrorsSayWhatIsWrong) {
+  std::vector<float> b(64), out(1024);
+  const MatrixView good{b.data(), DType::f32, 8, 1};
+  const auto error = [&](void* to, MatrixView v, int64_t K, MatmulKernel kernel, int threads) {
+    try {
+      matmul_pack(to, v, K, 8, kernel, threads);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  const auto has = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  const auto avx2 = MatmulKernel::avx2;
+  EXPECT_EQ(error(out.data(), good, 8, avx2, 1), "no error");
+  EXPECT_EQ(error(nullptr, {}, 0, avx2, 1), "no error");
+  has(error(out.data(), good, -1, avx2, 1), "B f32 K=-1 N=8");
+  has(error(out.data(), good, 8, avx2, 0), "threads=0");
+  has(error(out.data(), good, 8, MatmulKernel::library, 1), "packed for the kernel library");
+  has(error(out.data(), good, 8, MatmulKernel::amx_bf16, 1), "packed for the kernel amx_bf16");
+  has(error(out.data(), {b.data(), DType::i32, 8, 1}, 8, avx2, 1), "B i32");
+  has(error(nullptr, good, 8, avx2, 1), "a null pointer");
+  has(error(out.data(), {nullptr, DType::f32, 8, 1}, 8, avx2, 1), "a null pointer");
+  // A product with a packed B takes no kernel that has no packed form.
+  const Prepared t(Case{8, 8, 8}, 3);
+  std::vector<unsigned char> c(t.old_c);
+  MatmulProblem p = t.problem(c.data());
+  p.b_packed = out.data();
+  EXPECT_FALSE(matmul_supports(p, MatmulKernel::reference));
+  EXPECT_FALSE(matmul_supports(p, MatmulKernel::library));
+  has(error_of(p, MatmulKernel::reference, nullptr, 1), "C f32, B packed");
+}
+
 TEST(MatmulCpu, KernelNamesAreReadBack) {
   EXPECT_STREQ(to_string(MatmulKernel::amx_bf16_emulated), "amx_bf16_emulated");
   std::set<std::string> names;

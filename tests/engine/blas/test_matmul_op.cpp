@@ -91,6 +91,95 @@ TEST(MatmulOp, EveryFormMatchesADoubleSum) {
           }
 }
 
+// The packed copy is a planned tensor like any other; the product from it has the same bits and
+// reads nothing of B.
+TEST(MatmulOp, PackedOperandGivesTheSameBits) {
+  const int64_t M = 70, N = 83, K = 130;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool tb : {false, true}) {
+      Schedule schedule;
+      const int root = schedule.add(Name("root"), -1, true);
+      const int program = schedule.add(Name("product"), root, false);
+      std::vector<float> plain, packed;
+      for (const Place place : {Place::plan, Place::cpu}) {
+        Context ctx(place, {.threads = 2, .guard_bytes = 64, .poison = true});
+        if (place == Place::cpu) {
+          schedule.pack();
+          ctx.reserve(schedule);
+        }
+        Tensor a, b, c, d, copy;
+        ctx.program(schedule, root, [&] {
+          a = ctx.tensor(Name("a"), {M, K}, dtype, Category::weights);
+          b = ctx.tensor(Name("b"), tb ? Shape{N, K} : Shape{K, N}, dtype, Category::weights);
+          c = ctx.tensor(Name("c"), {M, N}, DType::f32, Category::weights);
+          d = ctx.tensor(Name("d"), {M, N}, DType::f32, Category::weights);
+          const int64_t bytes = matmul_packed_bytes(b, tb, dtype);
+          EXPECT_GE(bytes, N * K * size_of(dtype));
+          EXPECT_LE(bytes, 96 * 160 * 4);
+          copy = ctx.tensor(Name("copy"), {bytes}, DType::u8, Category::weights);
+        });
+        if (place == Place::cpu)
+          for (const Tensor* t : {&a, &b})
+            for (int64_t i = 0; i < t->view().elements(); ++i) {
+              const float v =
+                  uniform_from(static_cast<uint32_t>(mix64(static_cast<uint64_t>(i) + 3))) - 0.5f;
+              if (dtype == DType::f32)
+                t->view().as<float>()[i] = v;
+              else
+                t->view().as<bf16>()[i] = from_f32<bf16>(v);
+            }
+        ctx.program(schedule, program, [&] {
+          matmul(ctx, c, a, b, {.transpose_b = tb});
+          matmul_pack(ctx, copy, b, tb, dtype);
+          View no_storage = b;
+          no_storage.data = nullptr;
+          matmul(ctx, d, a, no_storage, {.transpose_b = tb, .b_packed = copy});
+        });
+        if (place == Place::plan) continue;
+        plain.assign(c.view().as<float>(), c.view().as<float>() + M * N);
+        packed.assign(d.view().as<float>(), d.view().as<float>() + M * N);
+      }
+      EXPECT_EQ(plain, packed);
+      const auto& ops = schedule.at(program).ops;
+      ASSERT_EQ(ops.size(), 3u);
+    }
+}
+
+TEST(MatmulOp, RefusesAPackedOperandOfOtherSize) {
+  Schedule schedule;
+  const int root = schedule.add(Name("root"), -1, true);
+  Context ctx(Place::plan, {});
+  const int product = schedule.add(Name("product"), root, false);
+  ctx.program(schedule, root, [&] {});
+  ctx.program(schedule, product, [&] {
+    const Tensor a = ctx.tensor(Name("a"), {3, 40}, DType::f32, Category::weights);
+    const Tensor b = ctx.tensor(Name("weight"), {40, 50}, DType::f32, Category::weights);
+    const Tensor c = ctx.tensor(Name("c"), {3, 50}, DType::f32, Category::weights);
+    const int64_t bytes = matmul_packed_bytes(b, false, DType::f32);
+    const Tensor small = ctx.tensor(Name("small"), {bytes - 1}, DType::u8, Category::weights);
+    const Tensor floats = ctx.tensor(Name("floats"), {bytes}, DType::f32, Category::weights);
+    for (const Tensor* wrong : {&small, &floats})
+      for (const bool pack : {false, true}) try {
+          if (pack)
+            matmul_pack(ctx, *wrong, b, false, DType::f32);
+          else
+            matmul(ctx, c, a, b, {.b_packed = *wrong});
+          FAIL() << "accepted";
+        } catch (const Error& e) {
+          EXPECT_EQ(e.code(), wrong == &small ? ErrorCode::shape : ErrorCode::unsupported);
+          EXPECT_NE(e.found().find(wrong == &small ? "small (" : "floats ("), std::string::npos)
+              << e.what();
+        }
+    try {
+      matmul_pack(ctx, small, b, false, DType::f32);
+    } catch (const Error& e) {
+      EXPECT_NE(e.expected().find(std::to_string(bytes) + " bytes of packed weight (40,50) f32"),
+                std::string::npos)
+          << e.what();
+    }
+  });
+}
+
 TEST(MatmulOp, RefusesOperandsThatDoNotFitAndNamesThem) {
   Schedule schedule;
   const int root = schedule.add(Name("root"), -1, true);
