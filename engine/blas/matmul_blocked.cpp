@@ -122,6 +122,12 @@ struct Multiply {
   bool first, last;  // block of K
 };
 
+void finish_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0, int64_t n0,
+                 int64_t rows, int64_t cols) {
+  if (!store_tile_avx512(p, tile, ld, m0, n0, rows, cols))
+    store_tile(p, tile, ld, m0, n0, rows, cols);
+}
+
 // Asks for a tile's place in C while the tile is computed: its lines are far from all else, and
 // waiting for them one tile after another is a tenth of the time of a product that sums into C.
 void prefetch_c(const MatmulProblem& p, int64_t m0, int64_t n0, int64_t rows, int64_t cols) {
@@ -272,8 +278,8 @@ void run_few_rows(const Task& t, int64_t thread, int64_t threads) {
     }
     for (int64_t j = j0; j < j1; ++j)
       for (int64_t i = 0; i < row_tiles; ++i)
-        store_tile(p, tiles[i] + (j - j0) * R * W, W, i * R, j * W, std::min(R, p.M - i * R),
-                   std::min(W, p.N - j * W));
+        finish_tile(p, tiles[i] + (j - j0) * R * W, W, i * R, j * W, std::min(R, p.M - i * R),
+                    std::min(W, p.N - j * W));
   }
   if (p.finish.rows != nullptr) {
     t.team.wait(threads);

@@ -92,25 +92,21 @@ SNUG_AVX512 void turn(const char* src, int64_t lane_bytes, int64_t lanes, int64_
 // asked for meanwhile.
 constexpr int64_t kStrip = 8;
 
-SNUG_AVX512 inline void prefetch_row(const char* row, int64_t bytes) {
-  for (int64_t i = 0; i < bytes + 63; i += 64) _mm_prefetch(row + i, _MM_HINT_T0);
-}
-
 template <class T>
 SNUG_AVX512 void copy(const T* src, int64_t k_stride, int64_t lanes, int64_t units, int64_t width,
                       int64_t panel_stride, bool pad, float* out) {
   for (int64_t u0 = 0; u0 < units; u0 += kStrip) {
     const int64_t u1 = std::min(u0 + kStrip, units);
-    for (int64_t u = u0 + kStrip; u < std::min(u1 + kStrip, units); ++u)
-      prefetch_row(reinterpret_cast<const char*>(src + u * k_stride),
-                   lanes * static_cast<int64_t>(sizeof(T)));
     for (int64_t p0 = 0, panel = 0; p0 < lanes; p0 += width, ++panel) {
       const int64_t here = std::min(width, lanes - p0), wide = pad ? width : here;
       for (int64_t l0 = 0; l0 < wide; l0 += 16) {
         const __mmask16 from = mask_of(here - l0), to = mask_of(wide - l0);
         float* at = out + panel * panel_stride + l0;
-        for (int64_t u = u0; u < u1; ++u)
-          _mm512_mask_storeu_ps(at + u * wide, to, load16(src + u * k_stride + p0 + l0, from));
+        for (int64_t u = u0; u < u1; ++u) {
+          const T* row = src + u * k_stride + p0 + l0;
+          _mm_prefetch(row + kStrip * k_stride, _MM_HINT_T0);
+          _mm512_mask_storeu_ps(at + u * wide, to, load16(row, from));
+        }
       }
     }
   }
@@ -128,8 +124,6 @@ SNUG_AVX512 void weave(const bf16* src, int64_t k_stride, int64_t lanes, int64_t
   const int64_t units = (kc + 1) / 2, whole = kc / 2;
   for (int64_t u0 = 0; u0 < units; u0 += kStrip) {
     const int64_t u1 = std::min(u0 + kStrip, units);
-    for (int64_t k = 2 * (u0 + kStrip); k < std::min(2 * (u1 + kStrip), kc); ++k)
-      prefetch_row(reinterpret_cast<const char*>(src + k * k_stride), lanes * 2);
     for (int64_t p0 = 0, panel = 0; p0 < lanes; p0 += width, ++panel) {
       const int64_t here = std::min(width, lanes - p0), wide = pad ? width : here;
       for (int64_t l0 = 0; l0 < wide; l0 += 16) {
@@ -137,9 +131,12 @@ SNUG_AVX512 void weave(const bf16* src, int64_t k_stride, int64_t lanes, int64_t
         float* at = out + panel * panel_stride + l0;
         const bf16* lo = src + p0 + l0;
         const int64_t full = std::min(u1, whole);
-        for (int64_t u = u0; u < full; ++u)
-          _mm512_mask_storeu_ps(at + u * wide, to,
-                                weave16(lo + 2 * u * k_stride, lo + (2 * u + 1) * k_stride, from));
+        for (int64_t u = u0; u < full; ++u) {
+          const bf16 *even = lo + 2 * u * k_stride, *odd = even + k_stride;
+          _mm_prefetch(even + 2 * kStrip * k_stride, _MM_HINT_T0);
+          _mm_prefetch(odd + 2 * kStrip * k_stride, _MM_HINT_T0);
+          _mm512_mask_storeu_ps(at + u * wide, to, weave16(even, odd, from));
+        }
         if (full < u1)
           _mm512_mask_storeu_ps(at + full * wide, to,
                                 weave16(lo + 2 * full * k_stride, nullptr, from));

@@ -40,6 +40,11 @@ const TileKernel& amx_bf16_emulated_tile_kernel();
 void store_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0, int64_t n0,
                 int64_t rows, int64_t cols);
 
+// The same with AVX-512; false: not here, or not for C's dtype. reference does without, so that the
+// tests compare the two.
+bool store_tile_avx512(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,
+                       int64_t n0, int64_t rows, int64_t cols);
+
 // One value of an f32, bf16 or f16 array, as float.
 inline float value_at(const void* data, DType dtype, int64_t i) {
   if (dtype == DType::f32) return static_cast<const float*>(data)[i];

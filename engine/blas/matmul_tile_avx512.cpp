@@ -11,6 +11,15 @@
 namespace snug::blas {
 namespace {
 
+// A packed B that comes from memory is asked for this many floats ahead (8 KiB); with 4 to 14 rows
+// that reads it a fifth faster. One row leaves the hardware's own prefetching room enough.
+constexpr int64_t kAhead = 2048;
+
+inline void prefetch_ahead(const float* b) {
+  _mm_prefetch(b + kAhead, _MM_HINT_T0);
+  _mm_prefetch(b + kAhead + 16, _MM_HINT_T0);
+}
+
 template <int R>
 SNUG_AVX512 void run_f32(int64_t units, const float* a, const float* b, float* tile, bool start) {
   __m512 acc[R][2];
@@ -20,6 +29,7 @@ SNUG_AVX512 void run_f32(int64_t units, const float* a, const float* b, float* t
     acc[r][1] = start ? _mm512_setzero_ps() : _mm512_loadu_ps(tile + r * 32 + 16);
   }
   for (int64_t u = 0; u < units; ++u, a += R, b += 32) {
+    if (R > 1) prefetch_ahead(b);
     const __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16);
 #pragma GCC unroll 14
     for (int r = 0; r < R; ++r) {
@@ -45,6 +55,7 @@ SNUG_AVX512_BF16 void run_bf16(int64_t units, const float* a, const float* b, fl
     acc[r][1] = start ? _mm512_setzero_ps() : _mm512_loadu_ps(tile + r * 32 + 16);
   }
   for (int64_t u = 0; u < units; ++u, a += R, b += 32) {
+    if (R > 1) prefetch_ahead(b);
     const __m512bh b0 = (__m512bh)_mm512_loadu_ps(b), b1 = (__m512bh)_mm512_loadu_ps(b + 16);
 #pragma GCC unroll 14
     for (int r = 0; r < R; ++r) {

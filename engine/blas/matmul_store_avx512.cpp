@@ -1,0 +1,79 @@
+// What store_tile does, with 512-bit registers; the same bits. A row of a tile is at most two.
+#include <immintrin.h>
+
+#include <algorithm>
+
+#include "engine/blas/matmul_tile.h"
+
+// GCC 12 takes the undefined source of its own intrinsics for a mistake of ours.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
+#define SNUG_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl")))
+
+namespace snug::blas {
+namespace {
+
+SNUG_AVX512 inline __m512 load(const float* c, __mmask16 m) {
+  return _mm512_maskz_loadu_ps(m, c);
+}
+SNUG_AVX512 inline __m512 load(const bf16* c, __mmask16 m) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, c));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+
+SNUG_AVX512 inline void put(float* c, __mmask16 m, __m512 v) {
+  _mm512_mask_storeu_ps(c, m, v);
+}
+// To nearest even by integers, as from_f32: the conversion instruction would flush subnormals.
+SNUG_AVX512 inline void put(bf16* c, __mmask16 m, __m512 v) {
+  const __m512i u = _mm512_castps_si512(v), top = _mm512_srli_epi32(u, 16);
+  const __m512i odd = _mm512_and_si512(top, _mm512_set1_epi32(1));
+  const __m512i near =
+      _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd), 16);
+  const __m512i quiet = _mm512_or_si512(top, _mm512_set1_epi32(0x40));
+  const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  _mm256_mask_storeu_epi16(c, m, _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(near, nan, quiet)));
+}
+
+template <class T>
+SNUG_AVX512 void store(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,
+                       int64_t n0, int64_t rows, int64_t cols) {
+  alignas(64) float v[kMaxTileRows][kMaxTileCols];
+  alignas(64) float bias[kMaxTileCols] = {};
+  if (p.bias != nullptr)
+    for (int64_t j = 0; j < cols; ++j) bias[j] = value_at(p.bias, p.bias_dtype, n0 + j);
+  const __m512 alpha = _mm512_set1_ps(p.alpha);
+  T* c = p.c == nullptr ? nullptr : static_cast<T*>(p.c) + m0 * p.ldc + n0;
+  const bool keep = p.finish.tile != nullptr;
+  for (int64_t j = 0; j < cols; j += 16) {
+    const auto m = static_cast<__mmask16>((1u << std::min<int64_t>(16, cols - j)) - 1u);
+    const __m512 b = _mm512_load_ps(bias + j);
+    const float* from = tile + j;
+    T* to = c == nullptr ? nullptr : c + j;
+    for (int64_t i = 0; i < rows; ++i, from += ld) {
+      // A tile's rows are whole, 16 or 32 floats, whatever part of them is C's.
+      __m512 x = _mm512_mul_ps(alpha, _mm512_loadu_ps(from));
+      if (p.bias != nullptr) x = _mm512_add_ps(x, b);
+      if (p.accumulate) x = _mm512_add_ps(x, load(to, m));
+      if (keep)
+        _mm512_store_ps(v[i] + j, x);
+      else
+        put(to, m, x);
+      if (to != nullptr) to += p.ldc;
+    }
+  }
+  if (keep) p.finish.tile(p.finish.context, v[0], kMaxTileCols, m0, n0, rows, cols);
+}
+
+}  // namespace
+
+bool store_tile_avx512(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,
+                       int64_t n0, int64_t rows, int64_t cols) {
+  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512vl");
+  if (!has || p.c_dtype == DType::f16) return false;
+  (p.c_dtype == DType::f32 ? store<float> : store<bf16>)(p, tile, ld, m0, n0, rows, cols);
+  return true;
+}
+
+}  // namespace snug::blas
