@@ -139,17 +139,24 @@ void prefetch_c(const MatmulProblem& p, int64_t m0, int64_t n0, int64_t rows, in
 }
 
 void multiply(const Task& t, const Multiply& m) {
-  const int64_t R = t.kernel.rows, W = t.kernel.cols;
-  alignas(64) float local[kMaxTileRows * kMaxTileCols];
+  const int64_t R = t.kernel.rows, W = t.kernel.cols, near = t.kernel.near;
+  // One tile, or where the panel of B is used piece by piece those of the whole chunk.
+  alignas(64) float local[kMaxChunkRows * kMaxTileCols];
   for (int64_t tj = m.cols.begin; tj < m.cols.end; ++tj)
-    for (int64_t ti = m.rows.begin; ti < m.rows.end; ++ti) {
-      const int64_t i = ti - m.rows.begin, j = tj - m.cols.begin;
-      float* tile = m.waiting == nullptr ? local : m.waiting + (i * m.wait_cols + j) * R * W;
-      const int64_t tile_rows = std::min(R, t.p.M - ti * R);
-      if (m.last) prefetch_c(t.p, ti * R, tj * W, tile_rows, W);
-      t.kernel.run[tile_rows - 1](m.units, m.a + i * R * m.units, m.b + j * m.b_stride, tile,
-                                  m.first);
-      if (m.last) store_tile(t.p, tile, W, ti * R, tj * W, tile_rows, std::min(W, t.p.N - tj * W));
+    for (int64_t u0 = 0; u0 < m.units; u0 += near) {
+      const int64_t units = std::min(near, m.units - u0);
+      const bool last = m.last && u0 + units == m.units;
+      for (int64_t ti = m.rows.begin; ti < m.rows.end; ++ti) {
+        const int64_t i = ti - m.rows.begin, j = tj - m.cols.begin;
+        float* tile = m.waiting != nullptr ? m.waiting + (i * m.wait_cols + j) * R * W
+                                           : local + (near < m.units ? i * R * W : 0);
+        const int64_t tile_rows = std::min(R, t.p.M - ti * R);
+        if (last) prefetch_c(t.p, ti * R, tj * W, tile_rows, W);
+        t.kernel.run[tile_rows - 1](
+            units, m.a + i * R * m.units + u0 * round_up(tile_rows, t.kernel.row_step),
+            m.b + j * m.b_stride + u0 * W, tile, m.first && u0 == 0);
+        if (last) finish_tile(t.p, tile, W, ti * R, tj * W, tile_rows, std::min(W, t.p.N - tj * W));
+      }
     }
 }
 

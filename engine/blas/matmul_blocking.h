@@ -17,10 +17,11 @@ inline int64_t round_up(int64_t a, int64_t b) {
   return ceil_div(a, b) * b;
 }
 
-// Limits, in lanes and 4-byte units. kDepth: a panel of B (32 x 1024 x 4 = 128 KiB) and the chunk
-// of A beside it (kChunk, 420 KiB) live in a 1 MiB L2. kShared: B's block and the tiles that wait
-// for more of K, both read from L3; the wider B's block, the less often A is packed again.
-inline constexpr int64_t kDepth = 1024, kChunk = 105 * 1024, kChunkRows = 140;
+// Limits, in lanes and 4-byte units. kChunk: of A at once (420 KiB); with it a panel of B (32
+// columns by the kernel's depth: 128 KiB) lives in a 1 MiB L2. kShared: B's block and the tiles
+// that wait for more of K, both read from L3; the wider B's block, the less often A is packed
+// again.
+inline constexpr int64_t kChunk = 105 * 1024;
 inline constexpr int64_t kShared = 9 << 18;  // 9 MiB
 inline constexpr int64_t kWideWaiting = 1536;
 
@@ -74,9 +75,9 @@ inline Blocking make_blocking(int64_t M, int64_t N, int64_t K, bool b_packed,
     s.b_floats = b_packed ? 0 : std::min(kSlice, col_tiles * kernel.cols * s.units);
     return s;
   }
-  s.depth = round_up(ceil_div(s.units, ceil_div(s.units, kDepth)), kernel.step);
+  s.depth = round_up(ceil_div(s.units, ceil_div(s.units, kernel.depth)), kernel.step);
   s.depth_blocks = ceil_div(s.units, s.depth);  // of equal depth, none empty
-  s.chunk = std::min(kChunk / s.depth, kChunkRows) / kernel.rows * kernel.rows;
+  s.chunk = std::min(kChunk / s.depth, kernel.chunk_rows) / kernel.rows * kernel.rows;
   const bool waits = s.depth_blocks > 1;
   if (b_packed) {
     s.tall = row_tiles * kernel.rows;

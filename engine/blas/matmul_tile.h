@@ -8,7 +8,7 @@
 
 namespace snug::blas {
 
-inline constexpr int64_t kMaxTileRows = 32, kMaxTileCols = 32;
+inline constexpr int64_t kMaxTileRows = 32, kMaxTileCols = 32, kMaxChunkRows = 256;
 
 // tile (+)= panel of A * panel of B over `units` units. a: rows units per k, side by side, or tiles
 // of rows (row_step); b: cols units per k. `start` begins the chain at zero, otherwise it goes on
@@ -23,6 +23,9 @@ struct TileKernel {
   // Above 1: panels of A are `step` units of one row after another (matmul_pack.h), and rows come
   // in multiples of this.
   int64_t row_step = 1;
+  // Block sizes, in units and rows. depth: of a block of K. chunk_rows: of A at once. near: of the
+  // piece of a panel of B that all tiles of the chunk use before the next one.
+  int64_t depth = 1024, chunk_rows = 140, near = 1024;
   void (*enter)() = nullptr;  // called by each thread before its first run and after its last
   void (*leave)() = nullptr;
 };

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -120,8 +121,9 @@ TEST(MatmulCpu, SeveralBlocksAgreeWithDouble) {
   uint32_t seed = 4;
   const struct {
     int64_t m, n, k;
-  } shapes[] = {{29, 33, 1700}, {2, 40, 9000}, {64, 2100, 33},  {1, 2100, 255}, {29, 1057, 770},
-                {1, 768, 768},  {255, 64, 7},  {1100, 40, 790}, {14, 33, 4200}, {2300, 33, 15}};
+  } shapes[] = {{29, 33, 1700},  {2, 40, 9000},  {64, 2100, 33}, {1, 2100, 255},
+                {29, 1057, 770}, {1, 768, 768},  {255, 64, 7},   {1100, 40, 790},
+                {14, 33, 4200},  {2300, 33, 15}, {100, 70, 600}};
   for (const auto& s : shapes)
     for (const DType t : {DType::f32, DType::bf16})
       for (int form = 0; form < 3; ++form) {  // x W^T, dy W, dy^T x
@@ -182,30 +184,44 @@ TEST(MatmulCpu, EmptyExtents) {
   }
 }
 
-// Non-finite values reach exactly the row and column they belong to.
+// Non-finite values reach exactly the row and column they belong to, in every dtype of C; a NaN
+// whose payload is all ones does not round over into a number.
 TEST(MatmulCpu, NonFiniteValuesPropagate) {
   for (const MatmulKernel kernel : kMatmulKernels)
     for (const int64_t m : {3, 45})
-      for (const DType t : {DType::f32, DType::bf16}) {
-        const Case c{m, 43, 41, t, t, DType::f32};
-        Prepared p(c, 6);
-        if (!matmul_supports(p.problem(nullptr), kernel)) continue;
-        p.a.set(1, 40, std::numeric_limits<float>::quiet_NaN());
-        p.a.set(2, 7, std::numeric_limits<float>::infinity());
-        p.b.set(3, 42, -std::numeric_limits<float>::infinity());
-        const auto out = p.run(kernel, 2);
-        for (int64_t i = 0; i < m; ++i)
-          for (int64_t j = 0; j < c.N; ++j) {
-            const double v = read(out.data(), DType::f32, i * p.ldc + j);
-            const bool nan = i == 1 || (i == 2 && j == 42 && p.a.get(2, 3) * p.b.get(7, 42) > 0);
-            SCOPED_TRACE(std::string(to_string(kernel)) + " " + std::to_string(i) + "," +
-                         std::to_string(j));
-            EXPECT_EQ(std::isnan(v), nan);
-            if (!nan) {
-              EXPECT_EQ(std::isinf(v), i == 2 || j == 42);
+      for (const DType t : {DType::f32, DType::bf16})
+        for (const DType out_type : {DType::f32, DType::bf16}) {
+          const Case c{m, 43, 41, t, t, out_type};
+          Prepared p(c, 6);
+          if (!matmul_supports(p.problem(nullptr), kernel)) continue;
+          p.a.set(1, 40, std::numeric_limits<float>::quiet_NaN());
+          if (t == DType::f32) p.a.set(1, 40, std::bit_cast<float>(0x7fffffffu));
+          p.a.set(2, 7, std::numeric_limits<float>::infinity());
+          p.b.set(3, 42, -std::numeric_limits<float>::infinity());
+          const auto out = p.run(kernel, 2);
+          for (int64_t i = 0; i < m; ++i)
+            for (int64_t j = 0; j < c.N; ++j) {
+              const double v = read(out.data(), c.c, i * p.ldc + j);
+              const bool nan = i == 1 || (i == 2 && j == 42 && p.a.get(2, 3) * p.b.get(7, 42) > 0);
+              SCOPED_TRACE(std::string(to_string(kernel)) + " " + std::to_string(i) + "," +
+                           std::to_string(j));
+              EXPECT_EQ(std::isnan(v), nan);
+              if (!nan) {
+                EXPECT_EQ(std::isinf(v), i == 2 || j == 42);
+              }
             }
-          }
-      }
+        }
+}
+
+// Many threads leave little scratch each: the columns of a packed B then go in groups.
+TEST(MatmulCpu, PackedColumnsInGroups) {
+  for (const MatmulKernel kernel :
+       {MatmulKernel::avx2, MatmulKernel::avx512, MatmulKernel::avx512_bf16}) {
+    const DType t = kernel == MatmulKernel::avx512_bf16 ? DType::bf16 : DType::f32;
+    const Prepared p(Case{100, 800, t == DType::bf16 ? 2060 : 1030, t, t}, 8);
+    if (!matmul_supports(p.problem(nullptr), kernel)) continue;
+    EXPECT_EQ(p.run(kernel, 32, true), p.run(kernel, 1)) << to_string(kernel);
+  }
 }
 
 TEST(MatmulCpu, ScratchIsBoundedAndDependsOnArgumentsOnly) {
