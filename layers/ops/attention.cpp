@@ -10,6 +10,7 @@
 #include "engine/core/rng.h"
 #include "engine/core/units.h"
 #include "engine/memory/step_state.h"
+#include "layers/ops/attention_pack.h"
 #include "layers/ops/attention_parts.h"
 
 namespace snug {
@@ -33,91 +34,143 @@ struct ForwardHead {
   int64_t head;
 };
 
+constexpr int64_t kMostTogether = 4;
+
+struct QueryScratch {
+  float *turned, *out, *top, *sum;
+};
 struct ForwardScratch {
-  float *q, *q_turned, *k, *v, *s, *mask, *out, *top, *sum, *factor;
-  int64_t floats;
+  QueryScratch q[kMostTogether];
+  float *rows, *k, *v, *s, *factor;
+  uint16_t* keep;
+  int64_t floats, row_units;
 };
 
-ForwardScratch forward_scratch(float* data, int64_t D, bool dropout) {
+ForwardScratch forward_scratch(float* data, int64_t D, bool pairs, int64_t together, bool dropout) {
   ScratchPieces p(data);
   ForwardScratch s{};
-  s.q = p.take(kBlock * D);
-  s.q_turned = p.take(kBlock * D);
-  s.k = p.take(kBlock * D);
-  s.v = p.take(kBlock * D);
-  s.out = p.take(kBlock * D);
+  const int64_t units = units_of(D, pairs);
+  s.row_units = round_up(units, 8);
+  for (int64_t g = 0; g < together; ++g) {
+    s.q[g].turned = p.take(units * kBlock);
+    s.q[g].out = p.take(D * kBlock);
+    s.q[g].top = p.take(kBlock);
+    s.q[g].sum = p.take(kBlock);
+  }
+  s.rows = p.take(kBlock * s.row_units);
+  s.k = p.take(kBlock * s.row_units);
+  s.v = p.take(units_of(kBlock, pairs) * D);
   s.s = p.take(kBlock * kBlock);
-  s.mask = dropout ? p.take(kBlock * kBlock) : nullptr;
-  s.top = p.take(kBlock);
-  s.sum = p.take(kBlock);
   s.factor = p.take(kBlock);
+  s.keep = dropout ? reinterpret_cast<uint16_t*>(p.take(kBlock * kAttentionWords / 2)) : nullptr;
   s.floats = p.used();
   return s;
 }
 
-// Queries [i0, i0 + rows) of one head.
 template <class T>
-void forward_queries(const AttentionBlocks& blocks, const AttentionSpec& spec,
-                     const ForwardHead<T>& h, const ForwardScratch& s, int64_t i0, int64_t rows) {
-  const int64_t D = spec.D, lanes = round_up(rows, kAttentionLanes), first = h.first_pos + i0;
-  load_block(s.q, D, h.q + i0 * h.q_stride, h.q_stride, rows, D, spec.scale);
-  turn_block(s.q_turned, s.q, D, rows, D);
-  for (int64_t i = 0; i < lanes; ++i) {
-    s.top[i] = -__builtin_inff();
-    s.sum[i] = 0;
-  }
-  const int64_t end = spec.causal ? std::min(h.keys, first + rows) : h.keys;
-  for (int64_t j0 = 0; j0 < end; j0 += kBlock) {
-    const int64_t keys = std::min(kBlock, end - j0);
-    load_block(s.k, D, h.k + j0 * h.kv_stride, h.kv_stride, keys, D, 1.0f);
-    load_block(s.v, D, h.v + j0 * h.kv_stride, h.kv_stride, keys, D, 1.0f);
-    const int64_t next = j0 + kBlock, next_keys = std::min(kBlock, end - next);
-    prefetch_rows(h.k + next * h.kv_stride, h.kv_stride, next_keys, D);
-    prefetch_rows(h.v + next * h.kv_stride, h.kv_stride, next_keys, D);
-    blocks.product(s.s, kBlock, s.k, D, 1, s.q_turned, kBlock, keys, lanes, D, false);
-    if (spec.causal && j0 + keys - 1 > first) hide_future(s.s, keys, lanes, j0, first);
-    const bool changed = blocks.softmax_step(s.s, keys, lanes, s.top, s.sum, s.factor);
-    if (spec.dropout > 0) {
-      blocks.dropout_mask(s.mask, keys, lanes, h.key, h.sample, static_cast<uint32_t>(first),
-                          static_cast<uint32_t>((h.head << 18) + j0 / 4), spec.dropout,
-                          1.0f / (1.0f - spec.dropout));
-      blocks.apply_mask(s.s, s.mask, keys, lanes);
+class Forward {
+ public:
+  Forward(const AttentionBlocks& blocks, const AttentionSpec& spec, const ForwardHead<T>& head,
+          const ForwardScratch& scratch)
+      : blocks_(blocks), spec_(spec), h_(head), s_(scratch), scale_(spec.scale) {}
+
+  // Queries [i0, i0 + rows): every block of keys is packed once for all their blocks.
+  void run(int64_t i0, int64_t rows) {
+    const int64_t D = spec_.D, end = visible(i0 + rows);
+    for (int64_t i = 0; i < rows; i += kBlock) load_queries(s_.q[i / kBlock], i0 + i, rows - i);
+    for (int64_t j0 = 0; j0 < end; j0 += kBlock) {
+      const int64_t keys = std::min(kBlock, end - j0);
+      pack_rows(s_.k, s_.row_units, h_.k + j0 * h_.kv_stride, h_.kv_stride, keys, D, blocks_.pairs);
+      pack_columns(s_.v, D, h_.v + j0 * h_.kv_stride, h_.kv_stride, keys, D, blocks_.pairs);
+      const int64_t next = j0 + kBlock, next_keys = std::min(kBlock, end - next);
+      prefetch_rows(h_.k + next * h_.kv_stride, h_.kv_stride, next_keys, D);
+      prefetch_rows(h_.v + next * h_.kv_stride, h_.kv_stride, next_keys, D);
+      for (int64_t i = 0; i < rows; i += kBlock) {
+        const int64_t n = std::min(kBlock, rows - i), seen = visible(i0 + i + n) - j0;
+        if (seen > 0) tile(s_.q[i / kBlock], i0 + i, n, j0, std::min(keys, seen));
+      }
     }
-    if (j0 > 0 && changed) blocks.scale_lanes(s.out, D, lanes, s.factor);
-    blocks.product(s.out, kBlock, s.v, 1, D, s.s, kBlock, D, lanes, keys, j0 > 0);
+    for (int64_t i = 0; i < rows; i += kBlock)
+      store(s_.q[i / kBlock], i0 + i, std::min(kBlock, rows - i));
   }
-  for (int64_t i = 0; i < rows; ++i) {
-    if (h.lse) h.lse[i0 + i] = s.top[i] + std::log(s.sum[i]);
-    s.factor[i] = 1.0f / s.sum[i];
+
+ private:
+  // Keys that the queries before `end` see.
+  int64_t visible(int64_t end) const {
+    return spec_.causal ? std::min(h_.keys, h_.first_pos + end) : h_.keys;
   }
-  store_turned(h.out + i0 * h.out_stride, h.out_stride, s.out, rows, D, s.factor);
+
+  void load_queries(const QueryScratch& q, int64_t i0, int64_t left) {
+    const int64_t rows = std::min(kBlock, left), units = units_of(spec_.D, blocks_.pairs);
+    pack_rows(s_.rows, s_.row_units, h_.q + i0 * h_.q_stride, h_.q_stride, rows, spec_.D,
+              blocks_.pairs);
+    if (scale_.flip) flip_signs(s_.rows, rows * s_.row_units, blocks_.pairs);
+    turn_block(q.turned, s_.rows, s_.row_units, rows, units);
+    std::fill_n(q.top, kBlock, -__builtin_inff());
+    std::fill_n(q.sum, kBlock, 0.0f);
+  }
+
+  void tile(const QueryScratch& q, int64_t i0, int64_t rows, int64_t j0, int64_t keys) {
+    const int64_t D = spec_.D, lanes = round_up(rows, kAttentionLanes), first = h_.first_pos + i0;
+    blocks_.product(s_.s, kBlock, s_.k, s_.row_units, 1, q.turned, kBlock, keys, lanes,
+                    units_of(D, blocks_.pairs), false);
+    if (spec_.causal && j0 + keys - 1 > first) hide_future(s_.s, keys, lanes, j0, first);
+    if (s_.keep)
+      blocks_.dropout_bits(s_.keep, keys, lanes, h_.key, h_.sample, static_cast<uint32_t>(first),
+                           static_cast<uint32_t>((h_.head << 18) + j0 / 4),
+                           attention_dropout_threshold(spec_.dropout));
+    const bool changed =
+        blocks_.softmax_step(s_.s, keys, lanes, scale_.factor2, q.top, q.sum, s_.factor, s_.keep);
+    if (j0 > 0 && changed) blocks_.scale_lanes(q.out, D, lanes, s_.factor);
+    blocks_.product(q.out, kBlock, s_.v, 1, D, s_.s, kBlock, D, lanes,
+                    units_of(keys, blocks_.pairs), j0 > 0);
+  }
+
+  void store(const QueryScratch& q, int64_t i0, int64_t rows) {
+    const float kept = 1.0f / (1.0f - spec_.dropout);
+    for (int64_t i = 0; i < rows; ++i) {
+      if (h_.lse)
+        h_.lse[i0 + i] = static_cast<float>(q.top[i] * ScoreScale::kLn2 + std::log(q.sum[i]));
+      s_.factor[i] = kept / q.sum[i];
+    }
+    store_turned(h_.out + i0 * h_.out_stride, h_.out_stride, q.out, rows, spec_.D, s_.factor);
+  }
+
+  const AttentionBlocks& blocks_;
+  const AttentionSpec& spec_;
+  const ForwardHead<T>& h_;
+  const ForwardScratch& s_;
+  ScoreScale scale_;
+};
+
+int64_t forward_together(const AttentionSpec& spec, int64_t B, int64_t queries, int threads) {
+  return blocks_together(B * spec.H, ceil_div(queries, kBlock), threads, kMostTogether);
 }
 
-// All sequences and heads; the longest blocks of queries first, for an even end.
+// All sequences and heads; the longest pieces of a head first, for an even end.
 template <class T, class MakeHead>
-void forward_all(Context& ctx, const AttentionSpec& spec, int64_t B, int64_t queries,
-                 const View& scratch, MakeHead&& make_head) {
-  const AttentionBlocks& blocks = attention_blocks();
-  const int64_t pieces = ceil_div(queries, kBlock), heads = B * spec.H;
-  const int64_t floats = scratch.shape[1];
-  parallel_slots(ctx.threads(), heads * pieces, [&](int64_t unit, int slot) {
-    const int64_t bh = unit / pieces, i0 = (pieces - 1 - unit % pieces) * kBlock;
+void forward_all(const AttentionBlocks& blocks, Context& ctx, const AttentionSpec& spec, int64_t B,
+                 int64_t queries, const View& scratch, MakeHead&& make_head) {
+  const int64_t together = forward_together(spec, B, queries, ctx.threads());
+  const int64_t piece = together * kBlock, pieces = ceil_div(queries, piece);
+  parallel_slots(ctx.threads(), B * spec.H * pieces, [&](int64_t unit, int slot) {
+    const int64_t bh = unit / pieces, i0 = (pieces - 1 - unit % pieces) * piece;
     const ForwardHead<T> head = make_head(bh / spec.H, bh % spec.H);
-    forward_queries(blocks, spec, head,
-                    forward_scratch(scratch.as<float>() + slot * floats, spec.D, spec.dropout > 0),
-                    i0, std::min(kBlock, queries - i0));
+    const ForwardScratch s = forward_scratch(scratch.as<float>() + slot * scratch.shape[1], spec.D,
+                                             blocks.pairs, together, spec.dropout > 0);
+    Forward<T>(blocks, spec, head, s).run(i0, std::min(piece, queries - i0));
   });
 }
 
 template <class T>
-void forward_typed(Context& ctx, const View& out, const View& lse, const View& qkv, int64_t B,
-                   int64_t tokens, const AttentionSpec& spec, const View& state,
-                   const View& scratch) {
+void forward_typed(const AttentionBlocks& blocks, Context& ctx, const View& out, const View& lse,
+                   const View& qkv, int64_t B, int64_t tokens, const AttentionSpec& spec,
+                   const View& state, const View& scratch) {
   const int64_t H = spec.H, G = spec.G, D = spec.D, stride = (H + 2 * G) * D;
   const StepState* step = spec.dropout > 0 ? step_state(state) : nullptr;
   const RandomKey key =
       step ? random_key(step->seed, static_cast<uint64_t>(step->step), spec.site) : RandomKey{};
-  forward_all<T>(ctx, spec, B, tokens, scratch, [&](int64_t b, int64_t h) {
+  forward_all<T>(blocks, ctx, spec, B, tokens, scratch, [&](int64_t b, int64_t h) {
     const T* row = qkv.as<T>() + b * tokens * stride;
     ForwardHead<T> f{};
     f.q = row + h * D;
@@ -137,9 +190,9 @@ void forward_typed(Context& ctx, const View& out, const View& lse, const View& q
 }
 
 template <class T>
-void cached_typed(Context& ctx, const View& out, const View& cache_k, const View& cache_v,
-                  const View& qkv, int64_t B, int64_t Tq, const AttentionSpec& spec,
-                  int64_t position, const View& scratch) {
+void cached_typed(const AttentionBlocks& blocks, Context& ctx, const View& out, const View& cache_k,
+                  const View& cache_v, const View& qkv, int64_t B, int64_t Tq,
+                  const AttentionSpec& spec, int64_t position, const View& scratch) {
   const int64_t H = spec.H, G = spec.G, D = spec.D, P = cache_k.shape[1], stride = (H + 2 * G) * D;
   parallel_for(ctx.threads(), B * Tq, [&](int64_t row) {
     const T* from = qkv.as<T>() + row * stride + H * D;
@@ -147,7 +200,7 @@ void cached_typed(Context& ctx, const View& out, const View& cache_k, const View
     std::copy_n(from, G * D, cache_k.as<T>() + to);
     std::copy_n(from + G * D, G * D, cache_v.as<T>() + to);
   });
-  forward_all<T>(ctx, spec, B, Tq, scratch, [&](int64_t b, int64_t h) {
+  forward_all<T>(blocks, ctx, spec, B, Tq, scratch, [&](int64_t b, int64_t h) {
     ForwardHead<T> f{};
     f.q = qkv.as<T>() + b * Tq * stride + h * D;
     f.k = cache_k.as<T>() + (b * P * G + h / (H / G)) * D;
@@ -164,9 +217,13 @@ void cached_typed(Context& ctx, const View& out, const View& cache_k, const View
   });
 }
 
-Tensor make_forward_scratch(Context& ctx, const AttentionSpec& spec) {
+Tensor make_forward_scratch(const AttentionBlocks& blocks, Context& ctx, const AttentionSpec& spec,
+                            int64_t B, int64_t queries) {
   static const Name kName("attention_scratch");
-  const int64_t floats = forward_scratch(nullptr, spec.D, spec.dropout > 0).floats;
+  const int64_t floats =
+      forward_scratch(nullptr, spec.D, blocks.pairs,
+                      forward_together(spec, B, queries, ctx.threads()), spec.dropout > 0)
+          .floats;
   return ctx.tensor(kName, {ctx.threads(), floats}, DType::f32, Category::workspace);
 }
 
@@ -218,8 +275,9 @@ void attention_wrong_dtype(const View& x) {
        "use precision: fp32 or bf16");
 }
 
-void attention_forward(Context& ctx, const View& out, const View& lse, const View& qkv, int64_t B,
-                       int64_t T, const AttentionSpec& spec, const View& state) {
+void attention_forward_by(const AttentionBlocks& blocks, Context& ctx, const View& out,
+                          const View& lse, const View& qkv, int64_t B, int64_t T,
+                          const AttentionSpec& spec, const View& state) {
   attention_check(spec, B, T, state);
   const int64_t H = spec.H, D = spec.D;
   expect(qkv, "qkv", {{"B*T", B * T}, {"(H+2G)*D", (H + 2 * spec.G) * D}});
@@ -228,18 +286,23 @@ void attention_forward(Context& ctx, const View& out, const View& lse, const Vie
   expect_dtype(lse, "lse", {DType::f32});
   if (qkv.dtype != DType::f32 && qkv.dtype != DType::bf16) attention_wrong_dtype(qkv);
   expect_dtype(out, "out", {qkv.dtype});
-  const Tensor scratch = make_forward_scratch(ctx, spec);
+  const Tensor scratch = make_forward_scratch(blocks, ctx, spec, B, T);
   Op op(ctx, "attention_forward",
         {.flops = 4 * B * H * D * attention_pairs(T, spec.causal),
          .bytes = qkv.bytes() + out.bytes() + lse.bytes()});
   if (!op.run()) return;
   attention_check_key_lengths(spec, B, T);
   if (qkv.dtype == DType::f32)
-    forward_typed<float>(ctx, out, lse, qkv, B, T, spec, state, scratch);
+    forward_typed<float>(blocks, ctx, out, lse, qkv, B, T, spec, state, scratch);
   else if (qkv.dtype == DType::bf16)
-    forward_typed<bf16>(ctx, out, lse, qkv, B, T, spec, state, scratch);
+    forward_typed<bf16>(blocks, ctx, out, lse, qkv, B, T, spec, state, scratch);
   else
     attention_wrong_dtype(qkv);
+}
+
+void attention_forward(Context& ctx, const View& out, const View& lse, const View& qkv, int64_t B,
+                       int64_t T, const AttentionSpec& spec, const View& state) {
+  attention_forward_by(attention_blocks(qkv.dtype), ctx, out, lse, qkv, B, T, spec, state);
 }
 
 void attention_cached_forward(Context& ctx, const View& out, const View& cache_k,
@@ -262,7 +325,8 @@ void attention_cached_forward(Context& ctx, const View& out, const View& cache_k
   expect_dtype(out, "out", {qkv.dtype});
   expect_dtype(cache_k, "cache_k", {qkv.dtype});
   expect_dtype(cache_v, "cache_v", {qkv.dtype});
-  const Tensor scratch = make_forward_scratch(ctx, spec);
+  const AttentionBlocks& blocks = attention_blocks(qkv.dtype);
+  const Tensor scratch = make_forward_scratch(blocks, ctx, spec, B, Tq);
   Op op(ctx, "attention_cached_forward",
         {.flops = 4 * B * H * D * Tq * P,
          .bytes = qkv.bytes() + out.bytes() + cache_k.bytes() + cache_v.bytes()});
@@ -273,9 +337,9 @@ void attention_cached_forward(Context& ctx, const View& out, const View& cache_k
          fmt::format("{} new tokens at position {}", Tq, position),
          "generate fewer tokens or plan a longer cache");
   if (qkv.dtype == DType::f32)
-    cached_typed<float>(ctx, out, cache_k, cache_v, qkv, B, Tq, spec, position, scratch);
+    cached_typed<float>(blocks, ctx, out, cache_k, cache_v, qkv, B, Tq, spec, position, scratch);
   else if (qkv.dtype == DType::bf16)
-    cached_typed<bf16>(ctx, out, cache_k, cache_v, qkv, B, Tq, spec, position, scratch);
+    cached_typed<bf16>(blocks, ctx, out, cache_k, cache_v, qkv, B, Tq, spec, position, scratch);
   else
     attention_wrong_dtype(qkv);
 }

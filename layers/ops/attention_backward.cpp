@@ -5,6 +5,7 @@
 #include "engine/core/rng.h"
 #include "engine/core/units.h"
 #include "engine/memory/step_state.h"
+#include "layers/ops/attention_pack.h"
 #include "layers/ops/attention_parts.h"
 
 namespace snug {
@@ -22,28 +23,79 @@ bool use_two_passes(int64_t kv_heads, int threads) {
   return 5 * ceil_div(kv_heads, threads) * threads > 7 * kv_heads;
 }
 
+constexpr int64_t kMostQueries = 4, kMostKeys = 4;
+
+struct QueryBlock {
+  float *turned, *dout_turned;    // (units of D, queries)
+  float *columns, *dout_columns;  // (units of queries, D)
+  float *dq, *lse2, *delta;
+};
+struct KeyBlock {
+  float *rows, *columns, *v_rows;  // (keys, units of D), (units of keys, D)
+};
 struct Scratch {
-  float *q, *q_turned, *dout, *dout_turned, *k, *v, *s, *dp, *mask, *dq, *dk, *dv, *factor;
+  QueryBlock q[kMostQueries];
+  KeyBlock k[kMostKeys];
+  float *rows, *s, *dp, *ds_keys, *dk, *dv, *factor;
+  uint16_t* keep;
   int64_t floats;
 };
 
-Scratch make_scratch(float* data, int64_t D, int64_t key_rows, bool dropout) {
-  const int64_t wide = round_up(D, kAttentionLanes);
+// How much is in scratch at once.
+struct Plan {
+  bool two_passes, pairs, dropout;
+  int64_t D, queries, keys;  // blocks that a piece of work takes together
+  int64_t key_rows;          // rows of dk and dv
+
+  int64_t wide() const { return round_up(D, kAttentionLanes); }
+  int64_t units() const { return units_of(D, pairs); }
+  // Floats between rows in units along D: those of floats serve as columns too.
+  int64_t row_units() const { return pairs ? round_up(units(), 8) : wide(); }
+};
+
+Plan make_plan(const AttentionBlocks& blocks, const AttentionSpec& spec, int64_t B, int64_t tokens,
+               int threads) {
+  Plan p{};
+  const int64_t heads = B * spec.G, count = ceil_div(tokens, kBlock);
+  p.two_passes = use_two_passes(heads, threads);
+  p.pairs = blocks.pairs;
+  p.dropout = spec.dropout > 0;
+  p.D = spec.D;
+  p.queries = p.two_passes ? blocks_together(heads, count, threads, kMostQueries)
+                           : blocks_together(threads, count, 0, kMostQueries);
+  p.keys = p.two_passes ? blocks_together(heads, count, threads, kMostKeys) : 1;
+  p.key_rows = p.two_passes ? p.keys * kBlock : tokens;
+  return p;
+}
+
+Scratch make_scratch(float* data, const Plan& plan) {
+  const int64_t wide = plan.wide(), turned = plan.units() * kBlock;
+  const int64_t columns = units_of(kBlock, plan.pairs) * wide;
   ScratchPieces p(data);
   Scratch s{};
-  s.q = p.take(kBlock * wide);
-  s.q_turned = p.take(kBlock * D);
-  s.dout = p.take(kBlock * wide);
-  s.dout_turned = p.take(kBlock * D);
-  s.k = p.take(kBlock * D);
-  s.v = p.take(kBlock * D);
+  for (int64_t g = 0; g < plan.queries; ++g) {
+    s.q[g].turned = p.take(turned);
+    s.q[g].dout_turned = p.take(turned);
+    s.q[g].columns = p.take(columns);
+    s.q[g].dout_columns = p.take(columns);
+    s.q[g].dq = p.take(kBlock * plan.D);
+    s.q[g].lse2 = p.take(kBlock);
+    s.q[g].delta = p.take(kBlock);
+  }
+  for (int64_t g = 0; g < plan.keys; ++g) {
+    s.k[g].rows = p.take(kBlock * plan.row_units());
+    s.k[g].columns = plan.pairs ? p.take(columns) : s.k[g].rows;
+    s.k[g].v_rows = p.take(kBlock * plan.row_units());
+  }
+  s.rows = plan.pairs ? p.take(kBlock * plan.row_units()) : nullptr;
   s.s = p.take(kBlock * kBlock);
   s.dp = p.take(kBlock * kBlock);
-  s.mask = dropout ? p.take(kBlock * kBlock) : nullptr;
-  s.dq = p.take(kBlock * D);
-  s.dk = p.take(key_rows * wide);
-  s.dv = p.take(key_rows * wide);
-  s.factor = p.take(2 * kBlock);
+  s.ds_keys = plan.pairs ? p.take(kBlock / 2 * kBlock) : s.dp;
+  s.dk = p.take(plan.key_rows * wide);
+  s.dv = p.take(plan.key_rows * wide);
+  s.factor = p.take(kBlock);
+  s.keep =
+      plan.dropout ? reinterpret_cast<uint16_t*>(p.take(kBlock * kAttentionWords / 2)) : nullptr;
   s.floats = p.used();
   return s;
 }
@@ -64,29 +116,42 @@ float row_dot(const T* a, const T* b, int64_t n) {
 template <class T>
 class Backward {
  public:
-  Backward(Context& ctx, const View& dqkv, const View& dout, const View& qkv, const View& lse,
-           const View& delta, int64_t B, int64_t tokens, const AttentionSpec& spec,
-           const View& state)
+  Backward(const AttentionBlocks& blocks, Context& ctx, const View& dqkv, const View& dout,
+           const View& qkv, const View& lse, const View& delta, int64_t B, int64_t tokens,
+           const AttentionSpec& spec, const View& state, const View& scratch)
       : threads_(ctx.threads()),
-        blocks_(attention_blocks()),
+        blocks_(blocks),
         spec_(spec),
+        plan_(make_plan(blocks, spec, B, tokens, ctx.threads())),
+        scale_(spec.scale),
         B_(B),
         T_(tokens),
-        wide_(round_up(spec.D, kAttentionLanes)),
         stride_((spec.H + 2 * spec.G) * spec.D),
         dqkv_(dqkv.as<T>()),
         dout_(dout.as<T>()),
         qkv_(qkv.as<T>()),
         lse_(lse.as<float>()),
-        delta_(delta.as<float>()) {
+        delta_(delta.as<float>()),
+        scratch_(scratch) {
     if (spec.dropout > 0) {
       const StepState* step = step_state(state);
       key_ = random_key(step->seed, static_cast<uint64_t>(step->step), spec.site);
       first_sample_ = step->first_sample;
+      threshold_ = attention_dropout_threshold(spec.dropout);
+      kept_ = 1.0f / (1.0f - spec.dropout);
     }
   }
 
-  void run_delta(const View& out) {
+  void run(const View& out) const {
+    run_delta(out);
+    if (plan_.two_passes)
+      run_two_passes();
+    else
+      run_one_pass();
+  }
+
+ private:
+  void run_delta(const View& out) const {
     const int64_t H = spec_.H, D = spec_.D;
     const T* y = out.as<T>();
     parallel_for(threads_, B_ * T_, [&](int64_t row) {
@@ -96,185 +161,210 @@ class Backward {
     });
   }
 
-  void run_one_pass(const View& scratch) {
-    const int64_t group = spec_.H / spec_.G;
+  void run_one_pass() const {
+    const int64_t group = spec_.H / spec_.G, wide = plan_.wide(), piece = plan_.queries * kBlock;
     parallel_slots(threads_, B_ * spec_.G, [&](int64_t bg, int slot) {
-      const Scratch s = scratch_of(scratch, slot);
+      const Scratch s = scratch_of(slot);
       const int64_t b = bg / spec_.G, g = bg % spec_.G, n = attention_keys(spec_, b, T_);
-      std::fill_n(s.dk, n * wide_, 0.0f);
-      std::fill_n(s.dv, n * wide_, 0.0f);
+      std::fill_n(s.dk, n * wide, 0.0f);
+      std::fill_n(s.dv, n * wide, 0.0f);
       for (int64_t h = g * group; h < (g + 1) * group; ++h)
-        for (int64_t i0 = 0; i0 < T_; i0 += kBlock) {
-          load_queries(s, b, h, i0);
-          const int64_t end = visible(n, i0);
-          for (int64_t j0 = 0; j0 < end; j0 += kBlock) {
-            const int64_t keys = std::min(kBlock, n - j0);
-            load_keys(s, b, g, j0, keys);
-            tile(s, b, h, i0, j0, keys);
-            add_key_gradients(s, i0, keys, j0);
-            add_query_gradient(s, i0, keys, j0 > 0);
-          }
-          store_query_gradient(s, b, h, i0);
-        }
+        for (int64_t i0 = 0; i0 < T_; i0 += piece) query_piece(s, b, h, i0, true);
       store_key_gradients(s, b, g, 0, T_, n);
     });
   }
 
-  void run_two_passes(const View& scratch) {
-    const int64_t pieces = ceil_div(T_, kBlock);
-    const int64_t query_units = B_ * spec_.H * pieces, key_units = B_ * spec_.G * pieces;
+  void run_two_passes() const {
+    const int64_t query_piece_rows = plan_.queries * kBlock, key_piece_rows = plan_.keys * kBlock;
+    const int64_t query_pieces = ceil_div(T_, query_piece_rows);
+    const int64_t key_pieces = ceil_div(T_, key_piece_rows);
+    const int64_t query_units = B_ * spec_.H * query_pieces, key_units = B_ * spec_.G * key_pieces;
     // Key units are the longer ones and come first.
     parallel_slots(threads_, key_units + query_units, [&](int64_t unit, int slot) {
-      const Scratch s = scratch_of(scratch, slot);
-      if (unit < key_units)
-        key_unit(s, unit / pieces / spec_.G, unit / pieces % spec_.G, unit % pieces * kBlock);
-      else
-        query_unit(s, (unit - key_units) / pieces / spec_.H, (unit - key_units) / pieces % spec_.H,
-                   (pieces - 1 - unit % pieces) * kBlock);
+      const Scratch s = scratch_of(slot);
+      if (unit < key_units) {
+        const int64_t bg = unit / key_pieces;
+        key_piece(s, bg / spec_.G, bg % spec_.G, unit % key_pieces * key_piece_rows);
+      } else {
+        const int64_t bh = (unit - key_units) / query_pieces;
+        const int64_t i = query_pieces - 1 - (unit - key_units) % query_pieces;
+        query_piece(s, bh / spec_.H, bh % spec_.H, i * query_piece_rows, false);
+      }
     });
   }
 
-  static int64_t key_rows(int64_t tokens, bool two_passes) {
-    return two_passes ? std::min(kBlock, tokens) : tokens;
+  Scratch scratch_of(int slot) const {
+    return make_scratch(scratch_.as<float>() + slot * scratch_.shape[1], plan_);
   }
 
- private:
-  Scratch scratch_of(const View& scratch, int slot) const {
-    return make_scratch(scratch.as<float>() + slot * scratch.shape[1], spec_.D,
-                        key_rows(T_, use_two_passes(B_ * spec_.G, threads_)), spec_.dropout > 0);
-  }
-
-  void query_unit(const Scratch& s, int64_t b, int64_t h, int64_t i0) {
-    const int64_t n = attention_keys(spec_, b, T_), end = visible(n, i0);
-    load_queries(s, b, h, i0);
+  // Some blocks of queries of one head: dq, and their part of dk and dv if asked for. A block of
+  // keys is packed once for all of them.
+  void query_piece(const Scratch& s, int64_t b, int64_t h, int64_t first,
+                   bool key_gradients) const {
+    const int64_t n = attention_keys(spec_, b, T_), piece = plan_.queries * kBlock;
+    const int64_t last = std::min(T_, first + piece), end = visible(n, last);
+    for (int64_t i0 = first; i0 < last; i0 += kBlock)
+      load_queries(s, s.q[(i0 - first) / kBlock], b, h, i0);
     for (int64_t j0 = 0; j0 < end; j0 += kBlock) {
       const int64_t keys = std::min(kBlock, n - j0);
-      load_keys(s, b, h / (spec_.H / spec_.G), j0, keys);
-      tile(s, b, h, i0, j0, keys);
-      add_query_gradient(s, i0, keys, j0 > 0);
+      load_keys(s.k[0], b, h / (spec_.H / spec_.G), j0, keys);
+      for (int64_t i0 = first; i0 < last; i0 += kBlock) {
+        if (j0 >= visible(n, i0 + rows_at(i0))) continue;
+        const QueryBlock& q = s.q[(i0 - first) / kBlock];
+        tile(s, q, s.k[0], b, h, i0, j0, keys);
+        if (key_gradients) add_key_gradients(s, q, i0, keys, j0);
+        add_query_gradient(s, q, s.k[0], i0, keys, j0 > 0);
+      }
     }
-    store_query_gradient(s, b, h, i0);
+    for (int64_t i0 = first; i0 < last; i0 += kBlock)
+      store_query_gradient(s, s.q[(i0 - first) / kBlock], b, h, i0);
   }
 
-  void key_unit(const Scratch& s, int64_t b, int64_t g, int64_t j0) {
+  // Some blocks of keys: dk and dv. A block of queries is packed once for all of them.
+  void key_piece(const Scratch& s, int64_t b, int64_t g, int64_t first) const {
     const int64_t n = attention_keys(spec_, b, T_), group = spec_.H / spec_.G;
-    const int64_t keys = std::min(kBlock, n - j0);  // may be negative: only padding here
-    if (keys > 0) {
-      load_keys(s, b, g, j0, keys);
-      std::fill_n(s.dk, keys * wide_, 0.0f);
-      std::fill_n(s.dv, keys * wide_, 0.0f);
+    const int64_t last = std::min(T_, first + plan_.keys * kBlock);
+    const int64_t known = std::min(last, n) - first;  // negative: only padding here
+    if (known > 0) {
+      std::fill_n(s.dk, known * plan_.wide(), 0.0f);
+      std::fill_n(s.dv, known * plan_.wide(), 0.0f);
+      for (int64_t j0 = first; j0 < first + known; j0 += kBlock)
+        load_keys(s.k[(j0 - first) / kBlock], b, g, j0, std::min(kBlock, n - j0));
       for (int64_t h = g * group; h < (g + 1) * group; ++h)
-        for (int64_t i0 = spec_.causal ? j0 : 0; i0 < T_; i0 += kBlock) {
-          load_queries(s, b, h, i0);
-          tile(s, b, h, i0, j0, keys);
-          add_key_gradients(s, i0, keys, 0);
+        for (int64_t i0 = spec_.causal ? first : 0; i0 < T_; i0 += kBlock) {
+          load_queries(s, s.q[0], b, h, i0);
+          for (int64_t j0 = first; j0 < std::min(first + known, visible(n, i0 + rows_at(i0)));
+               j0 += kBlock) {
+            const int64_t keys = std::min(kBlock, n - j0);
+            tile(s, s.q[0], s.k[(j0 - first) / kBlock], b, h, i0, j0, keys);
+            add_key_gradients(s, s.q[0], i0, keys, j0 - first);
+          }
         }
     }
-    store_key_gradients(s, b, g, j0, std::min(kBlock, T_ - j0), std::max<int64_t>(keys, 0));
+    store_key_gradients(s, b, g, first, last - first, std::max<int64_t>(known, 0));
   }
 
-  int64_t visible(int64_t keys, int64_t i0) const {
-    return spec_.causal ? std::min(keys, i0 + rows_at(i0)) : keys;
+  // Keys that the queries before `end` see.
+  int64_t visible(int64_t keys, int64_t end) const {
+    return spec_.causal ? std::min(keys, end) : keys;
   }
   int64_t rows_at(int64_t i0) const { return std::min(kBlock, T_ - i0); }
   int64_t lanes_at(int64_t i0) const { return round_up(rows_at(i0), kAttentionLanes); }
 
-  void load_queries(const Scratch& s, int64_t b, int64_t h, int64_t i0) const {
-    const int64_t rows = rows_at(i0), H = spec_.H, D = spec_.D, row = b * T_ + i0;
-    load_block(s.q, wide_, qkv_ + row * stride_ + h * D, stride_, rows, D, spec_.scale);
-    load_block(s.dout, wide_, dout_ + (row * H + h) * D, H * D, rows, D, 1.0f);
-    turn_block(s.q_turned, s.q, wide_, rows, D);
-    turn_block(s.dout_turned, s.dout, wide_, rows, D);
+  void load_queries(const Scratch& s, const QueryBlock& q, int64_t b, int64_t h, int64_t i0) const {
+    const int64_t rows = rows_at(i0), H = spec_.H, row = b * T_ + i0;
+    load_both(s, q.turned, q.columns, qkv_ + row * stride_ + h * spec_.D, stride_, rows,
+              scale_.flip);
+    load_both(s, q.dout_turned, q.dout_columns, dout_ + (row * H + h) * spec_.D, H * spec_.D, rows,
+              false);
     const int64_t statistics = (b * H + h) * T_ + i0;
     for (int64_t i = 0; i < lanes_at(i0); ++i) {
-      s.factor[i] = i < rows ? lse_[statistics + i] : 0.0f;
-      s.factor[kBlock + i] = i < rows ? delta_[statistics + i] : 0.0f;
+      q.lse2[i] = i < rows ? lse_[statistics + i] * static_cast<float>(ScoreScale::kLog2E) : 0.0f;
+      q.delta[i] = i < rows ? delta_[statistics + i] : 0.0f;
     }
   }
 
-  void load_keys(const Scratch& s, int64_t b, int64_t g, int64_t j0, int64_t keys) const {
-    const T* k = qkv_ + (b * T_ + j0) * stride_ + (spec_.H + g) * spec_.D;
-    load_block(s.k, spec_.D, k, stride_, keys, spec_.D, 1.0f);
-    load_block(s.v, spec_.D, k + spec_.G * spec_.D, stride_, keys, spec_.D, 1.0f);
-    const T* next = k + kBlock * stride_;
+  void load_both(const Scratch& s, float* turned, float* columns, const T* x, int64_t stride,
+                 int64_t rows, bool flip) const {
+    const int64_t wide = plan_.wide(), D = spec_.D;
+    const bool pairs = plan_.pairs;
+    pack_columns(columns, wide, x, stride, rows, D, pairs);
+    if (flip) flip_signs(columns, units_of(rows, pairs) * wide, pairs);
+    float* by_rows = pairs ? s.rows : columns;
+    if (pairs) {
+      pack_rows(by_rows, plan_.row_units(), x, stride, rows, D, true);
+      if (flip) flip_signs(by_rows, rows * plan_.row_units(), true);
+    }
+    turn_block(turned, by_rows, plan_.row_units(), rows, plan_.units());
+  }
+
+  void load_keys(const KeyBlock& to, int64_t b, int64_t g, int64_t j0, int64_t keys) const {
+    const int64_t D = spec_.D;
+    const T *k = qkv_ + (b * T_ + j0) * stride_ + (spec_.H + g) * D, *v = k + spec_.G * D;
+    pack_rows(to.rows, plan_.row_units(), k, stride_, keys, D, plan_.pairs);
+    pack_rows(to.v_rows, plan_.row_units(), v, stride_, keys, D, plan_.pairs);
+    if (plan_.pairs) pack_columns(to.columns, plan_.wide(), k, stride_, keys, D, true);
     const int64_t next_keys = std::min(kBlock, T_ - j0 - kBlock);
-    prefetch_rows(next, stride_, next_keys, spec_.D);
-    prefetch_rows(next + spec_.G * spec_.D, stride_, next_keys, spec_.D);
+    prefetch_rows(k + kBlock * stride_, stride_, next_keys, D);
+    prefetch_rows(v + kBlock * stride_, stride_, next_keys, D);
   }
 
-  // s = mask * p, dp = ds of one tile.
-  void tile(const Scratch& s, int64_t b, int64_t h, int64_t i0, int64_t j0, int64_t keys) const {
-    const int64_t D = spec_.D, lanes = lanes_at(i0);
-    blocks_.product(s.s, kBlock, s.k, D, 1, s.q_turned, kBlock, keys, lanes, D, false);
+  // s = p where it is not dropped, dp = ds of one tile.
+  void tile(const Scratch& s, const QueryBlock& q, const KeyBlock& k, int64_t b, int64_t h,
+            int64_t i0, int64_t j0, int64_t keys) const {
+    const int64_t lanes = lanes_at(i0), ld = plan_.row_units(), units = plan_.units();
+    blocks_.product(s.s, kBlock, k.rows, ld, 1, q.turned, kBlock, keys, lanes, units, false);
     if (spec_.causal && j0 + keys - 1 > i0) hide_future(s.s, keys, lanes, j0, i0);
-    blocks_.product(s.dp, kBlock, s.v, D, 1, s.dout_turned, kBlock, keys, lanes, D, false);
-    if (spec_.dropout > 0)
-      blocks_.dropout_mask(s.mask, keys, lanes, key_, static_cast<uint64_t>(first_sample_ + b),
+    blocks_.product(s.dp, kBlock, k.v_rows, ld, 1, q.dout_turned, kBlock, keys, lanes, units,
+                    false);
+    if (s.keep)
+      blocks_.dropout_bits(s.keep, keys, lanes, key_, static_cast<uint64_t>(first_sample_ + b),
                            static_cast<uint32_t>(i0), static_cast<uint32_t>((h << 18) + j0 / 4),
-                           spec_.dropout, 1.0f / (1.0f - spec_.dropout));
-    blocks_.backward_tile(s.s, s.dp, s.mask, keys, lanes, s.factor, s.factor + kBlock);
+                           threshold_);
+    blocks_.backward_tile(s.s, s.dp, s.ds_keys, keys, lanes, scale_.factor2, q.lse2, q.delta,
+                          s.keep, kept_);
   }
 
-  void add_key_gradients(const Scratch& s, int64_t i0, int64_t keys, int64_t first_row) const {
-    const int64_t rows = rows_at(i0);
-    blocks_.product(s.dv + first_row * wide_, wide_, s.s, kBlock, 1, s.dout, wide_, keys, wide_,
-                    rows, true);
-    blocks_.product(s.dk + first_row * wide_, wide_, s.dp, kBlock, 1, s.q, wide_, keys, wide_, rows,
-                    true);
+  void add_key_gradients(const Scratch& s, const QueryBlock& q, int64_t i0, int64_t keys,
+                         int64_t first_row) const {
+    const int64_t wide = plan_.wide(), units = units_of(rows_at(i0), plan_.pairs);
+    blocks_.product(s.dv + first_row * wide, wide, s.s, kBlock, 1, q.dout_columns, wide, keys, wide,
+                    units, true);
+    blocks_.product(s.dk + first_row * wide, wide, s.dp, kBlock, 1, q.columns, wide, keys, wide,
+                    units, true);
   }
 
-  void add_query_gradient(const Scratch& s, int64_t i0, int64_t keys, bool add) const {
-    blocks_.product(s.dq, kBlock, s.k, 1, spec_.D, s.dp, kBlock, spec_.D, lanes_at(i0), keys, add);
+  void add_query_gradient(const Scratch& s, const QueryBlock& q, const KeyBlock& k, int64_t i0,
+                          int64_t keys, bool add) const {
+    blocks_.product(q.dq, kBlock, k.columns, 1, plan_.wide(), s.ds_keys, kBlock, spec_.D,
+                    lanes_at(i0), units_of(keys, plan_.pairs), add);
   }
 
-  void store_query_gradient(const Scratch& s, int64_t b, int64_t h, int64_t i0) const {
+  void store_query_gradient(const Scratch& s, const QueryBlock& q, int64_t b, int64_t h,
+                            int64_t i0) const {
     std::fill_n(s.factor, kBlock, spec_.scale);
-    store_turned(dqkv_ + (b * T_ + i0) * stride_ + h * spec_.D, stride_, s.dq, rows_at(i0), spec_.D,
+    store_turned(dqkv_ + (b * T_ + i0) * stride_ + h * spec_.D, stride_, q.dq, rows_at(i0), spec_.D,
                  s.factor);
   }
 
   // Rows [j0, j0 + rows); those from `known` on are of keys nobody sees.
   void store_key_gradients(const Scratch& s, int64_t b, int64_t g, int64_t j0, int64_t rows,
                            int64_t known) const {
-    const int64_t D = spec_.D;
+    const int64_t D = spec_.D, wide = plan_.wide();
     T* dk = dqkv_ + (b * T_ + j0) * stride_ + (spec_.H + g) * D;
     T* dv = dk + spec_.G * D;
-    for (int64_t j = 0; j < rows; ++j)
-      for (int64_t d = 0; d < D; ++d) {
-        dk[j * stride_ + d] = from_f32<T>(j < known ? s.dk[j * wide_ + d] : 0.0f);
-        dv[j * stride_ + d] = from_f32<T>(j < known ? s.dv[j * wide_ + d] : 0.0f);
-      }
+    for (int64_t j = 0; j < known; ++j) {
+      store_row(dk + j * stride_, s.dk + j * wide, D, scale_.positive);
+      store_row(dv + j * stride_, s.dv + j * wide, D, kept_);
+    }
+    for (int64_t j = known; j < rows; ++j) {
+      std::fill_n(dk + j * stride_, D, T{});
+      std::fill_n(dv + j * stride_, D, T{});
+    }
   }
 
   int threads_;
   const AttentionBlocks& blocks_;
   const AttentionSpec& spec_;
-  int64_t B_, T_, wide_, stride_;
+  Plan plan_;
+  ScoreScale scale_;
+  int64_t B_, T_, stride_;
   T* dqkv_;
   const T *dout_, *qkv_;
   const float* lse_;
   float* delta_;
+  View scratch_;
   RandomKey key_{};
   int64_t first_sample_ = 0;
+  uint32_t threshold_ = 0;
+  float kept_ = 1;
 };
-
-template <class T>
-void backward_typed(Context& ctx, const View& dqkv, const View& dout, const View& qkv,
-                    const View& out, const View& lse, const View& delta, int64_t B, int64_t tokens,
-                    const AttentionSpec& spec, const View& state, const View& scratch) {
-  Backward<T> backward(ctx, dqkv, dout, qkv, lse, delta, B, tokens, spec, state);
-  backward.run_delta(out);
-  if (use_two_passes(B * spec.G, ctx.threads()))
-    backward.run_two_passes(scratch);
-  else
-    backward.run_one_pass(scratch);
-}
 
 }  // namespace
 
-void attention_backward(Context& ctx, const View& dqkv, const View& dout, const View& qkv,
-                        const View& out, const View& lse, int64_t B, int64_t T,
-                        const AttentionSpec& spec, const View& state) {
+void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const View& dqkv,
+                           const View& dout, const View& qkv, const View& out, const View& lse,
+                           int64_t B, int64_t T, const AttentionSpec& spec, const View& state) {
   attention_check(spec, B, T, state);
   const int64_t H = spec.H, D = spec.D, width = (H + 2 * spec.G) * D;
   expect(dqkv, "dqkv", {{"B*T", B * T}, {"(H+2G)*D", width}});
@@ -289,9 +379,7 @@ void attention_backward(Context& ctx, const View& dqkv, const View& dout, const 
   expect_dtype(out, "out", {qkv.dtype});
 
   static const Name kDelta("attention_delta"), kScratch("attention_scratch");
-  const bool two_passes = use_two_passes(B * spec.G, ctx.threads());
-  const int64_t rows = Backward<float>::key_rows(T, two_passes);
-  const int64_t floats = make_scratch(nullptr, D, rows, spec.dropout > 0).floats;
+  const int64_t floats = make_scratch(nullptr, make_plan(blocks, spec, B, T, ctx.threads())).floats;
   const Tensor delta = ctx.tensor(kDelta, {B, H, T}, DType::f32, Category::workspace);
   const Tensor scratch =
       ctx.tensor(kScratch, {ctx.threads(), floats}, DType::f32, Category::workspace);
@@ -301,11 +389,18 @@ void attention_backward(Context& ctx, const View& dqkv, const View& dout, const 
   if (!op.run()) return;
   attention_check_key_lengths(spec, B, T);
   if (qkv.dtype == DType::f32)
-    backward_typed<float>(ctx, dqkv, dout, qkv, out, lse, delta, B, T, spec, state, scratch);
+    Backward<float>(blocks, ctx, dqkv, dout, qkv, lse, delta, B, T, spec, state, scratch).run(out);
   else if (qkv.dtype == DType::bf16)
-    backward_typed<bf16>(ctx, dqkv, dout, qkv, out, lse, delta, B, T, spec, state, scratch);
+    Backward<bf16>(blocks, ctx, dqkv, dout, qkv, lse, delta, B, T, spec, state, scratch).run(out);
   else
     attention_wrong_dtype(qkv);
+}
+
+void attention_backward(Context& ctx, const View& dqkv, const View& dout, const View& qkv,
+                        const View& out, const View& lse, int64_t B, int64_t T,
+                        const AttentionSpec& spec, const View& state) {
+  attention_backward_by(attention_blocks(qkv.dtype), ctx, dqkv, dout, qkv, out, lse, B, T, spec,
+                        state);
 }
 
 }  // namespace snug

@@ -1,46 +1,63 @@
-// The arithmetic of attention on fp32 blocks in scratch, one table per instruction set.
+// The arithmetic of attention on packed blocks in scratch, one table per instruction set.
 //
-// A tile is (keys, queries): keys are rows, queries are lanes, rows kAttentionBlock floats apart.
+// A tile is (keys, queries): keys are rows, queries are lanes, rows kAttentionBlock units apart.
 // So the softmax over keys runs down the columns without a horizontal step, the keys and values are
 // only ever the broadcast operand of a product, and neither needs a transpose.
+//
+// A unit is 4 bytes: a float, or, where `pairs` is set, two bf16 that are neighbours along the
+// index a product sums over (the first in the low half). The layouts are then the same for both.
 #pragma once
 
 #include <cstdint>
 
+#include "engine/core/dtype.h"
 #include "engine/core/rng.h"
 
 namespace snug {
 
 inline constexpr int64_t kAttentionBlock = 64;  // queries and keys of a tile
 inline constexpr int64_t kAttentionLanes = 16;  // lane counts are multiples of this
+// Dropout of a tile: one bit a query, 16 lanes a word, kAttentionWords words a key.
+inline constexpr int64_t kAttentionWords = kAttentionBlock / 16;
 
 struct AttentionBlocks {
-  // c(m,n) = [c(m,n) +] sum_k a[m * a_row + k * a_col] * b[k * ldb + n]; N a multiple of 16.
-  // Every element is one chain of fused multiply-adds over k = 0 .. K-1.
+  const char* name;
+  bool pairs;
+  // c(m,n) = [c(m,n) +] sum_k a[m * a_row + k * a_col] * b[k * ldb + n] over K units; N a multiple
+  // of 16. Every element is one chain over k = 0 .. K-1: of fused multiply-adds, or of VDPBF16PS.
   void (*product)(float* c, int64_t ldc, const float* a, int64_t a_row, int64_t a_col,
                   const float* b, int64_t ldb, int64_t M, int64_t N, int64_t K, bool add);
-  // One step of the running softmax, per lane: top' = max(top, s), s = e^(s - top'),
-  // factor = e^(top - top'), sum = sum * factor + the new s. Returns whether a factor is not 1.
-  bool (*softmax_step)(float* s, int64_t keys, int64_t lanes, float* top, float* sum,
-                       float* factor);
+  // One step of the running softmax, per lane, in powers of two: top' = max(top, factor2 * s),
+  // p = 2^(factor2 * s - top'), shrink = 2^(top - top'), sum = sum * shrink + the new p. In place
+  // of the scores come units along the keys: p where the bit in `keep` is set (null: everywhere),
+  // else 0; an odd last key is paired with zeros. Returns whether a shrink is not 1.
+  bool (*softmax_step)(float* s, int64_t keys, int64_t lanes, float factor2, float* top, float* sum,
+                       float* shrink, const uint16_t* keep);
   // c(r,lane) *= factor(lane).
   void (*scale_lanes)(float* c, int64_t rows, int64_t lanes, const float* factor);
-  // s *= mask, both tiles.
-  void (*apply_mask)(float* s, const float* mask, int64_t keys, int64_t lanes);
-  // In: s scores, dp. Out: s = mask * p, dp = p * (mask * dp - delta), p = e^(s - lse). mask may be
-  // null.
-  void (*backward_tile)(float* s, float* dp, const float* mask, int64_t keys, int64_t lanes,
-                        const float* lse, const float* delta);
-  // mask(key,lane) = 0 if the uniform of (position query0 + lane, channel 4 * channel4 + key) is
-  // below `dropout`, else `kept`.
-  void (*dropout_mask)(float* mask, int64_t keys, int64_t lanes, RandomKey key, uint64_t sample,
-                       uint32_t query0, uint32_t channel4, float dropout, float kept);
+  // In: s scores, dp. With p = 2^(factor2 * s - lse2), m = kept where the bit in `keep` is set,
+  // else 0 (keep null: m = 1) and ds = p * (m * dp - delta). Out, units along the queries: s = p
+  // where m is not 0, else 0; dp = ds. With pairs also ds_keys = ds in units along the keys.
+  void (*backward_tile)(float* s, float* dp, float* ds_keys, int64_t keys, int64_t lanes,
+                        float factor2, const float* lse2, const float* delta, const uint16_t* keep,
+                        float kept);
+  // Bit (key,lane) of keep = the 32 random bits of (position query0 + lane, channel 4 * channel4 +
+  // key) are at least `threshold`.
+  void (*dropout_bits)(uint16_t* keep, int64_t keys, int64_t lanes, RandomKey key, uint64_t sample,
+                       uint32_t query0, uint32_t channel4, uint32_t threshold);
 };
+
+// The random bits from which on a value is kept: uniform_from(bits) >= dropout.
+uint32_t attention_dropout_threshold(float dropout);
 
 const AttentionBlocks& attention_blocks_avx2();
 const AttentionBlocks& attention_blocks_avx512();
+const AttentionBlocks& attention_blocks_avx512_bf16();
 bool attention_blocks_has_avx512();
-// The widest this machine has. Both give the same bits.
-const AttentionBlocks& attention_blocks();
+bool attention_blocks_has_avx512_bf16();
+// The fastest for activations of this dtype: pairs for bf16 where VDPBF16PS is the faster unit
+// (AMD; Intel runs it at half the fp32 rate), otherwise fp32, for which both forms give the same
+// bits.
+const AttentionBlocks& attention_blocks(DType dtype);
 
 }  // namespace snug

@@ -1,9 +1,12 @@
 // The functions of AttentionBlocks, written once over a vector type. The including .cpp defines, in
 // its anonymous namespace and for its instruction set:
-//   V, I, kWidth, kMaxVectors (vectors of a product's tile), kMaxRows, and load, store, set1, add,
-//   sub, mul, fma (a * b + c), fnma (c - a * b), max_of (the second operand if one is NaN), min_of,
-//   round_even, exp2_of (2^n for whole n), zero_below (0 where x < bound, else y),
-//   iset1, iload, iadd, ixor, mul_wide (high and low halves of u32 products), keep_from.
+//   V, I, kWidth, kPairs, kMaxVectors (vectors of a product's tile), kMaxRows, and load, store,
+//   set1, add, sub, mul, fma (a * b + c), max_of (the second operand if one is NaN), round_even,
+//   times_exp2 (p * 2^n for whole n), zero_below (0 where x < bound, else y), zero_unless (0 where
+//   the lane's bit is 0), multiply_add (one step of a product), iset1, iload, low_product (of the
+//   low halves of 64-bit lanes), high_half, xor3, at_least (of the low halves of even and odd
+//   lanes, as bits), and with kPairs pair_rows (units of two rows' lanes) and pair_lanes (units of
+//   32 neighbouring lanes).
 // Nothing of the standard library is used here: a copy compiled for wide vectors must never be the
 // one the linker keeps for everybody.
 
@@ -11,19 +14,26 @@
 
 constexpr int64_t kLd = kAttentionBlock;
 
-// e^x to 2 ulp by Cephes' expf; exactly 0 below -87.33; NaN stays NaN.
-inline V exp_of(V x) {
-  const V lowest = set1(-87.33f);
-  const V z = min_of(set1(88.37f), max_of(lowest, x));
-  const V n = round_even(mul(z, set1(1.44269504088896341f)));
-  const V r = fnma(n, set1(-2.12194440e-4f), fnma(n, set1(0.693359375f), z));
-  V p = fma(set1(1.9875691500e-4f), r, set1(1.3981999507e-3f));
-  p = fma(p, r, set1(8.3334519073e-3f));
-  p = fma(p, r, set1(4.1665795894e-2f));
-  p = fma(p, r, set1(1.6666665459e-1f));
-  p = fma(p, r, set1(5.0000001201e-1f));
-  p = add(fma(p, mul(r, r), r), set1(1.0f));
-  return zero_below(x, lowest, mul(p, exp2_of(n)));
+// 2^t: a polynomial on [-1/2, 1/2] (least worst relative error with p(0) = 1, by Remez' exchange)
+// and the exponent. Relative error 8.4e-8 at degree 6; for pairs 4.9e-7 at degree 5, where p is
+// rounded to 2^-9 next. Exactly 0 below -126; NaN stays NaN.
+inline V exp2_of(V t) {
+  const V n = round_even(t), r = sub(t, n);
+  V p;
+  if constexpr (kPairs) {
+    p = fma(set1(0x1.23a608p-10f), r, set1(0x1.3cbea8p-7f));
+    p = fma(p, r, set1(0x1.c74322p-5f));
+    p = fma(p, r, set1(0x1.ebfa4ep-3f));
+    p = fma(p, r, set1(0x1.62e39ep-1f));
+  } else {
+    p = fma(set1(0x1.470b4ap-13f), r, set1(0x1.5f7276p-10f));
+    p = fma(p, r, set1(0x1.3b270ep-7f));
+    p = fma(p, r, set1(0x1.c6ae72p-5f));
+    p = fma(p, r, set1(0x1.ebfbe2p-3f));
+    p = fma(p, r, set1(0x1.62e432p-1f));
+  }
+  p = fma(p, r, set1(1.0f));
+  return zero_below(t, set1(-126.0f), times_exp2(p, n));
 }
 
 template <int kRows, int kVectors>
@@ -43,7 +53,7 @@ inline void product_tile(float* c, int64_t ldc, const float* a, int64_t a_row, i
     for (int r = 0; r < kRows; ++r) {
       const V av = set1(a[r * a_row]);
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(av, bv[v], acc[r][v]);
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = multiply_add(av, bv[v], acc[r][v]);
     }
     a += a_col;
     b += ldb;
@@ -89,24 +99,69 @@ void product(float* c, int64_t ldc, const float* a, int64_t a_row, int64_t a_col
     product_columns<1>(c + n, ldc, a, a_row, a_col, b + n, ldb, M, K, add_c);
 }
 
-bool softmax_step(float* s, int64_t keys, int64_t lanes, float* top, float* sum, float* factor) {
+inline uint32_t bits_at(const uint16_t* keep, int64_t k, int64_t n) {
+  return static_cast<uint32_t>(keep[k * kAttentionWords + n / 16]) >> (n % 16);
+}
+
+// kColumns vectors at once: down one column alone, the maximum waits for itself.
+template <int kColumns, bool kDropout>
+inline bool softmax_columns(float* s, int64_t n0, int64_t keys, float factor2, float* top,
+                            float* sum, float* shrink, const uint16_t* keep) {
+  const V f = set1(factor2);
+  V highest[kColumns], low[kColumns], total[kColumns];
+#pragma GCC unroll 4
+  for (int v = 0; v < kColumns; ++v) highest[v] = load(s + n0 + v * kWidth);
+  for (int64_t k = 1; k < keys; ++k)
+#pragma GCC unroll 4
+    for (int v = 0; v < kColumns; ++v)
+      highest[v] = max_of(highest[v], load(s + k * kLd + n0 + v * kWidth));
   bool changed = false;
-  for (int64_t n = 0; n < lanes; n += kWidth) {
-    const V old = load(top + n);
-    V highest = old;
-    for (int64_t k = 0; k < keys; ++k) highest = max_of(highest, load(s + k * kLd + n));
-    const V shrink = exp_of(sub(old, highest));
-    V total = mul(load(sum + n), shrink);
-    for (int64_t k = 0; k < keys; ++k) {
-      const V e = exp_of(sub(load(s + k * kLd + n), highest));
-      store(s + k * kLd + n, e);
-      total = add(total, e);
-    }
-    store(top + n, highest);
-    store(sum + n, total);
-    store(factor + n, shrink);
-    for (int64_t i = 0; i < kWidth; ++i) changed |= !(factor[n + i] == 1.0f);
+#pragma GCC unroll 4
+  for (int v = 0; v < kColumns; ++v) {
+    const int64_t n = n0 + v * kWidth;
+    const V old = load(top + n), now = max_of(old, mul(highest[v], f));
+    const V less = exp2_of(sub(old, now));
+    total[v] = mul(load(sum + n), less);
+    low[v] = sub(set1(0.0f), now);
+    store(top + n, now);
+    store(shrink + n, less);
+    for (int64_t i = 0; i < kWidth; ++i) changed |= !(shrink[n + i] == 1.0f);
   }
+  for (int64_t k = 0; k < keys; k += 2)
+#pragma GCC unroll 4
+    for (int v = 0; v < kColumns; ++v) {
+      const int64_t n = n0 + v * kWidth;
+      V p0 = exp2_of(fma(load(s + k * kLd + n), f, low[v])), p1 = set1(0.0f);
+      if (k + 1 < keys) p1 = exp2_of(fma(load(s + (k + 1) * kLd + n), f, low[v]));
+      total[v] = add(total[v], add(p0, p1));
+      if constexpr (kDropout) {
+        p0 = zero_unless(bits_at(keep, k, n), p0);
+        if (k + 1 < keys) p1 = zero_unless(bits_at(keep, k + 1, n), p1);
+      }
+      if constexpr (kPairs) {
+        store(s + k / 2 * kLd + n, pair_rows(p0, p1));
+      } else {
+        store(s + k * kLd + n, p0);
+        if (k + 1 < keys) store(s + (k + 1) * kLd + n, p1);
+      }
+    }
+#pragma GCC unroll 4
+  for (int v = 0; v < kColumns; ++v) store(sum + n0 + v * kWidth, total[v]);
+  return changed;
+}
+
+bool softmax_step(float* s, int64_t keys, int64_t lanes, float factor2, float* top, float* sum,
+                  float* shrink, const uint16_t* keep) {
+  constexpr int kTogether = 2;
+  bool changed = false;
+  int64_t n = 0;
+  for (; n + kTogether * kWidth <= lanes; n += kTogether * kWidth)
+    changed |= keep
+                   ? softmax_columns<kTogether, true>(s, n, keys, factor2, top, sum, shrink, keep)
+                   : softmax_columns<kTogether, false>(s, n, keys, factor2, top, sum, shrink, keep);
+  for (; n < lanes; n += kWidth)
+    changed |= keep ? softmax_columns<1, true>(s, n, keys, factor2, top, sum, shrink, keep)
+                    : softmax_columns<1, false>(s, n, keys, factor2, top, sum, shrink, keep);
   return changed;
 }
 
@@ -117,52 +172,132 @@ void scale_lanes(float* c, int64_t rows, int64_t lanes, const float* factor) {
   }
 }
 
-void apply_mask(float* s, const float* mask, int64_t keys, int64_t lanes) {
-  for (int64_t k = 0; k < keys; ++k)
-    for (int64_t n = 0; n < lanes; n += kWidth)
-      store(s + k * kLd + n, mul(load(s + k * kLd + n), load(mask + k * kLd + n)));
+template <bool kDropout>
+inline void backward_element(const float* s, const float* dp, int64_t k, int64_t n, V f, V low,
+                             V shift, const uint16_t* keep, V kept, V* p, V* ds) {
+  const V whole = exp2_of(fma(load(s + k * kLd + n), f, low));
+  V d = load(dp + k * kLd + n);
+  *p = whole;
+  if constexpr (kDropout) {
+    const uint32_t bits = bits_at(keep, k, n);
+    *p = zero_unless(bits, whole);
+    d = zero_unless(bits, mul(d, kept));
+  }
+  *ds = mul(whole, sub(d, shift));
 }
 
-void backward_tile(float* s, float* dp, const float* mask, int64_t keys, int64_t lanes,
-                   const float* lse, const float* delta) {
-  for (int64_t n = 0; n < lanes; n += kWidth) {
-    const V log_sum = load(lse + n), shift = load(delta + n);
-    for (int64_t k = 0; k < keys; ++k) {
-      const int64_t at = k * kLd + n;
-      const V p = exp_of(sub(load(s + at), log_sum));
-      V kept = p, d = load(dp + at);
-      if (mask) {
-        const V m = load(mask + at);
-        kept = mul(p, m);
-        d = mul(d, m);
+template <bool kDropout>
+inline void backward_all(float* s, float* dp, float* ds_keys, int64_t keys, int64_t lanes,
+                         float factor2, const float* lse2, const float* delta, const uint16_t* keep,
+                         float kept_factor) {
+  const V f = set1(factor2), kept = set1(kept_factor), zero = set1(0.0f);
+  if constexpr (kPairs) {
+    // Two rows by two vectors: what a unit along the keys and one along the queries need.
+    for (int64_t n = 0; n < lanes; n += 2 * kWidth) {
+      const bool second = n + kWidth < lanes;
+      const V low0 = sub(zero, load(lse2 + n)), shift0 = load(delta + n);
+      const V low1 = second ? sub(zero, load(lse2 + n + kWidth)) : zero;
+      const V shift1 = second ? load(delta + n + kWidth) : zero;
+      for (int64_t k = 0; k < keys; k += 2) {
+        V p[2][2] = {{zero, zero}, {zero, zero}}, ds[2][2] = {{zero, zero}, {zero, zero}};
+        const bool both = k + 1 < keys;
+        backward_element<kDropout>(s, dp, k, n, f, low0, shift0, keep, kept, &p[0][0], &ds[0][0]);
+        if (both)
+          backward_element<kDropout>(s, dp, k + 1, n, f, low0, shift0, keep, kept, &p[1][0],
+                                     &ds[1][0]);
+        if (second) {
+          backward_element<kDropout>(s, dp, k, n + kWidth, f, low1, shift1, keep, kept, &p[0][1],
+                                     &ds[0][1]);
+          if (both)
+            backward_element<kDropout>(s, dp, k + 1, n + kWidth, f, low1, shift1, keep, kept,
+                                       &p[1][1], &ds[1][1]);
+          store(ds_keys + k / 2 * kLd + n + kWidth, pair_rows(ds[0][1], ds[1][1]));
+        }
+        store(ds_keys + k / 2 * kLd + n, pair_rows(ds[0][0], ds[1][0]));
+        store(s + k * kLd + n / 2, pair_lanes(p[0][0], p[0][1]));
+        store(dp + k * kLd + n / 2, pair_lanes(ds[0][0], ds[0][1]));
+        if (both) {
+          store(s + (k + 1) * kLd + n / 2, pair_lanes(p[1][0], p[1][1]));
+          store(dp + (k + 1) * kLd + n / 2, pair_lanes(ds[1][0], ds[1][1]));
+        }
       }
-      store(s + at, kept);
-      store(dp + at, mul(p, sub(d, shift)));
+    }
+  } else {
+    for (int64_t n = 0; n < lanes; n += kWidth) {
+      const V low = sub(zero, load(lse2 + n)), shift = load(delta + n);
+      for (int64_t k = 0; k < keys; ++k) {
+        V p, ds;
+        backward_element<kDropout>(s, dp, k, n, f, low, shift, keep, kept, &p, &ds);
+        store(s + k * kLd + n, p);
+        store(dp + k * kLd + n, ds);
+      }
     }
   }
 }
 
-void dropout_mask(float* mask, int64_t keys, int64_t lanes, RandomKey key, uint64_t sample,
-                  uint32_t query0, uint32_t channel4, float dropout, float kept) {
-  for (int64_t k = 0; k < keys; k += 4)
-    for (int64_t n = 0; n < lanes; n += kWidth) {
-      I c0 = iset1(channel4 + static_cast<uint32_t>(k / 4));
-      I c1 = iadd(iset1(query0 + static_cast<uint32_t>(n)), iload(kLaneNumbers));
-      I c2 = iset1(static_cast<uint32_t>(sample)), c3 = iset1(static_cast<uint32_t>(sample >> 32));
-      uint32_t k0 = key.k0, k1 = key.k1;
-      for (int round = 0; round < 10; ++round) {
-        I high0, low0, high1, low1;
-        mul_wide(c0, 0xD2511F53u, &high0, &low0);
-        mul_wide(c2, 0xCD9E8D57u, &high1, &low1);
-        c0 = ixor(ixor(high1, c1), iset1(k0));
-        c1 = low1;
-        c2 = ixor(ixor(high0, c3), iset1(k1));
-        c3 = low0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-      }
-      const I lanes_of[4] = {c0, c1, c2, c3};
-      for (int64_t i = 0; i < 4 && k + i < keys; ++i)
-        store(mask + (k + i) * kLd + n, keep_from(lanes_of[i], dropout, kept));
+void backward_tile(float* s, float* dp, float* ds_keys, int64_t keys, int64_t lanes, float factor2,
+                   const float* lse2, const float* delta, const uint16_t* keep, float kept) {
+  if (keep)
+    backward_all<true>(s, dp, ds_keys, keys, lanes, factor2, lse2, delta, keep, kept);
+  else
+    backward_all<false>(s, dp, ds_keys, keys, lanes, factor2, lse2, delta, keep, kept);
+}
+
+// Philox4x32-10 of kWidth positions: even and odd ones apart, each in the low half of a 64-bit
+// lane, where a product needs no shuffle and what a high half holds does not matter. Only the
+// position differs between lanes, so round 1 has no product of vectors, round 2 one that serves
+// every channel, round 3 one.
+void dropout_bits(uint16_t* keep, int64_t keys, int64_t lanes, RandomKey key, uint64_t sample,
+                  uint32_t query0, uint32_t channel4, uint32_t threshold) {
+  constexpr uint32_t kA = 0xD2511F53u, kB = 0xCD9E8D57u, kStep0 = 0x9E3779B9u, kStep1 = 0xBB67AE85u;
+  const I a = iset1(kA), b = iset1(kB), least = iset1(threshold);
+  const uint64_t b_sample = uint64_t{kB} * static_cast<uint32_t>(sample);
+  const auto high = static_cast<uint32_t>(sample >> 32);
+  for (int64_t n = 0; n < lanes; n += kWidth) {
+    I first[2];
+    for (int odd = 0; odd < 2; ++odd) {
+      const auto start = query0 + static_cast<uint32_t>(n) + static_cast<uint32_t>(odd);
+      const I position = iadd(iset1(start), evens());
+      first[odd] = low_product(
+          xor3(position, iset1(static_cast<uint32_t>(b_sample >> 32)), iset1(key.k0)), a);
     }
+    for (int64_t k = 0; k < keys; k += 4) {
+      const uint64_t r1 = uint64_t{kA} * (channel4 + static_cast<uint32_t>(k / 4));
+      const uint64_t r2 = uint64_t{kB} * (static_cast<uint32_t>(r1 >> 32) ^ high ^ key.k1);
+      const uint64_t r3 = uint64_t{kA} * (static_cast<uint32_t>(r2 >> 32) ^
+                                          static_cast<uint32_t>(b_sample) ^ (key.k0 + kStep0));
+      I out[2][4];
+#pragma GCC unroll 2
+      for (int odd = 0; odd < 2; ++odd) {
+        const I third = low_product(
+            xor3(high_half(first[odd]), iset1(static_cast<uint32_t>(r1)), iset1(key.k1 + kStep1)),
+            b);
+        uint32_t k0 = key.k0 + 2 * kStep0, k1 = key.k1 + 2 * kStep1;
+        I c0 = xor3(high_half(third), iset1(static_cast<uint32_t>(r2)), iset1(k0)), c1 = third;
+        I c2 = xor3(first[odd], iset1(static_cast<uint32_t>(r3 >> 32)), iset1(k1));
+        I c3 = iset1(static_cast<uint32_t>(r3));
+#pragma GCC unroll 7
+        for (int round = 3; round < 10; ++round) {
+          k0 += kStep0;
+          k1 += kStep1;
+          const I p0 = low_product(c0, a), p1 = low_product(c2, b);
+          c0 = xor3(high_half(p1), c1, iset1(k0));
+          c2 = xor3(high_half(p0), c3, iset1(k1));
+          c1 = p1;
+          c3 = p0;
+        }
+        out[odd][0] = c0;
+        out[odd][1] = c1;
+        out[odd][2] = c2;
+        out[odd][3] = c3;
+      }
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < 4; ++i) {
+        if (k + i >= keys) break;
+        const uint32_t bits = at_least(out[0][i], out[1][i], least);
+        uint16_t* word = keep + (k + i) * kAttentionWords + n / 16;
+        *word = static_cast<uint16_t>(n % 16 == 0 ? bits : *word | bits << (n % 16));
+      }
+    }
+  }
 }

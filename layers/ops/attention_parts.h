@@ -1,5 +1,4 @@
-// What the passes of attention share: entry checks, the geometry, and moving blocks of q, k and v
-// between the activations' dtype and fp32 scratch. Internal to the folder.
+// What the passes of attention share: entry checks and the geometry. Internal to the folder.
 #pragma once
 
 #include "engine/memory/context.h"
@@ -13,6 +12,37 @@ void attention_check(const AttentionSpec& spec, int64_t B, int64_t T, const View
 // Throws unless every key length is in [1,T]. Reads values: call it inside the op.
 void attention_check_key_lengths(const AttentionSpec& spec, int64_t B, int64_t T);
 [[noreturn]] void attention_wrong_dtype(const View& x);
+
+// The ops with the arithmetic named: how tests reach the forms this machine would not choose.
+// `blocks` with pairs needs bf16.
+void attention_forward_by(const AttentionBlocks& blocks, Context& ctx, const View& out,
+                          const View& lse, const View& qkv, int64_t B, int64_t T,
+                          const AttentionSpec& spec, const View& state);
+void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const View& dqkv,
+                           const View& dout, const View& qkv, const View& out, const View& lse,
+                           int64_t B, int64_t T, const AttentionSpec& spec, const View& state);
+
+// Scores are kept as q . k and become powers of two: p = 2^(factor2 s - ...). A negative scale is
+// factor2 > 0 with the signs of q changed, so that the largest score is the largest power; a scale
+// of zero is a factor that hides nothing, -infinity times zero being no number.
+struct ScoreScale {
+  explicit ScoreScale(float scale) : flip(scale < 0), positive(flip ? -scale : scale) {
+    const double factor = static_cast<double>(positive) * kLog2E;
+    factor2 = factor < 1e-30 ? 1e-30f : static_cast<float>(factor);
+  }
+  static constexpr double kLog2E = 1.44269504088896340736, kLn2 = 0.69314718055994530942;
+  bool flip;
+  float positive, factor2;
+};
+
+// How many blocks of queries (or keys) a piece of work takes together, so that what it packs is
+// used by all of them: as many as leave every thread four pieces.
+inline int64_t blocks_together(int64_t heads, int64_t blocks, int threads, int64_t most) {
+  int64_t n = most;
+  while (n > 1 && (n >= 2 * blocks || heads * ((blocks + n - 1) / n) < int64_t{4} * threads))
+    n /= 2;
+  return n;
+}
 
 // Query-key pairs that are computed, for one head of one sequence.
 constexpr int64_t attention_pairs(int64_t T, bool causal) {
@@ -39,47 +69,6 @@ class ScratchPieces {
   float* data_;
   int64_t used_ = 0;
 };
-
-// block(i,d) = scale * x(i,d), rows `ld` apart; columns D .. ld are zero.
-template <class T>
-void load_block(float* block, int64_t ld, const T* x, int64_t stride, int64_t rows, int64_t D,
-                float scale) {
-  for (int64_t i = 0; i < rows; ++i) {
-    float* to = block + i * ld;
-    const T* from = x + i * stride;
-    for (int64_t d = 0; d < D; ++d) to[d] = to_f32(from[d]) * scale;
-    for (int64_t d = D; d < ld; ++d) to[d] = 0;
-  }
-}
-
-// Asks for rows that load_block will read next; they lie too far apart for the hardware to guess.
-template <class T>
-void prefetch_rows(const T* x, int64_t stride, int64_t rows, int64_t D) {
-  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t d = 0; d < D + kLine - 1; d += kLine)
-      __builtin_prefetch(x + i * stride + (d < D ? d : D - 1), 0, 2);
-}
-
-// turned(d,i) = block(i,d) for i < rows, zero for the lanes up to a multiple of kAttentionLanes.
-inline void turn_block(float* turned, const float* block, int64_t ld, int64_t rows, int64_t D) {
-  constexpr int64_t kStep = 8;
-  const int64_t lanes = (rows + kAttentionLanes - 1) / kAttentionLanes * kAttentionLanes;
-  for (int64_t i0 = 0; i0 < lanes; i0 += kStep)
-    for (int64_t d = 0; d < D; ++d) {
-      float* to = turned + d * kAttentionBlock + i0;
-      for (int64_t i = 0; i < kStep; ++i) to[i] = i0 + i < rows ? block[(i0 + i) * ld + d] : 0.0f;
-    }
-}
-
-// x(i,d) = turned(d,i) * factor(i).
-template <class T>
-void store_turned(T* x, int64_t stride, const float* turned, int64_t rows, int64_t D,
-                  const float* factor) {
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t d = 0; d < D; ++d)
-      x[i * stride + d] = from_f32<T>(turned[d * kAttentionBlock + i] * factor[i]);
-}
 
 // Scores of keys that lie after their query become minus infinity.
 inline void hide_future(float* s, int64_t keys, int64_t lanes, int64_t first_key,

@@ -1,0 +1,59 @@
+// Compiled for AVX-512 whatever the flags of the build: called only where the CPU has it. Headers
+// come before the switch, so that nothing shared with other files is compiled for it.
+#if !defined(__clang__)
+// GCC 12's own intrinsics leave operands undefined on purpose and then warn about it.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+
+#include "layers/ops/attention_blocks.h"
+
+#if defined(__clang__)
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,prefer-vector-width=512")
+#endif
+
+namespace snug {
+namespace {
+
+#include "layers/ops/attention_vectors_avx512.h"
+
+constexpr bool kPairs = true;
+
+inline V multiply_add(V a, V b, V c) {
+  return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+// 32 values rounded to bf16, those of `a` first.
+inline V pair_lanes(V a, V b) {
+  return (V)_mm512_cvtne2ps_pbh(b, a);
+}
+// Unit i holds lane i of both rows.
+inline V pair_rows(V even, V odd) {
+  const I order = _mm512_set_epi32(0x1F000F, 0x1E000E, 0x1D000D, 0x1C000C, 0x1B000B, 0x1A000A,
+                                   0x190009, 0x180008, 0x170007, 0x160006, 0x150005, 0x140004,
+                                   0x130003, 0x120002, 0x110001, 0x100000);
+  return (V)_mm512_permutexvar_epi16(order, (I)_mm512_cvtne2ps_pbh(odd, even));
+}
+
+#include "layers/ops/attention_blocks_body.h"
+
+constexpr AttentionBlocks kBlocks = {"avx512_bf16", true,          product,     softmax_step,
+                                     scale_lanes,   backward_tile, dropout_bits};
+
+}  // namespace
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+const AttentionBlocks& attention_blocks_avx512_bf16() {
+  return kBlocks;
+}
+
+}  // namespace snug
