@@ -5,6 +5,7 @@
 
 #include "layers/ops/attention.h"
 #include "layers/ops/attention_blocks.h"
+#include "layers/ops/attention_parts.h"
 #include "tests/support/case.h"
 #include "tests/support/errors.h"
 #include "tests/support/gradient.h"
@@ -27,8 +28,18 @@ const Sizes kSizes[] = {
     {2, 17, 4, 2, 7, false, DType::f32},   {1, 130, 2, 1, 33, false, DType::f32},
     {1, 70, 1, 1, 256, true, DType::f32},  {2, 65, 3, 3, 64, true, DType::bf16},
     {1, 200, 2, 1, 33, true, DType::bf16}, {2, 130, 2, 2, 16, false, DType::bf16},
-    {2, 17, 6, 2, 128, true, DType::bf16},
+    {2, 17, 6, 2, 128, true, DType::bf16}, {1, 67, 2, 2, 1, true, DType::bf16},
+    {1, 270, 2, 1, 64, true, DType::bf16}, {1, 70, 1, 1, 256, false, DType::bf16},
 };
+
+// Every form of the arithmetic that this machine has for the dtype.
+std::vector<const AttentionBlocks*> forms(DType dtype) {
+  std::vector<const AttentionBlocks*> all = {&attention_blocks_avx2()};
+  if (attention_blocks_has_avx512()) all.push_back(&attention_blocks_avx512());
+  if (dtype == DType::bf16 && attention_blocks_has_avx512_bf16())
+    all.push_back(&attention_blocks_avx512_bf16());
+  return all;
+}
 
 std::string name_of(const Sizes& s) {
   return fmt::format("B{} T{} H{} G{} D{} {} {}", s.B, s.T, s.H, s.G, s.D,
@@ -75,7 +86,9 @@ StepState some_state() {
 
 // Forward and backward as training runs them.
 Outputs run_both(const AttentionCase& c, DType dtype, const Data& data, AttentionSpec spec,
-                 bool all_modes = true, const StepState& state = some_state(), int threads = 1) {
+                 bool all_modes = true, const StepState& state = some_state(), int threads = 1,
+                 const AttentionBlocks* blocks = nullptr) {
+  const AttentionBlocks& form = blocks ? *blocks : attention_blocks(dtype);
   const Body body = [&](Case& t) {
     const View qkv = t.input("qkv", {c.B * c.T, c.width()}, dtype, data.qkv);
     const View dout = t.input("dout", {c.B * c.T, c.H * c.D}, dtype, data.dout);
@@ -85,33 +98,112 @@ Outputs run_both(const AttentionCase& c, DType dtype, const Data& data, Attentio
     const View step = t.step_state(state);
     if (!c.key_lengths.empty())
       spec.key_lengths = t.input("key_lengths", {c.B}, DType::i32, c.key_lengths);
-    attention_forward(t.ctx(), out, lse, qkv, c.B, c.T, spec, step);
-    attention_backward(t.ctx(), dqkv, dout, qkv, out, lse, c.B, c.T, spec, step);
+    attention_forward_by(form, t.ctx(), out, lse, qkv, c.B, c.T, spec, step);
+    attention_backward_by(form, t.ctx(), dqkv, dout, qkv, out, lse, c.B, c.T, spec, step);
   };
   Settings settings;
   settings.threads = threads;
   return all_modes ? run_in_all_modes(body) : run_on_plan_and_cpu(settings, body);
 }
 
-// The output is a sum over T of a score summed over D. In bf16 the backward also reads the rounded
-// output (through delta), which doubles the storage term.
-void expect_matches(const AttentionCase& c, DType dtype, const Data& data, const Outputs& got) {
-  std::vector<double> lse;
-  const Values out = attention_reference<double>(c, data.qkv, &lse);
-  EXPECT_TRUE(close(got["out"], out, tolerance(dtype, c.T + c.D)));
-  EXPECT_TRUE(close(got["lse"], lse, tolerance(DType::f32, c.T + c.D)));
-  const double twice = dtype == DType::f32 ? 1 : 2;
-  EXPECT_TRUE(close(got["dqkv"], attention_gradient(c, data.qkv, data.dout),
-                    twice * tolerance(dtype, c.T + c.D)));
+// Element by element: one rounding of the result, six standard deviations of the roundings inside
+// (attention_deviation), and float arithmetic over T and D, which is relative to the largest.
+void expect_elements(const char* name, const Values& got, const Values& want,
+                     const Values& deviation, DType dtype, int64_t length) {
+  ASSERT_EQ(got.size(), want.size());
+  const double u = dtype == DType::f32 ? 0 : unit_roundoff(dtype) * (1 + 0x1p-8);
+  double largest = 1e-3;
+  for (const double x : want) largest = std::max(largest, std::fabs(x));
+  const double floats = tolerance(DType::f32, length) * largest;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double excess =
+        std::fabs(got[i] - want[i]) / (u * std::fabs(want[i]) + 6 * deviation[i] + floats);
+    ASSERT_LE(excess, 1) << name << " " << i << ": " << got[i] << ", not " << want[i];
+  }
+}
+
+// The truth about a case, for every form it is run by.
+struct Truth {
+  Truth(const AttentionCase& c, DType dtype, const Data& data)
+      : out(attention_reference<double>(c, data.qkv, &lse)),
+        gradient(attention_gradient(c, data.qkv, data.dout)),
+        dtype_(dtype),
+        length_(c.T + c.D) {
+    const double u = dtype == DType::f32 ? 0 : unit_roundoff(dtype);
+    for (const bool pairs : {false, true})
+      deviation_[pairs] = attention_deviation(c, data.qkv, data.dout, u, pairs);
+  }
+
+  void expect(const AttentionBlocks& form, const Outputs& got) const {
+    SCOPED_TRACE(form.name);
+    const AttentionDeviation& deviation = deviation_[form.pairs];
+    expect_elements("out", got["out"], out, deviation.out, dtype_, length_);
+    expect_elements("dqkv", got["dqkv"], gradient, deviation.gradient, dtype_, length_);
+    // The shorter polynomial of the pairs shows in the sum: an absolute error of its logarithm.
+    double largest = 1e-3;
+    for (const double l : lse) largest = std::max(largest, std::fabs(l));
+    EXPECT_TRUE(
+        close(got["lse"], lse, tolerance(DType::f32, length_) + (form.pairs ? 5e-7 / largest : 0)));
+  }
+
+  Values lse, out, gradient;
+
+ private:
+  DType dtype_;
+  int64_t length_;
+  AttentionDeviation deviation_[2];
+};
+
+// Runs every form of the arithmetic, the last of them in every mode, against the truth.
+void expect_every_form(const AttentionCase& c, DType dtype, const AttentionSpec& spec) {
+  const Data data = data_of(c, dtype);
+  const Truth truth(c, dtype, data);
+  const std::vector<const AttentionBlocks*> all = forms(dtype);
+  for (const AttentionBlocks* form : all)
+    truth.expect(*form, run_both(c, dtype, data, spec, form == all.back(), some_state(), 1, form));
 }
 
 TEST(Attention, MatchesTheReferenceInEveryMode) {
   for (const Sizes& s : kSizes) {
     SCOPED_TRACE(name_of(s));
     const AttentionCase c = case_of(s);
-    const Data data = data_of(c, s.dtype);
-    expect_matches(c, s.dtype, data, run_both(c, s.dtype, data, spec_of(c)));
+    expect_every_form(c, s.dtype, spec_of(c));
   }
+}
+
+// A negative scale turns the order of the scores round; at zero all visible keys weigh the same.
+TEST(Attention, TakesAnyScale) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const double scale : {-0.3, 0.0, 1e-20, 1.7}) {
+      SCOPED_TRACE(fmt::format("{} {}", to_string(dtype), scale));
+      AttentionCase c = case_of({1, 70, 2, 1, 12, true, dtype});
+      c.scale = static_cast<float>(scale);
+      expect_every_form(c, dtype, spec_of(c));
+    }
+}
+
+// The fp32 forms agree bit for bit, on f32 and on bf16.
+TEST(Attention, TheInstructionSetOfFloatsDoesNotShow) {
+  if (!attention_blocks_has_avx512()) GTEST_SKIP() << "this machine has no AVX-512";
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const AttentionCase c = case_of({1, 140, 3, 1, 40, true, dtype});
+    AttentionSpec spec = spec_of(c);
+    spec.dropout = 0.2f;
+    const Data data = data_of(c, dtype);
+    const Outputs a =
+        run_both(c, dtype, data, spec, false, some_state(), 1, &attention_blocks_avx2());
+    const Outputs b =
+        run_both(c, dtype, data, spec, false, some_state(), 1, &attention_blocks_avx512());
+    for (const char* name : {"out", "lse", "dqkv"}) EXPECT_EQ(a[name], b[name]) << name;
+  }
+}
+
+TEST(Attention, ChoosesPairsWhereTheMatrixProductDoes) {
+  const AttentionBlocks& chosen = attention_blocks(DType::bf16);
+  EXPECT_FALSE(attention_blocks(DType::f32).pairs);
+  EXPECT_EQ(chosen.pairs, attention_blocks_has_avx512_bf16() && __builtin_cpu_is("amd"));
+  EXPECT_EQ(std::string(attention_blocks(DType::f32).name),
+            attention_blocks_has_avx512() ? "avx512" : "avx2");
 }
 
 TEST(Attention, BackwardIsTheComplexStepGradient) {
@@ -142,16 +234,21 @@ TEST(Attention, KeyLengthsHideTheRest) {
       AttentionCase c = case_of({4, 130, 2, 1, 8, causal, dtype});
       c.key_lengths = {1, 64, 77, 130};
       const Data data = data_of(c, dtype);
-      const Outputs got = run_both(c, dtype, data, spec_of(c));
-      expect_matches(c, dtype, data, got);
-      // Keys and values nobody sees get a gradient of exactly zero.
-      const Values dqkv = got["dqkv"];
-      for (int64_t b = 0; b < c.B; ++b)
-        for (int64_t j = static_cast<int64_t>(c.key_lengths[static_cast<size_t>(b)]); j < c.T; ++j)
-          for (int64_t d = 0; d < c.D; ++d) {
-            EXPECT_EQ(dqkv[c.k(b, j, 0, d)], 0);
-            EXPECT_EQ(dqkv[c.v(b, j, 0, d)], 0);
-          }
+      const Truth truth(c, dtype, data);
+      for (const AttentionBlocks* form : forms(dtype)) {
+        const Outputs got = run_both(c, dtype, data, spec_of(c), form == forms(dtype).back(),
+                                     some_state(), 1, form);
+        truth.expect(*form, got);
+        // Keys and values nobody sees get a gradient of exactly zero.
+        const Values dqkv = got["dqkv"];
+        for (int64_t b = 0; b < c.B; ++b)
+          for (int64_t j = static_cast<int64_t>(c.key_lengths[static_cast<size_t>(b)]); j < c.T;
+               ++j)
+            for (int64_t d = 0; d < c.D; ++d) {
+              EXPECT_EQ(dqkv[c.k(b, j, 0, d)], 0);
+              EXPECT_EQ(dqkv[c.v(b, j, 0, d)], 0);
+            }
+      }
     }
 }
 
@@ -200,8 +297,7 @@ TEST(AttentionDropout, MatchesTheReferenceWithThePromisedMask) {
     spec.dropout = 0.3f;
     spec.site = 9;
     c.mask = mask_of(c, spec, some_state());
-    const Data data = data_of(c, s.dtype);
-    expect_matches(c, s.dtype, data, run_both(c, s.dtype, data, spec));
+    expect_every_form(c, s.dtype, spec);
   }
 }
 
@@ -261,18 +357,25 @@ TEST(AttentionDropout, ASplitIntoMicroBatchesChangesNothing) {
   }
 }
 
-// Few heads for the threads take the two-pass backward, many the one-pass: the bits are the same.
+// Few heads for the threads take the two-pass backward, many the one-pass, and the number of blocks
+// that are packed together follows the threads too: the bits are the same.
 TEST(Attention, EveryNumberOfThreadsGivesTheSameBits) {
-  AttentionCase c = case_of({2, 150, 4, 2, 24, true, DType::f32});
-  AttentionSpec spec = spec_of(c);
-  spec.dropout = 0.2f;
-  c.key_lengths = {150, 70};
-  const Data data = data_of(c, DType::f32);
-  const Outputs one = run_both(c, DType::f32, data, spec, false);
-  for (const int threads : {2, 3, 4, 5, 16}) {
-    const Outputs many = run_both(c, DType::f32, data, spec, false, some_state(), threads);
-    for (const char* name : {"out", "lse", "dqkv"}) EXPECT_EQ(many[name], one[name]) << threads;
-  }
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool causal : {true, false}) {
+      AttentionCase c = case_of({2, 331, 4, 2, 24, causal, dtype});
+      AttentionSpec spec = spec_of(c);
+      spec.dropout = 0.2f;
+      c.key_lengths = {331, 170};
+      const Data data = data_of(c, dtype);
+      for (const AttentionBlocks* form : forms(dtype)) {
+        const Outputs one = run_both(c, dtype, data, spec, false, some_state(), 1, form);
+        for (const int threads : {2, 3, 4, 5, 16}) {
+          const Outputs many = run_both(c, dtype, data, spec, false, some_state(), threads, form);
+          for (const char* name : {"out", "lse", "dqkv"})
+            EXPECT_EQ(many[name], one[name]) << form->name << " " << threads;
+        }
+      }
+    }
 }
 
 TEST(Attention, WorkspaceDoesNotGrowWithTheSquareOfT) {

@@ -110,4 +110,63 @@ inline std::vector<double> attention_gradient(const AttentionCase& c,
   return g;
 }
 
+// Standard deviations that roundings of relative size `u` to nearest (so u / sqrt(3) each, drawn
+// independently) leave in out and in the gradient, to first order; the rounding of the result
+// itself is not in them.
+//   out    every m p is rounded if `probabilities`: sum_j (m p v)^2
+//   delta  the sum of dout out sees those errors and the storage of out:
+//          sum_j (p dp)^2 + sum_d (dout out)^2
+//   dq     every ds is rounded if `probabilities` and shifted by p times the error of delta:
+//          sum_j (ds k)^2 + delta (sum_j p k)^2; dk is the same over i, each i with its own delta
+//   dv     sum_i (m p dout)^2
+struct AttentionDeviation {
+  std::vector<double> out, gradient;
+};
+inline AttentionDeviation attention_deviation(const AttentionCase& c,
+                                              const std::vector<double>& qkv,
+                                              const std::vector<double>& dout, double u,
+                                              bool probabilities) {
+  const double stored = u * u / 3, inside = probabilities ? stored : 0;
+  const auto square = [](double x) { return x * x; };
+  const std::vector<double> out = attention_reference<double>(c, qkv);
+  AttentionDeviation r;
+  r.out.assign(out.size(), 0.0);
+  r.gradient.assign(qkv.size(), 0.0);
+  std::vector<double> p, dp(static_cast<size_t>(c.T));
+  for (int64_t b = 0; b < c.B; ++b)
+    for (int64_t h = 0; h < c.H; ++h)
+      for (int64_t i = 0; i < c.T; ++i) {
+        attention_row(c, qkv, b, h, i, &p);
+        double mean = 0, delta = 0;
+        for (int64_t j = 0; j < c.T; ++j) {
+          const auto at = static_cast<size_t>(j);
+          dp[at] = 0;
+          for (int64_t d = 0; d < c.D; ++d) dp[at] += dout[c.o(b, i, h, d)] * qkv[c.v(b, j, h, d)];
+          dp[at] *= c.factor(b, h, i, j);
+          mean += p[at] * dp[at];
+          delta += inside * square(p[at] * dp[at]);
+        }
+        for (int64_t d = 0; d < c.D; ++d)
+          delta += stored * square(dout[c.o(b, i, h, d)] * out[c.o(b, i, h, d)]);
+        for (int64_t d = 0; d < c.D; ++d) {
+          double keys = 0;
+          for (int64_t j = 0; j < c.T; ++j) {
+            const auto at = static_cast<size_t>(j);
+            const double m = c.factor(b, h, i, j), ds = p[at] * (dp[at] - mean);
+            const double k = qkv[c.k(b, j, h, d)], q = qkv[c.q(b, i, h, d)];
+            keys += p[at] * k;
+            r.out[c.o(b, i, h, d)] += inside * square(m * p[at] * qkv[c.v(b, j, h, d)]);
+            r.gradient[c.q(b, i, h, d)] += inside * square(c.scale * ds * k);
+            r.gradient[c.k(b, j, h, d)] +=
+                square(c.scale * q) * (inside * square(ds) + delta * square(p[at]));
+            r.gradient[c.v(b, j, h, d)] += inside * square(m * p[at] * dout[c.o(b, i, h, d)]);
+          }
+          r.gradient[c.q(b, i, h, d)] += delta * square(c.scale * keys);
+        }
+      }
+  for (std::vector<double>* v : {&r.out, &r.gradient})
+    for (double& x : *v) x = std::sqrt(x);
+  return r;
+}
+
 }  // namespace snug::test
