@@ -34,7 +34,7 @@ struct ForwardHead {
   int64_t head;
 };
 
-constexpr int64_t kMostTogether = 4;
+constexpr int64_t kHalf = kBlock / 2, kMostTogether = 4;
 
 struct QueryScratch {
   float *turned, *out, *top, *sum;
@@ -112,8 +112,14 @@ class Forward {
 
   void tile(const QueryScratch& q, int64_t i0, int64_t rows, int64_t j0, int64_t keys) {
     const int64_t D = spec_.D, lanes = round_up(rows, kAttentionLanes), first = h_.first_pos + i0;
-    blocks_.product(s_.s, kBlock, s_.k, s_.row_units, 1, q.turned, kBlock, keys, lanes,
-                    units_of(D, blocks_.pairs), false);
+    const int64_t units = units_of(D, blocks_.pairs), ld = s_.row_units;
+    // On the diagonal the first half of the queries sees nothing of the second half of the keys.
+    const bool halves = spec_.causal && j0 == first && keys > kHalf;
+    const int64_t low = halves ? kHalf : keys;
+    blocks_.product(s_.s, kBlock, s_.k, ld, 1, q.turned, kBlock, low, lanes, units, false);
+    if (halves)
+      blocks_.product(s_.s + low * kBlock + kHalf, kBlock, s_.k + low * ld, ld, 1, q.turned + kHalf,
+                      kBlock, keys - low, lanes - kHalf, units, false);
     if (spec_.causal && j0 + keys - 1 > first) hide_future(s_.s, keys, lanes, j0, first);
     if (s_.keep)
       blocks_.dropout_bits(s_.keep, keys, lanes, h_.key, h_.sample, static_cast<uint32_t>(first),
@@ -122,7 +128,11 @@ class Forward {
     const bool changed =
         blocks_.softmax_step(s_.s, keys, lanes, scale_.factor2, q.top, q.sum, s_.factor, s_.keep);
     if (j0 > 0 && changed) blocks_.scale_lanes(q.out, D, lanes, s_.factor);
-    blocks_.product(q.out, kBlock, s_.v, 1, D, s_.s, kBlock, D, lanes,
+    if (halves)
+      blocks_.product(q.out, kBlock, s_.v, 1, D, s_.s, kBlock, D, kHalf,
+                      units_of(kHalf, blocks_.pairs), j0 > 0);
+    const int64_t done = halves ? kHalf : 0;
+    blocks_.product(q.out + done, kBlock, s_.v, 1, D, s_.s + done, kBlock, D, lanes - done,
                     units_of(keys, blocks_.pairs), j0 > 0);
   }
 

@@ -23,7 +23,7 @@ bool use_two_passes(int64_t kv_heads, int threads) {
   return 5 * ceil_div(kv_heads, threads) * threads > 7 * kv_heads;
 }
 
-constexpr int64_t kMostQueries = 4, kMostKeys = 4;
+constexpr int64_t kHalf = kBlock / 2, kMostQueries = 4, kMostKeys = 4;
 
 struct QueryBlock {
   float *turned, *dout_turned;    // (units of D, queries)
@@ -212,8 +212,8 @@ class Backward {
         if (j0 >= visible(n, i0 + rows_at(i0))) continue;
         const QueryBlock& q = s.q[(i0 - first) / kBlock];
         tile(s, q, s.k[0], b, h, i0, j0, keys);
-        if (key_gradients) add_key_gradients(s, q, i0, keys, j0);
-        add_query_gradient(s, q, s.k[0], i0, keys, j0 > 0);
+        if (key_gradients) add_key_gradients(s, q, i0, j0, keys, j0);
+        add_query_gradient(s, q, s.k[0], i0, j0, keys);
       }
     }
     for (int64_t i0 = first; i0 < last; i0 += kBlock)
@@ -237,7 +237,7 @@ class Backward {
                j0 += kBlock) {
             const int64_t keys = std::min(kBlock, n - j0);
             tile(s, s.q[0], s.k[(j0 - first) / kBlock], b, h, i0, j0, keys);
-            add_key_gradients(s, s.q[0], i0, keys, j0 - first);
+            add_key_gradients(s, s.q[0], i0, j0, keys, j0 - first);
           }
         }
     }
@@ -293,10 +293,16 @@ class Backward {
   void tile(const Scratch& s, const QueryBlock& q, const KeyBlock& k, int64_t b, int64_t h,
             int64_t i0, int64_t j0, int64_t keys) const {
     const int64_t lanes = lanes_at(i0), ld = plan_.row_units(), units = plan_.units();
-    blocks_.product(s.s, kBlock, k.rows, ld, 1, q.turned, kBlock, keys, lanes, units, false);
+    const int64_t low = halves(i0, j0, keys) ? kHalf : keys, skipped = low * kBlock + kHalf;
+    blocks_.product(s.s, kBlock, k.rows, ld, 1, q.turned, kBlock, low, lanes, units, false);
+    blocks_.product(s.dp, kBlock, k.v_rows, ld, 1, q.dout_turned, kBlock, low, lanes, units, false);
+    if (low < keys) {
+      blocks_.product(s.s + skipped, kBlock, k.rows + low * ld, ld, 1, q.turned + kHalf, kBlock,
+                      keys - low, lanes - kHalf, units, false);
+      blocks_.product(s.dp + skipped, kBlock, k.v_rows + low * ld, ld, 1, q.dout_turned + kHalf,
+                      kBlock, keys - low, lanes - kHalf, units, false);
+    }
     if (spec_.causal && j0 + keys - 1 > i0) hide_future(s.s, keys, lanes, j0, i0);
-    blocks_.product(s.dp, kBlock, k.v_rows, ld, 1, q.dout_turned, kBlock, keys, lanes, units,
-                    false);
     if (s.keep)
       blocks_.dropout_bits(s.keep, keys, lanes, key_, static_cast<uint64_t>(first_sample_ + b),
                            static_cast<uint32_t>(i0), static_cast<uint32_t>((h << 18) + j0 / 4),
@@ -305,19 +311,35 @@ class Backward {
                           s.keep, kept_);
   }
 
-  void add_key_gradients(const Scratch& s, const QueryBlock& q, int64_t i0, int64_t keys,
-                         int64_t first_row) const {
+  // On the diagonal the first half of the queries sees nothing of the second half of the keys: that
+  // quarter of dp is never computed, and no product reads it.
+  bool halves(int64_t i0, int64_t j0, int64_t keys) const {
+    return spec_.causal && i0 == j0 && keys > kHalf;
+  }
+
+  void add_key_gradients(const Scratch& s, const QueryBlock& q, int64_t i0, int64_t j0,
+                         int64_t keys, int64_t first_row) const {
     const int64_t wide = plan_.wide(), units = units_of(rows_at(i0), plan_.pairs);
-    blocks_.product(s.dv + first_row * wide, wide, s.s, kBlock, 1, q.dout_columns, wide, keys, wide,
-                    units, true);
-    blocks_.product(s.dk + first_row * wide, wide, s.dp, kBlock, 1, q.columns, wide, keys, wide,
-                    units, true);
+    const int64_t low = halves(i0, j0, keys) ? kHalf : keys, skip = units_of(kHalf, plan_.pairs);
+    const auto add = [&](float* d, const float* p, const float* columns) {
+      d += first_row * wide;
+      blocks_.product(d, wide, p, kBlock, 1, columns, wide, low, wide, units, true);
+      if (low < keys)
+        blocks_.product(d + low * wide, wide, p + low * kBlock + skip, kBlock, 1,
+                        columns + skip * wide, wide, keys - low, wide, units - skip, true);
+    };
+    add(s.dv, s.s, q.dout_columns);
+    add(s.dk, s.dp, q.columns);
   }
 
   void add_query_gradient(const Scratch& s, const QueryBlock& q, const KeyBlock& k, int64_t i0,
-                          int64_t keys, bool add) const {
-    blocks_.product(q.dq, kBlock, k.columns, 1, plan_.wide(), s.ds_keys, kBlock, spec_.D,
-                    lanes_at(i0), units_of(keys, plan_.pairs), add);
+                          int64_t j0, int64_t keys) const {
+    const int64_t done = halves(i0, j0, keys) ? kHalf : 0, wide = plan_.wide();
+    if (done > 0)
+      blocks_.product(q.dq, kBlock, k.columns, 1, wide, s.ds_keys, kBlock, spec_.D, done,
+                      units_of(done, plan_.pairs), j0 > 0);
+    blocks_.product(q.dq + done, kBlock, k.columns, 1, wide, s.ds_keys + done, kBlock, spec_.D,
+                    lanes_at(i0) - done, units_of(keys, plan_.pairs), j0 > 0);
   }
 
   void store_query_gradient(const Scratch& s, const QueryBlock& q, int64_t b, int64_t h,
