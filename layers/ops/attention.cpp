@@ -315,9 +315,10 @@ void attention_forward(Context& ctx, const View& out, const View& lse, const Vie
   attention_forward_by(attention_blocks(qkv.dtype), ctx, out, lse, qkv, B, T, spec, state);
 }
 
-void attention_cached_forward(Context& ctx, const View& out, const View& cache_k,
-                              const View& cache_v, const View& qkv, int64_t B, int64_t Tq,
-                              const AttentionSpec& spec, const View& state) {
+void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, const View& out,
+                                 const View& cache_k, const View& cache_v, const View& qkv,
+                                 int64_t B, int64_t Tq, const AttentionSpec& spec,
+                                 const View& state) {
   attention_check(spec, B, Tq, state);
   if (!spec.causal || spec.dropout > 0 || spec.key_lengths.defined())
     fail(ErrorCode::unsupported, "causal attention over the cache, without dropout or key lengths",
@@ -335,7 +336,6 @@ void attention_cached_forward(Context& ctx, const View& out, const View& cache_k
   expect_dtype(out, "out", {qkv.dtype});
   expect_dtype(cache_k, "cache_k", {qkv.dtype});
   expect_dtype(cache_v, "cache_v", {qkv.dtype});
-  const AttentionBlocks& blocks = attention_blocks(qkv.dtype);
   const Tensor scratch = make_forward_scratch(blocks, ctx, spec, B, Tq);
   Op op(ctx, "attention_cached_forward",
         {.flops = 4 * B * H * D * Tq * P,
@@ -352,6 +352,13 @@ void attention_cached_forward(Context& ctx, const View& out, const View& cache_k
     cached_typed<bf16>(blocks, ctx, out, cache_k, cache_v, qkv, B, Tq, spec, position, scratch);
   else
     attention_wrong_dtype(qkv);
+}
+
+void attention_cached_forward(Context& ctx, const View& out, const View& cache_k,
+                              const View& cache_v, const View& qkv, int64_t B, int64_t Tq,
+                              const AttentionSpec& spec, const View& state) {
+  attention_cached_forward_by(attention_blocks(qkv.dtype), ctx, out, cache_k, cache_v, qkv, B, Tq,
+                              spec, state);
 }
 
 }  // namespace snug

@@ -23,22 +23,22 @@
 //           fp32: f32 always, bf16 where pairs are not the faster unit. Every product is one chain
 //           of fused multiply-adds in ascending order; the AVX2 and the AVX-512 form give the same
 //           bits.
-//           Pairs (VDPBF16PS; bf16 on AMD with AVX512_BF16, as matmul_best has it): q, k, v and dout
-//           enter as stored; m p and ds are rounded to bf16 (2^-8 of an element at most) where a
-//           product takes them, not in the sum of the softmax; every product is one chain over pairs
-//           of neighbours. Subnormal operands and results count as zero. With independent roundings
-//           out errs by a deviation of 2^-8 / sqrt(3) sqrt(sum_j (m_ij p_ij v_jd)^2), gradients
-//           alike (tests/support/reference/attention.h).
-//           Within one form any number of threads gives the same bits, and so do recompute and
-//           attention over a cache. Which form runs follows the instruction set.
+//           Pairs (VDPBF16PS; bf16 on AMD with AVX512_BF16, as matmul_best has it): q, k, v and
+//           dout enter as stored; m p and ds are rounded to bf16 (2^-8 of an element at most) where
+//           a product takes them, not in the sum of the softmax; every product is one chain over
+//           pairs of neighbours. Subnormal operands and results count as zero. With independent
+//           roundings out errs by a deviation of 2^-8 / sqrt(3) sqrt(sum_j (m_ij p_ij v_jd)^2),
+//           gradients alike (tests/support/reference/attention.h). Within one form any number of
+//           threads gives the same bits, and so do recompute and attention over a cache. Which form
+//           runs follows the instruction set.
 // Dropout   m_ij is drawn with the key (seed, step, site) at sample first_sample + b, position i,
 //           channel h * 2^20 + j: the same under recompute and any split into micro-batches.
 //           Needs T < 2^20 and H <= 4096.
 // Memory    A planned workspace per thread. In units of 4 bytes (u a unit's values, 1 or 2) and
-//           blocks of 64: forward (D / u + D) 64 for each of up to 4 blocks of queries, 2 or 3 blocks
-//           of keys and values, one tile of 64 x 64. Backward (4 D / u + D) 64 for each of up to 4
-//           blocks of queries, 2 or 3 of keys, 2 or 2.5 tiles, and dk and dv: 2 T D, or 512 D when
-//           there are few heads per thread.
+//           blocks of 64: forward (D / u + D) 64 for each of up to 4 blocks of queries, 2 or 3
+//           blocks of keys and values, one tile of 64 x 64. Backward (4 D / u + D) 64 for each of
+//           up to 4 blocks of queries, 2 or 3 of keys, 2 or 2.5 tiles, and dk and dv: 2 T D, or 512
+//           D when there are few heads per thread.
 // Cost      4 (forward) and 10 (backward) H D FLOPs for every visible pair; compute bound.
 #pragma once
 

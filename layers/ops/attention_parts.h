@@ -21,6 +21,10 @@ void attention_forward_by(const AttentionBlocks& blocks, Context& ctx, const Vie
 void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const View& dqkv,
                            const View& dout, const View& qkv, const View& out, const View& lse,
                            int64_t B, int64_t T, const AttentionSpec& spec, const View& state);
+void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, const View& out,
+                                 const View& cache_k, const View& cache_v, const View& qkv,
+                                 int64_t B, int64_t Tq, const AttentionSpec& spec,
+                                 const View& state);
 
 // Scores are kept as q . k and become powers of two: p = 2^(factor2 s - ...). A negative scale is
 // factor2 > 0 with the signs of q changed, so that the largest score is the largest power; a scale

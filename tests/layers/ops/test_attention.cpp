@@ -401,7 +401,9 @@ struct Generation {
 
 // Feeds tokens [0, total) in pieces of the given sizes, with the caches carried between them.
 Generation generate(const AttentionCase& c, DType dtype, const Values& qkv, int64_t P,
-                    const std::vector<int64_t>& pieces, bool all_modes) {
+                    const std::vector<int64_t>& pieces, bool all_modes,
+                    const AttentionBlocks* blocks = nullptr) {
+  const AttentionBlocks& form = blocks ? *blocks : attention_blocks(dtype);
   Generation g;
   g.out.assign(static_cast<size_t>(c.B * c.T * c.H * c.D), 0);
   g.cache_k.assign(static_cast<size_t>(c.B * P * c.G * c.D), 7);
@@ -420,7 +422,8 @@ Generation generate(const AttentionCase& c, DType dtype, const Values& qkv, int6
       const View k = t.inout("cache_k", {c.B, P, c.G, c.D}, dtype, g.cache_k);
       const View v = t.inout("cache_v", {c.B, P, c.G, c.D}, dtype, g.cache_v);
       const View out = t.output("out", {c.B * n, c.H * c.D}, dtype);
-      attention_cached_forward(t.ctx(), out, k, v, x, c.B, n, spec_of(c), t.step_state(state));
+      attention_cached_forward_by(form, t.ctx(), out, k, v, x, c.B, n, spec_of(c),
+                                  t.step_state(state));
     };
     const Outputs got = all_modes ? run_in_all_modes(body) : run_on_plan_and_cpu({}, body);
     const Values out = got["out"];
@@ -438,15 +441,18 @@ TEST(AttentionCached, EqualsTheFullForwardBitForBit) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const AttentionCase c = case_of({2, 140, 4, 2, 12, true, dtype});
     const Data data = data_of(c, dtype);
-    const Values full = run_both(c, dtype, data, spec_of(c), false)["out"];
-    EXPECT_TRUE(close(full, attention_reference<double>(c, data.qkv), tolerance(dtype, c.T + c.D)));
-    EXPECT_EQ(generate(c, dtype, data.qkv, 140, {140}, true).out, full);
-    EXPECT_EQ(generate(c, dtype, data.qkv, 150, {1, 63, 1, 1, 70, 4}, true).out, full);
-    // Token by token over the end of a block of 64.
-    std::vector<int64_t> pieces = {60};
-    pieces.insert(pieces.end(), 8, 1);
-    pieces.push_back(72);
-    EXPECT_EQ(generate(c, dtype, data.qkv, 141, pieces, false).out, full);
+    for (const AttentionBlocks* form : forms(dtype)) {
+      SCOPED_TRACE(form->name);
+      const bool modes = form == forms(dtype).back();
+      const Values full = run_both(c, dtype, data, spec_of(c), false, some_state(), 1, form)["out"];
+      EXPECT_EQ(generate(c, dtype, data.qkv, 140, {140}, modes, form).out, full);
+      EXPECT_EQ(generate(c, dtype, data.qkv, 150, {1, 63, 1, 1, 70, 4}, modes, form).out, full);
+      // Token by token over the end of a block of 64.
+      std::vector<int64_t> pieces = {60};
+      pieces.insert(pieces.end(), 8, 1);
+      pieces.push_back(72);
+      EXPECT_EQ(generate(c, dtype, data.qkv, 141, pieces, false, form).out, full);
+    }
   }
 }
 
