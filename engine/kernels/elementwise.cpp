@@ -4,7 +4,7 @@
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/kernels.h"
-#include "engine/kernels/lanes.h"
+#include "engine/kernels/loops.h"
 
 namespace snug {
 namespace {
@@ -30,13 +30,12 @@ void cast(Context& ctx, const View& y, const View& x) {
       if (!op.run()) return;
       Y* to = y.as<Y>();
       const X* from = x.as<X>();
+      const auto loop = pair_loops<Y, X>().cast;
       parallel_chunks(ctx.threads(), x.elements(), kGrain, [=](int64_t begin, int64_t end) {
-        if constexpr (std::is_same_v<X, Y>) {
+        if constexpr (std::is_same_v<X, Y>)
           std::memmove(to + begin, from + begin, static_cast<size_t>(end - begin) * sizeof(X));
-        } else {
-#pragma omp simd
-          for (int64_t i = begin; i < end; ++i) to[i] = from_f32<Y>(to_f32(from[i]));
-        }
+        else
+          loop(to + begin, from + begin, end - begin);
       });
     });
   });
@@ -73,9 +72,9 @@ void add(Context& ctx, const View& y, const View& x) {
       if (!op.run()) return;
       Y* to = y.as<Y>();
       const X* from = x.as<X>();
+      const auto loop = pair_loops<Y, X>().add;
       parallel_chunks(ctx.threads(), x.elements(), kGrain, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-        for (int64_t i = begin; i < end; ++i) to[i] = from_f32<Y>(to_f32(to[i]) + to_f32(from[i]));
+        loop(to + begin, from + begin, end - begin);
       });
     });
   });
@@ -87,10 +86,9 @@ void scale(Context& ctx, const View& x, float factor) {
     Op op(ctx, "scale", {.flops = x.elements(), .bytes = 2 * x.bytes()});
     if (!op.run()) return;
     T* v = x.as<T>();
-    parallel_chunks(ctx.threads(), x.elements(), kGrain, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-      for (int64_t i = begin; i < end; ++i) v[i] = from_f32<T>(to_f32(v[i]) * factor);
-    });
+    const auto loop = float_loops<T>().scale;
+    parallel_chunks(ctx.threads(), x.elements(), kGrain,
+                    [=](int64_t begin, int64_t end) { loop(v + begin, factor, end - begin); });
   });
 }
 

@@ -4,7 +4,7 @@
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/kernels.h"
-#include "engine/kernels/lanes.h"
+#include "engine/kernels/loops.h"
 #include "engine/kernels/row_split.h"
 #include "engine/memory/step_state.h"
 
@@ -12,29 +12,6 @@ namespace snug {
 namespace {
 
 constexpr int64_t kSquareChunk = 64 * 1024;
-
-// The squares of floats fit a double with room to spare, so the sum is finite exactly if every
-// element is.
-double sum_of_squares(const float* x, int64_t n) {
-  F64x4 a = {}, b = {}, c = {}, d = {};
-  const auto square = [](const float* p) {
-    using F32x4 = float __attribute__((vector_size(16)));
-    F32x4 v;
-    std::memcpy(&v, p, sizeof(v));
-    const F64x4 w = __builtin_convertvector(v, F64x4);
-    return w * w;
-  };
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    a += square(x + i);
-    b += square(x + i + 4);
-    c += square(x + i + 8);
-    d += square(x + i + 12);
-  }
-  double rest = 0;
-  for (; i < n; ++i) rest += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  return fold((a + b) + (c + d)) + rest;
-}
 
 }  // namespace
 
@@ -54,15 +31,12 @@ void column_sum(Context& ctx, const GradView& out, const View& x) {
     if (!op.run()) return;
     const T* from = x.as<T>();
     auto* sums = partial.view().as<float>();
+    const auto loop = float_loops<T>().add_rows;
     parallel_for(ctx.threads(), split.chunks, [=](int64_t k) {
       float* sum = sums + k * c;
       std::fill(sum, sum + c, 0.0f);
-      const int64_t end = std::min(n, (k + 1) * split.rows);
-      for (int64_t row = k * split.rows; row < end; ++row) {
-        const T* v = from + row * c;
-#pragma omp simd
-        for (int64_t j = 0; j < c; ++j) sum[j] += to_f32(v[j]);
-      }
+      const int64_t begin = k * split.rows, end = std::min(n, begin + split.rows);
+      loop(sum, from + begin * c, end - begin, c, c);
     });
     auto* to = out.view.as<float>();
     parallel_chunks(ctx.threads(), c, 256, [&, to](int64_t begin, int64_t end) {
@@ -88,6 +62,8 @@ void sum_of_squares_and_finite(Context& ctx, const View& x, const View& state,
   });
 
   StepState& s = *step_state(state);
+  // The squares of floats fit a double with room to spare, so the sum is finite exactly if every
+  // element is.
   double sum = 0;
   for (int64_t k = 0; k < chunks; ++k) sum += sums[k];
   const double unscale = 1.0 / static_cast<double>(s.loss_scale);

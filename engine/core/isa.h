@@ -1,0 +1,23 @@
+// Which instruction set our kernels choose at run time. Loops that exist for both give the same
+// bits, unless their contract says otherwise.
+#pragma once
+
+namespace snug {
+
+// AVX-512 F, BW, DQ and VL; the build's own floor is AVX2.
+bool use_avx512();
+
+// Tests and comparisons: while one lives, use_avx512() is false everywhere. Not for use while ops
+// run in other threads.
+class WithoutAvx512 {
+ public:
+  WithoutAvx512();
+  ~WithoutAvx512();
+  WithoutAvx512(const WithoutAvx512&) = delete;
+  WithoutAvx512& operator=(const WithoutAvx512&) = delete;
+
+ private:
+  bool before_;
+};
+
+}  // namespace snug

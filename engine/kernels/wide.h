@@ -1,0 +1,86 @@
+// What the loops of both instruction sets share, written over the sixteen floats V of wide_avx2.h
+// or wide_avx512.h; included after one of them, inside its namespace.
+#pragma once
+
+// f(i, r) for i = 0, 16, 32 ... below n; r elements count: 16, or n % 16 at the end.
+template <class F>
+inline void each16(int64_t n, F&& f) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) f(i, 16);
+  if (i < n) f(i, n - i);
+}
+// load and store where r is 16, else the first r.
+template <class T>
+inline V load_lanes(const T* p, int64_t r) {
+  return r == 16 ? load(p) : load_part(p, r);
+}
+template <class T>
+inline void store_lanes(T* p, V x, int64_t r) {
+  if (r == 16)
+    store(p, x);
+  else
+    store_part(p, x, r);
+}
+
+inline float fold(__m256 v) {
+  const __m128 q = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  const __m128 d = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(d, _mm_shuffle_ps(d, d, 1)));
+}
+inline double fold(__m256d v) {
+  const __m128d d = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(d, _mm_unpackhi_pd(d, d)));
+}
+
+// The sum of a row in the order of engine/kernels/lanes.h: four accumulators of eight lanes, whole
+// eights of what is left over on the first, the rest on the second, folded in a fixed tree.
+class RowSum {
+ public:
+  // Terms i to i + 31, i a multiple of 32.
+  void add32(V first, V second) {
+    ab_ = ab_ + first;
+    cd_ = cd_ + second;
+  }
+  // r terms of the last, incomplete 32: sixteen, then what is left.
+  void add_rest(V x, int64_t r) {
+    if (r >= 8) ab_ = ab_ + keep_lanes(0xff, x);
+    if (r == 16)
+      ab_ = ab_ + keep_lanes(0xff, swap_halves(x));
+    else if (r > 8)
+      ab_ = ab_ + keep_lanes(((1u << r) - 1) & 0xff00, x);
+    else if (r < 8)
+      ab_ = ab_ + swap_halves(keep_lanes((1u << r) - 1, x));
+  }
+  float total() const {
+    return fold(_mm256_add_ps(_mm256_add_ps(low_half(ab_), high_half(ab_)),
+                              _mm256_add_ps(low_half(cd_), high_half(cd_))));
+  }
+
+ private:
+  V ab_ = set1(0.0f), cd_ = set1(0.0f);
+};
+
+// f(i, r) gives the terms from i on.
+template <class F>
+inline float sum_row(int64_t n, F&& f) {
+  RowSum sum;
+  int64_t i = 0;
+  for (; i + 32 <= n; i += 32) sum.add32(f(i, 16), f(i + 16, 16));
+  each16(n - i, [&](int64_t j, int64_t r) { sum.add_rest(f(i + j, r), r); });
+  return sum.total();
+}
+
+// e^x as fast_exp of engine/core/math.h, with fused multiply-adds.
+inline V exp_of(V x) {
+  const V lowest = set1(-87.33f);
+  const V z = min_of(set1(88.37f), max_of(lowest, x));
+  const V n = floor_of(fma(z, set1(1.44269504088896341f), set1(0.5f)));
+  const V r = fnma(n, set1(-2.12194440e-4f), fnma(n, set1(0.693359375f), z));
+  V p = fma(set1(1.9875691500e-4f), r, set1(1.3981999507e-3f));
+  p = fma(p, r, set1(8.3334519073e-3f));
+  p = fma(p, r, set1(4.1665795894e-2f));
+  p = fma(p, r, set1(1.6666665459e-1f));
+  p = fma(p, r, set1(5.0000001201e-1f));
+  p = fma(p, r * r, r) + set1(1.0f);
+  return zero_below(x, lowest, p * exp2_of(n));
+}

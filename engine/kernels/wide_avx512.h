@@ -1,0 +1,118 @@
+// Sixteen floats at a time in AVX-512: engine/kernels/wide_avx2.h in one register, with the same
+// names and the same bits. Included inside a namespace, where the target is switched to AVX-512.
+#pragma once
+
+using V = __m512;  // + - * are the compiler's own
+inline V set1(float x) {
+  return _mm512_set1_ps(x);
+}
+inline V fma(V a, V b, V c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+inline V fnma(V a, V b, V c) {
+  return _mm512_fnmadd_ps(a, b, c);
+}
+inline V max_of(V a, V b) {
+  return _mm512_max_ps(a, b);
+}
+inline V min_of(V a, V b) {
+  return _mm512_min_ps(a, b);
+}
+inline V floor_of(V a) {
+  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+}
+inline V exp2_of(V n) {
+  return _mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvttps_epi32(n), _mm512_set1_epi32(127)), 23));
+}
+inline V zero_below(V x, V bound, V y) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, bound, _CMP_NLT_UQ), y);
+}
+inline V keep_lanes(uint32_t bits, V x) {
+  return _mm512_maskz_mov_ps(static_cast<__mmask16>(bits), x);
+}
+inline V swap_halves(V x) {
+  return _mm512_shuffle_f32x4(x, x, 0x4E);
+}
+inline __m256 low_half(V x) {
+  return _mm512_castps512_ps256(x);
+}
+inline __m256 high_half(V x) {
+  return _mm512_extractf32x8_ps(x, 1);
+}
+
+inline V wide_bf16(__m256i u) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(u), 16));
+}
+inline __m256i narrow_bf16(V x) {
+  const __m512i u = _mm512_castps_si512(x), upper = _mm512_srli_epi32(u, 16);
+  const __m512i rounded =
+      _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)),
+                                         _mm512_and_si512(upper, _mm512_set1_epi32(1))),
+                        16);
+  return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
+                                                    upper, _mm512_set1_epi32(0x40)));
+}
+inline __m256i narrow_f16(V x) {
+  const __m512i sign = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(INT32_MIN));
+  const V plain = _mm512_castsi512_ps(_mm512_mask_or_epi32(_mm512_castps_si512(x),
+                                                           _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
+                                                           sign, _mm512_set1_epi32(0x7fc00000)));
+  return _mm512_cvtps_ph(plain, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+inline V load(const float* p) {
+  return _mm512_loadu_ps(p);
+}
+inline V load(const bf16* p) {
+  return wide_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline V load(const f16* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline void store(float* p, V x) {
+  _mm512_storeu_ps(p, x);
+}
+inline void store(bf16* p, V x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(x));
+}
+inline void store(f16* p, V x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_f16(x));
+}
+
+inline __mmask16 first_lanes(int64_t r) {
+  return static_cast<__mmask16>((1u << r) - 1);
+}
+inline V load_part(const float* p, int64_t r) {
+  return _mm512_maskz_loadu_ps(first_lanes(r), p);
+}
+inline V load_part(const bf16* p, int64_t r) {
+  return wide_bf16(_mm256_maskz_loadu_epi16(first_lanes(r), p));
+}
+inline V load_part(const f16* p, int64_t r) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(r), p));
+}
+inline void store_part(float* p, V x, int64_t r) {
+  _mm512_mask_storeu_ps(p, first_lanes(r), x);
+}
+inline void store_part(bf16* p, V x, int64_t r) {
+  _mm256_mask_storeu_epi16(p, first_lanes(r), narrow_bf16(x));
+}
+inline void store_part(f16* p, V x, int64_t r) {
+  _mm256_mask_storeu_epi16(p, first_lanes(r), narrow_f16(x));
+}
+
+using D = __m512d;
+inline D zero_doubles() {
+  return _mm512_setzero_pd();
+}
+inline D square_of(const float* p) {
+  const D v = _mm512_cvtps_pd(_mm256_loadu_ps(p));
+  return v * v;
+}
+inline __m256d low_half(D x) {
+  return _mm512_castpd512_pd256(x);
+}
+inline __m256d high_half(D x) {
+  return _mm512_extractf64x4_pd(x, 1);
+}
