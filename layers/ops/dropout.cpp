@@ -1,11 +1,9 @@
 #include "layers/ops/dropout.h"
 
-#include <algorithm>
-
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
-#include "layers/ops/dropout_mask.h"
+#include "layers/ops/residual_rows.h"
 
 namespace snug {
 
@@ -39,21 +37,8 @@ void apply(Context& ctx, const char* name, const View& y, const char* y_name, co
     if (!op.run()) return;
     const DropoutMask mask(spec, *step_state(state));
     parallel_chunks(ctx.threads(), B * T, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const V* from = x.as<V>() + row * c;
-        V* to = y.as<V>() + row * c;
-        for (int64_t at = 0; at < c; at += kMaskChannels) {
-          float factor[kMaskChannels];
-          mask.factors(factor, row / T, row % T, at);
-          const int64_t width = std::min(kMaskChannels, c - at);
-          // Chosen, not multiplied: a dropped infinity is 0.
-#pragma omp simd
-          for (int64_t i = 0; i < width; ++i) {
-            const float kept = to_f32(from[at + i]) * factor[i];
-            to[at + i] = from_f32<V>(factor[i] == 0.0f ? 0.0f : kept);
-          }
-        }
-      }
+      for (int64_t row = begin; row < end; ++row)
+        drop_row(y.as<V>() + row * c, x.as<V>() + row * c, mask, row / T, row % T, c);
     });
   });
 }

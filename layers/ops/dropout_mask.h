@@ -1,30 +1,39 @@
-// The factors of dropout, 64 channels at a time: what dropout.cpp and residual.cpp share.
+// The mask of a call of dropout, row by row: what dropout.cpp and residual_rows.h share.
 #pragma once
+
+#include <cmath>
 
 #include "engine/core/rng.h"
 #include "engine/memory/step_state.h"
 #include "layers/ops/dropout.h"
+#include "layers/ops/row_loops.h"
 
 namespace snug {
 
-inline constexpr int64_t kMaskChannels = 64;
-
-// What is the same for a whole call.
 class DropoutMask {
  public:
   DropoutMask(const DropoutSpec& spec, const StepState& state)
       : key_(random_key(state.seed, static_cast<uint64_t>(state.step), spec.site)),
         first_sample_(static_cast<uint64_t>(state.first_sample)),
-        p_(spec.p),
+        // A channel is kept if (u >> 8) 2^-24 >= p: both are multiples of 2^-24 or lie between two,
+        // so this is u >= ceil(2^24 p) 2^8, and p < 1 keeps it in 32 bits.
+        threshold_(static_cast<uint32_t>(std::ceil(static_cast<double>(spec.p) * 0x1p24)) << 8),
         kept_(1.0f / (1.0f - spec.p)) {}
 
-  // factor[i] = 0 or 1 / (1 - p) for the channels begin + i, i < 64; begin a multiple of 64.
-  void factors(float* factor, int64_t sample_in_batch, int64_t position, int64_t begin) const;
+  MaskRow row(int64_t sample_in_batch, int64_t position) const {
+    return {key_.k0,
+            key_.k1,
+            first_sample_ + static_cast<uint64_t>(sample_in_batch),
+            static_cast<uint32_t>(position),
+            threshold_,
+            kept_};
+  }
 
  private:
   RandomKey key_;
   uint64_t first_sample_;
-  float p_, kept_;
+  uint32_t threshold_;
+  float kept_;
 };
 
 // Entry checks of both ops, in dropout.cpp: shapes, dtypes, p of [0,1).

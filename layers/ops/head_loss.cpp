@@ -11,7 +11,7 @@
 #include "engine/core/parallel.h"
 #include "engine/core/units.h"
 #include "engine/memory/step_state.h"
-#include "layers/ops/head_loss_rows.h"
+#include "layers/ops/row_loops.h"
 
 namespace snug {
 namespace {
@@ -122,36 +122,27 @@ void chunk_products(Context& ctx, const Chunk& c, const View& dx, const GradView
     matmul(ctx, dweight.view, c.dlogits, c.x, product(true, false, dweight.add || c.first > 0));
 }
 
-// Row of e^(z - shift) to dz; for f32 they are the same bytes.
+// A row without a gradient.
 template <class T>
-void store_gradient(T* dz, const float* e, const Sizes& s, float factor, int32_t target,
-                    float gradient) {
-  if (target == kIgnoredTarget) {
-    std::fill_n(dz, s.Vp, from_f32<T>(0.0f));
-    return;
-  }
-  const float hit = e[target] * factor - gradient;
-  if constexpr (std::is_same_v<T, float>)
-    for (int64_t v = 0; v < s.V; ++v) dz[v] *= factor;
-  else
-    for (int64_t v = 0; v < s.V; ++v) dz[v] = from_f32<T>(e[v] * factor);
-  dz[target] = from_f32<T>(hit);
-  std::fill(dz + s.V, dz + s.Vp, from_f32<T>(0.0f));
+void zero_row(T* dz, const Sizes& s) {
+  std::fill_n(dz, s.Vp, from_f32<T>(0.0f));
 }
 
 struct RowLoss {
-  float nll, lse;
-  double sum;  // of the row, which now holds e^(z - max)
+  float top;
+  double sum;  // of e^(z - top)
+  double lse() const { return top + std::log(sum); }
+  float nll(const float* z, int32_t target) const {
+    return target == kIgnoredTarget ? 0.0f : static_cast<float>(lse() - z[target]);
+  }
 };
 
-RowLoss row_loss(float* z, int64_t V, int32_t target) {
-  const float top = row_max(z, V);
-  const float hit = target == kIgnoredTarget ? 0.0f : z[target];
+// Of row n of a chunk; the row after it is called near meanwhile.
+RowLoss row_loss(const SoftmaxLoops& loops, const Chunk& c, const Sizes& s, int64_t n) {
+  const float* z = c.logits.as<float>() + n * s.Vp;
   RowLoss r;
-  r.sum = row_exp(z, V, top);
-  const double lse = top + std::log(r.sum);
-  r.lse = static_cast<float>(lse);
-  r.nll = target == kIgnoredTarget ? 0.0f : static_cast<float>(lse - hit);
+  r.top = loops.max(z, s.V);
+  r.sum = loops.exp_sum(z, s.V, r.top, n + 1 < c.rows ? z + s.Vp : nullptr);
   return r;
 }
 
@@ -159,10 +150,11 @@ void forward_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& targ
                   const View& nll, const View& lse, const View& state) {
   const int32_t* target = targets.as<int32_t>() + c.first;
   float* loss = nll.as<float>() + c.first;
+  const SoftmaxLoops loops = softmax_loops();
   parallel_for(ctx.threads(), c.rows, [&](int64_t n) {
-    const RowLoss r = row_loss(c.logits.as<float>() + n * s.Vp, s.V, target[n]);
-    loss[n] = r.nll;
-    lse.as<float>()[c.first + n] = r.lse;
+    const RowLoss r = row_loss(loops, c, s, n);
+    loss[n] = r.nll(c.logits.as<float>() + n * s.Vp, target[n]);
+    lse.as<float>()[c.first + n] = static_cast<float>(r.lse());
   });
   if (!state.defined()) return;
   for (int64_t n = 0; n < c.rows; ++n) step_state(state)->loss_sum += loss[n];
@@ -175,12 +167,17 @@ void train_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& target
   const float gradient = step->inverse_tokens * step->loss_scale;
   const int32_t* target = targets.as<int32_t>() + c.first;
   float* loss = nll.as<float>();
+  const SoftmaxLoops loops = softmax_loops();
+  const SoftmaxGradient<T> gradient_row = softmax_gradient<T>();
   parallel_for(ctx.threads(), c.rows, [&](int64_t n) {
-    float* z = c.logits.as<float>() + n * s.Vp;
-    const RowLoss r = row_loss(z, s.V, target[n]);
-    loss[n] = r.nll;
-    store_gradient(c.dlogits.as<T>() + n * s.Vp, z, s, static_cast<float>(gradient / r.sum),
-                   target[n], gradient);
+    T* dz = c.dlogits.as<T>() + n * s.Vp;
+    const float* z = c.logits.as<float>() + n * s.Vp;
+    loss[n] = 0;
+    if (target[n] == kIgnoredTarget) return zero_row(dz, s);
+    const RowLoss r = row_loss(loops, c, s, n);
+    loss[n] = r.nll(z, target[n]);
+    gradient_row(dz, z, s.V, s.Vp, r.top, static_cast<float>(gradient / r.sum), target[n],
+                 gradient);
   });
   for (int64_t n = 0; n < c.rows; ++n) step->loss_sum += loss[n];
 }
@@ -191,20 +188,23 @@ void backward_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& tar
   const int32_t* target = targets.as<int32_t>() + c.first;
   const float* gradient = dnll.as<float>() + c.first;
   const float* shift = lse.as<float>() + c.first;
+  const SoftmaxGradient<T> gradient_row = softmax_gradient<T>();
   parallel_for(ctx.threads(), c.rows, [&](int64_t n) {
-    float* z = c.logits.as<float>() + n * s.Vp;
-    for (int64_t v = 0; v < s.V; ++v) z[v] = fast_exp(z[v] - shift[n]);
-    store_gradient(c.dlogits.as<T>() + n * s.Vp, z, s, gradient[n], target[n], gradient[n]);
+    T* dz = c.dlogits.as<T>() + n * s.Vp;
+    if (target[n] == kIgnoredTarget) return zero_row(dz, s);
+    gradient_row(dz, c.logits.as<float>() + n * s.Vp, s.V, s.Vp, shift[n], gradient[n], target[n],
+                 gradient[n]);
   });
 }
 
 // The work between the products of a chunk, as one op: f(a value of x's type).
-// About 20 operations for the exponential, its sum and the gradient of a logit.
+// About 20 operations for the exponential, its sum and the gradient of a logit. A row of logits is
+// read once from memory, then from the second-level cache.
 template <class F>
 void rows_op(Context& ctx, const char* name, const Chunk& c, const Sizes& s, bool gradient, F&& f) {
-  Op op(ctx, name,
-        {.flops = 20 * c.rows * s.V,
-         .bytes = 2 * c.logits.bytes() + (gradient ? c.dlogits.bytes() : 0)});
+  Op op(
+      ctx, name,
+      {.flops = 20 * c.rows * s.V, .bytes = c.logits.bytes() + (gradient ? c.dlogits.bytes() : 0)});
   if (!op.run()) return;
   if (c.x.dtype == DType::f32)
     f(float{});

@@ -1,31 +1,14 @@
 #include "layers/ops/residual.h"
 
-#include <algorithm>
-
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
-#include "layers/ops/dropout_mask.h"
+#include "layers/ops/residual_rows.h"
 
 namespace snug {
 namespace {
 
 constexpr int64_t kGrain = 32 * 1024;  // elements a task of the plain sum
-
-template <class V>
-void add_dropped_row(V* y, const V* x, const V* branch, const DropoutMask& mask, int64_t sample,
-                     int64_t position, int64_t c) {
-  for (int64_t at = 0; at < c; at += kMaskChannels) {
-    float factor[kMaskChannels];
-    mask.factors(factor, sample, position, at);
-    const int64_t width = std::min(kMaskChannels, c - at);
-#pragma omp simd
-    for (int64_t i = 0; i < width; ++i) {
-      const float kept = to_f32(branch[at + i]) * factor[i];
-      y[at + i] = from_f32<V>(to_f32(x[at + i]) + (factor[i] == 0.0f ? 0.0f : kept));
-    }
-  }
-}
 
 }  // namespace
 
@@ -45,8 +28,7 @@ void residual_forward(Context& ctx, const View& y, const View& x, const View& br
     const V* add = branch.as<V>();
     if (spec.p == 0.0f) {
       parallel_chunks(ctx.threads(), n * c, kGrain, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-        for (int64_t i = begin; i < end; ++i) to[i] = from_f32<V>(to_f32(from[i]) + to_f32(add[i]));
+        add_row(to + begin, from + begin, add + begin, end - begin);
       });
       return;
     }

@@ -1,0 +1,35 @@
+#include "layers/ops/row_loops.h"
+
+#include "engine/core/isa.h"
+
+namespace snug {
+
+template <class T, class W>
+NormLoops<T, W> norm_loops() {
+  return use_avx512() ? norm_loops_avx512<T, W>() : norm_loops_avx2<T, W>();
+}
+template NormLoops<float, float> norm_loops();
+template NormLoops<bf16, bf16> norm_loops();
+template NormLoops<bf16, float> norm_loops();
+template NormLoops<f16, f16> norm_loops();
+template NormLoops<f16, float> norm_loops();
+
+template <class T>
+DropLoops<T> drop_loops() {
+  return use_avx512() ? drop_loops_avx512<T>() : drop_loops_avx2<T>();
+}
+template DropLoops<float> drop_loops();
+template DropLoops<bf16> drop_loops();
+template DropLoops<f16> drop_loops();
+
+SoftmaxLoops softmax_loops() {
+  return use_avx512() ? softmax_loops_avx512() : softmax_loops_avx2();
+}
+template <class T>
+SoftmaxGradient<T> softmax_gradient() {
+  return use_avx512() ? softmax_gradient_avx512<T>() : softmax_gradient_avx2<T>();
+}
+template SoftmaxGradient<float> softmax_gradient();
+template SoftmaxGradient<bf16> softmax_gradient();
+
+}  // namespace snug

@@ -1,0 +1,78 @@
+// The rows of normalisation, dropout and the head's softmax, once per instruction set: AVX2 and
+// AVX-512 give the same bits. They take pointers and run in the caller's thread. Internal to the
+// ops, whose headers have the mathematics.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/core/dtype.h"
+
+namespace snug {
+
+// T of x, y, dx, dy: float, bf16, f16; W of the weight: T or float.
+template <class T, class W>
+struct NormLoops {
+  // bias may be null; y may be x.
+  void (*forward)(T* y, float* mean, float* rstd, const T* x, const W* weight, const W* bias,
+                  int64_t c, float eps);
+  // One row: dx = or += ..., dweight += and dbias += in float; either of them may be null. dx may
+  // be dy unless it is added to.
+  void (*backward)(T* dx, bool add_dx, float* dweight, float* dbias, const T* dy, const T* x,
+                   const W* weight, float mean, float rstd, int64_t c);
+};
+template <class T, class W>
+NormLoops<T, W> norm_loops();
+
+// What is drawn for one row: the key and counter of engine/core/rng.h, where channel / 4 is the
+// word that runs. A channel is kept if its number is at least `threshold`.
+struct MaskRow {
+  uint32_t k0, k1;
+  uint64_t sample;
+  uint32_t position;
+  uint32_t threshold;
+  float kept;  // factor of the kept channels
+};
+template <class T>
+struct DropLoops {
+  void (*drop)(T* y, const T* x, const MaskRow& mask, int64_t c);                  // y = dropout(x)
+  void (*add)(T* y, const T* x, const T* branch, const MaskRow& mask, int64_t c);  // x + dropout
+};
+template <class T>
+DropLoops<T> drop_loops();
+
+// Columns whose sum of exponentials is kept in 16 fp32 lanes before it goes to fp64.
+inline constexpr int64_t kSumColumns = 1024;
+
+struct SoftmaxLoops {
+  float (*max)(const float* z, int64_t n);
+  // Sum of e^(z - shift). `next`, if not null, is a row of as many columns that will be read after
+  // this one: it is called near meanwhile.
+  double (*exp_sum)(const float* z, int64_t n, float shift, const float* next);
+};
+SoftmaxLoops softmax_loops();
+
+// dz[v] = e^(z[v] - shift) factor for v < V, less `gradient` at the target; 0 for V <= v < Vp. dz
+// may be z if T is float.
+template <class T>
+using SoftmaxGradient = void (*)(T* dz, const float* z, int64_t V, int64_t Vp, float shift,
+                                 float factor, int64_t target, float gradient);
+template <class T>
+SoftmaxGradient<T> softmax_gradient();
+
+// The two versions, for the choices above.
+template <class T, class W>
+NormLoops<T, W> norm_loops_avx2();
+template <class T, class W>
+NormLoops<T, W> norm_loops_avx512();
+template <class T>
+DropLoops<T> drop_loops_avx2();
+template <class T>
+DropLoops<T> drop_loops_avx512();
+SoftmaxLoops softmax_loops_avx2();
+SoftmaxLoops softmax_loops_avx512();
+template <class T>
+SoftmaxGradient<T> softmax_gradient_avx2();
+template <class T>
+SoftmaxGradient<T> softmax_gradient_avx512();
+
+}  // namespace snug

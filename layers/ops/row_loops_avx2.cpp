@@ -1,0 +1,91 @@
+#include <immintrin.h>
+
+#include "layers/ops/row_loops.h"
+
+namespace snug {
+namespace {
+
+// In this order: each uses what the ones before define.
+#include "engine/kernels/wide_avx2.h"
+//
+#include "engine/kernels/wide.h"
+
+// Eight 64-bit lanes, and what the generator does with them.
+struct U {
+  __m256i lo, hi;
+};
+constexpr int kCounterVectors = 2;
+inline U uset(uint64_t x) {
+  const __m256i v = _mm256_set1_epi64x(static_cast<int64_t>(x));
+  return {v, v};
+}
+inline U uadd(U a, U b) {
+  return {_mm256_add_epi64(a.lo, b.lo), _mm256_add_epi64(a.hi, b.hi)};
+}
+inline U umul(U a, U b) {
+  return {_mm256_mul_epu32(a.lo, b.lo), _mm256_mul_epu32(a.hi, b.hi)};
+}
+inline U ushr32(U a) {
+  return {_mm256_srli_epi64(a.lo, 32), _mm256_srli_epi64(a.hi, 32)};
+}
+inline U ushl32(U a) {
+  return {_mm256_slli_epi64(a.lo, 32), _mm256_slli_epi64(a.hi, 32)};
+}
+inline U uxor3(U a, U b, U c) {
+  return {_mm256_xor_si256(_mm256_xor_si256(a.lo, b.lo), c.lo),
+          _mm256_xor_si256(_mm256_xor_si256(a.hi, b.hi), c.hi)};
+}
+// The number of each lane's counter, so that unpacking leaves them in order.
+inline U counter_steps() {
+  return {_mm256_set_epi64x(3, 1, 2, 0), _mm256_set_epi64x(7, 5, 6, 4)};
+}
+// Words 0 and 2 in the low halves, 1 and 3 in the high ones, of eight counters: 32 channels.
+inline void keep_bits(uint32_t* bits, U w0, U w1, U w2, U w3, uint32_t threshold) {
+  const __m256i t = _mm256_set1_epi32(static_cast<int>(threshold));
+  const auto half = [t](__m256i a, __m256i b, __m256i c, __m256i d) {
+    const __m256i ab = _mm256_blend_epi32(a, b, 0xAA), cd = _mm256_blend_epi32(c, d, 0xAA);
+    const auto kept = [t](__m256i u) {
+      const __m256i at_least = _mm256_cmpeq_epi32(_mm256_max_epu32(u, t), u);
+      return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(at_least)));
+    };
+    return kept(_mm256_unpacklo_epi64(ab, cd)) | kept(_mm256_unpackhi_epi64(ab, cd)) << 8;
+  };
+  bits[0] = half(w0.lo, w1.lo, w2.lo, w3.lo);
+  bits[1] = half(w0.hi, w1.hi, w2.hi, w3.hi);
+}
+
+#include "layers/ops/row_loops_drop.h"
+#include "layers/ops/row_loops_norm.h"
+#include "layers/ops/row_loops_softmax.h"
+
+}  // namespace
+
+template <class T, class W>
+NormLoops<T, W> norm_loops_avx2() {
+  return {norm_forward<T, W>, norm_backward<T, W>};
+}
+template NormLoops<float, float> norm_loops_avx2();
+template NormLoops<bf16, bf16> norm_loops_avx2();
+template NormLoops<bf16, float> norm_loops_avx2();
+template NormLoops<f16, f16> norm_loops_avx2();
+template NormLoops<f16, float> norm_loops_avx2();
+
+template <class T>
+DropLoops<T> drop_loops_avx2() {
+  return {drop_row_loop<T>, add_dropped_loop<T>};
+}
+template DropLoops<float> drop_loops_avx2();
+template DropLoops<bf16> drop_loops_avx2();
+template DropLoops<f16> drop_loops_avx2();
+
+SoftmaxLoops softmax_loops_avx2() {
+  return {max_loop, exp_sum_loop};
+}
+template <class T>
+SoftmaxGradient<T> softmax_gradient_avx2() {
+  return softmax_gradient_loop<T>;
+}
+template SoftmaxGradient<float> softmax_gradient_avx2();
+template SoftmaxGradient<bf16> softmax_gradient_avx2();
+
+}  // namespace snug

@@ -1,0 +1,101 @@
+// Compiled for AVX-512 whatever the flags of the build: called only where the CPU has it. Headers
+// come before the switch, so that nothing shared with other files is compiled for it.
+#if !defined(__clang__)
+// GCC 12's own intrinsics leave operands undefined on purpose and then warn about it.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+
+#include "layers/ops/row_loops.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))), \
+                             apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
+#endif
+
+namespace snug {
+namespace {
+
+// In this order: each uses what the ones before define.
+#include "engine/kernels/wide_avx512.h"
+//
+#include "engine/kernels/wide.h"
+
+// Eight 64-bit lanes, and what the generator does with them.
+using U = __m512i;
+constexpr int kCounterVectors = 4;
+inline U uset(uint64_t x) {
+  return _mm512_set1_epi64(static_cast<int64_t>(x));
+}
+inline U uadd(U a, U b) {
+  return _mm512_add_epi64(a, b);
+}
+inline U umul(U a, U b) {
+  return _mm512_mul_epu32(a, b);
+}
+inline U ushr32(U a) {
+  return _mm512_srli_epi64(a, 32);
+}
+inline U ushl32(U a) {
+  return _mm512_slli_epi64(a, 32);
+}
+inline U uxor3(U a, U b, U c) {
+  return _mm512_ternarylogic_epi64(a, b, c, 0x96);
+}
+// The number of each lane's counter, so that unpacking leaves them in order.
+inline U counter_steps() {
+  return _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
+}
+// Words 0 and 2 in the low halves, 1 and 3 in the high ones, of eight counters: 32 channels.
+inline void keep_bits(uint32_t* bits, U w0, U w1, U w2, U w3, uint32_t threshold) {
+  const U t = _mm512_set1_epi32(static_cast<int>(threshold));
+  const U w01 = _mm512_mask_mov_epi32(w0, 0xAAAA, w1), w23 = _mm512_mask_mov_epi32(w2, 0xAAAA, w3);
+  bits[0] = _mm512_cmpge_epu32_mask(_mm512_unpacklo_epi64(w01, w23), t);
+  bits[1] = _mm512_cmpge_epu32_mask(_mm512_unpackhi_epi64(w01, w23), t);
+}
+
+#include "layers/ops/row_loops_drop.h"
+#include "layers/ops/row_loops_norm.h"
+#include "layers/ops/row_loops_softmax.h"
+
+}  // namespace
+
+template <class T, class W>
+NormLoops<T, W> norm_loops_avx512() {
+  return {norm_forward<T, W>, norm_backward<T, W>};
+}
+template NormLoops<float, float> norm_loops_avx512();
+template NormLoops<bf16, bf16> norm_loops_avx512();
+template NormLoops<bf16, float> norm_loops_avx512();
+template NormLoops<f16, f16> norm_loops_avx512();
+template NormLoops<f16, float> norm_loops_avx512();
+
+template <class T>
+DropLoops<T> drop_loops_avx512() {
+  return {drop_row_loop<T>, add_dropped_loop<T>};
+}
+template DropLoops<float> drop_loops_avx512();
+template DropLoops<bf16> drop_loops_avx512();
+template DropLoops<f16> drop_loops_avx512();
+
+SoftmaxLoops softmax_loops_avx512() {
+  return {max_loop, exp_sum_loop};
+}
+template <class T>
+SoftmaxGradient<T> softmax_gradient_avx512() {
+  return softmax_gradient_loop<T>;
+}
+template SoftmaxGradient<float> softmax_gradient_avx512();
+template SoftmaxGradient<bf16> softmax_gradient_avx512();
+
+}  // namespace snug
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
