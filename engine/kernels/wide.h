@@ -34,36 +34,37 @@ inline double fold(__m256d v) {
 
 // The sum of a row in the order of engine/kernels/lanes.h: four accumulators of eight lanes, whole
 // eights of what is left over on the first, the rest on the second, folded in a fixed tree.
-class RowSum {
- public:
+// No constructor: an implicit one would not be compiled for the instruction set of the file.
+struct RowSum {
+  V ab, cd;
   // Terms i to i + 31, i a multiple of 32.
   void add32(V first, V second) {
-    ab_ = ab_ + first;
-    cd_ = cd_ + second;
+    ab = ab + first;
+    cd = cd + second;
   }
   // r terms of the last, incomplete 32: sixteen, then what is left.
   void add_rest(V x, int64_t r) {
-    if (r >= 8) ab_ = ab_ + keep_lanes(0xff, x);
+    if (r >= 8) ab = ab + keep_lanes(0xff, x);
     if (r == 16)
-      ab_ = ab_ + keep_lanes(0xff, swap_halves(x));
+      ab = ab + keep_lanes(0xff, swap_halves(x));
     else if (r > 8)
-      ab_ = ab_ + keep_lanes(((1u << r) - 1) & 0xff00, x);
+      ab = ab + keep_lanes(((1u << r) - 1) & 0xff00, x);
     else if (r < 8)
-      ab_ = ab_ + swap_halves(keep_lanes((1u << r) - 1, x));
+      ab = ab + swap_halves(keep_lanes((1u << r) - 1, x));
   }
   float total() const {
-    return fold(_mm256_add_ps(_mm256_add_ps(low_half(ab_), high_half(ab_)),
-                              _mm256_add_ps(low_half(cd_), high_half(cd_))));
+    return fold(_mm256_add_ps(_mm256_add_ps(low_half(ab), high_half(ab)),
+                              _mm256_add_ps(low_half(cd), high_half(cd))));
   }
-
- private:
-  V ab_ = set1(0.0f), cd_ = set1(0.0f);
 };
+inline RowSum no_sum() {
+  return {set1(0.0f), set1(0.0f)};
+}
 
 // f(i, r) gives the terms from i on.
 template <class F>
 inline float sum_row(int64_t n, F&& f) {
-  RowSum sum;
+  RowSum sum = no_sum();
   int64_t i = 0;
   for (; i + 32 <= n; i += 32) sum.add32(f(i, 16), f(i + 16, 16));
   each16(n - i, [&](int64_t j, int64_t r) { sum.add_rest(f(i + j, r), r); });

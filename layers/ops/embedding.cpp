@@ -1,16 +1,25 @@
 #include "layers/ops/embedding.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
+#include "engine/kernels/loops.h"
 #include "engine/memory/step_state.h"
 
 namespace snug {
 namespace {
 
 constexpr int64_t kChannels = 128;  // channels a task of the backward: two or more cache lines
+constexpr int64_t kRowsAhead = 4;   // rows of a table called near before they are wanted
+
+template <class T>
+void call_near(const T* row, int64_t n) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(row + i);
+}
 
 void check_batch(const View& rows, const char* argument, const View& tokens, int64_t c) {
   if (tokens.shape.rank() != 2)
@@ -76,15 +85,20 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
           for (int64_t row = begin; row < end; ++row) {
             Y* to = y.as<Y>() + row * c;
             const W* token = wte.as<W>() + ids[row] * c;
+            // The rows of tokens lie anywhere: no hardware foresees them.
+            if (row + kRowsAhead < n) call_near(wte.as<W>() + ids[row + kRowsAhead] * c, c);
             if (!wpe.defined()) {
-#pragma omp simd
-              for (int64_t j = 0; j < c; ++j) to[j] = from_f32<Y>(to_f32(token[j]));
+              pair_loops<Y, W>().cast(to, token, c);
               continue;
             }
             const P* place = wpe.as<P>() + (first + row % T) * c;
+            if constexpr (std::is_same_v<Y, W> && std::is_same_v<Y, P>) {
+              float_loops<Y>().sum(to, token, place, c);
+            } else {
 #pragma omp simd
-            for (int64_t j = 0; j < c; ++j)
-              to[j] = from_f32<Y>(to_f32(token[j]) + to_f32(place[j]));
+              for (int64_t j = 0; j < c; ++j)
+                to[j] = from_f32<Y>(to_f32(token[j]) + to_f32(place[j]));
+            }
           }
         });
       });
@@ -123,6 +137,7 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
     check_tokens(tokens, vocabulary, positions, first);
     const auto* ids = tokens.as<int32_t>();
     const D* from = dy.as<D>();
+    const auto add_row = pair_loops<float, D>().add;
     if (want_token) {
       auto* to = dwte.view.as<float>();
       if (!dwte.add)
@@ -130,10 +145,8 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
                         [=](int64_t begin, int64_t end) { std::fill(to + begin, to + end, 0.0f); });
       parallel_chunks(ctx.threads(), c, kChannels, [=](int64_t begin, int64_t end) {
         for (int64_t row = 0; row < n; ++row) {
-          float* sum = to + ids[row] * c;
-          const D* v = from + row * c;
-#pragma omp simd
-          for (int64_t j = begin; j < end; ++j) sum[j] += to_f32(v[j]);
+          if (row + kRowsAhead < n) call_near(to + ids[row + kRowsAhead] * c + begin, end - begin);
+          add_row(to + ids[row] * c + begin, from + row * c + begin, end - begin);
         }
       });
     }
@@ -144,11 +157,7 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
         if (!add) std::fill(sum, sum + c, 0.0f);
         const int64_t t = p - first;
         if (t < 0 || t >= T) return;
-        for (int64_t b = 0; b < B; ++b) {
-          const D* v = from + (b * T + t) * c;
-#pragma omp simd
-          for (int64_t j = 0; j < c; ++j) sum[j] += to_f32(v[j]);
-        }
+        for (int64_t b = 0; b < B; ++b) add_row(sum, from + (b * T + t) * c, c);
       });
     }
   });

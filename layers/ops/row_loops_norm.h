@@ -1,46 +1,73 @@
 // Rows of layer normalisation over the sixteen floats V; see layers/ops/row_loops.h.
 #pragma once
 
+// Values that a later pass over the row wants again are kept as floats on the stack, up to this
+// many columns; beyond it they are made again, to the same bits. Widening bf16 twice costs more
+// than a store and a load in the first-level cache.
+constexpr int64_t kNear = 4096;
+
+// f(i, r) and, from kept on, g(i, r).
+template <class F, class G>
+inline void each16_near(int64_t n, int64_t kept, F&& f, G&& g) {
+  const int64_t near = n < kept ? n : kept;
+  each16(near, f);
+  if (near < n) each16(n - near, [&](int64_t i, int64_t r) { g(near + i, r); });
+}
+
 template <class T, class W>
 void norm_forward(T* y, float* mean_out, float* rstd_out, const T* x, const W* weight,
                   const W* bias, int64_t c, float eps) {
+  constexpr int64_t kKept = sizeof(T) == sizeof(float) ? 0 : kNear;  // x is floats already
+  alignas(64) float near[kKept + 16];
   const auto width = static_cast<float>(c);
-  const float mean = sum_row(c, [=](int64_t i, int64_t r) { return load_lanes(x + i, r); }) / width;
+  const float mean = sum_row(c,
+                             [=, &near](int64_t i, int64_t r) {
+                               const V v = load_lanes(x + i, r);
+                               if (i < kKept) store(near + i, v);
+                               return v;
+                             }) /
+                     width;
   const V m = set1(mean);
-  const float square = sum_row(c, [=](int64_t i, int64_t r) {
-    const V d = load_lanes(x + i, r) - m;
-    return d * d;
-  });
-  const float rstd = 1.0f / __builtin_sqrtf(square / width + eps);
+  const float square = sum_row(c,
+                               [=, &near](int64_t i, int64_t r) {
+                                 const V d =
+                                     (i < kKept ? load(near + i) : load_lanes(x + i, r)) - m;
+                                 return d * d;
+                               }) /
+                       width;
+  const float rstd = 1.0f / __builtin_sqrtf(square + eps);
   *mean_out = mean;
   *rstd_out = rstd;
   const V s = set1(rstd);
-  const auto scaled = [=](int64_t i, int64_t r) {
-    return (load_lanes(x + i, r) - m) * s * load_lanes(weight + i, r);
+  const auto write = [=](V v, int64_t i, int64_t r) {
+    const V scaled = (v - m) * s * load_lanes(weight + i, r);
+    store_lanes(y + i, bias ? scaled + load_lanes(bias + i, r) : scaled, r);
   };
-  if (bias)
-    each16(c, [=](int64_t i, int64_t r) {
-      store_lanes(y + i, scaled(i, r) + load_lanes(bias + i, r), r);
-    });
-  else
-    each16(c, [=](int64_t i, int64_t r) { store_lanes(y + i, scaled(i, r), r); });
+  each16_near(
+      c, kKept, [=, &near](int64_t i, int64_t r) { write(load(near + i), i, r); },
+      [=](int64_t i, int64_t r) { write(load_lanes(x + i, r), i, r); });
 }
 
-// One pass over dy and x for the two sums of the row and for those of the parameters, a second one,
-// from the first-level cache, for dx. The first only reads dy: dx may lie on it.
+// One pass over dy and x for the two sums of the row and for those of the parameters, a second one
+// for dx. The first only reads dy: dx may lie on it.
 template <class T, class W>
 void norm_backward(T* dx, bool add_dx, float* dweight, float* dbias, const T* dy, const T* x,
                    const W* weight, float mean, float rstd, int64_t c) {
+  alignas(64) float near_g[kNear + 16], near_xhat[kNear + 16];
   const V m = set1(mean), s = set1(rstd);
-  RowSum g_sum, gx_sum;
+  RowSum g_sum = no_sum(), gx_sum = no_sum();
   struct Terms {
     V g, gx;
   };
-  const auto terms = [=](int64_t i, int64_t r) -> Terms {
+  const auto terms = [=, &near_g, &near_xhat](int64_t i, int64_t r) -> Terms {
     const V d = load_lanes(dy + i, r), xhat = (load_lanes(x + i, r) - m) * s;
     if (dweight) store_lanes(dweight + i, load_lanes(dweight + i, r) + d * xhat, r);
     if (dbias) store_lanes(dbias + i, load_lanes(dbias + i, r) + d, r);
     const V g = d * load_lanes(weight + i, r);
+    if (i < kNear) {
+      store(near_g + i, g);
+      store(near_xhat + i, xhat);
+    }
     return {g, g * xhat};
   };
   int64_t i = 0;
@@ -57,14 +84,17 @@ void norm_backward(T* dx, bool add_dx, float* dweight, float* dbias, const T* dy
   }
   const auto width = static_cast<float>(c);
   const V g_mean = set1(g_sum.total() / width), gx_mean = set1(gx_sum.total() / width);
-  const auto value = [=](int64_t j, int64_t r) {
-    const V xhat = (load_lanes(x + j, r) - m) * s;
-    return s * ((load_lanes(dy + j, r) * load_lanes(weight + j, r) - g_mean) - xhat * gx_mean);
+  const auto write = [=](V g, V xhat, int64_t j, int64_t r) {
+    const V value = s * ((g - g_mean) - xhat * gx_mean);
+    store_lanes(dx + j, add_dx ? load_lanes(dx + j, r) + value : value, r);
   };
-  if (add_dx)
-    each16(c, [=](int64_t j, int64_t r) {
-      store_lanes(dx + j, load_lanes(dx + j, r) + value(j, r), r);
-    });
-  else
-    each16(c, [=](int64_t j, int64_t r) { store_lanes(dx + j, value(j, r), r); });
+  each16_near(
+      c, kNear,
+      [=, &near_g, &near_xhat](int64_t j, int64_t r) {
+        write(load(near_g + j), load(near_xhat + j), j, r);
+      },
+      [=](int64_t j, int64_t r) {
+        const V xhat = (load_lanes(x + j, r) - m) * s;
+        write(load_lanes(dy + j, r) * load_lanes(weight + j, r), xhat, j, r);
+      });
 }

@@ -15,10 +15,12 @@
 
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/core/isa.h"
 #include "engine/memory/context.h"
 #include "engine/memory/step_state.h"
 #include "tests/support/values.h"
@@ -186,11 +188,15 @@ inline std::vector<Mode> modes_of_cases() {
   return modes;
 }
 
-// Runs the body plainly, then in every mode of the list, which must give the same bits. Returns
-// the outputs of the plain run.
+// Runs the body plainly, then in every mode of the list and without AVX-512 (engine/core/isa.h),
+// which must give the same bits. Returns the outputs of the plain run.
 inline Outputs run_in_all_modes(const Body& body) {
   const Outputs plain = run_on_plan_and_cpu({}, body);
-  for (const Mode& mode : modes_of_cases()) {
+  std::vector<Mode> modes = modes_of_cases();
+  modes.push_back({"without AVX-512", {}, {}});
+  for (const Mode& mode : modes) {
+    std::optional<WithoutAvx512> narrow;
+    if (&mode == &modes.back()) narrow.emplace();
     const Outputs other = run_on_plan_and_cpu(mode.settings, body, mode.options);
     for (size_t i = 0; i < plain.all.size(); ++i)
       EXPECT_TRUE(plain.all[i].bytes == other.all.at(i).bytes)

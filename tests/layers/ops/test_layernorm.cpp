@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "engine/core/isa.h"
+#include "engine/kernels/lanes.h"
 #include "layers/ops/layernorm.h"
+#include "layers/ops/row_loops.h"
 #include "tests/support/case.h"
 #include "tests/support/errors.h"
 #include "tests/support/gradient.h"
@@ -13,9 +16,11 @@ namespace {
 struct Sizes {
   int64_t n, c;
 };
-constexpr Sizes kSizes[] = {{1, 1},   {5, 1},   {17, 3},   {130, 3},  {5, 31},   {130, 31},
-                            {17, 33}, {5, 64},  {130, 64}, {1, 768},  {17, 768}, {130, 40},
-                            {130, 8}, {600, 7}, {2, 2},    {33, 1000}};
+constexpr Sizes
+    kSizes[] = {{1, 1},   {5, 1},   {17, 3},   {130, 3},   {5, 31},   {130, 31},
+                {17, 33}, {5, 64},  {130, 64}, {1, 768},   {17, 768}, {130, 40},
+                {130, 8}, {600, 7}, {2, 2},    {33, 1000}, {2, 4133}};  // the last is wider than
+                                                                        // what a row keeps near
 constexpr float kEps = 1e-5f;
 
 struct Data {
@@ -66,6 +71,31 @@ void check_forward(const Data& d, bool with_bias, bool in_place) {
   EXPECT_TRUE(close(out["rstd"], truth.rstd, exact));
   EXPECT_TRUE(close(out["y"], truth.y, exact + tolerance(d.dtype, 1)));
   EXPECT_EQ(out.ops, std::vector<std::string>{"layernorm_forward"});
+}
+
+// The bits of the sums are those of sum_lanes, whatever the instruction set computes them.
+TEST(Layernorm, SumsAreInTheOrderOfTheLanes) {
+  for (int64_t c = 1; c <= 100; ++c) {
+    const Values x = normal_values(c, 5);
+    const std::vector<float> row(x.begin(), x.end());
+    const auto width = static_cast<float>(c);
+    const float mean =
+        sum_lanes(c, [&](int64_t i, int64_t r) { return load_lanes(row.data() + i, r); }) / width;
+    const float square = sum_lanes(c, [&](int64_t i, int64_t r) {
+      const F32x8 d = load_lanes(row.data() + i, r) - splat8(mean);
+      return d * d;
+    });
+    const std::vector<float> ones(row.size(), 1.0f);
+    std::vector<NormLoops<float, float>> all = {norm_loops_avx2<float, float>()};
+    if (use_avx512()) all.push_back(norm_loops_avx512<float, float>());
+    for (const auto& loops : all) {
+      std::vector<float> y(row.size());
+      float m = 0, r = 0;
+      loops.forward(y.data(), &m, &r, row.data(), ones.data(), nullptr, c, kEps);
+      EXPECT_EQ(m, mean) << c;
+      EXPECT_EQ(r, 1.0f / std::sqrt(square / width + kEps)) << c;
+    }
+  }
 }
 
 TEST(Layernorm, Forward) {

@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
+#include "engine/core/isa.h"
+#include "layers/ops/dropout_mask.h"
 #include "layers/ops/residual.h"
 #include "tests/support/case.h"
 #include "tests/support/errors.h"
@@ -14,8 +17,8 @@ namespace {
 struct Sizes {
   int64_t b, t, c;
 };
-constexpr Sizes kSizes[] = {{1, 1, 1},   {5, 1, 3},  {1, 17, 31},
-                            {2, 65, 33}, {2, 3, 64}, {1, 5, 768}};
+constexpr Sizes kSizes[] = {{1, 1, 1},  {5, 1, 3},   {1, 17, 31}, {2, 65, 33},
+                            {2, 3, 64}, {1, 5, 768}, {1, 3, 150}, {2, 1, 300}};
 
 StepState some_state(int64_t first_sample = 3) {
   StepState s{};
@@ -53,6 +56,32 @@ void check_dropout_op(const Sizes& s, DType t, float p, bool in_place) {
   }
   EXPECT_TRUE(close(out["y"], y, tolerance(t, 1)));
   EXPECT_TRUE(close(out["dx"], dx, tolerance(t, 1)));
+}
+
+// A channel whose number equals p is kept, and dropped for the next larger p: numbers below and
+// above a half, where the floats between two of the 2^24 numbers are many, and none.
+TEST(Dropout, TheThresholdIsExact) {
+  const StepState state = some_state();
+  const RandomKey key = random_key(state.seed, static_cast<uint64_t>(state.step), 11);
+  int small = 0, large = 0;
+  for (uint32_t channel = 0; channel < 40; ++channel) {
+    const float u = uniform_from(random_block(key, 3, 0, channel / 4)[channel % 4]);
+    ++(u < 0.5f ? small : large);
+    for (const bool above : {false, true}) {
+      const float p = above ? std::nextafter(u, 1.0f) : u;
+      const DropoutMask mask({p, 11}, state);
+      std::vector<DropLoops<float>> all = {drop_loops_avx2<float>()};
+      if (use_avx512()) all.push_back(drop_loops_avx512<float>());
+      for (const auto& loops : all) {
+        const std::vector<float> x(40, 1.0f);
+        std::vector<float> y(40);
+        loops.drop(y.data(), x.data(), mask.row(0, 0), 40);
+        EXPECT_EQ(y[channel] != 0, !above) << channel << " " << u;
+      }
+    }
+  }
+  EXPECT_GT(small, 5);
+  EXPECT_GT(large, 5);
 }
 
 TEST(Dropout, DropsByTheKey) {
