@@ -31,19 +31,10 @@ inline V fnma(V a, V b, V c) {
 inline V max_of(V a, V b) {
   return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
 }
-inline V min_of(V a, V b) {
-  return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
-}
-inline V floor_of(V a) {
-  return {_mm256_floor_ps(a.lo), _mm256_floor_ps(a.hi)};
-}
-// 2^n for whole n of a normal float.
-inline V exp2_of(V n) {
-  const __m256i bias = _mm256_set1_epi32(127);
-  return {
-      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvttps_epi32(n.lo), bias), 23)),
-      _mm256_castsi256_ps(
-          _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvttps_epi32(n.hi), bias), 23))};
+// The lowest nine bits, moved to sign and exponent.
+inline V exponent_bits(V x) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x.lo), 23)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x.hi), 23))};
 }
 // y, or 0 where x < bound.
 inline V zero_below(V x, V bound, V y) {

@@ -15,15 +15,8 @@ inline V fnma(V a, V b, V c) {
 inline V max_of(V a, V b) {
   return _mm512_max_ps(a, b);
 }
-inline V min_of(V a, V b) {
-  return _mm512_min_ps(a, b);
-}
-inline V floor_of(V a) {
-  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-}
-inline V exp2_of(V n) {
-  return _mm512_castsi512_ps(
-      _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvttps_epi32(n), _mm512_set1_epi32(127)), 23));
+inline V exponent_bits(V x) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 23));
 }
 inline V zero_below(V x, V bound, V y) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, bound, _CMP_NLT_UQ), y);
