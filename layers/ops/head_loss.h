@@ -18,8 +18,8 @@
 // Numerics  Logits fp32. The sum of a row is fp32 in 16 lanes over 1024 columns, then fp64. With
 //           bf16 activations dz is rounded to bf16 before its two products.
 //           e^x to 2.5e-7, with the same bits in AVX2 and AVX-512.
-// Traffic   A row of logits is read from memory once, by the maximum; the sum and the gradient find it
-//           in the second-level cache and compute e^x again instead of writing it down.
+// Traffic   A row of logits is read from memory once, by the maximum; the sum and the gradient find
+//           it in the second-level cache and compute e^x again instead of writing it down.
 // Memory    One chunk of logits (rows_per_chunk,Vp) f32 and with bf16 activations one of dz bf16,
 //           both of category logits; the products' workspace.
 // Errors    data, before anything is computed, for a target outside [0,V) that is not -100.
