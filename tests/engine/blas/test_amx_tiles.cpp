@@ -124,7 +124,10 @@ TEST(AmxTiles, SubnormalsCountAsZero) {
   t.a[1][0] = from_f32<bf16>(0x1p-70f).bits;  // product 2^-140
   t.b[0][2] = from_f32<bf16>(0x1p-70f).bits;
   t.c[2][3] = 0x1p-130f;
+  t.a[3][0] = from_f32<bf16>(0x1p-56f).bits;  // by the 2^-70 of column 1: the smallest normal
+  t.c[3][1] = 0x1p-127f;
   multiply<SoftwareTiles>(t);
+  EXPECT_EQ(t.c[3][1], 0x1p-126f) << "an old sum beside a normal";
   EXPECT_EQ(t.c[0][0], 0.0f) << "an operand";
   EXPECT_EQ(t.c[1][1], 0.0f) << "a product";
   EXPECT_EQ(t.c[2][3], 0.0f) << "an old sum";
