@@ -68,20 +68,29 @@ void expected(Tiles& t) {
     }
 }
 
-Tiles filled(uint32_t seed, int lowest, int highest) {  // exponents of the operands
+struct Range {
+  int lowest, highest;      // exponents of the operands
+  int c_lowest, c_highest;  // and of C
+};
+// Near one; then products and C about the smallest normal, with subnormal operands among them, and
+// C small enough that every bit of the products counts.
+const Range kRanges[] = {
+    {120, 130, 120, 130}, {126, 127, 126, 127}, {60, 68, 0, 8}, {61, 64, 0, 3}, {0, 127, 0, 10}};
+
+Tiles filled(uint32_t seed, const Range& range) {
   const auto next = [&seed] { return (seed = seed * 1664525u + 1013904223u) >> 8; };
-  const auto number = [&] {
+  const auto number = [&](int lowest, int highest) {
     const auto exponent = lowest + static_cast<int>(next() % (highest - lowest + 1));
     return static_cast<uint16_t>((next() % 2) << 15 | static_cast<unsigned>(exponent) << 7 |
                                  next() % 128);
   };
   Tiles t;
   for (auto& row : t.a)
-    for (uint16_t& v : row) v = number();
+    for (uint16_t& v : row) v = number(range.lowest, range.highest);
   for (auto& row : t.b)
-    for (uint16_t& v : row) v = number();
+    for (uint16_t& v : row) v = number(range.lowest, range.highest);
   for (auto& row : t.c)
-    for (float& v : row) v = to_f32(bf16{number()});
+    for (float& v : row) v = to_f32(bf16{number(range.c_lowest, range.c_highest)});
   return t;
 }
 
@@ -89,13 +98,10 @@ bool same(const Tiles& x, const Tiles& y) {
   return std::memcmp(x.c, y.c, sizeof x.c) == 0;
 }
 
-// Near one; then products about the smallest normal, with subnormal operands among them.
-const struct { int lowest, highest; } kRanges[] = {{120, 130}, {126, 127}, {60, 68}, {0, 127}};
-
 TEST(AmxTiles, SoftwareDoesWhatTheManualSays) {
   for (const auto& range : kRanges)
     for (uint32_t seed = 1; seed <= 20; ++seed) {
-      Tiles got = filled(seed, range.lowest, range.highest), want = got;
+      Tiles got = filled(seed, range), want = got;
       multiply<SoftwareTiles>(got);
       expected(want);
       EXPECT_TRUE(same(got, want)) << range.lowest << " " << seed;
@@ -138,7 +144,7 @@ TEST(AmxTiles, InstructionsDoWhatTheSoftwareDoes) {
   if (!amx_bf16_available()) GTEST_SKIP() << "no AMX on this CPU";
   for (const auto& range : kRanges)
     for (uint32_t seed = 1; seed <= 20; ++seed) {
-      Tiles hard = filled(seed, range.lowest, range.highest), soft = hard;
+      Tiles hard = filled(seed, range), soft = hard;
       multiply<HardwareTiles>(hard);
       multiply<SoftwareTiles>(soft);
       EXPECT_TRUE(same(hard, soft)) << range.lowest << " " << seed;

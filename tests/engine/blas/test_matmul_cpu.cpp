@@ -337,13 +337,21 @@ TEST(MatmulCpu, PackedLayoutAndBytes) {
     EXPECT_EQ(matmul_packed_bytes(5, 33, none), 0);
   EXPECT_EQ(matmul_packed_bytes(0, 33, MatmulKernel::avx2), 0);
   EXPECT_EQ(matmul_packed_bytes(5, 0, MatmulKernel::avx2), 0);
-  std::vector<float> b(5 * 33), out(5 * 48, -1.0f);
+  std::vector<float> b(5 * 33);
   for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i);
-  matmul_pack(out.data(), {b.data(), DType::f32, 33, 1}, 5, 33, MatmulKernel::avx2, 2);
-  for (int64_t j = 0; j < 48; ++j)
-    for (int64_t k = 0; k < 5; ++k)
-      EXPECT_EQ(out[static_cast<size_t>((j / 16 * 5 + k) * 16 + j % 16)],
-                j < 33 ? b[static_cast<size_t>(k * 33 + j)] : 0.0f);
+  for (const bool along_k : {false, true})
+    for (const MatmulKernel kernel : {MatmulKernel::avx2, MatmulKernel::avx512}) {
+      const int64_t cols = kernel == MatmulKernel::avx2 ? 16 : 32;
+      std::vector<float> out(static_cast<size_t>(matmul_packed_bytes(5, 33, kernel) / 4), -1.0f);
+      const MatrixView view{b.data(), DType::f32, along_k ? 1 : 33, along_k ? 5 : 1};
+      matmul_pack(out.data(), view, 5, 33, kernel, 2);
+      for (int64_t j = 0; j < static_cast<int64_t>(out.size()) / 5; ++j)
+        for (int64_t k = 0; k < 5; ++k)
+          EXPECT_EQ(
+              out[static_cast<size_t>((j / cols * 5 + k) * cols + j % cols)],
+              j < 33 ? b[static_cast<size_t>(k * view.row_stride + j * view.col_stride)] : 0.0f)
+              << to_string(kernel) << along_k << " " << k << "," << j;
+    }
 }
 
 TEST(MatmulCpu, PackErrorsSayWhatIsWrong) {
