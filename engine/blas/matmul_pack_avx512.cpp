@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/blas/matmul_pack.h"
+#include "engine/core/isa.h"
 
 // GCC 12 takes the undefined source of its own shuffle intrinsics for a mistake of ours.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -165,9 +166,7 @@ bool pack(const T* src, int64_t lane_stride, int64_t k_stride, int64_t lanes, in
 
 bool pack_block_avx512(const PackSource& s, bool pairs, int64_t lanes, int64_t kc, int64_t width,
                        int64_t panel_stride, bool pad, float* out) {
-  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512vl");
-  if (!has) return false;
+  if (!use_avx512()) return false;
   if (pairs) {
     const auto* src = static_cast<const bf16*>(s.data);
     if (s.lane_stride == 1) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/blas/matmul_tile.h"
+#include "engine/core/isa.h"
 
 // GCC 12 takes the undefined source of its own intrinsics for a mistake of ours.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -69,9 +70,7 @@ SNUG_AVX512 void store(const MatmulProblem& p, const float* tile, int64_t ld, in
 
 bool store_tile_avx512(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,
                        int64_t n0, int64_t rows, int64_t cols) {
-  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512vl");
-  if (!has || p.c_dtype == DType::f16) return false;
+  if (!use_avx512() || p.c_dtype == DType::f16) return false;
   (p.c_dtype == DType::f32 ? store<float> : store<bf16>)(p, tile, ld, m0, n0, rows, cols);
   return true;
 }
