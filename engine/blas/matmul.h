@@ -37,6 +37,11 @@ struct MatmulOptions {
 void matmul(Context& ctx, const View& c, const View& a, const View& b,
             const MatmulOptions& options = {});
 
+// The packed forms of a weight W (out,in): for y = x W^T and for dx = dy W. Undefined: none.
+struct PackedWeight {
+  View forward, backward;
+};
+
 // A weight that several products use between two optimizer steps can be kept in the order the
 // kernel reads it (matmul_cpu.h): `out` is a tensor of u8 with matmul_packed_bytes(...) elements,
 // 64-byte aligned as planned tensors are. It is made for op(B) with the transpose given, for the

@@ -33,6 +33,8 @@ const char* to_string(Category category) {
       return "workspace";
     case Category::offload:
       return "offload";
+    case Category::packed_weights:
+      return "packed_weights";
   }
   return "?";
 }

@@ -42,9 +42,10 @@ enum class Category : uint8_t {
   recomputed,
   logits,
   workspace,
-  offload
+  offload,
+  packed_weights
 };
-inline constexpr int kCategories = 12;
+inline constexpr int kCategories = 13;
 const char* to_string(Category category);
 using CategoryBytes = std::array<int64_t, kCategories>;
 

@@ -23,6 +23,8 @@ struct ParamInfo {
   Init init = Init::zeros;
   float init_std = 0.0f;
   bool trainable = true;
+  // The weight (out, in) of a linear layer: products read it, so it may be kept packed for them.
+  bool linear = false;
   // Stored transposed in the family's files ((in, out), as GPT-2's Conv1D).
   bool transposed_in_file = false;
   int64_t offset = 0;  // element offset in the flat range, multiple of 256

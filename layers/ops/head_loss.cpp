@@ -96,8 +96,10 @@ struct Chunk {
 
 // Makes the chunk tensors, then computes the logits of each chunk and calls f(chunk).
 template <class F>
-void for_each_chunk(Context& ctx, const View& x, const View& weight, const Sizes& s, bool gradient,
-                    F&& f) {
+void for_each_chunk(Context& ctx, const View& x, const View& weight, const PackedWeight& packed,
+                    const Sizes& s, bool gradient, F&& f) {
+  MatmulOptions options = product(false, true, false);
+  options.b_packed = packed.forward;
   static const Name kLogits("head.logits"), kDlogits("head.dlogits");
   const Tensor logits = ctx.tensor(kLogits, {s.rows, s.Vp}, DType::f32, Category::logits);
   Tensor dlogits;
@@ -110,14 +112,16 @@ void for_each_chunk(Context& ctx, const View& x, const View& weight, const Sizes
     c.x = x.rows(first, c.rows);
     c.logits = logits.view().rows(0, c.rows);
     c.dlogits = dlogits.defined() ? dlogits.view().rows(0, c.rows) : c.logits;
-    matmul(ctx, c.logits, c.x, weight, product(false, true, false));
+    matmul(ctx, c.logits, c.x, weight, options);
     f(c);
   }
 }
 
 void chunk_products(Context& ctx, const Chunk& c, const View& dx, const GradView& dweight,
-                    const View& weight) {
-  matmul(ctx, dx.rows(c.first, c.rows), c.dlogits, weight);
+                    const View& weight, const PackedWeight& packed) {
+  MatmulOptions options;
+  options.b_packed = packed.backward;
+  matmul(ctx, dx.rows(c.first, c.rows), c.dlogits, weight, options);
   if (dweight.view.defined())
     matmul(ctx, dweight.view, c.dlogits, c.x, product(true, false, dweight.add || c.first > 0));
 }
@@ -218,7 +222,7 @@ void rows_op(Context& ctx, const char* name, const Chunk& c, const Sizes& s, boo
 
 void head_loss_forward(Context& ctx, const View& nll, const View& lse, const View& x,
                        const View& weight, const View& targets, int64_t V, int64_t rows_per_chunk,
-                       const View& state) {
+                       const View& state, const PackedWeight& packed) {
   const Sizes s = check(x, weight, targets, V, rows_per_chunk);
   expect(nll, "nll", {{"N", s.N}});
   expect(lse, "lse", {{"N", s.N}});
@@ -226,7 +230,7 @@ void head_loss_forward(Context& ctx, const View& nll, const View& lse, const Vie
   expect_dtype(lse, "lse", {DType::f32});
   if (state.defined()) check_state(state);
   check_targets(ctx, targets, s, state);
-  for_each_chunk(ctx, x, weight, s, false, [&](const Chunk& c) {
+  for_each_chunk(ctx, x, weight, packed, s, false, [&](const Chunk& c) {
     rows_op(ctx, "head_loss_forward", c, s, false,
             [&](auto) { forward_rows(ctx, c, s, targets, nll, lse, state); });
   });
@@ -234,7 +238,7 @@ void head_loss_forward(Context& ctx, const View& nll, const View& lse, const Vie
 
 void head_loss_backward(Context& ctx, const View& dx, const GradView& dweight, const View& dnll,
                         const View& lse, const View& x, const View& weight, const View& targets,
-                        int64_t V, int64_t rows_per_chunk) {
+                        int64_t V, int64_t rows_per_chunk, const PackedWeight& packed) {
   const Sizes s = check(x, weight, targets, V, rows_per_chunk);
   check_gradients(dx, dweight, x, s);
   expect(dnll, "dnll", {{"N", s.N}});
@@ -242,30 +246,31 @@ void head_loss_backward(Context& ctx, const View& dx, const GradView& dweight, c
   expect_dtype(dnll, "dnll", {DType::f32});
   expect_dtype(lse, "lse", {DType::f32});
   check_targets(ctx, targets, s, {});
-  for_each_chunk(ctx, x, weight, s, true, [&](const Chunk& c) {
+  for_each_chunk(ctx, x, weight, packed, s, true, [&](const Chunk& c) {
     rows_op(ctx, "head_loss_backward", c, s, true,
             [&](auto value) { backward_rows<decltype(value)>(ctx, c, s, targets, dnll, lse); });
-    chunk_products(ctx, c, dx, dweight, weight);
+    chunk_products(ctx, c, dx, dweight, weight, packed);
   });
 }
 
 void head_loss_train(Context& ctx, const View& dx, const GradView& dweight, const View& x,
                      const View& weight, const View& targets, int64_t V, int64_t rows_per_chunk,
-                     const View& state) {
+                     const View& state, const PackedWeight& packed) {
   static const Name kNll("head.nll");
   const Sizes s = check(x, weight, targets, V, rows_per_chunk);
   check_gradients(dx, dweight, x, s);
   check_state(state);
   const Tensor nll = ctx.tensor(kNll, {s.rows}, DType::f32, Category::workspace);
   check_targets(ctx, targets, s, state);
-  for_each_chunk(ctx, x, weight, s, true, [&](const Chunk& c) {
+  for_each_chunk(ctx, x, weight, packed, s, true, [&](const Chunk& c) {
     rows_op(ctx, "head_loss_train", c, s, true,
             [&](auto value) { train_rows<decltype(value)>(ctx, c, s, targets, nll, state); });
-    chunk_products(ctx, c, dx, dweight, weight);
+    chunk_products(ctx, c, dx, dweight, weight, packed);
   });
 }
 
-void head_logits(Context& ctx, const View& logits, const View& x, const View& weight) {
+void head_logits(Context& ctx, const View& logits, const View& x, const View& weight,
+                 const PackedWeight& packed) {
   const int64_t N = x.shape.rows(), C = x.shape.last();
   const int64_t Vp = weight.shape.rank() > 0 ? weight.shape[0] : 0;
   expect(x, "x", {{"N", N}, {"C", C}});
@@ -274,7 +279,9 @@ void head_logits(Context& ctx, const View& logits, const View& x, const View& we
   expect_dtype(logits, "logits", {DType::f32});
   check_activation(x);
   expect_dtype(weight, "weight", {x.dtype, DType::f32});
-  matmul(ctx, logits, x, weight, product(false, true, false));
+  MatmulOptions options = product(false, true, false);
+  options.b_packed = packed.forward;
+  matmul(ctx, logits, x, weight, options);
 }
 
 }  // namespace snug

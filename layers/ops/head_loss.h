@@ -27,27 +27,29 @@
 //           on the number of threads.
 #pragma once
 
-#include "engine/memory/context.h"
+#include "engine/blas/matmul.h"
 #include "engine/seams/grad_sink.h"
 
 namespace snug {
 
 inline constexpr int32_t kIgnoredTarget = -100;
 
-// `state` may be undefined: then nothing is collected.
+// `state` may be undefined: then nothing is collected. `packed` holds packed copies of the weight,
+// if there are any.
 void head_loss_forward(Context& ctx, const View& nll, const View& lse, const View& x,
                        const View& weight, const View& targets, int64_t V, int64_t rows_per_chunk,
-                       const View& state);
+                       const View& state, const PackedWeight& packed = {});
 
 void head_loss_backward(Context& ctx, const View& dx, const GradView& dweight, const View& dnll,
                         const View& lse, const View& x, const View& weight, const View& targets,
-                        int64_t V, int64_t rows_per_chunk);
+                        int64_t V, int64_t rows_per_chunk, const PackedWeight& packed = {});
 
 void head_loss_train(Context& ctx, const View& dx, const GradView& dweight, const View& x,
                      const View& weight, const View& targets, int64_t V, int64_t rows_per_chunk,
-                     const View& state);
+                     const View& state, const PackedWeight& packed = {});
 
 // logits (N,Vp) f32 = x weight^T; the columns from V on are whatever the padded rows give.
-void head_logits(Context& ctx, const View& logits, const View& x, const View& weight);
+void head_logits(Context& ctx, const View& logits, const View& x, const View& weight,
+                 const PackedWeight& packed = {});
 
 }  // namespace snug

@@ -42,6 +42,7 @@ Block::Block(const ModelSpec& spec, const Precision& precision, int64_t layer, P
                           .group = kGroupDecay,
                           .init = Init::normal,
                           .init_std = std,
+                          .linear = true,
                           .transposed_in_file = true});
     p.bias = table.add({.name = join(name_, std::string(name) + ".bias"),
                         .shape = {out},

@@ -9,6 +9,7 @@ namespace snug {
 void linear_forward(Context& ctx, Runtime& rt, const LinearParams& p, const View& y,
                     const View& x) {
   MatmulOptions options{.transpose_b = true};
+  options.b_packed = rt.packed_weight(p.weight).forward;
   if (p.bias >= 0) options.bias = rt.params.acquire(ctx, p.bias);
   matmul(ctx, y, x, rt.params.acquire(ctx, p.weight), options);
   rt.params.release(ctx, p.weight);
@@ -30,7 +31,9 @@ void linear_backward_params(Context& ctx, Runtime& rt, const LinearParams& p, co
 
 void linear_backward_input(Context& ctx, Runtime& rt, const LinearParams& p, const View& dx,
                            const View& dy) {
-  matmul(ctx, dx, dy, rt.params.acquire(ctx, p.weight));
+  MatmulOptions options;
+  options.b_packed = rt.packed_weight(p.weight).backward;
+  matmul(ctx, dx, dy, rt.params.acquire(ctx, p.weight), options);
   rt.params.release(ctx, p.weight);
 }
 

@@ -6,6 +6,7 @@
 #include "engine/memory/pass.h"
 #include "engine/seams/grad_sink.h"
 #include "engine/seams/param_store.h"
+#include "layers/parts/packed_weights.h"
 
 namespace snug {
 
@@ -18,9 +19,12 @@ struct KvCache {
 
 struct Runtime {
   ParamStore& params;
-  GradSink* grads = nullptr;  // null in inference
-  View state;                 // StepState
-  KvCache* cache = nullptr;   // non-null: attention reads and extends it
+  GradSink* grads = nullptr;              // null in inference
+  View state;                             // StepState
+  KvCache* cache = nullptr;               // non-null: attention reads and extends it
+  const PackedWeights* packed = nullptr;  // non-null: linear layers read these copies
+
+  PackedWeight packed_weight(int param) const { return packed ? (*packed)[param] : PackedWeight{}; }
 };
 
 // Parameters of y = x W^T + b. W is (out, in).

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/blas/matmul_cpu.h"
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
 #include "tools/trainer/plan.h"
@@ -32,12 +33,14 @@ Model& small_model() {
 }
 
 // The arena of fixed decisions, without the planner.
-int64_t arena_of(const PlanRequest& r, int64_t micro, const std::string& recompute, int64_t rows) {
+int64_t arena_of(const PlanRequest& r, int64_t micro, const std::string& recompute, int64_t rows,
+                 WeightPacking packing = WeightPacking::none) {
   test::RunOptions o;
   o.decisions.T = r.T;
   o.decisions.micro_batch = micro;
   o.decisions.head_rows = std::min(rows, micro * r.T);
   o.decisions.recompute = recompute;
+  o.decisions.packed_weights = packing;
   o.decisions.max_grad_norm = r.max_grad_norm;
   o.decisions.eval_batch = r.evaluate ? micro : 0;
   o.optimizer = r.optimizer;
@@ -56,8 +59,33 @@ TEST(Plan, WithoutABudgetKeepsEverythingAndCutsNothing) {
   EXPECT_EQ(p.accumulation, 1);
   EXPECT_EQ(p.decisions.recompute, "none");
   EXPECT_EQ(p.decisions.head_rows, 12 * 32);
-  EXPECT_EQ(p.engine_bytes, arena_of(request_of(small_model()), 12, "none", 1024));
+  EXPECT_EQ(p.engine_bytes,
+            arena_of(request_of(small_model()), 12, "none", 1024, p.decisions.packed_weights));
   EXPECT_EQ(p.engine_bytes % 4096, 0);
+}
+
+// Packed copies of the weights take what memory is left, and never cost a choice made before them.
+TEST(Plan, PacksWeightsIntoWhatIsLeft) {
+  if (matmul_packed_bytes(64, 64, matmul_best(DType::f32, DType::f32)) == 0)
+    GTEST_SKIP() << "no kernel of this machine has a packed form";
+  PlanRequest r = request_of(small_model());
+  const auto bytes = [&](WeightPacking w) { return arena_of(r, 12, "none", 1024, w); };
+  const int64_t runtime = make_plan(r).runtime_bytes;
+  ASSERT_LT(bytes(WeightPacking::none), bytes(WeightPacking::forward));
+  ASSERT_LT(bytes(WeightPacking::forward), bytes(WeightPacking::both));
+  EXPECT_EQ(make_plan(r).decisions.packed_weights, WeightPacking::both);
+  for (const WeightPacking w : {WeightPacking::none, WeightPacking::forward, WeightPacking::both}) {
+    r.budget = bytes(w) + runtime;
+    const Plan p = make_plan(r);
+    EXPECT_EQ(p.decisions.packed_weights, w) << to_string(w);
+    EXPECT_EQ(p.decisions.micro_batch, 12);
+    EXPECT_EQ(p.decisions.recompute, "none");
+    EXPECT_EQ(p.engine_bytes, bytes(w));
+    r.budget = 0;
+    r.packed_weights = w;
+    EXPECT_EQ(make_plan(r).engine_bytes, bytes(w)) << "asked for " << to_string(w);
+    r.packed_weights.reset();
+  }
 }
 
 TEST(Plan, TakesTheLargestDivisorThatFits) {

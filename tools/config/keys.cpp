@@ -88,6 +88,11 @@ std::vector<Key> make_keys() {
       {.name = "head_rows", .section = "machine", .kind = K::integer, .field = &C::head_rows,
        .doc = "rows of logits that exist at a time; auto: chosen by the plan", .example = "256",
        .unset = "auto", .range = kPositive, .aliases = "head_chunk_rows"},
+      {.name = "packed_weights", .section = "machine", .kind = K::choice,
+       .field = &C::packed_weights,
+       .doc = "copies of the weights in the order the matrix units read them: memory for speed, the "
+              "same bits; auto: what fits",
+       .example = "none", .choices = "auto none forward both"},
       {.name = "allow", .section = "machine", .kind = K::permissions, .field = &C::allow,
        .doc = "permissions to change numbers for memory's sake; without one nothing does",
        .example = "[micro_batch]", .aliases = "permissions"},

@@ -44,6 +44,7 @@ struct RunConfig {
   std::string precision = "fp32";
   std::string recompute = "auto";  // auto, a policy, or "0-5: block, 6-11: none"
   int64_t head_rows = 0;           // rows of a chunk of logits; 0: auto
+  std::string packed_weights = "auto";
   std::vector<std::string> allow;  // permissions, each known and built
   bool bitwise = false;
 

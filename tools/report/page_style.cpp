@@ -10,11 +10,11 @@ const char* page_style() {
 :root{color-scheme:light dark;--page:#fcfcfa;--panel:#f1f1ee;--ink:#1c1c1a;--soft:#5c5c57;
 --rule:#d6d6d0;--grid:#e2e2dd;--good:#00694e;--bad:#a63c00;
 --c0:#0072b2;--c1:#56b4e9;--c2:#e69f00;--c3:#009e73;--c4:#777777;--c5:#aaaaaa;--c6:#44aa99;
---c7:#cc79a7;--c8:#882255;--c9:#d55e00;--c10:#f0e442;--c11:#332288;
+--c7:#cc79a7;--c8:#882255;--c9:#d55e00;--c10:#f0e442;--c11:#332288;--c12:#8a5a14;
 --s0:#0072b2;--s1:#d55e00;--s2:#00805d;--s3:#a3457a}
 @media (prefers-color-scheme:dark){:root{--page:#171716;--panel:#232321;--ink:#ececea;
 --soft:#a9a9a3;--rule:#454541;--grid:#30302d;--good:#4fcfa5;--bad:#ff9a5c;
---c0:#2a8fd0;--c4:#8c8c8c;--c8:#b8507f;--c11:#7f70d8;
+--c0:#2a8fd0;--c4:#8c8c8c;--c8:#b8507f;--c11:#7f70d8;--c12:#b98334;
 --s0:#56b4e9;--s1:#ff8a3d;--s2:#3fc79d;--s3:#e39bc3}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:24px 20px 64px;max-width:1160px;background:var(--page);color:var(--ink);
@@ -93,13 +93,14 @@ font:13px/1.5 ui-monospace,"Cascadia Mono",Menlo,Consolas,monospace}
 footer{margin-top:48px;color:var(--soft);font-size:13px;overflow-wrap:anywhere}
 .c0{fill:var(--c0)}.c1{fill:var(--c1)}.c2{fill:var(--c2)}.c3{fill:var(--c3)}.c4{fill:var(--c4)}
 .c5{fill:var(--c5)}.c6{fill:var(--c6)}.c7{fill:var(--c7)}.c8{fill:var(--c8)}.c9{fill:var(--c9)}
-.c10{fill:var(--c10)}.c11{fill:var(--c11)}
+.c10{fill:var(--c10)}.c11{fill:var(--c11)}.c12{fill:var(--c12)}
 .sw.c0,.fill.c0{background:var(--c0)}.sw.c1,.fill.c1{background:var(--c1)}
 .sw.c2,.fill.c2{background:var(--c2)}.sw.c3,.fill.c3{background:var(--c3)}
 .sw.c4,.fill.c4{background:var(--c4)}.sw.c5,.fill.c5{background:var(--c5)}
 .sw.c6,.fill.c6{background:var(--c6)}.sw.c7,.fill.c7{background:var(--c7)}
 .sw.c8,.fill.c8{background:var(--c8)}.sw.c9,.fill.c9{background:var(--c9)}
 .sw.c10,.fill.c10{background:var(--c10)}.sw.c11,.fill.c11{background:var(--c11)}
+.sw.c12,.fill.c12{background:var(--c12)}
 @media (max-width:760px){body{padding:16px 12px 48px}.plot{margin-left:70px}}
 @media print{.plot,tr{break-inside:avoid}}
 )css";

@@ -47,6 +47,7 @@ Inference open_inference(InferenceOptions options,
   for (const std::string& warning :
        load_weights(*in.model, options.model, in.session->params().flat(), r.settings.threads))
     fmt::print(stderr, "Warning: {}\n", warning);
+  in.session->load();
   return in;
 }
 

@@ -68,6 +68,7 @@ Decisions decide(const PlanRequest& r, const std::string& recompute, int64_t mic
   d.prefill = r.kv_length > 0 ? std::min<int64_t>(32, r.kv_length) : 0;
   d.max_grad_norm = r.max_grad_norm;
   d.save = r.save;
+  d.packed_weights = r.packed_weights.value_or(WeightPacking::none);
   return d;
 }
 
@@ -203,6 +204,20 @@ Plan make_plan(const PlanRequest& r) {
           if (choose(policy, micro)) break;
   }
   if (!plan.fits) plan = smallest;
+  // What memory is left makes the products faster: the copies come last, since they buy less than
+  // a larger micro-batch or less recomputation does.
+  if (plan.fits && !r.packed_weights)
+    for (const WeightPacking packing : {WeightPacking::both, WeightPacking::forward}) {
+      Decisions d = plan.decisions;
+      d.packed_weights = packing;
+      Candidate c = record(r, d);
+      if (c.lower_bound > room) continue;
+      Plan richer = plan;
+      finish(richer, c, r.budget);
+      if (!richer.fits) continue;
+      plan = std::move(richer);
+      break;
+    }
   if (plan.decisions.micro_batch > 0)
     plan.accumulation = ceil_div(plan.global_batch, plan.decisions.micro_batch);
   plan.seconds = monotonic_seconds() - started;

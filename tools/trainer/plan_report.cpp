@@ -44,6 +44,7 @@ nlohmann::json decisions_json(const Plan& plan) {
           {"gradient_accumulation_steps", plan.accumulation},
           {"head_rows", d.head_rows},
           {"recompute", d.recompute},
+          {"packed_weights", to_string(d.packed_weights)},
           {"eval_batch", d.eval_batch},
           {"kv_length", d.kv_length},
           {"prefill", d.prefill},
@@ -83,6 +84,10 @@ std::string plan_sentence(const Plan& plan) {
     s += d.recompute == "none" ? ", everything kept for backward"
                                : fmt::format(", recomputing {}", d.recompute);
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
+    if (d.packed_weights != WeightPacking::none)
+      s += d.packed_weights == WeightPacking::both
+               ? ", weights also packed for both directions"
+               : ", weights also packed for the forward products";
   } else {
     s = "Inference";
     if (d.kv_length > 0) s += fmt::format(" with a cache of {} tokens", d.kv_length);

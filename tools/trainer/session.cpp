@@ -82,6 +82,8 @@ void Session::make_residents() {
   const Precision& precision = model_.precision();
   const Decisions& d = decisions_;
   params_ = std::make_unique<PlainParamStore>(ctx_, table, precision.compute);
+  if (d.packed_weights != WeightPacking::none)
+    packed_ = std::make_unique<PackedWeights>(ctx_, table, precision.compute, d.packed_weights);
   if (d.micro_batch > 0) {
     if (precision.separate_master())
       master_ =
@@ -109,6 +111,7 @@ void Session::make_generation() {
 void Session::load() {
   ctx_.program(schedule_, load_, [&] {
     if (master_.defined()) cast(ctx_, params_->flat(), master_);
+    if (packed_) packed_->pack(ctx_, params_->flat());
   });
 }
 
@@ -129,7 +132,7 @@ ModelBatch Session::batch(int64_t B) const {
 void Session::micro(bool first_of_window) {
   grads_->begin(first_of_window);
   ctx_.program(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
-    Runtime rt{*params_, grads_.get(), state_, nullptr};
+    Runtime rt{*params_, grads_.get(), state_, nullptr, packed_.get()};
     model_.train_step(ctx_, rt, *train_pass_, batch(decisions_.micro_batch), decisions_.head_rows);
   });
 }
@@ -143,19 +146,20 @@ void Session::update() {
     if (master_.defined()) targets.weights = params_->flat();
     targets.gradients = grads_->flat();
     optimizer_->update(ctx_, targets, *states_, state_);
+    if (packed_) packed_->pack(ctx_, params_->flat());
   });
 }
 
 void Session::evaluate() {
   ctx_.program(schedule_, eval_, [&] {
-    Runtime rt{*params_, nullptr, state_, nullptr};
+    Runtime rt{*params_, nullptr, state_, nullptr, packed_.get()};
     model_.evaluate(ctx_, rt, *eval_pass_, batch(decisions_.eval_batch), decisions_.head_rows);
   });
 }
 
 void Session::prefill() {
   ctx_.program(schedule_, prefill_program_, [&] {
-    Runtime rt{*params_, nullptr, state_, &cache_};
+    Runtime rt{*params_, nullptr, state_, &cache_, packed_.get()};
     const Tensor h = model_.hidden(ctx_, rt, *prefill_pass_, prompt_, PassMode::inference);
     model_.logits(ctx_, rt, logits_, h.view().rows(decisions_.prefill - 1, 1));
   });
@@ -163,7 +167,7 @@ void Session::prefill() {
 
 void Session::decode() {
   ctx_.program(schedule_, decode_program_, [&] {
-    Runtime rt{*params_, nullptr, state_, &cache_};
+    Runtime rt{*params_, nullptr, state_, &cache_, packed_.get()};
     const Tensor h = model_.hidden(ctx_, rt, *decode_pass_, next_, PassMode::inference);
     model_.logits(ctx_, rt, logits_, h);
   });

@@ -4,10 +4,10 @@
 //
 // Programs, as a tree (see engine/memory/program.h):
 //   root         weights, master, gradients, optimizer state, StepState, batch
-//   ├ load       fp32 master -> compute weights, after initialisation or reading
+//   ├ load       fp32 master -> compute weights -> packed copies, after initialisation or reading
 //   ├ micro_first  forward, loss, backward of a window's first micro-batch: gradients are assigned
 //   ├ micro_next   the same for the others: gradients are added
-//   ├ update     gradient norm, clipping, optimizer
+//   ├ update     gradient norm, clipping, optimizer, packed copies
 //   ├ eval       forward and loss of one evaluation batch
 //   ├ save       weights to a model folder, through a staging block
 //   └ generate   KV cache, logits
@@ -42,6 +42,8 @@ struct Decisions {
   int64_t prefill = 0;     // tokens of a prefill chunk
   double max_grad_norm = 0;
   bool save = false;  // can write model folders
+  // Copies of the linear weights in the kernels' order: memory for speed, the same bits.
+  WeightPacking packed_weights = WeightPacking::none;
 };
 
 class Session {
@@ -79,7 +81,7 @@ class Session {
   Optimizer& optimizer() { return *optimizer_; }
 
   // Programs.
-  void load();  // after the master weights were written; without training there are none
+  void load();  // after the weights were written: the master's in training, else params().flat()
   void micro(bool first_of_window);
   void update();
   void evaluate();
@@ -102,6 +104,7 @@ class Session {
   std::unique_ptr<Optimizer> optimizer_;
 
   std::unique_ptr<PlainParamStore> params_;
+  std::unique_ptr<PackedWeights> packed_;
   Tensor master_;
   std::unique_ptr<PlainGradSink> grads_;
   std::unique_ptr<PlainStateStore> states_;

@@ -91,6 +91,8 @@ RunSetup make_setup(RunConfig config) {
   r.eval_batch = config.per_device_eval_batch_size;
   r.head_rows = config.head_rows;
   r.recompute = config.recompute;
+  if (config.packed_weights != "auto")
+    r.packed_weights = parse_weight_packing(config.packed_weights);
   r.max_grad_norm = config.max_grad_norm;
   r.save = true;
   r.budget = resolve_memory(config.memory, &r.reserve);

@@ -1,0 +1,45 @@
+// Packed weights: copies of the linear layers' weights in the order the matrix kernels read them,
+// made once per optimizer step, so that no product of the step packs its weight again.
+//
+// A weight W (out,in) serves two products, y = x W^T in forward and recompute and dx = dy W in
+// backward, and each wants its own order (engine/blas/matmul.h). The copies cost memory beside the
+// weights and change no bit, so whether there are any is the plan's choice.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "engine/blas/matmul.h"
+#include "engine/seams/parameter.h"
+
+namespace snug {
+
+enum class WeightPacking : uint8_t {
+  none,
+  forward,  // for x W^T
+  both      // for x W^T and dy W
+};
+const char* to_string(WeightPacking packing);
+std::optional<WeightPacking> parse_weight_packing(std::string_view text);
+
+class PackedWeights {
+ public:
+  // Call inside the root program. Takes the parameters of the table that are `linear`, as they are
+  // stored in the compute dtype.
+  PackedWeights(Context& ctx, const ParamTable& table, DType dtype, WeightPacking packing);
+
+  // Makes every copy anew from the flat weights: one recorded op a copy.
+  void pack(Context& ctx, const View& flat) const;
+  PackedWeight operator[](int param) const { return views_[static_cast<size_t>(param)]; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  const ParamTable& table_;
+  DType dtype_;
+  int64_t bytes_ = 0;
+  Tensor storage_;
+  std::vector<PackedWeight> views_;
+};
+
+}  // namespace snug
