@@ -41,25 +41,28 @@ struct QueryScratch {
 };
 struct ForwardScratch {
   QueryScratch q[kMostTogether];
-  float *rows, *k, *v, *s, *factor;
+  float *rows, *k, *columns, *v, *s, *factor;
   uint16_t* keep;
-  int64_t floats, row_units;
+  int64_t floats, units, row_units;  // of D, as products take it; between rows
 };
 
-ForwardScratch forward_scratch(float* data, int64_t D, bool pairs, int64_t together, bool dropout) {
+ForwardScratch forward_scratch(float* data, const AttentionBlocks& blocks, int64_t D,
+                               int64_t together, bool dropout) {
   ScratchPieces p(data);
   ForwardScratch s{};
-  const int64_t units = units_of(D, pairs);
-  s.row_units = round_up(units, 8);
+  const int64_t rows = in_steps(D, blocks.step), half = units_of(kBlock, blocks.pairs);
+  s.units = in_steps(units_of(D, blocks.pairs), blocks.step);
+  s.row_units = round_up(s.units, 8);
   for (int64_t g = 0; g < together; ++g) {
-    s.q[g].turned = p.take(units * kBlock);
-    s.q[g].out = p.take(D * kBlock);
+    s.q[g].turned = p.take(s.units * kBlock);
+    s.q[g].out = p.take(rows * kBlock);
     s.q[g].top = p.take(kBlock);
     s.q[g].sum = p.take(kBlock);
   }
   s.rows = p.take(kBlock * s.row_units);
   s.k = p.take(kBlock * s.row_units);
-  s.v = p.take(units_of(kBlock, pairs) * D);
+  s.columns = p.take(half * round_up(D, 8));
+  s.v = blocks.step == 1 ? s.columns : p.take(rows * half);
   s.s = p.take(kBlock * kBlock);
   s.factor = p.take(kBlock);
   s.keep = dropout ? reinterpret_cast<uint16_t*>(p.take(kBlock * kAttentionWords / 2)) : nullptr;
@@ -80,8 +83,7 @@ class Forward {
     for (int64_t i = 0; i < rows; i += kBlock) load_queries(s_.q[i / kBlock], i0 + i, rows - i);
     for (int64_t j0 = 0; j0 < end; j0 += kBlock) {
       const int64_t keys = std::min(kBlock, end - j0);
-      pack_rows(s_.k, s_.row_units, h_.k + j0 * h_.kv_stride, h_.kv_stride, keys, D, blocks_.pairs);
-      pack_columns(s_.v, D, h_.v + j0 * h_.kv_stride, h_.kv_stride, keys, D, blocks_.pairs);
+      load_keys(j0, keys);
       const int64_t next = j0 + kBlock, next_keys = std::min(kBlock, end - next);
       prefetch_rows(h_.k + next * h_.kv_stride, h_.kv_stride, next_keys, D);
       prefetch_rows(h_.v + next * h_.kv_stride, h_.kv_stride, next_keys, D);
@@ -100,40 +102,57 @@ class Forward {
     return spec_.causal ? std::min(h_.keys, h_.first_pos + end) : h_.keys;
   }
 
+  void load_keys(int64_t j0, int64_t keys) {
+    const bool pairs = blocks_.pairs;
+    const int64_t D = spec_.D, ld = round_up(D, 8), padded = keys_in_steps(blocks_, keys);
+    pack_rows(s_.k, s_.row_units, h_.k + j0 * h_.kv_stride, h_.kv_stride, keys, D, pairs);
+    clear_rows(s_.k, s_.row_units, keys, padded);
+    pack_columns(s_.columns, ld, h_.v + j0 * h_.kv_stride, h_.kv_stride, keys, D, pairs);
+    if (blocks_.step > 1)
+      turn_block(s_.v, s_.columns, ld, units_of(keys, pairs), D, units_of(padded, pairs), kHalf);
+  }
+
   void load_queries(const QueryScratch& q, int64_t i0, int64_t left) {
-    const int64_t rows = std::min(kBlock, left), units = units_of(spec_.D, blocks_.pairs);
+    const int64_t rows = std::min(kBlock, left);
     pack_rows(s_.rows, s_.row_units, h_.q + i0 * h_.q_stride, h_.q_stride, rows, spec_.D,
               blocks_.pairs);
     if (scale_.flip) flip_signs(s_.rows, rows * s_.row_units, blocks_.pairs);
-    turn_block(q.turned, s_.rows, s_.row_units, rows, units);
+    turn_block(q.turned, s_.rows, s_.row_units, rows, s_.units, round_up(rows, kAttentionLanes),
+               kBlock);
     std::fill_n(q.top, kBlock, -__builtin_inff());
     std::fill_n(q.sum, kBlock, 0.0f);
   }
 
   void tile(const QueryScratch& q, int64_t i0, int64_t rows, int64_t j0, int64_t keys) {
     const int64_t D = spec_.D, lanes = round_up(rows, kAttentionLanes), first = h_.first_pos + i0;
-    const int64_t units = units_of(D, blocks_.pairs), ld = s_.row_units;
+    const int64_t ld = s_.row_units, padded = keys_in_steps(blocks_, keys);
     // On the diagonal the first half of the queries sees nothing of the second half of the keys.
     const bool halves = spec_.causal && j0 == first && keys > kHalf;
-    const int64_t low = halves ? kHalf : keys;
-    blocks_.product(s_.s, kBlock, s_.k, ld, 1, q.turned, kBlock, low, lanes, units, false);
+    const int64_t low = halves ? kHalf : padded;
+    blocks_.product(s_.s, kBlock, s_.k, ld, 1, q.turned, kBlock, low, lanes, s_.units, false);
     if (halves)
       blocks_.product(s_.s + low * kBlock + kHalf, kBlock, s_.k + low * ld, ld, 1, q.turned + kHalf,
-                      kBlock, keys - low, lanes - kHalf, units, false);
+                      kBlock, padded - low, lanes - kHalf, s_.units, false);
     if (spec_.causal && j0 + keys - 1 > first) hide_future(s_.s, keys, lanes, j0, first);
+    hide_padding(s_.s, keys, padded);
     if (s_.keep)
       blocks_.dropout_bits(s_.keep, keys, lanes, h_.key, h_.sample, static_cast<uint32_t>(first),
                            static_cast<uint32_t>((h_.head << 18) + j0 / 4),
                            attention_dropout_threshold(spec_.dropout));
     const bool changed =
-        blocks_.softmax_step(s_.s, keys, lanes, scale_.factor2, q.top, q.sum, s_.factor, s_.keep);
+        blocks_.softmax_step(s_.s, padded, lanes, scale_.factor2, q.top, q.sum, s_.factor, s_.keep);
     if (j0 > 0 && changed) blocks_.scale_lanes(q.out, D, lanes, s_.factor);
-    if (halves)
-      blocks_.product(q.out, kBlock, s_.v, 1, D, s_.s, kBlock, D, kHalf,
-                      units_of(kHalf, blocks_.pairs), j0 > 0);
+    if (halves) add_values(q.out, s_.s, kHalf, kHalf, j0 > 0);
     const int64_t done = halves ? kHalf : 0;
-    blocks_.product(q.out + done, kBlock, s_.v, 1, D, s_.s + done, kBlock, D, lanes - done,
-                    units_of(keys, blocks_.pairs), j0 > 0);
+    add_values(q.out + done, s_.s + done, lanes - done, padded, j0 > 0);
+  }
+
+  // out (D, lanes) = [out +] values * p.
+  void add_values(float* out, const float* p, int64_t lanes, int64_t keys, bool add) const {
+    const bool turned = blocks_.step > 1;
+    blocks_.product(out, kBlock, s_.v, turned ? kHalf : 1, turned ? 1 : round_up(spec_.D, 8), p,
+                    kBlock, in_steps(spec_.D, blocks_.step), lanes, units_of(keys, blocks_.pairs),
+                    add);
   }
 
   void store(const QueryScratch& q, int64_t i0, int64_t rows) {
@@ -166,9 +185,11 @@ void forward_all(const AttentionBlocks& blocks, Context& ctx, const AttentionSpe
   parallel_slots(ctx.threads(), B * spec.H * pieces, [&](int64_t unit, int slot) {
     const int64_t bh = unit / pieces, i0 = (pieces - 1 - unit % pieces) * piece;
     const ForwardHead<T> head = make_head(bh / spec.H, bh % spec.H);
-    const ForwardScratch s = forward_scratch(scratch.as<float>() + slot * scratch.shape[1], spec.D,
-                                             blocks.pairs, together, spec.dropout > 0);
+    const ForwardScratch s = forward_scratch(scratch.as<float>() + slot * scratch.shape[1], blocks,
+                                             spec.D, together, spec.dropout > 0);
+    if (blocks.enter) blocks.enter();
     Forward<T>(blocks, spec, head, s).run(i0, std::min(piece, queries - i0));
+    if (blocks.leave) blocks.leave();
   });
 }
 
@@ -231,8 +252,8 @@ Tensor make_forward_scratch(const AttentionBlocks& blocks, Context& ctx, const A
                             int64_t B, int64_t queries) {
   static const Name kName("attention_scratch");
   const int64_t floats =
-      forward_scratch(nullptr, spec.D, blocks.pairs,
-                      forward_together(spec, B, queries, ctx.threads()), spec.dropout > 0)
+      forward_scratch(nullptr, blocks, spec.D, forward_together(spec, B, queries, ctx.threads()),
+                      spec.dropout > 0)
           .floats;
   return ctx.tensor(kName, {ctx.threads(), floats}, DType::f32, Category::workspace);
 }

@@ -23,10 +23,11 @@
 //           fp32: f32 always, bf16 where pairs are not the faster unit. Every product is one chain
 //           of fused multiply-adds in ascending order; the AVX2 and the AVX-512 form give the same
 //           bits.
-//           Pairs (VDPBF16PS; bf16 on AMD with AVX512_BF16, as matmul_best has it): q, k, v and
+//           Pairs (bf16 on AMX, or VDPBF16PS on AMD, as matmul_best has it): q, k, v and
 //           dout enter as stored; m p and ds are rounded to bf16 (2^-8 of an element at most) where
 //           a product takes them, not in the sum of the softmax; every product is one chain over
-//           pairs of neighbours. Subnormal operands and results count as zero. With independent
+//           pairs of neighbours (AMX: over blocks of 32, each the sum of an even and an odd chain).
+//           Subnormal operands and results count as zero. With independent
 //           roundings out errs by a deviation of 2^-8 / sqrt(3) sqrt(sum_j (m_ij p_ij v_jd)^2),
 //           gradients alike (tests/support/reference/attention.h). Within one form any number of
 //           threads gives the same bits, and so do recompute and attention over a cache. Which form

@@ -36,7 +36,7 @@ struct KeyBlock {
 struct Scratch {
   QueryBlock q[kMostQueries];
   KeyBlock k[kMostKeys];
-  float *rows, *s, *dp, *ds_keys, *dk, *dv, *factor;
+  float *rows, *columns, *s, *dp, *ds_keys, *dk, *dv, *factor;
   uint16_t* keep;
   int64_t floats;
 };
@@ -44,13 +44,17 @@ struct Scratch {
 // How much is in scratch at once.
 struct Plan {
   bool two_passes, pairs, dropout;
+  int64_t step;              // of the products
   int64_t D, queries, keys;  // blocks that a piece of work takes together
   int64_t key_rows;          // rows of dk and dv
 
   int64_t wide() const { return round_up(D, kAttentionLanes); }
-  int64_t units() const { return units_of(D, pairs); }
+  int64_t units() const { return in_steps(units_of(D, pairs), step); }
+  int64_t tall() const { return in_steps(D, step); }  // rows of dq
   // Floats between rows in units along D: those of floats serve as columns too.
   int64_t row_units() const { return pairs ? round_up(units(), 8) : wide(); }
+  // Keys in units along the keys are the A of a product: by columns, or turned to rows.
+  bool turned() const { return step > 1; }
 };
 
 Plan make_plan(const AttentionBlocks& blocks, const AttentionSpec& spec, int64_t B, int64_t tokens,
@@ -59,12 +63,13 @@ Plan make_plan(const AttentionBlocks& blocks, const AttentionSpec& spec, int64_t
   const int64_t heads = B * spec.G, count = ceil_div(tokens, kBlock);
   p.two_passes = use_two_passes(heads, threads);
   p.pairs = blocks.pairs;
+  p.step = blocks.step;
   p.dropout = spec.dropout > 0;
   p.D = spec.D;
   p.queries = p.two_passes ? blocks_together(heads, count, threads, kMostQueries)
                            : blocks_together(threads, count, 0, kMostQueries);
   p.keys = p.two_passes ? blocks_together(heads, count, threads, kMostKeys) : 1;
-  p.key_rows = p.two_passes ? p.keys * kBlock : tokens;
+  p.key_rows = p.two_passes ? p.keys * kBlock : keys_in_steps(blocks, tokens);
   return p;
 }
 
@@ -78,16 +83,19 @@ Scratch make_scratch(float* data, const Plan& plan) {
     s.q[g].dout_turned = p.take(turned);
     s.q[g].columns = p.take(columns);
     s.q[g].dout_columns = p.take(columns);
-    s.q[g].dq = p.take(kBlock * plan.D);
+    s.q[g].dq = p.take(kBlock * plan.tall());
     s.q[g].lse2 = p.take(kBlock);
     s.q[g].delta = p.take(kBlock);
   }
   for (int64_t g = 0; g < plan.keys; ++g) {
     s.k[g].rows = p.take(kBlock * plan.row_units());
-    s.k[g].columns = plan.pairs ? p.take(columns) : s.k[g].rows;
+    s.k[g].columns = plan.turned() ? p.take(plan.tall() * kHalf)
+                     : plan.pairs  ? p.take(columns)
+                                   : s.k[g].rows;
     s.k[g].v_rows = p.take(kBlock * plan.row_units());
   }
   s.rows = plan.pairs ? p.take(kBlock * plan.row_units()) : nullptr;
+  s.columns = plan.turned() ? p.take(columns) : nullptr;
   s.s = p.take(kBlock * kBlock);
   s.dp = p.take(kBlock * kBlock);
   s.ds_keys = plan.pairs ? p.take(kBlock / 2 * kBlock) : s.dp;
@@ -165,12 +173,14 @@ class Backward {
     const int64_t group = spec_.H / spec_.G, wide = plan_.wide(), piece = plan_.queries * kBlock;
     parallel_slots(threads_, B_ * spec_.G, [&](int64_t bg, int slot) {
       const Scratch s = scratch_of(slot);
+      if (blocks_.enter) blocks_.enter();
       const int64_t b = bg / spec_.G, g = bg % spec_.G, n = attention_keys(spec_, b, T_);
-      std::fill_n(s.dk, n * wide, 0.0f);
-      std::fill_n(s.dv, n * wide, 0.0f);
+      std::fill_n(s.dk, keys_in_steps(blocks_, n) * wide, 0.0f);
+      std::fill_n(s.dv, keys_in_steps(blocks_, n) * wide, 0.0f);
       for (int64_t h = g * group; h < (g + 1) * group; ++h)
         for (int64_t i0 = 0; i0 < T_; i0 += piece) query_piece(s, b, h, i0, true);
       store_key_gradients(s, b, g, 0, T_, n);
+      if (blocks_.leave) blocks_.leave();
     });
   }
 
@@ -182,6 +192,7 @@ class Backward {
     // Key units are the longer ones and come first.
     parallel_slots(threads_, key_units + query_units, [&](int64_t unit, int slot) {
       const Scratch s = scratch_of(slot);
+      if (blocks_.enter) blocks_.enter();
       if (unit < key_units) {
         const int64_t bg = unit / key_pieces;
         key_piece(s, bg / spec_.G, bg % spec_.G, unit % key_pieces * key_piece_rows);
@@ -190,6 +201,7 @@ class Backward {
         const int64_t i = query_pieces - 1 - (unit - key_units) % query_pieces;
         query_piece(s, bh / spec_.H, bh % spec_.H, i * query_piece_rows, false);
       }
+      if (blocks_.leave) blocks_.leave();
     });
   }
 
@@ -207,7 +219,7 @@ class Backward {
       load_queries(s, s.q[(i0 - first) / kBlock], b, h, i0);
     for (int64_t j0 = 0; j0 < end; j0 += kBlock) {
       const int64_t keys = std::min(kBlock, n - j0);
-      load_keys(s.k[0], b, h / (spec_.H / spec_.G), j0, keys);
+      load_keys(s, s.k[0], b, h / (spec_.H / spec_.G), j0, keys);
       for (int64_t i0 = first; i0 < last; i0 += kBlock) {
         if (j0 >= visible(n, i0 + rows_at(i0))) continue;
         const QueryBlock& q = s.q[(i0 - first) / kBlock];
@@ -226,10 +238,10 @@ class Backward {
     const int64_t last = std::min(T_, first + plan_.keys * kBlock);
     const int64_t known = std::min(last, n) - first;  // negative: only padding here
     if (known > 0) {
-      std::fill_n(s.dk, known * plan_.wide(), 0.0f);
-      std::fill_n(s.dv, known * plan_.wide(), 0.0f);
+      std::fill_n(s.dk, keys_in_steps(blocks_, known) * plan_.wide(), 0.0f);
+      std::fill_n(s.dv, keys_in_steps(blocks_, known) * plan_.wide(), 0.0f);
       for (int64_t j0 = first; j0 < first + known; j0 += kBlock)
-        load_keys(s.k[(j0 - first) / kBlock], b, g, j0, std::min(kBlock, n - j0));
+        load_keys(s, s.k[(j0 - first) / kBlock], b, g, j0, std::min(kBlock, n - j0));
       for (int64_t h = g * group; h < (g + 1) * group; ++h)
         for (int64_t i0 = spec_.causal ? first : 0; i0 < T_; i0 += kBlock) {
           load_queries(s, s.q[0], b, h, i0);
@@ -249,14 +261,17 @@ class Backward {
     return spec_.causal ? std::min(keys, end) : keys;
   }
   int64_t rows_at(int64_t i0) const { return std::min(kBlock, T_ - i0); }
-  int64_t lanes_at(int64_t i0) const { return round_up(rows_at(i0), kAttentionLanes); }
+  // Queries of a tile as products take them: also where they are what is summed.
+  int64_t lanes_at(int64_t i0) const {
+    return round_up(rows_at(i0), plan_.step > 1 ? 2 * plan_.step : kAttentionLanes);
+  }
 
   void load_queries(const Scratch& s, const QueryBlock& q, int64_t b, int64_t h, int64_t i0) const {
     const int64_t rows = rows_at(i0), H = spec_.H, row = b * T_ + i0;
     load_both(s, q.turned, q.columns, qkv_ + row * stride_ + h * spec_.D, stride_, rows,
-              scale_.flip);
+              lanes_at(i0), scale_.flip);
     load_both(s, q.dout_turned, q.dout_columns, dout_ + (row * H + h) * spec_.D, H * spec_.D, rows,
-              false);
+              lanes_at(i0), false);
     const int64_t statistics = (b * H + h) * T_ + i0;
     for (int64_t i = 0; i < lanes_at(i0); ++i) {
       q.lse2[i] = i < rows ? lse_[statistics + i] * static_cast<float>(ScoreScale::kLog2E) : 0.0f;
@@ -265,25 +280,36 @@ class Backward {
   }
 
   void load_both(const Scratch& s, float* turned, float* columns, const T* x, int64_t stride,
-                 int64_t rows, bool flip) const {
+                 int64_t rows, int64_t lanes, bool flip) const {
     const int64_t wide = plan_.wide(), D = spec_.D;
     const bool pairs = plan_.pairs;
     pack_columns(columns, wide, x, stride, rows, D, pairs);
+    if (plan_.step > 1) clear_rows(columns, wide, units_of(rows, pairs), units_of(lanes, pairs));
     if (flip) flip_signs(columns, units_of(rows, pairs) * wide, pairs);
     float* by_rows = pairs ? s.rows : columns;
     if (pairs) {
       pack_rows(by_rows, plan_.row_units(), x, stride, rows, D, true);
       if (flip) flip_signs(by_rows, rows * plan_.row_units(), true);
     }
-    turn_block(turned, by_rows, plan_.row_units(), rows, plan_.units());
+    turn_block(turned, by_rows, plan_.row_units(), rows, plan_.units(), lanes, kBlock);
   }
 
-  void load_keys(const KeyBlock& to, int64_t b, int64_t g, int64_t j0, int64_t keys) const {
+  void load_keys(const Scratch& s, const KeyBlock& to, int64_t b, int64_t g, int64_t j0,
+                 int64_t keys) const {
     const int64_t D = spec_.D;
     const T *k = qkv_ + (b * T_ + j0) * stride_ + (spec_.H + g) * D, *v = k + spec_.G * D;
     pack_rows(to.rows, plan_.row_units(), k, stride_, keys, D, plan_.pairs);
     pack_rows(to.v_rows, plan_.row_units(), v, stride_, keys, D, plan_.pairs);
-    if (plan_.pairs) pack_columns(to.columns, plan_.wide(), k, stride_, keys, D, true);
+    if (plan_.turned()) {
+      const int64_t padded = keys_in_steps(blocks_, keys), wide = plan_.wide();
+      clear_rows(to.rows, plan_.row_units(), keys, padded);
+      clear_rows(to.v_rows, plan_.row_units(), keys, padded);
+      pack_columns(s.columns, wide, k, stride_, keys, D, plan_.pairs);
+      turn_block(to.columns, s.columns, wide, units_of(keys, plan_.pairs), D,
+                 units_of(padded, plan_.pairs), kHalf);
+    } else if (plan_.pairs) {
+      pack_columns(to.columns, plan_.wide(), k, stride_, keys, D, true);
+    }
     const int64_t next_keys = std::min(kBlock, T_ - j0 - kBlock);
     prefetch_rows(k + kBlock * stride_, stride_, next_keys, D);
     prefetch_rows(v + kBlock * stride_, stride_, next_keys, D);
@@ -293,21 +319,23 @@ class Backward {
   void tile(const Scratch& s, const QueryBlock& q, const KeyBlock& k, int64_t b, int64_t h,
             int64_t i0, int64_t j0, int64_t keys) const {
     const int64_t lanes = lanes_at(i0), ld = plan_.row_units(), units = plan_.units();
-    const int64_t low = halves(i0, j0, keys) ? kHalf : keys, skipped = low * kBlock + kHalf;
+    const int64_t padded = keys_in_steps(blocks_, keys);
+    const int64_t low = halves(i0, j0, keys) ? kHalf : padded, skipped = low * kBlock + kHalf;
     blocks_.product(s.s, kBlock, k.rows, ld, 1, q.turned, kBlock, low, lanes, units, false);
     blocks_.product(s.dp, kBlock, k.v_rows, ld, 1, q.dout_turned, kBlock, low, lanes, units, false);
-    if (low < keys) {
+    if (low < padded) {
       blocks_.product(s.s + skipped, kBlock, k.rows + low * ld, ld, 1, q.turned + kHalf, kBlock,
-                      keys - low, lanes - kHalf, units, false);
+                      padded - low, lanes - kHalf, units, false);
       blocks_.product(s.dp + skipped, kBlock, k.v_rows + low * ld, ld, 1, q.dout_turned + kHalf,
-                      kBlock, keys - low, lanes - kHalf, units, false);
+                      kBlock, padded - low, lanes - kHalf, units, false);
     }
     if (spec_.causal && j0 + keys - 1 > i0) hide_future(s.s, keys, lanes, j0, i0);
+    hide_padding(s.s, keys, padded);
     if (s.keep)
       blocks_.dropout_bits(s.keep, keys, lanes, key_, static_cast<uint64_t>(first_sample_ + b),
                            static_cast<uint32_t>(i0), static_cast<uint32_t>((h << 18) + j0 / 4),
                            threshold_);
-    blocks_.backward_tile(s.s, s.dp, s.ds_keys, keys, lanes, scale_.factor2, q.lse2, q.delta,
+    blocks_.backward_tile(s.s, s.dp, s.ds_keys, padded, lanes, scale_.factor2, q.lse2, q.delta,
                           s.keep, kept_);
   }
 
@@ -319,14 +347,16 @@ class Backward {
 
   void add_key_gradients(const Scratch& s, const QueryBlock& q, int64_t i0, int64_t j0,
                          int64_t keys, int64_t first_row) const {
-    const int64_t wide = plan_.wide(), units = units_of(rows_at(i0), plan_.pairs);
-    const int64_t low = halves(i0, j0, keys) ? kHalf : keys, skip = units_of(kHalf, plan_.pairs);
+    const int64_t wide = plan_.wide(), padded = keys_in_steps(blocks_, keys);
+    const int64_t queries = plan_.step > 1 ? lanes_at(i0) : rows_at(i0);
+    const int64_t units = units_of(queries, plan_.pairs);
+    const int64_t low = halves(i0, j0, keys) ? kHalf : padded, skip = units_of(kHalf, plan_.pairs);
     const auto add = [&](float* d, const float* p, const float* columns) {
       d += first_row * wide;
       blocks_.product(d, wide, p, kBlock, 1, columns, wide, low, wide, units, true);
-      if (low < keys)
+      if (low < padded)
         blocks_.product(d + low * wide, wide, p + low * kBlock + skip, kBlock, 1,
-                        columns + skip * wide, wide, keys - low, wide, units - skip, true);
+                        columns + skip * wide, wide, padded - low, wide, units - skip, true);
     };
     add(s.dv, s.s, q.dout_columns);
     add(s.dk, s.dp, q.columns);
@@ -334,12 +364,14 @@ class Backward {
 
   void add_query_gradient(const Scratch& s, const QueryBlock& q, const KeyBlock& k, int64_t i0,
                           int64_t j0, int64_t keys) const {
-    const int64_t done = halves(i0, j0, keys) ? kHalf : 0, wide = plan_.wide();
-    if (done > 0)
-      blocks_.product(q.dq, kBlock, k.columns, 1, wide, s.ds_keys, kBlock, spec_.D, done,
-                      units_of(done, plan_.pairs), j0 > 0);
-    blocks_.product(q.dq + done, kBlock, k.columns, 1, wide, s.ds_keys + done, kBlock, spec_.D,
-                    lanes_at(i0) - done, units_of(keys, plan_.pairs), j0 > 0);
+    const int64_t done = halves(i0, j0, keys) ? kHalf : 0;
+    const auto add = [&](int64_t lane, int64_t lanes, int64_t summed) {
+      blocks_.product(q.dq + lane, kBlock, k.columns, plan_.turned() ? kHalf : 1,
+                      plan_.turned() ? 1 : plan_.wide(), s.ds_keys + lane, kBlock, plan_.tall(),
+                      lanes, units_of(summed, plan_.pairs), j0 > 0);
+    };
+    if (done > 0) add(0, done, done);
+    add(done, lanes_at(i0) - done, keys_in_steps(blocks_, keys));
   }
 
   void store_query_gradient(const Scratch& s, const QueryBlock& q, int64_t b, int64_t h,

@@ -23,6 +23,11 @@ inline constexpr int64_t kAttentionWords = kAttentionBlock / 16;
 struct AttentionBlocks {
   const char* name;
   bool pairs;
+  // Of tile-matrix units, otherwise 1 and null: M, N and K of a product are multiples of `step`,
+  // a_col is 1, and a thread calls `enter` before its first product and `leave` after its last.
+  int64_t step;
+  void (*enter)();
+  void (*leave)();
   // c(m,n) = [c(m,n) +] sum_k a[m * a_row + k * a_col] * b[k * ldb + n] over K units; N a multiple
   // of 16. Every element is one chain over k = 0 .. K-1: of fused multiply-adds, or of VDPBF16PS.
   void (*product)(float* c, int64_t ldc, const float* a, int64_t a_row, int64_t a_col,
@@ -53,11 +58,16 @@ uint32_t attention_dropout_threshold(float dropout);
 const AttentionBlocks& attention_blocks_avx2();
 const AttentionBlocks& attention_blocks_avx512();
 const AttentionBlocks& attention_blocks_avx512_bf16();
+// Products on the tile-matrix unit, and the same with that unit in software: for tests, on a
+// machine with AVX512_BF16, which the rest takes.
+const AttentionBlocks& attention_blocks_amx();
+const AttentionBlocks& attention_blocks_amx_emulated();
+bool attention_blocks_has_amx();
 bool attention_blocks_has_avx512();
 bool attention_blocks_has_avx512_bf16();
-// The fastest for activations of this dtype: pairs for bf16 where VDPBF16PS is the faster unit
-// (AMD; Intel runs it at half the fp32 rate), otherwise fp32, for which both forms give the same
-// bits.
+// The fastest for activations of this dtype. For bf16 the tile-matrix unit, then VDPBF16PS where it
+// is faster than fp32 (AMD; Intel runs it at half that rate); otherwise fp32, whose two forms give
+// the same bits.
 const AttentionBlocks& attention_blocks(DType dtype);
 
 }  // namespace snug

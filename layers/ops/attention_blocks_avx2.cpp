@@ -97,8 +97,9 @@ inline uint32_t at_least(I even, I odd, I bound) {
 }  // namespace
 
 const AttentionBlocks& attention_blocks_avx2() {
-  static constexpr AttentionBlocks kBlocks = {"avx2",      false,         product,     softmax_step,
-                                              scale_lanes, backward_tile, dropout_bits};
+  static constexpr AttentionBlocks kBlocks = {
+      "avx2",  false,        1,           nullptr,       nullptr,
+      product, softmax_step, scale_lanes, backward_tile, dropout_bits};
   return kBlocks;
 }
 
@@ -122,6 +123,7 @@ bool attention_blocks_has_avx512_bf16() {
 }
 
 const AttentionBlocks& attention_blocks(DType dtype) {
+  if (dtype == DType::bf16 && attention_blocks_has_amx()) return attention_blocks_amx();
   if (dtype == DType::bf16 && attention_blocks_has_avx512_bf16() && __builtin_cpu_is("amd"))
     return attention_blocks_avx512_bf16();
   return attention_blocks_has_avx512() ? attention_blocks_avx512() : attention_blocks_avx2();

@@ -37,8 +37,9 @@ inline V pair_rows(V a, V) {
 
 #include "layers/ops/attention_blocks_body.h"
 
-constexpr AttentionBlocks kBlocks = {"avx512",    false,         product,     softmax_step,
-                                     scale_lanes, backward_tile, dropout_bits};
+constexpr AttentionBlocks kBlocks = {
+    "avx512", false,        1,           nullptr,       nullptr,
+    product,  softmax_step, scale_lanes, backward_tile, dropout_bits};
 
 }  // namespace
 

@@ -41,8 +41,9 @@ inline V pair_rows(V even, V odd) {
 
 #include "layers/ops/attention_blocks_body.h"
 
-constexpr AttentionBlocks kBlocks = {"avx512_bf16", true,          product,     softmax_step,
-                                     scale_lanes,   backward_tile, dropout_bits};
+constexpr AttentionBlocks kBlocks = {
+    "avx512_bf16", true,         1,           nullptr,       nullptr,
+    product,       softmax_step, scale_lanes, backward_tile, dropout_bits};
 
 }  // namespace
 

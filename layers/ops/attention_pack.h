@@ -18,6 +18,16 @@ constexpr int64_t units_of(int64_t n, bool pairs) {
   return pairs ? (n + 1) / 2 : n;
 }
 
+// n up to a whole number of the steps that products take.
+constexpr int64_t in_steps(int64_t n, int64_t step) {
+  return (n + step - 1) / step * step;
+}
+
+// Makes rows [from, to) zero.
+inline void clear_rows(float* rows, int64_t ld, int64_t from, int64_t to) {
+  if (from < to) std::fill_n(rows + from * ld, (to - from) * ld, 0.0f);
+}
+
 // to(i,u): row i of x with its neighbours in d paired; `ld` units a row, zero from D on.
 template <class T>
 void pack_rows(float* to, int64_t ld, const T* x, int64_t stride, int64_t rows, int64_t D,
@@ -98,10 +108,10 @@ inline void turn_8x8(__m256 (&r)[8]) {
   }
 }
 
-// turned(u,i) = block(i,u) for i < rows, zero for the lanes up to a multiple of kAttentionLanes.
-// ld is a multiple of 8 and at least `units`.
-inline void turn_block(float* turned, const float* block, int64_t ld, int64_t rows, int64_t units) {
-  const int64_t lanes = (rows + kAttentionLanes - 1) / kAttentionLanes * kAttentionLanes;
+// turned(u,i) = block(i,u) for i < rows, zero from there up to `lanes`, a multiple of 8; rows of
+// `turned` are turned_ld apart. ld is a multiple of 8 and at least `units`.
+inline void turn_block(float* turned, const float* block, int64_t ld, int64_t rows, int64_t units,
+                       int64_t lanes, int64_t turned_ld) {
   for (int64_t i0 = 0; i0 < lanes; i0 += 8)
     for (int64_t u0 = 0; u0 < units; u0 += 8) {
       __m256 r[8];
@@ -109,7 +119,7 @@ inline void turn_block(float* turned, const float* block, int64_t ld, int64_t ro
         r[i] = i0 + i < rows ? _mm256_loadu_ps(block + (i0 + i) * ld + u0) : _mm256_setzero_ps();
       turn_8x8(r);
       for (int64_t u = 0; u < std::min<int64_t>(8, units - u0); ++u)
-        _mm256_storeu_ps(turned + (u0 + u) * kAttentionBlock + i0, r[u]);
+        _mm256_storeu_ps(turned + (u0 + u) * turned_ld + i0, r[u]);
     }
 }
 

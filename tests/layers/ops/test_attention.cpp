@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "engine/blas/matmul_cpu.h"
 #include "layers/ops/attention.h"
 #include "layers/ops/attention_blocks.h"
 #include "layers/ops/attention_parts.h"
@@ -36,8 +37,11 @@ const Sizes kSizes[] = {
 std::vector<const AttentionBlocks*> forms(DType dtype) {
   std::vector<const AttentionBlocks*> all = {&attention_blocks_avx2()};
   if (attention_blocks_has_avx512()) all.push_back(&attention_blocks_avx512());
-  if (dtype == DType::bf16 && attention_blocks_has_avx512_bf16())
+  if (dtype == DType::bf16 && attention_blocks_has_avx512_bf16()) {
     all.push_back(&attention_blocks_avx512_bf16());
+    all.push_back(&attention_blocks_amx_emulated());
+    if (attention_blocks_has_amx()) all.push_back(&attention_blocks_amx());
+  }
   return all;
 }
 
@@ -201,7 +205,9 @@ TEST(Attention, TheInstructionSetOfFloatsDoesNotShow) {
 TEST(Attention, ChoosesPairsWhereTheMatrixProductDoes) {
   const AttentionBlocks& chosen = attention_blocks(DType::bf16);
   EXPECT_FALSE(attention_blocks(DType::f32).pairs);
-  EXPECT_EQ(chosen.pairs, attention_blocks_has_avx512_bf16() && __builtin_cpu_is("amd"));
+  EXPECT_EQ(chosen.pairs, matmul_best(DType::bf16, DType::bf16) == MatmulKernel::avx512_bf16 ||
+                              matmul_best(DType::bf16, DType::bf16) == MatmulKernel::amx_bf16);
+  EXPECT_EQ(chosen.step > 1, matmul_best(DType::bf16, DType::bf16) == MatmulKernel::amx_bf16);
   EXPECT_EQ(std::string(attention_blocks(DType::f32).name),
             attention_blocks_has_avx512() ? "avx512" : "avx2");
 }
