@@ -47,12 +47,12 @@ struct MatrixView {
 
 // What becomes of finished sums, where it is not the plain store: how an op fuses what follows a
 // product. Called by the thread that finished them, while they are in its nearest cache.
-//   tile   gets rows x cols values (alpha, bias and old C are in; fp32, row stride ld), the corner
-//   of
-//          which is C[m0, n0], and stores what it likes. Every element of C comes exactly once.
+//   tile   gets rows x cols values (alpha, bias and old C are in; fp32, row stride ld), at most
+//          kMatmulTileValues, the corner of which is C[m0, n0], and stores what it likes. Every
+//          element of C comes exactly once.
 //   rows   is called when rows [m0, m0 + rows) have all their columns; every row comes exactly
-//   once,
-//          after its tiles.
+//          once, after its tiles.
+inline constexpr int64_t kMatmulTileValues = 32 * 32;
 struct MatmulFinish {
   void (*tile)(const void* context, const float* v, int64_t ld, int64_t m0, int64_t n0,
                int64_t rows, int64_t cols) = nullptr;

@@ -9,6 +9,7 @@
 namespace snug::blas {
 
 inline constexpr int64_t kMaxTileRows = 32, kMaxTileCols = 32, kMaxChunkRows = 256;
+static_assert(kMaxTileRows * kMaxTileCols <= kMatmulTileValues);
 
 // tile (+)= panel of A * panel of B over `units` units. a: rows units per k, side by side, or tiles
 // of rows (row_step); b: cols units per k. `start` begins the chain at zero, otherwise it goes on

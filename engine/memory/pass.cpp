@@ -1,5 +1,7 @@
 #include "engine/memory/pass.h"
 
+#include <algorithm>
+
 #include "engine/core/error.h"
 
 namespace snug {
@@ -32,6 +34,15 @@ void Body::add_stage(Stage stage) {
     producer_[static_cast<size_t>(s)] = index;
   }
   stages_.push_back(std::move(stage));
+  fused_.emplace_back();
+}
+
+void Body::fuse(int first, std::function<void(Context&, Pass&)> run) {
+  require(first >= 0 && first + 1 < static_cast<int>(stages_.size()), "two stages to fuse");
+  // A stage in two pairs would leave open which of them runs.
+  require(first == 0 || !fused(first - 1), "a stage to be fused with one neighbour");
+  require(!fused(first) && !fused(first + 1), "a stage to be fused with one neighbour");
+  fused_[static_cast<size_t>(first)] = std::move(run);
 }
 
 int Body::find_slot(std::string_view last) const {
@@ -66,9 +77,9 @@ Tensor Pass::take(int slot) {
   return std::move(tensors_[static_cast<size_t>(slot)]);
 }
 
-void Pass::run_stage(Context& ctx, int stage, Category category) {
-  const Stage& s = body_->stages()[static_cast<size_t>(stage)];
-  for (const int out : s.outputs) {
+void Pass::make_outputs(Context& ctx, int stage, Category category, bool between) {
+  for (const int out : body_->stages()[static_cast<size_t>(stage)].outputs) {
+    if (!between && body_->last_reader(out) == stage + 1 && !kept(out)) continue;
     Tensor& t = tensors_[static_cast<size_t>(out)];
     const Slot& slot = body_->slot(out);
     // A kept output of a stage that runs again is written again, with the same bits.
@@ -76,7 +87,6 @@ void Pass::run_stage(Context& ctx, int stage, Category category) {
       t = ctx.tensor(slot.name, slot.shape(dims_), slot.dtype,
                      slot.category == Category::activations ? category : slot.category);
   }
-  s.run(ctx, *this);
 }
 
 bool Pass::kept(int slot) const {
@@ -84,18 +94,30 @@ bool Pass::kept(int slot) const {
   return body_->producer(slot) < 0 || policies_[static_cast<size_t>(slot)] == SlotPolicy::keep;
 }
 
+void Pass::drop_after(int stage) {
+  const Stage& s = body_->stages()[static_cast<size_t>(stage)];
+  for (const int slot : s.inputs)
+    if (body_->last_reader(slot) == stage && !kept(slot)) drop(slot);
+  // An output without readers is for backward alone, except in the last stage, where it is what
+  // the part computes and the caller takes it.
+  if (stage + 1 < static_cast<int>(body_->stages().size()))
+    for (const int slot : s.outputs)
+      if (body_->last_reader(slot) < 0 && !kept(slot)) drop(slot);
+}
+
 void Pass::forward(Context& ctx) {
   const int stages = static_cast<int>(body_->stages().size());
   for (int i = 0; i < stages; ++i) {
-    run_stage(ctx, i, Category::activations);
-    const Stage& s = body_->stages()[static_cast<size_t>(i)];
-    for (const int slot : s.inputs)
-      if (body_->last_reader(slot) == i && !kept(slot)) drop(slot);
-    // An output without readers is for backward alone, except in the last stage, where it is what
-    // the part computes and the caller takes it.
-    if (i + 1 < stages)
-      for (const int slot : s.outputs)
-        if (body_->last_reader(slot) < 0 && !kept(slot)) drop(slot);
+    const auto& fused = body_->fused(i);
+    make_outputs(ctx, i, Category::activations, !fused);
+    if (fused) {
+      make_outputs(ctx, i + 1, Category::activations, true);
+      fused(ctx, *this);
+      drop_after(i++);
+    } else {
+      body_->stages()[static_cast<size_t>(i)].run(ctx, *this);
+    }
+    drop_after(i);
   }
 }
 
@@ -112,9 +134,20 @@ const View& Pass::need(Context& ctx, int slot) {
   if (present(slot)) return view(slot);
   const int stage = body_->producer(slot);
   require(stage >= 0, "a given slot to be present until it is no longer needed");
-  for (const int in : body_->stages()[static_cast<size_t>(stage)].inputs) need(ctx, in);
-  run_stage(ctx, stage, Category::recomputed);
-  ++recomputed_;
+  const Stage& s = body_->stages()[static_cast<size_t>(stage)];
+  // Both of a pair, if the first has to run for this slot anyway.
+  const bool pair = stage > 0 && body_->fused(stage - 1) &&
+                    std::any_of(s.inputs.begin(), s.inputs.end(), [&](int in) {
+                      return body_->producer(in) == stage - 1 && !present(in);
+                    });
+  if (pair)
+    for (const int in : body_->stages()[static_cast<size_t>(stage - 1)].inputs) need(ctx, in);
+  for (const int in : s.inputs)
+    if (!pair || body_->producer(in) != stage - 1) need(ctx, in);
+  if (pair) make_outputs(ctx, stage - 1, Category::recomputed, true);
+  make_outputs(ctx, stage, Category::recomputed, true);
+  (pair ? body_->fused(stage - 1) : s.run)(ctx, *this);
+  recomputed_ += pair ? 2 : 1;
   return view(slot);
 }
 

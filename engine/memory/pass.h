@@ -8,6 +8,10 @@
 //   need(s):   the slot's view; if it was dropped, runs exactly the stages that are missing, in
 //   order.
 //
+// Two neighbouring stages may have a form that runs both at once and stores the same bits (fuse()).
+// It is used wherever both run, in forward and in need(); where one of them is kept, the other runs
+// alone. So fusion follows the policies and changes no number.
+//
 // There is no second, hand-written forward: recomputation is the same stage run again on the same
 // stored (rounded) inputs, so its result has the same bits.
 #pragma once
@@ -52,6 +56,9 @@ class Body {
   int add_slot(Slot slot);
   // Stages are added in an order in which every input is given or written before it is read.
   void add_stage(Stage stage);
+  // `run` does what stage `first` and the one after it do. A slot between the two that is dropped
+  // at once is not made in forward: present() tells `run` so.
+  void fuse(int first, std::function<void(Context&, Pass&)> run);
 
   int slots() const { return static_cast<int>(slots_.size()); }
   const Slot& slot(int i) const { return slots_[static_cast<size_t>(i)]; }
@@ -59,11 +66,16 @@ class Body {
   int find_slot(std::string_view last_component) const;                          // -1 if absent
   int producer(int slot) const { return producer_[static_cast<size_t>(slot)]; }  // -1: given
   int last_reader(int slot) const { return last_reader_[static_cast<size_t>(slot)]; }  // -1: none
+  // Of the pair that begins with a stage; empty: none.
+  const std::function<void(Context&, Pass&)>& fused(int first) const {
+    return fused_[static_cast<size_t>(first)];
+  }
 
  private:
   std::vector<Slot> slots_;
   std::vector<Stage> stages_;
   std::vector<int> producer_, last_reader_;
+  std::vector<std::function<void(Context&, Pass&)>> fused_;
 };
 
 enum class PassMode : uint8_t {
@@ -108,7 +120,10 @@ class Pass {
  private:
   void begin(Dims dims, PassMode mode);
   bool kept(int slot) const;  // whether forward leaves it for backward
-  void run_stage(Context& ctx, int stage, Category category);
+  // Makes the outputs of a stage that are missing; with `between`, not those that only the next
+  // stage reads.
+  void make_outputs(Context& ctx, int stage, Category category, bool between);
+  void drop_after(int stage);
 
   const Body* body_;
   std::vector<SlotPolicy> policies_;

@@ -11,7 +11,7 @@
 // Numerics  float; tanh, erf and exp as in engine/core/math.h: absolute error of y below 1e-6 |x|.
 // Traffic   forward: x once in, y once out; backward: x and dy in, dx out.
 // Determinism  equal bits for any number of threads, any split of the rows, and with or without
-//           AVX-512, which is used where the machine has it.
+//           AVX-512, which is used where the machine has it; the sign of a NaN may differ.
 #pragma once
 
 #include <string_view>

@@ -4,6 +4,7 @@
 #include "engine/core/parallel.h"
 #include "engine/kernels/row_split.h"
 #include "layers/ops/layernorm_rows.h"
+#include "layers/ops/residual_rows.h"
 
 namespace snug {
 namespace {
@@ -56,7 +57,7 @@ void layernorm_forward(Context& ctx, const View& y, const View& mean, const View
 
 void layernorm_backward(Context& ctx, const View& dx, bool add_dx, const GradView& dweight,
                         const GradView& dbias, const View& dy, const View& x, const View& weight,
-                        const View& mean, const View& rstd) {
+                        const View& mean, const View& rstd, const DroppedCopy& dropped) {
   const int64_t c = check_rows(x, mean, rstd, weight), n = x.shape[0];
   for (const auto& [view, argument] : {std::pair{&dx, "dx"}, std::pair{&dy, "dy"}}) {
     expect(*view, argument, {{"N", n}, {"C", c}});
@@ -68,6 +69,10 @@ void layernorm_backward(Context& ctx, const View& dx, bool add_dx, const GradVie
     expect(*view, argument, {{"C", c}});
     expect_dtype(*view, argument, {DType::f32});
   }
+  const bool want_copy = dropped.to.defined();
+  if (want_copy)
+    check_dropout(dropped.to, "dropped", dx, "dx", dropped.B, dropped.T, dropped.dropout,
+                  dropped.state);
   const bool want_weight = dweight.view.defined(), want_bias = dbias.view.defined();
   const RowSplit split(n);
   static const Name kPartial("layernorm_backward.partial");
@@ -78,9 +83,12 @@ void layernorm_backward(Context& ctx, const View& dx, bool add_dx, const GradVie
     if (want_weight || want_bias)
       partial = ctx.tensor(kPartial, {split.chunks, 2, c}, DType::f32, Category::workspace);
     Op op(ctx, "layernorm_backward",
-          {.flops = 17 * n * c,
-           .bytes = x.bytes() + dy.bytes() + dx.bytes() * (add_dx ? 2 : 1) + 8 * n});
+          {.flops = (want_copy ? 18 : 17) * n * c,
+           .bytes = x.bytes() + dy.bytes() + dx.bytes() * (add_dx ? 2 : 1) +
+                    (want_copy ? dx.bytes() : 0) + 8 * n});
     if (!op.run()) return;
+    const DropoutMask mask =
+        want_copy ? DropoutMask(dropped.dropout, *step_state(dropped.state)) : DropoutMask({}, {});
     float* sums = partial.defined() ? partial.view().as<float>() : nullptr;
     const auto loops = norm_loops<T, W>();
     parallel_for(ctx.threads(), split.chunks, [&](int64_t k) {
@@ -93,6 +101,9 @@ void layernorm_backward(Context& ctx, const View& dx, bool add_dx, const GradVie
         const float m = mean.as<float>()[row], r = rstd.as<float>()[row];
         loops.backward(dx.as<T>() + row * c, add_dx, weight_sum, bias_sum, dy.as<T>() + row * c,
                        x.as<T>() + row * c, weight.as<W>(), m, r, c);
+        if (want_copy)
+          drop_row(dropped.to.as<T>() + row * c, dx.as<T>() + row * c, mask, row / dropped.T,
+                   row % dropped.T, c);
       }
     });
     parallel_chunks(ctx.threads(), c, 256, [&](int64_t begin, int64_t end) {

@@ -3,8 +3,6 @@
 #include <cmath>
 #include <string>
 
-#include "layers/ops/residual.h"
-
 namespace snug {
 namespace {
 
@@ -94,7 +92,6 @@ Block::Block(const ModelSpec& spec, const Precision& precision, int64_t layer, P
   s_act_ = slot("act", dtype_, rows(F_));
   s_out_ = slot("out", dtype_, rows(C_));
 
-  n_branch_ = join(name_, "branch");
   n_dbranch_ = join(name_, "dbranch");
   n_dact_ = join(name_, "dact");
   n_dnorm_ = join(name_, "dnorm");
@@ -124,27 +121,22 @@ Block::Block(const ModelSpec& spec, const Precision& precision, int64_t layer, P
                                          d.T, attention_spec(p.mode()), rt.state);
                      }
                    }});
-  const auto project = [this](const LinearParams& linear_params, int in, int residual, int out,
-                              uint32_t k) {
-    return [this, &linear_params, in, residual, out, k](Context& ctx, Pass& p) {
-      Runtime& rt = p.environment<Runtime>();
-      const Dims d = p.dims();
-      const Tensor branch = ctx.tensor(n_branch_, {d.N(), C_}, dtype_, Category::workspace);
-      linear_forward(ctx, rt, linear_params, branch, p.view(in));
-      const float dropout = p.mode() == PassMode::train ? residual_dropout_ : 0.0f;
-      residual_forward(ctx, p.view(out), p.view(residual), branch, d.B, d.T,
-                       {dropout, site(layer_, k)}, rt.state);
-    };
-  };
-  body_.add_stage({Name("attention_proj"),
-                   {s_att_, s_x_},
-                   {s_mid_},
-                   project(attention_proj_, s_att_, s_x_, s_mid_, 2)});
+  const int attention_proj = static_cast<int>(body_.stages().size());
+  body_.add_stage({Name("attention_proj"), {s_att_, s_x_}, {s_mid_}, [this](Context& ctx, Pass& p) {
+                     linear_residual_forward(ctx, p.environment<Runtime>(), attention_proj_,
+                                             p.view(s_mid_), residual(p, s_x_, 2), p.view(s_att_));
+                   }});
   body_.add_stage(
       {Name("norm2"), {s_mid_}, {s_norm2_, s_mean2_, s_rstd2_}, [this](Context& ctx, Pass& p) {
          norm_forward(ctx, p.environment<Runtime>(), norm2_, p.view(s_norm2_), p.view(s_mean2_),
                       p.view(s_rstd2_), p.view(s_mid_), epsilon_);
        }});
+  body_.fuse(attention_proj, [this](Context& ctx, Pass& p) {
+    linear_residual_norm_forward(ctx, p.environment<Runtime>(), attention_proj_, norm2_,
+                                 p.view(s_norm2_), p.view(s_mean2_), p.view(s_rstd2_), epsilon_,
+                                 p.view(s_mid_), residual(p, s_x_, 2), p.view(s_att_));
+  });
+  const int fc = static_cast<int>(body_.stages().size());
   body_.add_stage({Name("fc"), {s_norm2_}, {s_fc_}, [this](Context& ctx, Pass& p) {
                      linear_forward(ctx, p.environment<Runtime>(), fc_, p.view(s_fc_),
                                     p.view(s_norm2_));
@@ -153,10 +145,26 @@ Block::Block(const ModelSpec& spec, const Precision& precision, int64_t layer, P
   body_.add_stage({Name("act"), {s_fc_}, {s_act_}, [this](Context& ctx, Pass& p) {
                      activation_forward(ctx, p.view(s_act_), p.view(s_fc_), activation_);
                    }});
-  body_.add_stage({Name("mlp_proj"),
-                   {s_act_, s_mid_},
-                   {s_out_},
-                   project(mlp_proj_, s_act_, s_mid_, s_out_, 3)});
+  body_.fuse(fc, [this](Context& ctx, Pass& p) {
+    linear_activation_forward(ctx, p.environment<Runtime>(), fc_, p.view(s_act_),
+                              p.present(s_fc_) ? p.view(s_fc_) : View(), p.view(s_norm2_),
+                              activation_);
+  });
+  // The norm that follows is the next block's, of another pass with policies of its own.
+  body_.add_stage({Name("mlp_proj"), {s_act_, s_mid_}, {s_out_}, [this](Context& ctx, Pass& p) {
+                     linear_residual_forward(ctx, p.environment<Runtime>(), mlp_proj_,
+                                             p.view(s_out_), residual(p, s_mid_, 3),
+                                             p.view(s_act_));
+                   }});
+}
+
+ResidualInput Block::residual(const Pass& pass, int slot, uint32_t k) const {
+  const float dropout = pass.mode() == PassMode::train ? residual_dropout_ : 0.0f;
+  return {pass.view(slot),
+          pass.dims().B,
+          pass.dims().T,
+          {dropout, site(layer_, k)},
+          pass.environment<Runtime>().state};
 }
 
 AttentionSpec Block::attention_spec(PassMode mode) const {
@@ -177,13 +185,12 @@ Tensor Block::forward(Context& ctx, Runtime& rt, Pass& pass, Dims dims, PassMode
 Tensor Block::backward(Context& ctx, Runtime& rt, Pass& pass, Tensor dout) const {
   const Context::Scope scope(ctx, name_);
   // The residual stream's gradient is one tensor that both halves add to in place.
-  backward_mlp(ctx, rt, pass, dout);
-  backward_attention(ctx, rt, pass, dout);
+  backward_attention(ctx, rt, pass, dout, backward_mlp(ctx, rt, pass, dout));
   pass.drop(s_x_);
   return dout;
 }
 
-void Block::backward_mlp(Context& ctx, Runtime& rt, Pass& pass, const View& dout) const {
+Tensor Block::backward_mlp(Context& ctx, Runtime& rt, Pass& pass, const View& dout) const {
   const Dims d = pass.dims();
   Tensor dbranch;
   if (residual_dropout_ > 0.0f) {
@@ -205,20 +212,20 @@ void Block::backward_mlp(Context& ctx, Runtime& rt, Pass& pass, const View& dout
   dact.reset();
   const View& mid = pass.need(ctx, s_mid_);
   const View& mean = pass.need(ctx, s_mean2_);
-  norm_backward(ctx, rt, norm2_, dout, true, dnorm, mid, mean, pass.need(ctx, s_rstd2_));
-  dnorm.reset();
+  // The branch's gradient is a dropped copy of dmid; it takes the place of dnorm, read by then.
+  DroppedCopy dropped;
+  if (residual_dropout_ > 0.0f)
+    dropped = {dnorm.view(), d.B, d.T, {residual_dropout_, site(layer_, 2)}, rt.state};
+  norm_backward(ctx, rt, norm2_, dout, true, dnorm, mid, mean, pass.need(ctx, s_rstd2_), dropped);
   pass.drop(s_mean2_);
   pass.drop(s_rstd2_);
   pass.drop(s_mid_);
+  return residual_dropout_ > 0.0f ? std::move(dnorm) : Tensor();
 }
 
-void Block::backward_attention(Context& ctx, Runtime& rt, Pass& pass, const View& dmid) const {
+void Block::backward_attention(Context& ctx, Runtime& rt, Pass& pass, const View& dmid,
+                               Tensor dbranch) const {
   const Dims d = pass.dims();
-  Tensor dbranch;
-  if (residual_dropout_ > 0.0f) {
-    dbranch = ctx.tensor(n_dbranch_, {d.N(), C_}, dtype_, Category::workspace);
-    dropout_backward(ctx, dbranch, dmid, d.B, d.T, {residual_dropout_, site(layer_, 2)}, rt.state);
-  }
   const View& dy = dbranch.defined() ? dbranch.view() : dmid;
   linear_backward_params(ctx, rt, attention_proj_, dy, pass.need(ctx, s_att_));
   Tensor datt =

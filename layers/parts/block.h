@@ -34,8 +34,12 @@ class Block {
   Tensor backward(Context& ctx, Runtime& rt, Pass& pass, Tensor dout) const;
 
  private:
-  void backward_mlp(Context& ctx, Runtime& rt, Pass& pass, const View& dout) const;
-  void backward_attention(Context& ctx, Runtime& rt, Pass& pass, const View& dmid) const;
+  // Makes dmid of dout in place, and gives what flows into the attention's branch if dropout makes
+  // that another tensor.
+  Tensor backward_mlp(Context& ctx, Runtime& rt, Pass& pass, const View& dout) const;
+  void backward_attention(Context& ctx, Runtime& rt, Pass& pass, const View& dmid,
+                          Tensor dbranch) const;
+  ResidualInput residual(const Pass& pass, int slot, uint32_t dropout_site) const;
   AttentionSpec attention_spec(PassMode mode) const;
 
   Name name_;
@@ -51,7 +55,7 @@ class Block {
   int s_x_, s_norm1_, s_mean1_, s_rstd1_, s_qkv_, s_att_, s_lse_, s_mid_;
   int s_norm2_, s_mean2_, s_rstd2_, s_fc_, s_act_, s_out_;
   // Names of temporaries, interned once.
-  Name n_branch_, n_dbranch_, n_dact_, n_dnorm_, n_datt_, n_dqkv_;
+  Name n_dbranch_, n_dact_, n_dnorm_, n_datt_, n_dqkv_;
 };
 
 }  // namespace snug

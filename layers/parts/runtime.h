@@ -6,6 +6,8 @@
 #include "engine/memory/pass.h"
 #include "engine/seams/grad_sink.h"
 #include "engine/seams/param_store.h"
+#include "layers/ops/layernorm.h"
+#include "layers/ops/linear.h"
 #include "layers/parts/packed_weights.h"
 
 namespace snug {
@@ -35,6 +37,11 @@ struct LinearParams {
 
 // y (N,out) = x (N,in) W^T + b.
 void linear_forward(Context& ctx, Runtime& rt, const LinearParams& p, const View& y, const View& x);
+// The same and what follows it, in one op (layers/ops/linear.h).
+void linear_activation_forward(Context& ctx, Runtime& rt, const LinearParams& p, const View& act,
+                               const View& pre, const View& x, Activation kind);
+void linear_residual_forward(Context& ctx, Runtime& rt, const LinearParams& p, const View& out,
+                             const ResidualInput& in, const View& x);
 // dW (+)= dy^T x, db (+)= column sums of dy; skipped for parameters the sink does not want.
 void linear_backward_params(Context& ctx, Runtime& rt, const LinearParams& p, const View& dy,
                             const View& x);
@@ -48,8 +55,14 @@ struct NormParams {
 };
 void norm_forward(Context& ctx, Runtime& rt, const NormParams& p, const View& y, const View& mean,
                   const View& rstd, const View& x, float epsilon);
-// dx = or += the gradient of the input; dweight and dbias (+)=.
+// out = in.residual + dropout(x W^T + b), and its norm.
+void linear_residual_norm_forward(Context& ctx, Runtime& rt, const LinearParams& p,
+                                  const NormParams& norm, const View& y, const View& mean,
+                                  const View& rstd, float epsilon, const View& out,
+                                  const ResidualInput& in, const View& x);
+// dx = or += the gradient of the input; dweight and dbias (+)=; `dropped`: see layernorm.h.
 void norm_backward(Context& ctx, Runtime& rt, const NormParams& p, const View& dx, bool add_dx,
-                   const View& dy, const View& x, const View& mean, const View& rstd);
+                   const View& dy, const View& x, const View& mean, const View& rstd,
+                   const DroppedCopy& dropped = {});
 
 }  // namespace snug

@@ -235,6 +235,87 @@ TEST(Pass, AKeptOutputIsNotMadeTwice) {
   EXPECT_EQ(made, 1);
 }
 
+// b and c in one: b is stored where it is present.
+void fuse_b_and_c(Toy& t) {
+  t.body.fuse(1, [&t](Context& ctx, Pass& p) {
+    auto& e = p.environment<Environment>();
+    e.ran.push_back("fused_bc");
+    const Op op(ctx, "fused_bc", {});
+    if (!op.run()) return;
+    for (int64_t i = 0; i < p.view(t.c).elements(); ++i) {
+      const float b = Toy::at(p, t.a, i) * Toy::at(p, t.a, i) + e.s;
+      if (p.present(t.b)) p.view(t.b).as<float>()[i] = b;
+      p.view(t.c).as<float>()[i] = b / 3;
+    }
+  });
+}
+
+TEST(FusedPass, EveryPolicyGivesTheSameBits) {
+  const Toy plain;
+  Toy toy;
+  fuse_b_and_c(toy);
+  const Result truth = train(plain, plain.all(SlotPolicy::keep), backward_order(plain));
+  const int slots[] = {toy.a, toy.stat, toy.b, toy.c, toy.d, toy.y};
+  for (int mask = 0; mask < 64; ++mask) {
+    std::vector<int> keep;
+    for (int k = 0; k < 6; ++k)
+      if (mask >> k & 1) keep.push_back(slots[k]);
+    const Result r = train(toy, toy.keep_only(keep), backward_order(toy));
+    EXPECT_EQ(r.values, truth.values) << "policies " << mask;
+    EXPECT_EQ(r.forward, (Names{"stage_a", "fused_bc", "stage_d", "stage_y"}));
+  }
+}
+
+TEST(FusedPass, NeedRunsThePairWhereBothAreMissing) {
+  Toy toy;
+  fuse_b_and_c(toy);
+  const struct {
+    const char* what;
+    std::vector<int> keep, wanted;
+    Names runs;
+    int stages;
+  } rows[] = {
+      {"both", {}, {toy.d}, {"stage_a", "fused_bc", "stage_d"}, 4},
+      {"both, the first afterwards", {}, {toy.c, toy.b}, {"stage_a", "fused_bc"}, 3},
+      {"the first alone", {}, {toy.b}, {"stage_a", "stage_b"}, 2},
+      {"the first, dropped again", {}, {toy.b, toy.c}, {"stage_a", "stage_b", "fused_bc"}, 4},
+      {"the second from a kept first", {toy.b}, {toy.c}, {"stage_c"}, 1},
+      {"the first beside a kept second", {toy.a, toy.c}, {toy.b}, {"stage_b"}, 1},
+  };
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.what);
+    const Result r = train(toy, toy.keep_only(row.keep), row.wanted);
+    EXPECT_EQ(r.backward, row.runs);
+    EXPECT_EQ(r.recomputed, row.stages);
+  }
+}
+
+// Forward makes the slot between only for those who keep it.
+TEST(FusedPass, TheSlotBetweenIsNotMadeForNobody) {
+  Toy toy;
+  fuse_b_and_c(toy);
+  const auto made = [&](std::vector<int> keep) {
+    const Result r = train(toy, toy.keep_only(std::move(keep)), {});
+    int b = 0;
+    for (const TensorRecord& t : r.program.tensors) b += t.name.view() == "toy.b";
+    return b;
+  };
+  EXPECT_EQ(made({}), 0);
+  EXPECT_EQ(made({toy.b}), 1);
+}
+
+TEST(FusedPass, AStageHasOnePartner) {
+  for (const int again : {0, 1, 2}) {
+    Toy toy;
+    fuse_b_and_c(toy);
+    expect_error(ErrorCode::internal, {"a stage to be fused with one neighbour"},
+                 [&] { toy.body.fuse(again, [](Context&, Pass&) {}); });
+  }
+  Toy toy;
+  expect_error(ErrorCode::internal, {"two stages to fuse"},
+               [&] { toy.body.fuse(4, [](Context&, Pass&) {}); });
+}
+
 TEST(Pass, RecomputeNeedsLessMemory) {
   const Toy toy;
   const auto peak = [&](SlotPolicy policy) {
