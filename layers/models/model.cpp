@@ -208,14 +208,7 @@ void init_parameters(const ParamTable& table, const View& flat, uint64_t seed, i
       case Init::normal: {
         const RandomKey key = random_key(seed, 0, 0x696e6974u + static_cast<uint32_t>(i));
         parallel_chunks(threads, n, 4096, [&](int64_t begin, int64_t end) {
-          for (int64_t j = begin; j < end; j += 4) {
-            const Philox4 u = random_block(key, static_cast<uint64_t>(j / 4), 0, 0);
-            double z[4];
-            normal_pair(u[0], u[1], &z[0], &z[1]);
-            normal_pair(u[2], u[3], &z[2], &z[3]);
-            for (int64_t k = 0; k < 4 && j + k < end; ++k)
-              w[j + k] = static_cast<float>(z[k] * static_cast<double>(p.init_std));
-          }
+          normal_fill(key, begin / 4, end - begin, static_cast<double>(p.init_std), w + begin);
         });
         break;
       }
