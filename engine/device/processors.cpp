@@ -1,0 +1,231 @@
+#include "engine/device/processors.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string_view>
+
+namespace snug {
+namespace {
+
+std::string first_line(const std::string& path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+// The whole text as a number, or nothing.
+std::optional<int64_t> whole_number(std::string_view text) {
+  if (text.empty() || text.size() > 18) return std::nullopt;
+  const bool negative = text.front() == '-';
+  int64_t value = 0;
+  for (const char c : text.substr(negative ? 1 : 0)) {
+    if (c < '0' || c > '9') return std::nullopt;
+    value = value * 10 + (c - '0');
+  }
+  if (negative && text.size() == 1) return std::nullopt;
+  return negative ? -value : value;
+}
+
+// Quota over period; 0: no limit, or not what the kernel writes.
+double ratio(std::string_view quota, std::string_view period) {
+  const auto q = whole_number(quota), p = whole_number(period);
+  return q && p && *q > 0 && *p > 0 ? static_cast<double>(*q) / static_cast<double>(*p) : 0.0;
+}
+
+double quota_v2(const std::string& folder, std::string* file) {
+  *file = folder + "/cpu.max";
+  std::istringstream in(first_line(*file));
+  std::string quota, period;
+  return in >> quota >> period ? ratio(quota, period) : 0.0;
+}
+
+double quota_v1(const std::string& folder, std::string* file) {
+  *file = folder + "/cpu.cfs_quota_us";
+  return ratio(first_line(*file), first_line(folder + "/cpu.cfs_period_us"));
+}
+
+bool lists(std::string_view options, std::string_view wanted) {
+  while (!options.empty()) {
+    const size_t end = std::min(options.find(','), options.size());
+    if (options.substr(0, end) == wanted) return true;
+    options.remove_prefix(std::min(end + 1, options.size()));
+  }
+  return false;
+}
+
+// A hierarchy that is mounted: where, and which of its groups is there at the top.
+struct Mount {
+  bool v2 = false;
+  std::string group, folder;
+};
+
+// mountinfo(5): ID parent major:minor ROOT MOUNTPOINT options [tags] - TYPE source SUPEROPTIONS
+std::vector<Mount> cpu_mounts(const std::string& root) {
+  std::vector<Mount> mounts;
+  std::ifstream in(root + "/proc/self/mountinfo");
+  for (std::string line; std::getline(in, line);) {
+    const size_t dash = line.find(" - ");
+    if (dash == std::string::npos) continue;
+    std::istringstream left(line.substr(0, dash)), right(line.substr(dash + 3));
+    std::string skip, group, folder, type, source, options;
+    if (!(left >> skip >> skip >> skip >> group >> folder)) continue;
+    if (!(right >> type >> source >> options)) continue;
+    if (type == "cgroup2") mounts.push_back({true, group, root + folder});
+    if (type == "cgroup" && lists(options, "cpu")) mounts.push_back({false, group, root + folder});
+  }
+  return mounts;
+}
+
+// The group's path below the mount's top; empty where the mount does not show it, for example in a
+// container whose own group is what is mounted.
+std::string below(const std::string& group, const std::string& top) {
+  if (group.find("..") != std::string::npos) return "";
+  if (top == "/") return group == "/" ? "" : group;
+  if (group.compare(0, top.size(), top) != 0) return "";
+  return group.size() > top.size() && group[top.size()] == '/' ? group.substr(top.size()) : "";
+}
+
+// "0-2,7" begins with 0.
+std::optional<int64_t> first_of_list(const std::string& text) {
+  return whole_number(text.substr(0, text.find_first_of(",-")));
+}
+
+}  // namespace
+
+int Processors::threads() const {
+  int limit = cores;
+  if (quota > 0 && quota < static_cast<double>(cores))
+    limit = static_cast<int>(std::ceil(quota - 1e-9));
+  return std::max(1, limit);
+}
+
+std::string Processors::text() const {
+  std::string s = fmt::format("{} core{}", cores, cores == 1 ? "" : "s");
+  if (quota > 0 && quota < static_cast<double>(cores))
+    s += fmt::format(", {:.3g} of them granted by {}", quota, quota_file);
+  return s;
+}
+
+std::vector<int> allowed_cpus() {
+  std::vector<int> cpus;
+  // Where OpenMP binds its threads the first one is bound already; its places say what there was.
+  if (omp_get_proc_bind() != omp_proc_bind_false && omp_get_num_places() > 0) {
+    for (int place = 0; place < omp_get_num_places(); ++place) {
+      std::vector<int> ids(static_cast<size_t>(omp_get_place_num_procs(place)));
+      if (!ids.empty()) omp_get_place_proc_ids(place, ids.data());
+      cpus.insert(cpus.end(), ids.begin(), ids.end());
+    }
+  } else {
+    for (int most = 1024; most <= (1 << 20); most *= 4) {
+      cpu_set_t* const set = CPU_ALLOC(static_cast<size_t>(most));
+      if (set == nullptr) break;
+      const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(most));
+      CPU_ZERO_S(bytes, set);
+      const bool known = sched_getaffinity(0, bytes, set) == 0;
+      const bool small = !known && errno == EINVAL;  // the machine has more than `most`
+      for (int cpu = 0; known && cpu < most; ++cpu)
+        if (CPU_ISSET_S(static_cast<size_t>(cpu), bytes, set)) cpus.push_back(cpu);
+      CPU_FREE(set);
+      if (!small) break;
+    }
+  }
+  std::sort(cpus.begin(), cpus.end());
+  cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());
+  if (cpus.empty())
+    for (int cpu = 0; cpu < std::max(1, omp_get_num_procs()); ++cpu) cpus.push_back(cpu);
+  return cpus;
+}
+
+double cgroup_quota(const std::string& root, std::string* file) {
+  std::string group_v1, group_v2;
+  std::ifstream in(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {  // ID:controllers:/path
+    const size_t one = line.find(':'), two = line.find(':', one + 1);
+    if (one == std::string::npos || two == std::string::npos) continue;
+    const std::string controllers = line.substr(one + 1, two - one - 1);
+    if (controllers.empty()) group_v2 = line.substr(two + 1);
+    if (lists(controllers, "cpu")) group_v1 = line.substr(two + 1);
+  }
+  std::vector<Mount> mounts = cpu_mounts(root);
+  if (mounts.empty())
+    mounts = {{true, "/", root + "/sys/fs/cgroup"}, {false, "/", root + "/sys/fs/cgroup/cpu"}};
+  double least = 0;
+  for (const Mount& mount : mounts) {
+    std::string path = below(mount.v2 ? group_v2 : group_v1, mount.group);
+    for (;;) {
+      std::string where;
+      const std::string folder = mount.folder + path;
+      const double quota = mount.v2 ? quota_v2(folder, &where) : quota_v1(folder, &where);
+      if (quota > 0 && (least <= 0 || quota < least)) {
+        least = quota;
+        *file = where.substr(root.size());
+      }
+      if (path.empty()) break;
+      path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+    }
+  }
+  return least;
+}
+
+Processors find_processors(const std::string& root, std::vector<int> cpus) {
+  Processors p;
+  p.cpus = cpus.empty() ? allowed_cpus() : std::move(cpus);
+  std::set<int64_t> cores;
+  for (const int cpu : p.cpus) {
+    const std::string folder = fmt::format("{}/sys/devices/system/cpu/cpu{}/topology/", root, cpu);
+    auto first = first_of_list(first_line(folder + "core_cpus_list"));
+    if (!first) first = first_of_list(first_line(folder + "thread_siblings_list"));
+    cores.insert(first.value_or(cpu));
+  }
+  p.cores = std::max(1, static_cast<int>(cores.size()));
+  p.quota = cgroup_quota(root, &p.quota_file);
+  return p;
+}
+
+double process_cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+int64_t process_peak_bytes() {
+  std::ifstream in("/proc/self/status");
+  for (std::string word; in >> word;)
+    if (word == "VmHWM:") {
+      int64_t kib = 0;
+      in >> kib;
+      return kib * 1024;
+    }
+  return 0;
+}
+
+double seconds_since_start() {
+  // proc(5): field 22, counted after the name, which ends with the last parenthesis.
+  const std::string stat = first_line("/proc/self/stat");
+  const size_t name = stat.rfind(')');
+  if (name == std::string::npos) return 0;
+  std::istringstream in(stat.substr(name + 1));
+  std::string field;
+  for (int i = 3; i <= 22; ++i)
+    if (!(in >> field)) return 0;
+  const auto ticks = whole_number(field);
+  timespec now{};
+  if (!ticks || clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
+  const double began = static_cast<double>(*ticks) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  return std::max(
+      0.0, static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - began);
+}
+
+}  // namespace snug
