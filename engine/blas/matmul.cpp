@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "engine/blas/matmul_cpu.h"
+#include "engine/blas/kernel_table.h"
 #include "engine/core/error.h"
 
 namespace snug {
@@ -26,29 +26,54 @@ Operand operand(const View& v, bool transpose, int64_t row_stride) {
   return o;
 }
 
-void check_packed(const View& packed, const View& b, bool transpose_b, DType a_dtype) {
+MatmulKernel choose(const KernelTable* kernels, const MatmulProblem& p) {
+  return kernels != nullptr ? kernels->choose(p) : matmul_best(p);
+}
+
+// The kernel of every product with this B and an A that is not transposed.
+MatmulKernel packed_kernel(const KernelTable* kernels, const Operand& B, DType a_dtype) {
+  MatmulProblem p;
+  p.M = 1;
+  p.N = B.cols;
+  p.K = B.rows;
+  p.a = {nullptr, a_dtype, B.rows, 1};
+  p.b = B.matrix;
+  return choose(kernels, p);
+}
+
+// What a plan says about the product beside its name: "nt wide long, bf16 bf16, avx512_bf16".
+Name variant(const MatmulProblem& p, MatmulKernel kernel) {
+  return Name(to_string(KernelChoice{product_class(p), p.a.dtype, p.b.dtype, kernel}));
+}
+
+void check_packed(const View& packed, const View& b, bool transpose_b, DType a_dtype,
+                  const KernelTable* kernels) {
   expect_dtype(packed, "packed B", {DType::u8});
-  const int64_t bytes = matmul_packed_bytes(b, transpose_b, a_dtype);
+  const int64_t bytes = matmul_packed_bytes(b, transpose_b, a_dtype, kernels);
   if (packed.elements() != bytes || bytes == 0)
     fail(ErrorCode::shape,
          fmt::format("{} bytes of packed {}{} for the kernel {}", bytes, describe(b),
-                     transpose_b ? "^T" : "", to_string(matmul_best(a_dtype, b.dtype))),
+                     transpose_b ? "^T" : "",
+                     to_string(packed_kernel(kernels, operand(b, transpose_b, 0), a_dtype))),
          describe(packed), "plan the packed tensor with matmul_packed_bytes");
 }
 
 }  // namespace
 
-int64_t matmul_packed_bytes(const View& b, bool transpose_b, DType a_dtype) {
+int64_t matmul_packed_bytes(const View& b, bool transpose_b, DType a_dtype,
+                            const KernelTable* kernels) {
   const Operand B = operand(b, transpose_b, 0);
-  return matmul_packed_bytes(B.rows, B.cols, matmul_best(a_dtype, b.dtype));
+  return matmul_packed_bytes(B.rows, B.cols, packed_kernel(kernels, B, a_dtype));
 }
 
 void matmul_pack(Context& ctx, const View& out, const View& b, bool transpose_b, DType a_dtype) {
-  check_packed(out, b, transpose_b, a_dtype);
+  const KernelTable* kernels = ctx.settings().kernels;
+  check_packed(out, b, transpose_b, a_dtype, kernels);
   const Operand B = operand(b, transpose_b, 0);
   Op op(ctx, "matmul_pack", {.flops = 0, .bytes = b.bytes() + out.bytes()});
   if (!op.run()) return;
-  matmul_pack(out.data, B.matrix, B.rows, B.cols, matmul_best(a_dtype, b.dtype), ctx.threads());
+  matmul_pack(out.data, B.matrix, B.rows, B.cols, packed_kernel(kernels, B, a_dtype),
+              ctx.threads());
 }
 
 void matmul(Context& ctx, const View& c, const View& a, const View& b,
@@ -80,10 +105,11 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
   p.bias_dtype = options.bias.dtype;
   p.finish = options.finish;
   const bool packed = options.b_packed.defined();
-  if (packed) check_packed(options.b_packed, b, options.transpose_b, a.dtype);
+  if (packed)
+    check_packed(options.b_packed, b, options.transpose_b, a.dtype, ctx.settings().kernels);
   p.b_packed = packed && ctx.planning() ? &kSomewhere : options.b_packed.data;
 
-  const MatmulKernel kernel = matmul_best(p);
+  const MatmulKernel kernel = choose(ctx.settings().kernels, p);
   const int64_t scratch_bytes =
       matmul_scratch_bytes(M, N, K, a.dtype, b.dtype, c.dtype, kernel, ctx.threads(), packed);
   Tensor scratch;
@@ -92,7 +118,8 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
   Op op(ctx, options.name,
         {.flops = 2 * M * N * K + options.also.flops,
          .bytes = a.bytes() + (packed ? options.b_packed : b).bytes() +
-                  c.bytes() * (options.add ? 2 : 1) + options.also.bytes});
+                  c.bytes() * (options.add ? 2 : 1) + options.also.bytes,
+         .variant = ctx.planning() ? variant(p, kernel) : Name()});
   if (!op.run()) return;
   matmul_cpu(p, kernel, scratch.defined() ? scratch.view().data : nullptr, ctx.threads());
 }

@@ -8,8 +8,9 @@
 // Cost      2 M N K FLOPs; bytes of A, B and C once.
 // Memory    packing buffers are a planned tensor of category workspace, at most 9.1 MiB + 0.5 MiB
 //           per thread.
-// Numerics  deterministic; the kernel is chosen by dtype and instruction set alone, so equal calls
-//           give equal bits whatever the memory policy and whether B comes packed or not.
+// Numerics  deterministic; the kernel is what the settings' KernelTable names, else chosen by dtype
+//           and instruction set alone, so equal calls give equal bits whatever the memory policy
+//           and whether B comes packed or not.
 #pragma once
 
 #include "engine/blas/matmul_cpu.h"
@@ -45,10 +46,11 @@ struct PackedWeight {
 // A weight that several products use between two optimizer steps can be kept in the order the
 // kernel reads it (matmul_cpu.h): `out` is a tensor of u8 with matmul_packed_bytes(...) elements,
 // 64-byte aligned as planned tensors are. It is made for op(B) with the transpose given, for the
-// kernel that matmul_best names for the dtypes of A and B on this machine, and holds for that only:
+// kernel that the settings' table, else matmul_best, names for it, and holds for that only:
 // x W^T and dy W want a copy each. Where that kernel computes in fp32, 4 bytes an element, else 2,
 // extents rounded up to 32. 0 bytes: this machine's kernel has no packed form, use B itself.
-int64_t matmul_packed_bytes(const View& b, bool transpose_b, DType a_dtype);
+int64_t matmul_packed_bytes(const View& b, bool transpose_b, DType a_dtype,
+                            const KernelTable* kernels = nullptr);
 // The recorded op; bytes: B read, out written.
 void matmul_pack(Context& ctx, const View& out, const View& b, bool transpose_b, DType a_dtype);
 

@@ -182,7 +182,8 @@ void Context::check_guard(const TensorRecord& record, const std::byte* data) noe
 Op::Op(Context& ctx, const char* name, OpCost cost) : ctx_(ctx), run_(!ctx.planning()) {
   require(ctx.program_ != nullptr, "ops to run inside a program");
   if (!run_) {
-    ctx.program_->ops.push_back({name, ctx.scope_, cost.flops, cost.bytes, ctx.clock_});
+    ctx.program_->ops.push_back(
+        {name, ctx.scope_, cost.flops, cost.bytes, ctx.clock_, cost.variant});
     return;
   }
   index_ = ctx.next_op_++;

@@ -40,8 +40,13 @@ class Tensor {
   View view_;
 };
 
+class KernelTable;
+
 struct Settings {
   int threads = 1;
+  // Which kernel computes which matrix product (engine/blas); it outlives the context. Null: the
+  // fastest by dtype and instruction set. Changes numbers, so it is the same on plan and when run.
+  const KernelTable* kernels = nullptr;
   // Tests: bytes of 0xA5 after every tensor, checked at its end; part of the plan.
   int64_t guard_bytes = 0;
   // Tests: fill a tensor with NaN patterns when it is born and when it dies.
@@ -140,6 +145,7 @@ class Context {
 struct OpCost {
   int64_t flops = 0;
   int64_t bytes = 0;
+  Name variant = {};  // how the op will compute, where it has a choice; recorded on plan only
 };
 class Op {
  public:

@@ -68,6 +68,7 @@ struct OpRecord {
   Name scope;
   int64_t flops, bytes;  // arithmetic and memory traffic the op reports of itself
   int64_t time;          // tick of the program's clock
+  Name variant = {};     // how it computes, where there is a choice
 };
 
 struct Program {
