@@ -14,6 +14,7 @@ int plan_command(const Arguments& arguments);
 int eval_command(const Arguments& arguments);
 int generate_command(const Arguments& arguments);
 int tokenizer_command(const Arguments& arguments);
+int calibrate_command(const Arguments& arguments);
 int bench_command(const Arguments& arguments);
 
 }  // namespace snug

@@ -1,6 +1,7 @@
 // snug: the command.
 #include "tools/cli/dispatch.h"
 #include "tools/cli/version.h"
+#include "tools/cli/waiting.h"
 #include "tools/commands.h"
 
 namespace {
@@ -24,6 +25,7 @@ exit codes
 }  // namespace
 
 int main(int argc, char** argv) {
+  snug::wait_briefly(argv);
   const snug::CommandGroup snug_group = {
       "snug",
       "trains transformers inside the memory you have",
@@ -32,9 +34,11 @@ int main(int argc, char** argv) {
        {"eval", "loss and perplexity of a model on a text", snug::eval_command},
        {"generate", "continues a text", snug::generate_command},
        {"tokenizer", "trains tokenizers; turns text into ids and back", snug::tokenizer_command},
-       {"bench", "where the time of a step goes, operation by operation", snug::bench_command}},
+       {"bench", "where the time of a step goes, operation by operation", snug::bench_command},
+       {"calibrate", "measures this machine and keeps what is fastest on it",
+        snug::calibrate_command}},
       kEpilog,
       snug::version_text,
-      {"calibrate", "convert", "data", "doctor", "explain", "inspect"}};
+      {"convert", "data", "doctor", "explain", "inspect"}};
   return snug::run_main(snug_group, {argv + 1, argv + argc});
 }

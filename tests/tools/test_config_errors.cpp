@@ -144,7 +144,7 @@ TEST(ConfigErrors, Choices) {
   EXPECT_EQ(caught("fp16: true").code, ErrorCode::unsupported);
   expect_error("bf16: maybe", "true or false for bf16", "\"maybe\" (run.yaml:1)", "bf16=true");
   expect_error("allow: [adam8bits]",
-               "allow with names among micro_batch, head_rows, adam8bit, bf16_gradients, "
+               "allow with names among micro_batch, head_rows, kernels, adam8bit, bf16_gradients, "
                "stochastic_rounding",
                "\"adam8bits\" (run.yaml:1)", "did you mean adam8bit?");
   expect_error("allow: adam8bit", "a permission that something here can use",

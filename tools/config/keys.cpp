@@ -309,6 +309,8 @@ const std::vector<Permission>& permissions() {
   static const std::vector<Permission> list = {
       {"micro_batch", true, "a resumed run may use another micro-batch than its checkpoint"},
       {"head_rows", true, "a resumed run may use other chunks of logits than its checkpoint"},
+      {"kernels", true,
+       "a resumed run may compute products with other kernels than its checkpoint"},
       {"adam8bit", false, "optimizer state in 8 bits"},
       {"bf16_gradients", false, "gradients in bf16"},
       {"stochastic_rounding", false, "no master weights: bf16 weights rounded at random"},

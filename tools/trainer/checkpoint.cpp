@@ -10,6 +10,7 @@
 #include "engine/core/error.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "tools/trainer/calibration.h"
 #include "tools/trainer/output_folder.h"
 
 namespace snug {
@@ -121,6 +122,7 @@ std::string CheckpointWriter::write(const RunPosition& at, const Pinned& pinned,
                                                      {"optimizer", pinned.optimizer},
                                                      {"instruction_set", pinned.instruction_set},
                                                      {"recompute", pinned.recompute},
+                                                     {"kernels", choices_json(pinned.kernels)},
                                                      {"model", pinned.model}}}});
   write_atomic(folder + "/COMPLETE", fmt::format("{}\n", at.step));
   sync_folder(folder);
@@ -190,6 +192,7 @@ Checkpoint read_checkpoint(const std::string& folder) {
   c.pinned.instruction_set = get_string(p, "instruction_set", where);
   c.pinned.recompute = get_string(p, "recompute", where);
   c.pinned.model = get_string(p, "model", where);
+  if (p.contains("kernels")) c.pinned.kernels = parse_choices(p["kernels"], where + " / kernels");
   const std::string keys = path + " / hyperparameters";
   const nlohmann::json& h =
       j.contains("hyperparameters") ? j["hyperparameters"] : nlohmann::json::object();

@@ -33,6 +33,8 @@ Inference open_inference(InferenceOptions options,
   PlanRequest r;
   r.model = in.model.get();
   r.settings.threads = resolve_threads(options.threads);
+  in.kernels = resolve_kernels(r.settings.threads);
+  r.settings.kernels = in.kernels.get();
   r.T = options.T;
   r.evaluate = options.T > 0;
   r.eval_batch = options.eval_batch;

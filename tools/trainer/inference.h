@@ -24,6 +24,7 @@ struct InferenceOptions {
 
 struct Inference {
   std::optional<Tokenizer> tokenizer;
+  std::unique_ptr<KernelTable> kernels;  // before the session, which points to it
   std::unique_ptr<Model> model;
   Plan plan;
   std::unique_ptr<Session> session;

@@ -83,6 +83,27 @@ std::string data_fingerprint(const WindowDataset& data) {
   return fingerprint_text(digest.digest());
 }
 
+KernelTable pinned_kernels(const std::vector<KernelChoice>& pinned, const std::string& folder) {
+  KernelTable table;
+  for (KernelChoice choice : pinned) {
+    const MatmulKernel wanted = choice.kernel;
+    // The kernels of one family give the same bits: any of them will do.
+    for (const MatmulKernel k : {MatmulKernel::avx512, MatmulKernel::avx2, MatmulKernel::reference})
+      if (!matmul_available(choice.kernel) && same_bits(k, wanted) && matmul_available(k))
+        choice.kernel = k;
+    if (!matmul_available(choice.kernel))
+      fail(ErrorCode::usage,
+           fmt::format("a CPU with the kernel {} for {} products, as {} pins it", to_string(wanted),
+                       to_string(choice.a), folder),
+           fmt::format("instructions {}, without it", plan_instruction_set()),
+           "allow=[kernels] to go on with this machine's own, which changes the last bits, or "
+           "resume "
+           "on a machine like the one before");
+    table.set(choice);
+  }
+  return table;
+}
+
 void apply_pins(const Checkpoint& c, RunSetup& setup) {
   PlanRequest& r = setup.request;
   const auto same = [&](bool equal, const char* key, const std::string& before,
@@ -116,6 +137,7 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
   // A permission unpins: the key, if set, or the planner then decides.
   if (!allowed("micro_batch")) r.micro_batch = c.pinned.micro_batch;
   if (!allowed("head_rows")) r.head_rows = c.pinned.head_rows;
+  if (!allowed("kernels")) *setup.kernels = pinned_kernels(c.pinned.kernels, c.folder);
   if (c.pinned.threads != now.threads)
     fmt::print("Note: resuming with {} threads instead of {}: sums may differ in the last bits.\n",
                now.threads, c.pinned.threads);

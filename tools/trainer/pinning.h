@@ -22,6 +22,10 @@ std::string model_fingerprint(const ModelSpec& spec);
 // them up to 2^24 (64 MiB as int32), above that 64 evenly spaced pieces of 2^18 and the sizes.
 std::string data_fingerprint(const WindowDataset& data);
 
+// The kernels a checkpoint names, or others that give the same bits. Throws usage if this machine
+// has none for a product.
+KernelTable pinned_kernels(const std::vector<KernelChoice>& pinned, const std::string& folder);
+
 // Takes over the decisions of the checkpoint. Throws usage naming the first pinned key that is not
 // as it was.
 void apply_pins(const Checkpoint& checkpoint, RunSetup& setup);

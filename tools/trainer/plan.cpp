@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <set>
 
 #include "engine/blas/matmul_cpu.h"
 #include "engine/core/error.h"
@@ -92,9 +93,22 @@ std::string advice(const PlanRequest& r) {
   return text;
 }
 
+// Each once, in order.
+std::vector<KernelChoice> kernels_of(const Schedule& schedule) {
+  std::set<std::string_view> seen;
+  for (int i = 0; i < schedule.size(); ++i)
+    for (const OpRecord& op : schedule.at(i).ops)
+      if (!op.variant.empty()) seen.insert(op.variant.view());
+  std::vector<KernelChoice> list;
+  for (const std::string_view text : seen)
+    if (const auto choice = parse_kernel_choice(text)) list.push_back(*choice);
+  return list;
+}
+
 void finish(Plan& plan, Candidate& c, int64_t budget) {
   c.session->schedule().pack();
   plan.decisions = c.decisions;
+  plan.kernels = kernels_of(c.session->schedule());
   plan.schedule = c.session->schedule();
   plan.engine_bytes = plan.schedule.arena_bytes();
   plan.categories = plan.schedule.at_peak(&plan.padding);

@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "engine/blas/kernel_table.h"
 #include "tools/trainer/session.h"
 
 namespace snug {
@@ -46,7 +47,8 @@ struct Plan {
   int64_t padding = 0;         // rounding and unused bytes at the peak
   double seconds = 0;          // spent planning
   int threads = 1;
-  std::string model_text;  // "gpt2 124.44M parameters"
+  std::vector<KernelChoice> kernels;  // what computes the products of its programs, each class once
+  std::string model_text;             // "gpt2 124.44M parameters"
 };
 
 // Bytes of the process that are not the arena: program data, libraries' private pages, thread

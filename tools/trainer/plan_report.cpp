@@ -8,6 +8,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/io/fingerprint.h"
+#include "tools/trainer/calibration.h"
 #include "tools/trainer/plan.h"
 
 namespace snug {
@@ -49,7 +50,8 @@ nlohmann::json decisions_json(const Plan& plan) {
           {"kv_length", d.kv_length},
           {"prefill", d.prefill},
           {"threads", plan.threads},
-          {"instruction_set", plan_instruction_set()}};
+          {"instruction_set", plan_instruction_set()},
+          {"kernels", choices_json(plan.kernels)}};
 }
 
 // The tensors that hold the peak, largest first, residents of ancestors included.

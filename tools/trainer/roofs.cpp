@@ -1,17 +1,23 @@
 #include "tools/trainer/roofs.h"
 
 #include <immintrin.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
-#include <algorithm>
+#include <cstdint>
 #include <cstring>
-#include <memory>
 
+#include "engine/blas/amx_tiles.h"
+#include "engine/blas/matmul_cpu.h"
+#include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/memory/context.h"
 
 namespace snug {
 namespace {
 
+// A call of the loops below takes about a millisecond, so that a run fits between two
+// interruptions.
 constexpr int kRounds = 200000;
 
 // Twelve independent accumulators hide the latency of the units; the sum keeps them alive.
@@ -49,43 +55,139 @@ __attribute__((target("avx512f,avx512bf16"))) float dot_bf16() {
   return _mm512_cvtss_f32(sum);
 }
 
-template <class F>
-double best_rate(int threads, double work_per_call, F&& call) {
-  double best = 0;
-  volatile float sink = 0;
-  for (int repeat = 0; repeat < 8; ++repeat) {
-    const double started = monotonic_seconds();
-    parallel_for(threads, threads, [&](int64_t) { sink = call(); });
-    best = std::max(best, work_per_call * threads / (monotonic_seconds() - started));
+// Six independent sums of 16 x 16; 16 * 16 * 32 multiply-adds an instruction.
+constexpr int kTileRounds = 10000;
+float tiles_bf16() {
+  using Tiles = blas::HardwareTiles;
+  Tiles::configure();
+  Tiles::zero<0>(), Tiles::zero<1>(), Tiles::zero<2>(), Tiles::zero<3>();
+  Tiles::zero<4>(), Tiles::zero<5>(), Tiles::zero<6>(), Tiles::zero<7>();
+  for (int r = 0; r < kTileRounds; ++r) {
+    Tiles::multiply<0, 6, 7>(), Tiles::multiply<1, 6, 7>(), Tiles::multiply<2, 6, 7>();
+    Tiles::multiply<3, 6, 7>(), Tiles::multiply<4, 6, 7>(), Tiles::multiply<5, 6, 7>();
   }
-  (void)sink;
+  Tiles::release();
+  return 0;
+}
+
+// The best of runs of call(thread) on every thread, each `work` long, until `seconds` have passed;
+// at least four.
+template <class F>
+double best_rate(int threads, double work, double seconds, F&& call) {
+  double best = 0;
+  const double end = monotonic_seconds() + seconds;
+  for (int run = 0; run < 4 || monotonic_seconds() < end; ++run) {
+    const double started = monotonic_seconds();
+    parallel_for(threads, threads, call);
+    best = std::max(best, work * threads / (monotonic_seconds() - started));
+  }
   return best;
+}
+
+int64_t read_all(const char* from, int64_t bytes) {
+  __m256i sum[4] = {};
+  for (int64_t i = 0; i + 128 <= bytes; i += 128)
+    for (int k = 0; k < 4; ++k)
+      sum[k] = _mm256_xor_si256(
+          sum[k], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i + 32 * k)));
+  const __m256i all =
+      _mm256_xor_si256(_mm256_xor_si256(sum[0], sum[1]), _mm256_xor_si256(sum[2], sum[3]));
+  return _mm256_extract_epi64(all, 0);
+}
+
+void copy_all(char* to, const char* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 32)
+    _mm256_store_si256(reinterpret_cast<__m256i*>(to + i),
+                       _mm256_load_si256(reinterpret_cast<const __m256i*>(from + i)));
+}
+
+void stream_all(char* to, const char* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 32)
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i),
+                        _mm256_load_si256(reinterpret_cast<const __m256i*>(from + i)));
+  _mm_sfence();
+}
+
+// Pages of its own that leave nothing behind.
+class Array {
+ public:
+  explicit Array(int64_t bytes) : bytes_(bytes) {
+    void* p = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+      fail(ErrorCode::out_of_memory, std::to_string(bytes) + " B to measure the memory with",
+           "the system refused them", "end other programs");
+    data_ = static_cast<char*>(p);
+    madvise(p, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  }
+  ~Array() { munmap(data_, static_cast<size_t>(bytes_)); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  char* data() { return data_; }
+
+ private:
+  char* data_;
+  int64_t bytes_;
+};
+
+int64_t array_bytes() {
+  const int64_t cache = std::max<int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE));
+  return std::clamp<int64_t>(2 * cache, int64_t{64} << 20, int64_t{256} << 20);
 }
 
 }  // namespace
 
-Roofs measure_roofs(int threads) {
+Roofs measure_roofs(int threads, double seconds) {
   Roofs roofs;
-  const bool wide = __builtin_cpu_supports("avx512f");
-  const double lanes = wide ? 16 : 8;
+  roofs.threads = threads;
+  const double each = seconds / 5;
+  const double lanes = __builtin_cpu_supports("avx512f") ? 16 : 8;
   const double fma = 2.0 * 12 * kRounds * lanes;
-  roofs.fp32_flops = wide ? best_rate(threads, fma, fma_avx512) : best_rate(threads, fma, fma_avx2);
-  if (__builtin_cpu_supports("avx512bf16"))
-    roofs.bf16_flops = best_rate(threads, 2 * fma, dot_bf16);
-
-  constexpr int64_t kBytes = int64_t{64} << 20;
-  const std::unique_ptr<char[]> from(new char[kBytes]), to(new char[kBytes]);
-  std::memset(from.get(), 1, kBytes);
-  std::memset(to.get(), 1, kBytes);
-  for (int repeat = 0; repeat < 8; ++repeat) {
-    const double started = monotonic_seconds();
-    parallel_for(threads, threads, [&](int64_t t) {
-      const int64_t part = kBytes / threads;
-      std::memcpy(to.get() + t * part, from.get() + t * part, static_cast<size_t>(part));
+  volatile float sink = 0;
+  roofs.fp32_flops = best_rate(threads, fma, each, [&](int64_t) {
+    const float sum = lanes > 8 ? fma_avx512() : fma_avx2();
+    if (sum == -1.0f) sink = sum;  // never: keeps the loop
+  });
+  if (matmul_available(MatmulKernel::avx512_bf16))
+    roofs.bf16_flops = best_rate(threads, 2 * fma, each, [&](int64_t) {
+      const float sum = dot_bf16();
+      if (sum == -1.0f) sink = sum;
     });
-    roofs.copy_bytes = std::max(roofs.copy_bytes, 2.0 * kBytes / (monotonic_seconds() - started));
-  }
+  if (blas::amx_bf16_available())
+    roofs.bf16_flops =
+        std::max(roofs.bf16_flops, best_rate(threads, 2.0 * 16 * 16 * 32 * 6 * kTileRounds, each,
+                                             [](int64_t) { tiles_bf16(); }));
+
+  const int64_t part = array_bytes() / threads / 4096 * 4096;
+  Array from(part * threads), to(part * threads);
+  parallel_for(threads, threads, [&](int64_t t) {
+    std::memset(from.data() + t * part, 1, static_cast<size_t>(part));
+    std::memset(to.data() + t * part, 1, static_cast<size_t>(part));
+  });
+  const auto bytes = static_cast<double>(part);
+  volatile int64_t seen = 0;
+  roofs.read_bytes = best_rate(threads, bytes, each, [&](int64_t t) {
+    const int64_t sum = read_all(from.data() + t * part, part);
+    if (sum == -1) seen = sum;
+  });
+  roofs.copy_bytes = best_rate(threads, 2 * bytes, each, [&](int64_t t) {
+    copy_all(to.data() + t * part, from.data() + t * part, part);
+  });
+  roofs.stream_bytes = best_rate(threads, 2 * bytes, each, [&](int64_t t) {
+    stream_all(to.data() + t * part, from.data() + t * part, part);
+  });
   return roofs;
+}
+
+Roofs larger(const Roofs& a, const Roofs& b) {
+  Roofs r;
+  r.threads = a.threads;
+  r.fp32_flops = std::max(a.fp32_flops, b.fp32_flops);
+  r.bf16_flops = std::max(a.bf16_flops, b.bf16_flops);
+  r.read_bytes = std::max(a.read_bytes, b.read_bytes);
+  r.copy_bytes = std::max(a.copy_bytes, b.copy_bytes);
+  r.stream_bytes = std::max(a.stream_bytes, b.stream_bytes);
+  return r;
 }
 
 }  // namespace snug

@@ -1,15 +1,36 @@
 // What this machine can do at most, measured on the spot: the roofs that benchmarks divide by.
+//
+// Arithmetic  multiply-adds on registers alone, all threads at once: fp32 FMA, and for bf16 the
+//             fastest of the units the CPU has (AMX tiles, AVX-512 dot products).
+// Memory      arrays of at least 64 MiB and twice the last-level cache, up to 256 MiB, a part for
+// each
+//             thread. `read` counts the bytes read; `copy` the bytes read and the bytes written
+//             with ordinary stores, not that such a store reads its line first; `stream` the same
+//             with stores past the caches. An op's bytes are counted like `copy`.
+// Each is the best of several short runs: other work on the machine can only make a run slower.
 #pragma once
+
+#include <algorithm>
 
 namespace snug {
 
 struct Roofs {
-  double fp32_flops = 0;  // fused multiply-adds from registers, all threads, FLOP/s
-  double bf16_flops = 0;  // bf16 dot products from registers; 0 where the CPU has none
-  double copy_bytes = 0;  // bytes read and written a second by a copy far larger than the caches
+  int threads = 0;
+  double fp32_flops = 0;                                    // FLOP/s
+  double bf16_flops = 0;                                    // 0 where the CPU has no unit for it
+  double read_bytes = 0, copy_bytes = 0, stream_bytes = 0;  // bytes/s
+
+  // The largest traffic in any of the three manners: what bounds an op that could use each.
+  double memory_bytes() const { return std::max({read_bytes, copy_bytes, stream_bytes}); }
+  // The roof over arithmetic on operands of that width.
+  double flops(bool bf16) const {
+    return bf16 && bf16_flops > fp32_flops ? bf16_flops : fp32_flops;
+  }
 };
 
-// Best of a few short runs; takes about half a second.
-Roofs measure_roofs(int threads);
+// `seconds`: about how long it may take, the arrays' first touch aside.
+Roofs measure_roofs(int threads, double seconds = 0.5);
+// The larger of each: of two measurements of one machine the larger is nearer to what it can do.
+Roofs larger(const Roofs& a, const Roofs& b);
 
 }  // namespace snug

@@ -1,32 +1,41 @@
 #include "tools/trainer/setup.h"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
-#include <fstream>
+#include <cmath>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "tools/trainer/calibration.h"
 
 namespace snug {
 
+std::string threads_warning(int64_t configured, const Processors& p) {
+  int64_t most = static_cast<int64_t>(p.cpus.size());
+  if (p.quota > 0) most = std::min(most, static_cast<int64_t>(std::ceil(p.quota - 1e-9)));
+  if (configured <= std::max<int64_t>(1, most)) return "";
+  return fmt::format(
+      "threads={} is more than this process may use at once ({}): they will take turns", configured,
+      p.text());
+}
+
 int resolve_threads(int64_t configured) {
-  const int processors = omp_get_num_procs();
-  if (configured > 0) {
-    if (configured > 1024)
-      fail(ErrorCode::usage, "threads of at most 1024", std::to_string(configured),
-           fmt::format("threads={}", processors));
-    return static_cast<int>(configured);
-  }
-  int threads = processors;
-  // A container's quota: "quota period", or "max period".
-  std::ifstream in("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (in >> quota >> period && quota != "max" && period > 0)
-    threads = std::min(threads, std::max(1, static_cast<int>(std::stod(quota) / period)));
-  return threads;
+  const Processors p = find_processors();
+  if (configured <= 0) return p.threads();
+  if (configured > 1024)
+    fail(ErrorCode::usage, "threads of at most 1024", std::to_string(configured),
+         fmt::format("threads={}", p.threads()));
+  if (const std::string warning = threads_warning(configured, p); !warning.empty())
+    fmt::print(stderr, "Warning: {}.\n", warning);
+  return static_cast<int>(configured);
+}
+
+std::unique_ptr<KernelTable> resolve_kernels(int threads) {
+  std::string ignored;
+  auto table = std::make_unique<KernelTable>(calibrated_kernels(threads, &ignored));
+  if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
+  return table;
 }
 
 int64_t resolve_memory(int64_t configured, int64_t* reserve) {
@@ -84,6 +93,8 @@ RunSetup make_setup(RunConfig config) {
     r.optimizer.adam_epsilon = config.adam_epsilon;
   }
   r.settings.threads = resolve_threads(config.threads);
+  s.kernels = resolve_kernels(r.settings.threads);
+  r.settings.kernels = s.kernels.get();
   r.T = s.sizes.max_length;
   r.global_batch = s.sizes.global_batch_size;
   r.micro_batch = s.sizes.micro_batch_size;

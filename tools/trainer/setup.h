@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/device/processors.h"
 #include "engine/text/tokenizer.h"
 #include "layers/models/family.h"
 #include "tools/config/run_config.h"
@@ -19,15 +20,22 @@ struct RunSetup {
   std::string model_folder;  // weights to load; empty: random initialisation
   std::unique_ptr<Model> model;
   RunSizes sizes;
+  // What computes the products: this machine's calibration, or what a checkpoint pins. The
+  // request's settings point to it.
+  std::unique_ptr<KernelTable> kernels;
   PlanRequest request;
 };
 
 // Reads tokenizer and model config and checks that they belong together. Throws usage and data.
 RunSetup make_setup(RunConfig config);
 
-// Threads of the run: what was set, else the processors this process may use (affinity, cgroup
-// quota).
+// Threads of the run: what was set, else one for every core this process may use (affinity, control
+// group). Says on standard error if what was set is more than the process may use. Throws usage.
 int resolve_threads(int64_t configured);
+// That line; empty if there is nothing to say.
+std::string threads_warning(int64_t configured, const Processors& processors);
+// This machine's calibration; says on standard error if there is one that cannot be used.
+std::unique_ptr<KernelTable> resolve_kernels(int threads);
 // The budget: what was set, else what is free less a reserve, which `reserve` states.
 int64_t resolve_memory(int64_t configured, int64_t* reserve);
 
