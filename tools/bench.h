@@ -1,0 +1,79 @@
+// What the three kinds of `snug bench` share: the run they time, and how times are summed up.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tools/cli/config_arguments.h"
+#include "tools/commands.h"
+#include "tools/trainer/roofs.h"
+#include "tools/trainer/setup.h"
+
+namespace snug {
+
+int bench_step(const Arguments& arguments);
+int bench_ops(const Arguments& arguments);
+int bench_gemm(const Arguments& arguments);
+
+// Times of the same thing, taken in turn with those of others.
+struct Times {
+  std::vector<double> seconds;
+
+  double median() const;
+  double least() const;
+  // A/A: how far the medians of every other time and of the rest are apart, as a share of the
+  // median. A difference between two rows that is not well above it means nothing. 0 for fewer than
+  // two.
+  double noise() const;
+};
+
+// A session that trains on random tokens as the configuration says.
+class BenchRun {
+ public:
+  explicit BenchRun(const RunConfig& config);
+  // One optimizer step; its seconds.
+  double step();
+  const RunSetup& setup() const { return setup_; }
+  const Plan& plan() const { return plan_; }
+  Session& session() { return *session_; }
+  double tokens() const;  // of a step
+
+ private:
+  void random_tokens(uint64_t draw);
+  RunSetup setup_;
+  Plan plan_;
+  std::unique_ptr<Session> session_;
+  int64_t steps_ = 0;
+};
+
+// Ops that are alike: same program, name, FLOPs and bytes.
+struct OpRow {
+  std::string program, op, variant;
+  int64_t flops = 0, bytes = 0;  // of one call
+  int64_t calls = 0;             // of one window
+  Times times;                   // of one call, a mean for every window
+};
+// Collects the ops of one or more windows (steps); `end_window` closes one.
+class OpTimes final : public OpListener {
+ public:
+  OpTimes();
+  ~OpTimes() override;
+  void op_done(const Program& program, int32_t op, double seconds) override;
+  void end_window();
+  std::vector<OpRow> rows() const;  // most time first
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+nlohmann::json roofs_json(const Roofs& roofs);
+std::string roofs_text(const Roofs& roofs);
+// The share of the nearer roof that so many FLOPs and bytes in `seconds` reach: of arithmetic on
+// bf16 for a product of bf16 operands, else on fp32, or of memory traffic.
+double roof_share(const Roofs& roofs, double flops, double bytes, double seconds, bool bf16);
+
+}  // namespace snug

@@ -1,0 +1,97 @@
+// snug bench ops: every op of the training step at the configuration's shapes, against the roofs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tools/bench.h"
+#include "tools/cli/argument_parser.h"
+
+namespace snug {
+
+int bench_ops(const Arguments& arguments) {
+  int64_t repeat = 7;
+  bool json = false;
+  const ConfigArguments a = parse_config_arguments(
+      "bench ops",
+      "times every operation of a configuration's training step: a median over whole steps, so "
+      "that "
+      "what an operation finds in the caches is what it finds in training. The roofs are measured "
+      "before and after, and the larger of each counts.",
+      {"snug bench ops model=gpt2 precision=bf16 max_length=1024 global_batch_size=4",
+       "snug bench ops --config run.yaml --repeat 15 --json"},
+      arguments, [&](ArgumentParser& parser) {
+        parser.option("--repeat", repeat, "N", "steps that are timed, after one that is not")
+            .flag("--json", json, "print the figures as JSON");
+      });
+  if (!a.proceed) return 0;
+  BenchRun run(a.config);
+  const int threads = run.plan().threads;
+  const Roofs before = measure_roofs(threads);
+  run.step();
+  OpTimes ops;
+  run.session().context().set_listener(&ops);
+  Times times;
+  for (int64_t i = 0; i < std::max<int64_t>(2, repeat); ++i) {
+    times.seconds.push_back(run.step());
+    ops.end_window();
+  }
+  const Roofs after = measure_roofs(threads), roofs = larger(before, after);
+  nlohmann::json list = nlohmann::json::array();
+  double inside = 0;
+  if (!json) {
+    fmt::print("roofs before, {}\n", roofs_text(before));
+    fmt::print("roofs after,  {}\n", roofs_text(after));
+    fmt::print("step: median {:.3f} s of {}, noise {:.1f} %\n\n", times.median(),
+               times.seconds.size(), 100.0 * times.noise());
+    fmt::print("{:<12} {:<24} {:>6} {:>9} {:>7} {:>9} {:>8} {:>6}  {}\n", "program", "op", "calls",
+               "ms/call", "noise", "GFLOP/s", "GB/s", "roof", "kernel");
+  }
+  for (const OpRow& r : ops.rows()) {
+    const double each = r.times.median();
+    const auto flops = static_cast<double>(r.flops), bytes = static_cast<double>(r.bytes);
+    const bool product = r.variant.find("bf16 bf16") != std::string::npos;
+    const double share = roof_share(roofs, flops, bytes, each, product);
+    inside += each * static_cast<double>(r.calls);
+    if (json) {
+      list.push_back(
+          {{"program", r.program},
+           {"op", r.op},
+           {"calls_per_step", r.calls},
+           {"seconds_per_call", each},
+           {"fastest_seconds", r.times.least()},
+           {"noise", r.times.noise()},
+           {"flops_per_call", r.flops},
+           {"bytes_per_call", r.bytes},
+           {"flops_per_second", flops / each},
+           {"bytes_per_second", bytes / each},
+           {"roof_share", share},
+           {"bound_by", flops / roofs.flops(product) > bytes / roofs.memory_bytes() ? "arithmetic"
+                                                                                    : "memory"}});
+      if (!r.variant.empty()) list.back()["kernel"] = r.variant;
+    } else {
+      fmt::print("{:<12} {:<24} {:>6} {:>9.3f} {:>6.1f}% {:>9.1f} {:>8.2f} {:>5.0f}%  {}\n",
+                 r.program, r.op, r.calls, each * 1e3, 100.0 * r.times.noise(), flops / each * 1e-9,
+                 bytes / each * 1e-9, 100.0 * share, r.variant);
+    }
+  }
+  if (json) {
+    fmt::print("{}\n", nlohmann::json({{"step_seconds", times.median()},
+                                       {"step_noise", times.noise()},
+                                       {"step_times", times.seconds},
+                                       {"seconds_in_ops", inside},
+                                       {"roofs", roofs_json(roofs)},
+                                       {"roofs_before", roofs_json(before)},
+                                       {"roofs_after", roofs_json(after)},
+                                       {"ops", list}})
+                           .dump(2));
+    return 0;
+  }
+  fmt::print(
+      "\nin operations {:.1f} % of the step; roof: of arithmetic or of memory traffic, "
+      "whichever is nearer\n",
+      100.0 * inside / times.median());
+  return 0;
+}
+
+}  // namespace snug

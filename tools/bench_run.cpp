@@ -1,0 +1,147 @@
+// The run that the benchmarks time, and sums over times.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "engine/core/rng.h"
+#include "tools/bench.h"
+
+namespace snug {
+namespace {
+
+double median_of(std::vector<double> list) {
+  if (list.empty()) return 0;
+  std::sort(list.begin(), list.end());
+  const size_t half = list.size() / 2;
+  return list.size() % 2 == 1 ? list[half] : (list[half - 1] + list[half]) / 2;
+}
+
+}  // namespace
+
+double Times::median() const {
+  return median_of(seconds);
+}
+
+double Times::least() const {
+  return seconds.empty() ? 0 : *std::min_element(seconds.begin(), seconds.end());
+}
+
+double Times::noise() const {
+  std::vector<double> part[2];
+  for (size_t i = 0; i < seconds.size(); ++i) part[i % 2].push_back(seconds[i]);
+  if (part[1].empty() || median() <= 0) return 0;
+  return std::abs(median_of(part[0]) - median_of(part[1])) / median();
+}
+
+BenchRun::BenchRun(const RunConfig& config) : setup_(make_setup(config)) {
+  setup_.request.evaluate = false;
+  setup_.request.kv_length = 0;
+  plan_ = make_plan(setup_.request);
+  if (!plan_.fits) refuse_plan(plan_);
+  session_ =
+      std::make_unique<Session>(Place::cpu, *setup_.model, plan_.decisions,
+                                setup_.request.optimizer, setup_.request.settings, &plan_.schedule);
+  session_->open();
+  init_parameters(setup_.model->params(), session_->master(), 42, plan_.threads);
+  session_->load();
+}
+
+double BenchRun::tokens() const {
+  return static_cast<double>(plan_.accumulation * plan_.decisions.micro_batch * plan_.decisions.T);
+}
+
+void BenchRun::random_tokens(uint64_t draw) {
+  const auto V = static_cast<uint64_t>(setup_.model->spec().V);
+  const int64_t n = plan_.decisions.micro_batch * plan_.decisions.T;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t x = mix64(draw * 1000003 + static_cast<uint64_t>(i));
+    session_->tokens().as<int32_t>()[i] = static_cast<int32_t>(x % V);
+    session_->targets().as<int32_t>()[i] = static_cast<int32_t>((x >> 32) % V);
+  }
+}
+
+double BenchRun::step() {
+  const double started = monotonic_seconds();
+  session_->begin_window(42, steps_, plan_.global_batch * plan_.decisions.T);
+  for (int64_t m = 0; m < plan_.accumulation; ++m) {
+    random_tokens(static_cast<uint64_t>(steps_ * plan_.accumulation + m));
+    session_->state().first_sample = m * plan_.decisions.micro_batch;
+    session_->micro(m == 0);
+  }
+  for (float& rate : session_->state().learning_rate) rate = 1e-4f;
+  session_->optimizer().prepare_step(session_->state());
+  session_->update();
+  ++session_->state().updates;
+  ++steps_;
+  return monotonic_seconds() - started;
+}
+
+struct OpTimes::State {
+  using Key = std::tuple<std::string, std::string, int64_t, int64_t>;
+  struct Entry {
+    OpRow row;
+    int64_t calls = 0;  // of the open window
+    double seconds = 0;
+  };
+  std::map<Key, Entry> entries;
+};
+
+OpTimes::OpTimes() : state_(std::make_unique<State>()) {}
+OpTimes::~OpTimes() = default;
+
+void OpTimes::op_done(const Program& program, int32_t op, double seconds) {
+  const OpRecord& r = program.ops[static_cast<size_t>(op)];
+  State::Entry& e = state_->entries[{program.name.str(), r.name, r.flops, r.bytes}];
+  if (e.row.op.empty()) {
+    e.row.program = program.name.str();
+    e.row.op = r.name;
+    e.row.variant = r.variant.str();
+    e.row.flops = r.flops;
+    e.row.bytes = r.bytes;
+  }
+  ++e.calls;
+  e.seconds += seconds;
+}
+
+void OpTimes::end_window() {
+  for (auto& [key, e] : state_->entries) {
+    if (e.calls == 0) continue;
+    e.row.calls = e.calls;
+    e.row.times.seconds.push_back(e.seconds / static_cast<double>(e.calls));
+    e.calls = 0;
+    e.seconds = 0;
+  }
+}
+
+std::vector<OpRow> OpTimes::rows() const {
+  std::vector<OpRow> rows;
+  for (const auto& [key, e] : state_->entries) rows.push_back(e.row);
+  const auto total = [](const OpRow& r) { return r.times.median() * static_cast<double>(r.calls); };
+  std::stable_sort(rows.begin(), rows.end(),
+                   [&](const OpRow& a, const OpRow& b) { return total(a) > total(b); });
+  return rows;
+}
+
+nlohmann::json roofs_json(const Roofs& roofs) {
+  return {{"threads", roofs.threads},       {"fp32_flops", roofs.fp32_flops},
+          {"bf16_flops", roofs.bf16_flops}, {"read_bytes", roofs.read_bytes},
+          {"copy_bytes", roofs.copy_bytes}, {"stream_bytes", roofs.stream_bytes}};
+}
+
+std::string roofs_text(const Roofs& r) {
+  return fmt::format(
+      "{} threads: fp32 {:.0f}, bf16 {:.0f} GFLOP/s; memory read {:.1f}, copied {:.1f}, past the "
+      "caches {:.1f} GB/s",
+      r.threads, r.fp32_flops * 1e-9, r.bf16_flops * 1e-9, r.read_bytes * 1e-9, r.copy_bytes * 1e-9,
+      r.stream_bytes * 1e-9);
+}
+
+double roof_share(const Roofs& roofs, double flops, double bytes, double seconds, bool bf16) {
+  if (seconds <= 0) return 0;
+  return std::max(flops / seconds / roofs.flops(bf16), bytes / seconds / roofs.memory_bytes());
+}
+
+}  // namespace snug
