@@ -70,8 +70,15 @@ class CpuDevice final : public Device {
 
   void touch(std::byte* base, int64_t bytes, int threads) override {
     const int64_t page = page_size();
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t i = 0; i < bytes; i += page) base[i] = std::byte{0};
+    // Clearing the pages is the system's work and most of a start. By whole huge pages, handed out
+    // as threads come, so that a core that is busy elsewhere delays the others by one piece only.
+    constexpr int64_t kPiece = int64_t{1} << 22, kHuge = int64_t{1} << 21;
+    const int64_t ahead = (kHuge - reinterpret_cast<intptr_t>(base) % kHuge) % kHuge;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t begin = ahead - kPiece; begin < bytes; begin += kPiece) {
+      const int64_t end = std::min(bytes, begin + kPiece);
+      for (int64_t i = std::max<int64_t>(0, begin); i < end; i += page) base[i] = std::byte{0};
+    }
   }
 
   int64_t resident(const std::byte* base, int64_t bytes) const override {

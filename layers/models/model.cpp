@@ -194,7 +194,9 @@ double Model::flops_per_token(int64_t T) const {
 
 void init_parameters(const ParamTable& table, const View& flat, uint64_t seed, int threads) {
   auto* base = flat.as<float>();
-  std::memset(base, 0, static_cast<size_t>(flat.bytes()));
+  parallel_chunks(threads, flat.elements(), int64_t{1} << 18, [&](int64_t begin, int64_t end) {
+    std::memset(base + begin, 0, static_cast<size_t>(end - begin) * 4);
+  });
   for (int i = 0; i < table.size(); ++i) {
     const ParamInfo& p = table[i];
     float* w = base + p.offset;

@@ -146,13 +146,16 @@ void RunLog::live(const StepMetrics& m) {
 void RunLog::step(const StepMetrics& m) {
   char when[32];
   timestamp(when);
+  const std::string startup = m.startup_seconds < 0
+                                  ? std::string()
+                                  : fmt::format("\"startup_seconds\":{:.3f},", m.startup_seconds);
   line(fmt::format("{{\"step\":{},\"loss\":{},\"learning_rate\":{},\"grad_norm\":{},"
                    "\"epoch\":{:.6f},\"num_input_tokens_seen\":{},\"tokens_per_second\":{:.1f},"
                    "\"step_seconds\":{:.6f},\"elapsed_seconds\":{:.3f},\"memory_bytes\":{},"
-                   "\"time\":\"{}\"}}\n",
+                   "{}\"time\":\"{}\"}}\n",
                    m.step, number(m.loss), number(m.learning_rate), number(m.grad_norm), m.epoch,
                    m.tokens_seen, m.tokens_per_second, m.step_seconds, m.elapsed, m.memory_bytes,
-                   when)
+                   startup, when)
            .c_str());
   std::string text = fmt::format("step {:>6}", m.step);
   if (m.total_steps > 0) text += fmt::format("/{}", m.total_steps);

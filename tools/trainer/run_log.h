@@ -18,6 +18,8 @@ struct StepMetrics {
   int64_t tokens_seen = 0;
   int64_t memory_bytes = 0;  // resident arena bytes
   double remaining = -1;     // seconds; -1: unknown
+  // Seconds from the start of the process to this run's first step; -1: not its first line.
+  double startup_seconds = -1;
 };
 
 class RunLog {

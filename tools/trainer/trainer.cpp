@@ -26,6 +26,7 @@
 #include "tools/trainer/run_data.h"
 #include "tools/trainer/run_log.h"
 #include "tools/trainer/setup.h"
+#include "tools/trainer/start_clock.h"
 
 namespace snug {
 
@@ -44,7 +45,7 @@ constexpr int64_t kClockSteps = 1000;
 
 class Trainer {
  public:
-  explicit Trainer(const RunConfig& config) : setup_(make_setup(config)) {}
+  explicit Trainer(const RunConfig& config) : setup_(make_setup(config)) { clock_.lap("setup"); }
   int run();
 
  private:
@@ -69,6 +70,7 @@ class Trainer {
   bool finished() const;
   const RunConfig& config() const { return setup_.config; }
 
+  StartClock clock_;
   RunSetup setup_;
   RunData data_;
   Plan plan_;
@@ -84,7 +86,7 @@ class Trainer {
   std::string not_finite_;  // what a step found, if it did
   RunPosition at_;
   ReportRun report_;
-  double started_ = 0;
+  double started_ = 0, startup_ = -1;
   int64_t total_ = 0, runtime_measured_ = 0;
   bool last_ = false;  // decided once a step, so that all parts of the step agree
 };
@@ -111,7 +113,9 @@ void Trainer::check_output_dir() {
 }
 
 Pinned Trainer::pinned() const {
-  return make_pinned(setup_, plan_.decisions, data_, data_fingerprint_);
+  Pinned p = make_pinned(setup_, plan_.decisions, data_, data_fingerprint_);
+  p.kernels = plan_.kernels;
+  return p;
 }
 
 int64_t Trainer::total_steps() const {
@@ -138,6 +142,7 @@ void Trainer::reserve() {
       std::make_unique<Session>(Place::cpu, *setup_.model, plan_.decisions,
                                 setup_.request.optimizer, setup_.request.settings, &plan_.schedule);
   session_->open();
+  clock_.lap("memory");
   if (resumed_) {
     load_checkpoint(*session_, *resumed_);
   } else if (!setup_.model_folder.empty()) {
@@ -151,6 +156,7 @@ void Trainer::reserve() {
                     static_cast<uint64_t>(config().seed), setup_.request.settings.threads);
     session_->load();
   }
+  clock_.lap("weights");
 }
 
 double Trainer::rate_factor(int64_t step) const {
@@ -225,6 +231,7 @@ void Trainer::log_step(double step_seconds) {
   m.tokens_seen = at_.samples * plan_.decisions.T;
   m.epoch = static_cast<double>(at_.samples) / static_cast<double>(data_.train_samples);
   m.memory_bytes = session_->context().resident_bytes();
+  m.startup_seconds = startup_;
   const int64_t done = at_.step - (resumed_ ? resumed_->position.step : 0);
   if (total_ > 0 && done > 0)
     m.remaining =
@@ -241,6 +248,7 @@ void Trainer::log_step(double step_seconds) {
     return;
   }
   log_->step(m);
+  startup_ = -1;
   at_.window_loss = 0;
   at_.window_tokens = 0;
   at_.window_steps = 0;
@@ -425,6 +433,7 @@ int Trainer::run() {
   if (!plan_.fits) refuse_plan(plan_);
   fmt::print("{}", plan_text(plan_));
   std::fflush(stdout);
+  clock_.lap("plan");
 
   // Until everything that can be wrong with the input was looked at, an existing folder is left as
   // it is but for the tokens, which wait beside those of the run that may be there.
@@ -435,6 +444,7 @@ int Trainer::run() {
   NewFolder new_data(new_tokens);
   data_ = prepare_data(config(), setup_.tokenizer, setup_.model->spec().V, plan_.decisions.T,
                        new_tokens, true);
+  clock_.lap("data");
   data_fingerprint_ = data_fingerprint(*data_.train);
   total_ = total_steps();
   if (resumed_) {
@@ -446,14 +456,19 @@ int Trainer::run() {
 
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
+  clock_.lap("checks");
   reserve();
   if (stop_requested) return 130;  // nothing was done yet, and nothing stays
   folder.keep();
   new_data.keep();
   prepare();
+  clock_.lap("files");
   start_log();
   allocation_watch::start();
   if (!resumed_) evaluate();
+  clock_.lap("evaluation");
+  startup_ = clock_.seconds();
+  log_->say(clock_.text());
   allocation_watch::step_done();
   started_ = monotonic_seconds();
   double before = started_;

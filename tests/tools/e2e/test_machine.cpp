@@ -1,0 +1,206 @@
+// What a run does about the machine it is on: threads, waiting, calibration, benchmarks.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/tools/e2e/workspace.h"
+
+namespace snug::e2e {
+namespace {
+
+std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+TEST(Machine, MoreThreadsThanTheProcessMayUseAreSaidAndUsed) {
+  const Workspace w;
+  std::vector<std::string> words = w.train_arguments("x", {"threads=999", "memory=4GiB"});
+  words[0] = "plan";
+  words.emplace_back("--json");
+  const Outcome many = run(words);
+  EXPECT_EQ(many.code, 0) << many.err;
+  EXPECT_NE(many.err.find("Warning: threads=999 is more than this process may use at once"),
+            std::string::npos)
+      << many.err;
+  EXPECT_EQ(Json::parse(many.out)["decisions"]["threads"], 999);
+  const Outcome one = run(joined(words, {"threads=1"}));
+  EXPECT_EQ(one.err, "");
+}
+
+// What the OpenMP library says it was told.
+TEST(Machine, ThreadsWaitBrieflyUnlessTheUserSaysHow) {
+  const std::string show = "OMP_DISPLAY_ENV=verbose $SNUG --version 2>&1";
+  const Outcome usual = shell("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT " + show);
+  if (usual.out.find("GOMP_SPINCOUNT") == std::string::npos)
+    GTEST_SKIP() << "not GCC's OpenMP library";
+  EXPECT_NE(usual.out.find("GOMP_SPINCOUNT = '1000'"), std::string::npos) << usual.out;
+  const Outcome set = shell("env -u OMP_WAIT_POLICY GOMP_SPINCOUNT=77 " + show);
+  EXPECT_EQ(set.out.find("'1000'"), std::string::npos) << set.out;
+  EXPECT_NE(set.out.find("GOMP_SPINCOUNT = '77'"), std::string::npos) << set.out;
+  const Outcome passive = shell("env -u GOMP_SPINCOUNT OMP_WAIT_POLICY=passive " + show);
+  EXPECT_EQ(passive.out.find("'1000'"), std::string::npos) << passive.out;
+}
+
+TEST(Machine, TheStartIsTimed) {
+  const Workspace w;
+  const Outcome outcome = w.trained("run", {"max_steps=3", "eval_steps=1", "eval_fraction=0.1"});
+  EXPECT_NE(outcome.out.find("started in "), std::string::npos) << outcome.out;
+  int lines = 0;
+  for (const Json& line : w.metrics("run")) {
+    if (!line.contains("loss")) continue;
+    EXPECT_EQ(line.contains("startup_seconds"), lines == 0) << line;
+    if (lines++ == 0) {
+      EXPECT_GT(line["startup_seconds"], 0.0);
+      EXPECT_LT(line["startup_seconds"], 60.0);
+    }
+  }
+  EXPECT_EQ(lines, 3);
+}
+
+// A plan names the kernels its products use, and a checkpoint pins them.
+TEST(Machine, PinnedKernelsThatAreNotThereAreRefused) {
+  const Workspace w;
+  const std::vector<std::string> keys = {"precision=bf16", "save_steps=2", "max_steps=2"};
+  w.trained("run", keys);
+  const Json kernels = w.json("run/plan.json")["decisions"]["kernels"];
+  ASSERT_FALSE(kernels.empty());
+  const std::string state = "run/checkpoint-2/trainer_state.json";
+  Json j = w.json(state);
+  EXPECT_EQ(j["pinned"]["kernels"], kernels);
+  if (w.json("run/plan.json")["decisions"]["instruction_set"] == "amx_bf16")
+    GTEST_SKIP() << "this machine has all kernels";
+  for (Json& k : j["pinned"]["kernels"]) k["kernel"] = "amx_bf16";
+  spill(w.path(state), j.dump());
+  const std::vector<std::string> resume =
+      w.train_arguments("run", joined(keys, {"max_steps=4", "resume=latest"}));
+  const Outcome refused = run(resume);
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("a CPU with the kernel amx_bf16"), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("allow=[kernels]"), std::string::npos) << refused.err;
+  const Outcome allowed = run(joined(resume, {"allow=[kernels]"}));
+  EXPECT_EQ(allowed.code, 0) << allowed.err;
+  for (Json& k : j["pinned"]["kernels"]) k["kernel"] = "bogus";
+  spill(w.path(state), j.dump());
+  const Outcome bogus = run(joined(w.train_arguments("run", keys),
+                                   {"max_steps=6", "resume=" + w.path("run/checkpoint-2")}));
+  EXPECT_EQ(bogus.code, 2);
+  EXPECT_NE(bogus.err.find("pinned / kernels / 0"), std::string::npos) << bogus.err;
+}
+
+// The calibration's choice is taken, recorded and pinned: a run that goes on after the file is gone
+// has the bits of one that was not interrupted.
+TEST(SlowMachine, ARunGoesOnWithTheKernelsOfItsCheckpoint) {
+  const Workspace w;
+  const Outcome measured = run({"calibrate", "--threads", "1", "--seconds", "0", "--json"});
+  ASSERT_EQ(measured.code, 0) << measured.err;
+  Json c = Json::parse(measured.out);
+  EXPECT_EQ(c["measured_now"], true);
+  const std::string path = c["path"].get<std::string>();
+  EXPECT_EQ(path.rfind(w.path("cache/snug/"), 0), 0u) << path;
+  const Json again = Json::parse(run({"calibrate", "--threads", "1", "--json"}).out);
+  EXPECT_EQ(again["measured_now"], false);
+  EXPECT_EQ(again["products"], c["products"]);
+  const Json forced =
+      Json::parse(run({"calibrate", "--threads", "1", "--seconds", "0", "--force", "--json"}).out);
+  EXPECT_EQ(forced["measured_now"], true);
+  const Outcome text = run({"calibrate", "--threads", "1"});
+  EXPECT_NE(text.out.find("nt vocabulary long"), std::string::npos) << text.out;
+
+  const std::vector<std::string> keys = {"precision=bf16", "save_steps=2", "max_steps=6",
+                                         "lr_scheduler_type=constant"};
+  const Json usual = w.plan(keys)["decisions"]["kernels"];
+  for (Json& product : c["products"]) product["kernel"] = "reference";
+  spill(path, c.dump());
+  const Json named = w.plan(keys)["decisions"]["kernels"];
+  ASSERT_EQ(named.size(), usual.size());
+  for (const Json& k : named) EXPECT_EQ(k["kernel"], "reference");
+  w.trained("whole", keys);
+  w.trained("parts", joined(keys, {"max_steps=4"}));
+  std::filesystem::remove(path);
+  const Outcome resumed =
+      run(w.train_arguments("parts", joined(keys, {"resume=" + w.path("parts/checkpoint-2")})));
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(w.json("parts/plan.json")["decisions"]["kernels"], named);
+  w.trained("fresh",
+            keys);  // without the file: the usual kernels, and where they differ other bits
+  EXPECT_EQ(w.json("fresh/plan.json")["decisions"]["kernels"], usual);
+  const auto weights = [&](const char* name) {
+    return slurp(w.path(std::string(name) + "/final/model.safetensors"));
+  };
+  EXPECT_TRUE(weights("whole") == weights("parts"));
+
+  spill(path, "{\"format\": 3}");
+  const Outcome damaged = run(w.train_arguments("damaged", keys));
+  EXPECT_EQ(damaged.code, 0);
+  EXPECT_NE(damaged.err.find("Note: " + path + " cannot be used"), std::string::npos)
+      << damaged.err;
+  EXPECT_TRUE(weights("damaged") == weights("fresh"));
+}
+
+TEST(SlowMachine, BenchmarksGiveTheFiguresTheyPromise) {
+  const Workspace w;
+  const auto bench = [&](const char* kind, const std::vector<std::string>& more) {
+    std::vector<std::string> words = w.train_arguments("x", {"precision=bf16"});
+    words[0] = "bench";
+    if (*kind != 0) words.insert(words.begin() + 1, kind);
+    const Outcome outcome = run(joined(words, more));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  for (const char* kind : {"", "step"}) {
+    const Json step = Json::parse(bench(kind, {"--json", "--steps", "4"}));
+    EXPECT_EQ(step["step_times"].size(), 4u);
+    for (const char* key :
+         {"step_seconds", "startup_seconds", "first_step_seconds", "tokens_per_second",
+          "peak_resident_bytes", "engine_bytes", "model_flops_per_second"})
+      EXPECT_GT(step[key], 0) << key;
+    EXPECT_GT(step["peak_resident_bytes"], step["engine_bytes"]);
+    EXPECT_FALSE(step["ops"].empty());
+    for (const char* key : {"fp32_flops", "read_bytes", "copy_bytes", "stream_bytes"})
+      EXPECT_GT(step["roofs"][key], 0) << key;
+  }
+  const Json ops = Json::parse(bench("ops", {"--json", "--repeat", "3"}));
+  double inside = 0;
+  for (const Json& op : ops["ops"]) {
+    EXPECT_GT(op["seconds_per_call"], 0) << op;
+    EXPECT_GE(op["noise"], 0) << op;
+    EXPECT_TRUE(op["bound_by"] == "arithmetic" || op["bound_by"] == "memory") << op;
+    inside += op["seconds_per_call"].get<double>() * op["calls_per_step"].get<double>();
+  }
+  EXPECT_NEAR(inside, ops["seconds_in_ops"].get<double>(), 1e-9);
+  EXPECT_EQ(ops["step_times"].size(), 3u);
+  for (const char* key : {"fp32_flops", "copy_bytes"})
+    EXPECT_EQ(ops["roofs"][key], std::max(ops["roofs_before"][key].get<double>(),
+                                          ops["roofs_after"][key].get<double>()));
+  const Json gemm = Json::parse(bench("gemm", {"--json", "--repeat", "2"}));
+  int used = 0, packed = 0;
+  std::vector<std::string> directions;
+  for (const Json& p : gemm["products"]) {
+    EXPECT_GT(p["flops_per_second"], 0) << p;
+    used += p["used"].get<bool>() && !p["packed"].get<bool>();
+    packed += p["packed"].get<bool>();
+    EXPECT_EQ(p.contains("pack_seconds"), p["packed"].get<bool>()) << p;
+  }
+  EXPECT_EQ(used, 15);  // five weights in three directions, each by one kernel
+  EXPECT_GT(packed, 0);
+  for (const char* kind : {"step", "ops", "gemm"})
+    EXPECT_NE(bench(kind, {}).find("roofs"), std::string::npos) << kind;
+}
+
+TEST(Machine, WordsThatAreNoBenchmark) {
+  const Outcome outcome = run({"bench", "opps"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.err.find("did you mean ops?"), std::string::npos) << outcome.err;
+  const Outcome seconds = run({"calibrate", "--seconds", "601"});
+  EXPECT_EQ(seconds.code, 2);
+  EXPECT_NE(seconds.err.find("--seconds from 0 to 600"), std::string::npos) << seconds.err;
+  const Outcome threads = run({"calibrate", "--threads", "-1"});
+  EXPECT_EQ(threads.code, 2);
+  const Outcome nowhere = shell("env -u HOME -u XDG_CACHE_HOME $SNUG calibrate");
+  EXPECT_EQ(nowhere.code, 2);
+  EXPECT_NE(nowhere.err.find("XDG_CACHE_HOME or HOME"), std::string::npos) << nowhere.err;
+}
+
+}  // namespace
+}  // namespace snug::e2e
