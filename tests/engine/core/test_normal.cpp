@@ -74,6 +74,22 @@ TEST(NormalFloats, AtRandom) {
   expect_plain(u, 0.02);
 }
 
+// Deviations chosen so that a product falls half way between two floats, give or take a unit of the
+// last place: there the two ways of computing differ, and the plain one must decide.
+TEST(NormalFloats, WhereTheRoundingIsOpen) {
+  for (uint64_t i = 0; i < 20000; ++i) {
+    const uint64_t x = mix64(i);
+    std::vector<uint32_t> u;
+    for (int k = 0; k < 4; ++k)
+      u.insert(u.end(), {static_cast<uint32_t>(x), static_cast<uint32_t>(x >> 32)});
+    double z[2];
+    normal_pair(u[0], u[1], &z[0], &z[1]);
+    const double middle = 1.5 + (2.0 * static_cast<double>(i % 1000) + 1.0) * 0x1p-24;
+    const double other = z[i % 2];
+    if (std::abs(other) > 1e-3) expect_plain(u, middle / other);
+  }
+}
+
 TEST(NormalFill, IsTheSequenceOfItsKey) {
   const RandomKey key = random_key(42, 7, 3);
   // Across the border of 2^32 blocks, where the second word of the counter begins to count.

@@ -170,6 +170,20 @@ TEST(Processors, AContainersOwnGroupAtTheMount) {
   EXPECT_DOUBLE_EQ(m.quota(), 0.7);
 }
 
+// Files where a path that is put together wrongly would find them.
+TEST(Processors, OtherGroupsDoNotBind) {
+  Machine m;
+  m.v1("/docker/abcd", "/docker/abc")
+      .file("/sys/fs/cgroup/cpu,cpuacct/d/cpu.cfs_quota_us", "100000")
+      .file("/sys/fs/cgroup/cpu,cpuacctd/cpu.cfs_quota_us", "100000")
+      .file("/sys/fs/cgroup/cpu,cpuacctd/cpu.cfs_period_us", "100000")
+      .file("/sys/fs/cgroup/cpuset/cpu.cfs_quota_us", "100000")
+      .file("/sys/fs/cgroup/cpuset/cpu.cfs_period_us", "100000");
+  EXPECT_EQ(m.quota(), 0.0) << m.where();
+  m.v2("/../elsewhere").file("/sys/fs/elsewhere/cpu.max", "70000 100000");
+  EXPECT_EQ(m.quota(), 0.0) << m.where();
+}
+
 TEST(Processors, WithoutAListOfMountsTheUsualPlacesAreAsked) {
   Machine m;
   m.file("/sys/fs/cgroup/cpu.max", "100000 100000");
