@@ -1,11 +1,7 @@
 // snug eval: loss and perplexity of a model folder on text or token files.
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
@@ -13,41 +9,9 @@
 #include "tools/commands.h"
 #include "tools/trainer/evaluate.h"
 #include "tools/trainer/inference.h"
+#include "tools/trainer/scratch_folder.h"
 
 namespace snug {
-namespace {
-
-// A new folder for the token files of one evaluation, removed with them.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::error_code error;
-    const std::filesystem::path base = std::filesystem::temp_directory_path(error);
-    path_ = (base / "snug-eval-XXXXXX").string();
-    if (error || mkdtemp(path_.data()) == nullptr) {
-      const std::string reason =
-          error ? error.message() : std::error_code(errno, std::generic_category()).message();
-      const char* const set = std::getenv("TMPDIR");
-      path_.clear();
-      fail(ErrorCode::usage, "a folder for temporary files, TMPDIR or /tmp, that can be written",
-           fmt::format("{}: {}", set ? fmt::format("TMPDIR={}", set) : base.string(), reason),
-           "TMPDIR=FOLDER snug eval ...");
-    }
-  }
-  ~ScratchFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-}  // namespace
-
 int eval_command(const Arguments& arguments) {
   InferenceOptions options;
   RunConfig config;
@@ -58,11 +22,14 @@ int eval_command(const Arguments& arguments) {
   parser.option("--model", options.model, "DIR", "folder with config.json and model.safetensors")
       .required()
       .options("--data", config.eval_data, "FILE",
-               "text, .jsonl or .bin token files, folders, patterns")
+               "text, .jsonl, .csv, .tsv, also as .gz or .zst, or .bin token files, folders, "
+               "patterns")
       .required()
       .option("--max-length", length, "T",
               "tokens of a sample (default: the model's, at most 1024)")
       .option("--batch-size", options.eval_batch, "B", "samples at a time")
+      .option("--text-column", config.text_column, "NAME",
+              "key of the text in .jsonl, column in .csv and .tsv")
       .option("--max-samples", config.max_eval_samples, "N",
               "evaluate the first N samples only; 0: all")
       .option("--precision", options.precision, "NAME", "fp32 or bf16")
@@ -93,7 +60,7 @@ int eval_command(const Arguments& arguments) {
     if (o.T > spec.P || o.T < 1)
       fail(ErrorCode::usage, fmt::format("--max-length of 1 to {}, the model's positions", spec.P),
            std::to_string(o.T), fmt::format("--max-length {}", spec.P));
-    const ScratchFolder scratch;  // gone before the work starts: mapped files need no name
+    const ScratchFolder scratch("eval");  // gone before the work starts: open files need no name
     data = prepare_data(config, tokenizer, spec.V, o.T, scratch.path(), false);
     o.eval_batch = std::min(o.eval_batch, data.eval_samples);
   });

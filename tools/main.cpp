@@ -34,11 +34,12 @@ int main(int argc, char** argv) {
        {"eval", "loss and perplexity of a model on a text", snug::eval_command},
        {"generate", "continues a text", snug::generate_command},
        {"tokenizer", "trains tokenizers; turns text into ids and back", snug::tokenizer_command},
+       {"data", "shows what a run would learn from", snug::data_command},
        {"bench", "where the time of a step goes, operation by operation", snug::bench_command},
        {"calibrate", "measures this machine and keeps what is fastest on it",
         snug::calibrate_command}},
       kEpilog,
       snug::version_text,
-      {"convert", "data", "doctor", "explain", "inspect"}};
+      {"convert", "doctor", "explain", "inspect"}};
   return snug::run_main(snug_group, {argv + 1, argv + argc});
 }

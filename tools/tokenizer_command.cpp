@@ -20,7 +20,6 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kPieceBytes = 1 << 20;
 constexpr size_t kPrintBytes = 1 << 16;
 
 // A line on stderr that rewrites itself on a terminal and is silent elsewhere.
@@ -52,6 +51,7 @@ int train(const Arguments& arguments) {
   int64_t vocab_size = 0;
   BpeTrainerOptions options;
   std::string output;
+  ReadOptions read;
   std::vector<std::string> sources, special_tokens;
   ArgumentParser parser("tokenizer train",
                         "learns a byte-level BPE tokenizer, as GPT-2 has one, from text.");
@@ -64,8 +64,12 @@ int train(const Arguments& arguments) {
       .options("--special-token", special_tokens, "TEXT",
                "a token never split, may be repeated; the first marks the end of a text (default "
                "<|endoftext|>)")
-      .positionals("FILE", sources,
-                   "text or .jsonl files, folders, or patterns such as 'data/*.txt'")
+      .option("--text-column", read.text_column, "NAME",
+              "key of the text in .jsonl, column in .csv and .tsv")
+      .positionals(
+          "FILE", sources,
+          "text, .jsonl, .csv or .tsv files, also as .gz or .zst, folders, or patterns such "
+          "as 'data/*.txt'")
       .required()
       .example("snug tokenizer train --vocab-size 2048 --output tok.json corpus.txt")
       .example(
@@ -89,14 +93,10 @@ int train(const Arguments& arguments) {
   BpeTrainer trainer(options);
   const std::vector<CorpusFile> files = expand_corpus(sources);
   int64_t bytes = 0;
-  const CorpusReport report = for_each_document(files, [&](std::string_view document) {
-    while (!document.empty()) {
-      const std::string_view piece = first_chunk(document, kPieceBytes);
-      trainer.feed(piece);
-      document.remove_prefix(piece.size());
-      bytes += static_cast<int64_t>(piece.size());
-      progress.show(fmt::format("reading: {}", human_bytes(bytes)));
-    }
+  const CorpusReport report = for_each_piece(files, read, [&](std::string_view piece, bool) {
+    trainer.feed(piece);
+    bytes += static_cast<int64_t>(piece.size());
+    progress.show(fmt::format("reading: {}", human_bytes(bytes)));
   });
   const Tokenizer tokenizer = trainer.train();
   progress.clear();

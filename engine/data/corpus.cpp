@@ -2,91 +2,33 @@
 #include "engine/data/corpus.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "engine/core/error.h"
+#include "engine/data/table_reader.h"
 #include "engine/data/token_file.h"
+#include "engine/io/byte_source.h"
 #include "engine/io/files.h"
+#include "engine/io/fingerprint.h"
 #include "engine/io/json.h"
+#include "engine/io/text_reader.h"
 
 namespace snug {
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+enum class Form { whole, records, commas, tabs };
 
-// The length of the character at the start of `text`, or 0 if it is not one of well-formed UTF-8
-// (Unicode 15, table 3-7). A zero byte counts as bad: text has none.
-int64_t character_length(std::string_view text) {
-  const auto at = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0u; };
-  const auto follows = [&](size_t i) { return (at(i) & 0xc0u) == 0x80u; };
-  const uint32_t a = at(0), b = at(1);
-  if (a < 0x80) return a != 0 ? 1 : 0;
-  if (a < 0xc2) return 0;
-  if (a < 0xe0) return follows(1) ? 2 : 0;
-  if (a < 0xf0) {
-    const bool good = !(a == 0xe0 && b < 0xa0) && !(a == 0xed && b > 0x9f);  // overlong, surrogate
-    return good && follows(1) && follows(2) ? 3 : 0;
-  }
-  if (a > 0xf4) return 0;
-  const bool good =
-      !(a == 0xf0 && b < 0x90) && !(a == 0xf4 && b > 0x8f);  // overlong, past U+10FFFF
-  return good && follows(1) && follows(2) && follows(3) ? 4 : 0;
-}
-
-// The offset of the first byte that is not text, or -1.
-int64_t first_bad_byte(std::string_view text) {
-  size_t i = 0;
-  while (i < text.size()) {
-    const int64_t n = character_length(text.substr(i));
-    if (n == 0) return static_cast<int64_t>(i);
-    i += static_cast<size_t>(n);
-  }
-  return -1;
-}
-
-bool is_jsonl(const std::string& path) {
-  return path.size() > 6 && path.compare(path.size() - 6, 6, ".jsonl") == 0;
-}
-
-[[noreturn]] void fail_bytes(const std::string& path, std::string_view text, int64_t offset) {
-  const std::string_view before = text.substr(0, static_cast<size_t>(offset));
-  const int64_t line = 1 + std::count(before.begin(), before.end(), '\n');
-  fail(ErrorCode::data, fmt::format("text in UTF-8 without zero bytes in {}", path),
-       fmt::format("byte 0x{:02x} at {}:{} (offset {})",
-                   static_cast<uint8_t>(text[static_cast<size_t>(offset)]), path, line, offset),
-       is_token_file_name(path)
-           ? "give token files alone: they cannot be mixed with text"
-           : "convert it, for example with iconv -f latin1 -t utf-8, or leave it out");
-}
-
-void each_record(const std::string& path, std::string_view text,
-                 const std::function<void(std::string_view)>& each, CorpusReport* report) {
-  int64_t number = 0;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const nlohmann::json record = parse_json(line, path, number);
-    const auto it = record.is_object() ? record.find("text") : record.end();
-    if (!record.is_object() || it == record.end() || !it->is_string())
-      fail(ErrorCode::data, "an object with a string \"text\" on every line",
-           fmt::format("{}:{}: {}", path, number,
-                       !record.is_object()  ? json_brief(record)
-                       : it == record.end() ? std::string("no \"text\"")
-                                            : "\"text\" is " + json_brief(*it)),
-           "write each document as {\"text\": \"...\"} on its own line");
-    const std::string& document = it->get_ref<const std::string&>();
-    if (document.empty()) {
-      ++report->empty;
-      continue;
-    }
-    ++report->documents;
-    report->bytes += static_cast<int64_t>(document.size());
-    each(document);
-  }
+Form form_of(std::string_view path) {
+  const std::string_view name = unpacked_name(path);
+  const auto is = [&](std::string_view end) {
+    return name.size() > end.size() && name.ends_with(end);
+  };
+  if (is(".jsonl") || is(".ndjson")) return Form::records;
+  if (is(".csv")) return Form::commas;
+  if (is(".tsv")) return Form::tabs;
+  return Form::whole;
 }
 
 // White space beyond ASCII, as \s of the tokenizers' expressions sees it.
@@ -140,39 +82,185 @@ std::string_view first_chunk(std::string_view text, int64_t max_bytes) {
   return text.substr(0, at);
 }
 
-CorpusReport for_each_document(const std::vector<CorpusFile>& files,
-                               const std::function<void(std::string_view)>& each) {
-  CorpusReport report;
-  for (const CorpusFile& file : files) {
-    const MappedFile mapped(file.path);
-    std::string_view text = mapped.text();
-    const int64_t bad = first_bad_byte(text);
-    if (bad >= 0) {
-      if (file.named) fail_bytes(file.path, text, bad);
-      if (report.skipped++ == 0) report.first_skipped = file.path;
-      continue;
+namespace {
+
+// One pass over a corpus.
+class Pass {
+ public:
+  Pass(const ReadOptions& options, const PieceFunction& each) : options_(options), each_(each) {}
+
+  void read(const CorpusFile& file) {
+    const Form form = form_of(file.path);
+    // What is found in a folder must be known to be text before the first of it is given.
+    if (!file.named && !is_text(file.path)) {
+      if (report_.skipped++ == 0) report_.first_skipped = file.path;
+      return;
     }
-    if (text.substr(0, 3) == kByteOrderMark) text.remove_prefix(3);
+    if (form == Form::whole) whole(file.path);
+    if (form == Form::records) records(file.path);
+    if (form == Form::commas) table(file, ',');
+    if (form == Form::tabs) table(file, '\t');
+  }
+
+  CorpusReport report() const { return report_; }
+
+ private:
+  void whole(const std::string& path) {
+    // first_chunk looks up to three bytes further than the piece.
+    const auto wanted = static_cast<size_t>(std::max<int64_t>(options_.piece_bytes, 4)) + 4;
+    TextReader reader(path);
+    std::string held;
+    bool any = false;
+    while (true) {
+      const std::string_view block = reader.next();
+      held += block;
+      any = any || !block.empty();
+      std::string_view text = held;
+      while (text.size() >= wanted || (block.empty() && !text.empty())) {
+        const std::string_view piece = first_chunk(text, options_.piece_bytes);
+        text.remove_prefix(piece.size());
+        report_.bytes += static_cast<int64_t>(piece.size());
+        each_(piece, block.empty() && text.empty());
+      }
+      held.erase(0, held.size() - text.size());
+      if (block.empty()) break;
+    }
+    ++(any ? report_.files : report_.empty);
+    report_.documents += any ? 1 : 0;
+  }
+
+  void document(std::string_view text) {
     if (text.empty()) {
-      ++report.empty;
-      continue;
+      ++report_.empty;
+      return;
     }
-    ++report.files;
-    if (is_jsonl(file.path)) {
-      each_record(file.path, text, each, &report);
-    } else {
-      ++report.documents;
-      report.bytes += static_cast<int64_t>(text.size());
-      each(text);
+    ++report_.documents;
+    report_.bytes += static_cast<int64_t>(text.size());
+    while (!text.empty()) {
+      const std::string_view piece = first_chunk(text, options_.piece_bytes);
+      text.remove_prefix(piece.size());
+      each_(piece, text.empty());
     }
   }
-  if (report.documents == 0)
-    fail(ErrorCode::data, "text to learn from",
-         files.size() == 1 ? fmt::format("none in {}", files.front().path)
-                           : fmt::format("none in {} files ({} empty, {} not UTF-8 text)",
-                                         files.size(), report.empty, report.skipped),
-         "give files with text: .txt, .md, source code, or .jsonl with a \"text\" in every record");
+
+  void records(const std::string& path) {
+    TextReader reader(path);
+    const std::string& key = options_.text_column;
+    std::string_view line;
+    bool any = false;
+    while (reader.next_line(line, kMaxRecordBytes)) {
+      any = true;
+      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+      const nlohmann::json record = parse_json(line, path, reader.line());
+      const auto it = record.is_object() ? record.find(key) : record.end();
+      if (!record.is_object() || it == record.end() || !it->is_string())
+        fail(ErrorCode::data, fmt::format("an object with a string \"{}\" on every line", key),
+             fmt::format("{}:{}: {}", path, reader.line(),
+                         !record.is_object()  ? json_brief(record)
+                         : it == record.end() ? fmt::format("no \"{}\"{}", key, keys_of(record))
+                                              : fmt::format("\"{}\" is {}", key, json_brief(*it))),
+             fmt::format("write each document as {{\"{}\": \"...\"}} on its own line, or name the "
+                         "key with text_column",
+                         key));
+      document(it->get_ref<const std::string&>());
+    }
+    ++(any ? report_.files : report_.empty);
+  }
+
+  static std::string keys_of(const nlohmann::json& record) {
+    std::string list;
+    for (const auto& [key, value] : record.items()) {
+      if (!value.is_string()) continue;
+      list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", key);
+      if (list.size() > 200) break;
+    }
+    return list.empty() ? "" : ", but " + list;
+  }
+
+  void table(const CorpusFile& file, char separator) {
+    TableReader reader(file.path, separator, kMaxRecordBytes);
+    if (reader.columns().empty()) {
+      ++report_.empty;
+      return;
+    }
+    const int64_t column = reader.find(options_.text_column);
+    if (column < 0 && !file.named) {
+      if (report_.no_column++ == 0) report_.first_no_column = file.path;
+      return;
+    }
+    if (column < 0) {
+      std::string names = fmt::format("{}", fmt::join(reader.columns(), ", "));
+      if (names.size() > 200) names = names.substr(0, text_prefix(names.substr(0, 200))) + "...";
+      fail(ErrorCode::data, fmt::format("a column \"{}\" in {}", options_.text_column, file.path),
+           fmt::format("the columns {}", names),
+           fmt::format("text_column={}; the first line must name the columns",
+                       reader.columns().front().substr(0, 40)));
+    }
+    ++report_.files;
+    std::string text;
+    while (reader.next(column, text)) document(text);
+  }
+
+  const ReadOptions& options_;
+  const PieceFunction& each_;
+  CorpusReport report_;
+};
+
+}  // namespace
+
+CorpusReport for_each_piece(const std::vector<CorpusFile>& files, const ReadOptions& options,
+                            const PieceFunction& each) {
+  Pass pass(options, each);
+  for (const CorpusFile& file : files) pass.read(file);
+  const CorpusReport report = pass.report();
+  if (report.documents == 0) {
+    std::string found = fmt::format("none in {} files ({} empty, {} not UTF-8 text)", files.size(),
+                                    report.empty, report.skipped);
+    if (files.size() == 1) found = fmt::format("none in {}", files.front().path);
+    if (report.no_column > 0)
+      found += fmt::format("; {} without a column \"{}\", e.g. {}", report.no_column,
+                           options.text_column, report.first_no_column);
+    fail(ErrorCode::data, "text to learn from", found,
+         fmt::format("give files with text: .txt, .md, source code, or .jsonl, .csv, .tsv with a "
+                     "\"{}\" in every record (text_column)",
+                     options.text_column));
+  }
   return report;
+}
+
+CorpusReport for_each_document(const std::vector<CorpusFile>& files,
+                               const std::function<void(std::string_view)>& each,
+                               const std::string& text_column) {
+  std::string document;
+  return for_each_piece(files, {.text_column = text_column},
+                        [&](std::string_view piece, bool last) {
+                          document += piece;
+                          if (!last) return;
+                          each(document);
+                          document.clear();
+                        });
+}
+
+uint64_t corpus_fingerprint(const std::vector<CorpusFile>& files, const ReadOptions& options) {
+  std::vector<char> buffer(256 << 10);
+  Fingerprint all;
+  all.add(fmt::format("{} {} ", options.piece_bytes, options.text_column));
+  for (const CorpusFile& file : files) {
+    const std::string_view name = unpacked_name(file.path);
+    const std::string packing = file.path.substr(name.size());
+    const InputFile input(file.path);
+    input.expect_jumps(false);
+    Fingerprint content;
+    int64_t at = 0;
+    while (const int64_t n =
+               input.read_at(at, buffer.data(), static_cast<int64_t>(buffer.size()))) {
+      content.add(buffer.data(), n);
+      at += n;
+    }
+    all.add(fmt::format("{}{} {} {} ", static_cast<int>(form_of(file.path)), packing, at,
+                        fingerprint_text(content.digest())));
+  }
+  return all.digest();
 }
 
 CorpusReport tokenize_corpus(const std::vector<CorpusFile>& files, const EncodeFunction& encode,
@@ -181,19 +269,22 @@ CorpusReport tokenize_corpus(const std::vector<CorpusFile>& files, const EncodeF
   TokenFileWriter writer(out, options.vocab_size, options.tokenizer);
   std::vector<int32_t> ids;
   int64_t done = 0;
-  const CorpusReport report = for_each_document(files, [&](std::string_view text) {
-    while (!text.empty()) {
-      const std::string_view chunk = first_chunk(text, options.chunk_bytes);
-      text.remove_prefix(chunk.size());
-      ids.clear();
-      encode(chunk, ids);
-      writer.append(ids.data(), static_cast<int64_t>(ids.size()));
-      done += static_cast<int64_t>(chunk.size());
-      if (progress) progress(done);
-    }
-    if (options.eos) writer.append(&*options.eos, 1);
-    writer.end_document();
-  });
+  const CorpusReport report =
+      for_each_piece(files, options.read, [&](std::string_view piece, bool last) {
+        ids.clear();
+        encode(piece, ids);
+        writer.append(ids.data(), static_cast<int64_t>(ids.size()));
+        done += static_cast<int64_t>(piece.size());
+        if (progress) progress(done);
+        if (!last) return;
+        if (options.eos) writer.append(&*options.eos, 1);
+        writer.end_document();
+      });
+  writer.set_source({.fingerprint = options.source,
+                     .files = report.files,
+                     .bytes = report.bytes,
+                     .skipped = report.skipped,
+                     .first_skipped = report.first_skipped});
   writer.commit();
   return report;
 }

@@ -1,6 +1,6 @@
 // From what a user calls his data (a file, a folder, a pattern, a list of these) to documents, and
-// from documents to a token file. Files are mapped, so that a corpus of any size is read in bounded
-// memory.
+// from documents to a token file. Files are streamed, so that a corpus of any size is read in
+// bounded memory.
 #pragma once
 
 #include <cstdint>
@@ -33,16 +33,42 @@ struct CorpusReport {
   int64_t files = 0, documents = 0, bytes = 0;  // used; bytes of text
   int64_t skipped = 0;                          // files of a folder that are not UTF-8 text
   int64_t empty = 0;                            // files without text, and records with an empty one
-  std::string first_skipped;                    // an example for the log
+  int64_t no_column = 0;                        // tables of a folder without the text column
+  std::string first_skipped, first_no_column;   // examples for the log
 };
 
-// Calls `each` with every document: a record of a .jsonl file is its "text"; any other file is one
-// document, less a leading byte order mark. Text is UTF-8 without zero bytes: other files are
-// skipped when found in a folder, else an Error of code data that names the first bad byte's line.
-// Broken JSON names file:line:column and a record without a string "text" file:line. Throws data if
-// there is no document at all.
+// A record of .jsonl and a line or a row is held in memory: this is the longest.
+constexpr int64_t kMaxRecordBytes = 64 << 20;
+
+struct ReadOptions {
+  std::string text_column = "text";  // key of .jsonl records, column of tables
+  int64_t piece_bytes = 1 << 20;     // at least 4
+};
+
+// A document comes in pieces of at most piece_bytes, cut as first_chunk cuts; `last` is true for
+// its last one. No piece is empty.
+using PieceFunction = std::function<void(std::string_view piece, bool last)>;
+
+// Calls `each` with every document that is not empty. By the name, less .gz or .zst:
+//   .jsonl .ndjson  a record a line: the string under text_column is a document
+//   .csv .tsv       a record a row (table_reader.h): the field of text_column is a document
+//   any other       one document
+// Text is UTF-8 without zero bytes, less a byte order mark: other files are skipped when found in a
+// folder (which reads such files twice), else an Error of code data that names the line of the
+// first bad byte. So is a table without the column. Broken JSON names file:line:column, a record
+// without a string file:line, and so do broken tables and records above kMaxRecordBytes. Throws
+// data if there is no document at all. Memory: a piece and some buffers, or the longest record.
+CorpusReport for_each_piece(const std::vector<CorpusFile>& files, const ReadOptions& options,
+                            const PieceFunction& each);
+
+// The same with every document whole, in memory.
 CorpusReport for_each_document(const std::vector<CorpusFile>& files,
-                               const std::function<void(std::string_view)>& each);
+                               const std::function<void(std::string_view)>& each,
+                               const std::string& text_column = "text");
+
+// A digest of the bytes of all files and of what else decides their documents: equal means equal
+// documents in equal order. Reads every byte; file names count by their endings only.
+uint64_t corpus_fingerprint(const std::vector<CorpusFile>& files, const ReadOptions& options);
 
 // The first bytes of `text`, at most max_bytes (at least 4), cut where a tokenizer's regular
 // expression cuts as well: after a single line break between two visible characters, else before a
@@ -54,17 +80,19 @@ std::string_view first_chunk(std::string_view text, int64_t max_bytes);
 
 struct TokenizeOptions {
   int64_t vocab_size = 0;      // of the tokenizer, added tokens included; chooses uint16 or uint32
-  uint64_t tokenizer = 0;      // its fingerprint, for the side file
+  uint64_t tokenizer = 0;      // its fingerprint, for the header
   std::optional<int32_t> eos;  // appended after every document
-  int64_t chunk_bytes = 1 << 20;
+  ReadOptions read;
+  uint64_t source = 0;  // see TokenFileInfo
 };
 
 // Appends the ids of a text; it must not clear the vector.
 using EncodeFunction = std::function<void(std::string_view, std::vector<int32_t>&)>;
 
-// Encodes every document in chunks and writes the token file `out` (see token_file.h). Memory: one
-// chunk and its ids. `progress`, if given, is called after every chunk with the bytes of text done
-// so far. Throws what for_each_document and TokenFileWriter throw; then `out` is as it was before.
+// Encodes every document by the piece and writes the token file `out` (see token_file.h). Memory:
+// what for_each_piece takes and the ids of one piece. `progress`, if given, is called after every
+// piece with the bytes of text done so far. Throws what for_each_piece and TokenFileWriter throw;
+// then `out` is as it was before.
 CorpusReport tokenize_corpus(const std::vector<CorpusFile>& files, const EncodeFunction& encode,
                              const TokenizeOptions& options, const std::string& out,
                              const std::function<void(int64_t)>& progress = nullptr);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -12,66 +11,31 @@
 namespace snug {
 namespace {
 
-constexpr int kRounds = 8;
-// Halves of few bits would make the network a poor shuffle, so that tiny orders walk a larger
-// domain.
-constexpr int kMinBits = 8;
-
-// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every input bit changes every output
-// bit.
-uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
+constexpr int64_t kAnchors = 8192;  // of all files: 128 KiB, whatever the corpus
 
 }  // namespace
 
-PermutedOrder::PermutedOrder(int64_t n, uint64_t seed) : n_(n), seed_(seed) {
-  require(n >= 1 && n <= (int64_t{1} << 62), "an order of 1 to 2^62 samples");
-  const int bits =
-      std::max(kMinBits, static_cast<int>(std::bit_width(static_cast<uint64_t>(n - 1))));
-  left_bits_ = bits / 2;
-  right_bits_ = bits - left_bits_;
-}
-
-int64_t PermutedOrder::at(int64_t epoch, int64_t i) const {
-  const uint64_t key = mix(mix(seed_ + kGolden) ^ (static_cast<uint64_t>(epoch) * kGolden));
-  const uint64_t left_mask = (uint64_t{1} << left_bits_) - 1;
-  const uint64_t right_mask = (uint64_t{1} << right_bits_) - 1;
-  uint64_t x = static_cast<uint64_t>(i);
-  do {
-    uint64_t left = x >> right_bits_, right = x & right_mask;
-    // Rounds change the halves in turn, so that they may differ in width; each one is its own
-    // inverse given the other half, hence the whole is a permutation of the domain.
-    for (uint64_t r = 0; r < kRounds; r += 2) {
-      left ^= mix(key + r * kGolden + right) & left_mask;
-      right ^= mix(key + (r + 1) * kGolden + left) & right_mask;
-    }
-    x = (left << right_bits_) | right;
-  } while (x >= static_cast<uint64_t>(n_));
-  return static_cast<int64_t>(x);
-}
-
 WindowDataset::WindowDataset(std::vector<TokenFile> files, int64_t T, WindowOptions options)
-    : files_(std::move(files)), T_(T), shuffle_(options.shuffle), order_(1, options.seed) {
+    : T_(T), shuffle_(options.shuffle), order_(1, options.seed) {
   if (T < 1 || T > (int64_t{1} << 40))
     fail(ErrorCode::usage, "a sample length (max_length) from 1 to 2^40", fmt::format("{}", T),
          "set max_length, for example 1024");
   if (!(options.eval_fraction >= 0.0 && options.eval_fraction < 1.0))
     fail(ErrorCode::usage, "eval_fraction of 0 or more and below 1",
          fmt::format("{}", options.eval_fraction), "set it to 0.05, for example");
-  int64_t samples = 0, tokens = 0, longest = 0;
-  for (const TokenFile& file : files_) {
-    first_.push_back(samples);
-    if (file.size() > T) samples += (file.size() - 1) / T;
+  int64_t tokens = 0, longest = 0;
+  for (const TokenFile& file : files) {
+    documents_ = file.documents() < 0 || documents_ < 0 ? -1 : documents_ + file.documents();
     tokens += file.size();
     longest = std::max(longest, file.size());
   }
+  for (TokenFile& file : files)
+    files_.emplace_back(std::move(file), 0, HeldOut(),
+                        kAnchors / static_cast<int64_t>(files.size()));
+  const int64_t samples = count_windows(Part::train);
   std::string found = "no token file";
-  if (files_.size() == 1) found = fmt::format("{} tokens in {}", tokens, files_.front().path());
+  if (files_.size() == 1)
+    found = fmt::format("{} tokens in {}", tokens, files_.front().file().path());
   if (files_.size() > 1)
     found = fmt::format("{} tokens in {} files, {} in the longest", tokens, files_.size(), longest);
   if (samples == 0)
@@ -88,33 +52,114 @@ WindowDataset::WindowDataset(std::vector<TokenFile> files, int64_t T, WindowOpti
                       "out (eval_fraction {})",
                       2 * T + 1, T, options.eval_fraction),
           found, "give more text, a smaller max_length, or eval_data instead of eval_fraction");
-    const double share = static_cast<double>(samples) * options.eval_fraction;
-    eval_ = std::clamp<int64_t>(std::llround(share), 1, samples - 1);
+    if (!split(options.eval_fraction, options.seed)) {
+      const double share = static_cast<double>(samples) * options.eval_fraction;
+      eval_ = std::clamp<int64_t>(std::llround(share), 1, samples - 1);
+      train_ = samples - eval_;
+    }
+  } else {
+    train_ = samples;
   }
-  train_ = samples - eval_;
   order_ = PermutedOrder(train_, options.seed);
 }
 
+bool WindowDataset::split(double fraction, uint64_t seed) {
+  const int64_t held =
+      documents_ < 0 ? 0 : std::llround(static_cast<double>(documents_) * fraction);
+  if (held < 1) return false;
+  open(HeldOut(documents_, held, seed));
+  train_ = count_windows(Part::train);
+  eval_ = count_windows(Part::held);
+  if (train_ > 0 && eval_ > 0) {
+    held_ = held;
+    return true;
+  }
+  open(HeldOut());
+  count_windows(Part::train);
+  return false;
+}
+
+void WindowDataset::open(const HeldOut& held) {
+  std::vector<SplitFile> files;
+  int64_t first = 0;
+  for (SplitFile& file : files_) {
+    TokenFile tokens = std::move(file).take();
+    const int64_t documents = tokens.documents();
+    files.emplace_back(std::move(tokens), first, held,
+                       kAnchors / static_cast<int64_t>(files_.size()));
+    first += documents;
+  }
+  files_ = std::move(files);
+}
+
+int64_t WindowDataset::count_windows(Part part) {
+  int64_t windows = 0;
+  std::vector<int64_t>& first = first_[static_cast<int>(part)];
+  first.clear();
+  for (const SplitFile& file : files_) {
+    first.push_back(windows);
+    if (file.size(part) > T_) windows += (file.size(part) - 1) / T_;
+  }
+  return windows;
+}
+
+WindowDataset::Window WindowDataset::train_window(int64_t k) const {
+  require(k >= 0, "sample numbers of 0 or more");
+  return {Part::train, shuffle_ ? order_[k] : k % train_};
+}
+
+WindowDataset::Window WindowDataset::eval_window(int64_t e) const {
+  require(e >= 0 && e < eval_, "held-out samples inside the data");
+  return held_ > 0 ? Window{Part::held, e} : Window{Part::train, train_ + e};
+}
+
+WindowDataset::Place WindowDataset::locate(const Window& window) const {
+  // The last file that begins at or before the window; files without a window share their
+  // successor's number and are passed over.
+  const std::vector<int64_t>& first = first_[static_cast<int>(window.part)];
+  const auto it = std::upper_bound(first.begin(), first.end(), window.number);
+  const int64_t file = it - first.begin() - 1;
+  return {file, (window.number - first[static_cast<size_t>(file)]) * T_, window.number};
+}
+
+void WindowDataset::fill_window(const Window& window, int32_t* tokens, int32_t* targets) const {
+  const Place place = locate(window);
+  const SplitFile& file = files_[static_cast<size_t>(place.file)];
+  file.copy(window.part, place.begin, T_, tokens);
+  std::copy(tokens + 1, tokens + T_, targets);
+  file.copy(window.part, place.begin + T_, 1, targets + T_ - 1);
+  // After the reads: what another program writes before this is noticed before it is used.
+  file.file().verify();
+}
+
 void WindowDataset::fill(int64_t k0, int64_t count, int32_t* tokens, int32_t* targets) const {
-  require(k0 >= 0 && count >= 0, "sample numbers of 0 or more");
   for (int64_t j = 0; j < count; ++j)
-    fill_window(shuffle_ ? order_[k0 + j] : (k0 + j) % train_, tokens + j * T_, targets + j * T_);
+    fill_window(train_window(k0 + j), tokens + j * T_, targets + j * T_);
 }
 
 void WindowDataset::fill_eval(int64_t e0, int64_t count, int32_t* tokens, int32_t* targets) const {
-  require(e0 >= 0 && count >= 0 && e0 <= eval_ - count, "held-out samples inside the data");
   for (int64_t j = 0; j < count; ++j)
-    fill_window(train_ + e0 + j, tokens + j * T_, targets + j * T_);
+    fill_window(eval_window(e0 + j), tokens + j * T_, targets + j * T_);
 }
 
-void WindowDataset::fill_window(int64_t window, int32_t* tokens, int32_t* targets) const {
-  // The last file that begins at or before the window; files without a window share their
-  // successor's number and are passed over.
-  const auto it = std::upper_bound(first_.begin(), first_.end(), window);
-  const size_t file = static_cast<size_t>(it - first_.begin()) - 1;
-  const int64_t begin = (window - first_[file]) * T_;
-  files_[file].copy(begin, T_, tokens);
-  files_[file].copy(begin + 1, T_, targets);
+void WindowDataset::positions(int64_t k, int32_t* out) const {
+  const Window window = train_window(k);
+  const Place at = locate(window);
+  files_[static_cast<size_t>(at.file)].positions(window.part, at.begin, T_, out);
+}
+
+void WindowDataset::eval_positions(int64_t e, int32_t* out) const {
+  const Window window = eval_window(e);
+  const Place at = locate(window);
+  files_[static_cast<size_t>(at.file)].positions(window.part, at.begin, T_, out);
+}
+
+WindowDataset::Place WindowDataset::place(int64_t k) const {
+  return locate(train_window(k));
+}
+
+WindowDataset::Place WindowDataset::eval_place(int64_t e) const {
+  return locate(eval_window(e));
 }
 
 }  // namespace snug

@@ -1,23 +1,21 @@
+// Reading token files. Writing is token_file_writer.cpp.
 #include "engine/data/token_file.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
 
-#include "engine/core/error.h"
+#include "engine/data/token_header.h"
 #include "engine/io/fingerprint.h"
 #include "engine/io/json.h"
 
 namespace snug {
 namespace {
 
-constexpr int64_t kHeaderInts = 256, kHeaderBytes = 4 * kHeaderInts;
-constexpr int32_t kMagic16 = 20240520, kVersion16 = 1, kMagic32 = 20240801, kVersion32 = 7;
-constexpr int64_t kBufferBytes = 64 << 10;
-
-constexpr const char* kMakeAgain = "make the token file again from its text";
+constexpr int64_t kChunkBytes = 64 << 10;
 
 // Other files of the llm.c family, recognised so that the error can say what they are.
 const char* foreign(int32_t magic) {
@@ -35,156 +33,261 @@ const char* foreign(int32_t magic) {
   }
 }
 
-std::string side_path(const std::string& path) {
-  return path + ".json";
+// The digest of everything behind `begin`, with nothing taken from the heap.
+uint64_t digest_of(const InputFile& file, int64_t begin) {
+  std::array<uint8_t, kChunkBytes> chunk;
+  Fingerprint digest;
+  for (int64_t at = begin;;) {
+    const int64_t n = file.read_at(at, chunk.data(), kChunkBytes);
+    if (n == 0) return digest.digest();
+    digest.add(chunk.data(), n);
+    at += n;
+  }
+}
+
+[[noreturn]] void fail_short(const InputFile& file, int64_t offset, int64_t bytes) {
+  throw DataLost(
+      fmt::format("{} bytes at offset {} of {}", bytes, offset, file.path_now()),
+      fmt::format("a file of {} bytes, {} when it was opened", file.state().size, file.size()));
 }
 
 }  // namespace
 
+DataLost::DataLost(std::string expected, std::string found)
+    : Error(ErrorCode::device, std::move(expected), std::move(found),
+            "put the file back as it was, and write to no data file that a run is reading; a new "
+            "version of one gets a new name, or is moved into place") {}
+
 bool is_token_file_name(const std::string& path) {
-  return path.size() > 4 && path.compare(path.size() - 4, 4, ".bin") == 0;
+  return path.size() > 4 && path.ends_with(".bin");
 }
 
-TokenFile::TokenFile(const std::string& path, std::optional<uint64_t> tokenizer)
-    : path_(path), file_(path) {
-  int32_t head[3] = {};
-  if (file_.size() >= 12) std::memcpy(head, file_.data(), 12);
-  if (const char* what = foreign(head[0]))
-    fail(ErrorCode::data, fmt::format("tokens in {}", path), what,
-         "give the file of training tokens");
-  if (head[0] == kMagic16 || head[0] == kMagic32) {
-    wide_ = head[0] == kMagic32;
-    const int32_t version = wide_ ? kVersion32 : kVersion16;
-    if (head[1] != version)
-      fail(ErrorCode::data, fmt::format("version {} in the header of {}", version, path),
-           fmt::format("{}", head[1]), kMakeAgain);
-    const int64_t want = kHeaderBytes + int64_t{head[2]} * token_bytes();
-    if (head[2] < 0 || file_.size() != want)
-      fail(ErrorCode::data,
-           fmt::format("{} bytes in {}: a header of {} and {} tokens of {}", want, path,
-                       kHeaderBytes, head[2], token_bytes()),
-           fmt::format("{} bytes", file_.size()), kMakeAgain);
-    tokens_ = file_.data() + kHeaderBytes;
-    size_ = head[2];
-  } else {
-    if (file_.size() % 2 != 0)
-      fail(ErrorCode::data,
-           fmt::format("{} to be a token file: a llm.c header, or uint16 tokens only", path),
-           fmt::format("no known header and an odd number of bytes, {}", file_.size()),
-           "give text files (.txt, .jsonl) as text, or make the token file again");
-    tokens_ = file_.data();
-    size_ = file_.size() / 2;
-  }
+std::vector<std::string> token_side_files(const std::string& path) {
+  return {path + token_header::kSide, path + token_header::kIndex};
+}
+
+bool states_tokens(const std::string& path) {
+  if (file_exists(path + token_header::kSide)) return true;
+  int32_t magic = 0;
+  if (InputFile(path).read_at(0, &magic, 4) < 4) return false;
+  return magic == token_header::kMagic16 || magic == token_header::kMagic32;
+}
+
+TokenFile::TokenFile(const std::string& path, std::optional<uint64_t> tokenizer) {
+  file_.file = InputFile(path);
+  file_.state = file_.file.state();
+  read_header();
+  open_documents();
   if (!tokenizer) return;
-  const auto info = read_token_info(path);
-  if (info && info->tokenizer != *tokenizer)
+  std::string says = path;
+  if (!tokenizer_) {
+    if (const auto info = read_token_info(path)) tokenizer_ = info->tokenizer;
+    says += token_header::kSide;
+  }
+  if (tokenizer_ && *tokenizer_ != *tokenizer)
     fail(ErrorCode::data,
          fmt::format("{} to hold tokens of this run's tokenizer, {}", path,
                      fingerprint_text(*tokenizer)),
-         fmt::format("tokens of tokenizer {}, says {}", fingerprint_text(info->tokenizer),
-                     side_path(path)),
+         fmt::format("tokens of tokenizer {}, says {}", fingerprint_text(*tokenizer_), says),
          "use the tokenizer that made the file, or make it again from its text");
 }
 
-int64_t TokenFile::token(int64_t i) const {
-  uint16_t narrow;
-  uint32_t wide;
-  if (wide_) {
-    std::memcpy(&wide, tokens_ + 4 * i, 4);
-    return wide;
+void TokenFile::read_header() {
+  namespace h = token_header;
+  const InputFile& file = file_.file;
+  std::array<uint8_t, h::kBytes> bytes{};
+  const int64_t got = file.read_at(0, bytes.data(), h::kBytes);
+  int32_t head[4] = {};
+  if (got >= 12) std::memcpy(head, bytes.data(), sizeof(head));
+  if (const char* what = foreign(head[0]))
+    fail(ErrorCode::data, fmt::format("tokens in {}", path()), what,
+         "give the file of training tokens");
+  if (head[0] != h::kMagic16 && head[0] != h::kMagic32) {
+    if (file.size() % 2 != 0)
+      fail(ErrorCode::data,
+           fmt::format("{} to be a token file: a llm.c header, or uint16 tokens only", path()),
+           fmt::format("no known header and an odd number of bytes, {}", file.size()),
+           "give text files (.txt, .jsonl) as text, or make the token file again");
+    size_ = file.size() / 2;
+    return;
   }
-  std::memcpy(&narrow, tokens_ + 2 * i, 2);
-  return narrow;
+  wide_ = head[0] == h::kMagic32;
+  const int32_t version = wide_ ? h::kVersion32 : h::kVersion16;
+  if (head[1] != version)
+    fail(ErrorCode::data, fmt::format("version {} in the header of {}", version, path()),
+         fmt::format("{}", head[1]), h::kMakeAgain);
+  int64_t count = head[2];
+  h::Facts facts;
+  const bool ours = got == h::kBytes && std::memcmp(bytes.data() + 12, h::kMark, 4) == 0;
+  if (ours) {
+    int32_t facts_version = 0;
+    std::memcpy(&facts_version, bytes.data() + 16, 4);
+    std::memcpy(&facts, bytes.data() + h::kFactsAt, sizeof(facts));
+    if (facts_version != h::kFactsVersion)
+      fail(ErrorCode::data,
+           fmt::format("version {} behind \"SNUG\" in the header of {}", h::kFactsVersion, path()),
+           fmt::format("{}", facts_version),
+           "use the program that wrote it, or make the token file again from its text");
+    if (count == h::kCountIsBelow) count = facts.tokens;
+    if (count != facts.tokens)
+      fail(ErrorCode::data, fmt::format("one number of tokens in the header of {}", path()),
+           fmt::format("{} and {}", count, facts.tokens), h::kMakeAgain);
+    tokenizer_ = facts.tokenizer;
+    written_ = facts.digest;
+  }
+  // Divided, so that no count in a header overflows.
+  const int64_t room = file.size() - h::kBytes;
+  if (count < 0 || room % token_bytes() != 0 || room / token_bytes() != count)
+    fail(ErrorCode::data,
+         fmt::format("{} bytes in {}: a header of {} and {} tokens of {}",
+                     count < (int64_t{1} << 60) ? h::kBytes + count * token_bytes() : count, path(),
+                     h::kBytes, count, token_bytes()),
+         fmt::format("{} bytes", file.size()), h::kMakeAgain);
+  begin_ = h::kBytes;
+  size_ = count;
+}
+
+void TokenFile::open_documents() {
+  namespace h = token_header;
+  const std::string path = this->path() + h::kIndex;
+  // Only our own header vouches for an index; a file of others may have lost its first form.
+  if (!written_ || !file_exists(path)) return;
+  index_.file = InputFile(path);
+  index_.state = index_.file.state();
+  std::array<int64_t, 4> head{};
+  const int64_t got = index_.file.read_at(0, head.data(), h::kIndexBytes);
+  if (got != h::kIndexBytes || std::memcmp(head.data(), h::kIndexMark, 8) != 0 ||
+      head[1] != h::kIndexVersion)
+    fail(ErrorCode::data, fmt::format("an index of documents in {}", path),
+         "something else, or another version", h::kMakeAgain);
+  const int64_t room = index_.file.size() - h::kIndexBytes;
+  if (head[3] != size_ || head[2] < 0 || room % 8 != 0 || room / 8 != head[2])
+    fail(ErrorCode::data,
+         fmt::format("the {} tokens of {} and {} document ends in {}", size_, this->path(), head[2],
+                     path),
+         fmt::format("{} tokens and {} bytes of ends", head[3], room), h::kMakeAgain);
+  documents_ = head[2];
+  std::array<int64_t, 512> ends;
+  int64_t before = 0;
+  for (int64_t d = 0; d < documents_; d += 512) {
+    const int64_t count = std::min<int64_t>(512, documents_ - d);
+    document_ends(d, count, ends.data());
+    for (int64_t i = 0; i < count; ++i) {
+      if (ends[static_cast<size_t>(i)] <= before || ends[static_cast<size_t>(i)] > size_)
+        fail(ErrorCode::data,
+             fmt::format("document ends that rise from above {} to {} in {}", before, size_, path),
+             fmt::format("{} for document {}", ends[static_cast<size_t>(i)], d + i), h::kMakeAgain);
+      before = ends[static_cast<size_t>(i)];
+    }
+  }
+  if (before != size_)
+    fail(ErrorCode::data, fmt::format("the last document in {} to end with token {}", path, size_),
+         fmt::format("{}", before), h::kMakeAgain);
+  index_.digest = digest_of(index_.file, 0);
 }
 
 void TokenFile::copy(int64_t begin, int64_t count, int32_t* out) const {
   require(begin >= 0 && count >= 0 && begin <= size_ - count, "a range of tokens inside the file");
   if (count == 0) return;
+  const int64_t offset = begin_ + begin * token_bytes(), bytes = count * token_bytes();
   if (wide_) {
-    std::memcpy(out, tokens_ + 4 * begin, static_cast<size_t>(4 * count));
+    if (file_.file.read_at(offset, out, bytes) < bytes) fail_short(file_.file, offset, bytes);
     return;
   }
+  // Narrow ids are read into the second half of `out` and widened from the front: where id i is
+  // written, ids up to i only were read from.
+  auto* const raw = reinterpret_cast<uint8_t*>(out);
+  uint8_t* const narrow = raw + bytes;
+  if (file_.file.read_at(offset, narrow, bytes) < bytes) fail_short(file_.file, offset, bytes);
   for (int64_t i = 0; i < count; ++i) {
     uint16_t v;
-    std::memcpy(&v, tokens_ + 2 * (begin + i), 2);
-    out[i] = v;
+    std::memcpy(&v, narrow + 2 * i, 2);
+    const int32_t id = v;
+    std::memcpy(raw + 4 * i, &id, 4);
   }
 }
 
-void TokenFile::check(int64_t vocab_size) const {
-  for (int64_t i = 0; i < size_; ++i)
-    if (token(i) >= vocab_size)
-      fail(ErrorCode::data,
-           fmt::format("token ids below the vocabulary size {} in {}", vocab_size, path_),
-           fmt::format("{} at position {} of {}", token(i), i, size_),
-           "use the model or tokenizer that the file was made for, or make the file again");
+void TokenFile::check(int64_t vocab_size) {
+  std::array<uint8_t, kChunkBytes> chunk;
+  Fingerprint digest;
+  file_.file.expect_jumps(false);
+  const int64_t per_chunk = kChunkBytes / token_bytes();
+  for (int64_t first = 0; first < size_; first += per_chunk) {
+    const int64_t count = std::min(per_chunk, size_ - first), bytes = count * token_bytes();
+    const int64_t offset = begin_ + first * token_bytes();
+    if (file_.file.read_at(offset, chunk.data(), bytes) < bytes)
+      fail_short(file_.file, offset, bytes);
+    digest.add(chunk.data(), bytes);
+    const auto id = [&](int64_t i) -> int64_t {
+      uint32_t v = 0;
+      std::memcpy(&v, chunk.data() + i * token_bytes(), static_cast<size_t>(token_bytes()));
+      return v;
+    };
+    int64_t highest = 0;
+    for (int64_t i = 0; i < count; ++i) highest = std::max(highest, id(i));
+    if (highest < vocab_size) continue;
+    for (int64_t i = 0; i < count; ++i)
+      if (id(i) >= vocab_size)
+        fail(ErrorCode::data,
+             fmt::format("token ids below the vocabulary size {} in {}", vocab_size, path()),
+             fmt::format("{} at position {} of {}", id(i), first + i, size_),
+             "use the model or tokenizer that the file was made for, or make the file again");
+  }
+  file_.digest = digest.digest();
+  if (written_ && *written_ != *file_.digest)
+    fail(ErrorCode::data, fmt::format("the tokens that were written to {}", path()),
+         fmt::format("others: their digest is {}, the header says {}",
+                     fingerprint_text(*file_.digest), fingerprint_text(*written_)),
+         token_header::kMakeAgain);
+  file_.file.expect_jumps(true);
+}
+
+void TokenFile::verify() const {
+  verify(file_, "the tokens");
+  if (documents_ >= 0) verify(index_, "the index of documents");
+}
+
+void TokenFile::verify(const Watched& w, const char* what) const {
+  const InputFile::State now = w.file.state();
+  if (now == w.state) return;
+  if (now.size != w.file.size()) fail_short(w.file, 0, w.file.size());
+  if (!w.digest || digest_of(w.file, &w == &file_ ? begin_ : 0) != *w.digest)
+    throw DataLost(fmt::format("{} of {} as they were when it was opened", what, w.file.path_now()),
+                   "the same size and other content: something wrote to it");
+  w.state = now;
+}
+
+void TokenFile::document_ends(int64_t first, int64_t count, int64_t* out) const {
+  require(first >= 0 && count >= 0 && first <= documents_ - count, "documents inside the file");
+  const int64_t offset = token_header::kIndexBytes + 8 * first;
+  if (index_.file.read_at(offset, out, 8 * count) < 8 * count)
+    fail_short(index_.file, offset, 8 * count);
 }
 
 std::optional<TokenFileInfo> read_token_info(const std::string& path) {
-  const std::string side = side_path(path);
+  const std::string side = path + token_header::kSide;
   if (!file_exists(side)) return std::nullopt;
   const nlohmann::json root = parse_json_file(side, 1 << 20);
+  const auto digits = [&](const char* key, const std::string& hex) {
+    uint64_t value = 0;
+    const auto [end, code] = std::from_chars(hex.data(), hex.data() + hex.size(), value, 16);
+    if (code != std::errc() || end != hex.data() + hex.size() || hex.size() != 16)
+      fail(ErrorCode::data, fmt::format("16 hex digits for {} in {}", key, side), json_brief(hex),
+           token_header::kMakeAgain);
+    return value;
+  };
   TokenFileInfo info;
-  const std::string hex = get_string(root, "tokenizer_fingerprint", side);
-  const auto [end, code] = std::from_chars(hex.data(), hex.data() + hex.size(), info.tokenizer, 16);
-  if (code != std::errc() || end != hex.data() + hex.size() || hex.size() != 16)
-    fail(ErrorCode::data, fmt::format("16 hex digits for tokenizer_fingerprint in {}", side),
-         json_brief(hex), kMakeAgain);
+  info.tokenizer = digits("tokenizer_fingerprint", get_string(root, "tokenizer_fingerprint", side));
   info.vocab_size = get_int(root, "vocab_size", side, 0);
   info.tokens = get_int(root, "tokens", side, 0);
   info.documents = get_int(root, "documents", side, 0);
+  const std::string source = get_string(root, "source_fingerprint", side, "");
+  if (!source.empty()) info.source.fingerprint = digits("source_fingerprint", source);
+  info.source.files = get_int(root, "source_files", side, 0);
+  info.source.bytes = get_int(root, "source_bytes", side, 0);
+  info.source.skipped = get_int(root, "source_skipped", side, 0);
+  info.source.first_skipped = get_string(root, "source_first_skipped", side, "");
   return info;
-}
-
-TokenFileWriter::TokenFileWriter(const std::string& path, int64_t vocab_size, uint64_t tokenizer)
-    : file_(path),
-      vocab_size_(vocab_size),
-      tokenizer_(tokenizer),
-      buffer_(std::make_unique<uint8_t[]>(static_cast<size_t>(kBufferBytes))) {
-  const int32_t header[kHeaderInts] = {};
-  file_.write(header, kHeaderBytes);
-}
-
-void TokenFileWriter::append(const int32_t* ids, int64_t count) {
-  if (size_ + count > INT32_MAX)
-    fail(ErrorCode::data, fmt::format("at most {} tokens in {}", INT32_MAX, file_.path()), "more",
-         "split the text into several token files");
-  const bool wide = vocab_size_ >= 65536;
-  for (int64_t i = 0; i < count; ++i) {
-    if (ids[i] < 0 || ids[i] >= vocab_size_)
-      fail(ErrorCode::data,
-           fmt::format("token ids from 0 to {} for {}", vocab_size_ - 1, file_.path()),
-           fmt::format("{} at position {}", ids[i], size_ + i),
-           "give the vocabulary size of the tokenizer, added tokens included");
-    if (wide) {
-      std::memcpy(buffer_.get() + held_, &ids[i], 4);
-    } else {
-      const uint16_t v = static_cast<uint16_t>(ids[i]);
-      std::memcpy(buffer_.get() + held_, &v, 2);
-    }
-    held_ += wide ? 4 : 2;
-    if (held_ == kBufferBytes) flush();
-  }
-  size_ += count;
-}
-
-void TokenFileWriter::flush() {
-  file_.write(buffer_.get(), held_);
-  held_ = 0;
-}
-
-void TokenFileWriter::commit() {
-  flush();
-  const bool wide = vocab_size_ >= 65536;
-  const int32_t head[3] = {wide ? kMagic32 : kMagic16, wide ? kVersion32 : kVersion16,
-                           static_cast<int32_t>(size_)};
-  file_.write_at(0, head, sizeof(head));
-  // The side file goes first: tokens without it would be taken for anyone's.
-  write_json_file(side_path(file_.path()), {{"tokenizer_fingerprint", fingerprint_text(tokenizer_)},
-                                            {"vocab_size", vocab_size_},
-                                            {"tokens", size_},
-                                            {"documents", documents_}});
-  file_.commit();
 }
 
 }  // namespace snug

@@ -191,6 +191,59 @@ void AtomicFile::commit() {
   sync_folder(folder_of(path_));
 }
 
+InputFile::InputFile(std::string path) : path_(std::move(path)) {
+  fd_ = open_regular(path_, &size_);
+}
+
+InputFile::~InputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_(other.size_) {}
+
+InputFile& InputFile::operator=(InputFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+std::string InputFile::path_now() const {
+  char name[4096];
+  const ssize_t n = ::readlink(fmt::format("/proc/self/fd/{}", fd_).c_str(), name, sizeof(name));
+  return n > 0 && name[0] == '/' ? std::string(name, static_cast<size_t>(n)) : path_;
+}
+
+InputFile::State InputFile::state() const {
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0)
+    fail(ErrorCode::device, fmt::format("to ask for the state of {}", path_now()), reason(errno),
+         "check the health of the disk");
+  return {info.st_size, int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
+}
+
+int64_t InputFile::read_at(int64_t offset, void* out, int64_t bytes) const {
+  int64_t done = 0;
+  while (done < bytes) {
+    const ssize_t n =
+        ::pread(fd_, static_cast<char*>(out) + done,
+                static_cast<size_t>(std::min(bytes - done, kMaxWrite)), offset + done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0)
+      fail(ErrorCode::device,
+           fmt::format("to read {} bytes at {} of {}", bytes, offset, path_now()), reason(errno),
+           "check the health of the disk");
+    if (n == 0) break;
+    done += n;
+  }
+  return done;
+}
+
+void InputFile::expect_jumps(bool jumps) const noexcept {
+  ::posix_fadvise(fd_, 0, 0, jumps ? POSIX_FADV_RANDOM : POSIX_FADV_SEQUENTIAL);
+}
+
 MappedFile::MappedFile(const std::string& path) {
   const int fd = open_regular(path, &size_);
   void* p = nullptr;

@@ -52,6 +52,39 @@ class AtomicFile {
   int64_t size_ = 0;
 };
 
+// A regular file open for reading, without a mapping: what another program does to it meanwhile
+// shows as a short read or another state, never as a signal. Its pages stay in the system's cache
+// and are not the process's own.
+class InputFile {
+ public:
+  // What tells a changed file: its size and the time of the last write.
+  struct State {
+    int64_t size = 0, modified = 0;  // bytes; nanoseconds
+    bool operator==(const State&) const = default;
+  };
+
+  InputFile() = default;
+  explicit InputFile(std::string path);  // throws data
+  ~InputFile();
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) noexcept;
+
+  const std::string& path() const noexcept { return path_; }
+  // Where the system says it is now, which renames follow; ends in "(deleted)" if nowhere.
+  std::string path_now() const;
+  int64_t size() const noexcept { return size_; }  // when it was opened
+  State state() const;                             // now
+  // Bytes from `offset` on; fewer than asked only at the end. Throws device.
+  int64_t read_at(int64_t offset, void* out, int64_t bytes) const;
+  // True: reads will jump, so that reading ahead is of no use.
+  void expect_jumps(bool jumps) const noexcept;
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  int64_t size_ = 0;
+};
+
 // A read-only mapping of a whole regular file. Its pages are the file's own: they can be dropped
 // and read again at any time, so they count in no budget. An empty file has a null data(). The file
 // must not be shortened by another program while it is mapped (files replaced by rename are safe).

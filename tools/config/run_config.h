@@ -26,10 +26,12 @@ struct RunConfig {
   // Data. Entries are files, folders or globs as written.
   std::vector<std::string> train_data;
   std::vector<std::string> eval_data;
-  double eval_fraction = 0;      // in [0, 1)
-  int64_t max_eval_samples = 0;  // 0: all
-  std::string tokenizer;         // empty: the model folder's
-  int64_t max_length = 0;        // T; 0: auto, see resolve_sizes
+  std::string text_column = "text";  // key of .jsonl records, column of .csv and .tsv
+  std::string token_cache;           // empty: auto; "none"; or a folder, see token_cache.h
+  double eval_fraction = 0;          // in [0, 1)
+  int64_t max_eval_samples = 0;      // 0: all
+  std::string tokenizer;             // empty: the model folder's
+  int64_t max_length = 0;            // T; 0: auto, see resolve_sizes
 
   // Run.
   std::string output_dir;

@@ -53,14 +53,16 @@ std::string data_fingerprint(const WindowDataset& data) {
                     kChunk = int64_t{1} << 14;
   Fingerprint digest;
   int64_t total = 0;
-  for (const TokenFile& file : data.files()) {
+  for (int64_t f = 0; f < data.files(); ++f) {
+    const TokenFile& file = data.file(f);
     digest.add(fmt::format("{} ", file.size()));
     total += file.size();
   }
   std::vector<int32_t> chunk(static_cast<size_t>(kChunk));
   const auto add = [&](int64_t begin, int64_t end) {  // of all files, one after the other
     int64_t first = 0;
-    for (const TokenFile& file : data.files()) {
+    for (int64_t f = 0; f < data.files(); ++f) {
+      const TokenFile& file = data.file(f);
       const int64_t to = std::min(end, first + file.size());
       for (int64_t at = std::max(begin, first); at < to; at += kChunk) {
         const int64_t count = std::min(kChunk, to - at);

@@ -3,26 +3,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/data/corpus.h"
-#include "engine/io/files.h"
+#include "tools/trainer/token_cache.h"
 
 namespace snug {
 namespace {
-
-// True if a .bin file's header or its side file says that it holds tokens.
-bool states_tokens(const std::string& path) {
-  if (file_exists(path + ".json")) return true;
-  int32_t magic = 0;
-  std::ifstream in(path, std::ios::binary);
-  in.read(reinterpret_cast<char*>(&magic), sizeof(magic));
-  return in && (magic == 20240520 || magic == 20240801);  // llm.c: GPT-2, Llama 3
-}
 
 std::string count_of(int64_t n, const char* what) {
   return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
@@ -42,7 +31,7 @@ Sources sort_sources(const std::vector<std::string>& sources) {
   std::set<std::string> side_files;
   for (const CorpusFile& f : files) {
     if (!is_token_file_name(f.path)) continue;
-    side_files.insert(f.path + ".json");
+    for (const std::string& side : token_side_files(f.path)) side_files.insert(side);
     if (f.named || states_tokens(f.path)) {
       out.tokens.push_back(f.path);
     } else if (out.strangers++ == 0) {
@@ -57,8 +46,9 @@ Sources sort_sources(const std::vector<std::string>& sources) {
 
 // Text files are gathered into one token file; .bin files are token files already.
 std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const char* key,
+                                   const RunConfig& config,
                                    const std::optional<Tokenizer>& tokenizer, int64_t V,
-                                   const std::string& cache, std::string& text) {
+                                   std::string& cache, std::string& text) {
   if (given.empty())
     fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
          fmt::format("{}=input.txt", key));
@@ -87,24 +77,24 @@ std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const 
            key[0] == '-' ? "copy the tokenizer's files into the model's folder"
                          : "snug tokenizer train --vocab-size 1024 --output tok.json FILE..., then "
                            "tokenizer=tok.json");
-    TokenizeOptions options;
-    options.vocab_size = tokenizer->vocab_size();
-    options.tokenizer = tokenizer->fingerprint();
-    options.eos = tokenizer->eos_id();
-    std::filesystem::create_directories(std::filesystem::path(cache).parent_path());
-    const CorpusReport report = tokenize_corpus(
-        sources.texts,
-        [&](std::string_view s, std::vector<int32_t>& out) { tokenizer->encode(s, out); }, options,
-        cache);
+    const TokensOfText made =
+        tokenize_once(sources.texts, *tokenizer, config.text_column, config.token_cache, cache);
+    cache = made.path;
     files.emplace_back(cache, fingerprint);
     files.back().check(V);
-    parts.push_back(fmt::format("{}, {}, {} of text", count_of(report.files, "file"),
-                                count_of(report.documents, "document"), human_bytes(report.bytes)));
-    if (report.skipped > 0)
+    parts.push_back(fmt::format("{}, {}, {} of text", count_of(made.files, "file"),
+                                count_of(made.documents, "document"), human_bytes(made.bytes)));
+    if (made.skipped > 0)
       parts.back() += fmt::format(
           " ({} not text skipped, e.g. {})",
-          count_of(report.skipped, "file") + (report.skipped == 1 ? " that is" : " that are"),
-          report.first_skipped);
+          count_of(made.skipped, "file") + (made.skipped == 1 ? " that is" : " that are"),
+          made.first_skipped);
+    if (made.no_column > 0)
+      parts.back() +=
+          fmt::format(" ({} without a column \"{}\" skipped, e.g. {})",
+                      count_of(made.no_column, "table"), config.text_column, made.first_no_column);
+    if (made.shared)
+      parts.back() += fmt::format(", as tokens {}in {}", made.reused ? "found " : "", made.path);
   }
   if (sources.strangers > 0)
     parts.push_back(fmt::format("{} that may not be tokens skipped, e.g. {}",
@@ -148,21 +138,26 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
   RunData data;
   const auto seed = static_cast<uint64_t>(config.data_seed >= 0 ? config.data_seed : config.seed);
   if (training) {
-    const std::string cache = cache_folder + "/train.bin";
+    std::string cache = cache_folder + "/train.bin";
     std::vector<TokenFile> files =
-        open_tokens(config.train_data, "train_data", tokenizer, V, cache, data.text);
+        open_tokens(config.train_data, "train_data", config, tokenizer, V, cache, data.text);
     for (const TokenFile& f : files) data.train_tokens += f.size();
     data.train.emplace(cut_windows(std::move(files), T,
                                    {.eval_fraction = config.eval_fraction, .seed = seed},
                                    config.train_data, cache));
     data.train_samples = data.train->train_samples();
     data.eval_samples = data.train->eval_samples();
+    if (data.train->held_out_documents() > 0)
+      data.text += fmt::format(", {} held out whole",
+                               count_of(data.train->held_out_documents(), "document"));
+    else if (data.eval_samples > 0)
+      data.text += ", the end held out";
   }
   if (!config.eval_data.empty()) {
-    const std::string cache = cache_folder + "/eval.bin";
+    std::string cache = cache_folder + "/eval.bin";
     std::string text;
-    std::vector<TokenFile> files =
-        open_tokens(config.eval_data, training ? "eval_data" : "--data", tokenizer, V, cache, text);
+    std::vector<TokenFile> files = open_tokens(config.eval_data, training ? "eval_data" : "--data",
+                                               config, tokenizer, V, cache, text);
     data.eval.emplace(cut_windows(std::move(files), T,
                                   {.eval_fraction = 0.0, .seed = seed, .shuffle = false},
                                   config.eval_data, cache));

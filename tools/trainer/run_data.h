@@ -21,8 +21,9 @@ struct RunData {
   void fill_eval(int64_t first, int64_t count, int32_t* tokens, int32_t* targets) const;
 };
 
-// Tokenises text into `cache_folder` (token files are used where they are) and cuts windows of T +
-// 1 tokens. Token files are mapped: they cost no memory of the budget, and may be removed after.
+// Tokenises text into the cache or `cache_folder` (token_cache.h; token files are used where they
+// are) and cuts windows of T + 1 tokens. Token files are read by position: they cost no memory, and
+// names of those in `cache_folder` may be removed after.
 // A .bin file found in a folder is a token file only if its header or its side file says so: there
 // it may be anything. Throws data on what cannot be trained on: missing or empty sources, text
 // shorter than a sample, tokens outside [0, V). Errors name the sources, not the cache.

@@ -10,6 +10,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/data/token_file.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
 #include "engine/text/unicode.h"
@@ -49,6 +50,7 @@ class Trainer {
   int run();
 
  private:
+  int steps();
   void check_output_dir();
   Pinned pinned() const;
   void reserve();
@@ -66,6 +68,7 @@ class Trainer {
   void write_report(bool finished);
   int stopped();
   int diverged();
+  int data_lost(const DataLost& error);
   void add_model_files(const std::string& folder, DType dtype) const;
   bool finished() const;
   const RunConfig& config() const { return setup_.config; }
@@ -416,6 +419,21 @@ int Trainer::diverged() {
   return 1;
 }
 
+// The step that could not be read was not done: what was learned before it is whole and is saved.
+int Trainer::data_lost(const DataLost& error) {
+  log_->say(at_.step == 0 ? std::string("Stopped before the first step.")
+                          : fmt::format("Stopped at step {}; saved {}", at_.step, checkpoint()));
+  allocation_watch::stop();
+  write_memory_json(false);
+  write_report(false);
+  fmt::print(stderr, "{}{}\n", error.what(),
+             at_.step == 0
+                 ? std::string()
+                 : fmt::format("\n  then:  snug train --config {} resume=latest",
+                               shell_word(config().output_dir + "/config.resolved.yaml")));
+  return 1;
+}
+
 int Trainer::run() {
   check_output_dir();
   if (resumed_) apply_pins(*resumed_, setup_);
@@ -465,6 +483,14 @@ int Trainer::run() {
   clock_.lap("files");
   start_log();
   allocation_watch::start();
+  try {
+    return steps();
+  } catch (const DataLost& lost) {
+    return data_lost(lost);
+  }
+}
+
+int Trainer::steps() {
   if (!resumed_) evaluate();
   clock_.lap("evaluation");
   startup_ = clock_.seconds();

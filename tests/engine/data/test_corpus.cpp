@@ -252,7 +252,11 @@ TEST_F(Corpus, TokenizesIntoATokenFile) {
     for (const char c : text) out.push_back(static_cast<uint8_t>(c));
   };
   int64_t last = 0;
-  TokenizeOptions options{.vocab_size = 257, .tokenizer = 77, .eos = 256, .chunk_bytes = 6};
+  TokenizeOptions options;
+  options.vocab_size = 257;
+  options.tokenizer = 77;
+  options.eos = 256;
+  options.read.piece_bytes = 6;
   const auto files = expand_corpus({tmp_.path()});
   const CorpusReport r =
       tokenize_corpus(files, bytes, options, tmp_ / "out.bin", [&](int64_t done) {
@@ -264,10 +268,17 @@ TEST_F(Corpus, TokenizesIntoATokenFile) {
   EXPECT_EQ(last, 17);
   const TokenFile file(tmp_ / "out.bin", 77);
   std::string text;
-  for (int64_t i = 0; i < file.size(); ++i)
-    text +=
-        file.token(i) == 256 ? std::string("|") : std::string(1, static_cast<char>(file.token(i)));
+  std::vector<int32_t> ids(static_cast<size_t>(file.size()));
+  file.copy(0, file.size(), ids.data());
+  for (const int32_t id : ids)
+    text += id == 256 ? std::string("|") : std::string(1, static_cast<char>(id));
   EXPECT_EQ(text, "one\ntwo\nthree\n|xy|z|");
+  ASSERT_EQ(file.documents(), 3);
+  int64_t ends[3];
+  file.document_ends(0, 3, ends);
+  EXPECT_EQ(ends[0], 15);
+  EXPECT_EQ(ends[1], 18);
+  EXPECT_EQ(ends[2], 20);
   EXPECT_EQ(read_token_info(tmp_ / "out.bin")->documents, 3);
   // Without an end token nothing is added, and a failure leaves the earlier file as it was.
   options.eos.reset();

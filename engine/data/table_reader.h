@@ -1,0 +1,50 @@
+// Records of a table as RFC 4180 has it: CSV, and TSV with tabs for commas. The first record names
+// the columns. A field in quotes may hold separators and line breaks, and a quote as two; quotes
+// inside a field that does not begin with one stand for themselves. Line breaks are LF or CRLF;
+// empty lines are skipped.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/io/text_reader.h"
+
+namespace snug {
+
+class TableReader {
+ public:
+  // Reads the names of the columns; none if the file is empty. Throws data on what is no table:
+  // text behind a closing quote, a quote that is never closed, a record of more than
+  // max_record_bytes.
+  TableReader(const std::string& path, char separator, int64_t max_record_bytes);
+
+  const std::vector<std::string>& columns() const { return columns_; }
+  // The number of a column, or -1.
+  int64_t find(std::string_view name) const;
+  // Field `column` of the next record, unquoted; false at the end. Throws data as above, and for
+  // another number of fields than there are columns; each message names file and line.
+  bool next(int64_t column, std::string& text);
+  int64_t line() const { return record_line_; }  // where that record begins, from 1
+
+ private:
+  // Reads a record; keeps the field `column`, all of them with -1. The number of fields, 0 at the
+  // end.
+  int64_t read_record(int64_t column);
+  int peek();  // the next byte, or -1 at the end
+  void take() { ++at_; }
+  std::string where(int64_t line) const;
+
+  std::string path_;
+  char separator_;
+  int64_t max_record_bytes_;
+  TextReader reader_;
+  std::string_view block_;
+  size_t at_ = 0;
+  bool ended_ = false;
+  int64_t line_ = 1, record_line_ = 1;
+  std::vector<std::string> columns_, fields_;
+};
+
+}  // namespace snug

@@ -1,0 +1,153 @@
+#include "engine/io/text_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/core/error.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kBlockBytes = 256 << 10;
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+// The length of the character at the start of `text`, or 0 if it is not one of well-formed UTF-8.
+// A zero byte counts as bad: text has none.
+int64_t character_length(std::string_view text) {
+  const auto at = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0u; };
+  const auto follows = [&](size_t i) { return (at(i) & 0xc0u) == 0x80u; };
+  const uint32_t a = at(0), b = at(1);
+  if (a < 0x80) return a != 0 ? 1 : 0;
+  if (a < 0xc2) return 0;
+  if (a < 0xe0) return follows(1) ? 2 : 0;
+  if (a < 0xf0) {
+    const bool good = !(a == 0xe0 && b < 0xa0) && !(a == 0xed && b > 0x9f);  // overlong, surrogate
+    return good && follows(1) && follows(2) ? 3 : 0;
+  }
+  if (a > 0xf4) return 0;
+  const bool good =
+      !(a == 0xf0 && b < 0x90) && !(a == 0xf4 && b > 0x8f);  // overlong, past U+10FFFF
+  return good && follows(1) && follows(2) && follows(3) ? 4 : 0;
+}
+
+// Eight bytes of ASCII without a zero among them.
+bool eight_plain(const char* p) {
+  uint64_t v;
+  std::memcpy(&v, p, 8);
+  constexpr uint64_t kHigh = 0x8080808080808080u, kOnes = 0x0101010101010101u;
+  return (v & kHigh) == 0 && ((v - kOnes) & kHigh) == 0;
+}
+
+}  // namespace
+
+int64_t text_prefix(std::string_view text) {
+  size_t i = 0;
+  while (i < text.size()) {
+    if (i + 8 <= text.size() && eight_plain(text.data() + i)) {
+      i += 8;
+      continue;
+    }
+    const int64_t n = character_length(text.substr(i));
+    if (n == 0) break;
+    i += static_cast<size_t>(n);
+  }
+  return static_cast<int64_t>(i);
+}
+
+TextReader::TextReader(const std::string& path)
+    : path_(path), source_(open_bytes(path)), block_(static_cast<size_t>(kBlockBytes)) {}
+
+int64_t TextReader::fill() {
+  // What the last block ended with, at most three bytes of a character, comes first.
+  breaks_ += std::count(block_.begin(), block_.begin() + checked_, '\n');
+  offset_ += checked_;
+  int64_t held = size_ - checked_;
+  std::memmove(block_.data(), block_.data() + checked_, static_cast<size_t>(held));
+  checked_ = 0;
+  while (held < kBlockBytes && !ended_) {
+    const int64_t n = source_->read(block_.data() + held, kBlockBytes - held);
+    ended_ = n == 0;
+    held += n;
+  }
+  size_ = held;
+  checked_ = text_prefix({block_.data(), static_cast<size_t>(size_)});
+  if (checked_ == size_) return -1;
+  // Behind the end of the block the rest of a character may come.
+  if (!ended_ && size_ - checked_ <= 3) {
+    char whole[4] = {};
+    const int64_t part = size_ - checked_;
+    std::memcpy(whole, block_.data() + checked_, static_cast<size_t>(part));
+    // It is unfinished, not wrong, if some bytes make it a character.
+    for (const unsigned char next : {0x80, 0x90, 0xa0}) {
+      for (int64_t i = part; i < 4; ++i)
+        whole[i] = static_cast<char>(i == 1 ? next : static_cast<unsigned char>(0x80));
+      if (character_length({whole, 4}) > part) return -1;
+    }
+  }
+  return checked_;
+}
+
+std::string_view TextReader::next() {
+  do {
+    const bool start = offset_ == 0 && size_ == 0;
+    const int64_t bad = fill();
+    if (bad >= 0) {
+      const int64_t line = 1 + breaks_ + std::count(block_.begin(), block_.begin() + bad, '\n');
+      fail(ErrorCode::data, fmt::format("text in UTF-8 without zero bytes in {}", path_),
+           fmt::format("byte 0x{:02x} at {}:{} (offset {})",
+                       static_cast<uint8_t>(block_[static_cast<size_t>(bad)]), path_, line,
+                       offset_ + bad),
+           path_.ends_with(".bin")
+               ? "give token files alone: they cannot be mixed with text"
+               : "convert it, for example with iconv -f latin1 -t utf-8, or leave it out");
+    }
+    std::string_view text(block_.data(), static_cast<size_t>(checked_));
+    if (start && text.starts_with(kByteOrderMark)) text.remove_prefix(3);
+    if (!text.empty()) return text;
+  } while (!ended_);
+  return {};
+}
+
+bool TextReader::next_line(std::string_view& line, int64_t max_bytes) {
+  long_line_.clear();
+  bool any = false;
+  ++line_;
+  while (true) {
+    if (rest_.empty()) {
+      rest_ = next();
+      if (rest_.empty()) {
+        line = long_line_;
+        return any;
+      }
+    }
+    any = true;
+    const size_t end = rest_.find('\n');
+    const std::string_view part = rest_.substr(0, end);
+    if (static_cast<int64_t>(long_line_.size() + part.size()) > max_bytes)
+      fail(ErrorCode::data, fmt::format("lines of at most {} bytes in {}", max_bytes, path_),
+           fmt::format("a longer one at {}:{}", path_, line_),
+           "split it into several; one document a file needs no lines: name it .txt");
+    rest_.remove_prefix(end == std::string_view::npos ? rest_.size() : end + 1);
+    if (end != std::string_view::npos && long_line_.empty()) {
+      line = part;
+      return true;
+    }
+    long_line_ += part;
+    if (end != std::string_view::npos) {
+      line = long_line_;
+      return true;
+    }
+  }
+}
+
+bool is_text(const std::string& path) {
+  TextReader reader(path);
+  do {
+    if (reader.fill() >= 0) return false;
+  } while (!reader.ended_);
+  return true;
+}
+
+}  // namespace snug

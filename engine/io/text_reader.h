@@ -1,0 +1,52 @@
+// Text of a file, packed or not (byte_source.h), in blocks or lines: checked to be UTF-8 without
+// zero bytes, less a leading byte order mark, with line numbers for messages. Memory: a block of
+// 256 KiB, and the longest line if lines are asked for.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/io/byte_source.h"
+
+namespace snug {
+
+class TextReader {
+ public:
+  explicit TextReader(const std::string& path);  // throws data
+
+  // The next block of whole characters; empty at the end. Valid until the next call. Throws data
+  // naming file, line and offset of the first byte that is not text (see is_text()).
+  std::string_view next();
+  // The next line, without its line break; false at the end. Valid until the next call. Throws data
+  // for a line of more than max_bytes. After lines were read, next() is not to be used.
+  bool next_line(std::string_view& line, int64_t max_bytes);
+  // The number of the last line that next_line gave, from 1.
+  int64_t line() const { return line_; }
+
+ private:
+  int64_t fill();  // the offset of the first bad byte in the block, or -1
+  friend bool is_text(const std::string& path);
+
+  std::string path_;
+  std::unique_ptr<ByteSource> source_;
+  std::vector<char> block_;
+  int64_t size_ = 0, checked_ = 0;  // bytes in the block; of them, whole characters
+  int64_t offset_ = 0;              // of the block in the text
+  int64_t breaks_ = 0;              // line breaks before the block
+  bool ended_ = false;
+  std::string_view rest_;  // of the block, for lines
+  std::string long_line_;
+  int64_t line_ = 0;
+};
+
+// True if the whole file is text. Throws data if it is packed and damaged.
+bool is_text(const std::string& path);
+
+// The number of leading bytes of `text` that are whole characters of well-formed UTF-8 other than
+// zero (Unicode 15, table 3-7).
+int64_t text_prefix(std::string_view text);
+
+}  // namespace snug

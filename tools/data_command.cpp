@@ -1,0 +1,200 @@
+// snug data preview: the samples of a run as it would see them.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "engine/core/error.h"
+#include "engine/text/unicode.h"
+#include "tools/cli/argument_parser.h"
+#include "tools/cli/config_arguments.h"
+#include "tools/cli/dispatch.h"
+#include "tools/commands.h"
+#include "tools/trainer/run_data.h"
+#include "tools/trainer/scratch_folder.h"
+#include "tools/trainer/setup.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kDefaultLength = 1024;
+
+// Tokens of a sample that follow each other, are all trained or not, and lie in one document.
+struct Span {
+  bool trained = false, document_start = false;
+  std::vector<int32_t> ids;
+};
+
+// The T + 1 tokens of a sample. The first is context alone; a token is trained if it is a target.
+std::vector<Span> spans_of(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets,
+                           const std::vector<int32_t>& positions) {
+  std::vector<Span> spans;
+  const size_t T = tokens.size();
+  for (size_t i = 0; i <= T; ++i) {
+    const bool trained = i > 0 && targets[i - 1] >= 0;
+    const bool start = i > 0 && i < T && positions[i] == 0;
+    if (spans.empty() || start || spans.back().trained != trained)
+      spans.push_back({trained, start, {}});
+    spans.back().ids.push_back(i < T ? tokens[i] : targets[T - 1]);
+  }
+  return spans;
+}
+
+std::string text_of(const Span& span, const std::optional<Tokenizer>& tokenizer) {
+  return tokenizer ? sanitize_utf8(tokenizer->decode(span.ids))
+                   : fmt::format("{} ", fmt::join(span.ids, " "));
+}
+
+// What could move the cursor or change the terminal's state is spelled out.
+std::string shown(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const bool c1 =
+        c == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
+    if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f) {
+      out += fmt::format("\\x{:02x}", c);
+    } else if (c1) {
+      out += fmt::format("\\u00{:02x}", static_cast<unsigned char>(text[++i]));
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+std::string sample_text(const std::vector<Span>& spans, const std::optional<Tokenizer>& tokenizer,
+                        bool terminal) {
+  std::string out;
+  for (const Span& span : spans) {
+    if (span.document_start) out += terminal ? "\x1b[33m|document|\x1b[0m" : "|document|";
+    const std::string text = shown(text_of(span, tokenizer));
+    if (terminal)
+      out += fmt::format("{}{}\x1b[0m", span.trained ? "\x1b[32m" : "\x1b[2m", text);
+    else
+      out += span.trained ? "{{" + text + "}}" : text;
+  }
+  return out + (out.ends_with('\n') ? "" : "\n");
+}
+
+int preview(const Arguments& arguments) {
+  int64_t count = 3, first = 0;
+  bool json = false, held_out = false;
+  const ConfigArguments a = parse_config_arguments(
+      "data preview",
+      "shows the samples a run would learn from, in its order: decoded, the trained tokens "
+      "highlighted, with the places where documents begin. Text is tokenised as the run would.",
+      {"snug data preview --config run.yaml -n 5",
+       "snug data preview train_data=corpus.jsonl.zst tokenizer=tok.json max_length=128 --json"},
+      arguments, [&](ArgumentParser& parser) {
+        parser.option("-n", count, "N", "samples to show")
+            .option("--first", first, "K", "the first of them; training samples go on over epochs")
+            .flag("--held-out", held_out, "samples held out for evaluation instead")
+            .flag("--json", json, "print one JSON object");
+      });
+  if (!a.proceed) return 0;
+  if (count < 0 || first < 0)
+    fail(ErrorCode::usage, "-n and --first of at least 0",
+         fmt::format("-n {} --first {}", count, first), "-n 3 --first 0");
+
+  RunConfig config = a.config;
+  std::optional<Tokenizer> tokenizer;
+  int64_t V = 65536, T = config.max_length > 0 ? config.max_length : kDefaultLength;
+  if (config.model.empty() && config.model_config_json.empty()) {
+    // The data can be looked at before a model is chosen.
+    if (!config.tokenizer.empty()) tokenizer = Tokenizer::load(config.tokenizer);
+    if (tokenizer) V = tokenizer->vocab_size();
+  } else {
+    RunSetup setup = make_setup(config);
+    tokenizer = setup.tokenizer;
+    V = setup.model->spec().V;
+    T = setup.request.T;
+  }
+  const ScratchFolder scratch("data");
+  const RunData data = prepare_data(config, tokenizer, V, T, scratch.path(), true);
+  if (held_out && data.eval_samples == 0)
+    fail(ErrorCode::usage, "eval_data or eval_fraction for --held-out", "neither",
+         "eval_fraction=0.05");
+  const int64_t last = held_out ? data.eval_samples : INT64_MAX;
+  if (first >= last)
+    fail(ErrorCode::usage, fmt::format("--first below {}, the samples held out", last),
+         std::to_string(first), "--first 0");
+  count = std::min(count, last - first);
+
+  const bool terminal = isatty(1) != 0;
+  const WindowDataset& from = held_out && data.eval ? *data.eval : *data.train;
+  nlohmann::json list = nlohmann::json::array();
+  if (!json)
+    fmt::print("Data: {}; {} samples of {} tokens to train on, {} held out\n{}\n", data.text,
+               data.train_samples, T, data.eval_samples,
+               terminal ? "Trained tokens are green; |document| is where one begins."
+                        : "Trained tokens stand in {{ }}; |document| is where one begins.");
+  std::vector<int32_t> tokens(static_cast<size_t>(T)), targets(tokens.size()),
+      positions(tokens.size());
+  for (int64_t k = first; k < first + count; ++k) {
+    const bool tail = held_out && !data.eval;  // of the training files, by documents or their end
+    if (held_out)
+      data.fill_eval(k, 1, tokens.data(), targets.data());
+    else
+      from.fill(k, 1, tokens.data(), targets.data());
+    if (tail)
+      from.eval_positions(k, positions.data());
+    else
+      from.positions(k, positions.data());
+    const WindowDataset::Place place = tail ? from.eval_place(k) : from.place(k);
+    // Tokens made for this command alone have no name that means anything.
+    const std::string& path = from.file(place.file).path();
+    const std::string file = path.starts_with(scratch.path()) ? "the text" : sanitize_utf8(path);
+    const std::vector<Span> spans = spans_of(tokens, targets, positions);
+    if (!json) {
+      fmt::print("\nsample {}{}: window {} of {}\n{}", k,
+                 held_out
+                     ? " held out"
+                     : fmt::format(" of epoch {}", k / std::max<int64_t>(1, data.train_samples)),
+                 place.window, file, sample_text(spans, tokenizer, terminal));
+      continue;
+    }
+    nlohmann::json parts = nlohmann::json::array();
+    for (const Span& span : spans)
+      parts.push_back({{"trained", span.trained},
+                       {"document_start", span.document_start},
+                       {"tokens", span.ids},
+                       {"text", tokenizer ? nlohmann::json(text_of(span, tokenizer))
+                                          : nlohmann::json(nullptr)}});
+    list.push_back({{"sample", k}, {"window", place.window}, {"file", file}, {"spans", parts}});
+  }
+  if (json) {
+    int64_t documents = data.train->documents();
+    fmt::print("{}\n", nlohmann::json({{"max_length", T},
+                                       {"train_tokens", data.train_tokens},
+                                       {"train_samples", data.train_samples},
+                                       {"eval_samples", data.eval_samples},
+                                       {"documents", documents < 0 ? nlohmann::json(nullptr)
+                                                                   : nlohmann::json(documents)},
+                                       {"held_out_documents", data.train->held_out_documents()},
+                                       {"held_out", held_out},
+                                       {"samples", list}})
+                           .dump());
+  }
+  return 0;
+}
+
+constexpr const char* kEpilog = R"(
+examples
+  snug data preview --config run.yaml -n 5
+  snug data preview train_data=corpus.jsonl.zst tokenizer=tok.json max_length=128
+)";
+
+}  // namespace
+
+int data_command(const Arguments& arguments) {
+  return run_group({"snug data",
+                    "shows what a run would learn from",
+                    {{"preview", "samples in the order of training", preview}},
+                    kEpilog},
+                   arguments);
+}
+
+}  // namespace snug

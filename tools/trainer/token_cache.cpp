@@ -1,0 +1,139 @@
+#include "tools/trainer/token_cache.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+#include "engine/data/token_file.h"
+#include "engine/io/fingerprint.h"
+
+namespace snug {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Raised when the same text and tokenizer would give other tokens than before.
+constexpr int kCacheVersion = 1;
+
+std::string default_folder() {
+  const char* const cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && cache[0] == '/') return std::string(cache) + "/snug";
+  const char* const home = std::getenv("HOME");
+  return home != nullptr && home[0] == '/' ? std::string(home) + "/.cache/snug" : "";
+}
+
+int64_t bytes_of(const std::vector<CorpusFile>& files) {
+  int64_t bytes = 0;
+  for (const CorpusFile& file : files) {
+    std::error_code ignored;
+    const auto size = fs::file_size(file.path, ignored);
+    if (!ignored) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
+// A line on stderr that rewrites itself on a terminal and is silent elsewhere.
+class Progress {
+ public:
+  ~Progress() {
+    if (shown_) std::fputs("\r\x1b[K", stderr);
+  }
+  void show(int64_t bytes) {
+    if (!terminal_) return;
+    fmt::print(stderr, "\r\x1b[Ktokenising: {}", human_bytes(bytes));
+    std::fflush(stderr);
+    shown_ = true;
+  }
+
+ private:
+  bool terminal_ = isatty(2) != 0;
+  bool shown_ = false;
+};
+
+// What the cache holds under `path`, if it is whole and what its name says.
+std::optional<TokensOfText> find(const std::string& path, uint64_t key,
+                                 const Tokenizer& tokenizer) {
+  if (!file_exists(path)) return std::nullopt;
+  try {
+    const auto info = read_token_info(path);
+    if (!info || info->source.fingerprint != key) return std::nullopt;
+    TokenFile file(path, tokenizer.fingerprint());
+    file.check(tokenizer.vocab_size());
+    if (file.documents() < 1) return std::nullopt;
+    TokensOfText found;
+    found.path = path;
+    found.shared = found.reused = true;
+    found.files = info->source.files;
+    found.documents = file.documents();
+    found.bytes = info->source.bytes;
+    found.skipped = info->source.skipped;
+    found.first_skipped = info->source.first_skipped;
+    return found;
+  } catch (const Error& error) {
+    fmt::print(stderr, "Note: tokens in the cache are made again: {}\n", error.what());
+    return std::nullopt;
+  }
+}
+
+// False if `folder` cannot be made or written to.
+bool usable(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  return !error && ::access(folder.c_str(), W_OK) == 0;
+}
+
+}  // namespace
+
+TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer& tokenizer,
+                           const std::string& text_column, const std::string& cache,
+                           const std::string& own) {
+  TokenizeOptions options;
+  options.vocab_size = tokenizer.vocab_size();
+  options.tokenizer = tokenizer.fingerprint();
+  options.eos = tokenizer.eos_id();
+  options.read.text_column = text_column;
+
+  std::string folder;
+  if (cache.empty() && bytes_of(files) > kCachedTextBytes) {
+    folder = default_folder();
+    if (!folder.empty() && !usable(folder)) folder.clear();  // then each run keeps its own
+  } else if (!cache.empty() && cache != "none") {
+    folder = cache;
+    if (!usable(folder))
+      fail(ErrorCode::usage, "token_cache as a folder that can be written to", folder,
+           "another folder, or token_cache=none");
+  }
+
+  TokensOfText out;
+  out.path = own;
+  if (!folder.empty()) {
+    options.source = fingerprint(fmt::format(
+        "{} {} {} {}", kCacheVersion, fingerprint_text(corpus_fingerprint(files, options.read)),
+        fingerprint_text(options.tokenizer), options.eos ? *options.eos : -1));
+    out.path = fmt::format("{}/tokens-{}.bin", folder, fingerprint_text(options.source));
+    if (const auto found = find(out.path, options.source, tokenizer)) return *found;
+    out.shared = true;
+  }
+  fs::create_directories(fs::path(out.path).parent_path());
+  Progress progress;
+  const CorpusReport report = tokenize_corpus(
+      files, [&](std::string_view s, std::vector<int32_t>& ids) { tokenizer.encode(s, ids); },
+      options, out.path, [&](int64_t bytes) { progress.show(bytes); });
+  out.files = report.files;
+  out.documents = report.documents;
+  out.bytes = report.bytes;
+  out.skipped = report.skipped;
+  out.first_skipped = report.first_skipped;
+  out.no_column = report.no_column;
+  out.first_no_column = report.first_no_column;
+  return out;
+}
+
+}  // namespace snug
