@@ -10,6 +10,7 @@
 #include "engine/data/corpus.h"
 #include "engine/data/token_file.h"
 #include "engine/io/files.h"
+#include "tests/engine/io/packed.h"
 #include "tests/engine/io/temp_folder.h"
 
 namespace snug {
@@ -243,6 +244,129 @@ TEST(Chunks, DoNotChangeTokensWhereAPlaceIsClean) {
     pcre2_code_free(code);
   }
   EXPECT_GT(compared, 1500);
+}
+
+// The same documents in every form give the same documents, packed or not.
+TEST_F(Corpus, EveryFormGivesTheSameDocuments) {
+  const Strings want = {"one, \"two\"\nthree", "é한😀", "tab\there"};
+  const std::string records =
+      "{\"text\":\"one, \\\"two\\\"\\nthree\"}\n{\"text\":\"é한😀\"}\n{\"text\":\"\"}\n"
+      "{\"text\":\"tab\\there\"}";
+  const std::string commas = "id,text\n1,\"one, \"\"two\"\"\nthree\"\n2,é한😀\n3,\n4,tab\there\n";
+  const std::string tabs =
+      "text\tid\r\n\"one, \"\"two\"\"\nthree\"\t1\r\né한😀\t2\r\n\t3\r\n\"tab\there\"\t4\r\n";
+  const std::pair<const char*, const std::string*> forms[] = {
+      {"a.jsonl", &records}, {"a.ndjson", &records}, {"a.csv", &commas}, {"a.tsv", &tabs}};
+  for (const auto& [name, text] : forms) {
+    put(std::string("plain/") + name, *text);
+    put(std::string("gz/") + name + ".gz", test::gzip(*text));
+    put(std::string("zst/") + name + ".zst", test::zstd(*text));
+    put(std::string("mark/") + name, "\xef\xbb\xbf" + *text);
+    for (const std::string& file :
+         {std::string("plain/") + name, std::string("gz/") + name + ".gz",
+          std::string("zst/") + name + ".zst", std::string("mark/") + name}) {
+      CorpusReport r;
+      EXPECT_EQ(documents({file}, &r), want) << file;
+      EXPECT_EQ(r.documents, 3) << file;
+      EXPECT_EQ(r.files, 1) << file;
+      EXPECT_EQ(r.empty, 1) << file;
+      EXPECT_EQ(r.bytes, 16 + 9 + 8) << file;
+    }
+  }
+  EXPECT_EQ(documents({"plain"}).size(), 12u);  // and in a folder
+  EXPECT_EQ(documents({"gz", "zst"}).size(), 24u);
+  put("w.txt.zst", test::zstd("whole\nfile"));
+  EXPECT_EQ(documents({"w.txt.zst"}), Strings{"whole\nfile"});
+}
+
+TEST_F(Corpus, TheTextColumnHasAName) {
+  put("a.csv", "id,body\n1,x\n");
+  put("b.jsonl", "{\"body\":\"y\",\"id\":\"7\"}\n");
+  const auto read = [&](const std::vector<std::string>& names, const std::string& column) {
+    std::vector<std::string> sources;
+    Strings out;
+    for (const std::string& n : names) sources.push_back(n.empty() ? tmp_.path() : tmp_ / n);
+    for_each_document(
+        expand_corpus(sources), [&](std::string_view text) { out.emplace_back(text); }, column);
+    return out;
+  };
+  EXPECT_EQ(read({""}, "body"), (Strings{"x", "y"}));
+  EXPECT_ERROR(read({"a.csv"}, "text"), ErrorCode::data, "a column \"text\" in " + (tmp_ / "a.csv"),
+               "the columns id, body", "text_column=id");
+  EXPECT_ERROR(read({"b.jsonl"}, "text"), ErrorCode::data, "a string \"text\" on every line",
+               "b.jsonl:1: no \"text\", but \"body\", \"id\"", "text_column");
+  // A table of a folder may be anything: it is left out, and the report says so.
+  put("c.txt", "z");
+  std::filesystem::remove(tmp_ / "b.jsonl");
+  CorpusReport r;
+  EXPECT_EQ(documents({""}, &r), Strings{"z"});
+  EXPECT_EQ(r.no_column, 1);
+  EXPECT_EQ(r.first_no_column, tmp_ / "a.csv");
+  std::filesystem::remove(tmp_ / "c.txt");
+  EXPECT_ERROR(documents({""}), ErrorCode::data, "text to learn from",
+               "without a column \"text\", e.g. " + (tmp_ / "a.csv"), "text_column");
+}
+
+TEST_F(Corpus, BadPackedFiles) {
+  put("f/a.txt", "fine");
+  put("f/b.tar.gz", test::gzip(std::string("a\0b", 3)));  // found in a folder and no text
+  CorpusReport r;
+  EXPECT_EQ(documents({"f"}, &r), Strings{"fine"});
+  EXPECT_EQ(r.skipped, 1);
+  const std::string half = test::gzip("{\"text\":\"a\"}\n");
+  put("f/c.jsonl.gz", half.substr(0, half.size() - 3));
+  EXPECT_ERROR(documents({"f"}), ErrorCode::data, "c.jsonl.gz to be a whole gzip file", "its end",
+               "again");
+  EXPECT_ERROR(documents({"f/c.jsonl.gz"}), ErrorCode::data, "c.jsonl.gz", "its end", "again");
+  put("d.jsonl.zst", test::zstd("{\"text\":\"a\"}\n{\"text\":1}\n"));
+  EXPECT_ERROR(documents({"d.jsonl.zst"}), ErrorCode::data, "a string", "d.jsonl.zst:2", "line");
+}
+
+// Pieces are what first_chunk cuts from the whole text, wherever the reader's blocks end.
+TEST_F(Corpus, PiecesAreThoseOfTheWholeText) {
+  std::mt19937_64 rng(9);
+  const std::string parts[] = {"a", "한", "\n", " ", "word", "é\n"};
+  std::string text;
+  while (text.size() < 700'000) text += parts[rng() % std::size(parts)];
+  put("a.txt", text);
+  put("b.jsonl", "{\"text\":\"" + std::string(5000, 'q') + "\"}");
+  for (const int64_t max : {1000, 65536, 300'000}) {
+    Strings got;
+    int64_t ends = 0;
+    for_each_piece(expand_corpus({tmp_ / "a.txt"}), {.text_column = "text", .piece_bytes = max},
+                   [&](std::string_view piece, bool last) {
+                     got.emplace_back(piece);
+                     ends += last;
+                   });
+    EXPECT_EQ(got, chunks(text, max));
+    EXPECT_EQ(ends, 1);
+  }
+  std::vector<bool> last;
+  for_each_piece(expand_corpus({tmp_ / "b.jsonl"}), {.text_column = "text", .piece_bytes = 1000},
+                 [&](std::string_view, bool end) { last.push_back(end); });
+  EXPECT_EQ(last, (std::vector<bool>{false, false, false, false, true}));
+}
+
+TEST_F(Corpus, TheFingerprintIsOfTheContent) {
+  put("a.txt", "one");
+  put("b.txt", "two");
+  const auto of = [&](const std::vector<std::string>& names, const ReadOptions& options = {}) {
+    std::vector<std::string> sources;
+    for (const std::string& n : names) sources.push_back(tmp_ / n);
+    return corpus_fingerprint(expand_corpus(sources), options);
+  };
+  const uint64_t both = of({"a.txt", "b.txt"});
+  EXPECT_EQ(of({"a.txt", "b.txt"}), both);
+  EXPECT_NE(of({"b.txt", "a.txt"}), both);
+  EXPECT_NE(of({"a.txt"}), both);
+  EXPECT_NE(of({"a.txt", "b.txt"}, {.text_column = "body"}), both);
+  EXPECT_NE(of({"a.txt", "b.txt"}, {.text_column = "text", .piece_bytes = 100}), both);
+  put("c/x.txt", "one");
+  EXPECT_EQ(of({"c/x.txt", "b.txt"}), both);  // names do not count
+  put("c/x.csv", "one");
+  EXPECT_NE(of({"c/x.csv", "b.txt"}), both);  // but for their endings
+  put("b.txt", "twO");
+  EXPECT_NE(of({"a.txt", "b.txt"}), both);
 }
 
 TEST_F(Corpus, TokenizesIntoATokenFile) {

@@ -1,0 +1,128 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <random>
+
+#include "engine/core/error.h"
+#include "engine/data/table_reader.h"
+#include "engine/io/files.h"
+#include "tests/engine/io/temp_folder.h"
+
+namespace snug {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+class Table : public ::testing::Test {
+ protected:
+  // The names of the columns, then every field of the column.
+  Strings read(const std::string& text, int64_t column = 0, char separator = ',',
+               int64_t limit = 1000) {
+    // Thousands of files: not made durable, and not written over, which some file systems flush.
+    std::filesystem::remove(path_);
+    std::ofstream(path_, std::ios::binary) << text;
+    TableReader reader(path_, separator, limit);
+    Strings out = reader.columns();
+    lines_.clear();
+    std::string field;
+    while (reader.next(column, field)) {
+      out.push_back(field);
+      lines_.push_back(reader.line());
+    }
+    return out;
+  }
+  TempFolder tmp_;
+  const std::string path_ = tmp_ / "t.csv";
+  std::vector<int64_t> lines_;
+};
+
+// The cases of RFC 4180, section 2, in its order.
+TEST_F(Table, TheSpecificationsCases) {
+  EXPECT_EQ(read("a,b\r\naaa,bbb\r\nzzz,yyy\r\n", 1), (Strings{"a", "b", "bbb", "yyy"}));
+  EXPECT_EQ(read("a,b\r\naaa,bbb\r\nzzz,yyy", 0), (Strings{"a", "b", "aaa", "zzz"}));
+  EXPECT_EQ(read("a,b\n x , y \n", 1), (Strings{"a", "b", " y "}));  // blanks are text
+  EXPECT_EQ(read("\"a\",\"b\"\n\"aaa\",\"b\r\nbb\"\nzzz,yyy\n", 1),
+            (Strings{"a", "b", "b\r\nbb", "yyy"}));
+  EXPECT_EQ(lines_, (std::vector<int64_t>{2, 4}));
+  EXPECT_EQ(read("a,b\n\"x,y\",\"b\"\"bb\"\n", 1), (Strings{"a", "b", "b\"bb"}));
+  EXPECT_EQ(read("a,b\n\"x,y\",\"\"\n", 0), (Strings{"a", "b", "x,y"}));
+}
+
+TEST_F(Table, WhatItLeavesOpen) {
+  EXPECT_EQ(read(""), Strings{});
+  EXPECT_EQ(read("\n\r\n"), Strings{});
+  EXPECT_EQ(read("a\n"), Strings{"a"});
+  EXPECT_EQ(read("a,b\n\n\r\n1,2\n\n"), (Strings{"a", "b", "1"}));  // empty lines
+  EXPECT_EQ(read("a,b\n,\n", 0), (Strings{"a", "b", ""}));          // empty fields
+  EXPECT_EQ(read("a,b\n1,", 1), (Strings{"a", "b", ""}));           // one at the end
+  EXPECT_EQ(read("a\n\"\"\nx", 0), (Strings{"a", "", "x"}));        // an empty record in quotes
+  EXPECT_EQ(read("a,b\nsay \"hi\",2\n"), (Strings{"a", "b", "say \"hi\""}));
+  EXPECT_EQ(read("a,b\nx\ry,2\r"), (Strings{"a", "b", "x\ry"}));  // a lone CR is text
+  EXPECT_EQ(read("a\tb\n1,5\t\"x\ty\"\n", 1, '\t'), (Strings{"a", "b", "x\ty"}));
+  write_atomic(path_, "id,text\n");
+  EXPECT_EQ(TableReader(path_, ',', 100).find("text"), 1);
+  EXPECT_EQ(TableReader(path_, ',', 100).find("txt"), -1);
+}
+
+TEST_F(Table, ErrorsNameTheLine) {
+  EXPECT_ERROR(read("a,b\n1,2\n\n1,2,3\n"), ErrorCode::data, "2 fields in every record",
+               "3 in the record at " + path_ + ":4", "\"quotes\"");
+  EXPECT_ERROR(read("a,b\n\"x\ny\",2\n1\n"), ErrorCode::data, "2 fields",
+               "1 in the record at " + path_ + ":4", "commas");
+  EXPECT_ERROR(read("a\tb\n1\n", 0, '\t'), ErrorCode::data, "2 fields", path_ + ":2", "tabs");
+  EXPECT_ERROR(read("a,b\n1,\"x\n\ny"), ErrorCode::data, "a closing quote in " + path_,
+               "the quote was opened at " + path_ + ":2", "twice");
+  EXPECT_ERROR(read("a,b\n1,\"x\n\" y\n"), ErrorCode::data, "after a closing quote",
+               "other text at " + path_ + ":3", "whole field");
+  EXPECT_ERROR(read("a,b\n1,\"x\"\ry\n"), ErrorCode::data, "after a closing quote", path_ + ":2",
+               "quotes");
+  EXPECT_ERROR(read("a,b\n1,2\n1,\"" + std::string(100, 'x'), 0, ',', 100), ErrorCode::data,
+               "records of at most 100 bytes in " + path_, "a longer one at " + path_ + ":3",
+               "never closed");
+  EXPECT_EQ(read("a,b\n1," + std::string(99, 'x'), 0, ',', 100).size(), 3u);
+  EXPECT_ERROR(read("a,b\n1,\xff\n"), ErrorCode::data, "UTF-8", path_ + ":2", "iconv");
+}
+
+std::string quoted(const std::string& field, std::mt19937_64& rng) {
+  if (field.find_first_of(",\"\r\n") == std::string::npos && !field.empty() && rng() % 2 == 0)
+    return field;
+  std::string out = "\"";
+  for (const char c : field) out += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return out + "\"";
+}
+
+// Whatever a writer quotes comes back, also where fields lie across the reader's blocks.
+TEST_F(Table, RestoresWhatWasWritten) {
+  std::mt19937_64 rng(2);
+  const std::string parts[] = {"a", "\"", ",", "\n", "\r\n", "\r", "한", "two words", "\t"};
+  for (const size_t rows : {1u, 40u, 20000u}) {
+    std::string text = "x,y,z\n";
+    Strings want = {"x", "y", "z"};
+    for (size_t r = 0; r < rows; ++r) {
+      for (int c = 0; c < 3; ++c) {
+        std::string field;
+        for (uint64_t i = 0, n = rng() % 9; i < n; ++i) field += parts[rng() % std::size(parts)];
+        if (c == 1) want.push_back(field);
+        text += quoted(field, rng) + (c < 2 ? "," : rng() % 2 == 0 ? "\n" : "\r\n");
+      }
+    }
+    EXPECT_EQ(read(text, 1), want);
+  }
+}
+
+TEST_F(Table, NoInputCrashes) {
+  std::mt19937_64 rng(3);
+  const std::string parts[] = {"a", "\"", ",", "\n", "\r"};
+  for (int trial = 0; trial < 2000; ++trial) {
+    std::string text = "x,y\n";
+    for (uint64_t i = 0, n = rng() % 30; i < n; ++i) text += parts[rng() % std::size(parts)];
+    try {
+      read(text, 1);
+    } catch (const Error& e) {
+      EXPECT_STREQ(to_string(e.code()), "data") << e.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace snug
