@@ -39,6 +39,7 @@ int eval_command(const Arguments& arguments) {
       .example("snug eval --model run1/final --data heldout.txt")
       .example("snug eval --model run1/final --data 'books/*.txt' --max-length 256 --json");
   if (!parser.parse(arguments)) return 0;
+  if (parser.given("--text-column")) config.origins["text_column"] = "command line";
   if (options.eval_batch < 1)
     fail(ErrorCode::usage, "--batch-size of at least 1", std::to_string(options.eval_batch),
          "--batch-size 4");

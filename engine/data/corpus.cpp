@@ -14,6 +14,7 @@
 #include "engine/io/fingerprint.h"
 #include "engine/io/json.h"
 #include "engine/io/text_reader.h"
+#include "engine/text/unicode.h"
 
 namespace snug {
 namespace {
@@ -241,6 +242,10 @@ CorpusReport for_each_document(const std::vector<CorpusFile>& files,
                         });
 }
 
+bool has_text_column(const std::string& path) {
+  return form_of(path) != Form::whole;
+}
+
 uint64_t corpus_fingerprint(const std::vector<CorpusFile>& files, const ReadOptions& options) {
   std::vector<char> buffer(256 << 10);
   Fingerprint all;
@@ -284,7 +289,7 @@ CorpusReport tokenize_corpus(const std::vector<CorpusFile>& files, const EncodeF
                      .files = report.files,
                      .bytes = report.bytes,
                      .skipped = report.skipped,
-                     .first_skipped = report.first_skipped});
+                     .first_skipped = sanitize_utf8(report.first_skipped)});
   writer.commit();
   return report;
 }

@@ -66,6 +66,9 @@ CorpusReport for_each_document(const std::vector<CorpusFile>& files,
                                const std::function<void(std::string_view)>& each,
                                const std::string& text_column = "text");
 
+// True for the files whose documents are under text_column: by the name, .jsonl .ndjson .csv .tsv.
+bool has_text_column(const std::string& path);
+
 // A digest of the bytes of all files and of what else decides their documents: equal means equal
 // documents in equal order. Reads every byte; file names count by their endings only.
 uint64_t corpus_fingerprint(const std::vector<CorpusFile>& files, const ReadOptions& options);

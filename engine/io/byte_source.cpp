@@ -21,16 +21,29 @@ constexpr int64_t kMaxRatio = 20000;
 
 class PlainSource : public ByteSource {
  public:
-  explicit PlainSource(const std::string& path) : file_(path) { file_.expect_jumps(false); }
+  explicit PlainSource(const std::string& path) : file_(path), state_(file_.state()) {
+    file_.expect_jumps(false);
+  }
 
   int64_t read(char* out, int64_t max_bytes) override {
     const int64_t n = file_.read_at(at_, out, max_bytes);
     at_ += n;
+    if (n == 0) check_unchanged();
     return n;
   }
 
  private:
+  void check_unchanged() const {
+    const InputFile::State now = file_.state();
+    if (at_ == state_.size && now == state_) return;
+    fail(ErrorCode::device, fmt::format("{} to stay as it is while it is read", file_.path()),
+         fmt::format("{} bytes read, {} bytes at the start, {} now{}", at_, state_.size, now.size,
+                     now.size == state_.size ? ", written to since" : ""),
+         "start again when nothing writes to it");
+  }
+
   InputFile file_;
+  InputFile::State state_;
   int64_t at_ = 0;
 };
 

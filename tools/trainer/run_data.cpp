@@ -48,11 +48,12 @@ Sources sort_sources(const std::vector<std::string>& sources) {
 std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const char* key,
                                    const RunConfig& config,
                                    const std::optional<Tokenizer>& tokenizer, int64_t V,
-                                   std::string& cache, std::string& text) {
+                                   std::string& cache, std::string& text, bool& columns) {
   if (given.empty())
     fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
          fmt::format("{}=input.txt", key));
   const Sources sources = sort_sources(given);
+  for (const CorpusFile& file : sources.texts) columns |= has_text_column(file.path);
   std::vector<TokenFile> files;
   std::optional<uint64_t> fingerprint;
   if (tokenizer) fingerprint = tokenizer->fingerprint();
@@ -136,11 +137,12 @@ void RunData::fill_eval(int64_t first, int64_t count, int32_t* tokens, int32_t* 
 RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, int64_t V,
                      int64_t T, const std::string& cache_folder, bool training) {
   RunData data;
+  bool columns = false;
   const auto seed = static_cast<uint64_t>(config.data_seed >= 0 ? config.data_seed : config.seed);
   if (training) {
     std::string cache = cache_folder + "/train.bin";
-    std::vector<TokenFile> files =
-        open_tokens(config.train_data, "train_data", config, tokenizer, V, cache, data.text);
+    std::vector<TokenFile> files = open_tokens(config.train_data, "train_data", config, tokenizer,
+                                               V, cache, data.text, columns);
     for (const TokenFile& f : files) data.train_tokens += f.size();
     data.train.emplace(cut_windows(std::move(files), T,
                                    {.eval_fraction = config.eval_fraction, .seed = seed},
@@ -157,13 +159,18 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
     std::string cache = cache_folder + "/eval.bin";
     std::string text;
     std::vector<TokenFile> files = open_tokens(config.eval_data, training ? "eval_data" : "--data",
-                                               config, tokenizer, V, cache, text);
+                                               config, tokenizer, V, cache, text, columns);
     data.eval.emplace(cut_windows(std::move(files), T,
                                   {.eval_fraction = 0.0, .seed = seed, .shuffle = false},
                                   config.eval_data, cache));
     data.eval_samples = data.eval->train_samples();
     if (!training) data.text = text;
   }
+  if (!columns && config.text_column != RunConfig().text_column)
+    fail(ErrorCode::usage, "a .jsonl, .csv or .tsv file for text_column",
+         fmt::format("{} ({}), and none in the data", config.text_column,
+                     config.where("text_column")),
+         "leave it out: other text is read whole");
   if (config.max_eval_samples > 0)
     data.eval_samples = std::min(data.eval_samples, config.max_eval_samples);
   return data;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/data/token_file.h"
+#include "engine/io/files.h"
 #include "engine/io/fingerprint.h"
 
 namespace snug {
@@ -82,6 +84,25 @@ std::optional<TokensOfText> find(const std::string& path, uint64_t key,
   }
 }
 
+std::vector<InputFile::State> states_of(const std::vector<CorpusFile>& files) {
+  std::vector<InputFile::State> states;
+  for (const CorpusFile& file : files) states.push_back(InputFile(file.path).state());
+  return states;
+}
+
+// Files that runs which were killed left half written. A day is longer than any run tokenises.
+void remove_leftovers(const std::string& folder) {
+  std::error_code error;
+  const auto old = fs::file_time_type::clock::now() - std::chrono::hours(24);
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    std::error_code gone;
+    if (name.starts_with("tokens-") && name.find(".tmp-") != std::string::npos &&
+        fs::last_write_time(entry.path(), gone) < old && !gone)
+      fs::remove(entry.path(), gone);
+  }
+}
+
 // False if `folder` cannot be made or written to.
 bool usable(const std::string& folder) {
   std::error_code error;
@@ -113,7 +134,9 @@ TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer
 
   TokensOfText out;
   out.path = own;
+  const std::vector<InputFile::State> before = states_of(files);
   if (!folder.empty()) {
+    remove_leftovers(folder);
     options.source = fingerprint(fmt::format(
         "{} {} {} {}", kCacheVersion, fingerprint_text(corpus_fingerprint(files, options.read)),
         fingerprint_text(options.tokenizer), options.eos ? *options.eos : -1));
@@ -126,6 +149,14 @@ TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer
   const CorpusReport report = tokenize_corpus(
       files, [&](std::string_view s, std::vector<int32_t>& ids) { tokenizer.encode(s, ids); },
       options, out.path, [&](int64_t bytes) { progress.show(bytes); });
+  // Else the tokens might be of another text than the fingerprint that names them.
+  if (states_of(files) != before) {
+    fs::remove(out.path);
+    fail(ErrorCode::device, "text that stays as it is while it is tokenised",
+         fmt::format("a file written to meanwhile, of {} from {} on", files.size(),
+                     files.front().path),
+         "start again when nothing writes to it");
+  }
   out.files = report.files;
   out.documents = report.documents;
   out.bytes = report.bytes;

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 #include <random>
 
 #include "engine/core/error.h"
@@ -107,6 +108,38 @@ TEST_F(Packed, DamageIsFound) {
         EXPECT_STREQ(to_string(e.code()), "data") << e.what();
       }
     }
+  }
+}
+
+TEST_F(Packed, AFileWrittenToMeanwhileIsAnError) {
+  const auto check = [&](const char* name, const std::function<void(const std::string&)>& change,
+                         const char* found) {
+    const std::string path = tmp_ / name;
+    std::filesystem::remove(path);
+    std::ofstream(path, std::ios::binary) << gzip(noise(300'000, 7));
+    const auto source = open_bytes(path);
+    std::string buffer(1000, '\0');
+    EXPECT_GT(source->read(buffer.data(), 1000), 0);
+    change(path);
+    const auto drain = [&] {
+      while (source->read(buffer.data(), 1000) > 0) {
+      }
+    };
+    EXPECT_ERROR(drain(), ErrorCode::device, path + " to stay as it is while it is read", found,
+                 "start again");
+  };
+  const auto longer = [](const std::string& path) {
+    std::ofstream(path, std::ios::app | std::ios::binary) << std::string(10, '\0');
+  };
+  const auto shorter = [](const std::string& path) { std::filesystem::resize_file(path, 70'000); };
+  const auto touched = [](const std::string& path) {
+    std::filesystem::last_write_time(
+        path, std::filesystem::last_write_time(path) + std::chrono::seconds(1));
+  };
+  for (const char* name : {"a.txt", "a.gz"}) {  // as it is, and below a packing
+    check(name, longer, "bytes at the start");
+    check(name, shorter, "70000 bytes read");
+    check(name, touched, "written to since");
   }
 }
 
