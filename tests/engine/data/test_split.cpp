@@ -121,6 +121,28 @@ TEST(SplitFile, GivesTheTwoTexts) {
   }
 }
 
+// More documents than the buffers of writer and reader hold.
+TEST(SplitFile, ManyDocuments) {
+  TempFolder tmp;
+  const int64_t n = 20'000;
+  TokenFileWriter writer(tmp / "t", 1 << 30, 1);
+  for (int32_t d = 0; d < n; ++d) {
+    writer.end_document();  // nothing since the last: no document
+    writer.append(&d, 1);
+    writer.end_document();
+  }
+  writer.commit();
+  const HeldOut held(n, 500, 1);
+  const SplitFile file(TokenFile(tmp / "t"), 0, held, 100);
+  EXPECT_EQ(file.file().documents(), n);
+  ASSERT_EQ(file.size(Part::held), 500);
+  Ids got(500), want;
+  file.copy(Part::held, 0, 500, got.data());
+  for (int32_t d = 0; d < n; ++d)
+    if (held(d)) want.push_back(d);
+  EXPECT_EQ(got, want);
+}
+
 std::vector<TokenFile> two_files(const TempFolder& tmp, int64_t documents) {
   std::vector<TokenFile> files;
   const std::vector<int64_t> sizes = random_sizes(documents, 8);

@@ -58,6 +58,9 @@ TEST_F(Packed, UnpacksWhatWasPacked) {
     EXPECT_EQ(read("a.gz", gzip(text) + gzip("") + gzip(other) + std::string(500, '\0')),
               text + other);
     EXPECT_EQ(read("a.zst", zstd(text) + zstd("") + zstd(other)), text + other);
+    // Without a checksum zstd takes all input before it has given all text.
+    EXPECT_EQ(read("a.zst", std::string("\x28\xb5\x2f\xfd\0\x58\x23\x03\0z", 10), 7),
+              std::string(100, 'z'));
     // A skippable frame of zstd holds no text.
     EXPECT_EQ(read("a.zst", std::string("\x50\x2a\x4d\x18\x03\0\0\0abc", 11) + zstd(text)), text);
   }
