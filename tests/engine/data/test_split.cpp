@@ -86,12 +86,13 @@ TEST(SplitFile, GivesTheTwoTexts) {
   for (const int64_t count : {1, 2, 40, 1300}) {
     const std::vector<int64_t> sizes = random_sizes(count, static_cast<unsigned>(count));
     const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    documents_file(tmp / "t", sizes, 3);
     for (const int64_t held_count : {int64_t{0}, count / 2, count}) {
       const int64_t first = 3;
       const HeldOut held(count + first, held_count, 5);
       const Texts want = texts_of(sizes, held, first);
       for (const int64_t entries : {1, 7, 512, 100000}) {
-        const SplitFile file(documents_file(tmp / "t", sizes, 3), first, held, entries);
+        const SplitFile file(TokenFile(tmp / "t"), first, held, entries);
         EXPECT_EQ(file.size(Part::train) + file.size(Part::held), total);
         std::mt19937_64 rng(1);
         for (const Part part : {Part::train, Part::held}) {
