@@ -37,6 +37,13 @@ void linear_forward(Context& ctx, Runtime& rt, const LinearParams& p, const View
 
 void linear_activation_forward(Context& ctx, Runtime& rt, const LinearParams& p, const View& act,
                                const View& pre, const View& x, Activation kind) {
+  // A 16-bit product that is stored goes from registers; on its way through an activation it is
+  // 5 % slower than both apart. In f32 it is 4 % faster.
+  if (pre.defined() && pre.dtype != DType::f32) {
+    linear_forward(ctx, rt, p, pre, x);
+    activation_forward(ctx, act, pre, kind);
+    return;
+  }
   with_weights(ctx, rt, p, [&](const LinearWeights& w) {
     linear_activation_forward(ctx, act, pre, x, w, kind);
   });

@@ -37,7 +37,7 @@ struct LinearParams {
 
 // y (N,out) = x (N,in) W^T + b.
 void linear_forward(Context& ctx, Runtime& rt, const LinearParams& p, const View& y, const View& x);
-// The same and what follows it, in one op (layers/ops/linear.h).
+// The same and what follows it, in one op (layers/ops/linear.h) or two, whichever is faster.
 void linear_activation_forward(Context& ctx, Runtime& rt, const LinearParams& p, const View& act,
                                const View& pre, const View& x, Activation kind);
 void linear_residual_forward(Context& ctx, Runtime& rt, const LinearParams& p, const View& out,

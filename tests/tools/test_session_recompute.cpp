@@ -28,7 +28,9 @@ test::RunOptions options_of(const std::string& recompute) {
 // What a policy does to one layer: the ops of the stages that run again, and the bytes a row that
 // stay from forward to backward, both counted by hand from the stages of a block:
 //   norm1 1 op, qkv 1, attention 1, projection to the residual 1, norm2 1, fc 1, activation 1
-// where the projection with norm2, and fc with the activation, are one op if both run;
+// where the projection with norm2, and fc with the activation, are one op if both run. (In bf16
+// the last two are one op only where fc is not kept: two ops in backward then, and one less in
+// forward.)
 // and the slots x C, norm1 C, qkv 3C, att C, lse H, mid C, norm2 C, fc F, act F, four statistics,
 // of e bytes each but for lse and the statistics, which are f32.
 struct Effect {
