@@ -1,63 +1,15 @@
 #include "engine/text/pre_tokenizer.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "engine/core/error.h"
 #include "engine/text/unicode.h"
+#include "engine/text/unicode_table.h"
 
 namespace snug {
 
-const char* const kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
 namespace {
-
-struct Classified {
-  CharClass cls;
-  size_t length;
-};
-
-Classified classify(std::string_view text, size_t position) {
-  static const std::array<CharClass, 128> ascii = [] {
-    std::array<CharClass, 128> t{};
-    for (char32_t c = 0; c < 128; ++c) t[c] = char_class(c);
-    return t;
-  }();
-  const auto byte = static_cast<uint8_t>(text[position]);
-  if (byte < 0x80) return {ascii[byte], 1};
-  const Utf8Char c = decode_utf8(text, position);
-  return {char_class(c.code), c.length};
-}
-
-size_t run_end(std::string_view text, size_t position, CharClass cls) {
-  while (position < text.size()) {
-    const Classified c = classify(text, position);
-    if (c.cls != cls) break;
-    position += c.length;
-  }
-  return position;
-}
-
-// 's 't 'm 'd 're 've 'll, in lower case only; 0 if none starts at the apostrophe.
-size_t contraction(std::string_view rest) {
-  if (rest.size() < 2) return 0;
-  switch (rest[1]) {
-    case 's':
-    case 't':
-    case 'm':
-    case 'd':
-      return 2;
-    case 'r':
-    case 'v':
-      return rest.size() > 2 && rest[2] == 'e' ? 3 : 0;
-    case 'l':
-      return rest.size() > 2 && rest[2] == 'l' ? 3 : 0;
-    default:
-      return 0;
-  }
-}
 
 const char* behavior_name(SplitBehavior behavior) {
   switch (behavior) {
@@ -77,29 +29,6 @@ const char* behavior_name(SplitBehavior behavior) {
 
 }  // namespace
 
-size_t split_gpt2(std::string_view text, size_t position) {
-  const Classified first = classify(text, position);
-  if (text[position] == '\'') {
-    if (const size_t n = contraction(text.substr(position))) return position + n;
-  }
-  if (first.cls != CharClass::space) return run_end(text, position + first.length, first.cls);
-  if (text[position] == ' ' && position + 1 < text.size()) {
-    const Classified second = classify(text, position + 1);
-    if (second.cls != CharClass::space) {
-      return run_end(text, position + 1 + second.length, second.cls);
-    }
-  }
-  // White space before a word leaves its last character to that word, unless it is the only one.
-  size_t last = position, end = position;
-  while (end < text.size()) {
-    const Classified c = classify(text, end);
-    if (c.cls != CharClass::space) return last > position ? last : end;
-    last = end;
-    end += c.length;
-  }
-  return end;
-}
-
 void PreTokenizer::add(Step step, const std::string& canonical) {
   if (steps_.size() >= kMaxSteps) {
     fail(ErrorCode::unsupported, "at most " + std::to_string(kMaxSteps) + " pre-tokenizer steps",
@@ -114,17 +43,21 @@ void PreTokenizer::add_prefix_space() {
 }
 
 void PreTokenizer::add_gpt2() {
-  add({.kind = Kind::gpt2}, std::string("Isolated(0) ") + kGpt2Pattern);
+  add({.kind = Kind::known, .known = KnownPattern::gpt2},
+      "Isolated(0) " + std::string(pattern_of(KnownPattern::gpt2)));
 }
 
 void PreTokenizer::add_pattern(std::string_view pattern, SplitBehavior behavior, bool invert,
                                std::string_view where) {
-  if (pattern == kGpt2Pattern && behavior == SplitBehavior::isolated && !invert) {
-    add_gpt2();
-    return;
+  // A known pattern leaves no gaps, so that these two say the same.
+  const bool plain = (behavior == SplitBehavior::isolated && !invert) ||
+                     (behavior == SplitBehavior::removed && invert);
+  Step step{.kind = Kind::known, .behavior = behavior, .invert = invert};
+  if (plain) step.known = known_pattern(pattern);
+  if (step.known == KnownPattern::none) {
+    step.kind = Kind::regex;
+    step.regex.emplace(pattern, where);
   }
-  Step step{.kind = Kind::regex, .behavior = behavior, .invert = invert};
-  step.regex.emplace(pattern, where);
   add(std::move(step),
       std::string(behavior_name(behavior)) + (invert ? "(1) " : "(0) ") + std::string(pattern));
 }
@@ -138,17 +71,46 @@ void PreTokenizer::add_literal(std::string_view literal, SplitBehavior behavior,
 
 void PreTokenizer::add_digits(bool individual) {
   const auto behavior = individual ? SplitBehavior::isolated : SplitBehavior::contiguous;
-  add({.kind = Kind::digits, .behavior = behavior}, individual ? "digits(1)" : "digits(0)");
+  add({.kind = Kind::chars, .behavior = behavior, .test = CharTest::numeric},
+      individual ? "digits(1)" : "digits(0)");
+}
+
+void PreTokenizer::add_whitespace_split() {
+  add({.kind = Kind::chars, .behavior = SplitBehavior::removed, .test = CharTest::white},
+      "whitespace_split");
+}
+
+void PreTokenizer::add_punctuation(SplitBehavior behavior) {
+  add({.kind = Kind::chars, .behavior = behavior, .test = CharTest::punctuation},
+      std::string("punctuation ") + behavior_name(behavior));
+}
+
+void PreTokenizer::add_whitespace() {
+  add({.kind = Kind::words}, "whitespace");
+}
+
+void PreTokenizer::add_bert() {
+  add_whitespace_split();
+  add_punctuation(SplitBehavior::isolated);
+}
+
+void PreTokenizer::add_fixed_length(size_t characters) {
+  require(characters > 0, "pieces of at least one character");
+  add({.kind = Kind::fixed_length, .length = characters},
+      "fixed_length " + std::to_string(characters));
+}
+
+void PreTokenizer::add_metaspace(std::string_view replacement, Prepend prepend, bool split) {
+  Step step{.kind = Kind::metaspace, .prepend = prepend};
+  step.literal = replacement;
+  step.invert = !split;
+  add(std::move(step), "metaspace " + std::to_string(static_cast<int>(prepend)) +
+                           (split ? "(1)" : "(0)") + std::string(replacement));
 }
 
 bool PreTokenizer::find(const Step& step, std::string_view text, size_t position,
                         RegexScratch& scratch, size_t& begin, size_t& end) {
   switch (step.kind) {
-    case Kind::gpt2:
-      if (position >= text.size()) return false;
-      begin = position;
-      end = split_gpt2(text, position);
-      return true;
     case Kind::regex:
       return step.regex->find(text, position, scratch, begin, end);
     case Kind::literal:
@@ -157,10 +119,14 @@ bool PreTokenizer::find(const Step& step, std::string_view text, size_t position
       if (begin == std::string_view::npos) return false;
       end = begin + step.literal.size();
       return true;
-    case Kind::digits:
+    case Kind::chars:
       while (position < text.size()) {
-        const Classified c = classify(text, position);
-        if (c.cls == CharClass::number) {
+        const Utf8Char c = decode_utf8(text, position);
+        const bool hit = step.test == CharTest::white
+                             ? is_white_space(c.code)
+                             : (char_kind(c.code) &
+                                (step.test == CharTest::numeric ? kNumeric : kPunctuation)) != 0;
+        if (hit) {
           begin = position;
           end = position + c.length;
           return true;
@@ -168,7 +134,7 @@ bool PreTokenizer::find(const Step& step, std::string_view text, size_t position
         position += c.length;
       }
       return false;
-    case Kind::prefix_space:
+    default:
       break;  // handled by apply
   }
   require(false, "a pre-tokenizer step that finds nothing");
@@ -193,10 +159,8 @@ std::vector<PreTokenizer::Range> PreTokenizer::ranges(const Step& step, std::str
   bool previous = false;
   switch (step.behavior) {
     case SplitBehavior::isolated:
-      return out;
     case SplitBehavior::removed:
-      std::erase_if(out, [](const Range& r) { return r.match; });
-      return out;
+      break;  // apply does these without a list
     case SplitBehavior::contiguous:
       for (const Range& r : out) {
         if (!merged.empty() && r.match == previous) {
@@ -233,7 +197,35 @@ std::vector<PreTokenizer::Range> PreTokenizer::ranges(const Step& step, std::str
   return merged;
 }
 
-void PreTokenizer::apply(size_t index, std::string_view text, RegexScratch& scratch,
+void PreTokenizer::apply_metaspace(size_t index, std::string_view text, bool at_start,
+                                   RegexScratch& scratch, PieceSink& sink) const {
+  const Step& step = steps_[index];
+  const std::string& mark = step.literal;
+  std::string changed;
+  changed.reserve(text.size() + mark.size());
+  const bool has = text[0] == ' ' || text.starts_with(mark);
+  if (!has && (step.prepend == Prepend::always || (step.prepend == Prepend::first && at_start))) {
+    changed = mark;
+  }
+  for (const char c : text) {
+    if (c == ' ') {
+      changed += mark;
+    } else {
+      changed += c;
+    }
+  }
+  if (step.invert) return apply(index + 1, changed, at_start, scratch, sink);
+  // Every mark begins a piece; several in a row are pieces of their own.
+  const std::string_view all = changed;
+  for (size_t begin = 0; begin < all.size();) {
+    const size_t from = all.substr(begin).starts_with(mark) ? begin + mark.size() : begin;
+    const size_t end = std::min(all.find(mark, from), all.size());
+    apply(index + 1, all.substr(begin, end - begin), at_start && begin == 0, scratch, sink);
+    begin = end;
+  }
+}
+
+void PreTokenizer::apply(size_t index, std::string_view text, bool at_start, RegexScratch& scratch,
                          PieceSink& sink) const {
   if (text.empty()) return;
   if (index == steps_.size()) {
@@ -241,36 +233,76 @@ void PreTokenizer::apply(size_t index, std::string_view text, RegexScratch& scra
     return;
   }
   const Step& step = steps_[index];
-  if (step.kind == Kind::prefix_space) {
-    if (text[0] == ' ') return apply(index + 1, text, scratch, sink);
-    return apply(index + 1, " " + std::string(text), scratch, sink);
-  }
-  if (step.kind == Kind::gpt2) {  // covers every character: nothing to collect
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = split_gpt2(text, begin);
-      apply(index + 1, text.substr(begin, end - begin), scratch, sink);
-      begin = end;
+  const auto next = [&](size_t begin, size_t end) {
+    apply(index + 1, text.substr(begin, end - begin), at_start && begin == 0, scratch, sink);
+  };
+  switch (step.kind) {
+    case Kind::prefix_space:
+      if (text[0] == ' ') return next(0, text.size());
+      return apply(index + 1, " " + std::string(text), at_start, scratch, sink);
+    case Kind::metaspace:
+      return apply_metaspace(index, text, at_start, scratch, sink);
+    case Kind::known: {  // covers every character: nothing to collect
+      const KnownSplitter splitter(step.known);
+      const bool last = index + 1 == steps_.size();
+      for (size_t begin = 0; begin < text.size();) {
+        const size_t end = splitter.end(text, begin);
+        if (last) {
+          sink.piece(text.substr(begin, end - begin));
+        } else {
+          next(begin, end);
+        }
+        begin = end;
+      }
+      return;
     }
-    return;
+    case Kind::words:
+      for (size_t begin = 0; begin < text.size();) {
+        Utf8Char c = decode_utf8(text, begin);
+        size_t end = begin + c.length;
+        if (!is_white_space(c.code)) {
+          const bool word = is_word_char(c.code);
+          for (; end < text.size(); end += c.length) {
+            c = decode_utf8(text, end);
+            if (is_word_char(c.code) != word || is_white_space(c.code)) break;
+          }
+          next(begin, end);
+        }
+        begin = end;
+      }
+      return;
+    case Kind::fixed_length:
+      for (size_t begin = 0; begin < text.size();) {
+        size_t end = begin;
+        for (size_t i = 0; i < step.length && end < text.size(); ++i) {
+          end += decode_utf8(text, end).length;
+        }
+        next(begin, end);
+        begin = end;
+      }
+      return;
+    default:
+      break;
   }
-  if (step.behavior == SplitBehavior::isolated) {
+  if (step.behavior == SplitBehavior::isolated || step.behavior == SplitBehavior::removed) {
+    const bool removed = step.behavior == SplitBehavior::removed;
     size_t done = 0, position = 0, begin = 0, end = 0;
     while (position <= text.size() && find(step, text, position, scratch, begin, end)) {
-      apply(index + 1, text.substr(done, begin - done), scratch, sink);
-      apply(index + 1, text.substr(begin, end - begin), scratch, sink);
+      if (!removed || !step.invert) next(done, begin);
+      if (!removed || step.invert) next(begin, end);
       done = end;
       position = end;
       if (end == begin) position += end < text.size() ? decode_utf8(text, end).length : 1;
     }
-    return apply(index + 1, text.substr(done), scratch, sink);
+    if (!removed || !step.invert) next(done, text.size());
+    return;
   }
-  for (const Range& r : ranges(step, text, scratch)) {
-    apply(index + 1, text.substr(r.begin, r.end - r.begin), scratch, sink);
-  }
+  for (const Range& r : ranges(step, text, scratch)) next(r.begin, r.end);
 }
 
-void PreTokenizer::split(std::string_view text, RegexScratch& scratch, PieceSink& sink) const {
-  apply(0, text, scratch, sink);
+void PreTokenizer::split(std::string_view text, RegexScratch& scratch, PieceSink& sink,
+                         bool at_start) const {
+  apply(0, text, at_start, scratch, sink);
 }
 
 }  // namespace snug

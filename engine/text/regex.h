@@ -1,7 +1,8 @@
 // Regular expressions as tokenizer files write them (Oniguruma, Ruby syntax), run by PCRE2 with
 // JIT. Where the two differ on constructs that occur in such files the pattern is translated: \s
 // and \S mean White_Space, \w and \W letters, marks, numbers and connectors; ^ and $ match at
-// lines. Constructs PCRE2 has no equal for (class intersection `&&`, \h) are refused.
+// lines; \p{..} of a general category and \d follow unicode_table.h whatever version of Unicode
+// PCRE2 has. Constructs PCRE2 has no equal for (class intersection `&&`, \h) are refused.
 #pragma once
 
 #include <cstddef>

@@ -2,12 +2,15 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/text/unicode_table.h"
 
 namespace snug {
 namespace {
@@ -24,32 +27,80 @@ size_t ascii_prefix(std::string_view text, size_t position) {
   return position;
 }
 
-CharClass class_by_category(char32_t code) {
-  if (is_white_space(code)) return CharClass::space;
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
+CharClass class_of_kind(uint16_t kind) {
+  switch (static_cast<Category>(kind & 31)) {
+    case Category::lu:
+    case Category::ll:
+    case Category::lt:
+    case Category::lm:
+    case Category::lo:
       return CharClass::letter;
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO:
+    case Category::nd:
+    case Category::nl:
+    case Category::no:
       return CharClass::number;
     default:
       return CharClass::other;
   }
 }
 
-// The Basic Multilingual Plane, tabulated at first use: the splitter asks once per character.
-const std::vector<CharClass>& class_table() {
-  static const std::vector<CharClass> table = [] {
-    std::vector<CharClass> t(0x10000);
-    for (char32_t code = 0; code < 0x10000; ++code) t[code] = class_by_category(code);
-    return t;
-  }();
-  return table;
+constexpr int kLongRun = 64;
+
+// utf8proc sorts a run of combining marks by exchanging neighbours, which is quadratic. Putting
+// long runs into canonical order beforehand (stable, so canonically equivalent) makes it linear.
+std::string sort_marks(std::string_view text) {
+  std::string out;
+  std::vector<std::pair<int, std::string_view>> run;
+  const auto flush = [&] {
+    std::stable_sort(run.begin(), run.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [order, bytes] : run) out += bytes;
+    run.clear();
+  };
+  for (size_t position = 0; position < text.size();) {
+    const Utf8Char c = decode_utf8(text, position);
+    const auto code = static_cast<utf8proc_int32_t>(c.code);
+    const int order = static_cast<int>(utf8proc_get_property(code)->combining_class);
+    const std::string_view bytes = text.substr(position, c.length);
+    if (order == 0) {
+      flush();
+      out += bytes;
+    } else {
+      run.emplace_back(order, bytes);
+    }
+    position += c.length;
+  }
+  flush();
+  return out;
+}
+
+bool is_mark_category(uint16_t kind) {
+  const auto category = static_cast<Category>(kind & 31);
+  return category == Category::mn || category == Category::mc || category == Category::me;
+}
+
+// Normalises a piece without frozen characters and appends it.
+void append_normalized(std::string_view text, bool long_runs, utf8proc_option_t options,
+                       std::string& out) {
+  std::string sorted;
+  if (long_runs) {
+    sorted = sort_marks(text);
+    text = sorted;
+  }
+  if (ascii_prefix(text, 0) == text.size()) {
+    out += text;
+    return;
+  }
+  utf8proc_uint8_t* result = nullptr;
+  const utf8proc_ssize_t n =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                   static_cast<utf8proc_ssize_t>(text.size()), &result, options);
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
+  if (n < 0) {
+    fail(ErrorCode::data, "text that Unicode normalisation accepts",
+         std::string("utf8proc: ") + utf8proc_errmsg(n), "split the text into smaller pieces");
+  }
+  out.append(reinterpret_cast<const char*>(result), static_cast<size_t>(n));
 }
 
 }  // namespace
@@ -152,27 +203,22 @@ bool is_white_space(char32_t code) {
 }
 
 CharClass char_class(char32_t code) {
-  return code < 0x10000 ? class_table()[code] : class_by_category(code);
+  return is_white_space(code) ? CharClass::space : class_of_kind(char_kind(code));
 }
 
 bool is_word_char(char32_t code) {
-  if (char_class(code) == CharClass::letter || code == 0x200C || code == 0x200D) return true;
-  // Symbols that are Alphabetic all the same: letters in circles and squares.
-  if (code >= 0x24B6 && code <= 0x24E9) return true;
-  if (code >= 0x1F130 && code <= 0x1F189) {
-    return code <= 0x1F149 || (code >= 0x1F150 && code <= 0x1F169) || code >= 0x1F170;
-  }
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      return false;
-  }
+  return (char_kind(code) & kWord) != 0;
+}
+
+char32_t lower_char(char32_t code) {
+  if (code < 0x80) return code >= 'A' && code <= 'Z' ? code + 32 : code;
+  const LowerRange* const end = kLowerRanges + kLowerRangeCount;
+  const LowerRange* row = std::upper_bound(
+      kLowerRanges, end, code, [](char32_t c, const LowerRange& r) { return c < r.first; });
+  if (row == kLowerRanges) return code;
+  --row;
+  if (code > row->last || (code - row->first) % static_cast<uint32_t>(row->step) != 0) return code;
+  return static_cast<char32_t>(static_cast<int64_t>(code) + row->delta);
 }
 
 std::string normalize_utf8(std::string_view text, NormalForm form) {
@@ -181,16 +227,39 @@ std::string normalize_utf8(std::string_view text, NormalForm form) {
   if (form == NormalForm::nfc || form == NormalForm::nfkc) options |= UTF8PROC_COMPOSE;
   if (form == NormalForm::nfd || form == NormalForm::nfkd) options |= UTF8PROC_DECOMPOSE;
   if (form == NormalForm::nfkc || form == NormalForm::nfkd) options |= UTF8PROC_COMPAT;
-  utf8proc_uint8_t* result = nullptr;
-  const utf8proc_ssize_t n = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                          static_cast<utf8proc_ssize_t>(text.size()), &result,
-                                          static_cast<utf8proc_option_t>(options));
-  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
-  if (n < 0) {
-    fail(ErrorCode::data, "text that Unicode normalisation accepts",
-         std::string("utf8proc: ") + utf8proc_errmsg(n), "split the text into smaller pieces");
+  // A frozen character neither changes nor lets anything pass it: the pieces between are
+  // independent.
+  std::string out;
+  out.reserve(text.size());
+  size_t done = 0, position = 0;
+  int run = 0;
+  bool long_runs = false;
+  const auto flush = [&](size_t end) {
+    append_normalized(text.substr(done, end - done), long_runs,
+                      static_cast<utf8proc_option_t>(options), out);
+    done = end;
+    run = 0;
+    long_runs = false;
+  };
+  while (position < text.size()) {
+    if (static_cast<uint8_t>(text[position]) < 0x80) {
+      run = 0;
+      position = ascii_prefix(text, position);
+      continue;
+    }
+    const Utf8Char c = decode_utf8(text, position);
+    const uint16_t kind = char_kind(c.code);
+    run = is_mark_category(kind) ? run + 1 : 0;
+    long_runs = long_runs || run > kLongRun;
+    if (kind & kFrozen) {
+      flush(position);
+      out += text.substr(position, c.length);
+      done = position + c.length;
+    }
+    position += c.length;
   }
-  return std::string(reinterpret_cast<const char*>(result), static_cast<size_t>(n));
+  flush(text.size());
+  return out;
 }
 
 }  // namespace snug

@@ -1,4 +1,4 @@
-// UTF-8 and the few Unicode facts the tokenizers need. Categories come from utf8proc.
+// UTF-8 and the few Unicode facts the tokenizers need (unicode_table.h says of which version).
 //
 // A "maximal subpart" is the longest prefix of an ill-formed sequence that could still have become
 // a character (The Unicode Standard, 3.9, "Substitution of Maximal Subparts"); Python's
@@ -43,6 +43,9 @@ bool is_white_space(char32_t code);
 // Alphabetic, marks, decimal numbers, connector punctuation and the two joiners: \w as Unicode's
 // technical standard 18 defines it, which decides where single_word tokens may stand.
 bool is_word_char(char32_t code);
+// The lower case of one character, without regard to its neighbours. U+0130, whose lower case is
+// two characters, is returned unchanged.
+char32_t lower_char(char32_t code);
 
 enum class NormalForm : uint8_t { nfc, nfd, nfkc, nfkd };
 // `text` is valid UTF-8. Throws Error (data) if the text cannot be normalised.

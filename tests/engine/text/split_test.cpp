@@ -28,22 +28,79 @@ PreTokenizer pattern(const char* regex, SplitBehavior behavior, bool invert = fa
   return p;
 }
 
-// The hand-written splitter against the published pattern, run by PCRE2. The pattern is put in a
-// group, or it would be recognised and take the fast path itself.
-TEST(Split, Gpt2FastPathEqualsItsPattern) {
-  PreTokenizer fast, slow;
-  fast.add_gpt2();
-  slow.add_pattern("(?:" + std::string(kGpt2Pattern) + ")", SplitBehavior::isolated, false, "test");
-  std::mt19937 rng(1);
-  for (int i = 0; i < 3000; ++i) {
-    const std::string text = random_text(rng, 1 + static_cast<int>(rng() % 60));
-    ASSERT_EQ(split(fast, text), split(slow, text)) << text;
+// The hand-written splitters against their patterns, run by PCRE2. The pattern is put in a group,
+// or it would be recognised and take the fast path itself.
+class KnownSplit : public testing::TestWithParam<KnownPattern> {
+ protected:
+  void compare(const std::string& text) {
+    Collect fast, slow;
+    fast_.split(text, scratch_, fast);
+    slow_.split(text, scratch_, slow);
+    ASSERT_EQ(fast.pieces, slow.pieces) << text;
   }
-  const std::string corpus = slurp(golden("text_corpus.txt"));
-  EXPECT_EQ(split(fast, corpus), split(slow, corpus));
-  EXPECT_EQ(split(fast, "we'll  go 12\n\n x"),
-            (Strings{"we", "'ll", " ", " go", " 12", "\n\n", " x"}));
+  void SetUp() override {
+    const std::string pattern(pattern_of(GetParam()));
+    ASSERT_EQ(known_pattern(pattern), GetParam());
+    fast_.add_pattern(pattern, SplitBehavior::isolated, false, "test");
+    slow_.add_pattern("(?:" + pattern + ")", SplitBehavior::isolated, false, "test");
+  }
+  PreTokenizer fast_, slow_;
+  RegexScratch scratch_;
+};
+
+TEST_P(KnownSplit, EqualsItsPatternOnRandomText) {
+  std::mt19937 rng(1);
+  for (int i = 0; i < 4000; ++i) compare(random_text(rng, 1 + static_cast<int>(rng() % 60)));
+  compare(slurp(golden("text_corpus.txt")));
 }
+
+// All short texts over one character of each class the patterns tell apart.
+TEST_P(KnownSplit, EqualsItsPatternOnEveryShortText) {
+  const std::vector<std::string> alphabet = {" ",  "\n", "\t", "\u00A0", "a",         "B", "\u01C5",
+                                             "中", "ʰ",  "1",  "\u0301", "!",         "/", "'",
+                                             "s",  "L",  "\r", "\u017F", "\U0001F600"};
+  std::string text;
+  const std::function<void(int)> extend = [&](int left) {
+    if (!text.empty()) compare(text);
+    for (size_t i = 0; left > 0 && i < alphabet.size(); ++i) {
+      const size_t size = text.size();
+      text += alphabet[i];
+      extend(left - 1);
+      text.resize(size);
+    }
+  };
+  extend(4);
+  for (const char* start : {"a'", "'", "中\u0301A", "x \n", " \r\n", "A\u0301"}) {
+    text = start;
+    extend(3);
+  }
+}
+
+// Every character of Unicode, between characters that show how it was classed.
+TEST_P(KnownSplit, EqualsItsPatternOnEveryCharacter) {
+  std::string text;
+  for (char32_t code = 1; code < 0x110000; ++code) {
+    if (code >= 0xD800 && code < 0xE000) continue;
+    append_utf8(text, code);
+    text += code % 3 == 0 ? "A" : code % 3 == 1 ? " " : "1!";
+    if (code % 4096 == 0) {
+      compare(text);
+      text.clear();
+    }
+  }
+  compare(text);
+}
+
+std::string pattern_name(const testing::TestParamInfo<KnownPattern>& info) {
+  const char* const names[] = {"none", "gpt2", "llama3", "qwen2", "qwen35", "o200k"};
+  return names[static_cast<int>(info.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Patterns, KnownSplit,
+                         testing::Values(KnownPattern::gpt2, KnownPattern::llama3,
+                                         KnownPattern::qwen2, KnownPattern::qwen35,
+                                         KnownPattern::o200k),
+                         pattern_name);
 
 // Meanings as the documentation of Hugging Face `tokenizers` shows them for "the-final--countdown".
 TEST(Split, Behaviors) {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/text/byte_alphabet.h"
+#include "engine/text/unicode_table.h"
 #include "tests/engine/text/helpers.h"
 
 namespace snug {
@@ -83,6 +84,37 @@ TEST(Unicode, NormalForms) {
   EXPECT_EQ(normalize_utf8("\u212B", NormalForm::nfkd), "A\u030A");
   EXPECT_EQ(normalize_utf8(std::string("a\0b", 3) + "\u00e9", NormalForm::nfc),
             std::string("a\0b", 3) + "\u00e9");
+}
+
+// Characters on which versions of Unicode disagree, and what `tokenizers` 0.23 makes of them.
+TEST(Unicode, VersionsOfHuggingFace) {
+  expect_class(U"\u1C89\uA7CB\U00016D40", CharClass::letter);  // new in Unicode 16
+  expect_class(U"\U00010D40", CharClass::number);
+  expect_class(U"\U00016EA0\U00011DE0", CharClass::other);  // new in 17
+  EXPECT_TRUE(char_kind(0x11DE0) & kNumeric);               // Digits knows 17
+  EXPECT_TRUE(char_kind(0xBE) & kNumeric);
+  EXPECT_TRUE(char_kind(0x166D) & kPunctuation);   // a symbol since 12
+  EXPECT_FALSE(char_kind(0x2E5D) & kPunctuation);  // new in 14
+  EXPECT_TRUE(char_kind('$') & kPunctuation);
+  EXPECT_EQ(normalize_utf8("\u32FF", NormalForm::nfkc), "\u32FF");  // new in 12.1
+  EXPECT_EQ(normalize_utf8("\u32FE", NormalForm::nfkc), "\u30F2");
+  // U+1AC1 (class 220, new in 14) is not moved and lets nothing pass.
+  EXPECT_EQ(normalize_utf8("a\u0301\u1AC3\u0323", NormalForm::nfd), "a\u0301\u1AC3\u0323");
+  EXPECT_EQ(lower_char(0x16EA0), 0x16EBBu);
+  EXPECT_EQ(lower_char(U'É'), U'é');
+  EXPECT_EQ(lower_char(U'Ā'), U'ā');
+  EXPECT_EQ(lower_char(U'ā'), U'ā');
+  EXPECT_EQ(lower_char(0x130), 0x130u);
+}
+
+TEST(Unicode, LongRunsOfMarksTakeLinearTime) {
+  std::string text = "a", sorted = "a", above;
+  for (int i = 0; i < 250000; ++i) {
+    text += "\u0301\u0323";  // classes 230 and 220
+    sorted += "\u0323";
+    above += "\u0301";
+  }
+  EXPECT_TRUE(normalize_utf8(text, NormalForm::nfd) == sorted + above);
 }
 
 TEST(ByteAlphabet, KnownCharactersAndBack) {
