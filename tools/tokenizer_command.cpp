@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <thread>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
@@ -20,7 +22,18 @@
 namespace snug {
 namespace {
 
+constexpr int64_t kQueueBytes = 16 << 20;  // what is held of the text while training
 constexpr size_t kPrintBytes = 1 << 16;
+constexpr size_t kBatchLines = 1 << 15;
+
+int64_t cpu_count() {
+  return std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8);
+}
+
+void check_threads(int64_t threads) {
+  if (threads >= 1 && threads <= 256) return;
+  fail(ErrorCode::usage, "--threads from 1 to 256", fmt::format("{}", threads), "--threads 2");
+}
 
 // A line on stderr that rewrites itself on a terminal and is silent elsewhere.
 class Progress {
@@ -47,23 +60,61 @@ bool is_folder_name(const std::string& path) {
   return std::filesystem::is_directory(path) || path.ends_with('/') || !path.ends_with(".json");
 }
 
+// What is done of what is wanted: [#####     ] 512 of 1000
+std::string bar(int64_t done, int64_t wanted) {
+  constexpr int64_t kWidth = 30;
+  const int64_t full = wanted > 0 ? std::min(kWidth, kWidth * done / wanted) : 0;
+  return "[" + std::string(static_cast<size_t>(full), '#') +
+         std::string(static_cast<size_t>(kWidth - full), ' ') + "]";
+}
+
+// Pieces of documents, collected until there are enough to keep all threads busy.
+class FeedQueue {
+ public:
+  FeedQueue(BpeTrainer& trainer, int threads) : trainer_(trainer), threads_(threads) {}
+  void add(std::string_view piece) {
+    pieces_.emplace_back(piece);
+    bytes_ += static_cast<int64_t>(piece.size());
+    if (bytes_ >= kQueueBytes) flush();
+  }
+  void flush() {
+    const std::vector<std::string_view> views(pieces_.begin(), pieces_.end());
+    trainer_.feed_batch(views, threads_);
+    pieces_.clear();
+    bytes_ = 0;
+  }
+
+ private:
+  BpeTrainer& trainer_;
+  int threads_;
+  std::vector<std::string> pieces_;
+  int64_t bytes_ = 0;
+};
+
 int train(const Arguments& arguments) {
-  int64_t vocab_size = 0;
+  int64_t vocab_size = 0, threads = cpu_count();
   BpeTrainerOptions options;
-  std::string output;
+  std::string output, type = "bpe";
+  bool cased = false;
   ReadOptions read;
   std::vector<std::string> sources, special_tokens;
   ArgumentParser parser("tokenizer train",
-                        "learns a byte-level BPE tokenizer, as GPT-2 has one, from text.");
+                        "learns a tokenizer from text: byte-level BPE, as GPT-2 has one, or "
+                        "WordPiece, as BERT.");
   parser.option("--vocab-size", vocab_size, "N", "tokens, the 256 bytes and special ones included")
       .required()
       .option("--output", output, "PATH",
-              "tokenizer.json to write, or a folder for it with vocab.json and merges.txt")
+              "tokenizer.json to write, or a folder for it with the vocabulary files")
       .required()
+      .option("--type", type, "bpe|wordpiece", "the kind of tokenizer")
+      .flag("--cased", cased, "wordpiece: keep capitals and accents")
+      .option("--limit-alphabet", options.limit_alphabet, "N",
+              "wordpiece: only the N most frequent characters")
       .option("--min-frequency", options.min_frequency, "N", "pairs seen less often are not merged")
+      .option("--threads", threads, "N", "threads that read the text; the result is the same")
       .options("--special-token", special_tokens, "TEXT",
-               "a token never split, may be repeated; the first marks the end of a text (default "
-               "<|endoftext|>)")
+               "a token never split, may be repeated; of bpe the first marks the end of a text "
+               "(default <|endoftext|>, of wordpiece [PAD] [UNK] [CLS] [SEP] [MASK])")
       .option("--text-column", read.text_column, "NAME",
               "key of the text in .jsonl, column in .csv and .tsv")
       .positionals(
@@ -74,30 +125,45 @@ int train(const Arguments& arguments) {
       .example("snug tokenizer train --vocab-size 2048 --output tok.json corpus.txt")
       .example(
           "snug tokenizer train --vocab-size 32000 --output tok/ --min-frequency 2 'data/**/*.md'")
+      .example("snug tokenizer train --type wordpiece --vocab-size 30522 --output bert/ corpus.txt")
       .example(
           "snug tokenizer train --vocab-size 8192 --output tok.json --special-token '<|end|>' "
           "--special-token '<|user|>' chats.jsonl");
   if (!parser.parse(arguments)) return 0;
   options.vocab_size = vocab_size;
+  if (type != "bpe" && type != "wordpiece")
+    fail(ErrorCode::usage, "--type bpe or wordpiece", "--type " + type,
+         "--type bpe for language models, --type wordpiece for BERT");
+  if (type == "wordpiece") {
+    options.model = TrainedModel::word_piece;
+    options.special_tokens = bert_special_tokens();
+    options.lowercase = !cased;
+  } else if (cased) {
+    fail(ErrorCode::usage, "--cased with --type wordpiece only", "--cased with --type bpe",
+         "leave it out: BPE keeps capitals");
+  }
   if (!special_tokens.empty()) options.special_tokens = special_tokens;
   if (options.min_frequency < 0)
     fail(ErrorCode::usage, "--min-frequency of at least 0",
          fmt::format("{}", options.min_frequency), "--min-frequency 2");
   if (output.empty())
     fail(ErrorCode::usage, "a path for --output", "an empty one", "--output tok.json");
+  check_threads(threads);
 
   Progress progress;
   options.progress = [&](int64_t done, int64_t wanted) {
-    progress.show(fmt::format("merging: {} of {} tokens", done, wanted));
+    progress.show(fmt::format("merging {} {} of {} tokens", bar(done, wanted), done, wanted));
   };
   BpeTrainer trainer(options);
   const std::vector<CorpusFile> files = expand_corpus(sources);
+  FeedQueue queue(trainer, static_cast<int>(threads));
   int64_t bytes = 0;
   const CorpusReport report = for_each_piece(files, read, [&](std::string_view piece, bool) {
-    trainer.feed(piece);
+    queue.add(piece);
     bytes += static_cast<int64_t>(piece.size());
     progress.show(fmt::format("reading: {}", human_bytes(bytes)));
   });
+  queue.flush();
   const Tokenizer tokenizer = trainer.train();
   progress.clear();
   if (is_folder_name(output)) {
@@ -112,8 +178,12 @@ int train(const Arguments& arguments) {
   if (report.skipped > 0)
     fmt::print("skipped: {} that are not UTF-8 text, for example {}\n", report.skipped,
                report.first_skipped);
-  fmt::print("tokenizer: {} tokens, {} merges, written to {}\n", tokenizer.vocab_size(),
-             tokenizer.merge_count(), output);
+  if (options.model == TrainedModel::bpe) {
+    fmt::print("tokenizer: {} tokens, {} merges, written to {}\n", tokenizer.vocab_size(),
+               tokenizer.merge_count(), output);
+  } else {
+    fmt::print("tokenizer: {} tokens, written to {}\n", tokenizer.vocab_size(), output);
+  }
   if (tokenizer.vocab_size() < vocab_size)
     fmt::print("note: the text had pairs for {} tokens, not for {}; more text gives more\n",
                tokenizer.vocab_size(), vocab_size);
@@ -132,38 +202,42 @@ std::string read_input() {
 
 int encode(const Arguments& arguments) {
   std::string path;
-  bool lines = false;
+  bool lines = false, special = false;
+  int64_t threads = cpu_count();
   ArgumentParser parser("tokenizer encode", "prints the ids of the text on standard input.");
   parser.option("--tokenizer", path, "PATH", "tokenizer.json, or a folder with a tokenizer")
       .required()
       .flag("--lines", lines, "each line by itself, one line of ids each, without its line break")
+      .flag("--special", special, "add the special tokens the file asks for ([CLS], [SEP], <s>)")
+      .option("--threads", threads, "N", "threads that work on --lines")
       .example("snug tokenizer encode --tokenizer tok.json < text.txt")
       .example("printf 'Hello world' | snug tokenizer encode --tokenizer run1/final");
   if (!parser.parse(arguments)) return 0;
+  check_threads(threads);
   const Tokenizer tokenizer = Tokenizer::load(path);
   const std::string text = read_input();
-  std::vector<int32_t> ids;
   std::string out;
-  const auto print = [&] {
+  const auto print = [&](const std::vector<int32_t>& plain) {
+    const auto ids = special ? tokenizer.with_special_tokens(plain).ids : plain;
     for (size_t i = 0; i < ids.size(); ++i) {
       if (i > 0) out += ' ';
-      out += fmt::format_int(ids[i]).str();
+      const fmt::format_int digits(ids[i]);
+      out.append(digits.data(), digits.size());
       if (out.size() < kPrintBytes) continue;
       std::fwrite(out.data(), 1, out.size(), stdout);
       out.clear();
     }
     out += '\n';
   };
-  if (!lines) {
-    tokenizer.encode(text, ids);
-    print();
-  }
+  if (!lines) print(tokenizer.encode(text));
+  std::vector<std::string_view> batch;
   for (std::string_view rest = text; lines && !rest.empty();) {
     const size_t end = rest.find('\n');
-    ids.clear();
-    tokenizer.encode(rest.substr(0, end), ids);
-    print();
+    batch.push_back(rest.substr(0, end));
     rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+    if (batch.size() < kBatchLines && !rest.empty()) continue;
+    for (const auto& ids : tokenizer.encode_batch(batch, static_cast<int>(threads))) print(ids);
+    batch.clear();
   }
   std::fwrite(out.data(), 1, out.size(), stdout);
   return 0;
@@ -227,7 +301,7 @@ examples
 int tokenizer_command(const Arguments& arguments) {
   return run_group({"snug tokenizer",
                     "trains tokenizers; turns text into ids and back",
-                    {{"train", "learns a byte-level BPE tokenizer from text", train},
+                    {{"train", "learns a BPE or WordPiece tokenizer from text", train},
                      {"encode", "text on standard input to ids", encode},
                      {"decode", "ids on standard input to text", decode}},
                     kEpilog},

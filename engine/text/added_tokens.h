@@ -25,6 +25,10 @@ struct AddedToken {
 // Finds the tokens of a set: leftmost first, the longest where several start at one place.
 class AddedTokenMatcher {
  public:
+  // Longer tokens are refused by Tokenizer::build: the time to cut a text is its length times the
+  // longest token.
+  static constexpr size_t kMaxBytes = 1024;
+
   void add(const AddedToken& token);
   bool empty() const { return tokens_.empty(); }
 

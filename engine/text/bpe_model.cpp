@@ -4,12 +4,15 @@
 #include <cstring>
 
 #include "engine/core/error.h"
+#include "engine/text/unicode.h"
 
 namespace snug {
 namespace {
 
 // Up to here a scan beats the heap; words of natural text almost never exceed it.
 constexpr size_t kScanLimit = 40;
+
+}  // namespace
 
 uint64_t hash_word(std::string_view word) {
   constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15ull;
@@ -27,8 +30,6 @@ uint64_t hash_word(std::string_view word) {
   }
   return hash | 1;  // 0 marks a free slot
 }
-
-}  // namespace
 
 WordCache::WordCache() : slots_(kMaxWords * 2) {}
 
@@ -146,6 +147,47 @@ void BpeModel::merge_by_heap(std::vector<int32_t>& ids, Scratch& scratch) const 
   for (int32_t i = 0; i >= 0 && i < n; i = node(i).next) ids.push_back(node(i).id);
 }
 
+void BpeModel::split_bytes(std::string_view word, std::vector<int32_t>& ids) const {
+  bool after_unk = false;
+  for (const char c : word) {
+    const int32_t id = byte_ids_[static_cast<uint8_t>(c)];
+    if (id >= 0) {
+      ids.push_back(id);
+    } else if (unk_ && !(fuse_unk_ && after_unk)) {
+      ids.push_back(*unk_);
+    }
+    after_unk = id < 0;
+  }
+}
+
+void BpeModel::split_characters(std::string_view word, std::vector<int32_t>& ids) const {
+  const Characters& c = *characters_;
+  bool waiting = false;  // an unk that is written once the run of unknown characters ends
+  std::string token;
+  for (size_t at = 0; at < word.size();) {
+    const size_t length = decode_utf8(word, at).length;
+    token = at > 0 ? c.prefix : std::string();
+    token += word.substr(at, length);
+    at += length;
+    if (at == word.size()) token += c.suffix;
+    const auto it = c.vocab.find(token);
+    if (it != c.vocab.end()) {
+      if (waiting) ids.push_back(*unk_);
+      waiting = false;
+      ids.push_back(it->second);
+      continue;
+    }
+    const auto has = [&](char b) { return c.bytes[static_cast<uint8_t>(b)] >= 0; };
+    if (c.byte_fallback && std::all_of(token.begin(), token.end(), has)) {
+      for (const char b : token) ids.push_back(c.bytes[static_cast<uint8_t>(b)]);
+    } else if (unk_) {
+      if (waiting && !fuse_unk_) ids.push_back(*unk_);
+      waiting = true;
+    }
+  }
+  if (waiting) ids.push_back(*unk_);
+}
+
 void BpeModel::encode_word(std::string_view word, Scratch& scratch,
                            std::vector<int32_t>& out) const {
   const bool cached = word.size() <= WordCache::kMaxWordBytes;
@@ -157,15 +199,10 @@ void BpeModel::encode_word(std::string_view word, Scratch& scratch,
   } else {
     auto& ids = scratch.ids;
     ids.clear();
-    bool after_unk = false;
-    for (const char c : word) {
-      const int32_t id = byte_ids_[static_cast<uint8_t>(c)];
-      if (id >= 0) {
-        ids.push_back(id);
-      } else if (unk_ && !(fuse_unk_ && after_unk)) {
-        ids.push_back(*unk_);
-      }
-      after_unk = id < 0;
+    if (characters_) {
+      split_characters(word, ids);
+    } else {
+      split_bytes(word, ids);
     }
     if (ids.size() <= kScanLimit) {
       merge_by_scan(ids);

@@ -1,8 +1,14 @@
 #include "engine/text/bpe_trainer.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <queue>
+#include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "engine/core/error.h"
@@ -37,18 +43,11 @@ struct WorseCandidate {
 
 class WordCounter : public PieceSink {
  public:
-  explicit WordCounter(StringMap<int64_t>& words) : words_(words) {}
-  void piece(std::string_view text) override {
-    const auto it = words_.find(text);
-    if (it != words_.end()) {
-      ++it->second;
-    } else {
-      words_.emplace(text, 1);
-    }
-  }
+  explicit WordCounter(WordCounts& words) : words_(words) {}
+  void piece(std::string_view text) override { words_.add(text, 1); }
 
  private:
-  StringMap<int64_t>& words_;
+  WordCounts& words_;
 };
 
 void note(Places& places, uint32_t word) {
@@ -135,10 +134,69 @@ class Learner {
   std::priority_queue<Candidate, std::vector<Candidate>, WorseCandidate> queue_;
 };
 
+// Tokens in the order of their ids.
+class Vocabulary {
+ public:
+  explicit Vocabulary(StringMap<int32_t>& ids) : ids_(ids) {}
+  int32_t add(const std::string& token) {
+    const auto [it, is_new] = ids_.emplace(token, static_cast<int32_t>(texts_.size()));
+    if (is_new) texts_.push_back(token);
+    return it->second;
+  }
+  const std::string& text(int32_t id) const { return texts_[static_cast<size_t>(id)]; }
+  int64_t size() const { return static_cast<int64_t>(texts_.size()); }
+
+ private:
+  StringMap<int32_t>& ids_;
+  std::vector<std::string> texts_;
+};
+
+// Sorted, so that nothing depends on the order of a hash table or on threads.
+std::vector<std::pair<std::string_view, int64_t>> sorted_words(const WordCounts& counts) {
+  std::vector<std::pair<std::string_view, int64_t>> sorted;
+  sorted.reserve(counts.entries().size());
+  for (const auto& e : counts.entries()) sorted.emplace_back(counts.text(e), e.count);
+  std::sort(sorted.begin(), sorted.end());
+  return sorted;
+}
+
+// Merges pairs until the vocabulary has the size asked for; `prefix` is dropped from the right
+// part.
+std::vector<std::array<int32_t, 2>> learn(std::vector<Word> words, const BpeTrainerOptions& options,
+                                          std::string_view prefix, Vocabulary& tokens) {
+  Learner learner(std::move(words));
+  Candidate best;
+  std::vector<std::array<int32_t, 2>> merges;
+  while (tokens.size() < options.vocab_size && learner.next(options.min_frequency, best)) {
+    const auto left = static_cast<int32_t>(best.pair >> 32),
+               right = static_cast<int32_t>(best.pair);
+    std::string_view tail = tokens.text(right);
+    if (tail.starts_with(prefix)) tail.remove_prefix(prefix.size());
+    const int32_t merged = tokens.add(tokens.text(left) + std::string(tail));
+    merges.push_back({left, right});
+    learner.merge(best, merged);
+    if (options.progress && merges.size() % 256 == 0) {
+      options.progress(tokens.size(), options.vocab_size);
+    }
+  }
+  if (options.progress) options.progress(tokens.size(), options.vocab_size);
+  return merges;
+}
+
 }  // namespace
 
+std::vector<std::string> bert_special_tokens() {
+  return {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+}
+
 BpeTrainer::BpeTrainer(BpeTrainerOptions options) : options_(std::move(options)) {
-  splitter_.add_gpt2();
+  const bool pieces = options_.model == TrainedModel::word_piece;
+  if (pieces) {
+    normalizer_.add_bert({.strip_accents = options_.lowercase, .lowercase = options_.lowercase});
+    splitter_.add_bert();
+  } else {
+    splitter_.add_gpt2();
+  }
   auto sorted = options_.special_tokens;
   std::sort(sorted.begin(), sorted.end());
   for (size_t i = 0; i < sorted.size(); ++i) {
@@ -149,24 +207,66 @@ BpeTrainer::BpeTrainer(BpeTrainerOptions options) : options_(std::move(options))
            "correct special_tokens");
     }
   }
+  for (const char* needed : {"[UNK]", "[CLS]", "[SEP]"}) {
+    if (!pieces || std::binary_search(sorted.begin(), sorted.end(), needed)) continue;
+    fail(ErrorCode::usage, "special tokens with [UNK], [CLS] and [SEP] for WordPiece",
+         std::string("no ") + needed, "leave special_tokens out, or name all of them");
+  }
+  if (pieces && options_.limit_alphabet < 1) {
+    fail(ErrorCode::usage, "limit_alphabet of at least 1", std::to_string(options_.limit_alphabet),
+         "use 1000");
+  }
   const auto specials = static_cast<int64_t>(sorted.size());
-  if (options_.vocab_size < 256 + specials || options_.vocab_size > (1 << 24)) {
+  const int64_t least = (pieces ? 1 : 256) + specials;
+  if (options_.vocab_size < least || options_.vocab_size > (1 << 24)) {
     fail(ErrorCode::usage,
-         "vocab_size from " + std::to_string(256 + specials) + " (256 bytes and " +
+         "vocab_size from " + std::to_string(least) + (pieces ? " (" : " (256 bytes and ") +
              std::to_string(specials) + " special tokens) to 16777216",
          "vocab_size " + std::to_string(options_.vocab_size),
          "ask for a vocabulary of 512 or more; common sizes are 8192 to 65536");
   }
 }
 
-void BpeTrainer::feed(std::string_view document) {
+void BpeTrainer::count(std::string_view document, Counter& counter) const {
   std::string valid;
   if (!is_valid_utf8(document)) {
     valid = sanitize_utf8(document);
     document = valid;
   }
-  WordCounter counter(words_);
-  splitter_.split(document, scratch_, counter);
+  std::string normal;
+  if (!normalizer_.empty()) {
+    normal = normalizer_.apply(document, counter.scratch);
+    document = normal;
+  }
+  WordCounter sink(counter.words);
+  splitter_.split(document, counter.scratch, sink);
+}
+
+void BpeTrainer::feed(std::string_view document) {
+  count(document, counter_);
+}
+
+void BpeTrainer::feed_batch(std::span<const std::string_view> documents, int threads) {
+  const auto workers = std::min(static_cast<size_t>(std::max(threads, 1)), documents.size());
+  std::vector<Counter> others(workers > 1 ? workers - 1 : 0);
+  std::atomic<size_t> next{0};
+  std::exception_ptr error;
+  std::mutex mutex;
+  const auto work = [&](Counter& counter) {
+    try {
+      for (size_t i; (i = next.fetch_add(1)) < documents.size();) count(documents[i], counter);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+      next = documents.size();
+    }
+  };
+  std::vector<std::thread> pool;
+  for (Counter& counter : others) pool.emplace_back([&] { work(counter); });
+  work(counter_);
+  for (std::thread& thread : pool) thread.join();
+  if (error) std::rethrow_exception(error);
+  for (const Counter& counter : others) counter_.words.add(counter.words);
 }
 
 void BpeTrainer::feed_file(const std::filesystem::path& path) {
@@ -190,25 +290,19 @@ void BpeTrainer::feed_file(const std::filesystem::path& path) {
 
 void BpeTrainer::add_word(std::string_view word, int64_t count) {
   if (word.empty() || count <= 0) return;
-  const auto it = words_.find(word);
-  if (it != words_.end()) {
-    it->second += count;
-  } else {
-    words_.emplace(word, count);
-  }
+  counter_.words.add(word, count);
 }
 
 Tokenizer BpeTrainer::train() const {
+  return options_.model == TrainedModel::bpe ? train_bpe() : train_word_piece();
+}
+
+Tokenizer BpeTrainer::train_bpe() const {
   TokenizerSpec spec;
   spec.origin = "the trained tokenizer";
-  std::vector<std::string> tokens;  // by id
-  const auto add_token = [&](const std::string& token) {
-    const auto [it, is_new] = spec.vocab.emplace(token, static_cast<int32_t>(tokens.size()));
-    if (is_new) tokens.push_back(token);
-    return it->second;
-  };
+  Vocabulary tokens(spec.vocab);
   for (const std::string& token : options_.special_tokens) {
-    spec.added.push_back({.id = add_token(token), .content = token, .special = true});
+    spec.added.push_back({.id = tokens.add(token), .content = token, .special = true});
   }
   std::vector<std::string> characters;
   for (int b = 0; b < 256; ++b) {
@@ -217,37 +311,17 @@ Tokenizer BpeTrainer::train() const {
   }
   std::vector<std::string> ordered = characters;
   std::sort(ordered.begin(), ordered.end());  // UTF-8 sorts as code points do
-  for (const std::string& c : ordered) add_token(c);
+  for (const std::string& c : ordered) tokens.add(c);
   std::array<int32_t, 256> byte_ids{};
   for (size_t b = 0; b < 256; ++b) byte_ids[b] = spec.vocab.find(characters[b])->second;
 
-  // Sorted, so that nothing depends on the order of a hash table.
-  std::vector<std::pair<std::string_view, int64_t>> sorted(words_.begin(), words_.end());
-  std::sort(sorted.begin(), sorted.end());
   std::vector<Word> words;
-  words.reserve(sorted.size());
-  for (const auto& [bytes, count] : sorted) {
+  for (const auto& [bytes, count] : sorted_words(counter_.words)) {
     Word word{.ids = {}, .count = count};
     for (const char c : bytes) word.ids.push_back(byte_ids[static_cast<uint8_t>(c)]);
     words.push_back(std::move(word));
   }
-
-  Learner learner(std::move(words));
-  Candidate best;
-  std::vector<std::array<int32_t, 2>> merges;
-  const auto reached = [&] { return static_cast<int64_t>(tokens.size()); };
-  while (reached() < options_.vocab_size && learner.next(options_.min_frequency, best)) {
-    const auto left = static_cast<int32_t>(best.pair >> 32),
-               right = static_cast<int32_t>(best.pair);
-    const int32_t merged =
-        add_token(tokens[static_cast<size_t>(left)] + tokens[static_cast<size_t>(right)]);
-    merges.push_back({left, right});
-    learner.merge(best, merged);
-    if (options_.progress && merges.size() % 256 == 0) {
-      options_.progress(reached(), options_.vocab_size);
-    }
-  }
-  if (options_.progress) options_.progress(reached(), options_.vocab_size);
+  const auto merges = learn(std::move(words), options_, "", tokens);
 
   // A pair can come up twice (see Learner::merge_word); the later rank is the one that counts.
   FlatMap64<size_t> last(merges.size());
@@ -258,6 +332,81 @@ Tokenizer BpeTrainer::train() const {
   if (!options_.special_tokens.empty()) {
     spec.eos_token = spec.bos_token = options_.special_tokens.front();
   }
+  return Tokenizer::build(std::move(spec));
+}
+
+Tokenizer BpeTrainer::train_word_piece() const {
+  TokenizerSpec spec;
+  spec.origin = "the trained tokenizer";
+  spec.model = ModelType::word_piece;
+  spec.unk_token = spec.unk_role.emplace("[UNK]");
+  spec.continuing_prefix = "##";
+  Vocabulary tokens(spec.vocab);
+  for (const std::string& token : options_.special_tokens) {
+    spec.added.push_back({.id = tokens.add(token), .content = token, .special = true});
+  }
+  const auto sorted = sorted_words(counter_.words);
+  // The characters, and which of them stand inside a word.
+  struct Use {
+    int64_t count = 0;
+    bool inside = false;
+  };
+  std::map<char32_t, Use> uses;
+  for (const auto& [text, count] : sorted) {
+    for (size_t at = 0; at < text.size();) {
+      const Utf8Char c = decode_utf8(text, at);
+      Use& use = uses[c.code];
+      use.count += count;
+      use.inside = use.inside || at > 0;
+      at += c.length;
+    }
+  }
+  std::vector<std::pair<int64_t, char32_t>> frequent;
+  for (const auto& [code, use] : uses) frequent.emplace_back(-use.count, code);
+  std::sort(frequent.begin(), frequent.end());
+  for (size_t i = static_cast<size_t>(options_.limit_alphabet); i < frequent.size(); ++i) {
+    uses.erase(frequent[i].second);
+  }
+  std::unordered_map<char32_t, int32_t> first, later;
+  const auto add = [&](char32_t code, const char* prefix, auto& ids) {
+    std::string token = prefix;
+    append_utf8(token, code);
+    if (tokens.size() < options_.vocab_size) ids[code] = tokens.add(token);
+  };
+  for (const auto& [code, use] : uses) add(code, "", first);
+  for (const auto& [code, use] : uses) {
+    if (use.inside) add(code, "##", later);
+  }
+  std::vector<Word> words;
+  for (const auto& [text, count] : sorted) {
+    Word word{.ids = {}, .count = count};
+    for (size_t at = 0; at < text.size();) {
+      const Utf8Char c = decode_utf8(text, at);
+      const auto& ids = at > 0 ? later : first;
+      const auto it = ids.find(c.code);
+      if (it != ids.end()) word.ids.push_back(it->second);
+      at += c.length;
+    }
+    words.push_back(std::move(word));
+  }
+  learn(std::move(words), options_, spec.continuing_prefix, tokens);
+
+  const std::string lower = options_.lowercase ? "true" : "false";
+  spec.normalizer = R"({"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true,)"
+                    R"("strip_accents":null,"lowercase":)" +
+                    lower + "}";
+  spec.pre_tokenizer = R"({"type":"BertPreTokenizer"})";
+  spec.decoder = R"({"type":"WordPiece","prefix":"##","cleanup":true})";
+  const auto cls = std::to_string(spec.vocab.find("[CLS]")->second),
+             sep = std::to_string(spec.vocab.find("[SEP]")->second);
+  spec.post_processor =
+      R"({"type":"BertProcessing","sep":["[SEP]",)" + sep + R"(],"cls":["[CLS]",)" + cls + "]}";
+  spec.config = R"({"tokenizer_class":"BertTokenizerFast","do_lower_case":)" + lower +
+                R"(,"cls_token":"[CLS]","sep_token":"[SEP]")" +
+                (spec.vocab.contains("[MASK]") ? R"(,"mask_token":"[MASK]"})" : "}");
+  spec.bos_token = "[CLS]";
+  spec.eos_token = "[SEP]";
+  if (spec.vocab.contains("[PAD]")) spec.pad_token = "[PAD]";
   return Tokenizer::build(std::move(spec));
 }
 

@@ -3,25 +3,29 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
+#include "engine/text/decoder.h"
+#include "engine/text/normalizer.h"
+#include "engine/text/post_processor.h"
 #include "engine/text/pre_tokenizer.h"
-#include "engine/text/unicode.h"
 
 namespace snug {
 
-// null, NFC, NFD, NFKC, NFKD, Sequence of these.
-std::vector<NormalForm> parse_normalizer(const std::string& json, const std::string& origin);
+// null, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, BertNormalizer, Strip, Replace, Prepend,
+// Nmt, Precompiled, Sequence of these.
+Normalizer parse_normalizer(const std::string& json, const std::string& origin);
 
-// ByteLevel, or a Sequence of Split, Digits and at the end one ByteLevel: without ByteLevel the
-// vocabulary is not one of bytes.
-PreTokenizer parse_pre_tokenizer(const std::string& json, const std::string& origin);
+// null, ByteLevel, Split, Digits, Whitespace, WhitespaceSplit, Punctuation, BertPreTokenizer,
+// Metaspace, CharDelimiterSplit, FixedLength, Sequence of these. ByteLevel only as the last:
+// it turns text into bytes. byte_level tells whether it is there.
+PreTokenizer parse_pre_tokenizer(const std::string& json, const std::string& origin,
+                                 bool& byte_level);
 
-// null, ByteLevel, TemplateProcessing, RobertaProcessing, Sequence: only checked, since encode adds
-// no tokens.
-void check_post_processor(const std::string& json, const std::string& origin);
+// null, ByteLevel (which moves offsets only), TemplateProcessing, BertProcessing,
+// RobertaProcessing, Sequence with at most one of the three that add tokens.
+PostProcessor parse_post_processor(const std::string& json, const std::string& origin);
 
-// null, ByteLevel, Fuse, Sequence: only checked; decoding is always that of ByteLevel.
-void check_decoder(const std::string& json, const std::string& origin);
+// null, ByteLevel, WordPiece, Metaspace, ByteFallback, Fuse, Strip, Replace, BPEDecoder, Sequence.
+Decoder parse_decoder(const std::string& json, const std::string& origin);
 
 }  // namespace snug

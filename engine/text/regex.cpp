@@ -27,6 +27,7 @@ constexpr const char* kWordRest =
 
 // Patterns longer than this are not tokenizer patterns (the longest known has under 400 bytes).
 constexpr size_t kMaxPattern = 64 * 1024;
+constexpr size_t kMaxResult = size_t{1} << 30;
 
 [[noreturn]] void refuse(std::string_view pattern, std::string_view where, const std::string& why) {
   fail(ErrorCode::unsupported, "a split pattern that PCRE2 can run as its author meant it",
@@ -278,6 +279,27 @@ bool Regex::find(std::string_view text, size_t position, RegexScratch& scratch, 
   // \K inside a look-behind can produce a match that lies before its own start; there is no split
   // then.
   return begin >= position && end >= begin;
+}
+
+std::string Regex::replace_all(std::string_view text, std::string_view content,
+                               RegexScratch& scratch) const {
+  std::string out;
+  size_t done = 0, position = 0, begin = 0, end = 0, last = std::string_view::npos;
+  while (position <= text.size() && find(text, position, scratch, begin, end)) {
+    if (end > begin || begin != last) {
+      out += text.substr(done, begin - done);
+      out += content;
+      done = last = end;
+    }
+    position = end;
+    if (end == begin) position += end < text.size() ? decode_utf8(text, end).length : 1;
+    if (out.size() >= kMaxResult) {
+      fail(ErrorCode::data, "text that a Replace keeps below 1 GiB",
+           "more than that of " + std::to_string(text.size()) + " bytes", "break the text up");
+    }
+  }
+  out += text.substr(done);
+  return out;
 }
 
 }  // namespace snug

@@ -1,7 +1,11 @@
 #include "engine/text/tokenizer.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "engine/core/error.h"
@@ -10,6 +14,7 @@
 #include "engine/text/components.h"
 #include "engine/text/tokenizer_spec.h"
 #include "engine/text/unicode.h"
+#include "engine/text/word_models.h"
 
 namespace snug {
 namespace {
@@ -18,7 +23,7 @@ namespace {
 constexpr int32_t kMaxId = 1 << 24;
 
 struct Scratch {
-  BpeModel::Scratch bpe;
+  WordScratch words;
   RegexScratch regex;
   std::vector<AddedTokenMatcher::Part> parts, normalized_parts;
 };
@@ -66,13 +71,13 @@ class ScratchLease {
 
 class WordEncoder : public PieceSink {
  public:
-  WordEncoder(const BpeModel& model, BpeModel::Scratch& scratch, std::vector<int32_t>& out)
+  WordEncoder(const WordModel& model, WordScratch& scratch, std::vector<int32_t>& out)
       : model_(model), scratch_(scratch), out_(out) {}
   void piece(std::string_view text) override { model_.encode_word(text, scratch_, out_); }
 
  private:
-  const BpeModel& model_;
-  BpeModel::Scratch& scratch_;
+  const WordModel& model_;
+  WordScratch& scratch_;
   std::vector<int32_t>& out_;
 };
 
@@ -102,10 +107,15 @@ struct Tokenizer::Impl {
   TokenizerSpec spec;
   std::vector<std::string> text, bytes;  // by id
   std::vector<bool> special;
-  std::vector<NormalForm> normalizer;
+  std::unordered_map<int32_t, std::string> late_texts;  // of added tokens that are normalised
+  Normalizer normalizer;
   PreTokenizer pre_tokenizer;
+  bool byte_level = false;   // the pre-tokenizer ends with ByteLevel
+  bool joins_bytes = false;  // decoding is joining the bytes of tokens
+  PostProcessor post_processor;
+  Decoder decoder;
   AddedTokenMatcher added, added_normalized;
-  std::unique_ptr<BpeModel> model;
+  std::unique_ptr<WordModel> model;
   std::optional<int32_t> eos, bos, pad, unk;
   uint64_t fingerprint = 0;
   mutable ScratchPool pool;
@@ -113,10 +123,16 @@ struct Tokenizer::Impl {
   void index_tokens();
   void add_added_tokens();
   void build_model();
+  void build_bpe(std::optional<int32_t> unk_id);
+  void build_unigram(std::optional<int32_t> unk_id);
+  void render_tokens();
+  std::string_view decoded_text(int32_t id) const;
   void compute_fingerprint();
   std::optional<int32_t> find(std::string_view token) const;
   std::optional<int32_t> role(const char* name, const std::optional<std::string>& token) const;
-  void encode_words(std::string_view piece, Scratch& scratch, std::vector<int32_t>& out) const;
+  void encode_words(std::string_view piece, bool at_start, Scratch& scratch,
+                    std::vector<int32_t>& out) const;
+  void encode(std::string_view text, Scratch& scratch, std::vector<int32_t>& out) const;
 };
 
 void Tokenizer::Impl::index_tokens() {
@@ -153,11 +169,12 @@ void Tokenizer::Impl::index_tokens() {
     }
     slot = token;
     // A token outside the alphabet can only be a special one; it stands for itself.
-    bytes[static_cast<size_t>(id)] = alphabet_to_bytes(token).value_or(token);
+    bytes[static_cast<size_t>(id)] = joins_bytes ? alphabet_to_bytes(token).value_or(token) : token;
   }
 }
 
 void Tokenizer::Impl::add_added_tokens() {
+  RegexScratch scratch;
   for (const AddedToken& token : spec.added) {
     const auto id = static_cast<size_t>(token.id);
     const auto known = spec.vocab.find(token.content);
@@ -170,12 +187,21 @@ void Tokenizer::Impl::add_added_tokens() {
                (two_ids ? "id " + std::to_string(known->second) : "to " + in_quotes(text[id])),
            kRepair);
     }
+    if (token.content.size() > AddedTokenMatcher::kMaxBytes) {
+      fail(ErrorCode::unsupported,
+           "added tokens of at most " + std::to_string(AddedTokenMatcher::kMaxBytes) + " bytes",
+           spec.origin + ": one of " + std::to_string(token.content.size()) + " bytes, id " +
+               std::to_string(token.id),
+           "shorten the token");
+    }
     text[id] = bytes[id] = token.content;
     special[id] = special[id] || token.special;
     if (token.normalized) {
       // It is looked for in normalised text, so its content is normalised as well.
       AddedToken late = token;
-      for (const NormalForm form : normalizer) late.content = normalize_utf8(late.content, form);
+      late.content = normalizer.apply(late.content, scratch);
+      if (late.content != token.content) late_texts[token.id] = late.content;
+      bytes[id] = late.content;  // which is also what `tokenizers` decodes it to
       added_normalized.add(late);
     } else {
       added.add(token);
@@ -183,49 +209,135 @@ void Tokenizer::Impl::add_added_tokens() {
   }
 }
 
-void Tokenizer::Impl::build_model() {
+void Tokenizer::Impl::build_bpe(std::optional<int32_t> unk_id) {
   std::array<int32_t, 256> byte_ids{};
-  for (int b = 0; b < 256; ++b) {
+  for (int b = 0; b < 256 && byte_level; ++b) {
     const char byte = static_cast<char>(b);
     const auto it = spec.vocab.find(bytes_to_alphabet({&byte, 1}));
     byte_ids[static_cast<size_t>(b)] = it == spec.vocab.end() ? -1 : it->second;
   }
-  std::optional<int32_t> model_unk;
-  if (!spec.unk_token.empty()) {
-    model_unk = find(spec.unk_token);
-    if (!model_unk) {
-      fail(ErrorCode::data, "an unk_token that is in the vocabulary",
-           spec.origin + ": " + in_quotes(spec.unk_token), kRepair);
-    }
+  auto bpe = std::make_unique<BpeModel>(byte_ids, unk_id, spec.fuse_unk);
+  if (!byte_level) {
+    bpe->use_characters({.vocab = spec.vocab,
+                         .prefix = spec.continuing_prefix,
+                         .suffix = spec.end_suffix,
+                         .byte_fallback = spec.byte_fallback,
+                         .bytes = byte_token_ids(spec.vocab)});
+  } else if (spec.byte_fallback || !spec.continuing_prefix.empty() || !spec.end_suffix.empty()) {
+    fail(ErrorCode::unsupported,
+         "a byte-level BPE model without byte_fallback, continuing_subword_prefix or "
+         "end_of_word_suffix",
+         spec.origin + ": byte_fallback " + (spec.byte_fallback ? "true" : "false") + ", prefix " +
+             in_quotes(spec.continuing_prefix) + ", suffix " + in_quotes(spec.end_suffix),
+         "remove them from the model, or ByteLevel from the pre_tokenizer");
   }
-  model = std::make_unique<BpeModel>(byte_ids, model_unk, spec.fuse_unk);
   for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
     const auto [left, right] = spec.merges[rank];
     const auto size = static_cast<int32_t>(text.size());
     require(left >= 0 && right >= 0 && left < size && right < size, "merge of unknown ids");
     const std::string& a = text[static_cast<size_t>(left)];
     const std::string& b = text[static_cast<size_t>(right)];
-    const auto merged = spec.vocab.find(a + b);
+    const bool cut = !byte_level && b.starts_with(spec.continuing_prefix);
+    const auto merged = spec.vocab.find(a + (cut ? b.substr(spec.continuing_prefix.size()) : b));
     if (merged == spec.vocab.end()) {
       fail(ErrorCode::data, "merges whose result is in the vocabulary",
            spec.origin + ": merge " + std::to_string(rank) + " of " + in_quotes(a) + " and " +
                in_quotes(b) + ", and no token " + in_quotes(a + b),
            "use the vocabulary and the merges of the same tokenizer");
     }
-    model->add_merge(left, right, static_cast<uint32_t>(rank), merged->second);
+    bpe->add_merge(left, right, static_cast<uint32_t>(rank), merged->second);
   }
   if (spec.ignore_merges) {
     StringMap<int32_t> words;
+    if (!byte_level) words = spec.vocab;
     for (const auto& [token, id] : spec.vocab) {
+      if (!byte_level) break;
       if (auto raw = alphabet_to_bytes(token)) words.emplace(std::move(*raw), id);
     }
-    model->use_whole_words(std::move(words));
+    bpe->use_whole_words(std::move(words));
+  }
+  model = std::move(bpe);
+}
+
+void Tokenizer::Impl::build_unigram(std::optional<int32_t> unk_id) {
+  std::vector<UnigramModel::Piece> pieces(spec.vocab.size());
+  for (const auto& [token, id] : spec.vocab) {
+    if (static_cast<size_t>(id) >= pieces.size() || static_cast<size_t>(id) >= spec.scores.size()) {
+      fail(ErrorCode::data, "a Unigram vocabulary with a score for every id",
+           spec.origin + ": id " + std::to_string(id) + " of " + in_quotes(token) + " among " +
+               std::to_string(spec.scores.size()) + " scores",
+           kRepair);
+    }
+    if (token.size() > UnigramModel::kMaxPiece) {
+      fail(ErrorCode::unsupported,
+           "pieces of at most " + std::to_string(UnigramModel::kMaxPiece) + " bytes",
+           spec.origin + ": one of " + std::to_string(token.size()) + " bytes, id " +
+               std::to_string(id),
+           "remove the piece from the vocabulary");
+    }
+    pieces[static_cast<size_t>(id)] = {token, score_as_read(spec.scores[static_cast<size_t>(id)])};
+  }
+  model = std::make_unique<UnigramModel>(pieces, unk_id, spec.byte_fallback);
+}
+
+void Tokenizer::Impl::build_model() {
+  std::optional<int32_t> unk_id;
+  if (!spec.unk_token.empty()) {
+    unk_id = find(spec.unk_token);
+    if (!unk_id) {
+      fail(ErrorCode::data, "an unk_token that is in the vocabulary",
+           spec.origin + ": " + in_quotes(spec.unk_token), kRepair);
+    }
+  }
+  if (byte_level && spec.model != ModelType::bpe) {
+    fail(ErrorCode::unsupported, "ByteLevel only before a BPE model",
+         spec.origin + ": ByteLevel before another model", "use another pre_tokenizer");
+  }
+  switch (spec.model) {
+    case ModelType::bpe:
+      return build_bpe(unk_id);
+    case ModelType::unigram:
+      return build_unigram(unk_id);
+    case ModelType::word_level:
+      model = std::make_unique<WordLevelModel>(spec.vocab, unk_id);
+      return;
+    case ModelType::word_piece:
+      if (spec.max_word_chars < 0 || spec.max_word_chars > WordPieceModel::kMaxChars) {
+        fail(ErrorCode::unsupported,
+             "max_input_chars_per_word from 0 to " + std::to_string(WordPieceModel::kMaxChars),
+             spec.origin + ": " + std::to_string(spec.max_word_chars), "use 100, as BERT does");
+      }
+      model = std::make_unique<WordPieceModel>(spec.vocab, spec.continuing_prefix,
+                                               spec.max_word_chars, unk_id);
+      return;
+  }
+  require(false, "an unknown model");
+}
+
+std::string_view Tokenizer::Impl::decoded_text(int32_t id) const {
+  const auto it = late_texts.find(id);
+  return it == late_texts.end() ? text[static_cast<size_t>(id)] : std::string_view(it->second);
+}
+
+// What each token adds to a text that has something before it.
+void Tokenizer::Impl::render_tokens() {
+  if (joins_bytes) return;
+  for (size_t id = 0; id < text.size(); ++id) {
+    const int byte = spec.byte_fallback ? byte_of_token(text[id]) : -1;
+    if (byte >= 0) {
+      bytes[id].assign(1, static_cast<char>(byte));
+    } else if (!text[id].empty()) {
+      const std::string token(decoded_text(static_cast<int32_t>(id)));
+      const std::string shown = decoder.apply({"a", token});
+      bytes[id] = shown.starts_with('a') ? shown.substr(1) : token;
+    }
   }
 }
 
 void Tokenizer::Impl::compute_fingerprint() {
   Hasher hash;
-  hash.add("byte-level BPE 1");
+  const char* const names[] = {"BPE 1", "WordPiece 1", "Unigram 1", "WordLevel 1"};
+  hash.add(byte_level ? "byte-level BPE 1" : names[static_cast<size_t>(spec.model)]);
   for (size_t id = 0; id < text.size(); ++id) hash.add(text[id]);
   hash.add(static_cast<int64_t>(spec.merges.size()));
   for (const auto& [left, right] : spec.merges) {
@@ -241,10 +353,21 @@ void Tokenizer::Impl::compute_fingerprint() {
     const bool late = token->normalized && !normalizer.empty();
     hash.add(int64_t{0} + token->single_word + 2 * token->lstrip + 4 * token->rstrip + 8 * late);
   }
-  for (const NormalForm form : normalizer) hash.add(static_cast<int64_t>(form));
+  if (!normalizer.empty()) hash.add(normalizer.canonical());
   hash.add(pre_tokenizer.canonical());
   hash.add(spec.unk_token);
   hash.add(int64_t{0} + spec.fuse_unk + 2 * spec.ignore_merges);
+  if (!byte_level) {
+    hash.add(spec.continuing_prefix);
+    hash.add(spec.end_suffix);
+    hash.add(int64_t{spec.byte_fallback});
+    if (spec.model == ModelType::word_piece) hash.add(spec.max_word_chars);
+    for (const double score : spec.scores) {
+      int64_t bits = 0;
+      std::memcpy(&bits, &score, sizeof bits);
+      hash.add(bits);
+    }
+  }
   fingerprint = hash.value();
 }
 
@@ -270,10 +393,41 @@ std::optional<int32_t> Tokenizer::Impl::role(const char* name,
   return id;
 }
 
-void Tokenizer::Impl::encode_words(std::string_view piece, Scratch& scratch,
+void Tokenizer::Impl::encode_words(std::string_view piece, bool at_start, Scratch& scratch,
                                    std::vector<int32_t>& out) const {
-  WordEncoder sink(*model, scratch.bpe, out);
-  pre_tokenizer.split(piece, scratch.regex, sink);
+  WordEncoder sink(*model, scratch.words, out);
+  pre_tokenizer.split(piece, scratch.regex, sink, at_start);
+}
+
+void Tokenizer::Impl::encode(std::string_view all, Scratch& scratch,
+                             std::vector<int32_t>& out) const {
+  added.cut(all, scratch.parts);
+  for (const auto& part : scratch.parts) {
+    if (part.id >= 0) {
+      out.push_back(part.id);
+      continue;
+    }
+    const bool at_start = part.text.data() == all.data();
+    std::string normal;
+    std::string_view piece = part.text;
+    if (!normalizer.empty()) {
+      normal = normalizer.apply(piece, scratch.regex);
+      piece = normal;
+    }
+    if (added_normalized.empty()) {
+      encode_words(piece, at_start, scratch, out);
+      continue;
+    }
+    scratch.normalized_parts.clear();
+    added_normalized.cut(piece, scratch.normalized_parts);
+    for (const auto& inner : scratch.normalized_parts) {
+      if (inner.id >= 0) {
+        out.push_back(inner.id);
+      } else {
+        encode_words(inner.text, at_start && inner.text.data() == piece.data(), scratch, out);
+      }
+    }
+  }
 }
 
 Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
@@ -282,13 +436,15 @@ Tokenizer Tokenizer::build(TokenizerSpec spec) {
   auto impl = std::make_shared<Impl>();
   impl->spec = std::move(spec);
   const TokenizerSpec& s = impl->spec;
-  impl->index_tokens();
   impl->normalizer = parse_normalizer(s.normalizer, s.origin);
+  impl->pre_tokenizer = parse_pre_tokenizer(s.pre_tokenizer, s.origin, impl->byte_level);
+  impl->post_processor = parse_post_processor(s.post_processor, s.origin);
+  impl->decoder = parse_decoder(s.decoder, s.origin);
+  impl->joins_bytes = impl->byte_level && impl->decoder.bytes_only();
+  impl->index_tokens();
   impl->add_added_tokens();
-  impl->pre_tokenizer = parse_pre_tokenizer(s.pre_tokenizer, s.origin);
-  check_post_processor(s.post_processor, s.origin);
-  check_decoder(s.decoder, s.origin);
   impl->build_model();
+  impl->render_tokens();
   impl->eos = impl->role("eos", s.eos_token);
   impl->bos = impl->role("bos", s.bos_token);
   impl->pad = impl->role("pad", s.pad_token);
@@ -307,34 +463,8 @@ void Tokenizer::encode(std::string_view text, std::vector<int32_t>& out) const {
   }
   const size_t before = out.size();
   ScratchLease lease(impl.pool);
-  Scratch& scratch = *lease;
   try {
-    impl.added.cut(text, scratch.parts);
-    for (const auto& part : scratch.parts) {
-      if (part.id >= 0) {
-        out.push_back(part.id);
-        continue;
-      }
-      std::string normal;
-      std::string_view piece = part.text;
-      for (const NormalForm form : impl.normalizer) {
-        normal = normalize_utf8(piece, form);
-        piece = normal;
-      }
-      if (impl.added_normalized.empty()) {
-        impl.encode_words(piece, scratch, out);
-        continue;
-      }
-      scratch.normalized_parts.clear();
-      impl.added_normalized.cut(piece, scratch.normalized_parts);
-      for (const auto& inner : scratch.normalized_parts) {
-        if (inner.id >= 0) {
-          out.push_back(inner.id);
-        } else {
-          impl.encode_words(inner.text, scratch, out);
-        }
-      }
-    }
+    impl.encode(text, *lease, out);
   } catch (...) {
     out.resize(before);
     throw;
@@ -347,12 +477,52 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   return out;
 }
 
+std::vector<std::vector<int32_t>> Tokenizer::encode_batch(
+    std::span<const std::string_view> documents, int threads) const {
+  std::vector<std::vector<int32_t>> out(documents.size());
+  std::atomic<size_t> next{0};
+  std::exception_ptr error;
+  std::mutex mutex;
+  const auto work = [&] {
+    try {
+      // Documents are handed out one by one: they may differ in length by orders of magnitude.
+      for (size_t i; (i = next.fetch_add(1)) < documents.size();) encode(documents[i], out[i]);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+      next = documents.size();
+    }
+  };
+  const auto count = std::min(static_cast<size_t>(std::max(threads, 1)), documents.size());
+  std::vector<std::thread> workers;
+  for (size_t i = 1; i < count; ++i) workers.emplace_back(work);
+  work();
+  for (std::thread& worker : workers) worker.join();
+  if (error) std::rethrow_exception(error);
+  return out;
+}
+
+TokenSequence Tokenizer::with_special_tokens(std::span<const int32_t> a) const {
+  return impl_->post_processor.single(a);
+}
+
+TokenSequence Tokenizer::with_special_tokens(std::span<const int32_t> a,
+                                             std::span<const int32_t> b) const {
+  return impl_->post_processor.pair(a, b);
+}
+
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   std::string out;
+  std::vector<std::string> tokens;
   for (const int32_t id : ids) {
-    if (!(skip_special && is_special(id))) out += token_bytes(id);
+    if (skip_special && is_special(id)) continue;
+    if (impl_->joins_bytes) {
+      out += token_bytes(id);
+    } else if (!token_text(id).empty()) {
+      tokens.emplace_back(impl_->decoded_text(id));
+    }
   }
-  return out;
+  return impl_->joins_bytes ? out : impl_->decoder.apply(std::move(tokens));
 }
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {

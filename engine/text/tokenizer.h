@@ -1,5 +1,6 @@
-// Byte-level BPE tokenizers: text to token ids and back, equal to Hugging Face `tokenizers` for the
-// GPT-2, Llama 3, Qwen and o200k forms of tokenizer.json.
+// Tokenizers: text to token ids and back, equal to Hugging Face `tokenizers`. Models: BPE over
+// bytes (GPT-2, Llama 3, Qwen, o200k) and over characters (Llama 2, Gemma), WordPiece (BERT),
+// Unigram (T5, XLM-R) and WordLevel.
 //
 // A Tokenizer is immutable; copies share it, and all functions may be called by many threads.
 #pragma once
@@ -13,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/text/post_processor.h"
+
 namespace snug {
 
 struct TokenizerSpec;  // engine/text/tokenizer_spec.h
@@ -20,17 +23,19 @@ struct TokenizerSpec;  // engine/text/tokenizer_spec.h
 class Tokenizer {
  public:
   // A tokenizer.json file under any name; a folder that holds tokenizer.json; or a folder with
-  // vocab.json and merges.txt (GPT-2 form). For folders, and for a file named tokenizer.json, the
-  // roles (eos, bos, pad, unk) come from tokenizer_config.json and special_tokens_map.json beside
-  // it. Where no file gives eos or bos, "<|endoftext|>" takes the role if the vocabulary has it.
-  // Throws Error: data for broken files, unsupported for components we do not have.
+  // vocab.json and merges.txt (GPT-2 form), or with vocab.txt (BERT form). For folders, and for a
+  // file named tokenizer.json, the roles (eos, bos, pad, unk) come from tokenizer_config.json and
+  // special_tokens_map.json beside it. Where no file gives eos or bos, "<|endoftext|>" takes the
+  // role if the vocabulary has it. Throws Error: data for broken files, unsupported for components
+  // we do not have.
   static Tokenizer load(const std::filesystem::path& path);
 
   // Checks and freezes what a loader or the trainer put together. Throws Error (data, unsupported).
   static Tokenizer build(TokenizerSpec spec);
 
-  // Writes tokenizer.json, tokenizer_config.json, vocab.json and merges.txt, each under a temporary
-  // name first, so that AutoTokenizer.from_pretrained(folder) gives the same ids. Makes the folder.
+  // Writes tokenizer.json, tokenizer_config.json and, of BPE, vocab.json and merges.txt, of
+  // WordPiece vocab.txt, each under a temporary name first, so that
+  // AutoTokenizer.from_pretrained(folder) gives the same ids. Makes the folder.
   void save(const std::filesystem::path& folder) const;
   // One tokenizer.json file. The roles are not part of that format: see load.
   void save_json(const std::filesystem::path& file) const;
@@ -43,10 +48,20 @@ class Tokenizer {
   void encode(std::string_view text, std::vector<int32_t>& out) const;
   std::vector<int32_t> encode(std::string_view text) const;
 
-  // The bytes of the tokens, joined; nothing is replaced, so the result may end inside a character
-  // (utf8_complete_prefix, sanitize_utf8). Ids outside the vocabulary give no bytes.
+  // The same for many documents, on up to `threads` threads; the result does not depend on them.
+  std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string_view> documents,
+                                                 int threads) const;
+
+  // Puts the special tokens around that the post-processor of the file asks for ([CLS] A [SEP]).
+  TokenSequence with_special_tokens(std::span<const int32_t> a) const;
+  TokenSequence with_special_tokens(std::span<const int32_t> a, std::span<const int32_t> b) const;
+
+  // Of byte-level models: the bytes of the tokens, joined; nothing is replaced, so the result may
+  // end inside a character (utf8_complete_prefix, sanitize_utf8). Of the others: what the decoder
+  // of the file makes of the tokens. Ids outside the vocabulary give nothing.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
-  // Bytes of one token; empty outside the vocabulary. Valid as long as a copy of the tokenizer.
+  // Bytes of one token in the middle of a text (" the", "ing"); empty outside the vocabulary. Valid
+  // as long as a copy of the tokenizer.
   std::string_view token_bytes(int32_t id) const;
   // The token as vocabulary files write it ("Ġthe"); empty outside the vocabulary.
   std::string_view token_text(int32_t id) const;

@@ -1,4 +1,4 @@
-// Reads tokenizer.json, and the older pair vocab.json + merges.txt, with the roles from
+// Reads tokenizer.json, and the older vocab.json + merges.txt and vocab.txt, with the roles from
 // tokenizer_config.json and special_tokens_map.json. The formats are those of Hugging Face
 // `tokenizers` and `transformers`.
 #include <algorithm>
@@ -57,7 +57,7 @@ void add_merge(std::string_view left, std::string_view right, const std::string&
   spec.merges.push_back(pair);
 }
 
-// "a b"; a byte-level token holds no space, so exactly one separates the two.
+// "a b": tokens written this way hold no space, so exactly one separates the two.
 void add_merge_line(std::string_view line, const std::string& where, TokenizerSpec& spec) {
   const size_t space = line.find(' ');
   if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
@@ -87,9 +87,54 @@ void read_merges(const Json& merges, const std::string& origin, TokenizerSpec& s
   }
 }
 
-void refuse(const std::string& what, const std::string& origin) {
-  fail(ErrorCode::unsupported, "a byte-level BPE model", origin + ": " + what,
-       "use a byte-level BPE tokenizer (GPT-2, Llama 3, Qwen or o200k form)");
+void read_bpe(const Json& model, const std::string& origin, TokenizerSpec& spec) {
+  const Json& dropout = json_member(model, "dropout", origin);
+  if (dropout.is_number() && dropout.get<double>() != 0.0) {
+    fail(ErrorCode::unsupported, "a BPE model without dropout",
+         origin + ": dropout " + dropout.dump() + " makes ids random",
+         "set \"dropout\" of the model to null");
+  }
+  spec.continuing_prefix = json_string(model, "continuing_subword_prefix", origin);
+  spec.end_suffix = json_string(model, "end_of_word_suffix", origin);
+  spec.byte_fallback = json_bool(model, "byte_fallback", false, origin);
+  spec.unk_token = json_string(model, "unk_token", origin);
+  spec.fuse_unk = json_bool(model, "fuse_unk", false, origin);
+  spec.ignore_merges = json_bool(model, "ignore_merges", false, origin);
+  read_vocab(json_member(model, "vocab", origin), origin, spec);
+  read_merges(json_member(model, "merges", origin), origin, spec);
+}
+
+// [["token", score], ...] in the order of ids.
+void read_unigram(const Json& model, const std::string& origin, TokenizerSpec& spec) {
+  const Json& vocab = json_member(model, "vocab", origin);
+  if (!vocab.is_array()) {
+    fail(ErrorCode::data, "a Unigram vocabulary [[\"token\", score], ...]",
+         origin + ": " + vocab.type_name(), kRepair);
+  }
+  for (const Json& entry : vocab) {
+    const auto id = static_cast<int32_t>(spec.scores.size());
+    const std::string where = origin + ": piece " + std::to_string(id);
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
+      fail(ErrorCode::data, "pieces as [\"token\", score]", where + ": " + json_brief(entry),
+           kRepair);
+    }
+    const auto& token = entry[0].get_ref<const std::string&>();
+    if (!spec.vocab.emplace(token, id).second) {
+      fail(ErrorCode::data, "pieces that are different", where + ": \"" + token + "\" again",
+           kRepair);
+    }
+    spec.scores.push_back(entry[1].get<double>());
+  }
+  spec.byte_fallback = json_bool(model, "byte_fallback", false, origin);
+  const auto unk = get_int(model, "unk_id", origin, -1);
+  if (unk < 0) return;
+  for (const auto& [token, id] : spec.vocab) {
+    if (id == unk) spec.unk_token = token;
+  }
+  if (spec.unk_token.empty()) {
+    fail(ErrorCode::data, "an unk_id in the vocabulary", origin + ": " + std::to_string(unk),
+         kRepair);
+  }
 }
 
 void read_model(const Json& model, const std::string& origin, TokenizerSpec& spec) {
@@ -98,24 +143,25 @@ void read_model(const Json& model, const std::string& origin, TokenizerSpec& spe
          "check that this is a Hugging Face tokenizer.json");
   }
   const std::string type = json_string(model, "type", origin);
-  if (type != "BPE" && !(type.empty() && model.contains("merges"))) {
-    fail(ErrorCode::unsupported, "a model of type BPE", origin + ": model of type \"" + type + "\"",
-         "use a byte-level BPE tokenizer (GPT-2, Llama 3, Qwen or o200k form)");
+  if (type == "BPE" || (type.empty() && model.contains("merges"))) {
+    read_bpe(model, origin, spec);
+  } else if (type == "WordPiece") {
+    spec.model = ModelType::word_piece;
+    spec.unk_token = get_string(model, "unk_token", origin, "[UNK]");
+    spec.continuing_prefix = get_string(model, "continuing_subword_prefix", origin, "##");
+    spec.max_word_chars = get_int(model, "max_input_chars_per_word", origin, 100);
+    read_vocab(json_member(model, "vocab", origin), origin, spec);
+  } else if (type == "Unigram") {
+    spec.model = ModelType::unigram;
+    read_unigram(model, origin, spec);
+  } else if (type == "WordLevel") {
+    spec.model = ModelType::word_level;
+    spec.unk_token = json_string(model, "unk_token", origin);
+    read_vocab(json_member(model, "vocab", origin), origin, spec);
+  } else {
+    fail(ErrorCode::unsupported, "a model of type BPE, WordPiece, Unigram or WordLevel",
+         origin + ": model of type \"" + type + "\"", "export the tokenizer as one of these");
   }
-  const Json& dropout = json_member(model, "dropout", origin);
-  if (dropout.is_number() && dropout.get<double>() != 0.0) {
-    refuse("dropout " + dropout.dump() + " makes ids random", origin);
-  }
-  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    const std::string value = json_string(model, key, origin);
-    if (!value.empty()) refuse(std::string(key) + " \"" + value + "\"", origin);
-  }
-  if (json_bool(model, "byte_fallback", false, origin)) refuse("byte_fallback true", origin);
-  spec.unk_token = json_string(model, "unk_token", origin);
-  spec.fuse_unk = json_bool(model, "fuse_unk", false, origin);
-  spec.ignore_merges = json_bool(model, "ignore_merges", false, origin);
-  read_vocab(json_member(model, "vocab", origin), origin, spec);
-  read_merges(json_member(model, "merges", origin), origin, spec);
 }
 
 AddedToken read_added(const Json& entry, int32_t id, const std::string& origin) {
@@ -171,6 +217,59 @@ void read_vocab_and_merges(const fs::path& folder, TokenizerSpec& spec) {
   }
 }
 
+// vocab.txt of BERT: a token a line, its id the number of the line. The rest is what transformers'
+// BertTokenizerFast puts around such a vocabulary.
+void read_vocab_txt(const fs::path& folder, TokenizerSpec& spec) {
+  const std::string path = (folder / "vocab.txt").string();
+  const std::string text = read_file(path);
+  spec.model = ModelType::word_piece;
+  spec.unk_token = "[UNK]";
+  spec.continuing_prefix = "##";
+  int32_t id = 0;
+  for (size_t begin = 0; begin < text.size(); ++id) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string_view line(text.data() + begin, end - begin);
+    begin = end + 1;
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    if (line.empty() || !spec.vocab.emplace(line, id).second) {
+      fail(ErrorCode::data, "a different token on every line",
+           path + ":" + std::to_string(id + 1) + ": \"" + std::string(line.substr(0, 100)) +
+               (line.empty() ? "\"" : "\" again"),
+           "use the vocab.txt of the model as it was published");
+    }
+  }
+  Json config = Json::object();
+  std::error_code error;
+  if (fs::exists(folder / "tokenizer_config.json", error)) {
+    config = parse_json_file((folder / "tokenizer_config.json").string());
+  }
+  const auto setting = [&](const char* key, bool absent) {
+    return json_bool(config, key, absent, (folder / "tokenizer_config.json").string());
+  };
+  const bool lower = setting("do_lower_case", true);
+  spec.normalizer = Json{
+      {"type", "BertNormalizer"},
+      {"clean_text", true},
+      {"handle_chinese_chars", setting("tokenize_chinese_chars", true)},
+      {"strip_accents", setting("strip_accents", lower)},
+      {"lowercase",
+       lower}}.dump();
+  spec.pre_tokenizer = R"({"type":"BertPreTokenizer"})";
+  spec.decoder = R"({"type":"WordPiece","prefix":"##","cleanup":true})";
+  for (const char* token : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) {
+    const auto it = spec.vocab.find(std::string_view(token));
+    if (it == spec.vocab.end()) continue;
+    spec.added.push_back({.id = it->second, .content = token, .special = true});
+  }
+  const auto cls = spec.vocab.find(std::string_view("[CLS]")),
+             sep = spec.vocab.find(std::string_view("[SEP]"));
+  if (cls == spec.vocab.end() || sep == spec.vocab.end()) return;
+  spec.post_processor = Json{{"type", "BertProcessing"},
+                             {"cls", {"[CLS]", cls->second}},
+                             {"sep", {"[SEP]", sep->second}}}
+                            .dump();
+}
+
 // A token in a config file is a string or an object with "content"; null and absent say nothing.
 std::optional<std::string> token_in(const Json& config, const char* key,
                                     const std::string& origin) {
@@ -209,6 +308,8 @@ void read_added_decoder(const Json& config, const std::string& origin, Tokenizer
     fail(ErrorCode::data, "an object \"added_tokens_decoder\"", origin + ": " + tokens.type_name(),
          kRepair);
   }
+  StringMap<bool> known;  // thousands of tokens: not searched one by one
+  for (const AddedToken& token : spec.added) known.emplace(token.content, true);
   for (const auto& [key, entry] : tokens.items()) {
     const bool digits =
         !key.empty() && key.size() <= 9 &&
@@ -218,7 +319,7 @@ void read_added_decoder(const Json& config, const std::string& origin, Tokenizer
            kRepair);
     }
     AddedToken token = read_added(entry, std::stoi(key), origin);
-    if (!is_added(spec, token.content)) spec.added.push_back(std::move(token));
+    if (known.emplace(token.content, true).second) spec.added.push_back(std::move(token));
   }
 }
 
@@ -262,18 +363,23 @@ Tokenizer Tokenizer::load(const fs::path& path) {
   std::error_code error;
   const bool folder = fs::is_directory(path, error);
   const fs::path json = folder ? path / "tokenizer.json" : path;
-  const bool pair = folder && !fs::exists(json, error) && fs::exists(path / "vocab.json", error) &&
-                    fs::exists(path / "merges.txt", error);
-  if (!fs::exists(path, error) || (folder && !pair && !fs::exists(json, error))) {
+  const auto has = [&](const char* name) { return fs::exists(path / name, error); };
+  const bool none = folder && !fs::exists(json, error);
+  const bool pair = none && has("vocab.json") && has("merges.txt");
+  const bool lines = none && !pair && has("vocab.txt");
+  if (!fs::exists(path, error) || (none && !pair && !lines)) {
     fail(ErrorCode::data,
-         "a tokenizer.json file, or a folder with tokenizer.json or vocab.json and merges.txt",
+         "a tokenizer.json file, or a folder with tokenizer.json, vocab.json and merges.txt, or "
+         "vocab.txt",
          "'" + path.string() + "' " + (folder ? "has none of them" : "does not exist"),
          "check the path, or train one with: snug tokenizer train");
   }
   TokenizerSpec spec;
-  spec.origin = pair ? path.string() : json.string();
+  spec.origin = pair || lines ? path.string() : json.string();
   if (pair) {
     read_vocab_and_merges(path, spec);
+  } else if (lines) {
+    read_vocab_txt(path, spec);
   } else {
     read_tokenizer_json(json, spec);
   }

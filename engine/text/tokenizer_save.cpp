@@ -65,6 +65,63 @@ std::string merges_json(const Tokenizer& tokenizer) {
   return out + "]";
 }
 
+std::string string_or_null(const std::string& text) {
+  return text.empty() ? "null" : quote(text);
+}
+
+std::string bpe_json(const Tokenizer& tokenizer) {
+  const TokenizerSpec& s = tokenizer.spec();
+  std::string out = "\"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": ";
+  out += string_or_null(s.unk_token);
+  out += ",\n    \"continuing_subword_prefix\": " + string_or_null(s.continuing_prefix);
+  out += ",\n    \"end_of_word_suffix\": " + string_or_null(s.end_suffix) + ",\n";
+  out += std::string("    \"fuse_unk\": ") + boolean(s.fuse_unk) + ",\n";
+  out += std::string("    \"byte_fallback\": ") + boolean(s.byte_fallback) + ",\n";
+  out += std::string("    \"ignore_merges\": ") + boolean(s.ignore_merges) + ",\n";
+  out += "    \"vocab\": " + vocab_json(s, "\n      ") + ",\n";
+  return out + "    \"merges\": " + merges_json(tokenizer);
+}
+
+std::string unigram_json(const Tokenizer& tokenizer) {
+  const TokenizerSpec& s = tokenizer.spec();
+  const auto unk = tokenizer.token_to_id(s.unk_token);
+  std::string out = "\"type\": \"Unigram\",\n    \"unk_id\": ";
+  out += unk ? std::to_string(*unk) : "null";
+  out += std::string(",\n    \"byte_fallback\": ") + boolean(s.byte_fallback);
+  out += ",\n    \"vocab\": [";
+  std::vector<const std::string*> pieces(s.scores.size());
+  for (const auto& [token, id] : s.vocab) pieces[static_cast<size_t>(id)] = &token;
+  for (size_t id = 0; id < pieces.size(); ++id) {
+    out += (id > 0 ? ",\n      [" : "\n      [") + quote(*pieces[id]) + ", " +
+           Json(s.scores[id]).dump() + "]";
+  }
+  return out + "]";
+}
+
+std::string model_json(const Tokenizer& tokenizer) {
+  const TokenizerSpec& s = tokenizer.spec();
+  switch (s.model) {
+    case ModelType::bpe:
+      return bpe_json(tokenizer);
+    case ModelType::unigram:
+      return unigram_json(tokenizer);
+    case ModelType::word_piece:
+      return "\"type\": \"WordPiece\",\n    \"unk_token\": " + quote(s.unk_token) +
+             ",\n    \"continuing_subword_prefix\": " + quote(s.continuing_prefix) +
+             ",\n    \"max_input_chars_per_word\": " + std::to_string(s.max_word_chars) +
+             ",\n    \"vocab\": " + vocab_json(s, "\n      ");
+    case ModelType::word_level:
+      return "\"type\": \"WordLevel\",\n    \"unk_token\": " + quote(s.unk_token) +
+             ",\n    \"vocab\": " + vocab_json(s, "\n      ");
+  }
+  require(false, "an unknown model");
+  return {};
+}
+
+bool is_byte_level(const TokenizerSpec& spec) {
+  return spec.model == ModelType::bpe && spec.pre_tokenizer.find("ByteLevel") != std::string::npos;
+}
+
 std::string tokenizer_json(const Tokenizer& tokenizer) {
   const TokenizerSpec& s = tokenizer.spec();
   std::string out = "{\n  \"version\": \"1.0\",\n";
@@ -73,15 +130,9 @@ std::string tokenizer_json(const Tokenizer& tokenizer) {
   out += "  \"normalizer\": " + s.normalizer + ",\n";
   out += "  \"pre_tokenizer\": " + s.pre_tokenizer + ",\n";
   out += "  \"post_processor\": " + s.post_processor + ",\n";
-  out += "  \"decoder\": " + (s.decoder == "null" ? TokenizerSpec{}.decoder : s.decoder) + ",\n";
-  out += "  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": ";
-  out += s.unk_token.empty() ? "null" : quote(s.unk_token);
-  out += ",\n    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n";
-  out += std::string("    \"fuse_unk\": ") + boolean(s.fuse_unk) + ",\n";
-  out += "    \"byte_fallback\": false,\n";
-  out += std::string("    \"ignore_merges\": ") + boolean(s.ignore_merges) + ",\n";
-  out += "    \"vocab\": " + vocab_json(s, "\n      ") + ",\n";
-  out += "    \"merges\": " + merges_json(tokenizer) + "\n  }\n}\n";
+  const bool no_decoder = s.decoder == "null" && is_byte_level(s);
+  out += "  \"decoder\": " + (no_decoder ? TokenizerSpec{}.decoder : s.decoder) + ",\n";
+  out += "  \"model\": {\n    " + model_json(tokenizer) + "\n  }\n}\n";
   return out;
 }
 
@@ -115,12 +166,23 @@ void Tokenizer::save(const std::filesystem::path& folder) const {
     fail(ErrorCode::device, "a folder to write the tokenizer to",
          "'" + folder.string() + "': " + error.message(), "choose another folder");
   }
-  std::string merges = "#version: 0.2\n";
-  for (const auto& [left, right] : spec().merges) {
-    merges += std::string(token_text(left)) + " " + std::string(token_text(right)) + "\n";
+  const auto write = [&](const char* name, const std::string& text) {
+    write_atomic((folder / name).string(), text);
+  };
+  if (spec().model == ModelType::bpe) {
+    std::string merges = "#version: 0.2\n";
+    for (const auto& [left, right] : spec().merges) {
+      merges += std::string(token_text(left)) + " " + std::string(token_text(right)) + "\n";
+    }
+    write("vocab.json", vocab_json(spec(), "") + "\n");
+    write("merges.txt", merges);
+  } else if (spec().model == ModelType::word_piece &&
+             static_cast<int64_t>(spec().vocab.size()) == vocab_size()) {
+    // Without gaps and without tokens beside the vocabulary, a line a token says it all.
+    std::string lines;
+    for (int32_t id = 0; id < vocab_size(); ++id) lines += std::string(token_text(id)) + "\n";
+    write("vocab.txt", lines);
   }
-  write_atomic((folder / "vocab.json").string(), vocab_json(spec(), "") + "\n");
-  write_atomic((folder / "merges.txt").string(), merges);
   write_atomic((folder / "tokenizer_config.json").string(), config_json(spec()));
   write_atomic((folder / "tokenizer.json").string(), tokenizer_json(*this));
 }

@@ -1,5 +1,5 @@
-// Everything a byte-level BPE tokenizer is made of, as plain data: what loaders and the trainer
-// fill in, Tokenizer::build checks and freezes, and save writes out.
+// Everything a tokenizer is made of, as plain data: what loaders and the trainers fill in,
+// Tokenizer::build checks and freezes, and save writes out.
 #pragma once
 
 #include <array>
@@ -13,15 +13,25 @@
 
 namespace snug {
 
+enum class ModelType : uint8_t { bpe, word_piece, unigram, word_level };
+
 struct TokenizerSpec {
-  // The model: token text as files write it (byte-level alphabet) -> id, and the merges in rank
-  // order as pairs of ids whose joined text is in the vocabulary.
+  ModelType model = ModelType::bpe;
+  // The model: token text as files write it (in the byte-level alphabet, if the pre-tokenizer is
+  // ByteLevel) -> id, and of BPE the merges in rank order as pairs of ids whose joined text is in
+  // the vocabulary.
   StringMap<int32_t> vocab;
   std::vector<std::array<int32_t, 2>> merges;
   std::vector<AddedToken> added;
   std::string unk_token;  // empty: none
   bool fuse_unk = false;
   bool ignore_merges = false;
+  // Not of byte-level models: what marks a piece inside a word ("##") and one at its end ("</w>"),
+  // and whether unknown characters become tokens such as <0xEC>.
+  std::string continuing_prefix, end_suffix;
+  bool byte_fallback = false;
+  int64_t max_word_chars = 100;  // WordPiece: longer words are unk
+  std::vector<double> scores;    // Unigram: by id
 
   // Components as JSON text in the form of tokenizer.json.
   std::string normalizer = "null";
