@@ -153,7 +153,10 @@ std::optional<std::string_view> CharsMap::find(std::string_view text) const {
     node ^= offset(u);
     if ((u >> 8) & 1) {
       const size_t at = unit(node) & 0x7FFFFFFFu;
-      if (at >= texts_.size()) return std::nullopt;
+      // Inside a character there is no text.
+      if (at >= texts_.size() || (static_cast<uint8_t>(texts_[at]) & 0xC0) == 0x80) {
+        return std::nullopt;
+      }
       return texts_.substr(at, std::min(texts_.find('\0', at), texts_.size()) - at);
     }
   }

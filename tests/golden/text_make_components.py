@@ -200,6 +200,30 @@ def trained_lines(tokenizer):
     return tokenizer.to_str()
 
 
+def word_piece_training():
+    """Words with counts, and the vocabulary trained on them. Pair counts differ (random counts of many
+    words), because the library settles ties in the order of a hash table."""
+    rng = random.Random(9)
+    letters = "abcdefgh\u00e9\ud55c"
+    words = {"".join(rng.choice(letters) for _ in range(rng.randrange(2, 9))): rng.randrange(1, 4000)
+             for _ in range(150)}
+    text = " ".join(w for w, n in words.items() for _ in range(n))
+    made = []
+    for _ in range(3):
+        t = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        t.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+        t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        t.train_from_iterator([text], trainers.WordPieceTrainer(
+            vocab_size=150, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+            show_progress=False))
+        made.append(t.get_vocab())
+    assert set(made[0]) == set(made[1]) == set(made[2])
+    # Ids of merged tokens are the same in all runs; characters inside words swap theirs.
+    fixed = {k: v for k, v in made[0].items() if all(m[k] == v for m in made) and
+             not (k.startswith("##") and len(k) == 3)}
+    return {"words": words, "vocab": sorted(made[0]), "ids": fixed}
+
+
 def main():
     rng = random.Random(5)
     mixed = [p for p in TEXTS if 0 < len(p) < 30]
@@ -208,7 +232,8 @@ def main():
              "x" * 50 + " y", "\ud55c\uad6d\uc5b4\ub97c \ubc30\uc6b0\ub2e4", "abc\u00addef", "\u4e2d\u6587\u5b57\u7b26"]
     texts = extra + [t for t in TEXTS if len(t) < 60] + [
         "".join(rng.choice(mixed) for _ in range(rng.randrange(2, 6))) for _ in range(10)]
-    golden = {"normalizers": [], "pre_tokenizers": [], "decoders": [], "tokenizers": []}
+    golden = {"normalizers": [], "pre_tokenizers": [], "decoders": [], "tokenizers": [],
+              "word_piece_training": word_piece_training()}
     for part in NORMALIZERS:
         f = with_parts(normalizer=part).normalizer.normalize_str
         golden["normalizers"].append({"json": part, "cases": [

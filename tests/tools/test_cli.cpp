@@ -317,6 +317,39 @@ TEST_F(CliTokenizer, WritesAFolderAndNotesASmallText) {
   EXPECT_EQ(run_with("<|b|>!", {"encode", "--tokenizer", path("tok")}), "1 2\n");
 }
 
+TEST_F(CliTokenizer, WordPieceAndThreads) {
+  const std::vector<std::string> train = {"train",    "--type",   "wordpiece", "--vocab-size",
+                                          "60",       "--output", path("wp"),  path("corpus.txt"),
+                                          "--threads"};
+  const auto with = [&](const char* threads) {
+    auto arguments = train;
+    arguments.emplace_back(threads);
+    return run_with("", arguments);
+  };
+  EXPECT_NE(with("3").find("tokenizer: "), std::string::npos);
+  std::ifstream file(path("wp") + "/vocab.txt");
+  std::string first;
+  std::getline(file, first);
+  EXPECT_EQ(first, "[PAD]");
+  const std::vector<std::string> encode = {"encode",    "--tokenizer", path("wp"), "--lines",
+                                           "--special", "--threads",   "2"};
+  EXPECT_EQ(run_with("\n\n", encode), "2 3\n2 3\n");
+  const auto message = [&](std::vector<std::string> arguments) {
+    return message_of([&] { run_with("", arguments); });
+  };
+  auto wrong = train;
+  wrong[2] = "unigram";
+  wrong.emplace_back("2");
+  EXPECT_NE(message(wrong).find("expected --type bpe or wordpiece\n  found: --type unigram"),
+            std::string::npos);
+  wrong[2] = "bpe";
+  wrong.emplace_back("--cased");
+  EXPECT_NE(message(wrong).find("expected --cased with --type wordpiece only"), std::string::npos);
+  wrong[2] = "wordpiece";
+  wrong[9] = "0";
+  EXPECT_NE(message(wrong).find("expected --threads from 1 to 256\n  found: 0"), std::string::npos);
+}
+
 TEST_F(CliTokenizer, Errors) {
   run_with("", {"train", "--vocab-size", "260", "--output", path("tok.json"), path("corpus.txt")});
   const auto message = [&](const std::vector<std::string>& arguments, const std::string& input) {

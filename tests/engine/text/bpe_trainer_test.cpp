@@ -1,5 +1,7 @@
 #include "engine/text/bpe_trainer.h"
 
+#include <nlohmann/json.hpp>
+
 #include "engine/text/tokenizer_spec.h"
 #include "tests/engine/text/helpers.h"
 
@@ -96,6 +98,84 @@ TEST(BpeTrainer, Errors) {
   BpeTrainer trainer({});
   expect_error([&] { trainer.feed_file("/nowhere/x.txt"); }, ErrorCode::data,
                "a readable text file", "'/nowhere/x.txt' cannot be opened", "check the path");
+}
+
+TEST(BpeTrainer, ThreadsGiveTheSameTokenizer) {
+  const std::string corpus = slurp(golden("text_corpus.txt"));
+  std::vector<std::string_view> documents;
+  for (size_t at = 0; at < corpus.size(); at += 97) {
+    documents.push_back(std::string_view(corpus).substr(at, 97));
+  }
+  BpeTrainer serial({.vocab_size = 500}), parallel({.vocab_size = 500});
+  for (const auto document : documents) serial.feed(document);
+  parallel.feed_batch(documents, 3);
+  EXPECT_EQ(parallel.distinct_words(), serial.distinct_words());
+  expect_same(parallel.train(), serial.train());
+}
+
+TEST(WordPieceTrainer, VocabularyEqualsHuggingFace) {
+  const auto truth =
+      nlohmann::json::parse(slurp(golden("text_components.json")))["word_piece_training"];
+  BpeTrainer trainer({.vocab_size = 150,
+                      .special_tokens = bert_special_tokens(),
+                      .model = TrainedModel::word_piece,
+                      .lowercase = false});
+  for (const auto& [word, count] : truth["words"].items()) {
+    trainer.add_word(word, count.get<int64_t>());
+  }
+  const Tokenizer t = trainer.train();
+  ASSERT_EQ(t.vocab_size(), 150);
+  for (const auto& token : truth["vocab"])
+    EXPECT_TRUE(t.token_to_id(token.get<std::string>())) << token;
+  ASSERT_GT(truth["ids"].size(), 120u);
+  for (const auto& [token, id] : truth["ids"].items()) EXPECT_EQ(t.token_to_id(token), id) << token;
+}
+
+TEST(WordPieceTrainer, TextBecomesATokenizerThatLoads) {
+  BpeTrainer trainer({.vocab_size = 30,
+                      .special_tokens = bert_special_tokens(),
+                      .model = TrainedModel::word_piece,
+                      .limit_alphabet = 4});
+  trainer.feed("The thé THE, that THAT z");  // e h t most often, then a
+  const Tokenizer t = trainer.train();
+  const auto id = [&](const char* token) { return t.token_to_id(token).value_or(-1); };
+  EXPECT_EQ(id("a"), 5);
+  EXPECT_EQ(id("t"), 8);
+  EXPECT_EQ(id("##h"), 11);
+  EXPECT_EQ(id("##z"), -1);
+  EXPECT_GE(id("the"), 13);
+  EXPECT_EQ(t.encode("Thé z that"), (std::vector<int32_t>{id("the"), id("[UNK]"), id("that")}));
+  EXPECT_EQ(t.decode(t.encode("that the")), "that the");
+  EXPECT_EQ(t.with_special_tokens(t.encode("the")).ids, (std::vector<int32_t>{2, id("the"), 3}));
+  const TestFolder folder;
+  t.save(folder / "out");
+  EXPECT_EQ(Tokenizer::load(folder / "out").fingerprint(), t.fingerprint());
+  // vocab.txt alone says as much, with transformers' settings around it.
+  std::filesystem::remove(folder / "out/tokenizer.json");
+  const Tokenizer u = Tokenizer::load(folder / "out");
+  EXPECT_EQ(u.fingerprint(), t.fingerprint());
+  EXPECT_EQ(u.pad_id(), 0);
+  EXPECT_EQ(u.with_special_tokens(u.encode("the")).ids, t.with_special_tokens(t.encode("the")).ids);
+  std::ofstream(folder / "out/vocab.txt") << "[UNK]\na\n\nb\n";
+  expect_error([&] { Tokenizer::load(folder / "out"); }, ErrorCode::data,
+               "a different token on every line", "vocab.txt:3: \"\"", "published");
+}
+
+TEST(WordPieceTrainer, Errors) {
+  const auto make = [](int64_t size, std::vector<std::string> specials, int64_t limit) {
+    return [=] {
+      BpeTrainer({.vocab_size = size,
+                  .special_tokens = specials,
+                  .model = TrainedModel::word_piece,
+                  .limit_alphabet = limit});
+    };
+  };
+  expect_error(make(100, {"[UNK]", "[SEP]"}, 10), ErrorCode::usage, "[UNK], [CLS] and [SEP]",
+               "no [CLS]", "leave special_tokens out");
+  expect_error(make(100, bert_special_tokens(), 0), ErrorCode::usage, "limit_alphabet of at least",
+               "0", "1000");
+  expect_error(make(5, bert_special_tokens(), 9), ErrorCode::usage,
+               "vocab_size from 6 (5 special tokens)", "vocab_size 5", "");
 }
 
 }  // namespace

@@ -1,0 +1,150 @@
+// Files and texts made to take time or memory: everything stays linear in its size, or is refused.
+#include <nlohmann/json.hpp>
+
+#include "engine/text/components.h"
+#include "engine/text/tokenizer.h"
+#include "engine/text/tokenizer_spec.h"
+#include "tests/engine/text/helpers.h"
+
+namespace snug {
+namespace {
+
+using nlohmann::json;
+
+json parts(const std::string& name) {
+  static const json all = json::parse(slurp(golden("text_components.json")));
+  for (const auto& one : all["tokenizers"]) {
+    if (one["name"] == name) return one["json"];
+  }
+  return {};
+}
+
+// A word of a megabyte under every model. Quadratic work would take minutes.
+TEST(Hostile, OneWordOfAMegabyte) {
+  const TestFolder folder;
+  std::vector<Tokenizer> all;
+  for (const char* name : {"bert", "unigram", "unigram_bytes", "llama2", "clip", "words"}) {
+    all.push_back(Tokenizer::load(folder.write("t.json", parts(name).dump())));
+  }
+  for (const char* name : {"gpt2", "llama3", "qwen", "o200k", "prefix"}) {
+    all.push_back(Tokenizer::load(golden(std::string("tokenizer_") + name + ".json")));
+  }
+  for (const char* unit : {"a", "\u0301\u0323", " ", "\n", "한", "'s", "\u2581", "1", "A"}) {
+    std::string text;
+    while (text.size() < 300000) text += unit;
+    for (const Tokenizer& t : all) EXPECT_LE(t.encode(text).size(), text.size() + 1);
+  }
+}
+
+TEST(Hostile, ManyAddedTokens) {
+  const TestFolder folder;
+  json j = parts("llama2");
+  const int first = 5000;
+  for (int i = 0; i < 100000; ++i) {
+    j["added_tokens"].push_back({{"id", first + i},
+                                 {"content", "<t" + std::to_string(i) + ">"},
+                                 {"lstrip", true},
+                                 {"rstrip", true},
+                                 {"normalized", i % 2 == 0}});
+  }
+  const Tokenizer t = Tokenizer::load(folder.write("t.json", j.dump()));
+  std::string text;
+  for (int i = 0; i < 20000; ++i) text += "<t" + std::to_string(i * 5) + ">   <t";
+  EXPECT_GT(t.encode(text).size(), 20000u);
+  EXPECT_EQ(t.encode("<t7>").at(0), first + 7);
+}
+
+TEST(Hostile, LongAddedTokensAreRefused) {
+  const TestFolder folder;
+  json j = parts("llama2");
+  j["added_tokens"].push_back({{"id", 5000}, {"content", std::string(1025, 'a')}});
+  expect_error([&] { Tokenizer::load(folder.write("t.json", j.dump())); }, ErrorCode::unsupported,
+               "added tokens of at most 1024 bytes", "one of 1025 bytes, id 5000", "shorten");
+}
+
+TEST(Hostile, LimitsOfModels) {
+  const TestFolder folder;
+  const auto load = [&](const json& j) { Tokenizer::load(folder.write("t.json", j.dump())); };
+  json j = parts("bert");
+  j["model"]["max_input_chars_per_word"] = 5000;
+  expect_error([&] { load(j); }, ErrorCode::unsupported, "max_input_chars_per_word from 0 to 4096",
+               "5000", "100");
+  j = parts("unigram");
+  j["model"]["vocab"].push_back({std::string(2000, 'b'), -3.0});
+  expect_error([&] { load(j); }, ErrorCode::unsupported, "pieces of at most 1024 bytes",
+               "one of 2000 bytes", "remove the piece");
+  j = parts("unigram");
+  j["model"]["vocab"].push_back(j["model"]["vocab"][3]);
+  expect_error([&] { load(j); }, ErrorCode::data, "pieces that are different", "again", "");
+  j = parts("unigram");
+  j["model"]["vocab"][3] = {"x"};
+  expect_error([&] { load(j); }, ErrorCode::data, "pieces as [\"token\", score]", "piece 3", "");
+  j = parts("unigram");
+  j["model"]["unk_id"] = 99999;
+  expect_error([&] { load(j); }, ErrorCode::data, "an unk_id in the vocabulary", "99999", "");
+}
+
+TEST(Hostile, DeepAndLongSequences) {
+  const auto deep = [](const char* key, json leaf) {
+    for (int i = 0; i < 200; ++i) leaf = {{"type", "Sequence"}, {key, json::array({leaf})}};
+    return leaf.dump();
+  };
+  bool byte_level = false;
+  EXPECT_FALSE(parse_normalizer(deep("normalizers", {{"type", "NFC"}}), "t").empty());
+  parse_pre_tokenizer(deep("pretokenizers", {{"type", "Whitespace"}}), "t", byte_level);
+  EXPECT_FALSE(parse_decoder(deep("decoders", {{"type", "Fuse"}}), "t").empty());
+  const auto wide = [](const char* key, const char* type) {
+    json list = json::array();
+    for (int i = 0; i < 70; ++i) list.push_back({{"type", type}});
+    return json{{"type", "Sequence"}, {key, list}}.dump();
+  };
+  expect_error([&] { parse_normalizer(wide("normalizers", "NFC"), "t"); }, ErrorCode::unsupported,
+               "at most 64 normalizer steps", "more", "fewer");
+  expect_error([&] { parse_decoder(wide("decoders", "Fuse"), "t"); }, ErrorCode::unsupported,
+               "at most 64 decoder steps", "more", "fewer");
+  const char* two = R"({"type": "Sequence", "processors": [
+      {"type": "BertProcessing", "sep": ["a", 1], "cls": ["b", 2]},
+      {"type": "BertProcessing", "sep": ["a", 1], "cls": ["b", 2]}]})";
+  expect_error([&] { parse_post_processor(two, "t"); }, ErrorCode::unsupported,
+               "one post_processor that adds tokens", "after another", "join them");
+}
+
+// Any bytes as the map of a Precompiled normaliser: refused, or harmless.
+TEST(Hostile, BrokenCharsMaps) {
+  std::mt19937 rng(4);
+  int taken = 0;
+  for (int round = 0; round < 3000; ++round) {
+    const uint32_t units = 1 + rng() % 300;
+    std::string blob(4 + units * 4, '\0');
+    const uint32_t bytes = rng() % 8 == 0 ? static_cast<uint32_t>(rng()) : units * 4;
+    for (int i = 0; i < 4; ++i) blob[static_cast<size_t>(i)] = static_cast<char>(bytes >> 8 * i);
+    for (size_t i = 4; i < blob.size(); ++i) blob[i] = static_cast<char>(rng() % 7 ? 0 : rng());
+    blob += std::string("t\u00e9xt\0mo\u0301re", 13);
+    try {
+      const CharsMap map(blob, "test");
+      std::string out;
+      map.apply("Some text \u00e9\u0301 \U0001F468\u200D\U0001F469", out);
+      EXPECT_TRUE(is_valid_utf8(out));
+      ++taken;
+    } catch (const Error&) {
+    }
+  }
+  EXPECT_GT(taken, 1000);
+}
+
+TEST(Hostile, BatchesAreEncodedInOrder) {
+  const Tokenizer t = Tokenizer::load(golden("tokenizer_llama3.json"));
+  std::mt19937 rng(8);
+  std::vector<std::string> texts;
+  for (int i = 0; i < 200; ++i) texts.push_back(random_text(rng, static_cast<int>(rng() % 300)));
+  const std::vector<std::string_view> views(texts.begin(), texts.end());
+  for (const int threads : {0, 1, 3}) {
+    const auto ids = t.encode_batch(views, threads);
+    ASSERT_EQ(ids.size(), texts.size());
+    for (size_t i = 0; i < texts.size(); ++i) ASSERT_EQ(ids[i], t.encode(texts[i]));
+  }
+  EXPECT_TRUE(t.encode_batch({}, 2).empty());
+}
+
+}  // namespace
+}  // namespace snug
