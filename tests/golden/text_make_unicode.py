@@ -137,7 +137,8 @@ def main():
         ranges.append((c, kinds.index(v)))
     assert len(kinds) < 256
     rows = lowercase()
-    text = f"""// Made by tests/golden/text_make_unicode.py from Hugging Face tokenizers {tokenizers.__version__}; categories: Unicode 16.0.0.
+    text = f"""// Made by tests/golden/text_make_unicode.py from Hugging Face tokenizers {tokenizers.__version__}; categories:
+// Unicode 16.0.0.
 #include "engine/text/unicode_table.h"
 
 // clang-format off
