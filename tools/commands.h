@@ -17,5 +17,6 @@ int data_command(const Arguments& arguments);
 int tokenizer_command(const Arguments& arguments);
 int calibrate_command(const Arguments& arguments);
 int bench_command(const Arguments& arguments);
+int convert_command(const Arguments& arguments);
 
 }  // namespace snug

@@ -37,9 +37,11 @@ int main(int argc, char** argv) {
        {"data", "shows what a run would learn from", snug::data_command},
        {"bench", "where the time of a step goes, operation by operation", snug::bench_command},
        {"calibrate", "measures this machine and keeps what is fastest on it",
-        snug::calibrate_command}},
+        snug::calibrate_command},
+       {"convert", "a trained model as GGUF, or with weights of another dtype",
+        snug::convert_command}},
       kEpilog,
       snug::version_text,
-      {"convert", "doctor", "explain", "inspect"}};
+      {"doctor", "explain", "inspect"}};
   return snug::run_main(snug_group, {argv + 1, argv + argc});
 }

@@ -5,6 +5,7 @@
 
 namespace snug {
 
-extern const Family kGpt2Family;  // gpt2.cpp
+extern const Family kGpt2Family;    // gpt2.cpp
+extern const GgufFamily kGpt2Gguf;  // gpt2_gguf.cpp
 
 }  // namespace snug

@@ -13,6 +13,22 @@
 
 namespace snug {
 
+class GgufMetadata;  // engine/io/gguf.h
+
+// How a family is written as GGUF, for programs of the ggml kind.
+struct GgufFamily {
+  const char* architecture;  // general.architecture
+  // Throws unsupported, naming `origin`, if those programs compute another function than the
+  // spec's.
+  void (*check)(const ModelSpec& spec, const std::string& origin);
+  // The keys <architecture>.*: extents and numerics.
+  void (*metadata)(const ModelSpec& spec, GgufMetadata& out);
+  // Names of a parameter there; more than one if it is stored more than once.
+  std::vector<std::string> (*names)(const ParamInfo& param, const ModelSpec& spec);
+  // Whether a matrix stays F32 whatever type the others get.
+  bool (*always_f32)(std::string_view name);
+};
+
 struct Family {
   const char* model_type;
   // Fills the spec from a config.json (or the `model:` map). `origin` names it in errors. Keys of
@@ -27,6 +43,7 @@ struct Family {
   std::vector<std::string> (*file_names)(const ParamInfo& param);
   // Whether a tensor that no parameter asked for is a known leftover (buffers, tied copies).
   bool (*ignorable)(std::string_view tensor, const ModelSpec& spec);
+  const GgufFamily* gguf = nullptr;  // null: not written as GGUF
 };
 
 // Throws unsupported, listing the families that are there.

@@ -226,6 +226,6 @@ bool ignorable(std::string_view tensor, const ModelSpec& spec) {
 
 }  // namespace
 
-const Family kGpt2Family = {"gpt2", parse, write, named, names, file_names, ignorable};
+const Family kGpt2Family = {"gpt2", parse, write, named, names, file_names, ignorable, &kGpt2Gguf};
 
 }  // namespace snug

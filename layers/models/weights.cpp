@@ -54,6 +54,28 @@ void load_one(const SafeTensor& t, const ParamInfo& p, T* out, int threads) {
 
 }  // namespace
 
+const SafeTensor& find_weight(const SafetensorsFolder& files, const Family& family,
+                              const ParamInfo& p, const std::string& folder) {
+  const std::vector<std::string> candidates = family.file_names(p);
+  const SafeTensor* tensor = nullptr;
+  for (const std::string& name : candidates)
+    if (!tensor) tensor = files.find(name);
+  if (!tensor)
+    fail(ErrorCode::data, fmt::format("a tensor {} in {}", candidates.front(), folder),
+         "none of that name, with or without the prefix transformer.",
+         "check that config.json and the weights belong together");
+  const std::vector<int64_t> expected = file_shape(p);
+  if (tensor->shape != expected)
+    fail(ErrorCode::data,
+         fmt::format("{} of shape {} in {}", tensor->name, shape_text(expected), folder),
+         shape_text(tensor->shape), "check that config.json and the weights belong together");
+  if (!convertible(tensor->dtype))
+    fail(ErrorCode::unsupported, "weights of dtype F64, F32, F16 or BF16",
+         fmt::format("{} of dtype {} in {}", tensor->name, to_string(tensor->dtype), folder),
+         "convert the weights first");
+  return *tensor;
+}
+
 std::vector<std::string> load_weights(const Model& model, const std::string& folder,
                                       const View& flat, int threads) {
   const Family& family = find_family(model.spec().family, folder);
@@ -64,23 +86,7 @@ std::vector<std::string> load_weights(const Model& model, const std::string& fol
   std::memset(flat.data, 0, static_cast<size_t>(flat.bytes()));
   for (int i = 0; i < table.size(); ++i) {
     const ParamInfo& p = table[i];
-    const std::vector<std::string> candidates = family.file_names(p);
-    const SafeTensor* tensor = nullptr;
-    for (const std::string& name : candidates)
-      if (!tensor) tensor = files.find(name);
-    if (!tensor)
-      fail(ErrorCode::data, fmt::format("a tensor {} in {}", candidates.front(), folder),
-           "none of that name, with or without the prefix transformer.",
-           "check that config.json and the weights belong together");
-    const std::vector<int64_t> expected = file_shape(p);
-    if (tensor->shape != expected)
-      fail(ErrorCode::data,
-           fmt::format("{} of shape {} in {}", tensor->name, shape_text(expected), folder),
-           shape_text(tensor->shape), "check that config.json and the weights belong together");
-    if (!convertible(tensor->dtype))
-      fail(ErrorCode::unsupported, "weights of dtype F64, F32, F16 or BF16",
-           fmt::format("{} of dtype {} in {}", tensor->name, to_string(tensor->dtype), folder),
-           "convert the weights first");
+    const SafeTensor* tensor = &find_weight(files, family, p, folder);
     if (flat.dtype == DType::bf16)
       load_one(*tensor, p, flat.as<bf16>() + p.offset, threads);
     else
@@ -161,8 +167,9 @@ void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& lay
 void save_model_config(const Model& model, const std::string& folder, DType dtype) {
   const ModelSpec& spec = model.spec();
   const Family& family = find_family(spec.family, "model");
-  write_json_file(folder + "/config.json",
-                  family.write(spec, dtype == DType::bf16 ? "bfloat16" : "float32"));
+  write_json_file(folder + "/config.json", family.write(spec, dtype == DType::bf16  ? "bfloat16"
+                                                              : dtype == DType::f16 ? "float16"
+                                                                                    : "float32"));
   nlohmann::json generation = {{"transformers_version", "4.44.0"}};
   generation["bos_token_id"] =
       spec.bos_token < 0 ? nlohmann::json(nullptr) : nlohmann::json(spec.bos_token);

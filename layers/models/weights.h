@@ -17,7 +17,12 @@ namespace snug {
 std::vector<std::string> load_weights(const Model& model, const std::string& folder,
                                       const View& flat, int threads);
 
-// The layout of a model.safetensors with every parameter in `dtype` (f32 or bf16). Made before a
+// The tensor that holds a parameter, under any of the family's names, of the shape it must have and
+// a dtype that convert() takes. Throws data or unsupported, naming file and tensor.
+const SafeTensor& find_weight(const SafetensorsFolder& files, const Family& family,
+                              const ParamInfo& param, const std::string& folder);
+
+// The layout of a model.safetensors with every parameter in `dtype`. Made before a
 // run starts, so that writing allocates nothing.
 SafetensorsLayout weights_layout(const Model& model, DType dtype);
 

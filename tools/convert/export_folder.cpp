@@ -1,0 +1,139 @@
+#include "tools/convert/export_folder.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+
+#include "engine/core/error.h"
+#include "engine/text/tokenizer.h"
+#include "layers/models/family.h"
+#include "layers/models/model.h"
+#include "layers/models/weights.h"
+#include "tools/trainer/output_folder.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kPiece = int64_t{1} << 18;  // elements converted at a time: 1 MiB of floats
+
+// A folder of a new name beside `path`, removed with all in it unless it takes that name.
+class FolderInMaking {
+ public:
+  explicit FolderInMaking(const fs::path& path) : path_(path.string() + ".XXXXXX") {
+    if (mkdtemp(path_.data()) == nullptr) {
+      const std::string reason = std::error_code(errno, std::generic_category()).message();
+      const std::string wanted = path.string();
+      path_.clear();
+      fail(ErrorCode::device, fmt::format("to make a folder beside {}", wanted), reason,
+           "--output in a folder that is there and can be written");
+    }
+    // mkdtemp's folders are closed to others; this one gets the rights of any other.
+    const mode_t mask = umask(0);
+    umask(mask);
+    chmod(path_.c_str(), 0777 & ~mask);
+  }
+  ~FolderInMaking() {
+    std::error_code error;
+    if (!path_.empty()) fs::remove_all(path_, error);
+  }
+  FolderInMaking(const FolderInMaking&) = delete;
+  FolderInMaking& operator=(const FolderInMaking&) = delete;
+  const std::string& path() const { return path_; }
+  void keep() { path_.clear(); }
+
+ private:
+  std::string path_;
+};
+
+void write_weight(SafetensorsWriter& writer, const SafeSpec& spec, const SafeTensor& from,
+                  std::vector<float>& wide, std::vector<uint8_t>& narrow) {
+  const int64_t n = from.elements(), element = bits_of(from.dtype) / 8;
+  writer.begin(spec.name);
+  if (from.dtype == spec.dtype) {
+    writer.append(from.data, from.bytes);
+    writer.end();
+    return;
+  }
+  for (int64_t at = 0; at < n; at += kPiece) {
+    const int64_t count = std::min(kPiece, n - at);
+    const uint8_t* data = from.data + at * element;
+    if (spec.dtype == SafeDType::BF16) {
+      // From the file's type at once: through f32, F64 would be rounded twice.
+      convert(from.dtype, data, count, reinterpret_cast<bf16*>(narrow.data()));
+      writer.append(narrow.data(), count * 2);
+      continue;
+    }
+    convert(from.dtype, data, count, wide.data());
+    if (spec.dtype == SafeDType::F32) {
+      writer.append(wide.data(), count * 4);
+      continue;
+    }
+    auto* const out = reinterpret_cast<f16*>(narrow.data());
+    for (int64_t i = 0; i < count; ++i) {
+      out[i] = from_f32<f16>(wide[static_cast<size_t>(i)]);
+      if ((out[i].bits & 0x7c00u) == 0x7c00u)
+        fail(ErrorCode::data, "weights that F16 can hold",
+             fmt::format("{} at element {} of {}", wide[static_cast<size_t>(i)], at + i, from.name),
+             "--dtype bf16 or --dtype f32");
+    }
+    writer.append(narrow.data(), count * 2);
+  }
+  writer.end();
+}
+
+}  // namespace
+
+ExportReport export_folder(const std::string& folder, DType dtype, const std::string& output) {
+  std::error_code error;
+  if (fs::exists(output, error) &&
+      !(fs::is_directory(output, error) && fs::is_empty(output, error)))
+    fail(ErrorCode::usage, "--output as a folder that is not there yet, or an empty one",
+         fmt::format("{}, which holds something", output), "another name");
+  const ModelSource source = resolve_model(folder, "");
+  const Family& family = find_family(source.spec.family, folder);
+  const Model model(source.spec, parse_precision("fp32"));
+  const SafetensorsFolder files(folder);
+  const SafetensorsLayout layout = weights_layout(model, dtype);
+  std::vector<const SafeTensor*> tensors;
+  ExportReport report;
+  for (int i = 0; i < model.params().size(); ++i) {
+    tensors.push_back(&find_weight(files, family, model.params()[i], folder));
+    report.parameters += model.params()[i].real_elements();
+  }
+  const bool tokenizer =
+      fs::exists(folder + "/tokenizer.json", error) || fs::exists(folder + "/vocab.json", error);
+  if (!tokenizer) report.notes.emplace_back("the folder has no tokenizer; none was written");
+
+  fs::path base = fs::path(output).lexically_normal();
+  if (!base.has_filename()) base = base.parent_path();
+  FolderInMaking making(base);
+  const std::string built = making.path();
+  {
+    SafetensorsWriter writer(built + "/model.safetensors", layout);
+    std::vector<float> wide(static_cast<size_t>(kPiece));
+    std::vector<uint8_t> narrow(static_cast<size_t>(2 * kPiece));
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      write_weight(writer, layout.tensors()[i], *tensors[i], wide, narrow);
+      for (const SafetensorsReader& file : files.files()) file.drop_pages();
+    }
+    writer.commit();
+  }
+  save_model_config(model, built, dtype);
+  if (tokenizer) Tokenizer::load(folder).save(built);
+  if (file_exists(folder + "/chat_template.jinja"))
+    write_atomic(built + "/chat_template.jinja", read_file(folder + "/chat_template.jinja"));
+  sync_folder(built);
+  replace_folder(built, base.string());
+  making.keep();
+  report.tensors = static_cast<int64_t>(tensors.size());
+  report.bytes = layout.total_bytes();
+  return report;
+}
+
+}  // namespace snug

@@ -1,0 +1,18 @@
+// A Hugging Face model folder as another one with weights of another dtype, in one file and under
+// the names transformers writes.
+#pragma once
+
+#include <string>
+
+#include "engine/core/dtype.h"
+#include "tools/convert/export_gguf.h"
+
+namespace snug {
+
+// Writes config.json, generation_config.json, model.safetensors and the tokenizer's files, and
+// copies chat_template.jinja. The folder must not be there, or be empty: usage otherwise. It
+// appears whole or not at all. f32, f16 or bf16, each value rounded once; a value that f16 cannot
+// hold is an error of code data. Memory: a block, whatever the model's size.
+ExportReport export_folder(const std::string& model, DType dtype, const std::string& output);
+
+}  // namespace snug

@@ -1,0 +1,99 @@
+// snug convert: a model folder in the forms other programs read.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "engine/core/error.h"
+#include "engine/core/suggest.h"
+#include "engine/core/units.h"
+#include "tools/cli/argument_parser.h"
+#include "tools/commands.h"
+#include "tools/convert/export_folder.h"
+#include "tools/convert/export_gguf.h"
+
+namespace snug {
+namespace {
+
+struct Named {
+  std::string_view name;
+  std::string_view dtype;
+};
+// What people write for the four.
+constexpr Named kDtypes[] = {{"f32", "f32"},   {"fp32", "f32"},      {"float32", "f32"},
+                             {"f16", "f16"},   {"fp16", "f16"},      {"float16", "f16"},
+                             {"bf16", "bf16"}, {"bfloat16", "bf16"}, {"q8_0", "q8_0"}};
+
+std::string_view parse_dtype(const std::string& text, bool gguf) {
+  const char* const expected = gguf ? "--dtype f32, f16, bf16 or q8_0" : "--dtype f32, f16 or bf16";
+  std::vector<std::string_view> names;
+  for (const Named& row : kDtypes) {
+    if (row.name == text && (gguf || row.dtype != "q8_0")) return row.dtype;
+    names.push_back(row.name);
+  }
+  if (text == "q8_0")
+    fail(ErrorCode::usage, expected, "q8_0, which is a type of GGUF", "--to gguf");
+  fail(ErrorCode::usage, expected, fmt::format("\"{}\"", text),
+       suggestion(text, names, "--dtype f16"));
+}
+
+}  // namespace
+
+int convert_command(const Arguments& arguments) {
+  std::string model, to, dtype, output, name, pre;
+  ArgumentParser parser("convert",
+                        "writes a model folder as a GGUF file, or as a folder with weights of "
+                        "another dtype.");
+  parser.option("--model", model, "DIR", "folder with config.json, model.safetensors and tokenizer")
+      .required()
+      .option("--to", to, "FORM", "gguf (a file for llama.cpp and its kin) or hf (a folder)")
+      .required()
+      .option("--output", output, "PATH", "the file or folder to write")
+      .required()
+      .option("--dtype", dtype, "TYPE",
+              "of the matrices: f32, f16, bf16, and for gguf q8_0 (default: gguf f16, hf f32)")
+      .option("--name", name, "TEXT", "gguf: the model's name (default: the folder's)")
+      .option("--pre", pre, "RULE", "gguf: the splitting rule to name (default: the tokenizer's)")
+      .example("snug convert --model run1/final --to gguf --dtype q8_0 --output run1.gguf")
+      .example("snug convert --model run1/final --to hf --dtype bf16 --output run1-bf16");
+  if (!parser.parse(arguments)) return 0;
+  if (to != "gguf" && to != "hf")
+    fail(ErrorCode::usage, "--to gguf or --to hf", fmt::format("\"{}\"", to),
+         suggestion(to, {"gguf", "hf"}, "--to gguf"));
+  const bool gguf = to == "gguf";
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(model, ignored))
+    fail(ErrorCode::usage, "--model as a folder with config.json and model.safetensors", model,
+         "--model run1/final");
+  if (dtype.empty()) dtype = gguf ? "f16" : "f32";
+  const std::string_view type = parse_dtype(dtype, gguf);
+  ExportReport report;
+  if (gguf) {
+    if (std::filesystem::is_directory(output, ignored))
+      fail(ErrorCode::usage, "--output as a file", fmt::format("{}, which is a folder", output),
+           fmt::format("--output {}/model.gguf", output));
+    report = export_gguf({.model = model,
+                          .output = output,
+                          .type = type == "f32"    ? GgufType::F32
+                                  : type == "bf16" ? GgufType::BF16
+                                  : type == "q8_0" ? GgufType::Q8_0
+                                                   : GgufType::F16,
+                          .name = name,
+                          .pre = pre});
+  } else {
+    for (const char* flag : {"--name", "--pre"})
+      if (parser.given(flag))
+        fail(ErrorCode::usage, fmt::format("{} only with --to gguf", flag), "--to hf",
+             fmt::format("leave {} out", flag));
+    report = export_folder(model,
+                           type == "f32"    ? DType::f32
+                           : type == "bf16" ? DType::bf16
+                                            : DType::f16,
+                           output);
+  }
+  for (const std::string& note : report.notes) fmt::print(stderr, "Note: {}\n", note);
+  fmt::print("{}: {} tensors, {} parameters, matrices {}, {}\n", output, report.tensors,
+             report.parameters, type, human_bytes(report.bytes));
+  return 0;
+}
+
+}  // namespace snug
