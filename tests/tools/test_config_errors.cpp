@@ -48,11 +48,10 @@ TEST(ConfigErrors, UnknownKeys) {
                   "did you mean memory?");
   expect_error("xyzzy: 1", "a known configuration key", "\"xyzzy\" (run.yaml:1)",
                "snug train --help lists the keys");
-  expect_error("report_to: wandb", "a configuration key that has a meaning here",
-               "\"report_to\" (run.yaml:1)",
-               "leave it out: metrics go to metrics.jsonl and report.html in output_dir, nowhere "
-               "else",
-               ErrorCode::unsupported);
+  expect_error(
+      "run_name: x", "a configuration key that has a meaning here", "\"run_name\" (run.yaml:1)",
+      "leave it out: metrics go to files in output_dir, nowhere else; report_to says which",
+      ErrorCode::unsupported);
   expect_error_of({"seed.x=1"}, "seed without a dot, since it holds no map",
                   "\"seed.x\" (command line)", "seed=7");
   expect_error_of({"model..x=1"}, "a name on both sides of each dot", "\".x\" (command line)",
@@ -61,6 +60,31 @@ TEST(ConfigErrors, UnknownKeys) {
                   "for example memory=8GiB or model.n_layer=6");
   expect_error_of({"=3"}, "key=value", "\"=3\" (command line)",
                   "for example memory=8GiB or model.n_layer=6");
+}
+
+TEST(ConfigErrors, ReportTo) {
+  const std::string expected = "report_to as all, none, tensorboard, csv";
+  expect_error("report_to: wandb", expected, "\"wandb\" (run.yaml:1): metrics go to files only",
+               "report_to=tensorboard, whose event files others import", ErrorCode::unsupported);
+  expect_error("report_to: [csv, tensorbord]", expected, "\"tensorbord\" (run.yaml:1)",
+               "did you mean tensorboard?");
+  expect_error("report_to: [csv, all]", "report_to: all or none alone, or a list of the others",
+               "\"all\" (run.yaml:1)", "report_to=all");
+  expect_error("eval_fraction: 0.1\nearly_stopping_patience: 0",
+               "early_stopping_patience of at least 1", "\"0\" (run.yaml:2)",
+               "early_stopping_patience=3");
+  expect_error("early_stopping_patience: 2",
+               "early_stopping_patience only with eval_data or eval_fraction",
+               "early_stopping_patience: 2 (run.yaml:1)", "leave early_stopping_patience out");
+  expect_error("early_stopping_threshold: 0.5",
+               "early_stopping_threshold only with early_stopping_patience",
+               "early_stopping_threshold: 0.5 (run.yaml:1)", "leave early_stopping_threshold out");
+  expect_error("loss_watchdog: kill", "loss_watchdog as one of warn, stop, off",
+               "\"kill\" (run.yaml:1)", "loss_watchdog=warn");
+  EXPECT_EQ(load_config_text("report_to: []", "", {}).report_to, std::vector<std::string>{"none"});
+  EXPECT_EQ(load_config_text("report_to: csv", "", {}).report_to, std::vector<std::string>{"csv"});
+  EXPECT_EQ(load_config_text("report_to: [tensorboard, csv]", "", {}).report_to,
+            (std::vector<std::string>{"tensorboard", "csv"}));
 }
 
 TEST(ConfigErrors, RepeatedKeys) {

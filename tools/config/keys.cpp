@@ -219,6 +219,26 @@ std::vector<Key> make_keys() {
 
       {.name = "logging_steps", .section = "reports", .kind = K::integer, .field = &C::logging_steps,
        .doc = "steps between lines of metrics.jsonl", .example = "1", .range = kPositive},
+      {.name = "report_to", .section = "reports", .kind = K::reports, .field = &C::report_to,
+       .doc = "where metrics go beside metrics.jsonl, trainer_state.json and report.html: csv "
+              "(metrics.csv), tensorboard (event files in runs/), all or none; one or a list",
+       .example = "tensorboard", .choices = "all none tensorboard csv",
+       .refused = "wandb mlflow comet_ml comet clearml neptune dvclive swanlab trackio codecarbon "
+                  "azure_ml dagshub flyte"},
+      {.name = "loss_watchdog", .section = "reports", .kind = K::choice, .field = &C::loss_watchdog,
+       .doc = "what to do when the loss diverges (the median of 32 steps is above 1.25 times the "
+              "lowest so far, plus 0.25): warn says it, and gradient norms above 8 times their "
+              "median and wild losses too; stop also ends the run with exit code 1",
+       .example = "stop", .choices = "warn stop off"},
+      {.name = "early_stopping_patience", .section = "reports", .kind = K::integer,
+       .field = &C::early_stopping_patience,
+       .doc = "end the run after this many evaluations in a row without a lower eval_loss; null: "
+              "never",
+       .example = "3", .unset = "null", .range = kPositive},
+      {.name = "early_stopping_threshold", .section = "reports", .kind = K::number,
+       .field = &C::early_stopping_threshold,
+       .doc = "a lower eval_loss counts for early stopping if it is lower by more than this",
+       .example = "0.01", .range = kNonNegative},
       {.name = "eval_steps", .section = "reports", .kind = K::integer, .field = &C::eval_steps,
        .doc = "steps between evaluations; 0: only at the end", .example = "50",
        .range = kNonNegative},
@@ -268,8 +288,8 @@ const Refused kRefused[] = {
     {"save_strategy", "save_steps says when; 0 is never but at a signal"},
     {"logging_strategy logging_first_step", "logging_steps says when"},
     {"do_train do_predict", "the subcommand says what is done: snug train, snug eval"},
-    {"report_to run_name logging_dir wandb_project",
-     "metrics go to metrics.jsonl and report.html in output_dir, nowhere else"},
+    {"run_name logging_dir wandb_project",
+     "metrics go to files in output_dir, nowhere else; report_to says which"},
     {"push_to_hub hub_model_id hub_token", "nothing is uploaded; final/ can be uploaded as it is"},
     {"trust_remote_code", "no code of a model is ever run"},
     {"log_level disable_tqdm", "the live line appears on a terminal and nowhere else"},

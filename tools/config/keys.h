@@ -27,6 +27,7 @@ enum class KeyKind {
   precision,    // a preset; written as bf16: true too
   recompute,    // a policy or a map of layers to policies
   permissions,  // a list of names
+  reports,      // the same, of report_to
   kwargs        // a map whose entries are other keys
 };
 

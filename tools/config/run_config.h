@@ -89,6 +89,10 @@ struct RunConfig {
 
   // Reports and checkpoints, in optimizer steps.
   int64_t logging_steps = 10;
+  std::vector<std::string> report_to = {"all"};  // all, none, or names among csv and tensorboard
+  std::string loss_watchdog = "warn";            // off | warn | stop; see loss_watch.h
+  int64_t early_stopping_patience = 0;           // evaluations; 0: never
+  double early_stopping_threshold = 0;
   int64_t eval_steps = 200;      // 0: only at the end
   int64_t save_steps = 500;      // 0: only when a signal stops the run
   int64_t save_total_limit = 0;  // 0: keep all

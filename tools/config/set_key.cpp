@@ -140,6 +140,26 @@ void set_permissions(RunConfig& config, const ConfigNode& node) {
   }
 }
 
+void set_reports(RunConfig& config, const Key& key, const ConfigNode& node) {
+  const std::vector<std::string_view> known = words(key.choices), refused = words(key.refused);
+  std::vector<std::string> names;
+  if (node.kind == ConfigNode::Kind::list && node.items.empty()) names.emplace_back("none");
+  if (names.empty()) names = to_texts(node, "report_to", "report_to=tensorboard");
+  for (const std::string& name : names) {
+    const std::string expected = fmt::format("report_to as {}", fmt::join(known, ", "));
+    const std::string found = fmt::format("\"{}\" ({})", name, node.where);
+    if (std::find(refused.begin(), refused.end(), name) != refused.end())
+      fail(ErrorCode::unsupported, expected, found + ": metrics go to files only",
+           "report_to=tensorboard, whose event files others import");
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      fail(ErrorCode::usage, expected, found, suggestion(name, known, "report_to=tensorboard"));
+    if (names.size() > 1 && (name == "all" || name == "none"))
+      fail(ErrorCode::usage, "report_to: all or none alone, or a list of the others", found,
+           fmt::format("report_to={}", name));
+  }
+  config.report_to = names;
+}
+
 void set_model(RunConfig& config, const ConfigNode& node) {
   config.model.clear();
   config.model_config_json.clear();
@@ -206,6 +226,8 @@ void set_field(RunConfig& config, const Key& key, std::string_view written,
       return set_recompute(config, written, node);
     case KeyKind::permissions:
       return set_permissions(config, node);
+    case KeyKind::reports:
+      return set_reports(config, key, node);
     case KeyKind::kwargs:
       break;  // spread over other keys by the loader
   }

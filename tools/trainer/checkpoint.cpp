@@ -18,7 +18,8 @@ namespace snug {
 namespace fs = std::filesystem;
 
 namespace {
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
+constexpr const char* kState = "/snug_state.json";
 constexpr const char* kPrefix = "checkpoint-";
 
 std::vector<int64_t> shape_of(const ParamInfo& p) {
@@ -49,6 +50,51 @@ std::vector<int64_t> checkpoint_steps(const std::string& output_dir) {
     if (const auto step = checkpoint_step(entry.path().filename().string())) steps.push_back(*step);
   std::sort(steps.begin(), steps.end());
   return steps;
+}
+
+// Doubles as JSON writes them come back with the same bits.
+nlohmann::json watch_json(const LossWatch::State& s) {
+  return {
+      {"seen", s.seen},           {"losses", s.losses},           {"norms", s.norms},
+      {"lowest", s.lowest},       {"lowest_step", s.lowest_step}, {"norm_said", s.norm_said},
+      {"loss_said", s.loss_said}, {"norm_unsaid", s.norm_unsaid}, {"loss_unsaid", s.loss_unsaid},
+      {"diverged", s.diverged}};
+}
+
+LossWatch::State read_watch(const nlohmann::json& root, const std::string& path) {
+  const std::string where = path + " / loss_watch";
+  const nlohmann::json& j =
+      root.contains("loss_watch") ? root["loss_watch"] : nlohmann::json::object();
+  require_object(j, where);
+  LossWatch::State s;
+  s.seen = get_int_in(j, "seen", where, 0, INT64_MAX);
+  for (auto& [key, ring] : {std::pair("losses", &s.losses), std::pair("norms", &s.norms)}) {
+    const auto at = j.find(key);
+    bool good = at != j.end() && at->is_array() && at->size() == ring->size();
+    for (size_t i = 0; good && i < ring->size(); ++i) {
+      good = (*at)[i].is_number();
+      if (good) (*ring)[i] = (*at)[i].get<double>();
+    }
+    if (!good)
+      fail(ErrorCode::data, fmt::format("{} numbers for {} in {}", ring->size(), key, where),
+           at == j.end() ? "none" : json_brief(*at), "resume from another checkpoint");
+  }
+  s.lowest = get_number(j, "lowest", where);
+  s.lowest_step = get_int_in(j, "lowest_step", where, -1, INT64_MAX);
+  s.norm_said = get_int_in(j, "norm_said", where, -LossWatch::kQuiet, INT64_MAX);
+  s.loss_said = get_int_in(j, "loss_said", where, -LossWatch::kQuiet, INT64_MAX);
+  s.norm_unsaid = get_int_in(j, "norm_unsaid", where, 0, INT64_MAX);
+  s.loss_unsaid = get_int_in(j, "loss_unsaid", where, 0, INT64_MAX);
+  s.diverged = get_bool(j, "diverged", where);
+  return s;
+}
+
+// The state file of an older version had the name that now holds the log.
+int64_t old_version(const std::string& folder) {
+  const std::string path = folder + "/trainer_state.json";
+  if (!file_exists(path)) return 0;
+  const nlohmann::json j = parse_json_file(path);
+  return j.is_object() ? get_int(j, "snug_version", path, 0) : 0;
 }
 
 }  // namespace
@@ -97,33 +143,35 @@ std::string CheckpointWriter::write(const RunPosition& at, const Pinned& pinned,
     writer.commit();
   }
   extra(folder);
-  write_json_file(folder + "/trainer_state.json", {{"snug_version", kVersion},
-                                                   {"global_step", at.step},
-                                                   {"updates", at.updates},
-                                                   {"samples", at.samples},
-                                                   {"elapsed_seconds", at.elapsed},
-                                                   {"window_loss", at.window_loss},
-                                                   {"window_tokens", at.window_tokens},
-                                                   {"window_steps", at.window_steps},
-                                                   {"best_eval_loss", at.best_eval_loss},
-                                                   {"hyperparameters", hyperparameters},
-                                                   {"pinned",
-                                                    {{"seed", pinned.seed},
-                                                     {"data_seed", pinned.data_seed},
-                                                     {"train_tokens", pinned.train_tokens},
-                                                     {"train_samples", pinned.train_samples},
-                                                     {"data", pinned.data},
-                                                     {"global_batch", pinned.global_batch},
-                                                     {"max_length", pinned.T},
-                                                     {"micro_batch", pinned.micro_batch},
-                                                     {"head_rows", pinned.head_rows},
-                                                     {"threads", pinned.threads},
-                                                     {"precision", pinned.precision},
-                                                     {"optimizer", pinned.optimizer},
-                                                     {"instruction_set", pinned.instruction_set},
-                                                     {"recompute", pinned.recompute},
-                                                     {"kernels", choices_json(pinned.kernels)},
-                                                     {"model", pinned.model}}}});
+  write_json_file(folder + kState, {{"snug_version", kVersion},
+                                    {"global_step", at.step},
+                                    {"updates", at.updates},
+                                    {"samples", at.samples},
+                                    {"elapsed_seconds", at.elapsed},
+                                    {"window_loss", at.window_loss},
+                                    {"window_tokens", at.window_tokens},
+                                    {"window_steps", at.window_steps},
+                                    {"best_eval_loss", at.best_eval_loss},
+                                    {"best_eval_step", at.best_eval_step},
+                                    {"evals_without_gain", at.evals_without_gain},
+                                    {"loss_watch", watch_json(at.watch)},
+                                    {"hyperparameters", hyperparameters},
+                                    {"pinned",
+                                     {{"seed", pinned.seed},
+                                      {"data_seed", pinned.data_seed},
+                                      {"train_tokens", pinned.train_tokens},
+                                      {"train_samples", pinned.train_samples},
+                                      {"data", pinned.data},
+                                      {"global_batch", pinned.global_batch},
+                                      {"max_length", pinned.T},
+                                      {"micro_batch", pinned.micro_batch},
+                                      {"head_rows", pinned.head_rows},
+                                      {"threads", pinned.threads},
+                                      {"precision", pinned.precision},
+                                      {"optimizer", pinned.optimizer},
+                                      {"instruction_set", pinned.instruction_set},
+                                      {"recompute", pinned.recompute},
+                                      {"model", pinned.model}}}});
   write_atomic(folder + "/COMPLETE", fmt::format("{}\n", at.step));
   sync_folder(folder);
   replace_folder(folder, final_name);
@@ -154,13 +202,15 @@ Checkpoint read_checkpoint(const std::string& folder) {
   if (!file_exists(folder + "/COMPLETE"))
     fail(ErrorCode::data, "a complete checkpoint (a folder with the file COMPLETE)", folder,
          "resume=latest, which uses the newest complete one");
-  const std::string path = folder + "/trainer_state.json";
-  const nlohmann::json j = parse_json_file(path);
+  const std::string path = folder + kState;
+  const bool there = file_exists(path);
+  const nlohmann::json j = there ? parse_json_file(path) : nlohmann::json::object();
   require_object(j, path);
-  const int64_t version = get_int(j, "snug_version", path, 0);
+  const int64_t version = there ? get_int(j, "snug_version", path, 0) : old_version(folder);
   if (version != kVersion)
     fail(ErrorCode::data, fmt::format("a checkpoint of version {} in {}", kVersion, path),
-         version == 0 ? "a trainer_state.json that Snug did not write"
+         version == 0 ? (there ? "a file that Snug did not write"
+                               : "no such file: a checkpoint that Snug did not write")
                       : fmt::format("version {}", version),
          "resume with the program that wrote it; its model folder can still be used as model=");
   Checkpoint c;
@@ -174,6 +224,9 @@ Checkpoint read_checkpoint(const std::string& folder) {
   at.window_tokens = get_int_in(j, "window_tokens", path, 0, INT64_MAX);
   at.window_steps = get_int_in(j, "window_steps", path, 0, INT64_MAX);
   at.best_eval_loss = get_number(j, "best_eval_loss", path);
+  at.best_eval_step = get_int_in(j, "best_eval_step", path, 0, INT64_MAX);
+  at.evals_without_gain = get_int_in(j, "evals_without_gain", path, 0, INT64_MAX);
+  at.watch = read_watch(j, path);
   const std::string where = path + " / pinned";
   const nlohmann::json& p = j.contains("pinned") ? j["pinned"] : nlohmann::json::object();
   require_object(p, where);

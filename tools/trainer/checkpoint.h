@@ -5,7 +5,8 @@
 //     tokenizer
 //                            the folder is a model folder like any other
 //     optimizer.safetensors  states as <state>.<parameter>, fp32
-//     trainer_state.json     step, data position, sums of the logging window, pinned decisions
+//     snug_state.json        step, data position, sums of the logging window, pinned decisions
+//     trainer_state.json     the log in the form of Hugging Face's Trainer; not read at a resume
 //     COMPLETE               written last: without it the folder is a torn write and is not used
 // The folder is built under a temporary name and renamed; one of the same step is exchanged for it,
 // so that at no moment there is none.
@@ -17,6 +18,7 @@
 #include <string>
 
 #include "engine/io/safetensors.h"
+#include "tools/trainer/loss_watch.h"
 #include "tools/trainer/plan.h"
 
 namespace snug {
@@ -31,6 +33,9 @@ struct RunPosition {
   int64_t window_tokens = 0;  // and their number
   int64_t window_steps = 0;
   double best_eval_loss = -1;  // -1: none yet
+  int64_t best_eval_step = 0;
+  int64_t evals_without_gain = 0;  // of early_stopping_patience
+  LossWatch::State watch;
 };
 
 // What a checkpoint pins because it changes numbers.
@@ -79,7 +84,7 @@ std::optional<int64_t> checkpoint_step(const std::string& name);
 
 // The newest complete checkpoint of a run, or nothing. Torn ones are named in `skipped`.
 std::optional<std::string> latest_checkpoint(const std::string& output_dir, std::string* skipped);
-// Reads trainer_state.json. Throws data if it is torn, foreign or of a newer version.
+// Reads snug_state.json. Throws data if it is torn, foreign or of a newer version.
 Checkpoint read_checkpoint(const std::string& folder);
 // Loads weights and optimizer state into an opened session.
 void load_checkpoint(Session& session, const Checkpoint& checkpoint);

@@ -3,39 +3,20 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
-#include <fstream>
 #include <limits>
+#include <optional>
 
-#include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
 
 namespace snug {
 namespace {
-
-// What was logged beyond the checkpoint is cut, so that the curve reads as if nothing had happened.
-// A torn last line goes too.
-void cut_after(const std::string& path, int64_t step) {
-  const std::string text = read_file(path);
-  std::string kept;
-  size_t at = 0;
-  while (at < text.size()) {
-    const size_t end = text.find('\n', at);
-    if (end == std::string::npos) break;
-    const std::string_view line(text.data() + at, end - at);
-    const nlohmann::json j = nlohmann::json::parse(line, nullptr, false);
-    if (j.is_object() && j.contains("step") && j["step"].is_number_integer() &&
-        j["step"].get<int64_t>() <= step)
-      kept.append(line).push_back('\n');
-    at = end + 1;
-  }
-  write_atomic(path, kept);
-}
 
 // RFC 3339, UTC.
 void timestamp(char (&out)[32]) {
@@ -51,12 +32,31 @@ std::string number(double value) {
   return std::isfinite(value) ? fmt::format("{:.9g}", value) : std::string("null");
 }
 
+// An empty cell for what is no number.
+std::string cell(double value) {
+  return std::isfinite(value) ? fmt::format("{:.9g}", value) : std::string();
+}
+
+constexpr const char* kCsvHeader =
+    "step,epoch,loss,learning_rate,grad_norm,tokens_per_second,step_seconds,elapsed_seconds,"
+    "num_input_tokens_seen,memory_bytes,eval_loss,eval_perplexity,eval_runtime,eval_tokens,time\n";
+
+// The step in the first column; the heading has none.
+std::optional<int64_t> csv_step(std::string_view line) {
+  int64_t step = 0;
+  const auto result = std::from_chars(line.data(), line.data() + line.size(), step);
+  if (result.ec != std::errc() || result.ptr == line.data() + line.size() || *result.ptr != ',')
+    return std::nullopt;
+  return step;
+}
+
 // Lines of metrics.jsonl that are objects with a step.
 template <typename Use>
 void for_each_line(const std::string& path, Use use) {
-  std::ifstream in(path);
-  for (std::string line; std::getline(in, line);) {
-    const nlohmann::json j = nlohmann::json::parse(line, nullptr, false);
+  if (!file_exists(path)) return;
+  LineReader in(path);
+  while (const auto line = in.next()) {
+    const nlohmann::json j = nlohmann::json::parse(*line, nullptr, false);
     if (j.is_object() && j.contains("step") && j["step"].is_number_integer()) use(j);
   }
 }
@@ -98,14 +98,39 @@ void read_metrics(const std::string& output_dir, ReportRun& report) {
   });
 }
 
-RunLog::RunLog(const std::string& output_dir, int64_t keep_until_step)
+RunSinks run_sinks(const std::vector<std::string>& report_to) {
+  RunSinks sinks;
+  for (const std::string& name : report_to) {
+    sinks.csv |= name == "csv" || name == "all";
+    sinks.tensorboard |= name == "tensorboard" || name == "all";
+  }
+  return sinks;
+}
+
+RunLog::RunLog(const std::string& output_dir, int64_t keep_until_step, RunSinks sinks)
     : path_(output_dir + "/metrics.jsonl") {
-  if (keep_until_step >= 0 && file_exists(path_)) cut_after(path_, keep_until_step);
-  metrics_ = std::fopen(path_.c_str(), keep_until_step >= 0 ? "ae" : "we");
-  if (!metrics_)
-    fail(ErrorCode::device, "to open " + path_, std::strerror(errno), "another output_dir");
-  // What the C library would allocate at the first line: the file's buffer, the time zone.
-  std::setvbuf(metrics_, buffer_, _IOFBF, sizeof buffer_);
+  const bool resumed = keep_until_step >= 0;
+  const std::string csv = output_dir + "/metrics.csv";
+  if (resumed) {
+    keep_lines(path_, [&](std::string_view line) {
+      const auto step = step_of_line(line);
+      return step && *step <= keep_until_step;
+    });
+    // Also where nothing is added any more: what is there is not to tell of steps that never were.
+    keep_lines(csv, [&](std::string_view line) {
+      const auto step = csv_step(line);
+      return step ? *step <= keep_until_step : line.starts_with("step,");
+    });
+  }
+  if (resumed) EventFile::cut(output_dir + "/runs", keep_until_step);
+  metrics_ = std::make_unique<LineFile>(path_, resumed);
+  if (sinks.csv) {
+    csv_ = std::make_unique<LineFile>(csv, resumed);
+    if (csv_->size() == 0) csv_->write(kCsvHeader);
+  }
+  if (sinks.tensorboard)
+    events_ = std::make_unique<EventFile>(output_dir + "/runs", keep_until_step);
+  // What the C library would allocate at the first line: the time zone.
   char when[32];
   timestamp(when);
   terminal_ = isatty(STDOUT_FILENO) && !std::getenv("CI");
@@ -113,12 +138,12 @@ RunLog::RunLog(const std::string& output_dir, int64_t keep_until_step)
 
 RunLog::~RunLog() {
   if (live_open_) std::fputc('\n', stdout);
-  if (metrics_) std::fclose(metrics_);
 }
 
-void RunLog::line(const char* text) {
-  if (std::fputs(text, metrics_) < 0 || std::fflush(metrics_) != 0)
-    fail(ErrorCode::device, "to write " + path_, std::strerror(errno), "free disk space");
+void RunLog::sync() {
+  metrics_->sync();
+  if (csv_) csv_->sync();
+  if (events_) events_->sync();
 }
 
 void RunLog::say(const std::string& text) {
@@ -149,14 +174,23 @@ void RunLog::step(const StepMetrics& m) {
   const std::string startup = m.startup_seconds < 0
                                   ? std::string()
                                   : fmt::format("\"startup_seconds\":{:.3f},", m.startup_seconds);
-  line(fmt::format("{{\"step\":{},\"loss\":{},\"learning_rate\":{},\"grad_norm\":{},"
-                   "\"epoch\":{:.6f},\"num_input_tokens_seen\":{},\"tokens_per_second\":{:.1f},"
-                   "\"step_seconds\":{:.6f},\"elapsed_seconds\":{:.3f},\"memory_bytes\":{},"
-                   "{}\"time\":\"{}\"}}\n",
-                   m.step, number(m.loss), number(m.learning_rate), number(m.grad_norm), m.epoch,
-                   m.tokens_seen, m.tokens_per_second, m.step_seconds, m.elapsed, m.memory_bytes,
-                   startup, when)
-           .c_str());
+  metrics_->write(fmt::format(
+      "{{\"step\":{},\"loss\":{},\"learning_rate\":{},\"grad_norm\":{},"
+      "\"epoch\":{:.6f},\"num_input_tokens_seen\":{},\"tokens_per_second\":{:.1f},"
+      "\"step_seconds\":{:.6f},\"elapsed_seconds\":{:.3f},\"memory_bytes\":{},"
+      "{}\"time\":\"{}\"}}\n",
+      m.step, number(m.loss), number(m.learning_rate), number(m.grad_norm), m.epoch, m.tokens_seen,
+      m.tokens_per_second, m.step_seconds, m.elapsed, m.memory_bytes, startup, when));
+  if (csv_)
+    csv_->write(fmt::format("{},{:.6f},{},{},{},{:.1f},{:.6f},{:.3f},{},{},,,,,{}\n", m.step,
+                            m.epoch, cell(m.loss), cell(m.learning_rate), cell(m.grad_norm),
+                            m.tokens_per_second, m.step_seconds, m.elapsed, m.tokens_seen,
+                            m.memory_bytes, when));
+  if (events_)
+    events_->scalars(m.step, {{"train/loss", m.loss},
+                              {"lr", m.learning_rate},
+                              {"grad_norm", m.grad_norm},
+                              {"tokens_per_second", m.tokens_per_second}});
   std::string text = fmt::format("step {:>6}", m.step);
   if (m.total_steps > 0) text += fmt::format("/{}", m.total_steps);
   text +=
@@ -166,16 +200,19 @@ void RunLog::step(const StepMetrics& m) {
   say(text);
 }
 
-void RunLog::evaluation(int64_t step, double loss, double perplexity, double seconds,
-                        int64_t tokens) {
+void RunLog::evaluation(const EvalMetrics& m) {
   char when[32];
   timestamp(when);
-  line(fmt::format("{{\"step\":{},\"eval_loss\":{},\"eval_perplexity\":{},"
-                   "\"eval_runtime\":{:.3f},\"eval_tokens\":{},\"time\":\"{}\"}}\n",
-                   step, number(loss), number(perplexity), seconds, tokens, when)
-           .c_str());
-  say(fmt::format("step {:>6}  validation loss {:.4f}  perplexity {:.2f}  ({} tokens, {})", step,
-                  loss, perplexity, tokens, human_seconds(seconds)));
+  metrics_->write(fmt::format(
+      "{{\"step\":{},\"eval_loss\":{},\"eval_perplexity\":{},\"epoch\":{:.6f},"
+      "\"eval_runtime\":{:.3f},\"eval_tokens\":{},\"time\":\"{}\"}}\n",
+      m.step, number(m.loss), number(m.perplexity), m.epoch, m.seconds, m.tokens, when));
+  if (csv_)
+    csv_->write(fmt::format("{},{:.6f},,,,,,,,,{},{},{:.3f},{},{}\n", m.step, m.epoch, cell(m.loss),
+                            cell(m.perplexity), m.seconds, m.tokens, when));
+  if (events_) events_->scalars(m.step, {{"eval/loss", m.loss}, {"eval/perplexity", m.perplexity}});
+  say(fmt::format("step {:>6}  validation loss {:.4f}  perplexity {:.2f}  ({} tokens, {})", m.step,
+                  m.loss, m.perplexity, m.tokens, human_seconds(m.seconds)));
 }
 
 }  // namespace snug

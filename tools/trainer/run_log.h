@@ -1,14 +1,23 @@
-// What a run says while it runs: metrics.jsonl, and lines for a person (one live line on a
-// terminal, plain lines elsewhere). Buffers are made before training starts; writing allocates
-// nothing that stays.
+// What a run says while it runs: metrics.jsonl, metrics.csv and TensorBoard events where report_to
+// asks for them, and lines for a person (one live line on a terminal, plain lines elsewhere).
+// Buffers are made before training starts; writing allocates nothing that stays.
 #pragma once
 
-#include <cstdio>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "tools/report/report.h"
+#include "tools/trainer/event_file.h"
+#include "tools/trainer/line_file.h"
 
 namespace snug {
+
+// Of report_to.
+struct RunSinks {
+  bool csv = false, tensorboard = false;
+};
+RunSinks run_sinks(const std::vector<std::string>& report_to);
 
 struct StepMetrics {
   int64_t step = 0, total_steps = 0;  // total 0: unknown
@@ -22,30 +31,38 @@ struct StepMetrics {
   double startup_seconds = -1;
 };
 
+struct EvalMetrics {
+  int64_t step = 0, tokens = 0;
+  double loss = 0, perplexity = 0, seconds = 0, epoch = 0;
+};
+
 class RunLog {
  public:
-  // Opens output_dir/metrics.jsonl; on a resume lines beyond `keep_until_step` are cut first.
-  RunLog(const std::string& output_dir, int64_t keep_until_step);
+  // Opens output_dir/metrics.jsonl, metrics.csv and runs/events.out.tfevents.*; on a resume what
+  // they hold beyond `keep_until_step` (-1: a new run) is cut first, so that they read as if
+  // nothing had happened. A run that did not write one of them before begins it there.
+  RunLog(const std::string& output_dir, int64_t keep_until_step, RunSinks sinks);
   ~RunLog();
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
   // Values that are not finite are written as null.
   void step(const StepMetrics& m);
-  void evaluation(int64_t step, double loss, double perplexity, double seconds, int64_t tokens);
+  void evaluation(const EvalMetrics& m);
   // A line for the person; a live line is finished first.
   void say(const std::string& line);
   // Between log lines, on a terminal only.
   void live(const StepMetrics& m);
+  // Makes what was logged durable: before a checkpoint, which is not to know more than the log.
+  void sync();
+  const std::string& metrics_path() const { return path_; }
 
  private:
-  void line(const char* text);
-
-  std::FILE* metrics_ = nullptr;
   bool terminal_ = false;
   bool live_open_ = false;
   std::string path_;
-  char buffer_[4096];  // of metrics_
+  std::unique_ptr<LineFile> metrics_, csv_;
+  std::unique_ptr<EventFile> events_;
 };
 
 // What metrics.jsonl holds, for the report: metrics, evaluations and memory of the whole run, what

@@ -22,12 +22,14 @@
 #include "tools/trainer/checkpoint.h"
 #include "tools/trainer/evaluate.h"
 #include "tools/trainer/generator.h"
+#include "tools/trainer/loss_watch.h"
 #include "tools/trainer/output_folder.h"
 #include "tools/trainer/pinning.h"
 #include "tools/trainer/run_data.h"
 #include "tools/trainer/run_log.h"
 #include "tools/trainer/setup.h"
-#include "tools/trainer/start_clock.h"
+#include "tools/trainer/train_run.h"
+#include "tools/trainer/trainer_state.h"
 
 namespace snug {
 
@@ -44,57 +46,9 @@ void on_signal(int) {
 // Steps of the schedule when the clock alone bounds the run.
 constexpr int64_t kClockSteps = 1000;
 
-class Trainer {
- public:
-  explicit Trainer(const RunConfig& config) : setup_(make_setup(config)) { clock_.lap("setup"); }
-  int run();
+}  // namespace
 
- private:
-  int steps();
-  void check_output_dir();
-  Pinned pinned() const;
-  void reserve();
-  int64_t total_steps() const;
-  double rate_factor(int64_t step) const;
-  void prepare();
-  void start_log();
-  bool optimizer_step();
-  void log_step(double step_seconds);
-  void evaluate();
-  void sample();
-  std::string checkpoint();
-  void write_final();
-  void write_memory_json(bool finished);
-  void write_report(bool finished);
-  int stopped();
-  int diverged();
-  int data_lost(const DataLost& error);
-  void add_model_files(const std::string& folder, DType dtype) const;
-  bool finished() const;
-  const RunConfig& config() const { return setup_.config; }
-
-  StartClock clock_;
-  RunSetup setup_;
-  RunData data_;
-  Plan plan_;
-  std::optional<Checkpoint> resumed_;
-  std::unique_ptr<Session> session_;
-  std::unique_ptr<CheckpointWriter> checkpoints_;
-  std::unique_ptr<SafetensorsLayout> final_layout_;
-  std::unique_ptr<LearningRateSchedule> schedule_;
-  std::unique_ptr<Sampler> sampler_;
-  std::unique_ptr<RunLog> log_;
-  std::vector<int32_t> sample_prompt_;
-  std::string sample_text_, data_fingerprint_;
-  std::string not_finite_;  // what a step found, if it did
-  RunPosition at_;
-  ReportRun report_;
-  double started_ = 0, startup_ = -1;
-  int64_t total_ = 0, runtime_measured_ = 0;
-  bool last_ = false;  // decided once a step, so that all parts of the step agree
-};
-
-void Trainer::check_output_dir() {
+void TrainRun::check_output_dir() {
   const std::string& dir = config().output_dir;
   if (dir.empty())
     fail(ErrorCode::usage, "output_dir, where the run is written", "none", "output_dir=run1");
@@ -115,13 +69,13 @@ void Trainer::check_output_dir() {
   check_resumed_output(dir, folder);
 }
 
-Pinned Trainer::pinned() const {
+Pinned TrainRun::pinned() const {
   Pinned p = make_pinned(setup_, plan_.decisions, data_, data_fingerprint_);
   p.kernels = plan_.kernels;
   return p;
 }
 
-int64_t Trainer::total_steps() const {
+int64_t TrainRun::total_steps() const {
   if (config().max_steps > 0) return config().max_steps;
   if (config().num_train_epochs > 0)
     return std::max<int64_t>(
@@ -131,7 +85,7 @@ int64_t Trainer::total_steps() const {
   return 0;
 }
 
-void Trainer::reserve() {
+void TrainRun::reserve() {
   malloc_trim(0);  // pages of the tokenisation that are free again
   const int64_t before = process_private_bytes();
   // A sanitizer's own memory, which is most of the process then, is not the run's.
@@ -162,7 +116,7 @@ void Trainer::reserve() {
   clock_.lap("weights");
 }
 
-double Trainer::rate_factor(int64_t step) const {
+double TrainRun::rate_factor(int64_t step) const {
   if (total_ > 0) return schedule_->factor(step);
   // Only max_time bounds the run: the schedule follows the clock, kClockSteps ticks long.
   const double share =
@@ -171,7 +125,7 @@ double Trainer::rate_factor(int64_t step) const {
 }
 
 // False if the loss or a gradient is not finite; the step is then not done.
-bool Trainer::optimizer_step() {
+bool TrainRun::optimizer_step() {
   const Decisions& d = plan_.decisions;
   const int64_t G = plan_.global_batch, B = d.micro_batch, T = d.T;
   Session& s = *session_;
@@ -214,13 +168,37 @@ bool Trainer::optimizer_step() {
   return true;
 }
 
+// False if the run is to end because its loss diverges.
+bool TrainRun::watch() {
+  if (config().loss_watchdog == "off") return true;
+  const StepState& state = session_->state();
+  const LossWatch::Verdict verdict = watch_.look(
+      at_.step, state.loss_sum / static_cast<double>(state.loss_tokens), gradient_norm_of(state));
+  at_.watch = watch_.state();
+  if (!verdict.text.empty()) log_->say(verdict.text);
+  if (!verdict.diverged || config().loss_watchdog != "stop") return true;
+  constexpr std::string_view kWarning = "warning: ";  // divergence is the last line
+  diverging_ = verdict.text.substr(verdict.text.rfind(kWarning) + kWarning.size());
+  return false;
+}
+
+bool TrainRun::stopped_early() const {
+  return config().early_stopping_patience > 0 &&
+         at_.evals_without_gain >= config().early_stopping_patience;
+}
+
+double TrainRun::epoch() const {
+  return static_cast<double>(at_.samples) / static_cast<double>(data_.train_samples);
+}
+
 // By its length; a signal is another matter, since what is due at its step is still done.
-bool Trainer::finished() const {
+bool TrainRun::finished() const {
+  if (stopped_early()) return true;
   if (total_ > 0 && at_.step >= total_) return true;
   return config().max_time > 0 && at_.elapsed + monotonic_seconds() - started_ >= config().max_time;
 }
 
-void Trainer::log_step(double step_seconds) {
+void TrainRun::log_step(double step_seconds) {
   const double now = monotonic_seconds();
   StepMetrics m;
   m.step = at_.step;
@@ -232,7 +210,7 @@ void Trainer::log_step(double step_seconds) {
   m.tokens_per_second = static_cast<double>(plan_.global_batch * plan_.decisions.T) / step_seconds;
   m.elapsed = at_.elapsed + now - started_;
   m.tokens_seen = at_.samples * plan_.decisions.T;
-  m.epoch = static_cast<double>(at_.samples) / static_cast<double>(data_.train_samples);
+  m.epoch = epoch();
   m.memory_bytes = session_->context().resident_bytes();
   m.startup_seconds = startup_;
   const int64_t done = at_.step - (resumed_ ? resumed_->position.step : 0);
@@ -257,17 +235,30 @@ void Trainer::log_step(double step_seconds) {
   at_.window_steps = 0;
 }
 
-void Trainer::evaluate() {
+void TrainRun::evaluate() {
   if (plan_.decisions.eval_batch <= 0 || data_.eval_samples <= 0) return;
   const StepState saved = session_->state();
   const EvalResult r = evaluate_samples(*session_, data_, data_.eval_samples);
   session_->state() = saved;
-  log_->evaluation(at_.step, r.loss, std::exp(r.loss), r.seconds, r.tokens);
-  if (at_.best_eval_loss < 0 || r.loss < at_.best_eval_loss) at_.best_eval_loss = r.loss;
+  log_->evaluation({.step = at_.step,
+                    .tokens = r.tokens,
+                    .loss = r.loss,
+                    .perplexity = std::exp(r.loss),
+                    .seconds = r.seconds,
+                    .epoch = epoch()});
+  // As transformers' EarlyStoppingCallback: any lower loss is the new best, one that is lower by
+  // more than the threshold starts the count again.
+  const bool first = at_.best_eval_loss < 0;
+  const bool gain = first || at_.best_eval_loss - r.loss > config().early_stopping_threshold;
+  at_.evals_without_gain = gain ? 0 : at_.evals_without_gain + 1;
+  if (first || r.loss < at_.best_eval_loss) {
+    at_.best_eval_loss = r.loss;
+    at_.best_eval_step = at_.step;
+  }
   sample();
 }
 
-void Trainer::sample() {
+void TrainRun::sample() {
   if (!sampler_) return;
   const StepState saved = session_->state();
   sample_text_.assign(config().sample_prompt);
@@ -284,157 +275,7 @@ void Trainer::sample() {
   log_->say(fmt::format("  sample: {}", sanitize_utf8(sample_text_)));
 }
 
-void Trainer::add_model_files(const std::string& folder, DType dtype) const {
-  save_model_config(*setup_.model, folder, dtype);
-  // Copied from what was written before the start: making it again would take memory of the
-  // runtime.
-  if (setup_.tokenizer)
-    fs::copy(config().output_dir + "/tokenizer", folder,
-             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
-}
-
-std::string Trainer::checkpoint() {
-  RunPosition position = at_;
-  position.elapsed += monotonic_seconds() - started_;
-  return checkpoints_->write(position, pinned(), hyperparameters(config(), total_),
-                             [&](const std::string& f) { add_model_files(f, DType::f32); });
-}
-
-void Trainer::write_final() {
-  const std::string path = config().output_dir + "/final", folder = path + ".tmp";
-  std::error_code error;
-  fs::remove_all(folder, error);
-  fs::create_directories(folder, error);
-  if (error)
-    fail(ErrorCode::device, fmt::format("to create {}", folder), error.message(),
-         "free disk space");
-  session_->save_model(folder + "/model.safetensors", *final_layout_);
-  add_model_files(folder, config().save_dtype == "bf16" ? DType::bf16 : DType::f32);
-  sync_folder(folder);
-  replace_folder(folder, path);
-}
-
-void Trainer::write_memory_json(bool done) {
-  nlohmann::json j = {{"planned_engine_bytes", plan_.engine_bytes},
-                      {"measured_engine_bytes", session_->context().resident_bytes()},
-                      {"planned_runtime_bytes", plan_.runtime_bytes},
-                      {"measured_runtime_bytes", runtime_measured_},
-                      {"allocations_after_start", nullptr},
-                      {"transient_allocations", nullptr},
-                      {"finished", done},
-                      {"categories", plan_json(plan_)["categories"]}};
-  if (allocation_watch::available()) {
-    j["allocations_after_start"] = allocation_watch::breaches();
-    j["transient_allocations"] = allocation_watch::transient();
-  }
-  write_json_file(config().output_dir + "/memory.json", j);
-}
-
-void Trainer::write_report(bool done) {
-  report_.finished = done;
-  report_.title = config().output_dir;
-  report_.sample_text = sample_text_;
-  if (session_) {
-    report_.measured_engine_bytes = session_->context().resident_bytes();
-    report_.measured_runtime_bytes = runtime_measured_;
-  }
-  if (log_) read_metrics(config().output_dir, report_);
-  if (log_ && allocation_watch::available())
-    report_.allocations_after_start = allocation_watch::breaches();
-  write_atomic(config().output_dir + "/report.html", report_html(plan_, report_));
-}
-
-// Writes what says what this run is, beside what it goes on from, if that is so.
-void Trainer::prepare() {
-  const std::string& dir = config().output_dir;
-  if (resumed_) {
-    const std::string removed = remove_later_checkpoints(dir, resumed_->position.step);
-    if (!removed.empty())
-      fmt::print("Removed {}: they are not of the run that goes on from {}.\n", removed,
-                 resumed_->folder);
-    at_ = resumed_->position;
-  } else if (config().overwrite) {
-    remove_old_run(dir);
-  }
-  adopt_new_tokens(dir);
-  if (setup_.tokenizer) setup_.tokenizer->save(dir + "/tokenizer");
-  write_atomic(dir + "/config.resolved.yaml", resolved_yaml(config()));
-  write_json_file(dir + "/plan.json", plan_json(plan_));
-  write_report(false);
-  checkpoints_ = std::make_unique<CheckpointWriter>(*session_, dir, config().save_total_limit);
-  final_layout_ = std::make_unique<SafetensorsLayout>(
-      weights_layout(*setup_.model, config().save_dtype == "bf16" ? DType::bf16 : DType::f32));
-  log_ = std::make_unique<RunLog>(dir, resumed_ ? resumed_->position.step : -1);
-  if (!config().sample_prompt.empty()) {
-    sample_prompt_ = setup_.tokenizer->encode(config().sample_prompt);
-    sample_text_.reserve(static_cast<size_t>(config().sample_tokens) * 64 + 4096);
-    sampler_ = std::make_unique<Sampler>(
-        setup_.tokenizer->vocab_size(),
-        SamplingOptions{config().sample_temperature, config().sample_top_k, config().sample_top_p,
-                        static_cast<uint64_t>(config().seed)});
-  }
-}
-
-void Trainer::start_log() {
-  log_->say(fmt::format("Data: {}; {} samples of {} tokens to train on, {} held out", data_.text,
-                        data_.train_samples, plan_.decisions.T, data_.eval_samples));
-  log_->say(fmt::format("Weights: {}", resumed_ ? "resumed from " + resumed_->folder
-                                       : setup_.model_folder.empty()
-                                           ? "random initialisation"
-                                           : "read from " + setup_.model_folder));
-  log_->say(fmt::format("Checkpoints: {} each{}", human_bytes(checkpoints_->bytes()),
-                        config().save_steps > 0
-                            ? fmt::format(", every {} steps", config().save_steps)
-                            : std::string(", only when interrupted")));
-  runtime_measured_ = process_private_bytes() - session_->context().resident_bytes();
-  log_->say(fmt::format("memory reserved: {} B of engine, resident {} B", plan_.engine_bytes,
-                        session_->context().resident_bytes()));
-}
-
-// After a signal: the step was finished.
-int Trainer::stopped() {
-  log_->say(fmt::format(
-      "Stopped at step {}; saved {}.\nTo go on: snug train --config {} resume=latest", at_.step,
-      checkpoint(), shell_word(config().output_dir + "/config.resolved.yaml")));
-  allocation_watch::step_done();
-  allocation_watch::stop();
-  write_memory_json(false);
-  write_report(false);
-  return 75;
-}
-
-// Neither input nor program are wrong: training failed, which is exit code 1.
-int Trainer::diverged() {
-  allocation_watch::stop();
-  std::string skipped;
-  const auto latest = latest_checkpoint(config().output_dir, &skipped);
-  log_->say(fmt::format("Training failed at step {}; {}", at_.step + 1,
-                        latest ? "the last checkpoint is " + *latest : "there is no checkpoint"));
-  fmt::print(stderr,
-             "diverged: expected finite losses and gradients\n  found: {}\n  try:   a smaller "
-             "learning_rate, max_grad_norm=1.0, or check the data{}\n",
-             not_finite_, latest ? "; resume=latest goes on from " + *latest : "");
-  write_memory_json(false);
-  write_report(false);
-  return 1;
-}
-
-// The step that could not be read was not done: what was learned before it is whole and is saved.
-int Trainer::data_lost(const DataLost& error) {
-  log_->say(at_.step == 0 ? std::string("Stopped before the first step.")
-                          : fmt::format("Stopped at step {}; saved {}", at_.step, checkpoint()));
-  allocation_watch::stop();
-  write_memory_json(false);
-  write_report(false);
-  fmt::print(stderr, "{}{}\n", error.what(),
-             at_.step == 0
-                 ? std::string()
-                 : fmt::format("\n  then:  snug train --config {} resume=latest",
-                               shell_word(config().output_dir + "/config.resolved.yaml")));
-  return 1;
-}
-
-int Trainer::run() {
+int TrainRun::run() {
   check_output_dir();
   if (resumed_) apply_pins(*resumed_, setup_);
   plan_ = make_plan(setup_.request);
@@ -490,7 +331,7 @@ int Trainer::run() {
   }
 }
 
-int Trainer::steps() {
+int TrainRun::steps() {
   if (!resumed_) evaluate();
   clock_.lap("evaluation");
   startup_ = clock_.seconds();
@@ -504,8 +345,17 @@ int Trainer::steps() {
     last_ = finished();
     const double now = monotonic_seconds();
     log_step(now - before);
+    if (!watch()) return diverged();
     // Before the checkpoint, which is then at the end of the step and does not repeat it.
     if (last_ || (config().eval_steps > 0 && at_.step % config().eval_steps == 0)) evaluate();
+    if (!last_ && stopped_early()) {
+      last_ = true;
+      if (at_.window_steps > 0) log_step(now - before);  // the steps since the last line
+      log_->say(fmt::format(
+          "Stopped early at step {}: {} evaluations in a row without a validation "
+          "loss below {:.4f} by more than {}",
+          at_.step, at_.evals_without_gain, at_.best_eval_loss, config().early_stopping_threshold));
+    }
     // The last step is saved too, so that a run can be made longer.
     if (config().save_steps > 0 && (at_.step % config().save_steps == 0 || last_))
       log_->say(fmt::format("  saved {}", checkpoint()));
@@ -514,6 +364,7 @@ int Trainer::steps() {
   }
   if (stop_requested) return stopped();
   write_final();
+  write_state(config().output_dir);
   allocation_watch::step_done();
   allocation_watch::stop();
   runtime_measured_ = process_private_bytes() - session_->context().resident_bytes();
@@ -530,10 +381,8 @@ int Trainer::steps() {
   return 0;
 }
 
-}  // namespace
-
 int train(const RunConfig& config) {
-  return Trainer(config).run();
+  return TrainRun(config).run();
 }
 
 }  // namespace snug

@@ -106,9 +106,10 @@ TEST(MainJob, TrainWritesEverything) {
   for (const char* name :
        {"config.resolved.yaml", "plan.json", "metrics.jsonl", "memory.json", "report.html",
         "checkpoint-30/model.safetensors", "checkpoint-30/optimizer.safetensors",
-        "checkpoint-30/trainer_state.json", "checkpoint-30/COMPLETE", "checkpoint-30/config.json",
-        "final/config.json", "final/model.safetensors", "final/tokenizer.json",
-        "final/tokenizer_config.json", "final/vocab.json", "final/merges.txt"})
+        "checkpoint-30/trainer_state.json", "checkpoint-30/snug_state.json", "trainer_state.json",
+        "metrics.csv", "checkpoint-30/COMPLETE", "checkpoint-30/config.json", "final/config.json",
+        "final/model.safetensors", "final/tokenizer.json", "final/tokenizer_config.json",
+        "final/vocab.json", "final/merges.txt"})
     EXPECT_TRUE(exists(w.path(std::string("run/") + name))) << name;
   for (const std::string& name : listing(w.path("run")))
     EXPECT_EQ(name.find(".tmp"), std::string::npos) << name;

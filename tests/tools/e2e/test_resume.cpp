@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <ostream>
+#include <sstream>
 
 #include "tests/tools/e2e/workspace.h"
 
@@ -31,8 +32,36 @@ void lose_power_after(const Workspace& w, const std::string& from, const std::st
   for (const char* name : {"final", "memory.json"}) fs::remove_all(w.path(to + "/" + name));
 }
 
+// The state a run goes on from, but for the time it took.
+Json state_of(const Workspace& w, const std::string& name) {
+  Json state = w.json(name + "/snug_state.json");
+  state.erase("elapsed_seconds");
+  state["pinned"].erase("recompute");
+  state["hyperparameters"] = nullptr;
+  return state;
+}
+
+// What metrics.csv says of steps, losses and rates.
+std::string csv_curve(const Workspace& w, const std::string& name) {
+  std::istringstream in(slurp(w.path(name + "/metrics.csv")));
+  std::string kept;
+  for (std::string line; std::getline(in, line);) {
+    int column = 0;
+    for (const char c : line) {
+      column += c == ',';
+      if (column < 5 || column == 10 || column == 11) kept += c;
+    }
+    kept += "\n";
+  }
+  return kept;
+}
+
 void expect_same_run(const Workspace& w, const std::string& a, const std::string& b) {
   EXPECT_EQ(w.curve(a), w.curve(b));
+  EXPECT_EQ(csv_curve(w, a), csv_curve(w, b));
+  EXPECT_EQ(state_of(w, a + "/checkpoint-12"), state_of(w, b + "/checkpoint-12"));
+  EXPECT_EQ(w.json(a + "/trainer_state.json")["log_history"].size(),
+            w.json(b + "/trainer_state.json")["log_history"].size());
   EXPECT_TRUE(slurp(w.path(a + "/final/model.safetensors")) ==
               slurp(w.path(b + "/final/model.safetensors")))
       << "the weights of " << a << " and " << b;
@@ -68,7 +97,7 @@ TEST_P(Resume, AfterASignal) {
   ASSERT_LT(step, 12) << "the child cannot run ahead of the reader";
   const std::string checkpoint = "parts/checkpoint-" + std::to_string(step);
   EXPECT_TRUE(exists(w.path(checkpoint + "/COMPLETE")));
-  EXPECT_EQ(w.json(checkpoint + "/trainer_state.json")["global_step"], step);
+  EXPECT_EQ(w.json(checkpoint + "/snug_state.json")["global_step"], step);
   EXPECT_NE(stopped.out.find("snug train --config " + w.path("parts/config.resolved.yaml") +
                              " resume=latest"),
             std::string::npos);
@@ -245,9 +274,9 @@ TEST(ResumePins, APermissionUnpinsTheMicroBatch) {
 TEST(ResumePins, ForeignAndBrokenCheckpoints) {
   const Workspace w;
   w.trained("run", {"save_steps=5"});
-  const Json state = w.json("run/checkpoint-5/trainer_state.json");
+  const Json state = w.json("run/checkpoint-5/snug_state.json");
   const auto refused = [&](const std::string& content, const std::vector<const char*>& says,
-                           const char* file = "trainer_state.json") {
+                           const char* file = "snug_state.json") {
     fs::remove_all(w.path("bad"));
     lose_power_after(w, "run", "bad", 5);
     spill(w.path("bad/checkpoint-5/") + file, content);
@@ -261,12 +290,27 @@ TEST(ResumePins, ForeignAndBrokenCheckpoints) {
   };
   // As another trainer writes it.
   refused(R"({"best_metric": null, "epoch": 1.0, "global_step": 5, "log_history": []})",
-          {"trainer_state.json", "that Snug did not write"});
-  refused("{\"snug_version\": 1, \"global", {"checkpoint-5/trainer_state.json"});
-  refused("[]", {"checkpoint-5/trainer_state.json"});
+          {"snug_state.json", "a file that Snug did not write"});
+  refused("{\"snug_version\": 1, \"global", {"checkpoint-5/snug_state.json"});
+  refused("[]", {"checkpoint-5/snug_state.json"});
   Json other = state;
   other["snug_version"] = 99;
   refused(other.dump(), {"version 99"});
+  other = state;
+  other["loss_watch"]["losses"].erase(3);
+  refused(other.dump(), {"128 numbers for losses", "/ loss_watch"});
+  other["loss_watch"]["losses"] = "none";
+  refused(other.dump(), {"128 numbers for losses", "\"none\""});
+  other["loss_watch"].erase("losses");
+  refused(other.dump(), {"128 numbers for losses", "found: none"});
+  other = state;
+  other["loss_watch"]["seen"] = -1;
+  refused(other.dump(), {"seen", "-1"});
+  other.erase("loss_watch");
+  refused(other.dump(), {"seen", "loss_watch"});
+  other = state;
+  other["evals_without_gain"] = "many";
+  refused(other.dump(), {"evals_without_gain", "many"});
   other = state;
   other["global_step"] = "five";
   refused(other.dump(), {"global_step", "five"});
@@ -282,6 +326,19 @@ TEST(ResumePins, ForeignAndBrokenCheckpoints) {
   other = state;
   other["pinned"]["head_rows"] = 0;
   refused(other.dump(), {"head_rows"});
+  // A checkpoint of before: its state had another name.
+  fs::remove_all(w.path("old"));
+  lose_power_after(w, "run", "old", 5);
+  fs::remove(w.path("old/checkpoint-5/snug_state.json"));
+  spill(w.path("old/checkpoint-5/trainer_state.json"), R"({"snug_version": 1, "global_step": 5})");
+  const Outcome old = w.train("old", {"resume=latest"});
+  EXPECT_EQ(old.code, 2);
+  EXPECT_NE(old.err.find("found: version 1"), std::string::npos) << old.err;
+  fs::remove(w.path("old/checkpoint-5/trainer_state.json"));
+  const Outcome foreign = w.train("old", {"resume=latest"});
+  EXPECT_NE(foreign.err.find("no such file: a checkpoint that Snug did not write"),
+            std::string::npos)
+      << foreign.err;
   const std::string optimizer = slurp(w.path("run/checkpoint-5/optimizer.safetensors"));
   refused(optimizer.substr(0, 2000), {"optimizer.safetensors"}, "optimizer.safetensors");
   refused("", {"optimizer.safetensors"}, "optimizer.safetensors");

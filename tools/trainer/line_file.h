@@ -1,0 +1,62 @@
+// Files of lines that grow at their end and are cut at a resume: metrics.jsonl and metrics.csv.
+// Reading takes a fixed buffer whatever the file's size.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace snug {
+
+// Whole lines of a file in their order, without the line break. Lines above kMaxLine bytes and a
+// last one without a line break are left out: nobody here wrote them.
+class LineReader {
+ public:
+  static constexpr int64_t kMaxLine = 64 << 10;
+
+  explicit LineReader(const std::string& path);  // throws device if it cannot be opened
+  ~LineReader();
+  LineReader(const LineReader&) = delete;
+  LineReader& operator=(const LineReader&) = delete;
+  // The next line, valid until the next call; nothing at the end. Throws device.
+  std::optional<std::string_view> next();
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  std::unique_ptr<char[]> buffer_;
+  int64_t begin_ = 0, end_ = 0;
+  bool skipping_ = false, ended_ = false;
+};
+
+// Leaves the lines that `keep` accepts, in place of what was there; through AtomicFile. Nothing
+// happens if the file is not there.
+void keep_lines(const std::string& path, const std::function<bool(std::string_view)>& keep);
+
+// The step of a line of metrics.jsonl; nothing if it is no object with an integer "step".
+std::optional<int64_t> step_of_line(std::string_view line);
+
+// An open file to append whole lines to, with a buffer of its own: nothing is allocated after the
+// constructor.
+class LineFile {
+ public:
+  // Empties the file unless `append`. Throws device.
+  LineFile(std::string path, bool append);
+  ~LineFile();
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
+  void write(std::string_view text);  // reaches the system at once; throws device
+  void sync();                        // makes what was written durable; throws device
+  int64_t size() const;               // bytes in the file
+
+ private:
+  std::string path_;
+  std::FILE* file_ = nullptr;
+  char buffer_[4096];
+};
+
+}  // namespace snug

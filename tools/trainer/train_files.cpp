@@ -1,0 +1,200 @@
+// What a training run writes, and how it ends.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+#include "engine/io/files.h"
+#include "engine/io/json.h"
+#include "tools/trainer/allocation_watch.h"
+#include "tools/trainer/output_folder.h"
+#include "tools/trainer/train_run.h"
+#include "tools/trainer/trainer_state.h"
+
+namespace snug {
+
+namespace fs = std::filesystem;
+
+void TrainRun::add_model_files(const std::string& folder, DType dtype) const {
+  save_model_config(*setup_.model, folder, dtype);
+  // Copied from what was written before the start: making it again would take memory of the
+  // runtime.
+  if (setup_.tokenizer)
+    fs::copy(config().output_dir + "/tokenizer", folder,
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+}
+
+// The log in the form of Hugging Face's Trainer.
+void TrainRun::write_state(const std::string& folder) const {
+  const double samples = static_cast<double>(plan_.global_batch) * static_cast<double>(total_);
+  write_trainer_state(
+      folder + "/trainer_state.json", log_->metrics_path(),
+      {.step = at_.step,
+       .max_steps = total_,
+       .epoch = epoch(),
+       .num_train_epochs = std::ceil(samples / static_cast<double>(data_.train_samples)),
+       .logging_steps = config().logging_steps,
+       .eval_steps = config().eval_steps,
+       .save_steps = config().save_steps,
+       .train_batch_size = plan_.decisions.micro_batch,
+       .tokens_seen = at_.samples * plan_.decisions.T,
+       .best_eval_loss = at_.best_eval_loss,
+       .best_step = at_.best_eval_step});
+}
+
+std::string TrainRun::checkpoint() {
+  RunPosition position = at_;
+  position.elapsed += monotonic_seconds() - started_;
+  log_->sync();
+  return checkpoints_->write(position, pinned(), hyperparameters(config(), total_),
+                             [&](const std::string& f) {
+                               add_model_files(f, DType::f32);
+                               write_state(f);
+                             });
+}
+
+void TrainRun::write_final() {
+  const std::string path = config().output_dir + "/final", folder = path + ".tmp";
+  std::error_code error;
+  fs::remove_all(folder, error);
+  fs::create_directories(folder, error);
+  if (error)
+    fail(ErrorCode::device, fmt::format("to create {}", folder), error.message(),
+         "free disk space");
+  session_->save_model(folder + "/model.safetensors", *final_layout_);
+  add_model_files(folder, config().save_dtype == "bf16" ? DType::bf16 : DType::f32);
+  sync_folder(folder);
+  replace_folder(folder, path);
+}
+
+void TrainRun::write_memory_json(bool done) {
+  nlohmann::json j = {{"planned_engine_bytes", plan_.engine_bytes},
+                      {"measured_engine_bytes", session_->context().resident_bytes()},
+                      {"planned_runtime_bytes", plan_.runtime_bytes},
+                      {"measured_runtime_bytes", runtime_measured_},
+                      {"allocations_after_start", nullptr},
+                      {"transient_allocations", nullptr},
+                      {"finished", done},
+                      {"categories", plan_json(plan_)["categories"]}};
+  if (allocation_watch::available()) {
+    j["allocations_after_start"] = allocation_watch::breaches();
+    j["transient_allocations"] = allocation_watch::transient();
+  }
+  write_json_file(config().output_dir + "/memory.json", j);
+}
+
+void TrainRun::write_report(bool done) {
+  report_.finished = done;
+  report_.title = config().output_dir;
+  report_.sample_text = sample_text_;
+  if (session_) {
+    report_.measured_engine_bytes = session_->context().resident_bytes();
+    report_.measured_runtime_bytes = runtime_measured_;
+  }
+  if (log_) read_metrics(config().output_dir, report_);
+  if (log_ && allocation_watch::available())
+    report_.allocations_after_start = allocation_watch::breaches();
+  write_atomic(config().output_dir + "/report.html", report_html(plan_, report_));
+}
+
+// Writes what says what this run is, beside what it goes on from, if that is so.
+void TrainRun::prepare() {
+  const std::string& dir = config().output_dir;
+  if (resumed_) {
+    const std::string removed = remove_later_checkpoints(dir, resumed_->position.step);
+    if (!removed.empty())
+      fmt::print("Removed {}: they are not of the run that goes on from {}.\n", removed,
+                 resumed_->folder);
+    at_ = resumed_->position;
+    watch_.restore(at_.watch);
+  } else if (config().overwrite) {
+    remove_old_run(dir);
+  }
+  adopt_new_tokens(dir);
+  if (setup_.tokenizer) setup_.tokenizer->save(dir + "/tokenizer");
+  write_atomic(dir + "/config.resolved.yaml", resolved_yaml(config()));
+  write_json_file(dir + "/plan.json", plan_json(plan_));
+  write_report(false);
+  checkpoints_ = std::make_unique<CheckpointWriter>(*session_, dir, config().save_total_limit);
+  final_layout_ = std::make_unique<SafetensorsLayout>(
+      weights_layout(*setup_.model, config().save_dtype == "bf16" ? DType::bf16 : DType::f32));
+  log_ = std::make_unique<RunLog>(dir, resumed_ ? resumed_->position.step : -1,
+                                  run_sinks(config().report_to));
+  if (!config().sample_prompt.empty()) {
+    sample_prompt_ = setup_.tokenizer->encode(config().sample_prompt);
+    sample_text_.reserve(static_cast<size_t>(config().sample_tokens) * 64 + 4096);
+    sampler_ = std::make_unique<Sampler>(
+        setup_.tokenizer->vocab_size(),
+        SamplingOptions{config().sample_temperature, config().sample_top_k, config().sample_top_p,
+                        static_cast<uint64_t>(config().seed)});
+  }
+}
+
+void TrainRun::start_log() {
+  log_->say(fmt::format("Data: {}; {} samples of {} tokens to train on, {} held out", data_.text,
+                        data_.train_samples, plan_.decisions.T, data_.eval_samples));
+  log_->say(fmt::format("Weights: {}", resumed_ ? "resumed from " + resumed_->folder
+                                       : setup_.model_folder.empty()
+                                           ? "random initialisation"
+                                           : "read from " + setup_.model_folder));
+  log_->say(fmt::format("Checkpoints: {} each{}", human_bytes(checkpoints_->bytes()),
+                        config().save_steps > 0
+                            ? fmt::format(", every {} steps", config().save_steps)
+                            : std::string(", only when interrupted")));
+  runtime_measured_ = process_private_bytes() - session_->context().resident_bytes();
+  log_->say(fmt::format("memory reserved: {} B of engine, resident {} B", plan_.engine_bytes,
+                        session_->context().resident_bytes()));
+}
+
+// After a signal: the step was finished.
+int TrainRun::stopped() {
+  log_->say(fmt::format(
+      "Stopped at step {}; saved {}.\nTo go on: snug train --config {} resume=latest", at_.step,
+      checkpoint(), shell_word(config().output_dir + "/config.resolved.yaml")));
+  allocation_watch::step_done();
+  allocation_watch::stop();
+  write_state(config().output_dir);
+  write_memory_json(false);
+  write_report(false);
+  return 75;
+}
+
+// Neither input nor program are wrong: training failed, which is exit code 1.
+int TrainRun::diverged() {
+  allocation_watch::stop();
+  std::string skipped;
+  const auto latest = latest_checkpoint(config().output_dir, &skipped);
+  const bool finite = not_finite_.empty();
+  log_->say(fmt::format("Training failed at step {}; {}", at_.step + (finite ? 0 : 1),
+                        latest ? "the last checkpoint is " + *latest : "there is no checkpoint"));
+  fmt::print(
+      stderr,
+      "diverged: expected {}\n  found: {}\n  try:   a smaller "
+      "learning_rate, max_grad_norm=1.0, or check the data{}\n",
+      finite ? "a loss that does not diverge (loss_watchdog: stop)" : "finite losses and gradients",
+      finite ? diverging_ : not_finite_, latest ? "; resume=latest goes on from " + *latest : "");
+  write_state(config().output_dir);
+  write_memory_json(false);
+  write_report(false);
+  return 1;
+}
+
+// The step that could not be read was not done: what was learned before it is whole and is saved.
+int TrainRun::data_lost(const DataLost& error) {
+  log_->say(at_.step == 0 ? std::string("Stopped before the first step.")
+                          : fmt::format("Stopped at step {}; saved {}", at_.step, checkpoint()));
+  allocation_watch::stop();
+  write_state(config().output_dir);
+  write_memory_json(false);
+  write_report(false);
+  fmt::print(stderr, "{}{}\n", error.what(),
+             at_.step == 0
+                 ? std::string()
+                 : fmt::format("\n  then:  snug train --config {} resume=latest",
+                               shell_word(config().output_dir + "/config.resolved.yaml")));
+  return 1;
+}
+
+}  // namespace snug

@@ -1,0 +1,79 @@
+// One training run: what `train` (trainer.h) keeps while it goes. The loop is in trainer.cpp, what
+// it writes and how it ends in train_files.cpp.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/data/token_file.h"
+#include "optim/schedule.h"
+#include "tools/report/report.h"
+#include "tools/trainer/checkpoint.h"
+#include "tools/trainer/generator.h"
+#include "tools/trainer/loss_watch.h"
+#include "tools/trainer/run_data.h"
+#include "tools/trainer/run_log.h"
+#include "tools/trainer/setup.h"
+#include "tools/trainer/start_clock.h"
+
+namespace snug {
+
+class TrainRun {
+ public:
+  explicit TrainRun(const RunConfig& config) : setup_(make_setup(config)) { clock_.lap("setup"); }
+  int run();
+
+ private:
+  int steps();
+  void check_output_dir();
+  Pinned pinned() const;
+  void reserve();
+  int64_t total_steps() const;
+  double rate_factor(int64_t step) const;
+  void prepare();
+  void start_log();
+  bool optimizer_step();
+  void log_step(double step_seconds);
+  void evaluate();
+  void sample();
+  std::string checkpoint();
+  void write_final();
+  void write_memory_json(bool finished);
+  void write_report(bool finished);
+  int stopped();
+  int diverged();
+  int data_lost(const DataLost& error);
+  bool watch();
+  bool stopped_early() const;
+  double epoch() const;
+  void write_state(const std::string& folder) const;
+  void add_model_files(const std::string& folder, DType dtype) const;
+  bool finished() const;
+  const RunConfig& config() const { return setup_.config; }
+
+  StartClock clock_;
+  RunSetup setup_;
+  RunData data_;
+  Plan plan_;
+  std::optional<Checkpoint> resumed_;
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<CheckpointWriter> checkpoints_;
+  std::unique_ptr<SafetensorsLayout> final_layout_;
+  std::unique_ptr<LearningRateSchedule> schedule_;
+  std::unique_ptr<Sampler> sampler_;
+  std::unique_ptr<RunLog> log_;
+  std::vector<int32_t> sample_prompt_;
+  std::string sample_text_, data_fingerprint_;
+  std::string not_finite_;  // what a step found, if it did
+  std::string diverging_;   // what loss_watchdog: stop found, if it did
+  LossWatch watch_;
+  RunPosition at_;
+  ReportRun report_;
+  double started_ = 0, startup_ = -1;
+  int64_t total_ = 0, runtime_measured_ = 0;
+  bool last_ = false;  // decided once a step, so that all parts of the step agree
+};
+
+}  // namespace snug
