@@ -131,12 +131,26 @@ void walk_array(Cursor& in, GgufKind element, int64_t count, int64_t level, cons
   }
 }
 
+// Names stand in messages and on terminals: no control characters. Keys are ASCII, says the format.
+void check_name(std::string_view name, bool ascii, const char* what, const Cursor& in,
+                const std::string& path) {
+  for (const char c : name) {
+    const auto byte = static_cast<uint8_t>(c);
+    if (byte < 0x20 || byte == 0x7f || (ascii && byte > 0x7f))
+      fail(ErrorCode::data,
+           fmt::format("{} of {} characters in {}", what, ascii ? "printable ASCII" : "printable",
+                       path),
+           fmt::format("a byte 0x{:02x} in one before byte {}", byte, in.at()), kAgain);
+  }
+}
+
 GgufKey read_key(Cursor& in, const std::string& path) {
   GgufKey key;
   const std::string_view name = in.string("a key");
   if (name.empty() || static_cast<int64_t>(name.size()) > GgufReader::kMaxName)
     fail(ErrorCode::data, fmt::format("keys of 1 to {} bytes in {}", GgufReader::kMaxName, path),
          fmt::format("one of {} bytes before byte {}", name.size(), in.at()), kAgain);
+  check_name(name, true, "keys", in, path);
   key.name = name;
   const std::string what = "key " + key.name;
   key.kind = read_kind(in, what, path);
@@ -171,6 +185,7 @@ GgufTensor read_tensor(Cursor& in, const std::string& path, uint64_t& offset) {
     fail(ErrorCode::data,
          fmt::format("tensor names of 1 to {} bytes in {}", GgufReader::kMaxTensorName, path),
          fmt::format("one of {} bytes before byte {}", name.size(), in.at()), kAgain);
+  check_name(name, false, "tensor names", in, path);
   t.name = name;
   const std::string what = "tensor " + t.name;
   const auto rank = in.read<uint32_t>("the extents of " + what);

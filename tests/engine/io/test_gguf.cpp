@@ -343,6 +343,10 @@ TEST_F(GgufBroken, Keys) {
                "1099511627776 bytes with 20", "");
   EXPECT_ERROR(with(key_head("", 0) + std::string(8, 'x')), ErrorCode::data, "keys of 1 to 65535",
                "one of 0 bytes", "");
+  EXPECT_ERROR(with(key_head("k\n", 0) + "x"), ErrorCode::data, "keys of printable ASCII",
+               "a byte 0x0a", "");
+  EXPECT_ERROR(with(key_head("\xc3\xa9", 0) + "x"), ErrorCode::data, "keys of printable ASCII",
+               "a byte 0xc3", "");
   EXPECT_ERROR(with(key_head("k", 13) + std::string(8, 'x')), ErrorCode::data,
                "a value type of 0 to 12 for key k", "13", "");
   EXPECT_ERROR(with(key_head("k", 10) + "1234567"), ErrorCode::data, "8 bytes for key k",
@@ -402,6 +406,8 @@ TEST_F(GgufBroken, Tensors) {
                "one of 0", "");
   EXPECT_ERROR(with(tensor_info(std::string(65, 't'), {1}, 0, 0)), ErrorCode::data,
                "tensor names of 1 to 64", "one of 65", "");
+  EXPECT_ERROR(with(tensor_info(std::string("t\0", 2), {1}, 0, 0)), ErrorCode::data,
+               "tensor names of printable", "a byte 0x00", "");
   EXPECT_ERROR(with(tensor_info("t", {1, 1, 1, 1, 1}, 0, 0)), ErrorCode::data,
                "at most 4 extents for tensor t", "5", "");
   EXPECT_ERROR(with(tensor_info("t", {4, 0}, 0, 0)), ErrorCode::data, "extents of at least 1",

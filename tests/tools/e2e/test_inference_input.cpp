@@ -157,7 +157,7 @@ TEST(InferenceInput, FoldersTakeTokenFilesThatSaySo) {
 }
 
 TEST(InferenceInput, CommandsOfOtherVersions) {
-  for (const char* name : {"convert", "doctor", "explain", "inspect"})
+  for (const char* name : {"explain"})
     expect_refused(run({name}), {std::string("\"") + name + "\"", "not built in this version"});
 }
 

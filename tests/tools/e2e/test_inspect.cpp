@@ -1,0 +1,260 @@
+// snug inspect over everything a run leaves, over broken files and over strangers; snug doctor.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <random>
+
+#include "engine/io/safetensors.h"
+#include "tests/tools/e2e/workspace.h"
+
+namespace snug::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+
+const Workspace& trained() {
+  static const Workspace w;
+  static const Outcome once = w.trained("run", {"save_steps=6"});
+  return w;
+}
+
+Json facts(const std::string& path, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> words = {"inspect", path, "--json"};
+  words.insert(words.end(), more.begin(), more.end());
+  const Outcome o = run(words);
+  EXPECT_EQ(o.code, 0) << o.err;
+  return o.code == 0 ? Json::parse(o.out) : Json();
+}
+
+TEST(Inspect, ModelsAndStatistics) {
+  const Workspace& w = trained();
+  const Json model = facts(w.path("run/final"), {"--stats"});
+  EXPECT_EQ(model["kind"], "model");
+  EXPECT_EQ(model["shape"]["layers"], 2);
+  EXPECT_EQ(model["shape"]["width"], 32);
+  EXPECT_EQ(model["tensors"].size(), 28u);
+  EXPECT_EQ(model["dtypes"]["F32"], 28);
+  EXPECT_EQ(model["tokenizer"], true);
+  EXPECT_EQ(model["not_finite"], 0);
+  const int64_t C = 32;
+  EXPECT_EQ(model["parameters"], 300 * C + 64 * C + 2 * (12 * C * C + 13 * C) + 2 * C);
+  const SafetensorsFolder files(w.path("run/final"));
+  for (const Json& row : model["tensors"]) {
+    const SafeTensor& t = files.at(row["name"].get<std::string>());
+    EXPECT_EQ(row["shape"], Json(t.shape));
+    EXPECT_EQ(row["bytes"], t.bytes);
+    std::vector<float> x(static_cast<size_t>(t.elements()));
+    convert(t.dtype, t.data, t.elements(), x.data());
+    double sum = 0, squares = 0, least = 1e30, most = -1e30;
+    for (const float v : x) {
+      sum += v;
+      least = std::min<double>(least, v);
+      most = std::max<double>(most, v);
+    }
+    const double mean = sum / static_cast<double>(x.size());
+    for (const float v : x) squares += (v - mean) * (v - mean);
+    EXPECT_EQ(row["min"], least);
+    EXPECT_EQ(row["max"], most);
+    EXPECT_NEAR(row["mean"].get<double>(), mean, 1e-12);
+    EXPECT_NEAR(row["std"].get<double>(), std::sqrt(squares / static_cast<double>(x.size())),
+                1e-12);
+  }
+  const Json file = facts(w.path("run/final/model.safetensors"));
+  EXPECT_EQ(file["kind"], "safetensors");
+  EXPECT_EQ(file["metadata"]["format"], "pt");
+  EXPECT_EQ(file["bytes"], slurp(w.path("run/final/model.safetensors")).size());
+  EXPECT_FALSE(file["tensors"][0].contains("min"));
+  // By its content when the name says nothing; values that are no numbers are counted.
+  std::string bytes = slurp(w.path("run/final/model.safetensors"));
+  const float bad[2] = {NAN, -INFINITY};
+  std::memcpy(bytes.data() + bytes.size() - 8, bad, 8);
+  spill(w.path("weights"), bytes);
+  const Json damaged = facts(w.path("weights"), {"--stats"});
+  EXPECT_EQ(damaged["kind"], "safetensors");
+  EXPECT_EQ(damaged["not_finite"], 2);
+  EXPECT_EQ(damaged["tensors"].back()["nan"], 1);
+  EXPECT_EQ(damaged["tensors"].back()["inf"], 1);
+  EXPECT_TRUE(std::isfinite(damaged["tensors"].back()["mean"].get<double>()));
+}
+
+TEST(Inspect, CheckpointsAndRuns) {
+  const Workspace& w = trained();
+  const Json c = facts(w.path("run/checkpoint-6"), {"--stats"});
+  EXPECT_EQ(c["kind"], "checkpoint");
+  EXPECT_EQ(c["complete"], true);
+  EXPECT_EQ(c["step"], 6);
+  EXPECT_EQ(c["tokens_seen"], 6 * 6 * 32);
+  EXPECT_EQ(c["pinned"]["global_batch"], 6);
+  EXPECT_EQ(c["pinned"]["precision"], "fp32");
+  EXPECT_EQ(c["hyperparameters"]["learning_rate"], "0.01");
+  EXPECT_EQ(c["optimizer_tensors"].size(), 56u);
+  EXPECT_EQ(c["not_finite"], 0);
+  const Json r = facts(w.path("run"));
+  EXPECT_EQ(r["kind"], "run");
+  EXPECT_EQ(r["finished"], true);
+  EXPECT_EQ(r["last_step"], 12);
+  EXPECT_EQ(r["final"], true);
+  EXPECT_EQ(r["checkpoints"].size(), 2u);
+  EXPECT_EQ(r["checkpoints"][1]["step"], 12);
+
+  fs::copy(w.path("run/checkpoint-6"), w.path("checkpoint-7"), fs::copy_options::recursive);
+  fs::remove(w.path("checkpoint-7/COMPLETE"));
+  const Json torn = facts(w.path("checkpoint-7/"));
+  EXPECT_EQ(torn["complete"], false);
+  EXPECT_NE(torn["problem"].get<std::string>().find("COMPLETE"), std::string::npos);
+  spill(w.path("checkpoint-7/COMPLETE"), "6\n");
+  const std::string optimizer = slurp(w.path("checkpoint-7/optimizer.safetensors"));
+  spill(w.path("checkpoint-7/optimizer.safetensors"), optimizer.substr(0, optimizer.size() - 1));
+  const Outcome cut = run({"inspect", w.path("checkpoint-7")});
+  EXPECT_EQ(cut.code, 2);
+  EXPECT_NE(cut.err.find("optimizer.safetensors"), std::string::npos) << cut.err;
+}
+
+TEST(Inspect, TokenizersTokensAndGguf) {
+  const Workspace& w = trained();
+  for (const char* path : {"tok.json", "run/tokenizer"}) {
+    const Json t = facts(w.path(path));
+    EXPECT_EQ(t["kind"], "tokenizer");
+    EXPECT_EQ(t["vocab_size"], 300);
+    EXPECT_EQ(t["splitting_rule"], "gpt-2");
+    EXPECT_EQ(t["added_tokens"][0]["content"], "<|endoftext|>");
+    EXPECT_EQ(t["roles"]["eos"], t["added_tokens"][0]["id"]);
+  }
+  const Json tokens = facts(w.path("run/data/train.bin"), {"--stats"});
+  EXPECT_EQ(tokens["kind"], "tokens");
+  EXPECT_EQ(tokens["dtype"], "uint16");
+  EXPECT_EQ(tokens["documents"], 1);
+  EXPECT_EQ(tokens["vocab_size"], 300);
+  EXPECT_EQ(tokens["tokenizer"], facts(w.path("tok.json"))["fingerprint"]);
+  EXPECT_LT(tokens["max"], 300);
+  spill(w.path("raw.bin"), raw_tokens(numbered_tokens(50, 7)));
+  const Json raw = facts(w.path("raw.bin"), {"--stats"});
+  EXPECT_EQ(raw["tokens"], 50);
+  EXPECT_EQ(raw["max"], 6);
+  EXPECT_EQ(raw["documents"], nullptr);
+  EXPECT_NE(raw["layout"].get<std::string>().find("nanoGPT"), std::string::npos);
+
+  ASSERT_EQ(run({"convert", "--model", w.path("run/final"), "--to", "gguf", "--dtype", "q8_0",
+                 "--output", w.path("m.gguf")})
+                .code,
+            0);
+  const Json g = facts(w.path("m.gguf"), {"--stats"});
+  EXPECT_EQ(g["kind"], "gguf");
+  EXPECT_EQ(g["version"], 3);
+  EXPECT_EQ(g["keys"]["general.architecture"], "\"gpt2\"");
+  EXPECT_EQ(g["tensors"].size(), 29u);
+  EXPECT_EQ(g["dtypes"]["Q8_0"], 10);
+  EXPECT_EQ(g["not_finite"], 0);
+  const Json model = facts(w.path("run/final"), {"--stats"});
+  EXPECT_NEAR(g["tensors"][0]["std"].get<double>(), model["tensors"][0]["std"].get<double>(), 1e-3);
+}
+
+TEST(Inspect, TextForAPerson) {
+  const Workspace& w = trained();
+  const Outcome o = run({"inspect", w.path("run/final"), w.path("tok.json")});
+  EXPECT_EQ(o.code, 0);
+  for (const char* part : {" model\n", "layers: 2", "tensors (28):", "transformer.wte.weight",
+                           "[300, 32]", "\n\nkind:"})
+    EXPECT_NE(o.out.find(part), std::string::npos) << part << "\n" << o.out.substr(0, 600);
+  // Names in a file must not steer the terminal.
+  std::string header = R"({"a\u001b[2J":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  std::string bytes(8, '\0');
+  bytes[0] = static_cast<char>(header.size());
+  spill(w.path("evil.safetensors"), bytes + header + "x");
+  const Outcome evil = run({"inspect", w.path("evil.safetensors")});
+  EXPECT_EQ(evil.code, 0) << evil.err;
+  EXPECT_EQ(evil.out.find('\x1b'), std::string::npos);
+  EXPECT_NE(evil.out.find("a\\x1b[2J"), std::string::npos) << evil.out;
+}
+
+TEST(Inspect, StrangersAreExplained) {
+  const Workspace& w = trained();
+  const auto refused = [&](const std::string& path, const std::vector<std::string>& words) {
+    const Outcome o = run({"inspect", path});
+    EXPECT_EQ(o.code, 2) << path << o.out;
+    EXPECT_NE(o.err.find("\n  try:   "), std::string::npos) << o.err;
+    for (const std::string& word : words)
+      EXPECT_NE(o.err.find(word), std::string::npos) << "no \"" << word << "\" in:\n" << o.err;
+  };
+  const std::string kinds = "a safetensors or GGUF file, a model folder, a checkpoint";
+  refused(w.path("nowhere"), {kinds, "no such file or folder"});
+  fs::create_directory(w.path("empty"));
+  refused(w.path("empty"), {kinds, "a folder with none of their files"});
+  spill(w.path("nothing"), "");
+  refused(w.path("nothing"), {kinds, "an empty file"});
+  refused(w.path("text.txt"), {kinds, "bytes that begin with \""});
+  refused(w.path("run/final/config.json"),
+          {"the folder of a model", "one file of it", "run/final"});
+  refused(w.path("run/plan.json"), {"tokenizer"});
+  spill(w.path("x.gguf"), "GGUF\3");
+  refused(w.path("x.gguf"), {"the version at byte 4"});
+  spill(w.path("x.safetensors"), "12345");
+  refused(w.path("x.safetensors"), {"x.safetensors"});
+  spill(w.path("odd.bin"), "abc");
+  refused(w.path("odd.bin"), {"to be a token file"});
+  const Outcome none = run({"inspect"});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_NE(none.err.find("PATH"), std::string::npos) << none.err;
+  // A side file that belongs to another token file.
+  fs::copy(w.path("run/data/train.bin.json"), w.path("raw2.bin.json"));
+  spill(w.path("raw2.bin"), raw_tokens(numbered_tokens(50, 7)));
+  refused(w.path("raw2.bin"), {"as its side file says", "50"});
+}
+
+// Small damage to every kind of file: an answer or a three-part error, in little time.
+TEST(Inspect, DamagedFilesAreSurvived) {
+  const Workspace& w = trained();
+  ASSERT_EQ(
+      run({"convert", "--model", w.path("run/final"), "--to", "gguf", "--output", w.path("d.gguf")})
+          .code,
+      0);
+  std::mt19937 random(7);
+  for (const char* name : {"d.gguf", "run/final/model.safetensors", "tok.json",
+                           "run/data/train.bin", "run/final/tokenizer.json"}) {
+    const std::string good = slurp(w.path(name));
+    const std::string path = w.path("damaged" + fs::path(name).extension().string());
+    for (int round = 0; round < 12; ++round) {
+      std::string bytes = good;
+      for (int i = 0; i < 3; ++i)
+        bytes[random() % std::min<size_t>(bytes.size(), 3000)] = static_cast<char>(random());
+      if (round % 3 == 0) bytes.resize(random() % bytes.size());
+      spill(path, bytes);
+      const Outcome o = run({"inspect", path, "--stats"});
+      EXPECT_TRUE(o.code == 0 || o.code == 2) << name << " " << round << ": " << o.code << o.err;
+      if (o.code == 2) {
+        EXPECT_NE(o.err.find("\n  try:   "), std::string::npos) << o.err;
+      }
+    }
+  }
+}
+
+TEST(Doctor, SaysWhatThereIsAndWhatStandsInTheWay) {
+  const Workspace w;
+  const Outcome o = run({"doctor", "--folder", w.path("")});
+  EXPECT_EQ(o.code, 0) << o.out;
+  for (const char* line :
+       {"cpu", "processors", "memory", "swap", "huge pages", "libraries", "oneDNN", "OpenMP",
+        "cuda", "disk", "limits", "terminal", "Nothing stands in the way of training."})
+    EXPECT_NE(o.out.find(line), std::string::npos) << line << "\n" << o.out;
+  const Outcome json = run({"doctor", "--json", "--folder", w.path("")});
+  const Json j = Json::parse(json.out);
+  EXPECT_EQ(j["problems"], 0);
+  EXPECT_EQ(j["checks"].size(), 11u);
+  for (const Json& check : j["checks"])
+    for (const char* key : {"name", "level", "text", "advice", "facts"})
+      EXPECT_TRUE(check.contains(key)) << check;
+  const Outcome bad = run({"doctor", "--folder", "/proc"});
+  EXPECT_EQ(bad.code, 1);
+  EXPECT_NE(bad.out.find("problem  disk"), std::string::npos) << bad.out;
+  EXPECT_NE(bad.out.find("1 problem stands in the way"), std::string::npos) << bad.out;
+  const Outcome limit = shell("ulimit -f 4096; $SNUG doctor --folder " + w.path(""));
+  EXPECT_EQ(limit.code, 0);
+  EXPECT_NE(limit.out.find("file size 2.00 MiB"), std::string::npos) << limit.out;
+  EXPECT_NE(limit.out.find("ulimit -f unlimited"), std::string::npos) << limit.out;
+  EXPECT_EQ(listing(w.path("")), (std::vector<std::string>{"text.txt", "tok.json"}));
+}
+
+}  // namespace
+}  // namespace snug::e2e
