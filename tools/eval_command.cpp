@@ -1,86 +1,179 @@
-// snug eval: loss and perplexity of a model folder on text or token files.
+// snug eval: loss and perplexity of a model folder on text or token files, answers to questions.
 #include <fmt/format.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
+#include "engine/memory/context.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/commands.h"
+#include "tools/trainer/choices.h"
 #include "tools/trainer/evaluate.h"
 #include "tools/trainer/inference.h"
 #include "tools/trainer/scratch_folder.h"
 
 namespace snug {
-int eval_command(const Arguments& arguments) {
+namespace {
+
+struct EvalArguments {
   InferenceOptions options;
-  RunConfig config;
+  RunConfig config;  // of which eval_data and max_eval_samples are used
+  std::string choices;
   bool json = false;
-  int64_t length = 0;
-  options.eval_batch = 4;
-  ArgumentParser parser("eval", "loss and perplexity of a model on a text.");
-  parser.option("--model", options.model, "DIR", "folder with config.json and model.safetensors")
+  int64_t length = 0, stride = 0;
+};
+
+void check_length(int64_t T, int64_t least, int64_t P) {
+  if (T > P || T < least)
+    fail(ErrorCode::usage, fmt::format("--max-length of {} to {}, the model's positions", least, P),
+         std::to_string(T), fmt::format("--max-length {}", P));
+}
+
+int eval_text(EvalArguments& a) {
+  RunData data;
+  Inference in = open_inference(a.options, [&](const ModelSpec& spec,
+                                               const std::optional<Tokenizer>& tokenizer,
+                                               InferenceOptions& o) {
+    o.T = a.length > 0 ? a.length : std::min<int64_t>(1024, spec.P);
+    check_length(o.T, a.stride > 0 ? 2 : 1, spec.P);
+    if (a.stride >= o.T)
+      fail(ErrorCode::usage, fmt::format("--stride below --max-length, {}", o.T),
+           std::to_string(a.stride),
+           fmt::format("--stride {}, or none for samples side by side",
+                       std::max<int64_t>(1, o.T / 2)));
+    const ScratchFolder scratch("eval");  // gone before the work starts: open files need no name
+    // A sliding window cuts the files itself: any text of two tokens will do.
+    data = prepare_data(a.config, tokenizer, spec.V, a.stride > 0 ? 1 : o.T, scratch.path(), false);
+    o.eval_batch = std::min(o.eval_batch, data.eval_samples);
+  });
+  const int64_t T = in.plan.decisions.T;
+  const EvalResult r = a.stride > 0 ? evaluate_strided(*in.session, data.eval->files(), a.stride,
+                                                       a.config.max_eval_samples)
+                                    : evaluate_samples(*in.session, data, data.eval_samples);
+  if (a.json) {
+    nlohmann::json j = {{"loss", r.loss},
+                        {"perplexity", std::exp(r.loss)},
+                        {"tokens", r.tokens},
+                        {"samples", data.eval_samples},
+                        {"max_length", T},
+                        {"seconds", r.seconds},
+                        {"engine_bytes", in.plan.engine_bytes}};
+    if (a.stride > 0) {
+      j["stride"] = a.stride;
+      j.erase("samples");
+    }
+    fmt::print("{}\n", j.dump());
+  } else {
+    fmt::print("data: {}\nloss {:.6f}  perplexity {:.4f}  over {} tokens in {}\n", data.text,
+               r.loss, std::exp(r.loss), r.tokens,
+               a.stride > 0 ? fmt::format("windows of {}, one every {}", T, a.stride)
+                            : fmt::format("{} samples of {}", data.eval_samples, T));
+  }
+  return 0;
+}
+
+int eval_choices(EvalArguments& a) {
+  std::vector<Question> questions = read_questions(a.choices);
+  if (a.config.max_eval_samples > 0 &&
+      a.config.max_eval_samples < static_cast<int64_t>(questions.size()))
+    questions.resize(static_cast<size_t>(a.config.max_eval_samples));
+  Inference in = open_inference(
+      a.options,
+      [&](const ModelSpec& spec, const std::optional<Tokenizer>& tokenizer, InferenceOptions& o) {
+        if (!tokenizer)
+          fail(ErrorCode::usage, fmt::format("a tokenizer in {} for --choices", a.options.model),
+               "none", "copy the tokenizer's files into the model's folder");
+        if (a.length > 0) check_length(a.length, 1, spec.P);
+        const int64_t most = a.length > 0 ? a.length : spec.P;
+        // As long as the longest question needs: one that is shorter costs as much.
+        int64_t longest = 1;
+        for (const Question& q : questions)
+          for (size_t c = 0; c < q.choices.size(); ++c)
+            longest = std::max(
+                longest,
+                static_cast<int64_t>(encode_choice(*tokenizer, q, c, a.choices).ids.size()) - 1);
+        o.T = std::min(most, longest);
+        o.eval_batch = 1;
+      });
+  const double started = monotonic_seconds();
+  const ChoiceResult r = score_questions(*in.session, *in.tokenizer, questions, a.choices);
+  const double seconds = monotonic_seconds() - started;
+  if (a.json) {
+    fmt::print("{}\n", nlohmann::json({{"acc", r.acc},
+                                       {"acc_stderr", share_error(r.acc, r.questions)},
+                                       {"acc_norm", r.acc_norm},
+                                       {"acc_norm_stderr", share_error(r.acc_norm, r.questions)},
+                                       {"questions", r.questions},
+                                       {"choices", r.choices},
+                                       {"scores", r.scores},
+                                       {"max_length", in.plan.decisions.T},
+                                       {"seconds", seconds},
+                                       {"engine_bytes", in.plan.engine_bytes}})
+                           .dump());
+  } else {
+    fmt::print("acc {:.4f} +- {:.4f}  acc_norm {:.4f} +- {:.4f}  over {} questions, {} choices\n",
+               r.acc, share_error(r.acc, r.questions), r.acc_norm,
+               share_error(r.acc_norm, r.questions), r.questions, r.choices);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int eval_command(const Arguments& arguments) {
+  EvalArguments a;
+  a.options.eval_batch = 4;
+  ArgumentParser parser("eval",
+                        "loss and perplexity of a model on a text, or its answers to "
+                        "multiple-choice questions.");
+  parser.option("--model", a.options.model, "DIR", "folder with config.json and model.safetensors")
       .required()
-      .options("--data", config.eval_data, "FILE",
+      .options("--data", a.config.eval_data, "FILE",
                "text, .jsonl, .csv, .tsv, also as .gz or .zst, or .bin token files, folders, "
                "patterns")
-      .required()
-      .option("--max-length", length, "T",
-              "tokens of a sample (default: the model's, at most 1024)")
-      .option("--batch-size", options.eval_batch, "B", "samples at a time")
-      .option("--text-column", config.text_column, "NAME",
+      .option("--stride", a.stride, "S",
+              "slide windows of --max-length by S tokens: each token is scored once, with as much "
+              "before it as fits (0: samples side by side)")
+      .option("--choices", a.choices, "FILE",
+              "questions, a JSON object a line: query or ctx, choices or endings, gold or label")
+      .option("--max-length", a.length, "T",
+              "tokens of a sample (default: the model's, at most 1024 for texts)")
+      .option("--text-column", a.config.text_column, "NAME",
               "key of the text in .jsonl, column in .csv and .tsv")
-      .option("--max-samples", config.max_eval_samples, "N",
-              "evaluate the first N samples only; 0: all")
-      .option("--precision", options.precision, "NAME", "fp32 or bf16")
-      .bytes("--memory", options.memory, "budget (default: what is free less a reserve)")
-      .option("--threads", options.threads, "N", "threads; 0: all processors")
-      .flag("--json", json, "one JSON object: loss, perplexity, tokens")
+      .option("--batch-size", a.options.eval_batch, "B", "samples at a time")
+      .option("--max-samples", a.config.max_eval_samples, "N",
+              "evaluate the first N samples, windows or questions only; 0: all")
+      .option("--precision", a.options.precision, "NAME", "fp32 or bf16")
+      .bytes("--memory", a.options.memory, "budget (default: what is free less a reserve)")
+      .option("--threads", a.options.threads, "N", "threads; 0: all processors")
+      .flag("--json", a.json, "one JSON object: loss, perplexity, tokens, or acc, acc_norm, scores")
       .example("snug eval --model run1/final --data heldout.txt")
+      .example("snug eval --model run1/final --data heldout.txt --stride 512")
+      .example("snug eval --model run1/final --choices hellaswag.jsonl")
       .example("snug eval --model run1/final --data 'books/*.txt' --max-length 256 --json");
   if (!parser.parse(arguments)) return 0;
-  if (parser.given("--text-column")) config.origins["text_column"] = "command line";
-  if (options.eval_batch < 1)
-    fail(ErrorCode::usage, "--batch-size of at least 1", std::to_string(options.eval_batch),
+  if (parser.given("--text-column")) a.config.origins["text_column"] = "command line";
+  if (a.options.eval_batch < 1)
+    fail(ErrorCode::usage, "--batch-size of at least 1", std::to_string(a.options.eval_batch),
          "--batch-size 4");
-
   const auto not_negative = [](const char* flag, int64_t value) {
     if (value < 0)
       fail(ErrorCode::usage, fmt::format("{} of at least 0", flag), std::to_string(value),
            "snug eval --help");
   };
-  not_negative("--max-length", length);
-  not_negative("--max-samples", config.max_eval_samples);
-  not_negative("--threads", options.threads);
-
-  RunData data;
-  Inference in = open_inference(options, [&](const ModelSpec& spec,
-                                             const std::optional<Tokenizer>& tokenizer,
-                                             InferenceOptions& o) {
-    o.T = length > 0 ? length : std::min<int64_t>(1024, spec.P);
-    if (o.T > spec.P || o.T < 1)
-      fail(ErrorCode::usage, fmt::format("--max-length of 1 to {}, the model's positions", spec.P),
-           std::to_string(o.T), fmt::format("--max-length {}", spec.P));
-    const ScratchFolder scratch("eval");  // gone before the work starts: open files need no name
-    data = prepare_data(config, tokenizer, spec.V, o.T, scratch.path(), false);
-    o.eval_batch = std::min(o.eval_batch, data.eval_samples);
-  });
-  const EvalResult r = evaluate_samples(*in.session, data, data.eval_samples);
-  if (json) {
-    fmt::print("{}\n", nlohmann::json({{"loss", r.loss},
-                                       {"perplexity", std::exp(r.loss)},
-                                       {"tokens", r.tokens},
-                                       {"samples", data.eval_samples},
-                                       {"max_length", in.plan.decisions.T},
-                                       {"seconds", r.seconds},
-                                       {"engine_bytes", in.plan.engine_bytes}})
-                           .dump());
-  } else {
-    fmt::print("data: {}\nloss {:.6f}  perplexity {:.4f}  over {} tokens in {} samples of {}\n",
-               data.text, r.loss, std::exp(r.loss), r.tokens, data.eval_samples,
-               in.plan.decisions.T);
-  }
-  return 0;
+  not_negative("--max-length", a.length);
+  not_negative("--max-samples", a.config.max_eval_samples);
+  not_negative("--threads", a.options.threads);
+  not_negative("--stride", a.stride);
+  const bool text = parser.given("--data"), questions = parser.given("--choices");
+  if (text == questions)
+    fail(ErrorCode::usage, "--data or --choices for snug eval, one of them", text ? "both" : "none",
+         "snug eval --model run1/final --data heldout.txt");
+  if (questions && (a.stride > 0 || parser.given("--batch-size")))
+    fail(ErrorCode::usage, "--stride and --batch-size only with --data", "--choices",
+         "leave them out");
+  return questions ? eval_choices(a) : eval_text(a);
 }
 
 }  // namespace snug

@@ -27,24 +27,24 @@ exit codes
 int main(int argc, char** argv) {
   snug::wait_briefly(argv);
   const snug::CommandGroup snug_group = {
-    "snug", "trains transformers inside the memory you have",
-    {{"train", "trains a model inside a memory budget", snug::train_command},
-     {"plan", "says what a run will need, byte by byte, without starting it", snug::plan_command},
-     {"eval", "loss and perplexity of a model on a text", snug::eval_command},
-     {"generate", "continues a text", snug::generate_command},
-     {"tokenizer", "trains tokenizers; turns text into ids and back", snug::tokenizer_command},
-     {"data", "shows what a run would learn from", snug::data_command},
-     {"bench", "where the time of a step goes, operation by operation", snug::bench_command},
-     {"calibrate", "measures this machine and keeps what is fastest on it",
-      snug::calibrate_command},
-     {"convert",
-      "a trained model as GGUF, or with weights of another dtype",
-      {"inspect", "what a file or folder holds", snug::inspect_command},
-      {"doctor", "what this machine has, and what stands in the way of training",
-       snug::doctor_command},
-      {"bench", "where the time of a step goes, operation by operation", snug::bench_command}},
-     kEpilog,
-     snug::version_text,
-     {"calibrate", "convert", "data", "explain"}};
+      "snug",
+      "trains transformers inside the memory you have",
+      {{"train", "trains a model inside a memory budget", snug::train_command},
+       {"plan", "says what a run will need, byte by byte, without starting it", snug::plan_command},
+       {"eval", "loss and perplexity of a model on a text", snug::eval_command},
+       {"generate", "continues a text", snug::generate_command},
+       {"tokenizer", "trains tokenizers; turns text into ids and back", snug::tokenizer_command},
+       {"data", "shows what a run would learn from", snug::data_command},
+       {"convert", "a trained model as GGUF, or with weights of another dtype",
+        snug::convert_command},
+       {"inspect", "what a file or folder holds", snug::inspect_command},
+       {"doctor", "what this machine has, and what stands in the way of training",
+        snug::doctor_command},
+       {"bench", "where the time of a step goes, operation by operation", snug::bench_command},
+       {"calibrate", "measures this machine and keeps what is fastest on it",
+        snug::calibrate_command}},
+      kEpilog,
+      snug::version_text,
+      {"explain"}};
   return snug::run_main(snug_group, {argv + 1, argv + argc});
 }

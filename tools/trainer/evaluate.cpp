@@ -6,6 +6,19 @@
 
 namespace snug {
 
+namespace {
+
+EvalResult result_of(Session& session, double started) {
+  EvalResult result;
+  result.tokens = session.state().loss_tokens;
+  result.loss =
+      result.tokens > 0 ? session.state().loss_sum / static_cast<double>(result.tokens) : 0.0;
+  result.seconds = monotonic_seconds() - started;
+  return result;
+}
+
+}  // namespace
+
 EvalResult evaluate_samples(Session& session, const RunData& data, int64_t samples) {
   const double started = monotonic_seconds();
   const int64_t B = session.decisions().eval_batch, T = session.decisions().T;
@@ -19,12 +32,39 @@ EvalResult evaluate_samples(Session& session, const RunData& data, int64_t sampl
     std::fill(targets + count * T, targets + B * T, -100);
     session.evaluate();
   }
-  EvalResult result;
-  result.tokens = session.state().loss_tokens;
-  result.loss =
-      result.tokens > 0 ? session.state().loss_sum / static_cast<double>(result.tokens) : 0.0;
-  result.seconds = monotonic_seconds() - started;
-  return result;
+  return result_of(session, started);
+}
+
+EvalResult evaluate_strided(Session& session, const std::vector<TokenFile>& files, int64_t stride,
+                            int64_t max_windows) {
+  const double started = monotonic_seconds();
+  const int64_t B = session.decisions().eval_batch, T = session.decisions().T;
+  int32_t* tokens = session.tokens().as<int32_t>();
+  int32_t* targets = session.targets().as<int32_t>();
+  session.begin_window(0, 0, 0);
+  int64_t rows = 0, windows = 0;
+  const auto run = [&] {
+    if (rows > 0) session.evaluate();
+    rows = 0;
+  };
+  for (const TokenFile& file : files) {
+    int64_t scored = 1;  // tokens before this one are; the first never is
+    for (int64_t begin = 0; scored < file.size(); begin += stride) {
+      if (max_windows > 0 && windows++ == max_windows) break;
+      if (rows == 0) {
+        std::fill(tokens, tokens + B * T, 0);
+        std::fill(targets, targets + B * T, -100);
+      }
+      const int64_t end = std::min(begin + T, file.size());
+      file.copy(begin, end - begin, tokens + rows * T);
+      for (int64_t at = std::max(scored, begin + 1); at < end; ++at)
+        targets[rows * T + at - 1 - begin] = tokens[rows * T + at - begin];
+      scored = end;
+      if (++rows == B) run();
+    }
+  }
+  run();
+  return result_of(session, started);
 }
 
 }  // namespace snug

@@ -16,4 +16,12 @@ struct EvalResult {
 // ignored targets, so every batch has the planned shape.
 EvalResult evaluate_samples(Session& session, const RunData& data, int64_t samples);
 
+// Perplexity with a sliding window, as in Hugging Face's guide for models of a fixed length:
+// windows of T tokens begin every `stride` tokens of a file (1 <= stride < T), and each scores the
+// tokens that no earlier one did, so that every token but a file's first is scored once and, past
+// the first window, with at least T - stride tokens before it. The mean is over all scored tokens.
+// At most max_windows windows (0: all); no window crosses a file's end.
+EvalResult evaluate_strided(Session& session, const std::vector<TokenFile>& files, int64_t stride,
+                            int64_t max_windows);
+
 }  // namespace snug
