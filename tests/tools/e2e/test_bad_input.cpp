@@ -58,7 +58,7 @@ TEST(BadInput, Commands) {
           {"no key", {"...", "max_steps"}, {"expected key=value", "\"max_steps\""}},
           {"flag without value", {"eval", "--model"}, {"--model"}},
           {"eval without model", {"eval", "--data", "@text.txt"}, {"--model for snug eval"}},
-          {"eval without data", {"eval", "--model", "@"}, {"--data for snug eval"}},
+          {"eval without data", {"eval", "--model", "@"}, {"--data or --choices for snug eval"}},
           {"vocab size",
            {"tokenizer", "train", "--vocab-size", "x", "--output", "@t", "@text.txt"},
            {"an integer for --vocab-size", "\"x\""}},
