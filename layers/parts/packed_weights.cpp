@@ -35,7 +35,7 @@ PackedWeights::PackedWeights(Context& ctx, const ParamTable& table, DType dtype,
     View weight;
     weight.shape = table[param].shape;
     weight.dtype = dtype;
-    const int64_t bytes = matmul_packed_bytes(weight, transpose_b, dtype);
+    const int64_t bytes = matmul_packed_bytes(weight, transpose_b, dtype, ctx.settings().kernels);
     if (bytes == 0) return;
     copies.push_back({&view, bytes_, bytes, table[param].name});
     bytes_ += (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;

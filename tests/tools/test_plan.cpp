@@ -59,33 +59,39 @@ TEST(Plan, WithoutABudgetKeepsEverythingAndCutsNothing) {
   EXPECT_EQ(p.accumulation, 1);
   EXPECT_EQ(p.decisions.recompute, "none");
   EXPECT_EQ(p.decisions.head_rows, 12 * 32);
-  EXPECT_EQ(p.engine_bytes,
-            arena_of(request_of(small_model()), 12, "none", 1024, p.decisions.packed_weights));
+  EXPECT_EQ(p.engine_bytes, arena_of(request_of(small_model()), 12, "none", 1024));
   EXPECT_EQ(p.engine_bytes % 4096, 0);
 }
 
-// Packed copies of the weights take what memory is left, and never cost a choice made before them.
-TEST(Plan, PacksWeightsIntoWhatIsLeft) {
+// Packed copies of the weights: none in training unless asked for, with exactly their bytes; for
+// generation where they fit, and never at the cost of what the user asked.
+TEST(Plan, PacksWeightsWhereItPays) {
   if (matmul_packed_bytes(64, 64, matmul_best(DType::f32, DType::f32)) == 0)
     GTEST_SKIP() << "no kernel of this machine has a packed form";
   PlanRequest r = request_of(small_model());
-  const auto bytes = [&](WeightPacking w) { return arena_of(r, 12, "none", 1024, w); };
-  const int64_t runtime = make_plan(r).runtime_bytes;
-  ASSERT_LT(bytes(WeightPacking::none), bytes(WeightPacking::forward));
-  ASSERT_LT(bytes(WeightPacking::forward), bytes(WeightPacking::both));
-  EXPECT_EQ(make_plan(r).decisions.packed_weights, WeightPacking::both);
+  EXPECT_EQ(make_plan(r).decisions.packed_weights, WeightPacking::none);
   for (const WeightPacking w : {WeightPacking::none, WeightPacking::forward, WeightPacking::both}) {
-    r.budget = bytes(w) + runtime;
-    const Plan p = make_plan(r);
-    EXPECT_EQ(p.decisions.packed_weights, w) << to_string(w);
-    EXPECT_EQ(p.decisions.micro_batch, 12);
-    EXPECT_EQ(p.decisions.recompute, "none");
-    EXPECT_EQ(p.engine_bytes, bytes(w));
-    r.budget = 0;
     r.packed_weights = w;
-    EXPECT_EQ(make_plan(r).engine_bytes, bytes(w)) << "asked for " << to_string(w);
-    r.packed_weights.reset();
+    const Plan p = make_plan(r);
+    EXPECT_EQ(p.decisions.packed_weights, w);
+    EXPECT_EQ(p.engine_bytes, arena_of(r, 12, "none", 1024, w)) << to_string(w);
   }
+
+  PlanRequest g = request_of(small_model());
+  g.global_batch = 0;
+  g.micro_batch = 0;
+  g.evaluate = false;
+  g.kv_length = 32;
+  const Plan packed = make_plan(g);
+  EXPECT_EQ(packed.decisions.packed_weights, WeightPacking::forward);
+  g.budget = packed.engine_bytes + packed.runtime_bytes;
+  EXPECT_EQ(make_plan(g).decisions.packed_weights, WeightPacking::forward);
+  g.budget -= 4096;
+  const Plan plain = make_plan(g);
+  EXPECT_TRUE(plain.fits);
+  EXPECT_EQ(plain.decisions.packed_weights, WeightPacking::none);
+  EXPECT_LT(plain.engine_bytes, packed.engine_bytes);
+  EXPECT_EQ(plain.minimum_bytes, packed.minimum_bytes);
 }
 
 TEST(Plan, TakesTheLargestDivisorThatFits) {

@@ -35,7 +35,7 @@ EvalResult evaluate_samples(Session& session, const RunData& data, int64_t sampl
   return result_of(session, started);
 }
 
-EvalResult evaluate_strided(Session& session, const std::vector<TokenFile>& files, int64_t stride,
+EvalResult evaluate_strided(Session& session, const WindowDataset& data, int64_t stride,
                             int64_t max_windows) {
   const double started = monotonic_seconds();
   const int64_t B = session.decisions().eval_batch, T = session.decisions().T;
@@ -47,7 +47,8 @@ EvalResult evaluate_strided(Session& session, const std::vector<TokenFile>& file
     if (rows > 0) session.evaluate();
     rows = 0;
   };
-  for (const TokenFile& file : files) {
+  for (int64_t i = 0; i < data.files(); ++i) {
+    const TokenFile& file = data.file(i);
     int64_t scored = 1;  // tokens before this one are; the first never is
     for (int64_t begin = 0; scored < file.size(); begin += stride) {
       if (max_windows > 0 && windows++ == max_windows) break;
@@ -57,6 +58,7 @@ EvalResult evaluate_strided(Session& session, const std::vector<TokenFile>& file
       }
       const int64_t end = std::min(begin + T, file.size());
       file.copy(begin, end - begin, tokens + rows * T);
+      file.verify();
       for (int64_t at = std::max(scored, begin + 1); at < end; ++at)
         targets[rows * T + at - 1 - begin] = tokens[rows * T + at - begin];
       scored = end;

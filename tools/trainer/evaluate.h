@@ -21,7 +21,7 @@ EvalResult evaluate_samples(Session& session, const RunData& data, int64_t sampl
 // tokens that no earlier one did, so that every token but a file's first is scored once and, past
 // the first window, with at least T - stride tokens before it. The mean is over all scored tokens.
 // At most max_windows windows (0: all); no window crosses a file's end.
-EvalResult evaluate_strided(Session& session, const std::vector<TokenFile>& files, int64_t stride,
+EvalResult evaluate_strided(Session& session, const WindowDataset& data, int64_t stride,
                             int64_t max_windows);
 
 }  // namespace snug
