@@ -7,11 +7,11 @@
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
-#include <thread>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/data/corpus.h"
+#include "engine/device/processors.h"
 #include "engine/text/bpe_trainer.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/unicode.h"
@@ -27,7 +27,7 @@ constexpr size_t kPrintBytes = 1 << 16;
 constexpr size_t kBatchLines = 1 << 15;
 
 int64_t cpu_count() {
-  return std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8);
+  return std::clamp<int64_t>(find_processors().threads(), 1, 8);
 }
 
 void check_threads(int64_t threads) {
