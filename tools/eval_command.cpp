@@ -48,9 +48,9 @@ int eval_text(EvalArguments& a) {
     o.eval_batch = std::min(o.eval_batch, data.eval_samples);
   });
   const int64_t T = in.plan.decisions.T;
-  const EvalResult r = a.stride > 0 ? evaluate_strided(*in.session, *data.eval, a.stride,
-                                                       a.config.max_eval_samples)
-                                    : evaluate_samples(*in.session, data, data.eval_samples);
+  const EvalResult r =
+      a.stride > 0 ? evaluate_strided(*in.session, *data.eval, a.stride, a.config.max_eval_samples)
+                   : evaluate_samples(*in.session, data, data.eval_samples);
   if (a.json) {
     nlohmann::json j = {{"loss", r.loss},
                         {"perplexity", std::exp(r.loss)},

@@ -74,6 +74,11 @@ std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, int64_t 
                                             GgufMetadata& out) {
   const TokenizerSpec& spec = tokenizer.spec();
   std::vector<std::string> notes;
+  // The other models have other keys in the file, which no family written here goes with.
+  if (spec.model != ModelType::bpe || spec.pre_tokenizer.find("\"ByteLevel\"") == std::string::npos)
+    fail(ErrorCode::unsupported, "a byte-level BPE tokenizer for GGUF",
+         fmt::format("one of another kind in {}", spec.origin),
+         "--to hf keeps the tokenizer as it is");
   const std::string found = gguf_splitting_rule(tokenizer);
   if (pre.empty() && found.empty())
     fail(ErrorCode::unsupported,

@@ -27,6 +27,21 @@ std::string component_type(const std::string& text) {
   return parts.empty() ? type : type + "(" + parts + ")";
 }
 
+std::string model_text(const TokenizerSpec& spec) {
+  switch (spec.model) {
+    case ModelType::bpe:
+      return spec.pre_tokenizer.find("\"ByteLevel\"") != std::string::npos ? "BPE, byte level"
+                                                                           : "BPE, characters";
+    case ModelType::word_piece:
+      return "WordPiece";
+    case ModelType::unigram:
+      return "Unigram";
+    case ModelType::word_level:
+      return "WordLevel";
+  }
+  return "?";
+}
+
 }  // namespace
 
 Facts inspect_tokenizer(const std::string& path) {
@@ -34,7 +49,7 @@ Facts inspect_tokenizer(const std::string& path) {
   const TokenizerSpec& spec = t.spec();
   Facts out = {{"kind", "tokenizer"}, {"path", path}};
   const std::string rule = gguf_splitting_rule(t);
-  out["model"] = "BPE, byte level";
+  out["model"] = model_text(spec);
   out["vocab_size"] = t.vocab_size();
   out["merges"] = t.merge_count();
   out["splitting_rule"] = rule.empty() ? "of its own" : rule;
@@ -74,7 +89,7 @@ Facts inspect_tokens(const std::string& path, const InspectOptions& options) {
   out["dtype"] = file.token_bytes() == 4 ? "uint32" : "uint16";
   out["tokens"] = file.size();
   const auto info = read_token_info(path);
-  out["documents"] = info ? Facts(info->documents) : Facts(nullptr);
+  out["documents"] = file.documents() >= 0 ? Facts(file.documents()) : Facts(nullptr);
   out["vocab_size"] = info ? Facts(info->vocab_size) : Facts(nullptr);
   out["tokenizer"] = info ? Facts(fingerprint_text(info->tokenizer)) : Facts(nullptr);
   if (info && info->tokens != file.size())
@@ -82,11 +97,14 @@ Facts inspect_tokens(const std::string& path, const InspectOptions& options) {
          std::to_string(info->tokens) + " tokens in " + path + ", as its side file says",
          std::to_string(file.size()), "make the token file again from its text");
   if (options.stats) {
-    int64_t least = 0, most = 0;
-    for (int64_t i = 0; i < file.size(); ++i) {
-      const int64_t id = file.token(i);
-      least = i == 0 ? id : std::min(least, id);
-      most = std::max(most, id);
+    int32_t least = INT32_MAX, most = INT32_MIN;
+    std::vector<int32_t> ids(1 << 16);
+    for (int64_t i = 0; i < file.size(); i += static_cast<int64_t>(ids.size())) {
+      const int64_t n = std::min<int64_t>(static_cast<int64_t>(ids.size()), file.size() - i);
+      file.copy(i, n, ids.data());
+      const auto [low, high] = std::minmax_element(ids.begin(), ids.begin() + n);
+      least = std::min(least, *low);
+      most = std::max(most, *high);
     }
     out["min"] = file.size() > 0 ? Facts(least) : Facts(nullptr);
     out["max"] = file.size() > 0 ? Facts(most) : Facts(nullptr);

@@ -171,6 +171,7 @@ std::string CheckpointWriter::write(const RunPosition& at, const Pinned& pinned,
                                       {"optimizer", pinned.optimizer},
                                       {"instruction_set", pinned.instruction_set},
                                       {"recompute", pinned.recompute},
+                                      {"kernels", choices_json(pinned.kernels)},
                                       {"model", pinned.model}}}});
   write_atomic(folder + "/COMPLETE", fmt::format("{}\n", at.step));
   sync_folder(folder);

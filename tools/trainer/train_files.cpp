@@ -10,6 +10,7 @@
 #include "engine/io/json.h"
 #include "tools/trainer/allocation_watch.h"
 #include "tools/trainer/output_folder.h"
+#include "tools/trainer/pinning.h"
 #include "tools/trainer/train_run.h"
 #include "tools/trainer/trainer_state.h"
 

@@ -65,7 +65,7 @@ TEST(Machine, PinnedKernelsThatAreNotThereAreRefused) {
   w.trained("run", keys);
   const Json kernels = w.json("run/plan.json")["decisions"]["kernels"];
   ASSERT_FALSE(kernels.empty());
-  const std::string state = "run/checkpoint-2/trainer_state.json";
+  const std::string state = "run/checkpoint-2/snug_state.json";
   Json j = w.json(state);
   EXPECT_EQ(j["pinned"]["kernels"], kernels);
   if (w.json("run/plan.json")["decisions"]["instruction_set"] == "amx_bf16")
