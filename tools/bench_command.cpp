@@ -41,6 +41,8 @@ int bench_step(const Arguments& arguments) {
             .flag("--json", json, "print the figures as JSON");
       });
   if (!a.proceed) return 0;
+  if (steps < 1)
+    fail(ErrorCode::usage, "--steps of at least 1", std::to_string(steps), "snug bench --help");
   BenchRun run(a.config);
   const Plan& plan = run.plan();
   const double startup = seconds_since_start();
@@ -48,7 +50,7 @@ int bench_step(const Arguments& arguments) {
   OpTimes ops;
   run.session().context().set_listener(&ops);
   Times times;
-  for (int64_t step = 0; step < std::max<int64_t>(1, steps); ++step) {
+  for (int64_t step = 0; step < steps; ++step) {
     times.seconds.push_back(run.step());
     ops.end_window();
   }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/blas/matmul_cpu.h"
+#include "engine/core/error.h"
 #include "tools/bench.h"
 #include "tools/cli/argument_parser.h"
 
@@ -92,6 +93,8 @@ int bench_gemm(const Arguments& arguments) {
             .flag("--json", json, "print the figures as JSON");
       });
   if (!a.proceed) return 0;
+  if (repeat < 2)
+    fail(ErrorCode::usage, "--repeat of at least 2", std::to_string(repeat), "snug bench --help");
   RunSetup setup = make_setup(a.config);
   setup.request.evaluate = false;
   setup.request.kv_length = 0;
@@ -127,7 +130,7 @@ int bench_gemm(const Arguments& arguments) {
   std::vector<char> sums = values(c_most, DType::f32);
   std::vector<char> packed(static_cast<size_t>(pack_most) + 64),
       scratch(static_cast<size_t>(scratch_most) + 64);
-  for (int64_t round = 0; round < std::max<int64_t>(2, repeat); ++round)
+  for (int64_t round = 0; round < repeat; ++round)
     for (Row& row : rows) {
       MatmulProblem p = row.product->problem;
       p.a.data = left.data();
@@ -164,7 +167,12 @@ int bench_gemm(const Arguments& arguments) {
     const double flops =
         2.0 * static_cast<double>(p.M) * static_cast<double>(p.N) * static_cast<double>(p.K);
     const double seconds = row.times.median(), rate = flops / seconds;
-    const bool used = setup.kernels->choose(p) == row.kernel;
+    const WeightPacking packing = plan.decisions.packed_weights;
+    const bool from_copy =
+        !p.accumulate &&
+        (packing == WeightPacking::both ||
+         (packing == WeightPacking::forward && row.product->direction == std::string("x W^T")));
+    const bool used = setup.kernels->choose(p) == row.kernel && row.packed == from_copy;
     if (json) {
       list.push_back({{"product", row.product->part},
                       {"direction", row.product->direction},

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "engine/core/error.h"
 #include "tools/bench.h"
 #include "tools/cli/argument_parser.h"
 
@@ -25,6 +26,8 @@ int bench_ops(const Arguments& arguments) {
             .flag("--json", json, "print the figures as JSON");
       });
   if (!a.proceed) return 0;
+  if (repeat < 2)
+    fail(ErrorCode::usage, "--repeat of at least 2", std::to_string(repeat), "snug bench --help");
   BenchRun run(a.config);
   const int threads = run.plan().threads;
   const Roofs before = measure_roofs(threads);
@@ -32,7 +35,7 @@ int bench_ops(const Arguments& arguments) {
   OpTimes ops;
   run.session().context().set_listener(&ops);
   Times times;
-  for (int64_t i = 0; i < std::max<int64_t>(2, repeat); ++i) {
+  for (int64_t i = 0; i < repeat; ++i) {
     times.seconds.push_back(run.step());
     ops.end_window();
   }

@@ -170,8 +170,8 @@ int eval_command(const Arguments& arguments) {
   if (text == questions)
     fail(ErrorCode::usage, "--data or --choices for snug eval, one of them", text ? "both" : "none",
          "snug eval --model run1/final --data heldout.txt");
-  if (questions && (a.stride > 0 || parser.given("--batch-size")))
-    fail(ErrorCode::usage, "--stride and --batch-size only with --data", "--choices",
+  if (questions && (a.stride > 0 || parser.given("--batch-size") || parser.given("--text-column")))
+    fail(ErrorCode::usage, "--stride, --batch-size and --text-column only with --data", "--choices",
          "leave them out");
   return questions ? eval_choices(a) : eval_text(a);
 }

@@ -59,7 +59,13 @@ int64_t TableReader::read_record(int64_t column) {
   int64_t count = 0, bytes = 0;
   std::string unwanted;
   while (true) {  // a field
-    if (column < 0) fields_.emplace_back();
+    // An empty name takes as much memory as some letters: a line of separators is bounded too.
+    if (column < 0) bytes += static_cast<int64_t>(sizeof(std::string)), fields_.emplace_back();
+    if (bytes > max_record_bytes_)
+      fail(ErrorCode::data,
+           fmt::format("a first line of at most {} bytes in {}", max_record_bytes_, path_),
+           fmt::format("more than {} columns at {}", fields_.size() - 1, where(record_line_)),
+           "look at what the file really is");
     const bool keep = column < 0 || column == count;
     std::string& field = !keep ? unwanted : column < 0 ? fields_.back() : fields_[0];
     const auto add = [&](int c) {

@@ -173,7 +173,9 @@ class ZstdSource : public PackedSource {
         fail_damaged(ZSTD_getErrorName(code));
       }
       inside_ = code != 0;
-      more_ = to.pos == to.size;  // it may hold text back for want of room
+      // Inside a frame it may hold text back for want of room; asked again at its end, without
+      // input, it would speak of the next frame.
+      more_ = inside_ && to.pos == to.size;
     }
     count_output(static_cast<int64_t>(to.pos));
     return static_cast<int64_t>(to.pos);

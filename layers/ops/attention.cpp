@@ -301,6 +301,12 @@ void attention_check_key_lengths(const AttentionSpec& spec, int64_t B, int64_t T
            fmt::format("{} for sequence {}", n, b), "give every sequence at least one token");
 }
 
+Name attention_variant(const Context& ctx, const AttentionBlocks& blocks) {
+  if (!ctx.planning()) return Name();
+  return Name(blocks.pairs ? std::string("attention bf16 bf16 ") + blocks.name
+                           : std::string("attention f32 f32"));
+}
+
 void attention_wrong_dtype(const View& x) {
   fail(ErrorCode::unsupported, "attention over f32 or bf16", describe(x),
        "use precision: fp32 or bf16");
@@ -320,7 +326,8 @@ void attention_forward_by(const AttentionBlocks& blocks, Context& ctx, const Vie
   const Tensor scratch = make_forward_scratch(blocks, ctx, spec, B, T);
   Op op(ctx, "attention_forward",
         {.flops = 4 * B * H * D * attention_pairs(T, spec.causal),
-         .bytes = qkv.bytes() + out.bytes() + lse.bytes()});
+         .bytes = qkv.bytes() + out.bytes() + lse.bytes(),
+         .variant = attention_variant(ctx, blocks)});
   if (!op.run()) return;
   attention_check_key_lengths(spec, B, T);
   if (qkv.dtype == DType::f32)
@@ -360,7 +367,8 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
   const Tensor scratch = make_forward_scratch(blocks, ctx, spec, B, Tq);
   Op op(ctx, "attention_cached_forward",
         {.flops = 4 * B * H * D * Tq * P,
-         .bytes = qkv.bytes() + out.bytes() + cache_k.bytes() + cache_v.bytes()});
+         .bytes = qkv.bytes() + out.bytes() + cache_k.bytes() + cache_v.bytes(),
+         .variant = attention_variant(ctx, blocks)});
   if (!op.run()) return;
   const int64_t position = step_state(state)->position;
   if (position < 0 || position + Tq > P)

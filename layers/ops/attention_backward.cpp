@@ -439,7 +439,8 @@ void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const Vi
       ctx.tensor(kScratch, {ctx.threads(), floats}, DType::f32, Category::workspace);
   Op op(ctx, "attention_backward",
         {.flops = 10 * B * H * D * attention_pairs(T, spec.causal),
-         .bytes = dqkv.bytes() + dout.bytes() + qkv.bytes() + out.bytes() + lse.bytes()});
+         .bytes = dqkv.bytes() + dout.bytes() + qkv.bytes() + out.bytes() + lse.bytes(),
+         .variant = attention_variant(ctx, blocks)});
   if (!op.run()) return;
   attention_check_key_lengths(spec, B, T);
   if (qkv.dtype == DType::f32)

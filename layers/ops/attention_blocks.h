@@ -12,6 +12,7 @@
 
 #include "engine/core/dtype.h"
 #include "engine/core/rng.h"
+#include "engine/memory/context.h"
 
 namespace snug {
 
@@ -69,5 +70,8 @@ bool attention_blocks_has_avx512_bf16();
 // is faster than fp32 (AMD; Intel runs it at half that rate); otherwise fp32, whose two forms give
 // the same bits.
 const AttentionBlocks& attention_blocks(DType dtype);
+// What a plan records of an attention op: "attention", the dtype its products multiply, and what
+// multiplies it; forms of the same bits have the same text. Empty but on plan.
+Name attention_variant(const Context& ctx, const AttentionBlocks& blocks);
 
 }  // namespace snug

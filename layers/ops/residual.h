@@ -1,4 +1,5 @@
-// The residual connection: adds what a branch made, dropped out on the way.
+// The residual connection: adds what a branch made, dropped out on the way. Blocks use it fused
+// with the projection before it (linear.h); this form is the truth that one is tested against.
 //
 // Math      y = x + dropout(branch), see layers/ops/dropout.h; with p = 0, y = x + branch.
 //           The gradient of x is dy as it is; that of branch is dropout_backward(dy), or dy.

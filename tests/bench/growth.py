@@ -79,7 +79,7 @@ def main():
     parser.add_argument("--snug", default="build/bin/snug")
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--axes", default=",".join(AXES))
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--svg")
     args = parser.parse_args()

@@ -103,7 +103,7 @@ std::vector<Key> make_keys() {
               "same bits; auto: none in training, where they gain 1 % at most",
        .example = "none", .choices = "auto none forward both"},
       {.name = "allow", .section = "machine", .kind = K::permissions, .field = &C::allow,
-       .doc = "permissions to change numbers for memory's sake; without one nothing does",
+       .doc = "permissions to change numbers, for memory's sake or on another CPU; without one nothing does",
        .example = "[micro_batch]", .aliases = "permissions"},
       {.name = "bitwise", .section = "machine", .kind = K::flag, .field = &C::bitwise,
        .doc = "also forbid what only reorders sums", .example = "true"},

@@ -326,6 +326,11 @@ std::vector<KernelChoice> parse_choices(const nlohmann::json& list, const std::s
     choices.push_back({*shapes, parse_float(dtype.substr(0, space), at),
                        parse_float(dtype.substr(std::min(space + 1, dtype.size())), at),
                        parse_own_kernel(get_string(item, "kernel", at), at)});
+    const KernelChoice& c = choices.back();
+    const bool pairs = std::string_view(to_string(c.kernel)).ends_with("bf16");
+    if (pairs && (c.a != DType::bf16 || c.b != DType::bf16))
+      fail(ErrorCode::data, fmt::format("a kernel for {} in {}", dtype, at), to_string(c.kernel),
+           "use the version of Snug that wrote the file");
   }
   return choices;
 }

@@ -172,6 +172,7 @@ std::string CheckpointWriter::write(const RunPosition& at, const Pinned& pinned,
                                       {"instruction_set", pinned.instruction_set},
                                       {"recompute", pinned.recompute},
                                       {"kernels", choices_json(pinned.kernels)},
+                                      {"attention", pinned.attention},
                                       {"model", pinned.model}}}});
   write_atomic(folder + "/COMPLETE", fmt::format("{}\n", at.step));
   sync_folder(folder);
@@ -246,7 +247,9 @@ Checkpoint read_checkpoint(const std::string& folder) {
   c.pinned.instruction_set = get_string(p, "instruction_set", where);
   c.pinned.recompute = get_string(p, "recompute", where);
   c.pinned.model = get_string(p, "model", where);
-  if (p.contains("kernels")) c.pinned.kernels = parse_choices(p["kernels"], where + " / kernels");
+  c.pinned.kernels =
+      parse_choices(p.contains("kernels") ? p["kernels"] : nlohmann::json(), where + " / kernels");
+  c.pinned.attention = get_string(p, "attention", where);
   const std::string keys = path + " / hyperparameters";
   const nlohmann::json& h =
       j.contains("hyperparameters") ? j["hyperparameters"] : nlohmann::json::object();

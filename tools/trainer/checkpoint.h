@@ -42,6 +42,7 @@ struct RunPosition {
 struct Pinned {
   // Which kernel computes which products; empty in checkpoints from before there was a choice.
   std::vector<KernelChoice> kernels;
+  std::string attention;  // Plan::attention
   int64_t seed = 0, global_batch = 0, T = 0, micro_batch = 0, head_rows = 0, threads = 0;
   std::string precision, optimizer, instruction_set, recompute;
   int64_t data_seed = 0, train_tokens = 0, train_samples = 0;

@@ -51,7 +51,8 @@ EvalResult evaluate_strided(Session& session, const WindowDataset& data, int64_t
     const TokenFile& file = data.file(i);
     int64_t scored = 1;  // tokens before this one are; the first never is
     for (int64_t begin = 0; scored < file.size(); begin += stride) {
-      if (max_windows > 0 && windows++ == max_windows) break;
+      if (max_windows > 0 && windows == max_windows) break;
+      ++windows;
       if (rows == 0) {
         std::fill(tokens, tokens + B * T, 0);
         std::fill(targets, targets + B * T, -100);

@@ -196,4 +196,16 @@ void note_changes(const Checkpoint& checkpoint, const Hyperparameters& now) {
   }
 }
 
+void check_attention(const Checkpoint& c, const std::string& now, const RunConfig& config) {
+  const auto& allow = config.allow;
+  if (c.pinned.attention == now || std::find(allow.begin(), allow.end(), "kernels") != allow.end())
+    return;
+  fail(
+      ErrorCode::usage,
+      fmt::format("a CPU that computes attention as {} pins it: {}", c.folder, c.pinned.attention),
+      now,
+      "allow=[kernels] to go on with this machine's own, which changes the last bits, or resume on "
+      "a machine like the one before");
+}
+
 }  // namespace snug

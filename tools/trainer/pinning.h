@@ -1,5 +1,5 @@
 // What a checkpoint pins because it changes numbers, and what a resume does about a difference:
-// pinned keys are refused unless a permission unpins them; what may change (threads, kernels,
+// pinned keys are refused unless a permission unpins them; what may change (threads,
 // hyperparameters) is said.
 #pragma once
 
@@ -36,5 +36,9 @@ void check_data(const Checkpoint& checkpoint, const Pinned& now);
 Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps);
 // Prints a line for each that is not as it was.
 void note_changes(const Checkpoint& checkpoint, const Hyperparameters& now);
+
+// Attention follows the CPU too: throws usage if this one computes it in another form than the
+// checkpoint's, unless allow: [kernels] is given.
+void check_attention(const Checkpoint& c, const std::string& now, const RunConfig& config);
 
 }  // namespace snug

@@ -82,6 +82,8 @@ std::string advice(const PlanRequest& r) {
   std::string text;
   const auto add = [&](const std::string& item) { text += (text.empty() ? "" : ", or ") + item; };
   if (r.global_batch > 0) {
+    if (r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none)
+      add("packed_weights=none");
     if (r.recompute != "auto" && r.recompute != "block") add("recompute=block");
     if (r.micro_batch > 1) add("a smaller per_device_train_batch_size");
     if (r.micro_batch == 0 && r.bitwise) add("bitwise=false");
@@ -105,10 +107,18 @@ std::vector<KernelChoice> kernels_of(const Schedule& schedule) {
   return list;
 }
 
+std::string attention_of(const Schedule& schedule) {
+  for (int i = 0; i < schedule.size(); ++i)
+    for (const OpRecord& op : schedule.at(i).ops)
+      if (op.variant.view().starts_with("attention ")) return op.variant.str().substr(10);
+  return "";
+}
+
 void finish(Plan& plan, Candidate& c, int64_t budget) {
   c.session->schedule().pack();
   plan.decisions = c.decisions;
   plan.kernels = kernels_of(c.session->schedule());
+  plan.attention = attention_of(c.session->schedule());
   plan.schedule = c.session->schedule();
   plan.engine_bytes = plan.schedule.arena_bytes();
   plan.categories = plan.schedule.at_peak(&plan.padding);
@@ -219,14 +229,24 @@ Plan make_plan(const PlanRequest& r) {
   }
   if (!plan.fits) plan = smallest;
   // Decoding reads every weight for one row: from packed copies it does so at the speed of memory,
-  // twice as fast. A training step gains 1 % at most (a micro-batch of 4096 rows; below 1024 rows
-  // the copies cost more than they save), which is not worth a seventh of the memory.
+  // twice as fast, as long as the copies are no larger than the weights: where bf16 is multiplied
+  // in fp32 they are twice the size, and nothing is won. A training step gains 1 % at most (a
+  // micro-batch of 4096 rows; below 1024 rows the copies cost more than they save), which is not
+  // worth a seventh of the memory.
   if (plan.fits && !r.packed_weights && r.global_batch == 0 && r.kv_length > 0) {
     Decisions d = plan.decisions;
     d.packed_weights = WeightPacking::forward;
     Candidate c = record(r, d);
     Plan richer = plan;
-    if (c.lower_bound <= room) finish(richer, c, r.budget);
+    const Schedule& s = c.session->schedule();
+    int64_t weights = 0, copies = 0;
+    for (const TensorRecord& t : s.at(s.find("root")).tensors) {
+      if (t.category == Category::weights) weights += t.bytes;
+      if (t.category == Category::packed_weights) copies += t.bytes;
+    }
+    // Copies are padded to whole panels, which in tiny models is a good part of them.
+    const bool pays = copies > 0 && copies < weights + weights / 2 + (1 << 20);
+    if (pays && c.lower_bound <= room) finish(richer, c, r.budget);
     if (richer.fits && richer.decisions.packed_weights == d.packed_weights)
       plan = std::move(richer);
   }

@@ -48,7 +48,9 @@ struct Plan {
   double seconds = 0;          // spent planning
   int threads = 1;
   std::vector<KernelChoice> kernels;  // what computes the products of its programs, each class once
-  std::string model_text;             // "gpt2 124.44M parameters"
+  std::string
+      attention;  // what attention multiplies, and on what: "bf16 bf16 avx512_bf16"; empty: none
+  std::string model_text;  // "gpt2 124.44M parameters"
 };
 
 // Bytes of the process that are not the arena: program data, libraries' private pages, thread

@@ -51,6 +51,7 @@ nlohmann::json decisions_json(const Plan& plan) {
           {"prefill", d.prefill},
           {"threads", plan.threads},
           {"instruction_set", plan_instruction_set()},
+          {"attention", plan.attention},
           {"kernels", choices_json(plan.kernels)}};
 }
 
@@ -93,6 +94,7 @@ std::string plan_sentence(const Plan& plan) {
   } else {
     s = "Inference";
     if (d.kv_length > 0) s += fmt::format(" with a cache of {} tokens", d.kv_length);
+    if (d.packed_weights != WeightPacking::none) s += ", weights also packed for decoding";
     if (d.eval_batch > 0) s += fmt::format(" of {} sequences of {} tokens", d.eval_batch, d.T);
   }
   return s + ".";

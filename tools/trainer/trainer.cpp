@@ -72,6 +72,7 @@ void TrainRun::check_output_dir() {
 Pinned TrainRun::pinned() const {
   Pinned p = make_pinned(setup_, plan_.decisions, data_, data_fingerprint_);
   p.kernels = plan_.kernels;
+  p.attention = plan_.attention;
   return p;
 }
 
@@ -286,10 +287,12 @@ int TrainRun::run() {
                      plan_.minimum_bytes, resumed_->pinned.micro_batch, resumed_->pinned.head_rows,
                      resumed_->folder),
          fmt::format("memory of {} B", plan_.budget),
-         fmt::format("memory={}, recompute=block, or allow=[micro_batch,head_rows], which changes "
+         fmt::format("memory={}, packed_weights=none, recompute=block, or "
+                     "allow=[micro_batch,head_rows], which changes "
                      "the order of sums",
                      plan_.minimum_bytes));
   if (!plan_.fits) refuse_plan(plan_);
+  if (resumed_) check_attention(*resumed_, plan_.attention, config());
   fmt::print("{}", plan_text(plan_));
   std::fflush(stdout);
   clock_.lap("plan");

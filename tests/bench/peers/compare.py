@@ -65,7 +65,7 @@ def main():
     parser.add_argument("--rows", default="10m,124m,medium")
     parser.add_argument("--precisions", default="bf16,fp32")
     parser.add_argument("--modes", default="eager", help="eager, compiled, or both with a comma")
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--snug-key", action="append", default=[], help="a key=value for snug bench")
     args = parser.parse_args()

@@ -102,7 +102,7 @@ def main():
     parser.add_argument("--encode-megabytes", type=float, default=100)
     parser.add_argument("--train-megabytes", type=float, default=20)
     parser.add_argument("--vocab-size", type=int, nargs="*", default=[1000, 8000, 32000])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     documents = [json.loads(line)["text"] for line in open(args.text)]

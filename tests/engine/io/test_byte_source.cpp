@@ -47,7 +47,7 @@ class Packed : public ::testing::Test {
 };
 
 TEST_F(Packed, UnpacksWhatWasPacked) {
-  for (const size_t size : {0u, 1u, 1000u, 300'000u}) {
+  for (const size_t size : {0u, 1u, 1000u, 65536u, 262'144u, 300'000u}) {
     const std::string text = noise(size, 1), other = noise(777, 2);
     EXPECT_EQ(read("a", text), text);
     for (const int64_t step : {int64_t{7}, int64_t{65536}, int64_t{1} << 20}) {

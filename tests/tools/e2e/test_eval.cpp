@@ -127,7 +127,7 @@ TEST(Eval, WhatIsWrongIsExplained) {
   refused({}, {"--data or --choices for snug eval, one of them", "none"});
   refused({"--data", data, "--choices", questions}, {"one of them", "both"});
   refused({"--choices", questions, "--stride", "4"},
-          {"--stride and --batch-size only with --data"});
+          {"--stride, --batch-size and --text-column only with --data"});
   refused({"--choices", questions, "--batch-size", "4"}, {"only with --data"});
   refused({"--data", data, "--stride", "-1"}, {"--stride of at least 0", "-1"});
   refused({"--data", data, "--stride", "48"}, {"--stride below --max-length, 48", "--stride 24"});

@@ -58,6 +58,11 @@ TEST(Machine, TheStartIsTimed) {
   EXPECT_EQ(lines, 3);
 }
 
+void expect_refused_with(const Outcome& o, std::initializer_list<const char*> parts) {
+  EXPECT_EQ(o.code, 2) << o.err;
+  for (const char* part : parts) EXPECT_NE(o.err.find(part), std::string::npos) << o.err;
+}
+
 // A plan names the kernels its products use, and a checkpoint pins them.
 TEST(Machine, PinnedKernelsThatAreNotThereAreRefused) {
   const Workspace w;
@@ -86,6 +91,26 @@ TEST(Machine, PinnedKernelsThatAreNotThereAreRefused) {
                                    {"max_steps=6", "resume=" + w.path("run/checkpoint-2")}));
   EXPECT_EQ(bogus.code, 2);
   EXPECT_NE(bogus.err.find("pinned / kernels / 0"), std::string::npos) << bogus.err;
+
+  // A pin that is gone is a damaged file, not a free choice; attention's form is pinned as well.
+  const auto resumed_from = [&](const Json& edited) {
+    spill(w.path(state), edited.dump());
+    return run(joined(w.train_arguments("run", keys),
+                      {"max_steps=6", "resume=" + w.path("run/checkpoint-2")}));
+  };
+  j["pinned"]["kernels"] = kernels;
+  Json without = j;
+  without["pinned"].erase("kernels");
+  expect_refused_with(resumed_from(without), {"a list of kernels", "pinned / kernels"});
+  Json other = j;
+  EXPECT_EQ(other["pinned"]["attention"], w.json("run/plan.json")["decisions"]["attention"]);
+  other["pinned"]["attention"] = "bf16 bf16 other";
+  expect_refused_with(resumed_from(other),
+                      {"a CPU that computes attention", "bf16 bf16 other", "allow=[kernels]"});
+  Json swapped = j;
+  swapped["pinned"]["kernels"][0]["dtype"] = "f32 f32";
+  swapped["pinned"]["kernels"][0]["kernel"] = "avx512_bf16";
+  expect_refused_with(resumed_from(swapped), {"a kernel for f32 f32", "avx512_bf16"});
 }
 
 // The calibration's choice is taken, recorded and pinned: a run that goes on after the file is gone
