@@ -141,6 +141,9 @@ int train(const Arguments& arguments) {
   } else if (cased) {
     fail(ErrorCode::usage, "--cased with --type wordpiece only", "--cased with --type bpe",
          "leave it out: BPE keeps capitals");
+  } else if (parser.given("--limit-alphabet")) {
+    fail(ErrorCode::usage, "--limit-alphabet with --type wordpiece only",
+         "--limit-alphabet with --type bpe", "leave it out, or --type wordpiece");
   }
   if (!special_tokens.empty()) options.special_tokens = special_tokens;
   if (options.min_frequency < 0)
@@ -213,6 +216,9 @@ int encode(const Arguments& arguments) {
       .example("snug tokenizer encode --tokenizer tok.json < text.txt")
       .example("printf 'Hello world' | snug tokenizer encode --tokenizer run1/final");
   if (!parser.parse(arguments)) return 0;
+  if (parser.given("--threads") && !lines)
+    fail(ErrorCode::usage, "--threads with --lines: lines are what threads share",
+         "--threads alone", "add --lines, or leave it out");
   check_threads(threads);
   const Tokenizer tokenizer = Tokenizer::load(path);
   const std::string text = read_input();

@@ -345,9 +345,17 @@ TEST_F(CliTokenizer, WordPieceAndThreads) {
   wrong[2] = "bpe";
   wrong.emplace_back("--cased");
   EXPECT_NE(message(wrong).find("expected --cased with --type wordpiece only"), std::string::npos);
+  auto limited = wrong;
+  limited.back() = "--limit-alphabet";
+  limited.emplace_back("100");
+  EXPECT_NE(message(limited).find("expected --limit-alphabet with --type wordpiece only"),
+            std::string::npos);
   wrong[2] = "wordpiece";
   wrong[9] = "0";
   EXPECT_NE(message(wrong).find("expected --threads from 1 to 256\n  found: 0"), std::string::npos);
+  auto alone = encode;
+  alone.erase(alone.begin() + 3);
+  EXPECT_NE(message(alone).find("expected --threads with --lines"), std::string::npos);
 }
 
 TEST_F(CliTokenizer, Errors) {
