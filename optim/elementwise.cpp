@@ -106,6 +106,7 @@ void ElementwiseOptimizer::update(Context& ctx, const UpdateTargets& t, StateSto
       const auto* gradients = t.gradients.as<const float>();
       map.for_each(ctx.threads(), [&](int64_t, const ChunkMap::Chunk& chunk) {
         const StateSpan& span = spans[static_cast<size_t>(chunk.span)];
+        if (t.gate) t.gate->pass(span.param);
         const ElementStep& step = steps[span.group];
         for (int64_t begin = chunk.begin; begin < chunk.end; begin += kPiece) {
           ElementBlock b{

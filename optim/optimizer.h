@@ -37,11 +37,21 @@ struct OptimizerConfig {
   double sgd_dampening = 0;
 };
 
+// Holds an update back until whoever still reads a parameter has read it.
+class UpdateGate {
+ public:
+  virtual ~UpdateGate() = default;
+  // Returns when `param` (an index in the table) and its states may be changed. Called by the
+  // threads of an update, in the order in which each of them goes; does not throw.
+  virtual void pass(int64_t param) = 0;
+};
+
 // Flat views over the whole parameter range.
 struct UpdateTargets {
   View master;   // f32. Under fp32 precision it is the weights
   View weights;  // bf16 or f16, rewritten as the rounded master; undefined if master is the weights
-  View gradients;  // f32, as summed: loss scale and clipping are applied by update()
+  View gradients;              // f32, as summed: loss scale and clipping are applied by update()
+  UpdateGate* gate = nullptr;  // null: nobody reads
 };
 
 class Optimizer {

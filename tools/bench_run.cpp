@@ -45,6 +45,9 @@ BenchRun::BenchRun(const RunConfig& config) : setup_(make_setup(config)) {
       std::make_unique<Session>(Place::cpu, *setup_.model, plan_.decisions,
                                 setup_.request.optimizer, setup_.request.settings, &plan_.schedule);
   session_->open();
+  // Every sequence one document: the most that attention can cost.
+  if (int32_t* starts = session_->document_start_or_null())
+    std::fill_n(starts, session_->document_start().elements(), 0);
   init_parameters(setup_.model->params(), session_->master(), 42, plan_.threads);
   session_->load();
 }

@@ -29,15 +29,16 @@ struct Span {
 
 // The T + 1 tokens of a sample. The first is context alone; a token is trained if it is a target.
 std::vector<Span> spans_of(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets,
-                           const std::vector<int32_t>& positions) {
+                           const std::vector<int32_t>& positions, int32_t last) {
   std::vector<Span> spans;
   const size_t T = tokens.size();
   for (size_t i = 0; i <= T; ++i) {
     const bool trained = i > 0 && targets[i - 1] >= 0;
-    const bool start = i > 0 && i < T && positions[i] == 0;
+    // Where documents are kept apart the first token of one is no target.
+    const bool start = i > 0 && (i < T ? positions[i] == 0 : !trained);
     if (spans.empty() || start || spans.back().trained != trained)
       spans.push_back({trained, start, {}});
-    spans.back().ids.push_back(i < T ? tokens[i] : targets[T - 1]);
+    spans.back().ids.push_back(i < T ? tokens[i] : last);
   }
   return spans;
 }
@@ -47,30 +48,12 @@ std::string text_of(const Span& span, const std::optional<Tokenizer>& tokenizer)
                    : fmt::format("{} ", fmt::join(span.ids, " "));
 }
 
-// What could move the cursor or change the terminal's state is spelled out.
-std::string shown(const std::string& text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const bool c1 =
-        c == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
-    if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f) {
-      out += fmt::format("\\x{:02x}", c);
-    } else if (c1) {
-      out += fmt::format("\\u00{:02x}", static_cast<unsigned char>(text[++i]));
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 std::string sample_text(const std::vector<Span>& spans, const std::optional<Tokenizer>& tokenizer,
                         bool terminal) {
   std::string out;
   for (const Span& span : spans) {
     if (span.document_start) out += terminal ? "\x1b[33m|document|\x1b[0m" : "|document|";
-    const std::string text = shown(text_of(span, tokenizer));
+    const std::string text = printable_utf8(text_of(span, tokenizer), LineBreaks::kept);
     if (terminal)
       out += fmt::format("{}{}\x1b[0m", span.trained ? "\x1b[32m" : "\x1b[2m", text);
     else
@@ -131,14 +114,21 @@ int preview(const Arguments& arguments) {
                data.train_samples, T, data.eval_samples,
                terminal ? "Trained tokens are green; |document| is where one begins."
                         : "Trained tokens stand in {{ }}; |document| is where one begins.");
+  if (!json && config.packing_boundaries)
+    fmt::print("Documents are kept apart: a token sees its own document only.\n");
   std::vector<int32_t> tokens(static_cast<size_t>(T)), targets(tokens.size()),
-      positions(tokens.size());
+      positions(tokens.size()), starts(tokens.size());
   for (int64_t k = first; k < first + count; ++k) {
     const bool tail = held_out && !data.eval;  // of the training files, by documents or their end
-    if (held_out)
-      data.fill_eval(k, 1, tokens.data(), targets.data());
-    else
-      from.fill(k, 1, tokens.data(), targets.data());
+    const auto fill = [&](int32_t* document_start) {
+      if (held_out)
+        data.fill_eval(k, 1, tokens.data(), targets.data(), document_start);
+      else
+        from.fill(k, 1, tokens.data(), targets.data(), document_start);
+    };
+    fill(nullptr);
+    const int32_t end = targets.back();  // what it is, be it trained or not
+    if (config.packing_boundaries) fill(starts.data());
     if (tail)
       from.eval_positions(k, positions.data());
     else
@@ -147,7 +137,7 @@ int preview(const Arguments& arguments) {
     // Tokens made for this command alone have no name that means anything.
     const std::string& path = from.file(place.file).path();
     const std::string file = path.starts_with(scratch.path()) ? "the text" : sanitize_utf8(path);
-    const std::vector<Span> spans = spans_of(tokens, targets, positions);
+    const std::vector<Span> spans = spans_of(tokens, targets, positions, end);
     if (!json) {
       fmt::print("\nsample {}{}: window {} of {}\n{}", k,
                  held_out
@@ -168,6 +158,7 @@ int preview(const Arguments& arguments) {
   if (json) {
     int64_t documents = data.train->documents();
     fmt::print("{}\n", nlohmann::json({{"max_length", T},
+                                       {"packing_boundaries", config.packing_boundaries},
                                        {"train_tokens", data.train_tokens},
                                        {"train_samples", data.train_samples},
                                        {"eval_samples", data.eval_samples},

@@ -52,13 +52,11 @@ int eval_text(EvalArguments& a) {
       a.stride > 0 ? evaluate_strided(*in.session, *data.eval, a.stride, a.config.max_eval_samples)
                    : evaluate_samples(*in.session, data, data.eval_samples);
   if (a.json) {
-    nlohmann::json j = {{"loss", r.loss},
-                        {"perplexity", std::exp(r.loss)},
-                        {"tokens", r.tokens},
-                        {"samples", data.eval_samples},
-                        {"max_length", T},
-                        {"seconds", r.seconds},
-                        {"engine_bytes", in.plan.engine_bytes}};
+    nlohmann::json j = {
+        {"loss", r.loss},       {"perplexity", std::exp(r.loss)},
+        {"tokens", r.tokens},   {"samples", data.eval_samples},
+        {"max_length", T},      {"packing_boundaries", a.options.packing_boundaries},
+        {"seconds", r.seconds}, {"engine_bytes", in.plan.engine_bytes}};
     if (a.stride > 0) {
       j["stride"] = a.stride;
       j.erase("samples");
@@ -141,6 +139,8 @@ int eval_command(const Arguments& arguments) {
               "tokens of a sample (default: the model's, at most 1024 for texts)")
       .option("--text-column", a.config.text_column, "NAME",
               "key of the text in .jsonl, column in .csv and .tsv")
+      .flag("--packing-boundaries", a.options.packing_boundaries,
+            "keep the documents of a sample apart, as the key of that name does in training")
       .option("--batch-size", a.options.eval_batch, "B", "samples at a time")
       .option("--max-samples", a.config.max_eval_samples, "N",
               "evaluate the first N samples, windows or questions only; 0: all")
@@ -170,9 +170,16 @@ int eval_command(const Arguments& arguments) {
   if (text == questions)
     fail(ErrorCode::usage, "--data or --choices for snug eval, one of them", text ? "both" : "none",
          "snug eval --model run1/final --data heldout.txt");
-  if (questions && (a.stride > 0 || parser.given("--batch-size") || parser.given("--text-column")))
-    fail(ErrorCode::usage, "--stride, --batch-size and --text-column only with --data", "--choices",
-         "leave them out");
+  if (questions && (a.stride > 0 || parser.given("--batch-size") || parser.given("--text-column") ||
+                    a.options.packing_boundaries))
+    fail(ErrorCode::usage,
+         "--stride, --batch-size, --text-column and --packing-boundaries only with --data",
+         "--choices", "leave them out");
+  if (a.stride > 0 && a.options.packing_boundaries)
+    fail(ErrorCode::usage, "--stride or --packing-boundaries, not both", "both",
+         "leave --stride out: sliding windows take a file as one document");
+  a.config.packing_boundaries = a.options.packing_boundaries;
+  if (a.config.packing_boundaries) a.config.origins["packing_boundaries"] = "command line";
   return questions ? eval_choices(a) : eval_text(a);
 }
 

@@ -1,86 +1,218 @@
-// snug generate: continues a text.
+// snug generate: continues texts.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 
 #include "engine/core/error.h"
-#include "engine/text/unicode.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/commands.h"
-#include "tools/trainer/generator.h"
-#include "tools/trainer/inference.h"
+#include "tools/generate/generation.h"
+#include "tools/generate/generation_output.h"
+#include "tools/generate/prompt_file.h"
 
 namespace snug {
+namespace {
 
-int generate_command(const Arguments& arguments) {
-  InferenceOptions options;
-  GenerationOptions generation;
-  std::string prompt;
+struct GenerateArguments {
+  InferenceOptions model;
+  GenerationRequest request;
+  std::string prompt, prompts, early_stopping = "false";
   int64_t seed = 42;
-  bool echo = true, no_echo = false;
-  ArgumentParser parser("generate", "continues a text with a trained model.");
-  parser.option("--model", options.model, "DIR", "folder with config.json, weights and tokenizer")
+  bool no_echo = false, json = false;
+};
+
+void add_flags(ArgumentParser& parser, GenerateArguments& a) {
+  GenerationOptions& o = a.request.options;
+  parser.option("--model", a.model.model, "DIR", "folder with config.json, weights and tokenizer")
       .required()
-      .option("--prompt", prompt, "TEXT", "what to continue")
-      .required()
-      .option("--max-new-tokens", generation.max_new_tokens, "N", "tokens to add at most")
-      .option("--temperature", generation.sampling.temperature, "X", "0: greedy")
-      .option("--top-k", generation.sampling.top_k, "K", "the K most likely tokens only; 0: off")
-      .option("--top-p", generation.sampling.top_p, "P",
-              "the most likely tokens that reach P; 1: off")
-      .option("--seed", seed, "N", "the same seed gives the same text")
-      .option("--precision", options.precision, "NAME", "fp32 or bf16")
-      .bytes("--memory", options.memory, "budget (default: what is free less a reserve)")
-      .option("--threads", options.threads, "N", "threads; 0: all processors")
-      .flag("--no-echo", no_echo, "print the continuation without the prompt")
+      .option("--prompt", a.prompt, "TEXT", "what to continue")
+      .option("--prompts", a.prompts, "FILE",
+              "prompts, one a line, or of .jsonl an object {\"prompt\": ...} a line; prints JSON "
+              "lines, in the order of the file")
+      .option("--max-new-tokens", o.max_new_tokens, "N", "tokens to add at most")
+      .option("--min-new-tokens", o.rules.min_new_tokens, "N", "no end of text before N new tokens")
+      .options("--stop", a.request.stops, "TEXT",
+               "end before this text; may be given more than once (a line's end: $'\\n')")
+      .option("--temperature", o.sampling.temperature, "X", "0: greedy")
+      .option("--top-k", o.sampling.top_k, "K",
+              "the K most likely tokens only, and those as likely as the last of them; 0: off")
+      .option("--top-p", o.sampling.top_p, "P", "the most likely tokens that reach P; 1: off")
+      .option("--min-p", o.sampling.min_p, "P",
+              "tokens at least P times as likely as the most likely one; 0: off")
+      .option("--repetition-penalty", o.rules.repetition_penalty, "X",
+              "divides the scores of tokens that were there, the prompt's too; 1: off")
+      .option("--no-repeat-ngram-size", o.rules.no_repeat_ngram_size, "N",
+              "no N tokens in a row come twice; 0: off")
+      .option("--num-beams", a.request.beams.beams, "K",
+              "beam search with K beams instead of sampling; 1: off")
+      .option("--length-penalty", a.request.beams.length_penalty, "X",
+              "beam search divides scores by length^X: above 0 prefers long texts, below 0 short")
+      .option(
+          "--early-stopping", a.early_stopping, "WHEN",
+          "beam search ends with K finished texts (true), when a better one is unlikely (false) "
+          "or impossible (never)")
+      .option("--num-return-sequences", a.request.sequences, "N", "continuations of each prompt")
+      .option(
+          "--logprobs", o.logprobs, "K",
+          "log probability of every new token under the model, and the K most likely ones there "
+          "(default: none)")
+      .option("--seed", a.seed, "N", "the same seed gives the same texts, at any batch size")
+      .option("--batch-size", a.request.batch_size, "B",
+              "texts, with --num-beams prompts, decoded together (default: up to 8 rows that fit)")
+      .flag("--json", a.json, "JSON instead of text, one object a line")
+      .flag("--no-echo", a.no_echo, "print the continuation without the prompt")
+      .option("--precision", a.model.precision, "NAME", "fp32 or bf16")
+      .bytes("--memory", a.model.memory, "budget (default: what is free less a reserve)")
+      .option("--threads", a.model.threads, "N", "threads; 0: all processors")
       .example("snug generate --model run1/final --prompt \"Once upon a time\"")
       .example(
           "snug generate --model run1/final --prompt \"def main\" --temperature 0 --max-new-tokens "
-          "100");
-  if (!parser.parse(arguments)) return 0;
-  echo = !no_echo;
-  if (generation.max_new_tokens < 1)
-    fail(ErrorCode::usage, "--max-new-tokens of at least 1",
-         std::to_string(generation.max_new_tokens), "--max-new-tokens 64");
-  if (options.threads < 0)
-    fail(ErrorCode::usage, "--threads of at least 0", std::to_string(options.threads),
-         "--threads 2");
-  generation.sampling.seed = static_cast<uint64_t>(seed);
+          "100")
+      .example("snug generate --model run1/final --prompt \"Q:\" --top-p 0.9 --stop \"Q:\"")
+      .example("snug generate --model run1/final --prompt \"The\" --num-beams 4 --logprobs 3")
+      .example("snug generate --model run1/final --prompts prompts.txt --batch-size 16 > out.jsonl")
+      .epilog([] {
+        return std::string(
+            "\nA text ends at eos_token_id of generation_config.json, else of config.json, else "
+            "the\n"
+            "tokenizer's. Penalties and filters act in this order: repetition penalty, n-grams, "
+            "end of\n"
+            "text, temperature, top-k, top-p, min-p. JSON has index, sequence, prompt, text, "
+            "tokens,\n"
+            "prompt_tokens, finish_reason (length, eos, stop, positions: the model has no more,\n"
+            "no_token: all are forbidden), score (beam search), logprobs.\n");
+      });
+}
 
-  std::vector<int32_t> ids;
+// What was given and would do nothing.
+void check_combinations(const ArgumentParser& parser, const GenerateArguments& a) {
+  const bool text = parser.given("--prompt"), file = parser.given("--prompts");
+  if (text == file)
+    fail(ErrorCode::usage, "--prompt or --prompts for snug generate, one of them",
+         text ? "both" : "none", "snug generate --model run1/final --prompt \"Once upon a time\"");
+  const bool beams = a.request.beam_search();
+  for (const char* flag : {"--temperature", "--top-k", "--top-p", "--min-p"})
+    if (beams && parser.given(flag) &&
+        !(flag == std::string("--temperature") && a.request.options.sampling.temperature == 0.0))
+      fail(ErrorCode::usage, fmt::format("{} without --num-beams: beam search does not draw", flag),
+           fmt::format("{} with --num-beams {}", flag, a.request.beams.beams),
+           "leave one of them out");
+  for (const char* flag : {"--length-penalty", "--early-stopping"})
+    if (!beams && parser.given(flag))
+      fail(ErrorCode::usage, fmt::format("--num-beams above 1 with {}", flag),
+           fmt::format("--num-beams {}", a.request.beams.beams), "--num-beams 4");
+  if (parser.given("--batch-size") && !file && (beams || a.request.sequences == 1))
+    fail(ErrorCode::usage, "--batch-size with --prompts or several --num-return-sequences",
+         "one text", "leave it out");
+  if (parser.given("--batch-size") && a.request.batch_size == 0)
+    fail(ErrorCode::usage, "--batch-size of 1 to 1024", "0", "--batch-size 8");
+  if (parser.given("--logprobs") && a.request.options.logprobs < 0)
+    fail(ErrorCode::usage, "--logprobs of 0 to 100", std::to_string(a.request.options.logprobs),
+         "--logprobs 5");
+}
+
+// The prompts by number.
+struct Prompts {
+  std::optional<PromptFile> file;
+  std::string one;
+
+  int64_t size() const { return file ? file->size() : 1; }
+  std::string text(int64_t i) const { return file ? file->prompt(i) : one; }
+};
+
+// Throws unless it has tokens and leaves room for one more.
+int64_t checked_tokens(const Prompts& prompts, int64_t i, const Tokenizer& tokenizer, int64_t P) {
+  const auto count = static_cast<int64_t>(tokenizer.encode(prompts.text(i)).size());
+  if (count >= 1 && count < P) return count;
+  const char* advice = count < 1 ? "--prompt \"Once upon a time\"" : "a shorter prompt";
+  if (prompts.file)
+    fail(ErrorCode::data,
+         fmt::format("a prompt of 1 to {} tokens in {}", P - 1, prompts.file->where(i)),
+         fmt::format("{} tokens", count), count < 1 ? "another prompt" : advice);
+  fail(ErrorCode::usage, fmt::format("a prompt of 1 to {} tokens", P - 1),
+       fmt::format("{} tokens", count), advice);
+}
+
+void note_end(GenerationEnd end, int64_t positions) {
+  if (end == GenerationEnd::cache_full)
+    fmt::print(stderr, "note: stopped at the model's {} positions\n", positions);
+  if (end == GenerationEnd::no_token)
+    fmt::print(stderr, "note: stopped where every token is forbidden\n");
+}
+
+void show(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int generate_command(const Arguments& arguments) {
+  GenerateArguments a;
+  ArgumentParser parser("generate", "continues texts with a trained model.");
+  add_flags(parser, a);
+  if (!parser.parse(arguments)) return 0;
+  check_combinations(parser, a);
+  a.request.beams.early_stopping = parse_early_stopping(a.early_stopping);
+  check_generation(a.request);
+  if (a.model.threads < 0)
+    fail(ErrorCode::usage, "--threads of at least 0", std::to_string(a.model.threads),
+         "--threads 2");
+  a.request.options.sampling.seed = static_cast<uint64_t>(a.seed);
+  // A reader that goes away (head) ends the program as it ends others, whatever started it.
+  std::signal(SIGPIPE, SIG_DFL);
+
+  Prompts prompts;
+  prompts.one = a.prompt;
+  if (parser.given("--prompts")) prompts.file.emplace(a.prompts);
   Inference in = open_inference(
-      options,
+      a.model,
       [&](const ModelSpec& spec, const std::optional<Tokenizer>& tokenizer, InferenceOptions& o) {
         if (!tokenizer)
           fail(ErrorCode::data, fmt::format("a tokenizer (tokenizer.json) in {}", o.model), "none",
                "copy the tokenizer's files into the folder");
-        tokenizer->encode(prompt, ids);
-        const auto count = static_cast<int64_t>(ids.size());
-        if (count < 1 || count >= spec.P)
-          fail(ErrorCode::usage, fmt::format("a prompt of 1 to {} tokens", spec.P - 1),
-               fmt::format("{} tokens", count),
-               count < 1 ? "--prompt \"Once upon a time\"" : "a shorter prompt");
-        o.kv_length = count + std::min(generation.max_new_tokens, spec.P - count);
+        for (int64_t i = 0; i < prompts.size(); ++i) {
+          const int64_t count = checked_tokens(prompts, i, *tokenizer, spec.P);
+          const int64_t length = count + std::min(a.request.options.max_new_tokens, spec.P - count);
+          o.kv_length = std::max(o.kv_length, length);
+        }
+        o.kv_rows = wanted_rows(a.request, prompts.size());
+        o.kv_rows_least = a.request.batch_size > 0 ? 0 : a.request.unit();
+        a.request.options.rules.stop_tokens = stop_tokens(o.model, spec, *tokenizer);
       });
-  if (const auto eos = in.tokenizer->eos_id()) generation.stop_token = *eos;
-  // Tokens that the tokenizer cannot spell, and padding, are never drawn.
-  Sampler sampler(std::min(in.model->spec().V, in.tokenizer->vocab_size()), generation.sampling);
-  if (echo) std::fputs(prompt.c_str(), stdout);
-  // Tokens end inside characters: only whole ones are printed as they come.
-  std::string pending;
-  const GenerationEnd end = generate(*in.session, sampler, ids, generation, [&](int32_t token) {
-    pending.append(in.tokenizer->token_bytes(token));
-    const size_t whole = utf8_complete_prefix(pending);
-    std::fwrite(pending.data(), 1, whole, stdout);
-    std::fflush(stdout);
-    pending.erase(0, whole);
-    return true;
-  });
-  std::fwrite(pending.data(), 1, pending.size(), stdout);
-  std::fputc('\n', stdout);
-  if (end == GenerationEnd::cache_full)
-    fmt::print(stderr, "note: stopped at the model's {} positions\n", in.plan.decisions.kv_length);
+  const Tokenizer& tokenizer = *in.tokenizer;
+  const auto ids = [&](int64_t i) { return tokenizer.encode(prompts.text(i)); };
+  const auto echo = [&](int64_t i) {
+    return a.no_echo ? std::nullopt : std::optional<std::string>(prompts.text(i));
+  };
+
+  if (a.json || prompts.file) {
+    generate_texts(in, a.request, prompts.size(), ids, [&](const GeneratedText& text) {
+      show(text_json(text, a.request, tokenizer, echo(text.prompt)) + "\n");
+    });
+    return 0;
+  }
+  const bool streams = !a.request.beam_search() && a.request.sequences == 1;
+  if (streams && !a.no_echo) show(a.prompt);
+  std::function<void(const std::string&)> shown;
+  if (streams) shown = show;
+  generate_texts(
+      in, a.request, 1, ids,
+      [&](const GeneratedText& text) {
+        std::string rest;
+        if (a.request.sequences > 1)
+          rest = fmt::format(
+              "--- {} of {}{}\n", text.sequence + 1, a.request.sequences,
+              a.request.beam_search() ? fmt::format(", score {:.4f}", text.score) : std::string());
+        if (!streams) rest += echo(0).value_or("") + text.text;
+        rest += "\n";
+        if (a.request.options.logprobs >= 0) rest += "\n" + chances_text(text, tokenizer);
+        show(rest);
+        note_end(text.end, in.plan.decisions.kv_length);
+      },
+      shown);
   return 0;
 }
 

@@ -1,4 +1,6 @@
 // snug: the command.
+#include <csignal>
+
 #include "tools/cli/dispatch.h"
 #include "tools/cli/version.h"
 #include "tools/cli/waiting.h"
@@ -25,13 +27,16 @@ exit codes
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A file size limit then is an error code (EFBIG) for whoever writes, not a death.
+  std::signal(SIGXFSZ, SIG_IGN);
   snug::wait_briefly(argv);
   const snug::CommandGroup snug_group = {
       "snug",
       "trains transformers inside the memory you have",
       {{"train", "trains a model inside a memory budget", snug::train_command},
        {"plan", "says what a run will need, byte by byte, without starting it", snug::plan_command},
-       {"eval", "loss and perplexity of a model on a text", snug::eval_command},
+       {"eval", "loss and perplexity of a model on a text, or its answers to questions",
+        snug::eval_command},
        {"generate", "continues a text", snug::generate_command},
        {"tokenizer", "trains tokenizers; turns text into ids and back", snug::tokenizer_command},
        {"data", "shows what a run would learn from", snug::data_command},

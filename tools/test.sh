@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds Snug, runs its tests, then the fast ones again under
-# AddressSanitizer and UndefinedBehaviorSanitizer. The last line counts all runs together.
+# AddressSanitizer and UndefinedBehaviorSanitizer, and those that start threads of our own under
+# ThreadSanitizer. The last line counts all runs together.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/packages.sh
@@ -9,12 +10,12 @@ usage() {
   cat <<'TEXT'
 usage: tools/test.sh [--quick] [--jobs N] [--help]
 
-  --quick    leave out the sanitizer build and its run
+  --quick    leave out the sanitizer builds and their runs
   --jobs N   compile with N processes (default: one per core)
   --help     print this
 
-Builds in build/ and build-asan/. Exits with 0 if every test passed, 1 if one failed or a build
-broke, 2 for wrong usage. The last line reads 'N passed, N failed'.
+Builds in build/, build-asan/ and build-tsan/. Exits with 0 if every test passed, 1 if one failed or
+a build broke, 2 for wrong usage. The last line reads 'N passed, N failed'.
 TEXT
 }
 
@@ -49,6 +50,14 @@ trap 'rm -rf "$results"' EXIT
 passed=0 failed=0 skipped=0
 summaries=()
 
+# What ThreadSanitizer looks at: test programs, each of which costs the time to compile what it
+# links, and a pattern of those of their tests that start threads of our own.
+thread_programs=(test_engine_core test_engine_text)
+thread_tests='Threads|Batch'
+
+around=()  # what build() and run_tests() run under
+targets=() # what build() compiles; nothing: all
+
 # build FOLDER OPTIONS...: configures and compiles; a broken build counts as one failure.
 build() {
   local folder=$1
@@ -57,7 +66,8 @@ build() {
   [[ ! -f $folder/CMakeCache.txt ]] || generator=() # a folder keeps the generator it has
   echo "== build $folder"
   if cmake -S . -B "$folder" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DSNUG_TESTS=ON "$@" &&
-    cmake --build "$folder" --parallel "$jobs"; then
+    "${around[@]}" cmake --build "$folder" --parallel "$jobs" \
+      ${targets[@]:+--target "${targets[@]}"}; then
     return 0
   fi
   echo "the build in $folder broke, see above" >&2
@@ -73,12 +83,13 @@ count() {
   echo "${number:-0}"
 }
 
-# run_tests FOLDER LABEL: runs one label and adds to the counts.
+# run_tests FOLDER LABEL [PATTERN]: runs one label, or what of it fits, and adds to the counts.
 run_tests() {
-  local folder=$1 label=$2 junit=$results/$1-$2.xml log=$results/$1-$2.log status=0 start=$SECONDS
+  local folder=$1 label=$2 pattern=${3:-.} status=0 start=$SECONDS
+  local junit=$results/$1-$2.xml log=$results/$1-$2.log
   echo "== ctest -L $label in $folder"
-  ctest --test-dir "$folder" -L "^$label\$" --output-on-failure -j2 --no-tests=error \
-    --output-junit "$junit" 2>&1 | tee "$log" || status=$?
+  "${around[@]}" ctest --test-dir "$folder" -L "^$label\$" -R "$pattern" --output-on-failure -j2 \
+    --no-tests=error --output-junit "$junit" 2>&1 | tee "$log" || status=$?
   local line all=0 good=0 bad=0
   line=$(grep 'tests passed' "$log" | tail -n 1) || line="no test was run"
   if [[ -f $junit ]]; then
@@ -96,6 +107,7 @@ run_tests() {
 }
 
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+export TSAN_OPTIONS=halt_on_error=1
 
 install_missing "${build_packages[@]}" libgtest-dev clang-format git
 
@@ -107,6 +119,16 @@ if [[ $quick == no ]]; then
   # -O1 compiles in half the time and keeps assertions and readable stacks.
   if build build-asan -DSNUG_SANITIZE=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1"; then
     run_tests build-asan fast
+  fi
+fi
+
+if [[ $quick == no ]]; then
+  # ThreadSanitizer wants memory where it expects it, which newer kernels' address randomisation does
+  # not always give; where that may not be turned off, it is tried as it is.
+  if setarch "$(uname -m)" -R true 2>/dev/null; then around=(setarch "$(uname -m)" -R); fi
+  targets=("${thread_programs[@]}")
+  if build build-tsan -DSNUG_SANITIZE=thread "-DCMAKE_CXX_FLAGS_RELEASE=-O1"; then
+    run_tests build-tsan fast "$thread_tests"
   fi
 fi
 

@@ -57,7 +57,9 @@ class Progress {
 
 // True if `path` is to become a folder: it is one, or its name does not end in .json.
 bool is_folder_name(const std::string& path) {
-  return std::filesystem::is_directory(path) || path.ends_with('/') || !path.ends_with(".json");
+  std::error_code error;
+  return std::filesystem::is_directory(path, error) || path.ends_with('/') ||
+         !path.ends_with(".json");
 }
 
 // What is done of what is wanted: [#####     ] 512 of 1000
@@ -74,7 +76,8 @@ class FeedQueue {
   FeedQueue(BpeTrainer& trainer, int threads) : trainer_(trainer), threads_(threads) {}
   void add(std::string_view piece) {
     pieces_.emplace_back(piece);
-    bytes_ += static_cast<int64_t>(piece.size());
+    // A short piece costs more by its place in the list than by its text.
+    bytes_ += static_cast<int64_t>(piece.size() + sizeof(std::string));
     if (bytes_ >= kQueueBytes) flush();
   }
   void flush() {
@@ -101,7 +104,9 @@ int train(const Arguments& arguments) {
   ArgumentParser parser("tokenizer train",
                         "learns a tokenizer from text: byte-level BPE, as GPT-2 has one, or "
                         "WordPiece, as BERT.");
-  parser.option("--vocab-size", vocab_size, "N", "tokens, the 256 bytes and special ones included")
+  parser
+      .option("--vocab-size", vocab_size, "N",
+              "tokens, special ones included, and of bpe the 256 bytes")
       .required()
       .option("--output", output, "PATH",
               "tokenizer.json to write, or a folder for it with the vocabulary files")
@@ -159,6 +164,12 @@ int train(const Arguments& arguments) {
   };
   BpeTrainer trainer(options);
   const std::vector<CorpusFile> files = expand_corpus(sources);
+  if (parser.given("--text-column") &&
+      std::none_of(files.begin(), files.end(),
+                   [](const CorpusFile& file) { return has_text_column(file.path); }))
+    fail(ErrorCode::usage, "a .jsonl, .csv or .tsv file for --text-column",
+         fmt::format("{}, and none in the data", read.text_column),
+         "leave it out: other text is read whole");
   FeedQueue queue(trainer, static_cast<int>(threads));
   int64_t bytes = 0;
   const CorpusReport report = for_each_piece(files, read, [&](std::string_view piece, bool) {
@@ -181,6 +192,9 @@ int train(const Arguments& arguments) {
   if (report.skipped > 0)
     fmt::print("skipped: {} that are not UTF-8 text, for example {}\n", report.skipped,
                report.first_skipped);
+  if (report.no_column > 0)
+    fmt::print("skipped: {} table{} without a column \"{}\", for example {}\n", report.no_column,
+               report.no_column == 1 ? "" : "s", read.text_column, report.first_no_column);
   if (options.model == TrainedModel::bpe) {
     fmt::print("tokenizer: {} tokens, {} merges, written to {}\n", tokenizer.vocab_size(),
                tokenizer.merge_count(), output);

@@ -5,13 +5,13 @@
 // scratch, each contiguous. Blocks only decide where a chain pauses, never its order, so block
 // sizes and threads change no bit of the result.
 #include <immintrin.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <atomic>
 #include <thread>
 
 #include "engine/blas/matmul_blocking.h"
+#include "engine/core/openmp.h"
 
 namespace snug::blas {
 namespace {
@@ -310,9 +310,12 @@ void run(const Task& t, int64_t thread, int64_t threads) {
 int64_t blocked_scratch_bytes(int64_t M, int64_t N, int64_t K, bool b_packed,
                               const TileKernel& kernel, int threads) {
   if (M <= 0 || N <= 0 || K <= 0) return 0;
-  const Blocking s = make_blocking(M, N, K, b_packed, kernel, threads);
-  return (shared_floats(s) + s.threads * thread_floats(s) + kLine) *
-         static_cast<int64_t>(sizeof(float));
+  int64_t most = 0;
+  for (const bool along_k : {false, true}) {
+    const Blocking s = make_blocking(M, N, K, along_k, b_packed, kernel, threads);
+    most = std::max(most, shared_floats(s) + s.threads * thread_floats(s));
+  }
+  return (most + kLine) * static_cast<int64_t>(sizeof(float));
 }
 
 int64_t packed_bytes(int64_t K, int64_t N, const TileKernel& kernel) {
@@ -334,7 +337,8 @@ void pack_whole(void* out, const MatrixView& b, int64_t K, int64_t N, const Tile
 }
 
 void matmul_blocked(const MatmulProblem& p, const TileKernel& kernel, void* scratch, int threads) {
-  const Blocking s = make_blocking(p.M, p.N, p.K, p.b_packed != nullptr, kernel, threads);
+  const Blocking s =
+      make_blocking(p.M, p.N, p.K, p.a.col_stride == 1, p.b_packed != nullptr, kernel, threads);
   const auto address = reinterpret_cast<uintptr_t>(scratch);
   Team team;
   const Task t{p, kernel, s, reinterpret_cast<float*>((address + 63) & ~uintptr_t{63}), team};

@@ -18,9 +18,9 @@ inline int64_t round_up(int64_t a, int64_t b) {
 }
 
 // Limits, in lanes and 4-byte units. kChunk: of A at once (420 KiB); with it a panel of B (32
-// columns by the kernel's depth: 128 KiB) lives in a 1 MiB L2. kShared: B's block and the tiles
-// that wait for more of K, both read from L3; the wider B's block, the less often A is packed
-// again.
+// columns by the kernel's depth: 128 KiB, 384 KiB at its `whole`) lives in a 1 MiB L2. kShared: B's
+// block and the tiles that wait for more of K, both read from L3; the wider B's block, the less
+// often A is packed again.
 inline constexpr int64_t kChunk = 105 * 1024;
 inline constexpr int64_t kShared = 9 << 18;  // 9 MiB
 inline constexpr int64_t kWideWaiting = 1536;
@@ -56,7 +56,8 @@ inline int64_t units_of(int64_t K, const TileKernel& kernel) {
   return round_up(kernel.pairs ? ceil_div(K, 2) : K, kernel.step);
 }
 
-inline Blocking make_blocking(int64_t M, int64_t N, int64_t K, bool b_packed,
+// along_k: neighbours in A's memory are neighbours in k.
+inline Blocking make_blocking(int64_t M, int64_t N, int64_t K, bool along_k, bool b_packed,
                               const TileKernel& kernel, int threads) {
   Blocking s{};
   s.packed = b_packed;
@@ -75,7 +76,8 @@ inline Blocking make_blocking(int64_t M, int64_t N, int64_t K, bool b_packed,
     s.b_floats = b_packed ? 0 : std::min(kSlice, col_tiles * kernel.cols * s.units);
     return s;
   }
-  s.depth = round_up(ceil_div(s.units, ceil_div(s.units, kernel.depth)), kernel.step);
+  const int64_t depth = along_k && s.units <= kernel.whole ? kernel.whole : kernel.depth;
+  s.depth = round_up(ceil_div(s.units, ceil_div(s.units, depth)), kernel.step);
   s.depth_blocks = ceil_div(s.units, s.depth);  // of equal depth, none empty
   s.chunk = std::min(kChunk / s.depth, kernel.chunk_rows) / kernel.rows * kernel.rows;
   const bool waits = s.depth_blocks > 1;

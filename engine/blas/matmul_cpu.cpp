@@ -1,7 +1,5 @@
 #include "engine/blas/matmul_cpu.h"
 
-#include <omp.h>
-
 #include <string>
 
 #include "engine/blas/amx_tiles.h"

@@ -1,7 +1,6 @@
 // The library kernel: oneDNN's matmul primitive, 2.x and 3.x, to compare with. Primitives and their
 // memory objects are built once per shape and kept; a call only sets pointers. The library's
 // workspace is the caller's scratch, up to a fixed cap.
-#include <omp.h>
 
 #include <dnnl.hpp>
 #include <map>
@@ -13,6 +12,7 @@
 
 #include "engine/blas/matmul_tile.h"
 #include "engine/core/error.h"
+#include "engine/core/openmp.h"
 
 namespace snug::blas {
 namespace {

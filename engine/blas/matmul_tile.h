@@ -24,9 +24,11 @@ struct TileKernel {
   // Above 1: panels of A are `step` units of one row after another (matmul_pack.h), and rows come
   // in multiples of this.
   int64_t row_step = 1;
-  // Block sizes, in units and rows. depth: of a block of K. chunk_rows: of A at once. near: of the
-  // piece of a panel of B that all tiles of the chunk use before the next one.
-  int64_t depth = 1024, chunk_rows = 140, near = 1024;
+  // Block sizes, in units and rows. depth: of a block of K. whole: a K of up to this many units is
+  // one block where the neighbours of A lie along k, so that no tile waits; where they lie along m
+  // the short chunk that is left makes rows too short to read. chunk_rows: of A at once. near: of
+  // the piece of a panel of B that all tiles of the chunk use before the next one.
+  int64_t depth = 1024, whole = 3072, chunk_rows = 140, near = 3072;
   void (*enter)() = nullptr;  // called by each thread before its first run and after its last
   void (*leave)() = nullptr;
 };
@@ -60,6 +62,7 @@ inline float value_at(const void* data, DType dtype, int64_t i) {
 void matmul_reference(const MatmulProblem& p, int threads);
 
 // The packed, blocked product around a tile kernel.
+// Enough for every layout of A.
 int64_t blocked_scratch_bytes(int64_t M, int64_t N, int64_t K, bool b_packed,
                               const TileKernel& kernel, int threads);
 void matmul_blocked(const MatmulProblem& p, const TileKernel& kernel, void* scratch, int threads);

@@ -1,4 +1,5 @@
 // Element types. bf16 and f16 are storage: arithmetic happens in float, rounding to nearest even.
+// Conversions are constexpr, which lets nvcc use them in kernels too: the same bits everywhere.
 #pragma once
 
 #include <bit>
@@ -35,15 +36,15 @@ struct f16 {
   uint16_t bits;
 };
 
-inline float to_f32(float x) {
+constexpr float to_f32(float x) {
   return x;
 }
-inline float to_f32(bf16 x) {
+constexpr float to_f32(bf16 x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
 }
 
 // IEEE half to float, subnormals included; exact.
-inline float to_f32(f16 x) {
+constexpr float to_f32(f16 x) {
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
   const uint32_t exp = (x.bits >> 10) & 0x1fu, man = x.bits & 0x3ffu;
   if (exp == 31) return std::bit_cast<float>(sign | 0x7f800000u | (man << 13));
@@ -55,16 +56,16 @@ inline float to_f32(f16 x) {
 }
 
 template <class T>
-T from_f32(float x);
+constexpr T from_f32(float x);
 
 template <>
-inline float from_f32<float>(float x) {
+constexpr float from_f32<float>(float x) {
   return x;
 }
 
 // Round to nearest even; NaN stays NaN (quieted), overflow goes to infinity.
 template <>
-inline bf16 from_f32<bf16>(float x) {
+constexpr bf16 from_f32<bf16>(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   const uint32_t nan = (u >> 16) | 0x40u;
@@ -72,7 +73,7 @@ inline bf16 from_f32<bf16>(float x) {
 }
 
 template <>
-inline f16 from_f32<f16>(float x) {
+constexpr f16 from_f32<f16>(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   const uint32_t sign = (u >> 16) & 0x8000u;
   const uint32_t a = u & 0x7fffffffu;

@@ -3,9 +3,9 @@
 // `f` must not throw: an exception cannot leave a thread of the loop.
 #pragma once
 
-#include <omp.h>
-
 #include <cstdint>
+
+#include "engine/core/openmp.h"
 
 namespace snug {
 

@@ -106,9 +106,17 @@ class Pass {
   CorpusReport report() const { return report_; }
 
  private:
+  // The next piece of a document of which `text` is left.
+  std::string_view piece_of(std::string_view text) const {
+    return options_.whole ? text : first_chunk(text, options_.piece_bytes);
+  }
+
+  // A file that is one document.
   void whole(const std::string& path) {
     // first_chunk looks up to three bytes further than the piece.
-    const auto wanted = static_cast<size_t>(std::max<int64_t>(options_.piece_bytes, 4)) + 4;
+    const auto wanted = options_.whole
+                            ? SIZE_MAX
+                            : static_cast<size_t>(std::max<int64_t>(options_.piece_bytes, 4)) + 4;
     TextReader reader(path);
     std::string held;
     bool any = false;
@@ -116,9 +124,15 @@ class Pass {
       const std::string_view block = reader.next();
       held += block;
       any = any || !block.empty();
+      if (options_.whole && static_cast<int64_t>(held.size()) > kMaxRecordBytes)
+        fail(ErrorCode::data,
+             fmt::format("a document of at most {} bytes in {}: this tokenizer must see each whole",
+                         kMaxRecordBytes, path),
+             "a longer one",
+             "split it into several files, or write it as .jsonl with a document a line");
       std::string_view text = held;
       while (text.size() >= wanted || (block.empty() && !text.empty())) {
-        const std::string_view piece = first_chunk(text, options_.piece_bytes);
+        const std::string_view piece = piece_of(text);
         text.remove_prefix(piece.size());
         report_.bytes += static_cast<int64_t>(piece.size());
         each_(piece, block.empty() && text.empty());
@@ -138,7 +152,7 @@ class Pass {
     ++report_.documents;
     report_.bytes += static_cast<int64_t>(text.size());
     while (!text.empty()) {
-      const std::string_view piece = first_chunk(text, options_.piece_bytes);
+      const std::string_view piece = piece_of(text);
       text.remove_prefix(piece.size());
       each_(piece, text.empty());
     }
@@ -249,7 +263,7 @@ bool has_text_column(const std::string& path) {
 uint64_t corpus_fingerprint(const std::vector<CorpusFile>& files, const ReadOptions& options) {
   std::vector<char> buffer(256 << 10);
   Fingerprint all;
-  all.add(fmt::format("{} {} ", options.piece_bytes, options.text_column));
+  all.add(fmt::format("{} {} ", options.whole ? 0 : options.piece_bytes, options.text_column));
   for (const CorpusFile& file : files) {
     const std::string_view name = unpacked_name(file.path);
     const std::string packing = file.path.substr(name.size());
@@ -289,7 +303,9 @@ CorpusReport tokenize_corpus(const std::vector<CorpusFile>& files, const EncodeF
                      .files = report.files,
                      .bytes = report.bytes,
                      .skipped = report.skipped,
-                     .first_skipped = sanitize_utf8(report.first_skipped)});
+                     .first_skipped = sanitize_utf8(report.first_skipped),
+                     .no_column = report.no_column,
+                     .first_no_column = sanitize_utf8(report.first_no_column)});
   writer.commit();
   return report;
 }

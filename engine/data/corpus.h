@@ -37,16 +37,20 @@ struct CorpusReport {
   std::string first_skipped, first_no_column;   // examples for the log
 };
 
-// A record of .jsonl and a line or a row is held in memory: this is the longest.
+// What is held in memory at once, a record of .jsonl, a row of a table, a document that is read
+// whole: this is the longest.
 constexpr int64_t kMaxRecordBytes = 64 << 20;
 
 struct ReadOptions {
   std::string text_column = "text";  // key of .jsonl records, column of tables
   int64_t piece_bytes = 1 << 20;     // at least 4
+  // Every document in one piece; longer ones than kMaxRecordBytes are an Error. For tokenizers that
+  // are not safe_in_pieces().
+  bool whole = false;
 };
 
-// A document comes in pieces of at most piece_bytes, cut as first_chunk cuts; `last` is true for
-// its last one. No piece is empty.
+// A document comes in pieces of at most piece_bytes, cut as first_chunk cuts, or whole; `last` is
+// true for its last one. No piece is empty.
 using PieceFunction = std::function<void(std::string_view piece, bool last)>;
 
 // Calls `each` with every document that is not empty. By the name, less .gz or .zst:
@@ -57,7 +61,8 @@ using PieceFunction = std::function<void(std::string_view piece, bool last)>;
 // folder (which reads such files twice), else an Error of code data that names the line of the
 // first bad byte. So is a table without the column. Broken JSON names file:line:column, a record
 // without a string file:line, and so do broken tables and records above kMaxRecordBytes. Throws
-// data if there is no document at all. Memory: a piece and some buffers, or the longest record.
+// data if there is no document at all. Memory: a piece and some buffers, or the longest record, or,
+// of options.whole, the longest document.
 CorpusReport for_each_piece(const std::vector<CorpusFile>& files, const ReadOptions& options,
                             const PieceFunction& each);
 
@@ -76,9 +81,8 @@ uint64_t corpus_fingerprint(const std::vector<CorpusFile>& files, const ReadOpti
 // The first bytes of `text`, at most max_bytes (at least 4), cut where a tokenizer's regular
 // expression cuts as well: after a single line break between two visible characters, else before a
 // single space between two. Then the tokens of GPT-2, Llama 3 and like tokenizers do not depend on
-// max_bytes. Text with neither in the second half of max_bytes is cut after a line break, else
-// between two characters. (Tokenizers that put a space before their input, as Llama 2, need whole
-// documents: a large max_bytes.)
+// max_bytes (Tokenizer::safe_in_pieces; the others need whole documents). Text with neither in the
+// second half of max_bytes is cut after a line break, else between two characters.
 std::string_view first_chunk(std::string_view text, int64_t max_bytes);
 
 struct TokenizeOptions {

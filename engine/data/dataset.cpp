@@ -42,8 +42,8 @@ WindowDataset::WindowDataset(std::vector<TokenFile> files, int64_t T, WindowOpti
     fail(ErrorCode::data,
          fmt::format("at least {} tokens in one file for a sample of max_length {}", T + 1, T),
          found,
-         fmt::format("give more text, or set max_length to {} or less",
-                     std::max<int64_t>(1, longest - 1)));
+         longest < 2 ? "give more text"
+                     : fmt::format("give more text, or set max_length to {} or less", longest - 1));
   if (options.eval_fraction > 0.0) {
     if (samples < 2)
       fail(
@@ -122,24 +122,46 @@ WindowDataset::Place WindowDataset::locate(const Window& window) const {
   return {file, (window.number - first[static_cast<size_t>(file)]) * T_, window.number};
 }
 
-void WindowDataset::fill_window(const Window& window, int32_t* tokens, int32_t* targets) const {
+void WindowDataset::fill_window(const Window& window, int32_t* tokens, int32_t* targets,
+                                int32_t* document_start) const {
   const Place place = locate(window);
   const SplitFile& file = files_[static_cast<size_t>(place.file)];
   file.copy(window.part, place.begin, T_, tokens);
   std::copy(tokens + 1, tokens + T_, targets);
   file.copy(window.part, place.begin + T_, 1, targets + T_ - 1);
+  if (document_start) {
+    file.document_starts(window.part, place.begin, T_, document_start);
+    for (int64_t t = 1; t < T_; ++t)
+      if (document_start[t] == t) targets[t - 1] = -100;
+    if (file.documents_begin(window.part, place.begin + T_, 1) > 0) targets[T_ - 1] = -100;
+  }
   // After the reads: what another program writes before this is noticed before it is used.
   file.file().verify();
 }
 
-void WindowDataset::fill(int64_t k0, int64_t count, int32_t* tokens, int32_t* targets) const {
+void WindowDataset::fill(int64_t k0, int64_t count, int32_t* tokens, int32_t* targets,
+                         int32_t* document_start) const {
   for (int64_t j = 0; j < count; ++j)
-    fill_window(train_window(k0 + j), tokens + j * T_, targets + j * T_);
+    fill_window(train_window(k0 + j), tokens + j * T_, targets + j * T_,
+                document_start ? document_start + j * T_ : nullptr);
 }
 
-void WindowDataset::fill_eval(int64_t e0, int64_t count, int32_t* tokens, int32_t* targets) const {
+void WindowDataset::fill_eval(int64_t e0, int64_t count, int32_t* tokens, int32_t* targets,
+                              int32_t* document_start) const {
   for (int64_t j = 0; j < count; ++j)
-    fill_window(eval_window(e0 + j), tokens + j * T_, targets + j * T_);
+    fill_window(eval_window(e0 + j), tokens + j * T_, targets + j * T_,
+                document_start ? document_start + j * T_ : nullptr);
+}
+
+int64_t WindowDataset::trained_targets(int64_t k0, int64_t count) const {
+  int64_t trained = 0;
+  for (int64_t j = 0; j < count; ++j) {
+    const Window window = train_window(k0 + j);
+    const Place at = locate(window);
+    const SplitFile& file = files_[static_cast<size_t>(at.file)];
+    trained += T_ - file.documents_begin(window.part, at.begin + 1, T_);
+  }
+  return trained;
 }
 
 void WindowDataset::positions(int64_t k, int32_t* out) const {

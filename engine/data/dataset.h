@@ -1,8 +1,8 @@
 // Pre-training samples: windows of T + 1 tokens, T inputs and T targets, cut at a stride of T, so
 // that every token of the text but the first is a target once per epoch. Documents follow each
-// other in a window; where they begin is known (positions). The order is shuffled by seed
-// (dataset_order.h): sample k of a run is a function of (seed, k) and the files alone, whatever the
-// batch and whoever asks.
+// other in a window; where they begin is known, and training may keep them apart. The order is
+// shuffled by seed (dataset_order.h): sample k of a run is a function of (seed, k) and the files
+// alone, whatever the batch and whoever asks.
 #pragma once
 
 #include <cstdint>
@@ -46,9 +46,16 @@ class WindowDataset {
   // Training samples k0 .. k0 + count - 1 of the run, epochs following each other: row j of tokens
   // and targets, both (count, T), is sample k0 + j; targets are tokens one place later. Takes no
   // memory. Throws DataLost if a file is not what it was.
-  void fill(int64_t k0, int64_t count, int32_t* tokens, int32_t* targets) const;
+  // With document_start (count, T) documents are kept apart: document_start[t] is the place in the
+  // sample of the first token of t's document, 0 if it began before the sample, and a document's
+  // first token is no target (-100), since nothing before it is of its document.
+  void fill(int64_t k0, int64_t count, int32_t* tokens, int32_t* targets,
+            int32_t* document_start = nullptr) const;
   // Held-out samples e0 .. e0 + count - 1; throws internal past eval_samples().
-  void fill_eval(int64_t e0, int64_t count, int32_t* tokens, int32_t* targets) const;
+  void fill_eval(int64_t e0, int64_t count, int32_t* tokens, int32_t* targets,
+                 int32_t* document_start = nullptr) const;
+  // Targets of samples k0 .. k0 + count - 1 that are trained when documents are kept apart.
+  int64_t trained_targets(int64_t k0, int64_t count) const;
 
   // Where the documents of a sample begin: positions (T), the place of each input in its document,
   // counted from the sample's start for the first one. A 0 is the start of a document or of the
@@ -76,7 +83,8 @@ class WindowDataset {
   Window train_window(int64_t k) const;
   Window eval_window(int64_t e) const;
   Place locate(const Window& window) const;
-  void fill_window(const Window& window, int32_t* tokens, int32_t* targets) const;
+  void fill_window(const Window& window, int32_t* tokens, int32_t* targets,
+                   int32_t* document_start) const;
 
   std::vector<SplitFile> files_;
   std::vector<int64_t> first_[2];  // the number of each file's first window

@@ -106,4 +106,19 @@ void SplitFile::positions(Part part, int64_t begin, int64_t count, int32_t* out)
   });
 }
 
+void SplitFile::document_starts(Part part, int64_t begin, int64_t count, int32_t* out) const {
+  int64_t at = 0;
+  walk(part, begin, count, [&](int64_t, int64_t n) {
+    std::fill_n(out + at, n, static_cast<int32_t>(at));
+    at += n;
+  });
+}
+
+int64_t SplitFile::documents_begin(Part part, int64_t begin, int64_t count) const {
+  require(begin >= 1, "a token before the first");
+  int64_t pieces = 0;
+  walk(part, begin - 1, count + 1, [&](int64_t, int64_t) { ++pieces; });
+  return pieces - 1;  // the first holds the token before
+}
+
 }  // namespace snug

@@ -46,6 +46,10 @@ class SplitFile {
   // if the document begins before it: the position ids of a sample that keeps documents apart. It
   // is 0 where a document, or the sample, begins.
   void positions(Part part, int64_t begin, int64_t count, int32_t* out) const;
+  // out[i] = the place in [0, count) where the document of token begin + i begins, 0 if before.
+  void document_starts(Part part, int64_t begin, int64_t count, int32_t* out) const;
+  // Documents whose first token lies in [begin, begin + count); begin is at least 1.
+  int64_t documents_begin(Part part, int64_t begin, int64_t count) const;
 
  private:
   struct Anchor {

@@ -80,15 +80,16 @@ TokenFile::TokenFile(const std::string& path, std::optional<uint64_t> tokenizer)
   open_documents();
   if (!tokenizer) return;
   std::string says = path;
-  if (!tokenizer_) {
-    if (const auto info = read_token_info(path)) tokenizer_ = info->tokenizer;
+  std::optional<uint64_t> named = tokenizer_;
+  if (!named) {
+    if (const auto info = read_token_info(path)) named = info->tokenizer;
     says += token_header::kSide;
   }
-  if (tokenizer_ && *tokenizer_ != *tokenizer)
+  if (named && *named != *tokenizer)
     fail(ErrorCode::data,
          fmt::format("{} to hold tokens of this run's tokenizer, {}", path,
                      fingerprint_text(*tokenizer)),
-         fmt::format("tokens of tokenizer {}, says {}", fingerprint_text(*tokenizer_), says),
+         fmt::format("tokens of tokenizer {}, says {}", fingerprint_text(*named), says),
          "use the tokenizer that made the file, or make it again from its text");
 }
 
@@ -134,6 +135,7 @@ void TokenFile::read_header() {
            fmt::format("{} and {}", count, facts.tokens), h::kMakeAgain);
     tokenizer_ = facts.tokenizer;
     written_ = facts.digest;
+    vocab_size_ = facts.vocab_size;
   }
   // Divided, so that no count in a header overflows.
   const int64_t room = file.size() - h::kBytes;
@@ -287,6 +289,8 @@ std::optional<TokenFileInfo> read_token_info(const std::string& path) {
   info.source.bytes = get_int(root, "source_bytes", side, 0);
   info.source.skipped = get_int(root, "source_skipped", side, 0);
   info.source.first_skipped = get_string(root, "source_first_skipped", side, "");
+  info.source.no_column = get_int(root, "source_no_column", side, 0);
+  info.source.first_no_column = get_string(root, "source_first_no_column", side, "");
   return info;
 }
 

@@ -38,6 +38,8 @@ struct TokenSource {
   uint64_t fingerprint = 0;  // corpus_fingerprint with all that decides the tokens; 0: not known
   int64_t files = 0, bytes = 0, skipped = 0;  // as in CorpusReport
   std::string first_skipped;
+  int64_t no_column = 0;
+  std::string first_no_column;
 };
 
 // What the header or, for files of others, the side file says.
@@ -58,6 +60,9 @@ class TokenFile {
   const std::string& path() const { return file_.file.path(); }
   int64_t size() const { return size_; }  // in tokens
   int64_t token_bytes() const { return wide_ ? 4 : 2; }
+  // What our own header says; nothing of files of others.
+  std::optional<uint64_t> tokenizer() const { return tokenizer_; }
+  std::optional<int64_t> vocab_size() const { return vocab_size_; }
   // out[0, count) = tokens [begin, begin + count), which must lie inside the file (throws
   // internal). Takes no memory. Throws DataLost if the file became shorter. Ids of 2^31 and above
   // come out negative: run check() once after opening.
@@ -89,6 +94,7 @@ class TokenFile {
   int64_t begin_ = 0, size_ = 0, documents_ = -1;  // bytes before the tokens; tokens; documents
   bool wide_ = false;
   std::optional<uint64_t> tokenizer_, written_;  // of the header: tokenizer, digest of the tokens
+  std::optional<int64_t> vocab_size_;            // of the header
 };
 
 // What the side file of `path` says, or nothing if there is none. Throws data if it is not readable

@@ -99,6 +99,8 @@ void TokenFileWriter::commit() {
     side["source_bytes"] = source_.bytes;
     side["source_skipped"] = source_.skipped;
     side["source_first_skipped"] = source_.first_skipped;
+    side["source_no_column"] = source_.no_column;
+    side["source_first_no_column"] = source_.first_no_column;
   }
   // The tokens go last: without what stands beside them they would be taken for one document.
   index_.commit();

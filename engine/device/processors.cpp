@@ -1,7 +1,6 @@
 #include "engine/device/processors.h"
 
 #include <fmt/format.h>
-#include <omp.h>
 #include <sched.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,6 +13,8 @@
 #include <set>
 #include <sstream>
 #include <string_view>
+
+#include "engine/core/openmp.h"
 
 namespace snug {
 namespace {

@@ -11,7 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "engine/core/error.h"
@@ -23,11 +23,6 @@ constexpr int64_t kMaxWrite = int64_t{1} << 30;  // Linux moves at most 2^31 - 4
 
 std::string reason(int code) {
   return std::generic_category().message(code);
-}
-
-std::string folder_of(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  return folder.empty() ? "." : folder;
 }
 
 [[noreturn]] void fail_read(const std::string& path, int code) {
@@ -135,21 +130,40 @@ bool file_exists(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+void AtomicFile::reserve(size_t path_bytes) {
+  path_.reserve(path_bytes);
+  temporary_.reserve(path_bytes + 32);
+  folder_.reserve(path_bytes);
+}
+
+void AtomicFile::open(const std::string& path) {
+  require(fd_ < 0, "open() after commit() or abandon()");
   static std::atomic<int> counter{0};
+  path_.assign(path);
+  size_ = 0;
   struct stat info {};
   if (path_.empty() || path_.back() == '/' ||
       (::stat(path_.c_str(), &info) == 0 && S_ISDIR(info.st_mode)))
     fail(ErrorCode::device, fmt::format("to write a file named '{}'", path_), "a folder or no name",
          "give the path of a file");
-  temporary_ = fmt::format("{}.tmp-{}-{}", path_, ::getpid(), counter++);
+  const size_t slash = path_.rfind('/');
+  if (slash == std::string::npos)
+    folder_.assign(".");
+  else
+    folder_.assign(path_, 0, std::max<size_t>(slash, 1));
+  temporary_.clear();
+  fmt::format_to(std::back_inserter(temporary_), "{}.tmp-{}-{}", path_, ::getpid(), counter++);
   fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) fail_write(path_, errno);
 }
 
 AtomicFile::~AtomicFile() {
+  abandon();
+}
+
+void AtomicFile::abandon() noexcept {
   if (fd_ < 0) return;
-  ::close(fd_);
+  ::close(std::exchange(fd_, -1));
   ::unlink(temporary_.c_str());
 }
 
@@ -188,7 +202,7 @@ void AtomicFile::commit() {
     ::unlink(temporary_.c_str());
     fail_write(path_, code);
   }
-  sync_folder(folder_of(path_));
+  sync_folder(folder_);
 }
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {

@@ -30,8 +30,9 @@ bool file_exists(const std::string& path);  // a regular file, links followed
 // Error of code device (the signal SIGXFSZ is held back), after which only destruction makes sense.
 class AtomicFile {
  public:
+  AtomicFile() = default;  // open() follows
   // Throws device if the folder is missing or not writable.
-  explicit AtomicFile(std::string path);
+  explicit AtomicFile(const std::string& path) { open(path); }
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -41,13 +42,20 @@ class AtomicFile {
   void write(std::string_view text) { write(text.data(), static_cast<int64_t>(text.size())); }
   void commit();
 
+  // For a file that is written again and again: the object may be opened after a commit() or an
+  // abandon(). After reserve() nothing from here to commit() takes memory of the heap, as long as
+  // paths are not longer than that and nothing fails.
+  void reserve(size_t path_bytes);
+  void open(const std::string& path);
+  void abandon() noexcept;  // removes what was written so far, if anything
+
   int64_t size() const noexcept { return size_; }  // bytes appended
   const std::string& path() const noexcept { return path_; }
 
  private:
   void write_all(int64_t offset, const char* data, int64_t bytes);
 
-  std::string path_, temporary_;
+  std::string path_, temporary_, folder_;
   int fd_ = -1;
   int64_t size_ = 0;
 };

@@ -34,6 +34,8 @@ enum class GgufKind : uint32_t {
   f64 = 12
 };
 const char* to_string(GgufKind kind);
+// Bytes of one value; 0 of strings and arrays, whose size they say themselves.
+int64_t gguf_value_bytes(GgufKind kind);
 
 // Types of tensors, with the numbers of the file. The reader knows the sizes of all of ggml's
 // types; these are the ones written here.

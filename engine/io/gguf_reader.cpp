@@ -67,31 +67,6 @@ class Cursor {
   int64_t at_ = 0;
 };
 
-// Bytes of one value of the kind; 0 for strings and arrays, whose size they say themselves.
-int64_t value_bytes(GgufKind kind) {
-  switch (kind) {
-    case GgufKind::u8:
-    case GgufKind::i8:
-    case GgufKind::boolean:
-      return 1;
-    case GgufKind::u16:
-    case GgufKind::i16:
-      return 2;
-    case GgufKind::u32:
-    case GgufKind::i32:
-    case GgufKind::f32:
-      return 4;
-    case GgufKind::u64:
-    case GgufKind::i64:
-    case GgufKind::f64:
-      return 8;
-    case GgufKind::string:
-    case GgufKind::array:
-      return 0;
-  }
-  return 0;
-}
-
 GgufKind read_kind(Cursor& in, const std::string& what, const std::string& path) {
   const auto number = in.read<uint32_t>("the type of " + what);
   if (number > static_cast<uint32_t>(GgufKind::f64))
@@ -114,7 +89,7 @@ void walk_array(Cursor& in, GgufKind element, int64_t count, int64_t level, cons
     fail(ErrorCode::data,
          fmt::format("at most {} arrays within each other in {}", GgufReader::kMaxNesting, path),
          fmt::format("more in {}", what), "write the file again with a correct writer");
-  if (const int64_t bytes = value_bytes(element)) {
+  if (const int64_t bytes = gguf_value_bytes(element)) {
     const uint8_t* p = in.here();
     in.skip(count * bytes, what);  // count was held against the file at one byte each
     if (element == GgufKind::boolean) check_booleans(p, count, what, path);
@@ -126,7 +101,8 @@ void walk_array(Cursor& in, GgufKind element, int64_t count, int64_t level, cons
       continue;
     }
     const GgufKind inner = read_kind(in, what, path);
-    walk_array(in, inner, in.count(std::max<int64_t>(1, value_bytes(inner)), "elements of " + what),
+    walk_array(in, inner,
+               in.count(std::max<int64_t>(1, gguf_value_bytes(inner)), "elements of " + what),
                level + 1, what, path);
   }
 }
@@ -158,7 +134,7 @@ GgufKey read_key(Cursor& in, const std::string& path) {
     key.element = read_kind(in, what, path);
     const int64_t least = key.element == GgufKind::string  ? 8
                           : key.element == GgufKind::array ? 12
-                                                           : value_bytes(key.element);
+                                                           : gguf_value_bytes(key.element);
     key.count = in.count(least, "elements of " + what);
     key.data = in.here();
     const int64_t begin = in.at();
@@ -171,7 +147,7 @@ GgufKey read_key(Cursor& in, const std::string& path) {
   if (key.kind == GgufKind::string)
     in.string(what);
   else
-    in.skip(value_bytes(key.kind), what);
+    in.skip(gguf_value_bytes(key.kind), what);
   key.bytes = in.at() - begin;
   if (key.kind == GgufKind::boolean) check_booleans(key.data, 1, what, path);
   return key;

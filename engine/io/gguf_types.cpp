@@ -79,24 +79,6 @@ bool read_integer(GgufKind kind, const uint8_t* p, int64_t& out) {
   }
 }
 
-int64_t fixed_bytes(GgufKind kind) {
-  switch (kind) {
-    case GgufKind::u16:
-    case GgufKind::i16:
-      return 2;
-    case GgufKind::u32:
-    case GgufKind::i32:
-    case GgufKind::f32:
-      return 4;
-    case GgufKind::u64:
-    case GgufKind::i64:
-    case GgufKind::f64:
-      return 8;
-    default:
-      return 1;
-  }
-}
-
 std::string_view text_at(const uint8_t* p) {
   return {reinterpret_cast<const char*>(p + 8), static_cast<size_t>(load<uint64_t>(p))};
 }
@@ -122,6 +104,30 @@ const char* to_string(GgufKind kind) {
                                     "bool", "string", "array", "u64", "i64", "f64"};
   const auto at = static_cast<uint32_t>(kind);
   return at < 13 ? kNames[at] : "unknown";
+}
+
+int64_t gguf_value_bytes(GgufKind kind) {
+  switch (kind) {
+    case GgufKind::u8:
+    case GgufKind::i8:
+    case GgufKind::boolean:
+      return 1;
+    case GgufKind::u16:
+    case GgufKind::i16:
+      return 2;
+    case GgufKind::u32:
+    case GgufKind::i32:
+    case GgufKind::f32:
+      return 4;
+    case GgufKind::u64:
+    case GgufKind::i64:
+    case GgufKind::f64:
+      return 8;
+    case GgufKind::string:
+    case GgufKind::array:
+      return 0;
+  }
+  return 0;
 }
 
 const GgufTypeInfo* gguf_type_info(uint32_t type) {
@@ -180,7 +186,7 @@ std::vector<int64_t> GgufReader::integers(const GgufKey& key, int64_t limit) con
   const int64_t n = std::min(key.count, limit);
   std::vector<int64_t> out;
   for (int64_t i = 0; i < n; ++i) {
-    if (!read_integer(key.element, key.data + i * fixed_bytes(key.element), value))
+    if (!read_integer(key.element, key.data + i * gguf_value_bytes(key.element), value))
       fail_kind("an array of integers", key, path_);
     out.push_back(value);
   }
@@ -195,7 +201,7 @@ std::string GgufReader::brief(const GgufKey& key) const {
   for (int64_t i = 0; i < std::min<int64_t>(key.count, 4) && text.size() < 100; ++i) {
     text += (i ? ", " : " ") + one_value(key.element, p);
     p += key.element == GgufKind::string ? 8 + static_cast<int64_t>(text_at(p).size())
-                                         : fixed_bytes(key.element);
+                                         : gguf_value_bytes(key.element);
   }
   return key.count > 4 ? text + ", ..." : text;
 }

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 
@@ -113,8 +115,10 @@ class HeaderEvents {
   }
 
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) {
+    std::string_view what = e.what();  // behind the library's own name of the error
+    what.remove_prefix(std::min(what.find("] ") + 2, what.size()));
     fail(ErrorCode::data, fmt::format("a JSON header in UTF-8 in {}", path_),
-         fmt::format("an error at byte {} of the file: {}", position + 7, e.what()), kAdvice);
+         fmt::format("an error at byte {} of the file: {}", position + 7, what), kAdvice);
   }
 
   Header take() { return std::move(out_); }

@@ -3,6 +3,7 @@
 // in GPT-2).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -74,6 +75,12 @@ struct WordScratch {
   };
   std::vector<Best> best;
   std::vector<std::array<int32_t, 2>> cuts;
+  // True after a word of more than a few hundred kilobytes: too much to keep for the next one.
+  bool large() const {
+    constexpr size_t kKept = 1 << 18;
+    return std::max({nodes.capacity(), heap.capacity(), ids.capacity(), best.capacity(),
+                     cuts.capacity()}) > kKept;
+  }
 };
 
 class WordModel {

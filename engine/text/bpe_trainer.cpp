@@ -7,11 +7,11 @@
 #include <map>
 #include <mutex>
 #include <queue>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include "engine/core/error.h"
+#include "engine/core/threads.h"
 #include "engine/text/byte_alphabet.h"
 #include "engine/text/flat_map.h"
 #include "engine/text/tokenizer_spec.h"
@@ -252,19 +252,16 @@ void BpeTrainer::feed_batch(std::span<const std::string_view> documents, int thr
   std::atomic<size_t> next{0};
   std::exception_ptr error;
   std::mutex mutex;
-  const auto work = [&](Counter& counter) {
+  run_on_threads(workers, [&](size_t i) {
+    Counter& counter = i == 0 ? counter_ : others[i - 1];
     try {
-      for (size_t i; (i = next.fetch_add(1)) < documents.size();) count(documents[i], counter);
+      for (size_t d; (d = next.fetch_add(1)) < documents.size();) count(documents[d], counter);
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (!error) error = std::current_exception();
       next = documents.size();
     }
-  };
-  std::vector<std::thread> pool;
-  for (Counter& counter : others) pool.emplace_back([&] { work(counter); });
-  work(counter_);
-  for (std::thread& thread : pool) thread.join();
+  });
   if (error) std::rethrow_exception(error);
   for (const Counter& counter : others) counter_.words.add(counter.words);
 }

@@ -5,19 +5,29 @@
 #include <utility>
 
 #include "engine/core/error.h"
+#include "engine/core/units.h"
 #include "engine/text/byte_alphabet.h"
+#include "engine/text/text_bound.h"
 #include "engine/text/unicode.h"
 
 namespace snug {
 namespace {
 
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
+[[noreturn]] void fail_long(size_t max_bytes) {
+  fail(ErrorCode::data,
+       "tokens that the decoder keeps below " + human_bytes(static_cast<int64_t>(max_bytes)),
+       "more than that", "decode fewer at a time, or correct the decoder of the tokenizer");
+}
+
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to,
+                        size_t room, size_t max_bytes) {
   std::string out;
   size_t done = 0;
   for (size_t at = 0; !from.empty() && (at = text.find(from, done)) != text.npos;) {
     out += text.substr(done, at - done);
     out += to;
     done = at + from.size();
+    if (out.size() > room) fail_long(max_bytes);
   }
   out += text.substr(done);
   return out;
@@ -28,7 +38,8 @@ std::string clean_up(std::string text) {
       {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
       {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
       {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-  for (const auto& [from, to] : kRules) text = replace_all(text, from, to);
+  for (const auto& [from, to] : kRules)
+    text = replace_all(text, from, to, text.size(), text.size());
   return text;
 }
 
@@ -130,7 +141,16 @@ bool Decoder::bytes_only() const {
   });
 }
 
-void Decoder::run(const Step& step, std::vector<std::string>& tokens) {
+void Decoder::run(const Step& step, std::vector<std::string>& tokens, size_t max_bytes) {
+  // The replacements, which may make much of little, on all tokens: f(token, number, room).
+  const auto replace_each = [&](auto&& f) {
+    size_t room = max_bytes;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = f(tokens[i], i, room);
+      if (tokens[i].size() > room) fail_long(max_bytes);
+      room -= tokens[i].size();
+    }
+  };
   switch (step.kind) {
     case Kind::byte_level: {
       std::string bytes;
@@ -149,10 +169,9 @@ void Decoder::run(const Step& step, std::vector<std::string>& tokens) {
       }
       return;
     case Kind::metaspace:
-      for (size_t i = 0; i < tokens.size(); ++i) {
-        tokens[i] = replace_all(tokens[i], step.text, i == 0 && step.flag ? "" : " ");
-      }
-      return;
+      return replace_each([&](std::string_view token, size_t i, size_t room) {
+        return replace_all(token, step.text, i == 0 && step.flag ? "" : " ", room, max_bytes);
+      });
     case Kind::byte_fallback:
       return byte_fallback(tokens);
     case Kind::fuse:
@@ -162,31 +181,46 @@ void Decoder::run(const Step& step, std::vector<std::string>& tokens) {
       for (std::string& token : tokens) token = strip(token, step.text, step.start, step.stop);
       return;
     case Kind::replace:
-      for (std::string& token : tokens) token = replace_all(token, step.text, step.content);
-      return;
+      return replace_each([&](std::string_view token, size_t, size_t room) {
+        return replace_all(token, step.text, step.content, room, max_bytes);
+      });
     case Kind::pattern: {
       RegexScratch scratch;
-      for (std::string& token : tokens) {
-        token = step.regex->replace_all(token, step.content, scratch);
-      }
-      return;
+      return replace_each([&](std::string_view token, size_t, size_t room) {
+        std::string out;
+        if (!step.regex->replace_all(token, step.content, scratch, room, out)) fail_long(max_bytes);
+        return out;
+      });
     }
     case Kind::bpe:
-      for (size_t i = 0; i < tokens.size(); ++i) {
-        tokens[i] = replace_all(tokens[i], step.text, i + 1 == tokens.size() ? "" : " ");
-      }
-      return;
+      return replace_each([&](std::string_view token, size_t i, size_t room) {
+        return replace_all(token, step.text, i + 1 == tokens.size() ? "" : " ", room, max_bytes);
+      });
   }
   require(false, "an unknown decoder step");
 }
 
 std::string Decoder::apply(std::vector<std::string> tokens) const {
+  size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size() + 1;
+  return apply(std::move(tokens), text_bound(bytes));
+}
+
+std::string Decoder::apply(std::vector<std::string> tokens, size_t max_bytes) const {
   if (steps_.empty()) {
     std::string out;
-    for (size_t i = 0; i < tokens.size(); ++i) out += (i > 0 ? " " : "") + tokens[i];
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      out += (i > 0 ? " " : "") + tokens[i];
+      if (out.size() > max_bytes) fail_long(max_bytes);
+    }
     return out;
   }
-  for (const Step& step : steps_) run(step, tokens);
+  for (const Step& step : steps_) {
+    run(step, tokens, max_bytes);
+    size_t bytes = 0;
+    for (const std::string& token : tokens) bytes += token.size();
+    if (bytes > max_bytes) fail_long(max_bytes);
+  }
   return joined(tokens);
 }
 

@@ -29,7 +29,9 @@ class Decoder {
   bool empty() const { return steps_.empty(); }
   // Nothing but ByteLevel and Fuse: decoding is joining the bytes of the tokens.
   bool bytes_only() const;
-  // Without steps the tokens are joined by spaces.
+  // Without steps the tokens are joined by spaces. Throws Error (data) if the text, or what it is
+  // on the way, exceeds max_bytes (text_bound.h of all tokens), and as Regex::find does.
+  std::string apply(std::vector<std::string> tokens, size_t max_bytes) const;
   std::string apply(std::vector<std::string> tokens) const;
 
  private:
@@ -52,7 +54,7 @@ class Decoder {
     std::shared_ptr<const Regex> regex = {};
   };
   void add(Step step);
-  static void run(const Step& step, std::vector<std::string>& tokens);
+  static void run(const Step& step, std::vector<std::string>& tokens, size_t max_bytes);
 
   std::vector<Step> steps_;
 };

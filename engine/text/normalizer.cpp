@@ -6,12 +6,19 @@
 #include <utility>
 
 #include "engine/core/error.h"
+#include "engine/core/units.h"
+#include "engine/text/text_bound.h"
 #include "engine/text/unicode_table.h"
 
 namespace snug {
 namespace {
 
-constexpr size_t kMaxResult = size_t{1} << 30;
+[[noreturn]] void fail_long(size_t max_bytes, size_t bytes) {
+  fail(ErrorCode::data,
+       "text that normalisation keeps below " + human_bytes(static_cast<int64_t>(max_bytes)),
+       "more than that of " + std::to_string(bytes) + " bytes",
+       "break the text up, or correct the normalizer of the tokenizer");
+}
 
 template <class F>
 void for_each_char(std::string_view text, F&& f) {
@@ -163,8 +170,9 @@ std::optional<std::string_view> CharsMap::find(std::string_view text) const {
   return std::nullopt;
 }
 
-void CharsMap::apply(std::string_view text, std::string& out) const {
+void CharsMap::apply(std::string_view text, std::string& out, size_t max_bytes) const {
   const auto cluster = [&](std::string_view bytes) {
+    if (out.size() > max_bytes) return;
     if (bytes.size() < 6) {
       if (const auto found = find(bytes)) {
         out += *found;
@@ -172,6 +180,7 @@ void CharsMap::apply(std::string_view text, std::string& out) const {
       }
     }
     for_each_char(bytes, [&](char32_t, std::string_view c) {
+      if (out.size() > max_bytes) return;
       const auto found = find(c);
       out += found ? *found : c;
     });
@@ -242,13 +251,9 @@ void Normalizer::add_precompiled(std::string blob, std::string_view where) {
       canonical);
 }
 
-std::string Normalizer::run(const Step& step, std::string_view text, RegexScratch& scratch) {
+std::string Normalizer::run(const Step& step, std::string_view text, RegexScratch& scratch,
+                            size_t max_bytes) {
   std::string out;
-  const auto check = [&] {
-    if (out.size() < kMaxResult) return;
-    fail(ErrorCode::data, "text that a Replace keeps below 1 GiB",
-         "more than that of " + std::to_string(text.size()) + " bytes", "break the text up");
-  };
   switch (step.kind) {
     case Kind::form:
       return normalize_utf8(text, step.form);
@@ -270,25 +275,71 @@ std::string Normalizer::run(const Step& step, std::string_view text, RegexScratc
         out += text.substr(done, at - done);
         out += step.content;
         done = at + step.text.size();
-        check();
+        if (out.size() > max_bytes) fail_long(max_bytes, text.size());
       }
       out += text.substr(done);
       return out;
     }
     case Kind::pattern:
-      return step.regex->replace_all(text, step.content, scratch);
+      if (!step.regex->replace_all(text, step.content, scratch, max_bytes, out))
+        fail_long(max_bytes, text.size());
+      return out;
     case Kind::map:
-      step.map->apply(text, out);
+      step.map->apply(text, out, max_bytes);
       return out;
   }
   require(false, "an unknown normalizer step");
   return out;
 }
 
-std::string Normalizer::apply(std::string_view text, RegexScratch& scratch) const {
+std::string Normalizer::apply(std::string_view text, RegexScratch& scratch,
+                              size_t max_bytes) const {
   std::string out(text);
-  for (const Step& step : steps_) out = run(step, out, scratch);
+  for (const Step& step : steps_) {
+    const size_t before = out.size();
+    out = run(step, out, scratch, max_bytes);
+    if (out.size() > max_bytes) fail_long(max_bytes, before);
+  }
   return out;
+}
+
+std::string Normalizer::apply(std::string_view text, RegexScratch& scratch) const {
+  return apply(text, scratch, text_bound(text.size()));
+}
+
+CutPlace Normalizer::at_cuts() const {
+  CutPlace place = CutPlace::exact;
+  for (const Step& step : steps_) {
+    switch (step.kind) {
+      case Kind::form:
+        // Nothing composes with a space or a line break, and neither moves. The compatibility forms
+        // make a space and a mark of some visible characters.
+        if (step.form == NormalForm::nfkc || step.form == NormalForm::nfkd) place = CutPlace::white;
+        break;
+      case Kind::lowercase:
+        break;
+      case Kind::strip_accents:
+      case Kind::nmt:
+      case Kind::bert:
+        // The visible characters beside the cut may go; a line break may become a space.
+        place = CutPlace::white;
+        break;
+      case Kind::replace:
+        if (step.text.find_first_of(" \n") != std::string::npos) return CutPlace::lost;
+        if (!step.text.empty()) place = CutPlace::white;
+        break;
+      case Kind::strip:
+        if (step.left || step.right) return CutPlace::lost;
+        break;
+      case Kind::prepend:
+        if (!step.text.empty()) return CutPlace::lost;
+        break;
+      case Kind::pattern:
+      case Kind::map:
+        return CutPlace::lost;
+    }
+  }
+  return place;
 }
 
 }  // namespace snug

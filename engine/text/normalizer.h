@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/text/piece_cuts.h"
 #include "engine/text/regex.h"
 #include "engine/text/unicode.h"
 
@@ -26,7 +27,8 @@ class CharsMap {
  public:
   // `blob`: 4 bytes of size, the trie (Darts double array), the replacements. Throws Error (data).
   CharsMap(std::string blob, std::string_view where);
-  void apply(std::string_view text, std::string& out) const;
+  // Stops once `out` holds more than max_bytes.
+  void apply(std::string_view text, std::string& out, size_t max_bytes) const;
 
  private:
   // The replacement of the shortest entry that `text` starts with.
@@ -57,8 +59,12 @@ class Normalizer {
 
   bool empty() const { return steps_.empty(); }
   // `text` is valid UTF-8, and so is the result. Throws Error (data) if the text cannot be
-  // normalised: utf8proc or a pattern refuses it, or Replace makes more than 1 GiB of it.
+  // normalised: utf8proc or a pattern refuses it, or more than max_bytes come of it (text_bound.h).
+  std::string apply(std::string_view text, RegexScratch& scratch, size_t max_bytes) const;
   std::string apply(std::string_view text, RegexScratch& scratch) const;
+
+  // What becomes of the place where a text is cut (piece_cuts.h).
+  CutPlace at_cuts() const;
 
   // The same for equal pipelines however a file spells them; for fingerprints.
   const std::string& canonical() const { return canonical_; }
@@ -86,7 +92,8 @@ class Normalizer {
     std::shared_ptr<const CharsMap> map = {};
   };
   void add(Step step, const std::string& canonical);
-  static std::string run(const Step& step, std::string_view text, RegexScratch& scratch);
+  static std::string run(const Step& step, std::string_view text, RegexScratch& scratch,
+                         size_t max_bytes);
 
   std::vector<Step> steps_;
   std::string canonical_;

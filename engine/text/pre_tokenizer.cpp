@@ -300,6 +300,42 @@ void PreTokenizer::apply(size_t index, std::string_view text, bool at_start, Reg
   for (const Range& r : ranges(step, text, scratch)) next(r.begin, r.end);
 }
 
+// A step is one of three kinds here. It cuts at the place itself: then the steps behind it see the
+// same pieces. It leaves the piece over the place whole, or cuts it there as well, and does nothing
+// else that the piece alone would not show: then a later step may cut. Or nothing is known.
+bool PreTokenizer::splits_at(CutPlace place) const {
+  if (place == CutPlace::lost) return false;
+  bool cut = false;
+  for (const Step& step : steps_) {
+    switch (step.kind) {
+      case Kind::known:
+        // All of them begin a piece behind a lone line break and before a lone space.
+        if (!cut && place != CutPlace::exact) return false;
+        cut = true;
+        break;
+      case Kind::words:
+        cut = true;  // white space vanishes, so it stands in no piece
+        break;
+      case Kind::chars:
+        cut = cut || step.test == CharTest::white;
+        break;
+      case Kind::literal:
+        if (!cut && step.literal.find_first_of(" \n") != std::string::npos) return false;
+        break;
+      case Kind::metaspace:
+        // "first" looks at where the text begins, whatever was cut before.
+        if (!cut || step.prepend == Prepend::first) return false;
+        break;
+      case Kind::prefix_space:
+      case Kind::regex:
+      case Kind::fixed_length:
+        if (!cut) return false;
+        break;
+    }
+  }
+  return cut;
+}
+
 void PreTokenizer::split(std::string_view text, RegexScratch& scratch, PieceSink& sink,
                          bool at_start) const {
   apply(0, text, at_start, scratch, sink);

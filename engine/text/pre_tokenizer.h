@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/text/piece_cuts.h"
 #include "engine/text/regex.h"
 #include "engine/text/splitters.h"
 
@@ -51,6 +52,10 @@ class PreTokenizer {
   // whole text begins.
   void split(std::string_view text, RegexScratch& scratch, PieceSink& sink,
              bool at_start = true) const;
+
+  // True if the pieces of a text that is cut at such a place (piece_cuts.h) are, one after the
+  // other, those of the whole.
+  bool splits_at(CutPlace place) const;
 
   // The same for equal pipelines however a file spells them; for fingerprints.
   const std::string& canonical() const { return canonical_; }

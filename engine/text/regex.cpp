@@ -27,7 +27,8 @@ constexpr const char* kWordRest =
 
 // Patterns longer than this are not tokenizer patterns (the longest known has under 400 bytes).
 constexpr size_t kMaxPattern = 64 * 1024;
-constexpr size_t kMaxResult = size_t{1} << 30;
+// And as PCRE2 is given it, where one \w may be kilobytes of ranges.
+constexpr size_t kMaxTranslated = 4 << 20;
 
 [[noreturn]] void refuse(std::string_view pattern, std::string_view where, const std::string& why) {
   fail(ErrorCode::unsupported, "a split pattern that PCRE2 can run as its author meant it",
@@ -161,6 +162,7 @@ std::string translate(std::string_view pattern, std::string_view where) {
   };
   for (size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
+    if (out.size() > kMaxTranslated) refuse(pattern, where, "too many character classes");
     if (c == '\\' && i + 1 < pattern.size()) {
       const char next = pattern[++i];
       if (next == 'h' || next == 'H') refuse(pattern, where, "\\h has another meaning in PCRE2");
@@ -281,9 +283,9 @@ bool Regex::find(std::string_view text, size_t position, RegexScratch& scratch, 
   return begin >= position && end >= begin;
 }
 
-std::string Regex::replace_all(std::string_view text, std::string_view content,
-                               RegexScratch& scratch) const {
-  std::string out;
+bool Regex::replace_all(std::string_view text, std::string_view content, RegexScratch& scratch,
+                        size_t max_bytes, std::string& out) const {
+  out.clear();
   size_t done = 0, position = 0, begin = 0, end = 0, last = std::string_view::npos;
   while (position <= text.size() && find(text, position, scratch, begin, end)) {
     if (end > begin || begin != last) {
@@ -293,13 +295,10 @@ std::string Regex::replace_all(std::string_view text, std::string_view content,
     }
     position = end;
     if (end == begin) position += end < text.size() ? decode_utf8(text, end).length : 1;
-    if (out.size() >= kMaxResult) {
-      fail(ErrorCode::data, "text that a Replace keeps below 1 GiB",
-           "more than that of " + std::to_string(text.size()) + " bytes", "break the text up");
-    }
+    if (out.size() > max_bytes) return false;
   }
   out += text.substr(done);
-  return out;
+  return out.size() <= max_bytes;
 }
 
 }  // namespace snug

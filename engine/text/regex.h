@@ -41,10 +41,11 @@ class Regex {
   bool find(std::string_view text, size_t position, RegexScratch& scratch, size_t& begin,
             size_t& end) const;
 
-  // The text with every match replaced by `content`. An empty match right after another match does
-  // not count. Throws as find does, and Error (data) if the result exceeds 1 GiB.
-  std::string replace_all(std::string_view text, std::string_view content,
-                          RegexScratch& scratch) const;
+  // out = the text with every match replaced by `content`. An empty match right after another match
+  // does not count. False, and `out` is not to be used, if more than max_bytes would come of it.
+  // Throws as find does.
+  bool replace_all(std::string_view text, std::string_view content, RegexScratch& scratch,
+                   size_t max_bytes, std::string& out) const;
 
  private:
   struct Code;

@@ -48,6 +48,12 @@ class Tokenizer {
   void encode(std::string_view text, std::vector<int32_t>& out) const;
   std::vector<int32_t> encode(std::string_view text) const;
 
+  // True if a long text may be given in pieces, cut as piece_cuts.h says: their ids, one after the
+  // other, are those of the whole. Not so where something is put at the start of a text (Prepend,
+  // add_prefix_space, Metaspace), taken from its ends (Strip, lstrip, rstrip), or where no step
+  // before the model surely splits there, as in SentencePiece models and patterns of one's own.
+  bool safe_in_pieces() const;
+
   // The same for many documents, on up to `threads` threads; the result does not depend on them.
   std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string_view> documents,
                                                  int threads) const;
@@ -92,5 +98,9 @@ class Tokenizer {
   explicit Tokenizer(std::shared_ptr<const Impl> impl);
   std::shared_ptr<const Impl> impl_;
 };
+
+// True for a folder with a file that Tokenizer::load reads: tokenizer.json, vocab.json or
+// vocab.txt. (Of vocab.json without merges.txt load says what is missing.)
+bool holds_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace snug

@@ -359,6 +359,12 @@ void read_config(const fs::path& folder, TokenizerSpec& spec) {
 
 }  // namespace
 
+bool holds_tokenizer(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / "tokenizer.json", error) || fs::exists(folder / "vocab.json", error) ||
+         fs::exists(folder / "vocab.txt", error);
+}
+
 Tokenizer Tokenizer::load(const fs::path& path) {
   std::error_code error;
   const bool folder = fs::is_directory(path, error);

@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -179,6 +180,28 @@ std::string sanitize_utf8(std::string_view text) {
       out.append(text.substr(position, c.length));
     } else {
       append_utf8(out, 0xFFFD);
+    }
+    position += c.length;
+  }
+  return out;
+}
+
+std::string printable_utf8(std::string_view text, LineBreaks breaks) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t position = 0; position < text.size();) {
+    const Utf8Char c = decode_utf8(text, position);
+    char escape[16];
+    if (!c.valid) {
+      append_utf8(out, 0xFFFD);
+    } else if (breaks == LineBreaks::kept && (c.code == '\n' || c.code == '\t')) {
+      out += static_cast<char>(c.code);
+    } else if (c.code < 0x20 || (c.code >= 0x7F && c.code < 0xA0)) {
+      std::snprintf(escape, sizeof escape, c.code < 0x80 ? "\\x%02x" : "\\u%04x",
+                    static_cast<unsigned>(c.code));
+      out += escape;
+    } else {
+      out.append(text.substr(position, c.length));
     }
     position += c.length;
   }

@@ -29,6 +29,11 @@ bool is_valid_utf8(std::string_view text);
 // Each maximal subpart of an ill-formed sequence becomes U+FFFD; valid text is returned unchanged.
 std::string sanitize_utf8(std::string_view text);
 
+// For a person's terminal: sanitize_utf8, with control characters, which could move the cursor or
+// change the terminal's state, spelled out as \x1b and \u009b; `kept`: except line breaks and tabs.
+enum class LineBreaks { kept, shown };
+std::string printable_utf8(std::string_view text, LineBreaks breaks);
+
 // For streaming: the number of leading bytes that may be shown now. Only a last sequence that more
 // bytes could still complete is held back (at most 3 bytes); bytes that can never become valid
 // count as complete, so a stream never stalls on them.

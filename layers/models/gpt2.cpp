@@ -94,6 +94,16 @@ int64_t token_id(const json& c, const char* key, const std::string& origin, int6
   return get_int(c, key, origin, fallback);
 }
 
+Activation activation_of(const json& c, const std::string& origin) {
+  try {
+    return parse_activation(get_string(c, "activation_function", origin, "gelu_new"));
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::unsupported) throw;
+    fail(e.code(), e.expected(), fmt::format("activation_function = {} in {}", e.found(), origin),
+         e.advice());
+  }
+}
+
 ModelSpec parse(const json& c, const std::string& origin, bool strict) {
   static constexpr std::array<std::string_view, 20> kKnown = {"vocab_size",
                                                               "n_positions",
@@ -137,7 +147,7 @@ ModelSpec parse(const json& c, const std::string& origin, bool strict) {
   s.F = get_int(c, "n_inner", origin, 4 * s.C);
   s.G = s.H;
   s.D = s.H > 0 ? s.C / s.H : 0;
-  s.activation = parse_activation(get_string(c, "activation_function", origin, "gelu_new"));
+  s.activation = activation_of(c, origin);
   s.residual_dropout = static_cast<float>(get_number(c, "resid_pdrop", origin, 0.1));
   s.embedding_dropout = static_cast<float>(get_number(c, "embd_pdrop", origin, 0.1));
   s.attention_dropout = static_cast<float>(get_number(c, "attn_pdrop", origin, 0.1));

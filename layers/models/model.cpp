@@ -80,7 +80,7 @@ Tensor Model::embed(Context& ctx, Runtime& rt, const View& tokens, PassMode mode
   Tensor x = ctx.tensor(n_embedding_, {B * T, spec_.C}, precision_.compute, Category::activations);
   // The padded rows are not tokens: an id of V or above is refused.
   embedding_forward(ctx, x, tokens, rt.params.acquire(ctx, wte_).rows(0, spec_.V),
-                    rt.params.acquire(ctx, wpe_), rt.state);
+                    rt.params.acquire(ctx, wpe_), rt.state, rt.document_start);
   rt.params.release(ctx, wte_);
   rt.params.release(ctx, wpe_);
   if (mode == PassMode::train && spec_.embedding_dropout > 0.0f)
@@ -134,7 +134,7 @@ void Model::train_step(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBa
   GradView dwte, dwpe;
   if (rt.grads->wants(wte_)) dwte = rt.grads->open(ctx, wte_);
   if (rt.grads->wants(wpe_)) dwpe = rt.grads->open(ctx, wpe_);
-  embedding_backward(ctx, dwte, dwpe, dx, batch.tokens, rt.state);
+  embedding_backward(ctx, dwte, dwpe, dx, batch.tokens, rt.state, rt.document_start);
   // A tied table's gradient is complete only now.
   if (rt.grads->wants(wte_)) rt.grads->close(ctx, wte_);
   if (rt.grads->wants(wpe_)) rt.grads->close(ctx, wpe_);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
@@ -12,6 +13,7 @@
 #include "engine/memory/step_state.h"
 #include "layers/ops/attention_pack.h"
 #include "layers/ops/attention_parts.h"
+#include "layers/ops/document_start.h"
 
 namespace snug {
 namespace {
@@ -23,9 +25,10 @@ template <class T>
 struct ForwardHead {
   const T *q, *k, *v;
   int64_t q_stride, kv_stride;
-  int64_t queries;    // how many
-  int64_t keys;       // how many exist
-  int64_t first_pos;  // position of query 0
+  int64_t queries;        // how many
+  int64_t keys;           // how many exist
+  int64_t first_pos;      // position of query 0
+  const int32_t* starts;  // of the queries' documents; null: there is one
   T* out;
   int64_t out_stride;
   float* lse;  // may be null
@@ -81,7 +84,7 @@ class Forward {
   void run(int64_t i0, int64_t rows) {
     const int64_t D = spec_.D, end = visible(i0 + rows);
     for (int64_t i = 0; i < rows; i += kBlock) load_queries(s_.q[i / kBlock], i0 + i, rows - i);
-    for (int64_t j0 = 0; j0 < end; j0 += kBlock) {
+    for (int64_t j0 = first_keys(i0); j0 < end; j0 += kBlock) {
       const int64_t keys = std::min(kBlock, end - j0);
       load_keys(j0, keys);
       const int64_t next = j0 + kBlock, next_keys = std::min(kBlock, end - next);
@@ -89,7 +92,8 @@ class Forward {
       prefetch_rows(h_.v + next * h_.kv_stride, h_.kv_stride, next_keys, D);
       for (int64_t i = 0; i < rows; i += kBlock) {
         const int64_t n = std::min(kBlock, rows - i), seen = visible(i0 + i + n) - j0;
-        if (seen > 0) tile(s_.q[i / kBlock], i0 + i, n, j0, std::min(keys, seen));
+        if (seen > 0 && j0 >= first_keys(i0 + i))
+          tile(s_.q[i / kBlock], i0 + i, n, j0, std::min(keys, seen));
       }
     }
     for (int64_t i = 0; i < rows; i += kBlock)
@@ -101,6 +105,7 @@ class Forward {
   int64_t visible(int64_t end) const {
     return spec_.causal ? std::min(h_.keys, h_.first_pos + end) : h_.keys;
   }
+  int64_t first_keys(int64_t i0) const { return attention_first_keys(h_.starts, i0); }
 
   void load_keys(int64_t j0, int64_t keys) {
     const bool pairs = blocks_.pairs;
@@ -119,7 +124,8 @@ class Forward {
     if (scale_.flip) flip_signs(s_.rows, rows * s_.row_units, blocks_.pairs);
     turn_block(q.turned, s_.rows, s_.row_units, rows, s_.units, round_up(rows, kAttentionLanes),
                kBlock);
-    std::fill_n(q.top, kBlock, -__builtin_inff());
+    // Finite: a query may see nothing of its first blocks of keys, and inf - inf is no number.
+    std::fill_n(q.top, kBlock, std::numeric_limits<float>::lowest());
     std::fill_n(q.sum, kBlock, 0.0f);
   }
 
@@ -133,7 +139,9 @@ class Forward {
     if (halves)
       blocks_.product(s_.s + low * kBlock + kHalf, kBlock, s_.k + low * ld, ld, 1, q.turned + kHalf,
                       kBlock, padded - low, lanes - kHalf, s_.units, false);
+    const bool add = j0 > first_keys(i0);
     if (spec_.causal && j0 + keys - 1 > first) hide_future(s_.s, keys, lanes, j0, first);
+    if (h_.starts) hide_other_documents(s_.s, keys, rows, j0, h_.starts + i0);
     hide_padding(s_.s, keys, padded);
     if (s_.keep)
       blocks_.dropout_bits(s_.keep, keys, lanes, h_.key, h_.sample, static_cast<uint32_t>(first),
@@ -141,10 +149,10 @@ class Forward {
                            attention_dropout_threshold(spec_.dropout));
     const bool changed =
         blocks_.softmax_step(s_.s, padded, lanes, scale_.factor2, q.top, q.sum, s_.factor, s_.keep);
-    if (j0 > 0 && changed) blocks_.scale_lanes(q.out, D, lanes, s_.factor);
-    if (halves) add_values(q.out, s_.s, kHalf, kHalf, j0 > 0);
+    if (add && changed) blocks_.scale_lanes(q.out, D, lanes, s_.factor);
+    if (halves) add_values(q.out, s_.s, kHalf, kHalf, add);
     const int64_t done = halves ? kHalf : 0;
-    add_values(q.out + done, s_.s + done, lanes - done, padded, j0 > 0);
+    add_values(q.out + done, s_.s + done, lanes - done, padded, add);
   }
 
   // out (D, lanes) = [out +] values * p.
@@ -210,6 +218,7 @@ void forward_typed(const AttentionBlocks& blocks, Context& ctx, const View& out,
     f.q_stride = f.kv_stride = stride;
     f.queries = tokens;
     f.keys = attention_keys(spec, b, tokens);
+    f.starts = attention_starts(spec, b, tokens);
     f.out = out.as<T>() + b * tokens * H * D + h * D;
     f.out_stride = H * D;
     f.lse = lse.as<float>() + (b * H + h) * tokens;
@@ -277,9 +286,14 @@ void attention_check(const AttentionSpec& s, int64_t B, int64_t T, const View& s
   if (s.softcap != 0)
     fail(ErrorCode::unsupported, "attention without soft-capped scores",
          fmt::format("softcap={}", s.softcap), "use a model without attention soft-capping");
-  if (s.cu_seqlens.defined())
-    fail(ErrorCode::unsupported, "sequences of equal length, one per row of the batch",
-         "packed sequences (cu_seqlens)", "turn packing off");
+  if (s.document_start.defined()) {
+    if (!s.causal || s.key_lengths.defined())
+      fail(ErrorCode::unsupported, "causal attention without key lengths to keep documents apart",
+           fmt::format("document_start with causal={} key_lengths={}", s.causal,
+                       s.key_lengths.defined()),
+           "one document a sequence");
+    expect_document_start(s.document_start, B, T);
+  }
   if (!(s.dropout >= 0 && s.dropout < 1))
     fail(ErrorCode::usage, "an attention dropout in [0,1)", fmt::format("dropout={}", s.dropout),
          "use 0.1, or 0 to turn it off");
@@ -293,7 +307,8 @@ void attention_check(const AttentionSpec& s, int64_t B, int64_t T, const View& s
   }
 }
 
-void attention_check_key_lengths(const AttentionSpec& spec, int64_t B, int64_t T) {
+void attention_check_values(const AttentionSpec& spec, int64_t B, int64_t T) {
+  if (spec.document_start.defined()) check_document_start(spec.document_start, B, T);
   if (!spec.key_lengths.defined()) return;
   for (int64_t b = 0; b < B; ++b)
     if (const int32_t n = spec.key_lengths.as<int32_t>()[b]; n < 1 || n > T)
@@ -329,7 +344,7 @@ void attention_forward_by(const AttentionBlocks& blocks, Context& ctx, const Vie
          .bytes = qkv.bytes() + out.bytes() + lse.bytes(),
          .variant = attention_variant(ctx, blocks)});
   if (!op.run()) return;
-  attention_check_key_lengths(spec, B, T);
+  attention_check_values(spec, B, T);
   if (qkv.dtype == DType::f32)
     forward_typed<float>(blocks, ctx, out, lse, qkv, B, T, spec, state, scratch);
   else if (qkv.dtype == DType::bf16)
@@ -348,10 +363,12 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
                                  int64_t B, int64_t Tq, const AttentionSpec& spec,
                                  const View& state) {
   attention_check(spec, B, Tq, state);
-  if (!spec.causal || spec.dropout > 0 || spec.key_lengths.defined())
-    fail(ErrorCode::unsupported, "causal attention over the cache, without dropout or key lengths",
-         fmt::format("causal={} dropout={} key_lengths={}", spec.causal, spec.dropout,
-                     spec.key_lengths.defined()),
+  if (!spec.causal || spec.dropout > 0 || spec.key_lengths.defined() ||
+      spec.document_start.defined())
+    fail(ErrorCode::unsupported,
+         "causal attention over the cache, without dropout, key lengths or documents",
+         fmt::format("causal={} dropout={} key_lengths={} document_start={}", spec.causal,
+                     spec.dropout, spec.key_lengths.defined(), spec.document_start.defined()),
          "generate in evaluation mode with a causal model");
   const int64_t H = spec.H, G = spec.G, D = spec.D;
   const int64_t P = cache_k.shape.rank() > 1 ? cache_k.shape[1] : 0;

@@ -13,8 +13,10 @@
 //           p block by block (Dao et al., "FlashAttention", 2022).
 // Shapes    qkv (B*T,(H+2G)*D) rows of H queries, G keys, G values; out, dout (B*T,H*D);
 //           dqkv like qkv; lse (B,H,T) f32; caches (B,P,G,D). Activations all f32 or all bf16.
-// Modes     causal and bidirectional; any T; D up to 256; H a multiple of G; key lengths; dropout.
-//           window, softcap and cu_seqlens are refused (unsupported).
+// Modes     causal and bidirectional; any T; D up to 256; H a multiple of G; key lengths; dropout;
+//           with causal, documents kept apart: query i then sees the keys from the first token of
+//           its document on, j in [document_start_i, i]. window and softcap are refused, and so are
+//           documents with key lengths or without causal (unsupported).
 // Writes    Everything is assigned. No output may overlap an input or another output.
 // Numerics  Softmax, lse, delta and every accumulation are fp32, with one rounding on the way out.
 //           Exponentials are powers of two: e^(s - lse) = 2^(s c - lse2), c = scale log2(e); their
@@ -32,6 +34,11 @@
 //           gradients alike (tests/support/reference/attention.h). Within one form any number of
 //           threads gives the same bits, and so do recompute and attention over a cache. Which form
 //           runs follows the instruction set.
+//           Blocks of 64 keys that end before the document of a block's first query are passed
+//           over: the order of sums follows from T and document_start alone. With all starts 0 the
+//           bits are those without document_start; a document that begins at a multiple of 64 has
+//           those it has alone at the window's start, any other the rounding of another order of
+//           sums.
 // Dropout   m_ij is drawn with the key (seed, step, site) at sample first_sample + b, position i,
 //           channel h * 2^20 + j: the same under recompute and any split into micro-batches.
 //           Needs T < 2^20 and H <= 4096.
@@ -40,7 +47,9 @@
 //           blocks of keys and values, one tile of 64 x 64. Backward (4 D / u + D) 64 for each of
 //           up to 4 blocks of queries, 2 or 3 of keys, 2 or 2.5 tiles, and dk and dv: 2 T D, or 512
 //           D when there are few heads per thread.
-// Cost      4 (forward) and 10 (backward) H D FLOPs for every visible pair; compute bound.
+// Cost      4 (forward) and 10 (backward) H D FLOPs for every visible pair; compute bound. With
+//           documents the pairs of undivided sequences are reported, the most it can be: a plan
+//           knows no data.
 #pragma once
 
 #include "engine/memory/context.h"
@@ -58,7 +67,8 @@ struct AttentionSpec {
   float dropout = 0;   // in [0,1)
   uint32_t site = 0;   // which dropout of the model this is
   View key_lengths;    // (B) i32 in [1,T]: keys from there on are not seen; undefined: all T
-  View cu_seqlens;     // packed sequences; not built
+  // Documents kept apart (document_start.h): (B,T) i32; undefined: a sequence is one document.
+  View document_start;
 };
 
 // `state` is a StepState, read for dropout only: it may be undefined when dropout is 0.
@@ -71,8 +81,8 @@ void attention_backward(Context& ctx, const View& dqkv, const View& dout, const 
 
 // Generation: writes the keys and values of Tq new tokens at state->position .. + Tq of the caches,
 // then query i, at position state->position + i, sees the keys 0 .. position + i. Causal, without
-// dropout or key lengths. The same bits as attention_forward over the whole sequence. Throws usage
-// when the cache has no room. The cost reported is that of a full cache.
+// dropout, key lengths or documents. The same bits as attention_forward over the whole sequence.
+// Throws usage when the cache has no room. The cost reported is that of a full cache.
 void attention_cached_forward(Context& ctx, const View& out, const View& cache_k,
                               const View& cache_v, const View& qkv, int64_t B, int64_t Tq,
                               const AttentionSpec& spec, const View& state);

@@ -217,15 +217,16 @@ class Backward {
     const int64_t last = std::min(T_, first + piece), end = visible(n, last);
     for (int64_t i0 = first; i0 < last; i0 += kBlock)
       load_queries(s, s.q[(i0 - first) / kBlock], b, h, i0);
-    for (int64_t j0 = 0; j0 < end; j0 += kBlock) {
+    for (int64_t j0 = first_keys(b, first); j0 < end; j0 += kBlock) {
       const int64_t keys = std::min(kBlock, n - j0);
       load_keys(s, s.k[0], b, h / (spec_.H / spec_.G), j0, keys);
       for (int64_t i0 = first; i0 < last; i0 += kBlock) {
-        if (j0 >= visible(n, i0 + rows_at(i0))) continue;
+        const int64_t least = first_keys(b, i0);
+        if (j0 < least || j0 >= visible(n, i0 + rows_at(i0))) continue;
         const QueryBlock& q = s.q[(i0 - first) / kBlock];
         tile(s, q, s.k[0], b, h, i0, j0, keys);
         if (key_gradients) add_key_gradients(s, q, i0, j0, keys, j0);
-        add_query_gradient(s, q, s.k[0], i0, j0, keys);
+        add_query_gradient(s, q, s.k[0], i0, j0, keys, j0 > least);
       }
     }
     for (int64_t i0 = first; i0 < last; i0 += kBlock)
@@ -244,9 +245,11 @@ class Backward {
         load_keys(s, s.k[(j0 - first) / kBlock], b, g, j0, std::min(kBlock, n - j0));
       for (int64_t h = g * group; h < (g + 1) * group; ++h)
         for (int64_t i0 = spec_.causal ? first : 0; i0 < T_; i0 += kBlock) {
+          const int64_t least = first_keys(b, i0);
+          if (least >= first + known) break;  // nor does any later query see these keys
           load_queries(s, s.q[0], b, h, i0);
-          for (int64_t j0 = first; j0 < std::min(first + known, visible(n, i0 + rows_at(i0)));
-               j0 += kBlock) {
+          for (int64_t j0 = std::max(first, least);
+               j0 < std::min(first + known, visible(n, i0 + rows_at(i0))); j0 += kBlock) {
             const int64_t keys = std::min(kBlock, n - j0);
             tile(s, s.q[0], s.k[(j0 - first) / kBlock], b, h, i0, j0, keys);
             add_key_gradients(s, s.q[0], i0, j0, keys, j0 - first);
@@ -259,6 +262,9 @@ class Backward {
   // Keys that the queries before `end` see.
   int64_t visible(int64_t keys, int64_t end) const {
     return spec_.causal ? std::min(keys, end) : keys;
+  }
+  int64_t first_keys(int64_t b, int64_t i0) const {
+    return attention_first_keys(attention_starts(spec_, b, T_), i0);
   }
   int64_t rows_at(int64_t i0) const { return std::min(kBlock, T_ - i0); }
   // Queries of a tile as products take them: also where they are what is summed.
@@ -330,6 +336,8 @@ class Backward {
                       kBlock, padded - low, lanes - kHalf, units, false);
     }
     if (spec_.causal && j0 + keys - 1 > i0) hide_future(s.s, keys, lanes, j0, i0);
+    if (const int32_t* starts = attention_starts(spec_, b, T_))
+      hide_other_documents(s.s, keys, rows_at(i0), j0, starts + i0);
     hide_padding(s.s, keys, padded);
     if (s.keep)
       blocks_.dropout_bits(s.keep, keys, lanes, key_, static_cast<uint64_t>(first_sample_ + b),
@@ -363,12 +371,12 @@ class Backward {
   }
 
   void add_query_gradient(const Scratch& s, const QueryBlock& q, const KeyBlock& k, int64_t i0,
-                          int64_t j0, int64_t keys) const {
+                          int64_t j0, int64_t keys, bool add_dq) const {
     const int64_t done = halves(i0, j0, keys) ? kHalf : 0;
     const auto add = [&](int64_t lane, int64_t lanes, int64_t summed) {
       blocks_.product(q.dq + lane, kBlock, k.columns, plan_.turned() ? kHalf : 1,
                       plan_.turned() ? 1 : plan_.wide(), s.ds_keys + lane, kBlock, plan_.tall(),
-                      lanes, units_of(summed, plan_.pairs), j0 > 0);
+                      lanes, units_of(summed, plan_.pairs), add_dq);
     };
     if (done > 0) add(0, done, done);
     add(done, lanes_at(i0) - done, keys_in_steps(blocks_, keys));
@@ -442,7 +450,7 @@ void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const Vi
          .bytes = dqkv.bytes() + dout.bytes() + qkv.bytes() + out.bytes() + lse.bytes(),
          .variant = attention_variant(ctx, blocks)});
   if (!op.run()) return;
-  attention_check_key_lengths(spec, B, T);
+  attention_check_values(spec, B, T);
   if (qkv.dtype == DType::f32)
     Backward<float>(blocks, ctx, dqkv, dout, qkv, lse, delta, B, T, spec, state, scratch).run(out);
   else if (qkv.dtype == DType::bf16)

@@ -9,8 +9,9 @@ namespace snug {
 
 // Throws unless the spec belongs to what is built; `T` is the number of tokens of a sequence.
 void attention_check(const AttentionSpec& spec, int64_t B, int64_t T, const View& state);
-// Throws unless every key length is in [1,T]. Reads values: call it inside the op.
-void attention_check_key_lengths(const AttentionSpec& spec, int64_t B, int64_t T);
+// Throws unless every key length is in [1,T] and document starts are such. Reads values: call it
+// inside the op.
+void attention_check_values(const AttentionSpec& spec, int64_t B, int64_t T);
 [[noreturn]] void attention_wrong_dtype(const View& x);
 
 // The ops with the arithmetic named: how tests reach the forms this machine would not choose.
@@ -58,6 +59,16 @@ inline int64_t attention_keys(const AttentionSpec& spec, int64_t b, int64_t T) {
   return spec.key_lengths.defined() ? spec.key_lengths.as<int32_t>()[b] : T;
 }
 
+// Where the documents of sequence b begin, by position; null: it is one document.
+inline const int32_t* attention_starts(const AttentionSpec& spec, int64_t b, int64_t T) {
+  return spec.document_start.defined() ? spec.document_start.as<int32_t>() + b * T : nullptr;
+}
+// The first block of keys that a block of queries sees anything of; documents begin in ascending
+// order, so that of its first query says it.
+inline int64_t attention_first_keys(const int32_t* starts, int64_t first_query) {
+  return starts ? starts[first_query] / kAttentionBlock * kAttentionBlock : 0;
+}
+
 // Hands out pieces of one thread's scratch, each a whole number of cache lines.
 class ScratchPieces {
  public:
@@ -81,6 +92,18 @@ inline void hide_future(float* s, int64_t keys, int64_t lanes, int64_t first_key
     const int64_t hidden = first_key + k - first_query;  // lanes below this one
     for (int64_t i = 0; i < (hidden < lanes ? hidden : lanes); ++i)
       s[k * kAttentionBlock + i] = -__builtin_inff();
+  }
+}
+
+// Scores of keys that lie before their query's document become minus infinity: of the lanes from
+// the first query whose document begins after the key on. `starts` is that of the first query.
+inline void hide_other_documents(float* s, int64_t keys, int64_t rows, int64_t first_key,
+                                 const int32_t* starts) {
+  if (!starts || starts[rows - 1] <= first_key) return;
+  int64_t seeing = 0;
+  for (int64_t k = 0; k < keys && seeing < rows; ++k) {
+    while (seeing < rows && starts[seeing] <= first_key + k) ++seeing;
+    for (int64_t i = seeing; i < rows; ++i) s[k * kAttentionBlock + i] = -__builtin_inff();
   }
 }
 

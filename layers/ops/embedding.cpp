@@ -8,6 +8,7 @@
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/loops.h"
 #include "engine/memory/step_state.h"
+#include "layers/ops/document_start.h"
 
 namespace snug {
 namespace {
@@ -33,9 +34,25 @@ int64_t first_position(const View& state) {
   return state.defined() ? step_state(state)->position : 0;
 }
 
-void check_state(const View& state) {
+void check_state(const View& state, const View& document_start, const View& tokens) {
   if (state.defined()) expect(state, "state", {{"bytes", step_state_shape()[0]}});
+  if (document_start.defined())
+    expect_document_start(document_start, tokens.shape[0], tokens.shape[1]);
 }
+
+// The position of every row: `first` is that of a document's first token.
+class RowPositions {
+ public:
+  RowPositions(int64_t first, int64_t T, const View& document_start)
+      : first_(first),
+        T_(T),
+        starts_(document_start.defined() ? document_start.as<int32_t>() : nullptr) {}
+  int64_t operator()(int64_t row) const { return first_ + row % T_ - (starts_ ? starts_[row] : 0); }
+
+ private:
+  int64_t first_, T_;
+  const int32_t* starts_;
+};
 
 // Threads cannot throw, so the whole batch is looked at before the work is shared.
 void check_tokens(const View& tokens, int64_t vocabulary, int64_t positions, int64_t first) {
@@ -56,12 +73,12 @@ void check_tokens(const View& tokens, int64_t vocabulary, int64_t positions, int
 }  // namespace
 
 void embedding_forward(Context& ctx, const View& y, const View& tokens, const View& wte,
-                       const View& wpe, const View& state) {
+                       const View& wpe, const View& state, const View& document_start) {
   if (wte.shape.rank() != 2)
     fail(ErrorCode::shape, "wte of shape (Vp,C)", describe(wte), "check the weights");
   const int64_t vocabulary = wte.shape[0], c = wte.shape[1];
   check_batch(y, "y", tokens, c);
-  check_state(state);
+  check_state(state, document_start, tokens);
   const int64_t positions = wpe.defined() ? wpe.shape[0] : -1;
   if (wpe.defined()) expect(wpe, "wpe", {{"P", positions}, {"C", c}});
   const int64_t n = y.shape[0], T = tokens.shape[1];
@@ -80,7 +97,9 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
         if (!op.run()) return;
         const int64_t first = first_position(state);
         check_tokens(tokens, vocabulary, positions, first);
+        if (document_start.defined()) check_document_start(document_start, tokens.shape[0], T);
         const auto* ids = tokens.as<int32_t>();
+        const RowPositions position(first, T, document_start);
         parallel_chunks(ctx.threads(), n, 16, [&](int64_t begin, int64_t end) {
           for (int64_t row = begin; row < end; ++row) {
             Y* to = y.as<Y>() + row * c;
@@ -91,7 +110,7 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
               pair_loops<Y, W>().cast(to, token, c);
               continue;
             }
-            const P* place = wpe.as<P>() + (first + row % T) * c;
+            const P* place = wpe.as<P>() + position(row) * c;
             if constexpr (std::is_same_v<Y, W> && std::is_same_v<Y, P>) {
               float_loops<Y>().sum(to, token, place, c);
             } else {
@@ -107,14 +126,14 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
 }
 
 void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe, const View& dy,
-                        const View& tokens, const View& state) {
+                        const View& tokens, const View& state, const View& document_start) {
   const bool want_token = dwte.view.defined(), want_place = dwpe.view.defined();
   if (!want_token && !want_place) return;
   if (dy.shape.rank() != 2)
     fail(ErrorCode::shape, "dy of shape (N,C)", describe(dy), "reshape it to rows and columns");
   const int64_t c = dy.shape[1];
   check_batch(dy, "dy", tokens, c);
-  check_state(state);
+  check_state(state, document_start, tokens);
   const auto check_table = [&](const View& table, const char* argument, const char* letter) {
     expect(table, argument, {{letter, table.shape[0]}, {"C", c}});
     expect_dtype(table, argument, {DType::f32});
@@ -135,6 +154,7 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
     if (!op.run()) return;
     const int64_t first = first_position(state);
     check_tokens(tokens, vocabulary, positions, first);
+    if (document_start.defined()) check_document_start(document_start, B, T);
     const auto* ids = tokens.as<int32_t>();
     const D* from = dy.as<D>();
     const auto add_row = pair_loops<float, D>().add;
@@ -150,7 +170,16 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
         }
       });
     }
-    if (want_place) {
+    if (want_place && document_start.defined()) {
+      auto* to = dwpe.view.as<float>();
+      const RowPositions position(first, T, document_start);
+      parallel_chunks(ctx.threads(), c, kChannels, [=, add = dwpe.add](int64_t begin, int64_t end) {
+        for (int64_t p = 0; p < positions && !add; ++p)
+          std::fill(to + p * c + begin, to + p * c + end, 0.0f);
+        for (int64_t row = 0; row < n; ++row)
+          add_row(to + position(row) * c + begin, from + row * c + begin, end - begin);
+      });
+    } else if (want_place) {
       auto* to = dwpe.view.as<float>();
       parallel_for(ctx.threads(), positions, [=, add = dwpe.add](int64_t p) {
         float* sum = to + p * c;

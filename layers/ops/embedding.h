@@ -1,18 +1,22 @@
 // Token and position embedding, the bottom of a GPT.
 //
-// Math      y[b*T + t][c] = wte[tokens[b][t]][c] + wpe[position + t][c]
+// Math      y[b*T + t][c] = wte[tokens[b][t]][c] + wpe[p(b,t)][c],  p(b,t) = position + t
 //           dwte[v][c] = or += sum of dy[n][c] over the rows n whose token is v, in order of n
-//           dwpe[p][c] = or += sum over b of dy[b*T + p - position][c], in order of b
+//           dwpe[p][c] = or += sum of dy[n][c] over the rows n at position p, in order of n
+//           With document_start, positions begin anew with every document: p(b,t) = position + t -
+//           document_start[b][t], as the position ids of transformers' packed batches.
 // Shapes    y, dy (N,C) with N = B*T; tokens (B,T) i32; wte (Vp,C); wpe (P,C), or undefined: no
 //           learned positions; state: the StepState, whose `position` the first column has, or
-//           undefined: 0. dwte (Vp,C), dwpe (P,C) f32; an undefined view is not wanted.
+//           undefined: 0; document_start (B,T) i32 (document_start.h), or undefined. dwte (Vp,C),
+//           dwpe (P,C) f32; an undefined view is not wanted.
 // dtypes    y, dy, wte, wpe each f32, bf16 or f16; the sum is float, rounded once.
 // Accumulation  a gradient with add = false is assigned: zero in the rows that no token names.
 // Aliasing  none.
 // Traffic   forward reads a row of each table and writes a row of y per token. Backward reads dy
 //           and updates as many rows; assigning writes the whole of dwte first.
 // Determinism  equal bits for any number of threads; no atomics: threads share the channels.
-// Errors    data: a token outside [0,Vp) or a position outside [0,P), before anything is written.
+// Errors    data: a token outside [0,Vp), a position outside [0,P) or starts that are none, before
+//           anything is written.
 //           shape, unsupported: as everywhere.
 #pragma once
 
@@ -22,9 +26,9 @@
 namespace snug {
 
 void embedding_forward(Context& ctx, const View& y, const View& tokens, const View& wte,
-                       const View& wpe, const View& state);
+                       const View& wpe, const View& state, const View& document_start = {});
 
 void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe, const View& dy,
-                        const View& tokens, const View& state);
+                        const View& tokens, const View& state, const View& document_start = {});
 
 }  // namespace snug

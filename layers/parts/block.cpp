@@ -113,12 +113,12 @@ Block::Block(const ModelSpec& spec, const Precision& precision, int64_t layer, P
                      const Dims d = p.dims();
                      if (rt.cache) {
                        const auto l = static_cast<size_t>(layer_);
-                       attention_cached_forward(ctx, p.view(s_att_), rt.cache->k[l], rt.cache->v[l],
-                                                p.view(s_qkv_), d.B, d.T, attention_spec(p.mode()),
-                                                rt.state);
+                       attention_cached_forward(ctx, p.view(s_att_), rt.cache->keys(l, d.B),
+                                                rt.cache->values(l, d.B), p.view(s_qkv_), d.B, d.T,
+                                                attention_spec(rt, p.mode()), rt.state);
                      } else {
                        attention_forward(ctx, p.view(s_att_), p.view(s_lse_), p.view(s_qkv_), d.B,
-                                         d.T, attention_spec(p.mode()), rt.state);
+                                         d.T, attention_spec(rt, p.mode()), rt.state);
                      }
                    }});
   const int attention_proj = static_cast<int>(body_.stages().size());
@@ -167,8 +167,9 @@ ResidualInput Block::residual(const Pass& pass, int slot, uint32_t k) const {
           pass.environment<Runtime>().state};
 }
 
-AttentionSpec Block::attention_spec(PassMode mode) const {
+AttentionSpec Block::attention_spec(const Runtime& rt, PassMode mode) const {
   AttentionSpec spec = attention_;
+  spec.document_start = rt.document_start;
   if (mode == PassMode::inference) spec.dropout = 0.0f;
   return spec;
 }
@@ -236,7 +237,7 @@ void Block::backward_attention(Context& ctx, Runtime& rt, Pass& pass, const View
   const View& lse = pass.need(ctx, s_lse_);
   Tensor dqkv = ctx.tensor(n_dqkv_, qkv.shape, dtype_, Category::workspace);
   attention_backward(ctx, dqkv, datt, qkv, pass.need(ctx, s_att_), lse, d.B, d.T,
-                     attention_spec(PassMode::train), rt.state);
+                     attention_spec(rt, PassMode::train), rt.state);
   datt.reset();
   pass.drop(s_att_);
   pass.drop(s_lse_);

@@ -40,7 +40,7 @@ class Block {
   void backward_attention(Context& ctx, Runtime& rt, Pass& pass, const View& dmid,
                           Tensor dbranch) const;
   ResidualInput residual(const Pass& pass, int slot, uint32_t dropout_site) const;
-  AttentionSpec attention_spec(PassMode mode) const;
+  AttentionSpec attention_spec(const Runtime& rt, PassMode mode) const;
 
   Name name_;
   int64_t C_, F_, layer_;

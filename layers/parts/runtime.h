@@ -17,6 +17,10 @@ namespace snug {
 struct KvCache {
   std::vector<Tensor> k, v;
   int64_t P = 0;
+  int64_t first_row = 0;  // the sequence that row 0 of a pass is; a pass may have fewer than B rows
+
+  View keys(size_t layer, int64_t rows) const { return k[layer].view().rows(first_row, rows); }
+  View values(size_t layer, int64_t rows) const { return v[layer].view().rows(first_row, rows); }
 };
 
 struct Runtime {
@@ -25,6 +29,7 @@ struct Runtime {
   View state;                             // StepState
   KvCache* cache = nullptr;               // non-null: attention reads and extends it
   const PackedWeights* packed = nullptr;  // non-null: linear layers read these copies
+  View document_start = {};               // (B,T) i32: documents kept apart; undefined: one each
 
   PackedWeight packed_weight(int param) const { return packed ? (*packed)[param] : PackedWeight{}; }
 };

@@ -49,6 +49,9 @@ void validate(const ModelSpec& s, const std::string& origin) {
   if (!(s.norm_epsilon > 0.0f))
     fail(ErrorCode::usage, "layer_norm_epsilon above 0",
          fmt::format("{} in {}", s.norm_epsilon, origin), "layer_norm_epsilon: 1.0e-5");
+  if (!(s.init_std >= 0.0f) || !std::isfinite(s.init_std))
+    fail(ErrorCode::usage, "initializer_range of at least 0",
+         fmt::format("{} in {}", s.init_std, origin), "initializer_range: 0.02");
   const bool built = s.norm == NormKind::layernorm && s.placement == NormPlacement::pre &&
                      s.positions == Positions::learned && !s.gated_mlp && s.bias && s.causal &&
                      s.head == HeadKind::causal_lm && s.G == s.H;

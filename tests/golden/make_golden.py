@@ -51,9 +51,10 @@ DEFAULTS = {
 }
 
 
-def case(seed, layers, heads, width, vocab, positions, batch, tokens, ignore="none", **config):
+def case(seed, layers, heads, width, vocab, positions, batch, tokens, ignore="none", documents=None, **config):
     shape = {"n_layer": layers, "n_head": heads, "n_embd": width, "vocab_size": vocab, "n_positions": positions}
-    return {"seed": seed, "B": batch, "T": tokens, "ignore": ignore, "config": {**DEFAULTS, **shape, **config}}
+    return {"seed": seed, "B": batch, "T": tokens, "ignore": ignore, "documents": documents,
+            "config": {**DEFAULTS, **shape, **config}}
 
 
 CASES = {
@@ -71,6 +72,8 @@ CASES = {
     "f": case(106, 1, 2, 32, 128, 16, 2, 13, n_inner=40, tie_word_embeddings=False),
     # scores not divided by sqrt(head width); relu; a single sample
     "g": case(107, 2, 4, 20, 37, 32, 1, 29, scale_attn_weights=False, activation_function="relu"),
+    # packed documents kept apart: of one token, beginning at 64, ending with the window; T + 1 tokens a row
+    "h": case(108, 2, 3, 24, 37, 72, 2, 70, documents=[[37, 1, 1, 25, 7], [1, 68, 1, 1]]),
 }
 
 
@@ -165,7 +168,27 @@ def build_model(spec):
         targets[0, 0] = IGNORED
         targets[0, -1] = IGNORED
         targets[-1, :] = IGNORED
-    return model, weights, torch.from_numpy(inputs), torch.from_numpy(targets)
+    packed = keep_apart(spec, targets) if spec["documents"] else {}
+    return model, weights, torch.from_numpy(inputs), torch.from_numpy(targets), packed
+
+
+def keep_apart(spec, targets):
+    """What transformers is told about packed documents; a document's first token is not a target."""
+    B, T = spec["B"], spec["T"]
+    starts = np.zeros((B, T), dtype=np.int64)
+    mask = np.full((B, 1, T, T), np.finfo(np.float64).min)
+    for b, lengths in enumerate(spec["documents"]):
+        assert sum(lengths) == T + 1
+        begin = 0
+        for length in lengths:
+            end = min(begin + length, T)
+            starts[b, begin:end] = begin
+            for query in range(begin, end):
+                mask[b, 0, query, begin : query + 1] = 0.0
+            if begin > 0:
+                targets[b, begin - 1] = IGNORED
+            begin += length
+    return {"position_ids": torch.from_numpy(np.arange(T) - starts), "attention_mask": torch.from_numpy(mask)}
 
 
 def mean_loss(logits, targets):
@@ -173,7 +196,7 @@ def mean_loss(logits, targets):
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 
-def run_adamw(model, inputs, targets, decay_rank=2, clip=CLIP_NORM, adamw=ADAMW):
+def run_adamw(model, inputs, targets, packed, decay_rank=2, clip=CLIP_NORM, adamw=ADAMW):
     """Trains in place on one batch; the loss before each step and the gradient norm before clipping."""
     parameters = list(model.parameters())
     groups = [
@@ -184,7 +207,7 @@ def run_adamw(model, inputs, targets, decay_rank=2, clip=CLIP_NORM, adamw=ADAMW)
     losses, norms = [], []
     for _ in range(STEPS):
         optimizer.zero_grad()
-        loss = mean_loss(model(input_ids=inputs).logits, targets)
+        loss = mean_loss(model(input_ids=inputs, **packed).logits, targets)
         loss.backward()
         losses.append(loss.item())
         norms.append(torch.nn.utils.clip_grad_norm_(parameters, clip).item())
@@ -194,16 +217,25 @@ def run_adamw(model, inputs, targets, decay_rank=2, clip=CLIP_NORM, adamw=ADAMW)
 
 def compute(name):
     spec = CASES[name]
-    model, weights, inputs, targets = build_model(spec)
+    model, weights, inputs, targets, packed = build_model(spec)
 
-    logits = model(input_ids=inputs).logits
+    logits = model(input_ids=inputs, **packed).logits
     assert logits.dtype == torch.float64
     loss = mean_loss(logits, targets)
     loss.backward()
     # Second opinion on the loss: the library's own, which works in float32.
     with torch.no_grad():
-        own = model(input_ids=inputs, labels=targets, shift_labels=targets).loss.item()
+        own = model(input_ids=inputs, labels=targets, shift_labels=targets, **packed).loss.item()
     assert abs(own - loss.item()) < 1e-5 * abs(own), (own, loss.item())
+    # And on packed documents: each alone, at position 0 of a batch of its own.
+    for b, lengths in enumerate(spec["documents"] or []):
+        begin = 0
+        for length in lengths:
+            with torch.no_grad():
+                alone = model(input_ids=inputs[b : b + 1, begin : begin + length]).logits[0] if begin < spec["T"] else None
+            if alone is not None:
+                assert (alone - logits[b, begin : begin + length]).abs().max() < 1e-12
+            begin += length
 
     tensors = dict(weights)
     for parameter_name, parameter in model.named_parameters():
@@ -212,7 +244,9 @@ def compute(name):
     tensors["targets"] = targets.numpy()
     tensors["logits"] = logits.detach().numpy().copy()
     tensors["loss"] = np.array(loss.item())
-    losses, norms = run_adamw(model, inputs, targets)
+    if packed:
+        tensors["document_start"] = np.arange(spec["T"]) - packed["position_ids"].numpy()
+    losses, norms = run_adamw(model, inputs, targets, packed)
     assert losses[0] == loss.item()
     tensors["adamw_losses"] = losses
     tensors["adamw_grad_norms"] = norms
@@ -241,12 +275,12 @@ def report_sensitivity(names):
         "eps 1e-6": {"adamw": {**ADAMW, "eps": 1e-6}},
     }
     for name in names:
-        model, _, inputs, targets = build_model(CASES[name])
-        truth, norms = run_adamw(model, inputs, targets)
+        model, _, inputs, targets, packed = build_model(CASES[name])
+        truth, norms = run_adamw(model, inputs, targets, packed)
         print(f"gpt2_{name}: losses {truth[0]:.6f} .. {truth[-1]:.6f}, gradient norms {norms[0]:.4f} .. {norms[-1]:.4f}")
         for label, change in variants.items():
-            model, _, inputs, targets = build_model(CASES[name])
-            other, _ = run_adamw(model, inputs, targets, **change)
+            model, _, inputs, targets, packed = build_model(CASES[name])
+            other, _ = run_adamw(model, inputs, targets, packed, **change)
             print(f"  {label:20s} {np.max(np.abs(other - truth) / truth):.2e}")
 
 

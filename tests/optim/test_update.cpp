@@ -207,6 +207,61 @@ TEST_P(OptimUpdate, WorksOnThePlainStore) {
   EXPECT_EQ(got["master"], want);
 }
 
+// Looks, at its first passing, whether anything of the parameter has changed already.
+class WatchingGate final : public UpdateGate {
+ public:
+  WatchingGate(const ParamTable& table, const Values& before, std::vector<View> views)
+      : table_(table),
+        before_(before),
+        views_(std::move(views)),
+        passed(static_cast<size_t>(table.size())) {}
+  void pass(int64_t param) override {
+    const auto p = static_cast<size_t>(param);
+    if (passed[p]++ > 0) return;
+    const ParamInfo& info = table_[static_cast<int>(param)];
+    for (const View& view : views_)
+      for (int64_t i = info.offset; i < info.offset + info.elements(); ++i)
+        EXPECT_EQ(view.as<float>()[i], static_cast<float>(before_[static_cast<size_t>(i)]))
+            << "parameter " << param;
+  }
+
+ private:
+  const ParamTable& table_;
+  const Values& before_;
+  std::vector<View> views_;
+
+ public:
+  std::vector<int> passed;
+};
+
+TEST_P(OptimUpdate, PassesTheGateBeforeItChangesAParameterOrItsStates) {
+  const ParamTable table = table_of({600, 1, 40000, 20000});
+  const UpdateCase u = periodic_case(GetParam(), table);
+  const Values ones(u.master.size(), 1.0);
+  for (const bool skipped : {false, true}) {
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      const auto optimizer = make_optimizer(u.config);
+      const int64_t n = table.flat_elements();
+      const View master = c.inout("master", {n}, DType::f32, ones);
+      const View gradients = c.input("gradients", {n}, DType::f32, u.gradients);
+      std::vector<View> states;
+      for (const Name& name : optimizer->state_names())
+        states.push_back(c.inout(name.c_str(), {n}, DType::f32, ones));
+      std::vector<View> watched = states;
+      watched.push_back(master);
+      WatchingGate gate(table, ones, watched);
+      CaseStore store(u.spans, states);
+      StepState s = u.state;
+      s.found_inf = skipped;
+      optimizer->prepare_step(s);
+      optimizer->update(c.ctx(), {master, {}, gradients, &gate}, store, c.step_state(s));
+      // Once for every chunk of 16384; none on plan, and none where nothing is changed.
+      const bool changes = !c.ctx().planning() && !skipped;
+      EXPECT_EQ(gate.passed, changes ? (std::vector<int>{1, 1, 3, 2}) : std::vector<int>(4, 0));
+    });
+  }
+}
+
 TEST_P(OptimUpdate, AcceptsNoSpansAndEmptyOnes) {
   UpdateCase u = periodic_case(GetParam(), table_of({256, 256}));
   u.spans[0].elements = 0;

@@ -67,6 +67,7 @@ class SessionRun {
   // The place of a sequence in the random key; tests of the key set it false and see the
   // difference.
   bool number_samples = true;
+  bool documents = true;  // false: every sequence is one, with packing_boundaries too
 
   // Weights larger than an initialisation's, so that every part of the model matters.
   void fill_weights() {
@@ -87,8 +88,15 @@ class SessionRun {
     const auto key = static_cast<uint64_t>((step * 1000 + sample) * 1000 + t);
     return static_cast<int32_t>(mix64(key) % static_cast<uint64_t>(model_.spec().V));
   }
-  // The next token; about one in seven is not trained.
+  // With packing_boundaries about one token in five begins a document.
+  bool begins(int64_t step, int64_t sample, int64_t t) const {
+    const auto key = static_cast<uint64_t>((step * 1000 + sample) * 1000 + t);
+    return options_.decisions.packing_boundaries && documents && t > 0 &&
+           mix64(key ^ 0xaaaau) % 5 == 0;
+  }
+  // The next token; about one in seven is not trained, nor are the first ones of documents.
   int32_t target(int64_t step, int64_t sample, int64_t t) const {
+    if (begins(step, sample, t + 1)) return -100;
     const auto key = static_cast<uint64_t>((step * 1000 + sample) * 1000 + t);
     return mix64(key ^ 0x5555u) % 7 == 0 ? -100 : token(step, sample, t + 1);
   }
@@ -103,8 +111,13 @@ class SessionRun {
     const int64_t T = options_.decisions.T;
     int32_t* tokens = session_->tokens().as<int32_t>();
     int32_t* targets = session_->targets().as<int32_t>();
+    int32_t* starts = session_->document_start_or_null();
     for (int64_t b = 0; b < B; ++b)
       for (int64_t t = 0; t < T; ++t) {
+        if (starts)
+          starts[b * T + t] = begins(step, first + b, t) ? static_cast<int32_t>(t)
+                              : t > 0                    ? starts[b * T + t - 1]
+                                                         : 0;
         const bool real = first + b < samples;
         tokens[b * T + t] = real ? token(step, first + b, t) : 0;
         targets[b * T + t] = real ? target(step, first + b, t) : -100;

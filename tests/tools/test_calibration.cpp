@@ -107,6 +107,14 @@ TEST(Calibration, OfAnotherMachineIsIgnoredWithAReason) {
   EXPECT_NE(reason(key).find("another build"), std::string::npos);
 }
 
+TEST(Calibration, APlaceThatCannotBeMadeIsSaid) {
+  const TempFolder folder;
+  std::ofstream(folder / "file") << "x";
+  EXPECT_ERROR(write_calibration(folder / "file/snug/c.json", made_up()), ErrorCode::device,
+               "to create " + folder.path() + "/file/snug", "Not a directory",
+               "set XDG_CACHE_HOME to a folder that can be written");
+}
+
 TEST(Calibration, DamagedFilesAreIgnoredWithAReason) {
   const TempFolder folder;
   const std::string path = folder / "c.json";
@@ -138,7 +146,8 @@ TEST(Calibration, DamagedFilesAreIgnoredWithAReason) {
     return ignored_for(j.dump());
   };
   with("/format_version", 99);
-  with("/roofs/fp32_flops", -1);
+  EXPECT_NE(with("/roofs/fp32_flops", -1).find("a rate of 0 or more for fp32_flops in"),
+            std::string::npos);
   with("/roofs/fp32_flops", "fast");
   with("/key/threads", 0);
   with("/products/0/class", "nt wide");

@@ -54,7 +54,10 @@ TEST(ConfigErrors, UnknownKeys) {
       ErrorCode::unsupported);
   expect_error_of({"seed.x=1"}, "seed without a dot, since it holds no map",
                   "\"seed.x\" (command line)", "seed=7");
-  expect_error_of({"model..x=1"}, "a name on both sides of each dot", "\".x\" (command line)",
+  expect_error_of({"model.a.b.c.d.e.f.g.h.i.j=1"}, "at most 8 dots before the =",
+                  "more in \"model.a.b.c.d.e.f.g.h.i.j...\" (command line)",
+                  "for example model.n_layer=6");
+  expect_error_of({"model..x=1"}, "a name on both sides of each dot", "\"model..x\" (command line)",
                   "for example model.n_layer=6");
   expect_error_of({"seed"}, "key=value", "\"seed\" (command line)",
                   "for example memory=8GiB or model.n_layer=6");

@@ -136,7 +136,8 @@ TEST(Generator, CachedLogitsEqualTheFullForward) {
 TEST(Generator, ChunksAndCacheLengthDoNotMatter) {
   const Model model(test::tiny_spec(kModel), parse_precision("fp32"));
   std::vector<int32_t> expected;
-  for (const auto& [kv, chunk] : {std::pair{96, 32}, {60, 32}, {96, 1}, {96, 7}, {60, 60}}) {
+  for (const auto& [kv, chunk] :
+       {std::pair{96, 32}, {60, 32}, {96, 1}, {96, 7}, {60, 60}, {60, 61}}) {
     test::SessionRun run(model, options_of(kv, chunk));
     const Text t = text_of(run.session(), prompt_of(45), greedy(15));
     if (expected.empty()) expected = t.tokens;
@@ -189,8 +190,8 @@ TEST(Generator, EndsAreNamed) {
 
   // The stop token is not handed out.
   GenerationOptions o = greedy(8);
-  o.stop_token = all.tokens[3];
-  const auto first = std::find(all.tokens.begin(), all.tokens.end(), o.stop_token);
+  o.rules.stop_tokens = {all.tokens[3]};
+  const auto first = std::find(all.tokens.begin(), all.tokens.end(), all.tokens[3]);
   const Text stopped = text_of(session, prompt_of(10), o);
   EXPECT_EQ(stopped.end, GenerationEnd::stop_token);
   EXPECT_EQ(stopped.tokens, std::vector<int32_t>(all.tokens.begin(), first));
@@ -217,8 +218,10 @@ TEST(Generator, RefusesPromptsItCannotHold) {
   test::SessionRun run(model, options_of(40, 32));
   test::expect_error(ErrorCode::usage, {"at least one token", "empty prompt", "--prompt"},
                      [&] { text_of(run.session(), {}, greedy(1)); });
-  test::expect_error(ErrorCode::usage, {"at most 40 tokens", "41 tokens", "shorter prompt"},
-                     [&] { text_of(run.session(), prompt_of(41), greedy(1)); });
+  test::expect_error(
+      ErrorCode::usage,
+      {"a prompt of at most 40 tokens", "41 tokens", "or a model with more positions"},
+      [&] { text_of(run.session(), prompt_of(41), greedy(1)); });
   // A token outside the vocabulary is named, and the session goes on.
   for (const int32_t bad : {-1, 211, 1 << 30})
     test::expect_error(ErrorCode::data, {std::to_string(bad).c_str()}, [&] {

@@ -6,6 +6,7 @@
 
 #include "tests/engine/io/temp_folder.h"
 #include "tools/inspect/machine.h"
+#include "tools/trainer/plan.h"
 
 namespace snug {
 namespace {
@@ -62,9 +63,10 @@ TEST(Machine, Memory) {
   expect_finding(examine_memory(8 * kGiB, 4 * kGiB, 0), Level::ok, "4.00 GiB of 8.00 GiB", "");
   expect_finding(examine_memory(8 * kGiB, kGiB - 1, 2 * kGiB), Level::note,
                  "the control group allows 2.00 GiB", "small models only");
-  expect_finding(examine_memory(8 * kGiB, 128 * kMiB, 0), Level::note, "128.00 MiB of", "small");
-  expect_finding(examine_memory(8 * kGiB, 128 * kMiB - 1, 0), Level::problem, "of 8.00 GiB",
-                 "no run fits");
+  const int64_t least = declared_runtime_bytes(1, 0);
+  expect_finding(examine_memory(8 * kGiB, least, 0), Level::note, "17.00 MiB of", "small");
+  expect_finding(examine_memory(8 * kGiB, least - 1, 0), Level::problem, "of 8.00 GiB",
+                 "a run needs 17.00 MiB for the program alone");
 }
 
 TEST(Machine, Processors) {
@@ -86,6 +88,7 @@ TEST(Machine, Disk) {
   const Finding good = examine_disk(folder.path());
   EXPECT_NE(static_cast<int>(good.level), static_cast<int>(Level::problem)) << good.text;
   EXPECT_EQ(good.facts["writable"], true);
+  EXPECT_TRUE(good.text.ends_with("can be written")) << good.text;
   EXPECT_EQ(folder.count(), 0) << "the test of writing leaves nothing";
   expect_finding(examine_disk(folder / "none"), Level::problem, "No such file", "another folder");
   expect_finding(examine_disk("/proc"), Level::problem, "cannot be written", "another folder");

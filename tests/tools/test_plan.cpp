@@ -234,6 +234,10 @@ TEST(Plan, HashNamesTheDecisionsAndNothingElse) {
   another([](PlanRequest& q) { q.evaluate = true; });
   another([](PlanRequest& q) { q.kv_length = 8; });
   another([](PlanRequest& q) { q.kv_length = 9; });
+  another([](PlanRequest& q) {
+    q.kv_length = 9;
+    q.kv_rows = 2;
+  });
 }
 
 TEST(Plan, JsonHasTheKeysOfTheContract) {
@@ -365,6 +369,21 @@ TEST(Plan, EvaluationAndGenerationAlone) {
   EXPECT_NE(plan_sentence(p).find("Inference"), std::string::npos);
   r.budget = p.minimum_bytes - 1;
   EXPECT_FALSE(make_plan(r).fits);
+  // Rows of the cache: keys and values of every layer, for each as many.
+  const auto cache = [&](int64_t rows) {
+    PlanRequest q = r;
+    q.budget = 0;
+    q.kv_rows = rows;
+    const Plan plan = make_plan(q);
+    EXPECT_EQ(plan.decisions.kv_rows, rows);
+    int64_t bytes = 0;
+    for (const TensorRecord& t : plan.schedule.at(plan.schedule.find("generate")).tensors)
+      if (t.category == Category::kv_cache) bytes += t.bytes;
+    return bytes;
+  };
+  const ModelSpec& spec = small_model().spec();
+  EXPECT_EQ(cache(1), 2 * spec.L * 50 * spec.G * spec.D * 4);
+  EXPECT_EQ(cache(5), 5 * cache(1));
 }
 
 // A model of 1.5 billion parameters is planned while a person waits: no budget, and budgets from

@@ -60,7 +60,8 @@ TEST(LineFiles, WholeLinesOnlyWhateverTheBuffer) {
   EXPECT_EQ(lines_of(path), want);
   keep_lines(tmp / "nothing", [](std::string_view) { return true; });
   EXPECT_EQ(tmp.count(), 1);
-  EXPECT_ERROR(LineReader(tmp / "nothing"), ErrorCode::device, "to read", "No such file", "rights");
+  EXPECT_ERROR(LineReader(tmp / "nothing"), ErrorCode::device, "to read", "No such file",
+               "check its rights");
   EXPECT_ERROR(LineFile(tmp / "no/such", false), ErrorCode::device, "to open", "No such file",
                "output_dir");
 }
@@ -294,7 +295,7 @@ TEST(TrainerState, HoldsTheLogUpToItsStep) {
                   .save_steps = 30,
                   .train_batch_size = 4,
                   .tokens_seen = 77,
-                  .best_eval_loss = 1.25,
+                  .best_metric = 1.25,
                   .best_step = 2000});
   ASSERT_EQ(j["log_history"].size(), 2500u);
   EXPECT_EQ(j["log_history"][2499]["step"], 2500);

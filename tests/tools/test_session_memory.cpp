@@ -28,6 +28,8 @@ struct Config {
   int64_t T, global_batch, micro_batch, head_rows;
   int64_t eval_batch, kv_length, prefill;  // 0: without
   int threads = 1;
+  bool documents = false;  // kept apart
+  int64_t kv_rows = 1;
 };
 
 // Every value of every axis is here, and the pairs that share code: recompute with precision and
@@ -125,6 +127,10 @@ const Config kConfigs[] = {
      8},
     {"two_threads", {.C = 48, .dropout = 0.1}, "fp32", "adamw", "mlp", 32, 8, 4, 64, 4, 32, 8, 2},
     {"two_threads_bf16", {.C = 48}, "bf16", "adamw", "block", 32, 8, 4, 64, 4, 32, 8, 2},
+    {"documents", {.dropout = 0.1}, "fp32", "adamw", "norms", 16, 4, 2, 64, 4, 24, 8, 1, true},
+    {"documents_bf16", {}, "bf16", "adamw", "block", 32, 8, 4, 64, 2, 0, 0, 2, true},
+    {"rows", {}, "fp32", "adamw", "none", 16, 4, 4, 64, 2, 24, 8, 1, false, 3},
+    {"rows_bf16", {.C = 48}, "bf16", "adamw", "block", 16, 4, 4, 64, 0, 24, 8, 2, false, 5},
 };
 static_assert(std::size(kConfigs) >= 30);
 
@@ -136,9 +142,11 @@ test::RunOptions options_of(const Config& c) {
   o.decisions.recompute = c.recompute;
   o.decisions.eval_batch = c.eval_batch;
   o.decisions.kv_length = c.kv_length;
+  o.decisions.kv_rows = c.kv_rows;
   o.decisions.prefill = c.prefill;
   o.decisions.max_grad_norm = 1.0;
   o.decisions.save = true;
+  o.decisions.packing_boundaries = c.documents;
   const bool momentum = std::string(c.optimizer) == "momentum";
   o.optimizer.name = momentum ? "sgd" : c.optimizer;
   o.optimizer.sgd_momentum = momentum ? 0.9 : 0.0;
@@ -216,6 +224,7 @@ TEST_P(SessionMemory, PlannedIsMeasuredAndNothingIsAllocatedAfterTheStart) {
   if (c.kv_length > 0) {
     generate(session, sampler, prompt, generation, each);
     EXPECT_EQ(generated, 3);
+    if (c.kv_rows > 1) session.fork();
   }
   allocation_watch::step_done();
   session.save_model(path, layout);

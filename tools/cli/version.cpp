@@ -3,7 +3,8 @@
 #include <cpuid.h>
 #include <dnnl.h>
 #include <fmt/format.h>
-#include <omp.h>
+
+#include "engine/core/openmp.h"
 
 namespace snug {
 namespace {

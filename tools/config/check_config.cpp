@@ -113,7 +113,8 @@ void check_config(const RunConfig& c) {
           {"sample_top_k", "sample_top_p"});
   const bool evaluates = !c.eval_data.empty() || c.eval_fraction > 0;
   only_if(c, evaluates, "eval_data or eval_fraction",
-          {"max_eval_samples", "per_device_eval_batch_size", "early_stopping_patience"});
+          {"max_eval_samples", "per_device_eval_batch_size", "early_stopping_patience",
+           "load_best_model_at_end", "metric_for_best_model"});
   only_if(c, c.early_stopping_patience > 0, "early_stopping_patience",
           {"early_stopping_threshold"});
   only_if(c, evaluates || !c.sample_prompt.empty(), "eval_data, eval_fraction or sample_prompt",

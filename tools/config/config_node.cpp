@@ -110,6 +110,8 @@ class TreeBuilder : public YAML::EventHandler {
     if (top.node.kind == ConfigNode::Kind::list) {
       top.node.items.push_back(std::move(node));
     } else if (top.has_key) {
+      // The parser finds out that there is no value where the next thing begins.
+      if (node.kind == ConfigNode::Kind::null) node.where = top.key.where;
       top.node.entries.push_back({top.key.text, top.key.where, std::move(node)});
       top.has_key = false;
     } else {

@@ -59,6 +59,12 @@ std::vector<Key> make_keys() {
        .doc = "tokens of a sample; auto: 1024, or the model's positions if it has fewer",
        .example = "256", .unset = "auto", .range = kPositive,
        .aliases = "max_seq_length max_seq_len cutoff_len seq_len sequence_len block_size"},
+      {.name = "packing_boundaries", .section = "data", .kind = K::flag,
+       .field = &C::packing_boundaries,
+       .doc = "keep the documents of a sample apart: a token attends to its own document only, "
+              "positions begin anew with each, and no document's first token is learned from the one "
+              "before",
+       .example = "true", .aliases = "neat_packing"},
 
       {.name = "output_dir", .section = "run", .kind = K::text, .field = &C::output_dir,
        .doc = "folder for everything the run writes; one that holds a run is refused unless resume or "
@@ -246,8 +252,21 @@ std::vector<Key> make_keys() {
        .doc = "steps between checkpoints, the last step included; 0: none unless a signal stops the run", .example = "100",
        .range = kNonNegative},
       {.name = "save_total_limit", .section = "reports", .kind = K::integer,
-       .field = &C::save_total_limit, .doc = "checkpoints kept, the newest; null: all",
+       .field = &C::save_total_limit, .doc = "checkpoints kept, the newest and among them the one with the lowest eval_loss (1: these two); null: all",
        .example = "2", .unset = "null", .range = kPositive},
+      {.name = "save_buffer", .section = "reports", .kind = K::bytes, .field = &C::save_buffer,
+       .doc = "memory through which checkpoints are written while training goes on; an update waits "
+              "only for what is neither written nor in it. auto: 4MiB, or the checkpoint if that is "
+              "smaller; 0: training waits until a checkpoint is written",
+       .example = "64MiB", .unset = "auto", .range = kNonNegative},
+      {.name = "load_best_model_at_end", .section = "reports", .kind = K::flag,
+       .field = &C::load_best_model_at_end,
+       .doc = "final/ holds the weights with the lowest eval_loss; every evaluation that is the best "
+              "so far is followed by a checkpoint, whatever save_steps says", .example = "true"},
+      {.name = "metric_for_best_model", .section = "reports", .kind = K::choice,
+       .field = &C::metric_for_best_model,
+       .doc = "what best_metric of trainer_state.json says of the best; both order models alike",
+       .example = "eval_perplexity", .choices = "eval_loss eval_perplexity"},
       {.name = "save_dtype", .section = "reports", .kind = K::choice, .field = &C::save_dtype,
        .doc = "dtype of the weights in final/", .example = "bf16", .choices = "fp32 bf16",
        .refused = "fp16"},
@@ -293,15 +312,15 @@ const Refused kRefused[] = {
     {"push_to_hub hub_model_id hub_token", "nothing is uploaded; final/ can be uploaded as it is"},
     {"trust_remote_code", "no code of a model is ever run"},
     {"log_level disable_tqdm", "the live line appears on a terminal and nowhere else"},
-    {"load_best_model_at_end metric_for_best_model greater_is_better",
-     "the last weights are the result; checkpoints and their eval_loss stay in output_dir"},
+    {"greater_is_better", "the lower eval_loss is the better, and so is the lower eval_perplexity"},
     {"auto_find_batch_size", "the plan finds the micro-batch that fits before the run starts"},
     {"dataloader_num_workers dataloader_pin_memory dataloader_drop_last preprocessing_num_workers",
      "samples are read from token files as they are needed; there are no workers to set"},
-    {"packing_boundaries reset_attention_mask reset_position_ids eod_mask_loss neat_packing",
-     "documents in a window attend to those before them: attention has no masks of documents"},
+    {"reset_attention_mask reset_position_ids eod_mask_loss",
+     "packing_boundaries does all three at once, or none"},
     {"group_by_length packing sample_packing packing_strategy padding_free",
-     "samples of causal_lm are windows of max_length tokens, all equally long"},
+     "samples of causal_lm are windows of max_length tokens, all equally long; packing_boundaries "
+     "keeps the documents in them apart"},
     {"gradient_checkpointing_kwargs use_cache",
      "recompute says what is computed again; training uses no cache"},
     {"torch_compile jit_mode_eval use_ipex optim_args",

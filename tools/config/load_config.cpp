@@ -105,6 +105,11 @@ class Settings {
       if (setting.key == &key) root = setting.value;
     }
     root.where = kCommandLine;
+    constexpr int64_t kMostDots = 8;  // no model has more levels, and a file of them could be read
+    if (std::count(below.begin(), below.end(), '.') >= kMostDots)
+      fail(ErrorCode::usage, fmt::format("at most {} dots before the =", kMostDots),
+           fmt::format("more in \"{}.{}...\" ({})", name, below.substr(0, 40), kCommandLine),
+           "for example model.n_layer=6");
     if (root.kind == ConfigNode::Kind::scalar && key.kind == KeyKind::model) {
       ConfigNode named = root;
       root = ConfigNode();
@@ -114,6 +119,10 @@ class Settings {
     }
     root.kind = ConfigNode::Kind::map;
     root.where = kCommandLine;
+    if (below.empty() || below.front() == '.' || below.back() == '.' ||
+        below.find("..") != std::string::npos)
+      fail(ErrorCode::usage, "a name on both sides of each dot",
+           fmt::format("\"{}.{}\" ({})", name, below, kCommandLine), "for example model.n_layer=6");
     put(root, below, parse_config_node(text, kCommandLine, false));
     return root;
   }
@@ -121,9 +130,6 @@ class Settings {
   static void put(ConfigNode& map, const std::string& path, ConfigNode value) {
     const size_t dot = path.find('.');
     const std::string name = path.substr(0, dot);
-    if (name.empty())
-      fail(ErrorCode::usage, "a name on both sides of each dot",
-           fmt::format("\"{}\" ({})", path, kCommandLine), "for example model.n_layer=6");
     ConfigNode* member = map.find(name);
     if (!member && name == "type") member = map.find("model_type");
     if (!member && name == "model_type") member = map.find("type");

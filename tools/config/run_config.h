@@ -32,6 +32,7 @@ struct RunConfig {
   int64_t max_eval_samples = 0;      // 0: all
   std::string tokenizer;             // empty: the model folder's
   int64_t max_length = 0;            // T; 0: auto, see resolve_sizes
+  bool packing_boundaries = false;   // documents in a sample are kept apart
 
   // Run.
   std::string output_dir;
@@ -96,6 +97,9 @@ struct RunConfig {
   int64_t eval_steps = 200;      // 0: only at the end
   int64_t save_steps = 500;      // 0: only when a signal stops the run
   int64_t save_total_limit = 0;  // 0: keep all
+  int64_t save_buffer = -1;      // bytes; 0: no writing in the background; -1: auto
+  bool load_best_model_at_end = false;
+  std::string metric_for_best_model = "eval_loss";  // eval_loss | eval_perplexity
   std::string save_dtype = "fp32";
 
   // Text written at every evaluation; no prompt, no text.

@@ -210,9 +210,12 @@ void set_field(RunConfig& config, const Key& key, std::string_view written,
       config.*std::get<std::string RunConfig::*>(key.field) =
           to_choice(node, written, words(key.choices), words(key.refused));
       return;
-    case KeyKind::bytes:
-      config.*std::get<int64_t RunConfig::*>(key.field) = to_bytes(node, written);
+    case KeyKind::bytes: {
+      const bool none =
+          key.range.min == 0 && node.kind == ConfigNode::Kind::scalar && node.text == "0";
+      config.*std::get<int64_t RunConfig::*>(key.field) = none ? 0 : to_bytes(node, written);
       return;
+    }
     case KeyKind::seconds:
       config.*std::get<double RunConfig::*>(key.field) = to_seconds(node, written);
       return;
@@ -244,6 +247,8 @@ void translate(const Key& key, ConfigNode& node) {
   if (key.name == "lr_scheduler_type" && (text == "wsd" || text == "warmup-stable-decay"))
     node.text = "warmup_stable_decay";
   if (key.name == "lr_scheduler_type" && text == "cosine_with_min_lr") node.text = "cosine";
+  if (key.name == "metric_for_best_model" && text == "loss") node.text = "eval_loss";
+  if (key.name == "metric_for_best_model" && text == "perplexity") node.text = "eval_perplexity";
   if (key.name == "save_dtype" && text == "float32") node.text = "fp32";
   if (key.name == "save_dtype" && text == "bfloat16") node.text = "bf16";
 }

@@ -106,8 +106,7 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
     tensors.push_back(&find_weight(files, family, model.params()[i], folder));
     report.parameters += model.params()[i].real_elements();
   }
-  const bool tokenizer =
-      fs::exists(folder + "/tokenizer.json", error) || fs::exists(folder + "/vocab.json", error);
+  const bool tokenizer = holds_tokenizer(folder);
   if (!tokenizer) report.notes.emplace_back("the folder has no tokenizer; none was written");
 
   fs::path base = fs::path(output).lexically_normal();

@@ -10,6 +10,7 @@
 #include "engine/core/units.h"
 #include "engine/data/token_file.h"
 #include "engine/io/files.h"
+#include "engine/text/tokenizer.h"
 #include "engine/text/unicode.h"
 #include "tools/inspect/kinds.h"
 #include "tools/trainer/checkpoint.h"
@@ -25,15 +26,7 @@ constexpr const char* kHelp = "snug inspect --help names what can be looked at";
 
 // For a person's terminal: no control characters, no broken UTF-8.
 std::string shown(const std::string& text) {
-  std::string out;
-  for (const char c : sanitize_utf8(text)) {
-    const auto byte = static_cast<uint8_t>(c);
-    if (byte < 0x20 || byte == 0x7f)
-      out += fmt::format("\\x{:02x}", byte);
-    else
-      out += c;
-  }
-  return out;
+  return printable_utf8(text, LineBreaks::shown);
 }
 
 std::string value_text(const std::string& name, const Facts& value) {
@@ -95,9 +88,7 @@ Facts inspect_folder(const std::string& path, const InspectOptions& options) {
   if (there(path + "/model.safetensors") || there(path + "/model.safetensors.index.json") ||
       there(path + "/config.json"))
     return inspect_model(path, options);
-  if (there(path + "/tokenizer.json") ||
-      (there(path + "/vocab.json") && there(path + "/merges.txt")))
-    return inspect_tokenizer(path);
+  if (holds_tokenizer(path)) return inspect_tokenizer(path);
   fail(ErrorCode::data, kKinds, fmt::format("{}: a folder with none of their files", path), kHelp);
 }
 

@@ -14,10 +14,13 @@ namespace {
 namespace fs = std::filesystem;
 
 Facts pinned_facts(const Pinned& p) {
+  Facts kernels = Facts::array();
+  for (const KernelChoice& choice : p.kernels) kernels.push_back(to_string(choice));
   return {{"seed", p.seed},
           {"data_seed", p.data_seed},
           {"global_batch", p.global_batch},
           {"max_length", p.T},
+          {"packing_boundaries", p.packing_boundaries},
           {"micro_batch", p.micro_batch},
           {"head_rows", p.head_rows},
           {"threads", p.threads},
@@ -25,6 +28,8 @@ Facts pinned_facts(const Pinned& p) {
           {"optimizer", p.optimizer},
           {"instruction_set", p.instruction_set},
           {"recompute", p.recompute},
+          {"attention", p.attention},
+          {"kernels", kernels},
           {"model", p.model},
           {"data", p.data},
           {"train_tokens", p.train_tokens},

@@ -90,8 +90,13 @@ Facts inspect_tokens(const std::string& path, const InspectOptions& options) {
   out["tokens"] = file.size();
   const auto info = read_token_info(path);
   out["documents"] = file.documents() >= 0 ? Facts(file.documents()) : Facts(nullptr);
-  out["vocab_size"] = info ? Facts(info->vocab_size) : Facts(nullptr);
-  out["tokenizer"] = info ? Facts(fingerprint_text(info->tokenizer)) : Facts(nullptr);
+  // The header speaks for the tokens behind it; a side file may have been lost, or be of others.
+  std::optional<int64_t> vocab_size = file.vocab_size();
+  std::optional<uint64_t> tokenizer = file.tokenizer();
+  if (!vocab_size && info) vocab_size = info->vocab_size;
+  if (!tokenizer && info) tokenizer = info->tokenizer;
+  out["vocab_size"] = vocab_size ? Facts(*vocab_size) : Facts(nullptr);
+  out["tokenizer"] = tokenizer ? Facts(fingerprint_text(*tokenizer)) : Facts(nullptr);
   if (info && info->tokens != file.size())
     fail(ErrorCode::data,
          std::to_string(info->tokens) + " tokens in " + path + ", as its side file says",

@@ -6,6 +6,7 @@
 #include "engine/io/gguf.h"
 #include "engine/io/json.h"
 #include "engine/io/safetensors.h"
+#include "engine/text/tokenizer.h"
 #include "layers/models/family.h"
 #include "layers/models/model.h"
 #include "tools/inspect/kinds.h"
@@ -150,7 +151,7 @@ Facts inspect_model(const std::string& folder, const InspectOptions& options) {
   out["files"] = names;
   totals.write(out, options);
   out["metadata"] = metadata_of(files.metadata());
-  out["tokenizer"] = file_exists(folder + "/tokenizer.json") || file_exists(folder + "/vocab.json");
+  out["tokenizer"] = holds_tokenizer(folder);
   out["tensors"] = rows;
   return out;
 }

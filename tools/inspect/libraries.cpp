@@ -4,10 +4,10 @@
 #include <dlfcn.h>
 #include <dnnl.h>
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <array>
 
+#include "engine/core/openmp.h"
 #include "engine/core/units.h"
 #include "tools/inspect/machine.h"
 
@@ -69,8 +69,10 @@ std::vector<std::pair<std::string, std::string>> library_versions() {
   std::vector<std::pair<std::string, std::string>> out;
   const dnnl_version_t* const dnnl = dnnl_version();
   out.emplace_back("oneDNN", fmt::format("{}.{}.{}", dnnl->major, dnnl->minor, dnnl->patch));
-  // _OPENMP is the month of the specification.
+#if defined(_OPENMP)
+  // The month of the specification.
   out.emplace_back("OpenMP", fmt::format("{} ({} threads)", _OPENMP, omp_get_max_threads()));
+#endif
   out.emplace_back("fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100,
                                       FMT_VERSION % 100));
   for (const auto& [name, file, function] :

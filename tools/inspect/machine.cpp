@@ -17,6 +17,7 @@
 #include "engine/device/device.h"
 #include "engine/device/processors.h"
 #include "tools/inspect/libraries.h"
+#include "tools/trainer/plan.h"
 
 namespace snug {
 namespace {
@@ -65,7 +66,7 @@ Finding examine_cpu(const std::string& root) {
     f.advice = "a processor with AVX2 and FMA (any of the last ten years)";
   } else if (!has("AVX-512")) {
     f.level = Level::note;
-    f.advice = "nothing to do: without AVX-512 the products take about twice the time";
+    f.advice = "nothing to do: matrix products use AVX2, the narrower vectors";
   }
   return f;
 }
@@ -113,9 +114,13 @@ Finding examine_memory(int64_t total, int64_t available, int64_t limit) {
   f.facts = {{"total_bytes", total},
              {"available_bytes", available},
              {"cgroup_limit_bytes", limit > 0 ? nlohmann::ordered_json(limit) : nullptr}};
-  if (available < 128 * kMiB) {
+  // What any plan sets aside for the program, before the first tensor.
+  const int64_t least = declared_runtime_bytes(1, 0);
+  if (available < least) {
     f.level = Level::problem;
-    f.advice = "close other programs, or raise the limit: no run fits in less than 128 MiB";
+    f.advice = fmt::format(
+        "close other programs, or raise the limit: a run needs {} for the program alone",
+        human_bytes(least));
   } else if (available < kGiB) {
     f.level = Level::note;
     f.advice = "small models only; snug plan says what fits";
@@ -186,6 +191,7 @@ Finding examine_disk(const std::string& folder) {
   // As a run writes: a new file, made durable, removed.
   std::string name = folder + "/.snug-doctor-XXXXXX";
   std::string reason;
+  int code = 0;
   const int fd = mkostemp(name.data(), O_CLOEXEC);
   if (fd < 0) {
     reason = std::strerror(errno);
@@ -196,7 +202,7 @@ Finding examine_disk(const std::string& folder) {
       const ssize_t n = write(fd, block.data() + done, block.size() - done);
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0)
-        reason = std::strerror(errno);
+        reason = std::strerror(code = errno);
       else
         done += static_cast<size_t>(n);
     }
@@ -204,16 +210,22 @@ Finding examine_disk(const std::string& folder) {
     close(fd);
     unlink(name.c_str());
   }
-  f.facts["writable"] = reason.empty();
+  f.facts["writable"] = reason.empty() || code == EFBIG;
   f.text = fmt::format("{}: {}", shown,
                        known ? human_bytes(left) + " free" : std::string("free space unknown"));
-  if (!reason.empty()) {
+  if (code == EFBIG) {
+    // The folder is fine; what stands in the way is under "limits".
+    f.level = Level::note;
+    f.text += fmt::format(", can be written up to the file size limit of {}",
+                          amount(limit_of(RLIMIT_FSIZE)));
+    f.advice = "ulimit -f unlimited";
+  } else if (!reason.empty()) {
     f.level = Level::problem;
     f.text += ", cannot be written: " + reason;
     f.advice = "start in another folder, or output_dir= in one that can be written";
   } else if (known && left < 4 * kGiB) {
     f.level = Level::note;
-    f.text += ", written and read back";
+    f.text += ", can be written";
     f.advice = "a checkpoint takes 12 bytes a parameter; save_total_limit=2 keeps the newest two";
   } else {
     f.text += ", can be written";

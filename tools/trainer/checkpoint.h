@@ -2,22 +2,22 @@
 //
 //   checkpoint-N/
 //     model.safetensors      fp32 weights under Hugging Face names; with config.json and the
-//     tokenizer
-//                            the folder is a model folder like any other
-//     optimizer.safetensors  states as <state>.<parameter>, fp32
+//                            tokenizer the folder is a model folder like any other
+//     optimizer.safetensors  states as <state>.<parameter>, fp32, parameter by parameter
 //     snug_state.json        step, data position, sums of the logging window, pinned decisions
 //     trainer_state.json     the log in the form of Hugging Face's Trainer; not read at a resume
-//     COMPLETE               written last: without it the folder is a torn write and is not used
+//     COMPLETE               written last: every file's checksum (checkpoint_seal.h). Without it
+//                            the folder is a torn write and is not used
 // The folder is built under a temporary name and renamed; one of the same step is exchanged for it,
-// so that at no moment there is none.
+// so that at no moment there is none. checkpoint_writer.h writes them.
 #pragma once
 
-#include <functional>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "engine/io/safetensors.h"
 #include "tools/trainer/loss_watch.h"
 #include "tools/trainer/plan.h"
 
@@ -35,6 +35,10 @@ struct RunPosition {
   double best_eval_loss = -1;  // -1: none yet
   int64_t best_eval_step = 0;
   int64_t evals_without_gain = 0;  // of early_stopping_patience
+  // The checkpoint with the lowest validation loss, which no limit removes; -1: none yet.
+  double best_saved_loss = -1;
+  int64_t best_saved_step = -1;
+  bool evaluation_due = false;  // the one of this step was broken off: a resume begins with it
   LossWatch::State watch;
 };
 
@@ -46,32 +50,13 @@ struct Pinned {
   int64_t seed = 0, global_batch = 0, T = 0, micro_batch = 0, head_rows = 0, threads = 0;
   std::string precision, optimizer, instruction_set, recompute;
   int64_t data_seed = 0, train_tokens = 0, train_samples = 0;
+  bool packing_boundaries = false;
   std::string model;  // fingerprint of the spec: shapes and numerics
   std::string data;   // fingerprint of the tokens to train on
 };
 
 // Key and value of what may change at a resume, so that a change can be named.
 using Hyperparameters = std::map<std::string, std::string>;
-
-class CheckpointWriter {
- public:
-  // Prepares headers, so that writing later allocates nothing that stays.
-  CheckpointWriter(Session& session, std::string output_dir, int64_t keep);
-  // Bytes on disk of one checkpoint.
-  int64_t bytes() const;
-  // Writes checkpoint-<step>; `extra` adds files (config, tokenizer) to the folder under
-  // construction. Then removes the oldest of the complete ones beyond the limit, this one never.
-  // Throws device on a full disk; the previous ones stay.
-  std::string write(const RunPosition& position, const Pinned& pinned,
-                    const Hyperparameters& hyperparameters,
-                    const std::function<void(const std::string&)>& extra);
-
- private:
-  Session& session_;
-  std::string output_dir_;
-  int64_t keep_;
-  SafetensorsLayout model_layout_, optimizer_layout_;
-};
 
 struct Checkpoint {
   std::string folder;
@@ -80,14 +65,37 @@ struct Checkpoint {
   Hyperparameters hyperparameters;
 };
 
+inline constexpr const char* kCheckpointPrefix = "checkpoint-";
 // The step in a name of the form checkpoint-<digits>; nothing for other names.
 std::optional<int64_t> checkpoint_step(const std::string& name);
+// Steps of the folders of that form, ascending.
+std::vector<int64_t> checkpoint_steps(const std::string& output_dir);
 
-// The newest complete checkpoint of a run, or nothing. Torn ones are named in `skipped`.
-std::optional<std::string> latest_checkpoint(const std::string& output_dir, std::string* skipped);
-// Reads snug_state.json. Throws data if it is torn, foreign or of a newer version.
-Checkpoint read_checkpoint(const std::string& folder);
+// The newest complete checkpoint of a run, or nothing; its bytes are not looked at.
+std::optional<std::string> latest_checkpoint(const std::string& output_dir);
+
+// The newest one to go on from, and what was passed over.
+struct FoundCheckpoint {
+  std::string folder;   // empty: there is none
+  std::string torn;     // folders that were not written to their end, joined with commas
+  std::string damaged;  // a line for each that is not as it was written
+  std::vector<std::string> damaged_folders;
+};
+// Reads them whole. Throws data if the newest complete one is of another version or program.
+FoundCheckpoint find_intact_checkpoint(const std::string& output_dir);
+
+// Throws data naming the first file that is not as it was written.
+void check_checkpoint_bytes(const std::string& folder);
+// Reads snug_state.json. Throws data if it is torn, foreign, of another version or, unless its
+// bytes were `checked` before, not as it was written.
+Checkpoint read_checkpoint(const std::string& folder, bool checked = false);
 // Loads weights and optimizer state into an opened session.
 void load_checkpoint(Session& session, const Checkpoint& checkpoint);
+
+// snug_state.json.
+nlohmann::json checkpoint_state_json(const RunPosition& position, const Pinned& pinned,
+                                     const Hyperparameters& hyperparameters);
+// The tensor of a parameter's state in optimizer.safetensors.
+std::string checkpoint_state_name(const Name& state, const ParamInfo& param);
 
 }  // namespace snug

@@ -24,10 +24,12 @@ EvalResult evaluate_samples(Session& session, const RunData& data, int64_t sampl
   const int64_t B = session.decisions().eval_batch, T = session.decisions().T;
   int32_t* tokens = session.tokens().as<int32_t>();
   int32_t* targets = session.targets().as<int32_t>();
+  int32_t* starts = session.document_start_or_null();
   session.begin_window(0, 0, 0);
   for (int64_t at = 0; at < samples; at += B) {
     const int64_t count = std::min(B, samples - at);
-    data.fill_eval(at, count, tokens, targets);
+    data.fill_eval(at, count, tokens, targets, starts);
+    if (starts) std::fill(starts + count * T, starts + B * T, 0);
     std::fill(tokens + count * T, tokens + B * T, 0);
     std::fill(targets + count * T, targets + B * T, -100);
     session.evaluate();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "engine/core/error.h"
@@ -18,9 +19,7 @@ Inference open_inference(InferenceOptions options,
          options.model.empty() ? std::string("none") : options.model, "--model run1/final");
   Inference in;
   const ModelSource source = resolve_model(options.model, "");
-  if (std::filesystem::exists(options.model + "/tokenizer.json", ignored) ||
-      std::filesystem::exists(options.model + "/vocab.json", ignored))
-    in.tokenizer = Tokenizer::load(options.model);
+  if (holds_tokenizer(options.model)) in.tokenizer = Tokenizer::load(options.model);
   if (in.tokenizer && in.tokenizer->vocab_size() > source.spec.V)
     fail(ErrorCode::usage,
          fmt::format("a tokenizer of at most {} tokens, the vocab_size of {}/config.json",
@@ -38,10 +37,17 @@ Inference open_inference(InferenceOptions options,
   r.T = options.T;
   r.evaluate = options.T > 0;
   r.eval_batch = options.eval_batch;
+  r.packing_boundaries = options.packing_boundaries;
   r.kv_length = options.kv_length;
+  r.kv_rows = options.kv_rows;
   int64_t reserve = 0;
   r.budget = resolve_memory(options.memory, &reserve);
   in.plan = make_plan(r);
+  const int64_t least = options.kv_rows_least;
+  while (!in.plan.fits && least > 0 && r.kv_rows > least) {
+    r.kv_rows = std::max(least, r.kv_rows / 2 / least * least);
+    in.plan = make_plan(r);
+  }
   if (!in.plan.fits) refuse_plan(in.plan);
   in.session = std::make_unique<Session>(Place::cpu, *in.model, in.plan.decisions, r.optimizer,
                                          r.settings, &in.plan.schedule);

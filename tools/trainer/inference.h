@@ -19,7 +19,11 @@ struct InferenceOptions {
   int64_t threads = 0;  // 0: auto
   int64_t T = 0;        // evaluation: tokens of a sample; 0: none
   int64_t eval_batch = 0;
+  bool packing_boundaries = false;
   int64_t kv_length = 0;  // generation: 0: none
+  int64_t kv_rows = 1;    // sequences decoded together
+  // The smallest number of rows to do with if so many do not fit; 0: kv_rows and no fewer.
+  int64_t kv_rows_least = 0;
 };
 
 struct Inference {
@@ -32,7 +36,7 @@ struct Inference {
 
 // Plans, refuses with out_of_memory, reserves and loads. Throws usage if the folder's tokenizer has
 // more tokens than the model. `sizes`, when given, is called once the
-// model is known and may set T, eval_batch and kv_length.
+// model is known and may set T, eval_batch, kv_length and the rows.
 Inference open_inference(InferenceOptions options,
                          const std::function<void(const ModelSpec&, const std::optional<Tokenizer>&,
                                                   InferenceOptions&)>& sizes = nullptr);

@@ -111,6 +111,10 @@ void LineFile::sync() {
     fail(ErrorCode::device, "to write " + path_, std::strerror(errno), "free disk space");
 }
 
+std::string LineFile::text() const {
+  return read_file(fmt::format("/proc/self/fd/{}", fileno(file_)));
+}
+
 int64_t LineFile::size() const {
   struct stat info {};
   return fstat(fileno(file_), &info) == 0 ? static_cast<int64_t>(info.st_size) : 0;

@@ -52,6 +52,7 @@ class LineFile {
   void write(std::string_view text);  // reaches the system at once; throws device
   void sync();                        // makes what was written durable; throws device
   int64_t size() const;               // bytes in the file
+  std::string text() const;           // all of it, whether it still has a name or not; throws data
 
  private:
   std::string path_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "engine/core/error.h"
@@ -21,6 +22,7 @@ Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunD
   p.data = data_digest;
   p.global_batch = setup.request.global_batch;
   p.T = setup.request.T;
+  p.packing_boundaries = setup.request.packing_boundaries;
   p.micro_batch = decisions.micro_batch;
   p.head_rows = decisions.head_rows;
   p.threads = setup.request.settings.threads;
@@ -48,7 +50,7 @@ std::string model_fingerprint(const ModelSpec& s) {
   return fingerprint_text(fingerprint(text));
 }
 
-std::string data_fingerprint(const WindowDataset& data) {
+std::string data_fingerprint(const WindowDataset& data, bool documents) {
   constexpr int64_t kWhole = int64_t{1} << 24, kPiece = int64_t{1} << 18, kPieces = 64,
                     kChunk = int64_t{1} << 14;
   Fingerprint digest;
@@ -80,6 +82,15 @@ std::string data_fingerprint(const WindowDataset& data) {
       const int64_t room = total - kPiece, last = kPieces - 1;
       const int64_t begin = room / last * i + room % last * i / last;
       add(begin, begin + kPiece);
+    }
+  }
+  for (int64_t f = 0; documents && f < data.files(); ++f) {
+    const TokenFile& file = data.file(f);
+    std::array<int64_t, 512> ends;
+    for (int64_t at = 0; at < file.documents(); at += 512) {
+      const int64_t count = std::min<int64_t>(512, file.documents() - at);
+      file.document_ends(at, count, ends.data());
+      digest.add(ends.data(), count * 8);
     }
   }
   return fingerprint_text(digest.digest());
@@ -127,6 +138,8 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
   same_number(c.pinned.seed, "seed", now.seed);
   same_number(c.pinned.data_seed, "data_seed", now.data_seed);
   same_number(c.pinned.T, "max_length", r.T);
+  same(c.pinned.packing_boundaries == now.packing_boundaries, "packing_boundaries",
+       fmt::format("{}", c.pinned.packing_boundaries), fmt::format("{}", now.packing_boundaries));
   same_number(c.pinned.global_batch, "global_batch_size", r.global_batch);
   const auto allowed = [&](const char* permission) {
     const auto& list = setup.config.allow;

@@ -20,7 +20,7 @@ Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunD
 std::string model_fingerprint(const ModelSpec& spec);
 // XXH64 of the tokens the samples are cut from, whatever the width they are stored with: all of
 // them up to 2^24 (64 MiB as int32), above that 64 evenly spaced pieces of 2^18 and the sizes.
-std::string data_fingerprint(const WindowDataset& data);
+std::string data_fingerprint(const WindowDataset& data, bool documents = false);
 
 // The kernels a checkpoint names, or others that give the same bits. Throws usage if this machine
 // has none for a product.

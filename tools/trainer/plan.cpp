@@ -11,6 +11,7 @@
 #include "engine/blas/matmul_cpu.h"
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "tools/trainer/save_ring.h"
 
 namespace snug {
 namespace {
@@ -66,9 +67,12 @@ Decisions decide(const PlanRequest& r, const std::string& recompute, int64_t mic
   d.recompute = recompute;
   if (r.evaluate) d.eval_batch = r.eval_batch > 0 ? r.eval_batch : std::max<int64_t>(1, micro);
   d.kv_length = r.kv_length;
+  d.kv_rows = r.kv_length > 0 ? r.kv_rows : 1;
   d.prefill = r.kv_length > 0 ? std::min<int64_t>(32, r.kv_length) : 0;
   d.max_grad_norm = r.max_grad_norm;
   d.save = r.save;
+  d.packing_boundaries = r.packing_boundaries;
+  if (r.save && r.global_batch > 0) d.save_ring = save_ring_bytes(r);
   d.packed_weights = r.packed_weights.value_or(WeightPacking::none);
   return d;
 }
@@ -89,8 +93,10 @@ std::string advice(const PlanRequest& r) {
     if (r.micro_batch == 0 && r.bitwise) add("bitwise=false");
     if (r.head_rows > 64) add("head_rows=64");
     if (r.eval_batch > 1) add("per_device_eval_batch_size=1");
+    if (r.save && save_ring_bytes(r) >= 1 << 20) add("a smaller save_buffer");
   }
   if (r.T > 1) add("a smaller max_length");
+  if (r.kv_rows > 1) add("fewer sequences at a time (--batch-size, --num-beams)");
   add("a smaller model");
   return text;
 }
@@ -146,6 +152,47 @@ int64_t process_private_bytes() {
   return 0;
 }
 
+namespace {
+
+int64_t checkpoint_data_bytes(const PlanRequest& r) {
+  const auto states = static_cast<int64_t>(make_optimizer(r.optimizer)->state_names().size());
+  return r.model->params().real_elements() * 4 * (1 + states);
+}
+
+}  // namespace
+
+int64_t save_ring_bytes(const PlanRequest& r) {
+  constexpr int64_t kUsual = 4 << 20;
+  int64_t bytes = r.save_buffer;
+  if (bytes < 0) bytes = kUsual;
+  if (bytes == 0) bytes = SaveRing::kSlotBytes;
+  bytes = std::min(bytes, checkpoint_data_bytes(r));
+  return round_up(std::max(bytes, SaveRing::kLeastBytes), SaveRing::kLeastBytes);
+}
+
+namespace {
+
+// What a checkpoint costs: the time of a step's forward and backward is known from below, by its
+// arithmetic at the machine's best rate, so the stall is known from above.
+void predict_saving(const PlanRequest& r, Plan& plan) {
+  if (plan.checkpoint_bytes <= 0 || plan.decisions.save_ring <= 0) return;
+  plan.save_background = r.save_buffer != 0;
+  plan.save_seconds = static_cast<double>(plan.checkpoint_bytes) / kSaveRate;
+  plan.save_stall = plan.save_seconds;
+  if (!plan.save_background) return;
+  double flops = 0;
+  const Schedule& s = plan.schedule;
+  if (s.find("micro_first") >= 0)
+    flops = static_cast<double>(s.at(s.find("micro_first")).flops()) +
+            static_cast<double>(s.at(s.find("micro_next")).flops()) *
+                static_cast<double>(std::max<int64_t>(0, plan.accumulation - 1));
+  const double meanwhile = r.step_flops_rate > 0 ? flops / r.step_flops_rate : 0.0;
+  const auto beyond = static_cast<double>(plan.checkpoint_bytes - plan.decisions.save_ring);
+  plan.save_stall = std::max(0.0, beyond / kSaveRate - meanwhile);
+}
+
+}  // namespace
+
 Plan make_plan(const PlanRequest& r) {
   const double started = monotonic_seconds();
   Plan plan;
@@ -155,8 +202,7 @@ Plan make_plan(const PlanRequest& r) {
   plan.reserve = r.reserve;
   plan.advice = advice(r);
   if (r.global_batch > 0) {
-    const auto states = static_cast<int64_t>(make_optimizer(r.optimizer)->state_names().size());
-    plan.checkpoint_bytes = r.model->params().real_elements() * 4 * (1 + states);
+    plan.checkpoint_bytes = checkpoint_data_bytes(r);
   }
   plan.global_batch = r.global_batch;
   plan.runtime_bytes = declared_runtime_bytes(r.settings.threads, r.model->spec().V);
@@ -252,6 +298,7 @@ Plan make_plan(const PlanRequest& r) {
   }
   if (plan.decisions.micro_batch > 0)
     plan.accumulation = ceil_div(plan.global_batch, plan.decisions.micro_batch);
+  predict_saving(r, plan);
   plan.seconds = monotonic_seconds() - started;
   return plan;
 }

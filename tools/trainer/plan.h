@@ -24,9 +24,15 @@ struct PlanRequest {
   // Packed copies of the weights; unset: for generation if they fit, none in training.
   std::optional<WeightPacking> packed_weights;
   int64_t kv_length = 0;  // 0: no generation
+  int64_t kv_rows = 1;    // sequences decoded together
   double max_grad_norm = 0;
   bool save = false;
-  int64_t budget = 0;       // bytes: engine + runtime. 0: no limit
+  bool packing_boundaries = false;
+  // Bytes of the ring of checkpoints; -1: see save_ring_bytes(). 0: the smallest, and the run waits
+  // until a checkpoint is written.
+  int64_t save_buffer = 0;
+  double step_flops_rate = 0;  // FLOP/s of the machine at most; 0: not known
+  int64_t budget = 0;          // bytes: engine + runtime. 0: no limit
   int64_t reserve = 0;      // bytes left free for others, if the budget was not set; for the report
   int64_t host_budget = 0;  // bytes of the host arena, which these programs leave empty. 0: not set
   // Only choices that leave every bit as it is: memory then decides about recompute alone.
@@ -41,7 +47,11 @@ struct Plan {
   Schedule schedule;         // packed
   int64_t host_budget = 0, reserve = 0;
   int64_t checkpoint_bytes = 0;  // of one checkpoint on disk; 0: none are written
-  std::string advice;            // if it does not fit: what would help, beside more memory
+  // What is predicted of one: written in the background at kSaveRate, training waits for it at most
+  // so long.
+  bool save_background = false;
+  double save_seconds = 0, save_stall = 0;
+  std::string advice;  // if it does not fit: what would help, beside more memory
   int64_t budget = 0, engine_bytes = 0, runtime_bytes = 0, minimum_bytes = 0;
   CategoryBytes categories{};  // at the peak
   int64_t padding = 0;         // rounding and unused bytes at the peak
@@ -59,6 +69,12 @@ int64_t declared_runtime_bytes(int threads, int64_t vocabulary);
 // What the operating system counts as private memory of this process now (RssAnon), the arena
 // included.
 int64_t process_private_bytes();
+
+// Bytes a second that a disk is supposed to take, of which what is said of checkpoints is made.
+inline constexpr double kSaveRate = 500e6;
+// The ring: what was asked for, else 4 MiB; never more than the checkpoint has, nor less than
+// SaveRing::kLeastBytes.
+int64_t save_ring_bytes(const PlanRequest& request);
 
 // Chooses and packs. If nothing fits, `fits` is false and the plan is that of the smallest engine,
 // so that what holds the memory can be shown.

@@ -38,6 +38,15 @@ const char* plan_instruction_set() {
 
 namespace {
 
+nlohmann::json saving_json(const Plan& plan) {
+  if (plan.save_seconds <= 0) return nullptr;
+  return {{"background", plan.save_background},
+          {"ring_bytes", plan.decisions.save_ring},
+          {"disk_bytes_per_second", kSaveRate},
+          {"predicted_seconds", plan.save_seconds},
+          {"predicted_stall_seconds_at_most", plan.save_stall}};
+}
+
 nlohmann::json decisions_json(const Plan& plan) {
   const Decisions& d = plan.decisions;
   return {{"max_length", d.T},
@@ -46,8 +55,10 @@ nlohmann::json decisions_json(const Plan& plan) {
           {"head_rows", d.head_rows},
           {"recompute", d.recompute},
           {"packed_weights", to_string(d.packed_weights)},
+          {"packing_boundaries", d.packing_boundaries},
           {"eval_batch", d.eval_batch},
           {"kv_length", d.kv_length},
+          {"kv_rows", d.kv_rows},
           {"prefill", d.prefill},
           {"threads", plan.threads},
           {"instruction_set", plan_instruction_set()},
@@ -87,13 +98,16 @@ std::string plan_sentence(const Plan& plan) {
     s += d.recompute == "none" ? ", everything kept for backward"
                                : fmt::format(", recomputing {}", d.recompute);
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
+    if (d.packing_boundaries) s += ", documents kept apart";
     if (d.packed_weights != WeightPacking::none)
       s += d.packed_weights == WeightPacking::both
                ? ", weights also packed for both directions"
                : ", weights also packed for the forward products";
   } else {
     s = "Inference";
-    if (d.kv_length > 0) s += fmt::format(" with a cache of {} tokens", d.kv_length);
+    if (d.kv_length > 0)
+      s += fmt::format(" with a cache of {}{} tokens",
+                       d.kv_rows > 1 ? fmt::format("{} x ", d.kv_rows) : "", d.kv_length);
     if (d.packed_weights != WeightPacking::none) s += ", weights also packed for decoding";
     if (d.eval_batch > 0) s += fmt::format(" of {} sequences of {} tokens", d.eval_batch, d.T);
   }
@@ -160,6 +174,7 @@ nlohmann::json plan_json(const Plan& plan) {
           {"runtime_bytes", plan.runtime_bytes},
           {"host_bytes", 0},
           {"checkpoint_bytes", plan.checkpoint_bytes},
+          {"checkpoints", saving_json(plan)},
           {"host_budget_bytes",
            plan.host_budget > 0 ? nlohmann::json(plan.host_budget) : nlohmann::json(nullptr)},
           {"minimum_bytes", plan.minimum_bytes},
@@ -209,6 +224,15 @@ std::string plan_text(const Plan& plan) {
   out.pop_back();
   if (plan.checkpoint_bytes > 0)
     out += fmt::format("\n  a checkpoint takes {} of disk", human_bytes(plan.checkpoint_bytes));
+  if (plan.save_seconds > 0)
+    out += plan.save_background
+               ? fmt::format(
+                     "\n  it is written in the background through {}: at {:.0f} MB/s in {}, of "
+                     "which training waits {} at most",
+                     human_bytes(plan.decisions.save_ring), kSaveRate / 1e6,
+                     human_seconds(plan.save_seconds), human_seconds(plan.save_stall))
+               : fmt::format("\n  training waits while it is written: {} at {:.0f} MB/s",
+                             human_seconds(plan.save_seconds), kSaveRate / 1e6);
   out += fmt::format("\n  planned in {:.3f} s, hash {}\n", plan.seconds, plan_hash(plan));
   return out;
 }

@@ -8,6 +8,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/data/corpus.h"
+#include "engine/io/files.h"
 #include "tools/trainer/token_cache.h"
 
 namespace snug {
@@ -124,14 +125,38 @@ WindowDataset cut_windows(std::vector<TokenFile> files, int64_t T, const WindowO
   }
 }
 
+// Documents can be kept apart only where they are known, and learned from only if one has a token
+// after its first.
+void check_documents(const WindowDataset& data, const RunConfig& config) {
+  if (!config.packing_boundaries) return;
+  const std::string key =
+      fmt::format("packing_boundaries ({})", config.where("packing_boundaries"));
+  int64_t tokens = 0;
+  for (int64_t i = 0; i < data.files(); ++i) {
+    const TokenFile& file = data.file(i);
+    tokens += file.size();
+    if (file.documents() < 0)
+      fail(ErrorCode::usage, fmt::format("the ends of documents, {}.idx, for {}", file.path(), key),
+
+           file_exists(file.path() + ".idx") ? "one beside tokens that Snug did not write"
+                                             : "no such file",
+           "give the text, which is tokenised with them, or leave packing_boundaries out");
+  }
+  if (data.documents() == tokens)
+    fail(ErrorCode::data, fmt::format("a document of two tokens or more for {}", key),
+         fmt::format("{} of one token each", count_of(tokens, "document")),
+         "leave packing_boundaries out");
+}
+
 }  // namespace
 
-void RunData::fill_eval(int64_t first, int64_t count, int32_t* tokens, int32_t* targets) const {
+void RunData::fill_eval(int64_t first, int64_t count, int32_t* tokens, int32_t* targets,
+                        int32_t* document_start) const {
   // A file of its own is all evaluation: its "training" samples, in the order of the file.
   if (eval)
-    eval->fill(first, count, tokens, targets);
+    eval->fill(first, count, tokens, targets, document_start);
   else
-    train->fill_eval(first, count, tokens, targets);
+    train->fill_eval(first, count, tokens, targets, document_start);
 }
 
 RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, int64_t V,
@@ -147,6 +172,7 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
     data.train.emplace(cut_windows(std::move(files), T,
                                    {.eval_fraction = config.eval_fraction, .seed = seed},
                                    config.train_data, cache));
+    check_documents(*data.train, config);
     data.train_samples = data.train->train_samples();
     data.eval_samples = data.train->eval_samples();
     if (data.train->held_out_documents() > 0)
@@ -163,6 +189,7 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
     data.eval.emplace(cut_windows(std::move(files), T,
                                   {.eval_fraction = 0.0, .seed = seed, .shuffle = false},
                                   config.eval_data, cache));
+    check_documents(*data.eval, config);
     data.eval_samples = data.eval->train_samples();
     if (!training) data.text = text;
   }

@@ -18,7 +18,9 @@ struct RunData {
   int64_t train_tokens = 0;
   std::string text;  // one line about what was read
 
-  void fill_eval(int64_t first, int64_t count, int32_t* tokens, int32_t* targets) const;
+  // As WindowDataset::fill_eval.
+  void fill_eval(int64_t first, int64_t count, int32_t* tokens, int32_t* targets,
+                 int32_t* document_start = nullptr) const;
 };
 
 // Tokenises text into the cache or `cache_folder` (token_cache.h; token files are used where they
@@ -26,7 +28,9 @@ struct RunData {
 // names of those in `cache_folder` may be removed after.
 // A .bin file found in a folder is a token file only if its header or its side file says so: there
 // it may be anything. Throws data on what cannot be trained on: missing or empty sources, text
-// shorter than a sample, tokens outside [0, V). Errors name the sources, not the cache.
+// shorter than a sample, tokens outside [0, V), and, where packing_boundaries keeps documents
+// apart, token files that do not say where documents end and documents of one token alone. Errors
+// name the sources, not the cache.
 RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, int64_t V,
                      int64_t T, const std::string& cache_folder, bool training);
 

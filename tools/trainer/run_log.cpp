@@ -146,6 +146,11 @@ void RunLog::sync() {
   if (events_) events_->sync();
 }
 
+void RunLog::recover(const std::string& output_dir) const {
+  write_atomic(output_dir + "/metrics.jsonl", metrics_->text());
+  if (csv_) write_atomic(output_dir + "/metrics.csv", csv_->text());
+}
+
 void RunLog::say(const std::string& text) {
   if (live_open_) std::fputs("\r\033[K", stdout);
   live_open_ = false;

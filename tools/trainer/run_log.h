@@ -55,6 +55,9 @@ class RunLog {
   void live(const StepMetrics& m);
   // Makes what was logged durable: before a checkpoint, which is not to know more than the log.
   void sync();
+  // Writes what was logged so far to a new folder, also if the files of the old one were removed.
+  // TensorBoard events are left out. Throws device.
+  void recover(const std::string& output_dir) const;
   const std::string& metrics_path() const { return path_; }
 
  private:

@@ -5,6 +5,7 @@
 #include "engine/core/error.h"
 #include "engine/kernels/kernels.h"
 #include "layers/models/recompute.h"
+#include "layers/ops/cache_rows.h"
 #include "optim/clip.h"
 
 namespace snug {
@@ -38,6 +39,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
       const int generate = schedule_.add(Name("generate"), root_, true);
       schedule_.add(Name("prefill"), generate, false);
       schedule_.add(Name("decode"), generate, false);
+      if (decisions.kv_rows > 1) schedule_.add(Name("fork"), generate, false);
     }
   }
   root_ = schedule_.find("root");
@@ -50,6 +52,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
   generate_ = schedule_.find("generate");
   prefill_program_ = schedule_.find("prefill");
   decode_program_ = schedule_.find("decode");
+  fork_program_ = schedule_.find("fork");
 }
 
 void Session::open() {
@@ -75,6 +78,7 @@ void Session::open() {
     prefill();
     decode();
   }
+  if (fork_program_ >= 0) fork();
 }
 
 void Session::make_residents() {
@@ -94,18 +98,25 @@ void Session::make_residents() {
   if (const int64_t B = std::max(d.micro_batch, d.eval_batch); B > 0) {
     tokens_ = ctx_.tensor(Name("batch.tokens"), {B, d.T}, DType::i32, Category::batch);
     targets_ = ctx_.tensor(Name("batch.targets"), {B * d.T}, DType::i32, Category::batch);
+    if (d.packing_boundaries)
+      document_start_ =
+          ctx_.tensor(Name("batch.document_start"), {B, d.T}, DType::i32, Category::batch);
   }
   if (d.kv_length > 0) {
     prompt_ = ctx_.tensor(Name("prompt"), {1, d.prefill}, DType::i32, Category::batch);
-    next_ = ctx_.tensor(Name("next_token"), {1, 1}, DType::i32, Category::batch);
-    logits_ =
-        ctx_.tensor(Name("next_logits"), {1, model_.spec().Vp()}, DType::f32, Category::logits);
+    next_ = ctx_.tensor(Name("next_token"), {d.kv_rows, 1}, DType::i32, Category::batch);
+    logits_ = ctx_.tensor(Name("next_logits"), {d.kv_rows, model_.spec().Vp()}, DType::f32,
+                          Category::logits);
+    if (d.kv_rows > 1)
+      sources_ = ctx_.tensor(Name("row_sources"), {d.kv_rows, 2}, DType::i32, Category::batch);
   }
+  if (d.save_ring > 0)
+    save_ring_ = ctx_.tensor(Name("save.ring"), {d.save_ring}, DType::u8, Category::workspace);
   state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
 }
 
 void Session::make_generation() {
-  cache_ = model_.make_cache(ctx_, 1, decisions_.kv_length);
+  cache_ = model_.make_cache(ctx_, decisions_.kv_rows, decisions_.kv_length);
 }
 
 void Session::load() {
@@ -129,10 +140,15 @@ ModelBatch Session::batch(int64_t B) const {
   return {tokens_.view().rows(0, B), targets_.view().rows(0, B * decisions_.T)};
 }
 
+View Session::batch_document_start(int64_t B) const {
+  return document_start_.defined() ? document_start_.view().rows(0, B) : View();
+}
+
 void Session::micro(bool first_of_window) {
   grads_->begin(first_of_window);
   ctx_.program(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
-    Runtime rt{*params_, grads_.get(), state_, nullptr, packed_.get()};
+    Runtime rt{*params_, grads_.get(),  state_,
+               nullptr,  packed_.get(), batch_document_start(decisions_.micro_batch)};
     model_.train_step(ctx_, rt, *train_pass_, batch(decisions_.micro_batch), decisions_.head_rows);
   });
 }
@@ -145,6 +161,7 @@ void Session::update() {
     targets.master = master();
     if (master_.defined()) targets.weights = params_->flat();
     targets.gradients = grads_->flat();
+    targets.gate = gate_;
     optimizer_->update(ctx_, targets, *states_, state_);
     if (packed_) packed_->pack(ctx_, params_->flat());
   });
@@ -152,24 +169,33 @@ void Session::update() {
 
 void Session::evaluate() {
   ctx_.program(schedule_, eval_, [&] {
-    Runtime rt{*params_, nullptr, state_, nullptr, packed_.get()};
+    Runtime rt{*params_, nullptr,       state_,
+               nullptr,  packed_.get(), batch_document_start(decisions_.eval_batch)};
     model_.evaluate(ctx_, rt, *eval_pass_, batch(decisions_.eval_batch), decisions_.head_rows);
   });
 }
 
-void Session::prefill() {
+void Session::prefill(int64_t row) {
+  cache_.first_row = row;
   ctx_.program(schedule_, prefill_program_, [&] {
     Runtime rt{*params_, nullptr, state_, &cache_, packed_.get()};
-    const Tensor h = model_.hidden(ctx_, rt, *prefill_pass_, prompt_, PassMode::inference);
-    model_.logits(ctx_, rt, logits_, h.view().rows(decisions_.prefill - 1, 1));
+    model_.hidden(ctx_, rt, *prefill_pass_, prompt_, PassMode::inference);
   });
 }
 
 void Session::decode() {
+  cache_.first_row = 0;
   ctx_.program(schedule_, decode_program_, [&] {
     Runtime rt{*params_, nullptr, state_, &cache_, packed_.get()};
     const Tensor h = model_.hidden(ctx_, rt, *decode_pass_, next_, PassMode::inference);
     model_.logits(ctx_, rt, logits_, h);
+  });
+}
+
+void Session::fork() {
+  ctx_.program(schedule_, fork_program_, [&] {
+    for (size_t l = 0; l < cache_.k.size(); ++l)
+      cache_rows_copy(ctx_, cache_.k[l], cache_.v[l], sources_, state_);
   });
 }
 

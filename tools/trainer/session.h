@@ -11,8 +11,9 @@
 //   ├ eval       forward and loss of one evaluation batch
 //   ├ save       weights to a model folder, through a staging block
 //   └ generate   KV cache, logits
-//     ├ prefill  a chunk of the prompt
-//     └ decode   one token
+//     ├ prefill  a chunk of the prompt of one row
+//     ├ decode   one token of every row
+//     └ fork     rows that continue from other rows, if there are several
 #pragma once
 
 #include <memory>
@@ -39,9 +40,14 @@ struct Decisions {
   std::string recompute = "none";
   int64_t eval_batch = 0;  // sequences of an evaluation batch; 0: no evaluation
   int64_t kv_length = 0;   // tokens of the KV cache; 0: no generation
+  int64_t kv_rows = 1;     // sequences that are decoded together
   int64_t prefill = 0;     // tokens of a prefill chunk
   double max_grad_norm = 0;
   bool save = false;  // can write model folders
+  // Documents in a window see and count only themselves: one more resident, document_start().
+  bool packing_boundaries = false;
+  // Bytes of the ring through which checkpoints are written (save_ring.h); 0: none are.
+  int64_t save_ring = 0;
   // Copies of the linear weights in the kernels' order: memory for speed, the same bits.
   WeightPacking packed_weights = WeightPacking::none;
 };
@@ -70,23 +76,38 @@ class Session {
   // the same bytes.
   const View& tokens() const { return tokens_.view(); }
   const View& targets() const { return targets_.view(); }
+  // (B, T) i32 as tokens(): where each position's document begins (layers/ops/document_start.h);
+  // undefined without packing_boundaries.
+  const View& document_start() const { return document_start_.view(); }
+  int32_t* document_start_or_null() const {
+    return document_start_.defined() ? document_start().as<int32_t>() : nullptr;
+  }
   const View& prompt() const { return prompt_.view(); }    // (1, prefill) i32
-  const View& next_token() const { return next_.view(); }  // (1, 1) i32
-  const View& logits() const { return logits_.view(); }    // (1, Vp) f32
+  const View& next_token() const { return next_.view(); }  // (kv_rows, 1) i32
+  const View& logits() const { return logits_.view(); }    // (kv_rows, Vp) f32
+  // (kv_rows, 2) i32, layers/ops/cache_rows.h; only with several rows.
+  const View& sources() const { return sources_.view(); }
   // The fp32 weights of a training session.
   const View& master() const { return master_.defined() ? master_.view() : params_->flat(); }
   PlainParamStore& params() { return *params_; }
   PlainGradSink& gradients() { return *grads_; }
   StateStore& optimizer_state() { return *states_; }
   Optimizer& optimizer() { return *optimizer_; }
+  const View& save_ring() const { return save_ring_.view(); }  // u8
+  // What update() passes before it changes a parameter; null: nothing.
+  void set_update_gate(UpdateGate* gate) { gate_ = gate; }
 
   // Programs.
   void load();  // after the weights were written: the master's in training, else params().flat()
   void micro(bool first_of_window);
   void update();
   void evaluate();
-  void prefill();  // feeds prompt() at state().position; logits() are those of its last token
-  void decode();   // feeds next_token()
+  // Feeds prompt() at state().position to one row of the cache. What it writes at a position is
+  // seen by later positions only once these are fed, so the end of a chunk may be padding that is
+  // fed again.
+  void prefill(int64_t row = 0);
+  void decode();  // feeds next_token() at state().position: logits() of every row
+  void fork();    // copies the cache up to state().position as sources() say
   void save_model(const std::string& path, const SafetensorsLayout& layout);
 
   // Starts a window: sums and counts to zero.
@@ -94,6 +115,7 @@ class Session {
 
  private:
   ModelBatch batch(int64_t B) const;
+  View batch_document_start(int64_t B) const;
   void make_residents();
   void make_generation();
 
@@ -108,12 +130,14 @@ class Session {
   Tensor master_;
   std::unique_ptr<PlainGradSink> grads_;
   std::unique_ptr<PlainStateStore> states_;
-  Tensor state_, tokens_, targets_, prompt_, next_, logits_;
+  Tensor state_, tokens_, targets_, document_start_, prompt_, next_, logits_, sources_;
+  Tensor save_ring_;
+  UpdateGate* gate_ = nullptr;
   KvCache cache_;
   std::optional<ModelPass> train_pass_, eval_pass_, prefill_pass_, decode_pass_;
   int root_ = -1, load_ = -1, micro_first_ = -1, micro_next_ = -1, update_ = -1, eval_ = -1,
       save_ = -1;
-  int generate_ = -1, prefill_program_ = -1, decode_program_ = -1;
+  int generate_ = -1, prefill_program_ = -1, decode_program_ = -1, fork_program_ = -1;
 };
 
 }  // namespace snug

@@ -38,6 +38,14 @@ std::unique_ptr<KernelTable> resolve_kernels(int threads) {
   return table;
 }
 
+// The best rate that was measured on this machine; 0: none was.
+static double machine_flops(int threads, bool bf16) {
+  const MachineKey key = machine_key(threads);
+  std::string ignored;
+  const auto calibration = read_calibration(calibration_path(key), key, &ignored);
+  return calibration ? calibration->roofs.flops(bf16) : 0.0;
+}
+
 int64_t resolve_memory(int64_t configured, int64_t* reserve) {
   *reserve = 0;
   if (configured > 0) return configured;
@@ -46,18 +54,33 @@ int64_t resolve_memory(int64_t configured, int64_t* reserve) {
   return std::max<int64_t>(0, info.available_bytes - *reserve) / 4096 * 4096;
 }
 
+namespace {
+
+// What is wrong with a map's keys is said of "model"; where it was set stands behind that.
+ModelSource resolve_source(const RunConfig& config, int64_t vocabulary) {
+  try {
+    return resolve_model(config.model, config.model_config_json, vocabulary);
+  } catch (const Error& e) {
+    const auto placed = [&](const std::string& text) {
+      return text.ends_with(" in model") ? fmt::format("{} ({})", text, config.where("model"))
+                                         : text;
+    };
+    fail(e.code(), placed(e.expected()), placed(e.found()), e.advice());
+  }
+}
+
+}  // namespace
+
 RunSetup make_setup(RunConfig config) {
   RunSetup s;
   // A folder brings its own tokenizer; a map of sizes takes its vocabulary from the tokenizer.
   const std::string folder = config.model;
-  std::error_code ignored;
   if (!config.tokenizer.empty())
     s.tokenizer = Tokenizer::load(config.tokenizer);
-  else if (!folder.empty() && (std::filesystem::exists(folder + "/tokenizer.json", ignored) ||
-                               std::filesystem::exists(folder + "/vocab.json", ignored)))
+  else if (!folder.empty() && holds_tokenizer(folder))
     s.tokenizer = Tokenizer::load(folder);
   const int64_t vocabulary = s.tokenizer ? s.tokenizer->vocab_size() : 0;
-  ModelSource source = resolve_model(config.model, config.model_config_json, vocabulary);
+  ModelSource source = resolve_source(config, vocabulary);
   ModelSpec& spec = source.spec;
   if (vocabulary > spec.V)
     fail(ErrorCode::usage,
@@ -105,7 +128,11 @@ RunSetup make_setup(RunConfig config) {
   if (config.packed_weights != "auto")
     r.packed_weights = parse_weight_packing(config.packed_weights);
   r.max_grad_norm = config.max_grad_norm;
+  r.packing_boundaries = config.packing_boundaries;
   r.save = true;
+  r.save_buffer = config.save_buffer;
+  r.step_flops_rate =
+      machine_flops(r.settings.threads, s.model->precision().compute == DType::bf16);
   r.budget = resolve_memory(config.memory, &r.reserve);
   r.host_budget = config.host_memory;
   r.bitwise = config.bitwise;

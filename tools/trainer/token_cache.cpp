@@ -77,6 +77,8 @@ std::optional<TokensOfText> find(const std::string& path, uint64_t key,
     found.bytes = info->source.bytes;
     found.skipped = info->source.skipped;
     found.first_skipped = info->source.first_skipped;
+    found.no_column = info->source.no_column;
+    found.first_no_column = info->source.first_no_column;
     return found;
   } catch (const Error& error) {
     fmt::print(stderr, "Note: tokens in the cache are made again: {}\n", error.what());
@@ -94,13 +96,21 @@ std::vector<InputFile::State> states_of(const std::vector<CorpusFile>& files) {
 void remove_leftovers(const std::string& folder) {
   std::error_code error;
   const auto old = fs::file_time_type::clock::now() - std::chrono::hours(24);
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
+  for (fs::directory_iterator it(folder, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
     std::error_code gone;
     if (name.starts_with("tokens-") && name.find(".tmp-") != std::string::npos &&
-        fs::last_write_time(entry.path(), gone) < old && !gone)
-      fs::remove(entry.path(), gone);
+        fs::last_write_time(it->path(), gone) < old && !gone)
+      fs::remove(it->path(), gone);
   }
+}
+
+// A token file with what stands beside it.
+void remove_tokens(const std::string& path) {
+  std::error_code gone;
+  fs::remove(path, gone);
+  for (const std::string& side : token_side_files(path)) fs::remove(side, gone);
 }
 
 // False if `folder` cannot be made or written to.
@@ -120,6 +130,7 @@ TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer
   options.tokenizer = tokenizer.fingerprint();
   options.eos = tokenizer.eos_id();
   options.read.text_column = text_column;
+  options.read.whole = !tokenizer.safe_in_pieces();
 
   std::string folder;
   if (cache.empty() && bytes_of(files) > kCachedTextBytes) {
@@ -144,14 +155,19 @@ TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer
     if (const auto found = find(out.path, options.source, tokenizer)) return *found;
     out.shared = true;
   }
-  fs::create_directories(fs::path(out.path).parent_path());
+  std::error_code error;
+  const std::string parent = fs::path(out.path).parent_path().string();
+  if (!parent.empty()) fs::create_directories(parent, error);
+  if (error)
+    fail(ErrorCode::device, fmt::format("to make the folder {} for tokens", parent),
+         error.message(), "check its permissions and what is in its way");
   Progress progress;
   const CorpusReport report = tokenize_corpus(
       files, [&](std::string_view s, std::vector<int32_t>& ids) { tokenizer.encode(s, ids); },
       options, out.path, [&](int64_t bytes) { progress.show(bytes); });
   // Else the tokens might be of another text than the fingerprint that names them.
   if (states_of(files) != before) {
-    fs::remove(out.path);
+    remove_tokens(out.path);
     fail(ErrorCode::device, "text that stays as it is while it is tokenised",
          fmt::format("a file written to meanwhile, of {} from {} on", files.size(),
                      files.front().path),

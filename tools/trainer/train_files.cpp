@@ -22,9 +22,13 @@ void TrainRun::add_model_files(const std::string& folder, DType dtype) const {
   save_model_config(*setup_.model, folder, dtype);
   // Copied from what was written before the start: making it again would take memory of the
   // runtime.
-  if (setup_.tokenizer)
-    fs::copy(config().output_dir + "/tokenizer", folder,
-             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  if (!setup_.tokenizer) return;
+  const std::string from = config().output_dir + "/tokenizer";
+  std::error_code error;
+  fs::copy(from, folder, fs::copy_options::recursive | fs::copy_options::overwrite_existing, error);
+  if (error)
+    fail(ErrorCode::device, fmt::format("to copy {} to {}", from, folder), error.message(),
+         "free disk space, and leave the files of a run where they are while it goes");
 }
 
 // The log in the form of Hugging Face's Trainer.
@@ -41,26 +45,89 @@ void TrainRun::write_state(const std::string& folder) const {
        .save_steps = config().save_steps,
        .train_batch_size = plan_.decisions.micro_batch,
        .tokens_seen = at_.samples * plan_.decisions.T,
-       .best_eval_loss = at_.best_eval_loss,
-       .best_step = at_.best_eval_step});
+       .best_metric = at_.best_eval_loss < 0 || config().metric_for_best_model == "eval_loss"
+                          ? at_.best_eval_loss
+                          : std::exp(at_.best_eval_loss),
+       .best_step = at_.best_eval_step,
+       .best_checkpoint =
+           at_.best_saved_step < 0 ? std::string() : checkpoint_folder(at_.best_saved_step)});
 }
 
-std::string TrainRun::checkpoint() {
+std::string TrainRun::checkpoint_folder(int64_t step) const {
+  return fmt::format("{}/{}{}", config().output_dir, kCheckpointPrefix, step);
+}
+
+// Whether this step was evaluated and no checkpoint has a lower loss. What there was before the
+// first step is no result.
+bool TrainRun::best_so_far() const {
+  return at_.step > 0 && evaluated_step_ == at_.step && std::isfinite(evaluated_loss_) &&
+         (at_.best_saved_loss < 0 || evaluated_loss_ < at_.best_saved_loss);
+}
+
+// Begins the checkpoint of this step, unless it was begun before.
+void TrainRun::save() {
+  if (saved_step_ == at_.step) return;
+  tell_saved(checkpoints_->wait());
+  if (best_so_far()) {
+    at_.best_saved_loss = evaluated_loss_;
+    at_.best_saved_step = at_.step;
+  }
   RunPosition position = at_;
   position.elapsed += monotonic_seconds() - started_;
   log_->sync();
-  return checkpoints_->write(position, pinned(), hyperparameters(config(), total_),
-                             [&](const std::string& f) {
-                               add_model_files(f, DType::f32);
-                               write_state(f);
-                             });
+  checkpoints_->begin(position, pinned(), hyperparameters(config(), total_),
+                      [&](const std::string& f) {
+                        add_model_files(f, DType::f32);
+                        write_state(f);
+                      });
+  saved_step_ = at_.step;
+  tell_saved(checkpoints_->poll());  // without a background it is there
+}
+
+void TrainRun::tell_saved(const std::optional<CheckpointWriter::Saved>& saved) {
+  if (!saved) return;
+  log_->say(fmt::format("  saved {} ({} in {:.2f} s, training waited {:.2f} s)", saved->folder,
+                        human_bytes(saved->bytes), saved->seconds, saved->stall));
+}
+
+std::string TrainRun::save_and_wait() {
+  save();
+  checkpoints_->wait();
+  return checkpoint_folder(at_.step);
+}
+
+// The weights that final/ is to hold, in place of the last ones.
+void TrainRun::load_best() {
+  if (!config().load_best_model_at_end) return;
+  if (at_.best_saved_step < 0) {
+    log_->say("Best model: nothing was evaluated; final/ holds the last weights");
+    return;
+  }
+  const std::string folder = checkpoint_folder(at_.best_saved_step);
+  if (at_.best_saved_step != at_.step) {
+    if (!checkpoint_complete(folder)) {
+      log_->say(fmt::format("Best model: {} is gone; final/ holds the last weights", folder));
+      return;
+    }
+    if (const auto damage = find_checkpoint_damage(folder)) {
+      log_->say(fmt::format(
+          "Best model: {} is not as it was written; final/ holds the last weights", damage->file));
+      return;
+    }
+    weights_replaced_ = true;
+    load_weights(*setup_.model, folder + "/model.safetensors", session_->master(),
+                 session_->context().threads());
+  }
+  log_->say(fmt::format("Best model: {} with a validation loss of {:.4f}; final/ holds its weights",
+                        folder, at_.best_saved_loss));
 }
 
 void TrainRun::write_final() {
   const std::string path = config().output_dir + "/final", folder = path + ".tmp";
   std::error_code error;
   fs::remove_all(folder, error);
-  fs::create_directories(folder, error);
+  // Not with its parents: a new output_dir would look like a run without its checkpoints.
+  fs::create_directory(folder, error);
   if (error)
     fail(ErrorCode::device, fmt::format("to create {}", folder), error.message(),
          "free disk space");
@@ -78,6 +145,11 @@ void TrainRun::write_memory_json(bool done) {
                       {"allocations_after_start", nullptr},
                       {"transient_allocations", nullptr},
                       {"finished", done},
+                      {"checkpoints",
+                       {{"written", checkpoints_->written()},
+                        {"bytes_each", checkpoints_->bytes()},
+                        {"write_seconds", checkpoints_->write_seconds()},
+                        {"stall_seconds", checkpoints_->stall_seconds()}}},
                       {"categories", plan_json(plan_)["categories"]}};
   if (allocation_watch::available()) {
     j["allocations_after_start"] = allocation_watch::breaches();
@@ -104,12 +176,27 @@ void TrainRun::write_report(bool done) {
 void TrainRun::prepare() {
   const std::string& dir = config().output_dir;
   if (resumed_) {
+    for (const std::string& folder : damaged_) {
+      const std::string aside = folder + ".damaged";
+      std::error_code error;
+      fs::remove_all(aside, error);
+      fs::rename(folder, aside, error);
+      if (!error) fmt::print("Kept as {}\n", aside);
+    }
     const std::string removed = remove_later_checkpoints(dir, resumed_->position.step);
     if (!removed.empty())
       fmt::print("Removed {}: they are not of the run that goes on from {}.\n", removed,
                  resumed_->folder);
     at_ = resumed_->position;
     watch_.restore(at_.watch);
+    if (!at_.evaluation_due && checkpoint_complete(checkpoint_folder(at_.step)))
+      saved_step_ = at_.step;
+    if (at_.best_saved_step >= 0 && !checkpoint_complete(checkpoint_folder(at_.best_saved_step))) {
+      fmt::print("Note: {}, the best one so far, is gone; the best from here on is kept.\n",
+                 checkpoint_folder(at_.best_saved_step));
+      at_.best_saved_loss = -1;
+      at_.best_saved_step = -1;
+    }
   } else if (config().overwrite) {
     remove_old_run(dir);
   }
@@ -118,7 +205,9 @@ void TrainRun::prepare() {
   write_atomic(dir + "/config.resolved.yaml", resolved_yaml(config()));
   write_json_file(dir + "/plan.json", plan_json(plan_));
   write_report(false);
-  checkpoints_ = std::make_unique<CheckpointWriter>(*session_, dir, config().save_total_limit);
+  checkpoints_ = std::make_unique<CheckpointWriter>(*session_, dir, config().save_total_limit,
+                                                    plan_.save_background);
+  session_->set_update_gate(&checkpoints_->gate());
   final_layout_ = std::make_unique<SafetensorsLayout>(
       weights_layout(*setup_.model, config().save_dtype == "bf16" ? DType::bf16 : DType::f32));
   log_ = std::make_unique<RunLog>(dir, resumed_ ? resumed_->position.step : -1,
@@ -153,7 +242,7 @@ void TrainRun::start_log() {
 int TrainRun::stopped() {
   log_->say(fmt::format(
       "Stopped at step {}; saved {}.\nTo go on: snug train --config {} resume=latest", at_.step,
-      checkpoint(), shell_word(config().output_dir + "/config.resolved.yaml")));
+      save_and_wait(), shell_word(config().output_dir + "/config.resolved.yaml")));
   allocation_watch::step_done();
   allocation_watch::stop();
   write_state(config().output_dir);
@@ -165,8 +254,8 @@ int TrainRun::stopped() {
 // Neither input nor program are wrong: training failed, which is exit code 1.
 int TrainRun::diverged() {
   allocation_watch::stop();
-  std::string skipped;
-  const auto latest = latest_checkpoint(config().output_dir, &skipped);
+  checkpoints_->wait();
+  const auto latest = latest_checkpoint(config().output_dir);
   const bool finite = not_finite_.empty();
   log_->say(fmt::format("Training failed at step {}; {}", at_.step + (finite ? 0 : 1),
                         latest ? "the last checkpoint is " + *latest : "there is no checkpoint"));
@@ -185,7 +274,7 @@ int TrainRun::diverged() {
 // The step that could not be read was not done: what was learned before it is whole and is saved.
 int TrainRun::data_lost(const DataLost& error) {
   log_->say(at_.step == 0 ? std::string("Stopped before the first step.")
-                          : fmt::format("Stopped at step {}; saved {}", at_.step, checkpoint()));
+                          : fmt::format("Stopped at step {}; saved {}", at_.step, save_and_wait()));
   allocation_watch::stop();
   write_state(config().output_dir);
   write_memory_json(false);
@@ -195,6 +284,48 @@ int TrainRun::data_lost(const DataLost& error) {
                  ? std::string()
                  : fmt::format("\n  then:  snug train --config {} resume=latest",
                                shell_word(config().output_dir + "/config.resolved.yaml")));
+  return 1;
+}
+
+// output_dir is gone: what was learned goes into a new one of that name, with all that was logged.
+bool TrainRun::rescue() {
+  const std::string& dir = config().output_dir;
+  std::error_code code;
+  // With the best weights in place of the last ones there is no state to save any more.
+  if (weights_replaced_ || at_.step == 0 || fs::exists(dir, code) ||
+      !fs::create_directories(dir, code))
+    return false;
+  try {
+    log_->recover(dir);
+    if (setup_.tokenizer) setup_.tokenizer->save(dir + "/tokenizer");
+    write_atomic(dir + "/config.resolved.yaml", resolved_yaml(config()));
+    write_json_file(dir + "/plan.json", plan_json(plan_));
+    at_.best_saved_loss = -1;
+    at_.best_saved_step = saved_step_ = -1;
+    save_and_wait();
+    return true;
+  } catch (const Error&) {
+    return false;  // the error that led here says what to do
+  }
+}
+
+// The system refused something: what is complete stays, and there is no more than one can write.
+int TrainRun::broken_off(const Error& error) {
+  allocation_watch::stop();
+  try {
+    tell_saved(checkpoints_->wait());
+  } catch (const Error&) {  // the same again
+  }
+  const bool saved = rescue();
+  const auto latest = latest_checkpoint(config().output_dir);
+  log_->say(fmt::format("Stopped at step {}; {}", at_.step,
+                        saved ? fmt::format("output_dir was gone: saved {} in a new one", *latest)
+                        : latest ? "the last complete checkpoint is " + *latest
+                                 : "there is no checkpoint"));
+  fmt::print(stderr, "{}{}\n", error.what(),
+             latest ? fmt::format("\n  then:  snug train --config {} resume=latest",
+                                  shell_word(config().output_dir + "/config.resolved.yaml"))
+                    : std::string());
   return 1;
 }
 

@@ -10,7 +10,7 @@
 #include "engine/data/token_file.h"
 #include "optim/schedule.h"
 #include "tools/report/report.h"
-#include "tools/trainer/checkpoint.h"
+#include "tools/trainer/checkpoint_writer.h"
 #include "tools/trainer/generator.h"
 #include "tools/trainer/loss_watch.h"
 #include "tools/trainer/run_data.h"
@@ -38,13 +38,21 @@ class TrainRun {
   void log_step(double step_seconds);
   void evaluate();
   void sample();
-  std::string checkpoint();
+  void finish_step(double step_seconds);
+  bool best_so_far() const;
+  std::string checkpoint_folder(int64_t step) const;
+  void save();
+  void tell_saved(const std::optional<CheckpointWriter::Saved>& saved);
+  std::string save_and_wait();
+  void load_best();
+  bool rescue();
   void write_final();
   void write_memory_json(bool finished);
   void write_report(bool finished);
   int stopped();
   int diverged();
   int data_lost(const DataLost& error);
+  int broken_off(const Error& error);
   bool watch();
   bool stopped_early() const;
   double epoch() const;
@@ -73,7 +81,12 @@ class TrainRun {
   ReportRun report_;
   double started_ = 0, startup_ = -1;
   int64_t total_ = 0, runtime_measured_ = 0;
-  bool last_ = false;  // decided once a step, so that all parts of the step agree
+  // What the last evaluation said; the step whose checkpoint was begun last.
+  double evaluated_loss_ = 0;
+  int64_t evaluated_step_ = -1, saved_step_ = -1;
+  std::vector<std::string> damaged_;  // checkpoints a resume passed over, to be kept aside
+  bool weights_replaced_ = false;     // by the best ones: there is no state to save any more
+  bool last_ = false;                 // decided once a step, so that all parts of the step agree
 };
 
 }  // namespace snug

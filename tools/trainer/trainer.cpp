@@ -9,10 +9,7 @@
 #include <memory>
 
 #include "engine/core/error.h"
-#include "engine/core/units.h"
 #include "engine/data/token_file.h"
-#include "engine/io/files.h"
-#include "engine/io/json.h"
 #include "engine/text/unicode.h"
 #include "optim/clip.h"
 #include "optim/schedule.h"
@@ -29,7 +26,6 @@
 #include "tools/trainer/run_log.h"
 #include "tools/trainer/setup.h"
 #include "tools/trainer/train_run.h"
-#include "tools/trainer/trainer_state.h"
 
 namespace snug {
 
@@ -56,16 +52,22 @@ void TrainRun::check_output_dir() {
     check_new_output(dir, config().overwrite);
     return;
   }
-  std::string folder = config().resume, skipped;
-  if (folder == "latest") {
-    const auto latest = latest_checkpoint(dir, &skipped);
-    if (!latest)
+  std::string folder = config().resume;
+  const bool latest = folder == "latest";
+  if (latest) {
+    const FoundCheckpoint found = find_intact_checkpoint(dir);
+    if (found.folder.empty() && !found.damaged.empty())
+      fail(ErrorCode::data, fmt::format("a checkpoint in {} that is as it was written", dir),
+           found.damaged, "a copy of it from elsewhere; without one leave resume out");
+    if (found.folder.empty())
       fail(ErrorCode::usage, fmt::format("a complete checkpoint in {} to resume", dir),
-           skipped.empty() ? "none" : "only torn ones: " + skipped, "leave resume out");
-    if (!skipped.empty()) fmt::print("Skipped torn checkpoints: {}\n", skipped);
-    folder = *latest;
+           found.torn.empty() ? "none" : "only torn ones: " + found.torn, "leave resume out");
+    if (!found.torn.empty()) fmt::print("Skipped torn checkpoints: {}\n", found.torn);
+    if (!found.damaged.empty()) fmt::print("Skipped damaged checkpoints: {}\n", found.damaged);
+    damaged_ = found.damaged_folders;
+    folder = found.folder;
   }
-  resumed_ = read_checkpoint(folder);
+  resumed_ = read_checkpoint(folder, latest);
   check_resumed_output(dir, folder);
 }
 
@@ -132,10 +134,18 @@ bool TrainRun::optimizer_step() {
   Session& s = *session_;
   int32_t* tokens = s.tokens().as<int32_t>();
   int32_t* targets = s.targets().as<int32_t>();
-  s.begin_window(static_cast<uint64_t>(config().seed), at_.step, G * T);
+  int32_t* starts = s.document_start_or_null();
+  const int64_t trained = starts ? data_.train->trained_targets(at_.samples, G) : G * T;
+  if (trained == 0) {
+    not_finite_ = fmt::format(
+        "no target to train at step {}: every document of its samples has one token", at_.step + 1);
+    return false;
+  }
+  s.begin_window(static_cast<uint64_t>(config().seed), at_.step, trained);
   for (int64_t first = 0; first < G; first += B) {
     const int64_t count = std::min(B, G - first);
-    data_.train->fill(at_.samples + first, count, tokens, targets);
+    data_.train->fill(at_.samples + first, count, tokens, targets, starts);
+    if (starts) std::fill(starts + count * T, starts + B * T, 0);
     // A last, smaller micro-batch runs the planned shape; its empty rows have no targets.
     std::fill(tokens + count * T, tokens + B * T, 0);
     std::fill(targets + count * T, targets + B * T, -100);
@@ -237,9 +247,12 @@ void TrainRun::log_step(double step_seconds) {
 }
 
 void TrainRun::evaluate() {
+  at_.evaluation_due = false;
   if (plan_.decisions.eval_batch <= 0 || data_.eval_samples <= 0) return;
   const StepState saved = session_->state();
+  at_.evaluation_due = true;  // if data is lost now, the checkpoint knows what is missing
   const EvalResult r = evaluate_samples(*session_, data_, data_.eval_samples);
+  at_.evaluation_due = false;
   session_->state() = saved;
   log_->evaluation({.step = at_.step,
                     .tokens = r.tokens,
@@ -249,13 +262,16 @@ void TrainRun::evaluate() {
                     .epoch = epoch()});
   // As transformers' EarlyStoppingCallback: any lower loss is the new best, one that is lower by
   // more than the threshold starts the count again.
-  const bool first = at_.best_eval_loss < 0;
+  const bool finite = std::isfinite(r.loss);
+  const bool first = finite && at_.best_eval_loss < 0;
   const bool gain = first || at_.best_eval_loss - r.loss > config().early_stopping_threshold;
   at_.evals_without_gain = gain ? 0 : at_.evals_without_gain + 1;
-  if (first || r.loss < at_.best_eval_loss) {
+  if (first || (finite && r.loss < at_.best_eval_loss)) {
     at_.best_eval_loss = r.loss;
     at_.best_eval_step = at_.step;
   }
+  evaluated_loss_ = r.loss;
+  evaluated_step_ = at_.step;
   sample();
 }
 
@@ -265,7 +281,7 @@ void TrainRun::sample() {
   sample_text_.assign(config().sample_prompt);
   GenerationOptions options;
   options.max_new_tokens = config().sample_tokens;
-  if (const auto eos = setup_.tokenizer->eos_id()) options.stop_token = *eos;
+  if (const auto eos = setup_.tokenizer->eos_id()) options.rules.stop_tokens = {*eos};
   generate(*session_, *sampler_, sample_prompt_, options, [&](int32_t token) {
     sample_text_.append(setup_.tokenizer->token_bytes(token));
     return true;
@@ -307,7 +323,7 @@ int TrainRun::run() {
   data_ = prepare_data(config(), setup_.tokenizer, setup_.model->spec().V, plan_.decisions.T,
                        new_tokens, true);
   clock_.lap("data");
-  data_fingerprint_ = data_fingerprint(*data_.train);
+  data_fingerprint_ = data_fingerprint(*data_.train, config().packing_boundaries);
   total_ = total_steps();
   if (resumed_) {
     check_data(*resumed_, pinned());
@@ -330,8 +346,36 @@ int TrainRun::run() {
   try {
     return steps();
   } catch (const DataLost& lost) {
-    return data_lost(lost);
+    try {
+      return data_lost(lost);
+    } catch (const Error& refused) {
+      if (refused.code() != ErrorCode::device) throw;
+      fmt::print(stderr, "{}\n", lost.what());
+      return broken_off(refused);
+    }
+  } catch (const Error& refused) {
+    if (refused.code() != ErrorCode::device) throw;
+    return broken_off(refused);
   }
+}
+
+// What is due after the update of step at_.step was logged.
+void TrainRun::finish_step(double step_seconds) {
+  // Before the checkpoint, which is then at the end of the step and does not repeat it.
+  if (at_.evaluation_due || last_ ||
+      (config().eval_steps > 0 && at_.step % config().eval_steps == 0))
+    evaluate();
+  if (!last_ && stopped_early()) {
+    last_ = true;
+    if (at_.window_steps > 0) log_step(step_seconds);  // the steps since the last line
+    log_->say(fmt::format(
+        "Stopped early at step {}: {} evaluations in a row without a validation "
+        "loss below {:.4f} by more than {}",
+        at_.step, at_.evals_without_gain, at_.best_eval_loss, config().early_stopping_threshold));
+  }
+  // The last step is saved too, so that a run can be made longer.
+  const bool due = config().save_steps > 0 && (at_.step % config().save_steps == 0 || last_);
+  if (due || (config().load_best_model_at_end && best_so_far())) save();
 }
 
 int TrainRun::steps() {
@@ -343,29 +387,24 @@ int TrainRun::steps() {
   started_ = monotonic_seconds();
   double before = started_;
   last_ = finished();
+  if (at_.evaluation_due) {
+    finish_step(std::max(1e-6, monotonic_seconds() - before));
+    before = monotonic_seconds();
+  }
   while (!last_ && !stop_requested) {
     if (!optimizer_step()) return diverged();
     last_ = finished();
     const double now = monotonic_seconds();
     log_step(now - before);
     if (!watch()) return diverged();
-    // Before the checkpoint, which is then at the end of the step and does not repeat it.
-    if (last_ || (config().eval_steps > 0 && at_.step % config().eval_steps == 0)) evaluate();
-    if (!last_ && stopped_early()) {
-      last_ = true;
-      if (at_.window_steps > 0) log_step(now - before);  // the steps since the last line
-      log_->say(fmt::format(
-          "Stopped early at step {}: {} evaluations in a row without a validation "
-          "loss below {:.4f} by more than {}",
-          at_.step, at_.evals_without_gain, at_.best_eval_loss, config().early_stopping_threshold));
-    }
-    // The last step is saved too, so that a run can be made longer.
-    if (config().save_steps > 0 && (at_.step % config().save_steps == 0 || last_))
-      log_->say(fmt::format("  saved {}", checkpoint()));
+    finish_step(now - before);
+    tell_saved(checkpoints_->poll());  // if it failed, what this step owed is done
     allocation_watch::step_done();
     before = monotonic_seconds();
   }
   if (stop_requested) return stopped();
+  tell_saved(checkpoints_->wait());
+  load_best();
   write_final();
   write_state(config().output_dir);
   allocation_watch::step_done();

@@ -11,17 +11,21 @@ namespace snug {
 void write_trainer_state(const std::string& path, const std::string& metrics_path,
                          const TrainerStateInfo& info) {
   AtomicFile out(path);
-  const bool best = info.best_eval_loss >= 0;
+  const bool best = info.best_metric >= 0;
   // In the order of their names, as Python's json.dumps(sort_keys=True) has them.
   std::string text = fmt::format(
       "{{\n  \"best_global_step\": {},\n  \"best_metric\": {},\n"
-      "  \"best_model_checkpoint\": null,\n  \"epoch\": {},\n  \"eval_steps\": {},\n"
+      "  \"best_model_checkpoint\": {},\n  \"epoch\": {},\n  \"eval_steps\": {},\n"
       "  \"global_step\": {},\n  \"is_hyper_param_search\": false,\n"
       "  \"is_local_process_zero\": true,\n  \"is_world_process_zero\": true,\n"
       "  \"log_history\": [",
       best ? std::to_string(info.best_step) : "null",
-      best ? nlohmann::json(info.best_eval_loss).dump() : "null", nlohmann::json(info.epoch).dump(),
-      info.eval_steps, info.step);
+      best ? nlohmann::json(info.best_metric).dump() : "null",
+      info.best_checkpoint.empty()
+          ? "null"
+          : nlohmann::json(info.best_checkpoint)
+                .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+      nlohmann::json(info.epoch).dump(), info.eval_steps, info.step);
   bool first = true;
   if (file_exists(metrics_path)) {
     LineReader in(metrics_path);

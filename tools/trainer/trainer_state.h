@@ -13,8 +13,9 @@ struct TrainerStateInfo {
   double epoch = 0, num_train_epochs = 0;
   int64_t logging_steps = 0, eval_steps = 0, save_steps = 0, train_batch_size = 0;
   int64_t tokens_seen = 0;
-  double best_eval_loss = -1;  // -1: none
+  double best_metric = -1;  // -1: none
   int64_t best_step = 0;
+  std::string best_checkpoint = {};  // empty: none
 };
 
 // Writes `path` with the lines of `metrics_path` up to info.step as log_history; through

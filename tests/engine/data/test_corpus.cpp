@@ -79,6 +79,23 @@ TEST_F(Corpus, MissingSourcesAreErrors) {
   EXPECT_ERROR(expand_corpus({"/dev/null"}), ErrorCode::data, "'/dev/null'", "a device", "path");
 }
 
+TEST_F(Corpus, AFolderThatMayNotBeReadIsNamed) {
+  put("locked/a.txt", "a");
+  fs::permissions(tmp_ / "locked", fs::perms::none);
+  // Root may read anything: it takes another user's rights for the call.
+  const bool root = geteuid() == 0;
+  fs::permissions(tmp_.path(), fs::perms::all);
+  if (root) {
+    ASSERT_EQ(seteuid(65534), 0);
+  }
+  EXPECT_ERROR(expand({"locked"}), ErrorCode::data, "a readable folder " + tmp_.path() + "/locked",
+               "Permission denied", "check its permissions, or leave it out");
+  if (root) {
+    ASSERT_EQ(seteuid(0), 0);
+  }
+  fs::permissions(tmp_ / "locked", fs::perms::owner_all);
+}
+
 TEST_F(Corpus, DocumentsOfTextAndRecords) {
   put("a.txt", "\xef\xbb\xbfone\n");
   put("b.jsonl",

@@ -210,10 +210,12 @@ TEST(WindowDataset, ErrorsSayWhatIsMissing) {
   EXPECT_ERROR(make(0, 16, 0), ErrorCode::data, "at least 17 tokens", "0 tokens", "more text");
   EXPECT_ERROR(make(32, 16, 0.1), ErrorCode::data, "at least 33 tokens", "32 tokens", "eval_data");
   EXPECT_EQ(make(33, 16, 0.1), 1);
-  EXPECT_ERROR(make(33, 0, 0), ErrorCode::usage, "max_length", "0", "1024");
+  EXPECT_ERROR(make(33, 0, 0), ErrorCode::usage, "a sample length (max_length) from 1 to 2^40", "0",
+               "1024");
   EXPECT_ERROR(make(33, INT64_MAX, 0), ErrorCode::usage, "max_length", "9223372036854775807",
                "1024");
-  EXPECT_ERROR(make(33, 8, 1.0), ErrorCode::usage, "eval_fraction", "1", "0.05");
+  EXPECT_ERROR(make(33, 8, 1.0), ErrorCode::usage, "eval_fraction of 0 or more and below 1", "1",
+               "0.05");
   EXPECT_ERROR(make(33, 8, -0.1), ErrorCode::usage, "eval_fraction", "-0.1", "0.05");
   EXPECT_ERROR(make(33, 8, NAN), ErrorCode::usage, "eval_fraction", "nan", "0.05");
   EXPECT_ERROR(WindowDataset({}, 8), ErrorCode::data, "at least 9 tokens", "no token file", "text");

@@ -205,14 +205,82 @@ TEST(WindowDataset, HoldsOutWholeDocuments) {
   EXPECT_EQ(a, c);
 }
 
+// Documents kept apart: starts and targets of every sample of both sides, over two files, from what
+// the tokens say of their documents.
+TEST(WindowDataset, KeepsDocumentsApart) {
+  TempFolder tmp;
+  for (const int64_t T : {1, 2, 16, 50}) {
+    const WindowDataset data(two_files(tmp, 400), T, {.eval_fraction = 0.2, .seed = 3});
+    Ids tokens(static_cast<size_t>(T)), plain(tokens.size()), targets(tokens.size()),
+        starts(tokens.size());
+    int64_t trained = 0, cut = 0;
+    const auto check = [&] {
+      for (int64_t t = 0; t < T; ++t) {
+        const auto at = static_cast<size_t>(t);
+        const bool begins = t > 0 && tokens[at] % 100 == 0;
+        ASSERT_EQ(starts[at], begins ? t : t > 0 ? starts[at - 1] : 0);
+        const bool apart = plain[at] % 100 == 0;  // the target is a document's first token
+        ASSERT_EQ(targets[at], apart ? -100 : plain[at]) << T << " " << t;
+        (apart ? cut : trained) += 1;
+      }
+    };
+    for (int64_t k = 0; k < data.train_samples(); ++k) {
+      data.fill(k, 1, tokens.data(), plain.data());
+      data.fill(k, 1, tokens.data(), targets.data(), starts.data());
+      check();
+    }
+    EXPECT_EQ(data.trained_targets(0, data.train_samples()), trained);
+    EXPECT_EQ(data.train_samples() * T, trained + cut);
+    EXPECT_GT(cut, 200);
+    int64_t one_by_one = 0;
+    for (int64_t k = 0; k < data.train_samples(); ++k) one_by_one += data.trained_targets(k, 1);
+    EXPECT_EQ(one_by_one, trained);
+    for (int64_t e = 0; e < data.eval_samples(); ++e) {
+      data.fill_eval(e, 1, tokens.data(), plain.data());
+      data.fill_eval(e, 1, tokens.data(), targets.data(), starts.data());
+      check();
+    }
+    // Several samples at once are the same ones.
+    const auto size = static_cast<size_t>(3 * T);
+    Ids many(size), many_targets(size), many_starts(size);
+    data.fill(1, 3, many.data(), many_targets.data(), many_starts.data());
+    data.fill(2, 1, tokens.data(), targets.data(), starts.data());
+    EXPECT_TRUE(std::equal(starts.begin(), starts.end(), many_starts.begin() + T));
+    EXPECT_TRUE(std::equal(targets.begin(), targets.end(), many_targets.begin() + T));
+  }
+}
+
+// Nothing is trained where every document has one token; all of it where there is but one.
+TEST(WindowDataset, DocumentsOfOneTokenAndOneDocument) {
+  TempFolder tmp;
+  const auto make = [&](const std::vector<int64_t>& sizes) {
+    std::vector<TokenFile> files;
+    files.push_back(documents_file(tmp / "t", sizes));
+    return WindowDataset(std::move(files), 8);
+  };
+  Ids tokens(8), targets(8), starts(8);
+  const WindowDataset ones = make(std::vector<int64_t>(33, 1));
+  EXPECT_EQ(ones.trained_targets(0, 4), 0);
+  ones.fill(2, 1, tokens.data(), targets.data(), starts.data());
+  EXPECT_EQ(targets, Ids(8, -100));
+  EXPECT_EQ(starts, (Ids{0, 1, 2, 3, 4, 5, 6, 7}));
+  const WindowDataset one = make({33});
+  EXPECT_EQ(one.trained_targets(0, 4), 32);
+  one.fill(2, 1, tokens.data(), targets.data(), starts.data());
+  EXPECT_EQ(starts, Ids(8, 0));
+  EXPECT_EQ(targets[7], tokens[7] + 1);
+}
+
 TEST(WindowDataset, SplitFillTakesNoMemory) {
   TempFolder tmp;
   const WindowDataset data(two_files(tmp, 400), 16, {.eval_fraction = 0.2, .seed = 3});
-  Ids tokens(64 * 16), targets(64 * 16);
+  Ids tokens(64 * 16), targets(64 * 16), starts(64 * 16);
   const int64_t before = heap_requests();
   data.fill(100, 64, tokens.data(), targets.data());
   data.fill_eval(0, data.eval_samples(), tokens.data(), targets.data());
   data.positions(5, tokens.data());
+  data.fill(100, 64, tokens.data(), targets.data(), starts.data());
+  EXPECT_GT(data.trained_targets(100, 64), 0);
   EXPECT_EQ(heap_requests(), before);
 }
 

@@ -141,8 +141,8 @@ TEST(TokenFile, WriterRefusesIdsOutsideTheVocabulary) {
     TokenFileWriter writer(tmp / "t.bin", 10, 1);
     const int32_t ids[] = {9, 10, -1};
     writer.append(ids, 1);
-    EXPECT_ERROR(writer.append(ids + 1, 1), ErrorCode::data, "from 0 to 9", "10 at position 1",
-                 "added tokens");
+    EXPECT_ERROR(writer.append(ids + 1, 1), ErrorCode::data, "token ids from 0 to 9",
+                 "10 at position 1", "the vocabulary size of the tokenizer, added tokens included");
     EXPECT_ERROR(writer.append(ids + 2, 1), ErrorCode::data, "from 0 to 9", "-1 at position 1",
                  "added tokens");
   }
@@ -164,6 +164,35 @@ TEST(TokenFile, BrokenSideFilesAreErrors) {
   EXPECT_TRUE(is_token_file_name("a/b.bin"));
   EXPECT_FALSE(is_token_file_name(".bin"));
   EXPECT_FALSE(is_token_file_name("a.txt"));
+}
+
+// The header speaks for itself when the side file is lost; the side file keeps what was passed
+// over.
+TEST(TokenFile, TheHeaderAndTheSideFileSayWhoseTokensTheyAre) {
+  TempFolder tmp;
+  const std::string path = tmp / "t.bin";
+  TokenFileWriter writer(path, 300, 0x1234);
+  const int32_t ids[] = {1, 2, 299};
+  writer.append(ids, 3);
+  writer.set_source({.fingerprint = 7,
+                     .files = 2,
+                     .bytes = 9,
+                     .skipped = 1,
+                     .first_skipped = "s",
+                     .no_column = 4,
+                     .first_no_column = "n.csv"});
+  writer.commit();
+  const auto info = read_token_info(path);
+  ASSERT_TRUE(info);
+  EXPECT_EQ(info->source.skipped, 1);
+  EXPECT_EQ(info->source.no_column, 4);
+  EXPECT_EQ(info->source.first_no_column, "n.csv");
+  std::filesystem::remove(path + ".json");
+  EXPECT_EQ(TokenFile(path).tokenizer(), uint64_t{0x1234});
+  EXPECT_EQ(TokenFile(path).vocab_size(), 300);
+  write_atomic(path, std::string("\1\0\2\0", 4));
+  EXPECT_FALSE(TokenFile(path).tokenizer());
+  EXPECT_FALSE(TokenFile(path).vocab_size());
 }
 
 }  // namespace

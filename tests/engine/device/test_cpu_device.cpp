@@ -143,7 +143,7 @@ std::string message_under_limit(__rlimit_resource resource, int64_t bytes, F&& b
   return text;
 }
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kLimitsWork = false;  // the sanitizer's shadow is far above any limit
 #else
 constexpr bool kLimitsWork = true;

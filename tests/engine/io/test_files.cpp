@@ -66,18 +66,21 @@ TEST(Files, WriteAtPatchesWhatWasAppended) {
 
 TEST(Files, ErrorsNameThePathAndTheReason) {
   TempFolder tmp;
-  EXPECT_ERROR(read_file(tmp / "none"), ErrorCode::data, "none", "No such file", "check the path");
+  EXPECT_ERROR(read_file(tmp / "none"), ErrorCode::data, "a readable file " + tmp.path(),
+               "No such file", "check the path");
   EXPECT_ERROR(MappedFile(tmp / "none"), ErrorCode::data, "none", "No such file", "check the path");
-  EXPECT_ERROR(read_file(tmp.path()), ErrorCode::data, tmp.path(), "a folder", "path of a file");
+  EXPECT_ERROR(read_file(tmp.path()), ErrorCode::data, "a regular file " + tmp.path(), "a folder",
+               "path of a file");
   write_atomic(tmp / "big", std::string(100, 'x'));
-  EXPECT_ERROR(read_file(tmp / "big", 99), ErrorCode::data, "at most 99 bytes", "100 bytes",
+  EXPECT_ERROR(read_file(tmp / "big", 99), ErrorCode::data, "to have at most 99 bytes", "100 bytes",
                "file you meant");
   ASSERT_EQ(::mkfifo((tmp / "pipe").c_str(), 0600), 0);
   EXPECT_ERROR(read_file(tmp / "pipe"), ErrorCode::data, "pipe", "a device, pipe or socket",
                "path of a file");
   EXPECT_ERROR(AtomicFile(tmp / "no/such"), ErrorCode::device, "no/such", "No such file",
                "create the folder");
-  EXPECT_ERROR(AtomicFile(tmp.path()), ErrorCode::device, tmp.path(), "a folder", "path of a file");
+  EXPECT_ERROR(AtomicFile(tmp.path()), ErrorCode::device, "to write a file named '" + tmp.path(),
+               "a folder", "path of a file");
   EXPECT_ERROR(sync_folder(tmp / "none"), ErrorCode::device, "none", "No such file", "create");
 }
 

@@ -287,7 +287,7 @@ TEST(Gguf, ValuesOfAnotherKindAreRefused) {
   const GgufReader file(kFixture);
   const auto key = [&](const char* name) -> const GgufKey& { return *file.find_key(name); };
   EXPECT_ERROR(file.integer(key("k.string")), ErrorCode::data, "an integer for k.string",
-               "type string", "correct writer");
+               "a value of type string", "correct writer");
   EXPECT_ERROR(file.integer(key("k.u64")), ErrorCode::data, "an integer", "u64", "");
   EXPECT_ERROR(file.number(key("k.bool")), ErrorCode::data, "a number for k.bool", "bool", "");
   EXPECT_ERROR(file.boolean(key("k.u8")), ErrorCode::data, "true or false", "u8", "");

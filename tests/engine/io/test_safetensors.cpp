@@ -171,8 +171,13 @@ TEST(Safetensors, LayoutRefusesWhatNoReaderWouldTake) {
                "below 2^60", "tensor 'a'", "shape");
   EXPECT_ERROR(layout(pt, {{"a", SafeDType::F4, {3}}}), ErrorCode::data, "whole bytes", "F4 [3]",
                "shape");
-  EXPECT_ERROR(layout(pt, {{"\xff", SafeDType::U8, {1}}}), ErrorCode::data, "UTF-8", "ufffd",
-               "rename");
+  EXPECT_ERROR(layout(pt, {{"\xff", SafeDType::U8, {1}}}), ErrorCode::data,
+               "tensor names and metadata in UTF-8", "ufffd", "rename");
+  const SafeSpec vast{"a", SafeDType::U8, {int64_t{1} << 59}};
+  std::vector<SafeSpec> many(9, vast);
+  for (size_t i = 0; i < many.size(); ++i) many[i].name += std::to_string(i);
+  EXPECT_ERROR(layout(pt, many), ErrorCode::data, "less than 2^62 bytes in one file",
+               "more, at tensor 'a8'", "several files");
   EXPECT_EQ(layout(pt, {}), 4096);
 }
 
@@ -195,7 +200,7 @@ TEST(Safetensors, EveryReaderCheckHasItsError) {
       {long_header + "{}", "its header of 100 bytes", "10 bytes"},
       {file_of("", ""), "begin with '{'", "an empty header"},
       {file_of(" {}", ""), "begin with '{'", "0x20"},
-      {file_of("{\"a", ""), "JSON header in UTF-8", "byte"},
+      {file_of("{\"a", ""), "a JSON header in UTF-8", "an error at byte"},
       {file_of("{}{}", ""), "JSON header", "byte 10"},
       {file_of(std::string("{}\0x", 4), ""), "JSON header", "zero byte at byte 10"},
       {file_of("{\"\xff\":{}}", ""), "JSON header in UTF-8", "invalid"},
@@ -218,7 +223,8 @@ TEST(Safetensors, EveryReaderCheckHasItsError) {
       {file_of(entry("\"shape\":[[1]]"), ""), "whole numbers", "an array"},
       {file_of(entry("\"shape\":[1e999]"), ""), "JSON header", "1e999"},
       {file_of(entry("\"shape\":[99999999999999999999]"), ""), "whole numbers", "9999"},
-      {file_of(entry("\"shape\":[9223372036854775808]"), ""), "below 2^63", "9223372036854775808"},
+      {file_of(entry("\"shape\":[9223372036854775808]"), ""), "a number below 2^63",
+       "9223372036854775808"},
       {file_of(entry("\"dtype\":\"U8\",\"shape\":[2]"), "xy"), "dtype, shape and data_offsets",
        "no \"data_offsets\" in tensor 'a'"},
       {file_of(entry("\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0]"), "xy"), "two numbers",
@@ -429,8 +435,8 @@ TEST(SafetensorsConvert, IsExactOrRoundsOnce) {
   convert(SafeDType::F16, h, 2, f);
   EXPECT_EQ(f[0], 1.0009765625f);
   EXPECT_EQ(f[1], 0x1p-24f);
-  EXPECT_ERROR(convert(SafeDType::I64, h, 1, f), ErrorCode::unsupported, "F64, F32, F16 or BF16",
-               "I64", "convert");
+  EXPECT_ERROR(convert(SafeDType::I64, h, 1, f), ErrorCode::unsupported,
+               "weights of type F64, F32, F16 or BF16", "I64", "convert");
   EXPECT_FALSE(convertible(SafeDType::F8_E4M3));
   // A double just above the middle of two bf16 values: through float it would fall on the middle
   // and go down to even; rounding once goes up.

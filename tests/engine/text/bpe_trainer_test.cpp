@@ -98,6 +98,9 @@ TEST(BpeTrainer, Errors) {
   BpeTrainer trainer({});
   expect_error([&] { trainer.feed_file("/nowhere/x.txt"); }, ErrorCode::data,
                "a readable text file", "'/nowhere/x.txt' cannot be opened", "check the path");
+  // The first page of a process is never mapped: reading it is an error of the system.
+  expect_error([&] { trainer.feed_file("/proc/self/mem"); }, ErrorCode::data,
+               "a readable text file", "'/proc/self/mem': reading stopped", "check the disk");
 }
 
 TEST(BpeTrainer, ThreadsGiveTheSameTokenizer) {

@@ -1,7 +1,9 @@
 // Files and texts made to take time or memory: everything stays linear in its size, or is refused.
 #include <nlohmann/json.hpp>
 
+#include "engine/text/bpe_model.h"
 #include "engine/text/components.h"
+#include "engine/text/text_bound.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/tokenizer_spec.h"
 #include "tests/engine/text/helpers.h"
@@ -59,7 +61,8 @@ TEST(Hostile, LongAddedTokensAreRefused) {
   json j = parts("llama2");
   j["added_tokens"].push_back({{"id", 5000}, {"content", std::string(1025, 'a')}});
   expect_error([&] { Tokenizer::load(folder.write("t.json", j.dump())); }, ErrorCode::unsupported,
-               "added tokens of at most 1024 bytes", "one of 1025 bytes, id 5000", "shorten");
+               "added tokens of at most 1024 bytes", "one of 1025 bytes, id 5000",
+               "shorten the token");
 }
 
 TEST(Hostile, LimitsOfModels) {
@@ -123,13 +126,144 @@ TEST(Hostile, BrokenCharsMaps) {
     try {
       const CharsMap map(blob, "test");
       std::string out;
-      map.apply("Some text \u00e9\u0301 \U0001F468\u200D\U0001F469", out);
+      map.apply("Some text \u00e9\u0301 \U0001F468\u200D\U0001F469", out, 1 << 20);
       EXPECT_TRUE(is_valid_utf8(out));
       ++taken;
     } catch (const Error&) {
     }
   }
   EXPECT_GT(taken, 1000);
+}
+
+// A map with one entry: 'a' becomes 5000 letters b. (The double array of Darts: unit 0 leads to
+// 128 ^ 'a', whose leaf is unit 1.)
+std::string long_map() {
+  std::vector<uint32_t> units(226);
+  units[0] = 128u << 10;
+  units[128 ^ 'a'] = 'a' | 1u << 8 | 224u << 10;
+  const auto bytes = static_cast<uint32_t>(4 * units.size());
+  std::string blob(reinterpret_cast<const char*>(&bytes), 4);
+  blob.append(reinterpret_cast<const char*>(units.data()), bytes);
+  return blob + std::string(5000, 'b') + std::string(1, '\0');
+}
+
+json ten_times(const char* list, const json& step) {
+  json steps = json::array();
+  for (int i = 0; i < 20; ++i) steps.push_back(step);
+  return {{"type", "Sequence"}, {list, steps}};
+}
+
+const json kTenLetters = {
+    {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aaaaaaaaaa"}};
+const json kTenMatches = {
+    {"type", "Replace"}, {"pattern", {{"Regex", "[ab]"}}}, {"content", "aaaaaaaaaa"}};
+
+// Twenty steps that make ten of one would make 10^20.
+TEST(Hostile, NormalisedTextIsBounded) {
+  EXPECT_EQ(text_bound(0), size_t{1} << 20);
+  EXPECT_EQ(text_bound(1 << 10), size_t{2} << 20);
+  EXPECT_EQ(text_bound(SIZE_MAX), size_t{1} << 30);
+  RegexScratch scratch;
+  for (const json& step : {kTenLetters, kTenMatches}) {
+    const Normalizer n = parse_normalizer(ten_times("normalizers", step).dump(), "t");
+    expect_error([&] { n.apply("a", scratch); }, ErrorCode::data,
+                 "text that normalisation keeps below 1.00 MiB", "more than that of 1000000 bytes",
+                 "break the text up");
+    EXPECT_EQ(n.apply("c", scratch), "c");
+  }
+  Normalizer map;
+  map.add_precompiled(long_map(), "t");
+  EXPECT_EQ(map.apply("ca", scratch), "c" + std::string(5000, 'b'));
+  expect_error([&] { map.apply(std::string(1000, 'a'), scratch, 1 << 20); }, ErrorCode::data,
+               "text that normalisation keeps below 1.00 MiB", "of 1000 bytes", "normalizer");
+  Normalizer prepend;
+  prepend.add_prepend(std::string(2000, 'x'));
+  expect_error([&] { prepend.apply("a", scratch, 1000); }, ErrorCode::data, "below 1000 B",
+               "of 1 bytes", "break");
+}
+
+// A bound for every stretch between added tokens would be a bound times the stretches.
+TEST(Hostile, NormalisedStretchesAreBoundedTogether) {
+  const TestFolder folder;
+  json j = parts("words");
+  json steps = json::array();
+  for (int i = 0; i < 5; ++i) steps.push_back(kTenLetters);
+  j["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+  j["added_tokens"].push_back({{"id", 5001}, {"content", "<t>"}, {"normalized", false}});
+  const Tokenizer t = Tokenizer::load(folder.write("t.json", j.dump()));
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "<t>a";
+  expect_error([&] { t.encode(text); }, ErrorCode::data, "text that normalisation keeps below",
+               "more than that of ", "break the text up");
+}
+
+TEST(Hostile, DecodedTextIsBounded) {
+  for (const json& step : {kTenLetters, kTenMatches}) {
+    const Decoder d = parse_decoder(ten_times("decoders", step).dump(), "t");
+    expect_error(
+        [&] {
+          d.apply({"c", "a", "a"});
+        },
+        ErrorCode::data, "tokens that the decoder keeps below 1.01 MiB", "more than that",
+        "decode fewer");
+    EXPECT_EQ(d.apply({"c", "d"}), "cd");
+  }
+  // Each token within the bound, together above it; and the same without a step.
+  const Decoder once = parse_decoder(kTenLetters.dump(), "t");
+  EXPECT_EQ(once.apply(std::vector<std::string>(100, "a"), 1000).size(), 1000u);
+  for (const Decoder& d : {once, Decoder()})
+    expect_error([&] { d.apply(std::vector<std::string>(501, "aa"), 1000); }, ErrorCode::data,
+                 "below 1000 B", "more", "decoder of the tokenizer");
+}
+
+// What is done to every token at load is bounded by the token.
+TEST(Hostile, TokensThatExplodeAtLoadAreRefused) {
+  const TestFolder folder;
+  json j = parts("words");
+  j["model"]["vocab"]["aaaa"] = 5000;
+  j["decoder"] = ten_times("decoders", kTenLetters);
+  expect_error([&] { Tokenizer::load(folder.write("t.json", j.dump())); }, ErrorCode::data,
+               "tokens that the decoder keeps below", "more", "");
+  try {
+    Tokenizer::load(folder / "t.json");
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("t.json, token \""), std::string::npos) << e.what();
+  }
+  j["decoder"] = nullptr;
+  j["normalizer"] = ten_times("normalizers", kTenLetters);
+  Tokenizer::load(folder.write("t.json", j.dump()));
+  j["added_tokens"].push_back({{"id", 5001}, {"content", "xa"}, {"normalized", true}});
+  expect_error([&] { Tokenizer::load(folder.write("t.json", j.dump())); }, ErrorCode::data,
+               "text that normalisation keeps below 288 B", "more", "correct the normalizer");
+}
+
+// Tables have an entry for every id: a file of a hundred bytes must not make them gigabytes.
+TEST(Hostile, IdsFarAboveTheNumberOfTokensAreRefused) {
+  const TestFolder folder;
+  const auto load = [&](int64_t id) {
+    const json j = {{"model", {{"type", "WordLevel"}, {"vocab", {{"a", id}}}, {"unk_token", "a"}}}};
+    return Tokenizer::load(folder.write("t.json", j.dump()));
+  };
+  EXPECT_EQ(load(65600).vocab_size(), 65601);  // 64 x (1 + 1024)
+  for (const int64_t id : {65601, 16777216})
+    expect_error([&] { load(id); }, ErrorCode::data, "token ids from 0 to 65600 among 1 tokens",
+                 "id " + std::to_string(id) + " of token \"a\"", "repair the file");
+}
+
+// Short classes that are long lists of ranges in PCRE2's words.
+TEST(Hostile, PatternsOfManyClassesAreRefused) {
+  std::string pattern;
+  while (pattern.size() < 60000) pattern += "\\W\\D";
+  expect_error([&] { Regex(pattern, "t.json: pre_tokenizer"); }, ErrorCode::unsupported,
+               "a split pattern that PCRE2 can run", "too many character classes", "rewrite");
+}
+
+// A scratch that a long word made large is not kept for the next text.
+TEST(Hostile, LongWordsLeaveNoMemoryBehind) {
+  WordScratch scratch;
+  EXPECT_FALSE(scratch.large());
+  scratch.nodes.reserve(1 << 19);
+  EXPECT_TRUE(scratch.large());
 }
 
 TEST(Hostile, BatchesAreEncodedInOrder) {

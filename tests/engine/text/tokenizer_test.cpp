@@ -246,7 +246,8 @@ TEST(TokenizerErrors, BrokenAndUnknownFiles) {
       {set("/model/type", "\"WordPiece\""), data, "an unk_token that is in", "\"[UNK]\""},
       {set("/model/type", "\"Unigram\""), data, "a Unigram vocabulary [[", "object"},
       {set("/model/type", "\"WordLevel\""), unsupported, "ByteLevel only before a BPE", "another"},
-      {set("/model/dropout", "0.1"), unsupported, "BPE model without dropout", "dropout 0.1"},
+      {set("/model/dropout", "0.1"), unsupported, "a BPE model without dropout",
+       "dropout 0.1 makes ids random"},
       {set("/model/end_of_word_suffix", "\"</w>\""), unsupported, "byte-level", "\"</w>\""},
       {set("/model/byte_fallback", "true"), unsupported, "byte-level", "byte_fallback true"},
       {set("/model/unk_token", "\"?\""), data, "an unk_token that is in", "\"?\""},
@@ -273,6 +274,8 @@ TEST(TokenizerErrors, BrokenAndUnknownFiles) {
        "in base64", "character code 33"},
       {set("/normalizer", R"({"type": "Precompiled", "precompiled_charsmap": "AAAA"})"), data,
        "a precompiled_charsmap with a trie", "3 bytes"},
+      {set("/normalizer", R"({"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAAD/"})"),
+       data, "a precompiled_charsmap whose texts are UTF-8", "bytes that are not"},
       {set("/pre_tokenizer", R"({"type": "Metaspace", "replacement": "ab"})"), data,
        "one character as \"replacement\"", "ab"},
       {set("/pre_tokenizer",
@@ -285,7 +288,12 @@ TEST(TokenizerErrors, BrokenAndUnknownFiles) {
       {set("/post_processor",
            R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "B"}}], "pair": []})"),
        data, "a Sequence A in \"single\"", "\"B\""},
-      {set("/pre_tokenizer", R"({"type": "Sequence"})"), data, "\"pretokenizers\"", "null"},
+      {set("/post_processor",
+           R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "a", "type_id": 0}}],
+               "pair": [], "special_tokens": {"a": {"ids": [-1]}}})"),
+       data, "ids of special_tokens in the post_processor", "\"a\": -1"},
+      {set("/pre_tokenizer", R"({"type": "Sequence"})"), data,
+       "a list \"pretokenizers\" in a Sequence", "null"},
       {set("/pre_tokenizer", R"({"type": "Sequence", "pretokenizers":
             [{"type": "ByteLevel"}, {"type": "Digits"}]})"),
        unsupported, "ByteLevel as the last", "\"Digits\" after it"},
@@ -334,6 +342,19 @@ TEST(TokenizerErrors, VocabAndMergesNameTheLine) {
   folder.write("tokenizer_config.json",
                R"({"added_tokens_decoder": {"3": {"content": "<s>", "special": true}}})");
   EXPECT_EQ(Tokenizer::load(folder.path()).encode("ab<s>"), (Ids{2, 3}));
+}
+
+TEST(Tokenizer, FoldersThatHoldOne) {
+  const TestFolder folder;
+  EXPECT_FALSE(holds_tokenizer(folder.path()));
+  EXPECT_FALSE(holds_tokenizer(folder / "none"));
+  for (const char* name : {"tokenizer.json", "vocab.json", "vocab.txt"}) {
+    folder.write(name, "{}");
+    EXPECT_TRUE(holds_tokenizer(folder.path())) << name;
+    std::filesystem::remove(folder / name);
+  }
+  folder.write("merges.txt", "");
+  EXPECT_FALSE(holds_tokenizer(folder.path()));
 }
 
 }  // namespace

@@ -131,5 +131,13 @@ TEST(ByteAlphabet, KnownCharactersAndBack) {
   EXPECT_FALSE(alphabet_to_bytes("\xFF").has_value());
 }
 
+TEST(Unicode, TextForATerminal) {
+  EXPECT_EQ(printable_utf8("plain é 한 \u00a0\n\tx", LineBreaks::kept), "plain é 한 \u00a0\n\tx");
+  EXPECT_EQ(printable_utf8("a\n\tb\x1b[2J\x7f\r", LineBreaks::kept), "a\n\tb\\x1b[2J\\x7f\\x0d");
+  EXPECT_EQ(printable_utf8("a\n\tb", LineBreaks::shown), "a\\x0a\\x09b");
+  EXPECT_EQ(printable_utf8("\u0080\u009b2J\u009f", LineBreaks::shown), "\\u0080\\u009b2J\\u009f");
+  EXPECT_EQ(printable_utf8("x\xff\xc2", LineBreaks::kept), "x\uFFFD\uFFFD");
+}
+
 }  // namespace
 }  // namespace snug

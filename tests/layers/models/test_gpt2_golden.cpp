@@ -26,6 +26,7 @@ struct Golden {
     B = file.at("input_ids").shape[0];
     T = file.at("input_ids").shape[1];
     for (const int64_t target : integers("targets")) trained += target != -100;
+    if (file.find("document_start")) starts = integers("document_start");
   }
   std::vector<int64_t> integers(const std::string& tensor) const {
     const SafeTensor& t = file.at(tensor);
@@ -60,6 +61,7 @@ struct Golden {
   SafetensorsReader file;
   ModelSpec spec;
   nlohmann::json adamw;
+  std::vector<int64_t> starts;  // of documents kept apart; empty: a sequence is one
   int64_t B = 0, T = 0, trained = 0;
 };
 
@@ -74,6 +76,7 @@ struct GoldenRun {
     d.head_rows = 7;  // chunks that do not divide the rows
     d.recompute = recompute;
     d.max_grad_norm = g.adamw.at("clip_norm");
+    d.packing_boundaries = !g.starts.empty();
     Settings settings;
     settings.threads = threads;
     Session plan(Place::plan, model, d, g.optimizer(), settings);
@@ -97,6 +100,8 @@ struct GoldenRun {
         const auto at = static_cast<size_t>(first * T + i);
         session->tokens().as<int32_t>()[i] = real ? static_cast<int32_t>(tokens[at]) : 0;
         session->targets().as<int32_t>()[i] = real ? static_cast<int32_t>(targets[at]) : -100;
+        if (int32_t* starts = session->document_start_or_null())
+          starts[i] = real ? static_cast<int32_t>(golden.starts[at]) : 0;
       }
       session->state().first_sample = first;
       session->micro(first == 0);
@@ -148,21 +153,26 @@ std::vector<float> all_logits(const Golden& g, const char* precision) {
       ctx.reserve(schedule);
     }
     std::unique_ptr<PlainParamStore> params;
-    Tensor tokens, state;
+    Tensor tokens, state, starts;
     ctx.program(schedule, root, [&] {
       params = std::make_unique<PlainParamStore>(ctx, model.params(), model.precision().compute);
       tokens = ctx.tensor(Name("tokens"), {g.B, g.T}, DType::i32, Category::batch);
       state = ctx.tensor(Name("state"), step_state_shape(), DType::u8, Category::state);
+      if (!g.starts.empty())
+        starts = ctx.tensor(Name("starts"), {g.B, g.T}, DType::i32, Category::batch);
     });
     if (place == Place::cpu) {
       load_weights(model, g.path, params->flat(), 2);
       const auto ids = g.integers("input_ids");
       std::copy(ids.begin(), ids.end(), tokens.view().as<int32_t>());
       *step_state(state.view()) = StepState{};
+      if (starts.defined())
+        std::copy(g.starts.begin(), g.starts.end(), starts.view().as<int32_t>());
     }
     ModelPass pass = model.make_inference_pass();
     ctx.program(schedule, forward, [&] {
       Runtime rt{*params, nullptr, state, nullptr};
+      if (starts.defined()) rt.document_start = starts;
       const Tensor hidden = model.hidden(ctx, rt, pass, tokens, PassMode::inference);
       const Tensor logits = ctx.tensor(Name("logits"), {N, Vp}, DType::f32, Category::logits);
       model.logits(ctx, rt, logits, hidden);
@@ -263,7 +273,8 @@ TEST_P(Gpt2Golden, Bf16StaysWithinItsBound) {
   EXPECT_GT(worst, 1e-4) << "bf16 that is this exact was not bf16";
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, Gpt2Golden, testing::Values("a", "b", "c", "d", "e", "f", "g"));
+INSTANTIATE_TEST_SUITE_P(Fixtures, Gpt2Golden,
+                         testing::Values("a", "b", "c", "d", "e", "f", "g", "h"));
 
 }  // namespace
 }  // namespace snug

@@ -15,8 +15,8 @@ struct Call {
   int64_t B = 2, T = 3;
   DType dtype = DType::f32, out_dtype = DType::f32;
   Shape qkv{6, 32}, out{6, 16}, lse{2, 4, 3};
-  bool with_state = true, packed = false;
-  Values key_lengths;
+  bool with_state = true;
+  Values key_lengths, document_start;
 };
 
 // H=4 G=2 D=4 B=2 T=3, changed by `edit`, through forward or backward.
@@ -34,7 +34,10 @@ void call(bool backward, const std::function<void(Call&)>& edit) {
     if (!a.key_lengths.empty())
       spec.key_lengths = t.input("key_lengths", {static_cast<int64_t>(a.key_lengths.size())},
                                  DType::i32, a.key_lengths);
-    if (a.packed) spec.cu_seqlens = t.output("cu_seqlens", {3}, DType::i32);
+    if (!a.document_start.empty())
+      spec.document_start =
+          t.input("document_start", {static_cast<int64_t>(a.document_start.size()) / 3, 3},
+                  DType::i32, a.document_start);
     if (backward) {
       const View dqkv = t.output("dqkv", a.qkv, a.dtype), dout = t.output("dout", a.out, a.dtype);
       attention_backward(t.ctx(), dqkv, dout, qkv, out, lse, a.B, a.T, spec, state);
@@ -62,8 +65,28 @@ TEST(AttentionErrors, NameWhatIsWrong) {
                 [](Call& a) { a.spec.window = 128; });
     expect_call(ErrorCode::unsupported, {"without soft-capped scores", "softcap=50"},
                 [](Call& a) { a.spec.softcap = 50; });
-    expect_call(ErrorCode::unsupported, {"equal length", "cu_seqlens", "turn packing off"},
-                [](Call& a) { a.packed = true; });
+    EXPECT_NO_THROW(call(backward, [](Call& a) { a.document_start = {0, 1, 1, 0, 0, 2}; }));
+    expect_call(ErrorCode::unsupported,
+                {"causal attention without key lengths", "causal=false key_lengths=false"},
+                [](Call& a) {
+                  a.document_start = {0, 0, 0, 0, 0, 0};
+                  a.spec.causal = false;
+                });
+    expect_call(ErrorCode::unsupported, {"causal=true key_lengths=true", "one document a sequence"},
+                [](Call& a) {
+                  a.document_start = {0, 0, 0, 0, 0, 0};
+                  a.key_lengths = {3, 3};
+                });
+    expect_call(ErrorCode::shape, {"document_start of shape (B,T)=(2,3)", "(3,3) i32"},
+                [](Call& a) { a.document_start = Values(9, 0.0); });
+    expect_call(ErrorCode::data, {"document_start 0 at position 0 of sequence 1", "found: -1"},
+                [](Call& a) { a.document_start = {0, 0, 0, -1, 0, 0}; });
+    expect_call(ErrorCode::data,
+                {"document_start 0 or 2 at position 2 of sequence 0", "found: 1",
+                 "its document's first token"},
+                [](Call& a) { a.document_start = {0, 0, 1, 0, 0, 0}; });
+    expect_call(ErrorCode::data, {"document_start 0 or 1 at position 1 of sequence 1", "found: 2"},
+                [](Call& a) { a.document_start = {0, 1, 2, 0, 2, 2}; });
     expect_call(ErrorCode::usage, {"dropout in [0,1)", "dropout=1"},
                 [](Call& a) { a.spec.dropout = 1; });
     expect_call(ErrorCode::usage, {"dropout in [0,1)", "nan"},
@@ -120,6 +143,13 @@ TEST(AttentionErrors, TheCacheTakesPlainCausalAttention) {
                [&] { cached([](AttentionSpec& s) { s.causal = false; }, good, DType::f32); });
   expect_error(ErrorCode::unsupported, {"causal attention over the cache", "dropout=0.5"},
                [&] { cached([](AttentionSpec& s) { s.dropout = 0.5f; }, good, DType::f32); });
+  expect_error(ErrorCode::unsupported, {"key lengths or documents", "document_start=true"}, [&] {
+    cached(
+        [](AttentionSpec& s) {
+          s.document_start = {.shape = {2, 3}, .dtype = DType::i32, .name = Name("starts")};
+        },
+        good, DType::f32);
+  });
   expect_error(ErrorCode::shape, {"cache_k", "(B,P,G,D)=(2,5,2,4)", "(2,5,4,4)"}, [&] {
     cached([](AttentionSpec&) {}, {2, 5, 4, 4}, DType::f32);
   });

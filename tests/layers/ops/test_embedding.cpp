@@ -23,9 +23,10 @@ StepState state_at(int64_t position) {
   return s;
 }
 
-void check(const Sizes& s, DType t, bool learned, bool add) {
-  SCOPED_TRACE(fmt::format("B{}_T{}_C{}_{}{}{}", s.b, s.t, s.c, to_string(t), learned ? "_wpe" : "",
-                           add ? "_add" : ""));
+void check(const Sizes& s, DType t, bool learned, bool add, const Values& starts = {}) {
+  SCOPED_TRACE(fmt::format("B{}_T{}_C{}_{}{}{}{}", s.b, s.t, s.c, to_string(t),
+                           learned ? "_wpe" : "", add ? "_add" : "",
+                           starts.empty() ? "" : "_documents"));
   const int64_t n = s.b * s.t;
   const Values tokens = index_values(n, s.vocabulary, 1);
   const Values wte = normal_values(s.vocabulary * s.c, 2, t);
@@ -39,17 +40,19 @@ void check(const Sizes& s, DType t, bool learned, bool add) {
     const View vstate = c.step_state(state);
     const View vwte = c.input("wte", {s.vocabulary, s.c}, t, wte);
     const View vwpe = learned ? c.input("wpe", {s.positions, s.c}, t, wpe) : View();
-    embedding_forward(c.ctx(), c.output("y", {n, s.c}, t), vtokens, vwte, vwpe, vstate);
+    const View documents =
+        starts.empty() ? View() : c.input("document_start", {s.b, s.t}, DType::i32, starts);
+    embedding_forward(c.ctx(), c.output("y", {n, s.c}, t), vtokens, vwte, vwpe, vstate, documents);
     const auto gradient = [&](const char* name, Shape shape, const Values& old) {
       return GradView{
           add ? c.inout(name, shape, DType::f32, old) : c.output(name, shape, DType::f32), add};
     };
     embedding_backward(c.ctx(), gradient("dwte", {s.vocabulary, s.c}, dwte0),
                        learned ? gradient("dwpe", {s.positions, s.c}, dwpe0) : GradView{},
-                       c.input("dy", {n, s.c}, t, dy), vtokens, vstate);
+                       c.input("dy", {n, s.c}, t, dy), vtokens, vstate, documents);
   });
 
-  EXPECT_TRUE(close(out["y"], embedding_reference(wte, wpe, tokens, s.t, s.c, s.position),
+  EXPECT_TRUE(close(out["y"], embedding_reference(wte, wpe, tokens, s.t, s.c, s.position, starts),
                     tolerance(t, 1)));
   const auto limit = static_cast<size_t>(std::clamp<int64_t>(400000 / (n * s.c), 30, 500));
   const auto compare = [&](const char* name, const Values& at, const Values& old, const auto& f) {
@@ -60,11 +63,13 @@ void check(const Sizes& s, DType t, bool learned, bool add) {
   };
   using C = Complex;
   compare("dwte", wte, dwte0, [&](const std::vector<C>& w) {
-    return weighted_sum(embedding_reference(w, widen<C>(wpe), tokens, s.t, s.c, s.position), dy);
+    return weighted_sum(embedding_reference(w, widen<C>(wpe), tokens, s.t, s.c, s.position, starts),
+                        dy);
   });
   if (learned)
     compare("dwpe", wpe, dwpe0, [&](const std::vector<C>& w) {
-      return weighted_sum(embedding_reference(widen<C>(wte), w, tokens, s.t, s.c, s.position), dy);
+      return weighted_sum(
+          embedding_reference(widen<C>(wte), w, tokens, s.t, s.c, s.position, starts), dy);
     });
   EXPECT_EQ(out.ops, (std::vector<std::string>{"embedding_forward", "embedding_backward"}));
 }
@@ -76,6 +81,58 @@ TEST(Embedding, MatchesTheReference) {
   check(kSizes[1], DType::f32, false, true);
   check(kSizes[3], DType::bf16, false, false);
   check(kSizes[3], DType::f16, true, false);
+}
+
+// Positions begin anew with every document: a document at t begins at position 0 again.
+TEST(Embedding, PositionsBeginAnewWithEveryDocument) {
+  const auto starts_of = [](const Sizes& s, int64_t every) {
+    Values starts;
+    for (int64_t b = 0; b < s.b; ++b)
+      for (int64_t t = 0; t < s.t; ++t)
+        // Sequences are cut at other places.
+        starts.push_back(t < b + 1 ? 0 : static_cast<double>(b + 1 + (t - b - 1) / every * every));
+    return starts;
+  };
+  for (const Sizes& s : {kSizes[0], kSizes[3], kSizes[4], kSizes[6]})
+    for (const DType t : {DType::f32, DType::bf16})
+      for (const bool add : {false, true})
+        for (const int64_t every : {1, 3, 40}) check(s, t, true, add, starts_of(s, every));
+  check(kSizes[3], DType::f32, false, true, starts_of(kSizes[3], 7));
+}
+
+// One document has the bits of none, and starts that are none are refused before anything is read.
+TEST(Embedding, DocumentsAreCheckedAndOneChangesNothing) {
+  const auto run = [](const Values& starts, Shape shape, bool backward) {
+    return run_on_plan_and_cpu({}, [&](Case& c) {
+      const View tokens = c.input("tokens", {2, 3}, DType::i32, {3, 1, 3, 0, 2, 3});
+      const View documents =
+          starts.empty() ? View() : c.input("document_start", shape, DType::i32, starts);
+      if (backward)
+        embedding_backward(c.ctx(), {c.output("dwte", {4, 5}, DType::f32), false},
+                           {c.output("dwpe", {4, 5}, DType::f32), false},
+                           c.input("dy", {6, 5}, DType::f32, normal_values(30, 4)), tokens, {},
+                           documents);
+      else
+        embedding_forward(c.ctx(), c.output("y", {6, 5}, DType::f32), tokens,
+                          c.input("wte", {4, 5}, DType::f32, normal_values(20, 1)),
+                          c.input("wpe", {4, 5}, DType::f32, normal_values(20, 2)), {}, documents);
+    });
+  };
+  for (const bool backward : {false, true}) {
+    EXPECT_TRUE(run(Values(6, 0.0), {2, 3}, backward) == run({}, {}, backward));
+    expect_error(ErrorCode::data,
+                 {"document_start 1 or 2 at position 2 of sequence 1", "found: 3", "first token"},
+                 [&] {
+                   run({0, 1, 2, 0, 1, 3}, {2, 3}, backward);
+                 });
+    expect_error(ErrorCode::data, {"document_start 0 at position 0 of sequence 0", "found: -1"},
+                 [&] {
+                   run({-1, 1, 2, 0, 1, 2}, {2, 3}, backward);
+                 });
+    expect_error(ErrorCode::shape, {"document_start of shape (B,T)=(2,3)", "(3,2) i32"}, [&] {
+      run(Values(6, 0.0), {3, 2}, backward);
+    });
+  }
 }
 
 // fp32 tables under bf16 activations; no state means position 0.

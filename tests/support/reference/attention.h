@@ -15,8 +15,9 @@ struct AttentionCase {
   int64_t B = 1, T = 1, H = 1, G = 1, D = 1;
   double scale = 1;
   bool causal = true;
-  std::vector<double> key_lengths;  // (B), empty: all T
-  std::vector<double> mask;         // (B,H,T,T) factors of the probabilities, empty: ones
+  std::vector<double> key_lengths;     // (B), empty: all T
+  std::vector<double> document_start;  // (B,T), empty: zeros
+  std::vector<double> mask;            // (B,H,T,T) factors of the probabilities, empty: ones
 
   int64_t width() const { return (H + 2 * G) * D; }
   size_t q(int64_t b, int64_t i, int64_t h, int64_t d) const {
@@ -33,7 +34,9 @@ struct AttentionCase {
   }
   bool sees(int64_t b, int64_t i, int64_t j) const {
     return (!causal || j <= i) &&
-           (key_lengths.empty() || static_cast<double>(j) < key_lengths[static_cast<size_t>(b)]);
+           (key_lengths.empty() || static_cast<double>(j) < key_lengths[static_cast<size_t>(b)]) &&
+           (document_start.empty() ||
+            static_cast<double>(j) >= document_start[static_cast<size_t>(b * T + i)]);
   }
   double factor(int64_t b, int64_t h, int64_t i, int64_t j) const {
     return mask.empty() ? 1 : mask[static_cast<size_t>(((b * H + h) * T + i) * T + j)];

@@ -100,7 +100,8 @@ Outcome shell(const std::string& command) {
   return run_words({"/bin/sh", "-c", command}, "");
 }
 
-Child::Child(const std::vector<std::string>& arguments) : error_path_(scratch_file()) {
+Child::Child(const std::vector<std::string>& arguments, const std::vector<std::string>& before)
+    : error_path_(scratch_file()) {
   // A pipe of packets with room for one: every write waits until the one before it was read.
   int ends[2] = {-1, -1};
   if (pipe2(ends, O_DIRECT | O_CLOEXEC) != 0) {
@@ -110,7 +111,8 @@ Child::Child(const std::vector<std::string>& arguments) : error_path_(scratch_fi
   fcntl(ends[0], F_SETPIPE_SZ, 4096);
   const int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
   const int error = open(error_path_.c_str(), O_WRONLY | O_CLOEXEC);
-  std::vector<std::string> words = {kProgram};
+  std::vector<std::string> words = before;
+  words.push_back(kProgram);
   words.insert(words.end(), arguments.begin(), arguments.end());
   pid_ = start(words, in, ends[1], error);
   for (const int fd : {in, ends[1], error}) close(fd);

@@ -18,8 +18,9 @@ struct Outcome {
 // the reader, so that a test can act in the middle of a run however fast the run is.
 class Child {
  public:
-  // Starts `snug arguments...`.
-  explicit Child(const std::vector<std::string>& arguments);
+  // Starts `before... snug arguments...`: a program, by its path, that starts another.
+  explicit Child(const std::vector<std::string>& arguments,
+                 const std::vector<std::string>& before = {});
   ~Child();  // ends the child if it still runs
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;

@@ -206,6 +206,31 @@ TEST(Convert, ToAFolderOfAnotherDtype) {
             slurp(w.path("run/final/model.safetensors")));
 }
 
+// A folder whose tokenizer is a vocab.txt alone is one with a tokenizer, for every command.
+TEST(Convert, AVocabularyOfLinesIsATokenizer) {
+  Workspace w;
+  const std::string folder = copy_of_final(w, "m"), out = w.path("copy");
+  for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"})
+    std::filesystem::remove(folder + "/" + name);
+  spill(folder + "/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n##s\n");
+  const Outcome made = convert(folder, "hf", out);
+  EXPECT_EQ(made.code, 0) << made.err;
+  EXPECT_EQ(made.err.find("no tokenizer"), std::string::npos) << made.err;
+  EXPECT_TRUE(exists(out + "/tokenizer.json"));
+  const Outcome facts = run({"inspect", folder, "--json"});
+  EXPECT_EQ(Json::parse(facts.out)["tokenizer"], true);
+  const Outcome text =
+      run({"generate", "--model", folder, "--prompt", "the cats", "--max-new-tokens", "3"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  const Outcome plan = run({"plan", "model=" + folder, "train_data=" + w.path("none.txt"),
+                            "sample_prompt=the cats", "output_dir=" + w.path("r")});
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  std::filesystem::create_directories(w.path("t"));
+  spill(w.path("t/vocab.txt"), slurp(folder + "/vocab.txt"));
+  const Outcome alone = run({"inspect", w.path("t")});
+  EXPECT_NE(alone.out.find("WordPiece"), std::string::npos) << alone.out << alone.err;
+}
+
 TEST(Convert, WrongWordsAreExplained) {
   const Workspace& w = trained();
   const std::string model = w.path("run/final"), out = w.path("nothing.gguf");

@@ -97,9 +97,64 @@ TEST(DataForms, TheColumnAndItsErrors) {
   const Outcome made = run({"tokenizer", "train", "--vocab-size", "280", "--output",
                             w.path("t2.json"), "--text-column", "body", w.path("a.jsonl")});
   EXPECT_EQ(made.code, 0) << made.err;
-  const Outcome kept = w.train("kept", {"packing_boundaries=true"});
-  EXPECT_EQ(kept.code, 2);
-  EXPECT_NE(kept.err.find("no masks of documents"), std::string::npos) << kept.err;
+}
+
+// A column that nothing has, and tables without the one that is asked for.
+TEST(DataForms, TokenizerTrainSpeaksOfColumns) {
+  const Workspace w;
+  const auto train = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"tokenizer", "train",    "--vocab-size",
+                                      "270",       "--output", w.path("t.json")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  const Outcome none = train({"--text-column", "body", w.path("text.txt")});
+  EXPECT_EQ(none.code, 2);
+  for (const char* part : {"a .jsonl, .csv or .tsv file for --text-column",
+                           "body, and none in the data", "leave it out"})
+    EXPECT_NE(none.err.find(part), std::string::npos) << none.err;
+  EXPECT_FALSE(exists(w.path("t.json")));
+  fs::create_directories(w.path("f"));
+  spill(w.path("f/a.csv"), csv(documents(50), ','));
+  spill(w.path("f/b.csv"), "id,body\n1,x\n");
+  const Outcome some = train({w.path("f")});
+  EXPECT_EQ(some.code, 0) << some.err;
+  EXPECT_NE(
+      some.out.find("skipped: 1 table without a column \"text\", for example " + w.path("f/b.csv")),
+      std::string::npos)
+      << some.out;
+  // The cache remembers it as well.
+  for (const char* name : {"first", "second"}) {
+    const Outcome o = w.trained(
+        name, {"train_data=" + w.path("f"), "token_cache=" + w.path("cache"), "max_steps=1"});
+    EXPECT_NE(o.out.find("1 table without a column \"text\" skipped, e.g. " + w.path("f/b.csv")),
+              std::string::npos)
+        << o.out;
+  }
+}
+
+// A tokenizer that puts a space before its text gives a long document the ids of the whole.
+TEST(DataForms, TokenizersThatNeedWholeDocumentsGetThem) {
+  const Workspace w;
+  std::string text;
+  while (text.size() < (1 << 20) + 100'000)
+    text += "the quick brown fox jumps\nover the lazy dog\n";
+  spill(w.path("long.txt"), text);
+  Json tokenizer = w.json("tok.json");
+  tokenizer["pre_tokenizer"]["add_prefix_space"] = true;
+  spill(w.path("prefix.json"), tokenizer.dump());
+  w.trained("run", {"train_data=" + w.path("long.txt"), "tokenizer=" + w.path("prefix.json"),
+                    "max_steps=1", "eval_fraction=0"});
+  const std::string bytes = slurp(w.path("run/data/train.bin")).substr(1024);
+  const Outcome whole = run({"tokenizer", "encode", "--tokenizer", w.path("prefix.json")}, text);
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  std::string ids;
+  for (size_t i = 0; i + 2 < bytes.size(); i += 2) {  // less the end of the document
+    uint16_t id = 0;
+    std::memcpy(&id, bytes.data() + i, 2);
+    ids += (i > 0 ? " " : "") + std::to_string(id);
+  }
+  EXPECT_TRUE(ids + "\n" == whole.out) << ids.size() << " and " << whole.out.size();
 }
 
 TEST(TokenCache, IsFoundAgainAndChecked) {

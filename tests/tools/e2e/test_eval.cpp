@@ -126,8 +126,7 @@ TEST(Eval, WhatIsWrongIsExplained) {
   const std::string data = kGolden + "text_corpus.txt", questions = f.path("questions.jsonl");
   refused({}, {"--data or --choices for snug eval, one of them", "none"});
   refused({"--data", data, "--choices", questions}, {"one of them", "both"});
-  refused({"--choices", questions, "--stride", "4"},
-          {"--stride, --batch-size and --text-column only with --data"});
+  refused({"--choices", questions, "--stride", "4"}, {"--packing-boundaries only with --data"});
   refused({"--choices", questions, "--batch-size", "4"}, {"only with --data"});
   refused({"--data", data, "--stride", "-1"}, {"--stride of at least 0", "-1"});
   refused({"--data", data, "--stride", "48"}, {"--stride below --max-length, 48", "--stride 24"});

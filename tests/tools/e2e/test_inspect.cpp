@@ -88,6 +88,9 @@ TEST(Inspect, CheckpointsAndRuns) {
   EXPECT_EQ(c["tokens_seen"], 6 * 6 * 32);
   EXPECT_EQ(c["pinned"]["global_batch"], 6);
   EXPECT_EQ(c["pinned"]["precision"], "fp32");
+  const Json state = w.json("run/checkpoint-6/snug_state.json");
+  EXPECT_EQ(c["pinned"]["attention"], state["pinned"]["attention"]);
+  EXPECT_EQ(c["pinned"]["kernels"].size(), state["pinned"]["kernels"].size());
   EXPECT_EQ(c["hyperparameters"]["learning_rate"], "0.01");
   EXPECT_EQ(c["optimizer_tensors"].size(), 56u);
   EXPECT_EQ(c["not_finite"], 0);
@@ -104,12 +107,12 @@ TEST(Inspect, CheckpointsAndRuns) {
   const Json torn = facts(w.path("checkpoint-7/"));
   EXPECT_EQ(torn["complete"], false);
   EXPECT_NE(torn["problem"].get<std::string>().find("COMPLETE"), std::string::npos);
-  spill(w.path("checkpoint-7/COMPLETE"), "6\n");
+  fs::copy(w.path("run/checkpoint-6/COMPLETE"), w.path("checkpoint-7/COMPLETE"));
   const std::string optimizer = slurp(w.path("checkpoint-7/optimizer.safetensors"));
   spill(w.path("checkpoint-7/optimizer.safetensors"), optimizer.substr(0, optimizer.size() - 1));
   const Outcome cut = run({"inspect", w.path("checkpoint-7")});
   EXPECT_EQ(cut.code, 2);
-  EXPECT_NE(cut.err.find("optimizer.safetensors"), std::string::npos) << cut.err;
+  EXPECT_NE(cut.err.find("optimizer.safetensors as it was written"), std::string::npos) << cut.err;
 }
 
 TEST(Inspect, TokenizersTokensAndGguf) {
@@ -129,6 +132,11 @@ TEST(Inspect, TokenizersTokensAndGguf) {
   EXPECT_EQ(tokens["vocab_size"], 300);
   EXPECT_EQ(tokens["tokenizer"], facts(w.path("tok.json"))["fingerprint"]);
   EXPECT_LT(tokens["max"], 300);
+  // Without the side file the header still says whose tokens they are.
+  fs::copy(w.path("run/data/train.bin"), w.path("lone.bin"));
+  const Json lone = facts(w.path("lone.bin"));
+  EXPECT_EQ(lone["vocab_size"], 300);
+  EXPECT_EQ(lone["tokenizer"], tokens["tokenizer"]);
   spill(w.path("raw.bin"), raw_tokens(numbered_tokens(50, 7)));
   const Json raw = facts(w.path("raw.bin"), {"--stats"});
   EXPECT_EQ(raw["tokens"], 50);
@@ -159,14 +167,14 @@ TEST(Inspect, TextForAPerson) {
                            "[300, 32]", "\n\nkind:"})
     EXPECT_NE(o.out.find(part), std::string::npos) << part << "\n" << o.out.substr(0, 600);
   // Names in a file must not steer the terminal.
-  std::string header = R"({"a\u001b[2J":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  std::string header = R"({"a\u001b[2J\u009b1m":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
   std::string bytes(8, '\0');
   bytes[0] = static_cast<char>(header.size());
   spill(w.path("evil.safetensors"), bytes + header + "x");
   const Outcome evil = run({"inspect", w.path("evil.safetensors")});
   EXPECT_EQ(evil.code, 0) << evil.err;
   EXPECT_EQ(evil.out.find('\x1b'), std::string::npos);
-  EXPECT_NE(evil.out.find("a\\x1b[2J"), std::string::npos) << evil.out;
+  EXPECT_NE(evil.out.find("a\\x1b[2J\\u009b1m"), std::string::npos) << evil.out;
 }
 
 TEST(Inspect, StrangersAreExplained) {
@@ -253,6 +261,14 @@ TEST(Doctor, SaysWhatThereIsAndWhatStandsInTheWay) {
   EXPECT_EQ(limit.code, 0);
   EXPECT_NE(limit.out.find("file size 2.00 MiB"), std::string::npos) << limit.out;
   EXPECT_NE(limit.out.find("ulimit -f unlimited"), std::string::npos) << limit.out;
+  // Less than the test of writing takes: the limit is what stands in the way, and the disk is fine.
+  const Outcome tight = shell("ulimit -f 64; $SNUG doctor --folder " + w.path(""));
+  EXPECT_EQ(tight.code, 1) << tight.out << tight.err;
+  EXPECT_NE(tight.out.find("note     disk"), std::string::npos) << tight.out;
+  EXPECT_NE(tight.out.find("can be written up to the file size limit of 32.00 KiB"),
+            std::string::npos)
+      << tight.out;
+  EXPECT_NE(tight.out.find("problem  limits"), std::string::npos) << tight.out;
   EXPECT_EQ(listing(w.path("")), (std::vector<std::string>{"text.txt", "tok.json"}));
 }
 

@@ -3,15 +3,10 @@
 
 #include <filesystem>
 
-#include "tests/tools/e2e/workspace.h"
+#include "tests/tools/e2e/runs.h"
 
 namespace snug::e2e {
 namespace {
-
-std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 TEST(Machine, MoreThreadsThanTheProcessMayUseAreSaidAndUsed) {
   const Workspace w;
@@ -77,6 +72,7 @@ TEST(Machine, PinnedKernelsThatAreNotThereAreRefused) {
     GTEST_SKIP() << "this machine has all kernels";
   for (Json& k : j["pinned"]["kernels"]) k["kernel"] = "amx_bf16";
   spill(w.path(state), j.dump());
+  reseal(w.path("run/checkpoint-2"));
   const std::vector<std::string> resume =
       w.train_arguments("run", joined(keys, {"max_steps=4", "resume=latest"}));
   const Outcome refused = run(resume);
@@ -87,6 +83,7 @@ TEST(Machine, PinnedKernelsThatAreNotThereAreRefused) {
   EXPECT_EQ(allowed.code, 0) << allowed.err;
   for (Json& k : j["pinned"]["kernels"]) k["kernel"] = "bogus";
   spill(w.path(state), j.dump());
+  reseal(w.path("run/checkpoint-2"));
   const Outcome bogus = run(joined(w.train_arguments("run", keys),
                                    {"max_steps=6", "resume=" + w.path("run/checkpoint-2")}));
   EXPECT_EQ(bogus.code, 2);
@@ -95,6 +92,7 @@ TEST(Machine, PinnedKernelsThatAreNotThereAreRefused) {
   // A pin that is gone is a damaged file, not a free choice; attention's form is pinned as well.
   const auto resumed_from = [&](const Json& edited) {
     spill(w.path(state), edited.dump());
+    reseal(w.path("run/checkpoint-2"));
     return run(joined(w.train_arguments("run", keys),
                       {"max_steps=6", "resume=" + w.path("run/checkpoint-2")}));
   };

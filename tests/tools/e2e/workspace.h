@@ -58,7 +58,7 @@ class Workspace {
 
 // `allocations_after_start` of a run that made none: a sanitizer brings its own malloc, and then
 // nothing is counted.
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 const Json kNoAllocations = nullptr;
 #else
 const Json kNoAllocations = 0;

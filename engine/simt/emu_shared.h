@@ -1,0 +1,66 @@
+// Shared memory of an emulated block, and who touched each element last.
+//
+// A region is cut into cells of one element (of 2 bytes in dynamic memory). A cell remembers the
+// last write, reads and atomic updates with their block-wide epoch, which a barrier ends, and their
+// epoch of the warp, which sync_warp() ends. Two touches of different threads, not both reads and
+// not both atomic, are a race unless an epoch ended between them that both belong to. Every cell
+// counts as unwritten when a block begins; its bytes are then all ones, a NaN.
+#pragma once
+
+#include <memory>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "engine/simt/emu.h"
+
+namespace snug::simt::emu {
+
+// Who touches, and when.
+struct Toucher {
+  uint32_t block = 0;       // number of the block, from 1
+  uint32_t epoch = 0;       // of the block; never the same in two blocks
+  uint32_t warp_epoch = 0;  // of the warp
+  int warp = 0, lane = 0;
+};
+
+class Region {
+ public:
+  Region(std::string name, int64_t bytes, int granule);
+
+  int64_t bytes() const { return bytes_; }
+  void* use(int64_t offset, int64_t bytes, Use use, const Toucher& who,
+            const std::source_location& at);
+
+ private:
+  struct Touch {
+    uint32_t epoch = 0, warp_epoch = 0, lanes = 0;
+    int16_t warp = 0;
+    Use use = Use::read;
+    std::source_location at;
+  };
+  struct Cell {
+    uint32_t written_in = 0;  // block
+    Touch write;
+    // The last reads and the last atomic updates; the second one of another warp than the first.
+    Touch reads[2], atomics[2];
+  };
+
+  static bool races(const Touch& earlier, const Toucher& who);
+  static void note(Touch (&last)[2], const Touch& now);
+  [[noreturn]] void report_race(int64_t cell, const Touch& earlier, const Toucher& who, Use use,
+                                const std::source_location& at) const;
+  std::string element(int64_t offset) const;
+
+  struct Free {
+    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{128}); }
+  };
+  std::string name_;
+  int64_t bytes_;
+  int granule_;
+  uint32_t block_ = 0;
+  std::unique_ptr<std::byte[], Free> data_;
+  std::vector<Cell> cells_;
+};
+
+}  // namespace snug::simt::emu

@@ -1,0 +1,32 @@
+// Small kernels that use every word of engine/simt, and their launchers: compiled for the emulator
+// by the tests and for devices by nvcc.
+#pragma once
+
+#include <cstdint>
+
+namespace snug::test {
+
+// out[b] = the sum of x over the b-th piece of `piece` elements.
+template <class Queue>
+void block_sums(Queue& queue, float* out, const float* x, int64_t pieces, int64_t piece,
+                int threads);
+// The same by a tree in dynamic shared memory.
+template <class Queue>
+void tree_sums(Queue& queue, float* out, const float* x, int64_t pieces, int64_t piece,
+               int threads);
+// Running sums over each 32 elements.
+template <class Queue>
+void warp_scans(Queue& queue, int* out, const int* x, int64_t n, int threads);
+// y (columns, rows) = x (rows, columns) transposed, over tiles in static shared memory.
+template <class Queue>
+void transpose(Queue& queue, float* y, const float* x, int64_t rows, int64_t columns, int threads);
+// out[0] the sum, out[1] the least, out[2] the greatest, by atomics; histogram[v % 8] counts them,
+// through shared memory. total = the sum of all by the last block that comes.
+template <class Queue>
+void count(Queue& queue, int* out, int* histogram, int64_t* total, int* partial, unsigned* counter,
+           const int* x, int64_t n, int threads);
+// Sixteen results of warp operations a lane; see the test.
+template <class Queue>
+void warp_words(Queue& queue, int* out, double* doubles);
+
+}  // namespace snug::test

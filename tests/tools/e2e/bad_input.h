@@ -1,0 +1,72 @@
+// The rows of the table of bad inputs: what is given, and the whole message that comes back.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/tools/e2e/workspace.h"
+
+namespace snug::e2e {
+
+// Something made in the workspace before a row runs and removed after it.
+using Make = std::function<void(const Workspace&)>;
+
+struct BadRow {
+  const char* name;
+  // Words of a snug command in which @ stands for the workspace; "..." at the front stands for a
+  // good `train` command that the words after it change.
+  std::vector<std::string> words;
+  // All of standard error but the end of its last line, @ as above. <*> stands for any text within
+  // a line: numbers of the machine.
+  std::string says;
+  std::vector<Make> files = {};
+  int code = 2;
+  std::string input = {};  // standard input
+};
+
+// A message with its three parts.
+std::string usage(const std::string& expected, const std::string& found, const std::string& advice);
+std::string data(const std::string& expected, const std::string& found, const std::string& advice);
+std::string unsupported(const std::string& expected, const std::string& found,
+                        const std::string& advice);
+std::string device(const std::string& expected, const std::string& found,
+                   const std::string& advice);
+std::string too_small(const std::string& expected, const std::string& found,
+                      const std::string& advice);
+
+// A file, a folder, a copy of one that is there.
+Make file(const std::string& name, const std::string& content);
+Make folder(const std::string& name);
+Make copy(const std::string& from, const std::string& to);
+// Changes to a file that is there: gone, `bytes` at `at`, the last `count` bytes off, one value of
+// a JSON file at a pointer ("/model/type").
+Make gone(const std::string& name);
+Make bytes(const std::string& name, size_t at, const std::string& content);
+Make cut(const std::string& name, size_t count);
+Make json(const std::string& name, const std::string& pointer, const Json& value);
+// The checksums of a checkpoint made anew after a change, so that the change itself is looked at.
+Make sealed(const std::string& name);
+
+// `value` as `size` bytes, the least first.
+std::string little(uint64_t value, int size);
+// A safetensors file: its header's length, the header, `count` zero bytes of data.
+std::string safetensors(const std::string& header, size_t count);
+// GGUF: a name or text with its length; a file of version 3 with these keys and tensors.
+std::string counted(const std::string& text);
+std::string gguf(uint64_t tensors, uint64_t keys, const std::string& rest);
+
+std::vector<BadRow> bad_commands();
+std::vector<BadRow> bad_inference();
+std::vector<BadRow> bad_keys();
+std::vector<BadRow> bad_pairs_of_keys();
+std::vector<BadRow> bad_files_of_keys();
+std::vector<BadRow> bad_texts();
+std::vector<BadRow> bad_token_files();
+std::vector<BadRow> bad_models();
+std::vector<BadRow> bad_weights();
+std::vector<BadRow> bad_tokenizers();
+std::vector<BadRow> bad_gguf();
+std::vector<BadRow> bad_runs();
+
+}  // namespace snug::e2e

@@ -1,0 +1,57 @@
+// Runs that stop and go on: what the tests of resuming and of failures share.
+#pragma once
+
+#include <sys/resource.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/tools/e2e/workspace.h"
+
+namespace snug::e2e {
+
+std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b);
+
+// `from` as it was when its checkpoint of `step` was new, as a machine that lost power leaves it:
+// what was logged since is there.
+void lose_power_after(const Workspace& w, const std::string& from, const std::string& to, int step);
+
+// Lines, states, final weights and optimizer of two runs of `steps` steps: equal but for times.
+void expect_same_run(const Workspace& w, const std::string& a, const std::string& b,
+                     int steps = 12);
+
+// COMPLETE of a checkpoint whose files were edited by one who knows how it is made.
+void reseal(const std::string& checkpoint);
+
+// Flips a bit of the byte at `offset`; from the end if negative.
+void flip_bit(const std::string& path, int64_t offset);
+
+// Steps of the checkpoints with a COMPLETE, ascending.
+std::vector<int> complete_checkpoints(const Workspace& w, const std::string& name);
+
+// A variable of the environment of children started while it lives.
+class Environment {
+ public:
+  Environment(std::string name, const std::string& value);
+  ~Environment();
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+  std::string name_;
+};
+
+// Bytes of the largest file that children started while it lives may write.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(int64_t bytes);
+  ~FileSizeLimit();
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+}  // namespace snug::e2e

@@ -1,0 +1,247 @@
+// What a resume refuses: files that are not as they were written, other versions, states that no
+// run can have. And which checkpoint `latest` is.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "engine/core/error.h"
+#include "engine/io/files.h"
+#include "engine/io/fingerprint.h"
+#include "tests/engine/io/temp_folder.h"
+#include "tools/trainer/checkpoint.h"
+#include "tools/trainer/checkpoint_seal.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+void spill(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+void seal(const std::string& folder, int64_t step) {
+  CheckpointSeal seal;
+  seal.begin(step);
+  fs::remove(folder + "/COMPLETE");
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string bytes = read_file(entry.path().string());
+    seal.add(entry.path().filename().string(), static_cast<int64_t>(bytes.size()),
+             fingerprint(bytes));
+  }
+  seal.close();
+  spill(folder + "/COMPLETE", seal.text());
+}
+
+RunPosition position(int64_t step) {
+  RunPosition at;
+  at.step = at.updates = step;
+  at.samples = 6 * step;
+  at.elapsed = 1.5;
+  at.watch.seen = step;
+  return at;
+}
+
+Pinned pinned() {
+  Pinned p;
+  p.global_batch = 6;
+  p.T = 32;
+  p.micro_batch = 3;
+  p.head_rows = 64;
+  p.threads = 1;
+  return p;
+}
+
+std::string make(const TempFolder& tmp, int64_t step) {
+  const std::string folder = tmp / ("checkpoint-" + std::to_string(step));
+  fs::create_directory(folder);
+  spill(folder + "/model.safetensors", std::string(3000, 'm') + std::to_string(step));
+  spill(folder + "/empty", "");
+  spill(folder + "/snug_state.json",
+        checkpoint_state_json(position(step), pinned(), {{"learning_rate", "0.1"}}).dump());
+  seal(folder, step);
+  return folder;
+}
+
+// The Error of reading it; nullopt if it is read.
+std::optional<Error> refusal_of(const std::string& folder) {
+  try {
+    read_checkpoint(folder);
+    return std::nullopt;
+  } catch (const Error& error) {
+    return error;
+  }
+}
+
+TEST(CheckpointSeal, TheMarkerIsWhatItsHeaderSays) {
+  TempFolder tmp;
+  const std::string folder = make(tmp, 7);
+  const std::string text = read_file(folder + "/COMPLETE");
+  EXPECT_EQ(text.rfind("snug checkpoint 3\nstep 7\n", 0), 0u);
+  EXPECT_NE(text.find("\nef46db3751d8e999 0 empty\n"), std::string::npos)
+      << "XXH64 of nothing, by its specification\n"
+      << text;
+  EXPECT_EQ(find_checkpoint_damage(folder), std::nullopt);
+  spill(folder + "/notes.txt", "of the user: not looked at");
+  EXPECT_EQ(find_checkpoint_damage(folder), std::nullopt);
+}
+
+// Every byte of small files and many of the others with one bit changed; one byte less, one more.
+TEST(CheckpointSeal, AnyChangedByteIsFound) {
+  TempFolder tmp;
+  const std::string folder = make(tmp, 7);
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string path = entry.path().string(), good = read_file(path);
+    const std::string name = entry.path().filename().string();
+    const auto refused = [&](const std::string& bytes) {
+      spill(path, bytes);
+      const auto error = refusal_of(folder);
+      ASSERT_TRUE(error.has_value()) << name;
+      EXPECT_EQ(error->code(), ErrorCode::data);
+      EXPECT_NE(error->expected().find(path + " as it was written: "), std::string::npos)
+          << error->what();
+      EXPECT_NE(error->found().find("it was changed, or the disk gives back other bytes"),
+                std::string::npos);
+      EXPECT_NE(error->advice().find("resume=latest"), std::string::npos);
+    };
+    for (size_t i = 0; i<good.size(); i += good.size()> 800 ? 11 : 1) {
+      std::string bytes = good;
+      bytes[i] = static_cast<char>(bytes[i] ^ (1 << i % 8));
+      refused(bytes);
+    }
+    refused(good + "x");
+    if (!good.empty()) refused(good.substr(0, good.size() - 1));
+    if (name != "COMPLETE") {
+      fs::remove(path);
+      const auto damage = find_checkpoint_damage(folder);
+      ASSERT_TRUE(damage.has_value());
+      EXPECT_EQ(damage->file, path);
+      EXPECT_EQ(damage->found, "no such file");
+    }
+    spill(path, good);
+    EXPECT_EQ(find_checkpoint_damage(folder), std::nullopt);
+  }
+}
+
+TEST(CheckpointSeal, OtherVersionsAndForeignFolders) {
+  TempFolder tmp;
+  const auto says = [&](const std::string& folder, const std::string& found) {
+    const auto error = refusal_of(folder);
+    ASSERT_TRUE(error.has_value());
+    EXPECT_EQ(error->code(), ErrorCode::data);
+    EXPECT_NE(error->expected().find("a checkpoint of version 3 in " + folder), std::string::npos)
+        << error->what();
+    EXPECT_EQ(error->found(), found);
+    EXPECT_NE(error->advice().find("model="), std::string::npos);
+  };
+  // A newer one that is whole; changed, it is damaged and not new.
+  const std::string newer = make(tmp, 1);
+  std::string text = read_file(newer + "/COMPLETE");
+  text = "snug checkpoint 12\nanything else\n";
+  spill(newer + "/COMPLETE", text + fingerprint_text(fingerprint(text)) + " seal\n");
+  says(newer, "version 12");
+  // Version 2 had a COMPLETE with the step alone, version 1 its state in trainer_state.json.
+  const std::string second = make(tmp, 2);
+  spill(second + "/COMPLETE", "2\n");
+  Json state = Json::parse(read_file(second + "/snug_state.json"));
+  state["snug_version"] = 2;
+  spill(second + "/snug_state.json", state.dump());
+  says(second, "version 2");
+  fs::remove(second + "/snug_state.json");
+  spill(second + "/trainer_state.json", R"({"snug_version": 1})");
+  says(second, "version 1");
+  spill(second + "/trainer_state.json", R"({"global_step": 2})");
+  says(second, "no such file: a checkpoint that Snug did not write");
+  spill(second + "/snug_state.json", "{}");
+  says(second, "a file that Snug did not write");
+  // This version, and a marker that says nothing of it.
+  const std::string third = make(tmp, 3);
+  spill(third + "/COMPLETE", "3\n");
+  EXPECT_NE(refusal_of(third)->expected().find("COMPLETE as it was written"), std::string::npos);
+  fs::remove(third + "/COMPLETE");
+  EXPECT_NE(refusal_of(third)->expected().find("a complete checkpoint"), std::string::npos);
+}
+
+TEST(CheckpointLatest, IsTheNewestThatIsWhole) {
+  TempFolder tmp;
+  EXPECT_EQ(latest_checkpoint(tmp.path()), std::nullopt);
+  EXPECT_EQ(find_intact_checkpoint(tmp.path()).folder, "");
+  for (const int64_t step : {2, 4, 10, 12, 14}) make(tmp, step);
+  fs::create_directory(tmp / "checkpoint-16.tmp");
+  EXPECT_EQ(find_intact_checkpoint(tmp.path()).folder, tmp / "checkpoint-14");
+  fs::remove(tmp / "checkpoint-14/COMPLETE");
+  spill(tmp / "checkpoint-12/empty", "x");
+  fs::remove(tmp / "checkpoint-10/model.safetensors");
+  EXPECT_EQ(latest_checkpoint(tmp.path()), tmp / "checkpoint-12");
+  FoundCheckpoint found = find_intact_checkpoint(tmp.path());
+  EXPECT_EQ(found.folder, tmp / "checkpoint-4");
+  EXPECT_EQ(found.torn, tmp / "checkpoint-14");
+  EXPECT_EQ(found.damaged.substr(0, found.damaged.find('\n')),
+            (tmp / "checkpoint-12") + "/empty: 1 bytes, XXH64 " +
+                fingerprint_text(fingerprint("x")) +
+                "; 0 bytes, XXH64 ef46db3751d8e999 when it was written");
+  EXPECT_NE(found.damaged.find("checkpoint-10/model.safetensors: no such file; 3002 bytes"),
+            std::string::npos)
+      << found.damaged;
+  // A stranger is no damage: it is refused, not passed over.
+  make(tmp, 20);
+  spill(tmp / "checkpoint-20/COMPLETE", "20\n");
+  spill(tmp / "checkpoint-20/snug_state.json", R"({"snug_version": 2})");
+  EXPECT_THROW(find_intact_checkpoint(tmp.path()), Error);
+}
+
+TEST(CheckpointState, ComesBackAndIsBounded) {
+  TempFolder tmp;
+  const std::string folder = make(tmp, 9);
+  const Json good = Json::parse(read_file(folder + "/snug_state.json"));
+  const Checkpoint c = read_checkpoint(folder);
+  EXPECT_EQ(checkpoint_state_json(c.position, c.pinned, c.hyperparameters), good);
+  const auto refused = [&](const std::function<void(Json&)>& change, const char* part,
+                           const char* found) {
+    Json j = good;
+    change(j);
+    spill(folder + "/snug_state.json", j.dump());
+    seal(folder, 9);  // as one who edits it and knows how
+    const auto error = refusal_of(folder);
+    ASSERT_TRUE(error.has_value()) << part;
+    EXPECT_EQ(error->code(), ErrorCode::data) << part;
+    EXPECT_NE(std::string(error->what()).find(part), std::string::npos) << error->what();
+    EXPECT_NE(error->found().find(found), std::string::npos) << error->what();
+    EXPECT_FALSE(error->advice().empty());
+    EXPECT_NE(error->expected().find("snug_state.json"), std::string::npos) << error->what();
+  };
+  const int64_t huge = INT64_MAX;
+  for (const char* key : {"global_step", "updates", "samples", "window_tokens", "window_steps",
+                          "best_eval_step", "best_saved_step", "evals_without_gain"}) {
+    refused([&](Json& j) { j[key] = huge; }, key, "9223372036854775807");
+    refused([&](Json& j) { j[key] = -7; }, key, "-7");
+    refused([&](Json& j) { j[key] = "five"; }, key, "five");
+    refused([&](Json& j) { j.erase(key); }, key, "");
+  }
+  for (const char* key :
+       {"seen", "lowest_step", "norm_said", "loss_said", "norm_unsaid", "loss_unsaid"}) {
+    refused([&](Json& j) { j["loss_watch"][key] = huge; }, key, "9223372036854775807");
+    refused([&](Json& j) { j["loss_watch"][key] = INT64_MIN; }, key, "-9223372036854775808");
+  }
+  for (const char* key : {"elapsed_seconds", "window_loss", "best_eval_loss", "best_saved_loss",
+                          "evaluation_due", "loss_watch"})
+    refused([&](Json& j) { j[key] = "x"; }, key, "x");
+  refused([&](Json& j) { j["loss_watch"]["losses"].erase(3); }, "128 numbers for losses", "");
+  refused([&](Json& j) { j["loss_watch"]["norms"] = "none"; }, "128 numbers for norms", "none");
+  refused([&](Json& j) { j.erase("pinned"); }, "pinned", "");
+  refused([&](Json& j) { j["pinned"]["micro_batch"] = 7; }, "micro_batch", "7");
+  refused([&](Json& j) { j["pinned"]["head_rows"] = 0; }, "head_rows", "0");
+  refused([&](Json& j) { j["samples"] = 53; }, "samples = global_step x global_batch",
+          "53 samples at step 9, 6 a step of 32 tokens");
+  refused([&](Json& j) { j["pinned"]["global_batch"] = huge; },
+          "samples = global_step x global_batch", "9223372036854775807 a step");
+  refused([&](Json& j) { j["pinned"]["max_length"] = huge; },
+          "samples = global_step x global_batch", "of 9223372036854775807 tokens");
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,35 @@
+// Prompts from a file: .jsonl, an object a line with the key "prompt"; any other name, text, a
+// prompt a line. Lines without a character but white space are skipped.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/io/files.h"
+
+namespace snug {
+
+// The file stays mapped: only the places of the lines are held.
+class PromptFile {
+ public:
+  // Reads every line once. Throws data, naming file:line; also if there is no prompt.
+  explicit PromptFile(const std::string& path);
+
+  int64_t size() const { return static_cast<int64_t>(lines_.size()); }
+  std::string prompt(int64_t i) const;
+  std::string where(int64_t i) const;  // file:line
+
+ private:
+  struct Line {
+    int64_t begin, end, number;
+  };
+  std::string read(const Line& line) const;
+
+  std::string path_;
+  bool json_;
+  std::string text_;  // not mapped: the file may change while a long batch runs
+  std::vector<Line> lines_;
+};
+
+}  // namespace snug
