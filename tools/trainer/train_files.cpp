@@ -251,20 +251,29 @@ int TrainRun::stopped() {
   return 75;
 }
 
-// Neither input nor program are wrong: training failed, which is exit code 1.
-int TrainRun::diverged() {
+// It was too late to refuse: training failed, which is exit code 1.
+int TrainRun::training_failed() {
   allocation_watch::stop();
   checkpoints_->wait();
   const auto latest = latest_checkpoint(config().output_dir);
-  const bool finite = not_finite_.empty();
-  log_->say(fmt::format("Training failed at step {}; {}", at_.step + (finite ? 0 : 1),
+  const bool done = !diverging_.empty();  // the step that is blamed
+  log_->say(fmt::format("Training failed at step {}; {}", at_.step + (done ? 0 : 1),
                         latest ? "the last checkpoint is " + *latest : "there is no checkpoint"));
-  fmt::print(
-      stderr,
-      "diverged: expected {}\n  found: {}\n  try:   a smaller "
-      "learning_rate, max_grad_norm=1.0, or check the data{}\n",
-      finite ? "a loss that does not diverge (loss_watchdog: stop)" : "finite losses and gradients",
-      finite ? diverging_ : not_finite_, latest ? "; resume=latest goes on from " + *latest : "");
+  if (!untrainable_.empty()) {
+    // A resume comes to the same samples.
+    fmt::print(stderr,
+               "data: expected a target to train at every step (packing_boundaries, {})\n  found: "
+               "{}\n  try:   a new run with a larger global_batch_size or max_length, or without "
+               "packing_boundaries\n",
+               config().where("packing_boundaries"), untrainable_);
+  } else {
+    fmt::print(
+        stderr,
+        "diverged: expected {}\n  found: {}\n  try:   a smaller learning_rate, "
+        "max_grad_norm=1.0, or check the data{}\n",
+        done ? "a loss that does not diverge (loss_watchdog: stop)" : "finite losses and gradients",
+        done ? diverging_ : not_finite_, latest ? "; resume=latest goes on from " + *latest : "");
+  }
   write_state(config().output_dir);
   write_memory_json(false);
   write_report(false);

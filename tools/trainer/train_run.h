@@ -50,7 +50,7 @@ class TrainRun {
   void write_memory_json(bool finished);
   void write_report(bool finished);
   int stopped();
-  int diverged();
+  int training_failed();
   int data_lost(const DataLost& error);
   int broken_off(const Error& error);
   bool watch();
@@ -74,8 +74,9 @@ class TrainRun {
   std::unique_ptr<RunLog> log_;
   std::vector<int32_t> sample_prompt_;
   std::string sample_text_, data_fingerprint_;
-  std::string not_finite_;  // what a step found, if it did
-  std::string diverging_;   // what loss_watchdog: stop found, if it did
+  // What ended the run, of which there is one: a step without a target, one whose loss or gradient
+  // is not finite, loss_watchdog: stop.
+  std::string untrainable_, not_finite_, diverging_;
   LossWatch watch_;
   RunPosition at_;
   ReportRun report_;

@@ -127,7 +127,8 @@ double TrainRun::rate_factor(int64_t step) const {
   return schedule_->factor(static_cast<int64_t>(share * static_cast<double>(kClockSteps)));
 }
 
-// False if the loss or a gradient is not finite; the step is then not done.
+// False if there is nothing to train, or the loss or a gradient is not finite; the step is then not
+// done.
 bool TrainRun::optimizer_step() {
   const Decisions& d = plan_.decisions;
   const int64_t G = plan_.global_batch, B = d.micro_batch, T = d.T;
@@ -137,8 +138,8 @@ bool TrainRun::optimizer_step() {
   int32_t* starts = s.document_start_or_null();
   const int64_t trained = starts ? data_.train->trained_targets(at_.samples, G) : G * T;
   if (trained == 0) {
-    not_finite_ = fmt::format(
-        "no target to train at step {}: every document of its samples has one token", at_.step + 1);
+    untrainable_ =
+        fmt::format("none at step {}: every document of its samples has one token", at_.step + 1);
     return false;
   }
   s.begin_window(static_cast<uint64_t>(config().seed), at_.step, trained);
@@ -392,11 +393,11 @@ int TrainRun::steps() {
     before = monotonic_seconds();
   }
   while (!last_ && !stop_requested) {
-    if (!optimizer_step()) return diverged();
+    if (!optimizer_step()) return training_failed();
     last_ = finished();
     const double now = monotonic_seconds();
     log_step(now - before);
-    if (!watch()) return diverged();
+    if (!watch()) return training_failed();
     finish_step(now - before);
     tell_saved(checkpoints_->poll());  // if it failed, what this step owed is done
     allocation_watch::step_done();
