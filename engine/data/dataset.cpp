@@ -153,15 +153,22 @@ void WindowDataset::fill_eval(int64_t e0, int64_t count, int32_t* tokens, int32_
                 document_start ? document_start + j * T_ : nullptr);
 }
 
+int64_t WindowDataset::targets_of(const Window& window) const {
+  const Place at = locate(window);
+  const SplitFile& file = files_[static_cast<size_t>(at.file)];
+  return T_ - file.documents_begin(window.part, at.begin + 1, T_);
+}
+
 int64_t WindowDataset::trained_targets(int64_t k0, int64_t count) const {
   int64_t trained = 0;
-  for (int64_t j = 0; j < count; ++j) {
-    const Window window = train_window(k0 + j);
-    const Place at = locate(window);
-    const SplitFile& file = files_[static_cast<size_t>(at.file)];
-    trained += T_ - file.documents_begin(window.part, at.begin + 1, T_);
-  }
+  for (int64_t j = 0; j < count; ++j) trained += targets_of(train_window(k0 + j));
   return trained;
+}
+
+int64_t WindowDataset::evaluated_targets(int64_t e0, int64_t count) const {
+  int64_t targets = 0;
+  for (int64_t j = 0; j < count; ++j) targets += targets_of(eval_window(e0 + j));
+  return targets;
 }
 
 void WindowDataset::positions(int64_t k, int32_t* out) const {

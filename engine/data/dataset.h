@@ -56,6 +56,8 @@ class WindowDataset {
                  int32_t* document_start = nullptr) const;
   // Targets of samples k0 .. k0 + count - 1 that are trained when documents are kept apart.
   int64_t trained_targets(int64_t k0, int64_t count) const;
+  // The same of held-out samples.
+  int64_t evaluated_targets(int64_t e0, int64_t count) const;
 
   // Where the documents of a sample begin: positions (T), the place of each input in its document,
   // counted from the sample's start for the first one. A 0 is the start of a document or of the
@@ -83,6 +85,7 @@ class WindowDataset {
   Window train_window(int64_t k) const;
   Window eval_window(int64_t e) const;
   Place locate(const Window& window) const;
+  int64_t targets_of(const Window& window) const;
   void fill_window(const Window& window, int32_t* tokens, int32_t* targets,
                    int32_t* document_start) const;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/core/error.h"
 #include "engine/memory/context.h"
 
 namespace snug {
@@ -11,8 +12,9 @@ namespace {
 EvalResult result_of(Session& session, double started) {
   EvalResult result;
   result.tokens = session.state().loss_tokens;
-  result.loss =
-      result.tokens > 0 ? session.state().loss_sum / static_cast<double>(result.tokens) : 0.0;
+  // prepare_data (run_data.h) refused what has none.
+  require(result.tokens > 0, "a target to evaluate");
+  result.loss = session.state().loss_sum / static_cast<double>(result.tokens);
   result.seconds = monotonic_seconds() - started;
   return result;
 }

@@ -13,7 +13,8 @@ struct EvalResult {
 };
 
 // Leaves StepState as a window's start; call it between windows. The last batch is filled up with
-// ignored targets, so every batch has the planned shape.
+// ignored targets, so every batch has the planned shape. The samples together hold a target, which
+// prepare_data (run_data.h) sees to.
 EvalResult evaluate_samples(Session& session, const RunData& data, int64_t samples);
 
 // Perplexity with a sliding window, as in Hugging Face's guide for models of a fixed length:

@@ -148,6 +148,22 @@ void check_documents(const WindowDataset& data, const RunConfig& config) {
          "leave packing_boundaries out");
 }
 
+// A mean over no target would be the lowest loss there is.
+void check_targets(const RunData& data, const RunConfig& config, bool training) {
+  if (!config.packing_boundaries || data.eval_samples == 0) return;
+  for (int64_t i = 0; i < data.eval_samples; ++i)
+    if ((data.eval ? data.eval->trained_targets(i, 1) : data.train->evaluated_targets(i, 1)) > 0)
+      return;
+  const char* const limit = training ? "max_eval_samples" : "--max-samples";
+  fail(ErrorCode::data,
+       fmt::format("a target to evaluate in {} for packing_boundaries ({})",
+                   count_of(data.eval_samples, "sample"), config.where("packing_boundaries")),
+       "none: all of their documents have one token",
+       fmt::format(
+           "{}other data to evaluate, or leave packing_boundaries out",
+           config.max_eval_samples > 0 ? fmt::format("a larger {}, ", limit) : std::string()));
+}
+
 }  // namespace
 
 void RunData::fill_eval(int64_t first, int64_t count, int32_t* tokens, int32_t* targets,
@@ -200,6 +216,7 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
          "leave it out: other text is read whole");
   if (config.max_eval_samples > 0)
     data.eval_samples = std::min(data.eval_samples, config.max_eval_samples);
+  check_targets(data, config, training);
   return data;
 }
 

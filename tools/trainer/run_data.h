@@ -29,8 +29,8 @@ struct RunData {
 // A .bin file found in a folder is a token file only if its header or its side file says so: there
 // it may be anything. Throws data on what cannot be trained on: missing or empty sources, text
 // shorter than a sample, tokens outside [0, V), and, where packing_boundaries keeps documents
-// apart, token files that do not say where documents end and documents of one token alone. Errors
-// name the sources, not the cache.
+// apart, token files that do not say where documents end, documents of one token alone and samples
+// to evaluate that hold no others. Errors name the sources, not the cache.
 RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, int64_t V,
                      int64_t T, const std::string& cache_folder, bool training);
 

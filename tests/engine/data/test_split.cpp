@@ -231,6 +231,7 @@ TEST(WindowDataset, KeepsDocumentsApart) {
     }
     EXPECT_EQ(data.trained_targets(0, data.train_samples()), trained);
     EXPECT_EQ(data.train_samples() * T, trained + cut);
+    const int64_t trained_cut = cut;
     EXPECT_GT(cut, 200);
     int64_t one_by_one = 0;
     for (int64_t k = 0; k < data.train_samples(); ++k) one_by_one += data.trained_targets(k, 1);
@@ -240,6 +241,8 @@ TEST(WindowDataset, KeepsDocumentsApart) {
       data.fill_eval(e, 1, tokens.data(), targets.data(), starts.data());
       check();
     }
+    EXPECT_EQ(data.evaluated_targets(0, data.eval_samples()),
+              data.eval_samples() * T - (cut - trained_cut));
     // Several samples at once are the same ones.
     const auto size = static_cast<size_t>(3 * T);
     Ids many(size), many_targets(size), many_starts(size);

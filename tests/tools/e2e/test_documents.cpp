@@ -30,6 +30,19 @@ class Documents : public Workspace {
                 {"train_data=" + path("a.jsonl"), kApart, "save_steps=6", "eval_steps=6"});
     return more;
   }
+  // A tokenizer without a token that ends a text, and so texts of a letter that are one token: 400
+  // of them in ones.jsonl, and long.jsonl with a long text behind.
+  void write_ones() const {
+    Json bare = json("tok.json");
+    bare["added_tokens"] = Json::array();
+    bare["model"]["vocab"]["unused"] = bare["model"]["vocab"].at("<|endoftext|>");
+    bare["model"]["vocab"].erase("<|endoftext|>");
+    spill(path("bare.json"), bare.dump());
+    std::string ones;
+    for (int i = 0; i < 400; ++i) ones += "{\"text\": \"a\"}\n";
+    spill(path("ones.jsonl"), ones);
+    spill(path("long.jsonl"), ones + Json({{"text", sentences(60, 3)}}).dump() + "\n");
+  }
 };
 
 TEST(PackingBoundaries, TrainsEvaluatesAndPlansToTheByte) {
@@ -208,15 +221,7 @@ TEST(PackingBoundaries, DataWithoutDocumentsIsRefused) {
   w.trained("run", w.keys({"max_steps=2"}));
   fs::copy(w.path("run/data/train.bin"), w.path("alone.bin"));
   refused("alone", {"train_data=" + w.path("alone.bin")}, {"alone.bin.idx", "no such file"});
-  // Texts of a letter and a tokenizer without a token that ends them.
-  Json bare = w.json("tok.json");
-  bare["added_tokens"] = Json::array();
-  bare["model"]["vocab"]["unused"] = bare["model"]["vocab"].at("<|endoftext|>");
-  bare["model"]["vocab"].erase("<|endoftext|>");
-  spill(w.path("bare.json"), bare.dump());
-  std::string ones;
-  for (int i = 0; i < 400; ++i) ones += "{\"text\": \"a\"}\n";
-  spill(w.path("ones.jsonl"), ones);
+  w.write_ones();
   refused("ones", {"train_data=" + w.path("ones.jsonl"), "tokenizer=" + w.path("bare.json")},
           {"a document of two tokens or more for ", "400 documents of one token each",
            "leave packing_boundaries out"});
@@ -226,6 +231,71 @@ TEST(PackingBoundaries, DataWithoutDocumentsIsRefused) {
     EXPECT_NE(outcome.err.find("packing_boundaries does all three"), std::string::npos)
         << outcome.err;
   }
+}
+
+// Samples whose documents all have one token hold nothing to learn from or to compare with.
+TEST(PackingBoundaries, SamplesWithoutATarget) {
+  const Documents w;
+  w.write_ones();
+  const auto expect_parts = [](const std::string& text, const std::vector<std::string>& parts) {
+    for (const std::string& part : parts)
+      EXPECT_NE(text.find(part), std::string::npos) << part << "\nin " << text;
+  };
+  const std::vector<std::string> bare = {"tokenizer=" + w.path("bare.json"), kApart,
+                                         "eval_fraction=0", "max_length=32"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), bare.begin(), bare.end());
+    return more;
+  };
+  // Their loss would be the best of all: no run begins. One sample more that has a target, and it
+  // does.
+  const std::string eval = "eval_data=" + w.path("long.jsonl");
+  const Outcome one = w.train("one", with({eval, "max_eval_samples=1"}));
+  EXPECT_EQ(one.code, 2) << one.out;
+  expect_parts(one.err, {"data: expected a target to evaluate in 1 sample for packing_boundaries "
+                         "(command line)\n",
+                         "  found: none: all of their documents have one token\n",
+                         "  try:   a larger max_eval_samples, other data to evaluate, or leave "
+                         "packing_boundaries out\n"});
+  EXPECT_FALSE(exists(w.path("one")));
+  w.trained("one", with({eval, "max_eval_samples=14", "save_steps=6"}));
+  for (const Json& line : w.metrics("one")) {
+    EXPECT_GT(line.value("eval_loss", 9.0), 0.1) << line;
+  }
+  const std::vector<std::string> command = {
+      "eval",         "--model", w.path("one/final"),   "--data", w.path("long.jsonl"),
+      "--max-length", "32",      "--packing-boundaries"};
+  std::vector<std::string> first = command;
+  first.insert(first.end(), {"--max-samples", "2"});
+  const Outcome none = run(first);
+  EXPECT_EQ(none.code, 2) << none.out;
+  expect_parts(none.err, {"a target to evaluate in 2 samples", "a larger --max-samples, other"});
+  EXPECT_EQ(run(command).code, 0);
+
+  // Held out by document: those of one token in a quarter of the data.
+  std::string most;
+  for (int i = 0; i < 400; ++i)
+    most += i == 200 ? "{\"text\": \"a b c d\"}\n" : "{\"text\": \"a\"}\n";
+  spill(w.path("most.jsonl"), most);
+  std::vector<std::string> held = with({"train_data=" + w.path("most.jsonl"), "max_length=8"});
+  held[2] = "eval_fraction=0.25";
+  const Outcome tail = w.train("held", held);
+  EXPECT_EQ(tail.code, 2) << tail.out;
+  expect_parts(tail.err, {"a target to evaluate in ", "try:   other data to evaluate, or leave"});
+
+  // A step that comes upon such a sample ends the run: what it says is not what divergence says,
+  // and a resume would come to it again.
+  const Outcome step = w.train(
+      "step", with({"train_data=" + w.path("long.jsonl"), "global_batch_size=1", "save_steps=1"}));
+  EXPECT_EQ(step.code, 1) << step.out;
+  expect_parts(step.out, {"Training failed at step "});
+  expect_parts(step.err,
+               {"data: expected a target to train at every step (packing_boundaries, "
+                "command line)\n  found: none at step ",
+                ": every document of its samples has one token\n  try:   a new run with a "
+                "larger global_batch_size or max_length, or without packing_boundaries\n"});
+  for (const char* part : {"learning_rate", "resume", "diverge"})
+    EXPECT_EQ(step.err.find(part), std::string::npos) << step.err;
 }
 
 }  // namespace
