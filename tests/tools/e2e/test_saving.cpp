@@ -187,6 +187,32 @@ TEST(Saving, TheBestIsKeptAndLoadedAtTheEnd) {
                              "final/ holds the last weights"});
 }
 
+// A step so large that what it leaves is no number: its evaluation is no result, and what was best
+// before stays that.
+TEST(Saving, AnEvaluationThatIsNoNumberIsNotTheBest) {
+  const Workspace w;
+  const std::vector<std::string> keys = {"lr_scheduler_type=constant", "eval_steps=4",
+                                         "save_steps=4", "load_best_model_at_end=true"};
+  w.trained("run", joined(keys, {"max_steps=4"}));
+  fs::copy(w.path("run"), w.path("patient"), fs::copy_options::recursive);
+  const std::string best = slurp(w.path("run/checkpoint-4/model.safetensors"));
+  const Json metric = w.json("run/trainer_state.json")["best_metric"];
+  const std::vector<std::string> wild = {"resume=latest", "learning_rate=1e30", "max_steps=5"};
+  const Outcome o = w.trained("run", joined(keys, wild));
+  const Json last = w.metrics("run").back();
+  ASSERT_TRUE(last.contains("eval_loss") && last["eval_loss"].is_null()) << last;
+  expect_parts(o.out, {"Best model: " + w.path("run/checkpoint-4")});
+  EXPECT_TRUE(slurp(w.path("run/final/model.safetensors")) == best);
+  const Json state = w.json("run/trainer_state.json");
+  EXPECT_EQ(state["best_metric"], metric);
+  EXPECT_EQ(state["best_model_checkpoint"], w.path("run/checkpoint-4"));
+  // To early stopping it is one without a gain.
+  const Outcome stops = w.trained(
+      "patient",
+      joined(keys, joined(wild, {"early_stopping_patience=1", "eval_steps=1", "max_steps=6"})));
+  expect_parts(stops.out, {"Stopped early at step 5"});
+}
+
 // The file that is evaluated shrinks: its line, and what early stopping counts, come at the resume.
 TEST(Saving, AnEvaluationThatWasBrokenOffIsDoneAtTheResume) {
   const Workspace w;
