@@ -32,7 +32,8 @@ void add_flags(ArgumentParser& parser, GenerateArguments& a) {
               "prompts, one a line, or of .jsonl an object {\"prompt\": ...} a line; prints JSON "
               "lines, in the order of the file")
       .option("--max-new-tokens", o.max_new_tokens, "N", "tokens to add at most")
-      .option("--min-new-tokens", o.rules.min_new_tokens, "N", "no end of text before N new tokens")
+      .option("--min-new-tokens", o.rules.min_new_tokens, "N",
+              "no end-of-text token before N new tokens")
       .options("--stop", a.request.stops, "TEXT",
                "end before this text; may be given more than once (a line's end: $'\\n')")
       .option("--temperature", o.sampling.temperature, "X", "0: greedy")
@@ -99,6 +100,16 @@ void check_combinations(const ArgumentParser& parser, const GenerateArguments& a
       fail(ErrorCode::usage, fmt::format("{} without --num-beams: beam search does not draw", flag),
            fmt::format("{} with --num-beams {}", flag, a.request.beams.beams),
            "leave one of them out");
+  if (beams && parser.given("--seed"))
+    fail(ErrorCode::usage, "--seed without --num-beams: beam search does not draw",
+         fmt::format("--seed with --num-beams {}", a.request.beams.beams), "leave --seed out");
+  // A seed with greedy search is left: it keeps its meaning when the temperature is raised.
+  for (const char* flag : {"--top-k", "--top-p", "--min-p"})
+    if (a.request.options.sampling.temperature == 0.0 && parser.given(flag))
+      fail(ErrorCode::usage,
+           fmt::format("{} with a --temperature above 0: greedy search takes the likeliest token",
+                       flag),
+           fmt::format("{} with --temperature 0", flag), "leave one of them out");
   for (const char* flag : {"--length-penalty", "--early-stopping"})
     if (!beams && parser.given(flag))
       fail(ErrorCode::usage, fmt::format("--num-beams above 1 with {}", flag),
@@ -180,7 +191,15 @@ int generate_command(const Arguments& arguments) {
         }
         o.kv_rows = wanted_rows(a.request, prompts.size());
         o.kv_rows_least = a.request.batch_size > 0 ? 0 : a.request.unit();
-        a.request.options.rules.stop_tokens = stop_tokens(o.model, spec, *tokenizer);
+        RuleOptions& rules = a.request.options.rules;
+        rules.stop_tokens = stop_tokens(o.model, spec, *tokenizer);
+        if (rules.stop_tokens.empty() && rules.min_new_tokens > 0)
+          fail(ErrorCode::usage,
+               fmt::format("a stop token for --min-new-tokens to forbid: eos_token_id in {0}/"
+                           "generation_config.json or {0}/config.json, or one of the tokenizer",
+                           o.model),
+               "none: texts of this model end by --max-new-tokens and --stop alone",
+               "leave --min-new-tokens out");
       });
   const Tokenizer& tokenizer = *in.tokenizer;
   const auto ids = [&](int64_t i) { return tokenizer.encode(prompts.text(i)); };
