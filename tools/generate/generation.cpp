@@ -67,6 +67,8 @@ class Generation {
   std::vector<GeneratedText> texts(Job& job) const;
 
  private:
+  bool stopped_by_last(std::span<const int32_t> tokens) const;
+
   Inference& in_;
   const GenerationRequest& request_;
   const std::function<void(const std::string&)>& shown_;
@@ -89,9 +91,7 @@ std::unique_ptr<Job> Generation::make(int64_t number, std::span<const int32_t> i
     options.max_new_tokens = std::min(options.max_new_tokens, room);
     std::function<bool(std::span<const int32_t>)> stops;
     if (!request_.stops.empty())
-      stops = [this, &tokenizer](std::span<const int32_t> tokens) {
-        return find_stop(bytes_of(tokenizer, tokens), request_.stops) != std::string::npos;
-      };
+      stops = [this](std::span<const int32_t> tokens) { return stopped_by_last(tokens); };
     job->beams = std::make_unique<BeamSearch>(rules_, V_, drawable_, ids, options, request_.beams,
                                               std::move(stops));
     return made;
@@ -106,6 +106,16 @@ std::unique_ptr<Job> Generation::make(int64_t number, std::span<const int32_t> i
         return !job->stream.stopped();
       });
   return made;
+}
+
+// Whether the text's last token completes a stop string; what was before it holds none.
+bool Generation::stopped_by_last(std::span<const int32_t> tokens) const {
+  size_t longest = 0, first = tokens.size() - 1;
+  for (const std::string& stop : request_.stops) longest = std::max(longest, stop.size());
+  for (size_t before = 0; first > 0 && before + 1 < longest;)
+    before += in_.tokenizer->token_bytes(tokens[--first]).size();
+  return find_stop(bytes_of(*in_.tokenizer, tokens.subspan(first)), request_.stops) !=
+         std::string::npos;
 }
 
 void Generation::run(const std::vector<std::unique_ptr<Job>>& jobs) {
@@ -246,6 +256,7 @@ void generate_texts(Inference& in, const GenerationRequest& request, int64_t cou
     std::stable_sort(order.begin(), order.end(),
                      [&](int64_t a, int64_t b) { return prompt(a).size() < prompt(b).size(); });
     std::vector<std::vector<GeneratedText>> texts(static_cast<size_t>(size));
+    size_t told = 0;  // those before it were handed out
     for (int64_t at = 0; at < size; at += together) {
       std::vector<std::unique_ptr<Job>> jobs;
       for (int64_t i = at; i < std::min(size, at + together); ++i) {
@@ -255,9 +266,11 @@ void generate_texts(Inference& in, const GenerationRequest& request, int64_t cou
       generation.run(jobs);
       for (const auto& job : jobs)
         texts[static_cast<size_t>(job->number - begin)] = generation.texts(*job);
+      for (; told < texts.size() && !texts[told].empty(); ++told) {
+        for (const GeneratedText& text : texts[told]) done(text);
+        texts[told] = {};
+      }
     }
-    for (const auto& list : texts)
-      for (const GeneratedText& text : list) done(text);
   }
 }
 

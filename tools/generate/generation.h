@@ -47,7 +47,8 @@ struct GeneratedText {
 int64_t wanted_rows(const GenerationRequest& request, int64_t prompts);
 
 // Continues `count` prompts, which `ids` gives by number, each at most the session's positions, and
-// hands every text to `done` in order of prompt and sequence. With `shown`, which one sampled
+// hands every text to `done` in order of prompt and sequence, after the batch with which it and all
+// before it are finished. With `shown`, which one sampled
 // sequence alone may have, text is handed out as it is made.
 void generate_texts(Inference& in, const GenerationRequest& request, int64_t count,
                     const std::function<std::vector<int32_t>(int64_t)>& ids,

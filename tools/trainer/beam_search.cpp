@@ -79,6 +79,13 @@ BeamText BeamSearch::extended(const Next& n, const float* logits, int64_t stride
   return text;
 }
 
+bool BeamSearch::stopped_by(const Next& n) {
+  if (!stops_) return false;
+  tokens_ = running_[n.beam].text.ids;
+  tokens_.push_back(n.token);
+  return stops_(tokens_);
+}
+
 void BeamSearch::keep_best() {
   std::stable_sort(finished_.begin(), finished_.end(),
                    [](const BeamText& a, const BeamText& b) { return a.score > b.score; });
@@ -94,16 +101,13 @@ bool BeamSearch::finish(const float* logits, int64_t stride) {
   bool all = true;
   for (size_t i = 0; i < list_.size(); ++i) {
     Next& n = list_[i];
-    n.ends = rules_.stops(n.token) || length_ + 1 >= options_.max_new_tokens;
-    if (n.ends || stops_) {
+    const bool last = rules_.stops(n.token), stopped = !last && stopped_by(n);
+    n.ends = last || stopped || length_ + 1 >= options_.max_new_tokens;
+    if (n.ends && !closed && i < static_cast<size_t>(beams_.beams)) {
       BeamText text = extended(n, logits, stride);
-      const bool stopped = text.end != GenerationEnd::stop_token && stops_ && stops_(text.ids);
       if (stopped) text.end = GenerationEnd::stopped;
-      n.ends = n.ends || stopped;
-      if (n.ends && !closed && i < static_cast<size_t>(beams_.beams)) {
-        text.score /= divisor;
-        finished_.push_back(std::move(text));
-      }
+      text.score /= divisor;
+      finished_.push_back(std::move(text));
     }
     all = all && n.ends;
   }

@@ -41,8 +41,8 @@ struct BeamText {
 class BeamSearch : public Continuation {
  public:
   // `drawable` tokens of the model's `vocab_size` may be chosen. `stops`, when given, says whether
-  // a text ends with these new tokens. max_new_tokens and the prompt must
-  // fit in the cache, of which the last token takes nothing.
+  // the last of these new tokens ends the text; those before it did not. max_new_tokens and the
+  // prompt must fit in the cache, of which the last token takes nothing.
   BeamSearch(TokenRules& rules, int64_t vocab_size, int64_t drawable,
              std::span<const int32_t> prompt, const GenerationOptions& options,
              const BeamOptions& beams, std::function<bool(std::span<const int32_t>)> stops);
@@ -70,13 +70,14 @@ class BeamSearch : public Continuation {
 
   void collect(const float* logits, int64_t stride);
   BeamText extended(const Next& n, const float* logits, int64_t stride) const;
+  bool stopped_by(const Next& n);
   bool finish(const float* logits, int64_t stride);
   void keep_best();
   bool can_improve(double best) const;
 
   TokenRules& rules_;
   int64_t vocab_size_, drawable_;
-  std::vector<int32_t> prompt_, tokens_;  // tokens_: the prompt and a beam
+  std::vector<int32_t> prompt_, tokens_;  // tokens_: those of a beam, for a while
   GenerationOptions options_;
   BeamOptions beams_;
   std::function<bool(std::span<const int32_t>)> stops_;

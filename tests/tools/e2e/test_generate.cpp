@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 
 #include "tests/tools/e2e/workspace.h"
@@ -127,6 +128,68 @@ TEST(Generate, StopStringsAreNotPrinted) {
   }
   EXPECT_GT(tried, 2);
   EXPECT_EQ(with({"never there"}), whole);
+}
+
+// The same of beams, of which the last token is looked at with as much before it as a stop string
+// may reach back.
+TEST(Generate, StopStringsEndBeams) {
+  const Model m;
+  spill(m.path("model/generation_config.json"), R"({"eos_token_id": []})");
+  const std::vector<std::string> base = {"--prompt",
+                                         "Once upon a time",
+                                         "--json",
+                                         "--no-echo",
+                                         "--num-beams",
+                                         "4",
+                                         "--num-return-sequences",
+                                         "4",
+                                         "--max-new-tokens",
+                                         "30",
+                                         "--early-stopping",
+                                         "true",
+                                         "--no-repeat-ngram-size",
+                                         "2"};
+  const std::string whole = m.lines(base)[0]["text"];
+  int tried = 0;
+  for (size_t at = 0; at + 8 < whole.size(); ++at) {
+    const std::string stop = whole.substr(at, 4);
+    if (std::any_of(stop.begin(), stop.end(), [](char c) { return (c & 0x80) != 0; })) continue;
+    std::vector<std::string> words = base;
+    words.insert(words.end(), {"--stop", "never there", "--stop", stop});
+    int stopped = 0;
+    for (const Json& line : m.lines(words)) {
+      EXPECT_EQ(line["text"].get<std::string>().find(stop), std::string::npos) << line;
+      stopped += line["finish_reason"] == "stop";
+    }
+    EXPECT_GT(stopped, 0) << stop;
+    ++tried;
+  }
+  EXPECT_GT(tried, 2) << whole;
+}
+
+// The weights of position 30 are no numbers: what ended before a prompt comes to it is printed.
+TEST(Generate, TextsAreHandedOutAsTheirBatchesEnd) {
+  const Model m;
+  std::string weights = slurp(m.path("model/model.safetensors"));
+  uint64_t header = 0;
+  std::memcpy(&header, weights.data(), 8);
+  const Json tensors = Json::parse(weights.substr(8, header));
+  const size_t row = 8 + header +
+                     tensors["transformer.wpe.weight"]["data_offsets"][0].get<size_t>() +
+                     30 * tensors["transformer.wpe.weight"]["shape"][1].get<size_t>() * 4;
+  std::fill_n(weights.begin() + static_cast<std::ptrdiff_t>(row),
+              tensors["transformer.wpe.weight"]["shape"][1].get<size_t>() * 4, '\xff');
+  spill(m.path("model/model.safetensors"), weights);
+  spill(m.path("p.txt"), "A\nB\n" + std::string(40, 'x') + "\nC\n");
+  const Outcome o = run(m.words({"--prompts", m.path("p.txt"), "--max-new-tokens", "4",
+                                 "--batch-size", "1", "--temperature", "0"}));
+  EXPECT_EQ(o.code, 2) << o.out;
+  EXPECT_NE(o.err.find("NaN and infinities only"), std::string::npos) << o.err;
+  std::vector<int> indices;
+  for (size_t at = o.out.find("\"index\":"); at != std::string::npos;
+       at = o.out.find("\"index\":", at + 1))
+    indices.push_back(std::stoi(o.out.substr(at + 8)));
+  EXPECT_EQ(indices, (std::vector<int>{0, 1})) << o.out << "C is finished and waits for its turn";
 }
 
 TEST(Generate, PromptsFromAFileInTheirOrderAtAnyBatchSize) {
