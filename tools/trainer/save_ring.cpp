@@ -1,6 +1,7 @@
 #include "tools/trainer/save_ring.h"
 
 #include <csignal>
+#include <system_error>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
@@ -17,8 +18,17 @@ SaveRing::SaveRing(char* memory, int64_t bytes, bool background) : memory_(memor
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { work(); });
+  std::error_code refused;
+  try {
+    thread_ = std::thread([this] { work(); });
+  } catch (const std::system_error& error) {
+    refused = error.code();
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (refused)
+    fail(ErrorCode::device, "a thread that writes checkpoints", refused.message(),
+         "raise the limits of the process (ulimit -u, ulimit -v), or save_buffer=0: training then "
+         "waits while a checkpoint is written");
 }
 
 SaveRing::~SaveRing() {

@@ -1,9 +1,11 @@
 // The ring through which checkpoints are written: what reaches the files is what was there when the
 // job began, whatever updates do meanwhile; waiting, helping, errors, the end.
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -223,6 +225,33 @@ TEST(SaveRing, ItsEndDoesNotWaitForTheJob) {
   }
   EXPECT_FALSE(job.finished_);
   { const SaveRing idle(memory.data.get(), memory.size, true); }
+}
+
+// A stack larger than the address space stands for a system that gives no thread.
+TEST(SaveRing, WithoutAThreadItSaysSoAndSignalsComeAsBefore) {
+  pthread_attr_t usual, huge;
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(pthread_getattr_default_np(&huge), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 60), 0);
+  sigset_t before, after;
+  pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  const Memory memory(8192);
+  try {
+    const SaveRing ring(memory.data.get(), memory.size, true);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::device);
+    EXPECT_EQ(error.expected(), "a thread that writes checkpoints");
+    EXPECT_NE(error.found(), "");
+    EXPECT_NE(error.advice().find("save_buffer=0"), std::string::npos);
+  }
+  ASSERT_EQ(pthread_setattr_default_np(&usual), 0);
+  pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  for (int signal = 1; signal < 32; ++signal)
+    EXPECT_EQ(sigismember(&after, signal), sigismember(&before, signal)) << signal;
+  // Without a background none is asked for.
+  { const SaveRing waits(memory.data.get(), memory.size, false); }
 }
 
 }  // namespace
