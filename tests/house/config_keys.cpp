@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
+#include <set>
 
 namespace snug::house {
 namespace {
@@ -10,15 +12,72 @@ bool is_word(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
 
-// `word` as a whole word behind one of `before` (any character that is no word's if empty).
-bool holds(const std::string& text, const std::string& word, const std::string& before) {
+// Calls take(at) for every `word` in the text that is a whole word, until it returns true.
+template <class Take>
+bool any_word(const std::string& text, const std::string& word, const Take& take) {
   for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
     const size_t end = at + word.size();
-    const char left = at > 0 ? text[at - 1] : ' ';
-    if ((end < text.size() && (is_word(text[end]) || text[end] == '(')) || is_word(left)) continue;
-    if (before.empty() || before.find(left) != std::string::npos) return true;
+    if ((end < text.size() && is_word(text[end])) || (at > 0 && is_word(text[at - 1]))) continue;
+    if (take(at)) return true;
   }
   return false;
+}
+
+bool names(const std::string& text, const std::string& word) {
+  return any_word(text, word, [&](size_t at) { return text[at + word.size()] != '('; });
+}
+
+bool calls(const std::string& text, const std::string& function) {
+  return any_word(text, function, [&](size_t at) { return text[at + function.size()] == '('; });
+}
+
+// config.field, config().field, config_.field or c.field: another object's field of that name is
+// no reading of the key.
+bool reads(const std::string& text, const std::string& field) {
+  return any_word(text, field, [&](size_t at) {
+    if (at == 0 || text[at - 1] != '.' || text[at + field.size()] == '(') return false;
+    size_t end = at - 1;
+    if (end >= 2 && text.compare(end - 2, 2, "()") == 0) end -= 2;
+    size_t begin = end;
+    while (begin > 0 && is_word(text[begin - 1])) --begin;
+    const std::string object = text.substr(begin, end - begin);
+    return object == "config" || object == "config_" || object == "c";
+  });
+}
+
+// The functions of a file from the mark on, by name.
+std::map<std::string, std::string> functions(const std::string& text, const std::string& from) {
+  std::map<std::string, std::string> out;
+  size_t at = text.find(from);
+  while (at != std::string::npos && at < text.size()) {
+    const size_t end = text.find("\n}", at), open = text.find('(', at);
+    if (open == std::string::npos || open > end) break;
+    size_t begin = open;
+    while (begin > at && is_word(text[begin - 1])) --begin;
+    out[text.substr(begin, open - begin)] = text.substr(open, end - open);
+    at = end == std::string::npos ? end : text.find_first_not_of("\n}", end);
+  }
+  return out;
+}
+
+// What of them is called by a file of tools/ outside tools/config, or by another that is.
+std::string used_code(const Tree& tree, const std::map<std::string, std::string>& all) {
+  std::set<std::string> used;
+  for (bool more = true; more;) {
+    more = false;
+    for (const auto& [name, body] : all) {
+      if (used.contains(name)) continue;
+      bool called = false;
+      for (const auto& [path, text] : tree)
+        if (path.starts_with("tools/") && !path.starts_with("tools/config/"))
+          called = called || calls(text, name);
+      for (const std::string& other : used) called = called || calls(all.at(other), name);
+      if (called) more = used.insert(name).second;
+    }
+  }
+  std::string code;
+  for (const std::string& name : used) code += all.at(name) + "\n";
+  return code;
 }
 
 struct Entry {
@@ -51,19 +110,18 @@ Findings check_config_keys(const Tree& tree, const std::vector<Unread>& excused)
     const auto at = tree.find(path);
     return at == tree.end() ? std::string() : at->second;
   };
-  const std::string checks = content("tools/config/check_config.cpp");
-  const std::string behind =
-      checks.substr(std::min(checks.find("RunSizes resolve_sizes"), checks.size()));
+  const std::string derived = used_code(
+      tree, functions(content("tools/config/check_config.cpp"), "RunSizes resolve_sizes"));
   Findings findings;
   const std::vector<Entry> all = entries(content("tools/config/keys.cpp"));
   if (all.empty()) findings.emplace_back("tools/config/keys.cpp: no keys found");
   for (const Entry& entry : all) {
-    bool read = entry.field.empty() || holds(behind, entry.field, "."), named = false;
+    bool read = entry.field.empty() || reads(derived, entry.field), named = false;
     for (const auto& [path, text] : tree) {
       if (!path.ends_with(".cpp") && !path.ends_with(".h")) continue;
       if (path.starts_with("tools/") && !path.starts_with("tools/config/"))
-        read = read || holds(text, entry.field, ".>");
-      if (path.starts_with("tests/tools/")) named = named || holds(text, entry.key, "");
+        read = read || reads(text, entry.field);
+      if (path.starts_with("tests/tools/")) named = named || names(text, entry.key);
     }
     const bool pardoned = std::any_of(excused.begin(), excused.end(),
                                       [&](const Unread& u) { return u.key == entry.key; });

@@ -15,10 +15,10 @@ struct Unread {
 };
 
 // Each entry of the table in tools/config/keys.cpp is named, as a whole word in a string, by a test
-// below tests/tools, and its field is read (config.field, c.field, field behind a call) by a file
-// of tools/ outside tools/config, or by what stands behind the checks in check_config.cpp: the
-// sizes and the schedule that follow from keys. An entry of `excused` whose key is read is a
-// finding too.
+// below tests/tools, and its field is read (config.field, config().field, c.field) by a file of
+// tools/ outside tools/config, or by a function behind the checks in check_config.cpp (the sizes
+// and the schedule that follow from keys) that such a file calls. An entry of `excused` whose key
+// is read is a finding too.
 Findings check_config_keys(const Tree& tree, const std::vector<Unread>& excused);
 
 const std::vector<Unread>& unread_keys();

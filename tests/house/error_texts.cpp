@@ -142,25 +142,76 @@ struct Site {
   std::unordered_set<std::string> runs;
 };
 
-// Names of functions that end in fail(), with the code they fail with.
-std::map<std::string, std::string> failing(const std::string& s) {
-  std::map<std::string, std::string> names = {{"fail", ""}};
+// Functions that end in fail(), by name, with the code they fail with; empty: their callers say it.
+using Helpers = std::map<std::string, std::string>;
+
+// The body of the function whose parameters open at s[open]; empty if it is only declared there.
+std::string body_behind(const std::string& s, size_t open) {
+  size_t at = open + arguments(s, open).size() + 2;
+  const std::string_view words[] = {"const", "noexcept", "override"};
+  for (bool skipped = true; skipped;) {
+    skipped = false;
+    while (at < s.size() && std::isspace(static_cast<unsigned char>(s[at])) != 0) ++at;
+    for (const std::string_view word : words)
+      if (s.compare(at, word.size(), word) == 0) {
+        at += word.size();
+        skipped = true;
+      }
+  }
+  return at < s.size() && s[at] == '{' ? arguments(s, at) : "";
+}
+
+std::string word_before(const std::string& s, size_t end) {
+  while (end > 0 && std::isspace(static_cast<unsigned char>(s[end - 1]))) --end;
+  size_t begin = end;
+  while (begin > 0 && is_word(s[begin - 1])) --begin;
+  return s.substr(begin, end - begin);
+}
+
+// The [[noreturn]] functions that a file declares or defines.
+Helpers declared(const std::string& s) {
+  Helpers names;
   for (size_t at = 0; (at = s.find("[[noreturn]]", at)) != std::string::npos; ++at) {
     const size_t open = s.find('(', at);
     if (open == std::string::npos) break;
-    size_t end = open;
-    while (end > at && std::isspace(static_cast<unsigned char>(s[end - 1]))) --end;
-    size_t begin = end;
-    while (begin > at && is_word(s[begin - 1])) --begin;
-    const std::string name = s.substr(begin, end - begin);
-    if (name != "fail") names[name] = code_in(s, open);
+    const std::string name = word_before(s, open);
+    if (name != "fail") names[name] = code_in(body_behind(s, open));
   }
   return names;
 }
 
-void collect(const std::string& path, const std::string& content, std::vector<Site>& sites) {
-  const std::string s = without_comments(content);
-  for (const auto& [name, own_code] : failing(s)) {
+// The code of a function that a header only declares, from the file that defines it.
+std::string defined_code(const Tree& code, const std::string& name) {
+  for (const auto& [path, s] : code) {
+    if (path.ends_with(".h")) continue;
+    for (size_t at = s.find(name + "("); at != std::string::npos; at = s.find(name + "(", at + 1)) {
+      const std::string body = body_behind(s, at + name.size());
+      if ((at == 0 || !is_word(s[at - 1])) && !code_in(body).empty()) return code_in(body);
+    }
+  }
+  return "";
+}
+
+// What headers declare for everybody: such functions, and the exceptions made of Error.
+Helpers shared_helpers(const Tree& code) {
+  Helpers names = {{"fail", ""}};
+  const std::string mark = " : public Error {";
+  for (const auto& [path, s] : code) {
+    if (!path.ends_with(".h")) continue;
+    for (const auto& [name, own] : declared(s))
+      names[name] = own.empty() ? defined_code(code, name) : own;
+    for (size_t at = 0; (at = s.find(mark, at)) != std::string::npos; ++at)
+      names[word_before(s, at)] = "device";  // whichever: a user sees them
+  }
+  return names;
+}
+
+void collect(const std::string& path, const std::string& s, const Helpers& shared,
+             std::vector<Site>& sites) {
+  Helpers helpers = shared;
+  for (const auto& [name, code] : declared(s))
+    if (!code.empty() || !shared.contains(name)) helpers[name] = code;
+  for (const auto& [name, own_code] : helpers) {
     for (size_t at = 0; (at = s.find(name + "(", at)) != std::string::npos; at += name.size()) {
       if (at > 0 && (is_word(s[at - 1]) || s[at - 1] == '.' || s[at - 1] == ':')) continue;
       const std::string call = arguments(s, at + name.size());
@@ -183,12 +234,15 @@ void collect(const std::string& path, const std::string& content, std::vector<Si
 
 Findings check_error_texts(const Tree& tree, const std::vector<Untested>& exempt) {
   std::vector<Site> sites;
+  Tree code;                                   // without comments
   std::unordered_map<std::string, int> count;  // in how many calls a run of characters stands
   for (const auto& [path, content] : tree) {
-    const bool code = path.ends_with(".cpp") || path.ends_with(".h") || path.ends_with(".cu") ||
-                      path.ends_with(".cuh");
-    if (code && !path.starts_with("tests/")) collect(path, content, sites);
+    const bool is_code = path.ends_with(".cpp") || path.ends_with(".h") || path.ends_with(".cu") ||
+                         path.ends_with(".cuh");
+    if (is_code && !path.starts_with("tests/")) code[path] = without_comments(content);
   }
+  const Helpers shared = shared_helpers(code);
+  for (const auto& [path, content] : code) collect(path, content, shared, sites);
   for (const Site& site : sites)
     for (const std::string& run : site.runs) ++count[run];
   std::unordered_set<std::string> said;

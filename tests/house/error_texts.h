@@ -14,11 +14,12 @@ struct Untested {
 };
 
 // Every call of fail() with the code data, usage, unsupported, out_of_memory or device outside
-// tests/, and every call of a [[noreturn]] function that ends in one, has literal words of its own
-// in its arguments: ten characters in a row that no other such call has (or, where the call has
-// none of its own, any ten). One of these runs stands in a string of a test. Calls whose text all
-// comes from elsewhere (variables) are not asked: who made the text is. An entry of `exempt` that
-// fits no untested call is a finding too.
+// tests/, every call of a [[noreturn]] function of the same file or of a header that ends in one,
+// and every exception made of Error has literal words of its own in its arguments: ten characters
+// in a row that no other such call has (or, where the call has none of its own, any ten). One of
+// these runs stands in a string of a test. Calls whose text all comes from elsewhere (variables)
+// are not asked: who made the text is. An entry of `exempt` that fits no untested call is a finding
+// too.
 Findings check_error_texts(const Tree& tree, const std::vector<Untested>& exempt);
 
 // The exemptions of this repository.

@@ -281,6 +281,21 @@ TEST(HouseCatches, UntestedMessage) {
   expect_caught(found("wrong(\"ten of these\");", ""), "ten of these");
   EXPECT_CLEAN(found("wrong(\"ten of these\");", "\"ten of these\""));
   EXPECT_CLEAN(found("error.wrong(\"ten of these\"); call_wrong(\"ten of these\");", ""));
+  // So are those of a function that a header declares, with the code of its definition, and an
+  // exception of our own.
+  const auto elsewhere = [&](const std::string& call, const std::string& body) {
+    return check_error_texts(
+        {{"engine/io/b.h",
+          "[[noreturn]] void refuse_all(const char* w);\nclass Lost : public Error {\n};\n"},
+         {"engine/io/b.cpp",
+          "void refuse_all(const char* w) {\n  fail(" + body + ", w, x, y);\n}\n"},
+         {"engine/io/c.cpp", call}},
+        {});
+  };
+  expect_caught(elsewhere("refuse_all(\"ten of these\");", "ErrorCode::usage"),
+                "engine/io/c.cpp:1: no test says what this says: ten of these");
+  EXPECT_CLEAN(elsewhere("refuse_all(\"ten of these\");", "ErrorCode::internal"));
+  expect_caught(elsewhere("throw Lost(\"ten of those\");", "ErrorCode::internal"), "ten of those");
   // Words that two calls share say nothing of either.
   const std::string two = "wrong(\"a good number of apples\");\nwrong(\"a good number of pears\");";
   expect_caught(found(two, "\"a good number of apples\""),
@@ -292,8 +307,10 @@ TEST(HouseCatches, KeyWithoutEffectOrTest) {
       {"tools/config/keys.cpp",
        "{.name = \"max_steps\", .field = &C::max_steps},\n{.name = \"kw\"},\n{.name = \"power\", "
        ".field = &C::power}"},
-      {"tools/config/check_config.cpp", "c.max_steps; RunSizes resolve_sizes() { c.power; }"},
-      {"tools/trainer/a.cpp", "config().max_steps"},
+      {"tools/config/check_config.cpp",
+       "c.max_steps;\n}\n\nRunSizes resolve_sizes() {\n  power_of(c);\n}\n\nint power_of(C c) {\n  "
+       "return c.power;\n}\n"},
+      {"tools/trainer/a.cpp", "config().max_steps; resolve_sizes(config)"},
       {"tests/tools/a.cpp", "\"max_steps=3\", \"kw\", power"}};
   EXPECT_CLEAN(check_config_keys(good, {}));
   const auto with = [&](const std::string& path, const std::string& content) {
@@ -301,14 +318,17 @@ TEST(HouseCatches, KeyWithoutEffectOrTest) {
     tree[path] = content;
     return check_config_keys(tree, {});
   };
-  expect_caught(with("tools/trainer/a.cpp", "config.max_steps_2; max_steps; x.max_steps()"),
-                "max_steps: nothing reads it");
+  expect_caught(
+      with("tools/trainer/a.cpp",
+           "config.max_steps_2; max_steps; config.max_steps(); metrics.max_steps; resolve_sizes()"),
+      "max_steps: nothing reads it");
   expect_caught(with("tools/config/check_config.cpp", "c.power"), "power: nothing reads it");
+  expect_caught(with("tools/trainer/a.cpp", "config.max_steps"), "power: nothing reads it");
   expect_caught(with("tests/tools/a.cpp", "max_steps, powers, kw"), "power: no test");
   expect_caught(with("tools/config/keys.cpp", ""), "no keys found");
   expect_caught(check_config_keys(good, {{"power", "why"}}), "power: it is read");
   Tree bad = good;
-  bad["tools/config/check_config.cpp"] = "";
+  bad["tools/config/check_config.cpp"] = "RunSizes resolve_sizes() {\n}\n";
   EXPECT_CLEAN(check_config_keys(bad, {{"power", "why"}}));
 }
 
