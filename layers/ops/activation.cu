@@ -1,6 +1,6 @@
-#include "engine/core/error.h"
 #include "engine/kernels/dispatch.h"
 #include "engine/simt/map.h"
+#include "layers/ops/activation_dispatch.h"
 #include "layers/ops/activation_simt.h"
 
 namespace snug {
@@ -84,18 +84,7 @@ struct Backward {
 
 template <class F>
 void dispatch_kind(Activation kind, F&& f) {
-  if (kind == Activation::gelu_tanh) {
-    f(GeluTanh{});
-  } else if (kind == Activation::gelu_erf) {
-    f(GeluErf{});
-  } else if (kind == Activation::relu) {
-    f(Relu{});
-  } else if (kind == Activation::silu) {
-    f(Silu{});
-  } else {
-    fail(ErrorCode::unsupported, "activation gelu_tanh, gelu_erf, relu or silu",
-         "number " + std::to_string(static_cast<int>(kind)), "choose one of these");
-  }
+  dispatch_activation<GeluTanh, GeluErf, Relu, Silu>(kind, f);
 }
 
 }  // namespace

@@ -3,13 +3,12 @@
 #pragma once
 
 #include <algorithm>
-#include <string>
 
 #include "engine/core/dtype.h"
-#include "engine/core/error.h"
 #include "engine/core/isa.h"
 #include "engine/core/math.h"
 #include "layers/ops/activation.h"
+#include "layers/ops/activation_dispatch.h"
 
 namespace snug {
 
@@ -102,18 +101,7 @@ template <class A, class T>
 
 template <class F>
 void dispatch_kind(Activation kind, F&& f) {
-  if (kind == Activation::gelu_tanh) {
-    f(GeluTanh{});
-  } else if (kind == Activation::gelu_erf) {
-    f(GeluErf{});
-  } else if (kind == Activation::relu) {
-    f(Relu{});
-  } else if (kind == Activation::silu) {
-    f(Silu{});
-  } else {
-    fail(ErrorCode::unsupported, "activation gelu_tanh, gelu_erf, relu or silu",
-         "number " + std::to_string(static_cast<int>(kind)), "choose one of these");
-  }
+  dispatch_activation<GeluTanh, GeluErf, Relu, Silu>(kind, f);
 }
 
 inline int64_t flops_of(Activation kind) {

@@ -1,7 +1,7 @@
-#include "engine/core/error.h"
 #include "engine/kernels/dispatch.h"
 #include "engine/simt/map.h"
 #include "engine/simt/reduce.h"
+#include "layers/ops/layernorm_dispatch.h"
 #include "layers/ops/layernorm_simt.h"
 
 namespace snug {
@@ -145,21 +145,6 @@ __global__ void add_chunks_kernel(float* out, bool add, const float* partial, in
   out[column] = total;
 }
 
-// Calls f(T{}, W{}) for the dtypes of x and of the weight.
-template <class F>
-void dispatch_both(const View& x, const View& weight, F&& f) {
-  dispatch_float(x, "x", [&](auto tag) {
-    if (weight.dtype == x.dtype) {
-      f(tag, tag);
-    } else if (weight.dtype == DType::f32) {
-      f(tag, float{});
-    } else {
-      fail(ErrorCode::unsupported, "weight of dtype f32 or that of x",
-           describe(weight) + " and " + describe(x), "choose another precision");
-    }
-  });
-}
-
 // Whether rows of c elements of T in all of these can be read as vectors of 16 bytes.
 template <class T>
 bool wide_rows(int64_t c, std::initializer_list<const View*> views) {
@@ -175,7 +160,7 @@ void layernorm_forward_on(Queue& queue, const View& y, const View& mean, const V
                           const View& x, const View& weight, const View& bias, float eps,
                           int threads) {
   const int64_t n = x.shape[0], c = x.shape[1];
-  dispatch_both(x, weight, [&](auto tag, auto weight_tag) {
+  dispatch_norm(x, weight, [&](auto tag, auto weight_tag) {
     using T = decltype(tag);
     using W = decltype(weight_tag);
     constexpr int kWide = kVector<T>;
@@ -227,7 +212,7 @@ void layernorm_backward_on(Queue& queue, const View& dx, bool add_dx, const Grad
     finish(dweight, 0);
     finish(dbias, c);
   }
-  dispatch_both(x, weight, [&](auto tag, auto weight_tag) {
+  dispatch_norm(x, weight, [&](auto tag, auto weight_tag) {
     using T = decltype(tag);
     using W = decltype(weight_tag);
     const auto kernel = wide_rows<T>(c, {&dx, &dy, &x, &weight})
