@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <mutex>
 
+#include "engine/core/sanitizers.h"
+
 namespace snug::simt::emu {
 
-#if defined(__SANITIZE_ADDRESS__)
+#if SNUG_ADDRESS_SANITIZER
 void catch_bad_addresses(void (*)(const void*)) {}
 #else
 namespace {

@@ -5,16 +5,9 @@
 #include <cstdint>
 
 #include "engine/core/error.h"
+#include "engine/core/sanitizers.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SNUG_ASAN
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__)
-#define SNUG_ASAN
-#endif
-#ifdef SNUG_ASAN
+#if SNUG_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -84,7 +77,7 @@ thread_local StackPool pool;
 struct FiberStart {
   [[noreturn]] static void run() {
     Fiber* f = starting;
-#ifdef SNUG_ASAN
+#if SNUG_ADDRESS_SANITIZER
     __sanitizer_finish_switch_fiber(nullptr, &f->resumer_bottom_, &f->resumer_bytes_);
 #endif
     f->body_(f->argument_);
@@ -115,28 +108,28 @@ void Fiber::start(void (*body)(void*), void* argument) {
 
 void Fiber::resume() {
   starting = this;
-#ifdef SNUG_ASAN
+#if SNUG_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(&resumer_fake_stack_, stack_, kStackBytes);
 #endif
   snug_simt_switch(&resumer_, pointer_);
-#ifdef SNUG_ASAN
+#if SNUG_ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(resumer_fake_stack_, nullptr, nullptr);
 #endif
 }
 
 void Fiber::suspend() {
-#ifdef SNUG_ASAN
+#if SNUG_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(&fake_stack_, resumer_bottom_, resumer_bytes_);
 #endif
   snug_simt_switch(&pointer_, resumer_);
-#ifdef SNUG_ASAN
+#if SNUG_ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(fake_stack_, nullptr, nullptr);
 #endif
 }
 
 void Fiber::leave() {
   left_ = true;
-#ifdef SNUG_ASAN
+#if SNUG_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(nullptr, resumer_bottom_, resumer_bytes_);
 #endif
   snug_simt_switch(&pointer_, resumer_);
@@ -145,7 +138,7 @@ void Fiber::leave() {
 
 void Fiber::drop() {
   if (!stack_) return;
-#ifdef SNUG_ASAN
+#if SNUG_ADDRESS_SANITIZER
   if (!left_) __asan_unpoison_memory_region(stack_, kStackBytes);  // red zones it left behind
 #endif
   pool.give(stack_);

@@ -16,14 +16,10 @@
 #include <fstream>
 #include <iterator>
 
+#include "engine/core/sanitizers.h"
 #include "tests/fuzz/fuzz.h"
 
-#if !defined(__SANITIZE_ADDRESS__) && defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define __SANITIZE_ADDRESS__ 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__)
+#if SNUG_ADDRESS_SANITIZER
 constexpr bool kSanitized = true;
 // No input of the sizes here needs a block of this size; more is one that grew with a number in it.
 extern "C" const char* __asan_default_options() {
@@ -33,7 +29,7 @@ extern "C" const char* __ubsan_default_options() {
   return "abort_on_error=1:halt_on_error=1:print_stacktrace=1";
 }
 #else
-#if defined(__SANITIZE_THREAD__)
+#if SNUG_THREAD_SANITIZER
 constexpr bool kSanitized = true;  // its shadow takes terabytes of addresses
 #else
 constexpr bool kSanitized = false;

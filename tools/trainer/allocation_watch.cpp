@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <cstddef>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#include "engine/core/sanitizers.h"
+
+#if SNUG_ADDRESS_SANITIZER || SNUG_THREAD_SANITIZER
 
 namespace snug::allocation_watch {
 bool available() {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/core/sanitizers.h"
 #include "engine/core/units.h"
 #include "engine/device/device.h"
 #include "tests/support/errors.h"
@@ -143,7 +144,7 @@ std::string message_under_limit(__rlimit_resource resource, int64_t bytes, F&& b
   return text;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if SNUG_ADDRESS_SANITIZER || SNUG_THREAD_SANITIZER
 constexpr bool kLimitsWork = false;  // the sanitizer's shadow is far above any limit
 #else
 constexpr bool kLimitsWork = true;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "engine/core/sanitizers.h"
 #include "engine/simt/reduce.h"
 #include "engine/simt/simt.h"
 #include "tests/support/emu.h"
@@ -392,7 +393,7 @@ TEST(SimtFaults, MisalignedVectors) {
                {.blocks = 1, .threads = 32, .shared_bytes = 64}, misaligned_offset_kernel);
 }
 
-#if !defined(__SANITIZE_ADDRESS__)
+#if !SNUG_ADDRESS_SANITIZER
 void past_the_end_kernel(float* x, int64_t n) {
   const int64_t i = block() * threads() + thread();
   if (i <= n) x[i] = 1.0f;  // one too many

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 const std::string kBadWorld = SNUG_BINARY_DIR "/lib/libsnug_bad_world.so";
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if SNUG_ADDRESS_SANITIZER || SNUG_THREAD_SANITIZER
 #define NEEDS_PRELOAD() GTEST_SKIP() << "a sanitizer must be loaded first"
 #else
 #define NEEDS_PRELOAD() \

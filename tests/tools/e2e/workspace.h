@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/sanitizers.h"
 #include "tests/tools/e2e/process.h"
 
 namespace snug::e2e {
@@ -58,7 +59,7 @@ class Workspace {
 
 // `allocations_after_start` of a run that made none: a sanitizer brings its own malloc, and then
 // nothing is counted.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if SNUG_ADDRESS_SANITIZER || SNUG_THREAD_SANITIZER
 const Json kNoAllocations = nullptr;
 #else
 const Json kNoAllocations = 0;
