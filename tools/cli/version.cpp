@@ -3,6 +3,8 @@
 #include <cpuid.h>
 #include <dnnl.h>
 #include <fmt/format.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include "engine/core/openmp.h"
 
@@ -42,9 +44,11 @@ std::string instruction_sets() {
 std::string version_text() {
   const dnnl_version_t* const dnnl = dnnl_version();
   return fmt::format(
-      "snug {}\ncompiler: {}\ncpu: {}\noneDNN: {}.{}.{}\nthreads: {}\ncuda: not built\n",
+      "snug {}\ncompiler: {}\ncpu: {}\noneDNN: {}.{}.{}\nzlib: {}\nzstd: {}\nthreads: {}\ncuda: "
+      "not "
+      "built\n",
       SNUG_VERSION, compiler(), instruction_sets(), dnnl->major, dnnl->minor, dnnl->patch,
-      omp_get_max_threads());
+      zlibVersion(), ZSTD_versionString(), omp_get_max_threads());
 }
 
 }  // namespace snug

@@ -4,8 +4,8 @@
 #include <dlfcn.h>
 #include <dnnl.h>
 #include <fmt/format.h>
-
-#include <array>
+#include <zlib.h>
+#include <zstd.h>
 
 #include "engine/core/openmp.h"
 #include "engine/core/units.h"
@@ -32,12 +32,6 @@ class Library {
  private:
   void* handle_;
 };
-
-std::string text_version(const char* library, const char* function) {
-  const Library lib(library);
-  auto* const version = lib.get<const char*()>(function);
-  return version ? std::string(version()) : "";
-}
 
 // Bits of edx in leaf 7 (Intel SDM, CPUID): 22 AMX-BF16, 24 AMX-TILE, 25 AMX-INT8.
 unsigned leaf7_edx() {
@@ -75,11 +69,8 @@ std::vector<std::pair<std::string, std::string>> library_versions() {
 #endif
   out.emplace_back("fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100,
                                       FMT_VERSION % 100));
-  for (const auto& [name, file, function] :
-       {std::array<const char*, 3>{"zlib", "libz.so.1", "zlibVersion"},
-        std::array<const char*, 3>{"zstd", "libzstd.so.1", "ZSTD_versionString"}})
-    if (const std::string version = text_version(file, function); !version.empty())
-      out.emplace_back(name, version);
+  out.emplace_back("zlib", zlibVersion());
+  out.emplace_back("zstd", ZSTD_versionString());
   return out;
 }
 

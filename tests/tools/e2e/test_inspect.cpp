@@ -1,6 +1,7 @@
 // snug inspect over everything a run leaves, over broken files and over strangers; snug doctor.
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -270,6 +271,41 @@ TEST(Doctor, SaysWhatThereIsAndWhatStandsInTheWay) {
       << tight.out;
   EXPECT_NE(tight.out.find("problem  limits"), std::string::npos) << tight.out;
   EXPECT_EQ(listing(w.path("")), (std::vector<std::string>{"text.txt", "tok.json"}));
+}
+
+// Limits just above and just below what a run needs, under the program itself.
+TEST(Doctor, Thresholds) {
+  const Workspace w;
+  const auto expect_level = [&](const std::string& limit, const std::string& level, int code,
+                                const std::string& advice) {
+    const Outcome o = shell("ulimit " + limit + "; $SNUG doctor --folder " + w.path(""));
+    EXPECT_EQ(o.code, code) << limit << o.out << o.err;
+    for (const std::string& part : {level + " limits ", "-> " + advice})
+      EXPECT_NE(o.out.find(part), std::string::npos) << limit << " " << part << "\nin " << o.out;
+  };
+  expect_level("-n 63", "note    ", 0, "ulimit -n 256");
+  expect_level("-n 24", "note    ", 0, "ulimit -n 256");
+  expect_level("-n 23", "problem ", 1, "ulimit -n 256");
+  expect_level("-f 2048", "note    ", 0, "ulimit -f unlimited");
+  expect_level("-f 2047", "problem ", 1, "ulimit -f unlimited");
+#if !SNUG_ADDRESS_SANITIZER && !SNUG_THREAD_SANITIZER
+  // A sanitizer's shadow takes more than any limit.
+  expect_level("-v 524288", "note    ", 0, "ulimit -v unlimited");
+  expect_level("-v 524287", "problem ", 1, "ulimit -v unlimited");
+#endif
+  const Outcome enough = shell("ulimit -n 64; $SNUG doctor --folder " + w.path(""));
+  EXPECT_EQ(enough.code, 0);
+  EXPECT_EQ(enough.out.find("ulimit -n"), std::string::npos) << enough.out;
+}
+
+TEST(Version, NamesTheLibraries) {
+  const Outcome o = run({"--version"});
+  EXPECT_EQ(o.code, 0);
+  for (const std::string name : {"oneDNN: ", "zlib: ", "zstd: "}) {
+    const size_t at = o.out.find("\n" + name);
+    ASSERT_NE(at, std::string::npos) << name << "\nin " << o.out;
+    EXPECT_NE(std::isdigit(o.out.at(at + 1 + name.size())), 0) << o.out;
+  }
 }
 
 }  // namespace
