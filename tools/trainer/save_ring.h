@@ -50,8 +50,8 @@ class SaveRing final : public UpdateGate {
   static constexpr int64_t kSlotBytes = 256 << 10, kLeastBytes = 4096;
   static constexpr int64_t kMostSlots = 256;  // of a large ring, whose slots are larger
 
-  // `memory` holds `bytes`, kLeastBytes at least, and outlives the ring. Throws device if the system
-  // gives no thread.
+  // `memory` holds `bytes`, kLeastBytes at least, and outlives the ring. Throws device if the
+  // system gives no thread.
   SaveRing(char* memory, int64_t bytes, bool background);
   // A job on its way is left as it is: nothing of it was given its final name.
   ~SaveRing() override;
