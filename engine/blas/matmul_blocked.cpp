@@ -324,7 +324,7 @@ int64_t packed_bytes(int64_t K, int64_t N, const TileKernel& kernel) {
 }
 
 void pack_whole(void* out, const MatrixView& b, int64_t K, int64_t N, const TileKernel& kernel,
-                int threads) {
+                [[maybe_unused]] int threads) {
   const int64_t units = units_of(K, kernel), W = kernel.cols, panels = ceil_div(N, W);
   // Four panels a piece: 128 neighbours in n for a B that lies along n.
   const int64_t pieces = ceil_div(panels, 4);

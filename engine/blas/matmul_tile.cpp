@@ -86,7 +86,7 @@ const TileKernel* tile_kernel(MatmulKernel kernel) {
 void matmul_reference(const MatmulProblem& p, int threads) {
   const double work =
       static_cast<double>(p.M) * static_cast<double>(p.N) * static_cast<double>(p.K);
-  const int team = work < 64e3 ? 1 : threads;
+  [[maybe_unused]] const int team = work < 64e3 ? 1 : threads;
 #pragma omp parallel for num_threads(team) schedule(static)
   for (int64_t m = 0; m < p.M; ++m)
     for (int64_t n0 = 0; n0 < p.N; n0 += kMaxTileCols) {
