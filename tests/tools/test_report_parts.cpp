@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "engine/core/units.h"
 #include "tests/tools/test_report_schedule.h"
@@ -61,6 +62,28 @@ TEST(ReportStep, AxisCoversTheStepInOrder) {
     return 0.0;
   };
   EXPECT_GT(width("head_forward"), 4 * width("layernorm_forward"));
+}
+
+// Measured times take the place of the weights; the ends of ops are found on the axis.
+TEST(ReportStep, MeasuredTimesMoveTheAxis) {
+  const Plan plan = hand_plan();
+  StepTimes times;
+  times.source = StepTimes::Source::measured;
+  const int micro = plan.schedule.find("micro_first");
+  std::vector<double> seconds(plan.schedule.at(micro).ops.size(), 1e-6);
+  seconds[5] = 1.0;
+  times.programs.emplace_back(micro, seconds);
+  const StepView view = make_step_view(plan, 100, times);
+  const StepSegment& s = view.segments[0];
+  const int64_t state = plan.schedule.at(micro).ops[5].time;
+  const double width = s.x[static_cast<size_t>(state) + 1] - s.x[static_cast<size_t>(state)];
+  EXPECT_GT(width, 0.5 * (s.x.back() - s.x.front()));
+  EXPECT_NEAR(s.start.back(), 1.0, 1e-3);
+  EXPECT_NEAR(s.x_at(s.spans[5].begin), s.x[static_cast<size_t>(state)], 1e-6);
+  EXPECT_NEAR(s.x_at(s.spans[5].end), s.x[static_cast<size_t>(state) + 1], 1e-6);
+  EXPECT_EQ(s.x_at(-1), s.x.front());
+  EXPECT_EQ(s.x_at(1e9), s.x.back());
+  EXPECT_EQ(view.bytes_at(view.peak), plan.categories);  // bytes are not moved by time
 }
 
 TEST(ReportStep, BytesAreTheSchedules) {
@@ -137,6 +160,20 @@ TEST(ReportTimeline, TenLinesOfEightyColumns) {
     EXPECT_NE(text.find("▲ peak, in micro_first"), std::string::npos);
     EXPECT_NE(text.find(" update"), std::string::npos);
   }
+}
+
+TEST(ReportTimeline, AsciiHasTheSameShape) {
+  const Plan plan = hand_plan();
+  const std::string blocks = timeline_text(plan), ascii = timeline_text(plan, Glyphs::ascii);
+  EXPECT_TRUE(std::all_of(ascii.begin(), ascii.end(), [](unsigned char c) { return c < 0x80; }));
+  std::istringstream a(blocks), b(ascii);
+  for (std::string x, y; std::getline(a, x) && std::getline(b, y);) {
+    EXPECT_EQ(width_of(x), y.size());
+    EXPECT_LE(y.size(), 80u);
+  }
+  EXPECT_NE(ascii.find("= resident "), std::string::npos);
+  EXPECT_NE(ascii.find("^ peak, in micro_first"), std::string::npos);
+  EXPECT_EQ(std::count(ascii.begin(), ascii.end(), '\n'), 10);
 }
 
 TEST(ReportTimeline, HeightIsBytes) {

@@ -231,6 +231,10 @@ std::vector<Key> make_keys() {
        .example = "tensorboard", .choices = "all none tensorboard csv",
        .refused = "wandb mlflow comet_ml comet clearml neptune dvclive swanlab trackio codecarbon "
                   "azure_ml dagshub flyte"},
+      {.name = "trace", .section = "reports", .kind = K::flag, .field = &C::trace,
+       .doc = "write trace.json at the end: one measured step, operation by operation, with memory "
+              "by meaning; ui.perfetto.dev opens it",
+       .example = "true"},
       {.name = "loss_watchdog", .section = "reports", .kind = K::choice, .field = &C::loss_watchdog,
        .doc = "what to do when the loss diverges (the median of 32 steps is above 1.25 times the "
               "lowest so far, plus 0.25): warn says it, and gradient norms above 8 times their "

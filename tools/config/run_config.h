@@ -91,6 +91,7 @@ struct RunConfig {
   // Reports and checkpoints, in optimizer steps.
   int64_t logging_steps = 10;
   std::vector<std::string> report_to = {"all"};  // all, none, or names among csv and tensorboard
+  bool trace = false;                            // write trace.json, a measured step
   std::string loss_watchdog = "warn";            // off | warn | stop; see loss_watch.h
   int64_t early_stopping_patience = 0;           // evaluations; 0: never
   double early_stopping_threshold = 0;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "engine/core/units.h"
 #include "tools/report/markup.h"
@@ -114,7 +115,7 @@ std::string numbers_table(const Plan& plan, const ReportRun& run) {
   return out;
 }
 
-std::string programs_table(const Plan& plan) {
+std::string programs_table(const Plan& plan, const StepTimes& times) {
   std::string out =
       "<h2>Programs</h2>\n<p class=\"sub\">Each is recorded once and run many times. Its tensors "
       "lie "
@@ -122,17 +123,26 @@ std::string programs_table(const Plan& plan) {
       "<th scope=\"col\">program</th>";
   for (const char* name : {"base", "height", "lower bound", "tensors", "ops", "GFLOP", "GB moved"})
     out += fmt::format("<th scope=\"col\" class=\"num\">{}</th>", name);
+  if (times.measured()) out += "<th scope=\"col\" class=\"num\">measured</th>";
   out += "</tr></thead><tbody>\n";
+  const auto measured = [&](int program) -> std::string {
+    for (const auto& [index, seconds] : times.programs)
+      if (index == program)
+        return short_seconds(std::accumulate(seconds.begin(), seconds.end(), 0.0));
+    return "";
+  };
   for (int i = 0; i < plan.schedule.size(); ++i) {
     const Program& p = plan.schedule.at(i);
     out += fmt::format(
         "<tr><th scope=\"row\">{}{}</th><td class=\"num\">{}</td><td class=\"num\">{}</td>"
         "<td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>"
-        "<td class=\"num\">{:.3f}</td><td class=\"num\">{:.3f}</td></tr>\n",
+        "<td class=\"num\">{:.3f}</td><td class=\"num\">{:.3f}</td>",
         escape_html(p.name.view()), p.resident ? " (resident)" : "", data_bytes(p.base),
         data_bytes(p.packing.height), data_bytes(p.packing.lower_bound), p.tensors.size(),
         p.ops.size(), static_cast<double>(p.flops()) / 1e9,
         static_cast<double>(p.bytes_moved()) / 1e9);
+    if (times.measured()) out += fmt::format("<td class=\"num\">{}</td>", measured(i));
+    out += "</tr>\n";
   }
   return out + "</tbody></table></div>\n";
 }
@@ -238,20 +248,25 @@ std::string report_html(const Plan& plan, const ReportRun& run) {
                      escape_html(plan_sentence(plan)));
   out += verdicts(plan, run) + numbers_table(plan, run);
 
-  const StepView view = make_step_view(plan, kPictureColumns);
+  const StepView view = make_step_view(plan, kPictureColumns, run.op_times);
   if (!view.segments.empty()) {
     out +=
         "<h2>Memory over one step</h2>\n<p class=\"sub\">What is alive at every moment, by "
-        "meaning. Residents, which outlive the step, lie at the bottom. Point at a moment, or "
-        "focus the picture and use the arrow keys, to read its bytes.</p>\n";
+        "meaning. Residents, which outlive the step, lie at the bottom; shades of one colour are "
+        "groups of layers. Point at a moment, or focus the picture and use the arrow keys, to read "
+        "its bytes.</p>\n";
     out += memory_picture(plan, view);
     out +=
         "<h2>Address map</h2>\n<p class=\"sub\">Where in the arena each tensor lies. Bare ground "
-        "is unused at that moment. Point at a tensor for its name, size and life.</p>\n";
+        "is unused at that moment. Point at a tensor, or focus the map and walk with the arrow "
+        "keys, "
+        "to read what it is, between which operations it lives and why it is there.</p>\n";
     out += address_picture(plan, view);
+    out += lanes_picture(view);
   }
+  out += ladder_picture(run.ladder);
   out += curves(run) + measured_picture(plan, run);
-  if (plan.schedule.size() > 0) out += programs_table(plan);
+  if (plan.schedule.size() > 0) out += programs_table(plan, run.op_times);
   if (!run.sample_text.empty())
     out += fmt::format(
         "<h2>Sample</h2>\n<p class=\"sub\">Text written by the model.</p>\n"

@@ -17,6 +17,7 @@
 #include "tools/trainer/run_log.h"
 #include "tools/trainer/setup.h"
 #include "tools/trainer/start_clock.h"
+#include "tools/trainer/step_recorder.h"
 
 namespace snug {
 
@@ -72,6 +73,7 @@ class TrainRun {
   std::unique_ptr<LearningRateSchedule> schedule_;
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<RunLog> log_;
+  std::unique_ptr<StepRecorder> recorder_;
   std::vector<int32_t> sample_prompt_;
   std::string sample_text_, data_fingerprint_;
   std::string not_finite_;  // what a step found, if it did

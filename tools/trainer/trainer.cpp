@@ -391,8 +391,14 @@ int TrainRun::steps() {
     finish_step(std::max(1e-6, monotonic_seconds() - before));
     before = monotonic_seconds();
   }
+  // The second step is the one of the report: the first finds cold caches. A run of one step has no
+  // better one.
+  int recordings = 2;
   while (!last_ && !stop_requested) {
+    const bool record = recordings-- > 0;
+    if (record) recorder_->begin_step(session_->context(), at_.step + 1);
     if (!optimizer_step()) return diverged();
+    if (record) recorder_->end_step(session_->context());
     last_ = finished();
     const double now = monotonic_seconds();
     log_step(now - before);
