@@ -10,6 +10,7 @@
 #include "tools/report/plot.h"
 #include "tools/report/report.h"
 #include "tools/report/step_view.h"
+#include "tools/report/tensor_facts.h"
 
 namespace snug {
 namespace {
@@ -131,6 +132,47 @@ TEST(ReportStep, ResidentsLieBelow) {
   EXPECT_GT(first_step - view.bands.begin(), 0);
   EXPECT_TRUE(
       std::none_of(first_step, view.bands.end(), [](const StepBand& b) { return b.resident; }));
+}
+
+// Why a tensor is there, of a slot that is kept, one that is made again, and one that was away.
+TEST(ReportFacts, SayWhyATensorIsThere) {
+  Schedule s;
+  HandRecorder(s, "root", -1, true).make("weights", "", Category::weights, 256);
+  HandRecorder r(s, "micro_first", 0, false);
+  const size_t kept = r.make("kept", "h.0", Category::activations, 256);
+  r.op("norm_forward", "h.0", 1, 1);
+  const size_t dropped = r.make("dropped", "h.0", Category::activations, 256);
+  r.op("act_forward", "h.0", 1, 1);
+  r.end(dropped);
+  const size_t sent = r.make("sent", "h.0", Category::activations, 256);
+  r.op("matmul", "h.0", 1, 1);
+  r.end(sent);
+  const size_t silent = r.make("silent", "h.0", Category::workspace, 256);
+  r.end(silent);
+  const size_t back = r.make("sent", "h.0", Category::activations, 256);
+  r.op("norm_backward", "h.0", 1, 1);
+  const size_t again = r.make("dropped", "h.0", Category::recomputed, 256);
+  r.op("act_forward", "h.0", 1, 1);
+  r.op("act_backward", "h.0", 1, 1);
+  for (const size_t t : {again, back, kept}) r.end(t);
+  const Program& p = s.at(1);
+  EXPECT_EQ(first_backward_op(p), 3);
+  EXPECT_EQ(why_there(p, kept), "kept for backward, which needs it up to h.0 act_backward");
+  EXPECT_EQ(why_there(p, dropped),
+            "forward drops it after h.0 act_forward; backward makes it again (recompute)");
+  EXPECT_EQ(why_there(p, again),
+            "made again in backward, since forward dropped it; needed up to h.0 act_backward");
+  EXPECT_EQ(why_there(p, sent),
+            "forward drops it after h.0 matmul; backward fetches it from the host (offload)");
+  EXPECT_EQ(why_there(p, back),
+            "fetched from the host for backward, which needs it up to h.0 act_backward");
+  EXPECT_EQ(ops_of(p, p.tensors[silent]).first, -1);
+  EXPECT_EQ(ops_of(p, p.tensors[kept]).first, 0);
+  EXPECT_EQ(ops_of(p, p.tensors[kept]).last, 5);
+  EXPECT_EQ(ops_of(p, p.tensors[dropped]).last, 1);
+  EXPECT_EQ(op_text(p, 5, "none"), "h.0 act_backward (op 6 of 6)");
+  EXPECT_EQ(op_text(p, -1, "none"), "none");
+  EXPECT_EQ(why_there(s.at(0), 0), "the weights that layers read, resident for the whole run");
 }
 
 // Columns of a terminal: characters of UTF-8.

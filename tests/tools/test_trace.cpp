@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "tests/tools/session_case.h"
 #include "tests/tools/test_report_schedule.h"
@@ -155,7 +156,20 @@ TEST(Trace, AMeasuredStepIsThePlannedOne) {
     sum += op.end - op.begin;
   }
   EXPECT_LE(sum, end * 1.01);
-  EXPECT_TRUE(recorder.times().measured());
+  // The report's times of an op are the mean over the runs of its program.
+  const StepTimes times = recorder.times();
+  EXPECT_TRUE(times.measured());
+  EXPECT_EQ(times.text, "step 2");
+  for (const char* name : {"micro_first", "micro_next", "update"}) {
+    const int index = plan.schedule.find(name);
+    double of_ops = 0, runs = 0;
+    for (const TraceOp& op : recorder.trace().ops) {
+      of_ops += op.program == index ? op.end - op.begin : 0;
+      runs += op.program == index && op.op == 0 ? 1 : 0;
+    }
+    const std::vector<double> seconds = times.of(plan.schedule, index);
+    EXPECT_NEAR(std::accumulate(seconds.begin(), seconds.end(), 0.0), of_ops / runs, 1e-9) << name;
+  }
   expect_plans_peak(plan, checked(trace_text(plan, recorder.trace())));
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <string_view>
 
 #include "engine/core/units.h"
 #include "tools/report/markup.h"
@@ -115,16 +116,36 @@ std::string numbers_table(const Plan& plan, const ReportRun& run) {
   return out;
 }
 
+// In words, for readers who see these names for the first time.
+const char* program_text(std::string_view name) {
+  static constexpr std::pair<std::string_view, const char*> kTexts[] = {
+      {"root", "what stays for the whole run"},
+      {"load", "weights made ready after they were read or drawn"},
+      {"micro_first", "forward and backward of a step's first micro-batch; writes the gradients"},
+      {"micro_next", "the same for the others; adds to the gradients"},
+      {"update", "gradient norm, clipping, optimizer"},
+      {"eval", "loss of a batch that is held out"},
+      {"save", "weights to a model folder"},
+      {"generate", "what stays while text is generated"},
+      {"prefill", "a piece of a prompt"},
+      {"decode", "one token of every text"},
+      {"fork", "texts that go on from others"}};
+  for (const auto& [known, text] : kTexts)
+    if (known == name) return text;
+  return "";
+}
+
 std::string programs_table(const Plan& plan, const StepTimes& times) {
   std::string out =
       "<h2>Programs</h2>\n<p class=\"sub\">Each is recorded once and run many times. Its tensors "
       "lie "
-      "between its base and base + height.</p>\n<div class=\"scroll\"><table><thead><tr>"
+      "between its base and base + height of the arena.</p>\n<div "
+      "class=\"scroll\"><table><thead><tr>"
       "<th scope=\"col\">program</th>";
   for (const char* name : {"base", "height", "lower bound", "tensors", "ops", "GFLOP", "GB moved"})
     out += fmt::format("<th scope=\"col\" class=\"num\">{}</th>", name);
   if (times.measured()) out += "<th scope=\"col\" class=\"num\">measured</th>";
-  out += "</tr></thead><tbody>\n";
+  out += "<th scope=\"col\">what it does</th></tr></thead><tbody>\n";
   const auto measured = [&](int program) -> std::string {
     for (const auto& [index, seconds] : times.programs)
       if (index == program)
@@ -142,7 +163,7 @@ std::string programs_table(const Plan& plan, const StepTimes& times) {
         p.ops.size(), static_cast<double>(p.flops()) / 1e9,
         static_cast<double>(p.bytes_moved()) / 1e9);
     if (times.measured()) out += fmt::format("<td class=\"num\">{}</td>", measured(i));
-    out += "</tr>\n";
+    out += fmt::format("<td>{}</td></tr>\n", program_text(p.name.view()));
   }
   return out + "</tbody></table></div>\n";
 }
@@ -253,7 +274,9 @@ std::string report_html(const Plan& plan, const ReportRun& run) {
     out +=
         "<h2>Memory over one step</h2>\n<p class=\"sub\">What is alive at every moment, by "
         "meaning. Residents, which outlive the step, lie at the bottom; shades of one colour are "
-        "groups of layers. Point at a moment, or focus the picture and use the arrow keys, to read "
+        "groups of layers. micro_first and micro_next are forward and backward of a micro-batch, "
+        "update "
+        "is the optimizer. Point at a moment, or focus the picture and use the arrow keys, to read "
         "its bytes.</p>\n";
     out += memory_picture(plan, view);
     out +=

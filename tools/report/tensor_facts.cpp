@@ -28,10 +28,16 @@ int32_t first_backward_op(const Program& p) {
   return static_cast<int32_t>(p.ops.size());
 }
 
-bool made_again(const Program& p, size_t k) {
+int64_t made_again(const Program& p, size_t k) {
   for (size_t i = k + 1; i < p.tensors.size(); ++i)
-    if (p.tensors[i].name == p.tensors[k].name) return true;
-  return false;
+    if (p.tensors[i].name == p.tensors[k].name) return static_cast<int64_t>(i);
+  return -1;
+}
+
+int64_t made_before(const Program& p, size_t k) {
+  for (size_t i = k; i > 0; --i)
+    if (p.tensors[i - 1].name == p.tensors[k].name) return static_cast<int64_t>(i - 1);
+  return -1;
 }
 
 std::string op_text(const Program& p, int32_t op, const char* none) {
@@ -79,10 +85,15 @@ std::string why_there(const Program& p, size_t k) {
   switch (t.category) {
     case Category::activations:
       if (crosses) return "kept for backward, which needs it up to " + end;
-      if (made_again(p, k))
-        return "forward drops it after " + end + "; backward makes it again (recompute)";
       if (backward == static_cast<int32_t>(p.ops.size()))
         return "passed on from layer to layer up to " + end;
+      if (const int64_t again = made_again(p, k); ops.first < backward && again >= 0)
+        return "forward drops it after " + end +
+               (p.tensors[static_cast<size_t>(again)].category == Category::recomputed
+                    ? "; backward makes it again (recompute)"
+                    : "; backward fetches it from the host (offload)");
+      if (ops.first >= backward && made_before(p, k) >= 0)
+        return "fetched from the host for backward, which needs it up to " + end;
       return "needed up to " + end;
     case Category::recomputed:
       return "made again in backward, since forward dropped it; needed up to " + end;

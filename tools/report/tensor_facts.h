@@ -21,8 +21,10 @@ TensorOps ops_of(const Program& program, const TensorRecord& tensor);
 // Where backward begins: the first op with _backward in its name; the number of ops where none has.
 int32_t first_backward_op(const Program& program);
 
-// Whether the program makes tensor k a second time (the same name), as a recompute does.
-bool made_again(const Program& program, size_t k);
+// The record of the same name that the program makes after tensor k, as a recompute does, or a slot
+// that comes back from the host; -1: none. And the one before it.
+int64_t made_again(const Program& program, size_t k);
+int64_t made_before(const Program& program, size_t k);
 
 // One sentence without a full stop: "kept for backward, which ends with h.3 gelu_backward".
 std::string why_there(const Program& program, size_t k);

@@ -15,8 +15,8 @@ StepRecorder::StepRecorder(const Plan& plan, bool trace) : schedule_(plan.schedu
     const auto count = static_cast<int64_t>(list.size());
     const bool next = schedule_.at(index).name.view() == "micro_next";
     if (next && plan.accumulation <= 1) continue;
-    // Until it has run, the planned times stand in.
-    seconds_.emplace_back(index, StepTimes{}.of(schedule_, index));
+    seconds_.emplace_back(index, std::vector<double>(list.size(), 0.0));
+    runs_.push_back(0);
     ops += count * (next ? plan.accumulation - 1 : 1);
     reserved_ = count;  // the last is the update
   }
@@ -36,6 +36,8 @@ void StepRecorder::begin_step(Context& ctx, int64_t step) {
   trace_.step = step;
   trace_.left_out = 0;
   leaving_out_ = false;
+  for (auto& [index, times] : seconds_) std::fill(times.begin(), times.end(), 0.0);
+  std::fill(runs_.begin(), runs_.end(), 0);
   started_ = monotonic_seconds();
   ctx.set_listener(this);
 }
@@ -49,9 +51,12 @@ void StepRecorder::op_done(const Program& program, int32_t op, double seconds) {
   const double end = monotonic_seconds() - started_;
   const int index = program_of(program);
   if (index < 0) return;
-  for (auto& [known, times] : seconds_)
-    if (known == index && op < static_cast<int32_t>(times.size()))
-      times[static_cast<size_t>(op)] = seconds;
+  for (size_t i = 0; i < seconds_.size(); ++i) {
+    if (seconds_[i].first != index || op >= static_cast<int32_t>(seconds_[i].second.size()))
+      continue;
+    seconds_[i].second[static_cast<size_t>(op)] += seconds;
+    runs_[i] += op == 0 ? 1 : 0;
+  }
   if (!keep_) return;
   // A program is kept whole or not at all, and there is always room for the update.
   if (op == 0) {
@@ -66,7 +71,11 @@ void StepRecorder::op_done(const Program& program, int32_t op, double seconds) {
 
 StepTimes StepRecorder::times() const {
   if (!recorded_) return {};
-  return {StepTimes::Source::measured, fmt::format("step {}", trace_.step), seconds_};
+  StepTimes times{StepTimes::Source::measured, fmt::format("step {}", trace_.step), seconds_};
+  for (size_t i = 0; i < runs_.size(); ++i)
+    for (double& t : times.programs[i].second)
+      t /= static_cast<double>(std::max<int64_t>(1, runs_[i]));
+  return times;
 }
 
 }  // namespace snug

@@ -13,7 +13,7 @@ namespace snug {
 class StepRecorder final : public OpListener {
  public:
   // With `trace`, every op of a step is kept, up to kMostOps: micro-steps beyond that are left out.
-  // Else the last times of each op alone.
+  // Else the mean times of each op alone.
   StepRecorder(const Plan& plan, bool trace);
 
   // Around a step that is to be recorded; the last one recorded counts.
@@ -31,7 +31,8 @@ class StepRecorder final : public OpListener {
   int program_of(const Program& program) const;  // -1: not one of a step
 
   const Schedule& schedule_;
-  std::vector<std::pair<int, std::vector<double>>> seconds_;
+  std::vector<std::pair<int, std::vector<double>>> seconds_;  // sums over the runs of a program
+  std::vector<int64_t> runs_;                                 // of each of them, in the step
   bool keep_ = false, recorded_ = false;
   int64_t reserved_ = 0;  // ops of the update, for which room is kept
   int update_ = -1;
