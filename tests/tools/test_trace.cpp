@@ -96,6 +96,31 @@ TEST(Trace, APlannedStepHasEveryOpAndThePeak) {
   EXPECT_EQ(ops, count("micro_first") + 7 * count("micro_next") + count("update"));
 }
 
+// What lives and dies between two ops, or after the last, is in the counters too.
+TEST(Trace, PeaksBetweenOpsAreNotLost) {
+  for (const bool at_end : {false, true}) {
+    Plan plan;
+    Schedule& s = plan.schedule;
+    HandRecorder(s, "root", -1, true).make("weights", "", Category::weights, 1 << 20);
+    {
+      HandRecorder r(s, "micro_first", 0, false);
+      r.op("a", "", 1000, 1000);
+      if (at_end) r.op("b", "", 1000, 1000);
+      const size_t first = r.make("x", "", Category::activations, 1 << 20);
+      const size_t second = r.make("y", "", Category::workspace, 1 << 19);
+      r.end(first);
+      r.end(second);
+      if (!at_end) r.op("b", "", 1000, 1000);
+    }
+    s.pack();
+    plan.engine_bytes = s.arena_bytes();
+    plan.categories = s.at_peak(&plan.padding);
+    plan.accumulation = 1;
+    ASSERT_EQ(plan.engine_bytes, (1 << 21) + (1 << 19));
+    expect_plans_peak(plan, checked(trace_text(plan, predicted_trace(plan))));
+  }
+}
+
 TEST(Trace, LongStepsAreCutAndThatIsSaid) {
   const Plan plan = hand_plan();
   const size_t micro = plan.schedule.at(1).ops.size();
