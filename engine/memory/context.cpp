@@ -250,8 +250,7 @@ Event Context::record_event(StreamId stream) {
 }
 
 void Context::wait_event(StreamId stream, const Event& event) {
-  require(program_ != nullptr && event.defined() && event.epoch == epoch_,
-          "a wait for an event of the program that runs");
+  require(current(event), "a wait for an event of the program that runs");
   sync({SyncRecord::Kind::wait, stream, event.number, clock_,
         planning() ? static_cast<int32_t>(program_->ops.size()) : next_op_});
   device_->wait_event(stream, event.device);

@@ -140,6 +140,10 @@ class Context {
   void copy_to_device(Tensor& device, Tensor& host) { copy(kToDevice, device, host); }
   Event record_event(StreamId stream);
   void wait_event(StreamId stream, const Event& event);
+  // Whether an event is of the program that is being recorded or run.
+  bool current(const Event& event) const {
+    return program_ != nullptr && event.defined() && event.epoch == epoch_;
+  }
 
   // While a Scope lives, ops and tensors carry its name, and errors say where they happened.
   class Scope {
