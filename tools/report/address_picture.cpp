@@ -32,7 +32,7 @@ std::vector<Box> boxes_of(const Plan& plan, const StepView& view, int64_t floor)
   const auto put = [&](int program, size_t k, double from, double to) {
     const Program& p = schedule.at(program);
     const TensorRecord& t = p.tensors[k];
-    if (t.bytes <= 0 || to <= from) return;
+    if (t.bytes <= 0 || to <= from || t.residence == Residence::host) return;
     const int64_t address = address_of(p, k);
     const double height = kHeight * static_cast<double>(t.bytes) / shown;
     list.push_back({&t, &p, address, from * Plot::kWidth,

@@ -195,7 +195,8 @@ std::vector<HeldTensor> StepView::held(const StepMoment& m) const {
   for (int i = index; i >= 0; i = schedule->at(i).parent) {
     const Program& p = schedule->at(i);
     for (size_t k = 0; k < p.tensors.size(); ++k)
-      if (i != index || (p.tensors[k].born < m.state && m.state <= p.tensors[k].died))
+      if (p.tensors[k].residence == Residence::device &&
+          (i != index || (p.tensors[k].born < m.state && m.state <= p.tensors[k].died)))
         list.push_back({&p.tensors[k], i, address_of(p, k)});
   }
   std::stable_sort(list.begin(), list.end(), [](const HeldTensor& a, const HeldTensor& b) {
@@ -235,7 +236,8 @@ StepView make_step_view(const Plan& plan, int columns) {
   const auto for_tensors = [&](const StepSegment& segment, auto&& body) {
     for (int i = segment.program; i >= 0; i = schedule.at(i).parent)
       for (const TensorRecord& t : schedule.at(i).tensors)
-        if (t.bytes > 0) body(t, bands.slot(t, i != segment.program || schedule.at(i).resident), i);
+        if (t.bytes > 0 && t.residence == Residence::device)
+          body(t, bands.slot(t, i != segment.program || schedule.at(i).resident), i);
   };
   for (const StepSegment& segment : view.segments)
     for_tensors(segment, [&](const TensorRecord&, int slot, int) {
