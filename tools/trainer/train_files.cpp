@@ -140,6 +140,8 @@ void TrainRun::write_final() {
 void TrainRun::write_memory_json(bool done) {
   nlohmann::json j = {{"planned_engine_bytes", plan_.engine_bytes},
                       {"measured_engine_bytes", session_->context().resident_bytes()},
+                      {"planned_host_bytes", plan_.host_bytes},
+                      {"measured_host_bytes", session_->context().host_resident_bytes()},
                       {"planned_runtime_bytes", plan_.runtime_bytes},
                       {"measured_runtime_bytes", runtime_measured_},
                       {"allocations_after_start", nullptr},
@@ -237,9 +239,12 @@ void TrainRun::start_log() {
                         config().save_steps > 0
                             ? fmt::format(", every {} steps", config().save_steps)
                             : std::string(", only when interrupted")));
-  runtime_measured_ = process_private_bytes() - session_->context().resident_bytes();
+  runtime_measured_ = runtime_now();
   log_->say(fmt::format("memory reserved: {} B of engine, resident {} B", plan_.engine_bytes,
                         session_->context().resident_bytes()));
+  if (plan_.host_bytes > 0)
+    log_->say(fmt::format("host memory reserved: {} B, resident {} B", plan_.host_bytes,
+                          session_->context().host_resident_bytes()));
 }
 
 // After a signal: the step was finished.

@@ -32,6 +32,8 @@ class TrainRun {
   Pinned pinned() const;
   void reserve();
   int64_t total_steps() const;
+  // Bytes of the process now that are in neither arena.
+  int64_t runtime_now() const;
   double rate_factor(int64_t step) const;
   void prepare();
   void start_log();
