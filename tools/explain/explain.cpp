@@ -56,6 +56,7 @@ ExplainFacts peak_facts(const Plan& plan) {
 }
 
 bool alive_at_peak(const Plan& plan, int program, const TensorRecord& t) {
+  if (!in_device_arena(t)) return false;
   const int peak = plan.schedule.peak_program();
   if (program != peak) return is_ancestor(plan.schedule, program, peak);
   const int64_t state = peak_state(plan.schedule.at(peak));
@@ -74,7 +75,7 @@ ExplainFacts same_bytes(const Plan& plan, int program, size_t k) {
     int64_t bytes;
   };
   std::vector<Other> others;
-  if (s.at(program).resident) return ExplainFacts::array();
+  if (s.at(program).resident || !in_device_arena(t)) return ExplainFacts::array();
   const bool micro = s.at(program).name.view().starts_with("micro_");
   for (int i = 0; i < s.size(); ++i) {
     const Program& p = s.at(i);
@@ -112,7 +113,8 @@ ExplainFacts life_facts(const Plan& plan, int program, size_t k) {
       {"bytes", t.bytes},
       {"category", to_string(t.category)},
       {"resident", resident},
-      {"address", address_of(p, k)},
+      {"arena", in_device_arena(t) ? "device" : "host"},
+      {"address", in_device_arena(t) ? address_of(p, k) : p.host_base + p.host_packing.offsets[k]},
       {"born", resident ? ExplainFacts(nullptr) : op_facts(p, ops.first)},
       {"ends", resident ? ExplainFacts(nullptr) : op_facts(p, ops.last)},
       {"why", why_there(p, k)},
@@ -124,7 +126,8 @@ ExplainFacts life_facts(const Plan& plan, int program, size_t k) {
 // The slot of a block that a tensor is, with its policy and the stages of forward around it.
 ExplainFacts slot_facts(const Plan& plan, const Model& model, const std::string& name) {
   if (plan.decisions.micro_batch <= 0) return nullptr;
-  const LayerPolicies policies = parse_recompute(plan.decisions.recompute, model);
+  const LayerPolicies policies =
+      parse_policies(plan.decisions.recompute, plan.decisions.offload, model);
   for (int64_t l = 0; l < model.spec().L; ++l) {
     const Body& body = model.block(l).body();
     for (int i = 0; i < body.slots(); ++i) {

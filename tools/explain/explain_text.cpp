@@ -67,7 +67,10 @@ std::string life_text(const ExplainFacts& life, const ExplainFacts& peak) {
   if (!life["resident"].get<bool>())
     out += line("lives", fmt::format("from {} to {}", op_text(life["born"], "no op"),
                                      op_text(life["ends"], "no op")));
-  out += line("address", fmt::format("{} to {}", address, address + bytes));
+  const bool host = life["arena"] == "host";
+  out += line("address", fmt::format("{} to {}{}", address, address + bytes,
+                                     host ? ", in the host's arena" : ""));
+  if (host) return out;
   out +=
       line("at the peak",
            life["alive_at_peak"].get<bool>()

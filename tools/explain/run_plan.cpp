@@ -31,6 +31,7 @@ RunPlan plan_of_run(const std::string& folder) {
   request.micro_batch = get_int(decisions, "micro_batch", path);
   request.head_rows = get_int(decisions, "head_rows", path);
   request.recompute = get_string(decisions, "recompute", path);
+  request.offload = get_string(decisions, "offload", path, "none");
   run.plan = make_plan(request);
   if (!run.plan.fits || plan_hash(run.plan) != hash)
     fail(

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 namespace snug {
 
@@ -10,8 +11,8 @@ double op_seconds(const OpRecord& op) {
   return std::max(static_cast<double>(op.flops) / 50e9, static_cast<double>(op.bytes) / 10e9);
 }
 
-int op_stream(const OpRecord&) {
-  return 0;
+int op_stream(const OpRecord& op) {
+  return static_cast<int>(op.stream);
 }
 
 const char* stream_name(int stream) {
@@ -27,8 +28,8 @@ const char* stream_name(int stream) {
   }
 }
 
-bool in_device_arena(const TensorRecord&) {
-  return true;
+bool in_device_arena(const TensorRecord& tensor) {
+  return tensor.residence == Residence::device;
 }
 
 std::vector<double> StepTimes::of(const Schedule& schedule, int program) const {
@@ -56,13 +57,28 @@ StepTimes predicted_times(const Plan& plan, const std::function<double(const OpR
 
 std::vector<OpSpan> op_spans(const Program& program, const std::vector<double>& seconds) {
   std::vector<OpSpan> spans;
-  std::vector<double> free(1, 0.0);  // by stream
+  std::array<double, kStreams> free{};  // when a stream is done with what was put there
+  std::vector<double> events;           // when they happen
+  size_t next = 0;
+  const auto follow = [&](size_t ops) {
+    for (; next < program.syncs.size() && program.syncs[next].op <= static_cast<int64_t>(ops);
+         ++next) {
+      const SyncRecord& sync = program.syncs[next];
+      const auto event = static_cast<size_t>(sync.event);
+      if (event >= events.size()) events.resize(event + 1, 0.0);
+      double& stream = free[static_cast<size_t>(sync.stream)];
+      if (sync.kind == SyncRecord::Kind::record)
+        events[event] = stream;
+      else
+        stream = std::max(stream, events[event]);
+    }
+  };
   for (size_t k = 0; k < program.ops.size(); ++k) {
-    const auto stream = static_cast<size_t>(std::max(0, op_stream(program.ops[k])));
-    if (stream >= free.size()) free.resize(stream + 1, 0.0);
-    const double begin = std::max(free[stream], stream > 0 ? free[0] : 0.0);
-    free[stream] = begin + (k < seconds.size() ? seconds[k] : 0.0);
-    spans.push_back({begin, free[stream]});
+    follow(k);
+    double& stream = free[static_cast<size_t>(op_stream(program.ops[k]))];
+    const double begin = stream;
+    stream += k < seconds.size() ? seconds[k] : 0.0;
+    spans.push_back({begin, stream});
   }
   return spans;
 }

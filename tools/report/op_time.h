@@ -42,8 +42,7 @@ StepTimes predicted_times(const Plan& plan, const std::function<double(const OpR
 struct OpSpan {
   double begin = 0, end = 0;  // seconds from the program's start
 };
-// When the ops of a program run: each stream in order; a copy starts no earlier than the compute op
-// recorded before it has ended.
+// When the ops of a program run: each stream in order, and after the events it waits for.
 std::vector<OpSpan> op_spans(const Program& program, const std::vector<double>& seconds);
 
 // "3.2 ms", "1.5 s".

@@ -42,11 +42,18 @@ StepSegment make_segment(const Plan& plan, int index, const StepTimes& times) {
   segment.op.assign(states, -1);
   const std::vector<double> seconds = times.of(plan.schedule, index);
   segment.spans = op_spans(p, seconds);
+  double clock = 0;
   for (size_t k = 0; k < p.ops.size(); ++k) {
     const int64_t state = std::clamp<int64_t>(p.ops[k].time, 0, static_cast<int64_t>(states) - 1);
     if (op_stream(p.ops[k]) != 0) continue;
-    segment.x[static_cast<size_t>(state)] += seconds[k];
+    // With what it waited for before it, so that copies lie where they are in time.
+    segment.x[static_cast<size_t>(state)] += segment.spans[k].end - clock;
+    clock = segment.spans[k].end;
     segment.op[static_cast<size_t>(state)] = static_cast<int32_t>(k);
+  }
+  for (const OpSpan& span : segment.spans) {  // copies that are waited for at the end
+    segment.x[states - 1] += std::max(0.0, span.end - clock);
+    clock = std::max(clock, span.end);
   }
   segment.start.assign(states + 1, 0.0);
   for (size_t k = 0; k < states; ++k) segment.start[k + 1] = segment.start[k] + segment.x[k];

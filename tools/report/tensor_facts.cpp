@@ -103,7 +103,7 @@ std::string why_there(const Program& p, size_t k) {
       return ops.first >= 0 && ops.first == ops.last ? "space that " + end + " works in"
                                                      : "passed on between ops up to " + end;
     case Category::offload:
-      return "on its way to or from the host, up to " + end;
+      return "waits in the host's memory until backward needs it, up to " + end;
     default:
       return "needed up to " + end;
   }

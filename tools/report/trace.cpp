@@ -18,8 +18,9 @@ int thread_of(int stream) {
   return kProgramThread + 1 + stream;
 }
 
-// Bytes alive by category in every state of a program, residents below it included.
-std::vector<CategoryBytes> states_of(const Schedule& s, int program) {
+// Bytes alive by category in every state of a program, residents below it included, in the arena of
+// the device or the host's.
+std::vector<CategoryBytes> states_of(const Schedule& s, int program, bool device) {
   const Program& p = s.at(program);
   const auto states = static_cast<size_t>(std::max<int64_t>(0, p.ticks)) + 1;
   std::vector<CategoryBytes> bytes(states + 1, CategoryBytes{});  // changes first
@@ -28,7 +29,7 @@ std::vector<CategoryBytes> states_of(const Schedule& s, int program) {
   };
   for (int i = program; i >= 0; i = s.at(i).parent)
     for (const TensorRecord& t : s.at(i).tensors) {
-      if (!in_device_arena(t)) continue;
+      if (in_device_arena(t) != device) continue;
       const auto c = static_cast<size_t>(t.category);
       const bool own = i == program;
       bytes[own ? clamp_state(t.born + 1) : 0][c] += t.bytes;
@@ -77,15 +78,17 @@ class Events {
                     kProcess, thread, json_text(name), json_text(category), begin * 1e6,
                     std::max(0.0, end - begin) * 1e6, arguments));
   }
-  void counter(double time, const std::vector<Category>& categories, const CategoryBytes& bytes) {
+  void counter(const char* name, double time, const std::vector<Category>& categories,
+               const CategoryBytes& bytes) {
     std::string values;
     for (const Category c : categories)
       values += fmt::format("{}\"{}\":{}", values.empty() ? "" : ",", to_string(c),
                             bytes[static_cast<size_t>(c)]);
-    if (values == last_) return;
-    last_ = values;
-    add(fmt::format("{{\"ph\":\"C\",\"pid\":{},\"name\":\"memory\",\"ts\":{:.3f},\"args\":{{{}}}}}",
-                    kProcess, time * 1e6, values));
+    std::string& last = last_[name];
+    if (values == last) return;
+    last = values;
+    add(fmt::format("{{\"ph\":\"C\",\"pid\":{},\"name\":\"{}\",\"ts\":{:.3f},\"args\":{{{}}}}}",
+                    kProcess, name, time * 1e6, values));
   }
   const std::string& text() const { return text_; }
 
@@ -94,7 +97,8 @@ class Events {
     text_ += text_.empty() ? "\n" : ",\n";
     text_ += event;
   }
-  std::string text_, last_;
+  std::string text_;
+  std::map<std::string, std::string> last_;  // of every counter
 };
 
 }  // namespace
@@ -129,11 +133,14 @@ StepTrace predicted_trace(const Plan& plan, const StepTimes& op_times, int64_t m
 
 std::string trace_text(const Plan& plan, const StepTrace& trace) {
   const Schedule& s = plan.schedule;
-  std::map<int, std::vector<CategoryBytes>> states;
+  std::map<int, std::vector<CategoryBytes>> states, host;
   std::vector<Category> categories;
   std::vector<int> streams;
   for (const TraceOp& o : trace.ops) {
-    if (!states.contains(o.program)) states.emplace(o.program, states_of(s, o.program));
+    if (!states.contains(o.program)) {
+      states.emplace(o.program, states_of(s, o.program, true));
+      host.emplace(o.program, states_of(s, o.program, false));
+    }
     const int stream = op_stream(s.at(o.program).ops[static_cast<size_t>(o.op)]);
     if (std::find(streams.begin(), streams.end(), stream) == streams.end())
       streams.push_back(stream);
@@ -145,6 +152,7 @@ std::string trace_text(const Plan& plan, const StepTrace& trace) {
         }))
       categories.push_back(static_cast<Category>(c));
 
+  const bool on_host = plan.schedule.host_bytes() > 0;
   Events events;
   events.meta("process_name", 0,
               trace.measured ? fmt::format("Snug, step {} as measured", trace.step)
@@ -164,7 +172,10 @@ std::string trace_text(const Plan& plan, const StepTrace& trace) {
     const OpRecord& op = p.ops[static_cast<size_t>(o.op)];
     const bool starts = i == first;
     const int64_t before = starts ? -1 : p.ops[static_cast<size_t>(trace.ops[i - 1].op)].time;
-    events.counter(o.begin, categories, fullest(states[o.program], before, op.time));
+    events.counter("memory", o.begin, categories, fullest(states[o.program], before, op.time));
+    if (on_host)
+      events.counter("host memory", o.begin, {Category::offload},
+                     fullest(host[o.program], before, op.time));
     std::string arguments =
         fmt::format("\"program\":{},\"scope\":{},\"flops\":{},\"bytes\":{}",
                     json_text(p.name.view()), json_text(op.scope.view()), op.flops, op.bytes);
@@ -180,7 +191,10 @@ std::string trace_text(const Plan& plan, const StepTrace& trace) {
     if (!ends) continue;
     events.slice(kProgramThread, p.name.view(), "program", trace.ops[first].begin, o.end,
                  fmt::format("\"ops\":{}", i + 1 - first));
-    events.counter(o.end, categories, fullest(states[o.program], op.time, p.ticks));
+    events.counter("memory", o.end, categories, fullest(states[o.program], op.time, p.ticks));
+    if (on_host)
+      events.counter("host memory", o.end, {Category::offload},
+                     fullest(host[o.program], op.time, p.ticks));
     first = i + 1;
   }
   const std::string facts =
