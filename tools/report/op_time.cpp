@@ -15,7 +15,7 @@ int op_stream(const OpRecord& op) {
   return static_cast<int>(op.stream);
 }
 
-const char* stream_name(int stream) {
+const char* lane_name(int stream) {
   switch (stream) {
     case 0:
       return "compute";
