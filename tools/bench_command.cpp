@@ -54,7 +54,8 @@ int bench_step(const Arguments& arguments) {
     times.seconds.push_back(run.step());
     ops.end_window();
   }
-  const int64_t runtime = process_private_bytes() - run.session().context().resident_bytes();
+  const int64_t runtime = process_private_bytes() - run.session().context().resident_bytes() -
+                          run.session().context().host_resident_bytes();
   const int64_t peak = process_peak_bytes();
   // Last, since its arrays count as the process's peak too.
   const Roofs roofs = measure_roofs(plan.threads);

@@ -11,6 +11,7 @@ using Arguments = std::vector<std::string>;
 
 int train_command(const Arguments& arguments);
 int plan_command(const Arguments& arguments);
+int explain_command(const Arguments& arguments);
 int eval_command(const Arguments& arguments);
 int generate_command(const Arguments& arguments);
 int data_command(const Arguments& arguments);

@@ -35,6 +35,8 @@ int main(int argc, char** argv) {
       "trains transformers inside the memory you have",
       {{"train", "trains a model inside a memory budget", snug::train_command},
        {"plan", "says what a run will need, byte by byte, without starting it", snug::plan_command},
+       {"explain", "why a tensor is there, and what holds the memory at the peak",
+        snug::explain_command},
        {"eval", "loss and perplexity of a model on a text, or its answers to questions",
         snug::eval_command},
        {"generate", "continues a text", snug::generate_command},
@@ -50,6 +52,6 @@ int main(int argc, char** argv) {
         snug::calibrate_command}},
       kEpilog,
       snug::version_text,
-      {"explain"}};
+      {}};
   return snug::run_main(snug_group, {argv + 1, argv + argc});
 }

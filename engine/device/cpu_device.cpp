@@ -9,6 +9,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/device/cpu_streams.h"
 #include "engine/device/device.h"
 
 namespace snug {
@@ -43,20 +44,20 @@ class CpuDevice final : public Device {
  public:
   Place place() const override { return Place::cpu; }
 
-  std::byte* reserve(int64_t bytes) override {
+  std::byte* reserve(int64_t bytes, Residence residence) override {
     const int64_t page = page_size();
     if (bytes > INT64_MAX - 4 * page) {  // no address space has it, and rounding up would overflow
       errno = ENOMEM;
-      refuse(bytes);
+      refuse(bytes, residence);
     }
     const int64_t size = round_up(std::max<int64_t>(bytes, 1), page);
     void* p = mmap(nullptr, static_cast<size_t>(size + 2 * page), PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) refuse(size);
+    if (p == MAP_FAILED) refuse(size, residence);
     auto* base = static_cast<std::byte*>(p) + page;
     if (mprotect(base, static_cast<size_t>(size), PROT_READ | PROT_WRITE) != 0) {
       munmap(p, static_cast<size_t>(size + 2 * page));
-      refuse(size);
+      refuse(size, residence);
     }
     // Huge pages save TLB misses; they never reach outside the mapping, so residency stays exact.
     madvise(base, static_cast<size_t>(size), MADV_HUGEPAGE);
@@ -96,17 +97,24 @@ class CpuDevice final : public Device {
     return total;
   }
 
-  void copy(void* to, const void* from, int64_t bytes, StreamId) override {
-    std::memcpy(to, from, static_cast<size_t>(bytes));
+  void start_streams(StreamMode mode) override {
+    streams_.start(mode);
   }
-  void fill(void* to, uint8_t value, int64_t bytes, StreamId) override {
-    std::memset(to, value, static_cast<size_t>(bytes));
+  void copy(void* to, const void* from, int64_t bytes, StreamId stream) override {
+    streams_.copy(to, from, bytes, stream);
   }
-  EventId record_event(StreamId) override {
-    return 0;
+  void fill(void* to, uint8_t value, int64_t bytes, StreamId stream) override {
+    streams_.fill(to, value, bytes, stream);
   }
-  void wait_event(StreamId, EventId) override {}
-  void synchronize() override {}
+  EventId record_event(StreamId stream) override {
+    return streams_.record(stream);
+  }
+  void wait_event(StreamId stream, EventId event) override {
+    streams_.wait(stream, event);
+  }
+  void synchronize() noexcept override {
+    streams_.synchronize();
+  }
 
   MemoryInfo memory_info() const override {
     MemoryInfo info{meminfo("MemTotal:"), meminfo("MemAvailable:")};
@@ -129,25 +137,31 @@ class CpuDevice final : public Device {
   }
 
  private:
-  [[noreturn]] static void refuse(int64_t size) {
+  [[noreturn]] static void refuse(int64_t size, Residence residence) {
+    const bool host = residence == Residence::host;
     fail(ErrorCode::out_of_memory, "the operating system to reserve " + human_bytes(size),
-         std::strerror(errno), "lower memory=, or raise the limit (ulimit -v)");
+         std::strerror(errno),
+         host ? "offload less, or raise the limit (ulimit -v)"
+              : "lower memory=, or raise the limit (ulimit -v)");
   }
+
+  CpuStreams streams_;
 };
 
 // Shapes only: nothing may touch bytes here.
 class PlanDevice final : public Device {
  public:
   Place place() const override { return Place::plan; }
-  std::byte* reserve(int64_t) override { refuse(); }
+  std::byte* reserve(int64_t, Residence) override { refuse(); }
   void release(std::byte*, int64_t) noexcept override {}
   void touch(std::byte*, int64_t, int) override { refuse(); }
   int64_t resident(const std::byte*, int64_t) const override { return 0; }
+  void start_streams(StreamMode) override {}
   void copy(void*, const void*, int64_t, StreamId) override { refuse(); }
   void fill(void*, uint8_t, int64_t, StreamId) override { refuse(); }
   EventId record_event(StreamId) override { return 0; }
   void wait_event(StreamId, EventId) override {}
-  void synchronize() override {}
+  void synchronize() noexcept override {}
   MemoryInfo memory_info() const override { return {}; }
 
  private:

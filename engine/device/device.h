@@ -1,9 +1,8 @@
 // Device: the few services a place offers. Ops are free functions that switch on the place; only
 // what every op shares is here. Places: `cpu` runs, `plan` has shapes and no storage.
 //
-// Streams: the CPU place has one inline queue (stream 0): work happens when it is issued, so an
-// event is already complete when it is recorded. The calls exist so that code written against them
-// is ordered correctly on a place where streams are real.
+// Streams: three queues, each in order. Work of different streams is ordered by events alone: what
+// follows wait_event(s, e) on stream s comes after all that was on e's stream when e was recorded.
 #pragma once
 
 #include <cstddef>
@@ -22,22 +21,46 @@ struct MemoryInfo {
 using StreamId = int32_t;
 using EventId = int64_t;
 
+// Ops run on compute; the copies between the two arenas have a queue for each direction.
+inline constexpr StreamId kCompute = 0, kToHost = 1, kToDevice = 2;
+inline constexpr int kStreams = 3;
+const char* stream_name(StreamId stream);
+
+// Where a tensor lies: with the device that computes, or in the host's memory beside it. On the
+// place cpu both are RAM.
+enum class Residence : uint8_t { device, host };
+inline constexpr int kResidences = 2;
+
+// How the place cpu works through its copy streams. Compute is always done when it is issued.
+enum class StreamMode : uint8_t {
+  immediate,  // copies too
+  deferred,   // tests: copies as late as events allow, when one behind them is waited for
+  worker      // a thread of its own does the copies, in the order in which they were issued
+};
+const char* to_string(StreamMode mode);
+
 class Device {
  public:
   virtual ~Device() = default;
   virtual Place place() const = 0;
   // Memory with an inaccessible page on either side; page-aligned. Throws out_of_memory.
-  virtual std::byte* reserve(int64_t bytes) = 0;
+  virtual std::byte* reserve(int64_t bytes, Residence residence) = 0;
+  std::byte* reserve(int64_t bytes) { return reserve(bytes, Residence::device); }
   virtual void release(std::byte* base, int64_t bytes) noexcept = 0;
   // Writes one byte of every page, so that the operating system backs all of them.
   virtual void touch(std::byte* base, int64_t bytes, int threads) = 0;
   // Bytes of [base, base+bytes) that are resident, as the operating system or driver reports them.
   virtual int64_t resident(const std::byte* base, int64_t bytes) const = 0;
+  // From here on; before it, work on every stream is done when it is issued. Once.
+  virtual void start_streams(StreamMode mode) = 0;
   virtual void copy(void* to, const void* from, int64_t bytes, StreamId stream) = 0;
   virtual void fill(void* to, uint8_t value, int64_t bytes, StreamId stream) = 0;
+  // Complete when all that is on the stream now is done.
   virtual EventId record_event(StreamId stream) = 0;
+  // What is put on the stream from now on comes after the event.
   virtual void wait_event(StreamId stream, EventId event) = 0;
-  virtual void synchronize() = 0;
+  // Returns when the work of all streams is done.
+  virtual void synchronize() noexcept = 0;
   virtual MemoryInfo memory_info() const = 0;
 };
 

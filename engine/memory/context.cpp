@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
@@ -32,6 +33,7 @@ Tensor& Tensor::operator=(Tensor&& other) noexcept {
   context_ = other.context_;
   epoch_ = other.epoch_;
   record_ = other.record_;
+  used_ = other.used_;
   view_ = other.view_;
   other.context_ = nullptr;
   other.view_ = View{};
@@ -48,19 +50,28 @@ Context::Context(Place place, Settings settings)
     : device_(make_device(place)), settings_(settings) {}
 
 Context::~Context() {
-  if (arena_) device_->release(arena_, arena_bytes_);
+  device_->synchronize();
+  for (const Arena& a : arenas_)
+    if (a.base) device_->release(a.base, a.bytes);
 }
 
 void Context::reserve(const Schedule& schedule) {
-  require(arena_ == nullptr, "one reservation per context");
+  require(arena(Residence::device).base == nullptr, "one reservation per context");
   require(!planning(), "a place with storage");
-  arena_bytes_ = schedule.arena_bytes();
-  arena_ = device_->reserve(arena_bytes_);
-  device_->touch(arena_, arena_bytes_, settings_.threads);
+  for (const Residence r : {Residence::device, Residence::host}) {
+    const int64_t bytes = r == Residence::host ? schedule.host_bytes() : schedule.arena_bytes();
+    if (r == Residence::host && bytes == 0) continue;
+    Arena& a = arenas_[static_cast<size_t>(r)];
+    a.base = device_->reserve(bytes, r);
+    a.bytes = bytes;
+    device_->touch(a.base, bytes, settings_.threads);
+  }
+  if (host_bytes() > 0) device_->start_streams(settings_.streams);
 }
 
-int64_t Context::resident_bytes() const {
-  return arena_ ? device_->resident(arena_, arena_bytes_) : 0;
+int64_t Context::resident(Residence residence) const {
+  const Arena& a = arena(residence);
+  return a.base ? device_->resident(a.base, a.bytes) : 0;
 }
 
 void Context::begin(Schedule& schedule, int index) {
@@ -68,25 +79,34 @@ void Context::begin(Schedule& schedule, int index) {
   require(index >= 0 && index < schedule.size(), "a program of the schedule");
   if (!planning()) {
     const Program& p = schedule.at(index);
-    require(arena_ != nullptr, "a reserved arena");
-    require(p.packing.offsets.size() == p.tensors.size() && p.end() <= arena_bytes_,
+    require(arena(Residence::device).base != nullptr, "a reserved arena");
+    require(p.packing.offsets.size() == p.tensors.size() && p.end() <= arena_bytes() &&
+                p.host_packing.offsets.size() == p.tensors.size() && p.host_end() <= host_bytes(),
             "a packed schedule that fits the reserved arena");
   }
   program_ = &schedule.at(index);
   ++epoch_;
   clock_ = 0;
-  next_tensor_ = next_op_ = 0;
+  next_tensor_ = next_op_ = next_sync_ = next_event_ = 0;
+  reached_ = {};
+  last_op_ = 0;
   broken_ = nullptr;
   if (planning()) {
     program_->tensors.clear();
     program_->ops.clear();
+    program_->syncs.clear();
   }
 }
 
 void Context::end() {
   Program& p = *program_;
   program_ = nullptr;
+  bool joined = true;
+  for (StreamId s = 0; s < kStreams; ++s) joined = joined && reached(kCompute, s) == position(s);
+  if (broken_ || !joined) device_->synchronize();  // nothing is written behind the program's back
   if (broken_) drift(p, broken_, fmt::format("tensor {}", broken_name_.view()));
+  if (!joined)
+    drift(p, "compute to have waited for all copies at its end", "copies that it did not wait for");
   if (planning()) {
     p.ticks = clock_;
     for (const TensorRecord& t : p.tensors)
@@ -100,16 +120,21 @@ void Context::end() {
           fmt::format("{} tensors in {} ticks", next_tensor_, clock_));
   if (next_op_ != static_cast<int32_t>(p.ops.size()))
     drift(p, fmt::format("{} ops", p.ops.size()), fmt::format("{} ops", next_op_));
+  if (next_sync_ != static_cast<int32_t>(p.syncs.size()))
+    drift(p, fmt::format("{} events and waits", p.syncs.size()),
+          fmt::format("{} events and waits", next_sync_));
 }
 
 void Context::abandon() noexcept {
   // Tensors of the abandoned run that still live no longer match: a new epoch makes their end a
-  // no-op.
+  // no-op. Copies that were issued end before anything else takes their bytes.
+  device_->synchronize();
   program_ = nullptr;
   ++epoch_;
 }
 
-Tensor Context::tensor(Name name, Shape shape, DType dtype, Category category) {
+Tensor Context::tensor(Name name, Shape shape, DType dtype, Category category,
+                       Residence residence) {
   require(program_ != nullptr, "tensors to be made inside a program");
   Program& p = *program_;
   const int64_t elements = shape.elements();
@@ -126,16 +151,19 @@ Tensor Context::tensor(Name name, Shape shape, DType dtype, Category category) {
   t.view_.name = name;
   if (planning()) {
     p.tensors.push_back({name, scope_, shape, dtype, category, bytes, clock_, kNever,
-                         static_cast<int32_t>(p.ops.size()), 0});
+                         static_cast<int32_t>(p.ops.size()), 0, residence});
   } else {
     if (t.record_ >= static_cast<int32_t>(p.tensors.size()))
       drift(p, fmt::format("{} tensors", p.tensors.size()),
             fmt::format("one more, {}", name.view()));
     const TensorRecord& r = p.tensors[static_cast<size_t>(t.record_)];
-    if (!(r.name == name) || bytes > r.bytes || r.born != clock_)
+    if (!(r.name == name) || bytes > r.bytes || r.born != clock_ || r.residence != residence)
       drift(p, fmt::format("tensor {} of {} bytes at tick {}", r.name.view(), r.bytes, r.born),
             fmt::format("tensor {} of {} bytes at tick {}", name.view(), bytes, clock_));
-    std::byte* data = arena_ + p.base + p.packing.offsets[static_cast<size_t>(t.record_)];
+    const bool host = residence == Residence::host;
+    const Packing& packing = host ? p.host_packing : p.packing;
+    std::byte* data = arena(residence).base + (host ? p.host_base : p.base) +
+                      packing.offsets[static_cast<size_t>(t.record_)];
     t.view_.data = data;
     if (settings_.poison)
       std::memset(data, kPoison, static_cast<size_t>(elements * size_of(dtype)));
@@ -146,14 +174,98 @@ Tensor Context::tensor(Name name, Shape shape, DType dtype, Category category) {
   // Only now is it a tensor whose end counts: one that was refused above has none.
   t.context_ = this;
   t.epoch_ = epoch_;
+  t.used_[kCompute] = ++position(kCompute);
   ++next_tensor_;
   ++clock_;
   return t;
 }
 
+// Whether what stream s does now comes after all that matters of a tensor elsewhere: its birth (and
+// with that the end of what had its bytes before), what wrote it, what still reads it.
+void Context::check_ordered(StreamId stream, const Tensor& tensor, bool read) const {
+  for (StreamId q = 0; q < kStreams; ++q) {
+    int64_t needed = tensor.used_[static_cast<size_t>(q)];
+    const TensorRecord& r = program_->tensors[static_cast<size_t>(tensor.record_)];
+    // Ops do not say what they write: all of them count.
+    if (q == kCompute && read && r.residence == Residence::device) needed = last_op_;
+    if (q != stream && reached(stream, q) < needed)
+      drift(*program_,
+            fmt::format("{} to wait for {} before a copy", stream_name(stream), stream_name(q)),
+            fmt::format("a copy of {} without it", r.name.view()));
+  }
+}
+
+void Context::copy(StreamId stream, Tensor& to, Tensor& from) {
+  require(program_ != nullptr, "copies to be made inside a program");
+  require(
+      to.context_ == this && from.context_ == this && to.epoch_ == epoch_ && from.epoch_ == epoch_,
+      "copies between tensors of the program that runs");
+  const auto residence = [&](const Tensor& t) {
+    return program_->tensors[static_cast<size_t>(t.record_)].residence;
+  };
+  const Residence target = stream == kToHost ? Residence::host : Residence::device;
+  require(residence(to) == target && residence(from) != target,
+          "copies in the direction of their stream");
+  require(to.view_.shape == from.view_.shape && to.view_.dtype == from.view_.dtype,
+          "copies between tensors of one shape and dtype");
+  check_ordered(stream, to, false);
+  check_ordered(stream, from, true);
+  const int64_t bytes = from.view_.bytes();
+  {
+    const Op op(*this, stream == kToHost ? "copy_to_host" : "copy_to_device",
+                {.flops = 0, .bytes = bytes}, stream);
+    if (op.run()) device_->copy(to.view_.data, from.view_.data, bytes, stream);
+  }
+  for (Tensor* t : {&to, &from}) t->used_[static_cast<size_t>(stream)] = position(stream);
+}
+
+// Held to the record like ops.
+void Context::sync(const SyncRecord& now) {
+  if (planning()) {
+    program_->syncs.push_back(now);
+    return;
+  }
+  const auto text = [](const SyncRecord& r) {
+    return fmt::format("{} to {} event {} at tick {}", stream_name(r.stream),
+                       r.kind == SyncRecord::Kind::record ? "record" : "wait for", r.event, r.time);
+  };
+  const auto& syncs = program_->syncs;
+  const auto index = static_cast<size_t>(next_sync_++);
+  const SyncRecord* r = index < syncs.size() ? &syncs[index] : nullptr;
+  if (!r || r->kind != now.kind || r->stream != now.stream || r->event != now.event ||
+      r->time != now.time || r->op != now.op)
+    drift(*program_, r ? text(*r) : fmt::format("{} events and waits", syncs.size()), text(now));
+}
+
+Event Context::record_event(StreamId stream) {
+  require(program_ != nullptr, "events to be recorded inside a program");
+  Event e;
+  e.number = next_event_++;
+  e.epoch = epoch_;
+  e.reached = reached_[static_cast<size_t>(stream)];
+  sync({SyncRecord::Kind::record, stream, e.number, clock_,
+        planning() ? static_cast<int32_t>(program_->ops.size()) : next_op_});
+  e.device = device_->record_event(stream);
+  return e;
+}
+
+void Context::wait_event(StreamId stream, const Event& event) {
+  require(current(event), "a wait for an event of the program that runs");
+  sync({SyncRecord::Kind::wait, stream, event.number, clock_,
+        planning() ? static_cast<int32_t>(program_->ops.size()) : next_op_});
+  device_->wait_event(stream, event.device);
+  auto& mine = reached_[static_cast<size_t>(stream)];
+  for (size_t q = 0; q < kStreams; ++q) mine[q] = std::max(mine[q], event.reached[q]);
+}
+
 void Context::release(Tensor& tensor) noexcept {
   if (program_ == nullptr || tensor.epoch_ != epoch_) return;  // resident, or an abandoned run
   TensorRecord& r = program_->tensors[static_cast<size_t>(tensor.record_)];
+  for (StreamId s = 0; s < kStreams; ++s)
+    if (reached(kCompute, s) < tensor.used_[static_cast<size_t>(s)] && !broken_) {
+      broken_ = "compute to wait for the copies of a tensor before it ends";
+      broken_name_ = r.name;
+    }
   if (planning()) {
     r.died = clock_;
     r.last_op = static_cast<int32_t>(program_->ops.size());
@@ -168,6 +280,7 @@ void Context::release(Tensor& tensor) noexcept {
       std::memset(data, kPoison, static_cast<size_t>(r.bytes - settings_.guard_bytes));
   }
   ++clock_;
+  ++position(kCompute);
 }
 
 void Context::check_guard(const TensorRecord& record, const std::byte* data) noexcept {
@@ -179,11 +292,14 @@ void Context::check_guard(const TensorRecord& record, const std::byte* data) noe
     }
 }
 
-Op::Op(Context& ctx, const char* name, OpCost cost) : ctx_(ctx), run_(!ctx.planning()) {
+Op::Op(Context& ctx, const char* name, OpCost cost, StreamId stream)
+    : ctx_(ctx), run_(!ctx.planning()) {
   require(ctx.program_ != nullptr, "ops to run inside a program");
+  const int64_t position = ++ctx.position(stream);
+  if (stream == kCompute) ctx.last_op_ = position;
   if (!run_) {
     ctx.program_->ops.push_back(
-        {name, ctx.scope_, cost.flops, cost.bytes, ctx.clock_, cost.variant});
+        {name, ctx.scope_, cost.flops, cost.bytes, ctx.clock_, cost.variant, stream});
     return;
   }
   index_ = ctx.next_op_++;
@@ -192,7 +308,7 @@ Op::Op(Context& ctx, const char* name, OpCost cost) : ctx_(ctx), run_(!ctx.plann
     drift(*ctx.program_, fmt::format("{} ops", ops.size()), fmt::format("one more, {}", name));
   // The tick too: an op that moved past a release would work on bytes that are no longer its own.
   const OpRecord& r = ops[static_cast<size_t>(index_)];
-  if (std::strcmp(r.name, name) != 0 || r.time != ctx.clock_)
+  if (std::strcmp(r.name, name) != 0 || r.time != ctx.clock_ || r.stream != stream)
     drift(*ctx.program_, fmt::format("op {} at tick {} as number {}", r.name, r.time, index_),
           fmt::format("op {} at tick {}", name, ctx.clock_));
   if (ctx.listener_) started_ = monotonic_seconds();

@@ -1,7 +1,21 @@
-// Context: the first argument of every op. It knows the place, the stream, the settings and the
+// Context: the first argument of every op. It knows the place, the streams, the settings and the
 // program that is being recorded or run; tensors come from it and nowhere else.
+//
+// Ops run on the compute stream. Copies between the device's arena and the host's run on a stream
+// for each direction, and are ops of the program like all others:
+//
+//   compute    .. x written, read ..|e0|......... more ops .........|w1| x ends ...
+//   to_host                         |w0| copy x to h |e1|
+//
+// Three promises order them, checked on plan and when run; what breaks one is an internal error:
+//   - a copy comes after an event of compute that covers the birth of where it writes and the last
+//     op before it, and after the copies that made what it reads;
+//   - compute has waited for the last copy of a tensor, from or to it, when the tensor ends: its
+//     bytes are then free for whatever is born next;
+//   - compute has waited for all copies when the program ends.
 #pragma once
 
+#include <array>
 #include <exception>
 #include <initializer_list>
 #include <memory>
@@ -14,6 +28,16 @@
 namespace snug {
 
 class Context;
+
+// A moment on a stream: what was put there before it, and what that waited for. Of one program.
+struct Event {
+  int32_t number = -1;  // -1: none
+  int64_t epoch = 0;
+  EventId device = 0;
+  std::array<int64_t, kStreams> reached{};  // position on every stream that is sure to be done
+
+  bool defined() const { return number >= 0; }
+};
 
 // Move-only owner of planned bytes; the context outlives it. Its end is a release on its stream,
 // recorded on `plan` and checked against the record when running. Tensors of resident programs may
@@ -37,6 +61,8 @@ class Tensor {
   Context* context_ = nullptr;
   int64_t epoch_ = 0;   // which recording or run made it
   int32_t record_ = 0;  // index in that program
+  // Position on each stream behind the last use there; on compute, behind its birth.
+  std::array<int64_t, kStreams> used_{};
   View view_;
 };
 
@@ -51,6 +77,8 @@ struct Settings {
   int64_t guard_bytes = 0;
   // Tests: fill a tensor with NaN patterns when it is born and when it dies.
   bool poison = false;
+  // How the place cpu works through copies, if the schedule has any.
+  StreamMode streams = StreamMode::immediate;
 };
 
 // Receives the time of every op while a program runs (snug bench).
@@ -73,12 +101,16 @@ class Context {
   Device& device() { return *device_; }
   const Settings& settings() const { return settings_; }
   int threads() const { return settings_.threads; }
-  StreamId stream() const { return 0; }
+  StreamId stream() const { return kCompute; }
 
-  // Reserves and touches the arena for a packed schedule, which must outlive the context's use.
+  // Reserves and touches both arenas for a packed schedule, which must outlive the context's use,
+  // and starts the streams if it copies between them.
   void reserve(const Schedule& schedule);
-  int64_t arena_bytes() const { return arena_bytes_; }
-  int64_t resident_bytes() const;  // of the arena, from the operating system
+  int64_t arena_bytes() const { return arena(Residence::device).bytes; }
+  int64_t host_bytes() const { return arena(Residence::host).bytes; }
+  // Of the arenas, from the operating system.
+  int64_t resident_bytes() const { return resident(Residence::device); }
+  int64_t host_resident_bytes() const { return resident(Residence::host); }
 
   // Runs `body` as program `index` of `schedule`: on plan it is recorded into it, elsewhere it is
   // held to the record. Exceptions pass through and leave the context usable.
@@ -95,7 +127,23 @@ class Context {
   }
 
   // A tensor of the current program. Contents are undefined.
-  Tensor tensor(Name name, Shape shape, DType dtype, Category category);
+  Tensor tensor(Name name, Shape shape, DType dtype, Category category) {
+    return tensor(name, shape, dtype, category, Residence::device);
+  }
+  // The same in the host arena, of category offload. Ops do not touch it, only copies do.
+  Tensor host_tensor(Name name, Shape shape, DType dtype) {
+    return tensor(name, shape, dtype, Category::offload, Residence::host);
+  }
+
+  // Copies of a whole tensor to one of the same shape and dtype, on their stream.
+  void copy_to_host(Tensor& host, Tensor& device) { copy(kToHost, host, device); }
+  void copy_to_device(Tensor& device, Tensor& host) { copy(kToDevice, device, host); }
+  Event record_event(StreamId stream);
+  void wait_event(StreamId stream, const Event& event);
+  // Whether an event is of the program that is being recorded or run.
+  bool current(const Event& event) const {
+    return program_ != nullptr && event.defined() && event.epoch == epoch_;
+  }
 
   // While a Scope lives, ops and tensors carry its name, and errors say where they happened.
   class Scope {
@@ -117,11 +165,25 @@ class Context {
  private:
   friend class Tensor;
   friend class Op;
+  struct Arena {
+    std::byte* base = nullptr;
+    int64_t bytes = 0;
+  };
   void begin(Schedule& schedule, int index);
   void end();
   void abandon() noexcept;
+  Tensor tensor(Name name, Shape shape, DType dtype, Category category, Residence residence);
   void release(Tensor& tensor) noexcept;
   void check_guard(const TensorRecord& record, const std::byte* data) noexcept;
+  void copy(StreamId stream, Tensor& to, Tensor& from);
+  void check_ordered(StreamId stream, const Tensor& tensor, bool read) const;
+  void sync(const SyncRecord& now);
+  int64_t resident(Residence residence) const;
+  const Arena& arena(Residence r) const { return arenas_[static_cast<size_t>(r)]; }
+  int64_t& position(StreamId s) { return reached_[static_cast<size_t>(s)][static_cast<size_t>(s)]; }
+  int64_t reached(StreamId by, StreamId of) const {
+    return reached_[static_cast<size_t>(by)][static_cast<size_t>(of)];
+  }
 
   std::unique_ptr<Device> device_;
   Settings settings_;
@@ -130,12 +192,17 @@ class Context {
   int64_t clock_ = 0;
   int32_t next_tensor_ = 0;
   int32_t next_op_ = 0;
+  int32_t next_sync_ = 0;
+  int32_t next_event_ = 0;
+  // reached_[s][q]: how far stream q is sure to be when stream s does what is put on it now. Of a
+  // stream itself it is its position: the number of births, ends, ops and copies put there.
+  std::array<std::array<int64_t, kStreams>, kStreams> reached_{};
+  int64_t last_op_ = 0;  // position of compute behind its last op
   Name scope_;
   // The first broken promise seen where throwing is impossible (a destructor); thrown by end().
   const char* broken_ = nullptr;
   Name broken_name_;
-  std::byte* arena_ = nullptr;
-  int64_t arena_bytes_ = 0;
+  std::array<Arena, kResidences> arenas_;
   OpListener* listener_ = nullptr;
 };
 
@@ -149,13 +216,16 @@ struct OpCost {
 };
 class Op {
  public:
-  Op(Context& ctx, const char* name, OpCost cost);
+  Op(Context& ctx, const char* name, OpCost cost) : Op(ctx, name, cost, kCompute) {}
   ~Op();
   Op(const Op&) = delete;
   Op& operator=(const Op&) = delete;
   bool run() const { return run_; }
 
  private:
+  friend class Context;
+  Op(Context& ctx, const char* name, OpCost cost, StreamId stream);
+
   Context& ctx_;
   bool run_;
   int32_t index_ = 0;

@@ -53,13 +53,15 @@ int Body::find_slot(std::string_view last) const {
   return -1;
 }
 
-Pass::Pass(const Body& body, std::vector<SlotPolicy> policies)
-    : body_(&body), policies_(std::move(policies)), tensors_(static_cast<size_t>(body.slots())) {
+Pass::Pass(const Body& body, std::vector<SlotPolicy> policies, Offload* offload, int index)
+    : body_(&body),
+      policies_(std::move(policies)),
+      tensors_(static_cast<size_t>(body.slots())),
+      offload_(offload),
+      index_(index) {
   require(static_cast<int>(policies_.size()) == body.slots(), "one policy per slot");
   for (const SlotPolicy p : policies_)
-    if (p == SlotPolicy::offload)
-      fail(ErrorCode::unsupported, "slots kept or recomputed", "the policy offload",
-           "recompute=block, which needs less memory still");
+    require(p != SlotPolicy::offload || offload, "a place for what is in flight, to offload slots");
 }
 
 void Pass::begin(Dims dims, PassMode mode) {
@@ -79,7 +81,8 @@ Tensor Pass::take(int slot) {
 
 void Pass::make_outputs(Context& ctx, int stage, Category category, bool between) {
   for (const int out : body_->stages()[static_cast<size_t>(stage)].outputs) {
-    if (!between && body_->last_reader(out) == stage + 1 && !kept(out)) continue;
+    if (!between && body_->last_reader(out) == stage + 1 && !kept(out) && !offloaded(out)) continue;
+    bring(ctx, out);  // what is on its way back is not written meanwhile
     Tensor& t = tensors_[static_cast<size_t>(out)];
     const Slot& slot = body_->slot(out);
     // A kept output of a stage that runs again is written again, with the same bits.
@@ -89,20 +92,33 @@ void Pass::make_outputs(Context& ctx, int stage, Category category, bool between
   }
 }
 
+bool Pass::offloaded(int slot) const {
+  return mode_ == PassMode::train && policies_[static_cast<size_t>(slot)] == SlotPolicy::offload;
+}
+
 bool Pass::kept(int slot) const {
-  if (mode_ == PassMode::inference) return false;
+  if (mode_ == PassMode::inference || offloaded(slot)) return false;
   return body_->producer(slot) < 0 || policies_[static_cast<size_t>(slot)] == SlotPolicy::keep;
 }
 
-void Pass::drop_after(int stage) {
+// After the last use in forward.
+void Pass::leave(Context& ctx, int slot) {
+  if (kept(slot)) return;
+  if (offloaded(slot))
+    offload_->send(ctx, index_, slot, take(slot));
+  else
+    drop(slot);
+}
+
+void Pass::drop_after(Context& ctx, int stage) {
   const Stage& s = body_->stages()[static_cast<size_t>(stage)];
   for (const int slot : s.inputs)
-    if (body_->last_reader(slot) == stage && !kept(slot)) drop(slot);
+    if (body_->last_reader(slot) == stage) leave(ctx, slot);
   // An output without readers is for backward alone, except in the last stage, where it is what
   // the part computes and the caller takes it.
   if (stage + 1 < static_cast<int>(body_->stages().size()))
     for (const int slot : s.outputs)
-      if (body_->last_reader(slot) < 0 && !kept(slot)) drop(slot);
+      if (body_->last_reader(slot) < 0) leave(ctx, slot);
 }
 
 void Pass::forward(Context& ctx) {
@@ -113,12 +129,13 @@ void Pass::forward(Context& ctx) {
     if (fused) {
       make_outputs(ctx, i + 1, Category::activations, true);
       fused(ctx, *this);
-      drop_after(i++);
+      drop_after(ctx, i++);
     } else {
       body_->stages()[static_cast<size_t>(i)].run(ctx, *this);
     }
-    drop_after(i);
+    drop_after(ctx, i);
   }
+  if (offload_) offload_->pass_done(index_);
 }
 
 const View& Pass::view(int slot) const {
@@ -130,15 +147,37 @@ const View& Pass::view(int slot) const {
   return t.view();
 }
 
+bool Pass::bring(Context& ctx, int slot) {
+  if (!offload_) return present(slot);
+  if (away(slot))
+    tensors_[static_cast<size_t>(slot)] =
+        offload_->fetch(ctx, index_, slot, body_->slot(slot).category);
+  offload_->arrive(index_, slot);
+  return present(slot);
+}
+
+void Pass::fetch(Context& ctx) {
+  // Backward goes through the slots from the last to the first.
+  for (int slot = body_->slots() - 1; slot >= 0; --slot)
+    if (away(slot))
+      tensors_[static_cast<size_t>(slot)] =
+          offload_->fetch(ctx, index_, slot, body_->slot(slot).category);
+}
+
+void Pass::drop(int slot) {
+  if (offload_) offload_->drop(index_, slot);
+  tensors_[static_cast<size_t>(slot)].reset();
+}
+
 const View& Pass::need(Context& ctx, int slot) {
-  if (present(slot)) return view(slot);
+  if (bring(ctx, slot)) return view(slot);
   const int stage = body_->producer(slot);
   require(stage >= 0, "a given slot to be present until it is no longer needed");
   const Stage& s = body_->stages()[static_cast<size_t>(stage)];
   // Both of a pair, if the first has to run for this slot anyway.
   const bool pair = stage > 0 && body_->fused(stage - 1) &&
                     std::any_of(s.inputs.begin(), s.inputs.end(), [&](int in) {
-                      return body_->producer(in) == stage - 1 && !present(in);
+                      return body_->producer(in) == stage - 1 && !present(in) && !away(in);
                     });
   if (pair)
     for (const int in : body_->stages()[static_cast<size_t>(stage - 1)].inputs) need(ctx, in);
@@ -152,7 +191,7 @@ const View& Pass::need(Context& ctx, int slot) {
 }
 
 void Pass::clear() {
-  for (Tensor& t : tensors_) t.reset();
+  for (int slot = 0; slot < body_->slots(); ++slot) drop(slot);
 }
 
 }  // namespace snug

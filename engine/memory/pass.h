@@ -1,12 +1,13 @@
 // Bodies and passes: the forward pass of a part written once, with memory decided from outside.
 //
 // A Body is a static list of stages. A stage names the slots it reads and writes; a slot is a
-// tensor that backward may need, with a policy: keep it, or recompute it. A Pass is one walk
-// through a body, owned by the caller, so several micro-batches or models can be in flight.
+// tensor that backward may need, with a policy: keep it, recompute it, or offload it. A Pass is one
+// walk through a body, owned by the caller, so several micro-batches or models can be in flight.
 //
-//   forward(): runs all stages in order; a slot is dropped after its last reader unless it is kept.
+//   forward(): runs all stages in order; after its last reader a slot is dropped unless it is kept,
+//              or sent to the host where the policy says so.
 //   need(s):   the slot's view; if it was dropped, runs exactly the stages that are missing, in
-//   order.
+//              order; if it is with the host, waits until it is back.
 //
 // Two neighbouring stages may have a form that runs both at once and stores the same bits (fuse()).
 // It is used wherever both run, in forward and in need(); where one of them is kept, the other runs
@@ -21,12 +22,12 @@
 #include <vector>
 
 #include "engine/memory/context.h"
+#include "engine/memory/offload.h"
 
 namespace snug {
 
 // keep: stays from forward to its last use in backward. recompute: dropped in forward, made again
-// by need(). offload: moved to the host arena and back; refused (unsupported) on a place without
-// one.
+// by need(). offload: copied to the host arena in forward, and back by fetch() or need().
 enum class SlotPolicy : uint8_t { keep, recompute, offload };
 const char* to_string(SlotPolicy policy);
 
@@ -85,9 +86,11 @@ enum class PassMode : uint8_t {
 
 class Pass {
  public:
-  // `policies` has one entry per slot. Slots that are given from outside are always kept in
-  // training.
-  Pass(const Body& body, std::vector<SlotPolicy> policies);
+  // `policies` has one entry per slot. Slots that are given from outside are kept in training if
+  // they are not offloaded. With the policy offload anywhere, `offload` keeps what is in flight;
+  // the pass is number `index` of those that share it, and it outlives them.
+  Pass(const Body& body, std::vector<SlotPolicy> policies, Offload* offload = nullptr,
+       int index = 0);
 
   // `environment` is what the stages need besides slots (weights, step state); it outlives the
   // pass.
@@ -109,7 +112,9 @@ class Pass {
   // In a stage: the slot, which is present. In backward: the slot, made again if it is missing.
   const View& view(int slot) const;
   const View& need(Context& ctx, int slot);
-  void drop(int slot) { tensors_[static_cast<size_t>(slot)].reset(); }
+  void drop(int slot);
+  // Begins to bring back all that is with the host, what backward needs first before the rest.
+  void fetch(Context& ctx);
   bool present(int slot) const { return tensors_[static_cast<size_t>(slot)].defined(); }
   // Drops everything; for errors and for the end of a pass.
   void clear();
@@ -119,15 +124,21 @@ class Pass {
 
  private:
   void begin(Dims dims, PassMode mode);
-  bool kept(int slot) const;  // whether forward leaves it for backward
+  bool kept(int slot) const;       // whether forward leaves it for backward
+  bool offloaded(int slot) const;  // whether forward sends it to the host
+  bool away(int slot) const { return offload_ && offload_->away(index_, slot); }
+  bool bring(Context& ctx, int slot);  // present now, or not to be had without running a stage
   // Makes the outputs of a stage that are missing; with `between`, not those that only the next
   // stage reads.
   void make_outputs(Context& ctx, int stage, Category category, bool between);
-  void drop_after(int stage);
+  void drop_after(Context& ctx, int stage);
+  void leave(Context& ctx, int slot);
 
   const Body* body_;
   std::vector<SlotPolicy> policies_;
   std::vector<Tensor> tensors_;
+  Offload* offload_;
+  int index_;
   Dims dims_;
   PassMode mode_ = PassMode::train;
   int recomputed_ = 0;

@@ -47,7 +47,13 @@ int64_t Program::flops() const {
 
 int64_t Program::bytes_moved() const {
   int64_t sum = 0;
-  for (const OpRecord& op : ops) sum += op.bytes;
+  for (const OpRecord& op : ops) sum += op.stream == kCompute ? op.bytes : 0;
+  return sum;
+}
+
+int64_t Program::bytes_copied(StreamId stream) const {
+  int64_t sum = 0;
+  for (const OpRecord& op : ops) sum += op.stream == stream ? op.bytes : 0;
   return sum;
 }
 
@@ -68,15 +74,37 @@ int Schedule::find(std::string_view name) const {
   return -1;
 }
 
-std::vector<Interval> intervals_of(const Program& program) {
+std::vector<Interval> intervals_of(const Program& program, Residence residence) {
   std::vector<Interval> intervals;
   intervals.reserve(program.tensors.size());
   for (const TensorRecord& t : program.tensors)
-    intervals.push_back({t.born, std::min(t.died, program.ticks + 1), t.bytes});
+    intervals.push_back({t.born, std::min(t.died, program.ticks + 1),
+                         t.residence == residence ? t.bytes : int64_t{0}});
   return intervals;
 }
 
-int64_t Schedule::lower_bound() const {
+namespace {
+
+int64_t alignment_of(Residence residence) {
+  return residence == Residence::host ? kHostAlignment : kTensorAlignment;
+}
+
+Packing pack_program(const Program& program, Residence residence, const PackOptions& options,
+                     uint64_t shuffle) {
+  const std::vector<Interval> intervals = intervals_of(program, residence);
+  Packing packing = snug::pack(intervals, options);
+  if (shuffle == 0) return packing;
+  packing.offsets = pack_random(intervals, options.alignment, shuffle);
+  packing.height = 0;
+  for (size_t i = 0; i < intervals.size(); ++i)
+    packing.height = std::max(packing.height,
+                              packing.offsets[i] + round_up(intervals[i].bytes, options.alignment));
+  return packing;
+}
+
+}  // namespace
+
+int64_t Schedule::lower_bound(Residence residence) const {
   std::vector<int64_t> base(programs_.size(), 0);
   int64_t highest = 0;
   for (size_t i = 0; i < programs_.size(); ++i) {
@@ -85,7 +113,8 @@ int64_t Schedule::lower_bound() const {
     std::vector<std::pair<int64_t, int64_t>> events;
     events.reserve(2 * p.tensors.size());
     for (const TensorRecord& t : p.tensors) {
-      const int64_t bytes = round_up(t.bytes, kTensorAlignment);
+      if (t.residence != residence) continue;
+      const int64_t bytes = round_up(t.bytes, alignment_of(residence));
       events.emplace_back(t.born, bytes);
       if (t.died != kNever) events.emplace_back(t.died, -bytes);
     }
@@ -99,24 +128,25 @@ int64_t Schedule::lower_bound() const {
 }
 
 void Schedule::pack(const PackOptions& options, uint64_t shuffle) {
+  PackOptions host = options;
+  host.alignment = std::max(options.alignment, kHostAlignment);
   for (Program& p : programs_) {
-    const std::vector<Interval> intervals = intervals_of(p);
-    p.packing = snug::pack(intervals, options);
-    if (shuffle != 0) {
-      p.packing.offsets = pack_random(intervals, options.alignment, shuffle);
-      p.packing.height = 0;
-      for (size_t i = 0; i < intervals.size(); ++i)
-        p.packing.height =
-            std::max(p.packing.height,
-                     p.packing.offsets[i] + round_up(intervals[i].bytes, options.alignment));
-    }
+    p.packing = pack_program(p, Residence::device, options, shuffle);
+    p.host_packing = pack_program(p, Residence::host, host, shuffle);
     p.base = p.parent >= 0 ? at(p.parent).end() : 0;
+    p.host_base = p.parent >= 0 ? at(p.parent).host_end() : 0;
   }
 }
 
 int64_t Schedule::arena_bytes() const {
   int64_t highest = 0;
   for (const Program& p : programs_) highest = std::max(highest, p.end());
+  return round_up(highest, 4096);
+}
+
+int64_t Schedule::host_bytes() const {
+  int64_t highest = 0;
+  for (const Program& p : programs_) highest = std::max(highest, p.host_end());
   return round_up(highest, 4096);
 }
 
@@ -131,7 +161,7 @@ CategoryBytes Schedule::live(int program, int64_t time) const {
   CategoryBytes bytes{};
   for (int i = program; i >= 0; i = at(i).parent)
     for (const TensorRecord& t : at(i).tensors)
-      if (i != program || (t.born <= time && time < t.died))
+      if (t.residence == Residence::device && (i != program || (t.born <= time && time < t.died)))
         bytes[static_cast<size_t>(t.category)] += t.bytes;
   return bytes;
 }

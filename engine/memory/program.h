@@ -14,6 +14,9 @@
 //   arena  | root: weights, gradients, state | micro_first ..............|
 //          |                                 | update ......|
 //          |                                 | generate: kv cache | decode ...|
+//
+// There are two arenas, the device's and the host's; a tensor lies in one of them for its whole
+// life. Both are packed in the same way, each on its own.
 #pragma once
 
 #include <array>
@@ -25,11 +28,14 @@
 
 #include "engine/core/name.h"
 #include "engine/core/view.h"
+#include "engine/device/device.h"
 #include "engine/memory/packer.h"
 
 namespace snug {
 
-// What bytes are for. The order is the order of the picture's layers, from the bottom.
+// What bytes are for. The order is the order of the picture's layers, from the bottom. Tensors of
+// the host arena are `offload`, and they alone; what has come back from there is on the device what
+// it was before.
 enum class Category : uint8_t {
   weights,
   master,
@@ -50,7 +56,8 @@ const char* to_string(Category category);
 using CategoryBytes = std::array<int64_t, kCategories>;
 
 inline constexpr int64_t kTensorAlignment = 256;
-inline constexpr int64_t kNever = INT64_MAX;  // `died` of a resident tensor
+inline constexpr int64_t kHostAlignment = 4096;  // whole pages: what copy engines like best
+inline constexpr int64_t kNever = INT64_MAX;     // `died` of a resident tensor
 
 struct TensorRecord {
   Name name;
@@ -61,6 +68,7 @@ struct TensorRecord {
   int64_t bytes = 0;  // as placed: guard bytes included when guards are on
   int64_t born = 0, died = kNever;
   int32_t first_op = 0, last_op = 0;  // ops between which it lives, for explanations
+  Residence residence = Residence::device;
 };
 
 struct OpRecord {
@@ -69,6 +77,18 @@ struct OpRecord {
   int64_t flops, bytes;  // arithmetic and memory traffic the op reports of itself
   int64_t time;          // tick of the program's clock
   Name variant = {};     // how it computes, where there is a choice
+  StreamId stream =
+      kCompute;  // a copy between the arenas is on another: bytes are those that cross
+};
+
+// What orders the streams. An event has the number of its record among all of the program.
+struct SyncRecord {
+  enum class Kind : uint8_t { record, wait };
+  Kind kind = Kind::record;
+  StreamId stream = kCompute;  // that records, or that waits
+  int32_t event = 0;           // number of the event
+  int64_t time = 0;            // tick of the program's clock
+  int32_t op = 0;              // ops of the program before it
 };
 
 struct Program {
@@ -77,13 +97,20 @@ struct Program {
   bool resident = false;  // its tensors outlive it
   std::vector<TensorRecord> tensors;
   std::vector<OpRecord> ops;
+  std::vector<SyncRecord> syncs;
   int64_t ticks = 0;
-  Packing packing;   // offsets relative to base
+  // One offset a tensor, relative to base; of those in the other arena it is 0.
+  Packing packing;
   int64_t base = 0;  // where the ancestors' bytes end
+  // The same of the host arena.
+  Packing host_packing;
+  int64_t host_base = 0;
 
   int64_t end() const { return base + packing.height; }
+  int64_t host_end() const { return host_base + host_packing.height; }
   int64_t flops() const;
-  int64_t bytes_moved() const;
+  int64_t bytes_moved() const;  // by ops of the compute stream
+  int64_t bytes_copied(StreamId stream) const;
 };
 
 // All programs of a run and their places.
@@ -98,22 +125,25 @@ class Schedule {
 
   // Largest lower bound over all programs: no packing can be below it. Cheap; used to discard
   // candidates before packing.
-  int64_t lower_bound() const;
+  int64_t lower_bound(Residence residence = Residence::device) const;
   // Places every tensor of every program. With `shuffle`, a random valid packing instead (tests).
   void pack(const PackOptions& options = {}, uint64_t shuffle = 0);
   // Bytes of the arena: the highest end over all programs, rounded up to 4 KiB.
   int64_t arena_bytes() const;
-  int peak_program() const;  // the one that reaches highest
-  // Bytes by meaning at the peak. Rounding and unused space are in `padding`, so that the sum of
-  // all is arena_bytes().
+  int64_t host_bytes() const;  // the same of the host arena; 0 where no tensor lies there
+  int peak_program() const;    // the one that reaches highest
+  // Bytes of the device's arena by meaning at its peak. Rounding and unused space are in `padding`,
+  // so that the sum of all is arena_bytes().
   CategoryBytes at_peak(int64_t* padding) const;
-  // Live bytes by category at tick `time` of a program, its ancestors' residents included.
+  // Live bytes of the device's arena by category at tick `time` of a program, its ancestors'
+  // residents included.
   CategoryBytes live(int program, int64_t time) const;
 
  private:
   std::deque<Program> programs_;  // addresses stay valid as programs are added
 };
 
-std::vector<Interval> intervals_of(const Program& program);
+// One for each tensor; those of the other arena have no bytes.
+std::vector<Interval> intervals_of(const Program& program, Residence residence = Residence::device);
 
 }  // namespace snug

@@ -1,5 +1,6 @@
 #include "layers/models/model.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "engine/core/parallel.h"
@@ -59,8 +60,13 @@ Model::Model(const ModelSpec& spec, const Precision& precision)
 
 ModelPass Model::make_pass(const LayerPolicies& policies) const {
   ModelPass pass;
+  for (const std::vector<SlotPolicy>& slots : policies)
+    if (!pass.offload && std::count(slots.begin(), slots.end(), SlotPolicy::offload) > 0)
+      pass.offload =
+          std::make_unique<Offload>(static_cast<int>(spec_.L), static_cast<int>(slots.size()));
   for (int64_t l = 0; l < spec_.L; ++l)
-    pass.blocks.emplace_back(block(l).body(), policies[static_cast<size_t>(l)]);
+    pass.blocks.emplace_back(block(l).body(), policies[static_cast<size_t>(l)], pass.offload.get(),
+                             static_cast<int>(l));
   return pass;
 }
 
@@ -95,7 +101,14 @@ Tensor Model::run_blocks(Context& ctx, Runtime& rt, ModelPass& pass, const View&
   for (int64_t l = 0; l < spec_.L; ++l)
     x = block(l).forward(ctx, rt, pass.blocks[static_cast<size_t>(l)], pass.dims, mode,
                          std::move(x));
+  if (pass.offload) pass.offload->settle();
   return x;
+}
+
+void Model::fetch(Context& ctx, ModelPass& pass, int64_t layer) const {
+  if (!pass.offload || layer < 0) return;
+  const Context::Scope scope(ctx, block(layer).name());
+  pass.blocks[static_cast<size_t>(layer)].fetch(ctx);
 }
 
 void Model::train_step(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
@@ -122,11 +135,15 @@ void Model::train_step(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBa
       if (!spec_.tied && rt.grads->wants(lm_head_)) rt.grads->close(ctx, lm_head_);
     }
     dx = ctx.tensor(n_dx_, {N, spec_.C}, dtype, Category::activations);
+    // Not before the head is through: its logits are often what the peak is made of.
+    fetch(ctx, pass, spec_.L - 1);
     norm_backward(ctx, rt, final_norm_, dx, false, dnorm, x, mean, rstd);
   }
   x.reset();
-  for (int64_t l = spec_.L - 1; l >= 0; --l)
+  for (int64_t l = spec_.L - 1; l >= 0; --l) {
+    fetch(ctx, pass, l - 1);
     dx = block(l).backward(ctx, rt, pass.blocks[static_cast<size_t>(l)], std::move(dx));
+  }
 
   const Context::Scope scope(ctx, scope_embedding_);
   if (spec_.embedding_dropout > 0.0f)

@@ -11,11 +11,13 @@
 
 namespace snug {
 
-// Which slots of each block are recomputed; see recompute.h for the presets.
+// What happens to the slots of each block between forward and backward; see recompute.h.
 using LayerPolicies = std::vector<std::vector<SlotPolicy>>;
 
 // The passes of one micro-batch.
 struct ModelPass {
+  std::unique_ptr<Offload>
+      offload;  // what is in flight to the host and back; null: nothing ever is
   std::vector<Pass> blocks;
   Dims dims;
 };
@@ -65,6 +67,8 @@ class Model {
 
  private:
   Tensor embed(Context& ctx, Runtime& rt, const View& tokens, PassMode mode) const;
+  // Begins to bring back what the host has of a layer, if there is such a layer.
+  void fetch(Context& ctx, ModelPass& pass, int64_t layer) const;
   Tensor run_blocks(Context& ctx, Runtime& rt, ModelPass& pass, const View& tokens,
                     PassMode mode) const;
 

@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <functional>
 
 #include "engine/core/error.h"
 
 namespace snug {
 namespace {
-
-constexpr std::string_view kNames = "none, norms, mlp, attention, block";
 
 std::string_view trim(std::string_view s) {
   while (!s.empty() && (s.front() == ' ' || s.front() == '{')) s.remove_prefix(1);
@@ -28,68 +27,123 @@ void split(std::string_view s, char separator, F&& f) {
   }
 }
 
-std::vector<std::string_view> slots_of(std::string_view name) {
+// One of the two keys.
+struct Key {
+  const char* name;
+  SlotPolicy policy;
+  std::string_view names;
+};
+constexpr Key kRecompute{"recompute", SlotPolicy::recompute, kRecomputeNames};
+constexpr Key kOffload{"offload", SlotPolicy::offload, kOffloadNames};
+
+// The slots of a name; `block` is what the key makes of it.
+std::vector<std::string_view> slots_of(const Key& key, std::string_view name) {
+  bool known = false;
+  std::string list;
+  split(key.names, ' ', [&](std::string_view other) {
+    known = known || name == other;
+    list += fmt::format("{}{}", list.empty() ? "" : ", ", other);
+  });
+  if (!known)
+    fail(ErrorCode::usage,
+         fmt::format("{} as one of {}, joined with +, or a map of layers", key.name, list),
+         fmt::format("{}: {}", key.name, name), fmt::format("{}=block", key.name));
   if (name == "none") return {};
   if (name == "norms") return {"norm1", "norm2"};
+  if (name == "inputs") return {"x"};
   if (name == "mlp") return {"norm2", "fc", "act"};
   if (name == "attention") return {"norm1", "qkv", "att", "lse"};
-  if (name == "block")
-    return {"norm1", "mean1", "rstd1", "qkv",   "att", "lse",
-            "mid",   "norm2", "mean2", "rstd2", "fc",  "act"};
-  fail(ErrorCode::usage,
-       fmt::format("recompute as one of {}, joined with +, or a map of layers", kNames),
-       fmt::format("recompute: {}", name), "recompute=block");
+  if (name == "block") {
+    std::vector<std::string_view> all = {"norm1", "mean1", "rstd1", "qkv",   "att", "lse",
+                                         "mid",   "norm2", "mean2", "rstd2", "fc",  "act"};
+    if (key.policy == SlotPolicy::offload) all.emplace_back("x");
+    return all;
+  }
+  return {name};
 }
 
-void apply(std::string_view policy, const Body& body, std::vector<SlotPolicy>& slots) {
-  split(policy, '+', [&](std::string_view name) {
-    for (const std::string_view slot : slots_of(name)) {
-      const int i = body.find_slot(slot);
-      require(i >= 0, "a recompute preset to name slots of the block");
-      slots[static_cast<size_t>(i)] = SlotPolicy::recompute;
-    }
-  });
-}
-
-int64_t layer_number(std::string_view text, int64_t L) {
+int64_t layer_number(const Key& key, std::string_view text, int64_t L) {
   int64_t value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0 || value >= L)
-    fail(ErrorCode::usage, fmt::format("layers between 0 and {} in the recompute map", L - 1),
-         fmt::format("\"{}\"", text), fmt::format("recompute=\"{{0-{}: block}}\"", L - 1));
+    fail(ErrorCode::usage, fmt::format("layers between 0 and {} in the {} map", L - 1, key.name),
+         fmt::format("\"{}\"", text), fmt::format("{}=\"{{0-{}: block}}\"", key.name, L - 1));
   return value;
 }
 
-}  // namespace
-
-LayerPolicies parse_recompute(std::string_view text, const Model& model) {
-  const int64_t L = model.spec().L;
-  LayerPolicies policies;
-  for (int64_t l = 0; l < L; ++l)
-    policies.emplace_back(static_cast<size_t>(model.block(l).body().slots()), SlotPolicy::keep);
+// Calls f with every layer and what the key says of it; layers that a map leaves out are passed
+// over.
+void for_layers(const Key& key, std::string_view text, int64_t L,
+                const std::function<void(int64_t, std::string_view)>& f) {
   text = trim(text);
   if (text.find(':') == std::string_view::npos) {
-    for (int64_t l = 0; l < L; ++l)
-      apply(text, model.block(l).body(), policies[static_cast<size_t>(l)]);
-    return policies;
+    for (int64_t l = 0; l < L; ++l) f(l, text);
+    return;
   }
   split(text, ',', [&](std::string_view entry) {
     const size_t colon = entry.find(':');
     if (colon == std::string_view::npos)
-      fail(ErrorCode::usage, "recompute map entries of the form layers: policy",
-           fmt::format("\"{}\"", entry), "recompute=\"{0-5: block, 6-11: none}\"");
+      fail(ErrorCode::usage, fmt::format("{} map entries of the form layers: policy", key.name),
+           fmt::format("\"{}\"", entry),
+           fmt::format("{}=\"{{0-5: block, 6-11: none}}\"", key.name));
     const std::string_view layers = trim(entry.substr(0, colon));
     const size_t dash = layers.find('-');
-    const int64_t first = layer_number(trim(layers.substr(0, dash)), L);
-    const int64_t last =
-        dash == std::string_view::npos ? first : layer_number(trim(layers.substr(dash + 1)), L);
+    const int64_t first = layer_number(key, trim(layers.substr(0, dash)), L);
+    const int64_t last = dash == std::string_view::npos
+                             ? first
+                             : layer_number(key, trim(layers.substr(dash + 1)), L);
     if (last < first)
-      fail(ErrorCode::usage, "a recompute map whose ranges go up", fmt::format("\"{}\"", layers),
-           fmt::format("{}-{}", last, first));
-    for (int64_t l = first; l <= last; ++l)
-      apply(trim(entry.substr(colon + 1)), model.block(l).body(), policies[static_cast<size_t>(l)]);
+      fail(ErrorCode::usage, fmt::format("ranges of the {} map to go up", key.name),
+           fmt::format("\"{}\"", layers), fmt::format("{}-{}", last, first));
+    for (int64_t l = first; l <= last; ++l) f(l, trim(entry.substr(colon + 1)));
   });
+}
+
+// True unless a slot is in both; then false, or an error that names it.
+bool apply(std::string_view recompute, std::string_view offload, const Model& model, bool refuse,
+           LayerPolicies& policies) {
+  const int64_t L = model.spec().L;
+  policies.clear();
+  for (int64_t l = 0; l < L; ++l)
+    policies.emplace_back(static_cast<size_t>(model.block(l).body().slots()), SlotPolicy::keep);
+  bool good = true;
+  for (const Key& key : {kRecompute, kOffload})
+    for_layers(
+        key, key.policy == SlotPolicy::recompute ? recompute : offload, L,
+        [&](int64_t l, std::string_view policy) {
+          split(policy, '+', [&](std::string_view name) {
+            for (const std::string_view slot : slots_of(key, name)) {
+              const int i = model.block(l).body().find_slot(slot);
+              require(i >= 0, "a policy to name slots of the block");
+              SlotPolicy& p = policies[static_cast<size_t>(l)][static_cast<size_t>(i)];
+              if (key.policy == SlotPolicy::offload && p == SlotPolicy::recompute) {
+                if (name == "block") continue;  // what is not recomputed
+                good = false;
+                if (refuse)
+                  fail(ErrorCode::usage, "slots to be either recomputed or offloaded, not both",
+                       fmt::format("{} of layer {} in recompute ({}) and in offload ({})", slot, l,
+                                   recompute, offload),
+                       "offload=inputs or offload=block, which leave out what is recomputed");
+              }
+              p = key.policy;
+            }
+          });
+        });
+  return good;
+}
+
+}  // namespace
+
+LayerPolicies parse_policies(std::string_view recompute, std::string_view offload,
+                             const Model& model) {
+  LayerPolicies policies;
+  apply(recompute, offload, model, true, policies);
   return policies;
+}
+
+bool policies_combine(std::string_view recompute, std::string_view offload, const Model& model) {
+  LayerPolicies policies;
+  return apply(recompute, offload, model, false, policies);
 }
 
 }  // namespace snug

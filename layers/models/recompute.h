@@ -1,13 +1,17 @@
-// Recompute policies by name: which slots of a block are dropped in forward and made again in
-// backward.
+// What happens to the slots of a block between forward and backward, by name: `recompute` says
+// which are dropped and made again, `offload` which go to the host's memory and come back. The rest
+// is kept.
 //
-//   none       keep everything
-//   norms      norm1, norm2
-//   mlp        norm2, fc, act
-//   attention  norm1, qkv, att, lse
-//   block      everything but the block's input
-// Names join with '+' (norms+mlp). A map gives layers their own: "0-5: block, 6-11: none"; layers
-// that it leaves out keep everything.
+//              recompute                                  offload
+//   none       nothing                                    nothing
+//   norms      norm1, norm2                               -
+//   inputs     -                                          the block's input
+//   mlp        norm2, fc, act                             the same
+//   attention  norm1, qkv, att, lse                       the same
+//   block      everything but the block's input           the input and all that is not recomputed
+//   a slot     norm1 mean1 rstd1 qkv att lse mid norm2 mean2 rstd2 fc act: that one
+// Names join with '+' (norms+fc). A map gives layers their own: "0-5: block, 6-11: none"; layers
+// that it leaves out keep everything. No slot of a layer is in both.
 #pragma once
 
 #include <string>
@@ -17,7 +21,17 @@
 
 namespace snug {
 
-// Policies of all layers. Throws usage, naming the policy or the layer, on anything unknown.
-LayerPolicies parse_recompute(std::string_view text, const Model& model);
+// What names may stand in each, separated by spaces.
+inline constexpr std::string_view kRecomputeNames =
+    "none norms mlp attention block norm1 mean1 rstd1 qkv att lse mid norm2 mean2 rstd2 fc act";
+inline constexpr std::string_view kOffloadNames =
+    "none inputs attention mlp block norm1 mean1 rstd1 qkv att lse mid norm2 mean2 rstd2 fc act";
+
+// Policies of all layers. Throws usage, naming the key with the policy, the layer or the slot, on
+// anything unknown and on a slot that is in both.
+LayerPolicies parse_policies(std::string_view recompute, std::string_view offload,
+                             const Model& model);
+// Whether no slot is in both; both are good on their own.
+bool policies_combine(std::string_view recompute, std::string_view offload, const Model& model);
 
 }  // namespace snug

@@ -248,8 +248,8 @@ void Block::backward_attention(Context& ctx, Runtime& rt, Pass& pass, const View
   linear_backward_input(ctx, rt, qkv_, dnorm, dqkv);
   dqkv.reset();
   const View& mean = pass.need(ctx, s_mean1_);
-  norm_backward(ctx, rt, norm1_, dmid, true, dnorm, pass.view(s_x_), mean,
-                pass.need(ctx, s_rstd1_));
+  const View& rstd = pass.need(ctx, s_rstd1_);
+  norm_backward(ctx, rt, norm1_, dmid, true, dnorm, pass.need(ctx, s_x_), mean, rstd);
   pass.drop(s_mean1_);
   pass.drop(s_rstd1_);
 }

@@ -103,6 +103,8 @@ TEST(ConfigKeys, AliasesSetTheSameField) {
   EXPECT_EQ(load("head_chunk_rows: 64").head_rows, 64);
   EXPECT_EQ(load("gradient_checkpointing: true").recompute, "block");
   EXPECT_EQ(load("gradient_checkpointing: false").recompute, "none");
+  EXPECT_EQ(load("activation_offloading: true").offload, "block");
+  EXPECT_EQ(load("enable_activation_offloading: false").offload, "none");
   EXPECT_EQ(load("dtype: bfloat16").precision, "bf16");
   EXPECT_EQ(load("bf16: true\nfp16: false").precision, "bf16");
   EXPECT_EQ(load("bf16: false\nprecision: bf16").precision, "bf16");
@@ -161,6 +163,12 @@ TEST(ConfigRecompute, IsCanonical) {
   EXPECT_EQ(load("recompute: \"0-5: block, 6: norms+mlp\"").recompute, map);
   EXPECT_EQ(load("", {"recompute={0-5: block, 6: norms+mlp}"}).recompute, map);
   EXPECT_EQ(load("recompute: {0-5: block}", {"recompute.6=norms+mlp"}).recompute, map);
+  EXPECT_EQ(load("recompute: {0: norm1+fc}").recompute, "0: norm1+fc");
+  EXPECT_EQ(load("").offload, "none");
+  EXPECT_EQ(load("offload: inputs+lse").offload, "inputs+lse");
+  EXPECT_EQ(load("offload: {0-5: inputs, 6: mid}").offload, "0-5: inputs, 6: mid");
+  const std::string yaml = resolved_yaml(load("offload: {0-5: inputs, 6: mid}"));
+  EXPECT_NE(yaml.find("offload: {0-5: inputs, 6: mid}"), std::string::npos) << yaml;
 }
 
 TEST(ConfigPrecedence, CommandLineOverFileOverDefault) {

@@ -135,8 +135,9 @@ TEST(ConfigErrors, WrongTypes) {
   }
   expect_error("resume: [1]", "text for resume", "a list (run.yaml:1)", "resume=latest");
   expect_error("gradient_checkpointing: 3",
-               "recompute as auto, one of none, norms, mlp, attention, block, names joined with +, "
-               "or a map of layers to them",
+               "recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
+               "qkv, att, lse, mid, norm2, mean2, rstd2, fc, act, names joined with +, or a map of "
+               "layers to them",
                "\"3\" (run.yaml:1)", "recompute=block");
 }
 
@@ -195,8 +196,9 @@ TEST(ConfigErrors, ModelAndRecompute) {
   expect_error("model: {base: [1]}", "text for model.base", "a list (run.yaml:1)",
                "model.base=gpt2");
   expect_error("recompute: blok",
-               "recompute as auto, one of none, norms, mlp, attention, block, names joined with +, "
-               "or a map of layers to them",
+               "recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
+               "qkv, att, lse, mid, norm2, mean2, rstd2, fc, act, names joined with +, or a map of "
+               "layers to them",
                "\"blok\" (run.yaml:1)", "did you mean block?");
   expect_error("recompute: [block]", "recompute as a policy or a map of layers to policies",
                "a list (run.yaml:1)", "recompute: {0-5: block, 6-11: none}");
@@ -207,6 +209,21 @@ TEST(ConfigErrors, ModelAndRecompute) {
                "layer 3 twice (run.yaml:1)", "recompute: {0-5: block, 6-11: none}");
   expect_error("recompute: {0: [block]}", "text for the layers of recompute", "a list (run.yaml:1)",
                "recompute: {0-5: block}");
+  for (const char* name : {"input", "auto", "norms", "x", "mlp+norms"})
+    EXPECT_EQ(
+        caught("offload: " + std::string(name)).expected,
+        "offload as one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, qkv, att, "
+        "lse, mid, norm2, mean2, rstd2, fc, act, names joined with +, or a map of layers to "
+        "them")
+        << name;
+  EXPECT_EQ(caught("offload: input").advice, "did you mean inputs?");
+  EXPECT_EQ(caught("offload: everything").advice, "offload=inputs");
+  expect_error("offload: [block]", "offload as a policy or a map of layers to policies",
+               "a list (run.yaml:1)", "offload: {0-5: inputs, 6-11: none}");
+  expect_error("offload: {0-5: block, 3: none}", "each layer once in the map of offload",
+               "layer 3 twice (run.yaml:1)", "offload: {0-5: inputs, 6-11: none}");
+  expect_error("offload: {b: block}", "layers such as 3 or 0-5 in the map of offload",
+               "\"b\" (run.yaml:1)", "offload: {0-5: inputs, 6-11: none}");
 }
 
 TEST(ConfigErrors, Contradictions) {

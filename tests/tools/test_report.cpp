@@ -366,6 +366,83 @@ TEST(Report, RectanglesLieAtTheirAddress) {
   }
 }
 
+TEST(Report, RectanglesSayWhyTheyAreThere) {
+  const std::string html = report_html(hand_plan(), ReportRun{});
+  EXPECT_TRUE(has(html,
+                  "micro_first: from h.0.mlp matmul_forward to h.0.mlp gelu_backward\n"
+                  "kept for backward, which needs it up to h.0.mlp gelu_backward\nat address "));
+  EXPECT_TRUE(has(html, "made again in backward, since forward dropped it"));
+  EXPECT_TRUE(has(html, "the whole of root\nthe weights that layers read"));
+}
+
+TEST(Report, MeasuredTimesAreSaid) {
+  const Plan plan = hand_plan();
+  ReportRun run;
+  EXPECT_TRUE(has(report_html(plan, run), "schedule position, weighted by work"));
+  run.op_times.source = StepTimes::Source::measured;
+  run.op_times.text = "step 2";
+  const auto ops = plan.schedule.at(2).ops.size();
+  run.op_times.programs.emplace_back(2, std::vector<double>(ops, 0.25 / static_cast<double>(ops)));
+  const std::string html = report_html(plan, run);
+  EXPECT_EQ(markup_fault(html), "");
+  EXPECT_TRUE(has(html, "measured time (step 2); what is short is widened"));
+  EXPECT_TRUE(has(html, ">micro_next, 7 times, 250 ms each<"));
+  EXPECT_TRUE(has(html, "<td class=\"num\">250 ms</td><td>the same for the others"));
+}
+
+// No stream but one: no lanes. Of a step with copies: a lane each, at the time of their ops.
+TEST(Report, LanesOnlyWhereStreamsAreUsed) {
+  const Plan plan = hand_plan();
+  const StepView view = make_step_view(plan, 100);
+  EXPECT_EQ(lanes_picture(view), "");
+  EXPECT_FALSE(has(report_html(plan, ReportRun{}), "Streams"));
+  const auto stream_of = [](const OpRecord& op) {
+    return std::string_view(op.name).starts_with("layernorm") ? 1 : 0;
+  };
+  const std::string html = lanes_picture(view, stream_of);
+  EXPECT_EQ(markup_fault("<!DOCTYPE html>\n" + html), "");
+  EXPECT_TRUE(has(html, ">to host</span>"));
+  EXPECT_TRUE(has(html, ">compute</span>"));
+  EXPECT_FALSE(has(html, "to device"));
+  int64_t norms = 0;
+  for (const StepSegment& s : view.segments)
+    for (const OpRecord& op : plan.schedule.at(s.program).ops) norms += stream_of(op);
+  EXPECT_TRUE(
+      has(html, fmt::format("<th scope=\"row\">to host</th><td class=\"num\">{}</td>", norms)));
+  EXPECT_EQ(count(html, "<title>to host: "), static_cast<size_t>(norms));  // each on its own
+  EXPECT_FALSE(has(html, " ms"));                                          // weights are no times
+  const StepTimes times = predicted_times(plan, op_seconds, "rates of a test");
+  EXPECT_TRUE(has(lanes_picture(make_step_view(plan, 100, times), stream_of), " ms"));
+}
+
+TEST(Report, LadderSaysItsNeighbours) {
+  EXPECT_EQ(ladder_picture({}), "");
+  const int64_t MiB = 1 << 20;
+  std::vector<ReportRung> ladder = {
+      {64 * MiB, 60 * MiB, 1, "block", 800, "Recomputes blocks.", false},
+      {96 * MiB, 90 * MiB, 2, "norms", 1000, "Recomputes <norms>.", true},
+      {128 * MiB, 120 * MiB, 4, "none", 1100, "Keeps everything.", false}};
+  ReportRun run;
+  run.ladder = ladder;
+  const std::string html = report_html(hand_plan(), run);
+  EXPECT_EQ(markup_fault(html), "");
+  EXPECT_TRUE(has(
+      html, "One rung up: 32.00 MiB more of budget, +10.0 % tokens a second. Keeps everything."));
+  EXPECT_TRUE(
+      has(html,
+          "One rung down: 32.00 MiB less of budget, -20.0 % tokens a second. Recomputes blocks."));
+  EXPECT_TRUE(has(html, "Recomputes &lt;norms&gt;. (this plan)"));
+  for (const char* tick : {">500</span>", ">1000</span>", "<td class=\"num\">800</td>"})
+    EXPECT_TRUE(has(html, tick)) << tick;
+  EXPECT_TRUE(has(html, data_bytes(90 * MiB)));
+  // One rung alone, and rates that are no numbers.
+  ladder = {{MiB, MiB, 1, "none", std::nan(""), "", false}};
+  const std::string one = ladder_picture(ladder);
+  EXPECT_EQ(markup_fault("<!DOCTYPE html>\n" + one), "");
+  EXPECT_FALSE(has(one, "nanpx"));
+  EXPECT_FALSE(has(one, "One rung"));
+}
+
 // Where residents fill nearly all of the arena, the rest is shown on a scale of its own.
 TEST(Report, CrowdedPicturesAreEnlarged) {
   EXPECT_FALSE(has(report_html(hand_plan(), ReportRun{}), "without the"));

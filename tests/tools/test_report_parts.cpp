@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "engine/core/units.h"
 #include "tests/tools/test_report_schedule.h"
@@ -9,6 +10,7 @@
 #include "tools/report/plot.h"
 #include "tools/report/report.h"
 #include "tools/report/step_view.h"
+#include "tools/report/tensor_facts.h"
 
 namespace snug {
 namespace {
@@ -63,6 +65,28 @@ TEST(ReportStep, AxisCoversTheStepInOrder) {
   EXPECT_GT(width("head_forward"), 4 * width("layernorm_forward"));
 }
 
+// Measured times take the place of the weights; the ends of ops are found on the axis.
+TEST(ReportStep, MeasuredTimesMoveTheAxis) {
+  const Plan plan = hand_plan();
+  StepTimes times;
+  times.source = StepTimes::Source::measured;
+  const int micro = plan.schedule.find("micro_first");
+  std::vector<double> seconds(plan.schedule.at(micro).ops.size(), 1e-6);
+  seconds[5] = 1.0;
+  times.programs.emplace_back(micro, seconds);
+  const StepView view = make_step_view(plan, 100, times);
+  const StepSegment& s = view.segments[0];
+  const int64_t state = plan.schedule.at(micro).ops[5].time;
+  const double width = s.x[static_cast<size_t>(state) + 1] - s.x[static_cast<size_t>(state)];
+  EXPECT_GT(width, 0.5 * (s.x.back() - s.x.front()));
+  EXPECT_NEAR(s.start.back(), 1.0, 1e-3);
+  EXPECT_NEAR(s.x_at(s.spans[5].begin), s.x[static_cast<size_t>(state)], 1e-6);
+  EXPECT_NEAR(s.x_at(s.spans[5].end), s.x[static_cast<size_t>(state) + 1], 1e-6);
+  EXPECT_EQ(s.x_at(-1), s.x.front());
+  EXPECT_EQ(s.x_at(1e9), s.x.back());
+  EXPECT_EQ(view.bytes_at(view.peak), plan.categories);  // bytes are not moved by time
+}
+
 TEST(ReportStep, BytesAreTheSchedules) {
   const Plan plan = hand_plan();
   const StepView view = make_step_view(plan, 257);
@@ -110,6 +134,47 @@ TEST(ReportStep, ResidentsLieBelow) {
       std::none_of(first_step, view.bands.end(), [](const StepBand& b) { return b.resident; }));
 }
 
+// Why a tensor is there, of a slot that is kept, one that is made again, and one that was away.
+TEST(ReportFacts, SayWhyATensorIsThere) {
+  Schedule s;
+  HandRecorder(s, "root", -1, true).make("weights", "", Category::weights, 256);
+  HandRecorder r(s, "micro_first", 0, false);
+  const size_t kept = r.make("kept", "h.0", Category::activations, 256);
+  r.op("norm_forward", "h.0", 1, 1);
+  const size_t dropped = r.make("dropped", "h.0", Category::activations, 256);
+  r.op("act_forward", "h.0", 1, 1);
+  r.end(dropped);
+  const size_t sent = r.make("sent", "h.0", Category::activations, 256);
+  r.op("matmul", "h.0", 1, 1);
+  r.end(sent);
+  const size_t silent = r.make("silent", "h.0", Category::workspace, 256);
+  r.end(silent);
+  const size_t back = r.make("sent", "h.0", Category::activations, 256);
+  r.op("norm_backward", "h.0", 1, 1);
+  const size_t again = r.make("dropped", "h.0", Category::recomputed, 256);
+  r.op("act_forward", "h.0", 1, 1);
+  r.op("act_backward", "h.0", 1, 1);
+  for (const size_t t : {again, back, kept}) r.end(t);
+  const Program& p = s.at(1);
+  EXPECT_EQ(first_backward_op(p), 3);
+  EXPECT_EQ(why_there(p, kept), "kept for backward, which needs it up to h.0 act_backward");
+  EXPECT_EQ(why_there(p, dropped),
+            "forward drops it after h.0 act_forward; backward makes it again (recompute)");
+  EXPECT_EQ(why_there(p, again),
+            "made again in backward, since forward dropped it; needed up to h.0 act_backward");
+  EXPECT_EQ(why_there(p, sent),
+            "forward drops it after h.0 matmul; backward fetches it from the host (offload)");
+  EXPECT_EQ(why_there(p, back),
+            "fetched from the host for backward, which needs it up to h.0 act_backward");
+  EXPECT_EQ(ops_of(p, p.tensors[silent]).first, -1);
+  EXPECT_EQ(ops_of(p, p.tensors[kept]).first, 0);
+  EXPECT_EQ(ops_of(p, p.tensors[kept]).last, 5);
+  EXPECT_EQ(ops_of(p, p.tensors[dropped]).last, 1);
+  EXPECT_EQ(op_text(p, 5, "none"), "h.0 act_backward (op 6 of 6)");
+  EXPECT_EQ(op_text(p, -1, "none"), "none");
+  EXPECT_EQ(why_there(s.at(0), 0), "the weights that layers read, resident for the whole run");
+}
+
 // Columns of a terminal: characters of UTF-8.
 size_t width_of(const std::string& line) {
   return static_cast<size_t>(
@@ -137,6 +202,20 @@ TEST(ReportTimeline, TenLinesOfEightyColumns) {
     EXPECT_NE(text.find("▲ peak, in micro_first"), std::string::npos);
     EXPECT_NE(text.find(" update"), std::string::npos);
   }
+}
+
+TEST(ReportTimeline, AsciiHasTheSameShape) {
+  const Plan plan = hand_plan();
+  const std::string blocks = timeline_text(plan), ascii = timeline_text(plan, Glyphs::ascii);
+  EXPECT_TRUE(std::all_of(ascii.begin(), ascii.end(), [](unsigned char c) { return c < 0x80; }));
+  std::istringstream a(blocks), b(ascii);
+  for (std::string x, y; std::getline(a, x) && std::getline(b, y);) {
+    EXPECT_EQ(width_of(x), y.size());
+    EXPECT_LE(y.size(), 80u);
+  }
+  EXPECT_NE(ascii.find("= resident "), std::string::npos);
+  EXPECT_NE(ascii.find("^ peak, in micro_first"), std::string::npos);
+  EXPECT_EQ(std::count(ascii.begin(), ascii.end(), '\n'), 10);
 }
 
 TEST(ReportTimeline, HeightIsBytes) {

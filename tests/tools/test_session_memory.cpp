@@ -30,6 +30,7 @@ struct Config {
   int threads = 1;
   bool documents = false;  // kept apart
   int64_t kv_rows = 1;
+  const char* offload = "none";
 };
 
 // Every value of every axis is here, and the pairs that share code: recompute with precision and
@@ -131,6 +132,47 @@ const Config kConfigs[] = {
     {"documents_bf16", {}, "bf16", "adamw", "block", 32, 8, 4, 64, 2, 0, 0, 2, true},
     {"rows", {}, "fp32", "adamw", "none", 16, 4, 4, 64, 2, 24, 8, 1, false, 3},
     {"rows_bf16", {.C = 48}, "bf16", "adamw", "block", 16, 4, 4, 64, 0, 24, 8, 2, false, 5},
+    {.name = "offload_inputs",
+     .model = {.L = 5, .dropout = 0.1},
+     .precision = "fp32",
+     .optimizer = "adamw",
+     .recompute = "block",
+     .T = 16,
+     .global_batch = 4,
+     .micro_batch = 2,
+     .head_rows = 8,
+     .eval_batch = 2,
+     .kv_length = 24,
+     .prefill = 8,
+     .offload = "inputs"},
+    {.name = "offload_block_bf16",
+     .model = {.L = 4, .dropout = 0.1},
+     .precision = "bf16",
+     .optimizer = "adamw",
+     .recompute = "norms",
+     .T = 16,
+     .global_batch = 6,
+     .micro_batch = 4,
+     .head_rows = 64,
+     .eval_batch = 0,
+     .kv_length = 0,
+     .prefill = 0,
+     .threads = 2,
+     .documents = true,
+     .offload = "block"},
+    {.name = "offload_map",
+     .model = {.L = 4, .tied = false},
+     .precision = "fp32",
+     .optimizer = "sgd",
+     .recompute = "{1: mlp, 2: block}",
+     .T = 9,
+     .global_batch = 2,
+     .micro_batch = 2,
+     .head_rows = 5,
+     .eval_batch = 2,
+     .kv_length = 24,
+     .prefill = 8,
+     .offload = "{0: block, 1: inputs+qkv, 3: fc}"},
 };
 static_assert(std::size(kConfigs) >= 30);
 
@@ -140,6 +182,8 @@ test::RunOptions options_of(const Config& c) {
   o.decisions.micro_batch = c.micro_batch;
   o.decisions.head_rows = c.head_rows;
   o.decisions.recompute = c.recompute;
+  o.decisions.offload = c.offload;
+  o.settings.streams = StreamMode::worker;
   o.decisions.eval_batch = c.eval_batch;
   o.decisions.kv_length = c.kv_length;
   o.decisions.kv_rows = c.kv_rows;
@@ -208,6 +252,8 @@ TEST_P(SessionMemory, PlannedIsMeasuredAndNothingIsAllocatedAfterTheStart) {
 
   EXPECT_EQ(session.context().arena_bytes(), schedule.arena_bytes());
   EXPECT_EQ(session.context().resident_bytes() - schedule.arena_bytes(), 0);
+  EXPECT_EQ(session.context().host_resident_bytes() - schedule.host_bytes(), 0);
+  EXPECT_EQ(schedule.host_bytes() > 0, std::string(c.offload) != "none");
 
   // The first step warms up: threads start, the standard library makes its buffers.
   ASSERT_TRUE(std::isfinite(run.train_step(0)));
@@ -235,6 +281,7 @@ TEST_P(SessionMemory, PlannedIsMeasuredAndNothingIsAllocatedAfterTheStart) {
   EXPECT_EQ(allocation_watch::breaches() - before, 0);  // always 0 where it is not available
 
   EXPECT_EQ(session.context().resident_bytes() - schedule.arena_bytes(), 0);
+  EXPECT_EQ(session.context().host_resident_bytes() - schedule.host_bytes(), 0);
   EXPECT_EQ(static_cast<int64_t>(std::filesystem::file_size(path)), layout.total_bytes());
   std::filesystem::remove(path);
 }
@@ -256,8 +303,9 @@ TEST_P(SessionMemory, ProcessGrowsByTheArena) {
   const int64_t small = static_cast<int64_t>(mallinfo2().uordblks + mallinfo2().hblkhd) - heap;
   // Above the arena: the small objects, and the pages they open at the top of the heap, which glibc
   // extends by 128 KiB at a time. Below it: nothing but pages the heap gave back.
-  EXPECT_GE(grown, schedule.arena_bytes() - (128 << 10));
-  EXPECT_LE(grown, schedule.arena_bytes() + std::max<int64_t>(0, small) + (128 << 10));
+  const int64_t arenas = schedule.arena_bytes() + schedule.host_bytes();
+  EXPECT_GE(grown, arenas - (128 << 10));
+  EXPECT_LE(grown, arenas + std::max<int64_t>(0, small) + (128 << 10));
 }
 
 // T4: fresh and dead bytes are NaN, and every tensor has a guard behind it: nothing reads what it
@@ -299,7 +347,8 @@ INSTANTIATE_TEST_SUITE_P(Slow, SessionPackings, testing::ValuesIn(kConfigs), nam
 
 // The same for a few in the fast suite.
 TEST(SessionPacking, TwentyRandomPackingsChangeNoBit) {
-  for (const char* name : {"plain", "dropout_block", "untied_bf16_block"}) {
+  for (const char* name :
+       {"plain", "dropout_block", "untied_bf16_block", "offload_block_bf16", "offload_map"}) {
     const auto* c = std::find_if(std::begin(kConfigs), std::end(kConfigs),
                                  [&](const Config& k) { return std::string(k.name) == name; });
     const Model model(test::tiny_spec(c->model), parse_precision(c->precision));

@@ -85,7 +85,8 @@ std::vector<Key> make_keys() {
        .doc = "the budget: the run never uses more; auto: what is free less a stated reserve",
        .example = "256MiB", .unset = "auto"},
       {.name = "host_memory", .section = "machine", .kind = K::bytes, .field = &C::host_memory,
-       .doc = "the budget for what is kept off the device; on the CPU both are RAM",
+       .doc = "the budget for what offload keeps off the device; on the CPU both are RAM. auto: none of "
+              "its own",
        .example = "2GiB", .unset = "auto"},
       {.name = "threads", .section = "machine", .kind = K::integer, .field = &C::threads,
        .doc = "threads of computation; auto: one per core the process may use", .example = "2",
@@ -94,12 +95,18 @@ std::vector<Key> make_keys() {
        .doc = "fp32, or bf16: compute in bf16 with master weights, gradients and optimizer state in "
               "fp32",
        .example = "bf16", .aliases = "dtype torch_dtype mixed_precision bf16 fp16 tf32"},
-      {.name = "recompute", .section = "machine", .kind = K::recompute, .field = &C::recompute,
+      {.name = "recompute", .section = "machine", .kind = K::policies, .field = &C::recompute,
        .doc = "what backward computes again instead of keeping it; the numbers stay the same bit for "
-              "bit. auto, none, norms, mlp, attention, block, names joined with +, or layers: "
+              "bit. auto, none, norms, mlp, attention, block, what a block keeps (norm1, mean1, rstd1, "
+              "qkv, att, lse, mid, norm2, mean2, rstd2, fc, act), names joined with +, or layers: "
               "{0-5: block, 6-11: none}",
        .example = "block",
        .aliases = "gradient_checkpointing enable_activation_checkpointing activation_checkpointing"},
+      {.name = "offload", .section = "machine", .kind = K::policies, .field = &C::offload,
+       .doc = "what is kept for backward in the host's memory instead of the device's; the numbers stay "
+              "the same bit for bit. none, inputs (of the blocks), attention, mlp, block (inputs and "
+              "all that is not recomputed), names and layers as in recompute",
+       .example = "inputs", .aliases = "activation_offloading enable_activation_offloading"},
       {.name = "head_rows", .section = "machine", .kind = K::integer, .field = &C::head_rows,
        .doc = "rows of logits that exist at a time; auto: chosen by the plan", .example = "256",
        .unset = "auto", .range = kPositive, .aliases = "head_chunk_rows"},
@@ -231,6 +238,10 @@ std::vector<Key> make_keys() {
        .example = "tensorboard", .choices = "all none tensorboard csv",
        .refused = "wandb mlflow comet_ml comet clearml neptune dvclive swanlab trackio codecarbon "
                   "azure_ml dagshub flyte"},
+      {.name = "trace", .section = "reports", .kind = K::flag, .field = &C::trace,
+       .doc = "write trace.json at the end: one measured step, operation by operation, with memory "
+              "by meaning; ui.perfetto.dev opens it",
+       .example = "true"},
       {.name = "loss_watchdog", .section = "reports", .kind = K::choice, .field = &C::loss_watchdog,
        .doc = "what to do when the loss diverges (the median of 32 steps is above 1.25 times the "
               "lowest so far, plus 0.25): warn says it, and gradient norms above 8 times their "
@@ -333,7 +344,7 @@ const Refused kRefused[] = {
     {"deepspeed fsdp fsdp_config zero_stage ddp_backend ddp_find_unused_parameters local_rank",
      "one device is used; there is nothing to divide"},
     {"offload_optimizer offload_params",
-     "offload is not built; recompute and the micro-batch save memory"},
+     "weights and optimizer state stay on the device; offload moves activations"},
     {"target", "plans are made for the machine that is present"},
     {"completion_only_loss assistant_only_loss train_on_inputs chat_template",
      "every token is trained in causal_lm; chats are not built"},

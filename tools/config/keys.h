@@ -25,7 +25,7 @@ enum class KeyKind {
   model,        // a name, a folder or a map of Hugging Face config keys
   resume,       // latest, true or a path
   precision,    // a preset; written as bf16: true too
-  recompute,    // a policy or a map of layers to policies
+  policies,     // a policy for the slots of a block, or a map of layers to policies
   permissions,  // a list of names
   reports,      // the same, of report_to
   kwargs        // a map whose entries are other keys

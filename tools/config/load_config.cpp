@@ -96,7 +96,7 @@ class Settings {
   // The value of `key` with the one at path `below` replaced.
   ConfigNode nested(const Key& key, const std::string& name, const std::string& below,
                     const std::string& text) const {
-    if (key.kind != KeyKind::model && key.kind != KeyKind::recompute && key.kind != KeyKind::kwargs)
+    if (key.kind != KeyKind::model && key.kind != KeyKind::policies && key.kind != KeyKind::kwargs)
       fail(ErrorCode::usage, fmt::format("{} without a dot, since it holds no map", name),
            fmt::format("\"{}.{}\" ({})", name, below, kCommandLine),
            fmt::format("{}={}", key.name, key.example));

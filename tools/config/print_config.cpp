@@ -55,7 +55,7 @@ std::string print_value(const RunConfig& config, const Key& key) {
           if (!key.unset.empty() && value == RunConfig().*member) return std::string(key.unset);
           if constexpr (std::is_same_v<M, std::string RunConfig::*>) {
             if (key.kind == KeyKind::resume && value.empty()) return "null";
-            if (key.kind == KeyKind::recompute && value.find(':') != std::string::npos)
+            if (key.kind == KeyKind::policies && value.find(':') != std::string::npos)
               return "{" + value + "}";
             // These words are the values, not texts that look like them.
             return key.kind == KeyKind::text || key.kind == KeyKind::model ||

@@ -46,6 +46,7 @@ struct RunConfig {
   int64_t threads = 0;          // 0: auto
   std::string precision = "fp32";
   std::string recompute = "auto";  // auto, a policy, or "0-5: block, 6-11: none"
+  std::string offload = "none";    // a policy or a map like that
   int64_t head_rows = 0;           // rows of a chunk of logits; 0: auto
   std::string packed_weights = "auto";
   std::vector<std::string> allow;  // permissions, each known and built
@@ -91,6 +92,7 @@ struct RunConfig {
   // Reports and checkpoints, in optimizer steps.
   int64_t logging_steps = 10;
   std::vector<std::string> report_to = {"all"};  // all, none, or names among csv and tensorboard
+  bool trace = false;                            // write trace.json, a measured step
   std::string loss_watchdog = "warn";            // off | warn | stop; see loss_watch.h
   int64_t early_stopping_patience = 0;           // evaluations; 0: never
   double early_stopping_threshold = 0;

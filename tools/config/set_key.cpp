@@ -6,26 +6,32 @@
 #include "engine/core/error.h"
 #include "engine/core/precision.h"
 #include "engine/core/suggest.h"
+#include "layers/models/recompute.h"
 #include "tools/config/keys.h"
 #include "tools/config/model_json.h"
 
 namespace snug {
 namespace {
 
-constexpr std::string_view kPolicies = "none norms mlp attention block";
+// Of a key whose value is a policy: its names, and an example of a map.
+std::string_view policy_names(const Key& key) {
+  return key.name == "offload" ? kOffloadNames : kRecomputeNames;
+}
+std::string map_example(const Key& key) {
+  return fmt::format("{}: {{0-5: {}, 6-11: none}}", key.name, key.example);
+}
 
 // "block" or "norms+mlp".
-void check_policy(std::string_view text, const ConfigNode& node) {
-  const std::vector<std::string_view> known = words(kPolicies);
+void check_policy(const Key& key, std::string_view text, const ConfigNode& node) {
+  const std::vector<std::string_view> known = words(policy_names(key));
   while (true) {
     const size_t plus = text.find('+');
     const std::string_view name = text.substr(0, plus);
     if (std::find(known.begin(), known.end(), name) == known.end())
       fail(ErrorCode::usage,
-           fmt::format(
-               "recompute as auto, one of {}, names joined with +, or a map of layers to them",
-               fmt::join(known, ", ")),
-           node.describe(), suggestion(name, known, "recompute=block"));
+           fmt::format("{} as {}one of {}, names joined with +, or a map of layers to them",
+                       key.name, key.name == "recompute" ? "auto, " : "", fmt::join(known, ", ")),
+           node.describe(), suggestion(name, known, fmt::format("{}={}", key.name, key.example)));
     if (plus == std::string_view::npos) return;
     text.remove_prefix(plus + 1);
   }
@@ -35,7 +41,7 @@ struct Layers {
   int64_t first = 0, last = 0;
 };
 
-Layers to_layers(const ConfigNode::Entry& entry) {
+Layers to_layers(const Key& key, const ConfigNode::Entry& entry) {
   const char* at = entry.key.data();
   const char* const end = at + entry.key.size();
   Layers layers;
@@ -47,37 +53,37 @@ Layers to_layers(const ConfigNode::Entry& entry) {
     good = result.ec == std::errc();
   }
   if (!good || result.ptr != end || layers.first < 0 || layers.last < layers.first)
-    fail(ErrorCode::usage, "layers such as 3 or 0-5 in the map of recompute",
-         fmt::format("\"{}\" ({})", entry.key, entry.where), "recompute: {0-5: block, 6-11: none}");
+    fail(ErrorCode::usage, fmt::format("layers such as 3 or 0-5 in the map of {}", key.name),
+         fmt::format("\"{}\" ({})", entry.key, entry.where), map_example(key));
   return layers;
 }
 
-std::string to_recompute(const ConfigNode& node) {
+std::string to_policies(const Key& key, const ConfigNode& node) {
   if (node.kind == ConfigNode::Kind::scalar) {
     if (node.text.find(':') != std::string::npos) {
       ConfigNode map = parse_config_node("{" + node.text + "}", node.where, false);
-      return to_recompute(map);
+      return to_policies(key, map);
     }
-    if (node.text != "auto") check_policy(node.text, node);
+    if (node.text != "auto" || key.name != "recompute") check_policy(key, node.text, node);
     return node.text;
   }
   if (node.kind != ConfigNode::Kind::map || node.entries.empty())
-    fail(ErrorCode::usage, "recompute as a policy or a map of layers to policies", node.describe(),
-         "recompute: {0-5: block, 6-11: none}");
+    fail(ErrorCode::usage, fmt::format("{} as a policy or a map of layers to policies", key.name),
+         node.describe(), map_example(key));
   std::vector<Layers> seen;
   std::string text;
   for (const ConfigNode::Entry& entry : node.entries) {
-    const Layers layers = to_layers(entry);
+    const Layers layers = to_layers(key, entry);
     for (const Layers& other : seen) {
       if (layers.first <= other.last && other.first <= layers.last)
-        fail(ErrorCode::usage, "each layer once in the map of recompute",
+        fail(ErrorCode::usage, fmt::format("each layer once in the map of {}", key.name),
              fmt::format("layer {} twice ({})", std::max(layers.first, other.first), entry.where),
-             "recompute: {0-5: block, 6-11: none}");
+             map_example(key));
     }
     seen.push_back(layers);
-    const std::string policy =
-        to_text(entry.value, "the layers of recompute", "recompute: {0-5: block}");
-    check_policy(policy, entry.value);
+    const std::string policy = to_text(entry.value, fmt::format("the layers of {}", key.name),
+                                       fmt::format("{}: {{0-5: {}}}", key.name, key.example));
+    check_policy(key, policy, entry.value);
     text += fmt::format("{}{}", text.empty() ? "" : ", ", layers.first);
     if (layers.last != layers.first) text += fmt::format("-{}", layers.last);
     text += ": " + policy;
@@ -106,11 +112,13 @@ void set_precision(RunConfig& config, std::string_view written, const ConfigNode
   }
 }
 
-void set_recompute(RunConfig& config, std::string_view written, const ConfigNode& node) {
-  const bool flag_form = written != "recompute" && node.kind == ConfigNode::Kind::scalar &&
+// Other trainers say it with flags: true is what comes nearest to what they then do.
+void set_policies(RunConfig& config, const Key& key, std::string_view written,
+                  const ConfigNode& node) {
+  const bool flag_form = written != key.name && node.kind == ConfigNode::Kind::scalar &&
                          (node.text == "true" || node.text == "false");
-  config.recompute =
-      flag_form ? std::string(node.text == "true" ? "block" : "none") : to_recompute(node);
+  config.*std::get<std::string RunConfig::*>(key.field) =
+      flag_form ? std::string(node.text == "true" ? "block" : "none") : to_policies(key, node);
 }
 
 void set_resume(RunConfig& config, const ConfigNode& node) {
@@ -225,8 +233,8 @@ void set_field(RunConfig& config, const Key& key, std::string_view written,
       return set_resume(config, node);
     case KeyKind::precision:
       return set_precision(config, written, node);
-    case KeyKind::recompute:
-      return set_recompute(config, written, node);
+    case KeyKind::policies:
+      return set_policies(config, key, written, node);
     case KeyKind::permissions:
       return set_permissions(config, node);
     case KeyKind::reports:

@@ -7,6 +7,7 @@
 #include "tools/report/markup.h"
 #include "tools/report/pictures.h"
 #include "tools/report/plot.h"
+#include "tools/report/tensor_facts.h"
 
 namespace snug {
 namespace {
@@ -20,6 +21,7 @@ constexpr size_t kTableRows = 60;
 struct Box {
   const TensorRecord* tensor = nullptr;
   const Program* program = nullptr;
+  size_t index = 0;  // of the tensor
   int64_t address = 0;
   double x = 0, y = 0, width = 0, height = 0;
 };
@@ -32,10 +34,10 @@ std::vector<Box> boxes_of(const Plan& plan, const StepView& view, int64_t floor)
   const auto put = [&](int program, size_t k, double from, double to) {
     const Program& p = schedule.at(program);
     const TensorRecord& t = p.tensors[k];
-    if (t.bytes <= 0 || to <= from) return;
+    if (t.bytes <= 0 || to <= from || !in_device_arena(t)) return;
     const int64_t address = address_of(p, k);
     const double height = kHeight * static_cast<double>(t.bytes) / shown;
-    list.push_back({&t, &p, address, from * Plot::kWidth,
+    list.push_back({&t, &p, k, address, from * Plot::kWidth,
                     kHeight * (1 - static_cast<double>(address - floor) / shown) - height,
                     (to - from) * Plot::kWidth, height});
   };
@@ -66,31 +68,34 @@ std::vector<Box> boxes_of(const Plan& plan, const StepView& view, int64_t floor)
   return list;
 }
 
-const char* op_name(const Program& p, int32_t k) {
-  return k >= 0 && k < static_cast<int32_t>(p.ops.size()) ? p.ops[static_cast<size_t>(k)].name : "";
-}
-
 std::string life_of(const Box& b) {
   const TensorRecord& t = *b.tensor;
   if (t.died == kNever) return "the whole of " + b.program->name.str();
-  const std::string first = op_name(*b.program, t.first_op);
-  const std::string last = op_name(*b.program, std::max(t.first_op, t.last_op - 1));
-  if (first.empty() && last.empty()) return b.program->name.str();
-  return fmt::format("{}: {} to {}", b.program->name.view(), first.empty() ? "start" : first,
-                     last.empty() ? "end" : last);
+  const TensorOps ops = ops_of(*b.program, t);
+  if (ops.first < 0) return b.program->name.str();
+  const auto label = [&](int32_t k) { return op_label(b.program->ops[static_cast<size_t>(k)]); };
+  return fmt::format("{}: {}", b.program->name.view(),
+                     ops.first == ops.last ? "during " + label(ops.first)
+                                           : "from " + label(ops.first) + " to " + label(ops.last));
 }
 
+std::string shape_of(const TensorRecord& t) {
+  return to_string(t.shape) + " " + to_string(t.dtype);
+}
+
+// Its first line names the tensor; the script shows the lines where there is room for them.
 std::string rectangle(const Box& b) {
   const TensorRecord& t = *b.tensor;
   std::string scope;
   if (!t.scope.empty()) scope = " in " + t.scope.str();
   return fmt::format(
       "<rect class=\"{}{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{}{}\n{} B ({}), "
-      "{}\n{}</title></rect>\n",
+      "{}, {}\n{}\n{}\nat address {}</title></rect>\n",
       category_class(t.category), b.width > 3 && b.height > 3 ? " edge" : "", coordinate(b.x),
       coordinate(b.y), coordinate(b.width), coordinate(b.height), escape_html(t.name.view()),
-      escape_html(scope), grouped(t.bytes), human_bytes(t.bytes), category_label(t.category),
-      escape_html(life_of(b)));
+      escape_html(scope), grouped(t.bytes), human_bytes(t.bytes), shape_of(t),
+      category_label(t.category), escape_html(life_of(b)),
+      escape_html(why_there(*b.program, b.index)), grouped(b.address));
 }
 
 // Tensors too small to see, as cells of the picture that are at least half covered by them.
@@ -141,16 +146,17 @@ std::string tensors_table(std::vector<Box> boxes) {
       "<details><summary>The largest tensors as a table</summary><div class=\"scroll\"><table>"
       "<caption>{} of {} tensors</caption><thead><tr><th scope=\"col\">tensor</th>"
       "<th scope=\"col\">scope</th><th scope=\"col\">for</th><th scope=\"col\" class=\"num\">bytes"
-      "</th><th scope=\"col\" class=\"num\">address</th><th scope=\"col\">alive</th></tr></thead>"
+      "</th><th scope=\"col\" class=\"num\">address</th><th scope=\"col\">alive</th>"
+      "<th scope=\"col\">why</th></tr></thead>"
       "<tbody>\n",
       boxes.size(), all);
   for (const Box& b : boxes)
     out += fmt::format(
         "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"num\">{}</td>"
-        "<td class=\"num\">{}</td><td>{}</td></tr>\n",
+        "<td class=\"num\">{}</td><td>{}</td><td>{}</td></tr>\n",
         escape_html(b.tensor->name.view()), escape_html(b.tensor->scope.view()),
         category_label(b.tensor->category), data_bytes(b.tensor->bytes), grouped(b.address),
-        escape_html(life_of(b)));
+        escape_html(life_of(b)), escape_html(why_there(*b.program, b.index)));
   return out + "</tbody></table></div></details>\n";
 }
 
@@ -188,17 +194,16 @@ std::string address_picture(const Plan& plan, const StepView& view) {
   }
   plot.shape(merged(small));
   for (const Box& b : large) plot.shape(rectangle(b));
-  for (const StepSegment& s : view.segments) {
-    if (s.x.front() > 0)
-      plot.shape(fmt::format("<line class=\"cut\" x1=\"{0}\" x2=\"{0}\" y1=\"0\" y2=\"{1}\"/>",
-                             coordinate(s.x.front() * Plot::kWidth), kHeight));
-    plot.overlay(
-        fmt::format("<span class=\"seg\" style=\"left:{}%;width:{}%\" title=\"{}\">{}</span>",
-                    coordinate(100 * s.x.front()), coordinate(100 * (s.x.back() - s.x.front())),
-                    escape_html(s.label), escape_html(s.label)));
-  }
-  plot.x_title("schedule position, weighted by work");
-  std::string out = plot.html("map");
+  draw_segments(plot, view, kHeight);
+  plot.shape("<rect id=\"mark\" class=\"mark\" x=\"0\" y=\"0\" width=\"0\" height=\"0\"/>" +
+             cursor_line(kHeight));
+  plot.x_title(axis_title(view));
+  // The script makes it a thing to walk in, tensor by tensor.
+  std::string out = plot.html("map", "id=\"map\"");
+  out +=
+      "<div id=\"about\" class=\"about\" role=\"status\">No tensor is chosen: point at one, or "
+      "focus "
+      "the map and use the arrow keys.</div>\n";
   if (floor > 0)
     out += fmt::format(
         "<p class=\"note\">Residents lie below the picture, from address 0 to {}; the axis counts "

@@ -8,6 +8,7 @@
 #include "tools/report/markup.h"
 #include "tools/report/pictures.h"
 #include "tools/report/plot.h"
+#include "tools/report/tensor_facts.h"
 
 namespace snug {
 namespace {
@@ -117,16 +118,15 @@ std::string holders_table(const StepView& view) {
   for (const HeldTensor& h : held) sum += h.tensor->bytes;
   std::string out =
       "<div class=\"scroll\"><table><caption>What holds the memory at the peak</caption><thead><tr>"
-      "<th scope=\"col\">tensor</th><th scope=\"col\">scope</th><th scope=\"col\">for</th>"
-      "<th scope=\"col\">made by</th>"
+      "<th scope=\"col\">tensor</th><th scope=\"col\">for</th><th scope=\"col\">in program</th>"
       "<th scope=\"col\" class=\"num\">bytes</th><th "
-      "scope=\"col\">share</th></tr></thead><tbody>\n";
+      "scope=\"col\">share</th><th scope=\"col\">why it is there</th></tr></thead><tbody>\n";
   int64_t rest = 0;
   const auto bar = [&](int64_t bytes, const std::string& css) {
     const double share = sum > 0 ? static_cast<double>(bytes) / static_cast<double>(sum) : 0;
     return fmt::format(
-        "<td class=\"bar\"><span class=\"fill {}\" style=\"width:{}px\"></span>{:.1f}%</td></tr>\n",
-        css, coordinate(300 * share), 100 * share);
+        "<td class=\"bar\"><span class=\"fill {}\" style=\"width:{}px\"></span>{:.1f}%</td>", css,
+        coordinate(200 * share), 100 * share);
   };
   for (size_t k = 0; k < held.size(); ++k) {
     const TensorRecord& t = *held[k].tensor;
@@ -135,17 +135,19 @@ std::string holders_table(const StepView& view) {
       continue;
     }
     out += fmt::format(
-        "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td class=\"num\">{}</td>",
-        escape_html(t.name.view()), escape_html(t.scope.view()), category_label(t.category),
+        "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"num\">{}</td>",
+        escape_html(t.name.view()), category_label(t.category),
         escape_html(view.schedule->at(held[k].program).name.view()), data_bytes(t.bytes));
-    out += bar(t.bytes, category_class(t.category));
+    out += bar(t.bytes, category_class(t.category)) +
+           fmt::format("<td>{}</td></tr>\n",
+                       escape_html(why_there(view.schedule->at(held[k].program), held[k].index)));
   }
   if (held.size() > kHolders)
     out += fmt::format(
-               "<tr><th scope=\"row\">{} others</th><td></td><td></td><td></td><td class=\"num\">{}"
+               "<tr><th scope=\"row\">{} others</th><td></td><td></td><td class=\"num\">{}"
                "</td>",
                held.size() - kHolders, data_bytes(rest)) +
-           bar(rest, "");
+           bar(rest, "") + "<td></td></tr>\n";
   return out + "</tbody></table></div>\n";
 }
 
@@ -207,16 +209,7 @@ void draw_bands(Plot& plot, const StepView& view, const Y& y, bool residents, in
     bottom = line;
   }
 
-  for (const StepSegment& s : view.segments) {
-    const double left = s.x.front(), width = s.x.back() - s.x.front();
-    if (left > 0)
-      plot.shape(fmt::format("<line class=\"cut\" x1=\"{0}\" x2=\"{0}\" y1=\"0\" y2=\"{1}\"/>",
-                             coordinate(left * Plot::kWidth), height));
-    plot.overlay(
-        fmt::format("<span class=\"seg\" style=\"left:{}%;width:{}%\" title=\"{}\">{}</span>",
-                    coordinate(100 * left), coordinate(100 * width), escape_html(s.label),
-                    escape_html(s.label)));
-  }
+  draw_segments(plot, view, height);
 }
 
 // The step's own bytes on a scale of their own, where residents would flatten them.
@@ -237,21 +230,55 @@ std::string enlarged_picture(const StepView& view) {
          plot.html();
 }
 
+// The largest of those that are resident or of the step, as "name 1.00 MiB, ...".
+std::string largest(const StepView& view, const std::vector<HeldTensor>& held, bool resident) {
+  std::string names;
+  int left = 3;
+  for (const HeldTensor& h : held)
+    if (view.schedule->at(h.program).resident == resident && left-- > 0)
+      names += fmt::format("{}{} {}", names.empty() ? "" : ", ", h.tensor->name.view(),
+                           human_bytes(h.tensor->bytes));
+  return names.empty() ? "none" : names;
+}
+
 std::string peak_label(const StepView& view) {
   const std::vector<HeldTensor> held = view.held(view.peak);
-  std::string names;
-  for (size_t k = 0; k < std::min<size_t>(3, held.size()); ++k)
-    names += fmt::format("{}{} {}", k == 0 ? "" : ", ", held[k].tensor->name.view(),
-                         human_bytes(held[k].tensor->bytes));
   const double x = view.x_of(view.peak);
   return fmt::format(
-      "<div class=\"peak {}\" style=\"{}:{}%\"><b>peak {}</b> at {}<br/>largest: {}</div>",
+      "<div class=\"peak {}\" style=\"{}:{}%\"><b>peak {}</b> at {}<br/>residents: {}<br/>"
+      "of the step: {}</div>",
       x < 0.5 ? "right" : "left", x < 0.5 ? "left" : "right",
       coordinate(100 * (x < 0.5 ? x : 1 - x)), human_bytes(sum_of(view.bytes_at(view.peak))),
-      escape_html(place_of(view, view.peak)), escape_html(names));
+      escape_html(place_of(view, view.peak)), escape_html(largest(view, held, true)),
+      escape_html(largest(view, held, false)));
 }
 
 }  // namespace
+
+std::string axis_title(const StepView& view) {
+  const std::string tail = (view.times_text.empty() ? "" : " (" + view.times_text + ")") +
+                           std::string("; what is short is widened");
+  if (view.source == StepTimes::Source::measured) return "measured time" + tail;
+  if (view.source == StepTimes::Source::predicted) return "predicted time" + tail;
+  return "schedule position, weighted by work";
+}
+
+void draw_segments(Plot& plot, const StepView& view, int height) {
+  for (const StepSegment& s : view.segments) {
+    const double left = s.x.front(), width = s.x.back() - s.x.front();
+    if (left > 0)
+      plot.shape(fmt::format("<line class=\"cut\" x1=\"{0}\" x2=\"{0}\" y1=\"0\" y2=\"{1}\"/>",
+                             coordinate(left * Plot::kWidth), height));
+    const bool often = s.label != view.schedule->at(s.program).name.view();
+    const std::string text =
+        view.source == StepTimes::Source::weights
+            ? s.label
+            : s.label + ", " + short_seconds(s.start.back()) + (often ? " each" : "");
+    plot.overlay(fmt::format(
+        "<span class=\"seg\" style=\"left:{}%;width:{}%\" title=\"{}\">{}</span>",
+        coordinate(100 * left), coordinate(100 * width), escape_html(text), escape_html(text)));
+  }
+}
 
 int64_t arena_lower_bound(const Plan& plan) {
   if (plan.schedule.size() == 0) return 0;
@@ -279,8 +306,7 @@ std::string memory_picture(const Plan& plan, const StepView& view) {
   const double peak = view.x_of(view.peak) * Plot::kWidth;
   plot.shape(fmt::format("<line class=\"peakline\" x1=\"{0}\" x2=\"{0}\" y1=\"0\" y2=\"{1}\"/>",
                          coordinate(peak), kHeight));
-  plot.shape(fmt::format("<line id=\"cursor\" x1=\"{0}\" x2=\"{0}\" y1=\"0\" y2=\"{1}\"/>",
-                         coordinate(peak), kHeight));
+  plot.shape(cursor_line(kHeight));
 
   plot.shape(level_line(y(plan.engine_bytes), "arena"));
   plot.overlay(level_label(
@@ -293,10 +319,12 @@ std::string memory_picture(const Plan& plan, const StepView& view) {
   }
   if (show_room) {
     plot.shape(level_line(y(room), "budget"));
-    plot.overlay(level_label(y(room), "at-left", "budget less runtime " + human_bytes(room)));
+    // Away from the peak's line.
+    plot.overlay(level_label(y(room), view.x_of(view.peak) < 0.35 ? "at-middle" : "at-left",
+                             "budget less runtime " + human_bytes(room)));
   }
   plot.overlay(peak_label(view));
-  plot.x_title("schedule position, weighted by work");
+  plot.x_title(axis_title(view));
 
   // The script makes it a slider; without a script it is a picture.
   std::string out = plot.html("stack", "id=\"stack\"");

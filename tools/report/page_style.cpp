@@ -32,7 +32,7 @@ font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
 .verdict b{color:var(--soft)}.verdict.good b{color:var(--good)}.verdict.bad b{color:var(--bad)}
 .plot{position:relative;margin:12px 8px 34px 78px}
 .plot svg{position:absolute;left:0;top:0;width:100%;height:100%;overflow:visible}
-.plot.stack{margin-top:70px;cursor:crosshair}
+.plot.stack{margin-top:76px;cursor:crosshair}
 .plot.map svg{background:var(--panel)}
 .plot:focus-visible{outline:2px solid var(--s0);outline-offset:3px}
 .grid{stroke:var(--grid);stroke-width:1;vector-effect:non-scaling-stroke}
@@ -47,16 +47,26 @@ color:var(--ink);pointer-events:auto}
 .name{left:8px;transform:translateY(-50%);color:#fff;text-shadow:0 0 3px #000,0 0 2px #000}
 .peak{bottom:100%;margin-bottom:8px;color:var(--ink);white-space:normal;max-width:100%}
 .peak.left{text-align:right;padding-left:20px}
-.level,.cut,.peakline,#cursor{vector-effect:non-scaling-stroke;stroke-width:1.5;stroke:var(--ink);
+.level,.cut,.peakline,.cursor{vector-effect:non-scaling-stroke;stroke-width:1.5;stroke:var(--ink);
 pointer-events:none}
 .level.budget{stroke:var(--bad);stroke-dasharray:8 4}
 .level.bound{stroke-dasharray:2 3}
 .cut{stroke:var(--page);stroke-width:2}
 .peakline{stroke-dasharray:4 3}
-#cursor{stroke-width:1;visibility:hidden}
+.cursor{stroke-width:1;visibility:hidden}
 .odd{fill-opacity:.72}
 .edge{stroke:var(--page);stroke-width:1;vector-effect:non-scaling-stroke}
 rect:hover{fill-opacity:.7}
+.plot.map:focus-visible,.plot.stack:focus-visible{outline-width:3px}
+.mark{fill:none;stroke:var(--ink);stroke-width:2.5;vector-effect:non-scaling-stroke;
+visibility:hidden;pointer-events:none;paint-order:stroke}
+.about{min-height:112px;background:var(--panel);border-left:4px solid var(--rule);padding:8px 14px;
+margin:0 0 12px;font-size:13.5px;white-space:pre-line;overflow-wrap:anywhere;
+font-variant-numeric:tabular-nums}
+.about::first-line{font-weight:600}
+.lane0{fill:var(--s0)}.lane1{fill:var(--s1)}.lane2{fill:var(--s2)}
+.dot.here{background:var(--s1);width:11px;height:11px;margin:-5.5px 0 0 -5.5px}
+.lv.here{background:none;font-weight:600}
 .curve{fill:none;stroke-width:2;stroke-linejoin:round;vector-effect:non-scaling-stroke}
 .s0{stroke:var(--s0)}.s1{stroke:var(--s1)}.s2{stroke:var(--s2)}.s3{stroke:var(--s3)}
 .dot{position:absolute;width:7px;height:7px;margin:-3.5px 0 0 -3.5px;border-radius:50%}
@@ -84,7 +94,7 @@ vertical-align:baseline;font-weight:normal}
 thead th{color:var(--soft);font-size:13px;border-color:var(--rule);vertical-align:bottom}
 th.num,td.num{text-align:right}
 tr.sum th,tr.sum td{font-weight:600}
-.bar{white-space:nowrap;min-width:150px}
+.bar{white-space:nowrap;min-width:130px}
 .fill{display:inline-block;height:11px;margin-right:6px;background:var(--soft);border-radius:0 2px 2px 0}
 details{margin:10px 0}
 summary{cursor:pointer;font-size:14px;color:var(--soft)}
@@ -107,13 +117,15 @@ footer{margin-top:48px;color:var(--soft);font-size:13px;overflow-wrap:anywhere}
 }
 
 const char* page_script() {
-  // Moves a cursor over the step and fills the readout: pointer, arrow keys, Page Up and Down, Home
-  // and End; Escape returns to the peak.
+  // First: moves a cursor over the step and fills the readout: pointer, arrow keys, Page Up and
+  // Down, Home and End; Escape returns to the peak. Second: walks from tensor to tensor in the map.
+  // The nearest box in the direction of the key is the next, one that lies beside it before others.
   return R"js(
 (function () {
   var source = document.getElementById("step"), stack = document.getElementById("stack");
   if (!source || !stack) return;
-  var data = JSON.parse(source.textContent), cursor = document.getElementById("cursor");
+  var data = JSON.parse(source.textContent);
+  var cursors = Array.prototype.slice.call(document.querySelectorAll(".cursor"));
   var where = document.getElementById("where"), sumCell = document.getElementById("vsum");
   var runs = data.runs, at = data.peak;
   var atPeak = {where: where.textContent, sum: sumCell.textContent, cells: []};
@@ -142,15 +154,17 @@ const char* page_script() {
     });
     sumCell.textContent = human(sum);
     where.textContent = "At the cursor: " + data.names[run[1]];
-    cursor.setAttribute("x1", x);
-    cursor.setAttribute("x2", x);
-    cursor.style.visibility = "visible";
+    cursors.forEach(function (cursor) {
+      cursor.setAttribute("x1", x);
+      cursor.setAttribute("x2", x);
+      cursor.style.visibility = "visible";
+    });
     stack.setAttribute("aria-valuenow", String(at));
     stack.setAttribute("aria-valuetext", data.names[run[1]] + ", " + human(sum));
   }
   function rest() {
     at = data.peak;
-    cursor.style.visibility = "hidden";
+    cursors.forEach(function (cursor) { cursor.style.visibility = "hidden"; });
     where.textContent = atPeak.where;
     sumCell.textContent = atPeak.sum;
     data.cats.forEach(function (c, i) {
@@ -177,6 +191,74 @@ const char* page_script() {
     else if (event.key === "Home") show(0);
     else if (event.key === "End") show(data.n - 1);
     else if (event.key === "Escape") rest();
+    else return;
+    event.preventDefault();
+  });
+})();
+(function () {
+  var map = document.getElementById("map"), about = document.getElementById("about");
+  var mark = document.getElementById("mark");
+  if (!map || !about || !mark) return;
+  var boxes = [], at = -1, rest = about.textContent;
+  Array.prototype.forEach.call(map.querySelectorAll("rect"), function (rect) {
+    var title = rect.querySelector("title");
+    if (!title) return;
+    rect.box = boxes.length;
+    boxes.push({text: title.textContent, x: +rect.getAttribute("x"), y: +rect.getAttribute("y"),
+      w: +rect.getAttribute("width"), h: +rect.getAttribute("height")});
+    rect.removeChild(title);
+  });
+  if (!boxes.length) return;
+  function choose(i) {
+    var b = boxes[at = i];
+    about.textContent = b.text;
+    mark.setAttribute("x", b.x);
+    mark.setAttribute("y", b.y);
+    mark.setAttribute("width", b.w);
+    mark.setAttribute("height", b.h);
+    mark.style.visibility = "visible";
+  }
+  function leave() {
+    at = -1;
+    about.textContent = rest;
+    mark.style.visibility = "hidden";
+  }
+  function gap(a, la, b, lb) { return Math.max(0, b - (a + la), a - (b + lb)); }
+  function next(dx, dy) {
+    var c = boxes[at], best = -1, least = Infinity;
+    boxes.forEach(function (b, i) {
+      if (i === at) return;
+      var ahead = dx > 0 ? b.x - (c.x + c.w) : dx < 0 ? c.x - (b.x + b.w)
+        : dy > 0 ? b.y - (c.y + c.h) : c.y - (b.y + b.h);
+      if (ahead < -0.05) return;
+      var aside = dx ? gap(c.y, c.h, b.y, b.h) : gap(c.x, c.w, b.x, b.w);
+      var cost = ahead + 4 * aside;
+      if (cost < least) { least = cost; best = i; }
+    });
+    return best;
+  }
+  map.tabIndex = 0;
+  map.setAttribute("role", "application");
+  map.setAttribute("aria-roledescription", "map of tensors");
+  map.setAttribute("aria-label", "address map: arrow keys walk from tensor to tensor, Home the " +
+    "largest, Escape leaves");
+  map.setAttribute("aria-describedby", "about");
+  map.addEventListener("pointermove", function (event) {
+    var i = event.target.box;
+    if (i !== undefined && i !== at) choose(i);
+  });
+  map.addEventListener("pointerleave", function () {
+    if (document.activeElement !== map) leave();
+  });
+  map.addEventListener("focus", function () { if (at < 0) choose(0); });
+  map.addEventListener("blur", leave);
+  map.addEventListener("keydown", function (event) {
+    var moves = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1]};
+    if (event.key in moves) {
+      var i = at < 0 ? 0 : next(moves[event.key][0], moves[event.key][1]);
+      if (i >= 0) choose(i);
+    } else if (event.key === "Home") choose(0);
+    else if (event.key === "Escape") leave();
     else return;
     event.preventDefault();
   });

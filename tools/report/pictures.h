@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "tools/report/plot.h"
 #include "tools/report/report.h"
 #include "tools/report/step_view.h"
 
@@ -15,12 +16,22 @@ inline constexpr int kPictureColumns = 600;
 std::string memory_picture(const Plan& plan, const StepView& view);
 // Every tensor as a rectangle: x as above, y its address. What is too small to see is merged.
 std::string address_picture(const Plan& plan, const StepView& view);
+// When each stream works: a lane for each, x as above. Empty where only one stream is used.
+std::string lanes_picture(const StepView& view, int (*stream_of)(const OpRecord&) = op_stream);
+// Tokens a second against budgets, what the next rung up and down change, and a table. Empty
+// without rungs.
+std::string ladder_picture(const std::vector<ReportRung>& ladder);
 // What was measured minus what was planned, over the run.
 std::string measured_picture(const Plan& plan, const ReportRun& run);
 
 // The bytes that no packing of these programs can be below: base and lower bound of the program
 // that sets the height. 0 without programs.
 int64_t arena_lower_bound(const Plan& plan);
+
+// Under the x axis of these pictures: what its widths are.
+std::string axis_title(const StepView& view);
+// The names of the programs below a picture, and the cuts between them.
+void draw_segments(Plot& plot, const StepView& view, int height);
 
 // Whether every tensor has an offset.
 bool is_packed(const Schedule& schedule);

@@ -68,6 +68,10 @@ std::string Plot::html(const std::string& css, const std::string& attributes) co
   return out;
 }
 
+std::string cursor_line(int height) {
+  return fmt::format("<line class=\"cursor\" x1=\"0\" x2=\"0\" y1=\"0\" y2=\"{}\"/>", height);
+}
+
 std::string line_chart(const std::string& title, const std::string& x_title,
                        const std::vector<Series>& series, bool from_zero, int height) {
   constexpr double kInf = std::numeric_limits<double>::infinity();

@@ -30,6 +30,9 @@ class Plot {
   std::string label_, grid_, shapes_, overlay_, x_title_;
 };
 
+// The line that the page's script moves through all pictures of a step.
+std::string cursor_line(int height);
+
 struct Series {
   std::string label, css;                         // css: class of the line, s0 .. s3
   std::vector<std::pair<double, double>> points;  // x ascending; y not finite: a gap

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <string_view>
 
 #include "engine/core/units.h"
 #include "tools/report/markup.h"
@@ -114,25 +116,54 @@ std::string numbers_table(const Plan& plan, const ReportRun& run) {
   return out;
 }
 
-std::string programs_table(const Plan& plan) {
+// In words, for readers who see these names for the first time.
+const char* program_text(std::string_view name) {
+  static constexpr std::pair<std::string_view, const char*> kTexts[] = {
+      {"root", "what stays for the whole run"},
+      {"load", "weights made ready after they were read or drawn"},
+      {"micro_first", "forward and backward of a step's first micro-batch; writes the gradients"},
+      {"micro_next", "the same for the others; adds to the gradients"},
+      {"update", "gradient norm, clipping, optimizer"},
+      {"eval", "loss of a batch that is held out"},
+      {"save", "weights to a model folder"},
+      {"generate", "what stays while text is generated"},
+      {"prefill", "a piece of a prompt"},
+      {"decode", "one token of every text"},
+      {"fork", "texts that go on from others"}};
+  for (const auto& [known, text] : kTexts)
+    if (known == name) return text;
+  return "";
+}
+
+std::string programs_table(const Plan& plan, const StepTimes& times) {
   std::string out =
       "<h2>Programs</h2>\n<p class=\"sub\">Each is recorded once and run many times. Its tensors "
       "lie "
-      "between its base and base + height.</p>\n<div class=\"scroll\"><table><thead><tr>"
+      "between its base and base + height of the arena.</p>\n<div "
+      "class=\"scroll\"><table><thead><tr>"
       "<th scope=\"col\">program</th>";
   for (const char* name : {"base", "height", "lower bound", "tensors", "ops", "GFLOP", "GB moved"})
     out += fmt::format("<th scope=\"col\" class=\"num\">{}</th>", name);
-  out += "</tr></thead><tbody>\n";
+  if (times.measured()) out += "<th scope=\"col\" class=\"num\">measured</th>";
+  out += "<th scope=\"col\">what it does</th></tr></thead><tbody>\n";
+  const auto measured = [&](int program) -> std::string {
+    for (const auto& [index, seconds] : times.programs)
+      if (index == program)
+        return short_seconds(std::accumulate(seconds.begin(), seconds.end(), 0.0));
+    return "";
+  };
   for (int i = 0; i < plan.schedule.size(); ++i) {
     const Program& p = plan.schedule.at(i);
     out += fmt::format(
         "<tr><th scope=\"row\">{}{}</th><td class=\"num\">{}</td><td class=\"num\">{}</td>"
         "<td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>"
-        "<td class=\"num\">{:.3f}</td><td class=\"num\">{:.3f}</td></tr>\n",
+        "<td class=\"num\">{:.3f}</td><td class=\"num\">{:.3f}</td>",
         escape_html(p.name.view()), p.resident ? " (resident)" : "", data_bytes(p.base),
         data_bytes(p.packing.height), data_bytes(p.packing.lower_bound), p.tensors.size(),
         p.ops.size(), static_cast<double>(p.flops()) / 1e9,
         static_cast<double>(p.bytes_moved()) / 1e9);
+    if (times.measured()) out += fmt::format("<td class=\"num\">{}</td>", measured(i));
+    out += fmt::format("<td>{}</td></tr>\n", program_text(p.name.view()));
   }
   return out + "</tbody></table></div>\n";
 }
@@ -238,20 +269,27 @@ std::string report_html(const Plan& plan, const ReportRun& run) {
                      escape_html(plan_sentence(plan)));
   out += verdicts(plan, run) + numbers_table(plan, run);
 
-  const StepView view = make_step_view(plan, kPictureColumns);
+  const StepView view = make_step_view(plan, kPictureColumns, run.op_times);
   if (!view.segments.empty()) {
     out +=
         "<h2>Memory over one step</h2>\n<p class=\"sub\">What is alive at every moment, by "
-        "meaning. Residents, which outlive the step, lie at the bottom. Point at a moment, or "
-        "focus the picture and use the arrow keys, to read its bytes.</p>\n";
+        "meaning. Residents, which outlive the step, lie at the bottom; shades of one colour are "
+        "groups of layers. micro_first and micro_next are forward and backward of a micro-batch, "
+        "update "
+        "is the optimizer. Point at a moment, or focus the picture and use the arrow keys, to read "
+        "its bytes.</p>\n";
     out += memory_picture(plan, view);
     out +=
         "<h2>Address map</h2>\n<p class=\"sub\">Where in the arena each tensor lies. Bare ground "
-        "is unused at that moment. Point at a tensor for its name, size and life.</p>\n";
+        "is unused at that moment. Point at a tensor, or focus the map and walk with the arrow "
+        "keys, "
+        "to read what it is, between which operations it lives and why it is there.</p>\n";
     out += address_picture(plan, view);
+    out += lanes_picture(view);
   }
+  out += ladder_picture(run.ladder);
   out += curves(run) + measured_picture(plan, run);
-  if (plan.schedule.size() > 0) out += programs_table(plan);
+  if (plan.schedule.size() > 0) out += programs_table(plan, run.op_times);
   if (!run.sample_text.empty())
     out += fmt::format(
         "<h2>Sample</h2>\n<p class=\"sub\">Text written by the model.</p>\n"

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/report/op_time.h"
 #include "tools/trainer/plan.h"
 
 namespace snug {
@@ -28,6 +29,15 @@ struct ReportEval {
   double loss = 0;
 };
 
+// One budget of the ladder, and the plan that is fastest in it.
+struct ReportRung {
+  int64_t budget = 0, engine_bytes = 0, micro_batch = 0;
+  std::string recompute;
+  double tokens_per_second = 0;  // predicted
+  std::string sentence;          // what it does, in words
+  bool current = false;          // the plan of this page
+};
+
 // What is known of the run. Default: nothing, the page is the plan's alone.
 struct ReportRun {
   std::vector<ReportMetric> metrics;
@@ -38,14 +48,20 @@ struct ReportRun {
   std::vector<std::pair<double, int64_t>> memory_samples;  // seconds, resident arena bytes
   std::string title, sample_text;                          // any bytes: both are escaped
   bool finished = false;                                   // the run reached its last step
+  StepTimes op_times;                                      // of a measured step, if there is one
+  std::vector<ReportRung> ladder;                          // budgets ascending; empty: not known
 };
 
 // The page, a whole HTML document in UTF-8. The schedule of `plan` should be packed; without
 // offsets the address map says so. Never fails on the content of plan or run.
 std::string report_html(const Plan& plan, const ReportRun& run);
 
-// Memory over one step as ten lines of at most 80 columns, UTF-8, ended by newlines: height is
-// bytes, x the position in the schedule weighted by work. Empty for a schedule without programs.
-std::string timeline_text(const Plan& plan);
+// Memory over one step as ten lines of at most 80 columns, ended by newlines: height is bytes, x
+// the position in the schedule weighted by work. Empty for a schedule without programs.
+enum class Glyphs : uint8_t { blocks, ascii };  // UTF-8, or bytes that every terminal has
+std::string timeline_text(const Plan& plan, Glyphs glyphs = Glyphs::blocks);
+// What the environment says of the terminal: blocks where LC_ALL, LC_CTYPE or LANG, the first that
+// is set, names UTF-8 and TERM is not dumb. There is no colour, so NO_COLOR changes nothing.
+Glyphs terminal_glyphs();
 
 }  // namespace snug

@@ -15,10 +15,6 @@ constexpr double kSegmentFloor =
 constexpr double kCrowded = 0.75;  // share of residents above which the rest is shown enlarged
 constexpr size_t kLayerGroups = 6;
 
-double work_of(const OpRecord& op) {
-  return std::max(static_cast<double>(op.flops) / 50e9, static_cast<double>(op.bytes) / 10e9);
-}
-
 // "h.3.attn" -> "h.3": the scope up to its first number. Empty if it has none.
 std::string layer_of(std::string_view scope) {
   size_t begin = 0;
@@ -33,34 +29,8 @@ std::string layer_of(std::string_view scope) {
   return "";
 }
 
-// The programs of a step. Where nothing trains, those that are there; and always the one that sets
-// the height of the arena.
-std::vector<int> step_programs(const Plan& plan) {
-  const Schedule& s = plan.schedule;
-  std::vector<int> list;
-  const auto add = [&](const char* name) {
-    if (const int i = s.find(name); i >= 0) list.push_back(i);
-  };
-  add("micro_first");
-  if (plan.accumulation > 1) add("micro_next");
-  add("update");
-  if (list.empty())
-    for (const char* name : {"eval", "prefill", "decode"}) add(name);
-  if (list.empty())
-    for (int i = 0; i < s.size(); ++i)
-      if (!s.at(i).resident) list.push_back(i);
-  if (list.empty() && s.size() > 0) list.push_back(0);
-  if (s.size() > 0) {
-    const int peak = s.peak_program();
-    const bool shown =
-        std::any_of(list.begin(), list.end(), [&](int i) { return is_ancestor(s, peak, i); });
-    if (!shown) list.push_back(peak);
-  }
-  return list;
-}
-
 // Widths of the states of a program, not yet normalised, and the op that each shows.
-StepSegment make_segment(const Plan& plan, int index) {
+StepSegment make_segment(const Plan& plan, int index, const StepTimes& times) {
   const Program& p = plan.schedule.at(index);
   StepSegment segment;
   segment.program = index;
@@ -70,11 +40,23 @@ StepSegment make_segment(const Plan& plan, int index) {
   const auto states = static_cast<size_t>(std::max<int64_t>(0, p.ticks)) + 1;
   segment.x.assign(states + 1, 0.0);
   segment.op.assign(states, -1);
+  const std::vector<double> seconds = times.of(plan.schedule, index);
+  segment.spans = op_spans(p, seconds);
+  double clock = 0;
   for (size_t k = 0; k < p.ops.size(); ++k) {
     const int64_t state = std::clamp<int64_t>(p.ops[k].time, 0, static_cast<int64_t>(states) - 1);
-    segment.x[static_cast<size_t>(state)] += work_of(p.ops[k]);
+    if (op_stream(p.ops[k]) != 0) continue;
+    // With what it waited for before it, so that copies lie where they are in time.
+    segment.x[static_cast<size_t>(state)] += segment.spans[k].end - clock;
+    clock = segment.spans[k].end;
     segment.op[static_cast<size_t>(state)] = static_cast<int32_t>(k);
   }
+  for (const OpSpan& span : segment.spans) {  // copies that are waited for at the end
+    segment.x[states - 1] += std::max(0.0, span.end - clock);
+    clock = std::max(clock, span.end);
+  }
+  segment.start.assign(states + 1, 0.0);
+  for (size_t k = 0; k < states; ++k) segment.start[k + 1] = segment.start[k] + segment.x[k];
   for (size_t k = 1; k < states; ++k)
     if (segment.op[k] < 0) segment.op[k] = segment.op[k - 1];
   return segment;
@@ -163,6 +145,30 @@ class Bands {
 
 }  // namespace
 
+std::vector<int> step_programs(const Plan& plan) {
+  const Schedule& s = plan.schedule;
+  std::vector<int> list;
+  const auto add = [&](const char* name) {
+    if (const int i = s.find(name); i >= 0) list.push_back(i);
+  };
+  add("micro_first");
+  if (plan.accumulation > 1) add("micro_next");
+  add("update");
+  if (list.empty())
+    for (const char* name : {"eval", "prefill", "decode"}) add(name);
+  if (list.empty())
+    for (int i = 0; i < s.size(); ++i)
+      if (!s.at(i).resident) list.push_back(i);
+  if (list.empty() && s.size() > 0) list.push_back(0);
+  if (s.size() > 0) {
+    const int peak = s.peak_program();
+    const bool shown =
+        std::any_of(list.begin(), list.end(), [&](int i) { return is_ancestor(s, peak, i); });
+    if (!shown) list.push_back(peak);
+  }
+  return list;
+}
+
 bool is_ancestor(const Schedule& schedule, int ancestor, int program) {
   for (int i = program; i >= 0; i = schedule.at(i).parent)
     if (i == ancestor) return true;
@@ -185,8 +191,7 @@ const Program& StepView::program_of(const StepMoment& m) const {
 std::string StepView::op_of(const StepMoment& m) const {
   const int32_t k = segments[static_cast<size_t>(m.segment)].op[static_cast<size_t>(m.state)];
   if (k < 0) return "start";
-  const OpRecord& op = program_of(m).ops[static_cast<size_t>(k)];
-  return op.scope.empty() ? std::string(op.name) : op.scope.str() + " " + op.name;
+  return op_label(program_of(m).ops[static_cast<size_t>(k)]);
 }
 
 std::vector<HeldTensor> StepView::held(const StepMoment& m) const {
@@ -195,8 +200,9 @@ std::vector<HeldTensor> StepView::held(const StepMoment& m) const {
   for (int i = index; i >= 0; i = schedule->at(i).parent) {
     const Program& p = schedule->at(i);
     for (size_t k = 0; k < p.tensors.size(); ++k)
-      if (i != index || (p.tensors[k].born < m.state && m.state <= p.tensors[k].died))
-        list.push_back({&p.tensors[k], i, address_of(p, k)});
+      if (in_device_arena(p.tensors[k]) &&
+          (i != index || (p.tensors[k].born < m.state && m.state <= p.tensors[k].died)))
+        list.push_back({&p.tensors[k], i, k, address_of(p, k)});
   }
   std::stable_sort(list.begin(), list.end(), [](const HeldTensor& a, const HeldTensor& b) {
     return a.tensor->bytes > b.tensor->bytes;
@@ -222,11 +228,21 @@ int64_t StepView::crowding_residents() const {
   return crowded ? least : 0;
 }
 
-StepView make_step_view(const Plan& plan, int columns) {
+double StepSegment::x_at(double seconds) const {
+  const auto after = std::upper_bound(start.begin(), start.end(), seconds);
+  if (after == start.begin()) return x.front();
+  if (after == start.end()) return x.back();
+  const auto s = static_cast<size_t>(after - start.begin()) - 1;
+  return x[s] + (x[s + 1] - x[s]) * (seconds - start[s]) / (start[s + 1] - start[s]);
+}
+
+StepView make_step_view(const Plan& plan, int columns, const StepTimes& times) {
   StepView view;
+  view.source = times.source;
+  view.times_text = times.text;
   view.schedule = &plan.schedule;
   const Schedule& schedule = plan.schedule;
-  for (const int i : step_programs(plan)) view.segments.push_back(make_segment(plan, i));
+  for (const int i : step_programs(plan)) view.segments.push_back(make_segment(plan, i, times));
   if (view.segments.empty()) return view;
   place_segments(view.segments);
 
@@ -235,7 +251,8 @@ StepView make_step_view(const Plan& plan, int columns) {
   const auto for_tensors = [&](const StepSegment& segment, auto&& body) {
     for (int i = segment.program; i >= 0; i = schedule.at(i).parent)
       for (const TensorRecord& t : schedule.at(i).tensors)
-        if (t.bytes > 0) body(t, bands.slot(t, i != segment.program || schedule.at(i).resident), i);
+        if (t.bytes > 0 && in_device_arena(t))
+          body(t, bands.slot(t, i != segment.program || schedule.at(i).resident), i);
   };
   for (const StepSegment& segment : view.segments)
     for_tensors(segment, [&](const TensorRecord&, int slot, int) {

@@ -2,15 +2,15 @@
 //
 // A program has ticks + 1 states: state 0 is before its first event, state s after event s - 1. A
 // tensor lives in states born + 1 .. died, an op with time c runs in state c. On the x axis a state
-// is as wide as the work done in it: the sum over its ops of max(flops / 50e9, bytes / 10e9), with
-// a floor so that every state and every program can be seen. That is a weight, not a time
-// prediction.
+// is as wide as the time its ops of the compute stream take (op_time.h), with a floor so that every
+// state and every program can be seen.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "tools/report/op_time.h"
 #include "tools/trainer/plan.h"
 
 namespace snug {
@@ -29,7 +29,11 @@ struct StepSegment {
   std::string label;        // "micro_next, 7 times"
   std::vector<double> x;    // x[s]: where state s begins, in [0, 1]; x.back(): where the last ends
   std::vector<int32_t> op;  // op[s]: the last op begun by state s; -1 if none
+  std::vector<double>
+      start;  // start[s]: seconds of the compute stream before state s; as long as x
+  std::vector<OpSpan> spans;  // of all its ops, from its start
   int64_t states() const { return static_cast<int64_t>(x.size()) - 1; }
+  double x_at(double seconds) const;  // where a moment of the program lies
 };
 
 struct StepMoment {
@@ -47,6 +51,7 @@ struct StepColumn {
 struct HeldTensor {
   const TensorRecord* tensor = nullptr;
   int program = 0;
+  size_t index = 0;     // in its program
   int64_t address = 0;  // in the arena; 0 where the schedule is not packed
 };
 
@@ -56,6 +61,8 @@ struct StepView {
   std::vector<StepBand> bands;         // from the bottom
   std::vector<StepColumn> columns;     // of equal width
   StepMoment peak;                     // the moment that sets the height of the arena
+  StepTimes::Source source = StepTimes::Source::weights;  // what the times are
+  std::string times_text;
 
   double x_of(const StepMoment& m) const;  // its middle
   const Program& program_of(const StepMoment& m) const;
@@ -68,7 +75,11 @@ struct StepView {
   int64_t crowding_residents() const;
 };
 
-StepView make_step_view(const Plan& plan, int columns);
+StepView make_step_view(const Plan& plan, int columns, const StepTimes& times = {});
+
+// The programs of a step, each once, in order. Where nothing trains, those that are there; and
+// always the one that sets the height of the arena.
+std::vector<int> step_programs(const Plan& plan);
 
 // Whether `ancestor` is `program` or above it.
 bool is_ancestor(const Schedule& schedule, int ancestor, int program);

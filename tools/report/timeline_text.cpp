@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstdlib>
 
 #include "engine/core/units.h"
 #include "tools/report/markup.h"
@@ -12,7 +14,15 @@ namespace snug {
 namespace {
 
 constexpr int kRows = 7, kColumns = 64;
-constexpr const char* kEighths[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+// One column each. ASCII has two heights of a row, as a line printer had.
+struct Signs {
+  const char* eighths[9];
+  const char *resident, *tick, *bar, *corner, *axis, *cut, *peak;
+};
+constexpr Signs kBlocks = {
+    {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"}, "░", "┤", "│", "└", "─", "┴", "▲"};
+constexpr Signs kAscii = {
+    {" ", "_", ".", ".", ".", ":", ":", "#", "#"}, "=", "+", "|", "+", "-", "+", "^"};
 
 int64_t residents_of(const StepView& view, const StepColumn& column) {
   int64_t sum = 0;
@@ -30,7 +40,24 @@ std::string plain(std::string_view text, size_t most) {
 
 }  // namespace
 
-std::string timeline_text(const Plan& plan) {
+Glyphs terminal_glyphs() {
+  const auto value = [](const char* name) {
+    const char* text = std::getenv(name);
+    return std::string(text ? text : "");
+  };
+  if (value("TERM") == "dumb") return Glyphs::ascii;
+  std::string locale = value("LC_ALL");
+  if (locale.empty()) locale = value("LC_CTYPE");
+  if (locale.empty()) locale = value("LANG");
+  std::transform(locale.begin(), locale.end(), locale.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const bool utf8 =
+      locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
+  return utf8 ? Glyphs::blocks : Glyphs::ascii;
+}
+
+std::string timeline_text(const Plan& plan, Glyphs glyphs) {
+  const Signs& signs = glyphs == Glyphs::ascii ? kAscii : kBlocks;
   const StepView view = make_step_view(plan, kColumns);
   if (view.segments.empty()) return "";
   int64_t highest = std::max<int64_t>(1, plan.engine_bytes);
@@ -49,11 +76,11 @@ std::string timeline_text(const Plan& plan) {
                        row == kRows - 1 ? human_bytes(highest)
                        : row % 2 == 0   ? human_bytes(edge)
                                         : "",
-                       row % 2 == 0 ? "┤" : "│");
+                       row % 2 == 0 ? signs.tick : signs.bar);
     for (const StepColumn& c : view.columns) {
       const int filled = eighths(c.total) - 8 * row;
       const bool resident = eighths(residents_of(view, c)) - 8 * row >= 4;
-      out += filled >= 4 && resident ? "░" : kEighths[std::clamp(filled, 0, 8)];
+      out += filled >= 4 && resident ? signs.resident : signs.eighths[std::clamp(filled, 0, 8)];
     }
     out += "\n";
   }
@@ -66,7 +93,7 @@ std::string timeline_text(const Plan& plan) {
     bool cut = false;
     for (const StepSegment& s : view.segments)
       cut = cut || (s.x.front() > 0 && c == column_of(s.x.front()));
-    axis += c == peak ? "▲" : cut ? "┴" : "─";
+    axis += c == peak ? signs.peak : cut ? signs.cut : signs.axis;
   }
   for (const StepSegment& s : view.segments) {
     const int begin = column_of(s.x.front()), end = static_cast<int>(s.x.back() * kColumns);
@@ -75,16 +102,17 @@ std::string timeline_text(const Plan& plan) {
     labels.replace(static_cast<size_t>(begin + 1), label.size(), label);
   }
   labels.erase(labels.find_last_not_of(' ') + 1);
-  out += fmt::format("{:>11} └{}\n{:13}{}\n", base > 0 ? human_bytes(base) : "0", axis, "", labels);
+  out += fmt::format("{:>11} {}{}\n{:13}{}\n", base > 0 ? human_bytes(base) : "0", signs.corner,
+                     axis, "", labels);
 
   int64_t resident = 0, alive = 0;
   for (const HeldTensor& h : view.held(view.peak)) {
     alive += h.tensor->bytes;
     if (plan.schedule.at(h.program).resident) resident += h.tensor->bytes;
   }
-  return out + fmt::format("{:13}░ resident {}  █ step {}  ▲ peak, in {}\n", "",
-                           human_bytes(resident), human_bytes(alive - resident),
-                           plain(view.program_of(view.peak).name.view(), 16));
+  return out + fmt::format("{:13}{} resident {}  {} step {}  {} peak, in {}\n", "", signs.resident,
+                           human_bytes(resident), signs.eighths[8], human_bytes(alive - resident),
+                           signs.peak, plain(view.program_of(view.peak).name.view(), 16));
 }
 
 }  // namespace snug

@@ -11,6 +11,7 @@
 #include "engine/blas/matmul_cpu.h"
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "layers/models/recompute.h"
 #include "tools/trainer/save_ring.h"
 
 namespace snug {
@@ -65,6 +66,7 @@ Decisions decide(const PlanRequest& r, const std::string& recompute, int64_t mic
   d.micro_batch = micro;
   d.head_rows = head_rows;
   d.recompute = recompute;
+  d.offload = r.offload;
   if (r.evaluate) d.eval_batch = r.eval_batch > 0 ? r.eval_batch : std::max<int64_t>(1, micro);
   d.kv_length = r.kv_length;
   d.kv_rows = r.kv_length > 0 ? r.kv_rows : 1;
@@ -127,8 +129,10 @@ void finish(Plan& plan, Candidate& c, int64_t budget) {
   plan.attention = attention_of(c.session->schedule());
   plan.schedule = c.session->schedule();
   plan.engine_bytes = plan.schedule.arena_bytes();
+  plan.host_bytes = plan.schedule.host_bytes();
   plan.categories = plan.schedule.at_peak(&plan.padding);
-  plan.fits = budget == 0 || plan.engine_bytes + plan.runtime_bytes <= budget;
+  plan.categories[static_cast<size_t>(Category::offload)] = plan.host_bytes;
+  plan.fits = (budget == 0 || plan.engine_bytes + plan.runtime_bytes <= budget) && host_fits(plan);
 }
 
 }  // namespace
@@ -150,6 +154,12 @@ int64_t process_private_bytes() {
       return kib * 1024;
     }
   return 0;
+}
+
+bool host_fits(const Plan& p) {
+  if (p.host_bytes == 0) return true;
+  return (p.host_budget == 0 || p.host_bytes <= p.host_budget) &&
+         (p.free_bytes == 0 || p.engine_bytes + p.host_bytes <= p.free_bytes);
 }
 
 namespace {
@@ -199,6 +209,7 @@ Plan make_plan(const PlanRequest& r) {
   plan.threads = r.settings.threads;
   plan.budget = r.budget;
   plan.host_budget = r.host_budget;
+  plan.free_bytes = r.free_bytes;
   plan.reserve = r.reserve;
   plan.advice = advice(r);
   if (r.global_batch > 0) {
@@ -212,7 +223,8 @@ Plan make_plan(const PlanRequest& r) {
 
   std::vector<std::string> policies;
   if (r.recompute == "auto" && r.global_batch > 0)
-    policies.assign(std::begin(kPolicies), std::end(kPolicies));
+    std::copy_if(std::begin(kPolicies), std::end(kPolicies), std::back_inserter(policies),
+                 [&](const char* p) { return policies_combine(p, r.offload, *r.model); });
   else
     policies.push_back(r.recompute == "auto" ? "none" : r.recompute);
   const std::vector<int64_t> micros = micro_candidates(r);
@@ -240,7 +252,7 @@ Plan make_plan(const PlanRequest& r) {
   }
   plan.minimum_bytes = smallest.minimum_bytes = smallest.engine_bytes + plan.runtime_bytes;
 
-  if (smallest.fits) {
+  if (r.budget == 0 || plan.minimum_bytes <= r.budget) {
     // Each question costs a recording: a policy whose smallest plan is too large is passed over,
     // and so is a micro-batch whose smallest chunks are.
     const auto possible = [&](const std::string& policy) {
@@ -249,13 +261,13 @@ Plan make_plan(const PlanRequest& r) {
       });
     };
     const auto choose = [&](const std::string& policy, int64_t micro) {
-      // Every policy keeps the input of every block: where these alone do not fit nothing is
-      // recorded.
+      // Every policy keeps the input of every block, if it is not offloaded: where these alone do
+      // not fit nothing is recorded.
       const ModelSpec& spec = r.model->spec();
       const double inputs = static_cast<double>(micro) *
                             static_cast<double>(r.T * spec.C * spec.L) *
                             static_cast<double>(size_of(r.model->precision().compute));
-      if (inputs > static_cast<double>(room)) return false;
+      if (r.offload == "none" && inputs > static_cast<double>(room)) return false;
       const std::vector<int64_t> chunks = head_candidates(r, rows_of(r, micro));
       Candidate last = record(r, decide(r, policy, micro, chunks.back()));
       if (last.lower_bound > room) return false;
@@ -273,7 +285,17 @@ Plan make_plan(const PlanRequest& r) {
         for (const int64_t micro : micros)
           if (choose(policy, micro)) break;
   }
-  if (!plan.fits) plan = smallest;
+  if (!plan.fits) {
+    plan = std::move(smallest);
+    // Where the device suffices it is the host that does not: what does that need at least?
+    for (Candidate& c : least) {
+      if (c.lower_bound > room || plan.engine_bytes > room) continue;
+      Plan packed = plan;
+      finish(packed, c, r.budget);
+      if (packed.engine_bytes <= room && packed.host_bytes < plan.host_bytes)
+        plan = std::move(packed);
+    }
+  }
   // Decoding reads every weight for one row: from packed copies it does so at the speed of memory,
   // twice as fast, as long as the copies are no larger than the weights: where bf16 is multiplied
   // in fp32 they are twice the size, and nothing is won. A training step gains 1 % at most (a

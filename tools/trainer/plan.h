@@ -21,6 +21,7 @@ struct PlanRequest {
   bool evaluate = false;
   int64_t head_rows = 0;           // 0: the largest of 1024, 256, 64 that fits
   std::string recompute = "auto";  // auto: the cheapest policy that fits
+  std::string offload = "none";
   // Packed copies of the weights; unset: for generation if they fit, none in training.
   std::optional<WeightPacking> packed_weights;
   int64_t kv_length = 0;  // 0: no generation
@@ -34,7 +35,8 @@ struct PlanRequest {
   double step_flops_rate = 0;  // FLOP/s of the machine at most; 0: not known
   int64_t budget = 0;          // bytes: engine + runtime. 0: no limit
   int64_t reserve = 0;      // bytes left free for others, if the budget was not set; for the report
-  int64_t host_budget = 0;  // bytes of the host arena, which these programs leave empty. 0: not set
+  int64_t host_budget = 0;  // bytes of the host arena. 0: no bound of its own
+  int64_t free_bytes = 0;   // that both arenas together may take, if something is offloaded. 0: any
   // Only choices that leave every bit as it is: memory then decides about recompute alone.
   bool bitwise = false;
 };
@@ -45,7 +47,7 @@ struct Plan {
   int64_t global_batch = 0;
   int64_t accumulation = 0;  // micro-steps an optimizer step
   Schedule schedule;         // packed
-  int64_t host_budget = 0, reserve = 0;
+  int64_t host_budget = 0, reserve = 0, free_bytes = 0;
   int64_t checkpoint_bytes = 0;  // of one checkpoint on disk; 0: none are written
   // What is predicted of one: written in the background at kSaveRate, training waits for it at most
   // so long.
@@ -53,9 +55,11 @@ struct Plan {
   double save_seconds = 0, save_stall = 0;
   std::string advice;  // if it does not fit: what would help, beside more memory
   int64_t budget = 0, engine_bytes = 0, runtime_bytes = 0, minimum_bytes = 0;
-  CategoryBytes categories{};  // at the peak
-  int64_t padding = 0;         // rounding and unused bytes at the peak
-  double seconds = 0;          // spent planning
+  int64_t host_bytes = 0;  // of the host arena
+  // At the device's peak, and with padding they make up engine_bytes; but offload is host_bytes.
+  CategoryBytes categories{};
+  int64_t padding = 0;  // rounding and unused bytes at the peak
+  double seconds = 0;   // spent planning
   int threads = 1;
   std::vector<KernelChoice> kernels;  // what computes the products of its programs, each class once
   std::string
@@ -90,8 +94,10 @@ std::string plan_sentence(const Plan& plan);
 // The table a person reads.
 std::string plan_text(const Plan& plan);
 
+// Whether the host arena fits host_memory, and both arenas what is free.
+bool host_fits(const Plan& plan);
 // Throws out_of_memory with the smallest budget that works, what holds the memory and what would
-// help.
+// help. Where it is the host's memory that does not suffice, it says so.
 [[noreturn]] void refuse_plan(const Plan& plan);
 
 }  // namespace snug

@@ -54,6 +54,7 @@ nlohmann::json decisions_json(const Plan& plan) {
           {"gradient_accumulation_steps", plan.accumulation},
           {"head_rows", d.head_rows},
           {"recompute", d.recompute},
+          {"offload", d.offload},
           {"packed_weights", to_string(d.packed_weights)},
           {"packing_boundaries", d.packing_boundaries},
           {"eval_batch", d.eval_batch},
@@ -73,7 +74,8 @@ std::vector<const TensorRecord*> holders(const Plan& plan, size_t most) {
   const int peak = s.peak_program();
   for (int i = peak; i >= 0; i = s.at(i).parent)
     for (const TensorRecord& t : s.at(i).tensors)
-      if (i != peak || (t.born <= s.at(i).packing.peak_time && s.at(i).packing.peak_time < t.died))
+      if (t.residence == Residence::device && (i != peak || (t.born <= s.at(i).packing.peak_time &&
+                                                             s.at(i).packing.peak_time < t.died)))
         list.push_back(&t);
   std::stable_sort(list.begin(), list.end(), [](const TensorRecord* a, const TensorRecord* b) {
     return a->bytes > b->bytes;
@@ -97,6 +99,7 @@ std::string plan_sentence(const Plan& plan) {
              : std::string(" at once");
     s += d.recompute == "none" ? ", everything kept for backward"
                                : fmt::format(", recomputing {}", d.recompute);
+    if (d.offload != "none") s += fmt::format(", offloading {}", d.offload);
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
     if (d.packing_boundaries) s += ", documents kept apart";
     if (d.packed_weights != WeightPacking::none)
@@ -131,8 +134,11 @@ std::string plan_hash(const Plan& plan) {
       number(p.tensors[k].bytes);
       number(p.tensors[k].born);
       number(p.packing.offsets[k]);
+      number(static_cast<int64_t>(p.tensors[k].residence));
+      number(p.host_packing.offsets[k]);
     }
     for (const OpRecord& op : p.ops) text(op.name);
+    for (const SyncRecord& e : p.syncs) number(e.event * kStreams + e.stream);
   }
   return fmt::format("{:016x}", h.digest());
 }
@@ -161,7 +167,11 @@ nlohmann::json plan_json(const Plan& plan) {
                         {"tensors", p.tensors.size()},
                         {"ops", p.ops.size()},
                         {"flops", p.flops()},
-                        {"bytes_moved", p.bytes_moved()}});
+                        {"bytes_moved", p.bytes_moved()},
+                        {"host_height", p.host_packing.height},
+                        {"host_lower_bound", p.host_packing.lower_bound},
+                        {"bytes_to_host", p.bytes_copied(kToHost)},
+                        {"bytes_to_device", p.bytes_copied(kToDevice)}});
   }
   nlohmann::json top = nlohmann::json::array();
   for (const TensorRecord* t : holders(plan, 8))
@@ -172,7 +182,7 @@ nlohmann::json plan_json(const Plan& plan) {
           {"budget_bytes", plan.budget > 0 ? nlohmann::json(plan.budget) : nlohmann::json(nullptr)},
           {"engine_bytes", plan.engine_bytes},
           {"runtime_bytes", plan.runtime_bytes},
-          {"host_bytes", 0},
+          {"host_bytes", plan.host_bytes},
           {"checkpoint_bytes", plan.checkpoint_bytes},
           {"checkpoints", saving_json(plan)},
           {"host_budget_bytes",
@@ -200,7 +210,8 @@ std::string plan_text(const Plan& plan) {
     out += fmt::format("  {:<14}{:>16} B  {:>11}  {}\n", name, bytes, human_bytes(bytes), note);
   };
   for (int i = 0; i < kCategories; ++i)
-    if (const int64_t bytes = plan.categories[static_cast<size_t>(i)]; bytes > 0)
+    if (const int64_t bytes = plan.categories[static_cast<size_t>(i)];
+        bytes > 0 && i != static_cast<int>(Category::offload))
       row(to_string(static_cast<Category>(i)), bytes);
   if (plan.padding > 0) row("padding", plan.padding, "rounding and gaps");
   out += "  " + std::string(44, '-') + "\n";
@@ -212,7 +223,14 @@ std::string plan_text(const Plan& plan) {
         plan.reserve > 0 ? fmt::format("memory was not set: what is free now less a reserve of {}",
                                        human_bytes(plan.reserve))
                          : std::string());
-  if (plan.host_budget > 0) row("host", 0, "nothing is kept in host_memory");
+  if (plan.host_bytes > 0) {
+    const std::string bound =
+        plan.host_budget > 0 ? fmt::format(", host_memory allows {}", human_bytes(plan.host_budget))
+                             : std::string();
+    row("host", plan.host_bytes, "exact, in the host's memory: what is offloaded" + bound);
+  } else if (plan.host_budget > 0) {
+    row("host", 0, "nothing is kept in host_memory");
+  }
   row("minimum", plan.minimum_bytes, "the smallest memory= that works with these keys");
   const int64_t gap = peak.packing.height - peak.packing.lower_bound;
   out += fmt::format("\n  peak in program {}, packing: {}", peak.name.view(),
@@ -237,7 +255,31 @@ std::string plan_text(const Plan& plan) {
   return out;
 }
 
+namespace {
+
+[[noreturn]] void refuse_host(const Plan& plan) {
+  const bool bound = plan.host_budget > 0 && plan.host_bytes > plan.host_budget;
+  const int64_t both = plan.engine_bytes + plan.host_bytes;
+  fail(ErrorCode::out_of_memory,
+       bound
+           ? fmt::format("host_memory of at least {} B ({}) for what is offloaded", plan.host_bytes,
+                         human_bytes(plan.host_bytes))
+           : fmt::format("{} B ({}) of free memory: on the CPU the host arena of {} B is RAM like "
+                         "the engine's {} B",
+                         both, human_bytes(both), plan.host_bytes, plan.engine_bytes),
+       bound ? fmt::format("host_memory of {} B ({}), offload: {}", plan.host_budget,
+                           human_bytes(plan.host_budget), plan.decisions.offload)
+             : fmt::format("{} B ({}) free, offload: {}", plan.free_bytes,
+                           human_bytes(plan.free_bytes), plan.decisions.offload),
+       bound ? fmt::format("host_memory={}, or offload=none", plan.host_bytes)
+             : std::string("offload=none with recompute=block, or a smaller "
+                           "per_device_train_batch_size"));
+}
+
+}  // namespace
+
 void refuse_plan(const Plan& plan) {
+  if (plan.minimum_bytes <= plan.budget || plan.budget == 0) refuse_host(plan);
   std::string held;
   for (const TensorRecord* t : holders(plan, 5))
     held += fmt::format("{}{} {}", held.empty() ? "" : ", ", t->name.view(), human_bytes(t->bytes));

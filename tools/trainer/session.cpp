@@ -17,7 +17,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
   require((place == Place::plan) == (schedule == nullptr), "a schedule exactly where it is run");
   optimizer_ = make_optimizer(optimizer);
   if (decisions.micro_batch > 0)
-    train_pass_ = model.make_pass(parse_recompute(decisions.recompute, model));
+    train_pass_ = model.make_pass(parse_policies(decisions.recompute, decisions.offload, model));
   if (decisions.eval_batch > 0) eval_pass_ = model.make_inference_pass();
   if (decisions.kv_length > 0) {
     prefill_pass_ = model.make_inference_pass();

@@ -34,10 +34,10 @@ namespace snug {
 
 // Everything that shapes the programs. What changes numbers is pinned by a checkpoint.
 struct Decisions {
-  int64_t T = 0;            // tokens of a training sample
-  int64_t micro_batch = 0;  // sequences of a micro-step; 0: no training
-  int64_t head_rows = 0;    // rows of a chunk of logits
-  std::string recompute = "none";
+  int64_t T = 0;                                     // tokens of a training sample
+  int64_t micro_batch = 0;                           // sequences of a micro-step; 0: no training
+  int64_t head_rows = 0;                             // rows of a chunk of logits
+  std::string recompute = "none", offload = "none";  // layers/models/recompute.h
   int64_t eval_batch = 0;  // sequences of an evaluation batch; 0: no evaluation
   int64_t kv_length = 0;   // tokens of the KV cache; 0: no generation
   int64_t kv_rows = 1;     // sequences that are decoded together

@@ -125,6 +125,8 @@ RunSetup make_setup(RunConfig config) {
   r.eval_batch = config.per_device_eval_batch_size;
   r.head_rows = config.head_rows;
   r.recompute = config.recompute;
+  r.offload = config.offload;
+  r.settings.streams = StreamMode::worker;
   if (config.packed_weights != "auto")
     r.packed_weights = parse_weight_packing(config.packed_weights);
   r.max_grad_norm = config.max_grad_norm;
@@ -135,6 +137,7 @@ RunSetup make_setup(RunConfig config) {
       machine_flops(r.settings.threads, s.model->precision().compute == DType::bf16);
   r.budget = resolve_memory(config.memory, &r.reserve);
   r.host_budget = config.host_memory;
+  if (r.offload != "none") r.free_bytes = make_device(Place::cpu)->memory_info().available_bytes;
   r.bitwise = config.bitwise;
   config.max_length = s.sizes.max_length;
   if (!config.sample_prompt.empty()) {

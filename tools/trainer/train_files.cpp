@@ -140,6 +140,8 @@ void TrainRun::write_final() {
 void TrainRun::write_memory_json(bool done) {
   nlohmann::json j = {{"planned_engine_bytes", plan_.engine_bytes},
                       {"measured_engine_bytes", session_->context().resident_bytes()},
+                      {"planned_host_bytes", plan_.host_bytes},
+                      {"measured_host_bytes", session_->context().host_resident_bytes()},
                       {"planned_runtime_bytes", plan_.runtime_bytes},
                       {"measured_runtime_bytes", runtime_measured_},
                       {"allocations_after_start", nullptr},
@@ -166,10 +168,13 @@ void TrainRun::write_report(bool done) {
     report_.measured_engine_bytes = session_->context().resident_bytes();
     report_.measured_runtime_bytes = runtime_measured_;
   }
+  if (recorder_) report_.op_times = recorder_->times();
   if (log_) read_metrics(config().output_dir, report_);
   if (log_ && allocation_watch::available())
     report_.allocations_after_start = allocation_watch::breaches();
   write_atomic(config().output_dir + "/report.html", report_html(plan_, report_));
+  if (config().trace && recorder_ && recorder_->recorded())
+    write_atomic(config().output_dir + "/trace.json", trace_text(plan_, recorder_->trace()));
 }
 
 // Writes what says what this run is, beside what it goes on from, if that is so.
@@ -210,6 +215,7 @@ void TrainRun::prepare() {
   session_->set_update_gate(&checkpoints_->gate());
   final_layout_ = std::make_unique<SafetensorsLayout>(
       weights_layout(*setup_.model, config().save_dtype == "bf16" ? DType::bf16 : DType::f32));
+  recorder_ = std::make_unique<StepRecorder>(plan_, config().trace);
   log_ = std::make_unique<RunLog>(dir, resumed_ ? resumed_->position.step : -1,
                                   run_sinks(config().report_to));
   if (!config().sample_prompt.empty()) {
@@ -233,9 +239,12 @@ void TrainRun::start_log() {
                         config().save_steps > 0
                             ? fmt::format(", every {} steps", config().save_steps)
                             : std::string(", only when interrupted")));
-  runtime_measured_ = process_private_bytes() - session_->context().resident_bytes();
+  runtime_measured_ = runtime_now();
   log_->say(fmt::format("memory reserved: {} B of engine, resident {} B", plan_.engine_bytes,
                         session_->context().resident_bytes()));
+  if (plan_.host_bytes > 0)
+    log_->say(fmt::format("host memory reserved: {} B, resident {} B", plan_.host_bytes,
+                          session_->context().host_resident_bytes()));
 }
 
 // After a signal: the step was finished.

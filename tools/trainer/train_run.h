@@ -17,6 +17,7 @@
 #include "tools/trainer/run_log.h"
 #include "tools/trainer/setup.h"
 #include "tools/trainer/start_clock.h"
+#include "tools/trainer/step_recorder.h"
 
 namespace snug {
 
@@ -31,6 +32,8 @@ class TrainRun {
   Pinned pinned() const;
   void reserve();
   int64_t total_steps() const;
+  // Bytes of the process now that are in neither arena.
+  int64_t runtime_now() const;
   double rate_factor(int64_t step) const;
   void prepare();
   void start_log();
@@ -72,6 +75,7 @@ class TrainRun {
   std::unique_ptr<LearningRateSchedule> schedule_;
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<RunLog> log_;
+  std::unique_ptr<StepRecorder> recorder_;
   std::vector<int32_t> sample_prompt_;
   std::string sample_text_, data_fingerprint_;
   // What ended the run, of which there is one: a step without a target, one whose loss or gradient

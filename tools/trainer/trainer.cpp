@@ -119,6 +119,11 @@ void TrainRun::reserve() {
   clock_.lap("weights");
 }
 
+int64_t TrainRun::runtime_now() const {
+  const Context& c = session_->context();
+  return process_private_bytes() - c.resident_bytes() - c.host_resident_bytes();
+}
+
 double TrainRun::rate_factor(int64_t step) const {
   if (total_ > 0) return schedule_->factor(step);
   // Only max_time bounds the run: the schedule follows the clock, kClockSteps ticks long.
@@ -297,7 +302,7 @@ int TrainRun::run() {
   check_output_dir();
   if (resumed_) apply_pins(*resumed_, setup_);
   plan_ = make_plan(setup_.request);
-  if (!plan_.fits && resumed_)
+  if (!plan_.fits && resumed_ && plan_.minimum_bytes > plan_.budget)
     fail(ErrorCode::out_of_memory,
          fmt::format("memory of at least {} B for micro-batches of {} and head chunks of {} rows, "
                      "which {} pins",
@@ -392,8 +397,14 @@ int TrainRun::steps() {
     finish_step(std::max(1e-6, monotonic_seconds() - before));
     before = monotonic_seconds();
   }
+  // The second step is the one of the report: the first finds cold caches. A run of one step has no
+  // better one.
+  int recordings = 2;
   while (!last_ && !stop_requested) {
+    const bool record = recordings-- > 0;
+    if (record) recorder_->begin_step(session_->context(), at_.step + 1);
     if (!optimizer_step()) return training_failed();
+    if (record) recorder_->end_step(session_->context());
     last_ = finished();
     const double now = monotonic_seconds();
     log_step(now - before);
@@ -410,16 +421,20 @@ int TrainRun::steps() {
   write_state(config().output_dir);
   allocation_watch::step_done();
   allocation_watch::stop();
-  runtime_measured_ = process_private_bytes() - session_->context().resident_bytes();
+  runtime_measured_ = runtime_now();
   write_memory_json(true);
   write_report(true);
   const int64_t measured = session_->context().resident_bytes();
-  log_->say(
-      fmt::format("planned = measured: {} B planned, {} B resident, difference {} B; allocations "
-                  "after start: {}",
-                  plan_.engine_bytes, measured, measured - plan_.engine_bytes,
-                  allocation_watch::available() ? std::to_string(allocation_watch::breaches())
-                                                : std::string("not counted in this build")));
+  const int64_t host = session_->context().host_resident_bytes();
+  log_->say(fmt::format(
+      "planned = measured: {} B planned, {} B resident, difference {} B; {}allocations "
+      "after start: {}",
+      plan_.engine_bytes, measured, measured - plan_.engine_bytes,
+      plan_.host_bytes > 0 ? fmt::format("host {} B planned, {} B resident, difference {} B; ",
+                                         plan_.host_bytes, host, host - plan_.host_bytes)
+                           : std::string(),
+      allocation_watch::available() ? std::to_string(allocation_watch::breaches())
+                                    : std::string("not counted in this build")));
   log_->say(fmt::format("Model folder: {0}/final\nReport: {0}/report.html", config().output_dir));
   return 0;
 }

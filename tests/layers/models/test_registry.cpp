@@ -219,7 +219,7 @@ TEST(RecomputeText, PresetsMapsAndBracesAreRead) {
                     parse_precision("fp32"));
   const auto dropped = [&](const std::string& text) {
     std::vector<int> counts;
-    for (const auto& layer : parse_recompute(text, model))
+    for (const auto& layer : parse_policies(text, "none", model))
       counts.push_back(
           static_cast<int>(std::count(layer.begin(), layer.end(), SlotPolicy::recompute)));
     return counts;
@@ -238,6 +238,68 @@ TEST(RecomputeText, PresetsMapsAndBracesAreRead) {
   EXPECT_EQ(dropped("0:norms,1:mlp,2:none"), (V{2, 3, 0}));
   // A layer named twice has both.
   EXPECT_EQ(dropped("{0-2: norms, 1: mlp}"), (V{2, 4, 2}));
+  // Slots by their own names, beside presets and in maps.
+  EXPECT_EQ(dropped("norm1+fc"), (V{2, 2, 2}));
+  EXPECT_EQ(dropped("{0: mid+lse+mlp, 2: rstd2}"), (V{5, 0, 1}));
+  EXPECT_EQ(dropped("norm1+mean1+rstd1+qkv+att+lse+mid+norm2+mean2+rstd2+fc+act"),
+            dropped("block"));
+}
+
+TEST(OffloadText, PresetsMapsAndSlotsAreRead) {
+  const Model model(map_of(R"({"type": "gpt2", "vocab_size": 64, "n_positions": 8, "n_embd": 16,
+                              "n_head": 2, "n_layer": 3})"),
+                    parse_precision("fp32"));
+  // The names of the slots that go to the host, layer by layer.
+  const auto sent = [&](const std::string& recompute, const std::string& offload) {
+    std::string text;
+    const LayerPolicies policies = parse_policies(recompute, offload, model);
+    for (size_t l = 0; l < policies.size(); ++l) {
+      text += text.empty() ? "" : " |";
+      for (size_t s = 0; s < policies[l].size(); ++s)
+        if (policies[l][s] == SlotPolicy::offload) {
+          const std::string name =
+              model.block(static_cast<int64_t>(l)).body().slot(static_cast<int>(s)).name.str();
+          text += " " + name.substr(name.rfind('.') + 1);
+        }
+    }
+    return text;
+  };
+  EXPECT_EQ(sent("none", "none"), " | |");
+  EXPECT_EQ(sent("block", "inputs"), " x | x | x");
+  EXPECT_EQ(sent("none", "{0: attention, 2: mlp}"), " norm1 qkv att lse | | norm2 fc act");
+  EXPECT_EQ(sent("norms+attention", "1: block"), " | x mean1 rstd1 mid mean2 rstd2 fc act |");
+  EXPECT_EQ(sent("block", "block"), " x | x | x");
+  EXPECT_EQ(sent("{0-1: block}", "{0: inputs, 2: mid+qkv}"), " x | | qkv mid");
+  EXPECT_TRUE(policies_combine("{0-1: block}", "{0: inputs, 2: mid+qkv}", model));
+  EXPECT_TRUE(policies_combine("norms", "block", model));
+  EXPECT_FALSE(policies_combine("norms", "attention", model));
+  EXPECT_FALSE(policies_combine("norms", "block+norm2", model));
+  EXPECT_TRUE(policies_combine("{0: norms}", "{1-2: attention}", model));
+}
+
+TEST(OffloadText, MistakesAreNamed) {
+  const Model model(map_of(R"({"type": "gpt2", "vocab_size": 64, "n_positions": 8, "n_embd": 16,
+                              "n_head": 2, "n_layer": 3})"),
+                    parse_precision("fp32"));
+  const auto refused = [&](const std::string& recompute, const std::string& offload,
+                           const std::string& expected, const std::string& found,
+                           const std::string& advice) {
+    EXPECT_ERROR(parse_policies(recompute, offload, model), ErrorCode::usage, expected, found,
+                 advice);
+  };
+  const std::string names =
+      "offload as one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, qkv, att, lse, "
+      "mid, norm2, mean2, rstd2, fc, act, joined with +, or a map of layers";
+  for (const char* name : {"x", "out", "norms", "auto", ""})
+    refused("none", name, names, std::string("offload: ") + name, "offload=block");
+  refused("none", "3: inputs", "layers between 0 and 2 in the offload map", "\"3\"",
+          "offload=\"{0-2: block}\"");
+  refused("none", "2-1: inputs", "ranges of the offload map to go up", "\"2-1\"", "1-2");
+  refused("none", "{0: inputs, 1}", "offload map entries of the form layers: policy", "\"1\"",
+          "6-11: none");
+  refused("{1: mlp}", "fc", "either recomputed or offloaded, not both",
+          "fc of layer 1 in recompute ({1: mlp}) and in offload (fc)",
+          "offload=inputs or offload=block");
 }
 
 TEST(RecomputeText, MistakesAreNamed) {
@@ -246,9 +308,11 @@ TEST(RecomputeText, MistakesAreNamed) {
                     parse_precision("fp32"));
   const auto refused = [&](const std::string& text, const std::string& expected,
                            const std::string& found, const std::string& advice) {
-    EXPECT_ERROR(parse_recompute(text, model), ErrorCode::usage, expected, found, advice);
+    EXPECT_ERROR(parse_policies(text, "none", model), ErrorCode::usage, expected, found, advice);
   };
-  const std::string presets = "none, norms, mlp, attention, block";
+  const std::string presets =
+      "recompute as one of none, norms, mlp, attention, block, norm1, mean1, rstd1, qkv, att, lse, "
+      "mid, norm2, mean2, rstd2, fc, act, joined with +, or a map of layers";
   refused("blocks", presets, "recompute: blocks", "recompute=block");
   refused("", presets, "recompute: ", "recompute=block");
   refused("norms+", presets, "recompute: ", "recompute=block");
@@ -261,7 +325,7 @@ TEST(RecomputeText, MistakesAreNamed) {
   refused("1x: block", "layers between 0 and 2", "\"1x\"", "{0-2: block}");
   refused("99999999999999999999: block", "layers between 0 and 2", "99999999999999999999",
           "{0-2: block}");
-  refused("2-1: block", "ranges go up", "\"2-1\"", "1-2");
+  refused("2-1: block", "ranges of the recompute map to go up", "\"2-1\"", "1-2");
   refused("{0: block, 1}", "layers: policy", "\"1\"", "6-11: none");
 }
 

@@ -156,10 +156,5 @@ TEST(InferenceInput, FoldersTakeTokenFilesThatSaySo) {
       << two.out;
 }
 
-TEST(InferenceInput, CommandsOfOtherVersions) {
-  for (const char* name : {"explain"})
-    expect_refused(run({name}), {std::string("\"") + name + "\"", "not built in this version"});
-}
-
 }  // namespace
 }  // namespace snug::e2e

@@ -163,6 +163,8 @@ void expect_planned_is_measured(const Workspace& w, const std::string& name) {
   const Json memory = w.json(name + "/memory.json");
   EXPECT_EQ(memory["planned_engine_bytes"], memory["measured_engine_bytes"]);
   EXPECT_EQ(memory["planned_engine_bytes"], w.json(name + "/plan.json")["engine_bytes"]);
+  EXPECT_EQ(memory["planned_host_bytes"], memory["measured_host_bytes"]);
+  EXPECT_EQ(memory["planned_host_bytes"], w.json(name + "/plan.json")["host_bytes"]);
   EXPECT_EQ(memory["allocations_after_start"], kNoAllocations);
   EXPECT_GT(memory["measured_runtime_bytes"], 0);
   if (kNoAllocations == Json(0)) {

@@ -1,0 +1,171 @@
+#include "engine/device/cpu_streams.h"
+
+#include <cstring>
+
+#include "engine/core/error.h"
+
+namespace snug {
+namespace {
+// The stream in the low bits, the number of the last command before the event above them.
+constexpr int64_t kStreamBits = 4;
+StreamId stream_of(EventId event) {
+  return static_cast<StreamId>(event % kStreamBits);
+}
+int64_t number_of(EventId event) {
+  return event / kStreamBits;
+}
+}  // namespace
+
+const char* stream_name(StreamId stream) {
+  switch (stream) {
+    case kCompute:
+      return "compute";
+    case kToHost:
+      return "to_host";
+    case kToDevice:
+      return "to_device";
+  }
+  return "?";
+}
+
+const char* to_string(StreamMode mode) {
+  switch (mode) {
+    case StreamMode::immediate:
+      return "immediate";
+    case StreamMode::deferred:
+      return "deferred";
+    case StreamMode::worker:
+      return "worker";
+  }
+  return "?";
+}
+
+CpuStreams::~CpuStreams() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  arrived_.notify_one();
+  thread_.join();
+}
+
+void CpuStreams::start(StreamMode mode) {
+  require(mode_ == StreamMode::immediate, "streams to be started once");
+  mode_ = mode;
+  if (mode == StreamMode::immediate) return;
+  for (Queue& q : queues_) q.ring = std::make_unique<Command[]>(kCapacity);
+  if (mode == StreamMode::worker) thread_ = std::thread([this] { work(); });
+}
+
+void CpuStreams::run(const Command& c) {
+  switch (c.kind) {
+    case Command::Kind::copy:
+      std::memcpy(c.to, c.from, static_cast<size_t>(c.bytes));
+      return;
+    case Command::Kind::fill:
+      std::memset(c.to, c.value, static_cast<size_t>(c.bytes));
+      return;
+    case Command::Kind::wait:
+      return;
+  }
+}
+
+bool CpuStreams::complete(EventId event) const {
+  const StreamId s = stream_of(event);
+  return s == kCompute || queues_[static_cast<size_t>(s)].done >= number_of(event);
+}
+
+void CpuStreams::put(StreamId stream, Command command) {
+  require(stream >= 0 && stream < kStreams, "a stream of the device");
+  if (stream == kCompute || mode_ == StreamMode::immediate) return run(command);
+  Queue& q = queues_[static_cast<size_t>(stream)];
+  std::unique_lock lock(mutex_);
+  if (q.end - q.begin == kCapacity) {
+    if (mode_ == StreamMode::deferred)
+      drain(stream, q.front().number);
+    else
+      finished_.wait(lock, [&] { return q.end - q.begin < kCapacity; });
+  }
+  command.number = q.issued = ++issued_;
+  q.ring[static_cast<size_t>(q.end++ % kCapacity)] = command;
+  lock.unlock();
+  if (mode_ == StreamMode::worker) arrived_.notify_one();
+}
+
+void CpuStreams::copy(void* to, const void* from, int64_t bytes, StreamId stream) {
+  put(stream, {.kind = Command::Kind::copy, .to = to, .from = from, .bytes = bytes});
+}
+
+void CpuStreams::fill(void* to, uint8_t value, int64_t bytes, StreamId stream) {
+  put(stream, {.kind = Command::Kind::fill, .value = value, .to = to, .bytes = bytes});
+}
+
+EventId CpuStreams::record(StreamId stream) {
+  require(stream >= 0 && stream < kStreams, "a stream of the device");
+  const std::lock_guard lock(mutex_);
+  return queues_[static_cast<size_t>(stream)].issued * kStreamBits + stream;
+}
+
+void CpuStreams::wait(StreamId stream, EventId event) {
+  if (mode_ == StreamMode::immediate) return;
+  if (stream != kCompute) {
+    // The thread does all commands in the order of issue, an event's before those that wait for it.
+    if (mode_ == StreamMode::deferred && stream_of(event) != kCompute)
+      put(stream, {.kind = Command::Kind::wait, .event = event});
+    return;
+  }
+  std::unique_lock lock(mutex_);
+  if (mode_ == StreamMode::deferred)
+    drain(stream_of(event), number_of(event));
+  else
+    finished_.wait(lock, [&] { return complete(event); });
+}
+
+// Commands of a stream up to a number, and first what they wait for: events are older than what
+// waits for them, so this ends.
+void CpuStreams::drain(StreamId stream, int64_t number) {
+  Queue& q = queues_[static_cast<size_t>(stream)];
+  while (q.begin < q.end && q.front().number <= number) {
+    const Command c = q.front();
+    if (c.kind == Command::Kind::wait && !complete(c.event))
+      drain(stream_of(c.event), number_of(c.event));
+    run(c);
+    ++q.begin;
+    q.done = c.number;
+  }
+}
+
+CpuStreams::Queue* CpuStreams::oldest() {
+  Queue* first = nullptr;
+  for (Queue& q : queues_)
+    if (q.begin < q.end && (!first || q.front().number < first->front().number)) first = &q;
+  return first;
+}
+
+void CpuStreams::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    Queue* q = nullptr;
+    arrived_.wait(lock, [&] { return (q = oldest()) != nullptr || stop_; });
+    if (!q) return;  // what was asked for is done first
+    const Command c = q->front();
+    lock.unlock();
+    run(c);
+    lock.lock();
+    ++q->begin;
+    q->done = c.number;
+    finished_.notify_all();
+  }
+}
+
+void CpuStreams::synchronize() noexcept {
+  if (mode_ == StreamMode::immediate) return;
+  std::unique_lock lock(mutex_);
+  if (mode_ == StreamMode::deferred)
+    for (StreamId s = kToHost; s < kStreams; ++s) drain(s, issued_);
+  else
+    finished_.wait(lock, [&] { return oldest() == nullptr; });
+}
+
+}  // namespace snug

@@ -1,0 +1,121 @@
+// snug explain, plan --picture and --trace, and trace: true, as a user sees them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/tools/e2e/runs.h"
+
+namespace snug::e2e {
+namespace {
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Of the format, what Perfetto needs; the sum of the fullest counter.
+int64_t fullest_counter(const Json& trace) {
+  int64_t most = -1;
+  for (const Json& e : trace.at("traceEvents")) {
+    if (e.at("ph") == "X") {
+      EXPECT_GE(e.at("dur").get<double>(), 0);
+    }
+    if (e.at("ph") != "C") continue;
+    int64_t sum = 0;
+    for (const auto& [name, bytes] : e.at("args").items()) sum += bytes.get<int64_t>();
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
+int64_t alive_at_peak(const Json& plan) {
+  return plan["engine_bytes"].get<int64_t>() - plan["categories"]["padding"].get<int64_t>();
+}
+
+TEST(Explain, ARunExplainsItself) {
+  const Workspace w;
+  w.trained("run", {"max_steps=3", "trace=true", "per_device_train_batch_size=2"});
+  const Json plan = w.json("run/plan.json");
+  const Outcome fc = run({"explain", "--run", w.path("run"), "h.0.fc", "--json"});
+  ASSERT_EQ(fc.code, 0) << fc.err;
+  const Json facts = Json::parse(fc.out);
+  EXPECT_EQ(facts["engine_bytes"], plan["engine_bytes"]);
+  EXPECT_EQ(facts["tensors"][0]["name"], "h.0.fc");
+  EXPECT_EQ(facts["tensors"][0]["slot"]["policy"], "keep");
+
+  const Outcome peak = run({"explain", "--run", w.path("run"), "--peak", "--json"});
+  ASSERT_EQ(peak.code, 0) << peak.err;
+  const Json holders = Json::parse(peak.out);
+  EXPECT_EQ(holders["program"], plan["peak"]["program"]);
+  for (size_t i = 0; i < plan["peak"]["holders"].size(); ++i)
+    EXPECT_EQ(holders["holders"][i]["bytes"], plan["peak"]["holders"][i]["bytes"]);
+  const Outcome text = run({"explain", "--run", w.path("run"), "--peak", "h.0.fc"});
+  EXPECT_TRUE(has(text.out, "tensor h.0.fc\n  a slot of block 0, policy keep: written by fc"))
+      << text.out;
+  EXPECT_TRUE(has(text.out, "\n\npeak in ")) << text.out;
+
+  // What was measured is the plan.
+  const Json trace = w.json("run/trace.json");
+  EXPECT_EQ(trace["otherData"]["times"], "measured");
+  EXPECT_EQ(trace["otherData"]["hash"], plan["hash"]);
+  EXPECT_EQ(fullest_counter(trace), alive_at_peak(plan));
+  EXPECT_TRUE(has(slurp(w.path("run/report.html")), "measured time (step 2)"));
+  expect_planned_is_measured(w, "run");
+
+  // A resumed run is pinned, on another budget and policy: it explains itself too.
+  w.trained("run", {"max_steps=5", "resume=latest", "memory=60MiB", "recompute=block"});
+  const Outcome again = run({"explain", "--run", w.path("run"), "h.0.fc", "--json"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(Json::parse(again.out)["tensors"][0]["slot"]["policy"], "recompute");
+
+  // A plan of another hash is another one.
+  std::string written = slurp(w.path("run/plan.json"));
+  const size_t at = written.find("\"hash\": \"") + 9;
+  written[at] = written[at] == '0' ? '1' : '0';
+  spill(w.path("run/plan.json"), written);
+  const Outcome other = run({"explain", "--run", w.path("run"), "h.0.fc"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_TRUE(has(other.err, "this version, machine or calibration plans the run otherwise"))
+      << other.err;
+}
+
+TEST(Explain, WithoutTheKeyThereIsNoTrace) {
+  const Workspace w;
+  w.trained("run", {"max_steps=1"});
+  EXPECT_FALSE(exists(w.path("run/trace.json")));
+  EXPECT_TRUE(has(slurp(w.path("run/report.html")), "measured time (step 1)"));
+}
+
+TEST(Explain, APlanDrawsItselfWithoutARun) {
+  const Workspace w;
+  std::vector<std::string> words =
+      w.train_arguments("planned", {"--picture", w.path("p.html"), "--trace", w.path("t.json")});
+  words[0] = "plan";
+  const Environment plain("LC_ALL", "C");
+  const Outcome ascii = run(words);
+  ASSERT_EQ(ascii.code, 0) << ascii.err;
+  EXPECT_TRUE(std::all_of(ascii.out.begin(), ascii.out.end(), [](unsigned char c) {
+    return c < 0x80;
+  })) << ascii.out;
+  EXPECT_TRUE(has(ascii.out, "^ peak, in ")) << ascii.out;
+  {
+    const Environment wide("LC_ALL", "C.UTF-8"), terminal("TERM", "xterm");
+    EXPECT_TRUE(has(run(words).out, "▲ peak, in "));
+  }
+  EXPECT_FALSE(exists(w.path("planned")));
+  EXPECT_TRUE(has(slurp(w.path("p.html")), "planned, not measured:"));
+  const Json trace = w.json("t.json");
+  EXPECT_EQ(trace["otherData"]["times"], "weights, not a prediction");
+  EXPECT_EQ(fullest_counter(trace), alive_at_peak(w.plan()));
+}
+
+TEST(Explain, HelpSaysHow) {
+  const Outcome help = run({"explain", "--help"});
+  EXPECT_EQ(help.code, 0);
+  for (const char* part : {"snug explain: says what a tensor", "--run DIR", "--peak", "--json",
+                           "snug explain --config run.yaml h.3.fc"})
+    EXPECT_TRUE(has(help.out, part)) << part;
+  EXPECT_TRUE(has(run({"--help"}).out, "explain"));
+}
+
+}  // namespace
+}  // namespace snug::e2e

@@ -1,0 +1,71 @@
+// Runs that offload: the same numbers, both arenas as planned, and a refusal that names what works.
+#include <gtest/gtest.h>
+
+#include "tests/tools/e2e/workspace.h"
+
+namespace snug::e2e {
+namespace {
+
+TEST(Offload, TheSameRunInLessMemoryOfTheDevice) {
+  const Workspace w;
+  const std::vector<std::string> base = {"per_device_train_batch_size=4", "head_rows=64",
+                                         "save_steps=6", "sample_prompt=the cat"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), base.begin(), base.end());
+    return more;
+  };
+  w.trained("kept", with({"recompute=none"}));
+  EXPECT_EQ(w.json("kept/memory.json")["planned_host_bytes"], 0);
+  const struct {
+    const char* name;
+    std::vector<std::string> keys;
+  } rows[] = {{"inputs", {"recompute=block", "offload=inputs"}},
+              {"block", {"recompute=norms", "offload=block"}},
+              {"map", {"recompute={0: mlp}", "offload={1: attention+mid}", "host_memory=1GiB"}}};
+  for (const auto& row : rows) {
+    const std::string name = row.name;
+    const Outcome run = w.trained(name, with(row.keys));
+    expect_planned_is_measured(w, name);
+    const Json memory = w.json(name + "/memory.json"), plan = w.json(name + "/plan.json");
+    const auto host = memory["measured_host_bytes"].get<int64_t>();
+    EXPECT_GT(host, 0);
+    EXPECT_EQ(memory["planned_host_bytes"], host);
+    EXPECT_EQ(plan["host_bytes"], host);
+    const std::string bytes = std::to_string(host);
+    EXPECT_NE(run.out.find("host memory reserved: " + bytes + " B, resident " + bytes + " B"),
+              std::string::npos)
+        << run.out;
+    EXPECT_NE(
+        run.out.find("host " + bytes + " B planned, " + bytes + " B resident, difference 0 B"),
+        std::string::npos)
+        << run.out;
+    EXPECT_LT(memory["measured_engine_bytes"], w.json("kept/memory.json")["measured_engine_bytes"]);
+    EXPECT_EQ(w.curve(name), w.curve("kept"));
+    EXPECT_EQ(slurp(w.path(name + "/final/model.safetensors")),
+              slurp(w.path("kept/final/model.safetensors")));
+    EXPECT_NE(slurp(w.path(name + "/config.resolved.yaml")).find("\noffload: "), std::string::npos);
+  }
+}
+
+TEST(Offload, TheNamedHostMemoryWorksAndNothingBelow) {
+  const Workspace w;
+  const std::vector<std::string> keys = {"recompute=block", "offload=inputs",
+                                         "per_device_train_batch_size=4"};
+  const auto with = [&](int64_t bytes) {
+    std::vector<std::string> more = keys;
+    more.push_back("host_memory=" + std::to_string(bytes));
+    return more;
+  };
+  const auto needed = w.plan(keys)["host_bytes"].get<int64_t>();
+  const Outcome refused = w.train("run", with(needed - 1));
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_FALSE(exists(w.path("run")));
+  EXPECT_NE(refused.err.find("expected host_memory of at least " + std::to_string(needed) + " B"),
+            std::string::npos)
+      << refused.err;
+  w.trained("run", with(needed));
+  expect_planned_is_measured(w, "run");
+}
+
+}  // namespace
+}  // namespace snug::e2e

@@ -1,0 +1,136 @@
+// Plans with a second arena: what they say of it, and what is refused where the host's memory does
+// not suffice.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/errors.h"
+#include "tests/tools/session_case.h"
+#include "tools/trainer/plan.h"
+
+namespace snug {
+namespace {
+
+using test::expect_error;
+
+Model& small_model() {
+  static Model model(test::tiny_spec({.V = 300, .P = 64, .C = 32, .L = 4, .H = 2, .F = 128}),
+                     parse_precision("fp32"));
+  return model;
+}
+
+PlanRequest request_of(const std::string& recompute, const std::string& offload) {
+  PlanRequest r;
+  r.model = &small_model();
+  r.T = 32;
+  r.global_batch = 12;
+  r.recompute = recompute;
+  r.offload = offload;
+  return r;
+}
+
+// The inputs of four blocks of 12 x 32 rows of 32 floats.
+constexpr int64_t kInputs = 4 * 12 * 32 * 32 * 4;
+
+TEST(PlanHost, SaysWhatTheHostHolds) {
+  const Plan none = make_plan(request_of("block", "none")),
+             inputs = make_plan(request_of("block", "inputs"));
+  EXPECT_EQ(none.host_bytes, 0);
+  EXPECT_EQ(inputs.host_bytes, kInputs);
+  EXPECT_EQ(inputs.decisions.offload, "inputs");
+  EXPECT_NE(plan_hash(none), plan_hash(inputs));
+  const nlohmann::json j = plan_json(inputs);
+  EXPECT_EQ(j.at("host_bytes"), kInputs);
+  EXPECT_EQ(j.at("categories").at("offload"), kInputs);
+  EXPECT_EQ(j.at("decisions").at("offload"), "inputs");
+  int64_t sum = 0;
+  for (const auto& [key, bytes] : j.at("categories").items())
+    if (key != "offload") sum += bytes.get<int64_t>();
+  EXPECT_EQ(sum, inputs.engine_bytes) << "all others and padding are the device's";
+  for (const auto& p : j.at("programs")) {
+    const bool micro = p.at("name").get<std::string>().starts_with("micro");
+    EXPECT_EQ(p.at("bytes_to_host"), micro ? kInputs : 0) << p.dump();
+    EXPECT_EQ(p.at("bytes_to_device"), micro ? kInputs : 0);
+    EXPECT_EQ(p.at("host_height"), micro ? kInputs : 0);
+    EXPECT_EQ(p.at("host_lower_bound"), p.at("host_height"));
+  }
+  EXPECT_NE(plan_sentence(inputs).find(", offloading inputs"), std::string::npos);
+  EXPECT_EQ(plan_sentence(none).find("offloading"), std::string::npos);
+  EXPECT_NE(plan_text(inputs).find("in the host's memory: what is offloaded"), std::string::npos);
+  EXPECT_EQ(plan_text(none).find("host"), std::string::npos);
+}
+
+TEST(PlanHost, HostMemoryBoundsTheHostArena) {
+  PlanRequest r = request_of("block", "inputs");
+  r.micro_batch = 12;
+  r.host_budget = kInputs;
+  const Plan fits = make_plan(r);
+  EXPECT_TRUE(fits.fits);
+  EXPECT_NE(plan_text(fits).find("host_memory allows"), std::string::npos);
+  r.host_budget = kInputs - 1;
+  const Plan refused = make_plan(r);
+  EXPECT_FALSE(refused.fits);
+  EXPECT_FALSE(host_fits(refused));
+  const std::string needed = std::to_string(kInputs), given = std::to_string(kInputs - 1);
+  expect_error(ErrorCode::out_of_memory,
+               {("host_memory of at least " + needed + " B").c_str(), "what is offloaded",
+                ("host_memory of " + given + " B").c_str(), "offload: inputs",
+                ("host_memory=" + needed + ", or offload=none").c_str()},
+               [&] { refuse_plan(refused); });
+  // Where the micro-batch is free, a smaller one sends less.
+  r.micro_batch = 0;
+  const Plan smaller = make_plan(r);
+  EXPECT_TRUE(smaller.fits);
+  EXPECT_EQ(smaller.decisions.micro_batch, 6);
+  EXPECT_EQ(smaller.host_bytes, kInputs / 2);
+  // What is named as needed does it, and is the least of all micro-batches.
+  r.host_budget = 1;
+  EXPECT_EQ(make_plan(r).host_bytes, kInputs / 12);
+  r.host_budget = kInputs / 12;
+  EXPECT_TRUE(make_plan(r).fits);
+  // A device that is too small is said first.
+  r.host_budget = 1;
+  r.budget = 1000;
+  expect_error(ErrorCode::out_of_memory, {"memory of at least", "memory of 1000 B"},
+               [&] { refuse_plan(make_plan(r)); });
+}
+
+// On the CPU both arenas are RAM.
+TEST(PlanHost, BothArenasTogetherAreWithinWhatIsFree) {
+  PlanRequest r = request_of("block", "inputs");
+  r.micro_batch = 12;
+  const Plan plan = make_plan(r);
+  r.free_bytes = plan.engine_bytes + plan.host_bytes;
+  EXPECT_TRUE(make_plan(r).fits);
+  --r.free_bytes;
+  const Plan refused = make_plan(r);
+  EXPECT_FALSE(refused.fits);
+  expect_error(ErrorCode::out_of_memory,
+               {(std::to_string(plan.engine_bytes + plan.host_bytes) + " B").c_str(),
+                "of free memory: on the CPU the host arena of",
+                (std::to_string(r.free_bytes) + " B").c_str(), "free, offload: inputs",
+                "offload=none with recompute=block"},
+               [&] { refuse_plan(refused); });
+  r.offload = "none";
+  EXPECT_TRUE(make_plan(r).fits) << "asked of nothing but a second arena";
+}
+
+// The planner's own ladder of recompute goes over what the two keys cannot share.
+TEST(PlanHost, AutoRecomputeLeavesOutWhatIsOffloaded) {
+  PlanRequest r = request_of("auto", "attention");
+  r.micro_batch = 12;
+  const Plan wide = make_plan(r);
+  EXPECT_EQ(wide.decisions.recompute, "none");
+  r.budget = wide.minimum_bytes;
+  EXPECT_TRUE(make_plan(r).fits);
+  r.offload = "inputs";
+  r.budget = 0;
+  r.budget = make_plan(r).minimum_bytes;
+  const Plan tight = make_plan(r);
+  EXPECT_TRUE(tight.fits);
+  EXPECT_NE(tight.decisions.recompute, "none");
+  EXPECT_EQ(tight.decisions.offload, "inputs");
+}
+
+}  // namespace
+}  // namespace snug

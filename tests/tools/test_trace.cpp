@@ -1,0 +1,202 @@
+// Traces: valid, ordered, and their counters are the plan's bytes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "tests/tools/session_case.h"
+#include "tests/tools/test_report_schedule.h"
+#include "tools/report/trace.h"
+#include "tools/trainer/step_recorder.h"
+
+namespace snug {
+namespace {
+
+using Json = nlohmann::json;
+
+// What the format asks of every event; returns the events.
+std::vector<Json> checked(const std::string& text) {
+  const Json all = Json::parse(text);
+  std::vector<Json> events;
+  for (const Json& e : all.at("traceEvents")) {
+    const std::string ph = e.at("ph");
+    EXPECT_TRUE(ph == "X" || ph == "C" || ph == "M") << e;
+    EXPECT_TRUE(e.at("pid").is_number_integer());
+    EXPECT_TRUE(e.at("name").is_string());
+    EXPECT_TRUE(e.at("args").is_object());
+    if (ph != "M") {
+      EXPECT_GE(e.at("ts").get<double>(), 0);
+    }
+    if (ph == "X") {
+      EXPECT_GE(e.at("dur").get<double>(), 0);
+      EXPECT_TRUE(e.at("tid").is_number_integer());
+    }
+    if (ph == "C") {
+      for (const auto& [name, value] : e["args"].items()) EXPECT_TRUE(value.is_number_integer());
+    }
+    events.push_back(e);
+  }
+  return events;
+}
+
+// The counter with the largest sum.
+std::map<std::string, int64_t> fullest(const std::vector<Json>& events) {
+  std::map<std::string, int64_t> best;
+  int64_t most = -1;
+  for (const Json& e : events) {
+    if (e["ph"] != "C") continue;
+    int64_t sum = 0;
+    std::map<std::string, int64_t> values;
+    for (const auto& [name, value] : e["args"].items()) sum += values[name] = value.get<int64_t>();
+    if (sum <= most) continue;
+    most = sum;
+    best = values;
+  }
+  return best;
+}
+
+void expect_plans_peak(const Plan& plan, const std::vector<Json>& events) {
+  const std::map<std::string, int64_t> values = fullest(events);
+  int64_t sum = plan.padding;
+  for (size_t c = 0; c < kCategories; ++c) {
+    const auto at = values.find(to_string(static_cast<Category>(c)));
+    EXPECT_EQ(at == values.end() ? 0 : at->second, plan.categories[c])
+        << to_string(static_cast<Category>(c));
+    sum += at == values.end() ? 0 : at->second;
+  }
+  EXPECT_EQ(sum, plan.engine_bytes);
+}
+
+TEST(Trace, APlannedStepHasEveryOpAndThePeak) {
+  const Plan plan = hand_plan();
+  const StepTrace trace = predicted_trace(plan);
+  EXPECT_EQ(trace.left_out, 0);
+  const std::vector<Json> events = checked(trace_text(plan, trace));
+  expect_plans_peak(plan, events);
+  size_t ops = 0, programs = 0;
+  double end = 0;  // ops of one stream do not overlap
+  for (const Json& e : events) {
+    if (e["ph"] != "X") continue;
+    if (e["cat"] == "program") {
+      ++programs;
+      continue;
+    }
+    ++ops;
+    EXPECT_GE(e["ts"].get<double>(), end - 2e-3);
+    end = e["ts"].get<double>() + e["dur"].get<double>();
+    EXPECT_TRUE(e["args"].contains("scope") && e["args"].contains("flops") &&
+                e["args"].contains("bytes"));
+  }
+  EXPECT_EQ(programs, 1u + 7u + 1u);
+  const auto count = [&](const char* name) {
+    return plan.schedule.at(plan.schedule.find(name)).ops.size();
+  };
+  EXPECT_EQ(ops, count("micro_first") + 7 * count("micro_next") + count("update"));
+}
+
+// What lives and dies between two ops, or after the last, is in the counters too.
+TEST(Trace, PeaksBetweenOpsAreNotLost) {
+  for (const bool at_end : {false, true}) {
+    Plan plan;
+    Schedule& s = plan.schedule;
+    HandRecorder(s, "root", -1, true).make("weights", "", Category::weights, 1 << 20);
+    {
+      HandRecorder r(s, "micro_first", 0, false);
+      r.op("a", "", 1000, 1000);
+      if (at_end) r.op("b", "", 1000, 1000);
+      const size_t first = r.make("x", "", Category::activations, 1 << 20);
+      const size_t second = r.make("y", "", Category::workspace, 1 << 19);
+      r.end(first);
+      r.end(second);
+      if (!at_end) r.op("b", "", 1000, 1000);
+    }
+    s.pack();
+    plan.engine_bytes = s.arena_bytes();
+    plan.categories = s.at_peak(&plan.padding);
+    plan.accumulation = 1;
+    ASSERT_EQ(plan.engine_bytes, (1 << 21) + (1 << 19));
+    expect_plans_peak(plan, checked(trace_text(plan, predicted_trace(plan))));
+  }
+}
+
+TEST(Trace, LongStepsAreCutAndThatIsSaid) {
+  const Plan plan = hand_plan();
+  const size_t micro = plan.schedule.at(1).ops.size();
+  const StepTrace trace = predicted_trace(plan, {}, static_cast<int64_t>(3 * micro + 10));
+  EXPECT_EQ(trace.left_out, 5);
+  const Json all = Json::parse(trace_text(plan, trace));
+  EXPECT_EQ(all["otherData"]["micro_steps_left_out"], 5);
+  EXPECT_EQ(all["otherData"]["engine_bytes"], plan.engine_bytes);
+  expect_plans_peak(plan, checked(all.dump()));
+}
+
+TEST(Trace, NamesOfAnyBytesStayJson) {
+  Plan plan = hand_plan(1);
+  for (OpRecord& op : plan.schedule.at(1).ops) op.scope = Name("\"\\\n\xff");
+  checked(trace_text(plan, predicted_trace(plan)));
+}
+
+// A step that trains: every op once, in time, and the plan's peak.
+TEST(Trace, AMeasuredStepIsThePlannedOne) {
+  const Model model(test::tiny_spec({}), parse_precision("fp32"));
+  PlanRequest r;
+  r.model = &model;
+  r.T = 16;
+  r.global_batch = 6;
+  r.micro_batch = 2;
+  const Plan plan = make_plan(r);
+  ASSERT_EQ(plan.accumulation, 3);
+  Session session(Place::cpu, model, plan.decisions, r.optimizer, r.settings, &plan.schedule);
+  session.open();
+  init_parameters(model.params(), session.master(), 1, 1);
+  session.load();
+  std::fill_n(session.tokens().as<int32_t>(), 2 * 16, 1);
+  std::fill_n(session.targets().as<int32_t>(), 2 * 16, 2);
+  StepRecorder recorder(plan, true);
+  EXPECT_FALSE(recorder.times().measured());
+  for (int step = 0; step < 2; ++step) {
+    recorder.begin_step(session.context(), step + 1);
+    session.begin_window(1, step, 96);
+    for (int m = 0; m < 3; ++m) session.micro(m == 0);
+    session.optimizer().prepare_step(session.state());
+    session.update();
+    recorder.end_step(session.context());
+  }
+  session.micro(true);  // of no step: leaves no trace
+  ASSERT_TRUE(recorder.recorded());
+  EXPECT_EQ(recorder.trace().step, 2);
+  EXPECT_EQ(recorder.trace().left_out, 0);
+  const auto count = [&](const char* name) {
+    return plan.schedule.at(plan.schedule.find(name)).ops.size();
+  };
+  EXPECT_EQ(recorder.trace().ops.size(),
+            count("micro_first") + 2 * count("micro_next") + count("update"));
+  double end = 0, sum = 0;
+  for (const TraceOp& op : recorder.trace().ops) {
+    EXPECT_GE(op.begin, end - 1e-5);
+    EXPECT_GE(op.end, op.begin);
+    end = op.end;
+    sum += op.end - op.begin;
+  }
+  EXPECT_LE(sum, end * 1.01);
+  // The report's times of an op are the mean over the runs of its program.
+  const StepTimes times = recorder.times();
+  EXPECT_TRUE(times.measured());
+  EXPECT_EQ(times.text, "step 2");
+  for (const char* name : {"micro_first", "micro_next", "update"}) {
+    const int index = plan.schedule.find(name);
+    double of_ops = 0, runs = 0;
+    for (const TraceOp& op : recorder.trace().ops) {
+      of_ops += op.program == index ? op.end - op.begin : 0;
+      runs += op.program == index && op.op == 0 ? 1 : 0;
+    }
+    const std::vector<double> seconds = times.of(plan.schedule, index);
+    EXPECT_NEAR(std::accumulate(seconds.begin(), seconds.end(), 0.0), of_ops / runs, 1e-9) << name;
+  }
+  expect_plans_peak(plan, checked(trace_text(plan, recorder.trace())));
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,45 @@
+#include "tools/explain/run_plan.h"
+
+#include <fmt/format.h>
+
+#include "engine/core/error.h"
+#include "engine/io/files.h"
+#include "engine/io/json.h"
+
+namespace snug {
+
+RunPlan plan_of_run(const std::string& folder) {
+  const std::string config_path = folder + "/config.resolved.yaml", path = folder + "/plan.json";
+  if (!file_exists(config_path) || !file_exists(path))
+    fail(ErrorCode::usage, "the folder of a run, which holds config.resolved.yaml and plan.json",
+         folder, "the output_dir of a run, or --config run.yaml");
+  RunConfig config = load_config(config_path, {});
+  // The run's own copy is there even where the one it was made from is gone.
+  if (file_exists(folder + "/tokenizer/tokenizer.json")) config.tokenizer = folder + "/tokenizer";
+  RunPlan run;
+  run.setup = make_setup(config);
+  const nlohmann::json written = parse_json_file(path);
+  require_object(written, path);
+  const std::string hash = get_string(written, "hash", path);
+  PlanRequest& request = run.setup.request;
+  request.budget = get_int(written, "budget_bytes", path, 0);
+  run.plan = make_plan(request);
+  if (run.plan.fits && plan_hash(run.plan) == hash) return run;
+
+  require_object(written.value("decisions", nlohmann::json()), path + ": decisions");
+  const nlohmann::json& decisions = written["decisions"];
+  request.micro_batch = get_int(decisions, "micro_batch", path);
+  request.head_rows = get_int(decisions, "head_rows", path);
+  request.recompute = get_string(decisions, "recompute", path);
+  request.offload = get_string(decisions, "offload", path, "none");
+  run.plan = make_plan(request);
+  if (!run.plan.fits || plan_hash(run.plan) != hash)
+    fail(
+        ErrorCode::data, fmt::format("the plan {} of {}", hash, path),
+        fmt::format("another one, {}: this version, machine or calibration plans the run otherwise",
+                    plan_hash(run.plan)),
+        fmt::format("--config {}, which explains what would be planned here", config_path));
+  return run;
+}
+
+}  // namespace snug

@@ -1,0 +1,96 @@
+#include "tools/report/op_time.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace snug {
+
+double op_seconds(const OpRecord& op) {
+  return std::max(static_cast<double>(op.flops) / 50e9, static_cast<double>(op.bytes) / 10e9);
+}
+
+int op_stream(const OpRecord& op) {
+  return static_cast<int>(op.stream);
+}
+
+const char* lane_name(int stream) {
+  switch (stream) {
+    case 0:
+      return "compute";
+    case 1:
+      return "to host";
+    case 2:
+      return "to device";
+    default:
+      return "another stream";
+  }
+}
+
+bool in_device_arena(const TensorRecord& tensor) {
+  return tensor.residence == Residence::device;
+}
+
+std::vector<double> StepTimes::of(const Schedule& schedule, int program) const {
+  const std::vector<OpRecord>& ops = schedule.at(program).ops;
+  for (const auto& [index, seconds] : programs)
+    if (index == program && seconds.size() == ops.size()) return seconds;
+  std::vector<double> seconds;
+  seconds.reserve(ops.size());
+  for (const OpRecord& op : ops) seconds.push_back(op_seconds(op));
+  return seconds;
+}
+
+StepTimes predicted_times(const Plan& plan, const std::function<double(const OpRecord&)>& seconds,
+                          const std::string& text) {
+  StepTimes times;
+  times.source = StepTimes::Source::predicted;
+  times.text = text;
+  for (int i = 0; i < plan.schedule.size(); ++i) {
+    times.programs.emplace_back(i, std::vector<double>());
+    for (const OpRecord& op : plan.schedule.at(i).ops)
+      times.programs.back().second.push_back(seconds(op));
+  }
+  return times;
+}
+
+std::vector<OpSpan> op_spans(const Program& program, const std::vector<double>& seconds) {
+  std::vector<OpSpan> spans;
+  std::array<double, kStreams> free{};  // when a stream is done with what was put there
+  std::vector<double> events;           // when they happen
+  size_t next = 0;
+  const auto follow = [&](size_t ops) {
+    for (; next < program.syncs.size() && program.syncs[next].op <= static_cast<int64_t>(ops);
+         ++next) {
+      const SyncRecord& sync = program.syncs[next];
+      const auto event = static_cast<size_t>(sync.event);
+      if (event >= events.size()) events.resize(event + 1, 0.0);
+      double& stream = free[static_cast<size_t>(sync.stream)];
+      if (sync.kind == SyncRecord::Kind::record)
+        events[event] = stream;
+      else
+        stream = std::max(stream, events[event]);
+    }
+  };
+  for (size_t k = 0; k < program.ops.size(); ++k) {
+    follow(k);
+    double& stream = free[static_cast<size_t>(op_stream(program.ops[k]))];
+    const double begin = stream;
+    stream += k < seconds.size() ? seconds[k] : 0.0;
+    spans.push_back({begin, stream});
+  }
+  return spans;
+}
+
+std::string short_seconds(double seconds) {
+  if (seconds < 1e-3) return fmt::format("{:.3g} µs", seconds * 1e6);
+  if (seconds < 1) return fmt::format("{:.3g} ms", seconds * 1e3);
+  return fmt::format("{:.3g} s", seconds);
+}
+
+std::string op_label(const OpRecord& op) {
+  return op.scope.empty() ? std::string(op.name) : op.scope.str() + " " + op.name;
+}
+
+}  // namespace snug
