@@ -52,7 +52,7 @@ summaries=()
 
 # What ThreadSanitizer looks at: test programs, each of which costs the time to compile what it
 # links, and a pattern of those of their tests that start threads of our own.
-thread_programs=(test_engine_core test_engine_text test_engine_device)
+thread_programs=(test_engine_core test_engine_text test_engine_device test_engine_memory)
 thread_tests='Threads|Batch'
 
 around=()  # what build() and run_tests() run under

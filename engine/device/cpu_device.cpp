@@ -69,7 +69,7 @@ class CpuDevice final : public Device {
     munmap(base - page, static_cast<size_t>(size + 2 * page));
   }
 
-  void touch(std::byte* base, int64_t bytes, int threads) override {
+  void touch(std::byte* base, int64_t bytes, [[maybe_unused]] int threads) override {
     const int64_t page = page_size();
     // Clearing the pages is the system's work and most of a start. By whole huge pages, handed out
     // as threads come, so that a core that is busy elsewhere delays the others by one piece only.
