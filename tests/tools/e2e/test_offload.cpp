@@ -39,6 +39,7 @@ TEST(Offload, TheSameRunInLessMemoryOfTheDevice) {
         run.out.find("host " + bytes + " B planned, " + bytes + " B resident, difference 0 B"),
         std::string::npos)
         << run.out;
+    EXPECT_NE(slurp(w.path(name + "/report.html")).find(">host</th>"), std::string::npos);
     EXPECT_LT(memory["measured_engine_bytes"], w.json("kept/memory.json")["measured_engine_bytes"]);
     EXPECT_EQ(w.curve(name), w.curve("kept"));
     EXPECT_EQ(slurp(w.path(name + "/final/model.safetensors")),
