@@ -99,6 +99,9 @@ std::string numbers_table(const Plan& plan, const ReportRun& run) {
   row("runtime", plan.runtime_bytes, "allowance for program, libraries, stacks and tokenizer",
       run.measured_runtime_bytes);
   row("total", plan.engine_bytes + plan.runtime_bytes, "engine and runtime");
+  if (plan.host_bytes > 0)
+    row("host", plan.host_bytes, "what is offloaded, in the host's memory, exact; part of no other",
+        run.measured_host_bytes);
   if (plan.budget > 0) row("budget", plan.budget, "what the run was allowed");
   row("minimum", plan.minimum_bytes, "the smallest budget that works with these settings");
   if (plan.schedule.size() > 0) {

@@ -166,6 +166,7 @@ void TrainRun::write_report(bool done) {
   report_.sample_text = sample_text_;
   if (session_) {
     report_.measured_engine_bytes = session_->context().resident_bytes();
+    report_.measured_host_bytes = session_->context().host_resident_bytes();
     report_.measured_runtime_bytes = runtime_measured_;
   }
   if (recorder_) report_.op_times = recorder_->times();

@@ -149,7 +149,7 @@ TEST(Offload, EveryMixOfPoliciesGivesTheSameBits) {
   }
 }
 
-TEST(Offload, WorkerAndRandomPlacesGiveTheSameBits) {
+TEST(OffloadThreads, TheWorkerAndRandomPlacesGiveTheSameBits) {
   const Toy toy;
   const Values kept =
       run_stack(toy, layers_of(toy, 6, SlotPolicy::keep), checked(StreamMode::immediate)).values;

@@ -254,7 +254,7 @@ TEST(OffloadText, PresetsMapsAndSlotsAreRead) {
     std::string text;
     const LayerPolicies policies = parse_policies(recompute, offload, model);
     for (size_t l = 0; l < policies.size(); ++l) {
-      text += text.empty() ? "" : " |";
+      text += l == 0 ? "" : " |";
       for (size_t s = 0; s < policies[l].size(); ++s)
         if (policies[l][s] == SlotPolicy::offload) {
           const std::string name =

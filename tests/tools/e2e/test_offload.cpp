@@ -8,7 +8,7 @@ namespace {
 
 TEST(Offload, TheSameRunInLessMemoryOfTheDevice) {
   const Workspace w;
-  const std::vector<std::string> base = {"per_device_train_batch_size=4", "head_rows=64",
+  const std::vector<std::string> base = {"per_device_train_batch_size=3", "head_rows=64",
                                          "save_steps=6", "sample_prompt=the cat"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), base.begin(), base.end());
@@ -39,6 +39,7 @@ TEST(Offload, TheSameRunInLessMemoryOfTheDevice) {
         run.out.find("host " + bytes + " B planned, " + bytes + " B resident, difference 0 B"),
         std::string::npos)
         << run.out;
+    EXPECT_NE(slurp(w.path(name + "/report.html")).find(">host</th>"), std::string::npos);
     EXPECT_LT(memory["measured_engine_bytes"], w.json("kept/memory.json")["measured_engine_bytes"]);
     EXPECT_EQ(w.curve(name), w.curve("kept"));
     EXPECT_EQ(slurp(w.path(name + "/final/model.safetensors")),
@@ -50,7 +51,7 @@ TEST(Offload, TheSameRunInLessMemoryOfTheDevice) {
 TEST(Offload, TheNamedHostMemoryWorksAndNothingBelow) {
   const Workspace w;
   const std::vector<std::string> keys = {"recompute=block", "offload=inputs",
-                                         "per_device_train_batch_size=4"};
+                                         "per_device_train_batch_size=3"};
   const auto with = [&](int64_t bytes) {
     std::vector<std::string> more = keys;
     more.push_back("host_memory=" + std::to_string(bytes));
