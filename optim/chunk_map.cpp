@@ -7,8 +7,7 @@
 
 namespace snug {
 
-ChunkMap::ChunkMap(Context& ctx, const std::vector<StateSpan>& spans, int64_t flat)
-    : spans_(spans) {
+ChunkMap::ChunkMap(Context& ctx, std::span<const StateSpan> spans, int64_t flat) : spans_(spans) {
   static const Name name("chunk_starts");
   const auto count = static_cast<int64_t>(spans.size());
   for (const StateSpan& s : spans)

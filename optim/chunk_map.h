@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 
 #include "engine/core/parallel.h"
 #include "engine/core/units.h"
@@ -16,7 +17,7 @@ class ChunkMap {
  public:
   // Call inside a program; `spans` must outlive the map. Throws shape if a span leaves [0, flat) or
   // has no such group.
-  ChunkMap(Context& ctx, const std::vector<StateSpan>& spans, int64_t flat);
+  ChunkMap(Context& ctx, std::span<const StateSpan> spans, int64_t flat);
 
   int64_t chunks() const { return chunks_; }
   int64_t elements() const { return elements_; }
@@ -43,7 +44,7 @@ class ChunkMap {
   }
 
  private:
-  const std::vector<StateSpan>& spans_;
+  std::span<const StateSpan> spans_;
   Tensor starts_;  // number of the first chunk of every span
   int64_t chunks_ = 0;
   int64_t elements_ = 0;

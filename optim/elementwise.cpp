@@ -66,7 +66,15 @@ void ElementwiseOptimizer::prepare_step(StepState& state) const {
 void ElementwiseOptimizer::update(Context& ctx, const UpdateTargets& t, StateStore& store,
                                   const View& state) const {
   check(*this, t, store, state);
-  const std::vector<StateSpan>& spans = store.spans();
+  for (int w = 0; w < store.windows(); ++w) {
+    store.open(ctx, w);
+    update_spans(ctx, t, store, store.window(w), state);
+    store.close(ctx, w);
+  }
+}
+
+void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, StateStore& store,
+                                        std::span<const StateSpan> spans, const View& state) const {
   const ChunkMap map(ctx, spans, t.master.elements());
   const int states = store.states();
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 
 #include "optim/optimizer.h"
 
@@ -47,6 +48,9 @@ class ElementwiseOptimizer : public Optimizer {
   virtual void update_block(const ElementStep& step, const ElementBlock& block) const = 0;
 
  private:
+  void update_spans(Context& ctx, const UpdateTargets& targets, StateStore& store,
+                    std::span<const StateSpan> spans, const View& state) const;
+
   const char* op_name_;
   int64_t flops_;
 };

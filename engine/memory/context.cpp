@@ -33,7 +33,10 @@ Tensor& Tensor::operator=(Tensor&& other) noexcept {
   context_ = other.context_;
   epoch_ = other.epoch_;
   record_ = other.record_;
+  residence_ = other.residence_;
+  resident_ = other.resident_;
   used_ = other.used_;
+  used_in_ = other.used_in_;
   view_ = other.view_;
   other.context_ = nullptr;
   other.view_ = View{};
@@ -173,7 +176,9 @@ Tensor Context::tensor(Name name, Shape shape, DType dtype, Category category,
   }
   // Only now is it a tensor whose end counts: one that was refused above has none.
   t.context_ = this;
-  t.epoch_ = epoch_;
+  t.epoch_ = t.used_in_ = epoch_;
+  t.residence_ = residence;
+  t.resident_ = p.resident;
   t.used_[kCompute] = ++position(kCompute);
   ++next_tensor_;
   ++clock_;
@@ -185,26 +190,26 @@ Tensor Context::tensor(Name name, Shape shape, DType dtype, Category category,
 void Context::check_ordered(StreamId stream, const Tensor& tensor, bool read) const {
   for (StreamId q = 0; q < kStreams; ++q) {
     int64_t needed = tensor.used_[static_cast<size_t>(q)];
-    const TensorRecord& r = program_->tensors[static_cast<size_t>(tensor.record_)];
     // Ops do not say what they write: all of them count.
-    if (q == kCompute && read && r.residence == Residence::device) needed = last_op_;
+    if (q == kCompute && read && tensor.residence_ == Residence::device) needed = last_op_;
     if (q != stream && reached(stream, q) < needed)
       drift(*program_,
             fmt::format("{} to wait for {} before a copy", stream_name(stream), stream_name(q)),
-            fmt::format("a copy of {} without it", r.name.view()));
+            fmt::format("a copy of {} without it", tensor.view_.name.view()));
   }
 }
 
 void Context::copy(StreamId stream, Tensor& to, Tensor& from) {
   require(program_ != nullptr, "copies to be made inside a program");
-  require(
-      to.context_ == this && from.context_ == this && to.epoch_ == epoch_ && from.epoch_ == epoch_,
-      "copies between tensors of the program that runs");
-  const auto residence = [&](const Tensor& t) {
-    return program_->tensors[static_cast<size_t>(t.record_)].residence;
-  };
+  for (Tensor* t : {&to, &from}) {
+    require(t->context_ == this && (t->epoch_ == epoch_ || t->resident_),
+            "copies between tensors of the program that runs and residents");
+    // Every program ends with all streams joined: what a resident was used for before is over.
+    if (t->used_in_ != epoch_) t->used_ = {};
+    t->used_in_ = epoch_;
+  }
   const Residence target = stream == kToHost ? Residence::host : Residence::device;
-  require(residence(to) == target && residence(from) != target,
+  require(to.residence_ == target && from.residence_ != target,
           "copies in the direction of their stream");
   require(to.view_.shape == from.view_.shape && to.view_.dtype == from.view_.dtype,
           "copies between tensors of one shape and dtype");

@@ -61,8 +61,12 @@ class Tensor {
   Context* context_ = nullptr;
   int64_t epoch_ = 0;   // which recording or run made it
   int32_t record_ = 0;  // index in that program
-  // Position on each stream behind the last use there; on compute, behind its birth.
+  Residence residence_ = Residence::device;
+  bool resident_ = false;  // of a resident program: others copy it too
+  // Position on each stream behind the last use there, in the program `used_in_`; on compute,
+  // behind its birth.
   std::array<int64_t, kStreams> used_{};
+  int64_t used_in_ = 0;
   View view_;
 };
 
@@ -135,7 +139,8 @@ class Context {
     return tensor(name, shape, dtype, Category::offload, Residence::host);
   }
 
-  // Copies of a whole tensor to one of the same shape and dtype, on their stream.
+  // Copies of a whole tensor to one of the same shape and dtype, on their stream. Both are of the
+  // program that runs, or of a resident one before it.
   void copy_to_host(Tensor& host, Tensor& device) { copy(kToHost, host, device); }
   void copy_to_device(Tensor& device, Tensor& host) { copy(kToDevice, device, host); }
   Event record_event(StreamId stream);

@@ -21,4 +21,9 @@ View PlainStateStore::acquire(Context&, int k, const StateSpan& span) {
   return states_[static_cast<size_t>(k)].view().rows(span.offset, span.elements);
 }
 
+View PlainStateStore::stored(int k, int64_t first) const {
+  const View& flat = states_[static_cast<size_t>(k)].view();
+  return flat.rows(first, flat.elements() - first);
+}
+
 }  // namespace snug

@@ -1,9 +1,13 @@
 // StateStore: how an optimizer gets its state. It serves spans of the flat parameter range with a
 // table (parameter, shape, group, offset), so an optimizer never sees where the state lives, in
-// which dtype it rests, or how many ranks share it. A span is never larger than the optimizer asked
-// for; matrix optimizers ask for whole parameters.
+// which dtype it rests, or how many ranks share it. A span is a parameter, or a piece of one where
+// the store has no room for a whole one; matrix optimizers ask for whole parameters.
+//
+// An update goes through the windows in order, and through the spans of one at a time:
+//   for each window: open, acquire its spans, the op, release them, close
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "engine/memory/context.h"
@@ -23,11 +27,17 @@ class StateStore {
   virtual ~StateStore() = default;
   virtual const std::vector<StateSpan>& spans() const = 0;
   virtual int states() const = 0;
+  // Consecutive spans whose states can be had at the same time.
+  virtual int windows() const { return 1; }
+  virtual std::span<const StateSpan> window(int) const { return spans(); }
+  virtual void open(Context&, int /*window*/) {}
+  virtual void close(Context&, int /*window*/) {}
   // State `k` of a span as fp32, valid until release; changes are kept by release.
   virtual View acquire(Context& ctx, int k, const StateSpan& span) = 0;
   virtual void release(Context& ctx, int k, const StateSpan& span) = 0;
-  // What a checkpoint stores for state `k`: name suffix and the whole flat range.
-  virtual View flat(int k) const = 0;
+  // For checkpoints, between programs: state `k` as fp32 where it rests, from element `first` of
+  // the flat range on, as far as it lies in one piece.
+  virtual View stored(int k, int64_t first) const = 0;
 };
 
 // fp32 states, resident.
@@ -40,7 +50,7 @@ class PlainStateStore final : public StateStore {
   int states() const override { return static_cast<int>(states_.size()); }
   View acquire(Context& ctx, int k, const StateSpan& span) override;
   void release(Context&, int, const StateSpan&) override {}
-  View flat(int k) const override { return states_[static_cast<size_t>(k)].view(); }
+  View stored(int k, int64_t first) const override;
 
  private:
   std::vector<StateSpan> spans_;

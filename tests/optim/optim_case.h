@@ -51,10 +51,13 @@ class CaseStore final : public StateStore {
   int states() const override { return static_cast<int>(states_.size()); }
   View acquire(Context&, int k, const StateSpan& span) override {
     ++acquired;
-    return flat(k).rows(span.offset, span.elements);
+    return states_.at(static_cast<size_t>(k)).rows(span.offset, span.elements);
   }
   void release(Context&, int, const StateSpan&) override { ++released; }
-  View flat(int k) const override { return states_.at(static_cast<size_t>(k)); }
+  View stored(int k, int64_t first) const override {
+    const View& all = states_.at(static_cast<size_t>(k));
+    return all.rows(first, all.elements() - first);
+  }
 
   int acquired = 0, released = 0;
 

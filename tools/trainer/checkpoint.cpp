@@ -241,7 +241,7 @@ void load_checkpoint(Session& session, const Checkpoint& checkpoint) {
   const SafetensorsReader file(checkpoint.folder + "/optimizer.safetensors");
   StateStore& store = session.optimizer_state();
   for (int k = 0; k < store.states(); ++k)
-    for (const StateSpan& span : store.spans()) {
+    for (const StateSpan& span : whole_parameter_spans(session.model().params())) {
       const ParamInfo& p = session.model().params()[span.param];
       const SafeTensor& t = file.at(
           checkpoint_state_name(session.optimizer().state_names()[static_cast<size_t>(k)], p));
@@ -249,7 +249,13 @@ void load_checkpoint(Session& session, const Checkpoint& checkpoint) {
         fail(ErrorCode::data, fmt::format("{} as F32 of the parameter's shape", t.name),
              fmt::format("{} in {}", to_string(t.dtype), file.path()),
              "resume with the config the checkpoint was made with");
-      std::memcpy(store.flat(k).as<float>() + span.offset, t.data, static_cast<size_t>(t.bytes));
+      for (int64_t done = 0; done < span.elements;) {
+        const View at = store.stored(k, span.offset + done);
+        const int64_t n = std::min(at.elements(), span.elements - done);
+        std::memcpy(at.data, static_cast<const float*>(static_cast<const void*>(t.data)) + done,
+                    static_cast<size_t>(n) * sizeof(float));
+        done += n;
+      }
     }
   file.drop_pages();
   session.state().updates = checkpoint.position.updates;

@@ -34,7 +34,7 @@ std::vector<int64_t> shape_of(const ParamInfo& p) {
 // Parameter by parameter, as an update goes.
 SafetensorsLayout optimizer_layout(Session& session) {
   std::vector<SafeSpec> specs;
-  for (const StateSpan& span : session.optimizer_state().spans()) {
+  for (const StateSpan& span : whole_parameter_spans(session.model().params())) {
     const ParamInfo& p = session.model().params()[span.param];
     for (const Name& state : session.optimizer().state_names())
       specs.push_back({checkpoint_state_name(state, p), SafeDType::F32, shape_of(p)});
@@ -112,16 +112,19 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
       }
       continue;
     }
-    const int64_t n = std::min(left, room / 4);
+    int64_t n = std::min(left, room / 4);
     auto* const values = reinterpret_cast<float*>(out);
-    const float* const source =
-        (state_ == 0 ? session_.master() : store.flat(static_cast<int>(state_ - 1)))
-            .as<const float>() +
-        p.offset;
-    if (state_ == 0 && p.transposed_in_file && p.shape.rank() == 2)
-      copy_transposed(source, p.shape[1], p.shape[0], element_, n, values);
-    else
-      std::memcpy(values, source + element_, static_cast<size_t>(n * 4));
+    if (state_ > 0) {
+      const View state = store.stored(static_cast<int>(state_ - 1), p.offset + element_);
+      n = std::min(n, state.elements());
+      std::memcpy(values, state.data, static_cast<size_t>(n * 4));
+    } else {
+      const float* const master = session_.master().as<const float>() + p.offset;
+      if (p.transposed_in_file && p.shape.rank() == 2)
+        copy_transposed(master, p.shape[1], p.shape[0], element_, n, values);
+      else
+        std::memcpy(values, master + element_, static_cast<size_t>(n * 4));
+    }
     const int file = state_ == 0 ? kModel : kOptimizer;
     element_ += n;
     if (n == left) {  // at once, so that an update need not wait for the next call

@@ -7,6 +7,7 @@
 #include "layers/models/recompute.h"
 #include "layers/ops/cache_rows.h"
 #include "optim/clip.h"
+#include "optim/offloaded_states.h"
 
 namespace snug {
 
@@ -93,7 +94,10 @@ void Session::make_residents() {
       master_ =
           ctx_.tensor(Name("master"), {table.flat_elements()}, precision.master, Category::master);
     grads_ = std::make_unique<PlainGradSink>(ctx_, table);
-    states_ = std::make_unique<PlainStateStore>(ctx_, table, optimizer_->state_names());
+    if (d.offload_optimizer)
+      states_ = std::make_unique<OffloadedStateStore>(ctx_, table, optimizer_->state_names());
+    else
+      states_ = std::make_unique<PlainStateStore>(ctx_, table, optimizer_->state_names());
   }
   if (const int64_t B = std::max(d.micro_batch, d.eval_batch); B > 0) {
     tokens_ = ctx_.tensor(Name("batch.tokens"), {B, d.T}, DType::i32, Category::batch);

@@ -48,6 +48,8 @@ struct Decisions {
   bool packing_boundaries = false;
   // Bytes of the ring through which checkpoints are written (save_ring.h); 0: none are.
   int64_t save_ring = 0;
+  // Optimizer states rest in the host arena and pass through the device in windows: the same bits.
+  bool offload_optimizer = false;
   // Copies of the linear weights in the kernels' order: memory for speed, the same bits.
   WeightPacking packed_weights = WeightPacking::none;
 };
@@ -129,7 +131,7 @@ class Session {
   std::unique_ptr<PackedWeights> packed_;
   Tensor master_;
   std::unique_ptr<PlainGradSink> grads_;
-  std::unique_ptr<PlainStateStore> states_;
+  std::unique_ptr<StateStore> states_;
   Tensor state_, tokens_, targets_, document_start_, prompt_, next_, logits_, sources_;
   Tensor save_ring_;
   UpdateGate* gate_ = nullptr;

@@ -220,15 +220,15 @@ TEST(PlainStateStore, AcquireGivesTheSpanAndChangesStay) {
             const View v = store.acquire(ctx, k, span);
             EXPECT_EQ(v.shape, (Shape{span.elements}));
             EXPECT_EQ(v.dtype, DType::f32);
-            EXPECT_EQ(v.data, element(store.flat(k), span.offset));
+            EXPECT_EQ(v.data, store.stored(k, span.offset).data);
             if (v.data) v.as<float>()[span.elements - 1] = static_cast<float>(10 * k + span.param);
             store.release(ctx, k, span);
           }
-        EXPECT_EQ(store.flat(0).elements(), m.table.flat_elements());
+        EXPECT_EQ(store.stored(0, 0).elements(), m.table.flat_elements());
         if (!ctx.planning()) {
           for (int k = 0; k < 2; ++k)
             for (const StateSpan& span : store.spans())
-              EXPECT_EQ(store.flat(k).as<float>()[span.offset + span.elements - 1],
+              EXPECT_EQ(*store.stored(k, span.offset + span.elements - 1).as<float>(),
                         static_cast<float>(10 * k + span.param));
         }
       });

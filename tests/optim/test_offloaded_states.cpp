@@ -1,0 +1,186 @@
+// States that rest in the host arena: the bits of states that stay on the device, whatever the
+// windows, the streams and the places; and memory that is a few windows instead of all.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/core/rng.h"
+#include "engine/core/units.h"
+#include "optim/offloaded_states.h"
+#include "optim/optimizer.h"
+#include "tests/support/errors.h"
+
+namespace snug {
+namespace {
+
+// Sizes that end windows within a parameter, at its end, and with padding; one frozen.
+ParamTable table_of_all_kinds() {
+  ParamTable table;
+  table.add({.name = Name("wte"), .shape = {384, 5}, .rows = 300});
+  table.add({.name = Name("w"), .shape = {64, 16}});
+  table.add({.name = Name("frozen"), .shape = {700}, .trainable = false});
+  table.add({.name = Name("b"), .shape = {257}, .group = kGroupNoDecay});
+  table.add({.name = Name("long"), .shape = {40000}});
+  table.add({.name = Name("one"), .shape = {1}});
+  return table;
+}
+
+struct Setting {
+  int64_t window = -1;  // -1: the plain store
+  StreamMode streams = StreamMode::immediate;
+  uint64_t shuffle = 0;
+  bool poison = false;
+};
+
+struct Trained {
+  std::vector<float> master, states;
+  Schedule schedule;
+  int windows = 0;
+};
+
+float value(int64_t i, uint64_t salt) {
+  return uniform_from(static_cast<uint32_t>(mix64(static_cast<uint64_t>(i) * 977 + salt))) - 0.5f;
+}
+
+Trained train(const ParamTable& table, const std::string& name, const Setting& setting) {
+  const int64_t n = table.flat_elements();
+  OptimizerConfig config;
+  config.name = name;
+  if (name == "sgd") config.sgd_momentum = 0.9;
+  config.weight_decay = 0.1;
+  const auto optimizer = make_optimizer(config);
+  Trained run;
+  run.schedule.add(Name("root"), -1, true);
+  run.schedule.add(Name("update"), 0, false);
+
+  Settings settings;
+  settings.threads = 2;
+  settings.poison = setting.poison;
+  settings.guard_bytes = setting.poison ? 64 : 0;
+  settings.streams = setting.streams;
+  const auto go = [&](Context& ctx) {
+    Tensor master, gradients, state;
+    std::unique_ptr<StateStore> store;
+    ctx.program(run.schedule, 0, [&] {
+      master = ctx.tensor(Name("master"), {n}, DType::f32, Category::master);
+      gradients = ctx.tensor(Name("gradients"), {n}, DType::f32, Category::gradients);
+      state = ctx.tensor(Name("state"), step_state_shape(), DType::u8, Category::state);
+      if (setting.window < 0)
+        store = std::make_unique<PlainStateStore>(ctx, table, optimizer->state_names());
+      else
+        store = std::make_unique<OffloadedStateStore>(ctx, table, optimizer->state_names(),
+                                                      setting.window);
+    });
+    run.windows = store->windows();
+    const auto update = [&] {
+      ctx.program(run.schedule, 1, [&] {
+        optimizer->update(ctx, {master, {}, gradients}, *store, state);
+      });
+    };
+    if (ctx.planning()) return update();
+    StepState& s = *step_state(state.view());
+    s = StepState{};
+    s.loss_scale = s.clip_factor = 1.0f;
+    for (float& rate : s.learning_rate) rate = 0.01f;
+    float* const w = master.view().as<float>();
+    for (int64_t i = 0; i < n; ++i) w[i] = value(i, 1);
+    for (int step = 0; step < 5; ++step) {
+      float* const g = gradients.view().as<float>();
+      for (int64_t i = 0; i < n; ++i) g[i] = value(i, static_cast<uint64_t>(step) + 2);
+      s.found_inf = step == 2;  // a skipped step moves the states and changes none
+      optimizer->prepare_step(s);
+      update();
+      if (!s.found_inf) ++s.updates;
+    }
+    run.master.assign(w, w + n);
+    for (int k = 0; k < store->states(); ++k)
+      for (const StateSpan& whole : whole_parameter_spans(table))
+        for (int64_t i = 0; i < whole.elements;) {
+          const View v = store->stored(k, whole.offset + i);
+          const int64_t count = std::min(v.elements(), whole.elements - i);
+          run.states.insert(run.states.end(), v.as<float>(), v.as<float>() + count);
+          i += count;
+        }
+  };
+  Context plan(Place::plan, settings);
+  go(plan);
+  run.schedule.pack({}, setting.shuffle);
+  Context cpu(Place::cpu, settings);
+  cpu.reserve(run.schedule);
+  go(cpu);
+  EXPECT_EQ(cpu.host_resident_bytes(), run.schedule.host_bytes());
+  return run;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+class OffloadedStates : public testing::TestWithParam<const char*> {};
+
+TEST_P(OffloadedStates, HaveTheBitsOfStatesOnTheDevice) {
+  const ParamTable table = table_of_all_kinds();
+  const Trained want = train(table, GetParam(), {});
+  ASSERT_FALSE(want.states.empty());
+  for (const int64_t window : {256, 1024, 2560, 16384, 1 << 20})
+    for (const StreamMode streams :
+         {StreamMode::immediate, StreamMode::deferred, StreamMode::worker})
+      for (const bool hard : {false, true}) {
+        const Trained got = train(
+            table, GetParam(), {window, streams, hard ? static_cast<uint64_t>(window) : 0, hard});
+        EXPECT_TRUE(same_bits(got.master, want.master)) << window;
+        EXPECT_TRUE(same_bits(got.states, want.states)) << window;
+      }
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, OffloadedStates, testing::Values("adamw", "adam", "sgd"));
+
+TEST(OffloadedStateStore, TakeThreeWindowsOfTheDevice) {
+  const ParamTable table = table_of_all_kinds();
+  const Trained plain = train(table, "adamw", {});
+  const Trained moved = train(table, "adamw", {.window = 1024});
+  int64_t trainable = 0;
+  for (const StateSpan& s : whole_parameter_spans(table)) trainable += round_up(s.elements, 256);
+  EXPECT_EQ(moved.windows, ceil_div(trainable, 1024));
+  EXPECT_EQ(plain.schedule.host_bytes(), 0);
+  // Two states; every window of both begins on a page of its own.
+  EXPECT_EQ(moved.schedule.host_bytes(), 2 * moved.windows * int64_t{4096});
+  int64_t most = 0;
+  const int update = moved.schedule.find("update");
+  for (int64_t t = 0; t <= moved.schedule.at(update).ticks; ++t)
+    most = std::max(most, moved.schedule.live(update, t)[static_cast<size_t>(Category::optimizer)]);
+  EXPECT_EQ(most, 3 * 2 * 1024 * 4);
+  EXPECT_EQ(plain.schedule.live(plain.schedule.find("update"),
+                                1)[static_cast<size_t>(Category::optimizer)],
+            2 * table.flat_elements() * 4);
+}
+
+TEST(OffloadedStateStore, CopyEveryStateOnceEachWayAStep) {
+  const ParamTable table = table_of_all_kinds();
+  const Trained moved = train(table, "adamw", {.window = 2560});
+  int64_t in = 0, out = 0, trainable = 0;
+  for (const OpRecord& op : moved.schedule.at(moved.schedule.find("update")).ops) {
+    if (std::string(op.name) == "copy_to_device") in += op.bytes;
+    if (std::string(op.name) == "copy_to_host") out += op.bytes;
+  }
+  for (const StateSpan& s : whole_parameter_spans(table)) trainable += round_up(s.elements, 256);
+  EXPECT_EQ(in, 8 * trainable);
+  EXPECT_EQ(out, in);
+}
+
+TEST(OffloadedStateStore, WindowsAreWholeSteps) {
+  const ParamTable table = table_of_all_kinds();
+  Schedule schedule;
+  schedule.add(Name("root"), -1, true);
+  Context plan(Place::plan, {});
+  test::expect_error(ErrorCode::internal, {"windows of a multiple of 256 elements"}, [&] {
+    plan.program(schedule, 0, [&] { OffloadedStateStore(plan, table, {Name("exp_avg")}, 100); });
+  });
+}
+
+}  // namespace
+}  // namespace snug
