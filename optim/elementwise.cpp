@@ -17,7 +17,7 @@ constexpr int64_t kPiece = 1024;
 template <class T>
 void round_to(void* weights, const float* master, int64_t begin, int64_t n) {
   T* __restrict w = static_cast<T*>(weights) + begin;
-  const float* __restrict p = master + begin;
+  const float* __restrict p = master;
   for (int64_t i = 0; i < n; ++i) w[i] = from_f32<T>(p[i]);
 }
 
@@ -78,21 +78,26 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
   const ChunkMap map(ctx, spans, t.master.elements());
   const int states = store.states();
 
-  // Where the states of every span lie: as many pointers as spans * states.
+  // Where the parameters and states of every span lie.
   static const Name pointers_name("state_pointers");
   Tensor pointers;
-  if (states > 0 && !spans.empty())
-    pointers = ctx.tensor(pointers_name,
-                          {static_cast<int64_t>(spans.size()), states * int64_t{sizeof(float*)}},
-                          DType::u8, Category::workspace);
+  if (!spans.empty())
+    pointers = ctx.tensor(
+        pointers_name, {static_cast<int64_t>(spans.size()), (1 + states) * int64_t{sizeof(float*)}},
+        DType::u8, Category::workspace);
   auto* table = static_cast<float**>(pointers.view().data);
   size_t next = 0;
-  for (const StateSpan& span : spans)
+  for (const StateSpan& span : spans) {
+    View p = store.acquire_master(ctx, span);
+    if (!p.defined()) p = t.master.rows(span.offset, span.elements);
+    expect(p, "master", {{"elements", span.elements}});
+    if (!ctx.planning()) table[next++] = p.as<float>();
     for (int k = 0; k < states; ++k) {
       const View v = store.acquire(ctx, k, span);
       expect(v, "state", {{"elements", span.elements}});
       if (!ctx.planning()) table[next++] = v.as<float>();
     }
+  }
 
   const int64_t weight_bytes = t.weights.defined() ? size_of(t.weights.dtype) : 0;
   {
@@ -110,22 +115,23 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
                     s.bias_correction1,
                     s.bias_correction2,
                     s.updates == 0};
-      auto* master = t.master.as<float>();
       const auto* gradients = t.gradients.as<const float>();
       map.for_each(ctx.threads(), [&](int64_t, const ChunkMap::Chunk& chunk) {
         const StateSpan& span = spans[static_cast<size_t>(chunk.span)];
         if (t.gate) t.gate->pass(span.param);
         const ElementStep& step = steps[span.group];
         for (int64_t begin = chunk.begin; begin < chunk.end; begin += kPiece) {
+          float* const* const places = table + chunk.span * (1 + states);
+          const int64_t from = begin - span.offset;
           ElementBlock b{
-              std::min(kPiece, chunk.end - begin), master + begin, gradients + begin, {}};
+              std::min(kPiece, chunk.end - begin), places[0] + from, gradients + begin, {}};
           for (int k = 0; k < states; ++k) {
-            float* at = table[chunk.span * states + k] + (begin - span.offset);
+            float* at = places[1 + k] + from;
             if (step.first) std::fill_n(at, b.n, 0.0f);
             b.states[static_cast<size_t>(k)] = at;
           }
           update_block(step, b);
-          if (t.weights.defined()) round_weights(t.weights, master, begin, b.n);
+          if (t.weights.defined()) round_weights(t.weights, b.parameter, begin, b.n);
         }
       });
     }

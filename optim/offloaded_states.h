@@ -1,13 +1,13 @@
-// OffloadedStateStore: fp32 states that rest in the host arena. An update has them on the device
-// window by window, three at a time: one is updated while the next comes and the one before leaves.
+// OffloadedStateStore: fp32 states, and the fp32 parameters of a 16-bit model, that rest in the
+// host arena. An update has them on the device window by window, three at a time: one is updated
+// while the next comes and the one before leaves.
 //
-//   to_device  | w+1 ~~~~> | w+2 ~~~~> |            device memory: 3 windows of every state
-//   compute    | w         | w+1       |            traffic a step: every state once each way
+//   to_device  | w+1 ~~~~> | w+2 ~~~~> |            device memory: 3 windows of each
+//   compute    | w         | w+1       |            traffic of a step: all of them once each way
 //   to_host    | w-1 ~~~~> | w ~~~~>   |
 //
-// A window is a run of the flat range of trainable parameters; a parameter that does not fit what
-// is left of one is cut. So it serves optimizers that treat every element alike, and changes no
-// bit.
+// A window is a run of the flat range; a parameter that does not fit what is left of one is cut. So
+// it serves optimizers that treat every element alike, and changes no bit.
 #pragma once
 
 #include <vector>
@@ -18,35 +18,52 @@ namespace snug {
 
 class OffloadedStateStore final : public StateStore {
  public:
-  // Call inside the root program. `window`: elements of one at most, a multiple of 256; 0: about a
-  // sixteenth of all, between 64 Ki and 4 Mi elements.
+  struct Options {
+    bool master = false;  // the parameters too
+    int64_t window = 0;   // elements of one at most, a multiple of 256; 0: see usual_window()
+  };
+  // Call inside the root program.
   OffloadedStateStore(Context& ctx, const ParamTable& table, const std::vector<Name>& names,
-                      int64_t window = 0);
+                      Options options);
+  // About a sixteenth of all elements, between 64 Ki and 4 Mi: copies of less cost more in waiting
+  // than in bytes, and more is memory for nothing.
+  static int64_t usual_window(const ParamTable& table);
 
   const std::vector<StateSpan>& spans() const override { return spans_; }
-  int states() const override { return static_cast<int>(names_.size()); }
+  int states() const override { return states_; }
   int windows() const override { return static_cast<int>(windows_.size()); }
   std::span<const StateSpan> window(int w) const override;
   void open(Context& ctx, int w) override;
   void close(Context& ctx, int w) override;
   View acquire(Context& ctx, int k, const StateSpan& span) override;
+  View acquire_master(Context& ctx, const StateSpan& span) override;
   void release(Context&, int, const StateSpan&) override {}
   View stored(int k, int64_t first) const override;
 
+  // The fp32 parameters where they rest, the whole flat range; undefined without Options::master.
+  const View& master() const { return master_.view(); }
+  // In a program: weights (the flat range, 16 bits) = the rounded parameters.
+  void round_master(Context& ctx, const View& weights);
+
  private:
   struct Window {
-    size_t first = 0, count = 0;  // of spans_
-    int64_t elements = 0;
-    std::vector<Tensor> host, device;  // one a state
+    size_t first = 0, count = 0;       // of spans_
+    int64_t begin = 0, end = 0;        // of the flat range
+    std::vector<Tensor> host, device;  // one a state, then the parameters
     Event moved;                       // the last copy that was begun
   };
-  void fetch(Context& ctx, Window& w);
-  void settle(Context& ctx, Window& w);  // compute waits for the copy that was begun
+  void make_master(Context& ctx, int64_t elements, int64_t window);
+  // Begins the copies of the states from number `from` on, and of the parameters.
+  void fetch(Context& ctx, Window& w, size_t from);
+  void settle(Context& ctx, const Window& w);  // compute waits for the copy that was begun
+  View place(int k, const StateSpan& span) const;
 
-  std::vector<Name> names_;
+  int states_;
   std::vector<StateSpan> spans_;
-  std::vector<int64_t> at_;  // of every span: its first element in its window
   std::vector<Window> windows_;
+  std::vector<Tensor> all_;  // of every state, the windows one behind the other
+  Tensor master_;
+  std::vector<Window> gaps_;  // what of master_ no window has
   int open_ = -1;
 };
 

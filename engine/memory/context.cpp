@@ -199,6 +199,26 @@ void Context::check_ordered(StreamId stream, const Tensor& tensor, bool read) co
   }
 }
 
+std::vector<Tensor> Context::split(const Tensor& whole, std::span<const int64_t> elements) {
+  require(whole.context_ == this && whole.resident_ && whole.view_.shape.rank() == 1,
+          "pieces of a resident tensor of one dimension");
+  std::vector<Tensor> pieces(elements.size());
+  int64_t at = 0;
+  for (size_t i = 0; i < pieces.size(); at += elements[i++]) {
+    Tensor& t = pieces[i];
+    t.epoch_ = whole.epoch_;
+    t.used_in_ = whole.used_in_;
+    t.used_ = whole.used_;
+    t.record_ = whole.record_;
+    t.residence_ = whole.residence_;
+    t.resident_ = true;
+    t.view_ = whole.view_.rows(at, elements[i]);
+    t.context_ = this;
+  }
+  require(at == whole.view_.elements(), "pieces that are the whole");
+  return pieces;
+}
+
 void Context::copy(StreamId stream, Tensor& to, Tensor& from) {
   require(program_ != nullptr, "copies to be made inside a program");
   for (Tensor* t : {&to, &from}) {

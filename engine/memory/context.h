@@ -19,6 +19,7 @@
 #include <exception>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/core/view.h"
@@ -138,6 +139,10 @@ class Context {
   Tensor host_tensor(Name name, Shape shape, DType dtype) {
     return tensor(name, shape, dtype, Category::offload, Residence::host);
   }
+
+  // A resident tensor of one dimension cut into consecutive pieces, each to be copied by itself.
+  // Their ends record nothing.
+  std::vector<Tensor> split(const Tensor& whole, std::span<const int64_t> elements);
 
   // Copies of a whole tensor to one of the same shape and dtype, on their stream. Both are of the
   // program that runs, or of a resident one before it.

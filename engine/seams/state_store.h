@@ -35,6 +35,8 @@ class StateStore {
   // State `k` of a span as fp32, valid until release; changes are kept by release.
   virtual View acquire(Context& ctx, int k, const StateSpan& span) = 0;
   virtual void release(Context& ctx, int k, const StateSpan& span) = 0;
+  // The fp32 parameters of a span, where the store has these too; else undefined.
+  virtual View acquire_master(Context&, const StateSpan&) { return {}; }
   // For checkpoints, between programs: state `k` as fp32 where it rests, from element `first` of
   // the flat range on, as far as it lies in one piece.
   virtual View stored(int k, int64_t first) const = 0;

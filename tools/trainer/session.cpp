@@ -7,7 +7,6 @@
 #include "layers/models/recompute.h"
 #include "layers/ops/cache_rows.h"
 #include "optim/clip.h"
-#include "optim/offloaded_states.h"
 
 namespace snug {
 
@@ -90,14 +89,19 @@ void Session::make_residents() {
   if (d.packed_weights != WeightPacking::none)
     packed_ = std::make_unique<PackedWeights>(ctx_, table, precision.compute, d.packed_weights);
   if (d.micro_batch > 0) {
-    if (precision.separate_master())
+    if (precision.separate_master() && !d.offload_optimizer)
       master_ =
           ctx_.tensor(Name("master"), {table.flat_elements()}, precision.master, Category::master);
     grads_ = std::make_unique<PlainGradSink>(ctx_, table);
-    if (d.offload_optimizer)
-      states_ = std::make_unique<OffloadedStateStore>(ctx_, table, optimizer_->state_names());
-    else
+    if (d.offload_optimizer) {
+      auto store = std::make_unique<OffloadedStateStore>(
+          ctx_, table, optimizer_->state_names(),
+          OffloadedStateStore::Options{.master = precision.separate_master()});
+      offloaded_ = store.get();
+      states_ = std::move(store);
+    } else {
       states_ = std::make_unique<PlainStateStore>(ctx_, table, optimizer_->state_names());
+    }
   }
   if (const int64_t B = std::max(d.micro_batch, d.eval_batch); B > 0) {
     tokens_ = ctx_.tensor(Name("batch.tokens"), {B, d.T}, DType::i32, Category::batch);
@@ -119,13 +123,22 @@ void Session::make_residents() {
   state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
 }
 
+const View& Session::master() const {
+  if (master_.defined()) return master_.view();
+  if (offloaded_ && offloaded_->master().defined()) return offloaded_->master();
+  return params_->flat();
+}
+
 void Session::make_generation() {
   cache_ = model_.make_cache(ctx_, decisions_.kv_rows, decisions_.kv_length);
 }
 
 void Session::load() {
   ctx_.program(schedule_, load_, [&] {
-    if (master_.defined()) cast(ctx_, params_->flat(), master_);
+    if (master_.defined())
+      cast(ctx_, params_->flat(), master_);
+    else if (offloaded_ && offloaded_->master().defined())
+      offloaded_->round_master(ctx_, params_->flat());
     if (packed_) packed_->pack(ctx_, params_->flat());
   });
 }
@@ -163,7 +176,7 @@ void Session::update() {
     clip(ctx_, state_, decisions_.max_grad_norm);
     UpdateTargets targets;
     targets.master = master();
-    if (master_.defined()) targets.weights = params_->flat();
+    if (model_.precision().separate_master()) targets.weights = params_->flat();
     targets.gradients = grads_->flat();
     targets.gate = gate_;
     optimizer_->update(ctx_, targets, *states_, state_);

@@ -28,6 +28,7 @@
 #include "engine/seams/state_store.h"
 #include "layers/models/model.h"
 #include "layers/models/weights.h"
+#include "optim/offloaded_states.h"
 #include "optim/optimizer.h"
 
 namespace snug {
@@ -48,7 +49,8 @@ struct Decisions {
   bool packing_boundaries = false;
   // Bytes of the ring through which checkpoints are written (save_ring.h); 0: none are.
   int64_t save_ring = 0;
-  // Optimizer states rest in the host arena and pass through the device in windows: the same bits.
+  // Optimizer states and master weights rest in the host arena and pass through the device in
+  // windows: the same bits.
   bool offload_optimizer = false;
   // Copies of the linear weights in the kernels' order: memory for speed, the same bits.
   WeightPacking packed_weights = WeightPacking::none;
@@ -90,7 +92,7 @@ class Session {
   // (kv_rows, 2) i32, layers/ops/cache_rows.h; only with several rows.
   const View& sources() const { return sources_.view(); }
   // The fp32 weights of a training session.
-  const View& master() const { return master_.defined() ? master_.view() : params_->flat(); }
+  const View& master() const;
   PlainParamStore& params() { return *params_; }
   PlainGradSink& gradients() { return *grads_; }
   StateStore& optimizer_state() { return *states_; }
@@ -132,6 +134,7 @@ class Session {
   Tensor master_;
   std::unique_ptr<PlainGradSink> grads_;
   std::unique_ptr<StateStore> states_;
+  OffloadedStateStore* offloaded_ = nullptr;  // states_, if they rest with the host
   Tensor state_, tokens_, targets_, document_start_, prompt_, next_, logits_, sources_;
   Tensor save_ring_;
   UpdateGate* gate_ = nullptr;
