@@ -85,7 +85,7 @@ std::vector<Key> make_keys() {
        .doc = "the budget: the run never uses more; auto: what is free less a stated reserve",
        .example = "256MiB", .unset = "auto"},
       {.name = "host_memory", .section = "machine", .kind = K::bytes, .field = &C::host_memory,
-       .doc = "the budget for what offload keeps off the device; on the CPU both are RAM. auto: none of "
+       .doc = "the budget for what offload and offload_optimizer keep off the device; on the CPU both are RAM. auto: none of "
               "its own",
        .example = "2GiB", .unset = "auto"},
       {.name = "threads", .section = "machine", .kind = K::integer, .field = &C::threads,
@@ -107,6 +107,12 @@ std::vector<Key> make_keys() {
               "the same bit for bit. none, inputs (of the blocks), attention, mlp, block (inputs and "
               "all that is not recomputed), names and layers as in recompute",
        .example = "inputs", .aliases = "activation_offloading enable_activation_offloading"},
+      {.name = "offload_optimizer", .section = "machine", .kind = K::choice,
+       .field = &C::offload_optimizer,
+       .doc = "where the optimizer's state rests, and the master weights of a 16-bit model: none (on the "
+              "device) or cpu (in the host's memory, and an update passes them through the device in "
+              "windows); the numbers stay the same bit for bit",
+       .example = "cpu", .choices = "none cpu"},
       {.name = "head_rows", .section = "machine", .kind = K::integer, .field = &C::head_rows,
        .doc = "rows of logits that exist at a time; auto: chosen by the plan", .example = "256",
        .unset = "auto", .range = kPositive, .aliases = "head_chunk_rows"},
@@ -343,8 +349,9 @@ const Refused kRefused[] = {
      "adapters and quantised weights are not built; all weights are trained"},
     {"deepspeed fsdp fsdp_config zero_stage ddp_backend ddp_find_unused_parameters local_rank",
      "one device is used; there is nothing to divide"},
-    {"offload_optimizer offload_params",
-     "weights and optimizer state stay on the device; offload moves activations"},
+    {"offload_params offload_param",
+     "the weights that layers read stay on the device; offload moves activations, offload_optimizer "
+     "the optimizer's state"},
     {"target", "plans are made for the machine that is present"},
     {"completion_only_loss assistant_only_loss train_on_inputs chat_template",
      "every token is trained in causal_lm; chats are not built"},

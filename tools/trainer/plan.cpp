@@ -67,6 +67,7 @@ Decisions decide(const PlanRequest& r, const std::string& recompute, int64_t mic
   d.head_rows = head_rows;
   d.recompute = recompute;
   d.offload = r.offload;
+  d.offload_optimizer = r.offload_optimizer && r.global_batch > 0;
   if (r.evaluate) d.eval_batch = r.eval_batch > 0 ? r.eval_batch : std::max<int64_t>(1, micro);
   d.kv_length = r.kv_length;
   d.kv_rows = r.kv_length > 0 ? r.kv_rows : 1;

@@ -22,6 +22,7 @@ struct PlanRequest {
   int64_t head_rows = 0;           // 0: the largest of 1024, 256, 64 that fits
   std::string recompute = "auto";  // auto: the cheapest policy that fits
   std::string offload = "none";
+  bool offload_optimizer = false;
   // Packed copies of the weights; unset: for generation if they fit, none in training.
   std::optional<WeightPacking> packed_weights;
   int64_t kv_length = 0;  // 0: no generation

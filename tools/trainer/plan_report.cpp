@@ -55,6 +55,7 @@ nlohmann::json decisions_json(const Plan& plan) {
           {"head_rows", d.head_rows},
           {"recompute", d.recompute},
           {"offload", d.offload},
+          {"offload_optimizer", d.offload_optimizer ? "cpu" : "none"},
           {"packed_weights", to_string(d.packed_weights)},
           {"packing_boundaries", d.packing_boundaries},
           {"eval_batch", d.eval_batch},
@@ -100,6 +101,7 @@ std::string plan_sentence(const Plan& plan) {
     s += d.recompute == "none" ? ", everything kept for backward"
                                : fmt::format(", recomputing {}", d.recompute);
     if (d.offload != "none") s += fmt::format(", offloading {}", d.offload);
+    if (d.offload_optimizer) s += ", the optimizer's state with the host";
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
     if (d.packing_boundaries) s += ", documents kept apart";
     if (d.packed_weights != WeightPacking::none)
@@ -260,6 +262,9 @@ namespace {
 [[noreturn]] void refuse_host(const Plan& plan) {
   const bool bound = plan.host_budget > 0 && plan.host_bytes > plan.host_budget;
   const int64_t both = plan.engine_bytes + plan.host_bytes;
+  const Decisions& d = plan.decisions;
+  const std::string what = d.offload_optimizer ? d.offload + ", offload_optimizer: cpu" : d.offload;
+  const char* const without = d.offload_optimizer ? "offload_optimizer=none" : "offload=none";
   fail(ErrorCode::out_of_memory,
        bound
            ? fmt::format("host_memory of at least {} B ({}) for what is offloaded", plan.host_bytes,
@@ -268,12 +273,12 @@ namespace {
                          "the engine's {} B",
                          both, human_bytes(both), plan.host_bytes, plan.engine_bytes),
        bound ? fmt::format("host_memory of {} B ({}), offload: {}", plan.host_budget,
-                           human_bytes(plan.host_budget), plan.decisions.offload)
+                           human_bytes(plan.host_budget), what)
              : fmt::format("{} B ({}) free, offload: {}", plan.free_bytes,
-                           human_bytes(plan.free_bytes), plan.decisions.offload),
-       bound ? fmt::format("host_memory={}, or offload=none", plan.host_bytes)
-             : std::string("offload=none with recompute=block, or a smaller "
-                           "per_device_train_batch_size"));
+                           human_bytes(plan.free_bytes), what),
+       bound ? fmt::format("host_memory={}, or {}", plan.host_bytes, without)
+             : fmt::format("{} with recompute=block, or a smaller per_device_train_batch_size",
+                           without));
 }
 
 }  // namespace

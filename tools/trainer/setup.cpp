@@ -126,6 +126,7 @@ RunSetup make_setup(RunConfig config) {
   r.head_rows = config.head_rows;
   r.recompute = config.recompute;
   r.offload = config.offload;
+  r.offload_optimizer = config.offload_optimizer == "cpu";
   r.settings.streams = StreamMode::worker;
   if (config.packed_weights != "auto")
     r.packed_weights = parse_weight_packing(config.packed_weights);
@@ -137,7 +138,8 @@ RunSetup make_setup(RunConfig config) {
       machine_flops(r.settings.threads, s.model->precision().compute == DType::bf16);
   r.budget = resolve_memory(config.memory, &r.reserve);
   r.host_budget = config.host_memory;
-  if (r.offload != "none") r.free_bytes = make_device(Place::cpu)->memory_info().available_bytes;
+  if (r.offload != "none" || r.offload_optimizer)
+    r.free_bytes = make_device(Place::cpu)->memory_info().available_bytes;
   r.bitwise = config.bitwise;
   config.max_length = s.sizes.max_length;
   if (!config.sample_prompt.empty()) {

@@ -48,6 +48,44 @@ TEST(Offload, TheSameRunInLessMemoryOfTheDevice) {
   }
 }
 
+// A run, its checkpoints in the background, and a resume with the states in the other place.
+TEST(Offload, OptimizerStateWithTheHostChangesNothing) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    const Workspace w;
+    const std::string p = std::string("precision=") + precision;
+    const std::vector<std::string> base = {p, "per_device_train_batch_size=4", "head_rows=64",
+                                           "save_steps=4"};
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.end(), base.begin(), base.end());
+      return more;
+    };
+    w.trained("device", with({"max_steps=8"}));
+    w.trained("host", with({"max_steps=8", "offload_optimizer=cpu"}));
+    expect_planned_is_measured(w, "host");
+    const auto host = w.json("host/memory.json")["measured_host_bytes"].get<int64_t>();
+    EXPECT_EQ(w.json("host/plan.json")["host_bytes"], host);
+    EXPECT_EQ(w.json("host/plan.json")["decisions"]["offload_optimizer"], "cpu");
+    // Two moments, and with 16 bits the master weights: all of the padded range but its ends.
+    const auto kept = w.json("device/plan.json")["categories"];
+    EXPECT_GE(host, kept["optimizer"].get<int64_t>() * 9 / 10 + kept["master"].get<int64_t>());
+    EXPECT_EQ(w.curve("host"), w.curve("device"));
+    for (const char* file : {"/final/model.safetensors", "/checkpoint-4/optimizer.safetensors",
+                             "/checkpoint-8/optimizer.safetensors"})
+      EXPECT_EQ(slurp(w.path(std::string("host") + file)),
+                slurp(w.path(std::string("device") + file)))
+          << file;
+
+    w.trained("moved", with({"max_steps=4"}));
+    w.trained("moved", with({"max_steps=8", "offload_optimizer=cpu", "resume=latest"}));
+    w.trained("back", with({"max_steps=4", "offload_optimizer=cpu"}));
+    w.trained("back", with({"max_steps=8", "resume=latest"}));
+    for (const char* name : {"moved", "back"})
+      EXPECT_EQ(slurp(w.path(std::string(name) + "/checkpoint-8/optimizer.safetensors")),
+                slurp(w.path("device/checkpoint-8/optimizer.safetensors")))
+          << name;
+  }
+}
+
 TEST(Offload, TheNamedHostMemoryWorksAndNothingBelow) {
   const Workspace w;
   const std::vector<std::string> keys = {"recompute=block", "offload=inputs",
