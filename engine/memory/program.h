@@ -19,8 +19,10 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <initializer_list>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/core/name.h"
@@ -98,7 +100,9 @@ class Schedule {
 
   // Largest lower bound over all programs: no packing can be below it. Cheap; used to discard
   // candidates before packing.
-  int64_t lower_bound() const;
+  int64_t lower_bound() const { return lower_bound_except({}); }
+  // The same without these programs.
+  int64_t lower_bound_except(std::initializer_list<std::string_view> names) const;
   // Places every tensor of every program. With `shuffle`, a random valid packing instead (tests).
   void pack(const PackOptions& options = {}, uint64_t shuffle = 0);
   // Bytes of the arena: the highest end over all programs, rounded up to 4 KiB.

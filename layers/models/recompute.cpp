@@ -28,7 +28,8 @@ void split(std::string_view s, char separator, F&& f) {
   }
 }
 
-std::vector<std::string_view> slots_of(std::string_view name) {
+// A preset, or one slot of the block that a stage writes and another reads or backward needs.
+std::vector<std::string_view> slots_of(std::string_view name, const Body& body) {
   if (name == "none") return {};
   if (name == "norms") return {"norm1", "norm2"};
   if (name == "mlp") return {"norm2", "fc", "act"};
@@ -36,14 +37,20 @@ std::vector<std::string_view> slots_of(std::string_view name) {
   if (name == "block")
     return {"norm1", "mean1", "rstd1", "qkv",   "att", "lse",
             "mid",   "norm2", "mean2", "rstd2", "fc",  "act"};
+  const int slot = body.find_slot(name);
+  if (slot >= 0 && body.producer(slot) >= 0 &&
+      body.producer(slot) + 1 < static_cast<int>(body.stages().size()))
+    return {name};
   fail(ErrorCode::usage,
-       fmt::format("recompute as one of {}, joined with +, or a map of layers", kNames),
+       fmt::format("recompute as one of {}, or slots of the block, joined with +, or a map of "
+                   "layers",
+                   kNames),
        fmt::format("recompute: {}", name), "recompute=block");
 }
 
 void apply(std::string_view policy, const Body& body, std::vector<SlotPolicy>& slots) {
   split(policy, '+', [&](std::string_view name) {
-    for (const std::string_view slot : slots_of(name)) {
+    for (const std::string_view slot : slots_of(name, body)) {
       const int i = body.find_slot(slot);
       require(i >= 0, "a recompute preset to name slots of the block");
       slots[static_cast<size_t>(i)] = SlotPolicy::recompute;
@@ -90,6 +97,45 @@ LayerPolicies parse_recompute(std::string_view text, const Model& model) {
       apply(trim(entry.substr(colon + 1)), model.block(l).body(), policies[static_cast<size_t>(l)]);
   });
   return policies;
+}
+
+std::string recompute_text(const std::vector<SlotPolicy>& policies, const Body& body) {
+  std::vector<bool> left(policies.size());  // recomputed and in no word yet
+  for (size_t i = 0; i < policies.size(); ++i) left[i] = policies[i] == SlotPolicy::recompute;
+  std::vector<std::string> words;
+  // A preset all of whose slots are recomputed and one of them is still without a word.
+  const auto take = [&](std::string_view preset) {
+    bool all = true, news = false;
+    for (const std::string_view slot : slots_of(preset, body)) {
+      const auto i = static_cast<size_t>(body.find_slot(slot));
+      all = all && policies[i] == SlotPolicy::recompute;
+      news = news || left[i];
+    }
+    if (!all || !news) return;
+    for (const std::string_view slot : slots_of(preset, body))
+      left[static_cast<size_t>(body.find_slot(slot))] = false;
+    words.emplace_back(preset);
+  };
+  for (const char* preset : {"block", "mlp", "attention", "norms"}) take(preset);
+  for (size_t i = 0; i < left.size(); ++i)
+    if (left[i]) {
+      const std::string_view name = body.slot(static_cast<int>(i)).name.view();
+      words.emplace_back(name.substr(name.rfind('.') + 1));
+    }
+  return words.empty() ? "none" : fmt::format("{}", fmt::join(words, "+"));
+}
+
+std::string recompute_text(const std::vector<std::string>& layers) {
+  std::string text;
+  for (size_t first = 0, end = 0; first < layers.size(); first = end) {
+    while (end < layers.size() && layers[end] == layers[first]) ++end;
+    if (first == 0 && end == layers.size()) return layers[0];
+    text +=
+        fmt::format("{}{}: {}", text.empty() ? "" : ", ",
+                    end - first > 1 ? fmt::format("{}-{}", first, end - 1) : std::to_string(first),
+                    layers[first]);
+  }
+  return text;
 }
 
 }  // namespace snug

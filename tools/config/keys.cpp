@@ -96,8 +96,8 @@ std::vector<Key> make_keys() {
        .example = "bf16", .aliases = "dtype torch_dtype mixed_precision bf16 fp16 tf32"},
       {.name = "recompute", .section = "machine", .kind = K::recompute, .field = &C::recompute,
        .doc = "what backward computes again instead of keeping it; the numbers stay the same bit for "
-              "bit. auto, none, norms, mlp, attention, block, names joined with +, or layers: "
-              "{0-5: block, 6-11: none}",
+              "bit. auto, none, norms, mlp, attention, block, a slot of the block (norm1 qkv att lse mid "
+              "norm2 fc act), names joined with +, or layers: {0-5: block, 6-11: none}",
        .example = "block",
        .aliases = "gradient_checkpointing enable_activation_checkpointing activation_checkpointing"},
       {.name = "head_rows", .section = "machine", .kind = K::integer, .field = &C::head_rows,

@@ -13,14 +13,17 @@ namespace snug {
 namespace {
 
 constexpr std::string_view kPolicies = "none norms mlp attention block";
+// What a block makes again by its own name (layers/models/recompute.h).
+constexpr std::string_view kSlots = "norm1 mean1 rstd1 qkv att lse mid norm2 mean2 rstd2 fc act";
 
 // "block" or "norms+mlp".
 void check_policy(std::string_view text, const ConfigNode& node) {
-  const std::vector<std::string_view> known = words(kPolicies);
+  const std::vector<std::string_view> known = words(kPolicies), slots = words(kSlots);
   while (true) {
     const size_t plus = text.find('+');
     const std::string_view name = text.substr(0, plus);
-    if (std::find(known.begin(), known.end(), name) == known.end())
+    if (std::find(known.begin(), known.end(), name) == known.end() &&
+        std::find(slots.begin(), slots.end(), name) == slots.end())
       fail(ErrorCode::usage,
            fmt::format(
                "recompute as auto, one of {}, names joined with +, or a map of layers to them",

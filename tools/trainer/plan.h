@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/blas/kernel_table.h"
+#include "tools/trainer/cost_model.h"
 #include "tools/trainer/session.h"
 
 namespace snug {
@@ -31,8 +32,9 @@ struct PlanRequest {
   // Bytes of the ring of checkpoints; -1: see save_ring_bytes(). 0: the smallest, and the run waits
   // until a checkpoint is written.
   int64_t save_buffer = 0;
-  double step_flops_rate = 0;  // FLOP/s of the machine at most; 0: not known
-  int64_t budget = 0;          // bytes: engine + runtime. 0: no limit
+  double step_flops_rate = 0;       // FLOP/s of the machine at most; 0: not known
+  const CostModel* cost = nullptr;  // what ops take; null: this machine's, uncalibrated
+  int64_t budget = 0;               // bytes: engine + runtime. 0: no limit
   int64_t reserve = 0;      // bytes left free for others, if the budget was not set; for the report
   int64_t host_budget = 0;  // bytes of the host arena, which these programs leave empty. 0: not set
   // Only choices that leave every bit as it is: memory then decides about recompute alone.
@@ -56,11 +58,20 @@ struct Plan {
   CategoryBytes categories{};  // at the peak
   int64_t padding = 0;         // rounding and unused bytes at the peak
   double seconds = 0;          // spent planning
+  double step_seconds = 0;     // predicted of an optimizer step; 0: no training
+  std::string cost;            // what the prediction rests on
+  std::string optimality;      // of the layers' choice, in words
+  double gap = 0;              // by which share of the layers' time a better choice is not excluded
+  int64_t repairs = 0;         // times that the choice was made again for fewer bytes
   int threads = 1;
   std::vector<KernelChoice> kernels;  // what computes the products of its programs, each class once
   std::string
       attention;  // what attention multiplies, and on what: "bf16 bf16 avx512_bf16"; empty: none
   std::string model_text;  // "gpt2 124.44M parameters"
+
+  double tokens_per_second() const {  // predicted; 0: no training
+    return step_seconds > 0 ? static_cast<double>(global_batch * decisions.T) / step_seconds : 0.0;
+  }
 };
 
 // Bytes of the process that are not the arena: program data, libraries' private pages, thread
@@ -79,6 +90,9 @@ int64_t save_ring_bytes(const PlanRequest& request);
 // Chooses and packs. If nothing fits, `fits` is false and the plan is that of the smallest engine,
 // so that what holds the memory can be shown.
 Plan make_plan(const PlanRequest& request);
+// The same with a search over requests that differ in `budget` and `reserve` alone.
+class PlanSearch;
+Plan make_plan(const PlanRequest& request, PlanSearch& search);
 
 // The contract of `snug plan --json` and plan.json.
 nlohmann::json plan_json(const Plan& plan);

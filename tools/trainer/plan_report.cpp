@@ -167,27 +167,32 @@ nlohmann::json plan_json(const Plan& plan) {
   for (const TensorRecord* t : holders(plan, 8))
     top.push_back(
         {{"name", t->name.str()}, {"bytes", t->bytes}, {"category", to_string(t->category)}});
-  return {{"fits", plan.fits},
-          {"model", plan.model_text},
-          {"budget_bytes", plan.budget > 0 ? nlohmann::json(plan.budget) : nlohmann::json(nullptr)},
-          {"engine_bytes", plan.engine_bytes},
-          {"runtime_bytes", plan.runtime_bytes},
-          {"host_bytes", 0},
-          {"checkpoint_bytes", plan.checkpoint_bytes},
-          {"checkpoints", saving_json(plan)},
-          {"host_budget_bytes",
-           plan.host_budget > 0 ? nlohmann::json(plan.host_budget) : nlohmann::json(nullptr)},
-          {"minimum_bytes", plan.minimum_bytes},
-          {"predicted_tokens_per_second", nullptr},
-          {"packing",
-           {{"height", height}, {"lower_bound", bound}, {"proof", proof_text(peak.packing.proof)}}},
-          {"categories", categories},
-          {"decisions", decisions_json(plan)},
-          {"sentence", plan_sentence(plan)},
-          {"peak", {{"program", peak.name.str()}, {"holders", top}}},
-          {"programs", programs},
-          {"planning_seconds", plan.seconds},
-          {"hash", plan_hash(plan)}};
+  return {
+      {"fits", plan.fits},
+      {"model", plan.model_text},
+      {"budget_bytes", plan.budget > 0 ? nlohmann::json(plan.budget) : nlohmann::json(nullptr)},
+      {"engine_bytes", plan.engine_bytes},
+      {"runtime_bytes", plan.runtime_bytes},
+      {"host_bytes", 0},
+      {"checkpoint_bytes", plan.checkpoint_bytes},
+      {"checkpoints", saving_json(plan)},
+      {"host_budget_bytes",
+       plan.host_budget > 0 ? nlohmann::json(plan.host_budget) : nlohmann::json(nullptr)},
+      {"minimum_bytes", plan.minimum_bytes},
+      {"predicted_tokens_per_second",
+       plan.step_seconds > 0 ? nlohmann::json(plan.tokens_per_second()) : nlohmann::json(nullptr)},
+      {"predicted_step_seconds",
+       plan.step_seconds > 0 ? nlohmann::json(plan.step_seconds) : nlohmann::json(nullptr)},
+      {"prediction", plan.cost},
+      {"packing",
+       {{"height", height}, {"lower_bound", bound}, {"proof", proof_text(peak.packing.proof)}}},
+      {"categories", categories},
+      {"decisions", decisions_json(plan)},
+      {"sentence", plan_sentence(plan)},
+      {"peak", {{"program", peak.name.str()}, {"holders", top}}},
+      {"programs", programs},
+      {"planning_seconds", plan.seconds},
+      {"hash", plan_hash(plan)}};
 }
 
 std::string plan_text(const Plan& plan) {
@@ -222,6 +227,9 @@ std::string plan_text(const Plan& plan) {
   for (const TensorRecord* t : holders(plan, 5))
     out += fmt::format(" {} {}{}", t->name.view(), human_bytes(t->bytes), ",");
   out.pop_back();
+  if (plan.step_seconds > 0)
+    out += fmt::format("\n  predicted: {} a step, {:.0f} tokens/s ({})",
+                       human_seconds(plan.step_seconds), plan.tokens_per_second(), plan.cost);
   if (plan.checkpoint_bytes > 0)
     out += fmt::format("\n  a checkpoint takes {} of disk", human_bytes(plan.checkpoint_bytes));
   if (plan.save_seconds > 0)

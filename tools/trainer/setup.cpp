@@ -31,19 +31,19 @@ int resolve_threads(int64_t configured) {
   return static_cast<int>(configured);
 }
 
+std::optional<Calibration> resolve_calibration(int threads) {
+  const MachineKey key = machine_key(threads);
+  std::string ignored;
+  auto calibration = read_calibration(calibration_path(key), key, &ignored);
+  if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
+  return calibration;
+}
+
 std::unique_ptr<KernelTable> resolve_kernels(int threads) {
   std::string ignored;
   auto table = std::make_unique<KernelTable>(calibrated_kernels(threads, &ignored));
   if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
   return table;
-}
-
-// The best rate that was measured on this machine; 0: none was.
-static double machine_flops(int threads, bool bf16) {
-  const MachineKey key = machine_key(threads);
-  std::string ignored;
-  const auto calibration = read_calibration(calibration_path(key), key, &ignored);
-  return calibration ? calibration->roofs.flops(bf16) : 0.0;
 }
 
 int64_t resolve_memory(int64_t configured, int64_t* reserve) {
@@ -116,8 +116,14 @@ RunSetup make_setup(RunConfig config) {
     r.optimizer.adam_epsilon = config.adam_epsilon;
   }
   r.settings.threads = resolve_threads(config.threads);
-  s.kernels = resolve_kernels(r.settings.threads);
+  const auto calibration = resolve_calibration(r.settings.threads);
+  s.kernels = std::make_unique<KernelTable>(calibration ? calibration->table() : KernelTable());
   r.settings.kernels = s.kernels.get();
+  const DType compute = s.model->precision().compute;
+  s.cost = std::make_unique<CostModel>(
+      calibration ? CostModel::calibrated(*calibration, compute)
+                  : CostModel::uncalibrated(plan_instruction_set(), r.settings.threads));
+  r.cost = s.cost.get();
   r.T = s.sizes.max_length;
   r.global_batch = s.sizes.global_batch_size;
   r.micro_batch = s.sizes.micro_batch_size;
@@ -131,8 +137,7 @@ RunSetup make_setup(RunConfig config) {
   r.packing_boundaries = config.packing_boundaries;
   r.save = true;
   r.save_buffer = config.save_buffer;
-  r.step_flops_rate =
-      machine_flops(r.settings.threads, s.model->precision().compute == DType::bf16);
+  r.step_flops_rate = calibration ? calibration->roofs.flops(compute == DType::bf16) : 0.0;
   r.budget = resolve_memory(config.memory, &r.reserve);
   r.host_budget = config.host_memory;
   r.bitwise = config.bitwise;
