@@ -9,6 +9,7 @@
 #include "tools/commands.h"
 #include "tools/report/report.h"
 #include "tools/report/trace.h"
+#include "tools/trainer/forecast.h"
 #include "tools/trainer/setup.h"
 
 namespace snug {
@@ -34,13 +35,16 @@ int plan_command(const Arguments& arguments) {
   if (!a.proceed) return 0;
   const RunSetup setup = make_setup(a.config);
   const Plan plan = make_plan(setup.request);
+  const StepTimes times = forecast_times(setup.request, plan);
   // A plan that does not fit has a picture too: of what holds the memory.
   if (!picture.empty()) {
     ReportRun run;
     run.title = a.config.output_dir.empty() ? "A plan" : a.config.output_dir;
+    run.op_times = times;
+    run.ladder = forecast_ladder(setup.request, plan);
     write_atomic(picture, report_html(plan, run));
   }
-  if (!trace.empty()) write_atomic(trace, trace_text(plan, predicted_trace(plan)));
+  if (!trace.empty()) write_atomic(trace, trace_text(plan, predicted_trace(plan, times)));
   if (json) {
     fmt::print("{}\n", plan_json(plan).dump(2));
     return plan.fits ? 0 : 3;

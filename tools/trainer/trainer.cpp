@@ -18,6 +18,7 @@
 #include "tools/trainer/allocation_watch.h"
 #include "tools/trainer/checkpoint.h"
 #include "tools/trainer/evaluate.h"
+#include "tools/trainer/forecast.h"
 #include "tools/trainer/generator.h"
 #include "tools/trainer/loss_watch.h"
 #include "tools/trainer/output_folder.h"
@@ -311,6 +312,8 @@ int TrainRun::run() {
   if (resumed_) check_attention(*resumed_, plan_.attention, config());
   fmt::print("{}", plan_text(plan_));
   std::fflush(stdout);
+  report_.op_times = forecast_times(setup_.request, plan_);
+  report_.ladder = forecast_ladder(setup_.request, plan_);
   clock_.lap("plan");
 
   // Until everything that can be wrong with the input was looked at, an existing folder is left as
