@@ -429,6 +429,8 @@ TEST(Report, LadderSaysItsNeighbours) {
       has(html,
           "One rung down: 32.00 MiB less of budget, -20.0 % tokens a second. Recomputes blocks."));
   EXPECT_TRUE(has(html, "Recomputes &lt;norms&gt;. (this plan)"));
+  for (const char* tick : {">500</span>", ">1000</span>", "<td class=\"num\">800</td>"})
+    EXPECT_TRUE(has(html, tick)) << tick;
   EXPECT_TRUE(has(html, data_bytes(90 * MiB)));
   // One rung alone, and rates that are no numbers.
   ladder = {{MiB, MiB, 1, "none", std::nan(""), "", false}};

@@ -13,6 +13,10 @@ namespace {
 
 constexpr int kHeight = 220;
 
+std::string rate_text(double rate) {
+  return fmt::format("{:.{}f}", rate, rate < 100 ? 1 : 0);
+}
+
 std::string neighbour(const char* direction, const ReportRung& from, const ReportRung& to) {
   const double change =
       from.tokens_per_second > 0 ? to.tokens_per_second / from.tokens_per_second - 1 : 0;
@@ -47,7 +51,8 @@ std::string ladder_picture(const std::vector<ReportRung>& ladder) {
             fmt::format("Predicted tokens a second against the budget, {} rungs from {} to {}.",
                         ladder.size(), human_bytes(ladder.front().budget),
                         human_bytes(ladder.back().budget)));
-  for (const double t : nice_ticks(0, top, 5)) plot.y_tick(py(t), tick_text(t, top / 5));
+  const std::vector<double> rates = nice_ticks(0, top, 5);
+  for (const double t : rates) plot.y_tick(py(t), tick_text(t, rates.size() > 1 ? rates[1] : t));
   for (const int64_t t : byte_ticks(static_cast<int64_t>(x1), 9))
     if (static_cast<double>(t) >= x0) plot.x_tick(px(t), byte_tick_text(t));
   plot.x_title("budget; every rung holds until the next one");
@@ -86,11 +91,11 @@ std::string ladder_picture(const std::vector<ReportRung>& ladder) {
       "scope=\"col\">recompute</th><th scope=\"col\">plan</th></tr></thead><tbody>\n";
   for (const ReportRung& r : ladder)
     out += fmt::format(
-        "<tr{}><td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{:.0f}</td>"
+        "<tr{}><td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>"
         "<td class=\"num\">{}</td><td>{}</td><td>{}{}</td></tr>\n",
         r.current ? " class=\"sum\"" : "", human_bytes(r.budget), data_bytes(r.engine_bytes),
-        r.tokens_per_second, r.micro_batch, escape_html(r.recompute), escape_html(r.sentence),
-        r.current ? " (this plan)" : "");
+        rate_text(r.tokens_per_second), r.micro_batch, escape_html(r.recompute),
+        escape_html(r.sentence), r.current ? " (this plan)" : "");
   return out + "</tbody></table></div>\n";
 }
 
