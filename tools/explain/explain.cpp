@@ -187,7 +187,7 @@ ExplainFacts operation_facts(const Plan& plan, int program, size_t k) {
           {"op", op_label(op)},
           {"number", k + 1},
           {"of", p.ops.size()},
-          {"stream", stream_name(op_stream(op))},
+          {"stream", lane_name(op_stream(op))},
           {"flops", op.flops},
           {"bytes", op.bytes},
           {"variant", op.variant.str()},

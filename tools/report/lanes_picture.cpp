@@ -57,7 +57,7 @@ std::string lanes_picture(const StepView& view, int (*stream_of)(const OpRecord&
   int lane = 0;
   for (const auto& [stream, count] : ops) {
     const double y = lane * kLane + 4;
-    plot.y_tick(y + kLane / 2.0 - 4, stream_name(stream));
+    plot.y_tick(y + kLane / 2.0 - 4, lane_name(stream));
     double busy = 0;
     int64_t bytes = 0;
     for (const Run& run : runs_of(view, stream, stream_of)) {
@@ -67,14 +67,14 @@ std::string lanes_picture(const StepView& view, int (*stream_of)(const OpRecord&
           "<rect class=\"lane{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{}: {}{}\n"
           "{} ops, {}, {} bytes</title></rect>\n",
           stream % 3, coordinate(run.from), coordinate(y),
-          coordinate(std::max(kVisible, run.to - run.from)), kLane - 8, stream_name(stream),
+          coordinate(std::max(kVisible, run.to - run.from)), kLane - 8, lane_name(stream),
           escape_html(run.first), run.ops > 1 ? " to " + escape_html(run.last) : "", run.ops,
           short_seconds(run.seconds), grouped(run.bytes)));
     }
     table += fmt::format(
         "<tr><th scope=\"row\">{}</th><td class=\"num\">{}</td><td class=\"num\">{}</td>"
         "<td class=\"num\">{}</td></tr>\n",
-        stream_name(stream), count, short_seconds(busy), data_bytes(bytes));
+        lane_name(stream), count, short_seconds(busy), data_bytes(bytes));
     ++lane;
   }
   draw_segments(plot, view, height);

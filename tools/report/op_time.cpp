@@ -14,7 +14,7 @@ int op_stream(const OpRecord&) {
   return 0;
 }
 
-const char* stream_name(int stream) {
+const char* lane_name(int stream) {
   switch (stream) {
     case 0:
       return "compute";

@@ -18,7 +18,7 @@ double op_seconds(const OpRecord& op);
 
 // The stream an op runs on: 0 computes, 1 copies to the host, 2 copies back.
 int op_stream(const OpRecord& op);
-const char* stream_name(int stream);
+const char* lane_name(int stream);  // in words
 // Whether a tensor lies in the device's arena, which is the one that is drawn.
 bool in_device_arena(const TensorRecord& tensor);
 

@@ -153,7 +153,7 @@ std::string trace_text(const Plan& plan, const StepTrace& trace) {
   events.order(kProgramThread);
   std::sort(streams.begin(), streams.end());
   for (const int stream : streams) {
-    events.meta("thread_name", thread_of(stream), stream_name(stream));
+    events.meta("thread_name", thread_of(stream), lane_name(stream));
     events.order(thread_of(stream));
   }
 
