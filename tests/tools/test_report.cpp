@@ -410,6 +410,9 @@ TEST(Report, LanesOnlyWhereStreamsAreUsed) {
   EXPECT_TRUE(
       has(html, fmt::format("<th scope=\"row\">to host</th><td class=\"num\">{}</td>", norms)));
   EXPECT_EQ(count(html, "<title>to host: "), static_cast<size_t>(norms));  // each on its own
+  EXPECT_FALSE(has(html, " ms"));                                          // weights are no times
+  const StepTimes times = predicted_times(plan, op_seconds, "rates of a test");
+  EXPECT_TRUE(has(lanes_picture(make_step_view(plan, 100, times), stream_of), " ms"));
 }
 
 TEST(Report, LadderSaysItsNeighbours) {

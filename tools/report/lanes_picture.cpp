@@ -53,6 +53,10 @@ std::string lanes_picture(const StepView& view, int (*stream_of)(const OpRecord&
   if (ops.empty() || (ops.size() == 1 && ops.begin()->first == 0)) return "";
   const int height = kLane * static_cast<int>(ops.size());
   Plot plot(height, fmt::format("{} streams at work over one step.", ops.size()));
+  // Weights are no times: their share of the step is all they say.
+  const bool timed = view.source != StepTimes::Source::weights;
+  double step = 0;
+  for (const StepSegment& s : view.segments) step += s.start.back();
   std::string table;
   int lane = 0;
   for (const auto& [stream, count] : ops) {
@@ -65,16 +69,18 @@ std::string lanes_picture(const StepView& view, int (*stream_of)(const OpRecord&
       bytes += run.bytes;
       plot.shape(fmt::format(
           "<rect class=\"lane{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{}: {}{}\n"
-          "{} ops, {}, {} bytes</title></rect>\n",
+          "{} ops, {}{} bytes</title></rect>\n",
           stream % 3, coordinate(run.from), coordinate(y),
           coordinate(std::max(kVisible, run.to - run.from)), kLane - 8, lane_name(stream),
           escape_html(run.first), run.ops > 1 ? " to " + escape_html(run.last) : "", run.ops,
-          short_seconds(run.seconds), grouped(run.bytes)));
+          timed ? short_seconds(run.seconds) + ", " : "", grouped(run.bytes)));
     }
     table += fmt::format(
         "<tr><th scope=\"row\">{}</th><td class=\"num\">{}</td><td class=\"num\">{}</td>"
         "<td class=\"num\">{}</td></tr>\n",
-        lane_name(stream), count, short_seconds(busy), data_bytes(bytes));
+        lane_name(stream), count,
+        timed ? short_seconds(busy) : fmt::format("{:.1f} %", step > 0 ? 100 * busy / step : 0),
+        data_bytes(bytes));
     ++lane;
   }
   draw_segments(plot, view, height);
