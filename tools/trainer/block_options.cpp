@@ -52,7 +52,7 @@ class BlockRecorder {
       block.backward(ctx_, rt, pass, std::move(gradient));
     });
     const Program& p = schedule_.at(block_);
-    const auto tick = [&](size_t op) { return p.ops[op].time; };
+    const auto tick = [&](size_t op) { return tick_of(p.ops[op]); };
     LayerOption option;
     option.saved = most_live_bytes(p, tick(forward_end), tick(forward_end)) -
                    round_up(out_bytes, kTensorAlignment);
@@ -85,6 +85,10 @@ class BlockRecorder {
 };
 
 }  // namespace
+
+int64_t tick_of(const OpRecord& op) {
+  return op.time - 1;
+}
 
 int64_t most_live_bytes(const Program& program, int64_t first, int64_t last) {
   std::vector<std::pair<int64_t, int64_t>> events;
