@@ -28,7 +28,7 @@ class BlockRecorder {
         documents_ = ctx_.tensor(Name("batch.document_start"), {d.micro_batch, d.T}, DType::i32,
                                  Category::batch);
     });
-    grads_->begin(false);
+    grads_->begin(true);
   }
 
   LayerOption record(const std::vector<SlotPolicy>& policies) {
@@ -125,6 +125,8 @@ BlockOptions record_block_options(const Model& model, const Decisions& decisions
     all.options.push_back(recorder.record(policies));
     all.names.push_back(recompute_text(policies, body));
   };
+  // The first pass assigns gradients; those that count add to them, as most micro-steps do.
+  recorder.record(std::vector<SlotPolicy>(static_cast<size_t>(body.slots()), SlotPolicy::keep));
   for (size_t set = 0; set < size_t{1} << groups.size(); ++set) {
     std::vector<SlotPolicy> policies(static_cast<size_t>(body.slots()), SlotPolicy::keep);
     for (size_t g = 0; g < groups.size(); ++g)
