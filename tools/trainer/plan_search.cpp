@@ -10,6 +10,8 @@
 namespace snug {
 namespace {
 
+// Enough to prove the optimum of most stacks; beyond it the plan says how far it may be.
+constexpr int64_t kLabels = 3000;
 constexpr int64_t kArenaUnit = 4096;  // Schedule::arena_bytes() rounds up to it
 
 // Where a program's ops of one scope begin and end, in ticks.
@@ -153,7 +155,8 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
   p.layers.assign(static_cast<size_t>(request_.model->spec().L), 0);
   p.tail = c.tail;
   if (room < kNoLimit) p.limit = room / kArenaUnit * kArenaUnit - c.base;
-  const LayerSolution s = solve_layers(p, {.two_group_tolerance = tolerance});
+  const LayerSolution s =
+      solve_layers(p, {.two_group_tolerance = tolerance, .most_labels = kLabels});
   if (!s.feasible) return choice;
   *bound = c.outside + c.micro_steps * s.bound;
   choice.feasible = true;
