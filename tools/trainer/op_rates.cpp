@@ -53,7 +53,7 @@ struct Sample {
 // Small; wide as GPT-2, whose products and update do not fit a cache; long. What is made again
 // alone is no op of a plain step: the activation.
 constexpr Sample kShapes[] = {{128, 2, 2, 512, 64, 4, 256, "act"},
-                              {768, 12, 1, 8192, 256, 4, 512, "norms"},
+                              {768, 12, 1, 8192, 256, 2, 512, "norms"},
                               {256, 4, 1, 1024, 1024, 2, 1024, "none"}};
 
 ModelSpec spec_of(const Sample& s) {
