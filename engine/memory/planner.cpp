@@ -215,6 +215,82 @@ bool possible(const LayerProblem& p, int64_t limit) {
                      [&](const Label& label) { return label.bytes + p.tail <= limit; });
 }
 
+// Neighbours that are equal may swap their options. With the larger transient first no peak grows:
+// of two neighbours the later one stands on the saved bytes of both. So a run of equal layers is as
+// few groups as it has options.
+void into_groups(const LayerProblem& p, std::vector<int>& choice) {
+  for (size_t first = 0, end = 0; first < choice.size(); first = end) {
+    while (end < choice.size() && p.layers[end] == p.layers[first]) ++end;
+    const std::vector<LayerOption>& list = options_of(p, first);
+    std::sort(choice.begin() + static_cast<int64_t>(first),
+              choice.begin() + static_cast<int64_t>(end), [&](int a, int b) {
+                const int64_t xa = list[static_cast<size_t>(a)].transient;
+                const int64_t xb = list[static_cast<size_t>(b)].transient;
+                return xa != xb ? xa > xb : a < b;
+              });
+  }
+}
+
+// The fastest choice below the ceiling, if there is one: what cannot end below it is dropped on the
+// way, with room for the last layers' least bytes. `cut`: labels were dropped for their number.
+LayerSolution search_labels(const LayerProblem& p, const Bound& bound, double ceiling, int64_t most,
+                            bool* cut) {
+  std::vector<int64_t> still(p.layers.size() + 1, 0);
+  for (size_t l = p.layers.size(); l-- > 0;) {
+    int64_t few = kNoLimit;
+    for (const LayerOption& o : options_of(p, l)) few = std::min(few, o.saved);
+    still[l] = still[l + 1] + few;
+  }
+  std::vector<std::vector<Label>> labels(1, std::vector<Label>(1));
+  for (size_t l = 0; l < p.layers.size(); ++l) {
+    const std::vector<LayerOption>& list = options_of(p, l);
+    const std::vector<int> useful = efficient_options(list);
+    std::vector<Label> next;
+    for (size_t from = 0; from < labels[l].size(); ++from) {
+      const Label& at = labels[l][from];
+      for (const int k : useful) {
+        const LayerOption& o = list[static_cast<size_t>(k)];
+        const int64_t bytes = at.bytes + o.saved, host = at.host + o.host;
+        if (bytes + o.transient > p.limit || bytes + still[l + 1] + p.tail > p.limit ||
+            host > p.host_limit)
+          continue;
+        const double seconds = at.seconds + o.seconds();
+        if (bound(l + 1, bytes, host, seconds) > ceiling) continue;
+        next.push_back({bytes, host, seconds, static_cast<int32_t>(from), k});
+      }
+    }
+    drop_beaten(next);
+    if (static_cast<int64_t>(next.size()) > most) {
+      *cut = true;
+      std::nth_element(next.begin(), next.begin() + most, next.end(),
+                       [&](const Label& a, const Label& b) {
+                         return bound(l + 1, a.bytes, a.host, a.seconds) <
+                                bound(l + 1, b.bytes, b.host, b.seconds);
+                       });
+      next.resize(static_cast<size_t>(most));
+    }
+    labels.push_back(std::move(next));
+  }
+  const std::vector<Label>& last = labels.back();
+  int32_t at = -1;
+  for (size_t i = 0; i < last.size(); ++i)
+    if (last[i].bytes + p.tail <= p.limit &&
+        (at < 0 || last[i].seconds < last[static_cast<size_t>(at)].seconds))
+      at = static_cast<int32_t>(i);
+  LayerSolution best;
+  if (at >= 0) {
+    std::vector<int> choice(p.layers.size());
+    for (size_t l = p.layers.size(); l > 0; --l) {
+      const Label& label = labels[l][static_cast<size_t>(at)];
+      choice[l - 1] = label.option;
+      at = label.parent;
+    }
+    into_groups(p, choice);
+    best = evaluate_layers(p, std::move(choice));
+  }
+  return best;
+}
+
 }  // namespace
 
 LayerSolution evaluate_layers(const LayerProblem& p, std::vector<int> choice) {
@@ -246,71 +322,24 @@ LayerSolution solve_layers(const LayerProblem& p, const SolveOptions& options) {
     if (pair.seconds <= least * (1 + options.two_group_tolerance)) return pair;
   }
 
-  // What cannot end below the two groups' time is dropped on the way. With room for the last
-  // layers' least bytes.
-  std::vector<int64_t> still(p.layers.size() + 1, 0);
-  for (size_t l = p.layers.size(); l-- > 0;) {
-    int64_t few = kNoLimit;
-    for (const LayerOption& o : options_of(p, l)) few = std::min(few, o.saved);
-    still[l] = still[l + 1] + few;
-  }
-  const double ceiling = pair.feasible ? pair.seconds * (1 - 1e-9) : INFINITY;
+  // A narrow search first: a plan nearly as fast as the best lets the exact one drop nearly
+  // everything.
+  constexpr int64_t kNarrow = 100;
   bool cut = false;
-  std::vector<std::vector<Label>> labels(1, std::vector<Label>(1));
-  for (size_t l = 0; l < p.layers.size(); ++l) {
-    const std::vector<LayerOption>& list = options_of(p, l);
-    const std::vector<int> useful = efficient_options(list);
-    std::vector<Label> next;
-    for (size_t from = 0; from < labels[l].size(); ++from) {
-      const Label& at = labels[l][from];
-      for (const int k : useful) {
-        const LayerOption& o = list[static_cast<size_t>(k)];
-        const int64_t bytes = at.bytes + o.saved, host = at.host + o.host;
-        if (bytes + o.transient > p.limit || bytes + still[l + 1] + p.tail > p.limit ||
-            host > p.host_limit)
-          continue;
-        const double seconds = at.seconds + o.seconds();
-        if (bound(l + 1, bytes, host, seconds) > ceiling) continue;
-        next.push_back({bytes, host, seconds, static_cast<int32_t>(from), k});
-      }
-    }
-    drop_beaten(next);
-    if (static_cast<int64_t>(next.size()) > options.most_labels) {
-      cut = true;
-      std::nth_element(next.begin(), next.begin() + options.most_labels, next.end(),
-                       [&](const Label& a, const Label& b) {
-                         return bound(l + 1, a.bytes, a.host, a.seconds) <
-                                bound(l + 1, b.bytes, b.host, b.seconds);
-                       });
-      next.resize(static_cast<size_t>(options.most_labels));
-    }
-    labels.push_back(std::move(next));
+  LayerSolution best = pair;
+  for (const int64_t most : {kNarrow, options.most_labels}) {
+    const double ceiling = best.feasible ? best.seconds * (1 - 1e-9) : INFINITY;
+    cut = false;
+    LayerSolution found = search_labels(p, bound, ceiling, most, &cut);
+    if (found.feasible) best = std::move(found);
+    if (!cut) break;
   }
-  const std::vector<Label>& last = labels.back();
-  int32_t at = -1;
-  for (size_t i = 0; i < last.size(); ++i)
-    if (last[i].bytes + p.tail <= p.limit &&
-        (at < 0 || last[i].seconds < last[static_cast<size_t>(at)].seconds))
-      at = static_cast<int32_t>(i);
-  LayerSolution best;
-  if (at >= 0) {
-    std::vector<int> choice(p.layers.size());
-    for (size_t l = p.layers.size(); l > 0; --l) {
-      const Label& label = labels[l][static_cast<size_t>(at)];
-      choice[l - 1] = label.option;
-      at = label.parent;
-    }
-    best = evaluate_layers(p, std::move(choice));
-  }
-  // Nothing below the ceiling: the two groups are the best.
-  const double optimum = best.feasible ? best.seconds : pair.seconds;
+  if (!best.feasible) return {};
   const bool keep_pair =
-      pair.feasible &&
-      (!best.feasible || pair.seconds <= optimum * (1 + options.two_group_tolerance));
+      pair.feasible && pair.seconds <= best.seconds * (1 + options.two_group_tolerance);
   LayerSolution result = keep_pair ? pair : best;
-  if (!result.feasible) return LayerSolution{};
-  result.bound = cut ? std::min(least, result.seconds) : optimum;
-  result.optimal = !cut && result.seconds <= optimum * (1 + 1e-9);
+  result.bound = cut ? std::min(least, result.seconds) : best.seconds;
+  result.optimal = !cut && result.seconds <= best.seconds * (1 + 1e-9);
   return result;
 }
 

@@ -87,6 +87,10 @@ std::vector<Key> make_keys() {
       {.name = "host_memory", .section = "machine", .kind = K::bytes, .field = &C::host_memory,
        .doc = "the budget for what is kept off the device; on the CPU both are RAM",
        .example = "2GiB", .unset = "auto"},
+      {.name = "target", .section = "machine", .kind = K::text, .field = &C::target,
+       .doc = "snug plan alone: the device to plan for, by name (rtx4090, a100-80, h100, cpu-8, ...) "
+              "or a file of one; memory is then the device's unless set; null: this machine",
+       .example = "rtx4090", .unset = "null"},
       {.name = "threads", .section = "machine", .kind = K::integer, .field = &C::threads,
        .doc = "threads of computation; auto: one per core the process may use", .example = "2",
        .unset = "auto", .range = {.min = 1, .max = 1024}},

@@ -28,7 +28,7 @@ class BlockRecorder {
         documents_ = ctx_.tensor(Name("batch.document_start"), {d.micro_batch, d.T}, DType::i32,
                                  Category::batch);
     });
-    grads_->begin(false);
+    grads_->begin(true);
   }
 
   LayerOption record(const std::vector<SlotPolicy>& policies) {
@@ -52,7 +52,7 @@ class BlockRecorder {
       block.backward(ctx_, rt, pass, std::move(gradient));
     });
     const Program& p = schedule_.at(block_);
-    const auto tick = [&](size_t op) { return p.ops[op].time; };
+    const auto tick = [&](size_t op) { return tick_of(p.ops[op]); };
     LayerOption option;
     option.saved = most_live_bytes(p, tick(forward_end), tick(forward_end)) -
                    round_up(out_bytes, kTensorAlignment);
@@ -85,6 +85,10 @@ class BlockRecorder {
 };
 
 }  // namespace
+
+int64_t tick_of(const OpRecord& op) {
+  return op.time - 1;
+}
 
 int64_t most_live_bytes(const Program& program, int64_t first, int64_t last) {
   std::vector<std::pair<int64_t, int64_t>> events;
@@ -121,6 +125,8 @@ BlockOptions record_block_options(const Model& model, const Decisions& decisions
     all.options.push_back(recorder.record(policies));
     all.names.push_back(recompute_text(policies, body));
   };
+  // The first pass assigns gradients; those that count add to them, as most micro-steps do.
+  recorder.record(std::vector<SlotPolicy>(static_cast<size_t>(body.slots()), SlotPolicy::keep));
   for (size_t set = 0; set < size_t{1} << groups.size(); ++set) {
     std::vector<SlotPolicy> policies(static_cast<size_t>(body.slots()), SlotPolicy::keep);
     for (size_t g = 0; g < groups.size(); ++g)

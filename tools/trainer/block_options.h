@@ -23,6 +23,9 @@ struct BlockOptions {
 BlockOptions record_block_options(const Model& model, const Decisions& decisions,
                                   const Settings& settings, const CostModel& cost);
 
+// The tick at which exactly what an op has at hand is alive: births and ends advance the clock, ops
+// do not.
+int64_t tick_of(const OpRecord& op);
 // The largest sum of bytes alive at any tick of [first, last], as the packer rounds them.
 int64_t most_live_bytes(const Program& program, int64_t first, int64_t last);
 

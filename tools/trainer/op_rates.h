@@ -43,8 +43,8 @@ class OpRates {
   std::map<std::string, std::vector<OpSample>> samples_;  // by growing work
 };
 
-// Trains three small models of this compute dtype, one step each and as many more as fit into
-// `seconds`; the median of each op's times counts.
+// Trains three small models of this compute dtype, three steps each and as many more as fit into
+// `seconds`; the fastest of each op's times counts.
 OpRates measure_ops(DType compute, int threads, const KernelTable& kernels, double seconds);
 
 }  // namespace snug

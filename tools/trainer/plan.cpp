@@ -147,7 +147,10 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
     plan.checkpoint_bytes = checkpoint_data_bytes(r);
   }
   plan.global_batch = r.global_batch;
-  plan.runtime_bytes = declared_runtime_bytes(r.settings.threads, r.model->spec().V);
+  plan.target = r.target;
+  plan.runtime_bytes = r.runtime_bytes >= 0
+                           ? r.runtime_bytes
+                           : declared_runtime_bytes(r.settings.threads, r.model->spec().V);
   plan.model_text =
       fmt::format("{} {} parameters", r.model->spec().family,
                   human_count(static_cast<double>(r.model->params().real_elements())));
@@ -156,15 +159,22 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   plan.cost = search.cost().text();
 
   // The smallest engine: what minimum_bytes promises.
-  Plan smallest = plan;
-  for (const PlanSearch::Choice& c : search.least()) {
-    if (smallest.engine_bytes > 0 && c.engine_bytes >= smallest.engine_bytes) break;
-    Plan packed = plan;
-    finish(packed, *search.record(c.decisions), search, r.budget);
-    packed.optimality = c.optimality;
-    if (smallest.engine_bytes == 0 || packed.engine_bytes < smallest.engine_bytes)
-      smallest = std::move(packed);
+  if (!search.smallest) {
+    search.smallest = std::make_unique<Plan>();
+    for (const PlanSearch::Choice& c : search.least()) {
+      Plan& least = *search.smallest;
+      if (least.engine_bytes > 0 && c.engine_bytes >= least.engine_bytes) break;
+      Plan packed = plan;
+      finish(packed, *search.record(c.decisions), search, 0);
+      packed.optimality = c.optimality;
+      if (least.engine_bytes == 0 || packed.engine_bytes < least.engine_bytes)
+        least = std::move(packed);
+    }
   }
+  Plan smallest = *search.smallest;
+  smallest.budget = r.budget;
+  smallest.reserve = r.reserve;
+  smallest.fits = r.budget == 0 || smallest.engine_bytes + plan.runtime_bytes <= r.budget;
   plan.minimum_bytes = smallest.minimum_bytes = smallest.engine_bytes + plan.runtime_bytes;
 
   if (smallest.fits) {
@@ -206,6 +216,13 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   if (plan.decisions.micro_batch > 0)
     plan.accumulation = ceil_div(plan.global_batch, plan.decisions.micro_batch);
   predict_saving(r, plan);
+  if (plan.fits && r.budget > 0 && plan.decisions.micro_batch > 0) {
+    plan.unlimited_seconds = search.best(kNoLimit).step_seconds;
+    const PlanSearch::Choice more = search.best(room + Plan::kMoreBytes);
+    plan.more_seconds = more.step_seconds;
+    plan.more_decisions = fmt::format("micro-batch {}, recompute {}", more.decisions.micro_batch,
+                                      more.decisions.recompute);
+  }
   plan.seconds = monotonic_seconds() - started;
   return plan;
 }

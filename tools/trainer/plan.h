@@ -17,11 +17,11 @@ struct PlanRequest {
   Settings settings;
   int64_t T = 0;
   int64_t global_batch = 0;  // sequences of an optimizer step; 0: no training
-  int64_t micro_batch = 0;   // 0: the largest divisor of global_batch that fits
+  int64_t micro_batch = 0;   // 0: the divisor of global_batch that is fastest
   int64_t eval_batch = 0;    // 0: as many sequences as the micro-batch, if `evaluate`
   bool evaluate = false;
-  int64_t head_rows = 0;           // 0: the largest of 1024, 256, 64 that fits
-  std::string recompute = "auto";  // auto: the cheapest policy that fits
+  int64_t head_rows = 0;           // 0: the fastest of 1024, 256, 64
+  std::string recompute = "auto";  // auto: chosen for each layer
   // Packed copies of the weights; unset: for generation if they fit, none in training.
   std::optional<WeightPacking> packed_weights;
   int64_t kv_length = 0;  // 0: no generation
@@ -34,6 +34,8 @@ struct PlanRequest {
   int64_t save_buffer = 0;
   double step_flops_rate = 0;       // FLOP/s of the machine at most; 0: not known
   const CostModel* cost = nullptr;  // what ops take; null: this machine's, uncalibrated
+  std::string target;               // a described device: "rtx4090"; empty: this machine
+  int64_t runtime_bytes = -1;       // assumed of it; -1: declared_runtime_bytes()
   int64_t budget = 0;               // bytes: engine + runtime. 0: no limit
   int64_t reserve = 0;      // bytes left free for others, if the budget was not set; for the report
   int64_t host_budget = 0;  // bytes of the host arena, which these programs leave empty. 0: not set
@@ -63,6 +65,11 @@ struct Plan {
   std::string optimality;      // of the layers' choice, in words
   double gap = 0;              // by which share of the layers' time a better choice is not excluded
   int64_t repairs = 0;         // times that the choice was made again for fewer bytes
+  std::string target;          // the described device that it was made for; empty: this machine
+  // Predicted seconds of a step without a budget, and with kMoreBytes more of it; 0: not asked.
+  static constexpr int64_t kMoreBytes = int64_t{1} << 30;
+  double unlimited_seconds = 0, more_seconds = 0;
+  std::string more_decisions;  // what those bytes would change, in words
   int threads = 1;
   std::vector<KernelChoice> kernels;  // what computes the products of its programs, each class once
   std::string

@@ -10,6 +10,8 @@
 namespace snug {
 namespace {
 
+// Enough to prove the optimum of most stacks; beyond it the plan says how far it may be.
+constexpr int64_t kLabels = 3000;
 constexpr int64_t kArenaUnit = 4096;  // Schedule::arena_bytes() rounds up to it
 
 // Where a program's ops of one scope begin and end, in ticks.
@@ -17,8 +19,8 @@ std::pair<int64_t, int64_t> ticks_of(const Program& p, std::string_view scope) {
   int64_t first = INT64_MAX, last = 0;
   for (const OpRecord& op : p.ops)
     if (op.scope.view() == scope) {
-      first = std::min(first, op.time);
-      last = std::max(last, op.time);
+      first = std::min(first, tick_of(op));
+      last = std::max(last, tick_of(op));
     }
   return {first, last};
 }
@@ -125,8 +127,8 @@ PlanSearch::Config* PlanSearch::config(int64_t micro, int64_t head_rows) {
   // The head's ops lie between the passes, the embedding's outside them.
   const auto head = ticks_of(p, "head");
   c.tail = most_live_bytes(p, head.first, head.second) - L * least.saved;
-  const int64_t outside = std::max(most_live_bytes(p, 0, p.ops.front().time),
-                                   most_live_bytes(p, p.ops.back().time, p.ticks));
+  const int64_t outside = std::max(most_live_bytes(p, 0, tick_of(p.ops.front())),
+                                   most_live_bytes(p, tick_of(p.ops.back()), p.ticks));
   c.others = round_up(
       std::max(s.lower_bound_except({"micro_first", "micro_next"}), c.base + outside), kArenaUnit);
   c.micro_steps = static_cast<double>(ceil_div(request_.global_batch, micro));
@@ -153,7 +155,8 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
   p.layers.assign(static_cast<size_t>(request_.model->spec().L), 0);
   p.tail = c.tail;
   if (room < kNoLimit) p.limit = room / kArenaUnit * kArenaUnit - c.base;
-  const LayerSolution s = solve_layers(p, {.two_group_tolerance = tolerance});
+  const LayerSolution s =
+      solve_layers(p, {.two_group_tolerance = tolerance, .most_labels = kLabels});
   if (!s.feasible) return choice;
   *bound = c.outside + c.micro_steps * s.bound;
   choice.feasible = true;
@@ -204,9 +207,10 @@ PlanSearch::Choice PlanSearch::best(int64_t room) {
 // Fewer rows and smaller chunks never need more, so they are the last of their lists. More
 // recompute may: in a model of one layer the slots that come back meet the same gradients as those
 // that stayed. So the presets are asked too.
-std::vector<PlanSearch::Choice> PlanSearch::least() {
+const std::vector<PlanSearch::Choice>& PlanSearch::least() {
+  if (!least_.empty()) return least_;
   const int64_t micro = micros().back(), rows = head_chunks(micro).back();
-  std::vector<Choice> list;
+  std::vector<Choice>& list = least_;
   const auto add = [&](const std::string& recompute) {
     Choice c;
     c.feasible = true;

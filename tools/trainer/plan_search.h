@@ -36,7 +36,9 @@ class PlanSearch {
   // The fastest whose arena's lower bound is at most `room` bytes.
   Choice best(int64_t room);
   // Choices among which one has the smallest arena there is, lowest bound first.
-  std::vector<Choice> least();
+  const std::vector<Choice>& least();
+  // make_plan keeps its answer to `least` here, which is the same for every budget.
+  std::unique_ptr<Plan> smallest;
   // Micro-batch x head chunk, as far as looked at.
   int64_t configurations() const { return static_cast<int64_t>(configs_.size()); }
   const CostModel& cost() const { return *cost_; }
@@ -70,6 +72,7 @@ class PlanSearch {
   std::unique_ptr<CostModel> own_cost_;
   const CostModel* cost_;
   bool layers_ = false;  // they are chosen here
+  std::vector<Choice> least_;
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Config>> configs_;
   std::map<int64_t, BlockOptions> blocks_;  // by micro-batch
 };

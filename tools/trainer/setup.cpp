@@ -8,6 +8,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "tools/trainer/calibration.h"
+#include "tools/trainer/targets.h"
 
 namespace snug {
 
@@ -70,6 +71,13 @@ ModelSource resolve_source(const RunConfig& config, int64_t vocabulary) {
 }
 
 }  // namespace
+
+void refuse_target(const RunConfig& config, const char* command) {
+  if (config.target.empty()) return;
+  fail(ErrorCode::usage, fmt::format("no target for snug {}, which runs on this machine", command),
+       fmt::format("target: {} ({})", config.target, config.where("target")),
+       "snug plan, or leave target out");
+}
 
 RunSetup make_setup(RunConfig config) {
   RunSetup s;
@@ -138,7 +146,18 @@ RunSetup make_setup(RunConfig config) {
   r.save = true;
   r.save_buffer = config.save_buffer;
   r.step_flops_rate = calibration ? calibration->roofs.flops(compute == DType::bf16) : 0.0;
-  r.budget = resolve_memory(config.memory, &r.reserve);
+  if (config.target.empty()) {
+    r.budget = resolve_memory(config.memory, &r.reserve);
+  } else {
+    const Target target = find_target(config.target);
+    s.cost = std::make_unique<CostModel>(CostModel::described(
+        fmt::format("{}, published peaks x {}", target.title, Target::kMatrixShare),
+        target.rates()));
+    r.cost = s.cost.get();
+    r.target = fmt::format("{} ({})", target.name, target.title);
+    r.runtime_bytes = target.runtime_bytes;
+    r.budget = config.memory > 0 ? config.memory : target.memory_bytes;
+  }
   r.host_budget = config.host_memory;
   r.bitwise = config.bitwise;
   config.max_length = s.sizes.max_length;

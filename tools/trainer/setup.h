@@ -30,6 +30,8 @@ struct RunSetup {
 
 // Reads tokenizer and model config and checks that they belong together. Throws usage and data.
 RunSetup make_setup(RunConfig config);
+// Throws usage if `config` has a target: what runs does so on this machine.
+void refuse_target(const RunConfig& config, const char* command);
 
 // Threads of the run: what was set, else one for every core this process may use (affinity, control
 // group). Says on standard error if what was set is more than the process may use. Throws usage.
