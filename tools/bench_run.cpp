@@ -36,7 +36,8 @@ double Times::noise() const {
   return std::abs(median_of(part[0]) - median_of(part[1])) / median();
 }
 
-BenchRun::BenchRun(const RunConfig& config) : setup_(make_setup(config)) {
+BenchRun::BenchRun(const RunConfig& config)
+    : setup_((refuse_target(config, "bench"), make_setup(config))) {
   setup_.request.evaluate = false;
   setup_.request.kv_length = 0;
   plan_ = make_plan(setup_.request);

@@ -3,19 +3,37 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/core/error.h"
 #include "engine/io/files.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/cli/config_arguments.h"
 #include "tools/commands.h"
 #include "tools/report/report.h"
 #include "tools/report/trace.h"
+#include "tools/trainer/forecast.h"
+#include "tools/trainer/ladder.h"
 #include "tools/trainer/setup.h"
 
 namespace snug {
 
+namespace {
+
+int sweep_budgets(const PlanRequest& request, const std::string& sweep, const std::string& svg,
+                  bool json) {
+  const Ladder ladder = staircase(make_ladder(request, parse_sweep(sweep)));
+  if (!svg.empty()) write_atomic(svg, ladder_svg(ladder));
+  if (json)
+    fmt::print("{}\n", ladder_json(ladder).dump(2));
+  else
+    fmt::print("{}", ladder_text(ladder));
+  return !ladder.rungs.empty() && ladder.rungs.back().fits ? 0 : 3;
+}
+
+}  // namespace
+
 int plan_command(const Arguments& arguments) {
   bool json = false;
-  std::string picture, trace;
+  std::string picture, trace, sweep, svg;
   const ConfigArguments a = parse_config_arguments(
       "plan",
       "says what a run will need, byte by byte, without starting it, and draws a step in ten "
@@ -23,24 +41,39 @@ int plan_command(const Arguments& arguments) {
       "Exit code 3 if it does not fit.",
       {"snug plan --config run.yaml memory=256MiB", "snug plan model=gpt2-xl memory=24GiB",
        "snug plan model=gpt2 precision=bf16 recompute=block memory=4GiB --json",
-       "snug plan --config run.yaml --picture plan.html --trace plan.trace.json"},
+       "snug plan --config run.yaml --picture plan.html --trace plan.trace.json",
+       "snug plan model=gpt2-xl precision=bf16 target=rtx4090",
+       "snug plan model=gpt2 global_batch_size=32 --sweep 2GiB..16GiB --svg ladder.svg"},
       arguments, [&](ArgumentParser& parser) {
         parser.flag("--json", json, "print the plan as JSON")
             .option("--picture", picture, "FILE",
                     "write the page that a run writes as report.html, drawn from the plan alone")
             .option("--trace", trace, "FILE",
-                    "write one step for ui.perfetto.dev: operations, and memory by meaning");
+                    "write one step for ui.perfetto.dev: operations, and memory by meaning")
+            .option("--sweep", sweep, "BUDGETS",
+                    "plan under many budgets: FROM..TO, FROM..TO/COUNT or a list (2GiB,4GiB)")
+            .option("--svg", svg, "FILE", "with --sweep: draw tokens/s by budget into a file");
       });
   if (!a.proceed) return 0;
   const RunSetup setup = make_setup(a.config);
+  if (!sweep.empty() && (!picture.empty() || !trace.empty()))
+    fail(ErrorCode::usage, "--picture and --trace without --sweep, since they draw one plan",
+         "--sweep " + sweep, "the same without --sweep, or --svg for the ladder");
+  if (!sweep.empty()) return sweep_budgets(setup.request, sweep, svg, json);
+  if (!svg.empty())
+    fail(ErrorCode::usage, "--svg with --sweep, whose budgets it draws", "--svg alone",
+         "--sweep 2GiB..24GiB --svg " + svg);
   const Plan plan = make_plan(setup.request);
+  const StepTimes times = forecast_times(setup.request, plan);
   // A plan that does not fit has a picture too: of what holds the memory.
   if (!picture.empty()) {
     ReportRun run;
     run.title = a.config.output_dir.empty() ? "A plan" : a.config.output_dir;
+    run.op_times = times;
+    run.ladder = forecast_ladder(setup.request, plan);
     write_atomic(picture, report_html(plan, run));
   }
-  if (!trace.empty()) write_atomic(trace, trace_text(plan, predicted_trace(plan)));
+  if (!trace.empty()) write_atomic(trace, trace_text(plan, predicted_trace(plan, times)));
   if (json) {
     fmt::print("{}\n", plan_json(plan).dump(2));
     return plan.fits ? 0 : 3;

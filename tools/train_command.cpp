@@ -1,6 +1,7 @@
 // snug train.
 #include "tools/cli/config_arguments.h"
 #include "tools/commands.h"
+#include "tools/trainer/setup.h"
 #include "tools/trainer/trainer.h"
 
 namespace snug {
@@ -15,6 +16,7 @@ int train_command(const Arguments& arguments) {
        "snug train --config run1/config.resolved.yaml resume=latest"},
       arguments);
   if (!a.proceed) return 0;
+  refuse_target(a.config, "train");
   return train(a.config);
 }
 

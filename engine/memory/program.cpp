@@ -104,11 +104,13 @@ Packing pack_program(const Program& program, Residence residence, const PackOpti
 
 }  // namespace
 
-int64_t Schedule::lower_bound(Residence residence) const {
+int64_t Schedule::lower_bound_except(std::initializer_list<std::string_view> names,
+                                     Residence residence) const {
   std::vector<int64_t> base(programs_.size(), 0);
   int64_t highest = 0;
   for (size_t i = 0; i < programs_.size(); ++i) {
     const Program& p = programs_[i];
+    if (std::find(names.begin(), names.end(), p.name.view()) != names.end()) continue;
     // Births and deaths are in clock order already, so one walk over the events gives the maximum.
     std::vector<std::pair<int64_t, int64_t>> events;
     events.reserve(2 * p.tensors.size());

@@ -22,8 +22,10 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <initializer_list>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/core/name.h"
@@ -125,7 +127,12 @@ class Schedule {
 
   // Largest lower bound over all programs: no packing can be below it. Cheap; used to discard
   // candidates before packing.
-  int64_t lower_bound(Residence residence = Residence::device) const;
+  int64_t lower_bound(Residence residence = Residence::device) const {
+    return lower_bound_except({}, residence);
+  }
+  // The same without these programs.
+  int64_t lower_bound_except(std::initializer_list<std::string_view> names,
+                             Residence residence = Residence::device) const;
   // Places every tensor of every program. With `shuffle`, a random valid packing instead (tests).
   void pack(const PackOptions& options = {}, uint64_t shuffle = 0);
   // Bytes of the arena: the highest end over all programs, rounded up to 4 KiB.

@@ -146,4 +146,43 @@ bool policies_combine(std::string_view recompute, std::string_view offload, cons
   return apply(recompute, offload, model, false, policies);
 }
 
+std::string recompute_text(const std::vector<SlotPolicy>& policies, const Body& body) {
+  std::vector<bool> left(policies.size());  // recomputed and in no word yet
+  for (size_t i = 0; i < policies.size(); ++i) left[i] = policies[i] == SlotPolicy::recompute;
+  std::vector<std::string> words;
+  // A preset all of whose slots are recomputed and one of them is still without a word.
+  const auto take = [&](std::string_view preset) {
+    bool all = true, news = false;
+    for (const std::string_view slot : slots_of(kRecompute, preset)) {
+      const auto i = static_cast<size_t>(body.find_slot(slot));
+      all = all && policies[i] == SlotPolicy::recompute;
+      news = news || left[i];
+    }
+    if (!all || !news) return;
+    for (const std::string_view slot : slots_of(kRecompute, preset))
+      left[static_cast<size_t>(body.find_slot(slot))] = false;
+    words.emplace_back(preset);
+  };
+  for (const char* preset : {"block", "mlp", "attention", "norms"}) take(preset);
+  for (size_t i = 0; i < left.size(); ++i)
+    if (left[i]) {
+      const std::string_view name = body.slot(static_cast<int>(i)).name.view();
+      words.emplace_back(name.substr(name.rfind('.') + 1));
+    }
+  return words.empty() ? "none" : fmt::format("{}", fmt::join(words, "+"));
+}
+
+std::string recompute_text(const std::vector<std::string>& layers) {
+  std::string text;
+  for (size_t first = 0, end = 0; first < layers.size(); first = end) {
+    while (end < layers.size() && layers[end] == layers[first]) ++end;
+    if (first == 0 && end == layers.size()) return layers[0];
+    text +=
+        fmt::format("{}{}: {}", text.empty() ? "" : ", ",
+                    end - first > 1 ? fmt::format("{}-{}", first, end - 1) : std::to_string(first),
+                    layers[first]);
+  }
+  return text;
+}
+
 }  // namespace snug

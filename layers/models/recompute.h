@@ -33,5 +33,9 @@ LayerPolicies parse_policies(std::string_view recompute, std::string_view offloa
                              const Model& model);
 // Whether no slot is in both; both are good on their own.
 bool policies_combine(std::string_view recompute, std::string_view offload, const Model& model);
+// The shortest words for the slots of one block that are recomputed; parse_policies reads them.
+std::string recompute_text(const std::vector<SlotPolicy>& policies, const Body& body);
+// Words of every layer as one text: "norms", or "0-5: block, 6-11: none".
+std::string recompute_text(const std::vector<std::string>& layers);
 
 }  // namespace snug

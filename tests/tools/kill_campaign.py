@@ -43,7 +43,8 @@ def make_text(path):
 
 def curve(run):
     """Lines of metrics.jsonl without what a clock measured."""
-    timed = {"tokens_per_second", "step_seconds", "elapsed_seconds", "time", "eval_runtime", "startup_seconds"}
+    timed = {"tokens_per_second", "step_seconds", "elapsed_seconds", "time", "eval_runtime", "startup_seconds",
+             "predicted_tokens_per_second"}
     out = []
     for line in (run / "metrics.jsonl").read_text().splitlines():
         out.append({k: v for k, v in json.loads(line).items() if k not in timed})

@@ -85,9 +85,13 @@ std::vector<Key> make_keys() {
        .doc = "the budget: the run never uses more; auto: what is free less a stated reserve",
        .example = "256MiB", .unset = "auto"},
       {.name = "host_memory", .section = "machine", .kind = K::bytes, .field = &C::host_memory,
-       .doc = "the budget for what offload and offload_optimizer keep off the device; on the CPU both are RAM. auto: none of "
-              "its own",
+       .doc = "the budget for what offload and offload_optimizer keep off the device; on the CPU both "
+              "are RAM. auto: none of its own",
        .example = "2GiB", .unset = "auto"},
+      {.name = "target", .section = "machine", .kind = K::text, .field = &C::target,
+       .doc = "snug plan alone: the device to plan for, by name (rtx4090, a100-80, h100, cpu-8, ...) "
+              "or a file of one; memory is then the device's unless set; null: this machine",
+       .example = "rtx4090", .unset = "null"},
       {.name = "threads", .section = "machine", .kind = K::integer, .field = &C::threads,
        .doc = "threads of computation; auto: one per core the process may use", .example = "2",
        .unset = "auto", .range = {.min = 1, .max = 1024}},
@@ -350,7 +354,8 @@ const Refused kRefused[] = {
     {"deepspeed fsdp fsdp_config zero_stage ddp_backend ddp_find_unused_parameters local_rank",
      "one device is used; there is nothing to divide"},
     {"offload_params offload_param",
-     "the weights that layers read stay on the device; offload moves activations, offload_optimizer "
+     "the weights that layers read stay on the device; offload moves activations, "
+     "offload_optimizer "
      "the optimizer's state"},
     {"target", "plans are made for the machine that is present"},
     {"completion_only_loss assistant_only_loss train_on_inputs chat_template",

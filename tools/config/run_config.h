@@ -43,6 +43,7 @@ struct RunConfig {
   std::string device = "auto";  // auto | cpu
   int64_t memory = 0;           // bytes; 0: auto, what is free less a reserve
   int64_t host_memory = 0;      // bytes; 0: auto
+  std::string target;           // a described device to plan for; empty: this machine
   int64_t threads = 0;          // 0: auto
   std::string precision = "fp32";
   std::string recompute = "auto";          // auto, a policy, or "0-5: block, 6-11: none"

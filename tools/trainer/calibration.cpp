@@ -22,7 +22,7 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;  // 2: with the seconds of ops
 constexpr int64_t kMostFileBytes = 1 << 20;
 constexpr double kMargin = 1.03;
 
@@ -206,6 +206,12 @@ Calibration parse_calibration(const nlohmann::json& j, const std::string& where)
     }
     c.products.push_back(std::move(m));
   }
+  const nlohmann::json ops = object("ops");
+  const std::string in_ops = where + " / ops";
+  require_object(ops, in_ops);
+  for (const char* dtype : {"f32", "bf16"})
+    (dtype[0] == 'f' ? c.fp32_ops : c.bf16_ops) = OpRates::parse(
+        ops.contains(dtype) ? ops[dtype] : nlohmann::json(), fmt::format("{} / {}", in_ops, dtype));
   return c;
 }
 
@@ -260,7 +266,7 @@ Calibration calibrate(int threads, double seconds) {
   DType filled = DType::u8;
   // One thread's processor time, in turns: what else the machine does hardly shows in it, and the
   // order of the kernels is the same for any number of threads.
-  const double end = started + seconds;
+  const double end = started + seconds / 2;
   for (int round = 0; round < 2 || monotonic_seconds() < end; ++round)
     for (MeasuredProduct& m : c.products) {
       if (filled != m.choice.a) {
@@ -279,6 +285,10 @@ Calibration calibrate(int threads, double seconds) {
     }
   for (MeasuredProduct& m : c.products)
     m.choice.kernel = fastest_kernel(m.rates, matmul_best(m.choice.a, m.choice.b));
+  // The ops of a step, computed as they then will be.
+  const KernelTable kernels = c.table();
+  c.fp32_ops = measure_ops(DType::f32, threads, kernels, seconds / 2);
+  c.bf16_ops = measure_ops(DType::bf16, threads, kernels, seconds / 2);
   c.roofs = larger(c.roofs, measure_roofs(threads, 0.2));
   c.seconds = monotonic_seconds() - started;
   return c;
@@ -354,6 +364,7 @@ nlohmann::json calibration_json(const Calibration& c) {
             {"copy_bytes", c.roofs.copy_bytes},
             {"stream_bytes", c.roofs.stream_bytes}}},
           {"products", list},
+          {"ops", {{"f32", c.fp32_ops.json()}, {"bf16", c.bf16_ops.json()}}},
           {"seconds", c.seconds}};
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/blas/kernel_table.h"
+#include "tools/trainer/op_rates.h"
 #include "tools/trainer/roofs.h"
 
 namespace snug {
@@ -41,7 +42,8 @@ struct Calibration {
   MachineKey key;
   Roofs roofs;
   std::vector<MeasuredProduct> products;
-  double seconds = 0;  // it took
+  OpRates fp32_ops, bf16_ops;  // by the compute dtype of the model they are in
+  double seconds = 0;          // it took
   KernelTable table() const;
 };
 

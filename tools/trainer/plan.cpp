@@ -4,85 +4,17 @@
 
 #include <algorithm>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <set>
 
 #include "engine/blas/matmul_cpu.h"
 #include "engine/core/error.h"
 #include "engine/core/units.h"
-#include "layers/models/recompute.h"
+#include "tools/trainer/plan_search.h"
 #include "tools/trainer/save_ring.h"
 
 namespace snug {
 namespace {
-
-// Cheapest first: each recomputes more and keeps less than the one before.
-const char* const kPolicies[] = {"none", "norms", "norms+mlp", "norms+mlp+attention", "block"};
-
-struct Candidate {
-  Decisions decisions;
-  std::unique_ptr<Session> session;  // recorded, not packed
-  int64_t lower_bound = 0;
-};
-
-Candidate record(const PlanRequest& r, const Decisions& d) {
-  Candidate c;
-  c.decisions = d;
-  c.session = std::make_unique<Session>(Place::plan, *r.model, d, r.optimizer, r.settings);
-  c.session->open();
-  c.lower_bound = c.session->schedule().lower_bound();
-  return c;
-}
-
-std::vector<int64_t> micro_candidates(const PlanRequest& r) {
-  if (r.global_batch <= 0) return {0};
-  if (r.micro_batch > 0) return {std::min(r.micro_batch, r.global_batch)};
-  if (r.bitwise) return {r.global_batch};
-  std::vector<int64_t> list;  // divisors, the largest first
-  for (int64_t d = 1; d * d <= r.global_batch; ++d)
-    if (r.global_batch % d == 0) {
-      list.push_back(d);
-      if (d != r.global_batch / d) list.push_back(r.global_batch / d);
-    }
-  std::sort(list.begin(), list.end(), std::greater<>());
-  return list;
-}
-
-std::vector<int64_t> head_candidates(const PlanRequest& r, int64_t N) {
-  if (r.head_rows > 0) return {std::min(r.head_rows, N)};
-  if (r.bitwise) return {std::min<int64_t>(1024, N)};
-  std::vector<int64_t> list;
-  for (const int64_t rows : {1024, 256, 64})
-    if (list.empty() || rows < list.back()) list.push_back(std::min<int64_t>(rows, N));
-  list.erase(std::unique(list.begin(), list.end()), list.end());
-  return list;
-}
-
-Decisions decide(const PlanRequest& r, const std::string& recompute, int64_t micro,
-                 int64_t head_rows) {
-  Decisions d;
-  d.T = r.T;
-  d.micro_batch = micro;
-  d.head_rows = head_rows;
-  d.recompute = recompute;
-  d.offload = r.offload;
-  d.offload_optimizer = r.offload_optimizer && r.global_batch > 0;
-  if (r.evaluate) d.eval_batch = r.eval_batch > 0 ? r.eval_batch : std::max<int64_t>(1, micro);
-  d.kv_length = r.kv_length;
-  d.kv_rows = r.kv_length > 0 ? r.kv_rows : 1;
-  d.prefill = r.kv_length > 0 ? std::min<int64_t>(32, r.kv_length) : 0;
-  d.max_grad_norm = r.max_grad_norm;
-  d.save = r.save;
-  d.packing_boundaries = r.packing_boundaries;
-  if (r.save && r.global_batch > 0) d.save_ring = save_ring_bytes(r);
-  d.packed_weights = r.packed_weights.value_or(WeightPacking::none);
-  return d;
-}
-
-int64_t rows_of(const PlanRequest& r, int64_t micro) {
-  return std::max({micro, r.eval_batch, int64_t{1}}) * r.T;
-}
 
 // What would lower the minimum, cheapest first: only what these keys still hold fast.
 std::string advice(const PlanRequest& r) {
@@ -123,16 +55,18 @@ std::string attention_of(const Schedule& schedule) {
   return "";
 }
 
-void finish(Plan& plan, Candidate& c, int64_t budget) {
-  c.session->schedule().pack();
-  plan.decisions = c.decisions;
-  plan.kernels = kernels_of(c.session->schedule());
-  plan.attention = attention_of(c.session->schedule());
-  plan.schedule = c.session->schedule();
+// Packs what was recorded.
+void finish(Plan& plan, Session& session, const PlanSearch& search, int64_t budget) {
+  plan.schedule = session.schedule();
+  plan.schedule.pack();
+  plan.decisions = session.decisions();
+  plan.kernels = kernels_of(plan.schedule);
+  plan.attention = attention_of(plan.schedule);
   plan.engine_bytes = plan.schedule.arena_bytes();
   plan.host_bytes = plan.schedule.host_bytes();
   plan.categories = plan.schedule.at_peak(&plan.padding);
   plan.categories[static_cast<size_t>(Category::offload)] = plan.host_bytes;
+  plan.step_seconds = search.step_seconds(plan.schedule, plan.decisions);
   plan.fits = (budget == 0 || plan.engine_bytes + plan.runtime_bytes <= budget) && host_fits(plan);
 }
 
@@ -204,7 +138,12 @@ void predict_saving(const PlanRequest& r, Plan& plan) {
 
 }  // namespace
 
-Plan make_plan(const PlanRequest& r) {
+Plan make_plan(const PlanRequest& request) {
+  PlanSearch search(request);
+  return make_plan(request, search);
+}
+
+Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   const double started = monotonic_seconds();
   Plan plan;
   plan.threads = r.settings.threads;
@@ -217,85 +156,62 @@ Plan make_plan(const PlanRequest& r) {
     plan.checkpoint_bytes = checkpoint_data_bytes(r);
   }
   plan.global_batch = r.global_batch;
-  plan.runtime_bytes = declared_runtime_bytes(r.settings.threads, r.model->spec().V);
+  plan.target = r.target;
+  plan.runtime_bytes = r.runtime_bytes >= 0
+                           ? r.runtime_bytes
+                           : declared_runtime_bytes(r.settings.threads, r.model->spec().V);
   plan.model_text =
       fmt::format("{} {} parameters", r.model->spec().family,
                   human_count(static_cast<double>(r.model->params().real_elements())));
 
-  std::vector<std::string> policies;
-  if (r.recompute == "auto" && r.global_batch > 0)
-    std::copy_if(std::begin(kPolicies), std::end(kPolicies), std::back_inserter(policies),
-                 [&](const char* p) { return policies_combine(p, r.offload, *r.model); });
-  else
-    policies.push_back(r.recompute == "auto" ? "none" : r.recompute);
-  const std::vector<int64_t> micros = micro_candidates(r);
-  const int64_t room = r.budget > 0 ? r.budget - plan.runtime_bytes : INT64_MAX;
+  const int64_t room = r.budget > 0 ? r.budget - plan.runtime_bytes : kNoLimit;
+  plan.cost = search.cost().text();
 
-  // The smallest engine: what minimum_bytes promises. Fewer rows and smaller chunks never need
-  // more, so they are the last of their lists. More recompute may: in a model of one layer the
-  // slots that come back meet the same gradients as those that stayed. So every policy is asked.
-  const auto least_rows = [&](int64_t micro) {
-    return head_candidates(r, rows_of(r, micro)).back();
-  };
-  std::vector<Candidate> least;
-  for (const std::string& policy : policies)
-    least.push_back(record(r, decide(r, policy, micros.back(), least_rows(micros.back()))));
-  std::stable_sort(least.begin(), least.end(), [](const Candidate& a, const Candidate& b) {
-    return a.lower_bound < b.lower_bound;
-  });
-  Plan smallest = plan;
-  for (Candidate& c : least) {
-    if (smallest.engine_bytes > 0 && c.lower_bound >= smallest.engine_bytes) break;
-    Plan packed = plan;
-    finish(packed, c, r.budget);
-    if (smallest.engine_bytes == 0 || packed.engine_bytes < smallest.engine_bytes)
-      smallest = std::move(packed);
+  // The smallest engine: what minimum_bytes promises.
+  if (!search.smallest) {
+    search.smallest = std::make_unique<Plan>();
+    for (const PlanSearch::Choice& c : search.least()) {
+      Plan& least = *search.smallest;
+      if (least.engine_bytes > 0 && c.engine_bytes >= least.engine_bytes) break;
+      Plan packed = plan;
+      finish(packed, *search.record(c.decisions), search, 0);
+      packed.optimality = c.optimality;
+      if (least.engine_bytes == 0 || packed.engine_bytes < least.engine_bytes)
+        least = std::move(packed);
+    }
   }
+  Plan smallest = *search.smallest;
+  smallest.budget = r.budget;
+  smallest.reserve = r.reserve;
+  const bool possible = r.budget == 0 || smallest.engine_bytes + plan.runtime_bytes <= r.budget;
+  smallest.fits = possible && host_fits(smallest);
   plan.minimum_bytes = smallest.minimum_bytes = smallest.engine_bytes + plan.runtime_bytes;
 
-  if (r.budget == 0 || plan.minimum_bytes <= r.budget) {
-    // Each question costs a recording: a policy whose smallest plan is too large is passed over,
-    // and so is a micro-batch whose smallest chunks are.
-    const auto possible = [&](const std::string& policy) {
-      return std::any_of(least.begin(), least.end(), [&](const Candidate& c) {
-        return c.decisions.recompute == policy && c.lower_bound <= room;
-      });
-    };
-    const auto choose = [&](const std::string& policy, int64_t micro) {
-      // Every policy keeps the input of every block, if it is not offloaded: where these alone do
-      // not fit nothing is recorded.
-      const ModelSpec& spec = r.model->spec();
-      const double inputs = static_cast<double>(micro) *
-                            static_cast<double>(r.T * spec.C * spec.L) *
-                            static_cast<double>(size_of(r.model->precision().compute));
-      if (r.offload == "none" && inputs > static_cast<double>(room)) return false;
-      const std::vector<int64_t> chunks = head_candidates(r, rows_of(r, micro));
-      Candidate last = record(r, decide(r, policy, micro, chunks.back()));
-      if (last.lower_bound > room) return false;
-      for (const int64_t rows : chunks) {
-        Candidate c =
-            rows == chunks.back() ? std::move(last) : record(r, decide(r, policy, micro, rows));
-        if (c.lower_bound > room) continue;
-        finish(plan, c, r.budget);
-        if (plan.fits) return true;
-      }
-      return false;
-    };
-    for (const std::string& policy : policies)
-      if (!plan.fits && possible(policy))
-        for (const int64_t micro : micros)
-          if (choose(policy, micro)) break;
+  if (possible) {
+    // Repair: where packing or the model of layers misses the bound by some bytes, so many less.
+    int64_t less = 0;
+    for (int round = 0; round < 8 && !plan.fits; ++round) {
+      const PlanSearch::Choice c = search.best(room - less);
+      if (!c.feasible) break;
+      finish(plan, *search.record(c.decisions), search, r.budget);
+      plan.optimality = c.optimality;
+      plan.gap = c.gap;
+      plan.repairs = round;
+      if (plan.engine_bytes <= room) break;  // it is the host that has no room
+      less += plan.engine_bytes - room;
+    }
   }
   if (!plan.fits) {
     plan = std::move(smallest);
     // Where the device suffices it is the host that does not: what does that need at least?
-    for (Candidate& c : least) {
-      if (c.lower_bound > room || plan.engine_bytes > room) continue;
-      Plan packed = plan;
-      finish(packed, c, r.budget);
-      if (packed.engine_bytes <= room && packed.host_bytes < plan.host_bytes)
-        plan = std::move(packed);
-    }
+    if (!plan.fits && possible)
+      for (const PlanSearch::Choice& c : search.least()) {
+        if (c.engine_bytes > room) continue;
+        Plan packed = plan;
+        finish(packed, *search.record(c.decisions), search, r.budget);
+        if (packed.engine_bytes <= room && packed.host_bytes < plan.host_bytes)
+          plan = std::move(packed);
+      }
   }
   // Decoding reads every weight for one row: from packed copies it does so at the speed of memory,
   // twice as fast, as long as the copies are no larger than the weights: where bf16 is multiplied
@@ -305,9 +221,9 @@ Plan make_plan(const PlanRequest& r) {
   if (plan.fits && !r.packed_weights && r.global_batch == 0 && r.kv_length > 0) {
     Decisions d = plan.decisions;
     d.packed_weights = WeightPacking::forward;
-    Candidate c = record(r, d);
+    const std::unique_ptr<Session> session = search.record(d);
     Plan richer = plan;
-    const Schedule& s = c.session->schedule();
+    const Schedule& s = session->schedule();
     int64_t weights = 0, copies = 0;
     for (const TensorRecord& t : s.at(s.find("root")).tensors) {
       if (t.category == Category::weights) weights += t.bytes;
@@ -315,13 +231,20 @@ Plan make_plan(const PlanRequest& r) {
     }
     // Copies are padded to whole panels, which in tiny models is a good part of them.
     const bool pays = copies > 0 && copies < weights + weights / 2 + (1 << 20);
-    if (pays && c.lower_bound <= room) finish(richer, c, r.budget);
+    if (pays && s.lower_bound() <= room) finish(richer, *session, search, r.budget);
     if (richer.fits && richer.decisions.packed_weights == d.packed_weights)
       plan = std::move(richer);
   }
   if (plan.decisions.micro_batch > 0)
     plan.accumulation = ceil_div(plan.global_batch, plan.decisions.micro_batch);
   predict_saving(r, plan);
+  if (plan.fits && r.budget > 0 && plan.decisions.micro_batch > 0) {
+    plan.unlimited_seconds = search.best(kNoLimit).step_seconds;
+    const PlanSearch::Choice more = search.best(room + Plan::kMoreBytes);
+    plan.more_seconds = more.step_seconds;
+    plan.more_decisions = fmt::format("micro-batch {}, recompute {}", more.decisions.micro_batch,
+                                      more.decisions.recompute);
+  }
   plan.seconds = monotonic_seconds() - started;
   return plan;
 }

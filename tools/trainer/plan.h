@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/blas/kernel_table.h"
+#include "tools/trainer/cost_model.h"
 #include "tools/trainer/session.h"
 
 namespace snug {
@@ -16,11 +17,11 @@ struct PlanRequest {
   Settings settings;
   int64_t T = 0;
   int64_t global_batch = 0;  // sequences of an optimizer step; 0: no training
-  int64_t micro_batch = 0;   // 0: the largest divisor of global_batch that fits
+  int64_t micro_batch = 0;   // 0: the divisor of global_batch that is fastest
   int64_t eval_batch = 0;    // 0: as many sequences as the micro-batch, if `evaluate`
   bool evaluate = false;
-  int64_t head_rows = 0;           // 0: the largest of 1024, 256, 64 that fits
-  std::string recompute = "auto";  // auto: the cheapest policy that fits
+  int64_t head_rows = 0;           // 0: the fastest of 1024, 256, 64
+  std::string recompute = "auto";  // auto: chosen for each layer
   std::string offload = "none";
   bool offload_optimizer = false;
   // Packed copies of the weights; unset: for generation if they fit, none in training.
@@ -33,8 +34,11 @@ struct PlanRequest {
   // Bytes of the ring of checkpoints; -1: see save_ring_bytes(). 0: the smallest, and the run waits
   // until a checkpoint is written.
   int64_t save_buffer = 0;
-  double step_flops_rate = 0;  // FLOP/s of the machine at most; 0: not known
-  int64_t budget = 0;          // bytes: engine + runtime. 0: no limit
+  double step_flops_rate = 0;       // FLOP/s of the machine at most; 0: not known
+  const CostModel* cost = nullptr;  // what ops take; null: this machine's, uncalibrated
+  std::string target;               // a described device: "rtx4090"; empty: this machine
+  int64_t runtime_bytes = -1;       // assumed of it; -1: declared_runtime_bytes()
+  int64_t budget = 0;               // bytes: engine + runtime. 0: no limit
   int64_t reserve = 0;      // bytes left free for others, if the budget was not set; for the report
   int64_t host_budget = 0;  // bytes of the host arena. 0: no bound of its own
   int64_t free_bytes = 0;   // that both arenas together may take, if something is offloaded. 0: any
@@ -59,13 +63,27 @@ struct Plan {
   int64_t host_bytes = 0;  // of the host arena
   // At the device's peak, and with padding they make up engine_bytes; but offload is host_bytes.
   CategoryBytes categories{};
-  int64_t padding = 0;  // rounding and unused bytes at the peak
-  double seconds = 0;   // spent planning
+  int64_t padding = 0;      // rounding and unused bytes at the peak
+  double seconds = 0;       // spent planning
+  double step_seconds = 0;  // predicted of an optimizer step; 0: no training
+  std::string cost;         // what the prediction rests on
+  std::string optimality;   // of the layers' choice, in words
+  double gap = 0;           // by which share of the layers' time a better choice is not excluded
+  int64_t repairs = 0;      // times that the choice was made again for fewer bytes
+  std::string target;       // the described device that it was made for; empty: this machine
+  // Predicted seconds of a step without a budget, and with kMoreBytes more of it; 0: not asked.
+  static constexpr int64_t kMoreBytes = int64_t{1} << 30;
+  double unlimited_seconds = 0, more_seconds = 0;
+  std::string more_decisions;  // what those bytes would change, in words
   int threads = 1;
   std::vector<KernelChoice> kernels;  // what computes the products of its programs, each class once
   std::string
       attention;  // what attention multiplies, and on what: "bf16 bf16 avx512_bf16"; empty: none
   std::string model_text;  // "gpt2 124.44M parameters"
+
+  double tokens_per_second() const {  // predicted; 0: no training
+    return step_seconds > 0 ? static_cast<double>(global_batch * decisions.T) / step_seconds : 0.0;
+  }
 };
 
 // Bytes of the process that are not the arena: program data, libraries' private pages, thread
@@ -84,6 +102,9 @@ int64_t save_ring_bytes(const PlanRequest& request);
 // Chooses and packs. If nothing fits, `fits` is false and the plan is that of the smallest engine,
 // so that what holds the memory can be shown.
 Plan make_plan(const PlanRequest& request);
+// The same with a search over requests that differ in `budget` and `reserve` alone.
+class PlanSearch;
+Plan make_plan(const PlanRequest& request, PlanSearch& search);
 
 // The contract of `snug plan --json` and plan.json.
 nlohmann::json plan_json(const Plan& plan);

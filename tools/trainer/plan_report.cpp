@@ -38,6 +38,20 @@ const char* plan_instruction_set() {
 
 namespace {
 
+double slower_than_unlimited(const Plan& plan) {
+  return plan.unlimited_seconds > 0 ? std::max(0.0, plan.step_seconds / plan.unlimited_seconds - 1)
+                                    : 0.0;
+}
+
+double faster_with_more(const Plan& plan) {
+  return plan.more_seconds > 0 ? std::max(0.0, plan.step_seconds / plan.more_seconds - 1) : 0.0;
+}
+
+// "1.2 %"; what is below a twentieth of one is nothing.
+std::string percent(double share) {
+  return share < 0.0005 ? "nothing" : fmt::format("{:.1f} %", 100.0 * share);
+}
+
 nlohmann::json saving_json(const Plan& plan) {
   if (plan.save_seconds <= 0) return nullptr;
   return {{"background", plan.save_background},
@@ -68,6 +82,15 @@ nlohmann::json decisions_json(const Plan& plan) {
           {"kernels", choices_json(plan.kernels)}};
 }
 
+// What memory costs and what more of it would buy.
+nlohmann::json price_json(const Plan& plan) {
+  if (plan.unlimited_seconds <= 0) return nullptr;
+  return {{"slower_than_unlimited", slower_than_unlimited(plan)},
+          {"more_bytes", Plan::kMoreBytes},
+          {"faster_with_more", faster_with_more(plan)},
+          {"decisions_with_more", plan.more_decisions}};
+}
+
 // The tensors that hold the peak, largest first, residents of ancestors included.
 std::vector<const TensorRecord*> holders(const Plan& plan, size_t most) {
   const Schedule& s = plan.schedule;
@@ -83,6 +106,18 @@ std::vector<const TensorRecord*> holders(const Plan& plan, size_t most) {
   });
   if (list.size() > most) list.resize(most);
   return list;
+}
+
+// When the peak is: "in micro_first at attention_backward of h.3".
+std::string binding_instant(const Plan& plan) {
+  const Program& p = plan.schedule.at(plan.schedule.peak_program());
+  const OpRecord* at = nullptr;  // the one that what was born then is for
+  for (const OpRecord& op : p.ops)
+    if (at == nullptr || at->time <= p.packing.peak_time) at = &op;
+  std::string text = fmt::format("in {}", p.name.view());
+  if (at != nullptr) text += fmt::format(" at {}", at->name);
+  if (at != nullptr && !at->scope.empty()) text += fmt::format(" of {}", at->scope.view());
+  return text;
 }
 
 }  // namespace
@@ -104,6 +139,10 @@ std::string plan_sentence(const Plan& plan) {
     if (d.offload_optimizer) s += ", the optimizer's state with the host";
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
     if (d.packing_boundaries) s += ", documents kept apart";
+    if (plan.unlimited_seconds > 0)
+      s += slower_than_unlimited(plan) < 0.0005 ? std::string(", as fast as without a budget")
+                                                : fmt::format(", {} slower than without a budget",
+                                                              percent(slower_than_unlimited(plan)));
     if (d.packed_weights != WeightPacking::none)
       s += d.packed_weights == WeightPacking::both
                ? ", weights also packed for both directions"
@@ -179,27 +218,35 @@ nlohmann::json plan_json(const Plan& plan) {
   for (const TensorRecord* t : holders(plan, 8))
     top.push_back(
         {{"name", t->name.str()}, {"bytes", t->bytes}, {"category", to_string(t->category)}});
-  return {{"fits", plan.fits},
-          {"model", plan.model_text},
-          {"budget_bytes", plan.budget > 0 ? nlohmann::json(plan.budget) : nlohmann::json(nullptr)},
-          {"engine_bytes", plan.engine_bytes},
-          {"runtime_bytes", plan.runtime_bytes},
-          {"host_bytes", plan.host_bytes},
-          {"checkpoint_bytes", plan.checkpoint_bytes},
-          {"checkpoints", saving_json(plan)},
-          {"host_budget_bytes",
-           plan.host_budget > 0 ? nlohmann::json(plan.host_budget) : nlohmann::json(nullptr)},
-          {"minimum_bytes", plan.minimum_bytes},
-          {"predicted_tokens_per_second", nullptr},
-          {"packing",
-           {{"height", height}, {"lower_bound", bound}, {"proof", proof_text(peak.packing.proof)}}},
-          {"categories", categories},
-          {"decisions", decisions_json(plan)},
-          {"sentence", plan_sentence(plan)},
-          {"peak", {{"program", peak.name.str()}, {"holders", top}}},
-          {"programs", programs},
-          {"planning_seconds", plan.seconds},
-          {"hash", plan_hash(plan)}};
+  return {
+      {"fits", plan.fits},
+      {"model", plan.model_text},
+      {"budget_bytes", plan.budget > 0 ? nlohmann::json(plan.budget) : nlohmann::json(nullptr)},
+      {"engine_bytes", plan.engine_bytes},
+      {"runtime_bytes", plan.runtime_bytes},
+      {"host_bytes", plan.host_bytes},
+      {"checkpoint_bytes", plan.checkpoint_bytes},
+      {"checkpoints", saving_json(plan)},
+      {"host_budget_bytes",
+       plan.host_budget > 0 ? nlohmann::json(plan.host_budget) : nlohmann::json(nullptr)},
+      {"minimum_bytes", plan.minimum_bytes},
+      {"predicted_tokens_per_second",
+       plan.step_seconds > 0 ? nlohmann::json(plan.tokens_per_second()) : nlohmann::json(nullptr)},
+      {"predicted_step_seconds",
+       plan.step_seconds > 0 ? nlohmann::json(plan.step_seconds) : nlohmann::json(nullptr)},
+      {"prediction", plan.cost},
+      {"target", plan.target.empty() ? nlohmann::json(nullptr) : nlohmann::json(plan.target)},
+      {"solver", {{"result", plan.optimality}, {"gap", plan.gap}, {"repairs", plan.repairs}}},
+      {"price", price_json(plan)},
+      {"packing",
+       {{"height", height}, {"lower_bound", bound}, {"proof", proof_text(peak.packing.proof)}}},
+      {"categories", categories},
+      {"decisions", decisions_json(plan)},
+      {"sentence", plan_sentence(plan)},
+      {"peak", {{"program", peak.name.str()}, {"holders", top}}},
+      {"programs", programs},
+      {"planning_seconds", plan.seconds},
+      {"hash", plan_hash(plan)}};
 }
 
 std::string plan_text(const Plan& plan) {
@@ -218,7 +265,9 @@ std::string plan_text(const Plan& plan) {
   if (plan.padding > 0) row("padding", plan.padding, "rounding and gaps");
   out += "  " + std::string(44, '-') + "\n";
   row("engine", plan.engine_bytes, "exact: reserved once, flat to the end");
-  row("runtime", plan.runtime_bytes, "allowance: program, libraries, stacks, tokenizer");
+  row("runtime", plan.runtime_bytes,
+      plan.target.empty() ? "allowance: program, libraries, stacks, tokenizer"
+                          : "assumed of the device's driver and libraries");
   row("total", plan.engine_bytes + plan.runtime_bytes);
   if (plan.budget > 0)
     row("budget", plan.budget,
@@ -242,6 +291,25 @@ std::string plan_text(const Plan& plan) {
   for (const TensorRecord* t : holders(plan, 5))
     out += fmt::format(" {} {}{}", t->name.view(), human_bytes(t->bytes), ",");
   out.pop_back();
+  if (!plan.target.empty())
+    out += fmt::format(
+        "\n  made for a described device, {}: bytes of workspaces and kernels are this machine's",
+        plan.target);
+  if (plan.step_seconds > 0)
+    out += fmt::format("\n  predicted: {} a step, {:.{}f} tokens/s ({})",
+                       human_seconds(plan.step_seconds), plan.tokens_per_second(),
+                       plan.tokens_per_second() < 100 ? 2 : 0, plan.cost);
+  if (plan.unlimited_seconds > 0) {
+    out += fmt::format("\n  the budget costs {} against unlimited memory",
+                       percent(slower_than_unlimited(plan)));
+    if (slower_than_unlimited(plan) >= 0.0005)
+      out +=
+          faster_with_more(plan) < 0.0005
+              ? fmt::format("; {} more would buy nothing", human_bytes(Plan::kMoreBytes))
+              : fmt::format("; {} more would make it {} faster ({})", human_bytes(Plan::kMoreBytes),
+                            percent(faster_with_more(plan)), plan.more_decisions);
+    out += fmt::format("; {}", plan.optimality);
+  }
   if (plan.checkpoint_bytes > 0)
     out += fmt::format("\n  a checkpoint takes {} of disk", human_bytes(plan.checkpoint_bytes));
   if (plan.save_seconds > 0)
@@ -292,8 +360,8 @@ void refuse_plan(const Plan& plan) {
        fmt::format("memory of at least {} B ({}): {} B of engine and {} B of runtime",
                    plan.minimum_bytes, human_bytes(plan.minimum_bytes),
                    plan.minimum_bytes - plan.runtime_bytes, plan.runtime_bytes),
-       fmt::format("memory of {} B ({}); the smallest plan holds at its peak: {}", plan.budget,
-                   human_bytes(plan.budget), held),
+       fmt::format("memory of {} B ({}); the smallest plan holds at its peak: {} ({})", plan.budget,
+                   human_bytes(plan.budget), held, binding_instant(plan)),
        fmt::format("memory={}, or {}", plan.minimum_bytes, plan.advice));
 }
 

@@ -178,7 +178,10 @@ void RunLog::step(const StepMetrics& m) {
   timestamp(when);
   const std::string startup = m.startup_seconds < 0
                                   ? std::string()
-                                  : fmt::format("\"startup_seconds\":{:.3f},", m.startup_seconds);
+                                  : fmt::format(
+                                        "\"startup_seconds\":{:.3f},"
+                                        "\"predicted_tokens_per_second\":{:.1f},",
+                                        m.startup_seconds, m.predicted_tokens_per_second);
   metrics_->write(fmt::format(
       "{{\"step\":{},\"loss\":{},\"learning_rate\":{},\"grad_norm\":{},"
       "\"epoch\":{:.6f},\"num_input_tokens_seen\":{},\"tokens_per_second\":{:.1f},"

@@ -29,6 +29,7 @@ struct StepMetrics {
   double remaining = -1;     // seconds; -1: unknown
   // Seconds from the start of the process to this run's first step; -1: not its first line.
   double startup_seconds = -1;
+  double predicted_tokens_per_second = 0;  // of the plan; on that line too
 };
 
 struct EvalMetrics {

@@ -8,6 +8,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "tools/trainer/calibration.h"
+#include "tools/trainer/targets.h"
 
 namespace snug {
 
@@ -31,19 +32,19 @@ int resolve_threads(int64_t configured) {
   return static_cast<int>(configured);
 }
 
+std::optional<Calibration> resolve_calibration(int threads) {
+  const MachineKey key = machine_key(threads);
+  std::string ignored;
+  auto calibration = read_calibration(calibration_path(key), key, &ignored);
+  if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
+  return calibration;
+}
+
 std::unique_ptr<KernelTable> resolve_kernels(int threads) {
   std::string ignored;
   auto table = std::make_unique<KernelTable>(calibrated_kernels(threads, &ignored));
   if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
   return table;
-}
-
-// The best rate that was measured on this machine; 0: none was.
-static double machine_flops(int threads, bool bf16) {
-  const MachineKey key = machine_key(threads);
-  std::string ignored;
-  const auto calibration = read_calibration(calibration_path(key), key, &ignored);
-  return calibration ? calibration->roofs.flops(bf16) : 0.0;
 }
 
 int64_t resolve_memory(int64_t configured, int64_t* reserve) {
@@ -70,6 +71,13 @@ ModelSource resolve_source(const RunConfig& config, int64_t vocabulary) {
 }
 
 }  // namespace
+
+void refuse_target(const RunConfig& config, const char* command) {
+  if (config.target.empty()) return;
+  fail(ErrorCode::usage, fmt::format("no target for snug {}, which runs on this machine", command),
+       fmt::format("target: {} ({})", config.target, config.where("target")),
+       "snug plan, or leave target out");
+}
 
 RunSetup make_setup(RunConfig config) {
   RunSetup s;
@@ -116,8 +124,14 @@ RunSetup make_setup(RunConfig config) {
     r.optimizer.adam_epsilon = config.adam_epsilon;
   }
   r.settings.threads = resolve_threads(config.threads);
-  s.kernels = resolve_kernels(r.settings.threads);
+  const auto calibration = resolve_calibration(r.settings.threads);
+  s.kernels = std::make_unique<KernelTable>(calibration ? calibration->table() : KernelTable());
   r.settings.kernels = s.kernels.get();
+  const DType compute = s.model->precision().compute;
+  s.cost = std::make_unique<CostModel>(
+      calibration ? CostModel::calibrated(*calibration, compute)
+                  : CostModel::uncalibrated(plan_instruction_set(), r.settings.threads));
+  r.cost = s.cost.get();
   r.T = s.sizes.max_length;
   r.global_batch = s.sizes.global_batch_size;
   r.micro_batch = s.sizes.micro_batch_size;
@@ -134,9 +148,19 @@ RunSetup make_setup(RunConfig config) {
   r.packing_boundaries = config.packing_boundaries;
   r.save = true;
   r.save_buffer = config.save_buffer;
-  r.step_flops_rate =
-      machine_flops(r.settings.threads, s.model->precision().compute == DType::bf16);
-  r.budget = resolve_memory(config.memory, &r.reserve);
+  r.step_flops_rate = calibration ? calibration->roofs.flops(compute == DType::bf16) : 0.0;
+  if (config.target.empty()) {
+    r.budget = resolve_memory(config.memory, &r.reserve);
+  } else {
+    const Target target = find_target(config.target);
+    s.cost = std::make_unique<CostModel>(CostModel::described(
+        fmt::format("{}, published peaks x {}", target.title, Target::kMatrixShare),
+        target.rates()));
+    r.cost = s.cost.get();
+    r.target = fmt::format("{} ({})", target.name, target.title);
+    r.runtime_bytes = target.runtime_bytes;
+    r.budget = config.memory > 0 ? config.memory : target.memory_bytes;
+  }
   r.host_budget = config.host_memory;
   if (r.offload != "none" || r.offload_optimizer)
     r.free_bytes = make_device(Place::cpu)->memory_info().available_bytes;

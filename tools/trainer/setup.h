@@ -10,6 +10,7 @@
 #include "engine/text/tokenizer.h"
 #include "layers/models/family.h"
 #include "tools/config/run_config.h"
+#include "tools/trainer/calibration.h"
 #include "tools/trainer/plan.h"
 
 namespace snug {
@@ -23,11 +24,14 @@ struct RunSetup {
   // What computes the products: this machine's calibration, or what a checkpoint pins. The
   // request's settings point to it.
   std::unique_ptr<KernelTable> kernels;
+  std::unique_ptr<CostModel> cost;  // what the request's predictions rest on
   PlanRequest request;
 };
 
 // Reads tokenizer and model config and checks that they belong together. Throws usage and data.
 RunSetup make_setup(RunConfig config);
+// Throws usage if `config` has a target: what runs does so on this machine.
+void refuse_target(const RunConfig& config, const char* command);
 
 // Threads of the run: what was set, else one for every core this process may use (affinity, control
 // group). Says on standard error if what was set is more than the process may use. Throws usage.
@@ -35,6 +39,7 @@ int resolve_threads(int64_t configured);
 // That line; empty if there is nothing to say.
 std::string threads_warning(int64_t configured, const Processors& processors);
 // This machine's calibration; says on standard error if there is one that cannot be used.
+std::optional<Calibration> resolve_calibration(int threads);
 std::unique_ptr<KernelTable> resolve_kernels(int threads);
 // The budget: what was set, else what is free less a reserve, which `reserve` states.
 int64_t resolve_memory(int64_t configured, int64_t* reserve);

@@ -169,7 +169,7 @@ void TrainRun::write_report(bool done) {
     report_.measured_host_bytes = session_->context().host_resident_bytes();
     report_.measured_runtime_bytes = runtime_measured_;
   }
-  if (recorder_) report_.op_times = recorder_->times();
+  if (recorder_ && recorder_->recorded()) report_.op_times = recorder_->times();
   if (log_) read_metrics(config().output_dir, report_);
   if (log_ && allocation_watch::available())
     report_.allocations_after_start = allocation_watch::breaches();

@@ -85,6 +85,9 @@ class TrainRun {
   RunPosition at_;
   ReportRun report_;
   double started_ = 0, startup_ = -1;
+  // Of this process's steps after the first, for the comparison with the plan.
+  double timed_seconds_ = 0;
+  int64_t timed_steps_ = -1;
   int64_t total_ = 0, runtime_measured_ = 0;
   // What the last evaluation said; the step whose checkpoint was begun last.
   double evaluated_loss_ = 0;

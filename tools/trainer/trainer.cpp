@@ -18,6 +18,7 @@
 #include "tools/trainer/allocation_watch.h"
 #include "tools/trainer/checkpoint.h"
 #include "tools/trainer/evaluate.h"
+#include "tools/trainer/forecast.h"
 #include "tools/trainer/generator.h"
 #include "tools/trainer/loss_watch.h"
 #include "tools/trainer/output_folder.h"
@@ -230,6 +231,8 @@ void TrainRun::log_step(double step_seconds) {
   m.epoch = epoch();
   m.memory_bytes = session_->context().resident_bytes();
   m.startup_seconds = startup_;
+  m.predicted_tokens_per_second = plan_.tokens_per_second();
+  if (timed_steps_++ >= 0) timed_seconds_ += step_seconds;
   const int64_t done = at_.step - (resumed_ ? resumed_->position.step : 0);
   if (total_ > 0 && done > 0)
     m.remaining =
@@ -317,6 +320,8 @@ int TrainRun::run() {
   if (resumed_) check_attention(*resumed_, plan_.attention, config());
   fmt::print("{}", plan_text(plan_));
   std::fflush(stdout);
+  report_.op_times = forecast_times(setup_.request, plan_);
+  report_.ladder = forecast_ladder(setup_.request, plan_);
   clock_.lap("plan");
 
   // Until everything that can be wrong with the input was looked at, an existing folder is left as
@@ -435,6 +440,14 @@ int TrainRun::steps() {
                            : std::string(),
       allocation_watch::available() ? std::to_string(allocation_watch::breaches())
                                     : std::string("not counted in this build")));
+  if (timed_steps_ > 0 && timed_seconds_ > 0) {
+    const double rate =
+        static_cast<double>(timed_steps_ * plan_.global_batch * plan_.decisions.T) / timed_seconds_;
+    log_->say(
+        fmt::format("predicted {:.0f} tokens/s ({}), measured {:.0f} over {} steps: {:+.0f} %",
+                    plan_.tokens_per_second(), plan_.cost, rate, timed_steps_,
+                    100.0 * (plan_.tokens_per_second() / rate - 1)));
+  }
   log_->say(fmt::format("Model folder: {0}/final\nReport: {0}/report.html", config().output_dir));
   return 0;
 }

@@ -80,7 +80,7 @@ std::vector<BadRow> bad_inference() {
                  "runtime",
                  "memory of 65536 B (64.00 KiB); the smallest plan holds at its peak: weights "
                  "170.00 KiB, matmul.scratch 156.19 KiB, h.0.act 128.00 KiB, h.0.mid 32.00 KiB, "
-                 "h.0.out 32.00 KiB",
+                 "h.0.out 32.00 KiB (in eval at <*> of h.0)",
                  "memory=19718144, or a smaller max_length, or a smaller model"),
        {},
        3},
@@ -235,7 +235,7 @@ std::vector<BadRow> bad_inference() {
                  "runtime",
                  "memory of 65536 B (64.00 KiB); the smallest plan holds at its peak: weights "
                  "170.00 KiB, matmul.scratch 58.19 KiB, h.0.act 16.00 KiB, h.0.cache_k 8.00 KiB, "
-                 "h.0.cache_v 8.00 KiB",
+                 "h.0.cache_v 8.00 KiB (in prefill at <*> of h.0)",
                  "memory=19476480, or a smaller model"),
        {},
        3},

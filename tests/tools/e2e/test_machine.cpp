@@ -45,6 +45,7 @@ TEST(Machine, TheStartIsTimed) {
   for (const Json& line : w.metrics("run")) {
     if (!line.contains("loss")) continue;
     EXPECT_EQ(line.contains("startup_seconds"), lines == 0) << line;
+    EXPECT_EQ(line.contains("predicted_tokens_per_second"), lines == 0) << line;
     if (lines++ == 0) {
       EXPECT_GT(line["startup_seconds"], 0.0);
       EXPECT_LT(line["startup_seconds"], 60.0);

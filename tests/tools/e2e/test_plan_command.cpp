@@ -1,0 +1,92 @@
+// snug plan for devices that are not there, under many budgets, and what a run makes of the
+// prediction.
+#include <gtest/gtest.h>
+
+#include "tests/tools/e2e/runs.h"
+
+namespace snug::e2e {
+namespace {
+
+const std::vector<std::string> kGpt2 = {"plan",      "model=gpt2",           "max_length=256",
+                                        "threads=1", "global_batch_size=16", "precision=bf16"};
+
+TEST(PlanCommand, PlansForADescribedDevice) {
+  const Workspace w;
+  const Json card = Json::parse(run(joined(kGpt2, {"target=rtx4090", "--json"})).out);
+  EXPECT_EQ(card["budget_bytes"], int64_t{24} << 30);
+  EXPECT_EQ(card["runtime_bytes"], int64_t{700} << 20);
+  EXPECT_NE(card["target"].get<std::string>().find("rtx4090"), std::string::npos);
+  EXPECT_NE(card["prediction"].get<std::string>().find("described"), std::string::npos);
+  const Json wide = Json::parse(run(joined(kGpt2, {"target=h100", "--json"})).out);
+  EXPECT_GT(wide["predicted_tokens_per_second"], card["predicted_tokens_per_second"]);
+  // Set memory holds, and the same bytes are planned for every device.
+  const Json small =
+      Json::parse(run(joined(kGpt2, {"target=rtx4090", "memory=4GiB", "--json"})).out);
+  EXPECT_EQ(small["budget_bytes"], int64_t{4} << 30);
+  EXPECT_EQ(small["minimum_bytes"], wide["minimum_bytes"]);
+  EXPECT_LE(small["predicted_tokens_per_second"], card["predicted_tokens_per_second"]);
+  const Json here = Json::parse(run(joined(kGpt2, {"memory=8GiB", "--json"})).out);
+  EXPECT_TRUE(here["target"].is_null());
+  const Outcome text = run(joined(kGpt2, {"target=rtx4090"}));
+  EXPECT_NE(text.out.find("made for a described device, rtx4090"), std::string::npos) << text.out;
+  // A file of another.
+  spill(w.path("box.json"),
+        "{\"name\": \"box\", \"memory_bytes\": 17179869184, \"runtime_bytes\": 0, "
+        "\"fp32_tflops\": 10, \"memory_gbytes_per_second\": 500, \"link_gbytes_per_second\": 16}");
+  const Json box = Json::parse(run(joined(kGpt2, {"target=" + w.path("box.json"), "--json"})).out);
+  EXPECT_EQ(box["budget_bytes"], int64_t{16} << 30);
+  EXPECT_EQ(box["runtime_bytes"], 0);
+}
+
+TEST(PlanCommand, SweepsBudgets) {
+  const Workspace w;
+  const std::vector<std::string> sweep = {"--sweep", "1GiB..8GiB/12"};
+  const Outcome json = run(joined(joined(kGpt2, sweep), {"--json"}));
+  ASSERT_EQ(json.code, 0) << json.err;
+  const Json rungs = Json::parse(json.out);
+  ASSERT_GE(rungs.size(), 3u);
+  EXPECT_FALSE(rungs[0]["fits"].get<bool>());
+  double before = 0;
+  for (const Json& rung : rungs) {
+    if (!rung["fits"].get<bool>()) continue;
+    EXPECT_LE(rung["engine_bytes"].get<int64_t>() + rung["runtime_bytes"].get<int64_t>(),
+              rung["budget_bytes"].get<int64_t>());
+    EXPECT_GE(rung["predicted_tokens_per_second"], before);
+    before = rung["predicted_tokens_per_second"];
+  }
+  const std::string picture = w.path("ladder.svg");
+  const Outcome text = run(joined(joined(kGpt2, sweep), {"--svg", picture}));
+  EXPECT_NE(text.out.find("does not fit"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("smallest that works"), std::string::npos) << text.out;
+  EXPECT_NE(slurp(picture).find("<svg"), std::string::npos);
+  EXPECT_EQ(run(joined(kGpt2, {"--sweep", "1MiB,2MiB"})).code, 3);
+}
+
+TEST(PlanCommand, SaysWhatTheBudgetCosts) {
+  const Workspace w;
+  const Json open = Json::parse(run(joined(kGpt2, {"memory=64GiB", "--json"})).out);
+  EXPECT_EQ(open["price"]["slower_than_unlimited"], 0.0);
+  EXPECT_NE(open["sentence"].get<std::string>().find("as fast as without a budget"),
+            std::string::npos);
+  const std::string least = std::to_string(open["minimum_bytes"].get<int64_t>());
+  const Json tight = Json::parse(run(joined(kGpt2, {"memory=" + least, "--json"})).out);
+  EXPECT_TRUE(tight["fits"].get<bool>());
+  EXPECT_GT(tight["price"]["slower_than_unlimited"], 0.0);
+  EXPECT_NE(tight["sentence"].get<std::string>().find("slower than without a budget"),
+            std::string::npos);
+  EXPECT_FALSE(tight["solver"]["result"].get<std::string>().empty());
+  const Outcome text = run(joined(kGpt2, {"memory=" + least}));
+  EXPECT_NE(text.out.find("the budget costs"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("1.00 GiB more"), std::string::npos) << text.out;
+}
+
+TEST(PlanCommand, ARunSaysWhatWasPredictedAndWhatCame) {
+  const Workspace w;
+  const Outcome outcome = w.trained("run", {"max_steps=3"});
+  EXPECT_NE(outcome.out.find("predicted "), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find(", measured "), std::string::npos) << outcome.out;
+  EXPECT_GT(w.json("run/plan.json")["predicted_step_seconds"], 0.0);
+}
+
+}  // namespace
+}  // namespace snug::e2e

@@ -1,0 +1,223 @@
+// The planner as a whole: budgets hold, more memory is never predicted slower, no uniform choice
+// that fits is faster, and what the layers' model says is what the recorded session has.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "layers/models/recompute.h"
+#include "tests/support/errors.h"
+#include "tests/tools/session_case.h"
+#include "tools/trainer/ladder.h"
+#include "tools/trainer/plan_search.h"
+
+namespace snug {
+namespace {
+
+const char* const kPresets[] = {"none", "norms", "mlp", "attention", "norms+mlp+attention",
+                                "block"};
+
+struct Case {
+  test::Tiny tiny;
+  const char* precision;
+  bool evaluate;
+};
+const Case kCases[] = {
+    {{.V = 300, .P = 64, .C = 32, .L = 4, .H = 2, .F = 128}, "fp32", false},
+    {{.V = 1500, .P = 64, .C = 64, .L = 7, .H = 4, .F = 96}, "bf16", true},
+    {{.V = 97, .P = 64, .C = 48, .L = 12, .H = 3, .F = 192, .dropout = 0.1}, "fp32", true}};
+
+PlanRequest request_of(const Model& model, const Case& c) {
+  PlanRequest r;
+  r.model = &model;
+  r.T = 32;
+  r.global_batch = 12;
+  r.max_grad_norm = 1.0;
+  r.evaluate = c.evaluate;
+  r.save = true;
+  return r;
+}
+
+TEST(PlanSearch, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
+  for (const Case& c : kCases) {
+    const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+    PlanRequest r = request_of(model, c);
+    const Plan open = make_plan(r);
+    const int64_t least = open.minimum_bytes, most = open.engine_bytes + open.runtime_bytes;
+    ASSERT_LT(least, most);
+    PlanSearch search(r);
+    double before = 0;
+    std::set<std::string> seen;
+    for (int i = -2; i <= 25; ++i) {
+      r.budget = least + (most - least) * i / 24;
+      const Plan p = make_plan(r, search);
+      ASSERT_EQ(p.fits, i >= 0) << r.budget;
+      EXPECT_EQ(p.minimum_bytes, least);
+      if (!p.fits) continue;
+      EXPECT_LE(p.engine_bytes + p.runtime_bytes, r.budget);
+      EXPECT_EQ(p.repairs, 0) << "the layers' model or the packing missed the record";
+      EXPECT_GE(p.tokens_per_second(), before * (1 - 1e-9)) << r.budget;
+      before = p.tokens_per_second();
+      seen.insert(p.decisions.recompute + std::to_string(p.decisions.micro_batch));
+      EXPECT_EQ(plan_hash(make_plan(r)), plan_hash(p)) << "other budgets changed the plan";
+      EXPECT_EQ(nlohmann::json::parse(plan_json(p).dump()), plan_json(p));
+    }
+    EXPECT_GE(seen.size(), 4u) << "nothing had to be given up";
+    EXPECT_NEAR(before, open.tokens_per_second(), 1e-9 * before);
+  }
+}
+
+// Outside truth: every uniform preset with every micro-batch and chunk, recorded whole.
+TEST(PlanSearch, NoUniformChoiceThatFitsIsFaster) {
+  for (const Case& c : kCases) {
+    const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+    PlanRequest r = request_of(model, c);
+    PlanSearch search(r);
+    struct Uniform {
+      int64_t bytes;
+      double seconds;
+    };
+    std::vector<Uniform> all;
+    for (const int64_t micro : {12, 6, 4, 3, 2, 1})
+      for (const int64_t rows : {384, 256, 64})
+        for (const char* preset : kPresets) {
+          PlanRequest fixed = r;
+          fixed.micro_batch = micro;
+          fixed.head_rows = rows;
+          fixed.recompute = preset;
+          const Plan p = make_plan(fixed);
+          all.push_back({p.engine_bytes + p.runtime_bytes, p.step_seconds});
+        }
+    for (const Uniform& u : all) {
+      r.budget = u.bytes;
+      const Plan p = make_plan(r, search);
+      ASSERT_TRUE(p.fits);
+      EXPECT_LE(p.step_seconds, u.seconds * (1 + 1e-9)) << u.bytes;
+    }
+  }
+}
+
+TEST(PlanSearch, TheLayersModelIsTheRecord) {
+  for (const Case& c : kCases) {
+    const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+    const PlanRequest r = request_of(model, c);
+    PlanSearch search(r);
+    const int64_t least = search.least().front().engine_bytes;
+    for (int i = 0; i < 12; ++i) {
+      const PlanSearch::Choice choice = search.best(least + i * (96 << 10));
+      ASSERT_TRUE(choice.feasible);
+      const auto session = search.record(choice.decisions);
+      EXPECT_EQ(session->schedule().lower_bound(), choice.engine_bytes)
+          << choice.decisions.recompute;
+      EXPECT_NEAR(search.step_seconds(session->schedule(), choice.decisions), choice.step_seconds,
+                  1e-9 * choice.step_seconds)
+          << choice.decisions.recompute << ", micro-batch " << choice.decisions.micro_batch
+          << ", chunks of " << choice.decisions.head_rows;
+      EXPECT_NE(choice.optimality.find("optimal"), std::string::npos);
+    }
+  }
+}
+
+TEST(PlanSearch, WhatIsFixedStaysFixed) {
+  const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));
+  PlanRequest r = request_of(model, kCases[0]);
+  r.bitwise = true;
+  const Plan open = make_plan(r);
+  r.budget = open.minimum_bytes;
+  const Plan tight = make_plan(r);
+  EXPECT_TRUE(tight.fits);
+  EXPECT_EQ(tight.decisions.micro_batch, 12);
+  EXPECT_EQ(tight.decisions.head_rows, open.decisions.head_rows);
+  EXPECT_NE(tight.decisions.recompute, open.decisions.recompute);
+  r.bitwise = false;
+  r.micro_batch = 3;
+  r.head_rows = 64;
+  r.budget = 0;
+  r.recompute = "0-1: norm1+act, 2: block";
+  const Plan fixed = make_plan(r);
+  EXPECT_EQ(fixed.decisions.micro_batch, 3);
+  EXPECT_EQ(fixed.decisions.head_rows, 64);
+  EXPECT_EQ(fixed.decisions.recompute, r.recompute);
+}
+
+TEST(PlanSearch, WordsForSlotsAreReadAsTheyWereMeant) {
+  const Model model(test::tiny_spec({.L = 3}), parse_precision("fp32"));
+  const Body& body = model.block(0).body();
+  const char* const slots[] = {"norm1", "qkv", "att", "lse", "mid", "norm2", "fc", "act"};
+  std::set<std::string> texts;
+  for (int set = 0; set < 256; ++set) {
+    std::vector<SlotPolicy> policies(static_cast<size_t>(body.slots()), SlotPolicy::keep);
+    for (int k = 0; k < 8; ++k)
+      if (set >> k & 1)
+        policies[static_cast<size_t>(body.find_slot(slots[k]))] = SlotPolicy::recompute;
+    const std::string text = recompute_text(policies, body);
+    EXPECT_TRUE(texts.insert(text).second) << text;
+    for (const auto& layer : parse_policies(text, "none", model))
+      EXPECT_EQ(layer, policies) << text;
+  }
+  EXPECT_EQ(recompute_text(parse_policies("block", "none", model)[0], body), "block");
+  EXPECT_TRUE(texts.contains("none") && texts.contains("mlp+attention") && texts.contains("norms"));
+  EXPECT_EQ(recompute_text({"block", "block", "norms"}), "0-1: block, 2: norms");
+  EXPECT_EQ(recompute_text({"act", "act", "act"}), "act");
+  const auto mixed = parse_policies("0-1: block, 2: norm1+act", "none", model);
+  EXPECT_EQ(mixed[0], mixed[1]);
+  EXPECT_EQ(recompute_text(mixed[2], body), "norm1+act");
+  // The input and the output of a block are not to be dropped.
+  for (const char* name : {"x", "out", "nothing"})
+    test::expect_error(ErrorCode::usage, {"recompute as one of ", name},
+                       [&] { parse_policies(name, "none", model); });
+}
+
+TEST(Ladder, ClimbsAndMerges) {
+  const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));
+  const PlanRequest r = request_of(model, kCases[0]);
+  const Plan open = make_plan(r);
+  const int64_t most = open.engine_bytes + open.runtime_bytes;
+  std::vector<int64_t> budgets = {most + (8 << 20),       most,    open.minimum_bytes,
+                                  open.minimum_bytes - 1, 1 << 20, most};
+  const Ladder ladder = make_ladder(r, budgets);
+  ASSERT_EQ(ladder.rungs.size(), 5u);
+  EXPECT_EQ(ladder.minimum_bytes, open.minimum_bytes);
+  EXPECT_FALSE(ladder.rungs[1].fits);
+  EXPECT_TRUE(ladder.rungs[2].fits);
+  EXPECT_EQ(ladder.rungs[3].engine_bytes, open.engine_bytes);
+  for (size_t i = 3; i < 5; ++i)
+    EXPECT_GE(ladder.rungs[i].tokens_per_second, ladder.rungs[i - 1].tokens_per_second);
+  const Ladder stairs = staircase(ladder);
+  ASSERT_EQ(stairs.rungs.size(), 3u);
+  EXPECT_EQ(stairs.rungs[0].budget, open.minimum_bytes - 1);
+  EXPECT_EQ(stairs.rungs[2].budget, most);
+  const std::string text = ladder_text(stairs);
+  EXPECT_NE(text.find("does not fit"), std::string::npos) << text;
+  EXPECT_NE(text.find(std::to_string(open.minimum_bytes) + " B"), std::string::npos) << text;
+  const nlohmann::json j = ladder_json(stairs);
+  ASSERT_EQ(j.size(), 3u);
+  EXPECT_EQ(j[2]["budget_bytes"], most);
+  EXPECT_EQ(j[2]["engine_bytes"], open.engine_bytes);
+  EXPECT_FALSE(j[0]["fits"].get<bool>());
+  const std::string svg = ladder_svg(stairs);
+  EXPECT_EQ(svg.rfind("<svg", 0), 0u);
+  EXPECT_NE(svg.find("</svg>"), std::string::npos);
+  EXPECT_NE(ladder_svg(make_ladder(r, {1 << 20})).find("No budget"), std::string::npos);
+}
+
+TEST(Ladder, SweepsAreRead) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  EXPECT_EQ(parse_sweep("2GiB,4GiB,1GiB").size(), 3u);
+  const std::vector<int64_t> nine = parse_sweep("2GiB..24GiB/9");
+  ASSERT_EQ(nine.size(), 9u);
+  EXPECT_EQ(nine.front(), 2 * kGiB);
+  EXPECT_EQ(nine.back(), 24 * kGiB);
+  for (size_t i = 1; i < nine.size(); ++i) EXPECT_GT(nine[i], nine[i - 1]);
+  EXPECT_EQ(parse_sweep("2GiB..24GiB").size(), 33u);
+  EXPECT_EQ(parse_sweep("2GiB..2GiB").size(), 1u);
+  for (const char* wrong :
+       {"4GiB..2GiB", "2GiB..4GiB/1", "2GiB..4GiB/x", "2GiB..4GiB/9999", "0..4GiB", "2GiB..4GiB/"})
+    test::expect_error(ErrorCode::usage, {"--sweep as FROM..TO", wrong},
+                       [&] { parse_sweep(wrong); });
+  for (const char* wrong : {"", "2GiB..", "many", "2GiB,,4GiB"})
+    test::expect_error(ErrorCode::usage, {"--sweep"}, [&] { parse_sweep(wrong); });
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,108 @@
+#include "tools/trainer/cost_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "engine/memory/simulate.h"
+#include "tools/trainer/calibration.h"
+
+namespace snug {
+
+CostModel CostModel::uncalibrated(const std::string& instruction_set, int threads) {
+  // Of a core, at the low end of what such processors reach.
+  double fp32 = 2e9, bf16 = 2e9;
+  if (instruction_set == "avx2") fp32 = bf16 = 25e9;
+  if (instruction_set == "avx512") fp32 = bf16 = 45e9;
+  if (instruction_set == "avx512_bf16") fp32 = 45e9, bf16 = 80e9;
+  if (instruction_set == "amx_bf16") fp32 = 45e9, bf16 = 300e9;
+  CostModel m;
+  const double n = threads;
+  m.text_ = fmt::format("uncalibrated: assumed rates of {}", instruction_set);
+  m.rates_ = {.fp32_matrix = n * fp32,
+              .bf16_matrix = n * bf16,
+              .fp32_attention = n * fp32 / 2,
+              .bf16_attention = n * bf16 / 2,
+              .vector = n * fp32 / 8,
+              .memory = std::min(n * 6e9, 60e9),
+              .link = std::min(n * 3e9, 10e9),
+              .op = 5e-6};
+  return m;
+}
+
+CostModel CostModel::calibrated(const Calibration& c, DType compute) {
+  CostModel m = uncalibrated(c.key.instruction_set, c.key.threads);
+  m.source_ = Source::calibrated;
+  m.text_ = "calibrated on this machine";
+  m.rates_.memory = c.roofs.copy_bytes;
+  m.rates_.link = c.roofs.copy_bytes / 2;  // bytes copied, not read and written
+  m.rates_.vector = c.roofs.fp32_flops / 8;
+  m.rates_.fp32_matrix = c.roofs.fp32_flops * 0.7;
+  m.rates_.bf16_matrix = c.roofs.flops(true) * 0.5;
+  m.rates_.fp32_attention = m.rates_.fp32_matrix / 2;
+  m.rates_.bf16_attention = m.rates_.bf16_matrix / 2;
+  m.ops_ = compute == DType::bf16 ? c.bf16_ops : c.fp32_ops;
+  return m;
+}
+
+CostModel CostModel::described(const std::string& device, const Rates& rates) {
+  CostModel m;
+  m.source_ = Source::described;
+  m.text_ = "described: " + device;
+  m.rates_ = rates;
+  return m;
+}
+
+double CostModel::seconds(const OpRecord& op, int64_t rows) const {
+  if (op.stream != kCompute)
+    return rates_.op + (rates_.link > 0 ? static_cast<double>(op.bytes) / rates_.link : 0.0);
+  if (const double measured = ops_.seconds(op); measured >= 0) return measured;
+  const std::string_view variant = op.variant.view();
+  const bool narrow = variant.find("bf16 bf16") != std::string_view::npos;
+  double rate = rates_.vector;
+  if (variant.starts_with("attention"))
+    rate = narrow ? rates_.bf16_attention : rates_.fp32_attention;
+  else if (!variant.empty())
+    rate = narrow ? rates_.bf16_matrix : rates_.fp32_matrix;
+  if (!variant.empty() && rates_.half_rate_rows > 0)
+    rate *= static_cast<double>(rows) / (static_cast<double>(rows) + rates_.half_rate_rows);
+  return std::max(static_cast<double>(op.flops) / rate,
+                  static_cast<double>(op.bytes) / rates_.memory) +
+         rates_.op;
+}
+
+double CostModel::seconds(const Program& program, int64_t rows) const {
+  // What a stream or an event waits for: earlier ops.
+  using Waits = std::vector<int32_t>;
+  std::array<Waits, kStreams> pending;
+  std::array<int32_t, kStreams> last;
+  last.fill(-1);
+  std::vector<Waits> events;
+  std::vector<StreamOp> ops;
+  ops.reserve(program.ops.size());
+  auto sync = program.syncs.begin();
+  for (size_t k = 0; k < program.ops.size(); ++k) {
+    for (; sync != program.syncs.end() && sync->op <= static_cast<int32_t>(k); ++sync) {
+      const auto s = static_cast<size_t>(sync->stream), e = static_cast<size_t>(sync->event);
+      if (sync->kind == SyncRecord::Kind::record) {
+        if (events.size() <= e) events.resize(e + 1);
+        events[e] = pending[s];
+        if (last[s] >= 0) events[e].push_back(last[s]);
+      } else if (e < events.size()) {
+        pending[s].insert(pending[s].end(), events[e].begin(), events[e].end());
+      }
+    }
+    const OpRecord& op = program.ops[k];
+    const auto s = static_cast<size_t>(op.stream);
+    ops.push_back(
+        {.seconds = seconds(op, rows), .stream = op.stream, .waits = std::move(pending[s])});
+    pending[s].clear();
+    last[s] = static_cast<int32_t>(k);
+  }
+  return simulate_streams(ops).seconds;
+}
+
+}  // namespace snug

@@ -1,0 +1,55 @@
+// Seconds from ops: what a plan's programs will take, before they run.
+//
+//   measured      an op of a kind and a size that `snug calibrate` timed on this machine
+//   (op_rates.h) rates         every other one: max(FLOPs / rate of its kind, bytes / bandwidth) +
+//   a constant
+//
+// The rates are those of the calibration, of a described device (targets.h), or, where nothing was
+// measured, careful ones for the instruction set; the plan says which.
+#pragma once
+
+#include <string>
+
+#include "tools/trainer/op_rates.h"
+
+namespace snug {
+
+struct Calibration;
+
+struct Rates {
+  double fp32_matrix = 0, bf16_matrix = 0;        // FLOP/s of products
+  double fp32_attention = 0, bf16_attention = 0;  // FLOP/s
+  double vector = 0;                              // FLOP/s of everything else, in fp32
+  double memory = 0;                              // bytes/s
+  double link = 0;                                // bytes/s between device and host
+  double op = 0;                                  // seconds to start an op
+  // A product of so many rows runs at half its rate: a wide device is not filled by a few. 0: none.
+  double half_rate_rows = 0;
+};
+
+class CostModel {
+ public:
+  enum class Source { uncalibrated, calibrated, described };
+
+  // Of this machine, from what is known without measuring.
+  static CostModel uncalibrated(const std::string& instruction_set, int threads);
+  static CostModel calibrated(const Calibration& calibration, DType compute);
+  static CostModel described(const std::string& device, const Rates& rates);
+
+  // `rows` of a micro-batch; they matter where half_rate_rows is set.
+  double seconds(const OpRecord& op, int64_t rows) const;
+  // Its ops in order, on the streams they are on.
+  double seconds(const Program& program, int64_t rows) const;
+  Source source() const { return source_; }
+  // "calibrated on this machine", "uncalibrated: assumed rates of avx512", "described: rtx4090".
+  const std::string& text() const { return text_; }
+  const Rates& rates() const { return rates_; }
+
+ private:
+  Source source_ = Source::uncalibrated;
+  std::string text_;
+  Rates rates_;
+  OpRates ops_;
+};
+
+}  // namespace snug

@@ -1,0 +1,218 @@
+#include "tools/trainer/ladder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+#include "tools/trainer/plan_search.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kMostRungs = 1000;
+
+[[noreturn]] void wrong_sweep(std::string_view found) {
+  fail(ErrorCode::usage, "--sweep as FROM..TO, FROM..TO/COUNT or a list of budgets",
+       fmt::format("\"{}\"", found), "--sweep 2GiB..24GiB, 2GiB..24GiB/9 or 2GiB,4GiB,8GiB");
+}
+
+}  // namespace
+
+Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets) {
+  std::sort(budgets.begin(), budgets.end());
+  budgets.erase(std::unique(budgets.begin(), budgets.end()), budgets.end());
+  PlanRequest r = request;
+  r.reserve = 0;
+  PlanSearch search(r);
+  Ladder ladder;
+  for (const int64_t budget : budgets) {
+    r.budget = budget;
+    const Plan plan = make_plan(r, search);
+    LadderRung rung;
+    rung.budget = budget;
+    rung.fits = plan.fits;
+    rung.engine_bytes = plan.engine_bytes;
+    rung.runtime_bytes = plan.runtime_bytes;
+    rung.micro_batch = plan.decisions.micro_batch;
+    rung.head_rows = plan.decisions.head_rows;
+    rung.recompute = plan.decisions.recompute;
+    rung.tokens_per_second = plan.tokens_per_second();
+    rung.sentence = plan_sentence(plan);
+    ladder.rungs.push_back(std::move(rung));
+    ladder.minimum_bytes = plan.minimum_bytes;
+    ladder.cost = plan.cost;
+  }
+  return ladder;
+}
+
+Ladder staircase(const Ladder& ladder) {
+  Ladder merged = ladder;
+  merged.rungs.clear();
+  for (const LadderRung& rung : ladder.rungs) {
+    if (merged.rungs.empty()) {
+      merged.rungs.push_back(rung);
+      continue;
+    }
+    LadderRung& last = merged.rungs.back();
+    if (!rung.fits && !last.fits)
+      last = rung;
+    else if (rung.fits != last.fits || rung.engine_bytes != last.engine_bytes ||
+             rung.micro_batch != last.micro_batch || rung.head_rows != last.head_rows ||
+             rung.recompute != last.recompute)
+      merged.rungs.push_back(rung);
+  }
+  return merged;
+}
+
+std::vector<int64_t> spread_budgets(int64_t least, int64_t most, int64_t count) {
+  require(least > 0 && most >= least && count >= 1, "budgets of more than 0 bytes that go up");
+  std::vector<int64_t> list;
+  for (int64_t i = 0; i < count; ++i) {
+    const double share = count > 1 ? static_cast<double>(i) / static_cast<double>(count - 1) : 0.0;
+    const double bytes = static_cast<double>(least) *
+                         std::pow(static_cast<double>(most) / static_cast<double>(least), share);
+    int64_t budget = static_cast<int64_t>(std::llround(bytes / kMiB)) * kMiB;
+    if (i == 0) budget = least;
+    if (i == count - 1 && count > 1) budget = most;
+    budget = std::clamp(budget, least, most);
+    if (list.empty() || budget > list.back()) list.push_back(budget);
+  }
+  return list;
+}
+
+std::vector<int64_t> parse_sweep(std::string_view text) {
+  constexpr int64_t kUsual = 33;
+  const auto bytes = [&](std::string_view part) {
+    const int64_t value = parse_bytes(part, "--sweep");
+    if (value <= 0) wrong_sweep(text);
+    return value;
+  };
+  if (const size_t dots = text.find(".."); dots != std::string_view::npos) {
+    std::string_view to = text.substr(dots + 2);
+    int64_t count = kUsual;
+    if (const size_t slash = to.find('/'); slash != std::string_view::npos) {
+      const std::string_view digits = to.substr(slash + 1);
+      count = 0;
+      for (const char c : digits) {
+        if (c < '0' || c > '9' || count > kMostRungs) wrong_sweep(text);
+        count = 10 * count + (c - '0');
+      }
+      if (count < 2 || count > kMostRungs) wrong_sweep(text);
+      to = to.substr(0, slash);
+    }
+    const int64_t first = bytes(text.substr(0, dots)), last = bytes(to);
+    if (last < first) wrong_sweep(text);
+    return spread_budgets(first, last, count);
+  }
+  std::vector<int64_t> list;
+  while (true) {
+    const size_t comma = text.find(',');
+    list.push_back(bytes(text.substr(0, comma)));
+    if (static_cast<int64_t>(list.size()) > kMostRungs) wrong_sweep(text.substr(0, 40));
+    if (comma == std::string_view::npos) return list;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+std::string ladder_text(const Ladder& ladder) {
+  const auto wide = [](int64_t bytes) { return human_bytes(bytes); };
+  std::string out = fmt::format("{:>11} {:>11} {:>6} {:>6} {:>10}  {}\n", "budget", "engine",
+                                "micro", "head", "tokens/s", "recompute");
+  for (const LadderRung& r : ladder.rungs) {
+    if (!r.fits) {
+      out += fmt::format("{:>11} {:>11}\n", wide(r.budget), "does not fit");
+      continue;
+    }
+    out += fmt::format("{:>11} {:>11} {:>6} {:>6} {:>10.0f}  {}\n", wide(r.budget),
+                       wide(r.engine_bytes), r.micro_batch, r.head_rows, r.tokens_per_second,
+                       r.recompute);
+  }
+  out +=
+      fmt::format("\nmemory of {} B ({}) is the smallest that works; tokens/s are predicted ({})\n",
+                  ladder.minimum_bytes, human_bytes(ladder.minimum_bytes), ladder.cost);
+  return out;
+}
+
+nlohmann::json ladder_json(const Ladder& ladder) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const LadderRung& r : ladder.rungs)
+    list.push_back(
+        {{"budget_bytes", r.budget},
+         {"fits", r.fits},
+         {"engine_bytes", r.engine_bytes},
+         {"runtime_bytes", r.runtime_bytes},
+         {"micro_batch", r.micro_batch},
+         {"head_rows", r.head_rows},
+         {"recompute", r.recompute},
+         {"predicted_tokens_per_second",
+          r.tokens_per_second > 0 ? nlohmann::json(r.tokens_per_second) : nlohmann::json(nullptr)},
+         {"minimum_bytes", ladder.minimum_bytes},
+         {"prediction", ladder.cost},
+         {"sentence", r.sentence}});
+  return list;
+}
+
+// Stairs over a logarithmic axis of budgets.
+std::string ladder_svg(const Ladder& ladder) {
+  constexpr double kWidth = 720, kHeight = 360, kLeft = 70, kRight = 700, kTop = 40, kBottom = 310;
+  std::string out = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
+      "height=\"{1}\" font-family=\"sans-serif\" font-size=\"12\">\n"
+      "<title>Predicted tokens/s by memory budget</title>\n"
+      "<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n",
+      kWidth, kHeight);
+  std::vector<const LadderRung*> rungs;
+  double most = 0;
+  for (const LadderRung& r : ladder.rungs)
+    if (r.fits && r.tokens_per_second > 0) {
+      rungs.push_back(&r);
+      most = std::max(most, r.tokens_per_second);
+    }
+  if (rungs.empty())
+    return out + fmt::format(
+                     "<text x=\"{}\" y=\"{}\">No budget of the list fits: {} is the "
+                     "smallest that does.</text>\n</svg>\n",
+                     kLeft, kTop, human_bytes(ladder.minimum_bytes));
+  const double low = std::log(static_cast<double>(ladder.rungs.front().budget));
+  const double high =
+      std::max(low + 0.1, std::log(static_cast<double>(ladder.rungs.back().budget)));
+  const auto x = [&](int64_t budget) {
+    return kLeft + (kRight - kLeft) * (std::log(static_cast<double>(budget)) - low) / (high - low);
+  };
+  const auto y = [&](double rate) { return kBottom - (kBottom - kTop) * rate / most; };
+  for (int i = 0; i <= 4; ++i)
+    out += fmt::format(
+        "<line x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#ddd\"/>\n"
+        "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:.0f}</text>\n",
+        kLeft, kRight, y(most * i / 4), kLeft - 6, y(most * i / 4) + 4, most * i / 4);
+  std::string path = fmt::format("M{:.1f} {:.1f}", x(rungs.front()->budget), kBottom);
+  for (const LadderRung* r : rungs)
+    path += fmt::format("H{:.1f}V{:.1f}", x(r->budget), y(r->tokens_per_second));
+  path += fmt::format("H{:.1f}", kRight);
+  out +=
+      fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"#1f5fa8\" stroke-width=\"2\"/>\n", path);
+  for (const LadderRung* r : rungs)
+    out += fmt::format(
+        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"#1f5fa8\"><title>{}: micro-batch {}, "
+        "recompute {}, {:.0f} tokens/s</title></circle>\n",
+        x(r->budget), y(r->tokens_per_second), human_bytes(r->budget), r->micro_batch, r->recompute,
+        r->tokens_per_second);
+  double last = -1e9;
+  for (const LadderRung& r : ladder.rungs) {
+    if (x(r.budget) - last < 75) continue;
+    last = x(r.budget);
+    out += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", last,
+                       kBottom + 18, human_bytes(r.budget));
+  }
+  return out + fmt::format(
+                   "<text x=\"{}\" y=\"{}\">tokens/s, predicted ({}), by memory budget</text>\n"
+                   "</svg>\n",
+                   kLeft, kTop - 16, ladder.cost);
+}
+
+}  // namespace snug
