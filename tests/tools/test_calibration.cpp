@@ -243,7 +243,7 @@ TEST(Choices, TextsOfErrors) {
   expect_error(ErrorCode::data, {"class", "file / kernels / 0"}, parse("[{}]"));
   expect_error(ErrorCode::data, {"a class of products in file / kernels / 0", "\"nt\""},
                parse(R"([{"class": "nt", "dtype": "f32 f32", "kernel": "avx2"}])"));
-  expect_error(ErrorCode::data, {"a dtype f32 or bf16", "\"f64\""},
+  expect_error(ErrorCode::data, {"a dtype f32, bf16 or f16", "\"f64\""},
                parse(R"([{"class": "nt wide long", "dtype": "f32 f64", "kernel": "avx2"}])"));
   expect_error(ErrorCode::data, {"a kernel of Snug", "\"magic\""},
                parse(R"([{"class": "nt wide long", "dtype": "f32 f32", "kernel": "magic"}])"));

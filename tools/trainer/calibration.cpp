@@ -144,9 +144,9 @@ nlohmann::json key_json(const MachineKey& k) {
 }
 
 DType parse_float(std::string_view name, const std::string& where) {
-  for (const DType t : {DType::f32, DType::bf16})
+  for (const DType t : {DType::f32, DType::bf16, DType::f16})
     if (name == to_string(t)) return t;
-  fail(ErrorCode::data, fmt::format("a dtype f32 or bf16 in {}", where),
+  fail(ErrorCode::data, fmt::format("a dtype f32, bf16 or f16 in {}", where),
        fmt::format("\"{}\"", name), "measure again with snug calibrate --force");
 }
 
