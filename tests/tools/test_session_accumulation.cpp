@@ -121,7 +121,7 @@ TEST(AccumulationWindow, DropoutIsKeyedByStepAndSwitchedOffInEvaluation) {
 }
 
 TEST(Threads, OneAndTwoGiveTheSameBits) {
-  for (const char* precision : {"fp32", "bf16"}) {
+  for (const char* precision : {"fp32", "bf16", "fp16"}) {
     test::Tiny tiny{.V = 300, .P = 64, .C = 64, .L = 2, .H = 4, .F = 256};
     tiny.dropout = 0.1;
     const Model model(test::tiny_spec(tiny), parse_precision(precision));

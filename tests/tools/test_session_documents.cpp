@@ -26,7 +26,7 @@ test::RunOptions options_of(const char* recompute, bool documents = true) {
 
 TEST(SessionDocuments, RecomputeChangesNoBit) {
   for (const double dropout : {0.0, 0.1})
-    for (const char* precision : {"fp32", "bf16"}) {
+    for (const char* precision : {"fp32", "bf16", "fp16"}) {
       test::Tiny tiny = kModel;
       tiny.dropout = dropout;
       const Model model(test::tiny_spec(tiny), parse_precision(precision));
@@ -64,7 +64,7 @@ TEST(SessionDocuments, ThePlanHasOneResidentMore) {
 
 // A sequence that is one document has the bits it has without the key.
 TEST(SessionDocuments, OneDocumentASequenceIsPlainTraining) {
-  for (const char* precision : {"fp32", "bf16"}) {
+  for (const char* precision : {"fp32", "bf16", "fp16"}) {
     const Model model(test::tiny_spec(kModel), parse_precision(precision));
     test::SessionRun plain(model, options_of("norms", false)), one(model, options_of("norms"));
     one.documents = false;

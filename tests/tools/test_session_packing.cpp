@@ -37,7 +37,7 @@ bool machine_packs(const char* precision) {
 
 TEST(WeightPackingSession, ChangesNoBitOfTraining) {
   for (const bool tied : {true, false})
-    for (const char* precision : {"fp32", "bf16"})
+    for (const char* precision : {"fp32", "bf16", "fp16"})
       for (const char* recompute : {"none", "block"}) {
         test::Tiny tiny = kModel;
         tiny.tied = tied;

@@ -35,6 +35,8 @@ class TrainRun {
   void prepare();
   void start_log();
   bool optimizer_step();
+  bool step_skipped();
+  std::string bad_place(const StepState& state) const;
   void log_step(double step_seconds);
   void evaluate();
   void sample();
@@ -76,6 +78,7 @@ class TrainRun {
   std::string sample_text_, data_fingerprint_;
   std::string not_finite_;  // what a step found, if it did
   std::string diverging_;   // what loss_watchdog: stop found, if it did
+  bool skipped_ = false;    // the last step had gradients too large for its loss scale
   LossWatch watch_;
   RunPosition at_;
   ReportRun report_;
