@@ -131,6 +131,7 @@ TEST(Threads, OneAndTwoGiveTheSameBits) {
     o.decisions.eval_batch = 3;
     o.decisions.max_grad_norm = 1.0;
     o.decisions.recompute = "norms+mlp";
+    o.decisions.loss_scaling.init_scale = 64;  // a step that is skipped would show nothing
     o.optimizer.learning_rate = 1e-2;
     const test::Trace one = test::trace_of(model, o);
     o.settings.threads = 2;

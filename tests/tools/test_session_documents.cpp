@@ -19,6 +19,7 @@ test::RunOptions options_of(const char* recompute, bool documents = true) {
   o.decisions.eval_batch = 3;
   o.decisions.max_grad_norm = 1.0;
   o.decisions.packing_boundaries = documents;
+  o.decisions.loss_scaling.init_scale = 64;  // a step that is skipped would show nothing
   o.optimizer.learning_rate = 1e-2;
   o.global_batch = 4;
   return o;

@@ -20,6 +20,7 @@ test::RunOptions options_of(WeightPacking packing, const char* recompute) {
   o.decisions.recompute = recompute;
   o.decisions.max_grad_norm = 1.0;
   o.decisions.packed_weights = packing;
+  o.decisions.loss_scaling.init_scale = 64;  // a step that is skipped would show nothing
   o.optimizer.learning_rate = 1e-2;
   o.global_batch = 4;
   return o;
