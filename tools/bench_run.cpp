@@ -78,7 +78,7 @@ double BenchRun::step() {
   for (float& rate : session_->state().learning_rate) rate = 1e-4f;
   session_->optimizer().prepare_step(session_->state());
   session_->update();
-  ++session_->state().updates;
+  if (!session_->state().found_inf) ++session_->state().updates;
   ++steps_;
   return monotonic_seconds() - started;
 }

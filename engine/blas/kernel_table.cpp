@@ -10,7 +10,8 @@ namespace {
 constexpr const char* kLayouts[] = {"nn", "nt", "tn", "tt"};
 constexpr const char* kColumns[] = {"narrow", "wide", "vocabulary"};
 constexpr const char* kDepths[] = {"short", "long"};
-constexpr DType kDTypes[] = {DType::f32, DType::bf16};
+constexpr DType kDTypes[] = {DType::f32, DType::bf16};  // of the table's pairs
+constexpr DType kNamed[] = {DType::f32, DType::bf16, DType::f16};
 
 int number_of(const ProductClass& c) {
   return ((c.a_transposed * 2 + c.b_transposed) * 3 + c.columns) * 2 + c.depth;
@@ -21,7 +22,10 @@ ProductClass class_of(int number) {
 }
 
 int pair_of(DType a, DType b) {
-  const auto narrow = [](DType t) { return t == DType::bf16 ? 1 : t == DType::f32 ? 0 : -4; };
+  // f16 is widened where it is packed: it is multiplied by the kernel of f32.
+  const auto narrow = [](DType t) {
+    return t == DType::bf16 ? 1 : t == DType::f32 || t == DType::f16 ? 0 : -4;
+  };
   return narrow(a) * 2 + narrow(b);
 }
 
@@ -77,8 +81,8 @@ std::optional<KernelChoice> parse_kernel_choice(std::string_view text) {
   const auto kernel = parse_matmul_kernel(text.substr(two + 2));
   const std::string_view dtypes = text.substr(one + 2, two - one - 2);
   if (shapes && kernel)
-    for (const DType a : kDTypes)
-      for (const DType b : kDTypes)
+    for (const DType a : kNamed)
+      for (const DType b : kNamed)
         if (dtypes == std::string(to_string(a)) + " " + to_string(b))
           return KernelChoice{*shapes, a, b, *kernel};
   return std::nullopt;
@@ -87,7 +91,7 @@ std::optional<KernelChoice> parse_kernel_choice(std::string_view text) {
 void KernelTable::set(const KernelChoice& choice) {
   const int pair = pair_of(choice.a, choice.b);
   require(pair >= 0 && choice.kernel != MatmulKernel::library,
-          "a kernel of ours for operands of f32 or bf16");
+          "a kernel of ours for operands of f32, bf16 or f16");
   kernels_[static_cast<size_t>(number_of(choice.shapes) * kPairs + pair)] =
       static_cast<int8_t>(static_cast<int>(choice.kernel) + 1);
 }

@@ -49,7 +49,8 @@ std::optional<KernelChoice> parse_kernel_choice(std::string_view text);
 
 class KernelTable {
  public:
-  // For a and b of f32 or bf16, and any kernel but the library. Throws internal.
+  // For a and b of f32, bf16 or f16, and any kernel but the library; f16 shares the place of f32.
+  // Throws internal.
   void set(const KernelChoice& choice);
   // The kernel set for the product's class and dtypes if it takes the product here, else
   // matmul_best. Does not allocate.

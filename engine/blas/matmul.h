@@ -3,7 +3,7 @@
 // Math      C = op(A) op(B) (+ bias) (+ C if add);  op is the identity or the transpose.
 // Shapes    op(A) (M,K), op(B) (K,N), C (M,N), bias (N); all row-major, the leading extents of a
 //           view of rank > 2 are rows.
-// dtypes    A, B, C f32 or bf16; bias in any of them. Accumulation in f32, one rounding to C's
+// dtypes    A, B, C f32, bf16 or f16; bias in any of them. Accumulation in f32, one rounding to C's
 //           dtype.
 // Cost      2 M N K FLOPs; bytes of A, B and C once.
 // Memory    packing buffers are a planned tensor of category workspace, at most 9.1 MiB + 0.5 MiB

@@ -21,6 +21,9 @@ SNUG_AVX512 inline __m512 load(const bf16* c, __mmask16 m) {
   const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, c));
   return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
+SNUG_AVX512 inline __m512 load(const f16* c, __mmask16 m) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, c));
+}
 
 SNUG_AVX512 inline void put(float* c, __mmask16 m, __m512 v) {
   _mm512_mask_storeu_ps(c, m, v);
@@ -34,6 +37,16 @@ SNUG_AVX512 inline void put(bf16* c, __mmask16 m, __m512 v) {
   const __m512i quiet = _mm512_or_si512(top, _mm512_set1_epi32(0x40));
   const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
   _mm256_mask_storeu_epi16(c, m, _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(near, nan, quiet)));
+}
+// As from_f32: every NaN becomes the quiet one of its sign.
+SNUG_AVX512 inline void put(f16* c, __mmask16 m, __m512 v) {
+  const __m512i bits = _mm512_castps_si512(v);
+  const __m512i sign = _mm512_and_si512(bits, _mm512_set1_epi32(INT32_MIN));
+  const __m512i plain = _mm512_mask_or_epi32(bits, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), sign,
+                                             _mm512_set1_epi32(0x7fc00000));
+  _mm256_mask_storeu_epi16(
+      c, m,
+      _mm512_cvtps_ph(_mm512_castsi512_ps(plain), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 template <class T>
@@ -70,8 +83,13 @@ SNUG_AVX512 void store(const MatmulProblem& p, const float* tile, int64_t ld, in
 
 bool store_tile_avx512(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,
                        int64_t n0, int64_t rows, int64_t cols) {
-  if (!use_avx512() || p.c_dtype == DType::f16) return false;
-  (p.c_dtype == DType::f32 ? store<float> : store<bf16>)(p, tile, ld, m0, n0, rows, cols);
+  if (!use_avx512()) return false;
+  if (p.c_dtype == DType::f32)
+    store<float>(p, tile, ld, m0, n0, rows, cols);
+  else if (p.c_dtype == DType::bf16)
+    store<bf16>(p, tile, ld, m0, n0, rows, cols);
+  else
+    store<f16>(p, tile, ld, m0, n0, rows, cols);
   return true;
 }
 

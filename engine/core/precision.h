@@ -13,12 +13,16 @@ struct Precision {
   DType gradient = DType::f32;
   DType state = DType::f32;
 
+  // Activations of few exponent bits: gradients are computed times a factor (optim/loss_scaling.h).
+  bool loss_scaling() const { return compute == DType::f16; }
   // A separate master copy exists only if it differs from the compute weights.
   bool separate_master() const { return master != compute; }
 };
 
-// "fp32" or "bf16" (aliases float32, bfloat16). Throws usage, or unsupported for a known name that
-// is not built.
+// "fp32", "bf16" or "fp16" (aliases float32, bfloat16, float16). Throws usage, or unsupported for a
+// known name that is not built.
 Precision parse_precision(std::string_view name);
+// The name of the preset: parse_precision's inverse.
+const char* to_string(const Precision& precision);
 
 }  // namespace snug

@@ -76,8 +76,8 @@ void convert_loop(const void* src, int64_t n, To* out) {
   }
 }
 
-// double to bf16 through float would round twice; rounding the float to odd first makes the second
-// rounding exact (Boldo and Melquiond, 2008).
+// double to bf16 or f16 through float would round twice; rounding the float to odd first makes the
+// second rounding exact (Boldo and Melquiond, 2008).
 float round_to_odd(double x) {
   const float f = static_cast<float>(x);
   const uint32_t bits = std::bit_cast<uint32_t>(f);
@@ -235,6 +235,10 @@ void convert(SafeDType from, const void* src, int64_t n, float* out) {
 }
 
 void convert(SafeDType from, const void* src, int64_t n, bf16* out) {
+  convert_from(from, src, n, out);
+}
+
+void convert(SafeDType from, const void* src, int64_t n, f16* out) {
   convert_from(from, src, n, out);
 }
 

@@ -156,10 +156,12 @@ class SafetensorsWriter {
   int64_t left_ = -1;  // bytes missing in the open tensor, -1 when none is open
 };
 
-// Converts n elements, any alignment of src. From F64, F32, F16, BF16; to f32 or bf16, rounding to
-// nearest even. Throws unsupported for other types (BOOL, integers, F8 ... are not weights).
+// Converts n elements, any alignment of src. From F64, F32, F16, BF16; to f32, bf16 or f16,
+// rounding to nearest even. Throws unsupported for other types (BOOL, integers, F8 ... are not
+// weights).
 bool convertible(SafeDType from);
 void convert(SafeDType from, const void* src, int64_t n, float* out);
 void convert(SafeDType from, const void* src, int64_t n, bf16* out);
+void convert(SafeDType from, const void* src, int64_t n, f16* out);
 
 }  // namespace snug

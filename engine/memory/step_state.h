@@ -17,9 +17,10 @@ struct StepState {
   float learning_rate[kMaxGroups];
   float bias_correction1;  // 1 - beta1^t of Adam, t = updates applied including this one
   float bias_correction2;
-  float loss_scale;  // gradients are multiplied by it; 1 without loss scaling
-  int64_t position;  // generation: tokens already in the KV cache
-  int64_t updates;   // updates applied before this one
+  float loss_scale;        // gradients are multiplied by it; 1 without loss scaling
+  int32_t growth_tracker;  // steps since loss_scale changed, written by programs with it
+  int64_t position;        // generation: tokens already in the KV cache
+  int64_t updates;         // updates applied before this one
   // Written by programs, read by the host after them.
   double loss_sum;            // sum of token losses of the window so far
   int64_t loss_tokens;        // trained tokens of the window so far

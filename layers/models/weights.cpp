@@ -52,6 +52,17 @@ void load_one(const SafeTensor& t, const ParamInfo& p, T* out, int threads) {
   });
 }
 
+// f16 ends at 65504: what lies beyond would compute infinities.
+void load_f16(const SafeTensor& t, const ParamInfo& p, f16* out, int threads,
+              const std::string& folder) {
+  load_one(t, p, out, threads);
+  for (int64_t i = 0; i < p.real_elements(); ++i)
+    if ((out[i].bits & 0x7c00u) == 0x7c00u)
+      fail(ErrorCode::data, "weights that fp16 can hold, 65504 at most",
+           fmt::format("an element of {} in {} that is larger or not finite", t.name, folder),
+           "precision=bf16, or fp32");
+}
+
 }  // namespace
 
 const SafeTensor& find_weight(const SafetensorsFolder& files, const Family& family,
@@ -82,13 +93,16 @@ std::vector<std::string> load_weights(const Model& model, const std::string& fol
   const SafetensorsFolder files(folder);
   const ParamTable& table = model.params();
   std::unordered_set<std::string> used;
-  require(flat.dtype == DType::f32 || flat.dtype == DType::bf16, "parameters of f32 or bf16");
+  require(flat.dtype == DType::f32 || flat.dtype == DType::bf16 || flat.dtype == DType::f16,
+          "parameters of f32, bf16 or f16");
   std::memset(flat.data, 0, static_cast<size_t>(flat.bytes()));
   for (int i = 0; i < table.size(); ++i) {
     const ParamInfo& p = table[i];
     const SafeTensor* tensor = &find_weight(files, family, p, folder);
     if (flat.dtype == DType::bf16)
       load_one(*tensor, p, flat.as<bf16>() + p.offset, threads);
+    else if (flat.dtype == DType::f16)
+      load_f16(*tensor, p, flat.as<f16>() + p.offset, threads, folder);
     else
       load_one(*tensor, p, flat.as<float>() + p.offset, threads);
     used.insert(tensor->name);

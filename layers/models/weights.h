@@ -10,10 +10,11 @@
 
 namespace snug {
 
-// Reads every parameter from model.safetensors, its shards, or a single file into `flat` (f32 or
-// bf16, the whole parameter range; gaps and padded rows become zero). Shapes are checked, layouts
+// Reads every parameter from model.safetensors, its shards, or a single file into `flat` (f32, bf16
+// or f16, the whole parameter range; gaps and padded rows become zero). Shapes are checked, layouts
 // and dtypes converted, each value rounded once. Throws data, naming file and tensor, if one is
-// missing or of another shape. Returns warnings about tensors nobody asked for.
+// missing, of another shape, or has a value that f16 cannot hold. Returns warnings about tensors
+// nobody asked for.
 std::vector<std::string> load_weights(const Model& model, const std::string& folder,
                                       const View& flat, int threads);
 

@@ -10,6 +10,7 @@
 #include "engine/core/parallel.h"
 #include "engine/core/rng.h"
 #include "engine/core/units.h"
+#include "engine/kernels/dispatch.h"
 #include "engine/memory/step_state.h"
 #include "layers/ops/attention_pack.h"
 #include "layers/ops/attention_parts.h"
@@ -322,9 +323,10 @@ Name attention_variant(const Context& ctx, const AttentionBlocks& blocks) {
                            : std::string("attention f32 f32"));
 }
 
-void attention_wrong_dtype(const View& x) {
-  fail(ErrorCode::unsupported, "attention over f32 or bf16", describe(x),
-       "use precision: fp32 or bf16");
+void attention_check_dtype(const View& x) {
+  if (x.dtype != DType::f32 && x.dtype != DType::bf16 && x.dtype != DType::f16)
+    fail(ErrorCode::unsupported, "attention over f32, bf16 or f16", describe(x),
+         "use precision: fp32, bf16 or fp16");
 }
 
 void attention_forward_by(const AttentionBlocks& blocks, Context& ctx, const View& out,
@@ -336,7 +338,7 @@ void attention_forward_by(const AttentionBlocks& blocks, Context& ctx, const Vie
   expect(out, "out", {{"B*T", B * T}, {"H*D", H * D}});
   expect(lse, "lse", {{"B", B}, {"H", H}, {"T", T}});
   expect_dtype(lse, "lse", {DType::f32});
-  if (qkv.dtype != DType::f32 && qkv.dtype != DType::bf16) attention_wrong_dtype(qkv);
+  attention_check_dtype(qkv);
   expect_dtype(out, "out", {qkv.dtype});
   const Tensor scratch = make_forward_scratch(blocks, ctx, spec, B, T);
   Op op(ctx, "attention_forward",
@@ -345,12 +347,9 @@ void attention_forward_by(const AttentionBlocks& blocks, Context& ctx, const Vie
          .variant = attention_variant(ctx, blocks)});
   if (!op.run()) return;
   attention_check_values(spec, B, T);
-  if (qkv.dtype == DType::f32)
-    forward_typed<float>(blocks, ctx, out, lse, qkv, B, T, spec, state, scratch);
-  else if (qkv.dtype == DType::bf16)
-    forward_typed<bf16>(blocks, ctx, out, lse, qkv, B, T, spec, state, scratch);
-  else
-    attention_wrong_dtype(qkv);
+  dispatch_float(qkv, "qkv", [&](auto value) {
+    forward_typed<decltype(value)>(blocks, ctx, out, lse, qkv, B, T, spec, state, scratch);
+  });
 }
 
 void attention_forward(Context& ctx, const View& out, const View& lse, const View& qkv, int64_t B,
@@ -377,7 +376,7 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
   expect(cache_k, "cache_k", {{"B", B}, {"P", P}, {"G", G}, {"D", D}});
   expect(cache_v, "cache_v", {{"B", B}, {"P", P}, {"G", G}, {"D", D}});
   expect(state, "state", {{"bytes", step_state_shape()[0]}});
-  if (qkv.dtype != DType::f32 && qkv.dtype != DType::bf16) attention_wrong_dtype(qkv);
+  attention_check_dtype(qkv);
   expect_dtype(out, "out", {qkv.dtype});
   expect_dtype(cache_k, "cache_k", {qkv.dtype});
   expect_dtype(cache_v, "cache_v", {qkv.dtype});
@@ -392,12 +391,10 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
     fail(ErrorCode::usage, fmt::format("at most P={} tokens in the key/value cache", P),
          fmt::format("{} new tokens at position {}", Tq, position),
          "generate fewer tokens or plan a longer cache");
-  if (qkv.dtype == DType::f32)
-    cached_typed<float>(blocks, ctx, out, cache_k, cache_v, qkv, B, Tq, spec, position, scratch);
-  else if (qkv.dtype == DType::bf16)
-    cached_typed<bf16>(blocks, ctx, out, cache_k, cache_v, qkv, B, Tq, spec, position, scratch);
-  else
-    attention_wrong_dtype(qkv);
+  dispatch_float(qkv, "qkv", [&](auto value) {
+    cached_typed<decltype(value)>(blocks, ctx, out, cache_k, cache_v, qkv, B, Tq, spec, position,
+                                  scratch);
+  });
 }
 
 void attention_cached_forward(Context& ctx, const View& out, const View& cache_k,

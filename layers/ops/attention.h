@@ -12,7 +12,7 @@
 //           Gimelshein, "Online normalizer calculation for softmax", 2018); backward recomputes
 //           p block by block (Dao et al., "FlashAttention", 2022).
 // Shapes    qkv (B*T,(H+2G)*D) rows of H queries, G keys, G values; out, dout (B*T,H*D);
-//           dqkv like qkv; lse (B,H,T) f32; caches (B,P,G,D). Activations all f32 or all bf16.
+//           dqkv like qkv; lse (B,H,T) f32; caches (B,P,G,D). Activations all f32, bf16 or f16.
 // Modes     causal and bidirectional; any T; D up to 256; H a multiple of G; key lengths; dropout;
 //           with causal, documents kept apart: query i then sees the keys from the first token of
 //           its document on, j in [document_start_i, i]. window and softcap are refused, and so are
@@ -22,9 +22,9 @@
 //           Exponentials are powers of two: e^(s - lse) = 2^(s c - lse2), c = scale log2(e); their
 //           relative error is 1.5e-7 (4.9e-7 with pairs) + 2^-24 of the exponent, which is what one
 //           rounding of a score does. There are two forms of the products.
-//           fp32: f32 always, bf16 where pairs are not the faster unit. Every product is one chain
-//           of fused multiply-adds in ascending order; the AVX2 and the AVX-512 form give the same
-//           bits.
+//           fp32: f32 and f16 always, bf16 where pairs are not the faster unit. Every product is
+//           one chain of fused multiply-adds in ascending order; the AVX2 and the AVX-512 form give
+//           the same bits.
 //           Pairs (bf16 on AMX, or VDPBF16PS on AMD, as matmul_best has it): q, k, v and
 //           dout enter as stored; m p and ds are rounded to bf16 (2^-8 of an element at most) where
 //           a product takes them, not in the sum of the softmax; every product is one chain over

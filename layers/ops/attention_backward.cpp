@@ -4,6 +4,7 @@
 #include "engine/core/parallel.h"
 #include "engine/core/rng.h"
 #include "engine/core/units.h"
+#include "engine/kernels/dispatch.h"
 #include "engine/memory/step_state.h"
 #include "layers/ops/attention_pack.h"
 #include "layers/ops/attention_parts.h"
@@ -435,7 +436,7 @@ void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const Vi
   expect(out, "out", {{"B*T", B * T}, {"H*D", H * D}});
   expect(lse, "lse", {{"B", B}, {"H", H}, {"T", T}});
   expect_dtype(lse, "lse", {DType::f32});
-  if (qkv.dtype != DType::f32 && qkv.dtype != DType::bf16) attention_wrong_dtype(qkv);
+  attention_check_dtype(qkv);
   expect_dtype(dqkv, "dqkv", {qkv.dtype});
   expect_dtype(dout, "dout", {qkv.dtype});
   expect_dtype(out, "out", {qkv.dtype});
@@ -451,12 +452,10 @@ void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const Vi
          .variant = attention_variant(ctx, blocks)});
   if (!op.run()) return;
   attention_check_values(spec, B, T);
-  if (qkv.dtype == DType::f32)
-    Backward<float>(blocks, ctx, dqkv, dout, qkv, lse, delta, B, T, spec, state, scratch).run(out);
-  else if (qkv.dtype == DType::bf16)
-    Backward<bf16>(blocks, ctx, dqkv, dout, qkv, lse, delta, B, T, spec, state, scratch).run(out);
-  else
-    attention_wrong_dtype(qkv);
+  dispatch_float(qkv, "qkv", [&](auto value) {
+    Backward<decltype(value)>(blocks, ctx, dqkv, dout, qkv, lse, delta, B, T, spec, state, scratch)
+        .run(out);
+  });
 }
 
 void attention_backward(Context& ctx, const View& dqkv, const View& dout, const View& qkv,

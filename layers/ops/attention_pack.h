@@ -47,8 +47,13 @@ void pack_rows(float* to, int64_t ld, const T* x, int64_t stride, int64_t rows, 
       }
     }
     float* row = to + i * ld;
-    for (int64_t d = 0; d < D; ++d) row[d] = to_f32(from[d]);
-    for (int64_t d = D; d < ld; ++d) row[d] = 0;
+    int64_t d = 0;
+    if constexpr (std::is_same_v<T, f16>)
+      for (; d + 8 <= D; d += 8)
+        _mm256_storeu_ps(
+            row + d, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + d))));
+    for (; d < D; ++d) row[d] = to_f32(from[d]);
+    for (; d < ld; ++d) row[d] = 0;
   }
 }
 
@@ -138,6 +143,15 @@ inline void store_8(bf16* to, __m256 x) {
   _mm_storeu_si128(
       reinterpret_cast<__m128i*>(to),
       _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1)));
+}
+
+// The rounding of from_f32<f16>: every NaN becomes the quiet one of its sign.
+inline void store_8(f16* to, __m256 x) {
+  const __m256 sign = _mm256_and_ps(x, _mm256_set1_ps(-0.0f));
+  const __m256 nan = _mm256_or_ps(sign, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)));
+  const __m256 plain = _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm256_cvtps_ph(plain, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 // x(d) = row(d) * factor.

@@ -12,7 +12,7 @@ void attention_check(const AttentionSpec& spec, int64_t B, int64_t T, const View
 // Throws unless every key length is in [1,T] and document starts are such. Reads values: call it
 // inside the op.
 void attention_check_values(const AttentionSpec& spec, int64_t B, int64_t T);
-[[noreturn]] void attention_wrong_dtype(const View& x);
+void attention_check_dtype(const View& x);
 
 // The ops with the arithmetic named: how tests reach the forms this machine would not choose.
 // `blocks` with pairs needs bf16.

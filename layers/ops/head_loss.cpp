@@ -29,12 +29,12 @@ struct Sizes {
 };
 
 [[noreturn]] void wrong_dtype(const View& x) {
-  fail(ErrorCode::unsupported, "a head over f32 or bf16", describe(x),
-       "use precision: fp32 or bf16");
+  fail(ErrorCode::unsupported, "a head over f32, bf16 or f16", describe(x),
+       "use precision: fp32, bf16 or fp16");
 }
 
 void check_activation(const View& x) {
-  if (x.dtype != DType::f32 && x.dtype != DType::bf16) wrong_dtype(x);
+  if (x.dtype != DType::f32 && x.dtype != DType::bf16 && x.dtype != DType::f16) wrong_dtype(x);
 }
 
 Sizes check(const View& x, const View& weight, const View& targets, int64_t V,
@@ -214,6 +214,8 @@ void rows_op(Context& ctx, const char* name, const Chunk& c, const Sizes& s, boo
     f(float{});
   else if (c.x.dtype == DType::bf16)
     f(bf16{});
+  else if (c.x.dtype == DType::f16)
+    f(f16{});
   else
     wrong_dtype(c.x);
 }

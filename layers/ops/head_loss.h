@@ -4,7 +4,7 @@
 //           -100 is ignored: its nll is 0 and it has no gradient. Backward, for a gradient dnll_n:
 //             dz_nv = dnll_n (e^(z_nv - lse_n) - [v = target(n)])   for v < V, 0 for V <= v < Vp
 //             dx = dz W          dW = dz^T x
-// Shapes    x, dx (N,C) f32 or bf16; weight (Vp,C) of x's dtype or f32, rows V..Vp outside the
+// Shapes    x, dx (N,C) f32, bf16 or f16; weight (Vp,C) of x's dtype or f32, rows V..Vp outside the
 //           softmax; dweight (Vp,C) f32 or bf16; targets (N) i32; nll, lse, dnll (N) f32.
 // Modes     head_loss_forward    nll and lse: evaluation, or weights known only later
 //           head_loss_backward   recomputes the logits chunk by chunk from x
@@ -16,11 +16,12 @@
 //           loss_sum += sum of nll (fp64, in the order of the rows) and loss_tokens += trained
 //           rows, neither scaled. dx may be x's own bytes in none of these.
 // Numerics  Logits fp32. The sum of a row is fp32 in 16 lanes over 1024 columns, then fp64. With
-//           bf16 activations dz is rounded to bf16 before its two products.
+//           16-bit activations dz is rounded to their type before its two products.
 //           e^x to 2.5e-7, with the same bits in AVX2 and AVX-512.
 // Traffic   A row of logits is read from memory once, by the maximum; the sum and the gradient find
 //           it in the second-level cache and compute e^x again instead of writing it down.
-// Memory    One chunk of logits (rows_per_chunk,Vp) f32 and with bf16 activations one of dz bf16,
+// Memory    One chunk of logits (rows_per_chunk,Vp) f32 and with 16-bit activations one of dz in
+// their type,
 //           both of category logits; the products' workspace.
 // Errors    data, before anything is computed, for a target outside [0,V) that is not -100.
 // Bits      A result depends on rows_per_chunk (through dW's sum and the products' kernels), never

@@ -31,5 +31,6 @@ SoftmaxGradient<T> softmax_gradient() {
 }
 template SoftmaxGradient<float> softmax_gradient();
 template SoftmaxGradient<bf16> softmax_gradient();
+template SoftmaxGradient<f16> softmax_gradient();
 
 }  // namespace snug

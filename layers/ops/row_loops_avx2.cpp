@@ -87,5 +87,6 @@ SoftmaxGradient<T> softmax_gradient_avx2() {
 }
 template SoftmaxGradient<float> softmax_gradient_avx2();
 template SoftmaxGradient<bf16> softmax_gradient_avx2();
+template SoftmaxGradient<f16> softmax_gradient_avx2();
 
 }  // namespace snug

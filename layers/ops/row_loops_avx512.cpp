@@ -91,6 +91,7 @@ SoftmaxGradient<T> softmax_gradient_avx512() {
 }
 template SoftmaxGradient<float> softmax_gradient_avx512();
 template SoftmaxGradient<bf16> softmax_gradient_avx512();
+template SoftmaxGradient<f16> softmax_gradient_avx512();
 
 }  // namespace snug
 

@@ -194,6 +194,53 @@ TEST(CheckpointLatest, IsTheNewestThatIsWhole) {
   EXPECT_THROW(find_intact_checkpoint(tmp.path()), Error);
 }
 
+// Runs with loss scaling have one more object; those of others, older ones too, are read without.
+TEST(CheckpointState, LossScalingComesBackAndIsBounded) {
+  TempFolder tmp;
+  const std::string folder = make(tmp, 9);
+  EXPECT_EQ(read_checkpoint(folder).position.loss_scale, 1.0f);
+  Json older = Json::parse(read_file(folder + "/snug_state.json"));
+  older.erase("loss_scaling");
+  const auto write = [&](const Json& j) {
+    spill(folder + "/snug_state.json", j.dump());
+    seal(folder, 9);
+  };
+  write(older);
+  EXPECT_EQ(refusal_of(folder), std::nullopt);
+
+  RunPosition at = position(9);
+  at.updates = 4;
+  at.loss_scale = 0x1.8p-3f;
+  at.growth_tracker = 3;
+  Pinned p = pinned();
+  p.precision = "fp16";
+  p.init_scale = 4096;
+  const Json good = checkpoint_state_json(at, p, {{"learning_rate", "0.1"}});
+  write(good);
+  const Checkpoint c = read_checkpoint(folder);
+  EXPECT_EQ(c.position.loss_scale, 0x1.8p-3f);
+  EXPECT_EQ(c.position.growth_tracker, 3);
+  EXPECT_EQ(c.position.updates, 4);
+  EXPECT_EQ(c.pinned.init_scale, 4096);
+  EXPECT_EQ(checkpoint_state_json(c.position, c.pinned, c.hyperparameters), good);
+  const auto refused = [&](const std::function<void(Json&)>& change, const char* part) {
+    Json j = good;
+    change(j);
+    write(j);
+    const auto error = refusal_of(folder);
+    ASSERT_TRUE(error.has_value()) << part;
+    EXPECT_EQ(error->code(), ErrorCode::data) << part;
+    EXPECT_NE(std::string(error->what()).find(part), std::string::npos) << error->what();
+  };
+  refused([](Json& j) { j.erase("loss_scaling"); }, "loss_scale");
+  refused([](Json& j) { j["loss_scaling"] = 3; }, "loss_scaling");
+  for (const double scale : {0.0, -2.0, 1e300})
+    refused([&](Json& j) { j["loss_scaling"]["loss_scale"] = scale; }, "a loss_scale above 0 in");
+  refused([](Json& j) { j["loss_scaling"]["growth_tracker"] = -1; }, "growth_tracker");
+  refused([](Json& j) { j["loss_scaling"]["growth_tracker"] = int64_t{1} << 31; },
+          "growth_tracker");
+}
+
 TEST(CheckpointState, ComesBackAndIsBounded) {
   TempFolder tmp;
   const std::string folder = make(tmp, 9);

@@ -34,6 +34,9 @@ std::string companions(std::string_view key) {
   if (key == "early_stopping_threshold") return "eval_fraction: 0.1\nearly_stopping_patience: 2\n";
   if (key == "per_device_eval_batch_size" || key == "max_eval_samples" || key == "eval_steps")
     return "eval_fraction: 0.1\n";
+  for (const char* scaling : {"loss_scale", "init_scale", "growth_factor", "backoff_factor",
+                              "growth_interval", "min_loss_scale"})
+    if (key == scaling) return "precision: fp16\n";
   if (key.starts_with("sample_") && key != "sample_prompt") return "sample_prompt: x\n";
   return "";
 }
@@ -109,6 +112,11 @@ TEST(ConfigKeys, AliasesSetTheSameField) {
   EXPECT_EQ(load("bf16: true\nfp16: false").precision, "bf16");
   EXPECT_EQ(load("bf16: false\nprecision: bf16").precision, "bf16");
   EXPECT_EQ(load("precision: bf16", {"bf16=false"}).precision, "fp32");
+  EXPECT_EQ(load("precision: float16").precision, "fp16");
+  EXPECT_EQ(load("fp16: true\nbf16: false").precision, "fp16");
+  EXPECT_EQ(load("precision: fp16", {"fp16=false"}).precision, "fp32");
+  EXPECT_EQ(load("precision: bf16", {"fp16=false"}).precision, "bf16") << "it was not fp16";
+  EXPECT_EQ(load("fp16: true", {"bf16=false"}).precision, "fp16");
   EXPECT_EQ(load("optim: adamw_torch_fused").optim, "adamw");
   EXPECT_EQ(load("lr_scheduler_type: wsd").lr_scheduler_type, "warmup_stable_decay");
   const RunConfig c = load(

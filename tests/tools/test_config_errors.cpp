@@ -167,9 +167,11 @@ TEST(ConfigErrors, Choices) {
   EXPECT_EQ(caught("task: masked_lm").code, ErrorCode::unsupported);
   EXPECT_EQ(caught("device: emu").code, ErrorCode::unsupported);
   EXPECT_EQ(caught("device: tpu").code, ErrorCode::usage);
-  expect_error("precision: fp16", "precision fp32 or bf16", "precision: fp16 (run.yaml:1)",
-               "precision=bf16", ErrorCode::unsupported);
-  EXPECT_EQ(caught("fp16: true").code, ErrorCode::unsupported);
+  expect_error("precision: tf32", "precision fp32, bf16 or fp16",
+               "precision: tf32, a mode of the matrix units of GPUs that CPUs do not have "
+               "(run.yaml:1)",
+               "precision=fp32", ErrorCode::unsupported);
+  EXPECT_EQ(caught("tf32: true").code, ErrorCode::unsupported);
   expect_error("bf16: maybe", "true or false for bf16", "\"maybe\" (run.yaml:1)", "bf16=true");
   expect_error("allow: [adam8bits]",
                "allow with names among micro_batch, head_rows, kernels, adam8bit, bf16_gradients, "

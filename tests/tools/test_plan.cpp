@@ -245,7 +245,7 @@ TEST(Plan, JsonHasTheKeysOfTheContract) {
 
 // Weights, gradients and states of a plan are what the parameters say.
 TEST(Plan, CategoriesAreTheModelsBytes) {
-  for (const char* precision : {"fp32", "bf16"}) {
+  for (const char* precision : {"fp32", "bf16", "fp16"}) {
     const Model model(test::tiny_spec({.C = 32, .H = 2}), parse_precision(precision));
     PlanRequest r = request_of(model);
     const int64_t flat = model.params().flat_elements();

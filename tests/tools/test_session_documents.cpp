@@ -19,6 +19,7 @@ test::RunOptions options_of(const char* recompute, bool documents = true) {
   o.decisions.eval_batch = 3;
   o.decisions.max_grad_norm = 1.0;
   o.decisions.packing_boundaries = documents;
+  o.decisions.loss_scaling.init_scale = 64;  // a step that is skipped would show nothing
   o.optimizer.learning_rate = 1e-2;
   o.global_batch = 4;
   return o;
@@ -26,7 +27,7 @@ test::RunOptions options_of(const char* recompute, bool documents = true) {
 
 TEST(SessionDocuments, RecomputeChangesNoBit) {
   for (const double dropout : {0.0, 0.1})
-    for (const char* precision : {"fp32", "bf16"}) {
+    for (const char* precision : {"fp32", "bf16", "fp16"}) {
       test::Tiny tiny = kModel;
       tiny.dropout = dropout;
       const Model model(test::tiny_spec(tiny), parse_precision(precision));
@@ -64,7 +65,7 @@ TEST(SessionDocuments, ThePlanHasOneResidentMore) {
 
 // A sequence that is one document has the bits it has without the key.
 TEST(SessionDocuments, OneDocumentASequenceIsPlainTraining) {
-  for (const char* precision : {"fp32", "bf16"}) {
+  for (const char* precision : {"fp32", "bf16", "fp16"}) {
     const Model model(test::tiny_spec(kModel), parse_precision(precision));
     test::SessionRun plain(model, options_of("norms", false)), one(model, options_of("norms"));
     one.documents = false;

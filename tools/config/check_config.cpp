@@ -107,6 +107,13 @@ void check_config(const RunConfig& c) {
          quote(c, {"sgd_nesterov", "sgd_momentum", "sgd_dampening"}), "sgd_momentum=0.9");
   only_if(c, c.sgd_momentum > 0 || !sgd, "sgd_momentum above 0", {"sgd_dampening"});
 
+  only_if(c, c.precision == "fp16", "precision: fp16", {"loss_scale"});
+  only_if(c, c.precision == "fp16" && c.loss_scale == 0, "precision: fp16 and loss_scale: 0",
+          {"init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_loss_scale"});
+  if (c.min_loss_scale > c.init_scale)
+    fail(ErrorCode::usage, "min_loss_scale at most init_scale",
+         quote(c, {"min_loss_scale", "init_scale"}), "leave min_loss_scale out");
+
   only_if(c, !c.sample_prompt.empty(), "sample_prompt",
           {"sample_tokens", "sample_temperature", "sample_top_k", "sample_top_p"});
   only_if(c, c.sample_temperature > 0, "sample_temperature above 0",

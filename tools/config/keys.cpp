@@ -10,6 +10,9 @@ constexpr Range kNonNegative{.min = 0};
 constexpr Range kAboveZero{.min = 0, .open_min = true};
 constexpr Range kBelowOne{.min = 0, .max = 1, .open_max = true};
 constexpr Range kShare{.min = 0, .max = 1};
+// Scales that stay normal floats.
+constexpr Range kScale{.min = 0, .max = 1e30};
+constexpr Range kScaleAboveZero{.min = 1e-30, .max = 1e30};
 
 std::vector<Key> make_keys() {
   using C = RunConfig;
@@ -96,8 +99,8 @@ std::vector<Key> make_keys() {
        .doc = "threads of computation; auto: one per core the process may use", .example = "2",
        .unset = "auto", .range = {.min = 1, .max = 1024}},
       {.name = "precision", .section = "machine", .kind = K::precision, .field = &C::precision,
-       .doc = "fp32, or bf16: compute in bf16 with master weights, gradients and optimizer state in "
-              "fp32",
+       .doc = "fp32; bf16 or fp16: compute in 16 bits with master weights, gradients and optimizer "
+              "state in fp32, and for fp16 loss scaling",
        .example = "bf16", .aliases = "dtype torch_dtype mixed_precision bf16 fp16 tf32"},
       {.name = "recompute", .section = "machine", .kind = K::policies, .field = &C::recompute,
        .doc = "what backward computes again instead of keeping it; the numbers stay the same bit for "
@@ -239,6 +242,29 @@ std::vector<Key> make_keys() {
       {.name = "max_grad_norm", .section = "optimizer", .kind = K::number, .field = &C::max_grad_norm,
        .doc = "gradients are scaled down to this norm; 0: never", .example = "0.5",
        .range = kNonNegative, .aliases = "grad_clip clip_grad_norm"},
+      {.name = "loss_scale", .section = "optimizer", .kind = K::number, .field = &C::loss_scale,
+       .doc = "factor of the gradients of precision: fp16 while they are computed; 0: dynamic, as "
+              "the next five keys say. A step with a gradient that is not finite is skipped and "
+              "lowers it; at a fixed scale it ends the run",
+       .example = "1024", .range = kScale},
+      {.name = "init_scale", .section = "optimizer", .kind = K::number, .field = &C::init_scale,
+       .doc = "the first dynamic loss scale", .example = "1024", .range = kScaleAboveZero,
+       .aliases = "initial_scale initial_loss_scale"},
+      {.name = "growth_factor", .section = "optimizer", .kind = K::number,
+       .field = &C::growth_factor, .doc = "the loss scale grows by it after growth_interval good steps",
+       .example = "4", .range = {.min = 1, .open_min = true}},
+      {.name = "backoff_factor", .section = "optimizer", .kind = K::number,
+       .field = &C::backoff_factor, .doc = "a skipped step multiplies the loss scale by it",
+       .example = "0.25", .range = {.min = 0, .max = 1, .open_min = true, .open_max = true}},
+      {.name = "growth_interval", .section = "optimizer", .kind = K::integer,
+       .field = &C::growth_interval,
+       .doc = "steps in a row that are not skipped after which the loss scale grows",
+       .example = "500", .range = {.min = 1, .max = 2147483647},
+       .aliases = "loss_scale_window scale_window"},
+      {.name = "min_loss_scale", .section = "optimizer", .kind = K::number,
+       .field = &C::min_loss_scale,
+       .doc = "the loss scale falls no further: a gradient that is not finite even there ends the run",
+       .example = "0.0625", .range = kScaleAboveZero, .aliases = "min_scale"},
 
       {.name = "logging_steps", .section = "reports", .kind = K::integer, .field = &C::logging_steps,
        .doc = "steps between lines of metrics.jsonl", .example = "1", .range = kPositive},
@@ -346,6 +372,9 @@ const Refused kRefused[] = {
      "recompute says what is computed again; training uses no cache"},
     {"torch_compile jit_mode_eval use_ipex optim_args",
      "this is not PyTorch: there is nothing to compile or to pass on"},
+    {"initial_scale_power", "init_scale is the loss scale itself, 2^initial_scale_power"},
+    {"hysteresis consecutive_hysteresis", "every skipped step lowers the loss scale"},
+    {"fp16_full_eval bf16_full_eval", "evaluation computes as training does, in precision"},
     {"use_cpu no_cuda", "device=cpu says it"},
     {"label_smoothing_factor neftune_noise_alpha", "the loss is plain cross-entropy"},
     {"lora_r lora_rank lora_alpha lora_dropout lora_target_modules use_peft load_in_4bit "

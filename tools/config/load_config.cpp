@@ -40,13 +40,19 @@ const Key& known_key(std::string_view name, const std::string& where) {
   unknown_key(name, where);
 }
 
-// fp16: false and the like ask for nothing.
-bool asks_for_nothing(const Setting& setting, bool from_file) {
+// fp16: false and the like ask for nothing, unless they take back what was asked for before.
+bool asks_for_nothing(const Setting& setting, const std::vector<Setting>& before) {
   const bool off =
       setting.value.kind == ConfigNode::Kind::scalar && !setting.value.quoted &&
       (setting.value.text == "false" || setting.value.text == "no" || setting.value.text == "off");
-  if (setting.written == "fp16" || setting.written == "tf32") return off;
-  return setting.written == "bf16" && off && from_file;
+  if (!off || (setting.written != "bf16" && setting.written != "fp16" && setting.written != "tf32"))
+    return false;
+  for (const Setting& other : before)
+    if (other.key == setting.key &&
+        (other.written == setting.written || other.value.text == setting.written ||
+         other.value.text == (setting.written == "bf16" ? "bfloat16" : "float16")))
+      return false;
+  return true;
 }
 
 class Settings {
@@ -152,7 +158,7 @@ class Settings {
 
   void give(Setting setting, bool from_file) {
     if (!setting.key) setting.key = &known_key(setting.written, setting.where);
-    if (asks_for_nothing(setting, from_file)) return;
+    if (asks_for_nothing(setting, settings_)) return;
     if (setting.key->kind == KeyKind::kwargs) {
       spread(setting, from_file);
       return;

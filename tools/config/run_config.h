@@ -40,12 +40,12 @@ struct RunConfig {
   std::string resume;  // empty: no; "latest"; or the path of a checkpoint
 
   // Machine.
-  std::string device = "auto";  // auto | cpu
-  int64_t memory = 0;           // bytes; 0: auto, what is free less a reserve
-  int64_t host_memory = 0;      // bytes; 0: auto
-  std::string target;           // a described device to plan for; empty: this machine
-  int64_t threads = 0;          // 0: auto
-  std::string precision = "fp32";
+  std::string device = "auto";             // auto | cpu
+  int64_t memory = 0;                      // bytes; 0: auto, what is free less a reserve
+  int64_t host_memory = 0;                 // bytes; 0: auto
+  std::string target;                      // a described device to plan for; empty: this machine
+  int64_t threads = 0;                     // 0: auto
+  std::string precision = "fp32";          // fp32 | bf16 | fp16
   std::string recompute = "auto";          // auto, a policy, or "0-5: block, 6-11: none"
   std::string offload = "none";            // a policy or a map like that
   std::string offload_optimizer = "none";  // none | cpu
@@ -90,6 +90,14 @@ struct RunConfig {
   double sgd_dampening = 0;
   bool sgd_nesterov = false;
   double max_grad_norm = 1.0;  // 0: no clipping
+
+  // Loss scaling of precision: fp16; see optim/loss_scaling.h.
+  double loss_scale = 0;  // 0: dynamic
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+  double min_loss_scale = 1;
 
   // Reports and checkpoints, in optimizer steps.
   int64_t logging_steps = 10;

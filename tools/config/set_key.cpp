@@ -105,7 +105,7 @@ void set_precision(RunConfig& config, std::string_view written, const ConfigNode
     name = to_text(node, written, "precision=bf16");
   }
   try {
-    config.precision = parse_precision(name).compute == DType::bf16 ? "bf16" : "fp32";
+    config.precision = to_string(parse_precision(name));
   } catch (const Error& error) {
     fail(error.code(), error.expected(), fmt::format("{} ({})", error.found(), node.where),
          error.advice());

@@ -65,6 +65,10 @@ Facts inspect_checkpoint(const std::string& folder, const InspectOptions& option
   const RunPosition& at = c.position;
   out["step"] = at.step;
   out["updates"] = at.updates;
+  if (c.pinned.precision == "fp16") {
+    out["skipped_steps"] = at.step - at.updates;
+    out["loss_scale"] = at.loss_scale;
+  }
   out["samples"] = at.samples;
   out["tokens_seen"] = at.samples * c.pinned.T;
   out["epoch"] =

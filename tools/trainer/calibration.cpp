@@ -144,9 +144,9 @@ nlohmann::json key_json(const MachineKey& k) {
 }
 
 DType parse_float(std::string_view name, const std::string& where) {
-  for (const DType t : {DType::f32, DType::bf16})
+  for (const DType t : {DType::f32, DType::bf16, DType::f16})
     if (name == to_string(t)) return t;
-  fail(ErrorCode::data, fmt::format("a dtype f32 or bf16 in {}", where),
+  fail(ErrorCode::data, fmt::format("a dtype f32, bf16 or f16 in {}", where),
        fmt::format("\"{}\"", name), "measure again with snug calibrate --force");
 }
 
@@ -196,6 +196,9 @@ Calibration parse_calibration(const nlohmann::json& j, const std::string& where)
   const std::vector<KernelChoice> choices = parse_choices(list, where + " / products");
   for (size_t i = 0; i < choices.size(); ++i) {
     const std::string at = fmt::format("{} / products / {}", where, i);
+    if (choices[i].a == DType::f16 || choices[i].b == DType::f16)
+      fail(ErrorCode::data, fmt::format("a dtype that is measured, f32 or bf16, in {}", at),
+           "f16, which is multiplied as f32", "measure again with snug calibrate --force");
     MeasuredProduct m = standing_for(choices[i].shapes, choices[i].a);
     m.choice = choices[i];
     const nlohmann::json rates = list[i].contains("rates") ? list[i]["rates"] : nlohmann::json();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <vector>
@@ -67,6 +68,21 @@ LossWatch::State read_watch(const nlohmann::json& root, const std::string& path,
   return s;
 }
 
+// Of a run with loss scaling. Checkpoints of others, old ones too, have none of it.
+void read_scaling(Checkpoint& c, const nlohmann::json& root, const std::string& path) {
+  const std::string where = path + " / loss_scaling";
+  const nlohmann::json& j =
+      root.contains("loss_scaling") ? root["loss_scaling"] : nlohmann::json::object();
+  require_object(j, where);
+  const double scale = get_number(j, "loss_scale", where);
+  c.position.loss_scale = static_cast<float>(scale);
+  if (!(c.position.loss_scale > 0) || !std::isfinite(c.position.loss_scale))
+    fail(ErrorCode::data, fmt::format("a loss_scale above 0 in {}", where),
+         fmt::format("{}", scale), "resume from another checkpoint");
+  c.position.growth_tracker = get_int_in(j, "growth_tracker", where, 0, INT32_MAX);
+  c.pinned.init_scale = get_number(j, "init_scale", where);
+}
+
 }  // namespace
 
 std::optional<int64_t> checkpoint_step(const std::string& name) {
@@ -93,7 +109,13 @@ std::string checkpoint_state_name(const Name& state, const ParamInfo& param) {
 
 nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned,
                                      const Hyperparameters& hyperparameters) {
+  nlohmann::json scaling;
+  if (pinned.precision == "fp16")
+    scaling = {{"loss_scale", at.loss_scale},
+               {"growth_tracker", at.growth_tracker},
+               {"init_scale", pinned.init_scale}};
   return {{"snug_version", kCheckpointVersion},
+          {"loss_scaling", scaling},
           {"global_step", at.step},
           {"updates", at.updates},
           {"samples", at.samples},
@@ -217,6 +239,7 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
   c.pinned.head_rows = get_int_in(p, "head_rows", where, 1, INT64_MAX);
   c.pinned.threads = get_int_in(p, "threads", where, 1, INT64_MAX);
   c.pinned.precision = get_string(p, "precision", where);
+  if (c.pinned.precision == "fp16") read_scaling(c, j, path);
   c.pinned.optimizer = get_string(p, "optimizer", where);
   c.pinned.instruction_set = get_string(p, "instruction_set", where);
   c.pinned.recompute = get_string(p, "recompute", where);
@@ -259,6 +282,10 @@ void load_checkpoint(Session& session, const Checkpoint& checkpoint) {
     }
   file.drop_pages();
   session.state().updates = checkpoint.position.updates;
+  if (!session.model().precision().loss_scaling()) return;
+  session.state().growth_tracker = static_cast<int32_t>(checkpoint.position.growth_tracker);
+  if (session.decisions().loss_scaling.dynamic())
+    session.state().loss_scale = checkpoint.position.loss_scale;
 }
 
 }  // namespace snug

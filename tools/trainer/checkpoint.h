@@ -38,6 +38,10 @@ struct RunPosition {
   // The checkpoint with the lowest validation loss, which no limit removes; -1: none yet.
   double best_saved_loss = -1;
   int64_t best_saved_step = -1;
+  // The loss scale of the next step and the good steps since it changed (optim/loss_scaling.h).
+  // Steps that were skipped: step - updates.
+  float loss_scale = 1;
+  int64_t growth_tracker = 0;
   bool evaluation_due = false;  // the one of this step was broken off: a resume begins with it
   LossWatch::State watch;
 };
@@ -49,6 +53,7 @@ struct Pinned {
   std::string attention;  // Plan::attention
   int64_t seed = 0, global_batch = 0, T = 0, micro_batch = 0, head_rows = 0, threads = 0;
   std::string precision, optimizer, instruction_set, recompute;
+  double init_scale = 0;  // of a run with dynamic loss scaling, else 0
   int64_t data_seed = 0, train_tokens = 0, train_samples = 0;
   bool packing_boundaries = false;
   std::string model;  // fingerprint of the spec: shapes and numerics

@@ -27,6 +27,7 @@ Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunD
   p.head_rows = decisions.head_rows;
   p.threads = setup.request.settings.threads;
   p.precision = config.precision;
+  if (config.precision == "fp16" && config.loss_scale == 0) p.init_scale = config.init_scale;
   p.optimizer = config.optim;
   p.instruction_set = plan_instruction_set();
   p.recompute = decisions.recompute;
@@ -134,6 +135,10 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
          "another model",
          fmt::format("the model keys it was made with, or a new run from model={}", c.folder));
   same(c.pinned.precision == now.precision, "precision", c.pinned.precision, now.precision);
+  // A run goes on from the scale it had: another first one would do nothing.
+  if (c.pinned.init_scale > 0 && now.init_scale > 0)
+    same(c.pinned.init_scale == now.init_scale, "init_scale",
+         fmt::format("{}", c.pinned.init_scale), fmt::format("{}", now.init_scale));
   same(c.pinned.optimizer == now.optimizer, "optim", c.pinned.optimizer, now.optimizer);
   same_number(c.pinned.seed, "seed", now.seed);
   same_number(c.pinned.data_seed, "data_seed", now.data_seed);
@@ -191,6 +196,13 @@ Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps) {
     h["adam_beta1"] = number(config.adam_beta1);
     h["adam_beta2"] = number(config.adam_beta2);
     h["adam_epsilon"] = number(config.adam_epsilon);
+  }
+  if (config.precision == "fp16") {
+    h["loss_scale"] = number(config.loss_scale);
+    h["growth_factor"] = number(config.growth_factor);
+    h["backoff_factor"] = number(config.backoff_factor);
+    h["growth_interval"] = std::to_string(config.growth_interval);
+    h["min_loss_scale"] = number(config.min_loss_scale);
   }
   if (total_steps > 0) {
     h["steps"] = std::to_string(total_steps);

@@ -29,6 +29,7 @@ struct PlanRequest {
   int64_t kv_length = 0;  // 0: no generation
   int64_t kv_rows = 1;    // sequences decoded together
   double max_grad_norm = 0;
+  LossScaling loss_scaling;
   bool save = false;
   bool packing_boundaries = false;
   // Bytes of the ring of checkpoints; -1: see save_ring_bytes(). 0: the smallest, and the run waits

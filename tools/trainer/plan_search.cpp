@@ -67,6 +67,7 @@ Decisions PlanSearch::decide(int64_t micro, int64_t head_rows, const std::string
   d.kv_rows = r.kv_length > 0 ? r.kv_rows : 1;
   d.prefill = r.kv_length > 0 ? std::min<int64_t>(32, r.kv_length) : 0;
   d.max_grad_norm = r.max_grad_norm;
+  d.loss_scaling = r.loss_scaling;
   d.save = r.save;
   d.packing_boundaries = r.packing_boundaries;
   if (r.save && r.global_batch > 0) d.save_ring = save_ring_bytes(r);

@@ -39,7 +39,7 @@ std::string cell(double value) {
 
 constexpr const char* kCsvHeader =
     "step,epoch,loss,learning_rate,grad_norm,tokens_per_second,step_seconds,elapsed_seconds,"
-    "num_input_tokens_seen,memory_bytes,eval_loss,eval_perplexity,eval_runtime,eval_tokens,time\n";
+    "num_input_tokens_seen,memory_bytes,eval_loss,eval_perplexity,eval_runtime,eval_tokens,";
 
 // The step in the first column; the heading has none.
 std::optional<int64_t> csv_step(std::string_view line) {
@@ -108,7 +108,7 @@ RunSinks run_sinks(const std::vector<std::string>& report_to) {
 }
 
 RunLog::RunLog(const std::string& output_dir, int64_t keep_until_step, RunSinks sinks)
-    : path_(output_dir + "/metrics.jsonl") {
+    : loss_scaling_(sinks.loss_scaling), path_(output_dir + "/metrics.jsonl") {
   const bool resumed = keep_until_step >= 0;
   const std::string csv = output_dir + "/metrics.csv";
   if (resumed) {
@@ -126,7 +126,9 @@ RunLog::RunLog(const std::string& output_dir, int64_t keep_until_step, RunSinks 
   metrics_ = std::make_unique<LineFile>(path_, resumed);
   if (sinks.csv) {
     csv_ = std::make_unique<LineFile>(csv, resumed);
-    if (csv_->size() == 0) csv_->write(kCsvHeader);
+    if (csv_->size() == 0)
+      csv_->write(
+          fmt::format("{}{}time\n", kCsvHeader, loss_scaling_ ? "loss_scale,skipped_steps," : ""));
   }
   if (sinks.tensorboard)
     events_ = std::make_unique<EventFile>(output_dir + "/runs", keep_until_step);
@@ -182,28 +184,36 @@ void RunLog::step(const StepMetrics& m) {
                                         "\"startup_seconds\":{:.3f},"
                                         "\"predicted_tokens_per_second\":{:.1f},",
                                         m.startup_seconds, m.predicted_tokens_per_second);
+  const std::string scale = loss_scaling_ ? fmt::format("\"loss_scale\":{},\"skipped_steps\":{},",
+                                                        m.loss_scale, m.skipped_steps)
+                                          : std::string();
   metrics_->write(fmt::format(
       "{{\"step\":{},\"loss\":{},\"learning_rate\":{},\"grad_norm\":{},"
       "\"epoch\":{:.6f},\"num_input_tokens_seen\":{},\"tokens_per_second\":{:.1f},"
       "\"step_seconds\":{:.6f},\"elapsed_seconds\":{:.3f},\"memory_bytes\":{},"
-      "{}\"time\":\"{}\"}}\n",
+      "{}{}\"time\":\"{}\"}}\n",
       m.step, number(m.loss), number(m.learning_rate), number(m.grad_norm), m.epoch, m.tokens_seen,
-      m.tokens_per_second, m.step_seconds, m.elapsed, m.memory_bytes, startup, when));
+      m.tokens_per_second, m.step_seconds, m.elapsed, m.memory_bytes, scale, startup, when));
   if (csv_)
-    csv_->write(fmt::format("{},{:.6f},{},{},{},{:.1f},{:.6f},{:.3f},{},{},,,,,{}\n", m.step,
-                            m.epoch, cell(m.loss), cell(m.learning_rate), cell(m.grad_norm),
-                            m.tokens_per_second, m.step_seconds, m.elapsed, m.tokens_seen,
-                            m.memory_bytes, when));
+    csv_->write(fmt::format(
+        "{},{:.6f},{},{},{},{:.1f},{:.6f},{:.3f},{},{},,,,,{}{}\n", m.step, m.epoch, cell(m.loss),
+        cell(m.learning_rate), cell(m.grad_norm), m.tokens_per_second, m.step_seconds, m.elapsed,
+        m.tokens_seen, m.memory_bytes,
+        loss_scaling_ ? fmt::format("{},{},", m.loss_scale, m.skipped_steps) : "", when));
   if (events_)
     events_->scalars(m.step, {{"train/loss", m.loss},
                               {"lr", m.learning_rate},
                               {"grad_norm", m.grad_norm},
                               {"tokens_per_second", m.tokens_per_second}});
+  if (events_ && loss_scaling_)
+    events_->scalars(m.step, {{"loss_scale", m.loss_scale},
+                              {"skipped_steps", static_cast<double>(m.skipped_steps)}});
   std::string text = fmt::format("step {:>6}", m.step);
   if (m.total_steps > 0) text += fmt::format("/{}", m.total_steps);
   text +=
       fmt::format("  loss {:8.4f}  lr {:.2e}  norm {:7.3f}  {:>7.0f} tokens/s  {}", m.loss,
                   m.learning_rate, m.grad_norm, m.tokens_per_second, human_bytes(m.memory_bytes));
+  if (loss_scaling_) text += fmt::format("  scale {}  skipped {}", m.loss_scale, m.skipped_steps);
   if (m.remaining >= 0) text += "  left " + human_seconds(m.remaining);
   say(text);
 }
@@ -216,8 +226,9 @@ void RunLog::evaluation(const EvalMetrics& m) {
       "\"eval_runtime\":{:.3f},\"eval_tokens\":{},\"time\":\"{}\"}}\n",
       m.step, number(m.loss), number(m.perplexity), m.epoch, m.seconds, m.tokens, when));
   if (csv_)
-    csv_->write(fmt::format("{},{:.6f},,,,,,,,,{},{},{:.3f},{},{}\n", m.step, m.epoch, cell(m.loss),
-                            cell(m.perplexity), m.seconds, m.tokens, when));
+    csv_->write(fmt::format("{},{:.6f},,,,,,,,,{},{},{:.3f},{},{}{}\n", m.step, m.epoch,
+                            cell(m.loss), cell(m.perplexity), m.seconds, m.tokens,
+                            loss_scaling_ ? ",," : "", when));
   if (events_) events_->scalars(m.step, {{"eval/loss", m.loss}, {"eval/perplexity", m.perplexity}});
   say(fmt::format("step {:>6}  validation loss {:.4f}  perplexity {:.2f}  ({} tokens, {})", m.step,
                   m.loss, m.perplexity, m.tokens, human_seconds(m.seconds)));

@@ -16,6 +16,7 @@ namespace snug {
 // Of report_to.
 struct RunSinks {
   bool csv = false, tensorboard = false;
+  bool loss_scaling = false;  // the run has a loss scale, which metrics.csv has columns for
 };
 RunSinks run_sinks(const std::vector<std::string>& report_to);
 
@@ -25,8 +26,10 @@ struct StepMetrics {
   double tokens_per_second = 0, step_seconds = 0, elapsed = 0;
   double epoch = 0;
   int64_t tokens_seen = 0;
-  int64_t memory_bytes = 0;  // resident arena bytes
-  double remaining = -1;     // seconds; -1: unknown
+  int64_t memory_bytes = 0;   // resident arena bytes
+  double loss_scale = 0;      // of the next step; 0: there is no loss scaling
+  int64_t skipped_steps = 0;  // of the run
+  double remaining = -1;      // seconds; -1: unknown
   // Seconds from the start of the process to this run's first step; -1: not its first line.
   double startup_seconds = -1;
   double predicted_tokens_per_second = 0;  // of the plan; on that line too
@@ -64,6 +67,7 @@ class RunLog {
  private:
   bool terminal_ = false;
   bool live_open_ = false;
+  bool loss_scaling_ = false;
   std::string path_;
   std::unique_ptr<LineFile> metrics_, csv_;
   std::unique_ptr<EventFile> events_;

@@ -61,7 +61,8 @@ void Session::open() {
   if (generate_ >= 0) ctx_.program(schedule_, generate_, [&] { make_generation(); });
   if (!ctx_.planning()) {
     state() = StepState{};
-    state().loss_scale = 1.0f;
+    state().loss_scale =
+        model_.precision().loss_scaling() ? decisions_.loss_scaling.first_scale() : 1.0f;
     state().clip_factor = 1.0f;
     state().first_bad_element = -1;
     return;
@@ -181,6 +182,7 @@ void Session::update() {
     targets.gate = gate_;
     optimizer_->update(ctx_, targets, *states_, state_);
     if (packed_) packed_->pack(ctx_, params_->flat());
+    if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);
   });
 }
 

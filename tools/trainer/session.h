@@ -7,7 +7,7 @@
 //   ├ load       fp32 master -> compute weights -> packed copies, after initialisation or reading
 //   ├ micro_first  forward, loss, backward of a window's first micro-batch: gradients are assigned
 //   ├ micro_next   the same for the others: gradients are added
-//   ├ update     gradient norm, clipping, optimizer, packed copies
+//   ├ update     gradient norm, clipping, optimizer, packed copies, loss scale
 //   ├ eval       forward and loss of one evaluation batch
 //   ├ save       weights to a model folder, through a staging block
 //   └ generate   KV cache, logits
@@ -28,6 +28,7 @@
 #include "engine/seams/state_store.h"
 #include "layers/models/model.h"
 #include "layers/models/weights.h"
+#include "optim/loss_scaling.h"
 #include "optim/offloaded_states.h"
 #include "optim/optimizer.h"
 
@@ -44,7 +45,8 @@ struct Decisions {
   int64_t kv_rows = 1;     // sequences that are decoded together
   int64_t prefill = 0;     // tokens of a prefill chunk
   double max_grad_norm = 0;
-  bool save = false;  // can write model folders
+  LossScaling loss_scaling;  // of a model whose precision asks for it
+  bool save = false;         // can write model folders
   // Documents in a window see and count only themselves: one more resident, document_start().
   bool packing_boundaries = false;
   // Bytes of the ring through which checkpoints are written (save_ring.h); 0: none are.

@@ -145,6 +145,12 @@ RunSetup make_setup(RunConfig config) {
   if (config.packed_weights != "auto")
     r.packed_weights = parse_weight_packing(config.packed_weights);
   r.max_grad_norm = config.max_grad_norm;
+  r.loss_scaling = {.fixed_scale = config.loss_scale,
+                    .init_scale = config.init_scale,
+                    .growth_factor = config.growth_factor,
+                    .backoff_factor = config.backoff_factor,
+                    .growth_interval = config.growth_interval,
+                    .min_scale = config.min_loss_scale};
   r.packing_boundaries = config.packing_boundaries;
   r.save = true;
   r.save_buffer = config.save_buffer;

@@ -153,6 +153,8 @@ void TrainRun::write_memory_json(bool done) {
                         {"write_seconds", checkpoints_->write_seconds()},
                         {"stall_seconds", checkpoints_->stall_seconds()}}},
                       {"categories", plan_json(plan_)["categories"]}};
+  if (setup_.model->precision().loss_scaling())
+    j["loss_scaling"] = {{"loss_scale", at_.loss_scale}, {"skipped_steps", at_.step - at_.updates}};
   if (allocation_watch::available()) {
     j["allocations_after_start"] = allocation_watch::breaches();
     j["transient_allocations"] = allocation_watch::transient();
@@ -194,6 +196,7 @@ void TrainRun::prepare() {
       fmt::print("Removed {}: they are not of the run that goes on from {}.\n", removed,
                  resumed_->folder);
     at_ = resumed_->position;
+    at_.loss_scale = session_->state().loss_scale;  // a fixed one may be another now
     watch_.restore(at_.watch);
     if (!at_.evaluation_due && checkpoint_complete(checkpoint_folder(at_.step)))
       saved_step_ = at_.step;
@@ -217,8 +220,9 @@ void TrainRun::prepare() {
   final_layout_ = std::make_unique<SafetensorsLayout>(
       weights_layout(*setup_.model, config().save_dtype == "bf16" ? DType::bf16 : DType::f32));
   recorder_ = std::make_unique<StepRecorder>(plan_, config().trace);
-  log_ = std::make_unique<RunLog>(dir, resumed_ ? resumed_->position.step : -1,
-                                  run_sinks(config().report_to));
+  RunSinks sinks = run_sinks(config().report_to);
+  sinks.loss_scaling = setup_.model->precision().loss_scaling();
+  log_ = std::make_unique<RunLog>(dir, resumed_ ? resumed_->position.step : -1, sinks);
   if (!config().sample_prompt.empty()) {
     sample_prompt_ = setup_.tokenizer->encode(config().sample_prompt);
     sample_text_.reserve(static_cast<size_t>(config().sample_tokens) * 64 + 4096);

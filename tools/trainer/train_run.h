@@ -38,6 +38,8 @@ class TrainRun {
   void prepare();
   void start_log();
   bool optimizer_step();
+  bool step_skipped();
+  std::string bad_place(const StepState& state) const;
   void log_step(double step_seconds);
   void evaluate();
   void sample();
@@ -81,6 +83,7 @@ class TrainRun {
   // What ended the run, of which there is one: a step without a target, one whose loss or gradient
   // is not finite, loss_watchdog: stop.
   std::string untrainable_, not_finite_, diverging_;
+  bool skipped_ = false;  // the last step had gradients too large for its loss scale
   LossWatch watch_;
   RunPosition at_;
   ReportRun report_;

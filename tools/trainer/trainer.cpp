@@ -6,6 +6,7 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
+#include <limits>
 #include <memory>
 
 #include "engine/core/error.h"
@@ -117,6 +118,7 @@ void TrainRun::reserve() {
                     static_cast<uint64_t>(config().seed), setup_.request.settings.threads);
     session_->load();
   }
+  at_.loss_scale = session_->state().loss_scale;
   clock_.lap("weights");
 }
 
@@ -159,36 +161,68 @@ bool TrainRun::optimizer_step() {
     s.state().first_sample = first;
     s.micro(first == 0);
   }
-  const auto rate = static_cast<float>(config().learning_rate * rate_factor(at_.step));
+  // A skipped step is not one of the schedule.
+  const auto rate = static_cast<float>(config().learning_rate * rate_factor(at_.updates));
   for (float& group : s.state().learning_rate) group = rate;
   s.optimizer().prepare_step(s.state());
   s.update();
 
   const StepState& state = s.state();
   const double loss = state.loss_sum / static_cast<double>(state.loss_tokens);
-  if (state.found_inf || !std::isfinite(loss)) {
-    std::string where = "the loss";
-    const ParamTable& table = setup_.model->params();
-    for (int i = 0; i < table.size(); ++i)
-      if (state.first_bad_element >= table[i].offset &&
-          state.first_bad_element < table[i].offset + table[i].elements())
-        where = fmt::format("the gradient of {}", table[i].name.view());
-    not_finite_ = fmt::format("{} is not finite at step {} (loss {})", where, at_.step + 1, loss);
+  skipped_ = state.found_inf && step_skipped();
+  if (!skipped_ && (state.found_inf || !std::isfinite(loss))) {
+    not_finite_ = fmt::format("{} is not finite at step {} (loss {}){}", bad_place(state),
+                              at_.step + 1, loss, not_finite_);
     return false;
   }
-  ++s.state().updates;
+  if (!skipped_) ++s.state().updates;
   at_.updates = s.state().updates;
+  at_.loss_scale = state.loss_scale;
+  at_.growth_tracker = state.growth_tracker;
   ++at_.step;
   at_.samples += G;
+  ++at_.window_steps;
+  if (!std::isfinite(loss)) return true;  // of a skipped step
   at_.window_loss += state.loss_sum;
   at_.window_tokens += state.loss_tokens;
-  ++at_.window_steps;
+  return true;
+}
+
+// What was not finite, first of all.
+std::string TrainRun::bad_place(const StepState& state) const {
+  const ParamTable& table = setup_.model->params();
+  for (int i = 0; i < table.size(); ++i)
+    if (state.first_bad_element >= table[i].offset &&
+        state.first_bad_element < table[i].offset + table[i].elements())
+      return fmt::format("the gradient of {}", table[i].name.view());
+  return "the loss";
+}
+
+// After an update that found a gradient that is not finite, and so left everything as it was:
+// whether a smaller loss scale may help.
+bool TrainRun::step_skipped() {
+  if (!setup_.model->precision().loss_scaling()) return false;
+  const StepState& state = session_->state();
+  const LossScaling& scaling = plan_.decisions.loss_scaling;
+  const auto scale = static_cast<double>(at_.loss_scale);
+  if (scaling.exhausted(at_.loss_scale)) {
+    not_finite_ = scaling.dynamic()
+                      ? fmt::format(" at the smallest loss scale, {}", scale)
+                      : fmt::format(
+                            " at the fixed loss scale {}; loss_scale=0 lets it follow the "
+                            "gradients",
+                            scale);
+    return false;
+  }
+  log_->say(
+      fmt::format("  step {}: {} is not finite at the loss scale {}: skipped, the scale is {}",
+                  at_.step + 1, bad_place(state), scale, static_cast<double>(state.loss_scale)));
   return true;
 }
 
 // False if the run is to end because its loss diverges.
 bool TrainRun::watch() {
-  if (config().loss_watchdog == "off") return true;
+  if (config().loss_watchdog == "off" || skipped_) return true;
   const StepState& state = session_->state();
   const LossWatch::Verdict verdict = watch_.look(
       at_.step, state.loss_sum / static_cast<double>(state.loss_tokens), gradient_norm_of(state));
@@ -221,9 +255,14 @@ void TrainRun::log_step(double step_seconds) {
   StepMetrics m;
   m.step = at_.step;
   m.total_steps = total_;
-  m.loss = at_.window_loss / static_cast<double>(std::max<int64_t>(1, at_.window_tokens));
+  m.loss = at_.window_tokens > 0 ? at_.window_loss / static_cast<double>(at_.window_tokens)
+                                 : std::numeric_limits<double>::quiet_NaN();
   m.learning_rate = static_cast<double>(session_->state().learning_rate[0]);
   m.grad_norm = gradient_norm_of(session_->state());
+  if (setup_.model->precision().loss_scaling()) {
+    m.loss_scale = static_cast<double>(at_.loss_scale);
+    m.skipped_steps = at_.step - at_.updates;
+  }
   m.step_seconds = step_seconds;
   m.tokens_per_second = static_cast<double>(plan_.global_batch * plan_.decisions.T) / step_seconds;
   m.elapsed = at_.elapsed + now - started_;

@@ -76,8 +76,10 @@ TEST(KernelChoice, TextAndBack) {
       ASSERT_TRUE(back) << to_string(choice);
       EXPECT_EQ(*back, choice);
     }
+  const KernelChoice narrow{product_classes()[5], DType::f16, DType::f16, MatmulKernel::avx2};
+  EXPECT_EQ(parse_kernel_choice(to_string(narrow)), narrow);
   for (const char* text : {"", ", ", "nt wide long, bf16 bf16", "nt wide long, bf16, avx2",
-                           "nt wide long, f16 f16, avx2", "nt wide long, f32 f32, avx3"})
+                           "nt wide long, i32 i32, avx2", "nt wide long, f32 f32, avx3"})
     EXPECT_FALSE(parse_kernel_choice(text)) << text;
 }
 
@@ -97,6 +99,8 @@ TEST(KernelTable, NamesWhatWasSetForItsClassAndDTypesOnly) {
   table.set({product_class(p), DType::f32, DType::f32, another(DType::f32)});
   EXPECT_EQ(table.choose(p), another(DType::f32));
   EXPECT_EQ(table.choose(problem(1, 1024, 512, false, true, DType::f32)), another(DType::f32));
+  EXPECT_EQ(table.choose(problem(64, 768, 768, false, true, DType::f16)), another(DType::f32))
+      << "f16 is multiplied by the kernel of f32";
   for (const MatmulProblem& q : {problem(64, 768, 768, false, false, DType::f32),
                                  problem(64, 768, 511, false, true, DType::f32),
                                  problem(64, 384, 768, false, true, DType::f32),
@@ -131,7 +135,7 @@ TEST(KernelTable, FallsBackWhereTheKernelDoesNotTakeTheProduct) {
 TEST(KernelTable, RefusesTheLibraryAndOtherDTypes) {
   KernelTable table;
   EXPECT_THROW(table.set({{}, DType::f32, DType::f32, MatmulKernel::library}), Error);
-  EXPECT_THROW(table.set({{}, DType::f16, DType::f32, MatmulKernel::avx2}), Error);
+  EXPECT_THROW(table.set({{}, DType::i32, DType::f32, MatmulKernel::avx2}), Error);
   EXPECT_TRUE(table.empty());
 }
 

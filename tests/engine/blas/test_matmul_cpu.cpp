@@ -136,7 +136,7 @@ TEST(MatmulCpu, SeveralBlocksAgreeWithDouble) {
                 {29, 1057, 770}, {1, 768, 768},  {255, 64, 7},   {1100, 40, 790},
                 {14, 33, 4200},  {2300, 33, 15}, {100, 70, 600}};
   for (const auto& s : shapes)
-    for (const DType t : {DType::f32, DType::bf16})
+    for (const DType t : {DType::f32, DType::bf16, DType::f16})
       for (int form = 0; form < 3; ++form) {  // x W^T, dy W, dy^T x
         if (s.m * s.n * s.k > 20e6 && form == 1) continue;
         Case c{s.m, s.n, s.k, t, t, form == 2 ? DType::f32 : t};
@@ -200,8 +200,8 @@ TEST(MatmulCpu, EmptyExtents) {
 TEST(MatmulCpu, NonFiniteValuesPropagate) {
   for (const MatmulKernel kernel : kMatmulKernels)
     for (const int64_t m : {3, 45})
-      for (const DType t : {DType::f32, DType::bf16})
-        for (const DType out_type : {DType::f32, DType::bf16}) {
+      for (const DType t : {DType::f32, DType::bf16, DType::f16})
+        for (const DType out_type : {DType::f32, DType::bf16, DType::f16}) {
           const Case c{m, 43, 41, t, t, out_type};
           Prepared p(c, 6);
           if (!matmul_supports(p.problem(nullptr), kernel)) continue;

@@ -112,7 +112,7 @@ TEST(MatmulFinish, EveryElementAndRowOnce) {
                 {65, 70, 40},   {150, 97, 31},  {431, 40, 8},    {40, 1600, 5}, {3, 40, 4200},
                 {70, 40, 1100}, {66, 35, 2100}, {30, 1600, 1030}};
   for (const auto& s : shapes)
-    for (const DType t : {DType::f32, DType::bf16}) {
+    for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
       Case c{s.m, s.n, s.k, t, t, next(seed) % 2 != 0 ? DType::f32 : t};
       c.lb = next(seed) % 3 != 0 ? Layout::transposed : Layout::row_major;
       c.la = next(seed) % 3 == 0 ? Layout::transposed : Layout::row_major;

@@ -95,7 +95,7 @@ TEST(MatmulOp, EveryFormMatchesADoubleSum) {
 // reads nothing of B.
 TEST(MatmulOp, PackedOperandGivesTheSameBits) {
   const int64_t M = 70, N = 83, K = 130;
-  for (const DType dtype : {DType::f32, DType::bf16})
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const bool tb : {false, true}) {
       Schedule schedule;
       const int root = schedule.add(Name("root"), -1, true);
@@ -125,8 +125,10 @@ TEST(MatmulOp, PackedOperandGivesTheSameBits) {
                   uniform_from(static_cast<uint32_t>(mix64(static_cast<uint64_t>(i) + 3))) - 0.5f;
               if (dtype == DType::f32)
                 t->view().as<float>()[i] = v;
-              else
+              else if (dtype == DType::bf16)
                 t->view().as<bf16>()[i] = from_f32<bf16>(v);
+              else
+                t->view().as<f16>()[i] = from_f32<f16>(v);
             }
         ctx.program(schedule, program, [&] {
           matmul(ctx, c, a, b, {.transpose_b = tb});

@@ -217,10 +217,25 @@ TEST(Precision, Names) {
     EXPECT_EQ(p.state, DType::f32);
     EXPECT_TRUE(p.separate_master());
   }
-  for (const char* name : {"fp16", "float16", "tf32"})
-    expect_error(ErrorCode::unsupported, {"fp32 or bf16", name},
-                 [&] { (void)parse_precision(name); });
-  expect_error(ErrorCode::usage, {"fp32 or bf16", "precision: fp12", "precision=bf16"},
+  for (const char* name : {"fp16", "float16"}) {
+    const Precision p = parse_precision(name);
+    EXPECT_EQ(p.compute, DType::f16);
+    EXPECT_EQ(p.master, DType::f32);
+    EXPECT_EQ(p.gradient, DType::f32);
+    EXPECT_EQ(p.state, DType::f32);
+    EXPECT_TRUE(p.separate_master());
+    EXPECT_TRUE(p.loss_scaling());
+  }
+  for (const char* name : {"fp32", "bf16", "fp16"}) {
+    EXPECT_STREQ(to_string(parse_precision(name)), name);
+    EXPECT_EQ(parse_precision(name).loss_scaling(), name == std::string("fp16"));
+  }
+  expect_error(ErrorCode::internal, {"a precision preset", "i32"},
+               [] { (void)to_string(Precision{.compute = DType::i32}); });
+  expect_error(ErrorCode::unsupported,
+               {"fp32, bf16 or fp16", "tf32, a mode of the matrix units of GPUs", "precision=fp32"},
+               [] { (void)parse_precision("tf32"); });
+  expect_error(ErrorCode::usage, {"fp32, bf16 or fp16", "precision: fp12", "precision=bf16"},
                [] { (void)parse_precision("fp12"); });
 }
 

@@ -123,11 +123,12 @@ struct GoldenRun {
     const std::vector<double> expected = golden.numbers(name);
     const float* got = session->gradients().flat().as<float>() + p.offset;
     const bool transposed = p.transposed_in_file && p.shape.rank() == 2;
+    const double scale = static_cast<double>(session->state().loss_scale);
     double worst = 0, largest = 1e-30;
     for (size_t i = 0; i < expected.size(); ++i) {
       const auto k = static_cast<int64_t>(i);
       const int64_t at = transposed ? (k % p.shape[0]) * p.shape[1] + k / p.shape[0] : k;
-      worst = std::max(worst, std::fabs(static_cast<double>(got[at]) - expected[i]));
+      worst = std::max(worst, std::fabs(static_cast<double>(got[at]) / scale - expected[i]));
       largest = std::max(largest, std::fabs(expected[i]));
     }
     return worst / largest;
@@ -236,15 +237,17 @@ TEST_P(Gpt2Golden, TenAdamWStepsMatchPyTorch) {
   }
 }
 
-// bf16 rounds every stored value by at most 2^-9 of itself. What that does to a gradient depends on
-// how the model amplifies: fixture g, with unscaled scores, amplifies most. The amplification is
-// measured on the fp32 model, whose every weight is moved by up to 2^-9 of itself. bf16 moves the
-// weights, the activations and the gradients of activations like that: three independent sources of
-// that size, sqrt(3), and a factor 4 because the worst of eight draws stands for the worst of all.
-TEST_P(Gpt2Golden, Bf16StaysWithinItsBound) {
-  const Golden g(std::string("gpt2_") + GetParam());
+// A 16-bit type rounds every stored value by at most `step` of itself: 2^-9 for bf16, 2^-12 for
+// f16. What that does to a gradient depends on how the model amplifies: fixture g, with unscaled
+// scores, amplifies most. The amplification is measured on the fp32 model, whose every weight is
+// moved by up to `step` of itself. The type moves the weights, the activations and the gradients of
+// activations like that: three independent sources of that size, sqrt(3), and a factor 4 because
+// the worst of eight draws stands for the worst of all. Loss scaling keeps the gradients of f16
+// where its steps are of that size.
+void expect_within_bound(const char* fixture, const char* precision, float step, double least) {
+  const Golden g(std::string("gpt2_") + fixture);
   const double expected = g.numbers("loss")[0];
-  double loss_bound = 0x1p-9, gradient_bound = 0x1p-9;
+  double loss_bound = step, gradient_bound = step;
   {
     GoldenRun run(g, "fp32", "none", g.B);
     float* weights = run.session->master().as<float>();
@@ -254,7 +257,7 @@ TEST_P(Gpt2Golden, Bf16StaysWithinItsBound) {
       for (int64_t i = 0; i < n; ++i) {
         const uint64_t bits = mix64(draw * 1000003 + static_cast<uint64_t>(i));
         const float u = uniform_from(static_cast<uint32_t>(bits)) * 2.0f - 1.0f;
-        weights[i] = original[static_cast<size_t>(i)] * (1.0f + u * 0x1p-9f);
+        weights[i] = original[static_cast<size_t>(i)] * (1.0f + u * step);
       }
       loss_bound = std::max(loss_bound, std::fabs(run.step_gradients() - expected) / expected);
       for (int i = 0; i < run.model.params().size(); ++i)
@@ -262,7 +265,7 @@ TEST_P(Gpt2Golden, Bf16StaysWithinItsBound) {
     }
   }
   const double factor = 4.0 * std::sqrt(3.0);
-  GoldenRun run(g, "bf16", "none", g.B);
+  GoldenRun run(g, precision, "none", g.B);
   EXPECT_LT(std::fabs(run.step_gradients() - expected) / expected, factor * loss_bound);
   double worst = 0;
   for (int i = 0; i < run.model.params().size(); ++i) {
@@ -270,7 +273,15 @@ TEST_P(Gpt2Golden, Bf16StaysWithinItsBound) {
     worst = std::max(worst, error);
     EXPECT_LT(error, factor * gradient_bound) << run.model.params()[i].name.view();
   }
-  EXPECT_GT(worst, 1e-4) << "bf16 that is this exact was not bf16";
+  EXPECT_GT(worst, least) << precision << " that is this exact was not " << precision;
+}
+
+TEST_P(Gpt2Golden, Bf16StaysWithinItsBound) {
+  expect_within_bound(GetParam(), "bf16", 0x1p-9f, 1e-4);
+}
+
+TEST_P(Gpt2Golden, Fp16StaysWithinItsBound) {
+  expect_within_bound(GetParam(), "fp16", 0x1p-12f, 1e-5);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, Gpt2Golden,

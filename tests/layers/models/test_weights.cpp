@@ -5,11 +5,13 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "engine/io/json.h"
 #include "layers/models/weights.h"
 #include "tests/engine/io/temp_folder.h"
+#include "tests/support/errors.h"
 
 namespace snug {
 namespace {
@@ -215,6 +217,35 @@ TEST(Weights, LoadIntoBf16) {
         ASSERT_EQ(narrow[i].bits, from_f32<bf16>(wide.values[i]).bits)
             << to_string(dtype) << " element " << i;
     }
+  }
+}
+
+// Into f16 the same, and what it cannot hold is refused by name.
+TEST(Weights, LoadIntoF16) {
+  const TempFolder folder;
+  const Model model(spec_of(false), parse_precision("fp16"));
+  Flat flat(model), wide(model);
+  init_parameters(model.params(), flat.view, 5, 1);
+  std::vector<f16> narrow(flat.values.size());
+  View view = flat.view;
+  view.data = narrow.data();
+  view.dtype = DType::f16;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    save(model, flat, folder / "model.safetensors", dtype);
+    load_weights(model, folder.path(), wide.view, 1);
+    std::fill(narrow.begin(), narrow.end(), f16{0x7e00});
+    EXPECT_TRUE(load_weights(model, folder.path(), view, 2).empty());
+    for (size_t i = 0; i < narrow.size(); ++i)
+      ASSERT_EQ(narrow[i].bits, from_f32<f16>(wide.values[i]).bits)
+          << to_string(dtype) << " element " << i;
+  }
+  for (const float large : {65520.0f, -1e9f, std::numeric_limits<float>::infinity()}) {
+    flat.values[static_cast<size_t>(model.params()[1].offset)] = large;
+    save(model, flat, folder / "model.safetensors", DType::f32);
+    test::expect_error(ErrorCode::data,
+                       {"weights that fp16 can hold, 65504 at most", "wpe.weight",
+                        folder.path().c_str(), "precision=bf16, or fp32"},
+                       [&] { load_weights(model, folder.path(), view, 1); });
   }
 }
 

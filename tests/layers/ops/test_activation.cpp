@@ -52,7 +52,7 @@ void check(Activation kind, Shape shape, DType t, bool in_place, double sd) {
 
 TEST(Activation, MatchesTheFormula) {
   for (const Activation kind : kKinds)
-    for (const DType t : {DType::f32, DType::bf16}) {
+    for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
       for (const int64_t n : {1, 17})
         for (const int64_t c : {1, 3, 31, 33, 768}) check(kind, {n, c}, t, false, 2);
       check(kind, {3, 17 * 1024}, t, false, 3);  // more than one task

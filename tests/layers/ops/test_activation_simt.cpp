@@ -66,7 +66,7 @@ void check(Activation kind, int64_t n, DType t, bool in_place, int threads, bool
 
 TEST(ActivationSimt, MatchesTheFormulaAndTheCpu) {
   for (const Activation kind : kKinds)
-    for (const DType t : {DType::f32, DType::bf16}) {
+    for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
       for (const int64_t n : {1, 7, 8, 257, 1031}) check(kind, n, t, false, 64, false);
       for (const int threads : kBlockSizes) check(kind, 1031, t, true, threads, true);
       check(kind, 100, t, false, 32, false, 30);

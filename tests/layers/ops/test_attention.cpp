@@ -22,6 +22,8 @@ const Sizes kSizes[] = {
     {1, 200, 2, 1, 33, true, DType::bf16}, {2, 130, 2, 2, 16, false, DType::bf16},
     {2, 17, 6, 2, 128, true, DType::bf16}, {1, 67, 2, 2, 1, true, DType::bf16},
     {1, 270, 2, 1, 64, true, DType::bf16}, {1, 70, 1, 1, 256, false, DType::bf16},
+    {2, 65, 3, 3, 64, true, DType::f16},   {1, 200, 2, 1, 33, true, DType::f16},
+    {2, 130, 2, 2, 16, false, DType::f16}, {1, 67, 2, 2, 1, true, DType::f16},
 };
 
 TEST(Attention, MatchesTheReferenceInEveryMode) {
@@ -34,7 +36,7 @@ TEST(Attention, MatchesTheReferenceInEveryMode) {
 
 // A negative scale turns the order of the scores round; at zero all visible keys weigh the same.
 TEST(Attention, TakesAnyScale) {
-  for (const DType dtype : {DType::f32, DType::bf16})
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const double scale : {-0.3, 0.0, 1e-20, 1.7}) {
       SCOPED_TRACE(fmt::format("{} {}", to_string(dtype), scale));
       AttentionCase c = case_of({1, 70, 2, 1, 12, true, dtype});
@@ -46,7 +48,7 @@ TEST(Attention, TakesAnyScale) {
 // The fp32 forms agree bit for bit, on f32 and on bf16.
 TEST(Attention, TheInstructionSetOfFloatsDoesNotShow) {
   if (!attention_blocks_has_avx512()) GTEST_SKIP() << "this machine has no AVX-512";
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const AttentionCase c = case_of({1, 140, 3, 1, 40, true, dtype});
     AttentionSpec spec = spec_of(c);
     spec.dropout = 0.2f;
@@ -93,7 +95,7 @@ TEST(Attention, BackwardIsTheComplexStepGradient) {
 
 TEST(Attention, KeyLengthsHideTheRest) {
   for (const bool causal : {false, true})
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       AttentionCase c = case_of({4, 130, 2, 1, 8, causal, dtype});
       c.key_lengths = {1, 64, 77, 130};
       const Data data = data_of(c, dtype);
@@ -134,7 +136,8 @@ TEST(Attention, LargeScoresStayFinite) {
 TEST(AttentionDropout, MatchesTheReferenceWithThePromisedMask) {
   for (const Sizes& s :
        {Sizes{2, 1, 1, 1, 4, true, DType::f32}, Sizes{2, 67, 2, 1, 8, true, DType::f32},
-        Sizes{1, 130, 3, 3, 33, false, DType::f32}, Sizes{2, 130, 2, 2, 16, true, DType::bf16}}) {
+        Sizes{1, 130, 3, 3, 33, false, DType::f32}, Sizes{2, 130, 2, 2, 16, true, DType::bf16},
+        Sizes{1, 70, 2, 1, 24, true, DType::f16}}) {
     SCOPED_TRACE(name_of(s));
     AttentionCase c = case_of(s);
     AttentionSpec spec = spec_of(c);
@@ -204,7 +207,7 @@ TEST(AttentionDropout, ASplitIntoMicroBatchesChangesNothing) {
 // Few heads for the threads take the two-pass backward, many the one-pass, and the number of blocks
 // that are packed together follows the threads too: the bits are the same.
 TEST(Attention, EveryNumberOfThreadsGivesTheSameBits) {
-  for (const DType dtype : {DType::f32, DType::bf16})
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const bool causal : {true, false}) {
       AttentionCase c = case_of({2, 331, 4, 2, 24, causal, dtype});
       AttentionSpec spec = spec_of(c);
@@ -282,7 +285,7 @@ Generation generate(const AttentionCase& c, DType dtype, const Values& qkv, int6
 }
 
 TEST(AttentionCached, EqualsTheFullForwardBitForBit) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const AttentionCase c = case_of({2, 140, 4, 2, 12, true, dtype});
     const Data data = data_of(c, dtype);
     for (const AttentionBlocks* form : forms(dtype)) {

@@ -42,7 +42,7 @@ struct Packing {
 // blocks, so that pieces of one and of more blocks are met.
 std::vector<Packing> packings() {
   std::vector<Packing> list;
-  for (const DType t : {DType::f32, DType::bf16}) {
+  for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
     list.push_back({{1, 1, 1, 1, 4, true, t}, {{1}}});
     list.push_back({{2, 5, 2, 1, 8, true, t}, {{1, 1, 1, 1, 1}, {2, 3}}});
     list.push_back({{2, 67, 2, 2, 33, true, t}, {{33, 32, 2}, {1, 66}}});
@@ -115,7 +115,7 @@ TEST(AttentionDocuments, BackwardIsTheComplexStepGradient) {
 }
 
 TEST(AttentionDocuments, DropoutKeepsItsPlaceInTheWindow) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     AttentionCase c = packed({2, 150, 2, 1, 16, true, dtype}, {{20, 50, 1, 79}, {64, 86}});
     AttentionSpec spec = spec_of(c);
     spec.dropout = 0.3f;
@@ -126,7 +126,7 @@ TEST(AttentionDocuments, DropoutKeepsItsPlaceInTheWindow) {
 }
 
 TEST(AttentionDocuments, OneDocumentHasTheBitsOfNone) {
-  for (const DType dtype : {DType::f32, DType::bf16})
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const int64_t T : {1, 64, 270}) {
       AttentionCase c = case_of({2, T, 4, 2, 24, true, dtype});
       AttentionSpec spec = spec_of(c);
@@ -151,7 +151,7 @@ Values rows_of(const Values& v, int64_t width, int64_t begin, int64_t count) {
 // Where a document begins at a multiple of 64 its blocks are those it has alone.
 TEST(AttentionDocuments, AtTheEdgesOfBlocksHaveTheBitsTheyHaveAlone) {
   const Lengths lengths = {128, 40, 24, 64, 74};
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const AttentionCase c = packed({1, 330, 4, 2, 24, true, dtype}, {lengths});
     const Data data = data_of(c, dtype);
     for (const AttentionBlocks* form : forms(dtype))
@@ -182,7 +182,7 @@ TEST(AttentionDocuments, AtTheEdgesOfBlocksHaveTheBitsTheyHaveAlone) {
 // What other documents hold changes no bit, in the same blocks neither.
 TEST(AttentionDocuments, NothingOfAnotherDocumentIsSeen) {
   const Lengths lengths = {30, 50, 70, 1, 49};
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const AttentionCase c = packed({1, 200, 2, 1, 16, true, dtype}, {lengths});
     AttentionSpec spec = spec_of(c);
     spec.dropout = 0.1f;
@@ -216,7 +216,7 @@ TEST(AttentionDocuments, NothingOfAnotherDocumentIsSeen) {
 // Blocks of keys before a block's first document are not even read: values there that are no
 // numbers, which a product by zero would pass on, stay where they are.
 TEST(AttentionDocuments, BlocksOfEarlierDocumentsArePassedOver) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const AttentionCase c = packed({1, 400, 2, 1, 16, true, dtype}, {{128, 64, 208}});
     Data data = data_of(c, dtype);
     std::fill_n(data.qkv.begin(), 128 * c.width(), std::numeric_limits<double>::quiet_NaN());
@@ -233,7 +233,7 @@ TEST(AttentionDocuments, BlocksOfEarlierDocumentsArePassedOver) {
 }
 
 TEST(AttentionDocuments, EveryNumberOfThreadsGivesTheSameBits) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const AttentionCase c =
         packed({2, 331, 4, 2, 24, true, dtype}, {{100, 1, 27, 150, 53}, {20, 20, 200, 91}});
     AttentionSpec spec = spec_of(c);

@@ -106,8 +106,8 @@ TEST(AttentionErrors, NameWhatIsWrong) {
       a.out = {6, 15};
     });
     expect_call(ErrorCode::shape, {"lse", "(2,3,4)"}, [](Call& a) { a.lse = {2, 3, 4}; });
-    expect_call(ErrorCode::unsupported, {"attention over f32 or bf16", "qkv (6,32) f16"},
-                [](Call& a) { a.dtype = DType::f16; });
+    expect_call(ErrorCode::unsupported, {"attention over f32, bf16 or f16", "qkv (6,32) i32"},
+                [](Call& a) { a.dtype = DType::i32; });
     expect_call(ErrorCode::unsupported, {"out of dtype f32", "bf16"},
                 [](Call& a) { a.out_dtype = DType::bf16; });
     expect_call(ErrorCode::shape, {"key_lengths", "(B)=(2)"}, [](Call& a) {

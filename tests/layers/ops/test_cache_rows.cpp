@@ -39,7 +39,7 @@ TEST(CacheRows, EveryRowIsItsSourceUpToThePosition) {
                          {5, 64, 12, 64, 50, {4, 1, 4, 20, 2, 0, 2, 49, 4, 0}},
                          {3, 4, 2, 2, 0, {1, 0, 1, 0, 1, 0}}};
   for (const Sizes& s : cases)
-    for (const DType t : {DType::f32, DType::bf16}) {
+    for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
       SCOPED_TRACE(fmt::format("B{}_P{}_{}", s.b, s.p, to_string(t)));
       const int64_t cell = s.g * s.d, n = s.b * s.p * cell;
       const Values k = normal_values(n, 1, t), v = normal_values(n, 2, t);

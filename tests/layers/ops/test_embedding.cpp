@@ -76,7 +76,7 @@ void check(const Sizes& s, DType t, bool learned, bool add, const Values& starts
 
 TEST(Embedding, MatchesTheReference) {
   for (const Sizes& s : kSizes)
-    for (const DType t : {DType::f32, DType::bf16})
+    for (const DType t : {DType::f32, DType::bf16, DType::f16})
       for (const bool add : {false, true}) check(s, t, true, add);
   check(kSizes[1], DType::f32, false, true);
   check(kSizes[3], DType::bf16, false, false);
@@ -94,7 +94,7 @@ TEST(Embedding, PositionsBeginAnewWithEveryDocument) {
     return starts;
   };
   for (const Sizes& s : {kSizes[0], kSizes[3], kSizes[4], kSizes[6]})
-    for (const DType t : {DType::f32, DType::bf16})
+    for (const DType t : {DType::f32, DType::bf16, DType::f16})
       for (const bool add : {false, true})
         for (const int64_t every : {1, 3, 40}) check(s, t, true, add, starts_of(s, every));
   check(kSizes[3], DType::f32, false, true, starts_of(kSizes[3], 7));

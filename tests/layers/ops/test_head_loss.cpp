@@ -22,6 +22,8 @@ const Sizes kSizes[] = {
     {12, 33, 131, 256, 4, DType::f32},     {37, 24, 1000, 1024, 16, DType::f32},
     {10, 16, 1, 8, 64, DType::f32},        {7, 8, 13, 16, 3, DType::bf16},
     {37, 24, 1000, 1024, 16, DType::bf16}, {20, 64, 131, 256, 20, DType::bf16},
+    {7, 8, 13, 16, 3, DType::f16},         {37, 24, 1000, 1024, 16, DType::f16},
+    {20, 64, 131, 256, 20, DType::f16},
 };
 
 std::string name_of(const Sizes& s) {
@@ -271,7 +273,7 @@ TEST(HeadLoss, LargeLogitsStayFinite) {
 
 // What the plan holds beside inputs and results: one chunk, however many rows there are.
 TEST(HeadLoss, TheLogitsOfAllRowsNeverExist) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const int64_t N = 640, C = 16, V = 1000, Vp = 1024, rows = 32;
     Schedule schedule;
     const int p = schedule.add(Name("case"), -1, false);
@@ -317,7 +319,7 @@ TEST(HeadLoss, TheWeightMayStayInFp32) {
 }
 
 TEST(HeadLoss, LogitsAreThePlainProduct) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const Data d = data_of({5, 33, 131, 256, 1, dtype});
     const Outputs got = run_in_all_modes([&](Case& t) {
       const Inputs in = inputs_of(t, d);

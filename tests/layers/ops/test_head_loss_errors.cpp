@@ -60,8 +60,8 @@ TEST(HeadLossErrors, NameWhatIsWrong) {
     expect_call(ErrorCode::shape, {"targets", "(N)=(5)"}, [](Call& a) { a.targets.pop_back(); });
     expect_call(ErrorCode::unsupported, {"targets of dtype i32"},
                 [](Call& a) { a.target_dtype = DType::i64; });
-    expect_call(ErrorCode::unsupported, {"a head over f32 or bf16", "x (5,4) f16"},
-                [](Call& a) { a.dtype = DType::f16; });
+    expect_call(ErrorCode::unsupported, {"a head over f32, bf16 or f16", "x (5,4) i32"},
+                [](Call& a) { a.dtype = DType::i32; });
     expect_call(ErrorCode::shape, {"a vocabulary V of 1 .. Vp", "V=17 Vp=16", "vocab_size"},
                 [](Call& a) { a.V = 17; });
     expect_call(ErrorCode::shape, {"a vocabulary V of 1 .. Vp", "V=0"}, [](Call& a) { a.V = 0; });

@@ -100,7 +100,8 @@ TEST(Layernorm, SumsAreInTheOrderOfTheLanes) {
 
 TEST(Layernorm, Forward) {
   for (const Sizes s : kSizes)
-    for (const DType t : {DType::f32, DType::bf16}) check_forward(Data(s, t, t), true, false);
+    for (const DType t : {DType::f32, DType::bf16, DType::f16})
+      check_forward(Data(s, t, t), true, false);
   check_forward(Data({17, 33}, DType::f16, DType::f16), true, false);
   check_forward(Data({17, 33}, DType::bf16, DType::f32), true, false);
   check_forward(Data({17, 33}, DType::f16, DType::f32), false, true);
@@ -175,12 +176,12 @@ void check_backward(const Data& d, Gradients g) {
 
 TEST(Layernorm, Backward) {
   for (const Sizes s : kSizes)
-    for (const DType t : {DType::f32, DType::bf16})
+    for (const DType t : {DType::f32, DType::bf16, DType::f16})
       check_backward(Data(s, t, t), {true, true, false, false, false});
 }
 
 TEST(Layernorm, BackwardAddsAndSkips) {
-  for (const DType t : {DType::f32, DType::bf16}) {
+  for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
     const Data d({130, 33}, t, t);
     check_backward(d, {true, true, true, true, false});
     check_backward(d, {true, false, true, false, false});

@@ -25,7 +25,7 @@ struct Variant {
 // The last ones take both forms of access, with and without tiles and chunks that are not full.
 std::vector<Variant> variants() {
   std::vector<Variant> all;
-  for (const DType t : {DType::f32, DType::bf16})
+  for (const DType t : {DType::f32, DType::bf16, DType::f16})
     for (const auto& [n, c] : {std::pair{1, 1},
                                {5, 3},
                                {7, 31},
@@ -46,7 +46,7 @@ std::vector<Variant> variants() {
                      .shifted = shifted});
   all.push_back({.n = 9, .c = 48, .dtype = DType::f16, .weight = DType::f16});
   all.push_back({.n = 9, .c = 48, .dtype = DType::f16, .weight = DType::f32, .bias = false});
-  for (const DType t : {DType::f32, DType::bf16}) {
+  for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
     all.push_back({.n = 9, .c = 64, .dtype = t, .weight = t, .in_place = true});
     all.push_back({.n = 9, .c = 65, .dtype = t, .weight = t, .add = true, .add_dx = true});
     all.push_back({.n = 9, .c = 64, .dtype = t, .weight = t, .add = true, .want_bias = false});

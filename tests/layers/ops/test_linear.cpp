@@ -77,7 +77,7 @@ void check_activation(const Sizes& s, DType t, Activation kind, bool bias, bool 
 
 TEST(LinearActivation, IsTheProductAndTheActivation) {
   for (const Sizes& s : kSizes)
-    for (const DType t : {DType::f32, DType::bf16})
+    for (const DType t : {DType::f32, DType::bf16, DType::f16})
       for (const bool store : {true, false})
         check_activation(s, t, Activation::gelu_tanh, true, store);
   for (const Activation kind : kKinds)
@@ -146,7 +146,7 @@ void check_residual(const Sizes& s, DType t, DType norm_dtype, float p, bool nor
 
 TEST(LinearResidual, IsTheProductTheDropoutAndTheSum) {
   for (const Sizes& s : kSizes)
-    for (const DType t : {DType::f32, DType::bf16})
+    for (const DType t : {DType::f32, DType::bf16, DType::f16})
       for (const float p : {0.0f, 0.3f}) check_residual(s, t, t, p, false, true);
   for (const DType t : {DType::bf16, DType::f16})
     for (const float p : {0.0f, 0.3f}) check_residual(kSizes[4], t, t, p, false, true);
@@ -154,7 +154,7 @@ TEST(LinearResidual, IsTheProductTheDropoutAndTheSum) {
 
 TEST(LinearResidualNorm, IsTheSumAndItsNorm) {
   for (const Sizes& s : kSizes)
-    for (const DType t : {DType::f32, DType::bf16})
+    for (const DType t : {DType::f32, DType::bf16, DType::f16})
       for (const float p : {0.0f, 0.3f}) check_residual(s, t, t, p, true, true);
   for (const DType norm : {DType::bf16, DType::f32})
     for (const bool shift : {false, true})
@@ -228,7 +228,7 @@ TEST(Linear, RefusesWhatDoesNotFit) {
 
 // The copy that layernorm_backward drops is dropout_backward of what it stored.
 TEST(LayernormBackward, DropsACopyOnTheWay) {
-  for (const DType t : {DType::f32, DType::bf16})
+  for (const DType t : {DType::f32, DType::bf16, DType::f16})
     for (const bool in_dy : {false, true}) {
       const int64_t b = 3, rows = 40, n = b * rows, m = 97;
       const Outputs out = run_in_all_modes([&](Case& c) {

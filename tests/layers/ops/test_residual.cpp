@@ -86,7 +86,7 @@ TEST(Dropout, TheThresholdIsExact) {
 
 TEST(Dropout, DropsByTheKey) {
   for (const Sizes& s : kSizes)
-    for (const DType t : {DType::f32, DType::bf16})
+    for (const DType t : {DType::f32, DType::bf16, DType::f16})
       for (const float p : {0.1f, 0.75f}) check_dropout_op(s, t, p, false);
   check_dropout_op(kSizes[3], DType::f32, 0.5f, true);
   check_dropout_op(kSizes[3], DType::bf16, 0.5f, true);
@@ -170,7 +170,7 @@ void check_residual(const Sizes& s, DType t, float p, int alias) {
 
 TEST(Residual, AddsTheDroppedBranch) {
   for (const Sizes& s : kSizes)
-    for (const DType t : {DType::f32, DType::bf16})
+    for (const DType t : {DType::f32, DType::bf16, DType::f16})
       for (const float p : {0.0f, 0.2f}) check_residual(s, t, p, 0);
   for (const DType t : {DType::f32, DType::bf16, DType::f16})
     for (const float p : {0.0f, 0.2f})
