@@ -69,6 +69,9 @@ void ElementwiseOptimizer::update(Context& ctx, const UpdateTargets& t, StateSto
   for (int w = 0; w < store.windows(); ++w) {
     store.open(ctx, w);
     update_spans(ctx, t, store, store.window(w), state);
+    // Of a skipped step too.
+    if (t.gate && !ctx.planning() && store.writes_back())
+      for (const StateSpan& span : store.window(w)) t.gate->pass(span.param);
     store.close(ctx, w);
   }
 }

@@ -35,6 +35,7 @@ class OffloadedStateStore final : public StateStore {
   std::span<const StateSpan> window(int w) const override;
   void open(Context& ctx, int w) override;
   void close(Context& ctx, int w) override;
+  bool writes_back() const override { return true; }
   View acquire(Context& ctx, int k, const StateSpan& span) override;
   View acquire_master(Context& ctx, const StateSpan& span) override;
   void release(Context&, int, const StateSpan&) override {}

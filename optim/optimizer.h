@@ -66,11 +66,12 @@ class Optimizer {
   // Host side, before the program: fills the bias corrections from state.updates.
   virtual void prepare_step(StepState& state) const = 0;
 
-  // Recorded op. For every span: gradient * (clip_factor / loss_scale), then the update of master
-  // and states; then weights = round(master). If found_inf is set nothing is written. Elements
-  // outside the spans are never touched. When state.updates is 0 the states are taken as zero
-  // whatever they hold, so they need no initialisation. The result does not depend on the threads.
-  // Throws shape or unsupported (dtypes) if the views or the store do not belong together.
+  // A recorded op for every window of the store. For every span: gradient * (clip_factor /
+  // loss_scale), then the update of master and states; then weights = round(master). If found_inf
+  // is set nothing is written. Elements outside the spans are never touched. When state.updates is
+  // 0 the states are taken as zero whatever they hold, so they need no initialisation. The result
+  // does not depend on the threads. Throws shape or unsupported (dtypes) if the views or the store
+  // do not belong together.
   virtual void update(Context& ctx, const UpdateTargets& targets, StateStore& store,
                       const View& state) const = 0;
 

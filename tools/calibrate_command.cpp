@@ -33,7 +33,7 @@ void print(const Calibration& c, const std::string& path, bool measured) {
                fmt::format("{} {}", to_string(m.choice.a), to_string(m.choice.b)),
                to_string(m.choice.kernel), rates);
   }
-  fmt::print("\n{} {}; train, eval and generate use it. It took {:.1f} s.\n",
+  fmt::print("\n{} {}; plan, train, eval and generate use it. It took {:.1f} s.\n",
              measured ? "Written to" : "Measured before, in", path, c.seconds);
   if (!measured) fmt::print("--force measures again.\n");
 }
@@ -44,9 +44,11 @@ int calibrate_command(const Arguments& arguments) {
   int64_t threads = 0;
   double seconds = 4;
   bool json = false, force = false;
-  ArgumentParser parser("calibrate",
-                        "measures this machine for a few seconds: its roofs, and which kernel is "
-                        "fastest for which products. Runs started later use what was found.");
+  ArgumentParser parser(
+      "calibrate",
+      "measures this machine for a few seconds: its roofs, which kernel is fastest for "
+      "which products, and how long the operations of a step take. Plans predict "
+      "with it, and runs started later use the kernels.");
   parser.option("--threads", threads, "N", "threads of the runs it is for; 0: all cores")
       .option("--seconds", seconds, "S", "about how long to measure; longer is surer")
       .flag("--force", force, "measure again even if it was done")

@@ -82,6 +82,7 @@ int preview(const Arguments& arguments) {
     fail(ErrorCode::usage, "-n and --first of at least 0",
          fmt::format("-n {} --first {}", count, first), "-n 3 --first 0");
 
+  refuse_target(a.config, "data preview");
   RunConfig config = a.config;
   std::optional<Tokenizer> tokenizer;
   int64_t V = 65536, T = config.max_length > 0 ? config.max_length : kDefaultLength;

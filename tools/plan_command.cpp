@@ -50,8 +50,10 @@ int plan_command(const Arguments& arguments) {
                     "write the page that a run writes as report.html, drawn from the plan alone")
             .option("--trace", trace, "FILE",
                     "write one step for ui.perfetto.dev: operations, and memory by meaning")
-            .option("--sweep", sweep, "BUDGETS",
-                    "plan under many budgets: FROM..TO, FROM..TO/COUNT or a list (2GiB,4GiB)")
+            .option(
+                "--sweep", sweep, "BUDGETS",
+                "plan under many budgets in place of memory: FROM..TO, FROM..TO/COUNT or a list "
+                "(2GiB,4GiB)")
             .option("--svg", svg, "FILE", "with --sweep: draw tokens/s by budget into a file");
       });
   if (!a.proceed) return 0;

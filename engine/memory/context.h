@@ -135,7 +135,8 @@ class Context {
   Tensor tensor(Name name, Shape shape, DType dtype, Category category) {
     return tensor(name, shape, dtype, category, Residence::device);
   }
-  // The same in the host arena, of category offload. Ops do not touch it, only copies do.
+  // The same in the host arena, of category offload. Ops do not touch it: copies do, and between
+  // programs the host.
   Tensor host_tensor(Name name, Shape shape, DType dtype) {
     return tensor(name, shape, dtype, Category::offload, Residence::host);
   }

@@ -32,6 +32,8 @@ class StateStore {
   virtual std::span<const StateSpan> window(int) const { return spans(); }
   virtual void open(Context&, int /*window*/) {}
   virtual void close(Context&, int /*window*/) {}
+  // Whether close() writes what rests, changed or not.
+  virtual bool writes_back() const { return false; }
   // State `k` of a span as fp32, valid until release; changes are kept by release.
   virtual View acquire(Context& ctx, int k, const StateSpan& span) = 0;
   virtual void release(Context& ctx, int k, const StateSpan& span) = 0;

@@ -37,7 +37,7 @@ std::vector<float> all_of(Session& s) {
   append(s.master());
   append(s.params().flat());
   if (s.state().updates > 0)
-    for (int k = 0; k < s.optimizer_state().states(); ++k) append(s.optimizer_state().flat(k));
+    for (int k = 0; k < s.optimizer_state().states(); ++k) append(s.optimizer_state().stored(k, 0));
   return out;
 }
 

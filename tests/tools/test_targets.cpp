@@ -25,7 +25,7 @@ TEST(Targets, AllHaveFiguresAndASource) {
     EXPECT_GE(t.memory_bytes, int64_t{11} << 30) << t.name;
     EXPECT_LT(t.runtime_bytes, t.memory_bytes / 4) << t.name;
     EXPECT_GT(t.memory_bandwidth, t.link_bandwidth) << t.name;
-    const Rates r = t.rates();
+    const Rates r = t.rates(DType::bf16);
     EXPECT_GE(r.bf16_matrix, r.fp32_matrix) << t.name;
     for (const double rate : {r.fp32_matrix, r.vector, r.memory, r.link}) EXPECT_GT(rate, 0);
     EXPECT_EQ(find_target(t.name).title, t.title);
@@ -45,7 +45,7 @@ TEST(Targets, AFileDescribesAnother) {
   EXPECT_EQ(t.title, "box");
   EXPECT_EQ(t.memory_bytes, int64_t{16} << 30);
   EXPECT_EQ(t.tf32_flops, 0);
-  EXPECT_DOUBLE_EQ(t.rates().memory, 500e9 * Target::kMemoryShare);
+  EXPECT_DOUBLE_EQ(t.rates(DType::bf16).memory, 500e9 * Target::kMemoryShare);
 }
 
 TEST(Targets, WrongOnesAreRefused) {

@@ -92,8 +92,8 @@ std::vector<Key> make_keys() {
               "are RAM. auto: none of its own",
        .example = "2GiB", .unset = "auto"},
       {.name = "target", .section = "machine", .kind = K::text, .field = &C::target,
-       .doc = "snug plan alone: the device to plan for, by name (rtx4090, a100-80, h100, cpu-8, ...) "
-              "or a file of one; memory is then the device's unless set; null: this machine",
+       .doc = "snug plan and explain alone: the device to plan for, by name (rtx4090, a100-80, h100, cpu-8, "
+              "...) or a FILE.json of one; memory is then the device's unless set; null: this machine",
        .example = "rtx4090", .unset = "null"},
       {.name = "threads", .section = "machine", .kind = K::integer, .field = &C::threads,
        .doc = "threads of computation; auto: one per core the process may use", .example = "2",
@@ -145,7 +145,8 @@ std::vector<Key> make_keys() {
        .range = kPositive, .aliases = "total_batch_tokens"},
       {.name = "per_device_train_batch_size", .section = "batch", .kind = K::integer,
        .field = &C::per_device_train_batch_size,
-       .doc = "samples computed at a time (the micro-batch); auto: the largest that fits the memory",
+       .doc = "samples computed at a time (the micro-batch); auto: chosen by the plan, for speed "
+              "within the memory",
        .example = "4", .unset = "auto", .range = kPositive,
        .aliases = "micro_batch_size batch_size"},
       {.name = "gradient_accumulation_steps", .section = "batch", .kind = K::integer,
@@ -384,9 +385,7 @@ const Refused kRefused[] = {
      "one device is used; there is nothing to divide"},
     {"offload_params offload_param",
      "the weights that layers read stay on the device; offload moves activations, "
-     "offload_optimizer "
-     "the optimizer's state"},
-    {"target", "plans are made for the machine that is present"},
+     "offload_optimizer the optimizer's state"},
     {"completion_only_loss assistant_only_loss train_on_inputs chat_template",
      "every token is trained in causal_lm; chats are not built"},
 };

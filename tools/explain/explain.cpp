@@ -47,12 +47,16 @@ std::string op_at(const Program& p, int64_t state) {
   return label;
 }
 
+// Of the device's arena: the category offload is the host's.
+int64_t device_bytes(const Plan& plan) {
+  return sum_of(plan.categories) - plan.categories[static_cast<size_t>(Category::offload)];
+}
+
 ExplainFacts peak_facts(const Plan& plan) {
   const int peak = plan.schedule.peak_program();
   const Program& p = plan.schedule.at(peak);
-  return {{"program", p.name.str()},
-          {"op", op_at(p, peak_state(p))},
-          {"bytes", sum_of(plan.categories)}};
+  return {
+      {"program", p.name.str()}, {"op", op_at(p, peak_state(p))}, {"bytes", device_bytes(plan)}};
 }
 
 bool alive_at_peak(const Plan& plan, int program, const TensorRecord& t) {
@@ -104,7 +108,7 @@ ExplainFacts life_facts(const Plan& plan, int program, size_t k) {
   const TensorRecord& t = p.tensors[k];
   const TensorOps ops = ops_of(p, t);
   const bool resident = p.resident;
-  const int64_t peak = sum_of(plan.categories);
+  const int64_t peak = device_bytes(plan);
   return {
       {"program", p.name.str()},
       {"scope", t.scope.str()},
@@ -258,7 +262,7 @@ ExplainFacts explain_peak(const Plan& plan, size_t most) {
   const std::vector<LiveTensor> live = live_tensors(s, peak, peak_state(s.at(peak)));
   ExplainFacts holders = ExplainFacts::array(), categories = ExplainFacts::object();
   int64_t rest = 0;
-  const auto all = static_cast<double>(std::max<int64_t>(1, sum_of(plan.categories)));
+  const auto all = static_cast<double>(std::max<int64_t>(1, device_bytes(plan)));
   for (size_t i = 0; i < live.size(); ++i) {
     const Program& p = s.at(live[i].program);
     const TensorRecord& t = p.tensors[live[i].index];
@@ -276,7 +280,7 @@ ExplainFacts explain_peak(const Plan& plan, size_t most) {
                        {"why", why_there(p, live[i].index)}});
   }
   for (size_t c = 0; c < kCategories; ++c)
-    if (plan.categories[c] > 0)
+    if (plan.categories[c] > 0 && static_cast<Category>(c) != Category::offload)
       categories[to_string(static_cast<Category>(c))] = plan.categories[c];
   ExplainFacts facts = peak_facts(plan);
   facts["engine_bytes"] = plan.engine_bytes;

@@ -23,6 +23,7 @@ RunPlan plan_of_run(const std::string& folder) {
   const std::string hash = get_string(written, "hash", path);
   PlanRequest& request = run.setup.request;
   request.budget = get_int(written, "budget_bytes", path, 0);
+  request.free_bytes = 0;  // the run may hold them now
   run.plan = make_plan(request);
   if (run.plan.fits && plan_hash(run.plan) == hash) return run;
 

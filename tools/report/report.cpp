@@ -30,7 +30,12 @@ std::string difference_text(int64_t difference) {
 std::string verdicts(const Plan& plan, const ReportRun& run) {
   std::string out;
   const int64_t total = plan.engine_bytes + plan.runtime_bytes;
-  if (!plan.fits && plan.budget > 0)
+  if (!plan.fits && (plan.budget == 0 || total <= plan.budget))
+    out +=
+        verdict("bad", "does not fit:",
+                fmt::format("{} bytes ({}) are offloaded, for which the host's memory has no room",
+                            plan.host_bytes, human_bytes(plan.host_bytes)));
+  else if (!plan.fits)
     out += verdict(
         "bad", "does not fit:",
         fmt::format("the smallest plan needs {} bytes ({}), {} than the budget of {} bytes", total,

@@ -66,6 +66,10 @@ std::string resident_reason(const TensorRecord& t) {
       return "keys and values of the tokens so far, resident while text is generated";
     case Category::packed_weights:
       return "copies of the weights in the order kernels read them, resident";
+    case Category::offload:
+      return "state of the optimizer or master weights, in the host's memory; an update passes "
+             "them "
+             "through the device";
     case Category::workspace:
       return "space for the host, such as the ring of checkpoints, resident";
     default:

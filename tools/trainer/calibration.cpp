@@ -269,7 +269,7 @@ Calibration calibrate(int threads, double seconds) {
   DType filled = DType::u8;
   // One thread's processor time, in turns: what else the machine does hardly shows in it, and the
   // order of the kernels is the same for any number of threads.
-  const double end = started + seconds / 2;
+  const double end = started + seconds / 3;
   for (int round = 0; round < 2 || monotonic_seconds() < end; ++round)
     for (MeasuredProduct& m : c.products) {
       if (filled != m.choice.a) {
@@ -290,8 +290,8 @@ Calibration calibrate(int threads, double seconds) {
     m.choice.kernel = fastest_kernel(m.rates, matmul_best(m.choice.a, m.choice.b));
   // The ops of a step, computed as they then will be.
   const KernelTable kernels = c.table();
-  c.fp32_ops = measure_ops(DType::f32, threads, kernels, seconds / 2);
-  c.bf16_ops = measure_ops(DType::bf16, threads, kernels, seconds / 2);
+  c.fp32_ops = measure_ops(DType::f32, threads, kernels, seconds / 3);
+  c.bf16_ops = measure_ops(DType::bf16, threads, kernels, seconds / 3);
   c.roofs = larger(c.roofs, measure_roofs(threads, 0.2));
   c.seconds = monotonic_seconds() - started;
   return c;

@@ -8,6 +8,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "tools/report/markup.h"
 #include "tools/trainer/plan_search.h"
 
 namespace snug {
@@ -200,8 +201,8 @@ std::string ladder_svg(const Ladder& ladder) {
     out += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"#1f5fa8\"><title>{}: micro-batch {}, "
         "recompute {}, {:.0f} tokens/s</title></circle>\n",
-        x(r->budget), y(r->tokens_per_second), human_bytes(r->budget), r->micro_batch, r->recompute,
-        r->tokens_per_second);
+        x(r->budget), y(r->tokens_per_second), human_bytes(r->budget), r->micro_batch,
+        escape_html(r->recompute), r->tokens_per_second);
   double last = -1e9;
   for (const LadderRung& r : ladder.rungs) {
     if (x(r.budget) - last < 75) continue;
@@ -212,7 +213,7 @@ std::string ladder_svg(const Ladder& ladder) {
   return out + fmt::format(
                    "<text x=\"{}\" y=\"{}\">tokens/s, predicted ({}), by memory budget</text>\n"
                    "</svg>\n",
-                   kLeft, kTop - 16, ladder.cost);
+                   kLeft, kTop - 16, escape_html(ladder.cost));
 }
 
 }  // namespace snug

@@ -170,13 +170,15 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   // The smallest engine: what minimum_bytes promises.
   if (!search.smallest) {
     search.smallest = std::make_unique<Plan>();
+    // One whose offloaded part the host has room for, if there is one; `fits` says that here.
     for (const PlanSearch::Choice& c : search.least()) {
       Plan& least = *search.smallest;
-      if (least.engine_bytes > 0 && c.engine_bytes >= least.engine_bytes) break;
+      if (least.fits && c.engine_bytes >= least.engine_bytes) break;
       Plan packed = plan;
       finish(packed, *search.record(c.decisions), search, 0);
       packed.optimality = c.optimality;
-      if (least.engine_bytes == 0 || packed.engine_bytes < least.engine_bytes)
+      if (least.engine_bytes == 0 || (packed.fits && !least.fits) ||
+          (packed.fits == least.fits && packed.engine_bytes < least.engine_bytes))
         least = std::move(packed);
     }
   }

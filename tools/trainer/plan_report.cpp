@@ -125,6 +125,9 @@ std::string binding_instant(const Plan& plan) {
 std::string plan_sentence(const Plan& plan) {
   const Decisions& d = plan.decisions;
   std::string s;
+  if (!plan.fits && (plan.budget == 0 || plan.minimum_bytes <= plan.budget))
+    return fmt::format("Does not fit: the host's memory has no room for the {} that are offloaded.",
+                       human_bytes(plan.host_bytes));
   if (!plan.fits)
     return fmt::format("Does not fit: {} is the smallest memory that works.",
                        human_bytes(plan.minimum_bytes));

@@ -47,12 +47,6 @@ PlanSearch::PlanSearch(const PlanRequest& request) : request_(request), cost_(re
   }
 }
 
-bool PlanSearch::host_has_room(int64_t engine_bytes, int64_t host_bytes) const {
-  if (host_bytes == 0) return true;
-  return (request_.host_budget == 0 || host_bytes <= request_.host_budget) &&
-         (request_.free_bytes == 0 || engine_bytes + host_bytes <= request_.free_bytes);
-}
-
 Decisions PlanSearch::decide(int64_t micro, int64_t head_rows, const std::string& recompute) const {
   const PlanRequest& r = request_;
   Decisions d;
@@ -164,11 +158,16 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
   choice.decisions = c.decisions;
   choice.host_bytes = c.host;
   *bound = c.seconds;
+  const PlanRequest& r = request_;
+  if (r.host_budget > 0 && c.host > r.host_budget) return choice;
+  // What the host's arena takes of the free memory is not the device's.
+  if (c.host > 0 && r.free_bytes > 0) room = std::min(room, r.free_bytes - c.host);
   if (!layers_) {
-    choice.feasible = c.bound <= room && host_has_room(c.bound, c.host);
+    choice.feasible = c.bound <= room;
     choice.engine_bytes = c.bound;
     choice.step_seconds = c.seconds;
-    choice.optimality = "fixed by recompute";
+    choice.optimality =
+        presets_.size() > 1 ? "the fastest of the recompute presets" : "fixed by recompute";
     return choice;
   }
   if (c.others > room) return choice;
@@ -184,7 +183,7 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
   *bound = c.outside + c.micro_steps * s.bound;
   choice.step_seconds = c.outside + c.micro_steps * s.seconds;
   choice.engine_bytes = std::max(c.others, round_up(c.base + s.peak, kArenaUnit));
-  choice.feasible = host_has_room(choice.engine_bytes, c.host);
+  choice.feasible = true;
   choice.optimality = optimality_text(s);
   choice.gap = s.gap();
   std::vector<std::string> names;
@@ -255,9 +254,10 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
     p.kinds.push_back(block.options);
     p.layers.assign(static_cast<size_t>(request_.model->spec().L), 0);
     p.tail = c.tail;
+    const LayerSolution s = least_peak(p);
     std::vector<std::string> names;
-    for (const int k : least_peak(p).choice) names.push_back(block.names[static_cast<size_t>(k)]);
-    add(recompute_text(names));
+    for (const int k : s.choice) names.push_back(block.names[static_cast<size_t>(k)]);
+    if (s.feasible) add(recompute_text(names));
   } else {
     for (const std::string& preset : presets_) add(preset);
   }

@@ -68,7 +68,6 @@ class PlanSearch {
   std::vector<int64_t> micros() const;
   std::vector<int64_t> head_chunks(int64_t micro) const;
   Config* config(int64_t micro, int64_t head_rows, const std::string& recompute);
-  bool host_has_room(int64_t engine_bytes, int64_t host_bytes) const;
   const BlockOptions& block_options(const Decisions& decisions);
   Choice solve(const Config& config, int64_t room, double tolerance, double* bound);
 

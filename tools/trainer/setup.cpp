@@ -161,15 +161,22 @@ RunSetup make_setup(RunConfig config) {
     const Target target = find_target(config.target);
     s.cost = std::make_unique<CostModel>(CostModel::described(
         fmt::format("{}, published peaks x {}", target.title, Target::kMatrixShare),
-        target.rates()));
+        target.rates(compute)));
     r.cost = s.cost.get();
     r.target = fmt::format("{} ({})", target.name, target.title);
     r.runtime_bytes = target.runtime_bytes;
     r.budget = config.memory > 0 ? config.memory : target.memory_bytes;
   }
   r.host_budget = config.host_memory;
-  if (r.offload != "none" || r.offload_optimizer)
-    r.free_bytes = make_device(Place::cpu)->memory_info().available_bytes;
+  // A described device has a host of its own, of which nothing is known.
+  if (config.target.empty() && (r.offload != "none" || r.offload_optimizer))
+    r.free_bytes =
+        std::max<int64_t>(1, make_device(Place::cpu)->memory_info().available_bytes - r.reserve);
+  if (r.offload_optimizer && make_optimizer(r.optimizer)->state_names().empty() &&
+      !s.model->precision().separate_master())
+    fail(ErrorCode::usage, "an optimizer with states, or a 16-bit precision, for offload_optimizer",
+         fmt::format("optim: {}, precision: {}", config.optim, config.precision),
+         "offload_optimizer=none, or sgd_momentum=0.9");
   r.bitwise = config.bitwise;
   config.max_length = s.sizes.max_length;
   if (!config.sample_prompt.empty()) {

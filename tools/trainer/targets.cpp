@@ -61,9 +61,11 @@ Target target_of(const nlohmann::json& j, const std::string& where) {
 
 // A product of 256 rows runs at half its rate, a rule of thumb for wide devices; a device without
 // units for products does not need so many.
-Rates Target::rates() const {
+Rates Target::rates(DType compute) const {
   Rates r;
-  r.fp32_matrix = kMatrixShare * fp32_flops;
+  // Products of f16 are recorded with the kernels of f32 (engine/blas/kernel_table.h).
+  r.fp32_matrix =
+      kMatrixShare * (compute == DType::f16 ? std::max(fp16_flops, fp32_flops) : fp32_flops);
   r.bf16_matrix = kMatrixShare * std::max(bf16_flops, fp32_flops);
   r.fp32_attention = r.fp32_matrix / 2;
   r.bf16_attention = r.bf16_matrix / 2;

@@ -21,7 +21,9 @@ struct Target {
 
   // What of the peaks is counted on: kMatrixShare of arithmetic for large products, kMemoryShare of
   // the bandwidth. Not fitted to any of them.
-  Rates rates() const;
+  // For a model that computes in `compute`: operands of 16 bits of either kind run at the rate of
+  // theirs. Nothing computes in tf32 yet.
+  Rates rates(DType compute) const;
   static constexpr double kMatrixShare = 0.75, kMemoryShare = 0.85, kLinkShare = 0.7;
 };
 

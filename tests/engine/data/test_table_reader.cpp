@@ -81,6 +81,10 @@ TEST_F(Table, ErrorsNameTheLine) {
                "never closed");
   EXPECT_EQ(read("a,b\n1," + std::string(99, 'x'), 0, ',', 100).size(), 3u);
   EXPECT_ERROR(read("a,b\n1,\xff\n"), ErrorCode::data, "UTF-8", path_ + ":2", "iconv");
+  // A first line of separators: every empty name costs memory.
+  EXPECT_ERROR(read(std::string(200, ','), 0, ',', 1000), ErrorCode::data,
+               "a first line of at most 1000 bytes in " + path_, " columns at " + path_ + ":1",
+               "look at what the file really is");
 }
 
 std::string quoted(const std::string& field, std::mt19937_64& rng) {

@@ -1,7 +1,9 @@
 // What events promise, in every mode of the place cpu: work happens after what it waits for, before
 // what waits for it, and (deferred) not a moment earlier than it must.
 #include <gtest/gtest.h>
+#include <pthread.h>
 
+#include <csignal>
 #include <string>
 #include <vector>
 
@@ -158,6 +160,26 @@ TEST(StreamThreads, WhatWasIssuedIsDoneBeforeTheDeviceEnds) {
   }
   EXPECT_EQ(to, from);
   { const auto idle = started(StreamMode::worker); }
+}
+
+// A stack that no address space has: the system gives no thread.
+TEST(Streams, AThreadThatIsRefused) {
+  pthread_attr_t usual, huge;
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(pthread_getattr_default_np(&huge), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 60), 0);
+  sigset_t before, after;
+  pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  const auto device = make_device(Place::cpu);
+  test::expect_error(
+      ErrorCode::device,
+      {"a thread that copies between the device's memory and the host's", "ulimit -u"},
+      [&] { device->start_streams(StreamMode::worker); });
+  ASSERT_EQ(pthread_setattr_default_np(&usual), 0);
+  pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  for (int signal = 1; signal < 32; ++signal)
+    EXPECT_EQ(sigismember(&after, signal), sigismember(&before, signal)) << signal;
 }
 
 }  // namespace

@@ -355,9 +355,26 @@ TEST(Residence, Misuse) {
       });
     };
   };
-  const auto residents = {"copies between tensors of the program that runs"};
-  expect_error(ErrorCode::internal, residents,
+  Schedule others;
+  others.add(Name("root"), -1, true);
+  Context other(Place::plan, {});
+  Tensor foreign;
+  other.program(others, 0, [&] { foreign = floats(other, "f", 4); });
+  expect_error(ErrorCode::internal, {"copies between tensors of the program that runs"},
+               copy([&](Tensor&, Tensor& h, Tensor&) { plan.copy_to_host(h, foreign); }));
+  // A resident may be copied, and what waits for the copy is held to it.
+  expect_error(ErrorCode::internal, {"compute to wait for the copies of a tensor before it ends"},
                copy([&](Tensor&, Tensor& h, Tensor&) { plan.copy_to_host(h, resident); }));
+  expect_error(ErrorCode::internal, {"pieces of a resident tensor of one dimension"}, [&] {
+    plan.program(s, 1, [&] {
+      const Tensor a = floats(plan, "a", 4);
+      const int64_t sizes[] = {4};
+      plan.split(a, sizes);
+    });
+  });
+  const int64_t less[] = {2, 1};
+  expect_error(ErrorCode::internal, {"pieces that are the whole"},
+               [&] { plan.split(resident, less); });
   expect_error(ErrorCode::internal, {"copies in the direction of their stream"},
                copy([&](Tensor& a, Tensor& h, Tensor&) { plan.copy_to_host(a, h); }));
   expect_error(ErrorCode::internal, {"copies between tensors of one shape and dtype"},

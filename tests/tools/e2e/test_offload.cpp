@@ -53,8 +53,8 @@ TEST(Offload, OptimizerStateWithTheHostChangesNothing) {
   for (const char* precision : {"fp32", "bf16"}) {
     const Workspace w;
     const std::string p = std::string("precision=") + precision;
-    const std::vector<std::string> base = {p, "per_device_train_batch_size=4", "head_rows=64",
-                                           "save_steps=4"};
+    const std::vector<std::string> base = {p, "per_device_train_batch_size=3", "head_rows=64",
+                                           "save_steps=4", "lr_scheduler_type=constant"};
     const auto with = [&](std::vector<std::string> more) {
       more.insert(more.end(), base.begin(), base.end());
       return more;
