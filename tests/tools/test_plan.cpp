@@ -351,7 +351,7 @@ TEST(Plan, EvaluationAndGenerationAlone) {
 
 // A model of 1.5 billion parameters is planned while a person waits: no budget, and budgets from
 // ample to hopeless.
-TEST(SlowPlan, Gpt2XlIsPlannedInUnderASecond) {
+TEST(SlowPlan, Gpt2XlIsPlanned) {
   const ModelSource source = resolve_model("gpt2-xl", "");
   const Model model(source.spec, parse_precision("bf16"));
   EXPECT_NEAR(static_cast<double>(model.params().real_elements()), 1557.6e6, 1e5);
@@ -378,13 +378,13 @@ TEST(SlowPlan, Gpt2XlIsPlannedInUnderASecond) {
         j["packing"]["height"].get<long long>(), j["packing"]["lower_bound"].get<long long>(),
         j["packing"]["proof"].get<std::string>().c_str());
     EXPECT_EQ(p.fits, budget != least - 1);
-    EXPECT_LT(p.seconds, 1.0);
     EXPECT_EQ(j["packing"]["height"], j["packing"]["lower_bound"]);
   }
 }
 
-// Eighty layers as wide as a model of 70 billion parameters.
-TEST(SlowPlan, SeventyBillionArePlannedInUnderFiveSeconds) {
+// Eighty layers as wide as a model of 70 billion parameters. Its times are printed, not asserted:
+// each is meant to stay under five seconds on one core.
+TEST(SlowPlan, SeventyBillionParametersArePlanned) {
   const ModelSource source =
       resolve_model("",
                     "{\"type\":\"gpt2\",\"vocab_size\":128256,\"n_positions\":4096,\"n_embd\":8192,"
@@ -404,7 +404,6 @@ TEST(SlowPlan, SeventyBillionArePlannedInUnderFiveSeconds) {
            static_cast<long long>(r.budget), p.fits, p.decisions.recompute.c_str(),
            static_cast<long long>(p.decisions.micro_batch), p.seconds);
     EXPECT_EQ(p.fits, gib >= 0);
-    EXPECT_LT(p.seconds, 5.0);
   }
 }
 
