@@ -252,6 +252,9 @@ void pack_block(const PackSource& src, bool pairs, int64_t lane0, int64_t lanes,
 void pack_row_tiles(const PackSource& src, int64_t lane0, int64_t lanes, int64_t k0, int64_t kc,
                     int64_t units, int64_t width, int64_t lane_step, float* out) {
   const bf16* from = at<bf16>(src, lane0, k0);
+  if (pack_row_tiles_avx512({from, src.dtype, src.lane_stride, src.k_stride}, lanes, kc, units,
+                            width, lane_step, out))
+    return;
   for (int64_t p0 = 0; p0 < lanes; p0 += width, from += width * src.lane_stride) {
     const int64_t here = std::min(width, lanes - p0);
     const int64_t panel_lanes = (here + lane_step - 1) / lane_step * lane_step;

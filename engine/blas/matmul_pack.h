@@ -46,4 +46,9 @@ bool pack_block_avx512(const PackSource& src, bool pairs, int64_t lanes, int64_t
 void pack_row_tiles(const PackSource& src, int64_t lane0, int64_t lanes, int64_t k0, int64_t kc,
                     int64_t units, int64_t width, int64_t lane_step, float* out);
 
+// The same from lane 0 and k 0 of `src` on, with AVX-512; false: not here, or not for these
+// strides.
+bool pack_row_tiles_avx512(const PackSource& src, int64_t lanes, int64_t kc, int64_t units,
+                           int64_t width, int64_t lane_step, float* out);
+
 }  // namespace snug::blas
