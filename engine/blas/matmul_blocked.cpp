@@ -128,20 +128,50 @@ void finish_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t 
     store_tile(p, tile, ld, m0, n0, rows, cols);
 }
 
-// Asks for a tile's place in C while the tile is computed: its lines are far from all else, and
-// waiting for them one tile after another is a tenth of the time of a product that sums into C.
-void prefetch_c(const MatmulProblem& p, int64_t m0, int64_t n0, int64_t rows, int64_t cols) {
-  if (p.c == nullptr || (p.finish.tile != nullptr && !p.accumulate)) return;
+// A tile's place in C, to be asked for while the tile is computed: its lines are far from all else,
+// and waiting for them one tile after another is a tenth of the time of a product that sums into C.
+Soon place_of(const MatmulProblem& p, int64_t m0, int64_t n0, int64_t rows, int64_t cols) {
+  if (p.c == nullptr || (p.finish.tile != nullptr && !p.accumulate) || streams_c(p)) return {};
   const int64_t size = size_of(p.c_dtype);
-  const char* row = static_cast<const char*>(p.c) + (m0 * p.ldc + n0) * size;
-  for (int64_t i = 0; i < rows; ++i, row += p.ldc * size)
-    for (int64_t at = 0; at < cols * size; at += 64) _mm_prefetch(row + at, _MM_HINT_T0);
+  return {.c = static_cast<const char*>(p.c) + (m0 * p.ldc + n0) * size,
+          .c_stride = p.ldc * size,
+          .c_rows = rows,
+          .c_bytes = cols * size};
+}
+
+void ask_for_c(const Soon& soon) {
+  for (int64_t i = 0; soon.c != nullptr && i < soon.c_rows; ++i)
+    for (int64_t at = 0; at < soon.c_bytes; at += 64)
+      _mm_prefetch(soon.c + i * soon.c_stride + at, _MM_HINT_T0);
+}
+
+// The i-th of n tiles asks for its part of the piece of B that follows `u1` in panel `j`. Behind
+// the last piece of the last panel that is memory nobody reads.
+void add_next_piece(const Multiply& m, const TileKernel& kernel, int64_t j, int64_t u1, int64_t i,
+                    int64_t n, Soon& soon) {
+  const int64_t from = u1 == m.units ? 0 : u1, panel = u1 == m.units ? j + 1 : j;
+  const int64_t floats = std::min(kernel.near, m.units - from) * kernel.cols;
+  const Range part = share(floats / kLine, n, i);
+  soon.b = m.b + panel * m.b_stride + from * kernel.cols + part.begin * kLine;
+  soon.b_lines = part.end - part.begin;
 }
 
 void multiply(const Task& t, const Multiply& m) {
   const int64_t R = t.kernel.rows, W = t.kernel.cols, near = t.kernel.near;
-  // One tile, or where the panel of B is used piece by piece those of the whole chunk.
+  const int64_t tiles = m.rows.end - m.rows.begin;
+  // Two tiles in turn, or where the panel of B is used piece by piece those of the whole chunk.
   alignas(64) float local[kMaxChunkRows * kMaxTileCols];
+  // A tile is finished when the next one is under way: what a tile unit has just stored cannot be
+  // read at once, and meanwhile the unit works.
+  struct {
+    const float* tile = nullptr;
+    int64_t m0, n0, rows;
+  } done;
+  const auto finish = [&] {
+    if (done.tile != nullptr)
+      finish_tile(t.p, done.tile, W, done.m0, done.n0, done.rows, std::min(W, t.p.N - done.n0));
+    done.tile = nullptr;
+  };
   for (int64_t tj = m.cols.begin; tj < m.cols.end; ++tj)
     for (int64_t u0 = 0; u0 < m.units; u0 += near) {
       const int64_t units = std::min(near, m.units - u0);
@@ -149,15 +179,21 @@ void multiply(const Task& t, const Multiply& m) {
       for (int64_t ti = m.rows.begin; ti < m.rows.end; ++ti) {
         const int64_t i = ti - m.rows.begin, j = tj - m.cols.begin;
         float* tile = m.waiting != nullptr ? m.waiting + (i * m.wait_cols + j) * R * W
-                                           : local + (near < m.units ? i * R * W : 0);
+                                           : local + (near < m.units ? i : i % 2) * R * W;
         const int64_t tile_rows = std::min(R, t.p.M - ti * R);
-        if (last) prefetch_c(t.p, ti * R, tj * W, tile_rows, W);
+        Soon soon = last ? place_of(t.p, ti * R, tj * W, tile_rows, W) : Soon{};
+        if (t.kernel.asks)
+          add_next_piece(m, t.kernel, j, u0 + units, i, tiles, soon);
+        else
+          ask_for_c(soon);
         t.kernel.run[tile_rows - 1](
             units, m.a + i * R * m.units + u0 * round_up(tile_rows, t.kernel.row_step),
-            m.b + j * m.b_stride + u0 * W, tile, m.first && u0 == 0);
-        if (last) finish_tile(t.p, tile, W, ti * R, tj * W, tile_rows, std::min(W, t.p.N - tj * W));
+            m.b + j * m.b_stride + u0 * W, tile, m.first && u0 == 0, soon);
+        finish();
+        if (last) done = {tile, ti * R, tj * W, tile_rows};
       }
     }
+  finish();
 }
 
 // B is packed block by block into shared scratch by all threads, then used by all.
@@ -279,7 +315,7 @@ void run_few_rows(const Task& t, int64_t thread, int64_t threads) {
             const float* b = s.packed ? t.packed_panel(j, u0) : slice + (j - j0) * W * units;
             t.kernel.run[tile_rows - 1](
                 units, a_block + i * R * block_units + v0 * round_up(tile_rows, t.kernel.row_step),
-                b, tiles[i] + (j - j0) * R * W, u0 + v0 == 0);
+                b, tiles[i] + (j - j0) * R * W, u0 + v0 == 0, {});
           }
       }
     }
@@ -302,6 +338,7 @@ void run(const Task& t, int64_t thread, int64_t threads) {
     run_packed(t, thread, threads);
   else
     run_blocked(t, thread, threads);
+  _mm_sfence();  // lines written past the caches are there before anybody is told
   if (t.kernel.leave != nullptr) t.kernel.leave();
 }
 

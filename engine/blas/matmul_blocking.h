@@ -17,11 +17,10 @@ inline int64_t round_up(int64_t a, int64_t b) {
   return ceil_div(a, b) * b;
 }
 
-// Limits, in lanes and 4-byte units. kChunk: of A at once (420 KiB); with it a panel of B (32
-// columns by the kernel's depth: 128 KiB, 384 KiB at its `whole`) lives in a 1 MiB L2. kShared: B's
+// Limits, in lanes and 4-byte units. With a kernel's chunk of A (420 KiB where L2 is 1 MiB) lives a
+// panel of B (32 columns by the kernel's depth: 128 KiB, 384 KiB at its `whole`). kShared: B's
 // block and the tiles that wait for more of K, both read from L3; the wider B's block, the less
 // often A is packed again.
-inline constexpr int64_t kChunk = 105 * 1024;
 inline constexpr int64_t kShared = 9 << 18;  // 9 MiB
 inline constexpr int64_t kWideWaiting = 1536;
 
@@ -76,10 +75,11 @@ inline Blocking make_blocking(int64_t M, int64_t N, int64_t K, bool along_k, boo
     s.b_floats = b_packed ? 0 : std::min(kSlice, col_tiles * kernel.cols * s.units);
     return s;
   }
-  const int64_t depth = along_k && s.units <= kernel.whole ? kernel.whole : kernel.depth;
+  const int64_t whole = along_k ? kernel.whole : kernel.whole_turned;
+  const int64_t depth = s.units <= whole ? whole : kernel.depth;
   s.depth = round_up(ceil_div(s.units, ceil_div(s.units, depth)), kernel.step);
   s.depth_blocks = ceil_div(s.units, s.depth);  // of equal depth, none empty
-  s.chunk = std::min(kChunk / s.depth, kernel.chunk_rows) / kernel.rows * kernel.rows;
+  s.chunk = std::min(kernel.chunk / s.depth, kernel.chunk_rows) / kernel.rows * kernel.rows;
   const bool waits = s.depth_blocks > 1;
   if (b_packed) {
     s.tall = row_tiles * kernel.rows;

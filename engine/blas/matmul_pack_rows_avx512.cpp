@@ -39,31 +39,35 @@ SNUG_AVX512 void copy_rows(const bf16* src, int64_t lane_stride, int64_t lanes, 
   }
 }
 
-// One step of sixteen lanes of a panel whose neighbours in memory are lanes: pairs of rows of k are
-// woven and turned. count: of k that there are.
+// One step of up to 32 lanes of a panel whose neighbours in memory are lanes. Pairs of rows of k
+// are woven: within each quarter of a register lanes 0..3 and 4..7 of its eight come apart, so the
+// two registers of a pair hold lanes 0-3, 8-11, 16-19, 24-27 and the others. count: of k that there
+// are.
 SNUG_AVX512 void turn_lanes(const bf16* src, int64_t k_stride, int64_t count, int64_t lanes,
-                            float* out) {
-  const __mmask16 m = mask_of(lanes);
-  __m512 r[16];
+                            int64_t panel_lanes, float* out) {
+  const auto m = static_cast<__mmask32>((1ull << lanes) - 1);
+  __m512 low[16], high[16];
 #pragma GCC unroll 16
   for (int64_t u = 0; u < 16; ++u) {
     const bf16 *even = src + 2 * u * k_stride, *odd = even + k_stride;
-    r[u] = 2 * u + 1 < count ? weave16(even, odd, m)
-           : 2 * u < count   ? weave16(even, nullptr, m)
-                             : _mm512_setzero_ps();
-    _mm_prefetch(even + kStepK * k_stride, _MM_HINT_T0);
-    _mm_prefetch(odd + kStepK * k_stride, _MM_HINT_T0);
+    const __m512i a = 2 * u < count ? _mm512_maskz_loadu_epi16(m, even) : _mm512_setzero_si512();
+    const __m512i b = 2 * u + 1 < count ? _mm512_maskz_loadu_epi16(m, odd) : _mm512_setzero_si512();
+    low[u] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(a, b));
+    high[u] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(a, b));
   }
-  transpose16(r);
-#pragma GCC unroll 16
-  for (int64_t l = 0; l < 16; ++l) _mm512_storeu_ps(out + l * kUnits, r[l]);
+  transpose16(low);
+  transpose16(high);
+  for (int64_t l = 0; l < panel_lanes; ++l) {
+    const int64_t place = l / 8 * 4 + l % 4;
+    _mm512_storeu_ps(out + l * kUnits, l % 8 < 4 ? low[place] : high[place]);
+  }
 }
 
 }  // namespace
 
 bool pack_row_tiles_avx512(const PackSource& s, int64_t lanes, int64_t kc, int64_t units,
                            int64_t width, int64_t lane_step, float* out) {
-  if (!use_avx512() || lane_step != 16 || width % 16 != 0) return false;
+  if (!use_avx512() || lane_step != 16 || width != 32) return false;
   const auto* src = static_cast<const bf16*>(s.data);
   const int64_t steps = units / kUnits;
   if (s.k_stride == 1) {
@@ -75,12 +79,16 @@ bool pack_row_tiles_avx512(const PackSource& s, int64_t lanes, int64_t kc, int64
   }
   if (s.lane_stride != 1) return false;
   // Step by step over all panels: the rows of k are read in runs as long as the chunk is wide.
+  const int64_t panels = (lanes + width - 1) / width;
   for (int64_t t = 0; t < steps; ++t)
-    for (int64_t p0 = 0; p0 < lanes; p0 += width) {
-      const int64_t here = std::min(width, lanes - p0), panel = (here + 15) / 16 * 16;
-      for (int64_t l = 0; l < here; l += 16)
-        turn_lanes(src + t * kStepK * s.k_stride + p0 + l, s.k_stride, kc - t * kStepK,
-                   std::min<int64_t>(16, here - l), out + p0 * units + (t * panel + l) * kUnits);
+    for (int64_t p = 0; p < panels; ++p) {
+      const int64_t p0 = p * width, here = std::min(width, lanes - p0);
+      const int64_t panel = (here + 15) / 16 * 16, k = t * kStepK;
+      for (int64_t r = kStepK * p / panels; r < kStepK * (p + 1) / panels; ++r)
+        for (int64_t l = 0; l < lanes; l += 32)
+          _mm_prefetch(src + (k + kStepK + r) * s.k_stride + l, _MM_HINT_T0);
+      turn_lanes(src + k * s.k_stride + p0, s.k_stride, kc - k, here, panel,
+                 out + p0 * units + t * panel * kUnits);
     }
   return true;
 }

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "engine/blas/matmul_tile.h"
 #include "engine/core/isa.h"
@@ -49,6 +50,54 @@ SNUG_AVX512 inline void put(f16* c, __mmask16 m, __m512 v) {
       _mm512_cvtps_ph(_mm512_castsi512_ps(plain), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+// 32 sums to a line of bf16: the upper halves of what rounding left, side by side. put's bits.
+SNUG_AVX512 inline __m512i round_line(__m512 x, __m512 y) {
+  const __m512i one = _mm512_set1_epi32(1), half = _mm512_set1_epi32(0x7fff);
+  const __m512i quiet = _mm512_set1_epi32(0x400000);
+  const __m512i u = _mm512_castps_si512(x), v = _mm512_castps_si512(y);
+  const __m512i u_odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), one);
+  const __m512i v_odd = _mm512_and_si512(_mm512_srli_epi32(v, 16), one);
+  __m512i a = _mm512_add_epi32(_mm512_add_epi32(u, half), u_odd);
+  __m512i b = _mm512_add_epi32(_mm512_add_epi32(v, half), v_odd);
+  a = _mm512_mask_or_epi32(a, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), u, quiet);
+  b = _mm512_mask_or_epi32(b, _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q), v, quiet);
+  const __m512i upper =
+      _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
+                       25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  return _mm512_permutex2var_epi16(a, upper, b);
+}
+
+// Whole rows of a tile of 32 columns, straight to C; `stream`: C's lines are aligned, and written
+// past the caches.
+template <class T>
+SNUG_AVX512 void store_whole(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,
+                             int64_t n0, int64_t rows, bool stream) {
+  alignas(64) float bias[32] = {};
+  if (p.bias != nullptr)
+    for (int64_t j = 0; j < 32; ++j) bias[j] = value_at(p.bias, p.bias_dtype, n0 + j);
+  const __m512 alpha = _mm512_set1_ps(p.alpha);
+  const __m512 b0 = _mm512_load_ps(bias), b1 = _mm512_load_ps(bias + 16);
+  T* to = static_cast<T*>(p.c) + m0 * p.ldc + n0;
+  for (int64_t i = 0; i < rows; ++i, tile += ld, to += p.ldc) {
+    __m512 x = _mm512_mul_ps(alpha, _mm512_loadu_ps(tile));
+    __m512 y = _mm512_mul_ps(alpha, _mm512_loadu_ps(tile + 16));
+    if (p.bias != nullptr) x = _mm512_add_ps(x, b0), y = _mm512_add_ps(y, b1);
+    if constexpr (std::is_same_v<T, bf16>) {
+      const __m512i line = round_line(x, y);
+      if (stream)
+        _mm512_stream_si512(reinterpret_cast<__m512i*>(to), line);
+      else
+        _mm512_storeu_si512(to, line);
+    } else if (stream) {
+      _mm512_stream_ps(to, x);
+      _mm512_stream_ps(to + 16, y);
+    } else {
+      _mm512_storeu_ps(to, x);
+      _mm512_storeu_ps(to + 16, y);
+    }
+  }
+}
+
 template <class T>
 SNUG_AVX512 void store(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,
                        int64_t n0, int64_t rows, int64_t cols) {
@@ -81,10 +130,23 @@ SNUG_AVX512 void store(const MatmulProblem& p, const float* tile, int64_t ld, in
 
 }  // namespace
 
+bool streams_c(const MatmulProblem& p) {
+  static const int64_t kStream = getenv("STREAM") ? atol(getenv("STREAM")) : 16;
+  const int64_t size = size_of(p.c_dtype);
+  return use_avx512() && !p.accumulate && p.finish.tile == nullptr && p.c_dtype != DType::f16 &&
+         p.M * p.N * size >= (kStream << 20) && p.ldc * size % 64 == 0 &&
+         reinterpret_cast<uintptr_t>(p.c) % 64 == 0;
+}
+
 bool store_tile_avx512(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,
                        int64_t n0, int64_t rows, int64_t cols) {
   if (!use_avx512()) return false;
-  if (p.c_dtype == DType::f32)
+  const bool whole = cols == 32 && !p.accumulate && p.finish.tile == nullptr;
+  if (whole && p.c_dtype == DType::f32)
+    store_whole<float>(p, tile, ld, m0, n0, rows, streams_c(p));
+  else if (whole && p.c_dtype == DType::bf16)
+    store_whole<bf16>(p, tile, ld, m0, n0, rows, streams_c(p));
+  else if (p.c_dtype == DType::f32)
     store<float>(p, tile, ld, m0, n0, rows, cols);
   else if (p.c_dtype == DType::bf16)
     store<bf16>(p, tile, ld, m0, n0, rows, cols);

@@ -8,13 +8,23 @@
 
 namespace snug::blas {
 
-inline constexpr int64_t kMaxTileRows = 32, kMaxTileCols = 32, kMaxChunkRows = 256;
+inline constexpr int64_t kMaxTileRows = 32, kMaxTileCols = 32, kMaxChunkRows = 512;
 static_assert(kMaxTileRows * kMaxTileCols <= kMatmulTileValues);
 
 // tile (+)= panel of A * panel of B over `units` units. a: rows units per k, side by side, or tiles
 // of rows (row_step); b: cols units per k. `start` begins the chain at zero, otherwise it goes on
 // from what the tile holds.
-using TileRun = void (*)(int64_t units, const float* a, const float* b, float* tile, bool start);
+//
+// Soon: lines that will be wanted next, of B and of C's place for this tile. A kernel that is busy
+// with tiles asks for them on the way, a few with every step.
+struct Soon {
+  const float* b = nullptr;
+  int64_t b_lines = 0;
+  const char* c = nullptr;  // null: nothing to ask for
+  int64_t c_stride = 0, c_rows = 0, c_bytes = 0;
+};
+using TileRun = void (*)(int64_t units, const float* a, const float* b, float* tile, bool start,
+                         Soon soon);
 
 struct TileKernel {
   int64_t rows, cols;  // of a full tile
@@ -25,10 +35,13 @@ struct TileKernel {
   // in multiples of this.
   int64_t row_step = 1;
   // Block sizes, in units and rows. depth: of a block of K. whole: a K of up to this many units is
-  // one block where the neighbours of A lie along k, so that no tile waits; where they lie along m
-  // the short chunk that is left makes rows too short to read. chunk_rows: of A at once. near: of
-  // the piece of a panel of B that all tiles of the chunk use before the next one.
-  int64_t depth = 1024, whole = 3072, chunk_rows = 140, near = 3072;
+  // one block where the neighbours of A lie along k, so that no tile waits; whole_turned: where
+  // they lie along m, and a short chunk makes rows too short to read. chunk, chunk_rows: of A at
+  // once (420 KiB). near: of the piece of a panel of B that all tiles of the chunk use before the
+  // next.
+  int64_t depth = 1024, whole = 3072, whole_turned = 1024;
+  int64_t chunk = 105 * 1024, chunk_rows = 140, near = 3072;
+  bool asks = false;          // run asks for what is wanted soon
   void (*enter)() = nullptr;  // called by each thread before its first run and after its last
   void (*leave)() = nullptr;
 };
@@ -50,6 +63,9 @@ void store_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m
 // tests compare the two.
 bool store_tile_avx512(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,
                        int64_t n0, int64_t rows, int64_t cols);
+
+// Whether whole tiles go to C past the caches: it is large, and only written.
+bool streams_c(const MatmulProblem& p);
 
 // One value of an f32, bf16 or f16 array, as float.
 inline float value_at(const void* data, DType dtype, int64_t i) {
