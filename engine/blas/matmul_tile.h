@@ -16,7 +16,8 @@ static_assert(kMaxTileRows * kMaxTileCols <= kMatmulTileValues);
 // from what the tile holds.
 //
 // Soon: lines that will be wanted next, of B and of C's place for this tile. A kernel that is busy
-// with tiles asks for them on the way, a few with every step.
+// with tiles asks for them on the way, a few with every step. By reference: a copy on the stack
+// would be read in wider pieces than it was written, and wait for all stores before it.
 struct Soon {
   const float* b = nullptr;
   int64_t b_lines = 0;
@@ -24,7 +25,7 @@ struct Soon {
   int64_t c_stride = 0, c_rows = 0, c_bytes = 0;
 };
 using TileRun = void (*)(int64_t units, const float* a, const float* b, float* tile, bool start,
-                         Soon soon);
+                         const Soon& soon);
 
 struct TileKernel {
   int64_t rows, cols;  // of a full tile

@@ -19,7 +19,7 @@ constexpr int64_t kSumStride = 4 * kMaxTileCols, kBStride = 4 * kMaxTileCols, kA
 
 // `kTall`: 17 to 32 rows, else up to 16. Missing rows are zeros in A and computed all the same.
 template <class Tiles, bool kTall>
-void run(int64_t units, const float* a, const float* b, float* tile, bool start, Soon soon) {
+void run(int64_t units, const float* a, const float* b, float* tile, bool start, const Soon& soon) {
   if (start) {
     Tiles::template zero<0>();
     Tiles::template zero<1>();
@@ -34,10 +34,10 @@ void run(int64_t units, const float* a, const float* b, float* tile, bool start,
   const int64_t steps = units / kStep;
   const int64_t b_step = (soon.b_lines + steps - 1) / steps;
   const int64_t c_step = soon.c == nullptr ? 0 : (soon.c_rows + steps - 1) / steps;
+  const float* next = soon.b;
   int64_t c_row = 0;
   for (int64_t u = 0; u < units; u += kStep) {
-    for (int64_t i = 0; i < b_step; ++i) _mm_prefetch(soon.b + i * 16, _MM_HINT_T1);
-    soon.b += b_step * 16;
+    for (int64_t i = 0; i < b_step; ++i, next += 16) _mm_prefetch(next, _MM_HINT_T1);
     for (int64_t i = 0; i < c_step && c_row < soon.c_rows; ++i, ++c_row)
       for (int64_t at = 0; at < soon.c_bytes; at += 64)
         _mm_prefetch(soon.c + c_row * soon.c_stride + at, _MM_HINT_T0);

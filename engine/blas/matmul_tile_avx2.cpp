@@ -7,7 +7,7 @@ namespace snug::blas {
 namespace {
 
 template <int R>
-void run(int64_t units, const float* a, const float* b, float* tile, bool start, Soon) {
+void run(int64_t units, const float* a, const float* b, float* tile, bool start, const Soon&) {
   __m256 acc[R][2];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r) {

@@ -22,7 +22,7 @@ inline void prefetch_ahead(const float* b) {
 
 template <int R>
 SNUG_AVX512 void run_f32(int64_t units, const float* a, const float* b, float* tile, bool start,
-                         Soon) {
+                         const Soon&) {
   __m512 acc[R][2];
 #pragma GCC unroll 14
   for (int r = 0; r < R; ++r) {
@@ -48,7 +48,7 @@ SNUG_AVX512 void run_f32(int64_t units, const float* a, const float* b, float* t
 
 template <int R>
 SNUG_AVX512_BF16 void run_bf16(int64_t units, const float* a, const float* b, float* tile,
-                               bool start, Soon) {
+                               bool start, const Soon&) {
   __m512 acc[R][2];
 #pragma GCC unroll 14
   for (int r = 0; r < R; ++r) {
