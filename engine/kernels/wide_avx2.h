@@ -17,6 +17,9 @@ inline V operator-(V a, V b) {
 inline V operator*(V a, V b) {
   return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
 }
+inline V operator/(V a, V b) {
+  return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+}
 inline V set1(float x) {
   return {_mm256_set1_ps(x), _mm256_set1_ps(x)};
 }
@@ -30,6 +33,9 @@ inline V fnma(V a, V b, V c) {
 // The second operand if one is NaN.
 inline V max_of(V a, V b) {
   return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
+}
+inline V min_of(V a, V b) {
+  return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
 }
 // The lowest nine bits, moved to sign and exponent.
 inline V exponent_bits(V x) {

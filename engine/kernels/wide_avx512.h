@@ -2,7 +2,7 @@
 // names and the same bits. Included inside a namespace, where the target is switched to AVX-512.
 #pragma once
 
-using V = __m512;  // + - * are the compiler's own
+using V = __m512;  // + - * / are the compiler's own
 inline V set1(float x) {
   return _mm512_set1_ps(x);
 }
@@ -14,6 +14,9 @@ inline V fnma(V a, V b, V c) {
 }
 inline V max_of(V a, V b) {
   return _mm512_max_ps(a, b);
+}
+inline V min_of(V a, V b) {
+  return _mm512_min_ps(a, b);
 }
 inline V exponent_bits(V x) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 23));

@@ -5,7 +5,8 @@
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
-#include "layers/ops/activation_rows.h"
+#include "layers/ops/activation_dispatch.h"
+#include "layers/ops/row_loops.h"
 
 namespace snug {
 namespace {
@@ -49,18 +50,16 @@ Activation parse_activation(std::string_view name) {
 void activation_forward(Context& ctx, const View& y, const View& x, Activation kind) {
   expect_like(x, "y", y);
   dispatch_float(x, "x", [&](auto tag) {
-    dispatch_kind(kind, [&](auto function) {
-      using T = decltype(tag);
-      using A = decltype(function);
-      Op op(ctx, "activation_forward",
-            {.flops = flops_of(kind) * x.elements(), .bytes = x.bytes() + y.bytes()});
-      if (!op.run()) return;
-      const auto loop = use_avx512() ? values_avx512<A, T> : values_avx2<A, T>;
-      T* to = y.as<T>();
-      const T* from = x.as<T>();
-      parallel_chunks(ctx.threads(), x.elements(), kGrain, [=](int64_t begin, int64_t end) {
-        loop(to + begin, from + begin, end - begin);
-      });
+    using T = decltype(tag);
+    const ActivationLoops<T> loops = activation_loops<T>(kind);
+    Op op(ctx, "activation_forward",
+          {.flops = flops_of(kind) * x.elements(), .bytes = x.bytes() + y.bytes()});
+    if (!op.run()) return;
+    const auto loop = loops.values;
+    T* to = y.as<T>();
+    const T* from = x.as<T>();
+    parallel_chunks(ctx.threads(), x.elements(), kGrain, [=](int64_t begin, int64_t end) {
+      loop(to + begin, from + begin, end - begin);
     });
   });
 }
@@ -70,19 +69,17 @@ void activation_backward(Context& ctx, const View& dx, const View& dy, const Vie
   expect_like(x, "dx", dx);
   expect_like(x, "dy", dy);
   dispatch_float(x, "x", [&](auto tag) {
-    dispatch_kind(kind, [&](auto function) {
-      using T = decltype(tag);
-      using A = decltype(function);
-      Op op(ctx, "activation_backward",
-            {.flops = (flops_of(kind) + 6) * x.elements(), .bytes = 3 * x.bytes()});
-      if (!op.run()) return;
-      const auto loop = use_avx512() ? slopes_avx512<A, T> : slopes_avx2<A, T>;
-      T* to = dx.as<T>();
-      const T* dfrom = dy.as<T>();
-      const T* from = x.as<T>();
-      parallel_chunks(ctx.threads(), x.elements(), kGrain, [=](int64_t begin, int64_t end) {
-        loop(to + begin, dfrom + begin, from + begin, end - begin);
-      });
+    using T = decltype(tag);
+    const ActivationLoops<T> loops = activation_loops<T>(kind);
+    Op op(ctx, "activation_backward",
+          {.flops = (flops_of(kind) + 6) * x.elements(), .bytes = 3 * x.bytes()});
+    if (!op.run()) return;
+    const auto loop = loops.slopes;
+    T* to = dx.as<T>();
+    const T* dfrom = dy.as<T>();
+    const T* from = x.as<T>();
+    parallel_chunks(ctx.threads(), x.elements(), kGrain, [=](int64_t begin, int64_t end) {
+      loop(to + begin, dfrom + begin, from + begin, end - begin);
     });
   });
 }

@@ -20,7 +20,7 @@ __device__ inline Sigmoid sigmoid_and_slope(float x) {
   return {x < 0.0f ? e * r : r, e * (r * r)};
 }
 
-// The limits are those of layers/ops/activation_rows.h: no overflow inside, and a NaN stays one.
+// No overflow inside, and a NaN stays one.
 __device__ inline float at_least(float x, float low) {
   return x < low ? low : x;
 }

@@ -7,31 +7,13 @@
 #include "engine/blas/matmul.h"
 #include "engine/core/error.h"
 #include "engine/kernels/dispatch.h"
-#include "layers/ops/activation_rows.h"
+#include "layers/ops/activation_dispatch.h"
 #include "layers/ops/layernorm_rows.h"
 #include "layers/ops/residual_rows.h"
+#include "layers/ops/row_loops.h"
 
 namespace snug {
 namespace {
-
-// Values of a product, rounded as the product alone would store them, and what they become.
-template <class A, class T>
-[[gnu::always_inline]] inline void act_loop(T* act, T* pre, const float* v, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    pre[i] = from_f32<T>(v[i]);
-    // Not read back from pre[i]: the loop would not become vector code.
-    act[i] = from_f32<T>(A::value(to_f32(from_f32<T>(v[i]))));
-  }
-}
-template <class A, class T>
-void act_avx2(T* act, T* pre, const float* v, int64_t n) {
-  act_loop<A>(act, pre, v, n);
-}
-template <class A, class T>
-[[SNUG_AVX512]] void act_avx512(T* act, T* pre, const float* v, int64_t n) {
-  act_loop<A>(act, pre, v, n);
-}
 
 // What the tiles of a product become.
 template <class T>
@@ -138,15 +120,12 @@ void linear_activation_forward(Context& ctx, const View& act, const View& pre, c
   options.also = {.flops = flops_of(kind) * act.elements(),
                   .bytes = pre.defined() ? act.bytes() : 0};
   dispatch_float(act, "act", [&](auto tag) {
-    dispatch_kind(kind, [&](auto function) {
-      using T = decltype(tag);
-      using A = decltype(function);
-      const TileFinish<T> finish{use_avx512() ? act_avx512<A, T> : act_avx2<A, T>, act.as<T>(),
-                                 pre.defined() ? pre.as<T>() : nullptr, act.shape.last(),
-                                 act.bytes() >= kStreamBytes};
-      options.finish = {.tile = act_tile<T>, .context = &finish};
-      matmul(ctx, product, x, w.weight, options);
-    });
+    using T = decltype(tag);
+    const TileFinish<T> finish{activation_loops<T>(kind).rounded, act.as<T>(),
+                               pre.defined() ? pre.as<T>() : nullptr, act.shape.last(),
+                               act.bytes() >= kStreamBytes};
+    options.finish = {.tile = act_tile<T>, .context = &finish};
+    matmul(ctx, product, x, w.weight, options);
   });
 }
 

@@ -1,6 +1,9 @@
 #include "layers/ops/row_loops.h"
 
+#include <type_traits>
+
 #include "engine/core/isa.h"
+#include "layers/ops/activation_dispatch.h"
 
 namespace snug {
 
@@ -32,5 +35,17 @@ SoftmaxGradient<T> softmax_gradient() {
 template SoftmaxGradient<float> softmax_gradient();
 template SoftmaxGradient<bf16> softmax_gradient();
 template SoftmaxGradient<f16> softmax_gradient();
+
+template <class T>
+ActivationLoops<T> activation_loops(Activation kind) {
+  int place = 0;
+  dispatch_activation<std::integral_constant<int, 0>, std::integral_constant<int, 1>,
+                      std::integral_constant<int, 2>, std::integral_constant<int, 3>>(
+      kind, [&](auto i) { place = i; });
+  return use_avx512() ? activation_loops_avx512<T>(place) : activation_loops_avx2<T>(place);
+}
+template ActivationLoops<float> activation_loops(Activation);
+template ActivationLoops<bf16> activation_loops(Activation);
+template ActivationLoops<f16> activation_loops(Activation);
 
 }  // namespace snug

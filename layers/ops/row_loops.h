@@ -1,11 +1,12 @@
-// The rows of normalisation, dropout and the head's softmax, once per instruction set: AVX2 and
-// AVX-512 give the same bits. They take pointers and run in the caller's thread. Internal to the
-// ops, whose headers have the mathematics.
+// The rows of activations, normalisation, dropout and the head's softmax, once per instruction set:
+// AVX2 and AVX-512 give the same bits. They take pointers and run in the caller's thread. Internal
+// to the ops, whose headers have the mathematics.
 #pragma once
 
 #include <cstdint>
 
 #include "engine/core/dtype.h"
+#include "layers/ops/activation.h"
 
 namespace snug {
 
@@ -59,7 +60,22 @@ using SoftmaxGradient = void (*)(T* dz, const float* z, int64_t V, int64_t Vp, f
 template <class T>
 SoftmaxGradient<T> softmax_gradient();
 
-// The two versions, for the choices above.
+// n values; y may be x, dx may be dy or x.
+template <class T>
+struct ActivationLoops {
+  void (*values)(T* y, const T* x, int64_t n);
+  void (*slopes)(T* dx, const T* dy, const T* x, int64_t n);  // dx = dy f'(x)
+  // pre = x rounded, y = f(pre): what a product does that ends in an activation.
+  void (*rounded)(T* y, T* pre, const float* x, int64_t n);
+};
+template <class T>
+ActivationLoops<T> activation_loops(Activation kind);
+
+// The two versions, for the choices above; activations by their place in activation_dispatch.h.
+template <class T>
+ActivationLoops<T> activation_loops_avx2(int place);
+template <class T>
+ActivationLoops<T> activation_loops_avx512(int place);
 template <class T, class W>
 NormLoops<T, W> norm_loops_avx2();
 template <class T, class W>

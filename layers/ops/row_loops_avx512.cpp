@@ -58,11 +58,20 @@ inline void keep_bits(uint32_t* bits, U w0, U w1, U w2, U w3, uint32_t threshold
   bits[1] = _mm512_cmpge_epu32_mask(_mm512_unpackhi_epi64(w01, w23), t);
 }
 
+#include "layers/ops/row_loops_activation.h"
 #include "layers/ops/row_loops_drop.h"
 #include "layers/ops/row_loops_norm.h"
 #include "layers/ops/row_loops_softmax.h"
 
 }  // namespace
+
+template <class T>
+ActivationLoops<T> activation_loops_avx512(int place) {
+  return kActivationLoops<T>[place];
+}
+template ActivationLoops<float> activation_loops_avx512(int);
+template ActivationLoops<bf16> activation_loops_avx512(int);
+template ActivationLoops<f16> activation_loops_avx512(int);
 
 template <class T, class W>
 NormLoops<T, W> norm_loops_avx512() {
