@@ -38,7 +38,7 @@ struct ForwardHead {
   int64_t head;
 };
 
-constexpr int64_t kHalf = kBlock / 2, kMostTogether = 4;
+constexpr int64_t kHalf = kBlock / 2, kMostTogether = 8;
 
 struct QueryScratch {
   float *turned, *out, *top, *sum;
