@@ -6,6 +6,7 @@
 #include "engine/core/error.h"
 #include "engine/kernels/kernels.h"
 #include "optim/checks.h"
+#include "optim/span_runs.h"
 
 namespace snug {
 namespace {
@@ -31,14 +32,9 @@ void gradient_norm(Context& ctx, const View& gradients, const std::vector<StateS
   expect(gradients, "gradients", {{"elements", gradients.elements()}});
   expect_state(state);
   reset(ctx, state);
-  // Spans without a gap between them are one run: fewer, longer ops.
-  for (size_t i = 0; i < spans.size();) {
-    const int64_t begin = spans[i].offset;
-    int64_t end = begin + spans[i].elements;
-    for (++i; i < spans.size() && spans[i].offset == end; ++i) end += spans[i].elements;
-    if (end > begin)
-      sum_of_squares_and_finite(ctx, gradients.rows(begin, end - begin), state, begin);
-  }
+  for_each_run(spans, [&](int64_t begin, int64_t end) {
+    sum_of_squares_and_finite(ctx, gradients.rows(begin, end - begin), state, begin);
+  });
 }
 
 double gradient_norm_of(const StepState& state) {
