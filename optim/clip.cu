@@ -23,13 +23,33 @@ __global__ void clip_kernel(StepState* state, double max_grad_norm) {
   state->clip_factor = static_cast<float>(factor);
 }
 
+__global__ void update_loss_scale_kernel(StepState* state, double backoff, double growth,
+                                         double least, int64_t interval) {
+  if (simt::thread() > 0) return;
+  const double scale = double{state->loss_scale};
+  if (state->found_inf) {
+    const double lower = scale * backoff;
+    state->loss_scale = static_cast<float>(lower > least ? lower : least);
+    state->growth_tracker = 0;
+  } else if (++state->growth_tracker >= interval) {
+    const auto grown = static_cast<float>(scale * growth);
+    if (grown <= 3.402823466e38f) state->loss_scale = grown;
+    state->growth_tracker = 0;
+  }
+}
+
 }  // namespace
+
+template <class Queue>
+void gradient_norm_reset_on(Queue& queue, const View& state) {
+  simt::launch(queue, {.blocks = 1, .threads = simt::kWarp}, "gradient_norm_reset",
+               gradient_norm_reset_kernel, step_state(state));
+}
 
 template <class Queue>
 void gradient_norm_on(Queue& queue, const View& gradients, const std::vector<StateSpan>& spans,
                       const View& partial, const View& state, int threads) {
-  simt::launch(queue, {.blocks = 1, .threads = simt::kWarp}, "gradient_norm_reset",
-               gradient_norm_reset_kernel, step_state(state));
+  gradient_norm_reset_on(queue, state);
   for_each_run(spans, [&](int64_t begin, int64_t end) {
     sum_of_squares_and_finite_on(queue, gradients.rows(begin, end - begin), partial, state, begin,
                                  threads);
@@ -42,6 +62,15 @@ void clip_on(Queue& queue, const View& state, double max_grad_norm) {
                max_grad_norm);
 }
 
+template <class Queue>
+void update_loss_scale_on(Queue& queue, const View& state, const LossScaling& config) {
+  simt::launch(queue, {.blocks = 1, .threads = simt::kWarp}, "update_loss_scale",
+               update_loss_scale_kernel, step_state(state), config.backoff_factor,
+               config.growth_factor, config.min_scale, int64_t{config.growth_interval});
+}
+
+template void update_loss_scale_on(simt::Queue&, const View&, const LossScaling&);
+template void gradient_norm_reset_on(simt::Queue&, const View&);
 template void gradient_norm_on(simt::Queue&, const View&, const std::vector<StateSpan>&,
                                const View&, const View&, int);
 template void clip_on(simt::Queue&, const View&, double);

@@ -70,6 +70,8 @@ __global__ void matmul_kernel(MatmulProblem p) {
     load_tile(b_tile, p.b, p.b.col_stride, p.b.row_stride, column0, p.N, k0, p.K);
     sync_threads();
     const int depth = static_cast<int>(p.K - k0 < kDepth ? p.K - k0 : kDepth);
+// Unrolled, here and below: the sums stay in registers.
+#pragma unroll
     for (int own = 0; own < kOwn; ++own) {
       const int micro = own * threads() + thread();
       const int row = micro / (kTile / kMicro) * kMicro, column = micro % (kTile / kMicro) * kMicro;
@@ -82,6 +84,7 @@ __global__ void matmul_kernel(MatmulProblem p) {
       }
     }
   }
+#pragma unroll
   for (int own = 0; own < kOwn; ++own) {
     const int micro = own * threads() + thread();
     store_micro(p, sum[own], row0 + micro / (kTile / kMicro) * kMicro,

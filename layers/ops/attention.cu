@@ -38,12 +38,15 @@ __device__ inline void softmax_tile(Running (&rows)[kOwn][kMicro], const Shared<
                                     const Shared<float>& k, const Shared<uint32_t>& keep,
                                     const TilePlace& at, const AttentionProblem& p) {
   constexpr int kRow = kKeys + kMicro;
+// Unrolled, here and below: the arrays stay in registers.
+#pragma unroll
   for (int own = 0; own < kOwn; ++own) {
     const int m = own * threads() + thread();
-    if (m >= kMicros) break;  // whole warps
+    if (m >= kMicros) continue;  // whole warps
     const int x = m % kMicroKeys, y = m / kMicroKeys;
     float s[kMicro][kMicro];
     dots<kMicroKeys>(s, q, k, y, x, p);
+#pragma unroll
     for (int i = 0; i < kMicro; ++i) {
       const int r = y + kMicroRows * i;
       Running& row = rows[own][i];
@@ -73,9 +76,11 @@ __device__ inline void softmax_tile(Running (&rows)[kOwn][kMicro], const Shared<
 // alpha[r] = 1 / sum, lse of the rows that exist.
 __device__ inline void finish_rows(const Running (&rows)[kOwn][kMicro], const Shared<float>& alpha,
                                    float* lse, const TilePlace& at) {
+#pragma unroll
   for (int own = 0; own < kOwn; ++own) {
     const int m = own * threads() + thread();
     if (m >= kMicros || m % kMicroKeys > 0) continue;
+#pragma unroll
     for (int i = 0; i < kMicro; ++i) {
       const int r = m / kMicroKeys + kMicroRows * i;
       const Running& row = rows[own][i];

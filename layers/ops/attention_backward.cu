@@ -55,9 +55,12 @@ __device__ inline void each_pair(const QueryTile& tile, const Shared<float>& k,
     float s[kMicro][kMicro], dp[kMicro][kMicro];
     dots<kColumns>(s, tile.q, k, y, x, p);
     dots<kColumns>(dp, tile.dout, v, y, x, p);
+// Unrolled, here and below: the arrays stay in registers.
+#pragma unroll
     for (int i = 0; i < kMicro; ++i) {
       const int r = y + kMicroRows * i;
       const float lse = tile.lse[r], delta = tile.delta[r];
+#pragma unroll
       for (int j = 0; j < kMicro; ++j) {
         const int key = x + kColumns * j;
         if (!sees(at, r, key, p)) {
