@@ -66,6 +66,10 @@ void check(const Variant& v) {
   const auto optimizer = make_optimizer(u.config);
   const auto n = static_cast<int64_t>(u.master.size());
   const Outputs cpu = run_on_plan_and_cpu({}, u.body());
+  // The op on the place emu finds the same kernels.
+  Settings emulated;
+  emulated.target = Place::emu;
+  expect_equal_bits(run_on_plan_and_cpu(emulated, u.body()), cpu);
   const Outputs out = run_in_all_schedules(
       [&](EmuCase& c) {
         const View master = c.inout("master", {n}, DType::f32, u.master);
@@ -189,6 +193,24 @@ TEST(ClipSimt, NormAndFactor) {
       EXPECT_NEAR(emu.clip_factor, cpu.clip_factor, 0x1p-23 * cpu.clip_factor);
       EXPECT_EQ(emu.clip_factor == 1.0f, max_norm != 1.0);
     }
+}
+
+TEST(ClipSimt, TheNextLossScaleIsThatOfTheCpu) {
+  LossScaling config;
+  config.growth_interval = 3;
+  config.min_scale = 4;
+  Settings emulated;
+  emulated.target = Place::emu;
+  for (const float scale : {1.0f, 4.0f, 6.0f, 65536.0f, 0x1p127f})
+    for (const int32_t found_inf : {0, 1})
+      for (const int32_t tracker : {0, 1, 2}) {
+        StepState s = plain_state();
+        s.loss_scale = scale;
+        s.found_inf = found_inf;
+        s.growth_tracker = tracker;
+        const auto body = [&](Case& c) { update_loss_scale(c.ctx(), c.step_state(s), config); };
+        expect_equal_bits(run_on_plan_and_cpu(emulated, body), run_on_plan_and_cpu({}, body));
+      }
 }
 
 }  // namespace

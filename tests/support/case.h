@@ -137,8 +137,9 @@ struct RunOptions {
   uint64_t shuffle = 0;  // not 0: a random valid packing
 };
 
-// Records the body on plan, packs, reserves, runs it on cpu, or where settings.target says. Fails the test unless the operating
-// system reports exactly the planned bytes as resident. Errors of the body pass through.
+// Records the body on plan, packs, reserves, runs it on cpu, or where settings.target says. Fails
+// the test unless the operating system reports exactly the planned bytes as resident. Errors of the
+// body pass through.
 inline Outputs run_on_plan_and_cpu(const Settings& settings, const Body& body,
                                    const RunOptions& options = {}) {
   Schedule schedule;
