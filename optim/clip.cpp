@@ -4,8 +4,11 @@
 #include <cmath>
 
 #include "engine/core/error.h"
+#include "engine/kernels/emulator.h"
 #include "engine/kernels/kernels.h"
 #include "optim/checks.h"
+#include "optim/clip_simt.h"
+#include "optim/span_runs.h"
 
 namespace snug {
 namespace {
@@ -19,6 +22,10 @@ void reset(Context& ctx, const View& state) {
   if (!op.run()) return;
   StepState& s = *step_state(state);
   require(s.loss_scale > 0, "a loss scale above 0 (1 without loss scaling)");
+  if (ctx.emulated()) {
+    auto queue = emulator_queue(ctx);
+    return gradient_norm_reset_on(queue, state);
+  }
   s.grad_square_sum = 0;
   s.found_inf = 0;
   s.first_bad_element = -1;
@@ -31,14 +38,9 @@ void gradient_norm(Context& ctx, const View& gradients, const std::vector<StateS
   expect(gradients, "gradients", {{"elements", gradients.elements()}});
   expect_state(state);
   reset(ctx, state);
-  // Spans without a gap between them are one run: fewer, longer ops.
-  for (size_t i = 0; i < spans.size();) {
-    const int64_t begin = spans[i].offset;
-    int64_t end = begin + spans[i].elements;
-    for (++i; i < spans.size() && spans[i].offset == end; ++i) end += spans[i].elements;
-    if (end > begin)
-      sum_of_squares_and_finite(ctx, gradients.rows(begin, end - begin), state, begin);
-  }
+  for_each_run(spans, [&](int64_t begin, int64_t end) {
+    sum_of_squares_and_finite(ctx, gradients.rows(begin, end - begin), state, begin);
+  });
 }
 
 double gradient_norm_of(const StepState& state) {
@@ -50,6 +52,10 @@ void clip(Context& ctx, const View& state, double max_grad_norm) {
   expect_state(state);
   Op op(ctx, "clip", {.flops = 4, .bytes = 0});
   if (!op.run()) return;
+  if (ctx.emulated()) {
+    auto queue = emulator_queue(ctx);
+    return clip_on(queue, state, max_grad_norm);
+  }
   StepState& s = *step_state(state);
   const bool on = max_grad_norm > 0 && !s.found_inf;
   s.clip_factor =

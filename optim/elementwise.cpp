@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "engine/core/error.h"
+#include "engine/kernels/emulator.h"
 #include "optim/chunk_map.h"
+#include "optim/update_simt.h"
 
 namespace snug {
 namespace {
@@ -107,7 +109,11 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
     Op op(ctx, op_name_,
           {.flops = flops_ * map.elements(),
            .bytes = (12 + 8 * states + weight_bytes) * map.elements()});
-    if (op.run() && !step_state(state)->found_inf) {
+    if (op.run() && ctx.emulated()) {
+      for (const StateSpan& span : spans)
+        if (t.gate) t.gate->pass(span.param);
+      update_emulated(ctx, t, spans, table, state);
+    } else if (op.run() && !step_state(state)->found_inf) {
       const StepState& s = *step_state(state);
       require(s.loss_scale > 0, "a loss scale above 0 (1 without loss scaling)");
       ElementStep steps[kMaxGroups];
@@ -141,6 +147,27 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
   }
   for (const StateSpan& span : spans)
     for (int k = 0; k < states; ++k) store.release(ctx, k, span);
+}
+
+void ElementwiseOptimizer::update_emulated(Context& ctx, const UpdateTargets& t,
+                                           std::span<const StateSpan> spans, float* const* table,
+                                           const View& state) const {
+  const size_t states = state_names().size();
+  std::vector<UpdateSpan> all;
+  for (const StateSpan& s : spans) {
+    UpdateSpan span;
+    const auto flat = [&](float* data, Name name) {
+      return View{data, {s.elements}, DType::f32, ctx.place(), name};
+    };
+    span.master = flat(*table++, Name("master"));
+    for (size_t k = 0; k < states; ++k) span.states.at(k) = flat(*table++, state_names()[k]);
+    span.gradient = t.gradients.rows(s.offset, s.elements);
+    if (t.weights.defined()) span.weights = t.weights.rows(s.offset, s.elements);
+    span.group = s.group;
+    all.push_back(span);
+  }
+  auto queue = emulator_queue(ctx);
+  optimizer_update_on(queue, config(), all, state);
 }
 
 }  // namespace snug

@@ -51,6 +51,10 @@ class ElementwiseOptimizer : public Optimizer {
   void update_spans(Context& ctx, const UpdateTargets& targets, StateStore& store,
                     std::span<const StateSpan> spans, const View& state) const;
 
+  // table: where the parameter and the states of every span lie.
+  void update_emulated(Context& ctx, const UpdateTargets& targets, std::span<const StateSpan> spans,
+                       float* const* table, const View& state) const;
+
   const char* op_name_;
   int64_t flops_;
 };

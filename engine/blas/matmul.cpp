@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include "engine/blas/kernel_table.h"
+#include "engine/blas/matmul_simt.h"
 #include "engine/core/error.h"
+#include "engine/kernels/emulator.h"
 
 namespace snug {
 namespace {
@@ -67,6 +69,7 @@ int64_t matmul_packed_bytes(const View& b, bool transpose_b, DType a_dtype,
 }
 
 void matmul_pack(Context& ctx, const View& out, const View& b, bool transpose_b, DType a_dtype) {
+  refuse_emulated(ctx, "matmul_pack");
   const KernelTable* kernels = ctx.settings().kernels;
   check_packed(out, b, transpose_b, a_dtype, kernels);
   const Operand B = operand(b, transpose_b, 0);
@@ -109,9 +112,13 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
     check_packed(options.b_packed, b, options.transpose_b, a.dtype, ctx.settings().kernels);
   p.b_packed = packed && ctx.planning() ? &kSomewhere : options.b_packed.data;
 
-  const MatmulKernel kernel = choose(ctx.settings().kernels, p);
+  // The kernel of the place emu has the bits of the reference.
+  const MatmulKernel kernel =
+      ctx.emulated() ? MatmulKernel::reference : choose(ctx.settings().kernels, p);
   const int64_t scratch_bytes =
-      matmul_scratch_bytes(M, N, K, a.dtype, b.dtype, c.dtype, kernel, ctx.threads(), packed);
+      ctx.emulated()
+          ? 0
+          : matmul_scratch_bytes(M, N, K, a.dtype, b.dtype, c.dtype, kernel, ctx.threads(), packed);
   Tensor scratch;
   if (scratch_bytes > 0)
     scratch = ctx.tensor(kScratch, {scratch_bytes}, DType::u8, Category::workspace);
@@ -121,6 +128,10 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
                   c.bytes() * (options.add ? 2 : 1) + options.also.bytes,
          .variant = ctx.planning() ? variant(p, kernel) : Name()});
   if (!op.run()) return;
+  if (ctx.emulated()) {
+    auto queue = emulator_queue(ctx);
+    return matmul_on(queue, p);
+  }
   matmul_cpu(p, kernel, scratch.defined() ? scratch.view().data : nullptr, ctx.threads());
 }
 

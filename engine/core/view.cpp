@@ -10,6 +10,8 @@ const char* to_string(Place place) {
       return "cpu";
     case Place::plan:
       return "plan";
+    case Place::emu:
+      return "emu";
   }
   return "?";
 }

@@ -11,7 +11,7 @@
 
 namespace snug {
 
-enum class Place : uint8_t { cpu, plan };
+enum class Place : uint8_t { cpu, plan, emu };
 const char* to_string(Place place);
 
 struct View {

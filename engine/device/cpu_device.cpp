@@ -40,7 +40,7 @@ int64_t meminfo(const char* key) {
   return keyed("/proc/meminfo", key) * 1024;
 }
 
-class CpuDevice final : public Device {
+class CpuDevice : public Device {
  public:
   Place place() const override { return Place::cpu; }
 
@@ -148,6 +148,12 @@ class CpuDevice final : public Device {
   CpuStreams streams_;
 };
 
+// The memory and the streams of a CPU; what differs is who computes: ops look at the place.
+class EmulatedDevice final : public CpuDevice {
+ public:
+  Place place() const override { return Place::emu; }
+};
+
 // Shapes only: nothing may touch bytes here.
 class PlanDevice final : public Device {
  public:
@@ -177,10 +183,12 @@ std::unique_ptr<Device> make_device(Place place) {
   switch (place) {
     case Place::cpu:
       return std::make_unique<CpuDevice>();
+    case Place::emu:
+      return std::make_unique<EmulatedDevice>();
     case Place::plan:
       return std::make_unique<PlanDevice>();
   }
-  fail(ErrorCode::unsupported, "the place cpu or plan", "another place", "device=cpu");
+  fail(ErrorCode::unsupported, "the place cpu, emu or plan", "another place", "device=cpu");
 }
 
 }  // namespace snug

@@ -1,5 +1,6 @@
 // Device: the few services a place offers. Ops are free functions that switch on the place; only
-// what every op shares is here. Places: `cpu` runs, `plan` has shapes and no storage.
+// what every op shares is here. Places: `cpu` runs, `emu` runs kernels for GPUs on the host, `plan`
+// has shapes and no storage.
 //
 // Streams: three queues, each in order. Work of different streams is ordered by events alone: what
 // follows wait_event(s, e) on stream s comes after all that was on e's stream when e was recorded.
@@ -31,7 +32,8 @@ const char* stream_name(StreamId stream);
 enum class Residence : uint8_t { device, host };
 inline constexpr int kResidences = 2;
 
-// How the place cpu works through its copy streams. Compute is always done when it is issued.
+// How the places cpu and emu work through their copy streams. Compute is always done when it is
+// issued.
 enum class StreamMode : uint8_t {
   immediate,  // copies too
   deferred,   // tests: copies as late as events allow, when one behind them is waited for

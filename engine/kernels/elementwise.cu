@@ -12,6 +12,11 @@ struct Plus {
   __device__ float operator()(float y, float x) const { return y + x; }
 };
 
+struct Times {
+  float factor;
+  __device__ float operator()(float x) const { return x * factor; }
+};
+
 }  // namespace
 
 template <class Queue>
@@ -35,7 +40,17 @@ void add_on(Queue& queue, const View& y, const View& x, int threads) {
   });
 }
 
+template <class Queue>
+void scale_on(Queue& queue, const View& x, float factor, int threads) {
+  dispatch_float(x, "x", [&](auto tag) {
+    auto* at = x.as<decltype(tag)>();
+    simt::map(queue, "scale", Times{factor}, threads, x.elements(), at,
+              static_cast<const decltype(tag)*>(at));
+  });
+}
+
 template void cast_on(simt::Queue&, const View&, const View&, int);
 template void add_on(simt::Queue&, const View&, const View&, int);
+template void scale_on(simt::Queue&, const View&, float, int);
 
 }  // namespace snug

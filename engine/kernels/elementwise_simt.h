@@ -17,4 +17,8 @@ void cast_on(Queue& queue, const View& y, const View& x, int threads = 256);
 template <class Queue>
 void add_on(Queue& queue, const View& y, const View& x, int threads = 256);
 
+// x *= factor.
+template <class Queue>
+void scale_on(Queue& queue, const View& x, float factor, int threads = 256);
+
 }  // namespace snug

@@ -82,7 +82,12 @@ struct Settings {
   int64_t guard_bytes = 0;
   // Tests: fill a tensor with NaN patterns when it is born and when it dies.
   bool poison = false;
-  // How the place cpu works through copies, if the schedule has any.
+  // On plan: the place that will run the programs. Ops record its workspace.
+  Place target = Place::cpu;
+  // On emu, tests: in which order blocks and threads run. 0: as they come; 1: backwards; any other:
+  // shuffled with this seed.
+  uint64_t emulated_order = 0;
+  // How the places cpu and emu work through copies, if the schedule has any.
   StreamMode streams = StreamMode::immediate;
 };
 
@@ -95,7 +100,7 @@ class OpListener {
 
 class Context {
  public:
-  // place plan: records. place cpu: runs programs of a packed schedule in a reserved arena.
+  // place plan: records. places cpu and emu: run programs of a packed schedule in a reserved arena.
   Context(Place place, Settings settings);
   ~Context();
   Context(const Context&) = delete;
@@ -103,6 +108,8 @@ class Context {
 
   Place place() const { return device_->place(); }
   bool planning() const { return place() == Place::plan; }
+  // Whether ops run, or will run, as kernels in the emulator (engine/kernels/emulator.h).
+  bool emulated() const { return (planning() ? settings_.target : place()) == Place::emu; }
   Device& device() { return *device_; }
   const Settings& settings() const { return settings_; }
   int threads() const { return settings_.threads; }

@@ -5,7 +5,9 @@
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
+#include "engine/kernels/emulator.h"
 #include "layers/ops/activation_dispatch.h"
+#include "layers/ops/activation_simt.h"
 #include "layers/ops/row_loops.h"
 
 namespace snug {
@@ -55,6 +57,10 @@ void activation_forward(Context& ctx, const View& y, const View& x, Activation k
     Op op(ctx, "activation_forward",
           {.flops = flops_of(kind) * x.elements(), .bytes = x.bytes() + y.bytes()});
     if (!op.run()) return;
+    if (ctx.emulated()) {
+      auto queue = emulator_queue(ctx);
+      return activation_forward_on(queue, y, x, kind);
+    }
     const auto loop = loops.values;
     T* to = y.as<T>();
     const T* from = x.as<T>();
@@ -74,6 +80,10 @@ void activation_backward(Context& ctx, const View& dx, const View& dy, const Vie
     Op op(ctx, "activation_backward",
           {.flops = (flops_of(kind) + 6) * x.elements(), .bytes = 3 * x.bytes()});
     if (!op.run()) return;
+    if (ctx.emulated()) {
+      auto queue = emulator_queue(ctx);
+      return activation_backward_on(queue, dx, dy, x, kind);
+    }
     const auto loop = loops.slopes;
     T* to = dx.as<T>();
     const T* dfrom = dy.as<T>();

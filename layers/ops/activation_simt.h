@@ -1,6 +1,7 @@
 // The kernels of layers/ops/activation.h for engine/simt: the same mathematics, dtypes and
-// aliasing. Numerics  float; exp and erf of engine/simt/math.h (2 ulp) where the CPU has
-// polynomials, so y
+// aliasing.
+//
+// Numerics  float; exp and erf of engine/simt/math.h (2 ulp) where the CPU has polynomials, so y
 //           errs by less than 1e-6 |x| and dx by less than 1e-6 |dy|, before rounding to the dtype.
 // Queue     simt::Queue of the side that is linked. Shapes have been checked. threads: of a block.
 #pragma once
@@ -16,5 +17,12 @@ void activation_forward_on(Queue& queue, const View& y, const View& x, Activatio
 template <class Queue>
 void activation_backward_on(Queue& queue, const View& dx, const View& dy, const View& x,
                             Activation kind, int threads = 256);
+
+// For products that do not add their bias: pre = z + bias, act = f(pre as stored); z, pre, act
+// (N,M) of one dtype, bias (M) of that or f32. An undefined pre is not stored; pre or act may be z.
+// In 16 bits z + bias is one rounding more than where the product adds the bias itself.
+template <class Queue>
+void bias_activation_forward_on(Queue& queue, const View& act, const View& pre, const View& z,
+                                const View& bias, Activation kind, int threads = 256);
 
 }  // namespace snug

@@ -5,9 +5,11 @@
 #include "engine/core/rng.h"
 #include "engine/core/units.h"
 #include "engine/kernels/dispatch.h"
+#include "engine/kernels/emulator.h"
 #include "engine/memory/step_state.h"
 #include "layers/ops/attention_pack.h"
 #include "layers/ops/attention_parts.h"
+#include "layers/ops/attention_simt.h"
 
 namespace snug {
 namespace {
@@ -442,16 +444,23 @@ void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const Vi
   expect_dtype(out, "out", {qkv.dtype});
 
   static const Name kDelta("attention_delta"), kScratch("attention_scratch");
-  const int64_t floats = make_scratch(nullptr, make_plan(blocks, spec, B, T, ctx.threads())).floats;
   const Tensor delta = ctx.tensor(kDelta, {B, H, T}, DType::f32, Category::workspace);
-  const Tensor scratch =
-      ctx.tensor(kScratch, {ctx.threads(), floats}, DType::f32, Category::workspace);
+  Tensor scratch;
+  if (!ctx.emulated()) {
+    const Plan plan = make_plan(blocks, spec, B, T, ctx.threads());
+    scratch = ctx.tensor(kScratch, {ctx.threads(), make_scratch(nullptr, plan).floats}, DType::f32,
+                         Category::workspace);
+  }
   Op op(ctx, "attention_backward",
         {.flops = 10 * B * H * D * attention_pairs(T, spec.causal),
          .bytes = dqkv.bytes() + dout.bytes() + qkv.bytes() + out.bytes() + lse.bytes(),
          .variant = attention_variant(ctx, blocks)});
   if (!op.run()) return;
   attention_check_values(spec, B, T);
+  if (ctx.emulated()) {
+    auto queue = emulator_queue(ctx);
+    return attention_backward_on(queue, dqkv, delta, dout, qkv, out, lse, B, T, spec, state);
+  }
   dispatch_float(qkv, "qkv", [&](auto value) {
     Backward<decltype(value)>(blocks, ctx, dqkv, dout, qkv, lse, delta, B, T, spec, state, scratch)
         .run(out);

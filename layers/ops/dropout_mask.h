@@ -10,15 +10,23 @@
 
 namespace snug {
 
+// A channel is kept if (u >> 8) 2^-24 >= p: both are multiples of 2^-24 or lie between two, so this
+// is u >= ceil(2^24 p) 2^8, and p < 1 keeps it in 32 bits.
+inline uint32_t dropout_threshold(float p) {
+  return static_cast<uint32_t>(std::ceil(static_cast<double>(p) * 0x1p24)) << 8;
+}
+// The factor of kept channels.
+inline float dropout_kept(float p) {
+  return 1.0f / (1.0f - p);
+}
+
 class DropoutMask {
  public:
   DropoutMask(const DropoutSpec& spec, const StepState& state)
       : key_(random_key(state.seed, static_cast<uint64_t>(state.step), spec.site)),
         first_sample_(static_cast<uint64_t>(state.first_sample)),
-        // A channel is kept if (u >> 8) 2^-24 >= p: both are multiples of 2^-24 or lie between two,
-        // so this is u >= ceil(2^24 p) 2^8, and p < 1 keeps it in 32 bits.
-        threshold_(static_cast<uint32_t>(std::ceil(static_cast<double>(spec.p) * 0x1p24)) << 8),
-        kept_(1.0f / (1.0f - spec.p)) {}
+        threshold_(dropout_threshold(spec.p)),
+        kept_(dropout_kept(spec.p)) {}
 
   MaskRow row(int64_t sample_in_batch, int64_t position) const {
     return {key_.k0,

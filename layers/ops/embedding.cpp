@@ -6,9 +6,11 @@
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
+#include "engine/kernels/emulator.h"
 #include "engine/kernels/loops.h"
 #include "engine/memory/step_state.h"
 #include "layers/ops/document_start.h"
+#include "layers/ops/embedding_simt.h"
 
 namespace snug {
 namespace {
@@ -98,6 +100,10 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
         const int64_t first = first_position(state);
         check_tokens(tokens, vocabulary, positions, first);
         if (document_start.defined()) check_document_start(document_start, tokens.shape[0], T);
+        if (ctx.emulated()) {
+          auto queue = emulator_queue(ctx);
+          return embedding_forward_on(queue, y, tokens, wte, wpe, state, document_start);
+        }
         const auto* ids = tokens.as<int32_t>();
         const RowPositions position(first, T, document_start);
         parallel_chunks(ctx.threads(), n, 16, [&](int64_t begin, int64_t end) {
@@ -155,6 +161,10 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
     const int64_t first = first_position(state);
     check_tokens(tokens, vocabulary, positions, first);
     if (document_start.defined()) check_document_start(document_start, B, T);
+    if (ctx.emulated()) {
+      auto queue = emulator_queue(ctx);
+      return embedding_backward_on(queue, dwte, dwpe, dy, tokens, state, document_start);
+    }
     const auto* ids = tokens.as<int32_t>();
     const D* from = dy.as<D>();
     const auto add_row = pair_loops<float, D>().add;

@@ -10,7 +10,9 @@
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/core/units.h"
+#include "engine/kernels/emulator.h"
 #include "engine/memory/step_state.h"
+#include "layers/ops/head_loss_simt.h"
 #include "layers/ops/row_loops.h"
 
 namespace snug {
@@ -83,7 +85,8 @@ void check_targets(Context& ctx, const View& targets, const Sizes& s, const View
            "check that the data was made with the tokenizer of this model");
     ++trained;
   }
-  if (state.defined()) step_state(state)->loss_tokens += trained;
+  // On emu the kernel that adds the losses counts them.
+  if (state.defined() && !ctx.emulated()) step_state(state)->loss_tokens += trained;
 }
 
 // One chunk: which rows, and where its logits are.
@@ -152,6 +155,13 @@ RowLoss row_loss(const SoftmaxLoops& loops, const Chunk& c, const Sizes& s, int6
 
 void forward_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& targets,
                   const View& nll, const View& lse, const View& state) {
+  if (ctx.emulated()) {
+    auto queue = emulator_queue(ctx);
+    const View losses = nll.rows(c.first, c.rows), chunk = targets.rows(c.first, c.rows);
+    head_loss_forward_rows_on(queue, losses, lse.rows(c.first, c.rows), c.logits, chunk, s.V);
+    if (state.defined()) head_loss_collect_on(queue, state, losses, chunk);
+    return;
+  }
   const int32_t* target = targets.as<int32_t>() + c.first;
   float* loss = nll.as<float>() + c.first;
   const SoftmaxLoops loops = softmax_loops();
@@ -167,6 +177,12 @@ void forward_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& targ
 template <class T>
 void train_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& targets, const View& nll,
                 const View& state) {
+  if (ctx.emulated()) {
+    auto queue = emulator_queue(ctx);
+    const View losses = nll.rows(0, c.rows), chunk = targets.rows(c.first, c.rows);
+    head_loss_train_rows_on(queue, c.dlogits, losses, c.logits, chunk, s.V, state);
+    return head_loss_collect_on(queue, state, losses, chunk);
+  }
   StepState* step = step_state(state);
   const float gradient = step->inverse_tokens * step->loss_scale;
   const int32_t* target = targets.as<int32_t>() + c.first;
@@ -189,6 +205,12 @@ void train_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& target
 template <class T>
 void backward_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& targets,
                    const View& dnll, const View& lse) {
+  if (ctx.emulated()) {
+    auto queue = emulator_queue(ctx);
+    return head_loss_backward_rows_on(queue, c.dlogits, dnll.rows(c.first, c.rows),
+                                      lse.rows(c.first, c.rows), c.logits,
+                                      targets.rows(c.first, c.rows), s.V);
+  }
   const int32_t* target = targets.as<int32_t>() + c.first;
   const float* gradient = dnll.as<float>() + c.first;
   const float* shift = lse.as<float>() + c.first;

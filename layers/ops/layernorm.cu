@@ -1,6 +1,6 @@
 #include "engine/kernels/dispatch.h"
-#include "engine/simt/map.h"
-#include "engine/simt/reduce.h"
+#include "engine/kernels/row_chunks_kernel.h"
+#include "layers/ops/layernorm_device.h"
 #include "layers/ops/layernorm_dispatch.h"
 #include "layers/ops/layernorm_simt.h"
 
@@ -17,37 +17,8 @@ __global__ void layernorm_forward_row_per_warp_kernel(T* y, float* mean_out, flo
   const int64_t row = block() * warps() + warp();
   if (row >= rows) return;
   const T* x_n = x + row * c;
-  T* y_n = y + row * c;
-  const auto width = static_cast<float>(c);
-  float sum = 0.0f;
-  for (int64_t i = lane() * N; i < c; i += kWarp * N) {
-    const auto v = Pack<T, N>::load(x_n + i);
-    for (int k = 0; k < N; ++k) sum += to_f32(v[k]);
-  }
-  const float mean = warp_sum(sum) / width;
-  float squares = 0.0f;
-  for (int64_t i = lane() * N; i < c; i += kWarp * N) {
-    const auto v = Pack<T, N>::load(x_n + i);
-    for (int k = 0; k < N; ++k) {
-      const float d = to_f32(v[k]) - mean;
-      squares += d * d;
-    }
-  }
-  const float rstd = rsqrt(warp_sum(squares) / width + eps);
-  if (lane() == 0) {
-    mean_out[row] = mean;
-    rstd_out[row] = rstd;
-  }
-  for (int64_t i = lane() * N; i < c; i += kWarp * N) {
-    const auto v = Pack<T, N>::load(x_n + i);
-    const auto w = Pack<W, N>::load(weight + i);
-    Pack<W, N> b{};
-    if (bias) b = Pack<W, N>::load(bias + i);
-    Pack<T, N> out;
-    for (int k = 0; k < N; ++k)
-      out[k] = from_f32<T>((to_f32(v[k]) - mean) * rstd * to_f32(w[k]) + to_f32(b[k]));
-    out.store(y_n + i);
-  }
+  normalise_row<T, W, N>(y + row * c, mean_out + row, rstd_out + row, x_n, weight, bias, c, eps,
+                         [=](int64_t i) { return Pack<T, N>::load(x_n + i); });
 }
 
 template <class T, class W, int N>
@@ -85,18 +56,6 @@ __global__ void layernorm_backward_row_per_warp_kernel(T* dx, bool add_dx, const
   }
 }
 
-// out[k stride + j] = the sum over the warps of the block, in order, of parts[warp][k][j]; parts is
-// (warps, kinds, tile), and only j below `columns` count.
-__device__ inline void add_warps(const Shared<float>& parts, int kinds, int tile, int64_t columns,
-                                 float* out, int64_t stride) {
-  for (int j = thread(); j < kinds * tile; j += threads()) {
-    if (j % tile >= columns) continue;
-    float sum = 0.0f;
-    for (int w = 0; w < warps(); ++w) sum += parts[w * kinds * tile + j];
-    out[j / tile * stride + j % tile] = sum;
-  }
-}
-
 // partial[chunk][0 or 1][column]: the sums of dy xhat and of dy over the rows of a chunk. A block
 // takes a tile of 32 N columns, a lane N of them, a warp every warps()-th row.
 template <class T, int N>
@@ -126,31 +85,6 @@ __global__ void layernorm_backward_columns_kernel(float* partial, const T* dy, c
   }
   sync_threads();
   add_warps(parts, 2, kTile, c - first, partial + block_y() * 2 * c + first, c);
-}
-
-// out[column] = or += the sum over the chunks of partial[chunk][column]. A lane a column, a warp
-// every warps()-th chunk.
-__global__ void add_chunks_kernel(float* out, bool add, const float* partial, int64_t chunks,
-                                  int64_t stride, int64_t columns) {
-  const auto parts = dynamic_smem<float>();  // (warps, 32)
-  const int64_t column = block() * kWarp + lane();
-  float sum = 0.0f;
-  if (column < columns)
-    for (int64_t k = warp(); k < chunks; k += warps()) sum += partial[k * stride + column];
-  parts[warp() * kWarp + lane()] = sum;
-  sync_threads();
-  if (warp() > 0 || column >= columns) return;
-  float total = add ? out[column] : 0.0f;
-  for (int w = 0; w < warps(); ++w) total += parts[w * kWarp + lane()];
-  out[column] = total;
-}
-
-// Whether rows of c elements of T in all of these can be read as vectors of 16 bytes.
-template <class T>
-bool wide_rows(int64_t c, std::initializer_list<const View*> views) {
-  bool wide = c % kVector<T> == 0;
-  for (const View* v : views) wide = wide && aligned_to_vectors(v->data);
-  return wide;
 }
 
 }  // namespace
@@ -198,16 +132,13 @@ void layernorm_backward_on(Queue& queue, const View& dx, bool add_dx, const Grad
              wide ? layernorm_backward_columns_kernel<T, kVector<T>>
                   : layernorm_backward_columns_kernel<T, 1>,
              partial.as<float>(), dy.as<const T>(), x.as<const T>(), mean.as<const float>(),
-             rstd.as<const float>(), n, layernorm_backward_chunk_rows(n), c);
+             rstd.as<const float>(), n, row_chunk_rows(n), c);
     });
     const auto finish = [&](const GradView& gradient, int64_t offset) {
       if (!gradient.view.defined()) return;
-      launch(queue,
-             {.blocks = ceil_div(c, int64_t{kWarp}),
-              .threads = threads,
-              .shared_bytes = threads * int64_t{sizeof(float)}},
-             "layernorm_backward_chunks", add_chunks_kernel, gradient.view.template as<float>(),
-             gradient.add, partial.as<const float>() + offset, chunks, 2 * c, c);
+      launch_add_chunks(queue, "layernorm_backward_chunks", gradient.view.template as<float>(),
+                        gradient.add, partial.as<const float>() + offset, chunks, 2 * c, c,
+                        threads);
     };
     finish(dweight, 0);
     finish(dbias, c);

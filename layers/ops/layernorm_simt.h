@@ -13,9 +13,7 @@
 // Queue     simt::Queue of the side that is linked. Shapes have been checked. threads: of a block.
 #pragma once
 
-#include <algorithm>
-
-#include "engine/core/units.h"
+#include "engine/kernels/row_chunks.h"
 #include "layers/ops/layernorm.h"
 
 namespace snug {
@@ -25,12 +23,9 @@ void layernorm_forward_on(Queue& queue, const View& y, const View& mean, const V
                           const View& x, const View& weight, const View& bias, float eps,
                           int threads = 256);
 
-// Into how many pieces backward cuts the rows, and how many rows each has: by their number alone.
-inline int64_t layernorm_backward_chunk_rows(int64_t rows) {
-  return std::max<int64_t>(16, ceil_div(rows, 256));
-}
+// Into how many pieces backward cuts the rows: by their number alone.
 inline int64_t layernorm_backward_chunks(int64_t rows) {
-  return ceil_div(rows, layernorm_backward_chunk_rows(rows));
+  return row_chunks(rows);
 }
 
 template <class Queue>

@@ -137,8 +137,9 @@ struct RunOptions {
   uint64_t shuffle = 0;  // not 0: a random valid packing
 };
 
-// Records the body on plan, packs, reserves, runs it on cpu. Fails the test unless the operating
-// system reports exactly the planned bytes as resident. Errors of the body pass through.
+// Records the body on plan, packs, reserves, runs it on cpu, or where settings.target says. Fails
+// the test unless the operating system reports exactly the planned bytes as resident. Errors of the
+// body pass through.
 inline Outputs run_on_plan_and_cpu(const Settings& settings, const Body& body,
                                    const RunOptions& options = {}) {
   Schedule schedule;
@@ -156,7 +157,7 @@ inline Outputs run_on_plan_and_cpu(const Settings& settings, const Body& body,
   outputs.flops = schedule.at(program).flops();
   outputs.bytes_moved = schedule.at(program).bytes_moved();
   for (const OpRecord& op : schedule.at(program).ops) outputs.ops.emplace_back(op.name);
-  Context cpu(Place::cpu, settings);
+  Context cpu(settings.target, settings);
   cpu.reserve(schedule);
   for (int r = 0; r < options.repeats; ++r)
     cpu.program(schedule, program, [&] {

@@ -218,8 +218,26 @@ TEST(PlanDevice, HasShapesAndNoStorage) {
   device->synchronize();
 }
 
+// The place emu is the memory and the streams of the CPU under another name.
+TEST(MakeDevice, EmulatesOnTheHost) {
+  const auto device = make_device(Place::emu);
+  EXPECT_EQ(device->place(), Place::emu);
+  EXPECT_STREQ(to_string(device->place()), "emu");
+  std::byte* base = device->reserve(10000);
+  device->touch(base, 10000, 1);
+  EXPECT_EQ(device->resident(base, 10000), 12288);
+  device->start_streams(StreamMode::deferred);
+  device->fill(base, 7, 4, kCompute);
+  device->copy(base + 4, base, 4, kToHost);
+  EXPECT_EQ(base[4], std::byte{0});
+  device->synchronize();
+  EXPECT_EQ(base[7], std::byte{7});
+  device->release(base, 10000);
+}
+
 TEST(MakeDevice, RefusesOtherPlaces) {
-  expect_error(ErrorCode::unsupported, {"the place cpu or plan", "another place", "device=cpu"},
+  expect_error(ErrorCode::unsupported,
+               {"the place cpu, emu or plan", "another place", "device=cpu"},
                [] { make_device(static_cast<Place>(77)); });
 }
 

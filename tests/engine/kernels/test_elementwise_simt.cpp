@@ -51,6 +51,27 @@ TEST(ElementwiseSimt, SameBitsAsTheCpu) {
     }
 }
 
+// The ops themselves on the place emu, held to what was planned for it.
+TEST(ElementwiseSimt, OpsOnThePlaceEmu) {
+  const Values x = awkward_values(300, 1), y = normal_values(300, 2, DType::bf16);
+  const auto body = [&](Case& c) {
+    const View from = c.input("x", {300}, DType::f32, x);
+    const View sum = c.inout("sum", {300}, DType::bf16, y);
+    cast(c.ctx(), c.output("cast", {300}, DType::bf16), from);
+    add(c.ctx(), sum, from);
+    scale(c.ctx(), sum, 0.3f);
+    copy(c.ctx(), c.output("copy", {300}, DType::f32), from);
+    fill_zero(c.ctx(), c.output("zero", {300}, DType::f16));
+  };
+  const Outputs cpu = run_on_plan_and_cpu({}, body);
+  for (const uint64_t order : {0, 1, 77}) {
+    Settings settings;
+    settings.target = Place::emu;
+    settings.emulated_order = order;
+    expect_equal_bits(run_on_plan_and_cpu(settings, body), cpu);
+  }
+}
+
 TEST(ElementwiseSimt, NanStaysNan) {
   const Values x{std::nan(""), 1, -std::nan("")};
   for (const DType to : kFloats) {

@@ -17,10 +17,10 @@ namespace {
 
 // One fixture: the model, its batch and what transformers says about them.
 struct Golden {
-  explicit Golden(const std::string& name)
+  explicit Golden(const std::string& name, double dropout = 0)
       : path(std::string(SNUG_SOURCE_DIR) + "/tests/golden/" + name + ".safetensors"), file(path) {
     nlohmann::json config = parse_json(file.metadata().at("config"), path);
-    config["resid_pdrop"] = config["embd_pdrop"] = config["attn_pdrop"] = 0.0;
+    config["resid_pdrop"] = config["embd_pdrop"] = config["attn_pdrop"] = dropout;
     spec = find_family("gpt2", path).parse(config, path, false);
     adamw = parse_json(file.metadata().at("adamw"), path);
     B = file.at("input_ids").shape[0];
@@ -65,10 +65,11 @@ struct Golden {
   int64_t B = 0, T = 0, trained = 0;
 };
 
-// A planned, opened training session on the CPU with the fixture's weights and batch.
+// A planned, opened training session on the CPU, or on the place and in the order of blocks and
+// threads given, with the fixture's weights and batch.
 struct GoldenRun {
   GoldenRun(const Golden& g, const char* precision, const std::string& recompute, int64_t micro,
-            int threads = 2)
+            int threads = 2, Place place = Place::cpu, uint64_t order = 0)
       : golden(g), model(g.spec, parse_precision(precision)) {
     Decisions d;
     d.T = g.T;
@@ -79,11 +80,13 @@ struct GoldenRun {
     d.packing_boundaries = !g.starts.empty();
     Settings settings;
     settings.threads = threads;
+    settings.target = place;
+    settings.emulated_order = order;
     Session plan(Place::plan, model, d, g.optimizer(), settings);
     plan.open();
     plan.schedule().pack();
     schedule = plan.schedule();
-    session = std::make_unique<Session>(Place::cpu, model, d, g.optimizer(), settings, &schedule);
+    session = std::make_unique<Session>(place, model, d, g.optimizer(), settings, &schedule);
     session->open();
     load_weights(model, g.path, session->master(), threads);
     session->load();
@@ -244,7 +247,8 @@ TEST_P(Gpt2Golden, TenAdamWStepsMatchPyTorch) {
 // activations like that: three independent sources of that size, sqrt(3), and a factor 4 because
 // the worst of eight draws stands for the worst of all. Loss scaling keeps the gradients of f16
 // where its steps are of that size.
-void expect_within_bound(const char* fixture, const char* precision, float step, double least) {
+void expect_within_bound(const char* fixture, const char* precision, float step, double least,
+                         Place place = Place::cpu) {
   const Golden g(std::string("gpt2_") + fixture);
   const double expected = g.numbers("loss")[0];
   double loss_bound = step, gradient_bound = step;
@@ -265,7 +269,7 @@ void expect_within_bound(const char* fixture, const char* precision, float step,
     }
   }
   const double factor = 4.0 * std::sqrt(3.0);
-  GoldenRun run(g, precision, "none", g.B);
+  GoldenRun run(g, precision, "none", g.B, 2, place);
   EXPECT_LT(std::fabs(run.step_gradients() - expected) / expected, factor * loss_bound);
   double worst = 0;
   for (int i = 0; i < run.model.params().size(); ++i) {
@@ -282,6 +286,76 @@ TEST_P(Gpt2Golden, Bf16StaysWithinItsBound) {
 
 TEST_P(Gpt2Golden, Fp16StaysWithinItsBound) {
   expect_within_bound(GetParam(), "fp16", 0x1p-12f, 1e-5);
+}
+
+// The whole step through the kernels: forward, backward, norm, clipping and update run in the
+// emulator, with the bounds of the CPU against float64; the bytes of the arena are those planned.
+TEST_P(Gpt2Golden, EmulatedKernelsMatchFloat64) {
+  const Golden g(std::string("gpt2_") + GetParam());
+  GoldenRun run(g, "fp32", "none", g.B, 1, Place::emu);
+  EXPECT_EQ(run.session->context().resident_bytes(), run.schedule.arena_bytes());
+  const std::vector<double> losses = g.numbers("adamw_losses"),
+                            norms = g.numbers("adamw_grad_norms");
+  for (size_t step = 0; step < 2; ++step) {
+    const double loss = run.step_gradients();
+    for (int i = 0; step == 0 && i < run.model.params().size(); ++i)
+      EXPECT_LT(run.gradient_error(i), 1e-5) << run.model.params()[i].name.view();
+    run.update();
+    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step], 1e-5) << "step " << step;
+    const double norm = std::sqrt(run.session->state().grad_square_sum);
+    EXPECT_LT(std::fabs(norm - norms[step]) / norms[step], 1e-4) << "step " << step;
+  }
+}
+
+// Two steps on the place emu: losses and the weights after them.
+struct Trace {
+  std::vector<double> losses;
+  std::vector<float> weights;
+  bool operator==(const Trace&) const = default;
+};
+Trace emulated_trace(const Golden& g, const char* precision, const std::string& recompute,
+                     int64_t micro, uint64_t order) {
+  GoldenRun run(g, precision, recompute, micro, 1, Place::emu, order);
+  Trace trace;
+  for (int step = 0; step < 2; ++step) {
+    trace.losses.push_back(run.step_gradients());
+    run.update();
+  }
+  const float* w = run.session->master().as<float>();
+  trace.weights.assign(w, w + run.model.params().flat_elements());
+  return trace;
+}
+
+// The order of blocks and threads does not show in a bit, nor does recomputing.
+TEST(Gpt2Emulated, SameBitsInEveryScheduleAndUnderRecompute) {
+  const Golden g("gpt2_d");
+  for (const char* precision : {"fp32", "bf16", "fp16"}) {
+    const Trace plain = emulated_trace(g, precision, "none", 1, 0);
+    EXPECT_EQ(emulated_trace(g, precision, "none", 1, 1), plain) << precision << " reversed";
+    EXPECT_EQ(emulated_trace(g, precision, "none", 1, 77), plain) << precision << " shuffled";
+    EXPECT_EQ(emulated_trace(g, precision, "block", 1, 0), plain) << precision << " recompute";
+  }
+}
+
+TEST(Gpt2Emulated, SixteenBitsStayWithinTheirBounds) {
+  expect_within_bound("d", "bf16", 0x1p-9f, 1e-4, Place::emu);
+  expect_within_bound("d", "fp16", 0x1p-12f, 1e-5, Place::emu);
+}
+
+// Both places draw the same masks: each errs by at most 1e-5 from the exact loss of that draw, as
+// without dropout.
+TEST(Gpt2Emulated, DropsWhatTheCpuDrops) {
+  const Golden g("gpt2_d", 0.2), without("gpt2_d");
+  for (const int64_t micro : {int64_t{1}, g.B}) {
+    GoldenRun cpu(g, "fp32", "none", micro), emu(g, "fp32", "none", micro, 1, Place::emu);
+    GoldenRun plain(without, "fp32", "none", micro);
+    for (int step = 0; step < 2; ++step) {
+      const double loss = cpu.step_gradients();
+      EXPECT_GT(std::fabs(loss - plain.step_gradients()) / loss, 1e-3) << "nothing was dropped";
+      EXPECT_LT(std::fabs(emu.step_gradients() - loss) / loss, 2e-5);
+      for (GoldenRun* run : {&cpu, &emu, &plain}) run->update();
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, Gpt2Golden,

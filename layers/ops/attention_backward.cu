@@ -1,0 +1,231 @@
+#include "engine/kernels/dispatch.h"
+#include "engine/simt/reduce.h"
+#include "layers/ops/attention_simt.h"
+#include "layers/ops/attention_tiles.h"
+
+namespace snug {
+namespace {
+
+using namespace simt;  // NOLINT: the words of a kernel
+
+// delta of every query and head: dout . out. A warp each.
+template <class V>
+__global__ void attention_delta_kernel(float* delta, const V* dout, const V* out, int64_t n,
+                                       AttentionProblem p) {
+  const int64_t i = block() * warps() + warp();
+  if (i >= n) return;
+  float sum = 0.0f;
+  for (int d = lane(); d < p.width; d += kWarp)
+    sum = fma(to_f32(dout[i * p.width + d]), to_f32(out[i * p.width + d]), sum);
+  sum = warp_sum(sum);
+  const int64_t row = i / p.heads, h = i % p.heads;
+  if (lane() == 0) delta[(row / p.tokens * p.heads + h) * p.tokens + row % p.tokens] = sum;
+}
+
+// The tiles of one tile of queries in shared memory.
+struct QueryTile {
+  Shared<float> q, dout;
+  Shared<float> lse, delta;  // a value a row
+  Shared<uint32_t> keep;
+};
+
+template <class V>
+__device__ inline void load_queries(const QueryTile& tile, const V* qkv, const V* dout,
+                                    const float* lse, const float* delta, const TilePlace& at,
+                                    const AttentionProblem& p) {
+  const int64_t row = at.b * p.tokens + at.q0;
+  load_rows(tile.q, qkv + row * p.qkv_row + at.h * p.width, p.qkv_row, at.queries, kTileQueries, p);
+  load_rows(tile.dout, dout + (row * p.heads + at.h) * p.width, p.heads * p.width, at.queries,
+            kTileQueries, p);
+  const int64_t first = (at.b * p.heads + at.h) * p.tokens + at.q0;
+  for (int r = thread(); r < kTileQueries; r += threads()) {
+    tile.lse[r] = r < at.queries ? lse[first + r] : 0.0f;
+    tile.delta[r] = r < at.queries ? delta[first + r] : 0.0f;
+  }
+}
+
+// f(r, key, m p, ds) for every pair of the tile; both are 0 where the query does not see the key.
+template <int kKeys, class F>
+__device__ inline void each_pair(const QueryTile& tile, const Shared<float>& k,
+                                 const Shared<float>& v, const TilePlace& at,
+                                 const AttentionProblem& p, F&& f) {
+  constexpr int kColumns = kKeys / kMicro;
+  for (int m = thread(); m < kMicroRows * kColumns; m += threads()) {
+    const int x = m % kColumns, y = m / kColumns;
+    float s[kMicro][kMicro], dp[kMicro][kMicro];
+    dots<kColumns>(s, tile.q, k, y, x, p);
+    dots<kColumns>(dp, tile.dout, v, y, x, p);
+// Unrolled, here and below: the arrays stay in registers.
+#pragma unroll
+    for (int i = 0; i < kMicro; ++i) {
+      const int r = y + kMicroRows * i;
+      const float lse = tile.lse[r], delta = tile.delta[r];
+#pragma unroll
+      for (int j = 0; j < kMicro; ++j) {
+        const int key = x + kColumns * j;
+        if (!sees(at, r, key, p)) {
+          f(r, key, 0.0f, 0.0f);
+          continue;
+        }
+        const float e = exp(s[i][j] * p.scale - lse);
+        float kept = e, slope = dp[i][j];
+        if (p.state) {
+          const uint32_t bits = tile.keep[r * kColumns + key / 4];
+          kept = dropped(kept, p.mask.kept, bits, key % 4);
+          slope = dropped(slope, p.mask.kept, bits, key % 4);
+        }
+        f(r, key, kept, e * (slope - delta));
+      }
+    }
+  }
+}
+
+__device__ inline int at_most(int64_t n, int most) {
+  return static_cast<int>(n < most ? n : most);
+}
+
+int64_t floats_of_dq(const AttentionProblem& p, int keys) {
+  return (3 * kTileQueries + 2 * keys) * int64_t{p.stride} + kTileQueries * (keys + kMicro);
+}
+
+// A block for every tile of queries of every head.
+template <class V, int kKeys>
+__global__ void attention_dq_kernel(V* dqkv, const V* dout, const V* qkv, const float* lse,
+                                    const float* delta, AttentionProblem p, int64_t tiles) {
+  constexpr int kRow = kKeys + kMicro;
+  const auto q = dynamic_smem<float>();
+  const auto d = q.part(kTileQueries * p.stride), dq = d.part(kTileQueries * p.stride);
+  const auto k = dq.part(kTileQueries * p.stride), v = k.part(kKeys * p.stride);
+  const auto ds = v.part(kKeys * p.stride);
+  SHARED_ARRAY(float, row_lse, kTileQueries);
+  SHARED_ARRAY(float, row_delta, kTileQueries);
+  SHARED_ARRAY(uint32_t, keep, kTileQueries * kKeys / 4);
+  const QueryTile tile{q, d, row_lse, row_delta, keep};
+  TilePlace at{};
+  at.q0 = (tiles - 1 - block() % tiles) * kTileQueries;
+  at.h = block() / tiles % p.heads;
+  at.b = block() / tiles / p.heads;
+  at.queries = at_most(p.tokens - at.q0, kTileQueries);
+  at.keys = keys_of(p, at.b);
+  MaskKey key{};
+  if (p.state) key = mask_key(*p.state, p.mask.site);
+  load_queries(tile, qkv, dout, lse, delta, at, p);
+  zero_rows(dq, kTileQueries, p);
+  const int64_t first_row = at.b * p.tokens, group = p.heads + at.h / (p.heads / p.groups);
+  const int64_t begin = first_key(p, at.b, at.q0) / kKeys * kKeys, end = end_of_keys(p, at);
+  for (at.k0 = begin; at.k0 < end; at.k0 += kKeys) {
+    if (at.k0 > begin) sync_threads();
+    const V* keys = qkv + (first_row + at.k0) * p.qkv_row + group * p.width;
+    const int valid = at_most(end - at.k0, kKeys);
+    load_rows(k, keys, p.qkv_row, valid, kKeys, p);
+    load_rows(v, keys + p.groups * p.width, p.qkv_row, valid, kKeys, p);
+    if (p.state) load_mask(keep, key, kKeys, at, p);
+    sync_threads();
+    each_pair<kKeys>(tile, k, v, at, p,
+                     [&](int r, int j, float, float slope) { ds[r * kRow + j] = slope; });
+    sync_threads();
+    add_products<kKeys>(dq, ds, k, p, [](int) { return 1.0f; });
+  }
+  sync_threads();
+  store_rows(dqkv + (first_row + at.q0) * p.qkv_row + at.h * p.width, p.qkv_row, dq, at.queries, p,
+             [&](int) { return p.scale; });
+}
+
+int64_t floats_of_dkv(const AttentionProblem& p, int keys) {
+  return (2 * kTileQueries + 4 * keys) * int64_t{p.stride} + 2 * kTileQueries * (keys + kMicro);
+}
+
+// A block for every tile of keys of every key/value head; it goes over the queries of the heads
+// that read them, in order.
+template <class V, int kKeys>
+__global__ void attention_dkv_kernel(V* dqkv, const V* dout, const V* qkv, const float* lse,
+                                     const float* delta, AttentionProblem p, int64_t tiles) {
+  constexpr int kRow = kKeys + kMicro;
+  const auto q = dynamic_smem<float>();
+  const auto d = q.part(kTileQueries * p.stride), k = d.part(kTileQueries * p.stride);
+  const auto v = k.part(kKeys * p.stride), dk = v.part(kKeys * p.stride);
+  const auto dv = dk.part(kKeys * p.stride), weight = dv.part(kKeys * p.stride);
+  const auto ds = weight.part(kTileQueries * kRow);
+  SHARED_ARRAY(float, row_lse, kTileQueries);
+  SHARED_ARRAY(float, row_delta, kTileQueries);
+  SHARED_ARRAY(uint32_t, keep, kTileQueries * kKeys / 4);
+  const QueryTile tile{q, d, row_lse, row_delta, keep};
+  const int64_t g = block() / tiles % p.groups, shared = p.heads / p.groups;
+  TilePlace at{};
+  at.k0 = block() % tiles * kKeys;
+  at.b = block() / tiles / p.groups;
+  at.keys = keys_of(p, at.b);
+  MaskKey key{};
+  if (p.state) key = mask_key(*p.state, p.mask.site);
+  const int64_t first_row = at.b * p.tokens;
+  const int valid = at_most(p.tokens - at.k0, kKeys);
+  const int64_t place = (first_row + at.k0) * p.qkv_row + (p.heads + g) * p.width;
+  load_rows(k, qkv + place, p.qkv_row, valid, kKeys, p);
+  load_rows(v, qkv + place + p.groups * p.width, p.qkv_row, valid, kKeys, p);
+  zero_rows(dk, kKeys, p);
+  zero_rows(dv, kKeys, p);
+  const int64_t first_query = p.causal ? at.k0 / kTileQueries * kTileQueries : 0;
+  const int64_t end = at.k0 < at.keys ? p.tokens : 0;
+  for (at.h = g * shared; at.h < (g + 1) * shared; ++at.h)
+    for (at.q0 = first_query; at.q0 < end; at.q0 += kTileQueries) {
+      // Documents begin in ascending order: no later query sees these keys.
+      if (first_key(p, at.b, at.q0) >= at.k0 + valid) break;
+      at.queries = at_most(p.tokens - at.q0, kTileQueries);
+      sync_threads();
+      load_queries(tile, qkv, dout, lse, delta, at, p);
+      if (p.state) load_mask(keep, key, kKeys, at, p);
+      sync_threads();
+      each_pair<kKeys>(tile, k, v, at, p, [&](int r, int j, float kept, float slope) {
+        weight[r * kRow + j] = kept;
+        ds[r * kRow + j] = slope;
+      });
+      sync_threads();
+      add_transposed_products<kKeys>(dv, weight, d, p);
+      add_transposed_products<kKeys>(dk, ds, q, p);
+    }
+  sync_threads();
+  store_rows(dqkv + place, p.qkv_row, dk, valid, p, [&](int) { return p.scale; });
+  store_rows(dqkv + place + p.groups * p.width, p.qkv_row, dv, valid, p, [](int) { return 1.0f; });
+}
+
+}  // namespace
+
+template <class Queue>
+void attention_backward_on(Queue& queue, const View& dqkv, const View& delta, const View& dout,
+                           const View& qkv, const View& out, const View& lse, int64_t B, int64_t T,
+                           const AttentionSpec& spec, const View& state, int threads) {
+  dispatch_float(qkv, "qkv", [&](auto tag) {
+    using V = decltype(tag);
+    AttentionProblem p(T, spec, state);
+    p.wide = wide_heads<V>(spec, {&dqkv, &dout, &qkv});
+    const int64_t n = B * T * spec.H;
+    launch(queue, {.blocks = ceil_div(n, int64_t{threads / kWarp}), .threads = threads},
+           "attention_delta", attention_delta_kernel<V>, delta.as<float>(), dout.as<const V>(),
+           out.as<const V>(), n, p);
+    const auto run = [&](const char* name, auto kernel, int64_t heads, int64_t tile,
+                         int64_t floats) {
+      const int64_t tiles = ceil_div(T, tile);
+      launch(queue,
+             {.blocks = B * heads * tiles,
+              .threads = threads,
+              .shared_bytes = floats * int64_t{sizeof(float)}},
+             name, kernel, dqkv.as<V>(), dout.as<const V>(), qkv.as<const V>(),
+             lse.as<const float>(), delta.as<const float>(), p, tiles);
+    };
+    const auto both = [&](auto dq, auto dkv, int keys) {
+      run("attention_dq", dq, spec.H, kTileQueries, floats_of_dq(p, keys));
+      run("attention_dkv", dkv, spec.G, keys, floats_of_dkv(p, keys));
+    };
+    // So that wide heads fit the shared memory.
+    if (spec.D > 128)
+      both(attention_dq_kernel<V, 16>, attention_dkv_kernel<V, 16>, 16);
+    else
+      both(attention_dq_kernel<V, 32>, attention_dkv_kernel<V, 32>, 32);
+  });
+}
+
+template void attention_backward_on(simt::Queue&, const View&, const View&, const View&,
+                                    const View&, const View&, const View&, int64_t, int64_t,
+                                    const AttentionSpec&, const View&, int);
+
+}  // namespace snug

@@ -1,0 +1,37 @@
+// The kernels of layers/ops/attention.h for engine/simt: forward and backward over whole sequences,
+// with every mode that is built for the CPU and D up to 256. Attention over a cache has none yet.
+//
+// Method    Tiles of 32 queries and 32 keys in shared memory, in float whatever the dtype; a thread
+//           makes 4 x 4 scores or sums at a time. Forward keeps a running maximum and sum (Dao et
+//           al., "FlashAttention", 2022). Backward goes over the pairs twice, once for dq by blocks
+//           of queries and once for dk and dv by blocks of keys with all heads that share them, so
+//           nothing is added by more than one block: 7 products a tile. Tiles nobody sees are
+//           passed over. Beyond D = 128 backward takes 16 keys at a time.
+// Numerics  Every product is one chain of fused multiply-adds in float; nothing inside is rounded
+// to
+//           16 bits. e^x is that of engine/simt/math.h.
+// Memory    backward: `delta` (B,H,T) f32.
+// Dropout   the CPU's mask, bit by bit.
+// Determinism  equal bits for any order of threads and blocks, and for any size of a block.
+// Errors    Kernels cannot throw: key lengths and document starts are checked by who has them on
+// the
+//           host (attention_check_values).
+// Queue     simt::Queue of the side that is linked. attention_check has passed. threads: of a
+// block.
+#pragma once
+
+#include "layers/ops/attention.h"
+
+namespace snug {
+
+template <class Queue>
+void attention_forward_on(Queue& queue, const View& out, const View& lse, const View& qkv,
+                          int64_t B, int64_t T, const AttentionSpec& spec, const View& state,
+                          int threads = 64);
+
+template <class Queue>
+void attention_backward_on(Queue& queue, const View& dqkv, const View& delta, const View& dout,
+                           const View& qkv, const View& out, const View& lse, int64_t B, int64_t T,
+                           const AttentionSpec& spec, const View& state, int threads = 64);
+
+}  // namespace snug

@@ -1,0 +1,33 @@
+// The updates of optim/optimizer.h for engine/simt: adamw, adam and sgd with the arithmetic of the
+// CPU in the same order, so the same bits, over all spans of a state store.
+//
+// Every number of the step is read from the StepState on the queue's side: gradients are unscaled
+// and clipped on the way, nothing is written if found_inf is set, and the states count as zero when
+// no update was applied before. Launches  one for every kSpansOfALaunch spans that are next to each
+// other in the list. Queue     simt::Queue of the side that is linked. Shapes and the config have
+// been checked, and
+//           loss_scale is above 0. threads: of a block.
+// Traffic   12 bytes an element and 8 a state; 2 more with 16-bit weights.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "optim/optimizer.h"
+
+namespace snug {
+
+// n elements each. f32, but weights: bf16 or f16, or undefined; the same in all spans of a call.
+struct UpdateSpan {
+  View master, gradient, weights;
+  std::array<View, 2> states;  // those of the optimizer, in its order
+  int group = 0;
+};
+
+inline constexpr int kSpansOfALaunch = 32;
+
+template <class Queue>
+void optimizer_update_on(Queue& queue, const OptimizerConfig& config,
+                         std::span<const UpdateSpan> spans, const View& state, int threads = 256);
+
+}  // namespace snug

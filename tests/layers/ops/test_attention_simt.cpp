@@ -1,0 +1,156 @@
+// The kernels in the emulator against the whole matrix of probabilities in double, element by
+// element, as the CPU's forms.
+#include <cmath>
+
+#include "layers/ops/attention_simt.h"
+#include "tests/layers/ops/attention_case.h"
+#include "tests/support/emu.h"
+
+namespace snug::test {
+namespace {
+
+struct Variant {
+  Sizes sizes;
+  int threads = 64;
+  bool shifted = false;
+  float dropout = 0;
+  std::vector<double> key_lengths = {}, document_start = {};
+  double scale = NAN;  // that of the width
+};
+
+Outputs run_emulated(const AttentionCase& c, const Variant& v, const Data& data,
+                     AttentionSpec spec) {
+  const DType dtype = v.sizes.dtype;
+  return run_in_all_schedules(
+      [&](EmuCase& t) {
+        const View qkv = t.input("qkv", {c.B * c.T, c.width()}, dtype, data.qkv);
+        const View dout = t.input("dout", {c.B * c.T, c.H * c.D}, dtype, data.dout);
+        const View out = t.output("out", {c.B * c.T, c.H * c.D}, dtype);
+        const View lse = t.output("lse", {c.B, c.H, c.T}, DType::f32);
+        const View dqkv = t.output("dqkv", {c.B * c.T, c.width()}, dtype);
+        const View delta = t.output("delta", {c.B, c.H, c.T}, DType::f32);
+        const View state = v.dropout > 0 ? t.step_state(some_state()) : View();
+        if (!c.key_lengths.empty())
+          spec.key_lengths = t.input("key_lengths", {c.B}, DType::i32, c.key_lengths);
+        if (!c.document_start.empty())
+          spec.document_start = t.input("document_start", {c.B, c.T}, DType::i32, c.document_start);
+        attention_check(spec, c.B, c.T, state);
+        attention_forward_on(t.queue(), out, lse, qkv, c.B, c.T, spec, state, v.threads);
+        attention_backward_on(t.queue(), dqkv, delta, dout, qkv, out, lse, c.B, c.T, spec, state,
+                              v.threads);
+      },
+      v.shifted);
+}
+
+Outputs check(const Variant& v) {
+  SCOPED_TRACE(fmt::format("{} threads {} shifted {} dropout {}", name_of(v.sizes), v.threads,
+                           v.shifted, v.dropout));
+  AttentionCase c = case_of(v.sizes);
+  if (!std::isnan(v.scale)) c.scale = static_cast<float>(v.scale);
+  c.key_lengths = v.key_lengths;
+  c.document_start = v.document_start;
+  AttentionSpec spec = spec_of(c);
+  spec.dropout = v.dropout;
+  spec.site = 9;
+  if (v.dropout > 0) c.mask = mask_of(c, spec, some_state());
+  const Data data = data_of(c, v.sizes.dtype);
+  // The bounds of a form that computes in floats.
+  const Truth truth(c, v.sizes.dtype, data);
+  Outputs got = run_emulated(c, v, data, spec);
+  truth.expect(attention_blocks_avx2(), got);
+  return got;
+}
+
+constexpr DType kF32 = DType::f32, kBf16 = DType::bf16, kF16 = DType::f16;
+
+TEST(AttentionSimt, MatchesTheReference) {
+  for (const Sizes& s : {Sizes{1, 1, 1, 1, 4, true, kF32},
+                         {2, 2, 2, 1, 8, true, kF32},
+                         {1, 33, 3, 3, 33, true, kF32},
+                         {1, 65, 4, 2, 16, true, kF32},
+                         {1, 1, 2, 2, 5, false, kF32},
+                         {2, 17, 4, 2, 7, false, kF32},
+                         {1, 70, 2, 1, 12, false, kF32},
+                         {1, 40, 2, 2, 64, true, kBf16},
+                         {1, 67, 2, 2, 1, true, kBf16},
+                         {2, 34, 6, 2, 24, true, kBf16},
+                         {1, 40, 2, 1, 32, false, kF16},
+                         {1, 37, 2, 1, 33, true, kF16}})
+    check({.sizes = s});
+}
+
+TEST(AttentionSimt, AnyWidth) {
+  for (const int64_t D : {2, 96, 128, 129, 256}) {
+    check({.sizes = {1, 33, 1, 1, D, true, kF32}});
+    check({.sizes = {1, 18, 2, 1, D, false, kBf16}});
+  }
+}
+
+TEST(AttentionSimt, AnyBlock) {
+  for (const int threads : kBlockSizes)
+    for (const bool shifted : {false, true})
+      check({.sizes = {1, 45, 4, 2, 16, true, kBf16}, .threads = threads, .shifted = shifted});
+}
+
+TEST(AttentionSimt, TheSizeOfABlockDoesNotShow) {
+  const auto run = [](int threads) {
+    return check({.sizes = {1, 45, 2, 1, 20, true, kF32}, .threads = threads, .dropout = 0.2f});
+  };
+  const Outputs one = run(32);
+  expect_equal_bits(one, run(64));
+  expect_equal_bits(one, run(128));
+}
+
+TEST(AttentionSimt, KeyLengths) {
+  for (const bool causal : {false, true})
+    for (const DType dtype : {kF32, kBf16, kF16})
+      check({.sizes = {3, 45, 2, 1, 8, causal, dtype}, .key_lengths = {1, 32, 41}});
+}
+
+TEST(AttentionSimt, Documents) {
+  for (const DType dtype : {kF32, kBf16}) {
+    Variant v{.sizes = {2, 100, 2, 1, 8, true, dtype}};
+    for (const std::vector<double>& begins : {std::vector<double>{0, 5, 37, 70, 71}, {0, 32, 64}})
+      for (int64_t t = 0; t < 100; ++t) {
+        double start = 0;
+        for (const double b : begins)
+          if (static_cast<double>(t) >= b) start = b;
+        v.document_start.push_back(start);
+      }
+    check(v);
+    v.dropout = 0.3f;
+    check(v);
+  }
+}
+
+TEST(AttentionSimt, DropoutDrawsTheMaskOfTheCpu) {
+  for (const DType dtype : {kF32, kBf16, kF16})
+    for (const bool causal : {false, true})
+      check({.sizes = {2, 39, 4, 2, 12, causal, dtype}, .dropout = 0.3f});
+  check({.sizes = {1, 40, 1, 1, 160, true, kBf16}, .dropout = 0.5f});
+}
+
+TEST(AttentionSimt, AnyScale) {
+  for (const double scale : {-0.3, 0.0, 1e-20, 1.7})
+    check({.sizes = {1, 40, 2, 1, 12, true, kF32}, .scale = scale});
+}
+
+// Scores of thousands: nothing overflows, and a query's first tile may hold nothing near its
+// maximum. An argument of e^x is then off by its own last place.
+TEST(AttentionSimt, LargeScores) {
+  const Variant v{.sizes = {1, 70, 1, 1, 8, true, kF32}};
+  AttentionCase c = case_of(v.sizes);
+  c.scale = 300;
+  const Data data = data_of(c, kF32);
+  const Outputs got = run_emulated(c, v, data, spec_of(c));
+  Values lse;
+  const Values out = attention_reference<double>(c, data.qkv, &lse);
+  const double largest = *std::max_element(lse.begin(), lse.end());
+  EXPECT_GT(largest, 1000);
+  EXPECT_TRUE(close(got["lse"], lse, tolerance(kF32, c.T + c.D)));
+  EXPECT_TRUE(close(got["out"], out, tolerance(kF32, c.T + c.D) * largest));
+  for (const double x : got["dqkv"]) EXPECT_TRUE(std::isfinite(x));
+}
+
+}  // namespace
+}  // namespace snug::test

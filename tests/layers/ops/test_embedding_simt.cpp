@@ -1,0 +1,112 @@
+// The kernels in the emulator against the CPU op: the same bits in both directions.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "layers/ops/embedding_simt.h"
+#include "tests/support/emu.h"
+
+namespace snug::test {
+namespace {
+
+struct Variant {
+  int64_t b, t, c, vocabulary, positions, position = 0;
+  DType dtype = DType::f32;
+  bool learned = true, add = false, documents = false, shifted = false;
+  bool want_token = true, want_place = true;
+  int threads = 64;
+};
+
+// Every position begins a document or belongs to that of the one before it.
+Values starts_of(const Variant& v) {
+  Values starts;
+  for (int64_t b = 0; b < v.b; ++b)
+    for (int64_t t = 0; t < v.t; ++t)
+      starts.push_back(t > 0 && (t * 5 + b) % 4 != 0 ? starts.back() : static_cast<double>(t));
+  return starts;
+}
+
+void check(const Variant& v) {
+  SCOPED_TRACE(fmt::format("B{} T{} C{} {} learned {} add {} documents {} shifted {} threads {}",
+                           v.b, v.t, v.c, to_string(v.dtype), v.learned, v.add, v.documents,
+                           v.shifted, v.threads));
+  const int64_t n = v.b * v.t;
+  const Values tokens = index_values(n, v.vocabulary, 1), starts = starts_of(v);
+  const Values wte = normal_values(v.vocabulary * v.c, 2, v.dtype),
+               wpe = normal_values(v.positions * v.c, 3, v.dtype),
+               dy = normal_values(n * v.c, 4, v.dtype);
+  const Values dwte0 = normal_values(v.vocabulary * v.c, 5),
+               dwpe0 = normal_values(v.positions * v.c, 6);
+  StepState state{};
+  state.position = v.position;
+  const auto body = [&](auto& c) {
+    const View ids = c.input("tokens", {v.b, v.t}, DType::i32, tokens), s = c.step_state(state);
+    const View token = c.input("wte", {v.vocabulary, v.c}, v.dtype, wte);
+    const View place = v.learned ? c.input("wpe", {v.positions, v.c}, v.dtype, wpe) : View();
+    const View documents =
+        v.documents ? c.input("document_start", {v.b, v.t}, DType::i32, starts) : View();
+    const View y = c.output("y", {n, v.c}, v.dtype), g = c.input("dy", {n, v.c}, v.dtype, dy);
+    const auto gradient = [&](bool wanted, const char* name, int64_t rows, const Values& old) {
+      if (!wanted) return GradView{};
+      const Shape shape{rows, v.c};
+      return GradView{
+          v.add ? c.inout(name, shape, DType::f32, old) : c.output(name, shape, DType::f32), v.add};
+    };
+    const GradView dwte = gradient(v.want_token, "dwte", v.vocabulary, dwte0);
+    const GradView dwpe = gradient(v.learned && v.want_place, "dwpe", v.positions, dwpe0);
+    if constexpr (kEmulated<std::decay_t<decltype(c)>>) {
+      embedding_forward_on(c.queue(), y, ids, token, place, s, documents, v.threads);
+      embedding_backward_on(c.queue(), dwte, dwpe, g, ids, s, documents, v.threads);
+    } else {
+      embedding_forward(c.ctx(), y, ids, token, place, s, documents);
+      embedding_backward(c.ctx(), dwte, dwpe, g, ids, s, documents);
+    }
+  };
+  expect_equal_bits(run_in_all_schedules(body, v.shifted), run_on_plan_and_cpu({}, body));
+}
+
+TEST(EmbeddingSimt, SameBitsAsTheCpu) {
+  for (const DType t : {DType::f32, DType::bf16, DType::f16})
+    for (const bool add : {false, true})
+      for (const bool documents : {false, true}) {
+        check({1, 1, 1, 1, 1, 0, t, true, add, documents});
+        check({2, 9, 3, 7, 13, 4, t, true, add, documents});
+        check({2, 35, 36, 11, 40, 0, t, true, add, documents});
+        check({3, 4, 40, 50, 16, 7, t, true, add, documents, true});
+      }
+  for (const int threads : kBlockSizes)
+    check({.b = 1,
+           .t = 70,
+           .c = 132,
+           .vocabulary = 3,
+           .positions = 70,
+           .dtype = DType::bf16,
+           .threads = threads});
+  check({.b = 2, .t = 9, .c = 8, .vocabulary = 7, .positions = 9, .learned = false});
+  check({.b = 2, .t = 9, .c = 8, .vocabulary = 7, .positions = 9, .want_token = false});
+  check({.b = 2, .t = 9, .c = 8, .vocabulary = 7, .positions = 9, .want_place = false});
+}
+
+// What no check has seen does no harm: such a row is NaN, and its gradient goes nowhere.
+TEST(EmbeddingSimt, StaysInsideItsTables) {
+  const Values ids = {1, -1, 3, 2, 4, 0};
+  StepState state{};
+  state.position = 1;  // the last of three columns is outside
+  const Outputs out = run_in_all_schedules([&](EmuCase& c) {
+    const View tokens = c.input("tokens", {2, 3}, DType::i32, ids), s = c.step_state(state);
+    embedding_forward_on(c.queue(), c.output("y", {6, 2}, DType::f32), tokens,
+                         c.input("wte", {4, 2}, DType::f32, Values(8, 1.0)),
+                         c.input("wpe", {3, 2}, DType::f32, Values(6, 1.0)), s);
+    embedding_backward_on(c.queue(), {c.output("dwte", {4, 2}, DType::f32), false},
+                          {c.output("dwpe", {3, 2}, DType::f32), false},
+                          c.input("dy", {6, 2}, DType::f32, Values(12, 1.0)), tokens, s);
+  });
+  for (const size_t row : {1, 2, 4, 5}) EXPECT_TRUE(std::isnan(out["y"][2 * row]));
+  for (const size_t row : {0, 3}) EXPECT_EQ(out["y"][2 * row], 2);
+  EXPECT_EQ(out["dwte"], Values(8, 1.0));
+  EXPECT_EQ(out["dwpe"], (Values{0, 0, 2, 2, 2, 2}));
+}
+
+}  // namespace
+}  // namespace snug::test
