@@ -28,12 +28,12 @@ __device__ inline AdamStep adam_step(const StepState& s, const AdamConstants& k,
           static_cast<float>(1.0 - learning_rate * k.weight_decay), s.updates == 0};
 }
 
-template <class Weight, int N>
-__device__ inline void adamw_pack(float* master, const float* gradient, float* exp_avg,
+template <class Gradient, class Weight, int N>
+__device__ inline void adamw_pack(float* master, const Gradient* gradient, float* exp_avg,
                                   float* exp_avg_sq, Weight* weights, const AdamStep& s,
                                   const AdamConstants& k) {
   auto p = Pack<float, N>::load(master);
-  const auto g_in = Pack<float, N>::load(gradient);
+  const auto g_in = Pack<Gradient, N>::load(gradient);
   Pack<float, N> m{}, v{};
   if (!s.first) {
     m = Pack<float, N>::load(exp_avg);
@@ -41,7 +41,7 @@ __device__ inline void adamw_pack(float* master, const float* gradient, float* e
   }
   Pack<Weight, N> w;
   for (int i = 0; i < N; ++i) {
-    const float g = g_in[i] * s.factor;
+    const float g = to_f32(g_in[i]) * s.factor;
     m[i] = m[i] + k.one_minus_beta1 * (g - m[i]);
     v[i] = k.beta2 * v[i] + k.one_minus_beta2 * (g * g);
     p[i] = p[i] * s.keep - s.rate * (m[i] / (sqrt(v[i]) * s.scale + k.epsilon));
@@ -55,8 +55,8 @@ __device__ inline void adamw_pack(float* master, const float* gradient, float* e
 
 // Each thread takes several vectors, so that the divisions in double weigh nothing: some devices do
 // them at a 64th of the rate.
-template <class Weight, int N>
-__global__ void adamw_kernel(float* master, const float* gradient, float* exp_avg,
+template <class Gradient, class Weight, int N>
+__global__ void adamw_kernel(float* master, const Gradient* gradient, float* exp_avg,
                              float* exp_avg_sq, Weight* weights, int64_t n, const StepState* state,
                              AdamConstants constants, int group) {
   if (state->found_inf) return;  // all blocks, before any barrier
@@ -66,8 +66,8 @@ __global__ void adamw_kernel(float* master, const float* gradient, float* exp_av
   const AdamStep step = step_in_block[0];
   const auto at = [=](int64_t i, auto width) {
     constexpr int kWidth = decltype(width)::value;
-    adamw_pack<Weight, kWidth>(master + i, gradient + i, exp_avg + i, exp_avg_sq + i,
-                               weights ? weights + i : weights, step, constants);
+    adamw_pack<Gradient, Weight, kWidth>(master + i, gradient + i, exp_avg + i, exp_avg_sq + i,
+                                         weights ? weights + i : weights, step, constants);
   };
   for (int64_t i = (block() * threads() + thread()) * N; i < n; i += blocks() * threads() * N) {
     if (i + N <= n) {
@@ -94,15 +94,21 @@ void adamw_update_on(Queue& queue, const OptimizerConfig& config, const AdamwSpa
   for (const View* v :
        {&span.master, &span.gradient, &span.exp_avg, &span.exp_avg_sq, &span.weights})
     wide = wide && aligned_to_vectors(v->data);
-  const auto run = [&](auto* weights) {
+  const auto run_with = [&](const auto* gradient, auto* weights) {
+    using Gradient = std::remove_cv_t<std::remove_pointer_t<decltype(gradient)>>;
     using Weight = std::remove_pointer_t<decltype(weights)>;
     const int64_t vectors = ceil_div(n, wide ? kWide : 1);
     launch(queue,
            {.blocks = ceil_div(vectors, int64_t{threads} * kVectorsPerThread), .threads = threads},
-           "adamw", wide ? adamw_kernel<Weight, kWide> : adamw_kernel<Weight, 1>,
-           span.master.as<float>(), span.gradient.as<const float>(), span.exp_avg.as<float>(),
-           span.exp_avg_sq.as<float>(), weights, n,
-           static_cast<const StepState*>(step_state(state)), constants, span.group);
+           "adamw",
+           wide ? adamw_kernel<Gradient, Weight, kWide> : adamw_kernel<Gradient, Weight, 1>,
+           span.master.as<float>(), gradient, span.exp_avg.as<float>(), span.exp_avg_sq.as<float>(),
+           weights, n, static_cast<const StepState*>(step_state(state)), constants, span.group);
+  };
+  const auto run = [&](auto* weights) {
+    dispatch_gradient(span.gradient, "gradient", [&](auto tag) {
+      run_with(span.gradient.as<const decltype(tag)>(), weights);
+    });
   };
   if (!span.weights.defined()) {
     run(static_cast<bf16*>(nullptr));

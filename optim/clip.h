@@ -14,8 +14,9 @@ namespace snug {
 //   grad_square_sum    sum of squares over the elements of `spans`, divided by loss_scale^2
 //   found_inf          1 if one of them is not finite, else 0
 //   first_bad_element  the lowest index in `gradients` of such an element, or -1
-// gradients: flat f32. Squares and sums are in double, by fixed chunks in order: the bits do not
-// depend on threads. Elements outside the spans are not read. Throws shape if a span leaves them.
+// gradients: flat, f32 or bf16. Squares and sums are in double, by fixed chunks in order: the bits
+// do not depend on threads. Elements outside the spans are not read. Throws shape if a span leaves
+// them.
 void gradient_norm(Context& ctx, const View& gradients, const std::vector<StateSpan>& spans,
                    const View& state);
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "engine/core/error.h"
+#include "engine/kernels/dispatch.h"
+#include "engine/kernels/loops.h"
 #include "optim/chunk_map.h"
 
 namespace snug {
@@ -36,7 +38,7 @@ void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore&
   expect(t.master, "master", {{"elements", n}});
   expect_dtype(t.master, "master", {DType::f32});
   expect(t.gradients, "gradients", {{"elements", n}});
-  expect_dtype(t.gradients, "gradients", {DType::f32});
+  expect_gradient_dtype(t.gradients, "gradients");
   if (t.weights.defined()) {
     expect(t.weights, "weights", {{"elements", n}});
     expect_dtype(t.weights, "weights", {DType::bf16, DType::f16});
@@ -102,11 +104,12 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
     }
   }
 
+  const int64_t gradient_bytes = size_of(t.gradients.dtype);
   const int64_t weight_bytes = t.weights.defined() ? size_of(t.weights.dtype) : 0;
   {
     Op op(ctx, op_name_,
           {.flops = flops_ * map.elements(),
-           .bytes = (12 + 8 * states + weight_bytes) * map.elements()});
+           .bytes = (gradient_bytes + 8 + 8 * states + weight_bytes) * map.elements()});
     if (op.run() && !step_state(state)->found_inf) {
       const StepState& s = *step_state(state);
       require(s.loss_scale > 0, "a loss scale above 0 (1 without loss scaling)");
@@ -118,16 +121,23 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
                     s.bias_correction1,
                     s.bias_correction2,
                     s.updates == 0};
-      const auto* gradients = t.gradients.as<const float>();
+      const bool wide = t.gradients.dtype == DType::f32;
+      const auto* gradients = static_cast<const float*>(wide ? t.gradients.data : nullptr);
+      const auto* rounded = static_cast<const bf16*>(wide ? nullptr : t.gradients.data);
+      const auto widen = pair_loops<float, bf16>().cast;
       map.for_each(ctx.threads(), [&](int64_t, const ChunkMap::Chunk& chunk) {
         const StateSpan& span = spans[static_cast<size_t>(chunk.span)];
         if (t.gate) t.gate->pass(span.param);
         const ElementStep& step = steps[span.group];
+        float widened[kPiece];  // gradients in bf16, which is exact
         for (int64_t begin = chunk.begin; begin < chunk.end; begin += kPiece) {
           float* const* const places = table + chunk.span * (1 + states);
           const int64_t from = begin - span.offset;
-          ElementBlock b{
-              std::min(kPiece, chunk.end - begin), places[0] + from, gradients + begin, {}};
+          ElementBlock b{std::min(kPiece, chunk.end - begin), places[0] + from, widened, {}};
+          if (wide)
+            b.gradient = gradients + begin;
+          else
+            widen(widened, rounded + begin, b.n);
           for (int k = 0; k < states; ++k) {
             float* at = places[1 + k] + from;
             if (step.first) std::fill_n(at, b.n, 0.0f);

@@ -50,7 +50,8 @@ class UpdateGate {
 struct UpdateTargets {
   View master;   // f32. Under fp32 precision it is the weights
   View weights;  // bf16 or f16, rewritten as the rounded master; undefined if master is the weights
-  View gradients;              // f32, as summed: loss scale and clipping are applied by update()
+  // f32 or bf16, as summed: loss scale and clipping are applied by update(). bf16 is widened first.
+  View gradients;
   UpdateGate* gate = nullptr;  // null: nobody reads
 };
 

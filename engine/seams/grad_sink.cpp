@@ -7,11 +7,12 @@
 
 namespace snug {
 
-PlainGradSink::PlainGradSink(Context& ctx, const ParamTable& table)
+PlainGradSink::PlainGradSink(Context& ctx, const ParamTable& table, DType dtype)
     : table_(table),
-      flat_(
-          ctx.tensor(Name("gradients"), {table.flat_elements()}, DType::f32, Category::gradients)),
-      written_(static_cast<size_t>(table.size()), 0) {}
+      flat_(ctx.tensor(Name("gradients"), {table.flat_elements()}, dtype, Category::gradients)),
+      written_(static_cast<size_t>(table.size()), 0) {
+  require(dtype == DType::f32 || dtype == DType::bf16, "gradients in f32 or bf16");
+}
 
 void PlainGradSink::begin(bool first_of_window) {
   if (first_of_window) std::fill(written_.begin(), written_.end(), char{0});

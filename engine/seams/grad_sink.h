@@ -25,11 +25,12 @@ class GradSink {
   virtual void close(Context& ctx, int param) = 0;
 };
 
-// fp32 gradients of all parameters in one flat tensor, summed over the micro-steps of a window.
+// Gradients of all parameters in one flat tensor, summed over the micro-steps of a window. In bf16
+// every contribution is computed in fp32, added to what is there, widened, and rounded once.
 class PlainGradSink final : public GradSink {
  public:
-  // Call inside the root program.
-  PlainGradSink(Context& ctx, const ParamTable& table);
+  // Call inside the root program. dtype: f32 or bf16.
+  PlainGradSink(Context& ctx, const ParamTable& table, DType dtype = DType::f32);
   // Before a micro-step: the first of a window assigns, later ones add.
   void begin(bool first_of_window);
   bool wants(int param) const override { return table_[param].trainable; }

@@ -17,6 +17,7 @@ struct Variant {
   int threads = 64;
   bool shifted = false;
   bool found_inf = false;
+  DType gradient = DType::f32;
 };
 
 void check(const Variant& v) {
@@ -28,7 +29,8 @@ void check(const Variant& v) {
   u.config.weight_decay = 0.1;
   u.spans = {{0, v.group, 0, v.n}};
   u.master = normal_values(v.n, 1);
-  u.gradients = normal_values(v.n, 2, DType::f32, 50);
+  u.gradients = normal_values(v.n, 2, v.gradient, 50);
+  u.gradient = v.gradient;
   u.states = {normal_values(v.n, 3), normal_values(v.n, 4)};
   for (double& x : u.states[1]) x *= x;
   u.states[1] = as_f32(u.states[1]);
@@ -46,7 +48,7 @@ void check(const Variant& v) {
       [&](EmuCase& c) {
         AdamwSpan span;
         span.master = c.inout("master", {v.n}, DType::f32, u.master);
-        span.gradient = c.inout("gradients", {v.n}, DType::f32, u.gradients);
+        span.gradient = c.inout("gradients", {v.n}, v.gradient, u.gradients);
         if (v.weights != DType::f32)
           span.weights = c.inout("weights", {v.n}, v.weights, Values(u.master.size(), 7.0));
         span.exp_avg = c.inout("exp_avg", {v.n}, DType::f32, u.states[0]);
@@ -69,6 +71,7 @@ TEST(AdamwSimt, SameBitsAsTheCpu) {
     for (const int64_t n : {1, 3, 4, 130, 5003}) {
       check({.n = n, .weights = weights});
       check({.n = n, .weights = weights, .updates = 9});
+      check({.n = n, .weights = weights, .updates = 9, .gradient = DType::bf16});
     }
   for (const int threads : kBlockSizes)
     for (const bool shifted : {false, true})
@@ -79,6 +82,15 @@ TEST(AdamwSimt, SameBitsAsTheCpu) {
              .threads = threads,
              .shifted = shifted});
   check({.n = 100, .weights = DType::bf16, .updates = 3, .found_inf = true});
+}
+
+TEST(AdamwSimt, RefusesOtherGradients) {
+  EmuCase c({}, false);
+  AdamwSpan span;
+  span.master = c.output("m", {4}, DType::f32);
+  span.gradient = c.output("g", {4}, DType::f16);
+  expect_error(ErrorCode::unsupported, {"gradient of dtype f32|bf16", "g (4) f16"},
+               [&] { adamw_update_on(c.queue(), {}, span, c.step_state(plain_state())); });
 }
 
 TEST(AdamwSimt, RefusesOtherWeights) {
