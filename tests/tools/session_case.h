@@ -161,8 +161,8 @@ class SessionRun {
     std::vector<float> out;
     for (int i = 0; i < model_.params().size(); ++i) {
       const ParamInfo& p = model_.params()[i];
-      const float* w = flat.as<float>() + p.offset;
-      out.insert(out.end(), w, w + p.real_elements());
+      for (int64_t j = p.offset; j < p.offset + p.real_elements(); ++j)
+        out.push_back(flat.dtype == DType::bf16 ? to_f32(flat.as<bf16>()[j]) : flat.as<float>()[j]);
     }
     return out;
   }

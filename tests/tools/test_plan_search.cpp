@@ -21,11 +21,13 @@ struct Case {
   test::Tiny tiny;
   const char* precision;
   bool evaluate;
+  bool bf16_gradients = false;
 };
 const Case kCases[] = {
     {{.V = 300, .P = 64, .C = 32, .L = 4, .H = 2, .F = 128}, "fp32", false},
     {{.V = 1500, .P = 64, .C = 64, .L = 7, .H = 4, .F = 96}, "bf16", true},
-    {{.V = 97, .P = 64, .C = 48, .L = 12, .H = 3, .F = 192, .dropout = 0.1}, "fp32", true}};
+    {{.V = 97, .P = 64, .C = 48, .L = 12, .H = 3, .F = 192, .dropout = 0.1}, "fp32", true},
+    {{.V = 300, .P = 64, .C = 32, .L = 4, .H = 2, .F = 128}, "bf16", true, true}};
 
 PlanRequest request_of(const Model& model, const Case& c) {
   PlanRequest r;
@@ -34,6 +36,7 @@ PlanRequest request_of(const Model& model, const Case& c) {
   r.global_batch = 12;
   r.max_grad_norm = 1.0;
   r.evaluate = c.evaluate;
+  r.bf16_gradients = c.bf16_gradients;
   r.save = true;
   return r;
 }
@@ -138,6 +141,79 @@ TEST(PlanSearch, WhatIsFixedStaysFixed) {
   EXPECT_EQ(fixed.decisions.micro_batch, 3);
   EXPECT_EQ(fixed.decisions.head_rows, 64);
   EXPECT_EQ(fixed.decisions.recompute, r.recompute);
+}
+
+// Without the permission nothing is held in bf16. With it gradients have half the bytes where that
+// is needed or faster, the plan says which, and a refusal without it names what it would do.
+TEST(PlanSearch, GradientsAreInBf16WithThePermissionAlone) {
+  const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));
+  PlanRequest r = request_of(model, kCases[0]);
+  const int64_t gradients = model.params().flat_elements() * 4;
+  const Plan open = make_plan(r);
+  EXPECT_EQ(plan_json(open)["decisions"]["gradients"], "f32");
+  EXPECT_EQ(plan_json(open)["categories"]["gradients"], gradients);
+  EXPECT_EQ(plan_sentence(open).find("gradients"), std::string::npos);
+
+  PlanRequest allowed = r;
+  allowed.bf16_gradients = true;
+  const Plan wide = make_plan(allowed);
+  EXPECT_LE(wide.step_seconds, open.step_seconds);
+  EXPECT_NEAR(static_cast<double>(wide.minimum_bytes),
+              static_cast<double>(open.minimum_bytes - gradients / 2), 4096);
+  allowed.budget = wide.minimum_bytes;
+  const Plan least = make_plan(allowed);
+  ASSERT_TRUE(least.fits);
+  EXPECT_EQ(least.decisions.gradients, DType::bf16);
+  EXPECT_EQ(plan_json(least)["decisions"]["gradients"], "bf16");
+  EXPECT_EQ(plan_json(least)["categories"]["gradients"], gradients / 2);
+  EXPECT_NE(plan_sentence(least).find(", gradients held in bf16"), std::string::npos);
+
+  // The offer is what the permission makes of the same request, to the byte.
+  r.budget = wide.minimum_bytes;
+  const std::string offer =
+      "or allow=[bf16_gradients], with which memory=" + std::to_string(wide.minimum_bytes) + " (";
+  test::expect_error(ErrorCode::out_of_memory, {offer.c_str()}, [&] { refuse_plan(make_plan(r)); });
+  const auto offers = [](const PlanRequest& q) {
+    const Plan plan = make_plan(q);
+    EXPECT_FALSE(plan.fits);
+    return !plan.permission.empty();
+  };
+  r.budget = 1 << 20;
+  EXPECT_TRUE(offers(r));
+  allowed.budget = r.budget;
+  EXPECT_FALSE(offers(allowed)) << "it is given";
+  r.bitwise = true;
+  EXPECT_FALSE(offers(r)) << "bitwise refuses permissions";
+  r.bitwise = false;
+  r.gradients = DType::f32;
+  EXPECT_FALSE(offers(r)) << "a checkpoint's";
+  // What a checkpoint pins is not chosen again, permission or not.
+  allowed.gradients = DType::f32;
+  allowed.budget = wide.minimum_bytes;
+  EXPECT_FALSE(make_plan(allowed).fits);
+  allowed.budget = 0;
+  EXPECT_EQ(make_plan(allowed).decisions.gradients, DType::f32);
+  allowed.gradients = DType::bf16;
+  EXPECT_EQ(make_plan(allowed).decisions.gradients, DType::bf16);
+}
+
+// Where both arenas are RAM: what the permission leaves of both.
+TEST(PlanSearch, TheOfferCountsBothArenas) {
+  const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));
+  PlanRequest r = request_of(model, kCases[0]);
+  r.offload_optimizer = true;
+  r.bf16_gradients = true;
+  r.free_bytes = 1;
+  const Plan least = make_plan(r);
+  ASSERT_FALSE(least.fits);
+  const int64_t both = least.engine_bytes + least.host_bytes;
+  r.free_bytes = both;
+  EXPECT_TRUE(make_plan(r).fits);
+  r.bf16_gradients = false;
+  const std::string offer =
+      "or allow=[bf16_gradients], with which " + std::to_string(both) + " B (";
+  test::expect_error(ErrorCode::out_of_memory, {"of free memory", offer.c_str()},
+                     [&] { refuse_plan(make_plan(r)); });
 }
 
 TEST(PlanSearch, WordsForSlotsAreReadAsTheyWereMeant) {

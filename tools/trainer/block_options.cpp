@@ -22,7 +22,7 @@ class BlockRecorder {
       params_ = std::make_unique<PlainParamStore>(ctx_, model.params(), compute);
       if (d.packed_weights != WeightPacking::none)
         packed_ = std::make_unique<PackedWeights>(ctx_, model.params(), compute, d.packed_weights);
-      grads_ = std::make_unique<PlainGradSink>(ctx_, model.params());
+      grads_ = std::make_unique<PlainGradSink>(ctx_, model.params(), d.gradients);
       state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
       if (d.packing_boundaries)
         documents_ = ctx_.tensor(Name("batch.document_start"), {d.micro_batch, d.T}, DType::i32,

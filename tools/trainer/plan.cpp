@@ -36,6 +36,15 @@ std::string advice(const PlanRequest& r) {
   return text;
 }
 
+// The smallest plan with gradients in bf16 too: what the offer of that permission promises. Nothing
+// where it is given, refused (bitwise) or not the planner's to choose (a checkpoint's).
+std::optional<Plan> with_bf16_gradients(PlanRequest r) {
+  if (r.global_batch <= 0 || r.bf16_gradients || r.bitwise || r.gradients) return std::nullopt;
+  r.bf16_gradients = true;
+  r.budget = 1;  // which nothing fits
+  return make_plan(r);
+}
+
 // Each once, in order.
 std::vector<KernelChoice> kernels_of(const Schedule& schedule) {
   std::set<std::string_view> seen;
@@ -214,6 +223,15 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
         if (packed.engine_bytes <= room && packed.host_bytes < plan.host_bytes)
           plan = std::move(packed);
       }
+    const auto least = plan.fits ? std::nullopt : with_bf16_gradients(r);
+    if (least && least->minimum_bytes < plan.minimum_bytes) {
+      // Where the device suffices, both arenas have to fit what is free.
+      const int64_t both = least->engine_bytes + least->host_bytes, alone = least->minimum_bytes;
+      plan.permission =
+          "allow=[bf16_gradients], with which " +
+          (possible ? fmt::format("{} B ({}) suffice", both, human_bytes(both))
+                    : fmt::format("memory={} ({}) suffices", alone, human_bytes(alone)));
+    }
   }
   // Decoding reads every weight for one row: from packed copies it does so at the speed of memory,
   // twice as fast, as long as the copies are no larger than the weights: where bf16 is multiplied
@@ -246,6 +264,8 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
     plan.more_seconds = more.step_seconds;
     plan.more_decisions = fmt::format("micro-batch {}, recompute {}", more.decisions.micro_batch,
                                       more.decisions.recompute);
+    if (more.decisions.gradients != plan.decisions.gradients)
+      plan.more_decisions += fmt::format(", gradients in {}", to_string(more.decisions.gradients));
   }
   plan.seconds = monotonic_seconds() - started;
   return plan;

@@ -47,12 +47,21 @@ PlanSearch::PlanSearch(const PlanRequest& request) : request_(request), cost_(re
   }
 }
 
-Decisions PlanSearch::decide(int64_t micro, int64_t head_rows, const std::string& recompute) const {
+// f32 first: of equally fast plans it is taken.
+std::vector<DType> PlanSearch::gradients() const {
+  if (request_.gradients) return {*request_.gradients};
+  if (request_.bf16_gradients && request_.global_batch > 0) return {DType::f32, DType::bf16};
+  return {DType::f32};
+}
+
+Decisions PlanSearch::decide(int64_t micro, int64_t head_rows, DType gradients,
+                             const std::string& recompute) const {
   const PlanRequest& r = request_;
   Decisions d;
   d.T = r.T;
   d.micro_batch = micro;
   d.head_rows = head_rows;
+  d.gradients = gradients;
   d.recompute = recompute;
   d.offload = r.offload;
   d.offload_optimizer = r.offload_optimizer && r.global_batch > 0;
@@ -114,19 +123,19 @@ double PlanSearch::step_seconds(const Schedule& s, const Decisions& d) const {
 }
 
 const BlockOptions& PlanSearch::block_options(const Decisions& d) {
-  const auto found = blocks_.find(d.micro_batch);
+  const std::pair key{d.micro_batch, d.gradients};
+  const auto found = blocks_.find(key);
   if (found != blocks_.end()) return found->second;
-  return blocks_[d.micro_batch] =
-             record_block_options(*request_.model, d, request_.settings, *cost_);
+  return blocks_[key] = record_block_options(*request_.model, d, request_.settings, *cost_);
 }
 
-PlanSearch::Config* PlanSearch::config(int64_t micro, int64_t head_rows,
+PlanSearch::Config* PlanSearch::config(int64_t micro, int64_t head_rows, DType gradients,
                                        const std::string& recompute) {
-  std::unique_ptr<Config>& slot = configs_[{micro, head_rows, recompute}];
+  std::unique_ptr<Config>& slot = configs_[{micro, head_rows, gradients, recompute}];
   if (slot) return slot.get();
   slot = std::make_unique<Config>();
   Config& c = *slot;
-  c.decisions = decide(micro, head_rows, recompute);
+  c.decisions = decide(micro, head_rows, gradients, recompute);
   const std::unique_ptr<Session> session = record(c.decisions);
   const Schedule& s = session->schedule();
   c.bound = s.lower_bound();
@@ -207,11 +216,12 @@ PlanSearch::Choice PlanSearch::best(int64_t room) {
                           static_cast<double>(size_of(request_.model->precision().compute));
     if (request_.offload == "none" && inputs > static_cast<double>(room)) continue;
     for (const int64_t rows : head_chunks(micro))
-      for (const std::string& preset : presets_) {
-        const Config* c = config(micro, rows, preset);
-        double bound = 0;
-        if (solve(*c, room, 1.0, &bound).feasible) open.push_back({c, bound});
-      }
+      for (const DType gradient : gradients())
+        for (const std::string& preset : presets_) {
+          const Config* c = config(micro, rows, gradient, preset);
+          double bound = 0;
+          if (solve(*c, room, 1.0, &bound).feasible) open.push_back({c, bound});
+        }
   }
   // Of equal ones the larger micro-batch and chunk stay first.
   std::stable_sort(open.begin(), open.end(),
@@ -235,10 +245,11 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   if (!least_.empty()) return least_;
   const int64_t micro = micros().back(), rows = head_chunks(micro).back();
   std::vector<Choice>& list = least_;
+  const DType gradient = gradients().back();  // half the bytes, if that is allowed
   const auto add = [&](const std::string& recompute) {
     Choice c;
     c.feasible = true;
-    c.decisions = decide(micro, rows, recompute);
+    c.decisions = decide(micro, rows, gradient, recompute);
     const std::unique_ptr<Session> session = record(c.decisions);
     c.engine_bytes = session->schedule().lower_bound();
     c.host_bytes = session->schedule().lower_bound(Residence::host);
@@ -248,7 +259,7 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   };
   if (layers_) {
     for (const char* preset : kPresets) add(preset);
-    const Config& c = *config(micro, rows, presets_.front());
+    const Config& c = *config(micro, rows, gradient, presets_.front());
     const BlockOptions& block = block_options(c.decisions);
     LayerProblem p;
     p.kinds.push_back(block.options);

@@ -93,7 +93,7 @@ void Session::make_residents() {
     if (precision.separate_master() && !d.offload_optimizer)
       master_ =
           ctx_.tensor(Name("master"), {table.flat_elements()}, precision.master, Category::master);
-    grads_ = std::make_unique<PlainGradSink>(ctx_, table);
+    grads_ = std::make_unique<PlainGradSink>(ctx_, table, d.gradients);
     if (d.offload_optimizer) {
       auto store = std::make_unique<OffloadedStateStore>(
           ctx_, table, optimizer_->state_names(),

@@ -44,6 +44,8 @@ struct Decisions {
   int64_t kv_length = 0;   // tokens of the KV cache; 0: no generation
   int64_t kv_rows = 1;     // sequences that are decoded together
   int64_t prefill = 0;     // tokens of a prefill chunk
+  // What gradients are added up in: f32, or bf16 with the permission bf16_gradients.
+  DType gradients = DType::f32;
   double max_grad_norm = 0;
   LossScaling loss_scaling;  // of a model whose precision asks for it
   bool save = false;         // can write model folders

@@ -353,8 +353,11 @@ int TrainRun::run() {
          fmt::format("memory of {} B", plan_.budget),
          fmt::format("memory={}, packed_weights=none, recompute=block, or "
                      "allow=[micro_batch,head_rows], which changes "
-                     "the order of sums",
-                     plan_.minimum_bytes));
+                     "the order of sums{}",
+                     plan_.minimum_bytes,
+                     resumed_->pinned.gradients == DType::f32
+                         ? ", or allow=[gradients,bf16_gradients], which rounds gradients"
+                         : ""));
   if (!plan_.fits) refuse_plan(plan_);
   if (resumed_) check_attention(*resumed_, plan_.attention, config());
   fmt::print("{}", plan_text(plan_));
