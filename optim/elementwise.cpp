@@ -33,11 +33,20 @@ void round_weights(const View& weights, const float* master, int64_t begin, int6
 }
 
 void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore& store,
-           const View& state) {
+           const View& state, WindowRange windows) {
   const int64_t n = t.master.elements();
   expect(t.master, "master", {{"elements", n}});
   expect_dtype(t.master, "master", {DType::f32});
-  expect(t.gradients, "gradients", {{"elements", n}});
+  if (windows.last < 0) {
+    expect(t.gradients, "gradients", {{"elements", n}});
+  } else {
+    require(windows.last <= store.windows(), "windows of the store");
+    const int64_t held = t.gradients.elements();
+    for (int w = windows.first; w < windows.last; ++w)
+      for (const StateSpan& s : store.window(w))
+        require(s.offset >= t.first && s.offset + s.elements <= t.first + held,
+                "gradients for all spans of the windows");
+  }
   expect_gradient_dtype(t.gradients, "gradients");
   if (t.weights.defined()) {
     expect(t.weights, "weights", {{"elements", n}});
@@ -66,9 +75,11 @@ void ElementwiseOptimizer::prepare_step(StepState& state) const {
 }
 
 void ElementwiseOptimizer::update(Context& ctx, const UpdateTargets& t, StateStore& store,
-                                  const View& state) const {
-  check(*this, t, store, state);
-  for (int w = 0; w < store.windows(); ++w) {
+                                  const View& state, WindowRange windows) const {
+  check(*this, t, store, state, windows);
+  store.select(windows);
+  const int last = windows.last < 0 ? store.windows() : windows.last;
+  for (int w = windows.first; w < last; ++w) {
     store.open(ctx, w);
     update_spans(ctx, t, store, store.window(w), state);
     // Of a skipped step too.
@@ -135,9 +146,9 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
           const int64_t from = begin - span.offset;
           ElementBlock b{std::min(kPiece, chunk.end - begin), places[0] + from, widened, {}};
           if (wide)
-            b.gradient = gradients + begin;
+            b.gradient = gradients + (begin - t.first);
           else
-            widen(widened, rounded + begin, b.n);
+            widen(widened, rounded + (begin - t.first), b.n);
           for (int k = 0; k < states; ++k) {
             float* at = places[1 + k] + from;
             if (step.first) std::fill_n(at, b.n, 0.0f);

@@ -36,8 +36,8 @@ struct ElementBlock {
 class ElementwiseOptimizer : public Optimizer {
  public:
   void prepare_step(StepState& state) const override;  // no bias correction: both are 1
-  void update(Context& ctx, const UpdateTargets& targets, StateStore& store,
-              const View& state) const final;
+  void update(Context& ctx, const UpdateTargets& targets, StateStore& store, const View& state,
+              WindowRange windows = {}) const final;
 
  protected:
   // op_name: a static string, for example "adamw_update". flops: per element, for reports.

@@ -23,6 +23,9 @@ class GradSink {
   virtual bool wants(int param) const = 0;
   virtual GradView open(Context& ctx, int param) = 0;
   virtual void close(Context& ctx, int param) = 0;
+  // The gradients of a part of the table (ParamInfo::part) are complete, and its weights are not
+  // read again in this pass.
+  virtual void part_done(Context&, int /*part*/) {}
 };
 
 // Gradients of all parameters in one flat tensor, summed over the micro-steps of a window. In bf16

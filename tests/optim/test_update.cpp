@@ -273,7 +273,7 @@ TEST_P(OptimUpdate, PassesTheGateBeforeItChangesAParameterOrItsStates) {
       StepState s = u.state;
       s.found_inf = skipped;
       optimizer->prepare_step(s);
-      optimizer->update(c.ctx(), {master, {}, gradients, &gate}, store, c.step_state(s));
+      optimizer->update(c.ctx(), {master, {}, gradients, 0, &gate}, store, c.step_state(s));
       // Once for every chunk of 16384; none on plan, and none where nothing is changed.
       const bool changes = !c.ctx().planning() && !skipped;
       EXPECT_EQ(gate.passed, changes ? (std::vector<int>{1, 1, 3, 2}) : std::vector<int>(4, 0));

@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 
+#include "optim/clip.h"
 #include "tests/tools/session_case.h"
 
 namespace snug {
@@ -167,6 +170,107 @@ TEST(SessionGradients, WhatIsNotFiniteIsNamed) {
     EXPECT_GE(run.session().state().first_bad_element, 0);
     EXPECT_TRUE(test::same_bits(run.weights(), before));
   }
+}
+
+// Losses and weights of some steps, one micro-step each; the norms are sums in another order.
+struct Steps {
+  std::vector<double> losses, norms;
+  std::vector<float> weights;
+};
+Steps steps_of(const Model& model, const test::RunOptions& o) {
+  test::SessionRun run(model, o);
+  Steps s;
+  for (int64_t step = 0; step < 4; ++step) {
+    s.losses.push_back(run.train_step(step));
+    s.norms.push_back(gradient_norm_of(run.session().state()));
+  }
+  s.weights = run.weights();
+  EXPECT_EQ(run.session().context().resident_bytes(), run.session().context().arena_bytes());
+  return s;
+}
+
+// Where the update is changes no bit: precisions, optimizers, tables tied and not, residences of
+// the states, packed weights (which are read until the end), dtypes of gradients, threads, and
+// tensors at random places, poisoned and guarded.
+TEST(UpdateInBackward, HasTheBitsOfTheOneBehindIt) {
+  for (const char* precision : {"fp32", "bf16"})
+    for (const char* optimizer : {"adamw", "sgd"})
+      for (const bool tied : {true, false})
+        for (const DType t : {DType::f32, DType::bf16}) {
+          const Model model(test::tiny_spec({.L = 3, .tied = tied, .dropout = 0.1}),
+                            parse_precision(precision));
+          test::RunOptions o = options_of(t);
+          o.decisions.micro_batch = kBatch;
+          o.optimizer.name = optimizer;
+          o.optimizer.learning_rate = 1e-2;
+          o.optimizer.weight_decay = 0.1;
+          o.settings.streams = StreamMode::worker;
+          const Steps behind = steps_of(model, o);
+          o.decisions.update_in_backward = true;
+          const auto same = [&](const char* what) {
+            const Steps in = steps_of(model, o);
+            EXPECT_TRUE(test::same_bits(in.losses, behind.losses))
+                << what << precision << optimizer;
+            EXPECT_TRUE(test::same_bits(in.weights, behind.weights)) << what << precision;
+            for (size_t i = 0; i < in.norms.size(); ++i)
+              EXPECT_NEAR(in.norms[i], behind.norms[i], 1e-12 * behind.norms[i]) << what;
+          };
+          same("plain ");
+          o.decisions.packed_weights = WeightPacking::both;
+          o.decisions.recompute = "block";
+          same("packed ");
+          o.settings.guard_bytes = 256;
+          o.settings.poison = true;
+          o.shuffle = 77;
+          o.settings.threads = 2;
+          same("poisoned ");
+          if (optimizer == std::string("sgd") && precision == std::string("fp32")) continue;
+          o.decisions.offload_optimizer = true;
+          same("offloaded ");
+        }
+}
+
+// The gradients of a block at a time, and of what is outside the blocks.
+TEST(UpdateInBackward, HoldsTheGradientsOfOneBlock) {
+  const Model model(test::tiny_spec({.L = 5}), parse_precision("fp32"));
+  test::RunOptions o = options_of(DType::f32);
+  o.decisions.micro_batch = kBatch;
+  const auto bytes_of = [&](bool in_backward) {
+    o.decisions.update_in_backward = in_backward;
+    const Schedule s = test::plan_schedule(model, o);
+    int64_t resident = 0, block = 0, blocks = 0;
+    for (const TensorRecord& t : s.at(s.find("root")).tensors)
+      if (t.category == Category::gradients) resident += t.bytes;
+    for (const TensorRecord& t : s.at(s.find("micro_first")).tensors)
+      if (t.category == Category::gradients) {
+        block = std::max(block, t.bytes);
+        ++blocks;
+      }
+    return std::array{resident, block, blocks};
+  };
+  const auto behind = bytes_of(false), in = bytes_of(true);
+  EXPECT_EQ(behind[2], 0);
+  EXPECT_EQ(in[2], 5);
+  EXPECT_NEAR(static_cast<double>(in[0] + 5 * in[1]), static_cast<double>(behind[0]), 8 * 1024.0);
+}
+
+// What is not finite stops the update of its part and of all behind it, and is named.
+TEST(UpdateInBackward, StopsAtWhatIsNotFinite) {
+  const Model model(test::tiny_spec({.L = 3, .tied = false}), parse_precision("fp32"));
+  test::RunOptions o = options_of(DType::f32);
+  o.decisions.micro_batch = kBatch;
+  o.decisions.update_in_backward = true;
+  o.optimizer.learning_rate = 1e-2;
+  test::SessionRun run(model, o);
+  const ParamTable& table = model.params();
+  const ParamInfo& broken = table[table.find("h.1.mlp.c_fc.bias")];
+  run.session().master().as<float>()[broken.offset] = std::numeric_limits<float>::infinity();
+  const std::vector<float> before = run.weights();
+  run.gradients_of(0);
+  run.session().update();
+  EXPECT_EQ(run.session().state().found_inf, 1);
+  EXPECT_GE(run.session().state().first_bad_element, 0);
+  EXPECT_TRUE(test::same_bits(run.weights(), before)) << "the loss is not finite: all of them";
 }
 
 }  // namespace

@@ -68,6 +68,7 @@ nlohmann::json decisions_json(const Plan& plan) {
           {"gradient_accumulation_steps", plan.accumulation},
           {"head_rows", d.head_rows},
           {"gradients", to_string(d.gradients)},
+          {"update", d.update_in_backward ? "in backward" : "behind backward"},
           {"recompute", d.recompute},
           {"offload", d.offload},
           {"offload_optimizer", d.offload_optimizer ? "cpu" : "none"},
@@ -144,6 +145,7 @@ std::string plan_sentence(const Plan& plan) {
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
     if (d.gradients != DType::f32)
       s += fmt::format(", gradients held in {}", to_string(d.gradients));
+    if (d.update_in_backward) s += ", layers updated as backward leaves them";
     if (d.packing_boundaries) s += ", documents kept apart";
     if (plan.unlimited_seconds > 0)
       s += slower_than_unlimited(plan) < 0.0005 ? std::string(", as fast as without a budget")
