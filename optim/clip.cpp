@@ -17,7 +17,10 @@ void expect_state(const View& state) {
   expect(state, "state", {{"bytes", step_state_shape()[0]}});
 }
 
-void reset(Context& ctx, const View& state) {
+}  // namespace
+
+void gradient_norm_reset(Context& ctx, const View& state) {
+  expect_state(state);
   Op op(ctx, "gradient_norm_reset", {});
   if (!op.run()) return;
   StepState& s = *step_state(state);
@@ -31,16 +34,18 @@ void reset(Context& ctx, const View& state) {
   s.first_bad_element = -1;
 }
 
-}  // namespace
+void gradient_norm_add(Context& ctx, const View& gradients, int64_t first,
+                       std::span<const StateSpan> spans, const View& state) {
+  for_each_run(spans, [&](int64_t begin, int64_t end) {
+    sum_of_squares_and_finite(ctx, gradients.rows(begin - first, end - begin), state, begin);
+  });
+}
 
 void gradient_norm(Context& ctx, const View& gradients, const std::vector<StateSpan>& spans,
                    const View& state) {
   expect(gradients, "gradients", {{"elements", gradients.elements()}});
-  expect_state(state);
-  reset(ctx, state);
-  for_each_run(spans, [&](int64_t begin, int64_t end) {
-    sum_of_squares_and_finite(ctx, gradients.rows(begin, end - begin), state, begin);
-  });
+  gradient_norm_reset(ctx, state);
+  gradient_norm_add(ctx, gradients, 0, spans, state);
 }
 
 double gradient_norm_of(const StepState& state) {

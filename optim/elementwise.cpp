@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "engine/core/error.h"
+#include "engine/kernels/dispatch.h"
 #include "engine/kernels/emulator.h"
+#include "engine/kernels/loops.h"
 #include "optim/chunk_map.h"
 #include "optim/update_simt.h"
 
@@ -33,12 +35,21 @@ void round_weights(const View& weights, const float* master, int64_t begin, int6
 }
 
 void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore& store,
-           const View& state) {
+           const View& state, WindowRange windows) {
   const int64_t n = t.master.elements();
   expect(t.master, "master", {{"elements", n}});
   expect_dtype(t.master, "master", {DType::f32});
-  expect(t.gradients, "gradients", {{"elements", n}});
-  expect_dtype(t.gradients, "gradients", {DType::f32});
+  if (windows.last < 0) {
+    expect(t.gradients, "gradients", {{"elements", n}});
+  } else {
+    require(windows.last <= store.windows(), "windows of the store");
+    const int64_t held = t.gradients.elements();
+    for (int w = windows.first; w < windows.last; ++w)
+      for (const StateSpan& s : store.window(w))
+        require(s.offset >= t.first && s.offset + s.elements <= t.first + held,
+                "gradients for all spans of the windows");
+  }
+  expect_gradient_dtype(t.gradients, "gradients");
   if (t.weights.defined()) {
     expect(t.weights, "weights", {{"elements", n}});
     expect_dtype(t.weights, "weights", {DType::bf16, DType::f16});
@@ -66,9 +77,11 @@ void ElementwiseOptimizer::prepare_step(StepState& state) const {
 }
 
 void ElementwiseOptimizer::update(Context& ctx, const UpdateTargets& t, StateStore& store,
-                                  const View& state) const {
-  check(*this, t, store, state);
-  for (int w = 0; w < store.windows(); ++w) {
+                                  const View& state, WindowRange windows) const {
+  check(*this, t, store, state, windows);
+  store.select(windows);
+  const int last = windows.last < 0 ? store.windows() : windows.last;
+  for (int w = windows.first; w < last; ++w) {
     store.open(ctx, w);
     update_spans(ctx, t, store, store.window(w), state);
     // Of a skipped step too.
@@ -104,11 +117,12 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
     }
   }
 
+  const int64_t gradient_bytes = size_of(t.gradients.dtype);
   const int64_t weight_bytes = t.weights.defined() ? size_of(t.weights.dtype) : 0;
   {
     Op op(ctx, op_name_,
           {.flops = flops_ * map.elements(),
-           .bytes = (12 + 8 * states + weight_bytes) * map.elements()});
+           .bytes = (gradient_bytes + 8 + 8 * states + weight_bytes) * map.elements()});
     if (op.run() && ctx.emulated()) {
       for (const StateSpan& span : spans)
         if (t.gate) t.gate->pass(span.param);
@@ -124,16 +138,23 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
                     s.bias_correction1,
                     s.bias_correction2,
                     s.updates == 0};
-      const auto* gradients = t.gradients.as<const float>();
+      const bool wide = t.gradients.dtype == DType::f32;
+      const auto* gradients = static_cast<const float*>(wide ? t.gradients.data : nullptr);
+      const auto* rounded = static_cast<const bf16*>(wide ? nullptr : t.gradients.data);
+      const auto widen = pair_loops<float, bf16>().cast;
       map.for_each(ctx.threads(), [&](int64_t, const ChunkMap::Chunk& chunk) {
         const StateSpan& span = spans[static_cast<size_t>(chunk.span)];
         if (t.gate) t.gate->pass(span.param);
         const ElementStep& step = steps[span.group];
+        float widened[kPiece];  // gradients in bf16, which is exact
         for (int64_t begin = chunk.begin; begin < chunk.end; begin += kPiece) {
           float* const* const places = table + chunk.span * (1 + states);
           const int64_t from = begin - span.offset;
-          ElementBlock b{
-              std::min(kPiece, chunk.end - begin), places[0] + from, gradients + begin, {}};
+          ElementBlock b{std::min(kPiece, chunk.end - begin), places[0] + from, widened, {}};
+          if (wide)
+            b.gradient = gradients + (begin - t.first);
+          else
+            widen(widened, rounded + (begin - t.first), b.n);
           for (int k = 0; k < states; ++k) {
             float* at = places[1 + k] + from;
             if (step.first) std::fill_n(at, b.n, 0.0f);
@@ -161,7 +182,7 @@ void ElementwiseOptimizer::update_emulated(Context& ctx, const UpdateTargets& t,
     };
     span.master = flat(*table++, Name("master"));
     for (size_t k = 0; k < states; ++k) span.states.at(k) = flat(*table++, state_names()[k]);
-    span.gradient = t.gradients.rows(s.offset, s.elements);
+    span.gradient = t.gradients.rows(s.offset - t.first, s.elements);
     if (t.weights.defined()) span.weights = t.weights.rows(s.offset, s.elements);
     span.group = s.group;
     all.push_back(span);

@@ -2,8 +2,8 @@
 // ElementwiseOptimizer and writes update_block, a plain loop over floats; spans, chunks, threads,
 // clipping, skipped steps and the rounded weights are the driver's.
 //
-// Bytes moved per parameter: 4 gradient, 8 master, 8 per state, 2 per 16-bit weight. AdamW: 28
-// (30).
+// Bytes moved per parameter: 4 gradient (bf16: 2), 8 master, 8 per state, 2 per 16-bit weight.
+// AdamW: 28 (30).
 #pragma once
 
 #include <array>
@@ -36,8 +36,8 @@ struct ElementBlock {
 class ElementwiseOptimizer : public Optimizer {
  public:
   void prepare_step(StepState& state) const override;  // no bias correction: both are 1
-  void update(Context& ctx, const UpdateTargets& targets, StateStore& store,
-              const View& state) const final;
+  void update(Context& ctx, const UpdateTargets& targets, StateStore& store, const View& state,
+              WindowRange windows = {}) const final;
 
  protected:
   // op_name: a static string, for example "adamw_update". flops: per element, for reports.

@@ -24,11 +24,14 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table,
     : states_(static_cast<int>(names.size())) {
   const int64_t window = options.window == 0 ? usual_window(table) : options.window;
   require(window > 0 && window % kStep == 0, "windows of a multiple of 256 elements");
-  for (const StateSpan& s : whole_parameter_spans(table))
+  int part = -1;  // of the span before
+  for (const StateSpan& s : whole_parameter_spans(table)) {
+    const bool cut = options.by_part && table[s.param].part != part;
+    part = table[s.param].part;
     for (int64_t done = 0; done < s.elements;) {
       const int64_t begin = s.offset + done;
       // A window bridges what is not trained only where that is little.
-      if (windows_.empty() || begin - windows_.back().begin >= window ||
+      if (windows_.empty() || (cut && done == 0) || begin - windows_.back().begin >= window ||
           begin - windows_.back().end > window / 16) {
         windows_.emplace_back();
         windows_.back().first = spans_.size();
@@ -41,6 +44,7 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table,
       w.end = begin + round_up(n, kStep);
       done += n;
     }
+  }
 
   std::vector<int64_t> sizes;
   int64_t elements = 0;
@@ -55,6 +59,7 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table,
   }
   if (options.master) make_master(ctx, table.flat_elements(), window);
   for (Window& w : windows_) w.device.resize(w.host.size());
+  select({});
 }
 
 // The whole flat range: what no window has is never updated, but rounded once like all else.
@@ -110,12 +115,17 @@ void OffloadedStateStore::settle(Context& ctx, const Window& w) {
   ctx.wait_event(kCompute, w.moved);
 }
 
+void OffloadedStateStore::select(WindowRange range) {
+  begin_ = static_cast<size_t>(range.first);
+  end_ = range.last < 0 ? windows_.size() : static_cast<size_t>(range.last);
+}
+
 void OffloadedStateStore::open(Context& ctx, int w) {
   const auto i = static_cast<size_t>(w);
-  require(i < windows_.size(), "a window of the store");
+  require(begin_ <= i && i < end_ && end_ <= windows_.size(), "a window of those selected");
   open_ = w;
-  if (i == 0) fetch(ctx, windows_[0], 0);
-  if (i + 1 < windows_.size()) fetch(ctx, windows_[i + 1], 0);
+  if (i == begin_) fetch(ctx, windows_[i], 0);
+  if (i + 1 < end_) fetch(ctx, windows_[i + 1], 0);
   settle(ctx, windows_[i]);
 }
 
@@ -127,12 +137,12 @@ void OffloadedStateStore::close(Context& ctx, int w) {
     settle(ctx, x);
     for (Tensor& t : x.device) t.reset();
   };
-  if (i > 0) finish(windows_[i - 1]);
+  if (i > begin_) finish(windows_[i - 1]);
   Window& x = windows_[i];
   ctx.wait_event(kToHost, ctx.record_event(kCompute));
   for (size_t k = 0; k < x.host.size(); ++k) ctx.copy_to_host(x.host[k], x.device[k]);
   x.moved = ctx.record_event(kToHost);
-  if (i + 1 == windows_.size()) finish(x);
+  if (i + 1 == end_) finish(x);
 }
 
 View OffloadedStateStore::place(int k, const StateSpan& span) const {

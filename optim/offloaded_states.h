@@ -19,8 +19,9 @@ namespace snug {
 class OffloadedStateStore final : public StateStore {
  public:
   struct Options {
-    bool master = false;  // the parameters too
-    int64_t window = 0;   // elements of one at most, a multiple of 256; 0: see usual_window()
+    bool master = false;   // the parameters too
+    int64_t window = 0;    // elements of one at most, a multiple of 256; 0: see usual_window()
+    bool by_part = false;  // no window has spans of two parts of the table
   };
   // Call inside the root program.
   OffloadedStateStore(Context& ctx, const ParamTable& table, const std::vector<Name>& names,
@@ -33,6 +34,7 @@ class OffloadedStateStore final : public StateStore {
   int states() const override { return states_; }
   int windows() const override { return static_cast<int>(windows_.size()); }
   std::span<const StateSpan> window(int w) const override;
+  void select(WindowRange range) override;
   void open(Context& ctx, int w) override;
   void close(Context& ctx, int w) override;
   bool writes_back() const override { return true; }
@@ -66,6 +68,7 @@ class OffloadedStateStore final : public StateStore {
   Tensor master_;
   std::vector<Window> gaps_;  // what of master_ no window has
   int open_ = -1;
+  size_t begin_ = 0, end_ = 0;  // of the windows that are gone through
 };
 
 }  // namespace snug

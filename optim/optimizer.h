@@ -50,7 +50,9 @@ class UpdateGate {
 struct UpdateTargets {
   View master;   // f32. Under fp32 precision it is the weights
   View weights;  // bf16 or f16, rewritten as the rounded master; undefined if master is the weights
-  View gradients;              // f32, as summed: loss scale and clipping are applied by update()
+  // f32 or bf16, as summed: loss scale and clipping are applied by update(). bf16 is widened first.
+  View gradients;
+  int64_t first = 0;           // the element of the range that gradients begins with
   UpdateGate* gate = nullptr;  // null: nobody reads
 };
 
@@ -66,14 +68,14 @@ class Optimizer {
   // Host side, before the program: fills the bias corrections from state.updates.
   virtual void prepare_step(StepState& state) const = 0;
 
-  // A recorded op for every window of the store. For every span: gradient * (clip_factor /
-  // loss_scale), then the update of master and states; then weights = round(master). If found_inf
-  // is set nothing is written. Elements outside the spans are never touched. When state.updates is
-  // 0 the states are taken as zero whatever they hold, so they need no initialisation. The result
-  // does not depend on the threads. Throws shape or unsupported (dtypes) if the views or the store
-  // do not belong together.
+  // A recorded op for every window of the store, or of `windows`. For every span: gradient *
+  // (clip_factor / loss_scale), then the update of master and states; then weights = round(master).
+  // If found_inf is set nothing is written. Elements outside the spans are never touched. When
+  // state.updates is 0 the states are taken as zero whatever they hold, so they need no
+  // initialisation. The result does not depend on the threads. Throws shape or unsupported (dtypes)
+  // if the views or the store do not belong together.
   virtual void update(Context& ctx, const UpdateTargets& targets, StateStore& store,
-                      const View& state) const = 0;
+                      const View& state, WindowRange windows = {}) const = 0;
 
  protected:
   Optimizer(OptimizerConfig config, const std::vector<const char*>& state_names);

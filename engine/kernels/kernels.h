@@ -31,11 +31,12 @@ void add(Context& ctx, const View& y, const View& x);
 // x *= factor; float. The factor is a constant of the program, the same in every step.
 void scale(Context& ctx, const View& x, float factor);
 
-// out[c] = or += sum over n of x[n][c]; out (C) f32, x (N,C) float. Summed in float: rows in order
-// within a chunk (engine/kernels/row_split.h), then chunks in order. Workspace: (chunks,C) f32.
+// out[c] = or += sum over n of x[n][c]; out (C) f32 or bf16, x (N,C) float. Summed in float: rows
+// in order within a chunk (engine/kernels/row_split.h), then, onto what is added to, chunks in
+// order. A bf16 out is rounded once, behind the last chunk. Workspace: (chunks,C) f32.
 void column_sum(Context& ctx, const GradView& out, const View& x);
 
-// For a flat f32 gradient x, whose element 0 is number first_element of all gradients:
+// For a flat gradient x, f32 or bf16, whose element 0 is number first_element of all gradients:
 //   grad_square_sum += (sum of x[i]^2) / loss_scale^2,
 // in double, over chunks of 64 Ki elements added in order. If an element is not finite, found_inf =
 // 1 and first_bad_element = its number, unless that already names an earlier one; the sum is then

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "engine/core/dtype.h"
 #include "engine/core/units.h"
 
 namespace snug {
@@ -17,14 +18,22 @@ struct RowSplit {
   int64_t chunks;  // 0 for no rows
 };
 
-// out[c] (+)= sum over k of partial[k * width + c], k in order. For c of [begin, end).
-inline void add_chunks(float* out, bool add, const float* partial, int64_t chunks, int64_t width,
+// out[c] (+)= sum over k of partial[k * width + c], k in order, in float; a 16-bit out is widened
+// before and rounded once behind. For c of [begin, end).
+template <class T>
+inline void add_chunks(T* out, bool add, const float* partial, int64_t chunks, int64_t width,
                        int64_t begin, int64_t end) {
-  if (!add) std::fill(out + begin, out + end, 0.0f);
-  for (int64_t k = 0; k < chunks; ++k) {
-    const float* row = partial + k * width;
+  constexpr int64_t kPiece = 256;
+  float sum[kPiece];
+  for (int64_t at = begin; at < end; at += kPiece) {
+    const int64_t n = std::min(kPiece, end - at);
+    for (int64_t i = 0; i < n; ++i) sum[i] = add ? to_f32(out[at + i]) : 0.0f;
+    for (int64_t k = 0; k < chunks; ++k) {
+      const float* row = partial + k * width + at;
 #pragma omp simd
-    for (int64_t c = begin; c < end; ++c) out[c] += row[c];
+      for (int64_t i = 0; i < n; ++i) sum[i] += row[i];
+    }
+    for (int64_t i = 0; i < n; ++i) out[at + i] = from_f32<T>(sum[i]);
   }
 }
 

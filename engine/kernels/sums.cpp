@@ -15,6 +15,23 @@ namespace {
 
 constexpr int64_t kSquareChunk = kSquareElements;
 
+double square_sum(const float* x, int64_t n) {
+  return sum_of_squares(x, n);
+}
+// Piece by piece: widened in the nearest cache, which is exact.
+double square_sum(const bf16* x, int64_t n) {
+  constexpr int64_t kPiece = 1024;
+  float wide[kPiece];
+  const auto widen = pair_loops<float, bf16>().cast;
+  double sum = 0;
+  for (int64_t at = 0; at < n; at += kPiece) {
+    const int64_t count = std::min(kPiece, n - at);
+    widen(wide, x + at, count);
+    sum += sum_of_squares(wide, count);
+  }
+  return sum;
+}
+
 }  // namespace
 
 void column_sum(Context& ctx, const GradView& out, const View& x) {
@@ -23,7 +40,7 @@ void column_sum(Context& ctx, const GradView& out, const View& x) {
          "reshape it to rows and columns");
   const int64_t n = x.shape[0], c = x.shape[1];
   expect(out.view, "column_sum: out", {{"C", c}});
-  expect_dtype(out.view, "column_sum: out", {DType::f32});
+  expect_gradient_dtype(out.view, "column_sum: out");
   const RowSplit split(n);
   static const Name kPartial("column_sum.partial");
   dispatch_float(x, "column_sum: x", [&](auto tag) {
@@ -45,9 +62,11 @@ void column_sum(Context& ctx, const GradView& out, const View& x) {
       const int64_t begin = k * split.rows, end = std::min(n, begin + split.rows);
       loop(sum, from + begin * c, end - begin, c, c);
     });
-    auto* to = out.view.as<float>();
-    parallel_chunks(ctx.threads(), c, 256, [&, to](int64_t begin, int64_t end) {
-      add_chunks(to, out.add, sums, split.chunks, c, begin, end);
+    dispatch_gradient(out.view, "column_sum: out", [&](auto gradient) {
+      auto* to = out.view.as<decltype(gradient)>();
+      parallel_chunks(ctx.threads(), c, 256, [&, to](int64_t begin, int64_t end) {
+        add_chunks(to, out.add, sums, split.chunks, c, begin, end);
+      });
     });
   });
 }
@@ -55,7 +74,7 @@ void column_sum(Context& ctx, const GradView& out, const View& x) {
 void sum_of_squares_and_finite(Context& ctx, const View& x, const View& state,
                                int64_t first_element) {
   expect(x, "sum_of_squares_and_finite: x", {{"elements", x.elements()}});
-  expect_dtype(x, "sum_of_squares_and_finite: x", {DType::f32});
+  expect_gradient_dtype(x, "sum_of_squares_and_finite: x");
   expect(state, "state", {{"bytes", step_state_shape()[0]}});
   const int64_t n = x.elements(), chunks = ceil_div(n, kSquareChunk);
   static const Name kPartial("sum_of_squares.partial");
@@ -67,10 +86,12 @@ void sum_of_squares_and_finite(Context& ctx, const View& x, const View& state,
     auto queue = emulator_queue(ctx);
     return sum_of_squares_and_finite_on(queue, x, partial, state, first_element);
   }
-  const float* v = x.as<float>();
   auto* sums = partial.view().as<double>();
-  parallel_chunks(ctx.threads(), n, kSquareChunk, [=](int64_t begin, int64_t end) {
-    sums[begin / kSquareChunk] = sum_of_squares(v + begin, end - begin);
+  dispatch_gradient(x, "sum_of_squares_and_finite: x", [&](auto tag) {
+    const auto* v = x.as<const decltype(tag)>();
+    parallel_chunks(ctx.threads(), n, kSquareChunk, [=](int64_t begin, int64_t end) {
+      sums[begin / kSquareChunk] = square_sum(v + begin, end - begin);
+    });
   });
 
   StepState& s = *step_state(state);
@@ -83,7 +104,10 @@ void sum_of_squares_and_finite(Context& ctx, const View& x, const View& state,
   if (std::isfinite(sum)) return;
   int64_t bad = 0;
   while (std::isfinite(sums[bad / kSquareChunk])) bad += kSquareChunk;
-  while (std::isfinite(v[bad])) ++bad;
+  dispatch_gradient(x, "sum_of_squares_and_finite: x", [&](auto tag) {
+    const auto* v = x.as<const decltype(tag)>();
+    while (std::isfinite(to_f32(v[bad]))) ++bad;
+  });
   bad += first_element;
   s.found_inf = 1;
   if (s.first_bad_element < 0 || bad < s.first_bad_element) s.first_bad_element = bad;

@@ -7,11 +7,19 @@
 
 namespace snug {
 
-PlainGradSink::PlainGradSink(Context& ctx, const ParamTable& table)
+void expect_gradients_here(const Context& ctx, DType dtype) {
+  if (ctx.emulated() && dtype != DType::f32)
+    fail(ErrorCode::unsupported, "gradients in f32 on the place emu", to_string(dtype),
+         "leave bf16_gradients out of allow, or use device=cpu");
+}
+
+PlainGradSink::PlainGradSink(Context& ctx, const ParamTable& table, DType dtype)
     : table_(table),
-      flat_(
-          ctx.tensor(Name("gradients"), {table.flat_elements()}, DType::f32, Category::gradients)),
-      written_(static_cast<size_t>(table.size()), 0) {}
+      flat_(ctx.tensor(Name("gradients"), {table.flat_elements()}, dtype, Category::gradients)),
+      written_(static_cast<size_t>(table.size()), 0) {
+  require(dtype == DType::f32 || dtype == DType::bf16, "gradients in f32 or bf16");
+  expect_gradients_here(ctx, dtype);
+}
 
 void PlainGradSink::begin(bool first_of_window) {
   if (first_of_window) std::fill(written_.begin(), written_.end(), char{0});

@@ -17,19 +17,26 @@ struct GradView {
   bool add = false;
 };
 
+// Throws unless kernels for gradients of this dtype exist where the context will run.
+void expect_gradients_here(const Context& ctx, DType dtype);
+
 class GradSink {
  public:
   virtual ~GradSink() = default;
   virtual bool wants(int param) const = 0;
   virtual GradView open(Context& ctx, int param) = 0;
   virtual void close(Context& ctx, int param) = 0;
+  // The gradients of a part of the table (ParamInfo::part) are complete, and its weights are not
+  // read again in this pass.
+  virtual void part_done(Context&, int /*part*/) {}
 };
 
-// fp32 gradients of all parameters in one flat tensor, summed over the micro-steps of a window.
+// Gradients of all parameters in one flat tensor, summed over the micro-steps of a window. In bf16
+// every contribution is computed in fp32, added to what is there, widened, and rounded once.
 class PlainGradSink final : public GradSink {
  public:
-  // Call inside the root program.
-  PlainGradSink(Context& ctx, const ParamTable& table);
+  // Call inside the root program. dtype: f32 or bf16.
+  PlainGradSink(Context& ctx, const ParamTable& table, DType dtype = DType::f32);
   // Before a micro-step: the first of a window assigns, later ones add.
   void begin(bool first_of_window);
   bool wants(int param) const override { return table_[param].trainable; }

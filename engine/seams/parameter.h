@@ -27,6 +27,9 @@ struct ParamInfo {
   bool linear = false;
   // Stored transposed in the family's files ((in, out), as GPT-2's Conv1D).
   bool transposed_in_file = false;
+  // Neighbours in the table whose gradients are complete at the same time, as those of a block;
+  // -1: of no part.
+  int part = -1;
   int64_t offset = 0;  // element offset in the flat range, multiple of 256
 
   int64_t elements() const { return shape.elements(); }
@@ -45,6 +48,10 @@ class ParamTable {
   int64_t flat_elements() const { return flat_; }  // alignment gaps included
   int64_t real_elements() const;                   // what "124M parameters" means
   int find(std::string_view name) const;           // -1 if absent
+  // Whether `param` is the first of a run of neighbours of one part, or of none.
+  bool begins_part(int param) const {
+    return param == 0 || (*this)[param].part != (*this)[param - 1].part;
+  }
 
  private:
   std::vector<ParamInfo> params_;

@@ -11,8 +11,13 @@ std::vector<StateSpan> whole_parameter_spans(const ParamTable& table) {
 }
 
 PlainStateStore::PlainStateStore(Context& ctx, const ParamTable& table,
-                                 const std::vector<Name>& names)
+                                 const std::vector<Name>& names, bool by_part)
     : spans_(whole_parameter_spans(table)) {
+  for (size_t i = 0; i < spans_.size(); ++i) {
+    if (i == 0 || (by_part && table[spans_[i].param].part != table[spans_[i - 1].param].part))
+      windows_.emplace_back(i, 0);
+    ++windows_.back().second;
+  }
   for (const Name name : names)
     states_.push_back(ctx.tensor(name, {table.flat_elements()}, DType::f32, Category::optimizer));
 }

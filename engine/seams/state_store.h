@@ -3,8 +3,9 @@
 // which dtype it rests, or how many ranks share it. A span is a parameter, or a piece of one where
 // the store has no room for a whole one; matrix optimizers ask for whole parameters.
 //
-// An update goes through the windows in order, and through the spans of one at a time:
-//   for each window: open, acquire its spans, the op, release them, close
+// An update goes through windows in order, all or those of a part of the table, and through the
+// spans of one at a time:
+//   select; for each window: open, acquire its spans, the op, release them, close
 #pragma once
 
 #include <span>
@@ -22,6 +23,11 @@ struct StateSpan {
   int64_t elements;  // padded rows left out: they are never updated
 };
 
+// Windows [first, last) of a store; a negative last: all.
+struct WindowRange {
+  int first = 0, last = -1;
+};
+
 class StateStore {
  public:
   virtual ~StateStore() = default;
@@ -30,6 +36,8 @@ class StateStore {
   // Consecutive spans whose states can be had at the same time.
   virtual int windows() const { return 1; }
   virtual std::span<const StateSpan> window(int) const { return spans(); }
+  // Which windows are opened next, in order.
+  virtual void select(WindowRange) {}
   virtual void open(Context&, int /*window*/) {}
   virtual void close(Context&, int /*window*/) {}
   // Whether close() writes what rests, changed or not.
@@ -48,16 +56,23 @@ class StateStore {
 class PlainStateStore final : public StateStore {
  public:
   // Call inside the root program. `names` are those of the states, for example {"exp_avg",
-  // "exp_avg_sq"}.
-  PlainStateStore(Context& ctx, const ParamTable& table, const std::vector<Name>& names);
+  // "exp_avg_sq"}. by_part: a window for each part of the table instead of one for all.
+  PlainStateStore(Context& ctx, const ParamTable& table, const std::vector<Name>& names,
+                  bool by_part = false);
   const std::vector<StateSpan>& spans() const override { return spans_; }
   int states() const override { return static_cast<int>(states_.size()); }
+  int windows() const override { return static_cast<int>(windows_.size()); }
+  std::span<const StateSpan> window(int w) const override {
+    const auto& [first, count] = windows_[static_cast<size_t>(w)];
+    return std::span(spans_).subspan(first, count);
+  }
   View acquire(Context& ctx, int k, const StateSpan& span) override;
   void release(Context&, int, const StateSpan&) override {}
   View stored(int k, int64_t first) const override;
 
  private:
   std::vector<StateSpan> spans_;
+  std::vector<std::pair<size_t, size_t>> windows_;  // first and number of its spans
   std::vector<Tensor> states_;
 };
 

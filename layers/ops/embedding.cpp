@@ -72,6 +72,41 @@ void check_tokens(const View& tokens, int64_t vocabulary, int64_t positions, int
            "encode the data with the model's own tokenizer");
 }
 
+// Rows of dy in order of the row of a table that each is added to, then of their own number: what
+// belongs together is side by side.
+template <class Key>
+void sort_rows(int64_t* order, int64_t n, Key&& key) {
+  for (int64_t row = 0; row < n; ++row) order[row] = key(row) << 32 | row;
+  std::sort(order, order + n);
+}
+
+// table[key] = or += sum of its rows of dy: in float from zero, onto what is there, rounded once.
+template <class D>
+void add_sorted_rows(int threads, bf16* table, bool add, const D* from, const int64_t* order,
+                     int64_t n, int64_t c) {
+  const auto add_row = pair_loops<float, D>().add;
+  const auto add_sum = pair_loops<bf16, float>();
+  parallel_chunks(threads, c, kChannels, [=](int64_t begin, int64_t end) {
+    float sum[kChannels];
+    for (int64_t i = 0; i < n;) {
+      const int64_t key = order[i] >> 32;
+      std::fill(sum, sum + (end - begin), 0.0f);
+      for (; i < n && order[i] >> 32 == key; ++i)
+        add_row(sum, from + (order[i] & 0xffffffff) * c + begin, end - begin);
+      (add ? add_sum.add : add_sum.cast)(table + key * c + begin, sum, end - begin);
+    }
+  });
+}
+
+// Zero, for the rows that nothing is added to.
+template <class G>
+void clear_table(int threads, const View& table) {
+  auto* to = table.as<G>();
+  parallel_chunks(threads, table.elements(), 32 * 1024, [=](int64_t begin, int64_t end) {
+    std::fill(to + begin, to + end, from_f32<G>(0.0f));
+  });
+}
+
 }  // namespace
 
 void embedding_forward(Context& ctx, const View& y, const View& tokens, const View& wte,
@@ -142,7 +177,7 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
   check_state(state, document_start, tokens);
   const auto check_table = [&](const View& table, const char* argument, const char* letter) {
     expect(table, argument, {{letter, table.shape[0]}, {"C", c}});
-    expect_dtype(table, argument, {DType::f32});
+    expect_gradient_dtype(table, argument);
   };
   if (want_token) check_table(dwte.view, "dwte", "Vp");
   if (want_place) check_table(dwpe.view, "dwpe", "P");
@@ -150,12 +185,22 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
   const int64_t positions = want_place ? dwpe.view.shape[0] : -1;
   const int64_t n = dy.shape[0], B = tokens.shape[0], T = tokens.shape[1];
 
+  const auto rounds = [](const GradView& g) {
+    return g.view.defined() && g.view.dtype == DType::bf16;
+  };
   dispatch_float(dy, "dy", [&](auto tag) {
     using D = decltype(tag);
+    static const Name kOrder("embedding_backward.order");
+    Tensor order;
+    if (rounds(dwte) || rounds(dwpe))
+      order = ctx.tensor(kOrder, {n}, DType::i64, Category::workspace);
+    const auto traffic = [&](const GradView& g) {
+      return g.view.defined() ? dy.bytes() + 2 * size_of(g.view.dtype) * n * c : int64_t{0};
+    };
     const int64_t sums = (want_token ? 1 : 0) + (want_place ? 1 : 0);
     Op op(ctx, "embedding_backward",
           {.flops = sums * n * c,
-           .bytes = tokens.bytes() + sums * (dy.bytes() + 8 * n * c) +
+           .bytes = tokens.bytes() + traffic(dwte) + traffic(dwpe) +
                     (want_token && !dwte.add ? dwte.view.bytes() : 0)});
     if (!op.run()) return;
     const int64_t first = first_position(state);
@@ -167,12 +212,19 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
     }
     const auto* ids = tokens.as<int32_t>();
     const D* from = dy.as<D>();
+    const RowPositions position(first, T, document_start);
+    const auto add_rounded = [&](const GradView& g, const auto& key) {
+      auto* rows = order.view().as<int64_t>();
+      sort_rows(rows, n, key);
+      if (!g.add) clear_table<bf16>(ctx.threads(), g.view);
+      add_sorted_rows(ctx.threads(), g.view.as<bf16>(), g.add, from, rows, n, c);
+    };
     const auto add_row = pair_loops<float, D>().add;
-    if (want_token) {
+    if (rounds(dwte)) {
+      add_rounded(dwte, [=](int64_t row) { return int64_t{ids[row]}; });
+    } else if (want_token) {
       auto* to = dwte.view.as<float>();
-      if (!dwte.add)
-        parallel_chunks(ctx.threads(), vocabulary * c, 32 * 1024,
-                        [=](int64_t begin, int64_t end) { std::fill(to + begin, to + end, 0.0f); });
+      if (!dwte.add) clear_table<float>(ctx.threads(), dwte.view);
       parallel_chunks(ctx.threads(), c, kChannels, [=](int64_t begin, int64_t end) {
         for (int64_t row = 0; row < n; ++row) {
           if (row + kRowsAhead < n) call_near(to + ids[row + kRowsAhead] * c + begin, end - begin);
@@ -180,9 +232,10 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
         }
       });
     }
-    if (want_place && document_start.defined()) {
+    if (rounds(dwpe)) {
+      add_rounded(dwpe, position);
+    } else if (want_place && document_start.defined()) {
       auto* to = dwpe.view.as<float>();
-      const RowPositions position(first, T, document_start);
       parallel_chunks(ctx.threads(), c, kChannels, [=, add = dwpe.add](int64_t begin, int64_t end) {
         for (int64_t p = 0; p < positions && !add; ++p)
           std::fill(to + p * c + begin, to + p * c + end, 0.0f);

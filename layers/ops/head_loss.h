@@ -16,7 +16,8 @@
 //           loss_sum += sum of nll (fp64, in the order of the rows) and loss_tokens += trained
 //           rows, neither scaled. dx may be x's own bytes in none of these.
 // Numerics  Logits fp32. The sum of a row is fp32 in 16 lanes over 1024 columns, then fp64. With
-//           16-bit activations dz is rounded to their type before its two products.
+//           16-bit activations dz is rounded to their type before its two products. A bf16 dweight
+//           is added to in fp32 and rounded once a chunk: ceil(N / rows_per_chunk) roundings.
 //           e^x to 2.5e-7, with the same bits in AVX2 and AVX-512.
 // Traffic   A row of logits is read from memory once, by the maximum; the sum and the gradient find
 //           it in the second-level cache and compute e^x again instead of writing it down.

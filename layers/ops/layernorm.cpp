@@ -2,6 +2,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
+#include "engine/kernels/dispatch.h"
 #include "engine/kernels/elementwise_simt.h"
 #include "engine/kernels/emulator.h"
 #include "engine/kernels/row_split.h"
@@ -84,7 +85,7 @@ void layernorm_backward(Context& ctx, const View& dx, bool add_dx, const GradVie
        {std::pair{&dweight.view, "dweight"}, std::pair{&dbias.view, "dbias"}}) {
     if (!view->defined()) continue;
     expect(*view, argument, {{"C", c}});
-    expect_dtype(*view, argument, {DType::f32});
+    expect_gradient_dtype(*view, argument);
   }
   const bool want_copy = dropped.to.defined();
   if (want_copy)
@@ -130,12 +131,16 @@ void layernorm_backward(Context& ctx, const View& dx, bool add_dx, const GradVie
                    row % dropped.T, c);
       }
     });
-    parallel_chunks(ctx.threads(), c, 256, [&](int64_t begin, int64_t end) {
-      if (want_weight)
-        add_chunks(dweight.view.as<float>(), dweight.add, sums, split.chunks, 2 * c, begin, end);
-      if (want_bias)
-        add_chunks(dbias.view.as<float>(), dbias.add, sums + c, split.chunks, 2 * c, begin, end);
-    });
+    const auto finish = [&](const GradView& out, const float* first, const char* argument) {
+      dispatch_gradient(out.view, argument, [&](auto gradient) {
+        auto* to = out.view.as<decltype(gradient)>();
+        parallel_chunks(ctx.threads(), c, 256, [&, to](int64_t begin, int64_t end) {
+          add_chunks(to, out.add, first, split.chunks, 2 * c, begin, end);
+        });
+      });
+    };
+    if (want_weight) finish(dweight, sums, "dweight");
+    if (want_bias) finish(dbias, sums + c, "dbias");
   });
 }
 

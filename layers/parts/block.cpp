@@ -33,6 +33,7 @@ Block::Block(const ModelSpec& spec, const Precision& precision, int64_t layer, P
   // Parameters, in the order of the published file. Projections that end in the residual stream
   // start smaller, so that its variance does not grow with depth (GPT-2).
   const float small = spec.init_std / std::sqrt(2.0f * static_cast<float>(spec.L));
+  const int part = static_cast<int>(layer);
   const auto linear = [&](const char* name, int64_t out, int64_t in, float std) {
     LinearParams p;
     p.weight = table.add({.name = join(name_, std::string(name) + ".weight"),
@@ -41,11 +42,13 @@ Block::Block(const ModelSpec& spec, const Precision& precision, int64_t layer, P
                           .init = Init::normal,
                           .init_std = std,
                           .linear = true,
-                          .transposed_in_file = true});
+                          .transposed_in_file = true,
+                          .part = part});
     p.bias = table.add({.name = join(name_, std::string(name) + ".bias"),
                         .shape = {out},
                         .group = kGroupNoDecay,
-                        .init = Init::zeros});
+                        .init = Init::zeros,
+                        .part = part});
     return p;
   };
   const auto norm = [&](const char* name) {
@@ -53,11 +56,13 @@ Block::Block(const ModelSpec& spec, const Precision& precision, int64_t layer, P
     p.weight = table.add({.name = join(name_, std::string(name) + ".weight"),
                           .shape = {C_},
                           .group = kGroupNoDecay,
-                          .init = Init::ones});
+                          .init = Init::ones,
+                          .part = part});
     p.bias = table.add({.name = join(name_, std::string(name) + ".bias"),
                         .shape = {C_},
                         .group = kGroupNoDecay,
-                        .init = Init::zeros});
+                        .init = Init::zeros,
+                        .part = part});
     return p;
   };
   const int64_t heads = (spec.H + 2 * spec.G) * spec.D;
@@ -188,6 +193,7 @@ Tensor Block::backward(Context& ctx, Runtime& rt, Pass& pass, Tensor dout) const
   // The residual stream's gradient is one tensor that both halves add to in place.
   backward_attention(ctx, rt, pass, dout, backward_mlp(ctx, rt, pass, dout));
   pass.drop(s_x_);
+  rt.grads->part_done(ctx, static_cast<int>(layer_));
   return dout;
 }
 

@@ -104,6 +104,7 @@ struct UpdateCase {
   std::vector<Values> states;
   StepState state = plain_state();
   DType weights = DType::f32;  // f32: the master is the weights
+  DType gradient = DType::f32;
 
   Body body() const {
     return [this](Case& c) {
@@ -111,7 +112,7 @@ struct UpdateCase {
       const auto n = static_cast<int64_t>(master.size());
       UpdateTargets t;
       t.master = c.inout("master", {n}, DType::f32, master);
-      t.gradients = c.inout("gradients", {n}, DType::f32, gradients);
+      t.gradients = c.inout("gradients", {n}, gradient, gradients);
       if (weights != DType::f32)
         t.weights = c.inout("weights", {n}, weights, Values(master.size(), 7.0));
       std::vector<View> views;

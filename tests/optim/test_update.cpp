@@ -96,6 +96,25 @@ TEST_P(OptimUpdate, IsOneOpThatReportsItsTraffic) {
   EXPECT_EQ(fp32.bytes_moved, n * (GetParam() == "sgd" ? 20 : 28));
   u.weights = DType::bf16;
   EXPECT_EQ(run_on_plan_and_cpu({}, u.body()).bytes_moved, n * (GetParam() == "sgd" ? 22 : 30));
+  u.gradient = DType::bf16;
+  EXPECT_EQ(run_on_plan_and_cpu({}, u.body()).bytes_moved, n * (GetParam() == "sgd" ? 20 : 28));
+}
+
+// Gradients in bf16 are widened, which is exact: the bits of the same numbers in f32.
+TEST_P(OptimUpdate, ReadsGradientsInBf16) {
+  const ParamTable table = table_of(kSizes);
+  UpdateCase u = periodic_case(GetParam(), table);
+  u.gradients = rounded(u.gradients, DType::bf16);
+  u.weights = DType::bf16;
+  const Outputs want = run_on_plan_and_cpu({}, u.body());
+  u.gradient = DType::bf16;
+  const Outputs got = run_in_all_modes(u.body());
+  EXPECT_EQ(got["master"], want["master"]);
+  EXPECT_EQ(got["weights"], want["weights"]);
+  for (const Output& o : want.all)
+    if (o.name != "gradients" && o.name != "step_state") {
+      EXPECT_EQ(got[o.name], o.values()) << o.name;
+    }
 }
 
 TEST_P(OptimUpdate, LeavesEverythingWhenAGradientWasNotFinite) {
@@ -254,7 +273,7 @@ TEST_P(OptimUpdate, PassesTheGateBeforeItChangesAParameterOrItsStates) {
       StepState s = u.state;
       s.found_inf = skipped;
       optimizer->prepare_step(s);
-      optimizer->update(c.ctx(), {master, {}, gradients, &gate}, store, c.step_state(s));
+      optimizer->update(c.ctx(), {master, {}, gradients, 0, &gate}, store, c.step_state(s));
       // Once for every chunk of 16384; none on plan, and none where nothing is changed.
       const bool changes = !c.ctx().planning() && !skipped;
       EXPECT_EQ(gate.passed, changes ? (std::vector<int>{1, 1, 3, 2}) : std::vector<int>(4, 0));

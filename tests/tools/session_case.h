@@ -128,6 +128,7 @@ class SessionRun {
   double gradients_of(int64_t step) {
     const int64_t M = options_.decisions.micro_batch, G = options_.global_batch;
     session_->begin_window(3, step, trained(step, G));
+    prepare();
     for (int64_t first = 0; first < G; first += M) {
       fill(step, first, M, G);
       session_->state().first_sample = number_samples ? first : 0;
@@ -135,10 +136,14 @@ class SessionRun {
     }
     return session_->state().loss_sum / static_cast<double>(session_->state().loss_tokens);
   }
-  void update() {
+  // With update_in_backward the micro-steps update already.
+  void prepare() {
     for (float& rate : session_->state().learning_rate)
       rate = static_cast<float>(options_.optimizer.learning_rate);
     session_->optimizer().prepare_step(session_->state());
+  }
+  void update() {
+    prepare();
     session_->update();
     EXPECT_EQ(session_->state().found_inf, 0);
     ++session_->state().updates;
@@ -161,8 +166,8 @@ class SessionRun {
     std::vector<float> out;
     for (int i = 0; i < model_.params().size(); ++i) {
       const ParamInfo& p = model_.params()[i];
-      const float* w = flat.as<float>() + p.offset;
-      out.insert(out.end(), w, w + p.real_elements());
+      for (int64_t j = p.offset; j < p.offset + p.real_elements(); ++j)
+        out.push_back(flat.dtype == DType::bf16 ? to_f32(flat.as<bf16>()[j]) : flat.as<float>()[j]);
     }
     return out;
   }

@@ -282,6 +282,8 @@ TEST(CheckpointState, ComesBackAndIsBounded) {
   refused([&](Json& j) { j.erase("pinned"); }, "pinned", "");
   refused([&](Json& j) { j["pinned"]["micro_batch"] = 7; }, "micro_batch", "7");
   refused([&](Json& j) { j["pinned"]["head_rows"] = 0; }, "head_rows", "0");
+  refused([&](Json& j) { j["pinned"]["gradients"] = "f16"; }, "gradients f32 or bf16", "f16");
+  refused([&](Json& j) { j["pinned"]["gradients"] = 7; }, "gradients", "7");
   refused([&](Json& j) { j["samples"] = 53; }, "samples = global_step x global_batch",
           "53 samples at step 9, 6 a step of 32 tokens");
   refused([&](Json& j) { j["pinned"]["global_batch"] = huge; },

@@ -26,6 +26,7 @@ PlanRequest request_of(const std::string& recompute, const std::string& offload)
   r.global_batch = 12;
   r.recompute = recompute;
   r.offload = offload;
+  r.max_grad_norm = 1.0;  // or gradients might be consumed in backward
   return r;
 }
 

@@ -21,19 +21,24 @@ struct Case {
   test::Tiny tiny;
   const char* precision;
   bool evaluate;
+  bool bf16_gradients = false;
+  double max_grad_norm = 1.0;
 };
 const Case kCases[] = {
     {{.V = 300, .P = 64, .C = 32, .L = 4, .H = 2, .F = 128}, "fp32", false},
     {{.V = 1500, .P = 64, .C = 64, .L = 7, .H = 4, .F = 96}, "bf16", true},
-    {{.V = 97, .P = 64, .C = 48, .L = 12, .H = 3, .F = 192, .dropout = 0.1}, "fp32", true}};
+    {{.V = 97, .P = 64, .C = 48, .L = 12, .H = 3, .F = 192, .dropout = 0.1}, "fp32", true},
+    {{.V = 300, .P = 64, .C = 32, .L = 4, .H = 2, .F = 128}, "bf16", true, true},
+    {{.V = 97, .P = 64, .C = 48, .L = 6, .H = 3, .F = 192}, "fp32", false, false, 0.0}};
 
 PlanRequest request_of(const Model& model, const Case& c) {
   PlanRequest r;
   r.model = &model;
   r.T = 32;
   r.global_batch = 12;
-  r.max_grad_norm = 1.0;
+  r.max_grad_norm = c.max_grad_norm;
   r.evaluate = c.evaluate;
+  r.bf16_gradients = c.bf16_gradients;
   r.save = true;
   return r;
 }
@@ -55,7 +60,9 @@ TEST(PlanSearch, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
       EXPECT_EQ(p.minimum_bytes, least);
       if (!p.fits) continue;
       EXPECT_LE(p.engine_bytes + p.runtime_bytes, r.budget);
-      EXPECT_EQ(p.repairs, 0) << "the layers' model or the packing missed the record";
+      // A layer's gradients are one long tensor among short ones: packing may miss the bound.
+      EXPECT_LE(p.repairs, p.decisions.update_in_backward ? 2 : 0)
+          << "the layers' model or the packing missed the record";
       EXPECT_GE(p.tokens_per_second(), before * (1 - 1e-9)) << r.budget;
       before = p.tokens_per_second();
       seen.insert(p.decisions.recompute + std::to_string(p.decisions.micro_batch));
@@ -138,6 +145,123 @@ TEST(PlanSearch, WhatIsFixedStaysFixed) {
   EXPECT_EQ(fixed.decisions.micro_batch, 3);
   EXPECT_EQ(fixed.decisions.head_rows, 64);
   EXPECT_EQ(fixed.decisions.recompute, r.recompute);
+}
+
+// Without the permission nothing is held in bf16. With it gradients have half the bytes where that
+// is needed or faster, the plan says which, and a refusal without it names what it would do.
+TEST(PlanSearch, GradientsAreInBf16WithThePermissionAlone) {
+  const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));
+  PlanRequest r = request_of(model, kCases[0]);
+  const int64_t gradients = model.params().flat_elements() * 4;
+  const Plan open = make_plan(r);
+  EXPECT_EQ(plan_json(open)["decisions"]["gradients"], "f32");
+  EXPECT_EQ(plan_json(open)["categories"]["gradients"], gradients);
+  EXPECT_EQ(plan_sentence(open).find("gradients"), std::string::npos);
+
+  PlanRequest allowed = r;
+  allowed.bf16_gradients = true;
+  const Plan wide = make_plan(allowed);
+  EXPECT_LE(wide.step_seconds, open.step_seconds);
+  EXPECT_NEAR(static_cast<double>(wide.minimum_bytes),
+              static_cast<double>(open.minimum_bytes - gradients / 2), 4096);
+  allowed.budget = wide.minimum_bytes;
+  const Plan least = make_plan(allowed);
+  ASSERT_TRUE(least.fits);
+  EXPECT_EQ(least.decisions.gradients, DType::bf16);
+  EXPECT_EQ(plan_json(least)["decisions"]["gradients"], "bf16");
+  EXPECT_EQ(plan_json(least)["categories"]["gradients"], gradients / 2);
+  EXPECT_NE(plan_sentence(least).find(", gradients held in bf16"), std::string::npos);
+
+  // The offer is what the permission makes of the same request, to the byte.
+  r.budget = wide.minimum_bytes;
+  const std::string offer =
+      "or allow=[bf16_gradients], with which memory=" + std::to_string(wide.minimum_bytes) + " (";
+  test::expect_error(ErrorCode::out_of_memory, {offer.c_str()}, [&] { refuse_plan(make_plan(r)); });
+  const auto offers = [](const PlanRequest& q) {
+    const Plan plan = make_plan(q);
+    EXPECT_FALSE(plan.fits);
+    return plan.permission.find("allow=[bf16_gradients]") != std::string::npos;
+  };
+  r.budget = 1 << 20;
+  EXPECT_TRUE(offers(r));
+  allowed.budget = r.budget;
+  EXPECT_FALSE(offers(allowed)) << "it is given";
+  r.bitwise = true;
+  EXPECT_FALSE(offers(r)) << "bitwise refuses permissions";
+  r.bitwise = false;
+  r.gradients = DType::f32;
+  EXPECT_FALSE(offers(r)) << "a checkpoint's";
+  // What a checkpoint pins is not chosen again, permission or not.
+  allowed.gradients = DType::f32;
+  allowed.budget = wide.minimum_bytes;
+  EXPECT_FALSE(make_plan(allowed).fits);
+  allowed.budget = 0;
+  EXPECT_EQ(make_plan(allowed).decisions.gradients, DType::f32);
+  allowed.gradients = DType::bf16;
+  EXPECT_EQ(make_plan(allowed).decisions.gradients, DType::bf16);
+}
+
+// Without clipping, and with the whole batch at once, layers may be updated as backward leaves
+// them: the same bits, so it takes no permission. It is taken where memory asks for it.
+TEST(PlanSearch, UpdatesInBackwardWhereThatFitsMore) {
+  const Model model(test::tiny_spec({.V = 97, .P = 64, .C = 64, .L = 8, .H = 2, .F = 256}),
+                    parse_precision("fp32"));
+  PlanRequest r = request_of(model, kCases[0]);
+  r.global_batch = 1;
+  const Plan clipped = make_plan(r);
+  r.max_grad_norm = 0;
+  const Plan open = make_plan(r);
+  EXPECT_FALSE(open.decisions.update_in_backward) << "nothing asks for it";
+  EXPECT_EQ(plan_json(open)["decisions"]["update"], "behind backward");
+  EXPECT_LT(open.minimum_bytes, clipped.minimum_bytes - model.params().flat_elements() * 2);
+  // The refusal of clipping says so, to the byte.
+  PlanRequest clips = r;
+  clips.max_grad_norm = 1.0;
+  clips.budget = open.minimum_bytes;
+  const std::string offer =
+      "or max_grad_norm=0, with which memory=" + std::to_string(open.minimum_bytes) + " (";
+  test::expect_error(ErrorCode::out_of_memory, {offer.c_str()},
+                     [&] { refuse_plan(make_plan(clips)); });
+  r.budget = open.minimum_bytes;
+  const Plan least = make_plan(r);
+  ASSERT_TRUE(least.fits);
+  EXPECT_EQ(least.permission, "");
+  EXPECT_TRUE(least.decisions.update_in_backward);
+  EXPECT_EQ(least.decisions.gradients, DType::f32);
+  EXPECT_EQ(plan_json(least)["decisions"]["update"], "in backward");
+  EXPECT_NE(plan_sentence(least).find(", layers updated as backward leaves them"),
+            std::string::npos);
+  // Of several micro-steps it is not; nor of steps that may have to be skipped.
+  r.global_batch = 4;
+  r.micro_batch = 2;
+  r.budget = 0;
+  r.budget = make_plan(r).minimum_bytes;
+  EXPECT_FALSE(make_plan(r).decisions.update_in_backward);
+  const Model half(model.spec(), parse_precision("fp16"));
+  r.model = &half;
+  r.micro_batch = 4;
+  r.budget = 0;
+  r.budget = make_plan(r).minimum_bytes;
+  EXPECT_FALSE(make_plan(r).decisions.update_in_backward);
+}
+
+// Where both arenas are RAM: what the permission leaves of both.
+TEST(PlanSearch, TheOfferCountsBothArenas) {
+  const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));
+  PlanRequest r = request_of(model, kCases[0]);
+  r.offload_optimizer = true;
+  r.bf16_gradients = true;
+  r.free_bytes = 1;
+  const Plan least = make_plan(r);
+  ASSERT_FALSE(least.fits);
+  const int64_t both = least.engine_bytes + least.host_bytes;
+  r.free_bytes = both;
+  EXPECT_TRUE(make_plan(r).fits);
+  r.bf16_gradients = false;
+  const std::string offer =
+      "or allow=[bf16_gradients], with which " + std::to_string(both) + " B (";
+  test::expect_error(ErrorCode::out_of_memory, {"of free memory", offer.c_str()},
+                     [&] { refuse_plan(make_plan(r)); });
 }
 
 TEST(PlanSearch, WordsForSlotsAreReadAsTheyWereMeant) {

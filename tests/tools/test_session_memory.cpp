@@ -31,6 +31,7 @@ struct Config {
   bool documents = false;  // kept apart
   int64_t kv_rows = 1;
   const char* offload = "none";
+  DType gradients = DType::f32;
 };
 
 // Every value of every axis is here, and the pairs that share code: recompute with precision and
@@ -179,6 +180,34 @@ const Config kConfigs[] = {
      .kv_length = 24,
      .prefill = 8,
      .offload = "{0: block, 1: inputs+qkv, 3: fc}"},
+    {.name = "bf16_gradients",
+     .model = {.dropout = 0.1},
+     .precision = "fp32",
+     .optimizer = "adamw",
+     .recompute = "block",
+     .T = 16,
+     .global_batch = 4,
+     .micro_batch = 2,
+     .head_rows = 8,
+     .eval_batch = 2,
+     .kv_length = 24,
+     .prefill = 8,
+     .threads = 2,
+     .documents = true,
+     .gradients = DType::bf16},
+    {.name = "bf16_gradients_fp16",
+     .model = {.tied = false},
+     .precision = "fp16",
+     .optimizer = "momentum",
+     .recompute = "none",
+     .T = 16,
+     .global_batch = 4,
+     .micro_batch = 4,
+     .head_rows = 64,
+     .eval_batch = 0,
+     .kv_length = 0,
+     .prefill = 0,
+     .gradients = DType::bf16},
 };
 static_assert(std::size(kConfigs) >= 30);
 
@@ -189,6 +218,7 @@ test::RunOptions options_of(const Config& c) {
   o.decisions.head_rows = c.head_rows;
   o.decisions.recompute = c.recompute;
   o.decisions.offload = c.offload;
+  o.decisions.gradients = c.gradients;
   o.settings.streams = StreamMode::worker;
   o.decisions.eval_batch = c.eval_batch;
   o.decisions.kv_length = c.kv_length;

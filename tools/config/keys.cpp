@@ -412,8 +412,10 @@ const std::vector<Permission>& permissions() {
       {"head_rows", true, "a resumed run may use other chunks of logits than its checkpoint"},
       {"kernels", true,
        "a resumed run may compute products with other kernels than its checkpoint"},
+      {"gradients", true, "a resumed run may hold gradients in another type than its checkpoint"},
       {"adam8bit", false, "optimizer state in 8 bits"},
-      {"bf16_gradients", false, "gradients in bf16"},
+      {"bf16_gradients", true,
+       "gradients may be summed up in bf16, half the bytes; the plan says if they are"},
       {"stochastic_rounding", false, "no master weights: bf16 weights rounded at random"},
   };
   return list;

@@ -23,6 +23,7 @@ Facts pinned_facts(const Pinned& p) {
           {"packing_boundaries", p.packing_boundaries},
           {"micro_batch", p.micro_batch},
           {"head_rows", p.head_rows},
+          {"gradients", to_string(p.gradients)},
           {"threads", p.threads},
           {"precision", p.precision},
           {"optimizer", p.optimizer},

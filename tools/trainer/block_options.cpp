@@ -5,6 +5,7 @@
 
 #include "engine/core/units.h"
 #include "layers/models/recompute.h"
+#include "optim/clip.h"
 
 namespace snug {
 namespace {
@@ -12,8 +13,8 @@ namespace {
 // A block of a session of its own, of which nothing but the block is recorded.
 class BlockRecorder {
  public:
-  BlockRecorder(const Model& model, const Decisions& d, const Settings& settings,
-                const CostModel& cost)
+  BlockRecorder(const Model& model, const Decisions& d, const OptimizerConfig& optimizer,
+                const Settings& settings, const CostModel& cost)
       : model_(model), d_(d), cost_(cost), ctx_(Place::plan, settings) {
     const int root = schedule_.add(Name("root"), -1, true);
     block_ = schedule_.add(Name("block"), root, false);
@@ -22,13 +23,16 @@ class BlockRecorder {
       params_ = std::make_unique<PlainParamStore>(ctx_, model.params(), compute);
       if (d.packed_weights != WeightPacking::none)
         packed_ = std::make_unique<PackedWeights>(ctx_, model.params(), compute, d.packed_weights);
-      grads_ = std::make_unique<PlainGradSink>(ctx_, model.params());
+      if (d.update_in_backward)
+        make_updates(optimizer);
+      else
+        grads_ = std::make_unique<PlainGradSink>(ctx_, model.params(), d.gradients);
       state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
       if (d.packing_boundaries)
         documents_ = ctx_.tensor(Name("batch.document_start"), {d.micro_batch, d.T}, DType::i32,
                                  Category::batch);
     });
-    grads_->begin(true);
+    if (grads_) grads_->begin(true);
   }
 
   LayerOption record(const std::vector<SlotPolicy>& policies) {
@@ -37,7 +41,12 @@ class BlockRecorder {
     const Dims dims{d_.micro_batch, d_.T};
     const Shape shape{dims.N(), model_.spec().C};
     const DType dtype = model_.precision().compute;
-    Runtime rt{*params_, grads_.get(), state_.view(), nullptr, packed_.get(), documents_.view()};
+    GradSink* sink = grads_.get();
+    if (updating_) {
+      updating_->begin();
+      sink = updating_.get();
+    }
+    Runtime rt{*params_, sink, state_.view(), nullptr, packed_.get(), documents_.view()};
     Pass pass(block.body(), policies);
     size_t forward_end = 0, backward_begin = 0;
     int64_t out_bytes = 0;
@@ -66,6 +75,38 @@ class BlockRecorder {
   }
 
  private:
+  // What updates the block in its backward.
+  void make_updates(const OptimizerConfig& config) {
+    const ParamTable& table = model_.params();
+    const bool separate = model_.precision().separate_master();
+    optimizer_ = make_optimizer(config);
+    if (d_.offload_optimizer) {
+      states_ = std::make_unique<OffloadedStateStore>(
+          ctx_, table, optimizer_->state_names(),
+          OffloadedStateStore::Options{.master = separate, .by_part = true});
+    } else {
+      states_ = std::make_unique<PlainStateStore>(ctx_, table, optimizer_->state_names(), true);
+      if (separate)
+        master_ =
+            ctx_.tensor(Name("master"), {table.flat_elements()}, DType::f32, Category::master);
+    }
+    updating_ = std::make_unique<UpdatingGradSink>(
+        ctx_, table, *states_, d_.gradients,
+        [this, separate](Context& ctx, const UpdatingGradSink::Complete& c) {
+          gradient_norm_add(ctx, c.gradients, c.first, c.spans, state_);
+          UpdateTargets targets;
+          targets.master = params_->flat();
+          if (separate) {
+            targets.weights = params_->flat();
+            targets.master.dtype = DType::f32;  // where the store has it, its shape alone counts
+            if (master_.defined()) targets.master = master_;
+          }
+          targets.gradients = c.gradients;
+          targets.first = c.first;
+          optimizer_->update(ctx, targets, *states_, state_, c.windows);
+        });
+  }
+
   // An op that is none: where in the record we are.
   size_t mark() {
     const Op op(ctx_, "mark", {});
@@ -80,7 +121,10 @@ class BlockRecorder {
   std::unique_ptr<PlainParamStore> params_;
   std::unique_ptr<PackedWeights> packed_;
   std::unique_ptr<PlainGradSink> grads_;
-  Tensor state_, documents_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<StateStore> states_;
+  std::unique_ptr<UpdatingGradSink> updating_;
+  Tensor master_, state_, documents_;
   int block_ = -1;
 };
 
@@ -110,8 +154,9 @@ int64_t most_live_bytes(const Program& program, int64_t first, int64_t last) {
 }
 
 BlockOptions record_block_options(const Model& model, const Decisions& decisions,
-                                  const Settings& settings, const CostModel& cost) {
-  BlockRecorder recorder(model, decisions, settings, cost);
+                                  const OptimizerConfig& optimizer, const Settings& settings,
+                                  const CostModel& cost) {
+  BlockRecorder recorder(model, decisions, optimizer, settings, cost);
   const Body& body = model.block(0).body();
   const Dims dims{decisions.micro_batch, decisions.T};
   std::vector<std::vector<int>> groups;  // by stage: slots that come and go together

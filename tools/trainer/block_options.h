@@ -21,7 +21,8 @@ struct BlockOptions {
 // out. For a block of `model`, whose blocks are all of one shape, in a session of these decisions.
 // The first is always `none`.
 BlockOptions record_block_options(const Model& model, const Decisions& decisions,
-                                  const Settings& settings, const CostModel& cost);
+                                  const OptimizerConfig& optimizer, const Settings& settings,
+                                  const CostModel& cost);
 
 // The tick at which exactly what an op has at hand is alive: births and ends advance the clock, ops
 // do not.

@@ -39,6 +39,16 @@ nlohmann::json watch_json(const LossWatch::State& s) {
       {"diverged", s.diverged}};
 }
 
+// f32 in checkpoints from before there was a choice.
+DType read_gradients(const nlohmann::json& pinned, const std::string& where) {
+  if (!pinned.contains("gradients")) return DType::f32;
+  const std::string name = get_string(pinned, "gradients", where);
+  for (const DType t : {DType::f32, DType::bf16})
+    if (name == to_string(t)) return t;
+  fail(ErrorCode::data, fmt::format("gradients f32 or bf16 in {}", where), name,
+       "resume from another checkpoint");
+}
+
 // Of a run at `step`: what counts steps is not above it.
 LossWatch::State read_watch(const nlohmann::json& root, const std::string& path, int64_t step) {
   const std::string where = path + " / loss_watch";
@@ -142,6 +152,7 @@ nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned
             {"packing_boundaries", pinned.packing_boundaries},
             {"micro_batch", pinned.micro_batch},
             {"head_rows", pinned.head_rows},
+            {"gradients", to_string(pinned.gradients)},
             {"threads", pinned.threads},
             {"precision", pinned.precision},
             {"optimizer", pinned.optimizer},
@@ -237,6 +248,7 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
          "resume from another checkpoint");
   c.pinned.micro_batch = get_int_in(p, "micro_batch", where, 1, c.pinned.global_batch);
   c.pinned.head_rows = get_int_in(p, "head_rows", where, 1, INT64_MAX);
+  c.pinned.gradients = read_gradients(p, where);
   c.pinned.threads = get_int_in(p, "threads", where, 1, INT64_MAX);
   c.pinned.precision = get_string(p, "precision", where);
   if (c.pinned.precision == "fp16") read_scaling(c, j, path);

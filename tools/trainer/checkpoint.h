@@ -53,6 +53,7 @@ struct Pinned {
   std::string attention;  // Plan::attention
   int64_t seed = 0, global_batch = 0, T = 0, micro_batch = 0, head_rows = 0, threads = 0;
   std::string precision, optimizer, instruction_set, recompute;
+  DType gradients = DType::f32;
   double init_scale = 0;  // of a run with dynamic loss scaling, else 0
   int64_t data_seed = 0, train_tokens = 0, train_samples = 0;
   bool packing_boundaries = false;

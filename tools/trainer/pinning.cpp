@@ -25,6 +25,7 @@ Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunD
   p.packing_boundaries = setup.request.packing_boundaries;
   p.micro_batch = decisions.micro_batch;
   p.head_rows = decisions.head_rows;
+  p.gradients = decisions.gradients;
   p.threads = setup.request.settings.threads;
   p.precision = config.precision;
   if (config.precision == "fp16" && config.loss_scale == 0) p.init_scale = config.init_scale;
@@ -157,6 +158,15 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
   // A permission unpins: the key, if set, or the planner then decides.
   if (!allowed("micro_batch")) r.micro_batch = c.pinned.micro_batch;
   if (!allowed("head_rows")) r.head_rows = c.pinned.head_rows;
+  if (!allowed("gradients")) {
+    r.gradients = c.pinned.gradients;
+    if (c.pinned.gradients != DType::f32 && !allowed("bf16_gradients"))
+      fail(ErrorCode::usage,
+           fmt::format("the permission of {}, whose gradients are in {}: bf16_gradients", c.folder,
+                       to_string(c.pinned.gradients)),
+           fmt::format("allow: [{}]", fmt::join(setup.config.allow, ", ")),
+           "allow=[bf16_gradients], or allow=[gradients] to go on with them in f32");
+  }
   if (!allowed("kernels")) *setup.kernels = pinned_kernels(c.pinned.kernels, c.folder);
   if (c.pinned.threads != now.threads)
     fmt::print("Note: resuming with {} threads instead of {}: sums may differ in the last bits.\n",

@@ -16,6 +16,9 @@
 namespace snug {
 namespace {
 
+// A budget that nothing fits, to ask for the smallest plan alone.
+constexpr int64_t kNothing = 1;
+
 // What would lower the minimum, cheapest first: only what these keys still hold fast.
 std::string advice(const PlanRequest& r) {
   std::string text;
@@ -33,6 +36,50 @@ std::string advice(const PlanRequest& r) {
   if (r.T > 1) add("a smaller max_length");
   if (r.kv_rows > 1) add("fewer sequences at a time (--batch-size, --num-beams)");
   add("a smaller model");
+  return text;
+}
+
+// What would lower the minimum and changes numbers, with the smallest plan it leads to. Not
+// offered: what is given, refused (bitwise) or not the planner's to choose (a checkpoint's).
+struct Offer {
+  const char* key;
+  PlanRequest request;
+};
+std::vector<Offer> offers(const PlanRequest& r) {
+  std::vector<Offer> list;
+  if (r.global_batch <= 0) return list;
+  if (!r.bf16_gradients && !r.bitwise && !r.gradients) {
+    list.push_back({"allow=[bf16_gradients]", r});
+    list.back().request.bf16_gradients = true;
+  }
+  // Without clipping backward may consume the gradients.
+  if (r.max_grad_norm > 0) {
+    list.push_back({"max_grad_norm=0", r});
+    list.back().request.max_grad_norm = 0;
+  }
+  return list;
+}
+
+// The offers that lower the minimum, in words. Where the device suffices (`host`), both arenas have
+// to fit what is free.
+std::string offer_text(const PlanRequest& r, PlanSearch& search, const Plan& plan, bool host) {
+  if (!search.offered) {
+    search.offered.emplace();
+    for (Offer& offer : offers(r)) {
+      offer.request.budget = kNothing;
+      const Plan least = make_plan(offer.request);
+      search.offered->push_back(
+          {offer.key, least.minimum_bytes, least.engine_bytes + least.host_bytes});
+    }
+  }
+  std::string text;
+  for (const PlanSearch::Offered& o : *search.offered) {
+    if (o.minimum_bytes >= plan.minimum_bytes) continue;
+    text += fmt::format("{}{}, with which {}", text.empty() ? "" : ", or ", o.key,
+                        host ? fmt::format("{} B ({}) suffice", o.both, human_bytes(o.both))
+                             : fmt::format("memory={} ({}) suffices", o.minimum_bytes,
+                                           human_bytes(o.minimum_bytes)));
+  }
   return text;
 }
 
@@ -117,6 +164,16 @@ int64_t save_ring_bytes(const PlanRequest& r) {
 
 namespace {
 
+// Up to the first op that waits until what it changes is saved.
+int64_t flops_before_update(const Program& p) {
+  int64_t flops = 0;
+  for (const OpRecord& op : p.ops) {
+    if (std::string_view(op.name).ends_with("_update")) break;
+    flops += op.flops;
+  }
+  return flops;
+}
+
 // What a checkpoint costs: the time of a step's forward and backward is known from below, by its
 // arithmetic at the machine's best rate, so the stall is known from above.
 void predict_saving(const PlanRequest& r, Plan& plan) {
@@ -128,7 +185,7 @@ void predict_saving(const PlanRequest& r, Plan& plan) {
   double flops = 0;
   const Schedule& s = plan.schedule;
   if (s.find("micro_first") >= 0)
-    flops = static_cast<double>(s.at(s.find("micro_first")).flops()) +
+    flops = static_cast<double>(flops_before_update(s.at(s.find("micro_first")))) +
             static_cast<double>(s.at(s.find("micro_next")).flops()) *
                 static_cast<double>(std::max<int64_t>(0, plan.accumulation - 1));
   const double meanwhile = r.step_flops_rate > 0 ? flops / r.step_flops_rate : 0.0;
@@ -214,6 +271,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
         if (packed.engine_bytes <= room && packed.host_bytes < plan.host_bytes)
           plan = std::move(packed);
       }
+    if (!plan.fits && r.budget != kNothing) plan.permission = offer_text(r, search, plan, possible);
   }
   // Decoding reads every weight for one row: from packed copies it does so at the speed of memory,
   // twice as fast, as long as the copies are no larger than the weights: where bf16 is multiplied
@@ -246,6 +304,11 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
     plan.more_seconds = more.step_seconds;
     plan.more_decisions = fmt::format("micro-batch {}, recompute {}", more.decisions.micro_batch,
                                       more.decisions.recompute);
+    if (more.decisions.gradients != plan.decisions.gradients)
+      plan.more_decisions += fmt::format(", gradients in {}", to_string(more.decisions.gradients));
+    if (more.decisions.update_in_backward != plan.decisions.update_in_backward)
+      plan.more_decisions +=
+          fmt::format(", updates {} backward", more.decisions.update_in_backward ? "in" : "behind");
   }
   plan.seconds = monotonic_seconds() - started;
   return plan;

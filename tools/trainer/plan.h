@@ -28,6 +28,10 @@ struct PlanRequest {
   std::optional<WeightPacking> packed_weights;
   int64_t kv_length = 0;  // 0: no generation
   int64_t kv_rows = 1;    // sequences decoded together
+  // What gradients are added up in: f32; if allowed bf16 too, whichever is faster; or what a
+  // checkpoint pins.
+  bool bf16_gradients = false;
+  std::optional<DType> gradients;
   double max_grad_norm = 0;
   LossScaling loss_scaling;
   bool save = false;
@@ -59,7 +63,8 @@ struct Plan {
   // so long.
   bool save_background = false;
   double save_seconds = 0, save_stall = 0;
-  std::string advice;  // if it does not fit: what would help, beside more memory
+  std::string advice;      // if it does not fit: what would help, beside more memory
+  std::string permission;  // if it does not fit: what would help and changes numbers, and how far
   int64_t budget = 0, engine_bytes = 0, runtime_bytes = 0, minimum_bytes = 0;
   int64_t host_bytes = 0;  // of the host arena
   // At the device's peak, and with padding they make up engine_bytes; but offload is host_bytes.

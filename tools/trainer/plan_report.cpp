@@ -67,6 +67,8 @@ nlohmann::json decisions_json(const Plan& plan) {
           {"micro_batch", d.micro_batch},
           {"gradient_accumulation_steps", plan.accumulation},
           {"head_rows", d.head_rows},
+          {"gradients", to_string(d.gradients)},
+          {"update", d.update_in_backward ? "in backward" : "behind backward"},
           {"recompute", d.recompute},
           {"offload", d.offload},
           {"offload_optimizer", d.offload_optimizer ? "cpu" : "none"},
@@ -141,6 +143,9 @@ std::string plan_sentence(const Plan& plan) {
     if (d.offload != "none") s += fmt::format(", offloading {}", d.offload);
     if (d.offload_optimizer) s += ", the optimizer's state with the host";
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
+    if (d.gradients != DType::f32)
+      s += fmt::format(", gradients held in {}", to_string(d.gradients));
+    if (d.update_in_backward) s += ", layers updated as backward leaves them";
     if (d.packing_boundaries) s += ", documents kept apart";
     if (plan.unlimited_seconds > 0)
       s += slower_than_unlimited(plan) < 0.0005 ? std::string(", as fast as without a budget")
@@ -330,6 +335,10 @@ std::string plan_text(const Plan& plan) {
 
 namespace {
 
+std::string offered(const Plan& plan) {
+  return plan.permission.empty() ? "" : ", or " + plan.permission;
+}
+
 [[noreturn]] void refuse_host(const Plan& plan) {
   const bool bound = plan.host_budget > 0 && plan.host_bytes > plan.host_budget;
   const int64_t both = plan.engine_bytes + plan.host_bytes;
@@ -348,8 +357,8 @@ namespace {
              : fmt::format("{} B ({}) free, offload: {}", plan.free_bytes,
                            human_bytes(plan.free_bytes), what),
        bound ? fmt::format("host_memory={}, or {}", plan.host_bytes, without)
-             : fmt::format("{} with recompute=block, or a smaller per_device_train_batch_size",
-                           without));
+             : fmt::format("{} with recompute=block, or a smaller per_device_train_batch_size{}",
+                           without, offered(plan)));
 }
 
 }  // namespace
@@ -365,7 +374,7 @@ void refuse_plan(const Plan& plan) {
                    plan.minimum_bytes - plan.runtime_bytes, plan.runtime_bytes),
        fmt::format("memory of {} B ({}); the smallest plan holds at its peak: {} ({})", plan.budget,
                    human_bytes(plan.budget), held, binding_instant(plan)),
-       fmt::format("memory={}, or {}", plan.minimum_bytes, plan.advice));
+       fmt::format("memory={}, or {}{}", plan.minimum_bytes, plan.advice, offered(plan)));
 }
 
 }  // namespace snug

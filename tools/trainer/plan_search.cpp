@@ -47,12 +47,31 @@ PlanSearch::PlanSearch(const PlanRequest& request) : request_(request), cost_(re
   }
 }
 
-Decisions PlanSearch::decide(int64_t micro, int64_t head_rows, const std::string& recompute) const {
+// What changes least first: of equally fast plans it is taken.
+std::vector<PlanSearch::Gradients> PlanSearch::gradients(int64_t micro) const {
+  const PlanRequest& r = request_;
+  // In backward nothing is known of the norm of all gradients, nor of a later micro-step.
+  const bool in_backward = r.global_batch > 0 && r.max_grad_norm == 0 && micro >= r.global_batch &&
+                           !r.model->precision().loss_scaling();
+  std::vector<Gradients> list;
+  for (const DType t : {DType::f32, DType::bf16}) {
+    const bool allowed = t == DType::f32 || (r.bf16_gradients && r.global_batch > 0);
+    if (r.gradients ? t != *r.gradients : !allowed) continue;
+    list.emplace_back(t, false);
+    if (in_backward) list.emplace_back(t, true);
+  }
+  return list;
+}
+
+Decisions PlanSearch::decide(int64_t micro, int64_t head_rows, Gradients gradients,
+                             const std::string& recompute) const {
   const PlanRequest& r = request_;
   Decisions d;
   d.T = r.T;
   d.micro_batch = micro;
   d.head_rows = head_rows;
+  d.gradients = gradients.first;
+  d.update_in_backward = gradients.second;
   d.recompute = recompute;
   d.offload = r.offload;
   d.offload_optimizer = r.offload_optimizer && r.global_batch > 0;
@@ -114,19 +133,20 @@ double PlanSearch::step_seconds(const Schedule& s, const Decisions& d) const {
 }
 
 const BlockOptions& PlanSearch::block_options(const Decisions& d) {
-  const auto found = blocks_.find(d.micro_batch);
+  const std::pair key{d.micro_batch, Gradients{d.gradients, d.update_in_backward}};
+  const auto found = blocks_.find(key);
   if (found != blocks_.end()) return found->second;
-  return blocks_[d.micro_batch] =
-             record_block_options(*request_.model, d, request_.settings, *cost_);
+  return blocks_[key] = record_block_options(*request_.model, d, request_.optimizer,
+                                             request_.settings, *cost_);
 }
 
-PlanSearch::Config* PlanSearch::config(int64_t micro, int64_t head_rows,
+PlanSearch::Config* PlanSearch::config(int64_t micro, int64_t head_rows, Gradients gradients,
                                        const std::string& recompute) {
-  std::unique_ptr<Config>& slot = configs_[{micro, head_rows, recompute}];
+  std::unique_ptr<Config>& slot = configs_[{micro, head_rows, gradients, recompute}];
   if (slot) return slot.get();
   slot = std::make_unique<Config>();
   Config& c = *slot;
-  c.decisions = decide(micro, head_rows, recompute);
+  c.decisions = decide(micro, head_rows, gradients, recompute);
   const std::unique_ptr<Session> session = record(c.decisions);
   const Schedule& s = session->schedule();
   c.bound = s.lower_bound();
@@ -207,11 +227,12 @@ PlanSearch::Choice PlanSearch::best(int64_t room) {
                           static_cast<double>(size_of(request_.model->precision().compute));
     if (request_.offload == "none" && inputs > static_cast<double>(room)) continue;
     for (const int64_t rows : head_chunks(micro))
-      for (const std::string& preset : presets_) {
-        const Config* c = config(micro, rows, preset);
-        double bound = 0;
-        if (solve(*c, room, 1.0, &bound).feasible) open.push_back({c, bound});
-      }
+      for (const Gradients& gradient : gradients(micro))
+        for (const std::string& preset : presets_) {
+          const Config* c = config(micro, rows, gradient, preset);
+          double bound = 0;
+          if (solve(*c, room, 1.0, &bound).feasible) open.push_back({c, bound});
+        }
   }
   // Of equal ones the larger micro-batch and chunk stay first.
   std::stable_sort(open.begin(), open.end(),
@@ -222,8 +243,9 @@ PlanSearch::Choice PlanSearch::best(int64_t room) {
     double bound = 0;
     // The exact solution: a plan that is preferred for its form would make a larger budget slower.
     Choice choice = solve(*o.config, room, 0.0, &bound);
-    if (choice.feasible && (!best.feasible || choice.step_seconds < best.step_seconds))
-      best = std::move(choice);
+    // An update in backward does the same work: what the sums of seconds round is no reason for it.
+    const double most = best.step_seconds * (choice.decisions.update_in_backward ? 1 - 1e-9 : 1.0);
+    if (choice.feasible && (!best.feasible || choice.step_seconds < most)) best = std::move(choice);
   }
   return best;
 }
@@ -233,12 +255,12 @@ PlanSearch::Choice PlanSearch::best(int64_t room) {
 // that stayed. So the presets are asked too.
 const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   if (!least_.empty()) return least_;
-  const int64_t micro = micros().back(), rows = head_chunks(micro).back();
   std::vector<Choice>& list = least_;
-  const auto add = [&](const std::string& recompute) {
+  const auto add = [&](int64_t micro, int64_t rows, const Gradients& gradient,
+                       const std::string& recompute) {
     Choice c;
     c.feasible = true;
-    c.decisions = decide(micro, rows, recompute);
+    c.decisions = decide(micro, rows, gradient, recompute);
     const std::unique_ptr<Session> session = record(c.decisions);
     c.engine_bytes = session->schedule().lower_bound();
     c.host_bytes = session->schedule().lower_bound(Residence::host);
@@ -246,9 +268,14 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
     c.optimality = "the smallest";
     list.push_back(std::move(c));
   };
-  if (layers_) {
-    for (const char* preset : kPresets) add(preset);
-    const Config& c = *config(micro, rows, presets_.front());
+  const auto add_all = [&](int64_t micro, const Gradients& gradient) {
+    const int64_t rows = head_chunks(micro).back();
+    if (!layers_) {
+      for (const std::string& preset : presets_) add(micro, rows, gradient, preset);
+      return;
+    }
+    for (const char* preset : kPresets) add(micro, rows, gradient, preset);
+    const Config& c = *config(micro, rows, gradient, presets_.front());
     const BlockOptions& block = block_options(c.decisions);
     LayerProblem p;
     p.kinds.push_back(block.options);
@@ -257,10 +284,13 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
     const LayerSolution s = least_peak(p);
     std::vector<std::string> names;
     for (const int k : s.choice) names.push_back(block.names[static_cast<size_t>(k)]);
-    if (s.feasible) add(recompute_text(names));
-  } else {
-    for (const std::string& preset : presets_) add(preset);
-  }
+    if (s.feasible) add(micro, rows, gradient, recompute_text(names));
+  };
+  // Of the dtypes the one of the fewest bytes; an update in backward needs the whole batch at once.
+  const int64_t fewest = micros().back(), most = micros().front();
+  const DType dtype = gradients(most).back().first;
+  add_all(fewest, {dtype, false});
+  if (gradients(most).back().second) add_all(most, {dtype, true});
   std::stable_sort(list.begin(), list.end(), [](const Choice& a, const Choice& b) {
     return a.engine_bytes < b.engine_bytes;
   });

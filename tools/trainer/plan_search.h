@@ -11,6 +11,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -41,7 +42,13 @@ class PlanSearch {
   const std::vector<Choice>& least();
   // make_plan keeps its answer to `least` here, which is the same for every budget.
   std::unique_ptr<Plan> smallest;
-  // Micro-batch x head chunk, as far as looked at.
+  // And what its refusal offers: a key and what the smallest plan with it needs.
+  struct Offered {
+    const char* key;
+    int64_t minimum_bytes, both;  // of memory; of both arenas
+  };
+  std::optional<std::vector<Offered>> offered;
+  // Micro-batch x head chunk x what becomes of gradients, as far as looked at.
   int64_t configurations() const { return static_cast<int64_t>(configs_.size()); }
   const CostModel& cost() const { return *cost_; }
 
@@ -64,10 +71,15 @@ class PlanSearch {
     double outside = 0;      // seconds of a step outside the layers
     double micro_steps = 1;  // of a step
   };
-  Decisions decide(int64_t micro, int64_t head_rows, const std::string& recompute) const;
+  // What becomes of gradients: their dtype, and whether backward consumes them.
+  using Gradients = std::pair<DType, bool>;
+  Decisions decide(int64_t micro, int64_t head_rows, Gradients gradients,
+                   const std::string& recompute) const;
+  std::vector<Gradients> gradients(int64_t micro) const;
   std::vector<int64_t> micros() const;
   std::vector<int64_t> head_chunks(int64_t micro) const;
-  Config* config(int64_t micro, int64_t head_rows, const std::string& recompute);
+  Config* config(int64_t micro, int64_t head_rows, Gradients gradients,
+                 const std::string& recompute);
   const BlockOptions& block_options(const Decisions& decisions);
   Choice solve(const Config& config, int64_t room, double tolerance, double* bound);
 
@@ -79,8 +91,8 @@ class PlanSearch {
   // with that.
   std::vector<std::string> presets_;
   std::vector<Choice> least_;
-  std::map<std::tuple<int64_t, int64_t, std::string>, std::unique_ptr<Config>> configs_;
-  std::map<int64_t, BlockOptions> blocks_;  // by micro-batch
+  std::map<std::tuple<int64_t, int64_t, Gradients, std::string>, std::unique_ptr<Config>> configs_;
+  std::map<std::pair<int64_t, Gradients>, BlockOptions> blocks_;  // by micro-batch and gradients
 };
 
 }  // namespace snug

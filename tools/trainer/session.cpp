@@ -93,15 +93,30 @@ void Session::make_residents() {
     if (precision.separate_master() && !d.offload_optimizer)
       master_ =
           ctx_.tensor(Name("master"), {table.flat_elements()}, precision.master, Category::master);
-    grads_ = std::make_unique<PlainGradSink>(ctx_, table);
+    if (!d.update_in_backward) grads_ = std::make_unique<PlainGradSink>(ctx_, table, d.gradients);
     if (d.offload_optimizer) {
       auto store = std::make_unique<OffloadedStateStore>(
           ctx_, table, optimizer_->state_names(),
-          OffloadedStateStore::Options{.master = precision.separate_master()});
+          OffloadedStateStore::Options{.master = precision.separate_master(),
+                                       .by_part = d.update_in_backward});
       offloaded_ = store.get();
       states_ = std::move(store);
     } else {
-      states_ = std::make_unique<PlainStateStore>(ctx_, table, optimizer_->state_names());
+      states_ = std::make_unique<PlainStateStore>(ctx_, table, optimizer_->state_names(),
+                                                  d.update_in_backward);
+    }
+    if (d.update_in_backward) {
+      require(d.max_grad_norm == 0 && !precision.loss_scaling(),
+              "an update in backward without clipping and loss scaling");
+      updating_ = std::make_unique<UpdatingGradSink>(
+          ctx_, table, *states_, d.gradients,
+          [this](Context& ctx, const UpdatingGradSink::Complete& c) {
+            gradient_norm_add(ctx, c.gradients, c.first, c.spans, state_);
+            UpdateTargets targets = update_targets();
+            targets.gradients = c.gradients;
+            targets.first = c.first;
+            optimizer_->update(ctx, targets, *states_, state_, c.windows);
+          });
     }
   }
   if (const int64_t B = std::max(d.micro_batch, d.eval_batch); B > 0) {
@@ -163,24 +178,44 @@ View Session::batch_document_start(int64_t B) const {
 }
 
 void Session::micro(bool first_of_window) {
-  grads_->begin(first_of_window);
+  GradSink* sink = grads_.get();
+  if (updating_) {
+    require(first_of_window || ctx_.planning(), "one micro-step a window, to update in backward");
+    updating_->begin();
+    sink = updating_.get();
+  } else {
+    grads_->begin(first_of_window);
+  }
   ctx_.program(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
-    Runtime rt{*params_, grads_.get(),  state_,
+    Runtime rt{*params_, sink,          state_,
                nullptr,  packed_.get(), batch_document_start(decisions_.micro_batch)};
+    if (updating_) {
+      gradient_norm_reset(ctx_, state_);
+      clip(ctx_, state_, 0);
+    }
     model_.train_step(ctx_, rt, *train_pass_, batch(decisions_.micro_batch), decisions_.head_rows);
   });
 }
 
+UpdateTargets Session::update_targets() const {
+  UpdateTargets targets;
+  targets.master = master();
+  if (model_.precision().separate_master()) targets.weights = params_->flat();
+  targets.gate = gate_;
+  return targets;
+}
+
 void Session::update() {
   ctx_.program(schedule_, update_, [&] {
-    gradient_norm(ctx_, grads_->flat(), states_->spans(), state_);
-    clip(ctx_, state_, decisions_.max_grad_norm);
-    UpdateTargets targets;
-    targets.master = master();
-    if (model_.precision().separate_master()) targets.weights = params_->flat();
-    targets.gradients = grads_->flat();
-    targets.gate = gate_;
-    optimizer_->update(ctx_, targets, *states_, state_);
+    if (updating_) {
+      updating_->finish(ctx_);
+    } else {
+      gradient_norm(ctx_, grads_->flat(), states_->spans(), state_);
+      clip(ctx_, state_, decisions_.max_grad_norm);
+      UpdateTargets targets = update_targets();
+      targets.gradients = grads_->flat();
+      optimizer_->update(ctx_, targets, *states_, state_);
+    }
     if (packed_) packed_->pack(ctx_, params_->flat());
     if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);
   });

@@ -31,6 +31,7 @@
 #include "optim/loss_scaling.h"
 #include "optim/offloaded_states.h"
 #include "optim/optimizer.h"
+#include "optim/updating_sink.h"
 
 namespace snug {
 
@@ -44,6 +45,10 @@ struct Decisions {
   int64_t kv_length = 0;   // tokens of the KV cache; 0: no generation
   int64_t kv_rows = 1;     // sequences that are decoded together
   int64_t prefill = 0;     // tokens of a prefill chunk
+  // What gradients are added up in: f32, or bf16 with the permission bf16_gradients.
+  DType gradients = DType::f32;
+  // Blocks are updated as backward leaves them (optim/updating_sink.h): the same bits.
+  bool update_in_backward = false;
   double max_grad_norm = 0;
   LossScaling loss_scaling;  // of a model whose precision asks for it
   bool save = false;         // can write model folders
@@ -96,7 +101,7 @@ class Session {
   // The fp32 weights of a training session.
   const View& master() const;
   PlainParamStore& params() { return *params_; }
-  PlainGradSink& gradients() { return *grads_; }
+  PlainGradSink& gradients() { return *grads_; }  // without update_in_backward
   StateStore& optimizer_state() { return *states_; }
   Optimizer& optimizer() { return *optimizer_; }
   const View& save_ring() const { return save_ring_.view(); }  // u8
@@ -105,6 +110,7 @@ class Session {
 
   // Programs.
   void load();  // after the weights were written: the master's in training, else params().flat()
+  // With update_in_backward the optimizer's prepare_step and the rates come before it.
   void micro(bool first_of_window);
   void update();
   void evaluate();
@@ -124,6 +130,7 @@ class Session {
   View batch_document_start(int64_t B) const;
   void make_residents();
   void make_generation();
+  UpdateTargets update_targets() const;
 
   const Model& model_;
   Decisions decisions_;
@@ -134,7 +141,8 @@ class Session {
   std::unique_ptr<PlainParamStore> params_;
   std::unique_ptr<PackedWeights> packed_;
   Tensor master_;
-  std::unique_ptr<PlainGradSink> grads_;
+  std::unique_ptr<PlainGradSink> grads_;  // one of the two
+  std::unique_ptr<UpdatingGradSink> updating_;
   std::unique_ptr<StateStore> states_;
   OffloadedStateStore* offloaded_ = nullptr;  // states_, if they rest with the host
   Tensor state_, tokens_, targets_, document_start_, prompt_, next_, logits_, sources_;

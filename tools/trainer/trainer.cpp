@@ -151,6 +151,10 @@ bool TrainRun::optimizer_step() {
     return false;
   }
   s.begin_window(static_cast<uint64_t>(config().seed), at_.step, trained);
+  // Backward may update already. A skipped step is not one of the schedule.
+  const auto rate = static_cast<float>(config().learning_rate * rate_factor(at_.updates));
+  for (float& group : s.state().learning_rate) group = rate;
+  s.optimizer().prepare_step(s.state());
   for (int64_t first = 0; first < G; first += B) {
     const int64_t count = std::min(B, G - first);
     data_.train->fill(at_.samples + first, count, tokens, targets, starts);
@@ -161,10 +165,6 @@ bool TrainRun::optimizer_step() {
     s.state().first_sample = first;
     s.micro(first == 0);
   }
-  // A skipped step is not one of the schedule.
-  const auto rate = static_cast<float>(config().learning_rate * rate_factor(at_.updates));
-  for (float& group : s.state().learning_rate) group = rate;
-  s.optimizer().prepare_step(s.state());
   s.update();
 
   const StepState& state = s.state();
@@ -353,8 +353,11 @@ int TrainRun::run() {
          fmt::format("memory of {} B", plan_.budget),
          fmt::format("memory={}, packed_weights=none, recompute=block, or "
                      "allow=[micro_batch,head_rows], which changes "
-                     "the order of sums",
-                     plan_.minimum_bytes));
+                     "the order of sums{}",
+                     plan_.minimum_bytes,
+                     resumed_->pinned.gradients == DType::f32
+                         ? ", or allow=[gradients,bf16_gradients], which rounds gradients"
+                         : ""));
   if (!plan_.fits) refuse_plan(plan_);
   if (resumed_) check_attention(*resumed_, plan_.attention, config());
   fmt::print("{}", plan_text(plan_));

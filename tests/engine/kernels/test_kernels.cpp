@@ -69,18 +69,34 @@ TEST(Kernels, ColumnSumMatchesDouble) {
   for (const DType t : kFloats)
     for (const int64_t n : {0, 1, 5, 17, 130, 600})
       for (const int64_t c : {1, 3, 31, 33, 64, 768})
-        for (const bool add : {false, true}) {
-          const Values x = normal_values(n * c, 1, t, 1, 0.5), old = normal_values(c, 2);
-          const Outputs out = run_in_all_modes([&](Case& k) {
-            const View sum =
-                add ? k.inout("out", {c}, DType::f32, old) : k.output("out", {c}, DType::f32);
-            column_sum(k.ctx(), {sum, add}, k.input("x", {n, c}, t, x));
-          });
-          Values truth = add ? old : Values(c, 0.0);
-          for (int64_t i = 0; i < n * c; ++i) truth[i % c] += x[i];
-          EXPECT_TRUE(close(out["out"], truth, tolerance(DType::f32, n)))
-              << n << " " << c << " " << to_string(t);
-        }
+        for (const bool add : {false, true})
+          for (const DType to : {DType::f32, DType::bf16}) {
+            const Values x = normal_values(n * c, 1, t, 1, 0.5), old = normal_values(c, 2, to);
+            const Outputs out = run_in_all_modes([&](Case& k) {
+              const View sum = add ? k.inout("out", {c}, to, old) : k.output("out", {c}, to);
+              column_sum(k.ctx(), {sum, add}, k.input("x", {n, c}, t, x));
+            });
+            Values truth = add ? old : Values(c, 0.0);
+            for (int64_t i = 0; i < n * c; ++i) truth[i % c] += x[i];
+            EXPECT_TRUE(close(out["out"], truth, tolerance(to, n)))
+                << n << " " << c << " " << to_string(t) << " " << to_string(to);
+          }
+}
+
+// What a bf16 sum holds is the f32 sum, rounded once: to the bit.
+TEST(Kernels, ColumnSumIntoBf16RoundsOnce) {
+  for (const int64_t n : {1, 130, 600})
+    for (const bool add : {false, true}) {
+      const int64_t c = 300;
+      const Values x = normal_values(n * c, 1), old = normal_values(c, 2, DType::bf16);
+      const auto sum = [&](DType to) {
+        return run_on_plan_and_cpu({}, [&](Case& k) {
+          const View out = add ? k.inout("out", {c}, to, old) : k.output("out", {c}, to);
+          column_sum(k.ctx(), {out, add}, k.input("x", {n, c}, DType::f32, x));
+        })["out"];
+      };
+      EXPECT_EQ(sum(DType::bf16), rounded(sum(DType::f32), DType::bf16)) << n << add;
+    }
 }
 
 StepState fresh_state(float loss_scale) {
@@ -91,20 +107,22 @@ StepState fresh_state(float loss_scale) {
 }
 
 TEST(Kernels, SumOfSquaresMatchesDouble) {
-  for (const int64_t n : {1, 15, 16, 17, 1000, 65536, 65537, 200000}) {
-    const Values x = normal_values(n, 1, DType::f32, 1e-3);
-    StepState start = fresh_state(8);
-    start.grad_square_sum = 0.125;
-    const Outputs out = run_in_all_modes([&](Case& c) {
-      sum_of_squares_and_finite(c.ctx(), c.input("x", {n}, DType::f32, x), c.step_state(start));
-    });
-    double truth = 0;
-    for (const double v : x) truth += v * v;
-    // Sums of double: far below float's roundoff.
-    EXPECT_NEAR(out.state().grad_square_sum, 0.125 + truth / 64, 1e-13 * (0.125 + truth)) << n;
-    EXPECT_EQ(out.state().found_inf, 0);
-    EXPECT_EQ(out.state().first_bad_element, -1);
-  }
+  for (const DType t : {DType::f32, DType::bf16})
+    for (const int64_t n : {1, 15, 16, 17, 1000, 65536, 65537, 200000}) {
+      const Values x = normal_values(n, 1, t, 1e-3);
+      StepState start = fresh_state(8);
+      start.grad_square_sum = 0.125;
+      const Outputs out = run_in_all_modes([&](Case& c) {
+        sum_of_squares_and_finite(c.ctx(), c.input("x", {n}, t, x), c.step_state(start));
+      });
+      double truth = 0;
+      for (const double v : x) truth += v * v;
+      // Sums of double: far below float's roundoff.
+      EXPECT_NEAR(out.state().grad_square_sum, 0.125 + truth / 64, 1e-13 * (0.125 + truth)) << n;
+      EXPECT_EQ(out.state().found_inf, 0);
+      EXPECT_EQ(out.state().first_bad_element, -1);
+      EXPECT_EQ(out.bytes_moved, n * size_of(t));
+    }
 }
 
 // Squares of the largest floats fit a double: large is not infinite.
@@ -121,19 +139,20 @@ TEST(Kernels, SumOfSquaresDoesNotOverflow) {
 TEST(Kernels, NamesTheFirstElementThatIsNotFinite) {
   const int64_t n = 140000;
   const double inf = std::numeric_limits<double>::infinity();
-  for (const int64_t bad : {int64_t{0}, int64_t{15}, int64_t{65535}, int64_t{65536}, n - 1})
-    for (const double value : {inf, -inf, std::nan("")}) {
-      Values x = normal_values(n, 1);
-      x[bad] = value;
-      x[n - 1] = value;  // a later one does not count
-      const Outputs out = run_in_all_modes([&](Case& c) {
-        const View state = c.step_state(fresh_state(1));
-        sum_of_squares_and_finite(c.ctx(), c.input("x", {n}, DType::f32, x), state, 1000);
-      });
-      EXPECT_EQ(out.state().found_inf, 1);
-      EXPECT_EQ(out.state().first_bad_element, 1000 + bad);
-      EXPECT_FALSE(std::isfinite(out.state().grad_square_sum));
-    }
+  for (const DType t : {DType::f32, DType::bf16})
+    for (const int64_t bad : {int64_t{0}, int64_t{15}, int64_t{65535}, int64_t{65536}, n - 1})
+      for (const double value : {inf, -inf, std::nan("")}) {
+        Values x = normal_values(n, 1, t);
+        x[bad] = value;
+        x[n - 1] = value;  // a later one does not count
+        const Outputs out = run_in_all_modes([&](Case& c) {
+          const View state = c.step_state(fresh_state(1));
+          sum_of_squares_and_finite(c.ctx(), c.input("x", {n}, t, x), state, 1000);
+        });
+        EXPECT_EQ(out.state().found_inf, 1);
+        EXPECT_EQ(out.state().first_bad_element, 1000 + bad);
+        EXPECT_FALSE(std::isfinite(out.state().grad_square_sum));
+      }
 }
 
 // Over several calls the lowest number stays, and a good part does not clear a bad one.
@@ -187,11 +206,11 @@ TEST(Kernels, RefuseWhatDoesNotFit) {
   expect_error(shape, {"column_sum: out of shape (C)=(3)", "y (2) f32"}, [&] {
     run(sums, {2}, f32, {2, 3}, f32);
   });
-  expect_error(unsupported, {"column_sum: out of dtype f32", "y (3) bf16"}, [&] {
-    run(sums, {3}, DType::bf16, {2, 3}, f32);
+  expect_error(unsupported, {"column_sum: out of dtype f32|bf16", "y (3) f16"}, [&] {
+    run(sums, {3}, DType::f16, {2, 3}, f32);
   });
-  expect_error(unsupported, {"sum_of_squares_and_finite: x of dtype f32", "x (3) bf16"},
-               [&] { run(squares, step_state_shape(), DType::u8, {3}, DType::bf16); });
+  expect_error(unsupported, {"sum_of_squares_and_finite: x of dtype f32|bf16", "x (3) f16"},
+               [&] { run(squares, step_state_shape(), DType::u8, {3}, DType::f16); });
   expect_error(shape, {"sum_of_squares_and_finite: x of shape (elements)=(6)", "x (2,3) f32"}, [&] {
     run(squares, step_state_shape(), DType::u8, {2, 3}, f32);
   });

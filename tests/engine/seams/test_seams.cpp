@@ -154,33 +154,40 @@ TEST(PlainParamStore, ItsBytesAreWeights) {
 
 TEST(PlainGradSink, TheFirstOfAWindowAssignsLaterOnesAdd) {
   const Small m;
-  on_plan_and_cpu([&](Context& ctx) { return std::make_unique<PlainGradSink>(ctx, m.table); },
-                  [&](Context& ctx, PlainGradSink& sink) {
-                    const auto open = [&](int param) {
-                      const GradView g = sink.open(ctx, param);
-                      EXPECT_EQ(g.view.shape, m.table[param].shape);
-                      EXPECT_EQ(g.view.dtype, DType::f32);
-                      EXPECT_EQ(g.view.data, element(sink.flat(), m.table[param].offset));
-                      sink.close(ctx, param);
-                      return g.add;
-                    };
-                    for (int window = 0; window < 2; ++window) {
-                      sink.begin(true);
-                      EXPECT_FALSE(open(m.wte));
-                      EXPECT_TRUE(open(m.wte)) << "tied: the second contribution of one pass adds";
-                      EXPECT_FALSE(open(m.weight));
-                      sink.begin(false);
-                      EXPECT_TRUE(open(m.wte));
-                      EXPECT_TRUE(open(m.weight));
-                      EXPECT_FALSE(open(m.bias)) << "its first contribution, in a later micro-step";
-                      sink.begin(false);
-                      EXPECT_TRUE(open(m.bias));
-                    }
-                  });
+  for (const DType dtype : {DType::f32, DType::bf16})
+    on_plan_and_cpu(
+        [&](Context& ctx) { return std::make_unique<PlainGradSink>(ctx, m.table, dtype); },
+        [&](Context& ctx, PlainGradSink& sink) {
+          const auto open = [&](int param) {
+            const GradView g = sink.open(ctx, param);
+            EXPECT_EQ(g.view.shape, m.table[param].shape);
+            EXPECT_EQ(g.view.dtype, dtype);
+            EXPECT_EQ(g.view.data, element(sink.flat(), m.table[param].offset));
+            sink.close(ctx, param);
+            return g.add;
+          };
+          for (int window = 0; window < 2; ++window) {
+            sink.begin(true);
+            EXPECT_FALSE(open(m.wte));
+            EXPECT_TRUE(open(m.wte)) << "tied: the second contribution of one pass adds";
+            EXPECT_FALSE(open(m.weight));
+            sink.begin(false);
+            EXPECT_TRUE(open(m.wte));
+            EXPECT_TRUE(open(m.weight));
+            EXPECT_FALSE(open(m.bias)) << "its first contribution, in a later micro-step";
+            sink.begin(false);
+            EXPECT_TRUE(open(m.bias));
+          }
+        });
 }
 
 TEST(PlainGradSink, FrozenParametersHaveNone) {
   const Small m;
+  expect_error(ErrorCode::internal, {"gradients in f32 or bf16"}, [&] {
+    on_plan_and_cpu(
+        [&](Context& ctx) { return std::make_unique<PlainGradSink>(ctx, m.table, DType::f16); },
+        [](Context&, PlainGradSink&) {});
+  });
   on_plan_and_cpu([&](Context& ctx) { return std::make_unique<PlainGradSink>(ctx, m.table); },
                   [&](Context& ctx, PlainGradSink& sink) {
                     EXPECT_TRUE(sink.wants(m.wte));

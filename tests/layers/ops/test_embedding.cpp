@@ -23,17 +23,19 @@ StepState state_at(int64_t position) {
   return s;
 }
 
-void check(const Sizes& s, DType t, bool learned, bool add, const Values& starts = {}) {
-  SCOPED_TRACE(fmt::format("B{}_T{}_C{}_{}{}{}{}", s.b, s.t, s.c, to_string(t),
+// `to`: the dtype of the gradients.
+void check(const Sizes& s, DType t, bool learned, bool add, const Values& starts = {},
+           DType to = DType::f32) {
+  SCOPED_TRACE(fmt::format("B{}_T{}_C{}_{}{}{}{}_to_{}", s.b, s.t, s.c, to_string(t),
                            learned ? "_wpe" : "", add ? "_add" : "",
-                           starts.empty() ? "" : "_documents"));
+                           starts.empty() ? "" : "_documents", to_string(to)));
   const int64_t n = s.b * s.t;
   const Values tokens = index_values(n, s.vocabulary, 1);
   const Values wte = normal_values(s.vocabulary * s.c, 2, t);
   const Values wpe = learned ? normal_values(s.positions * s.c, 3, t) : Values();
   const Values dy = normal_values(n * s.c, 4, t);
-  const Values dwte0 = normal_values(s.vocabulary * s.c, 5);
-  const Values dwpe0 = normal_values(s.positions * s.c, 6);
+  const Values dwte0 = normal_values(s.vocabulary * s.c, 5, to);
+  const Values dwpe0 = normal_values(s.positions * s.c, 6, to);
   const StepState state = state_at(s.position);
   const Outputs out = run_in_all_modes([&](Case& c) {
     const View vtokens = c.input("tokens", {s.b, s.t}, DType::i32, tokens);
@@ -44,8 +46,7 @@ void check(const Sizes& s, DType t, bool learned, bool add, const Values& starts
         starts.empty() ? View() : c.input("document_start", {s.b, s.t}, DType::i32, starts);
     embedding_forward(c.ctx(), c.output("y", {n, s.c}, t), vtokens, vwte, vwpe, vstate, documents);
     const auto gradient = [&](const char* name, Shape shape, const Values& old) {
-      return GradView{
-          add ? c.inout(name, shape, DType::f32, old) : c.output(name, shape, DType::f32), add};
+      return GradView{add ? c.inout(name, shape, to, old) : c.output(name, shape, to), add};
     };
     embedding_backward(c.ctx(), gradient("dwte", {s.vocabulary, s.c}, dwte0),
                        learned ? gradient("dwpe", {s.positions, s.c}, dwpe0) : GradView{},
@@ -59,7 +60,7 @@ void check(const Sizes& s, DType t, bool learned, bool add, const Values& starts
     const std::vector<size_t> some = sample_indices(at.size(), limit);
     Values truth = complex_step_gradient(f, at, some);
     for (size_t k = 0; add && k < some.size(); ++k) truth[k] += old[some[k]];
-    EXPECT_TRUE(close(pick(out[name], some), truth, tolerance(DType::f32, n))) << name;
+    EXPECT_TRUE(close(pick(out[name], some), truth, tolerance(to, n))) << name;
   };
   using C = Complex;
   compare("dwte", wte, dwte0, [&](const std::vector<C>& w) {
@@ -83,6 +84,43 @@ TEST(Embedding, MatchesTheReference) {
   check(kSizes[3], DType::f16, true, false);
 }
 
+TEST(Embedding, GradientsMayBeBf16) {
+  for (const Sizes& s : kSizes)
+    for (const DType t : {DType::f32, DType::bf16, DType::f16})
+      for (const bool add : {false, true}) check(s, t, true, add, {}, DType::bf16);
+  check(kSizes[3], DType::f32, false, true, {}, DType::bf16);
+}
+
+// However often a token or a position comes, its row is rounded once: a thousand rows that would
+// each vanish beside what is there are seen together. Rows that nothing is added to keep their
+// bits.
+TEST(Embedding, GradientsInBf16AreRoundedOnce) {
+  const int64_t n = 1024, c = 3;
+  const Values dy(static_cast<size_t>(n * c), 0x1p-10);
+  for (const bool add : {false, true}) {
+    const Outputs out = run_in_all_modes([&](Case& k) {
+      const auto gradient = [&](const char* name, int64_t rows) {
+        const Values ones(static_cast<size_t>(rows * c), 1.0);
+        return GradView{add ? k.inout(name, {rows, c}, DType::bf16, ones)
+                            : k.output(name, {rows, c}, DType::bf16),
+                        add};
+      };
+      // Documents of one token: every row is at position 0.
+      Values starts(static_cast<size_t>(n));
+      for (size_t i = 0; i < starts.size(); ++i) starts[i] = static_cast<double>(i);
+      embedding_backward(k.ctx(), gradient("dwte", 4), gradient("dwpe", n),
+                         k.input("dy", {n, c}, DType::f32, dy),
+                         k.input("tokens", {1, n}, DType::i32, Values(static_cast<size_t>(n), 2.0)),
+                         {}, k.input("starts", {1, n}, DType::i32, starts));
+    });
+    const double rest = add ? 1 : 0;
+    Values dwte(12, rest), dwpe(static_cast<size_t>(n * c), rest);
+    for (size_t i = 0; i < 3; ++i) dwte[6 + i] = dwpe[i] = rest + 1;
+    EXPECT_EQ(out["dwte"], dwte);
+    EXPECT_EQ(out["dwpe"], dwpe);
+  }
+}
+
 // Positions begin anew with every document: a document at t begins at position 0 again.
 TEST(Embedding, PositionsBeginAnewWithEveryDocument) {
   const auto starts_of = [](const Sizes& s, int64_t every) {
@@ -96,7 +134,9 @@ TEST(Embedding, PositionsBeginAnewWithEveryDocument) {
   for (const Sizes& s : {kSizes[0], kSizes[3], kSizes[4], kSizes[6]})
     for (const DType t : {DType::f32, DType::bf16, DType::f16})
       for (const bool add : {false, true})
-        for (const int64_t every : {1, 3, 40}) check(s, t, true, add, starts_of(s, every));
+        for (const int64_t every : {1, 3, 40})
+          for (const DType to : {DType::f32, DType::bf16})
+            check(s, t, true, add, starts_of(s, every), to);
   check(kSizes[3], DType::f32, false, true, starts_of(kSizes[3], 7));
 }
 
@@ -210,6 +250,12 @@ TEST(Embedding, RefusesWhatDoesNotFit) {
   });
   expect_error(ErrorCode::shape, {"wpe of shape (P,C)=(9,4)", "wpe (9,5) f32"}, [&] {
     forward({6, 4}, {2, 3}, i32, {9, 4}, {9, 5});
+  });
+  expect_error(ErrorCode::unsupported, {"dwte of dtype f32|bf16", "dwte (9,4) f16"}, [&] {
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      embedding_backward(c.ctx(), {c.output("dwte", {9, 4}, DType::f16), false}, {},
+                         c.output("dy", {6, 4}, DType::f32), c.output("tokens", {2, 3}, i32), {});
+    });
   });
   expect_error(ErrorCode::shape, {"dwte of shape (Vp,C)=(9,4)", "dwte (9,5) f32"}, [&] {
     run_on_plan_and_cpu({}, [&](Case& c) {

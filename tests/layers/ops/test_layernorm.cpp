@@ -115,12 +115,13 @@ TEST(Layernorm, ForwardFarFromZero) {
 // Which gradients are wanted, and how they are written.
 struct Gradients {
   bool weight, bias, add, add_dx, in_place;
+  DType dtype = DType::f32;  // of dweight and dbias
 };
 
 void check_backward(const Data& d, Gradients g) {
   SCOPED_TRACE(name_of(d));
-  const Values dx0 = normal_values(d.n * d.c, 5, d.dtype), dw0 = normal_values(d.c, 6),
-               db0 = normal_values(d.c, 7);
+  const Values dx0 = normal_values(d.n * d.c, 5, d.dtype), dw0 = normal_values(d.c, 6, g.dtype),
+               db0 = normal_values(d.c, 7, g.dtype);
   const Outputs out = run_in_all_modes([&](Case& c) {
     const View x = c.input("x", {d.n, d.c}, d.dtype, d.x);
     const View weight = c.input("weight", {d.c}, d.weight_dtype, d.weight);
@@ -133,8 +134,8 @@ void check_backward(const Data& d, Gradients g) {
                                : c.output("dx", {d.n, d.c}, d.dtype);
     const auto gradient = [&](bool wanted, const char* name, const Values& old) {
       if (!wanted) return GradView{};
-      return GradView{
-          g.add ? c.inout(name, {d.c}, DType::f32, old) : c.output(name, {d.c}, DType::f32), g.add};
+      return GradView{g.add ? c.inout(name, {d.c}, g.dtype, old) : c.output(name, {d.c}, g.dtype),
+                      g.add};
     };
     layernorm_backward(c.ctx(), dx, g.add_dx, gradient(g.weight, "dweight", dw0),
                        gradient(g.bias, "dbias", db0), dy, x, weight, mean, rstd);
@@ -155,7 +156,7 @@ void check_backward(const Data& d, Gradients g) {
   };
   // xhat errs as in the forward; dx multiplies two such terms and both means.
   const double exact = 2 * tolerance(DType::f32, d.c) * d.condition();
-  const double sums = tolerance(DType::f32, d.n) * d.condition();
+  const double sums = tolerance(DType::f32, d.n) * d.condition() + tolerance(g.dtype, 1);
   // With one or two channels xhat is 0 or near +-1 whatever x is, and dx vanishes but for eps: it
   // is small against the terms that cancel, which are of size rstd |dy weight|.
   double floor = 1e-3;
@@ -189,8 +190,48 @@ TEST(Layernorm, BackwardAddsAndSkips) {
     check_backward(d, {false, false, false, true, false});
     check_backward(d, {true, true, false, false, true});
   }
+  // Into bf16: more columns than a piece of add_chunks and a tail, more rows than a chunk.
+  for (const DType t : {DType::f32, DType::bf16, DType::f16})
+    for (const bool add : {false, true}) {
+      check_backward(Data({130, 33}, t, t), {true, true, add, false, false, DType::bf16});
+      check_backward(Data({17, 768}, t, t), {true, true, add, true, false, DType::bf16});
+      check_backward(Data({600, 7}, t, t), {false, true, add, false, false, DType::bf16});
+      check_backward(Data({600, 7}, t, t), {true, false, add, false, true, DType::bf16});
+    }
   check_backward(Data({17, 33}, DType::bf16, DType::f32), {true, true, false, true, false});
   check_backward(Data({17, 33}, DType::f16, DType::f32), {true, true, false, true, false});
+}
+
+// What a bf16 gradient holds is the f32 one, rounded once: to the bit.
+TEST(Layernorm, ParameterGradientsInBf16AreRoundedOnce) {
+  const Data d({130, 300}, DType::f32, DType::f32);
+  const Values dw0 = normal_values(d.c, 6, DType::bf16), db0 = normal_values(d.c, 7, DType::bf16);
+  for (const bool add : {false, true}) {
+    const auto run = [&](DType dweight, DType dbias) {
+      return run_on_plan_and_cpu({}, [&](Case& c) {
+        const auto gradient = [&](const char* name, DType t, const Values& old) {
+          return GradView{add ? c.inout(name, {d.c}, t, old) : c.output(name, {d.c}, t), add};
+        };
+        const View dy = c.input("dy", {d.n, d.c}, DType::f32, d.dy);
+        const View x = c.input("x", {d.n, d.c}, DType::f32, d.x);
+        layernorm_backward(c.ctx(), c.output("dx", {d.n, d.c}, DType::f32), false,
+                           gradient("dweight", dweight, dw0), gradient("dbias", dbias, db0), dy, x,
+                           c.input("weight", {d.c}, DType::f32, d.weight),
+                           c.input("mean", {d.n}, DType::f32, d.truth.mean),
+                           c.input("rstd", {d.n}, DType::f32, d.truth.rstd));
+      });
+    };
+    const Outputs wide = run(DType::f32, DType::f32);
+    // Each of the two may have either type.
+    for (const auto& [dweight, dbias] : {std::pair{DType::bf16, DType::bf16},
+                                         {DType::bf16, DType::f32},
+                                         {DType::f32, DType::bf16}}) {
+      const Outputs got = run(dweight, dbias);
+      EXPECT_EQ(got["dweight"], rounded(wide["dweight"], dweight)) << add;
+      EXPECT_EQ(got["dbias"], rounded(wide["dbias"], dbias)) << add;
+      EXPECT_EQ(got["dx"], wide["dx"]);
+    }
+  }
 }
 
 TEST(Layernorm, WantsNoWorkspaceWhenFrozen) {
@@ -244,11 +285,11 @@ TEST(Layernorm, RefusesWhatDoesNotFit) {
       layernorm_forward(c.ctx(), x, x, x, x, x, {}, kEps);
     });
   });
-  expect_error(ErrorCode::unsupported, {"dweight of dtype f32", "dweight (6) bf16"}, [&] {
+  expect_error(ErrorCode::unsupported, {"dweight of dtype f32|bf16", "dweight (6) f16"}, [&] {
     run_on_plan_and_cpu({}, [&](Case& c) {
       const View x = c.output("x", {4, 6}, f32), s = c.output("mean", {4}, f32);
-      layernorm_backward(c.ctx(), x, false, {c.output("dweight", {6}, DType::bf16), false}, {}, x,
-                         x, c.output("weight", {6}, f32), s, s);
+      layernorm_backward(c.ctx(), x, false, {c.output("dweight", {6}, DType::f16), false}, {}, x, x,
+                         c.output("weight", {6}, f32), s, s);
     });
   });
 }

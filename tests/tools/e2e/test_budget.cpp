@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "tests/tools/e2e/runs.h"
 #include "tests/tools/e2e/workspace.h"
 
 namespace snug::e2e {
@@ -82,6 +83,43 @@ TEST(BudgetChoice, LessMemoryMeansMoreRecomputeAndTheSameNumbers) {
   EXPECT_EQ(w.curve("wide"), w.curve("tight"));
   EXPECT_EQ(slurp(w.path("wide/final/model.safetensors")),
             slurp(w.path("tight/final/model.safetensors")));
+}
+
+// Layers updated as backward leaves them: the same numbers, also where checkpoints are written
+// meanwhile and gone on from.
+TEST(BudgetChoice, UpdatesInBackwardChangeNoNumber) {
+  const Workspace w;
+  const std::vector<std::string> base = {"model.n_layer=8",
+                                         "model.n_embd=64",
+                                         "max_length=16",
+                                         "global_batch_size=2",
+                                         "per_device_train_batch_size=2",
+                                         "eval_fraction=0",
+                                         "head_rows=32",
+                                         "max_grad_norm=0",
+                                         "save_steps=5",
+                                         "save_buffer=64KiB"};
+  w.trained("wide", base);
+  const Json wide = w.json("wide/plan.json");
+  EXPECT_EQ(wide["decisions"]["update"], "behind backward");
+  const std::vector<std::string> least =
+      joined(base, {"memory=" + std::to_string(wide["minimum_bytes"].get<int64_t>())});
+  w.trained("tight", least);
+  EXPECT_EQ(w.json("tight/plan.json")["decisions"]["update"], "in backward");
+  expect_planned_is_measured(w, "tight");
+  const auto same = [&](const std::string& run) {
+    EXPECT_EQ(w.losses(run), w.losses("wide")) << run;
+    EXPECT_TRUE(slurp(w.path(run + "/final/model.safetensors")) ==
+                slurp(w.path("wide/final/model.safetensors")))
+        << run;
+    EXPECT_TRUE(slurp(w.path(run + "/checkpoint-5/optimizer.safetensors")) ==
+                slurp(w.path("wide/checkpoint-5/optimizer.safetensors")))
+        << run;
+  };
+  same("tight");
+  lose_power_after(w, "tight", "again", 5);
+  w.trained("again", joined(base, {"resume=latest"}));
+  same("again");
 }
 
 }  // namespace

@@ -227,6 +227,64 @@ TEST(ResumePins, APermissionUnpinsTheMicroBatch) {
   for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4 * a[i]) << i;
 }
 
+// Gradients in bf16 are pinned by what was used, not by what was allowed.
+TEST(ResumePins, TheDtypeOfGradients) {
+  const Workspace w;
+  const std::vector<std::string> base = {"per_device_train_batch_size=3", "recompute=none",
+                                         "head_rows=64", "save_steps=5"};
+  const std::vector<std::string> allowed = joined(base, {"allow=[bf16_gradients]"});
+  const auto gradients = [&](const std::string& run) {
+    return w.json(run + "/plan.json")["decisions"]["gradients"].get<std::string>();
+  };
+  w.trained("wide", base);
+  // The smallest memory is that of half the bytes.
+  w.trained("run",
+            joined(allowed,
+                   {"memory=" + std::to_string(w.plan(allowed)["minimum_bytes"].get<int64_t>())}));
+  ASSERT_EQ(gradients("wide"), "f32");
+  ASSERT_EQ(gradients("run"), "bf16");
+  expect_planned_is_measured(w, "run");
+  EXPECT_NE(w.curve("run"), w.curve("wide"));
+  EXPECT_EQ(w.json("run/checkpoint-5/snug_state.json")["pinned"]["gradients"], "bf16");
+
+  // Bit by bit the same on another budget.
+  lose_power_after(w, "run", "again", 5);
+  w.trained("again", joined(allowed, {"resume=latest"}));
+  EXPECT_EQ(gradients("again"), "bf16");
+  EXPECT_EQ(w.curve("again"), w.curve("run"));
+  EXPECT_TRUE(slurp(w.path("again/final/model.safetensors")) ==
+              slurp(w.path("run/final/model.safetensors")));
+
+  // Without the permission it is refused, and `gradients` unpins.
+  lose_power_after(w, "run", "less", 5);
+  const std::string curve = w.curve("less");
+  const Outcome refused = w.train("less", joined(base, {"resume=latest"}));
+  EXPECT_EQ(refused.code, 2) << refused.err;
+  EXPECT_NE(refused.err.find("whose gradients are in bf16: bf16_gradients"), std::string::npos)
+      << refused.err;
+  EXPECT_NE(refused.err.find("found: allow: []"), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("allow=[bf16_gradients], or allow=[gradients] to go on with them in "
+                             "f32"),
+            std::string::npos)
+      << refused.err;
+  EXPECT_EQ(w.curve("less"), curve);
+  w.trained("less", joined(base, {"resume=latest", "allow=[gradients]"}));
+  EXPECT_EQ(gradients("less"), "f32");
+
+  // A run in f32 stays so where the permission comes later, even if it then does not fit.
+  lose_power_after(w, "wide", "more", 5);
+  const std::string tight =
+      "memory=" + std::to_string(w.plan(allowed)["minimum_bytes"].get<int64_t>());
+  const Outcome full = w.train("more", joined(allowed, {"resume=latest", tight}));
+  EXPECT_EQ(full.code, 3) << full.err;
+  EXPECT_NE(full.err.find(", or allow=[gradients,bf16_gradients], which rounds gradients"),
+            std::string::npos)
+      << full.err;
+  w.trained("more", joined(allowed, {"resume=latest"}));
+  EXPECT_EQ(gradients("more"), "f32");
+  EXPECT_EQ(w.curve("more"), w.curve("wide"));
+}
+
 // Checksums that fit: one who edits a checkpoint and knows how it is made. tests/tools has every
 // value that is refused, and what is not as it was written.
 TEST(ResumePins, ForeignAndBrokenCheckpoints) {
