@@ -15,6 +15,7 @@ UpdatingGradSink::UpdatingGradSink(Context& ctx, const ParamTable& table, const 
       update_(std::move(update)),
       written_(static_cast<size_t>(table.size()), 0) {
   require(dtype == DType::f32 || dtype == DType::bf16, "gradients in f32 or bf16");
+  expect_gradients_here(ctx, dtype);
   for (int i = 0; i < table.size(); ++i) {
     if (table.begins_part(i)) {
       const int part = table[i].part;
