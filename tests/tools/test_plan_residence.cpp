@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/core/units.h"
+#include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
 #include "tools/trainer/plan_search.h"
 
@@ -115,8 +117,9 @@ TEST(PlanResidence, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
         EXPECT_EQ(p.moved, p.host_bytes > 0);
         moved += p.moved;
         seen.insert(p.decisions.offload);
-        if (i % 4 == 0)
+        if (i % 4 == 0) {
           EXPECT_EQ(plan_hash(make_plan(r)), plan_hash(p)) << "other budgets changed the plan";
+        }
       }
       EXPECT_GT(moved, 2) << link;
     }
@@ -218,6 +221,109 @@ TEST(PlanResidence, NothingIsMovedUnasked) {
   EXPECT_EQ(fixed.decisions.recompute, "norms");
   EXPECT_NE(fixed.decisions.offload, "none");
   EXPECT_TRUE(fixed.moved);
+}
+
+TEST(PlanResidence, SaysWhatWasChosenAndWhatItCosts) {
+  const Case& c = kCases[0];
+  const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+  const CostModel cost = device(1e11, 1e10);
+  PlanRequest r = request_of(model, c, cost);
+  PlanRequest alone = r;
+  alone.offload = alone.offload_optimizer = "none";
+  const int64_t least = make_plan(r).minimum_bytes;
+  r.budget = least;
+  const Plan only = make_plan(r);
+  ASSERT_TRUE(only.moved);
+  EXPECT_NE(plan_text(only).find("without it nothing fits"), std::string::npos);
+  EXPECT_TRUE(plan_json(only).at("residence").at("seconds_without").is_null());
+  EXPECT_NE(plan_sentence(only).find("the optimizer's state with the host"), std::string::npos);
+  r.budget = make_plan(alone).minimum_bytes;
+  const Plan faster = make_plan(r);
+  ASSERT_TRUE(faster.moved);
+  const double without = plan_json(faster).at("residence").at("seconds_without").get<double>();
+  EXPECT_GT(without, faster.step_seconds);
+  EXPECT_NE(plan_text(faster).find("without it the step would take"), std::string::npos);
+  // What crosses the link, by hand: the states once a step, slots once a micro-step.
+  int64_t sent = 0;
+  for (const char* name : {"micro_first", "micro_next", "update"})
+    sent += faster.schedule.at(faster.schedule.find(name)).bytes_copied(kToHost) *
+            (std::string(name) == "micro_next" ? faster.accumulation - 1 : 1);
+  EXPECT_NE(plan_text(faster).find(human_bytes(sent) + " cross the link"), std::string::npos)
+      << plan_text(faster);
+  r.budget = 0;
+  EXPECT_TRUE(plan_json(make_plan(r)).at("residence").is_null());
+}
+
+// Every offer is what a plan with its keys needs, and one that is said to be enough is.
+TEST(PlanOffers, AreThePlansOfTheirKeys) {
+  const Case& c = kCases[0];
+  const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+  const CostModel cost = device(1e11, 1e10);
+  PlanRequest r = request_of(model, c, cost);
+  r.use_host = false;
+  r.micro_batch = 6;
+  r.head_rows = 128;
+  r.recompute = "none";
+  r.T = 64;
+  r.global_batch = 12;
+  r.save = true;
+  r.save_buffer = -1;
+  const int64_t least = make_plan(r).minimum_bytes;
+  r.budget = least - 1;
+  const Plan refused = make_plan(r);
+  ASSERT_FALSE(refused.fits);
+  std::set<std::string> seen;
+  for (const Offer& o : refused.offers) {
+    PlanRequest q = r;
+    const auto has = [&](const char* key) { return o.keys.find(key) != std::string::npos; };
+    if (has("recompute=auto")) q.recompute = "auto";
+    if (has("save_buffer=0")) q.save_buffer = 0;
+    if (has("per_device_train_batch_size=1")) q.micro_batch = 1;
+    if (has("head_rows=64")) q.head_rows = 64;
+    if (has("offload_optimizer=cpu")) q.offload_optimizer = "cpu";
+    if (has("host_memory=")) {
+      q.use_host = true;
+      q.host_budget = o.host_bytes;
+      EXPECT_TRUE(has(("host_memory=" + std::to_string(o.host_bytes)).c_str())) << o.keys;
+      if (!has("offload=")) q.offload = "none";
+      if (!has("offload_optimizer=")) q.offload_optimizer = "none";
+    }
+    q.budget = o.minimum_bytes;
+    EXPECT_TRUE(make_plan(q).fits) << o.keys;
+    --q.budget;
+    EXPECT_FALSE(make_plan(q).fits) << o.keys;
+    EXPECT_LT(o.minimum_bytes, least) << o.keys;
+    EXPECT_TRUE(o.enough) << o.keys;
+    seen.insert(o.keys.substr(0, o.keys.find('=')));
+  }
+  for (const char* key :
+       {"recompute", "per_device_train_batch_size", "offload_optimizer", "offload"})
+    EXPECT_TRUE(seen.contains(key)) << key;
+  test::expect_error(
+      ErrorCode::out_of_memory,
+      {("memory=" + std::to_string(least) + ", or recompute=auto (then memory of").c_str(),
+       "B is enough; another order of sums)", "or a smaller model"},
+      [&] { refuse_plan(refused); });
+  EXPECT_EQ(plan_json(refused).at("offers").size(), refused.offers.size());
+  // Those that do not suffice come last, and a checkpoint's choices are unpinned, not changed.
+  r.budget = 1000;
+  for (const Offer& o : make_plan(r).offers) EXPECT_FALSE(o.enough);
+  r.pinned = true;
+  bool allowed = false;
+  for (const Offer& o : make_plan(r).offers) {
+    allowed = allowed || o.keys == "allow=[micro_batch,head_rows]";
+    EXPECT_EQ(o.keys.find("per_device"), std::string::npos);
+  }
+  EXPECT_TRUE(allowed);
+  r.recompute = "block";
+  r.offload = "inputs";
+  r.host_budget = 4096;
+  r.budget = 0;
+  test::expect_error(
+      ErrorCode::out_of_memory,
+      {"host_memory of at least", "for micro-batches of 6, which run/c pins",
+       "host_memory of 4096 B", "or offload=none (then memory of", "allow=[micro_batch,head_rows]"},
+      [&] { refuse_plan(make_plan(r), "micro-batches of 6, which run/c pins"); });
 }
 
 }  // namespace

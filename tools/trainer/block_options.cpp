@@ -3,12 +3,29 @@
 #include <algorithm>
 #include <memory>
 
-#include "engine/core/units.h"
 #include "engine/core/error.h"
+#include "engine/core/units.h"
 #include "layers/models/recompute.h"
 
 namespace snug {
 namespace {
+
+// The first op that copies to the host.
+size_t first_copy(const Program& p) {
+  size_t i = 0;
+  while (i < p.ops.size() && p.ops[i].stream != kToHost) ++i;
+  return i < p.ops.size() ? i : 0;
+}
+
+// The first op after compute's wait for the last copy to the device.
+size_t last_arrival(const Program& p) {
+  int32_t event = -1, op = -1;
+  for (const SyncRecord& s : p.syncs) {
+    if (s.kind == SyncRecord::Kind::record && s.stream == kToDevice) event = s.event;
+    if (s.kind == SyncRecord::Kind::wait && s.stream == kCompute && s.event == event) op = s.op;
+  }
+  return op >= 0 ? static_cast<size_t>(op) : p.ops.size();
+}
 
 // A block of a session of its own, of which nothing but the block is recorded.
 class BlockRecorder {
@@ -111,12 +128,15 @@ class BlockRecorder {
     for (const TensorRecord& t : p.tensors)
       if (t.residence == Residence::host) o.host += round_up(t.bytes, kHostAlignment);
     o.host /= 2;
+    const size_t sent = first_copy(p), arrived = last_arrival(p);
     for (size_t i = 0; i < p.ops.size(); ++i) {
       const OpRecord& op = p.ops[i];
       if (i == first_end || i == forward_end || i == settled || i == fetching || i == fetched ||
           i == last_begin)
         continue;
       const double seconds = cost_.seconds(op, dims.N());
+      if (op.stream == kCompute && i < sent) o.before_sent += seconds;
+      if (op.stream == kCompute && i >= arrived) o.after_arrival += seconds;
       if (op.stream == kToHost)
         o.to_host += seconds / 2;
       else if (op.stream == kToDevice)
@@ -217,7 +237,8 @@ bool beats(const StackOption& b, const StackOption& a) {
          b.leaving <= a.leaving && b.backward <= a.backward && b.coming <= a.coming &&
          b.host <= a.host && b.forward_seconds <= a.forward_seconds &&
          b.backward_seconds <= a.backward_seconds && b.to_host <= a.to_host &&
-         b.to_device <= a.to_device;
+         b.to_device <= a.to_device && b.before_sent <= a.before_sent &&
+         b.after_arrival <= a.after_arrival;
 }
 
 // What may be offloaded under a way to recompute, in words: the slots of a row of numbers a token
@@ -230,8 +251,7 @@ std::vector<std::string> offload_texts(const Model& model, const std::string& re
   const int out = body.find_slot("out");
   for (int slot = 0; slot < body.slots(); ++slot) {
     const Shape shape = body.slot(slot).shape(dims);
-    if (slot == out || shape.rank() != 2 ||
-        policies[static_cast<size_t>(slot)] != SlotPolicy::keep)
+    if (slot == out || shape.rank() != 2 || policies[static_cast<size_t>(slot)] != SlotPolicy::keep)
       continue;
     const std::string_view name = body.slot(slot).name.view();
     const std::string_view last = name.substr(name.rfind('.') + 1);

@@ -26,7 +26,8 @@ BlockOptions record_block_options(const Model& model, const Decisions& decisions
 // A way to run a layer of a stack in which slots are on their way to the host or back while a
 // neighbour runs. Bytes are the device's but for `host`.
 //
-//   forward   layer l - 1's that leave | layer l                  backward   layer l | l - 1's that come
+//   forward   layer l - 1's that leave | layer l                  backward   layer l | l - 1's that
+//   come
 struct StackOption {
   std::string recompute, offload;
   int64_t saved = 0;          // from its forward to its backward
@@ -38,6 +39,8 @@ struct StackOption {
   int64_t host = 0;           // with the host in between
   double forward_seconds = 0, backward_seconds = 0;  // of computing
   double to_host = 0, to_device = 0;                 // of copying
+  double before_sent = 0;                            // of forward_seconds, before the first copy
+  double after_arrival = 0;  // of backward_seconds, after the wait for the last copy
 };
 
 // For each of these ways to recompute (names of BlockOptions): what it is with nothing offloaded,

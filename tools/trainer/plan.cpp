@@ -10,30 +10,19 @@
 #include "engine/blas/matmul_cpu.h"
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "tools/trainer/offers.h"
 #include "tools/trainer/plan_search.h"
 #include "tools/trainer/save_ring.h"
 
 namespace snug {
 namespace {
 
-// What would lower the minimum, cheapest first: only what these keys still hold fast.
+// What would lower the minimum and has no size before it is chosen.
 std::string advice(const PlanRequest& r) {
   std::string text;
-  const auto add = [&](const std::string& item) { text += (text.empty() ? "" : ", or ") + item; };
-  if (r.global_batch > 0) {
-    if (r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none)
-      add("packed_weights=none");
-    if (r.recompute != "auto" && r.recompute != "block") add("recompute=block");
-    if (r.micro_batch > 1) add("a smaller per_device_train_batch_size");
-    if (r.micro_batch == 0 && r.bitwise) add("bitwise=false");
-    if (r.head_rows > 64) add("head_rows=64");
-    if (r.eval_batch > 1) add("per_device_eval_batch_size=1");
-    if (r.save && save_ring_bytes(r) >= 1 << 20) add("a smaller save_buffer");
-  }
-  if (r.T > 1) add("a smaller max_length");
-  if (r.kv_rows > 1) add("fewer sequences at a time (--batch-size, --num-beams)");
-  add("a smaller model");
-  return text;
+  if (r.global_batch <= 0 && r.T > 1) text += "a smaller max_length, or ";
+  if (r.kv_rows > 1) text += "fewer sequences at a time (--batch-size, --num-beams), or ";
+  return text + "a smaller model";
 }
 
 // Each once, in order.
@@ -140,7 +129,9 @@ void predict_saving(const PlanRequest& r, Plan& plan) {
 
 Plan make_plan(const PlanRequest& request) {
   PlanSearch search(request);
-  return make_plan(request, search);
+  Plan plan = make_plan(request, search);
+  if (!plan.fits) plan.offers = plan_offers(request, plan);
+  return plan;
 }
 
 Plan make_plan(const PlanRequest& r, PlanSearch& search) {
@@ -248,6 +239,12 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
     plan.more_seconds = more.step_seconds;
     plan.more_decisions = fmt::format("micro-batch {}, recompute {}", more.decisions.micro_batch,
                                       more.decisions.recompute);
+    if (more.decisions.offload != "none")
+      plan.more_decisions += fmt::format(", offload {}", more.decisions.offload);
+    if (more.decisions.offload_optimizer != plan.decisions.offload_optimizer)
+      plan.more_decisions += more.decisions.offload_optimizer
+                                 ? ", the optimizer's state with the host"
+                                 : ", the optimizer's state on the device";
   }
   plan.seconds = monotonic_seconds() - started;
   return plan;

@@ -47,10 +47,10 @@ PlanSearch::PlanSearch(const PlanRequest& request) : request_(request), cost_(re
   stacks_ = layers_ && choose && r.model->spec().L > 1;
 
   if (trains && r.offload_optimizer != "cpu") states_away_.push_back(false);
-  const bool some = !make_optimizer(r.optimizer)->state_names().empty() ||
-                    r.model->precision().separate_master();
-  if (trains && (r.offload_optimizer == "cpu" ||
-                 (r.offload_optimizer == "auto" && use_host && some)))
+  const bool some =
+      !make_optimizer(r.optimizer)->state_names().empty() || r.model->precision().separate_master();
+  if (trains &&
+      (r.offload_optimizer == "cpu" || (r.offload_optimizer == "auto" && use_host && some)))
     states_away_.push_back(true);
   if (!trains) states_away_.push_back(false);
 
@@ -146,8 +146,8 @@ const BlockOptions& PlanSearch::block_options(const Decisions& d) {
 const StackOptions& PlanSearch::stack_options(const Decisions& d) {
   const auto found = stacks_of_.find(d.micro_batch);
   if (found != stacks_of_.end()) return found->second;
-  return stacks_of_[d.micro_batch] = record_stack_options(
-             *request_.model, d, request_.settings, *cost_, block_options(d).names);
+  return stacks_of_[d.micro_batch] = record_stack_options(*request_.model, d, request_.settings,
+                                                          *cost_, block_options(d).names);
 }
 
 PlanSearch::Config* PlanSearch::config(const Key& key) {
@@ -181,6 +181,7 @@ PlanSearch::Config* PlanSearch::config(const Key& key) {
   c.others = round_up(
       std::max(s.lower_bound_except({"micro_first", "micro_next"}), c.base + outside), kArenaUnit);
   c.micro_steps = static_cast<double>(ceil_div(request_.global_batch, key.micro));
+  c.update = cost_->seconds(s.at(s.find("update")), key.micro * request_.T);
   c.outside = c.seconds - c.micro_steps * static_cast<double>(L) * least.seconds();
   return slot.get();
 }
@@ -195,8 +196,7 @@ double PlanSearch::floor(int64_t micro, int64_t head_rows) {
       double layer = INFINITY;
       for (const LayerOption& o : block_options(c.decisions).options)
         layer = std::min(layer, o.seconds());
-      seconds =
-          c.outside + c.micro_steps * static_cast<double>(request_.model->spec().L) * layer;
+      seconds = c.outside + c.micro_steps * static_cast<double>(request_.model->spec().L) * layer;
     }
     least = std::min(least, seconds);
   }
@@ -218,8 +218,7 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
     choice.feasible = c.bound <= room;
     choice.engine_bytes = c.bound;
     choice.step_seconds = c.seconds;
-    choice.optimality =
-        ways_.size() > 1 ? "the fastest of the presets" : "fixed by recompute";
+    choice.optimality = ways_.size() > 1 ? "the fastest of the presets" : "fixed by recompute";
     return choice;
   }
   if (c.others > room) return choice;
@@ -349,7 +348,8 @@ PlanSearch::Choice PlanSearch::best_stack(int64_t room, Choice best) {
         static_cast<double>(room))
       continue;
     for (const int64_t rows : head_chunks(micro))
-      for (const bool states : states_away_) open.push_back({micro, rows, states, floor(micro, rows)});
+      for (const bool states : states_away_)
+        open.push_back({micro, rows, states, floor(micro, rows)});
   }
   std::stable_sort(open.begin(), open.end(),
                    [](const Open& a, const Open& b) { return a.floor < b.floor; });
@@ -363,24 +363,30 @@ PlanSearch::Choice PlanSearch::best_stack(int64_t room, Choice best) {
       p.sum_limit = request_.free_bytes / kArenaUnit * kArenaUnit - c.base - c.host;
       p.host_limit = std::min(p.host_limit, request_.free_bytes - c.host - c.others);
     }
-    const double below =
-        best.feasible ? (best.step_seconds - c.outside) / c.micro_steps : INFINITY;
+    const double below = best.feasible ? (best.step_seconds - c.outside) / c.micro_steps : INFINITY;
     for (const StackPlan& plan : stack_plans(p, below)) {
       if (best.feasible && c.outside + c.micro_steps * plan.bound >= best.step_seconds) break;
       Choice choice = choice_of(c, p, plan);
-      choice.step_seconds = seconds_of(choice.decisions);
+      choice.step_seconds = seconds_of(c, choice.decisions);
       if (!best.feasible || choice.step_seconds < best.step_seconds) best = std::move(choice);
     }
   }
   return best;
 }
 
-double PlanSearch::seconds_of(const Decisions& d) {
+// The update is that of the configuration: slots are nothing to it.
+double PlanSearch::seconds_of(const Config& c, const Decisions& d) {
   const std::string key = fmt::format("{} {} {} {} {}", d.micro_batch, d.head_rows, d.recompute,
                                       d.offload, d.offload_optimizer);
   const auto found = seconds_.find(key);
   if (found != seconds_.end()) return found->second;
-  return seconds_[key] = step_seconds(record(d)->schedule(), d);
+  Session session(Place::plan, *request_.model, d, request_.optimizer, request_.settings);
+  session.open_micro_steps();
+  const auto of = [&](const char* name) {
+    return cost_->seconds(session.schedule().at(session.schedule().find(name)),
+                          d.micro_batch * d.T);
+  };
+  return seconds_[key] = of("micro_first") + (c.micro_steps - 1) * of("micro_next") + c.update;
 }
 
 // Fewer rows and smaller chunks never need more, so they are the last of their lists. More

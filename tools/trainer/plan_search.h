@@ -76,15 +76,16 @@ class PlanSearch {
   // fixed it).
   struct Config {
     Decisions decisions;
-    int64_t bound = 0;      // of the arena as recorded
-    int64_t host = 0;       // of the host's arena
-    double seconds = 0;     // of a step as recorded
-    int64_t base = 0;       // residents
-    int64_t others = 0;     // the arena that other programs, and this one outside the layers, need
-    int64_t tail = 0;       // between the passes, beyond what layers keep
-    int64_t tail_back = 0;  // of them, at the last op
-    double last = 0;        // seconds of that op
-    double outside = 0;     // seconds of a step outside the layers
+    int64_t bound = 0;       // of the arena as recorded
+    int64_t host = 0;        // of the host's arena
+    double seconds = 0;      // of a step as recorded
+    int64_t base = 0;        // residents
+    int64_t others = 0;      // the arena that other programs, and this one outside the layers, need
+    int64_t tail = 0;        // between the passes, beyond what layers keep
+    int64_t tail_back = 0;   // of them, at the last op
+    double last = 0;         // seconds of that op
+    double outside = 0;      // seconds of a step outside the layers
+    double update = 0;       // of them, the update's
     double micro_steps = 1;  // of a step
     bool moved = false;
   };
@@ -105,7 +106,7 @@ class PlanSearch {
   const Config& stack_config(int64_t micro, int64_t head_rows, bool states_away);
   StackProblem stack_problem(const Config& config);
   Choice choice_of(const Config& config, const StackProblem& problem, const StackPlan& plan);
-  double seconds_of(const Decisions& decisions);
+  double seconds_of(const Config& config, const Decisions& decisions);
 
   const PlanRequest& request_;
   std::unique_ptr<CostModel> own_cost_;

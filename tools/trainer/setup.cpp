@@ -173,7 +173,7 @@ RunSetup make_setup(RunConfig config) {
   // A described device has a host of its own, of which nothing is known.
   // On this machine both arenas are RAM, and the user says that there is some for a second one.
   r.use_host = own_memory || config.host_memory > 0;
-  if (config.target.empty() && (r.offload != "none" || r.offload_optimizer != "none"))
+  if (config.target.empty())
     r.free_bytes =
         std::max<int64_t>(1, make_device(Place::cpu)->memory_info().available_bytes - r.reserve);
   if (r.offload_optimizer == "cpu" && make_optimizer(r.optimizer)->state_names().empty() &&

@@ -51,12 +51,13 @@ StackPlan stack_plan(const StackProblem& p, int away, int kept, int64_t first) {
   const auto n = static_cast<double>(first), m = static_cast<double>(rest);
   double forward = n * A.forward_seconds + m * B.forward_seconds;
   double backward = n * A.backward_seconds + m * B.backward_seconds;
+  const double sent = A.before_sent + n * A.to_host, back = n * A.to_device + A.after_arrival;
   if (rest > 0) {
-    forward = std::max(forward, n * A.to_host + (m - 1) * B.forward_seconds);
-    backward = std::max(backward, n * A.to_device + (m - 1) * B.backward_seconds);
+    forward = std::max(forward, sent + (m - 1) * B.forward_seconds);
+    backward = std::max(backward, back + (m - 1) * B.backward_seconds);
   } else {
-    forward = std::max(forward, n * A.to_host);
-    backward = std::max(backward, n * A.to_device - p.hidden);
+    forward = std::max(forward, sent);
+    backward = std::max(backward, back - p.hidden);
   }
   plan.bound = forward + backward;
   return plan;
@@ -79,8 +80,8 @@ bool least_stack(const StackProblem& p, StackPlan* least) {
   bool found = false;
   for_plans(p, [&](const StackPlan& plan) {
     if (plan.host > p.host_limit) return;
-    if (found && (plan.peak > least->peak ||
-                  (plan.peak == least->peak && plan.bound >= least->bound)))
+    if (found &&
+        (plan.peak > least->peak || (plan.peak == least->peak && plan.bound >= least->bound)))
       return;
     *least = plan;
     found = true;
