@@ -317,13 +317,13 @@ TEST(PlanOffers, AreThePlansOfTheirKeys) {
   EXPECT_TRUE(allowed);
   r.recompute = "block";
   r.offload = "inputs";
-  r.host_budget = 4096;
+  r.host_budget = 32768;
   r.budget = 0;
-  test::expect_error(
-      ErrorCode::out_of_memory,
-      {"host_memory of at least", "for micro-batches of 6, which run/c pins",
-       "host_memory of 4096 B", "or offload=none (then memory of", "allow=[micro_batch,head_rows]"},
-      [&] { refuse_plan(make_plan(r), "micro-batches of 6, which run/c pins"); });
+  test::expect_error(ErrorCode::out_of_memory,
+                     {"host_memory of at least", "for micro-batches of 6, which run/c pins",
+                      "host_memory of 32768 B", "or offload=none (then memory of",
+                      "allow=[micro_batch,head_rows]"},
+                     [&] { refuse_plan(make_plan(r), "micro-batches of 6, which run/c pins"); });
 }
 
 }  // namespace
