@@ -155,8 +155,11 @@ std::vector<Offer> plan_offers(const PlanRequest& request, const Plan& refused) 
     offer.minimum_bytes = p.minimum_bytes;
     offer.host_bytes = p.host_bytes;
     offer.enough = host_fits(p) && (refused.budget == 0 || p.minimum_bytes <= refused.budget);
-    if (!host_fits(p) || (host ? !offer.enough : p.minimum_bytes >= refused.minimum_bytes))
-      continue;
+    // Less than a hundredth helps nobody unless it is enough.
+    const int64_t less = refused.minimum_bytes - p.minimum_bytes;
+    const bool helps =
+        host ? offer.enough : less > 0 && (offer.enough || less >= refused.minimum_bytes / 100);
+    if (!host_fits(p) || !helps) continue;
     offer.keys = fmt::format(fmt::runtime(keys), p.host_bytes);
     offers.push_back(std::move(offer));
   }

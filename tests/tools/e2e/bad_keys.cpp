@@ -257,7 +257,7 @@ std::vector<BadRow> bad_keys() {
       {"offload_optimizer",
        {"...", "offload_optimizer=disk"},
        usage("offload_optimizer as one of auto, none, cpu", "\"disk\" (command line)",
-             "offload_optimizer=none")},
+             "offload_optimizer=auto")},
       {"head_rows",
        {"...", "head_rows=0"},
        usage("head_rows of at least 1", "\"0\" (command line)", "head_rows=256")},
