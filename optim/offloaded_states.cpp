@@ -16,7 +16,9 @@ constexpr int64_t kStep = 256;  // elements; spans begin at multiples of it
 int64_t OffloadedStateStore::usual_window(const ParamTable& table) {
   int64_t all = 0;
   for (const StateSpan& s : whole_parameter_spans(table)) all += s.elements;
-  return std::clamp<int64_t>(round_up(ceil_div(all, 16), kStep), 64 << 10, 4 << 20);
+  // Of the largest models at most 2048 windows: each is copies, ops and tensors of the plan.
+  const int64_t most = std::max<int64_t>(4 << 20, round_up(ceil_div(all, 2048), kStep));
+  return std::clamp<int64_t>(round_up(ceil_div(all, 16), kStep), 64 << 10, most);
 }
 
 OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table,

@@ -26,8 +26,8 @@ class OffloadedStateStore final : public StateStore {
   // Call inside the root program.
   OffloadedStateStore(Context& ctx, const ParamTable& table, const std::vector<Name>& names,
                       Options options);
-  // About a sixteenth of all elements, between 64 Ki and 4 Mi: copies of less cost more in waiting
-  // than in bytes, and more is memory for nothing.
+  // About a sixteenth of all elements, between 64 Ki and 4 Mi, or a 2048th where that is more:
+  // copies of less cost more in waiting than in bytes, and more is memory for nothing.
   static int64_t usual_window(const ParamTable& table);
 
   const std::vector<StateSpan>& spans() const override { return spans_; }

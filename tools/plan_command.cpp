@@ -12,6 +12,8 @@
 #include "tools/report/trace.h"
 #include "tools/trainer/forecast.h"
 #include "tools/trainer/ladder.h"
+#include "tools/trainer/offers.h"
+#include "tools/trainer/plan_search.h"
 #include "tools/trainer/setup.h"
 
 namespace snug {
@@ -65,14 +67,16 @@ int plan_command(const Arguments& arguments) {
   if (!svg.empty())
     fail(ErrorCode::usage, "--svg with --sweep, whose budgets it draws", "--svg alone",
          "--sweep 2GiB..24GiB --svg " + svg);
-  const Plan plan = make_plan(setup.request);
+  PlanSearch search(setup.request);
+  Plan plan = make_plan(setup.request, search);
+  if (!plan.fits) plan.offers = plan_offers(setup.request, plan);
   const StepTimes times = forecast_times(setup.request, plan);
   // A plan that does not fit has a picture too: of what holds the memory.
   if (!picture.empty()) {
     ReportRun run;
     run.title = a.config.output_dir.empty() ? "A plan" : a.config.output_dir;
     run.op_times = times;
-    run.ladder = forecast_ladder(setup.request, plan);
+    run.ladder = forecast_ladder(setup.request, plan, search);
     write_atomic(picture, report_html(plan, run));
   }
   if (!trace.empty()) write_atomic(trace, trace_text(plan, predicted_trace(plan, times)));

@@ -1,37 +1,43 @@
 #include "engine/memory/simulate.h"
 
 #include <algorithm>
-
-#include "engine/core/error.h"
+#include <array>
 
 namespace snug {
 
-StreamTimes simulate_streams(std::span<const StreamOp> ops) {
-  StreamTimes times;
-  std::vector<double> free;  // of every stream: when it is
-  times.ends.reserve(ops.size());
-  for (size_t i = 0; i < ops.size(); ++i) {
-    const StreamOp& op = ops[i];
-    require(op.seconds >= 0 && op.stream >= 0 && op.stream < 64,
-            "ops of 0 seconds or more on streams 0 to 63");
-    const auto s = static_cast<size_t>(op.stream);
-    if (s >= free.size()) {
-      free.resize(s + 1, 0.0);
-      times.busy.resize(s + 1, 0.0);
-      times.stalled.resize(s + 1, 0.0);
+std::vector<OpSpan> op_spans(const Program& program, const std::vector<double>& seconds) {
+  std::vector<OpSpan> spans;
+  spans.reserve(program.ops.size());
+  std::array<double, kStreams> free{};  // when a stream is done with what was put there
+  std::vector<double> events;           // when they happen
+  size_t next = 0;
+  const auto follow = [&](size_t ops) {
+    for (; next < program.syncs.size() && program.syncs[next].op <= static_cast<int64_t>(ops);
+         ++next) {
+      const SyncRecord& sync = program.syncs[next];
+      const auto event = static_cast<size_t>(sync.event);
+      if (event >= events.size()) events.resize(event + 1, 0.0);
+      double& stream = free[static_cast<size_t>(sync.stream)];
+      if (sync.kind == SyncRecord::Kind::record)
+        events[event] = stream;
+      else
+        stream = std::max(stream, events[event]);
     }
-    double start = free[s];
-    for (const int32_t w : op.waits) {
-      require(w >= 0 && static_cast<size_t>(w) < i, "ops to wait for earlier ones");
-      start = std::max(start, times.ends[static_cast<size_t>(w)]);
-    }
-    times.stalled[s] += start - free[s];
-    times.busy[s] += op.seconds;
-    free[s] = start + op.seconds;
-    times.ends.push_back(free[s]);
-    times.seconds = std::max(times.seconds, free[s]);
+  };
+  for (size_t k = 0; k < program.ops.size(); ++k) {
+    follow(k);
+    double& stream = free[static_cast<size_t>(program.ops[k].stream)];
+    const double begin = stream;
+    stream += k < seconds.size() ? seconds[k] : 0.0;
+    spans.push_back({begin, stream});
   }
-  return times;
+  return spans;
+}
+
+double last_end(const std::vector<OpSpan>& spans) {
+  double last = 0;
+  for (const OpSpan& span : spans) last = std::max(last, span.end);
+  return last;
 }
 
 }  // namespace snug

@@ -1,28 +1,23 @@
-// When the ops of a program end that run on several streams: each stream runs its ops in order, an
-// op starts when its stream is free and everything it waits for has ended.
+// When the ops of a program run: each stream runs its ops in order, an op starts when its stream is
+// free and every event the stream waits for has happened.
+//
+//   compute   | a | b |       | d |       d waits for c
+//   to host       | c ~~~~~~~ |           c waits for a
 #pragma once
 
-#include <cstdint>
-#include <span>
 #include <vector>
+
+#include "engine/memory/program.h"
 
 namespace snug {
 
-struct StreamOp {
-  double seconds = 0;
-  int stream = 0;
-  std::vector<int32_t> waits = {};  // earlier ops, of other streams too
+struct OpSpan {
+  double begin = 0, end = 0;  // seconds from the program's start
 };
 
-struct StreamTimes {
-  double seconds = 0;           // until the last op has ended
-  std::vector<double> ends;     // of every op
-  std::vector<double> busy;     // of every stream
-  std::vector<double> stalled;  // of every stream: between its ops, waiting for others
-};
-
-// Errors (internal): negative seconds, a stream outside 0..63, a wait for the op itself or a later
-// one.
-StreamTimes simulate_streams(std::span<const StreamOp> ops);
+// Of every op, which takes so many seconds; those that the list lacks take none.
+std::vector<OpSpan> op_spans(const Program& program, const std::vector<double>& seconds);
+// When the last one ends; 0 of no op.
+double last_end(const std::vector<OpSpan>& spans);
 
 }  // namespace snug

@@ -39,15 +39,16 @@ constexpr Key kOffload{"offload", SlotPolicy::offload, kOffloadNames};
 // The slots of a name; `block` is what the key makes of it.
 std::vector<std::string_view> slots_of(const Key& key, std::string_view name) {
   bool known = false;
-  std::string list;
-  split(key.names, ' ', [&](std::string_view other) {
-    known = known || name == other;
-    list += fmt::format("{}{}", list.empty() ? "" : ", ", other);
-  });
-  if (!known)
+  split(key.names, ' ', [&](std::string_view other) { known = known || name == other; });
+  if (!known) {
+    std::string list;
+    split(key.names, ' ', [&](std::string_view other) {
+      list += fmt::format("{}{}", list.empty() ? "" : ", ", other);
+    });
     fail(ErrorCode::usage,
          fmt::format("{} as one of {}, joined with +, or a map of layers", key.name, list),
          fmt::format("{}: {}", key.name, name), fmt::format("{}=block", key.name));
+  }
   if (name == "none") return {};
   if (name == "norms") return {"norm1", "norm2"};
   if (name == "inputs") return {"x"};

@@ -172,7 +172,9 @@ TEST(ConfigRecompute, IsCanonical) {
   EXPECT_EQ(load("", {"recompute={0-5: block, 6: norms+mlp}"}).recompute, map);
   EXPECT_EQ(load("recompute: {0-5: block}", {"recompute.6=norms+mlp"}).recompute, map);
   EXPECT_EQ(load("recompute: {0: norm1+fc}").recompute, "0: norm1+fc");
-  EXPECT_EQ(load("").offload, "none");
+  EXPECT_EQ(load("").offload, "auto");
+  EXPECT_EQ(load("offload: none").offload, "none");
+  EXPECT_EQ(load("").offload_optimizer, "auto");
   EXPECT_EQ(load("offload: inputs+lse").offload, "inputs+lse");
   EXPECT_EQ(load("offload: {0-5: inputs, 6: mid}").offload, "0-5: inputs, 6: mid");
   const std::string yaml = resolved_yaml(load("offload: {0-5: inputs, 6: mid}"));

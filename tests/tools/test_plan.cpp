@@ -274,7 +274,7 @@ TEST(Plan, RefusalHasThreePartsAndTheMinimumItNamesWorks) {
   const std::string text = test::expect_error(
       ErrorCode::out_of_memory,
       {"memory of at least", minimum.c_str(), "memory of 1000 B", "holds at its peak", "MiB",
-       ("memory=" + minimum).c_str(), "recompute=block"},
+       ("memory=" + minimum).c_str(), "recompute=auto (then memory of"},
       [&] { refuse_plan(p); });
   EXPECT_NE(text.find(std::to_string(p.minimum_bytes - p.runtime_bytes) + " B of engine"),
             std::string::npos);
@@ -299,7 +299,7 @@ TEST(Plan, RefusalHasThreePartsAndTheMinimumItNamesWorks) {
     refuse_plan(all);
     ADD_FAILURE() << "not refused";
   } catch (const Error& e) {
-    EXPECT_EQ(e.advice().find("recompute=block"), std::string::npos) << e.what();
+    EXPECT_EQ(e.advice().find("recompute="), std::string::npos) << e.what();
   }
 }
 

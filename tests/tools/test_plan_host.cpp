@@ -110,7 +110,7 @@ TEST(PlanHost, BothArenasTogetherAreWithinWhatIsFree) {
                {(std::to_string(plan.engine_bytes + plan.host_bytes) + " B").c_str(),
                 "of free memory: on the CPU the host arena of",
                 (std::to_string(r.free_bytes) + " B").c_str(), "free, offload: inputs",
-                "offload=none with recompute=block"},
+                "offload=none (then memory of"},
                [&] { refuse_plan(refused); });
   r.offload = "none";
   EXPECT_TRUE(make_plan(r).fits) << "asked of nothing but a second arena";

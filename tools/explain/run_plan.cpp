@@ -33,6 +33,7 @@ RunPlan plan_of_run(const std::string& folder) {
   request.head_rows = get_int(decisions, "head_rows", path);
   request.recompute = get_string(decisions, "recompute", path);
   request.offload = get_string(decisions, "offload", path, "none");
+  request.offload_optimizer = get_string(decisions, "offload_optimizer", path, "none");
   run.plan = make_plan(request);
   if (!run.plan.fits || plan_hash(run.plan) != hash)
     fail(

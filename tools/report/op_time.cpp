@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 namespace snug {
 
@@ -53,34 +52,6 @@ StepTimes predicted_times(const Plan& plan, const std::function<double(const OpR
       times.programs.back().second.push_back(seconds(op));
   }
   return times;
-}
-
-std::vector<OpSpan> op_spans(const Program& program, const std::vector<double>& seconds) {
-  std::vector<OpSpan> spans;
-  std::array<double, kStreams> free{};  // when a stream is done with what was put there
-  std::vector<double> events;           // when they happen
-  size_t next = 0;
-  const auto follow = [&](size_t ops) {
-    for (; next < program.syncs.size() && program.syncs[next].op <= static_cast<int64_t>(ops);
-         ++next) {
-      const SyncRecord& sync = program.syncs[next];
-      const auto event = static_cast<size_t>(sync.event);
-      if (event >= events.size()) events.resize(event + 1, 0.0);
-      double& stream = free[static_cast<size_t>(sync.stream)];
-      if (sync.kind == SyncRecord::Kind::record)
-        events[event] = stream;
-      else
-        stream = std::max(stream, events[event]);
-    }
-  };
-  for (size_t k = 0; k < program.ops.size(); ++k) {
-    follow(k);
-    double& stream = free[static_cast<size_t>(op_stream(program.ops[k]))];
-    const double begin = stream;
-    stream += k < seconds.size() ? seconds[k] : 0.0;
-    spans.push_back({begin, stream});
-  }
-  return spans;
 }
 
 std::string short_seconds(double seconds) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/memory/simulate.h"
 #include "tools/trainer/plan.h"
 
 namespace snug {
@@ -38,12 +39,6 @@ struct StepTimes {
 // What `seconds` says of every op of the plan; `text` is what it rests on.
 StepTimes predicted_times(const Plan& plan, const std::function<double(const OpRecord&)>& seconds,
                           const std::string& text);
-
-struct OpSpan {
-  double begin = 0, end = 0;  // seconds from the program's start
-};
-// When the ops of a program run: each stream in order, and after the events it waits for.
-std::vector<OpSpan> op_spans(const Program& program, const std::vector<double>& seconds);
 
 // "3.2 ms", "1.5 s".
 std::string short_seconds(double seconds);

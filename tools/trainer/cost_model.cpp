@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <utility>
 #include <vector>
 
 #include "engine/memory/simulate.h"
@@ -75,34 +73,10 @@ double CostModel::seconds(const OpRecord& op, int64_t rows) const {
 }
 
 double CostModel::seconds(const Program& program, int64_t rows) const {
-  // What a stream or an event waits for: earlier ops.
-  using Waits = std::vector<int32_t>;
-  std::array<Waits, kStreams> pending;
-  std::array<int32_t, kStreams> last;
-  last.fill(-1);
-  std::vector<Waits> events;
-  std::vector<StreamOp> ops;
-  ops.reserve(program.ops.size());
-  auto sync = program.syncs.begin();
-  for (size_t k = 0; k < program.ops.size(); ++k) {
-    for (; sync != program.syncs.end() && sync->op <= static_cast<int32_t>(k); ++sync) {
-      const auto s = static_cast<size_t>(sync->stream), e = static_cast<size_t>(sync->event);
-      if (sync->kind == SyncRecord::Kind::record) {
-        if (events.size() <= e) events.resize(e + 1);
-        events[e] = pending[s];
-        if (last[s] >= 0) events[e].push_back(last[s]);
-      } else if (e < events.size()) {
-        pending[s].insert(pending[s].end(), events[e].begin(), events[e].end());
-      }
-    }
-    const OpRecord& op = program.ops[k];
-    const auto s = static_cast<size_t>(op.stream);
-    ops.push_back(
-        {.seconds = seconds(op, rows), .stream = op.stream, .waits = std::move(pending[s])});
-    pending[s].clear();
-    last[s] = static_cast<int32_t>(k);
-  }
-  return simulate_streams(ops).seconds;
+  std::vector<double> list;
+  list.reserve(program.ops.size());
+  for (const OpRecord& op : program.ops) list.push_back(seconds(op, rows));
+  return last_end(op_spans(program, list));
 }
 
 }  // namespace snug

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tools/trainer/ladder.h"
+#include "tools/trainer/plan_search.h"
 
 namespace snug {
 
@@ -15,16 +16,17 @@ StepTimes forecast_times(const PlanRequest& request, const Plan& plan) {
       plan, [&](const OpRecord& op) { return cost.seconds(op, rows); }, cost.text());
 }
 
-std::vector<ReportRung> forecast_ladder(const PlanRequest& request, const Plan& plan) {
+std::vector<ReportRung> forecast_ladder(const PlanRequest& request, const Plan& plan,
+                                        PlanSearch& search) {
   constexpr int64_t kBudgets = 17;
   if (request.global_batch <= 0 || plan.minimum_bytes <= 0) return {};
   PlanRequest unlimited = request;
   unlimited.budget = 0;
-  const Plan roomy = make_plan(unlimited);
+  const Plan roomy = make_plan(unlimited, search);
   const int64_t most = std::max(plan.minimum_bytes, roomy.engine_bytes + roomy.runtime_bytes);
   std::vector<int64_t> budgets = spread_budgets(plan.minimum_bytes, most, kBudgets);
   if (plan.fits && plan.budget > 0) budgets.push_back(plan.budget);
-  const Ladder ladder = staircase(make_ladder(request, budgets));
+  const Ladder ladder = staircase(make_ladder(request, budgets, search));
   std::vector<ReportRung> rungs;
   for (const LadderRung& r : ladder.rungs)
     if (r.fits)

@@ -11,6 +11,8 @@ StepTimes forecast_times(const PlanRequest& request, const Plan& plan);
 
 // The stairs from the smallest budget that works to the one that buys nothing more, with the rung
 // of this plan marked. Empty where nothing trains.
-std::vector<ReportRung> forecast_ladder(const PlanRequest& request, const Plan& plan);
+// `search` is the one that found the plan: what it recorded is not recorded again.
+std::vector<ReportRung> forecast_ladder(const PlanRequest& request, const Plan& plan,
+                                        PlanSearch& search);
 
 }  // namespace snug

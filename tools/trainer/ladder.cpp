@@ -22,14 +22,26 @@ constexpr int64_t kMostRungs = 1000;
        fmt::format("\"{}\"", found), "--sweep 2GiB..24GiB, 2GiB..24GiB/9 or 2GiB,4GiB,8GiB");
 }
 
+// What of it is with the host.
+std::string host_text(const LadderRung& r) {
+  std::string text;
+  if (r.offload != "none") text += ", offload " + r.offload;
+  if (r.offload_optimizer) text += ", optimizer with the host";
+  return text;
+}
+
 }  // namespace
 
 Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets) {
+  PlanSearch search(request);
+  return make_ladder(request, std::move(budgets), search);
+}
+
+Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets, PlanSearch& search) {
   std::sort(budgets.begin(), budgets.end());
   budgets.erase(std::unique(budgets.begin(), budgets.end()), budgets.end());
   PlanRequest r = request;
   r.reserve = 0;
-  PlanSearch search(r);
   Ladder ladder;
   for (const int64_t budget : budgets) {
     r.budget = budget;
@@ -42,6 +54,9 @@ Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets) {
     rung.micro_batch = plan.decisions.micro_batch;
     rung.head_rows = plan.decisions.head_rows;
     rung.recompute = plan.decisions.recompute;
+    rung.offload = plan.decisions.offload;
+    rung.offload_optimizer = plan.decisions.offload_optimizer;
+    rung.host_bytes = plan.host_bytes;
     rung.tokens_per_second = plan.tokens_per_second();
     rung.sentence = plan_sentence(plan);
     ladder.rungs.push_back(std::move(rung));
@@ -64,7 +79,8 @@ Ladder staircase(const Ladder& ladder) {
       last = rung;
     else if (rung.fits != last.fits || rung.engine_bytes != last.engine_bytes ||
              rung.micro_batch != last.micro_batch || rung.head_rows != last.head_rows ||
-             rung.recompute != last.recompute)
+             rung.recompute != last.recompute || rung.offload != last.offload ||
+             rung.offload_optimizer != last.offload_optimizer)
       merged.rungs.push_back(rung);
   }
   return merged;
@@ -131,7 +147,7 @@ std::string ladder_text(const Ladder& ladder) {
     }
     out += fmt::format("{:>11} {:>11} {:>6} {:>6} {:>10.0f}  {}\n", wide(r.budget),
                        wide(r.engine_bytes), r.micro_batch, r.head_rows, r.tokens_per_second,
-                       r.recompute);
+                       r.recompute + host_text(r));
   }
   out +=
       fmt::format("\nmemory of {} B ({}) is the smallest that works; tokens/s are predicted ({})\n",
@@ -150,6 +166,9 @@ nlohmann::json ladder_json(const Ladder& ladder) {
          {"micro_batch", r.micro_batch},
          {"head_rows", r.head_rows},
          {"recompute", r.recompute},
+         {"offload", r.offload},
+         {"offload_optimizer", r.offload_optimizer ? "cpu" : "none"},
+         {"host_bytes", r.host_bytes},
          {"predicted_tokens_per_second",
           r.tokens_per_second > 0 ? nlohmann::json(r.tokens_per_second) : nlohmann::json(nullptr)},
          {"minimum_bytes", ladder.minimum_bytes},

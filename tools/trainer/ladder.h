@@ -24,7 +24,9 @@ struct LadderRung {
   bool fits = false;
   int64_t engine_bytes = 0, runtime_bytes = 0;
   int64_t micro_batch = 0, head_rows = 0;
-  std::string recompute;
+  std::string recompute, offload;
+  bool offload_optimizer = false;
+  int64_t host_bytes = 0;
   double tokens_per_second = 0;  // predicted; 0: no training
   std::string sentence;          // plan_sentence()
 };
@@ -37,6 +39,8 @@ struct Ladder {
 
 // Plans `request` under every budget (bytes, engine and runtime), in growing order and each once.
 Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets);
+// The same with a search that was made for `request`.
+Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets, PlanSearch& search);
 // Neighbours of the same engine bytes and decisions become the first of them: the steps of the
 // stairs. Budgets that do not fit become one rung, the largest.
 Ladder staircase(const Ladder& ladder);

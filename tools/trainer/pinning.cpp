@@ -156,6 +156,7 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
   if (r.head_rows > 0 && !allowed("head_rows"))
     same_number(c.pinned.head_rows, "head_rows", r.head_rows);
   // A permission unpins: the key, if set, or the planner then decides.
+  r.pinned = !allowed("micro_batch") || !allowed("head_rows");
   if (!allowed("micro_batch")) r.micro_batch = c.pinned.micro_batch;
   if (!allowed("head_rows")) r.head_rows = c.pinned.head_rows;
   if (!allowed("gradients")) {

@@ -10,77 +10,19 @@
 #include "engine/blas/matmul_cpu.h"
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "tools/trainer/offers.h"
 #include "tools/trainer/plan_search.h"
 #include "tools/trainer/save_ring.h"
 
 namespace snug {
 namespace {
 
-// A budget that nothing fits, to ask for the smallest plan alone.
-constexpr int64_t kNothing = 1;
-
-// What would lower the minimum, cheapest first: only what these keys still hold fast.
+// What would lower the minimum and has no size before it is chosen.
 std::string advice(const PlanRequest& r) {
   std::string text;
-  const auto add = [&](const std::string& item) { text += (text.empty() ? "" : ", or ") + item; };
-  if (r.global_batch > 0) {
-    if (r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none)
-      add("packed_weights=none");
-    if (r.recompute != "auto" && r.recompute != "block") add("recompute=block");
-    if (r.micro_batch > 1) add("a smaller per_device_train_batch_size");
-    if (r.micro_batch == 0 && r.bitwise) add("bitwise=false");
-    if (r.head_rows > 64) add("head_rows=64");
-    if (r.eval_batch > 1) add("per_device_eval_batch_size=1");
-    if (r.save && save_ring_bytes(r) >= 1 << 20) add("a smaller save_buffer");
-  }
-  if (r.T > 1) add("a smaller max_length");
-  if (r.kv_rows > 1) add("fewer sequences at a time (--batch-size, --num-beams)");
-  add("a smaller model");
-  return text;
-}
-
-// What would lower the minimum and changes numbers, with the smallest plan it leads to. Not
-// offered: what is given, refused (bitwise) or not the planner's to choose (a checkpoint's).
-struct Offer {
-  const char* key;
-  PlanRequest request;
-};
-std::vector<Offer> offers(const PlanRequest& r) {
-  std::vector<Offer> list;
-  if (r.global_batch <= 0) return list;
-  if (!r.bf16_gradients && !r.bitwise && !r.gradients) {
-    list.push_back({"allow=[bf16_gradients]", r});
-    list.back().request.bf16_gradients = true;
-  }
-  // Without clipping backward may consume the gradients.
-  if (r.max_grad_norm > 0) {
-    list.push_back({"max_grad_norm=0", r});
-    list.back().request.max_grad_norm = 0;
-  }
-  return list;
-}
-
-// The offers that lower the minimum, in words. Where the device suffices (`host`), both arenas have
-// to fit what is free.
-std::string offer_text(const PlanRequest& r, PlanSearch& search, const Plan& plan, bool host) {
-  if (!search.offered) {
-    search.offered.emplace();
-    for (Offer& offer : offers(r)) {
-      offer.request.budget = kNothing;
-      const Plan least = make_plan(offer.request);
-      search.offered->push_back(
-          {offer.key, least.minimum_bytes, least.engine_bytes + least.host_bytes});
-    }
-  }
-  std::string text;
-  for (const PlanSearch::Offered& o : *search.offered) {
-    if (o.minimum_bytes >= plan.minimum_bytes) continue;
-    text += fmt::format("{}{}, with which {}", text.empty() ? "" : ", or ", o.key,
-                        host ? fmt::format("{} B ({}) suffice", o.both, human_bytes(o.both))
-                             : fmt::format("memory={} ({}) suffices", o.minimum_bytes,
-                                           human_bytes(o.minimum_bytes)));
-  }
-  return text;
+  if (r.global_batch <= 0 && r.T > 1) text += "a smaller max_length, or ";
+  if (r.kv_rows > 1) text += "fewer sequences at a time (--batch-size, --num-beams), or ";
+  return text + "a smaller model";
 }
 
 // Each once, in order.
@@ -197,7 +139,9 @@ void predict_saving(const PlanRequest& r, Plan& plan) {
 
 Plan make_plan(const PlanRequest& request) {
   PlanSearch search(request);
-  return make_plan(request, search);
+  Plan plan = make_plan(request, search);
+  if (!plan.fits) plan.offers = plan_offers(request, plan);
+  return plan;
 }
 
 Plan make_plan(const PlanRequest& r, PlanSearch& search) {
@@ -255,6 +199,8 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
       finish(plan, *search.record(c.decisions), search, r.budget);
       plan.optimality = c.optimality;
       plan.gap = c.gap;
+      plan.moved = c.moved;
+      if (round == 0) plan.unmoved_seconds = c.unmoved_seconds;
       plan.repairs = round;
       if (plan.engine_bytes <= room) break;  // it is the host that has no room
       less += plan.engine_bytes - room;
@@ -271,7 +217,6 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
         if (packed.engine_bytes <= room && packed.host_bytes < plan.host_bytes)
           plan = std::move(packed);
       }
-    if (!plan.fits && r.budget != kNothing) plan.permission = offer_text(r, search, plan, possible);
   }
   // Decoding reads every weight for one row: from packed copies it does so at the speed of memory,
   // twice as fast, as long as the copies are no larger than the weights: where bf16 is multiplied
@@ -309,6 +254,12 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
     if (more.decisions.update_in_backward != plan.decisions.update_in_backward)
       plan.more_decisions +=
           fmt::format(", updates {} backward", more.decisions.update_in_backward ? "in" : "behind");
+    if (more.decisions.offload != "none")
+      plan.more_decisions += fmt::format(", offload {}", more.decisions.offload);
+    if (more.decisions.offload_optimizer != plan.decisions.offload_optimizer)
+      plan.more_decisions += more.decisions.offload_optimizer
+                                 ? ", the optimizer's state with the host"
+                                 : ", the optimizer's state on the device";
   }
   plan.seconds = monotonic_seconds() - started;
   return plan;

@@ -20,10 +20,13 @@ struct PlanRequest {
   int64_t micro_batch = 0;   // 0: the divisor of global_batch that is fastest
   int64_t eval_batch = 0;    // 0: as many sequences as the micro-batch, if `evaluate`
   bool evaluate = false;
-  int64_t head_rows = 0;           // 0: the fastest of 1024, 256, 64
-  std::string recompute = "auto";  // auto: chosen for each layer
-  std::string offload = "none";
-  bool offload_optimizer = false;
+  int64_t head_rows = 0;                   // 0: the fastest of 1024, 256, 64
+  std::string recompute = "auto";          // auto: chosen for each layer
+  std::string offload = "none";            // auto: chosen, if use_host
+  std::string offload_optimizer = "none";  // none, cpu; auto: chosen, if use_host
+  // Whether what is `auto` may take the host's memory: the device has memory of its own, or the
+  // user said how much of the host's there is.
+  bool use_host = false;
   // Packed copies of the weights; unset: for generation if they fit, none in training.
   std::optional<WeightPacking> packed_weights;
   int64_t kv_length = 0;  // 0: no generation
@@ -47,8 +50,17 @@ struct PlanRequest {
   int64_t reserve = 0;      // bytes left free for others, if the budget was not set; for the report
   int64_t host_budget = 0;  // bytes of the host arena. 0: no bound of its own
   int64_t free_bytes = 0;   // that both arenas together may take, if something is offloaded. 0: any
+  bool pinned = false;      // micro_batch and head_rows are a checkpoint's, unless allow says so
   // Only choices that leave every bit as it is: memory then decides about recompute alone.
   bool bitwise = false;
+};
+
+// A change of keys under which less memory is enough, as planned (tools/trainer/offers.h).
+struct Offer {
+  std::string keys;    // "offload_optimizer=cpu host_memory=1048576"
+  std::string effect;  // on the numbers
+  int64_t minimum_bytes = 0, host_bytes = 0;
+  bool enough = false;  // for the budget that was given
 };
 
 struct Plan {
@@ -63,8 +75,8 @@ struct Plan {
   // so long.
   bool save_background = false;
   double save_seconds = 0, save_stall = 0;
-  std::string advice;      // if it does not fit: what would help, beside more memory
-  std::string permission;  // if it does not fit: what would help and changes numbers, and how far
+  std::string advice;  // if it does not fit: what would help, beside more memory and the offers
+  std::vector<Offer> offers;
   int64_t budget = 0, engine_bytes = 0, runtime_bytes = 0, minimum_bytes = 0;
   int64_t host_bytes = 0;  // of the host arena
   // At the device's peak, and with padding they make up engine_bytes; but offload is host_bytes.
@@ -81,6 +93,10 @@ struct Plan {
   static constexpr int64_t kMoreBytes = int64_t{1} << 30;
   double unlimited_seconds = 0, more_seconds = 0;
   std::string more_decisions;  // what those bytes would change, in words
+  // Where the planner itself took the host's memory: predicted seconds of a step without it; 0 if
+  // nothing fits without it.
+  bool moved = false;
+  double unmoved_seconds = 0;
   int threads = 1;
   std::vector<KernelChoice> kernels;  // what computes the products of its programs, each class once
   std::string
@@ -107,8 +123,10 @@ int64_t save_ring_bytes(const PlanRequest& request);
 
 // Chooses and packs. If nothing fits, `fits` is false and the plan is that of the smallest engine,
 // so that what holds the memory can be shown.
+// What would help is in `offers` then.
 Plan make_plan(const PlanRequest& request);
-// The same with a search over requests that differ in `budget` and `reserve` alone.
+// The same, without offers, with a search over requests that differ in `budget` and `reserve`
+// alone.
 class PlanSearch;
 Plan make_plan(const PlanRequest& request, PlanSearch& search);
 
@@ -126,6 +144,7 @@ std::string plan_text(const Plan& plan);
 bool host_fits(const Plan& plan);
 // Throws out_of_memory with the smallest budget that works, what holds the memory and what would
 // help. Where it is the host's memory that does not suffice, it says so.
-[[noreturn]] void refuse_plan(const Plan& plan);
+// `pinned` is what a checkpoint holds fast: "micro-batches of 4, which run/checkpoint-8 pins".
+[[noreturn]] void refuse_plan(const Plan& plan, const std::string& pinned = "");
 
 }  // namespace snug

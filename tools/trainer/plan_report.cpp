@@ -9,6 +9,7 @@
 #include "engine/core/units.h"
 #include "engine/io/fingerprint.h"
 #include "tools/trainer/calibration.h"
+#include "tools/trainer/offers.h"
 #include "tools/trainer/plan.h"
 
 namespace snug {
@@ -91,6 +92,33 @@ nlohmann::json price_json(const Plan& plan) {
           {"more_bytes", Plan::kMoreBytes},
           {"faster_with_more", faster_with_more(plan)},
           {"decisions_with_more", plan.more_decisions}};
+}
+
+// What the planner took the host's memory for, and what it would be without.
+nlohmann::json residence_json(const Plan& plan) {
+  if (!plan.moved) return nullptr;
+  return {{"host_bytes", plan.host_bytes},
+          {"seconds_without", plan.unmoved_seconds > 0 ? nlohmann::json(plan.unmoved_seconds)
+                                                       : nlohmann::json(nullptr)}};
+}
+
+// Bytes that cross to the host in a step; about as many come back.
+int64_t bytes_sent(const Plan& plan) {
+  const Schedule& s = plan.schedule;
+  if (s.find("micro_first") < 0) return 0;
+  const auto of = [&](const char* name) { return s.at(s.find(name)).bytes_copied(kToHost); };
+  return of("micro_first") + (plan.accumulation - 1) * of("micro_next") + of("update");
+}
+
+nlohmann::json offers_json(const Plan& plan) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Offer& o : plan.offers)
+    list.push_back({{"keys", o.keys},
+                    {"effect", o.effect},
+                    {"minimum_bytes", o.minimum_bytes},
+                    {"host_bytes", o.host_bytes},
+                    {"enough", o.enough}});
+  return list;
 }
 
 // The tensors that hold the peak, largest first, residents of ancestors included.
@@ -244,6 +272,8 @@ nlohmann::json plan_json(const Plan& plan) {
        plan.step_seconds > 0 ? nlohmann::json(plan.step_seconds) : nlohmann::json(nullptr)},
       {"prediction", plan.cost},
       {"target", plan.target.empty() ? nlohmann::json(nullptr) : nlohmann::json(plan.target)},
+      {"residence", residence_json(plan)},
+      {"offers", offers_json(plan)},
       {"solver", {{"result", plan.optimality}, {"gap", plan.gap}, {"repairs", plan.repairs}}},
       {"price", price_json(plan)},
       {"packing",
@@ -318,6 +348,15 @@ std::string plan_text(const Plan& plan) {
                             percent(faster_with_more(plan)), plan.more_decisions);
     out += fmt::format("; {}", plan.optimality);
   }
+  if (plan.moved)
+    out += fmt::format(
+        "\n  the host's memory was the planner's choice: {} cross the link a step, as many come "
+        "back; {}",
+        human_bytes(bytes_sent(plan)),
+        plan.unmoved_seconds > 0
+            ? fmt::format("without it the step would take {} longer",
+                          percent(plan.unmoved_seconds / plan.step_seconds - 1))
+            : std::string("without it nothing fits"));
   if (plan.checkpoint_bytes > 0)
     out += fmt::format("\n  a checkpoint takes {} of disk", human_bytes(plan.checkpoint_bytes));
   if (plan.save_seconds > 0)
@@ -335,46 +374,41 @@ std::string plan_text(const Plan& plan) {
 
 namespace {
 
-std::string offered(const Plan& plan) {
-  return plan.permission.empty() ? "" : ", or " + plan.permission;
-}
-
-[[noreturn]] void refuse_host(const Plan& plan) {
+[[noreturn]] void refuse_host(const Plan& plan, const std::string& pinned) {
   const bool bound = plan.host_budget > 0 && plan.host_bytes > plan.host_budget;
   const int64_t both = plan.engine_bytes + plan.host_bytes;
   const Decisions& d = plan.decisions;
   const std::string what = d.offload_optimizer ? d.offload + ", offload_optimizer: cpu" : d.offload;
-  const char* const without = d.offload_optimizer ? "offload_optimizer=none" : "offload=none";
+  const std::string others = offers_text(plan) + plan.advice;
   fail(ErrorCode::out_of_memory,
-       bound
-           ? fmt::format("host_memory of at least {} B ({}) for what is offloaded", plan.host_bytes,
-                         human_bytes(plan.host_bytes))
-           : fmt::format("{} B ({}) of free memory: on the CPU the host arena of {} B is RAM like "
-                         "the engine's {} B",
-                         both, human_bytes(both), plan.host_bytes, plan.engine_bytes),
+       bound ? fmt::format("host_memory of at least {} B ({}) for what is offloaded{}",
+                           plan.host_bytes, human_bytes(plan.host_bytes), pinned)
+             : fmt::format(
+                   "{} B ({}) of free memory{}: on the CPU the host arena of {} B is RAM like "
+                   "the engine's {} B",
+                   both, human_bytes(both), pinned, plan.host_bytes, plan.engine_bytes),
        bound ? fmt::format("host_memory of {} B ({}), offload: {}", plan.host_budget,
                            human_bytes(plan.host_budget), what)
              : fmt::format("{} B ({}) free, offload: {}", plan.free_bytes,
                            human_bytes(plan.free_bytes), what),
-       bound ? fmt::format("host_memory={}, or {}", plan.host_bytes, without)
-             : fmt::format("{} with recompute=block, or a smaller per_device_train_batch_size{}",
-                           without, offered(plan)));
+       bound ? fmt::format("host_memory={}, or {}", plan.host_bytes, others) : others);
 }
 
 }  // namespace
 
-void refuse_plan(const Plan& plan) {
-  if (plan.minimum_bytes <= plan.budget || plan.budget == 0) refuse_host(plan);
+void refuse_plan(const Plan& plan, const std::string& pinned) {
+  const std::string for_what = pinned.empty() ? "" : " for " + pinned;
+  if (plan.minimum_bytes <= plan.budget || plan.budget == 0) refuse_host(plan, for_what);
   std::string held;
   for (const TensorRecord* t : holders(plan, 5))
     held += fmt::format("{}{} {}", held.empty() ? "" : ", ", t->name.view(), human_bytes(t->bytes));
   fail(ErrorCode::out_of_memory,
-       fmt::format("memory of at least {} B ({}): {} B of engine and {} B of runtime",
-                   plan.minimum_bytes, human_bytes(plan.minimum_bytes),
+       fmt::format("memory of at least {} B ({}){}: {} B of engine and {} B of runtime",
+                   plan.minimum_bytes, human_bytes(plan.minimum_bytes), for_what,
                    plan.minimum_bytes - plan.runtime_bytes, plan.runtime_bytes),
        fmt::format("memory of {} B ({}); the smallest plan holds at its peak: {} ({})", plan.budget,
                    human_bytes(plan.budget), held, binding_instant(plan)),
-       fmt::format("memory={}, or {}{}", plan.minimum_bytes, plan.advice, offered(plan)));
+       fmt::format("memory={}, or {}{}", plan.minimum_bytes, offers_text(plan), plan.advice));
 }
 
 }  // namespace snug

@@ -82,6 +82,13 @@ void Session::open() {
   if (fork_program_ >= 0) fork();
 }
 
+void Session::open_micro_steps() {
+  require(ctx_.planning() && micro_first_ >= 0, "a training session on plan");
+  ctx_.program(schedule_, root_, [&] { make_residents(); });
+  micro(true);
+  micro(false);
+}
+
 void Session::make_residents() {
   const ParamTable& table = model_.params();
   const Precision& precision = model_.precision();

@@ -75,6 +75,9 @@ class Session {
   // On plan: records every program, unpacked. Elsewhere: reserves the arena and makes the
   // residents.
   void open();
+  // On plan: records the residents, micro_first and micro_next alone. No schedule to run, but all
+  // that the choice of slot policies changes of a step.
+  void open_micro_steps();
 
   Schedule& schedule() { return schedule_; }
   Context& context() { return ctx_; }

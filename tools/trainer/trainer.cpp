@@ -22,8 +22,10 @@
 #include "tools/trainer/forecast.h"
 #include "tools/trainer/generator.h"
 #include "tools/trainer/loss_watch.h"
+#include "tools/trainer/offers.h"
 #include "tools/trainer/output_folder.h"
 #include "tools/trainer/pinning.h"
+#include "tools/trainer/plan_search.h"
 #include "tools/trainer/run_data.h"
 #include "tools/trainer/run_log.h"
 #include "tools/trainer/setup.h"
@@ -343,27 +345,23 @@ void TrainRun::sample() {
 int TrainRun::run() {
   check_output_dir();
   if (resumed_) apply_pins(*resumed_, setup_);
-  plan_ = make_plan(setup_.request);
-  if (!plan_.fits && resumed_ && plan_.minimum_bytes > plan_.budget)
-    fail(ErrorCode::out_of_memory,
-         fmt::format("memory of at least {} B for micro-batches of {} and head chunks of {} rows, "
-                     "which {} pins",
-                     plan_.minimum_bytes, resumed_->pinned.micro_batch, resumed_->pinned.head_rows,
-                     resumed_->folder),
-         fmt::format("memory of {} B", plan_.budget),
-         fmt::format("memory={}, packed_weights=none, recompute=block, or "
-                     "allow=[micro_batch,head_rows], which changes "
-                     "the order of sums{}",
-                     plan_.minimum_bytes,
-                     resumed_->pinned.gradients == DType::f32
-                         ? ", or allow=[gradients,bf16_gradients], which rounds gradients"
-                         : ""));
-  if (!plan_.fits) refuse_plan(plan_);
+  // Its records are gone before the arena is reserved.
+  auto search = std::make_unique<PlanSearch>(setup_.request);
+  plan_ = make_plan(setup_.request, *search);
+  if (!plan_.fits) {
+    plan_.offers = plan_offers(setup_.request, plan_);
+    refuse_plan(plan_, resumed_ ? fmt::format("micro-batches of {} and head chunks of {} rows, "
+                                              "which {} pins",
+                                              resumed_->pinned.micro_batch,
+                                              resumed_->pinned.head_rows, resumed_->folder)
+                                : std::string());
+  }
   if (resumed_) check_attention(*resumed_, plan_.attention, config());
   fmt::print("{}", plan_text(plan_));
   std::fflush(stdout);
   report_.op_times = forecast_times(setup_.request, plan_);
-  report_.ladder = forecast_ladder(setup_.request, plan_);
+  report_.ladder = forecast_ladder(setup_.request, plan_, *search);
+  search.reset();
   clock_.lap("plan");
 
   // Until everything that can be wrong with the input was looked at, an existing folder is left as

@@ -271,20 +271,45 @@ TEST(SlowPlanner, FortyEightLayersOfTwoHundredOptions) {
 
 TEST(Simulate, StreamsWaitForEachOther) {
   // 0: compute 3; 1: copy 5 after it; 2: compute 1; 3: compute 2 after the copy.
-  const std::vector<StreamOp> ops = {{.seconds = 3, .stream = 0},
-                                     {.seconds = 5, .stream = 1, .waits = {0}},
-                                     {.seconds = 1, .stream = 0},
-                                     {.seconds = 2, .stream = 0, .waits = {1, 2}}};
-  const StreamTimes t = simulate_streams(ops);
-  EXPECT_EQ(t.ends, (std::vector<double>{3, 8, 4, 10}));
-  EXPECT_EQ(t.seconds, 10);
-  EXPECT_EQ(t.busy, (std::vector<double>{6, 5}));
-  EXPECT_EQ(t.stalled, (std::vector<double>{4, 3}));
-  EXPECT_EQ(simulate_streams({}).seconds, 0);
-  const std::vector<StreamOp> forward = {{.seconds = 1, .stream = 0, .waits = {0}}};
-  test::expect_error(ErrorCode::internal, {"wait for earlier"}, [&] { simulate_streams(forward); });
-  const std::vector<StreamOp> nowhere = {{.seconds = 1, .stream = 64}};
-  test::expect_error(ErrorCode::internal, {"streams 0 to 63"}, [&] { simulate_streams(nowhere); });
+  Program p;
+  const auto op = [&](StreamId stream) {
+    p.ops.push_back({.name = "op",
+                     .scope = {},
+                     .flops = 0,
+                     .bytes = 0,
+                     .time = 0,
+                     .variant = {},
+                     .stream = stream});
+  };
+  const auto sync = [&](SyncRecord::Kind kind, StreamId stream, int32_t event) {
+    p.syncs.push_back({.kind = kind,
+                       .stream = stream,
+                       .event = event,
+                       .time = 0,
+                       .op = static_cast<int32_t>(p.ops.size())});
+  };
+  op(kCompute);
+  sync(SyncRecord::Kind::record, kCompute, 0);
+  sync(SyncRecord::Kind::wait, kToHost, 0);
+  op(kToHost);
+  sync(SyncRecord::Kind::record, kToHost, 1);
+  op(kCompute);
+  sync(SyncRecord::Kind::wait, kCompute, 1);
+  // An event of what waited counts the waiting.
+  sync(SyncRecord::Kind::record, kCompute, 2);
+  op(kCompute);
+  sync(SyncRecord::Kind::wait, kToDevice, 2);
+  op(kToDevice);
+  const std::vector<OpSpan> spans = op_spans(p, {3, 5, 1, 2, 1});
+  const double begins[] = {0, 3, 3, 8, 8}, ends[] = {3, 8, 4, 10, 9};
+  ASSERT_EQ(spans.size(), 5u);
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(spans[i].begin, begins[i]) << i;
+    EXPECT_EQ(spans[i].end, ends[i]) << i;
+  }
+  EXPECT_EQ(last_end(spans), 10);
+  EXPECT_EQ(last_end(op_spans(p, {3, 5})), 8) << "what has no time takes none";
+  EXPECT_EQ(last_end({}), 0);
 }
 
 }  // namespace

@@ -127,7 +127,7 @@ std::vector<BadRow> bad_keys() {
        {"...", "memory=64KiB"},
        too_small("memory of at least <*> B (<*> MiB): <*> B of engine and <*> B of runtime",
                  "memory of 65536 B (64.00 KiB); the smallest plan holds at its peak: <*>",
-                 "memory=<*>, or a smaller <*>"),
+                 "memory=<*>, or <*>"),
        {},
        3},
       {"target of train",
@@ -147,7 +147,7 @@ std::vector<BadRow> bad_keys() {
        {"plan", "model=gpt2", "target=@box.json"},
        data("keys of a target in @box.json: name, title, source, memory_bytes, runtime_bytes, "
             "fp32_tflops, tf32_tflops, bf16_tflops, fp16_tflops, memory_gbytes_per_second, "
-            "link_gbytes_per_second",
+            "link_gbytes_per_second, shares_host",
             "\"memory\"", "<*>"),
        {file("box.json", "{\"memory\": 3}")}},
       {"target file without a rate",
@@ -210,11 +210,11 @@ std::vector<BadRow> bad_keys() {
              "recompute: {0-5: block, 6-11: none}")},
       {"offload",
        {"...", "offload=weights"},
-       usage(
-           "offload as one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, qkv, att, "
-           "lse, mid, norm2, mean2, rstd2, fc, act, names joined with +, or a map of layers to "
-           "them",
-           "\"weights\" (command line)", "offload=inputs")},
+       usage("offload as auto, one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, "
+             "qkv, att, "
+             "lse, mid, norm2, mean2, rstd2, fc, act, names joined with +, or a map of layers to "
+             "them",
+             "\"weights\" (command line)", "offload=inputs")},
       {"offload of a layer",
        {"...", "offload={0-9: inputs}"},
        usage("layers between 0 and 1 in the offload map", "\"9\"", "offload=\"{0-1: block}\"")},
@@ -239,14 +239,15 @@ std::vector<BadRow> bad_keys() {
        {"...", "recompute=block", "offload=inputs", "host_memory=4KiB"},
        too_small("host_memory of at least <*> B (<*> KiB) for what is offloaded",
                  "host_memory of 4096 B (4.00 KiB), offload: inputs",
-                 "host_memory=<*>, or offload=none"),
+                 "host_memory=<*>, or offload=none (then memory of <*> B is enough), or <*>"),
        {},
        3},
       {"host_memory too small for the optimizer",
        {"...", "offload_optimizer=cpu", "host_memory=4KiB"},
-       too_small("host_memory of at least <*> B (<*> KiB) for what is offloaded",
-                 "host_memory of 4096 B (4.00 KiB), offload: none, offload_optimizer: cpu",
-                 "host_memory=<*>, or offload_optimizer=none"),
+       too_small(
+           "host_memory of at least <*> B (<*> KiB) for what is offloaded",
+           "host_memory of 4096 B (4.00 KiB), offload: none, offload_optimizer: cpu",
+           "host_memory=<*>, or offload_optimizer=none (then memory of <*> B is enough), or <*>"),
        {},
        3},
       {"offload_optimizer of an optimizer without states",
@@ -255,8 +256,8 @@ std::vector<BadRow> bad_keys() {
              "optim: sgd, precision: fp32", "offload_optimizer=none, or sgd_momentum=0.9")},
       {"offload_optimizer",
        {"...", "offload_optimizer=disk"},
-       usage("offload_optimizer as one of none, cpu", "\"disk\" (command line)",
-             "offload_optimizer=none")},
+       usage("offload_optimizer as one of auto, none, cpu", "\"disk\" (command line)",
+             "offload_optimizer=auto")},
       {"head_rows",
        {"...", "head_rows=0"},
        usage("head_rows of at least 1", "\"0\" (command line)", "head_rows=256")},

@@ -106,5 +106,49 @@ TEST(Offload, TheNamedHostMemoryWorksAndNothingBelow) {
   expect_planned_is_measured(w, "run");
 }
 
+// With host_memory the planner takes what it needs of it, and the run is the same; told not to, it
+// refuses. A resume that the host has no room for says what unpins it.
+TEST(Offload, ThePlannerTakesTheHostsMemoryWhenToldOfIt) {
+  const Workspace w;
+  const std::vector<std::string> base = {"per_device_train_batch_size=3", "head_rows=64",
+                                         "save_steps=4", "lr_scheduler_type=constant"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), base.begin(), base.end());
+    return more;
+  };
+  EXPECT_EQ(w.plan(with({"memory=1GiB"}))["host_bytes"], 0);
+  const Json open = w.plan(with({"host_memory=1GiB"}));
+  EXPECT_EQ(open["host_bytes"], 0) << "nothing is gained where memory is plenty";
+  const std::string least = "memory=" + std::to_string(open["minimum_bytes"].get<int64_t>());
+  w.trained("kept", with({"max_steps=8"}));
+  const Outcome run = w.trained("moved", with({"max_steps=8", "host_memory=1GiB", least}));
+  expect_planned_is_measured(w, "moved");
+  const Json plan = w.json("moved/plan.json");
+  EXPECT_GT(plan["host_bytes"].get<int64_t>(), 0);
+  EXPECT_EQ(plan["decisions"]["offload_optimizer"], "cpu");
+  EXPECT_NE(run.out.find("the host's memory was the planner's choice"), std::string::npos);
+  EXPECT_EQ(w.curve("moved"), w.curve("kept"));
+  EXPECT_EQ(slurp(w.path("moved/final/model.safetensors")),
+            slurp(w.path("kept/final/model.safetensors")));
+
+  for (const std::vector<std::string>& keys :
+       {std::vector<std::string>{least},
+        {least, "host_memory=1GiB", "offload=none", "offload_optimizer=none"}}) {
+    const Outcome refused = w.train("refused", with(keys));
+    EXPECT_EQ(refused.code, 3);
+    EXPECT_NE(refused.err.find("offload_optimizer=cpu host_memory="), std::string::npos)
+        << refused.err;
+  }
+  const Outcome pinned =
+      w.train("moved", {"max_steps=9", "resume=latest", "host_memory=4KiB", "offload=inputs",
+                        "recompute=block", "offload_optimizer=none", "save_steps=4",
+                        "lr_scheduler_type=constant"});
+  EXPECT_EQ(pinned.code, 3);
+  for (const char* word :
+       {"host_memory of at least", "for micro-batches of 3 and head chunks of 64",
+        "checkpoint-8 pins", "offload=none (then memory of"})
+    EXPECT_NE(pinned.err.find(word), std::string::npos) << pinned.err;
+}
+
 }  // namespace
 }  // namespace snug::e2e

@@ -1,0 +1,21 @@
+// What would let a run fit that does not: keys that the user could change, each planned as it would
+// then be, never estimated. Those that cost least come first.
+//
+// To add one: a row of the table in offers.cpp.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/trainer/plan.h"
+
+namespace snug {
+
+// For a plan of `request` that does not fit: what lowers its minimum, what is enough before what is
+// not. Where the host's memory does not suffice, what then fits the device and the host.
+std::vector<Offer> plan_offers(const PlanRequest& request, const Plan& refused);
+// They in words, behind what `memory` it takes: "memory=1048576, or recompute=auto (then memory of
+// 524288 B is enough), or a smaller model".
+std::string offers_text(const Plan& refused);
+
+}  // namespace snug
