@@ -18,6 +18,7 @@ namespace {
 
 // What would lower the minimum, cheapest first: only what these keys still hold fast.
 std::string advice(const PlanRequest& r) {
+  if (!r.follow.path.empty()) return "plan=null to plan anew";
   std::string text;
   const auto add = [&](const std::string& item) { text += (text.empty() ? "" : ", or ") + item; };
   if (r.global_batch > 0) {
@@ -163,6 +164,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   plan.model_text =
       fmt::format("{} {} parameters", r.model->spec().family,
                   human_count(static_cast<double>(r.model->params().real_elements())));
+  plan.made_for = plan_facts(r);
 
   const int64_t room = r.budget > 0 ? r.budget - plan.runtime_bytes : kNoLimit;
   plan.cost = search.cost().text();
@@ -239,6 +241,10 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   }
   if (plan.decisions.micro_batch > 0)
     plan.accumulation = ceil_div(plan.global_batch, plan.decisions.micro_batch);
+  if (!r.follow.path.empty()) {
+    check_followed(r, plan);
+    plan.optimality = "as " + r.follow.path + " says";
+  }
   predict_saving(r, plan);
   if (plan.fits && r.budget > 0 && plan.decisions.micro_batch > 0) {
     plan.unlimited_seconds = search.best(kNoLimit).step_seconds;

@@ -10,6 +10,7 @@
 #include "engine/io/fingerprint.h"
 #include "tools/trainer/calibration.h"
 #include "tools/trainer/plan.h"
+#include "tools/trainer/plan_file.h"
 
 namespace snug {
 namespace {
@@ -221,7 +222,9 @@ nlohmann::json plan_json(const Plan& plan) {
   for (const TensorRecord* t : holders(plan, 8))
     top.push_back(
         {{"name", t->name.str()}, {"bytes", t->bytes}, {"category", to_string(t->category)}});
-  return {
+  nlohmann::json j = {
+      {"format_version", kPlanFormat},
+      {"made_for", plan.made_for},
       {"fits", plan.fits},
       {"model", plan.model_text},
       {"budget_bytes", plan.budget > 0 ? nlohmann::json(plan.budget) : nlohmann::json(nullptr)},
@@ -250,6 +253,8 @@ nlohmann::json plan_json(const Plan& plan) {
       {"programs", programs},
       {"planning_seconds", plan.seconds},
       {"hash", plan_hash(plan)}};
+  j["seal"] = plan_seal(j);
+  return j;
 }
 
 std::string plan_text(const Plan& plan) {
