@@ -243,10 +243,12 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
     plan.accumulation = ceil_div(plan.global_batch, plan.decisions.micro_batch);
   if (!r.follow.path.empty()) {
     check_followed(r, plan);
+    plan.followed = r.follow.path;
     plan.optimality = "as " + r.follow.path + " says";
   }
   predict_saving(r, plan);
-  if (plan.fits && r.budget > 0 && plan.decisions.micro_batch > 0) {
+  // What a followed plan costs is not asked: there is no other to compare it with.
+  if (plan.fits && r.budget > 0 && plan.decisions.micro_batch > 0 && r.follow.path.empty()) {
     plan.unlimited_seconds = search.best(kNoLimit).step_seconds;
     const PlanSearch::Choice more = search.best(room + Plan::kMoreBytes);
     plan.more_seconds = more.step_seconds;

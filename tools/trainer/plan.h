@@ -93,6 +93,7 @@ struct Plan {
       attention;  // what attention multiplies, and on what: "bf16 bf16 avx512_bf16"; empty: none
   std::string model_text;  // "gpt2 124.44M parameters"
   PlanFacts made_for;
+  std::string followed;  // the plan whose decisions these are; empty: chosen here
 
   double tokens_per_second() const {  // predicted; 0: no training
     return step_seconds > 0 ? static_cast<double>(global_batch * decisions.T) / step_seconds : 0.0;

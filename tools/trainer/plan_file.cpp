@@ -9,6 +9,7 @@
 #include "engine/io/fingerprint.h"
 #include "engine/io/json.h"
 #include "layers/models/recompute.h"
+#include "tools/config/keys.h"
 #include "tools/trainer/calibration.h"
 #include "tools/trainer/pinning.h"
 #include "tools/trainer/setup.h"
@@ -38,13 +39,17 @@ void check_made_for(const PlanFile& file, const PlanFacts& now) {
   }
 }
 
-// Keys that say what the plan says already: they may repeat it, not contradict it.
+// Keys that say what the plan says already: they may repeat it, not contradict it. A resolved file
+// spells out defaults that nobody asked for, so from a file those say nothing.
 void check_keys(const PlanFile& file, const RunSetup& setup) {
   const RunConfig& c = setup.config;
   const Decisions& d = file.decisions;
   const auto same = [&](const char* key, bool equal, const std::string& before,
                         const std::string& now) {
-    if (c.is_set(key) && !equal)
+    const Key& k = *find_key(key);
+    const bool asked =
+        c.is_set(key) && (c.where(key) == "command line" || print_value(c, k) != print_default(k));
+    if (asked && !equal)
       not_as(file, key, before, fmt::format("{} ({})", now, c.where(key)),
              fmt::format("leave {} out, or plan=null to plan anew", key));
   };

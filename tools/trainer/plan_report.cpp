@@ -299,6 +299,8 @@ std::string plan_text(const Plan& plan) {
   for (const TensorRecord* t : holders(plan, 5))
     out += fmt::format(" {} {}{}", t->name.view(), human_bytes(t->bytes), ",");
   out.pop_back();
+  if (!plan.followed.empty())
+    out += fmt::format("\n  every decision is that of the plan {}", plan.followed);
   if (!plan.target.empty())
     out += fmt::format(
         "\n  made for a described device, {}: bytes of workspaces and kernels are this machine's",

@@ -46,9 +46,14 @@ std::vector<BadRow> bad_plans() {
 
   // The file.
   refuse("plan: missing", {"plan=@none.json"},
-         data("to read @none.json", "No such file or directory", "check the path"));
-  refuse("plan: cut", {}, data("@p.json:<*> to <*>", "<*>", "<*>"), {cut("p.json", 40)});
-  refuse("plan: a list", {}, data("a plan in @p.json", "[1]", again), {file("p.json", "[1]")});
+         data("a readable file @none.json", "No such file or directory",
+              "check the path; relative paths start at the current folder"));
+  refuse("plan: cut", {},
+         data("valid JSON", "@p.json:<*>: syntax error<*>",
+              "correct the file; a JSON checker shows the place"),
+         {cut("p.json", 40)});
+  refuse("plan: a list", {}, data("a plan in @p.json", "a list of 1 values", again),
+         {file("p.json", "[1]")});
   refuse(
       "plan: another JSON", {"plan=@run/memory.json"},
       data("a plan in @run/memory.json", "JSON without format_version, seal and decisions", again));
@@ -75,7 +80,8 @@ std::vector<BadRow> bad_plans() {
                "snug plan --json without target"),
          {resealed("/target", "rtx4090")});
   refuse("plan: a micro-batch of none", {},
-         data("micro_batch from 1 to 1099511627776 in @p.json / decisions", "0", "<*>"),
+         data("an integer from 1 to 1099511627776 for micro_batch in @p.json / decisions", "0",
+              "correct the value of micro_batch"),
          {resealed("/decisions/micro_batch", 0)});
   refuse("plan: copies of another kind", {},
          data("packed_weights none, forward or both in @p.json / decisions", "\"some\"", again),

@@ -214,7 +214,7 @@ TEST(Enforced, TheLimitHolds) {
   if (!enforced()) GTEST_SKIP() << "a sanitizer's shadow memory is data too";
   const Sweep s(kShapes[0]);
   const Json planned = s.plan(0);
-  const Outcome o = s.limited(0, planned["engine_bytes"].get<int64_t>() + (4 << 20));
+  const Outcome o = s.limited(0, planned["engine_bytes"].get<int64_t>() - kPage);
   EXPECT_EQ(o.code, 3) << o.out << o.err;
   EXPECT_NE(o.err.find("out_of_memory: "), std::string::npos) << o.err;
 }
