@@ -67,7 +67,7 @@ class Settings:
 
     def measure(self, name):
         words = [self.args.snug, "bench", "step", *shape_keys(self.args), f"memory={self.args.most}",
-                 f"plan={self.plans[name]}", "--steps", str(self.args.steps), "--json"]
+                 f"plan={self.plans[name]}", "--steps", str(self.args.steps), "--json", "--no-roofs"]
         return json.loads(run(words).stdout)["tokens_per_second"]
 
 
