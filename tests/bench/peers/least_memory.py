@@ -4,12 +4,12 @@
 
 PyTorch is transformers' GPT2LMHeadModel (transformers_gpt2.py): one sequence at a time, gradient checkpointing,
 scaled_dot_product_attention, autocast for bf16. Its least peak is looked for first, over the forms of AdamW (fused,
-foreach, a loop) and over two settings of the C library's heap: as it is, and one that gives pages back at once. Of those
-within 2 % of the smallest peak the fastest then runs in turn with Snug, once at the least memory of its plan and once at the PyTorch process's peak: the
-budget is that peak less what Snug's process holds beside its engine (measured in the run at the least memory).
-Memory is the peak resident set of the whole process (VmHWM), interpreter and libraries included; what `import torch`
-takes alone is printed below the table. Random tokens, dropout 0, clipping and AdamW on all sides. Prints a Markdown
-table.
+foreach, a loop) and over two settings of the C library's heap: as it is, and one that gives pages back at once. Of
+those within 2 % of the smallest peak the fastest then runs in turn with Snug, once at the least memory of its plan and
+once at the PyTorch process's peak: the budget is that peak less what Snug's process holds beside its engine (measured
+in the run at the least memory). Memory is the peak resident set of the whole process (VmHWM), interpreter and
+libraries included; what `import torch` takes alone is printed below the table. Random tokens, dropout 0, clipping and
+AdamW on all sides. Prints a Markdown table.
 """
 import argparse
 import json
