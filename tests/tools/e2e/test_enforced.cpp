@@ -217,6 +217,13 @@ TEST(Enforced, TheLimitHolds) {
   const Outcome o = s.limited(0, planned["engine_bytes"].get<int64_t>() - kPage);
   EXPECT_EQ(o.code, 3) << o.out << o.err;
   EXPECT_NE(o.err.find("out_of_memory: "), std::string::npos) << o.err;
+  // Between the arena and what the process needs beside it, which is less than is declared, there
+  // are refusals of other things, and no crash.
+  for (int64_t more = 0; more < 4 << 20; more += 256 << 10) {
+    const Outcome tight = s.limited(0, planned["engine_bytes"].get<int64_t>() + more);
+    EXPECT_TRUE(tight.code == 0 || tight.code == 1 || tight.code == 3) << more << tight.err;
+    EXPECT_EQ(tight.code == 0, tight.err.empty()) << more << tight.err;
+  }
 }
 
 }  // namespace
