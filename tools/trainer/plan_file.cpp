@@ -58,13 +58,12 @@ void check_keys(const PlanFile& file, const RunSetup& setup) {
   };
   const auto same_policies = [&](const char* key, const std::string& before,
                                  const std::string& now) {
+    if (now == "auto") return;
+    const bool recompute = std::string_view(key) == "recompute";
     const auto slots = [&](const std::string& text) {
-      return parse_policies(text == "auto" ? "none" : text, "none", *setup.model);
+      return parse_policies(recompute ? text : "none", recompute ? "none" : text, *setup.model);
     };
-    const bool equal = std::string_view(key) == "recompute"
-                           ? slots(before) == slots(now)
-                           : parse_policies("none", before, *setup.model) ==
-                                 parse_policies("none", now, *setup.model);
+    const bool equal = slots(before) == slots(now);
     same(key, equal, before, now);
   };
   same_number("per_device_train_batch_size", d.micro_batch, c.per_device_train_batch_size);
@@ -74,7 +73,8 @@ void check_keys(const PlanFile& file, const RunSetup& setup) {
   same_policies("recompute", d.recompute, c.recompute);
   same_policies("offload", d.offload, c.offload);
   const char* const optimizer = d.offload_optimizer ? "cpu" : "none";
-  same("offload_optimizer", c.offload_optimizer == optimizer, optimizer, c.offload_optimizer);
+  same("offload_optimizer", c.offload_optimizer == "auto" || c.offload_optimizer == optimizer,
+       optimizer, c.offload_optimizer);
   same("packed_weights",
        c.packed_weights == "auto" || c.packed_weights == to_string(d.packed_weights),
        to_string(d.packed_weights), c.packed_weights);
