@@ -88,8 +88,8 @@ std::vector<Key> make_keys() {
        .doc = "the budget: the run never uses more; auto: what is free less a stated reserve",
        .example = "256MiB", .unset = "auto"},
       {.name = "host_memory", .section = "machine", .kind = K::bytes, .field = &C::host_memory,
-       .doc = "the budget for what offload and offload_optimizer keep off the device; on the CPU both "
-              "are RAM. auto: none of its own",
+       .doc = "the budget for what offload and offload_optimizer keep off the device; on the CPU, where both "
+              "are RAM, it lets them be chosen. auto: no bound of its own",
        .example = "2GiB", .unset = "auto"},
       {.name = "target", .section = "machine", .kind = K::text, .field = &C::target,
        .doc = "snug plan and explain alone: the device to plan for, by name (rtx4090, a100-80, h100, cpu-8, "
@@ -111,15 +111,16 @@ std::vector<Key> make_keys() {
        .aliases = "gradient_checkpointing enable_activation_checkpointing activation_checkpointing"},
       {.name = "offload", .section = "machine", .kind = K::policies, .field = &C::offload,
        .doc = "what is kept for backward in the host's memory instead of the device's; the numbers stay "
-              "the same bit for bit. none, inputs (of the blocks), attention, mlp, block (inputs and "
-              "all that is not recomputed), names and layers as in recompute",
+              "the same bit for bit. auto (where it is faster than what fits without it, or alone fits; on "
+              "the CPU only with host_memory), none, inputs (of the blocks), attention, mlp, block (inputs "
+              "and all that is not recomputed), names and layers as in recompute",
        .example = "inputs", .aliases = "activation_offloading enable_activation_offloading"},
       {.name = "offload_optimizer", .section = "machine", .kind = K::choice,
        .field = &C::offload_optimizer,
        .doc = "where the optimizer's state rests, and the master weights of a 16-bit model: none (on the "
-              "device) or cpu (in the host's memory, and an update passes them through the device in "
-              "windows); the numbers stay the same bit for bit",
-       .example = "cpu", .choices = "none cpu"},
+              "device), cpu (in the host's memory, and an update passes them through the device in "
+              "windows) or auto, as in offload; the numbers stay the same bit for bit",
+       .example = "cpu", .choices = "auto none cpu"},
       {.name = "head_rows", .section = "machine", .kind = K::integer, .field = &C::head_rows,
        .doc = "rows of logits that exist at a time; auto: chosen by the plan", .example = "256",
        .unset = "auto", .range = kPositive, .aliases = "head_chunk_rows"},

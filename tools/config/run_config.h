@@ -47,8 +47,8 @@ struct RunConfig {
   int64_t threads = 0;                     // 0: auto
   std::string precision = "fp32";          // fp32 | bf16 | fp16
   std::string recompute = "auto";          // auto, a policy, or "0-5: block, 6-11: none"
-  std::string offload = "none";            // a policy or a map like that
-  std::string offload_optimizer = "none";  // none | cpu
+  std::string offload = "auto";            // a policy or a map like that
+  std::string offload_optimizer = "auto";  // auto | none | cpu
   int64_t head_rows = 0;                   // rows of a chunk of logits; 0: auto
   std::string packed_weights = "auto";
   std::vector<std::string> allow;  // permissions, each known and built

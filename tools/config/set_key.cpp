@@ -29,8 +29,8 @@ void check_policy(const Key& key, std::string_view text, const ConfigNode& node)
     const std::string_view name = text.substr(0, plus);
     if (std::find(known.begin(), known.end(), name) == known.end())
       fail(ErrorCode::usage,
-           fmt::format("{} as {}one of {}, names joined with +, or a map of layers to them",
-                       key.name, key.name == "recompute" ? "auto, " : "", fmt::join(known, ", ")),
+           fmt::format("{} as auto, one of {}, names joined with +, or a map of layers to them",
+                       key.name, fmt::join(known, ", ")),
            node.describe(), suggestion(name, known, fmt::format("{}={}", key.name, key.example)));
     if (plus == std::string_view::npos) return;
     text.remove_prefix(plus + 1);
@@ -64,7 +64,7 @@ std::string to_policies(const Key& key, const ConfigNode& node) {
       ConfigNode map = parse_config_node("{" + node.text + "}", node.where, false);
       return to_policies(key, map);
     }
-    if (node.text != "auto" || key.name != "recompute") check_policy(key, node.text, node);
+    if (node.text != "auto") check_policy(key, node.text, node);
     return node.text;
   }
   if (node.kind != ConfigNode::Kind::map || node.entries.empty())

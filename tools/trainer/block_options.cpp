@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "engine/core/units.h"
+#include "engine/core/error.h"
 #include "layers/models/recompute.h"
 
 namespace snug {
@@ -63,6 +64,69 @@ class BlockRecorder {
       if (i != forward_end && i != backward_begin)
         option.compute += cost_.seconds(p.ops[i], dims.N());
     return option;
+  }
+
+  // Two layers run the same way, in the order of Model::train_step.
+  StackOption record_pair(const std::vector<SlotPolicy>& policies) {
+    static const Name kX("x"), kGradient("dresidual");
+    const Dims dims{d_.micro_batch, d_.T};
+    const Shape shape{dims.N(), model_.spec().C};
+    const DType dtype = model_.precision().compute;
+    Runtime rt{*params_, grads_.get(), state_.view(), nullptr, packed_.get(), documents_.view()};
+    Offload offload(2, static_cast<int>(policies.size()));
+    Pass below(model_.block(0).body(), policies, &offload, 0);
+    Pass above(model_.block(1).body(), policies, &offload, 1);
+    size_t first_end = 0, forward_end = 0, settled = 0, fetching = 0, fetched = 0, last_begin = 0;
+    int64_t out_bytes = 0, dx_bytes = 0;
+    ctx_.program(schedule_, block_, [&] {
+      Tensor x = ctx_.tensor(kX, shape, dtype, Category::activations);
+      x = model_.block(0).forward(ctx_, rt, below, dims, PassMode::train, std::move(x));
+      out_bytes = round_up(x.view().bytes(), kTensorAlignment);
+      first_end = mark();
+      x = model_.block(1).forward(ctx_, rt, above, dims, PassMode::train, std::move(x));
+      forward_end = mark();
+      offload.settle();
+      settled = mark();
+      x.reset();
+      Tensor gradient = ctx_.tensor(kGradient, shape, dtype, Category::activations);
+      dx_bytes = round_up(gradient.view().bytes(), kTensorAlignment);
+      fetching = mark();
+      above.fetch(ctx_);
+      fetched = mark();
+      below.fetch(ctx_);
+      gradient = model_.block(1).backward(ctx_, rt, above, std::move(gradient));
+      last_begin = mark();
+      gradient = model_.block(0).backward(ctx_, rt, below, std::move(gradient));
+    });
+    const Program& p = schedule_.at(block_);
+    const auto tick = [&](size_t op) { return tick_of(p.ops[op]); };
+    const auto live = [&](size_t op) { return most_live_bytes(p, tick(op), tick(op)); };
+    StackOption o;
+    o.saved = (live(settled) - out_bytes) / 2;
+    o.forward = most_live_bytes(p, 0, tick(first_end));
+    o.forward_after = most_live_bytes(p, tick(first_end), tick(forward_end)) - o.saved;
+    o.leaving = live(first_end) - o.saved - out_bytes;
+    o.coming = live(fetched) - live(fetching);
+    o.backward = most_live_bytes(p, tick(last_begin), p.ticks);
+    for (const TensorRecord& t : p.tensors)
+      if (t.residence == Residence::host) o.host += round_up(t.bytes, kHostAlignment);
+    o.host /= 2;
+    for (size_t i = 0; i < p.ops.size(); ++i) {
+      const OpRecord& op = p.ops[i];
+      if (i == first_end || i == forward_end || i == settled || i == fetching || i == fetched ||
+          i == last_begin)
+        continue;
+      const double seconds = cost_.seconds(op, dims.N());
+      if (op.stream == kToHost)
+        o.to_host += seconds / 2;
+      else if (op.stream == kToDevice)
+        o.to_device += seconds / 2;
+      else if (i < forward_end)
+        o.forward_seconds += seconds / 2;
+      else
+        o.backward_seconds += seconds / 2;
+    }
+    return o;
   }
 
  private:
@@ -144,6 +208,75 @@ BlockOptions record_block_options(const Model& model, const Decisions& decisions
     kept.names.push_back(all.names[static_cast<size_t>(i)]);
   }
   return kept;
+}
+
+namespace {
+
+bool beats(const StackOption& b, const StackOption& a) {
+  return b.saved <= a.saved && b.forward <= a.forward && b.forward_after <= a.forward_after &&
+         b.leaving <= a.leaving && b.backward <= a.backward && b.coming <= a.coming &&
+         b.host <= a.host && b.forward_seconds <= a.forward_seconds &&
+         b.backward_seconds <= a.backward_seconds && b.to_host <= a.to_host &&
+         b.to_device <= a.to_device;
+}
+
+// What may be offloaded under a way to recompute, in words: the slots of a row of numbers a token
+// that it leaves, one by one, all, and all but the input.
+std::vector<std::string> offload_texts(const Model& model, const std::string& recompute,
+                                       Dims dims) {
+  const Body& body = model.block(0).body();
+  const std::vector<SlotPolicy> policies = parse_policies(recompute, "none", model).front();
+  std::vector<std::string> words;
+  const int out = body.find_slot("out");
+  for (int slot = 0; slot < body.slots(); ++slot) {
+    const Shape shape = body.slot(slot).shape(dims);
+    if (slot == out || shape.rank() != 2 ||
+        policies[static_cast<size_t>(slot)] != SlotPolicy::keep)
+      continue;
+    const std::string_view name = body.slot(slot).name.view();
+    const std::string_view last = name.substr(name.rfind('.') + 1);
+    words.emplace_back(last == "x" ? "inputs" : last);
+  }
+  std::vector<std::string> texts = words;
+  const auto join = [&](size_t first) {
+    std::string text;
+    for (size_t i = first; i < words.size(); ++i) text += (text.empty() ? "" : "+") + words[i];
+    return text;
+  };
+  if (words.size() > 1) texts.push_back(join(0));
+  if (words.size() > 2) texts.push_back(join(1));
+  return texts;
+}
+
+}  // namespace
+
+StackOptions record_stack_options(const Model& model, const Decisions& decisions,
+                                  const Settings& settings, const CostModel& cost,
+                                  const std::vector<std::string>& recompute) {
+  require(model.spec().L >= 2, "a stack of two layers or more");
+  BlockRecorder recorder(model, decisions, settings, cost);
+  const auto record = [&](const std::string& again, const std::string& away) {
+    StackOption o = recorder.record_pair(parse_policies(again, away, model).front());
+    o.recompute = again;
+    o.offload = away;
+    return o;
+  };
+  record("none", "none");  // gradients are assigned; those that count are added to
+  const Dims dims{decisions.micro_batch, decisions.T};
+  StackOptions options;
+  std::vector<StackOption> all;
+  for (const std::string& again : recompute) {
+    options.kept.push_back(record(again, "none"));
+    for (const std::string& away : offload_texts(model, again, dims))
+      all.push_back(record(again, away));
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    bool beaten = false;
+    for (size_t j = 0; j < all.size() && !beaten; ++j)
+      beaten = i != j && beats(all[j], all[i]) && (j < i || !beats(all[i], all[j]));
+    if (!beaten) options.away.push_back(all[i]);
+  }
+  return options;
 }
 
 }  // namespace snug

@@ -23,6 +23,34 @@ struct BlockOptions {
 BlockOptions record_block_options(const Model& model, const Decisions& decisions,
                                   const Settings& settings, const CostModel& cost);
 
+// A way to run a layer of a stack in which slots are on their way to the host or back while a
+// neighbour runs. Bytes are the device's but for `host`.
+//
+//   forward   layer l - 1's that leave | layer l                  backward   layer l | l - 1's that come
+struct StackOption {
+  std::string recompute, offload;
+  int64_t saved = 0;          // from its forward to its backward
+  int64_t forward = 0;        // at most in its forward, beyond what the layers before saved
+  int64_t forward_after = 0;  // the same with those of a layer run the same way before it leaving
+  int64_t leaving = 0;        // on their way out until the next layer's forward is over
+  int64_t backward = 0;       // at most in its backward, beyond what the layers before saved
+  int64_t coming = 0;         // back from the host before its backward begins
+  int64_t host = 0;           // with the host in between
+  double forward_seconds = 0, backward_seconds = 0;  // of computing
+  double to_host = 0, to_device = 0;                 // of copying
+};
+
+// For each of these ways to recompute (names of BlockOptions): what it is with nothing offloaded,
+// in `kept`, and in `away` with the input, with each other large slot, with all and with all but
+// the input offloaded; those that another one of `away` beats in everything are left out. For a
+// model of two layers or more.
+struct StackOptions {
+  std::vector<StackOption> kept, away;
+};
+StackOptions record_stack_options(const Model& model, const Decisions& decisions,
+                                  const Settings& settings, const CostModel& cost,
+                                  const std::vector<std::string>& recompute);
+
 // The tick at which exactly what an op has at hand is alive: births and ends advance the clock, ops
 // do not.
 int64_t tick_of(const OpRecord& op);

@@ -32,8 +32,11 @@ struct PlanRequest {
   bool evaluate = false;
   int64_t head_rows = 0;           // 0: the fastest of 1024, 256, 64
   std::string recompute = "auto";  // auto: chosen for each layer
-  std::string offload = "none";
-  bool offload_optimizer = false;
+  std::string offload = "none";            // auto: chosen, if use_host
+  std::string offload_optimizer = "none";  // none, cpu; auto: chosen, if use_host
+  // Whether what is `auto` may take the host's memory: the device has memory of its own, or the
+  // user said how much of the host's there is.
+  bool use_host = false;
   // Packed copies of the weights; unset: for generation if they fit, none in training.
   std::optional<WeightPacking> packed_weights;
   int64_t kv_length = 0;  // 0: no generation
@@ -87,6 +90,10 @@ struct Plan {
   static constexpr int64_t kMoreBytes = int64_t{1} << 30;
   double unlimited_seconds = 0, more_seconds = 0;
   std::string more_decisions;  // what those bytes would change, in words
+  // Where the planner itself took the host's memory: predicted seconds of a step without it; 0 if
+  // nothing fits without it.
+  bool moved = false;
+  double unmoved_seconds = 0;
   int threads = 1;
   std::vector<KernelChoice> kernels;  // what computes the products of its programs, each class once
   std::string

@@ -137,7 +137,7 @@ void fix_decisions(const Decisions& d, PlanRequest& r) {
   r.head_rows = d.head_rows;
   r.recompute = d.recompute;
   r.offload = d.offload;
-  r.offload_optimizer = d.offload_optimizer;
+  r.offload_optimizer = d.offload_optimizer ? "cpu" : "none";
   r.packed_weights = d.packed_weights;
   r.eval_batch = d.eval_batch;
 }

@@ -1,9 +1,12 @@
 #include "tools/trainer/plan_search.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
 
+#include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "layers/models/recompute.h"
 
@@ -35,27 +38,47 @@ PlanSearch::PlanSearch(const PlanRequest& request) : request_(request), cost_(re
         CostModel::uncalibrated(plan_instruction_set(), request.settings.threads));
     cost_ = own_cost_.get();
   }
-  const bool open = request.recompute == "auto" && request.global_batch > 0;
-  layers_ = open && request.offload == "none";
-  if (open && !layers_) {
-    for (const char* preset : kPresets)
-      if (policies_combine(preset, request.offload, *request.model)) presets_.emplace_back(preset);
-  } else {
-    presets_.push_back(layers_                               ? "block"
-                       : open || request.recompute == "auto" ? "none"
-                                                             : request.recompute);
-  }
+  const PlanRequest& r = request;
+  const bool trains = r.global_batch > 0, use_host = trains && r.use_host;
+  const bool open = r.recompute == "auto" && trains;
+  const bool choose = r.offload == "auto" && use_host;  // what is offloaded
+  const std::string fixed = r.offload == "auto" ? "none" : r.offload;
+  layers_ = open && fixed == "none";
+  stacks_ = layers_ && choose && r.model->spec().L > 1;
+
+  if (trains && r.offload_optimizer != "cpu") states_away_.push_back(false);
+  const bool some = !make_optimizer(r.optimizer)->state_names().empty() ||
+                    r.model->precision().separate_master();
+  if (trains && (r.offload_optimizer == "cpu" ||
+                 (r.offload_optimizer == "auto" && use_host && some)))
+    states_away_.push_back(true);
+  if (!trains) states_away_.push_back(false);
+
+  std::vector<std::string> again, away = {fixed};
+  if (open && !layers_)
+    again.assign(std::begin(kPresets), std::end(kPresets));
+  else
+    again.emplace_back(layers_ ? "block" : r.recompute == "auto" ? "none" : r.recompute);
+  if (choose && !layers_) away = {"none", "inputs", "block"};
+  for (const bool states : states_away_)
+    for (const std::string& offload : away)
+      for (const std::string& recompute : again)
+        if (away.size() + again.size() == 2 || policies_combine(recompute, offload, *r.model))
+          ways_.push_back({recompute, offload, states,
+                           (choose && offload != "none") || (states && states_away_.size() > 1)});
+  std::stable_sort(ways_.begin(), ways_.end(),
+                   [](const Way& x, const Way& y) { return x.moved < y.moved; });
 }
 
-Decisions PlanSearch::decide(int64_t micro, int64_t head_rows, const std::string& recompute) const {
+Decisions PlanSearch::decide(int64_t micro, int64_t head_rows, const Way& way) const {
   const PlanRequest& r = request_;
   Decisions d;
   d.T = r.T;
   d.micro_batch = micro;
   d.head_rows = head_rows;
-  d.recompute = recompute;
-  d.offload = r.offload;
-  d.offload_optimizer = r.offload_optimizer && r.global_batch > 0;
+  d.recompute = way.recompute;
+  d.offload = way.offload;
+  d.offload_optimizer = way.states_away;
   if (r.evaluate) d.eval_batch = r.eval_batch > 0 ? r.eval_batch : std::max<int64_t>(1, micro);
   d.kv_length = r.kv_length;
   d.kv_rows = r.kv_length > 0 ? r.kv_rows : 1;
@@ -120,13 +143,20 @@ const BlockOptions& PlanSearch::block_options(const Decisions& d) {
              record_block_options(*request_.model, d, request_.settings, *cost_);
 }
 
-PlanSearch::Config* PlanSearch::config(int64_t micro, int64_t head_rows,
-                                       const std::string& recompute) {
-  std::unique_ptr<Config>& slot = configs_[{micro, head_rows, recompute}];
+const StackOptions& PlanSearch::stack_options(const Decisions& d) {
+  const auto found = stacks_of_.find(d.micro_batch);
+  if (found != stacks_of_.end()) return found->second;
+  return stacks_of_[d.micro_batch] = record_stack_options(
+             *request_.model, d, request_.settings, *cost_, block_options(d).names);
+}
+
+PlanSearch::Config* PlanSearch::config(const Key& key) {
+  std::unique_ptr<Config>& slot = configs_[key];
   if (slot) return slot.get();
   slot = std::make_unique<Config>();
   Config& c = *slot;
-  c.decisions = decide(micro, head_rows, recompute);
+  c.decisions = decide(key.micro, key.head_rows, key.way);
+  c.moved = key.way.moved;
   const std::unique_ptr<Session> session = record(c.decisions);
   const Schedule& s = session->schedule();
   c.bound = s.lower_bound();
@@ -143,13 +173,34 @@ PlanSearch::Config* PlanSearch::config(int64_t micro, int64_t head_rows,
   // The head's ops lie between the passes, the embedding's outside them.
   const auto head = ticks_of(p, "head");
   c.tail = most_live_bytes(p, head.first, head.second) - L * least.saved;
+  c.tail_back = most_live_bytes(p, head.second, head.second) - L * least.saved;
+  for (const OpRecord& op : p.ops)
+    if (op.scope.view() == "head") c.last = cost_->seconds(op, key.micro * request_.T);
   const int64_t outside = std::max(most_live_bytes(p, 0, tick_of(p.ops.front())),
                                    most_live_bytes(p, tick_of(p.ops.back()), p.ticks));
   c.others = round_up(
       std::max(s.lower_bound_except({"micro_first", "micro_next"}), c.base + outside), kArenaUnit);
-  c.micro_steps = static_cast<double>(ceil_div(request_.global_batch, micro));
+  c.micro_steps = static_cast<double>(ceil_div(request_.global_batch, key.micro));
   c.outside = c.seconds - c.micro_steps * static_cast<double>(L) * least.seconds();
   return slot.get();
+}
+
+double PlanSearch::floor(int64_t micro, int64_t head_rows) {
+  double least = INFINITY;
+  for (const Way& way : ways_) {
+    if (way.moved) break;
+    const Config& c = *config({micro, head_rows, way});
+    double seconds = c.seconds;
+    if (layers_) {
+      double layer = INFINITY;
+      for (const LayerOption& o : block_options(c.decisions).options)
+        layer = std::min(layer, o.seconds());
+      seconds =
+          c.outside + c.micro_steps * static_cast<double>(request_.model->spec().L) * layer;
+    }
+    least = std::min(least, seconds);
+  }
+  return least;
 }
 
 PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double tolerance,
@@ -157,6 +208,7 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
   Choice choice;
   choice.decisions = c.decisions;
   choice.host_bytes = c.host;
+  choice.moved = c.moved;
   *bound = c.seconds;
   const PlanRequest& r = request_;
   if (r.host_budget > 0 && c.host > r.host_budget) return choice;
@@ -167,7 +219,7 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
     choice.engine_bytes = c.bound;
     choice.step_seconds = c.seconds;
     choice.optimality =
-        presets_.size() > 1 ? "the fastest of the recompute presets" : "fixed by recompute";
+        ways_.size() > 1 ? "the fastest of the presets" : "fixed by recompute";
     return choice;
   }
   if (c.others > room) return choice;
@@ -193,30 +245,41 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
 }
 
 PlanSearch::Choice PlanSearch::best(int64_t room) {
+  const Choice unmoved = best_way(room, false, {});
+  Choice best = best_way(room, true, unmoved);
+  if (stacks_) best = best_stack(room, std::move(best));
+  best.unmoved_seconds = unmoved.feasible ? unmoved.step_seconds : 0.0;
+  return best;
+}
+
+// Bytes that the inputs of all blocks take together.
+double PlanSearch::inputs(int64_t micro) const {
+  const ModelSpec& spec = request_.model->spec();
+  return static_cast<double>(micro) * static_cast<double>(request_.T * spec.C * spec.L) *
+         static_cast<double>(size_of(request_.model->precision().compute));
+}
+
+PlanSearch::Choice PlanSearch::best_way(int64_t room, bool moved, Choice best) {
   struct Open {
     const Config* config;
     double bound;
   };
   std::vector<Open> open;
-  const ModelSpec& spec = request_.model->spec();
-  for (const int64_t micro : micros()) {
-    // Every way to run a block keeps its input, if it is not offloaded: where these alone do not
-    // fit nothing is recorded.
-    const double inputs = static_cast<double>(micro) *
-                          static_cast<double>(request_.T * spec.C * spec.L) *
-                          static_cast<double>(size_of(request_.model->precision().compute));
-    if (request_.offload == "none" && inputs > static_cast<double>(room)) continue;
+  for (const int64_t micro : micros())
     for (const int64_t rows : head_chunks(micro))
-      for (const std::string& preset : presets_) {
-        const Config* c = config(micro, rows, preset);
+      for (const Way& way : ways_) {
+        if (way.moved != moved) continue;
+        // Every way to run a block keeps its input, if it is not offloaded: where these alone do
+        // not fit nothing is recorded.
+        if (way.offload == "none" && inputs(micro) > static_cast<double>(room)) continue;
+        if (moved && best.feasible && floor(micro, rows) >= best.step_seconds) continue;
+        const Config* c = config({micro, rows, way});
         double bound = 0;
         if (solve(*c, room, 1.0, &bound).feasible) open.push_back({c, bound});
       }
-  }
   // Of equal ones the larger micro-batch and chunk stay first.
   std::stable_sort(open.begin(), open.end(),
                    [](const Open& a, const Open& b) { return a.bound < b.bound; });
-  Choice best;
   for (const Open& o : open) {
     if (best.feasible && o.bound >= best.step_seconds) break;
     double bound = 0;
@@ -228,6 +291,98 @@ PlanSearch::Choice PlanSearch::best(int64_t room) {
   return best;
 }
 
+StackProblem PlanSearch::stack_problem(const Config& c) {
+  StackProblem p;
+  p.options = &stack_options(c.decisions);
+  p.layers = request_.model->spec().L;
+  p.tail = c.tail;
+  p.tail_back = c.tail_back;
+  p.hidden = c.last;
+  if (request_.host_budget > 0) p.host_limit = request_.host_budget - c.host;
+  return p;
+}
+
+PlanSearch::Choice PlanSearch::choice_of(const Config& c, const StackProblem& p,
+                                         const StackPlan& plan) {
+  Choice choice;
+  choice.feasible = choice.moved = true;
+  choice.decisions = c.decisions;
+  choice.decisions.recompute = stack_recompute(p, plan);
+  choice.decisions.offload = stack_offload(p, plan);
+  choice.engine_bytes = std::max(c.others, round_up(c.base + plan.peak, kArenaUnit));
+  choice.host_bytes = c.host + plan.host;
+  choice.optimality = "the fastest of the stacks whose first layers offload";
+  return choice;
+}
+
+const PlanSearch::Config& PlanSearch::stack_config(int64_t micro, int64_t head_rows,
+                                                   bool states_away) {
+  for (const Way& way : ways_)
+    if (way.states_away == states_away) return *config({micro, head_rows, way});
+  fail(ErrorCode::internal, "a residence of the states that is to be looked at", "another",
+       "this is a defect in Snug: please report it");
+}
+
+std::vector<PlanSearch::Choice> PlanSearch::stacks(int64_t micro, int64_t head_rows,
+                                                   bool states_away) {
+  std::vector<Choice> list;
+  if (!stacks_) return list;
+  const Config& c = stack_config(micro, head_rows, states_away);
+  const StackProblem p = stack_problem(c);
+  for (const StackPlan& plan : stack_plans(p, INFINITY)) {
+    list.push_back(choice_of(c, p, plan));
+    list.back().step_seconds = c.outside + c.micro_steps * plan.bound;
+  }
+  return list;
+}
+
+PlanSearch::Choice PlanSearch::best_stack(int64_t room, Choice best) {
+  struct Open {
+    int64_t micro, rows;
+    bool states_away;
+    double floor;
+  };
+  std::vector<Open> open;
+  for (const int64_t micro : micros()) {
+    // The block that runs has its input and its output.
+    if (2 * inputs(micro) / static_cast<double>(request_.model->spec().L) >
+        static_cast<double>(room))
+      continue;
+    for (const int64_t rows : head_chunks(micro))
+      for (const bool states : states_away_) open.push_back({micro, rows, states, floor(micro, rows)});
+  }
+  std::stable_sort(open.begin(), open.end(),
+                   [](const Open& a, const Open& b) { return a.floor < b.floor; });
+  for (const Open& o : open) {
+    if (best.feasible && o.floor >= best.step_seconds) break;
+    const Config& c = stack_config(o.micro, o.rows, o.states_away);
+    if (c.others > room) continue;
+    StackProblem p = stack_problem(c);
+    if (room < kNoLimit) p.limit = room / kArenaUnit * kArenaUnit - c.base;
+    if (request_.free_bytes > 0) {
+      p.sum_limit = request_.free_bytes / kArenaUnit * kArenaUnit - c.base - c.host;
+      p.host_limit = std::min(p.host_limit, request_.free_bytes - c.host - c.others);
+    }
+    const double below =
+        best.feasible ? (best.step_seconds - c.outside) / c.micro_steps : INFINITY;
+    for (const StackPlan& plan : stack_plans(p, below)) {
+      if (best.feasible && c.outside + c.micro_steps * plan.bound >= best.step_seconds) break;
+      Choice choice = choice_of(c, p, plan);
+      choice.step_seconds = seconds_of(choice.decisions);
+      if (!best.feasible || choice.step_seconds < best.step_seconds) best = std::move(choice);
+    }
+  }
+  return best;
+}
+
+double PlanSearch::seconds_of(const Decisions& d) {
+  const std::string key = fmt::format("{} {} {} {} {}", d.micro_batch, d.head_rows, d.recompute,
+                                      d.offload, d.offload_optimizer);
+  const auto found = seconds_.find(key);
+  if (found != seconds_.end()) return found->second;
+  return seconds_[key] = step_seconds(record(d)->schedule(), d);
+}
+
 // Fewer rows and smaller chunks never need more, so they are the last of their lists. More
 // recompute may: in a model of one layer the slots that come back meet the same gradients as those
 // that stayed. So the presets are asked too.
@@ -235,10 +390,11 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   if (!least_.empty()) return least_;
   const int64_t micro = micros().back(), rows = head_chunks(micro).back();
   std::vector<Choice>& list = least_;
-  const auto add = [&](const std::string& recompute) {
+  const auto add = [&](const Way& way) {
     Choice c;
     c.feasible = true;
-    c.decisions = decide(micro, rows, recompute);
+    c.moved = way.moved;
+    c.decisions = decide(micro, rows, way);
     const std::unique_ptr<Session> session = record(c.decisions);
     c.engine_bytes = session->schedule().lower_bound();
     c.host_bytes = session->schedule().lower_bound(Residence::host);
@@ -246,9 +402,17 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
     c.optimality = "the smallest";
     list.push_back(std::move(c));
   };
-  if (layers_) {
-    for (const char* preset : kPresets) add(preset);
-    const Config& c = *config(micro, rows, presets_.front());
+  for (const Way& way : ways_) {
+    if (!layers_) {
+      add(way);
+      continue;
+    }
+    Way other = way;
+    for (const char* preset : kPresets) {
+      other.recompute = preset;
+      add(other);
+    }
+    const Config& c = *config({micro, rows, way});
     const BlockOptions& block = block_options(c.decisions);
     LayerProblem p;
     p.kinds.push_back(block.options);
@@ -257,9 +421,16 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
     const LayerSolution s = least_peak(p);
     std::vector<std::string> names;
     for (const int k : s.choice) names.push_back(block.names[static_cast<size_t>(k)]);
-    if (s.feasible) add(recompute_text(names));
-  } else {
-    for (const std::string& preset : presets_) add(preset);
+    other.recompute = recompute_text(names);
+    if (s.feasible) add(other);
+    if (!stacks_) continue;
+    const StackProblem stack = stack_problem(c);
+    StackPlan plan;
+    if (!least_stack(stack, &plan)) continue;
+    other.recompute = stack_recompute(stack, plan);
+    other.offload = stack_offload(stack, plan);
+    other.moved = true;
+    add(other);
   }
   std::stable_sort(list.begin(), list.end(), [](const Choice& a, const Choice& b) {
     return a.engine_bytes < b.engine_bytes;

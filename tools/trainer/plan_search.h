@@ -1,9 +1,12 @@
-// The search for the fastest plan: micro-batch, head chunks and what each layer keeps are chosen
-// together, by predicted time of the optimizer step that was asked for.
+// The search for the fastest plan: micro-batch, head chunks, what each layer keeps and what rests
+// with the host are chosen together, by predicted time of the optimizer step that was asked for.
 //
 //   for each micro-batch x head chunk   one whole session is recorded: what is outside the layers
+//     x optimizer state on device, host
 //     for each way to run a block         one block is recorded: bytes and seconds
 //     planner.h                           the fastest choice a layer under the budget
+//     stack_plans.h                       the first layers offload: those that may be faster still
+//                                         are recorded whole, the copies' waiting with them
 //
 // A configuration whose bound is slower than the best so far is not solved. Records are kept, so
 // that other budgets cost a solve each.
@@ -12,12 +15,12 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "engine/memory/planner.h"
 #include "tools/trainer/block_options.h"
 #include "tools/trainer/plan.h"
+#include "tools/trainer/stack_plans.h"
 
 namespace snug {
 
@@ -34,11 +37,17 @@ class PlanSearch {
     int64_t host_bytes = 0;    // the same of the host's
     std::string optimality;    // of the layers' choice
     double gap = 0;
+    // The search itself took the host's memory; what the fastest takes without it, 0 if none fits.
+    bool moved = false;
+    double unmoved_seconds = 0;
   };
   // The fastest whose arena's lower bound is at most `room` bytes.
   Choice best(int64_t room);
   // Choices among which one has the smallest arena there is, lowest bound first.
   const std::vector<Choice>& least();
+  // Every plan of this micro-batch and chunk whose first layers offload; `step_seconds` is what it
+  // takes at least. Empty where the search offloads nothing.
+  std::vector<Choice> stacks(int64_t micro, int64_t head_rows, bool states_away);
   // make_plan keeps its answer to `least` here, which is the same for every budget.
   std::unique_ptr<Plan> smallest;
   // Micro-batch x head chunk, as far as looked at.
@@ -51,36 +60,66 @@ class PlanSearch {
   double step_seconds(const Schedule& schedule, const Decisions& decisions) const;
 
  private:
+  // What is the same of all layers, and where the optimizer's state rests.
+  struct Way {
+    std::string recompute = "none", offload = "none";
+    bool states_away = false;
+    bool moved = false;  // the search itself took the host's memory
+    auto operator<=>(const Way&) const = default;
+  };
+  struct Key {
+    int64_t micro = 0, head_rows = 0;
+    Way way;
+    auto operator<=>(const Key&) const = default;
+  };
   // One micro-batch and head chunk, recorded with every layer's input alone kept (or as the user
   // fixed it).
   struct Config {
     Decisions decisions;
-    int64_t bound = 0;       // of the arena as recorded
-    int64_t host = 0;        // of the host's arena
-    double seconds = 0;      // of a step as recorded
-    int64_t base = 0;        // residents
-    int64_t others = 0;      // the arena that other programs, and this one outside the layers, need
-    int64_t tail = 0;        // between the passes, beyond what layers keep
-    double outside = 0;      // seconds of a step outside the layers
+    int64_t bound = 0;      // of the arena as recorded
+    int64_t host = 0;       // of the host's arena
+    double seconds = 0;     // of a step as recorded
+    int64_t base = 0;       // residents
+    int64_t others = 0;     // the arena that other programs, and this one outside the layers, need
+    int64_t tail = 0;       // between the passes, beyond what layers keep
+    int64_t tail_back = 0;  // of them, at the last op
+    double last = 0;        // seconds of that op
+    double outside = 0;     // seconds of a step outside the layers
     double micro_steps = 1;  // of a step
+    bool moved = false;
   };
-  Decisions decide(int64_t micro, int64_t head_rows, const std::string& recompute) const;
+  Decisions decide(int64_t micro, int64_t head_rows, const Way& way) const;
   std::vector<int64_t> micros() const;
   std::vector<int64_t> head_chunks(int64_t micro) const;
-  Config* config(int64_t micro, int64_t head_rows, const std::string& recompute);
+  double inputs(int64_t micro) const;
+  Config* config(const Key& key);
   const BlockOptions& block_options(const Decisions& decisions);
+  const StackOptions& stack_options(const Decisions& decisions);
+  // Seconds of a step with all the memory there could be: nothing with the host is faster.
+  double floor(int64_t micro, int64_t head_rows);
   Choice solve(const Config& config, int64_t room, double tolerance, double* bound);
+  // The fastest of these ways, or `best` if none is faster.
+  Choice best_way(int64_t room, bool moved, Choice best);
+  // The fastest whose first layers offload, or `best`.
+  Choice best_stack(int64_t room, Choice best);
+  const Config& stack_config(int64_t micro, int64_t head_rows, bool states_away);
+  StackProblem stack_problem(const Config& config);
+  Choice choice_of(const Config& config, const StackProblem& problem, const StackPlan& plan);
+  double seconds_of(const Decisions& decisions);
 
   const PlanRequest& request_;
   std::unique_ptr<CostModel> own_cost_;
   const CostModel* cost_;
-  bool layers_ = false;  // they are chosen here
-  // What all layers recompute as recorded: one, or where the user offloads what may be combined
-  // with that.
-  std::vector<std::string> presets_;
+  bool layers_ = false;  // what they recompute is chosen here
+  bool stacks_ = false;  // and what they offload
+  std::vector<bool> states_away_;
+  // All layers alike, as recorded: those that the user left open, without the host's memory first.
+  std::vector<Way> ways_;
   std::vector<Choice> least_;
-  std::map<std::tuple<int64_t, int64_t, std::string>, std::unique_ptr<Config>> configs_;
+  std::map<Key, std::unique_ptr<Config>> configs_;
   std::map<int64_t, BlockOptions> blocks_;  // by micro-batch
+  std::map<int64_t, StackOptions> stacks_of_;
+  std::map<std::string, double> seconds_;  // of a step, by decisions
 };
 
 }  // namespace snug

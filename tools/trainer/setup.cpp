@@ -141,7 +141,7 @@ RunSetup make_setup(RunConfig config) {
   r.head_rows = config.head_rows;
   r.recompute = config.recompute;
   r.offload = config.offload;
-  r.offload_optimizer = config.offload_optimizer == "cpu";
+  r.offload_optimizer = config.offload_optimizer;
   r.settings.streams = StreamMode::worker;
   if (config.packed_weights != "auto")
     r.packed_weights = parse_weight_packing(config.packed_weights);
@@ -156,6 +156,7 @@ RunSetup make_setup(RunConfig config) {
   r.save = true;
   r.save_buffer = config.save_buffer;
   r.step_flops_rate = calibration ? calibration->roofs.flops(compute == DType::bf16) : 0.0;
+  bool own_memory = false;  // of the device
   if (config.target.empty()) {
     r.budget = resolve_memory(config.memory, &r.reserve);
   } else {
@@ -166,10 +167,13 @@ RunSetup make_setup(RunConfig config) {
     r.cost = s.cost.get();
     r.target = fmt::format("{} ({})", target.name, target.title);
     r.runtime_bytes = target.runtime_bytes;
+    own_memory = !target.shares_host;
     r.budget = config.memory > 0 ? config.memory : target.memory_bytes;
   }
   r.host_budget = config.host_memory;
-  if (r.offload_optimizer && make_optimizer(r.optimizer)->state_names().empty() &&
+  // On this machine both arenas are RAM, and the user says that there is some for a second one.
+  r.use_host = own_memory || config.host_memory > 0;
+  if (r.offload_optimizer == "cpu" && make_optimizer(r.optimizer)->state_names().empty() &&
       !s.model->precision().separate_master())
     fail(ErrorCode::usage, "an optimizer with states, or a 16-bit precision, for offload_optimizer",
          fmt::format("optim: {}, precision: {}", config.optim, config.precision),
@@ -188,7 +192,7 @@ RunSetup make_setup(RunConfig config) {
   s.config = std::move(config);
   if (!s.config.plan.empty()) follow_plan(read_plan_file(s.config.plan), s);
   // A described device has a host of its own, of which nothing is known.
-  if (s.config.target.empty() && (r.offload != "none" || r.offload_optimizer))
+  if (s.config.target.empty() && (r.offload != "none" || r.offload_optimizer != "none"))
     r.free_bytes =
         std::max<int64_t>(1, make_device(Place::cpu)->memory_info().available_bytes - r.reserve);
   return s;

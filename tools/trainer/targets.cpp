@@ -36,7 +36,8 @@ Target target_of(const nlohmann::json& j, const std::string& where) {
                                                       "bf16_tflops",
                                                       "fp16_tflops",
                                                       "memory_gbytes_per_second",
-                                                      "link_gbytes_per_second"};
+                                                      "link_gbytes_per_second",
+                                                      "shares_host"};
   for (const auto& item : j.items())
     if (std::find(kKeys.begin(), kKeys.end(), item.key()) == kKeys.end())
       fail(ErrorCode::data,
@@ -48,6 +49,7 @@ Target target_of(const nlohmann::json& j, const std::string& where) {
   t.source = get_string(j, "source", where, "");
   t.memory_bytes = get_int_in(j, "memory_bytes", where, 1 << 20, int64_t{1} << 50);
   t.runtime_bytes = get_int_in(j, "runtime_bytes", where, 0, int64_t{1} << 50);
+  t.shares_host = get_bool(j, "shares_host", where, false);
   t.fp32_flops = rate_of(j, "fp32_tflops", where, 1e12, true);
   t.tf32_flops = rate_of(j, "tf32_tflops", where, 1e12, false);
   t.bf16_flops = rate_of(j, "bf16_tflops", where, 1e12, false);

@@ -14,6 +14,7 @@ struct Target {
   std::string name, title, source;
   int64_t memory_bytes = 0;
   int64_t runtime_bytes = 0;  // assumed of driver, libraries and program; not ours to plan
+  bool shares_host = false;   // its memory is the host's: a processor
   // Published peaks, FLOP/s without sparsity and with sums in fp32; 0: the device has no unit for
   // it.
   double fp32_flops = 0, tf32_flops = 0, bf16_flops = 0, fp16_flops = 0;

@@ -46,7 +46,7 @@ const char* const kTargetsJson = R"json([
  "fp16_tflops": 121, "memory_gbytes_per_second": 300, "link_gbytes_per_second": 31.5,
  "source": "NVIDIA L4 datasheet, half of the rates with sparsity; 22.5 GiB are left with error correction on"},
 {"name": "cpu-8", "title": "8 cores with AVX2, 32 GiB of DDR5", "memory_bytes": 34359738368,
- "runtime_bytes": 134217728, "fp32_tflops": 1.15, "tf32_tflops": 0, "bf16_tflops": 0,
+ "runtime_bytes": 134217728, "shares_host": true, "fp32_tflops": 1.15, "tf32_tflops": 0, "bf16_tflops": 0,
  "fp16_tflops": 0, "memory_gbytes_per_second": 89.6, "link_gbytes_per_second": 44.8,
  "source": "arithmetic: 8 cores x 32 FLOP a clock x 4.5 GHz; two channels of DDR5-5600"}
 ])json";

@@ -1,0 +1,224 @@
+// The planner and the host's memory: what it may take, that its bytes are those of the record, that
+// more memory is never slower, and that nothing that fits was passed over.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/tools/session_case.h"
+#include "tools/trainer/plan_search.h"
+
+namespace snug {
+namespace {
+
+struct Case {
+  test::Tiny tiny;
+  const char* precision;
+  bool evaluate;
+};
+const Case kCases[] = {
+    {{.V = 300, .P = 64, .C = 32, .L = 4, .H = 2, .F = 128}, "fp32", false},
+    {{.V = 97, .P = 64, .C = 48, .L = 2, .H = 3, .F = 192, .dropout = 0.1}, "fp32", true},
+    {{.V = 130, .P = 64, .C = 64, .L = 7, .H = 4, .F = 256, .tied = false}, "bf16", true}};
+
+// A device that computes so fast, beside a link of so many bytes a second.
+CostModel device(double flops, double link) {
+  return CostModel::described("a device", {.fp32_matrix = flops,
+                                           .bf16_matrix = flops,
+                                           .fp32_attention = flops / 2,
+                                           .bf16_attention = flops / 2,
+                                           .vector = flops / 4,
+                                           .memory = 1e12,
+                                           .link = link,
+                                           .op = 1e-8});
+}
+
+PlanRequest request_of(const Model& model, const Case& c, const CostModel& cost) {
+  PlanRequest r;
+  r.model = &model;
+  r.T = 32;
+  r.global_batch = 12;
+  r.max_grad_norm = 1.0;
+  r.evaluate = c.evaluate;
+  r.offload = r.offload_optimizer = "auto";
+  r.use_host = true;
+  r.cost = &cost;
+  return r;
+}
+
+// Every plan of two groups, recorded whole.
+TEST(PlanResidence, TheStacksBytesAreTheRecordsAndTheirSecondsABound) {
+  for (const Case& c : kCases) {
+    const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+    for (const double link : {1e9, 1e11}) {
+      const CostModel cost = device(1e11, link);
+      const PlanRequest r = request_of(model, c, cost);
+      PlanSearch search(r);
+      double loosest = 1;
+      for (const bool states : {false, true}) {
+        const std::vector<PlanSearch::Choice> stacks = search.stacks(4, 64, states);
+        ASSERT_GT(stacks.size(), 50u);
+        const size_t stride = stacks.size() / 150 + 1;
+        for (size_t i = 0; i < stacks.size(); i += stride) {
+          const PlanSearch::Choice& choice = stacks[i];
+          const auto session = search.record(choice.decisions);
+          const std::string what = choice.decisions.recompute + " | " + choice.decisions.offload;
+          ASSERT_EQ(session->schedule().lower_bound(), choice.engine_bytes) << what;
+          ASSERT_EQ(session->schedule().lower_bound(Residence::host), choice.host_bytes) << what;
+          const double seconds = search.step_seconds(session->schedule(), choice.decisions);
+          EXPECT_LE(choice.step_seconds, seconds * (1 + 1e-9)) << what;
+          loosest = std::min(loosest, choice.step_seconds / seconds);
+        }
+      }
+      printf("bound / record, at worst: %.4f\n", loosest);
+    }
+  }
+}
+
+TEST(PlanResidence, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
+  int64_t repairs = 0;
+  for (const Case& c : kCases) {
+    const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+    for (const double link : {3e9, 1e11}) {
+      const CostModel cost = device(1e11, link);
+      PlanRequest r = request_of(model, c, cost);
+      PlanRequest alone = r;
+      alone.offload = alone.offload_optimizer = "none";
+      const Plan open = make_plan(r);
+      EXPECT_EQ(open.host_bytes, 0) << "with all the memory there is nothing is moved";
+      const int64_t least = open.minimum_bytes, most = open.engine_bytes + open.runtime_bytes;
+      ASSERT_LT(least, make_plan(alone).minimum_bytes);
+      PlanSearch search(r), search_alone(alone);
+      double before = 0;
+      std::set<std::string> seen;
+      int moved = 0;
+      for (int i = -1; i <= 12; ++i) {
+        r.budget = alone.budget = least + (most - least) * i / 12;
+        const Plan p = make_plan(r, search), q = make_plan(alone, search_alone);
+        ASSERT_EQ(p.fits, i >= 0) << r.budget;
+        if (!p.fits) continue;
+        EXPECT_LE(p.engine_bytes + p.runtime_bytes, r.budget);
+        // Copies make lives that the packer cannot always stack without a gap.
+        EXPECT_LE(p.repairs, 1) << p.decisions.recompute << " | " << p.decisions.offload;
+        repairs += p.repairs;
+        EXPECT_GE(p.tokens_per_second(), before * (1 - 1e-9)) << r.budget;
+        EXPECT_EQ(p.minimum_bytes, least);
+        before = p.tokens_per_second();
+        if (q.fits) {
+          EXPECT_GE(p.tokens_per_second(), q.tokens_per_second() * (1 - 1e-9));
+          EXPECT_NEAR(p.moved ? p.unmoved_seconds : p.step_seconds, q.step_seconds,
+                      1e-9 * q.step_seconds);
+        } else {
+          EXPECT_EQ(p.unmoved_seconds, 0);
+        }
+        EXPECT_EQ(p.moved, p.host_bytes > 0);
+        moved += p.moved;
+        seen.insert(p.decisions.offload);
+        if (i % 4 == 0)
+          EXPECT_EQ(plan_hash(make_plan(r)), plan_hash(p)) << "other budgets changed the plan";
+      }
+      EXPECT_GT(moved, 2) << link;
+    }
+  }
+  EXPECT_LE(repairs, 2);
+}
+
+// Outside truth: uniform choices with every residence, recorded whole.
+TEST(PlanResidence, NoUniformChoiceThatFitsIsFaster) {
+  const Case& c = kCases[0];
+  const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+  const CostModel cost = device(1e11, 2e10);
+  PlanRequest r = request_of(model, c, cost);
+  PlanSearch search(r);
+  for (const int64_t micro : {12, 4, 1})
+    for (const char* recompute : {"none", "norms", "block"})
+      for (const char* offload : {"none", "inputs", "{0-1: inputs}"})
+        for (const char* states : {"none", "cpu"}) {
+          PlanRequest fixed = r;
+          fixed.micro_batch = micro;
+          fixed.recompute = recompute;
+          fixed.offload = offload;
+          fixed.offload_optimizer = states;
+          const Plan u = make_plan(fixed);
+          EXPECT_EQ(u.decisions.offload, offload);
+          EXPECT_FALSE(u.moved) << "what the user says is not the planner's choice";
+          r.budget = u.engine_bytes + u.runtime_bytes;
+          const Plan p = make_plan(r, search);
+          ASSERT_TRUE(p.fits);
+          EXPECT_LE(p.step_seconds, u.step_seconds * (1 + 1e-9))
+              << recompute << " | " << offload << " | " << states << " | " << micro;
+        }
+}
+
+TEST(PlanResidence, TheHostsBudgetHolds) {
+  const Case& c = kCases[0];
+  const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+  const CostModel cost = device(1e11, 1e10);
+  PlanRequest r = request_of(model, c, cost);
+  r.budget = make_plan(r).minimum_bytes;
+  const Plan all = make_plan(r);
+  ASSERT_GT(all.host_bytes, 0);
+  int64_t before = kNoLimit;
+  for (int i = 6; i >= 1; --i) {
+    r.host_budget = all.host_bytes * i / 6;
+    r.budget = 1;
+    r.budget = make_plan(r).minimum_bytes;
+    const Plan p = make_plan(r);
+    EXPECT_TRUE(p.fits) << "the minimum works under this host_memory too";
+    EXPECT_LE(p.host_bytes, r.host_budget);
+    EXPECT_LE(p.host_bytes, before);
+    before = p.host_bytes;
+    --r.budget;
+    EXPECT_FALSE(make_plan(r).fits);
+  }
+  // Both arenas together, where the host's memory is the device's.
+  r.host_budget = 0;
+  r.budget = all.budget;
+  r.free_bytes = all.engine_bytes + all.host_bytes;
+  EXPECT_TRUE(make_plan(r).fits);
+  r.free_bytes -= 1;
+  const Plan p = make_plan(r);
+  EXPECT_TRUE(!p.fits || p.engine_bytes + p.host_bytes <= r.free_bytes);
+}
+
+TEST(PlanResidence, NothingIsMovedUnasked) {
+  const Case& c = kCases[0];
+  const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+  const CostModel cost = device(1e11, 1e11);
+  PlanRequest r = request_of(model, c, cost);
+  r.budget = make_plan(r).minimum_bytes;
+  EXPECT_TRUE(make_plan(r).fits);
+  r.use_host = false;
+  const Plan kept = make_plan(r);
+  EXPECT_FALSE(kept.fits);
+  EXPECT_EQ(kept.host_bytes, 0);
+  // One of the two forbidden, the other still open.
+  r.use_host = true;
+  r.micro_batch = 12;
+  r.offload = "none";
+  const int64_t states = make_plan(r).minimum_bytes;
+  r.offload = "auto";
+  r.offload_optimizer = "none";
+  const int64_t slots = make_plan(r).minimum_bytes;
+  r.offload_optimizer = "auto";
+  const int64_t both = make_plan(r).minimum_bytes;
+  EXPECT_LT(both, states);
+  EXPECT_LT(both, slots);
+  r.micro_batch = 0;
+  // An optimizer without states has nothing to move.
+  r.optimizer.name = "sgd";
+  EXPECT_FALSE(make_plan(r).decisions.offload_optimizer);
+  // With recompute fixed whole presets are tried.
+  r = request_of(model, c, cost);
+  r.recompute = "norms";
+  r.budget = make_plan(r).minimum_bytes;
+  const Plan fixed = make_plan(r);
+  EXPECT_TRUE(fixed.fits);
+  EXPECT_EQ(fixed.decisions.recompute, "norms");
+  EXPECT_NE(fixed.decisions.offload, "none");
+  EXPECT_TRUE(fixed.moved);
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,99 @@
+#include "tools/trainer/stack_plans.h"
+
+#include <algorithm>
+
+#include "layers/models/recompute.h"
+
+namespace snug {
+namespace {
+
+template <class F>
+void for_plans(const StackProblem& p, F&& f) {
+  const auto away = static_cast<int>(p.options->away.size());
+  const auto kept = static_cast<int>(p.options->kept.size());
+  for (int a = 0; a < away; ++a) {
+    for (int k = 0; k < kept; ++k)
+      for (int64_t first = 1; first < p.layers; ++first) f(stack_plan(p, a, k, first));
+    f(stack_plan(p, a, 0, p.layers));
+  }
+}
+
+std::string text_of(const StackProblem& p, const StackPlan& plan, std::string StackOption::*words) {
+  std::vector<std::string> layers(static_cast<size_t>(p.layers),
+                                  p.options->kept[static_cast<size_t>(plan.kept)].*words);
+  std::fill_n(layers.begin(), plan.first, p.options->away[static_cast<size_t>(plan.away)].*words);
+  return recompute_text(layers);
+}
+
+}  // namespace
+
+StackPlan stack_plan(const StackProblem& p, int away, int kept, int64_t first) {
+  const StackOption& A = p.options->away[static_cast<size_t>(away)];
+  const StackOption& B = p.options->kept[static_cast<size_t>(kept)];
+  const int64_t rest = p.layers - first;
+  StackPlan plan{.away = away, .kept = kept, .first = first, .host = first * A.host};
+  const auto peak = [&](int64_t bytes) { plan.peak = std::max(plan.peak, bytes); };
+  const int64_t below = first * A.saved;
+
+  peak(A.forward);
+  if (first > 1) peak((first - 1) * A.saved + A.forward_after);
+  if (rest > 0) peak(below + A.leaving + B.forward);
+  if (rest > 1) peak(below + (rest - 1) * B.saved + B.forward);
+  peak(below + rest * B.saved + p.tail);
+  if (rest == 0) peak(below + p.tail_back + A.coming);
+  if (rest > 1) peak(below + (rest - 1) * B.saved + B.backward);
+  if (rest > 0) peak(below + A.coming + B.backward);
+  if (first > 1) peak((first - 1) * A.saved + A.coming + A.backward);
+  peak(A.backward);
+
+  // The first layer of the second group waits for all that leaves; its backward is when the first
+  // of what comes back is asked for.
+  const auto n = static_cast<double>(first), m = static_cast<double>(rest);
+  double forward = n * A.forward_seconds + m * B.forward_seconds;
+  double backward = n * A.backward_seconds + m * B.backward_seconds;
+  if (rest > 0) {
+    forward = std::max(forward, n * A.to_host + (m - 1) * B.forward_seconds);
+    backward = std::max(backward, n * A.to_device + (m - 1) * B.backward_seconds);
+  } else {
+    forward = std::max(forward, n * A.to_host);
+    backward = std::max(backward, n * A.to_device - p.hidden);
+  }
+  plan.bound = forward + backward;
+  return plan;
+}
+
+std::vector<StackPlan> stack_plans(const StackProblem& p, double below) {
+  std::vector<StackPlan> plans;
+  for_plans(p, [&](const StackPlan& plan) {
+    if (plan.bound < below && plan.peak <= p.limit && plan.host <= p.host_limit &&
+        plan.peak + plan.host <= p.sum_limit)
+      plans.push_back(plan);
+  });
+  std::stable_sort(plans.begin(), plans.end(), [](const StackPlan& a, const StackPlan& b) {
+    return a.bound != b.bound ? a.bound < b.bound : a.host < b.host;
+  });
+  return plans;
+}
+
+bool least_stack(const StackProblem& p, StackPlan* least) {
+  bool found = false;
+  for_plans(p, [&](const StackPlan& plan) {
+    if (plan.host > p.host_limit) return;
+    if (found && (plan.peak > least->peak ||
+                  (plan.peak == least->peak && plan.bound >= least->bound)))
+      return;
+    *least = plan;
+    found = true;
+  });
+  return found;
+}
+
+std::string stack_recompute(const StackProblem& p, const StackPlan& plan) {
+  return text_of(p, plan, &StackOption::recompute);
+}
+
+std::string stack_offload(const StackProblem& p, const StackPlan& plan) {
+  return text_of(p, plan, &StackOption::offload);
+}
+
+}  // namespace snug
