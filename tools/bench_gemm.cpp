@@ -97,6 +97,7 @@ int bench_gemm(const Arguments& arguments) {
     fail(ErrorCode::usage, "--repeat of at least 2", std::to_string(repeat), "snug bench --help");
   refuse_target(a.config, "bench");
   RunSetup setup = make_setup(a.config);
+  setup.request.follow = {};  // of a plan its decisions alone: these programs are fewer
   setup.request.evaluate = false;
   setup.request.kv_length = 0;
   const Plan plan = make_plan(setup.request);

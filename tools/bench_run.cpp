@@ -38,6 +38,7 @@ double Times::noise() const {
 
 BenchRun::BenchRun(const RunConfig& config)
     : setup_((refuse_target(config, "bench"), make_setup(config))) {
+  setup_.request.follow = {};  // of a plan its decisions alone: these programs are fewer
   setup_.request.evaluate = false;
   setup_.request.kv_length = 0;
   plan_ = make_plan(setup_.request);

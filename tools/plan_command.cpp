@@ -63,6 +63,9 @@ int plan_command(const Arguments& arguments) {
   if (!sweep.empty() && (!picture.empty() || !trace.empty()))
     fail(ErrorCode::usage, "--picture and --trace without --sweep, since they draw one plan",
          "--sweep " + sweep, "the same without --sweep, or --svg for the ladder");
+  if (!sweep.empty() && !a.config.plan.empty())
+    fail(ErrorCode::usage, "--sweep without a plan to follow, since it plans for each budget",
+         fmt::format("plan: {} ({})", a.config.plan, a.config.where("plan")), "plan=null");
   if (!sweep.empty()) return sweep_budgets(setup.request, sweep, svg, json);
   if (!svg.empty())
     fail(ErrorCode::usage, "--svg with --sweep, whose budgets it draws", "--svg alone",

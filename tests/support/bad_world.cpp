@@ -1,11 +1,18 @@
-// A disk that is slow or full and a clock that is set back, for a program that runs with
-// LD_PRELOAD=libsnug_bad_world.so:
+// A disk that is slow or full, a clock that is set back and a system that has no page to spare, for
+// a program that runs with LD_PRELOAD=libsnug_bad_world.so:
 //
 //   BAD_WORLD_FILES=part       files whose path holds this; without it no file is meant
 //   BAD_WORLD_SLOW=seconds     every write to them takes so much longer
 //   BAD_WORLD_ROOM=bytes       all writes to them together: beyond it ENOSPC
 //   BAD_WORLD_CLOCK=readings   after so many, the clock on the wall is a day behind
+//   BAD_WORLD_ARENA=bytes      while a reservation of so many bytes is made writable, RLIMIT_DATA
+//   is
+//                              what the process has (VmData) and these bytes,
+//   BAD_WORLD_SHORT=bytes      less these
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -44,6 +51,17 @@ long behind() {
   return after && ++readings > std::atol(after) ? kDay : 0;
 }
 
+// What RLIMIT_DATA counts, in bytes; read without the heap, which it would count too.
+long data_bytes() {
+  char text[4096] = {};
+  const int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  const ssize_t got = read(fd, text, sizeof text - 1);
+  close(fd);
+  const char* const at = got > 0 ? std::strstr(text, "VmData:") : nullptr;
+  return at ? std::atol(at + 7) * 1024 : -1;
+}
+
 template <class F>
 F real(const char* name) {
   return reinterpret_cast<F>(dlsym(RTLD_NEXT, name));
@@ -63,6 +81,24 @@ ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
   if (slow_or_full(fd, bytes)) return -1;
   static const auto next = real<ssize_t (*)(int, const void*, size_t, off_t)>("pwrite");
   return next(fd, data, bytes, offset);
+}
+
+int mprotect(void* at, size_t bytes, int protection) noexcept {
+  static const auto next = real<int (*)(void*, size_t, int)>("mprotect");
+  const char* const arena = std::getenv("BAD_WORLD_ARENA");
+  if (!arena || std::atol(arena) != static_cast<long>(bytes) || !(protection & PROT_WRITE))
+    return next(at, bytes, protection);
+  const char* const less = std::getenv("BAD_WORLD_SHORT");
+  const long room = data_bytes() + static_cast<long>(bytes) - (less ? std::atol(less) : 0);
+  rlimit before{};
+  getrlimit(RLIMIT_DATA, &before);
+  rlimit tight = before;
+  tight.rlim_cur = static_cast<rlim_t>(room);
+  if (setrlimit(RLIMIT_DATA, &tight) != 0) std::abort();  // nothing would be proved
+  const int code = next(at, bytes, protection), error = errno;
+  setrlimit(RLIMIT_DATA, &before);
+  errno = error;
+  return code;
 }
 
 int clock_gettime(clockid_t clock, timespec* out) noexcept {

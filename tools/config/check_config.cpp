@@ -79,6 +79,7 @@ void check_config(const RunConfig& c) {
     fail(ErrorCode::usage, "no permissions beside bitwise: true", quote(c, {"allow", "bitwise"}),
          "allow=[]");
 
+  not_both(c, "plan", "target");
   not_both(c, "warmup_steps", "warmup_ratio");
   not_both(c, "min_lr", "min_lr_ratio");
   check_whole_or_share(c, "warmup_steps", c.warmup_steps);

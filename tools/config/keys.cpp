@@ -134,6 +134,10 @@ std::vector<Key> make_keys() {
        .example = "[micro_batch]", .aliases = "permissions"},
       {.name = "bitwise", .section = "machine", .kind = K::flag, .field = &C::bitwise,
        .doc = "also forbid what only reorders sums", .example = "true"},
+      {.name = "plan", .section = "machine", .kind = K::text, .field = &C::plan,
+       .doc = "a FILE of snug plan --json, or a run's plan.json: the run follows its decisions and "
+              "refuses it for another model, configuration or machine; null: planned anew",
+       .example = "plan.json", .unset = "null"},
 
       {.name = "global_batch_size", .section = "batch", .kind = K::integer,
        .field = &C::global_batch_size,

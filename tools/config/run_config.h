@@ -53,6 +53,7 @@ struct RunConfig {
   std::string packed_weights = "auto";
   std::vector<std::string> allow;  // permissions, each known and built
   bool bitwise = false;
+  std::string plan;  // a plan to follow; empty: the planner decides
 
   // Batch, as the user gave it; 0: not set. resolve_sizes() gives the sizes of the run.
   int64_t global_batch_size = 0;

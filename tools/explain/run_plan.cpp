@@ -5,6 +5,7 @@
 #include "engine/core/error.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "tools/trainer/plan_file.h"
 
 namespace snug {
 
@@ -16,6 +17,7 @@ RunPlan plan_of_run(const std::string& folder) {
   RunConfig config = load_config(config_path, {});
   // The run's own copy is there even where the one it was made from is gone.
   if (file_exists(folder + "/tokenizer/tokenizer.json")) config.tokenizer = folder + "/tokenizer";
+  config.plan.clear();  // what it followed stands in its own plan
   RunPlan run;
   run.setup = make_setup(config);
   const nlohmann::json written = parse_json_file(path);
@@ -27,13 +29,8 @@ RunPlan plan_of_run(const std::string& folder) {
   run.plan = make_plan(request);
   if (run.plan.fits && plan_hash(run.plan) == hash) return run;
 
-  require_object(written.value("decisions", nlohmann::json()), path + ": decisions");
-  const nlohmann::json& decisions = written["decisions"];
-  request.micro_batch = get_int(decisions, "micro_batch", path);
-  request.head_rows = get_int(decisions, "head_rows", path);
-  request.recompute = get_string(decisions, "recompute", path);
-  request.offload = get_string(decisions, "offload", path, "none");
-  request.offload_optimizer = get_string(decisions, "offload_optimizer", path, "none");
+  fix_decisions(read_decisions(written.value("decisions", nlohmann::json()), path + ": decisions"),
+                request);
   run.plan = make_plan(request);
   if (!run.plan.fits || plan_hash(run.plan) != hash)
     fail(

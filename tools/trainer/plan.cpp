@@ -19,6 +19,7 @@ namespace {
 
 // What would lower the minimum and has no size before it is chosen.
 std::string advice(const PlanRequest& r) {
+  if (!r.follow.path.empty()) return "plan=null to plan anew";
   std::string text;
   if (r.global_batch <= 0 && r.T > 1) text += "a smaller max_length, or ";
   if (r.kv_rows > 1) text += "fewer sequences at a time (--batch-size, --num-beams), or ";
@@ -164,6 +165,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   plan.model_text =
       fmt::format("{} {} parameters", r.model->spec().family,
                   human_count(static_cast<double>(r.model->params().real_elements())));
+  plan.made_for = plan_facts(r);
 
   const int64_t room = r.budget > 0 ? r.budget - plan.runtime_bytes : kNoLimit;
   plan.cost = search.cost().text();
@@ -242,8 +244,14 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   }
   if (plan.decisions.micro_batch > 0)
     plan.accumulation = ceil_div(plan.global_batch, plan.decisions.micro_batch);
+  if (!r.follow.path.empty()) {
+    check_followed(r, plan);
+    plan.followed = r.follow.path;
+    plan.optimality = "as " + r.follow.path + " says";
+  }
   predict_saving(r, plan);
-  if (plan.fits && r.budget > 0 && plan.decisions.micro_batch > 0) {
+  // What a followed plan costs is not asked: there is no other to compare it with.
+  if (plan.fits && r.budget > 0 && plan.decisions.micro_batch > 0 && r.follow.path.empty()) {
     plan.unlimited_seconds = search.best(kNoLimit).step_seconds;
     const PlanSearch::Choice more = search.best(room + Plan::kMoreBytes);
     plan.more_seconds = more.step_seconds;

@@ -1,6 +1,7 @@
 // Plan: what a run will do to memory, decided and known to the byte before anything is reserved.
 #pragma once
 
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
@@ -9,6 +10,15 @@
 #include "tools/trainer/session.h"
 
 namespace snug {
+
+// What a plan was made for, that another plan may have been made without: key of the configuration
+// -> value, as text.
+using PlanFacts = std::map<std::string, std::string>;
+
+// The plan that is to come out again (plan_file.h); its decisions are fixed in the request.
+struct FollowedPlan {
+  std::string path, hash, attention;
+};
 
 // What the user fixed and what is left to choose (0 or "auto").
 struct PlanRequest {
@@ -35,6 +45,8 @@ struct PlanRequest {
   // checkpoint pins.
   bool bf16_gradients = false;
   std::optional<DType> gradients;
+  // Whether backward consumes gradients, where it may; or what a plan that is followed says.
+  std::optional<bool> update_in_backward;
   double max_grad_norm = 0;
   LossScaling loss_scaling;
   bool save = false;
@@ -53,6 +65,7 @@ struct PlanRequest {
   bool pinned = false;      // micro_batch and head_rows are a checkpoint's, unless allow says so
   // Only choices that leave every bit as it is: memory then decides about recompute alone.
   bool bitwise = false;
+  FollowedPlan follow;  // path empty: none
 };
 
 // A change of keys under which less memory is enough, as planned (tools/trainer/offers.h).
@@ -102,6 +115,8 @@ struct Plan {
   std::string
       attention;  // what attention multiplies, and on what: "bf16 bf16 avx512_bf16"; empty: none
   std::string model_text;  // "gpt2 124.44M parameters"
+  PlanFacts made_for;
+  std::string followed;  // the plan whose decisions these are; empty: chosen here
 
   double tokens_per_second() const {  // predicted; 0: no training
     return step_seconds > 0 ? static_cast<double>(global_batch * decisions.T) / step_seconds : 0.0;
@@ -121,16 +136,25 @@ inline constexpr double kSaveRate = 500e6;
 // SaveRing::kLeastBytes.
 int64_t save_ring_bytes(const PlanRequest& request);
 
-// Chooses and packs. If nothing fits, `fits` is false and the plan is that of the smallest engine,
-// so that what holds the memory can be shown.
-// What would help is in `offers` then.
+// The words of plans for Decisions::update_in_backward.
+inline constexpr const char* kUpdateBehind = "behind backward";
+inline constexpr const char* kUpdateInBackward = "in backward";
+
+PlanFacts plan_facts(const PlanRequest& request);
+// Throws usage if `plan` is not the one that the request is to follow.
+void check_followed(const PlanRequest& request, const Plan& plan);
+
+// Chooses and packs. Throws usage if a plan is to be followed and another comes out. If nothing
+// fits, `fits` is false and the plan is that of the smallest engine, so that what holds the memory
+// can be shown; what would help is in `offers` then.
 Plan make_plan(const PlanRequest& request);
 // The same, without offers, with a search over requests that differ in `budget` and `reserve`
 // alone.
 class PlanSearch;
 Plan make_plan(const PlanRequest& request, PlanSearch& search);
 
-// The contract of `snug plan --json` and plan.json.
+// The contract of `snug plan --json` and plan.json. Their form: a file of another is not followed.
+inline constexpr int64_t kPlanFormat = 1;
 nlohmann::json plan_json(const Plan& plan);
 std::string plan_hash(const Plan& plan);
 // The widest instruction set the kernels use here; kernels are chosen by it.

@@ -11,6 +11,7 @@
 #include "tools/trainer/calibration.h"
 #include "tools/trainer/offers.h"
 #include "tools/trainer/plan.h"
+#include "tools/trainer/plan_file.h"
 
 namespace snug {
 namespace {
@@ -69,7 +70,7 @@ nlohmann::json decisions_json(const Plan& plan) {
           {"gradient_accumulation_steps", plan.accumulation},
           {"head_rows", d.head_rows},
           {"gradients", to_string(d.gradients)},
-          {"update", d.update_in_backward ? "in backward" : "behind backward"},
+          {"update", d.update_in_backward ? kUpdateInBackward : kUpdateBehind},
           {"recompute", d.recompute},
           {"offload", d.offload},
           {"offload_optimizer", d.offload_optimizer ? "cpu" : "none"},
@@ -254,7 +255,9 @@ nlohmann::json plan_json(const Plan& plan) {
   for (const TensorRecord* t : holders(plan, 8))
     top.push_back(
         {{"name", t->name.str()}, {"bytes", t->bytes}, {"category", to_string(t->category)}});
-  return {
+  nlohmann::json j = {
+      {"format_version", kPlanFormat},
+      {"made_for", plan.made_for},
       {"fits", plan.fits},
       {"model", plan.model_text},
       {"budget_bytes", plan.budget > 0 ? nlohmann::json(plan.budget) : nlohmann::json(nullptr)},
@@ -285,6 +288,8 @@ nlohmann::json plan_json(const Plan& plan) {
       {"programs", programs},
       {"planning_seconds", plan.seconds},
       {"hash", plan_hash(plan)}};
+  j["seal"] = plan_seal(j);
+  return j;
 }
 
 std::string plan_text(const Plan& plan) {
@@ -329,6 +334,8 @@ std::string plan_text(const Plan& plan) {
   for (const TensorRecord* t : holders(plan, 5))
     out += fmt::format(" {} {}{}", t->name.view(), human_bytes(t->bytes), ",");
   out.pop_back();
+  if (!plan.followed.empty())
+    out += fmt::format("\n  every decision is that of the plan {}", plan.followed);
   if (!plan.target.empty())
     out += fmt::format(
         "\n  made for a described device, {}: bytes of workspaces and kernels are this machine's",

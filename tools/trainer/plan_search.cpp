@@ -80,8 +80,9 @@ std::vector<PlanSearch::Gradients> PlanSearch::gradients(int64_t micro) const {
   for (const DType t : {DType::f32, DType::bf16}) {
     const bool allowed = t == DType::f32 || (r.bf16_gradients && r.global_batch > 0);
     if (r.gradients ? t != *r.gradients : !allowed) continue;
-    list.emplace_back(t, false);
-    if (in_backward) list.emplace_back(t, true);
+    const bool fixed = r.update_in_backward.has_value();
+    if (!fixed || !*r.update_in_backward) list.emplace_back(t, false);
+    if (in_backward && (!fixed || *r.update_in_backward)) list.emplace_back(t, true);
   }
   return list;
 }

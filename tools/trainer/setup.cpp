@@ -8,6 +8,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "tools/trainer/calibration.h"
+#include "tools/trainer/plan_file.h"
 #include "tools/trainer/targets.h"
 
 namespace snug {
@@ -172,12 +173,8 @@ RunSetup make_setup(RunConfig config) {
     r.budget = config.memory > 0 ? config.memory : target.memory_bytes;
   }
   r.host_budget = config.host_memory;
-  // A described device has a host of its own, of which nothing is known.
   // On this machine both arenas are RAM, and the user says that there is some for a second one.
   r.use_host = own_memory || config.host_memory > 0;
-  if (config.target.empty())
-    r.free_bytes =
-        std::max<int64_t>(1, make_device(Place::cpu)->memory_info().available_bytes - r.reserve);
   if (r.offload_optimizer == "cpu" && make_optimizer(r.optimizer)->state_names().empty() &&
       !s.model->precision().separate_master())
     fail(ErrorCode::usage, "an optimizer with states, or a 16-bit precision, for offload_optimizer",
@@ -195,6 +192,11 @@ RunSetup make_setup(RunConfig config) {
     r.kv_length = prompt + std::min(spec.P - prompt, config.sample_tokens);
   }
   s.config = std::move(config);
+  if (!s.config.plan.empty()) follow_plan(read_plan_file(s.config.plan), s);
+  // A described device has a host of its own, of which nothing is known.
+  if (s.config.target.empty() && (r.offload != "none" || r.offload_optimizer != "none"))
+    r.free_bytes =
+        std::max<int64_t>(1, make_device(Place::cpu)->memory_info().available_bytes - r.reserve);
   return s;
 }
 

@@ -68,5 +68,6 @@ std::vector<BadRow> bad_weights();
 std::vector<BadRow> bad_tokenizers();
 std::vector<BadRow> bad_gguf();
 std::vector<BadRow> bad_runs();
+std::vector<BadRow> bad_plans();
 
 }  // namespace snug::e2e

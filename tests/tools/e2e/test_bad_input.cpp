@@ -30,7 +30,8 @@ const Area kAreas[] = {{"Commands", bad_commands, false},
                        {"Weights", bad_weights, true},
                        {"Tokenizers", bad_tokenizers, true},
                        {"Gguf", bad_gguf, true},
-                       {"Runs", bad_runs, true}};
+                       {"Runs", bad_runs, true},
+                       {"Plans", bad_plans, true}};
 
 void PrintTo(const Area& area, std::ostream* out) {
   *out << area.name;

@@ -1,0 +1,231 @@
+#include "tools/trainer/plan_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "engine/core/error.h"
+#include "engine/io/fingerprint.h"
+#include "engine/io/json.h"
+#include "layers/models/recompute.h"
+#include "tools/config/keys.h"
+#include "tools/trainer/calibration.h"
+#include "tools/trainer/pinning.h"
+#include "tools/trainer/setup.h"
+
+namespace snug {
+namespace {
+
+constexpr const char* kAgain = "the file as snug plan --json or a run wrote it, or plan=null";
+constexpr int64_t kMost = int64_t{1} << 40;  // of counts, so that no product overflows
+
+[[noreturn]] void not_as(const PlanFile& file, std::string_view key, std::string_view before,
+                         const std::string& now, const std::string& advice) {
+  fail(ErrorCode::usage, fmt::format("{} as in the plan {}: {}", key, file.path, before), now,
+       advice);
+}
+
+// What a fact of the plan is called in the configuration, and how a difference is mended.
+void check_made_for(const PlanFile& file, const PlanFacts& now) {
+  for (const auto& [key, before] : file.made_for) {
+    const auto at = now.find(key);
+    if (at != now.end() && at->second == before) continue;
+    if (key == "model")
+      not_as(file, "model", "the same shapes and numerics", "another model",
+             "the model keys it was made with, or plan=null to plan anew");
+    not_as(file, key, before, at == now.end() ? "none" : at->second,
+           fmt::format("the {} it was made with, or plan=null to plan anew", key));
+  }
+}
+
+// Keys that say what the plan says already: they may repeat it, not contradict it. A resolved file
+// spells out defaults that nobody asked for, so from a file those say nothing.
+void check_keys(const PlanFile& file, const RunSetup& setup) {
+  const RunConfig& c = setup.config;
+  const Decisions& d = file.decisions;
+  const auto same = [&](const char* key, bool equal, const std::string& before,
+                        const std::string& now) {
+    const Key& k = *find_key(key);
+    const bool asked =
+        c.is_set(key) && (c.where(key) == "command line" || print_value(c, k) != print_default(k));
+    if (asked && !equal)
+      not_as(file, key, before, fmt::format("{} ({})", now, c.where(key)),
+             fmt::format("leave {} out, or plan=null to plan anew", key));
+  };
+  const auto same_number = [&](const char* key, int64_t before, int64_t now) {
+    same(key, before == now, std::to_string(before), std::to_string(now));
+  };
+  const auto same_policies = [&](const char* key, const std::string& before,
+                                 const std::string& now) {
+    if (now == "auto") return;
+    const bool recompute = std::string_view(key) == "recompute";
+    const auto slots = [&](const std::string& text) {
+      return parse_policies(recompute ? text : "none", recompute ? "none" : text, *setup.model);
+    };
+    const bool equal = slots(before) == slots(now);
+    same(key, equal, before, now);
+  };
+  same_number("per_device_train_batch_size", d.micro_batch, c.per_device_train_batch_size);
+  same_number("gradient_accumulation_steps", file.accumulation, c.gradient_accumulation_steps);
+  const int64_t N = std::max({d.micro_batch, d.eval_batch, int64_t{1}}) * d.T;
+  same_number("head_rows", d.head_rows, std::min(c.head_rows, N));
+  same_policies("recompute", d.recompute, c.recompute);
+  same_policies("offload", d.offload, c.offload);
+  const char* const optimizer = d.offload_optimizer ? "cpu" : "none";
+  same("offload_optimizer", c.offload_optimizer == "auto" || c.offload_optimizer == optimizer,
+       optimizer, c.offload_optimizer);
+  same("packed_weights",
+       c.packed_weights == "auto" || c.packed_weights == to_string(d.packed_weights),
+       to_string(d.packed_weights), c.packed_weights);
+  same_number("per_device_eval_batch_size", d.eval_batch, c.per_device_eval_batch_size);
+  if (c.bitwise &&
+      (d.micro_batch != setup.request.global_batch || d.head_rows != std::min<int64_t>(1024, N)))
+    not_as(
+        file, "bitwise",
+        fmt::format("false, since it cuts a batch into micro-batches of {} and chunks of {} rows",
+                    d.micro_batch, d.head_rows),
+        fmt::format("true ({})", c.where("bitwise")), "bitwise=false, or plan=null to plan anew");
+}
+
+}  // namespace
+
+PlanFacts plan_facts(const PlanRequest& r) {
+  return {
+      {"model", model_fingerprint(r.model->spec())},
+      {"precision", to_string(r.model->precision())},
+      {"optim", r.optimizer.name},
+      {"max_length", std::to_string(r.T)},
+      {"global_batch_size", std::to_string(r.global_batch)},
+      {"packing_boundaries", fmt::format("{}", r.packing_boundaries)},
+      {"eval_data or eval_fraction", r.evaluate ? "some" : "none"},
+      {"allow=[bf16_gradients]", r.bf16_gradients ? "given" : "not given"},
+      {"max_grad_norm", r.max_grad_norm > 0 ? "above 0" : "0"},
+      {"save_buffer", fmt::format("{} B", r.save && r.global_batch > 0 ? save_ring_bytes(r) : 0)},
+      {"sample_prompt and sample_tokens",
+       r.kv_length > 0 ? fmt::format("{} tokens", r.kv_length) : "none"}};
+}
+
+std::string plan_seal(const nlohmann::json& plan) {
+  nlohmann::json sealed = plan;
+  sealed.erase("seal");
+  sealed.erase("planning_seconds");
+  return fingerprint_text(
+      fingerprint(sealed.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
+}
+
+Decisions read_decisions(const nlohmann::json& j, const std::string& where) {
+  require_object(j, where);
+  Decisions d;
+  d.T = get_int_in(j, "max_length", where, 1, kMost);
+  d.micro_batch = get_int_in(j, "micro_batch", where, 1, kMost);
+  d.head_rows = get_int_in(j, "head_rows", where, 1, kMost);
+  d.recompute = get_string(j, "recompute", where);
+  d.offload = get_string(j, "offload", where, "none");
+  d.offload_optimizer = get_string(j, "offload_optimizer", where, "none") == "cpu";
+  const std::string packing = get_string(j, "packed_weights", where, "none");
+  const auto packed = parse_weight_packing(packing);
+  if (!packed)
+    fail(ErrorCode::data, fmt::format("packed_weights none, forward or both in {}", where),
+         fmt::format("\"{}\"", packing), kAgain);
+  d.packed_weights = *packed;
+  d.eval_batch = get_int_in(j, "eval_batch", where, 0, kMost);
+  const std::string gradients = get_string(j, "gradients", where, "f32");
+  if (gradients != to_string(DType::f32) && gradients != to_string(DType::bf16))
+    fail(ErrorCode::data, fmt::format("gradients f32 or bf16 in {}", where),
+         fmt::format("\"{}\"", gradients), kAgain);
+  d.gradients = gradients == to_string(DType::bf16) ? DType::bf16 : DType::f32;
+  const std::string update = get_string(j, "update", where, kUpdateBehind);
+  if (update != kUpdateBehind && update != kUpdateInBackward)
+    fail(ErrorCode::data,
+         fmt::format("update {} or {} in {}", kUpdateBehind, kUpdateInBackward, where),
+         fmt::format("\"{}\"", update), kAgain);
+  d.update_in_backward = update == kUpdateInBackward;
+  return d;
+}
+
+void fix_decisions(const Decisions& d, PlanRequest& r) {
+  r.micro_batch = d.micro_batch;
+  r.head_rows = d.head_rows;
+  r.recompute = d.recompute;
+  r.offload = d.offload;
+  r.offload_optimizer = d.offload_optimizer ? "cpu" : "none";
+  r.packed_weights = d.packed_weights;
+  r.eval_batch = d.eval_batch;
+  r.gradients = d.gradients;
+  r.update_in_backward = d.update_in_backward;
+}
+
+PlanFile read_plan_file(const std::string& path) {
+  const nlohmann::json j = parse_json_file(path);
+  const auto no_plan = [&](const std::string& found) {
+    fail(ErrorCode::data, fmt::format("a plan in {}", path), found, kAgain);
+  };
+  if (!j.is_object()) no_plan(json_brief(j));
+  if (!j.contains("format_version") || !j.contains("seal") || !j.contains("decisions"))
+    no_plan(j.contains("hash") && j.contains("decisions")
+                ? "a plan without a seal, of a version of Snug that did not read plans"
+                : "JSON without format_version, seal and decisions");
+  const int64_t format = get_int(j, "format_version", path);
+  if (format != kPlanFormat)
+    fail(ErrorCode::data, fmt::format("a plan of format {} in {}", kPlanFormat, path),
+         fmt::format("format {}", format),
+         "the version of Snug that wrote it, or plan=null to plan anew");
+  if (get_string(j, "seal", path) != plan_seal(j))
+    fail(ErrorCode::data, fmt::format("the plan {} as Snug wrote it", path),
+         "its text was changed: the seal is that of another",
+         "keys beside the plan (recompute=block memory=2GiB) and snug plan --json for another "
+         "plan, or plan=null");
+  if (!get_bool(j, "fits", path))
+    fail(ErrorCode::usage, fmt::format("a plan that fits in {}", path),
+         get_string(j, "sentence", path), "snug plan --json with memory that suffices");
+  if (j.contains("target") && j["target"].is_string())
+    fail(ErrorCode::usage, fmt::format("a plan made for this machine in {}", path),
+         fmt::format("one for {}", get_string(j, "target", path)),
+         "snug plan --json without target");
+  PlanFile file;
+  file.path = path;
+  file.hash = get_string(j, "hash", path);
+  const std::string where = path + " / decisions", made = path + " / made_for";
+  const nlohmann::json& decisions = j["decisions"];
+  file.decisions = read_decisions(decisions, where);
+  file.threads = get_int_in(decisions, "threads", where, 1, 1024);
+  file.accumulation = get_int_in(decisions, "gradient_accumulation_steps", where, 1, kMost);
+  file.instruction_set = get_string(decisions, "instruction_set", where);
+  file.attention = get_string(decisions, "attention", where);
+  file.kernels =
+      parse_choices(decisions.value("kernels", nlohmann::json::array()), where + " / kernels");
+  require_object(j.value("made_for", nlohmann::json()), made);
+  for (const auto& [key, value] : j["made_for"].items())
+    file.made_for[key] = get_string(j["made_for"], key.c_str(), made);
+  return file;
+}
+
+void follow_plan(const PlanFile& file, RunSetup& setup) {
+  PlanRequest& r = setup.request;
+  check_made_for(file, plan_facts(r));
+  if (file.instruction_set != plan_instruction_set())
+    not_as(file, "a CPU with instructions", file.instruction_set, plan_instruction_set(),
+           "the machine it was made on, or plan=null to plan anew");
+  if (file.threads != r.settings.threads)
+    not_as(file, "threads", std::to_string(file.threads), std::to_string(r.settings.threads),
+           fmt::format("threads={}, or plan=null to plan anew", file.threads));
+  check_keys(file, setup);
+  *setup.kernels = pinned_kernels(file.kernels, file.path);
+  fix_decisions(file.decisions, r);
+  r.follow = {file.path, file.hash, file.attention};
+}
+
+void check_followed(const PlanRequest& r, const Plan& plan) {
+  const FollowedPlan& f = r.follow;
+  if (plan.attention != f.attention)
+    fail(ErrorCode::usage, fmt::format("attention as in the plan {}: {}", f.path, f.attention),
+         plan.attention, "the machine it was made on, or plan=null to plan anew");
+  const std::string hash = plan_hash(plan);
+  if (hash != f.hash)
+    fail(ErrorCode::usage, fmt::format("the programs of the plan {}: hash {}", f.path, f.hash),
+         fmt::format("hash {}: this configuration, or this version of Snug, records others", hash),
+         "the configuration it was made with, or plan=null to plan anew");
+}
+
+}  // namespace snug
