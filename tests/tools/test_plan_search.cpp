@@ -2,6 +2,7 @@
 // that fits is faster, and what the layers' model says is what the recorded session has.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -174,13 +175,15 @@ TEST(PlanSearch, GradientsAreInBf16WithThePermissionAlone) {
 
   // The offer is what the permission makes of the same request, to the byte.
   r.budget = wide.minimum_bytes;
-  const std::string offer =
-      "or allow=[bf16_gradients], with which memory=" + std::to_string(wide.minimum_bytes) + " (";
+  const std::string offer = "allow=[bf16_gradients] (then memory of " +
+                            std::to_string(wide.minimum_bytes) +
+                            " B is enough; gradients rounded to bf16)";
   test::expect_error(ErrorCode::out_of_memory, {offer.c_str()}, [&] { refuse_plan(make_plan(r)); });
   const auto offers = [](const PlanRequest& q) {
     const Plan plan = make_plan(q);
     EXPECT_FALSE(plan.fits);
-    return plan.permission.find("allow=[bf16_gradients]") != std::string::npos;
+    return std::any_of(plan.offers.begin(), plan.offers.end(),
+                       [](const Offer& o) { return o.keys == "allow=[bf16_gradients]"; });
   };
   r.budget = 1 << 20;
   EXPECT_TRUE(offers(r));
@@ -218,14 +221,15 @@ TEST(PlanSearch, UpdatesInBackwardWhereThatFitsMore) {
   PlanRequest clips = r;
   clips.max_grad_norm = 1.0;
   clips.budget = open.minimum_bytes;
-  const std::string offer =
-      "or max_grad_norm=0, with which memory=" + std::to_string(open.minimum_bytes) + " (";
+  const std::string offer = "max_grad_norm=0 (then memory of " +
+                            std::to_string(open.minimum_bytes) +
+                            " B is enough; gradients not clipped)";
   test::expect_error(ErrorCode::out_of_memory, {offer.c_str()},
                      [&] { refuse_plan(make_plan(clips)); });
   r.budget = open.minimum_bytes;
   const Plan least = make_plan(r);
   ASSERT_TRUE(least.fits);
-  EXPECT_EQ(least.permission, "");
+  EXPECT_TRUE(least.offers.empty());
   EXPECT_TRUE(least.decisions.update_in_backward);
   EXPECT_EQ(least.decisions.gradients, DType::f32);
   EXPECT_EQ(plan_json(least)["decisions"]["update"], "in backward");

@@ -158,8 +158,8 @@ OpRates OpRates::parse(const nlohmann::json& j, const std::string& where) {
   require_object(j, where);
   OpRates rates;
   for (const auto& [key, list] : j.items()) {
-    const auto wrong = [&] {
-      fail(ErrorCode::data, "pairs of work and seconds in " + where, json_brief(list),
+    const auto wrong = [&, &found = list] {  // Clang 14 captures no structured binding by itself
+      fail(ErrorCode::data, "pairs of work and seconds in " + where, json_brief(found),
            "measure again with snug calibrate --force");
     };
     if (!list.is_array() || list.empty()) wrong();

@@ -84,6 +84,7 @@ std::vector<PlanSearch::Gradients> PlanSearch::gradients(int64_t micro) const {
     if (!fixed || !*r.update_in_backward) list.emplace_back(t, false);
     if (in_backward && (!fixed || *r.update_in_backward)) list.emplace_back(t, true);
   }
+  require(!list.empty(), "gradients that these keys and the plan that is followed both allow");
   return list;
 }
 

@@ -194,7 +194,7 @@ RunSetup make_setup(RunConfig config) {
   s.config = std::move(config);
   if (!s.config.plan.empty()) follow_plan(read_plan_file(s.config.plan), s);
   // A described device has a host of its own, of which nothing is known.
-  if (s.config.target.empty() && (r.offload != "none" || r.offload_optimizer != "none"))
+  if (s.config.target.empty())
     r.free_bytes =
         std::max<int64_t>(1, make_device(Place::cpu)->memory_info().available_bytes - r.reserve);
   return s;
