@@ -10,6 +10,7 @@
 #include "engine/io/safetensors.h"
 #include "layers/models/family.h"
 #include "layers/models/weights.h"
+#include "tests/support/emu.h"
 #include "tools/trainer/session.h"
 
 namespace snug {
@@ -294,6 +295,8 @@ TEST_P(Gpt2Golden, EmulatedKernelsMatchFloat64) {
   const Golden g(std::string("gpt2_") + GetParam());
   GoldenRun run(g, "fp32", "none", g.B, 1, Place::emu);
   EXPECT_EQ(run.session->context().resident_bytes(), run.schedule.arena_bytes());
+  test::EveryOpLaunches launches;
+  run.session->context().set_listener(&launches);
   const std::vector<double> losses = g.numbers("adamw_losses"),
                             norms = g.numbers("adamw_grad_norms");
   for (size_t step = 0; step < 2; ++step) {
