@@ -77,6 +77,7 @@ nlohmann::json decisions_json(const Plan& plan) {
           {"kv_rows", d.kv_rows},
           {"prefill", d.prefill},
           {"threads", plan.threads},
+          {"device", to_string(plan.place)},
           {"instruction_set", plan_instruction_set()},
           {"attention", plan.attention},
           {"kernels", choices_json(plan.kernels)}};
@@ -294,6 +295,8 @@ std::string plan_text(const Plan& plan) {
   for (const TensorRecord* t : holders(plan, 5))
     out += fmt::format(" {} {}{}", t->name.view(), human_bytes(t->bytes), ",");
   out.pop_back();
+  if (plan.place == Place::emu)
+    out += "\n  on emu: the kernels for GPUs, run by one thread in the emulator";
   if (!plan.target.empty())
     out += fmt::format(
         "\n  made for a described device, {}: bytes of workspaces and kernels are this machine's",
