@@ -12,6 +12,9 @@ Region::Region(std::string name, int64_t bytes, int granule)
     : name_(std::move(name)),
       bytes_(bytes),
       granule_(granule),
+      shift_(std::has_single_bit(static_cast<unsigned>(granule))
+                 ? std::countr_zero(static_cast<unsigned>(granule))
+                 : -1),
       data_(static_cast<std::byte*>(
           ::operator new[](static_cast<size_t>(bytes), std::align_val_t{128}))),
       cells_(static_cast<size_t>((bytes + granule - 1) / granule)) {}
@@ -23,6 +26,7 @@ std::string Region::element(int64_t offset) const {
 
 void Region::halve() {
   granule_ /= 2;
+  --shift_;
   std::vector<Cell> halves(static_cast<size_t>((bytes_ + granule_ - 1) / granule_));
   for (size_t i = 0; i < halves.size(); ++i) halves[i] = cells_[i / 2];
   cells_ = std::move(halves);
@@ -78,11 +82,11 @@ void* Region::use(int64_t offset, int64_t bytes, Use use, const Toucher& who,
     first_epoch_ = who.epoch;
     std::memset(data_.get(), 0xff, static_cast<size_t>(bytes_));
   }
-  if (name_.empty() && (offset | bytes) % granule_ != 0) halve();
-  const int64_t end = (offset + bytes + granule_ - 1) / granule_;
+  if (name_.empty() && ((offset | bytes) & (granule_ - 1)) != 0) halve();
+  const int64_t end = cell_of(offset + bytes + granule_ - 1);
   const Touch now{who.epoch, who.warp_epoch, 1u << who.lane, static_cast<int16_t>(who.warp), use,
                   at};
-  for (int64_t i = offset / granule_; i < end; ++i) {
+  for (int64_t i = cell_of(offset); i < end; ++i) {
     Cell& cell = cells_[static_cast<size_t>(i)];
     // Epochs only grow, and no two blocks share one.
     const bool written = cell.write.epoch >= first_epoch_;

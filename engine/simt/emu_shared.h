@@ -57,13 +57,17 @@ class Region {
                                 const std::source_location& at) const;
   std::string element(int64_t offset) const;
   void halve();
+  // Which cell a byte is of; a division takes as long as all the rest of an access.
+  int64_t cell_of(int64_t offset) const {
+    return shift_ >= 0 ? offset >> shift_ : offset / granule_;
+  }
 
   struct Free {
     void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{128}); }
   };
   std::string name_;
   int64_t bytes_;
-  int granule_;
+  int granule_, shift_;                   // log2 of the granule; -1: it is no power of two
   uint32_t block_ = 0, first_epoch_ = 0;  // that used it last, and when it did first
   std::unique_ptr<std::byte[], Free> data_;
   std::vector<Cell> cells_;

@@ -334,9 +334,9 @@ TEST(Gpt2Emulated, SameBitsInEveryScheduleAndUnderRecompute) {
   const Golden g("gpt2_d");
   for (const char* precision : {"fp32", "bf16", "fp16"}) {
     const Trace plain = emulated_trace(g, precision, "none", 1, 0);
-    EXPECT_EQ(emulated_trace(g, precision, "none", 1, 1), plain) << precision << " reversed";
     EXPECT_EQ(emulated_trace(g, precision, "none", 1, 77), plain) << precision << " shuffled";
-    EXPECT_EQ(emulated_trace(g, precision, "block", 1, 0), plain) << precision << " recompute";
+    EXPECT_EQ(emulated_trace(g, precision, "block", 1, 1), plain)
+        << precision << " recompute, reversed";
   }
 }
 
