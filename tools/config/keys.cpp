@@ -83,7 +83,7 @@ std::vector<Key> make_keys() {
 
       {.name = "device", .section = "machine", .kind = K::choice, .field = &C::device,
        .doc = "where to train: cpu; or emu: the kernels for GPUs, run on the host by the emulator, "
-              "thread by thread and a thousand times slower, to see what they do with a small model; "
+              "thread by thread and a hundred times slower or more, to see what they do with a small model; "
               "auto: cpu, the only one with a speed so far",
        .example = "emu", .choices = "auto cpu emu",
        .refused = "cuda cuda:0 cuda:1 cuda:2 cuda:3 cuda:4 cuda:5 cuda:6 cuda:7 gpu mps",

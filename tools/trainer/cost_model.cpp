@@ -60,12 +60,12 @@ CostModel CostModel::emulated() {
   CostModel m;
   m.source_ = Source::emulated;
   m.text_ = "the emulator's rates, roughly";
-  m.rates_ = {.fp32_matrix = 60e6,
-              .bf16_matrix = 60e6,
-              .fp32_attention = 30e6,
-              .bf16_attention = 30e6,
-              .vector = 60e6,
-              .memory = 200e6,
+  m.rates_ = {.fp32_matrix = 400e6,
+              .bf16_matrix = 400e6,
+              .fp32_attention = 150e6,
+              .bf16_attention = 150e6,
+              .vector = 150e6,
+              .memory = 1e9,
               .link = 3e9,
               .op = 20e-6};
   return m;
