@@ -180,7 +180,7 @@ void ElementwiseOptimizer::update_emulated(Context& ctx, const UpdateTargets& t,
     const auto flat = [&](float* data, Name name) {
       return View{data, {s.elements}, DType::f32, ctx.place(), name};
     };
-    span.master = flat(*table++, Name("master"));
+    span.master = flat(*table++, t.master.name);
     for (size_t k = 0; k < states; ++k) span.states.at(k) = flat(*table++, state_names()[k]);
     span.gradient = t.gradients.rows(s.offset - t.first, s.elements);
     if (t.weights.defined()) span.weights = t.weights.rows(s.offset, s.elements);

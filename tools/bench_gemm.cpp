@@ -96,6 +96,7 @@ int bench_gemm(const Arguments& arguments) {
   if (repeat < 2)
     fail(ErrorCode::usage, "--repeat of at least 2", std::to_string(repeat), "snug bench --help");
   refuse_target(a.config, "bench");
+  refuse_emulator(a.config, "bench");
   RunSetup setup = make_setup(a.config);
   setup.request.follow = {};  // of a plan its decisions alone: these programs are fewer
   setup.request.evaluate = false;

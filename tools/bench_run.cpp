@@ -37,14 +37,15 @@ double Times::noise() const {
 }
 
 BenchRun::BenchRun(const RunConfig& config)
-    : setup_((refuse_target(config, "bench"), make_setup(config))) {
+    : setup_(
+          (refuse_target(config, "bench"), refuse_emulator(config, "bench"), make_setup(config))) {
   setup_.request.follow = {};  // of a plan its decisions alone: these programs are fewer
   setup_.request.evaluate = false;
   setup_.request.kv_length = 0;
   plan_ = make_plan(setup_.request);
   if (!plan_.fits) refuse_plan(plan_);
   session_ =
-      std::make_unique<Session>(Place::cpu, *setup_.model, plan_.decisions,
+      std::make_unique<Session>(plan_.place, *setup_.model, plan_.decisions,
                                 setup_.request.optimizer, setup_.request.settings, &plan_.schedule);
   session_->open();
   // Every sequence one document: the most that attention can cost.

@@ -6,8 +6,7 @@ namespace snug {
 
 void refuse_emulated(const Context& ctx, const char* what) {
   if (ctx.emulated())
-    fail(ErrorCode::unsupported, "an op with a kernel on the place emu", what,
-         "run it on the place cpu");
+    fail(ErrorCode::unsupported, "an op with a kernel on the place emu", what, "device=cpu");
 }
 
 }  // namespace snug

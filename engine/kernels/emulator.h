@@ -23,6 +23,11 @@ inline simt::emu::Queue emulator_queue(const Context& ctx) {
           {}};
 }
 
+// Before the first launch of a run that is to allocate nothing after its start.
+inline void prepare_emulator() {
+  simt::emu::prepare();
+}
+
 // For ops without kernels. Call it before the op: on plan it refuses too.
 void refuse_emulated(const Context& ctx, const char* what);
 

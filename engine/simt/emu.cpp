@@ -87,10 +87,10 @@ class Machine {
                         const std::source_location& at);
   Region& dynamic_region() { return dynamic_; }
   Toucher toucher();
+  static void claim_address(const void* address);
 
  private:
   static void thread_main(void* machine);
-  static void claim_address(const void* address);
   void run_block(int64_t number);
   void make_ready(int thread) { ready_.push_back(thread); }
   int take_ready();
@@ -131,6 +131,8 @@ class Machine {
 
 thread_local Machine* Machine::current_ = nullptr;
 
+std::atomic<int64_t> launches{0};
+
 Machine::Machine(Queue& queue, const Dims& dims, const char* kernel, void (*body)(const void*),
                  const void* arguments)
     : outer_(current_),
@@ -141,7 +143,7 @@ Machine::Machine(Queue& queue, const Dims& dims, const char* kernel, void (*body
       arguments_(arguments),
       lanes_(static_cast<size_t>(dims.threads)),
       warps_(static_cast<size_t>(dims.threads / kWarp)),
-      dynamic_("", dims.shared_bytes, 2) {
+      dynamic_("", dims.shared_bytes, 4) {
   require(!outer_ || outer_->running_ < 0, "a launch outside of kernels");
   current_ = this;
   ids_.threads = dims.threads;
@@ -154,6 +156,7 @@ void Machine::run() {
   catch_bad_addresses(&Machine::claim_address);
   const int64_t count = dims_.blocks * dims_.blocks_y * dims_.blocks_z;
   ++queue_.counters.launches;
+  launches.fetch_add(1, std::memory_order_relaxed);
   if (queue_.schedule.order != Order::shuffled) {
     const bool reversed = queue_.schedule.order == Order::reversed;
     for (int64_t i = 0; i < count; ++i) run_block(reversed ? count - 1 - i : i);
@@ -455,9 +458,19 @@ std::vector<Schedule> test_schedules() {
   return {{Order::forward, 0}, {Order::reversed, 0}, {Order::shuffled, seed}};
 }
 
+int64_t launches_so_far() {
+  return launches.load(std::memory_order_relaxed);
+}
+
+void prepare() {
+  catch_bad_addresses(&Machine::claim_address);
+  prepare_stacks(kPreparedThreads);
+}
+
 bool operator==(const Where& a, const Where& b) {
   return a.at.line() == b.at.line() && a.at.column() == b.at.column() && a.number == b.number &&
-         std::strcmp(a.at.file_name(), b.at.file_name()) == 0;
+         (a.at.file_name() == b.at.file_name() ||
+          std::strcmp(a.at.file_name(), b.at.file_name()) == 0);
 }
 
 std::string to_string(const std::source_location& at) {

@@ -42,6 +42,8 @@ std::vector<Schedule> test_schedules();
 struct Counters {
   int64_t launches = 0, blocks = 0, switches = 0, shared_accesses = 0;
 };
+// Of all queues of this process: did an op come to its kernels?
+int64_t launches_so_far();
 
 // Where a launch goes: the counterpart of a stream. It runs at once.
 struct Queue {
@@ -67,6 +69,14 @@ std::string to_string(const std::source_location& at);  // "file:line:column"
 // grid is then not run.
 void run_grid(Queue& queue, const Dims& dims, const char* kernel, void (*body)(const void*),
               const void* arguments);
+
+// Takes what launches from the calling thread keep, which they otherwise take when they need it:
+// the stacks of a block of kPreparedThreads, touched as deep as kernels go. What a launch takes
+// beside that, to note who touched shared memory, it gives back.
+inline constexpr int kPreparedThreads = 256;
+void prepare();
+// More than what stays and what a launch with all the shared memory of a block takes meanwhile.
+inline constexpr int64_t kPreparedBytes = int64_t{16} << 20;
 
 // For the thread that runs now; each throws internal outside of a kernel.
 

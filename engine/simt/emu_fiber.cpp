@@ -43,6 +43,7 @@ namespace snug::simt::emu {
 namespace {
 
 constexpr size_t kGuard = 4096;
+constexpr size_t kWarm = 5 * kGuard;  // a start up to 12 KiB below the top, and 8 KiB of frames
 
 thread_local Fiber* starting = nullptr;
 
@@ -66,6 +67,17 @@ class StackPool {
     return static_cast<std::byte*>(base) + kGuard;
   }
   void give(std::byte* stack) { free_.push_back(stack); }
+  void prepare(size_t count) {
+    free_.reserve(count);
+    std::vector<std::byte*> taken;
+    while (taken.size() < count) {
+      std::byte* const stack = take();
+      for (size_t at = kStackBytes - kWarm; at < kStackBytes; at += kGuard)
+        static_cast<volatile std::byte*>(stack)[at] = std::byte{0};
+      taken.push_back(stack);
+    }
+    for (std::byte* stack : taken) give(stack);
+  }
 
  private:
   std::vector<std::byte*> free_;
@@ -84,6 +96,10 @@ struct FiberStart {
     f->leave();
   }
 };
+
+void prepare_stacks(size_t count) {
+  pool.prepare(count);
+}
 
 Fiber::~Fiber() {
   drop();

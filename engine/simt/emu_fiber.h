@@ -13,6 +13,9 @@ namespace snug::simt::emu {
 // Below each stack lies a page that nobody may touch.
 inline constexpr size_t kStackBytes = 128 * 1024;
 
+// Takes `count` stacks for fibers of the calling thread and touches their upper pages.
+void prepare_stacks(size_t count);
+
 class Fiber {
  public:
   Fiber() = default;

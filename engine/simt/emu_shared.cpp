@@ -12,14 +12,28 @@ Region::Region(std::string name, int64_t bytes, int granule)
     : name_(std::move(name)),
       bytes_(bytes),
       granule_(granule),
+      shift_(std::has_single_bit(static_cast<unsigned>(granule))
+                 ? std::countr_zero(static_cast<unsigned>(granule))
+                 : -1),
       data_(static_cast<std::byte*>(
           ::operator new[](static_cast<size_t>(bytes), std::align_val_t{128}))),
       cells_(static_cast<size_t>((bytes + granule - 1) / granule)) {}
 
 std::string Region::element(int64_t offset) const {
-  if (granule_ == 2 && name_.empty())
-    return fmt::format("byte {} of dynamic shared memory", offset);
+  if (name_.empty()) return fmt::format("byte {} of dynamic shared memory", offset);
   return fmt::format("{}[{}]", name_, offset / granule_);
+}
+
+void Region::halve() {
+  granule_ /= 2;
+  --shift_;
+  std::vector<Cell> halves(static_cast<size_t>((bytes_ + granule_ - 1) / granule_));
+  for (size_t i = 0; i < halves.size(); ++i) halves[i] = cells_[i / 2];
+  cells_ = std::move(halves);
+  if (atomics_.empty()) return;
+  std::vector<Pair> pairs(cells_.size());
+  for (size_t i = 0; i < pairs.size(); ++i) pairs[i] = atomics_[i / 2];
+  atomics_ = std::move(pairs);
 }
 
 bool Region::races(const Touch& earlier, const Toucher& who) {
@@ -28,8 +42,8 @@ bool Region::races(const Touch& earlier, const Toucher& who) {
   return earlier.warp_epoch == who.warp_epoch && (earlier.lanes & ~(1u << who.lane)) != 0;
 }
 
-void Region::note(Touch (&last)[2], const Touch& now) {
-  Touch* slot = last;
+void Region::note(Pair& pair, const Touch& now) {
+  Touch* slot = pair.last;
   if (slot->epoch == now.epoch && slot->warp != now.warp) ++slot;
   if (slot->epoch == now.epoch && slot->warp == now.warp && slot->warp_epoch == now.warp_epoch) {
     slot->lanes |= now.lanes;
@@ -65,14 +79,17 @@ void* Region::use(int64_t offset, int64_t bytes, Use use, const Toucher& who,
                         : "check the index and the size it is declared with");
   if (block_ != who.block) {
     block_ = who.block;
+    first_epoch_ = who.epoch;
     std::memset(data_.get(), 0xff, static_cast<size_t>(bytes_));
   }
-  const int64_t end = (offset + bytes + granule_ - 1) / granule_;
+  if (name_.empty() && ((offset | bytes) & (granule_ - 1)) != 0) halve();
+  const int64_t end = cell_of(offset + bytes + granule_ - 1);
   const Touch now{who.epoch, who.warp_epoch, 1u << who.lane, static_cast<int16_t>(who.warp), use,
                   at};
-  for (int64_t i = offset / granule_; i < end; ++i) {
+  for (int64_t i = cell_of(offset); i < end; ++i) {
     Cell& cell = cells_[static_cast<size_t>(i)];
-    const bool written = cell.written_in == who.block;
+    // Epochs only grow, and no two blocks share one.
+    const bool written = cell.write.epoch >= first_epoch_;
     if (use != Use::write && !written)
       fault("shared memory to be written before it is read",
             fmt::format("{} read at {}, which nobody wrote in this block", element(i * granule_),
@@ -83,16 +100,16 @@ void* Region::use(int64_t offset, int64_t bytes, Use use, const Toucher& who,
     };
     if (written) check(cell.write);
     if (use != Use::read)
-      for (const Touch& read : cell.reads) check(read);
-    if (use != Use::atomic)
-      for (const Touch& atomic : cell.atomics) check(atomic);
+      for (const Touch& read : cell.reads.last) check(read);
+    if (use != Use::atomic && !atomics_.empty())
+      for (const Touch& atomic : atomics_[static_cast<size_t>(i)].last) check(atomic);
     if (use == Use::read) {
       note(cell.reads, now);
     } else if (use == Use::atomic) {
-      note(cell.atomics, now);
+      if (atomics_.empty()) atomics_.resize(cells_.size());
+      note(atomics_[static_cast<size_t>(i)], now);
     } else {
       cell.write = now;
-      cell.written_in = who.block;
     }
   }
   return data_.get() + offset;

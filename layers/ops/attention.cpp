@@ -368,7 +368,6 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
                                  const View& cache_k, const View& cache_v, const View& qkv,
                                  int64_t B, int64_t Tq, const AttentionSpec& spec,
                                  const View& state) {
-  refuse_emulated(ctx, "attention_cached_forward");
   attention_check(spec, B, Tq, state);
   if (!spec.causal || spec.dropout > 0 || spec.key_lengths.defined() ||
       spec.document_start.defined())
@@ -388,7 +387,7 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
   expect_dtype(out, "out", {qkv.dtype});
   expect_dtype(cache_k, "cache_k", {qkv.dtype});
   expect_dtype(cache_v, "cache_v", {qkv.dtype});
-  const Tensor scratch = make_forward_scratch(blocks, ctx, spec, B, Tq);
+  const Tensor scratch = ctx.emulated() ? Tensor() : make_forward_scratch(blocks, ctx, spec, B, Tq);
   Op op(ctx, "attention_cached_forward",
         {.flops = 4 * B * H * D * Tq * P,
          .bytes = qkv.bytes() + out.bytes() + cache_k.bytes() + cache_v.bytes(),
@@ -399,6 +398,10 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
     fail(ErrorCode::usage, fmt::format("at most P={} tokens in the key/value cache", P),
          fmt::format("{} new tokens at position {}", Tq, position),
          "generate fewer tokens or plan a longer cache");
+  if (ctx.emulated()) {
+    auto queue = emulator_queue(ctx);
+    return attention_cached_forward_on(queue, out, cache_k, cache_v, qkv, B, Tq, spec, state);
+  }
   dispatch_float(qkv, "qkv", [&](auto value) {
     cached_typed<decltype(value)>(blocks, ctx, out, cache_k, cache_v, qkv, B, Tq, spec, position,
                                   scratch);

@@ -85,7 +85,7 @@ __device__ inline void finish_rows(const Running (&rows)[kOwn][kMicro], const Sh
       const int r = m / kMicroKeys + kMicroRows * i;
       const Running& row = rows[own][i];
       alpha[r] = 1.0f / row.sum;
-      if (r < at.queries) lse[r] = row.top + log(row.sum);
+      if (lse && r < at.queries) lse[r] = row.top + log(row.sum);
     }
   }
 }
@@ -95,35 +95,35 @@ int64_t forward_floats(const AttentionProblem& p) {
   return 2 * (kTileQueries + kKeys) * int64_t{p.stride} + kTileQueries * (kKeys + kMicro);
 }
 
-// A block for every tile of queries of every head; the tiles that see most come first.
+// Where a tile's rows begin: its first query and output, the sequence's first key and value.
 template <class V>
-__global__ void attention_forward_kernel(V* out, float* lse, const V* qkv, AttentionProblem p,
-                                         int64_t tiles) {
+struct TileRows {
+  const V *q, *k, *v;
+  int64_t q_row, kv_row;  // from one to the next
+  V* out;
+  float* lse;  // may be null
+};
+
+// A tile of queries over all keys they see.
+template <class V>
+__device__ inline void forward_tile(const TileRows<V>& rows_at, TilePlace at,
+                                    const AttentionProblem& p) {
   const auto q = dynamic_smem<float>();
   const auto sums = q.part(kTileQueries * p.stride), k = sums.part(kTileQueries * p.stride);
   const auto v = k.part(kKeys * p.stride), w = v.part(kKeys * p.stride);
   SHARED_ARRAY(float, alpha, kTileQueries);
   SHARED_ARRAY(uint32_t, keep, kTileQueries * kMicroKeys);
-  TilePlace at{};
-  at.q0 = (tiles - 1 - block() % tiles) * kTileQueries;
-  at.h = block() / tiles % p.heads;
-  at.b = block() / tiles / p.heads;
-  at.queries = static_cast<int>(p.tokens - at.q0 < kTileQueries ? p.tokens - at.q0 : kTileQueries);
-  at.keys = keys_of(p, at.b);
   MaskKey key{};
   if (p.state) key = mask_key(*p.state, p.mask.site);
-  const int64_t first_row = at.b * p.tokens, group = p.heads + at.h / (p.heads / p.groups);
-  load_rows(q, qkv + (first_row + at.q0) * p.qkv_row + at.h * p.width, p.qkv_row, at.queries,
-            kTileQueries, p);
+  load_rows(q, rows_at.q, rows_at.q_row, at.queries, kTileQueries, p);
   zero_rows(sums, kTileQueries, p);
   Running rows[kOwn][kMicro];
   const int64_t begin = first_key(p, at.b, at.q0) / kKeys * kKeys, end = end_of_keys(p, at);
   for (at.k0 = begin; at.k0 < end; at.k0 += kKeys) {
     if (at.k0 > begin) sync_threads();
     const int valid = static_cast<int>(end - at.k0 < kKeys ? end - at.k0 : kKeys);
-    const V* keys = qkv + (first_row + at.k0) * p.qkv_row + group * p.width;
-    load_rows(k, keys, p.qkv_row, valid, kKeys, p);
-    load_rows(v, keys + p.groups * p.width, p.qkv_row, valid, kKeys, p);
+    load_rows(k, rows_at.k + at.k0 * rows_at.kv_row, rows_at.kv_row, valid, kKeys, p);
+    load_rows(v, rows_at.v + at.k0 * rows_at.kv_row, rows_at.kv_row, valid, kKeys, p);
     if (p.state) load_mask(keep, key, kKeys, at, p);
     sync_threads();
     softmax_tile(rows, w, alpha, q, k, keep, at, p);
@@ -131,10 +131,63 @@ __global__ void attention_forward_kernel(V* out, float* lse, const V* qkv, Atten
     add_products<kKeys>(sums, w, v, p, [&](int r) -> float { return alpha[r]; });
   }
   sync_threads();
-  finish_rows(rows, alpha, lse + (at.b * p.heads + at.h) * p.tokens + at.q0, at);
+  finish_rows(rows, alpha, rows_at.lse, at);
   sync_threads();
-  store_rows(out + ((first_row + at.q0) * p.heads + at.h) * p.width, p.heads * p.width, sums,
-             at.queries, p, [&](int r) -> float { return alpha[r]; });
+  store_rows(rows_at.out, p.heads * p.width, sums, at.queries, p,
+             [&](int r) -> float { return alpha[r]; });
+}
+
+// The tile of this block: the queries, their head and sequence. Those that see most come first.
+__device__ inline TilePlace tile_of_block(const AttentionProblem& p, int64_t tiles) {
+  TilePlace at{};
+  at.q0 = (tiles - 1 - block() % tiles) * kTileQueries;
+  at.h = block() / tiles % p.heads;
+  at.b = block() / tiles / p.heads;
+  at.queries = static_cast<int>(p.tokens - at.q0 < kTileQueries ? p.tokens - at.q0 : kTileQueries);
+  return at;
+}
+
+template <class V>
+__global__ void attention_forward_kernel(V* out, float* lse, const V* qkv, AttentionProblem p,
+                                         int64_t tiles) {
+  TilePlace at = tile_of_block(p, tiles);
+  at.keys = keys_of(p, at.b);
+  const int64_t first_row = at.b * p.tokens, row = first_row + at.q0;
+  const V* const k = qkv + first_row * p.qkv_row + key_head(p, at.h) * p.width + p.heads * p.width;
+  forward_tile<V>(
+      {qkv + row * p.qkv_row + at.h * p.width, k, k + p.groups * p.width, p.qkv_row, p.qkv_row,
+       out + (row * p.heads + at.h) * p.width, lse + (at.b * p.heads + at.h) * p.tokens + at.q0},
+      at, p);
+}
+
+// The new keys and values behind those of the cache (B,P,G,D): a thread for every value.
+template <class V>
+__global__ void cache_append_kernel(V* cache_k, V* cache_v, const V* qkv, const StepState* state,
+                                    AttentionProblem p, int64_t positions, int64_t n) {
+  const int64_t i = block() * threads() + thread();
+  if (i >= n) return;
+  const int64_t cell = p.groups * p.width, row = i / cell;
+  const int64_t at = state->position + row % p.tokens;
+  if (at < 0 || at >= positions) return;
+  const V* const from = qkv + row * p.qkv_row + p.heads * p.width + i % cell;
+  const int64_t to = (row / p.tokens * positions + at) * cell + i % cell;
+  cache_k[to] = from[0];
+  cache_v[to] = from[cell];
+}
+
+// Query t stands at state->position + t and sees the cache up to itself.
+template <class V>
+__global__ void attention_cached_kernel(V* out, const V* cache_k, const V* cache_v, const V* qkv,
+                                        const StepState* state, AttentionProblem p,
+                                        int64_t positions, int64_t tiles) {
+  TilePlace at = tile_of_block(p, tiles);
+  const int64_t row = at.b * p.tokens + at.q0, end = state->position + p.tokens;
+  at.q0 += state->position;
+  at.keys = end < positions ? end : positions;
+  const int64_t kv = (at.b * positions * p.groups + key_head(p, at.h)) * p.width;
+  forward_tile<V>({qkv + row * p.qkv_row + at.h * p.width, cache_k + kv, cache_v + kv, p.qkv_row,
+                   p.groups * p.width, out + (row * p.heads + at.h) * p.width, nullptr},
+                  at, p);
 }
 
 }  // namespace
@@ -156,6 +209,34 @@ void attention_forward_on(Queue& queue, const View& out, const View& lse, const 
            qkv.as<const V>(), p, tiles);
   });
 }
+
+template <class Queue>
+void attention_cached_forward_on(Queue& queue, const View& out, const View& cache_k,
+                                 const View& cache_v, const View& qkv, int64_t B, int64_t Tq,
+                                 const AttentionSpec& spec, const View& state, int threads) {
+  const int64_t tiles = ceil_div(Tq, int64_t{kTileQueries}), positions = cache_k.shape[1];
+  const int64_t n = B * Tq * spec.G * spec.D;
+  dispatch_float(qkv, "qkv", [&](auto tag) {
+    using V = decltype(tag);
+    AttentionProblem p(Tq, spec, state);
+    p.wide = wide_heads<V>(spec, {&out, &qkv, &cache_k, &cache_v});
+    const StepState* const step = step_state(state);
+    launch(queue, {.blocks = ceil_div(n, int64_t{threads}), .threads = threads}, "cache_append",
+           cache_append_kernel<V>, cache_k.as<V>(), cache_v.as<V>(), qkv.as<const V>(), step, p,
+           positions, n);
+    launch(queue,
+           {.blocks = B * spec.H * tiles,
+            .threads = threads,
+            .shared_bytes = forward_floats(p) * int64_t{sizeof(float)}},
+           "attention_cached_forward", attention_cached_kernel<V>, out.as<V>(),
+           cache_k.as<const V>(), cache_v.as<const V>(), qkv.as<const V>(), step, p, positions,
+           tiles);
+  });
+}
+
+template void attention_cached_forward_on(simt::Queue&, const View&, const View&, const View&,
+                                          const View&, int64_t, int64_t, const AttentionSpec&,
+                                          const View&, int);
 
 template void attention_forward_on(simt::Queue&, const View&, const View&, const View&, int64_t,
                                    int64_t, const AttentionSpec&, const View&, int);

@@ -1,12 +1,14 @@
 // The kernels of layers/ops/attention.h for engine/simt: forward and backward over whole sequences,
-// with every mode that is built for the CPU and D up to 256. Attention over a cache has none yet.
+// with every mode that is built for the CPU and D up to 256, and forward over a cache.
 //
 // Method    Tiles of 32 queries and 32 keys in shared memory, in float whatever the dtype; a thread
 //           makes 4 x 4 scores or sums at a time. Forward keeps a running maximum and sum (Dao et
 //           al., "FlashAttention", 2022). Backward goes over the pairs twice, once for dq by blocks
 //           of queries and once for dk and dv by blocks of keys with all heads that share them, so
 //           nothing is added by more than one block: 7 products a tile. Tiles nobody sees are
-//           passed over. Beyond D = 128 backward takes 16 keys at a time.
+//           passed over. Beyond D = 128 backward takes 16 keys at a time. Over a cache the new keys
+//           are appended by one launch and read by the next, with the tiles of forward: the bits of
+//           the whole sequence, however it is cut. One query takes a tile of 32, which is slow.
 // Numerics  Every product is one chain of fused multiply-adds in float; nothing inside is rounded
 // to
 //           16 bits. e^x is that of engine/simt/math.h.
@@ -28,6 +30,13 @@ template <class Queue>
 void attention_forward_on(Queue& queue, const View& out, const View& lse, const View& qkv,
                           int64_t B, int64_t T, const AttentionSpec& spec, const View& state,
                           int threads = 64);
+
+// The position is read from the state by the kernels; one outside of the cache writes nothing
+// there.
+template <class Queue>
+void attention_cached_forward_on(Queue& queue, const View& out, const View& cache_k,
+                                 const View& cache_v, const View& qkv, int64_t B, int64_t Tq,
+                                 const AttentionSpec& spec, const View& state, int threads = 64);
 
 template <class Queue>
 void attention_backward_on(Queue& queue, const View& dqkv, const View& delta, const View& dout,

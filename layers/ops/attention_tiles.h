@@ -191,6 +191,11 @@ __device__ inline int64_t keys_of(const AttentionProblem& p, int64_t b) {
   return p.key_lengths ? p.key_lengths[b] : p.tokens;
 }
 
+// Of G that query head h reads.
+__device__ inline int64_t key_head(const AttentionProblem& p, int64_t h) {
+  return h / (p.heads / p.groups);
+}
+
 // The first key that any query from q0 on sees, and the end of those that the tile sees.
 __device__ inline int64_t first_key(const AttentionProblem& p, int64_t b, int64_t q0) {
   return p.starts ? p.starts[b * p.tokens + q0] : 0;

@@ -9,6 +9,7 @@
 #include "engine/core/parallel.h"
 #include "engine/kernels/emulator.h"
 #include "engine/memory/step_state.h"
+#include "layers/ops/cache_rows_simt.h"
 
 namespace snug {
 namespace {
@@ -33,7 +34,6 @@ void check_sources(const int32_t* source, int64_t B) {
 
 void cache_rows_copy(Context& ctx, const View& cache_k, const View& cache_v, const View& source,
                      const View& state) {
-  refuse_emulated(ctx, "cache_rows_copy");
   if (cache_k.shape.rank() != 4)
     fail(ErrorCode::shape, "cache_k of shape (B,P,G,D)", describe(cache_k), "check the cache");
   const int64_t B = cache_k.shape[0], P = cache_k.shape[1], G = cache_k.shape[2],
@@ -52,6 +52,10 @@ void cache_rows_copy(Context& ctx, const View& cache_k, const View& cache_v, con
          fmt::format("{}", position), "generate fewer tokens or plan a longer cache");
   const int32_t* from = source.as<int32_t>();
   check_sources(from, B);
+  if (ctx.emulated()) {
+    auto queue = emulator_queue(ctx);
+    return cache_rows_copy_on(queue, cache_k, cache_v, source, state);
+  }
   auto* k = static_cast<std::byte*>(cache_k.data);
   auto* v = static_cast<std::byte*>(cache_v.data);
   parallel_for(ctx.threads(), 2 * B, [&](int64_t i) {

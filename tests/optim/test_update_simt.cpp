@@ -67,9 +67,7 @@ void check(const Variant& v) {
   const auto n = static_cast<int64_t>(u.master.size());
   const Outputs cpu = run_on_plan_and_cpu({}, u.body());
   // The op on the place emu finds the same kernels.
-  Settings emulated;
-  emulated.target = Place::emu;
-  expect_equal_bits(run_on_plan_and_cpu(emulated, u.body()), cpu);
+  expect_equal_bits(run_on_emu(u.body()), cpu);
   const Outputs out = run_in_all_schedules(
       [&](EmuCase& c) {
         const View master = c.inout("master", {n}, DType::f32, u.master);
@@ -199,8 +197,6 @@ TEST(ClipSimt, TheNextLossScaleIsThatOfTheCpu) {
   LossScaling config;
   config.growth_interval = 3;
   config.min_scale = 4;
-  Settings emulated;
-  emulated.target = Place::emu;
   for (const float scale : {1.0f, 4.0f, 6.0f, 65536.0f, 0x1p127f})
     for (const int32_t found_inf : {0, 1})
       for (const int32_t tracker : {0, 1, 2}) {
@@ -209,7 +205,7 @@ TEST(ClipSimt, TheNextLossScaleIsThatOfTheCpu) {
         s.found_inf = found_inf;
         s.growth_tracker = tracker;
         const auto body = [&](Case& c) { update_loss_scale(c.ctx(), c.step_state(s), config); };
-        expect_equal_bits(run_on_plan_and_cpu(emulated, body), run_on_plan_and_cpu({}, body));
+        expect_equal_bits(run_on_emu(body), run_on_plan_and_cpu({}, body));
       }
 }
 

@@ -133,8 +133,9 @@ class Case {
 using Body = std::function<void(Case&)>;
 
 struct RunOptions {
-  int repeats = 1;       // of the program in one arena; the outputs are those of the last
-  uint64_t shuffle = 0;  // not 0: a random valid packing
+  int repeats = 1;                 // of the program in one arena; the outputs are those of the last
+  uint64_t shuffle = 0;            // not 0: a random valid packing
+  OpListener* listener = nullptr;  // of the run
 };
 
 // Records the body on plan, packs, reserves, runs it on cpu, or where settings.target says. Fails
@@ -159,6 +160,7 @@ inline Outputs run_on_plan_and_cpu(const Settings& settings, const Body& body,
   for (const OpRecord& op : schedule.at(program).ops) outputs.ops.emplace_back(op.name);
   Context cpu(settings.target, settings);
   cpu.reserve(schedule);
+  cpu.set_listener(options.listener);
   for (int r = 0; r < options.repeats; ++r)
     cpu.program(schedule, program, [&] {
       Case c(cpu);

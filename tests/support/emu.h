@@ -138,6 +138,34 @@ inline Outputs run_in_all_schedules(const std::function<void(EmuCase&)>& body,
   return first;
 }
 
+// Sees that every op of a run on the place emu comes to its kernels: one that computed as on the
+// CPU would give right numbers too. Three have none: what the device copies and fills itself, and
+// targets that the host looks at.
+class EveryOpLaunches final : public OpListener {
+ public:
+  void op_done(const Program& program, int32_t op, double) override {
+    const std::string_view name = program.ops[static_cast<size_t>(op)].name;
+    const bool kernel = name != "copy" && name != "fill_zero" && name != "head_loss_targets";
+    const int64_t now = simt::emu::launches_so_far();
+    EXPECT_EQ(now > before_, kernel) << name;
+    before_ = now;
+    ++ops;
+  }
+  int ops = 0;
+
+ private:
+  int64_t before_ = simt::emu::launches_so_far();
+};
+
+// The body on the place emu with `settings` else. Fails the test if an op launches nothing.
+inline Outputs run_on_emu(const Body& body, Settings settings = {}) {
+  settings.target = Place::emu;
+  EveryOpLaunches launches;
+  Outputs outputs = run_on_plan_and_cpu(settings, body, {.listener = &launches});
+  EXPECT_GT(launches.ops, 0);
+  return outputs;
+}
+
 // Blocks that tests of launchers use: one warp, two, four.
 inline constexpr int kBlockSizes[] = {32, 64, 128};
 

@@ -162,10 +162,17 @@ TEST(ConfigErrors, Choices) {
                ErrorCode::unsupported);
   expect_error("optim: lookahead", "optim as one of adamw, adam, sgd", "\"lookahead\" (run.yaml:1)",
                "optim=adamw");
-  expect_error("device: cuda", "device as one of auto, cpu",
-               "\"cuda\" (run.yaml:1), which is not built", "device=auto", ErrorCode::unsupported);
+  for (const char* gpu : {"cuda", "cuda:0", "cuda:7", "gpu", "mps"})
+    expect_error(std::string("device: ") + gpu, "device as one of auto, cpu, emu",
+                 std::string("\"") + gpu +
+                     "\" (run.yaml:1), a GPU, on which no build of this version trains",
+                 "device=cpu, or device=emu, which runs the kernels for GPUs on the host, slowly",
+                 ErrorCode::unsupported);
   EXPECT_EQ(caught("task: masked_lm").code, ErrorCode::unsupported);
-  EXPECT_EQ(caught("device: emu").code, ErrorCode::unsupported);
+  expect_error(
+      "device: emu\npacked_weights: both",
+      "packed_weights: auto or none for device: emu, whose kernels read weights as they are",
+      "packed_weights: both (run.yaml:2), device: emu (run.yaml:1)", "packed_weights=none");
   EXPECT_EQ(caught("device: tpu").code, ErrorCode::usage);
   expect_error("precision: tf32", "precision fp32, bf16 or fp16",
                "precision: tf32, a mode of the matrix units of GPUs that CPUs do not have "

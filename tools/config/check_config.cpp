@@ -115,6 +115,12 @@ void check_config(const RunConfig& c) {
     fail(ErrorCode::usage, "min_loss_scale at most init_scale",
          quote(c, {"min_loss_scale", "init_scale"}), "leave min_loss_scale out");
 
+  if (c.device == "emu" && (c.packed_weights == "forward" || c.packed_weights == "both"))
+    fail(ErrorCode::usage,
+         "packed_weights: auto or none for device: emu, whose kernels read weights "
+         "as they are",
+         quote(c, {"packed_weights", "device"}), "packed_weights=none");
+
   only_if(c, !c.sample_prompt.empty(), "sample_prompt",
           {"sample_tokens", "sample_temperature", "sample_top_k", "sample_top_p"});
   only_if(c, c.sample_temperature > 0, "sample_temperature above 0",

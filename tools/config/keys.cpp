@@ -82,8 +82,14 @@ std::vector<Key> make_keys() {
        .example = "latest", .unset = "null", .aliases = "resume_from_checkpoint"},
 
       {.name = "device", .section = "machine", .kind = K::choice, .field = &C::device,
-       .doc = "where to train; auto: the best there is", .example = "cpu", .choices = "auto cpu",
-       .refused = "cuda cuda:0 cuda:1 cuda:2 cuda:3 cuda:4 cuda:5 cuda:6 cuda:7 emu gpu mps"},
+       .doc = "where to train: cpu; or emu: the kernels for GPUs, run on the host by the emulator, "
+              "thread by thread and a hundred times slower or more, to see what they do with a small model; "
+              "auto: cpu, the only one with a speed so far",
+       .example = "emu", .choices = "auto cpu emu",
+       .refused = "cuda cuda:0 cuda:1 cuda:2 cuda:3 cuda:4 cuda:5 cuda:6 cuda:7 gpu mps",
+       .refused_why = "a GPU, on which no build of this version trains",
+       .refused_advice = "device=cpu, or device=emu, which runs the kernels for GPUs on the host, "
+                         "slowly"},
       {.name = "memory", .section = "machine", .kind = K::bytes, .field = &C::memory,
        .doc = "the budget: the run never uses more; auto: what is free less a stated reserve",
        .example = "256MiB", .unset = "auto"},

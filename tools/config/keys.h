@@ -49,6 +49,9 @@ struct Key {
   std::string_view aliases = "";  // other names, separated by spaces
   std::string_view choices = "";  // of KeyKind::choice
   std::string_view refused = "";  // known elsewhere and not built here
+  // Why, and what to do: what stands behind a refused choice.
+  std::string_view refused_why = "which is not built";
+  std::string_view refused_advice = "";  // empty: the first choice
 };
 
 // All keys in the order of the documentation; sections are contiguous.

@@ -216,7 +216,8 @@ void set_field(RunConfig& config, const Key& key, std::string_view written,
       return;
     case KeyKind::choice:
       config.*std::get<std::string RunConfig::*>(key.field) =
-          to_choice(node, written, words(key.choices), words(key.refused));
+          to_choice(node, written, words(key.choices),
+                    {words(key.refused), key.refused_why, key.refused_advice});
       return;
     case KeyKind::bytes: {
       const bool none =

@@ -159,17 +159,17 @@ std::vector<std::string> to_texts(const ConfigNode& node, std::string_view key,
 }
 
 std::string to_choice(const ConfigNode& node, std::string_view key,
-                      const std::vector<std::string_view>& choices,
-                      const std::vector<std::string_view>& refused) {
+                      const std::vector<std::string_view>& choices, const RefusedChoices& refused) {
   const std::string expected = fmt::format("{} as one of {}", key, fmt::join(choices, ", "));
   if (node.kind == ConfigNode::Kind::scalar) {
     const auto holds = [&](const std::vector<std::string_view>& list) {
       return std::find(list.begin(), list.end(), node.text) != list.end();
     };
     if (holds(choices)) return node.text;
-    if (holds(refused))
-      fail(ErrorCode::unsupported, expected, node.describe() + ", which is not built",
-           fmt::format("{}={}", key, choices.front()));
+    if (holds(refused.names))
+      fail(ErrorCode::unsupported, expected, fmt::format("{}, {}", node.describe(), refused.why),
+           refused.advice.empty() ? fmt::format("{}={}", key, choices.front())
+                                  : std::string(refused.advice));
     fail(ErrorCode::usage, expected, node.describe(),
          suggestion(node.text, choices, fmt::format("{}={}", key, choices.front())));
   }

@@ -35,10 +35,14 @@ double to_seconds(const ConfigNode& node, std::string_view key);
 // A text or a list of texts, none empty.
 std::vector<std::string> to_texts(const ConfigNode& node, std::string_view key,
                                   std::string_view example);
-// One of `choices`, else a suggestion. What is in `refused` is known and not built: unsupported.
+// What is known and cannot be chosen here, why, and what to do (empty: the first choice).
+struct RefusedChoices {
+  std::vector<std::string_view> names;
+  std::string_view why, advice;
+};
+// One of `choices`, else a suggestion. What is refused: unsupported.
 std::string to_choice(const ConfigNode& node, std::string_view key,
-                      const std::vector<std::string_view>& choices,
-                      const std::vector<std::string_view>& refused);
+                      const std::vector<std::string_view>& choices, const RefusedChoices& refused);
 
 // The words of a list such as "linear cosine constant".
 std::vector<std::string_view> words(std::string_view text);

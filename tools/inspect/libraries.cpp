@@ -74,6 +74,9 @@ std::vector<std::pair<std::string, std::string>> library_versions() {
   return out;
 }
 
+constexpr const char* kWhere =
+    "this version trains on the CPU (device=emu runs its kernels for GPUs in the emulator)";
+
 // The driver's own interface (cuda.h), by name: no header and no toolkit is needed.
 Finding examine_cuda() {
   Finding f{.name = "cuda"};
@@ -81,7 +84,7 @@ Finding examine_cuda() {
   const Library cuda("libcuda.so.1");
   auto* const init = cuda.get<int(unsigned)>("cuInit");
   if (!init) {
-    f.text = "no driver (libcuda.so.1); training runs on the CPU";
+    f.text = fmt::format("no driver (libcuda.so.1); {}", kWhere);
     return f;
   }
   int code = init(0), version = 0, count = 0;
@@ -92,8 +95,7 @@ Finding examine_cuda() {
   if (code == 0 && devices) code = devices(&count);
   if (code != 0) {
     f.level = Level::note;
-    f.text = fmt::format("driver for CUDA {}, which gives error {}; training runs on the CPU",
-                         driver, code);
+    f.text = fmt::format("driver for CUDA {}, which gives error {}; {}", driver, code, kWhere);
     f.advice = "nvidia-smi says more; a driver and a kernel module of different versions do this";
     return f;
   }
@@ -115,7 +117,7 @@ Finding examine_cuda() {
     f.text += fmt::format("; {}: {}, {}, compute capability {}.{}", i, name,
                           human_bytes(static_cast<int64_t>(bytes)), major, minor);
   }
-  f.text += "; this version trains on the CPU";
+  f.text += fmt::format("; {}", kWhere);
   return f;
 }
 

@@ -54,6 +54,21 @@ CostModel CostModel::described(const std::string& device, const Rates& rates) {
   return m;
 }
 
+CostModel CostModel::emulated() {
+  CostModel m;
+  m.source_ = Source::emulated;
+  m.text_ = "the emulator's rates, roughly";
+  m.rates_ = {.fp32_matrix = 400e6,
+              .bf16_matrix = 400e6,
+              .fp32_attention = 150e6,
+              .bf16_attention = 150e6,
+              .vector = 150e6,
+              .memory = 1e9,
+              .link = 3e9,
+              .op = 20e-6};
+  return m;
+}
+
 double CostModel::seconds(const OpRecord& op, int64_t rows) const {
   if (op.stream != kCompute)
     return rates_.op + (rates_.link > 0 ? static_cast<double>(op.bytes) / rates_.link : 0.0);

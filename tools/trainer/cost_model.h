@@ -29,11 +29,13 @@ struct Rates {
 
 class CostModel {
  public:
-  enum class Source { uncalibrated, calibrated, described };
+  enum class Source { uncalibrated, calibrated, described, emulated };
 
   // Of this machine, from what is known without measuring.
   static CostModel uncalibrated(const std::string& instruction_set, int threads);
   static CostModel calibrated(const Calibration& calibration, DType compute);
+  // Of the emulator, roughly: it is there to show what kernels do, not how fast.
+  static CostModel emulated();
   static CostModel described(const std::string& device, const Rates& rates);
 
   // `rows` of a micro-batch; they matter where half_rate_rows is set.

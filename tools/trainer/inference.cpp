@@ -49,7 +49,7 @@ Inference open_inference(InferenceOptions options,
     in.plan = make_plan(r);
   }
   if (!in.plan.fits) refuse_plan(in.plan);
-  in.session = std::make_unique<Session>(Place::cpu, *in.model, in.plan.decisions, r.optimizer,
+  in.session = std::make_unique<Session>(in.plan.place, *in.model, in.plan.decisions, r.optimizer,
                                          r.settings, &in.plan.schedule);
   in.session->open();
   for (const std::string& warning :

@@ -119,6 +119,10 @@ KernelTable pinned_kernels(const std::vector<KernelChoice>& pinned, const std::s
   return table;
 }
 
+bool ran_emulated(const Pinned& pinned) {
+  return pinned.attention == "emulated";
+}
+
 void apply_pins(const Checkpoint& c, RunSetup& setup) {
   PlanRequest& r = setup.request;
   const auto same = [&](bool equal, const char* key, const std::string& before,
@@ -168,8 +172,23 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
            fmt::format("allow: [{}]", fmt::join(setup.config.allow, ", ")),
            "allow=[bf16_gradients], or allow=[gradients] to go on with them in f32");
   }
+  // The kernels of the two places differ in the last bits, so the place is pinned with them.
+  const bool emulated = r.settings.target == Place::emu, was_emulated = ran_emulated(c.pinned);
+  const char* const before = was_emulated ? "emu" : "cpu";
+  if (emulated != was_emulated) {
+    if (!allowed("kernels"))
+      fail(ErrorCode::usage,
+           fmt::format("device: {} as in {}, which pins the kernels", before, c.folder),
+           fmt::format("device: {} ({})", setup.config.device, setup.config.where("device")),
+           fmt::format("device={}, or allow=[kernels] to go on with those of the other, which "
+                       "changes the last bits",
+                       before));
+    fmt::print("Note: resuming on {} instead of {}: its kernels differ in the last bits.\n",
+               emulated ? "emu" : "cpu", before);
+  }
   if (!allowed("kernels")) *setup.kernels = pinned_kernels(c.pinned.kernels, c.folder);
-  if (c.pinned.threads != now.threads)
+  // The emulator runs on one thread, whatever reads and writes files.
+  if (c.pinned.threads != now.threads && !emulated)
     fmt::print("Note: resuming with {} threads instead of {}: sums may differ in the last bits.\n",
                now.threads, c.pinned.threads);
   if (c.pinned.instruction_set != now.instruction_set)

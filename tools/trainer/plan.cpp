@@ -10,6 +10,7 @@
 #include "engine/blas/matmul_cpu.h"
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/simt/emu.h"
 #include "tools/trainer/offers.h"
 #include "tools/trainer/plan_search.h"
 #include "tools/trainer/save_ring.h"
@@ -62,11 +63,12 @@ void finish(Plan& plan, Session& session, const PlanSearch& search, int64_t budg
 
 }  // namespace
 
-int64_t declared_runtime_bytes(int threads, int64_t vocabulary) {
+int64_t declared_runtime_bytes(int threads, int64_t vocabulary, Place place) {
   // Measured on x86-64 Linux, glibc: 6 MiB of program and library data, 0.2 MiB a thread, up to 0.6
   // KiB a token for a byte-level tokenizer's tables. Declared with room, since a run stops if
   // exceeded.
-  return (int64_t{16} << 20) + threads * (int64_t{1} << 20) + vocabulary * 1024;
+  return (int64_t{16} << 20) + threads * (int64_t{1} << 20) + vocabulary * 1024 +
+         (place == Place::emu ? simt::emu::kPreparedBytes : 0);
 }
 
 int64_t process_private_bytes() {
@@ -148,6 +150,7 @@ Plan make_plan(const PlanRequest& request) {
 Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   const double started = monotonic_seconds();
   Plan plan;
+  plan.place = r.settings.target;
   plan.threads = r.settings.threads;
   plan.budget = r.budget;
   plan.host_budget = r.host_budget;
@@ -159,9 +162,9 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   }
   plan.global_batch = r.global_batch;
   plan.target = r.target;
-  plan.runtime_bytes = r.runtime_bytes >= 0
-                           ? r.runtime_bytes
-                           : declared_runtime_bytes(r.settings.threads, r.model->spec().V);
+  plan.runtime_bytes = r.runtime_bytes >= 0 ? r.runtime_bytes
+                                            : declared_runtime_bytes(r.settings.threads,
+                                                                     r.model->spec().V, plan.place);
   plan.model_text =
       fmt::format("{} {} parameters", r.model->spec().family,
                   human_count(static_cast<double>(r.model->params().real_elements())));

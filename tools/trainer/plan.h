@@ -78,6 +78,7 @@ struct Offer {
 
 struct Plan {
   bool fits = false;
+  Place place = Place::cpu;  // that its programs run on
   Decisions decisions;
   int64_t global_batch = 0;
   int64_t accumulation = 0;  // micro-steps an optimizer step
@@ -124,8 +125,9 @@ struct Plan {
 };
 
 // Bytes of the process that are not the arena: program data, libraries' private pages, thread
-// stacks, tables of the tokenizer. Declared here, checked when the arena is reserved.
-int64_t declared_runtime_bytes(int threads, int64_t vocabulary);
+// stacks, tables of the tokenizer; on emu also the emulator's own. Declared here, checked when the
+// arena is reserved.
+int64_t declared_runtime_bytes(int threads, int64_t vocabulary, Place place = Place::cpu);
 // What the operating system counts as private memory of this process now (RssAnon), the arena
 // included.
 int64_t process_private_bytes();

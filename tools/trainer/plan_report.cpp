@@ -81,6 +81,7 @@ nlohmann::json decisions_json(const Plan& plan) {
           {"kv_rows", d.kv_rows},
           {"prefill", d.prefill},
           {"threads", plan.threads},
+          {"device", to_string(plan.place)},
           {"instruction_set", plan_instruction_set()},
           {"attention", plan.attention},
           {"kernels", choices_json(plan.kernels)}};
@@ -336,6 +337,8 @@ std::string plan_text(const Plan& plan) {
   out.pop_back();
   if (!plan.followed.empty())
     out += fmt::format("\n  every decision is that of the plan {}", plan.followed);
+  if (plan.place == Place::emu)
+    out += "\n  on emu: the kernels for GPUs, run by one thread in the emulator";
   if (!plan.target.empty())
     out += fmt::format(
         "\n  made for a described device, {}: bytes of workspaces and kernels are this machine's",

@@ -1,6 +1,7 @@
 // Session: a model with everything it needs on one place, and the programs that train, evaluate,
-// generate and save with it. The same code runs on `plan`, where it is recorded, and on `cpu`,
-// where it is held to the record: there is no other description of what training does to memory.
+// generate and save with it. The same code runs on `plan`, where it is recorded, and on `cpu`
+// or `emu`, where it is held to the record: there is no other description of what training does to
+// memory.
 //
 // Programs, as a tree (see engine/memory/program.h):
 //   root         weights, master, gradients, optimizer state, StepState, batch

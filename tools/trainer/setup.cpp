@@ -80,6 +80,21 @@ void refuse_target(const RunConfig& config, const char* command) {
        "snug plan, or leave target out");
 }
 
+void refuse_emulator(const RunConfig& config, const char* command) {
+  if (resolve_place(config) != Place::emu) return;
+  fail(ErrorCode::usage,
+       fmt::format(
+           "device: auto or cpu for snug {}: what the emulator takes says nothing of a device",
+           command),
+       fmt::format("device: {} ({})", config.device, config.where("device")), "device=cpu");
+}
+
+Place resolve_place(const RunConfig& config) {
+  if (config.device == "emu") return Place::emu;
+  require(config.device == "auto" || config.device == "cpu", "a device that the key accepts");
+  return Place::cpu;
+}
+
 RunSetup make_setup(RunConfig config) {
   RunSetup s;
   // A folder brings its own tokenizer; a map of sizes takes its vocabulary from the tokenizer.
@@ -125,13 +140,17 @@ RunSetup make_setup(RunConfig config) {
     r.optimizer.adam_epsilon = config.adam_epsilon;
   }
   r.settings.threads = resolve_threads(config.threads);
-  const auto calibration = resolve_calibration(r.settings.threads);
+  r.settings.target = resolve_place(config);
+  const bool emulated = r.settings.target == Place::emu;
+  std::optional<Calibration> calibration;
+  if (!emulated) calibration = resolve_calibration(r.settings.threads);
   s.kernels = std::make_unique<KernelTable>(calibration ? calibration->table() : KernelTable());
   r.settings.kernels = s.kernels.get();
   const DType compute = s.model->precision().compute;
   s.cost = std::make_unique<CostModel>(
-      calibration ? CostModel::calibrated(*calibration, compute)
-                  : CostModel::uncalibrated(plan_instruction_set(), r.settings.threads));
+      emulated      ? CostModel::emulated()
+      : calibration ? CostModel::calibrated(*calibration, compute)
+                    : CostModel::uncalibrated(plan_instruction_set(), r.settings.threads));
   r.cost = s.cost.get();
   r.T = s.sizes.max_length;
   r.global_batch = s.sizes.global_batch_size;

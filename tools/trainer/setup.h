@@ -33,6 +33,11 @@ RunSetup make_setup(RunConfig config);
 // Throws usage if `config` has a target: what runs does so on this machine.
 void refuse_target(const RunConfig& config, const char* command);
 
+// Throws usage for device: emu: a command that measures this machine has nothing to measure there.
+void refuse_emulator(const RunConfig& config, const char* command);
+// Where `device` says that programs run.
+Place resolve_place(const RunConfig& config);
+
 // Threads of the run: what was set, else one for every core this process may use (affinity, control
 // group). Says on standard error if what was set is more than the process may use. Throws usage.
 int resolve_threads(int64_t configured);

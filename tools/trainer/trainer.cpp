@@ -103,7 +103,7 @@ void TrainRun::reserve() {
          fmt::format("{} B before the arena is reserved", before),
          "report this with the tokenizer you use; fewer threads need less");
   session_ =
-      std::make_unique<Session>(Place::cpu, *setup_.model, plan_.decisions,
+      std::make_unique<Session>(plan_.place, *setup_.model, plan_.decisions,
                                 setup_.request.optimizer, setup_.request.settings, &plan_.schedule);
   session_->open();
   clock_.lap("memory");

@@ -103,9 +103,7 @@ TEST(SumsSimt, OpsOnThePlaceEmu) {
     column_sum(c.ctx(), {c.output("sum", {300}, DType::f32), false}, from);
     sum_of_squares_and_finite(c.ctx(), from.reshaped({600 * 300}), c.step_state(some_state()));
   };
-  Settings settings;
-  settings.target = Place::emu;
-  const Outputs emu = run_on_plan_and_cpu(settings, body), cpu = run_on_plan_and_cpu({}, body);
+  const Outputs emu = run_on_emu(body), cpu = run_on_plan_and_cpu({}, body);
   EXPECT_TRUE(close(emu["sum"], cpu["sum"], 2 * tolerance(DType::f32, 600)));
   const double total = cpu.state().grad_square_sum;
   EXPECT_NEAR(emu.state().grad_square_sum, total, 2 * 180000 * 0x1p-53 * total);

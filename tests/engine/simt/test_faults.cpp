@@ -347,6 +347,50 @@ TEST(SimtFaults, UnwrittenSharedMemory) {
           });
 }
 
+void some_barrier_free_kernel() {}
+
+// Floats first, then their halves: each thread has one of its own. Threads 0 and 1 share a float.
+void halves_kernel(float* out, int neighbour) {
+  const auto whole = dynamic_smem<float>();
+  const auto half = dynamic_smem<uint16_t>();
+  if (thread() < 16) whole[thread()] = 1.0f;
+  sync_threads();
+  half[thread()] = static_cast<uint16_t>(thread());
+  out[thread()] = static_cast<float>(half[thread() ^ neighbour]);
+}
+// No barrier: what was touched whole is remembered of both halves.
+void whole_and_half_kernel() {
+  const auto whole = dynamic_smem<float>();
+  const auto half = dynamic_smem<uint16_t>();
+  if (thread() == 2) whole[0] = 1.0f;
+  if (thread() == 5) half[1] = 1;
+}
+
+TEST(SimtFaults, HalvesOfDynamicMemory) {
+  std::vector<float> out(32);
+  for (const emu::Schedule& schedule : emu::test_schedules()) {
+    Queue queue{schedule, {}};
+    launch(queue, {.blocks = 2, .threads = 32, .shared_bytes = 64}, "right", halves_kernel,
+           out.data(), 0);
+    for (int i = 0; i < 32; ++i) EXPECT_EQ(out[static_cast<size_t>(i)], i);
+  }
+  expect_fault({"a barrier between uses of one element", "of dynamic shared memory"},
+               {.blocks = 1, .threads = 32, .shared_bytes = 64}, halves_kernel, out.data(), 1);
+  expect_fault({"a barrier between uses of one element", "byte 2 of dynamic shared memory",
+                "thread 2", "thread 5"},
+               {.blocks = 1, .threads = 32, .shared_bytes = 4}, whole_and_half_kernel);
+}
+
+TEST(SimtFaults, LaunchesAreCounted) {
+  Queue one, other;
+  const int64_t before = emu::launches_so_far();
+  for (Queue* queue : {&one, &other, &other})
+    launch(*queue, {.blocks = 2, .threads = 32}, "right", some_barrier_free_kernel);
+  launch(one, {.blocks = 0, .threads = 32}, "empty", some_barrier_free_kernel);
+  EXPECT_EQ(emu::launches_so_far(), before + 3);
+  EXPECT_EQ(one.counters.launches, 1);
+}
+
 void much_shared_kernel() {
   SHARED_ARRAY(double, first, 6144);
   if (thread() == 0) first[0] = 0.0;

@@ -10,6 +10,7 @@
 #include "engine/io/safetensors.h"
 #include "layers/models/family.h"
 #include "layers/models/weights.h"
+#include "tests/support/emu.h"
 #include "tools/trainer/session.h"
 
 namespace snug {
@@ -294,6 +295,8 @@ TEST_P(Gpt2Golden, EmulatedKernelsMatchFloat64) {
   const Golden g(std::string("gpt2_") + GetParam());
   GoldenRun run(g, "fp32", "none", g.B, 1, Place::emu);
   EXPECT_EQ(run.session->context().resident_bytes(), run.schedule.arena_bytes());
+  test::EveryOpLaunches launches;
+  run.session->context().set_listener(&launches);
   const std::vector<double> losses = g.numbers("adamw_losses"),
                             norms = g.numbers("adamw_grad_norms");
   for (size_t step = 0; step < 2; ++step) {
@@ -331,9 +334,9 @@ TEST(Gpt2Emulated, SameBitsInEveryScheduleAndUnderRecompute) {
   const Golden g("gpt2_d");
   for (const char* precision : {"fp32", "bf16", "fp16"}) {
     const Trace plain = emulated_trace(g, precision, "none", 1, 0);
-    EXPECT_EQ(emulated_trace(g, precision, "none", 1, 1), plain) << precision << " reversed";
     EXPECT_EQ(emulated_trace(g, precision, "none", 1, 77), plain) << precision << " shuffled";
-    EXPECT_EQ(emulated_trace(g, precision, "block", 1, 0), plain) << precision << " recompute";
+    EXPECT_EQ(emulated_trace(g, precision, "block", 1, 1), plain)
+        << precision << " recompute, reversed";
   }
 }
 

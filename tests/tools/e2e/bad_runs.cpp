@@ -44,6 +44,12 @@ std::vector<BadRow> bad_runs() {
        {"...", "output_dir=@run", "resume=@run/checkpoint-7"},
        data("a complete checkpoint (a folder with the file COMPLETE)", "@run/checkpoint-7",
             "resume=latest, which uses the newest complete one")},
+      {"checkpoint of another device",
+       {"...", "output_dir=@run", "resume=latest", "device=emu"},
+       usage("device: cpu as in @run/checkpoint-2, which pins the kernels",
+             "device: emu (command line)",
+             "device=cpu, or allow=[kernels] to go on with those of the other, which changes the "
+             "last bits")},
       {"torn checkpoint",
        {"...", "output_dir=@r", "resume=@r/checkpoint-2"},
        data("a complete checkpoint (a folder with the file COMPLETE)", "@r/checkpoint-2",

@@ -1,0 +1,42 @@
+#include "engine/core/units.h"
+#include "engine/kernels/dispatch.h"
+#include "engine/memory/step_state.h"
+#include "engine/simt/simt.h"
+#include "layers/ops/cache_rows_simt.h"
+
+namespace snug {
+namespace {
+
+using namespace simt;  // NOLINT: the words of a kernel
+
+// A thread for every value of one cache: rows of `row` values, `cell` at a position. A row that is
+// read is not written, so the order does not matter.
+template <class V>
+__global__ void cache_rows_copy_kernel(V* k, V* v, const int32_t* source, const StepState* state,
+                                       int64_t row, int64_t cell, int64_t n) {
+  const int64_t i = block() * threads() + thread();
+  if (i >= n) return;
+  const int64_t b = i / row, position = i % row / cell, from = source[2 * b];
+  if (from == b || position < source[2 * b + 1] || position >= state->position) return;
+  k[i] = k[from * row + i % row];
+  v[i] = v[from * row + i % row];
+}
+
+}  // namespace
+
+template <class Queue>
+void cache_rows_copy_on(Queue& queue, const View& cache_k, const View& cache_v, const View& source,
+                        const View& state, int threads) {
+  const int64_t n = cache_k.elements(), row = n / cache_k.shape[0], cell = row / cache_k.shape[1];
+  dispatch_float(cache_k, "cache_k", [&](auto tag) {
+    using V = decltype(tag);
+    launch(queue, {.blocks = ceil_div(n, int64_t{threads}), .threads = threads}, "cache_rows_copy",
+           cache_rows_copy_kernel<V>, cache_k.as<V>(), cache_v.as<V>(), source.as<const int32_t>(),
+           step_state(state), row, cell, n);
+  });
+}
+
+template void cache_rows_copy_on(simt::Queue&, const View&, const View&, const View&, const View&,
+                                 int);
+
+}  // namespace snug

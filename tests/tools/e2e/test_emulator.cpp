@@ -1,0 +1,112 @@
+// device: emu as a user meets it: a run whose every op goes through the kernels for GPUs, held to
+// its plan as on the CPU, with the losses of the CPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/tools/e2e/runs.h"
+
+namespace snug::e2e {
+namespace {
+
+const std::vector<std::string> kSmall = {
+    "model={type: gpt2, n_layer: 1, n_embd: 16, n_head: 2, n_positions: 24, resid_pdrop: 0.1, "
+    "embd_pdrop: 0.1, attn_pdrop: 0.1}",
+    "max_length=16",
+    "lr_scheduler_type=constant",
+    "global_batch_size=2",
+    "per_device_train_batch_size=1",
+    "max_steps=4",
+    "eval_fraction=0.05",
+    "max_eval_samples=2",
+    "save_steps=2"};
+const std::vector<std::string> kEmu = joined(kSmall, {"device=emu"});
+
+// Each place is held to 1e-5 of the loss in float64 over a model's first steps
+// (tests/layers/models/test_gpt2_golden.cpp), so they differ by twice that; each further step
+// starts from weights that differ as much again.
+void expect_near(const std::vector<double>& a, const std::vector<double>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i)
+    EXPECT_NEAR(a[i], b[i], 2e-5 * static_cast<double>(i + 1) * b[i]) << "step " << i + 1;
+}
+
+TEST(Emulator, TrainsWhatTheCpuTrains) {
+  const Workspace w;
+  const Outcome o = w.trained("emu", joined(kEmu, {"sample_prompt=the", "sample_tokens=3"}));
+  expect_planned_is_measured(w, "emu");
+  EXPECT_NE(o.out.find("on emu: the kernels for GPUs, run by one thread in the emulator"),
+            std::string::npos)
+      << o.out;
+  EXPECT_NE(o.out.find("(the emulator's rates, roughly)"), std::string::npos);
+  EXPECT_NE(o.out.find("  sample: the"), std::string::npos) << "through the cache";
+  EXPECT_NE(o.out.find("difference 0 B; allocations after start: "), std::string::npos);
+  const Json plan = w.json("emu/plan.json");
+  EXPECT_EQ(plan["decisions"]["device"], "emu");
+  EXPECT_EQ(plan["decisions"]["attention"], "emulated");
+  EXPECT_NE(slurp(w.path("emu/config.resolved.yaml")).find("\ndevice: emu"), std::string::npos);
+
+  w.trained("cpu", kSmall);
+  EXPECT_EQ(w.json("cpu/plan.json")["decisions"]["device"], "cpu");
+  EXPECT_EQ(w.losses("emu").size(), 4u);
+  expect_near(w.losses("emu"), w.losses("cpu"));
+  EXPECT_NEAR(w.last_eval_loss("emu"), w.last_eval_loss("cpu"), 1e-4 * w.last_eval_loss("cpu"));
+  EXPECT_NE(w.losses("emu"), w.losses("cpu")) << "the kernels are others";
+
+  // Its checkpoint and its model are as any others.
+  const Outcome evaluated = run({"eval", "--model", w.path("emu/final"), "--data",
+                                 w.path("text.txt"), "--max-samples", "1", "--json"});
+  EXPECT_EQ(evaluated.code, 0) << evaluated.err;
+}
+
+TEST(Emulator, MixedPrecisionAndOffloadAsPlanned) {
+  const Workspace w;
+  w.trained("bf16", joined(kEmu, {"precision=bf16", "offload_optimizer=cpu", "offload=inputs",
+                                  "recompute=mlp", "max_steps=2"}));
+  expect_planned_is_measured(w, "bf16");
+  w.trained("cpu", joined(kSmall, {"precision=bf16", "max_steps=2"}));
+  // A step of bf16 is 2^-8 of a value.
+  EXPECT_NEAR(w.losses("bf16")[1], w.losses("cpu")[1], 0x1p-8 * w.losses("cpu")[1]);
+}
+
+// A resume goes on bit for bit, whatever the number of threads.
+TEST(Emulator, ResumesBitForBit) {
+  const Workspace w;
+  w.trained("whole", kEmu);
+  w.trained("run", joined(kEmu, {"max_steps=2"}));
+  const Outcome o = w.trained("run", joined(kEmu, {"resume=latest", "threads=2"}));
+  EXPECT_EQ(o.out.find("sums may differ"), std::string::npos) << o.out;
+  EXPECT_EQ(w.losses("run"), w.losses("whole"));
+  EXPECT_TRUE(slurp(w.path("run/final/model.safetensors")) ==
+              slurp(w.path("whole/final/model.safetensors")));
+}
+
+// The kernels are pinned, and with them the place; the permission says what it costs.
+TEST(Emulator, ACheckpointOfOneDeviceOnTheOther) {
+  const Workspace w;
+  w.trained("run", joined(kEmu, {"max_steps=2"}));
+  const Outcome refused = w.train("run", joined(kSmall, {"resume=latest"}));
+  EXPECT_EQ(refused.code, 2) << refused.out;
+  EXPECT_NE(refused.err.find("expected device: emu as in " + w.path("run/checkpoint-2") +
+                             ", which pins the kernels\n  found: device: auto (default)\n  try:   "
+                             "device=emu, or allow=[kernels] to go on with those of the other, "
+                             "which changes the last bits"),
+            std::string::npos)
+      << refused.err;
+  const Outcome on = w.trained("run", joined(kSmall, {"resume=latest", "allow=[kernels]"}));
+  EXPECT_NE(
+      on.out.find("Note: resuming on cpu instead of emu: its kernels differ in the last bits"),
+      std::string::npos)
+      << on.out;
+  w.trained("cpu", kSmall);
+  expect_near(w.losses("run"), w.losses("cpu"));
+
+  w.trained("back", joined(kSmall, {"max_steps=2"}));
+  const Outcome back = w.trained("back", joined(kEmu, {"resume=latest", "allow=[kernels]"}));
+  EXPECT_NE(back.out.find("Note: resuming on emu instead of cpu"), std::string::npos) << back.out;
+  expect_near(w.losses("back"), w.losses("cpu"));
+  expect_planned_is_measured(w, "back");
+}
+
+}  // namespace
+}  // namespace snug::e2e
