@@ -93,6 +93,7 @@ void check_keys(const PlanFile& file, const RunSetup& setup) {
 PlanFacts plan_facts(const PlanRequest& r) {
   return {
       {"model", model_fingerprint(r.model->spec())},
+      {"device", r.settings.target == Place::emu ? "emu" : "cpu"},
       {"precision", to_string(r.model->precision())},
       {"optim", r.optimizer.name},
       {"max_length", std::to_string(r.T)},
