@@ -281,6 +281,8 @@ TEST(PlanOffers, AreThePlansOfTheirKeys) {
     if (has("per_device_train_batch_size=1")) q.micro_batch = 1;
     if (has("head_rows=64")) q.head_rows = 64;
     if (has("offload_optimizer=cpu")) q.offload_optimizer = "cpu";
+    if (has("allow=[bf16_gradients]")) q.bf16_gradients = true;
+    if (has("max_grad_norm=0")) q.max_grad_norm = 0;
     if (has("host_memory=")) {
       q.use_host = true;
       q.host_budget = o.host_bytes;

@@ -159,7 +159,8 @@ Plan smallest(PlanRequest r) {
 
 std::vector<Offer> plan_offers(const PlanRequest& request, const Plan& refused) {
   std::vector<Offer> offers;
-  if (request.global_batch <= 0) return offers;
+  // Of a plan that is followed nothing may change.
+  if (request.global_batch <= 0 || !request.follow.path.empty()) return offers;
   const bool host = refused.minimum_bytes <= refused.budget || refused.budget == 0;
   for (const Row& row : kRows) {
     PlanRequest r = request;
