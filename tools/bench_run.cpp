@@ -72,13 +72,14 @@ void BenchRun::random_tokens(uint64_t draw) {
 double BenchRun::step() {
   const double started = monotonic_seconds();
   session_->begin_window(42, steps_, plan_.global_batch * plan_.decisions.T);
+  // Backward may update already.
+  for (float& rate : session_->state().learning_rate) rate = 1e-4f;
+  session_->optimizer().prepare_step(session_->state());
   for (int64_t m = 0; m < plan_.accumulation; ++m) {
     random_tokens(static_cast<uint64_t>(steps_ * plan_.accumulation + m));
     session_->state().first_sample = m * plan_.decisions.micro_batch;
     session_->micro(m == 0);
   }
-  for (float& rate : session_->state().learning_rate) rate = 1e-4f;
-  session_->optimizer().prepare_step(session_->state());
   session_->update();
   if (!session_->state().found_inf) ++session_->state().updates;
   ++steps_;

@@ -131,10 +131,10 @@ SNUG_AVX512 void store(const MatmulProblem& p, const float* tile, int64_t ld, in
 }  // namespace
 
 bool streams_c(const MatmulProblem& p) {
-  static const int64_t kStream = getenv("STREAM") ? atol(getenv("STREAM")) : 16;
+  constexpr int64_t kStream = 16 << 20;  // bytes of C
   const int64_t size = size_of(p.c_dtype);
-  return use_avx512() && !p.accumulate && p.finish.tile == nullptr && p.c_dtype != DType::f16 &&
-         p.M * p.N * size >= (kStream << 20) && p.ldc * size % 64 == 0 &&
+  return use_avx512() && !p.accumulate && p.finish.tile == nullptr && p.finish.rows == nullptr &&
+         p.c_dtype != DType::f16 && p.M * p.N * size >= kStream && p.ldc * size % 64 == 0 &&
          reinterpret_cast<uintptr_t>(p.c) % 64 == 0;
 }
 

@@ -88,10 +88,10 @@ void measure(const Sample& shape, DType compute, const Settings& settings, doubl
   }
   const auto step = [&](int64_t k) {
     session.begin_window(1, k, 2 * n);
-    session.micro(true);
-    session.micro(false);
     for (float& rate : session.state().learning_rate) rate = 1e-4f;
     session.optimizer().prepare_step(session.state());
+    session.micro(true);
+    session.micro(false);
     session.update();
     ++session.state().updates;
   };

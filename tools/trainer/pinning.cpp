@@ -164,6 +164,12 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
   if (!allowed("micro_batch")) r.micro_batch = c.pinned.micro_batch;
   if (!allowed("head_rows")) r.head_rows = c.pinned.head_rows;
   if (!allowed("gradients")) {
+    if (r.gradients && *r.gradients != c.pinned.gradients)
+      fail(ErrorCode::usage,
+           fmt::format("gradients in {} as in {}", to_string(c.pinned.gradients), c.folder),
+           fmt::format("gradients in {} as in the plan {}", to_string(*r.gradients),
+                       setup.config.plan),
+           "another plan, or allow=[gradients] to go on with those of the plan");
     r.gradients = c.pinned.gradients;
     if (c.pinned.gradients != DType::f32 && !allowed("bf16_gradients"))
       fail(ErrorCode::usage,

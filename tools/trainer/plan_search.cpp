@@ -157,7 +157,9 @@ double PlanSearch::step_seconds(const Schedule& s, const Decisions& d) const {
 }
 
 const BlockOptions& PlanSearch::block_options(const Decisions& d) {
-  const std::pair key{d.micro_batch, Gradients{d.gradients, d.update_in_backward}};
+  // Where the states rest is nothing to a block that does not update.
+  const std::tuple key{d.micro_batch, Gradients{d.gradients, d.update_in_backward},
+                       d.update_in_backward && d.offload_optimizer};
   const auto found = blocks_.find(key);
   if (found != blocks_.end()) return found->second;
   return blocks_[key] = record_block_options(*request_.model, d, request_.optimizer,
@@ -469,7 +471,8 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   const int64_t fewest = micros().back(), most = micros().front();
   const Gradients last = gradients(most).back();
   for (const Way& way : ways_) {
-    add_all(fewest, {last.first, false}, way);
+    if (!request_.update_in_backward || !*request_.update_in_backward)
+      add_all(fewest, {last.first, false}, way);
     if (last.second) add_all(most, {last.first, true}, way);
   }
   std::stable_sort(list.begin(), list.end(), [](const Choice& a, const Choice& b) {

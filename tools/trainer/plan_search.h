@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -124,7 +125,8 @@ class PlanSearch {
   std::vector<Way> ways_;
   std::vector<Choice> least_;
   std::map<Key, std::unique_ptr<Config>> configs_;
-  std::map<std::pair<int64_t, Gradients>, BlockOptions> blocks_;  // by micro-batch and gradients
+  // By micro-batch, gradients, and whether it updates states that rest with the host.
+  std::map<std::tuple<int64_t, Gradients, bool>, BlockOptions> blocks_;
   std::map<std::pair<int64_t, DType>, StackOptions> stacks_of_;
   std::map<std::string, double> seconds_;  // of a step, by decisions
 };

@@ -31,6 +31,14 @@ void expect_near(const std::vector<double>& a, const std::vector<double>& b) {
     EXPECT_NEAR(a[i], b[i], 2e-5 * static_cast<double>(i + 1) * b[i]) << "step " << i + 1;
 }
 
+// What is offered then has kernels.
+TEST(Emulator, RefusesABudgetThatIsTooSmall) {
+  const Workspace w;
+  const Outcome o = w.train("emu", joined(kEmu, {"memory=1MiB"}));
+  EXPECT_EQ(o.code, 3) << o.err;
+  EXPECT_EQ(o.err.find("bf16_gradients"), std::string::npos) << o.err;
+}
+
 TEST(Emulator, TrainsWhatTheCpuTrains) {
   const Workspace w;
   const Outcome o = w.trained("emu", joined(kEmu, {"sample_prompt=the", "sample_tokens=3"}));

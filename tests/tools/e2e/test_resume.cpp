@@ -280,6 +280,16 @@ TEST(ResumePins, TheDtypeOfGradients) {
   EXPECT_NE(full.err.find(", or allow=[gradients,bf16_gradients] (then memory of "),
             std::string::npos)
       << full.err;
+  // Nor does a plan change it.
+  const std::string bf16_plan = w.path("run/plan.json");
+  const Outcome other = w.train("more", joined(allowed, {"resume=latest", "plan=" + bf16_plan}));
+  EXPECT_EQ(other.code, 2) << other.err;
+  EXPECT_NE(other.err.find("found: gradients in bf16 as in the plan " + bf16_plan),
+            std::string::npos)
+      << other.err;
+  EXPECT_NE(other.err.find("another plan, or allow=[gradients] to go on with those of the plan"),
+            std::string::npos)
+      << other.err;
   w.trained("more", joined(allowed, {"resume=latest"}));
   EXPECT_EQ(gradients("more"), "f32");
   EXPECT_EQ(w.curve("more"), w.curve("wide"));
