@@ -10,6 +10,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/device/cpu_streams.h"
+#include "engine/device/cuda.h"
 #include "engine/device/device.h"
 
 namespace snug {
@@ -179,7 +180,7 @@ class PlanDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_device(Place place) {
+std::unique_ptr<Device> make_device(Place place, [[maybe_unused]] int index) {
   switch (place) {
     case Place::cpu:
       return std::make_unique<CpuDevice>();
@@ -187,8 +188,11 @@ std::unique_ptr<Device> make_device(Place place) {
       return std::make_unique<EmulatedDevice>();
     case Place::plan:
       return std::make_unique<PlanDevice>();
+    case Place::cuda:
+      if constexpr (kCudaBuilt) return make_cuda_device(index);
+      refuse_no_cuda_build();
   }
-  fail(ErrorCode::unsupported, "the place cpu, emu or plan", "another place", "device=cpu");
+  fail(ErrorCode::unsupported, "the place cpu, cuda, emu or plan", "another place", "device=cpu");
 }
 
 }  // namespace snug

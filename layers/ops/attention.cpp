@@ -11,7 +11,7 @@
 #include "engine/core/rng.h"
 #include "engine/core/units.h"
 #include "engine/kernels/dispatch.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "engine/memory/step_state.h"
 #include "layers/ops/attention_pack.h"
 #include "layers/ops/attention_parts.h"
@@ -321,7 +321,7 @@ void attention_check_values(const AttentionSpec& spec, int64_t B, int64_t T) {
 
 Name attention_variant(const Context& ctx, const AttentionBlocks& blocks) {
   if (!ctx.planning()) return Name();
-  if (ctx.emulated()) return Name("attention emulated");
+  if (ctx.by_kernels()) return Name("attention kernels");
   return Name(blocks.pairs ? std::string("attention bf16 bf16 ") + blocks.name
                            : std::string("attention f32 f32"));
 }
@@ -343,17 +343,17 @@ void attention_forward_by(const AttentionBlocks& blocks, Context& ctx, const Vie
   expect_dtype(lse, "lse", {DType::f32});
   attention_check_dtype(qkv);
   expect_dtype(out, "out", {qkv.dtype});
-  const Tensor scratch = ctx.emulated() ? Tensor() : make_forward_scratch(blocks, ctx, spec, B, T);
+  const Tensor scratch =
+      ctx.by_kernels() ? Tensor() : make_forward_scratch(blocks, ctx, spec, B, T);
   Op op(ctx, "attention_forward",
         {.flops = 4 * B * H * D * attention_pairs(T, spec.causal),
          .bytes = qkv.bytes() + out.bytes() + lse.bytes(),
          .variant = attention_variant(ctx, blocks)});
   if (!op.run()) return;
-  attention_check_values(spec, B, T);
-  if (ctx.emulated()) {
-    auto queue = emulator_queue(ctx);
-    return attention_forward_on(queue, out, lse, qkv, B, T, spec, state);
-  }
+  if (ctx.host_reads()) attention_check_values(spec, B, T);
+  if (ctx.by_kernels())
+    return on_queue(
+        ctx, [&](auto& queue) { attention_forward_on(queue, out, lse, qkv, B, T, spec, state); });
   dispatch_float(qkv, "qkv", [&](auto value) {
     forward_typed<decltype(value)>(blocks, ctx, out, lse, qkv, B, T, spec, state, scratch);
   });
@@ -368,7 +368,7 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
                                  const View& cache_k, const View& cache_v, const View& qkv,
                                  int64_t B, int64_t Tq, const AttentionSpec& spec,
                                  const View& state) {
-  refuse_emulated(ctx, "attention_cached_forward");
+  refuse_by_kernels(ctx, "attention_cached_forward");
   attention_check(spec, B, Tq, state);
   if (!spec.causal || spec.dropout > 0 || spec.key_lengths.defined() ||
       spec.document_start.defined())

@@ -7,7 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "engine/memory/step_state.h"
 
 namespace snug {
@@ -33,7 +33,7 @@ void check_sources(const int32_t* source, int64_t B) {
 
 void cache_rows_copy(Context& ctx, const View& cache_k, const View& cache_v, const View& source,
                      const View& state) {
-  refuse_emulated(ctx, "cache_rows_copy");
+  refuse_by_kernels(ctx, "cache_rows_copy");
   if (cache_k.shape.rank() != 4)
     fail(ErrorCode::shape, "cache_k of shape (B,P,G,D)", describe(cache_k), "check the cache");
   const int64_t B = cache_k.shape[0], P = cache_k.shape[1], G = cache_k.shape[2],
