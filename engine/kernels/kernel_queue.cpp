@@ -5,9 +5,8 @@ namespace snug {
 void refuse_by_kernels(const Context& ctx, const char* what) {
   if (ctx.by_kernels())
     fail(ErrorCode::unsupported,
-         std::string("an op with a kernel on the place ") +
-             to_string(ctx.planning() ? ctx.settings().target : ctx.place()),
-         what, "run it on the place cpu");
+         std::string("an op with a kernel on the place ") + to_string(ctx.target()), what,
+         "run it on the place cpu");
 }
 
 }  // namespace snug

@@ -110,11 +110,10 @@ class Context {
 
   Place place() const { return device_->place(); }
   bool planning() const { return place() == Place::plan; }
-  // Whether ops run, or will run, as kernels, on a GPU or emulated (engine/kernels/kernel_queue.h).
-  bool by_kernels() const {
-    const Place p = planning() ? settings_.target : place();
-    return p == Place::emu || p == Place::cuda;
-  }
+  // Where ops run, or on plan will run.
+  Place target() const { return planning() ? settings_.target : place(); }
+  // Whether that is as kernels, on a GPU or emulated (engine/kernels/kernel_queue.h).
+  bool by_kernels() const { return target() == Place::emu || target() == Place::cuda; }
   // Whether the host can read and write tensors of the device by their pointers. Ops that look at
   // values before they compute do so only there.
   bool host_reads() const { return place() != Place::plan && place() != Place::cuda; }

@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "engine/blas/matmul.h"
+#include "engine/blas/matmul_cuda.h"
 #include "engine/core/error.h"
 #include "engine/device/cuda.h"
 #include "layers/ops/attention.h"
@@ -148,7 +149,7 @@ void print_steps(Place place, const char* precision, const ModelSpec& spec,
 int run(const std::string& mode) {
   if (mode == "facts") {
     if constexpr (kCudaBuilt)
-      fmt::print("{}\n", describe(cuda_facts(0)));
+      fmt::print("{}; products: {}\n", describe(cuda_facts(0)), describe_cublaslt());
     else
       refuse_no_cuda_build();
     return 0;

@@ -88,7 +88,8 @@ TEST_F(GpuDevice, RefusesMoreThanIsFree) {
 TEST_F(GpuDevice, ReportsAWrongCall) {
   const auto device = make_device(Place::cuda);
   std::byte* base = device->reserve(kMiB);
-  expect_error(ErrorCode::device, {"the device to fill memory", "cudaErrorInvalidValue",
+  expect_error(ErrorCode::device,
+               {"the device to fill memory", "cudaErrorInvalidValue",
                 "SNUG_SYNC_CHECK=1 to see which kernel made it"},
                [&] { device->fill(base, 0, int64_t{1} << 60, kCompute); });
   device->check();

@@ -2,10 +2,12 @@
 // and poison are on, and the driver must report exactly the planned bytes (tests/support/case.h).
 #include <cmath>
 
+#include "engine/blas/matmul_cuda.h"
 #include "engine/kernels/kernels.h"
 #include "tests/gpu/gpu.h"
 #include "tests/layers/ops/place_cases.h"
 #include "tests/optim/optim_case.h"
+#include "tests/support/errors.h"
 
 namespace snug::test {
 namespace {
@@ -92,6 +94,26 @@ TEST_F(GpuOps, UpdatesHaveTheBitsOfTheCpu) {
       }
 }
 
+// Without a GPU: what a plan for one says.
+TEST(PlanForAGpu, HasTheScratchOfItsProductsAndRefusesWhatHasNoKernel) {
+  for (const Place place : {Place::cuda, Place::emu}) {
+    Context plan(Place::plan, {.target = place});
+    Schedule schedule;
+    const int program = schedule.add(Name("product"), -1, false);
+    plan.program(schedule, program, [&] {
+      const Tensor a = plan.tensor(Name("a"), {8, 8}, DType::f32, Category::workspace);
+      const Tensor c = plan.tensor(Name("c"), {8, 8}, DType::f32, Category::workspace);
+      matmul(plan, c, a, a);
+      expect_error(ErrorCode::unsupported, {"an op with a kernel on the place", to_string(place)},
+                   [&] { matmul_pack(plan, {}, a, true, DType::f32); });
+    });
+    int64_t scratch = 0;
+    for (const TensorRecord& t : schedule.at(program).tensors)
+      if (t.name == Name("matmul.scratch")) scratch += t.bytes;
+    EXPECT_EQ(scratch, place == Place::cuda ? kCudaMatmulScratch : 0);
+  }
+}
+
 // Sizes past one block's and one grid row's, in every layout of training: against double.
 TEST_F(GpuOps, ProductsAreWithinTheErrorOfTheirSums) {
   struct Shape3 {
@@ -105,6 +127,14 @@ TEST_F(GpuOps, ProductsAreWithinTheErrorOfTheirSums) {
         const auto [gpu, cpu] = on_both([&](Case& c) {
           const View va = c.input("a", ta ? Shape{s.k, s.m} : Shape{s.m, s.k}, t, a);
           const View vb = c.input("b", tb ? Shape{s.n, s.k} : Shape{s.k, s.n}, t, b);
+          // Two dtypes: not for the library, so the kernel of the place.
+          if (t != DType::f32) {
+            const View wide = c.input("a_f32", va.shape, DType::f32, a);
+            MatmulOptions mixed;
+            mixed.transpose_a = ta;
+            mixed.transpose_b = tb;
+            matmul(c.ctx(), c.output("mixed", {s.m, s.n}, DType::f32), wide, vb, mixed);
+          }
           const View bias = c.input("bias", {s.n}, t, normal_values(s.n, 3, t));
           MatmulOptions options;
           options.transpose_a = ta;
@@ -126,6 +156,9 @@ TEST_F(GpuOps, ProductsAreWithinTheErrorOfTheirSums) {
                   b[static_cast<size_t>(tb ? j * s.k + k : k * s.n + j)];
         SCOPED_TRACE(to_string(t) + std::to_string(layout) + " " + std::to_string(s.k));
         EXPECT_TRUE(close(gpu["plain"], exact, tolerance(DType::f32, s.k)));
+        if (t != DType::f32) {
+          EXPECT_TRUE(close(gpu["mixed"], exact, tolerance(DType::f32, s.k)));
+        }
         for (const char* name : {"added", "bias_added"})
           EXPECT_TRUE(
               close(gpu[name], cpu[name], 2 * tolerance(DType::f32, s.k) + 2 * tolerance(t, 1)))
