@@ -98,6 +98,13 @@ class CpuDevice : public Device {
     return total;
   }
 
+  void allow_host(std::byte* base, int64_t bytes, bool allowed) override {
+    const int64_t size = round_up(std::max<int64_t>(bytes, 1), page_size());
+    require(mprotect(base, static_cast<size_t>(size),
+                     allowed ? PROT_READ | PROT_WRITE : PROT_NONE) == 0,
+            "pages whose protection can change");
+  }
+
   void start_streams(StreamMode mode) override {
     streams_.start(mode);
   }

@@ -71,6 +71,9 @@ class Device {
   virtual void wait_event(StreamId stream, EventId event) = 0;
   // Returns when the work of all streams is done.
   virtual void synchronize() noexcept = 0;
+  // Tests: whether the host may touch a reservation; without a GPU kernels and copies run there
+  // too.
+  virtual void allow_host(std::byte* /*base*/, int64_t /*bytes*/, bool /*allowed*/) {}
   // Throws device if work that was issued has failed since; errors of a GPU come late.
   virtual void check() {}
   // The stream by the name that libraries know it by; null where there is none.

@@ -49,7 +49,10 @@ void copy(Context& ctx, const View& y, const View& x) {
   expect_dtype(y, "copy: y", {x.dtype});
   Op op(ctx, "copy", {.flops = 0, .bytes = 2 * x.bytes()});
   if (!op.run()) return;
-  if (ctx.by_kernels()) return ctx.device().copy(y.data, x.data, x.bytes(), ctx.stream());
+  if (ctx.by_kernels()) {
+    const Context::AtWork work(ctx);
+    return ctx.device().copy(y.data, x.data, x.bytes(), ctx.stream());
+  }
   auto* to = static_cast<std::byte*>(y.data);
   const auto* from = static_cast<const std::byte*>(x.data);
   parallel_chunks(ctx.threads(), x.bytes(), 4 * kGrain, [=](int64_t begin, int64_t end) {
@@ -60,7 +63,10 @@ void copy(Context& ctx, const View& y, const View& x) {
 void fill_zero(Context& ctx, const View& x) {
   Op op(ctx, "fill_zero", {.flops = 0, .bytes = x.bytes()});
   if (!op.run()) return;
-  if (ctx.by_kernels()) return ctx.device().fill(x.data, 0, x.bytes(), ctx.stream());
+  if (ctx.by_kernels()) {
+    const Context::AtWork work(ctx);
+    return ctx.device().fill(x.data, 0, x.bytes(), ctx.stream());
+  }
   auto* to = static_cast<std::byte*>(x.data);
   parallel_chunks(ctx.threads(), x.bytes(), 4 * kGrain, [=](int64_t begin, int64_t end) {
     std::memset(to + begin, 0, static_cast<size_t>(end - begin));

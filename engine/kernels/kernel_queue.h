@@ -32,6 +32,7 @@ template <class F>
 void on_queue(Context& ctx, F&& launch) {
   if (ctx.place() == Place::emu) {
     auto queue = emulated_queue(ctx);
+    const Context::AtWork work(ctx);
     return launch(queue);
   }
   if constexpr (kCudaBuilt) {

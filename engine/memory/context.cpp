@@ -70,6 +70,7 @@ void Context::reserve(const Schedule& schedule) {
     device_->touch(a.base, bytes, settings_.threads);
   }
   if (host_bytes() > 0) device_->start_streams(settings_.streams);
+  allow_host(false);
 }
 
 int64_t Context::resident(Residence residence) const {
@@ -237,6 +238,7 @@ void Context::copy(StreamId stream, Tensor& to, Tensor& from) {
   {
     const Op op(*this, stream == kToHost ? "copy_to_host" : "copy_to_device",
                 {.flops = 0, .bytes = bytes}, stream);
+    const AtWork work(*this);
     if (op.run()) device_->copy(to.view_.data, from.view_.data, bytes, stream);
   }
   for (Tensor* t : {&to, &from}) t->used_[static_cast<size_t>(stream)] = position(stream);
@@ -315,8 +317,10 @@ void Context::release(Tensor& tensor) noexcept {
 
 // For tests, like the guards: on a GPU it waits, since the host's memory is written at once.
 void Context::set_bytes(Residence residence, std::byte* data, uint8_t value, int64_t bytes) {
-  if (place() == Place::cuda && residence == Residence::device)
+  if (!host_reads() && residence == Residence::device) {
+    const AtWork work(*this);
     return device_->fill(data, value, bytes, kCompute);
+  }
   if (place() == Place::cuda) device_->synchronize();
   std::memset(data, value, static_cast<size_t>(bytes));
 }
@@ -328,6 +332,7 @@ void Context::write(const View& to, const void* from) {
     std::memcpy(to.data, from, static_cast<size_t>(to.bytes()));
     return;
   }
+  const AtWork work(*this);
   device_->copy(to.data, from, to.bytes(), kCompute);
   device_->synchronize();
 }
@@ -339,6 +344,7 @@ void Context::read(void* to, const View& from) {
     std::memcpy(to, from.data, static_cast<size_t>(from.bytes()));
     return;
   }
+  const AtWork work(*this);
   device_->copy(to, from.data, from.bytes(), kCompute);
   device_->synchronize();
   device_->check();
@@ -348,6 +354,7 @@ void Context::check_guard(const TensorRecord& record, std::byte* data) {
   std::byte* guard = data + record.bytes - settings_.guard_bytes;
   std::vector<std::byte> copied;  // tests alone have guards
   if (!host_reads()) {
+    const AtWork work(*this);
     copied.resize(static_cast<size_t>(settings_.guard_bytes));
     device_->copy(copied.data(), guard, settings_.guard_bytes, kCompute);
     device_->synchronize();

@@ -88,6 +88,9 @@ struct Settings {
   // shuffled with this seed.
   uint64_t emulated_order = 0;
   int gpu = 0;  // on cuda: which one
+  // On emu, tests: the device's arena is there for kernels and copies alone, as that of a GPU is,
+  // and whoever else touches it gets a signal. With copies that are done at once.
+  bool device_private = false;
   // How the places cpu and emu work through copies, if the schedule has any.
   StreamMode streams = StreamMode::immediate;
 };
@@ -116,7 +119,20 @@ class Context {
   bool by_kernels() const { return target() == Place::emu || target() == Place::cuda; }
   // Whether the host can read and write tensors of the device by their pointers. Ops that look at
   // values before they compute do so only there.
-  bool host_reads() const { return place() != Place::plan && place() != Place::cuda; }
+  bool host_reads() const {
+    return place() == Place::cpu || (place() == Place::emu && !settings_.device_private);
+  }
+  // While one lives the device is at work: its private arena can be reached.
+  class AtWork {
+   public:
+    explicit AtWork(Context& ctx) : ctx_(ctx) { ctx_.allow_host(true); }
+    ~AtWork() { ctx_.allow_host(false); }
+    AtWork(const AtWork&) = delete;
+    AtWork& operator=(const AtWork&) = delete;
+
+   private:
+    Context& ctx_;
+  };
   Device& device() { return *device_; }
   const Settings& settings() const { return settings_; }
   int threads() const { return settings_.threads; }
@@ -199,6 +215,11 @@ class Context {
     std::byte* base = nullptr;
     int64_t bytes = 0;
   };
+  void allow_host(bool allowed) {
+    if (!settings_.device_private || place() != Place::emu) return;
+    const Arena& a = arena(Residence::device);
+    device_->allow_host(a.base, a.bytes, allowed);
+  }
   void begin(Schedule& schedule, int index);
   void end();
   void abandon() noexcept;

@@ -123,6 +123,7 @@ class Gpt2Steps {
     Settings s;
     s.threads = o_.threads;
     s.target = place;
+    s.device_private = true;
     return s;
   }
   int64_t elements() const { return model_.params().flat_elements(); }

@@ -76,6 +76,8 @@ void expect_same_bits(Place place) {
   }
 }
 
+// With the arena closed to the host, as a GPU's is: an op that touched it would end the test
+// program.
 TEST(EmulatedGpt2Steps, AreThoseOfTheCpu) {
   expect_like_cpu(Place::emu);
 }

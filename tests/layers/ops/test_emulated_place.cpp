@@ -18,6 +18,7 @@ TEST(EmulatedPlace, GivesWhatTheCpuGives) {
     settings.target = Place::emu;
     settings.guard_bytes = 64;
     settings.poison = true;
+    settings.device_private = true;
     Outputs first;
     for (const uint64_t order : {0, 1, 77}) {
       settings.emulated_order = order;
