@@ -82,6 +82,33 @@ TEST(EmulatedGpt2Steps, AreThoseOfTheCpu) {
   expect_like_cpu(Place::emu);
 }
 
+// The closing itself: what an op would do that reads a tensor from the host.
+TEST(EmulatedGpt2StepsDeathTest, TheHostCannotReadThePrivateArena) {
+  Settings settings;
+  settings.target = Place::emu;
+  settings.device_private = true;
+  Schedule schedule;
+  const int root = schedule.add(Name("root"), -1, true);
+  const auto make = [&](Context& ctx) {
+    Tensor t;
+    ctx.program(schedule, root,
+                [&] { t = ctx.tensor(Name("t"), {4}, DType::f32, Category::batch); });
+    return t;
+  };
+  Context plan(Place::plan, settings);
+  make(plan);
+  schedule.pack();
+  Context emu(Place::emu, settings);
+  emu.reserve(schedule);
+  const Tensor t = make(emu);
+  const float in[4] = {1, 2, 3, 4};
+  float out[4] = {};
+  emu.write(t, in);
+  emu.read(out, t);
+  EXPECT_EQ(out[3], 4.0f);
+  EXPECT_DEATH(*const_cast<volatile float*>(t.view().as<float>()) = 0.0f, "");
+}
+
 class GpuGpt2 : public Gpu {};
 
 TEST_F(GpuGpt2, StepsAreThoseOfTheCpu) {
