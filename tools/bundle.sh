@@ -10,7 +10,7 @@ usage() {
 usage: tools/bundle.sh [--architectures LIST] [--jobs N] [--help] [FOLDER]
 
   FOLDER                where it goes (default: build-cuda/bundle); it must not exist, or be a bundle
-  --architectures LIST  compute capabilities to compile for, as 80;90 (default: those of CMakeLists.txt)
+  --architectures LIST  compute capabilities to compile for, as 80;90 (default: 90)
   --jobs N              compile with N processes (default: one per core)
 
 Builds in build-cuda/. Exits with 0, 1 if the build broke or the folder is over 60 MiB, 2 for wrong
@@ -25,7 +25,7 @@ refuse() {
 }
 
 limit=$((60 << 20))
-architectures='' jobs=$(nproc) folder=''
+architectures=90 jobs=$(nproc) folder=''
 while (($#)); do
   case $1 in
     --architectures) architectures=${2:-} && shift ;;
@@ -55,7 +55,7 @@ generator=(-G Ninja)
 # Programs find the bundle's libraries beside them. The loader's newer kind of path would not reach
 # the libraries that these load in turn.
 if ! cmake -S . -B build-cuda "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DSNUG_TESTS=ON -DSNUG_CUDA=ON \
-  ${architectures:+"-DSNUG_CUDA_ARCHITECTURES=$architectures"} \
+  "-DSNUG_CUDA_ARCHITECTURES=$architectures" \
   "-DCMAKE_BUILD_RPATH=\$ORIGIN/../lib" "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags" ||
   ! cmake --build build-cuda --parallel "$jobs" --target "${programs[@]}"; then
   refuse 1 "a build in build-cuda/" "one that broke, see above" "tools/test.sh --quick, without CUDA"
