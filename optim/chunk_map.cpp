@@ -19,9 +19,10 @@ ChunkMap::ChunkMap(Context& ctx, std::span<const StateSpan> spans, int64_t flat)
            fmt::format("span of parameter {}: elements {} to {}, group {}", s.param, s.offset,
                        s.offset + s.elements, s.group),
            "make the spans and the flat tensors from one parameter table");
-  starts_ = ctx.tensor(name, {std::max<int64_t>(count, 1)}, DType::i64, Category::workspace);
+  if (!ctx.by_kernels())  // which cut the work themselves
+    starts_ = ctx.tensor(name, {std::max<int64_t>(count, 1)}, DType::i64, Category::workspace);
   for (int64_t i = 0; i < count; ++i) {
-    if (!ctx.planning()) starts_.view().as<int64_t>()[i] = chunks_;
+    if (!ctx.planning() && starts_.defined()) starts_.view().as<int64_t>()[i] = chunks_;
     const int64_t n = spans[static_cast<size_t>(i)].elements;
     chunks_ += ceil_div(n, kChunkElements);
     elements_ += n;

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "engine/core/error.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/kernels.h"
 #include "optim/checks.h"
 #include "optim/clip_simt.h"
@@ -24,11 +24,9 @@ void gradient_norm_reset(Context& ctx, const View& state) {
   Op op(ctx, "gradient_norm_reset", {});
   if (!op.run()) return;
   StepState& s = *step_state(state);
-  require(s.loss_scale > 0, "a loss scale above 0 (1 without loss scaling)");
-  if (ctx.emulated()) {
-    auto queue = emulator_queue(ctx);
-    return gradient_norm_reset_on(queue, state);
-  }
+  require(!ctx.host_reads() || s.loss_scale > 0, "a loss scale above 0 (1 without loss scaling)");
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) { gradient_norm_reset_on(queue, state); });
   s.grad_square_sum = 0;
   s.found_inf = 0;
   s.first_bad_element = -1;
@@ -57,10 +55,8 @@ void clip(Context& ctx, const View& state, double max_grad_norm) {
   expect_state(state);
   Op op(ctx, "clip", {.flops = 4, .bytes = 0});
   if (!op.run()) return;
-  if (ctx.emulated()) {
-    auto queue = emulator_queue(ctx);
-    return clip_on(queue, state, max_grad_norm);
-  }
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) { clip_on(queue, state, max_grad_norm); });
   StepState& s = *step_state(state);
   const bool on = max_grad_norm > 0 && !s.found_inf;
   s.clip_factor =

@@ -6,7 +6,7 @@
 
 #include "engine/core/error.h"
 #include "engine/kernels/dispatch.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/loops.h"
 #include "optim/chunk_map.h"
 #include "optim/update_simt.h"
@@ -99,11 +99,15 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
   // Where the parameters and states of every span lie.
   static const Name pointers_name("state_pointers");
   Tensor pointers;
-  if (!spans.empty())
+  std::vector<float*> host_table;  // for kernels, which get their places by value
+  if (ctx.by_kernels())
+    host_table.resize(ctx.planning() ? 0 : spans.size() * (1 + static_cast<size_t>(states)));
+  else if (!spans.empty())
     pointers = ctx.tensor(
         pointers_name, {static_cast<int64_t>(spans.size()), (1 + states) * int64_t{sizeof(float*)}},
         DType::u8, Category::workspace);
-  auto* table = static_cast<float**>(pointers.view().data);
+  float** const table =
+      ctx.by_kernels() ? host_table.data() : static_cast<float**>(pointers.view().data);
   size_t next = 0;
   for (const StateSpan& span : spans) {
     View p = store.acquire_master(ctx, span);
@@ -123,10 +127,10 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
     Op op(ctx, op_name_,
           {.flops = flops_ * map.elements(),
            .bytes = (gradient_bytes + 8 + 8 * states + weight_bytes) * map.elements()});
-    if (op.run() && ctx.emulated()) {
+    if (op.run() && ctx.by_kernels()) {
       for (const StateSpan& span : spans)
         if (t.gate) t.gate->pass(span.param);
-      update_emulated(ctx, t, spans, table, state);
+      update_by_kernels(ctx, t, spans, table, state);
     } else if (op.run() && !step_state(state)->found_inf) {
       const StepState& s = *step_state(state);
       require(s.loss_scale > 0, "a loss scale above 0 (1 without loss scaling)");
@@ -170,9 +174,9 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
     for (int k = 0; k < states; ++k) store.release(ctx, k, span);
 }
 
-void ElementwiseOptimizer::update_emulated(Context& ctx, const UpdateTargets& t,
-                                           std::span<const StateSpan> spans, float* const* table,
-                                           const View& state) const {
+void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& t,
+                                             std::span<const StateSpan> spans, float* const* table,
+                                             const View& state) const {
   const size_t states = state_names().size();
   std::vector<UpdateSpan> all;
   for (const StateSpan& s : spans) {
@@ -187,8 +191,7 @@ void ElementwiseOptimizer::update_emulated(Context& ctx, const UpdateTargets& t,
     span.group = s.group;
     all.push_back(span);
   }
-  auto queue = emulator_queue(ctx);
-  optimizer_update_on(queue, config(), all, state);
+  on_queue(ctx, [&](auto& queue) { optimizer_update_on(queue, config(), all, state); });
 }
 
 }  // namespace snug

@@ -52,8 +52,9 @@ class ElementwiseOptimizer : public Optimizer {
                     std::span<const StateSpan> spans, const View& state) const;
 
   // table: where the parameter and the states of every span lie.
-  void update_emulated(Context& ctx, const UpdateTargets& targets, std::span<const StateSpan> spans,
-                       float* const* table, const View& state) const;
+  void update_by_kernels(Context& ctx, const UpdateTargets& targets,
+                         std::span<const StateSpan> spans, float* const* table,
+                         const View& state) const;
 
   const char* op_name_;
   int64_t flops_;

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "engine/core/error.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "optim/checks.h"
 #include "optim/clip_simt.h"
 
@@ -41,10 +41,8 @@ void update_loss_scale(Context& ctx, const View& state, const LossScaling& confi
   expect(state, "state", {{"bytes", step_state_shape()[0]}});
   Op op(ctx, "update_loss_scale", {});
   if (!op.run() || !config.dynamic()) return;
-  if (ctx.emulated()) {
-    auto queue = emulator_queue(ctx);
-    return update_loss_scale_on(queue, state, config);
-  }
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) { update_loss_scale_on(queue, state, config); });
   StepState& s = *step_state(state);
   const double scale = double{s.loss_scale};
   if (s.found_inf) {

@@ -125,10 +125,11 @@ install_missing "${build_packages[@]}" libgtest-dev clang-format git
 if build build; then
   run_tests build fast
   run_tests build slow
+  run_tests build gpu # skipped, with the reason, where there is no GPU
 fi
 if [[ $quick == no ]]; then
   # -O1 compiles in half the time and keeps assertions and readable stacks.
-  if build build-asan -DSNUG_SANITIZE=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1"; then
+  if build build-asan -DSNUG_CUDA=OFF -DSNUG_SANITIZE=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1"; then
     run_tests build-asan fast
   fi
 fi
@@ -142,7 +143,7 @@ if [[ $quick == no ]]; then
     echo "== skipped: no program with ThreadSanitizer starts on this machine: $why"
     skipped=$((skipped + 1))
     summaries+=("build-tsan, fast: skipped, no program with ThreadSanitizer starts here: $why")
-  elif build build-tsan -DSNUG_SANITIZE=thread "-DCMAKE_CXX_FLAGS_RELEASE=-O1"; then
+  elif build build-tsan -DSNUG_CUDA=OFF -DSNUG_SANITIZE=thread "-DCMAKE_CXX_FLAGS_RELEASE=-O1"; then
     run_tests build-tsan fast "$thread_tests"
   fi
 fi

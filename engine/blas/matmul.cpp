@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include "engine/blas/kernel_table.h"
+#include "engine/blas/matmul_cuda.h"
 #include "engine/blas/matmul_simt.h"
 #include "engine/core/error.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 
 namespace snug {
 namespace {
@@ -69,7 +70,7 @@ int64_t matmul_packed_bytes(const View& b, bool transpose_b, DType a_dtype,
 }
 
 void matmul_pack(Context& ctx, const View& out, const View& b, bool transpose_b, DType a_dtype) {
-  refuse_emulated(ctx, "matmul_pack");
+  refuse_by_kernels(ctx, "matmul_pack");
   const KernelTable* kernels = ctx.settings().kernels;
   check_packed(out, b, transpose_b, a_dtype, kernels);
   const Operand B = operand(b, transpose_b, 0);
@@ -112,11 +113,13 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
     check_packed(options.b_packed, b, options.transpose_b, a.dtype, ctx.settings().kernels);
   p.b_packed = packed && ctx.planning() ? &kSomewhere : options.b_packed.data;
 
-  // The kernel of the place emu has the bits of the reference.
+  // The kernel of the places emu and cuda has the bits of the reference; the library on cuda has
+  // not.
   const MatmulKernel kernel =
-      ctx.emulated() ? MatmulKernel::reference : choose(ctx.settings().kernels, p);
+      ctx.by_kernels() ? MatmulKernel::reference : choose(ctx.settings().kernels, p);
   const int64_t scratch_bytes =
-      ctx.emulated()
+      ctx.target() == Place::cuda ? kCudaMatmulScratch
+      : ctx.by_kernels()
           ? 0
           : matmul_scratch_bytes(M, N, K, a.dtype, b.dtype, c.dtype, kernel, ctx.threads(), packed);
   Tensor scratch;
@@ -128,10 +131,12 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
                   c.bytes() * (options.add ? 2 : 1) + options.also.bytes,
          .variant = ctx.planning() ? variant(p, kernel) : Name()});
   if (!op.run()) return;
-  if (ctx.emulated()) {
-    auto queue = emulator_queue(ctx);
-    return matmul_on(queue, p);
-  }
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(queue)>, simt::cuda::Queue>)
+        if (matmul_by_cublaslt(queue, p, scratch.view().data)) return;
+      matmul_on(queue, p);
+    });
   matmul_cpu(p, kernel, scratch.defined() ? scratch.view().data : nullptr, ctx.threads());
 }
 

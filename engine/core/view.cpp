@@ -12,6 +12,8 @@ const char* to_string(Place place) {
       return "plan";
     case Place::emu:
       return "emu";
+    case Place::cuda:
+      return "cuda";
   }
   return "?";
 }

@@ -11,7 +11,7 @@
 
 namespace snug {
 
-enum class Place : uint8_t { cpu, plan, emu };
+enum class Place : uint8_t { cpu, plan, emu, cuda };
 const char* to_string(Place place);
 
 struct View {

@@ -10,6 +10,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/device/cpu_streams.h"
+#include "engine/device/cuda.h"
 #include "engine/device/device.h"
 
 namespace snug {
@@ -97,6 +98,13 @@ class CpuDevice : public Device {
     return total;
   }
 
+  void allow_host(std::byte* base, int64_t bytes, bool allowed) override {
+    const int64_t size = round_up(std::max<int64_t>(bytes, 1), page_size());
+    require(mprotect(base, static_cast<size_t>(size),
+                     allowed ? PROT_READ | PROT_WRITE : PROT_NONE) == 0,
+            "pages whose protection can change");
+  }
+
   void start_streams(StreamMode mode) override {
     streams_.start(mode);
   }
@@ -179,7 +187,7 @@ class PlanDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_device(Place place) {
+std::unique_ptr<Device> make_device(Place place, [[maybe_unused]] int index) {
   switch (place) {
     case Place::cpu:
       return std::make_unique<CpuDevice>();
@@ -187,8 +195,11 @@ std::unique_ptr<Device> make_device(Place place) {
       return std::make_unique<EmulatedDevice>();
     case Place::plan:
       return std::make_unique<PlanDevice>();
+    case Place::cuda:
+      if constexpr (kCudaBuilt) return make_cuda_device(index);
+      refuse_no_cuda_build();
   }
-  fail(ErrorCode::unsupported, "the place cpu, emu or plan", "another place", "device=cpu");
+  fail(ErrorCode::unsupported, "the place cpu, cuda, emu or plan", "another place", "device=cpu");
 }
 
 }  // namespace snug

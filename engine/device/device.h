@@ -1,6 +1,6 @@
 // Device: the few services a place offers. Ops are free functions that switch on the place; only
-// what every op shares is here. Places: `cpu` runs, `emu` runs kernels for GPUs on the host, `plan`
-// has shapes and no storage.
+// what every op shares is here. Places: `cpu` runs, `cuda` runs kernels on a GPU, `emu` runs the
+// same kernels on the host, `plan` has shapes and no storage.
 //
 // Streams: three queues, each in order. Work of different streams is ordered by events alone: what
 // follows wait_event(s, e) on stream s comes after all that was on e's stream when e was recorded.
@@ -13,6 +13,13 @@
 #include "engine/core/view.h"
 
 namespace snug {
+
+// Whether this build has the place cuda (CMake: SNUG_CUDA).
+#ifdef SNUG_CUDA
+inline constexpr bool kCudaBuilt = true;
+#else
+inline constexpr bool kCudaBuilt = false;
+#endif
 
 struct MemoryInfo {
   int64_t total_bytes = 0;      // of the machine, or the cgroup limit where that is smaller
@@ -45,7 +52,8 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual Place place() const = 0;
-  // Memory with an inaccessible page on either side; page-aligned. Throws out_of_memory.
+  // Memory with an inaccessible page on either side (not on a GPU); page-aligned. Throws
+  // out_of_memory.
   virtual std::byte* reserve(int64_t bytes, Residence residence) = 0;
   std::byte* reserve(int64_t bytes) { return reserve(bytes, Residence::device); }
   virtual void release(std::byte* base, int64_t bytes) noexcept = 0;
@@ -63,9 +71,18 @@ class Device {
   virtual void wait_event(StreamId stream, EventId event) = 0;
   // Returns when the work of all streams is done.
   virtual void synchronize() noexcept = 0;
+  // Tests: whether the host may touch a reservation; without a GPU kernels and copies run there
+  // too.
+  virtual void allow_host(std::byte* /*base*/, int64_t /*bytes*/, bool /*allowed*/) {}
+  // Throws device if work that was issued has failed since; errors of a GPU come late.
+  virtual void check() {}
+  // The stream by the name that libraries know it by; null where there is none.
+  virtual void* native_stream(StreamId) { return nullptr; }
   virtual MemoryInfo memory_info() const = 0;
 };
 
-std::unique_ptr<Device> make_device(Place place);
+// index: which GPU, on the place cuda. Throws device or unsupported, with the reason, where there
+// is none that can be used.
+std::unique_ptr<Device> make_device(Place place, int index = 0);
 
 }  // namespace snug

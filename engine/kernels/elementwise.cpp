@@ -4,7 +4,7 @@
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/elementwise_simt.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/loops.h"
 
@@ -30,10 +30,7 @@ void cast(Context& ctx, const View& y, const View& x) {
       using X = decltype(x_tag);
       Op op(ctx, "cast", {.flops = 0, .bytes = x.bytes() + y.bytes()});
       if (!op.run()) return;
-      if (ctx.emulated()) {
-        auto queue = emulator_queue(ctx);
-        return cast_on(queue, y, x);
-      }
+      if (ctx.by_kernels()) return on_queue(ctx, [&](auto& queue) { cast_on(queue, y, x); });
       Y* to = y.as<Y>();
       const X* from = x.as<X>();
       const auto loop = pair_loops<Y, X>().cast;
@@ -52,7 +49,10 @@ void copy(Context& ctx, const View& y, const View& x) {
   expect_dtype(y, "copy: y", {x.dtype});
   Op op(ctx, "copy", {.flops = 0, .bytes = 2 * x.bytes()});
   if (!op.run()) return;
-  if (ctx.emulated()) return ctx.device().copy(y.data, x.data, x.bytes(), ctx.stream());
+  if (ctx.by_kernels()) {
+    const Context::AtWork work(ctx);
+    return ctx.device().copy(y.data, x.data, x.bytes(), ctx.stream());
+  }
   auto* to = static_cast<std::byte*>(y.data);
   const auto* from = static_cast<const std::byte*>(x.data);
   parallel_chunks(ctx.threads(), x.bytes(), 4 * kGrain, [=](int64_t begin, int64_t end) {
@@ -63,7 +63,10 @@ void copy(Context& ctx, const View& y, const View& x) {
 void fill_zero(Context& ctx, const View& x) {
   Op op(ctx, "fill_zero", {.flops = 0, .bytes = x.bytes()});
   if (!op.run()) return;
-  if (ctx.emulated()) return ctx.device().fill(x.data, 0, x.bytes(), ctx.stream());
+  if (ctx.by_kernels()) {
+    const Context::AtWork work(ctx);
+    return ctx.device().fill(x.data, 0, x.bytes(), ctx.stream());
+  }
   auto* to = static_cast<std::byte*>(x.data);
   parallel_chunks(ctx.threads(), x.bytes(), 4 * kGrain, [=](int64_t begin, int64_t end) {
     std::memset(to + begin, 0, static_cast<size_t>(end - begin));
@@ -78,10 +81,7 @@ void add(Context& ctx, const View& y, const View& x) {
       using X = decltype(x_tag);
       Op op(ctx, "add", {.flops = x.elements(), .bytes = x.bytes() + 2 * y.bytes()});
       if (!op.run()) return;
-      if (ctx.emulated()) {
-        auto queue = emulator_queue(ctx);
-        return add_on(queue, y, x);
-      }
+      if (ctx.by_kernels()) return on_queue(ctx, [&](auto& queue) { add_on(queue, y, x); });
       Y* to = y.as<Y>();
       const X* from = x.as<X>();
       const auto loop = pair_loops<Y, X>().add;
@@ -97,10 +97,7 @@ void scale(Context& ctx, const View& x, float factor) {
     using T = decltype(tag);
     Op op(ctx, "scale", {.flops = x.elements(), .bytes = 2 * x.bytes()});
     if (!op.run()) return;
-    if (ctx.emulated()) {
-      auto queue = emulator_queue(ctx);
-      return scale_on(queue, x, factor);
-    }
+    if (ctx.by_kernels()) return on_queue(ctx, [&](auto& queue) { scale_on(queue, x, factor); });
     T* v = x.as<T>();
     const auto loop = float_loops<T>().scale;
     parallel_chunks(ctx.threads(), x.elements(), kGrain,

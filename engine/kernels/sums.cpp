@@ -3,7 +3,7 @@
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/loops.h"
 #include "engine/kernels/row_split.h"
@@ -45,14 +45,13 @@ void column_sum(Context& ctx, const GradView& out, const View& x) {
   static const Name kPartial("column_sum.partial");
   dispatch_float(x, "column_sum: x", [&](auto tag) {
     using T = decltype(tag);
-    const Tensor partial = ctx.tensor(kPartial, {ctx.emulated() ? row_chunks(n) : split.chunks, c},
-                                      DType::f32, Category::workspace);
+    const Tensor partial =
+        ctx.tensor(kPartial, {ctx.by_kernels() ? row_chunks(n) : split.chunks, c}, DType::f32,
+                   Category::workspace);
     Op op(ctx, "column_sum", {.flops = n * c, .bytes = x.bytes() + out.view.bytes()});
     if (!op.run()) return;
-    if (ctx.emulated()) {
-      auto queue = emulator_queue(ctx);
-      return column_sum_on(queue, out, partial, x);
-    }
+    if (ctx.by_kernels())
+      return on_queue(ctx, [&](auto& queue) { column_sum_on(queue, out, partial, x); });
     const T* from = x.as<T>();
     auto* sums = partial.view().as<float>();
     const auto loop = float_loops<T>().add_rows;
@@ -78,14 +77,14 @@ void sum_of_squares_and_finite(Context& ctx, const View& x, const View& state,
   expect(state, "state", {{"bytes", step_state_shape()[0]}});
   const int64_t n = x.elements(), chunks = ceil_div(n, kSquareChunk);
   static const Name kPartial("sum_of_squares.partial");
-  const Tensor partial =
-      ctx.tensor(kPartial, {ctx.emulated() ? 2 * chunks : chunks}, DType::f64, Category::workspace);
+  const Tensor partial = ctx.tensor(kPartial, {ctx.by_kernels() ? 2 * chunks : chunks}, DType::f64,
+                                    Category::workspace);
   Op op(ctx, "sum_of_squares_and_finite", {.flops = 2 * n, .bytes = x.bytes()});
   if (!op.run()) return;
-  if (ctx.emulated()) {
-    auto queue = emulator_queue(ctx);
-    return sum_of_squares_and_finite_on(queue, x, partial, state, first_element);
-  }
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) {
+      sum_of_squares_and_finite_on(queue, x, partial, state, first_element);
+    });
   auto* sums = partial.view().as<double>();
   dispatch_gradient(x, "sum_of_squares_and_finite: x", [&](auto tag) {
     const auto* v = x.as<const decltype(tag)>();

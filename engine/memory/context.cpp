@@ -50,7 +50,7 @@ void Tensor::reset() noexcept {
 }
 
 Context::Context(Place place, Settings settings)
-    : device_(make_device(place)), settings_(settings) {}
+    : device_(make_device(place, settings.gpu)), settings_(settings) {}
 
 Context::~Context() {
   device_->synchronize();
@@ -70,6 +70,7 @@ void Context::reserve(const Schedule& schedule) {
     device_->touch(a.base, bytes, settings_.threads);
   }
   if (host_bytes() > 0) device_->start_streams(settings_.streams);
+  allow_host(false);
 }
 
 int64_t Context::resident(Residence residence) const {
@@ -168,11 +169,9 @@ Tensor Context::tensor(Name name, Shape shape, DType dtype, Category category,
     std::byte* data = arena(residence).base + (host ? p.host_base : p.base) +
                       packing.offsets[static_cast<size_t>(t.record_)];
     t.view_.data = data;
-    if (settings_.poison)
-      std::memset(data, kPoison, static_cast<size_t>(elements * size_of(dtype)));
+    if (settings_.poison) set_bytes(residence, data, kPoison, elements * size_of(dtype));
     if (settings_.guard_bytes > 0)
-      std::memset(data + r.bytes - settings_.guard_bytes, kGuard,
-                  static_cast<size_t>(settings_.guard_bytes));
+      set_bytes(residence, data + r.bytes - settings_.guard_bytes, kGuard, settings_.guard_bytes);
   }
   // Only now is it a tensor whose end counts: one that was refused above has none.
   t.context_ = this;
@@ -239,6 +238,7 @@ void Context::copy(StreamId stream, Tensor& to, Tensor& from) {
   {
     const Op op(*this, stream == kToHost ? "copy_to_host" : "copy_to_device",
                 {.flops = 0, .bytes = bytes}, stream);
+    const AtWork work(*this);
     if (op.run()) device_->copy(to.view_.data, from.view_.data, bytes, stream);
   }
   for (Tensor* t : {&to, &from}) t->used_[static_cast<size_t>(stream)] = position(stream);
@@ -300,16 +300,66 @@ void Context::release(Tensor& tensor) noexcept {
       broken_ = "every tensor to end at its planned tick";
       broken_name_ = r.name;
     }
-    if (settings_.guard_bytes > 0) check_guard(r, data);
-    if (settings_.poison)
-      std::memset(data, kPoison, static_cast<size_t>(r.bytes - settings_.guard_bytes));
+    try {
+      if (settings_.guard_bytes > 0) check_guard(r, data);
+      if (settings_.poison)
+        set_bytes(tensor.residence_, data, kPoison, r.bytes - settings_.guard_bytes);
+    } catch (const Error&) {
+      if (!broken_) {
+        broken_ = "the device to read and fill the bytes of a tensor that ends";
+        broken_name_ = r.name;
+      }
+    }
   }
   ++clock_;
   ++position(kCompute);
 }
 
-void Context::check_guard(const TensorRecord& record, const std::byte* data) noexcept {
-  const std::byte* guard = data + record.bytes - settings_.guard_bytes;
+// For tests, like the guards: on a GPU it waits, since the host's memory is written at once.
+void Context::set_bytes(Residence residence, std::byte* data, uint8_t value, int64_t bytes) {
+  if (!host_reads() && residence == Residence::device) {
+    const AtWork work(*this);
+    return device_->fill(data, value, bytes, kCompute);
+  }
+  if (place() == Place::cuda) device_->synchronize();
+  std::memset(data, value, static_cast<size_t>(bytes));
+}
+
+void Context::write(const View& to, const void* from) {
+  require(!planning(), "values to be written where there is storage");
+  if (to.bytes() == 0) return;
+  if (host_reads()) {
+    std::memcpy(to.data, from, static_cast<size_t>(to.bytes()));
+    return;
+  }
+  const AtWork work(*this);
+  device_->copy(to.data, from, to.bytes(), kCompute);
+  device_->synchronize();
+}
+
+void Context::read(void* to, const View& from) {
+  require(!planning(), "values to be read where there is storage");
+  if (from.bytes() == 0) return;
+  if (host_reads()) {
+    std::memcpy(to, from.data, static_cast<size_t>(from.bytes()));
+    return;
+  }
+  const AtWork work(*this);
+  device_->copy(to, from.data, from.bytes(), kCompute);
+  device_->synchronize();
+  device_->check();
+}
+
+void Context::check_guard(const TensorRecord& record, std::byte* data) {
+  std::byte* guard = data + record.bytes - settings_.guard_bytes;
+  std::vector<std::byte> copied;  // tests alone have guards
+  if (!host_reads()) {
+    const AtWork work(*this);
+    copied.resize(static_cast<size_t>(settings_.guard_bytes));
+    device_->copy(copied.data(), guard, settings_.guard_bytes, kCompute);
+    device_->synchronize();
+    guard = copied.data();
+  }
   for (int64_t i = 0; i < settings_.guard_bytes; ++i)
     if (guard[i] != std::byte{kGuard} && !broken_) {
       broken_ = "no op to write past the end of a tensor (guard bytes were changed)";
@@ -336,12 +386,14 @@ Op::Op(Context& ctx, const char* name, OpCost cost, StreamId stream)
   if (std::strcmp(r.name, name) != 0 || r.time != ctx.clock_ || r.stream != stream)
     drift(*ctx.program_, fmt::format("op {} at tick {} as number {}", r.name, r.time, index_),
           fmt::format("op {} at tick {}", name, ctx.clock_));
+  if (ctx.listener_ && ctx.place() == Place::cuda) ctx.device_->synchronize();
   if (ctx.listener_) started_ = monotonic_seconds();
 }
 
 Op::~Op() {
-  if (run_ && ctx_.listener_ && ctx_.program_)
-    ctx_.listener_->op_done(*ctx_.program_, index_, monotonic_seconds() - started_);
+  if (!run_ || !ctx_.listener_ || !ctx_.program_) return;
+  if (ctx_.place() == Place::cuda) ctx_.device_->synchronize();  // a launch is not yet the work
+  ctx_.listener_->op_done(*ctx_.program_, index_, monotonic_seconds() - started_);
 }
 
 }  // namespace snug

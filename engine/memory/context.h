@@ -87,6 +87,10 @@ struct Settings {
   // On emu, tests: in which order blocks and threads run. 0: as they come; 1: backwards; any other:
   // shuffled with this seed.
   uint64_t emulated_order = 0;
+  int gpu = 0;  // on cuda: which one
+  // On emu, tests: the device's arena is there for kernels and copies alone, as that of a GPU is,
+  // and whoever else touches it gets a signal. With copies that are done at once.
+  bool device_private = false;
   // How the places cpu and emu work through copies, if the schedule has any.
   StreamMode streams = StreamMode::immediate;
 };
@@ -100,7 +104,8 @@ class OpListener {
 
 class Context {
  public:
-  // place plan: records. places cpu and emu: run programs of a packed schedule in a reserved arena.
+  // place plan: records. places cpu, emu and cuda: run programs of a packed schedule in a reserved
+  // arena.
   Context(Place place, Settings settings);
   ~Context();
   Context(const Context&) = delete;
@@ -108,8 +113,26 @@ class Context {
 
   Place place() const { return device_->place(); }
   bool planning() const { return place() == Place::plan; }
-  // Whether ops run, or will run, as kernels in the emulator (engine/kernels/emulator.h).
-  bool emulated() const { return (planning() ? settings_.target : place()) == Place::emu; }
+  // Where ops run, or on plan will run.
+  Place target() const { return planning() ? settings_.target : place(); }
+  // Whether that is as kernels, on a GPU or emulated (engine/kernels/kernel_queue.h).
+  bool by_kernels() const { return target() == Place::emu || target() == Place::cuda; }
+  // Whether the host can read and write tensors of the device by their pointers. Ops that look at
+  // values before they compute do so only there.
+  bool host_reads() const {
+    return place() == Place::cpu || (place() == Place::emu && !settings_.device_private);
+  }
+  // While one lives the device is at work: its private arena can be reached.
+  class AtWork {
+   public:
+    explicit AtWork(Context& ctx) : ctx_(ctx) { ctx_.allow_host(true); }
+    ~AtWork() { ctx_.allow_host(false); }
+    AtWork(const AtWork&) = delete;
+    AtWork& operator=(const AtWork&) = delete;
+
+   private:
+    Context& ctx_;
+  };
   Device& device() { return *device_; }
   const Settings& settings() const { return settings_; }
   int threads() const { return settings_.threads; }
@@ -147,6 +170,11 @@ class Context {
   Tensor host_tensor(Name name, Shape shape, DType dtype) {
     return tensor(name, shape, dtype, Category::offload, Residence::host);
   }
+
+  // Between the host's own memory and a tensor, on any place with storage: the whole tensor, in
+  // order with the ops. When they return the bytes are there; read() throws what went wrong before.
+  void write(const View& to, const void* from);
+  void read(void* to, const View& from);
 
   // A resident tensor of one dimension cut into consecutive pieces, each to be copied by itself.
   // Their ends record nothing.
@@ -187,12 +215,18 @@ class Context {
     std::byte* base = nullptr;
     int64_t bytes = 0;
   };
+  void allow_host(bool allowed) {
+    if (!settings_.device_private || place() != Place::emu) return;
+    const Arena& a = arena(Residence::device);
+    device_->allow_host(a.base, a.bytes, allowed);
+  }
   void begin(Schedule& schedule, int index);
   void end();
   void abandon() noexcept;
   Tensor tensor(Name name, Shape shape, DType dtype, Category category, Residence residence);
   void release(Tensor& tensor) noexcept;
-  void check_guard(const TensorRecord& record, const std::byte* data) noexcept;
+  void check_guard(const TensorRecord& record, std::byte* data);
+  void set_bytes(Residence residence, std::byte* data, uint8_t value, int64_t bytes);
   void copy(StreamId stream, Tensor& to, Tensor& from);
   void check_ordered(StreamId stream, const Tensor& tensor, bool read) const;
   void sync(const SyncRecord& now);

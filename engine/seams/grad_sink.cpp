@@ -8,7 +8,7 @@
 namespace snug {
 
 void expect_gradients_here(const Context& ctx, DType dtype) {
-  if (ctx.emulated() && dtype != DType::f32)
+  if (ctx.by_kernels() && dtype != DType::f32)
     fail(ErrorCode::unsupported, "gradients in f32 on the place emu", to_string(dtype),
          "leave bf16_gradients out of allow, or use device=cpu");
 }

@@ -8,6 +8,7 @@
 
 #include "engine/core/dtype.h"
 #include "engine/core/error.h"
+#include "engine/simt/cuda_queue.h"
 #include "engine/simt/dims.h"
 
 // The inline namespace of this side, for the headers that both share.
@@ -29,9 +30,7 @@ struct Where {
 };
 
 // A stream of the device that is current.
-struct Queue {
-  cudaStream_t stream = nullptr;
-};
+using Queue = cuda::Queue;
 
 __device__ inline int thread() {
   return static_cast<int>(threadIdx.x);
@@ -194,11 +193,13 @@ __device__ void store_vector(const Shared<T>& s, Index i, const P& value) {
   *reinterpret_cast<P*>(s.data + i) = value;
 }
 
-inline void check_device(cudaError_t error, const char* name) {
+inline void check_device(cudaError_t error, const char* name, bool sync_check) {
   if (error != cudaSuccess)
     fail(ErrorCode::device, std::string("the device to take ") + name,
          std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error),
-         "run `snug doctor`; an error of an earlier kernel may show only here");
+         sync_check ? "this kernel or its launch is wrong: please report it"
+                    : "an earlier kernel may have made it: run with SNUG_SYNC_CHECK=1, which waits "
+                      "after every kernel");
 }
 
 template <class... P, class... A>
@@ -206,17 +207,20 @@ void launch(Queue& queue, const Dims& dims, const char* name, void (*kernel)(P..
   static_assert((std::is_trivially_copyable_v<P> && ...), "kernels take plain values");
   check_dims(name, dims);
   if (dims.empty()) return;
-  if (dims.shared_bytes > kMaxStaticShared)
+  // What the kernel declares counts too against what it gets without asking.
+  if (dims.shared_bytes > kMaxStaticShared / 2)
     check_device(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(dims.shared_bytes)),
-                 name);
+                 name, queue.sync_check);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(dims.blocks), static_cast<unsigned>(dims.blocks_y),
                         static_cast<unsigned>(dims.blocks_z));
   config.blockDim = dim3(static_cast<unsigned>(dims.threads));
   config.dynamicSmemBytes = static_cast<size_t>(dims.shared_bytes);
   config.stream = queue.stream;
-  check_device(cudaLaunchKernelEx(&config, kernel, static_cast<P>(values)...), name);
+  check_device(cudaLaunchKernelEx(&config, kernel, static_cast<P>(values)...), name,
+               queue.sync_check);
+  if (queue.sync_check) check_device(cudaStreamSynchronize(queue.stream), name, true);
 }
 
 }  // namespace on_cuda

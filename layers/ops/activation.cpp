@@ -5,7 +5,7 @@
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "layers/ops/activation_dispatch.h"
 #include "layers/ops/activation_simt.h"
 #include "layers/ops/row_loops.h"
@@ -57,10 +57,8 @@ void activation_forward(Context& ctx, const View& y, const View& x, Activation k
     Op op(ctx, "activation_forward",
           {.flops = flops_of(kind) * x.elements(), .bytes = x.bytes() + y.bytes()});
     if (!op.run()) return;
-    if (ctx.emulated()) {
-      auto queue = emulator_queue(ctx);
-      return activation_forward_on(queue, y, x, kind);
-    }
+    if (ctx.by_kernels())
+      return on_queue(ctx, [&](auto& queue) { activation_forward_on(queue, y, x, kind); });
     const auto loop = loops.values;
     T* to = y.as<T>();
     const T* from = x.as<T>();
@@ -80,10 +78,8 @@ void activation_backward(Context& ctx, const View& dx, const View& dy, const Vie
     Op op(ctx, "activation_backward",
           {.flops = (flops_of(kind) + 6) * x.elements(), .bytes = 3 * x.bytes()});
     if (!op.run()) return;
-    if (ctx.emulated()) {
-      auto queue = emulator_queue(ctx);
-      return activation_backward_on(queue, dx, dy, x, kind);
-    }
+    if (ctx.by_kernels())
+      return on_queue(ctx, [&](auto& queue) { activation_backward_on(queue, dx, dy, x, kind); });
     const auto loop = loops.slopes;
     T* to = dx.as<T>();
     const T* dfrom = dy.as<T>();

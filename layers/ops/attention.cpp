@@ -11,7 +11,7 @@
 #include "engine/core/rng.h"
 #include "engine/core/units.h"
 #include "engine/kernels/dispatch.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "engine/memory/step_state.h"
 #include "layers/ops/attention_pack.h"
 #include "layers/ops/attention_parts.h"
@@ -321,7 +321,8 @@ void attention_check_values(const AttentionSpec& spec, int64_t B, int64_t T) {
 
 Name attention_variant(const Context& ctx, const AttentionBlocks& blocks) {
   if (!ctx.planning()) return Name();
-  if (ctx.emulated()) return Name("attention emulated");
+  if (ctx.by_kernels())
+    return Name(ctx.target() == Place::cuda ? "attention cuda" : "attention emulated");
   return Name(blocks.pairs ? std::string("attention bf16 bf16 ") + blocks.name
                            : std::string("attention f32 f32"));
 }
@@ -343,17 +344,17 @@ void attention_forward_by(const AttentionBlocks& blocks, Context& ctx, const Vie
   expect_dtype(lse, "lse", {DType::f32});
   attention_check_dtype(qkv);
   expect_dtype(out, "out", {qkv.dtype});
-  const Tensor scratch = ctx.emulated() ? Tensor() : make_forward_scratch(blocks, ctx, spec, B, T);
+  const Tensor scratch =
+      ctx.by_kernels() ? Tensor() : make_forward_scratch(blocks, ctx, spec, B, T);
   Op op(ctx, "attention_forward",
         {.flops = 4 * B * H * D * attention_pairs(T, spec.causal),
          .bytes = qkv.bytes() + out.bytes() + lse.bytes(),
          .variant = attention_variant(ctx, blocks)});
   if (!op.run()) return;
-  attention_check_values(spec, B, T);
-  if (ctx.emulated()) {
-    auto queue = emulator_queue(ctx);
-    return attention_forward_on(queue, out, lse, qkv, B, T, spec, state);
-  }
+  if (ctx.host_reads()) attention_check_values(spec, B, T);
+  if (ctx.by_kernels())
+    return on_queue(
+        ctx, [&](auto& queue) { attention_forward_on(queue, out, lse, qkv, B, T, spec, state); });
   dispatch_float(qkv, "qkv", [&](auto value) {
     forward_typed<decltype(value)>(blocks, ctx, out, lse, qkv, B, T, spec, state, scratch);
   });
@@ -387,7 +388,8 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
   expect_dtype(out, "out", {qkv.dtype});
   expect_dtype(cache_k, "cache_k", {qkv.dtype});
   expect_dtype(cache_v, "cache_v", {qkv.dtype});
-  const Tensor scratch = ctx.emulated() ? Tensor() : make_forward_scratch(blocks, ctx, spec, B, Tq);
+  const Tensor scratch =
+      ctx.by_kernels() ? Tensor() : make_forward_scratch(blocks, ctx, spec, B, Tq);
   Op op(ctx, "attention_cached_forward",
         {.flops = 4 * B * H * D * Tq * P,
          .bytes = qkv.bytes() + out.bytes() + cache_k.bytes() + cache_v.bytes(),
@@ -398,10 +400,10 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
     fail(ErrorCode::usage, fmt::format("at most P={} tokens in the key/value cache", P),
          fmt::format("{} new tokens at position {}", Tq, position),
          "generate fewer tokens or plan a longer cache");
-  if (ctx.emulated()) {
-    auto queue = emulator_queue(ctx);
-    return attention_cached_forward_on(queue, out, cache_k, cache_v, qkv, B, Tq, spec, state);
-  }
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) {
+      attention_cached_forward_on(queue, out, cache_k, cache_v, qkv, B, Tq, spec, state);
+    });
   dispatch_float(qkv, "qkv", [&](auto value) {
     cached_typed<decltype(value)>(blocks, ctx, out, cache_k, cache_v, qkv, B, Tq, spec, position,
                                   scratch);

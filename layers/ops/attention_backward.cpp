@@ -5,7 +5,7 @@
 #include "engine/core/rng.h"
 #include "engine/core/units.h"
 #include "engine/kernels/dispatch.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "engine/memory/step_state.h"
 #include "layers/ops/attention_pack.h"
 #include "layers/ops/attention_parts.h"
@@ -446,7 +446,7 @@ void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const Vi
   static const Name kDelta("attention_delta"), kScratch("attention_scratch");
   const Tensor delta = ctx.tensor(kDelta, {B, H, T}, DType::f32, Category::workspace);
   Tensor scratch;
-  if (!ctx.emulated()) {
+  if (!ctx.by_kernels()) {
     const Plan plan = make_plan(blocks, spec, B, T, ctx.threads());
     scratch = ctx.tensor(kScratch, {ctx.threads(), make_scratch(nullptr, plan).floats}, DType::f32,
                          Category::workspace);
@@ -456,11 +456,11 @@ void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const Vi
          .bytes = dqkv.bytes() + dout.bytes() + qkv.bytes() + out.bytes() + lse.bytes(),
          .variant = attention_variant(ctx, blocks)});
   if (!op.run()) return;
-  attention_check_values(spec, B, T);
-  if (ctx.emulated()) {
-    auto queue = emulator_queue(ctx);
-    return attention_backward_on(queue, dqkv, delta, dout, qkv, out, lse, B, T, spec, state);
-  }
+  if (ctx.host_reads()) attention_check_values(spec, B, T);
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) {
+      attention_backward_on(queue, dqkv, delta, dout, qkv, out, lse, B, T, spec, state);
+    });
   dispatch_float(qkv, "qkv", [&](auto value) {
     Backward<decltype(value)>(blocks, ctx, dqkv, dout, qkv, lse, delta, B, T, spec, state, scratch)
         .run(out);

@@ -7,7 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "engine/memory/step_state.h"
 #include "layers/ops/cache_rows_simt.h"
 
@@ -52,10 +52,9 @@ void cache_rows_copy(Context& ctx, const View& cache_k, const View& cache_v, con
          fmt::format("{}", position), "generate fewer tokens or plan a longer cache");
   const int32_t* from = source.as<int32_t>();
   check_sources(from, B);
-  if (ctx.emulated()) {
-    auto queue = emulator_queue(ctx);
-    return cache_rows_copy_on(queue, cache_k, cache_v, source, state);
-  }
+  if (ctx.by_kernels())
+    return on_queue(
+        ctx, [&](auto& queue) { cache_rows_copy_on(queue, cache_k, cache_v, source, state); });
   auto* k = static_cast<std::byte*>(cache_k.data);
   auto* v = static_cast<std::byte*>(cache_v.data);
   parallel_for(ctx.threads(), 2 * B, [&](int64_t i) {

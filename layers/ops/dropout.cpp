@@ -3,7 +3,7 @@
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "layers/ops/dropout_simt.h"
 #include "layers/ops/residual_rows.h"
 
@@ -37,10 +37,9 @@ void apply(Context& ctx, const char* name, const View& y, const char* y_name, co
     using V = decltype(tag);
     Op op(ctx, name, {.flops = x.elements(), .bytes = x.bytes() + y.bytes()});
     if (!op.run()) return;
-    if (ctx.emulated()) {
-      auto queue = emulator_queue(ctx);
-      return dropout_forward_on(queue, y, x, B, T, spec, state);
-    }
+    if (ctx.by_kernels())
+      return on_queue(ctx,
+                      [&](auto& queue) { dropout_forward_on(queue, y, x, B, T, spec, state); });
     const DropoutMask mask(spec, *step_state(state));
     parallel_chunks(ctx.threads(), B * T, 4, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)

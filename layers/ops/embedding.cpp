@@ -6,7 +6,7 @@
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/loops.h"
 #include "engine/memory/step_state.h"
 #include "layers/ops/document_start.h"
@@ -132,13 +132,14 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
               {.flops = wpe.defined() ? n * c : 0,
                .bytes = tokens.bytes() + y.bytes() + n * c * tables});
         if (!op.run()) return;
-        const int64_t first = first_position(state);
-        check_tokens(tokens, vocabulary, positions, first);
-        if (document_start.defined()) check_document_start(document_start, tokens.shape[0], T);
-        if (ctx.emulated()) {
-          auto queue = emulator_queue(ctx);
-          return embedding_forward_on(queue, y, tokens, wte, wpe, state, document_start);
-        }
+        const int64_t first = ctx.host_reads() ? first_position(state) : 0;
+        if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first);
+        if (ctx.host_reads() && document_start.defined())
+          check_document_start(document_start, tokens.shape[0], T);
+        if (ctx.by_kernels())
+          return on_queue(ctx, [&](auto& queue) {
+            embedding_forward_on(queue, y, tokens, wte, wpe, state, document_start);
+          });
         const auto* ids = tokens.as<int32_t>();
         const RowPositions position(first, T, document_start);
         parallel_chunks(ctx.threads(), n, 16, [&](int64_t begin, int64_t end) {
@@ -203,13 +204,13 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
            .bytes = tokens.bytes() + traffic(dwte) + traffic(dwpe) +
                     (want_token && !dwte.add ? dwte.view.bytes() : 0)});
     if (!op.run()) return;
-    const int64_t first = first_position(state);
-    check_tokens(tokens, vocabulary, positions, first);
-    if (document_start.defined()) check_document_start(document_start, B, T);
-    if (ctx.emulated()) {
-      auto queue = emulator_queue(ctx);
-      return embedding_backward_on(queue, dwte, dwpe, dy, tokens, state, document_start);
-    }
+    const int64_t first = ctx.host_reads() ? first_position(state) : 0;
+    if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first);
+    if (ctx.host_reads() && document_start.defined()) check_document_start(document_start, B, T);
+    if (ctx.by_kernels())
+      return on_queue(ctx, [&](auto& queue) {
+        embedding_backward_on(queue, dwte, dwpe, dy, tokens, state, document_start);
+      });
     const auto* ids = tokens.as<int32_t>();
     const D* from = dy.as<D>();
     const RowPositions position(first, T, document_start);

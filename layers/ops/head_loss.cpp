@@ -10,7 +10,7 @@
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/core/units.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "engine/memory/step_state.h"
 #include "layers/ops/head_loss_simt.h"
 #include "layers/ops/row_loops.h"
@@ -74,7 +74,7 @@ void check_gradients(const View& dx, const GradView& dweight, const View& x, con
 // Reads every target before anything is computed, and counts the trained ones.
 void check_targets(Context& ctx, const View& targets, const Sizes& s, const View& state) {
   Op op(ctx, "head_loss_targets", {.flops = 0, .bytes = targets.bytes()});
-  if (!op.run()) return;
+  if (!op.run() || !ctx.host_reads()) return;
   const int32_t* t = targets.as<int32_t>();
   int64_t trained = 0;
   for (int64_t n = 0; n < s.N; ++n) {
@@ -85,8 +85,8 @@ void check_targets(Context& ctx, const View& targets, const Sizes& s, const View
            "check that the data was made with the tokenizer of this model");
     ++trained;
   }
-  // On emu the kernel that adds the losses counts them.
-  if (state.defined() && !ctx.emulated()) step_state(state)->loss_tokens += trained;
+  // Where kernels add the losses, they count them.
+  if (state.defined() && !ctx.by_kernels()) step_state(state)->loss_tokens += trained;
 }
 
 // One chunk: which rows, and where its logits are.
@@ -155,13 +155,12 @@ RowLoss row_loss(const SoftmaxLoops& loops, const Chunk& c, const Sizes& s, int6
 
 void forward_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& targets,
                   const View& nll, const View& lse, const View& state) {
-  if (ctx.emulated()) {
-    auto queue = emulator_queue(ctx);
-    const View losses = nll.rows(c.first, c.rows), chunk = targets.rows(c.first, c.rows);
-    head_loss_forward_rows_on(queue, losses, lse.rows(c.first, c.rows), c.logits, chunk, s.V);
-    if (state.defined()) head_loss_collect_on(queue, state, losses, chunk);
-    return;
-  }
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) {
+      const View losses = nll.rows(c.first, c.rows), chunk = targets.rows(c.first, c.rows);
+      head_loss_forward_rows_on(queue, losses, lse.rows(c.first, c.rows), c.logits, chunk, s.V);
+      if (state.defined()) head_loss_collect_on(queue, state, losses, chunk);
+    });
   const int32_t* target = targets.as<int32_t>() + c.first;
   float* loss = nll.as<float>() + c.first;
   const SoftmaxLoops loops = softmax_loops();
@@ -177,12 +176,12 @@ void forward_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& targ
 template <class T>
 void train_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& targets, const View& nll,
                 const View& state) {
-  if (ctx.emulated()) {
-    auto queue = emulator_queue(ctx);
-    const View losses = nll.rows(0, c.rows), chunk = targets.rows(c.first, c.rows);
-    head_loss_train_rows_on(queue, c.dlogits, losses, c.logits, chunk, s.V, state);
-    return head_loss_collect_on(queue, state, losses, chunk);
-  }
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) {
+      const View losses = nll.rows(0, c.rows), chunk = targets.rows(c.first, c.rows);
+      head_loss_train_rows_on(queue, c.dlogits, losses, c.logits, chunk, s.V, state);
+      head_loss_collect_on(queue, state, losses, chunk);
+    });
   StepState* step = step_state(state);
   const float gradient = step->inverse_tokens * step->loss_scale;
   const int32_t* target = targets.as<int32_t>() + c.first;
@@ -205,12 +204,12 @@ void train_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& target
 template <class T>
 void backward_rows(Context& ctx, const Chunk& c, const Sizes& s, const View& targets,
                    const View& dnll, const View& lse) {
-  if (ctx.emulated()) {
-    auto queue = emulator_queue(ctx);
-    return head_loss_backward_rows_on(queue, c.dlogits, dnll.rows(c.first, c.rows),
-                                      lse.rows(c.first, c.rows), c.logits,
-                                      targets.rows(c.first, c.rows), s.V);
-  }
+  if (ctx.by_kernels())
+    return on_queue(ctx, [&](auto& queue) {
+      head_loss_backward_rows_on(queue, c.dlogits, dnll.rows(c.first, c.rows),
+                                 lse.rows(c.first, c.rows), c.logits, targets.rows(c.first, c.rows),
+                                 s.V);
+    });
   const int32_t* target = targets.as<int32_t>() + c.first;
   const float* gradient = dnll.as<float>() + c.first;
   const float* shift = lse.as<float>() + c.first;

@@ -4,7 +4,7 @@
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/elementwise_simt.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/row_split.h"
 #include "layers/ops/dropout_simt.h"
 #include "layers/ops/layernorm_rows.h"
@@ -31,7 +31,8 @@ int64_t check_rows(const View& x, const View& mean, const View& rstd, const View
 }
 
 // What a dropout of probability 0 would leave is dx itself.
-void copy_dropped_on(simt::emu::Queue& queue, const View& dx, const DroppedCopy& dropped) {
+template <class Queue>
+void copy_dropped_on(Queue& queue, const View& dx, const DroppedCopy& dropped) {
   if (dropped.dropout.p > 0.0f)
     dropout_backward_on(queue, dropped.to, dx, dropped.B, dropped.T, dropped.dropout,
                         dropped.state);
@@ -60,10 +61,10 @@ void layernorm_forward(Context& ctx, const View& y, const View& mean, const View
     using W = decltype(weight_tag);
     Op op(ctx, "layernorm_forward", {.flops = 8 * n * c, .bytes = x.bytes() + y.bytes() + 8 * n});
     if (!op.run()) return;
-    if (ctx.emulated()) {
-      auto queue = emulator_queue(ctx);
-      return layernorm_forward_on(queue, y, mean, rstd, x, weight, bias, eps);
-    }
+    if (ctx.by_kernels())
+      return on_queue(ctx, [&](auto& queue) {
+        layernorm_forward_on(queue, y, mean, rstd, x, weight, bias, eps);
+      });
     const W* shift = bias.defined() ? bias.as<W>() : nullptr;
     parallel_chunks(ctx.threads(), n, row_grain(c), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
@@ -99,19 +100,19 @@ void layernorm_backward(Context& ctx, const View& dx, bool add_dx, const GradVie
     using W = decltype(weight_tag);
     Tensor partial;
     if (want_weight || want_bias)
-      partial = ctx.tensor(kPartial, {ctx.emulated() ? row_chunks(n) : split.chunks, 2, c},
+      partial = ctx.tensor(kPartial, {ctx.by_kernels() ? row_chunks(n) : split.chunks, 2, c},
                            DType::f32, Category::workspace);
     Op op(ctx, "layernorm_backward",
           {.flops = (want_copy ? 18 : 17) * n * c,
            .bytes = x.bytes() + dy.bytes() + dx.bytes() * (add_dx ? 2 : 1) +
                     (want_copy ? dx.bytes() : 0) + 8 * n});
     if (!op.run()) return;
-    if (ctx.emulated()) {
-      auto queue = emulator_queue(ctx);
-      layernorm_backward_on(queue, dx, add_dx, dweight, dbias, partial, dy, x, weight, mean, rstd);
-      if (want_copy) copy_dropped_on(queue, dx, dropped);
-      return;
-    }
+    if (ctx.by_kernels())
+      return on_queue(ctx, [&](auto& queue) {
+        layernorm_backward_on(queue, dx, add_dx, dweight, dbias, partial, dy, x, weight, mean,
+                              rstd);
+        if (want_copy) copy_dropped_on(queue, dx, dropped);
+      });
     const DropoutMask mask =
         want_copy ? DropoutMask(dropped.dropout, *step_state(dropped.state)) : DropoutMask({}, {});
     float* sums = partial.defined() ? partial.view().as<float>() : nullptr;

@@ -7,7 +7,7 @@
 #include "engine/blas/matmul.h"
 #include "engine/core/error.h"
 #include "engine/kernels/dispatch.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "layers/ops/activation_dispatch.h"
 #include "layers/ops/layernorm_rows.h"
 #include "layers/ops/residual_rows.h"
@@ -116,7 +116,7 @@ void expect_like(const View& view, const char* name, const View& like, const cha
 void linear_activation_forward(Context& ctx, const View& act, const View& pre, const View& x,
                                const LinearWeights& w, Activation kind) {
   const View& product = pre.defined() ? pre : act;
-  if (ctx.emulated()) {
+  if (ctx.by_kernels()) {
     expect_like(product, "pre", act, "act");
     matmul(ctx, product, x, w.weight, {.transpose_b = true, .bias = w.bias});
     return activation_forward(ctx, act, product, kind);
@@ -139,19 +139,20 @@ void linear_activation_forward(Context& ctx, const View& act, const View& pre, c
 namespace {
 
 // The product, then one kernel for all that follows it.
-void add_branch_emulated(Context& ctx, const NormOutput* norm, const View& out,
-                         const ResidualInput& in, const View& x, const LinearWeights& w) {
+void add_branch_by_kernels(Context& ctx, const NormOutput* norm, const View& out,
+                           const ResidualInput& in, const View& x, const LinearWeights& w) {
   matmul(ctx, out, x, w.weight, {.transpose_b = true, .bias = w.bias});
   const int64_t drop = in.dropout.p > 0.0f ? 2 : 1, n = out.elements();
   const int64_t norm_bytes = norm ? norm->y.bytes() + 8 * out.shape[0] : 0;
   Op op(ctx, norm ? "residual_norm_forward" : "residual_forward",
         {.flops = (drop + (norm ? 8 : 0)) * n, .bytes = 3 * out.bytes() + norm_bytes});
   if (!op.run()) return;
-  auto queue = emulator_queue(ctx);
-  if (norm)
-    residual_norm_forward_on(queue, *norm, out, in, out);
-  else
-    residual_forward_on(queue, out, in, out);
+  on_queue(ctx, [&](auto& queue) {
+    if (norm)
+      residual_norm_forward_on(queue, *norm, out, in, out);
+    else
+      residual_forward_on(queue, out, in, out);
+  });
 }
 
 void add_branch(Context& ctx, const NormOutput* norm, const View& out, const ResidualInput& in,
@@ -159,7 +160,7 @@ void add_branch(Context& ctx, const NormOutput* norm, const View& out, const Res
   MatmulOptions options{.transpose_b = true, .bias = w.bias, .b_packed = w.packed};
   check_dropout(out, "out", in.residual, "residual", in.B, in.T, in.dropout, in.state);
   if (norm) check_layernorm(norm->y, norm->mean, norm->rstd, out, norm->weight, norm->bias);
-  if (ctx.emulated()) return add_branch_emulated(ctx, norm, out, in, x, w);
+  if (ctx.by_kernels()) return add_branch_by_kernels(ctx, norm, out, in, x, w);
   const RowFinish finish{out, &in, norm};
   options.finish.context = &finish;
   options.name = norm ? "linear_residual_norm_forward" : "linear_residual_forward";

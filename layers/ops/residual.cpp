@@ -3,7 +3,7 @@
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "layers/ops/residual_rows.h"
 #include "layers/ops/residual_simt.h"
 
@@ -25,10 +25,10 @@ void residual_forward(Context& ctx, const View& y, const View& x, const View& br
     Op op(ctx, "residual_forward",
           {.flops = (spec.p > 0.0f ? 2 : 1) * n * c, .bytes = 3 * x.bytes()});
     if (!op.run()) return;
-    if (ctx.emulated()) {
-      auto queue = emulator_queue(ctx);
-      return residual_forward_on(queue, y, {x, B, T, spec, state}, branch);
-    }
+    if (ctx.by_kernels())
+      return on_queue(ctx, [&](auto& queue) {
+        residual_forward_on(queue, y, {x, B, T, spec, state}, branch);
+      });
     V* to = y.as<V>();
     const V* from = x.as<V>();
     const V* add = branch.as<V>();

@@ -36,7 +36,7 @@ PackedWeights::PackedWeights(Context& ctx, const ParamTable& table, DType dtype,
     weight.shape = table[param].shape;
     weight.dtype = dtype;
     const int64_t bytes = matmul_packed_bytes(weight, transpose_b, dtype, ctx.settings().kernels);
-    if (bytes == 0 || ctx.emulated()) return;  // kernels read the weights themselves
+    if (bytes == 0 || ctx.by_kernels()) return;  // kernels read the weights themselves
     copies.push_back({&view, bytes_, bytes, table[param].name});
     bytes_ += (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
   };

@@ -99,7 +99,7 @@ class Case {
       if (!m.read || ctx_.planning()) continue;
       const View& v = m.tensor.view();
       Output o{v.name.str(), v.dtype, v.shape, std::vector<std::byte>(v.bytes())};
-      if (!o.bytes.empty()) std::memcpy(o.bytes.data(), v.data, o.bytes.size());
+      if (!o.bytes.empty()) ctx_.read(o.bytes.data(), v);
       outputs.push_back(std::move(o));
     }
     while (!made_.empty()) made_.pop_back();
@@ -119,9 +119,13 @@ class Case {
     if (values) {
       require(static_cast<int64_t>(values->size()) == v.elements(),
               "a test to give as many values as the tensor has elements");
-      if (!ctx_.planning()) store_values(v.data, dtype, *values);
+      if (!ctx_.planning()) {
+        std::vector<std::byte> bytes(static_cast<size_t>(v.bytes()));
+        store_values(bytes.data(), dtype, *values);
+        ctx_.write(v, bytes.data());
+      }
     }
-    if (raw && !ctx_.planning()) std::memcpy(v.data, raw, static_cast<size_t>(v.bytes()));
+    if (raw && !ctx_.planning()) ctx_.write(v, raw);
     made_.push_back({std::move(t), read});
     return v;
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/core/error.h"
-#include "engine/kernels/emulator.h"
+#include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/kernels.h"
 #include "layers/models/recompute.h"
 #include "layers/ops/cache_rows.h"
@@ -58,7 +58,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
 
 void Session::open() {
   if (!ctx_.planning()) ctx_.reserve(schedule_);
-  if (ctx_.place() == Place::emu) prepare_emulator();
+  prepare_kernels(ctx_);
   ctx_.program(schedule_, root_, [&] { make_residents(); });
   if (generate_ >= 0) ctx_.program(schedule_, generate_, [&] { make_generation(); });
   if (!ctx_.planning()) {

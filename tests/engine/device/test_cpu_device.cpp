@@ -237,7 +237,7 @@ TEST(MakeDevice, EmulatesOnTheHost) {
 
 TEST(MakeDevice, RefusesOtherPlaces) {
   expect_error(ErrorCode::unsupported,
-               {"the place cpu, emu or plan", "another place", "device=cpu"},
+               {"the place cpu, cuda, emu or plan", "another place", "device=cpu"},
                [] { make_device(static_cast<Place>(77)); });
 }
 

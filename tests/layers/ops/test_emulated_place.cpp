@@ -3,162 +3,30 @@
 // own.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
-#include "engine/blas/matmul.h"
-#include "layers/ops/attention.h"
-#include "layers/ops/embedding.h"
-#include "layers/ops/head_loss.h"
-#include "layers/ops/layernorm.h"
-#include "layers/ops/linear.h"
-#include "layers/ops/residual.h"
+#include "tests/layers/ops/place_cases.h"
 #include "tests/support/emu.h"
 #include "tests/support/errors.h"
 
 namespace snug::test {
 namespace {
 
-constexpr int64_t B = 2, T = 19, N = B * T, C = 24, F = 40;
-
-StepState some_state() {
-  StepState s{};
-  s.seed = 5;
-  s.step = 3;
-  s.inverse_tokens = 1.0f / 30;
-  s.loss_scale = 4;
-  return s;
-}
-
-// Runs the body on both places, on emu in three orders that must agree, and compares every output.
-// length: of the longest sum in it.
-void expect_same(const Body& body, DType dtype, int64_t length) {
-  const Outputs cpu = run_on_plan_and_cpu({}, body);
-  Settings settings;
-  settings.guard_bytes = 64;
-  settings.poison = true;
-  Outputs first;
-  for (const uint64_t order : {0, 1, 77}) {
-    settings.emulated_order = order;
-    const Outputs emu = run_on_emu(body, settings);
-    ASSERT_EQ(emu.all.size(), cpu.all.size());
-    if (order == 0) first = emu;
-    EXPECT_TRUE(emu == first) << "order " << order;
-  }
-  for (const Output& o : cpu.all) {
-    if (o.dtype == DType::u8) {
-      const StepState a = first.state(), b = cpu.state();
-      EXPECT_NEAR(a.loss_sum, b.loss_sum, 1e-5 * std::fabs(b.loss_sum));
-      EXPECT_EQ(a.loss_tokens, b.loss_tokens);
-      continue;
+// In three orders that must agree.
+TEST(EmulatedPlace, GivesWhatTheCpuGives) {
+  for (const PlaceCase& p : place_cases()) {
+    const Outputs cpu = run_on_plan_and_cpu({}, p.body);
+    Settings settings;
+    settings.guard_bytes = 64;
+    settings.poison = true;
+    settings.device_private = true;
+    Outputs first;
+    for (const uint64_t order : {0, 1, 77}) {
+      settings.emulated_order = order;
+      const Outputs emu = run_on_emu(p.body, settings);
+      if (order == 0) first = emu;
+      EXPECT_TRUE(emu == first) << p.name << ", order " << order;
     }
-    // In 16 bits a step may round the other way, and later ones start from there.
-    const double allowed = 2 * tolerance(DType::f32, length) + 3 * tolerance(dtype, 1);
-    EXPECT_TRUE(close(first[o.name], o.values(), allowed)) << o.name;
+    expect_near(first, cpu, p);
   }
-}
-
-// Tensors of normal numbers by name and shape, each with numbers of its own.
-struct Maker {
-  Case& c;
-  DType dtype;
-  uint32_t seed = 1;
-  View in(const char* name, Shape shape) {
-    return c.input(name, shape, dtype, normal_values(shape.elements(), seed++, dtype));
-  }
-  View out(const char* name, Shape shape) { return c.output(name, shape, dtype); }
-  View f32(const char* name, Shape shape) { return c.output(name, shape, DType::f32); }
-};
-
-const DropoutSpec kDrop{0.25f, 7};
-
-TEST(EmulatedPlace, Rows) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
-    for (const DropoutSpec& spec : {kDrop, DropoutSpec{}})
-      expect_same(
-          [&](Case& c) {
-            Maker m{c, dtype};
-            const View state = c.step_state(some_state()), x = m.in("x", {N, C});
-            const View branch = m.in("branch", {N, C}), weight = m.in("weight", {C});
-            const View y = m.out("y", {N, C}), mean = m.f32("mean", {N}), rstd = m.f32("rstd", {N});
-            residual_forward(c.ctx(), m.out("sum", {N, C}), x, branch, B, T, spec, state);
-            if (spec.p > 0) {
-              dropout_forward(c.ctx(), m.out("dropped", {N, C}), x, B, T, spec, state);
-              dropout_backward(c.ctx(), m.out("back", {N, C}), x, B, T, spec, state);
-            }
-            layernorm_forward(c.ctx(), y, mean, rstd, x, weight, m.in("bias", {C}), 1e-5f);
-            layernorm_backward(c.ctx(), m.out("dx", {N, C}), false, {m.f32("dweight", {C}), false},
-                               {m.f32("dbias", {C}), false}, branch, x, weight, mean, rstd,
-                               {m.out("copy", {N, C}), B, T, spec, state});
-            activation_forward(c.ctx(), m.out("act", {N, C}), x, Activation::gelu_tanh);
-            activation_backward(c.ctx(), m.out("dpre", {N, C}), branch, x, Activation::gelu_tanh);
-          },
-          dtype, N + C);
-}
-
-TEST(EmulatedPlace, ProductsAndWhatFollowsThem) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
-    for (const DropoutSpec& spec : {kDrop, DropoutSpec{}})
-      expect_same(
-          [&](Case& c) {
-            Maker m{c, dtype};
-            const View state = c.step_state(some_state()), x = m.in("x", {N, C});
-            const LinearWeights up{m.in("up", {F, C}), m.in("up_bias", {F}), {}};
-            const LinearWeights same{m.in("same", {C, C}), m.in("same_bias", {C}), {}};
-            linear_activation_forward(c.ctx(), m.out("act", {N, F}), m.out("pre", {N, F}), x, up,
-                                      Activation::silu);
-            linear_activation_forward(c.ctx(), m.out("act_only", {N, F}), {}, x, up,
-                                      Activation::silu);
-            const ResidualInput in{m.in("residual", {N, C}), B, T, spec, state};
-            linear_residual_forward(c.ctx(), m.out("sum", {N, C}), in, x, same);
-            const NormOutput norm{m.out("y", {N, C}),
-                                  m.f32("mean", {N}),
-                                  m.f32("rstd", {N}),
-                                  m.in("weight", {C}),
-                                  {},
-                                  1e-5f};
-            linear_residual_norm_forward(c.ctx(), norm, m.out("sum2", {N, C}), in, x, same);
-            MatmulOptions options;
-            options.transpose_a = true;
-            matmul(c.ctx(), m.f32("product", {C, C}), x, x, options);
-          },
-          dtype, N + C);
-}
-
-TEST(EmulatedPlace, EmbeddingAttentionAndHead) {
-  constexpr int64_t V = 21, Vp = 32, H = 3, D = 8;
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
-    expect_same(
-        [&](Case& c) {
-          Maker m{c, dtype};
-          const View state = c.step_state(some_state());
-          const View tokens = c.input("tokens", {B, T}, DType::i32, index_values(N, V, 1));
-          Values wanted = index_values(N, V, 2);
-          wanted[3] = kIgnoredTarget;
-          const View targets = c.input("targets", {N}, DType::i32, wanted);
-          const View dy = m.in("dy", {N, C}), x = m.in("x", {N, C}),
-                     weight = m.in("weight", {Vp, C});
-          embedding_forward(c.ctx(), m.out("y", {N, C}), tokens, m.in("wte", {V, C}),
-                            m.in("wpe", {T, C}), state);
-          embedding_backward(c.ctx(), {m.f32("dwte", {V, C}), false},
-                             {m.f32("dwpe", {T, C}), false}, dy, tokens, state);
-          AttentionSpec spec;
-          spec.H = spec.G = H;
-          spec.D = D;
-          spec.scale = 0.35f;
-          spec.dropout = 0.2f;
-          const View qkv = m.in("qkv", {N, 3 * C}), out = m.out("out", {N, C});
-          const View lse = m.f32("lse", {B, H, T});
-          attention_forward(c.ctx(), out, lse, qkv, B, T, spec, state);
-          attention_backward(c.ctx(), m.out("dqkv", {N, 3 * C}), dy, qkv, out, lse, B, T, spec,
-                             state);
-          const View nll = m.f32("nll", {N}), row_lse = m.f32("row_lse", {N});
-          head_loss_forward(c.ctx(), nll, row_lse, x, weight, targets, V, 8, state);
-          head_loss_backward(c.ctx(), m.out("dx", {N, C}), {m.f32("dweight", {Vp, C}), false}, nll,
-                             row_lse, x, weight, targets, V, 8);
-          head_loss_train(c.ctx(), m.out("dx2", {N, C}), {m.f32("dweight2", {Vp, C}), false}, x,
-                          weight, targets, V, 8, state);
-        },
-        dtype, N + C);
 }
 
 // What has no kernel is refused where it is planned.

@@ -1,0 +1,92 @@
+// What is said about GPUs on machines without one: why there is no place cuda, and on which GPUs
+// the kernels of a build run.
+#include <gtest/gtest.h>
+
+#include "engine/core/error.h"
+#include "engine/device/cuda.h"
+#include "tests/support/errors.h"
+
+namespace snug {
+namespace {
+
+using test::expect_error;
+
+CudaFacts some_gpu() {
+  CudaFacts f;
+  f.name = "Some GPU";
+  f.major = 8;
+  f.minor = 6;
+  f.multiprocessors = 82;
+  f.total_bytes = int64_t{24} << 30;
+  f.driver = 12040;
+  f.runtime = 13000;
+  return f;
+}
+
+// Compute capabilities: CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility".
+TEST(CudaKernels, FitTheGpusTheyWereCompiledFor) {
+  const std::string usual = "80,86,89,90";
+  for (const auto& [major, minor] : {std::pair{8, 0}, {8, 6}, {8, 7}, {8, 9}, {9, 0}, {10, 0}})
+    EXPECT_TRUE(cuda_kernels_fit(usual, major, minor)) << major << "." << minor;
+  EXPECT_FALSE(cuda_kernels_fit(usual, 7, 5));
+  EXPECT_TRUE(cuda_kernels_fit("80", 9, 0));   // by PTX
+  EXPECT_FALSE(cuda_kernels_fit("86", 8, 0));  // neither the binary nor PTX goes back
+  EXPECT_TRUE(cuda_kernels_fit("90,120", 9, 0));
+  EXPECT_FALSE(cuda_kernels_fit("90,120", 8, 9));
+  EXPECT_TRUE(cuda_kernels_fit("90,120", 12, 1));
+  EXPECT_FALSE(cuda_kernels_fit("90,120", 10, 0));
+  EXPECT_FALSE(cuda_kernels_fit("", 9, 0));
+}
+
+TEST(CudaRefusals, NameWhatIsMissing) {
+  expect_error(ErrorCode::unsupported,
+               {"a build with the place cuda", "one without it", "-DSNUG_CUDA=ON"},
+               [] { refuse_no_cuda_build(); });
+  expect_error(ErrorCode::device,
+               {"a driver for NVIDIA GPUs that serves CUDA 13.0", "no driver", "nvidia-smi"},
+               [] { refuse_cuda_driver(0, 13000); });
+  expect_error(ErrorCode::device, {"serves CUDA 13.1", "one for CUDA 12.4", "update the driver"},
+               [] { refuse_cuda_driver(12040, 13010); });
+  expect_error(ErrorCode::device,
+               {"the GPU cuda:0", "no GPU that this process may use", "CUDA_VISIBLE_DEVICES"},
+               [] { refuse_cuda_device(0, 0); });
+  expect_error(ErrorCode::device, {"the GPU cuda:4", "GPUs cuda:0 to cuda:3"},
+               [] { refuse_cuda_device(4, 4); });
+}
+
+TEST(CudaRefusals, NameTheGpuThatDoesNotServe) {
+  CudaFacts old = some_gpu();
+  old.major = 7;
+  old.minor = 5;
+  expect_error(ErrorCode::unsupported,
+               {"a GPU that the kernels of this build run on (compiled for 80,90)",
+                "Some GPU of compute capability 7.5", "use a GPU of compute capability 8.0"},
+               [&] { refuse_cuda_architecture(old, "80,90"); });
+  expect_error(ErrorCode::unsupported, {"compiled for 90", "-DSNUG_CUDA_ARCHITECTURES=86"},
+               [&] { refuse_cuda_architecture(some_gpu(), "90"); });
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  expect_error(ErrorCode::out_of_memory,
+               {"8.00 GiB free on Some GPU for the arena", "3.00 GiB of 24.00 GiB",
+                "this process holds 1.00 GiB there, and 20.00 GiB are with other processes",
+                "nvidia-smi", "memory="},
+               [&] { refuse_cuda_memory(some_gpu(), 8 * kGiB, 3 * kGiB, kGiB); });
+  EXPECT_EQ(describe(some_gpu()),
+            "Some GPU, compute capability 8.6, 82 SMs, 24.00 GiB, CUDA driver 12.4, runtime 13.0");
+}
+
+// On any machine: a device, or a reason in three parts.
+TEST(MakeDevice, GivesThePlaceCudaOrSaysWhyNot) {
+  try {
+    EXPECT_EQ(make_device(Place::cuda)->place(), Place::cuda);
+  } catch (const Error& e) {
+    EXPECT_TRUE(e.code() == ErrorCode::device || e.code() == ErrorCode::unsupported) << e.what();
+    EXPECT_EQ(e.code() == ErrorCode::unsupported && !kCudaBuilt,
+              e.expected() == "a build with the place cuda");
+    EXPECT_FALSE(e.found().empty());
+    EXPECT_FALSE(e.advice().empty());
+  }
+  EXPECT_STREQ(to_string(Place::cuda), "cuda");
+}
+
+}  // namespace
+}  // namespace snug

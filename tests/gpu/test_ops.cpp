@@ -1,0 +1,170 @@
+// The ops on the place cuda against the CPU, by the case tables of the other places. Guard bytes
+// and poison are on, and the driver must report exactly the planned bytes (tests/support/case.h).
+#include <cmath>
+
+#include "engine/blas/matmul_cuda.h"
+#include "engine/kernels/kernels.h"
+#include "tests/gpu/gpu.h"
+#include "tests/layers/ops/place_cases.h"
+#include "tests/optim/optim_case.h"
+#include "tests/support/errors.h"
+
+namespace snug::test {
+namespace {
+
+class GpuOps : public Gpu {};
+
+Settings on_gpu() {
+  Settings settings;
+  settings.target = Place::cuda;
+  settings.guard_bytes = 64;
+  settings.poison = true;
+  return settings;
+}
+
+// The same body twice on the GPU, which must agree, and on the CPU.
+std::pair<Outputs, Outputs> on_both(const Body& body) {
+  const Outputs cpu = run_on_plan_and_cpu({}, body);
+  const Outputs gpu = run_on_plan_and_cpu(on_gpu(), body);
+  EXPECT_TRUE(run_on_plan_and_cpu(on_gpu(), body, {.repeats = 3, .shuffle = 99}) == gpu)
+      << "a run differs from the one before";
+  return {gpu, cpu};
+}
+
+TEST_F(GpuOps, GiveWhatTheCpuGives) {
+  for (const PlaceCase& p : place_cases()) {
+    const auto [gpu, cpu] = on_both(p.body);
+    expect_near(gpu, cpu, p);
+  }
+}
+
+TEST_F(GpuOps, ElementwiseKernelsHaveTheBitsOfTheCpu) {
+  const DType types[] = {DType::f32, DType::bf16, DType::f16};
+  for (const int64_t n : {1, 255, 100003})
+    for (const DType from : types)
+      for (const DType to : types) {
+        const auto [gpu, cpu] = on_both([&](Case& c) {
+          const View x = c.input("x", {n}, from, normal_values(n, 1));
+          const View y = c.inout("y", {n}, to, normal_values(n, 2));
+          cast(c.ctx(), c.output("cast", {n}, to), x);
+          add(c.ctx(), y, x);
+          scale(c.ctx(), y, 0.3f);
+          copy(c.ctx(), c.output("copy", {n}, to), y);
+          fill_zero(c.ctx(), c.output("zero", {n}, to));
+        });
+        EXPECT_TRUE(gpu == cpu) << n << " " << to_string(from) << " " << to_string(to);
+      }
+}
+
+TEST_F(GpuOps, SumsAreThoseOfTheCpuToTheirRounding) {
+  const Values x = normal_values(600 * 300, 1);
+  const auto [gpu, cpu] = on_both([&](Case& c) {
+    const View from = c.input("x", {600, 300}, DType::f32, x);
+    column_sum(c.ctx(), {c.output("sum", {300}, DType::f32), false}, from);
+    sum_of_squares_and_finite(c.ctx(), from.reshaped({600 * 300}), c.step_state(plain_state()));
+  });
+  EXPECT_TRUE(close(gpu["sum"], cpu["sum"], 2 * tolerance(DType::f32, 600)));
+  const double total = cpu.state().grad_square_sum;
+  EXPECT_GT(total, 0);
+  EXPECT_NEAR(gpu.state().grad_square_sum, total, 2 * 180000 * 0x1p-53 * total);
+}
+
+// No exp, log or tanh is in an update: the bits are those of the CPU.
+TEST_F(GpuOps, UpdatesHaveTheBitsOfTheCpu) {
+  const ParamTable table = table_of({300, 2051, 5, 1});
+  const int64_t n = table.flat_elements();
+  for (const char* name : {"adamw", "adam", "sgd"})
+    for (const DType weights : {DType::f32, DType::bf16, DType::f16})
+      for (const int64_t updates : {0, 7}) {
+        UpdateCase u;
+        u.config.name = name;
+        u.config.weight_decay = 0.1;
+        u.spans = whole_parameter_spans(table);
+        u.master = normal_values(n, 1);
+        u.gradients = normal_values(n, 2);
+        u.states = {normal_values(n, 3), normal_values(n, 4)};
+        for (double& v : u.states[1]) v *= v;
+        u.states[1] = as_f32(u.states[1]);
+        u.states.resize(make_optimizer(u.config)->state_names().size());
+        u.weights = weights;
+        u.state = plain_state(0.01);
+        u.state.updates = updates;
+        const auto [gpu, cpu] = on_both(u.body());
+        EXPECT_TRUE(gpu == cpu) << name << " " << to_string(weights) << " " << updates;
+      }
+}
+
+// Without a GPU: what a plan for one says.
+TEST(PlanForAGpu, HasTheScratchOfItsProductsAndRefusesWhatHasNoKernel) {
+  for (const Place place : {Place::cuda, Place::emu}) {
+    Context plan(Place::plan, {.target = place});
+    Schedule schedule;
+    const int program = schedule.add(Name("product"), -1, false);
+    plan.program(schedule, program, [&] {
+      const Tensor a = plan.tensor(Name("a"), {8, 8}, DType::f32, Category::workspace);
+      const Tensor c = plan.tensor(Name("c"), {8, 8}, DType::f32, Category::workspace);
+      matmul(plan, c, a, a);
+      expect_error(ErrorCode::unsupported, {"an op with a kernel on the place", to_string(place)},
+                   [&] { matmul_pack(plan, {}, a, true, DType::f32); });
+    });
+    int64_t scratch = 0;
+    for (const TensorRecord& t : schedule.at(program).tensors)
+      if (t.name == Name("matmul.scratch")) scratch += t.bytes;
+    EXPECT_EQ(scratch, place == Place::cuda ? kCudaMatmulScratch : 0);
+  }
+}
+
+// Sizes past one block's and one grid row's, in every layout of training: against double.
+TEST_F(GpuOps, ProductsAreWithinTheErrorOfTheirSums) {
+  struct Shape3 {
+    int64_t m, n, k;
+  };
+  for (const Shape3 s : {Shape3{1, 1, 1}, {70, 33, 129}, {256, 512, 768}, {1000, 130, 64}})
+    for (const DType t : {DType::f32, DType::bf16, DType::f16})
+      for (const int layout : {0, 1, 2}) {
+        const bool ta = layout == 2, tb = layout == 0;
+        const Values a = normal_values(s.m * s.k, 1, t), b = normal_values(s.n * s.k, 2, t);
+        const auto [gpu, cpu] = on_both([&](Case& c) {
+          const View va = c.input("a", ta ? Shape{s.k, s.m} : Shape{s.m, s.k}, t, a);
+          const View vb = c.input("b", tb ? Shape{s.n, s.k} : Shape{s.k, s.n}, t, b);
+          // Two dtypes: not for the library, so the kernel of the place.
+          if (t != DType::f32) {
+            const View wide = c.input("a_f32", va.shape, DType::f32, a);
+            MatmulOptions mixed;
+            mixed.transpose_a = ta;
+            mixed.transpose_b = tb;
+            matmul(c.ctx(), c.output("mixed", {s.m, s.n}, DType::f32), wide, vb, mixed);
+          }
+          const View bias = c.input("bias", {s.n}, t, normal_values(s.n, 3, t));
+          MatmulOptions options;
+          options.transpose_a = ta;
+          options.transpose_b = tb;
+          matmul(c.ctx(), c.output("plain", {s.m, s.n}, DType::f32), va, vb, options);
+          options.add = true;
+          matmul(c.ctx(), c.inout("added", {s.m, s.n}, t, normal_values(s.m * s.n, 4, t)), va, vb,
+                 options);
+          options.add = false;
+          options.bias = bias;
+          matmul(c.ctx(), c.output("bias_added", {s.m, s.n}, t), va, vb, options);
+        });
+        Values exact(static_cast<size_t>(s.m * s.n));
+        for (int64_t i = 0; i < s.m; ++i)
+          for (int64_t j = 0; j < s.n; ++j)
+            for (int64_t k = 0; k < s.k; ++k)
+              exact[static_cast<size_t>(i * s.n + j)] +=
+                  a[static_cast<size_t>(ta ? k * s.m + i : i * s.k + k)] *
+                  b[static_cast<size_t>(tb ? j * s.k + k : k * s.n + j)];
+        SCOPED_TRACE(to_string(t) + std::to_string(layout) + " " + std::to_string(s.k));
+        EXPECT_TRUE(close(gpu["plain"], exact, tolerance(DType::f32, s.k)));
+        if (t != DType::f32) {
+          EXPECT_TRUE(close(gpu["mixed"], exact, tolerance(DType::f32, s.k)));
+        }
+        for (const char* name : {"added", "bias_added"})
+          EXPECT_TRUE(
+              close(gpu[name], cpu[name], 2 * tolerance(DType::f32, s.k) + 2 * tolerance(t, 1)))
+              << name;
+      }
+}
+
+}  // namespace
+}  // namespace snug::test
