@@ -25,13 +25,16 @@ void round_to(void* weights, const float* master, int64_t begin, int64_t n) {
   for (int64_t i = 0; i < n; ++i) w[i] = from_f32<T>(p[i]);
 }
 
-void round_weights(const View& weights, const float* master, int64_t begin, int64_t n) {
-  if (weights.dtype == DType::bf16)
-    round_to<bf16>(weights.data, master, begin, n);
-  else if (weights.dtype == DType::f16)
-    round_to<f16>(weights.data, master, begin, n);
+// From element `begin` of the weights on. f32: a copy, where the master rests elsewhere.
+void round_weights(void* weights, DType dtype, const float* master, int64_t begin, int64_t n) {
+  if (dtype == DType::bf16)
+    round_to<bf16>(weights, master, begin, n);
+  else if (dtype == DType::f16)
+    round_to<f16>(weights, master, begin, n);
+  else if (dtype == DType::f32)
+    round_to<float>(weights, master, begin, n);
   else
-    require(false, "weights of an update to be bf16 or f16");
+    require(false, "weights of an update to be bf16, f16 or f32");
 }
 
 void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore& store,
@@ -53,6 +56,7 @@ void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore&
   if (t.weights.defined()) {
     expect(t.weights, "weights", {{"elements", n}});
     expect_dtype(t.weights, "weights", {DType::bf16, DType::f16});
+    require(!store.has_weights(), "weights of the store or of the targets");
   }
   expect(state, "state", {{"bytes", static_cast<int64_t>(sizeof(StepState))}});
   const auto& names = optimizer.state_names();
@@ -96,19 +100,23 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
   const ChunkMap map(ctx, spans, t.master.elements());
   const int states = store.states();
 
-  // Where the parameters and states of every span lie.
+  // Where the parameters and states of every span lie, and the weights that the store has.
   static const Name pointers_name("state_pointers");
+  const int columns = 1 + states + (store.has_weights() ? 1 : 0);
   Tensor pointers;
   std::vector<float*> host_table;  // for kernels, which get their places by value
   if (ctx.by_kernels())
-    host_table.resize(ctx.planning() ? 0 : spans.size() * (1 + static_cast<size_t>(states)));
+    host_table.resize(ctx.planning() ? 0 : spans.size() * static_cast<size_t>(columns));
   else if (!spans.empty())
-    pointers = ctx.tensor(
-        pointers_name, {static_cast<int64_t>(spans.size()), (1 + states) * int64_t{sizeof(float*)}},
-        DType::u8, Category::workspace);
+    pointers = ctx.tensor(pointers_name,
+                          {static_cast<int64_t>(spans.size()), columns * int64_t{sizeof(float*)}},
+                          DType::u8, Category::workspace);
   float** const table =
       ctx.by_kernels() ? host_table.data() : static_cast<float**>(pointers.view().data);
   size_t next = 0;
+  const int64_t weight_bytes = t.weights.defined() ? size_of(t.weights.dtype) : 0;
+  int64_t written = weight_bytes * map.elements();  // bytes of weights
+  DType dtype = t.weights.defined() ? t.weights.dtype : DType::f32;
   for (const StateSpan& span : spans) {
     View p = store.acquire_master(ctx, span);
     if (!p.defined()) p = t.master.rows(span.offset, span.elements);
@@ -119,15 +127,23 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
       expect(v, "state", {{"elements", span.elements}});
       if (!ctx.planning()) table[next++] = v.as<float>();
     }
+    if (!store.has_weights()) continue;
+    const View w = store.acquire_weights(ctx, span);
+    if (w.defined()) {
+      expect(w, "weights", {{"elements", span.elements}});
+      written += w.bytes();
+      dtype = w.dtype;  // of one window that of all
+    }
+    if (!ctx.planning()) table[next++] = static_cast<float*>(w.data);
   }
 
   const int64_t gradient_bytes = size_of(t.gradients.dtype);
-  const int64_t weight_bytes = t.weights.defined() ? size_of(t.weights.dtype) : 0;
   {
     Op op(ctx, op_name_,
           {.flops = flops_ * map.elements(),
-           .bytes = (gradient_bytes + 8 + 8 * states + weight_bytes) * map.elements()});
+           .bytes = (gradient_bytes + 8 + 8 * states) * map.elements() + written});
     if (op.run() && ctx.by_kernels()) {
+      require(!store.has_weights(), "weights on the device, to update them by kernels");
       for (const StateSpan& span : spans)
         if (t.gate) t.gate->pass(span.param);
       update_by_kernels(ctx, t, spans, table, state);
@@ -152,7 +168,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
         const ElementStep& step = steps[span.group];
         float widened[kPiece];  // gradients in bf16, which is exact
         for (int64_t begin = chunk.begin; begin < chunk.end; begin += kPiece) {
-          float* const* const places = table + chunk.span * (1 + states);
+          float* const* const places = table + chunk.span * columns;
           const int64_t from = begin - span.offset;
           ElementBlock b{std::min(kPiece, chunk.end - begin), places[0] + from, widened, {}};
           if (wide)
@@ -165,7 +181,10 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
             b.states[static_cast<size_t>(k)] = at;
           }
           update_block(step, b);
-          if (t.weights.defined()) round_weights(t.weights, b.parameter, begin, b.n);
+          if (t.weights.defined())
+            round_weights(t.weights.data, dtype, b.parameter, begin, b.n);
+          else if (columns > 1 + states && places[1 + states])
+            round_weights(places[1 + states], dtype, b.parameter, from, b.n);
         }
       });
     }

@@ -218,15 +218,44 @@ std::vector<Tensor> Context::split(const Tensor& whole, std::span<const int64_t>
   return pieces;
 }
 
-void Context::copy(StreamId stream, Tensor& to, Tensor& from) {
+void Context::enter_copy(Tensor& t) {
   require(program_ != nullptr, "copies to be made inside a program");
-  for (Tensor* t : {&to, &from}) {
-    require(t->context_ == this && (t->epoch_ == epoch_ || t->resident_),
-            "copies between tensors of the program that runs and residents");
-    // Every program ends with all streams joined: what a resident was used for before is over.
-    if (t->used_in_ != epoch_) t->used_ = {};
-    t->used_in_ = epoch_;
+  require(t.context_ == this && (t.epoch_ == epoch_ || t.resident_),
+          "copies between tensors of the program that runs and residents");
+  // Every program ends with all streams joined: what a resident was used for before is over.
+  if (t.used_in_ != epoch_) t.used_ = {};
+  t.used_in_ = epoch_;
+}
+
+void Context::copy_to_device(Tensor& device, std::span<Tensor* const> host) {
+  require(!host.empty(), "pieces to copy");
+  enter_copy(device);
+  int64_t elements = 0;
+  for (Tensor* piece : host) {
+    enter_copy(*piece);
+    require(piece->residence_ == Residence::host && piece->record_ == host.front()->record_ &&
+                piece->view_.dtype == device.view_.dtype &&
+                (planning() || static_cast<std::byte*>(piece->view_.data) ==
+                                   static_cast<std::byte*>(host.front()->view_.data) +
+                                       elements * size_of(device.view_.dtype)),
+            "consecutive pieces of one host tensor");
+    elements += piece->view_.elements();
+    check_ordered(kToDevice, *piece, true);
   }
+  require(device.residence_ == Residence::device && device.view_.shape == Shape{elements},
+          "a tensor of the device with room for exactly the pieces");
+  check_ordered(kToDevice, device, false);
+  const int64_t bytes = device.view_.bytes();
+  {
+    const Op op(*this, "copy_to_device", {.flops = 0, .bytes = bytes}, kToDevice);
+    if (op.run()) device_->copy(device.view_.data, host.front()->view_.data, bytes, kToDevice);
+  }
+  device.used_[kToDevice] = position(kToDevice);
+  for (Tensor* piece : host) piece->used_[kToDevice] = position(kToDevice);
+}
+
+void Context::copy(StreamId stream, Tensor& to, Tensor& from) {
+  for (Tensor* t : {&to, &from}) enter_copy(*t);
   const Residence target = stream == kToHost ? Residence::host : Residence::device;
   require(to.residence_ == target && from.residence_ != target,
           "copies in the direction of their stream");

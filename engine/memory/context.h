@@ -184,6 +184,9 @@ class Context {
   // program that runs, or of a resident one before it.
   void copy_to_host(Tensor& host, Tensor& device) { copy(kToHost, host, device); }
   void copy_to_device(Tensor& device, Tensor& host) { copy(kToDevice, device, host); }
+  // One copy of consecutive pieces of a resident host tensor (split()) to a tensor of one dimension
+  // that has room for exactly these.
+  void copy_to_device(Tensor& device, std::span<Tensor* const> host);
   Event record_event(StreamId stream);
   void wait_event(StreamId stream, const Event& event);
   // Whether an event is of the program that is being recorded or run.
@@ -228,6 +231,7 @@ class Context {
   void check_guard(const TensorRecord& record, std::byte* data);
   void set_bytes(Residence residence, std::byte* data, uint8_t value, int64_t bytes);
   void copy(StreamId stream, Tensor& to, Tensor& from);
+  void enter_copy(Tensor& tensor);
   void check_ordered(StreamId stream, const Tensor& tensor, bool read) const;
   void sync(const SyncRecord& now);
   int64_t resident(Residence residence) const;

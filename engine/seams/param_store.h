@@ -1,6 +1,6 @@
 // ParamStore: how a layer gets its weights. A layer acquires a parameter, uses the view, and
-// releases it; a second acquire in backward or in a recompute is normal. Streamed, quantised or
-// sharded stores bring the bytes in acquire; the plain store's bytes are always there.
+// releases it; a second acquire in backward or in a recompute is normal. The plain store's bytes
+// are always there; a streamed one brings those of a part of the table at a time.
 #pragma once
 
 #include "engine/memory/context.h"
@@ -15,6 +15,10 @@ class ParamStore {
   // The parameter in the compute dtype, valid until release.
   virtual View acquire(Context& ctx, int param) = 0;
   virtual void release(Context& ctx, int param) = 0;
+  // The weights of a part of the table (ParamInfo::part) are wanted next: a streamed store begins
+  // to bring them. And they are not wanted before they are fetched again.
+  virtual void fetch_part(Context&, int /*part*/) {}
+  virtual void drop_part(Context&, int /*part*/) {}
 };
 
 // All weights in one flat tensor of a resident program.

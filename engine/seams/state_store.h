@@ -47,6 +47,10 @@ class StateStore {
   virtual void release(Context& ctx, int k, const StateSpan& span) = 0;
   // The fp32 parameters of a span, where the store has these too; else undefined.
   virtual View acquire_master(Context&, const StateSpan&) { return {}; }
+  // Where the updated parameters of a span are also written, rounded to its dtype, in a store that
+  // has the weights that layers read too; undefined: nowhere. In others UpdateTargets says it.
+  virtual bool has_weights() const { return false; }
+  virtual View acquire_weights(Context&, const StateSpan&) { return {}; }
   // For checkpoints, between programs: state `k` as fp32 where it rests, from element `first` of
   // the flat range on, as far as it lies in one piece.
   virtual View stored(int k, int64_t first) const = 0;

@@ -97,15 +97,25 @@ Tensor Model::embed(Context& ctx, Runtime& rt, const View& tokens, PassMode mode
 Tensor Model::run_blocks(Context& ctx, Runtime& rt, ModelPass& pass, const View& tokens,
                          PassMode mode) const {
   pass.dims = {tokens.shape[0], tokens.shape[1]};
+  fetch_weights(ctx, rt, 0);
   Tensor x = embed(ctx, rt, tokens, mode);
-  for (int64_t l = 0; l < spec_.L; ++l)
+  for (int64_t l = 0; l < spec_.L; ++l) {
+    fetch_weights(ctx, rt, l + 1);
     x = block(l).forward(ctx, rt, pass.blocks[static_cast<size_t>(l)], pass.dims, mode,
                          std::move(x));
+  }
   if (pass.offload) pass.offload->settle();
   return x;
 }
 
-void Model::fetch(Context& ctx, ModelPass& pass, int64_t layer) const {
+void Model::fetch_weights(Context& ctx, Runtime& rt, int64_t layer) const {
+  if (layer < 0 || layer >= spec_.L) return;
+  const Context::Scope scope(ctx, block(layer).name());
+  rt.params.fetch_part(ctx, static_cast<int>(layer));
+}
+
+void Model::fetch(Context& ctx, Runtime& rt, ModelPass& pass, int64_t layer) const {
+  fetch_weights(ctx, rt, layer);
   if (!pass.offload || layer < 0) return;
   const Context::Scope scope(ctx, block(layer).name());
   pass.blocks[static_cast<size_t>(layer)].fetch(ctx);
@@ -136,12 +146,12 @@ void Model::train_step(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBa
     }
     dx = ctx.tensor(n_dx_, {N, spec_.C}, dtype, Category::activations);
     // Not before the head is through: its logits are often what the peak is made of.
-    fetch(ctx, pass, spec_.L - 1);
+    fetch(ctx, rt, pass, spec_.L - 1);
     norm_backward(ctx, rt, final_norm_, dx, false, dnorm, x, mean, rstd);
   }
   x.reset();
   for (int64_t l = spec_.L - 1; l >= 0; --l) {
-    fetch(ctx, pass, l - 1);
+    fetch(ctx, rt, pass, l - 1);
     dx = block(l).backward(ctx, rt, pass.blocks[static_cast<size_t>(l)], std::move(dx));
   }
 

@@ -185,6 +185,7 @@ Tensor Block::forward(Context& ctx, Runtime& rt, Pass& pass, Dims dims, PassMode
   pass.begin(dims, mode, rt);
   pass.give(s_x_, std::move(x));
   pass.forward(ctx);
+  rt.params.drop_part(ctx, static_cast<int>(layer_));
   return pass.take(s_out_);
 }
 
@@ -193,6 +194,7 @@ Tensor Block::backward(Context& ctx, Runtime& rt, Pass& pass, Tensor dout) const
   // The residual stream's gradient is one tensor that both halves add to in place.
   backward_attention(ctx, rt, pass, dout, backward_mlp(ctx, rt, pass, dout));
   pass.drop(s_x_);
+  rt.params.drop_part(ctx, static_cast<int>(layer_));
   rt.grads->part_done(ctx, static_cast<int>(layer_));
   return dout;
 }

@@ -215,7 +215,8 @@ inline Trace trace_of(const Model& model, const RunOptions& o, int64_t steps = 3
   Trace t;
   for (int64_t step = 0; step < steps; ++step) {
     t.losses.push_back(run.gradients_of(step));
-    const std::vector<float> g = run.gradients();
+    // With update_in_backward they are gone by now, and the weights tell.
+    const std::vector<float> g = o.decisions.update_in_backward ? run.weights() : run.gradients();
     t.gradients.insert(t.gradients.end(), g.begin(), g.end());
     run.update();
   }

@@ -281,14 +281,15 @@ TEST(PlanOffers, AreThePlansOfTheirKeys) {
     if (has("per_device_train_batch_size=1")) q.micro_batch = 1;
     if (has("head_rows=64")) q.head_rows = 64;
     if (has("offload_optimizer=cpu")) q.offload_optimizer = "cpu";
+    if (has("offload_params=cpu")) q.offload_params = "cpu";
     if (has("allow=[bf16_gradients]")) q.bf16_gradients = true;
     if (has("max_grad_norm=0")) q.max_grad_norm = 0;
     if (has("host_memory=")) {
       q.use_host = true;
       q.host_budget = o.host_bytes;
       EXPECT_TRUE(has(("host_memory=" + std::to_string(o.host_bytes)).c_str())) << o.keys;
-      if (!has("offload=")) q.offload = "none";
-      if (!has("offload_optimizer=")) q.offload_optimizer = "none";
+      if (!has("offload=") && !has("offload_params=")) q.offload = "none";
+      if (!has("offload_optimizer=") && !has("offload_params=")) q.offload_optimizer = "none";
     }
     q.budget = o.minimum_bytes;
     EXPECT_TRUE(make_plan(q).fits) << o.keys;
@@ -298,8 +299,8 @@ TEST(PlanOffers, AreThePlansOfTheirKeys) {
     EXPECT_TRUE(o.enough) << o.keys;
     seen.insert(o.keys.substr(0, o.keys.find('=')));
   }
-  for (const char* key :
-       {"recompute", "per_device_train_batch_size", "offload_optimizer", "offload"})
+  for (const char* key : {"recompute", "per_device_train_batch_size", "offload_optimizer",
+                          "offload", "offload_params"})
     EXPECT_TRUE(seen.contains(key)) << key;
   test::expect_error(
       ErrorCode::out_of_memory,

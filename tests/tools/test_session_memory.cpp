@@ -32,6 +32,8 @@ struct Config {
   int64_t kv_rows = 1;
   const char* offload = "none";
   DType gradients = DType::f32;
+  bool offload_params = false;  // and the optimizer's state
+  bool update_in_backward = false;
 };
 
 // Every value of every axis is here, and the pairs that share code: recompute with precision and
@@ -208,6 +210,51 @@ const Config kConfigs[] = {
      .kv_length = 0,
      .prefill = 0,
      .gradients = DType::bf16},
+    {.name = "offload_params",
+     .model = {.L = 5, .dropout = 0.1},
+     .precision = "fp32",
+     .optimizer = "adamw",
+     .recompute = "block",
+     .T = 16,
+     .global_batch = 4,
+     .micro_batch = 2,
+     .head_rows = 8,
+     .eval_batch = 2,
+     .kv_length = 24,
+     .prefill = 8,
+     .kv_rows = 2,
+     .offload = "inputs",
+     .offload_params = true},
+    {.name = "offload_params_bf16",
+     .model = {.L = 4, .tied = false, .dropout = 0.1},
+     .precision = "bf16",
+     .optimizer = "momentum",
+     .recompute = "norms+mlp",
+     .T = 16,
+     .global_batch = 4,
+     .micro_batch = 4,
+     .head_rows = 64,
+     .eval_batch = 2,
+     .kv_length = 24,
+     .prefill = 8,
+     .threads = 2,
+     .documents = true,
+     .gradients = DType::bf16,
+     .offload_params = true,
+     .update_in_backward = true},
+    {.name = "offload_params_fp16",
+     .model = {.C = 130, .L = 1, .H = 5, .F = 77},
+     .precision = "fp16",
+     .optimizer = "sgd",
+     .recompute = "none",
+     .T = 16,
+     .global_batch = 4,
+     .micro_batch = 2,
+     .head_rows = 64,
+     .eval_batch = 2,
+     .kv_length = 0,
+     .prefill = 0,
+     .offload_params = true},
 };
 static_assert(std::size(kConfigs) >= 30);
 
@@ -224,7 +271,9 @@ test::RunOptions options_of(const Config& c) {
   o.decisions.kv_length = c.kv_length;
   o.decisions.kv_rows = c.kv_rows;
   o.decisions.prefill = c.prefill;
-  o.decisions.max_grad_norm = 1.0;
+  o.decisions.max_grad_norm = c.update_in_backward ? 0.0 : 1.0;
+  o.decisions.offload_optimizer = o.decisions.offload_params = c.offload_params;
+  o.decisions.update_in_backward = c.update_in_backward;
   o.decisions.loss_scaling.init_scale = 64;  // a step that is skipped would show nothing
   o.decisions.save = true;
   o.decisions.packing_boundaries = c.documents;
@@ -290,7 +339,7 @@ TEST_P(SessionMemory, PlannedIsMeasuredAndNothingIsAllocatedAfterTheStart) {
   EXPECT_EQ(session.context().arena_bytes(), schedule.arena_bytes());
   EXPECT_EQ(session.context().resident_bytes() - schedule.arena_bytes(), 0);
   EXPECT_EQ(session.context().host_resident_bytes() - schedule.host_bytes(), 0);
-  EXPECT_EQ(schedule.host_bytes() > 0, std::string(c.offload) != "none");
+  EXPECT_EQ(schedule.host_bytes() > 0, c.offload_params || std::string(c.offload) != "none");
 
   // The first step warms up: threads start, the standard library makes its buffers.
   ASSERT_TRUE(std::isfinite(run.train_step(0)));

@@ -94,8 +94,8 @@ std::vector<Key> make_keys() {
        .doc = "the budget: the run never uses more; auto: what is free less a stated reserve",
        .example = "256MiB", .unset = "auto"},
       {.name = "host_memory", .section = "machine", .kind = K::bytes, .field = &C::host_memory,
-       .doc = "the budget for what offload and offload_optimizer keep off the device; on the CPU, where both "
-              "are RAM, it lets them be chosen. auto: no bound of its own",
+       .doc = "the budget for what offload, offload_optimizer and offload_params keep off the device; on the "
+              "CPU, where both are RAM, it lets them be chosen. auto: no bound of its own",
        .example = "2GiB", .unset = "auto"},
       {.name = "target", .section = "machine", .kind = K::text, .field = &C::target,
        .doc = "snug plan and explain alone: the device to plan for, by name (rtx4090, a100-80, h100, cpu-8, "
@@ -127,6 +127,12 @@ std::vector<Key> make_keys() {
               "device), cpu (in the host's memory, and an update passes them through the device in "
               "windows) or auto, as in offload; the numbers stay the same bit for bit",
        .example = "cpu", .choices = "auto none cpu"},
+      {.name = "offload_params", .section = "machine", .kind = K::choice,
+       .field = &C::offload_params,
+       .doc = "where the weights of the layers rest: none (on the device), cpu (in the host's memory with "
+              "the optimizer's state, and a layer is brought before its forward and before its backward, one "
+              "ahead of its use) or auto, as in offload; the numbers stay the same bit for bit",
+       .example = "cpu", .aliases = "offload_param", .choices = "auto none cpu"},
       {.name = "head_rows", .section = "machine", .kind = K::integer, .field = &C::head_rows,
        .doc = "rows of logits that exist at a time; auto: chosen by the plan", .example = "256",
        .unset = "auto", .range = kPositive, .aliases = "head_chunk_rows"},
@@ -394,9 +400,6 @@ const Refused kRefused[] = {
      "adapters and quantised weights are not built; all weights are trained"},
     {"deepspeed fsdp fsdp_config zero_stage ddp_backend ddp_find_unused_parameters local_rank",
      "one device is used; there is nothing to divide"},
-    {"offload_params offload_param",
-     "the weights that layers read stay on the device; offload moves activations, "
-     "offload_optimizer the optimizer's state"},
     {"completion_only_loss assistant_only_loss train_on_inputs chat_template",
      "every token is trained in causal_lm; chats are not built"},
 };

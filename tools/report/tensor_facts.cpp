@@ -67,9 +67,8 @@ std::string resident_reason(const TensorRecord& t) {
     case Category::packed_weights:
       return "copies of the weights in the order kernels read them, resident";
     case Category::offload:
-      return "state of the optimizer or master weights, in the host's memory; an update passes "
-             "them "
-             "through the device";
+      return "state of the optimizer or weights, in the host's memory; an update passes them "
+             "through the device, and weights come before their layer runs";
     case Category::workspace:
       return "space for the host, such as the ring of checkpoints, resident";
     default:
@@ -101,6 +100,8 @@ std::string why_there(const Program& p, size_t k) {
       return "needed up to " + end;
     case Category::recomputed:
       return "made again in backward, since forward dropped it; needed up to " + end;
+    case Category::weights:
+      return "weights that rest with the host, on the device up to " + end;
     case Category::logits:
       return "a chunk of logits, used up to " + end;
     case Category::workspace:

@@ -26,7 +26,10 @@ constexpr int64_t kMostRungs = 1000;
 std::string host_text(const LadderRung& r) {
   std::string text;
   if (r.offload != "none") text += ", offload " + r.offload;
-  if (r.offload_optimizer) text += ", optimizer with the host";
+  if (r.offload_params)
+    text += ", weights and optimizer with the host";
+  else if (r.offload_optimizer)
+    text += ", optimizer with the host";
   return text;
 }
 
@@ -56,6 +59,7 @@ Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets, Pla
     rung.recompute = plan.decisions.recompute;
     rung.offload = plan.decisions.offload;
     rung.offload_optimizer = plan.decisions.offload_optimizer;
+    rung.offload_params = plan.decisions.offload_params;
     rung.host_bytes = plan.host_bytes;
     rung.tokens_per_second = plan.tokens_per_second();
     rung.sentence = plan_sentence(plan);
@@ -80,7 +84,8 @@ Ladder staircase(const Ladder& ladder) {
     else if (rung.fits != last.fits || rung.engine_bytes != last.engine_bytes ||
              rung.micro_batch != last.micro_batch || rung.head_rows != last.head_rows ||
              rung.recompute != last.recompute || rung.offload != last.offload ||
-             rung.offload_optimizer != last.offload_optimizer)
+             rung.offload_optimizer != last.offload_optimizer ||
+             rung.offload_params != last.offload_params)
       merged.rungs.push_back(rung);
   }
   return merged;
@@ -168,6 +173,7 @@ nlohmann::json ladder_json(const Ladder& ladder) {
          {"recompute", r.recompute},
          {"offload", r.offload},
          {"offload_optimizer", r.offload_optimizer ? "cpu" : "none"},
+         {"offload_params", r.offload_params ? "cpu" : "none"},
          {"host_bytes", r.host_bytes},
          {"predicted_tokens_per_second",
           r.tokens_per_second > 0 ? nlohmann::json(r.tokens_per_second) : nlohmann::json(nullptr)},

@@ -21,8 +21,14 @@ bool states_can_move(const PlanRequest& r) {
                                           r.model->precision().separate_master());
 }
 
+bool can_stream(const PlanRequest& r) {
+  return r.settings.target != Place::emu &&
+         r.packed_weights.value_or(WeightPacking::none) == WeightPacking::none;
+}
+
 // The host is there for all it takes.
 void open_host(PlanRequest& r) {
+  if (r.offload_params == "auto" && !r.use_host) r.offload_params = "none";
   r.use_host = true;
   r.host_budget = 0;
 }
@@ -84,6 +90,17 @@ const Row kRows[] = {
      },
      kNone},
     {[](PlanRequest& r) -> std::string {
+       const bool open = r.offload_params == "auto" && r.use_host;
+       if (open || r.offload_params == "cpu" || !can_stream(r)) return "";
+       const bool states = r.offload_optimizer == "none";
+       r.offload_params = "cpu";
+       if (states) r.offload_optimizer = "auto";
+       open_host(r);
+       return fmt::format("offload_params=cpu {}host_memory={{}}",
+                          states ? "offload_optimizer=auto " : "");
+     },
+     kNone},
+    {[](PlanRequest& r) -> std::string {
        if (!r.use_host || r.host_budget == 0) return "";
        open_host(r);
        return "host_memory={}";
@@ -99,6 +116,12 @@ const Row kRows[] = {
        if (r.offload_optimizer != "cpu") return "";
        r.offload_optimizer = "none";
        return "offload_optimizer=none";
+     },
+     kNone},
+    {[](PlanRequest& r) -> std::string {
+       if (r.offload_params != "cpu") return "";
+       r.offload_params = "none";
+       return "offload_params=none";
      },
      kNone},
     {[](PlanRequest& r) -> std::string {

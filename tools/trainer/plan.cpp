@@ -267,6 +267,9 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
           fmt::format(", updates {} backward", more.decisions.update_in_backward ? "in" : "behind");
     if (more.decisions.offload != "none")
       plan.more_decisions += fmt::format(", offload {}", more.decisions.offload);
+    if (more.decisions.offload_params != plan.decisions.offload_params)
+      plan.more_decisions += more.decisions.offload_params ? ", the layers' weights with the host"
+                                                           : ", the layers' weights on the device";
     if (more.decisions.offload_optimizer != plan.decisions.offload_optimizer)
       plan.more_decisions += more.decisions.offload_optimizer
                                  ? ", the optimizer's state with the host"

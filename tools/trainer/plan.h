@@ -34,6 +34,7 @@ struct PlanRequest {
   std::string recompute = "auto";          // auto: chosen for each layer
   std::string offload = "none";            // auto: chosen, if use_host
   std::string offload_optimizer = "none";  // none, cpu; auto: chosen, if use_host
+  std::string offload_params = "none";     // the same; cpu goes with the optimizer's state
   // Whether what is `auto` may take the host's memory: the device has memory of its own, or the
   // user said how much of the host's there is.
   bool use_host = false;

@@ -75,6 +75,9 @@ void check_keys(const PlanFile& file, const RunSetup& setup) {
   const char* const optimizer = d.offload_optimizer ? "cpu" : "none";
   same("offload_optimizer", c.offload_optimizer == "auto" || c.offload_optimizer == optimizer,
        optimizer, c.offload_optimizer);
+  const char* const params = d.offload_params ? "cpu" : "none";
+  same("offload_params", c.offload_params == "auto" || c.offload_params == params, params,
+       c.offload_params);
   same("packed_weights",
        c.packed_weights == "auto" || c.packed_weights == to_string(d.packed_weights),
        to_string(d.packed_weights), c.packed_weights);
@@ -124,6 +127,7 @@ Decisions read_decisions(const nlohmann::json& j, const std::string& where) {
   d.recompute = get_string(j, "recompute", where);
   d.offload = get_string(j, "offload", where, "none");
   d.offload_optimizer = get_string(j, "offload_optimizer", where, "none") == "cpu";
+  d.offload_params = get_string(j, "offload_params", where, "none") == "cpu";
   const std::string packing = get_string(j, "packed_weights", where, "none");
   const auto packed = parse_weight_packing(packing);
   if (!packed)
@@ -151,6 +155,7 @@ void fix_decisions(const Decisions& d, PlanRequest& r) {
   r.recompute = d.recompute;
   r.offload = d.offload;
   r.offload_optimizer = d.offload_optimizer ? "cpu" : "none";
+  r.offload_params = d.offload_params ? "cpu" : "none";
   r.packed_weights = d.packed_weights;
   r.eval_batch = d.eval_batch;
   r.gradients = d.gradients;

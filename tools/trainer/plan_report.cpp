@@ -74,6 +74,7 @@ nlohmann::json decisions_json(const Plan& plan) {
           {"recompute", d.recompute},
           {"offload", d.offload},
           {"offload_optimizer", d.offload_optimizer ? "cpu" : "none"},
+          {"offload_params", d.offload_params ? "cpu" : "none"},
           {"packed_weights", to_string(d.packed_weights)},
           {"packing_boundaries", d.packing_boundaries},
           {"eval_batch", d.eval_batch},
@@ -104,11 +105,11 @@ nlohmann::json residence_json(const Plan& plan) {
                                                        : nlohmann::json(nullptr)}};
 }
 
-// Bytes that cross to the host in a step; about as many come back.
-int64_t bytes_sent(const Plan& plan) {
+// Bytes that cross in a step.
+int64_t bytes_crossing(const Plan& plan, StreamId stream) {
   const Schedule& s = plan.schedule;
   if (s.find("micro_first") < 0) return 0;
-  const auto of = [&](const char* name) { return s.at(s.find(name)).bytes_copied(kToHost); };
+  const auto of = [&](const char* name) { return s.at(s.find(name)).bytes_copied(stream); };
   return of("micro_first") + (plan.accumulation - 1) * of("micro_next") + of("update");
 }
 
@@ -171,7 +172,10 @@ std::string plan_sentence(const Plan& plan) {
     s += d.recompute == "none" ? ", everything kept for backward"
                                : fmt::format(", recomputing {}", d.recompute);
     if (d.offload != "none") s += fmt::format(", offloading {}", d.offload);
-    if (d.offload_optimizer) s += ", the optimizer's state with the host";
+    if (d.offload_params)
+      s += ", the layers' weights and the optimizer's state with the host";
+    else if (d.offload_optimizer)
+      s += ", the optimizer's state with the host";
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
     if (d.gradients != DType::f32)
       s += fmt::format(", gradients held in {}", to_string(d.gradients));
@@ -360,9 +364,10 @@ std::string plan_text(const Plan& plan) {
   }
   if (plan.moved)
     out += fmt::format(
-        "\n  the host's memory was the planner's choice: {} cross the link a step, as many come "
-        "back; {}",
-        human_bytes(bytes_sent(plan)),
+        "\n  the host's memory was the planner's choice: {} cross the link a step, {} come back; "
+        "{}",
+        human_bytes(bytes_crossing(plan, kToHost)),
+        plan.decisions.offload_params ? human_bytes(bytes_crossing(plan, kToDevice)) : "as many",
         plan.unmoved_seconds > 0
             ? fmt::format("without it the step would take {} longer",
                           percent(plan.unmoved_seconds / plan.step_seconds - 1))
@@ -388,7 +393,9 @@ namespace {
   const bool bound = plan.host_budget > 0 && plan.host_bytes > plan.host_budget;
   const int64_t both = plan.engine_bytes + plan.host_bytes;
   const Decisions& d = plan.decisions;
-  const std::string what = d.offload_optimizer ? d.offload + ", offload_optimizer: cpu" : d.offload;
+  const std::string what = d.offload + (d.offload_params      ? ", offload_params: cpu"
+                                        : d.offload_optimizer ? ", offload_optimizer: cpu"
+                                                              : "");
   const std::string others = offers_text(plan) + plan.advice;
   fail(ErrorCode::out_of_memory,
        bound ? fmt::format("host_memory of at least {} B ({}) for what is offloaded{}",

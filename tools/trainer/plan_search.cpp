@@ -68,6 +68,11 @@ PlanSearch::PlanSearch(const PlanRequest& request) : request_(request), cost_(re
                            (choose && offload != "none") || (states && states_away_.size() > 1)});
   std::stable_sort(ways_.begin(), ways_.end(),
                    [](const Way& x, const Way& y) { return x.moved < y.moved; });
+  streamed_ = streamed_ways();
+  if (trains && r.offload_params == "cpu") {
+    ways_.clear();
+    layers_ = stacks_ = false;
+  }
 }
 
 // What changes least first: of equally fast plans it is taken.
@@ -99,6 +104,7 @@ Decisions PlanSearch::decide(const Key& key) const {
   d.recompute = key.way.recompute;
   d.offload = key.way.offload;
   d.offload_optimizer = key.way.states_away;
+  d.offload_params = key.way.params_away;
   if (r.evaluate) d.eval_batch = r.eval_batch > 0 ? r.eval_batch : std::max<int64_t>(1, key.micro);
   d.kv_length = r.kv_length;
   d.kv_rows = r.kv_length > 0 ? r.kv_rows : 1;
@@ -186,7 +192,7 @@ PlanSearch::Config* PlanSearch::config(const Key& key) {
   c.bound = s.lower_bound();
   c.host = s.lower_bound(Residence::host);
   c.seconds = step_seconds(s, c.decisions);
-  if (!layers_) return slot.get();
+  if (!layers_ || key.way.params_away) return slot.get();
 
   const BlockOptions& block = block_options(c.decisions);
   const LayerOption& least = block.options.back();  // the input alone, as recorded
@@ -239,11 +245,12 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
   if (r.host_budget > 0 && c.host > r.host_budget) return choice;
   // What the host's arena takes of the free memory is not the device's.
   if (c.host > 0 && r.free_bytes > 0) room = std::min(room, r.free_bytes - c.host);
-  if (!layers_) {
+  if (!layers_ || c.decisions.offload_params) {
     choice.feasible = c.bound <= room;
     choice.engine_bytes = c.bound;
     choice.step_seconds = c.seconds;
-    choice.optimality = ways_.size() > 1 ? "the fastest of the presets" : "fixed by recompute";
+    const size_t ways = c.decisions.offload_params ? streamed_.size() : ways_.size();
+    choice.optimality = ways > 1 ? "the fastest of the presets" : "fixed by recompute";
     return choice;
   }
   if (c.others > room) return choice;
@@ -272,6 +279,7 @@ PlanSearch::Choice PlanSearch::best(int64_t room) {
   const Choice unmoved = best_way(room, false, {});
   Choice best = best_way(room, true, unmoved);
   if (stacks_) best = best_stack(room, std::move(best));
+  best = best_streamed(room, std::move(best));
   best.unmoved_seconds = unmoved.feasible ? unmoved.step_seconds : 0.0;
   return best;
 }
@@ -442,7 +450,7 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   };
   const auto add_all = [&](int64_t micro, const Gradients& gradient, const Way& way) {
     Key key{micro, head_chunks(micro).back(), gradient, way};
-    if (!layers_) return add(key);
+    if (!layers_ || way.params_away) return add(key);
     const Config& c = *config(key);
     for (const char* preset : kPresets) {
       key.way.recompute = preset;
@@ -470,7 +478,9 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   // Of the dtypes the one of the fewest bytes; an update in backward needs the whole batch at once.
   const int64_t fewest = micros().back(), most = micros().front();
   const Gradients last = gradients(most).back();
-  for (const Way& way : ways_) {
+  std::vector<Way> all = ways_;
+  all.insert(all.end(), streamed_.begin(), streamed_.end());
+  for (const Way& way : all) {
     if (!request_.update_in_backward || !*request_.update_in_backward)
       add_all(fewest, {last.first, false}, way);
     if (last.second) add_all(most, {last.first, true}, way);

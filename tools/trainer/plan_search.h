@@ -67,7 +67,8 @@ class PlanSearch {
   struct Way {
     std::string recompute = "none", offload = "none";
     bool states_away = false;
-    bool moved = false;  // the search itself took the host's memory
+    bool moved = false;        // the search itself took the host's memory
+    bool params_away = false;  // and the states with them
     auto operator<=>(const Way&) const = default;
   };
   // What becomes of gradients: their dtype, and whether backward consumes them.
@@ -110,6 +111,11 @@ class PlanSearch {
   Choice best_way(int64_t room, bool moved, Choice best);
   // The fastest whose first layers offload, or `best`.
   Choice best_stack(int64_t room, Choice best);
+  // Weights that rest with the host (plan_streamed.cpp): which ways there are, the fastest of them
+  // or `best`, and what the configuration of one takes at least.
+  std::vector<Way> streamed_ways() const;
+  Choice best_streamed(int64_t room, Choice best);
+  double streamed_floor(int64_t micro) const;
   const Config& stack_config(int64_t micro, int64_t head_rows, DType gradients, bool states_away);
   StackProblem stack_problem(const Config& config);
   Choice choice_of(const Config& config, const StackProblem& problem, const StackPlan& plan);
@@ -123,6 +129,7 @@ class PlanSearch {
   std::vector<bool> states_away_;
   // All layers alike, as recorded: those that the user left open, without the host's memory first.
   std::vector<Way> ways_;
+  std::vector<Way> streamed_;  // the same with the weights of the layers with the host
   std::vector<Choice> least_;
   std::map<Key, std::unique_ptr<Config>> configs_;
   // By micro-batch, gradients, and whether it updates states that rest with the host.

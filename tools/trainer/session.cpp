@@ -95,7 +95,11 @@ void Session::make_residents() {
   const ParamTable& table = model_.params();
   const Precision& precision = model_.precision();
   const Decisions& d = decisions_;
-  params_ = std::make_unique<PlainParamStore>(ctx_, table, precision.compute);
+  require(!d.offload_params ||
+              (d.offload_optimizer && d.micro_batch > 0 && d.packed_weights == WeightPacking::none),
+          "weights with the host where the optimizer's state is, and no packed copies of them");
+  if (!d.offload_params)
+    params_ = std::make_unique<PlainParamStore>(ctx_, table, precision.compute);
   if (d.packed_weights != WeightPacking::none)
     packed_ = std::make_unique<PackedWeights>(ctx_, table, precision.compute, d.packed_weights);
   if (d.micro_batch > 0) {
@@ -106,10 +110,15 @@ void Session::make_residents() {
     if (d.offload_optimizer) {
       auto store = std::make_unique<OffloadedStateStore>(
           ctx_, table, optimizer_->state_names(),
-          OffloadedStateStore::Options{.master = precision.separate_master(),
-                                       .by_part = d.update_in_backward});
+          OffloadedStateStore::Options{
+              .master = precision.separate_master() || d.offload_params,
+              .by_part = d.update_in_backward || d.offload_params,
+              .weights = d.offload_params ? std::optional(precision.compute) : std::nullopt});
       offloaded_ = store.get();
       states_ = std::move(store);
+      if (d.offload_params)
+        streamed_ =
+            std::make_unique<StreamedParamStore>(ctx_, table, precision.compute, *offloaded_);
     } else {
       states_ = std::make_unique<PlainStateStore>(ctx_, table, optimizer_->state_names(),
                                                   d.update_in_backward);
@@ -154,13 +163,20 @@ const View& Session::master() const {
   return params_->flat();
 }
 
+ParamStore& Session::weights() const {
+  if (streamed_) return *streamed_;
+  return *params_;
+}
+
 void Session::make_generation() {
   cache_ = model_.make_cache(ctx_, decisions_.kv_rows, decisions_.kv_length);
 }
 
 void Session::load() {
   ctx_.program(schedule_, load_, [&] {
-    if (master_.defined())
+    if (streamed_)
+      streamed_->load(ctx_);
+    else if (master_.defined())
       cast(ctx_, params_->flat(), master_);
     else if (offloaded_ && offloaded_->master().defined())
       offloaded_->round_master(ctx_, params_->flat());
@@ -196,8 +212,8 @@ void Session::micro(bool first_of_window) {
     grads_->begin(first_of_window);
   }
   ctx_.program(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
-    Runtime rt{*params_, sink,          state_,
-               nullptr,  packed_.get(), batch_document_start(decisions_.micro_batch)};
+    Runtime rt{weights(), sink,          state_,
+               nullptr,   packed_.get(), batch_document_start(decisions_.micro_batch)};
     if (updating_) {
       gradient_norm_reset(ctx_, state_);
       clip(ctx_, state_, 0);
@@ -209,7 +225,7 @@ void Session::micro(bool first_of_window) {
 UpdateTargets Session::update_targets() const {
   UpdateTargets targets;
   targets.master = master();
-  if (model_.precision().separate_master()) targets.weights = params_->flat();
+  if (model_.precision().separate_master() && !streamed_) targets.weights = params_->flat();
   targets.gate = gate_;
   return targets;
 }
@@ -232,8 +248,8 @@ void Session::update() {
 
 void Session::evaluate() {
   ctx_.program(schedule_, eval_, [&] {
-    Runtime rt{*params_, nullptr,       state_,
-               nullptr,  packed_.get(), batch_document_start(decisions_.eval_batch)};
+    Runtime rt{weights(), nullptr,       state_,
+               nullptr,   packed_.get(), batch_document_start(decisions_.eval_batch)};
     model_.evaluate(ctx_, rt, *eval_pass_, batch(decisions_.eval_batch), decisions_.head_rows);
   });
 }
@@ -241,7 +257,7 @@ void Session::evaluate() {
 void Session::prefill(int64_t row) {
   cache_.first_row = row;
   ctx_.program(schedule_, prefill_program_, [&] {
-    Runtime rt{*params_, nullptr, state_, &cache_, packed_.get()};
+    Runtime rt{weights(), nullptr, state_, &cache_, packed_.get()};
     model_.hidden(ctx_, rt, *prefill_pass_, prompt_, PassMode::inference);
   });
 }
@@ -249,7 +265,7 @@ void Session::prefill(int64_t row) {
 void Session::decode() {
   cache_.first_row = 0;
   ctx_.program(schedule_, decode_program_, [&] {
-    Runtime rt{*params_, nullptr, state_, &cache_, packed_.get()};
+    Runtime rt{weights(), nullptr, state_, &cache_, packed_.get()};
     const Tensor h = model_.hidden(ctx_, rt, *decode_pass_, next_, PassMode::inference);
     model_.logits(ctx_, rt, logits_, h);
   });

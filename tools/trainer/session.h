@@ -32,6 +32,7 @@
 #include "optim/loss_scaling.h"
 #include "optim/offloaded_states.h"
 #include "optim/optimizer.h"
+#include "optim/streamed_params.h"
 #include "optim/updating_sink.h"
 
 namespace snug {
@@ -60,6 +61,9 @@ struct Decisions {
   // Optimizer states and master weights rest in the host arena and pass through the device in
   // windows: the same bits.
   bool offload_optimizer = false;
+  // The weights of the blocks rest there too, and a block has them on the device while it runs: the
+  // same bits. With offload_optimizer, whose windows update them.
+  bool offload_params = false;
   // Copies of the linear weights in the kernels' order: memory for speed, the same bits.
   WeightPacking packed_weights = WeightPacking::none;
 };
@@ -104,7 +108,7 @@ class Session {
   const View& sources() const { return sources_.view(); }
   // The fp32 weights of a training session.
   const View& master() const;
-  PlainParamStore& params() { return *params_; }
+  PlainParamStore& params() { return *params_; }  // without offload_params
   PlainGradSink& gradients() { return *grads_; }  // without update_in_backward
   StateStore& optimizer_state() { return *states_; }
   Optimizer& optimizer() { return *optimizer_; }
@@ -135,6 +139,7 @@ class Session {
   void make_residents();
   void make_generation();
   UpdateTargets update_targets() const;
+  ParamStore& weights() const;
 
   const Model& model_;
   Decisions decisions_;
@@ -142,7 +147,8 @@ class Session {
   Context ctx_;
   std::unique_ptr<Optimizer> optimizer_;
 
-  std::unique_ptr<PlainParamStore> params_;
+  std::unique_ptr<PlainParamStore> params_;  // one of the two
+  std::unique_ptr<StreamedParamStore> streamed_;
   std::unique_ptr<PackedWeights> packed_;
   Tensor master_;
   std::unique_ptr<PlainGradSink> grads_;  // one of the two

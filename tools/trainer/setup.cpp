@@ -71,6 +71,23 @@ ModelSource resolve_source(const RunConfig& config, int64_t vocabulary) {
   }
 }
 
+// Weights with the host are updated where the optimizer's state is, and read as they are.
+void check_offload_params(const RunConfig& config, const PlanRequest& r) {
+  if (r.offload_params != "cpu") return;
+  if (r.offload_optimizer == "none")
+    fail(ErrorCode::usage, "the optimizer's state with the host too, for offload_params",
+         fmt::format("offload_optimizer: none ({})", config.where("offload_optimizer")),
+         "offload_optimizer=cpu, or offload_params=none");
+  if (r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none)
+    fail(ErrorCode::usage, "no packed copies of weights that rest with the host",
+         fmt::format("packed_weights: {} ({})", config.packed_weights,
+                     config.where("packed_weights")),
+         "packed_weights=none, or offload_params=none");
+  if (r.settings.target == Place::emu)
+    fail(ErrorCode::usage, "weights on the device, on the place emu", "offload_params: cpu",
+         "offload_params=none, or device=cpu");
+}
+
 }  // namespace
 
 void refuse_target(const RunConfig& config, const char* command) {
@@ -161,6 +178,7 @@ RunSetup make_setup(RunConfig config) {
   r.recompute = config.recompute;
   r.offload = config.offload;
   r.offload_optimizer = config.offload_optimizer;
+  r.offload_params = config.offload_params;
   r.settings.streams = StreamMode::worker;
   if (config.packed_weights != "auto")
     r.packed_weights = parse_weight_packing(config.packed_weights);
@@ -194,8 +212,9 @@ RunSetup make_setup(RunConfig config) {
   r.host_budget = config.host_memory;
   // On this machine both arenas are RAM, and the user says that there is some for a second one.
   r.use_host = own_memory || config.host_memory > 0;
-  if (r.offload_optimizer == "cpu" && make_optimizer(r.optimizer)->state_names().empty() &&
-      !s.model->precision().separate_master())
+  check_offload_params(config, r);
+  if (r.offload_optimizer == "cpu" && r.offload_params != "cpu" &&
+      make_optimizer(r.optimizer)->state_names().empty() && !s.model->precision().separate_master())
     fail(ErrorCode::usage, "an optimizer with states, or a 16-bit precision, for offload_optimizer",
          fmt::format("optim: {}, precision: {}", config.optim, config.precision),
          "offload_optimizer=none, or sgd_momentum=0.9");

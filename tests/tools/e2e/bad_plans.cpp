@@ -125,6 +125,8 @@ std::vector<BadRow> bad_plans() {
   refuse("plan and offload", {"offload=inputs"}, contradicts("offload", "none", "inputs"));
   refuse("plan and offload_optimizer", {"offload_optimizer=cpu"},
          contradicts("offload_optimizer", "none", "cpu"));
+  refuse("plan and offload_params", {"offload_params=cpu"},
+         contradicts("offload_params", "none", "cpu"));
   refuse("plan and head_rows", {"head_rows=64"}, contradicts("head_rows", "192", "64"));
   refuse("plan and micro-batch", {"per_device_train_batch_size=2"},
          contradicts("per_device_train_batch_size", "6", "2"));

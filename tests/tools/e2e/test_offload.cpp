@@ -86,6 +86,92 @@ TEST(Offload, OptimizerStateWithTheHostChangesNothing) {
   }
 }
 
+// Weights, state and what backward needs with the host: the run, its evaluations, samples,
+// checkpoints and final model, a resume in either direction, and the plan followed.
+TEST(Offload, WeightsWithTheHostChangeNothing) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    SCOPED_TRACE(precision);
+    const Workspace w;
+    const std::vector<std::string> base = {std::string("precision=") + precision,
+                                           "per_device_train_batch_size=3",
+                                           "head_rows=64",
+                                           "save_steps=4",
+                                           "eval_fraction=0.1",
+                                           "eval_steps=4",
+                                           "sample_prompt=the cat",
+                                           "lr_scheduler_type=constant"};
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.end(), base.begin(), base.end());
+      return more;
+    };
+    w.trained("device", with({"max_steps=8"}));
+    const Outcome run = w.trained(
+        "host", with({"max_steps=8", "offload_params=cpu", "recompute=block", "offload=inputs"}));
+    expect_planned_is_measured(w, "host");
+    const Json plan = w.json("host/plan.json"), memory = w.json("host/memory.json");
+    EXPECT_EQ(plan["decisions"]["offload_params"], "cpu");
+    EXPECT_EQ(plan["decisions"]["offload_optimizer"], "cpu");
+    EXPECT_EQ(plan["host_bytes"], memory["measured_host_bytes"]);
+    EXPECT_EQ(plan["categories"]["offload"], memory["measured_host_bytes"]);
+    EXPECT_LT(plan["categories"]["weights"], w.json("device/plan.json")["categories"]["weights"]);
+    EXPECT_NE(run.out.find("the layers' weights and the optimizer's state with the host"),
+              std::string::npos)
+        << run.out;
+    EXPECT_NE(slurp(w.path("host/report.html")).find("weights.part1"), std::string::npos);
+    EXPECT_NE(slurp(w.path("host/config.resolved.yaml")).find("\noffload_params: cpu"),
+              std::string::npos);
+    const auto same = [&](const std::string& name, const std::vector<const char*>& files) {
+      for (const char* file : files)
+        EXPECT_EQ(slurp(w.path(name + file)), slurp(w.path(std::string("device") + file)))
+            << name << file;
+    };
+    EXPECT_EQ(w.curve("host"), w.curve("device"));
+    same("host", {"/final/model.safetensors", "/checkpoint-4/optimizer.safetensors",
+                  "/checkpoint-8/optimizer.safetensors", "/checkpoint-8/model.safetensors"});
+
+    w.trained("moved", with({"max_steps=4"}));
+    w.trained("moved", with({"max_steps=8", "offload_params=cpu", "resume=latest"}));
+    w.trained("back", with({"max_steps=4", "offload_params=cpu"}));
+    w.trained("back", with({"max_steps=8", "resume=latest"}));
+    for (const char* name : {"moved", "back"})
+      same(name, {"/checkpoint-8/optimizer.safetensors", "/checkpoint-8/model.safetensors"});
+
+    w.trained("followed", with({"max_steps=8", "plan=" + w.path("host/plan.json")}));
+    EXPECT_EQ(w.json("followed/plan.json")["hash"], plan["hash"]);
+    EXPECT_EQ(w.curve("followed"), w.curve("device"));
+  }
+}
+
+// The smallest memory that there is with the host's, found by the planner, and the same run in it.
+TEST(Offload, ThePlannerStreamsWeightsWhereNothingElseFits) {
+  const Workspace w;
+  const std::vector<std::string> base = {"per_device_train_batch_size=6", "global_batch_size=6",
+                                         "head_rows=64", "max_grad_norm=0", "max_steps=6"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), base.begin(), base.end());
+    return more;
+  };
+  const auto least = [&](std::vector<std::string> more) {
+    more.emplace_back("host_memory=1GiB");
+    return w.plan(with(std::move(more)))["minimum_bytes"].get<int64_t>();
+  };
+  const int64_t streamed = least({}), resident = least({"offload_params=none"});
+  EXPECT_LT(streamed, resident);
+  const std::string memory = "memory=" + std::to_string(streamed);
+  w.trained("kept", with({}));
+  const Outcome run = w.trained("streamed", with({memory, "host_memory=1GiB"}));
+  expect_planned_is_measured(w, "streamed");
+  EXPECT_EQ(w.json("streamed/plan.json")["decisions"]["offload_params"], "cpu");
+  EXPECT_NE(run.out.find("without it nothing fits"), std::string::npos) << run.out;
+  // The norm of gradients that backward consumes is the same sum in another order.
+  EXPECT_EQ(w.losses("streamed"), w.losses("kept"));
+  EXPECT_EQ(slurp(w.path("streamed/final/model.safetensors")),
+            slurp(w.path("kept/final/model.safetensors")));
+  const Outcome refused = w.train("refused", with({memory}));
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_NE(refused.err.find("offload_params=cpu host_memory="), std::string::npos) << refused.err;
+}
+
 TEST(Offload, TheNamedHostMemoryWorksAndNothingBelow) {
   const Workspace w;
   const std::vector<std::string> keys = {"recompute=block", "offload=inputs",

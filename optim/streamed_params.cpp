@@ -1,0 +1,95 @@
+#include "optim/streamed_params.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+
+namespace snug {
+
+StreamedParamStore::StreamedParamStore(Context& ctx, const ParamTable& table, DType dtype,
+                                       OffloadedStateStore& host)
+    : table_(table), dtype_(dtype), host_(host) {
+  for (int i = 0; i < table.size(); ++i) {
+    const ParamInfo& p = table[i];
+    if (table.begins_part(i)) {
+      Run run{};
+      run.part = p.part;
+      run.name = Name(p.part < 0 ? fmt::format("weights.{}", p.name.view())
+                                 : fmt::format("weights.part{}", p.part));
+      run.first = p.offset;
+      runs_.push_back(std::move(run));
+    }
+    run_of_.push_back(static_cast<int>(runs_.size()) - 1);
+    Run& run = runs_.back();
+    run.elements = round_up(p.offset + p.elements(), kSpanAlignment) - run.first;
+  }
+  for (Run& run : runs_) {
+    run.host = host.weight_pieces(run.first, run.elements);
+    if (run.part < 0) run.device = ctx.tensor(run.name, {run.elements}, dtype, Category::weights);
+  }
+  host.set_on_device([this](int64_t offset, int64_t n) { return on_device(offset, n); });
+}
+
+View StreamedParamStore::on_device(int64_t offset, int64_t elements) const {
+  const auto after = std::upper_bound(runs_.begin(), runs_.end(), offset,
+                                      [](int64_t o, const Run& r) { return o < r.first; });
+  require(after != runs_.begin(), "an element of a run");
+  const Run& run = *(after - 1);
+  require(run.part < 0 && offset + elements <= run.first + run.elements,
+          "weights that stay on the device");
+  return run.device.view().rows(offset - run.first, elements);
+}
+
+void StreamedParamStore::fetch_part(Context& ctx, int part) {
+  for (Run& run : runs_) {
+    if (run.part != part || part < 0) continue;
+    run.device.reset();  // of an abandoned program
+    run.device = ctx.tensor(run.name, {run.elements}, dtype_, Category::weights);
+    ctx.wait_event(kToDevice, ctx.record_event(kCompute));  // what had these bytes before is done
+    ctx.copy_to_device(run.device, run.host);
+    run.coming = ctx.record_event(kToDevice);
+  }
+}
+
+void StreamedParamStore::arrive(Context& ctx, Run& run) {
+  if (ctx.current(run.coming)) ctx.wait_event(kCompute, run.coming);
+  run.coming = {};
+}
+
+void StreamedParamStore::drop_part(Context& ctx, int part) {
+  for (Run& run : runs_)
+    if (run.part == part && part >= 0) {
+      arrive(ctx, run);
+      run.device.reset();
+    }
+}
+
+View StreamedParamStore::acquire(Context& ctx, int param) {
+  Run& run = runs_[static_cast<size_t>(run_of_[static_cast<size_t>(param)])];
+  require(run.device.defined(), "weights to be fetched before they are acquired");
+  if (run.part >= 0) arrive(ctx, run);
+  const ParamInfo& p = table_[param];
+  View view = run.device.view().rows(p.offset - run.first, p.elements()).reshaped(p.shape);
+  view.name = p.name;
+  return view;
+}
+
+void StreamedParamStore::load(Context& ctx) {
+  if (dtype_ != DType::f32) {
+    host_.round_weights(ctx);
+    return;
+  }
+  for (Run& run : runs_)
+    if (run.part < 0) {
+      ctx.wait_event(kToDevice, ctx.record_event(kCompute));
+      ctx.copy_to_device(run.device, run.host);
+      run.coming = ctx.record_event(kToDevice);
+    }
+  for (Run& run : runs_)
+    if (run.part < 0) arrive(ctx, run);
+}
+
+}  // namespace snug

@@ -1,0 +1,164 @@
+// What the planner does with weights that may rest with the host: only where it pays or alone fits,
+// never slower with more memory, with the bytes and seconds of the record.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/session_case.h"
+#include "tools/trainer/plan_search.h"
+#include "tools/trainer/targets.h"
+
+namespace snug {
+namespace {
+
+const test::Tiny kTiny{.V = 200, .P = 32, .C = 64, .L = 8, .H = 2, .F = 256};
+
+CostModel device(double flops, double link) {
+  return CostModel::described("a device", {.fp32_matrix = flops,
+                                           .bf16_matrix = flops,
+                                           .fp32_attention = flops,
+                                           .bf16_attention = flops,
+                                           .vector = flops / 10,
+                                           .memory = flops / 10,
+                                           .link = link,
+                                           .op = 1e-8});
+}
+
+PlanRequest request_of(const Model& model, const CostModel& cost) {
+  PlanRequest r;
+  r.model = &model;
+  r.T = 32;
+  r.global_batch = 8;
+  r.evaluate = true;
+  r.save = true;
+  r.offload = r.offload_optimizer = r.offload_params = "auto";
+  r.use_host = true;
+  r.cost = &cost;
+  return r;
+}
+
+// Budgets from below the minimum to plenty, over a fast and a slow link: what is planned fits, its
+// seconds are the record's, and more memory is never predicted slower, across the point where the
+// weights come to stay on the device.
+TEST(PlanStreamed, MoreMemoryIsNeverSlower) {
+  for (const char* precision : {"fp32", "bf16"})
+    for (const double link : {1e8, 1e10, 1e12})
+      for (const double clip : {0.0, 1.0}) {
+        const Model model(test::tiny_spec(kTiny), parse_precision(precision));
+        const CostModel cost = device(1e11, link);
+        PlanRequest r = request_of(model, cost);
+        r.max_grad_norm = clip;
+        PlanSearch search(r);
+        PlanRequest ask = r;
+        ask.budget = 1;
+        const Plan refused = make_plan(ask, search);
+        EXPECT_FALSE(refused.fits);
+        const int64_t least = refused.minimum_bytes;
+        double before = INFINITY;
+        bool streamed = false, resident = false;
+        for (int step = 0; step <= 12; ++step) {
+          ask.budget = refused.runtime_bytes +
+                       static_cast<int64_t>(static_cast<double>(least - refused.runtime_bytes) *
+                                            std::pow(1.35, step)) +
+                       4095;
+          const Plan plan = make_plan(ask, search);
+          ASSERT_TRUE(plan.fits) << ask.budget;
+          EXPECT_LE(plan.engine_bytes + plan.runtime_bytes, ask.budget);
+          EXPECT_LE(plan.step_seconds, before * (1 + 1e-9)) << precision << link;
+          before = plan.step_seconds;
+          (plan.decisions.offload_params ? streamed : resident) = true;
+          const auto session = search.record(plan.decisions);
+          EXPECT_DOUBLE_EQ(search.step_seconds(session->schedule(), plan.decisions),
+                           plan.step_seconds);
+          if (plan.decisions.offload_params) {
+            EXPECT_TRUE(plan.moved);
+            EXPECT_TRUE(plan.decisions.offload_optimizer);
+          }
+        }
+        EXPECT_TRUE(streamed && resident) << precision << ", link " << link << ", clip " << clip;
+        ask.budget = least - 4096;
+        EXPECT_FALSE(make_plan(ask, search).fits);
+      }
+}
+
+// Without the permission of the host's memory nothing is streamed, and told to stream all is.
+TEST(PlanStreamed, FollowsWhatTheUserFixed) {
+  const Model model(test::tiny_spec(kTiny), parse_precision("fp32"));
+  const CostModel cost = device(1e11, 1e10);
+  PlanRequest r = request_of(model, cost);
+  r.use_host = false;
+  EXPECT_FALSE(make_plan(r).decisions.offload_params);
+  const int64_t alone = make_plan(r).minimum_bytes;
+  r.offload_params = "cpu";
+  const Plan fixed = make_plan(r);
+  EXPECT_TRUE(fixed.fits);
+  EXPECT_TRUE(fixed.decisions.offload_params);
+  EXPECT_TRUE(fixed.decisions.offload_optimizer);
+  EXPECT_FALSE(fixed.moved) << "it was not the planner's choice";
+  EXPECT_LT(fixed.minimum_bytes, alone);
+  r = request_of(model, cost);
+  r.offload_optimizer = "none";
+  r.budget = 1;
+  EXPECT_FALSE(make_plan(r).decisions.offload_params) << "the state has to be there too";
+  r.offload_optimizer = "auto";
+  EXPECT_TRUE(make_plan(r).decisions.offload_params);
+  r.packed_weights = WeightPacking::both;
+  EXPECT_FALSE(make_plan(r).decisions.offload_params);
+  r.packed_weights.reset();
+  // A host without room for all that: the smallest is one that leaves the weights.
+  r.host_budget = 3 * 4 * model.params().flat_elements() / 4;
+  EXPECT_FALSE(make_plan(r).decisions.offload_params);
+}
+
+TEST(PlanStreamed, SaysWhatItChose) {
+  const Model model(test::tiny_spec(kTiny), parse_precision("bf16"));
+  const CostModel cost = device(1e11, 1e10);
+  PlanRequest r = request_of(model, cost);
+  r.budget = make_plan(r).minimum_bytes;
+  const Plan plan = make_plan(r);
+  ASSERT_TRUE(plan.decisions.offload_params);
+  EXPECT_NE(plan_sentence(plan).find("the layers' weights and the optimizer's state with the host"),
+            std::string::npos);
+  EXPECT_NE(plan_text(plan).find("come back; without it nothing fits"), std::string::npos)
+      << plan_text(plan);
+  EXPECT_EQ(plan_json(plan).at("decisions").at("offload_params"), "cpu");
+  EXPECT_EQ(plan_json(plan).at("categories").at("offload"), plan.host_bytes);
+}
+
+// 24 GiB of weights on a device of 8: layers come from the host, their gradients are consumed.
+TEST(PlanStreamed, AModelWhoseWeightsAloneExceedTheDevice) {
+  const Model model(
+      test::tiny_spec(
+          {.V = 32000, .P = 512, .C = 4096, .L = 32, .H = 32, .F = 16384, .tied = true}),
+      parse_precision("bf16"));
+  const Target target = find_target("rtx4090");
+  const CostModel cost = CostModel::described("rtx4090", target.rates(DType::bf16));
+  PlanRequest r = request_of(model, cost);
+  r.T = 512;
+  r.global_batch = 4;
+  r.micro_batch = 4;
+  r.evaluate = false;
+  r.runtime_bytes = target.runtime_bytes;
+  r.budget = int64_t{8} << 30;
+  const int64_t weights = 2 * model.params().real_elements();
+  ASSERT_GT(weights, r.budget);
+  const Plan plan = make_plan(r);
+  ASSERT_TRUE(plan.fits) << plan.minimum_bytes;
+  EXPECT_TRUE(plan.decisions.offload_params);
+  EXPECT_TRUE(plan.decisions.update_in_backward);
+  EXPECT_GT(plan.step_seconds, 0);
+  EXPECT_GE(plan.host_bytes, 7 * weights - (int64_t{1} << 30));
+  PlanRequest without = r;
+  without.offload_params = "none";
+  const Plan refused = make_plan(without);
+  EXPECT_FALSE(refused.fits);
+  EXPECT_GT(refused.minimum_bytes, weights);
+  bool offered = false;
+  for (const Offer& o : refused.offers)
+    offered = offered || (o.keys.starts_with("offload_params=cpu") && o.enough);
+  EXPECT_TRUE(offered);
+}
+
+}  // namespace
+}  // namespace snug
