@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -117,6 +119,43 @@ TEST(MatmulStream, BiasAndAlphaAreInTheStreamedTile) {
     const Large k{4100, 2050, 3, DType::f32, c, 30, true, -0.37f};
     for (const MatmulKernel kernel : {MatmulKernel::avx2, MatmulKernel::avx512})
       check_large(k, kernel);
+  }
+}
+
+// Sums below the smallest normal number are kept in a bf16 C, and what is not a number stays quiet:
+// instructions that round to bf16 have ideas of their own. Whole tiles, where they are used.
+TEST(MatmulStream, SubnormalSumsAreRoundedLikeOthers) {
+  const int64_t M = 40, N = 96;
+  std::vector<float> a(static_cast<size_t>(M)), b(static_cast<size_t>(N));
+  for (size_t i = 0; i < a.size(); ++i)
+    a[i] = std::ldexp(1.0f + static_cast<float>(i) / 64.0f, -70 - static_cast<int>(i % 8));
+  for (size_t j = 0; j < b.size(); ++j)
+    b[j] = std::ldexp(j % 3 != 0 ? -1.37f : 1.01f, j % 32 < 28 || j < 32 ? -50 : -60);
+  b[70] = std::bit_cast<float>(0x7f800001u);  // signalling
+  MatmulProblem p;
+  p.M = M, p.N = N, p.K = 1;
+  p.a = {a.data(), DType::f32, 1, 1};
+  p.b = {b.data(), DType::f32, N, 1};
+  p.c_dtype = DType::bf16, p.ldc = N;
+  std::vector<unsigned char> scratch;
+  std::vector<std::vector<bf16>> results;
+  for (const MatmulKernel kernel :
+       {MatmulKernel::reference, MatmulKernel::avx2, MatmulKernel::avx512}) {
+    std::vector<bf16> c(static_cast<size_t>(M * N));
+    p.c = c.data();
+    if (!matmul_supports(p, kernel)) continue;
+    multiply(p, kernel, scratch);
+    int64_t subnormal = 0;
+    for (size_t i = 0; i < c.size(); ++i) {
+      if (i % 96 == 70)
+        EXPECT_TRUE(std::isnan(to_f32(c[i])));
+      else
+        EXPECT_EQ(to_f32(c[i]), to_f32(from_f32<bf16>(a[i / 96] * b[i % 96]))) << i;
+      subnormal += std::fpclassify(to_f32(c[i])) == FP_SUBNORMAL;
+    }
+    EXPECT_GT(subnormal, 100);
+    results.push_back(c);
+    EXPECT_EQ(std::memcmp(c.data(), results[0].data(), c.size() * 2), 0) << to_string(kernel);
   }
 }
 
