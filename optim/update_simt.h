@@ -3,9 +3,10 @@
 //
 // Every number of the step is read from the StepState on the queue's side: gradients are unscaled
 // and clipped on the way, nothing is written if found_inf is set, and the states count as zero when
-// no update was applied before. Launches  one for every kSpansOfALaunch spans that are next to each
-// other in the list. Queue     simt::Queue of the side that is linked. Shapes and the config have
-// been checked, and
+// no update was applied before.
+//
+// Launches  one for every kSpansOfALaunch spans that are next to each other in the list.
+// Queue     simt::Queue of the side that is linked. Shapes and the config have been checked, and
 //           loss_scale is above 0. threads: of a block.
 // Traffic   12 bytes an element and 8 a state; 2 more with 16-bit weights.
 #pragma once

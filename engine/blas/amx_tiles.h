@@ -7,6 +7,8 @@
 //   configure(), release()     before the first and after the last use, by each thread
 //   zero<T>()
 //   load<T>(from, stride)      rows `stride` bytes apart, any alignment
+//   load_once<T>(from, stride) the same, for lines that are not wanted again soon: they come past
+//                              L1 and leave what is there
 //   store<T>(to, stride)
 //   multiply<C, A, B>()        C += A B (TDPBF16PS). A row of A: 32 bf16 neighbours in k. B: row u
 //                              holds k = 2u and 2u + 1 of 16 columns side by side. C: 16 x 16 fp32.
@@ -38,6 +40,10 @@ struct HardwareTiles {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(T) : "memory");
   }
   template <int T>
+  static void load_once(const void* from, int64_t stride) {
+    asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(T) : "memory");
+  }
+  template <int T>
   static void store(void* to, int64_t stride) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(T) : "memory");
   }
@@ -58,6 +64,10 @@ struct SoftwareTiles {
   }
   template <int T>
   static void load(const void* from, int64_t stride) {
+    load_tile(T, from, stride);
+  }
+  template <int T>
+  static void load_once(const void* from, int64_t stride) {
     load_tile(T, from, stride);
   }
   template <int T>

@@ -148,17 +148,19 @@ void ask_for_c(const Soon& soon) {
 
 // The i-th of n tiles asks for its part of the piece of B that follows `u1` in panel `j`. Behind
 // the last piece of the last panel that is memory nobody reads.
-void add_next_piece(const Multiply& m, const TileKernel& kernel, int64_t j, int64_t u1, int64_t i,
-                    int64_t n, Soon& soon) {
+void add_next_piece(const Multiply& m, const TileKernel& kernel, int64_t near, int64_t j,
+                    int64_t u1, int64_t i, int64_t n, Soon& soon) {
   const int64_t from = u1 == m.units ? 0 : u1, panel = u1 == m.units ? j + 1 : j;
-  const int64_t floats = std::min(kernel.near, m.units - from) * kernel.cols;
+  const int64_t floats = std::min(near, m.units - from) * kernel.cols;
   const Range part = share(floats / kLine, n, i);
   soon.b = m.b + panel * m.b_stride + from * kernel.cols + part.begin * kLine;
   soon.b_lines = part.end - part.begin;
 }
 
 void multiply(const Task& t, const Multiply& m) {
-  const int64_t R = t.kernel.rows, W = t.kernel.cols, near = t.kernel.near;
+  const int64_t R = t.kernel.rows, W = t.kernel.cols;
+  const int64_t pieces = ceil_div(m.units, t.kernel.near);  // of a panel of B, of equal depth
+  const int64_t near = round_up(ceil_div(m.units, pieces), t.kernel.step);
   const int64_t tiles = m.rows.end - m.rows.begin;
   // Two tiles in turn, or where the panel of B is used piece by piece those of the whole chunk.
   alignas(64) float local[kMaxChunkRows * kMaxTileCols];
@@ -185,8 +187,11 @@ void multiply(const Task& t, const Multiply& m) {
         const int64_t tile_rows = std::min(R, t.p.M - ti * R);
         Soon soon;
         if (last) add_place(t.p, ti * R, tj * W, tile_rows, W, soon);
+        // The sums of the block of K before come from far: asked for a panel ahead.
+        if (m.waiting != nullptr && !m.first && u0 + units == m.units && tj + 1 < m.cols.end)
+          soon.waiting = tile + R * W;
         if (t.kernel.asks)
-          add_next_piece(m, t.kernel, j, u0 + units, i, tiles, soon);
+          add_next_piece(m, t.kernel, near, j, u0 + units, i, tiles, soon);
         else
           ask_for_c(soon);
         t.kernel.run[tile_rows - 1](

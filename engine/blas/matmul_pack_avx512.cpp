@@ -72,23 +72,42 @@ SNUG_AVX512 void copy(const T* src, int64_t k_stride, int64_t lanes, int64_t uni
   }
 }
 
+// 32 lanes of a unit are a line of each of two rows of k; their words side by side are two lines.
+SNUG_AVX512 inline void weave_lines(const bf16* even, const bf16* odd, float* out) {
+  const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
+                                         8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
+  const __m512i a = _mm512_loadu_si512(even), b = _mm512_loadu_si512(odd);
+  _mm512_storeu_si512(out, _mm512_permutex2var_epi16(a, first, b));
+  _mm512_storeu_si512(out + 16, _mm512_permutex2var_epi16(a, second, b));
+}
+
 SNUG_AVX512 void weave(const bf16* src, int64_t k_stride, int64_t lanes, int64_t kc, int64_t width,
                        int64_t panel_stride, bool pad, float* out) {
   const int64_t units = (kc + 1) / 2, whole = kc / 2;
   for (int64_t u0 = 0; u0 < units; u0 += kStrip) {
-    const int64_t u1 = std::min(u0 + kStrip, units);
+    const int64_t u1 = std::min(u0 + kStrip, units), full = std::min(u1, whole);
     for (int64_t p0 = 0, panel = 0; p0 < lanes; p0 += width, ++panel) {
       const int64_t here = std::min(width, lanes - p0), wide = pad ? width : here;
+      for (int64_t u = u0; u < full; ++u) {
+        const bf16* even = src + p0 + 2 * (u + kStrip) * k_stride;
+        _mm_prefetch(even, _MM_HINT_T0);
+        _mm_prefetch(even + k_stride, _MM_HINT_T0);
+      }
+      if (here == 32 && wide == 32 && full == u1) {
+        float* at = out + panel * panel_stride;
+        const bf16* even = src + p0 + 2 * u0 * k_stride;
+        for (int64_t u = u0; u < u1; ++u, even += 2 * k_stride)
+          weave_lines(even, even + k_stride, at + u * 32);
+        continue;
+      }
       for (int64_t l0 = 0; l0 < wide; l0 += 16) {
         const __mmask16 from = mask_of(here - l0), to = mask_of(wide - l0);
         float* at = out + panel * panel_stride + l0;
         const bf16* lo = src + p0 + l0;
-        const int64_t full = std::min(u1, whole);
         for (int64_t u = u0; u < full; ++u) {
-          const bf16 *even = lo + 2 * u * k_stride, *odd = even + k_stride;
-          _mm_prefetch(even + 2 * kStrip * k_stride, _MM_HINT_T0);
-          _mm_prefetch(odd + 2 * kStrip * k_stride, _MM_HINT_T0);
-          _mm512_mask_storeu_ps(at + u * wide, to, weave16(even, odd, from));
+          const bf16* even = lo + 2 * u * k_stride;
+          _mm512_mask_storeu_ps(at + u * wide, to, weave16(even, even + k_stride, from));
         }
         if (full < u1)
           _mm512_mask_storeu_ps(at + full * wide, to,

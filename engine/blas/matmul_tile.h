@@ -15,14 +15,16 @@ static_assert(kMaxTileRows * kMaxTileCols <= kMatmulTileValues);
 // of rows (row_step); b: cols units per k. `start` begins the chain at zero, otherwise it goes on
 // from what the tile holds.
 //
-// Soon: lines that will be wanted next, of B and of C's place for this tile. A kernel that is busy
-// with tiles asks for them on the way, a few with every step. By reference: a copy on the stack
-// would be read in wider pieces than it was written, and wait for all stores before it.
+// Soon: lines that will be wanted next, of B, of C's place for this tile, of sums that wait. A
+// kernel that is busy with tiles asks for them on the way, a few with every step. By reference: a
+// copy on the stack would be read in wider pieces than it was written, and wait for all stores
+// before it.
 struct Soon {
   const float* b = nullptr;
   int64_t b_lines = 0;
   const char* c = nullptr;  // null: nothing to ask for
   int64_t c_stride = 0, c_rows = 0, c_bytes = 0;
+  const float* waiting = nullptr;  // a tile that waits for this block of K; null: none
 };
 using TileRun = void (*)(int64_t units, const float* a, const float* b, float* tile, bool start,
                          const Soon& soon);

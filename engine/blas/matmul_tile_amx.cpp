@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kStep = 16;                 // units: 32 bf16 of k
 constexpr int64_t kHalf = 16 * kMaxTileCols;  // floats of the upper half of the sums
+constexpr int64_t kSumLines = 4 * kHalf * 2 / 64;
 constexpr int64_t kSumStride = 4 * kMaxTileCols, kBStride = 4 * kMaxTileCols, kAStride = 4 * kStep;
 
 // `kTall`: 17 to 32 rows, else up to 16. Missing rows are zeros in A and computed all the same.
@@ -26,28 +27,30 @@ void run(int64_t units, const float* a, const float* b, float* tile, bool start,
     if (kTall) Tiles::template zero<2>();
     if (kTall) Tiles::template zero<3>();
   } else {
-    Tiles::template load<0>(tile, kSumStride);
-    Tiles::template load<1>(tile + 16, kSumStride);
-    if (kTall) Tiles::template load<2>(tile + kHalf, kSumStride);
-    if (kTall) Tiles::template load<3>(tile + kHalf + 16, kSumStride);
+    Tiles::template load_once<0>(tile, kSumStride);
+    Tiles::template load_once<1>(tile + 16, kSumStride);
+    if (kTall) Tiles::template load_once<2>(tile + kHalf, kSumStride);
+    if (kTall) Tiles::template load_once<3>(tile + kHalf + 16, kSumStride);
   }
   const int64_t steps = units / kStep;
   const int64_t b_step = (soon.b_lines + steps - 1) / steps;
   const int64_t c_step = soon.c == nullptr ? 0 : (soon.c_rows + steps - 1) / steps;
-  const float* next = soon.b;
+  const int64_t sum_step = soon.waiting == nullptr ? 0 : (kSumLines + steps - 1) / steps;
+  const float *next = soon.b, *sums = soon.waiting;
   int64_t c_row = 0;
   for (int64_t u = 0; u < units; u += kStep) {
     for (int64_t i = 0; i < b_step; ++i, next += 16) _mm_prefetch(next, _MM_HINT_T1);
+    for (int64_t i = 0; i < sum_step; ++i, sums += 16) _mm_prefetch(sums, _MM_HINT_T1);
     for (int64_t i = 0; i < c_step && c_row < soon.c_rows; ++i, ++c_row)
       for (int64_t at = 0; at < soon.c_bytes; at += 64)
         _mm_prefetch(soon.c + c_row * soon.c_stride + at, _MM_HINT_T0);
-    Tiles::template load<4>(a, kAStride);
+    Tiles::template load_once<4>(a, kAStride);
     Tiles::template load<6>(b, kBStride);
     Tiles::template load<7>(b + 16, kBStride);
     Tiles::template multiply<0, 4, 6>();
     Tiles::template multiply<1, 4, 7>();
     if (kTall) {
-      Tiles::template load<5>(a + 16 * kStep, kAStride);
+      Tiles::template load_once<5>(a + 16 * kStep, kAStride);
       Tiles::template multiply<2, 5, 6>();
       Tiles::template multiply<3, 5, 7>();
     }
@@ -80,9 +83,9 @@ constexpr TileKernel kKernel{.rows = 32,
                              .depth = 768,
                              .whole = 1536,
                              .whole_turned = 1536,
-                             .chunk = 300 * 1024,
+                             .chunk = 240 * 1024,
                              .chunk_rows = kMaxChunkRows,
-                             .near = 128,
+                             .near = 256,
                              .asks = true,
                              .enter = Tiles::configure,
                              .leave = Tiles::release};

@@ -23,7 +23,7 @@ template <class Maker>
 void multiply(Tiles& t) {
   Maker::configure();
   Maker::template load<0>(t.c, 64);
-  Maker::template load<5>(t.a, 64);
+  Maker::template load_once<5>(t.a, 64);  // another hint, the same tile
   Maker::template load<7>(t.b, 64);
   Maker::template multiply<0, 5, 7>();
   Maker::template store<0>(t.c, 64);
