@@ -13,7 +13,8 @@ namespace snug {
 namespace {
 constexpr uint8_t kGuard = 0xA5;
 constexpr int64_t kMostTensorBytes = (int64_t{1} << 61) - 1;
-constexpr uint8_t kPoison = 0xFF;  // NaN as f32, bf16 and f16; -1 as an integer
+constexpr int kNotRun = -2, kRunOnce = -1;  // of Context::graphs_
+constexpr uint8_t kPoison = 0xFF;           // NaN as f32, bf16 and f16; -1 as an integer
 
 [[noreturn]] void drift(const Program& program, const std::string& expected,
                         const std::string& found) {
@@ -70,12 +71,39 @@ void Context::reserve(const Schedule& schedule) {
     device_->touch(a.base, bytes, settings_.threads);
   }
   if (host_bytes() > 0) device_->start_streams(settings_.streams);
+  if (settings_.graphs) graphs_.assign(static_cast<size_t>(schedule.size()), kNotRun);
   allow_host(false);
 }
 
 int64_t Context::resident(Residence residence) const {
   const Arena& a = arena(residence);
   return a.base ? device_->resident(a.base, a.bytes) : 0;
+}
+
+// The first run is as it is: what libraries choose and code that is loaded when first used is then
+// there.
+Context::Graph Context::graph_state(int index) {
+  using How = Graph::How;
+  if (!settings_.graphs || planning() || listener_ != nullptr || settings_.poison ||
+      settings_.guard_bytes > 0 || !device_->captures())
+    return {How::run, -1};
+  require(program_ == nullptr && index >= 0 && index < static_cast<int>(graphs_.size()),
+          "a program of the reserved schedule, and one at a time");
+  int& graph = graphs_[static_cast<size_t>(index)];
+  if (graph >= 0) return {How::replay, graph};
+  if (graph == kRunOnce) return {How::capture, -1};
+  graph = kRunOnce;
+  return {How::run, -1};
+}
+
+void Context::replay(int graph) {
+  const AtWork work(*this);
+  device_->replay(graph);
+}
+
+int Context::graphs() const {
+  return static_cast<int>(
+      std::count_if(graphs_.begin(), graphs_.end(), [](int g) { return g >= 0; }));
 }
 
 void Context::begin(Schedule& schedule, int index) {
