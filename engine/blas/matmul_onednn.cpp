@@ -207,8 +207,7 @@ bool library_prepare(const MatmulProblem&, int) {
   return false;
 }
 void matmul_library(const MatmulProblem&, void*, int) {
-  fail(ErrorCode::unsupported, "a build with oneDNN for the kernel library",
-       "one without (-DSNUG_ONEDNN=OFF)", "use the kernel that matmul_best names");
+  require(false, "nobody to come here without oneDNN: matmul_available says no");
 }
 
 }  // namespace snug::blas

@@ -88,6 +88,9 @@ class Device {
   virtual void replay(int /*graph*/) { refuse_capture(); }
   // Where launches go while a graph is being captured on the place emu; else null.
   virtual WorkList* capturing() { return nullptr; }
+  // A named stretch of the host's work, for profilers of GPUs; they nest.
+  virtual void begin_range(const char* /*name*/) {}
+  virtual void end_range() noexcept {}
   // The stream by the name that libraries know it by; null where there is none.
   virtual void* native_stream(StreamId) { return nullptr; }
   virtual MemoryInfo memory_info() const = 0;

@@ -123,6 +123,7 @@ void Context::begin(Schedule& schedule, int index) {
   reached_ = {};
   last_op_ = 0;
   broken_ = nullptr;
+  device_->begin_range(program_->name.c_str());
   if (planning()) {
     program_->tensors.clear();
     program_->ops.clear();
@@ -133,6 +134,7 @@ void Context::begin(Schedule& schedule, int index) {
 void Context::end() {
   Program& p = *program_;
   program_ = nullptr;
+  device_->end_range();
   bool joined = true;
   for (StreamId s = 0; s < kStreams; ++s) joined = joined && reached(kCompute, s) == position(s);
   if (broken_ || !joined) device_->synchronize();  // nothing is written behind the program's back
@@ -161,6 +163,7 @@ void Context::abandon() noexcept {
   // Tensors of the abandoned run that still live no longer match: a new epoch makes their end a
   // no-op. Copies that were issued end before anything else takes their bytes.
   device_->synchronize();
+  if (program_ != nullptr) device_->end_range();
   program_ = nullptr;
   ++epoch_;
 }
@@ -414,12 +417,15 @@ Op::Op(Context& ctx, const char* name, OpCost cost, StreamId stream)
   if (std::strcmp(r.name, name) != 0 || r.time != ctx.clock_ || r.stream != stream)
     drift(*ctx.program_, fmt::format("op {} at tick {} as number {}", r.name, r.time, index_),
           fmt::format("op {} at tick {}", name, ctx.clock_));
+  ctx.device_->begin_range(name);
   if (ctx.listener_ && ctx.place() == Place::cuda) ctx.device_->synchronize();
   if (ctx.listener_) started_ = monotonic_seconds();
 }
 
 Op::~Op() {
-  if (!run_ || !ctx_.listener_ || !ctx_.program_) return;
+  if (!run_) return;
+  ctx_.device_->end_range();
+  if (!ctx_.listener_ || !ctx_.program_) return;
   if (ctx_.place() == Place::cuda) ctx_.device_->synchronize();  // a launch is not yet the work
   ctx_.listener_->op_done(*ctx_.program_, index_, monotonic_seconds() - started_);
 }

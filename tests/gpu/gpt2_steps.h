@@ -37,7 +37,7 @@ class Gpt2Steps {
     int64_t B = 2, T = 16, head_rows = 7;
     int micro_steps = 2;
     int threads = 1;
-    bool graphs = false;
+    bool graphs = false, tf32 = false, cudnn = false;
   };
 
   Gpt2Steps(Place place, const ModelSpec& spec, const Options& options)
@@ -127,6 +127,8 @@ class Gpt2Steps {
     s.target = place;
     s.device_private = true;
     s.graphs = o_.graphs;
+    s.tf32 = o_.tf32;
+    s.cudnn = o_.cudnn;
     return s;
   }
   int64_t elements() const { return model_.params().flat_elements(); }

@@ -48,7 +48,7 @@ struct Planned {
 Planned plan(Place target, bool cudnn, DType dtype) {
   const AttentionSpec s = usual();
   const int64_t B = 2, T = 100;
-  Context ctx(Place::plan, {.target = target, .cudnn = cudnn});
+  Context ctx(Place::plan, {.cudnn = cudnn, .target = target});
   Schedule schedule;
   const int index = schedule.add(Name("p"), -1, false);
   ctx.program(schedule, index, [&] {
