@@ -93,8 +93,9 @@ bool matmul_available(MatmulKernel kernel) {
   switch (kernel) {
     case MatmulKernel::reference:
     case MatmulKernel::amx_bf16_emulated:
-    case MatmulKernel::library:
       return true;
+    case MatmulKernel::library:
+      return blas::library_built();
     case MatmulKernel::avx2:
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     case MatmulKernel::avx512:

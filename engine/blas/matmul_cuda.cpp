@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "engine/core/error.h"
+#include "engine/device/cuda_library.h"
 
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>
@@ -20,7 +21,7 @@ namespace snug {
 
 #ifdef SNUG_NO_CUBLASLT
 
-bool matmul_by_cublaslt(const simt::cuda::Queue&, const MatmulProblem&, void*) {
+bool matmul_by_cublaslt(const simt::cuda::Queue&, const MatmulProblem&, void*, bool) {
   return false;
 }
 std::string describe_cublaslt() {
@@ -48,6 +49,7 @@ struct Library {
 #undef SNUG_CUBLASLT
   cublasLtHandle_t handle = nullptr;
   std::string why;  // not empty: there is none
+  std::string path;
 };
 
 template <class F>
@@ -58,12 +60,11 @@ bool find(void* library, const char* name, F& f) {
 
 Library open_library() {
   Library l;
-  void* so = nullptr;
-  for (const char* name :
-       {"libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so"})
-    if (so == nullptr) so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  std::string loader;
+  void* so = open_cuda_library("SNUG_CUBLASLT", {"libcublasLt.so.13", "libcublasLt.so.12"}, l.path,
+                               loader);
   if (so == nullptr) {
-    l.why = "absent: neither libcublasLt.so.13 nor .12 was found";
+    l.why = "absent: " + loader;
     return l;
   }
   const bool all =
@@ -95,7 +96,7 @@ struct Key {
   int32_t transposed_a, transposed_b;
   int32_t accumulate, bias;
   int32_t alignment_ab, alignment_c;
-  int32_t device, unused;
+  int32_t device, tf32;
 };
 static_assert(sizeof(Key) == 6 * 8 + 10 * 4);
 
@@ -125,8 +126,9 @@ bool choose(const Library& l, Choice& c) {
   const auto type = static_cast<cudaDataType_t>(k.type);
   const auto c_type = static_cast<cudaDataType_t>(k.c_type);
   // Pedantic: what is f32 is not rounded to TF32 on the way, whatever the environment asks for.
-  const cublasComputeType_t compute =
-      type == CUDA_R_32F ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
+  const cublasComputeType_t compute = type != CUDA_R_32F ? CUBLAS_COMPUTE_32F
+                                      : k.tf32           ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                         : CUBLAS_COMPUTE_32F_PEDANTIC;
   bool ok = l.MatmulDescCreate(&c.product, compute, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS;
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
     ok = ok && l.MatmulDescSetAttribute(c.product, attribute, &value, sizeof(value)) ==
@@ -189,11 +191,12 @@ Choice* choice_of(const Library& l, const Key& key) {
 
 }  // namespace
 
-bool matmul_by_cublaslt(const simt::cuda::Queue& queue, const MatmulProblem& p, void* scratch) {
+bool matmul_by_cublaslt(const simt::cuda::Queue& queue, const MatmulProblem& p, void* scratch,
+                        bool tf32) {
   const auto flat = [](const MatrixView& m) { return m.col_stride == 1 || m.row_stride == 1; };
   if (p.a.dtype != p.b.dtype || (p.c_dtype != DType::f32 && p.c_dtype != p.a.dtype) ||
-      (p.bias && p.bias_dtype != p.c_dtype) || !flat(p.a) || !flat(p.b) || p.b_packed ||
-      p.finish.tile || p.finish.rows || p.M == 0 || p.N == 0 || p.K == 0)
+      (p.bias && (p.accumulate || p.bias_dtype != p.c_dtype)) || !flat(p.a) || !flat(p.b) ||
+      p.b_packed || p.finish.tile || p.finish.rows || p.M == 0 || p.N == 0 || p.K == 0)
     return false;
   const Library& l = library();
   if (!l.why.empty()) return false;
@@ -217,6 +220,7 @@ bool matmul_by_cublaslt(const simt::cuda::Queue& queue, const MatmulProblem& p, 
   key.c_type = type_of(p.c_dtype);
   key.accumulate = p.accumulate;
   key.bias = p.bias != nullptr;
+  key.tf32 = tf32 && p.a.dtype == DType::f32;
   key.alignment_ab = alignment({p.a.data, p.b.data});
   key.alignment_c = alignment({p.c, p.bias});
   if (cudaGetDevice(&key.device) != cudaSuccess) return false;
@@ -245,7 +249,7 @@ std::string describe_cublaslt() {
   const Library& l = library();
   if (!l.why.empty()) return l.why;
   const auto v = static_cast<int>(l.GetVersion());
-  return fmt::format("cuBLASLt {}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+  return fmt::format("cuBLASLt {}.{}.{} ({})", v / 10000, v / 100 % 100, v % 100, l.path);
 }
 
 #endif

@@ -2,6 +2,11 @@
 // memory objects are built once per shape and kept; a call only sets pointers. The library's
 // workspace is the caller's scratch, up to a fixed cap.
 
+#include "engine/blas/matmul_tile.h"
+#include "engine/core/error.h"
+
+#ifdef SNUG_ONEDNN
+
 #include <dnnl.hpp>
 #include <map>
 #include <memory>
@@ -10,8 +15,6 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "engine/blas/matmul_tile.h"
-#include "engine/core/error.h"
 #include "engine/core/openmp.h"
 
 namespace snug::blas {
@@ -135,6 +138,10 @@ int64_t library_scratch_bytes(int threads) {
   return kCapShared + kCapPerThread * threads + kAlign;
 }
 
+bool library_built() {
+  return true;
+}
+
 bool library_supports(const MatmulProblem& p) {
   const bool bf16_operands = p.a.dtype == DType::bf16;
   if (p.a.dtype != p.b.dtype || (!bf16_operands && p.a.dtype != DType::f32)) return false;
@@ -182,3 +189,27 @@ void matmul_library(const MatmulProblem& p, void* scratch, int threads) {
 }
 
 }  // namespace snug::blas
+
+#else  // a build without oneDNN: matmul_available says so, and no plan has it
+
+namespace snug::blas {
+
+bool library_built() {
+  return false;
+}
+int64_t library_scratch_bytes(int) {
+  return 0;
+}
+bool library_supports(const MatmulProblem&) {
+  return false;
+}
+bool library_prepare(const MatmulProblem&, int) {
+  return false;
+}
+void matmul_library(const MatmulProblem&, void*, int) {
+  require(false, "nobody to come here without oneDNN: matmul_available says no");
+}
+
+}  // namespace snug::blas
+
+#endif

@@ -92,6 +92,7 @@ void pack_whole(void* out, const MatrixView& b, int64_t K, int64_t N, const Tile
                 int threads);
 
 // The library path. Its primitives are kept by shape.
+bool library_built();  // CMake: SNUG_ONEDNN
 bool library_supports(const MatmulProblem& p);
 bool library_prepare(const MatmulProblem& p, int threads);
 int64_t library_scratch_bytes(int threads);

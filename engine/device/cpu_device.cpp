@@ -6,9 +6,11 @@
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/core/work_list.h"
 #include "engine/device/cpu_streams.h"
 #include "engine/device/cuda.h"
 #include "engine/device/device.h"
@@ -160,6 +162,42 @@ class CpuDevice : public Device {
 class EmulatedDevice final : public CpuDevice {
  public:
   Place place() const override { return Place::emu; }
+
+  void start_streams(StreamMode mode) override {
+    in_order_ = mode == StreamMode::immediate;
+    CpuDevice::start_streams(mode);
+  }
+  bool captures() const override { return in_order_; }
+  void begin_capture() override {
+    require(capturing_ == nullptr && in_order_, "one graph at a time, of work in one order");
+    graphs_.push_back(std::make_unique<WorkList>());
+    capturing_ = graphs_.back().get();
+  }
+  int end_capture() override {
+    require(capturing_ != nullptr, "a graph that is being captured");
+    capturing_ = nullptr;
+    return static_cast<int>(graphs_.size()) - 1;
+  }
+  void cancel_capture() noexcept override {
+    if (capturing_ != nullptr) graphs_.pop_back();
+    capturing_ = nullptr;
+  }
+  void replay(int graph) override { graphs_.at(static_cast<size_t>(graph))->run(); }
+  WorkList* capturing() override { return capturing_; }
+
+  void copy(void* to, const void* from, int64_t bytes, StreamId stream) override {
+    if (capturing_ == nullptr) return CpuDevice::copy(to, from, bytes, stream);
+    capturing_->work.emplace_back([=] { std::memmove(to, from, static_cast<size_t>(bytes)); });
+  }
+  void fill(void* to, uint8_t value, int64_t bytes, StreamId stream) override {
+    if (capturing_ == nullptr) return CpuDevice::fill(to, value, bytes, stream);
+    capturing_->work.emplace_back([=] { std::memset(to, value, static_cast<size_t>(bytes)); });
+  }
+
+ private:
+  bool in_order_ = true;
+  std::vector<std::unique_ptr<WorkList>> graphs_;
+  WorkList* capturing_ = nullptr;
 };
 
 // Shapes only: nothing may touch bytes here.
@@ -186,6 +224,11 @@ class PlanDevice final : public Device {
 };
 
 }  // namespace
+
+void Device::refuse_capture() {
+  fail(ErrorCode::internal, "graphs on a place that captures them", "another place",
+       "ask Device::captures first");
+}
 
 std::unique_ptr<Device> make_device(Place place, [[maybe_unused]] int index) {
   switch (place) {

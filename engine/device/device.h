@@ -48,6 +48,8 @@ enum class StreamMode : uint8_t {
 };
 const char* to_string(StreamMode mode);
 
+struct WorkList;
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -76,9 +78,25 @@ class Device {
   virtual void allow_host(std::byte* /*base*/, int64_t /*bytes*/, bool /*allowed*/) {}
   // Throws device if work that was issued has failed since; errors of a GPU come late.
   virtual void check() {}
+  // Graphs. What is issued from begin_capture to end_capture is not done but kept, with the numbers
+  // and addresses it got, and done by every replay of the graph that end_capture names, in order
+  // with what is on compute. Not while a worker or a deferred queue does copies on the host.
+  virtual bool captures() const { return false; }
+  virtual void begin_capture() { refuse_capture(); }
+  virtual int end_capture() { refuse_capture(); }
+  virtual void cancel_capture() noexcept {}
+  virtual void replay(int /*graph*/) { refuse_capture(); }
+  // Where launches go while a graph is being captured on the place emu; else null.
+  virtual WorkList* capturing() { return nullptr; }
+  // A named stretch of the host's work, for profilers of GPUs; they nest.
+  virtual void begin_range(const char* /*name*/) {}
+  virtual void end_range() noexcept {}
   // The stream by the name that libraries know it by; null where there is none.
   virtual void* native_stream(StreamId) { return nullptr; }
   virtual MemoryInfo memory_info() const = 0;
+
+ private:
+  [[noreturn]] static void refuse_capture();
 };
 
 // index: which GPU, on the place cuda. Throws device or unsupported, with the reason, where there

@@ -15,14 +15,15 @@
 namespace snug {
 
 // The stream of ops, for kernels.
-inline simt::emu::Queue emulated_queue(const Context& ctx) {
+inline simt::emu::Queue emulated_queue(Context& ctx) {
   using simt::emu::Order;
   const uint64_t order = ctx.settings().emulated_order;
   return {{order == 0   ? Order::forward
            : order == 1 ? Order::reversed
                         : Order::shuffled,
            order},
-          {}};
+          {},
+          ctx.device().capturing()};
 }
 inline simt::cuda::Queue cuda_queue(Context& ctx) {
   return {static_cast<CUstream_st*>(ctx.device().native_stream(ctx.stream())), cuda_sync_check()};

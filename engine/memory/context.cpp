@@ -13,7 +13,8 @@ namespace snug {
 namespace {
 constexpr uint8_t kGuard = 0xA5;
 constexpr int64_t kMostTensorBytes = (int64_t{1} << 61) - 1;
-constexpr uint8_t kPoison = 0xFF;  // NaN as f32, bf16 and f16; -1 as an integer
+constexpr int kNotRun = -2, kRunOnce = -1;  // of Context::graphs_
+constexpr uint8_t kPoison = 0xFF;           // NaN as f32, bf16 and f16; -1 as an integer
 
 [[noreturn]] void drift(const Program& program, const std::string& expected,
                         const std::string& found) {
@@ -70,12 +71,39 @@ void Context::reserve(const Schedule& schedule) {
     device_->touch(a.base, bytes, settings_.threads);
   }
   if (host_bytes() > 0) device_->start_streams(settings_.streams);
+  if (settings_.graphs) graphs_.assign(static_cast<size_t>(schedule.size()), kNotRun);
   allow_host(false);
 }
 
 int64_t Context::resident(Residence residence) const {
   const Arena& a = arena(residence);
   return a.base ? device_->resident(a.base, a.bytes) : 0;
+}
+
+// The first run is as it is: what libraries choose and code that is loaded when first used is then
+// there.
+Context::Graph Context::graph_state(int index) {
+  using How = Graph::How;
+  if (!settings_.graphs || planning() || listener_ != nullptr || settings_.poison ||
+      settings_.guard_bytes > 0 || !device_->captures())
+    return {How::run, -1};
+  require(program_ == nullptr && index >= 0 && index < static_cast<int>(graphs_.size()),
+          "a program of the reserved schedule, and one at a time");
+  int& graph = graphs_[static_cast<size_t>(index)];
+  if (graph >= 0) return {How::replay, graph};
+  if (graph == kRunOnce) return {How::capture, -1};
+  graph = kRunOnce;
+  return {How::run, -1};
+}
+
+void Context::replay(int graph) {
+  const AtWork work(*this);
+  device_->replay(graph);
+}
+
+int Context::graphs() const {
+  return static_cast<int>(
+      std::count_if(graphs_.begin(), graphs_.end(), [](int g) { return g >= 0; }));
 }
 
 void Context::begin(Schedule& schedule, int index) {
@@ -95,6 +123,7 @@ void Context::begin(Schedule& schedule, int index) {
   reached_ = {};
   last_op_ = 0;
   broken_ = nullptr;
+  device_->begin_range(program_->name.c_str());
   if (planning()) {
     program_->tensors.clear();
     program_->ops.clear();
@@ -105,6 +134,7 @@ void Context::begin(Schedule& schedule, int index) {
 void Context::end() {
   Program& p = *program_;
   program_ = nullptr;
+  device_->end_range();
   bool joined = true;
   for (StreamId s = 0; s < kStreams; ++s) joined = joined && reached(kCompute, s) == position(s);
   if (broken_ || !joined) device_->synchronize();  // nothing is written behind the program's back
@@ -133,6 +163,7 @@ void Context::abandon() noexcept {
   // Tensors of the abandoned run that still live no longer match: a new epoch makes their end a
   // no-op. Copies that were issued end before anything else takes their bytes.
   device_->synchronize();
+  if (program_ != nullptr) device_->end_range();
   program_ = nullptr;
   ++epoch_;
 }
@@ -415,12 +446,15 @@ Op::Op(Context& ctx, const char* name, OpCost cost, StreamId stream)
   if (std::strcmp(r.name, name) != 0 || r.time != ctx.clock_ || r.stream != stream)
     drift(*ctx.program_, fmt::format("op {} at tick {} as number {}", r.name, r.time, index_),
           fmt::format("op {} at tick {}", name, ctx.clock_));
+  ctx.device_->begin_range(name);
   if (ctx.listener_ && ctx.place() == Place::cuda) ctx.device_->synchronize();
   if (ctx.listener_) started_ = monotonic_seconds();
 }
 
 Op::~Op() {
-  if (!run_ || !ctx_.listener_ || !ctx_.program_) return;
+  if (!run_) return;
+  ctx_.device_->end_range();
+  if (!ctx_.listener_ || !ctx_.program_) return;
   if (ctx_.place() == Place::cuda) ctx_.device_->synchronize();  // a launch is not yet the work
   ctx_.listener_->op_done(*ctx_.program_, index_, monotonic_seconds() - started_);
 }

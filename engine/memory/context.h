@@ -78,6 +78,10 @@ struct Settings {
   // Which kernel computes which matrix product (engine/blas); it outlives the context. Null: the
   // fastest by dtype and instruction set. Changes numbers, so it is the same on plan and when run.
   const KernelTable* kernels = nullptr;
+  // On cuda: attention by cuDNN, where layers/ops/attention_cudnn.h takes it.
+  bool cudnn = false;
+  // Programs that Context::repeat runs are captured as graphs, where the place captures.
+  bool graphs = false;
   // Tests: bytes of 0xA5 after every tensor, checked at its end; part of the plan.
   int64_t guard_bytes = 0;
   // Tests: fill a tensor with NaN patterns when it is born and when it dies.
@@ -87,7 +91,8 @@ struct Settings {
   // On emu, tests: in which order blocks and threads run. 0: as they come; 1: backwards; any other:
   // shuffled with this seed.
   uint64_t emulated_order = 0;
-  int gpu = 0;  // on cuda: which one
+  int gpu = 0;        // on cuda: which one
+  bool tf32 = false;  // on cuda: products of f32 by the matrix units, which round their operands
   // On emu, tests: the device's arena is there for kernels and copies alone, as that of a GPU is,
   // and whoever else touches it gets a signal. With copies that are done at once.
   bool device_private = false;
@@ -161,6 +166,26 @@ class Context {
     end();
   }
 
+  // The same for a program that hands the same numbers and addresses to the device each time it
+  // runs, whatever else happens between, and whose body leaves nothing on the host that matters
+  // later. With Settings::graphs its second run is captured, and from then on the graph is run
+  // instead of the body. Bits are the same. Runs with a listener, poison or guards are not graphs.
+  template <class F>
+  void repeat(Schedule& schedule, int index, F&& body) {
+    const Graph state = graph_state(index);
+    if (state.how == Graph::How::replay) return replay(state.graph);
+    if (state.how == Graph::How::run) return program(schedule, index, body);
+    device_->begin_capture();
+    try {
+      program(schedule, index, body);
+    } catch (...) {
+      device_->cancel_capture();
+      throw;
+    }
+    replay(graphs_[static_cast<size_t>(index)] = device_->end_capture());
+  }
+  int graphs() const;  // captured so far
+
   // A tensor of the current program. Contents are undefined.
   Tensor tensor(Name name, Shape shape, DType dtype, Category category) {
     return tensor(name, shape, dtype, category, Residence::device);
@@ -223,6 +248,12 @@ class Context {
     const Arena& a = arena(Residence::device);
     device_->allow_host(a.base, a.bytes, allowed);
   }
+  struct Graph {
+    enum class How : uint8_t { run, capture, replay } how;
+    int graph;
+  };
+  Graph graph_state(int index);
+  void replay(int graph);
   void begin(Schedule& schedule, int index);
   void end();
   void abandon() noexcept;
@@ -259,6 +290,7 @@ class Context {
   const char* broken_ = nullptr;
   Name broken_name_;
   std::array<Arena, kResidences> arenas_;
+  std::vector<int> graphs_;  // by program: a graph's number, or one of those in context.cpp
   OpListener* listener_ = nullptr;
 };
 

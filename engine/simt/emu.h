@@ -25,6 +25,10 @@
 
 #include "engine/simt/dims.h"
 
+namespace snug {
+struct WorkList;
+}
+
 namespace snug::simt::emu {
 
 enum class Order : uint8_t { forward, reversed, shuffled };
@@ -45,10 +49,12 @@ struct Counters {
 // Of all queues of this process: did an op come to its kernels?
 int64_t launches_so_far();
 
-// Where a launch goes: the counterpart of a stream. It runs at once.
+// Where a launch goes: the counterpart of a stream. It runs at once, or is captured.
 struct Queue {
   Schedule schedule;
   Counters counters;
+  // Not null: launches are put there, with their arguments, and run when the list is.
+  WorkList* capture = nullptr;
 };
 
 // A place in a kernel. `part` tells apart the steps of one call into engine/simt.

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "engine/core/dtype.h"
+#include "engine/core/work_list.h"
 #include "engine/simt/emu.h"
 
 #define __global__
@@ -284,13 +285,20 @@ void launch(Queue& queue, const Dims& dims, const char* name, void (*kernel)(P..
     std::tuple<P...> values;
   };
   const Call call{kernel, std::tuple<P...>(static_cast<P>(values)...)};
-  emu::run_grid(
-      queue, dims, name,
-      [](const void* c) {
-        const Call& made = *static_cast<const Call*>(c);
-        std::apply(made.kernel, made.values);
-      },
-      &call);
+  const auto run = [call, dims, name](Queue& q) {
+    emu::run_grid(
+        q, dims, name,
+        [](const void* c) {
+          const Call& made = *static_cast<const Call*>(c);
+          std::apply(made.kernel, made.values);
+        },
+        &call);
+  };
+  if (queue.capture == nullptr) return run(queue);
+  queue.capture->work.emplace_back([run, schedule = queue.schedule] {
+    Queue q{schedule, {}};
+    run(q);
+  });
 }
 
 }  // namespace emulated

@@ -13,6 +13,7 @@
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/kernel_queue.h"
 #include "engine/memory/step_state.h"
+#include "layers/ops/attention_cudnn.h"
 #include "layers/ops/attention_pack.h"
 #include "layers/ops/attention_parts.h"
 #include "layers/ops/attention_simt.h"
@@ -319,8 +320,9 @@ void attention_check_values(const AttentionSpec& spec, int64_t B, int64_t T) {
            fmt::format("{} for sequence {}", n, b), "give every sequence at least one token");
 }
 
-Name attention_variant(const Context& ctx, const AttentionBlocks& blocks) {
+Name attention_variant(const Context& ctx, const AttentionBlocks& blocks, bool cudnn) {
   if (!ctx.planning()) return Name();
+  if (cudnn) return Name("attention cudnn");
   if (ctx.by_kernels())
     return Name(ctx.target() == Place::cuda ? "attention cuda" : "attention emulated");
   return Name(blocks.pairs ? std::string("attention bf16 bf16 ") + blocks.name
@@ -344,17 +346,21 @@ void attention_forward_by(const AttentionBlocks& blocks, Context& ctx, const Vie
   expect_dtype(lse, "lse", {DType::f32});
   attention_check_dtype(qkv);
   expect_dtype(out, "out", {qkv.dtype});
-  const Tensor scratch =
-      ctx.by_kernels() ? Tensor() : make_forward_scratch(blocks, ctx, spec, B, T);
+  const Tensor scratch = ctx.by_kernels() ? attention_cudnn_workspace(ctx, qkv, B, T, spec, false)
+                                          : make_forward_scratch(blocks, ctx, spec, B, T);
   Op op(ctx, "attention_forward",
         {.flops = 4 * B * H * D * attention_pairs(T, spec.causal),
          .bytes = qkv.bytes() + out.bytes() + lse.bytes(),
-         .variant = attention_variant(ctx, blocks)});
+         .variant = attention_variant(ctx, blocks, ctx.by_kernels() && scratch.defined())});
   if (!op.run()) return;
   if (ctx.host_reads()) attention_check_values(spec, B, T);
   if (ctx.by_kernels())
-    return on_queue(
-        ctx, [&](auto& queue) { attention_forward_on(queue, out, lse, qkv, B, T, spec, state); });
+    return on_queue(ctx, [&](auto& queue) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(queue)>, simt::cuda::Queue>)
+        if (scratch.defined())
+          return attention_cudnn_forward(queue, out, lse, qkv, B, T, spec, scratch);
+      attention_forward_on(queue, out, lse, qkv, B, T, spec, state);
+    });
   dispatch_float(qkv, "qkv", [&](auto value) {
     forward_typed<decltype(value)>(blocks, ctx, out, lse, qkv, B, T, spec, state, scratch);
   });
@@ -393,9 +399,10 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
   Op op(ctx, "attention_cached_forward",
         {.flops = 4 * B * H * D * Tq * P,
          .bytes = qkv.bytes() + out.bytes() + cache_k.bytes() + cache_v.bytes(),
-         .variant = attention_variant(ctx, blocks)});
+         .variant = attention_variant(ctx, blocks, false)});
   if (!op.run()) return;
-  const int64_t position = step_state(state)->position;
+  // On a GPU whoever generates has seen to it; the kernels stay inside.
+  const int64_t position = ctx.host_reads() ? step_state(state)->position : 0;
   if (position < 0 || position + Tq > P)
     fail(ErrorCode::usage, fmt::format("at most P={} tokens in the key/value cache", P),
          fmt::format("{} new tokens at position {}", Tq, position),

@@ -7,6 +7,7 @@
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/kernel_queue.h"
 #include "engine/memory/step_state.h"
+#include "layers/ops/attention_cudnn.h"
 #include "layers/ops/attention_pack.h"
 #include "layers/ops/attention_parts.h"
 #include "layers/ops/attention_simt.h"
@@ -446,7 +447,9 @@ void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const Vi
   static const Name kDelta("attention_delta"), kScratch("attention_scratch");
   const Tensor delta = ctx.tensor(kDelta, {B, H, T}, DType::f32, Category::workspace);
   Tensor scratch;
-  if (!ctx.by_kernels()) {
+  if (ctx.by_kernels()) {
+    scratch = attention_cudnn_workspace(ctx, qkv, B, T, spec, true);
+  } else {
     const Plan plan = make_plan(blocks, spec, B, T, ctx.threads());
     scratch = ctx.tensor(kScratch, {ctx.threads(), make_scratch(nullptr, plan).floats}, DType::f32,
                          Category::workspace);
@@ -454,11 +457,14 @@ void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const Vi
   Op op(ctx, "attention_backward",
         {.flops = 10 * B * H * D * attention_pairs(T, spec.causal),
          .bytes = dqkv.bytes() + dout.bytes() + qkv.bytes() + out.bytes() + lse.bytes(),
-         .variant = attention_variant(ctx, blocks)});
+         .variant = attention_variant(ctx, blocks, ctx.by_kernels() && scratch.defined())});
   if (!op.run()) return;
   if (ctx.host_reads()) attention_check_values(spec, B, T);
   if (ctx.by_kernels())
     return on_queue(ctx, [&](auto& queue) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(queue)>, simt::cuda::Queue>)
+        if (scratch.defined())
+          return attention_cudnn_backward(queue, dqkv, dout, qkv, out, lse, B, T, spec, scratch);
       attention_backward_on(queue, dqkv, delta, dout, qkv, out, lse, B, T, spec, state);
     });
   dispatch_float(qkv, "qkv", [&](auto value) {

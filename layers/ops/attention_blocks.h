@@ -72,6 +72,6 @@ bool attention_blocks_has_avx512_bf16();
 const AttentionBlocks& attention_blocks(DType dtype);
 // What a plan records of an attention op: "attention", the dtype its products multiply, and what
 // multiplies it; forms of the same bits have the same text. Empty but on plan.
-Name attention_variant(const Context& ctx, const AttentionBlocks& blocks);
+Name attention_variant(const Context& ctx, const AttentionBlocks& blocks, bool cudnn);
 
 }  // namespace snug

@@ -21,6 +21,7 @@ struct Work {
   std::string name;
   std::function<void(Context&)> body;  // makes its tensors and calls one op
   const char* op;                      // the name that op is recorded by
+  Settings settings = {};              // but for the place
 };
 
 // Hears the times of the ops; the context waits for the GPU before and after each.
@@ -48,7 +49,7 @@ class Times final : public OpListener {
 };
 
 void print_row(Place place, const Work& work, int repeats) {
-  Settings settings;
+  Settings settings = work.settings;
   settings.target = place;
   Schedule schedule;
   const int program = schedule.add(Name("bench"), -1, false);
@@ -77,18 +78,28 @@ View zeros(Context& ctx, std::vector<Tensor>& keep, const char* name, Shape shap
   return keep.back();
 }
 
-std::vector<Work> works(int64_t B, int64_t T, int64_t C, int64_t H) {
+// With tf32 the products of f32 alone, with cudnn attention of bf16 alone.
+std::vector<Work> works(int64_t B, int64_t T, int64_t C, int64_t H, bool tf32 = false,
+                        bool cudnn = false) {
   const int64_t N = B * T;
   std::vector<Work> list;
   for (const DType t : {DType::f32, DType::bf16}) {
+    if (t == DType::f32 ? cudnn : tf32) continue;
     const auto add = [&](const std::string& name, const char* op, auto body) {
-      list.push_back({fmt::format("{} {}", name, to_string(t)),
+      const bool product = op == std::string("matmul"),
+                 attention = std::string(op).starts_with("attention");
+      if ((tf32 && !product) || (cudnn && !attention)) return;
+      list.push_back({fmt::format("{} {}{}", name, to_string(t),
+                                  tf32    ? " by TF32"
+                                  : cudnn ? " by cuDNN"
+                                          : ""),
                       [body](Context& ctx) {
                         std::vector<Tensor> keep;
                         body(ctx, keep);
                         while (!keep.empty()) keep.pop_back();
                       },
-                      op});
+                      op,
+                      {.cudnn = cudnn, .tf32 = tf32}});
     };
     const auto product = [&](const char* what, int64_t m, int64_t n, int64_t k, bool ta, bool tb) {
       add(fmt::format("{} {}x{}x{}", what, m, n, k), "matmul",
@@ -123,6 +134,15 @@ std::vector<Work> works(int64_t B, int64_t T, int64_t C, int64_t H) {
           attention_forward(ctx, out, zeros(ctx, keep, "lse", {B, H, T}, DType::f32), qkv, B, T,
                             spec, {});
         });
+    add(fmt::format("attention backward B={} T={} H={} D={}", B, T, H, C / H), "attention_backward",
+        [=](Context& ctx, std::vector<Tensor>& keep) {
+          const View qkv = zeros(ctx, keep, "qkv", {N, 3 * C}, t);
+          const View dqkv = zeros(ctx, keep, "dqkv", {N, 3 * C}, t);
+          const View out = zeros(ctx, keep, "out", {N, C}, t);
+          const View dout = zeros(ctx, keep, "dout", {N, C}, t);
+          attention_backward(ctx, dqkv, dout, qkv, out,
+                             zeros(ctx, keep, "lse", {B, H, T}, DType::f32), B, T, spec, {});
+        });
   }
   return list;
 }
@@ -130,7 +150,7 @@ std::vector<Work> works(int64_t B, int64_t T, int64_t C, int64_t H) {
 void print_steps(Place place, const char* precision, const ModelSpec& spec,
                  const Gpt2Steps::Options& o, int steps) {
   Gpt2Steps run(place, spec, o);
-  run.step();
+  for (int i = 0; i < 2; ++i) run.step();  // what libraries choose; graphs
   std::vector<double> seconds;
   for (int i = 0; i < steps; ++i) {
     const double begin = monotonic_seconds();
@@ -140,8 +160,10 @@ void print_steps(Place place, const char* precision, const ModelSpec& spec,
   std::sort(seconds.begin(), seconds.end());
   const double t = seconds[seconds.size() / 2];
   const auto tokens = static_cast<double>(o.B * o.T * o.micro_steps);
+  const std::string how = std::string(o.tf32 ? " by TF32" : "") + (o.graphs ? ", graphs" : "") +
+                          (o.cudnn ? ", cuDNN" : "");
   fmt::print(
-      "| {} B={} T={} | {:.2f} | {:.0f} | {:.2f} | {} |\n", precision, o.B, o.T, t * 1e3,
+      "| {}{} B={} T={} | {:.2f} | {:.0f} | {:.2f} | {} |\n", precision, how, o.B, o.T, t * 1e3,
       tokens / t, tokens / t * run.model().flops_per_token(o.T) * 1e-12,
       run.context().resident_bytes() == run.planned_bytes() ? "as planned" : "NOT as planned");
 }
@@ -163,18 +185,41 @@ int run(const std::string& mode) {
   fmt::print("| op | median us | least us | TFLOP/s | GB/s |\n|---|---|---|---|---|\n");
   for (const Work& w : small ? works(1, 32, 64, 2) : works(8, 1024, 768, 12))
     print_row(place, w, small ? 3 : 11);
+  const auto if_it_is_there = [](const std::string& what, const auto& print) {
+    try {
+      print();
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::unsupported) throw;
+      std::cerr << what << ": " << e.what() << "\n";
+    }
+  };
+  for (const bool cudnn : {false, true})
+    for (const Work& w :
+         small ? works(1, 32, 64, 2, !cudnn, cudnn) : works(8, 1024, 768, 12, !cudnn, cudnn))
+      if_it_is_there(w.name, [&] { print_row(place, w, small ? 3 : 11); });
   fmt::print(
       "\n| GPT-2 step | median ms | tokens/s | model TFLOP/s | memory |\n|---|---|---|---|---|\n");
   const ModelSpec spec =
       small ? gpt2_spec(2, 64, 2, 32, 257, 0) : gpt2_spec(12, 768, 12, 1024, 50257, 0);
-  for (const char* precision : {"fp32", "bf16"}) {
+  struct Way {
+    const char* precision;
+    bool tf32, graphs, cudnn;
+  };
+  for (const Way& way : {Way{"fp32", false, false, false},
+                         {"fp32", true, true, false},
+                         {"bf16", false, false, false},
+                         {"bf16", false, true, false},
+                         {"bf16", false, true, true}}) {
     Gpt2Steps::Options o;
-    o.precision = precision;
+    o.precision = way.precision;
+    o.tf32 = way.tf32;
+    o.graphs = way.graphs;
+    o.cudnn = way.cudnn;
     o.B = small ? 1 : 8;
     o.T = small ? 32 : 1024;
     o.head_rows = small ? 16 : 2048;
     o.micro_steps = 1;
-    print_steps(place, precision, spec, o, small ? 2 : 5);
+    if_it_is_there("GPT-2", [&] { print_steps(place, way.precision, spec, o, small ? 2 : 5); });
   }
   return 0;
 }

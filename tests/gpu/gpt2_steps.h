@@ -37,6 +37,7 @@ class Gpt2Steps {
     int64_t B = 2, T = 16, head_rows = 7;
     int micro_steps = 2;
     int threads = 1;
+    bool graphs = false, tf32 = false, cudnn = false;
   };
 
   Gpt2Steps(Place place, const ModelSpec& spec, const Options& options)
@@ -76,7 +77,8 @@ class Gpt2Steps {
     state_.loss_sum = 0;
     state_.loss_tokens = 0;
     state_.inverse_tokens = 1.0f / static_cast<float>(N * o_.micro_steps);
-    for (float& rate : state_.learning_rate) rate = 1e-3f;
+    for (float& rate : state_.learning_rate)
+      rate = 1e-3f * (1.0f + 0.25f * static_cast<float>(state_.updates));
     optimizer_->prepare_step(state_);
     std::vector<int32_t> tokens(static_cast<size_t>(N) + 1);
     for (int m = 0; m < o_.micro_steps; ++m) {
@@ -124,6 +126,9 @@ class Gpt2Steps {
     s.threads = o_.threads;
     s.target = place;
     s.device_private = true;
+    s.graphs = o_.graphs;
+    s.tf32 = o_.tf32;
+    s.cudnn = o_.cudnn;
     return s;
   }
   int64_t elements() const { return model_.params().flat_elements(); }
@@ -153,7 +158,7 @@ class Gpt2Steps {
   }
 
   void run(Context& ctx, Residents& r, int program) {
-    ctx.program(schedule_, program, [&] {
+    ctx.repeat(schedule_, program, [&] {
       if (program == load_) {
         if (r.master.defined()) cast(ctx, r.params->flat(), r.master);
       } else if (program == update_) {

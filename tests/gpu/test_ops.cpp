@@ -4,6 +4,7 @@
 
 #include "engine/blas/matmul_cuda.h"
 #include "engine/kernels/kernels.h"
+#include "layers/ops/attention_cudnn.h"
 #include "tests/gpu/gpu.h"
 #include "tests/layers/ops/place_cases.h"
 #include "tests/optim/optim_case.h"
@@ -164,6 +165,59 @@ TEST_F(GpuOps, ProductsAreWithinTheErrorOfTheirSums) {
               close(gpu[name], cpu[name], 2 * tolerance(DType::f32, s.k) + 2 * tolerance(t, 1)))
               << name;
       }
+}
+
+// The operands are rounded to 11 significant bits: an error of 2^-11 for each of the two factors.
+TEST_F(GpuOps, Tf32RoundsTheOperandsOfProducts) {
+  const int64_t m = 256, n = 128, k = 768;
+  const auto body = [&](Case& c) {
+    const View a = c.input("a", {m, k}, DType::f32, normal_values(m * k, 1));
+    const View b = c.input("b", {k, n}, DType::f32, normal_values(k * n, 2));
+    matmul(c.ctx(), c.output("c", {m, n}, DType::f32), a, b, {});
+  };
+  Settings tf32 = on_gpu();
+  tf32.tf32 = true;
+  const Outputs cpu = run_on_plan_and_cpu({}, body), rounded = run_on_plan_and_cpu(tf32, body),
+                gpu = run_on_plan_and_cpu(on_gpu(), body);
+  EXPECT_TRUE(close(gpu["c"], cpu["c"], 2 * tolerance(DType::f32, k)));
+  EXPECT_TRUE(close(rounded["c"], cpu["c"], 2 * 0x1p-11 + 2 * tolerance(DType::f32, k)));
+  EXPECT_FALSE(close(rounded["c"], gpu["c"], 0x1p-15)) << "or the library is absent";
+}
+
+// p, ds and what is stored are rounded to 16 bits on either side; differences of products that
+// nearly cancel carry those of both.
+TEST_F(GpuOps, AttentionByCudnnIsThatOfTheCpu) {
+  std::string cudnn;
+  if constexpr (kCudaBuilt) cudnn = describe_cudnn();
+  if (!cudnn.starts_with("cuDNN ")) GTEST_SKIP() << cudnn;
+  const int64_t B = 2, T = 200, H = 4, G = 2, D = 64, width = (H + 2 * G) * D;
+  for (const DType t : {DType::bf16, DType::f16})
+    for (const bool causal : {true, false}) {
+      const auto body = [&](Case& c) {
+        AttentionSpec spec;
+        spec.H = H;
+        spec.G = G;
+        spec.D = D;
+        spec.scale = 0.125f;
+        spec.causal = causal;
+        const View qkv = c.input("qkv", {B * T, width}, t, normal_values(B * T * width, 1, t));
+        const View dout = c.input("dout", {B * T, H * D}, t, normal_values(B * T * H * D, 2, t));
+        const View out = c.output("out", {B * T, H * D}, t);
+        const View lse = c.output("lse", {B, H, T}, DType::f32);
+        attention_forward(c.ctx(), out, lse, qkv, B, T, spec, {});
+        attention_backward(c.ctx(), c.output("dqkv", {B * T, width}, t), dout, qkv, out, lse, B, T,
+                           spec, {});
+      };
+      Settings settings = on_gpu();
+      settings.cudnn = true;
+      const Outputs cpu = run_on_plan_and_cpu({}, body), gpu = run_on_plan_and_cpu(settings, body);
+      EXPECT_TRUE(run_on_plan_and_cpu(settings, body) == gpu) << "not deterministic";
+      SCOPED_TRACE(std::string(to_string(t)) + (causal ? " causal" : ""));
+      const double step = t == DType::bf16 ? 0x1p-9 : 0x1p-12;
+      EXPECT_TRUE(close(gpu["lse"], cpu["lse"], 1e-5));
+      EXPECT_TRUE(close(gpu["out"], cpu["out"], 4 * step));
+      EXPECT_TRUE(close(gpu["dqkv"], cpu["dqkv"], 16 * step));
+    }
 }
 
 }  // namespace

@@ -1,12 +1,15 @@
 #include "tools/cli/version.h"
 
 #include <cpuid.h>
-#include <dnnl.h>
 #include <fmt/format.h>
 #include <zlib.h>
 #include <zstd.h>
 
 #include "engine/core/openmp.h"
+
+#ifdef SNUG_ONEDNN
+#include <dnnl.h>
+#endif
 
 namespace snug {
 namespace {
@@ -39,16 +42,24 @@ std::string instruction_sets() {
   return text.empty() ? "none of AVX2, AVX-512, AMX" : text;
 }
 
+std::string onednn() {
+#ifdef SNUG_ONEDNN
+  const dnnl_version_t* const v = dnnl_version();
+  return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
+#else
+  return "not built";
+#endif
+}
+
 }  // namespace
 
 std::string version_text() {
-  const dnnl_version_t* const dnnl = dnnl_version();
   return fmt::format(
-      "snug {}\ncompiler: {}\ncpu: {}\noneDNN: {}.{}.{}\nzlib: {}\nzstd: {}\nthreads: {}\ncuda: "
+      "snug {}\ncompiler: {}\ncpu: {}\noneDNN: {}\nzlib: {}\nzstd: {}\nthreads: {}\ncuda: "
       "not "
       "built\n",
-      SNUG_VERSION, compiler(), instruction_sets(), dnnl->major, dnnl->minor, dnnl->patch,
-      zlibVersion(), ZSTD_versionString(), omp_get_max_threads());
+      SNUG_VERSION, compiler(), instruction_sets(), onednn(), zlibVersion(), ZSTD_versionString(),
+      omp_get_max_threads());
 }
 
 }  // namespace snug

@@ -1,9 +1,16 @@
 // What is said about GPUs on machines without one: why there is no place cuda, and on which GPUs
 // the kernels of a build run.
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "engine/core/error.h"
 #include "engine/device/cuda.h"
+#include "engine/device/cuda_library.h"
 #include "tests/support/errors.h"
 
 namespace snug {
@@ -86,6 +93,58 @@ TEST(MakeDevice, GivesThePlaceCudaOrSaysWhyNot) {
     EXPECT_FALSE(e.advice().empty());
   }
   EXPECT_STREQ(to_string(Place::cuda), "cuda");
+}
+
+class SetVariable {
+ public:
+  SetVariable(const char* name, const std::string& value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    setenv(name, value.c_str(), 1);
+  }
+  ~SetVariable() {
+    if (before_.empty())
+      unsetenv(name_);
+    else
+      setenv(name_, before_.c_str(), 1);
+  }
+  SetVariable(const SetVariable&) = delete;
+  SetVariable& operator=(const SetVariable&) = delete;
+
+ private:
+  const char* name_;
+  std::string before_;
+};
+
+// The toolkit before Python's wheels; what is not there is not tried.
+TEST(CudaLibrary, IsLookedForInTheToolkitAndInWheels) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / ("snug-cuda-" + std::to_string(getpid()));
+  const fs::path toolkit = folder / "toolkit", python = folder / "env";
+  const fs::path wheels = python / "lib" / "python3.11" / "site-packages" / "nvidia";
+  std::vector<std::string> expected = {"libnone.so.9", (toolkit / "lib64/libnone.so.9").string(),
+                                       (wheels / "cu13/lib/libnone.so.9").string(),
+                                       (wheels / "cublas/lib/libnone.so.9").string()};
+  std::swap(expected[2], expected[3]);  // by name
+  for (size_t i = 1; i < expected.size(); ++i) {
+    fs::create_directories(fs::path(expected[i]).parent_path());
+    std::ofstream(expected[i]) << "no library";
+  }
+  fs::create_directories(python / "lib" / "perl5" / "site-packages" / "nvidia");
+  const SetVariable home("CUDA_HOME", toolkit.string()), env("VIRTUAL_ENV", python.string());
+  EXPECT_EQ(cuda_library_places("libnone.so.9"), expected);
+
+  std::string path, why;
+  EXPECT_EQ(open_cuda_library("SNUG_NONE", {"libnone.so.9"}, path, why), nullptr);
+  EXPECT_NE(why.find("libnone.so.9"), std::string::npos) << why;
+  {
+    // The named file alone: that of the math library would do as well as any.
+    const SetVariable only("SNUG_NONE", expected[1]);
+    EXPECT_EQ(open_cuda_library("SNUG_NONE", {"libm.so.6"}, path, why), nullptr);
+    EXPECT_NE(why.find(expected[1]), std::string::npos) << why;
+  }
+  EXPECT_NE(open_cuda_library("SNUG_NONE", {"libnone.so.9", "libm.so.6"}, path, why), nullptr);
+  EXPECT_EQ(path, "libm.so.6");
+  fs::remove_all(folder);
 }
 
 }  // namespace

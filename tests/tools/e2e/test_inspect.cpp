@@ -304,6 +304,7 @@ TEST(Version, NamesTheLibraries) {
   for (const std::string name : {"oneDNN: ", "zlib: ", "zstd: "}) {
     const size_t at = o.out.find("\n" + name);
     ASSERT_NE(at, std::string::npos) << name << "\nin " << o.out;
+    if (name == "oneDNN: " && o.out.find("\noneDNN: not built\n") == at) continue;
     EXPECT_NE(std::isdigit(o.out.at(at + 1 + name.size())), 0) << o.out;
   }
 }
