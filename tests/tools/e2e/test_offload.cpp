@@ -93,6 +93,7 @@ TEST(Offload, WeightsWithTheHostChangeNothing) {
     SCOPED_TRACE(precision);
     const Workspace w;
     const std::vector<std::string> base = {std::string("precision=") + precision,
+                                           "model.n_layer=6",
                                            "per_device_train_batch_size=3",
                                            "head_rows=64",
                                            "save_steps=4",
@@ -145,8 +146,12 @@ TEST(Offload, WeightsWithTheHostChangeNothing) {
 // The smallest memory that there is with the host's, found by the planner, and the same run in it.
 TEST(Offload, ThePlannerStreamsWeightsWhereNothingElseFits) {
   const Workspace w;
-  const std::vector<std::string> base = {"per_device_train_batch_size=6", "global_batch_size=6",
-                                         "head_rows=64", "max_grad_norm=0", "max_steps=6"};
+  const std::vector<std::string> base = {"per_device_train_batch_size=6",
+                                         "global_batch_size=6",
+                                         "head_rows=64",
+                                         "max_grad_norm=0",
+                                         "max_steps=6",
+                                         "model.n_layer=6"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), base.begin(), base.end());
     return more;
