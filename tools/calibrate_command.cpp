@@ -42,11 +42,11 @@ void print(const Calibration& c, const std::string& path, bool measured) {
 
 int calibrate_command(const Arguments& arguments) {
   int64_t threads = 0;
-  double seconds = 4;
+  double seconds = 15;
   bool json = false, force = false;
   ArgumentParser parser(
       "calibrate",
-      "measures this machine for a few seconds: its roofs, which kernel is fastest for "
+      "measures this machine for some 15 seconds: its roofs, which kernel is fastest for "
       "which products, and how long the operations of a step take. Plans predict "
       "with it, and runs started later use the kernels.");
   parser.option("--threads", threads, "N", "threads of the runs it is for; 0: all cores")
@@ -59,7 +59,7 @@ int calibrate_command(const Arguments& arguments) {
   if (threads < 0)
     fail(ErrorCode::usage, "--threads of at least 0", std::to_string(threads), "--threads 2");
   if (!(seconds >= 0 && seconds <= 600))
-    fail(ErrorCode::usage, "--seconds from 0 to 600", fmt::format("{}", seconds), "--seconds 4");
+    fail(ErrorCode::usage, "--seconds from 0 to 600", fmt::format("{}", seconds), "--seconds 15");
   const MachineKey key = machine_key(resolve_threads(threads));
   const std::string path = calibration_path(key);
   if (path.empty())
@@ -71,7 +71,7 @@ int calibrate_command(const Arguments& arguments) {
   if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
   const bool measured = !c;
   if (!c) {
-    fmt::print(stderr, "Measuring for a few seconds ...\n");
+    fmt::print(stderr, "Measuring for about {:.0f} s ...\n", seconds);
     c = calibrate(key.threads, seconds);
     write_calibration(path, *c);
   }

@@ -22,7 +22,7 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kFormat = 2;  // 2: with the seconds of ops
+constexpr int64_t kFormat = 3;  // 2: with the seconds of ops; 3: by FLOPs and bytes
 constexpr int64_t kMostFileBytes = 1 << 20;
 constexpr double kMargin = 1.03;
 
@@ -269,7 +269,7 @@ Calibration calibrate(int threads, double seconds) {
   DType filled = DType::u8;
   // One thread's processor time, in turns: what else the machine does hardly shows in it, and the
   // order of the kernels is the same for any number of threads.
-  const double end = started + seconds / 3;
+  const double end = started + seconds / 5;
   for (int round = 0; round < 2 || monotonic_seconds() < end; ++round)
     for (MeasuredProduct& m : c.products) {
       if (filled != m.choice.a) {
@@ -290,8 +290,8 @@ Calibration calibrate(int threads, double seconds) {
     m.choice.kernel = fastest_kernel(m.rates, matmul_best(m.choice.a, m.choice.b));
   // The ops of a step, computed as they then will be.
   const KernelTable kernels = c.table();
-  c.fp32_ops = measure_ops(DType::f32, threads, kernels, seconds / 3);
-  c.bf16_ops = measure_ops(DType::bf16, threads, kernels, seconds / 3);
+  c.fp32_ops = measure_ops(DType::f32, threads, kernels, 0.4 * seconds);
+  c.bf16_ops = measure_ops(DType::bf16, threads, kernels, 0.4 * seconds);
   c.roofs = larger(c.roofs, measure_roofs(threads, 0.2));
   c.seconds = monotonic_seconds() - started;
   return c;

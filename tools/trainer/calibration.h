@@ -51,7 +51,7 @@ struct Calibration {
 MatmulKernel fastest_kernel(const std::vector<KernelRate>& rates, MatmulKernel usual);
 
 // Measures. `seconds`: about how long; more rounds make the best of them better.
-Calibration calibrate(int threads, double seconds = 4);
+Calibration calibrate(int threads, double seconds = 15);
 
 // Empty if the environment names no folder.
 std::string calibration_path(const MachineKey& key);

@@ -19,7 +19,8 @@ CostModel CostModel::uncalibrated(const std::string& instruction_set, int thread
   if (instruction_set == "amx_bf16") fp32 = 45e9, bf16 = 300e9;
   CostModel m;
   const double n = threads;
-  m.text_ = fmt::format("uncalibrated: assumed rates of {}", instruction_set);
+  m.text_ = fmt::format("uncalibrated: assumed rates of {}; snug calibrate, once, measures them",
+                        instruction_set);
   m.rates_ = {.fp32_matrix = n * fp32,
               .bf16_matrix = n * bf16,
               .fp32_attention = n * fp32 / 2,
