@@ -13,6 +13,8 @@
 namespace snug {
 namespace {
 
+constexpr double kBusy = 0.05;  // more waiting than this and the rates are another machine's
+
 void print(const Calibration& c, const std::string& path, bool measured) {
   fmt::print("{} ({}), {} thread{}\n\n", c.key.cpu, c.key.instruction_set, c.key.threads,
              c.key.threads == 1 ? "" : "s");
@@ -35,7 +37,13 @@ void print(const Calibration& c, const std::string& path, bool measured) {
   }
   fmt::print("\n{} {}; plan, train, eval and generate use it. It took {:.1f} s.\n",
              measured ? "Written to" : "Measured before, in", path, c.seconds);
-  if (!measured) fmt::print("--force measures again.\n");
+  if (c.waited > kBusy)
+    fmt::print(
+        "Other work had the processors in {:.0f} % of that time, so what was measured is too slow: "
+        "snug calibrate --force measures again, best on an idle machine.\n",
+        100 * c.waited);
+  else if (!measured)
+    fmt::print("--force measures again.\n");
 }
 
 }  // namespace

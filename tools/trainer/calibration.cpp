@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 
 #include "engine/core/error.h"
@@ -78,6 +79,19 @@ double thread_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// How long the threads of this process were ready and not running, as Linux counts it
+// (/proc/PID/task/TID/schedstat: ns run, ns waited, slices); 0 where it does not.
+double waited_seconds() {
+  double sum = 0;
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    std::ifstream file(task.path() / "schedstat");
+    double ran = 0, waited = 0;
+    if (file >> ran >> waited) sum += waited;
+  }
+  return 1e-9 * sum;
 }
 
 struct Operands {
@@ -192,6 +206,7 @@ Calibration parse_calibration(const nlohmann::json& j, const std::string& where)
   c.roofs.copy_bytes = positive(roofs, "copy_bytes", in_roofs);
   c.roofs.stream_bytes = positive(roofs, "stream_bytes", in_roofs);
   c.seconds = positive(j, "seconds", where);
+  c.waited = positive(j, "waited", where);
   const nlohmann::json list = j.contains("products") ? j["products"] : nlohmann::json();
   const std::vector<KernelChoice> choices = parse_choices(list, where + " / products");
   for (size_t i = 0; i < choices.size(); ++i) {
@@ -244,7 +259,7 @@ MatmulKernel fastest_kernel(const std::vector<KernelRate>& rates, MatmulKernel u
 }
 
 Calibration calibrate(int threads, double seconds) {
-  const double started = monotonic_seconds();
+  const double started = monotonic_seconds(), waited = waited_seconds();
   Calibration c;
   c.key = machine_key(threads);
   c.roofs = measure_roofs(threads);
@@ -294,6 +309,7 @@ Calibration calibrate(int threads, double seconds) {
   c.bf16_ops = measure_ops(DType::bf16, threads, kernels, 0.4 * seconds);
   c.roofs = larger(c.roofs, measure_roofs(threads, 0.2));
   c.seconds = monotonic_seconds() - started;
+  c.waited = std::max(0.0, waited_seconds() - waited) / (c.seconds * threads);
   return c;
 }
 
@@ -368,7 +384,8 @@ nlohmann::json calibration_json(const Calibration& c) {
             {"stream_bytes", c.roofs.stream_bytes}}},
           {"products", list},
           {"ops", {{"f32", c.fp32_ops.json()}, {"bf16", c.bf16_ops.json()}}},
-          {"seconds", c.seconds}};
+          {"seconds", c.seconds},
+          {"waited", c.waited}};
 }
 
 void write_calibration(const std::string& path, const Calibration& c) {

@@ -44,6 +44,8 @@ struct Calibration {
   std::vector<MeasuredProduct> products;
   OpRates fp32_ops, bf16_ops;  // by the compute dtype of the model they are in
   double seconds = 0;          // it took
+  // The share of that time in which a thread was ready and other work had its processor.
+  double waited = 0;
   KernelTable table() const;
 };
 

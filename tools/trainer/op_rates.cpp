@@ -16,9 +16,9 @@
 namespace snug {
 namespace {
 
-// Other work on the machine can only make an op slower, and the fastest of many is luck.
-double lower_quartile(std::vector<double> list) {
-  const auto at = list.begin() + static_cast<std::ptrdiff_t>((list.size() - 1) / 4);
+// As the step that a plan predicts: neither the fastest nor one that other work interrupted.
+double median_of(std::vector<double> list) {
+  const auto at = list.begin() + static_cast<std::ptrdiff_t>((list.size() - 1) / 2);
   std::nth_element(list.begin(), at, list.end());
   return *at;
 }
@@ -39,7 +39,7 @@ class StepTimes final : public OpListener {
       const OpRecord& op = where.first->ops[static_cast<size_t>(where.second)];
       if (op.stream != kCompute) continue;
       Sum& sum = sums[{OpRates::key(op), op.flops, op.bytes}];
-      sum.seconds += lower_quartile(list);
+      sum.seconds += median_of(list);
       ++sum.ops;
     }
     for (const auto& [what, sum] : sums)

@@ -40,7 +40,7 @@ class OpRates {
 };
 
 // Trains small models of this compute dtype, some steps each and as many more as fit into
-// `seconds`. Of an op's times the lower quartile counts. Larger models are left out where they
+// `seconds`. Of an op's times the median counts. Larger models are left out where they
 // would take too long or need more than half of the free memory; with 0 seconds only the smallest
 // is trained.
 OpRates measure_ops(DType compute, int threads, const KernelTable& kernels, double seconds);
