@@ -73,6 +73,11 @@ int bench_step(const Arguments& arguments) {
   const auto window = [](const OpRow& r) {
     return r.times.median() * static_cast<double>(r.calls);
   };
+  const CostModel& cost = *run.setup().cost;
+  const auto predicted = [&](const OpRow& r) {
+    return cost.seconds({r.op.c_str(), {}, r.flops, r.bytes, 0, Name(r.variant)},
+                        plan.decisions.micro_batch * plan.decisions.T);
+  };
   double total = 0;
   for (const OpRow& r : rows) total += window(r);
 
@@ -85,10 +90,14 @@ int bench_step(const Arguments& arguments) {
                       {"op", r.op},
                       {"calls", r.calls * static_cast<int64_t>(r.times.seconds.size())},
                       {"seconds", seconds},
+                      {"predicted_seconds_per_call", predicted(r)},
                       {"flops_per_call", r.flops},
                       {"bytes_per_call", r.bytes}});
+      if (!r.variant.empty()) list.back()["kernel"] = r.variant;
     }
     fmt::print("{}\n", nlohmann::json({{"step_seconds", median},
+                                       {"predicted_step_seconds", plan.step_seconds},
+                                       {"prediction", cost.text()},
                                        {"step_times", times.seconds},
                                        {"step_noise", times.noise()},
                                        {"first_step_seconds", first},
@@ -112,13 +121,13 @@ int bench_step(const Arguments& arguments) {
       model_rate * 1e-9, 100.0 * model_rate / roof, narrow ? "bf16" : "fp32");
   fmt::print("start: {:.2f} s until the first step, which took {:.3f} s; peak resident {}\n\n",
              startup, first, human_bytes(peak));
-  fmt::print("{:<12} {:<24} {:>6} {:>9} {:>6} {:>10} {:>9} {:>6}\n", "program", "op", "calls",
-             "ms/call", "share", "GFLOP/s", "GB/s", "roof");
+  fmt::print("{:<12} {:<29} {:>6} {:>9} {:>9} {:>6} {:>10} {:>9} {:>6}\n", "program", "op", "calls",
+             "ms/call", "predicted", "share", "GFLOP/s", "GB/s", "roof");
   for (const OpRow& r : rows) {
     const double each = r.times.median();
     const bool product = r.variant.find("bf16 bf16") != std::string::npos;
-    fmt::print("{:<12} {:<24} {:>6} {:>9.3f} {:>5.1f}% {:>10.1f} {:>9.2f} {:>5.0f}%\n", r.program,
-               r.op, r.calls, each * 1e3, 100.0 * window(r) / total,
+    fmt::print("{:<12} {:<29} {:>6} {:>9.3f} {:>9.3f} {:>5.1f}% {:>10.1f} {:>9.2f} {:>5.0f}%\n",
+               r.program, r.op, r.calls, each * 1e3, predicted(r) * 1e3, 100.0 * window(r) / total,
                static_cast<double>(r.flops) / each * 1e-9,
                static_cast<double>(r.bytes) / each * 1e-9,
                100.0 * roof_share(roofs, static_cast<double>(r.flops), static_cast<double>(r.bytes),

@@ -13,6 +13,8 @@
 namespace snug {
 namespace {
 
+constexpr double kBusy = 0.05;  // more waiting than this and the rates are another machine's
+
 void print(const Calibration& c, const std::string& path, bool measured) {
   fmt::print("{} ({}), {} thread{}\n\n", c.key.cpu, c.key.instruction_set, c.key.threads,
              c.key.threads == 1 ? "" : "s");
@@ -35,18 +37,24 @@ void print(const Calibration& c, const std::string& path, bool measured) {
   }
   fmt::print("\n{} {}; plan, train, eval and generate use it. It took {:.1f} s.\n",
              measured ? "Written to" : "Measured before, in", path, c.seconds);
-  if (!measured) fmt::print("--force measures again.\n");
+  if (c.waited > kBusy)
+    fmt::print(
+        "Other work had the processors in {:.0f} % of that time, so what was measured is too slow: "
+        "snug calibrate --force measures again, best on an idle machine.\n",
+        100 * c.waited);
+  else if (!measured)
+    fmt::print("--force measures again.\n");
 }
 
 }  // namespace
 
 int calibrate_command(const Arguments& arguments) {
   int64_t threads = 0;
-  double seconds = 4;
+  double seconds = 15;
   bool json = false, force = false;
   ArgumentParser parser(
       "calibrate",
-      "measures this machine for a few seconds: its roofs, which kernel is fastest for "
+      "measures this machine for some 15 seconds: its roofs, which kernel is fastest for "
       "which products, and how long the operations of a step take. Plans predict "
       "with it, and runs started later use the kernels.");
   parser.option("--threads", threads, "N", "threads of the runs it is for; 0: all cores")
@@ -59,7 +67,7 @@ int calibrate_command(const Arguments& arguments) {
   if (threads < 0)
     fail(ErrorCode::usage, "--threads of at least 0", std::to_string(threads), "--threads 2");
   if (!(seconds >= 0 && seconds <= 600))
-    fail(ErrorCode::usage, "--seconds from 0 to 600", fmt::format("{}", seconds), "--seconds 4");
+    fail(ErrorCode::usage, "--seconds from 0 to 600", fmt::format("{}", seconds), "--seconds 15");
   const MachineKey key = machine_key(resolve_threads(threads));
   const std::string path = calibration_path(key);
   if (path.empty())
@@ -71,7 +79,7 @@ int calibrate_command(const Arguments& arguments) {
   if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
   const bool measured = !c;
   if (!c) {
-    fmt::print(stderr, "Measuring for a few seconds ...\n");
+    fmt::print(stderr, "Measuring for about {:.0f} s ...\n", seconds);
     c = calibrate(key.threads, seconds);
     write_calibration(path, *c);
   }

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 
 #include "engine/core/error.h"
@@ -22,7 +23,7 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kFormat = 2;  // 2: with the seconds of ops
+constexpr int64_t kFormat = 3;  // 2: with the seconds of ops; 3: by FLOPs and bytes
 constexpr int64_t kMostFileBytes = 1 << 20;
 constexpr double kMargin = 1.03;
 
@@ -78,6 +79,19 @@ double thread_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// How long the threads of this process were ready and not running, as Linux counts it
+// (/proc/PID/task/TID/schedstat: ns run, ns waited, slices); 0 where it does not.
+double waited_seconds() {
+  double sum = 0;
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    std::ifstream file(task.path() / "schedstat");
+    double ran = 0, waited = 0;
+    if (file >> ran >> waited) sum += waited;
+  }
+  return 1e-9 * sum;
 }
 
 struct Operands {
@@ -192,6 +206,7 @@ Calibration parse_calibration(const nlohmann::json& j, const std::string& where)
   c.roofs.copy_bytes = positive(roofs, "copy_bytes", in_roofs);
   c.roofs.stream_bytes = positive(roofs, "stream_bytes", in_roofs);
   c.seconds = positive(j, "seconds", where);
+  c.waited = positive(j, "waited", where);
   const nlohmann::json list = j.contains("products") ? j["products"] : nlohmann::json();
   const std::vector<KernelChoice> choices = parse_choices(list, where + " / products");
   for (size_t i = 0; i < choices.size(); ++i) {
@@ -244,7 +259,7 @@ MatmulKernel fastest_kernel(const std::vector<KernelRate>& rates, MatmulKernel u
 }
 
 Calibration calibrate(int threads, double seconds) {
-  const double started = monotonic_seconds();
+  const double started = monotonic_seconds(), waited = waited_seconds();
   Calibration c;
   c.key = machine_key(threads);
   c.roofs = measure_roofs(threads);
@@ -269,7 +284,7 @@ Calibration calibrate(int threads, double seconds) {
   DType filled = DType::u8;
   // One thread's processor time, in turns: what else the machine does hardly shows in it, and the
   // order of the kernels is the same for any number of threads.
-  const double end = started + seconds / 3;
+  const double end = started + seconds / 5;
   for (int round = 0; round < 2 || monotonic_seconds() < end; ++round)
     for (MeasuredProduct& m : c.products) {
       if (filled != m.choice.a) {
@@ -290,10 +305,11 @@ Calibration calibrate(int threads, double seconds) {
     m.choice.kernel = fastest_kernel(m.rates, matmul_best(m.choice.a, m.choice.b));
   // The ops of a step, computed as they then will be.
   const KernelTable kernels = c.table();
-  c.fp32_ops = measure_ops(DType::f32, threads, kernels, seconds / 3);
-  c.bf16_ops = measure_ops(DType::bf16, threads, kernels, seconds / 3);
+  c.fp32_ops = measure_ops(DType::f32, threads, kernels, 0.4 * seconds);
+  c.bf16_ops = measure_ops(DType::bf16, threads, kernels, 0.4 * seconds);
   c.roofs = larger(c.roofs, measure_roofs(threads, 0.2));
   c.seconds = monotonic_seconds() - started;
+  c.waited = std::max(0.0, waited_seconds() - waited) / (c.seconds * threads);
   return c;
 }
 
@@ -368,7 +384,8 @@ nlohmann::json calibration_json(const Calibration& c) {
             {"stream_bytes", c.roofs.stream_bytes}}},
           {"products", list},
           {"ops", {{"f32", c.fp32_ops.json()}, {"bf16", c.bf16_ops.json()}}},
-          {"seconds", c.seconds}};
+          {"seconds", c.seconds},
+          {"waited", c.waited}};
 }
 
 void write_calibration(const std::string& path, const Calibration& c) {

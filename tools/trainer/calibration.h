@@ -44,6 +44,8 @@ struct Calibration {
   std::vector<MeasuredProduct> products;
   OpRates fp32_ops, bf16_ops;  // by the compute dtype of the model they are in
   double seconds = 0;          // it took
+  // The share of that time in which a thread was ready and other work had its processor.
+  double waited = 0;
   KernelTable table() const;
 };
 
@@ -51,7 +53,7 @@ struct Calibration {
 MatmulKernel fastest_kernel(const std::vector<KernelRate>& rates, MatmulKernel usual);
 
 // Measures. `seconds`: about how long; more rounds make the best of them better.
-Calibration calibrate(int threads, double seconds = 4);
+Calibration calibrate(int threads, double seconds = 15);
 
 // Empty if the environment names no folder.
 std::string calibration_path(const MachineKey& key);

@@ -1,10 +1,11 @@
 #include "tools/trainer/op_rates.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "engine/core/error.h"
 #include "engine/core/rng.h"
@@ -15,9 +16,11 @@
 namespace snug {
 namespace {
 
-// Other work on the machine can only make an op slower.
-double least_of(const std::vector<double>& list) {
-  return *std::min_element(list.begin(), list.end());
+// As the step that a plan predicts: neither the fastest nor one that other work interrupted.
+double median_of(std::vector<double> list) {
+  const auto at = list.begin() + static_cast<std::ptrdiff_t>((list.size() - 1) / 2);
+  std::nth_element(list.begin(), at, list.end());
+  return *at;
 }
 
 // Collects the seconds of every op of the programs that a step runs.
@@ -31,15 +34,18 @@ class StepTimes final : public OpListener {
       double seconds = 0;
       int64_t ops = 0;
     };
-    std::map<std::pair<std::string, double>, Sum> sums;
+    std::map<std::tuple<std::string, int64_t, int64_t>, Sum> sums;
     for (auto& [where, list] : times_) {
       const OpRecord& op = where.first->ops[static_cast<size_t>(where.second)];
-      Sum& sum = sums[{OpRates::key(op), OpRates::work(op)}];
-      sum.seconds += least_of(list);
+      if (op.stream != kCompute) continue;
+      Sum& sum = sums[{OpRates::key(op), op.flops, op.bytes}];
+      sum.seconds += median_of(list);
       ++sum.ops;
     }
     for (const auto& [what, sum] : sums)
-      rates.add(what.first, {what.second, sum.seconds / static_cast<double>(sum.ops)});
+      rates.add(std::get<0>(what),
+                {static_cast<double>(std::get<1>(what)), static_cast<double>(std::get<2>(what)),
+                 sum.seconds / static_cast<double>(sum.ops)});
   }
 
  private:
@@ -47,35 +53,56 @@ class StepTimes final : public OpListener {
 };
 
 struct Sample {
-  int64_t C, H, L, V, T, B, head_rows;
-  const char* recompute;
+  int64_t C, H, V, T, B, head_rows;
 };
-// Small; wide as GPT-2, whose products and update do not fit a cache; long. What is made again
-// alone is no op of a plain step: the activation.
-constexpr Sample kShapes[] = {{128, 2, 2, 512, 64, 4, 256, "act"},
-                              {768, 12, 1, 8192, 256, 2, 512, "norms"},
-                              {256, 4, 1, 1024, 1024, 2, 1024, "none"}};
+// Tiny and small, with few and with many rows, so that work and intensity vary apart; long; the
+// width of GPT-2, whose products and update do not fit a cache, with chunks of the head that are
+// short and long.
+constexpr Sample kShapes[] = {{128, 2, 512, 64, 4, 256},     {128, 4, 1024, 128, 16, 1024},
+                              {256, 4, 1024, 1024, 1, 1024}, {384, 6, 1024, 256, 16, 1024},
+                              {768, 12, 8192, 256, 2, 256},  {768, 12, 8192, 1024, 1, 1024},
+                              {768, 12, 8192, 1024, 4, 1024}};
+// The layers of each: between them the ops of all ways to recompute, fused and apart.
+constexpr const char* kRecompute = "0: act, 1: fc+mid";
+constexpr int64_t kLeastSteps = 4;  // the first is not timed
 
 ModelSpec spec_of(const Sample& s) {
   const nlohmann::json map = {{"type", "gpt2"},    {"vocab_size", s.V}, {"n_positions", s.T},
-                              {"n_embd", s.C},     {"n_layer", s.L},    {"n_head", s.H},
+                              {"n_embd", s.C},     {"n_layer", 2},      {"n_head", s.H},
                               {"embd_pdrop", 0.0}, {"attn_pdrop", 0.0}, {"resid_pdrop", 0.0}};
   return resolve_model("", map.dump()).spec;
 }
 
+// Seconds of a program by what is known so far; 0 for what is not.
+double forecast(const Program& program, const OpRates& rates) {
+  double sum = 0;
+  for (const OpRecord& op : program.ops) sum += std::max(0.0, rates.seconds(op));
+  return sum;
+}
+
+// `seconds` is its share, `most` what its least number of steps may take.
 void measure(const Sample& shape, DType compute, const Settings& settings, double seconds,
-             OpRates& rates) {
+             double most, OpRates& rates) {
   const Model model(spec_of(shape), parse_precision(compute == DType::bf16 ? "bf16" : "fp32"));
   Decisions d;
   d.T = shape.T;
   d.micro_batch = shape.B;
   d.head_rows = shape.head_rows;
-  d.recompute = shape.recompute;
+  d.recompute = kRecompute;
   d.max_grad_norm = 1;
   OptimizerConfig optimizer;
   Session plan(Place::plan, model, d, optimizer, settings);
   plan.open();
+  if (!rates.empty()) {
+    double step = 0;
+    for (const char* name : {"micro_first", "micro_next", "update"})
+      step += forecast(plan.schedule().at(plan.schedule().find(name)), rates);
+    if (step * kLeastSteps > most) return;
+  }
   plan.schedule().pack();
+  if (!rates.empty() &&
+      plan.schedule().arena_bytes() > make_device(Place::cpu)->memory_info().available_bytes / 2)
+    return;
   Session session(Place::cpu, model, d, optimizer, settings, &plan.schedule());
   session.open();
   init_parameters(model.params(), session.master(), 1, settings.threads);
@@ -101,8 +128,17 @@ void measure(const Sample& shape, DType compute, const Settings& settings, doubl
   const double end = monotonic_seconds() + seconds;
   int64_t k = 1;
   do step(k++);
-  while (k < 200 && (k < 4 || monotonic_seconds() < end));
+  while (k < 200 && (k < kLeastSteps || monotonic_seconds() < end));
   times.into(rates);
+}
+
+// "matmul nt wide long, f32 f32, avx2" is alike "nt wide long, f32 f32, avx2" and "f32 f32, avx2".
+std::vector<std::string> words_alike(const std::string& key) {
+  const size_t space = key.find(' '), comma = key.find(", ");
+  std::vector<std::string> words;
+  if (space != std::string::npos) words.push_back(key.substr(space + 1));
+  if (comma != std::string::npos) words.push_back(key.substr(comma + 2));
+  return words;
 }
 
 }  // namespace
@@ -113,44 +149,36 @@ std::string OpRates::key(const OpRecord& op) {
   return key;
 }
 
-double OpRates::work(const OpRecord& op) {
-  return static_cast<double>(op.variant.empty() ? op.bytes : op.flops);
-}
-
 void OpRates::add(const std::string& key, OpSample sample) {
-  std::vector<OpSample>& list = samples_[key];
-  const auto at =
-      std::lower_bound(list.begin(), list.end(), sample,
-                       [](const OpSample& a, const OpSample& b) { return a.work < b.work; });
-  if (at != list.end() && at->work == sample.work)
-    at->seconds = (at->seconds + sample.seconds) / 2;
-  else
-    list.insert(at, sample);
+  curves_[key].add(sample);
+  for (const std::string& word : words_alike(key)) alike_[word].add(sample);
 }
 
 double OpRates::seconds(const OpRecord& op) const {
-  const auto found = samples_.find(key(op));
-  if (found == samples_.end()) return -1;
-  const std::vector<OpSample>& list = found->second;
-  const double w = work(op);
-  const OpSample& least = list.front();
-  const OpSample& most = list.back();
-  if (w <= 0 || most.work <= 0) return least.seconds;
-  if (w >= most.work) return most.seconds * w / most.work;
-  // Below the smallest there is little work and the same call.
-  if (w <= least.work) return least.seconds * std::max(0.1, w / least.work);
-  const auto above = std::lower_bound(
-      list.begin(), list.end(), w, [](const OpSample& s, double value) { return s.work < value; });
-  const OpSample &b = *above, &a = *std::prev(above);
-  if (a.work <= 0 || a.seconds <= 0 || b.seconds <= 0) return b.seconds * w / b.work;
-  const double slope = std::log(b.seconds / a.seconds) / std::log(b.work / a.work);
-  return a.seconds * std::pow(w / a.work, slope);
+  const std::string name = key(op);
+  std::vector<const OpCurve*> curves;
+  const auto look = [&](const std::map<std::string, OpCurve>& in, const std::string& word) {
+    if (const auto found = in.find(word); found != in.end()) curves.push_back(&found->second);
+  };
+  look(curves_, name);
+  for (const std::string& word : words_alike(name)) look(alike_, word);
+  if (curves.empty()) return -1;
+  return seconds(curves, 0, static_cast<double>(op.flops), static_cast<double>(op.bytes));
+}
+
+double OpRates::seconds(const std::vector<const OpCurve*>& curves, size_t i, double flops,
+                        double bytes) const {
+  const double times = curves[i]->beyond(flops, bytes);
+  if (times <= 1 || i + 1 == curves.size()) return curves[i]->seconds(flops, bytes);
+  const double f = flops / times, b = bytes / times;
+  return curves[i]->seconds(f, b) * seconds(curves, i + 1, flops, bytes) /
+         seconds(curves, i + 1, f, b);
 }
 
 nlohmann::json OpRates::json() const {
   nlohmann::json j = nlohmann::json::object();
-  for (const auto& [key, list] : samples_)
-    for (const OpSample& s : list) j[key].push_back({s.work, s.seconds});
+  for (const auto& [key, curve] : curves_)
+    for (const OpSample& s : curve.samples()) j[key].push_back({s.flops, s.bytes, s.seconds});
   return j;
 }
 
@@ -159,16 +187,19 @@ OpRates OpRates::parse(const nlohmann::json& j, const std::string& where) {
   OpRates rates;
   for (const auto& [key, list] : j.items()) {
     const auto wrong = [&, &found = list] {  // Clang 14 captures no structured binding by itself
-      fail(ErrorCode::data, "pairs of work and seconds in " + where, json_brief(found),
+      fail(ErrorCode::data, "triples of FLOPs, bytes and seconds in " + where, json_brief(found),
            "measure again with snug calibrate --force");
     };
     if (!list.is_array() || list.empty()) wrong();
-    for (const nlohmann::json& pair : list) {
-      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() || !pair[1].is_number())
-        wrong();
-      const double work = pair[0].get<double>(), seconds = pair[1].get<double>();
-      if (!(work >= 0 && work < 1e30 && seconds >= 0 && seconds < 1e9)) wrong();
-      rates.add(key, {work, seconds});
+    for (const nlohmann::json& triple : list) {
+      if (!triple.is_array() || triple.size() != 3) wrong();
+      double v[3] = {};
+      for (size_t i = 0; i < 3; ++i) {
+        if (!triple[i].is_number()) wrong();
+        v[i] = triple[i].get<double>();
+        if (!(v[i] >= 0 && v[i] < (i < 2 ? 1e30 : 1e9))) wrong();
+      }
+      rates.add(key, {v[0], v[1], v[2]});
     }
   }
   return rates;
@@ -179,8 +210,11 @@ OpRates measure_ops(DType compute, int threads, const KernelTable& kernels, doub
   settings.threads = threads;
   settings.kernels = &kernels;
   OpRates rates;
-  for (const Sample& shape : kShapes)
-    measure(shape, compute, settings, seconds / static_cast<double>(std::size(kShapes)), rates);
+  for (const Sample& shape : kShapes) {
+    measure(shape, compute, settings, seconds / static_cast<double>(std::size(kShapes)),
+            0.6 * seconds, rates);
+    if (seconds <= 0) break;
+  }
   return rates;
 }
 

@@ -1,11 +1,8 @@
 // How long the engine's ops take on this machine: measured by training small models with the engine
 // itself, one sample for every size of every op that their steps contain.
-//
-//   seconds ^            x  largest: from there on in proportion to the work
-//           |        .
-//           |    x          between two sizes along a straight line of logarithms
-//           |. x
-//           +-----------> work: FLOPs of products and attention, else bytes moved
+// An op that was not measured by its name is looked for among products that compute alike, whatever
+// is fused to them: same layouts and kernel, then the same kernel. The same curves continue one
+// that ends below the work that is asked for.
 #pragma once
 
 #include <map>
@@ -16,35 +13,36 @@
 #include "engine/blas/kernel_table.h"
 #include "engine/core/dtype.h"
 #include "engine/memory/program.h"
+#include "tools/trainer/op_curve.h"
 
 namespace snug {
-
-struct OpSample {
-  double work = 0, seconds = 0;
-};
 
 class OpRates {
  public:
   // "linear_forward nt wide long, f32 f32, avx512": the op and how it computes.
   static std::string key(const OpRecord& op);
-  static double work(const OpRecord& op);
 
   void add(const std::string& key, OpSample sample);
-  bool empty() const { return samples_.empty(); }
+  bool empty() const { return curves_.empty(); }
   // Negative: nothing alike was measured.
   double seconds(const OpRecord& op) const;
-  // {key: [[work, seconds], ...]}.
+  // {key: [[FLOPs, bytes, seconds], ...]}.
   nlohmann::json json() const;
   // Throws data naming `where`.
   static OpRates parse(const nlohmann::json& j, const std::string& where);
-  const std::map<std::string, std::vector<OpSample>>& samples() const { return samples_; }
+  const std::map<std::string, OpCurve>& curves() const { return curves_; }
 
  private:
-  std::map<std::string, std::vector<OpSample>> samples_;  // by growing work
+  double seconds(const std::vector<const OpCurve*>& curves, size_t i, double flops,
+                 double bytes) const;
+  std::map<std::string, OpCurve> curves_;
+  std::map<std::string, OpCurve> alike_;  // by how they compute alone: "nt wide long, ...", "..."
 };
 
-// Trains three small models of this compute dtype, three steps each and as many more as fit into
-// `seconds`; the fastest of each op's times counts.
+// Trains small models of this compute dtype, some steps each and as many more as fit into
+// `seconds`. Of an op's times the median counts. Larger models are left out where they
+// would take too long or need more than half of the free memory; with 0 seconds only the smallest
+// is trained.
 OpRates measure_ops(DType compute, int threads, const KernelTable& kernels, double seconds);
 
 }  // namespace snug

@@ -5,36 +5,18 @@ mean cross-entropy, gradient clipping, AdamW. Attention is scaled_dot_product_at
 over fp32 weights; the optimizer is AdamW(fused=True). The vocabulary is padded to 128 as Snug pads it.
 Prints one JSON object.
 """
-import argparse
 import json
-import statistics
-import time
+import sys
+
+import gpt2_run
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--width", type=int, default=768)
-    parser.add_argument("--heads", type=int, default=12)
-    parser.add_argument("--vocab", type=int, default=50304)
-    parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--warmup", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser = gpt2_run.parser(__doc__, vocab=50304, steps=3)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--checkpoint", action="store_true", help="recompute each block in backward")
     parser.add_argument("--profile", action="store_true", help="print the slowest operators to stderr")
     return parser.parse_args()
-
-
-def peak_rss():
-    with open("/proc/self/status") as status:
-        for line in status:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return None
 
 
 def main():
@@ -46,7 +28,7 @@ def main():
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    imported = peak_rss()
+    imported = gpt2_run.peak_rss()
     C, H = args.width, args.heads
 
     class Block(nn.Module):
@@ -106,32 +88,12 @@ def main():
         optimizer.zero_grad(set_to_none=True)
         return loss.item()
 
-    seconds = []
-    for i in range(args.warmup + args.steps):
-        started = time.perf_counter()
-        step()
-        if i >= args.warmup:
-            seconds.append(time.perf_counter() - started)
+    result = gpt2_run.result(step, args, imported, torch=torch.__version__, parameters=parameters)
     if args.profile:
-        import sys
-
         with torch.profiler.profile() as profile:
             step()
         print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=25), file=sys.stderr)
-    median = statistics.median(seconds)
-    print(
-        json.dumps(
-            {
-                "torch": torch.__version__,
-                "parameters": parameters,
-                "step_seconds": median,
-                "all_seconds": seconds,
-                "tokens_per_second": args.batch * args.length / median,
-                "peak_rss_bytes": peak_rss(),
-                "rss_after_import_bytes": imported,
-            }
-        )
-    )
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -3,34 +3,15 @@
 Random weights, one sequence at a time (--batch of them make an optimizer step), gradient checkpointing,
 scaled_dot_product_attention, AdamW, gradient clipping; bf16 is autocast over fp32 weights. Prints one JSON object.
 """
-import argparse
 import json
-import statistics
-import time
+
+import gpt2_run
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--width", type=int, default=768)
-    parser.add_argument("--heads", type=int, default=12)
-    parser.add_argument("--vocab", type=int, default=50257)
-    parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--warmup", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser = gpt2_run.parser(__doc__)
     parser.add_argument("--adamw", choices=["fused", "foreach", "loop"], default="fused")
     return parser.parse_args()
-
-
-def peak_rss():
-    with open("/proc/self/status") as status:
-        for line in status:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return None
 
 
 def main():
@@ -40,7 +21,7 @@ def main():
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    imported = peak_rss()
+    imported = gpt2_run.peak_rss()
     config = transformers.GPT2Config(
         n_layer=args.layers, n_embd=args.width, n_head=args.heads, vocab_size=args.vocab, n_positions=args.length,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, attn_implementation="sdpa",
@@ -63,21 +44,9 @@ def main():
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    seconds = []
-    for i in range(args.warmup + args.steps):
-        started = time.perf_counter()
-        step()
-        if i >= args.warmup:
-            seconds.append(time.perf_counter() - started)
-    median = statistics.median(seconds)
-    print(json.dumps({
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "tokens_per_second": args.batch * args.length / median,
-        "peak_rss_bytes": peak_rss(),
-        "rss_after_import_bytes": imported,
-    }))
+    print(json.dumps(gpt2_run.result(
+        step, args, imported, torch=torch.__version__, transformers=transformers.__version__,
+        parameters=sum(p.numel() for p in model.parameters()))))
 
 
 if __name__ == "__main__":
