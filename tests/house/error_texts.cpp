@@ -288,8 +288,6 @@ const std::vector<Untested>& untested_errors() {
        "matmul_prepare has asked before, and oneDNN has all that is asked of it within the cap"},
       {"engine/device/cpu_device.cpp", "mincore to report",
        "Linux has refused this call for no range that is mapped since 2.4"},
-      {"layers/ops/attention_cudnn_cuda.cpp",
-       " of B={} T=", "no machine without a GPU, a driver and cuDNN comes there"},
       {"layers/ops/attention_cudnn_cuda.cpp", "a handle that takes no stream",
        "no machine without a GPU, a driver and cuDNN comes there"},
       {"layers/ops/attention_cudnn_cuda.cpp", "cuDNN to run a graph",
