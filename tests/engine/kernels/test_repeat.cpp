@@ -9,9 +9,9 @@
 namespace snug {
 namespace {
 
-class Run {
+class Repeated {
  public:
-  explicit Run(Settings settings) : emu_(Place::emu, with_target(settings)) {
+  explicit Repeated(Settings settings) : emu_(Place::emu, with_target(settings)) {
     root_ = schedule_.add(Name("root"), -1, true);
     scale_ = schedule_.add(Name("scale"), root_, false);
     {
@@ -59,7 +59,7 @@ class Run {
 };
 
 TEST(Repeat, TheSecondRunIsCapturedAndLaterOnesAreTheGraph) {
-  Run run({.graphs = true, .device_private = true});
+  Repeated run({.graphs = true, .device_private = true});
   for (const float expected : {2.0f, 4.0f, 8.0f, 16.0f}) {
     run.step(2);
     EXPECT_EQ(run.value(), expected);
@@ -74,7 +74,7 @@ TEST(Repeat, TheSecondRunIsCapturedAndLaterOnesAreTheGraph) {
 TEST(Repeat, RunsTheBodyWithoutTheSettingAndForTests) {
   for (const Settings& s : {Settings{}, Settings{.graphs = true, .guard_bytes = 64},
                             Settings{.graphs = true, .poison = true}}) {
-    Run run(s);
+    Repeated run(s);
     for (const float expected : {2.0f, 4.0f, 8.0f}) {
       run.step(2);
       EXPECT_EQ(run.value(), expected);
@@ -91,7 +91,7 @@ class Listener : public OpListener {
 };
 
 TEST(Repeat, AListenerHearsEveryOp) {
-  Run run({.graphs = true});
+  Repeated run({.graphs = true});
   for (int i = 0; i < 3; ++i) run.step(2);
   Listener listener;
   run.context().set_listener(&listener);
@@ -105,7 +105,7 @@ TEST(Repeat, AListenerHearsEveryOp) {
 
 // Nothing of what was captured is done, and the next run captures again.
 TEST(Repeat, AnErrorWhileItIsCapturedPassesThrough) {
-  Run run({.graphs = true});
+  Repeated run({.graphs = true});
   run.step(2);
   EXPECT_THROW(run.step(2, true), std::runtime_error);
   EXPECT_EQ(run.value(), 2.0f);
