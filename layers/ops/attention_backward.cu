@@ -168,7 +168,7 @@ __global__ void attention_dkv_kernel(V* dqkv, const V* dout, const V* qkv, const
   const int64_t end = at.k0 < at.keys ? p.tokens : 0;
   for (at.h = g * shared; at.h < (g + 1) * shared; ++at.h)
     for (at.q0 = first_query; at.q0 < end; at.q0 += kTileQueries) {
-      // Documents begin in ascending order: no later query sees these keys.
+      // The first key a query sees never descends: no later one sees these.
       if (first_key(p, at.b, at.q0) >= at.k0 + valid) break;
       at.queries = at_most(p.tokens - at.q0, kTileQueries);
       sync_threads();
