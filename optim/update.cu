@@ -100,7 +100,7 @@ struct Parts {
   int count;
 };
 
-constexpr int kVectorsPerThread = 8;
+constexpr int kVectorsPerThread = 4;
 
 template <class Rule, class Weight, int N>
 __device__ inline void update_pack(const Rule& rule, const typename Rule::Step& step,
@@ -179,7 +179,7 @@ void update_spans(Queue& queue, const Rule& rule, std::span<const UpdateSpan> sp
       p = part_of(span, Rule::kStates);
       wide = wide && is_wide(p);
     }
-    constexpr int kWide = kVector<float>;
+    constexpr int kWide = 8;  // two vectors of floats, one of 16-bit weights
     int64_t blocks = 0;
     for (int i = 0; i < parts.count; ++i) {
       Part& p = parts.at[i];

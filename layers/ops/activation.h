@@ -2,7 +2,7 @@
 //
 // Math      gelu_tanh  x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))   Hendrycks and Gimpel,
 //           gelu_erf   x/2 (1 + erf(x / sqrt(2)))                       arXiv:1606.08415
-//           relu       max(x, 0), with slope 0 at 0
+//           relu       max(x, 0), with slope 0 at 0; -0 stays -0, as in PyTorch
 //           silu       x / (1 + e^-x)
 //           dx = dy f'(x)
 // Shapes    y, x, dy, dx: equal shapes, any rank.

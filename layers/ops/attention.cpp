@@ -109,7 +109,8 @@ class Forward {
   int64_t visible(int64_t end) const {
     return spec_.causal ? std::min(h_.keys, h_.first_pos + end) : h_.keys;
   }
-  int64_t first_keys(int64_t i0) const { return attention_first_keys(h_.starts, i0); }
+  FirstKeys seen_from() const { return {h_.starts, spec_.window, h_.first_pos}; }
+  int64_t first_keys(int64_t i0) const { return seen_from().block_of(i0); }
 
   void load_keys(int64_t j0, int64_t keys) {
     const bool pairs = blocks_.pairs;
@@ -145,7 +146,7 @@ class Forward {
                       kBlock, padded - low, lanes - kHalf, s_.units, false);
     const bool add = j0 > first_keys(i0);
     if (spec_.causal && j0 + keys - 1 > first) hide_future(s_.s, keys, lanes, j0, first);
-    if (h_.starts) hide_other_documents(s_.s, keys, rows, j0, h_.starts + i0);
+    hide_earlier_keys(s_.s, keys, rows, j0, seen_from(), i0);
     hide_padding(s_.s, keys, padded);
     if (s_.keep)
       blocks_.dropout_bits(s_.keep, keys, lanes, h_.key, h_.sample, static_cast<uint32_t>(first),
@@ -169,10 +170,14 @@ class Forward {
 
   void store(const QueryScratch& q, int64_t i0, int64_t rows) {
     const float kept = 1.0f / (1.0f - spec_.dropout);
+    // Its window begins behind the last key there is: no tile has written the sums.
+    if (first_keys(i0) >= h_.keys) std::fill_n(q.out, spec_.D * kBlock, 0.0f);
     for (int64_t i = 0; i < rows; ++i) {
+      const bool blind = q.sum[i] == 0.0f;
       if (h_.lse)
-        h_.lse[i0 + i] = static_cast<float>(q.top[i] * ScoreScale::kLn2 + std::log(q.sum[i]));
-      s_.factor[i] = kept / q.sum[i];
+        h_.lse[i0 + i] =
+            blind ? 0.0f : static_cast<float>(q.top[i] * ScoreScale::kLn2 + std::log(q.sum[i]));
+      s_.factor[i] = blind ? 0.0f : kept / q.sum[i];
     }
     store_turned(h_.out + i0 * h_.out_stride, h_.out_stride, q.out, rows, spec_.D, s_.factor);
   }
@@ -284,9 +289,12 @@ void attention_check(const AttentionSpec& s, int64_t B, int64_t T, const View& s
   if (!std::isfinite(s.scale))
     fail(ErrorCode::usage, "a finite attention scale", fmt::format("scale={}", s.scale),
          "use 1/sqrt(D)");
-  if (s.window != 0)
-    fail(ErrorCode::unsupported, "attention without a window",
-         fmt::format("a window of {} keys", s.window), "use a model without sliding windows");
+  if (s.window < 0)
+    fail(ErrorCode::usage, "an attention window of at least one key, or 0 for no limit",
+         fmt::format("window={}", s.window), "count the query itself");
+  if (s.window > 0 && !s.causal)
+    fail(ErrorCode::unsupported, "causal attention with a window",
+         fmt::format("window={} causal=false", s.window), "use window=0");
   if (s.softcap != 0)
     fail(ErrorCode::unsupported, "attention without soft-capped scores",
          fmt::format("softcap={}", s.softcap), "use a model without attention soft-capping");
@@ -349,7 +357,7 @@ void attention_forward_by(const AttentionBlocks& blocks, Context& ctx, const Vie
   const Tensor scratch = ctx.by_kernels() ? attention_cudnn_workspace(ctx, qkv, B, T, spec, false)
                                           : make_forward_scratch(blocks, ctx, spec, B, T);
   Op op(ctx, "attention_forward",
-        {.flops = 4 * B * H * D * attention_pairs(T, spec.causal),
+        {.flops = 4 * B * H * D * attention_pairs(T, spec),
          .bytes = qkv.bytes() + out.bytes() + lse.bytes(),
          .variant = attention_variant(ctx, blocks, ctx.by_kernels() && scratch.defined())});
   if (!op.run()) return;
@@ -396,9 +404,10 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
   expect_dtype(cache_v, "cache_v", {qkv.dtype});
   const Tensor scratch =
       ctx.by_kernels() ? Tensor() : make_forward_scratch(blocks, ctx, spec, B, Tq);
+  const int64_t read = spec.window > 0 ? std::min(P, spec.window + Tq - 1) : P;  // positions
   Op op(ctx, "attention_cached_forward",
-        {.flops = 4 * B * H * D * Tq * P,
-         .bytes = qkv.bytes() + out.bytes() + cache_k.bytes() + cache_v.bytes(),
+        {.flops = 4 * B * H * D * Tq * (spec.window > 0 ? std::min(P, spec.window) : P),
+         .bytes = qkv.bytes() + out.bytes() + (cache_k.bytes() + cache_v.bytes()) / P * read,
          .variant = attention_variant(ctx, blocks, false)});
   if (!op.run()) return;
   // On a GPU whoever generates has seen to it; the kernels stay inside.

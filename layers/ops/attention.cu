@@ -84,8 +84,9 @@ __device__ inline void finish_rows(const Running (&rows)[kOwn][kMicro], const Sh
     for (int i = 0; i < kMicro; ++i) {
       const int r = m / kMicroKeys + kMicroRows * i;
       const Running& row = rows[own][i];
-      alpha[r] = 1.0f / row.sum;
-      if (lse && r < at.queries) lse[r] = row.top + log(row.sum);
+      const bool blind = row.sum == 0.0f;  // its window begins behind the last key
+      alpha[r] = blind ? 0.0f : 1.0f / row.sum;
+      if (lse && r < at.queries) lse[r] = blind ? 0.0f : row.top + log(row.sum);
     }
   }
 }

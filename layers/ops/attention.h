@@ -15,8 +15,12 @@
 //           dqkv like qkv; lse (B,H,T) f32; caches (B,P,G,D). Activations all f32, bf16 or f16.
 // Modes     causal and bidirectional; any T; D up to 256; H a multiple of G; key lengths; dropout;
 //           with causal, documents kept apart: query i then sees the keys from the first token of
-//           its document on, j in [document_start_i, i]. window and softcap are refused, and so are
-//           documents with key lengths or without causal (unsupported).
+//           its document on, j in [document_start_i, i]. With causal, a sliding window: query i
+//           sees the last `window` keys up to itself, j > i - window (`sliding_window` of Hugging
+//           Face), in any combination with the others. With key lengths a query may so see no key:
+//           its out is 0, its lse is stored as 0, and it has and gives no gradient. softcap is
+//           refused, and so are documents with key lengths, documents and windows without causal
+//           (unsupported).
 // Writes    Everything is assigned. No output may overlap an input or another output.
 // Numerics  Softmax, lse, delta and every accumulation are fp32, with one rounding on the way out.
 //           Exponentials are powers of two: e^(s - lse) = 2^(s c - lse2), c = scale log2(e); their
@@ -34,8 +38,9 @@
 //           gradients alike (tests/support/reference/attention.h). Within one form any number of
 //           threads gives the same bits, and so do recompute and attention over a cache. Which form
 //           runs follows the instruction set.
-//           Blocks of 64 keys that end before the document of a block's first query are passed
-//           over: the order of sums follows from T and document_start alone. With all starts 0 the
+//           Blocks of 64 keys that end before the document or the window of a block's first query
+//           are passed over: the order of sums follows from T, window and document_start alone.
+//           A window of T or more has the bits of none. With all starts 0 the
 //           bits are those without document_start; a document that begins at a multiple of 64 has
 //           those it has alone at the window's start, any other the rounding of another order of
 //           sums.
@@ -49,7 +54,7 @@
 //           D when there are few heads per thread.
 // Cost      4 (forward) and 10 (backward) H D FLOPs for every visible pair; compute bound. With
 //           documents the pairs of undivided sequences are reported, the most it can be: a plan
-//           knows no data.
+//           knows no data. A window counts: T window - window (window - 1) / 2 pairs.
 #pragma once
 
 #include "engine/memory/context.h"
@@ -62,7 +67,7 @@ struct AttentionSpec {
   int64_t D = 0;  // head width
   float scale = 1;
   bool causal = true;
-  int64_t window = 0;  // keys a query sees at most, itself included; 0: no limit. Only 0 is built
+  int64_t window = 0;  // keys a query sees at most, itself included; 0: no limit
   float softcap = 0;   // s = softcap tanh(s / softcap); 0: none. Only 0 is built
   float dropout = 0;   // in [0,1)
   uint32_t site = 0;   // which dropout of the model this is
@@ -80,7 +85,8 @@ void attention_backward(Context& ctx, const View& dqkv, const View& dout, const 
                         const AttentionSpec& spec, const View& state);
 
 // Generation: writes the keys and values of Tq new tokens at state->position .. + Tq of the caches,
-// then query i, at position state->position + i, sees the keys 0 .. position + i. Causal, without
+// then query i, at position state->position + i, sees the keys 0 .. position + i, or the last
+// `window` of them: blocks of keys before the window are not read. Causal, without
 // dropout, key lengths or documents. The same bits as attention_forward over the whole sequence.
 // Throws usage when the cache has no room. The cost reported is that of a full cache.
 void attention_cached_forward(Context& ctx, const View& out, const View& cache_k,

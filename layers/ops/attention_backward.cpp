@@ -233,8 +233,12 @@ class Backward {
         add_query_gradient(s, q, s.k[0], i0, j0, keys, j0 > least);
       }
     }
-    for (int64_t i0 = first; i0 < last; i0 += kBlock)
-      store_query_gradient(s, s.q[(i0 - first) / kBlock], b, h, i0);
+    for (int64_t i0 = first; i0 < last; i0 += kBlock) {
+      const QueryBlock& q = s.q[(i0 - first) / kBlock];
+      // Its window begins behind the last key there is: no tile has written dq.
+      if (first_keys(b, i0) >= n) std::fill_n(q.dq, plan_.D * kBlock, 0.0f);
+      store_query_gradient(s, q, b, h, i0);
+    }
   }
 
   // Some blocks of keys: dk and dv. A block of queries is packed once for all of them.
@@ -267,9 +271,8 @@ class Backward {
   int64_t visible(int64_t keys, int64_t end) const {
     return spec_.causal ? std::min(keys, end) : keys;
   }
-  int64_t first_keys(int64_t b, int64_t i0) const {
-    return attention_first_keys(attention_starts(spec_, b, T_), i0);
-  }
+  FirstKeys seen_from(int64_t b) const { return {attention_starts(spec_, b, T_), spec_.window, 0}; }
+  int64_t first_keys(int64_t b, int64_t i0) const { return seen_from(b).block_of(i0); }
   int64_t rows_at(int64_t i0) const { return std::min(kBlock, T_ - i0); }
   // Queries of a tile as products take them: also where they are what is summed.
   int64_t lanes_at(int64_t i0) const {
@@ -340,8 +343,7 @@ class Backward {
                       kBlock, padded - low, lanes - kHalf, units, false);
     }
     if (spec_.causal && j0 + keys - 1 > i0) hide_future(s.s, keys, lanes, j0, i0);
-    if (const int32_t* starts = attention_starts(spec_, b, T_))
-      hide_other_documents(s.s, keys, rows_at(i0), j0, starts + i0);
+    hide_earlier_keys(s.s, keys, rows_at(i0), j0, seen_from(b), i0);
     hide_padding(s.s, keys, padded);
     if (s.keep)
       blocks_.dropout_bits(s.keep, keys, lanes, key_, static_cast<uint64_t>(first_sample_ + b),
@@ -455,7 +457,7 @@ void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const Vi
                          Category::workspace);
   }
   Op op(ctx, "attention_backward",
-        {.flops = 10 * B * H * D * attention_pairs(T, spec.causal),
+        {.flops = 10 * B * H * D * attention_pairs(T, spec),
          .bytes = dqkv.bytes() + dout.bytes() + qkv.bytes() + out.bytes() + lse.bytes(),
          .variant = attention_variant(ctx, blocks, ctx.by_kernels() && scratch.defined())});
   if (!op.run()) return;

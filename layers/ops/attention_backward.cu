@@ -8,18 +8,30 @@ namespace {
 
 using namespace simt;  // NOLINT: the words of a kernel
 
-// delta of every query and head: dout . out. A warp each.
-template <class V>
+// delta of every query and head: dout . out. `group` lanes each, a power of two, in vectors of N.
+template <class V, int N>
 __global__ void attention_delta_kernel(float* delta, const V* dout, const V* out, int64_t n,
-                                       AttentionProblem p) {
-  const int64_t i = block() * warps() + warp();
-  if (i >= n) return;
+                                       int group, AttentionProblem p) {
+  const int64_t i = (block() * warps() + warp()) * (kWarp / group) + lane() / group;
   float sum = 0.0f;
-  for (int d = lane(); d < p.width; d += kWarp)
-    sum = fma(to_f32(dout[i * p.width + d]), to_f32(out[i * p.width + d]), sum);
-  sum = warp_sum(sum);
+  if (i < n) {
+    for (int d = lane() % group * N; d < p.width; d += group * N) {
+      const auto a = Pack<V, N>::load(dout + i * p.width + d);
+      const auto b = Pack<V, N>::load(out + i * p.width + d);
+      for (int k = 0; k < N; ++k) sum = fma(to_f32(a[k]), to_f32(b[k]), sum);
+    }
+  }
+  for (int distance = group / 2; distance > 0; distance /= 2) sum += shuffle_xor(sum, distance);
+  if (i >= n || lane() % group > 0) return;
   const int64_t row = i / p.heads, h = i % p.heads;
-  if (lane() == 0) delta[(row / p.tokens * p.heads + h) * p.tokens + row % p.tokens] = sum;
+  delta[(row / p.tokens * p.heads + h) * p.tokens + row % p.tokens] = sum;
+}
+
+// Lanes that share a dot product: as many as it has vectors, up to a warp.
+int lanes_of_delta(int64_t vectors) {
+  int lanes = 1;
+  while (lanes < kWarp && lanes < vectors) lanes *= 2;
+  return lanes;
 }
 
 // The tiles of one tile of queries in shared memory.
@@ -168,7 +180,7 @@ __global__ void attention_dkv_kernel(V* dqkv, const V* dout, const V* qkv, const
   const int64_t end = at.k0 < at.keys ? p.tokens : 0;
   for (at.h = g * shared; at.h < (g + 1) * shared; ++at.h)
     for (at.q0 = first_query; at.q0 < end; at.q0 += kTileQueries) {
-      // Documents begin in ascending order: no later query sees these keys.
+      // The first key a query sees never descends: no later one sees these.
       if (first_key(p, at.b, at.q0) >= at.k0 + valid) break;
       at.queries = at_most(p.tokens - at.q0, kTileQueries);
       sync_threads();
@@ -199,9 +211,12 @@ void attention_backward_on(Queue& queue, const View& dqkv, const View& delta, co
     AttentionProblem p(T, spec, state);
     p.wide = wide_heads<V>(spec, {&dqkv, &dout, &qkv});
     const int64_t n = B * T * spec.H;
-    launch(queue, {.blocks = ceil_div(n, int64_t{threads / kWarp}), .threads = threads},
-           "attention_delta", attention_delta_kernel<V>, delta.as<float>(), dout.as<const V>(),
-           out.as<const V>(), n, p);
+    const bool vectors = wide_heads<V>(spec, {&dout, &out});
+    const int group = lanes_of_delta(vectors ? spec.D / kVector<V> : spec.D);
+    launch(queue, {.blocks = ceil_div(n, int64_t{threads / group}), .threads = threads},
+           "attention_delta",
+           vectors ? attention_delta_kernel<V, kVector<V>> : attention_delta_kernel<V, 1>,
+           delta.as<float>(), dout.as<const V>(), out.as<const V>(), n, group, p);
     const auto run = [&](const char* name, auto kernel, int64_t heads, int64_t tile,
                          int64_t floats) {
       const int64_t tiles = ceil_div(T, tile);

@@ -50,8 +50,10 @@ inline int64_t blocks_together(int64_t heads, int64_t blocks, int threads, int64
 }
 
 // Query-key pairs that are computed, for one head of one sequence.
-constexpr int64_t attention_pairs(int64_t T, bool causal) {
-  return causal ? T * (T + 1) / 2 : T * T;
+constexpr int64_t attention_pairs(int64_t T, const AttentionSpec& spec) {
+  if (!spec.causal) return T * T;
+  const int64_t most = spec.window > 0 && spec.window < T ? spec.window : T;  // of a query
+  return most * (most + 1) / 2 + (T - most) * most;
 }
 
 // Keys that sequence b has.
@@ -63,11 +65,19 @@ inline int64_t attention_keys(const AttentionSpec& spec, int64_t b, int64_t T) {
 inline const int32_t* attention_starts(const AttentionSpec& spec, int64_t b, int64_t T) {
   return spec.document_start.defined() ? spec.document_start.as<int32_t>() + b * T : nullptr;
 }
-// The first block of keys that a block of queries sees anything of; documents begin in ascending
-// order, so that of its first query says it.
-inline int64_t attention_first_keys(const int32_t* starts, int64_t first_query) {
-  return starts ? starts[first_query] / kAttentionBlock * kAttentionBlock : 0;
-}
+// The first key that each query of a sequence sees, by its document and its window. It never
+// descends, so the first query of a block says where the keys of the block begin.
+struct FirstKeys {
+  const int32_t* starts;  // of the queries' documents; null: there is one
+  int64_t window;         // 0: no limit
+  int64_t first_pos;      // position of query 0
+
+  int64_t of(int64_t i) const {
+    const int64_t document = starts ? starts[i] : 0, far = first_pos + i - window + 1;
+    return window > 0 && far > document ? far : document;
+  }
+  int64_t block_of(int64_t i) const { return of(i) / kAttentionBlock * kAttentionBlock; }
+};
 
 // Hands out pieces of one thread's scratch, each a whole number of cache lines.
 class ScratchPieces {
@@ -95,14 +105,14 @@ inline void hide_future(float* s, int64_t keys, int64_t lanes, int64_t first_key
   }
 }
 
-// Scores of keys that lie before their query's document become minus infinity: of the lanes from
-// the first query whose document begins after the key on. `starts` is that of the first query.
-inline void hide_other_documents(float* s, int64_t keys, int64_t rows, int64_t first_key,
-                                 const int32_t* starts) {
-  if (!starts || starts[rows - 1] <= first_key) return;
+// Scores of keys before the first that their query sees become minus infinity: of the lanes from
+// the first query on whose keys begin after this one. `i0` is the first query.
+inline void hide_earlier_keys(float* s, int64_t keys, int64_t rows, int64_t first_key,
+                              const FirstKeys& first, int64_t i0) {
+  if (first.of(i0 + rows - 1) <= first_key) return;
   int64_t seeing = 0;
   for (int64_t k = 0; k < keys && seeing < rows; ++k) {
-    while (seeing < rows && starts[seeing] <= first_key + k) ++seeing;
+    while (seeing < rows && first.of(i0 + seeing) <= first_key + k) ++seeing;
     for (int64_t i = seeing; i < rows; ++i) s[k * kAttentionBlock + i] = -__builtin_inff();
   }
 }

@@ -26,6 +26,7 @@ struct AttentionProblem {
         stride(padded / kMicro % 2 == 1 ? padded : padded + kMicro),
         scale(s.scale),
         causal(s.causal),
+        window(s.window),
         key_lengths(s.key_lengths.defined() ? s.key_lengths.as<const int32_t>() : nullptr),
         starts(s.document_start.defined() ? s.document_start.as<const int32_t>() : nullptr),
         state(s.dropout > 0 ? step_state(step) : nullptr),
@@ -35,6 +36,7 @@ struct AttentionProblem {
   int width, padded, stride;
   float scale;
   bool causal;
+  int64_t window;     // 0: no limit
   bool wide = false;  // rows can be read in vectors of 16 bytes
   const int32_t* key_lengths;
   const int32_t* starts;
@@ -175,7 +177,7 @@ struct TilePlace {
 __device__ inline bool sees(const TilePlace& at, int r, int key, const AttentionProblem& p) {
   const int64_t i = at.q0 + r, j = at.k0 + key;
   return r < at.queries && j < at.keys && (!p.causal || j <= i) &&
-         (!p.starts || j >= p.starts[at.b * p.tokens + i]);
+         (p.window == 0 || j > i - p.window) && (!p.starts || j >= p.starts[at.b * p.tokens + i]);
 }
 
 // keep[r][k / 4]: the kept ones of four keys. The channels of a head begin at h 2^20.
@@ -198,7 +200,8 @@ __device__ inline int64_t key_head(const AttentionProblem& p, int64_t h) {
 
 // The first key that any query from q0 on sees, and the end of those that the tile sees.
 __device__ inline int64_t first_key(const AttentionProblem& p, int64_t b, int64_t q0) {
-  return p.starts ? p.starts[b * p.tokens + q0] : 0;
+  const int64_t document = p.starts ? p.starts[b * p.tokens + q0] : 0, far = q0 - p.window + 1;
+  return p.window > 0 && far > document ? far : document;
 }
 __device__ inline int64_t end_of_keys(const AttentionProblem& p, const TilePlace& at) {
   const int64_t last = at.q0 + at.queries;

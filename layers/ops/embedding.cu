@@ -48,8 +48,11 @@ struct TokenOf {
   __device__ int64_t operator()(int64_t row) const { return ids[row]; }
 };
 
+template <int N>
 __global__ void fill_zero_kernel(float* x, int64_t n) {
-  for (int64_t i = block() * threads() + thread(); i < n; i += blocks() * threads()) x[i] = 0.0f;
+  const int64_t stride = blocks() * threads() * N;
+  for (int64_t i = (block() * threads() + thread()) * N; i < n; i += stride)
+    Pack<float, N>{}.store(x + i);
 }
 
 // to[channel] += dy[row][channel] over the rows from `first` on whose key is `wanted`, in order.
@@ -100,7 +103,7 @@ RowPlaces places_of(const View& state, const View& document_start, const View& t
           document_start.defined() ? document_start.as<const int32_t>() : nullptr, tokens.shape[1]};
 }
 
-constexpr int kWide = 4;  // floats of 16 bytes
+constexpr int kWide = 8;  // a vector of 16-bit values, two of floats
 
 }  // namespace
 
@@ -144,8 +147,11 @@ void embedding_backward_on(Queue& queue, const GradView& dwte, const GradView& d
     using D = decltype(tag);
     if (const View& to = dwte.view; to.defined()) {
       if (!dwte.add)
-        launch(queue, {.blocks = ceil_div(to.elements(), int64_t{threads} * 8), .threads = threads},
-               "embedding_zero", fill_zero_kernel, to.as<float>(), to.elements());
+        launch(queue,
+               {.blocks = ceil_div(to.elements(), int64_t{threads} * 4 * (wide ? kWide : 1)),
+                .threads = threads},
+               "embedding_zero", wide ? fill_zero_kernel<kWide> : fill_zero_kernel<1>,
+               to.as<float>(), to.elements());
       launch(
           queue, {.blocks = n, .threads = threads}, "embedding_token_gradient",
           wide ? embedding_token_gradient_kernel<D, kWide> : embedding_token_gradient_kernel<D, 1>,

@@ -69,9 +69,13 @@ __device__ inline void row_gradient(D* dz, const float* z, int64_t V, int64_t Vp
   for (int64_t i = V + thread(); i < Vp; i += threads()) dz[i] = from_f32<D>(0.0f);
 }
 
-template <class D>
+template <int N, class D>
 __device__ inline void fill_row(D* dz, int64_t Vp, float value) {
-  for (int64_t i = thread(); i < Vp; i += threads()) dz[i] = from_f32<D>(value);
+  each_vector<N>(Vp, [&](int64_t i, auto width) {
+    Pack<D, decltype(width)::value> out;
+    for (int k = 0; k < decltype(width)::value; ++k) out[k] = from_f32<D>(value);
+    out.store(dz + i);
+  });
 }
 
 __device__ inline bool outside(int64_t target, int64_t V) {
@@ -98,7 +102,7 @@ __global__ void head_loss_train_kernel(D* dz, float* nll, const float* z, const 
   const int64_t row = block(), target = targets[row];
   if (outside(target, V)) {
     const float value = target == kIgnoredTarget ? 0.0f : __builtin_nanf("");
-    fill_row(dz + row * Vp, Vp, value);
+    fill_row<N>(dz + row * Vp, Vp, value);
     if (thread() == 0) nll[row] = value;
     return;
   }
@@ -116,7 +120,7 @@ __global__ void head_loss_backward_kernel(D* dz, const float* dnll, const float*
                                           int64_t Vp) {
   const int64_t row = block(), target = targets[row];
   if (outside(target, V))
-    return fill_row(dz + row * Vp, Vp, target == kIgnoredTarget ? 0.0f : __builtin_nanf(""));
+    return fill_row<N>(dz + row * Vp, Vp, target == kIgnoredTarget ? 0.0f : __builtin_nanf(""));
   row_gradient<N>(dz + row * Vp, z + row * Vp, V, Vp, lse[row], dnll[row], target, dnll[row]);
 }
 
@@ -136,7 +140,7 @@ __global__ void head_loss_collect_kernel(StepState* state, const float* nll, con
   state->loss_tokens += count;
 }
 
-constexpr int kWide = 4;
+constexpr int kWide = 8;  // two vectors of logits, one of a 16-bit dz
 
 bool wide(const View& z, const View& dz) {
   return z.shape[1] % kVector<bf16> == 0 && aligned_to_vectors(z.data) &&

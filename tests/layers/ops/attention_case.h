@@ -48,6 +48,7 @@ inline AttentionSpec spec_of(const AttentionCase& c) {
   spec.D = c.D;
   spec.scale = static_cast<float>(c.scale);
   spec.causal = c.causal;
+  spec.window = c.window;
   return spec;
 }
 

@@ -86,6 +86,10 @@ TEST(Activation, Extremes) {
       EXPECT_NEAR(dx[i + 1], 0, 1e-6);
     }
     EXPECT_EQ(y[6], 0);
+    if (kind == Activation::relu) {
+      const Values zero = run_on_plan_and_cpu({}, body({-0.0}))["y"];
+      EXPECT_TRUE(zero[0] == 0 && std::signbit(zero[0]));
+    }
     EXPECT_EQ(dx[6], kind == Activation::relu ? 0 : 0.5);
     // On its own: which NaN it becomes depends on the instructions.
     const Values nan{std::nan("")};

@@ -76,7 +76,7 @@ TEST(ActivationSimt, MatchesTheFormulaAndTheCpu) {
 
 TEST(ActivationSimt, Extremes) {
   const float big = std::numeric_limits<float>::max();
-  const Values x{big, -big, 1e15, -1e15, 50, -50, 0, INFINITY, std::nan("")};
+  const Values x{big, -big, 1e15, -1e15, 50, -50, 0, INFINITY, std::nan(""), -0.0};
   const Values ones(x.size(), 1.0);
   for (const Activation kind : kKinds) {
     SCOPED_TRACE(to_string(kind));
@@ -92,6 +92,9 @@ TEST(ActivationSimt, Extremes) {
     EXPECT_EQ(dx[6], kind == Activation::relu ? 0 : 0.5);
     EXPECT_EQ(y[7], INFINITY);
     EXPECT_TRUE(std::isnan(y[8]) && std::isnan(dx[8]));
+    if (kind == Activation::relu) {
+      EXPECT_TRUE(y[9] == 0 && std::signbit(y[9]));
+    }
   }
 }
 

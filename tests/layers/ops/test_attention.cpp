@@ -285,22 +285,25 @@ Generation generate(const AttentionCase& c, DType dtype, const Values& qkv, int6
 }
 
 TEST(AttentionCached, EqualsTheFullForwardBitForBit) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    const AttentionCase c = case_of({2, 140, 4, 2, 12, true, dtype});
-    const Data data = data_of(c, dtype);
-    for (const AttentionBlocks* form : forms(dtype)) {
-      SCOPED_TRACE(form->name);
-      const bool modes = form == forms(dtype).back();
-      const Values full = run_both(c, dtype, data, spec_of(c), false, some_state(), 1, form)["out"];
-      EXPECT_EQ(generate(c, dtype, data.qkv, 140, {140}, modes, form).out, full);
-      EXPECT_EQ(generate(c, dtype, data.qkv, 150, {1, 63, 1, 1, 70, 4}, modes, form).out, full);
-      // Token by token over the end of a block of 64.
-      std::vector<int64_t> pieces = {60};
-      pieces.insert(pieces.end(), 8, 1);
-      pieces.push_back(72);
-      EXPECT_EQ(generate(c, dtype, data.qkv, 141, pieces, false, form).out, full);
+  for (const int64_t window : {0, 3, 70})
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      AttentionCase c = case_of({2, 140, 4, 2, 12, true, dtype});
+      c.window = window;
+      const Data data = data_of(c, dtype);
+      for (const AttentionBlocks* form : forms(dtype)) {
+        SCOPED_TRACE(form->name);
+        const bool modes = form == forms(dtype).back();
+        const Values full =
+            run_both(c, dtype, data, spec_of(c), false, some_state(), 1, form)["out"];
+        EXPECT_EQ(generate(c, dtype, data.qkv, 140, {140}, modes, form).out, full);
+        EXPECT_EQ(generate(c, dtype, data.qkv, 150, {1, 63, 1, 1, 70, 4}, modes, form).out, full);
+        // Token by token over the end of a block of 64.
+        std::vector<int64_t> pieces = {60};
+        pieces.insert(pieces.end(), 8, 1);
+        pieces.push_back(72);
+        EXPECT_EQ(generate(c, dtype, data.qkv, 141, pieces, false, form).out, full);
+      }
     }
-  }
 }
 
 TEST(AttentionCached, WritesTheNewRowsAndNoOthers) {

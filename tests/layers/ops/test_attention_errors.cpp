@@ -61,8 +61,15 @@ TEST(AttentionErrors, NameWhatIsWrong) {
                 [](Call& a) { a.spec.D = 300; });
     expect_call(ErrorCode::usage, {"finite attention scale", "1/sqrt(D)"},
                 [](Call& a) { a.spec.scale = INFINITY; });
-    expect_call(ErrorCode::unsupported, {"without a window", "a window of 128 keys"},
-                [](Call& a) { a.spec.window = 128; });
+    EXPECT_NO_THROW(call(backward, [](Call& a) { a.spec.window = 2; }));
+    expect_call(ErrorCode::usage, {"window of at least one key", "window=-1", "the query itself"},
+                [](Call& a) { a.spec.window = -1; });
+    expect_call(ErrorCode::unsupported,
+                {"causal attention with a window", "window=2 causal=false", "window=0"},
+                [](Call& a) {
+                  a.spec.window = 2;
+                  a.spec.causal = false;
+                });
     expect_call(ErrorCode::unsupported, {"without soft-capped scores", "softcap=50"},
                 [](Call& a) { a.spec.softcap = 50; });
     EXPECT_NO_THROW(call(backward, [](Call& a) { a.document_start = {0, 1, 1, 0, 0, 2}; }));

@@ -16,6 +16,7 @@ struct Variant {
   float dropout = 0;
   std::vector<double> key_lengths = {}, document_start = {};
   double scale = NAN;  // that of the width
+  int64_t window = 0;
 };
 
 Outputs run_emulated(const AttentionCase& c, const Variant& v, const Data& data,
@@ -47,6 +48,7 @@ Outputs check(const Variant& v) {
                            v.shifted, v.dropout));
   AttentionCase c = case_of(v.sizes);
   if (!std::isnan(v.scale)) c.scale = static_cast<float>(v.scale);
+  c.window = v.window;
   c.key_lengths = v.key_lengths;
   c.document_start = v.document_start;
   AttentionSpec spec = spec_of(c);
@@ -123,6 +125,20 @@ TEST(AttentionSimt, Documents) {
   }
 }
 
+// Windows of one key, within a tile of 32, over its edge, and longer than the sequence; with key
+// lengths some queries see nothing.
+TEST(AttentionSimt, Windows) {
+  for (const DType dtype : {kF32, kBf16, kF16})
+    for (const int64_t window : {1, 7, 32, 33, 500})
+      check({.sizes = {1, 70, 2, 1, 8, true, dtype}, .window = window});
+  check({.sizes = {3, 80, 2, 1, 8, true, kF32}, .key_lengths = {1, 33, 75}, .window = 9});
+  check({.sizes = {1, 70, 2, 2, 12, true, kBf16}, .dropout = 0.3f, .window = 20});
+  check({.sizes = {1, 40, 1, 1, 160, true, kF32}, .window = 11});
+  Variant v{.sizes = {1, 100, 2, 1, 8, true, kF32}, .window = 30};
+  for (int64_t t = 0; t < 100; ++t) v.document_start.push_back(t < 20 ? 0 : 20);
+  check(v);
+}
+
 TEST(AttentionSimt, DropoutDrawsTheMaskOfTheCpu) {
   for (const DType dtype : {kF32, kBf16, kF16})
     for (const bool causal : {false, true})
@@ -183,21 +199,23 @@ Values cached(const AttentionCase& c, DType dtype, const Values& qkv, int64_t P,
 }
 
 TEST(AttentionSimt, CachedHasTheBitsOfTheWholeSequence) {
-  for (const Sizes& s : {Sizes{2, 41, 4, 2, 12, true, kF32},
-                         {1, 41, 2, 1, 16, true, kBf16},
-                         {1, 35, 2, 2, 5, true, kF16}}) {
-    SCOPED_TRACE(name_of(s));
-    const AttentionCase c = case_of(s);
-    const Data data = data_of(c, s.dtype);
-    const Values whole = run_on_emu([&](Case& t) {
-      attention_forward(t.ctx(), t.output("out", {c.B * c.T, c.H * c.D}, s.dtype),
-                        t.output("lse", {c.B, c.H, c.T}, kF32),
-                        t.input("qkv", {c.B * c.T, c.width()}, s.dtype, data.qkv), c.B, c.T,
-                        spec_of(c), t.step_state(StepState{}));
-    })["out"];
-    EXPECT_EQ(cached(c, s.dtype, data.qkv, s.T, {s.T}, 0), whole);
-    EXPECT_EQ(cached(c, s.dtype, data.qkv, s.T + 6, {1, 30, 1, 1, s.T - 33}, 77), whole);
-  }
+  for (const int64_t window : {0, 5, 34})
+    for (const Sizes& s : {Sizes{2, 41, 4, 2, 12, true, kF32},
+                           {1, 41, 2, 1, 16, true, kBf16},
+                           {1, 35, 2, 2, 5, true, kF16}}) {
+      SCOPED_TRACE(fmt::format("{} window {}", name_of(s), window));
+      AttentionCase c = case_of(s);
+      c.window = window;
+      const Data data = data_of(c, s.dtype);
+      const Values whole = run_on_emu([&](Case& t) {
+        attention_forward(t.ctx(), t.output("out", {c.B * c.T, c.H * c.D}, s.dtype),
+                          t.output("lse", {c.B, c.H, c.T}, kF32),
+                          t.input("qkv", {c.B * c.T, c.width()}, s.dtype, data.qkv), c.B, c.T,
+                          spec_of(c), t.step_state(StepState{}));
+      })["out"];
+      EXPECT_EQ(cached(c, s.dtype, data.qkv, s.T, {s.T}, 0), whole);
+      EXPECT_EQ(cached(c, s.dtype, data.qkv, s.T + 6, {1, 30, 1, 1, s.T - 33}, 77), whole);
+    }
 }
 
 // Scores of thousands: nothing overflows, and a query's first tile may hold nothing near its

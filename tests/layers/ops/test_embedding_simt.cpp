@@ -78,7 +78,7 @@ TEST(EmbeddingSimt, SameBitsAsTheCpu) {
   for (const int threads : kBlockSizes)
     check({.b = 1,
            .t = 70,
-           .c = 132,
+           .c = 136,
            .vocabulary = 3,
            .positions = 70,
            .dtype = DType::bf16,

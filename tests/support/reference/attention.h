@@ -15,6 +15,7 @@ struct AttentionCase {
   int64_t B = 1, T = 1, H = 1, G = 1, D = 1;
   double scale = 1;
   bool causal = true;
+  int64_t window = 0;                  // keys before i - window + 1 are not seen; 0: no limit
   std::vector<double> key_lengths;     // (B), empty: all T
   std::vector<double> document_start;  // (B,T), empty: zeros
   std::vector<double> mask;            // (B,H,T,T) factors of the probabilities, empty: ones
@@ -33,7 +34,7 @@ struct AttentionCase {
     return static_cast<size_t>(((b * T + i) * H + h) * D + d);
   }
   bool sees(int64_t b, int64_t i, int64_t j) const {
-    return (!causal || j <= i) &&
+    return (!causal || j <= i) && (window == 0 || i - j < window) &&
            (key_lengths.empty() || static_cast<double>(j) < key_lengths[static_cast<size_t>(b)]) &&
            (document_start.empty() ||
             static_cast<double>(j) >= document_start[static_cast<size_t>(b * T + i)]);
@@ -60,6 +61,7 @@ S attention_row(const AttentionCase& c, const std::vector<S>& qkv, int64_t b, in
   for (int64_t j = 0; j < c.T; ++j)
     if (c.sees(b, i, j))
       sum += (*p)[static_cast<size_t>(j)] = std::exp((*p)[static_cast<size_t>(j)] - highest);
+  if (sum == S(0)) return S(0);  // nothing is seen: the contract's lse
   for (S& x : *p) x /= sum;
   return std::log(sum) + highest;
 }
