@@ -5,10 +5,12 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <mutex>
 #include <string>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/device/beside.h"
 #include "engine/device/cpu_streams.h"
 #include "engine/device/cuda.h"
 #include "engine/device/device.h"
@@ -160,6 +162,18 @@ class CpuDevice : public Device {
 class EmulatedDevice final : public CpuDevice {
  public:
   Place place() const override { return Place::emu; }
+
+  // Of two threads that are at work in it the last one closes it.
+  void allow_host(std::byte* base, int64_t bytes, bool allowed) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const int before = at_work_;
+    at_work_ += allowed ? 1 : -1;
+    if (before == 0 || at_work_ == 0) CpuDevice::allow_host(base, bytes, allowed);
+  }
+
+ private:
+  std::mutex mutex_;
+  int at_work_ = 1;  // whoever reserves it closes it
 };
 
 // Shapes only: nothing may touch bytes here.
@@ -186,6 +200,14 @@ class PlanDevice final : public Device {
 };
 
 }  // namespace
+
+void copy_beside(Device& device, void* to, const void* from, int64_t bytes) {
+  if constexpr (kCudaBuilt)
+    if (device.place() == Place::cuda) return cuda_copy_beside(device, to, from, bytes);
+  require(device.place() == Place::cpu || device.place() == Place::emu,
+          "a place with storage to copy from");
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
 
 std::unique_ptr<Device> make_device(Place place, [[maybe_unused]] int index) {
   switch (place) {

@@ -9,6 +9,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/device/beside.h"
 #include "engine/device/cuda.h"
 
 namespace snug {
@@ -53,6 +54,8 @@ class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int index) : host_(make_device(Place::cpu)), facts_(cuda_facts(index)) {
     check_call(cudaSetDevice(index), "begin work");
+    index_ = index;
+    check_call(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking), "make a stream");
     for (auto& s : streams_)
       check_call(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "make a stream");
     for (auto& events : events_)
@@ -65,6 +68,7 @@ class CudaDevice final : public Device {
     for (auto& events : events_)
       for (auto& e : events) cudaEventDestroy(e);
     for (auto& s : streams_) cudaStreamDestroy(s);
+    cudaStreamDestroy(beside_);
   }
 
   Place place() const override { return Place::cuda; }
@@ -137,6 +141,14 @@ class CudaDevice final : public Device {
     check_call(cudaMemsetAsync(to, value, static_cast<size_t>(bytes), stream(s)), "fill memory");
   }
 
+  // Which GPU a thread uses is the thread's own.
+  void copy_beside(void* to, const void* from, int64_t bytes) {
+    check_call(cudaSetDevice(index_), "work for another thread");
+    check_call(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, beside_),
+               "copy");
+    check_call(cudaStreamSynchronize(beside_), "finish a copy");
+  }
+
   // A stream uses its events in turn. One that is used again stands for more work of the same
   // stream, all of it issued before the wait: later than asked for, never too early.
   EventId record_event(StreamId s) override {
@@ -183,6 +195,8 @@ class CudaDevice final : public Device {
   std::array<cudaStream_t, kStreams> streams_{};
   std::array<std::array<cudaEvent_t, kEvents>, kStreams> events_{};
   std::array<int64_t, kStreams> recorded_{};
+  int index_ = 0;
+  cudaStream_t beside_ = nullptr;
   bool started_ = false;
   cudaError_t failed_ = cudaSuccess;
   int64_t held_ = 0;
@@ -191,6 +205,11 @@ class CudaDevice final : public Device {
 };
 
 }  // namespace
+
+void cuda_copy_beside(Device& device, void* to, const void* from, int64_t bytes) {
+  require(device.place() == Place::cuda, "a device of the place cuda");
+  static_cast<CudaDevice&>(device).copy_beside(to, from, bytes);
+}
 
 CudaFacts cuda_facts(int index) {
   CudaFacts f;

@@ -395,7 +395,7 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
          .bytes = qkv.bytes() + out.bytes() + cache_k.bytes() + cache_v.bytes(),
          .variant = attention_variant(ctx, blocks)});
   if (!op.run()) return;
-  const int64_t position = step_state(state)->position;
+  const int64_t position = ctx.host_reads() ? step_state(state)->position : 0;
   if (position < 0 || position + Tq > P)
     fail(ErrorCode::usage, fmt::format("at most P={} tokens in the key/value cache", P),
          fmt::format("{} new tokens at position {}", Tq, position),

@@ -21,6 +21,8 @@ def arguments():
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--warmup", type=int, default=1)
+    parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of a step")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--compile", action="store_true")
@@ -44,7 +46,10 @@ def main():
     from torch.nn import functional as F
     from torch.utils.checkpoint import checkpoint
 
-    torch.set_num_threads(args.threads)
+    if args.device == "cpu":
+        torch.set_num_threads(args.threads)
+    else:
+        torch.set_float32_matmul_precision("high")
     torch.manual_seed(0)
     imported = peak_rss()
     C, H = args.width, args.heads
@@ -89,18 +94,19 @@ def main():
             logits = self.head(self.ln_f(x))
             return F.cross_entropy(logits.view(-1, args.vocab), targets.view(-1))
 
-    model = Gpt()
+    model = Gpt().to(args.device)
     parameters = sum(p.numel() for p in model.parameters())
     step_model = torch.compile(model) if args.compile else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
     shape = (args.batch, args.length)
 
     def step():
-        tokens = torch.randint(0, args.vocab, shape)
-        targets = torch.randint(0, args.vocab, shape)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.precision == "bf16"):
-            loss = step_model(tokens, targets)
-        loss.backward()
+        for _ in range(args.accumulate):
+            tokens = torch.randint(0, args.vocab, shape, device=args.device)
+            targets = torch.randint(0, args.vocab, shape, device=args.device)
+            with torch.autocast(args.device, dtype=torch.bfloat16, enabled=args.precision == "bf16"):
+                loss = step_model(tokens, targets) / args.accumulate
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -126,7 +132,8 @@ def main():
                 "parameters": parameters,
                 "step_seconds": median,
                 "all_seconds": seconds,
-                "tokens_per_second": args.batch * args.length / median,
+                "tokens_per_second": args.batch * args.accumulate * args.length / median,
+                "peak_device_bytes": torch.cuda.max_memory_reserved() if args.device == "cuda" else None,
                 "peak_rss_bytes": peak_rss(),
                 "rss_after_import_bytes": imported,
             }
