@@ -8,6 +8,7 @@
 
 #include "engine/core/rng.h"
 #include "tools/bench.h"
+#include "tools/trainer/device_choice.h"
 
 namespace snug {
 namespace {
@@ -44,6 +45,7 @@ BenchRun::BenchRun(const RunConfig& config)
   setup_.request.kv_length = 0;
   plan_ = make_plan(setup_.request);
   if (!plan_.fits) refuse_plan(plan_);
+  check_gpu_room(setup_.request.settings, plan_.engine_bytes);
   session_ =
       std::make_unique<Session>(plan_.place, *setup_.model, plan_.decisions,
                                 setup_.request.optimizer, setup_.request.settings, &plan_.schedule);
@@ -51,7 +53,7 @@ BenchRun::BenchRun(const RunConfig& config)
   // Every sequence one document: the most that attention can cost.
   if (int32_t* starts = session_->document_start_or_null())
     std::fill_n(starts, session_->document_start().elements(), 0);
-  init_parameters(setup_.model->params(), session_->master(), 42, plan_.threads);
+  init_parameters(session_->context(), setup_.model->params(), session_->master(), 42);
   session_->load();
 }
 

@@ -75,7 +75,7 @@ mapfile -t libraries < <(for program in "${programs[@]}"; do ldd "build-cuda/bin
 for library in "${libraries[@]}"; do
   strip --strip-unneeded -o "$folder/lib/$(basename "$library")" "$(realpath "$library")"
 done
-cp tools/gpu_check.sh "$folder/"
+cp tools/gpu_check.sh tests/bench/peers/pytorch_gpt2.py "$folder/"
 {
   git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown
 } >"$folder/COMMIT"

@@ -145,6 +145,8 @@ int eval_command(const Arguments& arguments) {
       .option("--max-samples", a.config.max_eval_samples, "N",
               "evaluate the first N samples, windows or questions only; 0: all")
       .option("--precision", a.options.precision, "NAME", "fp32, bf16 or fp16")
+      .option("--device", a.options.device, "NAME",
+              "cpu (auto is that too), cuda or cuda:N, or emu, the emulator of GPUs")
       .bytes("--memory", a.options.memory, "budget (default: what is free less a reserve)")
       .option("--threads", a.options.threads, "N", "threads; 0: all processors")
       .flag("--json", a.json, "one JSON object: loss, perplexity, tokens, or acc, acc_norm, scores")

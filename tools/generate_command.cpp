@@ -65,6 +65,8 @@ void add_flags(ArgumentParser& parser, GenerateArguments& a) {
       .flag("--json", a.json, "JSON instead of text, one object a line")
       .flag("--no-echo", a.no_echo, "print the continuation without the prompt")
       .option("--precision", a.model.precision, "NAME", "fp32, bf16 or fp16")
+      .option("--device", a.model.device, "NAME",
+              "cpu (auto is that too), cuda or cuda:N, or emu, the emulator of GPUs")
       .bytes("--memory", a.model.memory, "budget (default: what is free less a reserve)")
       .option("--threads", a.model.threads, "N", "threads; 0: all processors")
       .example("snug generate --model run1/final --prompt \"Once upon a time\"")

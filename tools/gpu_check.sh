@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# The first thing to run on a machine with a GPU: tests, compute-sanitizer where there is one, and
-# benchmarks, as one Markdown report. Runs from a bundle (tools/bundle.sh) or from the repository,
+# The first thing to run on a machine with a GPU: tests, compute-sanitizer where there is one,
+# benchmarks of ops, and `snug train` on GPT-2 beside PyTorch where a Python has it, as one Markdown
+# report. Runs from a bundle (tools/bundle.sh) or from the repository,
 # where it builds what is missing.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 usage() {
   cat <<'TEXT'
-usage: gpu_check.sh [--quick] [--report FILE] [--help]
+usage: gpu_check.sh [--quick] [--only PART] [--report FILE] [--python PYTHON] [--help]
 
-  --quick        leave out compute-sanitizer and the benchmarks
-  --report FILE  where the Markdown goes (default: gpu_check.md)
+  --quick          leave out compute-sanitizer and the benchmarks
+  --only PART      tests, sanitizer, ops or train alone
+  --report FILE    where the Markdown goes (default: gpu_check.md)
+  --python PYTHON  with PyTorch, for its figures beside ours (default: python3)
 
 Exits with 0 if all that ran passed, 1 if something failed, 2 for wrong usage or without a GPU.
 TEXT
@@ -22,7 +25,7 @@ refuse() {
   exit 2
 }
 
-quick=no report=gpu_check.md
+quick=no report=gpu_check.md only='' python=python3
 while (($#)); do
   case $1 in
     --quick) quick=yes ;;
@@ -30,8 +33,17 @@ while (($#)); do
       [[ -n ${2:-} ]] || refuse "--report FILE" "no file" "--report gpu_check.md"
       report=$2 && shift
       ;;
+    --only)
+      [[ ${2:-} =~ ^(tests|sanitizer|ops|train)$ ]] ||
+        refuse "--only tests, sanitizer, ops or train" "'${2:-}'" "--only train"
+      only=$2 && shift
+      ;;
+    --python)
+      [[ -n ${2:-} ]] || refuse "--python PYTHON" "no program" "--python python3"
+      python=$2 && shift
+      ;;
     --help | -h) usage && exit 0 ;;
-    *) refuse "--quick, --report FILE or --help" "'$1'" "gpu_check.sh --help" ;;
+    *) refuse "an option of gpu_check.sh" "'$1'" "gpu_check.sh --help" ;;
   esac
   shift
 done
@@ -46,9 +58,10 @@ gpus=$(nvidia-smi -L 2>&1)
     "look at the driver, and at what the container may use"
 
 if [[ -f $here/COMMIT ]]; then # a bundle
-  bin=$here/bin commit=$(cat "$here/COMMIT")
+  bin=$here/bin commit=$(cat "$here/COMMIT") peer=$here/pytorch_gpt2.py
 else
   cd "$here/.." || exit 1
+  peer=$PWD/tests/bench/peers/pytorch_gpt2.py
   bin=$PWD/build-cuda/bin commit=$(git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
   if ! tools/bundle.sh --architectures "$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader |
     head -n 1 | tr -d .)"; then
@@ -91,9 +104,70 @@ query() {
   nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -n 1
 }
 
-check "GPU tests" "$bin/test_gpu"
-check "GPU tests, waiting after every launch" env SNUG_SYNC_CHECK=1 "$bin/test_gpu" '--gtest_filter=Gpu*'
-if [[ $quick == no ]]; then
+# wanted PART: whether it is to run.
+wanted() {
+  [[ -z $only || $only == "$1" ]] && [[ $quick == no || $1 == tests ]]
+}
+
+# number KEY FILE: the value of a key in JSON that Snug or the peer wrote; empty if there is none.
+number() {
+  sed -n "s/.*\"$1\": *\([^,} ]*\).*/\1/p" "$2" | tail -n 1
+}
+
+# rate FILE: the median of tokens_per_second in metrics.jsonl, the first two steps left out.
+rate() {
+  grep '"loss"' "$1" | sed 1,2d | sed -n 's/.*"tokens_per_second":\([0-9.]*\).*/\1/p' | sort -g |
+    awk '{ v[NR] = $1 } END { if (NR) printf "%.0f", v[int((NR + 1) / 2)] }'
+}
+
+# train NAME LAYERS WIDTH HEADS STEPS: `snug train` in bf16, 524,288 tokens a step.
+train() {
+  local name=$1 run="$work/run" log="$work/log" tokens start=$SECONDS
+  echo "== snug train, GPT-2 $name"
+  rm -rf "$run"
+  if ! "$bin/snug" train "model={type: gpt2, n_layer: $2, n_embd: $3, n_head: $4, n_positions: 1024, vocab_size: 50257, resid_pdrop: 0, embd_pdrop: 0, attn_pdrop: 0}" \
+    init=scratch "train_data=$work/tokens.bin" "output_dir=$run" device=cuda precision=bf16 \
+    max_length=1024 global_batch_size=512 "max_steps=$5" learning_rate=1e-4 logging_steps=1 \
+    eval_fraction=0 save_steps=0 >"$log" 2>&1; then
+    cat "$log" && cat "$log" >>"$work/failures"
+    rows+=("| \`snug train\` GPT-2 $name | FAILED | | $((SECONDS - start)) s |")
+    failed=1
+    return
+  fi
+  tokens=$(rate "$run/metrics.jsonl")
+  local memory=$run/memory.json planned measured constant verdict=passed
+  planned=$(number planned_engine_bytes "$memory") measured=$(number measured_engine_bytes "$memory")
+  constant=$(number constant "$memory")
+  if [[ -z $planned || $planned != "$measured" || $constant != true ]]; then
+    verdict="FAILED (planned $planned B, reserved $measured B, free memory constant: $constant)"
+    failed=1
+  fi
+  rows+=("| \`snug train\` GPT-2 $name | $verdict | planned = reserved = $planned B; free memory constant: $constant | $((SECONDS - start)) s |")
+  figures+=("| GPT-2 $name | Snug | $tokens | $(number micro_batch "$run/plan.json") | $planned |")
+  rm -rf "$run"
+}
+
+# beside NAME LAYERS WIDTH HEADS BATCH MODE...: PyTorch on the same shapes.
+beside() {
+  local name=$1 layers=$2 width=$3 heads=$4 batch=$5 what=eager out="$work/peer"
+  shift 5
+  if [[ " $* " == *" --compile "* ]]; then what=compiled; fi
+  echo "== PyTorch $what, GPT-2 $name"
+  if "$python" "$peer" --device cuda --precision bf16 --layers "$layers" --width "$width" \
+    --heads "$heads" --vocab 50304 --length 1024 --batch "$batch" --accumulate $((512 / batch)) \
+    --warmup 2 --steps 3 "$@" >"$out" 2>"$out.errors"; then
+    figures+=("| GPT-2 $name | PyTorch $(sed -n 's/.*"torch": "\([^"]*\)".*/\1/p' "$out") $what | $(printf '%.0f' "$(number tokens_per_second "$out")") | $batch | $(number peak_device_bytes "$out") |")
+  else
+    figures+=("| GPT-2 $name | PyTorch $what | failed: $(tail -n 1 "$out.errors" | cut -c1-120) | $batch | |")
+  fi
+}
+
+figures=()
+if wanted tests; then
+  check "GPU tests" "$bin/test_gpu"
+  check "GPU tests, waiting after every launch" env SNUG_SYNC_CHECK=1 "$bin/test_gpu" '--gtest_filter=Gpu*'
+fi
+if wanted sanitizer; then
   sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer)
   if [[ -n $sanitizer ]]; then
     # RefusesMoreThanIsFree and ReportsAWrongCall make errors on purpose.
@@ -104,12 +178,34 @@ if [[ $quick == no ]]; then
   else
     rows+=("| compute-sanitizer | not run: there is none on this machine | | |")
   fi
-  clocks_before="$(query clocks.sm), $(query clocks.mem)"
+fi
+clocks_before="$(query clocks.sm), $(query clocks.mem)"
+if wanted ops; then
   echo "== benchmarks"
   if ! "$bin/bench_gpu" cuda >"$work/bench" 2>"$work/bench.errors"; then
     rows+=("| benchmarks | FAILED | | |")
     cat "$work/bench.errors" >&2 && cat "$work/bench.errors" >>"$work/failures"
     failed=1
+  fi
+fi
+if wanted train; then
+  # Tokens of 16 bits, all below 32768: what they say does not matter for the time of a step.
+  head -c 8388608 /dev/urandom | LC_ALL=C tr '\200-\377' '\000-\177' >"$work/tokens.bin"
+  torch=no
+  if "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null && [[ -f $peer ]]; then
+    torch=yes
+  fi
+  train 124M 12 768 12 25
+  if [[ $torch == yes ]]; then
+    beside 124M 12 768 12 32
+    beside 124M 12 768 12 32 --compile
+  fi
+  train 1558M 48 1600 25 6
+  if [[ $torch == yes ]]; then
+    beside 1558M 48 1600 25 8
+    beside 1558M 48 1600 25 8 --compile
+  else
+    figures+=("| | PyTorch: not run, $python has none that sees the GPU | | | |")
   fi
 fi
 
@@ -125,6 +221,11 @@ fi
   printf '| commit | %s |\n' "$commit"
   printf '\n| check | result | tests | time |\n|---|---|---|---|\n'
   printf '%s\n' "${rows[@]}"
+  if ((${#figures[@]})); then
+    printf '\n524,288 tokens a step, T = 1024, bf16, medians.\n\n'
+    printf '| model | program | tokens/s | micro-batch | bytes of the device |\n|---|---|---|---|---|\n'
+    printf '%s\n' "${figures[@]}"
+  fi
   if [[ -s $work/bench ]]; then printf '\n' && cat "$work/bench"; fi
   if [[ -s $work/failures ]]; then
     printf '\n```\n' && tail -n 400 "$work/failures" && printf '```\n'

@@ -5,12 +5,14 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/core/work_list.h"
+#include "engine/device/beside.h"
 #include "engine/device/cpu_streams.h"
 #include "engine/device/cuda.h"
 #include "engine/device/device.h"
@@ -163,6 +165,13 @@ class EmulatedDevice final : public CpuDevice {
  public:
   Place place() const override { return Place::emu; }
 
+  // Of two threads that are at work in it the last one closes it.
+  void allow_host(std::byte* base, int64_t bytes, bool allowed) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const int before = at_work_;
+    at_work_ += allowed ? 1 : -1;
+    if (before == 0 || at_work_ == 0) CpuDevice::allow_host(base, bytes, allowed);
+  }
   void start_streams(StreamMode mode) override {
     in_order_ = mode == StreamMode::immediate;
     CpuDevice::start_streams(mode);
@@ -195,6 +204,8 @@ class EmulatedDevice final : public CpuDevice {
   }
 
  private:
+  std::mutex mutex_;
+  int at_work_ = 1;  // whoever reserves it closes it
   bool in_order_ = true;
   std::vector<std::unique_ptr<WorkList>> graphs_;
   WorkList* capturing_ = nullptr;
@@ -228,6 +239,14 @@ class PlanDevice final : public Device {
 void Device::refuse_capture() {
   fail(ErrorCode::internal, "graphs on a place that captures them", "another place",
        "ask Device::captures first");
+}
+
+void copy_beside(Device& device, void* to, const void* from, int64_t bytes) {
+  if constexpr (kCudaBuilt)
+    if (device.place() == Place::cuda) return cuda_copy_beside(device, to, from, bytes);
+  require(device.place() == Place::cpu || device.place() == Place::emu,
+          "a place with storage to copy from");
+  std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
 std::unique_ptr<Device> make_device(Place place, [[maybe_unused]] int index) {

@@ -1,6 +1,7 @@
 #include "engine/device/cuda.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/device/nvml.h"
 
 namespace snug {
 namespace {
@@ -50,14 +52,14 @@ void refuse_no_cuda_build() {
 }
 
 void refuse_cuda_driver(int driver, int runtime) {
-  fail(ErrorCode::device,
+  fail(ErrorCode::unsupported,
        fmt::format("a driver for NVIDIA GPUs that serves CUDA {}", version(runtime)),
        driver == 0 ? std::string("no driver") : fmt::format("one for CUDA {}", version(driver)),
        "install or update the driver (`nvidia-smi` names it), or use device=cpu");
 }
 
 void refuse_cuda_device(int index, int count) {
-  fail(ErrorCode::device, fmt::format("the GPU cuda:{}", index),
+  fail(ErrorCode::usage, fmt::format("the GPU cuda:{}", index),
        count == 0 ? std::string("no GPU that this process may use")
                   : fmt::format("GPUs cuda:0 to cuda:{}", count - 1),
        "look at `nvidia-smi -L` and CUDA_VISIBLE_DEVICES, or use device=cpu");
@@ -74,12 +76,20 @@ void refuse_cuda_architecture(const CudaFacts& facts, const std::string& archite
 
 void refuse_cuda_memory(const CudaFacts& facts, int64_t bytes, int64_t free_bytes,
                         int64_t held_bytes) {
+  // Another process there is what most often is in the way.
+  std::string others;
+  if (const auto now = gpu_now(facts.pci))
+    for (const GpuProcess& p : now->processes)
+      if (p.pid != getpid())
+        others += fmt::format("{}process {}{}", others.empty() ? " (" : ", ", p.pid,
+                              p.bytes < 0 ? "" : " with " + human_bytes(p.bytes));
+  if (!others.empty()) others += ")";
   fail(ErrorCode::out_of_memory,
        fmt::format("{} free on {} for the arena", human_bytes(bytes), facts.name),
        fmt::format("{} of {}; this process holds {} there, and {} are with other processes and the "
-                   "driver",
+                   "driver{}",
                    human_bytes(free_bytes), human_bytes(facts.total_bytes), human_bytes(held_bytes),
-                   human_bytes(facts.total_bytes - free_bytes - held_bytes)),
+                   human_bytes(facts.total_bytes - free_bytes - held_bytes), others),
        "stop what `nvidia-smi` lists beside it, or lower memory=");
 }
 

@@ -15,6 +15,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/device/beside.h"
 #include "engine/device/cuda.h"
 
 namespace snug {
@@ -59,6 +60,8 @@ class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int index) : host_(make_device(Place::cpu)), facts_(cuda_facts(index)) {
     check_call(cudaSetDevice(index), "begin work");
+    index_ = index;
+    check_call(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking), "make a stream");
     for (auto& s : streams_)
       check_call(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "make a stream");
     for (auto& events : events_)
@@ -72,6 +75,7 @@ class CudaDevice final : public Device {
     for (auto& events : events_)
       for (auto& e : events) cudaEventDestroy(e);
     for (auto& s : streams_) cudaStreamDestroy(s);
+    cudaStreamDestroy(beside_);
   }
 
   Place place() const override { return Place::cuda; }
@@ -142,6 +146,14 @@ class CudaDevice final : public Device {
   }
   void fill(void* to, uint8_t value, int64_t bytes, StreamId s) override {
     check_call(cudaMemsetAsync(to, value, static_cast<size_t>(bytes), stream(s)), "fill memory");
+  }
+
+  // Which GPU a thread uses is the thread's own.
+  void copy_beside(void* to, const void* from, int64_t bytes) {
+    check_call(cudaSetDevice(index_), "work for another thread");
+    check_call(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, beside_),
+               "copy");
+    check_call(cudaStreamSynchronize(beside_), "finish a copy");
   }
 
   // A stream uses its events in turn. One that is used again stands for more work of the same
@@ -230,6 +242,8 @@ class CudaDevice final : public Device {
   std::array<std::array<cudaEvent_t, kEvents>, kStreams> events_{};
   std::array<int64_t, kStreams> recorded_{};
   std::vector<cudaGraphExec_t> graphs_;
+  int index_ = 0;
+  cudaStream_t beside_ = nullptr;
   bool started_ = false;
   cudaError_t failed_ = cudaSuccess;
   int64_t held_ = 0;
@@ -238,6 +252,11 @@ class CudaDevice final : public Device {
 };
 
 }  // namespace
+
+void cuda_copy_beside(Device& device, void* to, const void* from, int64_t bytes) {
+  require(device.place() == Place::cuda, "a device of the place cuda");
+  static_cast<CudaDevice&>(device).copy_beside(to, from, bytes);
+}
 
 CudaFacts cuda_facts(int index) {
   CudaFacts f;

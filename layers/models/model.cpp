@@ -219,29 +219,47 @@ double Model::flops_per_token(int64_t T) const {
   return 6.0 * matmul + 6.0 * L * HD * static_cast<double>(T);
 }
 
+namespace {
+
+// `w`: zeros before.
+void init_one(const ParamInfo& p, int i, float* w, uint64_t seed, int threads) {
+  const int64_t n = p.real_elements();
+  switch (p.init) {
+    case Init::zeros:
+      break;
+    case Init::ones:
+      for (int64_t j = 0; j < n; ++j) w[j] = 1.0f;
+      break;
+    case Init::normal: {
+      const RandomKey key = random_key(seed, 0, 0x696e6974u + static_cast<uint32_t>(i));
+      parallel_chunks(threads, n, 4096, [&](int64_t begin, int64_t end) {
+        normal_fill(key, begin / 4, end - begin, static_cast<double>(p.init_std), w + begin);
+      });
+      break;
+    }
+  }
+}
+
+}  // namespace
+
 void init_parameters(const ParamTable& table, const View& flat, uint64_t seed, int threads) {
   auto* base = flat.as<float>();
   parallel_chunks(threads, flat.elements(), int64_t{1} << 18, [&](int64_t begin, int64_t end) {
     std::memset(base + begin, 0, static_cast<size_t>(end - begin) * 4);
   });
+  for (int i = 0; i < table.size(); ++i)
+    init_one(table[i], i, base + table[i].offset, seed, threads);
+}
+
+void init_parameters(Context& ctx, const ParamTable& table, const View& flat, uint64_t seed) {
+  if (ctx.host_reads()) return init_parameters(table, flat, seed, ctx.threads());
+  std::vector<float> block;
   for (int i = 0; i < table.size(); ++i) {
-    const ParamInfo& p = table[i];
-    float* w = base + p.offset;
-    const int64_t n = p.real_elements();
-    switch (p.init) {
-      case Init::zeros:
-        break;
-      case Init::ones:
-        for (int64_t j = 0; j < n; ++j) w[j] = 1.0f;
-        break;
-      case Init::normal: {
-        const RandomKey key = random_key(seed, 0, 0x696e6974u + static_cast<uint32_t>(i));
-        parallel_chunks(threads, n, 4096, [&](int64_t begin, int64_t end) {
-          normal_fill(key, begin / 4, end - begin, static_cast<double>(p.init_std), w + begin);
-        });
-        break;
-      }
-    }
+    const int64_t begin = table[i].offset,
+                  end = i + 1 < table.size() ? table[i + 1].offset : flat.elements();
+    block.assign(static_cast<size_t>(end - begin), 0.0f);  // with the gap behind it
+    init_one(table[i], i, block.data(), seed, ctx.threads());
+    ctx.write(flat.rows(begin, end - begin), block.data());
   }
 }
 

@@ -88,5 +88,7 @@ class Model {
 // Draws every parameter as its ParamInfo says into a flat f32 view; a value depends on (seed,
 // parameter, element) alone. Padded rows are zero.
 void init_parameters(const ParamTable& table, const View& flat, uint64_t seed, int threads);
+// The same on any place: `flat` is written through the context, a parameter at a time.
+void init_parameters(Context& ctx, const ParamTable& table, const View& flat, uint64_t seed);
 
 }  // namespace snug

@@ -87,7 +87,37 @@ const SafeTensor& find_weight(const SafetensorsFolder& files, const Family& fami
   return *tensor;
 }
 
-std::vector<std::string> load_weights(const Model& model, const std::string& folder,
+namespace {
+
+// Where parameter i lies until it is in its place: there already, or in a block of its own size.
+class ParamTarget {
+ public:
+  ParamTarget(Context* ctx, const ParamTable& table, const View& flat)
+      : ctx_(ctx && !ctx->host_reads() ? ctx : nullptr), table_(table), flat_(flat) {
+    if (!ctx_) std::memset(flat.data, 0, static_cast<size_t>(flat.bytes()));
+  }
+  template <class T>
+  T* open(int i) {
+    const int64_t offset = table_[i].offset;
+    if (!ctx_) return flat_.as<T>() + offset;
+    // With the gap behind it, which becomes zero.
+    const int64_t end = i + 1 < table_.size() ? table_[i + 1].offset : flat_.elements();
+    place_ = flat_.rows(offset, end - offset);
+    block_.assign(static_cast<size_t>(place_.bytes()), std::byte{0});
+    return reinterpret_cast<T*>(block_.data());
+  }
+  void close() {
+    if (ctx_) ctx_->write(place_, block_.data());
+  }
+
+ private:
+  Context* ctx_;
+  const ParamTable& table_;
+  View flat_, place_;
+  std::vector<std::byte> block_;
+};
+
+std::vector<std::string> load_weights(Context* ctx, const Model& model, const std::string& folder,
                                       const View& flat, int threads) {
   const Family& family = find_family(model.spec().family, folder);
   const SafetensorsFolder files(folder);
@@ -95,16 +125,17 @@ std::vector<std::string> load_weights(const Model& model, const std::string& fol
   std::unordered_set<std::string> used;
   require(flat.dtype == DType::f32 || flat.dtype == DType::bf16 || flat.dtype == DType::f16,
           "parameters of f32, bf16 or f16");
-  std::memset(flat.data, 0, static_cast<size_t>(flat.bytes()));
+  ParamTarget target(ctx, table, flat);
   for (int i = 0; i < table.size(); ++i) {
     const ParamInfo& p = table[i];
     const SafeTensor* tensor = &find_weight(files, family, p, folder);
     if (flat.dtype == DType::bf16)
-      load_one(*tensor, p, flat.as<bf16>() + p.offset, threads);
+      load_one(*tensor, p, target.open<bf16>(i), threads);
     else if (flat.dtype == DType::f16)
-      load_f16(*tensor, p, flat.as<f16>() + p.offset, threads, folder);
+      load_f16(*tensor, p, target.open<f16>(i), threads, folder);
     else
-      load_one(*tensor, p, flat.as<float>() + p.offset, threads);
+      load_one(*tensor, p, target.open<float>(i), threads);
+    target.close();
     used.insert(tensor->name);
   }
   std::vector<std::string> warnings;
@@ -114,6 +145,18 @@ std::vector<std::string> load_weights(const Model& model, const std::string& fol
           fmt::format("{}: tensor {} is not part of the model and was not read", folder, t->name));
   for (const SafetensorsReader& file : files.files()) file.drop_pages();
   return warnings;
+}
+
+}  // namespace
+
+std::vector<std::string> load_weights(const Model& model, const std::string& folder,
+                                      const View& flat, int threads) {
+  return load_weights(nullptr, model, folder, flat, threads);
+}
+
+std::vector<std::string> load_weights(Context& ctx, const Model& model, const std::string& folder,
+                                      const View& flat) {
+  return load_weights(&ctx, model, folder, flat, ctx.threads());
 }
 
 SafetensorsLayout weights_layout(const Model& model, DType dtype) {
@@ -136,16 +179,32 @@ int64_t save_staging_bytes(const Model& model) {
   return bytes;
 }
 
+int64_t turned_bytes(const Model& model) {
+  int64_t bytes = 0;
+  for (int i = 0; i < model.params().size(); ++i) {
+    const ParamInfo& p = model.params()[i];
+    if (p.transposed_in_file && p.shape.rank() == 2) bytes = std::max(bytes, p.elements() * 4);
+  }
+  return bytes;
+}
+
 void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& layout,
                   const View& flat, const View& staging, const std::string& path) {
   Op op(ctx, "save_weights", {.flops = 0, .bytes = flat.bytes()});
   if (!op.run()) return;
+  const bool apart = !ctx.host_reads();
+  auto* const turned =
+      reinterpret_cast<float*>(static_cast<char*>(staging.data) + save_staging_bytes(model));
   SafetensorsWriter writer(path, layout);
   for (int i = 0; i < model.params().size(); ++i) {
     const ParamInfo& p = model.params()[i];
     const SafeSpec& spec = layout.tensors()[static_cast<size_t>(i)];
     const float* w = flat.as<float>() + p.offset;
     const bool transposed = p.transposed_in_file && p.shape.rank() == 2;
+    if (apart && transposed) {
+      ctx.read(turned, flat.rows(p.offset, p.elements()));
+      w = turned;
+    }
     const int64_t rows = transposed ? p.shape[1] : p.rows;  // of the file
     const int64_t width = transposed ? p.shape[0] : p.real_elements() / std::max<int64_t>(1, rows);
     const int64_t block = rows_per_block(width);
@@ -157,6 +216,9 @@ void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& lay
       if (transposed) {
         for (int64_t c = 0; c < width; ++c)
           for (int64_t r = 0; r < n; ++r) out[r * width + c] = w[c * rows + r0 + r];
+        source = out;
+      } else if (apart) {
+        ctx.read(out, flat.rows(p.offset + r0 * width, elements));
         source = out;
       }
       if (spec.dtype == SafeDType::F32) {

@@ -18,6 +18,10 @@ namespace snug {
 std::vector<std::string> load_weights(const Model& model, const std::string& folder,
                                       const View& flat, int threads);
 
+// The same on any place: `flat` is written through the context, a parameter at a time.
+std::vector<std::string> load_weights(Context& ctx, const Model& model, const std::string& folder,
+                                      const View& flat);
+
 // The tensor that holds a parameter, under any of the family's names, of the shape it must have and
 // a dtype that convert() takes. Throws data or unsupported, naming file and tensor.
 const SafeTensor& find_weight(const SafetensorsFolder& files, const Family& family,
@@ -29,8 +33,12 @@ SafetensorsLayout weights_layout(const Model& model, DType dtype);
 
 // Bytes of staging save_weights needs: one block of rows of the widest parameter.
 int64_t save_staging_bytes(const Model& model);
+// Of the largest parameter that is transposed in files, as f32. Where the host cannot read the
+// device's tensors it is read as a whole before it is turned.
+int64_t turned_bytes(const Model& model);
 
 // Writes model.safetensors from `flat` (f32); rows are converted and transposed through `staging`.
+// Where the host cannot read `flat`, the staging is in the host arena and has turned_bytes() more.
 // A recorded op.
 void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& layout,
                   const View& flat, const View& staging, const std::string& path);

@@ -46,13 +46,13 @@ void cache_rows_copy(Context& ctx, const View& cache_k, const View& cache_v, con
   const int64_t row = cache_k.bytes() / B, cell = row / P;  // bytes
   Op op(ctx, "cache_rows_copy", {.flops = 0, .bytes = 4 * (B - 1) * row});
   if (!op.run()) return;
-  // On a GPU whoever generates has seen to both; the kernel stays inside.
-  const int64_t position = ctx.host_reads() ? step_state(state)->position : 0;
+  const bool host = ctx.host_reads();
+  const int64_t position = host ? step_state(state)->position : 0;
   if (position < 0 || position > P)
     fail(ErrorCode::usage, fmt::format("at most P={} tokens in the key/value cache", P),
          fmt::format("{}", position), "generate fewer tokens or plan a longer cache");
   const int32_t* from = source.as<int32_t>();
-  if (ctx.host_reads()) check_sources(from, B);
+  if (host) check_sources(from, B);
   if (ctx.by_kernels())
     return on_queue(
         ctx, [&](auto& queue) { cache_rows_copy_on(queue, cache_k, cache_v, source, state); });

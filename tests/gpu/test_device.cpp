@@ -77,7 +77,7 @@ TEST_F(GpuDevice, RefusesMoreThanIsFree) {
   const MemoryInfo info = device->memory_info();
   expect_error(ErrorCode::out_of_memory, {"for the arena", "this process holds", "nvidia-smi"},
                [&] { device->reserve(info.total_bytes + kMiB); });
-  expect_error(ErrorCode::device, {"the GPU cuda:4096", "nvidia-smi -L"},
+  expect_error(ErrorCode::usage, {"the GPU cuda:4096", "nvidia-smi -L"},
                [] { make_device(Place::cuda, 4096); });
   // And works on.
   std::byte* base = device->reserve(kMiB);

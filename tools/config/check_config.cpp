@@ -115,9 +115,10 @@ void check_config(const RunConfig& c) {
     fail(ErrorCode::usage, "min_loss_scale at most init_scale",
          quote(c, {"min_loss_scale", "init_scale"}), "leave min_loss_scale out");
 
-  if (c.device == "emu" && (c.packed_weights == "forward" || c.packed_weights == "both"))
+  if ((c.device == "emu" || c.device.starts_with("cuda")) &&
+      (c.packed_weights == "forward" || c.packed_weights == "both"))
     fail(ErrorCode::usage,
-         "packed_weights: auto or none for device: emu, whose kernels read weights "
+         "packed_weights: auto or none for device: emu or cuda, whose kernels read weights "
          "as they are",
          quote(c, {"packed_weights", "device"}), "packed_weights=none");
 

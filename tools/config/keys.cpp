@@ -82,16 +82,17 @@ std::vector<Key> make_keys() {
        .example = "latest", .unset = "null", .aliases = "resume_from_checkpoint"},
 
       {.name = "device", .section = "machine", .kind = K::choice, .field = &C::device,
-       .doc = "where to train: cpu; or emu: the kernels for GPUs, run on the host by the emulator, "
-              "thread by thread and a hundred times slower or more, to see what they do with a small model; "
-              "auto: cpu, the only one with a speed so far",
-       .example = "emu", .choices = "auto cpu emu",
-       .refused = "cuda cuda:0 cuda:1 cuda:2 cuda:3 cuda:4 cuda:5 cuda:6 cuda:7 gpu mps",
-       .refused_why = "a GPU, on which no build of this version trains",
-       .refused_advice = "device=cpu, or device=emu, which runs the kernels for GPUs on the host, "
-                         "slowly"},
+       .doc = "where to train: cpu; cuda, or cuda:N for one of several: a GPU of NVIDIA's; emu: the kernels "
+              "for GPUs, run on the host by the emulator, a hundred times slower or more; auto: cpu, even "
+              "beside a GPU, since a run has other last bits there",
+       .example = "emu",
+       .choices = "auto cpu emu cuda cuda:0 cuda:1 cuda:2 cuda:3 cuda:4 cuda:5 cuda:6 cuda:7",
+       .refused = "gpu mps",
+       .refused_why = "no name of a device here",
+       .refused_advice = "device=cuda for a GPU of NVIDIA's, or device=cpu"},
       {.name = "memory", .section = "machine", .kind = K::bytes, .field = &C::memory,
-       .doc = "the budget: the run never uses more; auto: what is free less a stated reserve",
+       .doc = "the budget: the run never uses more; on a GPU it is the GPU's memory, with what its context "
+              "takes; auto: what is free less a stated reserve",
        .example = "256MiB", .unset = "auto"},
       {.name = "host_memory", .section = "machine", .kind = K::bytes, .field = &C::host_memory,
        .doc = "the budget for what offload, offload_optimizer and offload_params keep off the device; on the "

@@ -40,7 +40,7 @@ struct RunConfig {
   std::string resume;  // empty: no; "latest"; or the path of a checkpoint
 
   // Machine.
-  std::string device = "auto";             // auto | cpu | emu
+  std::string device = "auto";             // auto | cpu | emu | cuda[:N]
   int64_t memory = 0;                      // bytes; 0: auto, what is free less a reserve
   int64_t host_memory = 0;                 // bytes; 0: auto
   std::string target;                      // a described device to plan for; empty: this machine

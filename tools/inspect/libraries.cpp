@@ -8,6 +8,8 @@
 
 #include "engine/core/openmp.h"
 #include "engine/core/units.h"
+#include "engine/device/device.h"
+#include "engine/device/nvml.h"
 #include "tools/inspect/machine.h"
 
 #ifdef SNUG_ONEDNN
@@ -82,7 +84,10 @@ std::vector<std::pair<std::string, std::string>> library_versions() {
 }
 
 constexpr const char* kWhere =
-    "this version trains on the CPU (device=emu runs its kernels for GPUs in the emulator)";
+    kCudaBuilt
+        ? "this build trains there with device=cuda"
+        : "this build trains on the CPU (device=emu runs its kernels for GPUs in the emulator); "
+          "one made with the CUDA Toolkit has device=cuda";
 
 // The driver's own interface (cuda.h), by name: no header and no toolkit is needed.
 Finding examine_cuda() {
@@ -109,6 +114,7 @@ Finding examine_cuda() {
   f.text = fmt::format("driver for CUDA {}, {} device{}", driver, count, count == 1 ? "" : "s");
   auto* const name_of = cuda.get<int(char*, int, int)>("cuDeviceGetName");
   auto* const memory_of = cuda.get<int(size_t*, int)>("cuDeviceTotalMem_v2");
+  auto* const pci_of = cuda.get<int(char*, int, int)>("cuDeviceGetPCIBusId");
   auto* const attribute = cuda.get<int(int*, int, int)>("cuDeviceGetAttribute");
   for (int i = 0; i < count && name_of && memory_of && attribute; ++i) {
     char name[256] = {};
@@ -123,6 +129,17 @@ Finding examine_cuda() {
                                   {"compute_capability", fmt::format("{}.{}", major, minor)}});
     f.text += fmt::format("; {}: {}, {}, compute capability {}.{}", i, name,
                           human_bytes(static_cast<int64_t>(bytes)), major, minor);
+    char pci[32] = {};
+    if (pci_of && pci_of(pci, sizeof pci - 1, i) == 0)
+      if (const auto now = gpu_now(pci)) {
+        auto& facts = f.facts["devices"].back();
+        facts["pci"] = pci;
+        facts["used_bytes"] = now->used_bytes;
+        facts["free_bytes"] = now->free_bytes;
+        facts["utilisation"] = now->utilisation;
+        facts["watts"] = now->watts;
+        f.text += ", " + describe(*now);
+      }
   }
   f.text += fmt::format("; {}", kWhere);
   return f;

@@ -270,8 +270,8 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
 
 void load_checkpoint(Session& session, const Checkpoint& checkpoint) {
   // The file by its name: what else may lie in the folder was not checked.
-  load_weights(session.model(), checkpoint.folder + "/model.safetensors", session.master(),
-               session.context().threads());
+  load_weights(session.context(), session.model(), checkpoint.folder + "/model.safetensors",
+               session.master());
   session.load();
   const SafetensorsReader file(checkpoint.folder + "/optimizer.safetensors");
   StateStore& store = session.optimizer_state();
@@ -287,8 +287,7 @@ void load_checkpoint(Session& session, const Checkpoint& checkpoint) {
       for (int64_t done = 0; done < span.elements;) {
         const View at = store.stored(k, span.offset + done);
         const int64_t n = std::min(at.elements(), span.elements - done);
-        std::memcpy(at.data, static_cast<const float*>(static_cast<const void*>(t.data)) + done,
-                    static_cast<size_t>(n) * sizeof(float));
+        session.context().write(at.rows(0, n), t.data + done * int64_t{sizeof(float)});
         done += n;
       }
     }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/device/beside.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
 #include "tools/trainer/output_folder.h"
@@ -61,6 +62,12 @@ void copy_transposed(const float* w, int64_t rows, int64_t width, int64_t begin,
     out += count * width;
     begin += count * width;
   }
+}
+
+// On the ring's thread too.
+void read_beside(Context& ctx, void* to, const View& from) {
+  const Context::AtWork work(ctx);
+  copy_beside(ctx.device(), to, from.data, from.bytes());
 }
 
 [[noreturn]] void fail_folder(const char* what, const std::string& folder, int code) {
@@ -117,13 +124,18 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
     if (state_ > 0) {
       const View state = store.stored(static_cast<int>(state_ - 1), p.offset + element_);
       n = std::min(n, state.elements());
-      std::memcpy(values, state.data, static_cast<size_t>(n * 4));
+      read_beside(session_.context(), values, state.rows(0, n));
+    } else if (p.transposed_in_file && p.shape.rank() == 2) {
+      const float* master = session_.master().as<const float>() + p.offset;
+      if (const View& turned = session_.save_turned(); turned.defined()) {
+        if (element_ == 0)
+          read_beside(session_.context(), turned.data,
+                      session_.master().rows(p.offset, p.elements()));
+        master = turned.as<const float>();
+      }
+      copy_transposed(master, p.shape[1], p.shape[0], element_, n, values);
     } else {
-      const float* const master = session_.master().as<const float>() + p.offset;
-      if (p.transposed_in_file && p.shape.rank() == 2)
-        copy_transposed(master, p.shape[1], p.shape[0], element_, n, values);
-      else
-        std::memcpy(values, master + element_, static_cast<size_t>(n * 4));
+      read_beside(session_.context(), values, session_.master().rows(p.offset + element_, n));
     }
     const int file = state_ == 0 ? kModel : kOptimizer;
     element_ += n;

@@ -71,6 +71,22 @@ CostModel CostModel::emulated() {
   return m;
 }
 
+CostModel CostModel::uncalibrated_gpu(const std::string& name, int multiprocessors) {
+  CostModel m;
+  m.text_ = "uncalibrated: assumed rates of " + name;
+  const double n = multiprocessors;
+  m.rates_ = {.fp32_matrix = n * 0.1e12,
+              .bf16_matrix = n * 1.5e12,
+              .fp32_attention = n * 0.05e12,
+              .bf16_attention = n * 0.3e12,
+              .vector = n * 0.05e12,
+              .memory = n * 10e9,
+              .link = 12e9,
+              .op = 5e-6,
+              .half_rate_rows = 1024};
+  return m;
+}
+
 double CostModel::seconds(const OpRecord& op, int64_t rows) const {
   if (op.stream != kCompute)
     return rates_.op + (rates_.link > 0 ? static_cast<double>(op.bytes) / rates_.link : 0.0);

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "engine/core/error.h"
+#include "tools/trainer/device_choice.h"
 #include "tools/trainer/setup.h"
 
 namespace snug {
@@ -18,6 +19,10 @@ Inference open_inference(InferenceOptions options,
     fail(ErrorCode::usage, "--model as a folder with config.json and model.safetensors",
          options.model.empty() ? std::string("none") : options.model, "--model run1/final");
   Inference in;
+  PlanRequest r;
+  choose_device(r.settings, options.device, "--device");
+  std::optional<GpuRoom> room;
+  if (r.settings.target == Place::cuda) room = gpu_room(r.settings.gpu);
   const ModelSource source = resolve_model(options.model, "");
   if (holds_tokenizer(options.model)) in.tokenizer = Tokenizer::load(options.model);
   if (in.tokenizer && in.tokenizer->vocab_size() > source.spec.V)
@@ -29,7 +34,6 @@ Inference open_inference(InferenceOptions options,
   in.model = std::make_unique<Model>(source.spec, parse_precision(options.precision));
   if (sizes) sizes(source.spec, in.tokenizer, options);
 
-  PlanRequest r;
   r.model = in.model.get();
   r.settings.threads = resolve_threads(options.threads);
   in.kernels = resolve_kernels(r.settings.threads);
@@ -41,7 +45,8 @@ Inference open_inference(InferenceOptions options,
   r.kv_length = options.kv_length;
   r.kv_rows = options.kv_rows;
   int64_t reserve = 0;
-  r.budget = resolve_memory(options.memory, &reserve);
+  r.budget = room && options.memory == 0 ? gpu_budget(*room, &reserve)
+                                         : resolve_memory(options.memory, &reserve);
   in.plan = make_plan(r);
   const int64_t least = options.kv_rows_least;
   while (!in.plan.fits && least > 0 && r.kv_rows > least) {
@@ -49,11 +54,12 @@ Inference open_inference(InferenceOptions options,
     in.plan = make_plan(r);
   }
   if (!in.plan.fits) refuse_plan(in.plan);
+  check_gpu_room(r.settings, in.plan.engine_bytes);
   in.session = std::make_unique<Session>(in.plan.place, *in.model, in.plan.decisions, r.optimizer,
                                          r.settings, &in.plan.schedule);
   in.session->open();
   for (const std::string& warning :
-       load_weights(*in.model, options.model, in.session->params().flat(), r.settings.threads))
+       load_weights(in.session->context(), *in.model, options.model, in.session->params().flat()))
     fmt::print(stderr, "Warning: {}\n", warning);
   in.session->load();
   return in;

@@ -15,9 +15,10 @@ namespace snug {
 struct InferenceOptions {
   std::string model;  // a folder with weights
   std::string precision = "fp32";
-  int64_t memory = 0;   // bytes; 0: what is free less a reserve
-  int64_t threads = 0;  // 0: auto
-  int64_t T = 0;        // evaluation: tokens of a sample; 0: none
+  std::string device = "auto";  // device_choice.h
+  int64_t memory = 0;           // bytes; 0: what is free less a reserve
+  int64_t threads = 0;          // 0: auto
+  int64_t T = 0;                // evaluation: tokens of a sample; 0: none
   int64_t eval_batch = 0;
   bool packing_boundaries = false;
   int64_t kv_length = 0;  // generation: 0: none

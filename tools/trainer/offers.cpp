@@ -150,7 +150,7 @@ const Row kRows[] = {
      kOrder},
     {[](PlanRequest& r) -> std::string {
        const bool pinned = r.gradients.has_value();
-       if (r.settings.target == Place::emu) return "";  // has no kernels for them
+       if (r.settings.target != Place::cpu) return "";  // has no kernels for them
        if (r.bitwise || (pinned ? *r.gradients != DType::f32 : r.bf16_gradients)) return "";
        r.gradients.reset();
        r.bf16_gradients = true;

@@ -8,6 +8,7 @@
 
 #include "engine/core/error.h"
 #include "engine/io/fingerprint.h"
+#include "tools/trainer/device_choice.h"
 
 namespace snug {
 
@@ -119,8 +120,9 @@ KernelTable pinned_kernels(const std::vector<KernelChoice>& pinned, const std::s
   return table;
 }
 
-bool ran_emulated(const Pinned& pinned) {
-  return pinned.attention == "emulated";
+Place ran_on(const Pinned& pinned) {
+  if (pinned.attention.starts_with("emulated")) return Place::emu;
+  return pinned.attention.starts_with("cuda") ? Place::cuda : Place::cpu;
 }
 
 void apply_pins(const Checkpoint& c, RunSetup& setup) {
@@ -179,9 +181,8 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
            "allow=[bf16_gradients], or allow=[gradients] to go on with them in f32");
   }
   // The kernels of the two places differ in the last bits, so the place is pinned with them.
-  const bool emulated = r.settings.target == Place::emu, was_emulated = ran_emulated(c.pinned);
-  const char* const before = was_emulated ? "emu" : "cpu";
-  if (emulated != was_emulated) {
+  const char* const before = device_word(ran_on(c.pinned));
+  if (r.settings.target != ran_on(c.pinned)) {
     if (!allowed("kernels"))
       fail(ErrorCode::usage,
            fmt::format("device: {} as in {}, which pins the kernels", before, c.folder),
@@ -190,11 +191,11 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
                        "changes the last bits",
                        before));
     fmt::print("Note: resuming on {} instead of {}: its kernels differ in the last bits.\n",
-               emulated ? "emu" : "cpu", before);
+               device_word(r.settings.target), before);
   }
   if (!allowed("kernels")) *setup.kernels = pinned_kernels(c.pinned.kernels, c.folder);
-  // The emulator runs on one thread, whatever reads and writes files.
-  if (c.pinned.threads != now.threads && !emulated)
+  // Of a GPU and of the emulator the threads read and write files alone.
+  if (c.pinned.threads != now.threads && r.settings.target == Place::cpu)
     fmt::print("Note: resuming with {} threads instead of {}: sums may differ in the last bits.\n",
                now.threads, c.pinned.threads);
   if (c.pinned.instruction_set != now.instruction_set)

@@ -26,8 +26,8 @@ std::string data_fingerprint(const WindowDataset& data, bool documents = false);
 // has none for a product.
 KernelTable pinned_kernels(const std::vector<KernelChoice>& pinned, const std::string& folder);
 
-// Whether the checkpoint is of a run on device: emu, as what computed its attention says.
-bool ran_emulated(const Pinned& pinned);
+// The device of the checkpoint's run, as what computed its attention says.
+Place ran_on(const Pinned& pinned);
 // Takes over the decisions of the checkpoint. Throws usage naming the first pinned key that is not
 // as it was.
 void apply_pins(const Checkpoint& checkpoint, RunSetup& setup);

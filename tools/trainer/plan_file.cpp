@@ -11,6 +11,7 @@
 #include "layers/models/recompute.h"
 #include "tools/config/keys.h"
 #include "tools/trainer/calibration.h"
+#include "tools/trainer/device_choice.h"
 #include "tools/trainer/pinning.h"
 #include "tools/trainer/setup.h"
 
@@ -96,7 +97,7 @@ void check_keys(const PlanFile& file, const RunSetup& setup) {
 PlanFacts plan_facts(const PlanRequest& r) {
   return {
       {"model", model_fingerprint(r.model->spec())},
-      {"device", r.settings.target == Place::emu ? "emu" : "cpu"},
+      {"device", device_word(r.settings.target)},
       {"precision", to_string(r.model->precision())},
       {"optim", r.optimizer.name},
       {"max_length", std::to_string(r.T)},

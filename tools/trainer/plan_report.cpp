@@ -326,7 +326,11 @@ std::string plan_text(const Plan& plan) {
     const std::string bound =
         plan.host_budget > 0 ? fmt::format(", host_memory allows {}", human_bytes(plan.host_budget))
                              : std::string();
-    row("host", plan.host_bytes, "exact, in the host's memory: what is offloaded" + bound);
+    row("host", plan.host_bytes,
+        (plan.place == Place::cpu ? "exact, in the host's memory: what is offloaded"
+                                  : "exact, in the host's memory: batches, checkpoints on their "
+                                    "way, what is offloaded") +
+            bound);
   } else if (plan.host_budget > 0) {
     row("host", 0, "nothing is kept in host_memory");
   }
@@ -343,6 +347,8 @@ std::string plan_text(const Plan& plan) {
     out += fmt::format("\n  every decision is that of the plan {}", plan.followed);
   if (plan.place == Place::emu)
     out += "\n  on emu: the kernels for GPUs, run by one thread in the emulator";
+  if (plan.place == Place::cuda)
+    out += "\n  on cuda: memory= is the GPU's; what is assumed of its context is runtime memory";
   if (!plan.target.empty())
     out += fmt::format(
         "\n  made for a described device, {}: bytes of workspaces and kernels are this machine's",

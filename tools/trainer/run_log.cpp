@@ -169,6 +169,8 @@ void RunLog::live(const StepMetrics& m) {
   if (m.total_steps > 0) text += fmt::format("/{} {:3.0f}%", m.total_steps, 100.0 * share);
   text += fmt::format("  loss {:.4f}  {:.0f} tokens/s  {}", m.loss, m.tokens_per_second,
                       human_bytes(m.memory_bytes));
+  if (m.gpu_utilisation >= 0) text += fmt::format("  GPU {} %", m.gpu_utilisation);
+  if (m.gpu_watts >= 0) text += fmt::format(" {:.0f} W", m.gpu_watts);
   if (m.remaining >= 0) text += "  left " + human_seconds(m.remaining);
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
@@ -187,13 +189,17 @@ void RunLog::step(const StepMetrics& m) {
   const std::string scale = loss_scaling_ ? fmt::format("\"loss_scale\":{},\"skipped_steps\":{},",
                                                         m.loss_scale, m.skipped_steps)
                                           : std::string();
+  std::string gpu;
+  if (m.gpu_used_bytes >= 0) gpu += fmt::format("\"gpu_used_bytes\":{},", m.gpu_used_bytes);
+  if (m.gpu_utilisation >= 0) gpu += fmt::format("\"gpu_utilisation\":{},", m.gpu_utilisation);
+  if (m.gpu_watts >= 0) gpu += fmt::format("\"gpu_watts\":{:.1f},", m.gpu_watts);
   metrics_->write(fmt::format(
       "{{\"step\":{},\"loss\":{},\"learning_rate\":{},\"grad_norm\":{},"
       "\"epoch\":{:.6f},\"num_input_tokens_seen\":{},\"tokens_per_second\":{:.1f},"
       "\"step_seconds\":{:.6f},\"elapsed_seconds\":{:.3f},\"memory_bytes\":{},"
-      "{}{}\"time\":\"{}\"}}\n",
+      "{}{}{}\"time\":\"{}\"}}\n",
       m.step, number(m.loss), number(m.learning_rate), number(m.grad_norm), m.epoch, m.tokens_seen,
-      m.tokens_per_second, m.step_seconds, m.elapsed, m.memory_bytes, scale, startup, when));
+      m.tokens_per_second, m.step_seconds, m.elapsed, m.memory_bytes, scale, gpu, startup, when));
   if (csv_)
     csv_->write(fmt::format(
         "{},{:.6f},{},{},{},{:.1f},{:.6f},{:.3f},{},{},,,,,{}{}\n", m.step, m.epoch, cell(m.loss),

@@ -29,7 +29,11 @@ struct StepMetrics {
   int64_t memory_bytes = 0;   // resident arena bytes
   double loss_scale = 0;      // of the next step; 0: there is no loss scaling
   int64_t skipped_steps = 0;  // of the run
-  double remaining = -1;      // seconds; -1: unknown
+  // Of a GPU, with all that others have there; -1: not told.
+  int64_t gpu_used_bytes = -1;
+  int gpu_utilisation = -1;  // percent
+  double gpu_watts = -1;
+  double remaining = -1;  // seconds; -1: unknown
   // Seconds from the start of the process to this run's first step; -1: not its first line.
   double startup_seconds = -1;
   double predicted_tokens_per_second = 0;  // of the plan; on that line too

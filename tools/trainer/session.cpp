@@ -152,9 +152,54 @@ void Session::make_residents() {
     if (d.kv_rows > 1)
       sources_ = ctx_.tensor(Name("row_sources"), {d.kv_rows, 2}, DType::i32, Category::batch);
   }
-  if (d.save_ring > 0)
+  if (d.save_ring > 0 && ctx_.by_kernels())
+    save_ring_ = ctx_.host_tensor(Name("save.ring"), {d.save_ring}, DType::u8);
+  else if (d.save_ring > 0)
     save_ring_ = ctx_.tensor(Name("save.ring"), {d.save_ring}, DType::u8, Category::workspace);
   state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
+  if (ctx_.by_kernels()) make_host_side();
+}
+
+Tensor Session::twin(const char* name, const Tensor& device) {
+  if (!device.defined()) return {};
+  return ctx_.host_tensor(Name(name), device.view().shape, device.view().dtype);
+}
+
+void Session::make_host_side() {
+  host_.state = twin("host.step_state", state_);
+  host_.tokens = twin("host.tokens", tokens_);
+  host_.targets = twin("host.targets", targets_);
+  host_.document_start = twin("host.document_start", document_start_);
+  host_.prompt = twin("host.prompt", prompt_);
+  host_.next = twin("host.next_token", next_);
+  host_.logits = twin("host.next_logits", logits_);
+  host_.sources = twin("host.row_sources", sources_);
+  if (const int64_t bytes = turned_bytes(model_); decisions_.save_ring > 0 && bytes > 0)
+    host_.turned = ctx_.host_tensor(Name("save.turned"), {bytes / 4}, DType::f32);
+}
+
+StepState& Session::state() {
+  if (!host_.state.defined()) return *step_state(state_.view());
+  if (device_ahead_) ctx_.read(host_.state.view().data, state_);
+  device_ahead_ = false;
+  host_ahead_ = true;
+  return *step_state(host_.state.view());
+}
+
+void Session::send(const Tensor& device, const Tensor& host) {
+  if (host.defined() && !ctx_.planning()) ctx_.write(device, host.view().data);
+}
+
+void Session::send_state() {
+  if (host_ahead_) send(state_, host_.state);
+  host_ahead_ = false;
+}
+
+void Session::send_batch() {
+  send_state();
+  send(tokens_, host_.tokens);
+  send(targets_, host_.targets);
+  send(document_start_, host_.document_start);
 }
 
 const View& Session::master() const {
@@ -211,6 +256,7 @@ void Session::micro(bool first_of_window) {
   } else {
     grads_->begin(first_of_window);
   }
+  send_batch();
   ctx_.program(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
     Runtime rt{weights(), sink,          state_,
                nullptr,   packed_.get(), batch_document_start(decisions_.micro_batch)};
@@ -220,6 +266,7 @@ void Session::micro(bool first_of_window) {
     }
     model_.train_step(ctx_, rt, *train_pass_, batch(decisions_.micro_batch), decisions_.head_rows);
   });
+  device_ahead_ = true;
 }
 
 UpdateTargets Session::update_targets() const {
@@ -231,6 +278,7 @@ UpdateTargets Session::update_targets() const {
 }
 
 void Session::update() {
+  send_state();
   ctx_.program(schedule_, update_, [&] {
     if (updating_) {
       updating_->finish(ctx_);
@@ -244,18 +292,23 @@ void Session::update() {
     if (packed_) packed_->pack(ctx_, params_->flat());
     if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);
   });
+  device_ahead_ = true;
 }
 
 void Session::evaluate() {
+  send_batch();
   ctx_.program(schedule_, eval_, [&] {
     Runtime rt{weights(), nullptr,       state_,
                nullptr,   packed_.get(), batch_document_start(decisions_.eval_batch)};
     model_.evaluate(ctx_, rt, *eval_pass_, batch(decisions_.eval_batch), decisions_.head_rows);
   });
+  device_ahead_ = true;
 }
 
 void Session::prefill(int64_t row) {
   cache_.first_row = row;
+  send_state();
+  send(prompt_, host_.prompt);
   ctx_.program(schedule_, prefill_program_, [&] {
     Runtime rt{weights(), nullptr, state_, &cache_, packed_.get()};
     model_.hidden(ctx_, rt, *prefill_pass_, prompt_, PassMode::inference);
@@ -264,14 +317,19 @@ void Session::prefill(int64_t row) {
 
 void Session::decode() {
   cache_.first_row = 0;
+  send_state();
+  send(next_, host_.next);
   ctx_.program(schedule_, decode_program_, [&] {
     Runtime rt{weights(), nullptr, state_, &cache_, packed_.get()};
     const Tensor h = model_.hidden(ctx_, rt, *decode_pass_, next_, PassMode::inference);
     model_.logits(ctx_, rt, logits_, h);
   });
+  if (host_.logits.defined() && !ctx_.planning()) ctx_.read(host_.logits.view().data, logits_);
 }
 
 void Session::fork() {
+  send_state();
+  send(sources_, host_.sources);
   ctx_.program(schedule_, fork_program_, [&] {
     for (size_t l = 0; l < cache_.k.size(); ++l)
       cache_rows_copy(ctx_, cache_.k[l], cache_.v[l], sources_, state_);
@@ -281,8 +339,10 @@ void Session::fork() {
 void Session::save_model(const std::string& path, const SafetensorsLayout& layout) {
   static const Name kStaging("save.staging");
   ctx_.program(schedule_, save_, [&] {
+    const int64_t bytes = save_staging_bytes(model_);
     const Tensor staging =
-        ctx_.tensor(kStaging, {save_staging_bytes(model_)}, DType::u8, Category::workspace);
+        ctx_.by_kernels() ? ctx_.host_tensor(kStaging, {bytes + turned_bytes(model_)}, DType::u8)
+                          : ctx_.tensor(kStaging, {bytes}, DType::u8, Category::workspace);
     save_weights(ctx_, model_, layout, master(), staging, path);
   });
 }

@@ -1,7 +1,7 @@
 // Session: a model with everything it needs on one place, and the programs that train, evaluate,
-// generate and save with it. The same code runs on `plan`, where it is recorded, and on `cpu`
-// or `emu`, where it is held to the record: there is no other description of what training does to
-// memory.
+// generate and save with it. The same code runs on `plan`, where it is recorded, and on `cpu`,
+// `cuda` or `emu`, where it is held to the record: there is no other description of what training
+// does to memory.
 //
 // Programs, as a tree (see engine/memory/program.h):
 //   root         weights, master, gradients, optimizer state, StepState, batch
@@ -89,30 +89,33 @@ class Session {
   const Model& model() const { return model_; }
   const Decisions& decisions() const { return decisions_; }
 
-  // Residents, for the host to fill and read between programs.
-  StepState& state() { return *step_state(state_.view()); }
+  // Residents, for the host to fill and read between programs. Where it cannot touch the device's
+  // tensors they are twins in the host arena, which programs send before and fetch behind them.
+  StepState& state();
   // (micro_batch, T) and (micro_batch * T) i32; evaluation uses the first eval_batch sequences of
   // the same bytes.
-  const View& tokens() const { return tokens_.view(); }
-  const View& targets() const { return targets_.view(); }
+  const View& tokens() const { return of_host(tokens_, host_.tokens); }
+  const View& targets() const { return of_host(targets_, host_.targets); }
   // (B, T) i32 as tokens(): where each position's document begins (layers/ops/document_start.h);
   // undefined without packing_boundaries.
-  const View& document_start() const { return document_start_.view(); }
+  const View& document_start() const { return of_host(document_start_, host_.document_start); }
   int32_t* document_start_or_null() const {
     return document_start_.defined() ? document_start().as<int32_t>() : nullptr;
   }
-  const View& prompt() const { return prompt_.view(); }    // (1, prefill) i32
-  const View& next_token() const { return next_.view(); }  // (kv_rows, 1) i32
-  const View& logits() const { return logits_.view(); }    // (kv_rows, Vp) f32
+  const View& prompt() const { return of_host(prompt_, host_.prompt); }  // (1, prefill) i32
+  const View& next_token() const { return of_host(next_, host_.next); }  // (kv_rows, 1) i32
+  const View& logits() const { return of_host(logits_, host_.logits); }  // (kv_rows, Vp) f32
   // (kv_rows, 2) i32, layers/ops/cache_rows.h; only with several rows.
-  const View& sources() const { return sources_.view(); }
+  const View& sources() const { return of_host(sources_, host_.sources); }
   // The fp32 weights of a training session.
   const View& master() const;
   PlainParamStore& params() { return *params_; }  // without offload_params
   PlainGradSink& gradients() { return *grads_; }  // without update_in_backward
   StateStore& optimizer_state() { return *states_; }
   Optimizer& optimizer() { return *optimizer_; }
-  const View& save_ring() const { return save_ring_.view(); }  // u8
+  const View& save_ring() const { return save_ring_.view(); }  // u8, for the host
+  // f32, for one parameter that is transposed in files; undefined where the host reads tensors.
+  const View& save_turned() const { return host_.turned.view(); }
   // What update() passes before it changes a parameter; null: nothing.
   void set_update_gate(UpdateGate* gate) { gate_ = gate; }
 
@@ -134,6 +137,18 @@ class Session {
   void begin_window(uint64_t seed, int64_t step, int64_t trained_tokens);
 
  private:
+  // In the host arena, where the places are apart.
+  struct HostSide {
+    Tensor state, tokens, targets, document_start, prompt, next, logits, sources, turned;
+  };
+  static const View& of_host(const Tensor& device, const Tensor& host) {
+    return host.defined() ? host.view() : device.view();
+  }
+  Tensor twin(const char* name, const Tensor& device);
+  void send(const Tensor& device, const Tensor& host);
+  void send_state();
+  void send_batch();
+  void make_host_side();
   ModelBatch batch(int64_t B) const;
   View batch_document_start(int64_t B) const;
   void make_residents();
@@ -157,6 +172,9 @@ class Session {
   OffloadedStateStore* offloaded_ = nullptr;  // states_, if they rest with the host
   Tensor state_, tokens_, targets_, document_start_, prompt_, next_, logits_, sources_;
   Tensor save_ring_;
+  HostSide host_;
+  // Of the two StepStates: the host's has news for the device, the device's has some for the host.
+  bool host_ahead_ = false, device_ahead_ = false;
   UpdateGate* gate_ = nullptr;
   KvCache cache_;
   std::optional<ModelPass> train_pass_, eval_pass_, prefill_pass_, decode_pass_;

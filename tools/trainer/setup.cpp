@@ -8,6 +8,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "tools/trainer/calibration.h"
+#include "tools/trainer/device_choice.h"
 #include "tools/trainer/plan_file.h"
 #include "tools/trainer/targets.h"
 
@@ -88,6 +89,11 @@ void check_offload_params(const RunConfig& config, const PlanRequest& r) {
          "offload_params=none, or device=cpu");
 }
 
+CostModel gpu_cost(const std::optional<GpuRoom>& room) {
+  return room ? CostModel::uncalibrated_gpu(room->facts.name, room->facts.multiprocessors)
+              : CostModel::uncalibrated_gpu("a GPU", 100);
+}
+
 }  // namespace
 
 void refuse_target(const RunConfig& config, const char* command) {
@@ -99,17 +105,16 @@ void refuse_target(const RunConfig& config, const char* command) {
 
 void refuse_emulator(const RunConfig& config, const char* command) {
   if (resolve_place(config) != Place::emu) return;
-  fail(ErrorCode::usage,
-       fmt::format(
-           "device: auto or cpu for snug {}: what the emulator takes says nothing of a device",
-           command),
-       fmt::format("device: {} ({})", config.device, config.where("device")), "device=cpu");
+  fail(
+      ErrorCode::usage,
+      fmt::format(
+          "device: auto, cpu or cuda for snug {}: what the emulator takes says nothing of a device",
+          command),
+      fmt::format("device: {} ({})", config.device, config.where("device")), "device=cpu");
 }
 
 Place resolve_place(const RunConfig& config) {
-  if (config.device == "emu") return Place::emu;
-  require(config.device == "auto" || config.device == "cpu", "a device that the key accepts");
-  return Place::cpu;
+  return place_of(config.device);
 }
 
 RunSetup make_setup(RunConfig config) {
@@ -157,15 +162,19 @@ RunSetup make_setup(RunConfig config) {
     r.optimizer.adam_epsilon = config.adam_epsilon;
   }
   r.settings.threads = resolve_threads(config.threads);
-  r.settings.target = resolve_place(config);
-  const bool emulated = r.settings.target == Place::emu;
+  choose_device(r.settings, config.device, "device");
+  const bool emulated = r.settings.target == Place::emu, gpu = r.settings.target == Place::cuda;
+  // First of all what may not be there. A described device need not.
+  std::optional<GpuRoom> room;
+  if (gpu && config.target.empty()) room = gpu_room(r.settings.gpu);
   std::optional<Calibration> calibration;
-  if (!emulated) calibration = resolve_calibration(r.settings.threads);
+  if (!emulated && !gpu) calibration = resolve_calibration(r.settings.threads);
   s.kernels = std::make_unique<KernelTable>(calibration ? calibration->table() : KernelTable());
   r.settings.kernels = s.kernels.get();
   const DType compute = s.model->precision().compute;
   s.cost = std::make_unique<CostModel>(
       emulated      ? CostModel::emulated()
+      : gpu         ? gpu_cost(room)
       : calibration ? CostModel::calibrated(*calibration, compute)
                     : CostModel::uncalibrated(plan_instruction_set(), r.settings.threads));
   r.cost = s.cost.get();
@@ -179,7 +188,6 @@ RunSetup make_setup(RunConfig config) {
   r.offload = config.offload;
   r.offload_optimizer = config.offload_optimizer;
   r.offload_params = config.offload_params;
-  r.settings.streams = StreamMode::worker;
   if (config.packed_weights != "auto")
     r.packed_weights = parse_weight_packing(config.packed_weights);
   r.bf16_gradients =
@@ -197,7 +205,11 @@ RunSetup make_setup(RunConfig config) {
   r.step_flops_rate = calibration ? calibration->roofs.flops(compute == DType::bf16) : 0.0;
   bool own_memory = false;  // of the device
   if (config.target.empty()) {
-    r.budget = resolve_memory(config.memory, &r.reserve);
+    own_memory = gpu;
+    if (room && config.memory == 0)
+      r.budget = gpu_budget(*room, &r.reserve);
+    else
+      r.budget = resolve_memory(config.memory, &r.reserve);
   } else {
     const Target target = find_target(config.target);
     s.cost = std::make_unique<CostModel>(CostModel::described(
@@ -233,8 +245,8 @@ RunSetup make_setup(RunConfig config) {
   if (!s.config.plan.empty()) follow_plan(read_plan_file(s.config.plan), s);
   // A described device has a host of its own, of which nothing is known.
   if (s.config.target.empty())
-    r.free_bytes =
-        std::max<int64_t>(1, make_device(Place::cpu)->memory_info().available_bytes - r.reserve);
+    r.free_bytes = std::max<int64_t>(
+        1, make_device(Place::cpu)->memory_info().available_bytes - (gpu ? 0 : r.reserve));
   return s;
 }
 

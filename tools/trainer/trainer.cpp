@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <csignal>
@@ -11,6 +12,7 @@
 
 #include "engine/core/error.h"
 #include "engine/data/token_file.h"
+#include "engine/device/nvml.h"
 #include "engine/text/unicode.h"
 #include "optim/clip.h"
 #include "optim/schedule.h"
@@ -18,6 +20,7 @@
 #include "tools/report/report.h"
 #include "tools/trainer/allocation_watch.h"
 #include "tools/trainer/checkpoint.h"
+#include "tools/trainer/device_choice.h"
 #include "tools/trainer/evaluate.h"
 #include "tools/trainer/forecast.h"
 #include "tools/trainer/generator.h"
@@ -96,28 +99,35 @@ void TrainRun::reserve() {
   malloc_trim(0);  // pages of the tokenisation that are free again
   const int64_t before = process_private_bytes();
   // A sanitizer's own memory, which is most of the process then, is not the run's.
-  if (allocation_watch::available() && before > plan_.runtime_bytes)
+  // Of a GPU the plan's runtime bytes are memory there.
+  if (allocation_watch::available() && plan_.place != Place::cuda && before > plan_.runtime_bytes)
     fail(ErrorCode::out_of_memory,
          fmt::format("at most {} B of runtime memory (program, libraries, tokenizer)",
                      plan_.runtime_bytes),
          fmt::format("{} B before the arena is reserved", before),
          "report this with the tokenizer you use; fewer threads need less");
+  if (plan_.place == Place::cuda) {
+    const GpuRoom room = gpu_room(setup_.request.settings.gpu);
+    pci_ = room.facts.pci;
+    free_.before_arena = room.free_bytes;
+  }
   session_ =
       std::make_unique<Session>(plan_.place, *setup_.model, plan_.decisions,
                                 setup_.request.optimizer, setup_.request.settings, &plan_.schedule);
   session_->open();
+  if (plan_.place == Place::cuda)
+    free_.after_arena = session_->context().device().memory_info().available_bytes;
   clock_.lap("memory");
   if (resumed_) {
     load_checkpoint(*session_, *resumed_);
   } else if (!setup_.model_folder.empty()) {
     for (const std::string& warning :
-         load_weights(*setup_.model, setup_.model_folder, session_->master(),
-                      setup_.request.settings.threads))
+         load_weights(session_->context(), *setup_.model, setup_.model_folder, session_->master()))
       fmt::print("Warning: {}\n", warning);
     session_->load();
   } else {
-    init_parameters(setup_.model->params(), session_->master(),
-                    static_cast<uint64_t>(config().seed), setup_.request.settings.threads);
+    init_parameters(session_->context(), setup_.model->params(), session_->master(),
+                    static_cast<uint64_t>(config().seed));
     session_->load();
   }
   at_.loss_scale = session_->state().loss_scale;
@@ -125,8 +135,25 @@ void TrainRun::reserve() {
 }
 
 int64_t TrainRun::runtime_now() const {
-  const Context& c = session_->context();
+  Context& c = session_->context();
+  if (plan_.place == Place::cuda) {
+    if (const auto now = gpu_now(pci_))
+      for (const GpuProcess& p : now->processes)
+        if (p.pid == getpid() && p.bytes >= 0) return p.bytes - c.resident_bytes();
+    return -1;
+  }
   return process_private_bytes() - c.resident_bytes() - c.host_resident_bytes();
+}
+
+// After a step of a run on a GPU.
+void TrainRun::note_free() {
+  ++own_steps_;
+  int64_t* const at = own_steps_ == 1     ? &free_.step_1
+                      : own_steps_ == 10  ? &free_.step_10
+                      : own_steps_ == 100 ? &free_.step_100
+                                          : nullptr;
+  if (at && plan_.place == Place::cuda)
+    *at = session_->context().device().memory_info().available_bytes;
 }
 
 double TrainRun::rate_factor(int64_t step) const {
@@ -254,6 +281,9 @@ bool TrainRun::finished() const {
 
 void TrainRun::log_step(double step_seconds) {
   const double now = monotonic_seconds();
+  // The last line also holds the steps since the one before; a run that a signal stops keeps them
+  // in its checkpoint instead, so that the curve does not show the interruption.
+  const bool due = at_.step % config().logging_steps == 0 || last_;
   StepMetrics m;
   m.step = at_.step;
   m.total_steps = total_;
@@ -271,6 +301,11 @@ void TrainRun::log_step(double step_seconds) {
   m.tokens_seen = at_.samples * plan_.decisions.T;
   m.epoch = epoch();
   m.memory_bytes = session_->context().resident_bytes();
+  if (const auto gpu = pci_.empty() || !due ? std::nullopt : gpu_now(pci_)) {
+    m.gpu_used_bytes = gpu->used_bytes;
+    m.gpu_utilisation = gpu->utilisation;
+    m.gpu_watts = gpu->watts;
+  }
   m.startup_seconds = startup_;
   m.predicted_tokens_per_second = plan_.tokens_per_second();
   if (timed_steps_++ >= 0) timed_seconds_ += step_seconds;
@@ -282,9 +317,6 @@ void TrainRun::log_step(double step_seconds) {
     const double left = std::max(0.0, config().max_time - m.elapsed);
     m.remaining = m.remaining < 0 ? left : std::min(m.remaining, left);
   }
-  // The last line also holds the steps since the one before; a run that a signal stops keeps them
-  // in its checkpoint instead, so that the curve does not show the interruption.
-  const bool due = at_.step % config().logging_steps == 0 || last_;
   if (!due) {
     log_->live(m);
     return;
@@ -357,6 +389,7 @@ int TrainRun::run() {
                                 : std::string());
   }
   if (resumed_) check_attention(*resumed_, plan_.attention, config());
+  check_gpu_room(setup_.request.settings, plan_.engine_bytes);
   fmt::print("{}", plan_text(plan_));
   std::fflush(stdout);
   report_.op_times = forecast_times(setup_.request, plan_);
@@ -450,6 +483,7 @@ int TrainRun::steps() {
     if (record) recorder_->begin_step(session_->context(), at_.step + 1);
     if (!optimizer_step()) return training_failed();
     if (record) recorder_->end_step(session_->context());
+    note_free();
     last_ = finished();
     const double now = monotonic_seconds();
     log_step(now - before);

@@ -13,6 +13,8 @@ import gpt2_run
 
 def arguments():
     parser = gpt2_run.parser(__doc__, vocab=50304, steps=3)
+    parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of a step")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--checkpoint", action="store_true", help="recompute each block in backward")
     parser.add_argument("--profile", action="store_true", help="print the slowest operators to stderr")
@@ -26,7 +28,10 @@ def main():
     from torch.nn import functional as F
     from torch.utils.checkpoint import checkpoint
 
-    torch.set_num_threads(args.threads)
+    if args.device == "cpu":
+        torch.set_num_threads(args.threads)
+    else:
+        torch.set_float32_matmul_precision("high")
     torch.manual_seed(0)
     imported = gpt2_run.peak_rss()
     C, H = args.width, args.heads
@@ -71,18 +76,19 @@ def main():
             logits = self.head(self.ln_f(x))
             return F.cross_entropy(logits.view(-1, args.vocab), targets.view(-1))
 
-    model = Gpt()
+    model = Gpt().to(args.device)
     parameters = sum(p.numel() for p in model.parameters())
     step_model = torch.compile(model) if args.compile else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
     shape = (args.batch, args.length)
 
     def step():
-        tokens = torch.randint(0, args.vocab, shape)
-        targets = torch.randint(0, args.vocab, shape)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.precision == "bf16"):
-            loss = step_model(tokens, targets)
-        loss.backward()
+        for _ in range(args.accumulate):
+            tokens = torch.randint(0, args.vocab, shape, device=args.device)
+            targets = torch.randint(0, args.vocab, shape, device=args.device)
+            with torch.autocast(args.device, dtype=torch.bfloat16, enabled=args.precision == "bf16"):
+                loss = step_model(tokens, targets) / args.accumulate
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -93,6 +99,8 @@ def main():
         with torch.profiler.profile() as profile:
             step()
         print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=25), file=sys.stderr)
+    result["tokens_per_second"] *= args.accumulate
+    result["peak_device_bytes"] = torch.cuda.max_memory_reserved() if args.device == "cuda" else None
     print(json.dumps(result))
 
 

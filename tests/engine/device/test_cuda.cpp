@@ -49,15 +49,16 @@ TEST(CudaRefusals, NameWhatIsMissing) {
   expect_error(ErrorCode::unsupported,
                {"a build with the place cuda", "one without it", "-DSNUG_CUDA=ON"},
                [] { refuse_no_cuda_build(); });
-  expect_error(ErrorCode::device,
+  expect_error(ErrorCode::unsupported,
                {"a driver for NVIDIA GPUs that serves CUDA 13.0", "no driver", "nvidia-smi"},
                [] { refuse_cuda_driver(0, 13000); });
-  expect_error(ErrorCode::device, {"serves CUDA 13.1", "one for CUDA 12.4", "update the driver"},
+  expect_error(ErrorCode::unsupported,
+               {"serves CUDA 13.1", "one for CUDA 12.4", "update the driver"},
                [] { refuse_cuda_driver(12040, 13010); });
-  expect_error(ErrorCode::device,
+  expect_error(ErrorCode::usage,
                {"the GPU cuda:0", "no GPU that this process may use", "CUDA_VISIBLE_DEVICES"},
                [] { refuse_cuda_device(0, 0); });
-  expect_error(ErrorCode::device, {"the GPU cuda:4", "GPUs cuda:0 to cuda:3"},
+  expect_error(ErrorCode::usage, {"the GPU cuda:4", "GPUs cuda:0 to cuda:3"},
                [] { refuse_cuda_device(4, 4); });
 }
 
@@ -86,7 +87,7 @@ TEST(MakeDevice, GivesThePlaceCudaOrSaysWhyNot) {
   try {
     EXPECT_EQ(make_device(Place::cuda)->place(), Place::cuda);
   } catch (const Error& e) {
-    EXPECT_TRUE(e.code() == ErrorCode::device || e.code() == ErrorCode::unsupported) << e.what();
+    EXPECT_EQ(e.exit_code(), 2) << e.what();
     EXPECT_EQ(e.code() == ErrorCode::unsupported && !kCudaBuilt,
               e.expected() == "a build with the place cuda");
     EXPECT_FALSE(e.found().empty());

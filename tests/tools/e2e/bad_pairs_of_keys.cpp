@@ -64,16 +64,19 @@ std::vector<BadRow> bad_pairs_of_keys() {
              "for example model.n_layer=6")},
       {"packed weights in the emulator",
        {"...", "device=emu", "packed_weights=forward"},
-       usage("packed_weights: auto or none for device: emu, whose kernels read weights as they are",
+       usage("packed_weights: auto or none for device: emu or cuda, whose kernels read weights as "
+             "they are",
              "packed_weights: forward (command line), device: emu (command line)",
              "packed_weights=none")},
       {"a benchmark of the emulator",
        {"bench", "model=gpt2", "device=emu"},
-       usage("device: auto or cpu for snug bench: what the emulator takes says nothing of a device",
+       usage("device: auto, cpu or cuda for snug bench: what the emulator takes says nothing of a "
+             "device",
              "device: emu (command line)", "device=cpu")},
       {"products in the emulator",
        {"bench", "gemm", "model=gpt2", "device=emu"},
-       usage("device: auto or cpu for snug bench: what the emulator takes says nothing of a device",
+       usage("device: auto, cpu or cuda for snug bench: what the emulator takes says nothing of a "
+             "device",
              "device: emu (command line)", "device=cpu")},
       {"micro-batch",
        {"...", "per_device_train_batch_size=4"},

@@ -1,0 +1,59 @@
+// NVML, against a library of its name with one made-up GPU (tests/support/fake_nvml.cpp).
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include "engine/core/error.h"
+#include "engine/device/cuda.h"
+#include "engine/device/nvml.h"
+#include "tests/support/errors.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+class Nvml : public testing::Test {
+ protected:
+  // Whoever asks for a library by a name that is loaded gets that one.
+  static void SetUpTestSuite() {
+    const char* const path = SNUG_BINARY_DIR "/lib/fake_gpu/libnvidia-ml.so.1";
+    ASSERT_NE(dlopen(path, RTLD_NOW), nullptr) << dlerror();
+  }
+};
+
+TEST_F(Nvml, SaysWhatAGpuDoes) {
+  const auto now = gpu_now("0000:3B:00.0");
+  ASSERT_TRUE(now);
+  EXPECT_EQ(now->total_bytes, 80 * kGiB);
+  EXPECT_EQ(now->used_bytes, 30 * kGiB);
+  EXPECT_EQ(now->free_bytes, 50 * kGiB);
+  EXPECT_EQ(now->utilisation, 87);
+  EXPECT_DOUBLE_EQ(now->watts, 512.4);
+  EXPECT_DOUBLE_EQ(now->watts_limit, 700);
+  EXPECT_EQ(now->sm_mhz, 1755);
+  EXPECT_EQ(now->memory_mhz, 2619);
+  EXPECT_EQ(now->celsius, -1) << "it refuses to tell";
+  ASSERT_EQ(now->processes.size(), 2u);
+  EXPECT_EQ(now->processes[0].pid, 4242);
+  EXPECT_EQ(now->processes[0].bytes, 20 * kGiB);
+  EXPECT_EQ(now->processes[1].bytes, -1);
+  EXPECT_EQ(describe(*now), "30.00 GiB of 80.00 GiB used, 87 % busy, 512 W of 700, SM at 1755 MHz");
+  EXPECT_FALSE(gpu_now("0000:99:00.0"));
+}
+
+// Two processes on one GPU: the second is told who is there.
+TEST_F(Nvml, ARefusalNamesTheOtherProcesses) {
+  CudaFacts gpu;
+  gpu.name = "Some GPU";
+  gpu.pci = "0000:3B:00.0";
+  gpu.total_bytes = 80 * kGiB;
+  test::expect_error(ErrorCode::out_of_memory,
+                     {"60.00 GiB free on Some GPU for the arena",
+                      "30.00 GiB are with other processes and the driver (process 4242 with 20.00 "
+                      "GiB, process 4243)",
+                      "stop what `nvidia-smi` lists beside it"},
+                     [&] { refuse_cuda_memory(gpu, 60 * kGiB, 50 * kGiB, 0); });
+}
+
+}  // namespace
+}  // namespace snug

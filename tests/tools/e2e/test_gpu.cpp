@@ -1,0 +1,66 @@
+// device: cuda as a user without a usable GPU meets it, and what `snug doctor` says of a GPU. With
+// one: tests/gpu.
+#include <gtest/gtest.h>
+
+#include "engine/device/device.h"
+#include "tests/tools/e2e/runs.h"
+
+namespace snug::e2e {
+namespace {
+
+// Nothing is reserved or written before it is known that there is a GPU.
+TEST(CudaDevice, IsRefusedWhereThereIsNone) {
+  const Workspace w;
+  if (run({"plan", "model=gpt2", "device=cuda"}).code == 0) GTEST_SKIP() << "there is a GPU";
+  for (const char* device : {"device=cuda", "device=cuda:3"}) {
+    const Outcome o = w.train("run", {device});
+    EXPECT_EQ(o.code, 2) << o.err;
+    EXPECT_NE(o.err.find("\n  found: "), std::string::npos) << o.err;
+    EXPECT_NE(o.err.find("device=cpu"), std::string::npos) << o.err;
+    EXPECT_FALSE(exists(w.path("run")));
+    if (!kCudaBuilt) {
+      EXPECT_NE(
+          o.err.find("unsupported: expected a build with the place cuda\n  found: one without "
+                     "it\n  try:   install the CUDA Toolkit and configure with "
+                     "-DSNUG_CUDA=ON, or use device=cpu"),
+          std::string::npos)
+          << o.err;
+    }
+  }
+  for (const char* command : {"plan", "bench"})
+    EXPECT_EQ(run({command, "model=gpt2", "device=cuda"}).code, 2) << command;
+}
+
+// A described device needs no GPU here: what a plan for kernels costs is known everywhere.
+TEST(CudaDevice, IsPlannedForADescribedOne) {
+  const Outcome o = run({"plan", "model=gpt2", "device=cuda", "target=h100", "precision=bf16",
+                         "max_length=1024", "global_batch_size=512", "--json"});
+  ASSERT_EQ(o.code, 0) << o.err;
+  const Json plan = Json::parse(o.out);
+  EXPECT_EQ(plan["decisions"]["device"], "cuda");
+  EXPECT_EQ(plan["fits"], true);
+  EXPECT_GT(plan["host_bytes"], 0) << "the host's side of batches and checkpoints";
+}
+
+TEST(Doctor, SaysWhatAGpuHasAndDoes) {
+  const Environment libraries("LD_LIBRARY_PATH", SNUG_BINARY_DIR "/lib/fake_gpu");
+  const Outcome o = run({"doctor", "--json"});
+  ASSERT_EQ(o.code, 0) << o.err;
+  for (const Json& check : Json::parse(o.out)["checks"]) {
+    if (check["name"] != "cuda") continue;
+    EXPECT_NE(check["text"].get<std::string>().find(
+                  "driver for CUDA 13.0, 1 device; 0: Made-up GPU, 80.00 GiB, compute capability "
+                  "9.0, 30.00 GiB of 80.00 GiB used, 87 % busy, 512 W of 700, SM at 1755 MHz"),
+              std::string::npos)
+        << check["text"];
+    const Json gpu = check["facts"]["devices"][0];
+    EXPECT_EQ(gpu["pci"], "0000:3B:00.0");
+    EXPECT_EQ(gpu["free_bytes"], int64_t{50} << 30);
+    EXPECT_EQ(gpu["utilisation"], 87);
+    return;
+  }
+  FAIL() << "no line about cuda: " << o.out;
+}
+
+}  // namespace
+}  // namespace snug::e2e
