@@ -143,10 +143,9 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
           {.flops = flops_ * map.elements(),
            .bytes = (gradient_bytes + 8 + 8 * states) * map.elements() + written});
     if (op.run() && ctx.by_kernels()) {
-      require(!store.has_weights(), "weights on the device, to update them by kernels");
       for (const StateSpan& span : spans)
         if (t.gate) t.gate->pass(span.param);
-      update_by_kernels(ctx, t, spans, table, state);
+      update_by_kernels(ctx, t, spans, table, store.has_weights() ? &dtype : nullptr, state);
     } else if (op.run() && !step_state(state)->found_inf) {
       const StepState& s = *step_state(state);
       require(s.loss_scale > 0, "a loss scale above 0 (1 without loss scaling)");
@@ -195,7 +194,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
 
 void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& t,
                                              std::span<const StateSpan> spans, float* const* table,
-                                             const View& state) const {
+                                             const DType* stored, const View& state) const {
   const size_t states = state_names().size();
   std::vector<UpdateSpan> all;
   for (const StateSpan& s : spans) {
@@ -207,6 +206,9 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
     for (size_t k = 0; k < states; ++k) span.states.at(k) = flat(*table++, state_names()[k]);
     span.gradient = t.gradients.rows(s.offset - t.first, s.elements);
     if (t.weights.defined()) span.weights = t.weights.rows(s.offset, s.elements);
+    if (stored)
+      if (float* const at = *table++)
+        span.weights = View{at, {s.elements}, *stored, ctx.place(), Name("weights")};
     span.group = s.group;
     all.push_back(span);
   }

@@ -200,13 +200,17 @@ void optimizer_update_on(Queue& queue, const OptimizerConfig& config,
   if (spans.empty()) return;
   const auto run = [&](const auto& rule) {
     using Rule = std::decay_t<decltype(rule)>;
-    const View& weights = spans[0].weights;
-    if (!weights.defined() || weights.dtype == DType::bf16) {
+    const auto first = std::find_if(spans.begin(), spans.end(),
+                                    [](const UpdateSpan& s) { return s.weights.defined(); });
+    const DType dtype = first == spans.end() ? DType::bf16 : first->weights.dtype;
+    if (dtype == DType::bf16) {
       update_spans<Rule, bf16>(queue, rule, spans, state, threads);
-    } else if (weights.dtype == DType::f16) {
+    } else if (dtype == DType::f16) {
       update_spans<Rule, f16>(queue, rule, spans, state, threads);
+    } else if (dtype == DType::f32) {
+      update_spans<Rule, float>(queue, rule, spans, state, threads);
     } else {
-      fail(ErrorCode::unsupported, "weights of dtype bf16 or f16", describe(weights),
+      fail(ErrorCode::unsupported, "weights of dtype f32, bf16 or f16", describe(first->weights),
            "choose another precision");
     }
   };

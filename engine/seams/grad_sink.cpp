@@ -9,7 +9,8 @@ namespace snug {
 
 void expect_gradients_here(const Context& ctx, DType dtype) {
   if (ctx.by_kernels() && dtype != DType::f32)
-    fail(ErrorCode::unsupported, "gradients in f32 on the place emu", to_string(dtype),
+    fail(ErrorCode::unsupported,
+         std::string("gradients in f32 on the place ") + to_string(ctx.target()), to_string(dtype),
          "leave bf16_gradients out of allow, or use device=cpu");
 }
 

@@ -126,7 +126,7 @@ TEST(PlanStreamed, SaysWhatItChose) {
   EXPECT_EQ(plan_json(plan).at("categories").at("offload"), plan.host_bytes);
 }
 
-// 24 GiB of weights on a device of 8: layers come from the host, their gradients are consumed.
+// 12 GiB of weights on a device of 8: layers come from the host, their gradients are consumed.
 TEST(PlanStreamed, AModelWhoseWeightsAloneExceedTheDevice) {
   const Model model(
       test::tiny_spec(

@@ -22,8 +22,7 @@ bool states_can_move(const PlanRequest& r) {
 }
 
 bool can_stream(const PlanRequest& r) {
-  return r.settings.target != Place::emu &&
-         r.packed_weights.value_or(WeightPacking::none) == WeightPacking::none;
+  return r.packed_weights.value_or(WeightPacking::none) == WeightPacking::none;
 }
 
 // The host is there for all it takes.

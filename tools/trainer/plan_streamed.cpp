@@ -13,7 +13,6 @@ std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
   const bool fixed = r.offload_params == "cpu", open = r.offload_params == "auto" && r.use_host;
   std::vector<Way> ways;
   if (r.global_batch <= 0 || !(fixed || open) || r.offload_optimizer == "none" ||
-      r.settings.target == Place::emu ||
       r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none)
     return ways;
   std::vector<std::string> again = {r.recompute}, away = {r.offload};

@@ -84,9 +84,6 @@ void check_offload_params(const RunConfig& config, const PlanRequest& r) {
          fmt::format("packed_weights: {} ({})", config.packed_weights,
                      config.where("packed_weights")),
          "packed_weights=none, or offload_params=none");
-  if (r.settings.target == Place::emu)
-    fail(ErrorCode::usage, "weights on the device, on the place emu", "offload_params: cpu",
-         "offload_params=none, or device=cpu");
 }
 
 CostModel gpu_cost(const std::optional<GpuRoom>& room) {

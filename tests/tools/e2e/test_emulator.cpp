@@ -101,6 +101,25 @@ TEST(Emulator, MixedPrecisionAndOffloadAsPlanned) {
   EXPECT_NEAR(w.losses("bf16")[1], w.losses("cpu")[1], 0x1p-8 * w.losses("cpu")[1]);
 }
 
+// Weights that rest with the host change no bit, at their own kernels either.
+TEST(Emulator, StreamedWeightsChangeNoBit) {
+  const Workspace w;
+  for (const char* precision : {"fp32", "bf16"}) {
+    const std::string device = std::string("device-") + precision,
+                      host = std::string("host-") + precision;
+    const std::vector<std::string> base =
+        joined(kEmu, {std::string("precision=") + precision, "model.n_layer=6", "max_steps=2"});
+    w.trained(device, base);
+    w.trained(host, joined(base, {"offload_params=cpu", "recompute=block"}));
+    EXPECT_EQ(w.json(host + "/plan.json")["decisions"]["offload_params"], "cpu");
+    expect_planned_is_measured(w, host);
+    EXPECT_EQ(w.losses(host), w.losses(device));
+    EXPECT_TRUE(slurp(w.path(host + "/final/model.safetensors")) ==
+                slurp(w.path(device + "/final/model.safetensors")))
+        << precision;
+  }
+}
+
 // A resume goes on bit for bit, whatever the number of threads.
 TEST(Emulator, ResumesBitForBit) {
   const Workspace w;
