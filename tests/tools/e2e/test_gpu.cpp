@@ -46,7 +46,8 @@ TEST(Doctor, SaysWhatAGpuHasAndDoes) {
   const Environment libraries("LD_LIBRARY_PATH", SNUG_BINARY_DIR "/lib/fake_gpu");
   const Outcome o = run({"doctor", "--json"});
   ASSERT_EQ(o.code, 0) << o.err;
-  for (const Json& check : Json::parse(o.out)["checks"]) {
+  const Json said = Json::parse(o.out);
+  for (const Json& check : said["checks"]) {
     if (check["name"] != "cuda") continue;
     EXPECT_NE(check["text"].get<std::string>().find(
                   "driver for CUDA 13.0, 1 device; 0: Made-up GPU, 80.00 GiB, compute capability "
