@@ -317,6 +317,12 @@ TEST(PlanOffers, AreThePlansOfTheirKeys) {
     EXPECT_EQ(o.keys.find("per_device"), std::string::npos);
   }
   EXPECT_TRUE(allowed);
+  r.allow = {"head_rows", "kernels"};
+  bool joined = false;
+  for (const Offer& o : make_plan(r).offers)
+    joined = joined || o.keys == "allow=[head_rows,kernels,micro_batch]";
+  EXPECT_TRUE(joined) << "each once, and what was given";
+  r.allow.clear();
   r.recompute = "block";
   r.offload = "inputs";
   r.host_budget = 32768;

@@ -21,6 +21,15 @@ bool states_can_move(const PlanRequest& r) {
                                           r.model->precision().separate_master());
 }
 
+// The key with what is allowed already and these: a list on the command line replaces the one of
+// the file.
+std::string allow_text(const PlanRequest& r, std::initializer_list<const char*> more) {
+  std::vector<std::string> list = r.allow;
+  for (const char* word : more)
+    if (std::find(list.begin(), list.end(), word) == list.end()) list.emplace_back(word);
+  return fmt::format("allow=[{}]", fmt::join(list, ","));
+}
+
 // The host is there for all it takes.
 void open_host(PlanRequest& r) {
   r.use_host = true;
@@ -122,7 +131,7 @@ const Row kRows[] = {
     {[](PlanRequest& r) -> std::string {
        if (!r.pinned || (r.micro_batch <= 1 && r.head_rows <= 64)) return "";
        r.micro_batch = r.head_rows = 0;
-       return "allow=[micro_batch,head_rows]";
+       return allow_text(r, {"micro_batch", "head_rows"});
      },
      kOrder},
     {[](PlanRequest& r) -> std::string {
@@ -131,7 +140,8 @@ const Row kRows[] = {
        if (r.bitwise || (pinned ? *r.gradients != DType::f32 : r.bf16_gradients)) return "";
        r.gradients.reset();
        r.bf16_gradients = true;
-       return pinned ? "allow=[gradients,bf16_gradients]" : "allow=[bf16_gradients]";
+       return pinned ? allow_text(r, {"gradients", "bf16_gradients"})
+                     : allow_text(r, {"bf16_gradients"});
      },
      kRounded},
     // Without clipping backward may consume the gradients.

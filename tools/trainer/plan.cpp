@@ -203,9 +203,11 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
       if (!c.feasible) break;
       finish(plan, *search.record(c.decisions), search, r.budget);
       plan.optimality = c.optimality;
-      plan.gap = c.gap;
       plan.moved = c.moved;
-      if (round == 0) plan.unmoved_seconds = c.unmoved_seconds;
+      if (round == 0) {
+        plan.unmoved_seconds = c.unmoved_seconds;
+        plan.bound_seconds = c.bound_seconds;
+      }
       plan.repairs = round;
       if (plan.engine_bytes <= room) break;  // it is the host that has no room
       less += plan.engine_bytes - room;

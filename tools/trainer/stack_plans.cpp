@@ -25,6 +25,18 @@ std::string text_of(const StackProblem& p, const StackPlan& plan, std::string St
   return recompute_text(layers);
 }
 
+const StackOption& option_of(const StackOptions& options, int i) {
+  const auto at = static_cast<size_t>(i), kept = options.kept.size();
+  return at < kept ? options.kept[at] : options.away[at - kept];
+}
+
+std::string text_of(const StackOptions& options, const std::vector<int>& choice,
+                    std::string StackOption::*words) {
+  std::vector<std::string> layers;
+  for (const int i : choice) layers.push_back(option_of(options, i).*words);
+  return recompute_text(layers);
+}
+
 }  // namespace
 
 StackPlan stack_plan(const StackProblem& p, int away, int kept, int64_t first) {
@@ -95,6 +107,45 @@ std::string stack_recompute(const StackProblem& p, const StackPlan& plan) {
 
 std::string stack_offload(const StackProblem& p, const StackPlan& plan) {
   return text_of(p, plan, &StackOption::offload);
+}
+
+LinkedProblem linked_problem(const StackProblem& p) {
+  const StackOptions& list = *p.options;
+  const auto n = static_cast<int>(list.kept.size() + list.away.size());
+  LinkedProblem q;
+  for (int i = 0; i < n; ++i) {
+    const StackOption& o = option_of(list, i);
+    q.options.push_back({.saved = o.saved,
+                         .backward = o.backward,
+                         .coming = o.coming,
+                         .host = o.host,
+                         .forward_seconds = o.forward_seconds,
+                         .backward_seconds = o.backward_seconds,
+                         .to_host = o.to_host,
+                         .to_device = o.to_device,
+                         .before_sent = std::min(o.before_sent, o.forward_seconds),
+                         .after_arrival = std::min(o.after_arrival, o.backward_seconds)});
+    q.alone.push_back(o.forward);
+  }
+  for (int a = 0; a < n; ++a)
+    for (int b = 0; b < n; ++b)
+      q.pairs.push_back({.forward = forward_behind(option_of(list, a), option_of(list, b)),
+                         .after_sent = seconds_after_sent(option_of(list, a), option_of(list, b))});
+  q.layers = p.layers;
+  q.tail = p.tail;
+  q.tail_back = p.tail_back;
+  q.hidden = p.hidden;
+  q.limit = p.limit;
+  q.host_limit = std::min(p.host_limit, p.sum_limit < kNoLimit ? p.sum_limit - p.limit : kNoLimit);
+  return q;
+}
+
+std::string linked_recompute(const StackOptions& options, const std::vector<int>& choice) {
+  return text_of(options, choice, &StackOption::recompute);
+}
+
+std::string linked_offload(const StackOptions& options, const std::vector<int>& choice) {
+  return text_of(options, choice, &StackOption::offload);
 }
 
 }  // namespace snug
