@@ -261,14 +261,14 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
     const PlanSearch::Choice more = search.best(room + Plan::kMoreBytes);
     plan.more_seconds = more.step_seconds;
     plan.more_decisions = fmt::format("micro-batch {}, recompute {}", more.decisions.micro_batch,
-                                      more.decisions.recompute);
+                                      layers_in_brief(more.decisions.recompute));
     if (more.decisions.gradients != plan.decisions.gradients)
       plan.more_decisions += fmt::format(", gradients in {}", to_string(more.decisions.gradients));
     if (more.decisions.update_in_backward != plan.decisions.update_in_backward)
       plan.more_decisions +=
           fmt::format(", updates {} backward", more.decisions.update_in_backward ? "in" : "behind");
     if (more.decisions.offload != "none")
-      plan.more_decisions += fmt::format(", offload {}", more.decisions.offload);
+      plan.more_decisions += fmt::format(", offload {}", layers_in_brief(more.decisions.offload));
     if (more.decisions.offload_optimizer != plan.decisions.offload_optimizer)
       plan.more_decisions += more.decisions.offload_optimizer
                                  ? ", the optimizer's state with the host"

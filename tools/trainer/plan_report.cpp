@@ -12,6 +12,7 @@
 #include "tools/trainer/offers.h"
 #include "tools/trainer/plan.h"
 #include "tools/trainer/plan_file.h"
+#include "tools/trainer/stack_plans.h"
 
 namespace snug {
 namespace {
@@ -177,8 +178,8 @@ std::string plan_sentence(const Plan& plan) {
              ? fmt::format(" in {} micro-batches of {}", plan.accumulation, d.micro_batch)
              : std::string(" at once");
     s += d.recompute == "none" ? ", everything kept for backward"
-                               : fmt::format(", recomputing {}", d.recompute);
-    if (d.offload != "none") s += fmt::format(", offloading {}", d.offload);
+                               : fmt::format(", recomputing {}", layers_in_brief(d.recompute));
+    if (d.offload != "none") s += fmt::format(", offloading {}", layers_in_brief(d.offload));
     if (d.offload_optimizer) s += ", the optimizer's state with the host";
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
     if (d.gradients != DType::f32)

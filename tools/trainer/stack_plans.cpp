@@ -1,6 +1,9 @@
 #include "tools/trainer/stack_plans.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <set>
 
 #include "layers/models/recompute.h"
 
@@ -146,6 +149,18 @@ std::string linked_recompute(const StackOptions& options, const std::vector<int>
 
 std::string linked_offload(const StackOptions& options, const std::vector<int>& choice) {
   return text_of(options, choice, &StackOption::offload);
+}
+
+std::string layers_in_brief(const std::string& words) {
+  constexpr auto kMost = 4;
+  const auto groups = 1 + std::count(words.begin(), words.end(), ',');
+  if (groups <= kMost) return words;
+  std::set<std::string> ways;
+  for (size_t at = 0; (at = words.find(": ", at)) != std::string::npos;) {
+    at += 2;
+    ways.insert(words.substr(at, words.find(',', at) - at));
+  }
+  return fmt::format("by layer ({} in {} groups)", fmt::join(ways, ", "), groups);
 }
 
 }  // namespace snug

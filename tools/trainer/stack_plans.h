@@ -49,4 +49,8 @@ LinkedProblem linked_problem(const StackProblem& problem);
 std::string linked_recompute(const StackOptions& options, const std::vector<int>& choice);
 std::string linked_offload(const StackOptions& options, const std::vector<int>& choice);
 
+// Words of layers as they stand; of more than four groups only which ways there are. A plan's
+// decisions have them all.
+std::string layers_in_brief(const std::string& words);
+
 }  // namespace snug
