@@ -73,11 +73,30 @@ struct Prices {
   }
 };
 
+// Whether a layer could run so at all, were it alone.
+bool has_room(const LinkedProblem& p, size_t option) {
+  return std::max(p.alone[option], p.options[option].backward) <= p.limit;
+}
+
+// Fewest bytes that a layer leaves on the device; kNoLimit: none has room.
+int64_t least_saved(const LinkedProblem& p) {
+  int64_t few = kNoLimit;
+  for (size_t i = 0; i < p.options.size(); ++i)
+    if (has_room(p, i)) few = std::min(few, p.options[i].saved);
+  return few;
+}
+
+// Whether the least that layers leave has room; if not, nothing has.
+bool may_fit(const LinkedProblem& p) {
+  const int64_t few = least_saved(p);
+  return few < kNoLimit && few * p.layers + p.tail <= p.limit;
+}
+
 class Bound {
  public:
   explicit Bound(const LinkedProblem& p)
       : p_(p),
-        list_(unbeaten(p.options)),
+        list_(unbeaten(p)),
         room_(static_cast<double>(p.limit - p.tail)),
         host_room_(static_cast<double>(p.host_limit)) {
     // Without the link, then the best shares, and prices around both: a label that has used more or
@@ -134,7 +153,7 @@ class Bound {
   std::vector<int> useful(double ceiling) const {
     std::vector<int> list;
     for (size_t i = 0; i < p_.options.size(); ++i) {
-      bool good = true;
+      bool good = has_room(p_, i);
       for (const Prices& q : prices_)
         good = good && value(q) + (q.of(p_.options[i]) - q.least) <= ceiling * (1 + kRounding);
       if (good) list.push_back(static_cast<int>(i));
@@ -155,15 +174,17 @@ class Bound {
     q.least = INFINITY;
     for (const LinkedOption& o : list_) q.least = std::min(q.least, q.of(o));
   }
-  // Those that none beats in what a bound looks at.
-  static std::vector<LinkedOption> unbeaten(const std::vector<LinkedOption>& options) {
+  // Those that have room on their own, and that none beats in what a bound looks at.
+  static std::vector<LinkedOption> unbeaten(const LinkedProblem& p) {
     const auto beats = [](const LinkedOption& a, const LinkedOption& b) {
       return a.saved <= b.saved && a.host <= b.host && a.forward_seconds <= b.forward_seconds &&
              a.backward_seconds <= b.backward_seconds && a.to_host <= b.to_host &&
              a.to_device <= b.to_device;
     };
     std::vector<LinkedOption> list;
-    for (const LinkedOption& o : options) {
+    for (size_t i = 0; i < p.options.size(); ++i) {
+      const LinkedOption& o = p.options[i];
+      if (!has_room(p, i)) continue;
       if (std::any_of(list.begin(), list.end(), [&](const LinkedOption& a) { return beats(a, o); }))
         continue;
       std::erase_if(list, [&](const LinkedOption& a) { return beats(o, a); });
@@ -305,13 +326,6 @@ bool keep_best(std::vector<Label>& labels, int64_t most) {
   return true;
 }
 
-// Fewest bytes that a layer leaves on the device.
-int64_t least_saved(const LinkedProblem& p) {
-  int64_t few = kNoLimit;
-  for (const LinkedOption& o : p.options) few = std::min(few, o.saved);
-  return few;
-}
-
 // The end of the last layer: what is between the passes.
 int64_t tail_peak(const LinkedProblem& p, int64_t bytes, const LinkedOption& last) {
   return bytes + std::max(p.tail, last.linked() ? p.tail_back + last.coming : 0);
@@ -417,14 +431,12 @@ LinkedSolution evaluate_linked(const LinkedProblem& p, std::vector<int> choice) 
 
 LinkedSolution solve_linked(const LinkedProblem& p, double ceiling, int64_t most_labels) {
   check(p);
+  LinkedSolution best;
+  best.bound = ceiling;
+  if (!may_fit(p)) return best;
   const Bound bound(p);
   const double least = bound.root();
-  LinkedSolution best;
-  best.bound = least;
-  if (least >= ceiling || least_saved(p) * p.layers + p.tail > p.limit) {
-    best.bound = std::min(best.bound, ceiling);
-    return best;
-  }
+  if (least >= ceiling) return best;
   // A narrow search first: what it finds lets the wide one drop nearly everything.
   constexpr int64_t kNarrow = 30;
   bool cut = false;
@@ -442,8 +454,7 @@ LinkedSolution solve_linked(const LinkedProblem& p, double ceiling, int64_t most
 
 double linked_bound(const LinkedProblem& p) {
   require(!p.options.empty() && p.layers > 0, "a stack with layers and options");
-  if (least_saved(p) * p.layers + p.tail > p.limit) return INFINITY;
-  return Bound(p).root();
+  return may_fit(p) ? Bound(p).root() : INFINITY;
 }
 
 }  // namespace snug

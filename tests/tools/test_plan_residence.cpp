@@ -310,6 +310,8 @@ TEST(PlanOffers, AreThePlansOfTheirKeys) {
   // Those that do not suffice come last, and a checkpoint's choices are unpinned, not changed.
   r.budget = 1000;
   for (const Offer& o : make_plan(r).offers) EXPECT_FALSE(o.enough);
+  test::expect_error(ErrorCode::out_of_memory, {"B is enough, still more than is given"},
+                     [&] { refuse_plan(make_plan(r)); });
   r.pinned = true;
   bool allowed = false;
   for (const Offer& o : make_plan(r).offers) {

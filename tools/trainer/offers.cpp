@@ -200,7 +200,8 @@ std::vector<Offer> plan_offers(const PlanRequest& request, const Plan& refused) 
 std::string offers_text(const Plan& p) {
   std::string text;
   for (const Offer& o : p.offers)
-    text += fmt::format("{} (then memory of {} B is enough{}), or ", o.keys, o.minimum_bytes,
+    text += fmt::format("{} (then memory of {} B is enough{}{}), or ", o.keys, o.minimum_bytes,
+                        o.enough || p.budget == 0 ? "" : ", still more than is given",
                         o.effect == kNone ? std::string() : "; " + o.effect);
   return text;
 }

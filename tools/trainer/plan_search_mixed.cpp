@@ -183,7 +183,9 @@ PlanSearch::Choice PlanSearch::with_mixed(int64_t room, Choice best) {
       if (mixed_bound(low) >= (best.feasible ? best.step_seconds : INFINITY)) break;
     }
     look_between(low, high, best);
-    bound = std::min({bound, best.step_seconds, mixed(series_above(room)).bound});
+    // What nothing under the next larger budget is below, nor stacks under this one.
+    const double stacks = std::max(mixed(series_above(room)).bound, mixed_bound(room));
+    bound = std::min({bound, best.step_seconds, stacks});
   }
   best.bound_seconds = bound;
   best.unmoved_seconds = unmoved;
