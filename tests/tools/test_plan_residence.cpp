@@ -311,6 +311,8 @@ TEST(PlanOffers, AreThePlansOfTheirKeys) {
   // Those that do not suffice come last, and a checkpoint's choices are unpinned, not changed.
   r.budget = 1000;
   for (const Offer& o : make_plan(r).offers) EXPECT_FALSE(o.enough);
+  test::expect_error(ErrorCode::out_of_memory, {"B is enough, still more than is given"},
+                     [&] { refuse_plan(make_plan(r)); });
   r.pinned = true;
   bool allowed = false;
   for (const Offer& o : make_plan(r).offers) {
@@ -318,6 +320,12 @@ TEST(PlanOffers, AreThePlansOfTheirKeys) {
     EXPECT_EQ(o.keys.find("per_device"), std::string::npos);
   }
   EXPECT_TRUE(allowed);
+  r.allow = {"head_rows", "kernels"};
+  bool joined = false;
+  for (const Offer& o : make_plan(r).offers)
+    joined = joined || o.keys == "allow=[head_rows,kernels,micro_batch]";
+  EXPECT_TRUE(joined) << "each once, and what was given";
+  r.allow.clear();
   r.recompute = "block";
   r.offload = "inputs";
   r.host_budget = 32768;

@@ -186,6 +186,12 @@ TEST(PlanSearch, GradientsAreInBf16WithThePermissionAlone) {
                        [](const Offer& o) { return o.keys == "allow=[bf16_gradients]"; });
   };
   EXPECT_TRUE(offers(r));
+  // A list on the command line takes the place of the file's: what was allowed stays in it.
+  PlanRequest given = r;
+  given.allow = {"kernels", "micro_batch"};
+  test::expect_error(ErrorCode::out_of_memory,
+                     {"allow=[kernels,micro_batch,bf16_gradients] (then memory"},
+                     [&] { refuse_plan(make_plan(given)); });
   allowed.budget = wide.minimum_bytes - 4096;
   EXPECT_FALSE(offers(allowed)) << "it is given";
   r.bitwise = true;

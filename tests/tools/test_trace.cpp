@@ -20,20 +20,33 @@ using Json = nlohmann::json;
 std::vector<Json> checked(const std::string& text) {
   const Json all = Json::parse(text);
   std::vector<Json> events;
+  std::map<std::string, double> last;  // begin of the event before, by lane and by counter
   for (const Json& e : all.at("traceEvents")) {
     const std::string ph = e.at("ph");
     EXPECT_TRUE(ph == "X" || ph == "C" || ph == "M") << e;
     EXPECT_TRUE(e.at("pid").is_number_integer());
     EXPECT_TRUE(e.at("name").is_string());
     EXPECT_TRUE(e.at("args").is_object());
-    if (ph != "M") {
-      EXPECT_GE(e.at("ts").get<double>(), 0);
+    if (ph == "M") {
+      const std::string name = e.at("name");
+      EXPECT_TRUE(e.at("tid").is_number_integer());
+      if (name == "thread_sort_index")
+        EXPECT_TRUE(e["args"].at("sort_index").is_number_integer());
+      else
+        EXPECT_TRUE((name == "process_name" || name == "thread_name") &&
+                    e["args"].at("name").is_string());
+    } else {
+      const double ts = e.at("ts").get<double>();
+      double& before = last[ph == "X" ? e.at("tid").dump() : e.at("name").get<std::string>()];
+      EXPECT_GE(ts, before) << "events of a lane in the order of time: " << e;
+      before = ts;
     }
     if (ph == "X") {
       EXPECT_GE(e.at("dur").get<double>(), 0);
       EXPECT_TRUE(e.at("tid").is_number_integer());
     }
     if (ph == "C") {
+      EXPECT_FALSE(e["args"].empty());
       for (const auto& [name, value] : e["args"].items()) EXPECT_TRUE(value.is_number_integer());
     }
     events.push_back(e);

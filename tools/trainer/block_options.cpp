@@ -137,6 +137,7 @@ class BlockRecorder {
     for (const TensorRecord& t : p.tensors)
       if (t.residence == Residence::host) o.host += round_up(t.bytes, kHostAlignment);
     o.host /= 2;
+    record_sent(p, policies, tick(first_end), tick(forward_end), dims, o);
     const size_t sent = first_copy(p), arrived = last_arrival(p);
     for (size_t i = 0; i < p.ops.size(); ++i) {
       const OpRecord& op = p.ops[i];
@@ -159,6 +160,59 @@ class BlockRecorder {
   }
 
  private:
+  // What the second of two layers sends, and how what the first sent ends meanwhile.
+  void record_sent(const Program& p, const std::vector<SlotPolicy>& policies, int64_t first,
+                   int64_t end, Dims dims, StackOption& o) const {
+    const Body& body = model_.block(0).body();
+    struct Leaving {
+      StackOption::Sent sent;
+      int64_t begun = 0, over = 0;
+    };
+    std::vector<Leaving> list;
+    for (size_t slot = 0; slot < policies.size(); ++slot) {
+      if (policies[slot] != SlotPolicy::offload) continue;
+      const auto i = static_cast<int>(slot);
+      const Name name = body.producer(i) < 0 ? Name("x") : body.slot(i).name;
+      Leaving leaving{.sent = {.slot = i}};
+      for (const TensorRecord& t : p.tensors) {
+        if (!(t.name == name) || t.born > first || t.died <= first) continue;
+        if (t.residence == Residence::host) {
+          leaving.begun = t.born;
+        } else {
+          leaving.sent.bytes = round_up(t.bytes, kTensorAlignment);
+          leaving.over = t.died;
+        }
+      }
+      require(leaving.over > 0, "what is sent to be on its way until the next layer");
+      for (const OpRecord& op : p.ops)
+        if (op.stream == kCompute && tick_of(op) >= leaving.over && tick_of(op) < end)
+          leaving.sent.seconds_left += cost_.seconds(op, dims.N());
+      list.push_back(leaving);
+    }
+    std::sort(list.begin(), list.end(),
+              [](const Leaving& a, const Leaving& b) { return a.begun < b.begun; });
+    int64_t still = 0;
+    for (const Leaving& l : list) {
+      o.sent.push_back(l.sent);
+      still += l.sent.bytes;
+    }
+    require(still == o.leaving, "what leaves to be what was sent");
+    std::sort(list.begin(), list.end(),
+              [](const Leaving& a, const Leaving& b) { return a.over < b.over; });
+    int64_t from = first;
+    for (const Leaving& l : list) {
+      if (l.over > end) break;
+      if (l.over > from)
+        o.stretches.push_back({most_live_bytes(p, from, l.over - 1) - o.saved - still, -1});
+      else
+        o.stretches.push_back({0, -1});
+      o.stretches.back().until = l.sent.slot;
+      still -= l.sent.bytes;
+      from = l.over;
+    }
+    o.stretches.push_back({most_live_bytes(p, from, end) - o.saved - still, -1});
+  }
+
   // What updates the block in its backward.
   void make_updates(const OptimizerConfig& config) {
     const ParamTable& table = model_.params();
@@ -213,6 +267,24 @@ class BlockRecorder {
 };
 
 }  // namespace
+
+int64_t forward_behind(const StackOption& before, const StackOption& own) {
+  int64_t still = 0, most = own.forward;
+  for (const StackOption::Sent& s : before.sent) still += s.bytes;
+  for (const StackOption::Stretch& stretch : own.stretches) {
+    most = std::max(most, stretch.most + still);
+    for (const StackOption::Sent& s : before.sent)
+      if (s.slot == stretch.until) still -= s.bytes;
+  }
+  return most;
+}
+
+double seconds_after_sent(const StackOption& before, const StackOption& own) {
+  if (before.sent.empty()) return 0;
+  for (const StackOption::Sent& s : own.sent)
+    if (s.slot == before.sent.back().slot) return std::min(s.seconds_left, own.forward_seconds);
+  return 0;
+}
 
 int64_t tick_of(const OpRecord& op) {
   return op.time - 1;

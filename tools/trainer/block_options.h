@@ -42,7 +42,28 @@ struct StackOption {
   double to_host = 0, to_device = 0;                 // of copying
   double before_sent = 0;                            // of forward_seconds, before the first copy
   double after_arrival = 0;  // of backward_seconds, after the wait for the last copy
+  // What it sends, first sent first: the slot, its bytes, and what is left of its forward's seconds
+  // when the slot of the layer before, if that sent the same, is through.
+  struct Sent {
+    int slot = -1;
+    int64_t bytes = 0;
+    double seconds_left = 0;
+  };
+  std::vector<Sent> sent;
+  // Its forward in stretches: the most bytes beyond what layers before saved and what still leaves
+  // of the one before, until the slot of the one before ends; the last until its own end.
+  struct Stretch {
+    int64_t most = 0;
+    int until = -1;
+  };
+  std::vector<Stretch> stretches;
 };
+
+// The most bytes in the forward of a layer behind one that is run in another way, beyond what the
+// layers before saved.
+int64_t forward_behind(const StackOption& before, const StackOption& own);
+// Of its forward's seconds, those after the wait for what the layer before sent last.
+double seconds_after_sent(const StackOption& before, const StackOption& own);
 
 // For each of these ways to recompute (names of BlockOptions): what it is with nothing offloaded,
 // in `kept`, and in `away` with the input, with each other large slot, with all and with all but

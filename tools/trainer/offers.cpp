@@ -25,6 +25,15 @@ bool can_stream(const PlanRequest& r) {
   return r.packed_weights.value_or(WeightPacking::none) == WeightPacking::none;
 }
 
+// The key with what is allowed already and these: a list on the command line replaces the one of
+// the file.
+std::string allow_text(const PlanRequest& r, std::initializer_list<const char*> more) {
+  std::vector<std::string> list = r.allow;
+  for (const char* word : more)
+    if (std::find(list.begin(), list.end(), word) == list.end()) list.emplace_back(word);
+  return fmt::format("allow=[{}]", fmt::join(list, ","));
+}
+
 // The host is there for all it takes.
 void open_host(PlanRequest& r) {
   if (r.offload_params == "auto" && !r.use_host) r.offload_params = "none";
@@ -144,7 +153,7 @@ const Row kRows[] = {
     {[](PlanRequest& r) -> std::string {
        if (!r.pinned || (r.micro_batch <= 1 && r.head_rows <= 64)) return "";
        r.micro_batch = r.head_rows = 0;
-       return "allow=[micro_batch,head_rows]";
+       return allow_text(r, {"micro_batch", "head_rows"});
      },
      kOrder},
     {[](PlanRequest& r) -> std::string {
@@ -153,7 +162,8 @@ const Row kRows[] = {
        if (r.bitwise || (pinned ? *r.gradients != DType::f32 : r.bf16_gradients)) return "";
        r.gradients.reset();
        r.bf16_gradients = true;
-       return pinned ? "allow=[gradients,bf16_gradients]" : "allow=[bf16_gradients]";
+       return pinned ? allow_text(r, {"gradients", "bf16_gradients"})
+                     : allow_text(r, {"bf16_gradients"});
      },
      kRounded},
     // Without clipping backward may consume the gradients.
@@ -212,7 +222,8 @@ std::vector<Offer> plan_offers(const PlanRequest& request, const Plan& refused) 
 std::string offers_text(const Plan& p) {
   std::string text;
   for (const Offer& o : p.offers)
-    text += fmt::format("{} (then memory of {} B is enough{}), or ", o.keys, o.minimum_bytes,
+    text += fmt::format("{} (then memory of {} B is enough{}{}), or ", o.keys, o.minimum_bytes,
+                        o.enough || p.budget == 0 ? "" : ", still more than is given",
                         o.effect == kNone ? std::string() : "; " + o.effect);
   return text;
 }

@@ -207,9 +207,11 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
       if (!c.feasible) break;
       finish(plan, *search.record(c.decisions), search, r.budget);
       plan.optimality = c.optimality;
-      plan.gap = c.gap;
       plan.moved = c.moved;
-      if (round == 0) plan.unmoved_seconds = c.unmoved_seconds;
+      if (round == 0) {
+        plan.unmoved_seconds = c.unmoved_seconds;
+        plan.bound_seconds = c.bound_seconds;
+      }
       plan.repairs = round;
       if (plan.engine_bytes <= room) break;  // it is the host that has no room
       less += plan.engine_bytes - room;
@@ -263,14 +265,14 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
     const PlanSearch::Choice more = search.best(room + Plan::kMoreBytes);
     plan.more_seconds = more.step_seconds;
     plan.more_decisions = fmt::format("micro-batch {}, recompute {}", more.decisions.micro_batch,
-                                      more.decisions.recompute);
+                                      layers_in_brief(more.decisions.recompute));
     if (more.decisions.gradients != plan.decisions.gradients)
       plan.more_decisions += fmt::format(", gradients in {}", to_string(more.decisions.gradients));
     if (more.decisions.update_in_backward != plan.decisions.update_in_backward)
       plan.more_decisions +=
           fmt::format(", updates {} backward", more.decisions.update_in_backward ? "in" : "behind");
     if (more.decisions.offload != "none")
-      plan.more_decisions += fmt::format(", offload {}", more.decisions.offload);
+      plan.more_decisions += fmt::format(", offload {}", layers_in_brief(more.decisions.offload));
     if (more.decisions.offload_params != plan.decisions.offload_params)
       plan.more_decisions += more.decisions.offload_params ? ", the layers' weights with the host"
                                                            : ", the layers' weights on the device";

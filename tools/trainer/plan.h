@@ -46,6 +46,7 @@ struct PlanRequest {
   // checkpoint pins.
   bool bf16_gradients = false;
   std::optional<DType> gradients;
+  std::vector<std::string> allow;  // permissions as given, for what is offered beside them
   // Whether backward consumes gradients, where it may; or what a plan that is followed says.
   std::optional<bool> update_in_backward;
   double max_grad_norm = 0;
@@ -96,14 +97,14 @@ struct Plan {
   int64_t host_bytes = 0;  // of the host arena
   // At the device's peak, and with padding they make up engine_bytes; but offload is host_bytes.
   CategoryBytes categories{};
-  int64_t padding = 0;      // rounding and unused bytes at the peak
-  double seconds = 0;       // spent planning
-  double step_seconds = 0;  // predicted of an optimizer step; 0: no training
-  std::string cost;         // what the prediction rests on
-  std::string optimality;   // of the layers' choice, in words
-  double gap = 0;           // by which share of the layers' time a better choice is not excluded
-  int64_t repairs = 0;      // times that the choice was made again for fewer bytes
-  std::string target;       // the described device that it was made for; empty: this machine
+  int64_t padding = 0;       // rounding and unused bytes at the peak
+  double seconds = 0;        // spent planning
+  double step_seconds = 0;   // predicted of an optimizer step; 0: no training
+  std::string cost;          // what the prediction rests on
+  std::string optimality;    // of the layers' choice, in words
+  double bound_seconds = 0;  // of a step: proved that no plan that was looked for is faster
+  int64_t repairs = 0;       // times that the choice was made again for fewer bytes
+  std::string target;        // the described device that it was made for; empty: this machine
   // Predicted seconds of a step without a budget, and with kMoreBytes more of it; 0: not asked.
   static constexpr int64_t kMoreBytes = int64_t{1} << 30;
   double unlimited_seconds = 0, more_seconds = 0;
@@ -120,6 +121,10 @@ struct Plan {
   PlanFacts made_for;
   std::string followed;  // the plan whose decisions these are; empty: chosen here
 
+  // By which share of the step's time a faster plan is not excluded.
+  double gap() const {
+    return bound_seconds > 0 && bound_seconds < step_seconds ? 1 - bound_seconds / step_seconds : 0;
+  }
   double tokens_per_second() const {  // predicted; 0: no training
     return step_seconds > 0 ? static_cast<double>(global_batch * decisions.T) / step_seconds : 0.0;
   }

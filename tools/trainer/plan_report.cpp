@@ -12,6 +12,7 @@
 #include "tools/trainer/offers.h"
 #include "tools/trainer/plan.h"
 #include "tools/trainer/plan_file.h"
+#include "tools/trainer/stack_plans.h"
 
 namespace snug {
 namespace {
@@ -153,6 +154,14 @@ std::string binding_instant(const Plan& plan) {
   return text;
 }
 
+// What is proved of the choice, by the same costs.
+std::string gap_text(const Plan& plan) {
+  if (plan.gap() < 1e-6) return "proved that none of the plans it knows is faster";
+  return fmt::format("proved that none of the plans it knows is faster by more than {:.2f} % ({})",
+                     100 * plan.gap() + 0.005,
+                     human_seconds(plan.bound_seconds) + " a step at least");
+}
+
 }  // namespace
 
 std::string plan_sentence(const Plan& plan) {
@@ -170,8 +179,8 @@ std::string plan_sentence(const Plan& plan) {
              ? fmt::format(" in {} micro-batches of {}", plan.accumulation, d.micro_batch)
              : std::string(" at once");
     s += d.recompute == "none" ? ", everything kept for backward"
-                               : fmt::format(", recomputing {}", d.recompute);
-    if (d.offload != "none") s += fmt::format(", offloading {}", d.offload);
+                               : fmt::format(", recomputing {}", layers_in_brief(d.recompute));
+    if (d.offload != "none") s += fmt::format(", offloading {}", layers_in_brief(d.offload));
     if (d.offload_params)
       s += ", the layers' weights and the optimizer's state with the host";
     else if (d.offload_optimizer)
@@ -282,7 +291,12 @@ nlohmann::json plan_json(const Plan& plan) {
       {"target", plan.target.empty() ? nlohmann::json(nullptr) : nlohmann::json(plan.target)},
       {"residence", residence_json(plan)},
       {"offers", offers_json(plan)},
-      {"solver", {{"result", plan.optimality}, {"gap", plan.gap}, {"repairs", plan.repairs}}},
+      {"solver",
+       {{"result", plan.optimality},
+        {"bound_seconds",
+         plan.bound_seconds > 0 ? nlohmann::json(plan.bound_seconds) : nlohmann::json(nullptr)},
+        {"gap", plan.gap()},
+        {"repairs", plan.repairs}}},
       {"price", price_json(plan)},
       {"packing",
        {{"height", height}, {"lower_bound", bound}, {"proof", proof_text(peak.packing.proof)}}},
@@ -366,8 +380,9 @@ std::string plan_text(const Plan& plan) {
               ? fmt::format("; {} more would buy nothing", human_bytes(Plan::kMoreBytes))
               : fmt::format("; {} more would make it {} faster ({})", human_bytes(Plan::kMoreBytes),
                             percent(faster_with_more(plan)), plan.more_decisions);
-    out += fmt::format("; {}", plan.optimality);
   }
+  if (plan.bound_seconds > 0 && plan.followed.empty())
+    out += fmt::format("\n  solver: {}; {}", plan.optimality, gap_text(plan));
   if (plan.moved)
     out += fmt::format(
         "\n  the host's memory was the planner's choice: {} cross the link a step, {} come back; "

@@ -269,7 +269,6 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
   choice.engine_bytes = std::max(c.others, round_up(c.base + s.peak, kArenaUnit));
   choice.feasible = true;
   choice.optimality = optimality_text(s);
-  choice.gap = s.gap();
   std::vector<std::string> names;
   for (const int k : s.choice) names.push_back(block.names[static_cast<size_t>(k)]);
   choice.decisions.recompute = recompute_text(names);
@@ -277,12 +276,21 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
 }
 
 PlanSearch::Choice PlanSearch::best(int64_t room) {
-  const Choice unmoved = best_way(room, false, {});
-  Choice best = best_way(room, true, unmoved);
+  const Choice& groups = best_of_groups(room);
+  return stacks_ ? with_mixed(room, groups) : groups;
+}
+
+const PlanSearch::Choice& PlanSearch::best_of_groups(int64_t room) {
+  const auto found = of_groups_.find(room);
+  if (found != of_groups_.end()) return found->second;
+  double bound = INFINITY;
+  const Choice unmoved = best_way(room, false, {}, &bound);
+  Choice best = best_way(room, true, unmoved, &bound);
   if (stacks_) best = best_stack(room, std::move(best));
   best = best_streamed(room, std::move(best));
+  best.bound_seconds = std::min(best.step_seconds, bound);
   best.unmoved_seconds = unmoved.feasible ? unmoved.step_seconds : 0.0;
-  return best;
+  return of_groups_[room] = std::move(best);
 }
 
 // Bytes that the inputs of all blocks take together.
@@ -292,7 +300,7 @@ double PlanSearch::inputs(int64_t micro) const {
          static_cast<double>(size_of(request_.model->precision().compute));
 }
 
-PlanSearch::Choice PlanSearch::best_way(int64_t room, bool moved, Choice best) {
+PlanSearch::Choice PlanSearch::best_way(int64_t room, bool moved, Choice best, double* least) {
   struct Open {
     const Config* config;
     double bound;
@@ -320,6 +328,7 @@ PlanSearch::Choice PlanSearch::best_way(int64_t room, bool moved, Choice best) {
     double bound = 0;
     // The exact solution: a plan that is preferred for its form would make a larger budget slower.
     Choice choice = solve(*o.config, room, 0.0, &bound);
+    *least = std::min(*least, bound);
     // An update in backward does the same work: what the sums of seconds round is no reason for it.
     const double most = best.step_seconds * (choice.decisions.update_in_backward ? 1 - 1e-9 : 1.0);
     if (choice.feasible && (!best.feasible || choice.step_seconds < most)) best = std::move(choice);

@@ -7,6 +7,8 @@
 //     planner.h                           the fastest choice a layer under the budget
 //     stack_plans.h                       the first layers offload: those that may be faster still
 //                                         are recorded whole, the copies' waiting with them
+//     linked_layers.h                     any layer any way: where that may be faster than two
+//                                         groups by more than kTwoGroupTolerance, recorded too
 //
 // A configuration whose bound is slower than the best so far is not solved. Records are kept, so
 // that other budgets cost a solve each.
@@ -28,6 +30,9 @@ namespace snug {
 
 class PlanSearch {
  public:
+  // A stack of more groups is taken where every plan of two is slower by more than this share.
+  static constexpr double kTwoGroupTolerance = 0.005;
+
   // The request and what it points to outlive the search.
   explicit PlanSearch(const PlanRequest& request);
 
@@ -38,19 +43,25 @@ class PlanSearch {
     int64_t engine_bytes = 0;  // lower bound of the arena, which packing nearly always meets
     int64_t host_bytes = 0;    // the same of the host's
     std::string optimality;    // of the layers' choice
-    double gap = 0;
+    double bound_seconds = 0;  // of a step: nothing that the search looks at is faster
     // The search itself took the host's memory; what the fastest takes without it, 0 if none fits.
     bool moved = false;
     double unmoved_seconds = 0;
   };
   // The fastest whose arena's lower bound is at most `room` bytes.
   Choice best(int64_t room);
+  // The same without stacks of more than two groups that offload.
+  const Choice& best_of_groups(int64_t room);
   // Choices among which one has the smallest arena there is, lowest bound first.
   const std::vector<Choice>& least();
   // Every plan of this micro-batch and chunk whose first layers offload; `step_seconds` is what it
   // takes at least. Empty where the search offloads nothing.
   std::vector<Choice> stacks(int64_t micro, int64_t head_rows, bool states_away,
                              DType gradients = DType::f32);
+  // Any way for any layer, of a random sort: bytes as the solver counts them, `step_seconds` as
+  // above.
+  std::vector<Choice> mixed_stacks(int64_t micro, int64_t head_rows, bool states_away,
+                                   int64_t count, uint32_t seed);
   // make_plan keeps its answer to `least` here, which is the same for every budget.
   std::unique_ptr<Plan> smallest;
   // Micro-batch x head chunk x what becomes of gradients, as far as looked at.
@@ -107,8 +118,8 @@ class PlanSearch {
   // Seconds of a step with all the memory there could be: nothing with the host is faster.
   double floor(int64_t micro, int64_t head_rows);
   Choice solve(const Config& config, int64_t room, double tolerance, double* bound);
-  // The fastest of these ways, or `best` if none is faster.
-  Choice best_way(int64_t room, bool moved, Choice best);
+  // The fastest of these ways, or `best` if none is faster; what none of them is below, in `least`.
+  Choice best_way(int64_t room, bool moved, Choice best, double* least);
   // The fastest whose first layers offload, or `best`.
   Choice best_stack(int64_t room, Choice best);
   // Weights that rest with the host (plan_streamed.cpp): which ways there are, the fastest of them
@@ -116,6 +127,25 @@ class PlanSearch {
   std::vector<Way> streamed_ways() const;
   Choice best_streamed(int64_t room, Choice best);
   double streamed_floor(int64_t micro) const;
+  // Stacks of any ways under the budgets of a fixed series, so that what a larger budget gets is
+  // never slower: it may have all that a smaller one has.
+  struct Mixed {
+    double bound = 0;  // of a step: nothing is faster
+    Choice choice;     // if there is one that is faster than two groups by more than the tolerance
+  };
+  Choice with_mixed(int64_t room, Choice best);
+  void look_between(int64_t low, int64_t high, Choice& best);
+  const Mixed& mixed(int64_t room);
+  double mixed_bound(int64_t room);
+  struct MixedConfig {
+    const Config* config = nullptr;
+    LinkedProblem* problem = nullptr;
+    double bound = 0;  // of a step
+  };
+  std::vector<MixedConfig> mixed_configs(int64_t room, double below, bool lowest);
+  LinkedProblem& linked(const Config& config);
+  bool set_limits(const Config& config, int64_t room, LinkedProblem& problem) const;
+  Choice choice_of(const Config& config, const LinkedSolution& solution);
   const Config& stack_config(int64_t micro, int64_t head_rows, DType gradients, bool states_away);
   StackProblem stack_problem(const Config& config);
   Choice choice_of(const Config& config, const StackProblem& problem, const StackPlan& plan);
@@ -136,6 +166,10 @@ class PlanSearch {
   std::map<std::tuple<int64_t, Gradients, bool>, BlockOptions> blocks_;
   std::map<std::pair<int64_t, DType>, StackOptions> stacks_of_;
   std::map<std::string, double> seconds_;  // of a step, by decisions
+  std::map<std::pair<int64_t, DType>, LinkedProblem> linked_of_;
+  std::map<int64_t, Choice> of_groups_;  // by room
+  std::map<int64_t, Mixed> mixed_;
+  std::map<int64_t, double> mixed_bounds_;
 };
 
 }  // namespace snug

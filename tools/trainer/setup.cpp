@@ -189,6 +189,7 @@ RunSetup make_setup(RunConfig config) {
     r.packed_weights = parse_weight_packing(config.packed_weights);
   r.bf16_gradients =
       std::find(config.allow.begin(), config.allow.end(), "bf16_gradients") != config.allow.end();
+  r.allow = config.allow;
   r.max_grad_norm = config.max_grad_norm;
   r.loss_scaling = {.fixed_scale = config.loss_scale,
                     .init_scale = config.init_scale,

@@ -1,6 +1,9 @@
 #include "tools/trainer/stack_plans.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <set>
 
 #include "layers/models/recompute.h"
 
@@ -22,6 +25,18 @@ std::string text_of(const StackProblem& p, const StackPlan& plan, std::string St
   std::vector<std::string> layers(static_cast<size_t>(p.layers),
                                   p.options->kept[static_cast<size_t>(plan.kept)].*words);
   std::fill_n(layers.begin(), plan.first, p.options->away[static_cast<size_t>(plan.away)].*words);
+  return recompute_text(layers);
+}
+
+const StackOption& option_of(const StackOptions& options, int i) {
+  const auto at = static_cast<size_t>(i), kept = options.kept.size();
+  return at < kept ? options.kept[at] : options.away[at - kept];
+}
+
+std::string text_of(const StackOptions& options, const std::vector<int>& choice,
+                    std::string StackOption::*words) {
+  std::vector<std::string> layers;
+  for (const int i : choice) layers.push_back(option_of(options, i).*words);
   return recompute_text(layers);
 }
 
@@ -95,6 +110,57 @@ std::string stack_recompute(const StackProblem& p, const StackPlan& plan) {
 
 std::string stack_offload(const StackProblem& p, const StackPlan& plan) {
   return text_of(p, plan, &StackOption::offload);
+}
+
+LinkedProblem linked_problem(const StackProblem& p) {
+  const StackOptions& list = *p.options;
+  const auto n = static_cast<int>(list.kept.size() + list.away.size());
+  LinkedProblem q;
+  for (int i = 0; i < n; ++i) {
+    const StackOption& o = option_of(list, i);
+    q.options.push_back({.saved = o.saved,
+                         .backward = o.backward,
+                         .coming = o.coming,
+                         .host = o.host,
+                         .forward_seconds = o.forward_seconds,
+                         .backward_seconds = o.backward_seconds,
+                         .to_host = o.to_host,
+                         .to_device = o.to_device,
+                         .before_sent = std::min(o.before_sent, o.forward_seconds),
+                         .after_arrival = std::min(o.after_arrival, o.backward_seconds)});
+    q.alone.push_back(o.forward);
+  }
+  for (int a = 0; a < n; ++a)
+    for (int b = 0; b < n; ++b)
+      q.pairs.push_back({.forward = forward_behind(option_of(list, a), option_of(list, b)),
+                         .after_sent = seconds_after_sent(option_of(list, a), option_of(list, b))});
+  q.layers = p.layers;
+  q.tail = p.tail;
+  q.tail_back = p.tail_back;
+  q.hidden = p.hidden;
+  q.limit = p.limit;
+  q.host_limit = std::min(p.host_limit, p.sum_limit < kNoLimit ? p.sum_limit - p.limit : kNoLimit);
+  return q;
+}
+
+std::string linked_recompute(const StackOptions& options, const std::vector<int>& choice) {
+  return text_of(options, choice, &StackOption::recompute);
+}
+
+std::string linked_offload(const StackOptions& options, const std::vector<int>& choice) {
+  return text_of(options, choice, &StackOption::offload);
+}
+
+std::string layers_in_brief(const std::string& words) {
+  constexpr auto kMost = 4;
+  const auto groups = 1 + std::count(words.begin(), words.end(), ',');
+  if (groups <= kMost) return words;
+  std::set<std::string> ways;
+  for (size_t at = 0; (at = words.find(": ", at)) != std::string::npos;) {
+    at += 2;
+    ways.insert(words.substr(at, words.find(',', at) - at));
+  }
+  return fmt::format("by layer ({} in {} groups)", fmt::join(ways, ", "), groups);
 }
 
 }  // namespace snug

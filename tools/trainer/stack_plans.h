@@ -1,5 +1,5 @@
-// Stacks of which the first layers offload: every plan of two groups, what it needs and how fast it
-// may be at best.
+// Stacks of which layers offload: every plan of two groups, what it needs and how fast it may be at
+// best; and the question for the solver of stacks whose layers each have a way of their own.
 //
 //   layers  0 .. first - 1   one way that sends slots to the host's memory
 //           first .. L - 1   one way that keeps or recomputes, so that the last copies are hidden
@@ -9,8 +9,10 @@
 // is read off its record.
 #pragma once
 
+#include <string>
 #include <vector>
 
+#include "engine/memory/linked_layers.h"
 #include "tools/trainer/block_options.h"
 
 namespace snug {
@@ -41,5 +43,14 @@ bool least_stack(const StackProblem& problem, StackPlan* least);
 // The ways of all layers, in the words of layers/models/recompute.h.
 std::string stack_recompute(const StackProblem& problem, const StackPlan& plan);
 std::string stack_offload(const StackProblem& problem, const StackPlan& plan);
+
+// The same problem for engine/memory/linked_layers.h: options are those of `kept`, then of `away`.
+LinkedProblem linked_problem(const StackProblem& problem);
+std::string linked_recompute(const StackOptions& options, const std::vector<int>& choice);
+std::string linked_offload(const StackOptions& options, const std::vector<int>& choice);
+
+// Words of layers as they stand; of more than four groups only which ways there are. A plan's
+// decisions have them all.
+std::string layers_in_brief(const std::string& words);
 
 }  // namespace snug

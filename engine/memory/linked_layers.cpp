@@ -1,0 +1,460 @@
+#include "engine/memory/linked_layers.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "engine/core/error.h"
+
+namespace snug {
+namespace {
+
+constexpr double kRounding = 1e-12;  // of seconds summed in another order
+
+void check(const LinkedProblem& p) {
+  const size_t n = p.options.size();
+  require(n > 0 && p.layers > 0, "a stack with layers and options");
+  require(p.pairs.size() == n * n && p.alone.size() == n, "a peak for every pair of options");
+  for (const LinkedOption& o : p.options) {
+    require(o.saved >= 0 && o.backward >= 0 && o.coming >= 0 && o.host >= 0,
+            "options whose bytes are 0 or more");
+    require(o.before_sent >= 0 && o.after_arrival >= 0 && o.to_host >= 0 && o.to_device >= 0 &&
+                o.forward_seconds >= o.before_sent && o.backward_seconds >= o.after_arrival,
+            "options whose seconds are 0 or more, and of a whole no more than it");
+  }
+  for (size_t a = 0; a < n; ++a)
+    for (size_t b = 0; b < n; ++b) {
+      const LinkedPair& pair = p.pair(static_cast<int>(a), static_cast<int>(b));
+      require(pair.after_sent >= 0 && pair.after_sent <= p.options[b].forward_seconds,
+              "a wait inside the forward");
+      require(p.options[a].linked() ? pair.forward >= p.alone[b]
+                                    : pair.forward == p.alone[b] && pair.after_sent == 0.0,
+              "no less in a forward behind a link than alone");
+    }
+}
+
+// Ends of compute and link, of forward and, reversed, of backward.
+struct Times {
+  double f = 0, h = 0, p = 0, q = 0;
+
+  // Behind a layer of another option, `pair`.
+  Times then(const LinkedOption& o, double after_sent) const {
+    Times t;
+    t.f = std::max(f + o.forward_seconds, h + after_sent);
+    t.h = std::max(h, f + o.before_sent) + o.to_host;
+    t.p = std::max(p + o.backward_seconds, q);
+    t.q = std::max(q, p + o.after_arrival) + o.to_device;
+    // A link that is done before compute is as good as one that is done with it.
+    t.h = std::max(t.h, t.f);
+    t.q = std::max(t.q, t.p);
+    return t;
+  }
+  double seconds(double hidden) const { return h + std::max(p, q - hidden); }
+};
+
+struct Label {
+  int64_t bytes = 0, host = 0;
+  Times times;
+  double bound = 0;
+  int32_t parent = -1, option = -1, changes = 0;
+};
+
+// Compute weighs `compute` of the forward and `back` of the backward, the link the rest: forward
+// takes as long as either, so any share of both is no more; bytes have a price. `least` is what a
+// layer takes at least then.
+struct Prices {
+  double compute = 1, back = 1, byte = 0, host = 0;
+  double least = 0;
+
+  double of(const LinkedOption& o) const {
+    return compute * o.forward_seconds + (1 - compute) * o.to_host + back * o.backward_seconds +
+           (1 - back) * o.to_device + byte * static_cast<double>(o.saved) +
+           host * static_cast<double>(o.host);
+  }
+};
+
+// Whether a layer could run so at all, were it alone.
+bool has_room(const LinkedProblem& p, size_t option) {
+  return std::max(p.alone[option], p.options[option].backward) <= p.limit;
+}
+
+// Fewest bytes that a layer leaves on the device; kNoLimit: none has room.
+int64_t least_saved(const LinkedProblem& p) {
+  int64_t few = kNoLimit;
+  for (size_t i = 0; i < p.options.size(); ++i)
+    if (has_room(p, i)) few = std::min(few, p.options[i].saved);
+  return few;
+}
+
+// Whether the least that layers leave has room; if not, nothing has.
+bool may_fit(const LinkedProblem& p) {
+  const int64_t few = least_saved(p);
+  return few < kNoLimit && few * p.layers + p.tail <= p.limit;
+}
+
+class Bound {
+ public:
+  explicit Bound(const LinkedProblem& p)
+      : p_(p),
+        list_(unbeaten(p)),
+        room_(static_cast<double>(p.limit - p.tail)),
+        host_room_(static_cast<double>(p.host_limit)) {
+    // Without the link, then the best shares, and prices around both: a label that has used more or
+    // less than its part has another best price.
+    Prices plain;
+    best_byte(plain);
+    Prices best = plain;
+    if (std::any_of(p.options.begin(), p.options.end(),
+                    [](const LinkedOption& o) { return o.linked(); })) {
+      best = golden([&](double host) {
+        Prices q;
+        q.host = host;
+        return shares(q);
+      });
+    }
+    for (const Prices& q : {best, plain}) {
+      add(q);
+      if (q.byte > 0)
+        for (const double factor : {0.0, 0.6, 0.9, 1.1, 1.6}) {
+          Prices near = q;
+          near.byte *= factor;
+          add(near);
+        }
+    }
+    for (const double share : {0.0, 1.0}) {
+      Prices one = best, other = best;
+      one.compute = share;
+      other.back = share;
+      for (Prices* q : {&one, &other}) {
+        best_byte(*q);
+        add(*q);
+      }
+    }
+  }
+
+  double root() const {
+    double most = 0;
+    for (const Prices& q : prices_) most = std::max(most, value(q));
+    return most;
+  }
+  // Of every way to go on with `rest` layers.
+  double operator()(const Times& t, int64_t bytes, int64_t host, int64_t rest) const {
+    double most = t.f + t.p;
+    for (const Prices& q : prices_) {
+      double v = q.compute * t.f + (1 - q.compute) * t.h + q.back * t.p +
+                 (1 - q.back) * (t.q - p_.hidden) + static_cast<double>(rest) * q.least;
+      if (q.byte > 0) v -= q.byte * (room_ - static_cast<double>(bytes));
+      if (q.host > 0) v -= q.host * (host_room_ - static_cast<double>(host));
+      most = std::max(most, v);
+    }
+    return most;
+  }
+  // Options that a choice faster than the ceiling may have anywhere.
+  std::vector<int> useful(double ceiling) const {
+    std::vector<int> list;
+    for (size_t i = 0; i < p_.options.size(); ++i) {
+      bool good = has_room(p_, i);
+      for (const Prices& q : prices_)
+        good = good && value(q) + (q.of(p_.options[i]) - q.least) <= ceiling * (1 + kRounding);
+      if (good) list.push_back(static_cast<int>(i));
+    }
+    return list;
+  }
+
+ private:
+  double value(const Prices& q) const {
+    return static_cast<double>(p_.layers) * q.least - (q.byte > 0 ? q.byte * room_ : 0.0) -
+           (q.host > 0 ? q.host * host_room_ : 0.0) - (1 - q.back) * p_.hidden;
+  }
+  void add(Prices q) {
+    set_least(q);
+    prices_.push_back(q);
+  }
+  void set_least(Prices& q) const {
+    q.least = INFINITY;
+    for (const LinkedOption& o : list_) q.least = std::min(q.least, q.of(o));
+  }
+  // Those that have room on their own, and that none beats in what a bound looks at.
+  static std::vector<LinkedOption> unbeaten(const LinkedProblem& p) {
+    const auto beats = [](const LinkedOption& a, const LinkedOption& b) {
+      return a.saved <= b.saved && a.host <= b.host && a.forward_seconds <= b.forward_seconds &&
+             a.backward_seconds <= b.backward_seconds && a.to_host <= b.to_host &&
+             a.to_device <= b.to_device;
+    };
+    std::vector<LinkedOption> list;
+    for (size_t i = 0; i < p.options.size(); ++i) {
+      const LinkedOption& o = p.options[i];
+      if (!has_room(p, i)) continue;
+      if (std::any_of(list.begin(), list.end(), [&](const LinkedOption& a) { return beats(a, o); }))
+        continue;
+      std::erase_if(list, [&](const LinkedOption& a) { return beats(o, a); });
+      list.push_back(o);
+    }
+    return list;
+  }
+  // The price of a byte that makes the value largest: the slope of the lower hull of the options'
+  // (bytes, cost) where a layer has its share of the room.
+  void best_byte(Prices& q) const {
+    q.byte = 0;
+    costs_.clear();
+    for (const LinkedOption& o : list_) costs_.push_back(q.of(o));
+    const double share = room_ / static_cast<double>(p_.layers);
+    constexpr size_t kNone = SIZE_MAX;
+    size_t left = kNone, right = kNone;
+    const auto saved = [&](size_t i) { return static_cast<double>(list_[i].saved); };
+    for (size_t i = 0; i < list_.size(); ++i) {
+      size_t& side = saved(i) <= share ? left : right;
+      if (side == kNone || costs_[i] < costs_[side]) side = i;
+    }
+    if (left != kNone && right != kNone && costs_[right] < costs_[left]) {
+      for (int round = 0; round < 64; ++round) {
+        q.byte = (costs_[left] - costs_[right]) / (saved(right) - saved(left));
+        const auto priced = [&](size_t i) { return costs_[i] + q.byte * saved(i); };
+        size_t least = left;
+        for (size_t i = 0; i < list_.size(); ++i)
+          if (priced(i) < priced(least)) least = i;
+        if (priced(least) >= priced(left) * (1 - 1e-12)) break;
+        (saved(least) <= share ? left : right) = least;
+      }
+    }
+    set_least(q);
+  }
+  // The best of both shares, by one inside the other: the value is concave.
+  Prices shares(const Prices& from) const {
+    const auto search = [&](auto&& at) {
+      constexpr double kGolden = 0.6180339887498949;
+      double low = 0, high = 1;
+      double a = high - kGolden * (high - low), b = low + kGolden * (high - low);
+      Prices at_a = at(a), at_b = at(b), best = at(1.0);
+      for (int i = 0; i < 9; ++i) {
+        const bool left = value(at_a) >= value(at_b);
+        if (value(left ? at_a : at_b) > value(best)) best = left ? at_a : at_b;
+        if (left) {
+          high = b;
+          b = a;
+          at_b = at_a;
+          at_a = at(a = high - kGolden * (high - low));
+        } else {
+          low = a;
+          a = b;
+          at_a = at_b;
+          at_b = at(b = low + kGolden * (high - low));
+        }
+      }
+      return best;
+    };
+    return search([&](double compute) {
+      return search([&](double back) {
+        Prices q = from;
+        q.compute = compute;
+        q.back = back;
+        best_byte(q);
+        return q;
+      });
+    });
+  }
+  // Over the price of a byte with the host, where those are bounded.
+  template <class F>
+  Prices golden(F&& at) const {
+    Prices best = at(0.0);
+    if (p_.host_limit >= kNoLimit) return best;
+    double slowest = 0;
+    int64_t fewest = kNoLimit;
+    for (const LinkedOption& o : p_.options) {
+      slowest = std::max(slowest, o.forward_seconds + o.backward_seconds);
+      if (o.host > 0) fewest = std::min(fewest, o.host);
+    }
+    double price = slowest / static_cast<double>(fewest);
+    for (int i = 0; i < 8; ++i, price /= 3) {
+      const Prices q = at(price);
+      if (value(q) > value(best)) best = q;
+    }
+    return best;
+  }
+
+  const LinkedProblem& p_;
+  std::vector<LinkedOption> list_;
+  mutable std::vector<double> costs_;
+  double room_, host_room_;
+  std::vector<Prices> prices_;
+};
+
+// Labels that none beats: within one last option, and by those behind no link, which what follows
+// minds least.
+void drop_beaten(const LinkedProblem& p, std::vector<Label>& labels) {
+  const auto sums = [](const Times& t) {
+    return std::array<double, 4>{t.f + t.p, t.f + t.q, t.h + t.p, t.h + t.q};
+  };
+  std::sort(labels.begin(), labels.end(), [&](const Label& a, const Label& b) {
+    if (a.bytes != b.bytes) return a.bytes < b.bytes;
+    if (a.host != b.host) return a.host < b.host;
+    const double sa = a.times.f + a.times.p, sb = b.times.f + b.times.p;
+    if (sa != sb) return sa < sb;
+    if (a.changes != b.changes) return a.changes < b.changes;
+    if (a.option != b.option) return a.option < b.option;
+    return a.parent < b.parent;
+  });
+  std::vector<Label> kept;
+  std::vector<std::vector<size_t>> of(p.options.size() + 1);  // the last: behind no link
+  for (const Label& label : labels) {
+    const auto here = sums(label.times);
+    const auto option = static_cast<size_t>(label.option);
+    const bool linked = p.options[option].linked();
+    const auto beaten_by = [&](const std::vector<size_t>& list) {
+      return std::any_of(list.begin(), list.end(), [&](size_t i) {
+        const Label& other = kept[i];
+        if (other.host > label.host) return false;
+        const auto there = sums(other.times);
+        for (size_t k = 0; k < 4; ++k)
+          if (there[k] > here[k] * (1 + kRounding)) return false;
+        return true;
+      });
+    };
+    if (beaten_by(of.back()) || (linked && beaten_by(of[option]))) continue;
+    of[linked ? option : p.options.size()].push_back(kept.size());
+    kept.push_back(label);
+  }
+  labels = std::move(kept);
+}
+
+// Those of the lowest bounds; whether some were dropped.
+bool keep_best(std::vector<Label>& labels, int64_t most) {
+  if (static_cast<int64_t>(labels.size()) <= most) return false;
+  std::nth_element(labels.begin(), labels.begin() + most, labels.end(),
+                   [](const Label& a, const Label& b) { return a.bound < b.bound; });
+  labels.resize(static_cast<size_t>(most));
+  return true;
+}
+
+// The end of the last layer: what is between the passes.
+int64_t tail_peak(const LinkedProblem& p, int64_t bytes, const LinkedOption& last) {
+  return bytes + std::max(p.tail, last.linked() ? p.tail_back + last.coming : 0);
+}
+
+class Search {
+ public:
+  Search(const LinkedProblem& p, const Bound& bound) : p_(p), bound_(bound) {}
+
+  LinkedSolution run(double ceiling, int64_t most) {
+    LinkedSolution best;
+    const std::vector<int> useful = bound_.useful(ceiling);
+    const int64_t few = least_saved(p_);
+    std::vector<std::vector<Label>> labels(1, std::vector<Label>(1));
+    for (int64_t l = 0; l < p_.layers; ++l) {
+      std::vector<Label> next;
+      const std::vector<Label>& now = labels.back();
+      const int64_t rest = p_.layers - l - 1;
+      for (size_t from = 0; from < now.size(); ++from)
+        for (const int k : useful) extend(now[from], from, k, rest, few, ceiling, next);
+      // Sorting out what is beaten takes the square of the number: not of all there may be.
+      best.cut |= keep_best(next, 16 * most);
+      drop_beaten(p_, next);
+      best.cut |= keep_best(next, most);
+      labels.push_back(std::move(next));
+    }
+    int32_t at = -1;
+    double least = INFINITY;
+    const std::vector<Label>& last = labels.back();
+    for (size_t i = 0; i < last.size(); ++i) {
+      const double seconds = last[i].times.seconds(p_.hidden);
+      const bool same = at >= 0 && std::abs(seconds - least) <= kRounding * least;
+      if (same ? last[i].changes < last[static_cast<size_t>(at)].changes : seconds < least) {
+        at = static_cast<int32_t>(i);
+        least = seconds;
+      }
+    }
+    if (at < 0 || least >= ceiling) return best;
+    std::vector<int> choice(static_cast<size_t>(p_.layers));
+    for (size_t l = choice.size(); l > 0; --l) {
+      const Label& label = labels[l][static_cast<size_t>(at)];
+      choice[l - 1] = label.option;
+      at = label.parent;
+    }
+    const bool cut = best.cut;
+    best = evaluate_linked(p_, std::move(choice));
+    best.cut = cut;
+    return best;
+  }
+
+ private:
+  void extend(const Label& at, size_t from, int k, int64_t rest, int64_t few, double ceiling,
+              std::vector<Label>& next) const {
+    const LinkedOption& o = p_.options[static_cast<size_t>(k)];
+    Label label;
+    label.bytes = at.bytes + o.saved;
+    label.host = at.host + o.host;
+    if (label.host > p_.host_limit || label.bytes + rest * few + p_.tail > p_.limit) return;
+    const bool first = at.option < 0;
+    const int64_t coming = first ? 0 : p_.options[static_cast<size_t>(at.option)].coming;
+    const int64_t forward =
+        first ? p_.alone[static_cast<size_t>(k)] : p_.pair(at.option, k).forward;
+    if (at.bytes + std::max(forward, coming + o.backward) > p_.limit) return;
+    if (rest == 0 && tail_peak(p_, label.bytes, o) > p_.limit) return;
+    label.times = at.times.then(o, first ? 0.0 : p_.pair(at.option, k).after_sent);
+    label.bound = bound_(label.times, label.bytes, label.host, rest);
+    if (label.bound > ceiling) return;
+    label.parent = static_cast<int32_t>(from);
+    label.option = k;
+    label.changes = at.changes + (first || at.option != k);
+    next.push_back(label);
+  }
+
+  const LinkedProblem& p_;
+  const Bound& bound_;
+};
+
+}  // namespace
+
+LinkedSolution evaluate_linked(const LinkedProblem& p, std::vector<int> choice) {
+  require(static_cast<int64_t>(choice.size()) == p.layers, "one option a layer");
+  LinkedSolution s;
+  Times times;
+  int64_t bytes = 0;
+  for (size_t l = 0; l < choice.size(); ++l) {
+    const LinkedOption& o = p.options[static_cast<size_t>(choice[l])];
+    const bool first = l == 0;
+    const int before = first ? 0 : choice[l - 1];
+    const int64_t coming = first ? 0 : p.options[static_cast<size_t>(before)].coming;
+    const int64_t forward =
+        first ? p.alone[static_cast<size_t>(choice[l])] : p.pair(before, choice[l]).forward;
+    s.peak = std::max(s.peak, bytes + std::max(forward, coming + o.backward));
+    times = times.then(o, first ? 0.0 : p.pair(before, choice[l]).after_sent);
+    bytes += o.saved;
+    s.host += o.host;
+  }
+  s.peak = std::max(s.peak, tail_peak(p, bytes, p.options[static_cast<size_t>(choice.back())]));
+  s.seconds = times.seconds(p.hidden);
+  s.feasible = s.peak <= p.limit && s.host <= p.host_limit;
+  s.choice = std::move(choice);
+  return s;
+}
+
+LinkedSolution solve_linked(const LinkedProblem& p, double ceiling, int64_t most_labels) {
+  check(p);
+  LinkedSolution best;
+  best.bound = ceiling;
+  if (!may_fit(p)) return best;
+  const Bound bound(p);
+  const double least = bound.root();
+  if (least >= ceiling) return best;
+  // A narrow search first: what it finds lets the wide one drop nearly everything.
+  constexpr int64_t kNarrow = 30;
+  bool cut = false;
+  for (const int64_t most : {std::min(kNarrow, most_labels), most_labels}) {
+    const double below = best.feasible ? best.seconds * (1 - 1e-9) : ceiling;
+    LinkedSolution found = Search(p, bound).run(below, most);
+    cut = found.cut;
+    if (found.feasible) best = std::move(found);
+    if (!cut) break;
+  }
+  best.cut = cut;
+  best.bound = cut ? least : best.feasible ? best.seconds : ceiling;
+  return best;
+}
+
+double linked_bound(const LinkedProblem& p) {
+  require(!p.options.empty() && p.layers > 0, "a stack with layers and options");
+  return may_fit(p) ? Bound(p).root() : INFINITY;
+}
+
+}  // namespace snug

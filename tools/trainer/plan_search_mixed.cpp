@@ -1,0 +1,195 @@
+// The part of the search that gives any layer any way: engine/memory/linked_layers.h says what may
+// be faster than two groups, and the record of the whole how fast it is.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <random>
+
+#include "engine/core/units.h"
+#include "tools/trainer/plan_search.h"
+
+namespace snug {
+namespace {
+
+// Of one layer, and configurations of one budget that are solved: beyond both the bound is the
+// Lagrangian one.
+constexpr int64_t kLabels = 150;
+constexpr int kSolved = 2;
+constexpr int64_t kArenaUnit = 4096;
+
+// The series of budgets: 32 between a power of two and the next.
+int64_t series_step(int64_t bytes) {
+  const int exponent = std::bit_width(static_cast<uint64_t>(std::max<int64_t>(bytes, 1))) - 1;
+  return std::max(kArenaUnit, int64_t{1} << std::max(exponent - 5, 0));
+}
+// The largest of them that is no more.
+int64_t series_below(int64_t bytes) {
+  return bytes / series_step(bytes) * series_step(bytes);
+}
+int64_t series_above(int64_t bytes) {
+  const int64_t below = series_below(bytes);
+  return below == bytes ? bytes : below + series_step(bytes);
+}
+
+}  // namespace
+
+LinkedProblem& PlanSearch::linked(const Config& c) {
+  const std::pair key{c.decisions.micro_batch, c.decisions.gradients};
+  const auto found = linked_of_.find(key);
+  if (found != linked_of_.end()) return found->second;
+  return linked_of_[key] = linked_problem(stack_problem(c));
+}
+
+bool PlanSearch::set_limits(const Config& c, int64_t room, LinkedProblem& p) const {
+  p.tail = c.tail;
+  p.tail_back = c.tail_back;
+  p.hidden = c.last;
+  p.limit = room < kNoLimit ? room / kArenaUnit * kArenaUnit - c.base : kNoLimit;
+  p.host_limit = request_.host_budget > 0 ? request_.host_budget - c.host : kNoLimit;
+  // Where both arenas are RAM the host has at most what the device leaves of it.
+  if (request_.free_bytes > 0)
+    p.host_limit = std::min(p.host_limit, request_.free_bytes - c.host - c.others);
+  return c.others <= room && p.limit >= 0 && p.host_limit >= 0;
+}
+
+PlanSearch::Choice PlanSearch::choice_of(const Config& c, const LinkedSolution& s) {
+  const StackOptions& options = stack_options(c.decisions);
+  Choice choice;
+  choice.feasible = choice.moved = true;
+  choice.decisions = c.decisions;
+  choice.decisions.recompute = linked_recompute(options, s.choice);
+  choice.decisions.offload = linked_offload(options, s.choice);
+  choice.engine_bytes = std::max(c.others, round_up(c.base + s.peak, kArenaUnit));
+  choice.host_bytes = c.host + s.host;
+  choice.optimality = "a way for each layer";
+  return choice;
+}
+
+// Those of which something may be faster, the lowest bound first.
+std::vector<PlanSearch::MixedConfig> PlanSearch::mixed_configs(int64_t room, double below,
+                                                               bool lowest) {
+  std::vector<std::tuple<double, int64_t, int64_t>> order;
+  for (const int64_t micro : micros()) {
+    // The block that runs has its input and its output.
+    if (2 * inputs(micro) / static_cast<double>(request_.model->spec().L) >
+        static_cast<double>(room))
+      continue;
+    for (const int64_t rows : head_chunks(micro))
+      order.emplace_back(floor(micro, rows), micro, rows);
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<MixedConfig> list;
+  for (const auto& [floor, micro, rows] : order) {
+    if (floor >= below) break;
+    for (const Gradients& gradient : gradients(micro))
+      for (const bool states : states_away_) {
+        if (gradient.second) continue;
+        const Config& c = stack_config(micro, rows, gradient.first, states);
+        LinkedProblem& p = linked(c);
+        if (!set_limits(c, room, p)) continue;
+        const double bound = c.outside + c.micro_steps * linked_bound(p);
+        if (bound < below) list.push_back({&c, &p, bound});
+        if (lowest) below = std::min(below, bound);
+      }
+  }
+  std::stable_sort(list.begin(), list.end(),
+                   [](const MixedConfig& a, const MixedConfig& b) { return a.bound < b.bound; });
+  return list;
+}
+
+double PlanSearch::mixed_bound(int64_t room) {
+  const auto found = mixed_bounds_.find(room);
+  if (found != mixed_bounds_.end()) return found->second;
+  const std::vector<MixedConfig> list = mixed_configs(room, INFINITY, true);
+  return mixed_bounds_[room] = list.empty() ? INFINITY : list.front().bound;
+}
+
+const PlanSearch::Mixed& PlanSearch::mixed(int64_t room) {
+  const auto found = mixed_.find(room);
+  if (found != mixed_.end()) return found->second;
+  Mixed& m = mixed_[room];
+  const Choice& groups = best_of_groups(room);
+  m.bound = groups.feasible ? groups.step_seconds : INFINITY;
+  const double most = m.bound / (1 + kTwoGroupTolerance);
+  int solved = 0;
+  for (const MixedConfig& open : mixed_configs(room, m.bound, false)) {
+    if (open.bound >= m.bound) break;
+    const Config& c = *open.config;
+    // Where nothing can be faster by what it takes, it is not asked how fast exactly.
+    if (open.bound >= most || solved++ == kSolved) {
+      m.bound = open.bound;
+      break;
+    }
+    set_limits(c, room, *open.problem);
+    const double target = m.choice.feasible ? m.choice.step_seconds : most;
+    const LinkedSolution s =
+        solve_linked(*open.problem, (target - c.outside) / c.micro_steps, kLabels);
+    m.bound = std::min(m.bound, c.outside + c.micro_steps * s.bound);
+    if (!s.feasible) continue;
+    Choice choice = choice_of(c, s);
+    if (request_.free_bytes > 0 && choice.engine_bytes + choice.host_bytes > request_.free_bytes)
+      continue;
+    choice.step_seconds = seconds_of(c, choice.decisions);
+    if (choice.step_seconds < target) m.choice = std::move(choice);
+  }
+  return m;
+}
+
+// Between two budgets of the series, the larger included: by halves, as long as a half may have
+// something. What two groups take at the lower end is the most that they take between.
+void PlanSearch::look_between(int64_t low, int64_t high, Choice& best) {
+  const double now = best.feasible ? best.step_seconds : INFINITY;
+  const Choice& slowest = best_of_groups(low);
+  const double most = slowest.feasible ? slowest.step_seconds / (1 + kTwoGroupTolerance) : INFINITY;
+  if (low >= high || mixed_bound(high) >= std::min(now, most)) return;
+  if (series_above(low + 1) >= high) {
+    const Mixed& m = mixed(high);
+    if (m.choice.feasible && m.choice.step_seconds < now) best = m.choice;
+    return;
+  }
+  const int64_t middle = series_below(low + (high - low) / 2);
+  look_between(middle, high, best);
+  look_between(low, middle, best);
+}
+
+std::vector<PlanSearch::Choice> PlanSearch::mixed_stacks(int64_t micro, int64_t head_rows,
+                                                         bool states_away, int64_t count,
+                                                         uint32_t seed) {
+  std::vector<Choice> list;
+  if (!stacks_) return list;
+  const Config& c = stack_config(micro, head_rows, DType::f32, states_away);
+  LinkedProblem& p = linked(c);
+  set_limits(c, kNoLimit, p);
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<int> any(0, static_cast<int>(p.options.size()) - 1);
+  for (int64_t i = 0; i < count; ++i) {
+    std::vector<int> choice(static_cast<size_t>(p.layers));
+    for (int& option : choice) option = any(random);
+    const LinkedSolution s = evaluate_linked(p, std::move(choice));
+    list.push_back(choice_of(c, s));
+    list.back().step_seconds = c.outside + c.micro_steps * s.seconds;
+  }
+  return list;
+}
+
+PlanSearch::Choice PlanSearch::with_mixed(int64_t room, Choice best) {
+  const double unmoved = best.unmoved_seconds;
+  double bound = best.bound_seconds;
+  if (room < kNoLimit) {
+    const int64_t high = series_below(room);
+    int64_t low = high;
+    for (int64_t step = series_step(high); low > 0; step *= 2) {
+      low = series_below(std::max<int64_t>(low - step, 0));
+      if (mixed_bound(low) >= (best.feasible ? best.step_seconds : INFINITY)) break;
+    }
+    look_between(low, high, best);
+    // What nothing under the next larger budget is below, nor stacks under this one.
+    const double stacks = std::max(mixed(series_above(room)).bound, mixed_bound(room));
+    bound = std::min({bound, best.step_seconds, stacks});
+  }
+  best.bound_seconds = bound;
+  best.unmoved_seconds = unmoved;
+  return best;
+}
+
+}  // namespace snug
