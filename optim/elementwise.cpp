@@ -197,6 +197,7 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
                                              const DType* stored, const View& state) const {
   const size_t states = state_names().size();
   std::vector<UpdateSpan> all;
+  all.reserve(spans.size());
   for (const StateSpan& s : spans) {
     UpdateSpan span;
     const auto flat = [&](float* data, Name name) {

@@ -54,7 +54,7 @@ int calibrate_command(const Arguments& arguments) {
   bool json = false, force = false;
   ArgumentParser parser(
       "calibrate",
-      "measures this machine for some 15 seconds: its roofs, which kernel is fastest for "
+      "measures this machine for some 20 seconds: its roofs, which kernel is fastest for "
       "which products, and how long the operations of a step take. Plans predict "
       "with it, and runs started later use the kernels.");
   parser.option("--threads", threads, "N", "threads of the runs it is for; 0: all cores")

@@ -1,13 +1,11 @@
 // Attention of layers/ops/attention.h by cuDNN on a GPU (Settings::cudnn), which is loaded when it
 // is first wanted; the descriptions of its graphs come from the cudnn-frontend headers.
 //
-// Modes     bf16 and f16, causal and bidirectional, G <= H, D a multiple of 8 up to 128. The rest
-// is
-//           the kernel's: f32, which cuDNN has not; dropout, whose mask it draws by a key of its
-//           own and not by (seed, step, site, sample, position, channel); key lengths, documents,
-//           windows.
-// Numerics  softmax, lse and sums in fp32, one rounding on the way out, as the kernel. What
-// differs:
+// Modes     bf16 and f16, causal and bidirectional, G <= H, D a multiple of 8 up to 128. What is
+//           left is the kernel's: f32, which cuDNN has not; dropout, whose mask it draws by a key
+//           of its own and not by (seed, step, site, sample, position, channel); key lengths,
+//           documents, windows.
+// Numerics  softmax, lse and sums in fp32, one rounding on the way out, as the kernel. Different:
 //           p and ds are rounded to the 16-bit type where a product takes them (as the form `pairs`
 //           of the CPU, with its bounds), the order of sums is the library's, and so follows its
 //           version and the GPU. Backward with its deterministic algorithm: equal bits again.

@@ -6,6 +6,7 @@
 #include <zstd.h>
 
 #include "engine/core/openmp.h"
+#include "engine/device/device.h"
 
 #ifdef SNUG_ONEDNN
 #include <dnnl.h>
@@ -55,11 +56,9 @@ std::string onednn() {
 
 std::string version_text() {
   return fmt::format(
-      "snug {}\ncompiler: {}\ncpu: {}\noneDNN: {}\nzlib: {}\nzstd: {}\nthreads: {}\ncuda: "
-      "not "
-      "built\n",
+      "snug {}\ncompiler: {}\ncpu: {}\noneDNN: {}\nzlib: {}\nzstd: {}\nthreads: {}\ncuda: {}\n",
       SNUG_VERSION, compiler(), instruction_sets(), onednn(), zlibVersion(), ZSTD_versionString(),
-      omp_get_max_threads());
+      omp_get_max_threads(), kCudaBuilt ? "built" : "not built");
 }
 
 }  // namespace snug

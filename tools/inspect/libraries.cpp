@@ -136,8 +136,10 @@ Finding examine_cuda() {
         facts["pci"] = pci;
         facts["used_bytes"] = now->used_bytes;
         facts["free_bytes"] = now->free_bytes;
-        facts["utilisation"] = now->utilisation;
-        facts["watts"] = now->watts;
+        // Not every GPU says these.
+        facts["utilisation"] =
+            now->utilisation < 0 ? nlohmann::json() : nlohmann::json(now->utilisation);
+        facts["watts"] = now->watts < 0 ? nlohmann::json() : nlohmann::json(now->watts);
         f.text += ", " + describe(*now);
       }
   }

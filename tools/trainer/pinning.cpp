@@ -122,7 +122,9 @@ KernelTable pinned_kernels(const std::vector<KernelChoice>& pinned, const std::s
 
 Place ran_on(const Pinned& pinned) {
   if (pinned.attention.starts_with("emulated")) return Place::emu;
-  return pinned.attention.starts_with("cuda") ? Place::cuda : Place::cpu;
+  for (const char* kernels : {"cuda", "cudnn"})
+    if (pinned.attention.starts_with(kernels)) return Place::cuda;
+  return Place::cpu;
 }
 
 void apply_pins(const Checkpoint& c, RunSetup& setup) {

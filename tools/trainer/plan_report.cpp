@@ -160,6 +160,8 @@ std::string binding_instant(const Plan& plan) {
 
 // What is proved of the choice, by the same costs.
 std::string gap_text(const Plan& plan) {
+  if (plan.decisions.offload_params)
+    return "of weights with the host the presets alone are looked at";
   if (plan.gap() < 1e-6) return "proved that none of the plans it knows is faster";
   return fmt::format("proved that none of the plans it knows is faster by more than {:.2f} % ({})",
                      100 * plan.gap() + 0.005,

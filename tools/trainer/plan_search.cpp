@@ -244,8 +244,10 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
   const PlanRequest& r = request_;
   if (r.host_budget > 0 && c.host > r.host_budget) return choice;
   // What the host's arena takes of the free memory is not the device's.
-  if (c.host > 0 && r.free_bytes > 0 && r.settings.target != Place::cuda)
-    room = std::min(room, r.free_bytes - c.host);
+  if (c.host > 0 && r.free_bytes > 0) {
+    if (!one_memory() && c.host > r.free_bytes) return choice;
+    if (one_memory()) room = std::min(room, r.free_bytes - c.host);
+  }
   if (!layers_ || c.decisions.offload_params) {
     choice.feasible = c.bound <= room;
     choice.engine_bytes = c.bound;
@@ -410,9 +412,10 @@ PlanSearch::Choice PlanSearch::best_stack(int64_t room, Choice best) {
     StackProblem p = stack_problem(c);
     if (room < kNoLimit) p.limit = room / kArenaUnit * kArenaUnit - c.base;
     if (request_.free_bytes > 0) {
-      if (request_.settings.target != Place::cuda)
+      if (one_memory())
         p.sum_limit = request_.free_bytes / kArenaUnit * kArenaUnit - c.base - c.host;
-      p.host_limit = std::min(p.host_limit, request_.free_bytes - c.host - c.others);
+      p.host_limit =
+          std::min(p.host_limit, request_.free_bytes - c.host - (one_memory() ? c.others : 0));
     }
     const double below = best.feasible ? (best.step_seconds - c.outside) / c.micro_steps : INFINITY;
     for (const StackPlan& plan : stack_plans(p, below)) {

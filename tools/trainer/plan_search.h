@@ -117,6 +117,8 @@ class PlanSearch {
   const StackOptions& stack_options(const Decisions& decisions);
   // Seconds of a step with all the memory there could be: nothing with the host is faster.
   double floor(int64_t micro, int64_t head_rows);
+  // Both arenas are RAM of this machine, and take from the same free bytes.
+  bool one_memory() const { return request_.settings.target != Place::cuda; }
   Choice solve(const Config& config, int64_t room, double tolerance, double* bound);
   // The fastest of these ways, or `best` if none is faster; what none of them is below, in `least`.
   Choice best_way(int64_t room, bool moved, Choice best, double* least);

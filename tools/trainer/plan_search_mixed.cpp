@@ -48,7 +48,8 @@ bool PlanSearch::set_limits(const Config& c, int64_t room, LinkedProblem& p) con
   p.host_limit = request_.host_budget > 0 ? request_.host_budget - c.host : kNoLimit;
   // Where both arenas are RAM the host has at most what the device leaves of it.
   if (request_.free_bytes > 0)
-    p.host_limit = std::min(p.host_limit, request_.free_bytes - c.host - c.others);
+    p.host_limit =
+        std::min(p.host_limit, request_.free_bytes - c.host - (one_memory() ? c.others : 0));
   return c.others <= room && p.limit >= 0 && p.host_limit >= 0;
 }
 
@@ -127,7 +128,8 @@ const PlanSearch::Mixed& PlanSearch::mixed(int64_t room) {
     m.bound = std::min(m.bound, c.outside + c.micro_steps * s.bound);
     if (!s.feasible) continue;
     Choice choice = choice_of(c, s);
-    if (request_.free_bytes > 0 && choice.engine_bytes + choice.host_bytes > request_.free_bytes)
+    if (request_.free_bytes > 0 &&
+        (one_memory() ? choice.engine_bytes : 0) + choice.host_bytes > request_.free_bytes)
       continue;
     choice.step_seconds = seconds_of(c, choice.decisions);
     if (choice.step_seconds < target) m.choice = std::move(choice);
@@ -185,7 +187,7 @@ PlanSearch::Choice PlanSearch::with_mixed(int64_t room, Choice best) {
     look_between(low, high, best);
     // What nothing under the next larger budget is below, nor stacks under this one.
     const double stacks = std::max(mixed(series_above(room)).bound, mixed_bound(room));
-    bound = std::min({bound, best.step_seconds, stacks});
+    bound = best.feasible ? std::min({bound, best.step_seconds, stacks}) : std::min(bound, stacks);
   }
   best.bound_seconds = bound;
   best.unmoved_seconds = unmoved;
