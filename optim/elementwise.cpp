@@ -208,7 +208,7 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
     if (t.weights.defined()) span.weights = t.weights.rows(s.offset, s.elements);
     if (stored)
       if (float* const at = *table++)
-        span.weights = View{at, {s.elements}, *stored, ctx.place(), Name("weights")};
+        span.weights = View{at, {s.elements}, *stored, ctx.place(), t.master.name};
     span.group = s.group;
     all.push_back(span);
   }

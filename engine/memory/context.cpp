@@ -279,6 +279,7 @@ void Context::copy_to_device(Tensor& device, std::span<Tensor* const> host) {
   const int64_t bytes = device.view_.bytes();
   {
     const Op op(*this, "copy_to_device", {.flops = 0, .bytes = bytes}, kToDevice);
+    const AtWork work(*this);
     if (op.run()) device_->copy(device.view_.data, host.front()->view_.data, bytes, kToDevice);
   }
   device.used_[kToDevice] = position(kToDevice);

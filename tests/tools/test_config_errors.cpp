@@ -163,7 +163,9 @@ TEST(ConfigErrors, Choices) {
   expect_error("optim: lookahead", "optim as one of adamw, adam, sgd", "\"lookahead\" (run.yaml:1)",
                "optim=adamw");
   for (const char* gpu : {"gpu", "mps"})
-    expect_error(std::string("device: ") + gpu, "device as one of auto, cpu, emu, cuda, cuda:0",
+    expect_error(std::string("device: ") + gpu,
+                 "device as one of auto, cpu, emu, cuda, cuda:0, cuda:1, cuda:2, cuda:3, cuda:4, "
+                 "cuda:5, cuda:6, cuda:7",
                  std::string("\"") + gpu + "\" (run.yaml:1), no name of a device here",
                  "device=cuda for a GPU of NVIDIA's, or device=cpu", ErrorCode::unsupported);
   EXPECT_EQ(caught("task: masked_lm").code, ErrorCode::unsupported);

@@ -41,9 +41,13 @@ const char* plan_instruction_set() {
 
 namespace {
 
+// The same plan found on two ways has sums of other order: less than this is no difference.
+constexpr double kSameSeconds = 1e-9;
+
 double slower_than_unlimited(const Plan& plan) {
-  return plan.unlimited_seconds > 0 ? std::max(0.0, plan.step_seconds / plan.unlimited_seconds - 1)
-                                    : 0.0;
+  if (plan.unlimited_seconds <= 0) return 0.0;
+  const double slower = plan.step_seconds / plan.unlimited_seconds - 1;
+  return slower > kSameSeconds ? slower : 0.0;
 }
 
 double faster_with_more(const Plan& plan) {

@@ -106,11 +106,15 @@ std::vector<BadRow> bad_keys() {
        usage("text for resume", "a list (command line)", "resume=latest")},
       {"device of another maker",
        {"...", "device=mps"},
-       unsupported("device as one of auto, cpu, emu, cuda", "\"mps\" (command line)",
+       unsupported("device as one of auto, cpu, emu, cuda, cuda:0, cuda:1, cuda:2, cuda:3, cuda:4, "
+                   "cuda:5, cuda:6, cuda:7",
+                   "\"mps\" (command line), no name of a device here",
                    "device=cuda for a GPU of NVIDIA's, or device=cpu")},
       {"device unknown",
        {"...", "device=tpu"},
-       usage("device as one of auto, cpu, emu", "\"tpu\" (command line)", "did you mean cpu?")},
+       usage("device as one of auto, cpu, emu, cuda, cuda:0, cuda:1, cuda:2, cuda:3, cuda:4, "
+             "cuda:5, cuda:6, cuda:7",
+             "\"tpu\" (command line)", "did you mean cpu?")},
       {"memory",
        {"...", "memory=4Gigs"},
        usage("memory as a size such as 4GiB, 256MiB, 64KiB or bytes",
