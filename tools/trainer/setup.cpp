@@ -95,9 +95,8 @@ void check_cudnn(const RunConfig& config, const Model& model, bool gpu) {
   attention.dropout = spec.attention_dropout;
   if (!attention_cudnn_takes(model.precision().compute, attention) || config.packing_boundaries)
     fail(ErrorCode::unsupported,
-         "for attn_implementation: cudnn precision bf16 or fp16, heads of a multiple of 8 up to "
-         "128, "
-         "no attention dropout and no packing_boundaries",
+         "precision bf16 or fp16, heads of a multiple of 8 up to 128, no attention dropout and no "
+         "packing_boundaries for attn_implementation: cudnn",
          fmt::format("precision: {}, heads of {}, attention dropout {}, packing_boundaries: {}",
                      config.precision, spec.D, spec.attention_dropout, config.packing_boundaries),
          "attn_implementation=own, or precision=bf16 model.attn_pdrop=0");

@@ -193,7 +193,7 @@ std::vector<BadRow> bad_keys() {
       {"attn_implementation",
        {"...", "attn_implementation=fast"},
        usage("attn_implementation as one of auto, own, cudnn", "\"fast\" (command line)",
-             "attn_implementation=own")},
+             "attn_implementation=auto")},
       {"attn_implementation of PyTorch's",
        {"...", "attn_implementation=sdpa"},
        unsupported("attn_implementation as one of auto, own, cudnn",
@@ -206,13 +206,14 @@ std::vector<BadRow> bad_keys() {
                    "device=cuda or attn_implementation=auto")},
       {"cudnn for what it does not take",
        {"plan", "model=gpt2", "device=cuda", "target=h100", "attn_implementation=cudnn"},
-       unsupported("for attn_implementation: cudnn precision bf16 or fp16, heads of a multiple of "
-                   "8 up to 128, no attention dropout and no packing_boundaries",
+       unsupported("precision bf16 or fp16, heads of a multiple of 8 up to 128, no attention "
+                   "dropout and no "
+                   "packing_boundaries for attn_implementation: cudnn",
                    "precision: fp32, heads of 64, attention dropout <*>, packing_boundaries: false",
                    "attn_implementation=own, or precision=bf16 model.attn_pdrop=0")},
       {"cuda_graphs",
        {"...", "cuda_graphs=yes"},
-       usage("cuda_graphs as one of auto, on, off", "\"yes\" (command line)", "cuda_graphs=off")},
+       usage("cuda_graphs as one of auto, on, off", "\"yes\" (command line)", "cuda_graphs=auto")},
       {"cuda_graphs on a CPU",
        {"...", "cuda_graphs=on"},
        unsupported("cuda_graphs auto or off for a device that is not cuda or emu",
