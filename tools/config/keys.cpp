@@ -117,7 +117,7 @@ std::vector<Key> make_keys() {
               "the two have not been measured against each other",
        .example = "own", .choices = "auto own cudnn",
        .refused = "eager sdpa flash_attention_2 flash_attention_3 flex_attention",
-       .refused_why = "an implementation of PyTorch's",
+       .refused_why = "one of PyTorch's",
        .refused_advice = "attn_implementation=auto"},
       {.name = "cuda_graphs", .section = "machine", .kind = K::choice, .field = &C::cuda_graphs,
        .doc = "whether the programs of a step are captured when they run for the second time and issued as a "
