@@ -144,7 +144,8 @@ int eval_command(const Arguments& arguments) {
       .option("--batch-size", a.options.eval_batch, "B", "samples at a time")
       .option("--max-samples", a.config.max_eval_samples, "N",
               "evaluate the first N samples, windows or questions only; 0: all")
-      .option("--precision", a.options.precision, "NAME", "fp32, bf16 or fp16")
+      .option("--precision", a.options.precision, "NAME",
+              "fp32, bf16 or fp16; tf32 with --device cuda")
       .option("--device", a.options.device, "NAME",
               "cpu (auto is that too), cuda or cuda:N, or emu, the emulator of GPUs")
       .bytes("--memory", a.options.memory, "budget (default: what is free less a reserve)")

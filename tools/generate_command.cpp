@@ -64,7 +64,8 @@ void add_flags(ArgumentParser& parser, GenerateArguments& a) {
               "texts, with --num-beams prompts, decoded together (default: up to 8 rows that fit)")
       .flag("--json", a.json, "JSON instead of text, one object a line")
       .flag("--no-echo", a.no_echo, "print the continuation without the prompt")
-      .option("--precision", a.model.precision, "NAME", "fp32, bf16 or fp16")
+      .option("--precision", a.model.precision, "NAME",
+              "fp32, bf16 or fp16; tf32 with --device cuda")
       .option("--device", a.model.device, "NAME",
               "cpu (auto is that too), cuda or cuda:N, or emu, the emulator of GPUs")
       .bytes("--memory", a.model.memory, "budget (default: what is free less a reserve)")

@@ -292,6 +292,8 @@ const std::vector<Untested>& untested_errors() {
        "no machine without a GPU, a driver and cuDNN comes there"},
       {"layers/ops/attention_cudnn_cuda.cpp", "cuDNN to run a graph",
        "no machine without a GPU, a driver and cuDNN comes there"},
+      {"tools/trainer/setup.cpp", "cuDNN for attn_implementation",
+       "no machine without a GPU comes there"},
       {"engine/text/unicode.cpp", "text that Unicode normalisation accepts",
        "utf8proc refuses what is no UTF-8, which comes sanitised, and texts of 2 GiB and more"},
       {"tools/config/config_node.cpp", "a configuration without YAML aliases",

@@ -175,10 +175,11 @@ TEST(ConfigErrors, Choices) {
                "packed_weights: both (run.yaml:2), device: emu (run.yaml:1)",
                "packed_weights=none");
   EXPECT_EQ(caught("device: tpu").code, ErrorCode::usage);
-  expect_error("precision: tf32", "precision fp32, bf16 or fp16",
-               "precision: tf32, a mode of the matrix units of GPUs that CPUs do not have "
-               "(run.yaml:1)",
-               "precision=fp32", ErrorCode::unsupported);
+  expect_error("precision: tf32", "precision fp32, bf16 or fp16 for a device that is not cuda",
+               "precision: tf32, a mode of the matrix units of GPUs (run.yaml:1), and device: auto "
+               "(default)",
+               "device=cuda or precision=fp32", ErrorCode::unsupported);
+  EXPECT_EQ(load_config_text("tf32: true\ndevice: cuda", "run.yaml").precision, "tf32");
   EXPECT_EQ(caught("tf32: true").code, ErrorCode::unsupported);
   expect_error("bf16: maybe", "true or false for bf16", "\"maybe\" (run.yaml:1)", "bf16=true");
   expect_error("allow: [adam8bits]",

@@ -54,6 +54,27 @@ void check_whole_or_share(const RunConfig& config, std::string_view name, double
          quote(config, {name}), fmt::format("{}={}", name, std::floor(value)));
 }
 
+// What only some devices have.
+void check_device(const RunConfig& c) {
+  const bool cuda = c.device.starts_with("cuda"), kernels = cuda || c.device == "emu";
+  if (kernels && (c.packed_weights == "forward" || c.packed_weights == "both"))
+    fail(ErrorCode::usage,
+         "packed_weights: auto or none for device: emu or cuda, whose kernels read weights "
+         "as they are",
+         quote(c, {"packed_weights", "device"}), "packed_weights=none");
+  if (c.precision == "tf32" && !cuda)
+    fail(ErrorCode::unsupported, "precision fp32, bf16 or fp16 for a device that is not cuda",
+         fmt::format("precision: tf32, a mode of the matrix units of GPUs ({}), and {}",
+                     c.where("precision"), quote(c, {"device"})),
+         "device=cuda or precision=fp32");
+  if (c.attn_implementation == "cudnn" && !cuda)
+    fail(ErrorCode::unsupported, "attn_implementation auto or own for a device that is not cuda",
+         quote(c, {"attn_implementation", "device"}), "device=cuda or attn_implementation=auto");
+  if (c.cuda_graphs == "on" && !kernels)
+    fail(ErrorCode::unsupported, "cuda_graphs auto or off for a device that is not cuda or emu",
+         quote(c, {"cuda_graphs", "device"}), "device=cuda or cuda_graphs=auto");
+}
+
 int64_t steps_of(double value, int64_t total_steps) {
   if (value >= 1) return static_cast<int64_t>(std::min(value, 9.0e15));
   // A share such as 0.1 of 30 steps is 3, though 0.1 * 30 is a little more.
@@ -115,12 +136,7 @@ void check_config(const RunConfig& c) {
     fail(ErrorCode::usage, "min_loss_scale at most init_scale",
          quote(c, {"min_loss_scale", "init_scale"}), "leave min_loss_scale out");
 
-  if ((c.device == "emu" || c.device.starts_with("cuda")) &&
-      (c.packed_weights == "forward" || c.packed_weights == "both"))
-    fail(ErrorCode::usage,
-         "packed_weights: auto or none for device: emu or cuda, whose kernels read weights "
-         "as they are",
-         quote(c, {"packed_weights", "device"}), "packed_weights=none");
+  check_device(c);
 
   only_if(c, !c.sample_prompt.empty(), "sample_prompt",
           {"sample_tokens", "sample_temperature", "sample_top_k", "sample_top_p"});

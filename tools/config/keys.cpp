@@ -106,9 +106,25 @@ std::vector<Key> make_keys() {
        .doc = "threads of computation; auto: one per core the process may use", .example = "2",
        .unset = "auto", .range = {.min = 1, .max = 1024}},
       {.name = "precision", .section = "machine", .kind = K::precision, .field = &C::precision,
-       .doc = "fp32; bf16 or fp16: compute in 16 bits with master weights, gradients and optimizer "
+       .doc = "fp32; tf32, on device cuda alone: fp32 whose matrix products round what they multiply to "
+              "10 bits; bf16 or fp16: compute in 16 bits with master weights, gradients and optimizer "
               "state in fp32, and for fp16 loss scaling",
        .example = "bf16", .aliases = "dtype torch_dtype mixed_precision bf16 fp16 tf32"},
+      {.name = "attn_implementation", .section = "machine", .kind = K::choice,
+       .field = &C::attn_implementation,
+       .doc = "who computes attention: own, the kernels of this program; cudnn, on device cuda with "
+              "precision bf16 or fp16 and no attention dropout, whose last bits are others; auto: own, since "
+              "the two have not been measured against each other",
+       .example = "own", .choices = "auto own cudnn",
+       .refused = "eager sdpa flash_attention_2 flash_attention_3 flex_attention",
+       .refused_why = "one of PyTorch's",
+       .refused_advice = "attn_implementation=auto"},
+      {.name = "cuda_graphs", .section = "machine", .kind = K::choice, .field = &C::cuda_graphs,
+       .doc = "whether the programs of a step are captured when they run for the second time and issued as a "
+              "whole from then on; the numbers stay the same bit for bit. on, for device cuda or emu, leaves "
+              "nothing to the host and updates no layer in backward; auto: on for device cuda where a plan "
+              "does neither, else off",
+       .example = "off", .choices = "auto on off"},
       {.name = "recompute", .section = "machine", .kind = K::policies, .field = &C::recompute,
        .doc = "what backward computes again instead of keeping it; the numbers stay the same bit for "
               "bit. auto, none, norms, mlp, attention, block, what a block keeps (norm1, mean1, rstd1, "

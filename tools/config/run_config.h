@@ -40,17 +40,19 @@ struct RunConfig {
   std::string resume;  // empty: no; "latest"; or the path of a checkpoint
 
   // Machine.
-  std::string device = "auto";             // auto | cpu | emu | cuda[:N]
-  int64_t memory = 0;                      // bytes; 0: auto, what is free less a reserve
-  int64_t host_memory = 0;                 // bytes; 0: auto
-  std::string target;                      // a described device to plan for; empty: this machine
-  int64_t threads = 0;                     // 0: auto
-  std::string precision = "fp32";          // fp32 | bf16 | fp16
-  std::string recompute = "auto";          // auto, a policy, or "0-5: block, 6-11: none"
-  std::string offload = "auto";            // a policy or a map like that
-  std::string offload_optimizer = "auto";  // auto | none | cpu
-  std::string offload_params = "auto";     // the same
-  int64_t head_rows = 0;                   // rows of a chunk of logits; 0: auto
+  std::string device = "auto";               // auto | cpu | emu | cuda[:N]
+  int64_t memory = 0;                        // bytes; 0: auto, what is free less a reserve
+  int64_t host_memory = 0;                   // bytes; 0: auto
+  std::string target;                        // a described device to plan for; empty: this machine
+  int64_t threads = 0;                       // 0: auto
+  std::string precision = "fp32";            // fp32 | tf32 | bf16 | fp16
+  std::string attn_implementation = "auto";  // auto | own | cudnn
+  std::string cuda_graphs = "auto";          // auto | on | off
+  std::string recompute = "auto";            // auto, a policy, or "0-5: block, 6-11: none"
+  std::string offload = "auto";              // a policy or a map like that
+  std::string offload_optimizer = "auto";    // auto | none | cpu
+  std::string offload_params = "auto";       // the same
+  int64_t head_rows = 0;                     // rows of a chunk of logits; 0: auto
   std::string packed_weights = "auto";
   std::vector<std::string> allow;  // permissions, each known and built
   bool bitwise = false;

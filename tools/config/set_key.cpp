@@ -104,6 +104,11 @@ void set_precision(RunConfig& config, std::string_view written, const ConfigNode
   } else {
     name = to_text(node, written, "precision=bf16");
   }
+  // Its dtypes are those of fp32; which devices have it is check_config's to say.
+  if (name == "tf32") {
+    config.precision = name;
+    return;
+  }
   try {
     config.precision = to_string(parse_precision(name));
   } catch (const Error& error) {

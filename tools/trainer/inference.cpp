@@ -31,7 +31,9 @@ Inference open_inference(InferenceOptions options,
                      source.spec.V, options.model),
          fmt::format("{} tokens in {}", in.tokenizer->vocab_size(), options.model),
          "put the tokenizer that the model was trained with into the folder");
-  in.model = std::make_unique<Model>(source.spec, parse_precision(options.precision));
+  r.settings.tf32 = options.precision == "tf32" && r.settings.target == Place::cuda;
+  in.model = std::make_unique<Model>(source.spec,
+                                     parse_precision(r.settings.tf32 ? "fp32" : options.precision));
   if (sizes) sizes(source.spec, in.tokenizer, options);
 
   r.model = in.model.get();

@@ -200,6 +200,9 @@ std::vector<Offer> plan_offers(const PlanRequest& request, const Plan& refused) 
     std::string keys = row.change(r);
     // Where the host's memory does not suffice, how much would is said already.
     if (keys.empty() || (host && keys.find("host_memory") != std::string::npos)) continue;
+    // Graphs that were asked for leave nothing to the host, so both keys change.
+    if (r.graphs_required && keys.find("host_memory") != std::string::npos)
+      keys = "cuda_graphs=auto " + keys;
     const Plan p = smallest(r);
     Offer offer;
     offer.effect = row.effect;

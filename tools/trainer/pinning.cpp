@@ -122,9 +122,8 @@ KernelTable pinned_kernels(const std::vector<KernelChoice>& pinned, const std::s
 
 Place ran_on(const Pinned& pinned) {
   if (pinned.attention.starts_with("emulated")) return Place::emu;
-  for (const char* kernels : {"cuda", "cudnn"})
-    if (pinned.attention.starts_with(kernels)) return Place::cuda;
-  return Place::cpu;
+  const bool gpu = pinned.attention.starts_with("cuda") || pinned.attention == "cudnn";
+  return gpu ? Place::cuda : Place::cpu;
 }
 
 void apply_pins(const Checkpoint& c, RunSetup& setup) {

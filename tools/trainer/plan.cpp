@@ -51,6 +51,7 @@ void finish(Plan& plan, Session& session, const PlanSearch& search, int64_t budg
   plan.schedule = session.schedule();
   plan.schedule.pack();
   plan.decisions = session.decisions();
+  plan.graphs = session.context().settings().graphs;
   plan.kernels = kernels_of(plan.schedule);
   plan.attention = attention_of(plan.schedule);
   plan.engine_bytes = plan.schedule.arena_bytes();
@@ -156,6 +157,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   Plan plan;
   plan.place = r.settings.target;
   plan.threads = r.settings.threads;
+  plan.tf32 = r.settings.tf32;
   plan.budget = r.budget;
   plan.host_budget = r.host_budget;
   plan.free_bytes = r.free_bytes;

@@ -35,6 +35,8 @@ struct PlanRequest {
   std::string offload = "none";            // auto: chosen, if use_host
   std::string offload_optimizer = "none";  // none, cpu; auto: chosen, if use_host
   std::string offload_params = "none";     // the same; cpu goes with the optimizer's state
+  // settings.graphs was asked for: nothing is planned that rules graphs out.
+  bool graphs_required = false;
   // Whether what is `auto` may take the host's memory: the device has memory of its own, or the
   // user said how much of the host's there is.
   bool use_host = false;
@@ -114,6 +116,7 @@ struct Plan {
   bool moved = false;
   double unmoved_seconds = 0;
   int threads = 1;
+  bool tf32 = false, graphs = false;  // of Settings, as its programs run
   std::vector<KernelChoice> kernels;  // what computes the products of its programs, each class once
   std::string
       attention;  // what attention multiplies, and on what: "bf16 bf16 avx512_bf16"; empty: none

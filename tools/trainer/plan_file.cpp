@@ -98,7 +98,7 @@ PlanFacts plan_facts(const PlanRequest& r) {
   return {
       {"model", model_fingerprint(r.model->spec())},
       {"device", device_word(r.settings.target)},
-      {"precision", to_string(r.model->precision())},
+      {"precision", r.settings.tf32 ? "tf32" : to_string(r.model->precision())},
       {"optim", r.optimizer.name},
       {"max_length", std::to_string(r.T)},
       {"global_batch_size", std::to_string(r.global_batch)},

@@ -294,6 +294,7 @@ nlohmann::json plan_json(const Plan& plan) {
       {"predicted_step_seconds",
        plan.step_seconds > 0 ? nlohmann::json(plan.step_seconds) : nlohmann::json(nullptr)},
       {"prediction", plan.cost},
+      {"graphs", plan.graphs},
       {"target", plan.target.empty() ? nlohmann::json(nullptr) : nlohmann::json(plan.target)},
       {"residence", residence_json(plan)},
       {"offers", offers_json(plan)},
@@ -369,6 +370,8 @@ std::string plan_text(const Plan& plan) {
     out += "\n  on emu: the kernels for GPUs, run by one thread in the emulator";
   if (plan.place == Place::cuda)
     out += "\n  on cuda: memory= is the GPU's; what is assumed of its context is runtime memory";
+  if (plan.tf32) out += "\n  precision tf32: products of fp32 round what they multiply to 10 bits";
+  if (plan.graphs) out += "\n  the programs of a step are captured and run as graphs";
   if (!plan.target.empty())
     out += fmt::format(
         "\n  made for a described device, {}: bytes of workspaces and kernels are this machine's",

@@ -11,10 +11,23 @@
 
 namespace snug {
 
+namespace {
+
+Settings settings_for(Settings settings, const Decisions& decisions) {
+  settings.graphs = settings.graphs && graphs_for(decisions);
+  return settings;
+}
+
+}  // namespace
+
+bool graphs_for(const Decisions& d) {
+  return d.offload == "none" && !d.offload_optimizer && !d.offload_params && !d.update_in_backward;
+}
+
 Session::Session(Place place, const Model& model, const Decisions& decisions,
                  const OptimizerConfig& optimizer, const Settings& settings,
                  const Schedule* schedule)
-    : model_(model), decisions_(decisions), ctx_(place, settings) {
+    : model_(model), decisions_(decisions), ctx_(place, settings_for(settings, decisions)) {
   require((place == Place::plan) == (schedule == nullptr), "a schedule exactly where it is run");
   optimizer_ = make_optimizer(optimizer);
   if (decisions.micro_batch > 0)
@@ -257,7 +270,7 @@ void Session::micro(bool first_of_window) {
     grads_->begin(first_of_window);
   }
   send_batch();
-  ctx_.program(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
+  ctx_.repeat(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
     Runtime rt{weights(), sink,          state_,
                nullptr,   packed_.get(), batch_document_start(decisions_.micro_batch)};
     if (updating_) {
@@ -279,7 +292,10 @@ UpdateTargets Session::update_targets() const {
 
 void Session::update() {
   send_state();
-  ctx_.program(schedule_, update_, [&] {
+  // A graph asks nobody on its way.
+  if (gate_ != nullptr && ctx_.settings().graphs)
+    for (int i = 0; i < model_.params().size(); ++i) gate_->pass(i);
+  ctx_.repeat(schedule_, update_, [&] {
     if (updating_) {
       updating_->finish(ctx_);
     } else {
@@ -297,7 +313,7 @@ void Session::update() {
 
 void Session::evaluate() {
   send_batch();
-  ctx_.program(schedule_, eval_, [&] {
+  ctx_.repeat(schedule_, eval_, [&] {
     Runtime rt{weights(), nullptr,       state_,
                nullptr,   packed_.get(), batch_document_start(decisions_.eval_batch)};
     model_.evaluate(ctx_, rt, *eval_pass_, batch(decisions_.eval_batch), decisions_.head_rows);
@@ -319,7 +335,7 @@ void Session::decode() {
   cache_.first_row = 0;
   send_state();
   send(next_, host_.next);
-  ctx_.program(schedule_, decode_program_, [&] {
+  ctx_.repeat(schedule_, decode_program_, [&] {
     Runtime rt{weights(), nullptr, state_, &cache_, packed_.get()};
     const Tensor h = model_.hidden(ctx_, rt, *decode_pass_, next_, PassMode::inference);
     model_.logits(ctx_, rt, logits_, h);

@@ -68,6 +68,10 @@ struct Decisions {
   WeightPacking packed_weights = WeightPacking::none;
 };
 
+// Whether the programs of a step may run as graphs (Settings::graphs): nothing passes between
+// device and host while they run, and nothing of the host is asked on the way.
+bool graphs_for(const Decisions& decisions);
+
 class Session {
  public:
   // On a place with storage, `schedule` is the packed record of the same decisions made on plan.

@@ -7,6 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "layers/ops/attention_cudnn.h"
 #include "tools/trainer/calibration.h"
 #include "tools/trainer/device_choice.h"
 #include "tools/trainer/plan_file.h"
@@ -86,6 +87,48 @@ void check_offload_params(const RunConfig& config, const PlanRequest& r) {
          "packed_weights=none, or offload_params=none");
 }
 
+// cudnn was asked for, so nothing else computes attention.
+void check_cudnn(const RunConfig& config, const Model& model, bool gpu) {
+  const ModelSpec& spec = model.spec();
+  AttentionSpec attention;
+  attention.D = spec.D;
+  attention.dropout = spec.attention_dropout;
+  if (!attention_cudnn_takes(model.precision().compute, attention) || config.packing_boundaries)
+    fail(ErrorCode::unsupported,
+         "precision bf16 or fp16, heads of a multiple of 8 up to 128, no attention dropout and no "
+         "packing_boundaries for attn_implementation: cudnn",
+         fmt::format("precision: {}, heads of {}, attention dropout {}, packing_boundaries: {}",
+                     config.precision, spec.D, spec.attention_dropout, config.packing_boundaries),
+         "attn_implementation=own, or precision=bf16 model.attn_pdrop=0");
+  if constexpr (kCudaBuilt) {
+    if (!gpu) return;
+    if (const std::string found = describe_cudnn(); !found.starts_with("cuDNN "))
+      fail(ErrorCode::unsupported, "cuDNN for attn_implementation: cudnn", found,
+           "attn_implementation=own");
+  }
+}
+
+// What is left to the planner it decides so that graphs can be.
+void stay_on_device(PlanRequest& r) {
+  r.graphs_required = true;
+  for (std::string* where : {&r.offload, &r.offload_optimizer, &r.offload_params})
+    if (*where == "auto") *where = "none";
+  r.update_in_backward = false;
+}
+
+// Of what was set, or is in a plan that is followed.
+void check_graphs(const RunConfig& config, const PlanRequest& r) {
+  const bool away =
+      r.offload != "none" || r.offload_optimizer != "none" || r.offload_params != "none";
+  if (!away && !r.update_in_backward.value_or(false)) return;
+  fail(ErrorCode::unsupported,
+       "nothing with the host and no update in backward for cuda_graphs: on",
+       away ? fmt::format("offload: {}, offload_optimizer: {}, offload_params: {}", r.offload,
+                          r.offload_optimizer, r.offload_params)
+            : fmt::format("a plan with updates in backward ({})", config.plan),
+       "cuda_graphs=auto");
+}
+
 CostModel gpu_cost(const std::optional<GpuRoom>& room) {
   return room ? CostModel::uncalibrated_gpu(room->facts.name, room->facts.multiprocessors)
               : CostModel::uncalibrated_gpu("a GPU", 100);
@@ -140,7 +183,8 @@ RunSetup make_setup(RunConfig config) {
     if (const auto id = s.tokenizer->bos_id()) spec.bos_token = *id;
     if (spec.bos_token < 0) spec.bos_token = spec.eos_token;
   }
-  s.model = std::make_unique<Model>(spec, parse_precision(config.precision));
+  const bool tf32 = config.precision == "tf32";  // whose dtypes are those of fp32
+  s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision));
   s.sizes = resolve_sizes(config, spec.P);
 
   PlanRequest& r = s.request;
@@ -161,6 +205,7 @@ RunSetup make_setup(RunConfig config) {
   r.settings.threads = resolve_threads(config.threads);
   choose_device(r.settings, config.device, "device");
   const bool emulated = r.settings.target == Place::emu, gpu = r.settings.target == Place::cuda;
+  r.settings.tf32 = tf32;
   // First of all what may not be there. A described device need not.
   std::optional<GpuRoom> room;
   if (gpu && config.target.empty()) room = gpu_room(r.settings.gpu);
@@ -175,6 +220,8 @@ RunSetup make_setup(RunConfig config) {
       : calibration ? CostModel::calibrated(*calibration, compute)
                     : CostModel::uncalibrated(plan_instruction_set(), r.settings.threads));
   r.cost = s.cost.get();
+  r.settings.cudnn = config.attn_implementation == "cudnn";
+  if (r.settings.cudnn) check_cudnn(config, *s.model, room.has_value());
   r.T = s.sizes.max_length;
   r.global_batch = s.sizes.global_batch_size;
   r.micro_batch = s.sizes.micro_batch_size;
@@ -212,7 +259,7 @@ RunSetup make_setup(RunConfig config) {
     const Target target = find_target(config.target);
     s.cost = std::make_unique<CostModel>(CostModel::described(
         fmt::format("{}, published peaks x {}", target.title, Target::kMatrixShare),
-        target.rates(compute)));
+        target.rates(compute, tf32)));
     r.cost = s.cost.get();
     r.target = fmt::format("{} ({})", target.name, target.title);
     r.runtime_bytes = target.runtime_bytes;
@@ -222,6 +269,8 @@ RunSetup make_setup(RunConfig config) {
   r.host_budget = config.host_memory;
   // On this machine both arenas are RAM, and the user says that there is some for a second one.
   r.use_host = own_memory || config.host_memory > 0;
+  r.settings.graphs = config.cuda_graphs == "on" || (gpu && config.cuda_graphs == "auto");
+  if (config.cuda_graphs == "on") stay_on_device(r);
   check_offload_params(config, r);
   if (r.offload_optimizer == "cpu" && r.offload_params != "cpu" &&
       make_optimizer(r.optimizer)->state_names().empty() && !s.model->precision().separate_master())
@@ -241,6 +290,7 @@ RunSetup make_setup(RunConfig config) {
   }
   s.config = std::move(config);
   if (!s.config.plan.empty()) follow_plan(read_plan_file(s.config.plan), s);
+  if (s.config.cuda_graphs == "on") check_graphs(s.config, r);
   // A described device has a host of its own, of which nothing is known.
   if (s.config.target.empty())
     r.free_bytes = std::max<int64_t>(

@@ -63,7 +63,7 @@ Target target_of(const nlohmann::json& j, const std::string& where) {
 
 // A product of 256 rows runs at half its rate, a rule of thumb for wide devices; a device without
 // units for products does not need so many.
-Rates Target::rates(DType compute) const {
+Rates Target::rates(DType compute, bool tf32) const {
   Rates r;
   // Products of f16 are recorded with the kernels of f32 (engine/blas/kernel_table.h).
   r.fp32_matrix =
@@ -71,6 +71,7 @@ Rates Target::rates(DType compute) const {
   r.bf16_matrix = kMatrixShare * std::max(bf16_flops, fp32_flops);
   r.fp32_attention = r.fp32_matrix / 2;
   r.bf16_attention = r.bf16_matrix / 2;
+  if (tf32) r.fp32_matrix = kMatrixShare * std::max(tf32_flops, fp32_flops);
   r.vector = fp32_flops / 4;
   r.memory = kMemoryShare * memory_bandwidth;
   r.link = kLinkShare * link_bandwidth;

@@ -23,8 +23,8 @@ struct Target {
   // What of the peaks is counted on: kMatrixShare of arithmetic for large products, kMemoryShare of
   // the bandwidth. Not fitted to any of them.
   // For a model that computes in `compute`: operands of 16 bits of either kind run at the rate of
-  // theirs. Nothing computes in tf32 yet.
-  Rates rates(DType compute) const;
+  // theirs. With `tf32` the products of f32 run at that rate; attention does not.
+  Rates rates(DType compute, bool tf32 = false) const;
   static constexpr double kMatrixShare = 0.75, kMemoryShare = 0.85, kLinkShare = 0.7;
 };
 

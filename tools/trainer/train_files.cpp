@@ -155,6 +155,7 @@ void TrainRun::write_memory_json(bool done) {
                       {"categories", plan_json(plan_)["categories"]}};
   if (setup_.model->precision().loss_scaling())
     j["loss_scaling"] = {{"loss_scale", at_.loss_scale}, {"skipped_steps", at_.step - at_.updates}};
+  if (session_->context().settings().graphs) j["graphs"] = session_->context().graphs();
   if (runtime_measured_ < 0) j["measured_runtime_bytes"] = nullptr;
   if (plan_.place == Place::cuda) {
     const auto known = [](int64_t bytes) {
@@ -270,7 +271,7 @@ int TrainRun::stopped() {
   log_->say(fmt::format(
       "Stopped at step {}; saved {}.\nTo go on: snug train --config {} resume=latest", at_.step,
       save_and_wait(), shell_word(config().output_dir + "/config.resolved.yaml")));
-  allocation_watch::step_done();
+  watch_allocations();
   allocation_watch::stop();
   write_state(config().output_dir);
   write_memory_json(false);

@@ -41,6 +41,7 @@ class TrainRun {
   void start_log();
   bool optimizer_step();
   bool step_skipped();
+  void watch_allocations();
   std::string bad_place(const StepState& state) const;
   void log_step(double step_seconds);
   void evaluate();
@@ -74,6 +75,7 @@ class TrainRun {
   Plan plan_;
   std::optional<Checkpoint> resumed_;
   std::unique_ptr<Session> session_;
+  int graphs_ = 0;  // that its allocations are known of
   std::unique_ptr<CheckpointWriter> checkpoints_;
   std::unique_ptr<SafetensorsLayout> final_layout_;
   std::unique_ptr<LearningRateSchedule> schedule_;

@@ -462,12 +462,20 @@ void TrainRun::finish_step(double step_seconds) {
   if (due || (config().load_best_model_at_end && best_so_far())) save();
 }
 
+// What capturing a graph takes stays, as what was made at the start does.
+void TrainRun::watch_allocations() {
+  const int graphs = session_->context().graphs();
+  if (graphs == graphs_) return allocation_watch::step_done();
+  graphs_ = graphs;
+  allocation_watch::start();
+}
+
 int TrainRun::steps() {
   if (!resumed_) evaluate();
   clock_.lap("evaluation");
   startup_ = clock_.seconds();
   log_->say(clock_.text());
-  allocation_watch::step_done();
+  watch_allocations();
   started_ = monotonic_seconds();
   double before = started_;
   last_ = finished();
@@ -490,7 +498,7 @@ int TrainRun::steps() {
     if (!watch()) return training_failed();
     finish_step(now - before);
     tell_saved(checkpoints_->poll());  // if it failed, what this step owed is done
-    allocation_watch::step_done();
+    watch_allocations();
     before = monotonic_seconds();
   }
   if (stop_requested) return stopped();
@@ -498,7 +506,7 @@ int TrainRun::steps() {
   load_best();
   write_final();
   write_state(config().output_dir);
-  allocation_watch::step_done();
+  watch_allocations();
   allocation_watch::stop();
   runtime_measured_ = runtime_now();
   write_memory_json(true);

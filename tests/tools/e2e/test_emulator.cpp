@@ -120,6 +120,35 @@ TEST(Emulator, StreamedWeightsChangeNoBit) {
   }
 }
 
+// What a graph took by value when it was captured, in step 2, would show in the steps that follow:
+// rates, samples, dropout and loss scales differ in each, and checkpoints are written meanwhile.
+TEST(Emulator, GraphsChangeNoBit) {
+  const Workspace w;
+  for (const char* precision : {"fp32", "fp16"}) {
+    const std::string eager = std::string("eager-") + precision,
+                      graphs = std::string("graphs-") + precision;
+    const std::vector<std::string> base =
+        joined(kEmu, {std::string("precision=") + precision, "lr_scheduler_type=linear",
+                      "max_steps=6", "eval_steps=2", "max_eval_samples=4", "sample_prompt=the",
+                      "sample_tokens=4", "global_batch_size=3"});
+    const Outcome off = w.trained(eager, base);
+    const Outcome on = w.trained(graphs, joined(base, {"cuda_graphs=on"}));
+    EXPECT_EQ(off.out.find("run as graphs"), std::string::npos) << off.out;
+    EXPECT_NE(on.out.find("\n  the programs of a step are captured and run as graphs"),
+              std::string::npos)
+        << on.out;
+    EXPECT_FALSE(w.json(eager + "/memory.json").contains("graphs"));
+    EXPECT_EQ(w.json(graphs + "/memory.json")["graphs"], 5)
+        << "first and next micro-step, update, evaluation, decoding";
+    EXPECT_EQ(w.json(graphs + "/plan.json")["graphs"], true);
+    EXPECT_NE(slurp(w.path(graphs + "/config.resolved.yaml")).find("\ncuda_graphs: on"),
+              std::string::npos);
+    expect_planned_is_measured(w, graphs);
+    EXPECT_EQ(w.losses(graphs).size(), 6u);
+    expect_same_run(w, graphs, eager, 6);
+  }
+}
+
 // A resume goes on bit for bit, whatever the number of threads.
 TEST(Emulator, ResumesBitForBit) {
   const Workspace w;

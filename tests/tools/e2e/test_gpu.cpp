@@ -45,6 +45,31 @@ TEST(CudaDevice, IsPlannedForADescribedOne) {
   EXPECT_GT(plan["host_bytes"], 0) << "the host's side of batches and checkpoints";
 }
 
+// What the keys of a GPU choose is planned without one: products at the rate of tf32, attention
+// with cuDNN's workspace, and graphs where nothing rests with the host.
+TEST(CudaDevice, IsPlannedWithWhatItsKeysChoose) {
+  const auto plan = [](const std::vector<std::string>& more) {
+    const Outcome o = run(joined({"plan", "model=gpt2", "device=cuda", "target=h100",
+                                  "model.attn_pdrop=0", "global_batch_size=64", "--json"},
+                                 more));
+    EXPECT_EQ(o.code, 0) << o.err;
+    return Json::parse(o.out);
+  };
+  const Json full = plan({}), rounded = plan({"precision=tf32"});
+  EXPECT_EQ(full["made_for"]["precision"], "fp32");
+  EXPECT_EQ(rounded["made_for"]["precision"], "tf32");
+  EXPECT_LT(rounded["predicted_step_seconds"], 0.7 * full["predicted_step_seconds"].get<double>());
+
+  const Json own = plan({"precision=bf16"}),
+             cudnn = plan({"precision=bf16", "attn_implementation=cudnn"});
+  EXPECT_EQ(own["decisions"]["attention"], "cuda");
+  EXPECT_EQ(cudnn["decisions"]["attention"], "cudnn");
+  EXPECT_EQ(own["graphs"], true);
+  EXPECT_EQ(plan({"cuda_graphs=off"})["graphs"], false);
+  EXPECT_EQ(plan({"offload_optimizer=cpu"})["graphs"], false);
+  EXPECT_EQ(plan({"cuda_graphs=on", "max_grad_norm=0"})["decisions"]["update"], "behind backward");
+}
+
 TEST(Doctor, SaysWhatAGpuHasAndDoes) {
   const Environment libraries("LD_LIBRARY_PATH", SNUG_BINARY_DIR "/lib/fake_gpu");
   const Outcome o = run({"doctor", "--json"});
