@@ -179,7 +179,7 @@ TEST(ConfigErrors, Choices) {
                "precision: tf32, a mode of the matrix units of GPUs (run.yaml:1), and device: auto "
                "(default)",
                "device=cuda or precision=fp32", ErrorCode::unsupported);
-  EXPECT_EQ(load_config_text("tf32: true\ndevice: cuda", "run.yaml").precision, "tf32");
+  EXPECT_EQ(load_config_text("tf32: true\ndevice: cuda", "run.yaml", {}).precision, "tf32");
   EXPECT_EQ(caught("tf32: true").code, ErrorCode::unsupported);
   expect_error("bf16: maybe", "true or false for bf16", "\"maybe\" (run.yaml:1)", "bf16=true");
   expect_error("allow: [adam8bits]",
