@@ -80,7 +80,7 @@ int groups_of(const std::string& words) {
 
 // GPT-2 medium on an H100, by published figures: the link takes longer for what a layer could send
 // than the layer computes, so that layers that send are best kept apart.
-TEST(PlanMixed, BeatsEveryPlanOfTwoGroupsOnADescribedDevice) {
+TEST(SlowPlanMixed, BeatsEveryPlanOfTwoGroupsOnADescribedDevice) {
   const Model model(resolve_model("gpt2-medium", "").spec, parse_precision("bf16"));
   const Target target = find_target("h100");
   const CostModel cost = CostModel::described(target.title, target.rates(DType::bf16));

@@ -78,7 +78,7 @@ TEST(PlanResidence, TheStacksBytesAreTheRecordsAndTheirSecondsABound) {
   }
 }
 
-TEST(PlanResidence, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
+TEST(SlowPlanResidence, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
   int64_t repairs = 0;
   for (const Case& c : kCases) {
     const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
@@ -128,7 +128,7 @@ TEST(PlanResidence, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
 }
 
 // Outside truth: uniform choices with every residence, recorded whole.
-TEST(PlanResidence, NoUniformChoiceThatFitsIsFaster) {
+TEST(SlowPlanResidence, NoUniformChoiceThatFitsIsFaster) {
   const Case& c = kCases[0];
   const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
   const CostModel cost = device(1e11, 2e10);

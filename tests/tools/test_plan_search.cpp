@@ -44,7 +44,7 @@ PlanRequest request_of(const Model& model, const Case& c) {
   return r;
 }
 
-TEST(PlanSearch, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
+TEST(SlowPlanSearch, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
   for (const Case& c : kCases) {
     const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
     PlanRequest r = request_of(model, c);
@@ -76,7 +76,7 @@ TEST(PlanSearch, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
 }
 
 // Outside truth: every uniform preset with every micro-batch and chunk, recorded whole.
-TEST(PlanSearch, NoUniformChoiceThatFitsIsFaster) {
+TEST(SlowPlanSearch, NoUniformChoiceThatFitsIsFaster) {
   for (const Case& c : kCases) {
     const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
     PlanRequest r = request_of(model, c);

@@ -41,7 +41,7 @@ PlanRequest request_of(const Model& model, const CostModel& cost) {
 // Budgets from below the minimum to plenty, over a fast and a slow link: what is planned fits, its
 // seconds are the record's, and more memory is never predicted slower, across the point where the
 // weights come to stay on the device.
-TEST(PlanStreamed, MoreMemoryIsNeverSlower) {
+TEST(SlowPlanStreamed, MoreMemoryIsNeverSlower) {
   for (const char* precision : {"fp32", "bf16"})
     for (const double link : {1e8, 1e10, 1e12})
       for (const double clip : {0.0, 1.0}) {
@@ -127,7 +127,7 @@ TEST(PlanStreamed, SaysWhatItChose) {
 }
 
 // 12 GiB of weights on a device of 8: layers come from the host, their gradients are consumed.
-TEST(PlanStreamed, AModelWhoseWeightsAloneExceedTheDevice) {
+TEST(SlowPlanStreamed, AModelWhoseWeightsAloneExceedTheDevice) {
   const Model model(
       test::tiny_spec(
           {.V = 32000, .P = 512, .C = 4096, .L = 32, .H = 32, .F = 16384, .tied = true}),
