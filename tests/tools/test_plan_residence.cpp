@@ -154,7 +154,7 @@ TEST(SlowPlanResidence, NoUniformChoiceThatFitsIsFaster) {
         }
 }
 
-TEST(PlanResidence, TheHostsBudgetHolds) {
+TEST(SlowPlanResidence, TheHostsBudgetHolds) {
   const Case& c = kCases[0];
   const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
   const CostModel cost = device(1e11, 1e10);
@@ -255,7 +255,7 @@ TEST(PlanResidence, SaysWhatWasChosenAndWhatItCosts) {
 }
 
 // Every offer is what a plan with its keys needs, and one that is said to be enough is.
-TEST(PlanOffers, AreThePlansOfTheirKeys) {
+TEST(SlowPlanOffers, AreThePlansOfTheirKeys) {
   const Case& c = kCases[0];
   const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
   const CostModel cost = device(1e11, 1e10);

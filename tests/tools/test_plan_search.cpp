@@ -211,7 +211,7 @@ TEST(PlanSearch, GradientsAreInBf16WithThePermissionAlone) {
 
 // Without clipping, and with the whole batch at once, layers may be updated as backward leaves
 // them: the same bits, so it takes no permission. It is taken where memory asks for it.
-TEST(PlanSearch, UpdatesInBackwardWhereThatFitsMore) {
+TEST(SlowPlanSearch, UpdatesInBackwardWhereThatFitsMore) {
   const Model model(test::tiny_spec({.V = 97, .P = 64, .C = 64, .L = 8, .H = 2, .F = 256}),
                     parse_precision("fp32"));
   PlanRequest r = request_of(model, kCases[0]);

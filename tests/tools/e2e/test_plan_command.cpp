@@ -10,7 +10,7 @@ namespace {
 const std::vector<std::string> kGpt2 = {"plan",      "model=gpt2",           "max_length=256",
                                         "threads=1", "global_batch_size=16", "precision=bf16"};
 
-TEST(PlanCommand, PlansForADescribedDevice) {
+TEST(SlowPlanCommand, PlansForADescribedDevice) {
   const Workspace w;
   const Json card = Json::parse(run(joined(kGpt2, {"target=rtx4090", "--json"})).out);
   EXPECT_EQ(card["budget_bytes"], int64_t{24} << 30);

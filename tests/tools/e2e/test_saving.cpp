@@ -102,7 +102,7 @@ TEST(Saving, ThePlanSaysWhatACheckpointCosts) {
 
 // Writes that take longer than the steps between them: a checkpoint waits for the one before, an
 // update for what it would change, and every one holds the bits of its step.
-TEST(Saving, OnASlowDiskEveryCheckpointHoldsItsStep) {
+TEST(SlowSaving, OnASlowDiskEveryCheckpointHoldsItsStep) {
   NEEDS_PRELOAD();
   const Workspace w;
   const std::vector<std::string> each = {"save_steps=1", "save_buffer=64KiB"};
