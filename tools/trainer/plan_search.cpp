@@ -393,10 +393,7 @@ PlanSearch::Choice PlanSearch::best_stack(int64_t room, Choice best) {
   };
   std::vector<Open> open;
   for (const int64_t micro : micros()) {
-    // The block that runs has its input and its output.
-    if (2 * inputs(micro) / static_cast<double>(request_.model->spec().L) >
-        static_cast<double>(room))
-      continue;
+    if (!block_fits(micro, room)) continue;
     for (const int64_t rows : head_chunks(micro))
       for (const Gradients& gradient : gradients(micro))
         for (const bool states : states_away_)

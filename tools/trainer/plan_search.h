@@ -112,6 +112,11 @@ class PlanSearch {
   std::vector<int64_t> micros() const;
   std::vector<int64_t> head_chunks(int64_t micro) const;
   double inputs(int64_t micro) const;
+  // The block that runs has its input and its output.
+  bool block_fits(int64_t micro, int64_t room) const {
+    return 2 * inputs(micro) <=
+           static_cast<double>(room) * static_cast<double>(request_.model->spec().L);
+  }
   Config* config(const Key& key);
   const BlockOptions& block_options(const Decisions& decisions);
   const StackOptions& stack_options(const Decisions& decisions);

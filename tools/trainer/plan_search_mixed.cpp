@@ -72,9 +72,7 @@ std::vector<PlanSearch::MixedConfig> PlanSearch::mixed_configs(int64_t room, dou
   std::vector<std::tuple<double, int64_t, int64_t>> order;
   for (const int64_t micro : micros()) {
     // The block that runs has its input and its output.
-    if (2 * inputs(micro) / static_cast<double>(request_.model->spec().L) >
-        static_cast<double>(room))
-      continue;
+    if (!block_fits(micro, room)) continue;
     for (const int64_t rows : head_chunks(micro))
       order.emplace_back(floor(micro, rows), micro, rows);
   }

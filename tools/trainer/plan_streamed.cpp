@@ -49,9 +49,7 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
   };
   std::vector<Open> open;
   for (const int64_t micro : micros()) {
-    if (2 * inputs(micro) / static_cast<double>(request_.model->spec().L) >
-        static_cast<double>(room))
-      continue;
+    if (!block_fits(micro, room)) continue;
     for (const int64_t rows : head_chunks(micro)) {
       double floor_here = streamed_floor(micro);
       if (!ways_.empty() && !ways_.front().moved)
