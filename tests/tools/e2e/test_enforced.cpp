@@ -25,6 +25,10 @@ struct Shape {
   std::vector<std::string> keys;
 };
 
+void PrintTo(const Shape& shape, std::ostream* out) {
+  *out << shape.name;
+}
+
 const Shape kShapes[] = {
     {"base",
      {"model={type: gpt2, n_layer: 2, n_embd: 32, n_head: 4, n_positions: 64, vocab_size: "
