@@ -104,16 +104,15 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
   static const Name pointers_name("state_pointers");
   const int columns = 1 + states + (store.has_weights() ? 1 : 0);
   Tensor pointers;
-  std::vector<float*> host_table;  // for kernels, which get their places by value
-  if (ctx.by_kernels())
-    host_table.resize(ctx.planning() ? 0 : spans.size() * static_cast<size_t>(columns));
-  else if (!spans.empty())
+  if (!ctx.by_kernels() && !spans.empty())
     pointers = ctx.tensor(pointers_name,
                           {static_cast<int64_t>(spans.size()), columns * int64_t{sizeof(float*)}},
                           DType::u8, Category::workspace);
-  float** const table =
-      ctx.by_kernels() ? host_table.data() : static_cast<float**>(pointers.view().data);
+  float** const table = pointers.defined() ? static_cast<float**>(pointers.view().data) : nullptr;
   size_t next = 0;
+  const auto note = [&](const View& v) {
+    if (table && !ctx.planning()) table[next++] = static_cast<float*>(v.data);
+  };
   const int64_t weight_bytes = t.weights.defined() ? size_of(t.weights.dtype) : 0;
   int64_t written = weight_bytes * map.elements();  // bytes of weights
   DType dtype = t.weights.defined() ? t.weights.dtype : DType::f32;
@@ -121,11 +120,11 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
     View p = store.acquire_master(ctx, span);
     if (!p.defined()) p = t.master.rows(span.offset, span.elements);
     expect(p, "master", {{"elements", span.elements}});
-    if (!ctx.planning()) table[next++] = p.as<float>();
+    note(p);
     for (int k = 0; k < states; ++k) {
       const View v = store.acquire(ctx, k, span);
       expect(v, "state", {{"elements", span.elements}});
-      if (!ctx.planning()) table[next++] = v.as<float>();
+      note(v);
     }
     if (!store.has_weights()) continue;
     const View w = store.acquire_weights(ctx, span);
@@ -134,7 +133,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
       written += w.bytes();
       dtype = w.dtype;  // of one window that of all
     }
-    if (!ctx.planning()) table[next++] = static_cast<float*>(w.data);
+    note(w);
   }
 
   const int64_t gradient_bytes = size_of(t.gradients.dtype);
@@ -145,7 +144,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
     if (op.run() && ctx.by_kernels()) {
       for (const StateSpan& span : spans)
         if (t.gate) t.gate->pass(span.param);
-      update_by_kernels(ctx, t, spans, table, store.has_weights() ? &dtype : nullptr, state);
+      update_by_kernels(ctx, t, store, spans, dtype, state);
     } else if (op.run() && !step_state(state)->found_inf) {
       const StepState& s = *step_state(state);
       require(s.loss_scale > 0, "a loss scale above 0 (1 without loss scaling)");
@@ -193,27 +192,35 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
 }
 
 void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& t,
-                                             std::span<const StateSpan> spans, float* const* table,
-                                             const DType* stored, const View& state) const {
-  const size_t states = state_names().size();
-  std::vector<UpdateSpan> all;
-  all.reserve(spans.size());
-  for (const StateSpan& s : spans) {
+                                             StateStore& store, std::span<const StateSpan> spans,
+                                             DType weights, const View& state) const {
+  struct List {
+    Context& ctx;
+    const UpdateTargets& targets;
+    StateStore& store;
+    std::span<const StateSpan> spans;
+  };
+  const List list{ctx, t, store, spans};
+  // What was acquired before the op, once more: so no table of places is needed.
+  const auto at = [](const void* p, size_t i) {
+    const List& l = *static_cast<const List*>(p);
+    const StateSpan& s = l.spans[i];
     UpdateSpan span;
-    const auto flat = [&](float* data, Name name) {
-      return View{data, {s.elements}, DType::f32, ctx.place(), name};
-    };
-    span.master = flat(*table++, t.master.name);
-    for (size_t k = 0; k < states; ++k) span.states.at(k) = flat(*table++, state_names()[k]);
-    span.gradient = t.gradients.rows(s.offset - t.first, s.elements);
-    if (t.weights.defined()) span.weights = t.weights.rows(s.offset, s.elements);
-    if (stored)
-      if (float* const at = *table++)
-        span.weights = View{at, {s.elements}, *stored, ctx.place(), t.master.name};
+    span.master = l.store.acquire_master(l.ctx, s);
+    if (!span.master.defined()) span.master = l.targets.master.rows(s.offset, s.elements);
+    for (int k = 0; k < l.store.states(); ++k)
+      span.states.at(static_cast<size_t>(k)) = l.store.acquire(l.ctx, k, s);
+    span.gradient = l.targets.gradients.rows(s.offset - l.targets.first, s.elements);
+    if (l.targets.weights.defined())
+      span.weights = l.targets.weights.rows(s.offset, s.elements);
+    else if (l.store.has_weights())
+      span.weights = l.store.acquire_weights(l.ctx, s);
     span.group = s.group;
-    all.push_back(span);
-  }
-  on_queue(ctx, [&](auto& queue) { optimizer_update_on(queue, config(), all, state); });
+    return span;
+  };
+  on_queue(ctx, [&](auto& queue) {
+    optimizer_update_on(queue, config(), {spans.size(), at, &list}, weights, state);
+  });
 }
 
 }  // namespace snug

@@ -51,11 +51,9 @@ class ElementwiseOptimizer : public Optimizer {
   void update_spans(Context& ctx, const UpdateTargets& targets, StateStore& store,
                     std::span<const StateSpan> spans, const View& state) const;
 
-  // table: where the parameter and the states of every span lie, and where the store has weights
-  // (`stored`, their dtype) where those do.
-  void update_by_kernels(Context& ctx, const UpdateTargets& targets,
-                         std::span<const StateSpan> spans, float* const* table, const DType* stored,
-                         const View& state) const;
+  // weights: the dtype of those that targets or store have. What spans need has been acquired.
+  void update_by_kernels(Context& ctx, const UpdateTargets& targets, StateStore& store,
+                         std::span<const StateSpan> spans, DType weights, const View& state) const;
 
   const char* op_name_;
   int64_t flops_;

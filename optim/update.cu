@@ -86,31 +86,37 @@ struct MomentumRule {
   }
 };
 
-// Where a span lies, and which blocks of the launch work on it.
-struct Part {
+// Where the first span lies in every tensor, and all spans from there on.
+struct Tensors {
   float* master;
   const float* gradient;
   float* states[2];
-  void* weights;
-  int64_t elements, first_block;
-  int group;
+  void* weights;  // may be null
+};
+struct Part {
+  int64_t offset, elements;
+  int32_t first_block;
+  int16_t group;
+  bool wide;  // begins at 16 bytes in every tensor
 };
 struct Parts {
+  Tensors tensors;
   Part at[kSpansOfALaunch];
   int count;
 };
 
 constexpr int kVectorsPerThread = 4;
+constexpr int kWide = 8;  // two vectors of floats, one of 16-bit weights
 
 template <class Rule, class Weight, int N>
 __device__ inline void update_pack(const Rule& rule, const typename Rule::Step& step,
-                                   const Part& part, int64_t i) {
+                                   const Tensors& to, int64_t i) {
   constexpr int kStates = Rule::kStates;
-  auto p = Pack<float, N>::load(part.master + i);
-  const auto g = Pack<float, N>::load(part.gradient + i);
+  auto p = Pack<float, N>::load(to.master + i);
+  const auto g = Pack<float, N>::load(to.gradient + i);
   Pack<float, N> states[kStates + 1] = {};
   for (int k = 0; k < kStates; ++k)
-    if (!step.first) states[k] = Pack<float, N>::load(part.states[k] + i);
+    if (!step.first) states[k] = Pack<float, N>::load(to.states[k] + i);
   Pack<Weight, N> w;
   for (int j = 0; j < N; ++j) {
     float state[kStates + 1] = {};
@@ -119,98 +125,159 @@ __device__ inline void update_pack(const Rule& rule, const typename Rule::Step& 
     for (int k = 0; k < kStates; ++k) states[k][j] = state[k];
     w[j] = from_f32<Weight>(p[j]);
   }
-  p.store(part.master + i);
-  for (int k = 0; k < kStates; ++k) states[k].store(part.states[k] + i);
-  if (part.weights) w.store(static_cast<Weight*>(part.weights) + i);
+  p.store(to.master + i);
+  for (int k = 0; k < kStates; ++k) states[k].store(to.states[k] + i);
+  if (to.weights) w.store(static_cast<Weight*>(to.weights) + i);
 }
 
-// A block works on one span. Each thread takes several vectors, so that the divisions in double
-// weigh nothing: some devices do them at a 64th of the rate.
+// The vectors of this block of a part: several a thread.
 template <class Rule, class Weight, int N>
-__global__ void update_kernel(Parts parts, const StepState* state, Rule rule) {
-  if (state->found_inf) return;  // all blocks, before any barrier
-  SHARED_ARRAY(typename Rule::Step, step_in_block, 1);
-  int mine = 0;
-  while (mine + 1 < parts.count && parts.at[mine + 1].first_block <= block()) ++mine;
-  const Part part = parts.at[mine];
-  if (thread() == 0) step_in_block[0] = rule.step(*state, part.group);
-  sync_threads();
-  const typename Rule::Step step = step_in_block[0];
+__device__ inline void update_part(const Rule& rule, const typename Rule::Step& step,
+                                   const Tensors& to, const Part& part) {
   int64_t i = ((block() - part.first_block) * threads() * kVectorsPerThread + thread()) * N;
   for (int v = 0; v < kVectorsPerThread && i < part.elements; ++v, i += threads() * N) {
     if (i + N <= part.elements) {
-      update_pack<Rule, Weight, N>(rule, step, part, i);
+      update_pack<Rule, Weight, N>(rule, step, to, part.offset + i);
     } else {
-      for (int64_t j = i; j < part.elements; ++j) update_pack<Rule, Weight, 1>(rule, step, part, j);
+      for (int64_t j = i; j < part.elements; ++j)
+        update_pack<Rule, Weight, 1>(rule, step, to, part.offset + j);
     }
   }
 }
 
-Part part_of(const UpdateSpan& span, int states) {
-  Part p{};
-  p.master = span.master.as<float>();
-  p.gradient = span.gradient.as<const float>();
-  for (int k = 0; k < states; ++k) p.states[k] = span.states[static_cast<size_t>(k)].as<float>();
-  p.weights = span.weights.data;
-  p.elements = span.master.elements();
-  p.group = span.group;
-  return p;
+// A block works on one part. Each thread takes several vectors, so that the divisions in double
+// weigh nothing: some devices do them at a 64th of the rate.
+template <class Rule, class Weight>
+__global__ void update_kernel(const __grid_constant__ Constant<Parts> parts, const StepState* state,
+                              Rule rule) {
+  if (state->found_inf) return;  // all blocks, before any barrier
+  SHARED_ARRAY(typename Rule::Step, step_in_block, 1);
+  int mine = 0;  // the last part that begins with this block or before
+  for (int end = parts->count; end - mine > 1;) {
+    const int middle = (mine + end) / 2;
+    if (parts->at[middle].first_block <= block())
+      mine = middle;
+    else
+      end = middle;
+  }
+  const Part part = parts->at[mine];
+  if (thread() == 0) step_in_block[0] = rule.step(*state, part.group);
+  sync_threads();
+  const typename Rule::Step step = step_in_block[0];
+  if (part.wide)
+    update_part<Rule, Weight, kWide>(rule, step, parts->tensors, part);
+  else
+    update_part<Rule, Weight, 1>(rule, step, parts->tensors, part);
 }
 
-bool is_wide(const Part& p) {
-  bool wide = true;
-  for (const void* at :
-       {static_cast<const void*>(p.master), static_cast<const void*>(p.gradient),
-        static_cast<const void*>(p.states[0]), static_cast<const void*>(p.states[1]),
-        static_cast<const void*>(p.weights)})
-    wide = wide && aligned_to_vectors(at);
-  return wide;
-}
+// Collects spans, and launches when they are complete or the next one does not fit.
+template <class Rule, class Weight, class Queue>
+class Launches {
+ public:
+  Launches(Queue& queue, const Rule& rule, const View& state, int threads)
+      : queue_(queue), rule_(rule), state_(step_state(state)), threads_(threads) {
+    parts_.count = 0;
+  }
+
+  void add(const UpdateSpan& span) {
+    const int64_t n = span.master.elements();
+    if (n == 0) return;
+    const Tensors at = tensors_of(span);
+    if (parts_.count > 0 && !lies_alike(at)) run();
+    if (parts_.count == 0) parts_.tensors = at;
+    const int64_t offset = elements_from(parts_.tensors.master, at.master, sizeof(float));
+    if (parts_.count > 0) {
+      Part& last = parts_.at[parts_.count - 1];
+      if (last.offset + last.elements == offset && last.group == span.group) {
+        last.elements += n;
+        return;
+      }
+      if (parts_.count == kSpansOfALaunch) {
+        run();
+        return add(span);
+      }
+    }
+    parts_.at[parts_.count++] = {offset, n, 0, static_cast<int16_t>(span.group), is_wide(at)};
+  }
+
+  void run() {
+    int64_t blocks = 0;
+    for (int i = 0; i < parts_.count; ++i) {
+      Part& p = parts_.at[i];
+      p.first_block = static_cast<int32_t>(blocks);
+      blocks += ceil_div(p.elements, int64_t{threads_} * kVectorsPerThread * (p.wide ? kWide : 1));
+    }
+    launch(queue_, {.blocks = blocks, .threads = threads_}, "optimizer_update",
+           update_kernel<Rule, Weight>, parts_, static_cast<const StepState*>(state_), rule_);
+    parts_.count = 0;
+  }
+
+ private:
+  static Tensors tensors_of(const UpdateSpan& span) {
+    Tensors t{};
+    t.master = span.master.as<float>();
+    t.gradient = span.gradient.as<const float>();
+    for (int k = 0; k < Rule::kStates; ++k)
+      t.states[k] = span.states[static_cast<size_t>(k)].template as<float>();
+    t.weights = span.weights.data;
+    return t;
+  }
+  // From one address to another, which may be of another tensor.
+  static int64_t elements_from(const void* from, const void* to, int64_t size) {
+    return (static_cast<int64_t>(reinterpret_cast<uintptr_t>(to)) -
+            static_cast<int64_t>(reinterpret_cast<uintptr_t>(from))) /
+           size;
+  }
+  bool lies_alike(const Tensors& at) const {
+    const Tensors& base = parts_.tensors;
+    const int64_t offset = elements_from(base.master, at.master, sizeof(float));
+    bool alike = at.master == base.master + offset && at.gradient == base.gradient + offset &&
+                 (at.weights == nullptr) == (base.weights == nullptr);
+    for (int k = 0; k < Rule::kStates; ++k)
+      alike = alike && at.states[k] == base.states[k] + offset;
+    if (at.weights) alike = alike && at.weights == static_cast<Weight*>(base.weights) + offset;
+    return alike;
+  }
+  static bool is_wide(const Tensors& t) {
+    bool wide = true;
+    for (const void* at :
+         {static_cast<const void*>(t.master), static_cast<const void*>(t.gradient),
+          static_cast<const void*>(t.states[0]), static_cast<const void*>(t.states[1]),
+          static_cast<const void*>(t.weights)})
+      wide = wide && aligned_to_vectors(at);
+    return wide;
+  }
+
+  Queue& queue_;
+  const Rule rule_;
+  StepState* state_;
+  int threads_;
+  Parts parts_;
+};
 
 template <class Rule, class Weight, class Queue>
-void update_spans(Queue& queue, const Rule& rule, std::span<const UpdateSpan> spans,
-                  const View& state, int threads) {
-  for (size_t first = 0; first < spans.size(); first += kSpansOfALaunch) {
-    const size_t count = std::min<size_t>(kSpansOfALaunch, spans.size() - first);
-    Parts parts{};
-    bool wide = true;
-    for (const UpdateSpan& span : spans.subspan(first, count)) {
-      Part& p = parts.at[parts.count++];
-      p = part_of(span, Rule::kStates);
-      wide = wide && is_wide(p);
-    }
-    constexpr int kWide = 8;  // two vectors of floats, one of 16-bit weights
-    int64_t blocks = 0;
-    for (int i = 0; i < parts.count; ++i) {
-      Part& p = parts.at[i];
-      p.first_block = blocks;
-      blocks += ceil_div(p.elements, int64_t{threads} * kVectorsPerThread * (wide ? kWide : 1));
-    }
-    launch(queue, {.blocks = blocks, .threads = threads}, "optimizer_update",
-           wide ? update_kernel<Rule, Weight, kWide> : update_kernel<Rule, Weight, 1>, parts,
-           static_cast<const StepState*>(step_state(state)), rule);
-  }
+void update_spans(Queue& queue, const Rule& rule, const UpdateSpans& spans, const View& state,
+                  int threads) {
+  Launches<Rule, Weight, Queue> launches(queue, rule, state, threads);
+  for (size_t i = 0; i < spans.count; ++i) launches.add(spans.at(spans.list, i));
+  launches.run();
 }
 
 }  // namespace
 
 template <class Queue>
-void optimizer_update_on(Queue& queue, const OptimizerConfig& config,
-                         std::span<const UpdateSpan> spans, const View& state, int threads) {
-  if (spans.empty()) return;
+void optimizer_update_on(Queue& queue, const OptimizerConfig& config, const UpdateSpans& spans,
+                         DType weights, const View& state, int threads) {
   const auto run = [&](const auto& rule) {
     using Rule = std::decay_t<decltype(rule)>;
-    const auto first = std::find_if(spans.begin(), spans.end(),
-                                    [](const UpdateSpan& s) { return s.weights.defined(); });
-    const DType dtype = first == spans.end() ? DType::bf16 : first->weights.dtype;
-    if (dtype == DType::bf16) {
+    if (weights == DType::bf16) {
       update_spans<Rule, bf16>(queue, rule, spans, state, threads);
-    } else if (dtype == DType::f16) {
+    } else if (weights == DType::f16) {
       update_spans<Rule, f16>(queue, rule, spans, state, threads);
-    } else if (dtype == DType::f32) {
+    } else if (weights == DType::f32) {
       update_spans<Rule, float>(queue, rule, spans, state, threads);
     } else {
-      fail(ErrorCode::unsupported, "weights of dtype f32, bf16 or f16", describe(first->weights),
+      fail(ErrorCode::unsupported, "weights of dtype f32, bf16 or f16", to_string(weights),
            "choose another precision");
     }
   };
@@ -230,7 +297,7 @@ void optimizer_update_on(Queue& queue, const OptimizerConfig& config,
   }
 }
 
-template void optimizer_update_on(simt::Queue&, const OptimizerConfig&, std::span<const UpdateSpan>,
+template void optimizer_update_on(simt::Queue&, const OptimizerConfig&, const UpdateSpans&, DType,
                                   const View&, int);
 
 }  // namespace snug

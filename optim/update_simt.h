@@ -5,14 +5,16 @@
 // and clipped on the way, nothing is written if found_inf is set, and the states count as zero when
 // no update was applied before.
 //
-// Launches  one for every kSpansOfALaunch spans that are next to each other in the list.
+// Launches  one for all spans, as far as the tensors lie alike: a span's place in each of them is
+//           that of the first span and the same number of elements on. Where that changes another
+//           one begins, and after kSpansOfALaunch spans; neighbours of one group without a gap
+//           count as one. No memory is taken: the table of spans is an argument of the kernel.
 // Queue     simt::Queue of the side that is linked. Shapes and the config have been checked, and
 //           loss_scale is above 0. threads: of a block.
 // Traffic   12 bytes an element and 8 a state; 2 more with 16-bit weights.
 #pragma once
 
 #include <array>
-#include <span>
 
 #include "optim/optimizer.h"
 
@@ -25,10 +27,18 @@ struct UpdateSpan {
   int group = 0;
 };
 
-inline constexpr int kSpansOfALaunch = 32;
+inline constexpr int kSpansOfALaunch = 1024;
 
+// A list of spans that need not exist at once: `at` is called once for each, in order.
+struct UpdateSpans {
+  size_t count;
+  UpdateSpan (*at)(const void* list, size_t i);
+  const void* list;
+};
+
+// weights: their dtype, if any span has some.
 template <class Queue>
-void optimizer_update_on(Queue& queue, const OptimizerConfig& config,
-                         std::span<const UpdateSpan> spans, const View& state, int threads = 256);
+void optimizer_update_on(Queue& queue, const OptimizerConfig& config, const UpdateSpans& spans,
+                         DType weights, const View& state, int threads = 256);
 
 }  // namespace snug

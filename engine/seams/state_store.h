@@ -42,7 +42,9 @@ class StateStore {
   virtual void close(Context&, int /*window*/) {}
   // Whether close() writes what rests, changed or not.
   virtual bool writes_back() const { return false; }
-  // State `k` of a span as fp32, valid until release; changes are kept by release.
+  // State `k` of a span as fp32, valid until release; changes are kept by release. Asked again
+  // before that it gives the same view and does nothing else; acquire_master and acquire_weights
+  // too.
   virtual View acquire(Context& ctx, int k, const StateSpan& span) = 0;
   virtual void release(Context& ctx, int k, const StateSpan& span) = 0;
   // The fp32 parameters of a span, where the store has these too; else undefined.

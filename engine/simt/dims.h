@@ -13,6 +13,7 @@ inline constexpr int64_t kMaxBlocksX = 0x7fffffff;  // of a grid
 inline constexpr int64_t kMaxBlocksYZ = 65535;
 inline constexpr int64_t kMaxStaticShared = 48 * 1024;  // bytes a block, declared in the kernel
 inline constexpr int64_t kMaxShared = 163 * 1024;       // bytes a block, declared and dynamic
+inline constexpr int64_t kMaxArgumentBytes = 32764;     // of a kernel; CUDA 12.1 and up
 
 // Blocks have one dimension, a multiple of 32; grids have up to three.
 struct Dims {

@@ -22,9 +22,14 @@ namespace {
 
 const char* word_of(WarpOp op) {
   static constexpr const char* kWords[] = {"sync_warp",  "shuffle",      "shuffle_xor",
-                                           "shuffle_up", "shuffle_down", "ballot"};
+                                           "shuffle_up", "shuffle_down", "ballot",
+                                           "mma",        "load_matrices"};
   return kWords[static_cast<int>(op)];
 }
+
+// What an operation of a whole warp does with the values of its lanes, which are pointers; null:
+// what warp_op says.
+using Compute = void (*)(void* const* lanes);
 
 // One emulated thread.
 struct Lane {
@@ -44,6 +49,7 @@ struct Group {
   WarpOp op;
   uint32_t mask, arrived;
   const Where* where;
+  Compute compute;
 };
 
 struct Warp {
@@ -80,7 +86,8 @@ class Machine {
 
   void run();
   void barrier(const Where& where);
-  uint64_t warp_op(WarpOp op, uint32_t mask, uint64_t value, int operand, const Where& where);
+  uint64_t warp_op(WarpOp op, uint32_t mask, uint64_t value, int operand, const Where& where,
+                   Compute compute = nullptr);
   const Ids& ids() const { return ids_; }
   std::string place() const;
   Region& static_region(int id, const char* name, int64_t bytes, int granule,
@@ -278,8 +285,8 @@ void Machine::release_barrier() {
   }
 }
 
-uint64_t Machine::warp_op(WarpOp op, uint32_t mask, uint64_t value, int operand,
-                          const Where& where) {
+uint64_t Machine::warp_op(WarpOp op, uint32_t mask, uint64_t value, int operand, const Where& where,
+                          Compute compute) {
   const int thread = running_, in_warp = thread % kWarp;
   Lane& lane = lanes_[static_cast<size_t>(thread)];
   if (!(mask >> in_warp & 1))
@@ -292,9 +299,10 @@ uint64_t Machine::warp_op(WarpOp op, uint32_t mask, uint64_t value, int operand,
   size_t g = 0;
   for (; g < warp.groups.size(); ++g) {
     const Group& group = warp.groups[g];
-    if (group.op == op && group.mask == mask && *group.where == where) break;
+    if (group.op == op && group.mask == mask && *group.where == where && group.compute == compute)
+      break;
   }
-  if (g == warp.groups.size()) warp.groups.push_back({op, mask, 0, &where});
+  if (g == warp.groups.size()) warp.groups.push_back({op, mask, 0, &where, compute});
   Group& group = warp.groups[g];
   group.arrived |= 1u << in_warp;
   if (group.arrived == mask) {
@@ -313,11 +321,16 @@ uint64_t Machine::warp_op(WarpOp op, uint32_t mask, uint64_t value, int operand,
 void Machine::finish(Warp& warp, size_t g, int lane0) {
   const Group group = warp.groups[g];
   Lane* lanes = &lanes_[static_cast<size_t>(lane0)];
+  if (group.compute) {
+    void* values[kWarp];
+    for (int i = 0; i < kWarp; ++i) values[i] = reinterpret_cast<void*>(lanes[i].value);
+    group.compute(values);
+  }
   uint32_t votes = 0;
   for (int i = 0; i < kWarp; ++i)
     if ((group.mask >> i & 1) && lanes[i].value != 0) votes |= 1u << i;
   for (int i = 0; i < kWarp; ++i) {
-    if (!(group.mask >> i & 1)) continue;
+    if (group.compute || !(group.mask >> i & 1)) continue;
     const int operand = lanes[i].operand;
     int source = i;
     bool known = operand >= 0 && operand < kWarp;
@@ -493,6 +506,11 @@ void barrier(const Where& where) {
 
 uint64_t warp_op(WarpOp op, uint32_t mask, uint64_t value, int operand, const Where& where) {
   return Machine::current(word_of(op)).warp_op(op, mask, value, operand, where);
+}
+
+void whole_warp(WarpOp op, void* mine, void (*compute)(void* const* lanes), const Where& where) {
+  Machine::current(word_of(op))
+      .warp_op(op, 0xffffffffu, reinterpret_cast<uint64_t>(mine), 0, where, compute);
 }
 
 void fault(const std::string& expected, const std::string& found, const std::string& advice) {

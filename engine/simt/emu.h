@@ -94,10 +94,21 @@ const Ids& ids();
 
 void barrier(const Where& where);
 
-enum class WarpOp : uint8_t { sync, shuffle, shuffle_xor, shuffle_up, shuffle_down, ballot };
+enum class WarpOp : uint8_t {
+  sync,
+  shuffle,
+  shuffle_xor,
+  shuffle_up,
+  shuffle_down,
+  ballot,
+  mma,
+  load_matrices
+};
 // Waits for all lanes of the mask. Shuffles give the value of the lane that the operand says,
 // ballot the lanes whose value is not 0.
 uint64_t warp_op(WarpOp op, uint32_t mask, uint64_t value, int operand, const Where& where);
+// Waits for all 32 lanes, then runs compute once on what each of them passed, in their order.
+void whole_warp(WarpOp op, void* mine, void (*compute)(void* const* lanes), const Where& where);
 
 // Throws internal; adds kernel, block, thread and schedule to `found`.
 [[noreturn]] void fault(const std::string& expected, const std::string& found,

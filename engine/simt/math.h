@@ -7,6 +7,9 @@ inline namespace SIMT_SIDE {
 __device__ inline float exp(float x) {
   return ::expf(x);
 }
+__device__ inline float exp2(float x) {
+  return ::exp2f(x);
+}
 __device__ inline float log(float x) {
   return ::logf(x);
 }

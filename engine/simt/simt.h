@@ -5,6 +5,8 @@
 //             launch(queue, {.blocks = .., .threads = .., .shared_bytes = ..}, "name", kernel, ...)
 //             runs one; zero blocks run nothing. Sizes past what compute capability 8.0 can do, and
 //             errors of the device, throw Error of code device.
+//             A large argument that threads index is a `const __grid_constant__ Constant<T>`: c->x;
+//             launch takes the T. All arguments together have at most 32,764 bytes.
 // Indices     thread(), threads(): in the block; block(), blocks(): along x, also block_y() ...;
 //             lane(), warp(), warps().
 // Shared      SHARED_ARRAY(T, name, n) declares Shared<T> name of n elements, for the block.
@@ -13,8 +15,8 @@
 //             undefined when a block begins.
 // Barriers    sync_threads(): all threads of the block. sync_warp(): all lanes.
 // Warps       shuffle(v, lane), shuffle_xor(v, mask), shuffle_up(v, d), shuffle_down(v, d): 4 or 8
-//             bytes; ballot, any, all of a bool. All 32 lanes by default; `lanes` names fewer, and
-//             those all call. Reductions are in engine/simt/reduce.h.
+//             bytes; ballot, any, all of a bool; count_bits of a word. All 32 lanes by default;
+//             `lanes` names fewer, and those all call. Reductions are in engine/simt/reduce.h.
 // Atomics     atomic_add, atomic_min, atomic_max, atomic_exchange, atomic_cas on 4- and 8-byte
 //             integers in global or shared memory; they give the value before. fence() orders
 //             writes of this thread before its later ones for all blocks.
@@ -22,8 +24,10 @@
 //             access of sizeof(T) N bytes, aligned to that or to 16 bytes.
 // Numbers     bf16 and f16 are storage: to_f32, from_f32<T> (engine/core/dtype.h), the same bits
 //             everywhere. No product and sum is fused unless fma() says so.
-// Math        exp, log, tanh, erf, sqrt, rsqrt, fma, min, max, abs on float. sqrt and division are
-//             IEEE; exp, log, tanh and erf within 2 ulp, not the same bits on both sides.
+// Products    of small matrices by a warp, on tensor cores: engine/simt/mma.h.
+// Math        exp, exp2, log, tanh, erf, sqrt, rsqrt, fma, min, max, abs on float. sqrt and
+// division
+//             are IEEE; exp, exp2, log, tanh and erf within 2 ulp, not the same bits on both sides.
 //
 // Each side has its own inline namespace, so both copies of a kernel fit in one program.
 #pragma once

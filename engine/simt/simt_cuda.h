@@ -78,6 +78,10 @@ __device__ inline void fence() {
 
 inline constexpr uint32_t kAllLanes = 0xffffffffu;
 
+__device__ inline int count_bits(uint32_t x) {
+  return __popc(x);
+}
+
 template <class T>
 __device__ T shuffle(T value, int from, uint32_t lanes = kAllLanes, SIMT_WHERE) {
   return __shfl_sync(lanes, value, from);
@@ -192,6 +196,15 @@ template <class P, class T>
 __device__ void store_vector(const Shared<T>& s, Index i, const P& value) {
   *reinterpret_cast<P*>(s.data + i) = value;
 }
+
+// A kernel's argument, as `const __grid_constant__ Constant<T>`: what all threads read, by any
+// index, from where the launch put it.
+template <class T>
+struct Constant {
+  Constant(const T& v) : value(v) {}  // NOLINT: launch takes a T
+  __device__ const T* operator->() const { return &value; }
+  T value;
+};
 
 inline void check_device(cudaError_t error, const char* name, bool sync_check) {
   if (error != cudaSuccess)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <concepts>
 #include <cstring>
@@ -15,6 +16,7 @@
 #define __global__
 #define __device__
 #define __host__
+#define __grid_constant__
 
 // The inline namespace of this side, for the headers that both share.
 #define SIMT_SIDE emulated
@@ -84,6 +86,10 @@ T exchange(emu::WarpOp op, T value, int operand, uint32_t lanes, const Where& wh
 }
 
 inline constexpr uint32_t kAllLanes = 0xffffffffu;
+
+inline int count_bits(uint32_t x) {
+  return std::popcount(x);
+}
 
 template <class T>
 T shuffle(T value, int from, uint32_t lanes = kAllLanes, SIMT_WHERE) {
@@ -168,6 +174,7 @@ class Shared {
                            static_cast<int64_t>(bytes), how, index.at);
   }
   int64_t offset() const { return offset_; }
+  emu::Region& region() const { return *region_; }
 
  private:
   emu::Region* region_;
@@ -276,21 +283,43 @@ void store_vector(const Shared<T>& s, const Index& i, const P& value) {
   s.write(i, value);
 }
 
+// All threads see the one copy of the launch.
+template <class T>
+struct Constant {
+  const T* operator->() const { return value; }
+  const T* value;
+};
+
+// What a launch keeps of an argument, and what a thread gets of that.
+template <class P>
+struct Argument {
+  using Kept = P;
+  static P of(const P& kept) { return kept; }
+};
+template <class T>
+struct Argument<Constant<T>> {
+  using Kept = T;
+  static Constant<T> of(const T& kept) { return {&kept}; }
+};
+
 template <class... P, class... A>
 void launch(Queue& queue, const Dims& dims, const char* name, void (*kernel)(P...), A... values) {
   static_assert((std::is_trivially_copyable_v<P> && ...), "kernels take plain values");
   static_assert(!(std::is_reference_v<P> || ...), "kernels take values and pointers");
+  static_assert((0 + ... + sizeof(typename Argument<P>::Kept)) <= kMaxArgumentBytes);
+  using Kept = std::tuple<typename Argument<P>::Kept...>;
   struct Call {
     void (*kernel)(P...);
-    std::tuple<P...> values;
+    Kept values;
   };
-  const Call call{kernel, std::tuple<P...>(static_cast<P>(values)...)};
+  const Call call{kernel, Kept(static_cast<typename Argument<P>::Kept>(values)...)};
   const auto run = [call, dims, name](Queue& q) {
     emu::run_grid(
         q, dims, name,
         [](const void* c) {
           const Call& made = *static_cast<const Call*>(c);
-          std::apply(made.kernel, made.values);
+          std::apply([&](const auto&... kept) { made.kernel(Argument<P>::of(kept)...); },
+                     made.values);
         },
         &call);
   };

@@ -1,5 +1,6 @@
 #include "engine/kernels/dispatch.h"
 #include "engine/simt/reduce.h"
+#include "layers/ops/attention_mma.h"
 #include "layers/ops/attention_simt.h"
 #include "layers/ops/attention_tiles.h"
 
@@ -202,12 +203,19 @@ void attention_forward_on(Queue& queue, const View& out, const View& lse, const 
     using V = decltype(tag);
     AttentionProblem p(T, spec, state);
     p.wide = wide_heads<V>(spec, {&out, &qkv});
-    launch(queue,
-           {.blocks = B * spec.H * tiles,
-            .threads = threads,
-            .shared_bytes = forward_floats(p) * int64_t{sizeof(float)}},
-           "attention_forward", attention_forward_kernel<V>, out.as<V>(), lse.as<float>(),
-           qkv.as<const V>(), p, tiles);
+    if constexpr (!std::is_same_v<V, float>) {
+      const V* const k = qkv.as<const V>() + spec.H * spec.D;
+      attention_forward_mma<V>(queue, "attention_forward_mma",
+                               {qkv, out, lse, k, k + spec.G * spec.D, p.qkv_row, T, nullptr}, B,
+                               spec, p, threads_of_block<V>(threads));
+    } else {
+      launch(queue,
+             {.blocks = B * spec.H * tiles,
+              .threads = threads_of_block<V>(threads),
+              .shared_bytes = forward_floats(p) * int64_t{sizeof(float)}},
+             "attention_forward", attention_forward_kernel<V>, out.as<V>(), lse.as<float>(),
+             qkv.as<const V>(), p, tiles);
+    }
   });
 }
 
@@ -222,16 +230,24 @@ void attention_cached_forward_on(Queue& queue, const View& out, const View& cach
     AttentionProblem p(Tq, spec, state);
     p.wide = wide_heads<V>(spec, {&out, &qkv, &cache_k, &cache_v});
     const StepState* const step = step_state(state);
+    threads = threads_of_block<V>(threads);
     launch(queue, {.blocks = ceil_div(n, int64_t{threads}), .threads = threads}, "cache_append",
            cache_append_kernel<V>, cache_k.as<V>(), cache_v.as<V>(), qkv.as<const V>(), step, p,
            positions, n);
-    launch(queue,
-           {.blocks = B * spec.H * tiles,
-            .threads = threads,
-            .shared_bytes = forward_floats(p) * int64_t{sizeof(float)}},
-           "attention_cached_forward", attention_cached_kernel<V>, out.as<V>(),
-           cache_k.as<const V>(), cache_v.as<const V>(), qkv.as<const V>(), step, p, positions,
-           tiles);
+    if constexpr (!std::is_same_v<V, float>) {
+      attention_forward_mma<V>(
+          queue, "attention_cached_forward_mma",
+          {qkv, out, {}, cache_k.data, cache_v.data, spec.G * spec.D, positions, step}, B, spec, p,
+          threads);
+    } else {
+      launch(queue,
+             {.blocks = B * spec.H * tiles,
+              .threads = threads,
+              .shared_bytes = forward_floats(p) * int64_t{sizeof(float)}},
+             "attention_cached_forward", attention_cached_kernel<V>, out.as<V>(),
+             cache_k.as<const V>(), cache_v.as<const V>(), qkv.as<const V>(), step, p, positions,
+             tiles);
+    }
   });
 }
 

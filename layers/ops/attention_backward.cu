@@ -1,5 +1,6 @@
 #include "engine/kernels/dispatch.h"
 #include "engine/simt/reduce.h"
+#include "layers/ops/attention_mma.h"
 #include "layers/ops/attention_simt.h"
 #include "layers/ops/attention_tiles.h"
 
@@ -90,10 +91,6 @@ __device__ inline void each_pair(const QueryTile& tile, const Shared<float>& k,
       }
     }
   }
-}
-
-__device__ inline int at_most(int64_t n, int most) {
-  return static_cast<int>(n < most ? n : most);
 }
 
 int64_t floats_of_dq(const AttentionProblem& p, int keys) {
@@ -210,6 +207,7 @@ void attention_backward_on(Queue& queue, const View& dqkv, const View& delta, co
     using V = decltype(tag);
     AttentionProblem p(T, spec, state);
     p.wide = wide_heads<V>(spec, {&dqkv, &dout, &qkv});
+    threads = threads_of_block<V>(threads);
     const int64_t n = B * T * spec.H;
     const bool vectors = wide_heads<V>(spec, {&dout, &out});
     const int group = lanes_of_delta(vectors ? spec.D / kVector<V> : spec.D);
@@ -217,25 +215,29 @@ void attention_backward_on(Queue& queue, const View& dqkv, const View& delta, co
            "attention_delta",
            vectors ? attention_delta_kernel<V, kVector<V>> : attention_delta_kernel<V, 1>,
            delta.as<float>(), dout.as<const V>(), out.as<const V>(), n, group, p);
-    const auto run = [&](const char* name, auto kernel, int64_t heads, int64_t tile,
-                         int64_t floats) {
-      const int64_t tiles = ceil_div(T, tile);
-      launch(queue,
-             {.blocks = B * heads * tiles,
-              .threads = threads,
-              .shared_bytes = floats * int64_t{sizeof(float)}},
-             name, kernel, dqkv.as<V>(), dout.as<const V>(), qkv.as<const V>(),
-             lse.as<const float>(), delta.as<const float>(), p, tiles);
-    };
-    const auto both = [&](auto dq, auto dkv, int keys) {
-      run("attention_dq", dq, spec.H, kTileQueries, floats_of_dq(p, keys));
-      run("attention_dkv", dkv, spec.G, keys, floats_of_dkv(p, keys));
-    };
-    // So that wide heads fit the shared memory.
-    if (spec.D > 128)
-      both(attention_dq_kernel<V, 16>, attention_dkv_kernel<V, 16>, 16);
-    else
-      both(attention_dq_kernel<V, 32>, attention_dkv_kernel<V, 32>, 32);
+    if constexpr (!std::is_same_v<V, float>) {
+      attention_backward_mma<V>(queue, dqkv, delta, dout, qkv, lse, B, spec, p, threads);
+    } else {
+      const auto run = [&](const char* name, auto kernel, int64_t heads, int64_t tile,
+                           int64_t floats) {
+        const int64_t tiles = ceil_div(T, tile);
+        launch(queue,
+               {.blocks = B * heads * tiles,
+                .threads = threads,
+                .shared_bytes = floats * int64_t{sizeof(float)}},
+               name, kernel, dqkv.as<V>(), dout.as<const V>(), qkv.as<const V>(),
+               lse.as<const float>(), delta.as<const float>(), p, tiles);
+      };
+      const auto both = [&](auto dq, auto dkv, int keys) {
+        run("attention_dq", dq, spec.H, kTileQueries, floats_of_dq(p, keys));
+        run("attention_dkv", dkv, spec.G, keys, floats_of_dkv(p, keys));
+      };
+      // So that wide heads fit the shared memory.
+      if (spec.D > 128)
+        both(attention_dq_kernel<V, 16>, attention_dkv_kernel<V, 16>, 16);
+      else
+        both(attention_dq_kernel<V, 32>, attention_dkv_kernel<V, 32>, 32);
+    }
   });
 }
 

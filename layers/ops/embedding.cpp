@@ -193,8 +193,9 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
     using D = decltype(tag);
     static const Name kOrder("embedding_backward.order");
     Tensor order;
-    if (rounds(dwte) || rounds(dwpe))
-      order = ctx.tensor(kOrder, {n}, DType::i64, Category::workspace);
+    if (ctx.by_kernels() ? want_token || document_start.defined() : rounds(dwte) || rounds(dwpe))
+      order = ctx.tensor(kOrder, {ctx.by_kernels() ? embedding_sort_words(n) : n}, DType::i64,
+                         Category::workspace);
     const auto traffic = [&](const GradView& g) {
       return g.view.defined() ? dy.bytes() + 2 * size_of(g.view.dtype) * n * c : int64_t{0};
     };
@@ -209,7 +210,7 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
     if (ctx.host_reads() && document_start.defined()) check_document_start(document_start, B, T);
     if (ctx.by_kernels())
       return on_queue(ctx, [&](auto& queue) {
-        embedding_backward_on(queue, dwte, dwpe, dy, tokens, state, document_start);
+        embedding_backward_on(queue, dwte, dwpe, dy, tokens, state, document_start, order);
       });
     const auto* ids = tokens.as<int32_t>();
     const D* from = dy.as<D>();

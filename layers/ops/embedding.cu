@@ -3,22 +3,12 @@
 #include "engine/memory/step_state.h"
 #include "engine/simt/map.h"
 #include "layers/ops/embedding_simt.h"
+#include "layers/ops/embedding_sort.h"
 
 namespace snug {
 namespace {
 
 using namespace simt;  // NOLINT: the words of a kernel
-
-// Where every row stands; state and starts may be null.
-struct RowPlaces {
-  const StepState* state;
-  const int32_t* starts;
-  int64_t tokens;  // T
-
-  __device__ int64_t operator()(int64_t row) const {
-    return (state ? state->position : 0) + row % tokens - (starts ? starts[row] : 0);
-  }
-};
 
 // Y of a token's row and, if places is not null, of a position's; N neighbours a thread.
 template <class Y, class W, class P, int N>
@@ -43,11 +33,6 @@ __global__ void embedding_forward_kernel(Y* y, const int32_t* ids, const W* wte,
   }
 }
 
-struct TokenOf {
-  const int32_t* ids;
-  __device__ int64_t operator()(int64_t row) const { return ids[row]; }
-};
-
 template <int N>
 __global__ void fill_zero_kernel(float* x, int64_t n) {
   const int64_t stride = blocks() * threads() * N;
@@ -55,47 +40,65 @@ __global__ void fill_zero_kernel(float* x, int64_t n) {
     Pack<float, N>{}.store(x + i);
 }
 
-// to[channel] += dy[row][channel] over the rows from `first` on whose key is `wanted`, in order.
-// All threads of the block call; each keeps to channels of its own, so no barrier is needed.
-template <class D, int N, class Key>
-__device__ inline void add_matching_rows(float* to, const D* dy, const Key& key, int64_t wanted,
-                                         int64_t first, int64_t rows, int64_t c) {
-  for (int64_t base = first; base < rows; base += kWarp) {
-    const bool mine = base + lane() < rows && key(base + lane()) == wanted;
-    uint32_t found = ballot(mine);
-    for (int64_t row = base; found != 0; ++row, found >>= 1) {
-      if ((found & 1u) == 0) continue;
-      for (int64_t i = int64_t{thread()} * N; i < c; i += int64_t{threads()} * N) {
-        auto sum = Pack<float, N>::load(to + i);
-        const auto d = Pack<D, N>::load(dy + row * c + i);
-        for (int k = 0; k < N; ++k) sum[k] += to_f32(d[k]);
-        sum.store(to + i);
-      }
+// sum += the rows of dy that row(j) gives, one after the other from j on until it gives -1; four
+// are on their way at once.
+template <class D, int N, class Row>
+__device__ inline void add_in_order(Pack<float, N>& sum, const D* dy, int64_t c, int64_t column,
+                                    int64_t j, Row&& row) {
+  constexpr int kAhead = 4;
+  for (bool more = true; more; j += kAhead) {
+    Pack<D, N> d[kAhead] = {};
+    bool is[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const int64_t at = more ? row(j + k) : -1;
+      is[k] = more = at >= 0;
+      if (more) d[k] = Pack<D, N>::load(dy + at * c + column);
     }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k)
+      for (int i = 0; is[k] && i < N; ++i) sum[i] += to_f32(d[k][i]);
   }
 }
 
-// A block for every row; the first one of a token adds them all.
+// A warp for 32 N channels of every place in the order; the first one of a row of the table adds
+// all of that row's.
 template <class D, int N>
-__global__ void embedding_token_gradient_kernel(float* dwte, const D* dy, const int32_t* ids,
-                                                int64_t rows, int64_t c, int64_t vocabulary) {
-  const TokenOf token{ids};
-  const int64_t row = block(), id = token(row);
-  if (id < 0 || id >= vocabulary) return;
-  for (int64_t base = row - 1; base >= 0; base -= kWarp)
-    if (any(base - lane() >= 0 && token(base - lane()) == id)) return;
-  add_matching_rows<D, N>(dwte + id * c, dy, token, id, row, rows, c);
+__global__ void embedding_sorted_gradient_kernel(float* table, bool add, const D* dy,
+                                                 const int64_t* order, int64_t limit, int64_t rows,
+                                                 int64_t c, int64_t pieces) {
+  const int64_t item = block() * warps() + warp(), first = item / pieces;
+  if (first >= rows) return;
+  const int64_t key = order[first] >> 32;
+  if (key >= limit || (first > 0 && order[first - 1] >> 32 == key)) return;
+  const int64_t column = (item % pieces * kWarp + lane()) * N;
+  if (column >= c) return;
+  float* const to = table + key * c + column;
+  Pack<float, N> sum{};
+  if (add) sum = Pack<float, N>::load(to);
+  add_in_order<D, N>(sum, dy, c, column, first, [=](int64_t j) -> int64_t {
+    return j < rows && order[j] >> 32 == key ? order[j] & 0xffffffff : -1;
+  });
+  sum.store(to);
 }
 
-// A block for every position; assigns or adds.
+// The same for positions that begin with every sequence; a warp for 32 N channels of each.
 template <class D, int N>
 __global__ void embedding_position_gradient_kernel(float* dwpe, bool add, const D* dy,
-                                                   RowPlaces place, int64_t rows, int64_t c) {
-  float* to = dwpe + block() * c;
-  if (!add)
-    for (int64_t i = int64_t{thread()} * N; i < c; i += int64_t{threads()} * N)
-      Pack<float, N>{}.store(to + i);
-  add_matching_rows<D, N>(to, dy, place, block(), 0, rows, c);
+                                                   RowPlaces place, int64_t positions, int64_t rows,
+                                                   int64_t c, int64_t pieces) {
+  const int64_t item = block() * warps() + warp(), position = item / pieces;
+  if (position >= positions) return;
+  const int64_t column = (item % pieces * kWarp + lane()) * N, t = position - place(0);
+  if (column >= c) return;
+  float* const to = dwpe + position * c + column;
+  Pack<float, N> sum{};
+  if (add) sum = Pack<float, N>::load(to);
+  if (t >= 0 && t < place.tokens)
+    add_in_order<D, N>(sum, dy, c, column, 0, [=](int64_t b) {
+      return b * place.tokens < rows ? b * place.tokens + t : int64_t{-1};
+    });
+  sum.store(to);
 }
 
 RowPlaces places_of(const View& state, const View& document_start, const View& tokens) {
@@ -139,36 +142,50 @@ void embedding_forward_on(Queue& queue, const View& y, const View& tokens, const
 template <class Queue>
 void embedding_backward_on(Queue& queue, const GradView& dwte, const GradView& dwpe, const View& dy,
                            const View& tokens, const View& state, const View& document_start,
-                           int threads) {
+                           const View& order, int threads) {
   const int64_t n = dy.shape[0], c = dy.shape[1];
   const bool wide = c % kWide == 0 && aligned_to_vectors(dy.data) &&
                     aligned_to_vectors(dwte.view.data) && aligned_to_vectors(dwpe.view.data);
+  const int64_t pieces = ceil_div(c, int64_t{kWarp} * (wide ? kWide : 1));
+  const Dims warps_of_rows{.blocks = ceil_div(n * pieces, int64_t{threads / kWarp}),
+                           .threads = threads};
+  const RowPlaces places = places_of(state, document_start, tokens);
   dispatch_float(dy, "dy", [&](auto tag) {
     using D = decltype(tag);
-    if (const View& to = dwte.view; to.defined()) {
-      if (!dwte.add)
+    const auto add_sorted = [&](const char* name, const GradView& g, const int64_t* sorted) {
+      const View& to = g.view;
+      if (!g.add)
         launch(queue,
                {.blocks = ceil_div(to.elements(), int64_t{threads} * 4 * (wide ? kWide : 1)),
                 .threads = threads},
                "embedding_zero", wide ? fill_zero_kernel<kWide> : fill_zero_kernel<1>,
                to.as<float>(), to.elements());
+      launch(queue, warps_of_rows, name,
+             wide ? embedding_sorted_gradient_kernel<D, kWide>
+                  : embedding_sorted_gradient_kernel<D, 1>,
+             to.as<float>(), g.add, dy.as<const D>(), sorted, to.shape[0], n, c, pieces);
+    };
+    if (const View& to = dwte.view; to.defined())
+      add_sorted(
+          "embedding_token_gradient", dwte,
+          sorted_rows(queue, order, TokenOf{tokens.as<const int32_t>()}, to.shape[0], n, threads));
+    if (const View& to = dwpe.view; to.defined() && document_start.defined())
+      add_sorted("embedding_position_gradient", dwpe,
+                 sorted_rows(queue, order, places, to.shape[0], n, threads));
+    else if (to.defined())
       launch(
-          queue, {.blocks = n, .threads = threads}, "embedding_token_gradient",
-          wide ? embedding_token_gradient_kernel<D, kWide> : embedding_token_gradient_kernel<D, 1>,
-          to.as<float>(), dy.as<const D>(), tokens.as<const int32_t>(), n, c, to.shape[0]);
-    }
-    if (const View& to = dwpe.view; to.defined())
-      launch(queue, {.blocks = to.shape[0], .threads = threads}, "embedding_position_gradient",
-             wide ? embedding_position_gradient_kernel<D, kWide>
-                  : embedding_position_gradient_kernel<D, 1>,
-             to.as<float>(), dwpe.add, dy.as<const D>(), places_of(state, document_start, tokens),
-             n, c);
+          queue,
+          {.blocks = ceil_div(to.shape[0] * pieces, int64_t{threads / kWarp}), .threads = threads},
+          "embedding_position_gradient",
+          wide ? embedding_position_gradient_kernel<D, kWide>
+               : embedding_position_gradient_kernel<D, 1>,
+          to.as<float>(), dwpe.add, dy.as<const D>(), places, to.shape[0], n, c, pieces);
   });
 }
 
 template void embedding_forward_on(simt::Queue&, const View&, const View&, const View&, const View&,
                                    const View&, const View&, int);
 template void embedding_backward_on(simt::Queue&, const GradView&, const GradView&, const View&,
-                                    const View&, const View&, const View&, int);
+                                    const View&, const View&, const View&, const View&, int);
 
 }  // namespace snug

@@ -18,7 +18,8 @@
 //           the sum is added to what is there, widened, and rounded once, however many rows there
 //           are.
 // Aliasing  none.
-// Memory    backward into bf16: workspace (N) i64, the rows in order of what they are added to.
+// Memory    backward into bf16: workspace (N) i64, the rows in order of what they are added to. By
+//           kernels: what embedding_simt.h says.
 // Traffic   forward reads a row of each table and writes a row of y per token. Backward reads dy
 //           and updates as many rows; assigning writes the whole of dwte first.
 // Determinism  equal bits for any number of threads; no atomics: threads share the channels.

@@ -3,10 +3,8 @@
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
-#include "engine/kernels/elementwise_simt.h"
 #include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/row_split.h"
-#include "layers/ops/dropout_simt.h"
 #include "layers/ops/layernorm_rows.h"
 #include "layers/ops/layernorm_simt.h"
 #include "layers/ops/residual_rows.h"
@@ -28,16 +26,6 @@ int64_t check_rows(const View& x, const View& mean, const View& rstd, const View
   expect_dtype(rstd, "rstd", {DType::f32});
   expect(weight, "weight", {{"C", x.shape[1]}});
   return x.shape[1];
-}
-
-// What a dropout of probability 0 would leave is dx itself.
-template <class Queue>
-void copy_dropped_on(Queue& queue, const View& dx, const DroppedCopy& dropped) {
-  if (dropped.dropout.p > 0.0f)
-    dropout_backward_on(queue, dropped.to, dx, dropped.B, dropped.T, dropped.dropout,
-                        dropped.state);
-  else
-    cast_on(queue, dropped.to, dx);
 }
 
 }  // namespace
@@ -100,7 +88,8 @@ void layernorm_backward(Context& ctx, const View& dx, bool add_dx, const GradVie
     using W = decltype(weight_tag);
     Tensor partial;
     if (want_weight || want_bias)
-      partial = ctx.tensor(kPartial, {ctx.by_kernels() ? row_chunks(n) : split.chunks, 2, c},
+      partial = ctx.tensor(kPartial,
+                           {ctx.by_kernels() ? layernorm_backward_chunks(n) : split.chunks, 2, c},
                            DType::f32, Category::workspace);
     Op op(ctx, "layernorm_backward",
           {.flops = (want_copy ? 18 : 17) * n * c,
@@ -109,9 +98,8 @@ void layernorm_backward(Context& ctx, const View& dx, bool add_dx, const GradVie
     if (!op.run()) return;
     if (ctx.by_kernels())
       return on_queue(ctx, [&](auto& queue) {
-        layernorm_backward_on(queue, dx, add_dx, dweight, dbias, partial, dy, x, weight, mean,
-                              rstd);
-        if (want_copy) copy_dropped_on(queue, dx, dropped);
+        layernorm_backward_on(queue, dx, add_dx, dweight, dbias, partial, dy, x, weight, mean, rstd,
+                              dropped);
       });
     const DropoutMask mask =
         want_copy ? DropoutMask(dropped.dropout, *step_state(dropped.state)) : DropoutMask({}, {});

@@ -3,12 +3,32 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <cstdlib>
+#include <new>
 
 #include "optim/clip_simt.h"
 #include "optim/update_simt.h"
 #include "tests/optim/optim_case.h"
 #include "tests/support/emu.h"
+
+// Blocks of memory that the program has taken. Not inlined: GCC pairs what it sees of these with
+// calls of operator new.
+namespace {
+std::atomic<int64_t> blocks_taken{0};
+}
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  ++blocks_taken;
+  if (void* p = std::malloc(bytes)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept {
+  std::free(p);
+}
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
+  std::free(p);
+}
 
 namespace snug::test {
 namespace {
@@ -24,6 +44,7 @@ struct Variant {
   double momentum = 0.9;
   bool nesterov = false;
   double dampening = 0;
+  int64_t apart = 0;  // of how many spans of 256 elements one has its gradients in another tensor
 };
 
 UpdateCase case_of(const Variant& v) {
@@ -59,7 +80,27 @@ UpdateCase case_of(const Variant& v) {
   return u;
 }
 
-void check(const Variant& v) {
+// The spans of a vector, in order and each asked for once.
+void update(simt::emu::Queue& queue, const OptimizerConfig& config,
+            const std::vector<UpdateSpan>& spans, const View& state, int threads = 64) {
+  struct List {
+    const std::vector<UpdateSpan>& spans;
+    size_t next = 0;
+  } list{spans};
+  const auto at = [](const void* p, size_t i) {
+    List& l = *static_cast<List*>(const_cast<void*>(p));
+    EXPECT_EQ(i, l.next++);
+    return l.spans.at(i);
+  };
+  DType weights = DType::f32;
+  for (const UpdateSpan& s : spans)
+    if (s.weights.defined()) weights = s.weights.dtype;
+  optimizer_update_on(queue, config, {spans.size(), at, &list}, weights, state, threads);
+  EXPECT_EQ(list.next, spans.size());
+}
+
+// Gives the number of launches.
+int64_t check(const Variant& v) {
   SCOPED_TRACE(fmt::format("{} of {} tensors weights {} updates {} threads {} shifted {}", v.name,
                            v.sizes.size(), to_string(v.weights), v.updates, v.threads, v.shifted));
   const UpdateCase u = case_of(v);
@@ -68,10 +109,12 @@ void check(const Variant& v) {
   const Outputs cpu = run_on_plan_and_cpu({}, u.body());
   // The op on the place emu finds the same kernels.
   expect_equal_bits(run_on_emu(u.body()), cpu);
+  int64_t launches = 0;
   const Outputs out = run_in_all_schedules(
       [&](EmuCase& c) {
         const View master = c.inout("master", {n}, DType::f32, u.master);
         const View gradients = c.inout("gradients", {n}, DType::f32, u.gradients);
+        const View others = c.input("others", {n}, DType::f32, u.gradients);
         View weights;
         if (v.weights != DType::f32)
           weights = c.inout("weights", {n}, v.weights, Values(u.master.size(), 7.0));
@@ -82,21 +125,24 @@ void check(const Variant& v) {
         std::vector<UpdateSpan> spans;
         for (const StateSpan& s : u.spans) {
           const auto at = [&](const View& flat) { return flat.rows(s.offset, s.elements); };
-          UpdateSpan span{at(master), at(gradients), {}, {}, s.group};
+          const bool apart = v.apart > 0 && s.offset / 256 % v.apart == 0;
+          UpdateSpan span{at(master), at(apart ? others : gradients), {}, {}, s.group};
           if (weights.defined()) span.weights = at(weights);
           for (size_t k = 0; k < states.size(); ++k) span.states[k] = at(states[k]);
           spans.push_back(span);
         }
         StepState s = u.state;
         optimizer->prepare_step(s);
-        optimizer_update_on(c.queue(), u.config, spans, c.step_state(s), v.threads);
+        update(c.queue(), u.config, spans, c.step_state(s), v.threads);
+        launches = c.queue().counters.launches;
       },
       v.shifted);
-  ASSERT_EQ(out.all.size(), cpu.all.size());
+  EXPECT_EQ(out.all.size(), cpu.all.size());
   for (const Output& o : cpu.all) {
     const Values a = out[o.name], b = cpu[o.name];
     EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(double)), 0) << o.name;
   }
+  return launches;
 }
 
 TEST(UpdateSimt, SameBitsAsTheCpu) {
@@ -125,28 +171,49 @@ TEST(UpdateSimt, SameBitsAsTheCpu) {
     check({.sizes = {100}, .name = name, .weights = DType::bf16, .updates = 3, .found_inf = true});
 }
 
-// More tensors than one launch takes; some without an element.
+// Some without an element. In one launch as many as a model has; more than one takes.
 TEST(UpdateSimt, ManyTensors) {
   Variant v{.sizes = {}, .updates = 2, .threads = 32};
-  for (int i = 0; i < 2 * kSpansOfALaunch + 3; ++i) v.sizes.push_back(i % 7 * 5);
+  for (int i = 0; i < 67; ++i) v.sizes.push_back(i % 7 * 5);
   v.sizes[40] = 1500;
-  check(v);
+  EXPECT_EQ(check(v), 1);
+  while (v.sizes.size() < 580) v.sizes.push_back(3);  // of GPT-2 XL
+  EXPECT_EQ(check(v), 1);
+  while (v.sizes.size() < kSpansOfALaunch + 200) v.sizes.push_back(3);
+  v.weights = DType::bf16;
+  EXPECT_EQ(check(v), 2);
+}
+
+// Gradients of every third span are in another tensor, so a launch ends before and after them.
+// Spans of one group without a gap are one part.
+TEST(UpdateSimt, TensorsThatLieApart) {
+  EXPECT_EQ(check({.sizes = std::vector<int64_t>(7, 256), .updates = 1, .apart = 3}), 5);
+  EXPECT_EQ(check({.sizes = {300, 70}, .name = "sgd", .weights = DType::f16, .apart = 5}), 2);
+}
+
+// The emulator takes memory for a launch, not for a span; the op takes none.
+TEST(UpdateSimt, SpansTakeNoMemory) {
+  const auto taken = [](size_t spans) {
+    UpdateCase u = case_of({.sizes = std::vector<int64_t>(spans, 3), .updates = 1});
+    int64_t before = 0, last = 0;
+    u.before_update = [&] { before = blocks_taken; };
+    u.after_update = [&] { last = blocks_taken - before; };  // of the run, which comes after plan's
+    run_on_emu(u.body());
+    return last;
+  };
+  EXPECT_EQ(taken(8), taken(500));
 }
 
 TEST(UpdateSimt, RefusesWhatItDoesNotKnow) {
   EmuCase c({}, false);
-  UpdateSpan span;
-  span.master = span.gradient = span.states[0] = span.states[1] = c.output("m", {4}, DType::f32);
   const View state = c.step_state(plain_state());
   OptimizerConfig unknown;
   unknown.name = "adagrad";
   expect_error(ErrorCode::unsupported,
-               {"an optimizer with a kernel: adamw, adam or sgd", "adagrad"}, [&] {
-                 optimizer_update_on(c.queue(), unknown, {&span, 1}, state);
-               });
-  span.weights = c.output("w", {4}, DType::i32);
-  expect_error(ErrorCode::unsupported, {"weights of dtype f32, bf16 or f16", "w (4) i32"}, [&] {
-    optimizer_update_on(c.queue(), {}, {&span, 1}, state);
+               {"an optimizer with a kernel: adamw, adam or sgd", "adagrad"},
+               [&] { update(c.queue(), unknown, {}, state); });
+  expect_error(ErrorCode::unsupported, {"weights of dtype f32, bf16 or f16", "i32"}, [&] {
+    optimizer_update_on(c.queue(), {}, UpdateSpans{0, nullptr, nullptr}, DType::i32, state);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/core/sanitizers.h"
+#include "engine/simt/mma.h"
 #include "engine/simt/reduce.h"
 #include "engine/simt/simt.h"
 #include "tests/support/emu.h"
@@ -197,6 +198,36 @@ TEST(SimtFaults, ReductionInABranch) {
 void half_warp_kernel(int* out) {
   if (lane() < 16) out[thread()] = shuffle_xor(thread(), 1);
 }
+
+// What a product or a load of matrices asks for: the whole warp, written rows, rows at 16 bytes.
+void half_warp_product_kernel(float* out) {
+  float c[4] = {};
+  if (lane() < 16) mma<bf16>(c, {0, 0, 0, 0}, {0, 0});
+  out[thread()] = c[0];
+}
+void load_matrices_kernel(bool barrier, int shift) {
+  SHARED_ARRAY(f16, tile, 8 * 32 + 8);
+  for (int i = 0; i < 8; ++i) tile[lane() * 8 + i] = from_f32<f16>(1.0f);
+  if (lane() < 8) tile[256 + lane()] = from_f32<f16>(1.0f);
+  if (barrier) sync_warp();
+  uint32_t r[4];
+  load_matrices_transposed(r, tile, lane() * 8 + shift);
+}
+
+TEST(SimtFaults, ProductsOfAWarp) {
+  float out[32];
+  const Dims dims{.blocks = 1, .threads = 32};
+  expect_fault({"every lane of the mask at one warp operation", "threads 0-15 have come to mma at",
+                "threads 16-31 have left the kernel"},
+               dims, half_warp_product_kernel, &out[0]);
+  expect_fault({"a barrier between uses of one element of shared memory", "put sync_warp()"}, dims,
+               load_matrices_kernel, false, 0);
+  expect_fault({"a vector access at a multiple of 16 bytes", "one 2 bytes past"}, dims,
+               load_matrices_kernel, true, 1);
+  Queue queue;
+  launch(queue, dims, "right", load_matrices_kernel, true, 8);
+}
+
 void half_warp_then_barrier_kernel(int* out) {
   if (lane() < 16) out[thread()] = shuffle_xor(thread(), 1);
   sync_threads();

@@ -1,6 +1,7 @@
 // Right kernels: the same results under every schedule and for every size of block.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "engine/simt/simt.h"
@@ -122,6 +123,50 @@ TEST(SimtVocabulary, WarpWords) {
       EXPECT_EQ(doubles[l], 2.5 * neighbour - 0.5) << l;
     }
   });
+}
+
+template <class T>
+std::vector<T> narrow(const std::vector<float>& x) {
+  std::vector<T> y;
+  for (const float v : x) y.push_back(from_f32<T>(v));
+  return y;
+}
+
+// Every element of c is 16 exact products and their sum, which rounds 16 times.
+template <class T>
+void expect_products() {
+  const std::vector<T> a = narrow<T>(floats(256, 1)), b = narrow<T>(floats(128, 2)),
+                       wide = narrow<T>(floats(256, 3));
+  const std::vector<float> c0 = floats(128, 4);
+  const auto check = [&](const std::vector<float>& c, const std::vector<T>& other, int columns,
+                         bool adding) {
+    for (int m = 0; m < 16; ++m)
+      for (int n = 0; n < columns; ++n) {
+        double sum = adding ? c0[m * 8 + n] : 0, sizes = std::fabs(sum);
+        for (int k = 0; k < 16; ++k) {
+          const double product =
+              double{to_f32(a[m * 16 + k])} * double{to_f32(other[k * columns + n])};
+          sum += product;
+          sizes += std::fabs(product);
+        }
+        ASSERT_NEAR(c[m * columns + n], sum, 16 * 0x1p-24 * sizes) << m << " " << n;
+      }
+  };
+  in_all_schedules([&](Queue& queue) {
+    std::vector<float> c = c0;
+    multiply(queue, c.data(), a.data(), b.data());
+    check(c, b, 8, true);
+    for (const bool transposed : {false, true}) {
+      std::vector<float> both(256, -1);
+      multiply_loaded(queue, both.data(), a.data(), wide.data(), transposed);
+      check(both, wide, 16, false);
+    }
+  });
+}
+
+TEST(SimtVocabulary, ProductsOfAWarp) {
+  expect_products<bf16>();
+  expect_products<f16>();
 }
 
 // Which thread of which block runs, in the order it happens.

@@ -1,5 +1,6 @@
 #include "engine/core/units.h"
 #include "engine/simt/map.h"
+#include "engine/simt/mma.h"
 #include "engine/simt/reduce.h"
 #include "tests/engine/simt/vocabulary.h"
 
@@ -104,7 +105,69 @@ __global__ void warp_words_kernel(int* out, double* doubles) {
   doubles[l] = shuffle_xor(next[0] + next[1], 1);
 }
 
+// A lane takes its part of a and b from memory, as the layout has it.
+template <class T>
+__global__ void mma_kernel(float* c, const T* a, const T* b) {
+  const int g = lane() / 4, t = lane() % 4;
+  const auto pair = [](T low, T high) { return pack_pair<T>(to_f32(low), to_f32(high)); };
+  uint32_t mine_a[4], mine_b[2];
+  for (int i = 0; i < 4; ++i) {
+    const T* at = a + (g + 8 * (i % 2)) * 16 + 2 * t + 8 * (i / 2);
+    mine_a[i] = pair(at[0], at[1]);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const T* at = b + (2 * t + 8 * i) * 8 + g;
+    mine_b[i] = pair(at[0], at[8]);
+  }
+  float sums[4];
+  for (int i = 0; i < 4; ++i) sums[i] = c[(g + 8 * (i / 2)) * 8 + 2 * t + i % 2];
+  mma<T>(sums, mine_a, mine_b);
+  for (int i = 0; i < 4; ++i) c[(g + 8 * (i / 2)) * 8 + 2 * t + i % 2] = sums[i];
+}
+
+// c = a b by loads of matrices alone: a as it lies, b from rows of its columns (transposed = false)
+// or from its rows.
+constexpr int kMatrixRow = 24;
+template <class T>
+__global__ void mma_loaded_kernel(float* c, const T* a, const T* b, bool transposed) {
+  const auto tile = dynamic_smem<T>();
+  const auto other = tile.part(16 * kMatrixRow);
+  for (int i = lane(); i < 256; i += kWarp) tile[i / 16 * kMatrixRow + i % 16] = a[i];
+  for (int i = lane(); i < 256; i += kWarp) {
+    const int k = i / 16, n = i % 16;  // two matrices of eight columns
+    other[transposed ? k * kMatrixRow + n : n * kMatrixRow + k] = b[i];
+  }
+  sync_warp();
+  uint32_t mine_a[4], both[4];
+  const int rows = lane() % 16 * kMatrixRow + lane() / 16 * 8;
+  load_matrices(mine_a, tile, rows);
+  if (transposed)
+    load_matrices_transposed(both, other, rows);
+  else
+    load_matrices(both, other, (lane() % 8 + lane() / 16 * 8) * kMatrixRow + lane() / 8 % 2 * 8);
+  for (int n = 0; n < 2; ++n) {
+    float sums[4] = {};
+    mma<T>(sums, mine_a, {both[2 * n], both[2 * n + 1]});
+    for (int i = 0; i < 4; ++i)
+      c[(lane() / 4 + 8 * (i / 2)) * 16 + 8 * n + lane() % 4 * 2 + i % 2] = sums[i];
+  }
+}
+
 }  // namespace
+
+template <class T, class Queue>
+void multiply(Queue& queue, float* c, const T* a, const T* b) {
+  launch(queue, {.blocks = 1, .threads = 32}, "mma", mma_kernel<T>, c, a, b);
+}
+template <class T, class Queue>
+void multiply_loaded(Queue& queue, float* c, const T* a, const T* b, bool transposed) {
+  launch(queue, {.blocks = 1, .threads = 32, .shared_bytes = 2 * 16 * kMatrixRow * 2}, "mma_loaded",
+         mma_loaded_kernel<T>, c, a, b, transposed);
+}
+template void multiply(simt::Queue&, float*, const bf16*, const bf16*);
+template void multiply(simt::Queue&, float*, const f16*, const f16*);
+template void multiply_loaded(simt::Queue&, float*, const bf16*, const bf16*, bool);
+template void multiply_loaded(simt::Queue&, float*, const f16*, const f16*, bool);
 
 template <class Queue>
 void block_sums(Queue& queue, float* out, const float* x, int64_t pieces, int64_t piece,

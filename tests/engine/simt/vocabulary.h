@@ -25,6 +25,13 @@ void transpose(Queue& queue, float* y, const float* x, int64_t rows, int64_t col
 template <class Queue>
 void count(Queue& queue, int* out, int* histogram, int64_t* total, int* partial, unsigned* counter,
            const int* x, int64_t n, int threads);
+// c (16,8) += a (16,16) b (16,8) by one product of a warp; T is bf16 or f16.
+template <class T, class Queue>
+void multiply(Queue& queue, float* c, const T* a, const T* b);
+// c (16,16) = a (16,16) b (16,16) through loads of matrices from shared memory, those of b
+// transposed or not.
+template <class T, class Queue>
+void multiply_loaded(Queue& queue, float* c, const T* a, const T* b, bool transposed);
 // Sixteen results of warp operations a lane; see the test.
 template <class Queue>
 void warp_words(Queue& queue, int* out, double* doubles);

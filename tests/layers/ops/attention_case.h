@@ -133,15 +133,19 @@ struct Truth {
   }
 
   void expect(const AttentionBlocks& form, const Outputs& got) const {
-    SCOPED_TRACE(form.name);
-    const AttentionDeviation& deviation = deviation_[form.pairs];
+    // The shorter polynomial of the pairs shows in the sum: an absolute error of its logarithm.
+    expect(form.name, form.pairs, got, form.pairs ? 5e-7 : 0);
+  }
+
+  // rounded: p and ds enter their products in the dtype of the activations.
+  void expect(const char* form, bool rounded, const Outputs& got, double lse_error = 0) const {
+    SCOPED_TRACE(form);
+    const AttentionDeviation& deviation = deviation_[rounded];
     expect_elements("out", got["out"], out, deviation.out, dtype_, length_);
     expect_elements("dqkv", got["dqkv"], gradient, deviation.gradient, dtype_, length_);
-    // The shorter polynomial of the pairs shows in the sum: an absolute error of its logarithm.
     double largest = 1e-3;
     for (const double l : lse) largest = std::max(largest, std::fabs(l));
-    EXPECT_TRUE(
-        close(got["lse"], lse, tolerance(DType::f32, length_) + (form.pairs ? 5e-7 / largest : 0)));
+    EXPECT_TRUE(close(got["lse"], lse, tolerance(DType::f32, length_) + lse_error / largest));
   }
 
   Values lse, out, gradient;

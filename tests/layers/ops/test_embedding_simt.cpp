@@ -27,6 +27,12 @@ Values starts_of(const Variant& v) {
   return starts;
 }
 
+// Workspace with anything in it.
+View sort_space(EmuCase& c, int64_t n) {
+  const int64_t words = embedding_sort_words(n);
+  return c.input("order", {words}, DType::i64, Values(static_cast<size_t>(words), -7.0));
+}
+
 void check(const Variant& v) {
   SCOPED_TRACE(fmt::format("B{} T{} C{} {} learned {} add {} documents {} shifted {} threads {}",
                            v.b, v.t, v.c, to_string(v.dtype), v.learned, v.add, v.documents,
@@ -57,7 +63,8 @@ void check(const Variant& v) {
     const GradView dwpe = gradient(v.learned && v.want_place, "dwpe", v.positions, dwpe0);
     if constexpr (kEmulated<std::decay_t<decltype(c)>>) {
       embedding_forward_on(c.queue(), y, ids, token, place, s, documents, v.threads);
-      embedding_backward_on(c.queue(), dwte, dwpe, g, ids, s, documents, v.threads);
+      const View order = sort_space(c, n);
+      embedding_backward_on(c.queue(), dwte, dwpe, g, ids, s, documents, order, v.threads);
     } else {
       embedding_forward(c.ctx(), y, ids, token, place, s, documents);
       embedding_backward(c.ctx(), dwte, dwpe, g, ids, s, documents);
@@ -83,6 +90,18 @@ TEST(EmbeddingSimt, SameBitsAsTheCpu) {
            .positions = 70,
            .dtype = DType::bf16,
            .threads = threads});
+  // More rows than a tile of the sort, tokens of one digit, two and three, some of them often.
+  for (const int threads : kBlockSizes)
+    for (const int64_t vocabulary : {5, 256, 300, 70000})
+      check({.b = 2,
+             .t = 1100,
+             .c = vocabulary > 1000 ? 1 : 3,
+             .vocabulary = vocabulary,
+             .positions = 1100,
+             .dtype = DType::bf16,
+             .documents = vocabulary == 300,
+             .threads = threads});
+  check({.b = 3, .t = 40, .c = 264, .vocabulary = 9, .positions = 40, .add = true});
   check({.b = 2, .t = 9, .c = 8, .vocabulary = 7, .positions = 9, .learned = false});
   check({.b = 2, .t = 9, .c = 8, .vocabulary = 7, .positions = 9, .want_token = false});
   check({.b = 2, .t = 9, .c = 8, .vocabulary = 7, .positions = 9, .want_place = false});
@@ -100,7 +119,8 @@ TEST(EmbeddingSimt, StaysInsideItsTables) {
                          c.input("wpe", {3, 2}, DType::f32, Values(6, 1.0)), s);
     embedding_backward_on(c.queue(), {c.output("dwte", {4, 2}, DType::f32), false},
                           {c.output("dwpe", {3, 2}, DType::f32), false},
-                          c.input("dy", {6, 2}, DType::f32, Values(12, 1.0)), tokens, s);
+                          c.input("dy", {6, 2}, DType::f32, Values(12, 1.0)), tokens, s, {},
+                          sort_space(c, 6));
   });
   for (const size_t row : {1, 2, 4, 5}) EXPECT_TRUE(std::isnan(out["y"][2 * row]));
   for (const size_t row : {0, 3}) EXPECT_EQ(out["y"][2 * row], 2);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "layers/ops/dropout_simt.h"
 #include "layers/ops/layernorm_simt.h"
 #include "tests/support/emu.h"
 #include "tests/support/errors.h"
@@ -20,6 +21,8 @@ struct Variant {
   bool shifted = false, in_place = false, bias = true, add = false, add_dx = false;
   bool want_weight = true, want_bias = true;
   double mean = 0.3;
+  float drop = -1;  // of a dropped copy; below 0: none is wanted
+  bool drop_into_dy = false;
 };
 
 // The last ones take both forms of access, with and without tiles and chunks that are not full.
@@ -54,6 +57,30 @@ std::vector<Variant> variants() {
     all.push_back(
         {.n = 9, .c = 64, .dtype = t, .weight = t, .want_weight = false, .want_bias = false});
   }
+  for (const DType t : {DType::f32, DType::bf16, DType::f16})
+    for (const float drop : {0.0f, 0.3f}) {
+      all.push_back({.n = 35, .c = 72, .dtype = t, .weight = t, .drop = drop});
+      all.push_back({.n = 21, .c = 35, .dtype = t, .weight = t, .in_place = true, .drop = drop});
+      all.push_back({.n = 21,
+                     .c = 64,
+                     .dtype = t,
+                     .weight = t,
+                     .add_dx = true,
+                     .want_weight = false,
+                     .want_bias = false,
+                     .drop = drop,
+                     .drop_into_dy = true});
+    }
+  // In place a block's rows are read whole before one is written; several slots and passes.
+  for (const int threads : kBlockSizes)
+    all.push_back({.n = 50,
+                   .c = 256,
+                   .dtype = DType::bf16,
+                   .weight = DType::f32,
+                   .threads = threads,
+                   .in_place = true});
+  all.push_back(
+      {.n = 2, .c = 16384 + 72, .dtype = DType::bf16, .weight = DType::bf16, .in_place = true});
   all.push_back({.n = 17, .c = 768, .mean = 100});
   all.push_back({.n = 0, .c = 8});
   return all;
@@ -113,8 +140,9 @@ auto backward_body(const Variant& v, const Data& d, const Values& dx0, const Val
     const View weight = c.input("weight", {v.c}, v.weight, d.weight);
     const View mean = c.input("mean", {v.n}, DType::f32, d.truth.mean);
     const View rstd = c.input("rstd", {v.n}, DType::f32, d.truth.rstd);
-    const View dy = v.in_place ? c.inout("dx", {v.n, v.c}, v.dtype, d.dy)
-                               : c.input("dy", {v.n, v.c}, v.dtype, d.dy);
+    const View dy = v.in_place       ? c.inout("dx", {v.n, v.c}, v.dtype, d.dy)
+                    : v.drop_into_dy ? c.inout("dropped", {v.n, v.c}, v.dtype, d.dy)
+                                     : c.input("dy", {v.n, v.c}, v.dtype, d.dy);
     const View dx = v.in_place ? dy
                     : v.add_dx ? c.inout("dx", {v.n, v.c}, v.dtype, dx0)
                                : c.output("dx", {v.n, v.c}, v.dtype);
@@ -125,14 +153,29 @@ auto backward_body(const Variant& v, const Data& d, const Values& dx0, const Val
     };
     const GradView dweight = gradient(v.want_weight, "dweight"),
                    dbias = gradient(v.want_bias, "dbias");
+    DroppedCopy copy;
+    if (v.drop >= 0) {
+      StepState state{};
+      state.seed = 7;
+      state.first_sample = 3;
+      copy = {v.drop_into_dy ? dy : c.output("dropped", {v.n, v.c}, v.dtype),
+              1,
+              v.n,
+              {v.drop, 11},
+              c.step_state(state)};
+    }
     if constexpr (kEmulated<std::decay_t<decltype(c)>>) {
       const int64_t chunks = layernorm_backward_chunks(v.n);
       const View partial = c.input("partial", {chunks, 2, v.c}, DType::f32,
                                    Values(static_cast<size_t>(chunks * 2 * v.c), std::nan("")));
       layernorm_backward_on(c.queue(), dx, v.add_dx, dweight, dbias, partial, dy, x, weight, mean,
-                            rstd, v.threads);
+                            rstd, copy, v.threads);
+      // What the op of its own makes of dx.
+      if (v.drop > 0)
+        dropout_backward_on(c.queue(), c.output("again", {v.n, v.c}, v.dtype), dx, copy.B, copy.T,
+                            copy.dropout, copy.state);
     } else {
-      layernorm_backward(c.ctx(), dx, v.add_dx, dweight, dbias, dy, x, weight, mean, rstd);
+      layernorm_backward(c.ctx(), dx, v.add_dx, dweight, dbias, dy, x, weight, mean, rstd, copy);
     }
   };
 }
@@ -158,16 +201,21 @@ TEST(LayernormSimt, Backward) {
     };
     check(v.want_weight, "dweight");
     check(v.want_bias, "dbias");
+    if (v.drop < 0) continue;
+    EXPECT_EQ(out["dropped"], out[v.drop > 0 ? "again" : "dx"]);
+    const auto dropped_ones = [](const Values& x) { return std::count(x.begin(), x.end(), 0.0); };
+    EXPECT_EQ(dropped_ones(out["dropped"]), dropped_ones(cpu["dropped"]));
+    EXPECT_EQ(v.drop > 0, dropped_ones(out["dropped"]) > 0);
   }
 }
 
-// More rows than 256 chunks of 16: a chunk grows, and the last one is not full.
+// More rows than 512 chunks of 16: a chunk grows, and the last one is not full.
 TEST(LayernormSimt, ManyRows) {
   EXPECT_EQ(layernorm_backward_chunks(0), 0);
   EXPECT_EQ(layernorm_backward_chunks(16), 1);
-  EXPECT_EQ(layernorm_backward_chunks(4096), 256);
-  EXPECT_EQ(layernorm_backward_chunks(4097), 241);
-  const Variant v{.n = 4101, .c = 3};
+  EXPECT_EQ(layernorm_backward_chunks(8192), 512);
+  EXPECT_EQ(layernorm_backward_chunks(8193), 482);
+  const Variant v{.n = 8200, .c = 3};
   const Data d(v);
   const auto body = backward_body(v, d, {}, {});
   const Outputs out = run_in_all_schedules(body), cpu = run_on_plan_and_cpu({}, body);

@@ -1,0 +1,274 @@
+#include "layers/ops/attention_mma.h"
+
+namespace snug {
+namespace {
+
+using namespace simt;  // NOLINT: the words of a kernel
+
+// Of a tile that blocks go over: few, for both kinds of scores and the sums share the registers.
+constexpr int kBackwardKeys = 32, kBackwardQueries = 32;
+// Columns of dk and dv that a block has sums for: both fill half of the registers then.
+template <int kColumns>
+inline constexpr int kOutColumns = kColumns > 128 ? 128 : kColumns;
+
+template <class V>
+struct BackwardTensors {
+  V* dqkv;
+  const V *dout, *qkv;
+  const float *lse, *delta;
+};
+
+// A warp for dq of 16 queries, over all keys they see.
+template <int kColumns, class V>
+__global__ void attention_dq_mma_kernel(BackwardTensors<V> io, AttentionProblem p, int64_t tiles) {
+  constexpr int kKeys = kBackwardKeys, kN = kKeys / 8, kRow = kTileRow<kColumns>;
+  const int block_rows = warps() * kWarpRows;
+  const auto q = dynamic_smem<V>();
+  const auto d = q.part(block_rows * kRow), k = d.part(block_rows * kRow), v = k.part(kKeys * kRow);
+  TilePlace at{};
+  at.q0 = (tiles - 1 - block() % tiles) * block_rows;
+  at.h = block() / tiles % p.heads;
+  at.b = block() / tiles / p.heads;
+  at.queries = at_most(p.tokens - at.q0, block_rows);
+  at.keys = keys_of(p, at.b);
+  const int64_t first_row = at.b * p.tokens, row = first_row + at.q0;
+  load_tile<kColumns>(q, io.qkv + row * p.qkv_row + at.h * p.width, p.qkv_row, at.queries,
+                      block_rows, p);
+  load_tile<kColumns>(d, io.dout + (row * p.heads + at.h) * p.width, p.heads * p.width, at.queries,
+                      block_rows, p);
+  MaskKey key{};
+  if (p.state) key = mask_key(*p.state, p.mask.site);
+  const int g = lane() / 4, t = lane() % 4, mine = warp() * kWarpRows + g;
+  const int64_t statistics = (at.b * p.heads + at.h) * p.tokens + at.q0;
+  KeyRange range[2];
+  float lse2[2], delta[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = mine + 8 * half;
+    range[half] = keys_of_row(at, r, p);
+    lse2[half] = r < at.queries ? io.lse[statistics + r] * kLog2E : 0.0f;
+    delta[half] = r < at.queries ? io.delta[statistics + r] : 0.0f;
+  }
+  WarpRows<kColumns, V> queries(q), douts(d);
+  float dq[kColumns / 8][4];
+  clear(dq);
+  const V* const keys_of_head =
+      io.qkv + first_row * p.qkv_row + p.heads * p.width + key_head(p, at.h) * p.width;
+  const int64_t begin = first_key(p, at.b, at.q0) / kKeys * kKeys, end = end_of_keys(p, at);
+  const float scale2 = p.scale * kLog2E;
+  if (begin >= end) sync_threads();
+  for (at.k0 = begin; at.k0 < end; at.k0 += kKeys) {
+    if (at.k0 > begin) sync_threads();
+    const V* keys = keys_of_head + at.k0 * p.qkv_row;
+    const int valid = at_most(end - at.k0, kKeys);
+    load_tile<kColumns>(k, keys, p.qkv_row, valid, kKeys, p);
+    load_tile<kColumns>(v, keys + p.groups * p.width, p.qkv_row, valid, kKeys, p);
+    sync_threads();
+    if (at.k0 == begin) {
+      queries.hold();
+      douts.hold();
+    }
+    int from[2], to[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      from[half] = clamped(range[half].first - at.k0, kKeys);
+      to[half] = clamped(range[half].end - at.k0, kKeys);
+    }
+    if (!any(from[0] < to[0] || from[1] < to[1])) continue;  // the warp sees none of these keys
+    float s[kN][4], dp[kN][4];
+    products<kColumns>(s, queries, k);
+    products<kColumns>(dp, douts, v);
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      KeptKeys kept{};
+      if (p.state) kept = kept_keys(key, at, mine, n, p);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int half = i / 2, column = n * 8 + 2 * t + i % 2;
+        const float e = exp2(s[n][i] * scale2 - lse2[half]);
+        float slope = dp[n][i];
+        if (p.state) slope = dropped(slope, p.mask.kept, kept.bits[half], t % 2 * 2 + i % 2);
+        const bool seen = column >= from[half] && column < to[half];
+        s[n][i] = seen ? e * (slope - delta[half]) : 0.0f;
+      }
+    }
+    add_weighted<kColumns>(dq, s, k);
+  }
+  const int first = warp() * kWarpRows;
+  store_sums(io.dqkv + (row + first) * p.qkv_row + at.h * p.width, p.qkv_row, queries, dq, p.scale,
+             p.scale, 0, at.queries - first, p);
+}
+
+// What a block knows of the queries of a tile: of its own keys a query sees those from first to
+// before end.
+struct QueryRows {
+  Shared<float> lse2, delta;
+  Shared<int> first, end;
+};
+
+template <class V>
+__device__ inline void load_query_rows(const QueryRows& rows, const BackwardTensors<V>& io,
+                                       const TilePlace& at, int block_keys,
+                                       const AttentionProblem& p) {
+  const int64_t statistics = (at.b * p.heads + at.h) * p.tokens + at.q0;
+  for (int r = thread(); r < kBackwardQueries; r += threads()) {
+    const bool exists = r < at.queries;
+    const KeyRange range = keys_of_row(at, r, p);
+    rows.lse2[r] = exists ? io.lse[statistics + r] * kLog2E : 0.0f;
+    rows.delta[r] = exists ? io.delta[statistics + r] : 0.0f;
+    rows.first[r] = clamped(range.first - at.k0, block_keys);
+    rows.end[r] = clamped(range.end - at.k0, block_keys);
+  }
+}
+
+// Bit 4 n + i: the query of the lane's sum i in the eight columns n sees its key.
+template <int kN>
+__device__ inline uint32_t seen_pairs(const QueryRows& rows, int mine) {
+  static_assert(4 * kN <= 32);
+  uint32_t bits = 0;
+#pragma unroll
+  for (int n = 0; n < kN; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int query = n * 8 + lane() % 4 * 2 + i % 2, key = mine + i / 2 * 8;
+      if (key >= rows.first[query] && key < rows.end[query]) bits |= 1u << (4 * n + i);
+    }
+  return bits;
+}
+
+// Dropout where keys are rows: bit i says whether the lane's sum i in the eight columns n is kept.
+// Four lanes have the same two queries and neighbouring keys: each draws one of the four words.
+__device__ inline uint32_t kept_pairs(const MaskKey& key, const TilePlace& at, int n,
+                                      const AttentionProblem& p) {
+  const int g = lane() / 4, t = lane() % 4, word = g % 4;
+  const int64_t query = at.q0 + n * 8 + 2 * t + word % 2;
+  const int64_t keys = at.k0 + warp() * kWarpRows + g / 4 * 4 + word / 2 * 8;
+  const uint32_t drawn =
+      keep_four(key, at.b, query, at.h * (int64_t{1} << 18) + keys / 4, p.mask.threshold);
+  uint32_t bits = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    bits |= (shuffle(drawn, (g / 4 * 4 + i) * 4 + t) >> (g % 4) & 1u) << i;
+  return bits;
+}
+
+// A warp for dk and dv of 16 keys and kOut of their columns, over the queries of the heads that
+// read them, in order.
+template <int kColumns, class V>
+__global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem p, int64_t tiles) {
+  constexpr int kQueries = kBackwardQueries, kN = kQueries / 8, kRow = kTileRow<kColumns>;
+  constexpr int kOut = kOutColumns<kColumns>;
+  const int block_rows = warps() * kWarpRows, first_column = static_cast<int>(block_y()) * kOut;
+  const auto k = dynamic_smem<V>();
+  const auto v = k.part(block_rows * kRow), q = v.part(block_rows * kRow),
+             d = q.part(kQueries * kRow);
+  SHARED_ARRAY(float, row_lse2, kQueries);
+  SHARED_ARRAY(float, row_delta, kQueries);
+  SHARED_ARRAY(int, row_first, kQueries);
+  SHARED_ARRAY(int, row_end, kQueries);
+  const QueryRows rows{row_lse2, row_delta, row_first, row_end};
+  const int64_t group = block() / tiles % p.groups, shared = p.heads / p.groups;
+  TilePlace at{};
+  at.k0 = block() % tiles * block_rows;
+  at.b = block() / tiles / p.groups;
+  at.keys = keys_of(p, at.b);
+  MaskKey key{};
+  if (p.state) key = mask_key(*p.state, p.mask.site);
+  const int64_t first_row = at.b * p.tokens;
+  const int valid = at_most(p.tokens - at.k0, block_rows);
+  const int64_t place = (first_row + at.k0) * p.qkv_row + (p.heads + group) * p.width;
+  load_tile<kColumns>(k, io.qkv + place, p.qkv_row, valid, block_rows, p);
+  load_tile<kColumns>(v, io.qkv + place + p.groups * p.width, p.qkv_row, valid, block_rows, p);
+  sync_threads();
+  WarpRows<kColumns, V> keys(k), values(v);
+  keys.hold();
+  values.hold();
+  float dk[kOut / 8][4], dv[kOut / 8][4];
+  clear(dk);
+  clear(dv);
+  const int mine = warp() * kWarpRows + lane() / 4, t = lane() % 4;
+  const float scale2 = p.scale * kLog2E;
+  const int64_t first_query = p.causal ? at.k0 / kQueries * kQueries : 0;
+  const int64_t end = at.k0 < at.keys ? p.tokens : 0;
+  for (at.h = group * shared; at.h < (group + 1) * shared; ++at.h)
+    for (at.q0 = first_query; at.q0 < end; at.q0 += kQueries) {
+      // The first key a query sees never descends: no later one sees these.
+      if (first_key(p, at.b, at.q0) >= at.k0 + valid) break;
+      at.queries = at_most(p.tokens - at.q0, kQueries);
+      const int64_t row = first_row + at.q0;
+      sync_threads();
+      load_tile<kColumns>(q, io.qkv + row * p.qkv_row + at.h * p.width, p.qkv_row, at.queries,
+                          kQueries, p);
+      load_tile<kColumns>(d, io.dout + (row * p.heads + at.h) * p.width, p.heads * p.width,
+                          at.queries, kQueries, p);
+      load_query_rows(rows, io, at, block_rows, p);
+      sync_threads();
+      const uint32_t seen = seen_pairs<kN>(rows, mine);
+      if (!any(seen != 0)) continue;
+      float s[kN][4], dp[kN][4];
+      products<kColumns>(s, keys, q);
+      products<kColumns>(dp, values, d);
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        uint32_t kept = 0;
+        if (p.state) kept = kept_pairs(key, at, n, p);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int query = n * 8 + 2 * t + i % 2;
+          const bool sees = seen >> (4 * n + i) & 1u;
+          const float e = sees ? exp2(s[n][i] * scale2 - rows.lse2[query]) : 0.0f;
+          float weight = e, slope = dp[n][i];
+          if (p.state) {
+            weight = dropped(weight, 1.0f, kept, i);
+            slope = dropped(slope, p.mask.kept, kept, i);
+          }
+          s[n][i] = weight;
+          dp[n][i] = sees ? e * (slope - rows.delta[query]) : 0.0f;
+        }
+      }
+      add_weighted<kColumns>(dv, s, d, first_column);
+      add_weighted<kColumns>(dk, dp, q, first_column);
+    }
+  const int first = warp() * kWarpRows;
+  V* const to = io.dqkv + place + first * p.qkv_row;
+  const float kept = p.state ? p.mask.kept : 1.0f;
+  store_sums(to, p.qkv_row, keys, dk, p.scale, p.scale, first_column, valid - first, p);
+  store_sums(to + p.groups * p.width, p.qkv_row, values, dv, kept, kept, first_column,
+             valid - first, p);
+}
+
+}  // namespace
+
+template <class V, class Queue>
+void attention_backward_mma(Queue& queue, const View& dqkv, const View& delta, const View& dout,
+                            const View& qkv, const View& lse, int64_t B, const AttentionSpec& spec,
+                            const AttentionProblem& p, int threads) {
+  const int block_rows = threads / kWarp * kWarpRows;
+  const int64_t tiles = ceil_div(p.tokens, int64_t{block_rows});
+  const BackwardTensors<V> io{dqkv.as<V>(), dout.as<const V>(), qkv.as<const V>(),
+                              lse.as<const float>(), delta.as<const float>()};
+  with_columns(spec.D, [&](auto columns) {
+    constexpr int kColumns = columns();
+    const auto bytes = [&](int passed) {
+      return 2 * (block_rows + passed) * int64_t{kTileRow<kColumns>} * int64_t{sizeof(V)};
+    };
+    launch(queue,
+           {.blocks = B * spec.H * tiles, .threads = threads, .shared_bytes = bytes(kBackwardKeys)},
+           "attention_dq_mma", attention_dq_mma_kernel<kColumns, V>, io, p, tiles);
+    launch(queue,
+           {.blocks = B * spec.G * tiles,
+            .threads = threads,
+            .shared_bytes = bytes(kBackwardQueries),
+            .blocks_y = kColumns / kOutColumns<kColumns>},
+           "attention_dkv_mma", attention_dkv_mma_kernel<kColumns, V>, io, p, tiles);
+  });
+}
+
+template void attention_backward_mma<bf16>(simt::Queue&, const View&, const View&, const View&,
+                                           const View&, const View&, int64_t, const AttentionSpec&,
+                                           const AttentionProblem&, int);
+template void attention_backward_mma<f16>(simt::Queue&, const View&, const View&, const View&,
+                                          const View&, const View&, int64_t, const AttentionSpec&,
+                                          const AttentionProblem&, int);
+
+}  // namespace snug
