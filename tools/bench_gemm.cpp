@@ -8,6 +8,7 @@
 
 #include "engine/blas/matmul_cpu.h"
 #include "engine/core/error.h"
+#include "engine/device/device.h"
 #include "tools/bench.h"
 #include "tools/cli/argument_parser.h"
 
@@ -54,18 +55,34 @@ std::vector<Product> products_of(const Model& model, const Decisions& d) {
   return list;
 }
 
-// Bytes of ordinary values, read as f32 or bf16.
-std::vector<char> values(int64_t elements, DType t) {
-  std::vector<char> bytes(static_cast<size_t>(elements * size_of(t)) + 64);
-  for (int64_t i = 0; i < elements; ++i) {
-    const float v = 0.25f + static_cast<float>(i % 17) / 32.0f;
-    if (t == DType::bf16)
-      reinterpret_cast<bf16*>(bytes.data())[i] = from_f32<bf16>(v);
-    else
-      reinterpret_cast<float*>(bytes.data())[i] = v;
+// Memory as a run's arena has it, in huge pages where the system gives them: on small ones a
+// product whose rows are far apart waits for addresses to be looked up.
+class Pages {
+ public:
+  Pages(Device& device, int64_t bytes, int threads)
+      : device_(device), bytes_(bytes), data_(device.reserve(bytes, Residence::device)) {
+    device.touch(data_, bytes, threads);
   }
-  return bytes;
-}
+  ~Pages() { device_.release(data_, bytes_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  std::byte* data() const { return data_; }
+  // Ordinary values, read as f32 or bf16.
+  void fill(int64_t elements, DType t) {
+    for (int64_t i = 0; i < elements; ++i) {
+      const float v = 0.25f + static_cast<float>(i % 17) / 32.0f;
+      if (t == DType::bf16)
+        reinterpret_cast<bf16*>(data_)[i] = from_f32<bf16>(v);
+      else
+        reinterpret_cast<float*>(data_)[i] = v;
+    }
+  }
+
+ private:
+  Device& device_;
+  int64_t bytes_;
+  std::byte* data_;
+};
 
 struct Row {
   const Product* product;
@@ -129,10 +146,13 @@ int bench_gemm(const Arguments& arguments) {
                                                                      k, threads, is_packed));
     }
   }
-  const std::vector<char> left = values(a_most, t), right = values(b_most, t);
-  std::vector<char> sums = values(c_most, DType::f32);
-  std::vector<char> packed(static_cast<size_t>(pack_most) + 64),
-      scratch(static_cast<size_t>(scratch_most) + 64);
+  const auto device = make_device(Place::cpu);
+  Pages left(*device, a_most * size_of(t), threads), right(*device, b_most * size_of(t), threads);
+  Pages sums(*device, c_most * size_of(DType::f32), threads), packed(*device, pack_most, threads);
+  Pages scratch(*device, scratch_most, threads);
+  left.fill(a_most, t);
+  right.fill(b_most, t);
+  sums.fill(c_most, DType::f32);
   for (int64_t round = 0; round < repeat; ++round)
     for (Row& row : rows) {
       MatmulProblem p = row.product->problem;

@@ -78,15 +78,14 @@ bool pack_row_tiles_avx512(const PackSource& s, int64_t lanes, int64_t kc, int64
     return true;
   }
   if (s.lane_stride != 1) return false;
-  // Step by step over all panels: the rows of k are read in runs as long as the chunk is wide.
+  // Step by step over all panels: the rows of k are read in runs as long as the chunk is wide. The
+  // hardware finds these by itself; lines that are asked for wait for the places a core has for
+  // them, and are a quarter slower.
   const int64_t panels = (lanes + width - 1) / width;
   for (int64_t t = 0; t < steps; ++t)
     for (int64_t p = 0; p < panels; ++p) {
       const int64_t p0 = p * width, here = std::min(width, lanes - p0);
       const int64_t panel = (here + 15) / 16 * 16, k = t * kStepK;
-      for (int64_t r = kStepK * p / panels; r < kStepK * (p + 1) / panels; ++r)
-        for (int64_t l = 0; l < lanes; l += 32)
-          _mm_prefetch(src + (k + kStepK + r) * s.k_stride + l, _MM_HINT_T0);
       turn_lanes(src + k * s.k_stride + p0, s.k_stride, kc - k, here, panel,
                  out + p0 * units + t * panel * kUnits);
     }

@@ -3,6 +3,8 @@
 // work a step.
 #include <immintrin.h>
 
+#include <algorithm>
+
 #include "engine/blas/matmul_tile.h"
 
 #define SNUG_AVX512 __attribute__((target("avx512f")))
@@ -20,25 +22,66 @@ inline void prefetch_ahead(const float* b) {
   _mm_prefetch(b + kAhead + 16, _MM_HINT_T0);
 }
 
+// One step of k.
+template <int R>
+SNUG_AVX512 __attribute__((always_inline)) inline void add_step(__m512 (&acc)[R][2], const float* a,
+                                                                const float* b) {
+  const __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16);
+#pragma GCC unroll 14
+  for (int r = 0; r < R; ++r) {
+    const __m512 x = _mm512_set1_ps(a[r]);
+    acc[r][0] = _mm512_fmadd_ps(x, b0, acc[r][0]);
+    acc[r][1] = _mm512_fmadd_ps(x, b1, acc[r][1]);
+  }
+}
+
+// Lines that are wanted soon, a few with every two steps of k: the next panel of B and sums that
+// wait into L2, C's place into L1.
+struct Asked {
+  Asked(const Soon& s, int64_t units)
+      : soon(s),
+        b_step((s.b_lines + units / 2) / std::max<int64_t>(1, units / 2)),
+        c_lines(s.c == nullptr ? 0 : (s.c_bytes + 63) / 64),
+        c_step(s.c == nullptr ? 0 : 2 * s.c_rows / units + 1) {}
+
+  void step() {
+    for (int64_t i = 0; i < b_step; ++i, ++b_at) _mm_prefetch(soon.b + 16 * b_at, _MM_HINT_T1);
+    for (int64_t i = 0; i < c_step && row < soon.c_rows; ++i, ++row)
+      for (int64_t l = 0; l < c_lines; ++l)
+        _mm_prefetch(soon.c + row * soon.c_stride + 64 * l, _MM_HINT_T0);
+  }
+
+  const Soon& soon;
+  int64_t b_step, c_lines, c_step, b_at = 0, row = 0;
+};
+
+// Two steps of k a turn: the turn's own instructions cost a twentieth where there is one.
 template <int R>
 SNUG_AVX512 void run_f32(int64_t units, const float* a, const float* b, float* tile, bool start,
-                         const Soon&) {
+                         const Soon& soon) {
   __m512 acc[R][2];
 #pragma GCC unroll 14
   for (int r = 0; r < R; ++r) {
     acc[r][0] = start ? _mm512_setzero_ps() : _mm512_loadu_ps(tile + r * 32);
     acc[r][1] = start ? _mm512_setzero_ps() : _mm512_loadu_ps(tile + r * 32 + 16);
   }
-  for (int64_t u = 0; u < units; ++u, a += R, b += 32) {
-    if (R > 1) prefetch_ahead(b);
-    const __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16);
-#pragma GCC unroll 14
-    for (int r = 0; r < R; ++r) {
-      const __m512 x = _mm512_set1_ps(a[r]);
-      acc[r][0] = _mm512_fmadd_ps(x, b0, acc[r][0]);
-      acc[r][1] = _mm512_fmadd_ps(x, b1, acc[r][1]);
+  int64_t u = 0;
+  if (soon.b != nullptr) {
+    for (int64_t i = 0; soon.waiting != nullptr && i < R * 2; ++i)
+      _mm_prefetch(soon.waiting + 16 * i, _MM_HINT_T1);
+    for (Asked asked(soon, units); u + 2 <= units; u += 2, a += 2 * R, b += 64) {
+      asked.step();
+      add_step<R>(acc, a, b);
+      add_step<R>(acc, a + R, b + 32);
+    }
+  } else {
+    for (; u + 2 <= units; u += 2, a += 2 * R, b += 64) {
+      if (R > 1) prefetch_ahead(b), prefetch_ahead(b + 32);
+      add_step<R>(acc, a, b);
+      add_step<R>(acc, a + R, b + 32);
     }
   }
+  if (u < units) add_step<R>(acc, a, b);
 #pragma GCC unroll 14
   for (int r = 0; r < R; ++r) {
     _mm512_storeu_ps(tile + r * 32, acc[r][0]);
@@ -78,7 +121,7 @@ constexpr TileRun kRunF32[14] = {run_f32<1>,  run_f32<2>,  run_f32<3>,  run_f32<
 constexpr TileRun kRunBf16[14] = {
     run_bf16<1>, run_bf16<2>, run_bf16<3>,  run_bf16<4>,  run_bf16<5>,  run_bf16<6>,  run_bf16<7>,
     run_bf16<8>, run_bf16<9>, run_bf16<10>, run_bf16<11>, run_bf16<12>, run_bf16<13>, run_bf16<14>};
-constexpr TileKernel kF32{14, 32, false, kRunF32};
+constexpr TileKernel kF32{.rows = 14, .cols = 32, .pairs = false, .run = kRunF32, .asks = true};
 constexpr TileKernel kBf16{14, 32, true, kRunBf16};
 
 }  // namespace

@@ -174,13 +174,11 @@ class Backward {
   }
 
   void run_one_pass() const {
-    const int64_t group = spec_.H / spec_.G, wide = plan_.wide(), piece = plan_.queries * kBlock;
+    const int64_t group = spec_.H / spec_.G, piece = plan_.queries * kBlock;
     parallel_slots(threads_, B_ * spec_.G, [&](int64_t bg, int slot) {
       const Scratch s = scratch_of(slot);
       if (blocks_.enter) blocks_.enter();
       const int64_t b = bg / spec_.G, g = bg % spec_.G, n = attention_keys(spec_, b, T_);
-      std::fill_n(s.dk, keys_in_steps(blocks_, n) * wide, 0.0f);
-      std::fill_n(s.dv, keys_in_steps(blocks_, n) * wide, 0.0f);
       for (int64_t h = g * group; h < (g + 1) * group; ++h)
         for (int64_t i0 = 0; i0 < T_; i0 += piece) query_piece(s, b, h, i0, true);
       store_key_gradients(s, b, g, 0, T_, n);
@@ -229,7 +227,7 @@ class Backward {
         if (j0 < least || j0 >= visible(n, i0 + rows_at(i0))) continue;
         const QueryBlock& q = s.q[(i0 - first) / kBlock];
         tile(s, q, s.k[0], b, h, i0, j0, keys);
-        if (key_gradients) add_key_gradients(s, q, i0, j0, keys, j0);
+        if (key_gradients) add_key_gradients(s, q, h, i0, j0, keys, j0);
         add_query_gradient(s, q, s.k[0], i0, j0, keys, j0 > least);
       }
     }
@@ -247,8 +245,6 @@ class Backward {
     const int64_t last = std::min(T_, first + plan_.keys * kBlock);
     const int64_t known = std::min(last, n) - first;  // negative: only padding here
     if (known > 0) {
-      std::fill_n(s.dk, keys_in_steps(blocks_, known) * plan_.wide(), 0.0f);
-      std::fill_n(s.dv, keys_in_steps(blocks_, known) * plan_.wide(), 0.0f);
       for (int64_t j0 = first; j0 < first + known; j0 += kBlock)
         load_keys(s, s.k[(j0 - first) / kBlock], b, g, j0, std::min(kBlock, n - j0));
       for (int64_t h = g * group; h < (g + 1) * group; ++h)
@@ -260,7 +256,7 @@ class Backward {
                j0 < std::min(first + known, visible(n, i0 + rows_at(i0))); j0 += kBlock) {
             const int64_t keys = std::min(kBlock, n - j0);
             tile(s, s.q[0], s.k[(j0 - first) / kBlock], b, h, i0, j0, keys);
-            add_key_gradients(s, s.q[0], i0, j0, keys, j0 - first);
+            add_key_gradients(s, s.q[0], h, i0, j0, keys, j0 - first);
           }
         }
     }
@@ -359,18 +355,20 @@ class Backward {
     return spec_.causal && i0 == j0 && keys > kHalf;
   }
 
-  void add_key_gradients(const Scratch& s, const QueryBlock& q, int64_t i0, int64_t j0,
+  // The first queries that see the keys, of the first head that does, begin the sums.
+  void add_key_gradients(const Scratch& s, const QueryBlock& q, int64_t h, int64_t i0, int64_t j0,
                          int64_t keys, int64_t first_row) const {
+    const bool more = h % (spec_.H / spec_.G) > 0 || i0 > (spec_.causal ? j0 : 0);
     const int64_t wide = plan_.wide(), padded = keys_in_steps(blocks_, keys);
     const int64_t queries = plan_.step > 1 ? lanes_at(i0) : rows_at(i0);
     const int64_t units = units_of(queries, plan_.pairs);
     const int64_t low = halves(i0, j0, keys) ? kHalf : padded, skip = units_of(kHalf, plan_.pairs);
     const auto add = [&](float* d, const float* p, const float* columns) {
       d += first_row * wide;
-      blocks_.product(d, wide, p, kBlock, 1, columns, wide, low, wide, units, true);
+      blocks_.product(d, wide, p, kBlock, 1, columns, wide, low, wide, units, more);
       if (low < padded)
         blocks_.product(d + low * wide, wide, p + low * kBlock + skip, kBlock, 1,
-                        columns + skip * wide, wide, padded - low, wide, units - skip, true);
+                        columns + skip * wide, wide, padded - low, wide, units - skip, more);
     };
     add(s.dv, s.s, q.dout_columns);
     add(s.dk, s.dp, q.columns);

@@ -9,55 +9,63 @@ namespace {
 
 constexpr int64_t kTile = 16;  // rows, and units of a row
 
-// C, of one or two tiles by one or two, stays in tiles over K: with two by two, every tile of A and
-// of B that is loaded takes part in two products.
-template <class Tiles, bool kTall, bool kWide>
-void product_tiles(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb,
-                   int64_t K, bool add) {
-  const int64_t c_row = 4 * ldc, a_row = 4 * lda, b_row = 4 * ldb;
-  float* below = c + kTile * ldc;
+// Sums of 16 rows by one or two tiles of columns, in tiles kFirst and kFirst + 1.
+template <class Tiles, int kFirst, bool kWide>
+void begin(const float* c, int64_t ldc, bool add) {
   if (add) {
-    Tiles::template load<0>(c, c_row);
-    if (kWide) Tiles::template load<1>(c + kTile, c_row);
-    if (kTall) Tiles::template load<2>(below, c_row);
-    if (kTall && kWide) Tiles::template load<3>(below + kTile, c_row);
+    Tiles::template load<kFirst>(c, 4 * ldc);
+    if (kWide) Tiles::template load<kFirst + 1>(c + kTile, 4 * ldc);
   } else {
-    Tiles::template zero<0>();
-    if (kWide) Tiles::template zero<1>();
-    if (kTall) Tiles::template zero<2>();
-    if (kTall && kWide) Tiles::template zero<3>();
+    Tiles::template zero<kFirst>();
+    if (kWide) Tiles::template zero<kFirst + 1>();
   }
+}
+
+template <class Tiles, int kFirst, bool kWide>
+void multiply(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t K) {
   for (int64_t k = 0; k < K; k += kTile) {
-    Tiles::template load<4>(a + k, a_row);
-    Tiles::template load<6>(b + k * ldb, b_row);
-    Tiles::template multiply<0, 4, 6>();
+    Tiles::template load<4>(a + k, 4 * lda);
+    Tiles::template load<6>(b + k * ldb, 4 * ldb);
+    Tiles::template multiply<kFirst, 4, 6>();
     if (kWide) {
-      Tiles::template load<7>(b + k * ldb + kTile, b_row);
-      Tiles::template multiply<1, 4, 7>();
-    }
-    if (kTall) {
-      Tiles::template load<5>(a + kTile * lda + k, a_row);
-      Tiles::template multiply<2, 5, 6>();
-      if (kWide) Tiles::template multiply<3, 5, 7>();
+      Tiles::template load<7>(b + k * ldb + kTile, 4 * ldb);
+      Tiles::template multiply<kFirst + 1, 4, 7>();
     }
   }
-  Tiles::template store<0>(c, c_row);
-  if (kWide) Tiles::template store<1>(c + kTile, c_row);
-  if (kTall) Tiles::template store<2>(below, c_row);
-  if (kTall && kWide) Tiles::template store<3>(below + kTile, c_row);
+}
+
+template <class Tiles, int kFirst, bool kWide>
+void end(float* c, int64_t ldc) {
+  Tiles::template store<kFirst>(c, 4 * ldc);
+  if (kWide) Tiles::template store<kFirst + 1>(c + kTile, 4 * ldc);
+}
+
+// Two sets of sums in turn: K is short, so that beginning and ending take as long as the products,
+// and one set does so while the other is multiplied.
+template <class Tiles, bool kWide>
+void product_columns(float* c, int64_t ldc, const float* a, int64_t lda, const float* b,
+                     int64_t ldb, int64_t M, int64_t K, bool add) {
+  const int64_t c_step = kTile * ldc, a_step = kTile * lda;
+  begin<Tiles, 0, kWide>(c, ldc, add);
+  for (int64_t m = 0; m < M; m += 2 * kTile, c += 2 * c_step, a += 2 * a_step) {
+    const bool second = m + kTile < M, third = m + 2 * kTile < M;
+    multiply<Tiles, 0, kWide>(a, lda, b, ldb, K);
+    if (second) begin<Tiles, 2, kWide>(c + c_step, ldc, add);
+    end<Tiles, 0, kWide>(c, ldc);
+    if (!second) return;
+    multiply<Tiles, 2, kWide>(a + a_step, lda, b, ldb, K);
+    if (third) begin<Tiles, 0, kWide>(c + 2 * c_step, ldc, add);
+    end<Tiles, 2, kWide>(c + c_step, ldc);
+  }
 }
 
 template <class Tiles>
 void product(float* c, int64_t ldc, const float* a, int64_t a_row, int64_t /*a_col*/,
              const float* b, int64_t ldb, int64_t M, int64_t N, int64_t K, bool add) {
-  for (int64_t n = 0; n < N; n += 2 * kTile)
-    for (int64_t m = 0; m < M; m += 2 * kTile) {
-      const bool tall = m + kTile < M, wide = n + kTile < N;
-      const auto run =
-          tall ? (wide ? product_tiles<Tiles, true, true> : product_tiles<Tiles, true, false>)
-               : (wide ? product_tiles<Tiles, false, true> : product_tiles<Tiles, false, false>);
-      run(c + m * ldc + n, ldc, a + m * a_row, a_row, b + n, ldb, K, add);
-    }
+  for (int64_t n = 0; n < N; n += 2 * kTile) {
+    const auto run = n + kTile < N ? product_columns<Tiles, true> : product_columns<Tiles, false>;
+    run(c + n, ldc, a, a_row, b + n, ldb, M, K, add);
+  }
 }
 
 template <class Tiles>

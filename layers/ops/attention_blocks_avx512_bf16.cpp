@@ -39,6 +39,19 @@ inline V pair_rows(V even, V odd) {
   return (V)_mm512_permutexvar_epi16(order, (I)_mm512_cvtne2ps_pbh(odd, even));
 }
 
+// 2^t by a polynomial on [0, 1) (as exp2_of; relative error 2e-7) and the exponent, which the
+// scaling takes from t itself. What leaves of minus infinity is 0, and below -126 a subnormal,
+// which rounding to bf16 makes 0.
+inline V short_exp2_of(V t) {
+  const V r = _mm512_reduce_ps(t, _MM_FROUND_TO_NEG_INF);
+  V p = fma(set1(0x1.e97502p-10f), r, set1(0x1.277854p-7f));
+  p = fma(p, r, set1(0x1.c91ce6p-5f));
+  p = fma(p, r, set1(0x1.ebdb56p-3f));
+  p = fma(p, r, set1(0x1.62e4bap-1f));
+  p = fma(p, r, set1(1.0f));
+  return times_exp2(p, t);
+}
+
 #include "layers/ops/attention_blocks_body.h"
 
 constexpr AttentionBlocks kBlocks = {

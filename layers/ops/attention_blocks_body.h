@@ -6,7 +6,7 @@
 //   the lane's bit is 0), multiply_add (one step of a product), iset1, iload, low_product (of the
 //   low halves of 64-bit lanes), high_half, xor3, at_least (of the low halves of even and odd
 //   lanes, as bits), and with kPairs pair_rows (units of two rows' lanes) and pair_lanes (units of
-//   32 neighbouring lanes).
+//   32 neighbouring lanes) and short_exp2_of.
 // Nothing of the standard library is used here: a copy compiled for wide vectors must never be the
 // one the linker keeps for everybody.
 
@@ -15,25 +15,25 @@
 constexpr int64_t kLd = kAttentionBlock;
 
 // 2^t: a polynomial on [-1/2, 1/2] (least worst relative error with p(0) = 1, by Remez' exchange)
-// and the exponent. Relative error 8.4e-8 at degree 6; for pairs 4.9e-7 at degree 5, where p is
-// rounded to 2^-9 next. Exactly 0 below -126; NaN stays NaN.
+// and the exponent. Relative error 8.4e-8. Exactly 0 below -126; NaN stays NaN.
 inline V exp2_of(V t) {
   const V n = round_even(t), r = sub(t, n);
-  V p;
-  if constexpr (kPairs) {
-    p = fma(set1(0x1.23a608p-10f), r, set1(0x1.3cbea8p-7f));
-    p = fma(p, r, set1(0x1.c74322p-5f));
-    p = fma(p, r, set1(0x1.ebfa4ep-3f));
-    p = fma(p, r, set1(0x1.62e39ep-1f));
-  } else {
-    p = fma(set1(0x1.470b4ap-13f), r, set1(0x1.5f7276p-10f));
-    p = fma(p, r, set1(0x1.3b270ep-7f));
-    p = fma(p, r, set1(0x1.c6ae72p-5f));
-    p = fma(p, r, set1(0x1.ebfbe2p-3f));
-    p = fma(p, r, set1(0x1.62e432p-1f));
-  }
+  V p = fma(set1(0x1.470b4ap-13f), r, set1(0x1.5f7276p-10f));
+  p = fma(p, r, set1(0x1.3b270ep-7f));
+  p = fma(p, r, set1(0x1.c6ae72p-5f));
+  p = fma(p, r, set1(0x1.ebfbe2p-3f));
+  p = fma(p, r, set1(0x1.62e432p-1f));
   p = fma(p, r, set1(1.0f));
   return zero_below(t, set1(-126.0f), times_exp2(p, n));
+}
+
+// The same for the powers of a tile. Pairs round them to 2^-9 next and have a shorter way.
+template <class X>
+inline X power_of(X t) {
+  if constexpr (kPairs)
+    return short_exp2_of(t);
+  else
+    return exp2_of(t);
 }
 
 template <int kRows, int kVectors>
@@ -131,8 +131,8 @@ inline bool softmax_columns(float* s, int64_t n0, int64_t keys, float factor2, f
 #pragma GCC unroll 4
     for (int v = 0; v < kColumns; ++v) {
       const int64_t n = n0 + v * kWidth;
-      V p0 = exp2_of(fma(load(s + k * kLd + n), f, low[v])), p1 = set1(0.0f);
-      if (k + 1 < keys) p1 = exp2_of(fma(load(s + (k + 1) * kLd + n), f, low[v]));
+      V p0 = power_of(fma(load(s + k * kLd + n), f, low[v])), p1 = set1(0.0f);
+      if (k + 1 < keys) p1 = power_of(fma(load(s + (k + 1) * kLd + n), f, low[v]));
       total[v] = add(total[v], add(p0, p1));
       if constexpr (kDropout) {
         p0 = zero_unless(bits_at(keep, k, n), p0);
@@ -152,7 +152,7 @@ inline bool softmax_columns(float* s, int64_t n0, int64_t keys, float factor2, f
 
 bool softmax_step(float* s, int64_t keys, int64_t lanes, float factor2, float* top, float* sum,
                   float* shrink, const uint16_t* keep) {
-  constexpr int kTogether = 2;
+  constexpr int kTogether = kMaxVectors;
   bool changed = false;
   int64_t n = 0;
   for (; n + kTogether * kWidth <= lanes; n += kTogether * kWidth)
@@ -175,7 +175,7 @@ void scale_lanes(float* c, int64_t rows, int64_t lanes, const float* factor) {
 template <bool kDropout>
 inline void backward_element(const float* s, const float* dp, int64_t k, int64_t n, V f, V low,
                              V shift, const uint16_t* keep, V kept, V* p, V* ds) {
-  const V whole = exp2_of(fma(load(s + k * kLd + n), f, low));
+  const V whole = power_of(fma(load(s + k * kLd + n), f, low));
   V d = load(dp + k * kLd + n);
   *p = whole;
   if constexpr (kDropout) {
