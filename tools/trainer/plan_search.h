@@ -80,6 +80,8 @@ class PlanSearch {
     bool states_away = false;
     bool moved = false;        // the search itself took the host's memory
     bool params_away = false;  // and the states with them
+    bool grads_away = false;
+    bool streams() const { return params_away || grads_away; }
     auto operator<=>(const Way&) const = default;
   };
   // What becomes of gradients: their dtype, and whether backward consumes them.
@@ -129,11 +131,13 @@ class PlanSearch {
   Choice best_way(int64_t room, bool moved, Choice best, double* least);
   // The fastest whose first layers offload, or `best`.
   Choice best_stack(int64_t room, Choice best);
-  // Weights that rest with the host (plan_streamed.cpp): which ways there are, the fastest of them
-  // or `best`, and what the configuration of one takes at least.
+  // Weights and gradients that rest with the host (plan_streamed.cpp): which ways there are, those
+  // with the same there next to each other; the fastest of them or `best`; what a configuration
+  // takes at least; and whether one fits that leaves there less and is else the same.
   std::vector<Way> streamed_ways() const;
   Choice best_streamed(int64_t room, Choice best);
-  double streamed_floor(int64_t micro) const;
+  double streamed_floor(int64_t micro, const Way& way, DType gradients) const;
+  bool less_fits(const Key& key, int64_t room);
   // Stacks of any ways under the budgets of a fixed series, so that what a larger budget gets is
   // never slower: it may have all that a smaller one has.
   struct Mixed {
@@ -166,7 +170,8 @@ class PlanSearch {
   std::vector<bool> states_away_;
   // All layers alike, as recorded: those that the user left open, without the host's memory first.
   std::vector<Way> ways_;
-  std::vector<Way> streamed_;  // the same with the weights of the layers with the host
+  // The same with the weights of the layers with the host, their gradients, or both.
+  std::vector<Way> streamed_;
   std::vector<Choice> least_;
   std::map<Key, std::unique_ptr<Config>> configs_;
   // By micro-batch, gradients, and whether it updates states that rest with the host.
