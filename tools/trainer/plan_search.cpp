@@ -193,6 +193,9 @@ PlanSearch::Config* PlanSearch::config(const Key& key) {
   c.bound = s.lower_bound();
   c.host = s.lower_bound(Residence::host);
   c.seconds = step_seconds(s, c.decisions);
+  if (key.way.streams())
+    for (const TensorRecord& t : s.at(s.find("root")).tensors)
+      if (t.residence == Residence::device && t.category != Category::batch) c.base += t.bytes;
   if (!layers_ || key.way.streams()) return slot.get();
 
   const BlockOptions& block = block_options(c.decisions);
@@ -494,6 +497,8 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   std::vector<Way> all = ways_;
   all.insert(all.end(), streamed_.begin(), streamed_.end());
   for (const Way& way : all) {
+    if (way.grads_away && deep() && request_.recompute == "auto" && way.recompute != "block")
+      continue;
     if (!request_.update_in_backward || !*request_.update_in_backward)
       add_all(fewest, {last.first, false}, way);
     if (last.second && !way.grads_away) add_all(most, {last.first, true}, way);

@@ -99,7 +99,7 @@ class PlanSearch {
     int64_t bound = 0;       // of the arena as recorded
     int64_t host = 0;        // of the host's arena
     double seconds = 0;      // of a step as recorded
-    int64_t base = 0;        // residents
+    int64_t base = 0;        // residents; of streamed ways but for the batch
     int64_t others = 0;      // the arena that other programs, and this one outside the layers, need
     int64_t tail = 0;        // between the passes, beyond what layers keep
     int64_t tail_back = 0;   // of them, at the last op
@@ -133,11 +133,15 @@ class PlanSearch {
   Choice best_stack(int64_t room, Choice best);
   // Weights and gradients that rest with the host (plan_streamed.cpp): which ways there are, those
   // with the same there next to each other; the fastest of them or `best`; what a configuration
-  // takes at least; and whether one fits that leaves there less and is else the same.
+  // takes at least; and whether one that leaves there less and is else the same fits, or is known
+  // to take `most` seconds.
   std::vector<Way> streamed_ways() const;
   Choice best_streamed(int64_t room, Choice best);
   double streamed_floor(int64_t micro, const Way& way, DType gradients) const;
-  bool less_fits(const Key& key, int64_t room);
+  bool less_does(const Key& key, int64_t room, double most);
+  // Enough layers that a step's bytes are fewest where a block keeps its input alone, and that too
+  // with the host: what of one layer comes back is then less than what the others keep.
+  bool deep() const { return request_.model->spec().L >= 4; }
   // Stacks of any ways under the budgets of a fixed series, so that what a larger budget gets is
   // never slower: it may have all that a smaller one has.
   struct Mixed {

@@ -3,11 +3,26 @@
 // simulated, the copies' waiting with it, so nothing here knows what streaming costs but by the
 // record.
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 #include "layers/models/recompute.h"
 #include "tools/trainer/plan_search.h"
 
 namespace snug {
+namespace {
+
+// Each recomputes all that those before it do.
+constexpr std::array<std::string_view, 5> kPresets = {"none", "norms", "norms+mlp",
+                                                      "mlp+attention+norms", "block"};
+
+// Of one of them; of what was set, which is the only one, 0.
+size_t rank(std::string_view recompute) {
+  const auto* at = std::find(kPresets.begin(), kPresets.end(), recompute);
+  return at == kPresets.end() ? 0 : static_cast<size_t>(at - kPresets.begin());
+}
+
+}  // namespace
 
 std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
   const PlanRequest& r = request_;
@@ -21,7 +36,7 @@ std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
   const bool grads = (set_grads || (r.offload_gradients == "auto" && r.use_host)) &&
                      !r.update_in_backward.value_or(false);
   std::vector<std::string> again = {r.recompute}, away = {r.offload};
-  if (r.recompute == "auto") again = {"none", "norms", "norms+mlp", "mlp+attention+norms", "block"};
+  if (r.recompute == "auto") again.assign(kPresets.begin(), kPresets.end());
   if (r.offload == "auto") away = {"none"};
   if (r.offload == "auto" && r.use_host) away.emplace_back("inputs");
   const auto add = [&](bool states, bool p, bool g) {
@@ -67,7 +82,7 @@ double PlanSearch::streamed_floor(int64_t micro, const Way& way, DType gradients
   return std::max(in, out);
 }
 
-bool PlanSearch::less_fits(const Key& key, int64_t room) {
+bool PlanSearch::less_does(const Key& key, int64_t room, double most) {
   for (const Way& way : streamed_) {
     const bool less = way.params_away <= key.way.params_away &&
                       way.grads_away <= key.way.grads_away &&
@@ -76,9 +91,9 @@ bool PlanSearch::less_fits(const Key& key, int64_t room) {
         way.states_away != key.way.states_away)
       continue;
     const auto found = configs_.find({key.micro, key.head_rows, key.gradients, way});
+    if (found == configs_.end() || !found->second) continue;
     double bound = 0;
-    if (found != configs_.end() && found->second &&
-        solve(*found->second, room, 0.0, &bound).feasible)
+    if (found->second->seconds >= most || solve(*found->second, room, 0.0, &bound).feasible)
       return true;
   }
   return false;
@@ -115,24 +130,40 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
   }
   std::stable_sort(open.begin(), open.end(),
                    [](const Open& a, const Open& b) { return a.floor < b.floor; });
+  std::map<std::pair<size_t, Gradients>, int64_t> residents;  // of a group, the batch left out
   for (const Open& o : open) {
     if (best.feasible && o.floor >= best.step_seconds) break;
+    const std::pair group{o.first, o.gradients};
+    const auto key_of = [&](size_t way) {
+      return Key{o.micro, o.rows, o.gradients, streamed_[way]};
+    };
+    const auto known = residents.find(group);
+    if (known != residents.end() && known->second > room) continue;
+    // The last of the ways has the fewest bytes.
+    const Config& fewest = *config(key_of(o.last - 1));
+    residents[group] = fewest.base;
+    double none = 0;
+    if (deep() && !solve(fewest, room, 0.0, &none).feasible) continue;
+    // What recomputes more, or offloads beside it, has all of that to do and more.
+    std::vector<const Way*> slow;
     for (size_t i = o.first; i < o.last; ++i) {
       const Way& way = streamed_[i];
       if (way.offload == "none" && inputs(o.micro) > static_cast<double>(room)) continue;
-      const Key key{o.micro, o.rows, o.gradients, way};
+      const bool slower = std::any_of(slow.begin(), slow.end(), [&](const Way* w) {
+        return rank(w->recompute) <= rank(way.recompute) &&
+               (w->offload == "none" || w->offload == way.offload);
+      });
+      if (slower) continue;
       // What leaves less with the host has less to wait for.
-      if (less_fits(key, room)) continue;
-      const Config& c = *config(key);
+      if (less_does(key_of(i), room, best.feasible ? best.step_seconds : INFINITY)) continue;
+      const Config& c = *config(key_of(i));
       double bound = 0;
       Choice choice = solve(c, room, 0.0, &bound);
       // An update in backward does the same work: what the sums of seconds round is no reason.
       const double most = best.step_seconds * (o.gradients.second ? 1 - 1e-9 : 1.0);
       if (choice.feasible && (!best.feasible || choice.step_seconds < most))
         best = std::move(choice);
-      // With nothing offloaded, what recomputes or offloads more has all of this to do and more.
-      if (best.feasible && way.offload == "none" && i == o.first && c.seconds >= best.step_seconds)
-        break;
+      if (best.feasible && c.seconds >= best.step_seconds) slow.push_back(&way);
     }
   }
   return best;
