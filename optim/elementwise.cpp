@@ -42,7 +42,9 @@ void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore&
   const int64_t n = t.master.elements();
   expect(t.master, "master", {{"elements", n}});
   expect_dtype(t.master, "master", {DType::f32});
-  if (windows.last < 0) {
+  if (t.brought) {
+    require(windows.last < 0, "all windows of gradients that are brought");
+  } else if (windows.last < 0) {
     expect(t.gradients, "gradients", {{"elements", n}});
   } else {
     require(windows.last <= store.windows(), "windows of the store");
@@ -52,7 +54,7 @@ void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore&
         require(s.offset >= t.first && s.offset + s.elements <= t.first + held,
                 "gradients for all spans of the windows");
   }
-  expect_gradient_dtype(t.gradients, "gradients");
+  if (!t.brought) expect_gradient_dtype(t.gradients, "gradients");
   if (t.weights.defined()) {
     expect(t.weights, "weights", {{"elements", n}});
     expect_dtype(t.weights, "weights", {DType::bf16, DType::f16});
@@ -87,7 +89,19 @@ void ElementwiseOptimizer::update(Context& ctx, const UpdateTargets& t, StateSto
   const int last = windows.last < 0 ? store.windows() : windows.last;
   for (int w = windows.first; w < last; ++w) {
     store.open(ctx, w);
-    update_spans(ctx, t, store, store.window(w), state);
+    UpdateTargets here = t;
+    if (t.brought) {
+      const GradientWindows::Window window = t.brought->open_window(ctx, w);
+      here.gradients = window.gradients;
+      here.first = window.first;
+      expect_gradient_dtype(here.gradients, "gradients");
+      for (const StateSpan& s : store.window(w))
+        require(s.offset >= here.first &&
+                    s.offset + s.elements <= here.first + here.gradients.elements(),
+                "gradients for all spans of the window");
+    }
+    update_spans(ctx, here, store, store.window(w), state);
+    if (t.brought) t.brought->close_window(ctx, w);
     // Of a skipped step too.
     if (t.gate && !ctx.planning() && store.writes_back())
       for (const StateSpan& span : store.window(w)) t.gate->pass(span.param);

@@ -1,30 +1,22 @@
 #include "optim/streamed_params.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "engine/core/error.h"
-#include "engine/core/units.h"
+#include "optim/part_runs.h"
 
 namespace snug {
 
 StreamedParamStore::StreamedParamStore(Context& ctx, const ParamTable& table, DType dtype,
                                        OffloadedStateStore& host)
-    : table_(table), dtype_(dtype), host_(host) {
-  for (int i = 0; i < table.size(); ++i) {
-    const ParamInfo& p = table[i];
-    if (table.begins_part(i)) {
-      Run run{};
-      run.part = p.part;
-      run.name = Name(p.part < 0 ? fmt::format("weights.{}", p.name.view())
-                                 : fmt::format("weights.part{}", p.part));
-      run.first = p.offset;
-      runs_.push_back(std::move(run));
-    }
-    run_of_.push_back(static_cast<int>(runs_.size()) - 1);
-    Run& run = runs_.back();
-    run.elements = round_up(p.offset + p.elements(), kSpanAlignment) - run.first;
+    : table_(table), dtype_(dtype), host_(host), run_of_(run_of_params(table)) {
+  for (const PartRun& r : part_runs(table)) {
+    Run run{};
+    run.part = r.part;
+    run.name = run_name("weights", table, r);
+    run.first = r.first;
+    run.elements = r.elements;
+    runs_.push_back(std::move(run));
   }
   for (Run& run : runs_) {
     run.host = host.weight_pieces(run.first, run.elements);

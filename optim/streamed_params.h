@@ -30,7 +30,6 @@ class StreamedParamStore final : public ParamStore {
   void load(Context& ctx);
 
  private:
-  // Neighbours in the table of one part.
   struct Run {
     int part;
     Name name;

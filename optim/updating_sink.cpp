@@ -1,10 +1,9 @@
 #include "optim/updating_sink.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "engine/core/error.h"
+#include "optim/part_runs.h"
 
 namespace snug {
 
@@ -13,25 +12,17 @@ UpdatingGradSink::UpdatingGradSink(Context& ctx, const ParamTable& table, const 
     : table_(table),
       dtype_(dtype),
       update_(std::move(update)),
+      run_of_(run_of_params(table)),
       written_(static_cast<size_t>(table.size()), 0) {
   require(dtype == DType::f32 || dtype == DType::bf16, "gradients in f32 or bf16");
   expect_gradients_here(ctx, dtype);
-  for (int i = 0; i < table.size(); ++i) {
-    if (table.begins_part(i)) {
-      const int part = table[i].part;
-      runs_.push_back({part,
-                       Name(part < 0 ? fmt::format("gradients.{}", table[i].name.view())
-                                     : fmt::format("gradients.part{}", part)),
-                       table[i].offset,
-                       0,
-                       {},
-                       {},
-                       {}});
-    }
-    run_of_.push_back(static_cast<int>(runs_.size()) - 1);
-    runs_.back().elements = table[i].offset + table[i].elements() - runs_.back().first;
-  }
-  for (Run& run : runs_) {
+  for (const PartRun& r : part_runs(table)) {
+    Run run{};
+    run.part = r.part;
+    run.name = run_name("gradients", table, r);
+    run.first = r.first;
+    run.elements = r.elements;
+    run.spans = spans_of(store.spans(), r);
     const auto inside = [&](int64_t offset) {
       return offset >= run.first && offset < run.first + run.elements;
     };
@@ -42,14 +33,9 @@ UpdatingGradSink::UpdatingGradSink(Context& ctx, const ParamTable& table, const 
         if (run.windows.last == 0) run.windows.first = w;
         run.windows.last = w + 1;
       }
-    const auto& all = store.spans();
-    const auto begin =
-        std::find_if(all.begin(), all.end(), [&](const StateSpan& s) { return inside(s.offset); });
-    const auto end =
-        std::find_if(begin, all.end(), [&](const StateSpan& s) { return !inside(s.offset); });
-    if (begin != end) run.spans = std::span(&*begin, static_cast<size_t>(end - begin));
     if (run.part < 0)
       run.gradients = ctx.tensor(run.name, {run.elements}, dtype, Category::gradients);
+    runs_.push_back(std::move(run));
   }
 }
 

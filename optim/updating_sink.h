@@ -44,7 +44,6 @@ class UpdatingGradSink final : public GradSink {
   void finish(Context& ctx);
 
  private:
-  // Neighbours in the table of one part.
   struct Run {
     int part;
     Name name;

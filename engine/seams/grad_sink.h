@@ -26,8 +26,10 @@ class GradSink {
   virtual bool wants(int param) const = 0;
   virtual GradView open(Context& ctx, int param) = 0;
   virtual void close(Context& ctx, int param) = 0;
-  // The gradients of a part of the table (ParamInfo::part) are complete, and its weights are not
-  // read again in this pass.
+  // The gradients of a part of the table (ParamInfo::part) are opened next: a sink that has sums of
+  // them elsewhere begins to bring them.
+  virtual void fetch_part(Context&, int /*part*/) {}
+  // They are complete, and the weights of the part are not read again in this pass.
   virtual void part_done(Context&, int /*part*/) {}
 };
 

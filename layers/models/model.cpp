@@ -116,8 +116,10 @@ void Model::fetch_weights(Context& ctx, Runtime& rt, int64_t layer) const {
 
 void Model::fetch(Context& ctx, Runtime& rt, ModelPass& pass, int64_t layer) const {
   fetch_weights(ctx, rt, layer);
-  if (!pass.offload || layer < 0) return;
+  if (layer < 0) return;
   const Context::Scope scope(ctx, block(layer).name());
+  rt.grads->fetch_part(ctx, static_cast<int>(layer));
+  if (!pass.offload) return;
   pass.blocks[static_cast<size_t>(layer)].fetch(ctx);
 }
 

@@ -67,8 +67,8 @@ class Model {
 
  private:
   Tensor embed(Context& ctx, Runtime& rt, const View& tokens, PassMode mode) const;
-  // Begin to bring what the host has of a layer, if there is such a layer: its weights, and the
-  // slots of its pass.
+  // Begin to bring what the host has of a layer, if there is such a layer: its weights; and for
+  // backward its gradients' sums and the slots of its pass.
   void fetch_weights(Context& ctx, Runtime& rt, int64_t layer) const;
   void fetch(Context& ctx, Runtime& rt, ModelPass& pass, int64_t layer) const;
   Tensor run_blocks(Context& ctx, Runtime& rt, ModelPass& pass, const View& tokens,

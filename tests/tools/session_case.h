@@ -167,11 +167,19 @@ class SessionRun {
     for (int i = 0; i < model_.params().size(); ++i) {
       const ParamInfo& p = model_.params()[i];
       for (int64_t j = p.offset; j < p.offset + p.real_elements(); ++j)
-        out.push_back(flat.dtype == DType::bf16 ? to_f32(flat.as<bf16>()[j]) : flat.as<float>()[j]);
+        out.push_back(flat.as<float>()[j]);
     }
     return out;
   }
-  std::vector<float> gradients() { return real(session_->gradients().flat()); }
+  std::vector<float> gradients() const {  // wherever they rest
+    std::vector<float> out;
+    for (int i = 0; i < model_.params().size(); ++i) {
+      const View g = session_->gradient(i);
+      for (int64_t j = 0; j < model_.params()[i].real_elements(); ++j)
+        out.push_back(g.dtype == DType::bf16 ? to_f32(g.as<bf16>()[j]) : g.as<float>()[j]);
+    }
+    return out;
+  }
   std::vector<float> weights() { return real(session_->master()); }
 
  private:

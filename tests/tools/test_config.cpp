@@ -175,6 +175,8 @@ TEST(ConfigRecompute, IsCanonical) {
   EXPECT_EQ(load("").offload, "auto");
   EXPECT_EQ(load("offload: none").offload, "none");
   EXPECT_EQ(load("").offload_optimizer, "auto");
+  EXPECT_EQ(load("").offload_gradients, "auto");
+  EXPECT_EQ(load("offload_gradients: cpu").offload_gradients, "cpu");
   EXPECT_EQ(load("offload: inputs+lse").offload, "inputs+lse");
   EXPECT_EQ(load("offload: {0-5: inputs, 6: mid}").offload, "0-5: inputs, 6: mid");
   const std::string yaml = resolved_yaml(load("offload: {0-5: inputs, 6: mid}"));

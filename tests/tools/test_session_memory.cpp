@@ -34,6 +34,7 @@ struct Config {
   DType gradients = DType::f32;
   bool offload_params = false;  // and the optimizer's state
   bool update_in_backward = false;
+  bool offload_gradients = false;
 };
 
 // Every value of every axis is here, and the pairs that share code: recompute with precision and
@@ -255,6 +256,36 @@ const Config kConfigs[] = {
      .kv_length = 0,
      .prefill = 0,
      .offload_params = true},
+    {.name = "offload_gradients",
+     .model = {.L = 5, .tied = false, .dropout = 0.1},
+     .precision = "bf16",
+     .optimizer = "adamw",
+     .recompute = "norms+mlp",
+     .T = 16,
+     .global_batch = 6,
+     .micro_batch = 2,
+     .head_rows = 64,
+     .eval_batch = 2,
+     .kv_length = 24,
+     .prefill = 8,
+     .threads = 2,
+     .offload_gradients = true},
+    {.name = "offload_all_fp16",
+     .model = {.L = 4},
+     .precision = "fp16",
+     .optimizer = "momentum",
+     .recompute = "block",
+     .T = 16,
+     .global_batch = 4,
+     .micro_batch = 2,
+     .head_rows = 64,
+     .eval_batch = 0,
+     .kv_length = 0,
+     .prefill = 0,
+     .offload = "inputs",
+     .gradients = DType::bf16,
+     .offload_params = true,
+     .offload_gradients = true},
 };
 static_assert(std::size(kConfigs) >= 30);
 
@@ -274,6 +305,7 @@ test::RunOptions options_of(const Config& c) {
   o.decisions.max_grad_norm = c.update_in_backward ? 0.0 : 1.0;
   o.decisions.offload_optimizer = o.decisions.offload_params = c.offload_params;
   o.decisions.update_in_backward = c.update_in_backward;
+  o.decisions.offload_gradients = c.offload_gradients;
   o.decisions.loss_scaling.init_scale = 64;  // a step that is skipped would show nothing
   o.decisions.save = true;
   o.decisions.packing_boundaries = c.documents;
@@ -339,7 +371,8 @@ TEST_P(SessionMemory, PlannedIsMeasuredAndNothingIsAllocatedAfterTheStart) {
   EXPECT_EQ(session.context().arena_bytes(), schedule.arena_bytes());
   EXPECT_EQ(session.context().resident_bytes() - schedule.arena_bytes(), 0);
   EXPECT_EQ(session.context().host_resident_bytes() - schedule.host_bytes(), 0);
-  EXPECT_EQ(schedule.host_bytes() > 0, c.offload_params || std::string(c.offload) != "none");
+  EXPECT_EQ(schedule.host_bytes() > 0,
+            c.offload_params || c.offload_gradients || std::string(c.offload) != "none");
 
   // The first step warms up: threads start, the standard library makes its buffers.
   ASSERT_TRUE(std::isfinite(run.train_step(0)));

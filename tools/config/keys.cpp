@@ -95,7 +95,7 @@ std::vector<Key> make_keys() {
               "takes; auto: what is free less a stated reserve",
        .example = "256MiB", .unset = "auto"},
       {.name = "host_memory", .section = "machine", .kind = K::bytes, .field = &C::host_memory,
-       .doc = "the budget for what offload, offload_optimizer and offload_params keep off the device; on the "
+       .doc = "the budget for what the offload keys keep off the device; on the "
               "CPU, where both are RAM, it lets them be chosen. auto: no bound of its own",
        .example = "2GiB", .unset = "auto"},
       {.name = "target", .section = "machine", .kind = K::text, .field = &C::target,
@@ -150,6 +150,13 @@ std::vector<Key> make_keys() {
               "the optimizer's state, and a layer is brought before its forward and before its backward, one "
               "ahead of its use) or auto, as in offload; the numbers stay the same bit for bit",
        .example = "cpu", .aliases = "offload_param", .choices = "auto none cpu"},
+      {.name = "offload_gradients", .section = "machine", .kind = K::choice,
+       .field = &C::offload_gradients,
+       .doc = "where the gradients of the layers rest: none (on the device), cpu (in the host's memory: a "
+              "layer's leave while backward is at the one below, come back to be added to where a step has "
+              "several micro-steps, and once more for the norm and for the update) or auto, as in offload; "
+              "the numbers stay the same bit for bit",
+       .example = "cpu", .aliases = "offload_gradient", .choices = "auto none cpu"},
       {.name = "head_rows", .section = "machine", .kind = K::integer, .field = &C::head_rows,
        .doc = "rows of logits that exist at a time; auto: chosen by the plan", .example = "256",
        .unset = "auto", .range = kPositive, .aliases = "head_chunk_rows"},

@@ -27,7 +27,10 @@ std::string host_text(const LadderRung& r) {
   std::string text;
   if (r.offload != "none") text += ", offload " + r.offload;
   if (r.offload_params)
-    text += ", weights and optimizer with the host";
+    text += fmt::format(", weights{} optimizer with the host",
+                        r.offload_gradients ? ", gradients and" : " and");
+  else if (r.offload_gradients)
+    text += fmt::format(", gradients{} with the host", r.offload_optimizer ? " and optimizer" : "");
   else if (r.offload_optimizer)
     text += ", optimizer with the host";
   return text;
@@ -60,6 +63,7 @@ Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets, Pla
     rung.offload = plan.decisions.offload;
     rung.offload_optimizer = plan.decisions.offload_optimizer;
     rung.offload_params = plan.decisions.offload_params;
+    rung.offload_gradients = plan.decisions.offload_gradients;
     rung.host_bytes = plan.host_bytes;
     rung.tokens_per_second = plan.tokens_per_second();
     rung.sentence = plan_sentence(plan);
@@ -85,7 +89,8 @@ Ladder staircase(const Ladder& ladder) {
              rung.micro_batch != last.micro_batch || rung.head_rows != last.head_rows ||
              rung.recompute != last.recompute || rung.offload != last.offload ||
              rung.offload_optimizer != last.offload_optimizer ||
-             rung.offload_params != last.offload_params)
+             rung.offload_params != last.offload_params ||
+             rung.offload_gradients != last.offload_gradients)
       merged.rungs.push_back(rung);
   }
   return merged;
@@ -174,6 +179,7 @@ nlohmann::json ladder_json(const Ladder& ladder) {
          {"offload", r.offload},
          {"offload_optimizer", r.offload_optimizer ? "cpu" : "none"},
          {"offload_params", r.offload_params ? "cpu" : "none"},
+         {"offload_gradients", r.offload_gradients ? "cpu" : "none"},
          {"host_bytes", r.host_bytes},
          {"predicted_tokens_per_second",
           r.tokens_per_second > 0 ? nlohmann::json(r.tokens_per_second) : nlohmann::json(nullptr)},

@@ -36,7 +36,8 @@ std::string allow_text(const PlanRequest& r, std::initializer_list<const char*> 
 
 // The host is there for all it takes.
 void open_host(PlanRequest& r) {
-  if (r.offload_params == "auto" && !r.use_host) r.offload_params = "none";
+  for (std::string* where : {&r.offload_params, &r.offload_gradients})
+    if (*where == "auto" && !r.use_host) *where = "none";
   r.use_host = true;
   r.host_budget = 0;
 }
@@ -109,6 +110,14 @@ const Row kRows[] = {
      },
      kNone},
     {[](PlanRequest& r) -> std::string {
+       const bool open = r.offload_gradients == "auto" && r.use_host;
+       if (open || r.offload_gradients == "cpu" || r.update_in_backward.value_or(false)) return "";
+       r.offload_gradients = "cpu";
+       open_host(r);
+       return "offload_gradients=cpu host_memory={}";
+     },
+     kNone},
+    {[](PlanRequest& r) -> std::string {
        if (!r.use_host || r.host_budget == 0) return "";
        open_host(r);
        return "host_memory={}";
@@ -130,6 +139,12 @@ const Row kRows[] = {
        if (r.offload_params != "cpu") return "";
        r.offload_params = "none";
        return "offload_params=none";
+     },
+     kNone},
+    {[](PlanRequest& r) -> std::string {
+       if (r.offload_gradients != "cpu") return "";
+       r.offload_gradients = "none";
+       return "offload_gradients=none";
      },
      kNone},
     {[](PlanRequest& r) -> std::string {

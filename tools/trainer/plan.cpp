@@ -278,6 +278,10 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
     if (more.decisions.offload_params != plan.decisions.offload_params)
       plan.more_decisions += more.decisions.offload_params ? ", the layers' weights with the host"
                                                            : ", the layers' weights on the device";
+    if (more.decisions.offload_gradients != plan.decisions.offload_gradients)
+      plan.more_decisions += more.decisions.offload_gradients
+                                 ? ", the layers' gradients with the host"
+                                 : ", the layers' gradients on the device";
     if (more.decisions.offload_optimizer != plan.decisions.offload_optimizer)
       plan.more_decisions += more.decisions.offload_optimizer
                                  ? ", the optimizer's state with the host"

@@ -35,6 +35,7 @@ struct PlanRequest {
   std::string offload = "none";            // auto: chosen, if use_host
   std::string offload_optimizer = "none";  // none, cpu; auto: chosen, if use_host
   std::string offload_params = "none";     // the same; cpu goes with the optimizer's state
+  std::string offload_gradients = "none";  // the same; cpu goes with updates behind backward
   // settings.graphs was asked for: nothing is planned that rules graphs out.
   bool graphs_required = false;
   // Whether what is `auto` may take the host's memory: the device has memory of its own, or the
@@ -170,6 +171,8 @@ nlohmann::json plan_json(const Plan& plan);
 std::string plan_hash(const Plan& plan);
 // The widest instruction set the kernels use here; kernels are chosen by it.
 const char* plan_instruction_set();
+// "the layers' weights and the optimizer's state": what always rests there; empty: nothing.
+std::string rests_with_host(const Decisions& decisions);
 // One sentence: what was chosen and what it means.
 std::string plan_sentence(const Plan& plan);
 // The table a person reads.

@@ -79,6 +79,9 @@ void check_keys(const PlanFile& file, const RunSetup& setup) {
   const char* const params = d.offload_params ? "cpu" : "none";
   same("offload_params", c.offload_params == "auto" || c.offload_params == params, params,
        c.offload_params);
+  const char* const gradients = d.offload_gradients ? "cpu" : "none";
+  same("offload_gradients", c.offload_gradients == "auto" || c.offload_gradients == gradients,
+       gradients, c.offload_gradients);
   same("packed_weights",
        c.packed_weights == "auto" || c.packed_weights == to_string(d.packed_weights),
        to_string(d.packed_weights), c.packed_weights);
@@ -129,6 +132,7 @@ Decisions read_decisions(const nlohmann::json& j, const std::string& where) {
   d.offload = get_string(j, "offload", where, "none");
   d.offload_optimizer = get_string(j, "offload_optimizer", where, "none") == "cpu";
   d.offload_params = get_string(j, "offload_params", where, "none") == "cpu";
+  d.offload_gradients = get_string(j, "offload_gradients", where, "none") == "cpu";
   const std::string packing = get_string(j, "packed_weights", where, "none");
   const auto packed = parse_weight_packing(packing);
   if (!packed)
@@ -147,6 +151,10 @@ Decisions read_decisions(const nlohmann::json& j, const std::string& where) {
          fmt::format("update {} or {} in {}", kUpdateBehind, kUpdateInBackward, where),
          fmt::format("\"{}\"", update), kAgain);
   d.update_in_backward = update == kUpdateInBackward;
+  if (d.update_in_backward && d.offload_gradients)
+    fail(ErrorCode::data,
+         fmt::format("update {} for offload_gradients cpu in {}", kUpdateBehind, where),
+         fmt::format("\"{}\"", update), kAgain);
   return d;
 }
 
@@ -157,6 +165,7 @@ void fix_decisions(const Decisions& d, PlanRequest& r) {
   r.offload = d.offload;
   r.offload_optimizer = d.offload_optimizer ? "cpu" : "none";
   r.offload_params = d.offload_params ? "cpu" : "none";
+  r.offload_gradients = d.offload_gradients ? "cpu" : "none";
   r.packed_weights = d.packed_weights;
   r.eval_batch = d.eval_batch;
   r.gradients = d.gradients;

@@ -80,6 +80,7 @@ nlohmann::json decisions_json(const Plan& plan) {
           {"offload", d.offload},
           {"offload_optimizer", d.offload_optimizer ? "cpu" : "none"},
           {"offload_params", d.offload_params ? "cpu" : "none"},
+          {"offload_gradients", d.offload_gradients ? "cpu" : "none"},
           {"packed_weights", to_string(d.packed_weights)},
           {"packing_boundaries", d.packing_boundaries},
           {"eval_batch", d.eval_batch},
@@ -162,6 +163,8 @@ std::string binding_instant(const Plan& plan) {
 std::string gap_text(const Plan& plan) {
   if (plan.decisions.offload_params)
     return "of weights with the host the presets alone are looked at";
+  if (plan.decisions.offload_gradients)
+    return "of gradients with the host the presets alone are looked at";
   if (plan.gap() < 1e-6) return "proved that none of the plans it knows is faster";
   return fmt::format("proved that none of the plans it knows is faster by more than {:.2f} % ({})",
                      100 * plan.gap() + 0.005,
@@ -169,6 +172,17 @@ std::string gap_text(const Plan& plan) {
 }
 
 }  // namespace
+
+std::string rests_with_host(const Decisions& d) {
+  std::vector<const char*> list;
+  if (d.offload_params) list.push_back("the layers' weights");
+  if (d.offload_gradients) list.push_back("the layers' gradients");
+  if (d.offload_optimizer) list.push_back("the optimizer's state");
+  std::string text;
+  for (size_t i = 0; i < list.size(); ++i)
+    text += (i == 0 ? "" : i + 1 < list.size() ? ", " : " and ") + std::string(list[i]);
+  return text;
+}
 
 std::string plan_sentence(const Plan& plan) {
   const Decisions& d = plan.decisions;
@@ -187,10 +201,8 @@ std::string plan_sentence(const Plan& plan) {
     s += d.recompute == "none" ? ", everything kept for backward"
                                : fmt::format(", recomputing {}", layers_in_brief(d.recompute));
     if (d.offload != "none") s += fmt::format(", offloading {}", layers_in_brief(d.offload));
-    if (d.offload_params)
-      s += ", the layers' weights and the optimizer's state with the host";
-    else if (d.offload_optimizer)
-      s += ", the optimizer's state with the host";
+    if (const std::string rests = rests_with_host(d); !rests.empty())
+      s += ", " + rests + " with the host";
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
     if (d.gradients != DType::f32)
       s += fmt::format(", gradients held in {}", to_string(d.gradients));
@@ -397,7 +409,9 @@ std::string plan_text(const Plan& plan) {
         "\n  the host's memory was the planner's choice: {} cross the link a step, {} come back; "
         "{}",
         human_bytes(bytes_crossing(plan, kToHost)),
-        plan.decisions.offload_params ? human_bytes(bytes_crossing(plan, kToDevice)) : "as many",
+        plan.decisions.offload_params || plan.decisions.offload_gradients
+            ? human_bytes(bytes_crossing(plan, kToDevice))
+            : "as many",
         plan.unmoved_seconds > 0
             ? fmt::format("without it the step would take {} longer",
                           percent(plan.unmoved_seconds / plan.step_seconds - 1))
@@ -423,9 +437,11 @@ namespace {
   const bool bound = plan.host_budget > 0 && plan.host_bytes > plan.host_budget;
   const int64_t both = plan.engine_bytes + plan.host_bytes;
   const Decisions& d = plan.decisions;
-  const std::string what = d.offload + (d.offload_params      ? ", offload_params: cpu"
-                                        : d.offload_optimizer ? ", offload_optimizer: cpu"
-                                                              : "");
+  const std::string what = d.offload +
+                           (d.offload_params      ? ", offload_params: cpu"
+                            : d.offload_optimizer ? ", offload_optimizer: cpu"
+                                                  : "") +
+                           (d.offload_gradients ? ", offload_gradients: cpu" : "");
   const std::string others = offers_text(plan) + plan.advice;
   fail(ErrorCode::out_of_memory,
        bound ? fmt::format("host_memory of at least {} B ({}) for what is offloaded{}",

@@ -69,7 +69,7 @@ PlanSearch::PlanSearch(const PlanRequest& request) : request_(request), cost_(re
   std::stable_sort(ways_.begin(), ways_.end(),
                    [](const Way& x, const Way& y) { return x.moved < y.moved; });
   streamed_ = streamed_ways();
-  if (trains && r.offload_params == "cpu") {
+  if (trains && (r.offload_params == "cpu" || r.offload_gradients == "cpu")) {
     ways_.clear();
     layers_ = stacks_ = false;
   }
@@ -105,6 +105,7 @@ Decisions PlanSearch::decide(const Key& key) const {
   d.offload = key.way.offload;
   d.offload_optimizer = key.way.states_away;
   d.offload_params = key.way.params_away;
+  d.offload_gradients = key.way.grads_away;
   if (r.evaluate) d.eval_batch = r.eval_batch > 0 ? r.eval_batch : std::max<int64_t>(1, key.micro);
   d.kv_length = r.kv_length;
   d.kv_rows = r.kv_length > 0 ? r.kv_rows : 1;
@@ -192,7 +193,10 @@ PlanSearch::Config* PlanSearch::config(const Key& key) {
   c.bound = s.lower_bound();
   c.host = s.lower_bound(Residence::host);
   c.seconds = step_seconds(s, c.decisions);
-  if (!layers_ || key.way.params_away) return slot.get();
+  if (key.way.streams())
+    for (const TensorRecord& t : s.at(s.find("root")).tensors)
+      if (t.residence == Residence::device && t.category != Category::batch) c.base += t.bytes;
+  if (!layers_ || key.way.streams()) return slot.get();
 
   const BlockOptions& block = block_options(c.decisions);
   const LayerOption& least = block.options.back();  // the input alone, as recorded
@@ -248,11 +252,12 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
     if (!one_memory() && c.host > r.free_bytes) return choice;
     if (one_memory()) room = std::min(room, r.free_bytes - c.host);
   }
-  if (!layers_ || c.decisions.offload_params) {
+  const bool streams = c.decisions.offload_params || c.decisions.offload_gradients;
+  if (!layers_ || streams) {
     choice.feasible = c.bound <= room;
     choice.engine_bytes = c.bound;
     choice.step_seconds = c.seconds;
-    const size_t ways = c.decisions.offload_params ? streamed_.size() : ways_.size();
+    const size_t ways = streams ? streamed_.size() : ways_.size();
     choice.optimality = ways > 1 ? "the fastest of the presets" : "fixed by recompute";
     return choice;
   }
@@ -461,7 +466,7 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   };
   const auto add_all = [&](int64_t micro, const Gradients& gradient, const Way& way) {
     Key key{micro, head_chunks(micro).back(), gradient, way};
-    if (!layers_ || way.params_away) return add(key);
+    if (!layers_ || way.streams()) return add(key);
     const Config& c = *config(key);
     for (const char* preset : kPresets) {
       key.way.recompute = preset;
@@ -492,9 +497,11 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   std::vector<Way> all = ways_;
   all.insert(all.end(), streamed_.begin(), streamed_.end());
   for (const Way& way : all) {
+    if (way.grads_away && deep() && request_.recompute == "auto" && way.recompute != "block")
+      continue;
     if (!request_.update_in_backward || !*request_.update_in_backward)
       add_all(fewest, {last.first, false}, way);
-    if (last.second) add_all(most, {last.first, true}, way);
+    if (last.second && !way.grads_away) add_all(most, {last.first, true}, way);
   }
   std::stable_sort(list.begin(), list.end(), [](const Choice& a, const Choice& b) {
     return a.engine_bytes < b.engine_bytes;

@@ -80,6 +80,8 @@ class PlanSearch {
     bool states_away = false;
     bool moved = false;        // the search itself took the host's memory
     bool params_away = false;  // and the states with them
+    bool grads_away = false;
+    bool streams() const { return params_away || grads_away; }
     auto operator<=>(const Way&) const = default;
   };
   // What becomes of gradients: their dtype, and whether backward consumes them.
@@ -97,7 +99,7 @@ class PlanSearch {
     int64_t bound = 0;       // of the arena as recorded
     int64_t host = 0;        // of the host's arena
     double seconds = 0;      // of a step as recorded
-    int64_t base = 0;        // residents
+    int64_t base = 0;        // residents; of streamed ways but for the batch
     int64_t others = 0;      // the arena that other programs, and this one outside the layers, need
     int64_t tail = 0;        // between the passes, beyond what layers keep
     int64_t tail_back = 0;   // of them, at the last op
@@ -129,11 +131,17 @@ class PlanSearch {
   Choice best_way(int64_t room, bool moved, Choice best, double* least);
   // The fastest whose first layers offload, or `best`.
   Choice best_stack(int64_t room, Choice best);
-  // Weights that rest with the host (plan_streamed.cpp): which ways there are, the fastest of them
-  // or `best`, and what the configuration of one takes at least.
+  // Weights and gradients that rest with the host (plan_streamed.cpp): which ways there are, those
+  // with the same there next to each other; the fastest of them or `best`; what a configuration
+  // takes at least; and whether one that leaves there less and is else the same fits, or is known
+  // to take `most` seconds.
   std::vector<Way> streamed_ways() const;
   Choice best_streamed(int64_t room, Choice best);
-  double streamed_floor(int64_t micro) const;
+  double streamed_floor(int64_t micro, const Way& way, DType gradients) const;
+  bool less_does(const Key& key, int64_t room, double most);
+  // Enough layers that a step's bytes are fewest where a block keeps its input alone, and that too
+  // with the host: what of one layer comes back is then less than what the others keep.
+  bool deep() const { return request_.model->spec().L >= 4; }
   // Stacks of any ways under the budgets of a fixed series, so that what a larger budget gets is
   // never slower: it may have all that a smaller one has.
   struct Mixed {
@@ -166,7 +174,8 @@ class PlanSearch {
   std::vector<bool> states_away_;
   // All layers alike, as recorded: those that the user left open, without the host's memory first.
   std::vector<Way> ways_;
-  std::vector<Way> streamed_;  // the same with the weights of the layers with the host
+  // The same with the weights of the layers with the host, their gradients, or both.
+  std::vector<Way> streamed_;
   std::vector<Choice> least_;
   std::map<Key, std::unique_ptr<Config>> configs_;
   // By micro-batch, gradients, and whether it updates states that rest with the host.

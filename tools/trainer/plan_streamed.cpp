@@ -1,80 +1,169 @@
-// Plans whose layers' weights rest with the host: the presets of recompute, alike for all layers,
-// with and without their inputs offloaded. Each is recorded whole and simulated, the copies'
-// waiting with it, so nothing here knows what streaming costs but by the record.
+// Plans whose layers' weights or gradients, or both, rest with the host: the presets of recompute,
+// alike for all layers, with and without their inputs offloaded. Each is recorded whole and
+// simulated, the copies' waiting with it, so nothing here knows what streaming costs but by the
+// record.
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 #include "layers/models/recompute.h"
 #include "tools/trainer/plan_search.h"
 
 namespace snug {
+namespace {
+
+// Each recomputes all that those before it do.
+constexpr std::array<std::string_view, 5> kPresets = {"none", "norms", "norms+mlp",
+                                                      "mlp+attention+norms", "block"};
+
+// Of one of them; of what was set, which is the only one, 0.
+size_t rank(std::string_view recompute) {
+  const auto* at = std::find(kPresets.begin(), kPresets.end(), recompute);
+  return at == kPresets.end() ? 0 : static_cast<size_t>(at - kPresets.begin());
+}
+
+}  // namespace
 
 std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
   const PlanRequest& r = request_;
-  const bool fixed = r.offload_params == "cpu", open = r.offload_params == "auto" && r.use_host;
   std::vector<Way> ways;
-  if (r.global_batch <= 0 || !(fixed || open) || r.offload_optimizer == "none" ||
-      r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none)
-    return ways;
+  if (r.global_batch <= 0) return ways;
+  const bool packed = r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none;
+  // What may rest with the host, and whether it has to.
+  const bool set_params = r.offload_params == "cpu", set_grads = r.offload_gradients == "cpu";
+  const bool params = (set_params || (r.offload_params == "auto" && r.use_host)) &&
+                      r.offload_optimizer != "none" && !packed;
+  const bool grads = (set_grads || (r.offload_gradients == "auto" && r.use_host)) &&
+                     !r.update_in_backward.value_or(false);
   std::vector<std::string> again = {r.recompute}, away = {r.offload};
-  if (r.recompute == "auto") again = {"none", "norms", "norms+mlp", "mlp+attention+norms", "block"};
+  if (r.recompute == "auto") again.assign(kPresets.begin(), kPresets.end());
   if (r.offload == "auto") away = {"none"};
   if (r.offload == "auto" && r.use_host) away.emplace_back("inputs");
-  for (const std::string& offload : away)
-    for (const std::string& recompute : again)
-      if (away.size() + again.size() == 2 || policies_combine(recompute, offload, *r.model))
-        ways.push_back({recompute, offload, true, open, true});
+  const auto add = [&](bool states, bool p, bool g) {
+    const bool moved = (p && !set_params) || (g && !set_grads) ||
+                       (states && !p && states_away_.size() > 1 && r.use_host);
+    for (const std::string& offload : away)
+      for (const std::string& recompute : again)
+        if (away.size() + again.size() == 2 || policies_combine(recompute, offload, *r.model))
+          ways.push_back({recompute, offload, states, moved, p, g});
+  };
+  if (params && !set_grads) add(true, true, false);
+  // The planner itself leaves gradients there only beside the optimizer's state, which is more
+  // bytes and crosses once a step.
+  if (grads && !set_params)
+    for (const bool states : states_away_)
+      if (set_grads || states == states_away_.back()) add(states, false, true);
+  if (params && grads) add(true, true, true);
   return ways;
 }
 
-// What the link takes to bring every layer twice a micro-step, and nothing else.
-double PlanSearch::streamed_floor(int64_t micro) const {
+// What the link takes to bring and fetch what rests there, and nothing else: weights twice a
+// micro-step; gradients out in each, back in all but the first and for the norm and the update.
+double PlanSearch::streamed_floor(int64_t micro, const Way& way, DType gradients) const {
   const ParamTable& table = request_.model->params();
   int64_t elements = 0;
   for (int i = 0; i < table.size(); ++i)
     if (table[i].part >= 0) elements += table[i].elements();
-  OpRecord op{};
-  op.name = "copy_to_device";
-  op.stream = kToDevice;
-  op.bytes = elements * size_of(request_.model->precision().compute);
-  const int64_t steps = (request_.global_batch + micro - 1) / micro;
-  return 2 * static_cast<double>(steps) * cost_->seconds(op, micro * request_.T);
+  const auto seconds = [&](StreamId stream, const char* name, DType dtype) {
+    OpRecord op{};
+    op.name = name;
+    op.stream = stream;
+    op.bytes = elements * size_of(dtype);
+    return cost_->seconds(op, micro * request_.T);
+  };
+  const auto steps = static_cast<double>((request_.global_batch + micro - 1) / micro);
+  double in = 0, out = 0;
+  if (way.params_away)
+    in += 2 * steps * seconds(kToDevice, "copy_to_device", request_.model->precision().compute);
+  if (way.grads_away) {
+    in += (steps + 1) * seconds(kToDevice, "copy_to_device", gradients);
+    out += steps * seconds(kToHost, "copy_to_host", gradients);
+  }
+  return std::max(in, out);
+}
+
+bool PlanSearch::less_does(const Key& key, int64_t room, double most) {
+  for (const Way& way : streamed_) {
+    const bool less = way.params_away <= key.way.params_away &&
+                      way.grads_away <= key.way.grads_away &&
+                      way.params_away + way.grads_away < key.way.params_away + key.way.grads_away;
+    if (!less || way.recompute != key.way.recompute || way.offload != key.way.offload ||
+        way.states_away != key.way.states_away)
+      continue;
+    const auto found = configs_.find({key.micro, key.head_rows, key.gradients, way});
+    if (found == configs_.end() || !found->second) continue;
+    double bound = 0;
+    if (found->second->seconds >= most || solve(*found->second, room, 0.0, &bound).feasible)
+      return true;
+  }
+  return false;
 }
 
 PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
-  if (streamed_.empty()) return best;
   struct Open {
     int64_t micro, rows;
     Gradients gradients;
+    size_t first, last;  // of the ways
     double floor;
   };
+  std::vector<std::pair<size_t, size_t>> groups;
+  for (size_t i = 0; i < streamed_.size(); ++i) {
+    const auto same = [&](bool Way::*what) { return streamed_[i].*what == streamed_[i - 1].*what; };
+    if (i == 0 || !same(&Way::states_away) || !same(&Way::params_away) || !same(&Way::grads_away))
+      groups.emplace_back(i, i);
+    groups.back().second = i + 1;
+  }
   std::vector<Open> open;
   for (const int64_t micro : micros()) {
-    if (!block_fits(micro, room)) continue;
+    if (groups.empty() || !block_fits(micro, room)) continue;
     for (const int64_t rows : head_chunks(micro)) {
-      double floor_here = streamed_floor(micro);
-      if (!ways_.empty() && !ways_.front().moved)
-        floor_here = std::max(floor_here, floor(micro, rows));
+      const bool known = !ways_.empty() && !ways_.front().moved;
+      const double least = known ? floor(micro, rows) : 0.0;
       for (const Gradients& gradient : gradients(micro))
-        open.push_back({micro, rows, gradient, floor_here});
+        for (const auto& [first, last] : groups) {
+          const Way& way = streamed_[first];
+          if (way.grads_away && gradient.second) continue;  // which has none to keep
+          open.push_back({micro, rows, gradient, first, last,
+                          std::max(least, streamed_floor(micro, way, gradient.first))});
+        }
     }
   }
   std::stable_sort(open.begin(), open.end(),
                    [](const Open& a, const Open& b) { return a.floor < b.floor; });
+  std::map<std::pair<size_t, Gradients>, int64_t> residents;  // of a group, the batch left out
   for (const Open& o : open) {
     if (best.feasible && o.floor >= best.step_seconds) break;
-    for (const Way& way : streamed_) {
+    const std::pair group{o.first, o.gradients};
+    const auto key_of = [&](size_t way) {
+      return Key{o.micro, o.rows, o.gradients, streamed_[way]};
+    };
+    const auto known = residents.find(group);
+    if (known != residents.end() && known->second > room) continue;
+    // The last of the ways has the fewest bytes.
+    const Config& fewest = *config(key_of(o.last - 1));
+    residents[group] = fewest.base;
+    double none = 0;
+    if (deep() && !solve(fewest, room, 0.0, &none).feasible) continue;
+    // What recomputes more, or offloads beside it, has all of that to do and more.
+    std::vector<const Way*> slow;
+    for (size_t i = o.first; i < o.last; ++i) {
+      const Way& way = streamed_[i];
       if (way.offload == "none" && inputs(o.micro) > static_cast<double>(room)) continue;
-      const Config& c = *config({o.micro, o.rows, o.gradients, way});
+      const bool slower = std::any_of(slow.begin(), slow.end(), [&](const Way* w) {
+        return rank(w->recompute) <= rank(way.recompute) &&
+               (w->offload == "none" || w->offload == way.offload);
+      });
+      if (slower) continue;
+      // What leaves less with the host has less to wait for.
+      if (less_does(key_of(i), room, best.feasible ? best.step_seconds : INFINITY)) continue;
+      const Config& c = *config(key_of(i));
       double bound = 0;
       Choice choice = solve(c, room, 0.0, &bound);
       // An update in backward does the same work: what the sums of seconds round is no reason.
       const double most = best.step_seconds * (o.gradients.second ? 1 - 1e-9 : 1.0);
       if (choice.feasible && (!best.feasible || choice.step_seconds < most))
         best = std::move(choice);
-      // With nothing offloaded, what recomputes or offloads more has all of this to do and more.
-      if (best.feasible && way.offload == "none" && &way == &streamed_.front() &&
-          c.seconds >= best.step_seconds)
-        break;
+      if (best.feasible && c.seconds >= best.step_seconds) slow.push_back(&way);
     }
   }
   return best;

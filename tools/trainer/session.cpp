@@ -21,7 +21,8 @@ Settings settings_for(Settings settings, const Decisions& decisions) {
 }  // namespace
 
 bool graphs_for(const Decisions& d) {
-  return d.offload == "none" && !d.offload_optimizer && !d.offload_params && !d.update_in_backward;
+  return d.offload == "none" && !d.offload_optimizer && !d.offload_params && !d.offload_gradients &&
+         !d.update_in_backward;
 }
 
 Session::Session(Place place, const Model& model, const Decisions& decisions,
@@ -111,6 +112,8 @@ void Session::make_residents() {
   require(!d.offload_params ||
               (d.offload_optimizer && d.micro_batch > 0 && d.packed_weights == WeightPacking::none),
           "weights with the host where the optimizer's state is, and no packed copies of them");
+  require(!d.offload_gradients || (d.micro_batch > 0 && !d.update_in_backward),
+          "gradients with the host where some are kept");
   if (!d.offload_params)
     params_ = std::make_unique<PlainParamStore>(ctx_, table, precision.compute);
   if (d.packed_weights != WeightPacking::none)
@@ -119,13 +122,15 @@ void Session::make_residents() {
     if (precision.separate_master() && !d.offload_optimizer)
       master_ =
           ctx_.tensor(Name("master"), {table.flat_elements()}, precision.master, Category::master);
-    if (!d.update_in_backward) grads_ = std::make_unique<PlainGradSink>(ctx_, table, d.gradients);
+    const bool by_part = d.update_in_backward || d.offload_params || d.offload_gradients;
+    if (!d.update_in_backward && !d.offload_gradients)
+      grads_ = std::make_unique<PlainGradSink>(ctx_, table, d.gradients);
     if (d.offload_optimizer) {
       auto store = std::make_unique<OffloadedStateStore>(
           ctx_, table, optimizer_->state_names(),
           OffloadedStateStore::Options{
               .master = precision.separate_master() || d.offload_params,
-              .by_part = d.update_in_backward || d.offload_params,
+              .by_part = by_part,
               .weights = d.offload_params ? std::optional(precision.compute) : std::nullopt});
       offloaded_ = store.get();
       states_ = std::move(store);
@@ -133,9 +138,11 @@ void Session::make_residents() {
         streamed_ =
             std::make_unique<StreamedParamStore>(ctx_, table, precision.compute, *offloaded_);
     } else {
-      states_ = std::make_unique<PlainStateStore>(ctx_, table, optimizer_->state_names(),
-                                                  d.update_in_backward);
+      states_ = std::make_unique<PlainStateStore>(ctx_, table, optimizer_->state_names(), by_part);
     }
+    for (const PartRun& run : part_runs(table)) summed_.push_back(spans_of(states_->spans(), run));
+    if (d.offload_gradients)
+      away_ = std::make_unique<OffloadedGradSink>(ctx_, table, *states_, d.gradients);
     if (d.update_in_backward) {
       require(d.max_grad_norm == 0 && !precision.loss_scaling(),
               "an update in backward without clipping and loss scaling");
@@ -266,6 +273,9 @@ void Session::micro(bool first_of_window) {
     require(first_of_window || ctx_.planning(), "one micro-step a window, to update in backward");
     updating_->begin();
     sink = updating_.get();
+  } else if (away_) {
+    away_->begin(first_of_window);
+    sink = away_.get();
   } else {
     grads_->begin(first_of_window);
   }
@@ -278,8 +288,21 @@ void Session::micro(bool first_of_window) {
       clip(ctx_, state_, 0);
     }
     model_.train_step(ctx_, rt, *train_pass_, batch(decisions_.micro_batch), decisions_.head_rows);
+    if (away_) away_->settle(ctx_);
   });
   device_ahead_ = true;
+}
+
+// Run by run of the table, wherever the gradients rest: the order of the sums is the same.
+void Session::sum_gradients() {
+  if (away_) return away_->norm(ctx_, state_);
+  gradient_norm_reset(ctx_, state_);
+  for (const std::span<const StateSpan> spans : summed_)
+    gradient_norm_add(ctx_, grads_->flat(), 0, spans, state_);
+}
+
+View Session::gradient(int param) const {
+  return away_ ? away_->stored(param) : parameter_view(grads_->flat(), model_.params()[param]);
 }
 
 UpdateTargets Session::update_targets() const {
@@ -299,10 +322,13 @@ void Session::update() {
     if (updating_) {
       updating_->finish(ctx_);
     } else {
-      gradient_norm(ctx_, grads_->flat(), states_->spans(), state_);
+      sum_gradients();
       clip(ctx_, state_, decisions_.max_grad_norm);
       UpdateTargets targets = update_targets();
-      targets.gradients = grads_->flat();
+      if (away_)
+        targets.brought = away_.get();
+      else
+        targets.gradients = grads_->flat();
       optimizer_->update(ctx_, targets, *states_, state_);
     }
     if (packed_) packed_->pack(ctx_, params_->flat());

@@ -30,6 +30,7 @@
 #include "layers/models/model.h"
 #include "layers/models/weights.h"
 #include "optim/loss_scaling.h"
+#include "optim/offloaded_gradients.h"
 #include "optim/offloaded_states.h"
 #include "optim/optimizer.h"
 #include "optim/streamed_params.h"
@@ -64,6 +65,10 @@ struct Decisions {
   // The weights of the blocks rest there too, and a block has them on the device while it runs: the
   // same bits. With offload_optimizer, whose windows update them.
   bool offload_params = false;
+  // The gradients of the blocks rest there, and a block's are on the device while backward is at it
+  // and when they are summed up and applied: the same bits. Not with update_in_backward, which has
+  // none to keep.
+  bool offload_gradients = false;
   // Copies of the linear weights in the kernels' order: memory for speed, the same bits.
   WeightPacking packed_weights = WeightPacking::none;
 };
@@ -114,7 +119,10 @@ class Session {
   // The fp32 weights of a training session.
   const View& master() const;
   PlainParamStore& params() { return *params_; }  // without offload_params
-  PlainGradSink& gradients() { return *grads_; }  // without update_in_backward
+  PlainGradSink& gradients() { return *grads_; }  // that all stay on the device
+  // A parameter's gradient of the window so far where it rests, for a host that can read it there;
+  // without update_in_backward.
+  View gradient(int param) const;
   StateStore& optimizer_state() { return *states_; }
   Optimizer& optimizer() { return *optimizer_; }
   const View& save_ring() const { return save_ring_.view(); }  // u8, for the host
@@ -157,6 +165,7 @@ class Session {
   View batch_document_start(int64_t B) const;
   void make_residents();
   void make_generation();
+  void sum_gradients();
   UpdateTargets update_targets() const;
   ParamStore& weights() const;
 
@@ -170,10 +179,12 @@ class Session {
   std::unique_ptr<StreamedParamStore> streamed_;
   std::unique_ptr<PackedWeights> packed_;
   Tensor master_;
-  std::unique_ptr<PlainGradSink> grads_;  // one of the two
+  std::unique_ptr<PlainGradSink> grads_;  // one of the three
   std::unique_ptr<UpdatingGradSink> updating_;
+  std::unique_ptr<OffloadedGradSink> away_;
   std::unique_ptr<StateStore> states_;
-  OffloadedStateStore* offloaded_ = nullptr;  // states_, if they rest with the host
+  OffloadedStateStore* offloaded_ = nullptr;        // states_, if they rest with the host
+  std::vector<std::span<const StateSpan>> summed_;  // whose squares are summed up by themselves
   Tensor state_, tokens_, targets_, document_start_, prompt_, next_, logits_, sources_;
   Tensor save_ring_;
   HostSide host_;

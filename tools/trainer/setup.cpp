@@ -111,20 +111,22 @@ void check_cudnn(const RunConfig& config, const Model& model, bool gpu) {
 // What is left to the planner it decides so that graphs can be.
 void stay_on_device(PlanRequest& r) {
   r.graphs_required = true;
-  for (std::string* where : {&r.offload, &r.offload_optimizer, &r.offload_params})
+  for (std::string* where :
+       {&r.offload, &r.offload_optimizer, &r.offload_params, &r.offload_gradients})
     if (*where == "auto") *where = "none";
   r.update_in_backward = false;
 }
 
 // Of what was set, or is in a plan that is followed.
 void check_graphs(const RunConfig& config, const PlanRequest& r) {
-  const bool away =
-      r.offload != "none" || r.offload_optimizer != "none" || r.offload_params != "none";
+  const bool away = r.offload != "none" || r.offload_optimizer != "none" ||
+                    r.offload_params != "none" || r.offload_gradients != "none";
   if (!away && !r.update_in_backward.value_or(false)) return;
   fail(ErrorCode::unsupported,
        "nothing with the host and no update in backward for cuda_graphs: on",
-       away ? fmt::format("offload: {}, offload_optimizer: {}, offload_params: {}", r.offload,
-                          r.offload_optimizer, r.offload_params)
+       away ? fmt::format(
+                  "offload: {}, offload_optimizer: {}, offload_params: {}, offload_gradients: {}",
+                  r.offload, r.offload_optimizer, r.offload_params, r.offload_gradients)
             : fmt::format("a plan with updates in backward ({})", config.plan),
        "cuda_graphs=auto");
 }
@@ -232,6 +234,7 @@ RunSetup make_setup(RunConfig config) {
   r.offload = config.offload;
   r.offload_optimizer = config.offload_optimizer;
   r.offload_params = config.offload_params;
+  r.offload_gradients = config.offload_gradients;
   if (config.packed_weights != "auto")
     r.packed_weights = parse_weight_packing(config.packed_weights);
   r.bf16_gradients =

@@ -119,6 +119,11 @@ std::vector<BadRow> bad_plans() {
                "hash <*>: this configuration, or this version of Snug, records others",
                "the configuration it was made with, or plan=null to plan anew"),
          {resealed("/hash", "0000000000000000")});
+  refuse("plan: gradients with the host that backward consumes", {},
+         data("update behind backward for offload_gradients cpu in @p.json / decisions",
+              "\"in backward\"", again),
+         {resealed("/decisions/offload_gradients", "cpu"),
+          resealed("/decisions/update", "in backward")});
 
   // Keys beside it.
   refuse("plan and recompute", {"recompute=block"}, contradicts("recompute", "none", "block"));
@@ -127,6 +132,8 @@ std::vector<BadRow> bad_plans() {
          contradicts("offload_optimizer", "none", "cpu"));
   refuse("plan and offload_params", {"offload_params=cpu"},
          contradicts("offload_params", "none", "cpu"));
+  refuse("plan and offload_gradients", {"offload_gradients=cpu"},
+         contradicts("offload_gradients", "none", "cpu"));
   refuse("plan and head_rows", {"head_rows=64"}, contradicts("head_rows", "192", "64"));
   refuse("plan and micro-batch", {"per_device_train_batch_size=2"},
          contradicts("per_device_train_batch_size", "6", "2"));

@@ -120,6 +120,31 @@ TEST(Emulator, StreamedWeightsChangeNoBit) {
   }
 }
 
+// Nor gradients that rest there, with one micro-step and with three, and states and weights beside.
+TEST(Emulator, GradientsAtTheHostChangeNoBit) {
+  const Workspace w;
+  for (const char* precision : {"fp32", "fp16"})
+    for (const char* micro : {"2", "6"}) {
+      const std::string name = std::string(precision) + "-" + micro, device = "device-" + name,
+                        host = "host-" + name, all = "all-" + name;
+      const std::vector<std::string> base =
+          joined(kEmu, {std::string("precision=") + precision, "model.n_layer=4", "max_steps=2",
+                        "max_grad_norm=0.5", "global_batch_size=6",
+                        std::string("per_device_train_batch_size=") + micro});
+      w.trained(device, base);
+      w.trained(host, joined(base, {"offload_gradients=cpu"}));
+      w.trained(all, joined(base, {"offload_gradients=cpu", "offload_params=cpu"}));
+      for (const std::string& run : {host, all}) {
+        EXPECT_EQ(w.json(run + "/plan.json")["decisions"]["offload_gradients"], "cpu");
+        expect_planned_is_measured(w, run);
+        EXPECT_EQ(w.curve(run), w.curve(device)) << run;
+        EXPECT_TRUE(slurp(w.path(run + "/final/model.safetensors")) ==
+                    slurp(w.path(device + "/final/model.safetensors")))
+            << run;
+      }
+    }
+}
+
 // What a graph took by value when it was captured, in step 2, would show in the steps that follow:
 // rates, samples, dropout and loss scales differ in each, and checkpoints are written meanwhile.
 TEST(Emulator, GraphsChangeNoBit) {

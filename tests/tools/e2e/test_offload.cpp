@@ -143,6 +143,60 @@ TEST(Offload, WeightsWithTheHostChangeNothing) {
   }
 }
 
+// Gradients with the host, over three micro-steps of a clipped step: the run, a resume in either
+// direction, the plan followed; beside the optimizer's state and without it.
+TEST(Offload, GradientsWithTheHostChangeNothing) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    SCOPED_TRACE(precision);
+    const Workspace w;
+    const std::vector<std::string> base = {std::string("precision=") + precision,
+                                           "model.n_layer=5",
+                                           "per_device_train_batch_size=2",
+                                           "global_batch_size=6",
+                                           "max_grad_norm=0.5",
+                                           "head_rows=64",
+                                           "save_steps=4",
+                                           "lr_scheduler_type=constant"};
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.end(), base.begin(), base.end());
+      return more;
+    };
+    w.trained("device", with({"max_steps=8"}));
+    const Outcome run = w.trained("host", with({"max_steps=8", "offload_gradients=cpu"}));
+    w.trained("both", with({"max_steps=8", "offload_gradients=cpu", "offload_optimizer=cpu",
+                            "recompute=block", "offload=inputs"}));
+    const Json before = w.json("device/plan.json"), plan = w.json("host/plan.json");
+    EXPECT_EQ(plan["decisions"]["offload_gradients"], "cpu");
+    EXPECT_EQ(plan["host_bytes"], w.json("host/memory.json")["measured_host_bytes"]);
+    EXPECT_LT(plan["categories"]["gradients"], before["categories"]["gradients"]);
+    EXPECT_LT(plan["engine_bytes"], before["engine_bytes"]);
+    EXPECT_NE(run.out.find(", the layers' gradients with the host"), std::string::npos) << run.out;
+    EXPECT_NE(slurp(w.path("both/plan.json"))
+                  .find("the layers' gradients and the optimizer's state with the host"),
+              std::string::npos);
+    EXPECT_NE(slurp(w.path("host/report.html")).find("gradients.part1"), std::string::npos);
+    EXPECT_NE(slurp(w.path("host/config.resolved.yaml")).find("\noffload_gradients: cpu"),
+              std::string::npos);
+    for (const char* name : {"host", "both"}) {
+      expect_planned_is_measured(w, name);
+      EXPECT_EQ(w.curve(name), w.curve("device")) << name;
+    }
+    w.trained("moved", with({"max_steps=4"}));
+    w.trained("moved", with({"max_steps=8", "offload_gradients=cpu", "resume=latest"}));
+    w.trained("back", with({"max_steps=4", "offload_gradients=cpu"}));
+    w.trained("back", with({"max_steps=8", "resume=latest"}));
+    for (const char* name : {"host", "both", "moved", "back"})
+      for (const char* file :
+           {"/checkpoint-8/optimizer.safetensors", "/checkpoint-8/model.safetensors"})
+        EXPECT_EQ(slurp(w.path(name + std::string(file))),
+                  slurp(w.path(std::string("device") + file)))
+            << name << file;
+    w.trained("followed", with({"max_steps=8", "plan=" + w.path("host/plan.json")}));
+    EXPECT_EQ(w.json("followed/plan.json")["hash"], plan["hash"]);
+    EXPECT_EQ(w.curve("followed"), w.curve("device"));
+  }
+}
+
 // The smallest memory that there is with the host's, found by the planner, and the same run in it.
 TEST(Offload, ThePlannerStreamsWeightsWhereNothingElseFits) {
   const Workspace w;

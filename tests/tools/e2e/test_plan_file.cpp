@@ -79,6 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
         Choice{"MicroBatchAndRecompute", {"per_device_train_batch_size=2", "recompute=block"}},
         Choice{"LayersAndChunks", {"recompute={0: norms+mlp}", "head_rows=24"}},
         Choice{"Offload", {"offload=attention", "recompute=mlp", "offload_optimizer=cpu"}},
+        Choice{"Gradients", {"offload_gradients=cpu", "per_device_train_batch_size=2"}},
         Choice{"CopiesAndEvaluation", {"packed_weights=both", "per_device_eval_batch_size=9"}}),
     [](const auto& c) { return std::string(c.param.name); });
 
