@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <map>
 
 #include "tools/report/markup.h"
@@ -57,6 +59,15 @@ const CategoryBytes& fullest(const std::vector<CategoryBytes>& states, int64_t f
   return states[best];
 }
 
+int64_t nanoseconds(double seconds) {
+  return std::llround(seconds * 1e9);
+}
+
+// The unit of the format, with all digits: a double of a long run would lose the last ones.
+std::string microseconds(int64_t ns) {
+  return fmt::format("{}.{:03}", ns / 1000, ns % 1000);
+}
+
 class Events {
  public:
   void meta(const char* what, int thread, const std::string& name) {
@@ -70,13 +81,17 @@ class Events {
                     "\"args\":{{\"sort_index\":{}}}}}",
                     kProcess, thread, thread));
   }
+  // Both ends are rounded to the nanosecond and the duration is what lies between: a duration
+  // rounded by itself reaches into the next slice one time in eight, and Perfetto drops slices that
+  // overlap.
   void slice(int thread, std::string_view name, std::string_view category, double begin, double end,
              const std::string& arguments) {
+    const int64_t first = nanoseconds(begin), last = std::max(first, nanoseconds(end));
     add(
-        fmt::format("{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":{},\"cat\":{},\"ts\":{:.3f},"
-                    "\"dur\":{:.3f},\"args\":{{{}}}}}",
-                    kProcess, thread, json_text(name), json_text(category), begin * 1e6,
-                    std::max(0.0, end - begin) * 1e6, arguments));
+        fmt::format("{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":{},\"cat\":{},\"ts\":{},"
+                    "\"dur\":{},\"args\":{{{}}}}}",
+                    kProcess, thread, json_text(name), json_text(category), microseconds(first),
+                    microseconds(last - first), arguments));
   }
   void counter(const char* name, double time, const std::vector<Category>& categories,
                const CategoryBytes& bytes) {
@@ -87,8 +102,8 @@ class Events {
     std::string& last = last_[name];
     if (values == last) return;
     last = values;
-    add(fmt::format("{{\"ph\":\"C\",\"pid\":{},\"name\":\"{}\",\"ts\":{:.3f},\"args\":{{{}}}}}",
-                    kProcess, name, time * 1e6, values));
+    add(fmt::format("{{\"ph\":\"C\",\"pid\":{},\"name\":\"{}\",\"ts\":{},\"args\":{{{}}}}}",
+                    kProcess, name, microseconds(nanoseconds(time)), values));
   }
   const std::string& text() const { return text_; }
 
