@@ -282,14 +282,16 @@ TEST(SlowPlanOffers, AreThePlansOfTheirKeys) {
     if (has("head_rows=64")) q.head_rows = 64;
     if (has("offload_optimizer=cpu")) q.offload_optimizer = "cpu";
     if (has("offload_params=cpu")) q.offload_params = "cpu";
+    if (has("offload_gradients=cpu")) q.offload_gradients = "cpu";
     if (has("allow=[bf16_gradients]")) q.bf16_gradients = true;
     if (has("max_grad_norm=0")) q.max_grad_norm = 0;
     if (has("host_memory=")) {
       q.use_host = true;
       q.host_budget = o.host_bytes;
       EXPECT_TRUE(has(("host_memory=" + std::to_string(o.host_bytes)).c_str())) << o.keys;
-      if (!has("offload=") && !has("offload_params=")) q.offload = "none";
-      if (!has("offload_optimizer=") && !has("offload_params=")) q.offload_optimizer = "none";
+      const bool streams = has("offload_params=") || has("offload_gradients=");
+      if (!has("offload=") && !streams) q.offload = "none";
+      if (!has("offload_optimizer=") && !streams) q.offload_optimizer = "none";
     }
     q.budget = o.minimum_bytes;
     EXPECT_TRUE(make_plan(q).fits) << o.keys;
@@ -300,7 +302,7 @@ TEST(SlowPlanOffers, AreThePlansOfTheirKeys) {
     seen.insert(o.keys.substr(0, o.keys.find('=')));
   }
   for (const char* key : {"recompute", "per_device_train_batch_size", "offload_optimizer",
-                          "offload", "offload_params"})
+                          "offload", "offload_params", "offload_gradients"})
     EXPECT_TRUE(seen.contains(key)) << key;
   test::expect_error(
       ErrorCode::out_of_memory,
