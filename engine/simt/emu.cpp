@@ -125,6 +125,7 @@ class Machine {
   uint32_t block_number_ = 0, epoch_ = 0;
   int64_t barriers_ = 0;  // passed by this block
   int running_ = -1, gone_ = 0;
+  int ahead_ = -1;  // a warp that goes on alone as far as it can
   std::vector<Lane> lanes_;
   std::vector<Warp> warps_;
   std::vector<int> ready_, batch_;  // batch: a round of an ordered schedule, next one last
@@ -197,7 +198,14 @@ void Machine::run_block(int64_t number) {
 
 int Machine::take_ready() {
   if (queue_.schedule.order == Order::shuffled) {
-    const size_t i = random(ready_.size());
+    size_t i = ready_.size();
+    while (ahead_ >= 0 && i > 0 && ready_[i - 1] / kWarp != ahead_) --i;
+    if (ahead_ >= 0 && i > 0) {
+      --i;
+    } else {
+      i = random(ready_.size());
+      ahead_ = random(8) == 0 ? ready_[i] / kWarp : -1;
+    }
     const int thread = ready_[i];
     ready_[i] = ready_.back();
     ready_.pop_back();

@@ -11,8 +11,8 @@
 //   - a vector access that is not aligned; an address outside all memory; a stack overflow
 // Barriers and warp operations are compared by file, line and column of the call.
 //
-// Schedules decide which thread goes on whenever one waits, and the order of blocks. A right kernel
-// gives the same bits under all of them.
+// Schedules decide which thread goes on whenever one waits (shuffled: now and then a warp runs
+// ahead alone), and the order of blocks. A right kernel gives the same bits under all of them.
 //
 // What it cannot show: speed, coalescing, bank conflicts, weak memory order, races in global
 // memory within one schedule, an endless loop.

@@ -211,6 +211,30 @@ TEST(SimtSchedule, OrdersOfThreadsAndBlocks) {
   }
 }
 
+// Reads what the other warp writes much later, with no barrier in between: no access to shared
+// memory tells, but a warp that runs ahead does.
+void other_warp_kernel(int* x) {
+  const int other = x[63 - simt::thread()];
+  for (int i = 0; i < 20; ++i) simt::sync_warp();
+  x[simt::thread()] = other + 100;
+}
+
+TEST(SimtSchedule, AWarpRunsAhead) {
+  using simt::emu::Order;
+  const auto under = [](Schedule schedule) {
+    std::vector<int> x(64);
+    std::iota(x.begin(), x.end(), 0);
+    Queue queue{schedule, {}};
+    simt::launch(queue, {.blocks = 1, .threads = 64}, "other_warp", other_warp_kernel, x.data());
+    return x;
+  };
+  const std::vector<int> forward = under({Order::forward, 0});
+  EXPECT_EQ(forward, under({Order::reversed, 0}));
+  int seen = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) seen += under({Order::shuffled, seed}) != forward;
+  EXPECT_GE(seen, 15);
+}
+
 TEST(SimtSchedule, SeedFromTheEnvironment) {
   EXPECT_EQ(to_string(simt::emu::test_schedules()[0]), "forward");
   EXPECT_EQ(to_string(simt::emu::test_schedules()[1]), "reversed");
