@@ -24,7 +24,7 @@
 // Writes    Everything is assigned. No output may overlap an input or another output.
 // Numerics  Softmax, lse, delta and every accumulation are fp32, with one rounding on the way out.
 //           Exponentials are powers of two: e^(s - lse) = 2^(s c - lse2), c = scale log2(e); their
-//           relative error is 1.5e-7 (4.9e-7 with pairs) + 2^-24 of the exponent, which is what one
+//           relative error is 1.5e-7 (2e-7 with pairs) + 2^-24 of the exponent, which is what one
 //           rounding of a score does. There are two forms of the products.
 //           fp32: f32 and f16 always, bf16 where pairs are not the faster unit. Every product is
 //           one chain of fused multiply-adds in ascending order; the AVX2 and the AVX-512 form give
