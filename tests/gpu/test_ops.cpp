@@ -186,38 +186,49 @@ TEST_F(GpuOps, Tf32RoundsTheOperandsOfProducts) {
 
 // p, ds and what is stored are rounded to 16 bits on either side; differences of products that
 // nearly cancel carry those of both.
+void expect_attention_of_the_cpu(DType t, int64_t D, bool causal, int64_t window, bool cudnn) {
+  SCOPED_TRACE(std::string(to_string(t)) + (causal ? " causal" : "") + " D " + std::to_string(D));
+  const int64_t B = 2, T = 200, H = 4, G = 2, width = (H + 2 * G) * D;
+  const auto body = [&](Case& c) {
+    AttentionSpec spec;
+    spec.H = H;
+    spec.G = G;
+    spec.D = D;
+    spec.scale = 0.125f;
+    spec.causal = causal;
+    spec.window = window;
+    const View qkv = c.input("qkv", {B * T, width}, t, normal_values(B * T * width, 1, t));
+    const View dout = c.input("dout", {B * T, H * D}, t, normal_values(B * T * H * D, 2, t));
+    const View out = c.output("out", {B * T, H * D}, t);
+    const View lse = c.output("lse", {B, H, T}, DType::f32);
+    attention_forward(c.ctx(), out, lse, qkv, B, T, spec, {});
+    attention_backward(c.ctx(), c.output("dqkv", {B * T, width}, t), dout, qkv, out, lse, B, T,
+                       spec, {});
+  };
+  Settings settings = on_gpu();
+  settings.cudnn = cudnn;
+  const Outputs cpu = run_on_plan_and_cpu({}, body), gpu = run_on_plan_and_cpu(settings, body);
+  EXPECT_TRUE(run_on_plan_and_cpu(settings, body) == gpu) << "not deterministic";
+  const double step = t == DType::bf16 ? 0x1p-9 : 0x1p-12;
+  EXPECT_TRUE(close(gpu["lse"], cpu["lse"], 1e-5));
+  EXPECT_TRUE(close(gpu["out"], cpu["out"], 4 * step));
+  EXPECT_TRUE(close(gpu["dqkv"], cpu["dqkv"], 16 * step));
+}
+
 TEST_F(GpuOps, AttentionByCudnnIsThatOfTheCpu) {
   std::string cudnn;
   if constexpr (kCudaBuilt) cudnn = describe_cudnn();
   if (!cudnn.starts_with("cuDNN ")) GTEST_SKIP() << cudnn;
-  const int64_t B = 2, T = 200, H = 4, G = 2, D = 64, width = (H + 2 * G) * D;
   for (const DType t : {DType::bf16, DType::f16})
-    for (const bool causal : {true, false}) {
-      const auto body = [&](Case& c) {
-        AttentionSpec spec;
-        spec.H = H;
-        spec.G = G;
-        spec.D = D;
-        spec.scale = 0.125f;
-        spec.causal = causal;
-        const View qkv = c.input("qkv", {B * T, width}, t, normal_values(B * T * width, 1, t));
-        const View dout = c.input("dout", {B * T, H * D}, t, normal_values(B * T * H * D, 2, t));
-        const View out = c.output("out", {B * T, H * D}, t);
-        const View lse = c.output("lse", {B, H, T}, DType::f32);
-        attention_forward(c.ctx(), out, lse, qkv, B, T, spec, {});
-        attention_backward(c.ctx(), c.output("dqkv", {B * T, width}, t), dout, qkv, out, lse, B, T,
-                           spec, {});
-      };
-      Settings settings = on_gpu();
-      settings.cudnn = true;
-      const Outputs cpu = run_on_plan_and_cpu({}, body), gpu = run_on_plan_and_cpu(settings, body);
-      EXPECT_TRUE(run_on_plan_and_cpu(settings, body) == gpu) << "not deterministic";
-      SCOPED_TRACE(std::string(to_string(t)) + (causal ? " causal" : ""));
-      const double step = t == DType::bf16 ? 0x1p-9 : 0x1p-12;
-      EXPECT_TRUE(close(gpu["lse"], cpu["lse"], 1e-5));
-      EXPECT_TRUE(close(gpu["out"], cpu["out"], 4 * step));
-      EXPECT_TRUE(close(gpu["dqkv"], cpu["dqkv"], 16 * step));
-    }
+    for (const bool causal : {true, false}) expect_attention_of_the_cpu(t, 64, causal, 0, true);
+}
+
+// Our own, for every width its kernels are compiled for and some between.
+TEST_F(GpuOps, AttentionOnTensorCoresIsThatOfTheCpu) {
+  for (const DType t : {DType::bf16, DType::f16})
+    for (const int64_t D : {7, 32, 64, 80, 128, 256})
+      for (const bool causal : {true, false})
+        expect_attention_of_the_cpu(t, D, causal, causal && D == 80 ? 50 : 0, false);
 }
 
 }  // namespace
