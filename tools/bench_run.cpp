@@ -134,6 +134,24 @@ std::vector<OpRow> OpTimes::rows() const {
   return rows;
 }
 
+std::vector<KindRow> op_kinds(const std::vector<OpRow>& rows,
+                              const std::function<double(const OpRow&)>& predicted) {
+  std::map<std::string, KindRow> kinds;
+  for (const OpRow& r : rows) {
+    KindRow& k = kinds[r.op];
+    const auto calls = static_cast<double>(r.calls);
+    k.op = r.op;
+    k.calls += r.calls;
+    k.seconds += calls * r.times.median();
+    k.predicted += calls * predicted(r);
+  }
+  std::vector<KindRow> list;
+  for (auto& [op, k] : kinds) list.push_back(std::move(k));
+  std::stable_sort(list.begin(), list.end(),
+                   [](const KindRow& a, const KindRow& b) { return a.seconds > b.seconds; });
+  return list;
+}
+
 nlohmann::json roofs_json(const Roofs& roofs) {
   return {{"threads", roofs.threads},       {"fp32_flops", roofs.fp32_flops},
           {"bf16_flops", roofs.bf16_flops}, {"read_bytes", roofs.read_bytes},

@@ -2,7 +2,9 @@
 // with and without their inputs offloaded. Each is recorded whole and simulated, the copies'
 // waiting with it, so nothing here knows what streaming costs but by the record.
 #include <algorithm>
+#include <cmath>
 
+#include "engine/core/units.h"
 #include "layers/models/recompute.h"
 #include "tools/trainer/plan_search.h"
 
@@ -26,45 +28,72 @@ std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
   return ways;
 }
 
-// What the link takes to bring every layer twice a micro-step, and nothing else.
-double PlanSearch::streamed_floor(int64_t micro) const {
+// What the link takes to bring every layer twice a micro-step, with its input where that is
+// offloaded, and nothing else.
+double PlanSearch::streamed_floor(int64_t micro, const Way& way) const {
   const ParamTable& table = request_.model->params();
   int64_t elements = 0;
   for (int i = 0; i < table.size(); ++i)
     if (table[i].part >= 0) elements += table[i].elements();
-  OpRecord op{};
-  op.name = "copy_to_device";
-  op.stream = kToDevice;
-  op.bytes = elements * size_of(request_.model->precision().compute);
-  const int64_t steps = (request_.global_batch + micro - 1) / micro;
-  return 2 * static_cast<double>(steps) * cost_->seconds(op, micro * request_.T);
+  const auto steps = static_cast<double>(ceil_div(request_.global_batch, micro));
+  const auto weights = static_cast<double>(elements * size_of(request_.model->precision().compute));
+  return steps * (2 * link_seconds(weights) +
+                  (way.offload == "inputs" ? link_seconds(inputs(micro)) : 0.0));
+}
+
+// As the block is with its weights on the device: they are nothing to what it saves and computes.
+const LayerOption* PlanSearch::streamed_option(const Key& key) {
+  if (!layers_) return nullptr;
+  const BlockOptions& block = block_options(decide(key));
+  const auto name = std::find(block.names.begin(), block.names.end(), key.way.recompute);
+  return name == block.names.end()
+             ? nullptr
+             : &block.options[static_cast<size_t>(name - block.names.begin())];
+}
+
+int64_t PlanSearch::streamed_saved(const Key& key) {
+  const LayerOption* option = streamed_option(key);
+  if (option == nullptr) return 0;
+  const ModelSpec& spec = request_.model->spec();
+  const int64_t saved = option->saved * spec.L;
+  if (key.way.offload == "none") return saved;
+  const int64_t input =
+      round_up(static_cast<int64_t>(inputs(key.micro)) / spec.L, kTensorAlignment);
+  return saved - input * spec.L;
+}
+
+double PlanSearch::streamed_again(const Key& key) {
+  const LayerOption* option = streamed_option(key);
+  if (option == nullptr) return 0;
+  double least = INFINITY;
+  for (const LayerOption& o : block_options(decide(key)).options)
+    least = std::min(least, o.seconds());
+  return static_cast<double>(ceil_div(request_.global_batch, key.micro) *
+                             request_.model->spec().L) *
+         (option->seconds() - least);
 }
 
 PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
   if (streamed_.empty()) return best;
-  struct Open {
-    int64_t micro, rows;
-    Gradients gradients;
-    double floor;
-  };
-  std::vector<Open> open;
-  for (const int64_t micro : micros()) {
-    if (!block_fits(micro, room)) continue;
-    for (const int64_t rows : head_chunks(micro)) {
-      double floor_here = streamed_floor(micro);
-      if (!ways_.empty() && !ways_.front().moved)
-        floor_here = std::max(floor_here, floor(micro, rows));
-      for (const Gradients& gradient : gradients(micro))
-        open.push_back({micro, rows, gradient, floor_here});
-    }
-  }
-  std::stable_sort(open.begin(), open.end(),
-                   [](const Open& a, const Open& b) { return a.floor < b.floor; });
+  const bool resident = !ways_.empty() && !ways_.front().moved;
+  std::vector<Open> open = open_configs(room, [&](int64_t micro, int64_t rows) {
+    const double least = streamed_floor(micro, streamed_.front());
+    return resident ? std::max(least, floor(micro, rows)) : least;
+  });
   for (const Open& o : open) {
     if (best.feasible && o.floor >= best.step_seconds) break;
     for (const Way& way : streamed_) {
       if (way.offload == "none" && inputs(o.micro) > static_cast<double>(room)) continue;
-      const Config& c = *config({o.micro, o.rows, o.gradients, way});
+      const Key key{o.micro, o.rows, o.gradients, way};
+      if (streamed_saved(key) > room) continue;
+      // Micro-steps compute all that any plan's do, and what they recompute; their link brings the
+      // weights. The update's brings states, behind them or, in backward, beside them.
+      double least = streamed_floor(o.micro, way) + states_floor(true);
+      if (resident)
+        least =
+            std::max(least, floor_away(o.micro, o.rows, o.gradients, true) + streamed_again(key));
+      if (best.feasible && least >= best.step_seconds) continue;
+      const Config& c = *config(key);
       double bound = 0;
       Choice choice = solve(c, room, 0.0, &bound);
       // An update in backward does the same work: what the sums of seconds round is no reason.
