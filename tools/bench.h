@@ -50,7 +50,7 @@ class BenchRun {
   int64_t steps_ = 0;
 };
 
-// Ops that are alike: same program, name, FLOPs and bytes.
+// Ops that are alike: same program, name, kernel, FLOPs and bytes.
 struct OpRow {
   std::string program, op, variant;
   int64_t flops = 0, bytes = 0;  // of one call

@@ -89,7 +89,7 @@ double BenchRun::step() {
 }
 
 struct OpTimes::State {
-  using Key = std::tuple<std::string, std::string, int64_t, int64_t>;
+  using Key = std::tuple<std::string, std::string, std::string, int64_t, int64_t>;
   struct Entry {
     OpRow row;
     int64_t calls = 0;  // of the open window
@@ -103,7 +103,8 @@ OpTimes::~OpTimes() = default;
 
 void OpTimes::op_done(const Program& program, int32_t op, double seconds) {
   const OpRecord& r = program.ops[static_cast<size_t>(op)];
-  State::Entry& e = state_->entries[{program.name.str(), r.name, r.flops, r.bytes}];
+  State::Entry& e =
+      state_->entries[{program.name.str(), r.name, r.variant.str(), r.flops, r.bytes}];
   if (e.row.op.empty()) {
     e.row.program = program.name.str();
     e.row.op = r.name;
