@@ -5,6 +5,7 @@
 // PyTorch's torch.amp.GradScaler (Micikevicius et al., "Mixed Precision Training", 2018).
 #pragma once
 
+#include <compare>
 #include "engine/memory/context.h"
 #include "engine/memory/step_state.h"
 
@@ -17,6 +18,7 @@ struct LossScaling {
   int64_t growth_interval = 2000;  // steps in a row with finite gradients after which it grows
   double min_scale = 1;            // it falls no further
 
+  auto operator<=>(const LossScaling&) const = default;
   bool dynamic() const { return fixed_scale == 0; }
   float first_scale() const { return static_cast<float>(dynamic() ? init_scale : fixed_scale); }
   // Whether a gradient that is not finite at this scale leaves nothing to try.

@@ -1,6 +1,7 @@
 // What the three kinds of `snug bench` share: the run they time, and how times are summed up.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -49,7 +50,7 @@ class BenchRun {
   int64_t steps_ = 0;
 };
 
-// Ops that are alike: same program, name, FLOPs and bytes.
+// Ops that are alike: same program, name, kernel, FLOPs and bytes.
 struct OpRow {
   std::string program, op, variant;
   int64_t flops = 0, bytes = 0;  // of one call
@@ -69,6 +70,16 @@ class OpTimes final : public OpListener {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// Ops of one name: what they take of a step together, and what was predicted of it.
+struct KindRow {
+  std::string op;
+  int64_t calls = 0;
+  double seconds = 0, predicted = 0;
+};
+// Most time first. `predicted` of one call of a row.
+std::vector<KindRow> op_kinds(const std::vector<OpRow>& rows,
+                              const std::function<double(const OpRow&)>& predicted);
 
 nlohmann::json roofs_json(const Roofs& roofs);
 std::string roofs_text(const Roofs& roofs);

@@ -26,6 +26,15 @@ int bench_command(const Arguments& arguments) {
        suggestion(arguments[0], {"step", "ops", "gemm"}, "snug bench ops model=gpt2"));
 }
 
+namespace {
+
+nlohmann::json kind_json(const KindRow& k) {
+  return {
+      {"op", k.op}, {"calls", k.calls}, {"seconds", k.seconds}, {"predicted_seconds", k.predicted}};
+}
+
+}  // namespace
+
 int bench_step(const Arguments& arguments) {
   int64_t steps = 3;
   bool json = false, no_roofs = false;
@@ -76,8 +85,19 @@ int bench_step(const Arguments& arguments) {
   const CostModel& cost = *run.setup().cost;
   const auto predicted = [&](const OpRow& r) {
     return cost.seconds({r.op.c_str(), {}, r.flops, r.bytes, 0, Name(r.variant)},
-                        plan.decisions.micro_batch * plan.decisions.T);
+                        plan.decisions.micro_batch * plan.decisions.T) -
+           cost.between();
   };
+  const std::vector<KindRow> kinds = op_kinds(rows, predicted);
+  // What lies between them: tensors that are born and end, and what a program does of itself.
+  KindRow inside{"in ops", 0, 0, 0};
+  for (const KindRow& k : kinds) {
+    inside.calls += k.calls;
+    inside.seconds += k.seconds;
+    inside.predicted += k.predicted;
+  }
+  const KindRow between{"between ops", inside.calls, median - inside.seconds,
+                        static_cast<double>(inside.calls) * cost.between()};
   double total = 0;
   for (const OpRow& r : rows) total += window(r);
 
@@ -95,6 +115,8 @@ int bench_step(const Arguments& arguments) {
                       {"bytes_per_call", r.bytes}});
       if (!r.variant.empty()) list.back()["kernel"] = r.variant;
     }
+    nlohmann::json by_kind = nlohmann::json::array();
+    for (const KindRow& k : kinds) by_kind.push_back(kind_json(k));
     fmt::print("{}\n", nlohmann::json({{"step_seconds", median},
                                        {"predicted_step_seconds", plan.step_seconds},
                                        {"prediction", cost.text()},
@@ -108,6 +130,9 @@ int bench_step(const Arguments& arguments) {
                                        {"runtime_bytes_measured", runtime},
                                        {"peak_resident_bytes", peak},
                                        {"roofs", no_roofs ? nlohmann::json() : roofs_json(roofs)},
+                                       {"kinds", by_kind},
+                                       {"in_ops", kind_json(inside)},
+                                       {"between_ops", kind_json(between)},
                                        {"ops", list}})
                            .dump(2));
     return 0;
@@ -134,6 +159,16 @@ int bench_step(const Arguments& arguments) {
                                   each, product));
     if (window(r) < 0.001 * total) break;
   }
+  fmt::print("\n{:<29} {:>6} {:>9} {:>9} {:>9}\n", "of a step", "calls", "ms", "predicted",
+             "of step");
+  std::vector<KindRow> lines = kinds;
+  std::erase_if(lines, [&](const KindRow& k) { return k.seconds < 0.001 * total; });
+  lines.push_back(inside);
+  lines.push_back(between);
+  lines.push_back({"the step", inside.calls, median, plan.step_seconds});
+  for (const KindRow& k : lines)
+    fmt::print("{:<29} {:>6} {:>9.3f} {:>9.3f} {:>+8.1f}%\n", k.op, k.calls, k.seconds * 1e3,
+               k.predicted * 1e3, 100.0 * (k.predicted - k.seconds) / median);
   return 0;
 }
 

@@ -89,7 +89,7 @@ double BenchRun::step() {
 }
 
 struct OpTimes::State {
-  using Key = std::tuple<std::string, std::string, int64_t, int64_t>;
+  using Key = std::tuple<std::string, std::string, std::string, int64_t, int64_t>;
   struct Entry {
     OpRow row;
     int64_t calls = 0;  // of the open window
@@ -103,7 +103,8 @@ OpTimes::~OpTimes() = default;
 
 void OpTimes::op_done(const Program& program, int32_t op, double seconds) {
   const OpRecord& r = program.ops[static_cast<size_t>(op)];
-  State::Entry& e = state_->entries[{program.name.str(), r.name, r.flops, r.bytes}];
+  State::Entry& e =
+      state_->entries[{program.name.str(), r.name, r.variant.str(), r.flops, r.bytes}];
   if (e.row.op.empty()) {
     e.row.program = program.name.str();
     e.row.op = r.name;
@@ -132,6 +133,24 @@ std::vector<OpRow> OpTimes::rows() const {
   std::stable_sort(rows.begin(), rows.end(),
                    [&](const OpRow& a, const OpRow& b) { return total(a) > total(b); });
   return rows;
+}
+
+std::vector<KindRow> op_kinds(const std::vector<OpRow>& rows,
+                              const std::function<double(const OpRow&)>& predicted) {
+  std::map<std::string, KindRow> kinds;
+  for (const OpRow& r : rows) {
+    KindRow& k = kinds[r.op];
+    const auto calls = static_cast<double>(r.calls);
+    k.op = r.op;
+    k.calls += r.calls;
+    k.seconds += calls * r.times.median();
+    k.predicted += calls * predicted(r);
+  }
+  std::vector<KindRow> list;
+  for (auto& [op, k] : kinds) list.push_back(std::move(k));
+  std::stable_sort(list.begin(), list.end(),
+                   [](const KindRow& a, const KindRow& b) { return a.seconds > b.seconds; });
+  return list;
 }
 
 nlohmann::json roofs_json(const Roofs& roofs) {

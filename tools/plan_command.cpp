@@ -72,7 +72,7 @@ int plan_command(const Arguments& arguments) {
          "--sweep 2GiB..24GiB --svg " + svg);
   PlanSearch search(setup.request);
   Plan plan = make_plan(setup.request, search);
-  if (!plan.fits) plan.offers = plan_offers(setup.request, plan);
+  if (!plan.fits) plan.offers = plan_offers(setup.request, plan, search.recordings());
   const StepTimes times = forecast_times(setup.request, plan);
   // A plan that does not fit has a picture too: of what holds the memory.
   if (!picture.empty()) {

@@ -295,6 +295,7 @@ void drop_beaten(const LinkedProblem& p, std::vector<Label>& labels) {
     return a.parent < b.parent;
   });
   std::vector<Label> kept;
+  std::vector<std::array<double, 4>> kept_sums;
   std::vector<std::vector<size_t>> of(p.options.size() + 1);  // the last: behind no link
   for (const Label& label : labels) {
     const auto here = sums(label.times);
@@ -304,7 +305,7 @@ void drop_beaten(const LinkedProblem& p, std::vector<Label>& labels) {
       return std::any_of(list.begin(), list.end(), [&](size_t i) {
         const Label& other = kept[i];
         if (other.host > label.host) return false;
-        const auto there = sums(other.times);
+        const auto& there = kept_sums[i];
         for (size_t k = 0; k < 4; ++k)
           if (there[k] > here[k] * (1 + kRounding)) return false;
         return true;
@@ -313,6 +314,7 @@ void drop_beaten(const LinkedProblem& p, std::vector<Label>& labels) {
     if (beaten_by(of.back()) || (linked && beaten_by(of[option]))) continue;
     of[linked ? option : p.options.size()].push_back(kept.size());
     kept.push_back(label);
+    kept_sums.push_back(here);
   }
   labels = std::move(kept);
 }

@@ -106,23 +106,24 @@ Packing pack_program(const Program& program, Residence residence, const PackOpti
 
 int64_t Schedule::lower_bound_except(std::initializer_list<std::string_view> names,
                                      Residence residence) const {
-  std::vector<int64_t> base(programs_.size(), 0);
+  std::vector<int64_t> base(programs_.size(), 0), change;  // of live bytes, at every tick
   int64_t highest = 0;
   for (size_t i = 0; i < programs_.size(); ++i) {
     const Program& p = programs_[i];
     if (std::find(names.begin(), names.end(), p.name.view()) != names.end()) continue;
-    // Births and deaths are in clock order already, so one walk over the events gives the maximum.
-    std::vector<std::pair<int64_t, int64_t>> events;
-    events.reserve(2 * p.tensors.size());
+    // What ends at a tick makes room for what is born at it.
+    int64_t last = p.ticks;
+    for (const TensorRecord& t : p.tensors)
+      last = std::max({last, t.born, t.died == kNever ? 0 : t.died});
+    change.assign(static_cast<size_t>(last) + 1, 0);
     for (const TensorRecord& t : p.tensors) {
       if (t.residence != residence) continue;
       const int64_t bytes = round_up(t.bytes, alignment_of(residence));
-      events.emplace_back(t.born, bytes);
-      if (t.died != kNever) events.emplace_back(t.died, -bytes);
+      change[static_cast<size_t>(t.born)] += bytes;
+      if (t.died != kNever) change[static_cast<size_t>(t.died)] -= bytes;
     }
-    std::sort(events.begin(), events.end());
     int64_t live = 0, most = 0;
-    for (const auto& [time, delta] : events) most = std::max(most, live += delta);
+    for (const int64_t delta : change) most = std::max(most, live += delta);
     base[i] = (p.parent >= 0 ? base[static_cast<size_t>(p.parent)] : 0) + most;
     highest = std::max(highest, base[i]);
   }

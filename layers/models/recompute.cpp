@@ -100,6 +100,13 @@ void for_layers(const Key& key, std::string_view text, int64_t L,
   });
 }
 
+bool is_slot(const Body& body, int i, std::string_view last) {
+  if (i < 0 || i >= body.slots()) return false;
+  const std::string_view name = body.slot(i).name.view();
+  return name.ends_with(last) &&
+         (name.size() == last.size() || name[name.size() - last.size() - 1] == '.');
+}
+
 // True unless a slot is in both; then false, or an error that names it.
 bool apply(std::string_view recompute, std::string_view offload, const Model& model, bool refuse,
            LayerPolicies& policies) {
@@ -108,28 +115,47 @@ bool apply(std::string_view recompute, std::string_view offload, const Model& mo
   for (int64_t l = 0; l < L; ++l)
     policies.emplace_back(static_cast<size_t>(model.block(l).body().slots()), SlotPolicy::keep);
   bool good = true;
-  for (const Key& key : {kRecompute, kOffload})
-    for_layers(
-        key, key.policy == SlotPolicy::recompute ? recompute : offload, L,
-        [&](int64_t l, std::string_view policy) {
-          split(policy, '+', [&](std::string_view name) {
-            for (const std::string_view slot : slots_of(key, name)) {
-              const int i = model.block(l).body().find_slot(slot);
-              require(i >= 0, "a policy to name slots of the block");
-              SlotPolicy& p = policies[static_cast<size_t>(l)][static_cast<size_t>(i)];
-              if (key.policy == SlotPolicy::offload && p == SlotPolicy::recompute) {
-                if (name == "block") continue;  // what is not recomputed
-                good = false;
-                if (refuse)
-                  fail(ErrorCode::usage, "slots to be either recomputed or offloaded, not both",
-                       fmt::format("{} of layer {} in recompute ({}) and in offload ({})", slot, l,
-                                   recompute, offload),
-                       "offload=inputs or offload=block, which leave out what is recomputed");
-              }
-              p = key.policy;
-            }
-          });
-        });
+  // Layers repeat what neighbours say: their words are read once, and slots looked for where they
+  // were.
+  struct Word {
+    std::string_view name, slot;
+    int at = -1;
+  };
+  for (const Key& key : {kRecompute, kOffload}) {
+    std::string_view read;
+    std::vector<Word> said;
+    bool first = true;
+    for_layers(key, key.policy == SlotPolicy::recompute ? recompute : offload, L,
+               [&](int64_t l, std::string_view policy) {
+                 const Body& body = model.block(l).body();
+                 if (first || policy != read) {
+                   said.clear();
+                   split(policy, '+', [&](std::string_view name) {
+                     for (const std::string_view slot : slots_of(key, name))
+                       said.push_back({name, slot});
+                   });
+                   read = policy;
+                   first = false;
+                 }
+                 for (Word& word : said) {
+                   if (!is_slot(body, word.at, word.slot)) word.at = body.find_slot(word.slot);
+                   const auto& [name, slot, i] = word;
+                   require(i >= 0, "a policy to name slots of the block");
+                   SlotPolicy& p = policies[static_cast<size_t>(l)][static_cast<size_t>(i)];
+                   if (key.policy == SlotPolicy::offload && p == SlotPolicy::recompute) {
+                     if (name == "block") continue;  // what is not recomputed
+                     good = false;
+                     if (refuse)
+                       fail(ErrorCode::usage,
+                            "slots to be either recomputed or offloaded, not both",
+                            fmt::format("{} of layer {} in recompute ({}) and in offload ({})",
+                                        slot, l, recompute, offload),
+                            "offload=inputs or offload=block, which leave out what is recomputed");
+                   }
+                   p = key.policy;
+                 }
+               });
+  }
   return good;
 }
 

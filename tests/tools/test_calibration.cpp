@@ -254,22 +254,24 @@ TEST(PinnedKernels, AreTakenOver) {
   const std::vector<KernelChoice> pinned = {
       {*parse_product_class("nt wide long"), DType::bf16, DType::bf16, MatmulKernel::avx2},
       {*parse_product_class("tn wide long"), DType::f32, DType::f32, MatmulKernel::reference}};
-  EXPECT_EQ(pinned_kernels(pinned, "checkpoint-1").choices(), pinned);
-  EXPECT_TRUE(pinned_kernels({}, "checkpoint-1").empty());
+  EXPECT_EQ(pinned_kernels(pinned, "checkpoint-1", {}).choices(), pinned);
+  EXPECT_TRUE(pinned_kernels({}, "checkpoint-1", {}).empty());
 }
 
 TEST(PinnedKernels, ThatThisMachineLacksAreRefusedUnlessAnotherHasTheirBits) {
   const ProductClass c = *parse_product_class("nt wide long");
   if (!matmul_available(MatmulKernel::amx_bf16))
-    expect_error(ErrorCode::usage,
-                 {"a CPU with the kernel amx_bf16 for bf16 products, as checkpoint-1 pins it",
-                  plan_instruction_set(), "allow=[kernels]"},
-                 [&] {
-                   static_cast<void>(pinned_kernels(
-                       {{c, DType::bf16, DType::bf16, MatmulKernel::amx_bf16}}, "checkpoint-1"));
-                 });
+    expect_error(
+        ErrorCode::usage,
+        {"a CPU with the kernel amx_bf16 for bf16 products, as checkpoint-1 pins it",
+         plan_instruction_set(), "allow=[gradients,kernels] to go on"},
+        [&] {
+          static_cast<void>(pinned_kernels({{c, DType::bf16, DType::bf16, MatmulKernel::amx_bf16}},
+                                           "checkpoint-1", {"gradients"}));
+        });
   const auto fp32 =
-      pinned_kernels({{c, DType::f32, DType::f32, MatmulKernel::avx512}}, "checkpoint-1").choices();
+      pinned_kernels({{c, DType::f32, DType::f32, MatmulKernel::avx512}}, "checkpoint-1", {})
+          .choices();
   ASSERT_EQ(fp32.size(), 1u);
   EXPECT_TRUE(matmul_available(fp32[0].kernel));
   EXPECT_TRUE(same_bits(fp32[0].kernel, MatmulKernel::avx512));

@@ -74,8 +74,11 @@ TEST(CostModel, RatesAreReadAsTheyWereWritten) {
   rates.add("a", {1, 2, 0.5});
   rates.add("a", {4, 2, 0.25});
   rates.add("b x", {3, 0, 1e-6});
+  rates.set_between(2e-6);
   const nlohmann::json j = rates.json();
-  EXPECT_EQ(OpRates::parse(nlohmann::json::parse(j.dump()), "file").json(), j);
+  const OpRates read = OpRates::parse(nlohmann::json::parse(j.dump()), "file");
+  EXPECT_EQ(read.json(), j);
+  EXPECT_EQ(read.between(), 2e-6);
   for (const char* wrong :
        {"{\"a\": 3}", "{\"a\": []}", "{\"a\": [[1, 1]]}", "{\"a\": [[1, 1, -1]]}",
         "{\"a\": [[1, 1, \"x\"]]}", "{\"a\": [[1e40, 1, 1]]}"})
@@ -106,6 +109,28 @@ TEST(CostModel, WhatWasNotMeasuredHasRates) {
   EXPECT_NEAR(
       described.seconds(op("linear", int64_t{1} << 40, 8, "nt wide long, f32 f32, avx2"), 256),
       2 * product, 1e-3 * product);
+}
+
+// Measured ops and others take what lies between them too; copies beside them do not.
+TEST(CostModel, WhatLiesBetweenOpsCounts) {
+  Calibration c;
+  c.key.instruction_set = "avx2";
+  c.key.threads = 1;
+  c.roofs.fp32_flops = c.roofs.bf16_flops = c.roofs.copy_bytes = 1e9;
+  c.fp32_ops.add("norm", {100, 100, 1});
+  const CostModel bare = CostModel::calibrated(c, DType::f32);
+  c.fp32_ops.set_between(0.25);
+  const CostModel model = CostModel::calibrated(c, DType::f32);
+  EXPECT_EQ(bare.between(), 0);
+  EXPECT_EQ(model.between(), 0.25);
+  for (const OpRecord& o : {op("norm", 100, 100), op("other", 100, 100)})
+    EXPECT_NEAR(model.seconds(o, 1), bare.seconds(o, 1) + 0.25, 1e-9);
+  OpRecord copy = op("copy_to_host", 0, 1000);
+  copy.stream = kToHost;
+  EXPECT_EQ(model.seconds(copy, 1), bare.seconds(copy, 1));
+  Program p;
+  p.ops = {op("norm", 100, 100), op("norm", 100, 100)};
+  EXPECT_NEAR(model.seconds(p, 1), bare.seconds(p, 1) + 0.5, 1e-9);
 }
 
 TEST(CostModel, ProgramsAreSums) {

@@ -7,35 +7,13 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
 #include "tools/trainer/plan_search.h"
 #include "tools/trainer/targets.h"
 
 namespace snug {
 namespace {
-
-CostModel device(double flops, double link) {
-  return CostModel::described("a device", {.fp32_matrix = flops,
-                                           .bf16_matrix = flops,
-                                           .fp32_attention = flops / 2,
-                                           .bf16_attention = flops / 2,
-                                           .vector = flops / 4,
-                                           .memory = 1e12,
-                                           .link = link,
-                                           .op = 1e-8});
-}
-
-PlanRequest request_of(const Model& model, const CostModel& cost, int64_t T, int64_t batch) {
-  PlanRequest r;
-  r.model = &model;
-  r.T = T;
-  r.global_batch = batch;
-  r.max_grad_norm = 1.0;
-  r.offload = r.offload_optimizer = "auto";
-  r.use_host = true;
-  r.cost = &cost;
-  return r;
-}
 
 // Layers are neighbours of layers that do something else in nearly all of these.
 TEST(PlanMixed, BytesAreTheRecordsAndSecondsABound) {
@@ -47,24 +25,54 @@ TEST(PlanMixed, BytesAreTheRecordsAndSecondsABound) {
     for (const char* precision : {"fp32", "bf16"})
       for (const double link : {1e9, 1e11}) {
         const Model model(test::tiny_spec(tiny), parse_precision(precision));
-        const CostModel cost = device(1e11, link);
-        const PlanRequest r = request_of(model, cost, 32, 12);
-        PlanSearch search(r);
+        const CostModel cost = test::described_device(1e11, link);
+        PlanRequest r = test::host_request(model, cost, 32, 12);
         double loosest = 1;
-        for (const bool states : {false, true}) {
-          for (const PlanSearch::Choice& c : search.mixed_stacks(4, 64, states, 25, 7)) {
-            const auto session = search.record(c.decisions);
-            const std::string what = c.decisions.recompute + " | " + c.decisions.offload;
-            ASSERT_EQ(session->schedule().lower_bound(), c.engine_bytes) << what;
-            ASSERT_EQ(session->schedule().lower_bound(Residence::host), c.host_bytes) << what;
-            const double seconds = search.step_seconds(session->schedule(), c.decisions);
-            EXPECT_LE(c.step_seconds, seconds * (1 + 1e-9)) << what;
-            loosest = std::min(loosest, c.step_seconds / seconds);
-          }
+        // Behind backward, and, where nothing is clipped, in it.
+        for (const bool update : {false, true}) {
+          r.max_grad_norm = update ? 0 : 1;
+          PlanSearch search(r);
+          for (const bool states : {false, true})
+            for (const PlanSearch::Choice& c :
+                 search.mixed_stacks(update ? 12 : 4, 64, states, 25, 7, {DType::f32, update})) {
+              ASSERT_EQ(c.decisions.update_in_backward, update);
+              const auto session = search.record(c.decisions);
+              const std::string what = c.decisions.recompute + " | " + c.decisions.offload;
+              ASSERT_EQ(session->schedule().lower_bound(), c.engine_bytes) << what;
+              ASSERT_EQ(session->schedule().lower_bound(Residence::host), c.host_bytes) << what;
+              const double seconds = search.step_seconds(session->schedule(), c.decisions);
+              EXPECT_LE(c.step_seconds, seconds * (1 + 1e-9)) << what;
+              loosest = std::min(loosest, c.step_seconds / seconds);
+            }
         }
         printf("bound / record, at worst: %.4f\n", loosest);
         EXPECT_GT(loosest, 0.5);
       }
+}
+
+// The smallest memory is that of any way for any layer: none of a random sort is smaller, and what
+// is said is the record's.
+TEST(PlanMixed, NoStackIsSmallerThanTheMinimum) {
+  const test::Tiny tiny{.V = 97, .P = 64, .C = 48, .L = 5, .H = 3, .F = 192};
+  for (const char* precision : {"fp32", "bf16"})
+    for (const double clip : {0.0, 1.0}) {
+      const Model model(test::tiny_spec(tiny), parse_precision(precision));
+      const CostModel cost = test::described_device(1e11, 1e10);
+      PlanRequest r = test::host_request(model, cost, 32, 4);
+      r.max_grad_norm = clip;
+      r.micro_batch = 4;
+      PlanSearch search(r);
+      const PlanSearch::Choice least = search.least().front();
+      EXPECT_EQ(search.record(least.decisions)->schedule().lower_bound(), least.engine_bytes);
+      for (const bool states : {false, true})
+        for (const bool update : {false, true}) {
+          if (update && clip > 0) continue;
+          for (const PlanSearch::Choice& c :
+               search.mixed_stacks(4, 64, states, 1000, 3, {DType::f32, update}))
+            ASSERT_GE(c.engine_bytes, least.engine_bytes)
+                << c.decisions.recompute << " | " << c.decisions.offload;
+        }
+    }
 }
 
 TEST(PlanMixed, ManyGroupsAreSaidInBrief) {
@@ -84,7 +92,7 @@ TEST(SlowPlanMixed, BeatsEveryPlanOfTwoGroupsOnADescribedDevice) {
   const Model model(resolve_model("gpt2-medium", "").spec, parse_precision("bf16"));
   const Target target = find_target("h100");
   const CostModel cost = CostModel::described(target.title, target.rates(DType::bf16));
-  PlanRequest r = request_of(model, cost, 1024, 32);
+  PlanRequest r = test::host_request(model, cost, 1024, 32);
   r.runtime_bytes = target.runtime_bytes;
   // For kernels: the workspace of products would follow this CPU's instructions.
   r.settings.target = Place::cuda;

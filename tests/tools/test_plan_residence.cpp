@@ -8,6 +8,7 @@
 
 #include "engine/core/units.h"
 #include "tests/support/errors.h"
+#include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
 #include "tools/trainer/plan_search.h"
 
@@ -24,28 +25,9 @@ const Case kCases[] = {
     {{.V = 97, .P = 64, .C = 48, .L = 2, .H = 3, .F = 192, .dropout = 0.1}, "fp32", true},
     {{.V = 130, .P = 64, .C = 64, .L = 7, .H = 4, .F = 256, .tied = false}, "bf16", true}};
 
-// A device that computes so fast, beside a link of so many bytes a second.
-CostModel device(double flops, double link) {
-  return CostModel::described("a device", {.fp32_matrix = flops,
-                                           .bf16_matrix = flops,
-                                           .fp32_attention = flops / 2,
-                                           .bf16_attention = flops / 2,
-                                           .vector = flops / 4,
-                                           .memory = 1e12,
-                                           .link = link,
-                                           .op = 1e-8});
-}
-
 PlanRequest request_of(const Model& model, const Case& c, const CostModel& cost) {
-  PlanRequest r;
-  r.model = &model;
-  r.T = 32;
-  r.global_batch = 12;
-  r.max_grad_norm = 1.0;
+  PlanRequest r = test::host_request(model, cost, 32, 12);
   r.evaluate = c.evaluate;
-  r.offload = r.offload_optimizer = "auto";
-  r.use_host = true;
-  r.cost = &cost;
   return r;
 }
 
@@ -54,7 +36,7 @@ TEST(PlanResidence, TheStacksBytesAreTheRecordsAndTheirSecondsABound) {
   for (const Case& c : kCases) {
     const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
     for (const double link : {1e9, 1e11}) {
-      const CostModel cost = device(1e11, link);
+      const CostModel cost = test::described_device(1e11, link);
       const PlanRequest r = request_of(model, c, cost);
       PlanSearch search(r);
       double loosest = 1;
@@ -83,7 +65,7 @@ TEST(SlowPlanResidence, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
   for (const Case& c : kCases) {
     const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
     for (const double link : {3e9, 1e11}) {
-      const CostModel cost = device(1e11, link);
+      const CostModel cost = test::described_device(1e11, link);
       PlanRequest r = request_of(model, c, cost);
       PlanRequest alone = r;
       alone.offload = alone.offload_optimizer = "none";
@@ -131,7 +113,7 @@ TEST(SlowPlanResidence, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
 TEST(SlowPlanResidence, NoUniformChoiceThatFitsIsFaster) {
   const Case& c = kCases[0];
   const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
-  const CostModel cost = device(1e11, 2e10);
+  const CostModel cost = test::described_device(1e11, 2e10);
   PlanRequest r = request_of(model, c, cost);
   PlanSearch search(r);
   for (const int64_t micro : {12, 4, 1})
@@ -157,7 +139,7 @@ TEST(SlowPlanResidence, NoUniformChoiceThatFitsIsFaster) {
 TEST(SlowPlanResidence, TheHostsBudgetHolds) {
   const Case& c = kCases[0];
   const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
-  const CostModel cost = device(1e11, 1e10);
+  const CostModel cost = test::described_device(1e11, 1e10);
   PlanRequest r = request_of(model, c, cost);
   r.budget = make_plan(r).minimum_bytes;
   const Plan all = make_plan(r);
@@ -188,7 +170,7 @@ TEST(SlowPlanResidence, TheHostsBudgetHolds) {
 TEST(PlanResidence, NothingIsMovedUnasked) {
   const Case& c = kCases[0];
   const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
-  const CostModel cost = device(1e11, 1e11);
+  const CostModel cost = test::described_device(1e11, 1e11);
   PlanRequest r = request_of(model, c, cost);
   r.budget = make_plan(r).minimum_bytes;
   EXPECT_TRUE(make_plan(r).fits);
@@ -226,7 +208,7 @@ TEST(PlanResidence, NothingIsMovedUnasked) {
 TEST(PlanResidence, SaysWhatWasChosenAndWhatItCosts) {
   const Case& c = kCases[0];
   const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
-  const CostModel cost = device(1e11, 1e10);
+  const CostModel cost = test::described_device(1e11, 1e10);
   PlanRequest r = request_of(model, c, cost);
   PlanRequest alone = r;
   alone.offload = alone.offload_optimizer = "none";
@@ -252,91 +234,6 @@ TEST(PlanResidence, SaysWhatWasChosenAndWhatItCosts) {
       << plan_text(faster);
   r.budget = 0;
   EXPECT_TRUE(plan_json(make_plan(r)).at("residence").is_null());
-}
-
-// Every offer is what a plan with its keys needs, and one that is said to be enough is.
-TEST(SlowPlanOffers, AreThePlansOfTheirKeys) {
-  const Case& c = kCases[0];
-  const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
-  const CostModel cost = device(1e11, 1e10);
-  PlanRequest r = request_of(model, c, cost);
-  r.use_host = false;
-  r.micro_batch = 6;
-  r.head_rows = 128;
-  r.recompute = "none";
-  r.T = 64;
-  r.global_batch = 12;
-  r.save = true;
-  r.save_buffer = -1;
-  const int64_t least = make_plan(r).minimum_bytes;
-  r.budget = least - 1;
-  const Plan refused = make_plan(r);
-  ASSERT_FALSE(refused.fits);
-  std::set<std::string> seen;
-  for (const Offer& o : refused.offers) {
-    PlanRequest q = r;
-    const auto has = [&](const char* key) { return o.keys.find(key) != std::string::npos; };
-    if (has("recompute=auto")) q.recompute = "auto";
-    if (has("save_buffer=0")) q.save_buffer = 0;
-    if (has("per_device_train_batch_size=1")) q.micro_batch = 1;
-    if (has("head_rows=64")) q.head_rows = 64;
-    if (has("offload_optimizer=cpu")) q.offload_optimizer = "cpu";
-    if (has("offload_params=cpu")) q.offload_params = "cpu";
-    if (has("offload_gradients=cpu")) q.offload_gradients = "cpu";
-    if (has("allow=[bf16_gradients]")) q.bf16_gradients = true;
-    if (has("max_grad_norm=0")) q.max_grad_norm = 0;
-    if (has("host_memory=")) {
-      q.use_host = true;
-      q.host_budget = o.host_bytes;
-      EXPECT_TRUE(has(("host_memory=" + std::to_string(o.host_bytes)).c_str())) << o.keys;
-      const bool streams = has("offload_params=") || has("offload_gradients=");
-      if (!has("offload=") && !streams) q.offload = "none";
-      if (!has("offload_optimizer=") && !streams) q.offload_optimizer = "none";
-    }
-    q.budget = o.minimum_bytes;
-    EXPECT_TRUE(make_plan(q).fits) << o.keys;
-    --q.budget;
-    EXPECT_FALSE(make_plan(q).fits) << o.keys;
-    EXPECT_LT(o.minimum_bytes, least) << o.keys;
-    EXPECT_TRUE(o.enough) << o.keys;
-    seen.insert(o.keys.substr(0, o.keys.find('=')));
-  }
-  for (const char* key : {"recompute", "per_device_train_batch_size", "offload_optimizer",
-                          "offload", "offload_params", "offload_gradients"})
-    EXPECT_TRUE(seen.contains(key)) << key;
-  test::expect_error(
-      ErrorCode::out_of_memory,
-      {("memory=" + std::to_string(least) + ", or recompute=auto (then memory of").c_str(),
-       "B is enough; another order of sums)", "or a smaller model"},
-      [&] { refuse_plan(refused); });
-  EXPECT_EQ(plan_json(refused).at("offers").size(), refused.offers.size());
-  // Those that do not suffice come last, and a checkpoint's choices are unpinned, not changed.
-  r.budget = 1000;
-  for (const Offer& o : make_plan(r).offers) EXPECT_FALSE(o.enough);
-  test::expect_error(ErrorCode::out_of_memory, {"B is enough, still more than is given"},
-                     [&] { refuse_plan(make_plan(r)); });
-  r.pinned = true;
-  bool allowed = false;
-  for (const Offer& o : make_plan(r).offers) {
-    allowed = allowed || o.keys == "allow=[micro_batch,head_rows]";
-    EXPECT_EQ(o.keys.find("per_device"), std::string::npos);
-  }
-  EXPECT_TRUE(allowed);
-  r.allow = {"head_rows", "kernels"};
-  bool joined = false;
-  for (const Offer& o : make_plan(r).offers)
-    joined = joined || o.keys == "allow=[head_rows,kernels,micro_batch]";
-  EXPECT_TRUE(joined) << "each once, and what was given";
-  r.allow.clear();
-  r.recompute = "block";
-  r.offload = "inputs";
-  r.host_budget = 32768;
-  r.budget = 0;
-  test::expect_error(ErrorCode::out_of_memory,
-                     {"host_memory of at least", "for micro-batches of 6, which run/c pins",
-                      "host_memory of 32768 B", "or offload=none (then memory of",
-                      "allow=[micro_batch,head_rows]"},
-                     [&] { refuse_plan(make_plan(r), "micro-batches of 6, which run/c pins"); });
 }
 
 }  // namespace

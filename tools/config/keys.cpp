@@ -1,5 +1,7 @@
 #include "tools/config/keys.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace snug {
@@ -457,6 +459,14 @@ const std::vector<Permission>& permissions() {
       {"stochastic_rounding", false, "no master weights: bf16 weights rounded at random"},
   };
   return list;
+}
+
+std::string allow_text(const std::vector<std::string>& given,
+                       std::initializer_list<const char*> more) {
+  std::vector<std::string> list = given;
+  for (const char* word : more)
+    if (std::find(list.begin(), list.end(), word) == list.end()) list.emplace_back(word);
+  return fmt::format("allow=[{}]", fmt::join(list, ","));
 }
 
 std::string_view refusal(std::string_view name) {

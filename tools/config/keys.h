@@ -2,6 +2,7 @@
 // means. Parsing, help and the resolved file are driven by it.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -66,6 +67,10 @@ struct Permission {
   std::string_view doc;
 };
 const std::vector<Permission>& permissions();
+// The key with what is allowed already and these, each once: a list on the command line replaces
+// the one of the file, so what is proposed repeats what was given.
+std::string allow_text(const std::vector<std::string>& given,
+                       std::initializer_list<const char*> more);
 
 // Why a key that other trainers know is refused here; empty if it is simply unknown.
 std::string_view refusal(std::string_view name);

@@ -11,18 +11,20 @@
 namespace snug {
 namespace {
 
-// The first op that copies to the host.
-size_t first_copy(const Program& p) {
+// The first op that copies to the host before op `end`; 0 if there is none.
+size_t first_copy(const Program& p, size_t end) {
   size_t i = 0;
-  while (i < p.ops.size() && p.ops[i].stream != kToHost) ++i;
-  return i < p.ops.size() ? i : 0;
+  while (i < end && p.ops[i].stream != kToHost) ++i;
+  return i < end ? i : 0;
 }
 
-// The first op after compute's wait for the last copy to the device.
-size_t last_arrival(const Program& p) {
+// The first op after compute's wait for the last copy to the device that was begun before op `end`.
+size_t last_arrival(const Program& p, size_t end) {
   int32_t event = -1, op = -1;
   for (const SyncRecord& s : p.syncs) {
-    if (s.kind == SyncRecord::Kind::record && s.stream == kToDevice) event = s.event;
+    if (s.kind == SyncRecord::Kind::record && s.stream == kToDevice &&
+        s.op <= static_cast<int64_t>(end))
+      event = s.event;
     if (s.kind == SyncRecord::Kind::wait && s.stream == kCompute && s.event == event) op = s.op;
   }
   return op >= 0 ? static_cast<size_t>(op) : p.ops.size();
@@ -59,12 +61,7 @@ class BlockRecorder {
     const Dims dims{d_.micro_batch, d_.T};
     const Shape shape{dims.N(), model_.spec().C};
     const DType dtype = model_.precision().compute;
-    GradSink* sink = grads_.get();
-    if (updating_) {
-      updating_->begin();
-      sink = updating_.get();
-    }
-    Runtime rt{*params_, sink, state_.view(), nullptr, packed_.get(), documents_.view()};
+    Runtime rt{*params_, sink(), state_.view(), nullptr, packed_.get(), documents_.view()};
     Pass pass(block.body(), policies);
     size_t forward_end = 0, backward_begin = 0;
     int64_t out_bytes = 0;
@@ -87,7 +84,7 @@ class BlockRecorder {
                                 most_live_bytes(p, tick(backward_begin), p.ticks)) -
                        option.saved;
     for (size_t i = 0; i < p.ops.size(); ++i)
-      if (i != forward_end && i != backward_begin)
+      if (i != forward_end && i != backward_begin && p.ops[i].stream == kCompute)
         option.compute += cost_.seconds(p.ops[i], dims.N());
     return option;
   }
@@ -98,11 +95,12 @@ class BlockRecorder {
     const Dims dims{d_.micro_batch, d_.T};
     const Shape shape{dims.N(), model_.spec().C};
     const DType dtype = model_.precision().compute;
-    Runtime rt{*params_, grads_.get(), state_.view(), nullptr, packed_.get(), documents_.view()};
+    Runtime rt{*params_, sink(), state_.view(), nullptr, packed_.get(), documents_.view()};
     Offload offload(2, static_cast<int>(policies.size()));
     Pass below(model_.block(0).body(), policies, &offload, 0);
     Pass above(model_.block(1).body(), policies, &offload, 1);
-    size_t first_end = 0, forward_end = 0, settled = 0, fetching = 0, fetched = 0, last_begin = 0;
+    size_t first_end = 0, forward_end = 0, settled = 0, fetching = 0, fetched = 0, asked = 0;
+    size_t last_begin = 0;
     int64_t out_bytes = 0, dx_bytes = 0;
     ctx_.program(schedule_, block_, [&] {
       Tensor x = ctx_.tensor(kX, shape, dtype, Category::activations);
@@ -120,6 +118,7 @@ class BlockRecorder {
       above.fetch(ctx_);
       fetched = mark();
       below.fetch(ctx_);
+      asked = mark();
       gradient = model_.block(1).backward(ctx_, rt, above, std::move(gradient));
       last_begin = mark();
       gradient = model_.block(0).backward(ctx_, rt, below, std::move(gradient));
@@ -138,12 +137,15 @@ class BlockRecorder {
       if (t.residence == Residence::host) o.host += round_up(t.bytes, kHostAlignment);
     o.host /= 2;
     record_sent(p, policies, tick(first_end), tick(forward_end), dims, o);
-    const size_t sent = first_copy(p), arrived = last_arrival(p);
+    // Beyond them the link carries what updates in backward take: nothing of it is counted, so that
+    // the seconds stay a bound from below.
+    const size_t sent = first_copy(p, settled), arrived = last_arrival(p, asked);
     for (size_t i = 0; i < p.ops.size(); ++i) {
       const OpRecord& op = p.ops[i];
       if (i == first_end || i == forward_end || i == settled || i == fetching || i == fetched ||
-          i == last_begin)
+          i == asked || i == last_begin)
         continue;
+      if (i > asked && op.stream != kCompute) continue;
       const double seconds = cost_.seconds(op, dims.N());
       if (op.stream == kCompute && i < sent) o.before_sent += seconds;
       if (op.stream == kCompute && i >= arrived) o.after_arrival += seconds;
@@ -156,10 +158,20 @@ class BlockRecorder {
       else
         o.backward_seconds += seconds / 2;
     }
+    // Of one of the two, and the halves of both: sums in another order.
+    o.before_sent = std::min(o.before_sent, o.forward_seconds);
+    o.after_arrival = std::min(o.after_arrival, o.backward_seconds);
     return o;
   }
 
  private:
+  // Where the gradients of one recording go.
+  GradSink* sink() {
+    if (!updating_) return grads_.get();
+    updating_->begin();
+    return updating_.get();
+  }
+
   // What the second of two layers sends, and how what the first sent ends meanwhile.
   void record_sent(const Program& p, const std::vector<SlotPolicy>& policies, int64_t first,
                    int64_t end, Dims dims, StackOption& o) const {
@@ -392,7 +404,6 @@ StackOptions record_stack_options(const Model& model, const Decisions& decisions
                                   const CostModel& cost,
                                   const std::vector<std::string>& recompute) {
   require(model.spec().L >= 2, "a stack of two layers or more");
-  require(!decisions.update_in_backward, "a stack whose updates are behind backward");
   BlockRecorder recorder(model, decisions, optimizer, settings, cost);
   const auto record = [&](const std::string& again, const std::string& away) {
     StackOption o = recorder.record_pair(parse_policies(again, away, model).front());

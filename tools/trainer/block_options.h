@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/memory/linked_layers.h"
 #include "engine/memory/planner.h"
 #include "tools/trainer/cost_model.h"
 #include "tools/trainer/session.h"
@@ -25,23 +26,15 @@ BlockOptions record_block_options(const Model& model, const Decisions& decisions
                                   const CostModel& cost);
 
 // A way to run a layer of a stack in which slots are on their way to the host or back while a
-// neighbour runs. Bytes are the device's but for `host`.
+// neighbour runs: what the solver of stacks asks of it, and what tells it beside any neighbour.
 //
-//   forward   layer l - 1's that leave | layer l                  backward   layer l | l - 1's that
-//   come
-struct StackOption {
+//   forward   layer l - 1's that leave | layer l
+//   backward  layer l | l - 1's that come
+struct StackOption : LinkedOption {
   std::string recompute, offload;
-  int64_t saved = 0;          // from its forward to its backward
   int64_t forward = 0;        // at most in its forward, beyond what the layers before saved
   int64_t forward_after = 0;  // the same with those of a layer run the same way before it leaving
   int64_t leaving = 0;        // on their way out until the next layer's forward is over
-  int64_t backward = 0;       // at most in its backward, beyond what the layers before saved
-  int64_t coming = 0;         // back from the host before its backward begins
-  int64_t host = 0;           // with the host in between
-  double forward_seconds = 0, backward_seconds = 0;  // of computing
-  double to_host = 0, to_device = 0;                 // of copying
-  double before_sent = 0;                            // of forward_seconds, before the first copy
-  double after_arrival = 0;  // of backward_seconds, after the wait for the last copy
   // What it sends, first sent first: the slot, its bytes, and what is left of its forward's seconds
   // when the slot of the layer before, if that sent the same, is through.
   struct Sent {

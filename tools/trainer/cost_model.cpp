@@ -90,7 +90,7 @@ CostModel CostModel::uncalibrated_gpu(const std::string& name, int multiprocesso
 double CostModel::seconds(const OpRecord& op, int64_t rows) const {
   if (op.stream != kCompute)
     return rates_.op + (rates_.link > 0 ? static_cast<double>(op.bytes) / rates_.link : 0.0);
-  if (const double measured = ops_.seconds(op); measured >= 0) return measured;
+  if (const double measured = ops_.seconds(op); measured >= 0) return measured + between();
   const std::string_view variant = op.variant.view();
   const bool narrow = variant.find("bf16 bf16") != std::string_view::npos;
   double rate = rates_.vector;
@@ -102,7 +102,7 @@ double CostModel::seconds(const OpRecord& op, int64_t rows) const {
     rate *= static_cast<double>(rows) / (static_cast<double>(rows) + rates_.half_rate_rows);
   return std::max(static_cast<double>(op.flops) / rate,
                   static_cast<double>(op.bytes) / rates_.memory) +
-         rates_.op;
+         rates_.op + between();
 }
 
 double CostModel::seconds(const Program& program, int64_t rows) const {

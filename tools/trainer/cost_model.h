@@ -42,6 +42,8 @@ class CostModel {
 
   // `rows` of a micro-batch; they matter where half_rate_rows is set.
   double seconds(const OpRecord& op, int64_t rows) const;
+  // Of them, what lies between an op and the next; 0 where that was not measured.
+  double between() const { return ops_.between(); }
   // Its ops in order, on the streams they are on.
   double seconds(const Program& program, int64_t rows) const;
   Source source() const { return source_; }

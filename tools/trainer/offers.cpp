@@ -3,18 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <set>
 
-#include "tools/trainer/plan_search.h"
+#include "tools/config/keys.h"
 
 namespace snug {
 namespace {
-
-// A change to a request, in words; empty: there is nothing of the kind to change. `h` stands for
-// the host's bytes of what is then planned.
-struct Row {
-  std::string (*change)(PlanRequest&);
-  const char* effect;
-};
 
 bool states_can_move(const PlanRequest& r) {
   return r.offload_optimizer != "cpu" && (!make_optimizer(r.optimizer)->state_names().empty() ||
@@ -25,13 +20,13 @@ bool can_stream(const PlanRequest& r) {
   return r.packed_weights.value_or(WeightPacking::none) == WeightPacking::none;
 }
 
-// The key with what is allowed already and these: a list on the command line replaces the one of
-// the file.
-std::string allow_text(const PlanRequest& r, std::initializer_list<const char*> more) {
-  std::vector<std::string> list = r.allow;
+// With these permissions too.
+std::string allow(PlanRequest& r, std::initializer_list<const char*> more) {
+  const std::string text = allow_text(r.allow, more);
   for (const char* word : more)
-    if (std::find(list.begin(), list.end(), word) == list.end()) list.emplace_back(word);
-  return fmt::format("allow=[{}]", fmt::join(list, ","));
+    if (std::find(r.allow.begin(), r.allow.end(), word) == r.allow.end())
+      r.allow.emplace_back(word);
+  return text;
 }
 
 // The host is there for all it takes.
@@ -42,11 +37,24 @@ void open_host(PlanRequest& r) {
   r.host_budget = 0;
 }
 
-constexpr const char* kNone = "the same numbers";
-constexpr const char* kOrder = "another order of sums";
-constexpr const char* kRounded = "gradients rounded to bf16";
-constexpr const char* kUnclipped = "gradients not clipped";
-constexpr const char* kSamples = "other samples";
+// What becomes of the numbers, the least first.
+enum class Effect { none, order, rounded, unclipped, samples };
+constexpr Effect kEffects[] = {Effect::none, Effect::order, Effect::rounded, Effect::unclipped,
+                               Effect::samples};
+constexpr const char* kTexts[] = {"the same numbers", "another order of sums",
+                                  "gradients rounded to bf16", "gradients not clipped",
+                                  "other samples"};
+const char* text_of(Effect e) {
+  return kTexts[static_cast<size_t>(e)];
+}
+
+// A change to a request, in words; empty: there is nothing of the kind to change. `host_memory={}`
+// stands for the host's bytes of what is then planned.
+struct Row {
+  std::string (*change)(PlanRequest&);
+  Effect effect;
+  bool back = false;  // takes back what was asked for: never beside others
+};
 
 // Cheapest first. `host_memory={}` is filled in with what the plan takes.
 const Row kRows[] = {
@@ -55,25 +63,25 @@ const Row kRows[] = {
        r.packed_weights = WeightPacking::none;
        return "packed_weights=none";
      },
-     kNone},
+     Effect::none},
     {[](PlanRequest& r) -> std::string {
        if (r.recompute == "auto") return "";
        r.recompute = "auto";
        return "recompute=auto";
      },
-     kNone},
+     Effect::none},
     {[](PlanRequest& r) -> std::string {
        if (!r.save || save_ring_bytes(r) < 1 << 20) return "";
        r.save_buffer = 0;
        return "save_buffer=0";
      },
-     kNone},
+     Effect::none},
     {[](PlanRequest& r) -> std::string {
        if (r.eval_batch <= 1) return "";
        r.eval_batch = 1;
        return "per_device_eval_batch_size=1";
      },
-     kNone},
+     Effect::none},
     {[](PlanRequest& r) -> std::string {
        if (!states_can_move(r) || (r.use_host && r.offload_optimizer == "auto")) return "";
        r.offload_optimizer = "cpu";
@@ -81,7 +89,7 @@ const Row kRows[] = {
        open_host(r);
        return "offload_optimizer=cpu host_memory={}";
      },
-     kNone},
+     Effect::none},
     {[](PlanRequest& r) -> std::string {
        if (r.offload != "none" && (r.use_host || r.offload != "auto")) return "";
        r.offload = "auto";
@@ -89,7 +97,7 @@ const Row kRows[] = {
        open_host(r);
        return "offload=auto host_memory={}";
      },
-     kNone},
+     Effect::none},
     {[](PlanRequest& r) -> std::string {
        const bool slots = r.offload == "none" || (r.offload == "auto" && !r.use_host);
        if (!slots || !states_can_move(r)) return "";
@@ -97,7 +105,7 @@ const Row kRows[] = {
        open_host(r);
        return "offload=auto offload_optimizer=auto host_memory={}";
      },
-     kNone},
+     Effect::none},
     {[](PlanRequest& r) -> std::string {
        const bool open = r.offload_params == "auto" && r.use_host;
        if (open || r.offload_params == "cpu" || !can_stream(r)) return "";
@@ -108,7 +116,7 @@ const Row kRows[] = {
        return fmt::format("offload_params=cpu {}host_memory={{}}",
                           states ? "offload_optimizer=auto " : "");
      },
-     kNone},
+     Effect::none},
     {[](PlanRequest& r) -> std::string {
        const bool open = r.offload_gradients == "auto" && r.use_host;
        if (open || r.offload_gradients == "cpu" || r.update_in_backward.value_or(false)) return "";
@@ -122,25 +130,25 @@ const Row kRows[] = {
        open_host(r);
        return "host_memory={}";
      },
-     kNone},
+     Effect::none},
     {[](PlanRequest& r) -> std::string {
        if (r.offload == "none" || r.offload == "auto") return "";
        r.offload = "none";
        return "offload=none";
      },
-     kNone},
+     Effect::none, true},
     {[](PlanRequest& r) -> std::string {
        if (r.offload_optimizer != "cpu") return "";
        r.offload_optimizer = "none";
        return "offload_optimizer=none";
      },
-     kNone},
+     Effect::none, true},
     {[](PlanRequest& r) -> std::string {
        if (r.offload_params != "cpu") return "";
        r.offload_params = "none";
        return "offload_params=none";
      },
-     kNone},
+     Effect::none, true},
     {[](PlanRequest& r) -> std::string {
        if (r.offload_gradients != "cpu") return "";
        r.offload_gradients = "none";
@@ -152,86 +160,235 @@ const Row kRows[] = {
        r.bitwise = false;
        return "bitwise=false";
      },
-     kOrder},
+     Effect::order},
     {[](PlanRequest& r) -> std::string {
        if (r.micro_batch <= 1 || r.pinned) return "";
        r.micro_batch = 1;
        return "per_device_train_batch_size=1";
      },
-     kOrder},
+     Effect::order},
     {[](PlanRequest& r) -> std::string {
        if (r.head_rows <= 64 || r.pinned) return "";
        r.head_rows = 64;
        return "head_rows=64";
      },
-     kOrder},
+     Effect::order},
     {[](PlanRequest& r) -> std::string {
        if (!r.pinned || (r.micro_batch <= 1 && r.head_rows <= 64)) return "";
        r.micro_batch = r.head_rows = 0;
-       return allow_text(r, {"micro_batch", "head_rows"});
+       return allow(r, {"micro_batch", "head_rows"});
      },
-     kOrder},
+     Effect::order},
     {[](PlanRequest& r) -> std::string {
        const bool pinned = r.gradients.has_value();
        if (r.settings.target != Place::cpu) return "";  // has no kernels for them
        if (r.bitwise || (pinned ? *r.gradients != DType::f32 : r.bf16_gradients)) return "";
        r.gradients.reset();
        r.bf16_gradients = true;
-       return pinned ? allow_text(r, {"gradients", "bf16_gradients"})
-                     : allow_text(r, {"bf16_gradients"});
+       return pinned ? allow(r, {"gradients", "bf16_gradients"}) : allow(r, {"bf16_gradients"});
      },
-     kRounded},
+     Effect::rounded},
     // Without clipping backward may consume the gradients.
     {[](PlanRequest& r) -> std::string {
        if (r.max_grad_norm == 0) return "";
        r.max_grad_norm = 0;
        return "max_grad_norm=0";
      },
-     kUnclipped},
+     Effect::unclipped},
+    // And without micro-steps that follow.
+    {[](PlanRequest& r) -> std::string {
+       const bool follow = r.micro_batch > 0 && r.micro_batch < r.global_batch;
+       if (!follow || r.pinned || r.max_grad_norm > 0 || r.model->precision().loss_scaling())
+         return "";
+       r.micro_batch = 0;
+       return "per_device_train_batch_size=null";
+     },
+     Effect::order},
     {[](PlanRequest& r) -> std::string {
        if (r.T <= 64 || r.pinned) return "";
        r.T /= 2;
        return fmt::format("max_length={}", r.T);
      },
-     kSamples},
+     Effect::samples},
 };
 
-// The smallest that there is of a request, and whether the host has room for it.
-Plan smallest(PlanRequest r) {
-  r.budget = 1;
-  PlanSearch search(r);
-  return make_plan(r, search);
+// Some of the rows at once, and the plan that comes of them.
+class Combination {
+ public:
+  Combination(const PlanRequest& request, std::shared_ptr<Recordings> recordings)
+      : request_(request), recordings_(std::move(recordings)) {}
+
+  // Of those of `rows` that change anything; a later one says the last word of a key. False: none
+  // does.
+  bool make(const std::vector<size_t>& rows) {
+    PlanRequest r = request_;
+    std::vector<std::pair<std::string, std::string>> keys;
+    used_.clear();
+    effects_.clear();
+    for (const size_t row : rows) {
+      const std::string text = kRows[row].change(r);
+      if (text.empty()) continue;
+      used_.push_back(row);
+      effects_.insert(kRows[row].effect);
+      for (size_t at = 0; at < text.size();) {
+        const size_t space = std::min(text.find(' ', at), text.size());
+        const size_t equals = text.find('=', at);
+        const std::string key = text.substr(at, equals - at);
+        const auto same = [&](const auto& k) { return k.first == key; };
+        std::erase_if(keys, same);
+        keys.emplace_back(key, text.substr(equals + 1, space - equals - 1));
+        at = space + 1;
+      }
+    }
+    if (used_.empty()) return false;
+    // Graphs that were asked for leave nothing to the host, so both keys change.
+    const auto is_host = [](const auto& k) { return k.first == "host_memory"; };
+    if (r.graphs_required && std::any_of(keys.begin(), keys.end(), is_host))
+      keys.insert(keys.begin(), {"cuda_graphs", "auto"});
+    keys_ = std::move(keys);
+    changed_ = std::move(r);
+    PlanSearch search(changed_, recordings_);
+    least_ = search.least();
+    runtime_ = changed_.runtime_bytes >= 0
+                   ? changed_.runtime_bytes
+                   : declared_runtime_bytes(changed_.settings.threads, changed_.model->spec().V,
+                                            changed_.settings.target);
+    // By bounds of both arenas: what no bound allows is not packed.
+    int64_t bytes = kNoLimit;
+    for (const PlanSearch::Choice& c : least_)
+      if (fits(c.engine_bytes, c.host_bytes)) bytes = std::min(bytes, c.engine_bytes);
+    bound_ = bytes < kNoLimit ? bytes + runtime_ : kNoLimit;
+    packed_.reset();
+    return true;
+  }
+  // No less than this is enough; kNoLimit: the host has no room.
+  int64_t bound() const { return bound_; }
+  bool asks_host(size_t row) const {
+    PlanRequest r = request_;
+    return kRows[row].change(r).find("host_memory") != std::string::npos;
+  }
+  const std::vector<size_t>& used() const { return used_; }
+  // As packed; kNoLimit: the host has no room.
+  int64_t minimum() {
+    pack();
+    return fits(packed_->engine, packed_->host) ? packed_->engine + runtime_ : kNoLimit;
+  }
+  Offer offer(bool enough) {
+    pack();
+    std::string text;
+    for (const auto& [key, value] : keys_)
+      text += fmt::format("{}{}={}", text.empty() ? "" : " ", key,
+                          value == "{}" ? std::to_string(packed_->host) : value);
+    std::vector<const char*> texts;
+    for (const Effect e : effects_)
+      if (e != Effect::none || effects_.size() == 1) texts.push_back(text_of(e));
+    return {text, fmt::format("{}", fmt::join(texts, ", ")), packed_->engine + runtime_,
+            packed_->host, enough};
+  }
+
+ private:
+  bool fits(int64_t engine, int64_t host) const {
+    Plan p;
+    p.place = changed_.settings.target;
+    p.host_budget = changed_.host_budget;
+    p.free_bytes = changed_.free_bytes;
+    p.engine_bytes = engine;
+    p.host_bytes = host;
+    return host_fits(p);
+  }
+  // The smallest that the host has room for, as make_plan finds it.
+  void pack() {
+    if (packed_) return;
+    PlanSearch search(changed_, recordings_);
+    for (const PlanSearch::Choice& c : least_) {
+      const bool good = packed_ && fits(packed_->engine, packed_->host);
+      if (good && c.engine_bytes >= packed_->engine) break;
+      const Recordings::Packed next = search.packed(c.decisions);
+      const bool better = fits(next.engine, next.host);
+      if (!packed_ || (better && !good) || (better == good && next.engine < packed_->engine))
+        packed_ = next;
+    }
+  }
+
+  const PlanRequest& request_;
+  std::shared_ptr<Recordings> recordings_;
+  std::vector<size_t> used_;
+  std::set<Effect> effects_;
+  std::vector<std::pair<std::string, std::string>> keys_;
+  PlanRequest changed_;
+  std::vector<PlanSearch::Choice> least_;
+  int64_t runtime_ = 0, bound_ = 0;
+  std::optional<Recordings::Packed> packed_;
+};
+
+// The cheapest of several rows together: where no row that changes the numbers as little is enough,
+// all of those at once, less what is not needed. If nothing is, what comes nearest of them.
+std::optional<Offer> offer_together(Combination& rows, const std::vector<size_t>& single, bool host,
+                                    size_t cheapest, const Plan& refused) {
+  int64_t target = refused.budget == 0 ? kNoLimit - 1 : refused.budget;
+  const auto good = [&](const std::vector<size_t>& list) {
+    return rows.make(list) && rows.bound() <= target && rows.minimum() <= target;
+  };
+  const auto up_to = [&](Effect most, bool hosts) {
+    std::vector<size_t> list;  // where the host is what is short, none that takes more of it
+    for (const size_t row : single)
+      if (kRows[row].effect <= most && ((hosts && !host) || !rows.asks_host(row)))
+        list.push_back(row);
+    return list;
+  };
+  std::vector<size_t> all;
+  for (const Effect most : kEffects) {
+    if (static_cast<size_t>(most) >= cheapest) break;
+    for (const bool hosts : {true, false})
+      if (all.empty() && !(hosts && host) && good(up_to(most, hosts))) all = rows.used();
+  }
+  if (all.empty()) {
+    // Other samples are the user's to choose.
+    if (host || cheapest <= static_cast<size_t>(Effect::samples) ||
+        !rows.make(up_to(Effect::unclipped, true)) || rows.minimum() >= kNoLimit)
+      return std::nullopt;
+    all = rows.used();
+    target = rows.minimum() + rows.minimum() / 100;
+  }
+  for (size_t i = all.size(); i-- > 0;) {
+    std::vector<size_t> fewer = all;
+    fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+    if (!fewer.empty() && good(fewer)) all = rows.used();
+    i = std::min(i, all.size());
+  }
+  if (all.size() < 2 || !good(all)) return std::nullopt;
+  if (!host && rows.minimum() >= refused.minimum_bytes) return std::nullopt;
+  return rows.offer(refused.budget == 0 || rows.minimum() <= refused.budget);
 }
 
 }  // namespace
 
-std::vector<Offer> plan_offers(const PlanRequest& request, const Plan& refused) {
+std::vector<Offer> plan_offers(const PlanRequest& request, const Plan& refused,
+                               const std::shared_ptr<Recordings>& recordings) {
   std::vector<Offer> offers;
   // Of a plan that is followed nothing may change.
   if (request.global_batch <= 0 || !request.follow.path.empty()) return offers;
   const bool host = refused.minimum_bytes <= refused.budget || refused.budget == 0;
-  for (const Row& row : kRows) {
-    PlanRequest r = request;
-    std::string keys = row.change(r);
+  Combination rows(request, recordings);
+  const int64_t budget = refused.budget == 0 ? kNoLimit - 1 : refused.budget;
+  const auto enough = [&] { return rows.bound() <= budget && rows.minimum() <= budget; };
+  auto cheapest = static_cast<size_t>(Effect::samples) + 1;  // of what is enough alone
+  std::vector<size_t> single;                                // that may stand beside others
+  for (size_t row = 0; row < std::size(kRows); ++row) {
+    if (!kRows[row].back) single.push_back(row);
     // Where the host's memory does not suffice, how much would is said already.
-    if (keys.empty() || (host && keys.find("host_memory") != std::string::npos)) continue;
-    // Graphs that were asked for leave nothing to the host, so both keys change.
-    if (r.graphs_required && keys.find("host_memory") != std::string::npos)
-      keys = "cuda_graphs=auto " + keys;
-    const Plan p = smallest(r);
-    Offer offer;
-    offer.effect = row.effect;
-    offer.minimum_bytes = p.minimum_bytes;
-    offer.host_bytes = p.host_bytes;
-    offer.enough = host_fits(p) && (refused.budget == 0 || p.minimum_bytes <= refused.budget);
+    if ((host && rows.asks_host(row)) || !rows.make({row}) || rows.bound() >= kNoLimit) continue;
     // Less than a hundredth helps nobody unless it is enough.
-    const int64_t less = refused.minimum_bytes - p.minimum_bytes;
-    const bool helps =
-        host ? offer.enough : less > 0 && (offer.enough || less >= refused.minimum_bytes / 100);
-    if (!host_fits(p) || !helps) continue;
-    offer.keys = fmt::format(fmt::runtime(keys), p.host_bytes);
-    offers.push_back(std::move(offer));
+    const auto less = [&](int64_t bytes) { return refused.minimum_bytes - bytes; };
+    const auto helps = [&](int64_t bytes) {
+      return less(bytes) > 0 && (bytes <= budget || less(bytes) >= refused.minimum_bytes / 100);
+    };
+    if (host ? !enough() : !helps(rows.bound()) || !helps(rows.minimum())) continue;
+    offers.push_back(rows.offer(enough()));
+    if (enough()) cheapest = std::min(cheapest, static_cast<size_t>(kRows[row].effect));
   }
+  if (auto together = offer_together(rows, single, host, cheapest, refused))
+    offers.push_back(std::move(*together));
   std::stable_sort(offers.begin(), offers.end(),
                    [](const Offer& a, const Offer& b) { return a.enough > b.enough; });
   return offers;
@@ -242,7 +399,7 @@ std::string offers_text(const Plan& p) {
   for (const Offer& o : p.offers)
     text += fmt::format("{} (then memory of {} B is enough{}{}), or ", o.keys, o.minimum_bytes,
                         o.enough || p.budget == 0 ? "" : ", still more than is given",
-                        o.effect == kNone ? std::string() : "; " + o.effect);
+                        o.effect == text_of(Effect::none) ? std::string() : "; " + o.effect);
   return text;
 }
 

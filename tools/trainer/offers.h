@@ -4,16 +4,20 @@
 // To add one: a row of the table in offers.cpp.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "tools/trainer/plan.h"
+#include "tools/trainer/plan_search.h"
 
 namespace snug {
 
 // For a plan of `request` that does not fit: what lowers its minimum, what is enough before what is
 // not. Where the host's memory does not suffice, what then fits the device and the host.
-std::vector<Offer> plan_offers(const PlanRequest& request, const Plan& refused);
+// With what the search that refused it has recorded, if given.
+std::vector<Offer> plan_offers(
+    const PlanRequest& request, const Plan& refused,
+    const std::shared_ptr<Recordings>& recordings = std::make_shared<Recordings>());
 // They in words, behind what `memory` it takes: "memory=1048576, or recompute=auto (then memory of
 // 524288 B is enough), or a smaller model".
 std::string offers_text(const Plan& refused);

@@ -16,6 +16,9 @@
 namespace snug {
 namespace {
 
+// Where the seconds between ops stand among the ops.
+constexpr const char* kBetween = "between ops";
+
 // As the step that a plan predicts: neither the fastest nor one that other work interrupted.
 double median_of(std::vector<double> list) {
   const auto at = list.begin() + static_cast<std::ptrdiff_t>((list.size() - 1) / 2);
@@ -29,23 +32,32 @@ class StepTimes final : public OpListener {
   void op_done(const Program& program, int32_t op, double seconds) override {
     times_[{&program, op}].push_back(seconds);
   }
-  void into(OpRates& rates) {
+  // Of equal ops the median over steps of their mean in one: of short ops now and then one takes
+  // several times as long, and so does its part of every step. Seconds of a step and its ops.
+  std::pair<double, int64_t> into(OpRates& rates) const {
     struct Sum {
-      double seconds = 0;
+      std::vector<double> seconds;  // by step
       int64_t ops = 0;
     };
     std::map<std::tuple<std::string, int64_t, int64_t>, Sum> sums;
-    for (auto& [where, list] : times_) {
+    for (const auto& [where, list] : times_) {
       const OpRecord& op = where.first->ops[static_cast<size_t>(where.second)];
       if (op.stream != kCompute) continue;
       Sum& sum = sums[{OpRates::key(op), op.flops, op.bytes}];
-      sum.seconds += median_of(list);
+      sum.seconds.resize(list.size());
+      for (size_t step = 0; step < list.size(); ++step) sum.seconds[step] += list[step];
       ++sum.ops;
     }
-    for (const auto& [what, sum] : sums)
+    std::pair<double, int64_t> all{0, 0};
+    for (const auto& [what, sum] : sums) {
+      const double seconds = median_of(sum.seconds);
       rates.add(std::get<0>(what),
                 {static_cast<double>(std::get<1>(what)), static_cast<double>(std::get<2>(what)),
-                 sum.seconds / static_cast<double>(sum.ops)});
+                 seconds / static_cast<double>(sum.ops)});
+      all.first += seconds;
+      all.second += sum.ops;
+    }
+    return all;
   }
 
  private:
@@ -64,7 +76,8 @@ constexpr Sample kShapes[] = {{128, 2, 512, 64, 4, 256},     {128, 4, 1024, 128,
                               {768, 12, 8192, 1024, 4, 1024}};
 // The layers of each: between them the ops of all ways to recompute, fused and apart.
 constexpr const char* kRecompute = "0: act, 1: fc+mid";
-constexpr int64_t kLeastSteps = 4;  // the first is not timed
+constexpr int64_t kLeastSteps = 4, kMostSteps = 200;  // the first is not timed
+constexpr double kBriefStep = 0.1;                    // seconds
 
 ModelSpec spec_of(const Sample& s) {
   const nlohmann::json map = {{"type", "gpt2"},    {"vocab_size", s.V}, {"n_positions", s.T},
@@ -80,9 +93,24 @@ double forecast(const Program& program, const OpRates& rates) {
   return sum;
 }
 
+// The seconds between two ops that explain best, in shares of a step, what steps take beyond their
+// ops.
+class Between {
+ public:
+  void add(double step, double in_ops, int64_t ops) {
+    const double share = static_cast<double>(ops) / step;
+    above_ += share * std::max(0.0, step - in_ops) / step;
+    below_ += share * share;
+  }
+  double seconds() const { return below_ > 0 ? above_ / below_ : 0.0; }
+
+ private:
+  double above_ = 0, below_ = 0;
+};
+
 // `seconds` is its share, `most` what its least number of steps may take.
 void measure(const Sample& shape, DType compute, const Settings& settings, double seconds,
-             double most, OpRates& rates) {
+             double most, OpRates& rates, Between& between) {
   const Model model(spec_of(shape), parse_precision(compute == DType::bf16 ? "bf16" : "fp32"));
   Decisions d;
   d.T = shape.T;
@@ -114,6 +142,7 @@ void measure(const Sample& shape, DType compute, const Settings& settings, doubl
     session.targets().as<int32_t>()[i] = session.tokens().as<int32_t>()[i];
   }
   const auto step = [&](int64_t k) {
+    const double started = monotonic_seconds();
     session.begin_window(1, k, 2 * n);
     for (float& rate : session.state().learning_rate) rate = 1e-4f;
     session.optimizer().prepare_step(session.state());
@@ -121,15 +150,22 @@ void measure(const Sample& shape, DType compute, const Settings& settings, doubl
     session.micro(false);
     session.update();
     ++session.state().updates;
+    return monotonic_seconds() - started;
   };
-  step(0);
+  // Of a long step what lies between its ops is nothing. In a short one ops are listened to every
+  // other time: what listening takes is no part of a step.
+  const bool brief = step(0) < kBriefStep;
   StepTimes times;
-  session.context().set_listener(&times);
+  std::vector<double> steps;
   const double end = monotonic_seconds() + seconds;
-  int64_t k = 1;
-  do step(k++);
-  while (k < 200 && (k < kLeastSteps || monotonic_seconds() < end));
-  times.into(rates);
+  for (int64_t k = 1; k < kMostSteps && (k < kLeastSteps || monotonic_seconds() < end);) {
+    session.context().set_listener(&times);
+    step(k++);
+    session.context().set_listener(nullptr);
+    if (brief) steps.push_back(step(k++));
+  }
+  const auto [in_ops, ops] = times.into(rates);
+  if (brief) between.add(median_of(steps), in_ops, ops);
 }
 
 // "matmul nt wide long, f32 f32, avx2" is alike "nt wide long, f32 f32, avx2" and "f32 f32, avx2".
@@ -150,11 +186,29 @@ std::string OpRates::key(const OpRecord& op) {
 }
 
 void OpRates::add(const std::string& key, OpSample sample) {
+  known_.clear();
   curves_[key].add(sample);
   for (const std::string& word : words_alike(key)) alike_[word].add(sample);
 }
 
+size_t OpRates::Work::Hash::operator()(const Seen& w) const {
+  size_t h = std::hash<std::string_view>()(w.op);
+  for (const size_t part : {reinterpret_cast<size_t>(w.variant), static_cast<size_t>(w.flops),
+                            static_cast<size_t>(w.bytes)})
+    h = (h ^ part) * 0x9E3779B97F4A7C15ull;
+  return h ^ (h >> 29);
+}
+
 double OpRates::seconds(const OpRecord& op) const {
+  if (curves_.empty()) return -1;
+  const Work::Seen work{op.name, op.variant.view().data(), op.flops, op.bytes};
+  if (const auto found = known_.find(work); found != known_.end()) return found->second;
+  const double seconds = look_up(op);
+  known_.emplace(Work{std::string(work.op), work.variant, work.flops, work.bytes}, seconds);
+  return seconds;
+}
+
+double OpRates::look_up(const OpRecord& op) const {
   const std::string name = key(op);
   std::vector<const OpCurve*> curves;
   const auto look = [&](const std::map<std::string, OpCurve>& in, const std::string& word) {
@@ -177,6 +231,7 @@ double OpRates::seconds(const std::vector<const OpCurve*>& curves, size_t i, dou
 
 nlohmann::json OpRates::json() const {
   nlohmann::json j = nlohmann::json::object();
+  if (between_ > 0) j[kBetween].push_back({0, 0, between_});
   for (const auto& [key, curve] : curves_)
     for (const OpSample& s : curve.samples()) j[key].push_back({s.flops, s.bytes, s.seconds});
   return j;
@@ -199,7 +254,10 @@ OpRates OpRates::parse(const nlohmann::json& j, const std::string& where) {
         v[i] = triple[i].get<double>();
         if (!(v[i] >= 0 && v[i] < (i < 2 ? 1e30 : 1e9))) wrong();
       }
-      rates.add(key, {v[0], v[1], v[2]});
+      if (key == kBetween)
+        rates.set_between(v[2]);
+      else
+        rates.add(key, {v[0], v[1], v[2]});
     }
   }
   return rates;
@@ -210,11 +268,13 @@ OpRates measure_ops(DType compute, int threads, const KernelTable& kernels, doub
   settings.threads = threads;
   settings.kernels = &kernels;
   OpRates rates;
+  Between between;
   for (const Sample& shape : kShapes) {
     measure(shape, compute, settings, seconds / static_cast<double>(std::size(kShapes)),
-            0.6 * seconds, rates);
+            0.6 * seconds, rates, between);
     if (seconds <= 0) break;
   }
+  rates.set_between(between.seconds());
   return rates;
 }
 

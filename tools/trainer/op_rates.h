@@ -8,6 +8,8 @@
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/blas/kernel_table.h"
@@ -26,6 +28,10 @@ class OpRates {
   bool empty() const { return curves_.empty(); }
   // Negative: nothing alike was measured.
   double seconds(const OpRecord& op) const;
+  // Seconds from the end of an op to the beginning of the next: tensors that are born and end, and
+  // what the engine notes of the next one. 0: not measured.
+  void set_between(double seconds) { between_ = seconds; }
+  double between() const { return between_; }
   // {key: [[FLOPs, bytes, seconds], ...]}.
   nlohmann::json json() const;
   // Throws data naming `where`.
@@ -35,6 +41,30 @@ class OpRates {
  private:
   double seconds(const std::vector<const OpCurve*>& curves, size_t i, double flops,
                  double bytes) const;
+  double look_up(const OpRecord& op) const;
+  // Ops that were asked for: the layers of a model repeat them. Not for two threads at a time.
+  struct Work {
+    struct Seen {  // its variant is interned
+      std::string_view op;
+      const char* variant;
+      int64_t flops, bytes;
+      bool operator==(const Seen&) const = default;
+    };
+    std::string op;
+    const char* variant;
+    int64_t flops, bytes;
+    operator Seen() const { return {op, variant, flops, bytes}; }
+    struct Hash {
+      using is_transparent = void;
+      size_t operator()(const Seen& work) const;
+    };
+    struct Equal {
+      using is_transparent = void;
+      bool operator()(const Seen& a, const Seen& b) const { return a == b; }
+    };
+  };
+  mutable std::unordered_map<Work, double, Work::Hash, Work::Equal> known_;
+  double between_ = 0;
   std::map<std::string, OpCurve> curves_;
   std::map<std::string, OpCurve> alike_;  // by how they compute alone: "nt wide long, ...", "..."
 };

@@ -8,6 +8,7 @@
 
 #include "engine/core/error.h"
 #include "engine/io/fingerprint.h"
+#include "tools/config/keys.h"
 #include "tools/trainer/device_choice.h"
 
 namespace snug {
@@ -99,7 +100,8 @@ std::string data_fingerprint(const WindowDataset& data, bool documents) {
   return fingerprint_text(digest.digest());
 }
 
-KernelTable pinned_kernels(const std::vector<KernelChoice>& pinned, const std::string& folder) {
+KernelTable pinned_kernels(const std::vector<KernelChoice>& pinned, const std::string& folder,
+                           const std::vector<std::string>& allow) {
   KernelTable table;
   for (KernelChoice choice : pinned) {
     const MatmulKernel wanted = choice.kernel;
@@ -112,9 +114,9 @@ KernelTable pinned_kernels(const std::vector<KernelChoice>& pinned, const std::s
            fmt::format("a CPU with the kernel {} for {} products, as {} pins it", to_string(wanted),
                        to_string(choice.a), folder),
            fmt::format("instructions {}, without it", plan_instruction_set()),
-           "allow=[kernels] to go on with this machine's own, which changes the last bits, or "
-           "resume "
-           "on a machine like the one before");
+           allow_text(allow, {"kernels"}) +
+               " to go on with this machine's own, which changes the last bits, or resume on a "
+               "machine like the one before");
     table.set(choice);
   }
   return table;
@@ -172,14 +174,17 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
            fmt::format("gradients in {} as in {}", to_string(c.pinned.gradients), c.folder),
            fmt::format("gradients in {} as in the plan {}", to_string(*r.gradients),
                        setup.config.plan),
-           "another plan, or allow=[gradients] to go on with those of the plan");
+           fmt::format("another plan, or {} to go on with those of the plan",
+                       allow_text(setup.config.allow, {"gradients"})));
     r.gradients = c.pinned.gradients;
     if (c.pinned.gradients != DType::f32 && !allowed("bf16_gradients"))
       fail(ErrorCode::usage,
            fmt::format("the permission of {}, whose gradients are in {}: bf16_gradients", c.folder,
                        to_string(c.pinned.gradients)),
            fmt::format("allow: [{}]", fmt::join(setup.config.allow, ", ")),
-           "allow=[bf16_gradients], or allow=[gradients] to go on with them in f32");
+           fmt::format("{}, or {} to go on with them in f32",
+                       allow_text(setup.config.allow, {"bf16_gradients"}),
+                       allow_text(setup.config.allow, {"gradients"})));
   }
   // The kernels of the two places differ in the last bits, so the place is pinned with them.
   const char* const before = device_word(ran_on(c.pinned));
@@ -188,13 +193,14 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
       fail(ErrorCode::usage,
            fmt::format("device: {} as in {}, which pins the kernels", before, c.folder),
            fmt::format("device: {} ({})", setup.config.device, setup.config.where("device")),
-           fmt::format("device={}, or allow=[kernels] to go on with those of the other, which "
-                       "changes the last bits",
-                       before));
+           fmt::format("device={}, or {} to go on with those of the other, which changes the last "
+                       "bits",
+                       before, allow_text(setup.config.allow, {"kernels"})));
     fmt::print("Note: resuming on {} instead of {}: its kernels differ in the last bits.\n",
                device_word(r.settings.target), before);
   }
-  if (!allowed("kernels")) *setup.kernels = pinned_kernels(c.pinned.kernels, c.folder);
+  if (!allowed("kernels"))
+    *setup.kernels = pinned_kernels(c.pinned.kernels, c.folder, setup.config.allow);
   // Of a GPU and of the emulator the threads read and write files alone.
   if (c.pinned.threads != now.threads && r.settings.target == Place::cpu)
     fmt::print("Note: resuming with {} threads instead of {}: sums may differ in the last bits.\n",
@@ -263,12 +269,12 @@ void check_attention(const Checkpoint& c, const std::string& now, const RunConfi
   const auto& allow = config.allow;
   if (c.pinned.attention == now || std::find(allow.begin(), allow.end(), "kernels") != allow.end())
     return;
-  fail(
-      ErrorCode::usage,
-      fmt::format("a CPU that computes attention as {} pins it: {}", c.folder, c.pinned.attention),
-      now,
-      "allow=[kernels] to go on with this machine's own, which changes the last bits, or resume on "
-      "a machine like the one before");
+  fail(ErrorCode::usage,
+       fmt::format("a CPU that computes attention as {} pins it: {}", c.folder, c.pinned.attention),
+       now,
+       allow_text(allow, {"kernels"}) +
+           " to go on with this machine's own, which changes the last bits, or resume on a machine "
+           "like the one before");
 }
 
 }  // namespace snug

@@ -23,8 +23,9 @@ std::string model_fingerprint(const ModelSpec& spec);
 std::string data_fingerprint(const WindowDataset& data, bool documents = false);
 
 // The kernels a checkpoint names, or others that give the same bits. Throws usage if this machine
-// has none for a product.
-KernelTable pinned_kernels(const std::vector<KernelChoice>& pinned, const std::string& folder);
+// has none for a product, and names the permission that unpins them beside those given.
+KernelTable pinned_kernels(const std::vector<KernelChoice>& pinned, const std::string& folder,
+                           const std::vector<std::string>& allow);
 
 // The device of the checkpoint's run, as what computed its attention says.
 Place ran_on(const Pinned& pinned);

@@ -148,7 +148,7 @@ void predict_saving(const PlanRequest& r, Plan& plan) {
 Plan make_plan(const PlanRequest& request) {
   PlanSearch search(request);
   Plan plan = make_plan(request, search);
-  if (!plan.fits) plan.offers = plan_offers(request, plan);
+  if (!plan.fits) plan.offers = plan_offers(request, plan, search.recordings());
   return plan;
 }
 

@@ -227,7 +227,7 @@ void follow_plan(const PlanFile& file, RunSetup& setup) {
     not_as(file, "threads", std::to_string(file.threads), std::to_string(r.settings.threads),
            fmt::format("threads={}, or plan=null to plan anew", file.threads));
   check_keys(file, setup);
-  *setup.kernels = pinned_kernels(file.kernels, file.path);
+  *setup.kernels = pinned_kernels(file.kernels, file.path, setup.config.allow);
   fix_decisions(file.decisions, r);
   r.follow = {file.path, file.hash, file.attention};
 }

@@ -1,7 +1,5 @@
 #include "tools/trainer/plan_search.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -19,20 +17,10 @@ constexpr int64_t kArenaUnit = 4096;  // Schedule::arena_bytes() rounds up to it
 
 constexpr const char* kPresets[] = {"none", "norms", "norms+mlp", "mlp+attention+norms", "block"};
 
-// Where a program's ops of one scope begin and end, in ticks.
-std::pair<int64_t, int64_t> ticks_of(const Program& p, std::string_view scope) {
-  int64_t first = INT64_MAX, last = 0;
-  for (const OpRecord& op : p.ops)
-    if (op.scope.view() == scope) {
-      first = std::min(first, tick_of(op));
-      last = std::max(last, tick_of(op));
-    }
-  return {first, last};
-}
-
 }  // namespace
 
-PlanSearch::PlanSearch(const PlanRequest& request) : request_(request), cost_(request.cost) {
+PlanSearch::PlanSearch(const PlanRequest& request, std::shared_ptr<Recordings> recordings)
+    : request_(request), cost_(request.cost), recordings_(std::move(recordings)) {
   if (cost_ == nullptr) {
     own_cost_ = std::make_unique<CostModel>(
         CostModel::uncalibrated(plan_instruction_set(), request.settings.threads));
@@ -83,7 +71,9 @@ std::vector<PlanSearch::Gradients> PlanSearch::gradients(int64_t micro) const {
                            !r.model->precision().loss_scaling();
   std::vector<Gradients> list;
   for (const DType t : {DType::f32, DType::bf16}) {
-    const bool allowed = t == DType::f32 || (r.bf16_gradients && r.global_batch > 0);
+    // Allowed is not asked for: on a place that has no kernels for them they are not looked at.
+    const bool kernels = t == DType::f32 || r.settings.target == Place::cpu;
+    const bool allowed = t == DType::f32 || (r.bf16_gradients && r.global_batch > 0 && kernels);
     if (r.gradients ? t != *r.gradients : !allowed) continue;
     const bool fixed = r.update_in_backward.has_value();
     if (!fixed || !*r.update_in_backward) list.emplace_back(t, false);
@@ -147,97 +137,6 @@ std::vector<int64_t> PlanSearch::head_chunks(int64_t micro) const {
   return list;
 }
 
-std::unique_ptr<Session> PlanSearch::record(const Decisions& d) const {
-  auto session = std::make_unique<Session>(Place::plan, *request_.model, d, request_.optimizer,
-                                           request_.settings);
-  session->open();
-  return session;
-}
-
-double PlanSearch::step_seconds(const Schedule& s, const Decisions& d) const {
-  if (d.micro_batch <= 0) return 0;
-  const auto of = [&](const char* name) {
-    return cost_->seconds(s.at(s.find(name)), d.micro_batch * d.T);
-  };
-  const auto accumulation = static_cast<double>(ceil_div(request_.global_batch, d.micro_batch));
-  return of("micro_first") + (accumulation - 1) * of("micro_next") + of("update");
-}
-
-const BlockOptions& PlanSearch::block_options(const Decisions& d) {
-  // Where the states rest is nothing to a block that does not update.
-  const std::tuple key{d.micro_batch, Gradients{d.gradients, d.update_in_backward},
-                       d.update_in_backward && d.offload_optimizer};
-  const auto found = blocks_.find(key);
-  if (found != blocks_.end()) return found->second;
-  return blocks_[key] = record_block_options(*request_.model, d, request_.optimizer,
-                                             request_.settings, *cost_);
-}
-
-const StackOptions& PlanSearch::stack_options(const Decisions& d) {
-  const std::pair key{d.micro_batch, d.gradients};
-  const auto found = stacks_of_.find(key);
-  if (found != stacks_of_.end()) return found->second;
-  return stacks_of_[key] = record_stack_options(*request_.model, d, request_.optimizer,
-                                                request_.settings, *cost_, block_options(d).names);
-}
-
-PlanSearch::Config* PlanSearch::config(const Key& key) {
-  std::unique_ptr<Config>& slot = configs_[key];
-  if (slot) return slot.get();
-  slot = std::make_unique<Config>();
-  Config& c = *slot;
-  c.decisions = decide(key);
-  c.moved = key.way.moved;
-  const std::unique_ptr<Session> session = record(c.decisions);
-  const Schedule& s = session->schedule();
-  c.bound = s.lower_bound();
-  c.host = s.lower_bound(Residence::host);
-  c.seconds = step_seconds(s, c.decisions);
-  if (key.way.streams())
-    for (const TensorRecord& t : s.at(s.find("root")).tensors)
-      if (t.residence == Residence::device && t.category != Category::batch) c.base += t.bytes;
-  if (!layers_ || key.way.streams()) return slot.get();
-
-  const BlockOptions& block = block_options(c.decisions);
-  const LayerOption& least = block.options.back();  // the input alone, as recorded
-  const int64_t L = request_.model->spec().L;
-  const Program& p = s.at(s.find("micro_next"));
-  const Program& root = s.at(s.find("root"));
-  c.base = most_live_bytes(root, root.ticks, root.ticks);
-  // The head's ops lie between the passes, the embedding's outside them.
-  const auto head = ticks_of(p, "head");
-  c.tail = most_live_bytes(p, head.first, head.second) - L * least.saved;
-  c.tail_back = most_live_bytes(p, head.second, head.second) - L * least.saved;
-  for (const OpRecord& op : p.ops)
-    if (op.scope.view() == "head") c.last = cost_->seconds(op, key.micro * request_.T);
-  const int64_t outside = std::max(most_live_bytes(p, 0, tick_of(p.ops.front())),
-                                   most_live_bytes(p, tick_of(p.ops.back()), p.ticks));
-  c.others = round_up(
-      std::max(s.lower_bound_except({"micro_first", "micro_next"}), c.base + outside), kArenaUnit);
-  c.micro_steps = static_cast<double>(ceil_div(request_.global_batch, key.micro));
-  c.update = cost_->seconds(s.at(s.find("update")), key.micro * request_.T);
-  c.outside = c.seconds - c.micro_steps * static_cast<double>(L) * least.seconds();
-  return slot.get();
-}
-
-double PlanSearch::floor(int64_t micro, int64_t head_rows) {
-  double least = INFINITY;
-  for (const Gradients& gradient : gradients(micro))
-    for (const Way& way : ways_) {
-      if (way.moved) break;
-      const Config& c = *config({micro, head_rows, gradient, way});
-      double seconds = c.seconds;
-      if (layers_) {
-        double layer = INFINITY;
-        for (const LayerOption& o : block_options(c.decisions).options)
-          layer = std::min(layer, o.seconds());
-        seconds = c.outside + c.micro_steps * static_cast<double>(request_.model->spec().L) * layer;
-      }
-      least = std::min(least, seconds);
-    }
-  return least;
-}
-
 PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double tolerance,
                                      double* bound) {
   Choice choice;
@@ -272,10 +171,20 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
       solve_layers(p, {.two_group_tolerance = tolerance, .most_labels = kLabels});
   if (!s.feasible) return choice;
   *bound = c.outside + c.micro_steps * s.bound;
-  choice.step_seconds = c.outside + c.micro_steps * s.seconds;
-  choice.engine_bytes = std::max(c.others, round_up(c.base + s.peak, kArenaUnit));
+  choice = choice_of(c, block, s);
   choice.feasible = true;
   choice.optimality = optimality_text(s);
+  return choice;
+}
+
+PlanSearch::Choice PlanSearch::choice_of(const Config& c, const BlockOptions& block,
+                                         const LayerSolution& s) {
+  Choice choice;
+  choice.decisions = c.decisions;
+  choice.moved = c.moved;
+  choice.host_bytes = c.host;
+  choice.step_seconds = c.outside + c.micro_steps * s.seconds;
+  choice.engine_bytes = std::max(c.others, round_up(c.base + s.peak, kArenaUnit));
   std::vector<std::string> names;
   for (const int k : s.choice) names.push_back(block.names[static_cast<size_t>(k)]);
   choice.decisions.recompute = recompute_text(names);
@@ -308,11 +217,11 @@ double PlanSearch::inputs(int64_t micro) const {
 }
 
 PlanSearch::Choice PlanSearch::best_way(int64_t room, bool moved, Choice best, double* least) {
-  struct Open {
+  struct Solved {
     const Config* config;
     double bound;
   };
-  std::vector<Open> open;
+  std::vector<Solved> open;
   for (const int64_t micro : micros())
     for (const int64_t rows : head_chunks(micro))
       for (const Way& way : ways_) {
@@ -322,6 +231,9 @@ PlanSearch::Choice PlanSearch::best_way(int64_t room, bool moved, Choice best, d
         if (way.offload == "none" && inputs(micro) > static_cast<double>(room)) continue;
         if (moved && best.feasible && floor(micro, rows) >= best.step_seconds) continue;
         for (const Gradients& gradient : gradients(micro)) {
+          if (moved && best.feasible && way.states_away &&
+              floor_away(micro, rows, gradient, false) >= best.step_seconds)
+            continue;
           const Config* c = config({micro, rows, gradient, way});
           double bound = 0;
           if (solve(*c, room, 1.0, &bound).feasible) open.push_back({c, bound});
@@ -329,8 +241,8 @@ PlanSearch::Choice PlanSearch::best_way(int64_t room, bool moved, Choice best, d
       }
   // Of equal ones the larger micro-batch and chunk stay first.
   std::stable_sort(open.begin(), open.end(),
-                   [](const Open& a, const Open& b) { return a.bound < b.bound; });
-  for (const Open& o : open) {
+                   [](const Solved& a, const Solved& b) { return a.bound < b.bound; });
+  for (const Solved& o : open) {
     if (best.feasible && o.bound >= best.step_seconds) break;
     double bound = 0;
     // The exact solution: a plan that is preferred for its form would make a larger budget slower.
@@ -367,17 +279,16 @@ PlanSearch::Choice PlanSearch::choice_of(const Config& c, const StackProblem& p,
   return choice;
 }
 
-// Of stacks that offload, updates in backward are not looked at.
 const PlanSearch::Config& PlanSearch::stack_config(int64_t micro, int64_t head_rows,
-                                                   DType gradients, bool states_away) {
+                                                   const Gradients& gradients, bool states_away) {
   for (const Way& way : ways_)
-    if (way.states_away == states_away) return *config({micro, head_rows, {gradients, false}, way});
+    if (way.states_away == states_away) return *config({micro, head_rows, gradients, way});
   fail(ErrorCode::internal, "a residence of the states that is to be looked at", "another",
        "this is a defect in Snug: please report it");
 }
 
 std::vector<PlanSearch::Choice> PlanSearch::stacks(int64_t micro, int64_t head_rows,
-                                                   bool states_away, DType gradients) {
+                                                   bool states_away, Gradients gradients) {
   std::vector<Choice> list;
   if (!stacks_) return list;
   const Config& c = stack_config(micro, head_rows, gradients, states_away);
@@ -390,60 +301,73 @@ std::vector<PlanSearch::Choice> PlanSearch::stacks(int64_t micro, int64_t head_r
 }
 
 PlanSearch::Choice PlanSearch::best_stack(int64_t room, Choice best) {
-  struct Open {
-    int64_t micro, rows;
-    DType gradients;
-    bool states_away;
-    double floor;
-  };
-  std::vector<Open> open;
-  for (const int64_t micro : micros()) {
-    if (!block_fits(micro, room)) continue;
-    for (const int64_t rows : head_chunks(micro))
-      for (const Gradients& gradient : gradients(micro))
-        for (const bool states : states_away_)
-          if (!gradient.second)
-            open.push_back({micro, rows, gradient.first, states, floor(micro, rows)});
-  }
-  std::stable_sort(open.begin(), open.end(),
-                   [](const Open& a, const Open& b) { return a.floor < b.floor; });
+  const std::vector<Open> open =
+      open_configs(room, [&](int64_t micro, int64_t rows) { return floor(micro, rows); });
   for (const Open& o : open) {
     if (best.feasible && o.floor >= best.step_seconds) break;
-    const Config& c = stack_config(o.micro, o.rows, o.gradients, o.states_away);
-    if (c.others > room) continue;
-    StackProblem p = stack_problem(c);
-    if (room < kNoLimit) p.limit = room / kArenaUnit * kArenaUnit - c.base;
-    if (request_.free_bytes > 0) {
-      if (one_memory())
-        p.sum_limit = request_.free_bytes / kArenaUnit * kArenaUnit - c.base - c.host;
-      p.host_limit =
-          std::min(p.host_limit, request_.free_bytes - c.host - (one_memory() ? c.others : 0));
+    for (const bool states : states_away_) {
+      if (states && best.feasible &&
+          floor_away(o.micro, o.rows, o.gradients, false) >= best.step_seconds)
+        continue;
+      best = best_stack(room, stack_config(o.micro, o.rows, o.gradients, states), std::move(best));
     }
-    const double below = best.feasible ? (best.step_seconds - c.outside) / c.micro_steps : INFINITY;
-    for (const StackPlan& plan : stack_plans(p, below)) {
-      if (best.feasible && c.outside + c.micro_steps * plan.bound >= best.step_seconds) break;
-      Choice choice = choice_of(c, p, plan);
-      choice.step_seconds = seconds_of(c, choice.decisions);
-      if (!best.feasible || choice.step_seconds < best.step_seconds) best = std::move(choice);
-    }
+  }
+  return best;
+}
+
+PlanSearch::Choice PlanSearch::best_stack(int64_t room, const Config& c, Choice best) {
+  if (c.others > room) return best;
+  StackProblem p = stack_problem(c);
+  if (room < kNoLimit) p.limit = room / kArenaUnit * kArenaUnit - c.base;
+  if (request_.free_bytes > 0) {
+    if (one_memory()) p.sum_limit = request_.free_bytes / kArenaUnit * kArenaUnit - c.base - c.host;
+    p.host_limit =
+        std::min(p.host_limit, request_.free_bytes - c.host - (one_memory() ? c.others : 0));
+  }
+  const double below = best.feasible ? (best.step_seconds - c.outside) / c.micro_steps : INFINITY;
+  const std::vector<StackPlan> plans = stack_plans(p, below);
+  if (plans.empty()) return best;
+  // A bound of three streams is closer than that of their sums: the plan for which it is least,
+  // recorded first, says of most others that they need no record. Order and choice stay the same.
+  LinkedProblem& streams = linked(c);
+  set_limits(c, room, streams);
+  const auto at_least = [&](const StackPlan& plan) {
+    return c.outside +
+           c.micro_steps * evaluate_linked(streams, linked_choice(p, plan)).seconds * (1 - 1e-9);
+  };
+  constexpr size_t kFirst = 64;
+  const StackPlan* promising = nullptr;
+  double least = INFINITY;
+  for (size_t i = 0; i < std::min(kFirst, plans.size()); ++i)
+    if (const double seconds = at_least(plans[i]); seconds < least)
+      least = seconds, promising = &plans[i];
+  double known = best.feasible ? best.step_seconds : INFINITY;
+  if (least < known) known = std::min(known, seconds_of(c, choice_of(c, p, *promising).decisions));
+  for (const StackPlan& plan : plans) {
+    if (best.feasible && c.outside + c.micro_steps * plan.bound >= best.step_seconds) break;
+    if (at_least(plan) > known) continue;
+    Choice choice = choice_of(c, p, plan);
+    choice.step_seconds = seconds_of(c, choice.decisions);
+    known = std::min(known, choice.step_seconds);
+    // An update in backward does the same work: what the sums of seconds round is no reason.
+    const double most = best.step_seconds * (c.decisions.update_in_backward ? 1 - 1e-9 : 1.0);
+    if (!best.feasible || choice.step_seconds < most) best = std::move(choice);
   }
   return best;
 }
 
 // The update is that of the configuration: slots are nothing to it.
 double PlanSearch::seconds_of(const Config& c, const Decisions& d) {
-  const std::string key =
-      fmt::format("{} {} {} {} {} {}", d.micro_batch, d.head_rows, to_string(d.gradients),
-                  d.recompute, d.offload, d.offload_optimizer);
-  const auto found = seconds_.find(key);
-  if (found != seconds_.end()) return found->second;
+  const auto found = recordings_->micro_steps.find(d);
+  if (found != recordings_->micro_steps.end()) return found->second + c.update;
   Session session(Place::plan, *request_.model, d, request_.optimizer, request_.settings);
   session.open_micro_steps();
   const auto of = [&](const char* name) {
     return cost_->seconds(session.schedule().at(session.schedule().find(name)),
                           d.micro_batch * d.T);
   };
-  return seconds_[key] = of("micro_first") + (c.micro_steps - 1) * of("micro_next") + c.update;
+  const double seconds = of("micro_first") + (c.micro_steps - 1) * of("micro_next");
+  return (recordings_->micro_steps[d] = seconds) + c.update;
 }
 
 // Fewer rows and smaller chunks never need more, so they are the last of their lists. More
@@ -452,56 +376,75 @@ double PlanSearch::seconds_of(const Config& c, const Decisions& d) {
 const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   if (!least_.empty()) return least_;
   std::vector<Choice>& list = least_;
-  const auto add = [&](const Key& key) {
-    Choice c;
+  const auto add = [&](Choice c) {
     c.feasible = true;
-    c.moved = key.way.moved;
-    c.decisions = decide(key);
-    const std::unique_ptr<Session> session = record(c.decisions);
-    c.engine_bytes = session->schedule().lower_bound();
-    c.host_bytes = session->schedule().lower_bound(Residence::host);
-    c.step_seconds = step_seconds(session->schedule(), c.decisions);
     c.optimality = "the smallest";
     list.push_back(std::move(c));
   };
+  const auto add_recorded = [&](const Config& c) {
+    Choice choice;
+    choice.moved = c.moved;
+    choice.decisions = c.decisions;
+    choice.engine_bytes = c.bound;
+    choice.host_bytes = c.host;
+    choice.step_seconds = c.seconds;
+    add(std::move(choice));
+  };
   const auto add_all = [&](int64_t micro, const Gradients& gradient, const Way& way) {
-    Key key{micro, head_chunks(micro).back(), gradient, way};
-    if (!layers_ || way.streams()) return add(key);
-    const Config& c = *config(key);
-    for (const char* preset : kPresets) {
-      key.way.recompute = preset;
-      add(key);
-    }
+    const Config& c = *config({micro, head_chunks(micro).back(), gradient, way});
+    if (!layers_ || way.streams()) return add_recorded(c);
     const BlockOptions& block = block_options(c.decisions);
     LayerProblem p;
     p.kinds.push_back(block.options);
     p.layers.assign(static_cast<size_t>(request_.model->spec().L), 0);
     p.tail = c.tail;
-    const LayerSolution s = least_peak(p);
-    std::vector<std::string> names;
-    for (const int k : s.choice) names.push_back(block.names[static_cast<size_t>(k)]);
-    key.way.recompute = recompute_text(names);
-    if (s.feasible) add(key);
-    if (!stacks_ || gradient.second) return;
+    for (const char* preset : kPresets) {
+      const auto name = std::find(block.names.begin(), block.names.end(), preset);
+      if (name == block.names.end()) continue;  // another way is beaten in nothing
+      add(choice_of(
+          c, block,
+          evaluate_layers(
+              p, std::vector<int>(p.layers.size(), static_cast<int>(name - block.names.begin())))));
+    }
+    if (const LayerSolution s = least_peak(p); s.feasible) add(choice_of(c, block, s));
+    if (!stacks_) return;
     const StackProblem stack = stack_problem(c);
     StackPlan plan;
     if (!least_stack(stack, &plan)) return;
-    key.way.recompute = stack_recompute(stack, plan);
-    key.way.offload = stack_offload(stack, plan);
-    key.way.moved = true;
-    add(key);
+    add(choice_of(c, stack, plan));
+    // A way for each layer, where that takes fewer pages than what there is so far.
+    int64_t fewest = list.back().engine_bytes;
+    for (const Choice& other : list) fewest = std::min(fewest, other.engine_bytes);
+    LinkedProblem& linked_problem = linked(c);
+    set_limits(c, kNoLimit, linked_problem);
+    const LinkedSolution s = least_linked(linked_problem, fewest - kArenaUnit - c.base + 1);
+    if (s.feasible && c.others < fewest) add(choice_of(c, s));
   };
   // Of the dtypes the one of the fewest bytes; an update in backward needs the whole batch at once.
   const int64_t fewest = micros().back(), most = micros().front();
   const Gradients last = gradients(most).back();
-  std::vector<Way> all = ways_;
-  all.insert(all.end(), streamed_.begin(), streamed_.end());
-  for (const Way& way : all) {
-    if (way.grads_away && deep() && request_.recompute == "auto" && way.recompute != "block")
-      continue;
-    if (!request_.update_in_backward || !*request_.update_in_backward)
-      add_all(fewest, {last.first, false}, way);
-    if (last.second && !way.grads_away) add_all(most, {last.first, true}, way);
+  std::vector<std::pair<int64_t, Gradients>> asked;
+  if (!request_.update_in_backward || !*request_.update_in_backward)
+    asked.push_back({fewest, {last.first, false}});
+  if (last.second) asked.push_back({most, {last.first, true}});
+  for (const Way& way : ways_)
+    for (const auto& [micro, gradient] : asked) add_all(micro, gradient, way);
+  for (const auto& [micro, gradient] : asked) {
+    // The last of those with the same with the host recomputes most: what saves more than its whole
+    // arena needs no record.
+    std::map<std::tuple<std::string, bool, bool, bool>, int64_t> bytes_of;
+    const auto before = static_cast<std::ptrdiff_t>(list.size());
+    for (auto way = streamed_.rbegin(); way != streamed_.rend(); ++way) {
+      if (way->grads_away && gradient.second) continue;  // which has none to keep
+      const std::tuple kind{way->offload, way->states_away, way->params_away, way->grads_away};
+      const auto known = bytes_of.find(kind);
+      if (known != bytes_of.end() && way->grads_away && deep()) continue;
+      const Key key{micro, head_chunks(micro).back(), gradient, *way};
+      if (known != bytes_of.end() && streamed_saved(key) >= known->second) continue;
+      add_all(micro, gradient, *way);
+      bytes_of.try_emplace(kind, list.back().engine_bytes);
+    }
+    std::reverse(list.begin() + before, list.end());
   }
   std::stable_sort(list.begin(), list.end(), [](const Choice& a, const Choice& b) {
     return a.engine_bytes < b.engine_bytes;

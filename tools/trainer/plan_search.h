@@ -14,10 +14,11 @@
 // that other budgets cost a solve each.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,13 +29,37 @@
 
 namespace snug {
 
+// What was recorded on the place `plan`, each once. Searches of one model, optimizer, settings and
+// cost model may share it, whatever else they ask: a run that does not fit is planned a dozen times
+// for what to offer (offers.h), and most of what that records is the same.
+struct Recordings {
+  // Of a whole session: no more than what searches read off it.
+  struct Whole {
+    int64_t bound = 0, host = 0;             // of the two arenas
+    double first = 0, next = 0, update = 0;  // seconds of its programs
+    int64_t base = 0, others = 0;            // as in PlanSearch::Config
+    int64_t residents = 0;                   // of the device, the batch left out
+    int64_t between = 0, between_back = 0;   // live from the head on, and at its last op
+    double last = 0;                         // seconds of that op
+  };
+  struct Packed {  // bytes of both arenas
+    int64_t engine = 0, host = 0;
+  };
+  std::map<Decisions, Whole> whole;
+  std::map<Decisions, Packed> packed;
+  std::map<Decisions, double> micro_steps;  // seconds of a step but for its update
+  std::map<Decisions, BlockOptions> blocks;
+  std::map<Decisions, StackOptions> stacks;
+};
+
 class PlanSearch {
  public:
   // A stack of more groups is taken where every plan of two is slower by more than this share.
   static constexpr double kTwoGroupTolerance = 0.005;
 
   // The request and what it points to outlive the search.
-  explicit PlanSearch(const PlanRequest& request);
+  explicit PlanSearch(const PlanRequest& request,
+                      std::shared_ptr<Recordings> recordings = std::make_shared<Recordings>());
 
   struct Choice {
     bool feasible = false;
@@ -54,22 +79,27 @@ class PlanSearch {
   const Choice& best_of_groups(int64_t room);
   // Choices among which one has the smallest arena there is, lowest bound first.
   const std::vector<Choice>& least();
+  // What becomes of gradients: their dtype, and whether backward consumes them.
+  using Gradients = std::pair<DType, bool>;
   // Every plan of this micro-batch and chunk whose first layers offload; `step_seconds` is what it
   // takes at least. Empty where the search offloads nothing.
   std::vector<Choice> stacks(int64_t micro, int64_t head_rows, bool states_away,
-                             DType gradients = DType::f32);
+                             Gradients gradients = {DType::f32, false});
   // Any way for any layer, of a random sort: bytes as the solver counts them, `step_seconds` as
   // above.
   std::vector<Choice> mixed_stacks(int64_t micro, int64_t head_rows, bool states_away,
-                                   int64_t count, uint32_t seed);
+                                   int64_t count, uint32_t seed,
+                                   Gradients gradients = {DType::f32, false});
   // make_plan keeps its answer to `least` here, which is the same for every budget.
   std::unique_ptr<Plan> smallest;
   // Micro-batch x head chunk x what becomes of gradients, as far as looked at.
   int64_t configurations() const { return static_cast<int64_t>(configs_.size()); }
   const CostModel& cost() const { return *cost_; }
+  const std::shared_ptr<Recordings>& recordings() const { return recordings_; }
 
   // Recorded with these decisions, not packed.
   std::unique_ptr<Session> record(const Decisions& decisions) const;
+  Recordings::Packed packed(const Decisions& decisions);
   // Of a recorded schedule.
   double step_seconds(const Schedule& schedule, const Decisions& decisions) const;
 
@@ -84,8 +114,6 @@ class PlanSearch {
     bool streams() const { return params_away || grads_away; }
     auto operator<=>(const Way&) const = default;
   };
-  // What becomes of gradients: their dtype, and whether backward consumes them.
-  using Gradients = std::pair<DType, bool>;
   struct Key {
     int64_t micro = 0, head_rows = 0;
     Gradients gradients{DType::f32, false};
@@ -119,11 +147,43 @@ class PlanSearch {
     return 2 * inputs(micro) <=
            static_cast<double>(room) * static_cast<double>(request_.model->spec().L);
   }
+  // What may hold the block that runs: each micro-batch, head chunk and gradients, with seconds
+  // that nothing of it is below, the least first.
+  struct Open {
+    int64_t micro, rows;
+    Gradients gradients;
+    double floor;
+  };
+  template <class F>
+  std::vector<Open> open_configs(int64_t room, F&& floor_of) {
+    std::vector<Open> open;
+    for (const int64_t micro : micros()) {
+      if (!block_fits(micro, room)) continue;
+      for (const int64_t rows : head_chunks(micro)) {
+        const double floor = floor_of(micro, rows);
+        for (const Gradients& gradient : gradients(micro))
+          open.push_back({micro, rows, gradient, floor});
+      }
+    }
+    std::stable_sort(open.begin(), open.end(),
+                     [](const Open& a, const Open& b) { return a.floor < b.floor; });
+    return open;
+  }
   Config* config(const Key& key);
+  const Recordings::Whole& whole(const Decisions& decisions);
   const BlockOptions& block_options(const Decisions& decisions);
   const StackOptions& stack_options(const Decisions& decisions);
   // Seconds of a step with all the memory there could be: nothing with the host is faster.
   double floor(int64_t micro, int64_t head_rows);
+  // The same where the optimizer's state rests with the host.
+  double floor_away(int64_t micro, int64_t head_rows, const Gradients& gradients, bool params_away);
+  struct Floors {
+    double step = INFINITY;
+    double update = 0;  // of it, at most
+  };
+  const Floors& floors(int64_t micro, int64_t head_rows);
+  double states_floor(bool params_away) const;
+  double link_seconds(double bytes) const;
   // Both arenas are RAM of this machine, and take from the same free bytes.
   bool one_memory() const { return request_.settings.target != Place::cuda; }
   Choice solve(const Config& config, int64_t room, double tolerance, double* bound);
@@ -131,6 +191,7 @@ class PlanSearch {
   Choice best_way(int64_t room, bool moved, Choice best, double* least);
   // The fastest whose first layers offload, or `best`.
   Choice best_stack(int64_t room, Choice best);
+  Choice best_stack(int64_t room, const Config& config, Choice best);
   // Weights and gradients that rest with the host (plan_streamed.cpp): which ways there are, those
   // with the same there next to each other; the fastest of them or `best`; what a configuration
   // takes at least; and whether one that leaves there less and is else the same fits, or is known
@@ -139,6 +200,11 @@ class PlanSearch {
   Choice best_streamed(int64_t room, Choice best);
   double streamed_floor(int64_t micro, const Way& way, DType gradients) const;
   bool less_does(const Key& key, int64_t room, double most);
+  // Bytes that its layers leave on the device between the passes, and seconds that they recompute
+  // at least; 0 where the ways of a block are not looked at.
+  int64_t streamed_saved(const Key& key);
+  double streamed_again(const Key& key);
+  const LayerOption* streamed_option(const Key& key);
   // Enough layers that a step's bytes are fewest where a block keeps its input alone, and that too
   // with the host: what of one layer comes back is then less than what the others keep.
   bool deep() const { return request_.model->spec().L >= 4; }
@@ -161,7 +227,9 @@ class PlanSearch {
   LinkedProblem& linked(const Config& config);
   bool set_limits(const Config& config, int64_t room, LinkedProblem& problem) const;
   Choice choice_of(const Config& config, const LinkedSolution& solution);
-  const Config& stack_config(int64_t micro, int64_t head_rows, DType gradients, bool states_away);
+  Choice choice_of(const Config& config, const BlockOptions& block, const LayerSolution& solution);
+  const Config& stack_config(int64_t micro, int64_t head_rows, const Gradients& gradients,
+                             bool states_away);
   StackProblem stack_problem(const Config& config);
   Choice choice_of(const Config& config, const StackProblem& problem, const StackPlan& plan);
   double seconds_of(const Config& config, const Decisions& decisions);
@@ -178,11 +246,9 @@ class PlanSearch {
   std::vector<Way> streamed_;
   std::vector<Choice> least_;
   std::map<Key, std::unique_ptr<Config>> configs_;
-  // By micro-batch, gradients, and whether it updates states that rest with the host.
-  std::map<std::tuple<int64_t, Gradients, bool>, BlockOptions> blocks_;
-  std::map<std::pair<int64_t, DType>, StackOptions> stacks_of_;
-  std::map<std::string, double> seconds_;  // of a step, by decisions
-  std::map<std::pair<int64_t, DType>, LinkedProblem> linked_of_;
+  std::shared_ptr<Recordings> recordings_;
+  std::map<Decisions, LinkedProblem> linked_of_;  // by what a block minds
+  std::map<std::pair<int64_t, int64_t>, Floors> floors_;
   std::map<int64_t, Choice> of_groups_;  // by room
   std::map<int64_t, Mixed> mixed_;
   std::map<int64_t, double> mixed_bounds_;

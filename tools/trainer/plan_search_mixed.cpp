@@ -14,6 +14,9 @@ namespace {
 // Of one layer, and configurations of one budget that are solved: beyond both the bound is the
 // Lagrangian one.
 constexpr int64_t kLabels = 150;
+// Where backward updates, what the update's copies take is left out of the bound, so that it drops
+// few labels: fewer are kept from the start.
+constexpr int64_t kUpdateLabels = 30;
 constexpr int kSolved = 2;
 constexpr int64_t kArenaUnit = 4096;
 
@@ -32,13 +35,6 @@ int64_t series_above(int64_t bytes) {
 }
 
 }  // namespace
-
-LinkedProblem& PlanSearch::linked(const Config& c) {
-  const std::pair key{c.decisions.micro_batch, c.decisions.gradients};
-  const auto found = linked_of_.find(key);
-  if (found != linked_of_.end()) return found->second;
-  return linked_of_[key] = linked_problem(stack_problem(c));
-}
 
 bool PlanSearch::set_limits(const Config& c, int64_t room, LinkedProblem& p) const {
   p.tail = c.tail;
@@ -82,8 +78,8 @@ std::vector<PlanSearch::MixedConfig> PlanSearch::mixed_configs(int64_t room, dou
     if (floor >= below) break;
     for (const Gradients& gradient : gradients(micro))
       for (const bool states : states_away_) {
-        if (gradient.second) continue;
-        const Config& c = stack_config(micro, rows, gradient.first, states);
+        if (states && floor_away(micro, rows, gradient, false) >= below) continue;
+        const Config& c = stack_config(micro, rows, gradient, states);
         LinkedProblem& p = linked(c);
         if (!set_limits(c, room, p)) continue;
         const double bound = c.outside + c.micro_steps * linked_bound(p);
@@ -121,8 +117,8 @@ const PlanSearch::Mixed& PlanSearch::mixed(int64_t room) {
     }
     set_limits(c, room, *open.problem);
     const double target = m.choice.feasible ? m.choice.step_seconds : most;
-    const LinkedSolution s =
-        solve_linked(*open.problem, (target - c.outside) / c.micro_steps, kLabels);
+    const LinkedSolution s = solve_linked(*open.problem, (target - c.outside) / c.micro_steps,
+                                          c.decisions.update_in_backward ? kUpdateLabels : kLabels);
     m.bound = std::min(m.bound, c.outside + c.micro_steps * s.bound);
     if (!s.feasible) continue;
     Choice choice = choice_of(c, s);
@@ -154,10 +150,10 @@ void PlanSearch::look_between(int64_t low, int64_t high, Choice& best) {
 
 std::vector<PlanSearch::Choice> PlanSearch::mixed_stacks(int64_t micro, int64_t head_rows,
                                                          bool states_away, int64_t count,
-                                                         uint32_t seed) {
+                                                         uint32_t seed, Gradients gradients) {
   std::vector<Choice> list;
   if (!stacks_) return list;
-  const Config& c = stack_config(micro, head_rows, DType::f32, states_away);
+  const Config& c = stack_config(micro, head_rows, gradients, states_away);
   LinkedProblem& p = linked(c);
   set_limits(c, kNoLimit, p);
   std::mt19937 random(seed);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "engine/core/units.h"
 #include "layers/models/recompute.h"
 #include "tools/trainer/plan_search.h"
 
@@ -57,29 +58,58 @@ std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
   return ways;
 }
 
-// What the link takes to bring and fetch what rests there, and nothing else: weights twice a
-// micro-step; gradients out in each, back in all but the first and for the norm and the update.
+// What the link takes to bring and fetch what rests there, the inputs offloaded with it, and
+// nothing else: weights twice a micro-step; gradients out in each, back in all but the first and
+// for the update; the optimizer's state for the update, or in backward beside the weights.
 double PlanSearch::streamed_floor(int64_t micro, const Way& way, DType gradients) const {
   const ParamTable& table = request_.model->params();
   int64_t elements = 0;
   for (int i = 0; i < table.size(); ++i)
     if (table[i].part >= 0) elements += table[i].elements();
-  const auto seconds = [&](StreamId stream, const char* name, DType dtype) {
-    OpRecord op{};
-    op.name = name;
-    op.stream = stream;
-    op.bytes = elements * size_of(dtype);
-    return cost_->seconds(op, micro * request_.T);
+  const auto seconds = [&](DType dtype) {
+    return link_seconds(static_cast<double>(elements * size_of(dtype)));
   };
-  const auto steps = static_cast<double>((request_.global_batch + micro - 1) / micro);
-  double in = 0, out = 0;
-  if (way.params_away)
-    in += 2 * steps * seconds(kToDevice, "copy_to_device", request_.model->precision().compute);
+  const auto steps = static_cast<double>(ceil_div(request_.global_batch, micro));
+  double in = way.states_away ? states_floor(way.params_away) : 0.0, out = 0;
+  if (way.params_away) in += 2 * steps * seconds(request_.model->precision().compute);
   if (way.grads_away) {
-    in += (steps + 1) * seconds(kToDevice, "copy_to_device", gradients);
-    out += steps * seconds(kToHost, "copy_to_host", gradients);
+    in += steps * seconds(gradients);
+    out += steps * seconds(gradients);
   }
+  if (way.offload == "inputs") in += steps * link_seconds(inputs(micro));
   return std::max(in, out);
+}
+
+// As the block is with its weights on the device: they are nothing to what it saves and computes.
+const LayerOption* PlanSearch::streamed_option(const Key& key) {
+  if (!layers_) return nullptr;
+  const BlockOptions& block = block_options(decide(key));
+  const auto name = std::find(block.names.begin(), block.names.end(), key.way.recompute);
+  return name == block.names.end()
+             ? nullptr
+             : &block.options[static_cast<size_t>(name - block.names.begin())];
+}
+
+int64_t PlanSearch::streamed_saved(const Key& key) {
+  const LayerOption* option = streamed_option(key);
+  if (option == nullptr) return 0;
+  const ModelSpec& spec = request_.model->spec();
+  const int64_t saved = option->saved * spec.L;
+  if (key.way.offload == "none") return saved;
+  const int64_t input =
+      round_up(static_cast<int64_t>(inputs(key.micro)) / spec.L, kTensorAlignment);
+  return saved - input * spec.L;
+}
+
+double PlanSearch::streamed_again(const Key& key) {
+  const LayerOption* option = streamed_option(key);
+  if (option == nullptr) return 0;
+  double least = INFINITY;
+  for (const LayerOption& o : block_options(decide(key)).options)
+    least = std::min(least, o.seconds());
+  return static_cast<double>(ceil_div(request_.global_batch, key.micro) *
+                             request_.model->spec().L) *
+         (option->seconds() - least);
 }
 
 bool PlanSearch::less_does(const Key& key, int64_t room, double most) {
@@ -100,7 +130,7 @@ bool PlanSearch::less_does(const Key& key, int64_t room, double most) {
 }
 
 PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
-  struct Open {
+  struct Group {
     int64_t micro, rows;
     Gradients gradients;
     size_t first, last;  // of the ways
@@ -113,12 +143,12 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
       groups.emplace_back(i, i);
     groups.back().second = i + 1;
   }
-  std::vector<Open> open;
+  const bool resident = !ways_.empty() && !ways_.front().moved;
+  std::vector<Group> open;
   for (const int64_t micro : micros()) {
     if (groups.empty() || !block_fits(micro, room)) continue;
     for (const int64_t rows : head_chunks(micro)) {
-      const bool known = !ways_.empty() && !ways_.front().moved;
-      const double least = known ? floor(micro, rows) : 0.0;
+      const double least = resident ? floor(micro, rows) : 0.0;
       for (const Gradients& gradient : gradients(micro))
         for (const auto& [first, last] : groups) {
           const Way& way = streamed_[first];
@@ -129,9 +159,9 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
     }
   }
   std::stable_sort(open.begin(), open.end(),
-                   [](const Open& a, const Open& b) { return a.floor < b.floor; });
+                   [](const Group& a, const Group& b) { return a.floor < b.floor; });
   std::map<std::pair<size_t, Gradients>, int64_t> residents;  // of a group, the batch left out
-  for (const Open& o : open) {
+  for (const Group& o : open) {
     if (best.feasible && o.floor >= best.step_seconds) break;
     const std::pair group{o.first, o.gradients};
     const auto key_of = [&](size_t way) {
@@ -139,6 +169,24 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
     };
     const auto known = residents.find(group);
     if (known != residents.end() && known->second > room) continue;
+    // Without a record: what layers leave on the device is known, and seconds that nothing beats.
+    const auto hopeless = [&](size_t i) {
+      const Way& way = streamed_[i];
+      const Key key = key_of(i);
+      if (way.offload == "none" && inputs(o.micro) > static_cast<double>(room)) return true;
+      if (streamed_saved(key) > room) return true;
+      double least = streamed_floor(o.micro, way, o.gradients.first);
+      if (resident) {
+        const double elsewhere = way.states_away
+                                     ? floor_away(o.micro, o.rows, o.gradients, way.params_away)
+                                     : floor(o.micro, o.rows);
+        least = std::max(least, elsewhere + streamed_again(key));
+      }
+      return best.feasible && least >= best.step_seconds;
+    };
+    bool hope = false;
+    for (size_t i = o.first; i < o.last && !hope; ++i) hope = !hopeless(i);
+    if (!hope) continue;
     // The last of the ways has the fewest bytes.
     const Config& fewest = *config(key_of(o.last - 1));
     residents[group] = fewest.base;
@@ -148,7 +196,7 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
     std::vector<const Way*> slow;
     for (size_t i = o.first; i < o.last; ++i) {
       const Way& way = streamed_[i];
-      if (way.offload == "none" && inputs(o.micro) > static_cast<double>(room)) continue;
+      if (hopeless(i)) continue;
       const bool slower = std::any_of(slow.begin(), slow.end(), [&](const Way* w) {
         return rank(w->recompute) <= rank(way.recompute) &&
                (w->offload == "none" || w->offload == way.offload);

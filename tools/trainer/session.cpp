@@ -90,7 +90,8 @@ void Session::open() {
     update();
   }
   if (eval_ >= 0) evaluate();
-  if (save_ >= 0) save_model("", weights_layout(model_, DType::f32));
+  // What is written where is nothing to the record.
+  if (save_ >= 0) save_model("", SafetensorsLayout({{"format", "pt"}}, {}));
   if (generate_ >= 0) {
     prefill();
     decode();

@@ -71,6 +71,8 @@ struct Decisions {
   bool offload_gradients = false;
   // Copies of the linear weights in the kernels' order: memory for speed, the same bits.
   WeightPacking packed_weights = WeightPacking::none;
+
+  auto operator<=>(const Decisions&) const = default;  // any order: what is known of equal ones
 };
 
 // Whether the programs of a step may run as graphs (Settings::graphs): nothing passes between

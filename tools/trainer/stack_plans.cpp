@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
+#include "engine/core/units.h"
 #include "layers/models/recompute.h"
 
 namespace snug {
@@ -78,13 +80,49 @@ StackPlan stack_plan(const StackProblem& p, int away, int kept, int64_t first) {
   return plan;
 }
 
+namespace {
+
+// The layers of the first group that may be, for options A then B: what all layers save and what
+// both passes compute are sums of two terms, so each of them cuts off one end.
+std::pair<int64_t, int64_t> range_of(const StackProblem& p, const StackOption& A,
+                                     const StackOption& B, double below) {
+  int64_t low = 1, high = p.layers - 1;
+  const int64_t room = p.limit - p.tail - p.layers * B.saved, each = B.saved - A.saved;
+  if (room < 0) {
+    if (each <= 0) return {1, 0};
+    low = std::max(low, ceil_div(-room, each));
+  } else if (each < 0) {
+    high = std::min(high, room / -each);
+  }
+  const double b = B.forward_seconds + B.backward_seconds;
+  const double more = A.forward_seconds + A.backward_seconds - b;
+  const double left = below - static_cast<double>(p.layers) * b;
+  // One more at either end: these sums round otherwise than those that count.
+  constexpr double kAllLayers = 1e12;
+  if (more > 0)
+    high = std::min(high, static_cast<int64_t>(std::clamp(left / more, -1.0, kAllLayers)) + 1);
+  if (more < 0 && left < 0)
+    low = std::max(low, static_cast<int64_t>(std::min(left / more, kAllLayers)) - 1);
+  return {low, high};
+}
+
+}  // namespace
+
 std::vector<StackPlan> stack_plans(const StackProblem& p, double below) {
   std::vector<StackPlan> plans;
-  for_plans(p, [&](const StackPlan& plan) {
+  const auto look = [&](const StackPlan& plan) {
     if (plan.bound < below && plan.peak <= p.limit && plan.host <= p.host_limit &&
         plan.peak + plan.host <= p.sum_limit)
       plans.push_back(plan);
-  });
+  };
+  for (size_t a = 0; a < p.options->away.size(); ++a) {
+    for (size_t k = 0; k < p.options->kept.size(); ++k) {
+      const auto [low, high] = range_of(p, p.options->away[a], p.options->kept[k], below);
+      for (int64_t first = low; first <= high; ++first)
+        look(stack_plan(p, static_cast<int>(a), static_cast<int>(k), first));
+    }
+    look(stack_plan(p, static_cast<int>(a), 0, p.layers));
+  }
   std::stable_sort(plans.begin(), plans.end(), [](const StackPlan& a, const StackPlan& b) {
     return a.bound != b.bound ? a.bound < b.bound : a.host < b.host;
   });
@@ -112,22 +150,19 @@ std::string stack_offload(const StackProblem& p, const StackPlan& plan) {
   return text_of(p, plan, &StackOption::offload);
 }
 
+std::vector<int> linked_choice(const StackProblem& p, const StackPlan& plan) {
+  std::vector<int> choice(static_cast<size_t>(p.layers), plan.kept);
+  std::fill_n(choice.begin(), plan.first, static_cast<int>(p.options->kept.size()) + plan.away);
+  return choice;
+}
+
 LinkedProblem linked_problem(const StackProblem& p) {
   const StackOptions& list = *p.options;
   const auto n = static_cast<int>(list.kept.size() + list.away.size());
   LinkedProblem q;
   for (int i = 0; i < n; ++i) {
     const StackOption& o = option_of(list, i);
-    q.options.push_back({.saved = o.saved,
-                         .backward = o.backward,
-                         .coming = o.coming,
-                         .host = o.host,
-                         .forward_seconds = o.forward_seconds,
-                         .backward_seconds = o.backward_seconds,
-                         .to_host = o.to_host,
-                         .to_device = o.to_device,
-                         .before_sent = std::min(o.before_sent, o.forward_seconds),
-                         .after_arrival = std::min(o.after_arrival, o.backward_seconds)});
+    q.options.push_back(o);
     q.alone.push_back(o.forward);
   }
   for (int a = 0; a < n; ++a)

@@ -46,6 +46,7 @@ std::string stack_offload(const StackProblem& problem, const StackPlan& plan);
 
 // The same problem for engine/memory/linked_layers.h: options are those of `kept`, then of `away`.
 LinkedProblem linked_problem(const StackProblem& problem);
+std::vector<int> linked_choice(const StackProblem& problem, const StackPlan& plan);
 std::string linked_recompute(const StackOptions& options, const std::vector<int>& choice);
 std::string linked_offload(const StackOptions& options, const std::vector<int>& choice);
 

@@ -195,6 +195,36 @@ TEST(LinkedLayers, MoreMemoryIsNeverSlower) {
   }
 }
 
+TEST(LinkedLayers, TheSmallestPeakIsThatOfBruteForce) {
+  std::mt19937 random(23);
+  int feasible = 0, mixed = 0;
+  for (int i = 0; i < 300; ++i) {
+    LinkedProblem p = random_problem(random);
+    p.limit = 1;  // is nothing to it
+    int64_t least = kNoLimit, two = kNoLimit;
+    for_choices(p, [&](const std::vector<int>& choice) {
+      const Outcome out = run(p, choice);
+      if (out.host > p.host_limit) return;
+      least = std::min(least, out.peak);
+      int changes = 0;
+      for (size_t l = 1; l < choice.size(); ++l) changes += choice[l] != choice[l - 1];
+      if (changes < 2) two = std::min(two, out.peak);
+    });
+    const LinkedSolution s = least_linked(p, kNoLimit);
+    ASSERT_EQ(s.feasible, least < kNoLimit) << i;
+    EXPECT_FALSE(least_linked(p, least).feasible) << i;
+    if (!s.feasible) continue;
+    ++feasible;
+    EXPECT_EQ(s.peak, least) << i;
+    EXPECT_EQ(run(p, s.choice).peak, least) << i;
+    EXPECT_LE(s.host, p.host_limit);
+    EXPECT_EQ(least_linked(p, least + 1).peak, least);
+    mixed += least < two;
+  }
+  EXPECT_GT(feasible, 250);
+  EXPECT_GT(mixed, 5) << "two groups are always as small";
+}
+
 // A link that takes two layers' time for one layer's tensors: every other layer sends, and nobody
 // waits. Two groups must let the first half wait.
 TEST(LinkedLayers, EveryOtherLayerSendsWhereTheLinkTakesTwo) {

@@ -41,6 +41,28 @@ TEST(Emulator, RefusesABudgetThatIsTooSmall) {
   EXPECT_EQ(o.err.find("bf16_gradients"), std::string::npos) << o.err;
 }
 
+// A permission is no demand: where no kernel sums gradients in bf16 they are summed in f32. What a
+// checkpoint pins is one, and is refused with both ways out.
+TEST(Emulator, GradientsStayInF32WherePermissionIsAllThereIs) {
+  const Workspace w;
+  const std::vector<std::string> more = {"max_steps=2", "allow=[bf16_gradients]"};
+  w.trained("emu", joined(kEmu, more));
+  EXPECT_EQ(w.json("emu/plan.json")["decisions"]["gradients"], "f32");
+  std::vector<std::string> cpu = joined(kSmall, more);
+  cpu.push_back("memory=" + std::to_string(w.plan(cpu)["minimum_bytes"].get<int64_t>()));
+  w.trained("cpu", cpu);
+  ASSERT_EQ(w.json("cpu/plan.json")["decisions"]["gradients"], "bf16");
+  const Outcome pinned = w.train(
+      "cpu", joined(kEmu, {"max_steps=4", "resume=latest", "allow=[bf16_gradients,kernels]"}));
+  EXPECT_NE(pinned.code, 0);
+  EXPECT_NE(pinned.err.find("expected gradients in f32 on the place emu\n  found: bf16"),
+            std::string::npos)
+      << pinned.err;
+  EXPECT_NE(pinned.err.find("allow=[gradients] to go on with them in f32, or device=cpu"),
+            std::string::npos)
+      << pinned.err;
+}
+
 TEST(Emulator, TrainsWhatTheCpuTrains) {
   const Workspace w;
   const Outcome o = w.trained("emu", joined(kEmu, {"sample_prompt=the", "sample_tokens=3"}));
@@ -198,6 +220,11 @@ TEST(Emulator, ACheckpointOfOneDeviceOnTheOther) {
                              "which changes the last bits"),
             std::string::npos)
       << refused.err;
+  // What was allowed stays in the list that is proposed.
+  const Outcome beside = w.train("run", joined(kSmall, {"resume=latest", "allow=[micro_batch]"}));
+  EXPECT_NE(beside.err.find("device=emu, or allow=[micro_batch,kernels] to go on with"),
+            std::string::npos)
+      << beside.err;
   const Outcome on = w.trained("run", joined(kSmall, {"resume=latest", "allow=[kernels]"}));
   EXPECT_NE(
       on.out.find("Note: resuming on cpu instead of emu: its kernels differ in the last bits"),

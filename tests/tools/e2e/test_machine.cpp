@@ -181,6 +181,19 @@ TEST(SlowMachine, BenchmarksGiveTheFiguresTheyPromise) {
       EXPECT_GT(step[key], 0) << key;
     EXPECT_GT(step["peak_resident_bytes"], step["engine_bytes"]);
     EXPECT_FALSE(step["ops"].empty());
+    // Predicted and measured by kind: they and what lies between them are the step.
+    double seconds = step["between_ops"]["seconds"], predicted = 0;
+    for (const Json& k : step["kinds"]) {
+      EXPECT_GT(k["predicted_seconds"], 0) << k;
+      seconds += k["seconds"].get<double>();
+      predicted += k["predicted_seconds"].get<double>();
+    }
+    EXPECT_NEAR(seconds, step["step_seconds"].get<double>(), 1e-9);
+    EXPECT_NEAR(predicted, step["in_ops"]["predicted_seconds"].get<double>(), 1e-9);
+    EXPECT_NEAR(predicted + step["between_ops"]["predicted_seconds"].get<double>(),
+                step["predicted_step_seconds"].get<double>(),
+                1e-6 * step["predicted_step_seconds"].get<double>())
+        << "nothing is offloaded, so the step is the sum of its ops";
     for (const char* key : {"fp32_flops", "read_bytes", "copy_bytes", "stream_bytes"})
       EXPECT_GT(step["roofs"][key], 0) << key;
   }

@@ -267,6 +267,12 @@ TEST(ResumePins, TheDtypeOfGradients) {
                              "f32"),
             std::string::npos)
       << refused.err;
+  const Outcome beside =
+      w.train("less", joined(base, {"resume=latest", "allow=[micro_batch,head_rows]"}));
+  EXPECT_NE(beside.err.find("allow=[micro_batch,head_rows,bf16_gradients], or "
+                            "allow=[micro_batch,head_rows,gradients] to go on with them in f32"),
+            std::string::npos)
+      << beside.err;
   EXPECT_EQ(w.curve("less"), curve);
   w.trained("less", joined(base, {"resume=latest", "allow=[gradients]"}));
   EXPECT_EQ(gradients("less"), "f32");
@@ -287,8 +293,10 @@ TEST(ResumePins, TheDtypeOfGradients) {
   EXPECT_NE(other.err.find("found: gradients in bf16 as in the plan " + bf16_plan),
             std::string::npos)
       << other.err;
-  EXPECT_NE(other.err.find("another plan, or allow=[gradients] to go on with those of the plan"),
-            std::string::npos)
+  EXPECT_NE(
+      other.err.find(
+          "another plan, or allow=[bf16_gradients,gradients] to go on with those of the plan"),
+      std::string::npos)
       << other.err;
   w.trained("more", joined(allowed, {"resume=latest"}));
   EXPECT_EQ(gradients("more"), "f32");
