@@ -114,6 +114,11 @@ int bench_gemm(const Arguments& arguments) {
     fail(ErrorCode::usage, "--repeat of at least 2", std::to_string(repeat), "snug bench --help");
   refuse_target(a.config, "bench");
   refuse_emulator(a.config, "bench");
+  if (resolve_place(a.config) == Place::cuda)
+    fail(ErrorCode::usage,
+         "device: auto or cpu for snug bench gemm, which compares kernels of CPUs",
+         fmt::format("device: {} ({})", a.config.device, a.config.where("device")),
+         "snug bench ops device=cuda, or snug calibrate device=cuda for products by class");
   RunSetup setup = make_setup(a.config);
   setup.request.follow = {};  // of a plan its decisions alone: these programs are fewer
   setup.request.evaluate = false;
@@ -180,8 +185,8 @@ int bench_gemm(const Arguments& arguments) {
   const bool narrow = t == DType::bf16;
   nlohmann::json list = nlohmann::json::array();
   if (!json) {
-    fmt::print("roofs before, {}\n", roofs_text(before));
-    fmt::print("roofs after,  {}\n\n", roofs_text(after));
+    fmt::print("roofs before, {}\n", to_string(before));
+    fmt::print("roofs after,  {}\n\n", to_string(after));
     fmt::print("{:<14} {:<7} {:>21} {:<12} {:<7} {:>9} {:>6} {:>9} {:>6} {:>8}\n", "product", "",
                "M x N x K", "kernel", "B", "ms", "noise", "GFLOP/s", "roof", "pack ms");
   }

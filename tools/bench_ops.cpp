@@ -29,8 +29,7 @@ int bench_ops(const Arguments& arguments) {
   if (repeat < 2)
     fail(ErrorCode::usage, "--repeat of at least 2", std::to_string(repeat), "snug bench --help");
   BenchRun run(a.config);
-  const int threads = run.plan().threads;
-  const Roofs before = measure_roofs(threads);
+  const Roofs before = run.roofs();
   run.step();
   OpTimes ops;
   run.session().context().set_listener(&ops);
@@ -39,12 +38,12 @@ int bench_ops(const Arguments& arguments) {
     times.seconds.push_back(run.step());
     ops.end_window();
   }
-  const Roofs after = measure_roofs(threads), roofs = larger(before, after);
+  const Roofs after = run.roofs(), roofs = larger(before, after);
   nlohmann::json list = nlohmann::json::array();
   double inside = 0;
   if (!json) {
-    fmt::print("roofs before, {}\n", roofs_text(before));
-    fmt::print("roofs after,  {}\n", roofs_text(after));
+    fmt::print("roofs before, {}\n", to_string(before));
+    fmt::print("roofs after,  {}\n", to_string(after));
     fmt::print("step: median {:.3f} s of {}, noise {:.1f} %\n\n", times.median(),
                times.seconds.size(), 100.0 * times.noise());
     fmt::print("{:<12} {:<24} {:>6} {:>9} {:>7} {:>9} {:>8} {:>6}  {}\n", "program", "op", "calls",
@@ -53,7 +52,7 @@ int bench_ops(const Arguments& arguments) {
   for (const OpRow& r : ops.rows()) {
     const double each = r.times.median();
     const auto flops = static_cast<double>(r.flops), bytes = static_cast<double>(r.bytes);
-    const bool product = r.variant.find("bf16 bf16") != std::string::npos;
+    const bool product = narrow_product(roofs, r.variant);
     const double share = roof_share(roofs, flops, bytes, each, product);
     inside += each * static_cast<double>(r.calls);
     if (json) {

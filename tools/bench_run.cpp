@@ -9,6 +9,7 @@
 #include "engine/core/rng.h"
 #include "tools/bench.h"
 #include "tools/trainer/device_choice.h"
+#include "tools/trainer/warm_up.h"
 
 namespace snug {
 namespace {
@@ -50,6 +51,7 @@ BenchRun::BenchRun(const RunConfig& config)
       std::make_unique<Session>(plan_.place, *setup_.model, plan_.decisions,
                                 setup_.request.optimizer, setup_.request.settings, &plan_.schedule);
   session_->open();
+  if (plan_.place == Place::cuda) warm_up_gpu(*session_, plan_.computes_on, config.matmul_autotune);
   // Every sequence one document: the most that attention can cost.
   if (int32_t* starts = session_->document_start_or_null())
     std::fill_n(starts, session_->document_start().elements(), 0);
@@ -59,6 +61,14 @@ BenchRun::BenchRun(const RunConfig& config)
 
 double BenchRun::tokens() const {
   return static_cast<double>(plan_.accumulation * plan_.decisions.micro_batch * plan_.decisions.T);
+}
+
+// Of a run with TF32 the products of f32 are held to its roof.
+Roofs BenchRun::roofs() const {
+  if (plan_.place == Place::cpu) return measure_roofs(plan_.threads);
+  Roofs r = measure_device_roofs(plan_.place, setup_.request.settings.gpu);
+  if (plan_.tf32) r.fp32_flops = r.tf32_flops;
+  return r;
 }
 
 void BenchRun::random_tokens(uint64_t draw) {
@@ -154,17 +164,17 @@ std::vector<KindRow> op_kinds(const std::vector<OpRow>& rows,
 }
 
 nlohmann::json roofs_json(const Roofs& roofs) {
-  return {{"threads", roofs.threads},       {"fp32_flops", roofs.fp32_flops},
-          {"bf16_flops", roofs.bf16_flops}, {"read_bytes", roofs.read_bytes},
-          {"copy_bytes", roofs.copy_bytes}, {"stream_bytes", roofs.stream_bytes}};
+  nlohmann::json j = {{"threads", roofs.threads},       {"fp32_flops", roofs.fp32_flops},
+                      {"bf16_flops", roofs.bf16_flops}, {"read_bytes", roofs.read_bytes},
+                      {"copy_bytes", roofs.copy_bytes}, {"stream_bytes", roofs.stream_bytes}};
+  j["device"] = roofs.device.empty() ? nlohmann::json() : nlohmann::json(roofs.device);
+  if (!roofs.device.empty()) j["tf32_flops"] = roofs.tf32_flops;
+  return j;
 }
 
-std::string roofs_text(const Roofs& r) {
-  return fmt::format(
-      "{} threads: fp32 {:.0f}, bf16 {:.0f} GFLOP/s; memory read {:.1f}, copied {:.1f}, past the "
-      "caches {:.1f} GB/s",
-      r.threads, r.fp32_flops * 1e-9, r.bf16_flops * 1e-9, r.read_bytes * 1e-9, r.copy_bytes * 1e-9,
-      r.stream_bytes * 1e-9);
+bool narrow_product(const Roofs& roofs, std::string_view variant) {
+  return variant.find("bf16 bf16") != std::string_view::npos ||
+         (!roofs.device.empty() && variant.find("f16 f16") != std::string_view::npos);
 }
 
 double roof_share(const Roofs& roofs, double flops, double bytes, double seconds, bool bf16) {

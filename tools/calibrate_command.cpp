@@ -1,17 +1,26 @@
 // snug calibrate: measures once what this machine can do and which kernels are fastest on it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
-#include "engine/io/files.h"
+#include "engine/core/units.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/commands.h"
 #include "tools/trainer/calibration.h"
+#include "tools/trainer/device_calibration.h"
+#include "tools/trainer/device_choice.h"
 #include "tools/trainer/setup.h"
 
 namespace snug {
 namespace {
+
+void check_cache_folder(const std::string& path) {
+  if (path.empty())
+    fail(ErrorCode::usage, "a folder for the result: XDG_CACHE_HOME or HOME as an absolute path",
+         "neither", "XDG_CACHE_HOME=$PWD/cache snug calibrate");
+}
 
 constexpr double kBusy = 0.05;  // more waiting than this and the rates are another machine's
 
@@ -46,12 +55,81 @@ void print(const Calibration& c, const std::string& path, bool measured) {
     fmt::print("--force measures again.\n");
 }
 
+void print(const DeviceCalibration& c, const std::string& path, bool measured) {
+  fmt::print("{}\n{}\n\n", c.key.libraries, to_string(c.roofs));
+  fmt::print("{:<26}{:>9.1f} GB/s to the device, {:.1f} to the host\n", "link, pinned memory",
+             c.to_device * 1e-9, c.to_host * 1e-9);
+  fmt::print("{:<26}{:>9.2f} us an op, {:.2f} in a graph\n", "launches", c.launch * 1e6,
+             c.graph_launch * 1e6);
+  fmt::print("{:<26}context {}, code and libraries {}, graphs {}; a plan takes {}\n\n", "runtime",
+             c.runtime.context < 0 ? "not known" : human_bytes(c.runtime.context),
+             human_bytes(c.runtime.libraries), human_bytes(c.runtime.graphs),
+             human_bytes(c.runtime.planned()));
+  fmt::print("{:<22}{:<8}{:>22}  {}\n", "products", "dtype", "M x N x K", "TFLOP/s");
+  for (const ProductRate& p : c.products)
+    fmt::print("{:<22}{:<8}{:>22}  {:.2f}\n", to_string(p.shapes),
+               p.tf32 ? "tf32" : to_string(p.dtype), fmt::format("{} x {} x {}", p.M, p.N, p.K),
+               p.flops * 1e-12);
+  for (const AttentionRate& a : c.attention)
+    fmt::print("attention, heads of {}, {} tokens: {:.3f} ms by our kernel, {} by cuDNN\n", a.D,
+               a.T, a.own * 1e3,
+               a.cudnn < 0 ? std::string("not taken") : fmt::format("{:.3f}", a.cudnn * 1e3));
+  fmt::print("\n{} {}; plans for this device use it. It took {:.1f} s.\n",
+             measured ? "Written to" : "Measured before, in", path, c.seconds);
+  if (!measured) fmt::print("--force measures again.\n");
+}
+
+// The word behind device=, the only thing that may stand beside flags.
+std::string device_of(const std::vector<std::string>& words) {
+  std::string device = "cpu";
+  for (const std::string& word : words) {
+    constexpr std::string_view kKey = "device=";
+    if (!word.starts_with(kKey))
+      fail(ErrorCode::usage, "flags and device=cpu, device=cuda or device=emu after snug calibrate",
+           fmt::format("\"{}\"", word), "snug calibrate device=cuda");
+    device = word.substr(kKey.size());
+  }
+  return device;
+}
+
+int calibrate_the_device(const Settings& settings, double seconds, bool force, bool json) {
+  const bool gpu = settings.target == Place::cuda;
+  GpuRoom room;  // before the key, for which libraries make handles
+  if (gpu) room = gpu_room(settings.gpu);
+  const DeviceKey key = device_key(settings.target, settings.gpu);
+  const std::string path = device_calibration_path(key);
+  check_cache_folder(path);
+  std::string ignored;
+  std::optional<DeviceCalibration> c;
+  if (!force) c = read_device_calibration(path, key, &ignored);
+  if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
+  const bool measured = !c;
+  if (!c) {
+    fmt::print(stderr, "Measuring {} ...\n", key.device);
+    const int64_t handles =
+        gpu ? std::max<int64_t>(0, room.first_free_bytes - gpu_room(settings.gpu).free_bytes) : 0;
+    c = calibrate_device(settings.target, settings.gpu, seconds, room.context_bytes);
+    c->runtime.libraries += handles;
+    write_device_calibration(path, *c);
+  }
+  if (json) {
+    nlohmann::json j = device_calibration_json(*c);
+    j["path"] = path;
+    j["measured_now"] = measured;
+    fmt::print("{}\n", j.dump(2));
+  } else {
+    print(*c, path, measured);
+  }
+  return 0;
+}
+
 }  // namespace
 
 int calibrate_command(const Arguments& arguments) {
   int64_t threads = 0;
   double seconds = 15;
   bool json = false, force = false;
+  std::vector<std::string> words;
   ArgumentParser parser(
       "calibrate",
       "measures this machine for some 20 seconds: its roofs, which kernel is fastest for "
@@ -61,18 +139,28 @@ int calibrate_command(const Arguments& arguments) {
       .option("--seconds", seconds, "S", "about how long to measure; longer is surer")
       .flag("--force", force, "measure again even if it was done")
       .flag("--json", json, "print what was measured as JSON")
+      .positionals("device=WORD", words,
+                   "cpu; cuda or cuda:N, a GPU: its roofs, products, link, launches, and the "
+                   "bytes of its context and libraries; emu: the same of the emulator, to try it")
       .example("snug calibrate")
+      .example("snug calibrate device=cuda")
       .example("snug calibrate --threads 4 --force --json");
   if (!parser.parse(arguments)) return 0;
   if (threads < 0)
     fail(ErrorCode::usage, "--threads of at least 0", std::to_string(threads), "--threads 2");
   if (!(seconds >= 0 && seconds <= 600))
     fail(ErrorCode::usage, "--seconds from 0 to 600", fmt::format("{}", seconds), "--seconds 15");
+  Settings settings;
+  choose_device(settings, device_of(words), "device");
+  if (settings.target != Place::cpu) {
+    if (parser.given("--threads"))
+      fail(ErrorCode::usage, "--threads for device=cpu", "--threads of a GPU or the emulator",
+           "snug calibrate device=cuda");
+    return calibrate_the_device(settings, seconds, force, json);
+  }
   const MachineKey key = machine_key(resolve_threads(threads));
   const std::string path = calibration_path(key);
-  if (path.empty())
-    fail(ErrorCode::usage, "a folder for the result: XDG_CACHE_HOME or HOME as an absolute path",
-         "neither", "XDG_CACHE_HOME=$PWD/cache snug calibrate");
+  check_cache_folder(path);
   std::string ignored;
   std::optional<Calibration> c;
   if (!force) c = read_calibration(path, key, &ignored);

@@ -115,8 +115,10 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
 
   // The kernel of the places emu and cuda has the bits of the reference; the library on cuda has
   // not.
-  const MatmulKernel kernel =
-      ctx.by_kernels() ? MatmulKernel::reference : choose(ctx.settings().kernels, p);
+  const bool cublaslt = ctx.target() == Place::cuda && ctx.settings().cublaslt && cublaslt_takes(p);
+  const MatmulKernel kernel = cublaslt           ? MatmulKernel::cublaslt
+                              : ctx.by_kernels() ? MatmulKernel::reference
+                                                 : choose(ctx.settings().kernels, p);
   const int64_t scratch_bytes =
       ctx.target() == Place::cuda ? kCudaMatmulScratch
       : ctx.by_kernels()
@@ -134,7 +136,8 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
   if (ctx.by_kernels())
     return on_queue(ctx, [&](auto& queue) {
       if constexpr (std::is_same_v<std::decay_t<decltype(queue)>, simt::cuda::Queue>)
-        if (matmul_by_cublaslt(queue, p, scratch.view().data, ctx.settings().tf32)) return;
+        if (cublaslt && matmul_by_cublaslt(queue, p, scratch.view().data, ctx.settings().tf32))
+          return;
       matmul_on(queue, p);
     });
   matmul_cpu(p, kernel, scratch.defined() ? scratch.view().data : nullptr, ctx.threads());

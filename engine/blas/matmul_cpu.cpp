@@ -79,6 +79,8 @@ const char* to_string(MatmulKernel kernel) {
       return "amx_bf16_emulated";
     case MatmulKernel::library:
       return "library";
+    case MatmulKernel::cublaslt:
+      return "cublaslt";
   }
   return "?";
 }
@@ -86,6 +88,7 @@ const char* to_string(MatmulKernel kernel) {
 std::optional<MatmulKernel> parse_matmul_kernel(std::string_view name) {
   for (const MatmulKernel kernel : kMatmulKernels)
     if (name == to_string(kernel)) return kernel;
+  if (name == to_string(MatmulKernel::cublaslt)) return MatmulKernel::cublaslt;
   return std::nullopt;
 }
 
@@ -96,6 +99,8 @@ bool matmul_available(MatmulKernel kernel) {
       return true;
     case MatmulKernel::library:
       return blas::library_built();
+    case MatmulKernel::cublaslt:
+      return false;
     case MatmulKernel::avx2:
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     case MatmulKernel::avx512:

@@ -16,7 +16,7 @@
 //     the odd k of a block, each from zero; their sum is added to what the blocks before gave.
 //     Subnormal operands and results count as zero (TDPBF16PS's own rule).
 //   amx_bf16_emulated: the same, computed by plain code; to test with, a thousand times slower.
-//   library: the library's order.
+//   library, cublaslt: the library's order.
 // A NaN in a bf16 or f16 C is quiet; its payload is not part of the contract.
 // K = 0 gives bias (+ C); M = 0 or N = 0 does nothing. C must not overlap A, B, bias or scratch.
 #pragma once
@@ -84,9 +84,11 @@ enum class MatmulKernel {
   avx512_bf16,
   amx_bf16,
   amx_bf16_emulated,
-  library
+  library,
+  cublaslt  // on the place cuda (matmul_cuda.h); no CPU has it
 };
 
+// Those of CPUs.
 inline constexpr MatmulKernel kMatmulKernels[] = {
     MatmulKernel::reference,   MatmulKernel::avx2,     MatmulKernel::avx512,
     MatmulKernel::avx512_bf16, MatmulKernel::amx_bf16, MatmulKernel::amx_bf16_emulated,

@@ -78,6 +78,7 @@ const TileKernel* tile_kernel(MatmulKernel kernel) {
       return &amx_bf16_emulated_tile_kernel();
     case MatmulKernel::reference:
     case MatmulKernel::library:
+    case MatmulKernel::cublaslt:
       return nullptr;
   }
   return nullptr;

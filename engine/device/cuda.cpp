@@ -81,7 +81,8 @@ void refuse_cuda_memory(const CudaFacts& facts, int64_t bytes, int64_t free_byte
   if (const auto now = gpu_now(facts.pci))
     for (const GpuProcess& p : now->processes)
       if (p.pid != getpid())
-        others += fmt::format("{}process {}{}", others.empty() ? " (" : ", ", p.pid,
+        others += fmt::format("{}process {}{}{}", others.empty() ? " (" : ", ", p.pid,
+                              p.name.empty() ? "" : " " + p.name,
                               p.bytes < 0 ? "" : " with " + human_bytes(p.bytes));
   if (!others.empty()) others += ")";
   fail(ErrorCode::out_of_memory,

@@ -88,6 +88,13 @@ class Device {
   virtual void replay(int /*graph*/) { refuse_capture(); }
   // Where launches go while a graph is being captured on the place emu; else null.
   virtual WorkList* capturing() { return nullptr; }
+  // Marks: moments on the streams of a device that works while the host goes on. Without them
+  // (places whose work is done when it is issued) the host's clock says when an op ran.
+  virtual bool has_marks() const { return false; }
+  virtual void make_marks(int /*count*/) {}  // there are at least so many from now on
+  virtual void mark(int /*number*/, StreamId) {}
+  // Seconds from mark 0 to mark `number`; all work was waited for.
+  virtual double mark_seconds(int /*number*/) const { return 0; }
   // A named stretch of the host's work, for profilers of GPUs; they nest.
   virtual void begin_range(const char* /*name*/) {}
   virtual void end_range() noexcept {}

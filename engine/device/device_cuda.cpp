@@ -72,6 +72,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     cudaDeviceSynchronize();
     for (cudaGraphExec_t g : graphs_) cudaGraphExecDestroy(g);
+    for (cudaEvent_t e : marks_) cudaEventDestroy(e);
     for (auto& events : events_)
       for (auto& e : events) cudaEventDestroy(e);
     for (auto& s : streams_) cudaStreamDestroy(s);
@@ -131,7 +132,9 @@ class CudaDevice final : public Device {
 
   int64_t resident(const std::byte* base, int64_t bytes) const override {
     if (base == pinned_base_) return host_->resident(base, bytes);
-    return std::min(allocated_from(base), round_up(bytes, kPage));
+    // What the driver gave, should it be more than was asked for too.
+    require(bytes > 0, "bytes of a reservation");
+    return allocated_from(base);
   }
 
   // They are real whatever the mode, which says how a CPU plays at streams.
@@ -206,6 +209,26 @@ class CudaDevice final : public Device {
     check_call(cudaGraphLaunch(graphs_.at(static_cast<size_t>(graph)), stream(kCompute)),
                "run a graph");
   }
+  bool has_marks() const override { return true; }
+  void make_marks(int count) override {
+    while (static_cast<int>(marks_.size()) < count) {
+      cudaEvent_t made = nullptr;
+      check_call(cudaEventCreate(&made), "make an event that tells times");
+      marks_.push_back(made);
+    }
+  }
+  // Ops end with one, where nothing can be thrown: check() says it.
+  void mark(int number, StreamId s) override {
+    const cudaError_t error = cudaEventRecord(marks_[static_cast<size_t>(number)], stream(s));
+    if (failed_ == cudaSuccess) failed_ = error;
+  }
+  double mark_seconds(int number) const override {
+    float milliseconds = 0;
+    check_call(
+        cudaEventElapsedTime(&milliseconds, marks_.at(0), marks_.at(static_cast<size_t>(number))),
+        "tell the time between two events");
+    return 1e-3 * static_cast<double>(milliseconds);
+  }
 #ifdef SNUG_NVTX
   // Next to nothing where no profiler listens: the header looks for one once.
   void begin_range(const char* name) override {
@@ -242,6 +265,7 @@ class CudaDevice final : public Device {
   std::array<std::array<cudaEvent_t, kEvents>, kStreams> events_{};
   std::array<int64_t, kStreams> recorded_{};
   std::vector<cudaGraphExec_t> graphs_;
+  std::vector<cudaEvent_t> marks_;
   int index_ = 0;
   cudaStream_t beside_ = nullptr;
   bool started_ = false;

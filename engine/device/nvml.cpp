@@ -50,6 +50,15 @@ class Nvml {
   bool usable_ = false;
 };
 
+// The driver's word for it: in a container the numbers of other processes are not those of /proc.
+std::string process_name(const Nvml& nvml, unsigned pid) {
+  std::array<char, 256> name{};
+  auto* const ask = nvml.find<int(unsigned, char*, unsigned)>("nvmlSystemGetProcessName");
+  if (!ask || ask(pid, name.data(), name.size() - 1) != kSuccess) return "";
+  const std::string path(name.data());
+  return path.substr(path.find_last_of('/') + 1);
+}
+
 }  // namespace
 
 std::optional<GpuNow> gpu_now(const std::string& pci) {
@@ -91,7 +100,8 @@ std::optional<GpuNow> gpu_now(const std::string& pci) {
     for (unsigned i = 0; i < count && i < kMostProcesses; ++i)
       now.processes.push_back(
           {static_cast<int64_t>(list[i].pid),
-           list[i].bytes == ~0ull ? int64_t{-1} : static_cast<int64_t>(list[i].bytes)});
+           list[i].bytes == ~0ull ? int64_t{-1} : static_cast<int64_t>(list[i].bytes),
+           process_name(nvml, list[i].pid)});
   return now;
 }
 

@@ -10,8 +10,9 @@
 namespace snug {
 
 struct GpuProcess {
-  int64_t pid = 0;
+  int64_t pid = 0;     // as the machine counts, which a container may do otherwise
   int64_t bytes = -1;  // -1: not told
+  std::string name;    // of its program, without folders; empty: not told
 };
 
 // What NVML says of a GPU now; -1 what it does not say.

@@ -124,6 +124,13 @@ void Context::begin(Schedule& schedule, int index) {
   last_op_ = 0;
   broken_ = nullptr;
   device_->begin_range(program_->name.c_str());
+  marking_ = listener_ != nullptr && !planning() && device_->has_marks();
+  if (marking_) {
+    device_->make_marks(1 + 2 * static_cast<int>(program_->ops.size()));
+    device_->synchronize();
+    device_->mark(0, kCompute);
+    marked_from_ = monotonic_seconds();
+  }
   if (planning()) {
     program_->tensors.clear();
     program_->ops.clear();
@@ -157,6 +164,16 @@ void Context::end() {
   if (next_sync_ != static_cast<int32_t>(p.syncs.size()))
     drift(p, fmt::format("{} events and waits", p.syncs.size()),
           fmt::format("{} events and waits", next_sync_));
+  if (marking_) tell_marks(p);
+}
+
+// Of an op: mark 1 + 2 * op is its begin, the next one its end.
+void Context::tell_marks(const Program& program) {
+  device_->synchronize();
+  device_->check();
+  for (int32_t op = 0; op < static_cast<int32_t>(program.ops.size()) && listener_; ++op)
+    listener_->op_span(program, op, marked_from_ + device_->mark_seconds(1 + 2 * op),
+                       marked_from_ + device_->mark_seconds(2 + 2 * op));
 }
 
 void Context::abandon() noexcept {
@@ -448,16 +465,20 @@ Op::Op(Context& ctx, const char* name, OpCost cost, StreamId stream)
     drift(*ctx.program_, fmt::format("op {} at tick {} as number {}", r.name, r.time, index_),
           fmt::format("op {} at tick {}", name, ctx.clock_));
   ctx.device_->begin_range(name);
-  if (ctx.listener_ && ctx.place() == Place::cuda) ctx.device_->synchronize();
-  if (ctx.listener_) started_ = monotonic_seconds();
+  if (ctx.marking_)
+    ctx.device_->mark(1 + 2 * index_, stream);
+  else if (ctx.listener_)
+    started_ = monotonic_seconds();
 }
 
 Op::~Op() {
   if (!run_) return;
   ctx_.device_->end_range();
   if (!ctx_.listener_ || !ctx_.program_) return;
-  if (ctx_.place() == Place::cuda) ctx_.device_->synchronize();  // a launch is not yet the work
-  ctx_.listener_->op_done(*ctx_.program_, index_, monotonic_seconds() - started_);
+  if (ctx_.marking_)
+    ctx_.device_->mark(2 + 2 * index_, ctx_.program_->ops[static_cast<size_t>(index_)].stream);
+  else
+    ctx_.listener_->op_span(*ctx_.program_, index_, started_, monotonic_seconds());
 }
 
 }  // namespace snug

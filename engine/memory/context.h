@@ -93,6 +93,9 @@ struct Settings {
   uint64_t emulated_order = 0;
   int gpu = 0;        // on cuda: which one
   bool tf32 = false;  // on cuda: products of f32 by the matrix units, which round their operands
+  // On cuda: products by cuBLASLt, where it takes them (engine/blas/matmul_cuda.h). On plan it says
+  // that the library is there.
+  bool cublaslt = true;
   // On emu, tests: the device's arena is there for kernels and copies alone, as that of a GPU is,
   // and whoever else touches it gets a signal. With copies that are done at once.
   bool device_private = false;
@@ -105,6 +108,11 @@ class OpListener {
  public:
   virtual ~OpListener() = default;
   virtual void op_done(const Program& program, int32_t op, double seconds) = 0;
+  // The same with its begin and end, as monotonic_seconds() counts. On a GPU these are the device's
+  // own times, and the ops of a program come when it has ended: nothing waits between them.
+  virtual void op_span(const Program& program, int32_t op, double begin, double end) {
+    op_done(program, op, end - begin);
+  }
 };
 
 class Context {
@@ -260,6 +268,7 @@ class Context {
   Tensor tensor(Name name, Shape shape, DType dtype, Category category, Residence residence);
   void release(Tensor& tensor) noexcept;
   void check_guard(const TensorRecord& record, std::byte* data);
+  void tell_marks(const Program& program);
   void set_bytes(Residence residence, std::byte* data, uint8_t value, int64_t bytes);
   void copy(StreamId stream, Tensor& to, Tensor& from);
   void enter_copy(Tensor& tensor);
@@ -292,6 +301,8 @@ class Context {
   std::array<Arena, kResidences> arenas_;
   std::vector<int> graphs_;  // by program: a graph's number, or one of those in context.cpp
   OpListener* listener_ = nullptr;
+  bool marking_ = false;  // the program that runs is heard by marks
+  double marked_from_ = 0;
 };
 
 // Opens every op: reports its cost, says whether to compute, and times it when someone listens.

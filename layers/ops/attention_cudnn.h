@@ -38,6 +38,8 @@ void attention_cudnn_backward(const simt::cuda::Queue& queue, const View& dqkv, 
                               const View& qkv, const View& out, const View& lse, int64_t B,
                               int64_t T, const AttentionSpec& spec, const View& workspace);
 
+// "9.19.0"; empty where there is none. Numbers depend on it.
+std::string cudnn_version();
 // "cuDNN 9.19.0 (libcudnn.so.9)", or why there is none.
 std::string describe_cudnn();
 

@@ -34,6 +34,9 @@ namespace {
 
 #ifndef SNUG_CUDNN
 
+std::string cudnn_version() {
+  return "";
+}
 std::string describe_cudnn() {
   return "not in this build: cudnn.h or cudnn_frontend.h was not found";
 }
@@ -234,11 +237,15 @@ void attention_cudnn_backward(const simt::cuda::Queue& queue, const View& dqkv, 
   run(queue, e, workspace);
 }
 
+std::string cudnn_version() {
+  if (!library().why.empty()) return "";
+  const auto v = static_cast<int>(fe::detail::get_backend_version());
+  return fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+}
+
 std::string describe_cudnn() {
   const Library& l = library();
-  if (!l.why.empty()) return l.why;
-  const auto v = static_cast<int>(fe::detail::get_backend_version());
-  return fmt::format("cuDNN {}.{}.{} ({})", v / 10000, v / 100 % 100, v % 100, l.path);
+  return l.why.empty() ? fmt::format("cuDNN {} ({})", cudnn_version(), l.path) : l.why;
 }
 
 #endif

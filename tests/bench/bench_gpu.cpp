@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <iostream>
 
 #include "engine/blas/matmul.h"
@@ -13,69 +12,31 @@
 #include "engine/device/cuda.h"
 #include "layers/ops/attention.h"
 #include "tests/gpu/gpt2_steps.h"
+#include "tools/trainer/device_calibration.h"
+#include "tools/trainer/op_bench.h"
 
 namespace snug::test {
 namespace {
 
 struct Work {
   std::string name;
-  std::function<void(Context&)> body;  // makes its tensors and calls one op
-  const char* op;                      // the name that op is recorded by
-  Settings settings = {};              // but for the place
+  OpBody body;
+  const char* op;                 // the name that op is recorded by
+  Settings settings = {};         // but for the place
+  double Roofs::*peak = nullptr;  // of its arithmetic; null: its traffic alone counts
 };
 
-// Hears the times of the ops; the context waits for the GPU before and after each.
-class Times final : public OpListener {
- public:
-  explicit Times(std::string op) : op_(std::move(op)) {}
-  void op_done(const Program& program, int32_t op, double seconds) override {
-    const OpRecord& r = program.ops[static_cast<size_t>(op)];
-    if (op_ != r.name) return;
-    seconds_.push_back(seconds);
-    flops = r.flops;
-    bytes = r.bytes;
-  }
-  double median() {
-    require(!seconds_.empty(), "a benchmark to run its op");
-    std::sort(seconds_.begin(), seconds_.end());
-    return seconds_[seconds_.size() / 2];
-  }
-  double least() const { return *std::min_element(seconds_.begin(), seconds_.end()); }
-  int64_t flops = 0, bytes = 0;
-
- private:
-  std::string op_;
-  std::vector<double> seconds_;
-};
-
-void print_row(Place place, const Work& work, int repeats) {
-  Settings settings = work.settings;
-  settings.target = place;
-  Schedule schedule;
-  const int program = schedule.add(Name("bench"), -1, false);
-  {
-    Context plan(Place::plan, settings);
-    plan.program(schedule, program, [&] { work.body(plan); });
-  }
-  schedule.pack();
-  Context ctx(place, settings);
-  ctx.reserve(schedule);
-  Times times(work.op);
-  for (int i = 0; i < repeats + 2; ++i) {
-    if (i == 2) ctx.set_listener(&times);  // the first runs load code and choose algorithms
-    ctx.program(schedule, program, [&] { work.body(ctx); });
-  }
-  const double t = times.median();
-  fmt::print("| {} | {:.1f} | {:.1f} | {:.2f} | {:.1f} |\n", work.name, t * 1e6,
-             times.least() * 1e6, static_cast<double>(times.flops) / t * 1e-12,
-             static_cast<double>(times.bytes) / t * 1e-9);
-}
-
-// Zeros: the time of these kernels does not depend on values, but the power of a GPU does a little.
-View zeros(Context& ctx, std::vector<Tensor>& keep, const char* name, Shape shape, DType t) {
-  keep.push_back(ctx.tensor(Name(name), shape, t, Category::workspace));
-  fill_zero(ctx, keep.back());
-  return keep.back();
+// % of the nearer roof: of arithmetic for products, of traffic for all.
+void print_row(Place place, const Work& work, const Roofs& roofs, int repeats) {
+  const OpBench b = bench_op(place, work.settings, work.op, repeats, work.body);
+  const auto flops = static_cast<double>(b.flops) / b.median,
+             bytes = static_cast<double>(b.bytes) / b.median;
+  const double peak = work.peak == nullptr ? 0 : roofs.*work.peak;
+  const double share = std::max(peak > 0 ? flops / peak : 0.0,
+                                roofs.memory_bytes() > 0 ? bytes / roofs.memory_bytes() : 0.0);
+  fmt::print("| {} | {:.1f} | {:.1f} | {:.2f} | {:.1f} | {} |\n", work.name, b.median * 1e6,
+             b.least * 1e6, flops * 1e-12, bytes * 1e-9,
+             share > 0 ? fmt::format("{:.0f} %", 100 * share) : std::string());
 }
 
 // With tf32 the products of f32 alone, with cudnn attention of bf16 alone.
@@ -93,13 +54,13 @@ std::vector<Work> works(int64_t B, int64_t T, int64_t C, int64_t H, bool tf32 = 
                                   tf32    ? " by TF32"
                                   : cudnn ? " by cuDNN"
                                           : ""),
-                      [body](Context& ctx) {
-                        std::vector<Tensor> keep;
-                        body(ctx, keep);
-                        while (!keep.empty()) keep.pop_back();
-                      },
+                      body,
                       op,
-                      {.cudnn = cudnn, .tf32 = tf32}});
+                      {.cudnn = cudnn, .tf32 = tf32},
+                      !product && !attention ? nullptr
+                      : t == DType::bf16     ? &Roofs::bf16_flops
+                      : tf32                 ? &Roofs::tf32_flops
+                                             : &Roofs::fp32_flops});
     };
     const auto product = [&](const char* what, int64_t m, int64_t n, int64_t k, bool ta, bool tb) {
       add(fmt::format("{} {}x{}x{}", what, m, n, k), "matmul",
@@ -182,9 +143,12 @@ int run(const std::string& mode) {
          "bench_gpu cuda");
   const Place place = small ? Place::cpu : Place::cuda;
   make_device(place);  // or the reason why not, before a table begins
-  fmt::print("| op | median us | least us | TFLOP/s | GB/s |\n|---|---|---|---|---|\n");
+  const Roofs roofs = small ? Roofs() : measure_device_roofs(place, 0);
+  if (!small) fmt::print("Roofs, measured now: {}\n\n", to_string(roofs));
+  fmt::print(
+      "| op | median us | least us | TFLOP/s | GB/s | of the roof |\n|---|---|---|---|---|---|\n");
   for (const Work& w : small ? works(1, 32, 64, 2) : works(8, 1024, 768, 12))
-    print_row(place, w, small ? 3 : 11);
+    print_row(place, w, roofs, small ? 3 : 11);
   const auto if_it_is_there = [](const std::string& what, const auto& print) {
     try {
       print();
@@ -196,7 +160,7 @@ int run(const std::string& mode) {
   for (const bool cudnn : {false, true})
     for (const Work& w :
          small ? works(1, 32, 64, 2, !cudnn, cudnn) : works(8, 1024, 768, 12, !cudnn, cudnn))
-      if_it_is_there(w.name, [&] { print_row(place, w, small ? 3 : 11); });
+      if_it_is_there(w.name, [&] { print_row(place, w, roofs, small ? 3 : 11); });
   fmt::print(
       "\n| GPT-2 step | median ms | tokens/s | model TFLOP/s | memory |\n|---|---|---|---|---|\n");
   const ModelSpec spec =

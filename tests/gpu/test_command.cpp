@@ -83,6 +83,10 @@ TEST_F(GpuCommand, TrainsWhatTheCpuTrainsInWhatWasPlanned) {
   EXPECT_EQ(memory["planned_host_bytes"], memory["measured_host_bytes"]);
   EXPECT_EQ(memory["gpu"]["constant"], true) << memory["gpu"] << " or another process came or went";
   EXPECT_LT(memory["gpu"]["free_bytes_after_arena"], memory["gpu"]["free_bytes_before_arena"]);
+  EXPECT_EQ(memory["gpu"]["free_bytes_after_warm_up"], memory["gpu"]["free_bytes_after_step_10"]);
+  const Json on = json("gpu/plan.json")["computes_on"];
+  EXPECT_NE(on["gpu"], "") << on;
+  EXPECT_EQ(on["cudnn"], "none") << "without a calibration our kernel computes attention";
   ASSERT_EQ(train("cpu", "device=cpu max_steps=12"), 0) << said();
   const std::vector<double> gpu = losses("gpu"), cpu = losses("cpu");
   ASSERT_EQ(gpu.size(), 12u);
@@ -106,6 +110,38 @@ TEST_F(GpuCommand, ResumesBitForBit) {
     EXPECT_TRUE(slurp(folder_ / "run/final/model.safetensors") ==
                 slurp(folder_ / "whole/final/model.safetensors"));
   }
+}
+
+// What tuning chose is named, followed and resumed, with the same bits.
+TEST_F(GpuCommand, TunesProductsOnce) {
+  const std::string keys = "precision=bf16 device=cuda save_steps=3 ";
+  ASSERT_EQ(train("whole", keys + "max_steps=6 matmul_autotune=true"), 0) << said();
+  const Json on = json("whole/plan.json")["computes_on"];
+  EXPECT_EQ(on["algorithms"].size() > 0, on["cublaslt"] != "none") << on;
+  ASSERT_EQ(train("followed", keys + "max_steps=6 plan=whole/plan.json"), 0) << said();
+  EXPECT_EQ(losses("followed"), losses("whole"));
+  ASSERT_EQ(train("run", keys + "max_steps=3 plan=whole/plan.json"), 0) << said();
+  ASSERT_EQ(train("run", keys + "max_steps=6 resume=latest"), 0) << said();
+  EXPECT_EQ(losses("run"), losses("whole"));
+  EXPECT_EQ(json("run/plan.json")["computes_on"]["algorithms"], on["algorithms"]);
+}
+
+// What is measured of the GPU is what its plans take.
+TEST_F(GpuCommand, IsCalibrated) {
+  setenv("XDG_CACHE_HOME", folder_.c_str(), 1);
+  ASSERT_EQ(snug("calibrate device=cuda --seconds 1 --json"), 0) << said();
+  const std::string text = said();
+  const Json c = Json::parse(text.substr(text.find('{')));
+  for (const char* rate : {"fp32_flops", "tf32_flops", "bf16_flops", "read_bytes", "copy_bytes"})
+    EXPECT_GT(c["roofs"][rate], 1e9) << rate;
+  EXPECT_GT(c["link"]["to_device"], 1e8);
+  EXPECT_GT(c["runtime"]["libraries"], 0);
+  ASSERT_EQ(train("run", "device=cuda max_steps=2"), 0) << said();
+  const Json plan = json("run/plan.json");
+  EXPECT_EQ(plan["runtime_bytes"], c["runtime"]["planned"]);
+  EXPECT_EQ(plan["runtime_calibrated"], true);
+  EXPECT_EQ(plan["prediction"].get<std::string>().rfind("calibrated on ", 0), 0u);
+  unsetenv("XDG_CACHE_HOME");
 }
 
 TEST_F(GpuCommand, EvaluatesAsTheCpuDoes) {

@@ -72,6 +72,23 @@ TEST_F(GpuDevice, EventsOrderTheStreams) {
   device->release(host, kBytes);
 }
 
+TEST_F(GpuDevice, MarksTellTheTimeOfWork) {
+  const auto device = make_device(Place::cuda);
+  ASSERT_TRUE(device->has_marks());
+  device->make_marks(3);
+  std::byte* base = device->reserve(512 * kMiB);
+  device->touch(base, 512 * kMiB, 1);
+  device->mark(0, kCompute);
+  device->mark(1, kCompute);
+  device->fill(base, 1, 512 * kMiB, kCompute);
+  device->mark(2, kCompute);
+  device->synchronize();
+  device->check();
+  EXPECT_GE(device->mark_seconds(1), 0);
+  EXPECT_GT(device->mark_seconds(2), device->mark_seconds(1) + 1e-6) << "512 MiB take time";
+  device->release(base, 512 * kMiB);
+}
+
 TEST_F(GpuDevice, RefusesMoreThanIsFree) {
   const auto device = make_device(Place::cuda);
   const MemoryInfo info = device->memory_info();

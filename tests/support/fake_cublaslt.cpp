@@ -1,5 +1,6 @@
 #include "tests/support/fake_cublaslt.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -61,6 +62,16 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComput
   return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t) {
+  --notes.products;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t) {
+  --notes.matrices;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void* from, size_t bytes) {
@@ -89,6 +100,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType type,
                                           uint64_t rows, uint64_t cols, int64_t ld) {
+  if (notes.refuse_layouts && rows == 77) return CUBLAS_STATUS_ALLOC_FAILED;
   ++notes.matrices;
   matrices.push_back(std::make_unique<FakeMatrix>(FakeMatrix{type, rows, cols, ld}));
   *made = reinterpret_cast<cublasLtMatrixLayout_t>(matrices.back().get());
@@ -147,11 +159,25 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   *found = 0;
   if (notes.refuse) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
-  results[0] = {};
-  results[0].algo.data[0] = 7;
-  results[0].state = CUBLAS_STATUS_SUCCESS;
-  *found = 1;
+  notes.wanted = wanted;
+  for (int i = 0; i < std::min(wanted, notes.algorithms); ++i) {
+    results[i] = {};
+    results[i].algo.data[0] = kFirstAlgorithm + static_cast<uint64_t>(i);
+    results[i].state = CUBLAS_STATUS_SUCCESS;
+    ++*found;
+  }
   return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  ++notes.checks;
+  *result = {};
+  const uint64_t number = algorithm->data[0] - kFirstAlgorithm;
+  return number < 4 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha,
@@ -177,7 +203,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   notes.stream = stream;
   const bool ta = p.trans_a == CUBLAS_OP_T, tb = p.trans_b == CUBLAS_OP_T;
   const uint64_t k = ta ? A.rows : A.cols;
-  if (algorithm->data[0] != 7 || (ta ? A.cols : A.rows) != D.rows || (tb ? B.cols : B.rows) != k ||
+  const uint64_t number = algorithm->data[0] - kFirstAlgorithm;
+  if (number >= 4 || static_cast<int>(number) == notes.broken) return CUBLAS_STATUS_INTERNAL_ERROR;
+  notes.last = static_cast<int>(number);
+  notes.clock += notes.slow[number];
+  if ((ta ? A.cols : A.rows) != D.rows || (tb ? B.cols : B.rows) != k ||
       (tb ? B.rows : B.cols) != D.cols)
     return CUBLAS_STATUS_INVALID_VALUE;
   const auto at = [](const FakeMatrix& m, bool t, uint64_t i, uint64_t j) {

@@ -30,10 +30,20 @@ struct FakePreference {
   uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C, D, as by default
 };
 
+inline constexpr uint64_t kFirstAlgorithm = 7;
+
 struct FakeNotes {
-  int handles = 0, products = 0, matrices = 0, preferences = 0, questions = 0, calls = 0;
-  bool refuse = false;  // the next questions get no algorithm
-  int fail = 0;         // status of the next calls
+  int handles = 0, questions = 0, calls = 0, checks = 0;
+  int products = 0, matrices = 0, preferences = 0;  // made and not given back
+  bool refuse = false;                              // the next questions get no algorithm
+  bool refuse_layouts = false;
+  int fail = 0;        // status of the next calls
+  int wanted = 0;      // algorithms that the last question asked for
+  int algorithms = 1;  // that the next questions are answered with: kFirstAlgorithm and on
+  int slow[4] = {};    // milliseconds of a call of each
+  int broken = -1;     // the one whose calls fail
+  int last = -1;       // the one of the last call
+  double clock = 0;    // milliseconds
   FakePreference asked;
   FakeProduct product;
   FakeMatrix a, b, d;

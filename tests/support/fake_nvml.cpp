@@ -49,6 +49,11 @@ int nvmlDeviceGetClockInfo(Handle, unsigned which, unsigned* mhz) {
   *mhz = which == 1 ? 1755 : 2619;
   return 0;
 }
+int nvmlSystemGetProcessName(unsigned pid, char* name, unsigned room) {
+  if (pid != 4242) return kNotFound;
+  std::strncpy(name, "/usr/bin/python3", room);
+  return 0;
+}
 // As on a card that does not tell.
 int nvmlDeviceGetTemperature(Handle, unsigned, unsigned*) {
   return kNotSupported;

@@ -215,5 +215,33 @@ TEST(Trace, AMeasuredStepIsThePlannedOne) {
   expect_plans_peak(plan, checked(trace_text(plan, recorder.trace())));
 }
 
+// A GPU tells the times of its ops when the program has ended: the trace has them, not when it
+// heard.
+TEST(Trace, HasTheTimesThatADeviceTells) {
+  const Model model(test::tiny_spec({}), parse_precision("fp32"));
+  PlanRequest r;
+  r.model = &model;
+  r.T = 16;
+  r.global_batch = 2;
+  r.micro_batch = 2;
+  const Plan plan = make_plan(r);
+  Session session(Place::cpu, model, plan.decisions, r.optimizer, r.settings, &plan.schedule);
+  session.open();
+  StepRecorder recorder(plan, true);
+  recorder.begin_step(session.context(), 3);
+  const Program& program = plan.schedule.at(plan.schedule.find("micro_first"));
+  const double start = monotonic_seconds();
+  for (int32_t op = 0; op < 5; ++op)
+    recorder.op_span(program, op, start + 1e-3 * op, start + 1e-3 * op + 4e-4);
+  recorder.end_step(session.context());
+  const auto& ops = recorder.trace().ops;
+  ASSERT_EQ(ops.size(), 5u);
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_NEAR(ops[i].end - ops[i].begin, 4e-4, 1e-9);
+    EXPECT_NEAR(ops[i].begin - ops[0].begin, 1e-3 * static_cast<double>(i), 1e-9);
+  }
+  EXPECT_NEAR(recorder.times().of(plan.schedule, plan.schedule.find("micro_first"))[2], 4e-4, 1e-9);
+}
+
 }  // namespace
 }  // namespace snug

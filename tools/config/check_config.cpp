@@ -70,6 +70,9 @@ void check_device(const RunConfig& c) {
   if (c.attn_implementation == "cudnn" && !cuda)
     fail(ErrorCode::unsupported, "attn_implementation auto or own for a device that is not cuda",
          quote(c, {"attn_implementation", "device"}), "device=cuda or attn_implementation=auto");
+  if (c.matmul_autotune && !cuda)
+    fail(ErrorCode::unsupported, "matmul_autotune: false for a device that is not cuda",
+         quote(c, {"matmul_autotune", "device"}), "device=cuda or matmul_autotune=false");
   if (c.cuda_graphs == "on" && !kernels)
     fail(ErrorCode::unsupported, "cuda_graphs auto or off for a device that is not cuda or emu",
          quote(c, {"cuda_graphs", "device"}), "device=cuda or cuda_graphs=auto");

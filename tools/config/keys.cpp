@@ -115,8 +115,8 @@ std::vector<Key> make_keys() {
       {.name = "attn_implementation", .section = "machine", .kind = K::choice,
        .field = &C::attn_implementation,
        .doc = "who computes attention: own, the kernels of this program; cudnn, on device cuda with "
-              "precision bf16 or fp16 and no attention dropout, whose last bits are others; auto: own, since "
-              "the two have not been measured against each other",
+              "precision bf16 or fp16 and no attention dropout, whose last bits are others; auto: cudnn where "
+              "snug calibrate device=cuda found it faster, else own",
        .example = "own", .choices = "auto own cudnn",
        .refused = "eager sdpa flash_attention_2 flash_attention_3 flex_attention",
        .refused_why = "one of PyTorch's",
@@ -127,6 +127,11 @@ std::vector<Key> make_keys() {
               "nothing to the host and updates no layer in backward; auto: on for device cuda where a plan "
               "does neither, else off",
        .example = "off", .choices = "auto on off"},
+      {.name = "matmul_autotune", .section = "machine", .kind = K::flag, .field = &C::matmul_autotune,
+       .doc = "on device cuda: whether cuBLASLt's first algorithms for each product are measured before the "
+              "first step and the fastest kept, instead of the one it guesses; the last bits follow the "
+              "choice, which plan.json and checkpoints name, so a followed plan and a resume have it too",
+       .example = "true"},
       {.name = "recompute", .section = "machine", .kind = K::policies, .field = &C::recompute,
        .doc = "what backward computes again instead of keeping it; the numbers stay the same bit for "
               "bit. auto, none, norms, mlp, attention, block, what a block keeps (norm1, mean1, rstd1, "

@@ -48,12 +48,13 @@ struct RunConfig {
   std::string precision = "fp32";            // fp32 | tf32 | bf16 | fp16
   std::string attn_implementation = "auto";  // auto | own | cudnn
   std::string cuda_graphs = "auto";          // auto | on | off
-  std::string recompute = "auto";            // auto, a policy, or "0-5: block, 6-11: none"
-  std::string offload = "auto";              // a policy or a map like that
-  std::string offload_optimizer = "auto";    // auto | none | cpu
-  std::string offload_params = "auto";       // the same
-  std::string offload_gradients = "auto";    // the same
-  int64_t head_rows = 0;                     // rows of a chunk of logits; 0: auto
+  bool matmul_autotune = false;
+  std::string recompute = "auto";          // auto, a policy, or "0-5: block, 6-11: none"
+  std::string offload = "auto";            // a policy or a map like that
+  std::string offload_optimizer = "auto";  // auto | none | cpu
+  std::string offload_params = "auto";     // the same
+  std::string offload_gradients = "auto";  // the same
+  int64_t head_rows = 0;                   // rows of a chunk of logits; 0: auto
   std::string packed_weights = "auto";
   std::vector<std::string> allow;  // permissions, each known and built
   bool bitwise = false;

@@ -16,25 +16,30 @@ namespace fs = std::filesystem;
 Facts pinned_facts(const Pinned& p) {
   Facts kernels = Facts::array();
   for (const KernelChoice& choice : p.kernels) kernels.push_back(to_string(choice));
-  return {{"seed", p.seed},
-          {"data_seed", p.data_seed},
-          {"global_batch", p.global_batch},
-          {"max_length", p.T},
-          {"packing_boundaries", p.packing_boundaries},
-          {"micro_batch", p.micro_batch},
-          {"head_rows", p.head_rows},
-          {"gradients", to_string(p.gradients)},
-          {"threads", p.threads},
-          {"precision", p.precision},
-          {"optimizer", p.optimizer},
-          {"instruction_set", p.instruction_set},
-          {"recompute", p.recompute},
-          {"attention", p.attention},
-          {"kernels", kernels},
-          {"model", p.model},
-          {"data", p.data},
-          {"train_tokens", p.train_tokens},
-          {"train_samples", p.train_samples}};
+  Facts facts = {{"seed", p.seed},
+                 {"data_seed", p.data_seed},
+                 {"global_batch", p.global_batch},
+                 {"max_length", p.T},
+                 {"packing_boundaries", p.packing_boundaries},
+                 {"micro_batch", p.micro_batch},
+                 {"head_rows", p.head_rows},
+                 {"gradients", to_string(p.gradients)},
+                 {"threads", p.threads},
+                 {"precision", p.precision},
+                 {"optimizer", p.optimizer},
+                 {"instruction_set", p.instruction_set},
+                 {"recompute", p.recompute},
+                 {"attention", p.attention},
+                 {"kernels", kernels},
+                 {"model", p.model},
+                 {"data", p.data},
+                 {"train_tokens", p.train_tokens},
+                 {"train_samples", p.train_samples}};
+  if (p.computes_on.defined()) {
+    facts["gpu"] = p.computes_on.gpu;
+    facts["libraries"] = describe(p.computes_on);
+  }
+  return facts;
 }
 
 Facts file_sizes(const std::string& folder) {

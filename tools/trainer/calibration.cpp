@@ -305,17 +305,20 @@ Calibration calibrate(int threads, double seconds) {
     m.choice.kernel = fastest_kernel(m.rates, matmul_best(m.choice.a, m.choice.b));
   // The ops of a step, computed as they then will be.
   const KernelTable kernels = c.table();
-  c.fp32_ops = measure_ops(DType::f32, threads, kernels, 0.4 * seconds);
-  c.bf16_ops = measure_ops(DType::bf16, threads, kernels, 0.4 * seconds);
+  Settings settings;
+  settings.threads = threads;
+  settings.kernels = &kernels;
+  c.fp32_ops = measure_ops(DType::f32, settings, 0.4 * seconds);
+  c.bf16_ops = measure_ops(DType::bf16, settings, 0.4 * seconds);
   c.roofs = larger(c.roofs, measure_roofs(threads, 0.2));
   c.seconds = monotonic_seconds() - started;
   c.waited = std::max(0.0, waited_seconds() - waited) / (c.seconds * threads);
   return c;
 }
 
-std::string calibration_path(const MachineKey& key) {
-  const auto absolute = [](const char* name) {
-    const char* value = std::getenv(name);
+std::string calibration_file(const std::string& name) {
+  const auto absolute = [](const char* variable) {
+    const char* value = std::getenv(variable);
     return value != nullptr && value[0] == '/' ? std::string(value) : std::string();
   };
   std::string folder = absolute("XDG_CACHE_HOME");
@@ -324,9 +327,13 @@ std::string calibration_path(const MachineKey& key) {
     if (folder.empty()) return "";
     folder += "/.cache";
   }
-  // Not by build: a new one replaces what an old one left.
+  return fmt::format("{}/snug/{}.json", folder, name);
+}
+
+// Not by build: a new one replaces what an old one left.
+std::string calibration_path(const MachineKey& key) {
   const std::string text = fmt::format("{}|{}|{}", key.cpu, key.instruction_set, key.threads);
-  return fmt::format("{}/snug/calibration-{}.json", folder, fingerprint_text(fingerprint(text)));
+  return calibration_file("calibration-" + fingerprint_text(fingerprint(text)));
 }
 
 nlohmann::json choices_json(const std::vector<KernelChoice>& choices) {
@@ -389,13 +396,17 @@ nlohmann::json calibration_json(const Calibration& c) {
 }
 
 void write_calibration(const std::string& path, const Calibration& c) {
+  write_calibration_file(path, calibration_json(c));
+}
+
+void write_calibration_file(const std::string& path, const nlohmann::json& j) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error)
     fail(ErrorCode::device, fmt::format("to create {}", folder.string()), error.message(),
          "set XDG_CACHE_HOME to a folder that can be written");
-  write_json_file(path, calibration_json(c));
+  write_json_file(path, j);
 }
 
 std::optional<Calibration> read_calibration(const std::string& path, const MachineKey& key,

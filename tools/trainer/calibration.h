@@ -55,11 +55,13 @@ MatmulKernel fastest_kernel(const std::vector<KernelRate>& rates, MatmulKernel u
 // Measures. `seconds`: about how long; more rounds make the best of them better.
 Calibration calibrate(int threads, double seconds = 15);
 
-// Empty if the environment names no folder.
+// NAME.json in that folder; empty if the environment names none.
+std::string calibration_file(const std::string& name);
 std::string calibration_path(const MachineKey& key);
 nlohmann::json calibration_json(const Calibration& c);
 // Creates the folder; the file is seen whole or not at all. Throws device.
 void write_calibration(const std::string& path, const Calibration& c);
+void write_calibration_file(const std::string& path, const nlohmann::json& calibration);
 // Nothing if there is no file, and nothing with a reason in `ignored` if it cannot be used. Throws
 // nothing.
 std::optional<Calibration> read_calibration(const std::string& path, const MachineKey& key,

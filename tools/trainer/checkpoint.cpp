@@ -160,6 +160,7 @@ nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned
             {"recompute", pinned.recompute},
             {"kernels", choices_json(pinned.kernels)},
             {"attention", pinned.attention},
+            {"computes_on", computes_on_json(pinned.computes_on)},
             {"model", pinned.model}}}};
 }
 
@@ -259,6 +260,7 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
   c.pinned.kernels =
       parse_choices(p.contains("kernels") ? p["kernels"] : nlohmann::json(), where + " / kernels");
   c.pinned.attention = get_string(p, "attention", where);
+  c.pinned.computes_on = parse_computes_on(p, where);
   const std::string keys = path + " / hyperparameters";
   const nlohmann::json& h =
       j.contains("hyperparameters") ? j["hyperparameters"] : nlohmann::json::object();

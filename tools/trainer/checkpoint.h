@@ -50,7 +50,8 @@ struct RunPosition {
 struct Pinned {
   // Which kernel computes which products; empty in checkpoints from before there was a choice.
   std::vector<KernelChoice> kernels;
-  std::string attention;  // Plan::attention
+  std::string attention;   // Plan::attention
+  ComputesOn computes_on;  // of a run on a GPU
   int64_t seed = 0, global_batch = 0, T = 0, micro_batch = 0, head_rows = 0, threads = 0;
   std::string precision, optimizer, instruction_set, recompute;
   DType gradients = DType::f32;

@@ -7,6 +7,7 @@
 
 #include "engine/memory/simulate.h"
 #include "tools/trainer/calibration.h"
+#include "tools/trainer/device_calibration.h"
 
 namespace snug {
 
@@ -45,6 +46,31 @@ CostModel CostModel::calibrated(const Calibration& c, DType compute) {
   m.rates_.fp32_attention = m.rates_.fp32_matrix / 2;
   m.rates_.bf16_attention = m.rates_.bf16_matrix / 2;
   m.ops_ = compute == DType::bf16 ? c.bf16_ops : c.fp32_ops;
+  return m;
+}
+
+// The ops' curves were taken without TF32, and what is f16 runs as bf16 does.
+CostModel CostModel::calibrated(const DeviceCalibration& c, DType compute, bool tf32) {
+  CostModel m;
+  m.source_ = Source::calibrated;
+  m.text_ = "calibrated on " + c.key.device;
+  const auto best = [&](DType dtype, bool rounded) {
+    double flops = 0;
+    for (const ProductRate& p : c.products)
+      if (p.dtype == dtype && p.tf32 == rounded) flops = std::max(flops, p.flops);
+    return flops;
+  };
+  m.rates_ = {.fp32_matrix = tf32 ? best(DType::f32, true) : best(DType::f32, false),
+              .bf16_matrix = best(DType::bf16, false),
+              .fp32_attention = c.roofs.fp32_flops / 2,
+              .bf16_attention = c.roofs.bf16_flops / 8,
+              .vector = c.roofs.fp32_flops / 8,
+              .memory = c.roofs.memory_bytes(),
+              .link = std::min(c.to_host, c.to_device),
+              .op = c.launch,
+              .half_rate_rows = 0};
+  if (compute == DType::f16) m.rates_.fp32_matrix = best(DType::f16, false);
+  if (!tf32 && compute != DType::f16) m.ops_ = compute == DType::bf16 ? c.bf16_ops : c.fp32_ops;
   return m;
 }
 

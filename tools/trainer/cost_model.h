@@ -15,6 +15,7 @@
 namespace snug {
 
 struct Calibration;
+struct DeviceCalibration;
 
 struct Rates {
   double fp32_matrix = 0, bf16_matrix = 0;        // FLOP/s of products
@@ -34,6 +35,8 @@ class CostModel {
   // Of this machine, from what is known without measuring.
   static CostModel uncalibrated(const std::string& instruction_set, int threads);
   static CostModel calibrated(const Calibration& calibration, DType compute);
+  // Of a GPU, or the emulator as one, that was measured; with `tf32` products of f32 are those.
+  static CostModel calibrated(const DeviceCalibration& calibration, DType compute, bool tf32);
   // Of the emulator, roughly: it is there to show what kernels do, not how fast.
   static CostModel emulated();
   // Of a GPU that was not measured, by its number of multiprocessors, at the low end.

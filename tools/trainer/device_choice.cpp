@@ -49,8 +49,21 @@ void choose_device(Settings& settings, const std::string& device, const char* ke
 
 GpuRoom gpu_room(int gpu) {
   GpuRoom room;
-  const MemoryInfo memory = make_device(Place::cuda, gpu)->memory_info();
+  const auto used = [&] {
+    const auto now = gpu_now(room.facts.pci);
+    return now ? now->used_bytes : int64_t{-1};
+  };
+  // A context is made once; describing a GPU makes none.
+  static int64_t context = -1, first_free = -1;
+  static bool first = true;
   if constexpr (kCudaBuilt) room.facts = cuda_facts(gpu);
+  const int64_t before = first ? used() : -1;
+  const MemoryInfo memory = make_device(Place::cuda, gpu)->memory_info();
+  if (first && before >= 0) context = std::max<int64_t>(0, used() - before);
+  if (first) first_free = memory.available_bytes;
+  first = false;
+  room.context_bytes = context;
+  room.first_free_bytes = first_free;
   room.total_bytes = memory.total_bytes;
   room.free_bytes = memory.available_bytes;
   return room;

@@ -23,6 +23,11 @@ void choose_device(Settings& settings, const std::string& device, const char* ke
 struct GpuRoom {
   CudaFacts facts;
   int64_t total_bytes = 0, free_bytes = 0;
+  // What the process's context took, by NVML before and after it was made: what other processes did
+  // meanwhile is in it. -1: not known.
+  int64_t context_bytes = -1;
+  // What was free right behind it, before libraries made handles.
+  int64_t first_free_bytes = -1;
 };
 // Makes the process's context there, which takes some of it. Throws as make_device() does.
 GpuRoom gpu_room(int gpu);

@@ -22,7 +22,11 @@ Inference open_inference(InferenceOptions options,
   PlanRequest r;
   choose_device(r.settings, options.device, "--device");
   std::optional<GpuRoom> room;
-  if (r.settings.target == Place::cuda) room = gpu_room(r.settings.gpu);
+  if (r.settings.target == Place::cuda) {
+    room = gpu_room(r.settings.gpu);
+    r.computes_on = computes_on(room->facts, r.settings);
+    r.settings.cublaslt = r.computes_on.cublaslt != "none";
+  }
   const ModelSource source = resolve_model(options.model, "");
   if (holds_tokenizer(options.model)) in.tokenizer = Tokenizer::load(options.model);
   if (in.tokenizer && in.tokenizer->vocab_size() > source.spec.V)

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <tuple>
 
 #include "engine/core/error.h"
@@ -74,6 +75,20 @@ constexpr Sample kShapes[] = {{128, 2, 512, 64, 4, 256},     {128, 4, 1024, 128,
                               {256, 4, 1024, 1024, 1, 1024}, {384, 6, 1024, 256, 16, 1024},
                               {768, 12, 8192, 256, 2, 256},  {768, 12, 8192, 1024, 1, 1024},
                               {768, 12, 8192, 1024, 4, 1024}};
+// Of a GPU: from few rows to many, with the vocabulary and the widths of GPT-2.
+constexpr Sample kGpuShapes[] = {{256, 4, 1024, 256, 4, 1024},
+                                 {768, 12, 50304, 1024, 1, 1024},
+                                 {768, 12, 50304, 1024, 8, 8192},
+                                 {1600, 25, 50304, 1024, 4, 4096}};
+// The emulator's times mean nothing: that they can be taken is what is tried.
+constexpr Sample kEmulatedShapes[] = {{16, 2, 64, 8, 1, 8}};
+
+std::span<const Sample> shapes_of(Place place) {
+  if (place == Place::cuda) return kGpuShapes;
+  if (place == Place::emu) return kEmulatedShapes;
+  return kShapes;
+}
+
 // The layers of each: between them the ops of all ways to recompute, fused and apart.
 constexpr const char* kRecompute = "0: act, 1: fc+mid";
 constexpr int64_t kLeastSteps = 4, kMostSteps = 200;  // the first is not timed
@@ -129,11 +144,12 @@ void measure(const Sample& shape, DType compute, const Settings& settings, doubl
   }
   plan.schedule().pack();
   if (!rates.empty() &&
-      plan.schedule().arena_bytes() > make_device(Place::cpu)->memory_info().available_bytes / 2)
+      plan.schedule().arena_bytes() >
+          make_device(settings.target, settings.gpu)->memory_info().available_bytes / 2)
     return;
-  Session session(Place::cpu, model, d, optimizer, settings, &plan.schedule());
+  Session session(settings.target, model, d, optimizer, settings, &plan.schedule());
   session.open();
-  init_parameters(model.params(), session.master(), 1, settings.threads);
+  init_parameters(session.context(), model.params(), session.master(), 1);
   session.load();
   const int64_t n = d.micro_batch * d.T;
   for (int64_t i = 0; i < n; ++i) {
@@ -263,18 +279,17 @@ OpRates OpRates::parse(const nlohmann::json& j, const std::string& where) {
   return rates;
 }
 
-OpRates measure_ops(DType compute, int threads, const KernelTable& kernels, double seconds) {
-  Settings settings;
-  settings.threads = threads;
-  settings.kernels = &kernels;
+OpRates measure_ops(DType compute, const Settings& settings, double seconds) {
   OpRates rates;
   Between between;
-  for (const Sample& shape : kShapes) {
-    measure(shape, compute, settings, seconds / static_cast<double>(std::size(kShapes)),
-            0.6 * seconds, rates, between);
+  const std::span<const Sample> shapes = shapes_of(settings.target);
+  for (const Sample& shape : shapes) {
+    measure(shape, compute, settings, seconds / static_cast<double>(shapes.size()), 0.6 * seconds,
+            rates, between);
     if (seconds <= 0) break;
   }
-  rates.set_between(between.seconds());
+  // Of a GPU the ops' times are its own, and the queue hides what lies between them.
+  if (settings.target == Place::cpu) rates.set_between(between.seconds());
   return rates;
 }
 

@@ -14,6 +14,7 @@
 
 #include "engine/blas/kernel_table.h"
 #include "engine/core/dtype.h"
+#include "engine/memory/context.h"
 #include "engine/memory/program.h"
 #include "tools/trainer/op_curve.h"
 
@@ -73,6 +74,7 @@ class OpRates {
 // `seconds`. Of an op's times the median counts. Larger models are left out where they
 // would take too long or need more than half of the free memory; with 0 seconds only the smallest
 // is trained.
-OpRates measure_ops(DType compute, int threads, const KernelTable& kernels, double seconds);
+// They train on the place settings.target, with models of its size.
+OpRates measure_ops(DType compute, const Settings& settings, double seconds);
 
 }  // namespace snug

@@ -34,6 +34,7 @@ Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunD
   p.optimizer = config.optim;
   p.instruction_set = plan_instruction_set();
   p.recompute = decisions.recompute;
+  p.computes_on = setup.request.computes_on;
   p.model = model_fingerprint(setup.model->spec());
   return p;
 }
@@ -199,8 +200,15 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
     fmt::print("Note: resuming on {} instead of {}: its kernels differ in the last bits.\n",
                device_word(r.settings.target), before);
   }
-  if (!allowed("kernels"))
+  if (!allowed("kernels") && r.settings.target == Place::cpu)
     *setup.kernels = pinned_kernels(c.pinned.kernels, c.folder, setup.config.allow);
+  if (r.settings.target == Place::cuda && ran_on(c.pinned) == Place::cuda &&
+      setup.config.attn_implementation == "auto" && !allowed("kernels")) {
+    choose_attention(r, c.pinned.attention == "cudnn");
+    r.attention_why.clear();
+  }
+  if (r.settings.target == Place::cuda && ran_on(c.pinned) == Place::cuda)
+    check_computes_on(c, r.computes_on, setup.config);
   // Of a GPU and of the emulator the threads read and write files alone.
   if (c.pinned.threads != now.threads && r.settings.target == Place::cpu)
     fmt::print("Note: resuming with {} threads instead of {}: sums may differ in the last bits.\n",
@@ -209,6 +217,30 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
     fmt::print(
         "Note: resuming with instructions {} instead of {}: sums may differ in the last bits.\n",
         now.instruction_set, c.pinned.instruction_set);
+}
+
+// Algorithms that were measured go on; those that would be measured now may be others.
+void check_computes_on(const Checkpoint& c, ComputesOn& now, const RunConfig& config) {
+  const ComputesOn& before = c.pinned.computes_on;
+  if (!before.defined()) return;  // from before they were pinned
+  const bool allowed =
+      std::find(config.allow.begin(), config.allow.end(), "kernels") != config.allow.end();
+  const auto other = difference(before, now);
+  if (!allowed && other)
+    fail(ErrorCode::usage,
+         fmt::format("{} as {} pins it: {}", other->what, c.folder, other->before), other->now,
+         allow_text(config.allow, {"kernels"}) +
+             " to go on with this machine's own, which changes the last bits, or resume on a "
+             "machine like the one before");
+  if (!allowed && before.algorithms.empty() && config.matmul_autotune)
+    fail(ErrorCode::usage, fmt::format("matmul_autotune as in {}: false", c.folder),
+         fmt::format("true ({})", config.where("matmul_autotune")),
+         "matmul_autotune=false, or " + allow_text(config.allow, {"kernels"}) +
+             " to go on with what is measured now, which changes the last bits");
+  if (!allowed) now.algorithms = before.algorithms;
+  if (other)
+    fmt::print("Note: resuming with {} {} instead of {}: the last bits may differ.\n", other->what,
+               other->now, other->before);
 }
 
 void check_data(const Checkpoint& c, const Pinned& now) {

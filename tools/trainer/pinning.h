@@ -40,6 +40,11 @@ Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps);
 // Prints a line for each that is not as it was.
 void note_changes(const Checkpoint& checkpoint, const Hyperparameters& now);
 
+// On a GPU the model of it and its libraries are pinned, and the algorithms that were measured for
+// products, which `now` takes over: throws usage on others, and where autotuning would measure
+// what was not measured before, unless allow: [kernels] is given.
+void check_computes_on(const Checkpoint& checkpoint, ComputesOn& now, const RunConfig& config);
+
 // Attention follows the CPU too: throws usage if this one computes it in another form than the
 // checkpoint's, unless allow: [kernels] is given.
 void check_attention(const Checkpoint& c, const std::string& now, const RunConfig& config);

@@ -175,6 +175,9 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
       fmt::format("{} {} parameters", r.model->spec().family,
                   human_count(static_cast<double>(r.model->params().real_elements())));
   plan.made_for = plan_facts(r);
+  plan.computes_on = r.computes_on;
+  plan.attention_why = r.attention_why;
+  plan.runtime_calibrated = r.runtime_measured;
 
   const int64_t room = r.budget > 0 ? r.budget - plan.runtime_bytes : kNoLimit;
   plan.cost = search.cost().text();

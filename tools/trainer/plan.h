@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/blas/kernel_table.h"
+#include "tools/trainer/computes_on.h"
 #include "tools/trainer/cost_model.h"
 #include "tools/trainer/session.h"
 
@@ -62,7 +63,8 @@ struct PlanRequest {
   double step_flops_rate = 0;       // FLOP/s of the machine at most; 0: not known
   const CostModel* cost = nullptr;  // what ops take; null: this machine's, uncalibrated
   std::string target;               // a described device: "rtx4090"; empty: this machine
-  int64_t runtime_bytes = -1;       // assumed of it; -1: declared_runtime_bytes()
+  int64_t runtime_bytes = -1;       // assumed or measured of it; -1: declared_runtime_bytes()
+  bool runtime_measured = false;    // by snug calibrate, on this device
   int64_t budget = 0;               // bytes: engine + runtime. 0: no limit
   int64_t reserve = 0;      // bytes left free for others, if the budget was not set; for the report
   int64_t host_budget = 0;  // bytes of the host arena. 0: no bound of its own
@@ -70,7 +72,9 @@ struct PlanRequest {
   bool pinned = false;      // micro_batch and head_rows are a checkpoint's, unless allow says so
   // Only choices that leave every bit as it is: memory then decides about recompute alone.
   bool bitwise = false;
-  FollowedPlan follow;  // path empty: none
+  FollowedPlan follow;        // path empty: none
+  ComputesOn computes_on;     // on this machine's GPU
+  std::string attention_why;  // what attn_implementation: auto chose and by what; or empty
 };
 
 // A change of keys under which less memory is enough, as planned (tools/trainer/offers.h).
@@ -123,7 +127,10 @@ struct Plan {
       attention;  // what attention multiplies, and on what: "bf16 bf16 avx512_bf16"; empty: none
   std::string model_text;  // "gpt2 124.44M parameters"
   PlanFacts made_for;
-  std::string followed;  // the plan whose decisions these are; empty: chosen here
+  ComputesOn computes_on;
+  std::string attention_why;
+  bool runtime_calibrated = false;  // runtime_bytes are those that snug calibrate measured
+  std::string followed;             // the plan whose decisions these are; empty: chosen here
 
   // By which share of the step's time a faster plan is not excluded.
   double gap() const {

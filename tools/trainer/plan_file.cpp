@@ -211,6 +211,7 @@ PlanFile read_plan_file(const std::string& path) {
   file.attention = get_string(decisions, "attention", where);
   file.kernels =
       parse_choices(decisions.value("kernels", nlohmann::json::array()), where + " / kernels");
+  file.computes_on = parse_computes_on(j, path);
   require_object(j.value("made_for", nlohmann::json()), made);
   for (const auto& [key, value] : j["made_for"].items())
     file.made_for[key] = get_string(j["made_for"], key.c_str(), made);
@@ -227,7 +228,17 @@ void follow_plan(const PlanFile& file, RunSetup& setup) {
     not_as(file, "threads", std::to_string(file.threads), std::to_string(r.settings.threads),
            fmt::format("threads={}, or plan=null to plan anew", file.threads));
   check_keys(file, setup);
-  *setup.kernels = pinned_kernels(file.kernels, file.path, setup.config.allow);
+  if (r.settings.target == Place::cuda && setup.config.attn_implementation == "auto") {
+    choose_attention(r, file.attention == "cudnn");
+    r.attention_why.clear();
+  }
+  if (const auto other = difference(file.computes_on, r.computes_on))
+    not_as(file, other->what, other->before, other->now,
+           "the machine it was made on, or plan=null to plan anew");
+  r.computes_on.algorithms = file.computes_on.algorithms;
+  // Of the products on a GPU and on emu no table decides.
+  if (r.settings.target == Place::cpu)
+    *setup.kernels = pinned_kernels(file.kernels, file.path, setup.config.allow);
   fix_decisions(file.decisions, r);
   r.follow = {file.path, file.hash, file.attention};
 }

@@ -24,6 +24,7 @@ struct PlanFile {
   std::string instruction_set, attention;
   int64_t threads = 0, accumulation = 0;
   std::vector<KernelChoice> kernels;
+  ComputesOn computes_on;
   Decisions decisions;  // what the file says of them; the rest follows from the configuration
 };
 

@@ -321,6 +321,10 @@ nlohmann::json plan_json(const Plan& plan) {
        {{"height", height}, {"lower_bound", bound}, {"proof", proof_text(peak.packing.proof)}}},
       {"categories", categories},
       {"decisions", decisions_json(plan)},
+      {"computes_on", computes_on_json(plan.computes_on)},
+      {"attention_choice",
+       plan.attention_why.empty() ? nlohmann::json() : nlohmann::json(plan.attention_why)},
+      {"runtime_calibrated", plan.runtime_calibrated},
       {"sentence", plan_sentence(plan)},
       {"peak", {{"program", peak.name.str()}, {"holders", top}}},
       {"programs", programs},
@@ -347,8 +351,10 @@ std::string plan_text(const Plan& plan) {
   out += "  " + std::string(44, '-') + "\n";
   row("engine", plan.engine_bytes, "exact: reserved once, flat to the end");
   row("runtime", plan.runtime_bytes,
-      plan.target.empty() ? "allowance: program, libraries, stacks, tokenizer"
-                          : "assumed of the device's driver and libraries");
+      plan.runtime_calibrated     ? "measured by snug calibrate: context, libraries, graphs"
+      : plan.place == Place::cuda ? "assumed of the device's driver and libraries"
+      : plan.target.empty()       ? "allowance: program, libraries, stacks, tokenizer"
+                                  : "assumed of the device's driver and libraries");
   row("total", plan.engine_bytes + plan.runtime_bytes);
   if (plan.budget > 0)
     row("budget", plan.budget,
@@ -381,7 +387,11 @@ std::string plan_text(const Plan& plan) {
   if (plan.place == Place::emu)
     out += "\n  on emu: the kernels for GPUs, run by one thread in the emulator";
   if (plan.place == Place::cuda)
-    out += "\n  on cuda: memory= is the GPU's; what is assumed of its context is runtime memory";
+    out += plan.computes_on.defined()
+               ? fmt::format("\n  on cuda: memory= is that of {}; {}", plan.computes_on.gpu,
+                             describe(plan.computes_on))
+               : std::string("\n  on cuda: memory= is the GPU's; products by cuBLASLt");
+  if (!plan.attention_why.empty()) out += "\n  attention: " + plan.attention_why;
   if (plan.tf32) out += "\n  precision tf32: products of fp32 round what they multiply to 10 bits";
   if (plan.graphs) out += "\n  the programs of a step are captured and run as graphs";
   if (!plan.target.empty())

@@ -1,5 +1,6 @@
 #include "tools/trainer/roofs.h"
 
+#include <fmt/format.h>
 #include <immintrin.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -181,13 +182,29 @@ Roofs measure_roofs(int threads, double seconds) {
 
 Roofs larger(const Roofs& a, const Roofs& b) {
   Roofs r;
+  r.device = a.device;
   r.threads = a.threads;
+  r.tf32_flops = std::max(a.tf32_flops, b.tf32_flops);
   r.fp32_flops = std::max(a.fp32_flops, b.fp32_flops);
   r.bf16_flops = std::max(a.bf16_flops, b.bf16_flops);
   r.read_bytes = std::max(a.read_bytes, b.read_bytes);
   r.copy_bytes = std::max(a.copy_bytes, b.copy_bytes);
   r.stream_bytes = std::max(a.stream_bytes, b.stream_bytes);
   return r;
+}
+
+std::string to_string(const Roofs& r) {
+  if (!r.device.empty())
+    return fmt::format(
+        "{}: products in fp32 {:.1f}, TF32 {:.1f}, bf16 {:.1f} TFLOP/s; memory read {:.0f}, copied "
+        "by the driver {:.0f}, by a kernel {:.0f} GB/s",
+        r.device, r.fp32_flops * 1e-12, r.tf32_flops * 1e-12, r.bf16_flops * 1e-12,
+        r.read_bytes * 1e-9, r.copy_bytes * 1e-9, r.stream_bytes * 1e-9);
+  return fmt::format(
+      "{} threads: fp32 {:.0f}, bf16 {:.0f} GFLOP/s; memory read {:.1f}, copied {:.1f}, past the "
+      "caches {:.1f} GB/s",
+      r.threads, r.fp32_flops * 1e-9, r.bf16_flops * 1e-9, r.read_bytes * 1e-9, r.copy_bytes * 1e-9,
+      r.stream_bytes * 1e-9);
 }
 
 }  // namespace snug

@@ -11,13 +11,16 @@
 #pragma once
 
 #include <algorithm>
+#include <string>
 
 namespace snug {
 
 struct Roofs {
+  std::string device;  // a GPU's name; empty: this CPU
   int threads = 0;
   double fp32_flops = 0;                                    // FLOP/s
   double bf16_flops = 0;                                    // 0 where the CPU has no unit for it
+  double tf32_flops = 0;                                    // of a GPU
   double read_bytes = 0, copy_bytes = 0, stream_bytes = 0;  // bytes/s
 
   // The largest traffic in any of the three manners: what bounds an op that could use each.
@@ -32,5 +35,7 @@ struct Roofs {
 Roofs measure_roofs(int threads, double seconds = 0.5);
 // The larger of each: of two measurements of one machine the larger is nearer to what it can do.
 Roofs larger(const Roofs& a, const Roofs& b);
+// A line; of a GPU its name, TFLOP/s and what bounds it there.
+std::string to_string(const Roofs& roofs);
 
 }  // namespace snug

@@ -87,13 +87,17 @@ void check_offload_params(const RunConfig& config, const PlanRequest& r) {
          "packed_weights=none, or offload_params=none");
 }
 
+bool cudnn_takes(const RunConfig& config, const Model& model) {
+  AttentionSpec attention;
+  attention.D = model.spec().D;
+  attention.dropout = model.spec().attention_dropout;
+  return attention_cudnn_takes(model.precision().compute, attention) && !config.packing_boundaries;
+}
+
 // cudnn was asked for, so nothing else computes attention.
 void check_cudnn(const RunConfig& config, const Model& model, bool gpu) {
   const ModelSpec& spec = model.spec();
-  AttentionSpec attention;
-  attention.D = spec.D;
-  attention.dropout = spec.attention_dropout;
-  if (!attention_cudnn_takes(model.precision().compute, attention) || config.packing_boundaries)
+  if (!cudnn_takes(config, model))
     fail(ErrorCode::unsupported,
          "precision bf16 or fp16, heads of a multiple of 8 up to 128, no attention dropout and no "
          "packing_boundaries for attn_implementation: cudnn",
@@ -131,12 +135,47 @@ void check_graphs(const RunConfig& config, const PlanRequest& r) {
        "cuda_graphs=auto");
 }
 
+// What was measured of the device, if it was; says why a file is not used.
+std::optional<DeviceCalibration> resolve_device_calibration(Place place, int gpu) {
+  const DeviceKey key = device_key(place, gpu);
+  std::string ignored;
+  auto calibration = read_device_calibration(device_calibration_path(key), key, &ignored);
+  if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
+  return calibration;
+}
+
 CostModel gpu_cost(const std::optional<GpuRoom>& room) {
   return room ? CostModel::uncalibrated_gpu(room->facts.name, room->facts.multiprocessors)
               : CostModel::uncalibrated_gpu("a GPU", 100);
 }
 
 }  // namespace
+
+void choose_attention(PlanRequest& r, bool cudnn) {
+  // A calibration's runtime bytes are those of a run without cuDNN, so what that takes is assumed.
+  constexpr int64_t kCudnn = int64_t{256} << 20;
+  r.settings.cudnn = cudnn;
+  if constexpr (kCudaBuilt)
+    if (r.computes_on.defined()) {
+      const std::string version = cudnn ? cudnn_version() : "";
+      r.computes_on.cudnn = version.empty() ? "none" : version;
+    }
+  if (cudnn && r.runtime_measured) {
+    r.runtime_bytes += kCudnn;
+    r.runtime_measured = false;
+  }
+}
+
+bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes, int64_t D,
+                     int64_t T, std::string* why) {
+  if (!device || !takes) return false;
+  const double times = device->cudnn_speedup(D, T);
+  if (times <= 0) return false;
+  const bool faster = times >= kCudnnMargin;
+  *why = fmt::format("{}, since cuDNN was measured {:.2f} times as fast as the program's kernel",
+                     faster ? "cuDNN" : "the program's kernel", times);
+  return faster;
+}
 
 void refuse_target(const RunConfig& config, const char* command) {
   if (config.target.empty()) return;
@@ -211,19 +250,34 @@ RunSetup make_setup(RunConfig config) {
   // First of all what may not be there. A described device need not.
   std::optional<GpuRoom> room;
   if (gpu && config.target.empty()) room = gpu_room(r.settings.gpu);
+  std::optional<DeviceCalibration> device;
+  if (emulated || room) device = resolve_device_calibration(r.settings.target, r.settings.gpu);
   std::optional<Calibration> calibration;
   if (!emulated && !gpu) calibration = resolve_calibration(r.settings.threads);
   s.kernels = std::make_unique<KernelTable>(calibration ? calibration->table() : KernelTable());
   r.settings.kernels = s.kernels.get();
   const DType compute = s.model->precision().compute;
   s.cost = std::make_unique<CostModel>(
-      emulated      ? CostModel::emulated()
+      device        ? CostModel::calibrated(*device, compute, tf32)
+      : emulated    ? CostModel::emulated()
       : gpu         ? gpu_cost(room)
       : calibration ? CostModel::calibrated(*calibration, compute)
                     : CostModel::uncalibrated(plan_instruction_set(), r.settings.threads));
   r.cost = s.cost.get();
   r.settings.cudnn = config.attn_implementation == "cudnn";
   if (r.settings.cudnn) check_cudnn(config, *s.model, room.has_value());
+  if (room) {
+    r.computes_on = computes_on(room->facts, r.settings);
+    r.settings.cublaslt = r.computes_on.cublaslt != "none";
+    if (device) {
+      r.runtime_bytes = device->runtime.planned();
+      r.runtime_measured = true;
+    }
+    choose_attention(
+        r, r.settings.cudnn || (config.attn_implementation == "auto" &&
+                                cudnn_is_faster(device, cudnn_takes(config, *s.model), spec.D,
+                                                s.sizes.max_length, &r.attention_why)));
+  }
   r.T = s.sizes.max_length;
   r.global_batch = s.sizes.global_batch_size;
   r.micro_batch = s.sizes.micro_batch_size;

@@ -11,6 +11,7 @@
 #include "layers/models/family.h"
 #include "tools/config/run_config.h"
 #include "tools/trainer/calibration.h"
+#include "tools/trainer/device_calibration.h"
 #include "tools/trainer/plan.h"
 
 namespace snug {
@@ -30,6 +31,12 @@ struct RunSetup {
 
 // Reads tokenizer and model config and checks that they belong together. Throws usage and data.
 RunSetup make_setup(RunConfig config);
+// On a GPU: attention by cuDNN or by our kernel, in place of what the request had.
+void choose_attention(PlanRequest& request, bool cudnn);
+// What `attn_implementation: auto` makes of a calibration of the GPU: cuDNN where it takes the
+// model's attention and was faster by kCudnnMargin. `why` gets it in words; empty without one.
+bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes, int64_t D,
+                     int64_t T, std::string* why);
 // Throws usage if `config` has a target: what runs does so on this machine.
 void refuse_target(const RunConfig& config, const char* command);
 

@@ -47,8 +47,8 @@ void StepRecorder::end_step(Context& ctx) {
   recorded_ = true;
 }
 
-void StepRecorder::op_done(const Program& program, int32_t op, double seconds) {
-  const double end = monotonic_seconds() - started_;
+void StepRecorder::op_span(const Program& program, int32_t op, double begin, double end) {
+  const double seconds = end - begin;
   const int index = program_of(program);
   if (index < 0) return;
   for (size_t i = 0; i < seconds_.size(); ++i) {
@@ -66,7 +66,7 @@ void StepRecorder::op_done(const Program& program, int32_t op, double seconds) {
     trace_.left_out += leaving_out_ ? 1 : 0;
   }
   if (!leaving_out_ && trace_.ops.size() < trace_.ops.capacity())
-    trace_.ops.push_back({index, op, end - seconds, end});
+    trace_.ops.push_back({index, op, begin - started_, end - started_});
 }
 
 StepTimes StepRecorder::times() const {

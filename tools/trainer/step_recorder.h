@@ -19,7 +19,8 @@ class StepRecorder final : public OpListener {
   // Around a step that is to be recorded; the last one recorded counts.
   void begin_step(Context& ctx, int64_t step);
   void end_step(Context& ctx);
-  void op_done(const Program& program, int32_t op, double seconds) override;
+  void op_span(const Program& program, int32_t op, double begin, double end) override;
+  void op_done(const Program&, int32_t, double) override {}  // spans say it
 
   bool recorded() const { return recorded_; }
   StepTimes times() const;                           // of the step; nothing if none was recorded

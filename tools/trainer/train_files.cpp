@@ -157,18 +157,7 @@ void TrainRun::write_memory_json(bool done) {
     j["loss_scaling"] = {{"loss_scale", at_.loss_scale}, {"skipped_steps", at_.step - at_.updates}};
   if (session_->context().settings().graphs) j["graphs"] = session_->context().graphs();
   if (runtime_measured_ < 0) j["measured_runtime_bytes"] = nullptr;
-  if (plan_.place == Place::cuda) {
-    const auto known = [](int64_t bytes) {
-      return bytes < 0 ? nlohmann::json() : nlohmann::json(bytes);
-    };
-    const auto as_first = [&](int64_t bytes) { return bytes < 0 || bytes == free_.step_1; };
-    j["gpu"] = {{"free_bytes_before_arena", known(free_.before_arena)},
-                {"free_bytes_after_arena", known(free_.after_arena)},
-                {"free_bytes_after_step_1", known(free_.step_1)},
-                {"free_bytes_after_step_10", known(free_.step_10)},
-                {"free_bytes_after_step_100", known(free_.step_100)},
-                {"constant", as_first(free_.step_10) && as_first(free_.step_100)}};
-  }
+  if (plan_.place == Place::cuda) j["gpu"] = gpu_bytes_.json();
   if (allocation_watch::available()) {
     j["allocations_after_start"] = allocation_watch::breaches();
     j["transient_allocations"] = allocation_watch::transient();

@@ -12,6 +12,7 @@
 #include "tools/report/report.h"
 #include "tools/trainer/checkpoint_writer.h"
 #include "tools/trainer/generator.h"
+#include "tools/trainer/gpu_memory.h"
 #include "tools/trainer/loss_watch.h"
 #include "tools/trainer/run_data.h"
 #include "tools/trainer/run_log.h"
@@ -35,6 +36,7 @@ class TrainRun {
   // Bytes of the process now that are in neither arena; on a GPU of the process there, and -1 where
   // NVML does not tell them.
   int64_t runtime_now() const;
+  void prepare_gpu();
   void note_free();
   double rate_factor(int64_t step) const;
   void prepare();
@@ -96,12 +98,8 @@ class TrainRun {
   double timed_seconds_ = 0;
   int64_t timed_steps_ = -1;
   int64_t total_ = 0, runtime_measured_ = 0;
-  // On a GPU: its bus id, and what the driver says is free there: before and after the arena, and
-  // after steps 1, 10 and 100 of this process.
-  std::string pci_;
-  struct FreeBytes {
-    int64_t before_arena = -1, after_arena = -1, step_1 = -1, step_10 = -1, step_100 = -1;
-  } free_;
+  std::string pci_;  // on a GPU: its bus id
+  GpuBytes gpu_bytes_;
   int64_t own_steps_ = 0;
   // What the last evaluation said; the step whose checkpoint was begun last.
   double evaluated_loss_ = 0;

@@ -33,6 +33,7 @@
 #include "tools/trainer/run_log.h"
 #include "tools/trainer/setup.h"
 #include "tools/trainer/train_run.h"
+#include "tools/trainer/warm_up.h"
 
 namespace snug {
 
@@ -82,6 +83,7 @@ Pinned TrainRun::pinned() const {
   Pinned p = make_pinned(setup_, plan_.decisions, data_, data_fingerprint_);
   p.kernels = plan_.kernels;
   p.attention = plan_.attention;
+  p.computes_on = plan_.computes_on;
   return p;
 }
 
@@ -109,14 +111,15 @@ void TrainRun::reserve() {
   if (plan_.place == Place::cuda) {
     const GpuRoom room = gpu_room(setup_.request.settings.gpu);
     pci_ = room.facts.pci;
-    free_.before_arena = room.free_bytes;
+    gpu_bytes_.context = room.context_bytes;
+    gpu_bytes_.after_context = room.first_free_bytes;
+    gpu_bytes_.before_arena = room.free_bytes;
   }
   session_ =
       std::make_unique<Session>(plan_.place, *setup_.model, plan_.decisions,
                                 setup_.request.optimizer, setup_.request.settings, &plan_.schedule);
   session_->open();
-  if (plan_.place == Place::cuda)
-    free_.after_arena = session_->context().device().memory_info().available_bytes;
+  if (plan_.place == Place::cuda) prepare_gpu();
   clock_.lap("memory");
   if (resumed_) {
     load_checkpoint(*session_, *resumed_);
@@ -134,13 +137,30 @@ void TrainRun::reserve() {
   clock_.lap("weights");
 }
 
+// Whatever a GPU's memory is taken for is taken before the first step.
+void TrainRun::prepare_gpu() {
+  Context& c = session_->context();
+  const auto free_now = [&] { return c.device().memory_info().available_bytes; };
+  gpu_bytes_.after_arena = free_now();
+  int most = 0;  // ops of a program, whose times step_recorder.h asks for
+  for (int i = 0; i < plan_.schedule.size(); ++i)
+    most = std::max(most, static_cast<int>(plan_.schedule.at(i).ops.size()));
+  c.device().make_marks(1 + 2 * most);
+  if (warm_up_gpu(*session_, plan_.computes_on, config().matmul_autotune))
+    gpu_bytes_.after_warm_up = free_now();
+  const std::string note = check_gpu_runtime(
+      plan_.runtime_bytes, gpu_bytes_.runtime_bytes(plan_.engine_bytes), plan_.runtime_calibrated);
+  if (!note.empty()) fmt::print("Note: {}.\n", note);
+  graphs_ = c.graphs();
+}
+
 int64_t TrainRun::runtime_now() const {
   Context& c = session_->context();
   if (plan_.place == Place::cuda) {
     if (const auto now = gpu_now(pci_))
       for (const GpuProcess& p : now->processes)
         if (p.pid == getpid() && p.bytes >= 0) return p.bytes - c.resident_bytes();
-    return -1;
+    return gpu_bytes_.runtime_bytes(plan_.engine_bytes);
   }
   return process_private_bytes() - c.resident_bytes() - c.host_resident_bytes();
 }
@@ -148,12 +168,8 @@ int64_t TrainRun::runtime_now() const {
 // After a step of a run on a GPU.
 void TrainRun::note_free() {
   ++own_steps_;
-  int64_t* const at = own_steps_ == 1     ? &free_.step_1
-                      : own_steps_ == 10  ? &free_.step_10
-                      : own_steps_ == 100 ? &free_.step_100
-                                          : nullptr;
-  if (at && plan_.place == Place::cuda)
-    *at = session_->context().device().memory_info().available_bytes;
+  if (plan_.place == Place::cuda)
+    gpu_bytes_.note_step(own_steps_, session_->context().device().memory_info().available_bytes);
 }
 
 double TrainRun::rate_factor(int64_t step) const {

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <stdexcept>
@@ -11,6 +12,10 @@
 #include "engine/blas/matmul_cuda.h"
 #include "engine/core/error.h"
 #include "tests/support/fake_cublaslt.h"
+
+static int events = 0;  // that live
+static bool events_fail = false;
+static double library_clock();
 
 extern "C" {
 cudaError_t cudaGetDevice(int* device) {
@@ -22,6 +27,29 @@ cudaError_t cudaStreamSynchronize(cudaStream_t) {
 }
 const char* cudaGetErrorString(cudaError_t) {
   return "no error";
+}
+// Events: the library's own clock.
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = reinterpret_cast<cudaEvent_t>(new double(0));
+  ++events;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete reinterpret_cast<double*>(event);
+  --events;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  *reinterpret_cast<double*>(event) = library_clock();
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  return events_fail ? cudaErrorLaunchFailure : cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  *milliseconds =
+      static_cast<float>(*reinterpret_cast<double*>(end) - *reinterpret_cast<double*>(begin));
+  return cudaSuccess;
 }
 }
 
@@ -37,6 +65,18 @@ FakeNotes& notes() {
   }();
   return *n;
 }
+
+// A run's state of tuning, put back.
+class Tuning {
+ public:
+  Tuning() { cublaslt_tune(true); }
+  ~Tuning() {
+    cublaslt_tune(false);
+    notes().algorithms = 1;
+    notes().broken = -1;
+    for (int& s : notes().slow) s = 0;
+  }
+};
 
 // Before the first product: the library is looked for once.
 [[maybe_unused]] const FakeNotes& kLoaded = notes();
@@ -201,9 +241,166 @@ TEST(CublasLt, AFailureIsAnErrorOfThreeParts) {
   notes().fail = 0;
 }
 
+// What was made for a problem that has no algorithm, or whose description fails, is given back.
+TEST(CublasLt, KeepsNothingOfWhatFails) {
+  const FakeNotes before = notes();
+  Made m({6, 77, 5, false, false});
+  notes().refuse = true;
+  EXPECT_FALSE(matmul_by_cublaslt(kQueue, m.p, scratch, false));
+  notes().refuse = false;
+  EXPECT_EQ(notes().products, before.products);
+  EXPECT_EQ(notes().matrices, before.matrices);
+  EXPECT_EQ(notes().preferences, 0);
+  Made other({7, 77, 5, false, false});
+  notes().refuse_layouts = true;
+  EXPECT_FALSE(matmul_by_cublaslt(kQueue, other.p, scratch, false));
+  notes().refuse_layouts = false;
+  EXPECT_EQ(notes().products, before.products);
+  EXPECT_EQ(notes().matrices, before.matrices);
+}
+
+// However many shapes a run has.
+TEST(CublasLt, TakesAnyNumberOfProblems) {
+  for (int64_t n = 1; n <= 700; ++n) {
+    Made m({1, n, 2, false, false});
+    ASSERT_TRUE(matmul_by_cublaslt(kQueue, m.p, scratch, false)) << n;
+    ASSERT_EQ(m.c, m.expected) << n;
+  }
+  const int questions = notes().questions;
+  Made m({1, 699, 2, false, false});
+  ASSERT_TRUE(matmul_by_cublaslt(kQueue, m.p, scratch, false));
+  EXPECT_EQ(notes().questions, questions) << "the last ones are kept too";
+}
+
+TEST(CublasLt, WithoutTuningTheFirstProposalIsTaken) {
+  const Tuning back;
+  cublaslt_tune(false);
+  notes().algorithms = 4;
+  notes().slow[0] = 9;
+  Made m({21, 8, 4, false, false});
+  const auto before = cublaslt_choices();
+  ASSERT_TRUE(matmul_by_cublaslt(kQueue, m.p, scratch, false));
+  EXPECT_EQ(notes().wanted, 1);
+  EXPECT_EQ(notes().last, 0);
+  EXPECT_EQ(cublaslt_choices(), before) << "nothing was measured";
+}
+
+TEST(CublasLt, TuningKeepsTheFastestAndNamesIt) {
+  const Tuning back;
+  notes().algorithms = 4;
+  for (const auto& [i, ms] : {std::pair{0, 9}, {1, 5}, {2, 3}, {3, 8}}) notes().slow[i] = ms;
+  Made m({22, 8, 4, false, false});
+  const size_t before = cublaslt_choices().size();
+  ASSERT_TRUE(matmul_by_cublaslt(kQueue, m.p, scratch, false));
+  EXPECT_EQ(notes().last, 2);
+  EXPECT_EQ(m.c, m.expected);
+  EXPECT_EQ(events, 0) << "all were given back";
+  const auto choices = cublaslt_choices();
+  ASSERT_EQ(choices.size(), before + 1);
+  const auto mine = std::find_if(choices.begin(), choices.end(), [](const CublasLtChoice& c) {
+    return c.problem.starts_with("m=22 n=8 k=4 ");
+  });
+  ASSERT_NE(mine, choices.end());
+  EXPECT_EQ(mine->algorithm, "0000000000000009" + std::string(7 * 16, '0'));
+  const int calls = notes().calls;
+  ASSERT_TRUE(matmul_by_cublaslt(kQueue, m.p, scratch, false));
+  EXPECT_EQ(notes().calls, calls + 1) << "measured once";
+  EXPECT_EQ(notes().last, 2);
+}
+
+TEST(CublasLt, TuningLeavesOutWhatFailsAndWhatIsHardlyFaster) {
+  const Tuning back;
+  notes().algorithms = 4;
+  for (const auto& [i, ms] : {std::pair{0, 100}, {1, 99}, {2, 1}, {3, 200}}) notes().slow[i] = ms;
+  notes().broken = 2;
+  Made m({23, 8, 4, false, false});
+  ASSERT_TRUE(matmul_by_cublaslt(kQueue, m.p, scratch, false));
+  EXPECT_EQ(notes().last, 0) << "1 % is not worth another order of sums";
+}
+
+TEST(CublasLt, AnErrorWhileTuningIsSaid) {
+  const Tuning back;
+  notes().algorithms = 2;
+  Made m({26, 8, 4, false, false});
+  events_fail = true;
+  const FakeNotes before = notes();
+  try {
+    matmul_by_cublaslt(kQueue, m.p, scratch, false);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("to time products of 26 x 8 x 4"), std::string::npos);
+  }
+  events_fail = false;
+  EXPECT_EQ(events, 0);
+  EXPECT_EQ(notes().products, before.products);
+}
+
+// As a followed plan and a resume do.
+TEST(CublasLt, TakesTheAlgorithmThatAPlanNames) {
+  const auto problem = [](int m) {
+    return "m=" + std::to_string(m) +
+           " n=8 k=4 lda=4 ldb=8 ldc=11 type=0 c_type=0 ta=0 tb=0 add=0 bias=0 align=16,16 tf32=0";
+  };
+  const std::string rest(7 * 16, '0');
+  cublaslt_use(
+      {{problem(24), "0000000000000008" + rest}, {problem(25), "00000000000000ff" + rest}});
+  Made m({24, 8, 4, false, false});
+  const int questions = notes().questions, checks = notes().checks;
+  ASSERT_TRUE(matmul_by_cublaslt(kQueue, m.p, scratch, false));
+  EXPECT_EQ(notes().last, 1);
+  EXPECT_EQ(m.c, m.expected);
+  EXPECT_EQ(notes().questions, questions) << "nobody is asked";
+  EXPECT_EQ(notes().checks, checks + 1);
+
+  const auto refused = [](const auto& call) {
+    try {
+      call();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const FakeNotes before = notes();
+  Made none({25, 8, 4, false, false});
+  const std::string text = refused([&] { matmul_by_cublaslt(kQueue, none.p, scratch, false); });
+  for (const char* part :
+       {"the algorithm that was chosen for products of 25 x 8 x 4",
+        "a cuBLASLt 13.1.0 that does not take it", "matmul_autotune=true plan=null"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  EXPECT_EQ(notes().products, before.products);
+  EXPECT_EQ(notes().matrices, before.matrices);
+  for (const char* wrong : {"", "12", "x"}) {
+    const std::string said = refused([&] { cublaslt_use({{"m=1", wrong}}); });
+    EXPECT_NE(said.find("an algorithm of cuBLASLt, 128 hexadecimal digits, for m=1"),
+              std::string::npos)
+        << said;
+  }
+  EXPECT_NE(refused([&] {
+              cublaslt_use({{"m=1", std::string(127, '0') + "g"}});
+            }).find("hexadecimal"),
+            std::string::npos);
+}
+
+// The plan knows without the library what will be asked of it.
+TEST(CublasLt, WhatItTakesIsKnownWithoutIt) {
+  Made m({3, 4, 5, true, false, DType::bf16, DType::bf16, true});
+  EXPECT_TRUE(cublaslt_takes(m.p));
+  m.p.c = nullptr;
+  m.p.a.data = m.p.b.data = nullptr;
+  EXPECT_TRUE(cublaslt_takes(m.p));
+  m.p.a.col_stride = 2;
+  EXPECT_FALSE(cublaslt_takes(m.p)) << "lines that lie in each other";
+}
+
 TEST(CublasLt, SaysWhichLibraryItIs) {
+  EXPECT_EQ(cublaslt_version(), "13.1.0");
   EXPECT_EQ(describe_cublaslt(), std::string("cuBLASLt 13.1.0 (") + SNUG_FAKE_CUBLASLT + ")");
 }
 
 }  // namespace
 }  // namespace snug::test
+
+static double library_clock() {
+  return snug::test::notes().clock;
+}

@@ -36,7 +36,9 @@ TEST_F(Nvml, SaysWhatAGpuDoes) {
   ASSERT_EQ(now->processes.size(), 2u);
   EXPECT_EQ(now->processes[0].pid, 4242);
   EXPECT_EQ(now->processes[0].bytes, 20 * kGiB);
+  EXPECT_EQ(now->processes[0].name, "python3");
   EXPECT_EQ(now->processes[1].bytes, -1);
+  EXPECT_EQ(now->processes[1].name, "") << "one that NVML cannot name";
   EXPECT_EQ(describe(*now), "30.00 GiB of 80.00 GiB used, 87 % busy, 512 W of 700, SM at 1755 MHz");
   EXPECT_FALSE(gpu_now("0000:99:00.0"));
 }
@@ -47,12 +49,14 @@ TEST_F(Nvml, ARefusalNamesTheOtherProcesses) {
   gpu.name = "Some GPU";
   gpu.pci = "0000:3B:00.0";
   gpu.total_bytes = 80 * kGiB;
-  test::expect_error(ErrorCode::out_of_memory,
-                     {"60.00 GiB free on Some GPU for the arena",
-                      "30.00 GiB are with other processes and the driver (process 4242 with 20.00 "
-                      "GiB, process 4243)",
-                      "stop what `nvidia-smi` lists beside it"},
-                     [&] { refuse_cuda_memory(gpu, 60 * kGiB, 50 * kGiB, 0); });
+  test::expect_error(
+      ErrorCode::out_of_memory,
+      {"60.00 GiB free on Some GPU for the arena",
+       "30.00 GiB are with other processes and the driver (process 4242 python3 with "
+       "20.00 "
+       "GiB, process 4243)",
+       "stop what `nvidia-smi` lists beside it"},
+      [&] { refuse_cuda_memory(gpu, 60 * kGiB, 50 * kGiB, 0); });
 }
 
 }  // namespace

@@ -196,6 +196,34 @@ TEST(Emulator, GraphsChangeNoBit) {
   }
 }
 
+// A plan does not say whether graphs issue its programs, so one that was made without is followed
+// with them; one whose backward updates is not.
+TEST(Emulator, APlanIsFollowedByGraphs) {
+  const Workspace w;
+  const std::vector<std::string> base = joined(kEmu, {"max_steps=4", "eval_steps=2"});
+  w.trained("eager", base);
+  const std::vector<std::string> followed =
+      joined(base, {"plan=" + w.path("eager/plan.json"), "cuda_graphs=on"});
+  w.trained("graphs", followed);
+  EXPECT_EQ(w.json("graphs/plan.json")["graphs"], true);
+  EXPECT_GT(w.json("graphs/memory.json")["graphs"], 0);
+  EXPECT_EQ(w.json("graphs/plan.json")["hash"], w.json("eager/plan.json")["hash"]);
+  expect_same_run(w, "graphs", "eager", 4);
+
+  std::vector<std::string> consumed = joined(
+      kEmu, {"max_grad_norm=0", "per_device_train_batch_size=2", "max_steps=1", "save_steps=0"});
+  const auto least = w.plan(consumed)["minimum_bytes"].get<int64_t>();
+  consumed.push_back("memory=" + std::to_string(least));
+  w.trained("backward", consumed);
+  ASSERT_EQ(w.json("backward/plan.json")["decisions"]["update"], "in backward");
+  const Outcome o = w.train(
+      "refused", joined(consumed, {"plan=" + w.path("backward/plan.json"), "cuda_graphs=on"}));
+  EXPECT_EQ(o.code, 2);
+  EXPECT_NE(o.err.find("a plan with updates in backward (" + w.path("backward/plan.json") + ")"),
+            std::string::npos)
+      << o.err;
+}
+
 // A resume goes on bit for bit, whatever the number of threads.
 TEST(Emulator, ResumesBitForBit) {
   const Workspace w;
@@ -206,6 +234,28 @@ TEST(Emulator, ResumesBitForBit) {
   EXPECT_EQ(w.losses("run"), w.losses("whole"));
   EXPECT_TRUE(slurp(w.path("run/final/model.safetensors")) ==
               slurp(w.path("whole/final/model.safetensors")));
+}
+
+// What a GPU is measured by, on the emulator: the file is written, read again and planned with.
+TEST(Emulator, IsCalibratedAsAGpuIs) {
+  const Workspace w;
+  const Outcome first = run({"calibrate", "device=emu", "--seconds", "0", "--json"});
+  ASSERT_EQ(first.code, 0) << first.err;
+  const Json c = Json::parse(first.out);
+  EXPECT_EQ(c["measured_now"], true);
+  EXPECT_EQ(c["key"]["device"], "the emulator");
+  const std::string path = c["path"].get<std::string>();
+  EXPECT_EQ(path.rfind(w.path("cache/snug/device-calibration-"), 0), 0u) << path;
+  const Outcome again = run({"calibrate", "device=emu"});
+  EXPECT_NE(again.out.find("the emulator: products in fp32 "), std::string::npos) << again.out;
+  for (const char* part : {"link, pinned memory", "us an op, ", "in a graph", "runtime",
+                           "code and libraries", "nt narrow short", "Measured before, in"})
+    EXPECT_NE(again.out.find(part), std::string::npos) << part << " in\n" << again.out;
+  EXPECT_EQ(w.plan({"device=emu"})["prediction"], "calibrated on the emulator");
+  spill(path, "{}");
+  const Outcome damaged = w.train("run", {"device=emu", "memory=1MiB"});
+  EXPECT_EQ(damaged.code, 3);
+  EXPECT_NE(damaged.err.find("cannot be used: "), std::string::npos) << damaged.err;
 }
 
 // The kernels are pinned, and with them the place; the permission says what it costs.

@@ -2,6 +2,8 @@
 // one: tests/gpu.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "engine/device/device.h"
 #include "tests/tools/e2e/runs.h"
 
@@ -43,6 +45,11 @@ TEST(CudaDevice, IsPlannedForADescribedOne) {
   EXPECT_EQ(plan["decisions"]["device"], "cuda");
   EXPECT_EQ(plan["fits"], true);
   EXPECT_GT(plan["host_bytes"], 0) << "the host's side of batches and checkpoints";
+  EXPECT_EQ(plan["computes_on"], nullptr) << "of a described device";
+  EXPECT_EQ(plan["runtime_calibrated"], false);
+  std::set<std::string> kernels;
+  for (const Json& k : plan["decisions"]["kernels"]) kernels.insert(k["kernel"]);
+  EXPECT_EQ(kernels, std::set<std::string>{"cublaslt"});
 }
 
 // What the keys of a GPU choose is planned without one: products at the rate of tf32, attention
@@ -68,6 +75,13 @@ TEST(CudaDevice, IsPlannedWithWhatItsKeysChoose) {
   EXPECT_EQ(plan({"cuda_graphs=off"})["graphs"], false);
   EXPECT_EQ(plan({"offload_optimizer=cpu"})["graphs"], false);
   EXPECT_EQ(plan({"cuda_graphs=on", "max_grad_norm=0"})["decisions"]["update"], "behind backward");
+}
+
+TEST(CudaDevice, IsNotCalibratedWhereThereIsNone) {
+  const Outcome o = run({"calibrate", "device=cuda"});
+  if (o.code == 0) GTEST_SKIP() << "there is a GPU";
+  EXPECT_EQ(o.code, 2) << o.err;
+  EXPECT_NE(o.err.find("\n  found: "), std::string::npos) << o.err;
 }
 
 TEST(Doctor, SaysWhatAGpuHasAndDoes) {

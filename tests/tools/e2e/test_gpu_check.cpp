@@ -88,6 +88,22 @@ TEST_F(GpuCheck, FailsWhereMemoryIsNotAsPlanned) {
   EXPECT_NE(slurp(w_.path("report.md")).find("no such device"), std::string::npos);
 }
 
+// What is measured is part of the report, and the plans of what follows use it.
+TEST_F(GpuCheck, BenchmarksAndCalibrates) {
+  script("bin/bench_gpu", "echo \"| op $1 |\"");
+  script("bin/snug", "echo \"$* in $XDG_CACHE_HOME\"");
+  const Outcome o = check({"--only", "ops"});
+  EXPECT_EQ(o.code, 0) << o.out << o.err;
+  std::string report = slurp(w_.path("report.md"));
+  EXPECT_NE(report.find("| op cuda |"), std::string::npos) << report;
+  EXPECT_NE(report.find("calibrate device=cuda --force in /"), std::string::npos) << report;
+  script("bin/snug", "echo 'no clock' >&2; exit 1");
+  EXPECT_EQ(check({"--only", "ops"}).code, 1);
+  report = slurp(w_.path("report.md"));
+  EXPECT_NE(report.find("| `snug calibrate device=cuda` | FAILED | | |"), std::string::npos);
+  EXPECT_NE(report.find("no clock"), std::string::npos) << report;
+}
+
 // A test that was skipped where there is a GPU is none that passed.
 TEST_F(GpuCheck, CountsTests) {
   EXPECT_EQ(check({"--only", "tests"}).code, 0);

@@ -1,0 +1,20 @@
+// What a GPU takes of its memory when work first comes to it (code that is loaded, what libraries
+// choose and keep, graphs), taken before the first step.
+#pragma once
+
+#include "tools/trainer/computes_on.h"
+#include "tools/trainer/session.h"
+
+namespace snug {
+
+// Runs the programs of training, evaluation and decoding once, with graphs twice, on a batch whose
+// loss is not a number: then the update writes nothing, and gradients are assigned by the next
+// window. Before the weights are written; the step's state is as before. False, and nothing was
+// done, where backward updates: it would not wait to see that gradients are none.
+bool warm_up(Session& session);
+
+// The same on a GPU, with the algorithms of products that `on` names. Where it names none and
+// `autotune` is asked for they are measured meanwhile, and then it names them.
+bool warm_up_gpu(Session& session, ComputesOn& on, bool autotune);
+
+}  // namespace snug
