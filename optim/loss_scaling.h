@@ -6,6 +6,7 @@
 #pragma once
 
 #include <compare>
+
 #include "engine/memory/context.h"
 #include "engine/memory/step_state.h"
 

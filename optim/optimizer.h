@@ -65,8 +65,8 @@ struct UpdateTargets {
   // f32 or bf16, as summed: loss scale and clipping are applied by update(). bf16 is widened first.
   View gradients;
   int64_t first = 0;                   // the element of the range that gradients begins with
-  GradientWindows* brought = nullptr;  // not null: gradients are its, of all windows of the store
   UpdateGate* gate = nullptr;          // null: nobody reads
+  GradientWindows* brought = nullptr;  // not null: gradients are its, of all windows of the store
 };
 
 class Optimizer {

@@ -86,8 +86,8 @@ LinkedSolution evaluate_linked(const LinkedProblem& problem, std::vector<int> ch
 // Errors (internal): no layers or options, lists whose lengths do not agree, negative numbers.
 LinkedSolution solve_linked(const LinkedProblem& problem, double ceiling, int64_t most_labels);
 
-// The choice of the smallest peak there is, whatever `limit` says, if that is less than `below`; not
-// feasible: there is none. Exact, within the host's limit.
+// The choice of the smallest peak there is, whatever `limit` says, if that is less than `below`;
+// not feasible: there is none. Exact, within the host's limit.
 LinkedSolution least_linked(const LinkedProblem& problem, int64_t below);
 
 // Seconds that no choice within the limits is below, in closed form; infinite if none fits.
