@@ -124,7 +124,7 @@ const Row kRows[] = {
        open_host(r);
        return "offload_gradients=cpu host_memory={}";
      },
-     kNone},
+     Effect::none},
     {[](PlanRequest& r) -> std::string {
        if (!r.use_host || r.host_budget == 0) return "";
        open_host(r);
@@ -154,7 +154,7 @@ const Row kRows[] = {
        r.offload_gradients = "none";
        return "offload_gradients=none";
      },
-     kNone},
+     Effect::none, true},
     {[](PlanRequest& r) -> std::string {
        if (!r.bitwise || r.micro_batch > 0) return "";
        r.bitwise = false;
