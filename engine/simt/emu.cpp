@@ -153,6 +153,9 @@ Machine::Machine(Queue& queue, const Dims& dims, const char* kernel, void (*body
       warps_(static_cast<size_t>(dims.threads / kWarp)),
       dynamic_("", dims.shared_bytes, 4) {
   require(!outer_ || outer_->running_ < 0, "a launch outside of kernels");
+  // All that a block can need, so that a launch takes the same memory however many blocks it has.
+  for (Warp& warp : warps_) warp.groups.reserve(kWarp);
+  for (std::vector<int>* waiting : {&ready_, &batch_}) waiting->reserve(lanes_.size());
   current_ = this;
   ids_.threads = dims.threads;
   ids_.blocks[0] = dims.blocks;
