@@ -54,7 +54,7 @@ TEST(DeviceCalibration, MeasuresAllThatAPlanWants) {
     }
 }
 
-TEST(DeviceCalibration, RuntimeBytesAreTheDriversWithRoomForMoreGraphs) {
+TEST(SlowDeviceCalibration, RuntimeBytesAreTheDriversWithRoomForMoreGraphs) {
   const RuntimeParts& r = measured().runtime;
   EXPECT_EQ(r.context, 100 * kMiB);
   EXPECT_EQ(r.libraries, 30 * kMiB);
@@ -67,7 +67,7 @@ TEST(DeviceCalibration, RuntimeBytesAreTheDriversWithRoomForMoreGraphs) {
       << "whole MiB";
 }
 
-TEST(DeviceCalibration, IsReadAsItWasWritten) {
+TEST(SlowDeviceCalibration, IsReadAsItWasWritten) {
   const TempFolder folder;
   const std::string path = folder / "cache/device.json";
   write_device_calibration(path, measured());
@@ -79,7 +79,7 @@ TEST(DeviceCalibration, IsReadAsItWasWritten) {
   EXPECT_EQ(ignored, "");
 }
 
-TEST(DeviceCalibration, OfAnotherDeviceIsIgnoredWithAReason) {
+TEST(SlowDeviceCalibration, OfAnotherDeviceIsIgnoredWithAReason) {
   const TempFolder folder;
   const std::string path = folder / "device.json";
   write_device_calibration(path, measured());
@@ -100,7 +100,7 @@ TEST(DeviceCalibration, OfAnotherDeviceIsIgnoredWithAReason) {
   EXPECT_NE(reason(key).find("another build of Snug"), std::string::npos);
 }
 
-TEST(DeviceCalibration, DamagedFilesAreIgnoredWithAReason) {
+TEST(SlowDeviceCalibration, DamagedFilesAreIgnoredWithAReason) {
   const TempFolder folder;
   const std::string path = folder / "device.json";
   const nlohmann::json good = device_calibration_json(measured());
@@ -142,7 +142,7 @@ TEST(DeviceCalibration, DamagedFilesAreIgnoredWithAReason) {
   with("/ops/f32", 3);
 }
 
-TEST(DeviceCalibration, ChoosesAttentionByMeasurement) {
+TEST(SlowDeviceCalibration, ChoosesAttentionByMeasurement) {
   ASSERT_EQ(measured().attention.size(), 1u);
   EXPECT_GT(measured().attention[0].own, 0);
   EXPECT_EQ(measured().attention[0].cudnn, -1) << "not of the emulator";
