@@ -26,7 +26,7 @@ void expect_works(const PlanRequest& refused, const Offer& offer) {
 
 // Where the host's memory is the device's nothing is won by moving, so the numbers have to change:
 // in both ways that the smallest memory needs, and in none that it does not.
-TEST(PlanOffers, SeveralTogetherWhereNoneIsEnough) {
+TEST(SlowPlanOffers, SeveralTogetherWhereNoneIsEnough) {
   const Model model(test::tiny_spec({.V = 97, .P = 64, .C = 64, .L = 8, .H = 2, .F = 256}),
                     parse_precision("fp32"));
   const CostModel cost = test::described_device(1e11, 1e10);

@@ -83,7 +83,7 @@ TEST(SlowPlanStreamed, MoreMemoryIsNeverSlower) {
 }
 
 // Without the permission of the host's memory nothing is streamed, and told to stream all is.
-TEST(PlanStreamed, FollowsWhatTheUserFixed) {
+TEST(SlowPlanStreamed, FollowsWhatTheUserFixed) {
   const Model model(test::tiny_spec(kTiny), parse_precision("fp32"));
   const CostModel cost = device(1e11, 1e10);
   PlanRequest r = request_of(model, cost);

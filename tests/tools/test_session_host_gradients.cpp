@@ -48,7 +48,7 @@ test::Trace steps_of(const Model& model, const test::RunOptions& o) {
 // Every precision and dtype of gradients, one and three micro-steps, with and without clipping,
 // heads, optimizers with and without states, what else rests with the host, in every mode of the
 // streams, at random places with poison.
-TEST(SessionHostGradients, ChangeNoBitOfLossNormGradientsAndWeights) {
+TEST(SlowSessionHostGradients, ChangeNoBitOfLossNormGradientsAndWeights) {
   const struct {
     const char *precision, *optimizer;
     DType gradients;

@@ -87,7 +87,7 @@ TEST(BudgetChoice, LessMemoryMeansMoreRecomputeAndTheSameNumbers) {
 
 // Layers updated as backward leaves them: the same numbers, also where checkpoints are written
 // meanwhile and gone on from.
-TEST(BudgetChoice, UpdatesInBackwardChangeNoNumber) {
+TEST(SlowBudgetChoice, UpdatesInBackwardChangeNoNumber) {
   const Workspace w;
   const std::vector<std::string> base = {"model.n_layer=8",
                                          "model.n_embd=64",

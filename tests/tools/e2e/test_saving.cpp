@@ -413,7 +413,7 @@ TEST(SavingSignals, DuringAnEvaluation) {
   expect_good_resume(w, "parts", keys);
 }
 
-TEST(SavingSignals, DuringAWrite) {
+TEST(SlowSavingSignals, DuringAWrite) {
   NEEDS_PRELOAD();
   const Workspace w;
   w.trained("whole", kSaving);
