@@ -89,15 +89,7 @@ void OffloadedGradSink::begin(bool first_of_window) {
 }
 
 void OffloadedGradSink::fetch(Context& ctx, Piece& piece) {
-  piece.device = ctx.tensor(piece.name, {piece.elements}, dtype_, Category::gradients);
-  ctx.wait_event(kToDevice, ctx.record_event(kCompute));  // what had these bytes before is done
-  ctx.copy_to_device(piece.device, piece.host);
-  piece.moved = ctx.record_event(kToDevice);
-}
-
-void OffloadedGradSink::arrive(Context& ctx, Piece& piece) {
-  if (ctx.current(piece.moved)) ctx.wait_event(kCompute, piece.moved);
-  piece.moved = {};
+  snug::fetch(ctx, piece, piece.host, dtype_, Category::gradients);
 }
 
 void OffloadedGradSink::fetch_part(Context& ctx, int part) {

@@ -52,24 +52,20 @@ class OffloadedGradSink final : public GradSink, public GradientWindows {
 
  private:
   // What has a place with the host and, for a while, one on the device.
-  struct Piece {
-    Name name;
-    int64_t first, elements;
-    Tensor host, device;
-    Event moved;  // the last copy that was begun
+  struct Piece : DeviceCopy {
+    Tensor host;
   };
   struct Run : Piece {
-    int part;
+    int part = -1;
     std::span<const StateSpan> spans;
     bool sent = false;  // of this window: the host has its sums so far
   };
   struct StoreWindow : Piece {
-    int run;  // of no part: the whole run, which is on the device
+    int run = 0;  // of no part: the whole run, which is on the device
   };
   void make_windows(Context& ctx, const StateStore& store);
   static bool away(const Run& run) { return run.part >= 0; }
   void fetch(Context& ctx, Piece& piece);
-  void arrive(Context& ctx, Piece& piece);  // compute waits for the copy that was begun
 
   const ParamTable& table_;
   DType dtype_;

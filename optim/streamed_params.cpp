@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "engine/core/error.h"
-#include "optim/part_runs.h"
 
 namespace snug {
 
@@ -39,16 +38,8 @@ void StreamedParamStore::fetch_part(Context& ctx, int part) {
   for (Run& run : runs_) {
     if (run.part != part || part < 0) continue;
     run.device.reset();  // of an abandoned program
-    run.device = ctx.tensor(run.name, {run.elements}, dtype_, Category::weights);
-    ctx.wait_event(kToDevice, ctx.record_event(kCompute));  // what had these bytes before is done
-    ctx.copy_to_device(run.device, run.host);
-    run.coming = ctx.record_event(kToDevice);
+    fetch(ctx, run, run.host, dtype_, Category::weights);
   }
-}
-
-void StreamedParamStore::arrive(Context& ctx, Run& run) {
-  if (ctx.current(run.coming)) ctx.wait_event(kCompute, run.coming);
-  run.coming = {};
 }
 
 void StreamedParamStore::drop_part(Context& ctx, int part) {
@@ -78,7 +69,7 @@ void StreamedParamStore::load(Context& ctx) {
     if (run.part < 0) {
       ctx.wait_event(kToDevice, ctx.record_event(kCompute));
       ctx.copy_to_device(run.device, run.host);
-      run.coming = ctx.record_event(kToDevice);
+      run.moved = ctx.record_event(kToDevice);
     }
   for (Run& run : runs_)
     if (run.part < 0) arrive(ctx, run);

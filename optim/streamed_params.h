@@ -13,6 +13,7 @@
 
 #include "engine/seams/param_store.h"
 #include "optim/offloaded_states.h"
+#include "optim/part_runs.h"
 
 namespace snug {
 
@@ -30,15 +31,10 @@ class StreamedParamStore final : public ParamStore {
   void load(Context& ctx);
 
  private:
-  struct Run {
-    int part;
-    Name name;
-    int64_t first, elements;
+  struct Run : DeviceCopy {
+    int part = -1;
     std::vector<Tensor*> host;
-    Tensor device;
-    Event coming;  // the copy that compute has not waited for
   };
-  void arrive(Context& ctx, Run& run);
   View on_device(int64_t offset, int64_t elements) const;
 
   const ParamTable& table_;

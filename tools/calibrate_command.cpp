@@ -92,35 +92,46 @@ std::string device_of(const std::vector<std::string>& words) {
   return device;
 }
 
+// What is kept of this machine or device, or measured now and kept; and prints it.
+template <class Key, class Read, class Measure, class Write, class ToJson>
+int keep(const std::string& path, const Key& key, bool force, bool json, Read read, Measure measure,
+         Write write, ToJson to_json) {
+  check_cache_folder(path);
+  std::string ignored;
+  auto kept = force ? decltype(read(path, key, &ignored)){} : read(path, key, &ignored);
+  if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
+  const bool measured = !kept;
+  if (!kept) {
+    kept = measure();
+    write(path, *kept);
+  }
+  if (json) {
+    nlohmann::json j = to_json(*kept);
+    j["path"] = path;
+    j["measured_now"] = measured;
+    fmt::print("{}\n", j.dump(2));
+  } else {
+    print(*kept, path, measured);
+  }
+  return 0;
+}
+
 int calibrate_the_device(const Settings& settings, double seconds, bool force, bool json) {
   const bool gpu = settings.target == Place::cuda;
   GpuRoom room;  // before the key, for which libraries make handles
   if (gpu) room = gpu_room(settings.gpu);
   const DeviceKey key = device_key(settings.target, settings.gpu);
-  const std::string path = device_calibration_path(key);
-  check_cache_folder(path);
-  std::string ignored;
-  std::optional<DeviceCalibration> c;
-  if (!force) c = read_device_calibration(path, key, &ignored);
-  if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
-  const bool measured = !c;
-  if (!c) {
+  const auto measure = [&] {
     fmt::print(stderr, "Measuring {} ...\n", key.device);
     const int64_t handles =
         gpu ? std::max<int64_t>(0, room.first_free_bytes - gpu_room(settings.gpu).free_bytes) : 0;
-    c = calibrate_device(settings.target, settings.gpu, seconds, room.context_bytes);
-    c->runtime.libraries += handles;
-    write_device_calibration(path, *c);
-  }
-  if (json) {
-    nlohmann::json j = device_calibration_json(*c);
-    j["path"] = path;
-    j["measured_now"] = measured;
-    fmt::print("{}\n", j.dump(2));
-  } else {
-    print(*c, path, measured);
-  }
-  return 0;
+    DeviceCalibration c =
+        calibrate_device(settings.target, settings.gpu, seconds, room.context_bytes);
+    c.runtime.libraries += handles;
+    return c;
+  };
+  return keep(device_calibration_path(key), key, force, json, read_device_calibration, measure,
+              write_device_calibration, device_calibration_json);
 }
 
 }  // namespace
@@ -159,27 +170,12 @@ int calibrate_command(const Arguments& arguments) {
     return calibrate_the_device(settings, seconds, force, json);
   }
   const MachineKey key = machine_key(resolve_threads(threads));
-  const std::string path = calibration_path(key);
-  check_cache_folder(path);
-  std::string ignored;
-  std::optional<Calibration> c;
-  if (!force) c = read_calibration(path, key, &ignored);
-  if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
-  const bool measured = !c;
-  if (!c) {
+  const auto measure = [&] {
     fmt::print(stderr, "Measuring for about {:.0f} s ...\n", seconds);
-    c = calibrate(key.threads, seconds);
-    write_calibration(path, *c);
-  }
-  if (json) {
-    nlohmann::json j = calibration_json(*c);
-    j["path"] = path;
-    j["measured_now"] = measured;
-    fmt::print("{}\n", j.dump(2));
-  } else {
-    print(*c, path, measured);
-  }
-  return 0;
+    return calibrate(key.threads, seconds);
+  };
+  return keep(calibration_path(key), key, force, json, read_calibration, measure, write_calibration,
+              calibration_json);
 }
 
 }  // namespace snug

@@ -20,6 +20,19 @@ inline CostModel described_device(double flops, double link) {
                                            .op = 1e-8});
 }
 
+// One whose memory and vectors are a tenth of its matrices', so that what is fused or read twice
+// shows.
+inline CostModel even_device(double flops, double link) {
+  return CostModel::described("a device", {.fp32_matrix = flops,
+                                           .bf16_matrix = flops,
+                                           .fp32_attention = flops,
+                                           .bf16_attention = flops,
+                                           .vector = flops / 10,
+                                           .memory = flops / 10,
+                                           .link = link,
+                                           .op = 1e-8});
+}
+
 // Slots and the optimizer's state may go to the host; all else is as it is unless set.
 inline PlanRequest host_request(const Model& model, const CostModel& cost, int64_t T,
                                 int64_t batch) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/error.h"
 #include "engine/core/rng.h"
 #include "layers/models/family.h"
 #include "tools/trainer/session.h"
@@ -231,6 +232,31 @@ inline Trace trace_of(const Model& model, const RunOptions& o, int64_t steps = 3
   if (o.decisions.eval_batch > 0) t.losses.push_back(run.evaluate());
   t.weights = run.weights();
   return t;
+}
+
+// Runs the first step with every wait of a program left out in turn, and tells how many were
+// refused.
+struct MissingWaits {
+  int64_t waits = 0, refused = 0;
+};
+inline MissingWaits without_each_wait(const Model& model, const RunOptions& o,
+                                      const Schedule& whole, const char* program) {
+  const int index = whole.find(program);
+  MissingWaits m;
+  for (size_t i = 0; i < whole.at(index).syncs.size(); ++i) {
+    if (whole.at(index).syncs[i].kind != SyncRecord::Kind::wait) continue;
+    ++m.waits;
+    Schedule less = whole;
+    auto& syncs = less.at(index).syncs;
+    syncs.erase(syncs.begin() + static_cast<std::ptrdiff_t>(i));
+    SessionRun run(model, o, less);
+    try {
+      run.train_step(0);
+    } catch (const Error& e) {
+      m.refused += e.code() == ErrorCode::internal;
+    }
+  }
+  return m;
 }
 
 }  // namespace snug::test

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
 #include "tools/trainer/ladder.h"
 #include "tools/trainer/plan_search.h"
@@ -16,27 +17,10 @@ namespace {
 
 const test::Tiny kTiny{.V = 200, .P = 32, .C = 64, .L = 8, .H = 2, .F = 256};
 
-CostModel device(double flops, double link) {
-  return CostModel::described("a device", {.fp32_matrix = flops,
-                                           .bf16_matrix = flops,
-                                           .fp32_attention = flops,
-                                           .bf16_attention = flops,
-                                           .vector = flops / 10,
-                                           .memory = flops / 10,
-                                           .link = link,
-                                           .op = 1e-8});
-}
-
 PlanRequest request_of(const Model& model, const CostModel& cost) {
-  PlanRequest r;
-  r.model = &model;
-  r.T = 32;
-  r.global_batch = 8;
-  r.max_grad_norm = 1.0;
+  PlanRequest r = test::host_request(model, cost, 32, 8);
   r.save = true;
-  r.offload = r.offload_optimizer = r.offload_params = r.offload_gradients = "auto";
-  r.use_host = true;
-  r.cost = &cost;
+  r.offload_params = r.offload_gradients = "auto";
   return r;
 }
 
@@ -49,7 +33,7 @@ TEST(SlowPlanHostGradients, MoreMemoryIsNeverSlower) {
       for (const char* params : {"none", "auto"}) {
         SCOPED_TRACE(fmt::format("{}, link {}, params {}", precision, link, params));
         const Model model(test::tiny_spec(kTiny), parse_precision(precision));
-        const CostModel cost = device(1e11, link);
+        const CostModel cost = test::even_device(1e11, link);
         PlanRequest r = request_of(model, cost);
         r.offload_params = params;
         PlanSearch search(r);
@@ -86,7 +70,7 @@ TEST(SlowPlanHostGradients, MoreMemoryIsNeverSlower) {
 // updates in backward there are none to keep, and told to keep them there is no such update.
 TEST(PlanHostGradients, FollowWhatTheUserFixed) {
   const Model model(test::tiny_spec(kTiny), parse_precision("fp32"));
-  const CostModel cost = device(1e11, 1e10);
+  const CostModel cost = test::even_device(1e11, 1e10);
   PlanRequest r = request_of(model, cost);
   r.use_host = false;
   const Plan alone = make_plan(r);
@@ -124,7 +108,7 @@ TEST(PlanHostGradients, FollowWhatTheUserFixed) {
 // The smallest memory: less than with the states and the weights with the host alone, and said.
 TEST(PlanHostGradients, AreWhatTheSmallestMemoryNeeds) {
   const Model model(test::tiny_spec(kTiny), parse_precision("bf16"));
-  const CostModel cost = device(1e11, 1e10);
+  const CostModel cost = test::even_device(1e11, 1e10);
   PlanRequest r = request_of(model, cost);
   PlanRequest without = r;
   without.offload_gradients = "none";
@@ -158,7 +142,7 @@ TEST(PlanHostGradients, AreWhatTheSmallestMemoryNeeds) {
 // Without the states there, gradients alone: what the ladder and the sentence call it.
 TEST(PlanHostGradients, AloneAreCalledSo) {
   const Model model(test::tiny_spec(kTiny), parse_precision("fp32"));
-  const CostModel cost = device(1e11, 1e10);
+  const CostModel cost = test::even_device(1e11, 1e10);
   PlanRequest r = request_of(model, cost);
   r.offload = r.offload_params = r.offload_optimizer = "none";
   r.budget = make_plan(r).minimum_bytes;

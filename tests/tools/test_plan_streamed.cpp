@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
 #include "tools/trainer/plan_search.h"
 #include "tools/trainer/targets.h"
@@ -14,27 +15,12 @@ namespace {
 
 const test::Tiny kTiny{.V = 200, .P = 32, .C = 64, .L = 8, .H = 2, .F = 256};
 
-CostModel device(double flops, double link) {
-  return CostModel::described("a device", {.fp32_matrix = flops,
-                                           .bf16_matrix = flops,
-                                           .fp32_attention = flops,
-                                           .bf16_attention = flops,
-                                           .vector = flops / 10,
-                                           .memory = flops / 10,
-                                           .link = link,
-                                           .op = 1e-8});
-}
-
 PlanRequest request_of(const Model& model, const CostModel& cost) {
-  PlanRequest r;
-  r.model = &model;
-  r.T = 32;
-  r.global_batch = 8;
+  PlanRequest r = test::host_request(model, cost, 32, 8);
+  r.max_grad_norm = 0;
   r.evaluate = true;
   r.save = true;
-  r.offload = r.offload_optimizer = r.offload_params = "auto";
-  r.use_host = true;
-  r.cost = &cost;
+  r.offload_params = "auto";
   return r;
 }
 
@@ -46,7 +32,7 @@ TEST(SlowPlanStreamed, MoreMemoryIsNeverSlower) {
     for (const double link : {1e8, 1e10, 1e12})
       for (const double clip : {0.0, 1.0}) {
         const Model model(test::tiny_spec(kTiny), parse_precision(precision));
-        const CostModel cost = device(1e11, link);
+        const CostModel cost = test::even_device(1e11, link);
         PlanRequest r = request_of(model, cost);
         r.max_grad_norm = clip;
         PlanSearch search(r);
@@ -85,7 +71,7 @@ TEST(SlowPlanStreamed, MoreMemoryIsNeverSlower) {
 // Without the permission of the host's memory nothing is streamed, and told to stream all is.
 TEST(SlowPlanStreamed, FollowsWhatTheUserFixed) {
   const Model model(test::tiny_spec(kTiny), parse_precision("fp32"));
-  const CostModel cost = device(1e11, 1e10);
+  const CostModel cost = test::even_device(1e11, 1e10);
   PlanRequest r = request_of(model, cost);
   r.use_host = false;
   EXPECT_FALSE(make_plan(r).decisions.offload_params);
@@ -113,7 +99,7 @@ TEST(SlowPlanStreamed, FollowsWhatTheUserFixed) {
 
 TEST(PlanStreamed, SaysWhatItChose) {
   const Model model(test::tiny_spec(kTiny), parse_precision("bf16"));
-  const CostModel cost = device(1e11, 1e10);
+  const CostModel cost = test::even_device(1e11, 1e10);
   PlanRequest r = request_of(model, cost);
   r.budget = make_plan(r).minimum_bytes;
   const Plan plan = make_plan(r);

@@ -210,23 +210,9 @@ TEST(SessionHostGradients, AMissingWaitIsSeen) {
   o.decisions.offload_gradients = true;
   const Schedule whole = test::plan_schedule(model, o);
   for (const char* name : {"micro_first", "micro_next", "update"}) {
-    const int index = whole.find(name);
-    int64_t refused = 0, waits = 0;
-    for (size_t i = 0; i < whole.at(index).syncs.size(); ++i) {
-      if (whole.at(index).syncs[i].kind != SyncRecord::Kind::wait) continue;
-      ++waits;
-      Schedule less = whole;
-      auto& syncs = less.at(index).syncs;
-      syncs.erase(syncs.begin() + static_cast<std::ptrdiff_t>(i));
-      test::SessionRun run(model, o, less);
-      try {
-        run.train_step(0);
-      } catch (const Error& e) {
-        refused += e.code() == ErrorCode::internal;
-      }
-    }
-    EXPECT_GT(waits, 2 * kModel.L - 1) << name;
-    EXPECT_EQ(refused, waits) << name;
+    const test::MissingWaits m = test::without_each_wait(model, o, whole, name);
+    EXPECT_GT(m.waits, 2 * kModel.L - 1) << name;
+    EXPECT_EQ(m.refused, m.waits) << name;
   }
 }
 

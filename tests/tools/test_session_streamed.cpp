@@ -191,23 +191,9 @@ TEST(SessionStreamed, AMissingWaitIsSeen) {
   test::RunOptions o = options_of(2);
   stream(o);
   const Schedule whole = test::plan_schedule(model, o);
-  const int micro = whole.find("micro_first");
-  int64_t refused = 0, waits = 0;
-  for (size_t i = 0; i < whole.at(micro).syncs.size(); ++i) {
-    if (whole.at(micro).syncs[i].kind != SyncRecord::Kind::wait) continue;
-    ++waits;
-    Schedule less = whole;
-    auto& syncs = less.at(micro).syncs;
-    syncs.erase(syncs.begin() + static_cast<std::ptrdiff_t>(i));
-    test::SessionRun run(model, o, less);
-    try {
-      run.train_step(0);
-    } catch (const Error& e) {
-      refused += e.code() == ErrorCode::internal;
-    }
-  }
-  EXPECT_GT(waits, 4 * kModel.L - 1);
-  EXPECT_EQ(refused, waits);
+  const test::MissingWaits m = test::without_each_wait(model, o, whole, "micro_first");
+  EXPECT_GT(m.waits, 4 * kModel.L - 1);
+  EXPECT_EQ(m.refused, m.waits);
 }
 
 // Forward without the order that events give: what a copy has not brought yet is not the weights.

@@ -15,8 +15,6 @@ namespace {
 constexpr int64_t kLabels = 3000;
 constexpr int64_t kArenaUnit = 4096;  // Schedule::arena_bytes() rounds up to it
 
-constexpr const char* kPresets[] = {"none", "norms", "norms+mlp", "mlp+attention+norms", "block"};
-
 }  // namespace
 
 PlanSearch::PlanSearch(const PlanRequest& request, std::shared_ptr<Recordings> recordings)
@@ -398,7 +396,7 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
     p.kinds.push_back(block.options);
     p.layers.assign(static_cast<size_t>(request_.model->spec().L), 0);
     p.tail = c.tail;
-    for (const char* preset : kPresets) {
+    for (const std::string_view preset : kPresets) {
       const auto name = std::find(block.names.begin(), block.names.end(), preset);
       if (name == block.names.end()) continue;  // another way is beaten in nothing
       add(choice_of(

@@ -15,10 +15,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -51,6 +53,10 @@ struct Recordings {
   std::map<Decisions, BlockOptions> blocks;
   std::map<Decisions, StackOptions> stacks;
 };
+
+// What all layers alike may recompute; each does all that those before it do.
+inline constexpr std::array<std::string_view, 5> kPresets = {"none", "norms", "norms+mlp",
+                                                             "mlp+attention+norms", "block"};
 
 class PlanSearch {
  public:

@@ -3,7 +3,6 @@
 // simulated, the copies' waiting with it, so nothing here knows what streaming costs but by the
 // record.
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "engine/core/units.h"
@@ -13,11 +12,7 @@
 namespace snug {
 namespace {
 
-// Each recomputes all that those before it do.
-constexpr std::array<std::string_view, 5> kPresets = {"none", "norms", "norms+mlp",
-                                                      "mlp+attention+norms", "block"};
-
-// Of one of them; of what was set, which is the only one, 0.
+// Of a preset; of what was set, which is the only one, 0.
 size_t rank(std::string_view recompute) {
   const auto* at = std::find(kPresets.begin(), kPresets.end(), recompute);
   return at == kPresets.end() ? 0 : static_cast<size_t>(at - kPresets.begin());
