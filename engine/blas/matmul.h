@@ -6,7 +6,7 @@
 // dtypes    A, B, C f32, bf16 or f16; bias in any of them. Accumulation in f32, one rounding to C's
 //           dtype.
 // Cost      2 M N K FLOPs; bytes of A, B and C once.
-// Memory    packing buffers are a planned tensor of category workspace: at most 9.1 MiB and 0.5 MiB
+// Memory    packing buffers are a planned tensor of category workspace: at most 9.1 MiB and 0.7 MiB
 //           a thread (amx_bf16: 1.2; few rows and a long K: 1.2); on cuda 4 MiB.
 // Numerics  deterministic; the kernel is what the settings' KernelTable names, else chosen by dtype
 //           and instruction set alone, so equal calls give equal bits whatever the memory policy

@@ -17,7 +17,7 @@ inline int64_t round_up(int64_t a, int64_t b) {
   return ceil_div(a, b) * b;
 }
 
-// Limits, in lanes and 4-byte units. With a kernel's chunk of A (420 KiB where L2 is 1 MiB) lives a
+// Limits, in lanes and 4-byte units. With a kernel's chunk of A (640 KiB of an L2 of 1 MiB) lives a
 // panel of B (32 columns by the kernel's depth: 128 KiB, 384 KiB at its `whole`). kShared: B's
 // block and the tiles that wait for more of K, both read from L3; the wider B's block, the less
 // often A is packed again.

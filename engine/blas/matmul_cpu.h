@@ -117,7 +117,7 @@ MatmulKernel matmul_best(DType a, DType b);
 bool matmul_prepare(const MatmulProblem& p, MatmulKernel kernel, int threads);
 
 // Bytes of scratch matmul_cpu uses; any alignment. Depends on the arguments alone; b_packed says
-// whether B will come packed. Bounded: at most 9.1 MiB + 0.5 MiB per thread (amx_bf16: 1.2),
+// whether B will come packed. Bounded: at most 9.1 MiB + 0.7 MiB per thread (amx_bf16: 1.2),
 // and where a few rows are multiplied over a long K, 1.2 MiB per thread; the library has a
 // fixed cap and a primitive that wants more is not used.
 int64_t matmul_scratch_bytes(int64_t M, int64_t N, int64_t K, DType a_dtype, DType b_dtype,

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "engine/blas/matmul_tile.h"
+#include "engine/blas/matmul_tile_full_avx512.h"
 
 #define SNUG_AVX512 __attribute__((target("avx512f")))
 #define SNUG_AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
@@ -89,6 +90,28 @@ SNUG_AVX512 void run_f32(int64_t units, const float* a, const float* b, float* t
   }
 }
 
+// A full tile in the middle of a large product: its loop is written out. All else, few rows and few
+// k, is the compiler's.
+SNUG_AVX512 void run_f32_full(int64_t units, const float* a, const float* b, float* tile,
+                              bool start, const Soon& soon) {
+  constexpr int64_t kRows = 14;
+  const int64_t turns = units / 2;
+  if (soon.b == nullptr || turns < kRows) return run_f32<kRows>(units, a, b, tile, start, soon);
+  for (int64_t i = 0; soon.waiting != nullptr && i < kRows * 2; ++i)
+    _mm_prefetch(soon.waiting + 16 * i, _MM_HINT_T1);
+  // A step of less than a line asks for some lines twice, which costs less than to decide.
+  run_full_tile(a, b, tile, start,
+                {.ahead = reinterpret_cast<const char*>(soon.b),
+                 .ahead_step = (soon.b_lines * 64 + turns - 1) / turns,
+                 .c = soon.c != nullptr ? soon.c : reinterpret_cast<const char*>(tile),
+                 .c_stride = soon.c != nullptr ? soon.c_stride : 0,
+                 .parts = kRows,
+                 .turns = turns / kRows,
+                 .rest = turns % kRows});
+  if (units % 2 != 0)
+    run_f32<kRows>(1, a + kRows * (units - 1), b + 32 * (units - 1), tile, false, Soon{});
+}
+
 template <int R>
 SNUG_AVX512_BF16 void run_bf16(int64_t units, const float* a, const float* b, float* tile,
                                bool start, const Soon&) {
@@ -115,13 +138,20 @@ SNUG_AVX512_BF16 void run_bf16(int64_t units, const float* a, const float* b, fl
   }
 }
 
-constexpr TileRun kRunF32[14] = {run_f32<1>,  run_f32<2>,  run_f32<3>,  run_f32<4>, run_f32<5>,
-                                 run_f32<6>,  run_f32<7>,  run_f32<8>,  run_f32<9>, run_f32<10>,
-                                 run_f32<11>, run_f32<12>, run_f32<13>, run_f32<14>};
+constexpr TileRun kRunF32[14] = {run_f32<1>,  run_f32<2>,  run_f32<3>,  run_f32<4>,  run_f32<5>,
+                                 run_f32<6>,  run_f32<7>,  run_f32<8>,  run_f32<9>,  run_f32<10>,
+                                 run_f32<11>, run_f32<12>, run_f32<13>, run_f32_full};
 constexpr TileRun kRunBf16[14] = {
     run_bf16<1>, run_bf16<2>, run_bf16<3>,  run_bf16<4>,  run_bf16<5>,  run_bf16<6>,  run_bf16<7>,
     run_bf16<8>, run_bf16<9>, run_bf16<10>, run_bf16<11>, run_bf16<12>, run_bf16<13>, run_bf16<14>};
-constexpr TileKernel kF32{.rows = 14, .cols = 32, .pairs = false, .run = kRunF32, .asks = true};
+// Its chunk of A (640 KiB) leaves room for two panels of B in an L2 of 1 MiB.
+constexpr TileKernel kF32{.rows = 14,
+                          .cols = 32,
+                          .pairs = false,
+                          .run = kRunF32,
+                          .chunk = 160 * 1024,
+                          .chunk_rows = 210,
+                          .asks = true};
 constexpr TileKernel kBf16{14, 32, true, kRunBf16};
 
 }  // namespace
