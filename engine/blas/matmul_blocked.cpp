@@ -157,51 +157,95 @@ void add_next_piece(const Multiply& m, const TileKernel& kernel, int64_t near, i
   soon.b_lines = part.end - part.begin;
 }
 
-void multiply(const Task& t, const Multiply& m) {
-  const int64_t R = t.kernel.rows, W = t.kernel.cols;
-  const int64_t pieces = ceil_div(m.units, t.kernel.near);  // of a panel of B, of equal depth
-  const int64_t near = round_up(ceil_div(m.units, pieces), t.kernel.step);
-  const int64_t tiles = m.rows.end - m.rows.begin;
-  // Two tiles in turn, or where the panel of B is used piece by piece those of the whole chunk.
-  alignas(64) float local[kMaxChunkRows * kMaxTileCols];
-  // A tile is finished when the next one is under way: what a tile unit has just stored cannot be
-  // read at once, and meanwhile the unit works.
-  struct {
+// The tiles of one piece of a panel of B, and what is done beside them.
+struct Piece {
+  const Task& t;
+  const Multiply& m;
+  int64_t near;    // units of a piece
+  float* local;    // sums, where none wait: two tiles in turn, or all of the chunk
+  int64_t tj, u0;  // column tile, first unit
+  struct Done {    // to be finished when the next tile is under way
     const float* tile = nullptr;
     int64_t m0 = 0, n0 = 0, rows = 0;
-  } done;
-  const auto finish = [&] {
+  } done = {};
+
+  int64_t units() const { return std::min(near, m.units - u0); }
+  bool last() const { return m.last && u0 + units() == m.units; }
+  int64_t tile_rows(int64_t i) const {
+    return std::min(t.kernel.rows, t.p.M - (m.rows.begin + i) * t.kernel.rows);
+  }
+  int64_t tile_floats() const { return t.kernel.rows * t.kernel.cols; }
+  int64_t ring() const {
+    return m.waiting == nullptr && near >= m.units ? 2 : m.rows.end - m.rows.begin;
+  }
+  float* sums() const {
+    return m.waiting == nullptr ? local : m.waiting + (tj - m.cols.begin) * tile_floats();
+  }
+  int64_t sums_step() const { return tile_floats() * (m.waiting == nullptr ? 1 : m.wait_cols); }
+  float* tile(int64_t i) const { return sums() + i % ring() * sums_step(); }
+  const float* a(int64_t i) const {
+    return m.a + i * t.kernel.rows * m.units + u0 * round_up(tile_rows(i), t.kernel.row_step);
+  }
+  const float* b() const { return m.b + (tj - m.cols.begin) * m.b_stride + u0 * t.kernel.cols; }
+
+  void ask(int64_t i, Soon& soon) const {
+    const int64_t R = t.kernel.rows, W = t.kernel.cols;
+    if (last()) add_place(t.p, (m.rows.begin + i) * R, tj * W, tile_rows(i), W, soon);
+    // The sums of the block of K before come from far: asked for a panel ahead.
+    if (m.waiting != nullptr && !m.first && u0 + units() == m.units && tj + 1 < m.cols.end)
+      soon.waiting = tile(i) + tile_floats();
+    if (t.kernel.asks)
+      add_next_piece(m, t.kernel, near, tj - m.cols.begin, u0 + units(), i,
+                     m.rows.end - m.rows.begin, soon);
+  }
+  void finish() {
     if (done.tile != nullptr)
-      finish_tile(t.p, done.tile, W, done.m0, done.n0, done.rows, std::min(W, t.p.N - done.n0));
+      finish_tile(t.p, done.tile, t.kernel.cols, done.m0, done.n0, done.rows,
+                  std::min(t.kernel.cols, t.p.N - done.n0));
     done.tile = nullptr;
-  };
-  for (int64_t tj = m.cols.begin; tj < m.cols.end; ++tj)
-    for (int64_t u0 = 0; u0 < m.units; u0 += near) {
-      const int64_t units = std::min(near, m.units - u0);
-      const bool last = m.last && u0 + units == m.units;
-      for (int64_t ti = m.rows.begin; ti < m.rows.end; ++ti) {
-        const int64_t i = ti - m.rows.begin, j = tj - m.cols.begin;
-        float* tile = m.waiting != nullptr ? m.waiting + (i * m.wait_cols + j) * R * W
-                                           : local + (near < m.units ? i : i % 2) * R * W;
-        if (tile == done.tile) finish();  // an odd number of tiles, panel after panel
-        const int64_t tile_rows = std::min(R, t.p.M - ti * R);
-        Soon soon;
-        if (last) add_place(t.p, ti * R, tj * W, tile_rows, W, soon);
-        // The sums of the block of K before come from far: asked for a panel ahead.
-        if (m.waiting != nullptr && !m.first && u0 + units == m.units && tj + 1 < m.cols.end)
-          soon.waiting = tile + R * W;
-        if (t.kernel.asks)
-          add_next_piece(m, t.kernel, near, j, u0 + units, i, tiles, soon);
-        else
-          ask_for_c(soon);
-        t.kernel.run[tile_rows - 1](
-            units, m.a + i * R * m.units + u0 * round_up(tile_rows, t.kernel.row_step),
-            m.b + j * m.b_stride + u0 * W, tile, m.first && u0 == 0, soon);
-        finish();
-        if (last) done = {tile, ti * R, tj * W, tile_rows};
-      }
+  }
+  // A tile is finished when the next one is under way: what a tile unit has just stored cannot be
+  // read at once, and meanwhile the unit works.
+  void under_way(int64_t i) {
+    finish();
+    if (last())
+      done = {tile(i), (m.rows.begin + i) * t.kernel.rows, tj * t.kernel.cols, tile_rows(i)};
+  }
+
+  // The tiles from i on that are full go together, where the kernel takes them so.
+  int64_t run_full(int64_t i) {
+    const int64_t R = t.kernel.rows;
+    const int64_t end = std::min(m.rows.end, t.p.M / R) - m.rows.begin;
+    if (t.kernel.column == nullptr || units() < t.kernel.column_units || ring() < 2 || i >= end)
+      return i;
+    t.kernel.column(
+        {units(), end - i, a(i), R * m.units, b(), sums(), sums_step(), ring(), m.first && u0 == 0,
+         this,
+         [](void* piece, int64_t k, Soon& soon) { static_cast<const Piece*>(piece)->ask(k, soon); },
+         [](void* piece, int64_t k) { static_cast<Piece*>(piece)->under_way(k); }});
+    return end;
+  }
+  void run() {
+    const int64_t tiles = m.rows.end - m.rows.begin;
+    for (int64_t i = run_full(0); i < tiles; ++i) {
+      if (tile(i) == done.tile) finish();  // an odd number of tiles, panel after panel
+      Soon soon;
+      ask(i, soon);
+      if (!t.kernel.asks) ask_for_c(soon);
+      t.kernel.run[tile_rows(i) - 1](units(), a(i), b(), tile(i), m.first && u0 == 0, soon);
+      under_way(i);
     }
-  finish();
+  }
+};
+
+void multiply(const Task& t, const Multiply& m) {
+  const int64_t pieces = ceil_div(m.units, t.kernel.near);  // of a panel of B, of equal depth
+  const int64_t near = round_up(ceil_div(m.units, pieces), t.kernel.step);
+  alignas(64) float local[kMaxChunkRows * kMaxTileCols];
+  Piece piece{t, m, near, local, m.cols.begin, 0};
+  for (; piece.tj < m.cols.end; ++piece.tj)
+    for (piece.u0 = 0; piece.u0 < m.units; piece.u0 += near) piece.run();
+  piece.finish();
 }
 
 // B is packed block by block into shared scratch by all threads, then used by all.
