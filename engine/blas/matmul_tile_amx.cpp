@@ -39,7 +39,7 @@ class Asking {
     for (int64_t i = 0; i < sum_step_; ++i, sums_ += 16) _mm_prefetch(sums_, _MM_HINT_T1);
     for (int64_t i = 0; i < c_step_ && c_row_ < soon_.c_rows; ++i, ++c_row_)
       for (int64_t at = 0; at < soon_.c_bytes; at += 64)
-        _mm_prefetch(soon_.c + c_row_ * soon_.c_stride + at, _MM_HINT_T0);
+        _mm_prefetch(soon_.c + c_row_ * soon_.c_stride + at, _MM_HINT_T1);
   }
 
  private:
@@ -177,10 +177,10 @@ constexpr TileKernel kKernel{.rows = 32,
                              .run = kRuns<Tiles>.run_for,
                              .step = kStep,
                              .row_step = 16,
-                             .depth = 768,
-                             .whole = 1536,
-                             .whole_turned = 1536,
-                             .chunk = 240 * 1024,
+                             .depth = 512,
+                             .whole = 512,
+                             .whole_turned = 512,
+                             .chunk = 192 * 1024,
                              .chunk_rows = kMaxChunkRows,
                              .near = 256,
                              .asks = true,
