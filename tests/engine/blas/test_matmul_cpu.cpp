@@ -147,6 +147,47 @@ TEST(MatmulCpu, SeveralBlocksAgreeWithDouble) {
       }
 }
 
+// Tiles of one column that a kernel takes together: of two steps of k, the least, of three, and of
+// several pieces and blocks of K; an even and an odd number of tiles, with and without a tail; one
+// column, several, and several pieces of them. Every row has the bits that it has alone.
+TEST(MatmulCpu, ColumnsOfTilesAgreeWithDoubleAndWithRowsAlone) {
+  uint32_t seed = 6;
+  const struct {
+    int64_t m, n, k;
+  } shapes[] = {{96, 33, 33},   {128, 70, 64}, {129, 96, 65},   {160, 40, 96},
+                {97, 100, 530}, {70, 65, 770}, {131, 34, 1030}, {100, 66, 2100}};
+  for (const auto& s : shapes)
+    for (const DType out : {DType::f32, DType::bf16}) {
+      Case c{s.m, s.n, s.k, DType::bf16, DType::bf16, out};
+      c.la = out == DType::f32 ? Layout::transposed : Layout::row_major;
+      c.accumulate = out == DType::f32;
+      c.bias = out == DType::bf16;
+      const uint32_t here = next(seed);
+      check_case(c, here);
+      for (const MatmulKernel kernel : {MatmulKernel::amx_bf16, MatmulKernel::amx_bf16_emulated}) {
+        const Prepared t(c, here);
+        MatmulProblem p = t.problem(nullptr);
+        if (!matmul_supports(p, kernel)) continue;
+        const auto all = t.run(kernel, 2);
+        const auto row_bytes = static_cast<size_t>(t.ldc * size_of(out));
+        for (const int64_t row : {int64_t{0}, int64_t{31}, int64_t{32}, int64_t{63}, s.m - 1}) {
+          const size_t at = static_cast<size_t>(row) * row_bytes;
+          std::vector<unsigned char> one(
+              t.old_c.begin() + static_cast<std::ptrdiff_t>(at),
+              t.old_c.begin() + static_cast<std::ptrdiff_t>(at + row_bytes));
+          p.c = one.data();
+          p.M = 1;
+          p.a.data = static_cast<const bf16*>(t.problem(nullptr).a.data) + row * p.a.row_stride;
+          std::vector<unsigned char> scratch(
+              static_cast<size_t>(matmul_scratch_bytes(1, s.n, s.k, c.a, c.b, c.c, kernel, 1)));
+          matmul_cpu(p, kernel, scratch.data(), 1);
+          EXPECT_EQ(std::memcmp(one.data(), all.data() + at, row_bytes), 0)
+              << c.text() << ", row " << row << ", " << to_string(kernel);
+        }
+      }
+    }
+}
+
 // A row of C is the same bits whatever rows stand beside it: decoding one token equals the batch.
 TEST(MatmulCpu, RowsDoNotDependOnTheBatch) {
   for (const MatmulKernel kernel :
