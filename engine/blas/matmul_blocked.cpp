@@ -72,15 +72,15 @@ Depth depth_of(int64_t K, const TileKernel& kernel, int64_t u0, int64_t units) {
   return {per * u0, std::min(per * (u0 + units), K) - per * u0};
 }
 
-// Columns [n0, n0 + cols) of B as panels of `units` units each, zeros after the end of K.
+// Columns [n0, n0 + cols) of B as panels, `stride` floats apart, zeros after the end of K.
 void pack_panels(const MatrixView& b, int64_t K, const TileKernel& kernel, int64_t n0, int64_t cols,
-                 int64_t u0, int64_t units, float* out) {
+                 int64_t u0, int64_t units, int64_t stride, float* out) {
   const PackSource src{b.data, b.dtype, b.col_stride, b.row_stride};
   const Depth d = depth_of(K, kernel, u0, units);
-  pack_block(src, kernel.pairs, n0, cols, d.k0, d.kc, kernel.cols, kernel.cols * units, true, out);
+  pack_block(src, kernel.pairs, n0, cols, d.k0, d.kc, kernel.cols, stride, true, out);
   const int64_t filled = kernel.pairs ? ceil_div(d.kc, 2) : d.kc;
   for (int64_t j = 0; filled < units && j < ceil_div(cols, kernel.cols); ++j)
-    std::fill_n(out + (j * units + filled) * kernel.cols, (units - filled) * kernel.cols, 0.0f);
+    std::fill_n(out + j * stride + filled * kernel.cols, (units - filled) * kernel.cols, 0.0f);
 }
 
 struct Task {
@@ -102,10 +102,11 @@ struct Task {
                  out);
   }
   void pack_b(int64_t n0, int64_t cols, int64_t u0, int64_t units, float* out) const {
-    pack_panels(p.b, p.K, kernel, n0, cols, u0, units, out);
+    pack_panels(p.b, p.K, kernel, n0, cols, u0, units, kernel.cols * units, out);
   }
   const float* packed_panel(int64_t panel, int64_t u0) const {
-    return static_cast<const float*>(p.b_packed) + (panel * s.units + u0) * kernel.cols;
+    const float* b = s.own_copy ? base : static_cast<const float*>(p.b_packed);
+    return b + (panel * s.units + u0) * kernel.cols;
   }
 };
 
@@ -303,11 +304,29 @@ void run_blocked(const Task& t, int64_t thread, int64_t threads) {
   }
 }
 
-// B is packed already: a piece of C needs nothing of the other threads, and a chunk of A is packed
-// once for all columns of the piece.
+// All of B into scratch. Where its neighbours lie along n a piece is some rows of k from end to
+// end, which memory gives faster than short parts of many rows.
+void pack_copy(const Task& t, int64_t thread, int64_t threads) {
+  constexpr int64_t kUnits = 64;
+  const int64_t W = t.kernel.cols, panels = ceil_div(t.p.N, W);
+  const bool by_rows = t.p.b.col_stride == 1;
+  const int64_t pieces = by_rows ? ceil_div(t.s.units, kUnits) : panels;
+  for (int64_t i; (i = t.team.pack.fetch_add(1)) < pieces;) {
+    const int64_t n0 = by_rows ? 0 : i * W, u0 = by_rows ? i * kUnits : 0;
+    pack_panels(t.p.b, t.p.K, t.kernel, n0, by_rows ? t.p.N : std::min(W, t.p.N - n0), u0,
+                by_rows ? std::min(kUnits, t.s.units - u0) : t.s.units, W * t.s.units,
+                t.base + n0 * t.s.units + u0 * W);
+  }
+  t.team.wait(threads);
+  if (thread == 0) t.team.pack = 0;
+}
+
+// B is packed already, or first of all: a piece of C needs nothing of the other threads, and a
+// chunk of A is packed once for all columns of the piece.
 void run_packed(const Task& t, int64_t thread, int64_t threads) {
   const MatmulProblem& p = t.p;
   const Blocking& s = t.s;
+  if (s.own_copy) pack_copy(t, thread, threads);
   const int64_t R = t.kernel.rows, W = t.kernel.cols;
   float* a_chunk = t.own(thread);
   float* waiting = s.depth_blocks == 1 ? nullptr : a_chunk + lines(s.a_floats);
@@ -386,7 +405,7 @@ void run(const Task& t, int64_t thread, int64_t threads) {
   if (t.kernel.enter != nullptr) t.kernel.enter();
   if (t.s.few_rows)
     run_few_rows(t, thread, threads);
-  else if (t.s.packed)
+  else if (t.s.packed || t.s.own_copy)
     run_packed(t, thread, threads);
   else
     run_blocked(t, thread, threads);
@@ -420,7 +439,7 @@ void pack_whole(void* out, const MatrixView& b, int64_t K, int64_t N, const Tile
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
   for (int64_t i = 0; i < pieces; ++i) {
     const int64_t n0 = i * 4 * W;
-    pack_panels(b, K, kernel, n0, std::min(N, n0 + 4 * W) - n0, 0, units,
+    pack_panels(b, K, kernel, n0, std::min(N, n0 + 4 * W) - n0, 0, units, W * units,
                 static_cast<float*>(out) + n0 * units);
   }
 }

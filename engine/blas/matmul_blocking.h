@@ -33,6 +33,7 @@ inline constexpr int64_t kLine = 16;  // floats in a cache line
 
 struct Blocking {
   bool few_rows, packed;  // packed: B is, as a whole
+  bool own_copy;          // B is packed into scratch as a whole, then used as if it had come so
   int threads;
   int64_t units;                         // of K, in whole steps of the kernel
   int64_t depth, depth_blocks;           // units per block of K
@@ -87,6 +88,19 @@ inline Blocking make_blocking(int64_t M, int64_t N, int64_t K, bool along_k, boo
     s.wide = even_block(N, waits ? kShared / s.threads / s.chunk : N + kernel.cols, kernel.cols);
     s.t_floats = waits ? s.chunk * s.wide : 0;
   } else {
+    // All of B and a chunk's waiting tiles for each thread, if there is room: B and A are packed
+    // once, no thread waits for another between blocks of K, and what waits stays near.
+    s.tall = row_tiles * kernel.rows;
+    const int64_t chunk = std::min(s.tall, s.chunk), width = col_tiles * kernel.cols;
+    if (kernel.copies_b && waits && width * (s.units + s.threads * chunk) <= kShared) {
+      s.own_copy = true;
+      s.wide = width;
+      s.chunk = chunk;
+      s.b_floats = width * s.units;
+      s.t_floats = chunk * width;
+      s.a_floats = s.chunk * s.depth + kPackSpill;
+      return s;
+    }
     s.wide = even_block(N, waits ? kWideWaiting : kShared / s.depth, kernel.cols);
     s.tall =
         waits ? even_block(M, kShared / s.wide - s.depth, kernel.rows) : row_tiles * kernel.rows;
@@ -104,10 +118,11 @@ inline int64_t lines(int64_t floats) {
 
 inline int64_t thread_floats(const Blocking& s) {
   return lines(s.a_floats) + (s.few_rows ? lines(s.b_floats) : 0) +
-         (s.packed ? lines(s.t_floats) : 0);
+         (s.packed || s.own_copy ? lines(s.t_floats) : 0);
 }
 inline int64_t shared_floats(const Blocking& s) {
-  return s.few_rows || s.packed ? 0 : lines(s.b_floats) + lines(s.t_floats);
+  if (s.few_rows || s.packed) return 0;
+  return lines(s.b_floats) + (s.own_copy ? 0 : lines(s.t_floats));
 }
 
 }  // namespace snug::blas

@@ -62,6 +62,9 @@ struct TileKernel {
   // next.
   int64_t depth = 1024, whole = 3072, whole_turned = 1024;
   int64_t chunk = 105 * 1024, chunk_rows = 140, near = 3072;
+  // Of a B that is not packed and needs more than one block of K: all of it is packed first, where
+  // scratch has room.
+  bool copies_b = false;
   bool asks = false;               // run asks for what is wanted soon
   TileColumnRun column = nullptr;  // null: tile by tile
   int64_t column_units = 0;        // from so many units on
