@@ -41,8 +41,8 @@ struct TileColumn {
   bool start;               // as for a run
   void* context;
   void (*ask)(void* context, int64_t i, Soon& soon);  // what tile i should ask for
-  // Most products of tile i are under way, and its place in the ring is not written yet; the tile
-  // before has been put away, long enough ago to be read without waiting.
+  // Products of tile i are under way, and its place in the ring is not written yet; the tile before
+  // has been put away, long enough ago to be read without waiting.
   void (*under_way)(void* context, int64_t i);
 };
 using TileColumnRun = void (*)(const TileColumn& column);

@@ -19,6 +19,8 @@ namespace {
 constexpr int64_t kStep = 16;                 // units: 32 bf16 of k
 constexpr int64_t kHalf = 16 * kMaxTileCols;  // floats of the upper half of the sums
 constexpr int64_t kSumLines = 4 * kHalf * 2 / 64;
+// Steps after which what was put away can be read without waiting.
+constexpr int64_t kSettled = 4;
 constexpr int64_t kSumStride = 4 * kMaxTileCols, kBStride = 4 * kMaxTileCols, kAStride = 4 * kStep;
 
 // What a tile asks for on the way, spread over `steps`.
@@ -123,8 +125,9 @@ void run_column(const TileColumn& c) {
       b += kB;
       asking.step();
       step<Tiles, true>(a, b);
+      if (s == kSettled) c.under_way(c.context, i);
     }
-    c.under_way(c.context, i);
+    if (steps <= kSettled) c.under_way(c.context, i);
     a += kA;
     b += kB;
     if (!more) {
