@@ -249,6 +249,27 @@ void multiply(const Task& t, const Multiply& m) {
   piece.finish();
 }
 
+// Columns [n0, n0 + cols) of B, `units` from u0 on, into shared scratch by all threads. Where the
+// neighbours of B lie along n, and the kernel takes it so, a piece is some rows of k from end to
+// end, which memory gives faster than short parts of many rows.
+void pack_shared(const Task& t, int64_t thread, int64_t threads, int64_t n0, int64_t cols,
+                 int64_t u0, int64_t units) {
+  constexpr int64_t kUnits = 64;
+  const int64_t W = t.kernel.cols, col_tiles = ceil_div(cols, W);
+  const bool by_rows = t.kernel.copies_b && t.p.b.col_stride == 1;
+  const int64_t pieces =
+      by_rows ? ceil_div(units, kUnits) : std::min(col_tiles, threads == 1 ? 1 : 4 * threads);
+  for (int64_t i; (i = t.team.pack.fetch_add(1)) < pieces;) {
+    const Range panels = by_rows ? Range{0, col_tiles} : share(col_tiles, pieces, i);
+    const int64_t from = by_rows ? i * kUnits : 0, first = panels.begin * W;
+    pack_panels(t.p.b, t.p.K, t.kernel, n0 + first, std::min(panels.end * W, cols) - first,
+                u0 + from, by_rows ? std::min(kUnits, units - from) : units, W * units,
+                t.base + first * units + from * W);
+  }
+  t.team.wait(threads);
+  if (thread == 0) t.team.pack = 0;
+}
+
 // B is packed block by block into shared scratch by all threads, then used by all.
 void run_blocked(const Task& t, int64_t thread, int64_t threads) {
   const MatmulProblem& p = t.p;
@@ -267,16 +288,9 @@ void run_blocked(const Task& t, int64_t thread, int64_t threads) {
       const bool whole_rows = p.finish.rows != nullptr && n0 + cols == p.N;
       const int64_t grid = whole_rows ? 1 : grid_columns(row_tiles, col_tiles, threads);
       const int64_t slabs = round_up(ceil_div(row_tiles, s.chunk / R), threads / grid);
-      const int64_t b_pieces = std::min(col_tiles, threads == 1 ? 1 : 4 * threads);
       for (int64_t block = 0; block < s.depth_blocks; ++block) {
         const int64_t u0 = block * s.depth, units = std::min(s.depth, s.units - u0);
-        for (int64_t i; (i = t.team.pack.fetch_add(1)) < b_pieces;) {
-          const Range r = share(col_tiles, b_pieces, i);
-          t.pack_b(n0 + r.begin * W, std::min(r.end * W, cols) - r.begin * W, u0, units,
-                   b_block + r.begin * W * units);
-        }
-        t.team.wait(threads);
-        if (thread == 0) t.team.pack = 0;
+        pack_shared(t, thread, threads, n0, cols, u0, units);
         const bool last = block + 1 == s.depth_blocks;
         for (int64_t i; (i = t.team.multiply.fetch_add(1)) < slabs * grid;) {
           const Range r = share(row_tiles, slabs, i / grid), q = share(col_tiles, grid, i % grid);
@@ -304,29 +318,12 @@ void run_blocked(const Task& t, int64_t thread, int64_t threads) {
   }
 }
 
-// All of B into scratch. Where its neighbours lie along n a piece is some rows of k from end to
-// end, which memory gives faster than short parts of many rows.
-void pack_copy(const Task& t, int64_t thread, int64_t threads) {
-  constexpr int64_t kUnits = 64;
-  const int64_t W = t.kernel.cols, panels = ceil_div(t.p.N, W);
-  const bool by_rows = t.p.b.col_stride == 1;
-  const int64_t pieces = by_rows ? ceil_div(t.s.units, kUnits) : panels;
-  for (int64_t i; (i = t.team.pack.fetch_add(1)) < pieces;) {
-    const int64_t n0 = by_rows ? 0 : i * W, u0 = by_rows ? i * kUnits : 0;
-    pack_panels(t.p.b, t.p.K, t.kernel, n0, by_rows ? t.p.N : std::min(W, t.p.N - n0), u0,
-                by_rows ? std::min(kUnits, t.s.units - u0) : t.s.units, W * t.s.units,
-                t.base + n0 * t.s.units + u0 * W);
-  }
-  t.team.wait(threads);
-  if (thread == 0) t.team.pack = 0;
-}
-
 // B is packed already, or first of all: a piece of C needs nothing of the other threads, and a
 // chunk of A is packed once for all columns of the piece.
 void run_packed(const Task& t, int64_t thread, int64_t threads) {
   const MatmulProblem& p = t.p;
   const Blocking& s = t.s;
-  if (s.own_copy) pack_copy(t, thread, threads);
+  if (s.own_copy) pack_shared(t, thread, threads, 0, p.N, 0, s.units);
   const int64_t R = t.kernel.rows, W = t.kernel.cols;
   float* a_chunk = t.own(thread);
   float* waiting = s.depth_blocks == 1 ? nullptr : a_chunk + lines(s.a_floats);

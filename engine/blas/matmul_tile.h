@@ -65,7 +65,9 @@ struct TileKernel {
   // Of a B that is not packed and needs more than one block of K: all of it is packed first, where
   // scratch has room.
   bool copies_b = false;
-  bool asks = false;               // run asks for what is wanted soon
+  int64_t shallow =
+      0;              // another depth of a block of K, of which the blocking may make use; 0: none
+  bool asks = false;  // run asks for what is wanted soon
   TileColumnRun column = nullptr;  // null: tile by tile
   int64_t column_units = 0;        // from so many units on
   void (*enter)() = nullptr;       // called by each thread before its first run and after its last

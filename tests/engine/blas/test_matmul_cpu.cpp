@@ -188,6 +188,52 @@ TEST(MatmulCpu, ColumnsOfTilesAgreeWithDoubleAndWithRowsAlone) {
     }
 }
 
+// Rows of a result against the sum in double.
+void check_rows(const Prepared& t, const std::vector<unsigned char>& out) {
+  const Case& c = t.k;
+  for (const int64_t i : {int64_t{0}, c.M / 2 + 1, c.M - 1})
+    for (int64_t j = 0; j < c.N; ++j) {
+      const auto at = static_cast<size_t>(i * c.N + j);
+      ASSERT_LE(std::abs(read(out.data(), c.c, i * t.ldc + j) - t.exact[at]), t.bound[at])
+          << c.text() << ", row " << i << ", column " << j;
+    }
+}
+
+// Three ways through a B that needs several blocks of K: packed as a whole into scratch, for which
+// sixteen threads leave no room, block by block for all, and packed by the caller. With the
+// neighbours of B along n and along k.
+TEST(MatmulCpu, WholeCopiesAndBlocksOfBAgree) {
+  for (const MatmulKernel kernel : {MatmulKernel::amx_bf16, MatmulKernel::amx_bf16_emulated})
+    for (const Layout along : {Layout::row_major, Layout::transposed}) {
+      Case c{70, 1151, 1030, DType::bf16, DType::bf16, DType::f32, Layout::transposed, along};
+      c.accumulate = true;
+      const Prepared t(c, 12);
+      if (!matmul_supports(t.problem(nullptr), kernel)) continue;
+      const auto bytes = [&](int threads, bool packed) {
+        return matmul_scratch_bytes(c.M, c.N, c.K, c.a, c.b, c.c, kernel, threads, packed);
+      };
+      EXPECT_GT(bytes(1, false), bytes(1, true) + c.N * c.K * 2) << "no whole copy of B";
+      EXPECT_LT(bytes(16, false), bytes(16, true) + c.N * c.K * 2) << "a whole copy of B";
+      const auto out = t.run(kernel, 1);
+      check_rows(t, out);
+      EXPECT_EQ(out, t.run(kernel, 16)) << c.text();
+      EXPECT_EQ(out, t.run(kernel, 2, true)) << c.text();
+    }
+}
+
+// So many rows that two threads take blocks of less depth, three where one thread takes two.
+TEST(MatmulCpu, BlocksOfLessDepthKeepTheBits) {
+  const Case c{1024, 33, 2048, DType::bf16, DType::bf16, DType::bf16};
+  const Prepared t(c, 15);
+  const MatmulKernel kernel = matmul_available(MatmulKernel::amx_bf16)
+                                  ? MatmulKernel::amx_bf16
+                                  : MatmulKernel::amx_bf16_emulated;
+  const auto out = t.run(kernel, 2);
+  check_rows(t, out);
+  EXPECT_EQ(out, t.run(kernel, 1));
+  EXPECT_EQ(out, t.run(kernel, 2, true));
+}
+
 // A row of C is the same bits whatever rows stand beside it: decoding one token equals the batch.
 TEST(MatmulCpu, RowsDoNotDependOnTheBatch) {
   for (const MatmulKernel kernel :
