@@ -72,15 +72,15 @@ Depth depth_of(int64_t K, const TileKernel& kernel, int64_t u0, int64_t units) {
   return {per * u0, std::min(per * (u0 + units), K) - per * u0};
 }
 
-// Columns [n0, n0 + cols) of B as panels of `units` units each, zeros after the end of K.
+// Columns [n0, n0 + cols) of B as panels, `stride` floats apart, zeros after the end of K.
 void pack_panels(const MatrixView& b, int64_t K, const TileKernel& kernel, int64_t n0, int64_t cols,
-                 int64_t u0, int64_t units, float* out) {
+                 int64_t u0, int64_t units, int64_t stride, float* out) {
   const PackSource src{b.data, b.dtype, b.col_stride, b.row_stride};
   const Depth d = depth_of(K, kernel, u0, units);
-  pack_block(src, kernel.pairs, n0, cols, d.k0, d.kc, kernel.cols, kernel.cols * units, true, out);
+  pack_block(src, kernel.pairs, n0, cols, d.k0, d.kc, kernel.cols, stride, true, out);
   const int64_t filled = kernel.pairs ? ceil_div(d.kc, 2) : d.kc;
   for (int64_t j = 0; filled < units && j < ceil_div(cols, kernel.cols); ++j)
-    std::fill_n(out + (j * units + filled) * kernel.cols, (units - filled) * kernel.cols, 0.0f);
+    std::fill_n(out + j * stride + filled * kernel.cols, (units - filled) * kernel.cols, 0.0f);
 }
 
 struct Task {
@@ -102,10 +102,11 @@ struct Task {
                  out);
   }
   void pack_b(int64_t n0, int64_t cols, int64_t u0, int64_t units, float* out) const {
-    pack_panels(p.b, p.K, kernel, n0, cols, u0, units, out);
+    pack_panels(p.b, p.K, kernel, n0, cols, u0, units, kernel.cols * units, out);
   }
   const float* packed_panel(int64_t panel, int64_t u0) const {
-    return static_cast<const float*>(p.b_packed) + (panel * s.units + u0) * kernel.cols;
+    const float* b = s.own_copy ? base : static_cast<const float*>(p.b_packed);
+    return b + (panel * s.units + u0) * kernel.cols;
   }
 };
 
@@ -157,51 +158,116 @@ void add_next_piece(const Multiply& m, const TileKernel& kernel, int64_t near, i
   soon.b_lines = part.end - part.begin;
 }
 
-void multiply(const Task& t, const Multiply& m) {
-  const int64_t R = t.kernel.rows, W = t.kernel.cols;
-  const int64_t pieces = ceil_div(m.units, t.kernel.near);  // of a panel of B, of equal depth
-  const int64_t near = round_up(ceil_div(m.units, pieces), t.kernel.step);
-  const int64_t tiles = m.rows.end - m.rows.begin;
-  // Two tiles in turn, or where the panel of B is used piece by piece those of the whole chunk.
-  alignas(64) float local[kMaxChunkRows * kMaxTileCols];
-  // A tile is finished when the next one is under way: what a tile unit has just stored cannot be
-  // read at once, and meanwhile the unit works.
-  struct {
+// The tiles of one piece of a panel of B, and what is done beside them.
+struct Piece {
+  const Task& t;
+  const Multiply& m;
+  int64_t near;    // units of a piece
+  float* local;    // sums, where none wait: two tiles in turn, or all of the chunk
+  int64_t tj, u0;  // column tile, first unit
+  struct Done {    // to be finished when the next tile is under way
     const float* tile = nullptr;
     int64_t m0 = 0, n0 = 0, rows = 0;
-  } done;
-  const auto finish = [&] {
+  } done = {};
+
+  int64_t units() const { return std::min(near, m.units - u0); }
+  bool last() const { return m.last && u0 + units() == m.units; }
+  int64_t tile_rows(int64_t i) const {
+    return std::min(t.kernel.rows, t.p.M - (m.rows.begin + i) * t.kernel.rows);
+  }
+  int64_t tile_floats() const { return t.kernel.rows * t.kernel.cols; }
+  int64_t ring() const {
+    return m.waiting == nullptr && near >= m.units ? 2 : m.rows.end - m.rows.begin;
+  }
+  float* sums() const {
+    return m.waiting == nullptr ? local : m.waiting + (tj - m.cols.begin) * tile_floats();
+  }
+  int64_t sums_step() const { return tile_floats() * (m.waiting == nullptr ? 1 : m.wait_cols); }
+  float* tile(int64_t i) const { return sums() + i % ring() * sums_step(); }
+  const float* a(int64_t i) const {
+    return m.a + i * t.kernel.rows * m.units + u0 * round_up(tile_rows(i), t.kernel.row_step);
+  }
+  const float* b() const { return m.b + (tj - m.cols.begin) * m.b_stride + u0 * t.kernel.cols; }
+
+  void ask(int64_t i, Soon& soon) const {
+    const int64_t R = t.kernel.rows, W = t.kernel.cols;
+    if (last()) add_place(t.p, (m.rows.begin + i) * R, tj * W, tile_rows(i), W, soon);
+    // The sums of the block of K before come from far: asked for a panel ahead.
+    if (m.waiting != nullptr && !m.first && u0 + units() == m.units && tj + 1 < m.cols.end)
+      soon.waiting = tile(i) + tile_floats();
+    if (t.kernel.asks)
+      add_next_piece(m, t.kernel, near, tj - m.cols.begin, u0 + units(), i,
+                     m.rows.end - m.rows.begin, soon);
+  }
+  void finish() {
     if (done.tile != nullptr)
-      finish_tile(t.p, done.tile, W, done.m0, done.n0, done.rows, std::min(W, t.p.N - done.n0));
+      finish_tile(t.p, done.tile, t.kernel.cols, done.m0, done.n0, done.rows,
+                  std::min(t.kernel.cols, t.p.N - done.n0));
     done.tile = nullptr;
-  };
-  for (int64_t tj = m.cols.begin; tj < m.cols.end; ++tj)
-    for (int64_t u0 = 0; u0 < m.units; u0 += near) {
-      const int64_t units = std::min(near, m.units - u0);
-      const bool last = m.last && u0 + units == m.units;
-      for (int64_t ti = m.rows.begin; ti < m.rows.end; ++ti) {
-        const int64_t i = ti - m.rows.begin, j = tj - m.cols.begin;
-        float* tile = m.waiting != nullptr ? m.waiting + (i * m.wait_cols + j) * R * W
-                                           : local + (near < m.units ? i : i % 2) * R * W;
-        if (tile == done.tile) finish();  // an odd number of tiles, panel after panel
-        const int64_t tile_rows = std::min(R, t.p.M - ti * R);
-        Soon soon;
-        if (last) add_place(t.p, ti * R, tj * W, tile_rows, W, soon);
-        // The sums of the block of K before come from far: asked for a panel ahead.
-        if (m.waiting != nullptr && !m.first && u0 + units == m.units && tj + 1 < m.cols.end)
-          soon.waiting = tile + R * W;
-        if (t.kernel.asks)
-          add_next_piece(m, t.kernel, near, j, u0 + units, i, tiles, soon);
-        else
-          ask_for_c(soon);
-        t.kernel.run[tile_rows - 1](
-            units, m.a + i * R * m.units + u0 * round_up(tile_rows, t.kernel.row_step),
-            m.b + j * m.b_stride + u0 * W, tile, m.first && u0 == 0, soon);
-        finish();
-        if (last) done = {tile, ti * R, tj * W, tile_rows};
-      }
+  }
+  // A tile is finished when the next one is under way: what a tile unit has just stored cannot be
+  // read at once, and meanwhile the unit works.
+  void under_way(int64_t i) {
+    finish();
+    if (last())
+      done = {tile(i), (m.rows.begin + i) * t.kernel.rows, tj * t.kernel.cols, tile_rows(i)};
+  }
+
+  // The tiles from i on that are full go together, where the kernel takes them so.
+  int64_t run_full(int64_t i) {
+    const int64_t R = t.kernel.rows;
+    const int64_t end = std::min(m.rows.end, t.p.M / R) - m.rows.begin;
+    if (t.kernel.column == nullptr || units() < t.kernel.column_units || ring() < 2 || i >= end)
+      return i;
+    t.kernel.column(
+        {units(), end - i, a(i), R * m.units, b(), sums(), sums_step(), ring(), m.first && u0 == 0,
+         this,
+         [](void* piece, int64_t k, Soon& soon) { static_cast<const Piece*>(piece)->ask(k, soon); },
+         [](void* piece, int64_t k) { static_cast<Piece*>(piece)->under_way(k); }});
+    return end;
+  }
+  void run() {
+    const int64_t tiles = m.rows.end - m.rows.begin;
+    for (int64_t i = run_full(0); i < tiles; ++i) {
+      if (tile(i) == done.tile) finish();  // an odd number of tiles, panel after panel
+      Soon soon;
+      ask(i, soon);
+      if (!t.kernel.asks) ask_for_c(soon);
+      t.kernel.run[tile_rows(i) - 1](units(), a(i), b(), tile(i), m.first && u0 == 0, soon);
+      under_way(i);
     }
-  finish();
+  }
+};
+
+void multiply(const Task& t, const Multiply& m) {
+  const int64_t pieces = ceil_div(m.units, t.kernel.near);  // of a panel of B, of equal depth
+  const int64_t near = round_up(ceil_div(m.units, pieces), t.kernel.step);
+  alignas(64) float local[kMaxChunkRows * kMaxTileCols];
+  Piece piece{t, m, near, local, m.cols.begin, 0};
+  for (; piece.tj < m.cols.end; ++piece.tj)
+    for (piece.u0 = 0; piece.u0 < m.units; piece.u0 += near) piece.run();
+  piece.finish();
+}
+
+// Columns [n0, n0 + cols) of B, `units` from u0 on, into shared scratch by all threads. Where the
+// neighbours of B lie along n, and the kernel takes it so, a piece is some rows of k from end to
+// end, which memory gives faster than short parts of many rows.
+void pack_shared(const Task& t, int64_t thread, int64_t threads, int64_t n0, int64_t cols,
+                 int64_t u0, int64_t units) {
+  constexpr int64_t kUnits = 64;
+  const int64_t W = t.kernel.cols, col_tiles = ceil_div(cols, W);
+  const bool by_rows = t.kernel.copies_b && t.p.b.col_stride == 1;
+  const int64_t pieces =
+      by_rows ? ceil_div(units, kUnits) : std::min(col_tiles, threads == 1 ? 1 : 4 * threads);
+  for (int64_t i; (i = t.team.pack.fetch_add(1)) < pieces;) {
+    const Range panels = by_rows ? Range{0, col_tiles} : share(col_tiles, pieces, i);
+    const int64_t from = by_rows ? i * kUnits : 0, first = panels.begin * W;
+    pack_panels(t.p.b, t.p.K, t.kernel, n0 + first, std::min(panels.end * W, cols) - first,
+                u0 + from, by_rows ? std::min(kUnits, units - from) : units, W * units,
+                t.base + first * units + from * W);
+  }
+  t.team.wait(threads);
+  if (thread == 0) t.team.pack = 0;
 }
 
 // B is packed block by block into shared scratch by all threads, then used by all.
@@ -222,16 +288,9 @@ void run_blocked(const Task& t, int64_t thread, int64_t threads) {
       const bool whole_rows = p.finish.rows != nullptr && n0 + cols == p.N;
       const int64_t grid = whole_rows ? 1 : grid_columns(row_tiles, col_tiles, threads);
       const int64_t slabs = round_up(ceil_div(row_tiles, s.chunk / R), threads / grid);
-      const int64_t b_pieces = std::min(col_tiles, threads == 1 ? 1 : 4 * threads);
       for (int64_t block = 0; block < s.depth_blocks; ++block) {
         const int64_t u0 = block * s.depth, units = std::min(s.depth, s.units - u0);
-        for (int64_t i; (i = t.team.pack.fetch_add(1)) < b_pieces;) {
-          const Range r = share(col_tiles, b_pieces, i);
-          t.pack_b(n0 + r.begin * W, std::min(r.end * W, cols) - r.begin * W, u0, units,
-                   b_block + r.begin * W * units);
-        }
-        t.team.wait(threads);
-        if (thread == 0) t.team.pack = 0;
+        pack_shared(t, thread, threads, n0, cols, u0, units);
         const bool last = block + 1 == s.depth_blocks;
         for (int64_t i; (i = t.team.multiply.fetch_add(1)) < slabs * grid;) {
           const Range r = share(row_tiles, slabs, i / grid), q = share(col_tiles, grid, i % grid);
@@ -259,11 +318,12 @@ void run_blocked(const Task& t, int64_t thread, int64_t threads) {
   }
 }
 
-// B is packed already: a piece of C needs nothing of the other threads, and a chunk of A is packed
-// once for all columns of the piece.
+// B is packed already, or first of all: a piece of C needs nothing of the other threads, and a
+// chunk of A is packed once for all columns of the piece.
 void run_packed(const Task& t, int64_t thread, int64_t threads) {
   const MatmulProblem& p = t.p;
   const Blocking& s = t.s;
+  if (s.own_copy) pack_shared(t, thread, threads, 0, p.N, 0, s.units);
   const int64_t R = t.kernel.rows, W = t.kernel.cols;
   float* a_chunk = t.own(thread);
   float* waiting = s.depth_blocks == 1 ? nullptr : a_chunk + lines(s.a_floats);
@@ -342,7 +402,7 @@ void run(const Task& t, int64_t thread, int64_t threads) {
   if (t.kernel.enter != nullptr) t.kernel.enter();
   if (t.s.few_rows)
     run_few_rows(t, thread, threads);
-  else if (t.s.packed)
+  else if (t.s.packed || t.s.own_copy)
     run_packed(t, thread, threads);
   else
     run_blocked(t, thread, threads);
@@ -376,7 +436,7 @@ void pack_whole(void* out, const MatrixView& b, int64_t K, int64_t N, const Tile
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
   for (int64_t i = 0; i < pieces; ++i) {
     const int64_t n0 = i * 4 * W;
-    pack_panels(b, K, kernel, n0, std::min(N, n0 + 4 * W) - n0, 0, units,
+    pack_panels(b, K, kernel, n0, std::min(N, n0 + 4 * W) - n0, 0, units, W * units,
                 static_cast<float*>(out) + n0 * units);
   }
 }

@@ -29,6 +29,24 @@ struct Soon {
 using TileRun = void (*)(int64_t units, const float* a, const float* b, float* tile, bool start,
                          const Soon& soon);
 
+// Full tiles one under the other, by one panel of B. A kernel that takes them together can begin a
+// tile while it puts the one before away.
+struct TileColumn {
+  int64_t units, tiles;
+  const float* a;
+  int64_t a_step;  // floats from one tile's panel of A to the next one's
+  const float* b;
+  float* sums;              // tile i is at sums + i % ring * sums_step
+  int64_t sums_step, ring;  // ring: at least two
+  bool start;               // as for a run
+  void* context;
+  void (*ask)(void* context, int64_t i, Soon& soon);  // what tile i should ask for
+  // Products of tile i are under way, and its place in the ring is not written yet; the tile before
+  // has been put away, long enough ago to be read without waiting.
+  void (*under_way)(void* context, int64_t i);
+};
+using TileColumnRun = void (*)(const TileColumn& column);
+
 struct TileKernel {
   int64_t rows, cols;  // of a full tile
   bool pairs;          // units are bf16 pairs
@@ -44,8 +62,15 @@ struct TileKernel {
   // next.
   int64_t depth = 1024, whole = 3072, whole_turned = 1024;
   int64_t chunk = 105 * 1024, chunk_rows = 140, near = 3072;
-  bool asks = false;          // run asks for what is wanted soon
-  void (*enter)() = nullptr;  // called by each thread before its first run and after its last
+  // Of a B that is not packed and needs more than one block of K: all of it is packed first, where
+  // scratch has room.
+  bool copies_b = false;
+  int64_t shallow =
+      0;              // another depth of a block of K, of which the blocking may make use; 0: none
+  bool asks = false;  // run asks for what is wanted soon
+  TileColumnRun column = nullptr;  // null: tile by tile
+  int64_t column_units = 0;        // from so many units on
+  void (*enter)() = nullptr;       // called by each thread before its first run and after its last
   void (*leave)() = nullptr;
 };
 

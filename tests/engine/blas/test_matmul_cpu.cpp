@@ -165,6 +165,93 @@ TEST(MatmulCpu, EveryDepthOfAFullTileAgreesWithDouble) {
   }
 }
 
+// Tiles of one column that a kernel takes together: of two steps of k, the least, of three, and of
+// several pieces and blocks of K; an even and an odd number of tiles, with and without a tail; one
+// column, several, and several pieces of them. Every row has the bits that it has alone.
+TEST(MatmulCpu, ColumnsOfTilesAgreeWithDoubleAndWithRowsAlone) {
+  uint32_t seed = 6;
+  const struct {
+    int64_t m, n, k;
+  } shapes[] = {{96, 33, 33},   {128, 70, 64}, {129, 96, 65},   {160, 40, 96},
+                {97, 100, 530}, {70, 65, 770}, {131, 34, 1030}, {100, 66, 2100}};
+  for (const auto& s : shapes)
+    for (const DType out : {DType::f32, DType::bf16}) {
+      Case c{s.m, s.n, s.k, DType::bf16, DType::bf16, out};
+      c.la = out == DType::f32 ? Layout::transposed : Layout::row_major;
+      c.accumulate = out == DType::f32;
+      c.bias = out == DType::bf16;
+      const uint32_t here = next(seed);
+      check_case(c, here);
+      for (const MatmulKernel kernel : {MatmulKernel::amx_bf16, MatmulKernel::amx_bf16_emulated}) {
+        const Prepared t(c, here);
+        MatmulProblem p = t.problem(nullptr);
+        if (!matmul_supports(p, kernel)) continue;
+        const auto all = t.run(kernel, 2);
+        const auto row_bytes = static_cast<size_t>(t.ldc * size_of(out));
+        for (const int64_t row : {int64_t{0}, int64_t{31}, int64_t{32}, int64_t{63}, s.m - 1}) {
+          const size_t at = static_cast<size_t>(row) * row_bytes;
+          std::vector<unsigned char> one(
+              t.old_c.begin() + static_cast<std::ptrdiff_t>(at),
+              t.old_c.begin() + static_cast<std::ptrdiff_t>(at + row_bytes));
+          p.c = one.data();
+          p.M = 1;
+          p.a.data = static_cast<const bf16*>(t.problem(nullptr).a.data) + row * p.a.row_stride;
+          std::vector<unsigned char> scratch(
+              static_cast<size_t>(matmul_scratch_bytes(1, s.n, s.k, c.a, c.b, c.c, kernel, 1)));
+          matmul_cpu(p, kernel, scratch.data(), 1);
+          EXPECT_EQ(std::memcmp(one.data(), all.data() + at, row_bytes), 0)
+              << c.text() << ", row " << row << ", " << to_string(kernel);
+        }
+      }
+    }
+}
+
+// Rows of a result against the sum in double.
+void check_rows(const Prepared& t, const std::vector<unsigned char>& out) {
+  const Case& c = t.k;
+  for (const int64_t i : {int64_t{0}, c.M / 2 + 1, c.M - 1})
+    for (int64_t j = 0; j < c.N; ++j) {
+      const auto at = static_cast<size_t>(i * c.N + j);
+      ASSERT_LE(std::abs(read(out.data(), c.c, i * t.ldc + j) - t.exact[at]), t.bound[at])
+          << c.text() << ", row " << i << ", column " << j;
+    }
+}
+
+// Three ways through a B that needs several blocks of K: packed as a whole into scratch, for which
+// sixteen threads leave no room, block by block for all, and packed by the caller. With the
+// neighbours of B along n and along k.
+TEST(MatmulCpu, WholeCopiesAndBlocksOfBAgree) {
+  for (const MatmulKernel kernel : {MatmulKernel::amx_bf16, MatmulKernel::amx_bf16_emulated})
+    for (const Layout along : {Layout::row_major, Layout::transposed}) {
+      Case c{70, 1151, 1030, DType::bf16, DType::bf16, DType::f32, Layout::transposed, along};
+      c.accumulate = true;
+      const Prepared t(c, 12);
+      if (!matmul_supports(t.problem(nullptr), kernel)) continue;
+      const auto bytes = [&](int threads, bool packed) {
+        return matmul_scratch_bytes(c.M, c.N, c.K, c.a, c.b, c.c, kernel, threads, packed);
+      };
+      EXPECT_GT(bytes(1, false), bytes(1, true) + c.N * c.K * 2) << "no whole copy of B";
+      EXPECT_LT(bytes(16, false), bytes(16, true) + c.N * c.K * 2) << "a whole copy of B";
+      const auto out = t.run(kernel, 1);
+      check_rows(t, out);
+      EXPECT_EQ(out, t.run(kernel, 16)) << c.text();
+      EXPECT_EQ(out, t.run(kernel, 2, true)) << c.text();
+    }
+}
+
+// So many rows that two threads take blocks of less depth, three where one thread takes two.
+TEST(MatmulCpu, BlocksOfLessDepthKeepTheBits) {
+  const Case c{1024, 33, 2048, DType::bf16, DType::bf16, DType::bf16};
+  const Prepared t(c, 15);
+  const MatmulKernel kernel = matmul_available(MatmulKernel::amx_bf16)
+                                  ? MatmulKernel::amx_bf16
+                                  : MatmulKernel::amx_bf16_emulated;
+  const auto out = t.run(kernel, 2);
+  check_rows(t, out);
+  EXPECT_EQ(out, t.run(kernel, 1));
+  EXPECT_EQ(out, t.run(kernel, 2, true));
+}
+
 // A row of C is the same bits whatever rows stand beside it: decoding one token equals the batch.
 TEST(MatmulCpu, RowsDoNotDependOnTheBatch) {
   for (const MatmulKernel kernel :
