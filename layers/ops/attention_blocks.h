@@ -21,6 +21,8 @@ inline constexpr int64_t kAttentionLanes = 16;  // lane counts are multiples of 
 // Dropout of a tile: one bit a query, 16 lanes a word, kAttentionWords words a key.
 inline constexpr int64_t kAttentionWords = kAttentionBlock / 16;
 
+struct AttentionFused;  // attention_fused.h
+
 struct AttentionBlocks {
   const char* name;
   bool pairs;
@@ -51,6 +53,8 @@ struct AttentionBlocks {
   // key) are at least `threshold`.
   void (*dropout_bits)(uint16_t* keep, int64_t keys, int64_t lanes, RandomKey key, uint64_t sample,
                        uint32_t query0, uint32_t channel4, uint32_t threshold);
+  // Whole passes instead of the parts above, or null.
+  const AttentionFused* fused = nullptr;
 };
 
 // The random bits from which on a value is kept: uniform_from(bits) >= dropout.

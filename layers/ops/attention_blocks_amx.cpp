@@ -3,6 +3,7 @@
 // The rest is that of the other form with pairs.
 #include "engine/blas/amx_tiles.h"
 #include "layers/ops/attention_blocks.h"
+#include "layers/ops/attention_fused.h"
 
 namespace snug {
 namespace {
@@ -69,25 +70,28 @@ void product(float* c, int64_t ldc, const float* a, int64_t a_row, int64_t /*a_c
 }
 
 template <class Tiles>
-AttentionBlocks blocks_over(const char* name) {
+AttentionBlocks blocks_over(const char* name, const AttentionFused& fused) {
   AttentionBlocks blocks = attention_blocks_avx512_bf16();
   blocks.name = name;
   blocks.step = kTile;
   blocks.enter = Tiles::configure;
   blocks.leave = Tiles::release;
   blocks.product = product<Tiles>;
+  blocks.fused = &fused;
   return blocks;
 }
 
 }  // namespace
 
 const AttentionBlocks& attention_blocks_amx() {
-  static const AttentionBlocks blocks = blocks_over<blas::HardwareTiles>("amx_bf16");
+  static const AttentionBlocks blocks =
+      blocks_over<blas::HardwareTiles>("amx_bf16", attention_fused());
   return blocks;
 }
 
 const AttentionBlocks& attention_blocks_amx_emulated() {
-  static const AttentionBlocks blocks = blocks_over<blas::SoftwareTiles>("amx_bf16_emulated");
+  static const AttentionBlocks blocks =
+      blocks_over<blas::SoftwareTiles>("amx_bf16_emulated", attention_fused_emulated());
   return blocks;
 }
 
