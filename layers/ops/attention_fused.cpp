@@ -43,34 +43,49 @@ struct Forward {
   float* scores_of(int64_t n) const { return f.s + n % 2 * 4 * kFusedTileFloats; }
   float* powers_of(int64_t n) const { return f.p + n % 2 * 2 * kFusedTileFloats; }
 
-  // Tiles: 0 and 1 sums of out, 2 and 3 powers, 4 scores, 5 keys or values, 6 and 7 queries.
-  bool narrow() const { return f.units <= 2; }
-  void load_queries(const FusedForwardUnit& u) const {
-    if (!narrow()) return;
-    Tiles::template load<6>(u.q, kLine);
-    if (f.units == 2) Tiles::template load<7>(u.q + kFusedTileFloats, kLine);
+  // Work of the tile unit comes in stages that fill two tiles of sums; a stage stores what the one
+  // before it has made, long enough ago. Tiles: 0 and 1 sums of out, 2 and 3 powers, 4 and 5
+  // scores, 6 and 7 operands.
+  struct Stores {
+    float *first = nullptr, *second = nullptr;
+    bool scores = false;
+  };
+  static void finish(Stores* to) {
+    if (to->scores) {
+      if (to->first) Tiles::template store<4>(to->first, kLine);
+      if (to->second) Tiles::template store<5>(to->second, kLine);
+    } else {
+      if (to->first) Tiles::template store<0>(to->first, kLine);
+      if (to->second) Tiles::template store<1>(to->second, kLine);
+    }
+    *to = {};
   }
-  // Scores of 16 keys, in tile 4.
+
+  // Scores of 16 or 32 keys.
+  template <bool kTwo>
   void multiply_keys(const FusedForwardUnit& u, int64_t step) const {
     const float* k = u.k + step * kFusedTile * f.k_ld;
     Tiles::template zero<4>();
-    if (narrow()) {
-      Tiles::template load<5>(k, 4 * f.k_ld);
-      Tiles::template multiply<4, 5, 6>();
-      if (f.units == 2) {
-        Tiles::template load<5>(k + kFusedTile, 4 * f.k_ld);
-        Tiles::template multiply<4, 5, 7>();
-      }
-      return;
-    }
+    if (kTwo) Tiles::template zero<5>();
     for (int64_t i = 0; i < f.units; ++i) {
-      Tiles::template load<5>(k + i * kFusedTile, 4 * f.k_ld);
-      Tiles::template load<6>(u.q + i * kFusedTileFloats, kLine);
-      Tiles::template multiply<4, 5, 6>();
+      Tiles::template load<7>(u.q + i * kFusedTileFloats, kLine);
+      Tiles::template load<6>(k + i * kFusedTile, 4 * f.k_ld);
+      Tiles::template multiply<4, 6, 7>();
+      if (kTwo) {
+        Tiles::template load<6>(k + i * kFusedTile + kFusedTile * f.k_ld, 4 * f.k_ld);
+        Tiles::template multiply<5, 6, 7>();
+      }
     }
   }
-  void store_scores(int64_t n, int64_t step) const {
-    Tiles::template store<4>(scores_of(n) + step * kFusedTileFloats, kLine);
+  void scores_stage(const FusedForwardUnit& u, int64_t n, int64_t pair, Stores* to) const {
+    finish(to);
+    float* s = scores_of(n) + 2 * pair * kFusedTileFloats;
+    const bool two = 2 * pair + 1 < u.keys / kFusedTile;
+    if (two)
+      multiply_keys<true>(u, 2 * pair);
+    else
+      multiply_keys<false>(u, 2 * pair);
+    *to = {s, two ? s + kFusedTileFloats : nullptr, true};
   }
 
   void load_powers(const FusedForwardUnit& u, int64_t n) const {
@@ -78,25 +93,40 @@ struct Forward {
     Tiles::template load<2>(p, kLine);
     if (u.keys > 2 * kFusedTile) Tiles::template load<3>(p + kFusedTileFloats, kLine);
   }
-  template <int kSum>
-  void add_values_to(const FusedForwardUnit& u, int64_t tile) const {
-    const float* v = u.v + tile * kFusedTile * f.v_ld;
-    float* out = u.out + tile * kFusedTileFloats;
-    Tiles::template load<kSum>(out, kLine);
-    Tiles::template load<5>(v, 4 * f.v_ld);
-    Tiles::template multiply<kSum, 5, 2>();
-    if (u.keys > 2 * kFusedTile) {
-      Tiles::template load<5>(v + kFusedTile, 4 * f.v_ld);
-      Tiles::template multiply<kSum, 5, 3>();
+  // 16 or 32 columns of the values.
+  template <bool kTwo, bool kLong>
+  void multiply_values(const float* v, float* out) const {
+    const float* second = v + kFusedTile * f.v_ld;
+    Tiles::template load<0>(out, kLine);
+    if (kTwo) Tiles::template load<1>(out + kFusedTileFloats, kLine);
+    Tiles::template load<6>(v, 4 * f.v_ld);
+    Tiles::template multiply<0, 6, 2>();
+    if (kTwo) {
+      Tiles::template load<7>(second, 4 * f.v_ld);
+      Tiles::template multiply<1, 7, 2>();
     }
-    Tiles::template store<kSum>(out, kLine);
+    if (!kLong) return;
+    Tiles::template load<6>(v + kFusedTile, 4 * f.v_ld);
+    Tiles::template multiply<0, 6, 3>();
+    if (kTwo) {
+      Tiles::template load<7>(second + kFusedTile, 4 * f.v_ld);
+      Tiles::template multiply<1, 7, 3>();
+    }
   }
-  void add_values(const FusedForwardUnit& u, int64_t from, int64_t to) const {
-    for (int64_t tile = from; tile < to; ++tile)
-      if (tile % 2 == 0)
-        add_values_to<0>(u, tile);
-      else
-        add_values_to<1>(u, tile);
+  void values_stage(const FusedForwardUnit& u, int64_t pair, Stores* to) const {
+    finish(to);
+    const float* v = u.v + 2 * pair * kFusedTile * f.v_ld;
+    float* out = u.out + 2 * pair * kFusedTileFloats;
+    const bool two = 2 * pair + 1 < f.tall, more = u.keys > 2 * kFusedTile;
+    if (two && more)
+      multiply_values<true, true>(v, out);
+    else if (two)
+      multiply_values<true, false>(v, out);
+    else if (more)
+      multiply_values<false, true>(v, out);
+    else
+      multiply_values<false, false>(v, out);
+    *to = {out, two ? out + kFusedTileFloats : nullptr, false};
   }
 
   static V highest_of(const float* s, int64_t keys) {
@@ -120,11 +150,11 @@ struct Forward {
     }
   }
 
-  // Powers of 8 rows, from `row` on.
+  // Powers of 16 rows, from `row` on.
   template <bool kDropout>
   void powers(const float* s, float* p, int64_t row, V factor2, V low, V* even, V* odd) const {
-#pragma GCC unroll 4
-    for (int64_t k = row; k < row + 8; k += 2) {
+#pragma GCC unroll 8
+    for (int64_t k = row; k < row + 16; k += 2) {
       V p0 = short_exp2_of(fma(load(s + k * 16), factor2, low));
       V p1 = short_exp2_of(fma(load(s + k * 16 + 16), factor2, low));
       *even = add(*even, p0);
@@ -141,16 +171,16 @@ struct Forward {
   void run(const FusedForwardUnit* u, int64_t count) const {
     const auto dropout_bits = attention_blocks_avx512_bf16().dropout_bits;
     const V factor2 = set1(f.factor2);
-    load_queries(u[0]);
-    for (int64_t i = 0; i < u[0].keys / 16; ++i) {
-      multiply_keys(u[0], i);
-      store_scores(0, i);
-    }
+    const int64_t value_stages = (f.tall + 1) / 2;
+    Stores stores;
+    for (int64_t i = 0; i < (u[0].keys + 31) / 32; ++i) scores_stage(u[0], 0, i, &stores);
+    finish(&stores);
     for (int64_t n = 0; n < count; ++n) {
       const FusedForwardUnit& now = u[n];
-      const int64_t steps = now.keys / 16, next_steps = n + 1 < count ? u[n + 1].keys / 16 : 0;
+      const int64_t steps = now.keys / 16;
+      const int64_t score_stages = n + 1 < count ? (u[n + 1].keys + 31) / 32 : 0;
+      const int64_t stages = score_stages + (n > 0 ? value_stages : 0);
       float *s = scores_of(n), *p = powers_of(n);
-      if (next_steps > 0) load_queries(u[n + 1]);
       if (now.sees) hide(now, s);
       // The reference of the powers rises only where they would pass 2^8: sums are seldom scaled.
       const V old = load(now.top), highest = mul(highest_of(s, now.keys), factor2);
@@ -159,21 +189,20 @@ struct Forward {
       V even = set1(0.0f), odd = even;
       if (n > 0) load_powers(u[n - 1], n - 1);
       for (int64_t i = 0; i < steps; ++i) {
-        if (i < next_steps) multiply_keys(u[n + 1], i);
+        for (int64_t j = i * stages / steps; j < (i + 1) * stages / steps; ++j)
+          if (j < score_stages)
+            scores_stage(u[n + 1], n + 1, j, &stores);
+          else
+            values_stage(u[n - 1], j - score_stages, &stores);
         if constexpr (kDropout)
           dropout_bits(f.keep + i * 16 * kAttentionWords, 16, 16, f.key, f.sample, now.query,
                        now.channel4 + static_cast<uint32_t>(i * 4), f.threshold);
         powers<kDropout>(s, p, i * 16, factor2, low, &even, &odd);
-        if (n > 0) add_values(u[n - 1], i * f.tall / steps, (i + 1) * f.tall / steps);
-        powers<kDropout>(s, p, i * 16 + 8, factor2, low, &even, &odd);
-        if (i < next_steps) store_scores(n + 1, i);
-      }
-      for (int64_t i = steps; i < next_steps; ++i) {
-        multiply_keys(u[n + 1], i);
-        store_scores(n + 1, i);
       }
       if (steps % 2 != 0)
         for (int64_t k = 0; k < 8; ++k) store(p + (steps * 8 + k) * 16, set1(0.0f));
+      // What waits may be scores, which come next, or sums that are scaled here.
+      if (stores.scores || rises != 0) finish(&stores);
       V sum = load(now.sum);
       if (rises != 0) {
         const V shrink = short_exp2_of(sub(old, top));
@@ -185,7 +214,8 @@ struct Forward {
       store(now.sum, add(sum, add(even, odd)));
     }
     load_powers(u[count - 1], count - 1);
-    add_values(u[count - 1], 0, f.tall);
+    for (int64_t j = 0; j < value_stages; ++j) values_stage(u[count - 1], j, &stores);
+    finish(&stores);
   }
 };
 
