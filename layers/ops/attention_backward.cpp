@@ -8,6 +8,7 @@
 #include "engine/kernels/kernel_queue.h"
 #include "engine/memory/step_state.h"
 #include "layers/ops/attention_cudnn.h"
+#include "layers/ops/attention_fused.h"
 #include "layers/ops/attention_pack.h"
 #include "layers/ops/attention_parts.h"
 #include "layers/ops/attention_simt.h"
@@ -37,6 +38,7 @@ struct QueryBlock {
   float *turned, *dout_turned;    // (units of D, queries)
   float *columns, *dout_columns;  // (units of queries, D)
   float *dq, *lse2, *delta;
+  int32_t* sees;  // fused: the first key of each query, then the end of them
 };
 struct KeyBlock {
   float *rows, *columns, *v_rows;  // (keys, units of D), (units of keys, D)
@@ -45,7 +47,8 @@ struct Scratch {
   QueryBlock q[kMostQueries];
   KeyBlock k[kMostKeys];
   float *rows, *columns, *dk, *dv, *factor;
-  float *s[kStage], *dp[kStage];   // of blocks of queries
+  float *s[kStage], *dp[kStage];   // of blocks of queries: scores and dp, then p and ds
+  float *scores, *dp_lanes;        // fused: of kFusedLanes queries, beside those
   float* ds_keys[kStage][kStage];  // of blocks of keys, of queries
   uint16_t* keep;
   int64_t floats;
@@ -101,6 +104,7 @@ Scratch make_scratch(float* data, const Plan& plan) {
     s.q[g].dq = p.take(kBlock * plan.tall());
     s.q[g].lse2 = p.take(kBlock);
     s.q[g].delta = p.take(kBlock);
+    s.q[g].sees = plan.turned() ? reinterpret_cast<int32_t*>(p.take(2 * kBlock)) : nullptr;
   }
   for (int64_t g = 0; g < plan.keys; ++g) {
     s.k[g].rows = p.take(kBlock * plan.row_units());
@@ -111,9 +115,13 @@ Scratch make_scratch(float* data, const Plan& plan) {
   }
   s.rows = plan.pairs ? p.take(kBlock * plan.row_units()) : nullptr;
   s.columns = plan.turned() ? p.take(columns) : nullptr;
+  // Scores of tile-matrix units stay in L1, and what is kept of them is half as long.
+  const int64_t row = plan.turned() ? kHalf : kBlock;
+  s.scores = plan.turned() ? p.take(kBlock * kFusedLanes) : nullptr;
+  s.dp_lanes = plan.turned() ? p.take(kBlock * kFusedLanes) : nullptr;
   for (int64_t g = 0; g < plan.stage; ++g) {
-    s.s[g] = p.take(kBlock * kBlock);
-    s.dp[g] = p.take(kBlock * kBlock);
+    s.s[g] = p.take(kBlock * row);
+    s.dp[g] = p.take(kBlock * row);
     for (int64_t k = 0; k < plan.stage; ++k)
       s.ds_keys[k][g] = plan.pairs ? p.take(kHalf * kBlock) : s.dp[g];
   }
@@ -330,6 +338,11 @@ class Backward {
       q.lse2[i] = i < rows ? lse_[statistics + i] * static_cast<float>(ScoreScale::kLog2E) : 0.0f;
       q.delta[i] = i < rows ? delta_[statistics + i] : 0.0f;
     }
+    for (int64_t i = 0; q.sees && i < kBlock; ++i) {
+      const int64_t end = visible(attention_keys(spec_, b, T_), i0 + i + 1);
+      q.sees[i] = i < rows ? static_cast<int32_t>(seen_from(b).of(i0 + i)) : 0;
+      q.sees[kBlock + i] = i < rows ? static_cast<int32_t>(end) : 0;
+    }
   }
 
   void load_both(const Scratch& s, float* turned, float* columns, const T* x, int64_t stride,
@@ -371,6 +384,7 @@ class Backward {
   // s = p where it is not dropped, dp = ds of one tile, that of blocks i and j of a stage.
   void tile(const Scratch& s, const QueryBlock& q, const KeyBlock& k, int64_t b, int64_t h,
             int64_t i0, int64_t j0, int64_t keys, int64_t i, int64_t j) const {
+    if (blocks_.fused) return fused_tile(s, q, k, b, h, i0, j0, keys, i, j);
     const int64_t lanes = lanes_at(i0), ld = plan_.row_units(), units = plan_.units();
     const int64_t padded = keys_in_steps(blocks_, keys);
     const int64_t low = halves(i0, j0, keys) ? kHalf : padded, skipped = low * kBlock + kHalf;
@@ -394,6 +408,39 @@ class Backward {
                           q.delta, s.keep, kept_);
   }
 
+  void fused_tile(const Scratch& s, const QueryBlock& q, const KeyBlock& k, int64_t b, int64_t h,
+                  int64_t i0, int64_t j0, int64_t keys, int64_t i, int64_t j) const {
+    const int64_t padded = keys_in_steps(blocks_, keys), rows = rows_at(i0), ld = plan_.row_units();
+    FusedBackwardTile t{};
+    t.s = s.scores;
+    t.dp = s.dp_lanes;
+    t.first_key = static_cast<int32_t>(j0);
+    t.keys = padded;
+    t.factor2 = scale_.factor2;
+    t.kept = kept_;
+    t.keep = s.keep;
+    for (int64_t lane = 0; lane < lanes_at(i0); lane += kFusedLanes) {
+      blocks_.product(s.scores, kFusedLanes, k.rows, ld, 1, q.turned + lane, kBlock, padded,
+                      kFusedLanes, plan_.units(), false);
+      blocks_.product(s.dp_lanes, kFusedLanes, k.v_rows, ld, 1, q.dout_turned + lane, kBlock,
+                      padded, kFusedLanes, plan_.units(), false);
+      if (s.keep)
+        blocks_.dropout_bits(s.keep, padded, kFusedLanes, key_,
+                             static_cast<uint64_t>(first_sample_ + b),
+                             static_cast<uint32_t>(i0 + lane),
+                             static_cast<uint32_t>((h << 18) + j0 / 4), threshold_);
+      const int64_t last = std::min(lane + kFusedLanes, rows) - 1;
+      const bool all = last >= lane && q.sees[last] <= j0 && q.sees[kBlock + lane] >= j0 + padded;
+      t.sees = all ? nullptr : q.sees + lane;
+      t.lse2 = q.lse2 + lane;
+      t.delta = q.delta + lane;
+      t.p = s.s[i] + lane / 2;
+      t.ds = s.dp[i] + lane / 2;
+      t.ds_keys = s.ds_keys[j][i] + lane;
+      blocks_.fused->backward(t);
+    }
+  }
+
   // On the diagonal the first half of the queries sees nothing of the second half of the keys: that
   // quarter of dp is never computed, and no product reads it. A sum over several tiles takes all.
   bool halves(int64_t i0, int64_t j0, int64_t keys) const {
@@ -409,12 +456,14 @@ class Backward {
     float *dv = s.dv + first_row * plan_.wide(), *dk = s.dk + first_row * plan_.wide();
     if (blocks_.product_of_blocks) {
       const int64_t padded = keys_in_steps(blocks_, keys), wide = plan_.wide();
-      const int64_t a_block = s.s[1] - s.s[0], b_block = s.q[1].columns - s.q[0].columns;
+      const bool several = plan_.stage > 1;
+      const int64_t a_block = several ? s.s[1] - s.s[0] : 0;
+      const int64_t b_block = several ? s.q[1].columns - s.q[0].columns : 0;
       const auto add = [&](float* d, const float* p, const float* columns) {
         const int64_t blocks = ceil_div(i_end - i0, kBlock);
         const BlocksOfSum sum{blocks, a_block, b_block, kHalf,
                               units_of(lanes_at(i0 + (blocks - 1) * kBlock), true)};
-        blocks_.product_of_blocks(d, wide, p, kBlock, columns, wide, padded, wide, sum, more);
+        blocks_.product_of_blocks(d, wide, p, kHalf, columns, wide, padded, wide, sum, more);
       };
       add(dv, s.s[tile], q->dout_columns);
       add(dk, s.dp[tile], q->columns);
@@ -441,8 +490,10 @@ class Backward {
     if (blocks_.product_of_blocks) {
       const int64_t blocks = ceil_div(j_end - j0, kBlock);
       const int64_t last = keys_in_steps(blocks_, j_end - j0 - (blocks - 1) * kBlock);
-      const BlocksOfSum sum{blocks, s.k[1].columns - s.k[0].columns,
-                            s.ds_keys[1][0] - s.ds_keys[0][0], kHalf, units_of(last, true)};
+      const bool several = plan_.stage > 1;
+      const BlocksOfSum sum{blocks, several ? s.k[1].columns - s.k[0].columns : 0,
+                            several ? s.ds_keys[1][0] - s.ds_keys[0][0] : 0, kHalf,
+                            units_of(last, true)};
       blocks_.product_of_blocks(q.dq, kBlock, k->columns, kHalf, s.ds_keys[tile_key][tile], kBlock,
                                 plan_.tall(), lanes_at(i0), sum, add_dq);
       return;

@@ -219,6 +219,59 @@ struct Forward {
   }
 };
 
+template <bool kDropout, bool kMasked>
+void backward_lanes(const FusedBackwardTile& t) {
+  const V factor2 = set1(t.factor2), kept = set1(t.kept);
+  V low[2], shift[2];
+  I first[2], end[2];
+  for (int v = 0; v < 2; ++v) {
+    low[v] = sub(set1(0.0f), load(t.lse2 + v * kWidth));
+    shift[v] = load(t.delta + v * kWidth);
+    if constexpr (kMasked) {
+      first[v] = _mm512_loadu_si512(t.sees + v * kWidth);
+      end[v] = _mm512_loadu_si512(t.sees + kAttentionBlock + v * kWidth);
+    }
+  }
+  for (int64_t k = 0; k < t.keys; k += 2) {
+    V p[2][2], ds[2][2];
+#pragma GCC unroll 2
+    for (int row = 0; row < 2; ++row)
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) {
+        const int64_t at = (k + row) * kFusedLanes + v * kWidth;
+        V whole = short_exp2_of(fma(load(t.s + at), factor2, low[v])), d = load(t.dp + at);
+        if constexpr (kMasked) {
+          const I key = _mm512_set1_epi32(t.first_key + static_cast<int32_t>(k) + row);
+          whole = _mm512_maskz_mov_ps(
+              _mm512_mask_cmplt_epi32_mask(_mm512_cmpge_epi32_mask(key, first[v]), key, end[v]),
+              whole);
+        }
+        p[row][v] = whole;
+        if constexpr (kDropout) {
+          const uint32_t bits = t.keep[(k + row) * kAttentionWords + v];
+          p[row][v] = zero_unless(bits, whole);
+          d = zero_unless(bits, mul(d, kept));
+        }
+        ds[row][v] = mul(whole, sub(d, shift[v]));
+      }
+#pragma GCC unroll 2
+    for (int row = 0; row < 2; ++row) {
+      store(t.p + (k + row) * kAttentionBlock / 2, pair_lanes(p[row][0], p[row][1]));
+      store(t.ds + (k + row) * kAttentionBlock / 2, pair_lanes(ds[row][0], ds[row][1]));
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v)
+      store(t.ds_keys + k / 2 * kAttentionBlock + v * kWidth, pair_rows(ds[0][v], ds[1][v]));
+  }
+}
+
+void backward(const FusedBackwardTile& t) {
+  if (t.keep)
+    (t.sees ? backward_lanes<true, true> : backward_lanes<true, false>)(t);
+  else
+    (t.sees ? backward_lanes<false, true> : backward_lanes<false, false>)(t);
+}
+
 template <class Tiles>
 void forward(const FusedForward& pass, const FusedForwardUnit* units, int64_t n) {
   if (n == 0) return;
@@ -238,12 +291,12 @@ void forward(const FusedForward& pass, const FusedForwardUnit* units, int64_t n)
 #endif
 
 const AttentionFused& attention_fused() {
-  static constexpr AttentionFused kFused = {forward<blas::HardwareTiles>};
+  static constexpr AttentionFused kFused = {forward<blas::HardwareTiles>, backward};
   return kFused;
 }
 
 const AttentionFused& attention_fused_emulated() {
-  static constexpr AttentionFused kFused = {forward<blas::SoftwareTiles>};
+  static constexpr AttentionFused kFused = {forward<blas::SoftwareTiles>, backward};
   return kFused;
 }
 

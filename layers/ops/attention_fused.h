@@ -39,8 +39,25 @@ struct FusedForward {
   uint32_t threshold;
 };
 
+// Up to kAttentionBlock keys (rows) by kFusedLanes queries (lanes).
+inline constexpr int64_t kFusedLanes = 32;
+struct FusedBackwardTile {
+  const float *s, *dp;        // (keys, queries), rows kFusedLanes apart
+  float *p, *ds;              // (keys, units of queries), rows half a block apart
+  float* ds_keys;             // (units of keys, queries), rows a block apart
+  const float *lse2, *delta;  // of the queries
+  const int32_t* sees;        // as above
+  int32_t first_key;
+  int64_t keys;  // a multiple of 2
+  float factor2, kept;
+  const uint16_t* keep;  // of lane 0, as AttentionBlocks has it; null: no dropout
+};
+
 struct AttentionFused {
   void (*forward)(const FusedForward& pass, const FusedForwardUnit* units, int64_t n);
+  // AttentionBlocks::backward_tile from one place to another: scores that stay in L1, and what
+  // products of several tiles take.
+  void (*backward)(const FusedBackwardTile& tile);
 };
 
 const AttentionFused& attention_fused();
