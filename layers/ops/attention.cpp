@@ -194,7 +194,11 @@ void forward_all(const AttentionBlocks& blocks, Context& ctx, const AttentionSpe
     if (blocks.enter) blocks.enter();
     if constexpr (std::is_same_v<T, bf16>)
       if (blocks.fused) {
-        fused_forward_piece(*blocks.fused, spec, head, data, together, keys, i0, rows);
+        const int64_t next = bh + ctx.threads();
+        const bool more = pieces == 1 && next < B * spec.H;
+        const ForwardHead<T> ahead = more ? make_head(next / spec.H, next % spec.H) : head;
+        fused_forward_piece(*blocks.fused, spec, head, more ? &ahead : nullptr, data, together,
+                            keys, i0, rows);
         return blocks.leave();
       }
     Forward<T>(blocks, spec, head,

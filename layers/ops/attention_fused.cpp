@@ -172,6 +172,7 @@ struct Forward {
     const auto dropout_bits = attention_blocks_avx512_bf16().dropout_bits;
     const V factor2 = set1(f.factor2);
     const int64_t value_stages = (f.tall + 1) / 2;
+    int64_t asked = 0;
     Stores stores;
     for (int64_t i = 0; i < (u[0].keys + 31) / 32; ++i) scores_stage(u[0], 0, i, &stores);
     finish(&stores);
@@ -181,6 +182,10 @@ struct Forward {
       const int64_t score_stages = n + 1 < count ? (u[n + 1].keys + 31) / 32 : 0;
       const int64_t stages = score_stages + (n > 0 ? value_stages : 0);
       float *s = scores_of(n), *p = powers_of(n);
+      for (const int64_t end = asked + f.ask; asked < end && asked < f.ahead_rows; ++asked)
+        for (const char* rows : f.ahead)
+          for (int64_t byte = 0; byte < f.ahead_bytes; byte += 64)
+            __builtin_prefetch(rows + asked * f.ahead_stride + byte, 0, 2);
       if (now.sees) hide(now, s);
       // The reference of the powers rises only where they would pass 2^8: sums are seldom scaled.
       const V old = load(now.top), highest = mul(highest_of(s, now.keys), factor2);

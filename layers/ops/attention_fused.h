@@ -37,6 +37,10 @@ struct FusedForward {
   RandomKey key;
   uint64_t sample;
   uint32_t threshold;
+  // Rows that are packed next, asked for on the way: up to `rows` rows of three arrays, `ask` with
+  // every unit.
+  const char* ahead[3];
+  int64_t ahead_stride, ahead_bytes, ahead_rows, ask;
 };
 
 // Up to kAttentionBlock keys (rows) by kFusedLanes queries (lanes).

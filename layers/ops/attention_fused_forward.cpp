@@ -63,8 +63,8 @@ Scratch make_scratch(float* data, const AttentionSpec& spec, int64_t together, i
 class Piece {
  public:
   Piece(const AttentionFused& fused, const AttentionSpec& spec, const ForwardHead<bf16>& head,
-        const Scratch& scratch)
-      : fused_(fused), spec_(spec), h_(head), s_(scratch), scale_(spec.scale) {
+        const Scratch& scratch, const ForwardHead<bf16>* ahead)
+      : fused_(fused), spec_(spec), h_(head), ahead_(ahead), s_(scratch), scale_(spec.scale) {
     pass_.units = s_.units;
     pass_.tall = s_.tall;
     pass_.k_ld = s_.k_ld();
@@ -162,7 +162,17 @@ class Piece {
         u.query = static_cast<uint32_t>(h_.first_pos + i0 + i);
         u.channel4 = static_cast<uint32_t>((h_.head << 18) + j / 4);
       }
-    fused_.forward(pass_, units, n);
+    FusedForward pass = pass_;
+    if (ahead_ && n > 0 && ahead_->q_stride == ahead_->kv_stride) {
+      pass.ahead[0] = reinterpret_cast<const char*>(ahead_->q + i0 * ahead_->q_stride);
+      pass.ahead[1] = reinterpret_cast<const char*>(ahead_->k + i0 * ahead_->q_stride);
+      pass.ahead[2] = reinterpret_cast<const char*>(ahead_->v + i0 * ahead_->q_stride);
+      pass.ahead_stride = 2 * ahead_->q_stride;
+      pass.ahead_bytes = 2 * spec_.D;
+      pass.ahead_rows = rows;
+      pass.ask = ceil_div(rows, n);
+    }
+    fused_.forward(pass, units, n);
   }
 
   void store(const Query& q, int64_t i0, int64_t rows) const {
@@ -183,6 +193,7 @@ class Piece {
   const AttentionFused& fused_;
   const AttentionSpec& spec_;
   const ForwardHead<bf16>& h_;
+  const ForwardHead<bf16>* ahead_;  // what this thread is likely to begin next, or null
   const Scratch& s_;
   ScoreScale scale_;
   FusedForward pass_{};
@@ -203,10 +214,11 @@ int64_t fused_forward_floats(const AttentionSpec& spec, int64_t B, int64_t queri
 }
 
 void fused_forward_piece(const AttentionFused& fused, const AttentionSpec& spec,
-                         const ForwardHead<bf16>& head, float* scratch, int64_t together,
-                         int64_t most_keys, int64_t i0, int64_t rows) {
+                         const ForwardHead<bf16>& head, const ForwardHead<bf16>* ahead,
+                         float* scratch, int64_t together, int64_t most_keys, int64_t i0,
+                         int64_t rows) {
   const Scratch s = make_scratch(scratch, spec, together, most_keys);
-  Piece(fused, spec, head, s).run(i0, rows);
+  Piece(fused, spec, head, s, ahead).run(i0, rows);
 }
 
 }  // namespace snug

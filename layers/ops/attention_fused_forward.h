@@ -16,9 +16,11 @@ int64_t fused_forward_floats(const AttentionSpec& spec, int64_t B, int64_t queri
                              int threads);
 
 // Queries [i0, i0 + rows) of a head, by a thread whose tiles are configured. `together` and
-// `most_keys` are what the scratch was made for.
+// `most_keys` are what the scratch was made for; `ahead` is what the thread is likely to begin
+// next, or null.
 void fused_forward_piece(const AttentionFused& fused, const AttentionSpec& spec,
-                         const ForwardHead<bf16>& head, float* scratch, int64_t together,
-                         int64_t most_keys, int64_t i0, int64_t rows);
+                         const ForwardHead<bf16>& head, const ForwardHead<bf16>* ahead,
+                         float* scratch, int64_t together, int64_t most_keys, int64_t i0,
+                         int64_t rows);
 
 }  // namespace snug
