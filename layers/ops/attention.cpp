@@ -14,6 +14,7 @@
 #include "engine/kernels/kernel_queue.h"
 #include "engine/memory/step_state.h"
 #include "layers/ops/attention_cudnn.h"
+#include "layers/ops/attention_fused_forward.h"
 #include "layers/ops/attention_pack.h"
 #include "layers/ops/attention_parts.h"
 #include "layers/ops/attention_simt.h"
@@ -23,23 +24,6 @@ namespace snug {
 namespace {
 
 constexpr int64_t kBlock = kAttentionBlock;
-
-// Where the keys and values of one sequence and head are, and how the queries lie among them.
-template <class T>
-struct ForwardHead {
-  const T *q, *k, *v;
-  int64_t q_stride, kv_stride;
-  int64_t queries;        // how many
-  int64_t keys;           // how many exist
-  int64_t first_pos;      // position of query 0
-  const int32_t* starts;  // of the queries' documents; null: there is one
-  T* out;
-  int64_t out_stride;
-  float* lse;  // may be null
-  RandomKey key;
-  uint64_t sample;
-  int64_t head;
-};
 
 constexpr int64_t kHalf = kBlock / 2, kMostTogether = 8;
 
@@ -193,19 +177,33 @@ int64_t forward_together(const AttentionSpec& spec, int64_t B, int64_t queries, 
   return blocks_together(B * spec.H, ceil_div(queries, kBlock), threads, kMostTogether);
 }
 
-// All sequences and heads; the longest pieces of a head first, for an even end.
+// All sequences and heads, of up to `keys` keys; the longest pieces of a head first, for an even
+// end.
 template <class T, class MakeHead>
 void forward_all(const AttentionBlocks& blocks, Context& ctx, const AttentionSpec& spec, int64_t B,
-                 int64_t queries, const View& scratch, MakeHead&& make_head) {
-  const int64_t together = forward_together(spec, B, queries, ctx.threads());
+                 int64_t queries, int64_t keys, const View& scratch, MakeHead&& make_head) {
+  const int64_t together = blocks.fused
+                               ? fused_forward_together(spec, B, queries, keys, ctx.threads())
+                               : forward_together(spec, B, queries, ctx.threads());
   const int64_t piece = together * kBlock, pieces = ceil_div(queries, piece);
   parallel_slots(ctx.threads(), B * spec.H * pieces, [&](int64_t unit, int slot) {
     const int64_t bh = unit / pieces, i0 = (pieces - 1 - unit % pieces) * piece;
     const ForwardHead<T> head = make_head(bh / spec.H, bh % spec.H);
-    const ForwardScratch s = forward_scratch(scratch.as<float>() + slot * scratch.shape[1], blocks,
-                                             spec.D, together, spec.dropout > 0);
+    float* data = scratch.as<float>() + slot * scratch.shape[1];
+    const int64_t rows = std::min(piece, queries - i0);
     if (blocks.enter) blocks.enter();
-    Forward<T>(blocks, spec, head, s).run(i0, std::min(piece, queries - i0));
+    if constexpr (std::is_same_v<T, bf16>)
+      if (blocks.fused) {
+        const int64_t next = bh + ctx.threads();
+        const bool more = pieces == 1 && next < B * spec.H;
+        const ForwardHead<T> ahead = more ? make_head(next / spec.H, next % spec.H) : head;
+        fused_forward_piece(*blocks.fused, spec, head, more ? &ahead : nullptr, data, together,
+                            keys, i0, rows);
+        return blocks.leave();
+      }
+    Forward<T>(blocks, spec, head,
+               forward_scratch(data, blocks, spec.D, together, spec.dropout > 0))
+        .run(i0, rows);
     if (blocks.leave) blocks.leave();
   });
 }
@@ -218,7 +216,7 @@ void forward_typed(const AttentionBlocks& blocks, Context& ctx, const View& out,
   const StepState* step = spec.dropout > 0 ? step_state(state) : nullptr;
   const RandomKey key =
       step ? random_key(step->seed, static_cast<uint64_t>(step->step), spec.site) : RandomKey{};
-  forward_all<T>(blocks, ctx, spec, B, tokens, scratch, [&](int64_t b, int64_t h) {
+  forward_all<T>(blocks, ctx, spec, B, tokens, tokens, scratch, [&](int64_t b, int64_t h) {
     const T* row = qkv.as<T>() + b * tokens * stride;
     ForwardHead<T> f{};
     f.q = row + h * D;
@@ -249,7 +247,7 @@ void cached_typed(const AttentionBlocks& blocks, Context& ctx, const View& out, 
     std::copy_n(from, G * D, cache_k.as<T>() + to);
     std::copy_n(from + G * D, G * D, cache_v.as<T>() + to);
   });
-  forward_all<T>(blocks, ctx, spec, B, Tq, scratch, [&](int64_t b, int64_t h) {
+  forward_all<T>(blocks, ctx, spec, B, Tq, P, scratch, [&](int64_t b, int64_t h) {
     ForwardHead<T> f{};
     f.q = qkv.as<T>() + b * Tq * stride + h * D;
     f.k = cache_k.as<T>() + (b * P * G + h / (H / G)) * D;
@@ -267,12 +265,14 @@ void cached_typed(const AttentionBlocks& blocks, Context& ctx, const View& out, 
 }
 
 Tensor make_forward_scratch(const AttentionBlocks& blocks, Context& ctx, const AttentionSpec& spec,
-                            int64_t B, int64_t queries) {
+                            int64_t B, int64_t queries, int64_t keys) {
   static const Name kName("attention_scratch");
   const int64_t floats =
-      forward_scratch(nullptr, blocks, spec.D, forward_together(spec, B, queries, ctx.threads()),
-                      spec.dropout > 0)
-          .floats;
+      blocks.fused
+          ? fused_forward_floats(spec, B, queries, keys, ctx.threads())
+          : forward_scratch(nullptr, blocks, spec.D,
+                            forward_together(spec, B, queries, ctx.threads()), spec.dropout > 0)
+                .floats;
   return ctx.tensor(kName, {ctx.threads(), floats}, DType::f32, Category::workspace);
 }
 
@@ -355,7 +355,7 @@ void attention_forward_by(const AttentionBlocks& blocks, Context& ctx, const Vie
   attention_check_dtype(qkv);
   expect_dtype(out, "out", {qkv.dtype});
   const Tensor scratch = ctx.by_kernels() ? attention_cudnn_workspace(ctx, qkv, B, T, spec, false)
-                                          : make_forward_scratch(blocks, ctx, spec, B, T);
+                                          : make_forward_scratch(blocks, ctx, spec, B, T, T);
   Op op(ctx, "attention_forward",
         {.flops = 4 * B * H * D * attention_pairs(T, spec),
          .bytes = qkv.bytes() + out.bytes() + lse.bytes(),
@@ -403,7 +403,7 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
   expect_dtype(cache_k, "cache_k", {qkv.dtype});
   expect_dtype(cache_v, "cache_v", {qkv.dtype});
   const Tensor scratch =
-      ctx.by_kernels() ? Tensor() : make_forward_scratch(blocks, ctx, spec, B, Tq);
+      ctx.by_kernels() ? Tensor() : make_forward_scratch(blocks, ctx, spec, B, Tq, P);
   const int64_t read = spec.window > 0 ? std::min(P, spec.window + Tq - 1) : P;  // positions
   Op op(ctx, "attention_cached_forward",
         {.flops = 4 * B * H * D * Tq * (spec.window > 0 ? std::min(P, spec.window) : P),

@@ -7,6 +7,7 @@
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/kernel_queue.h"
 #include "engine/memory/step_state.h"
+#include "layers/ops/attention_backward_plan.h"
 #include "layers/ops/attention_cudnn.h"
 #include "layers/ops/attention_pack.h"
 #include "layers/ops/attention_parts.h"
@@ -15,102 +16,7 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kBlock = kAttentionBlock;
-
-// Two ways through the tiles with the same bits, because every element of a gradient is one chain
-// over the same terms in the same order:
-//   one pass    a thread takes a key/value head with all its query heads and keeps the gradients of
-//               all its keys and values in scratch: 5 products a tile;
-//   two passes  a thread takes one block of queries (for dq) or of keys (for dk, dv): 7 products a
-//               tile, but many more pieces, for few heads or many threads.
-bool use_two_passes(int64_t kv_heads, int threads) {
-  return 5 * ceil_div(kv_heads, threads) * threads > 7 * kv_heads;
-}
-
-constexpr int64_t kHalf = kBlock / 2, kMostQueries = 4, kMostKeys = 4;
-
-struct QueryBlock {
-  float *turned, *dout_turned;    // (units of D, queries)
-  float *columns, *dout_columns;  // (units of queries, D)
-  float *dq, *lse2, *delta;
-};
-struct KeyBlock {
-  float *rows, *columns, *v_rows;  // (keys, units of D), (units of keys, D)
-};
-struct Scratch {
-  QueryBlock q[kMostQueries];
-  KeyBlock k[kMostKeys];
-  float *rows, *columns, *s, *dp, *ds_keys, *dk, *dv, *factor;
-  uint16_t* keep;
-  int64_t floats;
-};
-
-// How much is in scratch at once.
-struct Plan {
-  bool two_passes, pairs, dropout;
-  int64_t step;              // of the products
-  int64_t D, queries, keys;  // blocks that a piece of work takes together
-  int64_t key_rows;          // rows of dk and dv
-
-  int64_t wide() const { return round_up(D, kAttentionLanes); }
-  int64_t units() const { return in_steps(units_of(D, pairs), step); }
-  int64_t tall() const { return in_steps(D, step); }  // rows of dq
-  // Floats between rows in units along D: those of floats serve as columns too.
-  int64_t row_units() const { return pairs ? round_up(units(), 8) : wide(); }
-  // Keys in units along the keys are the A of a product: by columns, or turned to rows.
-  bool turned() const { return step > 1; }
-};
-
-Plan make_plan(const AttentionBlocks& blocks, const AttentionSpec& spec, int64_t B, int64_t tokens,
-               int threads) {
-  Plan p{};
-  const int64_t heads = B * spec.G, count = ceil_div(tokens, kBlock);
-  p.two_passes = use_two_passes(heads, threads);
-  p.pairs = blocks.pairs;
-  p.step = blocks.step;
-  p.dropout = spec.dropout > 0;
-  p.D = spec.D;
-  p.queries = p.two_passes ? blocks_together(heads, count, threads, kMostQueries)
-                           : blocks_together(threads, count, 0, kMostQueries);
-  p.keys = p.two_passes ? blocks_together(heads, count, threads, kMostKeys) : 1;
-  p.key_rows = p.two_passes ? p.keys * kBlock : keys_in_steps(blocks, tokens);
-  return p;
-}
-
-Scratch make_scratch(float* data, const Plan& plan) {
-  const int64_t wide = plan.wide(), turned = plan.units() * kBlock;
-  const int64_t columns = units_of(kBlock, plan.pairs) * wide;
-  ScratchPieces p(data);
-  Scratch s{};
-  for (int64_t g = 0; g < plan.queries; ++g) {
-    s.q[g].turned = p.take(turned);
-    s.q[g].dout_turned = p.take(turned);
-    s.q[g].columns = p.take(columns);
-    s.q[g].dout_columns = p.take(columns);
-    s.q[g].dq = p.take(kBlock * plan.tall());
-    s.q[g].lse2 = p.take(kBlock);
-    s.q[g].delta = p.take(kBlock);
-  }
-  for (int64_t g = 0; g < plan.keys; ++g) {
-    s.k[g].rows = p.take(kBlock * plan.row_units());
-    s.k[g].columns = plan.turned() ? p.take(plan.tall() * kHalf)
-                     : plan.pairs  ? p.take(columns)
-                                   : s.k[g].rows;
-    s.k[g].v_rows = p.take(kBlock * plan.row_units());
-  }
-  s.rows = plan.pairs ? p.take(kBlock * plan.row_units()) : nullptr;
-  s.columns = plan.turned() ? p.take(columns) : nullptr;
-  s.s = p.take(kBlock * kBlock);
-  s.dp = p.take(kBlock * kBlock);
-  s.ds_keys = plan.pairs ? p.take(kBlock / 2 * kBlock) : s.dp;
-  s.dk = p.take(plan.key_rows * wide);
-  s.dv = p.take(plan.key_rows * wide);
-  s.factor = p.take(kBlock);
-  s.keep =
-      plan.dropout ? reinterpret_cast<uint16_t*>(p.take(kBlock * kAttentionWords / 2)) : nullptr;
-  s.floats = p.used();
-  return s;
-}
+using namespace attention_backward_parts;
 
 // Sum of a(d) * b(d) by 16 lanes, folded in a fixed order.
 template <class T>
@@ -179,6 +85,8 @@ class Backward {
       const Scratch s = scratch_of(slot);
       if (blocks_.enter) blocks_.enter();
       const int64_t b = bg / spec_.G, g = bg % spec_.G, n = attention_keys(spec_, b, T_);
+      for (int64_t j0 = 0; plan_.resident && j0 < n; j0 += kBlock)
+        load_keys(s, s.k[j0 / kBlock], b, g, j0, std::min(kBlock, n - j0));
       for (int64_t h = g * group; h < (g + 1) * group; ++h)
         for (int64_t i0 = 0; i0 < T_; i0 += piece) query_piece(s, b, h, i0, true);
       store_key_gradients(s, b, g, 0, T_, n);
@@ -219,23 +127,51 @@ class Backward {
     const int64_t last = std::min(T_, first + piece), end = visible(n, last);
     for (int64_t i0 = first; i0 < last; i0 += kBlock)
       load_queries(s, s.q[(i0 - first) / kBlock], b, h, i0);
-    for (int64_t j0 = first_keys(b, first); j0 < end; j0 += kBlock) {
-      const int64_t keys = std::min(kBlock, n - j0);
-      load_keys(s, s.k[0], b, h / (spec_.H / spec_.G), j0, keys);
-      for (int64_t i0 = first; i0 < last; i0 += kBlock) {
-        const int64_t least = first_keys(b, i0);
-        if (j0 < least || j0 >= visible(n, i0 + rows_at(i0))) continue;
-        const QueryBlock& q = s.q[(i0 - first) / kBlock];
-        tile(s, q, s.k[0], b, h, i0, j0, keys);
-        if (key_gradients) add_key_gradients(s, q, h, i0, j0, keys, j0);
-        add_query_gradient(s, q, s.k[0], i0, j0, keys, j0 > least);
-      }
-    }
+    for (int64_t j0 = first_keys(b, first); j0 < end; j0 += plan_.stage * kBlock)
+      meet(s, b, h, first, last, j0, std::min(end, j0 + plan_.stage * kBlock), key_gradients);
     for (int64_t i0 = first; i0 < last; i0 += kBlock) {
       const QueryBlock& q = s.q[(i0 - first) / kBlock];
       // Its window begins behind the last key there is: no tile has written dq.
       if (first_keys(b, i0) >= n) std::fill_n(q.dq, plan_.D * kBlock, 0.0f);
       store_query_gradient(s, q, b, h, i0);
+    }
+  }
+
+  // A stage of keys and, a stage at a time, the queries of a piece.
+  void meet(const Scratch& s, int64_t b, int64_t h, int64_t first, int64_t last, int64_t j0,
+            int64_t j_end, bool key_gradients) const {
+    const int64_t n = attention_keys(spec_, b, T_), stage = plan_.stage * kBlock;
+    const auto keys_at = [&](int64_t j) -> const KeyBlock& {
+      return s.k[(plan_.resident ? j : j - j0) / kBlock];
+    };
+    for (int64_t j = j0; !plan_.resident && j < j_end; j += kBlock)
+      load_keys(s, keys_at(j), b, h / (spec_.H / spec_.G), j, std::min(kBlock, n - j));
+    for (int64_t i0 = first; i0 < last; i0 += stage) {
+      const int64_t i_end = std::min(last, i0 + stage);
+      const auto sees = [&](int64_t i, int64_t j) {
+        return j >= first_keys(b, i) && j < visible(n, i + rows_at(i));
+      };
+      for (int64_t j = j0; j < j_end; j += kBlock) {
+        // Those that see these keys are neighbours.
+        int64_t from = i0;
+        while (from < i_end && !sees(from, j)) from += kBlock;
+        int64_t to = from;
+        for (; to < i_end && sees(to, j); to += kBlock)
+          tile(s, s.q[(to - first) / kBlock], keys_at(j), b, h, to, j, std::min(kBlock, n - j),
+               (to - i0) / kBlock, (j - j0) / kBlock);
+        if (key_gradients && from < to)
+          add_key_gradients(s, s.q + (from - first) / kBlock, h, from, to, (from - i0) / kBlock, j,
+                            std::min(kBlock, n - j), j);
+      }
+      for (int64_t i = i0; i < i_end; i += kBlock) {
+        int64_t from = j0;
+        while (from < j_end && !sees(i, from)) from += kBlock;
+        int64_t to = from;
+        while (to < j_end && sees(i, to)) to += kBlock;
+        if (from < to)
+          add_query_gradient(s, s.q[(i - first) / kBlock], &keys_at(from), i, from, std::min(to, n),
+                             (i - i0) / kBlock, (from - j0) / kBlock, from > first_keys(b, i));
+      }
     }
   }
 
@@ -255,8 +191,8 @@ class Backward {
           for (int64_t j0 = std::max(first, least);
                j0 < std::min(first + known, visible(n, i0 + rows_at(i0))); j0 += kBlock) {
             const int64_t keys = std::min(kBlock, n - j0);
-            tile(s, s.q[0], s.k[(j0 - first) / kBlock], b, h, i0, j0, keys);
-            add_key_gradients(s, s.q[0], h, i0, j0, keys, j0 - first);
+            tile(s, s.q[0], s.k[(j0 - first) / kBlock], b, h, i0, j0, keys, 0, 0);
+            add_key_gradients(s, s.q, h, i0, i0 + kBlock, 0, j0, keys, j0 - first);
           }
         }
     }
@@ -285,6 +221,11 @@ class Backward {
     for (int64_t i = 0; i < lanes_at(i0); ++i) {
       q.lse2[i] = i < rows ? lse_[statistics + i] * static_cast<float>(ScoreScale::kLog2E) : 0.0f;
       q.delta[i] = i < rows ? delta_[statistics + i] : 0.0f;
+    }
+    for (int64_t i = 0; q.sees && i < kBlock; ++i) {
+      const int64_t end = visible(attention_keys(spec_, b, T_), i0 + i + 1);
+      q.sees[i] = i < rows ? static_cast<int32_t>(seen_from(b).of(i0 + i)) : 0;
+      q.sees[kBlock + i] = i < rows ? static_cast<int32_t>(end) : 0;
     }
   }
 
@@ -324,66 +265,130 @@ class Backward {
     prefetch_rows(v + kBlock * stride_, stride_, next_keys, D);
   }
 
-  // s = p where it is not dropped, dp = ds of one tile.
+  // s = p where it is not dropped, dp = ds of one tile, that of blocks i and j of a stage.
   void tile(const Scratch& s, const QueryBlock& q, const KeyBlock& k, int64_t b, int64_t h,
-            int64_t i0, int64_t j0, int64_t keys) const {
+            int64_t i0, int64_t j0, int64_t keys, int64_t i, int64_t j) const {
+    if (blocks_.fused) return fused_tile(s, q, k, b, h, i0, j0, keys, i, j);
     const int64_t lanes = lanes_at(i0), ld = plan_.row_units(), units = plan_.units();
     const int64_t padded = keys_in_steps(blocks_, keys);
     const int64_t low = halves(i0, j0, keys) ? kHalf : padded, skipped = low * kBlock + kHalf;
-    blocks_.product(s.s, kBlock, k.rows, ld, 1, q.turned, kBlock, low, lanes, units, false);
-    blocks_.product(s.dp, kBlock, k.v_rows, ld, 1, q.dout_turned, kBlock, low, lanes, units, false);
+    float *scores = s.s[i], *dp = s.dp[i];
+    blocks_.product(scores, kBlock, k.rows, ld, 1, q.turned, kBlock, low, lanes, units, false);
+    blocks_.product(dp, kBlock, k.v_rows, ld, 1, q.dout_turned, kBlock, low, lanes, units, false);
     if (low < padded) {
-      blocks_.product(s.s + skipped, kBlock, k.rows + low * ld, ld, 1, q.turned + kHalf, kBlock,
+      blocks_.product(scores + skipped, kBlock, k.rows + low * ld, ld, 1, q.turned + kHalf, kBlock,
                       padded - low, lanes - kHalf, units, false);
-      blocks_.product(s.dp + skipped, kBlock, k.v_rows + low * ld, ld, 1, q.dout_turned + kHalf,
+      blocks_.product(dp + skipped, kBlock, k.v_rows + low * ld, ld, 1, q.dout_turned + kHalf,
                       kBlock, padded - low, lanes - kHalf, units, false);
     }
-    if (spec_.causal && j0 + keys - 1 > i0) hide_future(s.s, keys, lanes, j0, i0);
-    hide_earlier_keys(s.s, keys, rows_at(i0), j0, seen_from(b), i0);
-    hide_padding(s.s, keys, padded);
+    if (spec_.causal && j0 + keys - 1 > i0) hide_future(scores, keys, lanes, j0, i0);
+    hide_earlier_keys(scores, keys, rows_at(i0), j0, seen_from(b), i0);
+    hide_padding(scores, keys, padded);
     if (s.keep)
       blocks_.dropout_bits(s.keep, keys, lanes, key_, static_cast<uint64_t>(first_sample_ + b),
                            static_cast<uint32_t>(i0), static_cast<uint32_t>((h << 18) + j0 / 4),
                            threshold_);
-    blocks_.backward_tile(s.s, s.dp, s.ds_keys, padded, lanes, scale_.factor2, q.lse2, q.delta,
-                          s.keep, kept_);
+    blocks_.backward_tile(scores, dp, s.ds_keys[j][i], padded, lanes, scale_.factor2, q.lse2,
+                          q.delta, s.keep, kept_);
+  }
+
+  void fused_tile(const Scratch& s, const QueryBlock& q, const KeyBlock& k, int64_t b, int64_t h,
+                  int64_t i0, int64_t j0, int64_t keys, int64_t i, int64_t j) const {
+    const int64_t padded = keys_in_steps(blocks_, keys), rows = rows_at(i0), ld = plan_.row_units();
+    FusedBackwardTile t{};
+    t.s = s.scores;
+    t.dp = s.dp_lanes;
+    t.first_key = static_cast<int32_t>(j0);
+    t.keys = padded;
+    t.factor2 = scale_.factor2;
+    t.kept = kept_;
+    t.keep = s.keep;
+    for (int64_t lane = 0; lane < lanes_at(i0); lane += kFusedLanes) {
+      blocks_.product(s.scores, kFusedLanes, k.rows, ld, 1, q.turned + lane, kBlock, padded,
+                      kFusedLanes, plan_.units(), false);
+      blocks_.product(s.dp_lanes, kFusedLanes, k.v_rows, ld, 1, q.dout_turned + lane, kBlock,
+                      padded, kFusedLanes, plan_.units(), false);
+      if (s.keep)
+        blocks_.dropout_bits(s.keep, padded, kFusedLanes, key_,
+                             static_cast<uint64_t>(first_sample_ + b),
+                             static_cast<uint32_t>(i0 + lane),
+                             static_cast<uint32_t>((h << 18) + j0 / 4), threshold_);
+      const int64_t last = std::min(lane + kFusedLanes, rows) - 1;
+      const bool all = last >= lane && q.sees[last] <= j0 && q.sees[kBlock + lane] >= j0 + padded;
+      t.sees = all ? nullptr : q.sees + lane;
+      t.lse2 = q.lse2 + lane;
+      t.delta = q.delta + lane;
+      t.p = s.s[i] + lane / 2;
+      t.ds = s.dp[i] + lane / 2;
+      t.ds_keys = s.ds_keys[j][i] + lane;
+      blocks_.fused->backward(t);
+    }
   }
 
   // On the diagonal the first half of the queries sees nothing of the second half of the keys: that
-  // quarter of dp is never computed, and no product reads it.
+  // quarter of dp is never computed, and no product reads it. A sum over several tiles takes all.
   bool halves(int64_t i0, int64_t j0, int64_t keys) const {
-    return spec_.causal && i0 == j0 && keys > kHalf;
+    return plan_.step == 1 && spec_.causal && i0 == j0 && keys > kHalf;
   }
 
-  // The first queries that see the keys, of the first head that does, begin the sums.
-  void add_key_gradients(const Scratch& s, const QueryBlock& q, int64_t h, int64_t i0, int64_t j0,
-                         int64_t keys, int64_t first_row) const {
+  // Sums over the blocks of queries [i0, i_end), whose tiles begin at number `tile`. The first
+  // queries that see the keys, of the first head that does, begin the sums.
+  void add_key_gradients(const Scratch& s, const QueryBlock* q, int64_t h, int64_t i0,
+                         int64_t i_end, int64_t tile, int64_t j0, int64_t keys,
+                         int64_t first_row) const {
     const bool more = h % (spec_.H / spec_.G) > 0 || i0 > (spec_.causal ? j0 : 0);
+    float *dv = s.dv + first_row * plan_.wide(), *dk = s.dk + first_row * plan_.wide();
+    if (blocks_.product_of_blocks) {
+      const int64_t padded = keys_in_steps(blocks_, keys), wide = plan_.wide();
+      const bool several = plan_.stage > 1;
+      const int64_t a_block = several ? s.s[1] - s.s[0] : 0;
+      const int64_t b_block = several ? s.q[1].columns - s.q[0].columns : 0;
+      const auto add = [&](float* d, const float* p, const float* columns) {
+        const int64_t blocks = ceil_div(i_end - i0, kBlock);
+        const BlocksOfSum sum{blocks, a_block, b_block, kHalf,
+                              units_of(lanes_at(i0 + (blocks - 1) * kBlock), true)};
+        blocks_.product_of_blocks(d, wide, p, kHalf, columns, wide, padded, wide, sum, more);
+      };
+      add(dv, s.s[tile], q->dout_columns);
+      add(dk, s.dp[tile], q->columns);
+      return;
+    }
+    add_tile_to(dv, s.s[tile], q->dout_columns, i0, j0, keys, more);
+    add_tile_to(dk, s.dp[tile], q->columns, i0, j0, keys, more);
+  }
+  void add_tile_to(float* d, const float* p, const float* columns, int64_t i0, int64_t j0,
+                   int64_t keys, bool more) const {
     const int64_t wide = plan_.wide(), padded = keys_in_steps(blocks_, keys);
-    const int64_t queries = plan_.step > 1 ? lanes_at(i0) : rows_at(i0);
-    const int64_t units = units_of(queries, plan_.pairs);
+    const int64_t units = units_of(rows_at(i0), plan_.pairs);
     const int64_t low = halves(i0, j0, keys) ? kHalf : padded, skip = units_of(kHalf, plan_.pairs);
-    const auto add = [&](float* d, const float* p, const float* columns) {
-      d += first_row * wide;
-      blocks_.product(d, wide, p, kBlock, 1, columns, wide, low, wide, units, more);
-      if (low < padded)
-        blocks_.product(d + low * wide, wide, p + low * kBlock + skip, kBlock, 1,
-                        columns + skip * wide, wide, padded - low, wide, units - skip, more);
-    };
-    add(s.dv, s.s, q.dout_columns);
-    add(s.dk, s.dp, q.columns);
+    blocks_.product(d, wide, p, kBlock, 1, columns, wide, low, wide, units, more);
+    if (low < padded)
+      blocks_.product(d + low * wide, wide, p + low * kBlock + skip, kBlock, 1,
+                      columns + skip * wide, wide, padded - low, wide, units - skip, more);
   }
 
-  void add_query_gradient(const Scratch& s, const QueryBlock& q, const KeyBlock& k, int64_t i0,
-                          int64_t j0, int64_t keys, bool add_dq) const {
-    const int64_t done = halves(i0, j0, keys) ? kHalf : 0;
+  // Sums over the keys [j0, j_end), whose blocks and tiles begin at number `k` and `tile_key`.
+  void add_query_gradient(const Scratch& s, const QueryBlock& q, const KeyBlock* k, int64_t i0,
+                          int64_t j0, int64_t j_end, int64_t tile, int64_t tile_key,
+                          bool add_dq) const {
+    if (blocks_.product_of_blocks) {
+      const int64_t blocks = ceil_div(j_end - j0, kBlock);
+      const int64_t last = keys_in_steps(blocks_, j_end - j0 - (blocks - 1) * kBlock);
+      const bool several = plan_.stage > 1;
+      const BlocksOfSum sum{blocks, several ? s.k[1].columns - s.k[0].columns : 0,
+                            several ? s.ds_keys[1][0] - s.ds_keys[0][0] : 0, kHalf,
+                            units_of(last, true)};
+      blocks_.product_of_blocks(q.dq, kBlock, k->columns, kHalf, s.ds_keys[tile_key][tile], kBlock,
+                                plan_.tall(), lanes_at(i0), sum, add_dq);
+      return;
+    }
+    const int64_t keys = j_end - j0, done = halves(i0, j0, keys) ? kHalf : 0;
     const auto add = [&](int64_t lane, int64_t lanes, int64_t summed) {
-      blocks_.product(q.dq + lane, kBlock, k.columns, plan_.turned() ? kHalf : 1,
-                      plan_.turned() ? 1 : plan_.wide(), s.ds_keys + lane, kBlock, plan_.tall(),
-                      lanes, units_of(summed, plan_.pairs), add_dq);
+      blocks_.product(q.dq + lane, kBlock, k->columns, 1, plan_.wide(), s.ds_keys[0][0] + lane,
+                      kBlock, plan_.tall(), lanes, units_of(summed, plan_.pairs), add_dq);
     };
     if (done > 0) add(0, done, done);
-    add(done, lanes_at(i0) - done, keys_in_steps(blocks_, keys));
+    add(done, lanes_at(i0) - done, keys);
   }
 
   void store_query_gradient(const Scratch& s, const QueryBlock& q, int64_t b, int64_t h,

@@ -21,6 +21,14 @@ inline constexpr int64_t kAttentionLanes = 16;  // lane counts are multiples of 
 // Dropout of a tile: one bit a query, 16 lanes a word, kAttentionWords words a key.
 inline constexpr int64_t kAttentionWords = kAttentionBlock / 16;
 
+struct AttentionFused;  // attention_fused.h
+
+// What a product sums over: blocks of `each` units, the last of `last`, that begin a_step and
+// b_step floats apart.
+struct BlocksOfSum {
+  int64_t blocks, a_step, b_step, each, last;
+};
+
 struct AttentionBlocks {
   const char* name;
   bool pairs;
@@ -51,6 +59,12 @@ struct AttentionBlocks {
   // key) are at least `threshold`.
   void (*dropout_bits)(uint16_t* keep, int64_t keys, int64_t lanes, RandomKey key, uint64_t sample,
                        uint32_t query0, uint32_t channel4, uint32_t threshold);
+  // The same over blocks of K, null where step is 1.
+  void (*product_of_blocks)(float* c, int64_t ldc, const float* a, int64_t a_row, const float* b,
+                            int64_t ldb, int64_t M, int64_t N, const BlocksOfSum& sum,
+                            bool add) = nullptr;
+  // Whole passes instead of the parts above, or null.
+  const AttentionFused* fused = nullptr;
 };
 
 // The random bits from which on a value is kept: uniform_from(bits) >= dropout.

@@ -163,23 +163,22 @@ void store_row(T* x, const float* row, int64_t D, float factor) {
   for (; d < D; ++d) x[d] = from_f32<T>(row[d] * factor);
 }
 
-// x(i,d) = turned(d,i) * factor(i).
+// x(i,d) = turned(d,i) * factor(i); rows of `turned` are ld apart.
 template <class T>
 void store_turned(T* x, int64_t stride, const float* turned, int64_t rows, int64_t D,
-                  const float* factor) {
+                  const float* factor, int64_t ld = kAttentionBlock) {
   const int64_t whole = D / 8 * 8;
   for (int64_t i0 = 0; i0 < rows; i0 += 8)
     for (int64_t d0 = 0; d0 < whole; d0 += 8) {
       __m256 r[8];
-      for (int64_t d = 0; d < 8; ++d)
-        r[d] = _mm256_loadu_ps(turned + (d0 + d) * kAttentionBlock + i0);
+      for (int64_t d = 0; d < 8; ++d) r[d] = _mm256_loadu_ps(turned + (d0 + d) * ld + i0);
       turn_8x8(r);
       for (int64_t i = 0; i < std::min<int64_t>(8, rows - i0); ++i)
         store_8(x + (i0 + i) * stride + d0, _mm256_mul_ps(r[i], _mm256_set1_ps(factor[i0 + i])));
     }
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t d = whole; d < D; ++d)
-      x[i * stride + d] = from_f32<T>(turned[d * kAttentionBlock + i] * factor[i]);
+      x[i * stride + d] = from_f32<T>(turned[d * ld + i] * factor[i]);
 }
 
 }  // namespace snug

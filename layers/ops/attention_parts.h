@@ -1,6 +1,7 @@
 // What the passes of attention share: entry checks and the geometry. Internal to the folder.
 #pragma once
 
+#include "engine/core/rng.h"
 #include "engine/memory/context.h"
 #include "layers/ops/attention.h"
 #include "layers/ops/attention_blocks.h"
@@ -77,6 +78,23 @@ struct FirstKeys {
     return window > 0 && far > document ? far : document;
   }
   int64_t block_of(int64_t i) const { return of(i) / kAttentionBlock * kAttentionBlock; }
+};
+
+// Where the keys and values of one sequence and head are, and how the queries lie among them.
+template <class T>
+struct ForwardHead {
+  const T *q, *k, *v;
+  int64_t q_stride, kv_stride;
+  int64_t queries;        // how many
+  int64_t keys;           // how many exist
+  int64_t first_pos;      // position of query 0
+  const int32_t* starts;  // of the queries' documents; null: there is one
+  T* out;
+  int64_t out_stride;
+  float* lse;  // may be null
+  RandomKey key;
+  uint64_t sample;
+  int64_t head;
 };
 
 // Hands out pieces of one thread's scratch, each a whole number of cache lines.

@@ -133,6 +133,35 @@ TEST(Attention, LargeScoresStayFinite) {
   EXPECT_TRUE(close(got["lse"], lse, tolerance(DType::f32, c.D)));
 }
 
+// Scores that double with every block of keys: what the powers are taken against rises with them,
+// and the sums so far are scaled, also those of queries that share lanes with others that need not.
+TEST(Attention, ScoresThatRiseWithTheKeysScaleTheSums) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool causal : {false, true}) {
+      const AttentionCase c = case_of({1, 330, 2, 1, 16, causal, dtype});
+      Data data = data_of(c, dtype);
+      for (int64_t j = 0; j < c.T; ++j)
+        for (int64_t d = 0; d < c.D; ++d)
+          data.qkv[c.k(0, j, 0, d)] *= static_cast<double>(int64_t{1} << j / kAttentionBlock);
+      const Truth truth(c, dtype, data);
+      for (const AttentionBlocks* form : forms(dtype))
+        truth.expect(*form, run_both(c, dtype, data, spec_of(c), false, some_state(), 1, form));
+    }
+}
+
+// More keys than tile-matrix units keep packed, and a count of them that fills no tile.
+TEST(Attention, MoreKeysThanStayPacked) {
+  if (!attention_blocks_has_amx()) GTEST_SKIP() << "slow on emulated tiles";
+  const AttentionCase c = case_of({1, 2131, 1, 1, 8, true, DType::bf16});
+  const Data data = data_of(c, DType::bf16);
+  const Truth truth(c, DType::bf16, data);
+  const AttentionBlocks& form = attention_blocks_amx();
+  const Outputs one = run_both(c, DType::bf16, data, spec_of(c), false, some_state(), 1, &form);
+  truth.expect(form, one);
+  const Outputs two = run_both(c, DType::bf16, data, spec_of(c), false, some_state(), 2, &form);
+  for (const char* name : {"out", "lse", "dqkv"}) EXPECT_EQ(one[name], two[name]) << name;
+}
+
 TEST(AttentionDropout, MatchesTheReferenceWithThePromisedMask) {
   for (const Sizes& s :
        {Sizes{2, 1, 1, 1, 4, true, DType::f32}, Sizes{2, 67, 2, 1, 8, true, DType::f32},
