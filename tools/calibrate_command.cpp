@@ -143,7 +143,7 @@ int calibrate_command(const Arguments& arguments) {
   std::vector<std::string> words;
   ArgumentParser parser(
       "calibrate",
-      "measures this machine for some 20 seconds: its roofs, which kernel is fastest for "
+      "measures this machine for some 30 seconds: its roofs, which kernel is fastest for "
       "which products, and how long the operations of a step take. Plans predict "
       "with it, and runs started later use the kernels.");
   parser.option("--threads", threads, "N", "threads of the runs it is for; 0: all cores")

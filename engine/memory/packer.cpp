@@ -128,9 +128,10 @@ PackProof search_blocks(std::vector<Block>& blocks, int64_t bound, int64_t steps
                                      [&](const Block& b) { return b.top() > bound; });
     const int64_t before = block.top(), goal = bound - block.base;
     const int64_t share = steps / above;
-    // A short exact search settles small blocks; the long one comes after the local search, which
-    // finds good layouts of large blocks sooner.
-    int64_t brief = share / 16, local = share / 2, rest = share - brief - local;
+    // A short exact search settles small blocks and, within some million steps, most training steps
+    // of a dozen layers; the long one comes after the local search, which finds good layouts of
+    // large blocks sooner.
+    int64_t brief = share / 4, local = share / 2, rest = share - brief - local;
     steps -= share;
     bool settled = pack_exact(block.items, goal, block.best, brief);
     if (!settled) {

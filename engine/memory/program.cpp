@@ -89,6 +89,17 @@ int64_t alignment_of(Residence residence) {
   return residence == Residence::host ? kHostAlignment : kTensorAlignment;
 }
 
+// Whether both have tensors of the same bytes and lives, in the same order: then one packing serves
+// both.
+bool same_lives(const Program& a, const Program& b) {
+  return a.tensors.size() == b.tensors.size() &&
+         std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(),
+                    [&](const TensorRecord& x, const TensorRecord& y) {
+                      return x.born == y.born && x.bytes == y.bytes && x.residence == y.residence &&
+                             std::min(x.died, a.ticks + 1) == std::min(y.died, b.ticks + 1);
+                    });
+}
+
 Packing pack_program(const Program& program, Residence residence, const PackOptions& options,
                      uint64_t shuffle) {
   const std::vector<Interval> intervals = intervals_of(program, residence);
@@ -133,9 +144,18 @@ int64_t Schedule::lower_bound_except(std::initializer_list<std::string_view> nam
 void Schedule::pack(const PackOptions& options, uint64_t shuffle) {
   PackOptions host = options;
   host.alignment = std::max(options.alignment, kHostAlignment);
+  // Micro-steps have the same tensors, whether their gradients are added or not, and where greedy
+  // orders miss the bound packing takes longer than recording.
+  const Program* before = nullptr;
   for (Program& p : programs_) {
-    p.packing = pack_program(p, Residence::device, options, shuffle);
-    p.host_packing = pack_program(p, Residence::host, host, shuffle);
+    if (before != nullptr && shuffle == 0 && same_lives(*before, p)) {
+      p.packing = before->packing;
+      p.host_packing = before->host_packing;
+    } else {
+      p.packing = pack_program(p, Residence::device, options, shuffle);
+      p.host_packing = pack_program(p, Residence::host, host, shuffle);
+    }
+    before = &p;
     p.base = p.parent >= 0 ? at(p.parent).end() : 0;
     p.host_base = p.parent >= 0 ? at(p.parent).host_end() : 0;
   }

@@ -356,7 +356,7 @@ void attention_forward_by(const AttentionBlocks& blocks, Context& ctx, const Vie
   expect_dtype(out, "out", {qkv.dtype});
   const Tensor scratch = ctx.by_kernels() ? attention_cudnn_workspace(ctx, qkv, B, T, spec, false)
                                           : make_forward_scratch(blocks, ctx, spec, B, T, T);
-  Op op(ctx, "attention_forward",
+  Op op(ctx, spec.dropout > 0 ? "attention_dropout_forward" : "attention_forward",
         {.flops = 4 * B * H * D * attention_pairs(T, spec),
          .bytes = qkv.bytes() + out.bytes() + lse.bytes(),
          .variant = attention_variant(ctx, blocks, ctx.by_kernels() && scratch.defined())});

@@ -459,7 +459,7 @@ void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const Vi
     scratch = ctx.tensor(kScratch, {ctx.threads(), make_scratch(nullptr, plan).floats}, DType::f32,
                          Category::workspace);
   }
-  Op op(ctx, "attention_backward",
+  Op op(ctx, spec.dropout > 0 ? "attention_dropout_backward" : "attention_backward",
         {.flops = 10 * B * H * D * attention_pairs(T, spec),
          .bytes = dqkv.bytes() + dout.bytes() + qkv.bytes() + out.bytes() + lse.bytes(),
          .variant = attention_variant(ctx, blocks, ctx.by_kernels() && scratch.defined())});

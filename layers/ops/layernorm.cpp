@@ -91,7 +91,7 @@ void layernorm_backward(Context& ctx, const View& dx, bool add_dx, const GradVie
       partial = ctx.tensor(kPartial,
                            {ctx.by_kernels() ? layernorm_backward_chunks(n) : split.chunks, 2, c},
                            DType::f32, Category::workspace);
-    Op op(ctx, "layernorm_backward",
+    Op op(ctx, want_copy ? "layernorm_dropout_backward" : "layernorm_backward",
           {.flops = (want_copy ? 18 : 17) * n * c,
            .bytes = x.bytes() + dy.bytes() + dx.bytes() * (add_dx ? 2 : 1) +
                     (want_copy ? dx.bytes() : 0) + 8 * n});

@@ -142,10 +142,13 @@ namespace {
 void add_branch_by_kernels(Context& ctx, const NormOutput* norm, const View& out,
                            const ResidualInput& in, const View& x, const LinearWeights& w) {
   matmul(ctx, out, x, w.weight, {.transpose_b = true, .bias = w.bias});
-  const int64_t drop = in.dropout.p > 0.0f ? 2 : 1, n = out.elements();
+  const bool drops = in.dropout.p > 0.0f;
+  const int64_t drop = drops ? 2 : 1, n = out.elements();
   const int64_t norm_bytes = norm ? norm->y.bytes() + 8 * out.shape[0] : 0;
-  Op op(ctx, norm ? "residual_norm_forward" : "residual_forward",
-        {.flops = (drop + (norm ? 8 : 0)) * n, .bytes = 3 * out.bytes() + norm_bytes});
+  const char* name = norm    ? drops ? "dropout_residual_norm_forward" : "residual_norm_forward"
+                     : drops ? "dropout_residual_forward"
+                             : "residual_forward";
+  Op op(ctx, name, {.flops = (drop + (norm ? 8 : 0)) * n, .bytes = 3 * out.bytes() + norm_bytes});
   if (!op.run()) return;
   on_queue(ctx, [&](auto& queue) {
     if (norm)
@@ -163,9 +166,12 @@ void add_branch(Context& ctx, const NormOutput* norm, const View& out, const Res
   if (ctx.by_kernels()) return add_branch_by_kernels(ctx, norm, out, in, x, w);
   const RowFinish finish{out, &in, norm};
   options.finish.context = &finish;
-  options.name = norm ? "linear_residual_norm_forward" : "linear_residual_forward";
-  options.also = {.flops = (in.dropout.p > 0.0f ? 2 : 1) * out.elements(),
-                  .bytes = in.residual.bytes()};
+  const bool drops = in.dropout.p > 0.0f;
+  options.name =
+      norm    ? drops ? "linear_dropout_residual_norm_forward" : "linear_residual_norm_forward"
+      : drops ? "linear_dropout_residual_forward"
+              : "linear_residual_forward";
+  options.also = {.flops = (drops ? 2 : 1) * out.elements(), .bytes = in.residual.bytes()};
   if (norm) {
     options.also.flops += 8 * out.elements();
     options.also.bytes += norm->y.bytes() + 8 * out.shape[0];

@@ -22,7 +22,7 @@ void residual_forward(Context& ctx, const View& y, const View& x, const View& br
   expect_dtype(branch, "branch", {x.dtype});
   dispatch_float(x, "x", [&](auto tag) {
     using V = decltype(tag);
-    Op op(ctx, "residual_forward",
+    Op op(ctx, spec.p > 0.0f ? "dropout_residual_forward" : "residual_forward",
           {.flops = (spec.p > 0.0f ? 2 : 1) * n * c, .bytes = 3 * x.bytes()});
     if (!op.run()) return;
     if (ctx.by_kernels())

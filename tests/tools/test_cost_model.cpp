@@ -3,10 +3,13 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/support/errors.h"
+#include "tests/tools/session_case.h"
 #include "tools/trainer/calibration.h"
 #include "tools/trainer/cost_model.h"
+#include "tools/trainer/plan.h"
 
 namespace snug {
 namespace {
@@ -140,14 +143,24 @@ TEST(CostModel, ProgramsAreSums) {
   EXPECT_DOUBLE_EQ(m.seconds(p, 1), m.seconds(p.ops[0], 1) + m.seconds(p.ops[1], 1));
 }
 
-// The measurement itself: every op of a step has a time.
+// The measurement itself: every op of a step has a time, without dropout and with it.
 TEST(CostModel, MeasuresTheOpsOfAStep) {
   const OpRates rates = measure_ops(DType::f32, {}, 0);
-  for (const char* name :
-       {"attention_forward", "layernorm_backward", "activation_forward", "adamw"}) {
-    bool found = false;
-    for (const auto& [key, curve] : rates.curves()) found |= key.starts_with(name);
-    EXPECT_TRUE(found) << name;
+  std::set<std::string> names;
+  for (const auto& [key, curve] : rates.curves()) names.insert(key.substr(0, key.find(' ')));
+  for (const double dropout : {0.0, 0.1}) {
+    const ModelSpec spec = test::tiny_spec({.dropout = dropout});
+    const Model model(spec, parse_precision("fp32"));
+    PlanRequest r;
+    r.model = &model;
+    r.T = 32;
+    r.global_batch = 4;
+    r.recompute = "none";
+    r.max_grad_norm = 1.0;
+    const Plan plan = make_plan(r);
+    for (const char* program : {"micro_first", "update"})
+      for (const OpRecord& o : plan.schedule.at(plan.schedule.find(program)).ops)
+        EXPECT_TRUE(names.contains(o.name)) << o.name << " with dropout " << dropout;
   }
   for (const auto& [key, curve] : rates.curves())
     for (const OpSample& s : curve.samples()) EXPECT_GT(s.seconds, 0) << key;

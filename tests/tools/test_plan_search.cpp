@@ -126,6 +126,35 @@ TEST(PlanSearch, TheLayersModelIsTheRecord) {
   }
 }
 
+// A schedule is packed once for all plans that have it, and lies as if it had been packed then.
+TEST(PlanSearch, WhatWasPackedBeforeLiesTheSame) {
+  const Model model(test::tiny_spec(kCases[1].tiny), parse_precision(kCases[1].precision));
+  PlanSearch search(request_of(model, kCases[1]));
+  const Decisions least = search.least().front().decisions;
+  const Decisions fastest = search.best(int64_t{1} << 40).decisions;
+  ASSERT_NE(least, fastest);
+  for (int round = 0; round < 2; ++round)
+    for (const Decisions& d : {least, fastest}) {
+      const auto session = search.record(d), fresh = search.record(d);
+      search.pack(session->schedule(), d);
+      fresh->schedule().pack();
+      ASSERT_EQ(session->schedule().size(), fresh->schedule().size());
+      for (int i = 0; i < fresh->schedule().size(); ++i) {
+        const Program &a = session->schedule().at(i), &b = fresh->schedule().at(i);
+        EXPECT_EQ(a.packing.offsets, b.packing.offsets) << a.name.view();
+        EXPECT_EQ(a.host_packing.offsets, b.host_packing.offsets);
+        EXPECT_EQ(a.end(), b.end());
+        EXPECT_EQ(a.host_end(), b.host_end());
+      }
+      EXPECT_EQ(session->schedule().arena_bytes(), search.packed(d).engine);
+    }
+  // Another schedule under these decisions is a defect, and is noticed.
+  const auto other = search.record(fastest);
+  other->schedule().at(0).tensors.pop_back();
+  test::expect_error(ErrorCode::internal, {"the tensors that were packed before"},
+                     [&] { search.pack(other->schedule(), fastest); });
+}
+
 TEST(PlanSearch, WhatIsFixedStaysFixed) {
   const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));
   PlanRequest r = request_of(model, kCases[0]);

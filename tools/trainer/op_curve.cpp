@@ -39,7 +39,12 @@ void OpCurve::add(OpSample sample) {
     at->seconds = (at->seconds + sample.seconds) / 2;
   else
     samples_.insert(at, sample);
+  fitted_ = false;
+}
+
+const std::array<double, 3>& OpCurve::base() const {
   fit();
+  return base_;
 }
 
 double OpCurve::base_seconds(double flops, double bytes) const {
@@ -48,7 +53,9 @@ double OpCurve::base_seconds(double flops, double bytes) const {
 
 // Every set of coefficients that may be above zero is tried; of those with none below it the one of
 // the least squares counts.
-void OpCurve::fit() {
+void OpCurve::fit() const {
+  if (fitted_) return;
+  fitted_ = true;
   flops_[0] = bytes_[0] = 1e300;
   flops_[1] = bytes_[1] = 0;
   for (const OpSample& s : samples_) {
@@ -98,6 +105,7 @@ void OpCurve::fit() {
 }
 
 double OpCurve::beyond(double flops, double bytes) const {
+  fit();
   double times = 1;
   if (flops_[1] > 0) times = std::max(times, flops / flops_[1]);
   if (bytes_[1] > 0) times = std::max(times, bytes / bytes_[1]);

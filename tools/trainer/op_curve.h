@@ -27,14 +27,17 @@ class OpCurve {
   // How many times the work of the largest samples it is; 1 within them.
   double beyond(double flops, double bytes) const;
   // Seconds a call, a FLOP and a byte.
-  const std::array<double, 3>& base() const { return base_; }
+  const std::array<double, 3>& base() const;
 
  private:
   double base_seconds(double flops, double bytes) const;
-  void fit();
+  // When first asked after a sample came: a start reads hundreds of samples and asks few curves.
+  // Not for two threads at a time.
+  void fit() const;
   std::vector<OpSample> samples_;  // by FLOPs, then bytes
-  std::array<double, 3> base_{};
-  double flops_[2] = {}, bytes_[2] = {};  // least and most of any sample
+  mutable bool fitted_ = true;
+  mutable std::array<double, 3> base_{};
+  mutable double flops_[2] = {}, bytes_[2] = {};  // least and most of any sample
 };
 
 }  // namespace snug

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -67,14 +68,20 @@ class StepTimes final : public OpListener {
 
 struct Sample {
   int64_t C, H, V, T, B, head_rows;
+  // With dropout ops take longer by the random numbers they draw, which are no FLOPs and no bytes:
+  // they have names of their own, and both kinds are measured. The long models are trained with it
+  // alone: nearly all of their ops are the same without.
+  bool without_dropout = true, with_dropout = true;
 };
 // Tiny and small, with few and with many rows, so that work and intensity vary apart; long; the
 // width of GPT-2, whose products and update do not fit a cache, with chunks of the head that are
-// short and long.
-constexpr Sample kShapes[] = {{128, 2, 512, 64, 4, 256},     {128, 4, 1024, 128, 16, 1024},
-                              {256, 4, 1024, 1024, 1, 1024}, {384, 6, 1024, 256, 16, 1024},
-                              {768, 12, 8192, 256, 2, 256},  {768, 12, 8192, 1024, 1, 1024},
-                              {768, 12, 8192, 1024, 4, 1024}};
+// short and long, and of very few rows of its whole vocabulary, where each chunk reads and writes
+// all of the largest matrix.
+constexpr Sample kShapes[] = {
+    {128, 2, 512, 64, 4, 256},           {128, 4, 1024, 128, 16, 1024},
+    {256, 4, 1024, 1024, 1, 1024},       {384, 6, 1024, 256, 16, 1024, false},
+    {768, 12, 8192, 256, 2, 256, false}, {768, 12, 50304, 64, 1, 64, true, false},
+    {768, 12, 8192, 1024, 1, 1024},      {768, 12, 8192, 1024, 4, 1024, false}};
 // Of a GPU: from few rows to many, with the vocabulary and the widths of GPT-2.
 constexpr Sample kGpuShapes[] = {{256, 4, 1024, 256, 4, 1024},
                                  {768, 12, 50304, 1024, 1, 1024},
@@ -91,13 +98,15 @@ std::span<const Sample> shapes_of(Place place) {
 
 // The layers of each: between them the ops of all ways to recompute, fused and apart.
 constexpr const char* kRecompute = "0: act, 1: fc+mid";
+constexpr double kDropout = 0.1;
 constexpr int64_t kLeastSteps = 4, kMostSteps = 200;  // the first is not timed
 constexpr double kBriefStep = 0.1;                    // seconds
 
-ModelSpec spec_of(const Sample& s) {
-  const nlohmann::json map = {{"type", "gpt2"},    {"vocab_size", s.V}, {"n_positions", s.T},
-                              {"n_embd", s.C},     {"n_layer", 2},      {"n_head", s.H},
-                              {"embd_pdrop", 0.0}, {"attn_pdrop", 0.0}, {"resid_pdrop", 0.0}};
+ModelSpec spec_of(const Sample& s, double dropout) {
+  const nlohmann::json map = {
+      {"type", "gpt2"},        {"vocab_size", s.V},     {"n_positions", s.T},
+      {"n_embd", s.C},         {"n_layer", 2},          {"n_head", s.H},
+      {"embd_pdrop", dropout}, {"attn_pdrop", dropout}, {"resid_pdrop", dropout}};
   return resolve_model("", map.dump()).spec;
 }
 
@@ -124,9 +133,10 @@ class Between {
 };
 
 // `seconds` is its share, `most` what its least number of steps may take.
-void measure(const Sample& shape, DType compute, const Settings& settings, double seconds,
-             double most, OpRates& rates, Between& between) {
-  const Model model(spec_of(shape), parse_precision(compute == DType::bf16 ? "bf16" : "fp32"));
+void measure(const Sample& shape, double dropout, DType compute, const Settings& settings,
+             double seconds, double most, OpRates& rates, Between& between) {
+  const Model model(spec_of(shape, dropout),
+                    parse_precision(compute == DType::bf16 ? "bf16" : "fp32"));
   Decisions d;
   d.T = shape.T;
   d.micro_batch = shape.B;
@@ -283,9 +293,15 @@ OpRates measure_ops(DType compute, const Settings& settings, double seconds) {
   OpRates rates;
   Between between;
   const std::span<const Sample> shapes = shapes_of(settings.target);
+  const auto trained = [](const Sample& s) { return int{s.without_dropout} + int{s.with_dropout}; };
+  double models = 0;
+  for (const Sample& shape : shapes) models += trained(shape);
+  const double share = seconds / models;
+  const double most = seconds > 0 ? 0.6 * seconds : std::numeric_limits<double>::infinity();
   for (const Sample& shape : shapes) {
-    measure(shape, compute, settings, seconds / static_cast<double>(shapes.size()), 0.6 * seconds,
-            rates, between);
+    if (shape.without_dropout) measure(shape, 0, compute, settings, share, most, rates, between);
+    if (shape.with_dropout)
+      measure(shape, kDropout, compute, settings, share, most, rates, between);
     if (seconds <= 0) break;
   }
   // Of a GPU the ops' times are its own, and the queue hides what lies between them.

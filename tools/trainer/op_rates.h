@@ -73,7 +73,7 @@ class OpRates {
 // Trains small models of this compute dtype, some steps each and as many more as fit into
 // `seconds`. Of an op's times the median counts. Larger models are left out where they
 // would take too long or need more than half of the free memory; with 0 seconds only the smallest
-// is trained.
+// is trained, without and with dropout.
 // They train on the place settings.target, with models of its size.
 OpRates measure_ops(DType compute, const Settings& settings, double seconds);
 

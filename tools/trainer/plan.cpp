@@ -49,7 +49,7 @@ std::string attention_of(const Schedule& schedule) {
 // Packs what was recorded.
 void finish(Plan& plan, Session& session, const PlanSearch& search, int64_t budget) {
   plan.schedule = session.schedule();
-  plan.schedule.pack();
+  search.pack(plan.schedule, session.decisions());
   plan.decisions = session.decisions();
   plan.graphs = session.context().settings().graphs;
   plan.kernels = kernels_of(plan.schedule);

@@ -47,9 +47,14 @@ struct Recordings {
   struct Packed {  // bytes of both arenas
     int64_t engine = 0, host = 0;
   };
+  struct Placed {  // of a program
+    Packing packing, host_packing;
+    int64_t base = 0, host_base = 0;
+  };
   std::map<Decisions, Whole> whole;
   std::map<Decisions, Packed> packed;
-  std::map<Decisions, double> micro_steps;  // seconds of a step but for its update
+  std::map<Decisions, std::vector<Placed>> placed;  // by program
+  std::map<Decisions, double> micro_steps;          // seconds of a step but for its update
   std::map<Decisions, BlockOptions> blocks;
   std::map<Decisions, StackOptions> stacks;
 };
@@ -106,6 +111,10 @@ class PlanSearch {
   // Recorded with these decisions, not packed.
   std::unique_ptr<Session> record(const Decisions& decisions) const;
   Recordings::Packed packed(const Decisions& decisions);
+  // Packs a schedule that was recorded with these decisions, or takes what that was packed to
+  // before: rungs of a ladder and the smallest plan often share one, and some take longer to pack
+  // than to record.
+  void pack(Schedule& schedule, const Decisions& decisions) const;
   // Of a recorded schedule.
   double step_seconds(const Schedule& schedule, const Decisions& decisions) const;
 

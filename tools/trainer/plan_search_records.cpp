@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "tools/trainer/plan_search.h"
 
@@ -36,8 +37,30 @@ Recordings::Packed PlanSearch::packed(const Decisions& d) {
   if (found != recordings_->packed.end()) return found->second;
   const std::unique_ptr<Session> session = record(d);
   Schedule& s = session->schedule();
-  s.pack();
+  pack(s, d);
   return recordings_->packed[d] = {s.arena_bytes(), s.host_bytes()};
+}
+
+void PlanSearch::pack(Schedule& s, const Decisions& d) const {
+  std::vector<Recordings::Placed>& placed = recordings_->placed[d];
+  if (placed.empty()) {
+    s.pack();
+    for (int i = 0; i < s.size(); ++i) {
+      const Program& p = s.at(i);
+      placed.push_back({p.packing, p.host_packing, p.base, p.host_base});
+    }
+    return;
+  }
+  require(static_cast<int>(placed.size()) == s.size(), "a schedule of as many programs as before");
+  for (int i = 0; i < s.size(); ++i) {
+    Program& p = s.at(i);
+    const Recordings::Placed& from = placed[static_cast<size_t>(i)];
+    require(from.packing.offsets.size() == p.tensors.size(), "the tensors that were packed before");
+    p.packing = from.packing;
+    p.host_packing = from.host_packing;
+    p.base = from.base;
+    p.host_base = from.host_base;
+  }
 }
 
 double PlanSearch::step_seconds(const Schedule& s, const Decisions& d) const {

@@ -93,6 +93,47 @@ TEST(Schedule, LowerBoundNeedsNoPackingAndHoldsForRandomOnes) {
   }
 }
 
+// A program like the one before it lies as that does; one that differs in a birth, an end, bytes or
+// the arena of a tensor does not.
+TEST(Schedule, EqualProgramsLieAlike) {
+  const auto tensor = [](int64_t born, int64_t died, int64_t bytes) {
+    TensorRecord t;
+    t.born = born;
+    t.died = died;
+    t.bytes = bytes;
+    return t;
+  };
+  Program like;
+  like.ticks = 6;
+  like.tensors = {tensor(0, 3, 2048), tensor(1, 5, 1024), tensor(4, kNever, 2048)};
+  std::vector<Program> others(4, like);
+  others[0].tensors[2].born = 2;
+  others[1].tensors[0].died = 5;
+  others[2].tensors[1].bytes = 4096;
+  others[3].tensors[1].residence = Residence::host;
+  for (const Program& other : others)
+    for (const bool first : {true, false}) {
+      Schedule s;
+      s.add(Name("root"), -1, true);
+      for (int i = 0; i < 3; ++i) {
+        const int k = s.add(Name("p" + std::to_string(i)), 0, false);
+        const Program& from = (i == 0) == first ? other : like;
+        s.at(k).tensors = from.tensors;
+        s.at(k).ticks = from.ticks;
+      }
+      s.pack();
+      for (int k = 1; k <= 3; ++k) {
+        const Program& p = s.at(k);
+        const std::vector<Interval> here = intervals_of(p), away = intervals_of(p, Residence::host);
+        check_packing(here, p.packing.offsets, kTensorAlignment);
+        check_packing(away, p.host_packing.offsets, kHostAlignment);
+        EXPECT_EQ(p.packing.height, pack(here).height);
+        EXPECT_EQ(p.host_packing.height, pack(away, {.alignment = kHostAlignment}).height);
+      }
+      EXPECT_EQ(s.at(2).packing.offsets, s.at(3).packing.offsets);
+    }
+}
+
 TEST(Schedule, BytesByMeaningSumToTheArena) {
   Tree t;
   for (const uint64_t seed : {0, 1, 2, 3}) {

@@ -269,6 +269,13 @@ TEST(Attention, ReportsItsFlops) {
   const Outputs got = run_both(c, DType::f32, data_of(c, DType::f32), spec_of(c), false);
   EXPECT_EQ(got.flops, (4 + 10) * 2 * 3 * 4 * 55);
   EXPECT_EQ(got.ops, (std::vector<std::string>{"attention_forward", "attention_backward"}));
+  // Random numbers take time and are no FLOPs, so with dropout the ops have other names.
+  AttentionSpec spec = spec_of(c);
+  spec.dropout = 0.5f;
+  const Outputs dropped = run_both(c, DType::f32, data_of(c, DType::f32), spec, false);
+  EXPECT_EQ(dropped.flops, got.flops);
+  EXPECT_EQ(dropped.ops,
+            (std::vector<std::string>{"attention_dropout_forward", "attention_dropout_backward"}));
 }
 
 struct Generation {

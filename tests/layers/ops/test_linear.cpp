@@ -141,7 +141,8 @@ void check_residual(const Sizes& s, DType t, DType norm_dtype, float p, bool nor
   if (norm)
     for (const char* name : {"y", "mean", "rstd"})
       expect_same(out, name, std::string("want_") + name);
-  EXPECT_EQ(out.ops.back(), norm ? "linear_residual_norm_forward" : "linear_residual_forward");
+  EXPECT_EQ(out.ops.back(), std::string(p > 0 ? "linear_dropout_residual" : "linear_residual") +
+                                (norm ? "_norm_forward" : "_forward"));
 }
 
 TEST(LinearResidual, IsTheProductTheDropoutAndTheSum) {
@@ -258,6 +259,8 @@ TEST(LayernormBackward, DropsACopyOnTheWay) {
       expect_same(out, "dx2", "dx");
       expect_same(out, "dw2", "dw");
       expect_same(out, "db2", "db");
+      EXPECT_EQ(out.ops, (std::vector<std::string>{"layernorm_backward", "dropout_backward",
+                                                   "layernorm_dropout_backward"}));
     }
 }
 

@@ -165,7 +165,8 @@ void check_residual(const Sizes& s, DType t, float p, int alias) {
   Values y = factors(s, spec, state);
   for (size_t i = 0; i < y.size(); ++i) y[i] = x[i] + branch[i] * (p > 0 ? y[i] : 1.0);
   EXPECT_TRUE(close(out["y"], y, tolerance(t, 1)));
-  EXPECT_EQ(out.ops, std::vector<std::string>{"residual_forward"});
+  EXPECT_EQ(out.ops,
+            std::vector<std::string>{p > 0 ? "dropout_residual_forward" : "residual_forward"});
 }
 
 TEST(Residual, AddsTheDroppedBranch) {
