@@ -10,7 +10,8 @@ usage() {
 usage: tools/bundle.sh [--architectures LIST] [--jobs N] [--help] [FOLDER]
 
   FOLDER                where it goes (default: build-cuda/bundle); it must not exist, or be a bundle
-  --architectures LIST  compute capabilities to compile for, as 80;90 (default: 90)
+  --architectures LIST  compute capabilities to compile for (default: 80;90, which with the code of 90
+                        for the driver to compile are all GPUs from the A100 on)
   --jobs N              compile with N processes (default: one per core)
 
 Builds in build-cuda/. Exits with 0, 1 if the build broke or the folder is over 60 MiB, 2 for wrong
@@ -25,7 +26,7 @@ refuse() {
 }
 
 limit=$((60 << 20))
-architectures=90 jobs=$(nproc) folder=''
+architectures='80;90' jobs=$(nproc) folder=''
 while (($#)); do
   case $1 in
     --architectures) architectures=${2:-} && shift ;;
@@ -89,4 +90,4 @@ bytes=$(du -sb "$folder" | cut -f1)
 printf '%s: %d.%d MiB\n' "$folder" $((bytes >> 20)) $((bytes * 10 / (1 << 20) % 10))
 ((bytes <= limit)) ||
   refuse 1 "a bundle of at most 60 MiB" "$((bytes >> 20)) MiB" \
-    "fewer compute capabilities: --architectures 90 for the machine at hand"
+    "fewer compute capabilities: --architectures 90 for the machine at hand, or CUDA 13, which packs them"

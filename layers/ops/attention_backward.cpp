@@ -469,7 +469,8 @@ void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const Vi
     return on_queue(ctx, [&](auto& queue) {
       if constexpr (std::is_same_v<std::decay_t<decltype(queue)>, simt::cuda::Queue>)
         if (scratch.defined())
-          return attention_cudnn_backward(queue, dqkv, dout, qkv, out, lse, B, T, spec, scratch);
+          return attention_cudnn_backward(queue, dqkv, dout, qkv, out, lse, B, T, spec, state,
+                                          scratch);
       attention_backward_on(queue, dqkv, delta, dout, qkv, out, lse, B, T, spec, state);
     });
   dispatch_float(qkv, "qkv", [&](auto value) {

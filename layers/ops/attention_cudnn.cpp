@@ -7,8 +7,7 @@ namespace snug {
 
 bool attention_cudnn_takes(DType dtype, const AttentionSpec& spec) {
   return (dtype == DType::bf16 || dtype == DType::f16) && spec.D % 8 == 0 && spec.D <= 128 &&
-         spec.dropout == 0 && spec.window == 0 && spec.softcap == 0 &&
-         !spec.key_lengths.defined() && !spec.document_start.defined();
+         spec.window == 0 && spec.softcap == 0 && !spec.document_start.defined();
 }
 
 bool attention_by_cudnn(const Context& ctx, const View& qkv, const AttentionSpec& spec) {
@@ -16,22 +15,28 @@ bool attention_by_cudnn(const Context& ctx, const View& qkv, const AttentionSpec
          attention_cudnn_takes(qkv.dtype, spec);
 }
 
-// Forward wants next to nothing. Backward sums dq in float and, with fewer key heads, has dk and dv
-// of every query head before they are added; the library may want as much again for an order of
-// sums that is always the same.
-int64_t attention_cudnn_scratch(int64_t B, int64_t T, const AttentionSpec& spec, bool backward) {
-  constexpr int64_t kFixed = int64_t{4} << 20;
-  if (!backward) return kFixed;
-  const int64_t rows = B * spec.H * round_up(T, 128);
-  const int64_t heads = spec.G < spec.H ? 2 * rows * spec.D * 4 : 0;
-  return kFixed + 2 * rows * (spec.D + 2) * 4 + heads;
+// Forward wants next to nothing. Backward, deterministic, has ds of every pair in 16 bits and delta
+// in float, and with fewer key heads dk and dv of every query head before they are added.
+CudnnScratch attention_cudnn_scratch(int64_t B, int64_t T, const AttentionSpec& spec,
+                                     bool backward) {
+  constexpr int64_t kFixed = int64_t{4} << 20, kPart = 256;
+  const int64_t heads = B * spec.H, whole = round_up(T, 128);
+  CudnnScratch s;
+  s.library = kFixed;
+  if (backward) {
+    s.library += heads * whole * (2 * whole + 4);
+    if (spec.G < spec.H) s.library += 2 * heads * whole * spec.D * 2;
+  }
+  if (spec.dropout > 0) s.mask = round_up(heads * T * T * 2, kPart);
+  if (spec.key_lengths.defined()) s.lengths = round_up(B * 4, kPart);
+  return s;
 }
 
 Tensor attention_cudnn_workspace(Context& ctx, const View& qkv, int64_t B, int64_t T,
                                  const AttentionSpec& spec, bool backward) {
   static const Name kWorkspace("attention.cudnn");
   if (!attention_by_cudnn(ctx, qkv, spec)) return {};
-  return ctx.tensor(kWorkspace, {attention_cudnn_scratch(B, T, spec, backward)}, DType::u8,
+  return ctx.tensor(kWorkspace, {attention_cudnn_scratch(B, T, spec, backward).total()}, DType::u8,
                     Category::workspace);
 }
 

@@ -134,6 +134,7 @@ TEST_F(GpuCommand, IsCalibrated) {
   const Json c = Json::parse(text.substr(text.find('{')));
   for (const char* rate : {"fp32_flops", "tf32_flops", "bf16_flops", "read_bytes", "copy_bytes"})
     EXPECT_GT(c["roofs"][rate], 1e9) << rate;
+  for (const char* ops : {"f32", "tf32", "bf16", "f16"}) EXPECT_GT(c["ops"][ops].size(), 5u) << ops;
   EXPECT_GT(c["link"]["to_device"], 1e8);
   EXPECT_GT(c["runtime"]["libraries"], 0);
   ASSERT_EQ(train("run", "device=cuda max_steps=2"), 0) << said();

@@ -186,8 +186,14 @@ TEST_F(GpuOps, Tf32RoundsTheOperandsOfProducts) {
 
 // p, ds and what is stored are rounded to 16 bits on either side; differences of products that
 // nearly cancel carry those of both.
-void expect_attention_of_the_cpu(DType t, int64_t D, bool causal, int64_t window, bool cudnn) {
-  SCOPED_TRACE(std::string(to_string(t)) + (causal ? " causal" : "") + " D " + std::to_string(D));
+struct Extras {
+  float dropout = 0;
+  bool padding = false;
+};
+void expect_attention_of_the_cpu(DType t, int64_t D, bool causal, int64_t window, bool cudnn,
+                                 Extras extras = {}) {
+  SCOPED_TRACE(std::string(to_string(t)) + (causal ? " causal" : "") + " D " + std::to_string(D) +
+               (extras.dropout > 0 ? " dropout" : "") + (extras.padding ? " padding" : ""));
   const int64_t B = 2, T = 200, H = 4, G = 2, width = (H + 2 * G) * D;
   const auto body = [&](Case& c) {
     AttentionSpec spec;
@@ -197,13 +203,20 @@ void expect_attention_of_the_cpu(DType t, int64_t D, bool causal, int64_t window
     spec.scale = 0.125f;
     spec.causal = causal;
     spec.window = window;
+    spec.dropout = extras.dropout;
+    spec.site = 9;
+    if (extras.padding) spec.key_lengths = c.input("key_lengths", {B}, DType::i32, {T, 70});
+    StepState at{};
+    at.seed = 77;
+    at.step = 5;
+    const View state = extras.dropout > 0 ? c.step_state(at) : View();
     const View qkv = c.input("qkv", {B * T, width}, t, normal_values(B * T * width, 1, t));
     const View dout = c.input("dout", {B * T, H * D}, t, normal_values(B * T * H * D, 2, t));
     const View out = c.output("out", {B * T, H * D}, t);
     const View lse = c.output("lse", {B, H, T}, DType::f32);
-    attention_forward(c.ctx(), out, lse, qkv, B, T, spec, {});
+    attention_forward(c.ctx(), out, lse, qkv, B, T, spec, state);
     attention_backward(c.ctx(), c.output("dqkv", {B * T, width}, t), dout, qkv, out, lse, B, T,
-                       spec, {});
+                       spec, state);
   };
   Settings settings = on_gpu();
   settings.cudnn = cudnn;
@@ -220,7 +233,9 @@ TEST_F(GpuOps, AttentionByCudnnIsThatOfTheCpu) {
   if constexpr (kCudaBuilt) cudnn = describe_cudnn();
   if (!cudnn.starts_with("cuDNN ")) GTEST_SKIP() << cudnn;
   for (const DType t : {DType::bf16, DType::f16})
-    for (const bool causal : {true, false}) expect_attention_of_the_cpu(t, 64, causal, 0, true);
+    for (const bool causal : {true, false})
+      for (const Extras extras : {Extras{}, {0.2f, false}, {0, true}, {0.2f, true}})
+        expect_attention_of_the_cpu(t, 64, causal, 0, true, extras);
 }
 
 // Our own, for every width its kernels are compiled for and some between.

@@ -46,7 +46,8 @@ TEST(DeviceCalibration, MeasuresAllThatAPlanWants) {
   // The three products of training, of one size, in three dtypes.
   ASSERT_EQ(c.products.size(), 9u);
   for (const ProductRate& p : c.products) EXPECT_GT(p.flops, 0) << to_string(p.shapes);
-  for (const OpRates* ops : {&c.fp32_ops, &c.bf16_ops})
+  EXPECT_TRUE(c.tf32_ops.empty());
+  for (const OpRates* ops : {&c.fp32_ops, &c.bf16_ops, &c.fp16_ops})
     for (const char* name : {"attention_forward", "layernorm_backward", "adamw"}) {
       bool found = false;
       for (const auto& [key, curve] : ops->curves()) found |= key.starts_with(name);
@@ -127,7 +128,7 @@ TEST(SlowDeviceCalibration, DamagedFilesAreIgnoredWithAReason) {
     j[nlohmann::json::json_pointer(pointer)] = value;
     return ignored_for(j.dump());
   };
-  EXPECT_NE(with("/format_version", 99).find("a device calibration of version 1 in "),
+  EXPECT_NE(with("/format_version", 99).find("a device calibration of version 2 in "),
             std::string::npos);
   EXPECT_NE(with("/link/to_host", -1).find("a number of 0 or more for to_host in "),
             std::string::npos);
@@ -139,7 +140,7 @@ TEST(SlowDeviceCalibration, DamagedFilesAreIgnoredWithAReason) {
   EXPECT_NE(with("/products", 3).find("a list of products in "), std::string::npos);
   with("/runtime/context", -2);
   with("/products/0/M", 0);
-  with("/ops/f32", 3);
+  for (const char* ops : {"/ops/f32", "/ops/tf32", "/ops/bf16", "/ops/f16"}) with(ops, 3);
 }
 
 TEST(SlowDeviceCalibration, ChoosesAttentionByMeasurement) {
@@ -175,6 +176,18 @@ TEST(DeviceCalibration, PlansPredictByIt) {
   EXPECT_EQ(fp32.rates().op, c.launch);
   const auto& [key, curve] = *c.fp32_ops.curves().begin();
   EXPECT_GT(curve.samples().size(), 0u) << key;
+  // Every precision has the times of its own ops.
+  OpRecord op{};
+  op.name = "one op of each";
+  op.flops = op.bytes = 1000;
+  c.fp32_ops.add(op.name, {1000, 1000, 4});
+  c.tf32_ops.add(op.name, {1000, 1000, 3});
+  c.bf16_ops.add(op.name, {1000, 1000, 2});
+  c.fp16_ops.add(op.name, {1000, 1000, 1});
+  EXPECT_EQ(CostModel::calibrated(c, DType::f32, false).seconds(op, 1), 4);
+  EXPECT_EQ(CostModel::calibrated(c, DType::f32, true).seconds(op, 1), 3);
+  EXPECT_EQ(CostModel::calibrated(c, DType::bf16, false).seconds(op, 1), 2);
+  EXPECT_EQ(CostModel::calibrated(c, DType::f16, false).seconds(op, 1), 1);
   const auto rate = [&](DType dtype, bool tf32, double flops) {
     ProductRate p = c.products[0];
     p.dtype = dtype;

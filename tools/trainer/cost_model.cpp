@@ -49,7 +49,6 @@ CostModel CostModel::calibrated(const Calibration& c, DType compute) {
   return m;
 }
 
-// The ops' curves were taken without TF32, and what is f16 runs as bf16 does.
 CostModel CostModel::calibrated(const DeviceCalibration& c, DType compute, bool tf32) {
   CostModel m;
   m.source_ = Source::calibrated;
@@ -70,7 +69,7 @@ CostModel CostModel::calibrated(const DeviceCalibration& c, DType compute, bool 
               .op = c.launch,
               .half_rate_rows = 0};
   if (compute == DType::f16) m.rates_.fp32_matrix = best(DType::f16, false);
-  if (!tf32 && compute != DType::f16) m.ops_ = compute == DType::bf16 ? c.bf16_ops : c.fp32_ops;
+  m.ops_ = c.ops(compute, tf32);
   return m;
 }
 

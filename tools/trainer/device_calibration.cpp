@@ -17,7 +17,7 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;
 constexpr int64_t kMostFileBytes = 1 << 20;
 constexpr const char* kName = "snug device calibration";
 constexpr const char* kAgain = "measure again with snug calibrate device=cuda --force";
@@ -106,9 +106,11 @@ DeviceCalibration parse(const nlohmann::json& j, const std::string& where) {
     a.cudnn = item.contains("cudnn") && item["cudnn"].is_null() ? -1 : positive(item, "cudnn", at);
     c.attention.push_back(a);
   }
-  for (const char* dtype : {"f32", "bf16"})
-    (dtype[0] == 'f' ? c.fp32_ops : c.bf16_ops) =
-        OpRates::parse(ops.value(dtype, nlohmann::json()), in("ops") + " / " + dtype);
+  for (const auto& [name, rates] : {std::pair("f32", &c.fp32_ops),
+                                    {"tf32", &c.tf32_ops},
+                                    {"bf16", &c.bf16_ops},
+                                    {"f16", &c.fp16_ops}})
+    *rates = OpRates::parse(ops.value(name, nlohmann::json()), in("ops") + " / " + name);
   c.seconds = positive(j, "seconds", where);
   return c;
 }
@@ -125,6 +127,13 @@ double DeviceCalibration::cudnn_speedup(int64_t D, int64_t T) const {
         (apart(a.D, D) == apart(best->D, D) && apart(a.T, T) < apart(best->T, T)))
       best = &a;
   return best == nullptr || best->cudnn <= 0 ? 0.0 : best->own / best->cudnn;
+}
+
+const OpRates& DeviceCalibration::ops(DType compute, bool tf32) const {
+  if (compute == DType::f32) return tf32 ? tf32_ops : fp32_ops;
+  if (compute == DType::bf16) return bf16_ops;
+  if (compute == DType::f16) return fp16_ops;
+  fail(ErrorCode::internal, "a dtype that models compute in", to_string(compute), "measure it");
 }
 
 int64_t RuntimeParts::planned() const {
@@ -175,7 +184,11 @@ nlohmann::json device_calibration_json(const DeviceCalibration& c) {
             {"libraries", c.runtime.libraries},
             {"graphs", c.runtime.graphs},
             {"planned", c.runtime.planned()}}},
-          {"ops", {{"f32", c.fp32_ops.json()}, {"bf16", c.bf16_ops.json()}}},
+          {"ops",
+           {{"f32", c.fp32_ops.json()},
+            {"tf32", c.tf32_ops.json()},
+            {"bf16", c.bf16_ops.json()},
+            {"f16", c.fp16_ops.json()}}},
           {"seconds", c.seconds}};
 }
 

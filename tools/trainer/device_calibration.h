@@ -64,8 +64,11 @@ struct DeviceCalibration {
   double to_host = 0, to_device = 0;    // bytes/s between pinned memory of the host and the device
   double launch = 0, graph_launch = 0;  // seconds from an op to the next one, both empty
   RuntimeParts runtime;
-  OpRates fp32_ops, bf16_ops;  // fp32: exact products, not TF32
-  double seconds = 0;          // it took
+  OpRates fp32_ops, bf16_ops, fp16_ops;
+  OpRates tf32_ops;    // of fp32 with rounded products; empty where there is no such mode
+  double seconds = 0;  // it took
+
+  const OpRates& ops(DType compute, bool tf32) const;
 
   // How many times as fast cuDNN was for heads of the next size and the next length; 0: not known.
   double cudnn_speedup(int64_t D, int64_t T) const;

@@ -301,8 +301,12 @@ DeviceCalibration calibrate_device(Place place, int gpu, double seconds, int64_t
   c.to_device = link_rate(place, settings, "copy_to_device", amount.link_bytes, amount.repeats);
   c.launch = launch_seconds(place, settings, false, amount);
   c.graph_launch = launch_seconds(place, settings, true, amount);
-  c.fp32_ops = measure_ops(DType::f32, settings, 0.5 * seconds);
-  c.bf16_ops = measure_ops(DType::bf16, settings, 0.5 * seconds);
+  const double share = seconds / (place == Place::cuda ? 4 : 3);
+  c.fp32_ops = measure_ops(DType::f32, settings, share);
+  c.bf16_ops = measure_ops(DType::bf16, settings, share);
+  c.fp16_ops = measure_ops(DType::f16, settings, share);
+  if (place == Place::cuda)
+    c.tf32_ops = measure_ops(DType::f32, settings_of(place, gpu, true), share);
   c.seconds = monotonic_seconds() - started;
   return c;
 }

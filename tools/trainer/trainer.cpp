@@ -146,8 +146,8 @@ void TrainRun::prepare_gpu() {
   for (int i = 0; i < plan_.schedule.size(); ++i)
     most = std::max(most, static_cast<int>(plan_.schedule.at(i).ops.size()));
   c.device().make_marks(1 + 2 * most);
-  if (warm_up_gpu(*session_, plan_.computes_on, config().matmul_autotune))
-    gpu_bytes_.after_warm_up = free_now();
+  warm_up_gpu(*session_, plan_.computes_on, config().matmul_autotune);
+  gpu_bytes_.after_warm_up = free_now();
   const std::string note = check_gpu_runtime(
       plan_.runtime_bytes, gpu_bytes_.runtime_bytes(plan_.engine_bytes), plan_.runtime_calibrated);
   if (!note.empty()) fmt::print("Note: {}.\n", note);

@@ -5,9 +5,8 @@
 
 namespace snug {
 
-bool warm_up(Session& session) {
+void warm_up(Session& session) {
   const Decisions& d = session.decisions();
-  if (d.update_in_backward) return false;
   const StepState saved = session.state();
   const auto fill = [](const View& v) {
     if (v.defined()) std::fill_n(v.as<int32_t>(), v.elements(), 0);
@@ -22,7 +21,7 @@ bool warm_up(Session& session) {
       session.state().inverse_tokens = std::numeric_limits<float>::quiet_NaN();
       session.optimizer().prepare_step(session.state());
       session.micro(true);
-      session.micro(false);
+      if (!d.update_in_backward) session.micro(false);  // whose window is one micro-step
       session.update();
     }
     if (d.eval_batch > 0) {
@@ -41,20 +40,17 @@ bool warm_up(Session& session) {
     }
   }
   session.state() = saved;
-  return true;
 }
 
-bool warm_up_gpu([[maybe_unused]] Session& session, [[maybe_unused]] ComputesOn& on,
+void warm_up_gpu([[maybe_unused]] Session& session, [[maybe_unused]] ComputesOn& on,
                  [[maybe_unused]] bool autotune) {
   if constexpr (kCudaBuilt) {
     cublaslt_use(on.algorithms);
     cublaslt_tune(autotune && on.algorithms.empty());
-    const bool warm = warm_up(session);
+    warm_up(session);
     cublaslt_tune(false);
     on.algorithms = cublaslt_choices();
-    return warm;
   }
-  return false;
 }
 
 }  // namespace snug

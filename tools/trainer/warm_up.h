@@ -9,12 +9,12 @@ namespace snug {
 
 // Runs the programs of training, evaluation and decoding once, with graphs twice, on a batch whose
 // loss is not a number: then the update writes nothing, and gradients are assigned by the next
-// window. Before the weights are written; the step's state is as before. False, and nothing was
-// done, where backward updates: it would not wait to see that gradients are none.
-bool warm_up(Session& session);
+// window. Where backward updates, the first gradients that are complete say so, before their
+// update. Before the weights are written; the step's state is as before.
+void warm_up(Session& session);
 
 // The same on a GPU, with the algorithms of products that `on` names. Where it names none and
 // `autotune` is asked for they are measured meanwhile, and then it names them.
-bool warm_up_gpu(Session& session, ComputesOn& on, bool autotune);
+void warm_up_gpu(Session& session, ComputesOn& on, bool autotune);
 
 }  // namespace snug

@@ -4,8 +4,11 @@
 
 #include "engine/memory/context.h"
 #include "layers/ops/attention_cudnn.h"
+#include "layers/ops/attention_cudnn_simt.h"
+#include "tests/layers/ops/attention_case.h"
+#include "tests/support/emu.h"
 
-namespace snug {
+namespace snug::test {
 namespace {
 
 AttentionSpec usual() {
@@ -33,11 +36,10 @@ TEST(AttentionCudnn, TakesWhatHasItsNumerics) {
   EXPECT_FALSE(takes(DType::bf16, [](AttentionSpec& s) { s.D = 36; }));
   EXPECT_FALSE(takes(DType::bf16, [](AttentionSpec& s) { s.window = 8; }));
   EXPECT_FALSE(takes(DType::bf16, [](AttentionSpec& s) { s.softcap = 30; }));
-  EXPECT_FALSE(takes(DType::bf16, [](AttentionSpec& s) { s.dropout = 0.1f; }))
-      << "its mask is not ours";
+  EXPECT_TRUE(takes(DType::bf16, [](AttentionSpec& s) { s.dropout = 0.1f; }));
   int32_t values[8] = {};
   const View v{values, {8}, DType::i32, Place::cpu, Name("v")};
-  EXPECT_FALSE(takes(DType::bf16, [&](AttentionSpec& s) { s.key_lengths = v; }));
+  EXPECT_TRUE(takes(DType::bf16, [&](AttentionSpec& s) { s.key_lengths = v; }));
   EXPECT_FALSE(takes(DType::bf16, [&](AttentionSpec& s) { s.document_start = v; }));
 }
 
@@ -45,8 +47,9 @@ struct Planned {
   std::string variants;
   int64_t workspace = 0;  // bytes of attention.cudnn
 };
-Planned plan(Place target, bool cudnn, DType dtype) {
-  const AttentionSpec s = usual();
+Planned plan(Place target, bool cudnn, DType dtype, float dropout = 0, bool padding = false) {
+  AttentionSpec s = usual();
+  s.dropout = dropout;
   const int64_t B = 2, T = 100;
   Context ctx(Place::plan, {.cudnn = cudnn, .target = target});
   Schedule schedule;
@@ -58,9 +61,12 @@ Planned plan(Place target, bool cudnn, DType dtype) {
     const Tensor qkv = make("qkv", {B * T, 8 * 64}, dtype),
                  out = make("out", {B * T, 4 * 64}, dtype),
                  lse = make("lse", {B, 4, T}, DType::f32),
-                 dqkv = make("dqkv", {B * T, 8 * 64}, dtype);
-    attention_forward(ctx, out, lse, qkv, B, T, s, {});
-    attention_backward(ctx, dqkv, out, qkv, out, lse, B, T, s, {});
+                 dqkv = make("dqkv", {B * T, 8 * 64}, dtype),
+                 lengths = make("lengths", {B}, DType::i32),
+                 state = make("state", step_state_shape(), DType::u8);
+    if (padding) s.key_lengths = lengths;
+    attention_forward(ctx, out, lse, qkv, B, T, s, state);
+    attention_backward(ctx, dqkv, out, qkv, out, lse, B, T, s, state);
   });
   Planned p;
   for (const OpRecord& op : schedule.at(index).ops)
@@ -73,10 +79,16 @@ Planned plan(Place target, bool cudnn, DType dtype) {
 TEST(AttentionCudnn, APlanHoldsItsWorkspaceAndSaysSo) {
   const Planned cudnn = plan(Place::cuda, true, DType::bf16);
   EXPECT_EQ(cudnn.variants, "attention cudnn;attention cudnn;");
-  EXPECT_EQ(cudnn.workspace, attention_cudnn_scratch(2, 100, usual(), false) +
-                                 attention_cudnn_scratch(2, 100, usual(), true));
-  // dq and, with shared key heads, dk and dv of every query head in float, rows of whole tiles.
-  EXPECT_GT(attention_cudnn_scratch(2, 100, usual(), true), 3 * 2 * 4 * 128 * 64 * 4);
+  const int64_t forward = attention_cudnn_scratch(2, 100, usual(), false).total(),
+                backward = attention_cudnn_scratch(2, 100, usual(), true).total();
+  EXPECT_EQ(cudnn.workspace, forward + backward);
+  // ds of every pair in 16 bits, delta, and with shared key heads dk and dv of every query head;
+  // rows of whole tiles.
+  EXPECT_EQ(backward - forward, 2 * 4 * (128 * 128 * 2 + 128 * 4 + 2 * 128 * 64 * 2));
+  // A mask and lengths for each of the two.
+  EXPECT_EQ(plan(Place::cuda, true, DType::f16, 0.1f).workspace,
+            cudnn.workspace + 2 * round_up(2 * 4 * 100 * 100 * 2, 256));
+  EXPECT_EQ(plan(Place::cuda, true, DType::f16, 0, true).workspace, cudnn.workspace + 2 * 256);
   for (const auto& [target, set, dtype] : {std::tuple{Place::cuda, false, DType::bf16},
                                            {Place::cuda, true, DType::f32},
                                            {Place::emu, true, DType::bf16},
@@ -87,5 +99,73 @@ TEST(AttentionCudnn, APlanHoldsItsWorkspaceAndSaysSo) {
   }
 }
 
+// Against the mask that the CPU's attention and the emulated kernels use.
+void expect_mask(int64_t T, bool causal, DType dtype, bool shifted) {
+  SCOPED_TRACE(fmt::format("T {} causal {} {} shifted {}", T, causal, to_string(dtype), shifted));
+  AttentionCase c;
+  c.B = 2;
+  c.T = T;
+  c.H = 3;
+  c.G = 1;
+  c.D = 8;
+  c.causal = causal;
+  AttentionSpec spec = spec_of(c);
+  spec.dropout = 0.3f;
+  spec.site = 9;
+  const Outputs got = run_in_all_schedules(
+      [&](EmuCase& t) {
+        const View mask = t.output("mask", {c.B, c.H, T, T}, dtype);
+        attention_mask_on(t.queue(), mask, spec, t.step_state(some_state()), 64);
+      },
+      shifted);
+  const Values mask = got["mask"], want = mask_of(c, spec, some_state());
+  ASSERT_EQ(mask.size(), want.size());
+  int64_t kept = 0;
+  for (size_t at = 0; at < want.size(); ++at) {
+    const auto i = static_cast<int64_t>(at) / T % T, j = static_cast<int64_t>(at) % T;
+    const bool sees = !causal || j <= i;
+    ASSERT_EQ(mask[at], sees && want[at] != 0 ? 1 : 0) << "pair " << i << " " << j;
+    kept += mask[at] != 0;
+  }
+  EXPECT_GT(kept, 0);
+}
+
+TEST(AttentionCudnn, ItsMaskIsThatOfTheCpu) {
+  for (const bool causal : {true, false}) {
+    expect_mask(24, causal, DType::bf16, false);
+    expect_mask(24, causal, DType::f16, true);
+    expect_mask(37, causal, DType::bf16, false);
+  }
+  expect_mask(2, true, DType::bf16, false);
+  expect_mask(20, true, DType::f32, false);
+}
+
+TEST(AttentionCudnn, PaddingHidesNoQueryAndLeavesZeros) {
+  AttentionSpec spec = usual();
+  spec.H = 2;
+  spec.G = 1;
+  for (const int64_t D : {8, 5}) {
+    spec.D = D;
+    const int64_t B = 3, T = 7, width = 4 * D;
+    const Values lengths = {7, 1, 4};
+    const Outputs got = run_in_all_schedules([&](EmuCase& t) {
+      spec.key_lengths = t.input("key_lengths", {B}, DType::i32, lengths);
+      attention_query_lengths_on(t.queue(), t.output("query_lengths", {B}, DType::i32), T, 32);
+      const View dqkv = t.inout("dqkv", {B * T, width}, DType::bf16,
+                                Values(static_cast<size_t>(B * T * width), 2));
+      attention_clear_padding_on(t.queue(), dqkv, B, T, spec, 32);
+    });
+    EXPECT_EQ(got["query_lengths"], Values({7, 7, 7}));
+    const Values dqkv = got["dqkv"];
+    for (int64_t row = 0; row < B * T; ++row)
+      for (int64_t column = 0; column < width; ++column) {
+        const bool hidden = column >= 2 * D &&
+                            row % T >= static_cast<int64_t>(lengths[static_cast<size_t>(row / T)]);
+        ASSERT_EQ(dqkv[static_cast<size_t>(row * width + column)], hidden ? 0 : 2)
+            << row << " " << column;
+      }
+  }
+}
+
 }  // namespace
-}  // namespace snug
+}  // namespace snug::test

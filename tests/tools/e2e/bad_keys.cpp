@@ -205,11 +205,10 @@ std::vector<BadRow> bad_keys() {
                    "device=cuda or attn_implementation=auto")},
       {"cudnn for what it does not take",
        {"plan", "model=gpt2", "device=cuda", "target=h100", "attn_implementation=cudnn"},
-       unsupported("precision bf16 or fp16, heads of a multiple of 8 up to 128, no attention "
-                   "dropout and no "
+       unsupported("precision bf16 or fp16, heads of a multiple of 8 up to 128 and no "
                    "packing_boundaries for attn_implementation: cudnn",
-                   "precision: fp32, heads of 64, attention dropout <*>, packing_boundaries: false",
-                   "attn_implementation=own, or precision=bf16 model.attn_pdrop=0")},
+                   "precision: fp32, heads of 64, packing_boundaries: false",
+                   "attn_implementation=own, or precision=bf16")},
       {"cuda_graphs",
        {"...", "cuda_graphs=yes"},
        usage("cuda_graphs as one of auto, on, off", "\"yes\" (command line)", "cuda_graphs=auto")},

@@ -1,0 +1,28 @@
+// What cuDNN's attention is handed beside the tensors of layers/ops/attention.h, as kernels for
+// engine/simt: its dropout mask, the lengths of its queries, and zeros where it promises nothing.
+//
+// Queue     simt::Queue of the side that is linked. attention_check has passed. threads: of a
+//           block.
+#pragma once
+
+#include "layers/ops/attention.h"
+
+namespace snug {
+
+// mask (B,H,T,T) of any float: 1 where the CPU's mask keeps a pair, 0 where it drops it and, with
+// causal, where the query does not see the key. Bit by bit that of attention.h; its scale
+// 1 / (1 - dropout) is left to the graph.
+template <class Queue>
+void attention_mask_on(Queue& queue, const View& mask, const AttentionSpec& spec, const View& state,
+                       int threads = 256);
+
+// lengths (B) i32: T, for padding hides keys and no query.
+template <class Queue>
+void attention_query_lengths_on(Queue& queue, const View& lengths, int64_t T, int threads = 256);
+
+// Zeros in the rows of dk and dv that are behind a sequence's length.
+template <class Queue>
+void attention_clear_padding_on(Queue& queue, const View& dqkv, int64_t B, int64_t T,
+                                const AttentionSpec& spec, int threads = 256);
+
+}  // namespace snug
