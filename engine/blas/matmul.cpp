@@ -136,8 +136,7 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
   if (ctx.by_kernels())
     return on_queue(ctx, [&](auto& queue) {
       if constexpr (std::is_same_v<std::decay_t<decltype(queue)>, simt::cuda::Queue>)
-        if (cublaslt && matmul_by_cublaslt(queue, p, scratch.view().data, ctx.settings().tf32))
-          return;
+        if (cublaslt) return matmul_by_cublaslt(queue, p, scratch.view().data, ctx.settings().tf32);
       matmul_on(queue, p);
     });
   matmul_cpu(p, kernel, scratch.defined() ? scratch.view().data : nullptr, ctx.threads());

@@ -20,11 +20,22 @@
 #endif
 
 namespace snug {
+namespace {
+
+// What a plan says cuBLASLt multiplies, nothing else does: other kernels have other last bits.
+[[noreturn]] void refuse(const MatmulProblem& p, const std::string& found) {
+  fail(ErrorCode::unsupported,
+       fmt::format("cuBLASLt to multiply {} x {} x {} ({}), as planned", p.M, p.N, p.K,
+                   to_string(p.a.dtype)),
+       found, "SNUG_CUBLASLT=none plan=null to plan all products by the program's own kernel");
+}
+
+}  // namespace
 
 #ifdef SNUG_NO_CUBLASLT
 
-bool matmul_by_cublaslt(const simt::cuda::Queue&, const MatmulProblem&, void*, bool) {
-  return false;
+void matmul_by_cublaslt(const simt::cuda::Queue&, const MatmulProblem& p, void*, bool) {
+  refuse(p, describe_cublaslt());
 }
 void cublaslt_tune(bool) {}
 std::vector<CublasLtChoice> cublaslt_choices() {
@@ -128,7 +139,7 @@ std::string problem_of(const Key& k) {
 
 struct Choice {
   Key key{};
-  bool usable = false, tuned = false;
+  bool tuned = false;
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
   cublasLtMatmulAlgo_t algorithm{};
@@ -316,19 +327,18 @@ cublasLtMatmulAlgo_t fastest(const Library& l, const Choice& c,
   return list[best];
 }
 
-bool choose(const Library& l, Choice& c, const simt::cuda::Queue& queue, const MatmulProblem& p,
+void choose(const Library& l, Choice& c, const simt::cuda::Queue& queue, const MatmulProblem& p,
             void* scratch) {
-  if (!describe(l, c)) return false;
+  if (!describe(l, c)) refuse(p, "a cuBLASLt " + cublaslt_version() + " that cannot describe it");
   const auto& given = choices().given;
   if (const auto at = given.find(problem_of(c.key)); at != given.end()) {
     c.algorithm = given_algorithm(l, c, at->second);
-    return true;
+    return;
   }
   c.tuned = choices().tune;
   const auto list = propose(l, c, c.tuned ? kCandidates : 1);
-  if (list.empty()) return false;
+  if (list.empty()) refuse(p, "a cuBLASLt " + cublaslt_version() + " without an algorithm for it");
   c.algorithm = list.size() > 1 ? fastest(l, c, list, queue, p, scratch) : list.front();
-  return true;
 }
 
 const Choice& choice_of(const Library& l, const Key& key, const simt::cuda::Queue& queue,
@@ -339,22 +349,21 @@ const Choice& choice_of(const Library& l, const Key& key, const simt::cuda::Queu
   Choice c;
   c.key = key;
   try {
-    c.usable = choose(l, c, queue, p, scratch);
+    choose(l, c, queue, p, scratch);
   } catch (...) {
     give_back(l, c);
     throw;
   }
-  if (!c.usable) give_back(l, c);
   return made.emplace_back(c);
 }
 
 }  // namespace
 
-bool matmul_by_cublaslt(const simt::cuda::Queue& queue, const MatmulProblem& p, void* scratch,
+void matmul_by_cublaslt(const simt::cuda::Queue& queue, const MatmulProblem& p, void* scratch,
                         bool tf32) {
-  if (!cublaslt_takes(p)) return false;
+  require(cublaslt_takes(p), "a product that cuBLASLt takes");
   const Library& l = library();
-  if (!l.why.empty()) return false;
+  if (!l.why.empty()) refuse(p, "a cuBLASLt that is " + l.why);
   Key key{};
   key.m = p.M;
   key.n = p.N;
@@ -372,9 +381,11 @@ bool matmul_by_cublaslt(const simt::cuda::Queue& queue, const MatmulProblem& p, 
   key.tf32 = tf32 && p.a.dtype == DType::f32;
   key.alignment_ab = alignment({p.a.data, p.b.data});
   key.alignment_c = alignment({p.c, p.bias});
-  if (cudaGetDevice(&key.device) != cudaSuccess) return false;
+  if (const cudaError_t error = cudaGetDevice(&key.device); error != cudaSuccess)
+    fail(ErrorCode::device, fmt::format("a GPU to multiply {} x {} x {}", p.M, p.N, p.K),
+         cudaGetErrorString(error),
+         "an earlier kernel may have failed: run with SNUG_SYNC_CHECK=1");
   const Choice& c = choice_of(l, key, queue, p, scratch);
-  if (!c.usable) return false;
   const cublasStatus_t status = multiply(l, c, c.algorithm, queue, p, scratch);
   const cudaError_t error = status == CUBLAS_STATUS_SUCCESS && queue.sync_check
                                 ? cudaStreamSynchronize(queue.stream)
@@ -383,7 +394,6 @@ bool matmul_by_cublaslt(const simt::cuda::Queue& queue, const MatmulProblem& p, 
     fail(ErrorCode::device, fmt::format("cuBLASLt to multiply {} x {} x {}", p.M, p.N, p.K),
          fmt::format("its status {}, {}", static_cast<int>(status), cudaGetErrorString(error)),
          "an earlier kernel may have failed: run with SNUG_SYNC_CHECK=1");
-  return true;
 }
 
 void cublaslt_tune(bool on) {
@@ -394,7 +404,7 @@ std::vector<CublasLtChoice> cublaslt_choices() {
   std::map<std::string, std::string> all;
   for (const auto& [problem, algorithm] : choices().given) all[problem] = hex_of(algorithm);
   for (const Choice& c : choices().made)
-    if (c.tuned && c.usable) all[problem_of(c.key)] = hex_of(c.algorithm);
+    if (c.tuned) all[problem_of(c.key)] = hex_of(c.algorithm);
   std::vector<CublasLtChoice> list;
   for (const auto& [problem, algorithm] : all) list.push_back({problem, algorithm});
   return list;

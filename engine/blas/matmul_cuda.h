@@ -1,5 +1,6 @@
 // The matrix product on a GPU by cuBLASLt, which is loaded when it is first wanted. Where it is
-// absent, or does not take a problem, the caller has a kernel of its own (matmul_simt.h).
+// absent when a run is planned, and for the problems it is not asked for, the caller has a kernel
+// of its own (matmul_simt.h).
 //
 // Numerics  fp32 accumulation; f32 operands are multiplied as f32, and with `tf32`, which a user
 //           asks for, rounded to the 11 significant bits of TF32 first; one rounding to C's dtype.
@@ -24,9 +25,9 @@ inline constexpr int64_t kCudaMatmulScratch = int64_t{4} << 20;
 // before), strides of which none is 1, a packed B or a finish, an empty problem.
 bool cublaslt_takes(const MatmulProblem& p);
 
-// False if nothing was done: a problem it does not take, no library, or one without an algorithm
-// for it.
-bool matmul_by_cublaslt(const simt::cuda::Queue& queue, const MatmulProblem& p, void* scratch,
+// Throws unsupported, with the shape, where there is no library or it has no algorithm: the plan
+// says who multiplies, and another kernel would have other bits. cublaslt_takes holds.
+void matmul_by_cublaslt(const simt::cuda::Queue& queue, const MatmulProblem& p, void* scratch,
                         bool tf32);
 
 // Algorithms are opaque to us and hold for one version of the library on one GPU model.

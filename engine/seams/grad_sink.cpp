@@ -11,7 +11,7 @@ void expect_gradients_here(const Context& ctx, DType dtype) {
   if (ctx.by_kernels() && dtype != DType::f32)
     fail(ErrorCode::unsupported,
          std::string("gradients in f32 on the place ") + to_string(ctx.target()), to_string(dtype),
-         "allow=[gradients] to go on with them in f32, or device=cpu");
+         "add gradients to allow to go on with them in f32, or device=cpu");
 }
 
 PlainGradSink::PlainGradSink(Context& ctx, const ParamTable& table, DType dtype)

@@ -1,6 +1,6 @@
-// The shape of a launch and the limits that hold on every place: those of compute capability 8.0
-// (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"), so that what
-// runs in emulation can be launched on any device we support.
+// The shape of a launch and the limits that hold on every place: the least of compute
+// capability 8.0 and up (CUDA C++ Programming Guide, "Technical Specifications per Compute
+// Capability"), so that what runs in emulation can be launched on any device we support.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,9 @@ inline constexpr int kMaxThreads = 1024;            // of a block
 inline constexpr int64_t kMaxBlocksX = 0x7fffffff;  // of a grid
 inline constexpr int64_t kMaxBlocksYZ = 65535;
 inline constexpr int64_t kMaxStaticShared = 48 * 1024;  // bytes a block, declared in the kernel
-inline constexpr int64_t kMaxShared = 163 * 1024;       // bytes a block, declared and dynamic
-inline constexpr int64_t kMaxArgumentBytes = 32764;     // of a kernel; CUDA 12.1 and up
+// Bytes a block, declared and dynamic together: that of 8.6 and 8.9; 8.0 has 163 KiB, 9.0 227.
+inline constexpr int64_t kMaxShared = 99 * 1024;
+inline constexpr int64_t kMaxArgumentBytes = 32764;  // of a kernel; CUDA 12.1 and up
 
 // Blocks have one dimension, a multiple of 32; grids have up to three.
 struct Dims {

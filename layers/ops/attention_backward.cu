@@ -42,32 +42,33 @@ struct QueryTile {
   Shared<uint32_t> keep;
 };
 
-template <class V>
-__device__ inline void load_queries(const QueryTile& tile, const V* qkv, const V* dout,
+template <class Size>
+__device__ inline void load_queries(const QueryTile& tile, const float* qkv, const float* dout,
                                     const float* lse, const float* delta, const TilePlace& at,
                                     const AttentionProblem& p) {
+  constexpr int kQueries = Size::kQueries;
   const int64_t row = at.b * p.tokens + at.q0;
-  load_rows(tile.q, qkv + row * p.qkv_row + at.h * p.width, p.qkv_row, at.queries, kTileQueries, p);
+  load_rows(tile.q, qkv + row * p.qkv_row + at.h * p.width, p.qkv_row, at.queries, kQueries, p);
   load_rows(tile.dout, dout + (row * p.heads + at.h) * p.width, p.heads * p.width, at.queries,
-            kTileQueries, p);
+            kQueries, p);
   const int64_t first = (at.b * p.heads + at.h) * p.tokens + at.q0;
-  for (int r = thread(); r < kTileQueries; r += threads()) {
+  for (int r = thread(); r < kQueries; r += threads()) {
     tile.lse[r] = r < at.queries ? lse[first + r] : 0.0f;
     tile.delta[r] = r < at.queries ? delta[first + r] : 0.0f;
   }
 }
 
 // f(r, key, m p, ds) for every pair of the tile; both are 0 where the query does not see the key.
-template <int kKeys, class F>
+template <class Size, class F>
 __device__ inline void each_pair(const QueryTile& tile, const Shared<float>& k,
                                  const Shared<float>& v, const TilePlace& at,
                                  const AttentionProblem& p, F&& f) {
-  constexpr int kColumns = kKeys / kMicro;
-  for (int m = thread(); m < kMicroRows * kColumns; m += threads()) {
+  constexpr int kColumns = Size::kMicroKeys, kMicroRows = Size::kMicroRows;
+  for (int m = thread(); m < Size::kMicros; m += threads()) {
     const int x = m % kColumns, y = m / kColumns;
     float s[kMicro][kMicro], dp[kMicro][kMicro];
-    dots<kColumns>(s, tile.q, k, y, x, p);
-    dots<kColumns>(dp, tile.dout, v, y, x, p);
+    dots<Size>(s, tile.q, k, y, x, p);
+    dots<Size>(dp, tile.dout, v, y, x, p);
 // Unrolled, here and below: the arrays stay in registers.
 #pragma unroll
     for (int i = 0; i < kMicro; ++i) {
@@ -93,71 +94,76 @@ __device__ inline void each_pair(const QueryTile& tile, const Shared<float>& k,
   }
 }
 
-int64_t floats_of_dq(const AttentionProblem& p, int keys) {
-  return (3 * kTileQueries + 2 * keys) * int64_t{p.stride} + kTileQueries * (keys + kMicro);
+template <class Size>
+int64_t floats_of_dq(const AttentionProblem& p) {
+  return (3 * Size::kQueries + 2 * Size::kKeys) * int64_t{p.stride} + Size::kQueries * Size::kRow;
 }
 
 // A block for every tile of queries of every head.
-template <class V, int kKeys>
-__global__ void attention_dq_kernel(V* dqkv, const V* dout, const V* qkv, const float* lse,
-                                    const float* delta, AttentionProblem p, int64_t tiles) {
-  constexpr int kRow = kKeys + kMicro;
+template <class Size>
+__global__ void attention_dq_kernel(float* dqkv, const float* dout, const float* qkv,
+                                    const float* lse, const float* delta, AttentionProblem p,
+                                    int64_t tiles) {
+  constexpr int kQueries = Size::kQueries, kKeys = Size::kKeys, kRow = Size::kRow;
   const auto q = dynamic_smem<float>();
-  const auto d = q.part(kTileQueries * p.stride), dq = d.part(kTileQueries * p.stride);
-  const auto k = dq.part(kTileQueries * p.stride), v = k.part(kKeys * p.stride);
+  const auto d = q.part(kQueries * p.stride), dq = d.part(kQueries * p.stride);
+  const auto k = dq.part(kQueries * p.stride), v = k.part(kKeys * p.stride);
   const auto ds = v.part(kKeys * p.stride);
-  SHARED_ARRAY(float, row_lse, kTileQueries);
-  SHARED_ARRAY(float, row_delta, kTileQueries);
-  SHARED_ARRAY(uint32_t, keep, kTileQueries * kKeys / 4);
+  SHARED_ARRAY(float, row_lse, kQueries);
+  SHARED_ARRAY(float, row_delta, kQueries);
+  SHARED_ARRAY(uint32_t, keep, kQueries * kKeys / 4);
   const QueryTile tile{q, d, row_lse, row_delta, keep};
   TilePlace at{};
-  at.q0 = (tiles - 1 - block() % tiles) * kTileQueries;
+  at.q0 = (tiles - 1 - block() % tiles) * kQueries;
   at.h = block() / tiles % p.heads;
   at.b = block() / tiles / p.heads;
-  at.queries = at_most(p.tokens - at.q0, kTileQueries);
+  at.queries = at_most(p.tokens - at.q0, kQueries);
   at.keys = keys_of(p, at.b);
   MaskKey key{};
   if (p.state) key = mask_key(*p.state, p.mask.site);
-  load_queries(tile, qkv, dout, lse, delta, at, p);
-  zero_rows(dq, kTileQueries, p);
+  load_queries<Size>(tile, qkv, dout, lse, delta, at, p);
+  zero_rows(dq, kQueries, p);
   const int64_t first_row = at.b * p.tokens, group = p.heads + at.h / (p.heads / p.groups);
   const int64_t begin = first_key(p, at.b, at.q0) / kKeys * kKeys, end = end_of_keys(p, at);
   for (at.k0 = begin; at.k0 < end; at.k0 += kKeys) {
     if (at.k0 > begin) sync_threads();
-    const V* keys = qkv + (first_row + at.k0) * p.qkv_row + group * p.width;
+    const float* keys = qkv + (first_row + at.k0) * p.qkv_row + group * p.width;
     const int valid = at_most(end - at.k0, kKeys);
     load_rows(k, keys, p.qkv_row, valid, kKeys, p);
     load_rows(v, keys + p.groups * p.width, p.qkv_row, valid, kKeys, p);
-    if (p.state) load_mask(keep, key, kKeys, at, p);
+    if (p.state) load_mask<Size>(keep, key, at, p);
     sync_threads();
-    each_pair<kKeys>(tile, k, v, at, p,
-                     [&](int r, int j, float, float slope) { ds[r * kRow + j] = slope; });
+    each_pair<Size>(tile, k, v, at, p,
+                    [&](int r, int j, float, float slope) { ds[r * kRow + j] = slope; });
     sync_threads();
-    add_products<kKeys>(dq, ds, k, p, [](int) { return 1.0f; });
+    add_products<Size>(dq, ds, k, p, [](int) { return 1.0f; });
   }
   sync_threads();
   store_rows(dqkv + (first_row + at.q0) * p.qkv_row + at.h * p.width, p.qkv_row, dq, at.queries, p,
              [&](int) { return p.scale; });
 }
 
-int64_t floats_of_dkv(const AttentionProblem& p, int keys) {
-  return (2 * kTileQueries + 4 * keys) * int64_t{p.stride} + 2 * kTileQueries * (keys + kMicro);
+template <class Size>
+int64_t floats_of_dkv(const AttentionProblem& p) {
+  return (2 * Size::kQueries + 4 * Size::kKeys) * int64_t{p.stride} +
+         2 * Size::kQueries * Size::kRow;
 }
 
 // A block for every tile of keys of every key/value head; it goes over the queries of the heads
 // that read them, in order.
-template <class V, int kKeys>
-__global__ void attention_dkv_kernel(V* dqkv, const V* dout, const V* qkv, const float* lse,
-                                     const float* delta, AttentionProblem p, int64_t tiles) {
-  constexpr int kRow = kKeys + kMicro;
+template <class Size>
+__global__ void attention_dkv_kernel(float* dqkv, const float* dout, const float* qkv,
+                                     const float* lse, const float* delta, AttentionProblem p,
+                                     int64_t tiles) {
+  constexpr int kQueries = Size::kQueries, kKeys = Size::kKeys, kRow = Size::kRow;
   const auto q = dynamic_smem<float>();
-  const auto d = q.part(kTileQueries * p.stride), k = d.part(kTileQueries * p.stride);
+  const auto d = q.part(kQueries * p.stride), k = d.part(kQueries * p.stride);
   const auto v = k.part(kKeys * p.stride), dk = v.part(kKeys * p.stride);
   const auto dv = dk.part(kKeys * p.stride), weight = dv.part(kKeys * p.stride);
-  const auto ds = weight.part(kTileQueries * kRow);
-  SHARED_ARRAY(float, row_lse, kTileQueries);
-  SHARED_ARRAY(float, row_delta, kTileQueries);
-  SHARED_ARRAY(uint32_t, keep, kTileQueries * kKeys / 4);
+  const auto ds = weight.part(kQueries * kRow);
+  SHARED_ARRAY(float, row_lse, kQueries);
+  SHARED_ARRAY(float, row_delta, kQueries);
+  SHARED_ARRAY(uint32_t, keep, kQueries * kKeys / 4);
   const QueryTile tile{q, d, row_lse, row_delta, keep};
   const int64_t g = block() / tiles % p.groups, shared = p.heads / p.groups;
   TilePlace at{};
@@ -173,24 +179,24 @@ __global__ void attention_dkv_kernel(V* dqkv, const V* dout, const V* qkv, const
   load_rows(v, qkv + place + p.groups * p.width, p.qkv_row, valid, kKeys, p);
   zero_rows(dk, kKeys, p);
   zero_rows(dv, kKeys, p);
-  const int64_t first_query = p.causal ? at.k0 / kTileQueries * kTileQueries : 0;
+  const int64_t first_query = p.causal ? at.k0 / kQueries * kQueries : 0;
   const int64_t end = at.k0 < at.keys ? p.tokens : 0;
   for (at.h = g * shared; at.h < (g + 1) * shared; ++at.h)
-    for (at.q0 = first_query; at.q0 < end; at.q0 += kTileQueries) {
+    for (at.q0 = first_query; at.q0 < end; at.q0 += kQueries) {
       // The first key a query sees never descends: no later one sees these.
       if (first_key(p, at.b, at.q0) >= at.k0 + valid) break;
-      at.queries = at_most(p.tokens - at.q0, kTileQueries);
+      at.queries = at_most(p.tokens - at.q0, kQueries);
       sync_threads();
-      load_queries(tile, qkv, dout, lse, delta, at, p);
-      if (p.state) load_mask(keep, key, kKeys, at, p);
+      load_queries<Size>(tile, qkv, dout, lse, delta, at, p);
+      if (p.state) load_mask<Size>(keep, key, at, p);
       sync_threads();
-      each_pair<kKeys>(tile, k, v, at, p, [&](int r, int j, float kept, float slope) {
+      each_pair<Size>(tile, k, v, at, p, [&](int r, int j, float kept, float slope) {
         weight[r * kRow + j] = kept;
         ds[r * kRow + j] = slope;
       });
       sync_threads();
-      add_transposed_products<kKeys>(dv, weight, d, p);
-      add_transposed_products<kKeys>(dk, ds, q, p);
+      add_transposed_products<Size>(dv, weight, d, p);
+      add_transposed_products<Size>(dk, ds, q, p);
     }
   sync_threads();
   store_rows(dqkv + place, p.qkv_row, dk, valid, p, [&](int) { return p.scale; });
@@ -225,18 +231,15 @@ void attention_backward_on(Queue& queue, const View& dqkv, const View& delta, co
                {.blocks = B * heads * tiles,
                 .threads = threads,
                 .shared_bytes = floats * int64_t{sizeof(float)}},
-               name, kernel, dqkv.as<V>(), dout.as<const V>(), qkv.as<const V>(),
+               name, kernel, dqkv.as<float>(), dout.as<const float>(), qkv.as<const float>(),
                lse.as<const float>(), delta.as<const float>(), p, tiles);
       };
-      const auto both = [&](auto dq, auto dkv, int keys) {
-        run("attention_dq", dq, spec.H, kTileQueries, floats_of_dq(p, keys));
-        run("attention_dkv", dkv, spec.G, keys, floats_of_dkv(p, keys));
-      };
-      // So that wide heads fit the shared memory.
-      if (spec.D > 128)
-        both(attention_dq_kernel<V, 16>, attention_dkv_kernel<V, 16>, 16);
-      else
-        both(attention_dq_kernel<V, 32>, attention_dkv_kernel<V, 32>, 32);
+      with_tiles(spec.D, [&](auto size, auto size_of_dkv) {
+        using Dq = decltype(size);
+        using Dkv = decltype(size_of_dkv);
+        run("attention_dq", attention_dq_kernel<Dq>, spec.H, Dq::kQueries, floats_of_dq<Dq>(p));
+        run("attention_dkv", attention_dkv_kernel<Dkv>, spec.G, Dkv::kKeys, floats_of_dkv<Dkv>(p));
+      });
     }
   });
 }

@@ -5,8 +5,11 @@ namespace {
 
 using namespace simt;  // NOLINT: the words of a kernel
 
-// Of a tile that blocks go over: few, for both kinds of scores and the sums share the registers.
-constexpr int kBackwardKeys = 32, kBackwardQueries = 32;
+// Of a tile that blocks go over: few, for both kinds of scores and the sums share the registers;
+// fewer queries of wide heads, for beside the tiles there are rows of statistics in shared memory.
+constexpr int kBackwardKeys = 32;
+template <int kColumns>
+inline constexpr int kBackwardQueries = kColumns > 128 ? 16 : 32;
 // Columns of dk and dv that a block has sums for: both fill half of the registers then.
 template <int kColumns>
 inline constexpr int kOutColumns = kColumns > 128 ? 128 : kColumns;
@@ -106,12 +109,12 @@ struct QueryRows {
   Shared<int> first, end;
 };
 
-template <class V>
+template <int kQueries, class V>
 __device__ inline void load_query_rows(const QueryRows& rows, const BackwardTensors<V>& io,
                                        const TilePlace& at, int block_keys,
                                        const AttentionProblem& p) {
   const int64_t statistics = (at.b * p.heads + at.h) * p.tokens + at.q0;
-  for (int r = thread(); r < kBackwardQueries; r += threads()) {
+  for (int r = thread(); r < kQueries; r += threads()) {
     const bool exists = r < at.queries;
     const KeyRange range = keys_of_row(at, r, p);
     rows.lse2[r] = exists ? io.lse[statistics + r] * kLog2E : 0.0f;
@@ -156,7 +159,7 @@ __device__ inline uint32_t kept_pairs(const MaskKey& key, const TilePlace& at, i
 // read them, in order.
 template <int kColumns, class V>
 __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem p, int64_t tiles) {
-  constexpr int kQueries = kBackwardQueries, kN = kQueries / 8, kRow = kTileRow<kColumns>;
+  constexpr int kQueries = kBackwardQueries<kColumns>, kN = kQueries / 8, kRow = kTileRow<kColumns>;
   constexpr int kOut = kOutColumns<kColumns>;
   const int block_rows = warps() * kWarpRows, first_column = static_cast<int>(block_y()) * kOut;
   const auto k = dynamic_smem<V>();
@@ -201,7 +204,7 @@ __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem
                           kQueries, p);
       load_tile<kColumns>(d, io.dout + (row * p.heads + at.h) * p.width, p.heads * p.width,
                           at.queries, kQueries, p);
-      load_query_rows(rows, io, at, block_rows, p);
+      load_query_rows<kQueries>(rows, io, at, block_rows, p);
       sync_threads();
       const uint32_t seen = seen_pairs<kN>(rows, mine);
       if (!any(seen != 0)) continue;
@@ -258,7 +261,7 @@ void attention_backward_mma(Queue& queue, const View& dqkv, const View& delta, c
     launch(queue,
            {.blocks = B * spec.G * tiles,
             .threads = threads,
-            .shared_bytes = bytes(kBackwardQueries),
+            .shared_bytes = bytes(kBackwardQueries<kColumns>),
             .blocks_y = kColumns / kOutColumns<kColumns>},
            "attention_dkv_mma", attention_dkv_mma_kernel<kColumns, V>, io, p, tiles);
   });

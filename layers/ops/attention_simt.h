@@ -8,8 +8,8 @@
 //           are appended by one launch and read by the next, with the tiles of forward: the bits of
 //           the whole sequence, however it is cut. One query takes a tile, which is slow.
 //           bf16, f16: tensor cores, a warp for 16 rows (attention_mma.h). f32: tiles of 32 queries
-//           and 32 keys in shared memory, a thread makes 4 x 4 scores or sums at a time; beyond D =
-//           128 backward takes 16 keys at a time.
+//           and 32 keys in shared memory, fewer of wide heads (attention_tiles.h); a thread makes
+//           4 x 4 scores or sums at a time.
 // Numerics  f32: every product is one chain of fused multiply-adds; e^x is that of
 //           engine/simt/math.h. bf16, f16: products are exact and summed in float, in an order that
 //           is the device's own; exponentials are powers of two; p where it is not dropped and ds
@@ -19,12 +19,10 @@
 // Memory    backward: `delta` (B,H,T) f32.
 // Dropout   the CPU's mask, bit by bit.
 // Determinism  equal bits for any order of threads and blocks, and for any size of a block.
-// Errors    Kernels cannot throw: key lengths and document starts are checked by who has them on
-// the
-//           host (attention_check_values).
+// Errors    Kernels cannot throw: key lengths and document starts are checked on the host by who
+//           has them (attention_check_values).
 // Queue     simt::Queue of the side that is linked. attention_check has passed. threads: of a
-// block;
-//           0: 64 in f32, else 128.
+//           block; 0: 64 in f32, else 128.
 #pragma once
 
 #include "layers/ops/attention.h"

@@ -10,9 +10,29 @@
 
 namespace snug {
 
-inline constexpr int kTileQueries = 32;  // of a tile
-inline constexpr int kMicro = 4;         // a thread takes 4 x 4 values at a time
-inline constexpr int kMicroRows = kTileQueries / kMicro;
+inline constexpr int kMicro = 4;  // a thread takes 4 x 4 values at a time
+
+// Queries and keys of the tiles of the f32 kernels.
+template <int kQueriesOfTile, int kKeysOfTile>
+struct TileSize {
+  static constexpr int kQueries = kQueriesOfTile, kKeys = kKeysOfTile;
+  static constexpr int kMicroRows = kQueries / kMicro;  // a thread's rows are this far apart
+  static constexpr int kMicroKeys = kKeys / kMicro;     // threads that share a row of scores
+  static constexpr int kMicros = kMicroRows * kMicroKeys;
+  static constexpr int kRow = kKeys + kMicro;  // of scores in shared memory
+};
+
+// f(size for forward and dq, size for dk and dv): what fits the shared memory of every device, so
+// less for wide heads. dk and dv keep four tiles of keys, the others two.
+template <class F>
+void with_tiles(int64_t D, F&& f) {
+  if (D > 128)
+    f(TileSize<16, 16>{}, TileSize<16, 8>{});
+  else if (D > 112)
+    f(TileSize<32, 32>{}, TileSize<32, 16>{});
+  else
+    f(TileSize<32, 32>{}, TileSize<32, 32>{});
+}
 
 // What every kernel of attention is told; plain values.
 struct AttentionProblem {
@@ -51,26 +71,21 @@ using simt::Shared;
 using Four = simt::Pack<float, kMicro>;
 
 // to[r][c] = from[r row_stride + c] for r < valid and c < width, else 0, for `rows` rows.
-template <class V>
-__device__ inline void load_rows(const Shared<float>& to, const V* from, int64_t row_stride,
+__device__ inline void load_rows(const Shared<float>& to, const float* from, int64_t row_stride,
                                  int valid, int rows, const AttentionProblem& p) {
-  constexpr int kWide = simt::kVector<V>;
   if (p.wide) {
-    const int pieces = p.padded / kWide;
+    const int pieces = p.padded / kMicro;
     for (int i = simt::thread(); i < rows * pieces; i += simt::threads()) {
-      const int r = i / pieces, c = i % pieces * kWide;
-      Pack<float, kWide> out{};
-      if (r < valid) {
-        const auto in = Pack<V, kWide>::load(from + r * row_stride + c);
-        for (int k = 0; k < kWide; ++k) out[k] = to_f32(in[k]);
-      }
+      const int r = i / pieces, c = i % pieces * kMicro;
+      Four out{};
+      if (r < valid) out = Four::load(from + r * row_stride + c);
       out.store(to, r * p.stride + c);
     }
     return;
   }
   for (int i = simt::thread(); i < rows * p.padded; i += simt::threads()) {
     const int r = i / p.padded, c = i % p.padded;
-    to[r * p.stride + c] = r < valid && c < p.width ? to_f32(from[r * row_stride + c]) : 0.0f;
+    to[r * p.stride + c] = r < valid && c < p.width ? from[r * row_stride + c] : 0.0f;
   }
 }
 
@@ -80,30 +95,28 @@ __device__ inline void zero_rows(const Shared<float>& to, int rows, const Attent
 }
 
 // to[r row_stride + c] = from[r][c] factor(r) for r < valid.
-template <class V, class F>
-__device__ inline void store_rows(V* to, int64_t row_stride, const Shared<float>& from, int valid,
-                                  const AttentionProblem& p, F&& factor) {
-  constexpr int kWide = simt::kVector<V>;
+template <class F>
+__device__ inline void store_rows(float* to, int64_t row_stride, const Shared<float>& from,
+                                  int valid, const AttentionProblem& p, F&& factor) {
   if (p.wide) {
-    const int pieces = p.width / kWide;
+    const int pieces = p.width / kMicro;
     for (int i = simt::thread(); i < valid * pieces; i += simt::threads()) {
-      const int r = i / pieces, c = i % pieces * kWide;
-      const auto in = Pack<float, kWide>::load(from, r * p.stride + c);
+      const int r = i / pieces, c = i % pieces * kMicro;
+      Four out = Four::load(from, r * p.stride + c);
       const float f = factor(r);
-      Pack<V, kWide> out;
-      for (int k = 0; k < kWide; ++k) out[k] = from_f32<V>(in[k] * f);
+      for (int k = 0; k < kMicro; ++k) out[k] *= f;
       out.store(to + r * row_stride + c);
     }
     return;
   }
   for (int i = simt::thread(); i < valid * p.width; i += simt::threads()) {
     const int r = i / p.width, c = i % p.width;
-    to[r * row_stride + c] = from_f32<V>(from[r * p.stride + c] * factor(r));
+    to[r * row_stride + c] = from[r * p.stride + c] * factor(r);
   }
 }
 
-// s[i][j] = the product of rows y + kMicroRows i of `a` and x + kColumns j of `b`.
-template <int kColumns>
+// s[i][j] = the product of rows y + kMicroRows i of `a` and x + kMicroKeys j of `b`.
+template <class Size>
 __device__ inline void dots(float (&s)[kMicro][kMicro], const Shared<float>& a,
                             const Shared<float>& b, int y, int x, const AttentionProblem& p) {
   for (int i = 0; i < kMicro; ++i)
@@ -111,8 +124,8 @@ __device__ inline void dots(float (&s)[kMicro][kMicro], const Shared<float>& a,
   for (int d = 0; d < p.padded; d += kMicro) {
     Four q[kMicro], k[kMicro];
     for (int i = 0; i < kMicro; ++i) {
-      q[i] = Four::load(a, (y + kMicroRows * i) * p.stride + d);
-      k[i] = Four::load(b, (x + kColumns * i) * p.stride + d);
+      q[i] = Four::load(a, (y + Size::kMicroRows * i) * p.stride + d);
+      k[i] = Four::load(b, (x + Size::kMicroKeys * i) * p.stride + d);
     }
     for (int i = 0; i < kMicro; ++i)
       for (int j = 0; j < kMicro; ++j)
@@ -120,11 +133,11 @@ __device__ inline void dots(float (&s)[kMicro][kMicro], const Shared<float>& a,
   }
 }
 
-// out[r][c] = out[r][c] scale(r) + sum over kKeys of w[r][k] x[k][c], for all queries r.
-template <int kKeys, class F>
+// out[r][c] = out[r][c] scale(r) + sum over the keys of w[r][k] x[k][c], for all queries r.
+template <class Size, class F>
 __device__ inline void add_products(const Shared<float>& out, const Shared<float>& w,
                                     const Shared<float>& x, const AttentionProblem& p, F&& scale) {
-  constexpr int kRow = kKeys + kMicro;
+  constexpr int kMicroRows = Size::kMicroRows;
   const int columns = p.padded / kMicro;
   for (int m = simt::thread(); m < kMicroRows * columns; m += simt::threads()) {
     const int c = m % columns * kMicro, y = m / columns;
@@ -135,9 +148,10 @@ __device__ inline void add_products(const Shared<float>& out, const Shared<float
       const float f = scale(r);
       for (int j = 0; j < kMicro; ++j) sum[i][j] *= f;
     }
-    for (int k = 0; k < kKeys; k += kMicro) {
+    for (int k = 0; k < Size::kKeys; k += kMicro) {
       Four weight[kMicro];
-      for (int i = 0; i < kMicro; ++i) weight[i] = Four::load(w, (y + kMicroRows * i) * kRow + k);
+      for (int i = 0; i < kMicro; ++i)
+        weight[i] = Four::load(w, (y + kMicroRows * i) * Size::kRow + k);
       for (int t = 0; t < kMicro; ++t) {
         const auto value = Four::load(x, (k + t) * p.stride + c);
         for (int i = 0; i < kMicro; ++i)
@@ -148,18 +162,18 @@ __device__ inline void add_products(const Shared<float>& out, const Shared<float
   }
 }
 
-// out[k][c] += sum over the queries r of w[r][k] x[r][c], for kKeys keys.
-template <int kKeys>
+// out[k][c] += sum over the queries r of w[r][k] x[r][c], for all keys k.
+template <class Size>
 __device__ inline void add_transposed_products(const Shared<float>& out, const Shared<float>& w,
                                                const Shared<float>& x, const AttentionProblem& p) {
-  constexpr int kRow = kKeys + kMicro;
   const int columns = p.padded / kMicro;
-  for (int m = simt::thread(); m < kKeys / kMicro * columns; m += simt::threads()) {
+  for (int m = simt::thread(); m < Size::kMicroKeys * columns; m += simt::threads()) {
     const int c = m % columns * kMicro, key = m / columns * kMicro;
     Four sum[kMicro];
     for (int i = 0; i < kMicro; ++i) sum[i] = Four::load(out, (key + i) * p.stride + c);
-    for (int r = 0; r < kTileQueries; ++r) {
-      const auto weight = Four::load(w, r * kRow + key), value = Four::load(x, r * p.stride + c);
+    for (int r = 0; r < Size::kQueries; ++r) {
+      const auto weight = Four::load(w, r * Size::kRow + key),
+                 value = Four::load(x, r * p.stride + c);
       for (int i = 0; i < kMicro; ++i)
         for (int j = 0; j < kMicro; ++j) sum[i][j] = simt::fma(weight[i], value[j], sum[i][j]);
     }
@@ -181,10 +195,11 @@ __device__ inline bool sees(const TilePlace& at, int r, int key, const Attention
 }
 
 // keep[r][k / 4]: the kept ones of four keys. The channels of a head begin at h 2^20.
-__device__ inline void load_mask(const Shared<uint32_t>& keep, const MaskKey& key, int keys,
+template <class Size>
+__device__ inline void load_mask(const Shared<uint32_t>& keep, const MaskKey& key,
                                  const TilePlace& at, const AttentionProblem& p) {
-  const int groups = keys / 4;
-  for (int i = simt::thread(); i < kTileQueries * groups; i += simt::threads())
+  constexpr int groups = Size::kKeys / 4;
+  for (int i = simt::thread(); i < Size::kQueries * groups; i += simt::threads())
     keep[i] = keep_four(key, at.b, at.q0 + i / groups,
                         at.h * (int64_t{1} << 18) + at.k0 / 4 + i % groups, p.mask.threshold);
 }

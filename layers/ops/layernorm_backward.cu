@@ -11,8 +11,8 @@ namespace {
 
 using namespace simt;  // NOLINT: the words of a kernel
 
-// Columns whose sums a block holds in shared memory: 128 KiB. Wider rows are summed piece by piece.
-constexpr int64_t kColumnsOfABlock = 16384;
+// Columns whose sums a block holds in shared memory: 64 KiB. Wider rows are summed piece by piece.
+constexpr int64_t kColumnsOfABlock = 8192;
 
 template <class T, class W>
 struct BackwardTensors {

@@ -200,6 +200,8 @@ def states():
              "hyperparameters": {"learning_rate": "0.0006", "adam_beta1": "0.9"}, "pinned": pinned}
     seed("state", "whole", json.dumps(state, indent=1))
     seed("state", "small", json.dumps({**state, "loss_watch": {}, "pinned": {**pinned, "kernels": []}}))
+    seed("state", "kernel_of_a_gpu", json.dumps({**state, "pinned": {
+        **pinned, "kernels": [{"class": "nt wide long", "dtype": "bf16 bf16", "kernel": "cublaslt"}]}}))
     seed("state", "version", json.dumps({"snug_version": 99}))
     seed("state", "empty", "{}")
 

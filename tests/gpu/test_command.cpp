@@ -128,7 +128,12 @@ TEST_F(GpuCommand, TunesProductsOnce) {
 
 // What is measured of the GPU is what its plans take.
 TEST_F(GpuCommand, IsCalibrated) {
-  setenv("XDG_CACHE_HOME", folder_.c_str(), 1);
+  // For this test alone, however it ends.
+  struct Cache {
+    explicit Cache(const fs::path& folder) { setenv("XDG_CACHE_HOME", folder.c_str(), 1); }
+    ~Cache() { unsetenv("XDG_CACHE_HOME"); }
+  };
+  const Cache cache(folder_);
   ASSERT_EQ(snug("calibrate device=cuda --seconds 1 --json"), 0) << said();
   const std::string text = said();
   const Json c = Json::parse(text.substr(text.find('{')));
@@ -142,7 +147,6 @@ TEST_F(GpuCommand, IsCalibrated) {
   EXPECT_EQ(plan["runtime_bytes"], c["runtime"]["planned"]);
   EXPECT_EQ(plan["runtime_calibrated"], true);
   EXPECT_EQ(plan["prediction"].get<std::string>().rfind("calibrated on ", 0), 0u);
-  unsetenv("XDG_CACHE_HOME");
 }
 
 TEST_F(GpuCommand, EvaluatesAsTheCpuDoes) {

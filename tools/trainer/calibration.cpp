@@ -166,7 +166,9 @@ DType parse_float(std::string_view name, const std::string& where) {
 
 MatmulKernel parse_own_kernel(const std::string& name, const std::string& where) {
   const auto kernel = parse_matmul_kernel(name);
-  if (!kernel || *kernel == MatmulKernel::library || *kernel == MatmulKernel::amx_bf16_emulated)
+  // That of a GPU is no kernel of a CPU, which is what is measured here.
+  if (!kernel || *kernel == MatmulKernel::library || *kernel == MatmulKernel::cublaslt ||
+      *kernel == MatmulKernel::amx_bf16_emulated)
     fail(ErrorCode::data, fmt::format("a kernel of Snug in {}", where), fmt::format("\"{}\"", name),
          "use the version of Snug that wrote the file");
   return *kernel;

@@ -436,11 +436,11 @@ void some_shared_kernel() {
 TEST(SimtFaults, SharedMemoryLimits) {
   expect_fault({"at most 49152 bytes of declared shared memory", "49156 bytes", "second"},
                {.blocks = 1, .threads = 32}, much_shared_kernel);
-  expect_fault({"166912 with the dynamic part", "49152 bytes, 166913 with the dynamic part"},
-               {.blocks = 1, .threads = 32, .shared_bytes = 163 * 1024 - 49152 + 1},
+  expect_fault({"101376 with the dynamic part", "49152 bytes, 101377 with the dynamic part"},
+               {.blocks = 1, .threads = 32, .shared_bytes = 99 * 1024 - 49152 + 1},
                some_shared_kernel);
   Queue queue;
-  launch(queue, {.blocks = 1, .threads = 32, .shared_bytes = 163 * 1024 - 49152}, "right",
+  launch(queue, {.blocks = 1, .threads = 32, .shared_bytes = 99 * 1024 - 49152}, "right",
          some_shared_kernel);
 }
 

@@ -278,10 +278,10 @@ TEST(SimtLaunch, RefusesWhatNoDeviceRuns) {
           "at most 65535 blocks along y", "65536 blocks");
   refused({.blocks = 1, .threads = 32, .shared_bytes = 0, .blocks_y = 1, .blocks_z = 65536},
           "at most 65535 blocks along z", "65536 blocks");
-  refused({.blocks = 1, .threads = 32, .shared_bytes = 163 * 1024 + 1},
-          "at most 166912 bytes of dynamic shared memory", "166913 bytes");
+  refused({.blocks = 1, .threads = 32, .shared_bytes = 99 * 1024 + 1},
+          "at most 101376 bytes of dynamic shared memory", "101377 bytes");
   Queue queue;
-  simt::launch(queue, {.blocks = 1, .threads = 1024, .shared_bytes = 163 * 1024}, "nothing",
+  simt::launch(queue, {.blocks = 1, .threads = 1024, .shared_bytes = 99 * 1024}, "nothing",
                nothing_kernel, 1);
   EXPECT_EQ(queue.counters.switches, 1024);
 }

@@ -82,10 +82,17 @@ TEST(AttentionSimt, MatchesTheReference) {
 }
 
 TEST(AttentionSimt, AnyWidth) {
-  for (const int64_t D : {2, 96, 128, 129, 256}) {
+  for (const int64_t D : {2, 96, 112, 128, 129, 256}) {
     check({.sizes = {1, 33, 1, 1, D, true, kF32}});
     check({.sizes = {1, 18, 2, 1, D, D<100, D> 100 ? kBf16 : kF16}});
   }
+}
+
+// The block that a run gets (0) fits the shared memory of every device, and so do its kernels'
+// declared arrays beside the tiles.
+TEST(AttentionSimt, WidestHeadsInTheBlockOfARun) {
+  for (const DType dtype : {kF32, kBf16, kF16})
+    check({.sizes = {1, 70, 2, 1, 256, true, dtype}, .threads = 0, .dropout = 0.3f});
 }
 
 // Rows whose maximum moves from a tile of keys to a later one, in both halves of a warp's rows.
@@ -212,6 +219,7 @@ TEST(AttentionSimt, CachedHasTheBitsOfTheWholeSequence) {
   for (const int64_t window : {0, 5, 34})
     for (const Sizes& s : {Sizes{2, 41, 4, 2, 12, true, kF32},
                            {1, 41, 2, 1, 16, true, kBf16},
+                           {1, 41, 2, 1, 160, true, kF32},
                            {1, 35, 2, 2, 5, true, kF16}}) {
       SCOPED_TRACE(fmt::format("{} window {}", name_of(s), window));
       AttentionCase c = case_of(s);

@@ -58,7 +58,7 @@ TEST(Emulator, GradientsStayInF32WherePermissionIsAllThereIs) {
   EXPECT_NE(pinned.err.find("expected gradients in f32 on the place emu\n  found: bf16"),
             std::string::npos)
       << pinned.err;
-  EXPECT_NE(pinned.err.find("allow=[gradients] to go on with them in f32, or device=cpu"),
+  EXPECT_NE(pinned.err.find("add gradients to allow to go on with them in f32, or device=cpu"),
             std::string::npos)
       << pinned.err;
 }
