@@ -130,6 +130,7 @@ class Bound {
         add(*q);
       }
     }
+    fill_columns();
   }
 
   double root() const {
@@ -137,17 +138,20 @@ class Bound {
     for (const Prices& q : prices_) most = std::max(most, value(q));
     return most;
   }
-  // Of every way to go on with `rest` layers.
+  // Of every way to go on with `rest` layers. Most of a search is here: every price at once.
   double operator()(const Times& t, int64_t bytes, int64_t host, int64_t rest) const {
-    double most = t.f + t.p;
-    for (const Prices& q : prices_) {
-      double v = q.compute * t.f + (1 - q.compute) * t.h + q.back * t.p +
-                 (1 - q.back) * (t.q - p_.hidden) + static_cast<double>(rest) * q.least;
-      if (q.byte > 0) v -= q.byte * (room_ - static_cast<double>(bytes));
-      if (q.host > 0) v -= q.host * (host_room_ - static_cast<double>(host));
-      most = std::max(most, v);
-    }
-    return most;
+    const double left = room_ - static_cast<double>(bytes), layers = static_cast<double>(rest);
+    const double host_left = host_room_ - static_cast<double>(host), q = t.q - p_.hidden;
+    std::array<double, kPrices> v;
+    for (size_t i = 0; i < kPrices; ++i)
+      v[i] = columns_.compute[i] * t.f + columns_.link[i] * t.h + columns_.back[i] * t.p +
+             columns_.link_back[i] * q + layers * columns_.least[i] - columns_.byte[i] * left -
+             columns_.host[i] * host_left;
+    std::array<double, 4> most;
+    for (size_t i = 0; i < 4; ++i) most[i] = v[i];
+    for (size_t k = 4; k < kPrices; k += 4)
+      for (size_t i = 0; i < 4; ++i) most[i] = most[i] > v[k + i] ? most[i] : v[k + i];
+    return std::max({t.f + t.p, most[0], most[1], most[2], most[3]});
   }
   // Options that a choice faster than the ceiling may have anywhere.
   std::vector<int> useful(double ceiling) const {
@@ -169,6 +173,19 @@ class Bound {
   void add(Prices q) {
     set_least(q);
     prices_.push_back(q);
+  }
+  void fill_columns() {
+    require(!prices_.empty() && prices_.size() <= kPrices, "as many prices as there is room for");
+    for (size_t i = 0; i < kPrices; ++i) {
+      const Prices& q = prices_[i < prices_.size() ? i : 0];
+      columns_.compute[i] = q.compute;
+      columns_.link[i] = 1 - q.compute;
+      columns_.back[i] = q.back;
+      columns_.link_back[i] = 1 - q.back;
+      columns_.least[i] = q.least;
+      columns_.byte[i] = std::max(q.byte, 0.0);
+      columns_.host[i] = std::max(q.host, 0.0);
+    }
   }
   void set_least(Prices& q) const {
     q.least = INFINITY;
@@ -277,6 +294,12 @@ class Bound {
   mutable std::vector<double> costs_;
   double room_, host_room_;
   std::vector<Prices> prices_;
+  static constexpr size_t kPrices = 16;  // as many as there may be
+  struct Columns {
+    using Column = std::array<double, kPrices>;
+    Column compute, link, back, link_back, least, byte, host;
+  };
+  Columns columns_;
 };
 
 // Labels that none beats: within one last option, and by those behind no link, which what follows

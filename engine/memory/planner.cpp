@@ -43,7 +43,7 @@ struct Priced {
   std::vector<double> rest;  // rest[l]: layers l.. ; rest[L] = 0
 };
 
-Priced price(const LayerProblem& p, double byte_price, double host_price) {
+std::vector<double> least_of_kinds(const LayerProblem& p, double byte_price, double host_price) {
   std::vector<double> least(p.kinds.size());
   for (size_t k = 0; k < p.kinds.size(); ++k) {
     least[k] = INFINITY;
@@ -51,6 +51,11 @@ Priced price(const LayerProblem& p, double byte_price, double host_price) {
       least[k] = std::min(least[k], o.seconds() + byte_price * static_cast<double>(o.saved) +
                                         host_price * static_cast<double>(o.host));
   }
+  return least;
+}
+
+Priced price(const LayerProblem& p, double byte_price, double host_price) {
+  const std::vector<double> least = least_of_kinds(p, byte_price, host_price);
   Priced priced{byte_price, host_price, std::vector<double>(p.layers.size() + 1, 0.0)};
   for (size_t l = p.layers.size(); l-- > 0;)
     priced.rest[l] = priced.rest[l + 1] + least[static_cast<size_t>(p.layers[l])];
@@ -79,9 +84,12 @@ class Bound {
 
  private:
   void add(Priced q) { prices_.push_back(std::move(q)); }
-  double value(const Priced& q) const {
-    return q.rest[0] - (q.price > 0 ? q.price * room_ : 0) -
-           (q.host_price > 0 ? q.host_price * host_room_ : 0);
+  double value(const LayerProblem& p, double byte_price, double host_price) const {
+    const std::vector<double> least = least_of_kinds(p, byte_price, host_price);
+    double sum = 0;
+    for (size_t l = p.layers.size(); l-- > 0;) sum += least[static_cast<size_t>(p.layers[l])];
+    return sum - (byte_price > 0 ? byte_price * room_ : 0) -
+           (host_price > 0 ? host_price * host_room_ : 0);
   }
   // The bound is concave in the price: a ternary search over its logarithm. What stands beside the
   // best price serves labels that have used more or less than their share.
@@ -101,11 +109,15 @@ class Bound {
     const auto at = [&](double x) {
       return host ? price(p, byte_price_, std::exp(x)) : price(p, std::exp(x), 0);
     };
+    const auto value_at = [&](double x) {
+      return host ? value(p, byte_price_, std::exp(x)) : value(p, std::exp(x), 0);
+    };
     double low = std::log(least) - 1e-3, high = std::log(most) + 1e-3;
     const double from = low, to = high;
     for (int i = 0; i < 60 && high - low > 1e-6; ++i) {
       const double a = low + (high - low) / 3, b = high - (high - low) / 3;
-      (value(at(a)) < value(at(b)) ? low : high) = value(at(a)) < value(at(b)) ? a : b;
+      const bool rises = value_at(a) < value_at(b);
+      (rises ? low : high) = rises ? a : b;
     }
     const double best = (low + high) / 2;
     if (!host) byte_price_ = std::exp(best);
@@ -182,8 +194,9 @@ std::vector<int> best_two_groups(const LayerProblem& p) {
       }
     }
   if (best == INFINITY) return {};
-  std::vector<int> choice(static_cast<size_t>(L), static_cast<int>(best_second));
-  std::fill_n(choice.begin(), best_a, static_cast<int>(best_first));
+  std::vector<int> choice;
+  for (int64_t l = 0; l < L; ++l)
+    choice.push_back(static_cast<int>(l < best_a ? best_first : best_second));
   return choice;
 }
 
@@ -241,10 +254,13 @@ LayerSolution search_labels(const LayerProblem& p, const Bound& bound, double ce
     for (const LayerOption& o : options_of(p, l)) few = std::min(few, o.saved);
     still[l] = still[l + 1] + few;
   }
+  std::vector<std::vector<int>> efficient;  // of each kind
+  efficient.reserve(p.kinds.size());
+  for (const auto& kind : p.kinds) efficient.push_back(efficient_options(kind));
   std::vector<std::vector<Label>> labels(1, std::vector<Label>(1));
   for (size_t l = 0; l < p.layers.size(); ++l) {
     const std::vector<LayerOption>& list = options_of(p, l);
-    const std::vector<int> useful = efficient_options(list);
+    const std::vector<int>& useful = efficient[static_cast<size_t>(p.layers[l])];
     std::vector<Label> next;
     for (size_t from = 0; from < labels[l].size(); ++from) {
       const Label& at = labels[l][from];

@@ -356,6 +356,9 @@ BlockOptions record_block_options(const Model& model, const Decisions& decisions
     kept.options.push_back(all.options[static_cast<size_t>(i)]);
     kept.names.push_back(all.names[static_cast<size_t>(i)]);
   }
+  for (size_t i = 0; i < kPresets.size(); ++i)
+    kept.presets[i] =
+        recorder.record(parse_policies(std::string(kPresets[i]), "none", model).front());
   return kept;
 }
 

@@ -2,7 +2,9 @@
 // trains, and its bytes and seconds are read off the record. Nothing here knows a formula.
 #pragma once
 
+#include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/memory/linked_layers.h"
@@ -12,9 +14,14 @@
 
 namespace snug {
 
+// What all layers alike may recompute; each does all that those before it do.
+inline constexpr std::array<std::string_view, 5> kPresets = {"none", "norms", "norms+mlp",
+                                                             "mlp+attention+norms", "block"};
+
 struct BlockOptions {
   std::vector<LayerOption> options;
   std::vector<std::string> names;  // in the grammar of layers/models/recompute.h
+  std::array<LayerOption, kPresets.size()> presets;
 };
 
 // Every set of stages whose outputs are made again (a number a row stays: it is small), and

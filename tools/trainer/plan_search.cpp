@@ -216,10 +216,10 @@ double PlanSearch::inputs(int64_t micro) const {
 
 PlanSearch::Choice PlanSearch::best_way(int64_t room, bool moved, Choice best, double* least) {
   struct Solved {
-    const Config* config;
+    size_t config;
     double bound;
   };
-  std::vector<Solved> open;
+  std::vector<const Config*> looked_at;
   for (const int64_t micro : micros())
     for (const int64_t rows : head_chunks(micro))
       for (const Way& way : ways_) {
@@ -232,19 +232,33 @@ PlanSearch::Choice PlanSearch::best_way(int64_t room, bool moved, Choice best, d
           if (moved && best.feasible && way.states_away &&
               floor_away(micro, rows, gradient, false) >= best.step_seconds)
             continue;
-          const Config* c = config({micro, rows, gradient, way});
-          double bound = 0;
-          if (solve(*c, room, 1.0, &bound).feasible) open.push_back({c, bound});
+          looked_at.push_back(config({micro, rows, gradient, way}));
         }
       }
+  // What two groups take at most says of most others that they need no solution.
+  std::vector<size_t> order(looked_at.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return looked_at[a]->floor < looked_at[b]->floor; });
+  std::vector<Solved> open;
+  double known = best.feasible ? best.step_seconds : INFINITY;
+  for (const size_t i : order) {
+    if (looked_at[i]->floor * (1 - 1e-9) > known) break;
+    double bound = 0;
+    const Choice choice = solve(*looked_at[i], room, 1.0, &bound);
+    if (!choice.feasible) continue;
+    open.push_back({i, bound});
+    known = std::min(known, choice.step_seconds);
+  }
   // Of equal ones the larger micro-batch and chunk stay first.
-  std::stable_sort(open.begin(), open.end(),
-                   [](const Solved& a, const Solved& b) { return a.bound < b.bound; });
+  std::sort(open.begin(), open.end(), [](const Solved& a, const Solved& b) {
+    return a.bound != b.bound ? a.bound < b.bound : a.config < b.config;
+  });
   for (const Solved& o : open) {
     if (best.feasible && o.bound >= best.step_seconds) break;
     double bound = 0;
     // The exact solution: a plan that is preferred for its form would make a larger budget slower.
-    Choice choice = solve(*o.config, room, 0.0, &bound);
+    Choice choice = solve(*looked_at[o.config], room, 0.0, &bound);
     *least = std::min(*least, bound);
     // An update in backward does the same work: what the sums of seconds round is no reason for it.
     const double most = best.step_seconds * (choice.decisions.update_in_backward ? 1 - 1e-9 : 1.0);
@@ -359,7 +373,7 @@ double PlanSearch::seconds_of(const Config& c, const Decisions& d) {
   const auto found = recordings_->micro_steps.find(d);
   if (found != recordings_->micro_steps.end()) return found->second + c.update;
   Session session(Place::plan, *request_.model, d, request_.optimizer, request_.settings);
-  session.open_micro_steps();
+  session.open({.micro_steps = true});
   const auto of = [&](const char* name) {
     return cost_->seconds(session.schedule().at(session.schedule().find(name)),
                           d.micro_batch * d.T);

@@ -20,7 +20,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,6 +43,21 @@ struct Recordings {
     int64_t between = 0, between_back = 0;   // live from the head on, and at its last op
     double last = 0;                         // seconds of that op
   };
+  struct Bytes {  // of both arenas
+    int64_t device = 0, host = 0;
+  };
+  // Of programs of a session, which most decisions do not change: the most bytes that are alive in
+  // any, beyond the residents.
+  struct MicroSteps : Bytes {
+    double first = 0, next = 0;
+    int64_t between = 0, between_back = 0, outside = 0;  // of micro_next
+    double last = 0;
+  };
+  struct Rest : Bytes {  // all but the micro-steps and evaluation
+    Program update;
+    bool by_rows = false;  // its seconds are not the same of every micro-batch
+    double seconds = 0;
+  };
   struct Packed {  // bytes of both arenas
     int64_t engine = 0, host = 0;
   };
@@ -52,16 +66,15 @@ struct Recordings {
     int64_t base = 0, host_base = 0;
   };
   std::map<Decisions, Whole> whole;
+  std::map<Decisions, MicroSteps> micro_programs;
+  std::map<Decisions, Bytes> evaluations;
+  std::map<Decisions, Rest> rests;
   std::map<Decisions, Packed> packed;
   std::map<Decisions, std::vector<Placed>> placed;  // by program
   std::map<Decisions, double> micro_steps;          // seconds of a step but for its update
   std::map<Decisions, BlockOptions> blocks;
   std::map<Decisions, StackOptions> stacks;
 };
-
-// What all layers alike may recompute; each does all that those before it do.
-inline constexpr std::array<std::string_view, 5> kPresets = {"none", "norms", "norms+mlp",
-                                                             "mlp+attention+norms", "block"};
 
 class PlanSearch {
  public:
@@ -142,6 +155,7 @@ class PlanSearch {
     int64_t bound = 0;       // of the arena as recorded
     int64_t host = 0;        // of the host's arena
     double seconds = 0;      // of a step as recorded
+    double floor = 0;        // of a step with all the memory there could be
     int64_t base = 0;        // residents; of streamed ways but for the batch
     int64_t others = 0;      // the arena that other programs, and this one outside the layers, need
     int64_t tail = 0;        // between the passes, beyond what layers keep
@@ -186,6 +200,7 @@ class PlanSearch {
   }
   Config* config(const Key& key);
   const Recordings::Whole& whole(const Decisions& decisions);
+  const Recordings::MicroSteps& micro_steps(const Decisions& decisions, const Schedule& schedule);
   const BlockOptions& block_options(const Decisions& decisions);
   const StackOptions& stack_options(const Decisions& decisions);
   // Seconds of a step with all the memory there could be: nothing with the host is faster.
@@ -197,7 +212,7 @@ class PlanSearch {
     double update = 0;  // of it, at most
   };
   const Floors& floors(int64_t micro, int64_t head_rows);
-  double states_floor(bool params_away) const;
+  double states_floor(bool params_away);
   double link_seconds(double bytes) const;
   // Both arenas are RAM of this machine, and take from the same free bytes.
   bool one_memory() const { return request_.settings.target != Place::cuda; }
@@ -213,13 +228,19 @@ class PlanSearch {
   // to take `most` seconds.
   std::vector<Way> streamed_ways() const;
   Choice best_streamed(int64_t room, Choice best);
-  double streamed_floor(int64_t micro, const Way& way, DType gradients) const;
+  double streamed_floor(int64_t micro, const Way& way, DType gradients);
   bool less_does(const Key& key, int64_t room, double most);
   // Bytes that its layers leave on the device between the passes, and seconds that they recompute
   // at least; 0 where the ways of a block are not looked at.
   int64_t streamed_saved(const Key& key);
   double streamed_again(const Key& key);
   const LayerOption* streamed_option(const Key& key);
+  // What is known of a configuration before it is recorded, asked for every budget.
+  struct Streamed {
+    int64_t saved = 0;   // streamed_saved
+    double seconds = 0;  // of a step, at least
+  };
+  const Streamed& streamed_bounds(const Key& key);
   // Enough layers that a step's bytes are fewest where a block keeps its input alone, and that too
   // with the host: what of one layer comes back is then less than what the others keep.
   bool deep() const { return request_.model->spec().L >= 4; }
@@ -264,7 +285,10 @@ class PlanSearch {
   std::shared_ptr<Recordings> recordings_;
   std::map<Decisions, LinkedProblem> linked_of_;  // by what a block minds
   std::map<std::pair<int64_t, int64_t>, Floors> floors_;
-  std::map<int64_t, Choice> of_groups_;  // by room
+  std::map<Key, Streamed> streamed_bounds_;
+  std::array<double, 2> states_floors_ = {-1, -1};  // by params_away
+  int64_t part_elements_ = -1;                      // of the layers' parameters
+  std::map<int64_t, Choice> of_groups_;             // by room
   std::map<int64_t, Mixed> mixed_;
   std::map<int64_t, double> mixed_bounds_;
 };

@@ -113,35 +113,169 @@ LinkedProblem& PlanSearch::linked(const Config& c) {
   return linked_of_[key] = linked_problem(stack_problem(c));
 }
 
+namespace {
+
+// What each of the programs minds of the decisions; all of them those of the model's kind.
+Decisions of_common(const Decisions& d) {
+  Decisions c;
+  c.T = d.T;
+  c.offload_params = d.offload_params;
+  c.packing_boundaries = d.packing_boundaries;
+  c.packed_weights = d.packed_weights;
+  return c;
+}
+
+Decisions of_micro_steps(const Decisions& d) {
+  Decisions c = of_common(d);
+  c.micro_batch = d.micro_batch;
+  c.head_rows = d.head_rows;
+  c.recompute = d.recompute;
+  c.offload = d.offload;
+  c.gradients = d.gradients;
+  c.update_in_backward = d.update_in_backward;
+  c.offload_gradients = d.offload_gradients;
+  c.offload_optimizer = d.update_in_backward && d.offload_optimizer;
+  return c;
+}
+
+Decisions of_evaluation(const Decisions& d) {
+  Decisions c = of_common(d);
+  c.eval_batch = d.eval_batch;
+  c.head_rows = d.head_rows;
+  return c;
+}
+
+Decisions of_rest(const Decisions& d) {
+  Decisions c = d;
+  c.micro_batch = c.head_rows = c.eval_batch = 0;
+  c.recompute = c.offload = "none";
+  return c;
+}
+
+// The most that is alive at once of a program's own tensors, as the packer rounds them.
+Recordings::Bytes most_bytes(const Program& p) {
+  int64_t last = p.ticks;
+  for (const TensorRecord& t : p.tensors)
+    last = std::max({last, t.born, t.died == kNever ? 0 : t.died});
+  Recordings::Bytes most;
+  std::vector<int64_t> change;
+  const auto look = [&](Residence residence, int64_t alignment, int64_t& out) {
+    change.assign(static_cast<size_t>(last) + 1, 0);
+    for (const TensorRecord& t : p.tensors) {
+      if (t.residence != residence) continue;
+      const int64_t bytes = round_up(t.bytes, alignment);
+      change[static_cast<size_t>(t.born)] += bytes;
+      if (t.died != kNever) change[static_cast<size_t>(t.died)] -= bytes;
+    }
+    int64_t live = 0;
+    for (const int64_t delta : change) out = std::max(out, live += delta);
+  };
+  look(Residence::device, kTensorAlignment, most.device);
+  if (std::any_of(p.tensors.begin(), p.tensors.end(),
+                  [](const TensorRecord& t) { return t.residence == Residence::host; }))
+    look(Residence::host, kHostAlignment, most.host);
+  return most;
+}
+
+void raise(Recordings::Bytes& most, const Recordings::Bytes& other) {
+  most.device = std::max(most.device, other.device);
+  most.host = std::max(most.host, other.host);
+}
+
+// Of a program and those below it in the tree.
+Recordings::Bytes most_bytes(const Schedule& s, int program) {
+  Recordings::Bytes below;
+  for (int i = program + 1; i < s.size(); ++i)
+    if (s.at(i).parent == program) raise(below, most_bytes(s, i));
+  const Recordings::Bytes own = most_bytes(s.at(program));
+  return {own.device + below.device, own.host + below.host};
+}
+
+}  // namespace
+
+const Recordings::MicroSteps& PlanSearch::micro_steps(const Decisions& d, const Schedule& s) {
+  Recordings::MicroSteps& m = recordings_->micro_programs[of_micro_steps(d)];
+  const int64_t rows = d.micro_batch * d.T;
+  const Program& first = s.at(s.find("micro_first"));
+  const Program& p = s.at(s.find("micro_next"));
+  raise(m, most_bytes(first));
+  raise(m, most_bytes(p));
+  m.first = cost_->seconds(first, rows);
+  m.next = cost_->seconds(p, rows);
+  // The head's ops lie between the passes, the embedding's outside them.
+  const auto head = ticks_of(p, "head");
+  m.between = most_live_bytes(p, head.first, head.second);
+  m.between_back = most_live_bytes(p, head.second, head.second);
+  for (const OpRecord& op : p.ops)
+    if (op.scope.view() == "head") m.last = cost_->seconds(op, rows);
+  m.outside = std::max(most_live_bytes(p, 0, tick_of(p.ops.front())),
+                       most_live_bytes(p, tick_of(p.ops.back()), p.ticks));
+  return m;
+}
+
+// A session records what no other one has recorded: programs mind few of the decisions each.
 const Recordings::Whole& PlanSearch::whole(const Decisions& d) {
   const auto found = recordings_->whole.find(d);
   if (found != recordings_->whole.end()) return found->second;
-  const std::unique_ptr<Session> session = record(d);
-  const Schedule& s = session->schedule();
+  Recordings& known = *recordings_;
   Recordings::Whole w;
-  w.bound = s.lower_bound();
-  w.host = s.lower_bound(Residence::host);
-  if (d.micro_batch <= 0) return recordings_->whole[d] = w;
-  const int64_t rows = d.micro_batch * d.T;
-  const Program& p = s.at(s.find("micro_next"));
+  if (d.micro_batch <= 0) {
+    const std::unique_ptr<Session> session = record(d);
+    w.bound = session->schedule().lower_bound();
+    w.host = session->schedule().lower_bound(Residence::host);
+    return known.whole[d] = w;
+  }
+  const auto micro = known.micro_programs.find(of_micro_steps(d));
+  const auto evaluation = known.evaluations.find(of_evaluation(d));
+  const auto rest = known.rests.find(of_rest(d));
+  const bool has_micro = micro != known.micro_programs.end();
+  const bool has_evaluation = d.eval_batch == 0 || evaluation != known.evaluations.end();
+  const bool has_rest = rest != known.rests.end();
+  std::unique_ptr<Session> session;
+  if (has_rest) {
+    session = std::make_unique<Session>(Place::plan, *request_.model, d, request_.optimizer,
+                                        request_.settings);
+    session->open({.micro_steps = !has_micro, .evaluation = !has_evaluation});
+  } else {
+    session = record(d);
+  }
+  const Schedule& s = session->schedule();
   const Program& root = s.at(s.find("root"));
-  w.first = cost_->seconds(s.at(s.find("micro_first")), rows);
-  w.next = cost_->seconds(p, rows);
-  w.update = cost_->seconds(s.at(s.find("update")), rows);
+
+  if (!has_rest) {
+    Recordings::Rest& r = known.rests[of_rest(d)];
+    for (int i = 0; i < s.size(); ++i) {
+      const std::string_view name = s.at(i).name.view();
+      const bool other = name == "micro_first" || name == "micro_next" || name == "eval";
+      if (s.at(i).parent == 0 && !other) raise(r, most_bytes(s, i));
+    }
+    r.update = s.at(s.find("update"));
+    r.by_rows = std::any_of(r.update.ops.begin(), r.update.ops.end(),
+                            [](const OpRecord& op) { return !op.variant.empty(); });
+    r.seconds = cost_->seconds(r.update, d.micro_batch * d.T);
+  }
+  const Recordings::Rest& r = known.rests.at(of_rest(d));
+  const Recordings::MicroSteps& m = has_micro ? micro->second : micro_steps(d, s);
+  Recordings::Bytes others = r;
+  if (d.eval_batch > 0) {
+    Recordings::Bytes& e = known.evaluations[of_evaluation(d)];
+    if (!has_evaluation) e = most_bytes(s, s.find("eval"));
+    raise(others, e);
+  }
+  const Recordings::Bytes residents = most_bytes(root);
+  w.bound = round_up(residents.device + std::max(others.device, m.device), kArenaUnit);
+  w.host = round_up(residents.host + std::max(others.host, m.host), kArenaUnit);
+  w.first = m.first;
+  w.next = m.next;
+  w.update = r.by_rows ? cost_->seconds(r.update, d.micro_batch * d.T) : r.seconds;
   w.base = most_live_bytes(root, root.ticks, root.ticks);
   for (const TensorRecord& t : root.tensors)
     if (t.residence == Residence::device && t.category != Category::batch) w.residents += t.bytes;
-  // The head's ops lie between the passes, the embedding's outside them.
-  const auto head = ticks_of(p, "head");
-  w.between = most_live_bytes(p, head.first, head.second);
-  w.between_back = most_live_bytes(p, head.second, head.second);
-  for (const OpRecord& op : p.ops)
-    if (op.scope.view() == "head") w.last = cost_->seconds(op, rows);
-  const int64_t outside = std::max(most_live_bytes(p, 0, tick_of(p.ops.front())),
-                                   most_live_bytes(p, tick_of(p.ops.back()), p.ticks));
-  w.others = round_up(
-      std::max(s.lower_bound_except({"micro_first", "micro_next"}), w.base + outside), kArenaUnit);
-  return recordings_->whole[d] = w;
+  w.between = m.between;
+  w.between_back = m.between_back;
+  w.last = m.last;
+  w.others = round_up(std::max(residents.device + others.device, w.base + m.outside), kArenaUnit);
+  return known.whole[d] = w;
 }
 
 PlanSearch::Config* PlanSearch::config(const Key& key) {
@@ -156,7 +290,7 @@ PlanSearch::Config* PlanSearch::config(const Key& key) {
   c.host = w.host;
   if (key.micro <= 0) return slot.get();
   c.micro_steps = static_cast<double>(ceil_div(request_.global_batch, key.micro));
-  c.seconds = w.first + (c.micro_steps - 1) * w.next + w.update;
+  c.seconds = c.floor = w.first + (c.micro_steps - 1) * w.next + w.update;
   c.update = w.update;
   if (key.way.streams()) c.base = w.residents;
   if (!layers_ || key.way.streams()) return slot.get();
@@ -170,6 +304,9 @@ PlanSearch::Config* PlanSearch::config(const Key& key) {
   c.tail_back = w.between_back - L * least.saved;
   c.last = w.last;
   c.outside = c.seconds - c.micro_steps * static_cast<double>(L) * least.seconds();
+  double layer = INFINITY;
+  for (const LayerOption& o : block.options) layer = std::min(layer, o.seconds());
+  c.floor = c.outside + c.micro_steps * static_cast<double>(L) * layer;
   return slot.get();
 }
 
@@ -196,7 +333,9 @@ double PlanSearch::floor_away(int64_t micro, int64_t head_rows, const Gradients&
   return f.step + behind;
 }
 
-double PlanSearch::states_floor(bool params_away) const {
+double PlanSearch::states_floor(bool params_away) {
+  double& known = states_floors_[params_away ? 1 : 0];
+  if (known >= 0) return known;
   const ParamTable& table = request_.model->params();
   const bool master = params_away || request_.model->precision().separate_master();
   const auto parts = static_cast<double>(make_optimizer(request_.optimizer)->state_names().size()) +
@@ -204,7 +343,7 @@ double PlanSearch::states_floor(bool params_away) const {
   double elements = 0;
   for (int i = 0; i < table.size(); ++i)
     if (table[i].trainable) elements += static_cast<double>(table[i].real_elements());
-  return link_seconds(parts * elements * static_cast<double>(size_of(DType::f32)));
+  return known = link_seconds(parts * elements * static_cast<double>(size_of(DType::f32)));
 }
 
 const PlanSearch::Floors& PlanSearch::floors(int64_t micro, int64_t head_rows) {
@@ -216,14 +355,7 @@ const PlanSearch::Floors& PlanSearch::floors(int64_t micro, int64_t head_rows) {
     for (const Way& way : ways_) {
       if (way.moved) break;
       const Config& c = *config({micro, head_rows, gradient, way});
-      double seconds = c.seconds;
-      if (layers_) {
-        double layer = INFINITY;
-        for (const LayerOption& o : block_options(c.decisions).options)
-          layer = std::min(layer, o.seconds());
-        seconds = c.outside + c.micro_steps * static_cast<double>(request_.model->spec().L) * layer;
-      }
-      least = std::min(least, seconds);
+      least = std::min(least, c.floor);
       f.update = std::max(f.update, c.update);
     }
   return floors_[{micro, head_rows}] = f;

@@ -56,13 +56,15 @@ std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
 // What the link takes to bring and fetch what rests there, the inputs offloaded with it, and
 // nothing else: weights twice a micro-step; gradients out in each, back in all but the first and
 // for the update; the optimizer's state for the update, or in backward beside the weights.
-double PlanSearch::streamed_floor(int64_t micro, const Way& way, DType gradients) const {
-  const ParamTable& table = request_.model->params();
-  int64_t elements = 0;
-  for (int i = 0; i < table.size(); ++i)
-    if (table[i].part >= 0) elements += table[i].elements();
+double PlanSearch::streamed_floor(int64_t micro, const Way& way, DType gradients) {
+  if (part_elements_ < 0) {
+    part_elements_ = 0;
+    const ParamTable& table = request_.model->params();
+    for (int i = 0; i < table.size(); ++i)
+      if (table[i].part >= 0) part_elements_ += table[i].elements();
+  }
   const auto seconds = [&](DType dtype) {
-    return link_seconds(static_cast<double>(elements * size_of(dtype)));
+    return link_seconds(static_cast<double>(part_elements_ * size_of(dtype)));
   };
   const auto steps = static_cast<double>(ceil_div(request_.global_batch, micro));
   double in = way.states_away ? states_floor(way.params_away) : 0.0, out = 0;
@@ -78,11 +80,9 @@ double PlanSearch::streamed_floor(int64_t micro, const Way& way, DType gradients
 // As the block is with its weights on the device: they are nothing to what it saves and computes.
 const LayerOption* PlanSearch::streamed_option(const Key& key) {
   if (!layers_) return nullptr;
-  const BlockOptions& block = block_options(decide(key));
-  const auto name = std::find(block.names.begin(), block.names.end(), key.way.recompute);
-  return name == block.names.end()
-             ? nullptr
-             : &block.options[static_cast<size_t>(name - block.names.begin())];
+  const auto* preset = std::find(kPresets.begin(), kPresets.end(), key.way.recompute);
+  if (preset == kPresets.end()) return nullptr;
+  return &block_options(decide(key)).presets[static_cast<size_t>(preset - kPresets.begin())];
 }
 
 int64_t PlanSearch::streamed_saved(const Key& key) {
@@ -105,6 +105,21 @@ double PlanSearch::streamed_again(const Key& key) {
   return static_cast<double>(ceil_div(request_.global_batch, key.micro) *
                              request_.model->spec().L) *
          (option->seconds() - least);
+}
+
+const PlanSearch::Streamed& PlanSearch::streamed_bounds(const Key& key) {
+  const auto found = streamed_bounds_.find(key);
+  if (found != streamed_bounds_.end()) return found->second;
+  const Way& way = key.way;
+  Streamed s{.saved = streamed_saved(key),
+             .seconds = streamed_floor(key.micro, way, key.gradients.first)};
+  if (!ways_.empty() && !ways_.front().moved) {  // there are plans that leave nothing with the host
+    const double elsewhere =
+        way.states_away ? floor_away(key.micro, key.head_rows, key.gradients, way.params_away)
+                        : floor(key.micro, key.head_rows);
+    s.seconds = std::max(s.seconds, elsewhere + streamed_again(key));
+  }
+  return streamed_bounds_[key] = s;
 }
 
 bool PlanSearch::less_does(const Key& key, int64_t room, double most) {
@@ -162,22 +177,16 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
     const auto key_of = [&](size_t way) {
       return Key{o.micro, o.rows, o.gradients, streamed_[way]};
     };
-    const auto known = residents.find(group);
-    if (known != residents.end() && known->second > room) continue;
     // Without a record: what layers leave on the device is known, and seconds that nothing beats.
     const auto hopeless = [&](size_t i) {
       const Way& way = streamed_[i];
       const Key key = key_of(i);
       if (way.offload == "none" && inputs(o.micro) > static_cast<double>(room)) return true;
-      if (streamed_saved(key) > room) return true;
-      double least = streamed_floor(o.micro, way, o.gradients.first);
-      if (resident) {
-        const double elsewhere = way.states_away
-                                     ? floor_away(o.micro, o.rows, o.gradients, way.params_away)
-                                     : floor(o.micro, o.rows);
-        least = std::max(least, elsewhere + streamed_again(key));
-      }
-      return best.feasible && least >= best.step_seconds;
+      const auto known = residents.find(group);
+      const int64_t base = known != residents.end() ? known->second : 0;
+      const Streamed& bounds = streamed_bounds(key);
+      if (base + bounds.saved > room) return true;
+      return best.feasible && bounds.seconds >= best.step_seconds;
     };
     bool hope = false;
     for (size_t i = o.first; i < o.last && !hope; ++i) hope = !hopeless(i);

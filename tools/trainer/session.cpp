@@ -99,11 +99,14 @@ void Session::open() {
   if (fork_program_ >= 0) fork();
 }
 
-void Session::open_micro_steps() {
+void Session::open(Part part) {
   require(ctx_.planning() && micro_first_ >= 0, "a training session on plan");
   ctx_.program(schedule_, root_, [&] { make_residents(); });
-  micro(true);
-  micro(false);
+  if (part.micro_steps) {
+    micro(true);
+    micro(false);
+  }
+  if (part.evaluation && eval_ >= 0) evaluate();
 }
 
 void Session::make_residents() {

@@ -91,9 +91,13 @@ class Session {
   // On plan: records every program, unpacked. Elsewhere: reserves the arena and makes the
   // residents.
   void open();
-  // On plan: records the residents, micro_first and micro_next alone. No schedule to run, but all
-  // that the choice of slot policies changes of a step.
-  void open_micro_steps();
+  // On plan: records the residents and of the programs only these. No schedule to run, but all that
+  // is asked where the others are known from another session.
+  struct Part {
+    bool micro_steps = false;  // micro_first and micro_next
+    bool evaluation = false;   // eval
+  };
+  void open(Part part);
 
   Schedule& schedule() { return schedule_; }
   Context& context() { return ctx_; }
