@@ -48,9 +48,8 @@
 // Dropout   m_ij is drawn with the key (seed, step, site) at sample first_sample + b, position i,
 //           channel h * 2^20 + j: the same under recompute and any split into micro-batches.
 //           Needs T < 2^20 and H <= 4096.
-// Memory    A planned workspace per thread. On tile-matrix units: packed keys and values, 2
-// (forward)
-//           and 3 (backward) T D values of 2 bytes for T up to 2048, some tiles, and dk and dv as
+// Memory    A planned workspace per thread. On tile-matrix units: packed keys and values, forward 2
+//           and backward 3 T D values of 2 bytes for T up to 2048, some tiles, and dk and dv as
 //           below. Otherwise, in units of 4 bytes (u a unit's values, 1 or 2) and blocks of 64:
 //           forward (D / u + D) 64 for each of up to 4 blocks of queries, 2 or 3 blocks of keys and
 //           values, one tile of 64 x 64. Backward (4 D / u + D) 64 for each of up to 4 blocks of
