@@ -31,7 +31,8 @@
 //           the same bits.
 //           Pairs (bf16 on AMX, or VDPBF16PS on AMD, as matmul_best has it): q, k, v and
 //           dout enter as stored; m p and ds are rounded to bf16 (2^-8 of an element at most) where
-//           a product takes them, not in the sum of the softmax; every product is one chain over
+//           a product takes them (AMX: forward, halves away from zero), not in the sum of the
+//           softmax; every product is one chain over
 //           pairs of neighbours (AMX: over blocks of 32, each the sum of an even and an odd chain).
 //           Subnormal operands and results count as zero. With independent
 //           roundings out errs by a deviation of 2^-8 / sqrt(3) sqrt(sum_j (m_ij p_ij v_jd)^2),
@@ -47,11 +48,13 @@
 // Dropout   m_ij is drawn with the key (seed, step, site) at sample first_sample + b, position i,
 //           channel h * 2^20 + j: the same under recompute and any split into micro-batches.
 //           Needs T < 2^20 and H <= 4096.
-// Memory    A planned workspace per thread. In units of 4 bytes (u a unit's values, 1 or 2) and
-//           blocks of 64: forward (D / u + D) 64 for each of up to 4 blocks of queries, 2 or 3
-//           blocks of keys and values, one tile of 64 x 64. Backward (4 D / u + D) 64 for each of
-//           up to 4 blocks of queries, 2 or 3 of keys, 2 or 2.5 tiles, and dk and dv: 2 T D, or 512
-//           D when there are few heads per thread.
+// Memory    A planned workspace per thread. On tile-matrix units: packed keys and values, forward 2
+//           and backward 3 T D values of 2 bytes for T up to 2048, some tiles, and dk and dv as
+//           below. Otherwise, in units of 4 bytes (u a unit's values, 1 or 2) and blocks of 64:
+//           forward (D / u + D) 64 for each of up to 4 blocks of queries, 2 or 3 blocks of keys and
+//           values, one tile of 64 x 64. Backward (4 D / u + D) 64 for each of up to 4 blocks of
+//           queries, 2 or 3 of keys, 2 or 2.5 tiles, and dk and dv: 2 T D, or 512 D when there are
+//           few heads per thread.
 // Cost      4 (forward) and 10 (backward) H D FLOPs for every visible pair; compute bound. With
 //           documents the pairs of undivided sequences are reported, the most it can be: a plan
 //           knows no data. A window counts: T window - window (window - 1) / 2 pairs.
