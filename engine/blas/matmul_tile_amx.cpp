@@ -8,11 +8,11 @@
 #include "engine/blas/matmul_tile.h"
 
 // A step takes 4 KiB in 64 cycles, the whole bandwidth of L2; so B comes in pieces of up to 32 KiB
-// that stay in L1 while all tiles of a chunk use them, and A alone comes from L2, a chunk of up to
-// 0.9 of its 2 MiB: the more rows, the fewer times B is read from L3, at 29 GB/s a core. A and the
-// sums are loaded past L1 (load_once), where they would take the place of half the piece. The next
-// piece of B is asked for on the way, two lines a step: all at once, they wait for the 16 places
-// that a core has for lines under way.
+// that stay in L1 while all tiles of a chunk use them, and A alone comes from L2, a chunk of 768
+// KiB: the more rows, the fewer times B is read from L3, at 29 GB/s a core, but sums that wait and
+// lines on their way want their part of L2 too. A and the sums are loaded past L1 (load_once),
+// where they would take the place of half the piece. The next piece of B is asked for on the way,
+// two lines a step: all at once, they wait for the 16 places that a core has for lines under way.
 namespace snug::blas {
 namespace {
 

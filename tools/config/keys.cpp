@@ -171,7 +171,7 @@ std::vector<Key> make_keys() {
       {.name = "packed_weights", .section = "machine", .kind = K::choice,
        .field = &C::packed_weights,
        .doc = "copies of the weights in the order the matrix units read them: memory for speed, the "
-              "same bits; auto: none in training, where they gain 1 % at most",
+              "same bits; auto: none in training, where they gain 1 to 5 %",
        .example = "none", .choices = "auto none forward both"},
       {.name = "allow", .section = "machine", .kind = K::permissions, .field = &C::allow,
        .doc = "permissions to change numbers, for memory's sake or on another CPU; without one nothing does",
