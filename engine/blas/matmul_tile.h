@@ -58,8 +58,8 @@ struct TileKernel {
   // Block sizes, in units and rows. depth: of a block of K. whole: a K of up to this many units is
   // one block where the neighbours of A lie along k, so that no tile waits; whole_turned: where
   // they lie along m, and a short chunk makes rows too short to read. chunk, chunk_rows: of A at
-  // once (420 KiB). near: of the piece of a panel of B that all tiles of the chunk use before the
-  // next.
+  // once (avx2: 420 KiB). near: of the piece of a panel of B that all tiles of the chunk use before
+  // the next.
   int64_t depth = 1024, whole = 3072, whole_turned = 1024;
   int64_t chunk = 105 * 1024, chunk_rows = 140, near = 3072;
   // Of a B that is not packed and needs more than one block of K: all of it is packed first, where
