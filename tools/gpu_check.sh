@@ -237,6 +237,7 @@ fi
   fi
   if [[ -s $work/bench ]]; then printf '\n' && cat "$work/bench"; fi
   if [[ -s $work/calibration ]]; then
+    # shellcheck disable=SC2016  # Markdown
     printf '\n`snug calibrate device=cuda`:\n\n```\n' && cat "$work/calibration" && printf '```\n'
   fi
   if [[ -s $work/failures ]]; then
