@@ -77,6 +77,8 @@ void OffloadedGradSink::make_windows(Context& ctx, const StateStore& store) {
     window.host = std::move(pieces[piece_of[w]]);
     window.elements = window.host.view().elements();
   }
+  for (Tensor& piece : pieces)
+    if (piece.defined()) unread_.push_back(std::move(piece));
 }
 
 void OffloadedGradSink::begin(bool first_of_window) {

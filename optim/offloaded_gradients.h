@@ -72,9 +72,10 @@ class OffloadedGradSink final : public GradSink, public GradientWindows {
   std::vector<Run> runs_;
   std::vector<int> run_of_;  // by parameter
   std::vector<StoreWindow> windows_;
-  Tensor all_;                 // with the host, the runs one behind the other
-  std::vector<char> written_;  // by this window, per parameter
-  int leaving_ = -1;           // the run on its way out
+  Tensor all_;                  // with the host, the runs one behind the other
+  std::vector<Tensor> unread_;  // pieces of it that no window has
+  std::vector<char> written_;   // by this window, per parameter
+  int leaving_ = -1;            // the run on its way out
 };
 
 }  // namespace snug

@@ -28,10 +28,10 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table,
           "weights that rest with the parameters, part by part");
   const int64_t window = options.window == 0 ? usual_window(table) : options.window;
   require(window > 0 && window % kStep == 0, "windows of a multiple of 256 elements");
-  int part = -1;  // of the span before
+  int before = -1;  // the parameter of the span before
   for (const StateSpan& s : whole_parameter_spans(table)) {
-    const bool cut = options.by_part && table[s.param].part != part;
-    part = table[s.param].part;
+    const bool cut = options.by_part && before >= 0 && !same_part(table, before, s.param);
+    before = s.param;
     for (int64_t done = 0; done < s.elements;) {
       const int64_t begin = s.offset + done;
       // A window bridges what is not trained only where that is little.
@@ -40,7 +40,7 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table,
         windows_.emplace_back();
         windows_.back().first = spans_.size();
         windows_.back().begin = begin;
-        if (options.by_part) windows_.back().part = part;
+        if (options.by_part) windows_.back().part = table[s.param].part;
       }
       Window& w = windows_.back();
       const int64_t n = std::min(s.elements - done, w.begin + window - begin);

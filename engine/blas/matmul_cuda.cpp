@@ -363,7 +363,7 @@ void matmul_by_cublaslt(const simt::cuda::Queue& queue, const MatmulProblem& p, 
                         bool tf32) {
   require(cublaslt_takes(p), "a product that cuBLASLt takes");
   const Library& l = library();
-  if (!l.why.empty()) refuse(p, "a cuBLASLt that is " + l.why);
+  if (!l.why.empty()) refuse(p, describe_cublaslt());
   Key key{};
   key.m = p.M;
   key.n = p.N;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/blas/matmul_cpu.h"
+#include "engine/device/cuda.h"
 #include "engine/simt/cuda_queue.h"
 
 namespace snug {
@@ -49,6 +50,14 @@ void cublaslt_use(const std::vector<CublasLtChoice>& choices);
 
 // "13.1.0"; empty where there is none. Numbers depend on it.
 std::string cublaslt_version();
+
+// Settings::cublaslt for a run on this machine that no plan has decided about.
+inline bool cublaslt_is_there() {
+  if constexpr (kCudaBuilt)
+    return !cublaslt_version().empty();
+  else
+    return false;
+}
 
 // "cuBLASLt 13.1.0 (libcublasLt.so.13)", or why products are not made by it. The environment's
 // SNUG_CUBLASLT names the only file to try.

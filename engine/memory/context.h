@@ -103,7 +103,7 @@ struct Settings {
   StreamMode streams = StreamMode::immediate;
 };
 
-// Receives the time of every op while a program runs (snug bench).
+// Receives the time of every op while a program runs: of the trace of a step, and of measurements.
 class OpListener {
  public:
   virtual ~OpListener() = default;

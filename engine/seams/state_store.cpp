@@ -2,6 +2,12 @@
 
 namespace snug {
 
+bool same_part(const ParamTable& table, int before, int param) {
+  for (int i = before + 1; i <= param; ++i)
+    if (table.begins_part(i)) return false;
+  return true;
+}
+
 std::vector<StateSpan> whole_parameter_spans(const ParamTable& table) {
   std::vector<StateSpan> spans;
   for (int i = 0; i < table.size(); ++i)
@@ -14,7 +20,7 @@ PlainStateStore::PlainStateStore(Context& ctx, const ParamTable& table,
                                  const std::vector<Name>& names, bool by_part)
     : spans_(whole_parameter_spans(table)) {
   for (size_t i = 0; i < spans_.size(); ++i) {
-    if (i == 0 || (by_part && table[spans_[i].param].part != table[spans_[i - 1].param].part))
+    if (i == 0 || (by_part && !same_part(table, spans_[i - 1].param, spans_[i].param)))
       windows_.emplace_back(i, 0);
     ++windows_.back().second;
   }

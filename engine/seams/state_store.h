@@ -82,6 +82,10 @@ class PlainStateStore final : public StateStore {
   std::vector<Tensor> states_;
 };
 
+// Whether two parameters are in one run of neighbours of one part, or of none: what is frozen
+// between them counts too.
+bool same_part(const ParamTable& table, int before, int param);
+
 // One span per trainable parameter.
 std::vector<StateSpan> whole_parameter_spans(const ParamTable& table);
 

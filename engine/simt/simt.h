@@ -26,8 +26,8 @@
 //             everywhere. No product and sum is fused unless fma() says so.
 // Products    of small matrices by a warp, on tensor cores: engine/simt/mma.h.
 // Math        exp, exp2, log, tanh, erf, sqrt, rsqrt, fma, min, max, abs on float. sqrt and
-// division
-//             are IEEE; exp, exp2, log, tanh and erf within 2 ulp, not the same bits on both sides.
+//             division are IEEE; exp, exp2, log, tanh and erf within 2 ulp, not the same bits on
+//             both sides.
 //
 // Each side has its own inline namespace, so both copies of a kernel fit in one program.
 #pragma once

@@ -9,14 +9,12 @@
 //           learned positions; state: the StepState, whose `position` the first column has, or
 //           undefined: 0; document_start (B,T) i32 (document_start.h), or undefined. dwte (Vp,C),
 //           dwpe (P,C); an undefined view is not wanted.
-// dtypes    y, dy, wte, wpe each f32, bf16 or f16; the sum is float, rounded once. dwte, dwpe: f32
-// or
-//           bf16 each.
-// Accumulation  a gradient with add = false is assigned: zero in the rows that no token names. In
-// f32
-//           the rows are added one by one to what is there. In bf16 they are summed in float first;
-//           the sum is added to what is there, widened, and rounded once, however many rows there
-//           are.
+// dtypes    y, dy, wte, wpe each f32, bf16 or f16; the sum is float, rounded once. dwte, dwpe:
+//           f32 or bf16 each.
+// Accumulation  a gradient with add = false is assigned: zero in the rows that no token names.
+//           In f32 the rows are added one by one to what is there. In bf16 they are summed in
+//           float first; the sum is added to what is there, widened, and rounded once, however many
+//           rows there are.
 // Aliasing  none.
 // Memory    backward into bf16: workspace (N) i64, the rows in order of what they are added to. By
 //           kernels: what embedding_simt.h says.

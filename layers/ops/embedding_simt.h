@@ -4,14 +4,15 @@
 // Method    dwte, and dwpe of documents: the rows are sorted by what they are added to
 //           (embedding_sort.h), stable, then a warp adds 256 channels of all rows of one token in
 //           their order. dwpe else: a warp for 256 channels of a position, over the sequences.
+//           Where C is no multiple of 8 or a pointer is not aligned, a warp has 32 channels.
 // Memory    backward that sorts: embedding_sort_words(N) i64, 17 bytes a row.
-// Traffic   a pass of the sort, one for every eight bits of the number of tokens, reads a row's 4
-// or
-//           8 bytes twice and writes 8. Then dy is read once and a row of a table that is named
-//           written once, and read when adding; assigning writes zeros to the whole table first.
-// Errors    Kernels cannot throw: who has the tokens on the host checks them, as the op does. A
-// token
-//           or position outside its table gives a row of NaN forward and is passed over backward.
+// Traffic   a pass of the sort, one for every eight bits of the number of tokens, reads a row's
+//           4 or 8 bytes twice and writes 8. Then dy is read once and a row of a table that is
+//           named written once, and read when adding; assigning writes zeros to the whole table
+//           first.
+// Errors    Kernels cannot throw: who has the tokens on the host checks them, as the op does.
+//           A token or position outside its table gives a row of NaN forward and is passed over
+//           backward.
 // Queue     simt::Queue of the side that is linked. Shapes have been checked. threads: of a block.
 #pragma once
 

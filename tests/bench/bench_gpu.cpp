@@ -56,7 +56,7 @@ std::vector<Work> works(int64_t B, int64_t T, int64_t C, int64_t H, bool tf32 = 
                                           : ""),
                       body,
                       op,
-                      {.cudnn = cudnn, .tf32 = tf32},
+                      {.cudnn = cudnn, .tf32 = tf32, .cublaslt = cublaslt_is_there()},
                       !product && !attention ? nullptr
                       : t == DType::bf16     ? &Roofs::bf16_flops
                       : tf32                 ? &Roofs::tf32_flops

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/blas/matmul_cuda.h"
 #include "engine/core/rng.h"
 #include "engine/kernels/kernels.h"
 #include "engine/memory/step_state.h"
@@ -128,6 +129,7 @@ class Gpt2Steps {
     s.device_private = true;
     s.graphs = o_.graphs;
     s.tf32 = o_.tf32;
+    s.cublaslt = cublaslt_is_there();
     s.cudnn = o_.cudnn;
     return s;
   }

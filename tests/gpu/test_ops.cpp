@@ -18,6 +18,7 @@ class GpuOps : public Gpu {};
 Settings on_gpu() {
   Settings settings;
   settings.target = Place::cuda;
+  settings.cublaslt = cublaslt_is_there();
   settings.guard_bytes = 64;
   settings.poison = true;
   return settings;

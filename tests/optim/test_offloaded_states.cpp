@@ -11,6 +11,7 @@
 #include "engine/core/rng.h"
 #include "engine/core/units.h"
 #include "engine/kernels/kernels.h"
+#include "optim/offloaded_gradients.h"
 #include "optim/offloaded_states.h"
 #include "optim/optimizer.h"
 #include "tests/support/errors.h"
@@ -211,6 +212,39 @@ TEST(OffloadedStateStore, WindowsAreWholeSteps) {
     plan.program(schedule, 0,
                  [&] { OffloadedStateStore(plan, table, {Name("exp_avg")}, {.window = 100}); });
   });
+}
+
+// What rests by part is cut where the runs of the table are, whichever of them are frozen: the ends
+// of the model, of no part both, are no neighbours then either.
+TEST(OffloadedStateStore, WindowsKeepToThePartsWhateverIsFrozen) {
+  for (int frozen = 0; frozen < 16; ++frozen) {
+    SCOPED_TRACE(frozen);
+    ParamTable table;
+    int part = -1, runs = 0;
+    for (const char* name : {"wte", "h.0", "h.1", "ln_f"}) {
+      const bool trainable = (frozen >> (part + 1) & 1) == 0, block = name[0] == 'h';
+      table.add(
+          {.name = Name(name), .shape = {300}, .trainable = trainable, .part = block ? part : -1});
+      runs += trainable ? 1 : 0;
+      ++part;
+    }
+    if (runs == 0) continue;
+    Schedule schedule;
+    schedule.add(Name("root"), -1, true);
+    Context plan(Place::plan, {});
+    std::vector<std::unique_ptr<StateStore>> stores;
+    std::vector<std::unique_ptr<OffloadedGradSink>> sinks;
+    plan.program(schedule, 0, [&] {
+      const std::vector<Name> states = {Name("exp_avg")};
+      stores.push_back(std::make_unique<PlainStateStore>(plan, table, states, true));
+      stores.push_back(std::make_unique<OffloadedStateStore>(
+          plan, table, states, OffloadedStateStore::Options{.window = 1 << 20, .by_part = true}));
+      for (const auto& store : stores) {
+        EXPECT_EQ(store->windows(), runs);
+        sinks.push_back(std::make_unique<OffloadedGradSink>(plan, table, *store, DType::f32));
+      }
+    });
+  }
 }
 
 }  // namespace

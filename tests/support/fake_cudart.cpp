@@ -32,7 +32,7 @@ struct Event {
 };
 
 std::map<uintptr_t, size_t> allocations;
-cudaError_t last = cudaSuccess;
+cudaError_t last = cudaSuccess;  // seen by the runtime
 
 cudaError_t done(cudaError_t error = cudaSuccess) {
   if (fake_gpu().sticky != 0) error = static_cast<cudaError_t>(fake_gpu().sticky);
@@ -61,6 +61,11 @@ CUresult address_range(CUdeviceptr* start, size_t* bytes, CUdeviceptr at) {
 }
 
 }  // namespace
+
+void snug::test::reset_fake_gpu() {
+  fake_gpu() = {};
+  last = cudaSuccess;
+}
 
 extern "C" {
 

@@ -18,5 +18,7 @@ struct FakeGpu {
   int sticky = 0;              // an error that every later call sees
 };
 FakeGpu& fake_gpu();
+// A new one, whose runtime has seen no error.
+void reset_fake_gpu();
 
 }  // namespace snug::test

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/blas/matmul.h"
+#include "engine/blas/matmul_cuda.h"
 #include "engine/core/error.h"
 #include "engine/device/cuda.h"
 #include "engine/kernels/kernels.h"
@@ -68,6 +69,7 @@ Settings settings_of(Place place, int gpu, bool tf32 = false) {
   s.target = place;
   s.gpu = gpu;
   s.tf32 = tf32;
+  s.cublaslt = cublaslt_is_there();
   s.device_private = place == Place::emu;
   return s;
 }

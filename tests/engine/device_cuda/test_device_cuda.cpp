@@ -18,7 +18,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 
 class CudaDevice : public testing::Test {
  protected:
-  void SetUp() override { fake_gpu() = {}; }
+  void SetUp() override { reset_fake_gpu(); }
   void TearDown() override {
     fake_gpu().sticky = 0;
     EXPECT_EQ(fake_gpu().live_events, 0);

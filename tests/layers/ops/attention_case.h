@@ -134,7 +134,7 @@ struct Truth {
 
   void expect(const AttentionBlocks& form, const Outputs& got) const {
     // The shorter polynomial of the pairs shows in the sum: an absolute error of its logarithm.
-    expect(form.name, form.pairs, got, form.pairs ? 5e-7 : 0);
+    expect(form.name, form.pairs, got, form.pairs ? 2e-7 : 0);
   }
 
   // rounded: p and ds enter their products in the dtype of the activations.
