@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(
                          {"global_batch_size=4", "per_device_train_batch_size=4", "bitwise=true",
                           "tokenizer=null", "model.vocab_size=2048", "train_data=null"},
                          "bitwise=false"}),
-    [](const auto& info) { return std::string(info.param.name); });
+    [](const auto& c) { return std::string(c.param.name); });
 
 // A checkpoint's choices are unpinned by what is offered, also where keys say the same.
 TEST(Offers, OfAResumedRunWorkAsTheyArePrinted) {
