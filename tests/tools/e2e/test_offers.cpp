@@ -50,9 +50,9 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.name;
 }
 
-class Offers : public testing::TestWithParam<Case> {};
+class SlowOffers : public testing::TestWithParam<Case> {};
 
-TEST_P(Offers, OfAPlanWorkAsTheyArePrinted) {
+TEST_P(SlowOffers, OfAPlanWorkAsTheyArePrinted) {
   const Workspace w;
   const Words keys = joined(kModel, GetParam().keys);
   const Json refused = planned(w, with_memory(keys, 1 << 20));
@@ -77,7 +77,7 @@ TEST_P(Offers, OfAPlanWorkAsTheyArePrinted) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Configs, Offers,
+    Configs, SlowOffers,
     testing::Values(Case{"MicroBatch",
                          {"global_batch_size=4", "per_device_train_batch_size=4", "recompute=none"},
                          "per_device_train_batch_size=1"},
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& c) { return std::string(c.param.name); });
 
 // A checkpoint's choices are unpinned by what is offered, also where keys say the same.
-TEST(Offers, OfAResumedRunWorkAsTheyArePrinted) {
+TEST(SlowOffers, OfAResumedRunWorkAsTheyArePrinted) {
   const Workspace w;
   const Words keys = joined(kModel, {"global_batch_size=null", "per_device_train_batch_size=4",
                                      "gradient_accumulation_steps=1", "head_rows=256"});
