@@ -52,9 +52,10 @@ class BenchRun {
   int64_t steps_ = 0;
 };
 
-// Ops that are alike: same program, name, kernel, FLOPs and bytes.
+// Ops that are alike: same program, name, kernel, stream, FLOPs and bytes.
 struct OpRow {
   std::string program, op, variant;
+  StreamId stream = kCompute;    // another's overlap with those of the compute stream
   int64_t flops = 0, bytes = 0;  // of one call
   int64_t calls = 0;             // of one window
   Times times;                   // of one call, a mean for every window

@@ -10,6 +10,8 @@
 #include "engine/core/units.h"
 #include "tools/bench.h"
 #include "tools/cli/argument_parser.h"
+#include "tools/trainer/device_choice.h"
+#include "tools/trainer/gpu_memory.h"
 
 namespace snug {
 
@@ -72,9 +74,15 @@ int bench_step(const Arguments& arguments) {
     if (!gpu) times.seconds.push_back(seconds);
     ops.end_window();
   }
-  const int64_t runtime = process_private_bytes() -
-                          (gpu ? 0 : run.session().context().resident_bytes()) -
-                          run.session().context().host_resident_bytes();
+  // Of the memory that the plan's runtime bytes are of: on a GPU its own, if NVML tells.
+  const Context& context = run.session().context();
+  const int64_t process = process_private_bytes() - context.host_resident_bytes() -
+                          (gpu ? 0 : context.resident_bytes());
+  const int64_t device =
+      gpu ? process_gpu_bytes(gpu_room(run.setup().request.settings.gpu).facts.pci) : -1;
+  const nlohmann::json runtime = !gpu          ? nlohmann::json(process)
+                                 : device >= 0 ? nlohmann::json(device - context.resident_bytes())
+                                               : nlohmann::json();
   const int64_t peak = process_peak_bytes();
   // Last, since its arrays count as the process's peak too.
   const Roofs roofs = no_roofs ? Roofs() : run.roofs();
@@ -90,11 +98,15 @@ int bench_step(const Arguments& arguments) {
   };
   const CostModel& cost = *run.setup().cost;
   const auto predicted = [&](const OpRow& r) {
-    return cost.seconds({r.op.c_str(), {}, r.flops, r.bytes, 0, Name(r.variant)},
+    return cost.seconds({r.op.c_str(), {}, r.flops, r.bytes, 0, Name(r.variant), r.stream},
                         plan.decisions.micro_batch * plan.decisions.T) -
-           cost.between();
+           (r.stream == kCompute ? cost.between() : 0.0);
   };
-  const std::vector<KindRow> kinds = op_kinds(rows, predicted);
+  // Copies run beside the ops, so they are no part of the sum that the step is.
+  std::vector<OpRow> computes, crosses;
+  for (const OpRow& r : rows) (r.stream == kCompute ? computes : crosses).push_back(r);
+  const std::vector<KindRow> kinds = op_kinds(computes, predicted);
+  const std::vector<KindRow> copies = op_kinds(crosses, predicted);
   // What lies between them: tensors that are born and end, and what a program does of itself.
   KindRow inside{"in ops", 0, 0, 0};
   for (const KindRow& k : kinds) {
@@ -105,7 +117,7 @@ int bench_step(const Arguments& arguments) {
   const KindRow between{"between ops", inside.calls, median - inside.seconds,
                         static_cast<double>(inside.calls) * cost.between()};
   double total = 0;
-  for (const OpRow& r : rows) total += window(r);
+  for (const OpRow& r : computes) total += window(r);
 
   if (json) {
     nlohmann::json list = nlohmann::json::array();
@@ -123,6 +135,8 @@ int bench_step(const Arguments& arguments) {
     }
     nlohmann::json by_kind = nlohmann::json::array();
     for (const KindRow& k : kinds) by_kind.push_back(kind_json(k));
+    nlohmann::json by_copy = nlohmann::json::array();
+    for (const KindRow& k : copies) by_copy.push_back(kind_json(k));
     fmt::print("{}\n", nlohmann::json({{"step_seconds", median},
                                        {"predicted_step_seconds", plan.step_seconds},
                                        {"prediction", cost.text()},
@@ -134,11 +148,13 @@ int bench_step(const Arguments& arguments) {
                                        {"model_flops_per_second", model_rate},
                                        {"engine_bytes", plan.engine_bytes},
                                        {"runtime_bytes_measured", runtime},
+                                       {"host_process_bytes", process},
                                        {"peak_resident_bytes", peak},
                                        {"roofs", no_roofs ? nlohmann::json() : roofs_json(roofs)},
                                        {"kinds", by_kind},
                                        {"in_ops", kind_json(inside)},
                                        {"between_ops", kind_json(between)},
+                                       {"copies", by_copy},
                                        {"ops", list}})
                            .dump(2));
     return 0;
@@ -175,6 +191,9 @@ int bench_step(const Arguments& arguments) {
   for (const KindRow& k : lines)
     fmt::print("{:<29} {:>6} {:>9.3f} {:>9.3f} {:>+8.1f}%\n", k.op, k.calls, k.seconds * 1e3,
                k.predicted * 1e3, 100.0 * (k.predicted - k.seconds) / median);
+  for (const KindRow& k : copies)
+    fmt::print("{:<29} {:>6} {:>9.3f} {:>9.3f}  beside them\n", k.op, k.calls, k.seconds * 1e3,
+               k.predicted * 1e3);
   return 0;
 }
 

@@ -99,7 +99,7 @@ double BenchRun::step() {
 }
 
 struct OpTimes::State {
-  using Key = std::tuple<std::string, std::string, std::string, int64_t, int64_t>;
+  using Key = std::tuple<std::string, std::string, std::string, StreamId, int64_t, int64_t>;
   struct Entry {
     OpRow row;
     int64_t calls = 0;  // of the open window
@@ -114,11 +114,12 @@ OpTimes::~OpTimes() = default;
 void OpTimes::op_done(const Program& program, int32_t op, double seconds) {
   const OpRecord& r = program.ops[static_cast<size_t>(op)];
   State::Entry& e =
-      state_->entries[{program.name.str(), r.name, r.variant.str(), r.flops, r.bytes}];
+      state_->entries[{program.name.str(), r.name, r.variant.str(), r.stream, r.flops, r.bytes}];
   if (e.row.op.empty()) {
     e.row.program = program.name.str();
     e.row.op = r.name;
     e.row.variant = r.variant.str();
+    e.row.stream = r.stream;
     e.row.flops = r.flops;
     e.row.bytes = r.bytes;
   }

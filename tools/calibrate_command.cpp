@@ -61,10 +61,12 @@ void print(const DeviceCalibration& c, const std::string& path, bool measured) {
              c.to_device * 1e-9, c.to_host * 1e-9);
   fmt::print("{:<26}{:>9.2f} us an op, {:.2f} in a graph\n", "launches", c.launch * 1e6,
              c.graph_launch * 1e6);
-  fmt::print("{:<26}context {}, code and libraries {}, graphs {}; a plan takes {}\n\n", "runtime",
-             c.runtime.context < 0 ? "not known" : human_bytes(c.runtime.context),
-             human_bytes(c.runtime.libraries), human_bytes(c.runtime.graphs),
-             human_bytes(c.runtime.planned()));
+  fmt::print(
+      "{:<26}context {}, code and libraries {}, graphs {}; a plan of {} layers "
+      "takes {}\n\n",
+      "runtime", c.runtime.context < 0 ? "not known" : human_bytes(c.runtime.context),
+      human_bytes(c.runtime.libraries), human_bytes(c.runtime.graphs), RuntimeParts::kGraphLayers,
+      human_bytes(c.runtime.planned()));
   fmt::print("{:<22}{:<8}{:>22}  {}\n", "products", "dtype", "M x N x K", "TFLOP/s");
   for (const ProductRate& p : c.products)
     fmt::print("{:<22}{:<8}{:>22}  {:.2f}\n", to_string(p.shapes),

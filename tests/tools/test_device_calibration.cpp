@@ -61,6 +61,9 @@ TEST(SlowDeviceCalibration, RuntimeBytesAreTheDriversWithRoomForMoreGraphs) {
   EXPECT_EQ(r.libraries, 30 * kMiB);
   EXPECT_EQ(r.graphs, 5 * kMiB);
   EXPECT_EQ(r.planned(), (100 + 30 + 2 * 5) * kMiB + RuntimeParts::kRoom);
+  EXPECT_EQ(r.planned(12), r.planned()) << "never less than was measured twice";
+  EXPECT_EQ(r.planned(25), (100 + 30 + 3 * 5) * kMiB + RuntimeParts::kRoom);
+  EXPECT_EQ(r.planned(96), (100 + 30 + 8 * 5) * kMiB + RuntimeParts::kRoom);
   RuntimeParts unknown = r;
   unknown.context = -1;
   unknown.libraries = 1;
@@ -91,7 +94,7 @@ TEST(SlowDeviceCalibration, OfAnotherDeviceIsIgnoredWithAReason) {
   };
   DeviceKey key = measured().key;
   key.device = "NVIDIA H200";
-  EXPECT_NE(reason(key).find("is for the emulator; snug calibrate measures again"),
+  EXPECT_NE(reason(key).find("is for the emulator; snug calibrate device=cuda measures again"),
             std::string::npos);
   key = measured().key;
   key.libraries = "cuBLASLt 13.1.0";

@@ -106,6 +106,31 @@ TEST(ComputesOn, IsPinnedByCheckpoints) {
                [&] { check_computes_on(c, now, tuned); });
   tuned.allow = {"kernels"};
   check_computes_on(c, now, tuned);
+  // Where it was asked for and found nothing to measure, a run goes on as it is; nor does it
+  // measure then what it could have before.
+  c.pinned.matmul_autotune = true;
+  tuned.allow.clear();
+  check_computes_on(c, now, tuned);
+  EXPECT_TRUE(now.algorithms.empty());
+  EXPECT_FALSE(may_tune(c, tuned));
+  tuned.allow = {"kernels"};
+  EXPECT_TRUE(may_tune(c, tuned));
+  // Attention by another implementation because its key says so: it is the key that is named.
+  ComputesOn own = some_gpu();
+  own.cudnn = "none";
+  RunConfig asked;
+  asked.attn_implementation = "own";
+  c.pinned.computes_on.cudnn = "9.12.0";
+  expect_error(ErrorCode::usage,
+               {"attn_implementation as in run/checkpoint-8: cudnn", "found: own",
+                "attn_implementation=cudnn, or allow=[kernels] to go on with the other"},
+               [&] { check_computes_on(c, own, asked); });
+  expect_error(ErrorCode::usage, {"cuDNN as run/checkpoint-8 pins it: 9.12.0"},
+               [&] { check_computes_on(c, own, {}); });
+  c.pinned.attention = "cudnn";
+  expect_error(ErrorCode::usage,
+               {"a device that computes attention as run/checkpoint-8 pins it: cudnn", "cuda"},
+               [&] { check_attention(c, "cuda", {}); });
   // Checkpoints from before it was pinned.
   c.pinned.computes_on = {};
   now.cublaslt = "1.0.0";
@@ -170,6 +195,43 @@ TEST(ComputesOn, IsNamedByPlansThatAreFollowed) {
                [&] { follow_plan(file, other); });
 }
 
+// A plan from before they were named says nothing of them.
+TEST(ComputesOn, OfAnOlderPlanIsNotCompared) {
+  const TempFolder folder;
+  const auto setup = [] {
+    return make_setup(load_config_text(
+        "model: {type: gpt2, n_layer: 1, n_embd: 16, n_head: 2, n_positions: 16, vocab_size: 64}\n"
+        "device: emu\nmemory: 1GiB\nglobal_batch_size: 2\nthreads: 1",
+        "run.yaml", {}));
+  };
+  RunSetup older = setup();
+  const std::string path = folder / "plan.json";
+  write_atomic(path, plan_json(make_plan(older.request)).dump());
+  RunSetup now = setup();
+  now.request.computes_on = some_gpu();
+  follow_plan(read_plan_file(path), now);
+  EXPECT_EQ(now.request.follow.path, path);
+}
+
+// A choice of attention that is taken back takes its bytes back.
+TEST(ComputesOn, RuntimeBytesFollowTheChoiceOfAttention) {
+  PlanRequest r;
+  choose_attention(r, true);
+  EXPECT_EQ(r.runtime_bytes, -1) << "nothing was measured";
+  r.calibrated_runtime = 1000;
+  choose_attention(r, false);
+  EXPECT_EQ(r.runtime_bytes, 1000);
+  EXPECT_TRUE(r.runtime_measured);
+  for (int i = 0; i < 2; ++i) {
+    choose_attention(r, true);
+    EXPECT_EQ(r.runtime_bytes, 1000 + (int64_t{256} << 20));
+    EXPECT_FALSE(r.runtime_measured);
+  }
+  choose_attention(r, false);
+  EXPECT_EQ(r.runtime_bytes, 1000);
+  EXPECT_TRUE(r.runtime_measured);
+}
+
 TEST(GpuMemory, ConstantMeansEveryStepThatWasLookedAt) {
   GpuBytes b;
   EXPECT_TRUE(b.constant());
@@ -211,9 +273,9 @@ TEST(GpuMemory, RuntimeBytesAreWhatIsNotTheArena) {
 
 TEST(GpuMemory, MoreThanWasMeasuredIsRefusedAndMoreThanWasAssumedIsSaid) {
   constexpr int64_t kMiB = int64_t{1} << 20;
-  EXPECT_EQ(check_gpu_runtime(100, 100, true), "");
-  EXPECT_EQ(check_gpu_runtime(100, -1, true), "");
-  EXPECT_EQ(check_gpu_runtime(100, 101, false),
+  EXPECT_EQ(check_gpu_runtime(100, 100, true, true), "");
+  EXPECT_EQ(check_gpu_runtime(100, -1, true, false), "");
+  EXPECT_EQ(check_gpu_runtime(100, 101, false, true),
             "the GPU's context and libraries take 101 B, 100 were assumed; snug calibrate "
             "device=cuda, once, measures them for the plan");
   expect_error(ErrorCode::out_of_memory,
@@ -221,7 +283,12 @@ TEST(GpuMemory, MoreThanWasMeasuredIsRefusedAndMoreThanWasAssumedIsSaid) {
                 "graphs, as snug calibrate measured",
                 "(200.00 MiB) before the first step",
                 "snug calibrate device=cuda --force measures again; cuda_graphs=off takes less"},
-               [] { check_gpu_runtime(100 * kMiB, 200 * kMiB, true); });
+               [] { check_gpu_runtime(100 * kMiB, 200 * kMiB, true, true); });
+  // Of the whole device's bytes a neighbour may have taken some.
+  EXPECT_EQ(
+      check_gpu_runtime(100, 101, true, false),
+      "101 B of the GPU's memory went since this process began, 100 were measured of context, "
+      "libraries and graphs; whether another process took the rest the driver does not say");
 }
 
 // Steps behind a warm-up are those without one, to the bit.

@@ -33,11 +33,11 @@ TEST(SlowPlanOffers, SeveralTogetherWhereNoneIsEnough) {
   PlanRequest r = test::host_request(model, cost, 32, 4);
   r.use_host = false;
   r.allow = {"kernels"};
-  r.micro_batch = 1;
+  r.micro_batch = r.keys.micro = 1;
   PlanRequest both = r;
   both.bf16_gradients = true;
   both.max_grad_norm = 0;
-  both.micro_batch = 0;
+  both.micro_batch = both.keys.micro = 0;
   const Plan least = make_plan(both);
   r.budget = least.minimum_bytes;
   r.free_bytes = least.minimum_bytes - least.runtime_bytes;
@@ -195,11 +195,12 @@ TEST(SlowPlanOffers, AreThePlansOfTheirKeys) {
   r.offload = "inputs";
   r.host_budget = 32768;
   r.budget = 0;
-  test::expect_error(ErrorCode::out_of_memory,
-                     {"host_memory of at least", "for micro-batches of 6, which run/c pins",
-                      "host_memory of 32768 B", "or offload=none (then memory of",
-                      "allow=[micro_batch,head_rows]"},
-                     [&] { refuse_plan(make_plan(r), "micro-batches of 6, which run/c pins"); });
+  test::expect_error(
+      ErrorCode::out_of_memory,
+      {"which is enough, for what is offloaded for micro-batches of 6, which run/c pins",
+       "host_memory of 32768 B", "or offload=none (then memory of",
+       "allow=[micro_batch,head_rows]"},
+      [&] { refuse_plan(make_plan(r), "micro-batches of 6, which run/c pins"); });
 }
 
 }  // namespace

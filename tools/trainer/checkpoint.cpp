@@ -161,6 +161,7 @@ nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned
             {"kernels", choices_json(pinned.kernels)},
             {"attention", pinned.attention},
             {"computes_on", computes_on_json(pinned.computes_on)},
+            {"matmul_autotune", pinned.matmul_autotune},
             {"model", pinned.model}}}};
 }
 
@@ -261,6 +262,10 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
       parse_choices(p.contains("kernels") ? p["kernels"] : nlohmann::json(), where + " / kernels");
   c.pinned.attention = get_string(p, "attention", where);
   c.pinned.computes_on = parse_computes_on(p, where);
+  // Before the flag was pinned, what was measured said it.
+  c.pinned.matmul_autotune = p.contains("matmul_autotune")
+                                 ? get_bool(p, "matmul_autotune", where)
+                                 : !c.pinned.computes_on.algorithms.empty();
   const std::string keys = path + " / hyperparameters";
   const nlohmann::json& h =
       j.contains("hyperparameters") ? j["hyperparameters"] : nlohmann::json::object();

@@ -52,6 +52,8 @@ struct Pinned {
   std::vector<KernelChoice> kernels;
   std::string attention;   // Plan::attention
   ComputesOn computes_on;  // of a run on a GPU
+  // Whether its algorithms were to be measured, which is not to say that there were any to measure.
+  bool matmul_autotune = false;
   int64_t seed = 0, global_batch = 0, T = 0, micro_batch = 0, head_rows = 0, threads = 0;
   std::string precision, optimizer, instruction_set, recompute;
   DType gradients = DType::f32;

@@ -136,8 +136,9 @@ const OpRates& DeviceCalibration::ops(DType compute, bool tf32) const {
   fail(ErrorCode::internal, "a dtype that models compute in", to_string(compute), "measure it");
 }
 
-int64_t RuntimeParts::planned() const {
-  return round_up((context < 0 ? kUnknownContext : context) + libraries + 2 * graphs + kRoom,
+int64_t RuntimeParts::planned(int64_t layers) const {
+  const int64_t times = std::max<int64_t>(2, ceil_div(2 * layers, kGraphLayers));
+  return round_up((context < 0 ? kUnknownContext : context) + libraries + times * graphs + kRoom,
                   int64_t{1} << 20);
 }
 
@@ -207,7 +208,8 @@ std::optional<DeviceCalibration> read_device_calibration(const std::string& path
     const std::string other = c.key.device != key.device         ? c.key.device
                               : c.key.libraries != key.libraries ? c.key.libraries
                                                                  : "another build of Snug";
-    *ignored = fmt::format("{} is for {}; snug calibrate measures again", path, other);
+    *ignored = fmt::format("{} is for {}; snug calibrate device={} measures again", path, other,
+                           key.device == kEmulatorName ? "emu" : "cuda");
   } catch (const std::exception& e) {
     std::string what = e.what();
     std::replace(what.begin(), what.end(), '\n', ' ');

@@ -19,8 +19,9 @@
 
 namespace snug {
 
+inline constexpr const char* kEmulatorName = "the emulator";
 struct DeviceKey {
-  std::string device;     // "NVIDIA H200, compute capability 9.0", "the emulator"
+  std::string device;     // "NVIDIA H200, compute capability 9.0", or kEmulatorName
   std::string libraries;  // "driver 13.0, CUDA 13.0, cuBLASLt 13.1.0"
   std::string version, build;
 
@@ -52,8 +53,9 @@ struct RuntimeParts {
   static constexpr int64_t kUnknownContext = int64_t{512} << 20;
   static constexpr int64_t kRoom = int64_t{64} << 20;
 
-  // What a plan takes for them: graphs of twice the layers, and kRoom; a whole number of MiB.
-  int64_t planned() const;
+  // What a plan for so many layers takes for them: graphs of twice as many, of kGraphLayers at
+  // least, and kRoom; a whole number of MiB.
+  int64_t planned(int64_t layers = kGraphLayers) const;
 };
 
 struct DeviceCalibration {

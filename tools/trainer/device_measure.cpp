@@ -215,7 +215,7 @@ DeviceKey device_key(Place place, [[maybe_unused]] int gpu) {
   key.version = machine.version;
   key.build = machine.build;
   if (place == Place::emu) {
-    key.device = "the emulator";
+    key.device = kEmulatorName;
     key.libraries = "none";
     return key;
   }

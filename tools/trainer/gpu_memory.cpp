@@ -1,11 +1,13 @@
 #include "tools/trainer/gpu_memory.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/device/nvml.h"
 
 namespace snug {
 
@@ -43,12 +45,24 @@ nlohmann::json GpuBytes::json() const {
           {"constant", constant()}};
 }
 
-std::string check_gpu_runtime(int64_t planned, int64_t measured, bool calibrated) {
+int64_t process_gpu_bytes(const std::string& pci) {
+  if (const auto now = gpu_now(pci))
+    for (const GpuProcess& p : now->processes)
+      if (p.pid == getpid()) return p.bytes;
+  return -1;
+}
+
+std::string check_gpu_runtime(int64_t planned, int64_t measured, bool calibrated, bool own) {
   if (measured <= planned) return "";
   if (!calibrated)
     return fmt::format(
         "the GPU's context and libraries take {} B, {} were assumed; snug calibrate device=cuda, "
         "once, measures them for the plan",
+        measured, planned);
+  if (!own)
+    return fmt::format(
+        "{} B of the GPU's memory went since this process began, {} were measured of context, "
+        "libraries and graphs; whether another process took the rest the driver does not say",
         measured, planned);
   fail(ErrorCode::out_of_memory,
        fmt::format("at most {} B ({}) of the GPU's memory for context, libraries and graphs, as "

@@ -25,9 +25,14 @@ struct GpuBytes {
   nlohmann::json json() const;
 };
 
+// What this process has of the GPU's memory by NVML, `pci` as in gpu_now(); -1: it does not say.
+int64_t process_gpu_bytes(const std::string& pci);
+
 // Before the first step: bytes that were measured of the libraries' side and planned for it. Where
 // the plan's come from `snug calibrate` they are part of the budget: throws out_of_memory if more
-// are taken. Where they were assumed a line to print; empty if there is nothing to say.
-std::string check_gpu_runtime(int64_t planned, int64_t measured, bool calibrated);
+// are taken, and if they are known to be this process's (`own`), not what became of the whole
+// device's free bytes, which others take too. Else a line to print; empty if there is nothing to
+// say.
+std::string check_gpu_runtime(int64_t planned, int64_t measured, bool calibrated, bool own);
 
 }  // namespace snug

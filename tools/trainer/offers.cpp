@@ -37,6 +37,50 @@ void open_host(PlanRequest& r) {
   r.host_budget = 0;
 }
 
+// Leaves the micro-batch to the planner: no key fixes it, and the global batch stays what it was.
+std::string open_micro_batch(PlanRequest& r) {
+  std::string text;
+  if (r.keys.product()) {
+    text += fmt::format(" global_batch_size={}", r.global_batch);
+    r.keys.global_size = r.global_batch;
+  }
+  if (r.keys.micro > 0) text += " per_device_train_batch_size=null";
+  if (r.keys.accumulation > 0) text += " gradient_accumulation_steps=null";
+  r.micro_batch = r.keys.micro = r.keys.accumulation = 0;
+  return text;
+}
+
+// One sequence at a time, of the same global batch.
+std::string one_at_a_time(PlanRequest& r) {
+  std::string text = "per_device_train_batch_size=1";
+  if (r.keys.accumulation > 0) {
+    text += fmt::format(" gradient_accumulation_steps={}", r.global_batch);
+    r.keys.accumulation = r.global_batch;
+  }
+  r.micro_batch = r.keys.micro = 1;
+  return text;
+}
+
+// Half the length in the same micro-batches; a global batch in tokens has more of them. Empty: it
+// cannot be cut so.
+std::string half_length(PlanRequest& r) {
+  const int64_t T = r.T / 2, tokens = r.keys.global_tokens;
+  std::string text = fmt::format("max_length={}", T);
+  if (tokens > 0) {
+    const int64_t G = tokens / T;
+    if (tokens % T != 0 || (r.micro_batch > 0 && G % r.micro_batch != 0)) return "";
+    if (r.keys.global_size > 0) text += fmt::format(" global_batch_size={}", G);
+    if (r.keys.accumulation > 0) {
+      text += fmt::format(" gradient_accumulation_steps={}", G / r.micro_batch);
+      r.keys.accumulation = G / r.micro_batch;
+    }
+    r.global_batch = G;
+    if (r.keys.global_size > 0) r.keys.global_size = G;
+  }
+  r.T = T;
+  return text;
+}
+
 // What becomes of the numbers, the least first.
 enum class Effect { none, order, rounded, unclipped, samples };
 constexpr Effect kEffects[] = {Effect::none, Effect::order, Effect::rounded, Effect::unclipped,
@@ -156,27 +200,28 @@ const Row kRows[] = {
      },
      Effect::none, true},
     {[](PlanRequest& r) -> std::string {
-       if (!r.bitwise || r.micro_batch > 0) return "";
+       if (!r.bitwise || (r.micro_batch > 0 && r.head_rows > 0 && !r.pinned)) return "";
        r.bitwise = false;
        return "bitwise=false";
      },
      Effect::order},
     {[](PlanRequest& r) -> std::string {
        if (r.micro_batch <= 1 || r.pinned) return "";
-       r.micro_batch = 1;
-       return "per_device_train_batch_size=1";
+       return one_at_a_time(r);
      },
      Effect::order},
     {[](PlanRequest& r) -> std::string {
        if (r.head_rows <= 64 || r.pinned) return "";
-       r.head_rows = 64;
+       r.head_rows = r.keys.head_rows = 64;
        return "head_rows=64";
      },
      Effect::order},
     {[](PlanRequest& r) -> std::string {
        if (!r.pinned || (r.micro_batch <= 1 && r.head_rows <= 64)) return "";
-       r.micro_batch = r.head_rows = 0;
-       return allow(r, {"micro_batch", "head_rows"});
+       std::string text = allow(r, {"micro_batch", "head_rows"}) + open_micro_batch(r);
+       if (r.keys.head_rows > 0) text += " head_rows=null";
+       r.head_rows = r.keys.head_rows = 0;
+       return text;
      },
      Effect::order},
     {[](PlanRequest& r) -> std::string {
@@ -200,14 +245,13 @@ const Row kRows[] = {
        const bool follow = r.micro_batch > 0 && r.micro_batch < r.global_batch;
        if (!follow || r.pinned || r.max_grad_norm > 0 || r.model->precision().loss_scaling())
          return "";
-       r.micro_batch = 0;
-       return "per_device_train_batch_size=null";
+       if (r.keys.micro <= 0 && r.keys.accumulation <= 0) return "";
+       return open_micro_batch(r).substr(1);
      },
      Effect::order},
     {[](PlanRequest& r) -> std::string {
        if (r.T <= 64 || r.pinned) return "";
-       r.T /= 2;
-       return fmt::format("max_length={}", r.T);
+       return half_length(r);
      },
      Effect::samples},
 };

@@ -269,7 +269,7 @@ OpRates OpRates::parse(const nlohmann::json& j, const std::string& where) {
   for (const auto& [key, list] : j.items()) {
     const auto wrong = [&, &found = list] {  // Clang 14 captures no structured binding by itself
       fail(ErrorCode::data, "triples of FLOPs, bytes and seconds in " + where, json_brief(found),
-           "measure again with snug calibrate --force");
+           "measure again with snug calibrate --force, with the device= that the file is of");
     };
     if (!list.is_array() || list.empty()) wrong();
     for (const nlohmann::json& triple : list) {

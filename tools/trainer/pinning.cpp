@@ -35,6 +35,7 @@ Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunD
   p.instruction_set = plan_instruction_set();
   p.recompute = decisions.recompute;
   p.computes_on = setup.request.computes_on;
+  p.matmul_autotune = config.matmul_autotune;
   p.model = model_fingerprint(setup.model->spec());
   return p;
 }
@@ -219,20 +220,55 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
         now.instruction_set, c.pinned.instruction_set);
 }
 
+std::string pinned_text(const Checkpoint& c, const std::vector<std::string>& allow) {
+  const auto fixed = [&](const char* permission) {
+    return std::find(allow.begin(), allow.end(), permission) == allow.end();
+  };
+  std::string text;
+  if (fixed("micro_batch")) text = fmt::format("micro-batches of {}", c.pinned.micro_batch);
+  if (fixed("head_rows"))
+    text +=
+        fmt::format("{}head chunks of {} rows", text.empty() ? "" : " and ", c.pinned.head_rows);
+  return text.empty() ? text : fmt::format("{}, which {} pins", text, c.folder);
+}
+
+namespace {
+
+bool allows_kernels(const RunConfig& config) {
+  return std::find(config.allow.begin(), config.allow.end(), "kernels") != config.allow.end();
+}
+
+}  // namespace
+
+bool may_tune(const Checkpoint& c, const RunConfig& config) {
+  return !c.pinned.computes_on.defined() || allows_kernels(config);
+}
+
 // Algorithms that were measured go on; those that would be measured now may be others.
 void check_computes_on(const Checkpoint& c, ComputesOn& now, const RunConfig& config) {
   const ComputesOn& before = c.pinned.computes_on;
   if (!before.defined()) return;  // from before they were pinned
-  const bool allowed =
-      std::find(config.allow.begin(), config.allow.end(), "kernels") != config.allow.end();
+  const bool allowed = allows_kernels(config);
   const auto other = difference(before, now);
+  // Left to itself attn_implementation follows the checkpoint, so that it was asked for.
+  const bool by_cudnn = before.cudnn != "none";
+  if (!allowed && other && other->what == "cuDNN" && by_cudnn != (now.cudnn != "none") &&
+      config.attn_implementation != "auto") {
+    const char* const implementation = by_cudnn ? "cudnn" : "own";
+    fail(ErrorCode::usage,
+         fmt::format("attn_implementation as in {}: {}", c.folder, implementation),
+         fmt::format("{} ({})", config.attn_implementation, config.where("attn_implementation")),
+         fmt::format("attn_implementation={}, or {} to go on with the other, which changes the "
+                     "last bits",
+                     implementation, allow_text(config.allow, {"kernels"})));
+  }
   if (!allowed && other)
     fail(ErrorCode::usage,
          fmt::format("{} as {} pins it: {}", other->what, c.folder, other->before), other->now,
          allow_text(config.allow, {"kernels"}) +
              " to go on with this machine's own, which changes the last bits, or resume on a "
              "machine like the one before");
-  if (!allowed && before.algorithms.empty() && config.matmul_autotune)
+  if (!allowed && !c.pinned.matmul_autotune && config.matmul_autotune)
     fail(ErrorCode::usage, fmt::format("matmul_autotune as in {}: false", c.folder),
          fmt::format("true ({})", config.where("matmul_autotune")),
          "matmul_autotune=false, or " + allow_text(config.allow, {"kernels"}) +
@@ -302,7 +338,8 @@ void check_attention(const Checkpoint& c, const std::string& now, const RunConfi
   if (c.pinned.attention == now || std::find(allow.begin(), allow.end(), "kernels") != allow.end())
     return;
   fail(ErrorCode::usage,
-       fmt::format("a CPU that computes attention as {} pins it: {}", c.folder, c.pinned.attention),
+       fmt::format("a device that computes attention as {} pins it: {}", c.folder,
+                   c.pinned.attention),
        now,
        allow_text(allow, {"kernels"}) +
            " to go on with this machine's own, which changes the last bits, or resume on a machine "

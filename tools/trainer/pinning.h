@@ -32,6 +32,9 @@ Place ran_on(const Pinned& pinned);
 // Takes over the decisions of the checkpoint. Throws usage naming the first pinned key that is not
 // as it was.
 void apply_pins(const Checkpoint& checkpoint, RunSetup& setup);
+// What takes memory and is not the planner's to choose, in words; empty: these permissions unpin
+// it.
+std::string pinned_text(const Checkpoint& checkpoint, const std::vector<std::string>& allow);
 // The position in the data means something in the same data only. Throws usage.
 void check_data(const Checkpoint& checkpoint, const Pinned& now);
 
@@ -41,11 +44,14 @@ Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps);
 void note_changes(const Checkpoint& checkpoint, const Hyperparameters& now);
 
 // On a GPU the model of it and its libraries are pinned, and the algorithms that were measured for
-// products, which `now` takes over: throws usage on others, and where autotuning would measure
-// what was not measured before, unless allow: [kernels] is given.
+// products, which `now` takes over: throws usage on others, and where autotuning is asked for that
+// was not asked for before, unless allow: [kernels] is given.
 void check_computes_on(const Checkpoint& checkpoint, ComputesOn& now, const RunConfig& config);
+// Whether a resumed run measures algorithms: what its checkpoint did not measure stays as it is,
+// even where this plan would have something to measure.
+bool may_tune(const Checkpoint& checkpoint, const RunConfig& config);
 
-// Attention follows the CPU too: throws usage if this one computes it in another form than the
+// Attention follows the device too: throws usage if this one computes it in another form than the
 // checkpoint's, unless allow: [kernels] is given.
 void check_attention(const Checkpoint& c, const std::string& now, const RunConfig& config);
 

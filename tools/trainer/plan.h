@@ -21,6 +21,20 @@ struct FollowedPlan {
   std::string path, hash, attention;
 };
 
+// The keys of the batch as they are set, which what is offered in their place has to unset or to
+// follow; 0: not set.
+struct BatchKeys {
+  int64_t global_size = 0, global_tokens = 0;  // global_batch_size, global_batch_tokens
+  int64_t micro = 0;                           // per_device_train_batch_size
+  int64_t accumulation = 0;                    // gradient_accumulation_steps
+  int64_t head_rows = 0;
+
+  // The global batch is the product of the two, and no key's.
+  bool product() const {
+    return global_size == 0 && global_tokens == 0 && micro > 0 && accumulation > 0;
+  }
+};
+
 // What the user fixed and what is left to choose (0 or "auto").
 struct PlanRequest {
   const Model* model = nullptr;
@@ -32,6 +46,7 @@ struct PlanRequest {
   int64_t eval_batch = 0;    // 0: as many sequences as the micro-batch, if `evaluate`
   bool evaluate = false;
   int64_t head_rows = 0;                   // 0: the fastest of 1024, 256, 64
+  BatchKeys keys;                          // that set these numbers
   std::string recompute = "auto";          // auto: chosen for each layer
   std::string offload = "none";            // auto: chosen, if use_host
   std::string offload_optimizer = "none";  // none, cpu; auto: chosen, if use_host
@@ -65,6 +80,7 @@ struct PlanRequest {
   std::string target;               // a described device: "rtx4090"; empty: this machine
   int64_t runtime_bytes = -1;       // assumed or measured of it; -1: declared_runtime_bytes()
   bool runtime_measured = false;    // by snug calibrate, on this device
+  int64_t calibrated_runtime = -1;  // those, of a run without cuDNN; -1: not measured
   int64_t budget = 0;               // bytes: engine + runtime. 0: no limit
   int64_t reserve = 0;      // bytes left free for others, if the budget was not set; for the report
   int64_t host_budget = 0;  // bytes of the host arena. 0: no bound of its own

@@ -232,7 +232,9 @@ void follow_plan(const PlanFile& file, RunSetup& setup) {
     choose_attention(r, file.attention == "cudnn");
     r.attention_why.clear();
   }
-  if (const auto other = difference(file.computes_on, r.computes_on))
+  // Plans from before it was named, and those of other places, say nothing of it.
+  const auto other = difference(file.computes_on, r.computes_on);
+  if (file.computes_on.defined() && other)
     not_as(file, other->what, other->before, other->now,
            "the machine it was made on, or plan=null to plan anew");
   r.computes_on.algorithms = file.computes_on.algorithms;

@@ -314,7 +314,7 @@ nlohmann::json plan_json(const Plan& plan) {
        {{"result", plan.optimality},
         {"bound_seconds",
          plan.bound_seconds > 0 ? nlohmann::json(plan.bound_seconds) : nlohmann::json(nullptr)},
-        {"gap", plan.gap()},
+        {"gap", plan.bound_seconds > 0 ? nlohmann::json(plan.gap()) : nlohmann::json(nullptr)},
         {"repairs", plan.repairs}}},
       {"price", price_json(plan)},
       {"packing",
@@ -454,7 +454,7 @@ namespace {
                            (d.offload_gradients ? ", offload_gradients: cpu" : "");
   const std::string others = offers_text(plan) + plan.advice;
   fail(ErrorCode::out_of_memory,
-       bound ? fmt::format("host_memory of at least {} B ({}) for what is offloaded{}",
+       bound ? fmt::format("host_memory of {} B ({}), which is enough, for what is offloaded{}",
                            plan.host_bytes, human_bytes(plan.host_bytes), pinned)
              : fmt::format(
                    "{} B ({}) of free memory{}: on the CPU the host arena of {} B is RAM like "

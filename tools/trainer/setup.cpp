@@ -159,9 +159,10 @@ void choose_attention(PlanRequest& r, bool cudnn) {
       const std::string version = cudnn ? cudnn_version() : "";
       r.computes_on.cudnn = version.empty() ? "none" : version;
     }
-  if (cudnn && r.runtime_measured) {
-    r.runtime_bytes += kCudnn;
-    r.runtime_measured = false;
+  // Of what was measured each time, since a checkpoint or a plan may choose again.
+  if (r.calibrated_runtime >= 0) {
+    r.runtime_bytes = r.calibrated_runtime + (cudnn ? kCudnn : 0);
+    r.runtime_measured = !cudnn;
   }
 }
 
@@ -268,10 +269,7 @@ RunSetup make_setup(RunConfig config) {
   if (room) {
     r.computes_on = computes_on(room->facts, r.settings);
     r.settings.cublaslt = r.computes_on.cublaslt != "none";
-    if (device) {
-      r.runtime_bytes = device->runtime.planned();
-      r.runtime_measured = true;
-    }
+    if (device) r.calibrated_runtime = device->runtime.planned(spec.L);
     // Measured is attention without a mask of dropout, which costs cuDNN more than our kernel.
     const bool comparable = cudnn_takes(config, *s.model) && spec.attention_dropout == 0;
     choose_attention(
@@ -285,6 +283,11 @@ RunSetup make_setup(RunConfig config) {
   r.evaluate = config.eval_fraction > 0 || !config.eval_data.empty();
   r.eval_batch = config.per_device_eval_batch_size;
   r.head_rows = config.head_rows;
+  r.keys = {.global_size = config.global_batch_size,
+            .global_tokens = config.global_batch_tokens,
+            .micro = config.per_device_train_batch_size,
+            .accumulation = config.gradient_accumulation_steps,
+            .head_rows = config.head_rows};
   r.recompute = config.recompute;
   r.offload = config.offload;
   r.offload_optimizer = config.offload_optimizer;

@@ -57,6 +57,7 @@ class TrainRun {
   void load_best();
   bool rescue();
   void write_final();
+  int64_t own_gpu_runtime() const;
   void write_memory_json(bool finished);
   void write_report(bool finished);
   int stopped();

@@ -146,21 +146,28 @@ void TrainRun::prepare_gpu() {
   for (int i = 0; i < plan_.schedule.size(); ++i)
     most = std::max(most, static_cast<int>(plan_.schedule.at(i).ops.size()));
   c.device().make_marks(1 + 2 * most);
-  warm_up_gpu(*session_, plan_.computes_on, config().matmul_autotune);
+  const bool tune = config().matmul_autotune && (!resumed_ || may_tune(*resumed_, config()));
+  warm_up_gpu(*session_, plan_.computes_on, tune);
   gpu_bytes_.after_warm_up = free_now();
+  const int64_t own = own_gpu_runtime();
   const std::string note = check_gpu_runtime(
-      plan_.runtime_bytes, gpu_bytes_.runtime_bytes(plan_.engine_bytes), plan_.runtime_calibrated);
+      plan_.runtime_bytes, own >= 0 ? own : gpu_bytes_.runtime_bytes(plan_.engine_bytes),
+      plan_.runtime_calibrated, own >= 0);
   if (!note.empty()) fmt::print("Note: {}.\n", note);
   graphs_ = c.graphs();
+}
+
+// Bytes of the GPU that this process has beside the arena; -1: NVML does not say.
+int64_t TrainRun::own_gpu_runtime() const {
+  const int64_t bytes = process_gpu_bytes(pci_);
+  return bytes < 0 ? -1 : bytes - session_->context().resident_bytes();
 }
 
 int64_t TrainRun::runtime_now() const {
   Context& c = session_->context();
   if (plan_.place == Place::cuda) {
-    if (const auto now = gpu_now(pci_))
-      for (const GpuProcess& p : now->processes)
-        if (p.pid == getpid() && p.bytes >= 0) return p.bytes - c.resident_bytes();
-    return gpu_bytes_.runtime_bytes(plan_.engine_bytes);
+    const int64_t own = own_gpu_runtime();
+    return own >= 0 ? own : gpu_bytes_.runtime_bytes(plan_.engine_bytes);
   }
   return process_private_bytes() - c.resident_bytes() - c.host_resident_bytes();
 }
@@ -397,12 +404,8 @@ int TrainRun::run() {
   auto search = std::make_unique<PlanSearch>(setup_.request);
   plan_ = make_plan(setup_.request, *search);
   if (!plan_.fits) {
-    plan_.offers = plan_offers(setup_.request, plan_);
-    refuse_plan(plan_, resumed_ ? fmt::format("micro-batches of {} and head chunks of {} rows, "
-                                              "which {} pins",
-                                              resumed_->pinned.micro_batch,
-                                              resumed_->pinned.head_rows, resumed_->folder)
-                                : std::string());
+    plan_.offers = plan_offers(setup_.request, plan_, search->recordings());
+    refuse_plan(plan_, resumed_ ? pinned_text(*resumed_, config().allow) : std::string());
   }
   if (resumed_) check_attention(*resumed_, plan_.attention, config());
   check_gpu_room(setup_.request.settings, plan_.engine_bytes);

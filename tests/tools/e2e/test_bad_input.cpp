@@ -22,6 +22,7 @@ struct Area {
 const Area kAreas[] = {{"Commands", bad_commands, false},
                        {"Inference", bad_inference, true},
                        {"Keys", bad_keys, false},
+                       {"KeysOfTheMachine", bad_keys_of_the_machine, false},
                        {"PairsOfKeys", bad_pairs_of_keys, false},
                        {"FilesOfKeys", bad_files_of_keys, false},
                        {"Texts", bad_texts, false},

@@ -197,6 +197,19 @@ TEST(SlowMachine, BenchmarksGiveTheFiguresTheyPromise) {
     for (const char* key : {"fp32_flops", "read_bytes", "copy_bytes", "stream_bytes"})
       EXPECT_GT(step["roofs"][key], 0) << key;
   }
+  // Copies between the arenas are priced by the link and stand beside the ops, not among them.
+  const Json away = Json::parse(
+      bench("step", {"--json", "--no-roofs", "--steps", "1", "offload=block", "recompute=none"}));
+  EXPECT_FALSE(away["copies"].empty());
+  for (const Json& copy : away["copies"]) {
+    EXPECT_GT(copy["predicted_seconds"], 0) << copy;
+    for (const Json& k : away["kinds"]) EXPECT_NE(k["op"], copy["op"]);
+  }
+  EXPECT_LE(away["in_ops"]["predicted_seconds"].get<double>() +
+                away["between_ops"]["predicted_seconds"].get<double>(),
+            away["predicted_step_seconds"].get<double>() * (1 + 1e-6));
+  EXPECT_GT(away["runtime_bytes_measured"], 0);
+  EXPECT_EQ(away["runtime_bytes_measured"], away["host_process_bytes"]) << "of a CPU";
   const Json ops = Json::parse(bench("ops", {"--json", "--repeat", "3"}));
   double inside = 0;
   for (const Json& op : ops["ops"]) {
