@@ -129,7 +129,8 @@ TEST(PlanSearch, TheLayersModelIsTheRecord) {
 // A schedule is packed once for all plans that have it, and lies as if it had been packed then.
 TEST(PlanSearch, WhatWasPackedBeforeLiesTheSame) {
   const Model model(test::tiny_spec(kCases[1].tiny), parse_precision(kCases[1].precision));
-  PlanSearch search(request_of(model, kCases[1]));
+  const PlanRequest r = request_of(model, kCases[1]);
+  PlanSearch search(r);
   const Decisions least = search.least().front().decisions;
   const Decisions fastest = search.best(int64_t{1} << 40).decisions;
   ASSERT_NE(least, fastest);
@@ -149,10 +150,10 @@ TEST(PlanSearch, WhatWasPackedBeforeLiesTheSame) {
       EXPECT_EQ(session->schedule().arena_bytes(), search.packed(d).engine);
     }
   // Another schedule under these decisions is a defect, and is noticed.
-  const auto other = search.record(fastest);
-  other->schedule().at(0).tensors.pop_back();
+  Schedule other = search.record(fastest)->schedule();
+  other.at(0).tensors.pop_back();
   test::expect_error(ErrorCode::internal, {"the tensors that were packed before"},
-                     [&] { search.pack(other->schedule(), fastest); });
+                     [&] { search.pack(other, fastest); });
 }
 
 TEST(PlanSearch, WhatIsFixedStaysFixed) {
