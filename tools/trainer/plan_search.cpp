@@ -227,12 +227,10 @@ PlanSearch::Choice PlanSearch::best_way(int64_t room, bool moved, Choice best, d
         // Every way to run a block keeps its input, if it is not offloaded: where these alone do
         // not fit nothing is recorded.
         if (way.offload == "none" && inputs(micro) > static_cast<double>(room)) continue;
-        if (moved && best.feasible && floor(micro, rows) >= best.step_seconds) continue;
         for (const Gradients& gradient : gradients(micro)) {
-          if (moved && best.feasible && way.states_away &&
-              floor_away(micro, rows, gradient, false) >= best.step_seconds)
-            continue;
-          looked_at.push_back(config({micro, rows, gradient, way}));
+          const Key key{micro, rows, gradient, way};
+          if (moved && best.feasible && floor(key) >= best.step_seconds) continue;
+          looked_at.push_back(config(key));
         }
       }
   // What two groups take at most says of most others that they need no solution.
@@ -293,8 +291,12 @@ PlanSearch::Choice PlanSearch::choice_of(const Config& c, const StackProblem& p,
 
 const PlanSearch::Config& PlanSearch::stack_config(int64_t micro, int64_t head_rows,
                                                    const Gradients& gradients, bool states_away) {
+  return *config({micro, head_rows, gradients, stack_way(states_away)});
+}
+
+const PlanSearch::Way& PlanSearch::stack_way(bool states_away) const {
   for (const Way& way : ways_)
-    if (way.states_away == states_away) return *config({micro, head_rows, gradients, way});
+    if (way.states_away == states_away) return way;
   fail(ErrorCode::internal, "a residence of the states that is to be looked at", "another",
        "this is a defect in Snug: please report it");
 }
@@ -313,16 +315,9 @@ std::vector<PlanSearch::Choice> PlanSearch::stacks(int64_t micro, int64_t head_r
 }
 
 PlanSearch::Choice PlanSearch::best_stack(int64_t room, Choice best) {
-  const std::vector<Open> open =
-      open_configs(room, [&](int64_t micro, int64_t rows) { return floor(micro, rows); });
-  for (const Open& o : open) {
+  for (const Open& o : open_configs(room)) {
     if (best.feasible && o.floor >= best.step_seconds) break;
-    for (const bool states : states_away_) {
-      if (states && best.feasible &&
-          floor_away(o.micro, o.rows, o.gradients, false) >= best.step_seconds)
-        continue;
-      best = best_stack(room, stack_config(o.micro, o.rows, o.gradients, states), std::move(best));
-    }
+    best = best_stack(room, stack_config(o.micro, o.rows, o.gradients, o.states), std::move(best));
   }
   return best;
 }

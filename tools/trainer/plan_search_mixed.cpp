@@ -65,27 +65,15 @@ PlanSearch::Choice PlanSearch::choice_of(const Config& c, const LinkedSolution& 
 // Those of which something may be faster, the lowest bound first.
 std::vector<PlanSearch::MixedConfig> PlanSearch::mixed_configs(int64_t room, double below,
                                                                bool lowest) {
-  std::vector<std::tuple<double, int64_t, int64_t>> order;
-  for (const int64_t micro : micros()) {
-    // The block that runs has its input and its output.
-    if (!block_fits(micro, room)) continue;
-    for (const int64_t rows : head_chunks(micro))
-      order.emplace_back(floor(micro, rows), micro, rows);
-  }
-  std::sort(order.begin(), order.end());
   std::vector<MixedConfig> list;
-  for (const auto& [floor, micro, rows] : order) {
-    if (floor >= below) break;
-    for (const Gradients& gradient : gradients(micro))
-      for (const bool states : states_away_) {
-        if (states && floor_away(micro, rows, gradient, false) >= below) continue;
-        const Config& c = stack_config(micro, rows, gradient, states);
-        LinkedProblem& p = linked(c);
-        if (!set_limits(c, room, p)) continue;
-        const double bound = c.outside + c.micro_steps * linked_bound(p);
-        if (bound < below) list.push_back({&c, &p, bound});
-        if (lowest) below = std::min(below, bound);
-      }
+  for (const Open& o : open_configs(room)) {
+    if (o.floor >= below) break;
+    const Config& c = stack_config(o.micro, o.rows, o.gradients, o.states);
+    LinkedProblem& p = linked(c);
+    if (!set_limits(c, room, p)) continue;
+    const double bound = c.outside + c.micro_steps * linked_bound(p);
+    if (bound < below) list.push_back({&c, &p, bound});
+    if (lowest) below = std::min(below, bound);
   }
   std::stable_sort(list.begin(), list.end(),
                    [](const MixedConfig& a, const MixedConfig& b) { return a.bound < b.bound; });
