@@ -15,6 +15,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -75,6 +76,10 @@ class PlanSearch {
  public:
   // A stack of more groups is taken where every plan of two is slower by more than this share.
   static constexpr double kTwoGroupTolerance = 0.005;
+  // A step that leaves anything with the host is predicted slower by this share than its streams
+  // say: so the host is taken for a gain above it alone. It is in every comparison and in what a
+  // plan predicts, so that more memory is still never predicted slower.
+  static constexpr double kHostMargin = 0.005;
 
   // The request and what it points to outlive the search.
   explicit PlanSearch(const PlanRequest& request,
@@ -199,7 +204,7 @@ class PlanSearch {
     double seconds = 0;
     bool recorded = false;
   };
-  UpdateFloor update_floor(const Key& key);
+  const UpdateFloor& update_floor(const Key& key);
   // Numbers of the parameters, and bytes of the optimizer's state a number.
   struct Elements {
     int64_t parts = 0;                            // of the layers
@@ -207,6 +212,8 @@ class PlanSearch {
     int64_t state_bytes = 0, streamed_bytes = 0;  // the latter beside streamed weights
   };
   const Elements& elements();
+  // Seconds of a step with the margin, where something is left with the host.
+  static double judged(const Decisions& decisions, double seconds);
   // Both arenas are RAM of this machine, and take from the same free bytes.
   bool one_memory() const { return request_.settings.target != Place::cuda; }
   Choice solve(const Config& config, int64_t room, double tolerance, double* bound);
@@ -217,12 +224,11 @@ class PlanSearch {
   Choice best_stack(int64_t room, const Config& config, Choice best);
   // Weights and gradients that rest with the host (plan_streamed.cpp): which ways there are, those
   // with the same there next to each other; the fastest of them or `best`; what a configuration
-  // takes at least; and whether one that leaves there less and is else the same fits, or is known
-  // to take `most` seconds.
+  // takes at least; and whether one that leaves there less and is else the same fits.
   std::vector<Way> streamed_ways() const;
   Choice best_streamed(int64_t room, Choice best);
   double streamed_link(const Key& key);
-  bool less_does(const Key& key, int64_t room, double most);
+  bool less_does(const Key& key, int64_t room);
   // Bytes that its layers leave on the device between the passes, and seconds that they recompute
   // at least; 0 where the ways of a block are not looked at.
   int64_t streamed_saved(const Key& key);
@@ -231,6 +237,7 @@ class PlanSearch {
   // What is known of a configuration before it is recorded, asked for every budget.
   struct Streamed {
     int64_t saved = 0;  // streamed_saved
+    double again = 0;   // streamed_again
     double micro = 0;   // seconds of the micro-steps, at least
     UpdateFloor update;
     double seconds() const { return micro + update.seconds; }
@@ -283,7 +290,8 @@ class PlanSearch {
   std::map<std::tuple<int64_t, int64_t, Gradients>, double> micro_floors_;
   std::map<Key, Streamed> streamed_bounds_;
   Elements elements_;
-  std::map<int64_t, Choice> of_groups_;  // by room
+  std::array<UpdateFloor, 32> update_floors_;  // by dtype, in backward, and what is away
+  std::map<int64_t, Choice> of_groups_;        // by room
   std::map<int64_t, Mixed> mixed_;
   std::map<int64_t, double> mixed_bounds_;
 };

@@ -19,6 +19,7 @@ constexpr int64_t kLabels = 150;
 constexpr int64_t kUpdateLabels = 30;
 constexpr int kSolved = 2;
 constexpr int64_t kArenaUnit = 4096;
+constexpr double kAway = 1 + PlanSearch::kHostMargin;
 
 // The series of budgets: 32 between a power of two and the next.
 int64_t series_step(int64_t bytes) {
@@ -71,7 +72,7 @@ std::vector<PlanSearch::MixedConfig> PlanSearch::mixed_configs(int64_t room, dou
     const Config& c = stack_config(o.micro, o.rows, o.gradients, o.states);
     LinkedProblem& p = linked(c);
     if (!set_limits(c, room, p)) continue;
-    const double bound = c.outside + c.micro_steps * linked_bound(p);
+    const double bound = kAway * (c.outside + c.micro_steps * linked_bound(p));
     if (bound < below) list.push_back({&c, &p, bound});
     if (lowest) below = std::min(below, bound);
   }
@@ -105,9 +106,10 @@ const PlanSearch::Mixed& PlanSearch::mixed(int64_t room) {
     }
     set_limits(c, room, *open.problem);
     const double target = m.choice.feasible ? m.choice.step_seconds : most;
-    const LinkedSolution s = solve_linked(*open.problem, (target - c.outside) / c.micro_steps,
-                                          c.decisions.update_in_backward ? kUpdateLabels : kLabels);
-    m.bound = std::min(m.bound, c.outside + c.micro_steps * s.bound);
+    const LinkedSolution s =
+        solve_linked(*open.problem, (target / kAway - c.outside) / c.micro_steps,
+                     c.decisions.update_in_backward ? kUpdateLabels : kLabels);
+    m.bound = std::min(m.bound, kAway * (c.outside + c.micro_steps * s.bound));
     if (!s.feasible) continue;
     Choice choice = choice_of(c, s);
     if (request_.free_bytes > 0 &&

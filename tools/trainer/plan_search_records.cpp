@@ -46,7 +46,7 @@ double PlanSearch::step_seconds(const Schedule& s, const Decisions& d) const {
     return cost_->seconds(s.at(s.find(name)), d.micro_batch * d.T);
   };
   const auto accumulation = static_cast<double>(ceil_div(request_.global_batch, d.micro_batch));
-  return of("micro_first") + (accumulation - 1) * of("micro_next") + of("update");
+  return judged(d, of("micro_first") + (accumulation - 1) * of("micro_next") + of("update"));
 }
 
 namespace {
@@ -327,18 +327,24 @@ double PlanSearch::micro_floor(const Key& key) {
   return found->second = std::max(0.0, least == INFINITY ? 0.0 : least * (1 - 1e-9));
 }
 
-PlanSearch::UpdateFloor PlanSearch::update_floor(const Key& key) {
+const PlanSearch::UpdateFloor& PlanSearch::update_floor(const Key& key) {
+  const bool words[] = {key.gradients.first == DType::f32, key.gradients.second,
+                        key.way.states_away, key.way.params_away, key.way.grads_away};
+  size_t index = 0;
+  for (const bool word : words) index = 2 * index + (word ? 1 : 0);
+  UpdateFloor& known = update_floors_[index];
+  if (known.recorded) return known;
   const auto rest = recordings_->rests.find(of_rest(decide(key)));
   if (rest != recordings_->rests.end() && !rest->second.by_rows)
-    return {rest->second.seconds * (1 - 1e-9), true};
-  if (key.gradients.second) return {};  // of what is of no layer
+    return known = {rest->second.seconds * (1 - 1e-9), true};
+  if (key.gradients.second) return known;  // of what is of no layer
   const Elements& e = elements();
   int64_t bytes = 0;
   if (key.way.states_away)
     bytes += e.trainable * (key.way.params_away ? e.streamed_bytes : e.state_bytes);
   // For their norm, and again to be applied.
   if (key.way.grads_away) bytes += 2 * e.trainable_parts * size_of(key.gradients.first);
-  return {cost_->copies_seconds(static_cast<double>(bytes)), false};
+  return known = {cost_->copies_seconds(static_cast<double>(bytes)), false};
 }
 
 std::vector<PlanSearch::Open> PlanSearch::open_configs(int64_t room) {

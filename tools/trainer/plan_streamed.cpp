@@ -118,13 +118,14 @@ const PlanSearch::Streamed& PlanSearch::streamed_bounds(const Key& key) {
   if (news) {
     s.saved = streamed_saved(key);
     const double computes = micro_floor(key);
-    s.micro = std::max(streamed_link(key), computes > 0 ? computes + streamed_again(key) : 0.0);
+    s.again = streamed_again(key);
+    s.micro = std::max(streamed_link(key), computes > 0 ? computes + s.again : 0.0);
   }
   if (!s.update.recorded) s.update = update_floor(key);
   return s;
 }
 
-bool PlanSearch::less_does(const Key& key, int64_t room, double most) {
+bool PlanSearch::less_does(const Key& key, int64_t room) {
   for (const Way& way : streamed_) {
     const bool less = way.params_away <= key.way.params_away &&
                       way.grads_away <= key.way.grads_away &&
@@ -135,8 +136,7 @@ bool PlanSearch::less_does(const Key& key, int64_t room, double most) {
     const auto found = configs_.find({key.micro, key.head_rows, key.gradients, way});
     if (found == configs_.end() || !found->second) continue;
     double bound = 0;
-    if (found->second->seconds >= most || solve(*found->second, room, 0.0, &bound).feasible)
-      return true;
+    if (solve(*found->second, room, 0.0, &bound).feasible) return true;
   }
   return false;
 }
@@ -205,11 +205,13 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
       if (hopeless(i)) continue;
       const bool slower = std::any_of(slow.begin(), slow.end(), [&](const Way* w) {
         return rank(w->recompute) <= rank(way.recompute) &&
+               streamed_bounds({o.micro, o.rows, o.gradients, *w}).again <=
+                   streamed_bounds(key_of(i)).again &&
                (w->offload == "none" || w->offload == way.offload);
       });
       if (slower) continue;
       // What leaves less with the host has less to wait for.
-      if (less_does(key_of(i), room, best.feasible ? best.step_seconds : INFINITY)) continue;
+      if (less_does(key_of(i), room)) continue;
       const Config& c = *config(key_of(i));
       double bound = 0;
       Choice choice = solve(c, room, 0.0, &bound);
@@ -217,7 +219,8 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
       const double most = best.step_seconds * (o.gradients.second ? 1 - 1e-9 : 1.0);
       if (choice.feasible && (!best.feasible || choice.step_seconds < most))
         best = std::move(choice);
-      if (best.feasible && c.seconds >= best.step_seconds) slow.push_back(&way);
+      if (best.feasible && judged(c.decisions, c.seconds) >= best.step_seconds)
+        slow.push_back(&way);
     }
   }
   return best;
