@@ -236,5 +236,41 @@ TEST(PlanResidence, SaysWhatWasChosenAndWhatItCosts) {
   EXPECT_TRUE(plan_json(make_plan(r)).at("residence").is_null());
 }
 
+// The host's memory is taken for a gain above the margin alone: of what its streams say, some steps
+// that would leave a little with it are faster than the one that is planned, but not by more.
+TEST(PlanResidence, TheHostIsNotTakenForNextToNothing) {
+  const test::Tiny tiny{.V = 97, .P = 64, .C = 48, .L = 7, .H = 3, .F = 192};
+  const Model model(test::tiny_spec(tiny), parse_precision("fp32"));
+  const CostModel cost = test::even_device(1e11, 1e12);
+  PlanRequest r = test::host_request(model, cost, 64, 4);
+  r.offload_optimizer = "none";
+  r.micro_batch = 4;
+  r.head_rows = 64;
+  const Plan open = make_plan(r);
+  PlanSearch search(r);
+  int left = 0, taken = 0;
+  for (int i = 1; i <= 60; ++i) {
+    r.budget =
+        open.minimum_bytes + (open.engine_bytes + open.runtime_bytes - open.minimum_bytes) * i / 60;
+    const Plan p = make_plan(r, search);
+    ASSERT_TRUE(p.fits);
+    if (p.moved && p.unmoved_seconds > 0) {
+      ++taken;
+      EXPECT_GT(p.unmoved_seconds, p.step_seconds);
+      EXPECT_NE(plan_text(p).find("counts as 0.5 % longer"), std::string::npos) << plan_text(p);
+    }
+    if (p.moved) continue;
+    for (const PlanSearch::Choice& c : search.stacks(4, 64, false)) {
+      if (c.engine_bytes > r.budget - p.runtime_bytes || c.step_seconds >= p.step_seconds) continue;
+      const auto session = search.record(c.decisions);
+      const double judged = search.step_seconds(session->schedule(), c.decisions);
+      EXPECT_GE(judged * (1 + 1e-9), p.step_seconds);
+      left += judged / (1 + PlanSearch::kHostMargin) < p.step_seconds;
+    }
+  }
+  EXPECT_GT(taken, 0);
+  EXPECT_GT(left, 0) << "budgets at which the margin decides";
+}
+
 }  // namespace
 }  // namespace snug

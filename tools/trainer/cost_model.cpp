@@ -130,6 +130,10 @@ double CostModel::seconds(const OpRecord& op, int64_t rows) const {
          rates_.op + between();
 }
 
+double CostModel::copies_seconds(double bytes) const {
+  return rates_.link > 0 ? bytes / rates_.link : 0.0;
+}
+
 double CostModel::seconds(const Program& program, int64_t rows) const {
   std::vector<double> list;
   list.reserve(program.ops.size());

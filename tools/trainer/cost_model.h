@@ -47,6 +47,8 @@ class CostModel {
   double seconds(const OpRecord& op, int64_t rows) const;
   // Of them, what lies between an op and the next; 0 where that was not measured.
   double between() const { return ops_.between(); }
+  // Of copies one way of so many bytes together, at least, however many they are.
+  double copies_seconds(double bytes) const;
   // Its ops in order, on the streams they are on.
   double seconds(const Program& program, int64_t rows) const;
   Source source() const { return source_; }

@@ -12,6 +12,7 @@
 #include "tools/trainer/offers.h"
 #include "tools/trainer/plan.h"
 #include "tools/trainer/plan_file.h"
+#include "tools/trainer/plan_search.h"
 #include "tools/trainer/stack_plans.h"
 
 namespace snug {
@@ -108,7 +109,8 @@ nlohmann::json residence_json(const Plan& plan) {
   if (!plan.moved) return nullptr;
   return {{"host_bytes", plan.host_bytes},
           {"seconds_without", plan.unmoved_seconds > 0 ? nlohmann::json(plan.unmoved_seconds)
-                                                       : nlohmann::json(nullptr)}};
+                                                       : nlohmann::json(nullptr)},
+          {"margin", PlanSearch::kHostMargin}};
 }
 
 // Bytes that cross in a step.
@@ -417,7 +419,7 @@ std::string plan_text(const Plan& plan) {
   if (plan.moved)
     out += fmt::format(
         "\n  the host's memory was the planner's choice: {} cross the link a step, {} come back; "
-        "{}",
+        "{}; its step counts as {} longer than it is, so that less is no reason to take it",
         human_bytes(bytes_crossing(plan, kToHost)),
         plan.decisions.offload_params || plan.decisions.offload_gradients
             ? human_bytes(bytes_crossing(plan, kToDevice))
@@ -425,7 +427,8 @@ std::string plan_text(const Plan& plan) {
         plan.unmoved_seconds > 0
             ? fmt::format("without it the step would take {} longer",
                           percent(plan.unmoved_seconds / plan.step_seconds - 1))
-            : std::string("without it nothing fits"));
+            : std::string("without it nothing fits"),
+        percent(PlanSearch::kHostMargin));
   if (plan.checkpoint_bytes > 0)
     out += fmt::format("\n  a checkpoint takes {} of disk", human_bytes(plan.checkpoint_bytes));
   if (plan.save_seconds > 0)

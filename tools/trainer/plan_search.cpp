@@ -141,7 +141,7 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
   choice.decisions = c.decisions;
   choice.host_bytes = c.host;
   choice.moved = c.moved;
-  *bound = c.seconds;
+  *bound = judged(c.decisions, c.seconds);
   const PlanRequest& r = request_;
   if (r.host_budget > 0 && c.host > r.host_budget) return choice;
   // What the host's arena takes of the free memory is not the device's.
@@ -153,7 +153,7 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
   if (!layers_ || streams) {
     choice.feasible = c.bound <= room;
     choice.engine_bytes = c.bound;
-    choice.step_seconds = c.seconds;
+    choice.step_seconds = *bound;
     const size_t ways = streams ? streamed_.size() : ways_.size();
     choice.optimality = ways > 1 ? "the fastest of the presets" : "fixed by recompute";
     return choice;
@@ -168,7 +168,7 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
   const LayerSolution s =
       solve_layers(p, {.two_group_tolerance = tolerance, .most_labels = kLabels});
   if (!s.feasible) return choice;
-  *bound = c.outside + c.micro_steps * s.bound;
+  *bound = judged(c.decisions, c.outside + c.micro_steps * s.bound);
   choice = choice_of(c, block, s);
   choice.feasible = true;
   choice.optimality = optimality_text(s);
@@ -181,7 +181,7 @@ PlanSearch::Choice PlanSearch::choice_of(const Config& c, const BlockOptions& bl
   choice.decisions = c.decisions;
   choice.moved = c.moved;
   choice.host_bytes = c.host;
-  choice.step_seconds = c.outside + c.micro_steps * s.seconds;
+  choice.step_seconds = judged(c.decisions, c.outside + c.micro_steps * s.seconds);
   choice.engine_bytes = std::max(c.others, round_up(c.base + s.peak, kArenaUnit));
   std::vector<std::string> names;
   for (const int k : s.choice) names.push_back(block.names[static_cast<size_t>(k)]);
@@ -227,12 +227,10 @@ PlanSearch::Choice PlanSearch::best_way(int64_t room, bool moved, Choice best, d
         // Every way to run a block keeps its input, if it is not offloaded: where these alone do
         // not fit nothing is recorded.
         if (way.offload == "none" && inputs(micro) > static_cast<double>(room)) continue;
-        if (moved && best.feasible && floor(micro, rows) >= best.step_seconds) continue;
         for (const Gradients& gradient : gradients(micro)) {
-          if (moved && best.feasible && way.states_away &&
-              floor_away(micro, rows, gradient, false) >= best.step_seconds)
-            continue;
-          looked_at.push_back(config({micro, rows, gradient, way}));
+          const Key key{micro, rows, gradient, way};
+          if (moved && best.feasible && floor(key) >= best.step_seconds) continue;
+          looked_at.push_back(config(key));
         }
       }
   // What two groups take at most says of most others that they need no solution.
@@ -293,8 +291,12 @@ PlanSearch::Choice PlanSearch::choice_of(const Config& c, const StackProblem& p,
 
 const PlanSearch::Config& PlanSearch::stack_config(int64_t micro, int64_t head_rows,
                                                    const Gradients& gradients, bool states_away) {
+  return *config({micro, head_rows, gradients, stack_way(states_away)});
+}
+
+const PlanSearch::Way& PlanSearch::stack_way(bool states_away) const {
   for (const Way& way : ways_)
-    if (way.states_away == states_away) return *config({micro, head_rows, gradients, way});
+    if (way.states_away == states_away) return way;
   fail(ErrorCode::internal, "a residence of the states that is to be looked at", "another",
        "this is a defect in Snug: please report it");
 }
@@ -313,16 +315,9 @@ std::vector<PlanSearch::Choice> PlanSearch::stacks(int64_t micro, int64_t head_r
 }
 
 PlanSearch::Choice PlanSearch::best_stack(int64_t room, Choice best) {
-  const std::vector<Open> open =
-      open_configs(room, [&](int64_t micro, int64_t rows) { return floor(micro, rows); });
-  for (const Open& o : open) {
+  for (const Open& o : open_configs(room)) {
     if (best.feasible && o.floor >= best.step_seconds) break;
-    for (const bool states : states_away_) {
-      if (states && best.feasible &&
-          floor_away(o.micro, o.rows, o.gradients, false) >= best.step_seconds)
-        continue;
-      best = best_stack(room, stack_config(o.micro, o.rows, o.gradients, states), std::move(best));
-    }
+    best = best_stack(room, stack_config(o.micro, o.rows, o.gradients, o.states), std::move(best));
   }
   return best;
 }
@@ -336,7 +331,9 @@ PlanSearch::Choice PlanSearch::best_stack(int64_t room, const Config& c, Choice 
     p.host_limit =
         std::min(p.host_limit, request_.free_bytes - c.host - (one_memory() ? c.others : 0));
   }
-  const double below = best.feasible ? (best.step_seconds - c.outside) / c.micro_steps : INFINITY;
+  constexpr double kAway = 1 + kHostMargin;
+  const double below =
+      best.feasible ? (best.step_seconds / kAway - c.outside) / c.micro_steps : INFINITY;
   const std::vector<StackPlan> plans = stack_plans(p, below);
   if (plans.empty()) return best;
   // A bound of three streams is closer than that of their sums: the plan for which it is least,
@@ -344,8 +341,8 @@ PlanSearch::Choice PlanSearch::best_stack(int64_t room, const Config& c, Choice 
   LinkedProblem& streams = linked(c);
   set_limits(c, room, streams);
   const auto at_least = [&](const StackPlan& plan) {
-    return c.outside +
-           c.micro_steps * evaluate_linked(streams, linked_choice(p, plan)).seconds * (1 - 1e-9);
+    const double seconds = evaluate_linked(streams, linked_choice(p, plan)).seconds;
+    return kAway * (c.outside + c.micro_steps * seconds * (1 - 1e-9));
   };
   constexpr size_t kFirst = 64;
   const StackPlan* promising = nullptr;
@@ -356,7 +353,8 @@ PlanSearch::Choice PlanSearch::best_stack(int64_t room, const Config& c, Choice 
   double known = best.feasible ? best.step_seconds : INFINITY;
   if (least < known) known = std::min(known, seconds_of(c, choice_of(c, p, *promising).decisions));
   for (const StackPlan& plan : plans) {
-    if (best.feasible && c.outside + c.micro_steps * plan.bound >= best.step_seconds) break;
+    if (best.feasible && kAway * (c.outside + c.micro_steps * plan.bound) >= best.step_seconds)
+      break;
     if (at_least(plan) > known) continue;
     Choice choice = choice_of(c, p, plan);
     choice.step_seconds = seconds_of(c, choice.decisions);
@@ -368,10 +366,16 @@ PlanSearch::Choice PlanSearch::best_stack(int64_t room, const Config& c, Choice 
   return best;
 }
 
-// The update is that of the configuration: slots are nothing to it.
+double PlanSearch::judged(const Decisions& d, double seconds) {
+  const bool away =
+      d.offload != "none" || d.offload_optimizer || d.offload_params || d.offload_gradients;
+  return away ? seconds * (1 + kHostMargin) : seconds;
+}
+
+// As it is judged. The update is that of the configuration: slots are nothing to it.
 double PlanSearch::seconds_of(const Config& c, const Decisions& d) {
   const auto found = recordings_->micro_steps.find(d);
-  if (found != recordings_->micro_steps.end()) return found->second + c.update;
+  if (found != recordings_->micro_steps.end()) return judged(d, found->second + c.update);
   Session session(Place::plan, *request_.model, d, request_.optimizer, request_.settings);
   session.open({.micro_steps = true});
   const auto of = [&](const char* name) {
@@ -379,7 +383,7 @@ double PlanSearch::seconds_of(const Config& c, const Decisions& d) {
                           d.micro_batch * d.T);
   };
   const double seconds = of("micro_first") + (c.micro_steps - 1) * of("micro_next");
-  return (recordings_->micro_steps[d] = seconds) + c.update;
+  return judged(d, (recordings_->micro_steps[d] = seconds) + c.update);
 }
 
 // Fewer rows and smaller chunks never need more, so they are the last of their lists. More

@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -80,6 +81,10 @@ class PlanSearch {
  public:
   // A stack of more groups is taken where every plan of two is slower by more than this share.
   static constexpr double kTwoGroupTolerance = 0.005;
+  // A step that leaves anything with the host is predicted slower by this share than its streams
+  // say: so the host is taken for a gain above it alone. It is in every comparison and in what a
+  // plan predicts, so that more memory is still never predicted slower.
+  static constexpr double kHostMargin = 0.005;
 
   // The request and what it points to outlive the search.
   explicit PlanSearch(const PlanRequest& request,
@@ -114,6 +119,14 @@ class PlanSearch {
   std::vector<Choice> mixed_stacks(int64_t micro, int64_t head_rows, bool states_away,
                                    int64_t count, uint32_t seed,
                                    Gradients gradients = {DType::f32, false});
+  // What bounds say of every configuration that takes the host's memory before it is recorded, and
+  // what it takes: never less.
+  struct Bounded {
+    Decisions decisions;
+    double before = 0, behind = 0;  // of others' records
+    double seconds = 0;
+  };
+  std::vector<Bounded> bounded();
   // make_plan keeps its answer to `least` here, which is the same for every budget.
   std::unique_ptr<Plan> smallest;
   // Micro-batch x head chunk x what becomes of gradients, as far as looked at.
@@ -176,44 +189,40 @@ class PlanSearch {
     return 2 * inputs(micro) <=
            static_cast<double>(room) * static_cast<double>(request_.model->spec().L);
   }
-  // What may hold the block that runs: each micro-batch, head chunk and gradients, with seconds
-  // that nothing of it is below, the least first.
+  // What may hold the block that runs: each micro-batch, head chunk, gradients and residence of the
+  // states, with seconds that nothing of it is below, the least first.
   struct Open {
     int64_t micro, rows;
     Gradients gradients;
+    bool states;
     double floor;
   };
-  template <class F>
-  std::vector<Open> open_configs(int64_t room, F&& floor_of) {
-    std::vector<Open> open;
-    for (const int64_t micro : micros()) {
-      if (!block_fits(micro, room)) continue;
-      for (const int64_t rows : head_chunks(micro)) {
-        const double floor = floor_of(micro, rows);
-        for (const Gradients& gradient : gradients(micro))
-          open.push_back({micro, rows, gradient, floor});
-      }
-    }
-    std::stable_sort(open.begin(), open.end(),
-                     [](const Open& a, const Open& b) { return a.floor < b.floor; });
-    return open;
-  }
+  std::vector<Open> open_configs(int64_t room);
   Config* config(const Key& key);
   const Recordings::Whole& whole(const Decisions& decisions);
   const Recordings::MicroSteps& micro_steps(const Decisions& decisions, const Schedule& schedule);
   const BlockOptions& block_options(const Decisions& decisions);
   const StackOptions& stack_options(const Decisions& decisions);
-  // Seconds of a step with all the memory there could be: nothing with the host is faster.
-  double floor(int64_t micro, int64_t head_rows);
-  // The same where the optimizer's state rests with the host.
-  double floor_away(int64_t micro, int64_t head_rows, const Gradients& gradients, bool params_away);
-  struct Floors {
-    double step = INFINITY;
-    double update = 0;  // of it, at most
+  // Seconds that no step of these decisions is below, whatever an op of any size takes: what rests
+  // with the host is passed on in other pieces than what stays, so the compute of an update there
+  // says nothing of one here. Micro-steps take no less than with all the memory there could be; an
+  // update what was recorded of it, or before that what the link takes.
+  double floor(const Key& key) { return micro_floor(key) + update_floor(key).seconds; }
+  double micro_floor(const Key& key);
+  struct UpdateFloor {
+    double seconds = 0;
+    bool recorded = false;
   };
-  const Floors& floors(int64_t micro, int64_t head_rows);
-  double states_floor(bool params_away);
-  double link_seconds(double bytes) const;
+  const UpdateFloor& update_floor(const Key& key);
+  // Numbers of the parameters, and bytes of the optimizer's state a number.
+  struct Elements {
+    int64_t parts = 0;                            // of the layers
+    int64_t trainable_parts = 0, trainable = 0;   // of them, and of all
+    int64_t state_bytes = 0, streamed_bytes = 0;  // the latter beside streamed weights
+  };
+  const Elements& elements();
+  // Seconds of a step with the margin, where something is left with the host.
+  static double judged(const Decisions& decisions, double seconds);
   // Both arenas are RAM of this machine, and take from the same free bytes.
   bool one_memory() const { return request_.settings.target != Place::cuda; }
   Choice solve(const Config& config, int64_t room, double tolerance, double* bound);
@@ -224,12 +233,11 @@ class PlanSearch {
   Choice best_stack(int64_t room, const Config& config, Choice best);
   // Weights and gradients that rest with the host (plan_streamed.cpp): which ways there are, those
   // with the same there next to each other; the fastest of them or `best`; what a configuration
-  // takes at least; and whether one that leaves there less and is else the same fits, or is known
-  // to take `most` seconds.
+  // takes at least; and whether one that leaves there less and is else the same fits.
   std::vector<Way> streamed_ways() const;
   Choice best_streamed(int64_t room, Choice best);
-  double streamed_floor(int64_t micro, const Way& way, DType gradients);
-  bool less_does(const Key& key, int64_t room, double most);
+  double streamed_link(const Key& key);
+  bool less_does(const Key& key, int64_t room);
   // Bytes that its layers leave on the device between the passes, and seconds that they recompute
   // at least; 0 where the ways of a block are not looked at.
   int64_t streamed_saved(const Key& key);
@@ -237,8 +245,11 @@ class PlanSearch {
   const LayerOption* streamed_option(const Key& key);
   // What is known of a configuration before it is recorded, asked for every budget.
   struct Streamed {
-    int64_t saved = 0;   // streamed_saved
-    double seconds = 0;  // of a step, at least
+    int64_t saved = 0;  // streamed_saved
+    double again = 0;   // streamed_again
+    double micro = 0;   // seconds of the micro-steps, at least
+    UpdateFloor update;
+    double seconds() const { return micro + update.seconds; }
   };
   const Streamed& streamed_bounds(const Key& key);
   // Enough layers that a step's bytes are fewest where a block keeps its input alone, and that too
@@ -266,6 +277,7 @@ class PlanSearch {
   Choice choice_of(const Config& config, const BlockOptions& block, const LayerSolution& solution);
   const Config& stack_config(int64_t micro, int64_t head_rows, const Gradients& gradients,
                              bool states_away);
+  const Way& stack_way(bool states_away) const;
   StackProblem stack_problem(const Config& config);
   Choice choice_of(const Config& config, const StackProblem& problem, const StackPlan& plan);
   double seconds_of(const Config& config, const Decisions& decisions);
@@ -284,11 +296,11 @@ class PlanSearch {
   std::map<Key, std::unique_ptr<Config>> configs_;
   std::shared_ptr<Recordings> recordings_;
   std::map<Decisions, LinkedProblem> linked_of_;  // by what a block minds
-  std::map<std::pair<int64_t, int64_t>, Floors> floors_;
+  std::map<std::tuple<int64_t, int64_t, Gradients>, double> micro_floors_;
   std::map<Key, Streamed> streamed_bounds_;
-  std::array<double, 2> states_floors_ = {-1, -1};  // by params_away
-  int64_t part_elements_ = -1;                      // of the layers' parameters
-  std::map<int64_t, Choice> of_groups_;             // by room
+  Elements elements_;
+  std::array<UpdateFloor, 32> update_floors_;  // by dtype, in backward, and what is away
+  std::map<int64_t, Choice> of_groups_;        // by room
   std::map<int64_t, Mixed> mixed_;
   std::map<int64_t, double> mixed_bounds_;
 };

@@ -19,6 +19,7 @@ constexpr int64_t kLabels = 150;
 constexpr int64_t kUpdateLabels = 30;
 constexpr int kSolved = 2;
 constexpr int64_t kArenaUnit = 4096;
+constexpr double kAway = 1 + PlanSearch::kHostMargin;
 
 // The series of budgets: 32 between a power of two and the next.
 int64_t series_step(int64_t bytes) {
@@ -65,27 +66,15 @@ PlanSearch::Choice PlanSearch::choice_of(const Config& c, const LinkedSolution& 
 // Those of which something may be faster, the lowest bound first.
 std::vector<PlanSearch::MixedConfig> PlanSearch::mixed_configs(int64_t room, double below,
                                                                bool lowest) {
-  std::vector<std::tuple<double, int64_t, int64_t>> order;
-  for (const int64_t micro : micros()) {
-    // The block that runs has its input and its output.
-    if (!block_fits(micro, room)) continue;
-    for (const int64_t rows : head_chunks(micro))
-      order.emplace_back(floor(micro, rows), micro, rows);
-  }
-  std::sort(order.begin(), order.end());
   std::vector<MixedConfig> list;
-  for (const auto& [floor, micro, rows] : order) {
-    if (floor >= below) break;
-    for (const Gradients& gradient : gradients(micro))
-      for (const bool states : states_away_) {
-        if (states && floor_away(micro, rows, gradient, false) >= below) continue;
-        const Config& c = stack_config(micro, rows, gradient, states);
-        LinkedProblem& p = linked(c);
-        if (!set_limits(c, room, p)) continue;
-        const double bound = c.outside + c.micro_steps * linked_bound(p);
-        if (bound < below) list.push_back({&c, &p, bound});
-        if (lowest) below = std::min(below, bound);
-      }
+  for (const Open& o : open_configs(room)) {
+    if (o.floor >= below) break;
+    const Config& c = stack_config(o.micro, o.rows, o.gradients, o.states);
+    LinkedProblem& p = linked(c);
+    if (!set_limits(c, room, p)) continue;
+    const double bound = kAway * (c.outside + c.micro_steps * linked_bound(p));
+    if (bound < below) list.push_back({&c, &p, bound});
+    if (lowest) below = std::min(below, bound);
   }
   std::stable_sort(list.begin(), list.end(),
                    [](const MixedConfig& a, const MixedConfig& b) { return a.bound < b.bound; });
@@ -117,9 +106,10 @@ const PlanSearch::Mixed& PlanSearch::mixed(int64_t room) {
     }
     set_limits(c, room, *open.problem);
     const double target = m.choice.feasible ? m.choice.step_seconds : most;
-    const LinkedSolution s = solve_linked(*open.problem, (target - c.outside) / c.micro_steps,
-                                          c.decisions.update_in_backward ? kUpdateLabels : kLabels);
-    m.bound = std::min(m.bound, c.outside + c.micro_steps * s.bound);
+    const LinkedSolution s =
+        solve_linked(*open.problem, (target / kAway - c.outside) / c.micro_steps,
+                     c.decisions.update_in_backward ? kUpdateLabels : kLabels);
+    m.bound = std::min(m.bound, kAway * (c.outside + c.micro_steps * s.bound));
     if (!s.feasible) continue;
     Choice choice = choice_of(c, s);
     if (request_.free_bytes > 0 &&

@@ -69,7 +69,7 @@ double PlanSearch::step_seconds(const Schedule& s, const Decisions& d) const {
     return cost_->seconds(s.at(s.find(name)), d.micro_batch * d.T);
   };
   const auto accumulation = static_cast<double>(ceil_div(request_.global_batch, d.micro_batch));
-  return of("micro_first") + (accumulation - 1) * of("micro_next") + of("update");
+  return judged(d, of("micro_first") + (accumulation - 1) * of("micro_next") + of("update"));
 }
 
 namespace {
@@ -310,55 +310,102 @@ PlanSearch::Config* PlanSearch::config(const Key& key) {
   return slot.get();
 }
 
-double PlanSearch::floor(int64_t micro, int64_t head_rows) {
-  return floors(micro, head_rows).step;
-}
-
-// Seconds of the link, one way.
-double PlanSearch::link_seconds(double bytes) const {
-  OpRecord op{};
-  op.name = "copy_to_device";
-  op.stream = kToDevice;
-  op.bytes = static_cast<int64_t>(bytes);
-  return cost_->seconds(op, 1);
-}
-
-// The update is behind the micro-steps: with states that rest with the host it takes no less than
-// the link does for them, and the micro-steps no less than anywhere.
-double PlanSearch::floor_away(int64_t micro, int64_t head_rows, const Gradients& gradients,
-                              bool params_away) {
-  const Floors& f = floors(micro, head_rows);
-  const double behind =
-      gradients.second ? 0.0 : std::max(0.0, states_floor(params_away) - f.update);
-  return f.step + behind;
-}
-
-double PlanSearch::states_floor(bool params_away) {
-  double& known = states_floors_[params_away ? 1 : 0];
-  if (known >= 0) return known;
+const PlanSearch::Elements& PlanSearch::elements() {
+  Elements& e = elements_;
+  if (e.trainable > 0) return e;
   const ParamTable& table = request_.model->params();
-  const bool master = params_away || request_.model->precision().separate_master();
-  const auto parts = static_cast<double>(make_optimizer(request_.optimizer)->state_names().size()) +
-                     (master ? 1.0 : 0.0);
-  double elements = 0;
-  for (int i = 0; i < table.size(); ++i)
-    if (table[i].trainable) elements += static_cast<double>(table[i].real_elements());
-  return known = link_seconds(parts * elements * static_cast<double>(size_of(DType::f32)));
+  for (int i = 0; i < table.size(); ++i) {
+    const int64_t own = table[i].trainable ? table[i].real_elements() : 0;
+    e.trainable += own;
+    if (table[i].part < 0) continue;
+    e.parts += table[i].real_elements();
+    e.trainable_parts += own;
+  }
+  const auto states =
+      static_cast<int64_t>(make_optimizer(request_.optimizer)->state_names().size());
+  e.streamed_bytes = (states + 1) * size_of(DType::f32);
+  e.state_bytes = request_.model->precision().separate_master() ? e.streamed_bytes
+                                                                : states * size_of(DType::f32);
+  return e;
 }
 
-const PlanSearch::Floors& PlanSearch::floors(int64_t micro, int64_t head_rows) {
-  const auto found = floors_.find({micro, head_rows});
-  if (found != floors_.end()) return found->second;
-  Floors f;
-  double& least = f.step;
-  for (const Gradients& gradient : gradients(micro))
-    for (const Way& way : ways_) {
-      if (way.moved) break;
-      const Config& c = *config({micro, head_rows, gradient, way});
-      least = std::min(least, c.floor);
-      f.update = std::max(f.update, c.update);
-    }
-  return floors_[{micro, head_rows}] = f;
+// Of plans that leave nothing with the host but what the user set there, what is away computes the
+// same ops or more in forward and backward, the update of a layer in backward left out. Where there
+// are none, nothing is known.
+double PlanSearch::micro_floor(const Key& key) {
+  if (ways_.empty()) return 0;
+  Gradients gradients = key.gradients;
+  const bool as_set = key.way.states_away == states_away_.front() && !key.way.streams();
+  if (!as_set) gradients.second = false;
+  const auto [found, news] =
+      micro_floors_.try_emplace({key.micro, key.head_rows, gradients}, INFINITY);
+  if (!news) return found->second;
+  double least = INFINITY;
+  for (const Way& way : ways_) {
+    if (way.moved) break;
+    const Config& c = *config({key.micro, key.head_rows, gradients, way});
+    least = std::min(least, c.floor - c.update);
+  }
+  // Sums and differences of seconds round.
+  return found->second = std::max(0.0, least == INFINITY ? 0.0 : least * (1 - 1e-9));
+}
+
+const PlanSearch::UpdateFloor& PlanSearch::update_floor(const Key& key) {
+  const bool words[] = {key.gradients.first == DType::f32, key.gradients.second,
+                        key.way.states_away, key.way.params_away, key.way.grads_away};
+  size_t index = 0;
+  for (const bool word : words) index = 2 * index + (word ? 1 : 0);
+  UpdateFloor& known = update_floors_[index];
+  if (known.recorded) return known;
+  const auto rest = recordings_->rests.find(of_rest(decide(key)));
+  if (rest != recordings_->rests.end() && !rest->second.by_rows)
+    return known = {rest->second.seconds * (1 - 1e-9), true};
+  if (key.gradients.second) return known;  // of what is of no layer
+  const Elements& e = elements();
+  int64_t bytes = 0;
+  if (key.way.states_away)
+    bytes += e.trainable * (key.way.params_away ? e.streamed_bytes : e.state_bytes);
+  // For their norm, and again to be applied.
+  if (key.way.grads_away) bytes += 2 * e.trainable_parts * size_of(key.gradients.first);
+  return known = {cost_->copies_seconds(static_cast<double>(bytes)), false};
+}
+
+std::vector<PlanSearch::Open> PlanSearch::open_configs(int64_t room) {
+  std::vector<Open> open;
+  for (const int64_t micro : micros()) {
+    if (!block_fits(micro, room)) continue;
+    for (const int64_t rows : head_chunks(micro))
+      for (const Gradients& gradient : gradients(micro))
+        for (const bool states : states_away_)
+          open.push_back(
+              {micro, rows, gradient, states, floor({micro, rows, gradient, stack_way(states)})});
+  }
+  std::stable_sort(open.begin(), open.end(),
+                   [](const Open& a, const Open& b) { return a.floor < b.floor; });
+  return open;
+}
+
+std::vector<PlanSearch::Bounded> PlanSearch::bounded() {
+  std::vector<Bounded> list;
+  std::vector<Key> keys;
+  for (const int64_t micro : micros())
+    for (const int64_t rows : head_chunks(micro))
+      for (const Gradients& gradient : gradients(micro)) {
+        for (const Way& way : ways_)
+          if (way.moved) keys.push_back({micro, rows, gradient, way});
+        for (const Way& way : streamed_)
+          if (!way.grads_away || !gradient.second) keys.push_back({micro, rows, gradient, way});
+      }
+  const auto bound = [&](const Key& key) {
+    return key.way.streams() ? streamed_bounds(key).seconds() : floor(key);
+  };
+  for (const Key& key : keys) list.push_back({decide(key), bound(key), 0, 0});
+  for (const Key& key : keys) config(key);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    list[i].behind = bound(keys[i]);
+    list[i].seconds = config(keys[i])->floor;
+  }
+  return list;
 }
 
 }  // namespace snug

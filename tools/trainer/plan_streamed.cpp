@@ -53,28 +53,33 @@ std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
   return ways;
 }
 
-// What the link takes to bring and fetch what rests there, the inputs offloaded with it, and
-// nothing else: weights twice a micro-step; gradients out in each, back in all but the first and
-// for the update; the optimizer's state for the update, or in backward beside the weights.
-double PlanSearch::streamed_floor(int64_t micro, const Way& way, DType gradients) {
-  if (part_elements_ < 0) {
-    part_elements_ = 0;
-    const ParamTable& table = request_.model->params();
-    for (int i = 0; i < table.size(); ++i)
-      if (table[i].part >= 0) part_elements_ += table[i].elements();
-  }
-  const auto seconds = [&](DType dtype) {
-    return link_seconds(static_cast<double>(part_elements_ * size_of(dtype)));
+// What the link takes in the micro-steps, one way, to bring and fetch what rests there, the inputs
+// offloaded with it, and nothing else: weights for each forward and each backward, but for the
+// layer at the turn, which has its own still; gradients out in each, back in all but the first;
+// where backward updates, the state of the layers.
+double PlanSearch::streamed_link(const Key& key) {
+  const Way& way = key.way;
+  const Elements& e = elements();
+  const auto steps = static_cast<double>(ceil_div(request_.global_batch, key.micro));
+  const auto L = static_cast<double>(request_.model->spec().L);
+  const auto bytes = [](int64_t elements, DType dtype) {
+    return static_cast<double>(elements * size_of(dtype));
   };
-  const auto steps = static_cast<double>(ceil_div(request_.global_batch, micro));
-  double in = way.states_away ? states_floor(way.params_away) : 0.0, out = 0;
-  if (way.params_away) in += 2 * steps * seconds(request_.model->precision().compute);
+  double in = 0, out = 0;
+  if (way.params_away)
+    in += steps * (2 - 1 / L) * bytes(e.parts, request_.model->precision().compute);
+  if (key.gradients.second && way.states_away)
+    in += static_cast<double>(e.trainable_parts *
+                              (way.params_away ? e.streamed_bytes : e.state_bytes));
   if (way.grads_away) {
-    in += steps * seconds(gradients);
-    out += steps * seconds(gradients);
+    in += (steps - 1) * bytes(e.trainable_parts, key.gradients.first);
+    out += steps * bytes(e.trainable_parts, key.gradients.first);
   }
-  if (way.offload == "inputs") in += steps * link_seconds(inputs(micro));
-  return std::max(in, out);
+  if (way.offload == "inputs") {
+    in += steps * inputs(key.micro);
+    out += steps * inputs(key.micro);
+  }
+  return cost_->copies_seconds(std::max(in, out)) * (1 - 1e-9);
 }
 
 // As the block is with its weights on the device: they are nothing to what it saves and computes.
@@ -108,21 +113,19 @@ double PlanSearch::streamed_again(const Key& key) {
 }
 
 const PlanSearch::Streamed& PlanSearch::streamed_bounds(const Key& key) {
-  const auto found = streamed_bounds_.find(key);
-  if (found != streamed_bounds_.end()) return found->second;
-  const Way& way = key.way;
-  Streamed s{.saved = streamed_saved(key),
-             .seconds = streamed_floor(key.micro, way, key.gradients.first)};
-  if (!ways_.empty() && !ways_.front().moved) {  // there are plans that leave nothing with the host
-    const double elsewhere =
-        way.states_away ? floor_away(key.micro, key.head_rows, key.gradients, way.params_away)
-                        : floor(key.micro, key.head_rows);
-    s.seconds = std::max(s.seconds, elsewhere + streamed_again(key));
+  const auto [found, news] = streamed_bounds_.try_emplace(key);
+  Streamed& s = found->second;
+  if (news) {
+    s.saved = streamed_saved(key);
+    const double computes = micro_floor(key);
+    s.again = streamed_again(key);
+    s.micro = std::max(streamed_link(key), computes > 0 ? computes + s.again : 0.0);
   }
-  return streamed_bounds_[key] = s;
+  if (!s.update.recorded) s.update = update_floor(key);
+  return s;
 }
 
-bool PlanSearch::less_does(const Key& key, int64_t room, double most) {
+bool PlanSearch::less_does(const Key& key, int64_t room) {
   for (const Way& way : streamed_) {
     const bool less = way.params_away <= key.way.params_away &&
                       way.grads_away <= key.way.grads_away &&
@@ -133,8 +136,7 @@ bool PlanSearch::less_does(const Key& key, int64_t room, double most) {
     const auto found = configs_.find({key.micro, key.head_rows, key.gradients, way});
     if (found == configs_.end() || !found->second) continue;
     double bound = 0;
-    if (found->second->seconds >= most || solve(*found->second, room, 0.0, &bound).feasible)
-      return true;
+    if (solve(*found->second, room, 0.0, &bound).feasible) return true;
   }
   return false;
 }
@@ -153,18 +155,18 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
       groups.emplace_back(i, i);
     groups.back().second = i + 1;
   }
-  const bool resident = !ways_.empty() && !ways_.front().moved;
   std::vector<Group> open;
   for (const int64_t micro : micros()) {
     if (groups.empty() || !block_fits(micro, room)) continue;
     for (const int64_t rows : head_chunks(micro)) {
-      const double least = resident ? floor(micro, rows) : 0.0;
       for (const Gradients& gradient : gradients(micro))
         for (const auto& [first, last] : groups) {
           const Way& way = streamed_[first];
           if (way.grads_away && gradient.second) continue;  // which has none to keep
-          open.push_back({micro, rows, gradient, first, last,
-                          std::max(least, streamed_floor(micro, way, gradient.first))});
+          // The first of a group offloads least.
+          const Key key{micro, rows, gradient, way};
+          const double least = std::max(micro_floor(key), streamed_link(key));
+          open.push_back({micro, rows, gradient, first, last, least + update_floor(key).seconds});
         }
     }
   }
@@ -186,7 +188,7 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
       const int64_t base = known != residents.end() ? known->second : 0;
       const Streamed& bounds = streamed_bounds(key);
       if (base + bounds.saved > room) return true;
-      return best.feasible && bounds.seconds >= best.step_seconds;
+      return best.feasible && bounds.seconds() >= best.step_seconds;
     };
     bool hope = false;
     for (size_t i = o.first; i < o.last && !hope; ++i) hope = !hopeless(i);
@@ -203,11 +205,13 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
       if (hopeless(i)) continue;
       const bool slower = std::any_of(slow.begin(), slow.end(), [&](const Way* w) {
         return rank(w->recompute) <= rank(way.recompute) &&
+               streamed_bounds({o.micro, o.rows, o.gradients, *w}).again <=
+                   streamed_bounds(key_of(i)).again &&
                (w->offload == "none" || w->offload == way.offload);
       });
       if (slower) continue;
       // What leaves less with the host has less to wait for.
-      if (less_does(key_of(i), room, best.feasible ? best.step_seconds : INFINITY)) continue;
+      if (less_does(key_of(i), room)) continue;
       const Config& c = *config(key_of(i));
       double bound = 0;
       Choice choice = solve(c, room, 0.0, &bound);
@@ -215,7 +219,8 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
       const double most = best.step_seconds * (o.gradients.second ? 1 - 1e-9 : 1.0);
       if (choice.feasible && (!best.feasible || choice.step_seconds < most))
         best = std::move(choice);
-      if (best.feasible && c.seconds >= best.step_seconds) slow.push_back(&way);
+      if (best.feasible && judged(c.decisions, c.seconds) >= best.step_seconds)
+        slow.push_back(&way);
     }
   }
   return best;
