@@ -293,9 +293,17 @@ TEST(GpuMemory, MoreThanWasMeasuredIsRefusedAndMoreThanWasAssumedIsSaid) {
 
 // Steps behind a warm-up are those without one, to the bit.
 TEST(WarmUp, ChangesNoBit) {
+  struct Residence {
+    const char* name;
+    bool optimizer, params, gradients;
+  };
   for (const char* precision : {"fp32", "bf16", "fp16"})
-    for (const bool offload : {false, true}) {
-      SCOPED_TRACE(testing::Message() << precision << " offload " << offload);
+    for (const Residence& away : {Residence{"nothing", false, false, false},
+                                  {"optimizer", true, false, false},
+                                  {"gradients", false, false, true},
+                                  {"optimizer and weights", true, true, false},
+                                  {"all", true, true, true}}) {
+      SCOPED_TRACE(testing::Message() << precision << ", at the host: " << away.name);
       const Model model(test::tiny_spec({.dropout = 0.1}), parse_precision(precision));
       test::RunOptions o;
       o.decisions.T = 16;
@@ -303,7 +311,9 @@ TEST(WarmUp, ChangesNoBit) {
       o.decisions.eval_batch = 2;
       o.decisions.head_rows = 8;
       o.decisions.max_grad_norm = 1;
-      o.decisions.offload_optimizer = offload;
+      o.decisions.offload_optimizer = away.optimizer;
+      o.decisions.offload_params = away.params;
+      o.decisions.offload_gradients = away.gradients;
       o.decisions.loss_scaling.init_scale = 128;
       o.decisions.kv_length = 8;
       o.decisions.prefill = 4;
