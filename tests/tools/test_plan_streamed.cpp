@@ -7,6 +7,7 @@
 
 #include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
+#include "tools/trainer/calibration.h"
 #include "tools/trainer/plan_search.h"
 #include "tools/trainer/targets.h"
 
@@ -144,6 +145,79 @@ TEST(SlowPlanStreamed, AModelWhoseWeightsAloneExceedTheDevice) {
   for (const Offer& o : refused.offers)
     offered = offered || (o.keys.starts_with("offload_params=cpu") && o.enough);
   EXPECT_TRUE(offered);
+}
+
+// A calibrated machine on which an update is done in a thousandth of the time where its op is of
+// few bytes, as one that keeps to a cache might be, and copies cost little: what rests with the
+// host is then updated faster, in pieces, than what stays.
+CostModel cheap_in_pieces(const PlanRequest& r) {
+  Calibration c;
+  c.key.instruction_set = "avx2";
+  c.key.threads = 1;
+  c.roofs.fp32_flops = c.roofs.bf16_flops = 1e11;
+  c.roofs.copy_bytes = 1e12;
+  const CostModel any = test::even_device(1e11, 1e11);
+  PlanRequest ask = r;
+  ask.cost = &any;
+  PlanSearch search(ask);
+  for (const bool away : {false, true}) {
+    Decisions d;
+    d.T = r.T;
+    d.micro_batch = d.head_rows = 1;
+    d.offload_optimizer = away;
+    for (const bool in_backward : {false, true}) {
+      d.update_in_backward = in_backward;
+      const auto session = search.record(d);
+      for (int i = 0; i < session->schedule().size(); ++i)
+        for (const OpRecord& op : session->schedule().at(i).ops) {
+          if (std::string_view(op.name) != "adamw_update") continue;
+          const auto bytes = static_cast<double>(op.bytes);
+          c.fp32_ops.add(OpRates::key(op), {static_cast<double>(op.flops), bytes,
+                                            op.bytes < (1 << 20) ? bytes * 1e-12 : bytes * 1e-8});
+        }
+    }
+  }
+  c.bf16_ops = c.fp32_ops;
+  return CostModel::calibrated(c, DType::f32);
+}
+
+// Nothing is left out of the search for a bound that is none.
+TEST(PlanStreamed, NoBoundIsAboveWhatAStepTakes) {
+  const test::Tiny tiny{.V = 200, .P = 32, .C = 64, .L = 4, .H = 2, .F = 256};
+  for (const char* precision : {"fp32", "bf16"})
+    for (const int machine : {0, 1, 2})
+      for (const double clip : {0.0, 1.0}) {
+        const Model model(test::tiny_spec(tiny), parse_precision(precision));
+        const CostModel even = test::even_device(1e11, 1e11);
+        PlanRequest r = request_of(model, even);
+        r.offload_gradients = "auto";
+        r.max_grad_norm = clip;
+        r.evaluate = false;
+        const CostModel cost = machine == 0   ? cheap_in_pieces(r)
+                               : machine == 1 ? test::even_device(1e11, 3e9)
+                                              : test::even_device(1e11, 1e11);
+        r.cost = &cost;
+        PlanSearch search(r);
+        double closest = 0, farthest = 1;
+        int64_t count = 0;
+        for (const PlanSearch::Bounded& b : search.bounded()) {
+          const Decisions& d = b.decisions;
+          const std::string what = d.recompute + " | " + d.offload +
+                                   (d.offload_params ? " params" : "") +
+                                   (d.offload_gradients ? " gradients" : "") +
+                                   (d.update_in_backward ? " in backward" : "");
+          EXPECT_LE(b.before, b.seconds * (1 + 1e-9)) << what << " machine " << machine;
+          EXPECT_LE(b.behind, b.seconds * (1 + 1e-9)) << what << " machine " << machine;
+          EXPECT_LE(b.before, b.behind * (1 + 1e-9)) << what << " machine " << machine;
+          closest = std::max(closest, b.behind / b.seconds);
+          farthest = std::min(farthest, b.behind / b.seconds);
+          ++count;
+        }
+        EXPECT_GT(count, 100);
+        EXPECT_GT(closest, 0.9) << "a bound that says something";
+        printf("%s, machine %d: bounds are %.3f to %.3f of %lld steps\n", precision, machine,
+               farthest, closest, static_cast<long long>(count));
+      }
 }
 
 }  // namespace
