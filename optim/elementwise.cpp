@@ -199,6 +199,18 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
             round_weights(places[1 + states], dtype, b.parameter, from, b.n);
         }
       });
+    } else if (op.run() && (t.weights.defined() || columns > 1 + states)) {
+      // Skipped: the weights get the bits they have. In a window of a store that rests with the
+      // host they are only written, so without this what goes back is whatever was there.
+      map.for_each(ctx.threads(), [&](int64_t, const ChunkMap::Chunk& chunk) {
+        float* const* const places = table + chunk.span * columns;
+        const int64_t from = chunk.begin - spans[static_cast<size_t>(chunk.span)].offset;
+        const int64_t n = chunk.end - chunk.begin;
+        if (t.weights.defined())
+          round_weights(t.weights.data, dtype, places[0] + from, chunk.begin, n);
+        else if (places[1 + states])
+          round_weights(places[1 + states], dtype, places[0] + from, from, n);
+      });
     }
   }
   for (const StateSpan& span : spans)

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "engine/core/error.h"
 #include "engine/kernels/dispatch.h"
@@ -145,13 +146,33 @@ __device__ inline void update_part(const Rule& rule, const typename Rule::Step& 
   }
 }
 
+// A skipped step: the weights get the bits they have. In a window of a store that rests with the
+// host they are only written, so without this what goes back would be whatever was there.
+template <class Weight, int N>
+__device__ inline void round_part(const Tensors& to, const Part& part) {
+  const auto round = [&]<int M>(std::integral_constant<int, M>, int64_t at) {
+    const auto p = Pack<float, M>::load(to.master + at);
+    Pack<Weight, M> w;
+    for (int j = 0; j < M; ++j) w[j] = from_f32<Weight>(p[j]);
+    w.store(static_cast<Weight*>(to.weights) + at);
+  };
+  int64_t i = ((block() - part.first_block) * threads() * kVectorsPerThread + thread()) * N;
+  for (int v = 0; v < kVectorsPerThread && i < part.elements; ++v, i += threads() * N) {
+    if (i + N <= part.elements) {
+      round(std::integral_constant<int, N>{}, part.offset + i);
+    } else {
+      for (int64_t j = i; j < part.elements; ++j)
+        round(std::integral_constant<int, 1>{}, part.offset + j);
+    }
+  }
+}
+
 // A block works on one part. Each thread takes several vectors, so that the divisions in double
 // weigh nothing: some devices do them at a 64th of the rate.
 template <class Rule, class Weight>
 __global__ void update_kernel(const __grid_constant__ Constant<Parts> parts, const StepState* state,
                               Rule rule) {
-  if (state->found_inf) return;  // all blocks, before any barrier
-  SHARED_ARRAY(typename Rule::Step, step_in_block, 1);
+  if (state->found_inf && !parts->tensors.weights) return;  // all blocks, before any barrier
   int mine = 0;  // the last part that begins with this block or before
   for (int end = parts->count; end - mine > 1;) {
     const int middle = (mine + end) / 2;
@@ -161,6 +182,14 @@ __global__ void update_kernel(const __grid_constant__ Constant<Parts> parts, con
       end = middle;
   }
   const Part part = parts->at[mine];
+  if (state->found_inf) {
+    if (part.wide)
+      round_part<Weight, kWide>(parts->tensors, part);
+    else
+      round_part<Weight, 1>(parts->tensors, part);
+    return;
+  }
+  SHARED_ARRAY(typename Rule::Step, step_in_block, 1);
   if (thread() == 0) step_in_block[0] = rule.step(*state, part.group);
   sync_threads();
   const typename Rule::Step step = step_in_block[0];

@@ -2,8 +2,8 @@
 // CPU in the same order, so the same bits, over all spans of a state store.
 //
 // Every number of the step is read from the StepState on the queue's side: gradients are unscaled
-// and clipped on the way, nothing is written if found_inf is set, and the states count as zero when
-// no update was applied before.
+// and clipped on the way, if found_inf is set nothing is written but the weights, rounded anew, and
+// the states count as zero when no update was applied before.
 //
 // Launches  one for all spans, as far as the tensors lie alike: a span's place in each of them is
 //           that of the first span and the same number of elements on. Where that changes another

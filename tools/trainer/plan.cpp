@@ -219,7 +219,8 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
       }
       plan.repairs = round;
       if (plan.engine_bytes <= room) break;  // it is the host that has no room
-      less += plan.engine_bytes - room;
+      // And less than this choice was thought to take, or it would be chosen again.
+      less = std::max(less + plan.engine_bytes - room, room - c.engine_bytes + 1);
     }
   }
   if (!plan.fits) {

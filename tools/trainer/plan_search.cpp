@@ -446,19 +446,22 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   for (const Way& way : ways_)
     for (const auto& [micro, gradient] : asked) add_all(micro, gradient, way);
   for (const auto& [micro, gradient] : asked) {
-    // The last of those with the same with the host recomputes most: what saves more than its whole
-    // arena needs no record.
+    // From the last of those with the same with the host, which recomputes most: what saves more
+    // than the least whole arena so far needs no record. Most recomputation is not always least
+    // memory.
     std::map<std::tuple<std::string, bool, bool, bool>, int64_t> bytes_of;
     const auto before = static_cast<std::ptrdiff_t>(list.size());
     for (auto way = streamed_.rbegin(); way != streamed_.rend(); ++way) {
       if (way->grads_away && gradient.second) continue;  // which has none to keep
       const std::tuple kind{way->offload, way->states_away, way->params_away, way->grads_away};
       const auto known = bytes_of.find(kind);
-      if (known != bytes_of.end() && way->grads_away && deep()) continue;
       const Key key{micro, head_chunks(micro).back(), gradient, *way};
       if (known != bytes_of.end() && streamed_saved(key) >= known->second) continue;
+      const size_t added = list.size();
       add_all(micro, gradient, *way);
-      bytes_of.try_emplace(kind, list.back().engine_bytes);
+      int64_t& least =
+          bytes_of.try_emplace(kind, std::numeric_limits<int64_t>::max()).first->second;
+      for (size_t i = added; i < list.size(); ++i) least = std::min(least, list[i].engine_bytes);
     }
     std::reverse(list.begin() + before, list.end());
   }

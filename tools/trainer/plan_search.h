@@ -252,9 +252,6 @@ class PlanSearch {
     double seconds() const { return micro + update.seconds; }
   };
   const Streamed& streamed_bounds(const Key& key);
-  // Enough layers that a step's bytes are fewest where a block keeps its input alone, and that too
-  // with the host: what of one layer comes back is then less than what the others keep.
-  bool deep() const { return request_.model->spec().L >= 4; }
   // Stacks of any ways under the budgets of a fixed series, so that what a larger budget gets is
   // never slower: it may have all that a smaller one has.
   struct Mixed {

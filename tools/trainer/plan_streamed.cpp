@@ -193,11 +193,7 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
     bool hope = false;
     for (size_t i = o.first; i < o.last && !hope; ++i) hope = !hopeless(i);
     if (!hope) continue;
-    // The last of the ways has the fewest bytes.
-    const Config& fewest = *config(key_of(o.last - 1));
-    residents[group] = fewest.base;
-    double none = 0;
-    if (deep() && !solve(fewest, room, 0.0, &none).feasible) continue;
+    residents[group] = config(key_of(o.last - 1))->base;
     // What recomputes more, or offloads beside it, has all of that to do and more.
     std::vector<const Way*> slow;
     for (size_t i = o.first; i < o.last; ++i) {

@@ -81,12 +81,10 @@ std::vector<BadRow> bad_inference() {
              "--memory=4GiB")},
       {"eval: memory too small",
        {"eval", "--model", "@run/final", "--data", "@text.txt", "--memory", "64KiB"},
-       too_small("memory of at least 19718144 B (18.80 MiB): 536576 B of engine and 19181568 B of "
-                 "runtime",
-                 "memory of 65536 B (64.00 KiB); the smallest plan holds at its peak: weights "
-                 "170.00 KiB, matmul.scratch 156.19 KiB, h.0.act 128.00 KiB, h.0.mid 32.00 KiB, "
-                 "h.0.out 32.00 KiB (in eval at <*> of h.0)",
-                 "memory=19718144, or a smaller max_length, or a smaller model"),
+       too_small("memory of at least <*> B (<*> MiB): <*> B of engine and 19181568 B of runtime",
+                 "memory of 65536 B (64.00 KiB); the smallest plan holds at its peak: <*> (in eval "
+                 "at <*> of h.0)",
+                 "memory=<*>, or a smaller max_length, or a smaller model"),
        {},
        3},
       {"eval: stride below 0",
@@ -236,12 +234,10 @@ std::vector<BadRow> bad_inference() {
        usage("precision fp32, bf16 or fp16", "precision: int8", "precision=bf16")},
       {"generate: memory too small",
        {"generate", "--model", "@run/final", "--prompt", "a", "--memory", "64KiB"},
-       too_small("memory of at least 19476480 B (18.57 MiB): 294912 B of engine and 19181568 B of "
-                 "runtime",
+       too_small("memory of at least <*> B (<*> MiB): <*> B of engine and 19181568 B of runtime",
                  "memory of 65536 B (64.00 KiB); the smallest plan holds at its peak: weights "
-                 "170.00 KiB, matmul.scratch 58.19 KiB, h.0.act 16.00 KiB, h.0.cache_k 8.00 KiB, "
-                 "h.0.cache_v 8.00 KiB (in prefill at <*> of h.0)",
-                 "memory=19476480, or a smaller model"),
+                 "170.00 KiB, <*> (in prefill at <*> of h.0)",
+                 "memory=<*>, or a smaller model"),
        {},
        3},
       {"generate: values that are not finite",
