@@ -15,6 +15,11 @@ bool use_avx512() {
   return allowed();
 }
 
+bool use_avx512_bf16() {
+  static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
+  return has && use_avx512();
+}
+
 WithoutAvx512::WithoutAvx512() : before_(allowed()) {
   allowed() = false;
 }

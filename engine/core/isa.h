@@ -6,8 +6,10 @@ namespace snug {
 
 // AVX-512 F, BW, DQ and VL; the build's own floor is AVX2.
 bool use_avx512();
+// And its conversions to bf16.
+bool use_avx512_bf16();
 
-// Tests and comparisons: while one lives, use_avx512() is false everywhere. Not for use while ops
+// Tests and comparisons: while one lives, both are false everywhere. Not for use while ops
 // run in other threads.
 class WithoutAvx512 {
  public:

@@ -22,6 +22,11 @@ inline void store_lanes(T* p, V x, int64_t r) {
     store_part(p, x, r);
 }
 
+// A line that will be read; any address may be given.
+inline void prefetch(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+}
+
 inline float fold(__m256 v) {
   const __m128 q = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   const __m128 d = _mm_add_ps(q, _mm_movehl_ps(q, q));

@@ -88,6 +88,11 @@ inline void store(float* p, V x) {
   _mm256_storeu_ps(p, x.lo);
   _mm256_storeu_ps(p + 8, x.hi);
 }
+// Past the caches: 32 (bf16, f16) or 64 bytes at a multiple of as many.
+inline void stream(float* p, V x) {
+  _mm256_stream_ps(p, x.lo);
+  _mm256_stream_ps(p + 8, x.hi);
+}
 inline void store(bf16* p, V x) {
   // from_f32<bf16>: to nearest even; a NaN keeps its upper bits and is quieted.
   const auto half = [](__m256 v) {
@@ -112,6 +117,14 @@ inline void store(f16* p, V x) {
   };
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), half(x.lo));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p) + 1, half(x.hi));
+}
+
+template <class T>
+inline void stream(T* p, V x) {
+  alignas(32) T v[16];
+  store(v, x);
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p),
+                      _mm256_load_si256(reinterpret_cast<const __m256i*>(v)));
 }
 
 // The first r < 16 elements; zeros behind them.

@@ -49,7 +49,7 @@ inline V wide_bf16(__m256i u) {
   return _mm512_castsi512_ps(
       _mm512_maskz_permutexvar_epi16(0xAAAAAAAA, to_upper, _mm512_castsi256_si512(u)));
 }
-inline __m256i narrow_bf16(V x) {
+inline __m256i round_to_bf16(V x) {
   // from_f32<bf16>: to nearest even; a NaN keeps its upper bits and is quieted.
   const __m512i u = _mm512_castps_si512(x);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
@@ -59,6 +59,15 @@ inline __m256i narrow_bf16(V x) {
   const __m512i from_upper = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0x1f001d, 0x1b0019, 0x170015,
                                               0x130011, 0x0f000d, 0x0b0009, 0x070005, 0x030001);
   return _mm512_castsi512_si256(_mm512_permutexvar_epi16(from_upper, upper));
+}
+inline __m256i narrow_bf16(V x) {
+#if defined(SNUG_WIDE_BF16)
+  // The CPU's own conversion gives the same bits but for subnormals, of which it makes zeros.
+  constexpr int kSubnormal = 0x20;
+  if (__builtin_expect(_mm512_fpclass_ps_mask(x, kSubnormal) == 0, 1))
+    return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
+#endif
+  return round_to_bf16(x);
 }
 inline __m256i narrow_f16(V x) {
   const __m512i sign = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(INT32_MIN));
@@ -85,6 +94,16 @@ inline void store(bf16* p, V x) {
 }
 inline void store(f16* p, V x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_f16(x));
+}
+
+inline void stream(float* p, V x) {
+  _mm512_stream_ps(p, x);
+}
+inline void stream(bf16* p, V x) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(x));
+}
+inline void stream(f16* p, V x) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_f16(x));
 }
 
 inline __mmask16 first_lanes(int64_t r) {

@@ -1,5 +1,7 @@
 #include "layers/ops/layernorm.h"
 
+#include <immintrin.h>
+
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
@@ -15,6 +17,16 @@ namespace {
 // Rows of a task: some 16 Ki elements.
 int64_t row_grain(int64_t c) {
   return std::max<int64_t>(1, 16 * 1024 / std::max<int64_t>(c, 1));
+}
+
+// Rows that are only written, in whole lines, and that no cache would keep until they are read:
+// more than the second-level caches of two cores. Past them a store does not read its line first.
+constexpr int64_t kPastCaches = 4 << 20;
+
+bool goes_past_caches(const View& written) {
+  constexpr int64_t kLine = 64;
+  return written.bytes() >= kPastCaches && written.shape[1] * size_of(written.dtype) % kLine == 0 &&
+         reinterpret_cast<uintptr_t>(written.data) % kLine == 0;
 }
 
 int64_t check_rows(const View& x, const View& mean, const View& rstd, const View& weight) {
@@ -54,10 +66,12 @@ void layernorm_forward(Context& ctx, const View& y, const View& mean, const View
         layernorm_forward_on(queue, y, mean, rstd, x, weight, bias, eps);
       });
     const W* shift = bias.defined() ? bias.as<W>() : nullptr;
+    const bool past_caches = y.data != x.data && goes_past_caches(y);
+    const auto loops = norm_loops<T, W>();
     parallel_chunks(ctx.threads(), n, row_grain(c), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row)
-        layernorm_row<T, W>(y.as<T>() + row * c, mean.as<float>() + row, rstd.as<float>() + row,
-                            x.as<T>() + row * c, weight.as<W>(), shift, c, eps);
+      loops.forward(y.as<T>() + begin * c, mean.as<float>() + begin, rstd.as<float>() + begin,
+                    x.as<T>() + begin * c, weight.as<W>(), shift, end - begin, c, eps, past_caches);
+      if (past_caches) _mm_sfence();
     });
   });
 }
@@ -105,20 +119,25 @@ void layernorm_backward(Context& ctx, const View& dx, bool add_dx, const GradVie
         want_copy ? DropoutMask(dropped.dropout, *step_state(dropped.state)) : DropoutMask({}, {});
     float* sums = partial.defined() ? partial.view().as<float>() : nullptr;
     const auto loops = norm_loops<T, W>();
+    // A copy is made of rows that are still near.
+    const int64_t near_rows = want_copy ? row_grain(c) : std::max<int64_t>(1, split.rows);
+    const bool past_caches = !add_dx && !want_copy && dx.data != dy.data && goes_past_caches(dx);
     parallel_for(ctx.threads(), split.chunks, [&](int64_t k) {
       float* weight_sum = want_weight ? sums + 2 * k * c : nullptr;
       float* bias_sum = want_bias ? sums + (2 * k + 1) * c : nullptr;
       if (weight_sum) std::fill(weight_sum, weight_sum + c, 0.0f);
       if (bias_sum) std::fill(bias_sum, bias_sum + c, 0.0f);
       const int64_t end = std::min(n, (k + 1) * split.rows);
-      for (int64_t row = k * split.rows; row < end; ++row) {
-        const float m = mean.as<float>()[row], r = rstd.as<float>()[row];
+      for (int64_t row = k * split.rows; row < end; row += near_rows) {
+        const int64_t rows = std::min(near_rows, end - row);
         loops.backward(dx.as<T>() + row * c, add_dx, weight_sum, bias_sum, dy.as<T>() + row * c,
-                       x.as<T>() + row * c, weight.as<W>(), m, r, c);
-        if (want_copy)
-          drop_row(dropped.to.as<T>() + row * c, dx.as<T>() + row * c, mask, row / dropped.T,
-                   row % dropped.T, c);
+                       x.as<T>() + row * c, weight.as<W>(), mean.as<float>() + row,
+                       rstd.as<float>() + row, rows, c, past_caches);
+        for (int64_t i = row; want_copy && i < row + rows; ++i)
+          drop_row(dropped.to.as<T>() + i * c, dx.as<T>() + i * c, mask, i / dropped.T,
+                   i % dropped.T, c);
       }
+      if (past_caches) _mm_sfence();
     });
     const auto finish = [&](const GradView& out, const float* first, const char* argument) {
       dispatch_gradient(out.view, argument, [&](auto gradient) {

@@ -10,7 +10,7 @@ namespace snug {
 template <class T, class W>
 void layernorm_row(T* y, float* mean_out, float* rstd_out, const T* x, const W* weight,
                    const W* bias, int64_t c, float eps) {
-  norm_loops<T, W>().forward(y, mean_out, rstd_out, x, weight, bias, c, eps);
+  norm_loops<T, W>().forward(y, mean_out, rstd_out, x, weight, bias, 1, c, eps, false);
 }
 
 // Entry checks of the forward, in layernorm.cpp.

@@ -9,6 +9,8 @@ namespace snug {
 
 template <class T, class W>
 NormLoops<T, W> norm_loops() {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (use_avx512_bf16()) return norm_loops_avx512_bf16<W>();
   return use_avx512() ? norm_loops_avx512<T, W>() : norm_loops_avx2<T, W>();
 }
 template NormLoops<float, float> norm_loops();
@@ -19,6 +21,8 @@ template NormLoops<f16, float> norm_loops();
 
 template <class T>
 DropLoops<T> drop_loops() {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (use_avx512_bf16()) return drop_loops_avx512_bf16();
   return use_avx512() ? drop_loops_avx512<T>() : drop_loops_avx2<T>();
 }
 template DropLoops<float> drop_loops();
@@ -42,6 +46,8 @@ ActivationLoops<T> activation_loops(Activation kind) {
   dispatch_activation<std::integral_constant<int, 0>, std::integral_constant<int, 1>,
                       std::integral_constant<int, 2>, std::integral_constant<int, 3>>(
       kind, [&](auto i) { place = i; });
+  if constexpr (std::is_same_v<T, bf16>)
+    if (use_avx512_bf16()) return activation_loops_avx512_bf16(place);
   return use_avx512() ? activation_loops_avx512<T>(place) : activation_loops_avx2<T>(place);
 }
 template ActivationLoops<float> activation_loops(Activation);

@@ -13,13 +13,16 @@ namespace snug {
 // T of x, y, dx, dy: float, bf16, f16; W of the weight: T or float.
 template <class T, class W>
 struct NormLoops {
-  // bias may be null; y may be x.
+  // Rows behind one another, each with the bits it has alone. past_caches: rows are whole lines of
+  // 64 bytes, and y or dx is written past the caches; who is told of it is told after a store
+  // fence. bias may be null; y may be x.
   void (*forward)(T* y, float* mean, float* rstd, const T* x, const W* weight, const W* bias,
-                  int64_t c, float eps);
-  // One row: dx = or += ..., dweight += and dbias += in float; either of them may be null. dx may
-  // be dy unless it is added to.
+                  int64_t rows, int64_t c, float eps, bool past_caches);
+  // dx = or += ..., dweight += and dbias += in float, row after row; either of them may be null. dx
+  // may be dy unless it is added to.
   void (*backward)(T* dx, bool add_dx, float* dweight, float* dbias, const T* dy, const T* x,
-                   const W* weight, float mean, float rstd, int64_t c);
+                   const W* weight, const float* mean, const float* rstd, int64_t rows, int64_t c,
+                   bool past_caches);
 };
 template <class T, class W>
 NormLoops<T, W> norm_loops();
@@ -71,7 +74,7 @@ struct ActivationLoops {
 template <class T>
 ActivationLoops<T> activation_loops(Activation kind);
 
-// The two versions, for the choices above; activations by their place in activation_dispatch.h.
+// The versions, for the choices above; activations by their place in activation_dispatch.h.
 template <class T>
 ActivationLoops<T> activation_loops_avx2(int place);
 template <class T>
@@ -84,6 +87,11 @@ template <class T>
 DropLoops<T> drop_loops_avx2();
 template <class T>
 DropLoops<T> drop_loops_avx512();
+// bf16 where the CPU rounds to it; use_avx512_bf16() of engine/core/isa.h.
+ActivationLoops<bf16> activation_loops_avx512_bf16(int place);
+template <class W>
+NormLoops<bf16, W> norm_loops_avx512_bf16();
+DropLoops<bf16> drop_loops_avx512_bf16();
 SoftmaxLoops softmax_loops_avx2();
 SoftmaxLoops softmax_loops_avx512();
 template <class T>

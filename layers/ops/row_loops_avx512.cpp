@@ -24,40 +24,8 @@ namespace {
 #include "engine/kernels/wide_avx512.h"
 //
 #include "engine/kernels/wide.h"
-
-// Eight 64-bit lanes, and what the generator does with them.
-using U = __m512i;
-constexpr int kCounterVectors = 4;
-inline U uset(uint64_t x) {
-  return _mm512_set1_epi64(static_cast<int64_t>(x));
-}
-inline U uadd(U a, U b) {
-  return _mm512_add_epi64(a, b);
-}
-inline U umul(U a, U b) {
-  return _mm512_mul_epu32(a, b);
-}
-inline U ushr32(U a) {
-  return _mm512_srli_epi64(a, 32);
-}
-inline U ushl32(U a) {
-  return _mm512_slli_epi64(a, 32);
-}
-inline U uxor3(U a, U b, U c) {
-  return _mm512_ternarylogic_epi64(a, b, c, 0x96);
-}
-// The number of each lane's counter, so that unpacking leaves them in order.
-inline U counter_steps() {
-  return _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
-}
-// Words 0 and 2 in the low halves, 1 and 3 in the high ones, of eight counters: 32 channels.
-inline void keep_bits(uint32_t* bits, U w0, U w1, U w2, U w3, uint32_t threshold) {
-  const U t = _mm512_set1_epi32(static_cast<int>(threshold));
-  const U w01 = _mm512_mask_mov_epi32(w0, 0xAAAA, w1), w23 = _mm512_mask_mov_epi32(w2, 0xAAAA, w3);
-  bits[0] = _mm512_cmpge_epu32_mask(_mm512_unpacklo_epi64(w01, w23), t);
-  bits[1] = _mm512_cmpge_epu32_mask(_mm512_unpackhi_epi64(w01, w23), t);
-}
-
+#include "layers/ops/row_counters_avx512.h"
+//
 #include "layers/ops/row_loops_activation.h"
 #include "layers/ops/row_loops_drop.h"
 #include "layers/ops/row_loops_norm.h"

@@ -1,6 +1,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <memory>
+#include <new>
+#include <type_traits>
+#include <vector>
+
 #include "engine/core/isa.h"
 #include "engine/kernels/lanes.h"
 #include "layers/ops/layernorm.h"
@@ -91,10 +97,134 @@ TEST(Layernorm, SumsAreInTheOrderOfTheLanes) {
     for (const auto& loops : all) {
       std::vector<float> y(row.size());
       float m = 0, r = 0;
-      loops.forward(y.data(), &m, &r, row.data(), ones.data(), nullptr, c, kEps);
+      loops.forward(y.data(), &m, &r, row.data(), ones.data(), nullptr, 1, c, kEps, false);
       EXPECT_EQ(m, mean) << c;
       EXPECT_EQ(r, 1.0f / std::sqrt(square / width + kEps)) << c;
     }
+  }
+}
+
+constexpr std::align_val_t kLine{64};
+
+template <class T, class W>
+std::vector<NormLoops<T, W>> all_norm_loops() {
+  std::vector<NormLoops<T, W>> all = {norm_loops_avx2<T, W>()};
+  if (use_avx512()) all.push_back(norm_loops_avx512<T, W>());
+  if constexpr (std::is_same_v<T, bf16>)
+    if (use_avx512_bf16()) all.push_back(norm_loops_avx512_bf16<W>());
+  return all;
+}
+
+// Many rows at once, where weights are widened first, and past the caches: what AVX2 gives row by
+// row. Weights down to subnormal numbers make results that are, which the CPU's conversion to bf16
+// would lose.
+template <class T, class W>
+void check_rows_together(int64_t rows, int64_t c) {
+  SCOPED_TRACE(fmt::format("{} rows of {}", rows, c));
+  const auto array = [&]<class E>(E, int64_t n, uint64_t seed, double scale, double mean) {
+    const auto free = [](E* p) { operator delete[](p, kLine); };
+    std::unique_ptr<E[], decltype(free)> a(
+        static_cast<E*>(operator new[](static_cast<size_t>(n) * sizeof(E), kLine)), free);
+    const Values v = normal_values(n, static_cast<uint32_t>(seed), DType::f32, scale, mean);
+    for (int64_t i = 0; i < n; ++i)
+      a[i] = from_f32<E>(static_cast<float>(v[i] * (i % 5 == 0 ? 1e-39 : 1)));
+    return a;
+  };
+  const int64_t n = rows * c;
+  const auto x = array(T{}, n, 1, 1, 0.3), dy = array(T{}, n, 2, 1, 0),
+             dx0 = array(T{}, n, 3, 1, 0);
+  const auto y = array(T{}, n, 1, 0, 0), dx = array(T{}, n, 1, 0, 0);  // what is written
+  const auto weight = array(W{}, c, 4, 0.5, 1), bias = array(W{}, c, 5, 1e-39, 0);
+  struct Results {
+    std::vector<unsigned char> bytes;
+    bool operator==(const Results&) const = default;
+  };
+  const auto run = [&](const NormLoops<T, W>& loops, bool together, bool past, bool shift,
+                       bool add) {
+    std::memcpy(&y[0], &x[0], static_cast<size_t>(n) * sizeof(T));
+    std::memcpy(&dx[0], &dx0[0], static_cast<size_t>(n) * sizeof(T));
+    std::vector<float> mean(static_cast<size_t>(rows)), rstd(mean),
+        sums(static_cast<size_t>(2 * c));
+    const int64_t step = together ? rows : 1;
+    for (int64_t i = 0; i < rows; i += step)
+      loops.forward(&y[i * c], &mean[i], &rstd[i], &x[i * c], &weight[0],
+                    shift ? &bias[0] : nullptr, step, c, kEps, past);
+    for (int64_t i = 0; i < rows; i += step)
+      loops.backward(&dx[i * c], add, sums.data(), shift ? &sums[c] : nullptr, &dy[i * c],
+                     &x[i * c], &weight[0], &mean[i], &rstd[i], step, c, past);
+    Results r;
+    const auto take = [&](const void* p, size_t bytes) {
+      const auto* b = static_cast<const unsigned char*>(p);
+      r.bytes.insert(r.bytes.end(), b, b + bytes);
+    };
+    take(&y[0], static_cast<size_t>(n) * sizeof(T));
+    take(&dx[0], static_cast<size_t>(n) * sizeof(T));
+    take(mean.data(), mean.size() * 4);
+    take(rstd.data(), rstd.size() * 4);
+    take(sums.data(), sums.size() * 4);
+    return r;
+  };
+  const auto all = all_norm_loops<T, W>();
+  for (const bool shift : {false, true})
+    for (const bool add : {false, true}) {
+      const Results alone = run(all[0], false, false, shift, add);
+      for (size_t i = 0; i < all.size(); ++i)
+        for (const bool together : {false, true})
+          for (const bool past : {false, true}) {
+            if (past && c * static_cast<int64_t>(sizeof(T)) % 64 != 0) continue;
+            EXPECT_EQ(run(all[i], together, past, shift, add), alone)
+                << i << together << past << shift << add;
+          }
+    }
+}
+
+TEST(Layernorm, RowsTogetherAndPastTheCachesAreThoseAlone) {
+  for (const int64_t rows : {1, 9})
+    for (const int64_t c : {32, 70, 768, 4160}) {
+      check_rows_together<float, float>(rows, c);
+      check_rows_together<bf16, bf16>(rows, c);
+      check_rows_together<bf16, float>(rows, c);
+      check_rows_together<f16, f16>(rows, c);
+      check_rows_together<f16, float>(rows, c);
+    }
+}
+
+// More than the op keeps near: what the rows give.
+TEST(Layernorm, LargeOnesHaveTheBitsOfTheirRows) {
+  const int64_t n = 2100, c = 1024;
+  const Data d({n, c}, DType::bf16, DType::bf16);
+  for (const int threads : {1, 3}) {
+    Settings options;
+    options.threads = threads;
+    const Outputs out = run_on_plan_and_cpu(options, [&](Case& k) {
+      const View x = k.input("x", {n, c}, DType::bf16, d.x);
+      const View weight = k.input("weight", {c}, DType::bf16, d.weight);
+      const View mean = k.output("mean", {n}, DType::f32), rstd = k.output("rstd", {n}, DType::f32);
+      layernorm_forward(k.ctx(), k.output("y", {n, c}, DType::bf16), mean, rstd, x, weight,
+                        k.input("bias", {c}, DType::bf16, d.bias), kEps);
+      layernorm_backward(k.ctx(), k.output("dx", {n, c}, DType::bf16), false, {}, {},
+                         k.input("dy", {n, c}, DType::bf16, d.dy), x, weight, mean, rstd);
+    });
+    const auto loops = norm_loops_avx2<bf16, bf16>();
+    const Values got_y = out["y"], got_dx = out["dx"];
+    const auto narrow = [](const Values& v) {
+      std::vector<bf16> a;
+      for (const double e : v) a.push_back(from_f32<bf16>(static_cast<float>(e)));
+      return a;
+    };
+    const auto x = narrow(d.x), dy = narrow(d.dy), weight = narrow(d.weight), bias = narrow(d.bias);
+    std::vector<bf16> y(static_cast<size_t>(c)), dx(y);
+    int64_t different = 0;
+    for (int64_t row = 0; row < n; ++row) {
+      float mean = 0, rstd = 0;
+      loops.forward(y.data(), &mean, &rstd, &x[row * c], weight.data(), bias.data(), 1, c, kEps,
+                    false);
+      loops.backward(dx.data(), false, nullptr, nullptr, &dy[row * c], &x[row * c], weight.data(),
+                     &mean, &rstd, 1, c, false);
+      for (int64_t i = 0; i < c; ++i)
+        different += to_f32(y[i]) != got_y[row * c + i] || to_f32(dx[i]) != got_dx[row * c + i];
+    }
+    EXPECT_EQ(different, 0) << threads;
   }
 }
 
