@@ -312,6 +312,35 @@ TEST(PlanResidence, SaysWhatWasChosenAndWhatItCosts) {
   EXPECT_TRUE(plan_json(make_plan(r)).at("residence").is_null());
 }
 
+// Where packing misses the bound of what is chosen, a larger budget is not worse off than a smaller
+// one for which it does not: updates in backward beside copies are lives that often do not stack.
+TEST(SlowPlanResidence, WhatPackingMissesMakesNoBudgetSlower) {
+  const test::Tiny tiny{.V = 130, .P = 64, .C = 64, .L = 5, .H = 4, .F = 256, .tied = false};
+  const Model model(test::tiny_spec(tiny), parse_precision("bf16"));
+  const CostModel cost = test::described_device(1e11, 1e11);
+  PlanRequest r = test::host_request(model, cost, 32, 12);
+  r.max_grad_norm = 0;
+  r.save = r.evaluate = true;
+  PlanSearch search(r);
+  const Plan open = make_plan(r, search);
+  const int64_t least = open.minimum_bytes, most = open.engine_bytes + open.runtime_bytes;
+  int repaired = 0;
+  double before = INFINITY;
+  for (int i = 0; i <= 120; ++i) {
+    r.budget = least + (most - least) * i / 120;
+    const Plan p = make_plan(r, search);
+    ASSERT_TRUE(p.fits) << r.budget;
+    EXPECT_LE(p.engine_bytes + p.runtime_bytes, r.budget);
+    EXPECT_LE(p.step_seconds, before * (1 + 1e-9)) << r.budget << ", repairs " << p.repairs;
+    before = p.step_seconds;
+    repaired += p.repairs > 0;
+    if (p.repairs > 0 && i % 4 == 0) {
+      EXPECT_EQ(plan_hash(make_plan(r)), plan_hash(p)) << "other budgets changed the plan";
+    }
+  }
+  EXPECT_GT(repaired, 2) << "nothing was missed";
+}
+
 // The host's memory is taken for a gain above the margin alone: of what its streams say, some steps
 // that would leave a little with it are faster than the one that is planned, but not by more.
 TEST(PlanResidence, TheHostIsNotTakenForNextToNothing) {
