@@ -132,7 +132,10 @@ int calibrate_the_device(const Settings& settings, double seconds, bool force, b
     c.runtime.libraries += handles;
     return c;
   };
-  return keep(device_calibration_path(key), key, force, json, read_device_calibration, measure,
+  const auto read = [&](const std::string& path, const DeviceKey& of, std::string* ignored) {
+    return read_device_calibration(path, of, device_text(settings.target, settings.gpu), ignored);
+  };
+  return keep(device_calibration_path(key), key, force, json, read, measure,
               write_device_calibration, device_calibration_json);
 }
 

@@ -76,10 +76,10 @@ TEST(SlowDeviceCalibration, IsReadAsItWasWritten) {
   const std::string path = folder / "cache/device.json";
   write_device_calibration(path, measured());
   std::string ignored;
-  const auto back = read_device_calibration(path, measured().key, &ignored);
+  const auto back = read_device_calibration(path, measured().key, "emu", &ignored);
   ASSERT_TRUE(back) << ignored;
   EXPECT_EQ(device_calibration_json(*back), device_calibration_json(measured()));
-  EXPECT_FALSE(read_device_calibration(folder / "none.json", measured().key, &ignored));
+  EXPECT_FALSE(read_device_calibration(folder / "none.json", measured().key, "emu", &ignored));
   EXPECT_EQ(ignored, "");
 }
 
@@ -89,12 +89,12 @@ TEST(SlowDeviceCalibration, OfAnotherDeviceIsIgnoredWithAReason) {
   write_device_calibration(path, measured());
   const auto reason = [&](const DeviceKey& key) {
     std::string ignored;
-    EXPECT_FALSE(read_device_calibration(path, key, &ignored));
+    EXPECT_FALSE(read_device_calibration(path, key, "cuda:1", &ignored));
     return ignored;
   };
   DeviceKey key = measured().key;
   key.device = "NVIDIA H200";
-  EXPECT_NE(reason(key).find("is for the emulator; snug calibrate device=cuda measures again"),
+  EXPECT_NE(reason(key).find("is for the emulator; snug calibrate device=cuda:1 measures again"),
             std::string::npos);
   key = measured().key;
   key.libraries = "cuBLASLt 13.1.0";
@@ -111,7 +111,8 @@ TEST(SlowDeviceCalibration, DamagedFilesAreIgnoredWithAReason) {
   const auto ignored_for = [&](const std::string& text) {
     std::ofstream(path, std::ios::trunc) << text;
     std::string ignored;
-    EXPECT_FALSE(read_device_calibration(path, measured().key, &ignored)) << text.substr(0, 100);
+    EXPECT_FALSE(read_device_calibration(path, measured().key, "emu", &ignored))
+        << text.substr(0, 100);
     EXPECT_NE(ignored.find("cannot be used: "), std::string::npos) << ignored;
     EXPECT_EQ(ignored.find('\n'), std::string::npos) << "one line";
     return ignored;
@@ -133,8 +134,10 @@ TEST(SlowDeviceCalibration, DamagedFilesAreIgnoredWithAReason) {
   };
   EXPECT_NE(with("/format_version", 99).find("a device calibration of version 2 in "),
             std::string::npos);
-  EXPECT_NE(with("/link/to_host", -1).find("a number of 0 or more for to_host in "),
-            std::string::npos);
+  const std::string link = with("/link/to_host", -1);
+  EXPECT_NE(link.find("a number of 0 or more for to_host in "), std::string::npos);
+  EXPECT_NE(link.find("measure again with snug calibrate device=emu --force"), std::string::npos)
+      << link;
   EXPECT_NE(with("/products/0/class", "nt").find("a class of products in "), std::string::npos);
   EXPECT_NE(with("/products/0/dtype", "f64").find("a dtype f32, bf16 or f16 in "),
             std::string::npos);

@@ -9,6 +9,7 @@
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
 #include "tools/config/run_config.h"
+#include "tools/trainer/device_choice.h"
 #include "tools/trainer/gpu_memory.h"
 #include "tools/trainer/pinning.h"
 #include "tools/trainer/plan_file.h"
@@ -232,6 +233,14 @@ TEST(ComputesOn, RuntimeBytesFollowTheChoiceOfAttention) {
   EXPECT_TRUE(r.runtime_measured);
 }
 
+// What advice tells somebody to measure is the device of the run.
+TEST(DeviceText, NamesTheDeviceAtHand) {
+  EXPECT_EQ(device_text(Place::cpu, 0), "cpu");
+  EXPECT_EQ(device_text(Place::emu, 0), "emu");
+  EXPECT_EQ(device_text(Place::cuda, 0), "cuda");
+  EXPECT_EQ(device_text(Place::cuda, 3), "cuda:3");
+}
+
 TEST(GpuMemory, ConstantMeansEveryStepThatWasLookedAt) {
   GpuBytes b;
   EXPECT_TRUE(b.constant());
@@ -273,20 +282,20 @@ TEST(GpuMemory, RuntimeBytesAreWhatIsNotTheArena) {
 
 TEST(GpuMemory, MoreThanWasMeasuredIsRefusedAndMoreThanWasAssumedIsSaid) {
   constexpr int64_t kMiB = int64_t{1} << 20;
-  EXPECT_EQ(check_gpu_runtime(100, 100, true, true), "");
-  EXPECT_EQ(check_gpu_runtime(100, -1, true, false), "");
-  EXPECT_EQ(check_gpu_runtime(100, 101, false, true),
+  EXPECT_EQ(check_gpu_runtime(100, 100, true, true, "cuda"), "");
+  EXPECT_EQ(check_gpu_runtime(100, -1, true, false, "cuda"), "");
+  EXPECT_EQ(check_gpu_runtime(100, 101, false, true, "cuda"),
             "the GPU's context and libraries take 101 B, 100 were assumed; snug calibrate "
             "device=cuda, once, measures them for the plan");
   expect_error(ErrorCode::out_of_memory,
                {"at most 104857600 B (100.00 MiB) of the GPU's memory for context, libraries and "
                 "graphs, as snug calibrate measured",
                 "(200.00 MiB) before the first step",
-                "snug calibrate device=cuda --force measures again; cuda_graphs=off takes less"},
-               [] { check_gpu_runtime(100 * kMiB, 200 * kMiB, true, true); });
+                "snug calibrate device=cuda:1 --force measures again; cuda_graphs=off takes less"},
+               [] { check_gpu_runtime(100 * kMiB, 200 * kMiB, true, true, "cuda:1"); });
   // Of the whole device's bytes a neighbour may have taken some.
   EXPECT_EQ(
-      check_gpu_runtime(100, 101, true, false),
+      check_gpu_runtime(100, 101, true, false, "cuda"),
       "101 B of the GPU's memory went since this process began, 100 were measured of context, "
       "libraries and graphs; whether another process took the rest the driver does not say");
 }

@@ -109,6 +109,32 @@ TEST(SlowPlanResidence, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
   EXPECT_LE(repairs, 2);
 }
 
+// What was recorded for one batch serves another with the same micro-batches: how many of them a
+// step has is no part of it.
+TEST(PlanResidence, WhatWasRecordedServesAnotherBatch) {
+  const Case& c = kCases[0];
+  const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+  const CostModel cost = test::described_device(1e11, 1e11);
+  PlanRequest r = request_of(model, c, cost);
+  r.micro_batch = 2;
+  r.head_rows = 64;
+  PlanRequest half = r;
+  half.global_batch = r.global_batch / 2;
+  PlanSearch search(r), fresh(half), shared(half, search.recordings());
+  const int64_t least = search.least().front().engine_bytes;
+  int moved = 0;
+  for (int i = 0; i < 8; ++i) {
+    const int64_t room = least + i * (32 << 10);
+    const PlanSearch::Choice whole = search.best(room), a = fresh.best(room), b = shared.best(room);
+    ASSERT_TRUE(whole.feasible && a.feasible && b.feasible);
+    EXPECT_EQ(a.decisions, b.decisions) << i;
+    EXPECT_DOUBLE_EQ(a.step_seconds, b.step_seconds) << i;
+    EXPECT_LT(b.step_seconds, whole.step_seconds);
+    moved += a.decisions.offload != "none";
+  }
+  EXPECT_GT(moved, 0) << "steps that are recorded whole";
+}
+
 // Outside truth: uniform choices with every residence, recorded whole.
 TEST(SlowPlanResidence, NoUniformChoiceThatFitsIsFaster) {
   const Case& c = kCases[0];
@@ -165,6 +191,56 @@ TEST(SlowPlanResidence, TheHostsBudgetHolds) {
   r.free_bytes -= 1;
   const Plan p = make_plan(r);
   EXPECT_TRUE(!p.fits || p.engine_bytes + p.host_bytes <= r.free_bytes);
+}
+
+// Where the host has room for a part of what could be sent, the smallest memory is that of the most
+// that it holds: a budget between that and what needs no host is not refused.
+TEST(PlanResidence, TheMinimumTakesWhatTheHostHas) {
+  const Case& c = kCases[2];
+  const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+  const CostModel cost = test::described_device(1e11, 1e10);
+  for (const Place place : {Place::cpu, Place::cuda}) {
+    PlanRequest r = request_of(model, c, cost);
+    r.settings.target = place;
+    r.offload_optimizer = "none";
+    r.evaluate = false;
+    r.micro_batch = 12;
+    r.head_rows = 64;
+    PlanRequest alone = r;
+    alone.offload = "none";
+    const Plan kept = make_plan(alone), open = make_plan(r);
+    ASSERT_LT(open.minimum_bytes, kept.minimum_bytes);
+    PlanSearch search(r);
+    const std::vector<PlanSearch::Choice> stacks = search.stacks(12, 64, false);
+    // On a device of its own the host's bytes alone are counted.
+    const auto taken = [&](int64_t engine, int64_t host) {
+      return (place == Place::cpu ? engine : 0) + host;
+    };
+    const int64_t without = kept.minimum_bytes - kept.runtime_bytes,
+                  with = open.minimum_bytes - open.runtime_bytes;
+    int64_t most = kNoLimit, fewest = kNoLimit;  // of the host, for the smallest of them
+    for (const PlanSearch::Choice& s : stacks)
+      if (std::pair(s.engine_bytes, s.host_bytes) < std::pair(fewest, most))
+        std::tie(fewest, most) = std::pair(s.engine_bytes, s.host_bytes);
+    int between = 0;
+    for (int i = 1; i < 8; ++i) {
+      const int64_t from = taken(without, kept.host_bytes), to = taken(fewest, most);
+      r.free_bytes = from + (to - from) * i / 8;
+      int64_t least = without;
+      for (const PlanSearch::Choice& s : stacks)
+        if (taken(s.engine_bytes, s.host_bytes) <= r.free_bytes)
+          least = std::min(least, s.engine_bytes);
+      r.budget = 0;
+      const Plan plan = make_plan(r);
+      EXPECT_LE(plan.minimum_bytes - plan.runtime_bytes, least) << r.free_bytes;
+      between += least < without && least > with;
+      r.budget = plan.minimum_bytes;
+      EXPECT_TRUE(make_plan(r).fits) << r.free_bytes;
+      r.budget = plan.minimum_bytes - 4096;
+      EXPECT_FALSE(make_plan(r).fits) << r.free_bytes;
+    }
+    EXPECT_GT(between, 2) << to_string(place);
+  }
 }
 
 TEST(PlanResidence, NothingIsMovedUnasked) {
@@ -234,6 +310,35 @@ TEST(PlanResidence, SaysWhatWasChosenAndWhatItCosts) {
       << plan_text(faster);
   r.budget = 0;
   EXPECT_TRUE(plan_json(make_plan(r)).at("residence").is_null());
+}
+
+// Where packing misses the bound of what is chosen, a larger budget is not worse off than a smaller
+// one for which it does not: updates in backward beside copies are lives that often do not stack.
+TEST(SlowPlanResidence, WhatPackingMissesMakesNoBudgetSlower) {
+  const test::Tiny tiny{.V = 130, .P = 64, .C = 64, .L = 5, .H = 4, .F = 256, .tied = false};
+  const Model model(test::tiny_spec(tiny), parse_precision("bf16"));
+  const CostModel cost = test::described_device(1e11, 1e11);
+  PlanRequest r = test::host_request(model, cost, 32, 12);
+  r.max_grad_norm = 0;
+  r.save = r.evaluate = true;
+  PlanSearch search(r);
+  const Plan open = make_plan(r, search);
+  const int64_t least = open.minimum_bytes, most = open.engine_bytes + open.runtime_bytes;
+  int repaired = 0;
+  double before = INFINITY;
+  for (int i = 0; i <= 120; ++i) {
+    r.budget = least + (most - least) * i / 120;
+    const Plan p = make_plan(r, search);
+    ASSERT_TRUE(p.fits) << r.budget;
+    EXPECT_LE(p.engine_bytes + p.runtime_bytes, r.budget);
+    EXPECT_LE(p.step_seconds, before * (1 + 1e-9)) << r.budget << ", repairs " << p.repairs;
+    before = p.step_seconds;
+    repaired += p.repairs > 0;
+    if (p.repairs > 0 && i % 4 == 0) {
+      EXPECT_EQ(plan_hash(make_plan(r)), plan_hash(p)) << "other budgets changed the plan";
+    }
+  }
+  EXPECT_GT(repaired, 2) << "nothing was missed";
 }
 
 // The host's memory is taken for a gain above the margin alone: of what its streams say, some steps

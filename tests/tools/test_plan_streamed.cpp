@@ -98,6 +98,46 @@ TEST(SlowPlanStreamed, FollowsWhatTheUserFixed) {
   EXPECT_FALSE(make_plan(r).decisions.offload_params);
 }
 
+// Beside weights that were told to go the planner may send gradients and inputs: that is its
+// choice, and what the step would take without is that of the plan without.
+TEST(PlanStreamed, WhatItAddsToWhatWasSetIsItsChoice) {
+  const Model model(test::tiny_spec(kTiny), parse_precision("fp32"));
+  const CostModel cost = test::even_device(1e11, 1e10);
+  int added = 0, needed = 0;
+  for (const char* gradients : {"none", "auto"}) {
+    PlanRequest r = request_of(model, cost);
+    r.max_grad_norm = 1;
+    r.offload_params = "cpu";
+    r.offload_gradients = gradients;
+    PlanRequest alone = r;
+    alone.offload = alone.offload_gradients = "none";
+    PlanSearch search(r), search_alone(alone);
+    const Plan open = make_plan(r, search);
+    EXPECT_FALSE(open.moved);
+    const int64_t least = open.minimum_bytes, most = open.engine_bytes + open.runtime_bytes;
+    for (int i = 0; i <= 12; ++i) {
+      r.budget = alone.budget = least + (most - least) * i / 12;
+      const Plan p = make_plan(r, search), q = make_plan(alone, search_alone);
+      ASSERT_TRUE(p.fits);
+      const Decisions& d = p.decisions;
+      EXPECT_EQ(p.moved, d.offload != "none" || d.offload_gradients) << d.offload;
+      if (q.fits) {
+        EXPECT_NEAR(p.moved ? p.unmoved_seconds : p.step_seconds, q.step_seconds,
+                    1e-9 * q.step_seconds);
+        added += p.moved;
+      } else {
+        EXPECT_EQ(p.unmoved_seconds, 0);
+        needed += p.moved;
+      }
+      EXPECT_EQ(plan_text(p).find("without it nothing fits") != std::string::npos,
+                p.moved && !q.fits)
+          << plan_text(p);
+    }
+  }
+  EXPECT_GT(added, 0);
+  EXPECT_GT(needed, 0);
+}
+
 TEST(PlanStreamed, SaysWhatItChose) {
   const Model model(test::tiny_spec(kTiny), parse_precision("bf16"));
   const CostModel cost = test::even_device(1e11, 1e10);

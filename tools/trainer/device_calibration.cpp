@@ -20,13 +20,14 @@ namespace {
 constexpr int64_t kFormat = 2;
 constexpr int64_t kMostFileBytes = 1 << 20;
 constexpr const char* kName = "snug device calibration";
-constexpr const char* kAgain = "measure again with snug calibrate device=cuda --force";
 
-double positive(const nlohmann::json& j, const char* key, const std::string& where) {
+// `again`: what to do about a file that is wrong.
+double positive_number(const nlohmann::json& j, const char* key, const std::string& where,
+                       const std::string& again) {
   const double value = get_number(j, key, where);
   if (!(value >= 0 && value < 1e18))
     fail(ErrorCode::data, fmt::format("a number of 0 or more for {} in {}", key, where),
-         fmt::format("{}", value), kAgain);
+         fmt::format("{}", value), again);
   return value;
 }
 
@@ -36,36 +37,40 @@ nlohmann::json part(const nlohmann::json& j, const char* name, const std::string
   return found;
 }
 
-DType float_named(const std::string& name, const std::string& where) {
+DType float_named(const std::string& name, const std::string& where, const std::string& again) {
   for (const DType t : {DType::f32, DType::bf16, DType::f16})
     if (name == to_string(t)) return t;
-  fail(ErrorCode::data, "a dtype f32, bf16 or f16 in " + where, fmt::format("\"{}\"", name),
-       kAgain);
+  fail(ErrorCode::data, "a dtype f32, bf16 or f16 in " + where, fmt::format("\"{}\"", name), again);
 }
 
-ProductRate product_of(const nlohmann::json& j, const std::string& where) {
+ProductRate product_of(const nlohmann::json& j, const std::string& where,
+                       const std::string& again) {
   require_object(j, where);
   ProductRate p;
   const std::string name = get_string(j, "class", where);
   const auto shapes = parse_product_class(name);
   if (!shapes)
-    fail(ErrorCode::data, "a class of products in " + where, fmt::format("\"{}\"", name), kAgain);
+    fail(ErrorCode::data, "a class of products in " + where, fmt::format("\"{}\"", name), again);
   p.shapes = *shapes;
-  p.dtype = float_named(get_string(j, "dtype", where), where);
+  p.dtype = float_named(get_string(j, "dtype", where), where, again);
   p.tf32 = get_bool(j, "tf32", where);
   p.M = get_int_in(j, "M", where, 1, 1 << 30);
   p.N = get_int_in(j, "N", where, 1, 1 << 30);
   p.K = get_int_in(j, "K", where, 1, 1 << 30);
-  p.flops = positive(j, "flops", where);
+  p.flops = positive_number(j, "flops", where, again);
   return p;
 }
 
-DeviceCalibration parse(const nlohmann::json& j, const std::string& where) {
+DeviceCalibration parse(const nlohmann::json& j, const std::string& where,
+                        const std::string& again) {
   require_object(j, where);
+  const auto positive = [&](const nlohmann::json& from, const char* name, const std::string& at) {
+    return positive_number(from, name, at, again);
+  };
   if (get_string(j, "format", where, "") != kName ||
       get_int(j, "format_version", where, 0) != kFormat)
     fail(ErrorCode::data, fmt::format("a device calibration of version {} in {}", kFormat, where),
-         "another file", kAgain);
+         "another file", again);
   DeviceCalibration c;
   const nlohmann::json key = part(j, "key", where), roofs = part(j, "roofs", where),
                        link = part(j, "link", where), launch = part(j, "launch", where),
@@ -89,13 +94,13 @@ DeviceCalibration parse(const nlohmann::json& j, const std::string& where) {
   c.runtime.graphs = get_int_in(runtime, "graphs", in("runtime"), 0, int64_t{1} << 40);
   const nlohmann::json list = j.value("products", nlohmann::json());
   if (!list.is_array())
-    fail(ErrorCode::data, "a list of products in " + where, json_brief(list), kAgain);
+    fail(ErrorCode::data, "a list of products in " + where, json_brief(list), again);
   for (const nlohmann::json& item : list)
     c.products.push_back(
-        product_of(item, fmt::format("{} / products / {}", where, c.products.size())));
+        product_of(item, fmt::format("{} / products / {}", where, c.products.size()), again));
   const nlohmann::json attention = j.value("attention", nlohmann::json());
   if (!attention.is_array())
-    fail(ErrorCode::data, "a list of attention in " + where, json_brief(attention), kAgain);
+    fail(ErrorCode::data, "a list of attention in " + where, json_brief(attention), again);
   for (const nlohmann::json& item : attention) {
     const std::string at = fmt::format("{} / attention / {}", where, c.attention.size());
     require_object(item, at);
@@ -199,17 +204,20 @@ void write_device_calibration(const std::string& path, const DeviceCalibration& 
 
 std::optional<DeviceCalibration> read_device_calibration(const std::string& path,
                                                          const DeviceKey& key,
+                                                         const std::string& device,
                                                          std::string* ignored) {
   std::error_code error;
   if (path.empty() || !std::filesystem::exists(path, error)) return std::nullopt;
   try {
-    DeviceCalibration c = parse(parse_json_file(path, kMostFileBytes), path);
+    DeviceCalibration c =
+        parse(parse_json_file(path, kMostFileBytes), path,
+              fmt::format("measure again with snug calibrate device={} --force", device));
     if (c.key == key) return c;
     const std::string other = c.key.device != key.device         ? c.key.device
                               : c.key.libraries != key.libraries ? c.key.libraries
                                                                  : "another build of Snug";
-    *ignored = fmt::format("{} is for {}; snug calibrate device={} measures again", path, other,
-                           key.device == kEmulatorName ? "emu" : "cuda");
+    *ignored =
+        fmt::format("{} is for {}; snug calibrate device={} measures again", path, other, device);
   } catch (const std::exception& e) {
     std::string what = e.what();
     std::replace(what.begin(), what.end(), '\n', ' ');

@@ -90,9 +90,10 @@ DeviceCalibration calibrate_device(Place place, int gpu, double seconds, int64_t
 std::string device_calibration_path(const DeviceKey& key);
 nlohmann::json device_calibration_json(const DeviceCalibration& c);
 void write_device_calibration(const std::string& path, const DeviceCalibration& c);
-// As read_calibration.
+// As read_calibration; `device` is what snug calibrate is told to measure it again, "cuda:1".
 std::optional<DeviceCalibration> read_device_calibration(const std::string& path,
                                                          const DeviceKey& key,
+                                                         const std::string& device,
                                                          std::string* ignored);
 
 }  // namespace snug

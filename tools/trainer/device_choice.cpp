@@ -26,6 +26,10 @@ const char* device_word(Place place) {
   return "";
 }
 
+std::string device_text(Place place, int gpu) {
+  return place == Place::cuda && gpu > 0 ? fmt::format("cuda:{}", gpu) : device_word(place);
+}
+
 Place place_of(const std::string& device) {
   if (device == "emu") return Place::emu;
   return device.starts_with("cuda") ? Place::cuda : Place::cpu;
@@ -38,7 +42,7 @@ void choose_device(Settings& settings, const std::string& device, const char* ke
   while (words >> word) known = known || word == device;
   if (!known)
     fail(ErrorCode::usage, std::string(key) + " as auto, cpu, emu, cuda or cuda:0 to cuda:7",
-         device, std::string(key) + " cuda");
+         device, std::string(key) + (key[0] == '-' ? " cuda" : "=cuda"));
   settings.target = place_of(device);
   settings.gpu = device.size() > 5 ? std::atoi(device.c_str() + 5) : 0;
   // The emulator's thread does copies too: it alone opens the arena.

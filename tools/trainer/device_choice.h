@@ -15,6 +15,8 @@ inline constexpr const char* kDeviceWords =
 // "cpu", "emu" or "cuda".
 const char* device_word(Place place);
 Place place_of(const std::string& device);
+// As somebody would ask for this one: a GPU that is not the first as "cuda:1".
+std::string device_text(Place place, int gpu);
 // Sets the place and, for cuda, which GPU; on emu closes the arena to the host, as a GPU does.
 // `device` is one of kDeviceWords; throws usage naming `key` otherwise.
 void choose_device(Settings& settings, const std::string& device, const char* key);

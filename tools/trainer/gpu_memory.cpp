@@ -52,13 +52,14 @@ int64_t process_gpu_bytes(const std::string& pci) {
   return -1;
 }
 
-std::string check_gpu_runtime(int64_t planned, int64_t measured, bool calibrated, bool own) {
+std::string check_gpu_runtime(int64_t planned, int64_t measured, bool calibrated, bool own,
+                              const std::string& device) {
   if (measured <= planned) return "";
   if (!calibrated)
     return fmt::format(
-        "the GPU's context and libraries take {} B, {} were assumed; snug calibrate device=cuda, "
+        "the GPU's context and libraries take {} B, {} were assumed; snug calibrate device={}, "
         "once, measures them for the plan",
-        measured, planned);
+        measured, planned, device);
   if (!own)
     return fmt::format(
         "{} B of the GPU's memory went since this process began, {} were measured of context, "
@@ -69,7 +70,8 @@ std::string check_gpu_runtime(int64_t planned, int64_t measured, bool calibrated
                    "snug calibrate measured",
                    planned, human_bytes(planned)),
        fmt::format("{} B ({}) before the first step", measured, human_bytes(measured)),
-       "snug calibrate device=cuda --force measures again; cuda_graphs=off takes less");
+       fmt::format("snug calibrate device={} --force measures again; cuda_graphs=off takes less",
+                   device));
 }
 
 }  // namespace snug

@@ -32,7 +32,8 @@ int64_t process_gpu_bytes(const std::string& pci);
 // the plan's come from `snug calibrate` they are part of the budget: throws out_of_memory if more
 // are taken, and if they are known to be this process's (`own`), not what became of the whole
 // device's free bytes, which others take too. Else a line to print; empty if there is nothing to
-// say.
-std::string check_gpu_runtime(int64_t planned, int64_t measured, bool calibrated, bool own);
+// say. `device` is what snug calibrate is told to measure, "cuda:1".
+std::string check_gpu_runtime(int64_t planned, int64_t measured, bool calibrated, bool own,
+                              const std::string& device);
 
 }  // namespace snug

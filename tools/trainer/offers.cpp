@@ -217,7 +217,8 @@ const Row kRows[] = {
      },
      Effect::order},
     {[](PlanRequest& r) -> std::string {
-       if (!r.pinned || (r.micro_batch <= 1 && r.head_rows <= 64)) return "";
+       // Permissions are refused beside it.
+       if (r.bitwise || !r.pinned || (r.micro_batch <= 1 && r.head_rows <= 64)) return "";
        std::string text = allow(r, {"micro_batch", "head_rows"}) + open_micro_batch(r);
        if (r.keys.head_rows > 0) text += " head_rows=null";
        r.head_rows = r.keys.head_rows = 0;

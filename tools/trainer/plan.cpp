@@ -18,6 +18,8 @@
 namespace snug {
 namespace {
 
+constexpr int kRepairs = 24, kLastRepairs = 8;
+
 // What would lower the minimum and has no size before it is chosen.
 std::string advice(const PlanRequest& r) {
   if (!r.follow.path.empty()) return "plan=null to plan anew";
@@ -205,9 +207,11 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   plan.minimum_bytes = smallest.minimum_bytes = smallest.engine_bytes + plan.runtime_bytes;
 
   if (possible) {
-    // Repair: where packing or the model of layers misses the bound by some bytes, so many less.
+    // Repair: where packing misses the bound, the fastest choice of fewer bytes. Of no fewer than
+    // it must be: a smaller budget may have what lies between, and more memory is never slower.
+    // Only where that leads nowhere, so many less as were missing.
     int64_t less = 0;
-    for (int round = 0; round < 8 && !plan.fits; ++round) {
+    for (int round = 0; round < kRepairs + kLastRepairs && !plan.fits; ++round) {
       const PlanSearch::Choice c = search.best(room - less);
       if (!c.feasible) break;
       finish(plan, *search.record(c.decisions), search, r.budget);
@@ -219,8 +223,8 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
       }
       plan.repairs = round;
       if (plan.engine_bytes <= room) break;  // it is the host that has no room
-      // And less than this choice was thought to take, or it would be chosen again.
-      less = std::max(less + plan.engine_bytes - room, room - c.engine_bytes + 1);
+      const int64_t missing = round < kRepairs ? 0 : less + plan.engine_bytes - room;
+      less = std::max(missing, room - c.engine_bytes + 1);
     }
   }
   if (!plan.fits) {

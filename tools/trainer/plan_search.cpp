@@ -198,10 +198,11 @@ const PlanSearch::Choice& PlanSearch::best_of_groups(int64_t room) {
   const auto found = of_groups_.find(room);
   if (found != of_groups_.end()) return found->second;
   double bound = INFINITY;
-  const Choice unmoved = best_way(room, false, {}, &bound);
+  // What the user set there, weights and gradients too, is not the search's doing.
+  const Choice unmoved = best_streamed(room, false, best_way(room, false, {}, &bound));
   Choice best = best_way(room, true, unmoved, &bound);
   if (stacks_) best = best_stack(room, std::move(best));
-  best = best_streamed(room, std::move(best));
+  best = best_streamed(room, true, std::move(best));
   best.bound_seconds = std::min(best.step_seconds, bound);
   best.unmoved_seconds = unmoved.feasible ? unmoved.step_seconds : 0.0;
   return of_groups_[room] = std::move(best);
@@ -273,6 +274,11 @@ StackProblem PlanSearch::stack_problem(const Config& c) {
   p.tail_back = c.tail_back;
   p.hidden = c.last;
   if (request_.host_budget > 0) p.host_limit = request_.host_budget - c.host;
+  if (request_.free_bytes > 0) {
+    if (one_memory()) p.sum_limit = request_.free_bytes / kArenaUnit * kArenaUnit - c.base - c.host;
+    p.host_limit =
+        std::min(p.host_limit, request_.free_bytes - c.host - (one_memory() ? c.others : 0));
+  }
   return p;
 }
 
@@ -326,11 +332,6 @@ PlanSearch::Choice PlanSearch::best_stack(int64_t room, const Config& c, Choice 
   if (c.others > room) return best;
   StackProblem p = stack_problem(c);
   if (room < kNoLimit) p.limit = room / kArenaUnit * kArenaUnit - c.base;
-  if (request_.free_bytes > 0) {
-    if (one_memory()) p.sum_limit = request_.free_bytes / kArenaUnit * kArenaUnit - c.base - c.host;
-    p.host_limit =
-        std::min(p.host_limit, request_.free_bytes - c.host - (one_memory() ? c.others : 0));
-  }
   constexpr double kAway = 1 + kHostMargin;
   const double below =
       best.feasible ? (best.step_seconds / kAway - c.outside) / c.micro_steps : INFINITY;
@@ -374,16 +375,18 @@ double PlanSearch::judged(const Decisions& d, double seconds) {
 
 // As it is judged. The update is that of the configuration: slots are nothing to it.
 double PlanSearch::seconds_of(const Config& c, const Decisions& d) {
-  const auto found = recordings_->micro_steps.find(d);
-  if (found != recordings_->micro_steps.end()) return judged(d, found->second + c.update);
-  Session session(Place::plan, *request_.model, d, request_.optimizer, request_.settings);
-  session.open({.micro_steps = true});
-  const auto of = [&](const char* name) {
-    return cost_->seconds(session.schedule().at(session.schedule().find(name)),
-                          d.micro_batch * d.T);
-  };
-  const double seconds = of("micro_first") + (c.micro_steps - 1) * of("micro_next");
-  return judged(d, (recordings_->micro_steps[d] = seconds) + c.update);
+  auto found = recordings_->micro_steps.find(d);
+  if (found == recordings_->micro_steps.end()) {
+    Session session(Place::plan, *request_.model, d, request_.optimizer, request_.settings);
+    session.open({.micro_steps = true});
+    const auto of = [&](const char* name) {
+      return cost_->seconds(session.schedule().at(session.schedule().find(name)),
+                            d.micro_batch * d.T);
+    };
+    found = recordings_->micro_steps.try_emplace(d, of("micro_first"), of("micro_next")).first;
+  }
+  const auto& [first, next] = found->second;
+  return judged(d, first + (c.micro_steps - 1) * next + c.update);
 }
 
 // Fewer rows and smaller chunks never need more, so they are the last of their lists. More
@@ -428,9 +431,14 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
     StackPlan plan;
     if (!least_stack(stack, &plan)) return;
     add(choice_of(c, stack, plan));
-    // A way for each layer, where that takes fewer pages than what there is so far.
+    // A way for each layer, where that takes fewer pages than what there is so far and the host has
+    // room for.
     int64_t fewest = list.back().engine_bytes;
-    for (const Choice& other : list) fewest = std::min(fewest, other.engine_bytes);
+    for (const Choice& other : list)
+      if ((request_.host_budget == 0 || other.host_bytes <= request_.host_budget) &&
+          (request_.free_bytes == 0 ||
+           (one_memory() ? other.engine_bytes : 0) + other.host_bytes <= request_.free_bytes))
+        fewest = std::min(fewest, other.engine_bytes);
     LinkedProblem& linked_problem = linked(c);
     set_limits(c, kNoLimit, linked_problem);
     const LinkedSolution s = least_linked(linked_problem, fewest - kArenaUnit - c.base + 1);

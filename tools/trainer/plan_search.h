@@ -71,8 +71,8 @@ struct Recordings {
   std::map<Decisions, Bytes> evaluations;
   std::map<Decisions, Rest> rests;
   std::map<Decisions, Packed> packed;
-  std::map<Decisions, std::vector<Placed>> placed;  // by program
-  std::map<Decisions, double> micro_steps;          // seconds of a step but for its update
+  std::map<Decisions, std::vector<Placed>> placed;             // by program
+  std::map<Decisions, std::pair<double, double>> micro_steps;  // seconds of the first, of the next
   std::map<Decisions, BlockOptions> blocks;
   std::map<Decisions, StackOptions> stacks;
 };
@@ -232,10 +232,11 @@ class PlanSearch {
   Choice best_stack(int64_t room, Choice best);
   Choice best_stack(int64_t room, const Config& config, Choice best);
   // Weights and gradients that rest with the host (plan_streamed.cpp): which ways there are, those
-  // with the same there next to each other; the fastest of them or `best`; what a configuration
-  // takes at least; and whether one that leaves there less and is else the same fits.
+  // with the same there next to each other; the fastest of them or `best`, of those that are the
+  // search's doing or of the others; what a configuration takes at least; and whether one that
+  // leaves there less and is else the same fits.
   std::vector<Way> streamed_ways() const;
-  Choice best_streamed(int64_t room, Choice best);
+  Choice best_streamed(int64_t room, bool moved, Choice best);
   double streamed_link(const Key& key);
   bool less_does(const Key& key, int64_t room);
   // Bytes that its layers leave on the device between the passes, and seconds that they recompute

@@ -41,7 +41,8 @@ std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
     for (const std::string& offload : away)
       for (const std::string& recompute : again)
         if (away.size() + again.size() == 2 || policies_combine(recompute, offload, *r.model))
-          ways.push_back({recompute, offload, states, moved, p, g});
+          ways.push_back({recompute, offload, states,
+                          moved || (r.offload == "auto" && offload != "none"), p, g});
   };
   if (params && !set_grads) add(true, true, false);
   // The planner itself leaves gradients there only beside the optimizer's state, which is more
@@ -141,13 +142,16 @@ bool PlanSearch::less_does(const Key& key, int64_t room) {
   return false;
 }
 
-PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
+PlanSearch::Choice PlanSearch::best_streamed(int64_t room, bool moved, Choice best) {
   struct Group {
     int64_t micro, rows;
     Gradients gradients;
     size_t first, last;  // of the ways
     double floor;
   };
+  if (std::none_of(streamed_.begin(), streamed_.end(),
+                   [&](const Way& way) { return way.moved == moved; }))
+    return best;
   std::vector<std::pair<size_t, size_t>> groups;
   for (size_t i = 0; i < streamed_.size(); ++i) {
     const auto same = [&](bool Way::*what) { return streamed_[i].*what == streamed_[i - 1].*what; };
@@ -182,6 +186,7 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
     // Without a record: what layers leave on the device is known, and seconds that nothing beats.
     const auto hopeless = [&](size_t i) {
       const Way& way = streamed_[i];
+      if (way.moved != moved) return true;
       const Key key = key_of(i);
       if (way.offload == "none" && inputs(o.micro) > static_cast<double>(room)) return true;
       const auto known = residents.find(group);
@@ -198,6 +203,11 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, Choice best) {
     std::vector<const Way*> slow;
     for (size_t i = o.first; i < o.last; ++i) {
       const Way& way = streamed_[i];
+      // What is known of those that the pass before looked at serves here too.
+      if (const auto known = configs_.find(key_of(i));
+          moved && !way.moved && known != configs_.end() && best.feasible &&
+          judged(known->second->decisions, known->second->seconds) >= best.step_seconds)
+        slow.push_back(&way);
       if (hopeless(i)) continue;
       const bool slower = std::any_of(slow.begin(), slow.end(), [&](const Way* w) {
         return rank(w->recompute) <= rank(way.recompute) &&

@@ -138,7 +138,8 @@ void check_graphs(const RunConfig& config, const PlanRequest& r) {
 std::optional<DeviceCalibration> resolve_device_calibration(Place place, int gpu) {
   const DeviceKey key = device_key(place, gpu);
   std::string ignored;
-  auto calibration = read_device_calibration(device_calibration_path(key), key, &ignored);
+  auto calibration =
+      read_device_calibration(device_calibration_path(key), key, device_text(place, gpu), &ignored);
   if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
   return calibration;
 }

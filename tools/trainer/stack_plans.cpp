@@ -132,7 +132,7 @@ std::vector<StackPlan> stack_plans(const StackProblem& p, double below) {
 bool least_stack(const StackProblem& p, StackPlan* least) {
   bool found = false;
   for_plans(p, [&](const StackPlan& plan) {
-    if (plan.host > p.host_limit) return;
+    if (plan.host > p.host_limit || plan.peak + plan.host > p.sum_limit) return;
     if (found &&
         (plan.peak > least->peak || (plan.peak == least->peak && plan.bound >= least->bound)))
       return;

@@ -4,7 +4,7 @@
 //   layers  0 .. first - 1   one way that sends slots to the host's memory
 //           first .. L - 1   one way that keeps or recomputes, so that the last copies are hidden
 //
-// Bytes are exact: they are those of the record of the whole (tests/tools/test_plan_search.cpp).
+// Bytes are exact: they are those of the record of the whole (tests/tools/test_plan_residence.cpp).
 // Seconds are a bound from below, since copies share a link and wait for events; what a plan takes
 // is read off its record.
 #pragma once
@@ -38,7 +38,7 @@ struct StackPlan {
 StackPlan stack_plan(const StackProblem& problem, int away, int kept, int64_t first);
 // All that keep the limits and may be faster than `below`, the fastest first.
 std::vector<StackPlan> stack_plans(const StackProblem& problem, double below);
-// The one of the smallest peak within the host's limit; false if there is none.
+// The one of the smallest peak within the limits of the host and of both; false if there is none.
 bool least_stack(const StackProblem& problem, StackPlan* least);
 // The ways of all layers, in the words of layers/models/recompute.h.
 std::string stack_recompute(const StackProblem& problem, const StackPlan& plan);

@@ -152,7 +152,7 @@ void TrainRun::prepare_gpu() {
   const int64_t own = own_gpu_runtime();
   const std::string note = check_gpu_runtime(
       plan_.runtime_bytes, own >= 0 ? own : gpu_bytes_.runtime_bytes(plan_.engine_bytes),
-      plan_.runtime_calibrated, own >= 0);
+      plan_.runtime_calibrated, own >= 0, device_text(plan_.place, setup_.request.settings.gpu));
   if (!note.empty()) fmt::print("Note: {}.\n", note);
   graphs_ = c.graphs();
 }

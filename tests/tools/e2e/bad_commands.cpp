@@ -357,7 +357,7 @@ std::vector<BadRow> bad_commands() {
              "\"@text.txt\"", "snug calibrate device=cuda")},
       {"calibrate: device",
        {"calibrate", "device=tpu"},
-       usage("device as auto, cpu, emu, cuda or cuda:0 to cuda:7", "tpu", "device cuda")},
+       usage("device as auto, cpu, emu, cuda or cuda:0 to cuda:7", "tpu", "device=cuda")},
       {"calibrate: threads of a device",
        {"calibrate", "device=emu", "--threads", "2"},
        usage("--threads for device=cpu", "--threads of a GPU or the emulator",

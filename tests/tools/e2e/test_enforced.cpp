@@ -49,7 +49,12 @@ const Shape kShapes[] = {
     {"host",
      {"model={type: gpt2, n_layer: 4, n_embd: 64, n_head: 4, n_positions: 64, vocab_size: "
       "400}",
-      "max_length=48", "global_batch_size=10", "offload=inputs", "offload_optimizer=cpu"}}};
+      "max_length=48", "global_batch_size=10", "offload=inputs", "offload_optimizer=cpu"}},
+    {"streamed",
+     {"model={type: gpt2, n_layer: 5, n_embd: 48, n_head: 2, n_positions: 48, vocab_size: "
+      "300}",
+      "max_length=48", "global_batch_size=12", "precision=bf16", "offload_params=cpu",
+      "offload_gradients=cpu"}}};
 
 std::string quoted(const std::vector<std::string>& words) {
   std::string line;
