@@ -150,6 +150,13 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
     note(w);
   }
 
+  // The rounded weights of n elements from `begin` of the flat range, `from` of their span, on.
+  const auto round_at = [&](float* const* places, int64_t begin, int64_t from, int64_t n) {
+    if (t.weights.defined())
+      round_weights(t.weights.data, dtype, places[0] + from, begin, n);
+    else if (columns > 1 + states && places[1 + states])
+      round_weights(places[1 + states], dtype, places[0] + from, from, n);
+  };
   const int64_t gradient_bytes = size_of(t.gradients.dtype);
   {
     Op op(ctx, op_name_,
@@ -193,23 +200,15 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
             b.states[static_cast<size_t>(k)] = at;
           }
           update_block(step, b);
-          if (t.weights.defined())
-            round_weights(t.weights.data, dtype, b.parameter, begin, b.n);
-          else if (columns > 1 + states && places[1 + states])
-            round_weights(places[1 + states], dtype, b.parameter, from, b.n);
+          round_at(places, begin, from, b.n);
         }
       });
     } else if (op.run() && (t.weights.defined() || columns > 1 + states)) {
       // Skipped: the weights get the bits they have. In a window of a store that rests with the
       // host they are only written, so without this what goes back is whatever was there.
       map.for_each(ctx.threads(), [&](int64_t, const ChunkMap::Chunk& chunk) {
-        float* const* const places = table + chunk.span * columns;
         const int64_t from = chunk.begin - spans[static_cast<size_t>(chunk.span)].offset;
-        const int64_t n = chunk.end - chunk.begin;
-        if (t.weights.defined())
-          round_weights(t.weights.data, dtype, places[0] + from, chunk.begin, n);
-        else if (places[1 + states])
-          round_weights(places[1 + states], dtype, places[0] + from, from, n);
+        round_at(table + chunk.span * columns, chunk.begin, from, chunk.end - chunk.begin);
       });
     }
   }

@@ -44,6 +44,7 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table,
       }
       Window& w = windows_.back();
       const int64_t n = std::min(s.elements - done, w.begin + window - begin);
+      w.holes |= (w.count > 0 && begin > w.end) || s.elements < table[s.param].elements();
       spans_.push_back({s.param, s.group, begin, n});
       ++w.count;
       w.end = begin + round_up(n, kStep);
@@ -164,7 +165,7 @@ void OffloadedStateStore::fetch(Context& ctx, Window& w, size_t from) {
     w.device[k] = ctx.tensor(host.name, host.shape, host.dtype, category);
   }
   ctx.wait_event(kToDevice, ctx.record_event(kCompute));  // what had these bytes before is done
-  const size_t read = static_cast<size_t>(states_) + 1;
+  const size_t read = static_cast<size_t>(states_) + (w.holes ? 2 : 1);
   for (size_t k = from; k < std::min(read, w.host.size()); ++k)
     ctx.copy_to_device(w.device[k], w.host[k]);
   w.moved = ctx.record_event(kToDevice);

@@ -72,6 +72,7 @@ class OffloadedStateStore final : public StateStore {
     size_t first = 0, count = 0;  // of spans_
     int64_t begin = 0, end = 0;   // of the flat range
     int part = -1;                // of the table, where windows keep to them
+    bool holes = false;           // something between or behind the spans is not trained
     // One a state, then the parameters, then the 16-bit weights of a part.
     std::vector<Tensor> host, device;
     Event moved;  // the last copy that was begun
@@ -79,7 +80,7 @@ class OffloadedStateStore final : public StateStore {
   void make_master(Context& ctx, const ParamTable& table, int64_t window);
   void make_weights(Context& ctx);
   // Begins the copies of the states from number `from` on, and of the parameters. Weights are
-  // written only.
+  // written only; where a window has holes they come too, for all of it goes back.
   void fetch(Context& ctx, Window& w, size_t from);
   void send(Context& ctx, Window& w, size_t from);  // begins the copies back
   void finish(Context& ctx, Window& w);

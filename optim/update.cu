@@ -131,40 +131,38 @@ __device__ inline void update_pack(const Rule& rule, const typename Rule::Step& 
   if (to.weights) w.store(static_cast<Weight*>(to.weights) + i);
 }
 
-// The vectors of this block of a part: several a thread.
-template <class Rule, class Weight, int N>
-__device__ inline void update_part(const Rule& rule, const typename Rule::Step& step,
-                                   const Tensors& to, const Part& part) {
+// f(how many elements, the first) for the vectors of this block of a part: several a thread.
+template <int N, class F>
+__device__ inline void each_vector(const Part& part, F&& f) {
   int64_t i = ((block() - part.first_block) * threads() * kVectorsPerThread + thread()) * N;
   for (int v = 0; v < kVectorsPerThread && i < part.elements; ++v, i += threads() * N) {
     if (i + N <= part.elements) {
-      update_pack<Rule, Weight, N>(rule, step, to, part.offset + i);
+      f(std::integral_constant<int, N>{}, part.offset + i);
     } else {
       for (int64_t j = i; j < part.elements; ++j)
-        update_pack<Rule, Weight, 1>(rule, step, to, part.offset + j);
+        f(std::integral_constant<int, 1>{}, part.offset + j);
     }
   }
+}
+
+template <class Rule, class Weight, int N>
+__device__ inline void update_part(const Rule& rule, const typename Rule::Step& step,
+                                   const Tensors& to, const Part& part) {
+  each_vector<N>(part, [&]<int M>(std::integral_constant<int, M>, int64_t at) {
+    update_pack<Rule, Weight, M>(rule, step, to, at);
+  });
 }
 
 // A skipped step: the weights get the bits they have. In a window of a store that rests with the
 // host they are only written, so without this what goes back would be whatever was there.
 template <class Weight, int N>
 __device__ inline void round_part(const Tensors& to, const Part& part) {
-  const auto round = [&]<int M>(std::integral_constant<int, M>, int64_t at) {
+  each_vector<N>(part, [&]<int M>(std::integral_constant<int, M>, int64_t at) {
     const auto p = Pack<float, M>::load(to.master + at);
     Pack<Weight, M> w;
     for (int j = 0; j < M; ++j) w[j] = from_f32<Weight>(p[j]);
     w.store(static_cast<Weight*>(to.weights) + at);
-  };
-  int64_t i = ((block() - part.first_block) * threads() * kVectorsPerThread + thread()) * N;
-  for (int v = 0; v < kVectorsPerThread && i < part.elements; ++v, i += threads() * N) {
-    if (i + N <= part.elements) {
-      round(std::integral_constant<int, N>{}, part.offset + i);
-    } else {
-      for (int64_t j = i; j < part.elements; ++j)
-        round(std::integral_constant<int, 1>{}, part.offset + j);
-    }
-  }
+  });
 }
 
 // A block works on one part. Each thread takes several vectors, so that the divisions in double

@@ -32,28 +32,26 @@ struct QueryScratch {
 };
 struct ForwardScratch {
   QueryScratch q[kMostTogether];
-  float *rows, *k, *columns, *v, *s, *factor;
+  float *rows, *k, *columns, *s, *factor;
   uint16_t* keep;
-  int64_t floats, units, row_units;  // of D, as products take it; between rows
+  int64_t floats, units, row_units;  // units of D; between rows
 };
 
 ForwardScratch forward_scratch(float* data, const AttentionBlocks& blocks, int64_t D,
                                int64_t together, bool dropout) {
   ScratchPieces p(data);
   ForwardScratch s{};
-  const int64_t rows = in_steps(D, blocks.step), half = units_of(kBlock, blocks.pairs);
-  s.units = in_steps(units_of(D, blocks.pairs), blocks.step);
+  s.units = units_of(D, blocks.pairs);
   s.row_units = round_up(s.units, 8);
   for (int64_t g = 0; g < together; ++g) {
     s.q[g].turned = p.take(s.units * kBlock);
-    s.q[g].out = p.take(rows * kBlock);
+    s.q[g].out = p.take(D * kBlock);
     s.q[g].top = p.take(kBlock);
     s.q[g].sum = p.take(kBlock);
   }
   s.rows = p.take(kBlock * s.row_units);
   s.k = p.take(kBlock * s.row_units);
-  s.columns = p.take(half * round_up(D, 8));
-  s.v = blocks.step == 1 ? s.columns : p.take(rows * half);
+  s.columns = p.take(units_of(kBlock, blocks.pairs) * round_up(D, 8));
   s.s = p.take(kBlock * kBlock);
   s.factor = p.take(kBlock);
   s.keep = dropout ? reinterpret_cast<uint16_t*>(p.take(kBlock * kAttentionWords / 2)) : nullptr;
@@ -97,13 +95,9 @@ class Forward {
   int64_t first_keys(int64_t i0) const { return seen_from().block_of(i0); }
 
   void load_keys(int64_t j0, int64_t keys) {
-    const bool pairs = blocks_.pairs;
-    const int64_t D = spec_.D, ld = round_up(D, 8), padded = keys_in_steps(blocks_, keys);
-    pack_rows(s_.k, s_.row_units, h_.k + j0 * h_.kv_stride, h_.kv_stride, keys, D, pairs);
-    clear_rows(s_.k, s_.row_units, keys, padded);
-    pack_columns(s_.columns, ld, h_.v + j0 * h_.kv_stride, h_.kv_stride, keys, D, pairs);
-    if (blocks_.step > 1)
-      turn_block(s_.v, s_.columns, ld, units_of(keys, pairs), D, units_of(padded, pairs), kHalf);
+    const int64_t D = spec_.D, stride = h_.kv_stride;
+    pack_rows(s_.k, s_.row_units, h_.k + j0 * stride, stride, keys, D, blocks_.pairs);
+    pack_columns(s_.columns, round_up(D, 8), h_.v + j0 * stride, stride, keys, D, blocks_.pairs);
   }
 
   void load_queries(const QueryScratch& q, int64_t i0, int64_t left) {
@@ -119,37 +113,34 @@ class Forward {
   }
 
   void tile(const QueryScratch& q, int64_t i0, int64_t rows, int64_t j0, int64_t keys) {
-    const int64_t D = spec_.D, lanes = round_up(rows, kAttentionLanes), first = h_.first_pos + i0;
-    const int64_t ld = s_.row_units, padded = keys_in_steps(blocks_, keys);
+    const int64_t lanes = round_up(rows, kAttentionLanes), first = h_.first_pos + i0;
+    const int64_t ld = s_.row_units;
     // On the diagonal the first half of the queries sees nothing of the second half of the keys.
     const bool halves = spec_.causal && j0 == first && keys > kHalf;
-    const int64_t low = halves ? kHalf : padded;
+    const int64_t low = halves ? kHalf : keys;
     blocks_.product(s_.s, kBlock, s_.k, ld, 1, q.turned, kBlock, low, lanes, s_.units, false);
     if (halves)
       blocks_.product(s_.s + low * kBlock + kHalf, kBlock, s_.k + low * ld, ld, 1, q.turned + kHalf,
-                      kBlock, padded - low, lanes - kHalf, s_.units, false);
+                      kBlock, keys - low, lanes - kHalf, s_.units, false);
     const bool add = j0 > first_keys(i0);
     if (spec_.causal && j0 + keys - 1 > first) hide_future(s_.s, keys, lanes, j0, first);
     hide_earlier_keys(s_.s, keys, rows, j0, seen_from(), i0);
-    hide_padding(s_.s, keys, padded);
     if (s_.keep)
       blocks_.dropout_bits(s_.keep, keys, lanes, h_.key, h_.sample, static_cast<uint32_t>(first),
                            static_cast<uint32_t>((h_.head << 18) + j0 / 4),
                            attention_dropout_threshold(spec_.dropout));
     const bool changed =
-        blocks_.softmax_step(s_.s, padded, lanes, scale_.factor2, q.top, q.sum, s_.factor, s_.keep);
-    if (add && changed) blocks_.scale_lanes(q.out, D, lanes, s_.factor);
+        blocks_.softmax_step(s_.s, keys, lanes, scale_.factor2, q.top, q.sum, s_.factor, s_.keep);
+    if (add && changed) blocks_.scale_lanes(q.out, spec_.D, lanes, s_.factor);
     if (halves) add_values(q.out, s_.s, kHalf, kHalf, add);
     const int64_t done = halves ? kHalf : 0;
-    add_values(q.out + done, s_.s + done, lanes - done, padded, add);
+    add_values(q.out + done, s_.s + done, lanes - done, keys, add);
   }
 
   // out (D, lanes) = [out +] values * p.
   void add_values(float* out, const float* p, int64_t lanes, int64_t keys, bool add) const {
-    const bool turned = blocks_.step > 1;
-    blocks_.product(out, kBlock, s_.v, turned ? kHalf : 1, turned ? 1 : round_up(spec_.D, 8), p,
-                    kBlock, in_steps(spec_.D, blocks_.step), lanes, units_of(keys, blocks_.pairs),
-                    add);
+    blocks_.product(out, kBlock, s_.columns, 1, round_up(spec_.D, 8), p, kBlock, spec_.D, lanes,
+                    units_of(keys, blocks_.pairs), add);
   }
 
   void store(const QueryScratch& q, int64_t i0, int64_t rows) {
@@ -191,9 +182,9 @@ void forward_all(const AttentionBlocks& blocks, Context& ctx, const AttentionSpe
     const ForwardHead<T> head = make_head(bh / spec.H, bh % spec.H);
     float* data = scratch.as<float>() + slot * scratch.shape[1];
     const int64_t rows = std::min(piece, queries - i0);
-    if (blocks.enter) blocks.enter();
     if constexpr (std::is_same_v<T, bf16>)
       if (blocks.fused) {
+        blocks.enter();
         const int64_t next = bh + ctx.threads();
         const bool more = pieces == 1 && next < B * spec.H;
         const ForwardHead<T> ahead = more ? make_head(next / spec.H, next % spec.H) : head;
@@ -204,7 +195,6 @@ void forward_all(const AttentionBlocks& blocks, Context& ctx, const AttentionSpe
     Forward<T>(blocks, spec, head,
                forward_scratch(data, blocks, spec.D, together, spec.dropout > 0))
         .run(i0, rows);
-    if (blocks.leave) blocks.leave();
   });
 }
 

@@ -51,7 +51,7 @@
 // Memory    A planned workspace per thread. On tile-matrix units: packed keys and values, forward 2
 //           and backward 3 T D values of 2 bytes for T up to 2048, some tiles, and dk and dv as
 //           below. Otherwise, in units of 4 bytes (u a unit's values, 1 or 2) and blocks of 64:
-//           forward (D / u + D) 64 for each of up to 4 blocks of queries, 2 or 3 blocks of keys and
+//           forward (D / u + D) 64 for each of up to 8 blocks of queries, 2 or 3 blocks of keys and
 //           values, one tile of 64 x 64. Backward (4 D / u + D) 64 for each of up to 4 blocks of
 //           queries, 2 or 3 of keys, 2 or 2.5 tiles, and dk and dv: 2 T D, or 512 D when there are
 //           few heads per thread.

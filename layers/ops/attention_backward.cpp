@@ -270,26 +270,24 @@ class Backward {
             int64_t i0, int64_t j0, int64_t keys, int64_t i, int64_t j) const {
     if (blocks_.fused) return fused_tile(s, q, k, b, h, i0, j0, keys, i, j);
     const int64_t lanes = lanes_at(i0), ld = plan_.row_units(), units = plan_.units();
-    const int64_t padded = keys_in_steps(blocks_, keys);
-    const int64_t low = halves(i0, j0, keys) ? kHalf : padded, skipped = low * kBlock + kHalf;
+    const int64_t low = halves(i0, j0, keys) ? kHalf : keys, skipped = low * kBlock + kHalf;
     float *scores = s.s[i], *dp = s.dp[i];
     blocks_.product(scores, kBlock, k.rows, ld, 1, q.turned, kBlock, low, lanes, units, false);
     blocks_.product(dp, kBlock, k.v_rows, ld, 1, q.dout_turned, kBlock, low, lanes, units, false);
-    if (low < padded) {
+    if (low < keys) {
       blocks_.product(scores + skipped, kBlock, k.rows + low * ld, ld, 1, q.turned + kHalf, kBlock,
-                      padded - low, lanes - kHalf, units, false);
+                      keys - low, lanes - kHalf, units, false);
       blocks_.product(dp + skipped, kBlock, k.v_rows + low * ld, ld, 1, q.dout_turned + kHalf,
-                      kBlock, padded - low, lanes - kHalf, units, false);
+                      kBlock, keys - low, lanes - kHalf, units, false);
     }
     if (spec_.causal && j0 + keys - 1 > i0) hide_future(scores, keys, lanes, j0, i0);
     hide_earlier_keys(scores, keys, rows_at(i0), j0, seen_from(b), i0);
-    hide_padding(scores, keys, padded);
     if (s.keep)
       blocks_.dropout_bits(s.keep, keys, lanes, key_, static_cast<uint64_t>(first_sample_ + b),
                            static_cast<uint32_t>(i0), static_cast<uint32_t>((h << 18) + j0 / 4),
                            threshold_);
-    blocks_.backward_tile(scores, dp, s.ds_keys[j][i], padded, lanes, scale_.factor2, q.lse2,
-                          q.delta, s.keep, kept_);
+    blocks_.backward_tile(scores, dp, s.ds_keys[j][i], keys, lanes, scale_.factor2, q.lse2, q.delta,
+                          s.keep, kept_);
   }
 
   void fused_tile(const Scratch& s, const QueryBlock& q, const KeyBlock& k, int64_t b, int64_t h,
@@ -326,9 +324,9 @@ class Backward {
   }
 
   // On the diagonal the first half of the queries sees nothing of the second half of the keys: that
-  // quarter of dp is never computed, and no product reads it. A sum over several tiles takes all.
+  // quarter of dp is never computed, and no product reads it.
   bool halves(int64_t i0, int64_t j0, int64_t keys) const {
-    return plan_.step == 1 && spec_.causal && i0 == j0 && keys > kHalf;
+    return spec_.causal && i0 == j0 && keys > kHalf;
   }
 
   // Sums over the blocks of queries [i0, i_end), whose tiles begin at number `tile`. The first
@@ -358,13 +356,12 @@ class Backward {
   }
   void add_tile_to(float* d, const float* p, const float* columns, int64_t i0, int64_t j0,
                    int64_t keys, bool more) const {
-    const int64_t wide = plan_.wide(), padded = keys_in_steps(blocks_, keys);
-    const int64_t units = units_of(rows_at(i0), plan_.pairs);
-    const int64_t low = halves(i0, j0, keys) ? kHalf : padded, skip = units_of(kHalf, plan_.pairs);
+    const int64_t wide = plan_.wide(), units = units_of(rows_at(i0), plan_.pairs);
+    const int64_t low = halves(i0, j0, keys) ? kHalf : keys, skip = units_of(kHalf, plan_.pairs);
     blocks_.product(d, wide, p, kBlock, 1, columns, wide, low, wide, units, more);
-    if (low < padded)
+    if (low < keys)
       blocks_.product(d + low * wide, wide, p + low * kBlock + skip, kBlock, 1,
-                      columns + skip * wide, wide, padded - low, wide, units - skip, more);
+                      columns + skip * wide, wide, keys - low, wide, units - skip, more);
   }
 
   // Sums over the keys [j0, j_end), whose blocks and tiles begin at number `k` and `tile_key`.

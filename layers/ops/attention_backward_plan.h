@@ -76,8 +76,8 @@ inline Plan make_plan(const AttentionBlocks& blocks, const AttentionSpec& spec, 
   p.step = blocks.step;
   p.dropout = spec.dropout > 0;
   p.D = spec.D;
-  p.queries = p.two_passes ? blocks_together(heads, count, threads, kMostQueries)
-                           : blocks_together(threads, count, 0, kMostQueries);
+  // In one pass the pieces of a head are one thread's, so their number does not count.
+  p.queries = blocks_together(heads, count, p.two_passes ? threads : 0, kMostQueries);
   p.stage = std::min(p.step > 1 ? kStage : 1, p.queries);
   p.resident = p.step > 1 && !p.two_passes && count <= kMostKeys;
   p.keys = p.resident ? count : p.stage;

@@ -63,7 +63,7 @@ struct AttentionBlocks {
   void (*product_of_blocks)(float* c, int64_t ldc, const float* a, int64_t a_row, const float* b,
                             int64_t ldb, int64_t M, int64_t N, const BlocksOfSum& sum,
                             bool add) = nullptr;
-  // Whole passes instead of the parts above, or null.
+  // Whole passes instead of the parts above but the products: where step is above 1, else null.
   const AttentionFused* fused = nullptr;
 };
 

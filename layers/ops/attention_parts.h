@@ -135,15 +135,11 @@ inline void hide_earlier_keys(float* s, int64_t keys, int64_t rows, int64_t firs
   }
 }
 
-// Keys of a tile as products take them. Those beyond `keys` are zeros with hidden scores, so that
+// Keys of a tile as products take them. Those beyond `keys` are zeros that no query sees, so that
 // their p and ds are zero.
 inline int64_t keys_in_steps(const AttentionBlocks& blocks, int64_t keys) {
   const int64_t step = 2 * blocks.step;
   return blocks.step == 1 ? keys : (keys + step - 1) / step * step;
-}
-inline void hide_padding(float* s, int64_t keys, int64_t padded) {
-  for (int64_t i = keys * kAttentionBlock; i < padded * kAttentionBlock; ++i)
-    s[i] = -__builtin_inff();
 }
 
 }  // namespace snug

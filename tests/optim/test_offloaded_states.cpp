@@ -14,6 +14,7 @@
 #include "optim/offloaded_gradients.h"
 #include "optim/offloaded_states.h"
 #include "optim/optimizer.h"
+#include "optim/streamed_params.h"
 #include "tests/support/errors.h"
 
 namespace snug {
@@ -245,6 +246,107 @@ TEST(OffloadedStateStore, WindowsKeepToThePartsWhateverIsFrozen) {
       }
     });
   }
+}
+
+// Weights that rest with the host are the rounded parameters after every step, a skipped one too:
+// those of what is frozen, or padding, between what is trained go to and fro with it.
+TEST(StreamedParams, WeightsAreTheRoundedParametersWhateverIsFrozen) {
+  ParamTable table;
+  const auto add = [&](const char* name, int64_t n, bool trainable, int part) {
+    table.add({.name = Name(name), .shape = {n}, .trainable = trainable, .part = part});
+  };
+  add("wte", 700, true, -1);
+  add("h.0.first", 300, false, 0);
+  add("h.0.a", 1000, true, 0);
+  add("h.0.b", 257, false, 0);
+  add("h.0.c", 2000, true, 0);
+  table.add({.name = Name("h.1.padded"), .shape = {40, 16}, .rows = 33, .part = 1});
+  add("h.1.last", 300, false, 1);
+  add("h.2.frozen", 513, false, 2);
+  add("ln_f", 100, true, -1);
+  const int64_t n = table.flat_elements();
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const int64_t window : {1024, 1 << 16})
+      for (const StreamMode streams :
+           {StreamMode::immediate, StreamMode::deferred, StreamMode::worker}) {
+        SCOPED_TRACE(testing::Message() << to_string(dtype) << " window " << window << " streams "
+                                        << static_cast<int>(streams));
+        const auto optimizer = make_optimizer({});
+        Schedule schedule;
+        schedule.add(Name("root"), -1, true);
+        for (const char* name : {"load", "update", "read"}) schedule.add(Name(name), 0, false);
+        Settings settings;
+        settings.threads = 1;
+        settings.poison = true;
+        settings.streams = streams;
+        const auto go = [&](Context& ctx) {
+          Tensor gradients, state;
+          std::unique_ptr<OffloadedStateStore> store;
+          std::unique_ptr<StreamedParamStore> weights;
+          ctx.program(schedule, 0, [&] {
+            gradients = ctx.tensor(Name("gradients"), {n}, DType::f32, Category::gradients);
+            state = ctx.tensor(Name("state"), step_state_shape(), DType::u8, Category::state);
+            store = std::make_unique<OffloadedStateStore>(
+                ctx, table, optimizer->state_names(),
+                OffloadedStateStore::Options{
+                    .master = true, .window = window, .by_part = true, .weights = dtype});
+            weights = std::make_unique<StreamedParamStore>(ctx, table, dtype, *store);
+          });
+          const View master = store->master();
+          const auto load = [&] { ctx.program(schedule, 1, [&] { weights->load(ctx); }); };
+          const auto update = [&] {
+            ctx.program(schedule, 2, [&] {
+              optimizer->update(ctx, {master, {}, gradients}, *store, state);
+            });
+          };
+          const auto read = [&](auto&& see) {
+            ctx.program(schedule, 3, [&] {
+              for (int part = 0; part < 3; ++part) {
+                weights->fetch_part(ctx, part);
+                for (int i = 0; i < table.size(); ++i)
+                  if (table[i].part == part) see(i, weights->acquire(ctx, i));
+                weights->drop_part(ctx, part);
+              }
+              for (int i = 0; i < table.size(); ++i)
+                if (table[i].part < 0) see(i, weights->acquire(ctx, i));
+            });
+          };
+          if (ctx.planning()) return load(), update(), read([](int, const View&) {});
+          StepState& s = *step_state(state.view());
+          s = StepState{};
+          s.loss_scale = s.clip_factor = 1.0f;
+          for (float& rate : s.learning_rate) rate = 0.01f;
+          for (int64_t i = 0; i < n; ++i) master.as<float>()[i] = value(i, 1);
+          load();
+          for (int step = 0; step < 3; ++step) {
+            for (int64_t i = 0; i < n; ++i) gradients.view().as<float>()[i] = value(i, 2);
+            s.found_inf = step == 1;
+            optimizer->prepare_step(s);
+            update();
+            if (!s.found_inf) ++s.updates;
+            read([&](int param, const View& w) {
+              const ParamInfo& p = table[param];
+              int64_t wrong = 0;
+              for (int64_t i = 0; i < p.elements(); ++i) {
+                const float want = master.as<float>()[p.offset + i];
+                if (dtype == DType::f32)
+                  wrong += w.as<float>()[i] != want;
+                else if (dtype == DType::bf16)
+                  wrong += w.as<bf16>()[i].bits != from_f32<bf16>(want).bits;
+                else
+                  wrong += w.as<f16>()[i].bits != from_f32<f16>(want).bits;
+              }
+              EXPECT_EQ(wrong, 0) << p.name.view() << " step " << step;
+            });
+          }
+        };
+        Context plan(Place::plan, settings);
+        go(plan);
+        schedule.pack();
+        Context cpu(Place::cpu, settings);
+        cpu.reserve(schedule);
+        go(cpu);
+      }
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/blas/matmul_blocking.h"
 #include "engine/blas/matmul_cpu.h"
 #include "engine/core/error.h"
 #include "engine/core/isa.h"
@@ -246,6 +247,12 @@ TEST(MatmulCpu, BlocksOfLessDepthKeepTheBits) {
   const MatmulKernel kernel = matmul_available(MatmulKernel::amx_bf16)
                                   ? MatmulKernel::amx_bf16
                                   : MatmulKernel::amx_bf16_emulated;
+  const auto blocks = [&](int threads) {
+    return blas::make_blocking(c.M, c.N, c.K, true, false, *blas::tile_kernel(kernel), threads)
+        .depth_blocks;
+  };
+  EXPECT_EQ(blocks(1), 2);
+  EXPECT_EQ(blocks(2), 3);
   const auto out = t.run(kernel, 2);
   check_rows(t, out);
   EXPECT_EQ(out, t.run(kernel, 1));

@@ -149,17 +149,22 @@ TEST(Attention, ScoresThatRiseWithTheKeysScaleTheSums) {
     }
 }
 
-// More keys than tile-matrix units keep packed, and a count of them that fills no tile.
+// More keys than tile-matrix units keep packed, and a count of them that fills no tile; then with
+// queries that see keys of two parts, and some behind the last key that see none.
 TEST(Attention, MoreKeysThanStayPacked) {
   if (!attention_blocks_has_amx()) GTEST_SKIP() << "slow on emulated tiles";
-  const AttentionCase c = case_of({1, 2131, 1, 1, 8, true, DType::bf16});
-  const Data data = data_of(c, DType::bf16);
-  const Truth truth(c, DType::bf16, data);
-  const AttentionBlocks& form = attention_blocks_amx();
-  const Outputs one = run_both(c, DType::bf16, data, spec_of(c), false, some_state(), 1, &form);
-  truth.expect(form, one);
-  const Outputs two = run_both(c, DType::bf16, data, spec_of(c), false, some_state(), 2, &form);
-  for (const char* name : {"out", "lse", "dqkv"}) EXPECT_EQ(one[name], two[name]) << name;
+  AttentionCase windowed = case_of({1, 2200, 2, 1, 5, true, DType::bf16});
+  windowed.window = 77;
+  windowed.key_lengths = {2070};
+  for (const AttentionCase& c : {case_of({1, 2131, 1, 1, 8, true, DType::bf16}), windowed}) {
+    const Data data = data_of(c, DType::bf16);
+    const Truth truth(c, DType::bf16, data);
+    const AttentionBlocks& form = attention_blocks_amx();
+    const Outputs one = run_both(c, DType::bf16, data, spec_of(c), false, some_state(), 1, &form);
+    truth.expect(form, one);
+    const Outputs two = run_both(c, DType::bf16, data, spec_of(c), false, some_state(), 2, &form);
+    for (const char* name : {"out", "lse", "dqkv"}) EXPECT_EQ(one[name], two[name]) << name;
+  }
 }
 
 TEST(AttentionDropout, MatchesTheReferenceWithThePromisedMask) {
