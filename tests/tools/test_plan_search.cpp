@@ -149,6 +149,13 @@ TEST(PlanSearch, WhatWasPackedBeforeLiesTheSame) {
       }
       EXPECT_EQ(session->schedule().arena_bytes(), search.packed(d).engine);
     }
+  // What other decisions were packed to is a bound where programs are the same.
+  Decisions like = least, unlike = least;
+  like.recompute = like.recompute == "none" ? "norms" : "none";
+  unlike.micro_batch = 2 * least.micro_batch;
+  EXPECT_GT(search.packed_at_least(like), 0);
+  EXPECT_EQ(search.packed_at_least(unlike), 0);
+  EXPECT_LE(search.packed_at_least(like), search.packed(like).engine);
   // Another schedule under these decisions is a defect, and is noticed.
   Schedule other = search.record(fastest)->schedule();
   other.at(0).tensors.pop_back();

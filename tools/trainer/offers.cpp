@@ -348,6 +348,7 @@ class Combination {
     for (const PlanSearch::Choice& c : least_) {
       const bool good = packed_ && fits(packed_->engine, packed_->host);
       if (good && c.engine_bytes >= packed_->engine) break;
+      if (good && search.packed_at_least(c.decisions) >= packed_->engine) continue;
       const Recordings::Packed next = search.packed(c.decisions);
       const bool better = fits(next.engine, next.host);
       if (!packed_ || (better && !good) || (better == good && next.engine < packed_->engine))

@@ -191,6 +191,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
     for (const PlanSearch::Choice& c : search.least()) {
       Plan& least = *search.smallest;
       if (least.fits && c.engine_bytes >= least.engine_bytes) break;
+      if (least.fits && search.packed_at_least(c.decisions) >= least.engine_bytes) continue;
       Plan packed = plan;
       finish(packed, *search.record(c.decisions), search, 0);
       packed.optimality = c.optimality;

@@ -139,6 +139,13 @@ Decisions read_decisions(const nlohmann::json& j, const std::string& where) {
     fail(ErrorCode::data, fmt::format("packed_weights none, forward or both in {}", where),
          fmt::format("\"{}\"", packing), kAgain);
   d.packed_weights = *packed;
+  if (d.offload_params && (!d.offload_optimizer || d.packed_weights != WeightPacking::none))
+    fail(ErrorCode::data,
+         fmt::format("offload_optimizer cpu and packed_weights none for offload_params cpu in {}",
+                     where),
+         fmt::format("offload_optimizer {}, packed_weights {}",
+                     d.offload_optimizer ? "cpu" : "none", packing),
+         kAgain);
   d.eval_batch = get_int_in(j, "eval_batch", where, 0, kMost);
   const std::string gradients = get_string(j, "gradients", where, "f32");
   if (gradients != to_string(DType::f32) && gradients != to_string(DType::bf16))
@@ -228,6 +235,14 @@ void follow_plan(const PlanFile& file, RunSetup& setup) {
     not_as(file, "threads", std::to_string(file.threads), std::to_string(r.settings.threads),
            fmt::format("threads={}, or plan=null to plan anew", file.threads));
   check_keys(file, setup);
+  if (file.decisions.update_in_backward &&
+      (r.max_grad_norm > 0 || r.model->precision().loss_scaling() ||
+       file.decisions.micro_batch < r.global_batch))
+    fail(ErrorCode::data,
+         fmt::format("update {} for max_grad_norm above 0, loss scaling or several micro-steps in "
+                     "{} / decisions",
+                     kUpdateBehind, file.path),
+         fmt::format("\"{}\"", kUpdateInBackward), kAgain);
   if (r.settings.target == Place::cuda && setup.config.attn_implementation == "auto") {
     choose_attention(r, file.attention == "cudnn");
     r.attention_why.clear();

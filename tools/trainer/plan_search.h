@@ -72,6 +72,7 @@ struct Recordings {
   std::map<Decisions, Rest> rests;
   std::map<Decisions, Packed> packed;
   std::map<Decisions, std::vector<Placed>> placed;             // by program
+  std::map<Decisions, int64_t> packed_rests;                   // PlanSearch::packed_at_least
   std::map<Decisions, std::pair<double, double>> micro_steps;  // seconds of the first, of the next
   std::map<Decisions, BlockOptions> blocks;
   std::map<Decisions, StackOptions> stacks;
@@ -141,6 +142,9 @@ class PlanSearch {
   // before: rungs of a ladder and the smallest plan often share one, and some take longer to pack
   // than to record.
   void pack(Schedule& schedule, const Decisions& decisions) const;
+  // Bytes of the arena that packing cannot be below: those of what other decisions were packed to,
+  // in programs that are the same. 0: not known.
+  int64_t packed_at_least(const Decisions& decisions) const;
   // Of a recorded schedule.
   double step_seconds(const Schedule& schedule, const Decisions& decisions) const;
 

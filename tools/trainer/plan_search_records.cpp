@@ -41,14 +41,36 @@ Recordings::Packed PlanSearch::packed(const Decisions& d) {
   return recordings_->packed[d] = {s.arena_bytes(), s.host_bytes()};
 }
 
+namespace {
+
+// What residents and programs other than micro-steps and evaluation mind.
+Decisions of_rest_beside_residents(const Decisions& d) {
+  Decisions c = d;
+  c.head_rows = 0;
+  c.recompute = c.offload = "none";
+  return c;
+}
+
+}  // namespace
+
+int64_t PlanSearch::packed_at_least(const Decisions& d) const {
+  const auto found = recordings_->packed_rests.find(of_rest_beside_residents(d));
+  return found != recordings_->packed_rests.end() ? found->second : 0;
+}
+
 void PlanSearch::pack(Schedule& s, const Decisions& d) const {
   std::vector<Recordings::Placed>& placed = recordings_->placed[d];
   if (placed.empty()) {
     s.pack();
+    int64_t rest = 0;
     for (int i = 0; i < s.size(); ++i) {
       const Program& p = s.at(i);
       placed.push_back({p.packing, p.host_packing, p.base, p.host_base});
+      const std::string_view name = p.name.view();
+      if (name != "micro_first" && name != "micro_next" && name != "eval")
+        rest = std::max(rest, p.end());
     }
+    recordings_->packed_rests[of_rest_beside_residents(d)] = round_up(rest, kArenaUnit);
     return;
   }
   require(static_cast<int>(placed.size()) == s.size(), "a schedule of as many programs as before");

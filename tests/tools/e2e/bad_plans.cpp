@@ -125,6 +125,24 @@ std::vector<BadRow> bad_plans() {
          {resealed("/decisions/offload_gradients", "cpu"),
           resealed("/decisions/update", "in backward")});
 
+  refuse("plan: weights with the host without the optimizer's state", {},
+         data("offload_optimizer cpu and packed_weights none for offload_params cpu in @p.json / "
+              "decisions",
+              "offload_optimizer none, packed_weights none", again),
+         {resealed("/decisions/offload_params", "cpu")});
+  refuse("plan: weights with the host and copies of them", {},
+         data("offload_optimizer cpu and packed_weights none for offload_params cpu in @p.json / "
+              "decisions",
+              "offload_optimizer cpu, packed_weights both", again),
+         {resealed("/decisions/offload_params", "cpu"),
+          resealed("/decisions/offload_optimizer", "cpu"),
+          resealed("/decisions/packed_weights", "both")});
+  refuse("plan: updates in backward of gradients that are clipped", {},
+         data("update behind backward for max_grad_norm above 0, loss scaling or several "
+              "micro-steps in @p.json / decisions",
+              "\"in backward\"", again),
+         {resealed("/decisions/update", "in backward")});
+
   // Keys beside it.
   refuse("plan and recompute", {"recompute=block"}, contradicts("recompute", "none", "block"));
   refuse("plan and offload", {"offload=inputs"}, contradicts("offload", "none", "inputs"));
