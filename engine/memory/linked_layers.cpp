@@ -142,16 +142,15 @@ class Bound {
   double operator()(const Times& t, int64_t bytes, int64_t host, int64_t rest) const {
     const double left = room_ - static_cast<double>(bytes), layers = static_cast<double>(rest);
     const double host_left = host_room_ - static_cast<double>(host), q = t.q - p_.hidden;
-    std::array<double, kPrices> v;
-    for (size_t i = 0; i < kPrices; ++i)
-      v[i] = columns_.compute[i] * t.f + columns_.link[i] * t.h + columns_.back[i] * t.p +
-             columns_.link_back[i] * q + layers * columns_.least[i] - columns_.byte[i] * left -
-             columns_.host[i] * host_left;
-    std::array<double, 4> most;
-    for (size_t i = 0; i < 4; ++i) most[i] = v[i];
-    for (size_t k = 4; k < kPrices; k += 4)
-      for (size_t i = 0; i < 4; ++i) most[i] = most[i] > v[k + i] ? most[i] : v[k + i];
-    return std::max({t.f + t.p, most[0], most[1], most[2], most[3]});
+    const double own = t.f + t.p;
+    Lanes most = {own, own, own, own};
+    for (size_t i = 0; i < kPrices / kLanes; ++i) {
+      Lanes v = columns_.compute[i] * t.f + columns_.link[i] * t.h + columns_.back[i] * t.p +
+                columns_.link_back[i] * q + layers * columns_.least[i] - columns_.byte[i] * left;
+      if (host_priced_) v -= columns_.host[i] * host_left;
+      most = most > v ? most : v;
+    }
+    return std::max({most[0], most[1], most[2], most[3]});
   }
   // Options that a choice faster than the ceiling may have anywhere.
   std::vector<int> useful(double ceiling) const {
@@ -166,6 +165,11 @@ class Bound {
   }
 
  private:
+  static constexpr size_t kPrices = 16;  // as many as there may be
+  static constexpr size_t kLanes = 4;
+  using Lanes = double __attribute__((vector_size(kLanes * sizeof(double))));
+  using Column = std::array<Lanes, kPrices / kLanes>;
+
   double value(const Prices& q) const {
     return static_cast<double>(p_.layers) * q.least - (q.byte > 0 ? q.byte * room_ : 0.0) -
            (q.host > 0 ? q.host * host_room_ : 0.0) - (1 - q.back) * p_.hidden;
@@ -178,13 +182,15 @@ class Bound {
     require(!prices_.empty() && prices_.size() <= kPrices, "as many prices as there is room for");
     for (size_t i = 0; i < kPrices; ++i) {
       const Prices& q = prices_[i < prices_.size() ? i : 0];
-      columns_.compute[i] = q.compute;
-      columns_.link[i] = 1 - q.compute;
-      columns_.back[i] = q.back;
-      columns_.link_back[i] = 1 - q.back;
-      columns_.least[i] = q.least;
-      columns_.byte[i] = std::max(q.byte, 0.0);
-      columns_.host[i] = std::max(q.host, 0.0);
+      const size_t group = i / kLanes, lane = i % kLanes;
+      columns_.compute[group][lane] = q.compute;
+      columns_.link[group][lane] = 1 - q.compute;
+      columns_.back[group][lane] = q.back;
+      columns_.link_back[group][lane] = 1 - q.back;
+      columns_.least[group][lane] = q.least;
+      columns_.byte[group][lane] = std::max(q.byte, 0.0);
+      columns_.host[group][lane] = std::max(q.host, 0.0);
+      host_priced_ |= q.host > 0;
     }
   }
   void set_least(Prices& q) const {
@@ -294,60 +300,80 @@ class Bound {
   mutable std::vector<double> costs_;
   double room_, host_room_;
   std::vector<Prices> prices_;
-  static constexpr size_t kPrices = 16;  // as many as there may be
   struct Columns {
-    using Column = std::array<double, kPrices>;
     Column compute, link, back, link_back, least, byte, host;
   };
   Columns columns_;
+  bool host_priced_ = false;
 };
 
 // Labels that none beats: within one last option, and by those behind no link, which what follows
 // minds least.
-void drop_beaten(const LinkedProblem& p, std::vector<Label>& labels) {
+std::vector<Label> unbeaten(const LinkedProblem& p, const std::vector<Label>& labels) {
   const auto sums = [](const Times& t) {
     return std::array<double, 4>{t.f + t.p, t.f + t.q, t.h + t.p, t.h + t.q};
   };
-  std::sort(labels.begin(), labels.end(), [&](const Label& a, const Label& b) {
-    if (a.bytes != b.bytes) return a.bytes < b.bytes;
-    if (a.host != b.host) return a.host < b.host;
-    const double sa = a.times.f + a.times.p, sb = b.times.f + b.times.p;
-    if (sa != sb) return sa < sb;
+  struct Key {
+    int64_t bytes, host;
+    double sum;
+    const Label* label;
+  };
+  std::vector<Key> order;
+  order.reserve(labels.size());
+  for (const Label& a : labels) order.push_back({a.bytes, a.host, a.times.f + a.times.p, &a});
+  std::sort(order.begin(), order.end(), [](const Key& x, const Key& y) {
+    if (x.bytes != y.bytes) return x.bytes < y.bytes;
+    if (x.host != y.host) return x.host < y.host;
+    if (x.sum != y.sum) return x.sum < y.sum;
+    const Label &a = *x.label, &b = *y.label;
     if (a.changes != b.changes) return a.changes < b.changes;
     if (a.option != b.option) return a.option < b.option;
     return a.parent < b.parent;
   });
+  struct Kept {
+    int64_t host;
+    std::array<double, 4> sums;
+  };
   std::vector<Label> kept;
-  std::vector<std::array<double, 4>> kept_sums;
-  std::vector<std::vector<size_t>> of(p.options.size() + 1);  // the last: behind no link
-  for (const Label& label : labels) {
+  std::vector<std::vector<Kept>> of(p.options.size() + 1);  // the last: behind no link
+  for (const Key& key : order) {
+    const Label& label = *key.label;
     const auto here = sums(label.times);
+    std::array<double, 4> most;
+    for (size_t k = 0; k < 4; ++k) most[k] = here[k] * (1 + kRounding);
     const auto option = static_cast<size_t>(label.option);
     const bool linked = p.options[option].linked();
-    const auto beaten_by = [&](const std::vector<size_t>& list) {
-      return std::any_of(list.begin(), list.end(), [&](size_t i) {
-        const Label& other = kept[i];
-        if (other.host > label.host) return false;
-        const auto& there = kept_sums[i];
-        for (size_t k = 0; k < 4; ++k)
-          if (there[k] > here[k] * (1 + kRounding)) return false;
+    // What beats one label mostly beats the next: it is asked first from then on.
+    const auto beaten_by = [&](std::vector<Kept>& list) {
+      for (size_t i = 0; i < list.size(); ++i) {
+        const Kept& other = list[i];
+        bool beats = other.host <= label.host;
+        for (size_t k = 0; k < 4; ++k) beats &= other.sums[k] <= most[k];
+        if (!beats) continue;
+        std::swap(list[i], list[i / 2]);
         return true;
-      });
+      }
+      return false;
     };
     if (beaten_by(of.back()) || (linked && beaten_by(of[option]))) continue;
-    of[linked ? option : p.options.size()].push_back(kept.size());
+    of[linked ? option : p.options.size()].push_back({label.host, here});
     kept.push_back(label);
-    kept_sums.push_back(here);
   }
-  labels = std::move(kept);
+  return kept;
 }
 
+// What a label and an option make, by its bound.
+struct Key {
+  double bound;
+  int32_t from, option;
+};
+
 // Those of the lowest bounds; whether some were dropped.
-bool keep_best(std::vector<Label>& labels, int64_t most) {
-  if (static_cast<int64_t>(labels.size()) <= most) return false;
-  std::nth_element(labels.begin(), labels.begin() + most, labels.end(),
-                   [](const Label& a, const Label& b) { return a.bound < b.bound; });
-  labels.resize(static_cast<size_t>(most));
+bool keep_best(std::vector<Key>& keys, int64_t most) {
+  if (static_cast<int64_t>(keys.size()) <= most) return false;
+  std::nth_element(keys.begin(), keys.begin() + most, keys.end(),
+                   [](const Key& a, const Key& b) { return a.bound < b.bound; });
+  keys.resize(static_cast<size_t>(most));
   return true;
 }
 
@@ -365,17 +391,37 @@ class Search {
     const std::vector<int> useful = bound_.useful(ceiling);
     const int64_t few = least_saved(p_);
     std::vector<std::vector<Label>> labels(1, std::vector<Label>(1));
+    std::vector<Key> keys;
     for (int64_t l = 0; l < p_.layers; ++l) {
-      std::vector<Label> next;
       const std::vector<Label>& now = labels.back();
       const int64_t rest = p_.layers - l - 1;
+      keys.clear();
       for (size_t from = 0; from < now.size(); ++from)
-        for (const int k : useful) extend(now[from], from, k, rest, few, ceiling, next);
+        for (const int k : useful) {
+          Label label;
+          if (!extend(now[from], k, rest, few, label)) continue;
+          const double bound = bound_(label.times, label.bytes, label.host, rest);
+          if (bound <= ceiling) keys.push_back({bound, static_cast<int32_t>(from), k});
+        }
       // Sorting out what is beaten takes the square of the number: not of all there may be.
-      best.cut |= keep_best(next, 16 * most);
-      drop_beaten(p_, next);
-      best.cut |= keep_best(next, most);
-      labels.push_back(std::move(next));
+      best.cut |= keep_best(keys, 16 * most);
+      std::vector<Label> next(keys.size());
+      for (size_t i = 0; i < keys.size(); ++i) {
+        const Label& at = now[static_cast<size_t>(keys[i].from)];
+        Label& label = next[i];
+        extend(at, keys[i].option, rest, few, label);
+        label.bound = keys[i].bound;
+        label.parent = keys[i].from;
+        label.option = keys[i].option;
+        label.changes = at.changes + (l == 0 || at.option != label.option);
+      }
+      std::vector<Label> kept = unbeaten(p_, next);
+      keys.clear();
+      for (size_t i = 0; i < kept.size(); ++i)
+        keys.push_back({kept[i].bound, static_cast<int32_t>(i), 0});
+      best.cut |= keep_best(keys, most);
+      labels.emplace_back();
+      for (const Key& key : keys) labels.back().push_back(kept[static_cast<size_t>(key.from)]);
     }
     int32_t at = -1;
     double least = INFINITY;
@@ -402,26 +448,20 @@ class Search {
   }
 
  private:
-  void extend(const Label& at, size_t from, int k, int64_t rest, int64_t few, double ceiling,
-              std::vector<Label>& next) const {
+  // Bytes and times of a label behind `at`; whether it keeps the limits.
+  bool extend(const Label& at, int k, int64_t rest, int64_t few, Label& label) const {
     const LinkedOption& o = p_.options[static_cast<size_t>(k)];
-    Label label;
     label.bytes = at.bytes + o.saved;
     label.host = at.host + o.host;
-    if (label.host > p_.host_limit || label.bytes + rest * few + p_.tail > p_.limit) return;
+    if (label.host > p_.host_limit || label.bytes + rest * few + p_.tail > p_.limit) return false;
     const bool first = at.option < 0;
     const int64_t coming = first ? 0 : p_.options[static_cast<size_t>(at.option)].coming;
     const int64_t forward =
         first ? p_.alone[static_cast<size_t>(k)] : p_.pair(at.option, k).forward;
-    if (at.bytes + std::max(forward, coming + o.backward) > p_.limit) return;
-    if (rest == 0 && tail_peak(p_, label.bytes, o) > p_.limit) return;
+    if (at.bytes + std::max(forward, coming + o.backward) > p_.limit) return false;
+    if (rest == 0 && tail_peak(p_, label.bytes, o) > p_.limit) return false;
     label.times = at.times.then(o, first ? 0.0 : p_.pair(at.option, k).after_sent);
-    label.bound = bound_(label.times, label.bytes, label.host, rest);
-    if (label.bound > ceiling) return;
-    label.parent = static_cast<int32_t>(from);
-    label.option = k;
-    label.changes = at.changes + (first || at.option != k);
-    next.push_back(label);
+    return true;
   }
 
   const LinkedProblem& p_;
