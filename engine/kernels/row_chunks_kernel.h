@@ -19,11 +19,11 @@ __device__ inline void add_warps(const simt::Shared<float>& parts, int kinds, in
   }
 }
 
-// out[column] = or += the sum over the chunks of partial[chunk][column]. A lane a column, a warp
-// every warps()-th chunk.
+// out[column] = or += the sum over the chunks of partial[chunk][column], by a block of the grid's
+// x. A lane a column, a warp every warps()-th chunk.
 template <class F>
-__global__ void add_chunks_kernel(F* out, bool add, const F* partial, int64_t chunks,
-                                  int64_t stride, int64_t columns) {
+__device__ inline void add_chunks_of_columns(F* out, bool add, const F* partial, int64_t chunks,
+                                             int64_t stride, int64_t columns) {
   const auto parts = simt::dynamic_smem<F>();  // (warps, 32)
   const int64_t column = simt::block() * simt::kWarp + simt::lane();
   F sum = 0;
@@ -36,6 +36,12 @@ __global__ void add_chunks_kernel(F* out, bool add, const F* partial, int64_t ch
   F total = add ? out[column] : F(0);
   for (int w = 0; w < simt::warps(); ++w) total += parts[w * simt::kWarp + simt::lane()];
   out[column] = total;
+}
+
+template <class F>
+__global__ void add_chunks_kernel(F* out, bool add, const F* partial, int64_t chunks,
+                                  int64_t stride, int64_t columns) {
+  add_chunks_of_columns(out, add, partial, chunks, stride, columns);
 }
 
 template <class Queue>

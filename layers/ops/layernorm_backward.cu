@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engine/kernels/dispatch.h"
+#include "engine/kernels/row_chunks_kernel.h"
 #include "layers/ops/dropout_device.h"
 #include "layers/ops/layernorm_device.h"
 #include "layers/ops/layernorm_dispatch.h"
@@ -161,24 +162,12 @@ struct SumsOverRows {
   bool add;
 };
 
-// Both gradients from the chunks: a lane a column, a warp every warps()-th chunk, in order. The
-// second row of blocks has dbias.
+// Both gradients from the chunks in one launch: the second row of blocks has dbias.
 __global__ void layernorm_backward_chunks_kernel(SumsOverRows dweight, SumsOverRows dbias,
                                                  const float* partial, int64_t chunks, int64_t c) {
   const SumsOverRows out = block_y() == 0 ? dweight : dbias;
-  if (!out.to) return;                       // the whole block
-  const auto parts = dynamic_smem<float>();  // (warps, 32)
-  const int64_t column = block() * kWarp + lane();
-  float sum = 0.0f;
-  if (column < c)
-    for (int64_t k = warp(); k < chunks; k += warps())
-      sum += partial[(2 * k + block_y()) * c + column];
-  parts[thread()] = sum;
-  sync_threads();
-  if (warp() > 0 || column >= c) return;
-  float total = out.add ? out.to[column] : 0.0f;
-  for (int w = 0; w < warps(); ++w) total += parts[w * kWarp + lane()];
-  out.to[column] = total;
+  if (!out.to) return;  // the whole block
+  add_chunks_of_columns(out.to, out.add, partial + block_y() * c, chunks, 2 * c, c);
 }
 
 template <class T, class W, int N, class Queue>

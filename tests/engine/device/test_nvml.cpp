@@ -12,16 +12,18 @@ namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-class Nvml : public testing::Test {
- protected:
-  // Whoever asks for a library by a name that is loaded gets that one.
-  static void SetUpTestSuite() {
+// Whoever asks for a library by a name that is loaded gets that one; and it is asked for once in a
+// process, so before the first test.
+class FakeLibrary : public testing::Environment {
+ public:
+  void SetUp() override {
     const char* const path = SNUG_BINARY_DIR "/lib/fake_gpu/libnvidia-ml.so.1";
     ASSERT_NE(dlopen(path, RTLD_NOW), nullptr) << dlerror();
   }
 };
+const testing::Environment* const kFake = testing::AddGlobalTestEnvironment(new FakeLibrary);
 
-TEST_F(Nvml, SaysWhatAGpuDoes) {
+TEST(Nvml, SaysWhatAGpuDoes) {
   const auto now = gpu_now("0000:3B:00.0");
   ASSERT_TRUE(now);
   EXPECT_EQ(now->total_bytes, 80 * kGiB);
@@ -44,7 +46,7 @@ TEST_F(Nvml, SaysWhatAGpuDoes) {
 }
 
 // Two processes on one GPU: the second is told who is there.
-TEST_F(Nvml, ARefusalNamesTheOtherProcesses) {
+TEST(Nvml, ARefusalNamesTheOtherProcesses) {
   CudaFacts gpu;
   gpu.name = "Some GPU";
   gpu.pci = "0000:3B:00.0";
