@@ -94,15 +94,20 @@ bool may_fit(const LinkedProblem& p) {
 
 class Bound {
  public:
-  explicit Bound(const LinkedProblem& p)
+  // What is `enough` or more need not be the most: then nothing but the root is asked.
+  explicit Bound(const LinkedProblem& p, double enough = INFINITY)
       : p_(p),
         list_(unbeaten(p)),
         room_(static_cast<double>(p.limit - p.tail)),
-        host_room_(static_cast<double>(p.host_limit)) {
+        host_room_(static_cast<double>(p.host_limit)),
+        enough_(enough) {
     // Without the link, then the best shares, and prices around both: a label that has used more or
     // less than its part has another best price.
     Prices plain;
     best_byte(plain);
+    add(plain);
+    if (value(plain) >= enough_) return;
+    prices_.clear();
     Prices best = plain;
     if (std::any_of(p.options.begin(), p.options.end(),
                     [](const LinkedOption& o) { return o.linked(); })) {
@@ -111,6 +116,10 @@ class Bound {
         q.host = host;
         return shares(q);
       });
+      if (value(best) >= enough_) {
+        add(best);
+        return;
+      }
     }
     for (const Prices& q : {best, plain}) {
       add(q);
@@ -252,6 +261,7 @@ class Bound {
       for (int i = 0; i < 9; ++i) {
         const bool left = value(at_a) >= value(at_b);
         if (value(left ? at_a : at_b) > value(best)) best = left ? at_a : at_b;
+        if (value(best) >= enough_) return best;
         if (left) {
           high = b;
           b = a;
@@ -298,7 +308,7 @@ class Bound {
   const LinkedProblem& p_;
   std::vector<LinkedOption> list_;
   mutable std::vector<double> costs_;
-  double room_, host_room_;
+  double room_, host_room_, enough_;
   std::vector<Prices> prices_;
   struct Columns {
     Column compute, link, back, link_back, least, byte, host;
@@ -309,58 +319,68 @@ class Bound {
 
 // Labels that none beats: within one last option, and by those behind no link, which what follows
 // minds least.
-std::vector<Label> unbeaten(const LinkedProblem& p, const std::vector<Label>& labels) {
-  const auto sums = [](const Times& t) {
-    return std::array<double, 4>{t.f + t.p, t.f + t.q, t.h + t.p, t.h + t.q};
-  };
+class Sieve {
+ public:
+  explicit Sieve(const LinkedProblem& p) : p_(p), of_(p.options.size() + 1) {}
+
+  // Indices of them.
+  const std::vector<int32_t>& unbeaten(const std::vector<Label>& labels) {
+    order_.clear();
+    for (const Label& a : labels) order_.push_back({a.bytes, a.host, a.times.f + a.times.p, &a});
+    std::sort(order_.begin(), order_.end(), [](const Key& x, const Key& y) {
+      if (x.bytes != y.bytes) return x.bytes < y.bytes;
+      if (x.host != y.host) return x.host < y.host;
+      if (x.sum != y.sum) return x.sum < y.sum;
+      const Label &a = *x.label, &b = *y.label;
+      if (a.changes != b.changes) return a.changes < b.changes;
+      if (a.option != b.option) return a.option < b.option;
+      return a.parent < b.parent;
+    });
+    for (std::vector<Kept>& list : of_) list.clear();
+    kept_.clear();
+    for (const Key& key : order_) {
+      const Times& t = key.label->times;
+      const Kept here{key.host, {key.sum, t.f + t.q, t.h + t.p, t.h + t.q}};
+      const auto option = static_cast<size_t>(key.label->option);
+      const bool linked = p_.options[option].linked();
+      if (beaten(of_.back(), here) || (linked && beaten(of_[option], here))) continue;
+      of_[linked ? option : p_.options.size()].push_back(here);
+      kept_.push_back(static_cast<int32_t>(key.label - labels.data()));
+    }
+    return kept_;
+  }
+
+ private:
   struct Key {
     int64_t bytes, host;
     double sum;
     const Label* label;
   };
-  std::vector<Key> order;
-  order.reserve(labels.size());
-  for (const Label& a : labels) order.push_back({a.bytes, a.host, a.times.f + a.times.p, &a});
-  std::sort(order.begin(), order.end(), [](const Key& x, const Key& y) {
-    if (x.bytes != y.bytes) return x.bytes < y.bytes;
-    if (x.host != y.host) return x.host < y.host;
-    if (x.sum != y.sum) return x.sum < y.sum;
-    const Label &a = *x.label, &b = *y.label;
-    if (a.changes != b.changes) return a.changes < b.changes;
-    if (a.option != b.option) return a.option < b.option;
-    return a.parent < b.parent;
-  });
   struct Kept {
     int64_t host;
     std::array<double, 4> sums;
   };
-  std::vector<Label> kept;
-  std::vector<std::vector<Kept>> of(p.options.size() + 1);  // the last: behind no link
-  for (const Key& key : order) {
-    const Label& label = *key.label;
-    const auto here = sums(label.times);
+
+  // By one of those before it, which have no more bytes.
+  static bool beaten(std::vector<Kept>& list, const Kept& label) {
     std::array<double, 4> most;
-    for (size_t k = 0; k < 4; ++k) most[k] = here[k] * (1 + kRounding);
-    const auto option = static_cast<size_t>(label.option);
-    const bool linked = p.options[option].linked();
-    // What beats one label mostly beats the next: it is asked first from then on.
-    const auto beaten_by = [&](std::vector<Kept>& list) {
-      for (size_t i = 0; i < list.size(); ++i) {
-        const Kept& other = list[i];
-        bool beats = other.host <= label.host;
-        for (size_t k = 0; k < 4; ++k) beats &= other.sums[k] <= most[k];
-        if (!beats) continue;
-        std::swap(list[i], list[i / 2]);
-        return true;
-      }
-      return false;
-    };
-    if (beaten_by(of.back()) || (linked && beaten_by(of[option]))) continue;
-    of[linked ? option : p.options.size()].push_back({label.host, here});
-    kept.push_back(label);
+    for (size_t k = 0; k < 4; ++k) most[k] = label.sums[k] * (1 + kRounding);
+    for (size_t i = 0; i < list.size(); ++i) {
+      bool beats = list[i].host <= label.host;
+      for (size_t k = 0; k < 4; ++k) beats &= list[i].sums[k] <= most[k];
+      if (!beats) continue;
+      // What beats one mostly beats the next: it is asked sooner from then on.
+      std::swap(list[i], list[i / 2]);
+      return true;
+    }
+    return false;
   }
-  return kept;
-}
+
+  const LinkedProblem& p_;
+  std::vector<Key> order_;
+  std::vector<std::vector<Kept>> of_;  // by last option; the last: behind no link
+  std::vector<int32_t> kept_;
+};
 
 // What a label and an option make, by its bound.
 struct Key {
@@ -392,6 +412,8 @@ class Search {
     const int64_t few = least_saved(p_);
     std::vector<std::vector<Label>> labels(1, std::vector<Label>(1));
     std::vector<Key> keys;
+    std::vector<Label> next;
+    Sieve sieve(p_);
     for (int64_t l = 0; l < p_.layers; ++l) {
       const std::vector<Label>& now = labels.back();
       const int64_t rest = p_.layers - l - 1;
@@ -405,7 +427,7 @@ class Search {
         }
       // Sorting out what is beaten takes the square of the number: not of all there may be.
       best.cut |= keep_best(keys, 16 * most);
-      std::vector<Label> next(keys.size());
+      next.resize(keys.size());
       for (size_t i = 0; i < keys.size(); ++i) {
         const Label& at = now[static_cast<size_t>(keys[i].from)];
         Label& label = next[i];
@@ -415,13 +437,12 @@ class Search {
         label.option = keys[i].option;
         label.changes = at.changes + (l == 0 || at.option != label.option);
       }
-      std::vector<Label> kept = unbeaten(p_, next);
       keys.clear();
-      for (size_t i = 0; i < kept.size(); ++i)
-        keys.push_back({kept[i].bound, static_cast<int32_t>(i), 0});
+      for (const int32_t i : sieve.unbeaten(next))
+        keys.push_back({next[static_cast<size_t>(i)].bound, i, 0});
       best.cut |= keep_best(keys, most);
       labels.emplace_back();
-      for (const Key& key : keys) labels.back().push_back(kept[static_cast<size_t>(key.from)]);
+      for (const Key& key : keys) labels.back().push_back(next[static_cast<size_t>(key.from)]);
     }
     int32_t at = -1;
     double least = INFINITY;
@@ -517,9 +538,9 @@ LinkedSolution solve_linked(const LinkedProblem& p, double ceiling, int64_t most
   return best;
 }
 
-double linked_bound(const LinkedProblem& p) {
+double linked_bound(const LinkedProblem& p, double enough) {
   require(!p.options.empty() && p.layers > 0, "a stack with layers and options");
-  return may_fit(p) ? Bound(p).root() : INFINITY;
+  return may_fit(p) ? Bound(p, enough).root() : INFINITY;
 }
 
 }  // namespace snug

@@ -25,6 +25,7 @@
 // neighbour; so is one that a Lagrangian bound proves no better than the ceiling.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -90,7 +91,8 @@ LinkedSolution solve_linked(const LinkedProblem& problem, double ceiling, int64_
 // not feasible: there is none. Exact, within the host's limit.
 LinkedSolution least_linked(const LinkedProblem& problem, int64_t below);
 
-// Seconds that no choice within the limits is below, in closed form; infinite if none fits.
-double linked_bound(const LinkedProblem& problem);
+// Seconds that no choice within the limits is below, in closed form; infinite if none fits. If they
+// are `enough` or more they may be any such: that is known sooner.
+double linked_bound(const LinkedProblem& problem, double enough = INFINITY);
 
 }  // namespace snug

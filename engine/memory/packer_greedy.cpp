@@ -50,11 +50,30 @@ void Placer::put(int32_t index, int64_t offset) {
   offsets_[index] = offset;
   const auto at = std::upper_bound(placed_.begin(), placed_.end(), offset,
                                    [](int64_t value, const Placed& p) { return value < p.offset; });
-  placed_.insert(at, Placed{item.first, item.last, offset, offset + item.size});
+  placed_.insert(at,
+                 Placed{item.first, item.last, offset, offset + item.size, index, placed_.size()});
 }
 
 bool Placer::place(std::span<const int32_t> order, Fit fit, int64_t limit, int64_t& steps) {
   clear();
+  return place_rest(order, fit, limit, steps);
+}
+
+bool Placer::place(std::span<const int32_t> order, Fit fit, int64_t limit, int64_t& steps,
+                   const Placer& from, size_t kept) {
+  clear();
+  for (const Placed& p : from.placed_) {
+    if (p.position >= kept) continue;
+    placed_.push_back(p);
+    offsets_[p.index] = p.offset;
+    height_ = std::max(height_, p.end);
+  }
+  const auto n = static_cast<int64_t>(kept);
+  steps += n * (n - 1) / 2 + 8 * n;
+  return place_rest(order.subspan(kept), fit, limit, steps);
+}
+
+bool Placer::place_rest(std::span<const int32_t> order, Fit fit, int64_t limit, int64_t& steps) {
   for (const int32_t i : order) {
     steps += static_cast<int64_t>(placed_.size()) + 8;
     const int64_t offset = find(items_[i], fit, nullptr);
@@ -174,25 +193,25 @@ void pack_greedy(std::span<const Item> items, int64_t goal, Layout& best,
 void pack_local(std::span<const Item> items, int64_t goal, Layout& best,
                 std::vector<int32_t>& order, Fit fit, int64_t& steps) {
   if (items.empty()) return;
-  Placer placer(items);
+  Placer placer(items), accepted(items);
   Random random(0x5eed);
   std::vector<int32_t> trial, touching;
-  std::vector<int64_t> offsets;
   int64_t used = 0;
   // Orders of equal height are accepted too: plateaus are wide.
   const auto accept = [&] {
-    offsets = placer.offsets();
-    if (placer.height() < best.height)
-      best = {offsets, placer.height(), "local search over placement orders"};
+    std::swap(placer, accepted);
+    const std::vector<int64_t>& offsets = accepted.offsets();
+    if (accepted.height() < best.height)
+      best = {offsets, accepted.height(), "local search over placement orders"};
     touching.clear();
     for (size_t p = 1; p < order.size(); ++p)
-      if (offsets[order[p]] + items[order[p]].size == placer.height())
+      if (offsets[order[p]] + items[order[p]].size == accepted.height())
         touching.push_back(static_cast<int32_t>(p));
   };
   int64_t height = kNoLayout;
   if (!placer.place(order, fit, kNoLayout - 1, used)) return;
-  height = placer.height();
   accept();
+  height = accepted.height();
   while (best.height > goal && used < steps && !touching.empty()) {
     const int32_t from = touching[random.below(static_cast<int64_t>(touching.size()))];
     const auto to = static_cast<int32_t>(random.below(from));
@@ -201,11 +220,13 @@ void pack_local(std::span<const Item> items, int64_t goal, Layout& best,
     trial = order;
     std::rotate(trial.begin() + to, trial.begin() + from, trial.begin() + from + 1);
     used += static_cast<int64_t>(order.size());
-    if (!placer.place(trial, trial_fit, height, used)) continue;
-    height = placer.height();
+    // What stands before the move stands where it stood.
+    const size_t kept = trial_fit == fit ? static_cast<size_t>(to) : 0;
+    if (!placer.place(trial, trial_fit, height, used, accepted, kept)) continue;
     order.swap(trial);
     fit = trial_fit;
     accept();
+    height = accepted.height();
   }
   steps -= used;
 }

@@ -58,6 +58,10 @@ class Placer {
   // False (and offsets of no use) as soon as an item would end above `limit`. `steps` is increased
   // by the work done. Not for Fit::random_high.
   bool place(std::span<const int32_t> order, Fit fit, int64_t limit, int64_t& steps);
+  // The same, where the first `kept` of the order stand as in `from`, which was placed in the same
+  // fit below the same limit: they are not looked for again. `steps` counts them all the same.
+  bool place(std::span<const int32_t> order, Fit fit, int64_t limit, int64_t& steps,
+             const Placer& from, size_t kept);
   // The same without a limit, with a fit for each place in the order.
   void place(std::span<const int32_t> order, std::span<const Fit> fits, Random& random);
 
@@ -68,11 +72,14 @@ class Placer {
   struct Placed {
     int32_t first, last;
     int64_t offset, end;
+    int32_t index;
+    size_t position;  // in the order
   };
 
   void clear();
   int64_t find(const Item& item, Fit fit, Random* random) const;
   void put(int32_t index, int64_t offset);
+  bool place_rest(std::span<const int32_t> order, Fit fit, int64_t limit, int64_t& steps);
 
   std::span<const Item> items_;
   std::vector<Placed> placed_;  // ascending offsets

@@ -16,6 +16,7 @@ constexpr double kRounding = 1e-12;  // of seconds summed in another order
 struct Label {
   int64_t bytes = 0, host = 0;
   double seconds = 0;
+  double bound = 0;
   int32_t parent = -1;  // label of the layer before
   int32_t option = -1;
 };
@@ -71,14 +72,17 @@ class Bound {
     if (p.limit < kNoLimit) search(p, false);
     if (p.host_limit < kNoLimit) search(p, true);
   }
-  // Of every way to go on from layer `l` with so much used and spent.
-  double operator()(size_t l, int64_t bytes, int64_t host, double seconds) const {
+  // Of every way to go on from layer `l` with so much used and spent; of what is above the ceiling
+  // no more than that it is.
+  double operator()(size_t l, int64_t bytes, int64_t host, double seconds, double ceiling) const {
     double best = 0;
-    for (const Priced& q : prices_)
+    for (const Priced& q : prices_) {
       best = std::max(
           best,
           q.rest[l] - (q.price > 0 ? q.price * (room_ - static_cast<double>(bytes)) : 0) -
               (q.host_price > 0 ? q.host_price * (host_room_ - static_cast<double>(host)) : 0));
+      if (seconds + best > ceiling) break;
+    }
     return seconds + best;
   }
 
@@ -220,7 +224,7 @@ bool possible(const LayerProblem& p, int64_t limit) {
     for (const Label& from : labels)
       for (const LayerOption& o : options_of(p, l))
         if (from.bytes + o.saved + o.transient <= limit && from.host + o.host <= p.host_limit)
-          next.push_back({from.bytes + o.saved, from.host + o.host, 0, 0, 0});
+          next.push_back({from.bytes + o.saved, from.host + o.host, 0, 0, 0, 0});
     drop_beaten(next);
     labels = std::move(next);
   }
@@ -271,18 +275,16 @@ LayerSolution search_labels(const LayerProblem& p, const Bound& bound, double ce
             host > p.host_limit)
           continue;
         const double seconds = at.seconds + o.seconds();
-        if (bound(l + 1, bytes, host, seconds) > ceiling) continue;
-        next.push_back({bytes, host, seconds, static_cast<int32_t>(from), k});
+        const double least = bound(l + 1, bytes, host, seconds, ceiling);
+        if (least > ceiling) continue;
+        next.push_back({bytes, host, seconds, least, static_cast<int32_t>(from), k});
       }
     }
     drop_beaten(next);
     if (static_cast<int64_t>(next.size()) > most) {
       *cut = true;
       std::nth_element(next.begin(), next.begin() + most, next.end(),
-                       [&](const Label& a, const Label& b) {
-                         return bound(l + 1, a.bytes, a.host, a.seconds) <
-                                bound(l + 1, b.bytes, b.host, b.seconds);
-                       });
+                       [](const Label& a, const Label& b) { return a.bound < b.bound; });
       next.resize(static_cast<size_t>(most));
     }
     labels.push_back(std::move(next));
@@ -329,7 +331,7 @@ LayerSolution evaluate_layers(const LayerProblem& p, std::vector<int> choice) {
 LayerSolution solve_layers(const LayerProblem& p, const SolveOptions& options) {
   check(p);
   const Bound bound(p);
-  const double least = bound(0, 0, 0, 0);
+  const double least = bound(0, 0, 0, 0, INFINITY);
   LayerSolution pair;
   if (std::vector<int> choice = best_two_groups(p); !choice.empty()) {
     pair = evaluate_layers(p, std::move(choice));

@@ -267,6 +267,8 @@ class PlanSearch {
   void look_between(int64_t low, int64_t high, Choice& best);
   const Mixed& mixed(int64_t room);
   double mixed_bound(int64_t room);
+  double mixed_bound(const Config& config, int64_t room, const LinkedProblem& problem,
+                     double below);
   struct MixedConfig {
     const Config* config = nullptr;
     LinkedProblem* problem = nullptr;
@@ -305,6 +307,7 @@ class PlanSearch {
   std::map<int64_t, Choice> of_groups_;        // by room
   std::map<int64_t, Mixed> mixed_;
   std::map<int64_t, double> mixed_bounds_;
+  std::map<std::pair<const Config*, int64_t>, double> config_bounds_;  // of mixed stacks
 };
 
 }  // namespace snug

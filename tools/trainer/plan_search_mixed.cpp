@@ -63,6 +63,22 @@ PlanSearch::Choice PlanSearch::choice_of(const Config& c, const LinkedSolution& 
   return choice;
 }
 
+// Of a step; where that is not less than `below` any other such.
+double PlanSearch::mixed_bound(const Config& c, int64_t room, const LinkedProblem& p,
+                               double below) {
+  const auto [known, news] = config_bounds_.try_emplace({&c, room}, 0);
+  if (!news) return known->second;
+  // Beyond what rounding may make of either.
+  const double layers = (below / kAway - c.outside) / c.micro_steps;
+  const double enough = layers + 1e-9 * (std::abs(layers) + c.outside);
+  const double bound = kAway * (c.outside + c.micro_steps * linked_bound(p, enough));
+  if (bound < below)
+    known->second = bound;
+  else
+    config_bounds_.erase(known);
+  return bound;
+}
+
 // Those of which something may be faster, the lowest bound first.
 std::vector<PlanSearch::MixedConfig> PlanSearch::mixed_configs(int64_t room, double below,
                                                                bool lowest) {
@@ -72,7 +88,7 @@ std::vector<PlanSearch::MixedConfig> PlanSearch::mixed_configs(int64_t room, dou
     const Config& c = stack_config(o.micro, o.rows, o.gradients, o.states);
     LinkedProblem& p = linked(c);
     if (!set_limits(c, room, p)) continue;
-    const double bound = kAway * (c.outside + c.micro_steps * linked_bound(p));
+    const double bound = mixed_bound(c, room, p, below);
     if (bound < below) list.push_back({&c, &p, bound});
     if (lowest) below = std::min(below, bound);
   }
