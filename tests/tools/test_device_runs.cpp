@@ -233,6 +233,38 @@ TEST(ComputesOn, RuntimeBytesFollowTheChoiceOfAttention) {
   EXPECT_TRUE(r.runtime_measured);
 }
 
+// Speed alone chose cuDNN: where its workspace leaves no plan, the kernel that has one computes.
+TEST(ComputesOn, AttentionThatWasChosenForItsSpeedYieldsToTheBudget) {
+  const Model model(test::tiny_spec({}), parse_precision("bf16"));
+  PlanRequest own;
+  own.model = &model;
+  own.T = 8;
+  own.global_batch = 4;
+  own.settings.target = Place::cuda;
+  own.calibrated_runtime = 1000;
+  PlanRequest cudnn = own;
+  choose_attention(own, false);
+  choose_attention(cudnn, true);
+  cudnn.attention_why = "cuDNN, since it was faster";
+  const int64_t least = make_plan(own).minimum_bytes, more = make_plan(cudnn).minimum_bytes;
+  ASSERT_GE(more, least + (int64_t{256} << 20)) << "with what the library takes";
+  for (const int64_t budget : {least, more - 1, more}) {
+    PlanRequest r = cudnn;
+    r.budget = budget;
+    keep_attention_that_fits(r);
+    EXPECT_EQ(r.settings.cudnn, budget >= more) << budget;
+    EXPECT_TRUE(make_plan(r).fits) << budget;
+    EXPECT_EQ(r.attention_why,
+              budget < more ? "the program's kernel, since no plan with cuDNN's workspace fits"
+                            : "cuDNN, since it was faster");
+    PlanRequest asked = cudnn;  // attn_implementation: cudnn
+    asked.budget = budget;
+    asked.attention_why.clear();
+    keep_attention_that_fits(asked);
+    EXPECT_TRUE(asked.settings.cudnn);
+  }
+}
+
 // What advice tells somebody to measure is the device of the run.
 TEST(DeviceText, NamesTheDeviceAtHand) {
   EXPECT_EQ(device_text(Place::cpu, 0), "cpu");

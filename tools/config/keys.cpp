@@ -117,7 +117,8 @@ std::vector<Key> make_keys() {
        .doc = "who computes attention: own, the kernels of this program; cudnn, on device cuda with "
               "precision bf16 or fp16, whose last bits are others, and whose workspace is two bytes for "
               "every pair of tokens and head, twice that with attention dropout; auto: cudnn where snug "
-              "calibrate device=cuda found it faster and there is no attention dropout, else own",
+              "calibrate device=cuda found it faster, there is no attention dropout and its workspace fits, "
+              "else own",
        .example = "own", .choices = "auto own cudnn",
        .refused = "eager sdpa flash_attention_2 flash_attention_3 flex_attention",
        .refused_why = "one of PyTorch's",

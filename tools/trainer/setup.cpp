@@ -11,6 +11,7 @@
 #include "tools/trainer/calibration.h"
 #include "tools/trainer/device_choice.h"
 #include "tools/trainer/plan_file.h"
+#include "tools/trainer/plan_search.h"
 #include "tools/trainer/targets.h"
 
 namespace snug {
@@ -165,6 +166,14 @@ void choose_attention(PlanRequest& r, bool cudnn) {
     r.runtime_bytes = r.calibrated_runtime + (cudnn ? kCudnn : 0);
     r.runtime_measured = !cudnn;
   }
+}
+
+void keep_attention_that_fits(PlanRequest& r) {
+  if (!r.settings.cudnn || r.attention_why.empty()) return;
+  PlanSearch search(r);
+  if (make_plan(r, search).fits) return;
+  choose_attention(r, false);
+  r.attention_why = "the program's kernel, since no plan with cuDNN's workspace fits";
 }
 
 bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes, int64_t D,
@@ -357,6 +366,8 @@ RunSetup make_setup(RunConfig config) {
   if (s.config.target.empty())
     r.free_bytes = std::max<int64_t>(
         1, make_device(Place::cpu)->memory_info().available_bytes - (gpu ? 0 : r.reserve));
+  // A checkpoint or a plan to follow says itself whose attention it is.
+  if (r.global_batch > 0 && s.config.plan.empty()) keep_attention_that_fits(r);
   return s;
 }
 

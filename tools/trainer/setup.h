@@ -37,6 +37,8 @@ void choose_attention(PlanRequest& request, bool cudnn);
 // model's attention and was faster by kCudnnMargin. `why` gets it in words; empty without one.
 bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes, int64_t D,
                      int64_t T, std::string* why);
+// What was chosen for its speed alone, if its workspace leaves no plan in the budget: our kernel.
+void keep_attention_that_fits(PlanRequest& request);
 // Throws usage if `config` has a target: what runs does so on this machine.
 void refuse_target(const RunConfig& config, const char* command);
 
