@@ -16,20 +16,8 @@ uint64_t Random::next() {
 int64_t Placer::find(const Item& item, Fit fit, Random* random) const {
   int64_t top = 0;  // everything below is taken or belongs to a gap already looked at
   int64_t found = -1, least_waste = kNoLayout, gaps = 0;
-  constexpr size_t kTogether = 16;
-  for (size_t i = 0; i < placed_.size(); ++i) {
-    if (i % kTogether == 0 && i + kTogether <= placed_.size()) {
-      int32_t any = 0;
-      for (size_t k = i; k < i + kTogether; ++k)
-        any |= static_cast<int32_t>(first_[k] < item.last) &
-               static_cast<int32_t>(item.first < last_[k]);
-      if (any == 0) {
-        i += kTogether - 1;
-        continue;
-      }
-    }
-    if (first_[i] >= item.last || item.first >= last_[i]) continue;
-    const Placed& p = placed_[i];
+  for (const Placed& p : placed_) {
+    if (p.first >= item.last || item.first >= p.last) continue;
     const int64_t waste = p.offset - top - item.size;
     if (waste >= 0) {
       if (fit == Fit::lowest) return top;
@@ -51,11 +39,7 @@ int64_t Placer::find(const Item& item, Fit fit, Random* random) const {
 
 void Placer::clear() {
   placed_.clear();
-  first_.clear();
-  last_.clear();
   placed_.reserve(items_.size());
-  first_.reserve(items_.size());
-  last_.reserve(items_.size());
   offsets_.assign(items_.size(), 0);
   height_ = 0;
 }
@@ -66,11 +50,8 @@ void Placer::put(int32_t index, int64_t offset) {
   offsets_[index] = offset;
   const auto at = std::upper_bound(placed_.begin(), placed_.end(), offset,
                                    [](int64_t value, const Placed& p) { return value < p.offset; });
-  const auto number = at - placed_.begin();
-  first_.insert(first_.begin() + number, item.first);
-  last_.insert(last_.begin() + number, item.last);
   placed_.insert(at,
-                 Placed{offset, offset + item.size, index, static_cast<int32_t>(placed_.size())});
+                 Placed{item.first, item.last, offset, offset + item.size, index, placed_.size()});
 }
 
 bool Placer::place(std::span<const int32_t> order, Fit fit, int64_t limit, int64_t& steps) {
@@ -81,12 +62,9 @@ bool Placer::place(std::span<const int32_t> order, Fit fit, int64_t limit, int64
 bool Placer::place(std::span<const int32_t> order, Fit fit, int64_t limit, int64_t& steps,
                    const Placer& from, size_t kept) {
   clear();
-  for (size_t i = 0; i < from.placed_.size(); ++i) {
-    const Placed& p = from.placed_[i];
-    if (static_cast<size_t>(p.position) >= kept) continue;
+  for (const Placed& p : from.placed_) {
+    if (p.position >= kept) continue;
     placed_.push_back(p);
-    first_.push_back(from.first_[i]);
-    last_.push_back(from.last_[i]);
     offsets_[p.index] = p.offset;
     height_ = std::max(height_, p.end);
   }

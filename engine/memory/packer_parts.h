@@ -70,8 +70,10 @@ class Placer {
 
  private:
   struct Placed {
+    int32_t first, last;
     int64_t offset, end;
-    int32_t index, position;  // the latter in the order
+    int32_t index;
+    size_t position;  // in the order
   };
 
   void clear();
@@ -80,9 +82,7 @@ class Placer {
   bool place_rest(std::span<const int32_t> order, Fit fit, int64_t limit, int64_t& steps);
 
   std::span<const Item> items_;
-  // Ascending offsets. When they live stands apart: most that is looked at lives at another time.
-  std::vector<Placed> placed_;
-  std::vector<int32_t> first_, last_;
+  std::vector<Placed> placed_;  // ascending offsets
   std::vector<int64_t> offsets_;
   int64_t height_ = 0;
 };
