@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
 #include "engine/core/error.h"
@@ -327,15 +328,7 @@ class Sieve {
   const std::vector<int32_t>& unbeaten(const std::vector<Label>& labels) {
     order_.clear();
     for (const Label& a : labels) order_.push_back({a.bytes, a.host, a.times.f + a.times.p, &a});
-    std::sort(order_.begin(), order_.end(), [](const Key& x, const Key& y) {
-      if (x.bytes != y.bytes) return x.bytes < y.bytes;
-      if (x.host != y.host) return x.host < y.host;
-      if (x.sum != y.sum) return x.sum < y.sum;
-      const Label &a = *x.label, &b = *y.label;
-      if (a.changes != b.changes) return a.changes < b.changes;
-      if (a.option != b.option) return a.option < b.option;
-      return a.parent < b.parent;
-    });
+    sort();
     for (std::vector<Kept>& list : of_) list.clear();
     kept_.clear();
     for (const Key& key : order_) {
@@ -361,6 +354,38 @@ class Sieve {
     std::array<double, 4> sums;
   };
 
+  // By bytes, digit by digit, since there are many; then by the rest where those are equal.
+  void sort() {
+    int64_t least = kNoLimit;
+    for (const Key& key : order_) least = std::min(least, key.bytes);
+    constexpr int kBits = 8;
+    uint64_t used = 0;  // bits in which any differs from the least
+    for (const Key& key : order_) used |= static_cast<uint64_t>(key.bytes - least);
+    spare_.resize(order_.size());
+    for (int shift = std::countr_zero(used); shift < static_cast<int>(std::bit_width(used));
+         shift += kBits) {
+      const auto digit = [&](const Key& key) {
+        return static_cast<uint64_t>(key.bytes - least) >> shift & ((1u << kBits) - 1);
+      };
+      std::array<uint32_t, (1 << kBits) + 1> begin{};
+      for (const Key& key : order_) ++begin[digit(key) + 1];
+      for (size_t i = 1; i < begin.size(); ++i) begin[i] += begin[i - 1];
+      for (const Key& key : order_) spare_[begin[digit(key)]++] = key;
+      order_.swap(spare_);
+    }
+    const auto before = [](const Key& x, const Key& y) {
+      if (x.host != y.host) return x.host < y.host;
+      if (x.sum != y.sum) return x.sum < y.sum;
+      const Label &a = *x.label, &b = *y.label;
+      if (a.changes != b.changes) return a.changes < b.changes;
+      if (a.option != b.option) return a.option < b.option;
+      return a.parent < b.parent;
+    };
+    for (auto first = order_.begin(), last = first; first != order_.end(); first = last) {
+      while (last != order_.end() && last->bytes == first->bytes) ++last;
+      std::sort(first, last, before);
+    }
+  }
   // By one of those before it, which have no more bytes.
   static bool beaten(std::vector<Kept>& list, const Kept& label) {
     std::array<double, 4> most;
@@ -377,7 +402,7 @@ class Sieve {
   }
 
   const LinkedProblem& p_;
-  std::vector<Key> order_;
+  std::vector<Key> order_, spare_;
   std::vector<std::vector<Kept>> of_;  // by last option; the last: behind no link
   std::vector<int32_t> kept_;
 };

@@ -272,8 +272,8 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   predict_saving(r, plan);
   // What a followed plan costs is not asked: there is no other to compare it with.
   if (plan.fits && r.budget > 0 && plan.decisions.micro_batch > 0 && r.follow.path.empty()) {
-    plan.unlimited_seconds = search.best(kNoLimit).step_seconds;
-    const PlanSearch::Choice more = search.best(room + Plan::kMoreBytes);
+    plan.unlimited_seconds = search.best(kNoLimit, false).step_seconds;
+    const PlanSearch::Choice more = search.best(room + Plan::kMoreBytes, false);
     plan.more_seconds = more.step_seconds;
     plan.more_decisions = fmt::format("micro-batch {}, recompute {}", more.decisions.micro_batch,
                                       layers_in_brief(more.decisions.recompute));

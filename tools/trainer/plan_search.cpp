@@ -189,9 +189,9 @@ PlanSearch::Choice PlanSearch::choice_of(const Config& c, const BlockOptions& bl
   return choice;
 }
 
-PlanSearch::Choice PlanSearch::best(int64_t room) {
+PlanSearch::Choice PlanSearch::best(int64_t room, bool bounded) {
   const Choice& groups = best_of_groups(room);
-  return stacks_ ? with_mixed(room, groups) : groups;
+  return stacks_ ? with_mixed(room, groups, bounded) : groups;
 }
 
 const PlanSearch::Choice& PlanSearch::best_of_groups(int64_t room) {

@@ -103,8 +103,9 @@ class PlanSearch {
     bool moved = false;
     double unmoved_seconds = 0;
   };
-  // The fastest whose arena's lower bound is at most `room` bytes.
-  Choice best(int64_t room);
+  // The fastest whose arena's lower bound is at most `room` bytes. Where its bound is not asked
+  // for, it is 0: what may be faster costs as much to know as the fastest.
+  Choice best(int64_t room, bool bounded = true);
   // The same without stacks of more than two groups that offload.
   const Choice& best_of_groups(int64_t room);
   // Choices among which one has the smallest arena there is, lowest bound first.
@@ -263,7 +264,7 @@ class PlanSearch {
     double bound = 0;  // of a step: nothing is faster
     Choice choice;     // if there is one that is faster than two groups by more than the tolerance
   };
-  Choice with_mixed(int64_t room, Choice best);
+  Choice with_mixed(int64_t room, Choice best, bool bounded);
   void look_between(int64_t low, int64_t high, Choice& best);
   const Mixed& mixed(int64_t room);
   double mixed_bound(int64_t room);

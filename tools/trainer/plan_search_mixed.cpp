@@ -174,7 +174,7 @@ std::vector<PlanSearch::Choice> PlanSearch::mixed_stacks(int64_t micro, int64_t 
   return list;
 }
 
-PlanSearch::Choice PlanSearch::with_mixed(int64_t room, Choice best) {
+PlanSearch::Choice PlanSearch::with_mixed(int64_t room, Choice best, bool bounded) {
   const double unmoved = best.unmoved_seconds;
   double bound = best.bound_seconds;
   if (room < kNoLimit) {
@@ -186,9 +186,12 @@ PlanSearch::Choice PlanSearch::with_mixed(int64_t room, Choice best) {
     }
     look_between(low, high, best);
     // What nothing under the next larger budget is below, nor stacks under this one.
-    const double stacks = std::max(mixed(series_above(room)).bound, mixed_bound(room));
-    bound = best.feasible ? std::min({bound, best.step_seconds, stacks}) : std::min(bound, stacks);
+    if (best.feasible) bound = std::min(bound, best.step_seconds);
+    const double stacks = mixed_bound(room);
+    if (bounded && stacks < bound)
+      bound = std::min(bound, std::max(mixed(series_above(room)).bound, stacks));
   }
+  if (!bounded) bound = 0;
   best.bound_seconds = bound;
   best.unmoved_seconds = unmoved;
   return best;
