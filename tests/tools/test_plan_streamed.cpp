@@ -98,6 +98,48 @@ TEST(SlowPlanStreamed, FollowsWhatTheUserFixed) {
   EXPECT_FALSE(make_plan(r).decisions.offload_params);
 }
 
+// Outside truth: every preset with all that may rest with the host, recorded whole. Which of them
+// is faster is not to be told from what they compute: some recompute and are done sooner.
+TEST(SlowPlanStreamed, NoUniformChoiceThatFitsIsFaster) {
+  struct Shape {
+    test::Tiny tiny;
+    int64_t T, batch, micro;
+    const char *gradients, *params;
+  };
+  const Shape shapes[] = {
+      {{.V = 350, .P = 64, .C = 48, .L = 2, .H = 2, .F = 192}, 48, 11, 1, "cpu", "auto"},
+      {{.V = 135, .P = 64, .C = 32, .L = 6, .H = 2, .F = 256}, 48, 7, 1, "cpu", "none"},
+      {{.V = 76, .P = 64, .C = 32, .L = 6, .H = 2, .F = 192}, 16, 3, 0, "auto", "auto"}};
+  for (const Shape& s : shapes)
+    for (const double link : {1e8, 3e9, 1e11}) {
+      const Model model(test::tiny_spec(s.tiny), parse_precision("bf16"));
+      const CostModel cost = test::described_device(1e11, link);
+      PlanRequest r = test::host_request(model, cost, s.T, s.batch);
+      r.micro_batch = s.micro;
+      r.offload_gradients = s.gradients;
+      r.offload_params = s.params;
+      PlanSearch search(r);
+      for (const char* preset : {"none", "norms", "norms+mlp", "mlp+attention+norms", "block"})
+        for (const char* offload : {"none", "inputs"})
+          for (const bool states : {false, true})
+            for (const bool params : {false, true}) {
+              PlanRequest fixed = r;
+              fixed.recompute = preset;
+              fixed.offload = offload;
+              fixed.offload_optimizer = states ? "cpu" : "none";
+              fixed.offload_params = params ? "cpu" : "none";
+              if ((params && !states) || (params && std::string(s.params) == "none")) continue;
+              fixed.offload_gradients = "cpu";
+              const Plan u = make_plan(fixed);
+              r.budget = u.engine_bytes + u.runtime_bytes;
+              const Plan p = make_plan(r, search);
+              ASSERT_TRUE(p.fits);
+              EXPECT_LE(p.step_seconds, u.step_seconds * (1 + 1e-9))
+                  << preset << " | " << offload << " | " << states << params << ", link " << link;
+            }
+    }
+}
+
 // Beside weights that were told to go the planner may send gradients and inputs: that is its
 // choice, and what the step would take without is that of the plan without.
 TEST(PlanStreamed, WhatItAddsToWhatWasSetIsItsChoice) {

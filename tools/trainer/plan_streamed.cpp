@@ -10,16 +10,6 @@
 #include "tools/trainer/plan_search.h"
 
 namespace snug {
-namespace {
-
-// Of a preset; of what was set, which is the only one, 0.
-size_t rank(std::string_view recompute) {
-  const auto* at = std::find(kPresets.begin(), kPresets.end(), recompute);
-  return at == kPresets.end() ? 0 : static_cast<size_t>(at - kPresets.begin());
-}
-
-}  // namespace
-
 std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
   const PlanRequest& r = request_;
   std::vector<Way> ways;
@@ -45,11 +35,8 @@ std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
                           moved || (r.offload == "auto" && offload != "none"), p, g});
   };
   if (params && !set_grads) add(true, true, false);
-  // The planner itself leaves gradients there only beside the optimizer's state, which is more
-  // bytes and crosses once a step.
   if (grads && !set_params)
-    for (const bool states : states_away_)
-      if (set_grads || states == states_away_.back()) add(states, false, true);
+    for (const bool states : states_away_) add(states, false, true);
   if (params && grads) add(true, true, true);
   return ways;
 }
@@ -199,23 +186,8 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, bool moved, Choice be
     for (size_t i = o.first; i < o.last && !hope; ++i) hope = !hopeless(i);
     if (!hope) continue;
     residents[group] = config(key_of(o.last - 1))->base;
-    // What recomputes more, or offloads beside it, has all of that to do and more.
-    std::vector<const Way*> slow;
     for (size_t i = o.first; i < o.last; ++i) {
-      const Way& way = streamed_[i];
-      // What is known of those that the pass before looked at serves here too.
-      if (const auto known = configs_.find(key_of(i));
-          moved && !way.moved && known != configs_.end() && best.feasible &&
-          judged(known->second->decisions, known->second->seconds) >= best.step_seconds)
-        slow.push_back(&way);
       if (hopeless(i)) continue;
-      const bool slower = std::any_of(slow.begin(), slow.end(), [&](const Way* w) {
-        return rank(w->recompute) <= rank(way.recompute) &&
-               streamed_bounds({o.micro, o.rows, o.gradients, *w}).again <=
-                   streamed_bounds(key_of(i)).again &&
-               (w->offload == "none" || w->offload == way.offload);
-      });
-      if (slower) continue;
       // What leaves less with the host has less to wait for.
       if (less_does(key_of(i), room)) continue;
       const Config& c = *config(key_of(i));
@@ -225,8 +197,6 @@ PlanSearch::Choice PlanSearch::best_streamed(int64_t room, bool moved, Choice be
       const double most = best.step_seconds * (o.gradients.second ? 1 - 1e-9 : 1.0);
       if (choice.feasible && (!best.feasible || choice.step_seconds < most))
         best = std::move(choice);
-      if (best.feasible && judged(c.decisions, c.seconds) >= best.step_seconds)
-        slow.push_back(&way);
     }
   }
   return best;
