@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 
 #include "engine/core/error.h"
+#include "engine/memory/sort_bytes.h"
 
 namespace snug {
 namespace {
@@ -354,25 +354,9 @@ class Sieve {
     std::array<double, 4> sums;
   };
 
-  // By bytes, digit by digit, since there are many; then by the rest where those are equal.
+  // By bytes, then by the rest where those are equal.
   void sort() {
-    int64_t least = kNoLimit;
-    for (const Key& key : order_) least = std::min(least, key.bytes);
-    constexpr int kBits = 8;
-    uint64_t used = 0;  // bits in which any differs from the least
-    for (const Key& key : order_) used |= static_cast<uint64_t>(key.bytes - least);
-    spare_.resize(order_.size());
-    for (int shift = std::countr_zero(used); shift < static_cast<int>(std::bit_width(used));
-         shift += kBits) {
-      const auto digit = [&](const Key& key) {
-        return static_cast<uint64_t>(key.bytes - least) >> shift & ((1u << kBits) - 1);
-      };
-      std::array<uint32_t, (1 << kBits) + 1> begin{};
-      for (const Key& key : order_) ++begin[digit(key) + 1];
-      for (size_t i = 1; i < begin.size(); ++i) begin[i] += begin[i - 1];
-      for (const Key& key : order_) spare_[begin[digit(key)]++] = key;
-      order_.swap(spare_);
-    }
+    sort_by_bytes(order_, spare_);
     const auto before = [](const Key& x, const Key& y) {
       if (x.host != y.host) return x.host < y.host;
       if (x.sum != y.sum) return x.sum < y.sum;

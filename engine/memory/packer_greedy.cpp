@@ -39,6 +39,7 @@ int64_t Placer::find(const Item& item, Fit fit, Random* random) const {
 
 void Placer::clear() {
   placed_.clear();
+  positions_.clear();
   placed_.reserve(items_.size());
   offsets_.assign(items_.size(), 0);
   height_ = 0;
@@ -50,8 +51,9 @@ void Placer::put(int32_t index, int64_t offset) {
   offsets_[index] = offset;
   const auto at = std::upper_bound(placed_.begin(), placed_.end(), offset,
                                    [](int64_t value, const Placed& p) { return value < p.offset; });
-  placed_.insert(at,
-                 Placed{item.first, item.last, offset, offset + item.size, index, placed_.size()});
+  positions_.insert(positions_.begin() + (at - placed_.begin()),
+                    static_cast<int32_t>(placed_.size()));
+  placed_.insert(at, Placed{item.first, item.last, offset, offset + item.size});
 }
 
 bool Placer::place(std::span<const int32_t> order, Fit fit, int64_t limit, int64_t& steps) {
@@ -62,10 +64,13 @@ bool Placer::place(std::span<const int32_t> order, Fit fit, int64_t limit, int64
 bool Placer::place(std::span<const int32_t> order, Fit fit, int64_t limit, int64_t& steps,
                    const Placer& from, size_t kept) {
   clear();
-  for (const Placed& p : from.placed_) {
-    if (p.position >= kept) continue;
+  for (size_t i = 0; i < from.placed_.size(); ++i) {
+    const Placed& p = from.placed_[i];
+    const auto position = static_cast<size_t>(from.positions_[i]);
+    if (position >= kept) continue;
     placed_.push_back(p);
-    offsets_[p.index] = p.offset;
+    positions_.push_back(from.positions_[i]);
+    offsets_[order[position]] = p.offset;
     height_ = std::max(height_, p.end);
   }
   const auto n = static_cast<int64_t>(kept);

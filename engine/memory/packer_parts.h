@@ -72,8 +72,6 @@ class Placer {
   struct Placed {
     int32_t first, last;
     int64_t offset, end;
-    int32_t index;
-    size_t position;  // in the order
   };
 
   void clear();
@@ -82,7 +80,8 @@ class Placer {
   bool place_rest(std::span<const int32_t> order, Fit fit, int64_t limit, int64_t& steps);
 
   std::span<const Item> items_;
-  std::vector<Placed> placed_;  // ascending offsets
+  std::vector<Placed> placed_;      // ascending offsets
+  std::vector<int32_t> positions_;  // of each of them in the order
   std::vector<int64_t> offsets_;
   int64_t height_ = 0;
 };

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "engine/core/error.h"
+#include "engine/memory/sort_bytes.h"
 
 namespace snug {
 namespace {
@@ -133,9 +135,36 @@ class Bound {
   std::vector<Priced> prices_;
 };
 
+// The same where nothing is with the host: of equal bytes the fastest, if it is faster than all of
+// fewer.
+void drop_beaten_by_bytes(std::vector<Label>& labels) {
+  struct Key {
+    int64_t bytes;
+    size_t index;
+  };
+  std::vector<Key> keys(labels.size()), spare;
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = {labels[i].bytes, i};
+  sort_by_bytes(keys, spare);
+  std::vector<Label> kept;
+  for (size_t first = 0, end = 0; first < keys.size(); first = end) {
+    const Label* best = &labels[keys[first].index];
+    for (end = first + 1; end < keys.size() && keys[end].bytes == keys[first].bytes; ++end) {
+      const Label& a = labels[keys[end].index];
+      if (std::tie(a.seconds, a.parent, a.option) <
+          std::tie(best->seconds, best->parent, best->option))
+        best = &a;
+    }
+    if (kept.empty() || kept.back().seconds > best->seconds * (1 + kRounding))
+      kept.push_back(*best);
+  }
+  labels = std::move(kept);
+}
+
 // Labels that none beats, by growing bytes. Walking in that order, what has passed is smaller; a
 // staircase of (host, seconds) over what has passed says whether a label is beaten.
 void drop_beaten(std::vector<Label>& labels) {
+  if (std::all_of(labels.begin(), labels.end(), [](const Label& l) { return l.host == 0; }))
+    return drop_beaten_by_bytes(labels);
   std::sort(labels.begin(), labels.end(), [](const Label& a, const Label& b) {
     if (a.bytes != b.bytes) return a.bytes < b.bytes;
     if (a.host != b.host) return a.host < b.host;

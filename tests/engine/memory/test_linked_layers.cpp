@@ -151,6 +151,16 @@ TEST(LinkedLayers, EqualBruteForceOnRandomStacks) {
     const LinkedSolution s = solve_linked(p, INFINITY, 100000);
     ASSERT_EQ(s.feasible, best < INFINITY) << i;
     EXPECT_LE(linked_bound(p), best * (1 + 1e-9)) << i;
+    // Asked for no more than enough it may stop sooner, and nowhere else.
+    const double bound = linked_bound(p);
+    for (const double share : {0.1, 0.9, 0.999, 1.0, 1.001, 2.0}) {
+      const double asked = linked_bound(p, bound * share);
+      EXPECT_LE(asked, bound) << i;
+      if (share > 1)
+        EXPECT_EQ(asked, bound) << i;
+      else
+        EXPECT_GE(asked, bound * share) << i;
+    }
     if (!s.feasible) continue;
     ++feasible;
     EXPECT_NEAR(s.seconds, best, 1e-9) << i;
