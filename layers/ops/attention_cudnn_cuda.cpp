@@ -9,9 +9,10 @@
 #endif
 #include <fmt/format.h>
 
-#include <array>
+#include <deque>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 
 #include "engine/core/error.h"
 #include "engine/device/cuda_library.h"
@@ -220,20 +221,16 @@ int64_t build(fe::graph::Graph& graph, cudnnHandle_t handle, const Key& key, int
   return wants;
 }
 
-// Built when a shape first comes, which takes the library a while, and kept.
+// Built when a shape first comes, which takes the library a while, and kept: however many there
+// are, for a calibration, an evaluation and a test have more than a run.
 Entry& entry_of(const Library& l, const Key& key, int64_t room) {
-  static std::array<Entry, 16> entries;
-  for (Entry& e : entries) {
-    if (e.graph == nullptr) {
-      const auto graph = describe(key);
-      build(*graph, l.handle, key, room);
-      for (const int64_t uid : tensors_of(key)) e.pointers[uid] = nullptr;
-      e.key = key;
-      e.graph = graph;
-    }
+  static std::deque<Entry> entries;
+  for (Entry& e : entries)
     if (e.key == key) return e;
-  }
-  refuse(fmt::format("more than {} shapes", entries.size()));
+  Entry made{.key = key, .graph = describe(key), .pointers = {}};
+  build(*made.graph, l.handle, key, room);
+  for (const int64_t uid : tensors_of(key)) made.pointers[uid] = nullptr;
+  return entries.emplace_back(std::move(made));
 }
 
 Key key_of(DType type, int64_t B, int64_t T, const AttentionSpec& s, bool backward) {
