@@ -36,7 +36,8 @@ inline ModelSpec tiny_spec(const Tiny& t) {
   return resolve_model("", map).spec;
 }
 
-// Everything a run is made of; the batch of a step is `global_batch` sequences.
+// Everything a run is made of, on the place settings.target; the batch of a step is `global_batch`
+// sequences.
 struct RunOptions {
   Decisions decisions;
   OptimizerConfig optimizer;
@@ -58,8 +59,8 @@ class SessionRun {
       : SessionRun(model, o, plan_schedule(model, o)) {}
   SessionRun(const Model& model, const RunOptions& o, const Schedule& schedule)
       : model_(model), options_(o) {
-    session_ = std::make_unique<Session>(Place::cpu, model, o.decisions, o.optimizer, o.settings,
-                                         &schedule);
+    session_ = std::make_unique<Session>(o.settings.target, model, o.decisions, o.optimizer,
+                                         o.settings, &schedule);
     session_->open();
     fill_weights();
   }

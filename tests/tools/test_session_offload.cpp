@@ -174,6 +174,30 @@ TEST(OffloadAccumulation, ManyMicroStepsInEveryMode) {
   }
 }
 
+// The same by kernels: what they wait for is what the streams say, however late copies come.
+TEST(OffloadByKernels, ChangesNoBitInAnyModeOfTheStreams) {
+  const test::Tiny tiny{.V = 33, .P = 16, .C = 16, .L = 3, .H = 2, .F = 32, .dropout = 0.1};
+  const Model model(test::tiny_spec(tiny), parse_precision("bf16"));
+  test::RunOptions o = options_of("none", "none");
+  o.decisions.T = 16;
+  o.decisions.micro_batch = 1;
+  o.global_batch = 2;
+  o.settings.target = Place::emu;
+  const test::Trace kept = test::trace_of(model, o);
+  EXPECT_TRUE(kept.finite());
+  o.decisions.recompute = "norms";
+  o.decisions.offload = "block";
+  for (const bool all : {false, true}) {
+    o.decisions.offload_optimizer = o.decisions.offload_params = o.decisions.offload_gradients =
+        all;
+    for (const StreamMode mode :
+         {StreamMode::immediate, StreamMode::deferred, StreamMode::worker}) {
+      o.settings.streams = mode;
+      EXPECT_TRUE(same_bits(test::trace_of(model, o), kept)) << to_string(mode) << ", all " << all;
+    }
+  }
+}
+
 // Evaluation and generation keep nothing for backward, and so send nothing.
 TEST(OffloadInference, ProgramsAreTheSame) {
   const Model model(test::tiny_spec(kModel), parse_precision("fp32"));
