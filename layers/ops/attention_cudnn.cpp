@@ -22,10 +22,10 @@ CudnnScratch attention_cudnn_scratch(int64_t B, int64_t T, const AttentionSpec& 
   constexpr int64_t kFixed = int64_t{4} << 20, kPart = 256;
   const int64_t heads = B * spec.H, whole = round_up(T, 128);
   CudnnScratch s;
-  s.library = kFixed;
+  s.graph = kFixed;
   if (backward) {
-    s.library += heads * whole * (2 * whole + 4);
-    if (spec.G < spec.H) s.library += 2 * heads * whole * spec.D * 2;
+    s.graph += heads * whole * (2 * whole + 4);
+    if (spec.G < spec.H) s.graph += 2 * heads * whole * spec.D * 2;
   }
   if (spec.dropout > 0) s.mask = round_up(heads * T * T * 2, kPart);
   if (spec.key_lengths.defined()) s.lengths = round_up(B * 4, kPart);

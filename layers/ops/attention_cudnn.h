@@ -5,8 +5,7 @@
 //           lengths, dropout. What is left is the kernel's: f32, which cuDNN has not; documents and
 //           windows.
 // Dropout   cuDNN would draw its bits by a key of its own and a place in the batch, so another
-// split
-//           into micro-batches would give other numbers. It is given the mask of attention.h
+//           number of micro-batches would give other numbers. It is given the mask of attention.h
 //           instead, drawn by a kernel (attention_cudnn_simt.h) before each of its graphs.
 // Padding   cuDNN hides keys and queries behind a length each: those of the queries are all T, so
 //           the numbers are those of attention.h. Rows of dk and dv behind a length are cleared.
@@ -36,8 +35,8 @@ bool attention_by_cudnn(const Context& ctx, const View& qkv, const AttentionSpec
 // Bytes of one workspace, whose parts follow each other: the library's own, at most; the mask
 // (B,H,T,T) of dropout; the lengths (B) i32 of the queries. Parts begin at multiples of 256.
 struct CudnnScratch {
-  int64_t library = 0, mask = 0, lengths = 0;
-  int64_t total() const { return library + mask + lengths; }
+  int64_t graph = 0, mask = 0, lengths = 0;
+  int64_t total() const { return graph + mask + lengths; }
 };
 CudnnScratch attention_cudnn_scratch(int64_t B, int64_t T, const AttentionSpec& spec,
                                      bool backward);
@@ -54,7 +53,7 @@ void attention_cudnn_backward(const simt::cuda::Queue& queue, const View& dqkv, 
                               int64_t T, const AttentionSpec& spec, const View& state,
                               const View& workspace);
 
-// Bytes that the library would take of CudnnScratch::library on a GPU that is described by what
+// Bytes that the library would take of CudnnScratch::graph on a GPU that is described by what
 // cuDNN serialises of one, without it: its kernels are chosen and compiled. `capability` as 90.
 // Throws unsupported as the ops do.
 int64_t attention_cudnn_asks(const std::string& gpu_json, int capability, DType dtype, int64_t B,

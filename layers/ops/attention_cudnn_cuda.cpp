@@ -258,10 +258,10 @@ Entry& ready(const simt::cuda::Queue& queue, const View& qkv, int64_t B, int64_t
   if (!l.no_handle.empty()) refuse("cuDNN is " + l.no_handle);
   const CudnnScratch parts = attention_cudnn_scratch(B, T, spec, backward);
   require(workspace.bytes() >= parts.total(), "the workspace that attention_cudnn_workspace plans");
-  Entry& e = entry_of(l, key_of(qkv.dtype, B, T, spec, backward), parts.library);
+  Entry& e = entry_of(l, key_of(qkv.dtype, B, T, spec, backward), parts.graph);
   if (fe::detail::set_stream(l.handle, queue.stream) != CUDNN_STATUS_SUCCESS)
     refuse("a handle that takes no stream");
-  std::byte* at = static_cast<std::byte*>(workspace.data) + parts.library;
+  std::byte* at = static_cast<std::byte*>(workspace.data) + parts.graph;
   simt::cuda::Queue kernels = queue;
   if (spec.dropout > 0) {
     static const Name kName("attention.mask");
@@ -333,7 +333,7 @@ int64_t attention_cudnn_asks(const std::string& gpu_json, int capability, DType 
   const auto gpu = std::make_shared<fe::DeviceProperties>();
   check(gpu->deserialize({gpu_json.begin(), gpu_json.end()}), key);
   const auto graph = describe(key, gpu, capability);
-  return build(*graph, nullptr, key, attention_cudnn_scratch(B, T, spec, backward).library);
+  return build(*graph, nullptr, key, attention_cudnn_scratch(B, T, spec, backward).graph);
 }
 
 std::string cudnn_version() {

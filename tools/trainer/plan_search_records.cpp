@@ -23,6 +23,14 @@ std::pair<int64_t, int64_t> ticks_of(const Program& p, std::string_view scope) {
   return {first, last};
 }
 
+// What residents and programs other than micro-steps and evaluation mind.
+Decisions of_rest_beside_residents(const Decisions& d) {
+  Decisions c = d;
+  c.head_rows = 0;
+  c.recompute = c.offload = "none";
+  return c;
+}
+
 }  // namespace
 
 std::unique_ptr<Session> PlanSearch::record(const Decisions& d) const {
@@ -40,18 +48,6 @@ Recordings::Packed PlanSearch::packed(const Decisions& d) {
   pack(s, d);
   return recordings_->packed[d] = {s.arena_bytes(), s.host_bytes()};
 }
-
-namespace {
-
-// What residents and programs other than micro-steps and evaluation mind.
-Decisions of_rest_beside_residents(const Decisions& d) {
-  Decisions c = d;
-  c.head_rows = 0;
-  c.recompute = c.offload = "none";
-  return c;
-}
-
-}  // namespace
 
 int64_t PlanSearch::packed_at_least(const Decisions& d) const {
   const auto found = recordings_->packed_rests.find(of_rest_beside_residents(d));

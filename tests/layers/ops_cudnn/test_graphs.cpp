@@ -108,7 +108,7 @@ TEST_F(SlowCudnnGraphs, AreTakenWithinThePlannedWorkspace) {
           const AttentionSpec spec = spec_of(s);
           const int64_t asks =
               attention_cudnn_asks(gpu.json(), gpu.capability, dtype, s.B, s.T, spec, backward);
-          const int64_t planned = attention_cudnn_scratch(s.B, s.T, spec, backward).library;
+          const int64_t planned = attention_cudnn_scratch(s.B, s.T, spec, backward).graph;
           EXPECT_LE(asks, planned);
           // The cap follows what is asked for.
           EXPECT_GE(asks, (planned - (int64_t{4} << 20)) * 9 / 10);
