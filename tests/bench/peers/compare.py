@@ -3,7 +3,8 @@
     python3 tests/bench/peers/compare.py --snug build/bin/snug [--rows 124m,10m,medium] [--pairs 3]
 
 Every pair runs Snug, PyTorch and Snug again as whole processes; the two Snug runs of a pair give the A/A
-noise. Needs torch in the Python that runs it. Dropout is off on both sides and the random tokens are
+noise. With --share 0.55 a pair begins with PyTorch, and Snug gets that share of its peak as `memory`, so
+that the speed at a fraction of the memory is what is compared. Needs torch in the Python that runs it. Dropout is off on both sides and the random tokens are
 made inside the timed step on both sides. Peak memory is the process's largest resident set, as the
 operating system counts it: VmHWM after the last step, before Snug measures the roofs. For PyTorch that
 includes the interpreter and its libraries, whose size after `import torch` is printed beside it. Prints a Markdown table, then the machine.
@@ -19,7 +20,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROWS = {
     "10m": dict(layers=6, width=384, heads=6, vocab=1024, length=256, batch=16, steps=5),
     "124m": dict(layers=12, width=768, heads=12, vocab=50257, length=1024, batch=4, steps=2),
-    "medium": dict(layers=24, width=1024, heads=16, vocab=50257, length=1024, batch=2, steps=1),
+    "medium": dict(layers=24, width=1024, heads=16, vocab=50257, length=1024, batch=4, steps=1),
 }
 
 
@@ -67,6 +68,7 @@ def main():
     parser.add_argument("--modes", default="eager", help="eager, compiled, or both with a comma")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--share", type=float, help="memory for Snug, as a share of PyTorch's peak")
     parser.add_argument("--snug-key", action="append", default=[], help="a key=value for snug bench")
     args = parser.parse_args()
 
@@ -80,9 +82,15 @@ def main():
             for mode in args.modes.split(","):
                 ours, theirs, ratios, noise, rss, peer_rss = [], [], [], [], [], []
                 for _ in range(args.pairs):
-                    a, a_rss = run(snug_command(args, row, precision))
-                    b, b_rss = run(torch_command(args, row, precision, mode))
-                    c, c_rss = run(snug_command(args, row, precision))
+                    if args.share:
+                        b, b_rss = run(torch_command(args, row, precision, mode))
+                        budget = [f"memory={int(args.share * b_rss) >> 20}MiB"]
+                        a, a_rss = run(snug_command(args, row, precision) + budget)
+                        c, c_rss = run(snug_command(args, row, precision) + budget)
+                    else:
+                        a, a_rss = run(snug_command(args, row, precision))
+                        b, b_rss = run(torch_command(args, row, precision, mode))
+                        c, c_rss = run(snug_command(args, row, precision))
                     first, second = a["tokens_per_second"], c["tokens_per_second"]
                     ours += [first, second]
                     theirs.append(b["tokens_per_second"])
