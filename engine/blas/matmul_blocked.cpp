@@ -90,6 +90,7 @@ struct Task {
   const Blocking& s;
   float* base;  // 64-byte aligned scratch
   Team& team;
+  bool turned;  // p's C lies turned: sum (m, n) belongs to c[n * ldc + m]
 
   float* own(int64_t thread) const { return base + shared_floats(s) + thread * thread_floats(s); }
   // Lanes of A or columns of B, from unit u0 on.
@@ -130,12 +131,25 @@ void finish_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t 
     store_tile(p, tile, ld, m0, n0, rows, cols);
 }
 
+void turn_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0, int64_t n0,
+               int64_t rows, int64_t cols) {
+  if (!store_turned_avx512(p, tile, ld, m0, n0, rows, cols))
+    store_turned(p, tile, ld, m0, n0, rows, cols);
+}
+
 // A tile's place in C, to be asked for while the tile is computed: its lines are far from all else,
 // and waiting for them one tile after another is a tenth of the time of a product that sums into C.
-void add_place(const MatmulProblem& p, int64_t m0, int64_t n0, int64_t rows, int64_t cols,
-               Soon& soon) {
-  if (p.c == nullptr || (p.finish.tile != nullptr && !p.accumulate) || streams_c(p)) return;
+void add_place(const MatmulProblem& p, bool turned, int64_t m0, int64_t n0, int64_t rows,
+               int64_t cols, Soon& soon) {
   const int64_t size = size_of(p.c_dtype);
+  if (turned) {
+    soon.c = static_cast<const char*>(p.c) + (n0 * p.ldc + m0) * size;
+    soon.c_stride = p.ldc * size;
+    soon.c_rows = std::min(cols, p.N - n0);
+    soon.c_bytes = rows * size;
+    return;
+  }
+  if (p.c == nullptr || (p.finish.tile != nullptr && !p.accumulate) || streams_c(p)) return;
   soon.c = static_cast<const char*>(p.c) + (m0 * p.ldc + n0) * size;
   soon.c_stride = p.ldc * size;
   soon.c_rows = rows;
@@ -192,7 +206,9 @@ struct Piece {
 
   void ask(int64_t i, Soon& soon) const {
     const int64_t R = t.kernel.rows, W = t.kernel.cols;
-    if (last()) add_place(t.p, (m.rows.begin + i) * R, tj * W, tile_rows(i), W, soon);
+    if (last()) add_place(t.p, t.turned, (m.rows.begin + i) * R, tj * W, tile_rows(i), W, soon);
+    // A kernel asks for as many rows of C as it has of its own.
+    if (soon.c_rows > R) ask_for_c(soon), soon.c = nullptr;
     // The sums of the block of K before come from far: asked for a panel ahead.
     if (m.waiting != nullptr && !m.first && u0 + units() == m.units && tj + 1 < m.cols.end)
       soon.waiting = tile(i) + tile_floats();
@@ -201,9 +217,10 @@ struct Piece {
                      m.rows.end - m.rows.begin, soon);
   }
   void finish() {
-    if (done.tile != nullptr)
-      finish_tile(t.p, done.tile, t.kernel.cols, done.m0, done.n0, done.rows,
-                  std::min(t.kernel.cols, t.p.N - done.n0));
+    if (done.tile == nullptr) return;
+    const auto finish = t.turned ? turn_tile : finish_tile;
+    finish(t.p, done.tile, t.kernel.cols, done.m0, done.n0, done.rows,
+           std::min(t.kernel.cols, t.p.N - done.n0));
     done.tile = nullptr;
   }
   // A tile is finished when the next one is under way: what a tile unit has just stored cannot be
@@ -411,6 +428,22 @@ void run(const Task& t, int64_t thread, int64_t threads) {
   if (t.kernel.leave != nullptr) t.kernel.leave();
 }
 
+// A and B across k, C a plain f32.
+bool may_turn(const MatmulProblem& p) {
+  return p.c_dtype == DType::f32 && p.bias == nullptr && p.finish.tile == nullptr &&
+         p.finish.rows == nullptr && p.b_packed == nullptr && p.a.row_stride == 1 &&
+         p.b.col_stride == 1;
+}
+
+// The product whose C is the given one's, turned where it lies.
+MatmulProblem turned_around(const MatmulProblem& p) {
+  MatmulProblem q = p;
+  std::swap(q.M, q.N);
+  q.a = {p.b.data, p.b.dtype, p.b.col_stride, p.b.row_stride};
+  q.b = {p.a.data, p.a.dtype, p.a.col_stride, p.a.row_stride};
+  return q;
+}
+
 }  // namespace
 
 int64_t blocked_scratch_bytes(int64_t M, int64_t N, int64_t K, bool b_packed,
@@ -437,6 +470,10 @@ int64_t blocked_scratch_bytes(int64_t M, int64_t N, int64_t K, bool b_packed,
     const Blocking s = make_blocking(M, N, K, along_k, b_packed, kernel, threads);
     most = std::max(most, shared_floats(s) + s.threads * thread_floats(s));
   }
+  if (!b_packed && turning_pays(M, N, K, kernel, threads)) {
+    const Blocking s = make_blocking(N, M, K, false, false, kernel, threads);
+    most = std::max(most, shared_floats(s) + s.threads * thread_floats(s));
+  }
   const int64_t bytes = (most + kLine) * static_cast<int64_t>(sizeof(float));
   k = {M, N, K, bytes, &kernel, threads, b_packed};
   return bytes;
@@ -460,12 +497,16 @@ void pack_whole(void* out, const MatrixView& b, int64_t K, int64_t N, const Tile
   }
 }
 
-void matmul_blocked(const MatmulProblem& p, const TileKernel& kernel, void* scratch, int threads) {
+void matmul_blocked(const MatmulProblem& given, const TileKernel& kernel, void* scratch,
+                    int threads) {
+  const bool turned = may_turn(given) && turning_pays(given.M, given.N, given.K, kernel, threads);
+  const MatmulProblem p = turned ? turned_around(given) : given;
   const Blocking s =
       make_blocking(p.M, p.N, p.K, p.a.col_stride == 1, p.b_packed != nullptr, kernel, threads);
   const auto address = reinterpret_cast<uintptr_t>(scratch);
   Team team;
-  const Task t{p, kernel, s, reinterpret_cast<float*>((address + 63) & ~uintptr_t{63}), team};
+  const Task t{p,    kernel, s, reinterpret_cast<float*>((address + 63) & ~uintptr_t{63}),
+               team, turned};
   if (s.threads == 1) return run(t, 0, 1);
     // Always the whole team: OpenMP ends threads when a team is smaller than the one before and
     // makes them again for the next, which takes memory from the system in the middle of a run.

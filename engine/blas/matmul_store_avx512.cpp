@@ -5,12 +5,8 @@
 #include <type_traits>
 
 #include "engine/blas/matmul_tile.h"
+#include "engine/blas/turn_avx512.h"
 #include "engine/core/isa.h"
-
-// GCC 12 takes the undefined source of its own intrinsics for a mistake of ours.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-
-#define SNUG_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl")))
 
 namespace snug::blas {
 namespace {
@@ -163,6 +159,27 @@ SNUG_AVX512 void store(const MatmulProblem& p, const float* tile, int64_t ld, in
   if (keep) p.finish.tile(p.finish.context, v[0], kMaxTileCols, m0, n0, rows, cols);
 }
 
+SNUG_AVX512 void turn_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,
+                           int64_t n0, int64_t rows, int64_t cols) {
+  const __m512 alpha = _mm512_set1_ps(p.alpha);
+  for (int64_t j0 = 0; j0 < cols; j0 += 16)
+    for (int64_t i0 = 0; i0 < rows; i0 += 16) {
+      __m512 r[16];
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < 16; ++i)
+        r[i] = i0 + i < rows ? _mm512_loadu_ps(tile + (i0 + i) * ld + j0) : _mm512_setzero_ps();
+      transpose16(r);
+      const __mmask16 m = mask_of(rows - i0);
+      float* to = static_cast<float*>(p.c) + (n0 + j0) * p.ldc + m0 + i0;
+#pragma GCC unroll 16
+      for (int64_t j = 0; j < 16; ++j) {
+        if (j0 + j >= cols) break;
+        const __m512 x = _mm512_mul_ps(alpha, r[j]);
+        put(to + j * p.ldc, m, p.accumulate ? _mm512_add_ps(x, load(to + j * p.ldc, m)) : x);
+      }
+    }
+}
+
 }  // namespace
 
 bool streams_c(const MatmulProblem& p) {
@@ -171,6 +188,13 @@ bool streams_c(const MatmulProblem& p) {
   return use_avx512() && !p.accumulate && p.finish.tile == nullptr && p.finish.rows == nullptr &&
          p.c_dtype != DType::f16 && p.M * p.N * size >= kStream && p.ldc * size % 64 == 0 &&
          reinterpret_cast<uintptr_t>(p.c) % 64 == 0;
+}
+
+bool store_turned_avx512(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,
+                         int64_t n0, int64_t rows, int64_t cols) {
+  if (!use_avx512()) return false;
+  turn_tile(p, tile, ld, m0, n0, rows, cols);
+  return true;
 }
 
 bool store_tile_avx512(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,

@@ -64,6 +64,17 @@ void store_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m
     store<f16>(p, tile, ld, m0, n0, rows, cols);
 }
 
+void store_turned(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0, int64_t n0,
+                  int64_t rows, int64_t cols) {
+  for (int64_t j = 0; j < cols; ++j) {
+    float* to = static_cast<float*>(p.c) + (n0 + j) * p.ldc + m0;
+    for (int64_t i = 0; i < rows; ++i) {
+      const float v = p.alpha * tile[i * ld + j];
+      to[i] = p.accumulate ? v + to[i] : v;
+    }
+  }
+}
+
 const TileKernel* tile_kernel(MatmulKernel kernel) {
   switch (kernel) {
     case MatmulKernel::avx2:

@@ -92,6 +92,13 @@ void store_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m
 bool store_tile_avx512(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,
                        int64_t n0, int64_t rows, int64_t cols);
 
+// The same into a C that lies turned: sum (i, j) belongs to c[(n0 + j) * ldc + m0 + i]. For a C of
+// f32, without bias and finish.
+void store_turned(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0, int64_t n0,
+                  int64_t rows, int64_t cols);
+bool store_turned_avx512(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,
+                         int64_t n0, int64_t rows, int64_t cols);
+
 // Whether whole tiles go to C past the caches: it is large, and only written.
 bool streams_c(const MatmulProblem& p);
 
