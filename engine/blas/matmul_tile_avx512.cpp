@@ -152,7 +152,15 @@ constexpr TileKernel kF32{.rows = 14,
                           .chunk = 160 * 1024,
                           .chunk_rows = 210,
                           .asks = true};
-constexpr TileKernel kBf16{14, 32, true, kRunBf16};
+// Tall chunks, and B of a product that needs several blocks of K packed whole: the gradients of
+// weights gain 2 to 6 % by it.
+constexpr TileKernel kBf16{.rows = 14,
+                           .cols = 32,
+                           .pairs = true,
+                           .run = kRunBf16,
+                           .chunk = 160 * 1024,
+                           .chunk_rows = 280,
+                           .copies_b = true};
 
 }  // namespace
 
