@@ -30,6 +30,8 @@ PlanRequest request_of(const CostModel& cost) {
   r.global_batch = 12;
   r.max_grad_norm = 1.0;
   r.cost = &cost;
+  // As a run has them; without the host's memory they are none.
+  r.offload = r.offload_optimizer = r.offload_params = r.offload_gradients = "auto";
   return r;
 }
 
@@ -95,14 +97,14 @@ TEST(PlanPacking, TakesWhatWasMeasuredFaster) {
   const Plan exact = make_plan(r);
   EXPECT_EQ(exact.engine_bytes, p.engine_bytes);
   EXPECT_EQ(exact.decisions, p.decisions);
-  EXPECT_EQ(exact.unlimited_seconds, p.step_seconds);
-  EXPECT_EQ(exact.more_seconds, p.step_seconds);
+  EXPECT_NEAR(exact.unlimited_seconds, p.step_seconds, 1e-9 * p.step_seconds);
+  EXPECT_NEAR(exact.more_seconds, p.step_seconds, 1e-9 * p.step_seconds);
   r.budget -= 4096;
   const Plan less = make_plan(r);
   EXPECT_TRUE(less.fits);
   EXPECT_LT(less.engine_bytes, p.engine_bytes);
   EXPECT_GT(less.step_seconds, p.step_seconds);
-  EXPECT_EQ(less.unlimited_seconds, p.step_seconds);
+  EXPECT_NEAR(less.unlimited_seconds, p.step_seconds, 1e-9 * p.step_seconds);
   // There is no room for them in the smallest.
   r.budget = p.minimum_bytes;
   const Plan least = make_plan(r);
@@ -149,7 +151,7 @@ TEST(PlanPacking, IsTheFastestOfAllWaysUnderEveryBudget) {
       EXPECT_EQ(p.engine_bytes, arena_of(r, p.decisions));
       EXPECT_LE(p.step_seconds, before) << faster << ", " << r.budget;
       before = p.step_seconds;
-      EXPECT_LE(p.more_seconds, p.step_seconds);
+      EXPECT_LE(p.more_seconds, p.step_seconds * (1 + 1e-9));
       EXPECT_LE(p.unlimited_seconds, p.more_seconds);
       double fastest = INFINITY;
       for (const WeightPacking w :
@@ -169,7 +171,6 @@ TEST(PlanPacking, IsNotLookedAtBesideTheHostNorOnAnotherPlace) {
   const CostModel cost = packing_machine(1.5);
   PlanRequest r = request_of(cost);
   r.use_host = true;
-  r.offload = r.offload_optimizer = "auto";
   EXPECT_EQ(make_plan(r).decisions.packed_weights, WeightPacking::none);
   r = request_of(cost);
   r.offload_optimizer = "cpu";

@@ -42,9 +42,12 @@ Name PlanSearch::packed_variant(Name plain) {
 // where it was not measured: what is predicted then is no gain.
 bool PlanSearch::packing_open() const {
   const PlanRequest& r = request_;
+  // Without the host's memory auto is none.
+  for (const std::string* away :
+       {&r.offload, &r.offload_optimizer, &r.offload_params, &r.offload_gradients})
+    if (*away != "none" && *away != "auto") return false;
   return unpacked_ == nullptr && !r.packed_weights && r.global_batch > 0 && !r.use_host &&
-         r.settings.target == Place::cpu && r.offload == "none" && r.offload_optimizer == "none" &&
-         r.offload_params == "none" && r.offload_gradients == "none" && cost_->packing();
+         r.settings.target == Place::cpu && cost_->packing();
 }
 
 void PlanSearch::open_packed_searches() {
