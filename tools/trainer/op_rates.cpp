@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -76,16 +77,22 @@ struct Sample {
   // they have names of their own, and both kinds are measured. The long models are trained with it
   // alone: nearly all of their ops are the same without.
   bool without_dropout = true, with_dropout = true;
+  // Once also with packed weights. Not where sizes near by have them and the model is large: its
+  // second arena takes as long as its steps.
+  bool packed = true;
 };
 // Tiny and small, with few and with many rows, so that work and intensity vary apart; long; the
 // width of GPT-2, whose products and update do not fit a cache, with chunks of the head that are
 // short and long, and of very few rows of its whole vocabulary, where each chunk reads and writes
 // all of the largest matrix.
-constexpr Sample kShapes[] = {
-    {128, 2, 512, 64, 4, 256},           {128, 4, 1024, 128, 16, 1024},
-    {256, 4, 1024, 1024, 1, 1024},       {384, 6, 1024, 256, 16, 1024, false},
-    {768, 12, 8192, 256, 2, 256, false}, {768, 12, 50304, 64, 1, 64, true, false},
-    {768, 12, 8192, 1024, 1, 1024},      {768, 12, 8192, 1024, 4, 1024, false}};
+constexpr Sample kShapes[] = {{128, 2, 512, 64, 4, 256},
+                              {128, 4, 1024, 128, 16, 1024},
+                              {256, 4, 1024, 1024, 1, 1024},
+                              {384, 6, 1024, 256, 16, 1024, false},
+                              {768, 12, 8192, 256, 2, 256, false},
+                              {768, 12, 50304, 64, 1, 64, true, false, false},
+                              {768, 12, 8192, 1024, 1, 1024, true, true, false},
+                              {768, 12, 8192, 1024, 4, 1024, false}};
 // Of a GPU: from few rows to many, with the vocabulary and the widths of GPT-2.
 constexpr Sample kGpuShapes[] = {{256, 4, 1024, 256, 4, 1024},
                                  {768, 12, 50304, 1024, 1, 1024},
@@ -140,11 +147,15 @@ class Between {
 class Trained {
  public:
   Trained(const Sample& shape, const Model& model, const Decisions& d, const Settings& settings,
-          const Schedule& schedule)
+          const Schedule& schedule, const Trained* like = nullptr)
       : tokens_(d.micro_batch * d.T),
         session_(settings.target, model, d, OptimizerConfig(), settings, &schedule) {
     session_.open();
-    init_parameters(session_.context(), model.params(), session_.master(), 1);
+    if (like == nullptr)
+      init_parameters(session_.context(), model.params(), session_.master(), 1);
+    else
+      std::memcpy(session_.master().data, like->session_.master().data,
+                  static_cast<size_t>(session_.master().bytes()));
     session_.load();
     for (int64_t i = 0; i < tokens_; ++i) {
       const uint64_t x = mix64(static_cast<uint64_t>(i) + 1);
@@ -205,7 +216,7 @@ void measure(const Sample& shape, double dropout, DType compute, const Settings&
   // meanwhile is done to both: what packing gains is less than that.
   std::unique_ptr<Session> packed_plan;
   std::unique_ptr<Trained> packed;
-  if (settings.target == Place::cpu && (dropout == 0 || !shape.without_dropout)) {
+  if (settings.target == Place::cpu && shape.packed && (dropout == 0 || !shape.without_dropout)) {
     d.packed_weights = WeightPacking::both;
     packed_plan = planned(d);
     const Schedule& s = packed_plan->schedule();
@@ -214,7 +225,7 @@ void measure(const Sample& shape, double dropout, DType compute, const Settings&
       return t.category == Category::packed_weights;
     });
     if (copies && (rates.empty() || bytes + s.arena_bytes() <= room))
-      packed = std::make_unique<Trained>(shape, model, d, settings, s);
+      packed = std::make_unique<Trained>(shape, model, d, settings, s, &plain);
   }
 
   // Of a long step what lies between its ops is nothing. In a short one ops are listened to every
