@@ -196,9 +196,11 @@ TEST(PlanPacking, APackedProductIsWhatPackingMadeOfTheSame) {
   EXPECT_NEAR(plain, 3, 1e-9);
   EXPECT_EQ(rates.seconds(product("fused", kPacked, 1000000, 10000)), plain);
 
+  const double alike = rates.seconds(product("unknown", kPlain, 1000000, 10000));
   rates.add(std::string("matmul ") + kPacked, {1e6, 1e4, 0.75});
   rates.add("matmul_pack", {0, 1e4, 0.1});
   EXPECT_TRUE(rates.packing());
+  EXPECT_EQ(rates.seconds(product("unknown", kPlain, 1000000, 10000)), alike);
   EXPECT_NEAR(rates.seconds(product("matmul", kPacked, 1000000, 10000)), 0.75, 1e-9);
   // Not by name: what packing made of one that computes alike, of other layouts too.
   EXPECT_NEAR(rates.seconds(product("fused", kPacked, 1000000, 10000)), 0.75 * plain, 1e-9);
