@@ -43,6 +43,17 @@ struct KernelChoice {
   friend bool operator==(const KernelChoice&, const KernelChoice&) = default;
 };
 
+// What records of a product (OpRecord::variant) say behind its choice where B comes packed. The
+// kernel and the bits are those without.
+inline constexpr std::string_view kPackedSuffix = " packed";
+constexpr bool is_packed(std::string_view variant) {
+  return variant.ends_with(kPackedSuffix);
+}
+constexpr std::string_view without_packed(std::string_view variant) {
+  if (is_packed(variant)) variant.remove_suffix(kPackedSuffix.size());
+  return variant;
+}
+
 // "nt wide long, bf16 bf16, avx512_bf16", and back.
 std::string to_string(const KernelChoice& choice);
 std::optional<KernelChoice> parse_kernel_choice(std::string_view text);

@@ -44,9 +44,12 @@ MatmulKernel packed_kernel(const KernelTable* kernels, const Operand& B, DType a
   return choose(kernels, p);
 }
 
-// What a plan says about the product beside its name: "nt wide long, bf16 bf16, avx512_bf16".
-Name variant(const MatmulProblem& p, MatmulKernel kernel) {
-  return Name(to_string(KernelChoice{product_class(p), p.a.dtype, p.b.dtype, kernel}));
+// What a plan says about the product beside its name: "nt wide long, bf16 bf16, avx512_bf16", and
+// that B comes packed.
+Name variant(const MatmulProblem& p, MatmulKernel kernel, bool packed) {
+  std::string text = to_string(KernelChoice{product_class(p), p.a.dtype, p.b.dtype, kernel});
+  if (packed) text += kPackedSuffix;
+  return Name(text);
 }
 
 void check_packed(const View& packed, const View& b, bool transpose_b, DType a_dtype,
@@ -131,7 +134,7 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
         {.flops = 2 * M * N * K + options.also.flops,
          .bytes = a.bytes() + (packed ? options.b_packed : b).bytes() +
                   c.bytes() * (options.add ? 2 : 1) + options.also.bytes,
-         .variant = ctx.planning() ? variant(p, kernel) : Name()});
+         .variant = ctx.planning() ? variant(p, kernel, packed) : Name()});
   if (!op.run()) return;
   if (ctx.by_kernels())
     return on_queue(ctx, [&](auto& queue) {

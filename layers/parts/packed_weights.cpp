@@ -22,35 +22,54 @@ std::optional<WeightPacking> parse_weight_packing(std::string_view text) {
   return std::nullopt;
 }
 
-PackedWeights::PackedWeights(Context& ctx, const ParamTable& table, DType dtype,
-                             WeightPacking packing)
-    : table_(table), dtype_(dtype), views_(static_cast<size_t>(table.size())) {
-  struct Copy {
-    View* view;
-    int64_t offset, bytes;
-    Name name;
-  };
-  std::vector<Copy> copies;
-  const auto add = [&](View& view, int param, bool transpose_b) {
+namespace {
+
+int64_t aligned(int64_t bytes) {
+  return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+}
+
+}  // namespace
+
+std::vector<PackedCopy> packed_copies(const ParamTable& table, DType dtype, WeightPacking packing,
+                                      const KernelTable* kernels) {
+  std::vector<PackedCopy> copies;
+  const auto add = [&](int param, bool forward) {
     View weight;
     weight.shape = table[param].shape;
     weight.dtype = dtype;
-    const int64_t bytes = matmul_packed_bytes(weight, transpose_b, dtype, ctx.settings().kernels);
-    if (bytes == 0 || ctx.by_kernels()) return;  // kernels read the weights themselves
-    copies.push_back({&view, bytes_, bytes, table[param].name});
-    bytes_ += (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+    const int64_t bytes = matmul_packed_bytes(weight, forward, dtype, kernels);
+    if (bytes > 0) copies.push_back({param, forward, weight.bytes(), bytes});
   };
   for (int i = 0; i < table.size(); ++i) {
     if (!table[i].linear) continue;
-    PackedWeight& weight = views_[static_cast<size_t>(i)];
-    if (packing != WeightPacking::none) add(weight.forward, i, true);
-    if (packing == WeightPacking::both) add(weight.backward, i, false);
+    if (packing != WeightPacking::none) add(i, true);
+    if (packing == WeightPacking::both) add(i, false);
   }
+  return copies;
+}
+
+int64_t placed_bytes(const std::vector<PackedCopy>& copies) {
+  int64_t bytes = 0;
+  for (const PackedCopy& copy : copies) bytes += aligned(copy.bytes);
+  return bytes;
+}
+
+PackedWeights::PackedWeights(Context& ctx, const ParamTable& table, DType dtype,
+                             WeightPacking packing)
+    : table_(table), dtype_(dtype), views_(static_cast<size_t>(table.size())) {
+  if (ctx.by_kernels()) return;  // kernels read the weights themselves
+  const std::vector<PackedCopy> copies =
+      packed_copies(table, dtype, packing, ctx.settings().kernels);
+  bytes_ = placed_bytes(copies);
   if (bytes_ == 0) return;
   storage_ = ctx.tensor(Name("weights.packed"), {bytes_}, DType::u8, Category::packed_weights);
-  for (const Copy& copy : copies) {
-    *copy.view = storage_.view().rows(copy.offset, copy.bytes);
-    copy.view->name = copy.name;
+  int64_t offset = 0;
+  for (const PackedCopy& copy : copies) {
+    PackedWeight& weight = views_[static_cast<size_t>(copy.param)];
+    View& view = copy.forward ? weight.forward : weight.backward;
+    view = storage_.view().rows(offset, copy.bytes);
+    view.name = table[copy.param].name;
+    offset += aligned(copy.bytes);
   }
 }
 

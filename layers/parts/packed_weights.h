@@ -4,8 +4,8 @@
 // A weight W (out,in) serves two products, y = x W^T in forward and recompute and dx = dy W in
 // backward, and each wants its own order (engine/blas/matmul.h): `forward` serves the first, `both`
 // the two. The copies cost memory beside the weights and change no bit. Decoding, one row at a
-// time, is twice as fast with them; a training step 1 % at most, so there they are made only on
-// request.
+// time, is twice as fast with them; a training step by as much as the machine's kernels gain, so
+// there the planner decides by what snug calibrate measured.
 #pragma once
 
 #include <optional>
@@ -24,6 +24,18 @@ enum class WeightPacking : uint8_t {
 };
 const char* to_string(WeightPacking packing);
 std::optional<WeightPacking> parse_weight_packing(std::string_view text);
+
+// One copy of a parameter.
+struct PackedCopy {
+  int param = 0;
+  bool forward = true;                  // for x W^T; else for dy W
+  int64_t weight_bytes = 0, bytes = 0;  // of the weight, and of the copy
+};
+// The copies that PackedWeights makes where kernels do not read the weights themselves.
+std::vector<PackedCopy> packed_copies(const ParamTable& table, DType dtype, WeightPacking packing,
+                                      const KernelTable* kernels);
+// Of all of them together, as they are placed.
+int64_t placed_bytes(const std::vector<PackedCopy>& copies);
 
 class PackedWeights {
  public:

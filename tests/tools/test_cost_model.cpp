@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/blas/matmul_cpu.h"
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
 #include "tools/trainer/calibration.h"
@@ -164,6 +165,8 @@ TEST(CostModel, MeasuresTheOpsOfAStep) {
   }
   for (const auto& [key, curve] : rates.curves())
     for (const OpSample& s : curve.samples()) EXPECT_GT(s.seconds, 0) << key;
+  // With packed weights too, and the packing.
+  EXPECT_EQ(rates.packing(), matmul_packed_bytes(64, 64, matmul_best(DType::f32, DType::f32)) > 0);
 }
 
 }  // namespace

@@ -47,6 +47,9 @@ class CostModel {
   double seconds(const OpRecord& op, int64_t rows) const;
   // Of them, what lies between an op and the next; 0 where that was not measured.
   double between() const { return ops_.between(); }
+  // Whether products of packed weights and the packing were measured; if not, they are predicted as
+  // without, and packing as what memory takes.
+  bool packing() const { return ops_.packing(); }
   // Of copies one way of so many bytes together, at least, however many they are.
   double copies_seconds(double bytes) const;
   // Its ops in order, on the streams they are on.

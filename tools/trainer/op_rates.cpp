@@ -1,7 +1,9 @@
 #include "tools/trainer/op_rates.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -20,6 +22,7 @@ namespace {
 
 // Where the seconds between ops stand among the ops.
 constexpr const char* kBetween = "between ops";
+constexpr const char* kPack = "matmul_pack";
 
 // As the step that a plan predicts: neither the fastest nor one that other work interrupted.
 double median_of(std::vector<double> list) {
@@ -36,7 +39,8 @@ class StepTimes final : public OpListener {
   }
   // Of equal ops the median over steps of their mean in one: of short ops now and then one takes
   // several times as long, and so does its part of every step. Seconds of a step and its ops.
-  std::pair<double, int64_t> into(OpRates& rates) const {
+  // With `packing` packed products and the packing alone count.
+  std::pair<double, int64_t> into(OpRates& rates, bool packing) const {
     struct Sum {
       std::vector<double> seconds;  // by step
       int64_t ops = 0;
@@ -45,6 +49,7 @@ class StepTimes final : public OpListener {
     for (const auto& [where, list] : times_) {
       const OpRecord& op = where.first->ops[static_cast<size_t>(where.second)];
       if (op.stream != kCompute) continue;
+      if (packing && !is_packed(op.variant.view()) && std::string_view(op.name) != kPack) continue;
       Sum& sum = sums[{OpRates::key(op), op.flops, op.bytes}];
       sum.seconds.resize(list.size());
       for (size_t step = 0; step < list.size(); ++step) sum.seconds[step] += list[step];
@@ -72,16 +77,22 @@ struct Sample {
   // they have names of their own, and both kinds are measured. The long models are trained with it
   // alone: nearly all of their ops are the same without.
   bool without_dropout = true, with_dropout = true;
+  // Once also with packed weights. Not where sizes near by have them and the model is large: its
+  // second arena takes as long as its steps.
+  bool packed = true;
 };
 // Tiny and small, with few and with many rows, so that work and intensity vary apart; long; the
 // width of GPT-2, whose products and update do not fit a cache, with chunks of the head that are
 // short and long, and of very few rows of its whole vocabulary, where each chunk reads and writes
 // all of the largest matrix.
-constexpr Sample kShapes[] = {
-    {128, 2, 512, 64, 4, 256},           {128, 4, 1024, 128, 16, 1024},
-    {256, 4, 1024, 1024, 1, 1024},       {384, 6, 1024, 256, 16, 1024, false},
-    {768, 12, 8192, 256, 2, 256, false}, {768, 12, 50304, 64, 1, 64, true, false},
-    {768, 12, 8192, 1024, 1, 1024},      {768, 12, 8192, 1024, 4, 1024, false}};
+constexpr Sample kShapes[] = {{128, 2, 512, 64, 4, 256},
+                              {128, 4, 1024, 128, 16, 1024},
+                              {256, 4, 1024, 1024, 1, 1024},
+                              {384, 6, 1024, 256, 16, 1024, false},
+                              {768, 12, 8192, 256, 2, 256, false},
+                              {768, 12, 50304, 64, 1, 64, true, false, false},
+                              {768, 12, 8192, 1024, 1, 1024, true, true, false},
+                              {768, 12, 8192, 1024, 4, 1024, false}};
 // Of a GPU: from few rows to many, with the vocabulary and the widths of GPT-2.
 constexpr Sample kGpuShapes[] = {{256, 4, 1024, 256, 4, 1024},
                                  {768, 12, 50304, 1024, 1, 1024},
@@ -132,6 +143,47 @@ class Between {
   double above_ = 0, below_ = 0;
 };
 
+// A small model in training.
+class Trained {
+ public:
+  Trained(const Sample& shape, const Model& model, const Decisions& d, const Settings& settings,
+          const Schedule& schedule, const Trained* like = nullptr)
+      : tokens_(d.micro_batch * d.T),
+        session_(settings.target, model, d, OptimizerConfig(), settings, &schedule) {
+    session_.open();
+    if (like == nullptr)
+      init_parameters(session_.context(), model.params(), session_.master(), 1);
+    else
+      std::memcpy(session_.master().data, like->session_.master().data,
+                  static_cast<size_t>(session_.master().bytes()));
+    session_.load();
+    for (int64_t i = 0; i < tokens_; ++i) {
+      const uint64_t x = mix64(static_cast<uint64_t>(i) + 1);
+      session_.tokens().as<int32_t>()[i] = static_cast<int32_t>(x % static_cast<uint64_t>(shape.V));
+      session_.targets().as<int32_t>()[i] = session_.tokens().as<int32_t>()[i];
+    }
+  }
+  // Seconds. Of packed weights one micro-step says all: their products are the same in each.
+  double step(OpListener* listener, bool accumulate = true) {
+    session_.context().set_listener(listener);
+    const double started = monotonic_seconds();
+    session_.begin_window(1, k_++, 2 * tokens_);
+    for (float& rate : session_.state().learning_rate) rate = 1e-4f;
+    session_.optimizer().prepare_step(session_.state());
+    session_.micro(true);
+    if (accumulate) session_.micro(false);
+    session_.update();
+    ++session_.state().updates;
+    const double seconds = monotonic_seconds() - started;
+    session_.context().set_listener(nullptr);
+    return seconds;
+  }
+
+ private:
+  int64_t tokens_, k_ = 0;
+  Session session_;
+};
+
 // `seconds` is its share, `most` what its least number of steps may take.
 void measure(const Sample& shape, double dropout, DType compute, const Settings& settings,
              double seconds, double most, OpRates& rates, Between& between) {
@@ -143,54 +195,56 @@ void measure(const Sample& shape, double dropout, DType compute, const Settings&
   d.recompute = kRecompute;
   d.max_grad_norm = 1;
   d.loss_scaling.init_scale = 1;  // of fp16: no gradient overflows, so no update is passed over
-  OptimizerConfig optimizer;
-  Session plan(Place::plan, model, d, optimizer, settings);
-  plan.open();
-  if (!rates.empty()) {
-    double step = 0;
-    for (const char* name : {"micro_first", "micro_next", "update"})
-      step += forecast(plan.schedule().at(plan.schedule().find(name)), rates);
-    if (step * kLeastSteps > most) return;
-  }
-  plan.schedule().pack();
-  if (!rates.empty() &&
-      plan.schedule().arena_bytes() >
-          make_device(settings.target, settings.gpu)->memory_info().available_bytes / 2)
-    return;
-  Session session(settings.target, model, d, optimizer, settings, &plan.schedule());
-  session.open();
-  init_parameters(session.context(), model.params(), session.master(), 1);
-  session.load();
-  const int64_t n = d.micro_batch * d.T;
-  for (int64_t i = 0; i < n; ++i) {
-    const uint64_t x = mix64(static_cast<uint64_t>(i) + 1);
-    session.tokens().as<int32_t>()[i] = static_cast<int32_t>(x % static_cast<uint64_t>(shape.V));
-    session.targets().as<int32_t>()[i] = session.tokens().as<int32_t>()[i];
-  }
-  const auto step = [&](int64_t k) {
-    const double started = monotonic_seconds();
-    session.begin_window(1, k, 2 * n);
-    for (float& rate : session.state().learning_rate) rate = 1e-4f;
-    session.optimizer().prepare_step(session.state());
-    session.micro(true);
-    session.micro(false);
-    session.update();
-    ++session.state().updates;
-    return monotonic_seconds() - started;
+  const auto planned = [&](const Decisions& decisions) {
+    auto plan =
+        std::make_unique<Session>(Place::plan, model, decisions, OptimizerConfig(), settings);
+    plan->open();
+    plan->schedule().pack();
+    return plan;
   };
+  const int64_t room =
+      make_device(settings.target, settings.gpu)->memory_info().available_bytes / 2;
+  const std::unique_ptr<Session> plan = planned(d);
+  const int64_t bytes = plan->schedule().arena_bytes();
+  double forecasted = 0;
+  for (const char* name : {"micro_first", "micro_next", "update"})
+    forecasted += forecast(plan->schedule().at(plan->schedule().find(name)), rates);
+  if (!rates.empty() && (forecasted * kLeastSteps > most || bytes > room)) return;
+  Trained plain(shape, model, d, settings, plan->schedule());
+
+  // The same with packed weights, step for step in turn with it, so that what the machine does
+  // meanwhile is done to both: what packing gains is less than that.
+  std::unique_ptr<Session> packed_plan;
+  std::unique_ptr<Trained> packed;
+  if (settings.target == Place::cpu && shape.packed && (dropout == 0 || !shape.without_dropout)) {
+    d.packed_weights = WeightPacking::both;
+    packed_plan = planned(d);
+    const Schedule& s = packed_plan->schedule();
+    const std::vector<TensorRecord>& residents = s.at(s.find("root")).tensors;
+    const bool copies = std::any_of(residents.begin(), residents.end(), [](const TensorRecord& t) {
+      return t.category == Category::packed_weights;
+    });
+    if (copies && (rates.empty() || bytes + s.arena_bytes() <= room))
+      packed = std::make_unique<Trained>(shape, model, d, settings, s, &plain);
+  }
+
   // Of a long step what lies between its ops is nothing. In a short one ops are listened to every
   // other time: what listening takes is no part of a step.
-  const bool brief = step(0) < kBriefStep;
-  StepTimes times;
+  const bool brief = plain.step(nullptr) < kBriefStep;
+  if (packed) packed->step(nullptr, false);
+  StepTimes times, packed_times;
   std::vector<double> steps;
   const double end = monotonic_seconds() + seconds;
-  for (int64_t k = 1; k < kMostSteps && (k < kLeastSteps || monotonic_seconds() < end);) {
-    session.context().set_listener(&times);
-    step(k++);
-    session.context().set_listener(nullptr);
-    if (brief) steps.push_back(step(k++));
+  for (int64_t k = 1; k < kMostSteps && (k < kLeastSteps || monotonic_seconds() < end); ++k) {
+    plain.step(&times);
+    if (packed) packed->step(&packed_times, false);
+    if (brief) {
+      steps.push_back(plain.step(nullptr));
+      ++k;
+    }
   }
-  const auto [in_ops, ops] = times.into(rates);
+  const auto [in_ops, ops] = times.into(rates, false);
+  if (packed) packed_times.into(rates, true);
   if (brief) between.add(median_of(steps), in_ops, ops);
 }
 
@@ -214,6 +268,7 @@ std::string OpRates::key(const OpRecord& op) {
 void OpRates::add(const std::string& key, OpSample sample) {
   known_.clear();
   curves_[key].add(sample);
+  if (is_packed(key)) return;
   for (const std::string& word : words_alike(key)) alike_[word].add(sample);
 }
 
@@ -234,7 +289,47 @@ double OpRates::seconds(const OpRecord& op) const {
   return seconds;
 }
 
+bool OpRates::packing() const {
+  return curves_.contains(kPack) && std::any_of(curves_.begin(), curves_.end(),
+                                                [](const auto& c) { return is_packed(c.first); });
+}
+
+// Of the product of this name; else the mean of those that compute alike.
+double OpRates::packed_ratio(const std::string& packed, double flops, double bytes) const {
+  const auto ratio = [&](const std::string& key, const OpCurve& curve) {
+    const auto plain = curves_.find(std::string(without_packed(key)));
+    if (plain == curves_.end()) return 0.0;
+    // Beyond what was measured packed, what it was at the end.
+    const double times = curve.beyond(flops, bytes);
+    return curve.seconds(flops / times, bytes / times) /
+           plain->second.seconds(flops / times, bytes / times);
+  };
+  if (const auto own = curves_.find(packed); own != curves_.end())
+    if (const double found = ratio(packed, own->second); found > 0) return found;
+  for (const std::string& word : words_alike(packed)) {
+    double logarithms = 0;
+    int count = 0;
+    for (const auto& [key, curve] : curves_) {
+      if (!key.ends_with(" " + word)) continue;
+      const double found = ratio(key, curve);
+      if (found <= 0) continue;
+      logarithms += std::log(found);
+      ++count;
+    }
+    if (count > 0) return std::exp(logarithms / count);
+  }
+  return 1;
+}
+
 double OpRates::look_up(const OpRecord& op) const {
+  if (is_packed(op.variant.view())) {
+    OpRecord plain = op;
+    plain.variant = Name(without_packed(op.variant.view()));
+    const double seconds = look_up(plain);
+    if (seconds < 0) return seconds;
+    return seconds *
+           packed_ratio(key(op), static_cast<double>(op.flops), static_cast<double>(op.bytes));
+  }
   const std::string name = key(op);
   std::vector<const OpCurve*> curves;
   const auto look = [&](const std::map<std::string, OpCurve>& in, const std::string& word) {

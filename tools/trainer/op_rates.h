@@ -3,6 +3,9 @@
 // An op that was not measured by its name is looked for among products that compute alike, whatever
 // is fused to them: same layouts and kernel, then the same kernel. The same curves continue one
 // that ends below the work that is asked for.
+// A product that brings its B packed (kPackedSuffix) takes what it takes plain, times what packing
+// made of the same product where both were measured; where they were not, as long as plain. So
+// noise between different products is never taken for what packing gains.
 #pragma once
 
 #include <map>
@@ -29,6 +32,8 @@ class OpRates {
   bool empty() const { return curves_.empty(); }
   // Negative: nothing alike was measured.
   double seconds(const OpRecord& op) const;
+  // Whether packed products and the packing were measured.
+  bool packing() const;
   // Seconds from the end of an op to the beginning of the next: tensors that are born and end, and
   // what the engine notes of the next one. 0: not measured.
   void set_between(double seconds) { between_ = seconds; }
@@ -43,6 +48,7 @@ class OpRates {
   double seconds(const std::vector<const OpCurve*>& curves, size_t i, double flops,
                  double bytes) const;
   double look_up(const OpRecord& op) const;
+  double packed_ratio(const std::string& key, double flops, double bytes) const;
   // Ops that were asked for: the layers of a model repeat them. Not for two threads at a time.
   struct Work {
     struct Seen {  // its variant is interned
@@ -67,7 +73,8 @@ class OpRates {
   mutable std::unordered_map<Work, double, Work::Hash, Work::Equal> known_;
   double between_ = 0;
   std::map<std::string, OpCurve> curves_;
-  std::map<std::string, OpCurve> alike_;  // by how they compute alone: "nt wide long, ...", "..."
+  // By how they compute alone: "nt wide long, ...", "..."; without those of packed products.
+  std::map<std::string, OpCurve> alike_;
 };
 
 // Trains small models of this compute dtype, some steps each and as many more as fit into

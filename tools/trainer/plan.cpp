@@ -34,7 +34,7 @@ std::vector<KernelChoice> kernels_of(const Schedule& schedule) {
   std::set<std::string_view> seen;
   for (int i = 0; i < schedule.size(); ++i)
     for (const OpRecord& op : schedule.at(i).ops)
-      if (!op.variant.empty()) seen.insert(op.variant.view());
+      if (!op.variant.empty()) seen.insert(without_packed(op.variant.view()));
   std::vector<KernelChoice> list;
   for (const std::string_view text : seen)
     if (const auto choice = parse_kernel_choice(text)) list.push_back(*choice);
@@ -242,9 +242,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   }
   // Decoding reads every weight for one row: from packed copies it does so at the speed of memory,
   // twice as fast, as long as the copies are no larger than the weights: where bf16 is multiplied
-  // in fp32 they are twice the size, and nothing is won. A training step gains 1 % at most (a
-  // micro-batch of 4096 rows; below 1024 rows the copies cost more than they save), which is not
-  // worth a seventh of the memory.
+  // in fp32 they are twice the size, and nothing is won. In training the search decides.
   if (plan.fits && !r.packed_weights && r.global_batch == 0 && r.kv_length > 0) {
     Decisions d = plan.decisions;
     d.packed_weights = WeightPacking::forward;
@@ -282,6 +280,9 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
     if (more.decisions.update_in_backward != plan.decisions.update_in_backward)
       plan.more_decisions +=
           fmt::format(", updates {} backward", more.decisions.update_in_backward ? "in" : "behind");
+    if (more.decisions.packed_weights != plan.decisions.packed_weights)
+      plan.more_decisions +=
+          fmt::format(", packed weights {}", to_string(more.decisions.packed_weights));
     if (more.decisions.offload != "none")
       plan.more_decisions += fmt::format(", offload {}", layers_in_brief(more.decisions.offload));
     if (more.decisions.offload_params != plan.decisions.offload_params)

@@ -57,7 +57,8 @@ struct PlanRequest {
   // Whether what is `auto` may take the host's memory: the device has memory of its own, or the
   // user said how much of the host's there is.
   bool use_host = false;
-  // Packed copies of the weights; unset: for generation if they fit, none in training.
+  // Packed copies of the weights; unset: for generation if they fit, in training if they are
+  // predicted faster (PlanSearch::kPackingMargin).
   std::optional<WeightPacking> packed_weights;
   int64_t kv_length = 0;  // 0: no generation
   int64_t kv_rows = 1;    // sequences decoded together

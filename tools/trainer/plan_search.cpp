@@ -189,7 +189,7 @@ PlanSearch::Choice PlanSearch::choice_of(const Config& c, const BlockOptions& bl
   return choice;
 }
 
-PlanSearch::Choice PlanSearch::best(int64_t room, bool bounded) {
+PlanSearch::Choice PlanSearch::best_unpacked(int64_t room, bool bounded) {
   const Choice& groups = best_of_groups(room);
   return stacks_ ? with_mixed(room, groups, bounded) : groups;
 }
@@ -231,6 +231,7 @@ PlanSearch::Choice PlanSearch::best_way(int64_t room, bool moved, Choice best, d
         for (const Gradients& gradient : gradients(micro)) {
           const Key key{micro, rows, gradient, way};
           if (moved && best.feasible && floor(key) >= best.step_seconds) continue;
+          if (unpacked_ != nullptr && packing_floor(key) >= below_) continue;
           looked_at.push_back(config(key));
         }
       }
@@ -368,6 +369,7 @@ PlanSearch::Choice PlanSearch::best_stack(int64_t room, const Config& c, Choice 
 }
 
 double PlanSearch::judged(const Decisions& d, double seconds) {
+  if (d.packed_weights != WeightPacking::none) seconds *= 1 + kPackingMargin;
   const bool away =
       d.offload != "none" || d.offload_optimizer || d.offload_params || d.offload_gradients;
   return away ? seconds * (1 + kHostMargin) : seconds;

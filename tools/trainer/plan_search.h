@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,6 +36,10 @@ namespace snug {
 // cost model may share it, whatever else they ask: a run that does not fit is planned a dozen times
 // for what to offer (offers.h), and most of what that records is the same.
 struct Recordings {
+  // What packed weights gain at most: seconds by which products are predicted faster.
+  struct Gain {
+    double forward = 0, both = 0;  // of x W^T; of these and dy W
+  };
   // Of a whole session: no more than what searches read off it.
   struct Whole {
     int64_t bound = 0, host = 0;             // of the two arenas
@@ -43,6 +48,7 @@ struct Recordings {
     int64_t residents = 0;                   // of the device, the batch left out
     int64_t between = 0, between_back = 0;   // live from the head on, and at its last op
     double last = 0;                         // seconds of that op
+    Gain gain_first, gain_next;              // of its programs
   };
   struct Bytes {  // of both arenas
     int64_t device = 0, host = 0;
@@ -53,6 +59,7 @@ struct Recordings {
     double first = 0, next = 0;
     int64_t between = 0, between_back = 0, outside = 0;  // of micro_next
     double last = 0;
+    Gain gain_first, gain_next;
   };
   struct Rest : Bytes {  // all but the micro-steps and evaluation
     Program update;
@@ -87,6 +94,10 @@ class PlanSearch {
   // plan predicts, so that more memory is still never predicted slower.
   static constexpr double kHostMargin = 0.005;
 
+  // So is one with packed weights, for the same reason: what they gain is the difference of two
+  // measurements that agree to about as much, and they take a seventh of the memory.
+  static constexpr double kPackingMargin = 0.01;
+
   // The request and what it points to outlive the search.
   explicit PlanSearch(const PlanRequest& request,
                       std::shared_ptr<Recordings> recordings = std::make_shared<Recordings>());
@@ -106,6 +117,8 @@ class PlanSearch {
   // The fastest whose arena's lower bound is at most `room` bytes. Where its bound is not asked
   // for, it is 0: what may be faster costs as much to know as the fastest.
   Choice best(int64_t room, bool bounded = true);
+  // The same with weights packed as the request says, or not at all.
+  Choice best_unpacked(int64_t room, bool bounded = true);
   // The same without stacks of more than two groups that offload.
   const Choice& best_of_groups(int64_t room);
   // Choices among which one has the smallest arena there is, lowest bound first.
@@ -182,8 +195,27 @@ class PlanSearch {
     double outside = 0;      // seconds of a step outside the layers
     double update = 0;       // of them, the update's
     double micro_steps = 1;  // of a step
+    Recordings::Gain gain;   // of a step
     bool moved = false;
   };
+  // Where the request leaves packed weights open: the same search with them. Its products are never
+  // faster than `gain` says of the plain ones, and it needs `copies` bytes more: most budgets are
+  // done with that and record nothing.
+  struct PackedSearch {
+    int index = 0;  // 0: both, 1: forward
+    PlanRequest request;
+    int64_t copies = 0;
+    double packing = 0;  // seconds of a step
+    std::unique_ptr<PlanSearch> search;
+  };
+  bool packing_open() const;
+  void open_packed_searches();
+  Recordings::Gain gain_of_packing(const Program& program, int64_t rows);
+  Name packed_variant(Name plain);
+  double gain(const Config& config, const PackedSearch& packed) const;
+  double packing_floor(const Key& key);
+  double packing_floor(const Config& config, const PackedSearch& packed) const;
+  Choice best_packed(PackedSearch& packed, int64_t room, Choice best);
   Decisions decide(const Key& key) const;
   std::vector<Gradients> gradients(int64_t micro) const;
   std::vector<int64_t> micros() const;
@@ -297,6 +329,13 @@ class PlanSearch {
   std::vector<Way> ways_;
   // The same with the weights of the layers with the host, their gradients, or both.
   std::vector<Way> streamed_;
+  std::vector<PackedSearch> packed_searches_;
+  bool packed_searches_open_ = false;
+  std::map<std::string_view, Name> packed_variants_;
+  // Of a search with packed weights: the one without, and what its fastest takes under this budget.
+  PlanSearch* unpacked_ = nullptr;
+  const PackedSearch* packed_as_ = nullptr;
+  double below_ = std::numeric_limits<double>::infinity();
   std::vector<Choice> least_;
   std::map<Key, std::unique_ptr<Config>> configs_;
   std::shared_ptr<Recordings> recordings_;

@@ -220,6 +220,8 @@ const Recordings::MicroSteps& PlanSearch::micro_steps(const Decisions& d, const 
   raise(m, most_bytes(p));
   m.first = cost_->seconds(first, rows);
   m.next = cost_->seconds(p, rows);
+  m.gain_first = gain_of_packing(first, rows);
+  m.gain_next = gain_of_packing(p, rows);
   // The head's ops lie between the passes, the embedding's outside them.
   const auto head = ticks_of(p, "head");
   m.between = most_live_bytes(p, head.first, head.second);
@@ -292,6 +294,8 @@ const Recordings::Whole& PlanSearch::whole(const Decisions& d) {
   w.between = m.between;
   w.between_back = m.between_back;
   w.last = m.last;
+  w.gain_first = m.gain_first;
+  w.gain_next = m.gain_next;
   w.others = round_up(std::max(residents.device + others.device, w.base + m.outside), kArenaUnit);
   return known.whole[d] = w;
 }
@@ -309,6 +313,8 @@ PlanSearch::Config* PlanSearch::config(const Key& key) {
   if (key.micro <= 0) return slot.get();
   c.micro_steps = static_cast<double>(ceil_div(request_.global_batch, key.micro));
   c.seconds = c.floor = w.first + (c.micro_steps - 1) * w.next + w.update;
+  c.gain.forward = w.gain_first.forward + (c.micro_steps - 1) * w.gain_next.forward;
+  c.gain.both = w.gain_first.both + (c.micro_steps - 1) * w.gain_next.both;
   c.update = w.update;
   if (key.way.streams()) c.base = w.residents;
   if (!layers_ || key.way.streams()) return slot.get();

@@ -204,7 +204,8 @@ TEST(KernelTable, TheRecordedProductUsesIt) {
   const Recorded usual = run_product(nullptr, false), own = run_product(&chained, false),
                  packed = run_product(&chained, true), usual_packed = run_product(nullptr, true);
   EXPECT_EQ(own.variant, "nt narrow short, bf16 bf16, avx2");
-  EXPECT_EQ(packed.variant, own.variant);
+  EXPECT_EQ(packed.variant, own.variant + " packed");
+  EXPECT_EQ(without_packed(packed.variant), own.variant);
   EXPECT_EQ(own.sums, packed.sums);
   EXPECT_EQ(usual.sums, usual_packed.sums);
   if (same_bits(matmul_best(DType::bf16, DType::bf16), MatmulKernel::avx2))
