@@ -173,7 +173,7 @@ std::vector<Key> make_keys() {
        .field = &C::packed_weights,
        .doc = "copies of the weights in the order the matrix units read them: memory for speed, the "
               "same bits; auto: for generation where they fit, in training where a calibration that measured them says "
-              "that a step gains more than 1 %",
+              "that a step gains more than 2 %",
        .example = "none", .choices = "auto none forward both"},
       {.name = "allow", .section = "machine", .kind = K::permissions, .field = &C::allow,
        .doc = "permissions to change numbers, for memory's sake or on another CPU; without one nothing does",
