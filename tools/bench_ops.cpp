@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
@@ -18,7 +19,8 @@ int bench_ops(const Arguments& arguments) {
       "times every operation of a configuration's training step: a median over whole steps, so "
       "that "
       "what an operation finds in the caches is what it finds in training. The roofs are measured "
-      "before and after, and the larger of each counts.",
+      "before and after, and the larger of each counts; of a CPU's memory also between the steps, "
+      "and the median of those counts.",
       {"snug bench ops model=gpt2 precision=bf16 max_length=1024 global_batch_size=4",
        "snug bench ops --config run.yaml --repeat 15 --json"},
       arguments, [&](ArgumentParser& parser) {
@@ -34,16 +36,45 @@ int bench_ops(const Arguments& arguments) {
   OpTimes ops;
   run.session().context().set_listener(&ops);
   Times times;
+  // What memory gives moves with the machine's neighbours: it is asked in the minutes of the steps.
+  std::unique_ptr<MemoryRoofs> memory;
+  if (run.plan().place == Place::cpu) memory = std::make_unique<MemoryRoofs>(run.plan().threads);
+  std::vector<Roofs> between;
   for (int64_t i = 0; i < repeat; ++i) {
+    if (memory) between.push_back(memory->measure());
     times.seconds.push_back(run.step());
     ops.end_window();
   }
-  const Roofs after = run.roofs(), roofs = larger(before, after);
+  if (memory) between.push_back(memory->measure());
+  memory.reset();
+  const Roofs after = run.roofs();
+  Roofs roofs = larger(before, after);
+  nlohmann::json between_json;
+  std::string between_line;
+  if (!between.empty()) {
+    const auto spread = [&](double Roofs::*rate, const char* key) {
+      std::vector<double> rates;
+      for (const Roofs& r : between) rates.push_back(r.*rate);
+      std::sort(rates.begin(), rates.end());
+      const double median = rates[rates.size() / 2];
+      between_json[key] = {{"median", median}, {"least", rates.front()}, {"most", rates.back()}};
+      between_line +=
+          fmt::format("{} {} {:.1f} ({:.1f} to {:.1f})", between_line.empty() ? "" : ",", key,
+                      median * 1e-9, rates.front() * 1e-9, rates.back() * 1e-9);
+      roofs.*rate = median;
+    };
+    spread(&Roofs::read_bytes, "read_bytes");
+    spread(&Roofs::copy_bytes, "copy_bytes");
+    spread(&Roofs::stream_bytes, "stream_bytes");
+  }
   nlohmann::json list = nlohmann::json::array();
   double inside = 0;
   if (!json) {
     fmt::print("roofs before, {}\n", to_string(before));
     fmt::print("roofs after,  {}\n", to_string(after));
+    if (!between.empty())
+      fmt::print("memory between the steps, median of {}, which counts (least to most):{} GB/s\n",
+                 between.size(), between_line);
     fmt::print("step: median {:.3f} s of {}, noise {:.1f} %\n\n", times.median(),
                times.seconds.size(), 100.0 * times.noise());
     fmt::print("{:<12} {:<24} {:>6} {:>9} {:>7} {:>9} {:>8} {:>6}  {}\n", "program", "op", "calls",
@@ -85,6 +116,7 @@ int bench_ops(const Arguments& arguments) {
                                        {"roofs", roofs_json(roofs)},
                                        {"roofs_before", roofs_json(before)},
                                        {"roofs_after", roofs_json(after)},
+                                       {"memory_between", between_json},
                                        {"ops", list}})
                            .dump(2));
     return 0;

@@ -106,6 +106,55 @@ inline void stream(f16* p, V x) {
   _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_f16(x));
 }
 
+struct Pair {
+  V a, b;
+};
+template <class T>
+inline Pair load32(const T* p) {
+  return {load(p), load(p + 16)};
+}
+inline Pair load32(const bf16* p) {
+  const __m512i first =
+      _mm512_mullo_epi32(_mm512_set1_epi32(0x10000),
+                         _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
+  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(0x100000));
+  __m512i u = _mm512_loadu_si512(p);
+  asm("" : "+v"(u));  // one load, which is what layer normalisation has too many of, not two
+  return {_mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xAAAAAAAA, first, u)),
+          _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xAAAAAAAA, second, u))};
+}
+inline __m512i join(__m256i low, __m256i high) {
+  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+inline __m512i narrow32(const bf16*, V a, V b) {
+#if defined(SNUG_WIDE_BF16)
+  // A subnormal has become a zero, and few results are zeros: one look at 32 of them.
+  const auto packed = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a));
+  if (__builtin_expect(_mm512_testn_epi16_mask(packed, _mm512_set1_epi16(0x7fff)) == 0, 1))
+    return packed;
+#endif
+  return join(narrow_bf16(a), narrow_bf16(b));
+}
+inline __m512i narrow32(const f16*, V a, V b) {
+  return join(narrow_f16(a), narrow_f16(b));
+}
+template <class T>
+inline void store32(T* p, V a, V b) {
+  _mm512_storeu_si512(p, narrow32(p, a, b));
+}
+inline void store32(float* p, V a, V b) {
+  store(p, a);
+  store(p + 16, b);
+}
+template <class T>
+inline void stream32(T* p, V a, V b) {
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(p), narrow32(p, a, b));
+}
+inline void stream32(float* p, V a, V b) {
+  stream(p, a);
+  stream(p + 16, b);
+}
+
 inline __mmask16 first_lanes(int64_t r) {
   return static_cast<__mmask16>((1u << r) - 1);
 }

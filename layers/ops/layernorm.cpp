@@ -14,9 +14,10 @@
 namespace snug {
 namespace {
 
-// Rows of a task: some 16 Ki elements.
+// Rows of a task: some 16 Ki elements, an even number, for the loops take two rows together.
 int64_t row_grain(int64_t c) {
-  return std::max<int64_t>(1, 16 * 1024 / std::max<int64_t>(c, 1));
+  const int64_t rows = 16 * 1024 / std::max<int64_t>(c, 1);
+  return rows > 2 ? rows / 2 * 2 : std::max<int64_t>(1, rows);
 }
 
 // Rows that are only written, in whole lines, and that no cache would keep until they are read:

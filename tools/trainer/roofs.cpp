@@ -72,12 +72,12 @@ float tiles_bf16() {
 }
 
 // The best of runs of call(thread) on every thread, each `work` long, until `seconds` have passed;
-// at least four.
+// at least `least`.
 template <class F>
-double best_rate(int threads, double work, double seconds, F&& call) {
+double best_rate(int threads, double work, double seconds, F&& call, int least = 4) {
   double best = 0;
   const double end = monotonic_seconds() + seconds;
-  for (int run = 0; run < 4 || monotonic_seconds() < end; ++run) {
+  for (int run = 0; run < least || monotonic_seconds() < end; ++run) {
     const double started = monotonic_seconds();
     parallel_for(threads, threads, call);
     best = std::max(best, work * threads / (monotonic_seconds() - started));
@@ -159,24 +159,56 @@ Roofs measure_roofs(int threads, double seconds) {
         std::max(roofs.bf16_flops, best_rate(threads, 2.0 * 16 * 16 * 32 * 6 * kTileRounds, each,
                                              [](int64_t) { tiles_bf16(); }));
 
-  const int64_t part = array_bytes() / threads / 4096 * 4096;
-  Array from(part * threads), to(part * threads);
-  parallel_for(threads, threads, [&](int64_t t) {
-    std::memset(from.data() + t * part, 1, static_cast<size_t>(part));
-    std::memset(to.data() + t * part, 1, static_cast<size_t>(part));
+  const Roofs memory = MemoryRoofs(threads).measure(3 * each);
+  roofs.read_bytes = memory.read_bytes;
+  roofs.copy_bytes = memory.copy_bytes;
+  roofs.stream_bytes = memory.stream_bytes;
+  return roofs;
+}
+
+struct MemoryRoofs::State {
+  explicit State(int count)
+      : threads(count),
+        part(array_bytes() / threads / 4096 * 4096),
+        from(part * threads),
+        to(part * threads) {}
+  int threads;
+  int64_t part;
+  Array from, to;
+};
+
+MemoryRoofs::MemoryRoofs(int threads) : state_(std::make_unique<State>(threads)) {
+  parallel_for(threads, threads, [this](int64_t t) {
+    const State& s = *state_;
+    std::memset(state_->from.data() + t * s.part, 1, static_cast<size_t>(s.part));
+    std::memset(state_->to.data() + t * s.part, 1, static_cast<size_t>(s.part));
   });
-  const auto bytes = static_cast<double>(part);
+}
+MemoryRoofs::~MemoryRoofs() = default;
+
+// Two runs of each are the least: an array of 64 MiB takes a millisecond or two.
+Roofs MemoryRoofs::measure(double seconds) const {
+  State& s = *state_;
+  Roofs roofs;
+  roofs.threads = s.threads;
+  const double each = seconds / 3;
+  const auto bytes = static_cast<double>(s.part);
   volatile int64_t seen = 0;
-  roofs.read_bytes = best_rate(threads, bytes, each, [&](int64_t t) {
-    const int64_t sum = read_all(from.data() + t * part, part);
-    if (sum == -1) seen = sum;
-  });
-  roofs.copy_bytes = best_rate(threads, 2 * bytes, each, [&](int64_t t) {
-    copy_all(to.data() + t * part, from.data() + t * part, part);
-  });
-  roofs.stream_bytes = best_rate(threads, 2 * bytes, each, [&](int64_t t) {
-    stream_all(to.data() + t * part, from.data() + t * part, part);
-  });
+  roofs.read_bytes = best_rate(
+      s.threads, bytes, each,
+      [&](int64_t t) {
+        const int64_t sum = read_all(s.from.data() + t * s.part, s.part);
+        if (sum == -1) seen = sum;
+      },
+      2);
+  roofs.copy_bytes = best_rate(
+      s.threads, 2 * bytes, each,
+      [&](int64_t t) { copy_all(s.to.data() + t * s.part, s.from.data() + t * s.part, s.part); },
+      2);
+  roofs.stream_bytes = best_rate(
+      s.threads, 2 * bytes, each,
+      [&](int64_t t) { stream_all(s.to.data() + t * s.part, s.from.data() + t * s.part, s.part); },
+      2);
   return roofs;
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <string>
 
 namespace snug {
@@ -33,6 +34,21 @@ struct Roofs {
 
 // `seconds`: about how long it may take, the arrays' first touch aside.
 Roofs measure_roofs(int threads, double seconds = 0.5);
+// The memory's rates alone, in turn with what is held to them: on a shared machine they move by a
+// factor of two within a minute. Keeps its arrays, so that one `measure` takes `seconds` and no
+// first touch.
+class MemoryRoofs {
+ public:
+  explicit MemoryRoofs(int threads);
+  ~MemoryRoofs();
+  MemoryRoofs(const MemoryRoofs&) = delete;
+  MemoryRoofs& operator=(const MemoryRoofs&) = delete;
+  Roofs measure(double seconds = 0.04) const;  // arithmetic 0
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 // The larger of each: of two measurements of one machine the larger is nearer to what it can do.
 Roofs larger(const Roofs& a, const Roofs& b);
 // A line; of a GPU its name, TFLOP/s and what bounds it there.

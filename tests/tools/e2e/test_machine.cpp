@@ -218,9 +218,15 @@ TEST(SlowMachine, BenchmarksGiveTheFiguresTheyPromise) {
   }
   EXPECT_NEAR(inside, ops["seconds_in_ops"].get<double>(), 1e-9);
   EXPECT_EQ(ops["step_times"].size(), 3u);
-  for (const char* key : {"fp32_flops", "copy_bytes"})
-    EXPECT_EQ(ops["roofs"][key], std::max(ops["roofs_before"][key].get<double>(),
-                                          ops["roofs_after"][key].get<double>()));
+  EXPECT_EQ(ops["roofs"]["fp32_flops"], std::max(ops["roofs_before"]["fp32_flops"].get<double>(),
+                                                 ops["roofs_after"]["fp32_flops"].get<double>()));
+  for (const char* key : {"read_bytes", "copy_bytes", "stream_bytes"}) {
+    const Json& between = ops["memory_between"][key];
+    EXPECT_EQ(ops["roofs"][key], between["median"]) << key;
+    EXPECT_GT(between["least"], 0) << key;
+    EXPECT_LE(between["least"], between["median"]) << key;
+    EXPECT_LE(between["median"], between["most"]) << key;
+  }
   const Json gemm = Json::parse(bench("gemm", {"--json", "--repeat", "2"}));
   int used = 0, packed = 0;
   std::vector<std::string> directions;
