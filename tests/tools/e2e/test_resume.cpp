@@ -395,7 +395,7 @@ TEST(ResumeChoice, DamagedCheckpointsAreNotUsed) {
                           w.path("parts/checkpoint-4/model.safetensors")),
             std::string::npos)
       << none.err;
-  EXPECT_NE(none.err.find("leave resume out"), std::string::npos);
+  EXPECT_NE(none.err.find("overwrite=true, without resume, to start"), std::string::npos);
 }
 
 }  // namespace
