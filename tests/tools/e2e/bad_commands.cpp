@@ -320,7 +320,7 @@ std::vector<BadRow> bad_commands() {
             "@none: no such file or folder", "check the path")},
       {"bench step: steps",
        {"bench", "step", "--steps", "0"},
-       usage("--steps of at least 1", "0", "--repeat 5")},
+       usage("--steps of at least 1", "0", "snug bench --help")},
       {"bench step: steps as a word",
        {"bench", "--steps", "many"},
        usage("an integer for --steps", "\"many\" (command line)", "snug bench --help")},

@@ -229,6 +229,13 @@ std::vector<BadRow> bad_runs() {
             "copy or download the file again; it is damaged or was not written completely"),
        {copy("run", "r"), cut("r/checkpoint-2/optimizer.safetensors", 8),
         sealed("r/checkpoint-2")}},
+      {"inspect: the plan of a run",
+       {"inspect", "@run/plan.json"},
+       data("a safetensors or GGUF file, a model folder, a checkpoint, a run, a tokenizer or a "
+            "token "
+            "file",
+            "@run/plan.json, the plan of a run",
+            "snug inspect @run for the run; plan=@run/plan.json follows the plan")},
       {"inspect: one file of a run",
        {"inspect", "@run/final/config.json"},
        data("the folder of a model", "@run/final/config.json, one file of it",
