@@ -157,6 +157,10 @@ TEST(OutputFolder, ARunHasItsFolderForItself) {
   refused(w.train("run", {"overwrite=true"}), who.c_str());
   refused(w.train("run", {"resume=latest"}), who.c_str());
   refused(w.train("run", {"resume=" + w.path("run/checkpoint-4")}), who.c_str());
+  refused(w.train("run", {"overwrite=true"}),
+          "expected an output_dir that no other run writes to\n  found: ");
+  refused(w.train("run", {"overwrite=true"}),
+          "try:   another output_dir, or wait until that run has ended");
   EXPECT_EQ(listing(w.path("run")), before);
   EXPECT_EQ(slurp(w.path("run/.lock")), held);
   EXPECT_EQ(child.finish().code, 0);

@@ -89,7 +89,7 @@ const std::vector<Case>& cases() {
        {"recompute=none"},
        {"recompute=block", "offload=inputs"}},
       {"fp16",
-       {"precision=fp16", "init_scale=17179869184", "growth_interval=3",
+       {"precision=fp16", "init_scale=33554432", "growth_interval=3",
         "per_device_train_batch_size=3"},
        {"recompute=block"},
        {"recompute=none"}},
