@@ -111,7 +111,7 @@ int bench_gemm(const Arguments& arguments) {
       });
   if (!a.proceed) return 0;
   if (repeat < 2)
-    fail(ErrorCode::usage, "--repeat of at least 2", std::to_string(repeat), "snug bench --help");
+    fail(ErrorCode::usage, "--repeat of at least 2", std::to_string(repeat), "--repeat 5");
   refuse_target(a.config, "bench");
   refuse_emulator(a.config, "bench");
   if (resolve_place(a.config) == Place::cuda)

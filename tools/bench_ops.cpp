@@ -29,7 +29,7 @@ int bench_ops(const Arguments& arguments) {
       });
   if (!a.proceed) return 0;
   if (repeat < 2)
-    fail(ErrorCode::usage, "--repeat of at least 2", std::to_string(repeat), "snug bench --help");
+    fail(ErrorCode::usage, "--repeat of at least 2", std::to_string(repeat), "--repeat 5");
   BenchRun run(a.config);
   const Roofs before = run.roofs();
   run.step();

@@ -7,6 +7,7 @@
 #include "engine/core/suggest.h"
 #include "engine/core/units.h"
 #include "tools/cli/argument_parser.h"
+#include "tools/cli/output_file.h"
 #include "tools/commands.h"
 #include "tools/convert/export_folder.h"
 #include "tools/convert/export_gguf.h"
@@ -36,10 +37,24 @@ std::string_view parse_dtype(const std::string& text, bool gguf) {
        suggestion(text, names, "--dtype f16"));
 }
 
+// What is read is not written over, --overwrite or not.
+void check_not_of_model(const std::string& output, const std::string& model) {
+  std::error_code error;
+  const std::filesystem::path path(output),
+      folder = path.has_parent_path() ? path.parent_path() : ".";
+  if (!std::filesystem::exists(path, error) || path.extension() == ".gguf" ||
+      !std::filesystem::equivalent(folder, model, error))
+    return;
+  fail(ErrorCode::usage, "--output as another file than the model's own",
+       fmt::format("{}, which is in {}", output, model),
+       fmt::format("--output {}/model.gguf", model));
+}
+
 }  // namespace
 
 int convert_command(const Arguments& arguments) {
   std::string model, to, dtype, output, name, pre;
+  bool overwrite = false;
   ArgumentParser parser("convert",
                         "writes a model folder as a GGUF file, or as a folder with weights of "
                         "another dtype.");
@@ -51,6 +66,7 @@ int convert_command(const Arguments& arguments) {
       .required()
       .option("--dtype", dtype, "TYPE",
               "of the matrices: f32, f16, bf16, and for gguf q8_0 (default: gguf f16, hf f32)")
+      .flag("--overwrite", overwrite, "gguf: replace a file that is there")
       .option("--name", name, "TEXT", "gguf: the model's name (default: the folder's)")
       .option("--pre", pre, "RULE", "gguf: the splitting rule to name (default: the tokenizer's)")
       .example("snug convert --model run1/final --to gguf --dtype q8_0 --output run1.gguf")
@@ -71,6 +87,8 @@ int convert_command(const Arguments& arguments) {
     if (std::filesystem::is_directory(output, ignored))
       fail(ErrorCode::usage, "--output as a file", fmt::format("{}, which is a folder", output),
            fmt::format("--output {}/model.gguf", output));
+    check_output_file(output, "--output", overwrite);
+    check_not_of_model(output, model);
     report = export_gguf({.model = model,
                           .output = output,
                           .type = type == "f32"    ? GgufType::F32
@@ -80,7 +98,7 @@ int convert_command(const Arguments& arguments) {
                           .name = name,
                           .pre = pre});
   } else {
-    for (const char* flag : {"--name", "--pre"})
+    for (const char* flag : {"--name", "--pre", "--overwrite"})
       if (parser.given(flag))
         fail(ErrorCode::usage, fmt::format("{} only with --to gguf", flag), "--to hf",
              fmt::format("leave {} out", flag));

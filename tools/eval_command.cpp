@@ -51,6 +51,10 @@ int eval_text(EvalArguments& a) {
   const EvalResult r =
       a.stride > 0 ? evaluate_strided(*in.session, *data.eval, a.stride, a.config.max_eval_samples)
                    : evaluate_samples(*in.session, data, data.eval_samples);
+  if (!std::isfinite(r.loss))
+    fail(ErrorCode::data, fmt::format("a finite loss of {}", a.options.model),
+         fmt::format("{} over {} tokens", std::isnan(r.loss) ? "nan" : "inf", r.tokens),
+         "--precision fp32; if it stays, its weights are not finite: take an earlier checkpoint");
   if (a.json) {
     nlohmann::json j = {
         {"loss", r.loss},       {"perplexity", std::exp(r.loss)},

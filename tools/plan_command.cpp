@@ -7,6 +7,7 @@
 #include "engine/io/files.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/cli/config_arguments.h"
+#include "tools/cli/output_file.h"
 #include "tools/commands.h"
 #include "tools/report/report.h"
 #include "tools/report/trace.h"
@@ -36,6 +37,7 @@ int sweep_budgets(const PlanRequest& request, const std::string& sweep, const st
 int plan_command(const Arguments& arguments) {
   bool json = false;
   std::string picture, trace, sweep, svg;
+  bool overwrite = false;
   const ConfigArguments a = parse_config_arguments(
       "plan",
       "says what a run will need, byte by byte, without starting it, and draws a step in ten "
@@ -56,9 +58,14 @@ int plan_command(const Arguments& arguments) {
                 "--sweep", sweep, "BUDGETS",
                 "plan under many budgets in place of memory: FROM..TO, FROM..TO/COUNT or a list "
                 "(2GiB,4GiB)")
-            .option("--svg", svg, "FILE", "with --sweep: draw tokens/s by budget into a file");
+            .option("--svg", svg, "FILE", "with --sweep: draw tokens/s by budget into a file")
+            .flag("--overwrite", overwrite,
+                  "replace files that are there, also if they are no pictures of a plan");
       });
   if (!a.proceed) return 0;
+  check_output_file(picture, "--picture", overwrite, kReportMark);
+  check_output_file(trace, "--trace", overwrite, kTraceMark);
+  check_output_file(svg, "--svg", overwrite, kLadderMark);
   const RunSetup setup = make_setup(a.config);
   if (!sweep.empty() && (!picture.empty() || !trace.empty()))
     fail(ErrorCode::usage, "--picture and --trace without --sweep, since they draw one plan",

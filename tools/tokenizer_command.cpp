@@ -17,6 +17,7 @@
 #include "engine/text/unicode.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/cli/dispatch.h"
+#include "tools/cli/output_file.h"
 #include "tools/commands.h"
 
 namespace snug {
@@ -98,7 +99,7 @@ int train(const Arguments& arguments) {
   int64_t vocab_size = 0, threads = cpu_count();
   BpeTrainerOptions options;
   std::string output, type = "bpe";
-  bool cased = false;
+  bool cased = false, overwrite = false;
   ReadOptions read;
   std::vector<std::string> sources, special_tokens;
   ArgumentParser parser("tokenizer train",
@@ -111,6 +112,7 @@ int train(const Arguments& arguments) {
       .option("--output", output, "PATH",
               "tokenizer.json to write, or a folder for it with the vocabulary files")
       .required()
+      .flag("--overwrite", overwrite, "replace a tokenizer that is there")
       .option("--type", type, "bpe|wordpiece", "the kind of tokenizer")
       .flag("--cased", cased, "wordpiece: keep capitals and accents")
       .option("--limit-alphabet", options.limit_alphabet, "N",
@@ -157,6 +159,13 @@ int train(const Arguments& arguments) {
   if (output.empty())
     fail(ErrorCode::usage, "a path for --output", "an empty one", "--output tok.json");
   check_threads(threads);
+  if (is_folder_name(output)) {
+    for (const char* name :
+         {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "vocab.txt"})
+      check_output_file((std::filesystem::path(output) / name).string(), "--output", overwrite);
+  } else {
+    check_output_file(output, "--output", overwrite);
+  }
 
   Progress progress;
   options.progress = [&](int64_t done, int64_t wanted) {

@@ -41,6 +41,13 @@ int64_t parse_bytes(std::string_view text, std::string_view key) {
     scale = 1024.0 * 1024 * 1024;
   else if (unit == "TiB")
     scale = 1024.0 * 1024 * 1024 * 1024;
+  else if (unit.size() == 2 && unit[1] == 'B' &&
+           std::string_view("KkMGT").find(unit[0]) != std::string_view::npos)
+    // Powers of ten to some, of two to others.
+    fail(ErrorCode::usage, fmt::format("{} as a size such as 4GiB, 256MiB, 64KiB or bytes", key),
+         fmt::format("\"{}\" (unknown unit: B, KiB, MiB, GiB and TiB are known)", text),
+         fmt::format("{}={}{}iB", key, std::string_view(text.data(), rest),
+                     unit[0] == 'k' ? 'K' : unit[0]));
   else if (!unit.empty() && unit != "B")
     bad("unknown unit: B, KiB, MiB, GiB and TiB are known");
   const double bytes = value * scale;

@@ -204,12 +204,24 @@ class Pass {
       return;
     }
     if (column < 0) {
-      std::string names = fmt::format("{}", fmt::join(reader.columns(), ", "));
+      // Records in the place of names are what a table without a header begins with.
+      constexpr size_t kLongest = 40;
+      std::string names;
+      bool records = false;
+      for (const std::string& name : reader.columns()) {
+        const bool cut = name.size() > kLongest;
+        const std::string shown = name.substr(0, text_prefix(name.substr(0, kLongest)));
+        names += fmt::format("{}\"{}{}\"", names.empty() ? "" : ", ", shown, cut ? "..." : "");
+        records |= cut || shown.empty() || shown.find_first_not_of("0123456789.-") == shown.npos ||
+                   shown.find(' ') != shown.npos;
+      }
       if (names.size() > 200) names = names.substr(0, text_prefix(names.substr(0, 200))) + "...";
       fail(ErrorCode::data, fmt::format("a column \"{}\" in {}", options_.text_column, file.path),
            fmt::format("the columns {}", names),
-           fmt::format("text_column={}; the first line must name the columns",
-                       reader.columns().front().substr(0, 40)));
+           records ? fmt::format("a first line that names the columns, one of them {}",
+                                 options_.text_column)
+                   : fmt::format("text_column={}; the first line must name the columns",
+                                 reader.columns().front()));
     }
     ++report_.files;
     std::string text;

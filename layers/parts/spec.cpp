@@ -39,7 +39,9 @@ void validate(const ModelSpec& s, const std::string& origin) {
   if (s.C % s.H != 0)
     fail(ErrorCode::usage, "n_embd divisible by n_head",
          fmt::format("n_embd = {}, n_head = {} in {}", s.C, s.H, origin),
-         fmt::format("n_embd={}", (s.C / s.H + 1) * s.H));
+         // The weights of a folder have the width that they have.
+         origin.ends_with("config.json") ? fmt::format("an n_head that divides {} in it", s.C)
+                                         : fmt::format("model.n_embd={}", (s.C / s.H + 1) * s.H));
   if (s.D > 256)
     fail(ErrorCode::unsupported, "a head width n_embd / n_head of at most 256",
          fmt::format("{} in {}", s.D, origin), "more heads");

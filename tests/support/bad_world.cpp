@@ -9,8 +9,10 @@
 //   is
 //                              what the process has (VmData) and these bytes,
 //   BAD_WORLD_SHORT=bytes      less these
+//   BAD_WORLD_LOCKS=none       flock finds no locks, as on some network file systems
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/time.h>
@@ -81,6 +83,13 @@ ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
   if (slow_or_full(fd, bytes)) return -1;
   static const auto next = real<ssize_t (*)(int, const void*, size_t, off_t)>("pwrite");
   return next(fd, data, bytes, offset);
+}
+
+int flock(int fd, int operation) noexcept {
+  static const auto next = real<int (*)(int, int)>("flock");
+  if (!std::getenv("BAD_WORLD_LOCKS")) return next(fd, operation);
+  errno = ENOLCK;
+  return -1;
 }
 
 int mprotect(void* at, size_t bytes, int protection) noexcept {

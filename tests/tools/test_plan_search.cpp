@@ -354,17 +354,21 @@ TEST(Ladder, ClimbsAndMerges) {
   for (size_t i = 3; i < 5; ++i)
     EXPECT_GE(ladder.rungs[i].tokens_per_second, ladder.rungs[i - 1].tokens_per_second);
   const Ladder stairs = staircase(ladder);
-  ASSERT_EQ(stairs.rungs.size(), 3u);
-  EXPECT_EQ(stairs.rungs[0].budget, open.minimum_bytes - 1);
-  EXPECT_EQ(stairs.rungs[2].budget, most);
+  ASSERT_EQ(stairs.rungs.size(), 4u);
+  EXPECT_EQ(stairs.rungs[0].budget, 1 << 20);  // each that was asked for and does not fit
+  EXPECT_EQ(stairs.rungs[1].budget, open.minimum_bytes - 1);
+  EXPECT_EQ(stairs.rungs[3].budget, most);
+  EXPECT_EQ(stairs.left_out, 1);
+  EXPECT_NE(ladder_text(stairs).find("1 more budget has the plan of a smaller one"),
+            std::string::npos);
   const std::string text = ladder_text(stairs);
-  EXPECT_NE(text.find("does not fit"), std::string::npos) << text;
+  EXPECT_NE(text.find("1.00 MiB  does not fit, needs at least "), std::string::npos) << text;
   EXPECT_NE(text.find(std::to_string(open.minimum_bytes) + " B"), std::string::npos) << text;
   const nlohmann::json j = ladder_json(stairs);
-  ASSERT_EQ(j.size(), 3u);
-  EXPECT_EQ(j[2]["budget_bytes"], most);
-  EXPECT_EQ(j[2]["engine_bytes"], open.engine_bytes);
-  EXPECT_FALSE(j[0]["fits"].get<bool>());
+  ASSERT_EQ(j.size(), 4u);
+  EXPECT_EQ(j[3]["budget_bytes"], most);
+  EXPECT_EQ(j[3]["engine_bytes"], open.engine_bytes);
+  for (const int i : {0, 1}) EXPECT_FALSE(j[i]["fits"].get<bool>());
   const std::string svg = ladder_svg(stairs);
   EXPECT_EQ(svg.rfind("<svg", 0), 0u);
   EXPECT_NE(svg.find("</svg>"), std::string::npos);

@@ -135,16 +135,19 @@ void set_resume(RunConfig& config, const ConfigNode& node) {
 
 void set_permissions(RunConfig& config, const ConfigNode& node) {
   config.allow.clear();
-  std::vector<std::string_view> known;
-  for (const Permission& permission : permissions()) known.push_back(permission.name);
+  std::vector<std::string_view> known, built;
+  for (const Permission& permission : permissions()) {
+    known.push_back(permission.name);
+    if (permission.built) built.push_back(permission.name);
+  }
   const bool empty = node.kind == ConfigNode::Kind::list && node.items.empty();
   if (empty) return;
   for (std::string& name : to_texts(node, "allow", "allow=[micro_batch]")) {
     const auto at = std::find(known.begin(), known.end(), name);
-    const std::string expected = fmt::format("allow with names among {}", fmt::join(known, ", "));
+    const std::string expected = fmt::format("allow with names among {}", fmt::join(built, ", "));
     const std::string found = fmt::format("\"{}\" ({})", name, node.where);
     if (at == known.end())
-      fail(ErrorCode::usage, expected, found, suggestion(name, known, "allow=[micro_batch]"));
+      fail(ErrorCode::usage, expected, found, suggestion(name, built, "allow=[micro_batch]"));
     if (!permissions()[static_cast<size_t>(at - known.begin())].built)
       fail(ErrorCode::unsupported, "a permission that something here can use",
            found + ", which is not built", "leave it out");

@@ -267,6 +267,7 @@ std::string report_html(const Plan& plan, const ReportRun& run) {
   const std::string title = escape_html(run.title.empty() ? "A Snug run" : run.title);
   std::string out =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+      "<meta name=\"generator\" content=\"Snug\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
       "style-src 'unsafe-inline'; script-src 'unsafe-inline'\"/>\n";

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -52,6 +53,9 @@ struct ReportRun {
   StepTimes op_times;                                      // of a measured step, if there is one
   std::vector<ReportRung> ladder;                          // budgets ascending; empty: not known
 };
+
+// What every page begins with and hardly another file.
+inline constexpr std::string_view kReportMark = "<meta name=\"generator\" content=\"Snug\"/>";
 
 // The page, a whole HTML document in UTF-8. The schedule of `plan` should be packed; without
 // offsets the address map says so. Never fails on the content of plan or run.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tools/report/op_time.h"
@@ -29,6 +30,10 @@ struct StepTrace {
 // One step from the plan alone, with these times; no more than `most` ops: micro-steps
 // beyond that are left out, and counted.
 StepTrace predicted_trace(const Plan& plan, const StepTimes& times = {}, int64_t most = 50000);
+
+// What every file begins with and hardly another one.
+inline constexpr std::string_view kTraceMark =
+    "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"engine_bytes\":";
 
 // The file. Slices carry scope, FLOPs and bytes; counters are the bytes alive in the device's arena
 // by category, with the fullest moment between two ops, so that no peak is lost.

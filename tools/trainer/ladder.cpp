@@ -83,15 +83,15 @@ Ladder staircase(const Ladder& ladder) {
       continue;
     }
     LadderRung& last = merged.rungs.back();
-    if (!rung.fits && !last.fits)
-      last = rung;
-    else if (rung.fits != last.fits || rung.engine_bytes != last.engine_bytes ||
-             rung.micro_batch != last.micro_batch || rung.head_rows != last.head_rows ||
-             rung.recompute != last.recompute || rung.offload != last.offload ||
-             rung.offload_optimizer != last.offload_optimizer ||
-             rung.offload_params != last.offload_params ||
-             rung.offload_gradients != last.offload_gradients)
+    if (!rung.fits || rung.fits != last.fits || rung.engine_bytes != last.engine_bytes ||
+        rung.micro_batch != last.micro_batch || rung.head_rows != last.head_rows ||
+        rung.recompute != last.recompute || rung.offload != last.offload ||
+        rung.offload_optimizer != last.offload_optimizer ||
+        rung.offload_params != last.offload_params ||
+        rung.offload_gradients != last.offload_gradients)
       merged.rungs.push_back(rung);
+    else
+      ++merged.left_out;
   }
   return merged;
 }
@@ -152,13 +152,18 @@ std::string ladder_text(const Ladder& ladder) {
                                 "micro", "head", "tokens/s", "recompute");
   for (const LadderRung& r : ladder.rungs) {
     if (!r.fits) {
-      out += fmt::format("{:>11} {:>11}\n", wide(r.budget), "does not fit");
+      out += fmt::format("{:>11}  does not fit, needs at least {}\n", wide(r.budget),
+                         wide(ladder.minimum_bytes));
       continue;
     }
     out += fmt::format("{:>11} {:>11} {:>6} {:>6} {:>10.0f}  {}\n", wide(r.budget),
                        wide(r.engine_bytes), r.micro_batch, r.head_rows, r.tokens_per_second,
                        r.recompute + host_text(r));
   }
+  if (ladder.left_out > 0)
+    out +=
+        fmt::format("{} more budget{} the plan of a smaller one and {} left out\n", ladder.left_out,
+                    ladder.left_out == 1 ? " has" : "s have", ladder.left_out == 1 ? "is" : "are");
   out +=
       fmt::format("\nmemory of {} B ({}) is the smallest that works; tokens/s are predicted ({})\n",
                   ladder.minimum_bytes, human_bytes(ladder.minimum_bytes), ladder.cost);

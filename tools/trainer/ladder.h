@@ -35,6 +35,7 @@ struct Ladder {
   std::vector<LadderRung> rungs;  // by growing budget
   int64_t minimum_bytes = 0;      // the smallest budget that works
   std::string cost;               // what the predictions rest on
+  int64_t left_out = 0;           // budgets with the plan of the rung before
 };
 
 // Plans `request` under every budget (bytes, engine and runtime), in growing order and each once.
@@ -42,7 +43,7 @@ Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets);
 // The same with a search that was made for `request`.
 Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets, PlanSearch& search);
 // Neighbours of the same engine bytes and decisions become the first of them: the steps of the
-// stairs. Budgets that do not fit become one rung, the largest.
+// stairs. Budgets that do not fit stay, each by itself: who asked for one sees that it does not.
 Ladder staircase(const Ladder& ladder);
 
 // So many budgets from `least` to `most`, both included, each `most/least` to an equal power above
@@ -50,6 +51,10 @@ Ladder staircase(const Ladder& ladder);
 std::vector<int64_t> spread_budgets(int64_t least, int64_t most, int64_t count);
 // "2GiB..24GiB" (33 of them), "2GiB..24GiB/9" or "2GiB,4GiB,8GiB". Throws usage.
 std::vector<int64_t> parse_sweep(std::string_view text);
+
+// What begins a picture of a ladder and hardly another file.
+inline constexpr std::string_view kLadderMark =
+    "<title>Predicted tokens/s by memory budget</title>";
 
 // A table for people; an array of rungs; a picture.
 std::string ladder_text(const Ladder& ladder);

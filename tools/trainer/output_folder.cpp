@@ -40,10 +40,6 @@ bool there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-bool holds_run(const std::string& dir) {
-  return file_exists(dir + "/config.resolved.yaml") || file_exists(dir + "/metrics.jsonl");
-}
-
 void remove_tree(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
@@ -86,23 +82,43 @@ std::vector<Entry> checkpoints_of(const std::string& dir) {
 
 }  // namespace
 
-NewFolder::NewFolder(const std::string& path) {
+bool holds_run(const std::string& dir) {
+  return file_exists(dir + "/config.resolved.yaml") || file_exists(dir + "/metrics.jsonl");
+}
+
+NewFolder::NewFolder(const std::string& path, OutputLock* lock) {
   std::error_code error;
-  fs::path first = fs::path(path);
-  if (!fs::exists(first, error)) {
-    while (first.has_parent_path() && !fs::exists(first.parent_path(), error))
-      first = first.parent_path();
-    made_ = first;
+  fs::path leaf = path;
+  if (!leaf.has_filename()) leaf = leaf.parent_path();
+  std::vector<fs::path> missing;
+  for (fs::path at = leaf; !at.empty() && !fs::exists(at, error); at = at.parent_path()) {
+    missing.push_back(at);
+    if (!at.has_relative_path()) break;
   }
-  fs::create_directories(path, error);
-  if (error)
+  std::vector<fs::path> made;
+  error.clear();
+  while (!missing.empty() && !error) {
+    // False without an error: another process made it, and may be using it.
+    if (fs::create_directory(missing.back(), error)) made.insert(made.begin(), missing.back());
+    missing.pop_back();
+  }
+  if (!error) fs::create_directories(path, error);  // says what is in the way
+  if (error) {
+    std::error_code ignored;
+    for (const fs::path& folder : made) fs::remove(folder, ignored);
     fail(ErrorCode::usage, "output_dir that can be created",
          fmt::format("{}: {}", path, error.message()), "another output_dir");
+  }
+  if (lock) lock->take(path);  // a folder that another has locked meanwhile stays
+  whole_ = !made.empty() && made.front() == leaf;
+  made_ = std::move(made);
 }
 
 NewFolder::~NewFolder() {
   std::error_code error;
-  if (!made_.empty()) fs::remove_all(made_, error);
+  if (whole_ && !made_.empty()) fs::remove_all(made_.front(), error);
+  // Runs that were started beside this one may be in the parents.
+  for (const fs::path& folder : made_) fs::remove(folder, error);
 }
 
 void check_new_output(const std::string& dir, bool overwrite) {
@@ -110,7 +126,7 @@ void check_new_output(const std::string& dir, bool overwrite) {
   std::error_code error;
   bool used = false;
   for (const auto& entry : fs::directory_iterator(dir, error))
-    used |= entry.path().filename() != kNewTokens;
+    used |= entry.path().filename() != kNewTokens && entry.path().filename() != kLockName;
   if (!used) return;
   const bool run = holds_run(dir);
   if (overwrite && !run)

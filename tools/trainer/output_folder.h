@@ -7,25 +7,33 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
+
+#include "tools/trainer/output_lock.h"
 
 namespace snug {
 
-// A folder that goes away again, with the parents that were made for it, unless it is kept. Throws
-// usage if it cannot be made.
+// A folder that goes away again, with the parents that were made for it as far as they are empty,
+// unless it is kept. A folder that another process made meanwhile stays. Throws usage if it cannot
+// be made, or if `lock` is given and another process holds it.
 class NewFolder {
  public:
-  explicit NewFolder(const std::string& path);
+  explicit NewFolder(const std::string& path, OutputLock* lock = nullptr);
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
   void keep() { made_.clear(); }
 
  private:
-  std::filesystem::path made_;  // the topmost folder that was not there
+  std::vector<std::filesystem::path> made_;  // the innermost first
+  bool whole_ = false;                       // that one is `path`, and goes with what is in it
 };
 
+// Whether there is a run in it, whole or not.
+bool holds_run(const std::string& dir);
 // Looks, writes nothing. Throws usage unless a new run may be written to `dir`: it is not there, or
-// is empty but for the tokens of a start that was broken off, or, with `overwrite`, holds a run.
+// is empty but for a lock and the tokens of a start that was broken off, or, with `overwrite`,
+// holds a run.
 void check_new_output(const std::string& dir, bool overwrite);
 // Throws usage unless `checkpoint` lies in `dir` and what a resume replaces there is a run's.
 void check_resumed_output(const std::string& dir, const std::string& checkpoint);

@@ -63,6 +63,13 @@ void for_each_line(const std::string& path, Use use) {
 
 }  // namespace
 
+std::string loss_scale_text(double scale) {
+  constexpr double kLongest = 1e15;
+  int power = 0;
+  const bool exact = std::frexp(scale, &power) == 0.5 && scale < kLongest;
+  return exact ? fmt::format("{}", scale) : fmt::format("{:.6g}", scale);
+}
+
 void read_metrics(const std::string& output_dir, ReportRun& report) {
   constexpr int64_t kLines = 4096;
   const std::string path = output_dir + "/metrics.jsonl";
@@ -216,10 +223,11 @@ void RunLog::step(const StepMetrics& m) {
                               {"skipped_steps", static_cast<double>(m.skipped_steps)}});
   std::string text = fmt::format("step {:>6}", m.step);
   if (m.total_steps > 0) text += fmt::format("/{}", m.total_steps);
-  text +=
-      fmt::format("  loss {:8.4f}  lr {:.2e}  norm {:7.3f}  {:>7.0f} tokens/s  {}", m.loss,
-                  m.learning_rate, m.grad_norm, m.tokens_per_second, human_bytes(m.memory_bytes));
-  if (loss_scaling_) text += fmt::format("  scale {}  skipped {}", m.loss_scale, m.skipped_steps);
+  text += fmt::format("  loss {:8.4f}  lr {:.2e}  norm {:>7.3f}  {:>7.0f} tokens/s  {}", m.loss,
+                      m.learning_rate, std::fabs(m.grad_norm),  // a NaN has no sign here
+                      m.tokens_per_second, human_bytes(m.memory_bytes));
+  if (loss_scaling_)
+    text += fmt::format("  scale {}  skipped {}", loss_scale_text(m.loss_scale), m.skipped_steps);
   if (m.remaining >= 0) text += "  left " + human_seconds(m.remaining);
   say(text);
 }

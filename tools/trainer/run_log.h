@@ -44,6 +44,9 @@ struct EvalMetrics {
   double loss = 0, perplexity = 0, seconds = 0, epoch = 0;
 };
 
+// A loss scale in few digits; powers of two, as most are, exactly.
+std::string loss_scale_text(double scale);
+
 class RunLog {
  public:
   // Opens output_dir/metrics.jsonl, metrics.csv and runs/events.out.tfevents.*; on a resume what

@@ -183,6 +183,23 @@ void TrainRun::write_report(bool done) {
     write_atomic(config().output_dir + "/trace.json", trace_text(plan_, recorder_->trace()));
 }
 
+// That this run went on from a checkpoint is no wish for the next one that uses the file.
+void TrainRun::write_config() const {
+  RunConfig saved = config();
+  saved.resume.clear();
+  write_atomic(config().output_dir + "/config.resolved.yaml", resolved_yaml(saved));
+}
+
+// The command that goes on, with the run's own copy of a tokenizer that may be gone by then.
+std::string TrainRun::resume_command() const {
+  const std::string& dir = config().output_dir;
+  std::string text = fmt::format("snug train --config {} resume=latest",
+                                 shell_word(dir + "/config.resolved.yaml"));
+  if (setup_.tokenizer && !config().tokenizer.empty())
+    text += " " + shell_word("tokenizer=" + dir + "/tokenizer");
+  return text;
+}
+
 // Writes what says what this run is, beside what it goes on from, if that is so.
 void TrainRun::prepare() {
   const std::string& dir = config().output_dir;
@@ -214,7 +231,7 @@ void TrainRun::prepare() {
   }
   adopt_new_tokens(dir);
   if (setup_.tokenizer) setup_.tokenizer->save(dir + "/tokenizer");
-  write_atomic(dir + "/config.resolved.yaml", resolved_yaml(config()));
+  write_config();
   write_json_file(dir + "/plan.json", plan_json(plan_));
   write_report(false);
   checkpoints_ = std::make_unique<CheckpointWriter>(*session_, dir, config().save_total_limit,
@@ -257,9 +274,8 @@ void TrainRun::start_log() {
 
 // After a signal: the step was finished.
 int TrainRun::stopped() {
-  log_->say(fmt::format(
-      "Stopped at step {}; saved {}.\nTo go on: snug train --config {} resume=latest", at_.step,
-      save_and_wait(), shell_word(config().output_dir + "/config.resolved.yaml")));
+  log_->say(fmt::format("Stopped at step {}; saved {}.\nTo go on: {}", at_.step, save_and_wait(),
+                        resume_command()));
   watch_allocations();
   allocation_watch::stop();
   write_state(config().output_dir);
@@ -297,6 +313,21 @@ int TrainRun::training_failed() {
   return 1;
 }
 
+// The run came to its end, and no step of it changed a weight: final/ would be the initial weights.
+int TrainRun::nothing_learned() {
+  allocation_watch::stop();
+  write_state(config().output_dir);
+  write_memory_json(false);
+  write_report(false);
+  fmt::print(stderr,
+             "diverged: expected at least one step whose gradients are finite at its loss scale\n"
+             "  found: all {} steps skipped, the loss scale {} by now: nothing was learned, and "
+             "final/ was not written\n"
+             "  try:   a smaller init_scale (the default is 65536), or precision=bf16\n",
+             at_.step, loss_scale_text(at_.loss_scale));
+  return 1;
+}
+
 // The step that could not be read was not done: what was learned before it is whole and is saved.
 int TrainRun::data_lost(const DataLost& error) {
   log_->say(at_.step == 0 ? std::string("Stopped before the first step.")
@@ -306,10 +337,7 @@ int TrainRun::data_lost(const DataLost& error) {
   write_memory_json(false);
   write_report(false);
   fmt::print(stderr, "{}{}\n", error.what(),
-             at_.step == 0
-                 ? std::string()
-                 : fmt::format("\n  then:  snug train --config {} resume=latest",
-                               shell_word(config().output_dir + "/config.resolved.yaml")));
+             at_.step == 0 ? std::string() : "\n  then:  " + resume_command());
   return 1;
 }
 
@@ -322,9 +350,10 @@ bool TrainRun::rescue() {
       !fs::create_directories(dir, code))
     return false;
   try {
+    lock_.take(dir);
     log_->recover(dir);
     if (setup_.tokenizer) setup_.tokenizer->save(dir + "/tokenizer");
-    write_atomic(dir + "/config.resolved.yaml", resolved_yaml(config()));
+    write_config();
     write_json_file(dir + "/plan.json", plan_json(plan_));
     at_.best_saved_loss = -1;
     at_.best_saved_step = saved_step_ = -1;
@@ -349,9 +378,7 @@ int TrainRun::broken_off(const Error& error) {
                         : latest ? "the last complete checkpoint is " + *latest
                                  : "there is no checkpoint"));
   fmt::print(stderr, "{}{}\n", error.what(),
-             latest ? fmt::format("\n  then:  snug train --config {} resume=latest",
-                                  shell_word(config().output_dir + "/config.resolved.yaml"))
-                    : std::string());
+             latest ? "\n  then:  " + resume_command() : std::string());
   return 1;
 }
 

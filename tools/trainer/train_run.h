@@ -14,6 +14,7 @@
 #include "tools/trainer/generator.h"
 #include "tools/trainer/gpu_memory.h"
 #include "tools/trainer/loss_watch.h"
+#include "tools/trainer/output_lock.h"
 #include "tools/trainer/run_data.h"
 #include "tools/trainer/run_log.h"
 #include "tools/trainer/setup.h"
@@ -57,11 +58,14 @@ class TrainRun {
   void load_best();
   bool rescue();
   void write_final();
+  void write_config() const;
+  std::string resume_command() const;
   int64_t own_gpu_runtime() const;
   void write_memory_json(bool finished);
   void write_report(bool finished);
   int stopped();
   int training_failed();
+  int nothing_learned();
   int data_lost(const DataLost& error);
   int broken_off(const Error& error);
   bool watch();
@@ -72,6 +76,7 @@ class TrainRun {
   bool finished() const;
   const RunConfig& config() const { return setup_.config; }
 
+  OutputLock lock_;  // first, so that it is let go of last
   StartClock clock_;
   RunSetup setup_;
   RunData data_;

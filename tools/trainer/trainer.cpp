@@ -57,19 +57,26 @@ void TrainRun::check_output_dir() {
   if (dir.empty())
     fail(ErrorCode::usage, "output_dir, where the run is written", "none", "output_dir=run1");
   if (config().resume.empty()) {
+    check_new_output(dir, config().overwrite);  // so that a folder of others is left alone
+    lock_.take(dir);
     check_new_output(dir, config().overwrite);
     return;
   }
+  lock_.take(dir);
   std::string folder = config().resume;
   const bool latest = folder == "latest";
   if (latest) {
+    // A run that was stopped before its first checkpoint is a run, which only overwrite replaces.
+    const std::string from_the_start =
+        fmt::format("{} to start from the beginning",
+                    holds_run(dir) ? "overwrite=true, without resume," : "leave resume out");
     const FoundCheckpoint found = find_intact_checkpoint(dir);
     if (found.folder.empty() && !found.damaged.empty())
       fail(ErrorCode::data, fmt::format("a checkpoint in {} that is as it was written", dir),
-           found.damaged, "a copy of it from elsewhere; without one leave resume out");
+           found.damaged, "a copy of it from elsewhere; without one " + from_the_start);
     if (found.folder.empty())
       fail(ErrorCode::usage, fmt::format("a complete checkpoint in {} to resume", dir),
-           found.torn.empty() ? "none" : "only torn ones: " + found.torn, "leave resume out");
+           found.torn.empty() ? "none" : "only torn ones: " + found.torn, from_the_start);
     if (!found.torn.empty()) fmt::print("Skipped torn checkpoints: {}\n", found.torn);
     if (!found.damaged.empty()) fmt::print("Skipped damaged checkpoints: {}\n", found.damaged);
     damaged_ = found.damaged_folders;
@@ -256,7 +263,7 @@ bool TrainRun::step_skipped() {
   if (!setup_.model->precision().loss_scaling()) return false;
   const StepState& state = session_->state();
   const LossScaling& scaling = plan_.decisions.loss_scaling;
-  const auto scale = static_cast<double>(at_.loss_scale);
+  const std::string scale = loss_scale_text(at_.loss_scale);
   if (scaling.exhausted(at_.loss_scale)) {
     not_finite_ = scaling.dynamic()
                       ? fmt::format(" at the smallest loss scale, {}", scale)
@@ -268,7 +275,7 @@ bool TrainRun::step_skipped() {
   }
   log_->say(
       fmt::format("  step {}: {} is not finite at the loss scale {}: skipped, the scale is {}",
-                  at_.step + 1, bad_place(state), scale, static_cast<double>(state.loss_scale)));
+                  at_.step + 1, bad_place(state), scale, loss_scale_text(state.loss_scale)));
   return true;
 }
 
@@ -419,7 +426,10 @@ int TrainRun::run() {
   // Until everything that can be wrong with the input was looked at, an existing folder is left as
   // it is but for the tokens, which wait beside those of the run that may be there.
   const std::string new_tokens = new_tokens_folder(config().output_dir);
-  NewFolder folder(config().output_dir);
+  const bool locked = lock_.held();
+  NewFolder folder(config().output_dir, &lock_);
+  // A folder that was not there when it was looked at may hold a whole run by now.
+  if (!locked && !resumed_) check_new_output(config().output_dir, config().overwrite);
   std::error_code error;
   fs::remove_all(new_tokens, error);
   NewFolder new_data(new_tokens);
@@ -437,6 +447,8 @@ int TrainRun::run() {
 
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
+  // A terminal that is closed; under nohup it stays ignored.
+  if (std::signal(SIGHUP, on_signal) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
   clock_.lap("checks");
   reserve();
   if (stop_requested) return 130;  // nothing was done yet, and nothing stays
@@ -522,6 +534,7 @@ int TrainRun::steps() {
   }
   if (stop_requested) return stopped();
   tell_saved(checkpoints_->wait());
+  if (at_.step > 0 && at_.updates == 0) return nothing_learned();
   load_best();
   write_final();
   write_state(config().output_dir);

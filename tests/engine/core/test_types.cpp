@@ -285,6 +285,8 @@ TEST(Units, ParseBytesErrors) {
                   ("\"" + std::string(row.text) + "\"").c_str(), "memory=4GiB"},
                  [&] { (void)parse_bytes(row.text, "memory"); });
   }
+  expect_error(ErrorCode::usage, {"\"100MB\" (unknown unit", "memory=100MiB"},
+               [] { (void)parse_bytes("100MB", "memory"); });
 }
 
 TEST(Units, HumanText) {

@@ -309,7 +309,12 @@ TEST_F(Corpus, TheTextColumnHasAName) {
   };
   EXPECT_EQ(read({""}, "body"), (Strings{"x", "y"}));
   EXPECT_ERROR(read({"a.csv"}, "text"), ErrorCode::data, "a column \"text\" in " + (tmp_ / "a.csv"),
-               "the columns id, body", "text_column=id");
+               "the columns \"id\", \"body\"", "text_column=id");
+  put("bare.tsv", "a stirring , funny and finally transporting re-imagining of beauty\t1\n");
+  EXPECT_ERROR(read({"bare.tsv"}, "text"), ErrorCode::data, "a column \"text\" in ",
+               "the columns \"a stirring , funny and finally transport...\", \"1\"",
+               "a first line that names the columns, one of them text");
+  std::filesystem::remove(tmp_ / "bare.tsv");
   EXPECT_ERROR(read({"b.jsonl"}, "text"), ErrorCode::data, "a string \"text\" on every line",
                "b.jsonl:1: no \"text\", but \"body\", \"id\"", "text_column");
   // A table of a folder may be anything: it is left out, and the report says so.

@@ -185,7 +185,7 @@ TEST(Registry, WrongValuesAreRefusedByName) {
   EXPECT_ERROR(map_of(R"({"type": "gpt2", "vocab_size": -5})"), ErrorCode::usage,
                "vocab_size between 1", "-5", "");
   EXPECT_ERROR(map_of(R"({"type": "gpt2", "n_embd": 100, "n_head": 3})"), ErrorCode::usage,
-               "n_embd divisible by n_head", "n_embd = 100, n_head = 3", "n_embd=102");
+               "n_embd divisible by n_head", "n_embd = 100, n_head = 3", "model.n_embd=102");
   EXPECT_ERROR(map_of(R"({"type": "gpt2", "n_embd": 100, "n_head": 0})"), ErrorCode::usage,
                "n_head between 1", "n_head = 0", "");
   EXPECT_ERROR(map_of(R"({"type": "gpt2", "n_embd": 514, "n_head": 2})"), ErrorCode::unsupported,

@@ -252,8 +252,8 @@ std::vector<BadRow> bad_keys_of_the_machine() {
              "packed_weights=auto")},
       {"allow",
        {"...", "allow=[micro_bath]"},
-       usage("allow with names among micro_batch, head_rows, kernels, gradients, adam8bit, "
-             "bf16_gradients, stochastic_rounding",
+       usage("allow with names among micro_batch, head_rows, kernels, gradients, "
+             "bf16_gradients",
              "\"micro_bath\" (command line)", "did you mean micro_batch?")},
       {"allow what is not built",
        {"...", "allow=[adam8bit]"},

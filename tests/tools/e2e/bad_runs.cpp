@@ -33,12 +33,13 @@ std::vector<BadRow> bad_runs() {
              "another output_dir")},
       {"nothing to resume",
        {"...", "output_dir=@hollow", "resume=latest"},
-       usage("a complete checkpoint in @hollow to resume", "none", "leave resume out"),
+       usage("a complete checkpoint in @hollow to resume", "none",
+             "leave resume out to start from the beginning"),
        {folder("hollow")}},
       {"only a torn checkpoint",
        {"...", "output_dir=@r", "resume=latest"},
        usage("a complete checkpoint in @r to resume", "only torn ones: @r/checkpoint-2",
-             "leave resume out"),
+             "overwrite=true, without resume, to start from the beginning"),
        {copy("run", "r"), gone("r/checkpoint-2/COMPLETE")}},
       {"no such checkpoint",
        {"...", "output_dir=@run", "resume=@run/checkpoint-7"},
@@ -70,7 +71,8 @@ std::vector<BadRow> bad_runs() {
        data("a checkpoint in @r that is as it was written",
             "@r/checkpoint-2/snug_state.json: no such file; <*> bytes, XXH64 <*> when it was "
             "written",
-            "a copy of it from elsewhere; without one leave resume out"),
+            "a copy of it from elsewhere; without one overwrite=true, without resume, to start "
+            "from the beginning"),
        {copy("run", "r"), gone("r/checkpoint-2/snug_state.json")}},
       {"older checkpoint",
        {"...", "output_dir=@r", "resume=latest"},
@@ -93,7 +95,8 @@ std::vector<BadRow> bad_runs() {
        data("a checkpoint in @r that is as it was written",
             "@r/checkpoint-2/snug_state.json: <*> bytes, XXH64 <*>; <*> bytes, XXH64 <*> when it "
             "was written",
-            "a copy of it from elsewhere; without one leave resume out"),
+            "a copy of it from elsewhere; without one overwrite=true, without resume, to start "
+            "from the beginning"),
        {copy("run", "r"), json("r/checkpoint-2/snug_state.json", "/global_step", 1)}},
       {"edited checkpoint, by name",
        {"...", "output_dir=@r", "resume=@r/checkpoint-2"},
@@ -143,7 +146,8 @@ std::vector<BadRow> bad_runs() {
        data("a checkpoint in @r that is as it was written",
             "@r/checkpoint-2/model.safetensors: no such file; <*> bytes, XXH64 <*> when it was "
             "written",
-            "a copy of it from elsewhere; without one leave resume out"),
+            "a copy of it from elsewhere; without one overwrite=true, without resume, to start "
+            "from the beginning"),
        {copy("run", "r"), gone("r/checkpoint-2/model.safetensors")}},
       {"checkpoint: weights cut",
        {"...", "output_dir=@r", "resume=latest", "eval_fraction=0"},
@@ -157,7 +161,8 @@ std::vector<BadRow> bad_runs() {
        data("a checkpoint in @r that is as it was written",
             "@r/checkpoint-2/optimizer.safetensors: no such file; <*> bytes, XXH64 <*> when it was "
             "written",
-            "a copy of it from elsewhere; without one leave resume out"),
+            "a copy of it from elsewhere; without one overwrite=true, without resume, to start "
+            "from the beginning"),
        {copy("run", "r"), gone("r/checkpoint-2/optimizer.safetensors")}},
       {"checkpoint: optimizer cut",
        {"...", "output_dir=@r", "resume=latest", "eval_fraction=0"},
@@ -224,6 +229,13 @@ std::vector<BadRow> bad_runs() {
             "copy or download the file again; it is damaged or was not written completely"),
        {copy("run", "r"), cut("r/checkpoint-2/optimizer.safetensors", 8),
         sealed("r/checkpoint-2")}},
+      {"inspect: the plan of a run",
+       {"inspect", "@run/plan.json"},
+       data("a safetensors or GGUF file, a model folder, a checkpoint, a run, a tokenizer or a "
+            "token "
+            "file",
+            "@run/plan.json, the plan of a run",
+            "snug inspect @run for the run; plan=@run/plan.json follows the plan")},
       {"inspect: one file of a run",
        {"inspect", "@run/final/config.json"},
        data("the folder of a model", "@run/final/config.json, one file of it",

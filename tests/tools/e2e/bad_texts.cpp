@@ -139,7 +139,7 @@ std::vector<BadRow> bad_texts() {
        {file("a.jsonl", "[\n  {\"text\": \"the cat\"}\n]\n")}},
       {"csv: no such column",
        {"...", "train_data=@a.csv"},
-       data("a column \"text\" in @a.csv", "the columns id, body",
+       data("a column \"text\" in @a.csv", "the columns \"id\", \"body\"",
             "text_column=id; the first line must name the columns"),
        {file("a.csv", "id,body\n1,the cat\n")}},
       {"csv: more fields",

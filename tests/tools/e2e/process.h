@@ -30,6 +30,7 @@ class Child {
   // Reads until a piece holds `text`. False if the output ends before.
   bool read_until(const std::string& text);
   void send(int signal) const;
+  pid_t pid() const { return pid_; }
   // Waits until the child waits for its output to be read.
   bool waits() const;
   // Waits up to `milliseconds` without reading; true if the child has ended.

@@ -328,7 +328,7 @@ TEST(Convert, SplittingRulesHaveTheirNames) {
     Json to = Json::parse(slurp(trained().path("run/final/tokenizer.json")));
     for (const char* part : {"pre_tokenizer", "normalizer"}) to[part] = from[part];
     spill(folder + "/tokenizer.json", to.dump());
-    const Outcome o = convert(folder, "gguf", out);
+    const Outcome o = convert(folder, "gguf", out, {"--overwrite"});
     ASSERT_EQ(o.code, 0) << o.err;
     const GgufReader reader(out);
     EXPECT_EQ(reader.string(*reader.find_key("tokenizer.ggml.pre")), rule);
@@ -354,19 +354,21 @@ TEST(Convert, AValueThatDoesNotFitIsNamedAndNothingIsWritten) {
   set(70000.0f);
   const std::string out = w.path("m.gguf");
   spill(out, "what was there");
+  expect_refused(convert(folder, "gguf", out), 2,
+                 {"--output as a file that is not there yet", out, "--overwrite to replace it"});
   expect_refused(
-      convert(folder, "gguf", out, {"--dtype", "f16"}), 2,
+      convert(folder, "gguf", out, {"--dtype", "f16", "--overwrite"}), 2,
       {"weights that F16 can hold", "row 70 of transformer.h.1.mlp.c_fc.weight", "--dtype bf16"});
   EXPECT_EQ(slurp(out), "what was there");
   expect_refused(convert(folder, "hf", w.path("f16"), {"--dtype", "f16"}), 2,
                  {"weights that F16 can hold", "70000 at element 454 of transformer.h.1.mlp.c_fc",
                   "--dtype bf16"});
   EXPECT_FALSE(exists(w.path("f16")));
-  EXPECT_EQ(convert(folder, "gguf", out, {"--dtype", "q8_0"}).code, 0);
+  EXPECT_EQ(convert(folder, "gguf", out, {"--dtype", "q8_0", "--overwrite"}).code, 0);
   set(NAN);
-  expect_refused(convert(folder, "gguf", out, {"--dtype", "q8_0"}), 2,
+  expect_refused(convert(folder, "gguf", out, {"--dtype", "q8_0", "--overwrite"}), 2,
                  {"weights that Q8_0 can hold", "row 70"});
-  EXPECT_EQ(convert(folder, "gguf", out, {"--dtype", "bf16"}).code, 0);
+  EXPECT_EQ(convert(folder, "gguf", out, {"--dtype", "bf16", "--overwrite"}).code, 0);
   for (const std::string& name : listing(w.path("")))
     EXPECT_EQ(name.find("m.gguf."), std::string::npos) << name;
 }
@@ -376,7 +378,7 @@ TEST(Convert, AFullDiskLeavesWhatWasThere) {
   const std::string out = w.path("full.gguf");
   spill(out, "old");
   const Outcome o = shell("ulimit -f 50; $SNUG convert --model " + w.path("run/final") +
-                          " --to gguf --dtype f32 --output " + out);
+                          " --to gguf --dtype f32 --overwrite --output " + out);
   EXPECT_EQ(o.code, 1) << o.out << o.err;
   EXPECT_NE(o.err.find("device: expected to write " + out), std::string::npos) << o.err;
   EXPECT_EQ(slurp(out), "old");
@@ -386,6 +388,17 @@ TEST(Convert, AFullDiskLeavesWhatWasThere) {
   EXPECT_EQ(folder.code, 1) << folder.out << folder.err;
   for (const std::string& name : listing(w.path("")))
     EXPECT_EQ(name.rfind("full", 0), std::string::npos) << name;
+}
+
+TEST(Convert, WhatIsReadIsNotWrittenOver) {
+  const Workspace w;
+  const std::string folder = copy_of_final(w, "m"), weights = folder + "/model.safetensors";
+  const std::string before = slurp(weights);
+  expect_refused(convert(folder, "gguf", weights), 2, {"that is not there yet", weights});
+  expect_refused(convert(folder, "gguf", weights, {"--overwrite"}), 2,
+                 {"another file than the model's own", weights, "/model.gguf"});
+  EXPECT_EQ(slurp(weights), before);
+  EXPECT_EQ(convert(folder, "gguf", folder + "/model.gguf").code, 0);
 }
 
 }  // namespace

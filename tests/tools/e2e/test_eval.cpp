@@ -168,5 +168,18 @@ TEST(Eval, WhatIsWrongIsExplained) {
           {"a tokenizer in", "for --choices", "copy the tokenizer's files"});
 }
 
+// A loss that is no number is no result.
+TEST(Eval, WeightsThatAreNotFiniteAreAnError) {
+  const Fixture f;
+  std::string weights = slurp(f.path("model/model.safetensors"));
+  for (size_t at = weights.size() - 64; at < weights.size(); at += 4)
+    weights.replace(at, 4, std::string("\0\0\xc0\x7f", 4));
+  spill(f.path("model/model.safetensors"), weights);
+  const Outcome o = f.eval({"--data", f.path("text.txt"), "--max-length", "16"});
+  EXPECT_EQ(o.code, 2) << o.out;
+  EXPECT_NE(o.err.find("data: expected a finite loss of " + f.path("model")), std::string::npos)
+      << o.err;
+}
+
 }  // namespace
 }  // namespace snug::e2e

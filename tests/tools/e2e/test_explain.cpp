@@ -101,6 +101,20 @@ TEST(Explain, APlanDrawsItselfWithoutARun) {
     const Environment wide("LC_ALL", "C.UTF-8"), terminal("TERM", "xterm");
     EXPECT_TRUE(has(run(words).out, "▲ peak, in "));
   }
+  // It replaces what it wrote itself, as above, and nothing else unless told to.
+  for (const char* name : {"p.html", "t.json"}) {
+    const std::string own = slurp(w.path(name));
+    spill(w.path(name), "dear");
+    const Outcome refused = run(words);
+    EXPECT_EQ(refused.code, 2) << refused.out;
+    EXPECT_TRUE(has(refused.err, "as a file that is not there yet\n  found: " + w.path(name)))
+        << refused.err;
+    EXPECT_EQ(slurp(w.path(name)), "dear");
+    std::vector<std::string> forced = words;
+    forced.emplace_back("--overwrite");
+    EXPECT_EQ(run(forced).code, 0);
+    EXPECT_EQ(slurp(w.path(name)).substr(0, 100), own.substr(0, 100));
+  }
   EXPECT_FALSE(exists(w.path("planned")));
   EXPECT_TRUE(has(slurp(w.path("p.html")), "planned, not measured:"));
   const Json trace = w.json("t.json");

@@ -62,14 +62,31 @@ TEST(LossScalingRun, SkippedStepsLeaveTheWeights) {
   const Workspace w;
   std::vector<std::string> keys = {"precision=fp16", "init_scale=1099511627776", "save_steps=1",
                                    "max_steps=6"};
-  w.trained("run", keys);
+  const Outcome o = w.train("run", keys);
+  EXPECT_EQ(o.code, 1) << o.out;
+  EXPECT_NE(o.err.find("found: all 6 steps skipped, the loss scale 17179869184 by now: nothing was "
+                       "learned, and final/ was not written\n  try:   a smaller init_scale"),
+            std::string::npos)
+      << o.err;
+  EXPECT_EQ(o.out.find("-nan"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("norm     nan"), std::string::npos) << o.out;
+  EXPECT_FALSE(exists(w.path("run/final")));
+  EXPECT_EQ(w.json("run/memory.json")["finished"], false);
   EXPECT_EQ(w.json("run/checkpoint-6/snug_state.json")["updates"], 0);
   const std::string first = slurp(w.path("run/checkpoint-1/model.safetensors"));
   EXPECT_TRUE(first == slurp(w.path("run/checkpoint-6/model.safetensors")));
-  EXPECT_TRUE(first == slurp(w.path("run/final/model.safetensors")));
   w.trained("fp32", {"learning_rate=0", "weight_decay=0", "max_steps=1", "save_steps=1"});
   EXPECT_TRUE(first == slurp(w.path("fp32/checkpoint-1/model.safetensors")))
       << "those of the initialisation";
+}
+
+TEST(LossScalingRun, AScaleIsSaidInFewDigits) {
+  const Workspace w;
+  const Outcome o = w.train("run", {"precision=fp16", "init_scale=1e20", "max_steps=2"});
+  EXPECT_EQ(o.code, 1) << o.out;
+  EXPECT_NE(o.out.find("at the loss scale 1e+20: skipped, the scale is 5e+19\n"), std::string::npos)
+      << o.out;
+  EXPECT_NE(o.out.find("  scale 2.5e+19  skipped 2"), std::string::npos) << o.out;
 }
 
 // Metrics, csv and state of other precisions are as they were.

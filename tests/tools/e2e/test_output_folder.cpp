@@ -4,6 +4,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "tests/tools/e2e/runs.h"
 #include "tests/tools/e2e/workspace.h"
 
 namespace snug::e2e {
@@ -95,10 +96,124 @@ TEST(OutputFolder, TheResumeCommandIsQuoted) {
   child.send(SIGTERM);
   const Outcome stopped = child.finish();
   ASSERT_EQ(stopped.code, 75) << stopped.err;
-  EXPECT_NE(stopped.out.find("--config '" + w.path("a b/config.resolved.yaml") + "' resume=latest"),
-            std::string::npos)
-      << stopped.out;
+  const std::string command = "snug train --config '" + w.path("a b/config.resolved.yaml") +
+                              "' resume=latest 'tokenizer=" + w.path("a b/tokenizer") + "'\n";
+  EXPECT_NE(stopped.out.find("To go on: " + command), std::string::npos) << stopped.out;
   EXPECT_TRUE(exists(w.path("a b/report.html")));
+  // It works as it stands, though the tokenizer it was trained with is gone.
+  fs::remove(w.path("tok.json"));
+  const Outcome resumed = shell(
+      "$"
+      "SNUG" +
+      command.substr(4));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(w.losses("a b").size(), 12u);
+}
+
+// The file of a resumed run is one for new runs too.
+TEST(OutputFolder, AResumeIsNoKeyOfTheSavedConfig) {
+  const Workspace w;
+  w.trained("run", {"save_steps=6"});
+  w.trained("run", {"resume=latest", "max_steps=14"});
+  EXPECT_NE(slurp(w.path("run/config.resolved.yaml")).find("\nresume: null\n"), std::string::npos);
+  const Outcome again = run(
+      {"train", "--config", w.path("run/config.resolved.yaml"), "output_dir=" + w.path("other")});
+  EXPECT_EQ(again.code, 0) << again.err;
+}
+
+// What is said of a run that was killed before its first checkpoint can be done.
+TEST(OutputFolder, ARunWithoutACheckpointSaysHowToStartAgain) {
+  const Workspace w;
+  w.trained("run", {"save_steps=0"});
+  refused(w.train("run", {"resume=latest"}), "overwrite=true, without resume, to start from the");
+  w.trained("run", {"overwrite=true"});
+}
+
+// A terminal that is closed is a reason to stop as good as any other; one that must not matter
+// (nohup) does not.
+TEST(OutputFolder, AHangUpIsASignalToStop) {
+  const Workspace w;
+  Child child(w.train_arguments("run"));
+  ASSERT_TRUE(child.read_until("step      3/12"));
+  child.send(SIGHUP);
+  EXPECT_EQ(child.finish().code, 75);
+  EXPECT_FALSE(w.metrics("run").empty());
+  Child deaf(w.train_arguments("deaf"), {"/usr/bin/nohup"});
+  ASSERT_TRUE(deaf.read_until("step      3/12"));
+  deaf.send(SIGHUP);
+  EXPECT_EQ(deaf.finish().code, 0);
+}
+
+// While a run goes on, nothing else may write to its folder; however it ends, the folder is free.
+TEST(OutputFolder, ARunHasItsFolderForItself) {
+  const Workspace w;
+  Child child(w.train_arguments("run", {"save_steps=4"}));
+  ASSERT_TRUE(child.read_until("checkpoint-4 ("));  // the next one is further than it can get
+  const std::vector<std::string> before = listing(w.path("run"));
+  const std::string held = slurp(w.path("run/.lock"));
+  EXPECT_EQ(held, std::to_string(child.pid()) + "\n");
+  const std::string who = w.path("run") + ", which process " + std::to_string(child.pid()) +
+                          " holds (" + w.path("run/.lock") + ")";
+  refused(w.train("run", {"overwrite=true"}), who.c_str());
+  refused(w.train("run", {"resume=latest"}), who.c_str());
+  refused(w.train("run", {"resume=" + w.path("run/checkpoint-4")}), who.c_str());
+  refused(w.train("run", {"overwrite=true"}),
+          "expected an output_dir that no other run writes to\n  found: ");
+  refused(w.train("run", {"overwrite=true"}),
+          "try:   another output_dir, or wait until that run has ended");
+  EXPECT_EQ(listing(w.path("run")), before);
+  EXPECT_EQ(slurp(w.path("run/.lock")), held);
+  EXPECT_EQ(child.finish().code, 0);
+  EXPECT_FALSE(exists(w.path("run/.lock")));
+  EXPECT_EQ(w.losses("run").size(), 12u);
+}
+
+TEST(OutputFolder, AKilledRunLeavesNoLock) {
+  const Workspace w;
+  {
+    Child child(w.train_arguments("run", {"save_steps=2"}));
+    ASSERT_TRUE(child.read_until("step      5/12"));
+    child.send(SIGKILL);
+    EXPECT_EQ(child.finish().code, 128 + SIGKILL);
+  }
+  EXPECT_TRUE(exists(w.path("run/.lock")));
+  w.trained("run", {"save_steps=2", "resume=latest"});
+  EXPECT_FALSE(exists(w.path("run/.lock")));
+  // One that was left alone in a folder is no file of anybody's.
+  fs::create_directory(w.path("bare"));
+  spill(w.path("bare/.lock"), "1\n");
+  w.trained("bare");
+}
+
+TEST(OutputFolder, WithoutLocksARunWarnsAndGoesOn) {
+  const Workspace w;
+  const Environment load("LD_PRELOAD", SNUG_BINARY_DIR "/lib/libsnug_bad_world.so"),
+      locks("BAD_WORLD_LOCKS", "none");
+  const Outcome done = w.trained("run");
+  const size_t at = done.out.find("Warning: " + w.path("run") + " cannot be locked");
+  ASSERT_NE(at, std::string::npos) << done.out;
+  EXPECT_EQ(done.out.find("cannot be locked", at + 60), std::string::npos) << done.out;
+  EXPECT_FALSE(exists(w.path("run/.lock")));
+  w.trained("run", {"overwrite=true"});
+}
+
+TEST(OutputFolder, ALockThatIsNoFileIsRefused) {
+  const Workspace w;
+  fs::create_directories(w.path("run/.lock"));
+  refused(w.train("run"), "run/.lock that can be opened and locked");
+}
+
+// Two runs below one new folder: the one that is refused takes nothing of the other with it.
+TEST(OutputFolder, ARefusedStartLeavesWhatOthersMadeBesideIt) {
+  const Workspace w;
+  spill(w.path("short.txt"), "too short");
+  Child child(w.train_arguments("sweep/a"));
+  ASSERT_TRUE(child.read_until("step      2/12"));
+  EXPECT_NE(w.train("sweep/b", {"train_data=" + w.path("short.txt")}).code, 0);
+  EXPECT_FALSE(exists(w.path("sweep/b")));
+  EXPECT_EQ(child.finish().code, 0);
+  EXPECT_NE(w.train("new/b", {"train_data=" + w.path("short.txt")}).code, 0);
+  EXPECT_FALSE(exists(w.path("new")));
 }
 
 }  // namespace

@@ -59,6 +59,10 @@ TEST(PlanCommand, SweepsBudgets) {
   EXPECT_NE(text.out.find("does not fit"), std::string::npos) << text.out;
   EXPECT_NE(text.out.find("smallest that works"), std::string::npos) << text.out;
   EXPECT_NE(slurp(picture).find("<svg"), std::string::npos);
+  EXPECT_NE(run(joined(joined(kGpt2, sweep), {"--svg", picture})).code, 2) << "its own";
+  spill(picture, "<svg>mine</svg>");
+  EXPECT_EQ(run(joined(joined(kGpt2, sweep), {"--svg", picture})).code, 2);
+  EXPECT_EQ(slurp(picture), "<svg>mine</svg>");
   EXPECT_EQ(run(joined(kGpt2, {"--sweep", "1MiB,2MiB"})).code, 3);
 }
 

@@ -1,0 +1,31 @@
+#include "tools/cli/output_file.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "engine/core/error.h"
+
+namespace snug {
+namespace {
+
+bool has_mark(const std::string& path, std::string_view mark) {
+  std::string start(4096, '\0');
+  std::ifstream in(path, std::ios::binary);
+  in.read(start.data(), static_cast<std::streamsize>(start.size()));
+  start.resize(static_cast<size_t>(in.gcount()));
+  return !mark.empty() && start.find(mark) != std::string::npos;
+}
+
+}  // namespace
+
+void check_output_file(const std::string& path, std::string_view flag, bool overwrite,
+                       std::string_view mark) {
+  std::error_code error;
+  if (overwrite || !std::filesystem::is_regular_file(path, error) || has_mark(path, mark)) return;
+  fail(ErrorCode::usage, fmt::format("{} as a file that is not there yet", flag),
+       fmt::format("{}, which is", path), "another name, or --overwrite to replace it");
+}
+
+}  // namespace snug

@@ -1,0 +1,15 @@
+// Files that a command writes where it is told to: none of them is written over by accident.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace snug {
+
+// Throws usage if `path` is there already, unless `overwrite`, or unless the file begins as those
+// of the command do: `mark` stands in its first 4 KiB (empty: no file does). A pipe or a device is
+// no file to lose. `flag` names the option for the message.
+void check_output_file(const std::string& path, std::string_view flag, bool overwrite,
+                       std::string_view mark = {});
+
+}  // namespace snug
