@@ -70,9 +70,15 @@ INSTANTIATE_TEST_SUITE_P(
 // On the CPU the memory that a budget allows may not be there: nothing starts that would be killed.
 TEST(BudgetChoice, MoreThanIsFreeIsRefused) {
   const Workspace w;
-  const std::vector<std::string> keys = {"memory=1000000GiB", "global_batch_size=16777216",
-                                         "per_device_train_batch_size=16777216", "recompute=none",
-                                         "eval_fraction=0"};
+  const std::vector<std::string> keys = {
+      "memory=1000000GiB",
+      "model={type: gpt2, n_layer: 12, n_embd: 1024, n_head: 16, n_positions: 256}",
+      "max_length=128",
+      "global_batch_size=16384",
+      "head_rows=1024",
+      "per_device_train_batch_size=16384",
+      "recompute=none",
+      "eval_fraction=0"};
   for (const char* command : {"train", "plan", "bench"}) {
     std::vector<std::string> words = w.train_arguments("run", keys);
     words[0] = command;
