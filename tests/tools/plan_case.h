@@ -49,8 +49,6 @@ inline PlanRequest host_request(const Model& model, const CostModel& cost, int64
 
 // The request with the keys of an offer, as the command line would set them.
 inline PlanRequest with_keys(PlanRequest r, const Offer& offer) {
-  const bool had_host = r.use_host;
-  std::string said = " " + offer.keys + " ";
   for (size_t at = 0; at < offer.keys.size();) {
     const size_t end = std::min(offer.keys.find(' ', at), offer.keys.size());
     const size_t equals = offer.keys.find('=', at);
@@ -89,12 +87,6 @@ inline PlanRequest with_keys(PlanRequest r, const Offer& offer) {
       throw std::invalid_argument(offer.keys);
     }
     at = end + 1;
-  }
-  // What the user had not been asked before stays where it was.
-  if (!had_host && r.use_host && said.find(" offload_params=") == std::string::npos &&
-      said.find(" offload_gradients=") == std::string::npos) {
-    if (said.find(" offload=") == std::string::npos) r.offload = "none";
-    if (said.find(" offload_optimizer=") == std::string::npos) r.offload_optimizer = "none";
   }
   return r;
 }

@@ -76,7 +76,7 @@ TEST(PlanHost, HostMemoryBoundsTheHostArena) {
   expect_error(ErrorCode::out_of_memory,
                {("host_memory of " + needed + " B").c_str(), "what is offloaded",
                 ("host_memory of " + given + " B").c_str(), "offload: inputs",
-                ("host_memory=" + needed + ", or offload=none").c_str()},
+                ("host_memory=" + needed + " (").c_str(), "offload=none (then memory of"},
                [&] { refuse_plan(refused); });
   // Where the micro-batch is free, a smaller one sends less.
   r.micro_batch = 0;
@@ -106,14 +106,59 @@ TEST(PlanHost, BothArenasTogetherAreWithinWhatIsFree) {
   --r.free_bytes;
   const Plan refused = make_plan(r);
   EXPECT_FALSE(refused.fits);
-  expect_error(ErrorCode::out_of_memory,
-               {(std::to_string(plan.engine_bytes + plan.host_bytes) + " B").c_str(),
-                "of free memory: on the CPU the host arena of",
-                (std::to_string(r.free_bytes) + " B").c_str(), "free, offload: inputs",
-                "offload=none (then memory of"},
-               [&] { refuse_plan(refused); });
+  expect_error(
+      ErrorCode::out_of_memory,
+      {(std::to_string(plan.engine_bytes + plan.host_bytes + plan.runtime_bytes) + " B").c_str(),
+       "of free memory: ", "B of the host's arena, which is RAM too, and ",
+       (std::to_string(r.free_bytes + plan.runtime_bytes) + " B").c_str(),
+       "free now, offload: inputs", "to close other programs, or ", "offload=none (then memory of"},
+      [&] { refuse_plan(refused); });
   r.offload = "none";
   EXPECT_TRUE(make_plan(r).fits) << "asked of nothing but a second arena";
+}
+
+// Without a second arena the engine is RAM all the same: a budget of more than is free is one of
+// what is free, and where that is enough it decides nothing.
+TEST(PlanHost, ABudgetOfMoreThanIsFreeIsHeldToWhatIs) {
+  PlanRequest r = request_of("auto", "none");
+  const int64_t budgets[] = {0, int64_t{1} << 40};
+  for (const int64_t budget : budgets) {
+    r.budget = budget;
+    r.free_bytes = 0;
+    const Plan wide = make_plan(r);
+    r.free_bytes = wide.engine_bytes;
+    const Plan same = make_plan(r);
+    EXPECT_TRUE(same.fits);
+    EXPECT_FALSE(same.held_to_free);
+    EXPECT_EQ(plan_hash(same), plan_hash(wide));
+    EXPECT_TRUE(plan_json(same).at("free_bytes").is_null());
+    r.free_bytes -= 4096;
+    const Plan held = make_plan(r);
+    ASSERT_TRUE(held.fits);
+    EXPECT_TRUE(held.held_to_free);
+    EXPECT_LE(held.engine_bytes, r.free_bytes);
+    EXPECT_EQ(plan_json(held).at("free_bytes"), r.free_bytes + held.runtime_bytes);
+    EXPECT_NE(plan_text(held).find("of this machine's RAM now"), std::string::npos);
+    // As a budget of so much.
+    PlanRequest small = r;
+    small.budget = r.free_bytes + held.runtime_bytes;
+    EXPECT_EQ(plan_hash(make_plan(small)), plan_hash(held));
+    r.free_bytes = held.minimum_bytes - held.runtime_bytes;
+    EXPECT_TRUE(make_plan(r).fits);
+    --r.free_bytes;
+    const Plan refused = make_plan(r);
+    EXPECT_FALSE(refused.fits);
+    for (const Offer& o : refused.offers)
+      EXPECT_LE(o.minimum_bytes + o.host_bytes, r.free_bytes + held.runtime_bytes) << o.keys;
+    expect_error(ErrorCode::out_of_memory,
+                 {(std::to_string(held.minimum_bytes) + " B").c_str(), "of free memory: ",
+                  (std::to_string(r.free_bytes + held.runtime_bytes) + " B").c_str(), "free now",
+                  "to close other programs, or "},
+                 [&] { refuse_plan(refused); });
+  }
+  // A described device's memory is not this machine's, of which then nothing is said.
+  r.free_bytes = 0;
+  EXPECT_TRUE(make_plan(r).fits);
 }
 
 // The planner's own ladder of recompute goes over what the two keys cannot share.

@@ -56,12 +56,12 @@ TEST(SlowPlanOffers, SeveralTogetherWhereNoneIsEnough) {
       EXPECT_FALSE(o.enough) << o.keys;
       expect_works(r, o);
     }
-  test::expect_error(ErrorCode::out_of_memory,
-                     {(best.keys + " (then memory of " + std::to_string(best.minimum_bytes) +
-                       " B is enough; another order of sums, gradients rounded to bf16, gradients "
-                       "not clipped)")
-                          .c_str()},
-                     [&] { refuse_plan(refused); });
+  test::expect_error(
+      ErrorCode::out_of_memory,
+      {(best.keys + " (then memory of " + std::to_string(best.minimum_bytes) + " B, ").c_str(),
+       "is enough; another order of sums, gradients rounded to bf16, gradients not "
+       "clipped)"},
+      [&] { refuse_plan(refused); });
   // One byte less is too little for all of it: what comes nearest is said to be so.
   r.budget = least.minimum_bytes - 1;
   r.free_bytes = least.minimum_bytes;
@@ -169,14 +169,16 @@ TEST(SlowPlanOffers, AreThePlansOfTheirKeys) {
     EXPECT_TRUE(seen.contains(key)) << key;
   test::expect_error(
       ErrorCode::out_of_memory,
-      {("memory=" + std::to_string(least) + ", or recompute=auto (then memory of").c_str(),
-       "B is enough; another order of sums)", "or a smaller model"},
+      {("memory=" + std::to_string(least) + " (").c_str(),
+       "), or with the memory that is given:\n           recompute=auto (then memory of",
+       " MiB, is enough; another order of sums)", "\n         or a smaller model"},
       [&] { refuse_plan(refused); });
   EXPECT_EQ(plan_json(refused).at("offers").size(), refused.offers.size());
   // Those that do not suffice come last, and a checkpoint's choices are unpinned, not changed.
   r.budget = 1000;
   for (const Offer& o : make_plan(r).offers) EXPECT_FALSE(o.enough);
-  test::expect_error(ErrorCode::out_of_memory, {"B is enough, still more than is given"},
+  test::expect_error(ErrorCode::out_of_memory,
+                     {", or what comes nearer, but takes more than is given:\n           "},
                      [&] { refuse_plan(make_plan(r)); });
   r.pinned = true;
   bool allowed = false;
@@ -198,9 +200,50 @@ TEST(SlowPlanOffers, AreThePlansOfTheirKeys) {
   test::expect_error(
       ErrorCode::out_of_memory,
       {"which is enough, for what is offloaded for micro-batches of 6, which run/c pins",
-       "host_memory of 32768 B", "or offload=none (then memory of",
-       "allow=[micro_batch,head_rows]"},
+       "host_memory of 32768 B", "offload=none (then memory of", "allow=[micro_batch,head_rows]"},
       [&] { refuse_plan(make_plan(r), "micro-batches of 6, which run/c pins"); });
+}
+
+// Both arenas of one RAM: what only moves from one to the other is not offered.
+TEST(PlanOffers, OneRamIsNotSavedByMovingWithinIt) {
+  const Model model(test::tiny_spec(kTiny), parse_precision("fp32"));
+  const CostModel cost = test::described_device(1e11, 1e10);
+  PlanRequest r = test::host_request(model, cost, 32, 4);
+  r.offload_params = r.offload_gradients = "auto";
+  r.use_host = false;
+  r.budget = make_plan(r).minimum_bytes - 4096;
+  const auto moved = [&] {
+    int count = 0;
+    for (const Offer& o : make_plan(r).offers) count += o.host_bytes > 0;
+    return count;
+  };
+  EXPECT_GT(moved(), 0);
+  r.free_bytes = int64_t{1} << 40;
+  const Plan refused = make_plan(r);
+  for (const Offer& o : refused.offers)
+    if (o.host_bytes > 0) {
+      EXPECT_LT(o.minimum_bytes + o.host_bytes, refused.minimum_bytes) << o.keys;
+    }
+  EXPECT_EQ(moved(), 0);
+}
+
+// What is left to the planner and was not planned with is closed by the keys: host_memory would
+// open it, and less would be enough than is said.
+TEST(PlanOffers, NameWhatStaysWhereItWas) {
+  const Model model(test::tiny_spec(kTiny), parse_precision("fp32"));
+  const CostModel cost = test::described_device(1e11, 1e10);
+  PlanRequest r = test::host_request(model, cost, 32, 4);
+  r.offload_params = r.offload_gradients = "auto";
+  r.use_host = false;
+  r.budget = make_plan(r).minimum_bytes - 4096;
+  bool seen = false;
+  for (const Offer& o : make_plan(r).offers) {
+    seen = seen || o.keys.starts_with(
+                       "offload_optimizer=cpu offload=none offload_params=none "
+                       "offload_gradients=none host_memory=");
+    if (o.host_bytes > 0) expect_works(r, o);
+  }
+  EXPECT_TRUE(seen);
 }
 
 }  // namespace

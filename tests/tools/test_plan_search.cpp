@@ -212,9 +212,8 @@ TEST(PlanSearch, GradientsAreInBf16WithThePermissionAlone) {
 
   // The offer is what the permission makes of the same request, to the byte.
   r.budget = wide.minimum_bytes;
-  const std::string offer = "allow=[bf16_gradients] (then memory of " +
-                            std::to_string(wide.minimum_bytes) +
-                            " B is enough; gradients rounded to bf16)";
+  const std::string offer =
+      "allow=[bf16_gradients] (then memory of " + std::to_string(wide.minimum_bytes) + " B, ";
   test::expect_error(ErrorCode::out_of_memory, {offer.c_str()}, [&] { refuse_plan(make_plan(r)); });
   const auto offers = [](const PlanRequest& q) {
     const Plan plan = make_plan(q);
@@ -263,9 +262,8 @@ TEST(SlowPlanSearch, UpdatesInBackwardWhereThatFitsMore) {
   PlanRequest clips = r;
   clips.max_grad_norm = 1.0;
   clips.budget = open.minimum_bytes;
-  const std::string offer = "max_grad_norm=0 (then memory of " +
-                            std::to_string(open.minimum_bytes) +
-                            " B is enough; gradients not clipped)";
+  const std::string offer =
+      "max_grad_norm=0 (then memory of " + std::to_string(open.minimum_bytes) + " B, ";
   test::expect_error(ErrorCode::out_of_memory, {offer.c_str()},
                      [&] { refuse_plan(make_plan(clips)); });
   r.budget = open.minimum_bytes;
@@ -304,8 +302,8 @@ TEST(PlanSearch, TheOfferCountsBothArenas) {
   r.free_bytes = both;
   EXPECT_TRUE(make_plan(r).fits);
   r.bf16_gradients = false;
-  const std::string offer = "allow=[bf16_gradients] (then memory of " +
-                            std::to_string(least.minimum_bytes) + " B is enough";
+  const std::string offer =
+      "allow=[bf16_gradients] (then memory of " + std::to_string(least.minimum_bytes) + " B, ";
   test::expect_error(ErrorCode::out_of_memory, {"of free memory", offer.c_str()},
                      [&] { refuse_plan(make_plan(r)); });
 }

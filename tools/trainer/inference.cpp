@@ -53,6 +53,8 @@ Inference open_inference(InferenceOptions options,
   int64_t reserve = 0;
   r.budget = room && options.memory == 0 ? gpu_budget(*room, &reserve)
                                          : resolve_memory(options.memory, &reserve);
+  r.reserve = reserve;
+  r.free_bytes = free_bytes_now(r);
   in.plan = make_plan(r);
   const int64_t least = options.kv_rows_least;
   while (!in.plan.fits && least > 0 && r.kv_rows > least) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "engine/core/units.h"
 #include "tools/config/keys.h"
 
 namespace snug {
@@ -29,12 +30,27 @@ std::string allow(PlanRequest& r, std::initializer_list<const char*> more) {
   return text;
 }
 
-// The host is there for all it takes.
-void open_host(PlanRequest& r) {
-  for (std::string* where : {&r.offload_params, &r.offload_gradients})
-    if (*where == "auto" && !r.use_host) *where = "none";
+struct HostKey {
+  const char* name;
+  std::string PlanRequest::*value;
+};
+constexpr HostKey kSlots{"offload", &PlanRequest::offload};
+constexpr HostKey kStates{"offload_optimizer", &PlanRequest::offload_optimizer};
+constexpr HostKey kParams{"offload_params", &PlanRequest::offload_params};
+constexpr HostKey kGradients{"offload_gradients", &PlanRequest::offload_gradients};
+
+// The host is there for all it takes, but not for `closed`: host_memory would open what is `auto`,
+// so that the keys say it.
+std::string open_host(PlanRequest& r, std::initializer_list<HostKey> closed) {
+  std::string text;
+  for (const HostKey& key : closed)
+    if (r.*key.value == "auto" && !r.use_host) {
+      r.*key.value = "none";
+      text += fmt::format(" {}=none", key.name);
+    }
   r.use_host = true;
   r.host_budget = 0;
+  return text + " host_memory={}";
 }
 
 // Leaves the micro-batch to the planner: no key fixes it, and the global batch stays what it was.
@@ -129,25 +145,20 @@ const Row kRows[] = {
     {[](PlanRequest& r) -> std::string {
        if (!states_can_move(r) || (r.use_host && r.offload_optimizer == "auto")) return "";
        r.offload_optimizer = "cpu";
-       if (r.offload == "auto" && !r.use_host) r.offload = "none";
-       open_host(r);
-       return "offload_optimizer=cpu host_memory={}";
+       return "offload_optimizer=cpu" + open_host(r, {kSlots, kParams, kGradients});
      },
      Effect::none},
     {[](PlanRequest& r) -> std::string {
        if (r.offload != "none" && (r.use_host || r.offload != "auto")) return "";
        r.offload = "auto";
-       if (r.offload_optimizer == "auto" && !r.use_host) r.offload_optimizer = "none";
-       open_host(r);
-       return "offload=auto host_memory={}";
+       return "offload=auto" + open_host(r, {kStates, kParams, kGradients});
      },
      Effect::none},
     {[](PlanRequest& r) -> std::string {
        const bool slots = r.offload == "none" || (r.offload == "auto" && !r.use_host);
        if (!slots || !states_can_move(r)) return "";
        r.offload = r.offload_optimizer = "auto";
-       open_host(r);
-       return "offload=auto offload_optimizer=auto host_memory={}";
+       return "offload=auto offload_optimizer=auto" + open_host(r, {kParams, kGradients});
      },
      Effect::none},
     {[](PlanRequest& r) -> std::string {
@@ -156,23 +167,20 @@ const Row kRows[] = {
        const bool states = r.offload_optimizer == "none";
        r.offload_params = "cpu";
        if (states) r.offload_optimizer = "auto";
-       open_host(r);
-       return fmt::format("offload_params=cpu {}host_memory={{}}",
-                          states ? "offload_optimizer=auto " : "");
+       return (states ? "offload_params=cpu offload_optimizer=auto" : "offload_params=cpu") +
+              open_host(r, {kGradients});
      },
      Effect::none},
     {[](PlanRequest& r) -> std::string {
        const bool open = r.offload_gradients == "auto" && r.use_host;
        if (open || r.offload_gradients == "cpu" || r.update_in_backward.value_or(false)) return "";
        r.offload_gradients = "cpu";
-       open_host(r);
-       return "offload_gradients=cpu host_memory={}";
+       return "offload_gradients=cpu" + open_host(r, {kParams});
      },
      Effect::none},
     {[](PlanRequest& r) -> std::string {
        if (!r.use_host || r.host_budget == 0) return "";
-       open_host(r);
-       return "host_memory={}";
+       return open_host(r, {}).substr(1);
      },
      Effect::none},
     {[](PlanRequest& r) -> std::string {
@@ -257,6 +265,11 @@ const Row kRows[] = {
      Effect::samples},
 };
 
+// Engine and host take from what is free of this machine. A described one has its own.
+bool one_ram(const Plan& p) {
+  return p.place != Place::cuda && p.free_bytes > 0;
+}
+
 // Some of the rows at once, and the plan that comes of them.
 class Combination {
  public:
@@ -294,10 +307,7 @@ class Combination {
     changed_ = std::move(r);
     PlanSearch search(changed_, recordings_);
     least_ = search.least();
-    runtime_ = changed_.runtime_bytes >= 0
-                   ? changed_.runtime_bytes
-                   : declared_runtime_bytes(changed_.settings.threads, changed_.model->spec().V,
-                                            changed_.settings.target);
+    runtime_ = runtime_bytes_of(changed_);
     // By bounds of both arenas: what no bound allows is not packed.
     int64_t bytes = kNoLimit;
     for (const PlanSearch::Choice& c : least_)
@@ -317,6 +327,12 @@ class Combination {
   int64_t minimum() {
     pack();
     return fits(packed_->engine, packed_->host) ? packed_->engine + runtime_ : kNoLimit;
+  }
+  // Where both arenas are RAM of this machine, what only moves from one to the other is no help.
+  bool saves(const Plan& refused) {
+    pack();
+    return packed_->host == 0 || !one_ram(refused) ||
+           packed_->engine + runtime_ + packed_->host < refused.minimum_bytes + refused.host_bytes;
   }
   Offer offer(bool enough) {
     pack();
@@ -373,10 +389,12 @@ std::optional<Offer> offer_together(Combination& rows, const std::vector<size_t>
                                     size_t cheapest, const Plan& refused) {
   int64_t target = refused.budget == 0 ? kNoLimit - 1 : refused.budget;
   const auto good = [&](const std::vector<size_t>& list) {
-    return rows.make(list) && rows.bound() <= target && rows.minimum() <= target;
+    return rows.make(list) && rows.bound() <= target && rows.minimum() <= target &&
+           rows.saves(refused);
   };
   const auto up_to = [&](Effect most, bool hosts) {
-    std::vector<size_t> list;  // where the host is what is short, none that takes more of it
+    // Where the host is what is short, none that takes more of it.
+    std::vector<size_t> list;
     for (const size_t row : single)
       if (kRows[row].effect <= most && ((hosts && !host) || !rows.asks_host(row)))
         list.push_back(row);
@@ -386,12 +404,13 @@ std::optional<Offer> offer_together(Combination& rows, const std::vector<size_t>
   for (const Effect most : kEffects) {
     if (static_cast<size_t>(most) >= cheapest) break;
     for (const bool hosts : {true, false})
-      if (all.empty() && !(hosts && host) && good(up_to(most, hosts))) all = rows.used();
+      if (all.empty() && !(hosts && (host || one_ram(refused))) && good(up_to(most, hosts)))
+        all = rows.used();
   }
   if (all.empty()) {
     // Other samples are the user's to choose.
     if (host || cheapest <= static_cast<size_t>(Effect::samples) ||
-        !rows.make(up_to(Effect::unclipped, true)) || rows.minimum() >= kNoLimit)
+        !rows.make(up_to(Effect::unclipped, !one_ram(refused))) || rows.minimum() >= kNoLimit)
       return std::nullopt;
     all = rows.used();
     target = rows.minimum() + rows.minimum() / 100;
@@ -430,6 +449,7 @@ std::vector<Offer> plan_offers(const PlanRequest& request, const Plan& refused,
       return less(bytes) > 0 && (bytes <= budget || less(bytes) >= refused.minimum_bytes / 100);
     };
     if (host ? !enough() : !helps(rows.bound()) || !helps(rows.minimum())) continue;
+    if (!rows.saves(refused)) continue;
     offers.push_back(rows.offer(enough()));
     if (enough()) cheapest = std::min(cheapest, static_cast<size_t>(kRows[row].effect));
   }
@@ -441,12 +461,27 @@ std::vector<Offer> plan_offers(const PlanRequest& request, const Plan& refused,
 }
 
 std::string offers_text(const Plan& p) {
+  const auto lines = [&](bool enough) {
+    std::string text;
+    for (const Offer& o : p.offers) {
+      if (o.enough != enough) continue;
+      text += fmt::format("\n           {} (then memory of {} B, {}, is enough", o.keys,
+                          o.minimum_bytes, human_bytes(o.minimum_bytes));
+      if (o.host_bytes > 0 && one_ram(p))
+        text += fmt::format("; both are RAM here: {} B, {}", o.minimum_bytes + o.host_bytes,
+                            human_bytes(o.minimum_bytes + o.host_bytes));
+      if (o.effect != text_of(Effect::none)) text += "; " + o.effect;
+      text += ")";
+    }
+    return text;
+  };
   std::string text;
-  for (const Offer& o : p.offers)
-    text += fmt::format("{} (then memory of {} B is enough{}{}), or ", o.keys, o.minimum_bytes,
-                        o.enough || p.budget == 0 ? "" : ", still more than is given",
-                        o.effect == text_of(Effect::none) ? std::string() : "; " + o.effect);
-  return text;
+  if (const std::string enough = lines(true); !enough.empty())
+    text += (p.budget > 0 ? "with the memory that is given:" : "one of these:") + enough +
+            "\n         or ";
+  if (const std::string near = lines(false); !near.empty())
+    text += "what comes nearer, but takes more than is given:" + near + "\n         or ";
+  return text + p.advice;
 }
 
 }  // namespace snug

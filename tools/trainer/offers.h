@@ -18,8 +18,8 @@ namespace snug {
 std::vector<Offer> plan_offers(
     const PlanRequest& request, const Plan& refused,
     const std::shared_ptr<Recordings>& recordings = std::make_shared<Recordings>());
-// They in words, behind what `memory` it takes: "memory=1048576, or recompute=auto (then memory of
-// 524288 B is enough), or a smaller model".
+// They in words, and the plan's advice, behind what `memory` it takes: each on a line of its own,
+// those that suffice first. "recompute=auto (then memory of 524288 B, 512.00 KiB, is enough)".
 std::string offers_text(const Plan& refused);
 
 }  // namespace snug

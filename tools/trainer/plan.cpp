@@ -10,6 +10,7 @@
 #include "engine/blas/matmul_cpu.h"
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/device/device.h"
 #include "engine/simt/emu.h"
 #include "tools/trainer/offers.h"
 #include "tools/trainer/plan_search.h"
@@ -89,11 +90,28 @@ int64_t process_private_bytes() {
   return 0;
 }
 
+int64_t runtime_bytes_of(const PlanRequest& r) {
+  return r.runtime_bytes >= 0
+             ? r.runtime_bytes
+             : declared_runtime_bytes(r.settings.threads, r.model->spec().V, r.settings.target);
+}
+
+int64_t free_bytes_now(const PlanRequest& r) {
+  const bool ram = r.settings.target != Place::cuda;
+  // A budget that was not set is what was free when it was read: asked again that is another
+  // number.
+  const int64_t bytes =
+      ram && r.reserve > 0 ? r.budget : make_device(Place::cpu)->memory_info().available_bytes;
+  return std::max<int64_t>(1, bytes - (ram ? runtime_bytes_of(r) : 0));
+}
+
+int64_t host_ram_bytes(const Plan& p) {
+  return (p.place == Place::cuda ? 0 : p.engine_bytes) + p.host_bytes;
+}
+
 bool host_fits(const Plan& p) {
-  if (p.host_bytes == 0) return true;
   return (p.host_budget == 0 || p.host_bytes <= p.host_budget) &&
-         (p.free_bytes == 0 ||
-          (p.place == Place::cuda ? 0 : p.engine_bytes) + p.host_bytes <= p.free_bytes);
+         (p.free_bytes == 0 || host_ram_bytes(p) <= p.free_bytes);
 }
 
 namespace {
@@ -170,9 +188,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   }
   plan.global_batch = r.global_batch;
   plan.target = r.target;
-  plan.runtime_bytes = r.runtime_bytes >= 0 ? r.runtime_bytes
-                                            : declared_runtime_bytes(r.settings.threads,
-                                                                     r.model->spec().V, plan.place);
+  plan.runtime_bytes = runtime_bytes_of(r);
   plan.model_text =
       fmt::format("{} {} parameters", r.model->spec().family,
                   human_count(static_cast<double>(r.model->params().real_elements())));
@@ -181,7 +197,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   plan.attention_why = r.attention_why;
   plan.runtime_calibrated = r.runtime_measured;
 
-  const int64_t room = r.budget > 0 ? r.budget - plan.runtime_bytes : kNoLimit;
+  int64_t room = r.budget > 0 ? r.budget - plan.runtime_bytes : kNoLimit;
   plan.cost = search.cost().text();
 
   // The smallest engine: what minimum_bytes promises.
@@ -207,10 +223,10 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   smallest.fits = possible && host_fits(smallest);
   plan.minimum_bytes = smallest.minimum_bytes = smallest.engine_bytes + plan.runtime_bytes;
 
-  if (possible) {
-    // Repair: where packing misses the bound, the fastest choice of fewer bytes. Of no fewer than
-    // it must be: a smaller budget may have what lies between, and more memory is never slower.
-    // Only where that leads nowhere, so many less as were missing.
+  // Repair: where packing misses the bound, the fastest choice of fewer bytes. Of no fewer than it
+  // must be: a smaller budget may have what lies between, and more memory is never slower. Only
+  // where that leads nowhere, so many less as were missing.
+  const auto choose = [&] {
     int64_t less = 0;
     for (int round = 0; round < kRepairs + kLastRepairs && !plan.fits; ++round) {
       const PlanSearch::Choice c = search.best(room - less);
@@ -227,19 +243,36 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
       const int64_t missing = round < kRepairs ? 0 : less + plan.engine_bytes - room;
       less = std::max(missing, room - c.engine_bytes + 1);
     }
+  };
+  bool held = false;
+  if (possible) {
+    choose();
+    // Only where that does not fit what is free is asked for less: so what is free decides nothing
+    // where there is enough of it.
+    const bool ram = plan.place != Place::cuda && r.free_bytes > 0 && r.free_bytes < room;
+    if (!plan.fits && ram && smallest.fits) {
+      held = true;
+      room = r.free_bytes;
+      choose();
+    }
   }
   if (!plan.fits) {
     plan = std::move(smallest);
-    // Where the device suffices it is the host that does not: what does that need at least?
+    // Where the device suffices it is the host that does not: what needs the least of it?
+    const auto missing = [](const Plan& p) {
+      return (p.host_budget > 0 ? std::max<int64_t>(0, p.host_bytes - p.host_budget) : 0) +
+             (p.free_bytes > 0 ? std::max<int64_t>(0, host_ram_bytes(p) - p.free_bytes) : 0);
+    };
     if (!plan.fits && possible)
       for (const PlanSearch::Choice& c : search.least()) {
         if (c.engine_bytes > room) continue;
         Plan packed = plan;
         finish(packed, *search.record(c.decisions), search, r.budget);
-        if (packed.engine_bytes <= room && packed.host_bytes < plan.host_bytes)
+        if (packed.engine_bytes <= room && missing(packed) < missing(plan))
           plan = std::move(packed);
       }
   }
+  plan.held_to_free = held;
   // Decoding reads every weight for one row: from packed copies it does so at the speed of memory,
   // twice as fast, as long as the copies are no larger than the weights: where bf16 is multiplied
   // in fp32 they are twice the size, and nothing is won. In training the search decides.

@@ -85,8 +85,10 @@ struct PlanRequest {
   int64_t budget = 0;               // bytes: engine + runtime. 0: no limit
   int64_t reserve = 0;      // bytes left free for others, if the budget was not set; for the report
   int64_t host_budget = 0;  // bytes of the host arena. 0: no bound of its own
-  int64_t free_bytes = 0;   // that both arenas together may take, if something is offloaded. 0: any
-  bool pinned = false;      // micro_batch and head_rows are a checkpoint's, unless allow says so
+  // Of the host's memory, that arenas may take of it: its own, and the engine's where that is RAM
+  // too. What the runtime takes is not in it. 0: any.
+  int64_t free_bytes = 0;
+  bool pinned = false;  // micro_batch and head_rows are a checkpoint's, unless allow says so
   // Only choices that leave every bit as it is: memory then decides about recompute alone.
   bool bitwise = false;
   FollowedPlan follow;        // path empty: none
@@ -118,7 +120,8 @@ struct Plan {
   std::string advice;  // if it does not fit: what would help, beside more memory and the offers
   std::vector<Offer> offers;
   int64_t budget = 0, engine_bytes = 0, runtime_bytes = 0, minimum_bytes = 0;
-  int64_t host_bytes = 0;  // of the host arena
+  bool held_to_free = false;  // the budget allows a faster one, of more RAM than is free
+  int64_t host_bytes = 0;     // of the host arena
   // At the device's peak, and with padding they make up engine_bytes; but offload is host_bytes.
   CategoryBytes categories{};
   int64_t padding = 0;       // rounding and unused bytes at the peak
@@ -162,6 +165,10 @@ struct Plan {
 // stacks, tables of the tokenizer; on emu also the emulator's own. Declared here, checked when the
 // arena is reserved.
 int64_t declared_runtime_bytes(int threads, int64_t vocabulary, Place place = Place::cpu);
+// Those of a plan of the request: what was measured or described, else what is declared.
+int64_t runtime_bytes_of(const PlanRequest& request);
+// PlanRequest::free_bytes of a run of this machine, whose budget is known. At least 1.
+int64_t free_bytes_now(const PlanRequest& request);
 // What the operating system counts as private memory of this process now (RssAnon), the arena
 // included.
 int64_t process_private_bytes();
@@ -202,7 +209,9 @@ std::string plan_sentence(const Plan& plan);
 // The table a person reads.
 std::string plan_text(const Plan& plan);
 
-// Whether the host arena fits host_memory, and both arenas what is free.
+// Of the host's memory: what both arenas take of it, the engine's only where that is RAM too.
+int64_t host_ram_bytes(const Plan& plan);
+// Whether the host arena fits host_memory, and host_ram_bytes() what is free.
 bool host_fits(const Plan& plan);
 // Throws out_of_memory with the smallest budget that works, what holds the memory and what would
 // help. Where it is the host's memory that does not suffice, it says so.

@@ -113,6 +113,20 @@ nlohmann::json residence_json(const Plan& plan) {
           {"margin", PlanSearch::kHostMargin}};
 }
 
+// Of the machine: what was free, of which `free_bytes` leaves out what the runtime takes.
+int64_t free_ram(const Plan& plan) {
+  return plan.free_bytes + (plan.place == Place::cuda ? 0 : plan.runtime_bytes);
+}
+
+bool short_of_ram(const Plan& plan) {
+  return plan.free_bytes > 0 && host_ram_bytes(plan) > plan.free_bytes;
+}
+
+// "1048576 B (1.00 MiB)".
+std::string exactly(int64_t bytes) {
+  return fmt::format("{} B ({})", bytes, human_bytes(bytes));
+}
+
 // Bytes that cross in a step.
 int64_t bytes_crossing(const Plan& plan, StreamId stream) {
   const Schedule& s = plan.schedule;
@@ -190,8 +204,12 @@ std::string plan_sentence(const Plan& plan) {
   const Decisions& d = plan.decisions;
   std::string s;
   if (!plan.fits && (plan.budget == 0 || plan.minimum_bytes <= plan.budget))
-    return fmt::format("Does not fit: the host's memory has no room for the {} that are offloaded.",
-                       human_bytes(plan.host_bytes));
+    return plan.host_bytes > 0
+               ? fmt::format(
+                     "Does not fit: the host's memory has no room for the {} that are offloaded.",
+                     human_bytes(plan.host_bytes))
+               : fmt::format("Does not fit: of the {} that it needs at least {} are free.",
+                             human_bytes(plan.minimum_bytes), human_bytes(free_ram(plan)));
   if (!plan.fits)
     return fmt::format("Does not fit: {} is the smallest memory that works.",
                        human_bytes(plan.minimum_bytes));
@@ -303,6 +321,8 @@ nlohmann::json plan_json(const Plan& plan) {
       {"host_budget_bytes",
        plan.host_budget > 0 ? nlohmann::json(plan.host_budget) : nlohmann::json(nullptr)},
       {"minimum_bytes", plan.minimum_bytes},
+      {"free_bytes", plan.held_to_free || short_of_ram(plan) ? nlohmann::json(free_ram(plan))
+                                                             : nlohmann::json(nullptr)},
       {"predicted_tokens_per_second",
        plan.step_seconds > 0 ? nlohmann::json(plan.tokens_per_second()) : nlohmann::json(nullptr)},
       {"predicted_step_seconds",
@@ -363,6 +383,8 @@ std::string plan_text(const Plan& plan) {
         plan.reserve > 0 ? fmt::format("memory was not set: what is free now less a reserve of {}",
                                        human_bytes(plan.reserve))
                          : std::string());
+  if (plan.held_to_free)
+    row("free", free_ram(plan), "of this machine's RAM now: less than the budget, and what holds");
   if (plan.host_bytes > 0) {
     const std::string bound =
         plan.host_budget > 0 ? fmt::format(", host_memory allows {}", human_bytes(plan.host_budget))
@@ -446,28 +468,39 @@ std::string plan_text(const Plan& plan) {
 
 namespace {
 
-[[noreturn]] void refuse_host(const Plan& plan, const std::string& pinned) {
-  const bool bound = plan.host_budget > 0 && plan.host_bytes > plan.host_budget;
-  const int64_t both = plan.engine_bytes + plan.host_bytes;
+std::string offloaded_keys(const Plan& plan) {
   const Decisions& d = plan.decisions;
-  const std::string what = d.offload +
-                           (d.offload_params      ? ", offload_params: cpu"
-                            : d.offload_optimizer ? ", offload_optimizer: cpu"
-                                                  : "") +
-                           (d.offload_gradients ? ", offload_gradients: cpu" : "");
-  const std::string others = offers_text(plan) + plan.advice;
+  return "offload: " + d.offload +
+         (d.offload_params      ? ", offload_params: cpu"
+          : d.offload_optimizer ? ", offload_optimizer: cpu"
+                                : "") +
+         (d.offload_gradients ? ", offload_gradients: cpu" : "");
+}
+
+// The machine has not so much RAM free.
+[[noreturn]] void refuse_ram(const Plan& plan, const std::string& pinned) {
+  const bool ram = plan.place != Place::cuda;
+  std::string needed = ram ? fmt::format("{} B of engine", plan.engine_bytes) : std::string();
+  if (plan.host_bytes > 0)
+    needed += fmt::format("{}{} B of the host's arena{}", ram ? ", " : "", plan.host_bytes,
+                          ram ? ", which is RAM too," : "");
+  if (ram) needed += fmt::format(" and {} B of runtime", plan.runtime_bytes);
+  std::string found = exactly(free_ram(plan)) + " free now";
+  if (plan.host_bytes > 0) found += ", " + offloaded_keys(plan);
   fail(ErrorCode::out_of_memory,
-       bound ? fmt::format("host_memory of {} B ({}), which is enough, for what is offloaded{}",
-                           plan.host_bytes, human_bytes(plan.host_bytes), pinned)
-             : fmt::format(
-                   "{} B ({}) of free memory{}: on the CPU the host arena of {} B is RAM like "
-                   "the engine's {} B",
-                   both, human_bytes(both), pinned, plan.host_bytes, plan.engine_bytes),
-       bound ? fmt::format("host_memory of {} B ({}), offload: {}", plan.host_budget,
-                           human_bytes(plan.host_budget), what)
-             : fmt::format("{} B ({}) free, offload: {}", plan.free_bytes,
-                           human_bytes(plan.free_bytes), what),
-       bound ? fmt::format("host_memory={}, or {}", plan.host_bytes, others) : others);
+       fmt::format("{} of free memory{}: {}",
+                   exactly(host_ram_bytes(plan) + (ram ? plan.runtime_bytes : 0)), pinned, needed),
+       found, "to close other programs, or " + offers_text(plan));
+}
+
+[[noreturn]] void refuse_host(const Plan& plan, const std::string& pinned) {
+  if (plan.host_budget == 0 || plan.host_bytes <= plan.host_budget) refuse_ram(plan, pinned);
+  fail(ErrorCode::out_of_memory,
+       fmt::format("host_memory of {}, which is enough, for what is offloaded{}",
+                   exactly(plan.host_bytes), pinned),
+       fmt::format("host_memory of {}, {}", exactly(plan.host_budget), offloaded_keys(plan)),
+       fmt::format("host_memory={} ({}), or {}", plan.host_bytes, human_bytes(plan.host_bytes),
+                   offers_text(plan)));
 }
 
 }  // namespace
@@ -479,12 +512,19 @@ void refuse_plan(const Plan& plan, const std::string& pinned) {
   for (const TensorRecord* t : holders(plan, 5))
     held += fmt::format("{}{} {}", held.empty() ? "" : ", ", t->name.view(), human_bytes(t->bytes));
   fail(ErrorCode::out_of_memory,
-       fmt::format("memory of at least {} B ({}){}: {} B of engine and {} B of runtime",
-                   plan.minimum_bytes, human_bytes(plan.minimum_bytes), for_what,
-                   plan.minimum_bytes - plan.runtime_bytes, plan.runtime_bytes),
-       fmt::format("memory of {} B ({}); the smallest plan holds at its peak: {} ({})", plan.budget,
-                   human_bytes(plan.budget), held, binding_instant(plan)),
-       fmt::format("memory={}, or {}{}", plan.minimum_bytes, offers_text(plan), plan.advice));
+       fmt::format("memory of at least {}{}: {} B of engine and {} B of runtime",
+                   exactly(plan.minimum_bytes), for_what, plan.minimum_bytes - plan.runtime_bytes,
+                   plan.runtime_bytes),
+       fmt::format(
+           "memory of {}{}; the smallest plan holds at its peak: {} ({})", exactly(plan.budget),
+           plan.reserve > 0     ? fmt::format(", which is what is free now less a reserve of {}",
+                                              human_bytes(plan.reserve))
+           : short_of_ram(plan) ? fmt::format(", and {} free now", exactly(free_ram(plan)))
+                                : std::string(),
+           held, binding_instant(plan)),
+       fmt::format("memory={} ({}){}, or {}", plan.minimum_bytes, human_bytes(plan.minimum_bytes),
+                   short_of_ram(plan) ? " when other programs have freed it" : "",
+                   offers_text(plan)));
 }
 
 }  // namespace snug

@@ -363,9 +363,7 @@ RunSetup make_setup(RunConfig config) {
   if (!s.config.plan.empty()) follow_plan(read_plan_file(s.config.plan), s);
   if (s.config.cuda_graphs == "on") check_graphs(s.config, r);
   // A described device has a host of its own, of which nothing is known.
-  if (s.config.target.empty())
-    r.free_bytes = std::max<int64_t>(
-        1, make_device(Place::cpu)->memory_info().available_bytes - (gpu ? 0 : r.reserve));
+  if (s.config.target.empty()) r.free_bytes = free_bytes_now(r);
   // A checkpoint or a plan to follow says itself whose attention it is.
   if (r.global_batch > 0 && s.config.plan.empty()) keep_attention_that_fits(r);
   return s;

@@ -192,15 +192,16 @@ std::vector<BadRow> bad_keys_of_the_machine() {
        {"...", "recompute=block", "offload=inputs", "host_memory=4KiB"},
        too_small("host_memory of <*> B (<*> KiB), which is enough, for what is offloaded",
                  "host_memory of 4096 B (4.00 KiB), offload: inputs",
-                 "host_memory=<*>, or offload=none (then memory of <*> B is enough), or <*>"),
+                 "host_memory=<*>, or with the memory that is given:\n           offload=none "
+                 "(then memory of <*> B, <*>, is enough)\n         or <*>"),
        {},
        3},
       {"host_memory too small for the optimizer",
        {"...", "offload_optimizer=cpu", "host_memory=4KiB"},
-       too_small(
-           "host_memory of <*> B (<*> KiB), which is enough, for what is offloaded",
-           "host_memory of 4096 B (4.00 KiB), offload: none, offload_optimizer: cpu",
-           "host_memory=<*>, or offload_optimizer=none (then memory of <*> B is enough), or <*>"),
+       too_small("host_memory of <*> B (<*> KiB), which is enough, for what is offloaded",
+                 "host_memory of 4096 B (4.00 KiB), offload: none, offload_optimizer: cpu",
+                 "host_memory=<*>, or with the memory that is given:\n           "
+                 "offload_optimizer=none (then memory of <*> B, <*>, is enough)\n         or <*>"),
        {},
        3},
       {"offload_optimizer of an optimizer without states",
@@ -228,10 +229,10 @@ std::vector<BadRow> bad_keys_of_the_machine() {
       {"host_memory too small for the gradients",
        {"...", "offload_gradients=cpu", "host_memory=4KiB", "offload_optimizer=none",
         "offload_params=none", "offload=none"},
-       too_small(
-           "host_memory of <*> B (<*> KiB), which is enough, for what is offloaded",
-           "host_memory of 4096 B (4.00 KiB), offload: none, offload_gradients: cpu",
-           "host_memory=<*>, or offload_gradients=none (then memory of <*> B is enough), or <*>"),
+       too_small("host_memory of <*> B (<*> KiB), which is enough, for what is offloaded",
+                 "host_memory of 4096 B (4.00 KiB), offload: none, offload_gradients: cpu",
+                 "host_memory=<*>, or with the memory that is given:\n           "
+                 "offload_gradients=none (then memory of <*> B, <*>, is enough)\n         or <*>"),
        {},
        3},
       {"offload_params without the optimizer's state",

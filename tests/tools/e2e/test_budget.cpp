@@ -67,6 +67,36 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector<std::string>{"optim=sgd", "sgd_momentum=0.9", "max_length=64",
                                              "per_device_eval_batch_size=9"}));
 
+// On the CPU the memory that a budget allows may not be there: nothing starts that would be killed.
+TEST(BudgetChoice, MoreThanIsFreeIsRefused) {
+  const Workspace w;
+  const std::vector<std::string> keys = {
+      "memory=1000000GiB",
+      "model={type: gpt2, n_layer: 12, n_embd: 1024, n_head: 16, n_positions: 256}",
+      "max_length=128",
+      "global_batch_size=16384",
+      "head_rows=1024",
+      "per_device_train_batch_size=16384",
+      "recompute=none",
+      "eval_fraction=0"};
+  for (const char* command : {"train", "plan", "bench"}) {
+    std::vector<std::string> words = w.train_arguments("run", keys);
+    words[0] = command;
+    if (words[0] == "bench") words.insert(words.begin() + 1, "step");
+    const Outcome refused = run(words);
+    EXPECT_EQ(refused.code, 3) << command << refused.err;
+    for (const char* text : {"out_of_memory: expected ", " of free memory", "B of engine and ",
+                             "\n  found: ", " free now", "\n  try:   to close other programs, or ",
+                             "per_device_train_batch_size=1"})
+      EXPECT_NE(refused.err.find(text), std::string::npos) << command << refused.err;
+    EXPECT_FALSE(exists(w.path("run")));
+  }
+  // The budget is a limit and not a wish: with the micro-batch left open a plan is found.
+  std::vector<std::string> open = w.train_arguments("run", {"memory=1000000GiB"});
+  open[0] = "plan";
+  EXPECT_EQ(run(open).code, 0);
+}
+
 TEST(BudgetChoice, LessMemoryMeansMoreRecomputeAndTheSameNumbers) {
   const Workspace w;
   const std::vector<std::string> base = {"global_batch_size=32", "per_device_train_batch_size=32",

@@ -119,13 +119,13 @@ TEST(SlowOffers, OfAResumedRunWorkAsTheyArePrinted) {
   EXPECT_NE(refused.err.find("for micro-batches of 4 and head chunks of 256 rows, which "),
             std::string::npos)
       << refused.err;
-  // "..., or KEYS (then memory of N B is enough..."
+  // "KEYS (then memory of N B, SIZE, is enough..." on a line of its own.
   const std::string then = " (then memory of ";
   int offers = 0;
   bool unpinned = false;
   for (size_t at = refused.err.find(then); at != std::string::npos;
        at = refused.err.find(then, at + 1)) {
-    const std::string before = ", or ";
+    const std::string before = "\n           ";
     const size_t begin = refused.err.rfind(before, at) + before.size();
     const std::string text = refused.err.substr(begin, at - begin);
     SCOPED_TRACE(text);
