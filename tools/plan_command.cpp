@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "engine/core/error.h"
+#include "engine/core/units.h"
 #include "engine/io/files.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/cli/config_arguments.h"
@@ -20,6 +22,16 @@
 namespace snug {
 
 namespace {
+
+// A plan takes no memory, so it may be asked for a machine with more than this one has free: what
+// is free, to be said beside it, or 0. Not where the host's memory is part of the question, nor
+// where the budget itself is what is free.
+int64_t ask_for_more_than_is_free(PlanRequest& r, bool sweep) {
+  const bool away = r.use_host || r.offload_params == "cpu" || r.offload_optimizer == "cpu" ||
+                    r.offload_gradients == "cpu" || (r.offload != "none" && r.offload != "auto");
+  if (away || r.settings.target == Place::cuda || (r.reserve > 0 && !sweep)) return 0;
+  return std::exchange(r.free_bytes, 0);
+}
 
 int sweep_budgets(const PlanRequest& request, const std::string& sweep, const std::string& svg,
                   bool json) {
@@ -66,7 +78,8 @@ int plan_command(const Arguments& arguments) {
   check_output_file(picture, "--picture", overwrite, kReportMark);
   check_output_file(trace, "--trace", overwrite, kTraceMark);
   check_output_file(svg, "--svg", overwrite, kLadderMark);
-  const RunSetup setup = make_setup(a.config);
+  RunSetup setup = make_setup(a.config);
+  const int64_t free = ask_for_more_than_is_free(setup.request, !sweep.empty());
   if (!sweep.empty() && (!picture.empty() || !trace.empty()))
     fail(ErrorCode::usage, "--picture and --trace without --sweep, since they draw one plan",
          "--sweep " + sweep, "the same without --sweep, or --svg for the ladder");
@@ -79,6 +92,7 @@ int plan_command(const Arguments& arguments) {
          "--sweep 2GiB..24GiB --svg " + svg);
   PlanSearch search(setup.request);
   Plan plan = make_plan(setup.request, search);
+  if (free > 0) plan.free_bytes = free;
   if (!plan.fits) plan.offers = plan_offers(setup.request, plan, search.recordings());
   const StepTimes times = forecast_times(setup.request, plan);
   // A plan that does not fit has a picture too: of what holds the memory.
@@ -96,6 +110,11 @@ int plan_command(const Arguments& arguments) {
   }
   if (!plan.fits) refuse_plan(plan);
   fmt::print("{}\n{}", plan_text(plan), timeline_text(plan, terminal_glyphs()));
+  if (plan.free_bytes > 0 && !host_fits(plan))
+    fmt::print(
+        "Note: {} of this machine's RAM are free for it now, less than this plan takes: a run here "
+        "is planned with less, or refused.\n",
+        human_bytes(plan.free_bytes));
   return 0;
 }
 

@@ -79,7 +79,7 @@ TEST(BudgetChoice, MoreThanIsFreeIsRefused) {
       "per_device_train_batch_size=16384",
       "recompute=none",
       "eval_fraction=0"};
-  for (const char* command : {"train", "plan", "bench"}) {
+  for (const char* command : {"train", "bench"}) {
     std::vector<std::string> words = w.train_arguments("run", keys);
     words[0] = command;
     if (words[0] == "bench") words.insert(words.begin() + 1, "step");
@@ -91,10 +91,19 @@ TEST(BudgetChoice, MoreThanIsFreeIsRefused) {
       EXPECT_NE(refused.err.find(text), std::string::npos) << command << refused.err;
     EXPECT_FALSE(exists(w.path("run")));
   }
-  // The budget is a limit and not a wish: with the micro-batch left open a plan is found.
-  std::vector<std::string> open = w.train_arguments("run", {"memory=1000000GiB"});
-  open[0] = "plan";
-  EXPECT_EQ(run(open).code, 0);
+  // A plan takes none, and says so.
+  std::vector<std::string> words = w.train_arguments("run", keys);
+  words[0] = "plan";
+  const Outcome planned = run(words);
+  EXPECT_EQ(planned.code, 0) << planned.err;
+  EXPECT_NE(planned.out.find("less than this plan takes"), std::string::npos) << planned.out;
+  words.push_back("--json");
+  const Json json = Json::parse(run(words).out);
+  EXPECT_LT(json["free_bytes"], json["engine_bytes"]);
+  // The budget is a limit and not a wish: with the micro-batch left open a run is found.
+  const Outcome open = run(w.train_arguments("run", {"memory=1000000GiB", "max_steps=1"}));
+  EXPECT_EQ(open.code, 0) << open.err;
+  EXPECT_EQ(open.out.find("less than this plan takes"), std::string::npos);
 }
 
 TEST(BudgetChoice, LessMemoryMeansMoreRecomputeAndTheSameNumbers) {
