@@ -133,7 +133,7 @@ TEST(PlanPacking, IsNotTakenForLessThanTheMargin) {
 
 // What the search leaves out is not faster: it has what the fastest of all three ways has, whatever
 // the budget, and a larger one is never slower.
-TEST(PlanPacking, IsTheFastestOfAllWaysUnderEveryBudget) {
+TEST(SlowPlanPacking, IsTheFastestOfAllWaysUnderEveryBudget) {
   if (!machine_packs()) GTEST_SKIP() << "no kernel of this machine has a packed form";
   for (const double faster : {1.03, 1.2, 2.0}) {
     const CostModel cost = packing_machine(faster);
