@@ -32,7 +32,7 @@ const DeviceCalibration& measured() {
   return c;
 }
 
-TEST(DeviceCalibration, MeasuresAllThatAPlanWants) {
+TEST(SlowDeviceCalibration, MeasuresAllThatAPlanWants) {
   const DeviceCalibration& c = measured();
   EXPECT_EQ(c.key, device_key(Place::emu, 0));
   EXPECT_EQ(c.key.device, "the emulator");
@@ -172,7 +172,7 @@ TEST(SlowDeviceCalibration, ChoosesAttentionByMeasurement) {
   EXPECT_FALSE(cudnn_is_faster(c, true, 128, 4096, &why)) << "refused when it was measured";
 }
 
-TEST(DeviceCalibration, PlansPredictByIt) {
+TEST(SlowDeviceCalibration, PlansPredictByIt) {
   DeviceCalibration c = measured();
   const CostModel fp32 = CostModel::calibrated(c, DType::f32, false);
   EXPECT_EQ(fp32.source(), CostModel::Source::calibrated);

@@ -114,7 +114,7 @@ TEST(PlanPacking, TakesWhatWasMeasuredFaster) {
   EXPECT_FALSE(make_plan(r).fits);
 }
 
-TEST(PlanPacking, IsNotTakenForLessThanTheMargin) {
+TEST(SlowPlanPacking, IsNotTakenForLessThanTheMargin) {
   for (const double faster : {0.0, 0.8, 1.0, 1.01}) {
     const CostModel cost = packing_machine(faster);
     PlanRequest r = request_of(cost);

@@ -195,7 +195,7 @@ TEST(SlowPlanResidence, TheHostsBudgetHolds) {
 
 // Where the host has room for a part of what could be sent, the smallest memory is that of the most
 // that it holds: a budget between that and what needs no host is not refused.
-TEST(PlanResidence, TheMinimumTakesWhatTheHostHas) {
+TEST(SlowPlanResidence, TheMinimumTakesWhatTheHostHas) {
   const Case& c = kCases[2];
   const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
   const CostModel cost = test::described_device(1e11, 1e10);

@@ -102,7 +102,7 @@ void check_finish(const Case& c, uint32_t seed) {
   }
 }
 
-TEST(MatmulFinish, EveryElementAndRowOnce) {
+TEST(SlowMatmulFinish, EveryElementAndRowOnce) {
   uint32_t seed = 21;
   // Few rows, tails on every side, several chunks of rows; then several column blocks (N beyond
   // 1536 with K in blocks), several depth blocks, both in units of pairs too.

@@ -178,7 +178,7 @@ TEST(SlowEmulator, GradientsAtTheHostChangeNoBit) {
 
 // What a graph took by value when it was captured, in step 2, would show in the steps that follow:
 // rates, samples, dropout and loss scales differ in each, and checkpoints are written meanwhile.
-TEST(Emulator, GraphsChangeNoBit) {
+TEST(SlowEmulator, GraphsChangeNoBit) {
   const Workspace w;
   for (const char* precision : {"fp32", "fp16"}) {
     const std::string eager = std::string("eager-") + precision,
@@ -246,7 +246,7 @@ TEST(Emulator, ResumesBitForBit) {
 }
 
 // What a GPU is measured by, on the emulator: the file is written, read again and planned with.
-TEST(Emulator, IsCalibratedAsAGpuIs) {
+TEST(SlowEmulator, IsCalibratedAsAGpuIs) {
   const Workspace w;
   const Outcome first = run({"calibrate", "device=emu", "--seconds", "0", "--json"});
   ASSERT_EQ(first.code, 0) << first.err;
