@@ -123,6 +123,7 @@ int bench_gemm(const Arguments& arguments) {
   setup.request.follow = {};  // of a plan its decisions alone: these programs are fewer
   setup.request.evaluate = false;
   setup.request.kv_length = 0;
+  forget_free_bytes(setup.request);  // only operands are reserved here
   const Plan plan = make_plan(setup.request);
   if (!plan.fits) refuse_plan(plan);
   const int threads = plan.threads;

@@ -43,6 +43,7 @@ int explain_command(const Arguments& arguments) {
     run = plan_of_run(run_folder);
   } else {
     run.setup = make_setup(load_config(config_path, overrides));
+    forget_free_bytes(run.setup.request);
     run.plan = make_plan(run.setup.request);
     if (!run.plan.fits) refuse_plan(run.plan);
   }

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
@@ -22,16 +21,6 @@
 namespace snug {
 
 namespace {
-
-// A plan takes no memory, so it may be asked for a machine with more than this one has free: what
-// is free, to be said beside it, or 0. Not where the host's memory is part of the question, nor
-// where the budget itself is what is free.
-int64_t ask_for_more_than_is_free(PlanRequest& r, bool sweep) {
-  const bool away = r.use_host || r.offload_params == "cpu" || r.offload_optimizer == "cpu" ||
-                    r.offload_gradients == "cpu" || (r.offload != "none" && r.offload != "auto");
-  if (away || r.settings.target == Place::cuda || (r.reserve > 0 && !sweep)) return 0;
-  return std::exchange(r.free_bytes, 0);
-}
 
 int sweep_budgets(const PlanRequest& request, const std::string& sweep, const std::string& svg,
                   bool json) {
@@ -79,7 +68,7 @@ int plan_command(const Arguments& arguments) {
   check_output_file(trace, "--trace", overwrite, kTraceMark);
   check_output_file(svg, "--svg", overwrite, kLadderMark);
   RunSetup setup = make_setup(a.config);
-  const int64_t free = ask_for_more_than_is_free(setup.request, !sweep.empty());
+  const int64_t free = forget_free_bytes(setup.request, !sweep.empty());
   if (!sweep.empty() && (!picture.empty() || !trace.empty()))
     fail(ErrorCode::usage, "--picture and --trace without --sweep, since they draw one plan",
          "--sweep " + sweep, "the same without --sweep, or --svg for the ladder");

@@ -113,7 +113,8 @@ Facts inspect_file(const std::string& path, const InspectOptions& options) {
   if (is_token_file_name(path)) return inspect_tokens(path, options);
   const size_t first = head.find_first_not_of(" \t\r\n\xef\xbb\xbf");
   if (first != std::string_view::npos && head[first] == '{' &&
-      file.text().find("\"made_for\"") != std::string_view::npos)
+      file.text().find("\"made_for\"") != std::string_view::npos &&
+      file.text().find("\"minimum_bytes\"") != std::string_view::npos)
     fail(ErrorCode::data, kKinds, fmt::format("{}, the plan of a run", path),
          fmt::format("snug inspect {} for the run; plan={} follows the plan",
                      fs::path(path).has_parent_path() ? fs::path(path).parent_path().string() : ".",

@@ -23,8 +23,9 @@ constexpr int64_t kMostRungs = 1000;
 }
 
 // What of it is with the host.
-std::string host_text(const LadderRung& r) {
+std::string beside_recompute(const LadderRung& r) {
   std::string text;
+  if (r.packed_weights != "none") text += ", weights packed";
   if (r.offload != "none") text += ", offload " + r.offload;
   if (r.offload_params)
     text += fmt::format(", weights{} optimizer with the host",
@@ -61,6 +62,7 @@ Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets, Pla
     rung.head_rows = plan.decisions.head_rows;
     rung.recompute = plan.decisions.recompute;
     rung.offload = plan.decisions.offload;
+    rung.packed_weights = to_string(plan.decisions.packed_weights);
     rung.offload_optimizer = plan.decisions.offload_optimizer;
     rung.offload_params = plan.decisions.offload_params;
     rung.offload_gradients = plan.decisions.offload_gradients;
@@ -86,6 +88,7 @@ Ladder staircase(const Ladder& ladder) {
     if (!rung.fits || rung.fits != last.fits || rung.engine_bytes != last.engine_bytes ||
         rung.micro_batch != last.micro_batch || rung.head_rows != last.head_rows ||
         rung.recompute != last.recompute || rung.offload != last.offload ||
+        rung.packed_weights != last.packed_weights ||
         rung.offload_optimizer != last.offload_optimizer ||
         rung.offload_params != last.offload_params ||
         rung.offload_gradients != last.offload_gradients)
@@ -152,13 +155,16 @@ std::string ladder_text(const Ladder& ladder) {
                                 "micro", "head", "tokens/s", "recompute");
   for (const LadderRung& r : ladder.rungs) {
     if (!r.fits) {
-      out += fmt::format("{:>11}  does not fit, needs at least {}\n", wide(r.budget),
-                         wide(ladder.minimum_bytes));
+      out += r.budget < ladder.minimum_bytes
+                 ? fmt::format("{:>11}  does not fit, needs at least {}\n", wide(r.budget),
+                               wide(ladder.minimum_bytes))
+                 : fmt::format("{:>11}  does not fit, the host's memory has no room\n",
+                               wide(r.budget));
       continue;
     }
     out += fmt::format("{:>11} {:>11} {:>6} {:>6} {:>10.0f}  {}\n", wide(r.budget),
                        wide(r.engine_bytes), r.micro_batch, r.head_rows, r.tokens_per_second,
-                       r.recompute + host_text(r));
+                       r.recompute + beside_recompute(r));
   }
   if (ladder.left_out > 0)
     out +=
@@ -181,6 +187,7 @@ nlohmann::json ladder_json(const Ladder& ladder) {
          {"micro_batch", r.micro_batch},
          {"head_rows", r.head_rows},
          {"recompute", r.recompute},
+         {"packed_weights", r.packed_weights},
          {"offload", r.offload},
          {"offload_optimizer", r.offload_optimizer ? "cpu" : "none"},
          {"offload_params", r.offload_params ? "cpu" : "none"},

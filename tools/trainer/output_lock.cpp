@@ -40,9 +40,11 @@ std::string holder(int fd) {
        "remove it if nothing writes to the folder, or another output_dir");
 }
 
-int open_lock(const std::string& path) {
+int open_lock(const std::string& path, bool& made) {
   constexpr int kFlags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | kFlags, 0666);
+  int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | kFlags, 0666);
+  made = fd >= 0;
+  if (fd < 0 && errno == EEXIST) fd = open(path.c_str(), O_RDWR | O_CREAT | kFlags, 0666);
   if (fd >= 0 || errno != EACCES) return fd;
   // Another user's, which can be asked all the same.
   const int other = open(path.c_str(), O_RDONLY | kFlags);
@@ -60,7 +62,8 @@ void OutputLock::take(const std::string& dir) {
   }
   // Again if whoever held it removed the file between opening and locking it.
   for (;;) {
-    const int fd = open_lock(path);
+    bool made = false;
+    const int fd = open_lock(path, made);
     if (fd < 0) {
       const int error = errno;
       struct stat file {};
@@ -84,7 +87,7 @@ void OutputLock::take(const std::string& dir) {
         continue;
       }
       close(fd);
-      unlink(path.c_str());  // it would say nothing
+      if (made) unlink(path.c_str());  // it would say nothing; another one's stays
       if (!warned_)
         fmt::print("Warning: {} cannot be locked ({}): see to it that no other run writes there.\n",
                    dir, reason(error));

@@ -105,6 +105,13 @@ int64_t free_bytes_now(const PlanRequest& r) {
   return std::max<int64_t>(1, bytes - (ram ? runtime_bytes_of(r) : 0));
 }
 
+int64_t forget_free_bytes(PlanRequest& r, bool other_budgets) {
+  const bool away = r.use_host || r.offload_params == "cpu" || r.offload_optimizer == "cpu" ||
+                    r.offload_gradients == "cpu" || (r.offload != "none" && r.offload != "auto");
+  if (away || r.settings.target == Place::cuda || (r.reserve > 0 && !other_budgets)) return 0;
+  return std::exchange(r.free_bytes, 0);
+}
+
 int64_t host_ram_bytes(const Plan& p) {
   return (p.place == Place::cuda ? 0 : p.engine_bytes) + p.host_bytes;
 }

@@ -169,6 +169,11 @@ int64_t declared_runtime_bytes(int threads, int64_t vocabulary, Place place = Pl
 int64_t runtime_bytes_of(const PlanRequest& request);
 // PlanRequest::free_bytes of a run of this machine, whose budget is known. At least 1.
 int64_t free_bytes_now(const PlanRequest& request);
+// For a plan that is only looked at, which takes no memory and may be asked for a machine with more
+// than this one has free: sets free_bytes to any and returns what it was. Not, and 0, where the
+// host's memory is part of the question, nor where the budget itself is what is free, unless there
+// are `other_budgets`.
+int64_t forget_free_bytes(PlanRequest& request, bool other_budgets = false);
 // What the operating system counts as private memory of this process now (RssAnon), the arena
 // included.
 int64_t process_private_bytes();

@@ -13,7 +13,6 @@ namespace {
 
 // Enough to prove the optimum of most stacks; beyond it the plan says how far it may be.
 constexpr int64_t kLabels = 3000;
-constexpr int64_t kArenaUnit = 4096;  // Schedule::arena_bytes() rounds up to it
 
 }  // namespace
 

@@ -32,6 +32,8 @@
 
 namespace snug {
 
+inline constexpr int64_t kArenaUnit = 4096;  // Schedule::arena_bytes() rounds up to it
+
 // What was recorded on the place `plan`, each once. Searches of one model, optimizer, settings and
 // cost model may share it, whatever else they ask: a run that does not fit is planned a dozen times
 // for what to offer (offers.h), and most of what that records is the same.

@@ -18,7 +18,6 @@ constexpr int64_t kLabels = 150;
 // few labels: fewer are kept from the start.
 constexpr int64_t kUpdateLabels = 30;
 constexpr int kSolved = 2;
-constexpr int64_t kArenaUnit = 4096;
 constexpr double kAway = 1 + PlanSearch::kHostMargin;
 
 // The series of budgets: 32 between a power of two and the next.

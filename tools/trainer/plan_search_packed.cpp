@@ -10,11 +10,13 @@
 
 #include "engine/blas/kernel_table.h"
 #include "engine/core/error.h"
+#include "engine/core/units.h"
 #include "tools/trainer/plan_search.h"
 
 namespace snug {
 
 // Each product counts that reads a weight by its layout: those of other operands may be among them.
+// Of the plain op's bytes, to which those of a copy are equal where N is whole panels.
 Recordings::Gain PlanSearch::gain_of_packing(const Program& program, int64_t rows) {
   Recordings::Gain gain;
   if (!cost_->packing()) return gain;
@@ -103,7 +105,7 @@ PlanSearch::Choice PlanSearch::best_packed(PackedSearch& p, int64_t room, Choice
   if (!some) return best;
   // And by what is left beside the copies.
   if (room < kNoLimit) {
-    const Choice left = best_unpacked(room - p.copies);
+    const Choice left = best_unpacked(round_up(room - p.copies, kArenaUnit));
     if (!left.feasible) return best;
     const double least = (left.bound_seconds * (1 - share) + p.packing) * (1 - 1e-9);
     if ((1 + kPackingMargin) * least >= best.step_seconds) return best;

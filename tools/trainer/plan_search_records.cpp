@@ -10,8 +10,6 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kArenaUnit = 4096;  // Schedule::arena_bytes() rounds up to it
-
 // Where a program's ops of one scope begin and end, in ticks.
 std::pair<int64_t, int64_t> ticks_of(const Program& p, std::string_view scope) {
   int64_t first = INT64_MAX, last = 0;

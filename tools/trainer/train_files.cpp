@@ -323,7 +323,8 @@ int TrainRun::nothing_learned() {
              "diverged: expected at least one step whose gradients are finite at its loss scale\n"
              "  found: all {} steps skipped, the loss scale {} by now: nothing was learned, and "
              "final/ was not written\n"
-             "  try:   a smaller init_scale (the default is 65536), or precision=bf16\n",
+             "  try:   overwrite=true with a smaller init_scale (the default is 65536), or with "
+             "precision=bf16\n",
              at_.step, loss_scale_text(at_.loss_scale));
   return 1;
 }

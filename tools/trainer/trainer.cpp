@@ -42,8 +42,9 @@ namespace fs = std::filesystem;
 namespace {
 
 volatile std::sig_atomic_t stop_requested = 0;
-void on_signal(int) {
-  if (stop_requested) _exit(130);  // the second one stops at once
+void on_signal(int signal) {
+  // The second one stops at once; but a closing session sends SIGHUP twice, or behind SIGTERM.
+  if (stop_requested && signal != SIGHUP) _exit(130);
   stop_requested = 1;
 }
 

@@ -100,6 +100,12 @@ TEST(BudgetChoice, MoreThanIsFreeIsRefused) {
   words.push_back("--json");
   const Json json = Json::parse(run(words).out);
   EXPECT_LT(json["free_bytes"], json["engine_bytes"]);
+  // What is explained is what is planned.
+  words = w.train_arguments("run", keys);
+  words[0] = "explain";
+  words.push_back("--peak");
+  const Outcome explained = run(words);
+  EXPECT_EQ(explained.code, 0) << explained.err;
   // The budget is a limit and not a wish: with the micro-batch left open a run is found.
   const Outcome open = run(w.train_arguments("run", {"memory=1000000GiB", "max_steps=1"}));
   EXPECT_EQ(open.code, 0) << open.err;

@@ -135,6 +135,9 @@ TEST(OutputFolder, AHangUpIsASignalToStop) {
   const Workspace w;
   Child child(w.train_arguments("run"));
   ASSERT_TRUE(child.read_until("step      3/12"));
+  // As a closing terminal does.
+  child.send(SIGTERM);
+  child.send(SIGHUP);
   child.send(SIGHUP);
   EXPECT_EQ(child.finish().code, 75);
   EXPECT_FALSE(w.metrics("run").empty());
