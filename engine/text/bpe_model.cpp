@@ -112,6 +112,10 @@ void BpeModel::merge_by_heap(std::vector<int32_t>& ids, Scratch& scratch) const 
          "break the text into documents");
   }
   const auto n = static_cast<int32_t>(ids.size());
+  // Else a long word takes both three times while they grow. Every merge ends one pair and begins
+  // two at most, of which one is there already as often as not: no more than twice the pairs.
+  nodes.reserve(ids.size());
+  heap.reserve(2 * ids.size());
   for (int32_t i = 0; i < n; ++i) {
     nodes.push_back({ids[static_cast<size_t>(i)], i - 1, i + 1 < n ? i + 1 : -1});
   }

@@ -1,8 +1,10 @@
 #include "tools/trainer/token_cache.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +16,7 @@
 #include "engine/data/token_file.h"
 #include "engine/io/files.h"
 #include "engine/io/fingerprint.h"
+#include "tools/trainer/plan.h"
 
 namespace snug {
 
@@ -122,9 +125,45 @@ bool usable(const std::string& folder) {
 
 }  // namespace
 
+RecordLimits record_limits(const PrepareRoom& room, bool whole) {
+  RecordLimits limits;
+  if (room.budget <= 0) return limits;
+  malloc_trim(0);  // pages of the plan's search that are free again
+  // Measured: a piece with its ids and what reads it, 3 MiB, and the cache of words, up to 9.
+  constexpr int64_t kBuffers = int64_t{10} << 20;
+  // What always goes. Runtime bytes are 17 MiB and more, so that 4 MiB for such a word are there.
+  constexpr int64_t kLeast = int64_t{64} << 10;
+  const int64_t piece = ReadOptions().piece_bytes;
+  const int64_t have = process_private_bytes() + kBuffers;
+  const double copies = kRecordCopies + (whole ? static_cast<double>(Tokenizer::kWordBytes) : 0.0);
+  const auto held = [&](int64_t record) {
+    return static_cast<int64_t>(copies * static_cast<double>(record));
+  };
+  const auto longest = [&](int64_t bytes) {
+    return std::clamp(static_cast<int64_t>(static_cast<double>(bytes) / copies), kLeast,
+                      kMaxRecordBytes);
+  };
+  // A record is held while the words of a piece of it are merged.
+  const int64_t merging = whole ? 0 : piece * Tokenizer::kWordBytes;
+  limits.enough = round_up(have + held(kMaxRecordBytes) + merging, int64_t{1} << 20);
+  if (room.budget >= limits.enough) return RecordLimits();
+  const int64_t left = std::max<int64_t>(0, room.budget - have);
+  if (whole) {
+    limits.record = longest(left);
+    return limits;
+  }
+  // A quarter for the words at least: most text has none of more than some hundred bytes.
+  const int64_t words = std::clamp(std::max(left / 4, left - held(kMaxRecordBytes)),
+                                   kLeast * Tokenizer::kWordBytes, merging);
+  limits.word = words / Tokenizer::kWordBytes;
+  if (limits.word >= piece) limits.word = INT64_MAX;
+  limits.record = longest(left - words);
+  return limits;
+}
+
 TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer& tokenizer,
                            const std::string& text_column, const std::string& cache,
-                           const std::string& own) {
+                           const std::string& own, const PrepareRoom& room) {
   TokenizeOptions options;
   options.vocab_size = tokenizer.vocab_size();
   options.tokenizer = tokenizer.fingerprint();
@@ -161,10 +200,21 @@ TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer
   if (error)
     fail(ErrorCode::device, fmt::format("to make the folder {} for tokens", parent),
          error.message(), "check its permissions and what is in its way");
+  const RecordLimits limits = record_limits(room, options.read.whole);
+  options.read.max_record_bytes = limits.record;
+  if (limits.enough > 0)
+    options.read.longer_records =
+        fmt::format(", or {}{}MiB, which has room for any", room.key, limits.enough >> 20);
+  const auto encode = [&](std::string_view s, std::vector<int32_t>& ids) {
+    if (const int64_t word = tokenizer.encode(s, ids, limits.word))
+      throw PieceRefused{
+          fmt::format("words of at most {} bytes for {}{}", limits.word, room.key, room.budget),
+          fmt::format("one of {} in the text", word),
+          "break it with spaces or lines" + options.read.longer_records};
+  };
   Progress progress;
-  const CorpusReport report = tokenize_corpus(
-      files, [&](std::string_view s, std::vector<int32_t>& ids) { tokenizer.encode(s, ids); },
-      options, out.path, [&](int64_t bytes) { progress.show(bytes); });
+  const CorpusReport report = tokenize_corpus(files, encode, options, out.path,
+                                              [&](int64_t bytes) { progress.show(bytes); });
   // Else the tokens might be of another text than the fingerprint that names them.
   if (states_of(files) != before) {
     remove_tokens(out.path);
