@@ -22,8 +22,11 @@ struct PrepareRoom {
 
 // The longest records and words that leave the process, as it is now, within a budget.
 struct RecordLimits {
-  int64_t record = kMaxRecordBytes, word = INT64_MAX;
-  int64_t enough = 0;  // the budget that has no need of limits; 0: there are none
+  int64_t record = kMaxRecordBytes;
+  int64_t word = INT64_MAX;  // in a piece; of a document read whole see longest_word()
+  int64_t enough = 0;        // the budget that has no need of limits; 0: there are none
+  int64_t whole = 0;         // bytes for a document read whole and for its words together
+  int64_t longest_word(int64_t document) const;
 };
 RecordLimits record_limits(const PrepareRoom& room, bool whole);
 
