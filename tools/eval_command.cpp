@@ -44,7 +44,8 @@ int eval_text(EvalArguments& a) {
                        std::max<int64_t>(1, o.T / 2)));
     const ScratchFolder scratch("eval");  // gone before the work starts: open files need no name
     // A sliding window cuts the files itself: any text of two tokens will do.
-    data = prepare_data(a.config, tokenizer, spec.V, a.stride > 0 ? 1 : o.T, scratch.path(), false);
+    data = prepare_data(a.config, tokenizer, spec.V, a.stride > 0 ? 1 : o.T, scratch.path(), false,
+                        {.budget = o.host_budget, .key = "--memory "});
     o.eval_batch = std::min(o.eval_batch, data.eval_samples);
   });
   const int64_t T = in.plan.decisions.T;

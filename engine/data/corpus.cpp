@@ -13,6 +13,8 @@
 #include "engine/io/files.h"
 #include "engine/io/fingerprint.h"
 #include "engine/io/json.h"
+#include "engine/io/json_record.h"
+#include "engine/io/long_buffer.h"
 #include "engine/io/text_reader.h"
 #include "engine/text/unicode.h"
 
@@ -92,12 +94,14 @@ class Pass {
 
   void read(const CorpusFile& file) {
     const Form form = form_of(file.path);
+    path_ = file.path;
+    line_ = 1;
     // What is found in a folder must be known to be text before the first of it is given.
     if (!file.named && !is_text(file.path)) {
       if (report_.skipped++ == 0) report_.first_skipped = file.path;
       return;
     }
-    if (form == Form::whole) whole(file.path);
+    if (form == Form::whole) options_.whole ? whole(file.path) : in_pieces(file.path);
     if (form == Form::records) records(file.path);
     if (form == Form::commas) table(file, ',');
     if (form == Form::tabs) table(file, '\t');
@@ -106,17 +110,24 @@ class Pass {
   CorpusReport report() const { return report_; }
 
  private:
+  void give(std::string_view piece, bool last) {
+    try {
+      each_(piece, last);
+    } catch (const PieceRefused& refused) {
+      fail(ErrorCode::data, refused.expected,
+           fmt::format("{} at {}:{}", refused.found, path_, line_), refused.advice);
+    }
+  }
+
   // The next piece of a document of which `text` is left.
   std::string_view piece_of(std::string_view text) const {
     return options_.whole ? text : first_chunk(text, options_.piece_bytes);
   }
 
   // A file that is one document.
-  void whole(const std::string& path) {
+  void in_pieces(const std::string& path) {
     // first_chunk looks up to three bytes further than the piece.
-    const auto wanted = options_.whole
-                            ? SIZE_MAX
-                            : static_cast<size_t>(std::max<int64_t>(options_.piece_bytes, 4)) + 4;
+    const auto wanted = static_cast<size_t>(std::max<int64_t>(options_.piece_bytes, 4)) + 4;
     TextReader reader(path);
     std::string held;
     bool any = false;
@@ -124,24 +135,38 @@ class Pass {
       const std::string_view block = reader.next();
       held += block;
       any = any || !block.empty();
-      if (options_.whole && static_cast<int64_t>(held.size()) > kMaxRecordBytes)
-        fail(ErrorCode::data,
-             fmt::format("a document of at most {} bytes in {}: this tokenizer must see each whole",
-                         kMaxRecordBytes, path),
-             "a longer one",
-             "split it into several files, or write it as .jsonl with a document a line");
       std::string_view text = held;
       while (text.size() >= wanted || (block.empty() && !text.empty())) {
         const std::string_view piece = piece_of(text);
         text.remove_prefix(piece.size());
         report_.bytes += static_cast<int64_t>(piece.size());
-        each_(piece, block.empty() && text.empty());
+        give(piece, block.empty() && text.empty());
+        line_ += std::count(piece.begin(), piece.end(), '\n');
       }
       held.erase(0, held.size() - text.size());
       if (block.empty()) break;
     }
     ++(any ? report_.files : report_.empty);
     report_.documents += any ? 1 : 0;
+  }
+
+  void whole(const std::string& path) {
+    TextReader reader(path);
+    LongBuffer held(options_.max_record_bytes);
+    while (true) {
+      const std::string_view block = reader.next();
+      if (block.empty()) break;
+      if (held.size() + static_cast<int64_t>(block.size()) > options_.max_record_bytes)
+        fail(ErrorCode::data,
+             fmt::format("a document of at most {} bytes in {}: this tokenizer must see each whole",
+                         options_.max_record_bytes, path),
+             "a longer one",
+             "split it into several files, or write it as .jsonl with a document a line" +
+                 options_.longer_records);
+      held.append(block);
+    }
+    if (held.size() > 0) ++report_.files;
+    document(held.view());
   }
 
   void document(std::string_view text) {
@@ -154,32 +179,52 @@ class Pass {
     while (!text.empty()) {
       const std::string_view piece = piece_of(text);
       text.remove_prefix(piece.size());
-      each_(piece, text.empty());
+      give(piece, text.empty());
     }
   }
 
   void records(const std::string& path) {
     TextReader reader(path);
-    const std::string& key = options_.text_column;
+    JsonRecord record(options_.max_record_bytes);
     std::string_view line;
     bool any = false;
-    while (reader.next_line(line, kMaxRecordBytes)) {
+    while (reader.next_line(line, options_.max_record_bytes, options_.longer_records)) {
       any = true;
+      line_ = reader.line();
       if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      const nlohmann::json record = parse_json(line, path, reader.line());
-      const auto it = record.is_object() ? record.find(key) : record.end();
-      if (!record.is_object() || it == record.end() || !it->is_string())
-        fail(ErrorCode::data, fmt::format("an object with a string \"{}\" on every line", key),
-             fmt::format("{}:{}: {}", path, reader.line(),
-                         !record.is_object()  ? json_brief(record)
-                         : it == record.end() ? fmt::format("no \"{}\"{}", key, keys_of(record))
-                                              : fmt::format("\"{}\" is {}", key, json_brief(*it))),
-             fmt::format("write each document as {{\"{}\": \"...\"}} on its own line, or name the "
-                         "key with text_column",
-                         key));
-      document(it->get_ref<const std::string&>());
+      const auto text =
+          record.find(reader.line_bytes(), static_cast<int64_t>(line.size()), options_.text_column);
+      if (text)
+        document(*text);
+      else
+        other_record(line, record.bad(), path, reader.line());
     }
     ++(any ? report_.files : report_.empty);
+  }
+
+  // A line that JsonRecord did not take: what is wrong is found by making a tree of it, which takes
+  // many times its bytes (of "[],[]" twenty), so only of a short one.
+  void other_record(std::string_view line, int64_t bad, const std::string& path, int64_t number) {
+    const std::string& key = options_.text_column;
+    const auto bytes = static_cast<int64_t>(line.size());
+    if (bytes > std::max(kTreeBytes, options_.max_record_bytes / 32))
+      fail(
+          ErrorCode::data, fmt::format("a JSON object with a string \"{}\" and each key once", key),
+          bad == bytes ? fmt::format("none in the record of {} bytes at {}:{}", bytes, path, number)
+                       : fmt::format("{}:{}:{}: something else", path, number, bad + 1),
+          "correct the file; a JSON checker shows the place");
+    const nlohmann::json record = parse_json(line, path, number);
+    const auto it = record.is_object() ? record.find(key) : record.end();
+    if (!record.is_object() || it == record.end() || !it->is_string())
+      fail(ErrorCode::data, fmt::format("an object with a string \"{}\" on every line", key),
+           fmt::format("{}:{}: {}", path, number,
+                       !record.is_object()  ? json_brief(record)
+                       : it == record.end() ? fmt::format("no \"{}\"{}", key, keys_of(record))
+                                            : fmt::format("\"{}\" is {}", key, json_brief(*it))),
+           fmt::format("write each document as {{\"{}\": \"...\"}} on its own line, or name the "
+                       "key with text_column",
+                       key));
+    document(it->get_ref<const std::string&>());
   }
 
   static std::string keys_of(const nlohmann::json& record) {
@@ -193,7 +238,7 @@ class Pass {
   }
 
   void table(const CorpusFile& file, char separator) {
-    TableReader reader(file.path, separator, kMaxRecordBytes);
+    TableReader reader(file.path, separator, options_.max_record_bytes, options_.longer_records);
     if (reader.columns().empty()) {
       ++report_.empty;
       return;
@@ -224,12 +269,19 @@ class Pass {
                                  reader.columns().front()));
     }
     ++report_.files;
-    std::string text;
-    while (reader.next(column, text)) document(text);
+    std::string_view text;
+    while (reader.next(column, text)) {
+      line_ = reader.line();
+      document(text);
+    }
   }
+
+  static constexpr int64_t kTreeBytes = 64 << 10;
 
   const ReadOptions& options_;
   const PieceFunction& each_;
+  std::string path_;  // of what is given now
+  int64_t line_ = 1;
   CorpusReport report_;
 };
 

@@ -38,20 +38,30 @@ struct CorpusReport {
 };
 
 // What is held in memory at once, a record of .jsonl, a row of a table, a document that is read
-// whole: this is the longest.
+// whole: this is the longest, and reading takes its bytes and an eighth (of .jsonl the keys'
+// hashes), beside buffers.
 constexpr int64_t kMaxRecordBytes = 64 << 20;
+constexpr double kRecordCopies = 1.125;
 
 struct ReadOptions {
   std::string text_column = "text";  // key of .jsonl records, column of tables
   int64_t piece_bytes = 1 << 20;     // at least 4
-  // Every document in one piece; longer ones than kMaxRecordBytes are an Error. For tokenizers that
-  // are not safe_in_pieces().
+  // Every document in one piece; longer ones than max_record_bytes are an Error. For tokenizers
+  // that are not safe_in_pieces().
   bool whole = false;
+  int64_t max_record_bytes = kMaxRecordBytes;
+  std::string longer_records = "";  // added to the advice for longer ones: ", or memory=1GiB"
 };
 
 // A document comes in pieces of at most piece_bytes, cut as first_chunk cuts, or whole; `last` is
 // true for its last one. No piece is empty.
 using PieceFunction = std::function<void(std::string_view piece, bool last)>;
+
+// What a PieceFunction throws of text that it cannot take: for_each_piece makes an Error of code
+// data of it, which names file and line of the piece or record behind `found`.
+struct PieceRefused {
+  std::string expected, found, advice;
+};
 
 // Calls `each` with every document that is not empty. By the name, less .gz or .zst:
 //   .jsonl .ndjson  a record a line: the string under text_column is a document
@@ -60,9 +70,9 @@ using PieceFunction = std::function<void(std::string_view piece, bool last)>;
 // Text is UTF-8 without zero bytes, less a byte order mark: other files are skipped when found in a
 // folder (which reads such files twice), else an Error of code data that names the line of the
 // first bad byte. So is a table without the column. Broken JSON names file:line:column, a record
-// without a string file:line, and so do broken tables and records above kMaxRecordBytes. Throws
-// data if there is no document at all. Memory: a piece and some buffers, or the longest record, or,
-// of options.whole, the longest document.
+// without a string file:line, and so do broken tables and records above max_record_bytes. Throws
+// data if there is no document at all. Memory: a piece and some buffers, and kRecordCopies times
+// the longest record, or, of options.whole, document.
 CorpusReport for_each_piece(const std::vector<CorpusFile>& files, const ReadOptions& options,
                             const PieceFunction& each);
 

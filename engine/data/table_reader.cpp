@@ -8,11 +8,15 @@
 
 namespace snug {
 
-TableReader::TableReader(const std::string& path, char separator, int64_t max_record_bytes)
-    : path_(path), separator_(separator), max_record_bytes_(max_record_bytes), reader_(path) {
+TableReader::TableReader(const std::string& path, char separator, int64_t max_record_bytes,
+                         std::string advice)
+    : path_(path),
+      separator_(separator),
+      max_record_bytes_(max_record_bytes),
+      advice_(std::move(advice)),
+      reader_(path),
+      field_(max_record_bytes) {
   read_record(-1);
-  columns_ = std::move(fields_);
-  fields_.assign(1, "");
 }
 
 int64_t TableReader::find(std::string_view name) const {
@@ -20,7 +24,7 @@ int64_t TableReader::find(std::string_view name) const {
   return at == columns_.end() ? -1 : at - columns_.begin();
 }
 
-bool TableReader::next(int64_t column, std::string& text) {
+bool TableReader::next(int64_t column, std::string_view& text) {
   const int64_t fields = read_record(column);
   if (fields == 0) return false;
   const auto columns = static_cast<int64_t>(columns_.size());
@@ -29,7 +33,7 @@ bool TableReader::next(int64_t column, std::string& text) {
          fmt::format("{} in the record at {}", fields, where(record_line_)),
          separator_ == ',' ? "put text with commas, quotes or line breaks in \"quotes\""
                            : "put text with tabs, quotes or line breaks in \"quotes\"");
-  text.swap(fields_[0]);
+  text = field_.view();
   return true;
 }
 
@@ -48,8 +52,7 @@ int TableReader::peek() {
 }
 
 int64_t TableReader::read_record(int64_t column) {
-  fields_.resize(column < 0 ? 0 : 1);
-  if (column >= 0) fields_[0].clear();
+  field_.cut(0);
   while (peek() == '\n' || peek() == '\r') {  // empty lines
     if (peek() == '\n') ++line_;
     take();
@@ -57,24 +60,25 @@ int64_t TableReader::read_record(int64_t column) {
   record_line_ = line_;
   if (peek() < 0) return 0;
   int64_t count = 0, bytes = 0;
-  std::string unwanted;
+  // Names of columns take three times their bytes while their list grows.
+  const int64_t names =
+      std::min(max_record_bytes_, std::max(max_record_bytes_ / 3, int64_t{1} << 20));
+  const int64_t most = column < 0 ? names : max_record_bytes_;
   while (true) {  // a field
     // An empty name takes as much memory as some letters: a line of separators is bounded too.
-    if (column < 0) bytes += static_cast<int64_t>(sizeof(std::string)), fields_.emplace_back();
-    if (bytes > max_record_bytes_)
-      fail(ErrorCode::data,
-           fmt::format("a first line of at most {} bytes in {}", max_record_bytes_, path_),
-           fmt::format("more than {} columns at {}", fields_.size() - 1, where(record_line_)),
+    if (column < 0) bytes += static_cast<int64_t>(sizeof(std::string)), columns_.emplace_back();
+    if (bytes > most)
+      fail(ErrorCode::data, fmt::format("a first line of at most {} bytes in {}", most, path_),
+           fmt::format("more than {} columns at {}", columns_.size() - 1, where(record_line_)),
            "look at what the file really is");
-    const bool keep = column < 0 || column == count;
-    std::string& field = !keep ? unwanted : column < 0 ? fields_.back() : fields_[0];
+    const bool keep = column == count;
     const auto add = [&](int c) {
-      if (++bytes > max_record_bytes_)
-        fail(ErrorCode::data,
-             fmt::format("records of at most {} bytes in {}", max_record_bytes_, path_),
+      if (++bytes > most)
+        fail(ErrorCode::data, fmt::format("records of at most {} bytes in {}", most, path_),
              fmt::format("a longer one at {}", where(record_line_)),
-             "look for a quote that is never closed there, or split the text");
-      if (keep) field += static_cast<char>(c);
+             "look for a quote that is never closed there, or split the text" + advice_);
+      if (keep) field_.push_back(static_cast<char>(c));
+      if (column < 0) columns_.back() += static_cast<char>(c);
     };
     ++count;
     int c = peek();

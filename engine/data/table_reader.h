@@ -17,15 +17,17 @@ class TableReader {
  public:
   // Reads the names of the columns; none if the file is empty. Throws data on what is no table:
   // text behind a closing quote, a quote that is never closed, a record of more than
-  // max_record_bytes.
-  TableReader(const std::string& path, char separator, int64_t max_record_bytes);
+  // max_record_bytes, a first one of more than a third and a MiB; `advice` is said of that too.
+  TableReader(const std::string& path, char separator, int64_t max_record_bytes,
+              std::string advice = "");
 
   const std::vector<std::string>& columns() const { return columns_; }
   // The number of a column, or -1.
   int64_t find(std::string_view name) const;
   // Field `column` of the next record, unquoted; false at the end. Throws data as above, and for
-  // another number of fields than there are columns; each message names file and line.
-  bool next(int64_t column, std::string& text);
+  // another number of fields than there are columns; each message names file and line. Valid until
+  // the next call.
+  bool next(int64_t column, std::string_view& text);
   int64_t line() const { return record_line_; }  // where that record begins, from 1
 
  private:
@@ -39,12 +41,14 @@ class TableReader {
   std::string path_;
   char separator_;
   int64_t max_record_bytes_;
+  std::string advice_;
   TextReader reader_;
   std::string_view block_;
   size_t at_ = 0;
   bool ended_ = false;
   int64_t line_ = 1, record_line_ = 1;
-  std::vector<std::string> columns_, fields_;
+  std::vector<std::string> columns_;
+  LongBuffer field_;
 };
 
 }  // namespace snug

@@ -110,35 +110,26 @@ std::string_view TextReader::next() {
   return {};
 }
 
-bool TextReader::next_line(std::string_view& line, int64_t max_bytes) {
-  long_line_.clear();
+bool TextReader::next_line(std::string_view& line, int64_t max_bytes, const std::string& advice) {
+  if (!line_text_) line_text_.emplace(max_bytes);
+  line_text_->cut(0);
   bool any = false;
   ++line_;
   while (true) {
-    if (rest_.empty()) {
-      rest_ = next();
-      if (rest_.empty()) {
-        line = long_line_;
-        return any;
-      }
-    }
-    any = true;
+    if (rest_.empty()) rest_ = next();
+    any = any || !rest_.empty();
     const size_t end = rest_.find('\n');
     const std::string_view part = rest_.substr(0, end);
-    if (static_cast<int64_t>(long_line_.size() + part.size()) > max_bytes)
+    if (line_text_->size() + static_cast<int64_t>(part.size()) > max_bytes)
       fail(ErrorCode::data, fmt::format("lines of at most {} bytes in {}", max_bytes, path_),
            fmt::format("a longer one at {}:{}", path_, line_),
-           "split it into several; one document a file needs no lines: name it .txt");
+           "split it into several; one document a file needs no lines: name it .txt" + advice);
+    line_text_->append(part);
+    const bool ended = rest_.empty() || end != std::string_view::npos;
     rest_.remove_prefix(end == std::string_view::npos ? rest_.size() : end + 1);
-    if (end != std::string_view::npos && long_line_.empty()) {
-      line = part;
-      return true;
-    }
-    long_line_ += part;
-    if (end != std::string_view::npos) {
-      line = long_line_;
-      return true;
-    }
+    if (!ended) continue;
+    line = line_text_->view();
+    return any;
   }
 }
 

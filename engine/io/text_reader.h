@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/io/byte_source.h"
+#include "engine/io/long_buffer.h"
 
 namespace snug {
 
@@ -21,8 +23,11 @@ class TextReader {
   // naming file, line and offset of the first byte that is not text (see is_text()).
   std::string_view next();
   // The next line, without its line break; false at the end. Valid until the next call. Throws data
-  // for a line of more than max_bytes. After lines were read, next() is not to be used.
-  bool next_line(std::string_view& line, int64_t max_bytes);
+  // for a line of more than max_bytes, the same in every call; `advice` is then said too. After
+  // lines were read, next() is not to be used.
+  bool next_line(std::string_view& line, int64_t max_bytes, const std::string& advice = "");
+  // The bytes of that line, which may be written over.
+  char* line_bytes() { return line_text_ ? line_text_->data() : nullptr; }
   // The number of the last line that next_line gave, from 1.
   int64_t line() const { return line_; }
 
@@ -38,7 +43,7 @@ class TextReader {
   int64_t breaks_ = 0;              // line breaks before the block
   bool ended_ = false;
   std::string_view rest_;  // of the block, for lines
-  std::string long_line_;
+  std::optional<LongBuffer> line_text_;
   int64_t line_ = 0;
 };
 

@@ -112,6 +112,10 @@ void BpeModel::merge_by_heap(std::vector<int32_t>& ids, Scratch& scratch) const 
          "break the text into documents");
   }
   const auto n = static_cast<int32_t>(ids.size());
+  // Else a long word holds both up to three times while they grow. Every merge takes a node away
+  // and adds at most one candidate more than it takes: there are never more than two a node.
+  nodes.reserve(ids.size());
+  heap.reserve(2 * ids.size());
   for (int32_t i = 0; i < n; ++i) {
     nodes.push_back({ids[static_cast<size_t>(i)], i - 1, i + 1 < n ? i + 1 : -1});
   }

@@ -57,6 +57,7 @@ class WordCache {
 // What one thread needs while encoding.
 struct WordScratch {
   WordCache cache;
+  int64_t max_word = INT64_MAX;  // bytes of the longest word that is taken
   struct Node {
     int32_t id, previous, next;
   };

@@ -31,11 +31,19 @@ class ScratchLease {
   std::unique_ptr<EncodeScratch> scratch_;
 };
 
+struct LongWord {
+  int64_t bytes = 0;
+};
+
 class WordEncoder : public PieceSink {
  public:
   WordEncoder(const WordModel& model, WordScratch& scratch, std::vector<int32_t>& out)
       : model_(model), scratch_(scratch), out_(out) {}
-  void piece(std::string_view text) override { model_.encode_word(text, scratch_, out_); }
+  void piece(std::string_view text) override {
+    if (static_cast<int64_t>(text.size()) > scratch_.max_word)
+      throw LongWord{static_cast<int64_t>(text.size())};
+    model_.encode_word(text, scratch_, out_);
+  }
 
  private:
   const WordModel& model_;
@@ -86,7 +94,8 @@ void Tokenizer::Impl::encode(std::string_view all, EncodeScratch& scratch,
 
 Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
-void Tokenizer::encode(std::string_view text, std::vector<int32_t>& out) const {
+void Tokenizer::encode_words(std::string_view text, std::vector<int32_t>& out,
+                             int64_t max_word) const {
   const Impl& impl = *impl_;
   std::string valid;
   if (!is_valid_utf8(text)) {
@@ -95,12 +104,27 @@ void Tokenizer::encode(std::string_view text, std::vector<int32_t>& out) const {
   }
   const size_t before = out.size();
   ScratchLease lease(impl.pool);
+  (*lease).words.max_word = max_word;
   try {
     impl.encode(text, *lease, out);
   } catch (...) {
     out.resize(before);
     throw;
   }
+}
+
+int64_t Tokenizer::encode(std::string_view text, std::vector<int32_t>& out,
+                          int64_t max_word) const {
+  try {
+    encode_words(text, out, max_word);
+  } catch (const LongWord& word) {
+    return word.bytes;
+  }
+  return 0;
+}
+
+void Tokenizer::encode(std::string_view text, std::vector<int32_t>& out) const {
+  encode_words(text, out, INT64_MAX);
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {

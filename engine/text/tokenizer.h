@@ -47,6 +47,11 @@ class Tokenizer {
   // file exceeds the regex engine's limits; `out` is then as before.
   void encode(std::string_view text, std::vector<int32_t>& out) const;
   std::vector<int32_t> encode(std::string_view text) const;
+  // The same, but for a word of more than max_word bytes (what the splitting leaves in one piece,
+  // whose merges take up to kWordBytes times its bytes): then its length, and `out` as before. Else
+  // 0.
+  int64_t encode(std::string_view text, std::vector<int32_t>& out, int64_t max_word) const;
+  static constexpr int64_t kWordBytes = 56;
 
   // True if a long text may be given in pieces, cut as piece_cuts.h says: their ids, one after the
   // other, are those of the whole. Not so where something is put at the start of a text (Prepend,
@@ -96,6 +101,7 @@ class Tokenizer {
  private:
   struct Impl;
   explicit Tokenizer(std::shared_ptr<const Impl> impl);
+  void encode_words(std::string_view text, std::vector<int32_t>& out, int64_t max_word) const;
   std::shared_ptr<const Impl> impl_;
 };
 

@@ -93,8 +93,9 @@ std::vector<Key> make_keys() {
        .refused_why = "no name of a device here",
        .refused_advice = "device=cuda for a GPU of NVIDIA's, or device=cpu"},
       {.name = "memory", .section = "machine", .kind = K::bytes, .field = &C::memory,
-       .doc = "the budget: the run never uses more; on a GPU it is the GPU's memory, with what its context "
-              "takes; auto: what is free less a stated reserve",
+       .doc = "the budget: the run never uses more, and refuses records of text that need more; on a "
+              "GPU it is the GPU's memory, with what its context takes; auto: what is free less a "
+              "stated reserve",
        .example = "256MiB", .unset = "auto"},
       {.name = "host_memory", .section = "machine", .kind = K::bytes, .field = &C::host_memory,
        .doc = "the budget for what the offload keys keep off the device; on the "

@@ -38,6 +38,8 @@ Inference open_inference(InferenceOptions options,
   r.settings.tf32 = options.precision == "tf32" && r.settings.target == Place::cuda;
   in.model = std::make_unique<Model>(source.spec,
                                      parse_precision(r.settings.tf32 ? "fp32" : options.precision));
+  int64_t reserve = 0;
+  if (!room) options.host_budget = resolve_memory(options.memory, &reserve);
   if (sizes) sizes(source.spec, in.tokenizer, options);
 
   r.model = in.model.get();
@@ -50,7 +52,6 @@ Inference open_inference(InferenceOptions options,
   r.packing_boundaries = options.packing_boundaries;
   r.kv_length = options.kv_length;
   r.kv_rows = options.kv_rows;
-  int64_t reserve = 0;
   r.budget = room && options.memory == 0 ? gpu_budget(*room, &reserve)
                                          : resolve_memory(options.memory, &reserve);
   r.reserve = reserve;

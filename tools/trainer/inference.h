@@ -17,6 +17,7 @@ struct InferenceOptions {
   std::string precision = "fp32";
   std::string device = "auto";  // device_choice.h
   int64_t memory = 0;           // bytes; 0: what is free less a reserve
+  int64_t host_budget = 0;      // what that is of this machine's RAM; 0 on a GPU. Set for `sizes`
   int64_t threads = 0;          // 0: auto
   int64_t T = 0;                // evaluation: tokens of a sample; 0: none
   int64_t eval_batch = 0;

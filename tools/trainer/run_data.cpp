@@ -49,7 +49,8 @@ Sources sort_sources(const std::vector<std::string>& sources) {
 std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const char* key,
                                    const RunConfig& config,
                                    const std::optional<Tokenizer>& tokenizer, int64_t V,
-                                   std::string& cache, std::string& text, bool& columns) {
+                                   std::string& cache, std::string& text, bool& columns,
+                                   const PrepareRoom& room) {
   if (given.empty())
     fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
          fmt::format("{}=input.txt", key));
@@ -79,8 +80,8 @@ std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const 
            key[0] == '-' ? "copy the tokenizer's files into the model's folder"
                          : "snug tokenizer train --vocab-size 1024 --output tok.json FILE..., then "
                            "tokenizer=tok.json");
-    const TokensOfText made =
-        tokenize_once(sources.texts, *tokenizer, config.text_column, config.token_cache, cache);
+    const TokensOfText made = tokenize_once(sources.texts, *tokenizer, config.text_column,
+                                            config.token_cache, cache, room);
     cache = made.path;
     files.emplace_back(cache, fingerprint);
     files.back().check(V);
@@ -176,14 +177,15 @@ void RunData::fill_eval(int64_t first, int64_t count, int32_t* tokens, int32_t* 
 }
 
 RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, int64_t V,
-                     int64_t T, const std::string& cache_folder, bool training) {
+                     int64_t T, const std::string& cache_folder, bool training,
+                     const PrepareRoom& room) {
   RunData data;
   bool columns = false;
   const auto seed = static_cast<uint64_t>(config.data_seed >= 0 ? config.data_seed : config.seed);
   if (training) {
     std::string cache = cache_folder + "/train.bin";
     std::vector<TokenFile> files = open_tokens(config.train_data, "train_data", config, tokenizer,
-                                               V, cache, data.text, columns);
+                                               V, cache, data.text, columns, room);
     for (const TokenFile& f : files) data.train_tokens += f.size();
     data.train.emplace(cut_windows(std::move(files), T,
                                    {.eval_fraction = config.eval_fraction, .seed = seed},
@@ -201,7 +203,7 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
     std::string cache = cache_folder + "/eval.bin";
     std::string text;
     std::vector<TokenFile> files = open_tokens(config.eval_data, training ? "eval_data" : "--data",
-                                               config, tokenizer, V, cache, text, columns);
+                                               config, tokenizer, V, cache, text, columns, room);
     data.eval.emplace(cut_windows(std::move(files), T,
                                   {.eval_fraction = 0.0, .seed = seed, .shuffle = false},
                                   config.eval_data, cache));

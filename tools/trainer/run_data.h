@@ -8,6 +8,7 @@
 #include "engine/data/dataset.h"
 #include "engine/text/tokenizer.h"
 #include "tools/config/run_config.h"
+#include "tools/trainer/token_cache.h"
 
 namespace snug {
 
@@ -30,8 +31,10 @@ struct RunData {
 // it may be anything. Throws data on what cannot be trained on: missing or empty sources, text
 // shorter than a sample, tokens outside [0, V), and, where packing_boundaries keeps documents
 // apart, token files that do not say where documents end, documents of one token alone and samples
-// to evaluate that hold no others. Errors name the sources, not the cache.
+// to evaluate that hold no others. Errors name the sources, not the cache. `room`: of
+// tokenize_once.
 RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, int64_t V,
-                     int64_t T, const std::string& cache_folder, bool training);
+                     int64_t T, const std::string& cache_folder, bool training,
+                     const PrepareRoom& room = {});
 
 }  // namespace snug

@@ -1,8 +1,10 @@
 #include "tools/trainer/token_cache.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +16,7 @@
 #include "engine/data/token_file.h"
 #include "engine/io/files.h"
 #include "engine/io/fingerprint.h"
+#include "tools/trainer/plan.h"
 
 namespace snug {
 
@@ -23,6 +26,16 @@ namespace {
 
 // Raised when the same text and tokenizer would give other tokens than before.
 constexpr int kCacheVersion = 1;
+
+// What preparing takes beside records and long words. Measured: a piece with its ids and what reads
+// it, 3 MiB, and the cache of words, up to 9.
+constexpr int64_t kBuffers = int64_t{10} << 20;
+// What always goes, of records and words: runtime bytes are 17 MiB and more, so that 4 MiB for such
+// a word are there.
+constexpr int64_t kLeastRecord = int64_t{64} << 10;
+// Of a document read whole: as read, normalised, twice while that is done, and its ids while their
+// list grows. The words' merges are not in it.
+constexpr double kWholeCopies = kRecordCopies + 16;
 
 std::string default_folder() {
   const char* const cache = std::getenv("XDG_CACHE_HOME");
@@ -122,9 +135,46 @@ bool usable(const std::string& folder) {
 
 }  // namespace
 
+RecordLimits record_limits(const PrepareRoom& room, bool whole) {
+  RecordLimits limits;
+  if (room.budget <= 0) return limits;
+  malloc_trim(0);  // pages of the plan's search that are free again
+  const int64_t piece = ReadOptions().piece_bytes;
+  const int64_t have = process_private_bytes() + kBuffers;
+  const double copies = whole ? kWholeCopies : kRecordCopies;
+  const auto longest = [&](int64_t bytes) {
+    return std::clamp(static_cast<int64_t>(static_cast<double>(bytes) / copies), kLeastRecord,
+                      kMaxRecordBytes);
+  };
+  // A record is held while the words of a piece of it are merged.
+  const int64_t merging = (whole ? kMaxRecordBytes : piece) * Tokenizer::kWordBytes;
+  const auto most = static_cast<int64_t>(copies * static_cast<double>(kMaxRecordBytes));
+  limits.enough = round_up(have + most + merging, int64_t{1} << 20);
+  if (room.budget >= limits.enough) return RecordLimits();
+  const int64_t left = std::max<int64_t>(0, room.budget - have);
+  if (whole) {
+    limits.whole = left;
+    limits.record = longest(left);
+    return limits;
+  }
+  // A quarter for the words at least: most text has none of more than some hundred bytes.
+  const int64_t words =
+      std::clamp(std::max(left / 4, left - most), kLeastRecord * Tokenizer::kWordBytes, merging);
+  limits.word = words / Tokenizer::kWordBytes;
+  if (limits.word >= piece) limits.word = INT64_MAX;
+  limits.record = longest(left - words);
+  return limits;
+}
+
+int64_t RecordLimits::longest_word(int64_t document) const {
+  if (whole == 0) return word;
+  const int64_t left = whole - static_cast<int64_t>(kWholeCopies * static_cast<double>(document));
+  return std::max(kLeastRecord, left / Tokenizer::kWordBytes);
+}
+
 TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer& tokenizer,
                            const std::string& text_column, const std::string& cache,
-                           const std::string& own) {
+                           const std::string& own, const PrepareRoom& room) {
   TokenizeOptions options;
   options.vocab_size = tokenizer.vocab_size();
   options.tokenizer = tokenizer.fingerprint();
@@ -161,10 +211,24 @@ TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer
   if (error)
     fail(ErrorCode::device, fmt::format("to make the folder {} for tokens", parent),
          error.message(), "check its permissions and what is in its way");
+  const RecordLimits limits = record_limits(room, options.read.whole);
+  options.read.max_record_bytes = limits.record;
+  if (limits.enough > 0)
+    options.read.longer_records =
+        fmt::format(", or {}{}MiB, which has room for any", room.key, limits.enough >> 20);
+  const auto encode = [&](std::string_view s, std::vector<int32_t>& ids) {
+    const int64_t most = limits.longest_word(static_cast<int64_t>(s.size()));
+    if (const int64_t word = tokenizer.encode(s, ids, most))
+      throw PieceRefused{
+          fmt::format("words of at most {} bytes for {}{}", most, room.key, room.budget),
+          fmt::format("one of {} in the text", word),
+          (options.read.whole ? "split it into several documents"
+                              : "break it with spaces or lines") +
+              options.read.longer_records};
+  };
   Progress progress;
-  const CorpusReport report = tokenize_corpus(
-      files, [&](std::string_view s, std::vector<int32_t>& ids) { tokenizer.encode(s, ids); },
-      options, out.path, [&](int64_t bytes) { progress.show(bytes); });
+  const CorpusReport report = tokenize_corpus(files, encode, options, out.path,
+                                              [&](int64_t bytes) { progress.show(bytes); });
   // Else the tokens might be of another text than the fingerprint that names them.
   if (states_of(files) != before) {
     remove_tokens(out.path);

@@ -14,6 +14,22 @@ namespace snug {
 // Text of more bytes than this (of files, packed ones as they are) goes to the cache by itself.
 constexpr int64_t kCachedTextBytes = 64 << 20;
 
+// What the process may have of memory while text is prepared, 0: any; and how a user says so.
+struct PrepareRoom {
+  int64_t budget = 0;
+  std::string key = "memory=";
+};
+
+// The longest records and words that leave the process, as it is now, within a budget.
+struct RecordLimits {
+  int64_t record = kMaxRecordBytes;
+  int64_t word = INT64_MAX;  // in a piece; of a document read whole see longest_word()
+  int64_t enough = 0;        // the budget that has no need of limits; 0: there are none
+  int64_t whole = 0;         // bytes for a document read whole and for its words together
+  int64_t longest_word(int64_t document) const;
+};
+RecordLimits record_limits(const PrepareRoom& room, bool whole);
+
 struct TokensOfText {
   std::string path;                                                         // of the token file
   bool shared = false;                                                      // it lies in the cache
@@ -28,8 +44,10 @@ struct TokensOfText {
 // only if its header, digest and side file agree with that; a damaged one is made again. `own` is
 // the token file to write where the cache is not used; the folder of either is made. On a terminal
 // a line shows the progress. Throws as tokenize_corpus does.
+// `room` bounds what it takes: longer records, documents that this tokenizer must see whole, and
+// words are an Error of code data, where the process would have more than room.budget with them.
 TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer& tokenizer,
                            const std::string& text_column, const std::string& cache,
-                           const std::string& own);
+                           const std::string& own, const PrepareRoom& room = {});
 
 }  // namespace snug

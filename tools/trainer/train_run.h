@@ -31,6 +31,7 @@ class TrainRun {
  private:
   int steps();
   void check_output_dir();
+  PrepareRoom prepare_room() const;
   Pinned pinned() const;
   void reserve();
   int64_t total_steps() const;

@@ -87,6 +87,12 @@ void TrainRun::check_output_dir() {
   check_resumed_output(dir, folder);
 }
 
+// The arena is not there yet. On a GPU the budget is of other memory.
+PrepareRoom TrainRun::prepare_room() const {
+  if (plan_.place == Place::cuda) return {};
+  return {.budget = plan_.budget > 0 ? plan_.budget : plan_.engine_bytes + plan_.runtime_bytes};
+}
+
 Pinned TrainRun::pinned() const {
   Pinned p = make_pinned(setup_, plan_.decisions, data_, data_fingerprint_);
   p.kernels = plan_.kernels;
@@ -435,7 +441,7 @@ int TrainRun::run() {
   fs::remove_all(new_tokens, error);
   NewFolder new_data(new_tokens);
   data_ = prepare_data(config(), setup_.tokenizer, setup_.model->spec().V, plan_.decisions.T,
-                       new_tokens, true);
+                       new_tokens, true, prepare_room());
   clock_.lap("data");
   data_fingerprint_ = data_fingerprint(*data_.train, config().packing_boundaries);
   total_ = total_steps();

@@ -369,6 +369,69 @@ TEST_F(Corpus, PiecesAreThoseOfTheWholeText) {
   EXPECT_EQ(last, (std::vector<bool>{false, false, false, false, true}));
 }
 
+// A record of the longest length is taken, one of a byte more is not, and says where it is.
+TEST_F(Corpus, RecordsHaveABound) {
+  constexpr int64_t kMost = 300'000;  // more than a block of the reader
+  const ReadOptions options{.max_record_bytes = kMost, .longer_records = ", or memory=1GiB"};
+  const auto read = [&](const std::string& name, ReadOptions o) {
+    int64_t bytes = 0;
+    for_each_piece({{tmp_ / name, true}}, o, [&](std::string_view piece, bool) {
+      bytes += static_cast<int64_t>(piece.size());
+    });
+    return bytes;
+  };
+  const auto text = [](int64_t bytes) { return std::string(static_cast<size_t>(bytes), 'q'); };
+  const std::string open = "{\"text\":\"", close = "\"}";
+  const auto line = [&](int64_t bytes) {
+    return open + text(bytes - static_cast<int64_t>(open.size() + close.size())) + close + "\n";
+  };
+  put("a.jsonl", line(100) + line(kMost));
+  EXPECT_EQ(read("a.jsonl", options), 100 + kMost - 22);
+  put("a.jsonl", line(100) + line(kMost + 1));
+  EXPECT_ERROR(read("a.jsonl", options), ErrorCode::data, "lines of at most 300000 bytes in ",
+               "a longer one at " + (tmp_ / "a.jsonl:2"), "split it into several");
+  EXPECT_ERROR(read("a.jsonl", options), ErrorCode::data, "", "", ", or memory=1GiB");
+  EXPECT_EQ(read("a.jsonl", {}), 100 + kMost + 1 - 22);
+
+  put("a.csv", "id,text\n1,x\n2,\"" + text(kMost - 1) + "\"\n");
+  EXPECT_EQ(read("a.csv", options), kMost);
+  put("a.csv", "id,text\n1,x\n2,\"" + text(kMost) + "\"\n");
+  EXPECT_ERROR(read("a.csv", options), ErrorCode::data, "records of at most 300000 bytes in ",
+               "a longer one at " + (tmp_ / "a.csv:3"), ", or memory=1GiB");
+
+  ReadOptions whole = options;
+  whole.whole = true;
+  put("a.txt", text(kMost));
+  EXPECT_EQ(read("a.txt", whole), kMost);
+  put("a.txt", text(kMost + 1));
+  EXPECT_ERROR(read("a.txt", whole), ErrorCode::data, "a document of at most 300000 bytes in ",
+               "a longer one", ", or memory=1GiB");
+  EXPECT_EQ(read("a.txt", options), kMost + 1) << "text in pieces has no bound";
+
+  // What is wrong with a long record is said without a tree of it.
+  put("a.jsonl", line(100) + open + text(kMost - 100) + "\",}\n");
+  EXPECT_ERROR(read("a.jsonl", options), ErrorCode::data, "a string \"text\" and each key once",
+               tmp_ / "a.jsonl:2:299912: something else", "correct the file");
+  put("a.jsonl", "{\"txt\":\"" + text(kMost - 100) + "\"}\n");
+  EXPECT_ERROR(read("a.jsonl", options), ErrorCode::data, "a string \"text\"",
+               "none in the record of 299910 bytes at " + (tmp_ / "a.jsonl:1"), "correct the file");
+}
+
+TEST_F(Corpus, APieceThatIsRefusedHasAPlace) {
+  put("a.txt", "one\ntwo\nbad\n");
+  put("b.jsonl", "\n{\"text\":\"fine\"}\n{\"text\":\"bad\"}\n");
+  put("c.csv", "text\n\"fi\nne\"\nbad\n");
+  const auto read = [&](const std::string& name) {
+    for_each_piece({{tmp_ / name, true}}, {.piece_bytes = 8}, [](std::string_view piece, bool) {
+      if (piece.find("bad") != std::string_view::npos) throw PieceRefused{"good", "bad", "better"};
+    });
+  };
+  EXPECT_ERROR(read("a.txt"), ErrorCode::data, "good", "bad at " + (tmp_ / "a.txt:3"), "better");
+  EXPECT_ERROR(read("b.jsonl"), ErrorCode::data, "good", "bad at " + (tmp_ / "b.jsonl:3"),
+               "better");
+  EXPECT_ERROR(read("c.csv"), ErrorCode::data, "good", "bad at " + (tmp_ / "c.csv:4"), "better");
+}
+
 TEST_F(Corpus, TheFingerprintIsOfTheContent) {
   put("a.txt", "one");
   put("b.txt", "two");

@@ -24,9 +24,9 @@ class Table : public ::testing::Test {
     TableReader reader(path_, separator, limit);
     Strings out = reader.columns();
     lines_.clear();
-    std::string field;
+    std::string_view field;
     while (reader.next(column, field)) {
-      out.push_back(field);
+      out.emplace_back(field);
       lines_.push_back(reader.line());
     }
     return out;
