@@ -129,7 +129,7 @@ TEST(MatmulCpu, BiasAlphaAndAccumulateAgreeWithDouble) {
 
 // Sizes beyond one block of K, N and M, the GPT-2 forms among them; the sum in double is slow, so
 // the middle of the matrix is left out by making one extent small.
-TEST(MatmulCpu, SeveralBlocksAgreeWithDouble) {
+TEST(SlowMatmulCpu, SeveralBlocksAgreeWithDouble) {
   uint32_t seed = 4;
   const struct {
     int64_t m, n, k;
