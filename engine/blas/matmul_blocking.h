@@ -120,8 +120,8 @@ inline Blocking make_blocking(int64_t M, int64_t N, int64_t K, bool along_k, boo
   return s;
 }
 
-// Units of A and B that are packed in all: each of B once for every block of M, each of A once for
-// every block of N and, beside others in its row of the grid, never shared.
+// Units of A and B that are packed in all: B once for every block of M, A once for every block of
+// N. That groups of columns of the grid pack A each for itself is left out.
 inline int64_t packed_units(const Blocking& s, int64_t M, int64_t N) {
   if (s.few_rows || s.own_copy) return (M + N) * s.units;
   return (N * ceil_div(M, s.tall) + M * ceil_div(N, s.wide)) * s.units;
