@@ -1,5 +1,6 @@
 #include "layers/parts/packed_weights.h"
 
+#include "engine/core/units.h"
 #include "engine/seams/param_store.h"
 
 namespace snug {
@@ -22,14 +23,6 @@ std::optional<WeightPacking> parse_weight_packing(std::string_view text) {
   return std::nullopt;
 }
 
-namespace {
-
-int64_t aligned(int64_t bytes) {
-  return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
-}
-
-}  // namespace
-
 std::vector<PackedCopy> packed_copies(const ParamTable& table, DType dtype, WeightPacking packing,
                                       const KernelTable* kernels) {
   std::vector<PackedCopy> copies;
@@ -50,7 +43,7 @@ std::vector<PackedCopy> packed_copies(const ParamTable& table, DType dtype, Weig
 
 int64_t placed_bytes(const std::vector<PackedCopy>& copies) {
   int64_t bytes = 0;
-  for (const PackedCopy& copy : copies) bytes += aligned(copy.bytes);
+  for (const PackedCopy& copy : copies) bytes += round_up(copy.bytes, kTensorAlignment);
   return bytes;
 }
 
@@ -69,7 +62,7 @@ PackedWeights::PackedWeights(Context& ctx, const ParamTable& table, DType dtype,
     View& view = copy.forward ? weight.forward : weight.backward;
     view = storage_.view().rows(offset, copy.bytes);
     view.name = table[copy.param].name;
-    offset += aligned(copy.bytes);
+    offset += round_up(copy.bytes, kTensorAlignment);
   }
 }
 
