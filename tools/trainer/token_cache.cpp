@@ -16,6 +16,7 @@
 #include "engine/data/token_file.h"
 #include "engine/io/files.h"
 #include "engine/io/fingerprint.h"
+#include "tools/trainer/allocation_watch.h"
 #include "tools/trainer/plan.h"
 
 namespace snug {
@@ -140,7 +141,9 @@ RecordLimits record_limits(const PrepareRoom& room, bool whole) {
   if (room.budget <= 0) return limits;
   malloc_trim(0);  // pages of the plan's search that are free again
   const int64_t piece = ReadOptions().piece_bytes;
-  const int64_t have = process_private_bytes() + kBuffers;
+  // A sanitizer's own memory, which is most of the process then, is not the run's.
+  const int64_t program = allocation_watch::available() ? process_private_bytes() : 0;
+  const int64_t have = program + kBuffers;
   const double copies = whole ? kWholeCopies : kRecordCopies;
   const auto longest = [&](int64_t bytes) {
     return std::clamp(static_cast<int64_t>(static_cast<double>(bytes) / copies), kLeastRecord,
