@@ -8,6 +8,11 @@
 
 namespace snug {
 
+bool channel_at_least(RandomKey key, uint64_t sample, uint32_t position, uint32_t channel,
+                      uint32_t bound) {
+  return channel_number(key, sample, position, channel) >= bound;
+}
+
 void normal_pair(uint32_t a, uint32_t b, double* z0, double* z1) {
   const double u = (static_cast<double>(a) + 1.0) * 0x1p-32;  // (0, 1]: the logarithm is finite
   const double v = static_cast<double>(b) * 0x1p-32;

@@ -28,8 +28,8 @@ inline float uniform_from(uint32_t u) {
 }
 
 // The key of training: (seed, step, site, sample in the global batch, position, channel). Step and
-// site are folded with the seed into the 64-bit key; sample, position and channel / 4 are the
-// counter and the low two bits of the channel choose the lane.
+// site are folded with the seed into the 64-bit key; sample, position and the block of the channel
+// are the counter.
 struct RandomKey {
   uint32_t k0, k1;
 };
@@ -39,11 +39,29 @@ inline RandomKey random_key(uint64_t seed, uint64_t step, uint32_t site) {
              static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
   return {k[0], k[1]};
 }
-inline Philox4 random_block(RandomKey key, uint64_t sample, uint32_t position, uint32_t channel4) {
+inline Philox4 random_block(RandomKey key, uint64_t sample, uint32_t position, uint32_t block) {
   return philox(
-      {channel4, position, static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
-      key.k0, key.k1);
+      {block, position, static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)}, key.k0,
+      key.k1);
 }
+
+// The number of a channel, which a mask of dropout compares with a bound: 32 bits of two halves.
+// The upper half is half channel % 2 (0: the lower one) of word channel % 8 / 2 of block channel /
+// 8; the lower half is at the same place of block channel / 8 + 2^31. A mask draws the second block
+// only where an upper half equals that of its bound, once in 65536: the generator, which bounds
+// dropout, runs once for eight channels, and p keeps its 24 bits.
+constexpr uint32_t kLowerHalves = 0x80000000u;
+inline uint32_t channel_number(RandomKey key, uint64_t sample, uint32_t position,
+                               uint32_t channel) {
+  const auto half = [&](uint32_t block) {
+    const uint32_t word = random_block(key, sample, position, block)[channel % 8 / 2];
+    return word >> (channel % 2 * 16) & 0xffffu;
+  };
+  return half(channel / 8) << 16 | half(channel / 8 | kLowerHalves);
+}
+// channel_number() >= bound. A call, for loops of wide instructions that ask it seldom.
+bool channel_at_least(RandomKey key, uint64_t sample, uint32_t position, uint32_t channel,
+                      uint32_t bound);
 
 // splitmix64: a cheap stateless mixer for seeds, not for training randomness.
 inline uint64_t mix64(uint64_t x) {

@@ -19,6 +19,7 @@
 #include "layers/ops/attention_parts.h"
 #include "layers/ops/attention_simt.h"
 #include "layers/ops/document_start.h"
+#include "layers/ops/dropout_mask.h"
 
 namespace snug {
 namespace {
@@ -127,8 +128,8 @@ class Forward {
     hide_earlier_keys(s_.s, keys, rows, j0, seen_from(), i0);
     if (s_.keep)
       blocks_.dropout_bits(s_.keep, keys, lanes, h_.key, h_.sample, static_cast<uint32_t>(first),
-                           static_cast<uint32_t>((h_.head << 18) + j0 / 4),
-                           attention_dropout_threshold(spec_.dropout));
+                           static_cast<uint32_t>((h_.head << 20) + j0),
+                           dropout_threshold(spec_.dropout));
     const bool changed =
         blocks_.softmax_step(s_.s, keys, lanes, scale_.factor2, q.top, q.sum, s_.factor, s_.keep);
     if (add && changed) blocks_.scale_lanes(q.out, spec_.D, lanes, s_.factor);
@@ -144,7 +145,7 @@ class Forward {
   }
 
   void store(const QueryScratch& q, int64_t i0, int64_t rows) {
-    const float kept = 1.0f / (1.0f - spec_.dropout);
+    const float kept = dropout_kept(spec_.dropout);
     // Its window begins behind the last key there is: no tile has written the sums.
     if (first_keys(i0) >= h_.keys) std::fill_n(q.out, spec_.D * kBlock, 0.0f);
     for (int64_t i = 0; i < rows; ++i) {

@@ -12,6 +12,7 @@
 #include "layers/ops/attention_pack.h"
 #include "layers/ops/attention_parts.h"
 #include "layers/ops/attention_simt.h"
+#include "layers/ops/dropout_mask.h"
 
 namespace snug {
 namespace {
@@ -55,8 +56,8 @@ class Backward {
       const StepState* step = step_state(state);
       key_ = random_key(step->seed, static_cast<uint64_t>(step->step), spec.site);
       first_sample_ = step->first_sample;
-      threshold_ = attention_dropout_threshold(spec.dropout);
-      kept_ = 1.0f / (1.0f - spec.dropout);
+      threshold_ = dropout_threshold(spec.dropout);
+      kept_ = dropout_kept(spec.dropout);
     }
   }
 
@@ -284,7 +285,7 @@ class Backward {
     hide_earlier_keys(scores, keys, rows_at(i0), j0, seen_from(b), i0);
     if (s.keep)
       blocks_.dropout_bits(s.keep, keys, lanes, key_, static_cast<uint64_t>(first_sample_ + b),
-                           static_cast<uint32_t>(i0), static_cast<uint32_t>((h << 18) + j0 / 4),
+                           static_cast<uint32_t>(i0), static_cast<uint32_t>((h << 20) + j0),
                            threshold_);
     blocks_.backward_tile(scores, dp, s.ds_keys[j][i], keys, lanes, scale_.factor2, q.lse2, q.delta,
                           s.keep, kept_);
@@ -307,10 +308,9 @@ class Backward {
       blocks_.product(s.dp_lanes, kFusedLanes, k.v_rows, ld, 1, q.dout_turned + lane, kBlock,
                       padded, kFusedLanes, plan_.units(), false);
       if (s.keep)
-        blocks_.dropout_bits(s.keep, padded, kFusedLanes, key_,
-                             static_cast<uint64_t>(first_sample_ + b),
-                             static_cast<uint32_t>(i0 + lane),
-                             static_cast<uint32_t>((h << 18) + j0 / 4), threshold_);
+        blocks_.dropout_bits(
+            s.keep, padded, kFusedLanes, key_, static_cast<uint64_t>(first_sample_ + b),
+            static_cast<uint32_t>(i0 + lane), static_cast<uint32_t>((h << 20) + j0), threshold_);
       const int64_t last = std::min(lane + kFusedLanes, rows) - 1;
       const bool all = last >= lane && q.sees[last] <= j0 && q.sees[kBlock + lane] >= j0 + padded;
       t.sees = all ? nullptr : q.sees + lane;

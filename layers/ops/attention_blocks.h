@@ -55,10 +55,10 @@ struct AttentionBlocks {
   void (*backward_tile)(float* s, float* dp, float* ds_keys, int64_t keys, int64_t lanes,
                         float factor2, const float* lse2, const float* delta, const uint16_t* keep,
                         float kept);
-  // Bit (key,lane) of keep = the 32 random bits of (position query0 + lane, channel 4 * channel4 +
-  // key) are at least `threshold`.
+  // Bit (key,lane) of keep = channel_number() of (position query0 + lane, channel + key) is at
+  // least `threshold`; `channel` a multiple of 8.
   void (*dropout_bits)(uint16_t* keep, int64_t keys, int64_t lanes, RandomKey key, uint64_t sample,
-                       uint32_t query0, uint32_t channel4, uint32_t threshold);
+                       uint32_t query0, uint32_t channel, uint32_t threshold);
   // The same over blocks of K, null where step is 1.
   void (*product_of_blocks)(float* c, int64_t ldc, const float* a, int64_t a_row, const float* b,
                             int64_t ldb, int64_t M, int64_t N, const BlocksOfSum& sum,
@@ -66,9 +66,6 @@ struct AttentionBlocks {
   // Whole passes instead of the parts above but the products: where step is above 1, else null.
   const AttentionFused* fused = nullptr;
 };
-
-// The random bits from which on a value is kept: uniform_from(bits) >= dropout.
-uint32_t attention_dropout_threshold(float dropout);
 
 const AttentionBlocks& attention_blocks_avx2();
 const AttentionBlocks& attention_blocks_avx512();

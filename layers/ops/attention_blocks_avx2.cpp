@@ -86,10 +86,20 @@ inline I low_product(I a, I b) {
 inline I high_half(I a) {
   return _mm256_srli_epi64(a, 32);
 }
-inline uint32_t at_least(I even, I odd, I bound) {
-  const I x = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
-  const I above = _mm256_cmpeq_epi32(_mm256_max_epu32(x, bound), x);
+inline I interleave(I even, I odd) {
+  return _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+}
+inline I lower_halves(I a) {
+  return _mm256_slli_epi32(a, 16);
+}
+inline uint32_t at_least(I a, I bound) {
+  const I above = _mm256_cmpeq_epi32(_mm256_max_epu32(a, bound), a);
   return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(above)));
+}
+inline uint32_t halves_equal(I a, I b) {
+  const I equal = _mm256_cmpeq_epi16(a, b);
+  return static_cast<uint32_t>(_mm_movemask_epi8(
+      _mm_packs_epi16(_mm256_castsi256_si128(equal), _mm256_extracti128_si256(equal, 1))));
 }
 
 #include "layers/ops/attention_blocks_body.h"
@@ -101,14 +111,6 @@ const AttentionBlocks& attention_blocks_avx2() {
       "avx2",  false,        1,           nullptr,       nullptr,
       product, softmax_step, scale_lanes, backward_tile, dropout_bits};
   return kBlocks;
-}
-
-uint32_t attention_dropout_threshold(float dropout) {
-  // uniform_from takes the upper 24 bits: u 2^-24 >= dropout from the first whole u on.
-  const double units = static_cast<double>(dropout) * 0x1p24;
-  auto least = static_cast<uint32_t>(units);
-  if (least < units) ++least;
-  return least << 8;
 }
 
 bool attention_blocks_has_avx512() {

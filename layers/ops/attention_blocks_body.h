@@ -4,9 +4,10 @@
 //   set1, add, sub, mul, fma (a * b + c), max_of (the second operand if one is NaN), round_even,
 //   times_exp2 (p * 2^n for whole n), zero_below (0 where x < bound, else y), zero_unless (0 where
 //   the lane's bit is 0), multiply_add (one step of a product), iset1, iload, low_product (of the
-//   low halves of 64-bit lanes), high_half, xor3, at_least (of the low halves of even and odd
-//   lanes, as bits), and with kPairs pair_rows (units of two rows' lanes) and pair_lanes (units of
-//   32 neighbouring lanes) and short_exp2_of.
+//   low halves of 64-bit lanes), high_half, xor3, interleave (the low halves of even and odd
+//   lanes), lower_halves (of 32 bits, moved up), at_least and halves_equal (of 16 bits; as bits),
+//   and with kPairs pair_rows (units of two rows' lanes) and pair_lanes (units of 32 neighbouring
+//   lanes) and short_exp2_of.
 // Nothing of the standard library is used here: a copy compiled for wide vectors must never be the
 // one the linker keeps for everybody.
 
@@ -243,14 +244,40 @@ void backward_tile(float* s, float* dp, float* ds_keys, int64_t keys, int64_t la
     backward_all<false>(s, dp, ds_keys, keys, lanes, factor2, lse2, delta, keep, kept);
 }
 
+// Bits of lanes n .. of a key in its words.
+inline void put_bits(uint16_t* keep, int64_t k, int64_t n, uint32_t bits) {
+  uint16_t* word = keep + k * kAttentionWords + n / 16;
+  *word = static_cast<uint16_t>(n % 16 == 0 ? bits : *word | bits << (n % 16));
+}
+
+// Where upper halves do not decide (open: bit 2 lane + half, of keys k and k + 1), the whole number
+// does.
+[[gnu::noinline, gnu::cold]] inline void settle_bits(uint16_t* keep, int64_t keys, int64_t k,
+                                                     int64_t n, uint32_t open, RandomKey key,
+                                                     uint64_t sample, uint32_t query0,
+                                                     uint32_t channel, uint32_t threshold) {
+  for (int64_t i = 0; i < 2 * kWidth; ++i) {
+    const int64_t lane = n + i / 2, row = k + i % 2;
+    if ((open >> i & 1) == 0 || row >= keys) continue;
+    uint16_t* word = keep + row * kAttentionWords + lane / 16;
+    const uint32_t bit = 1u << (lane % 16);
+    const bool kept = channel_at_least(key, sample, query0 + static_cast<uint32_t>(lane),
+                                       channel + static_cast<uint32_t>(row), threshold);
+    *word = static_cast<uint16_t>(kept ? *word | bit : *word & ~bit);
+  }
+}
+
 // Philox4x32-10 of kWidth positions: even and odd ones apart, each in the low half of a 64-bit
-// lane, where a product needs no shuffle and what a high half holds does not matter. Only the
-// position differs between lanes, so round 1 has no product of vectors, round 2 one that serves
-// every channel, round 3 one.
+// lane, where a product needs no shuffle and what a high half holds does not matter. A block has
+// eight keys, two a word. Only the position differs between lanes, so round 1 has no product of
+// vectors, round 2 one that serves every channel, round 3 one.
 void dropout_bits(uint16_t* keep, int64_t keys, int64_t lanes, RandomKey key, uint64_t sample,
-                  uint32_t query0, uint32_t channel4, uint32_t threshold) {
+                  uint32_t query0, uint32_t channel, uint32_t threshold) {
   constexpr uint32_t kA = 0xD2511F53u, kB = 0xCD9E8D57u, kStep0 = 0x9E3779B9u, kStep1 = 0xBB67AE85u;
-  const I a = iset1(kA), b = iset1(kB), least = iset1(threshold);
+  const uint32_t upper = threshold >> 16;
+  const I a = iset1(kA), b = iset1(kB), least = iset1(upper << 16),
+          halves = iset1(upper * 0x10001u);
+  const bool exact = (threshold & 0xffffu) == 0;  // an upper half that is equal is enough
   const uint64_t b_sample = uint64_t{kB} * static_cast<uint32_t>(sample);
   const auto high = static_cast<uint32_t>(sample >> 32);
   for (int64_t n = 0; n < lanes; n += kWidth) {
@@ -261,8 +288,8 @@ void dropout_bits(uint16_t* keep, int64_t keys, int64_t lanes, RandomKey key, ui
       first[odd] = low_product(
           xor3(position, iset1(static_cast<uint32_t>(b_sample >> 32)), iset1(key.k0)), a);
     }
-    for (int64_t k = 0; k < keys; k += 4) {
-      const uint64_t r1 = uint64_t{kA} * (channel4 + static_cast<uint32_t>(k / 4));
+    for (int64_t k = 0; k < keys; k += 8) {
+      const uint64_t r1 = uint64_t{kA} * (channel / 8 + static_cast<uint32_t>(k / 8));
       const uint64_t r2 = uint64_t{kB} * (static_cast<uint32_t>(r1 >> 32) ^ high ^ key.k1);
       const uint64_t r3 = uint64_t{kA} * (static_cast<uint32_t>(r2 >> 32) ^
                                           static_cast<uint32_t>(b_sample) ^ (key.k0 + kStep0));
@@ -291,13 +318,22 @@ void dropout_bits(uint16_t* keep, int64_t keys, int64_t lanes, RandomKey key, ui
         out[odd][2] = c2;
         out[odd][3] = c3;
       }
+      uint32_t open = 0;
 #pragma GCC unroll 4
-      for (int64_t i = 0; i < 4; ++i) {
-        if (k + i >= keys) break;
-        const uint32_t bits = at_least(out[0][i], out[1][i], least);
-        uint16_t* word = keep + (k + i) * kAttentionWords + n / 16;
-        *word = static_cast<uint16_t>(n % 16 == 0 ? bits : *word | bits << (n % 16));
+      for (int64_t w = 0; w < 4; ++w) {
+        const int64_t pair = k + 2 * w;
+        if (pair >= keys) break;
+        const I x = interleave(out[0][w], out[1][w]);
+        put_bits(keep, pair, n, at_least(lower_halves(x), least));
+        if (pair + 1 < keys) put_bits(keep, pair + 1, n, at_least(x, least));
+        open |= halves_equal(x, halves);
       }
+      if (open == 0 || exact) [[likely]]
+        continue;
+      for (int64_t w = 0; w < 4 && k + 2 * w < keys; ++w)
+        settle_bits(keep, keys, k + 2 * w, n,
+                    halves_equal(interleave(out[0][w], out[1][w]), halves), key, sample, query0,
+                    channel, threshold);
     }
   }
 }

@@ -201,7 +201,7 @@ struct Forward {
             values_stage(u[n - 1], j - score_stages, &stores);
         if constexpr (kDropout)
           dropout_bits(f.keep + i * 16 * kAttentionWords, 16, 16, f.key, f.sample, now.query,
-                       now.channel4 + static_cast<uint32_t>(i * 4), f.threshold);
+                       now.channel + static_cast<uint32_t>(i * 16), f.threshold);
         powers<kDropout>(s, p, i * 16, factor2, low, &even, &odd);
       }
       if (steps % 2 != 0)

@@ -24,7 +24,7 @@ struct FusedForwardUnit {
   const int32_t* sees;  // null: all keys; else the first key of each query, then the end of them
   int32_t first_key;    // position of row 0
   int32_t keys;         // a multiple of 16, at most kAttentionBlock
-  uint32_t query, channel4;  // of dropout: position of lane 0, channel of row 0 over 4
+  uint32_t query, channel;  // of dropout: position of lane 0, channel of row 0
 };
 
 struct FusedForward {

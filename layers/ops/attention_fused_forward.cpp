@@ -6,6 +6,7 @@
 
 #include "engine/core/units.h"
 #include "layers/ops/attention_pack.h"
+#include "layers/ops/dropout_mask.h"
 
 namespace snug {
 namespace {
@@ -75,7 +76,7 @@ class Piece {
     pass_.keep = s_.keep;
     pass_.key = h_.key;
     pass_.sample = h_.sample;
-    pass_.threshold = attention_dropout_threshold(spec.dropout);
+    pass_.threshold = dropout_threshold(spec.dropout);
   }
 
   void run(int64_t i0, int64_t rows) const {
@@ -160,7 +161,7 @@ class Piece {
         u.first_key = static_cast<int32_t>(j);
         u.keys = static_cast<int32_t>(keys);
         u.query = static_cast<uint32_t>(h_.first_pos + i0 + i);
-        u.channel4 = static_cast<uint32_t>((h_.head << 18) + j / 4);
+        u.channel = static_cast<uint32_t>((h_.head << 20) + j);
       }
     FusedForward pass = pass_;
     if (ahead_ && n > 0 && ahead_->q_stride == ahead_->kv_stride) {
@@ -176,7 +177,7 @@ class Piece {
   }
 
   void store(const Query& q, int64_t i0, int64_t rows) const {
-    const float kept = 1.0f / (1.0f - spec_.dropout);
+    const float kept = dropout_kept(spec_.dropout);
     for (int64_t i = 0; i < rows; ++i) {
       const bool blind = q.sum[i] == 0.0f;
       if (h_.lse)

@@ -80,10 +80,11 @@ __device__ inline void softmax_step(Running& rows, float (&s)[kN][4], float (&sh
 template <int kN>
 __device__ inline void drop_keys(float (&s)[kN][4], const MaskKey& key, const TilePlace& at,
                                  int mine, const AttentionProblem& p) {
-  const int first = lane() % 2 * 2;
+  const int first = lane() % 4 * 2;
+  KeyDraws draws(key, at, mine, p);
 #pragma unroll
   for (int n = 0; n < kN; ++n) {
-    const KeptKeys kept = kept_keys(key, at, mine, n, p);
+    const KeptKeys kept = draws.kept(n);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       if (!(kept.bits[i / 2] >> (first + i % 2) & 1u)) s[n][i] = 0.0f;

@@ -84,21 +84,32 @@ __device__ inline KeyRange keys_of_row(const TilePlace& at, int r, const Attenti
   return {first_key(p, at.b, i), p.causal && i + 1 < at.keys ? i + 1 : at.keys};
 }
 
-// Dropout of the lane's keys in the eight columns n: bit 2 (t % 2) + i of bits[0] says whether
-// column 2 t + i is kept in row g, that of bits[1] in row g + 8; `mine` is row g of the tile. Four
-// keys are drawn at once and two lanes have them, so each draws for one row and they trade.
+// Dropout of the lane's keys in the eight columns n: bit 2 t + i of bits[0] says whether column
+// 2 t + i is kept in row g, that of bits[1] in row g + 8; `mine` is row g of the tile. Eight keys
+// are drawn at once and four lanes have them, so with every even n each draws for one row of one of
+// n and n + 1, and they trade. All lanes of the warp, n = 0, 1, ... in turn.
 struct KeptKeys {
   uint32_t bits[2];
 };
-__device__ inline KeptKeys kept_keys(const MaskKey& key, const TilePlace& at, int mine, int n,
-                                     const AttentionProblem& p) {
-  const int odd = simt::lane() % 2;
-  const uint32_t drawn = keep_four(
-      key, at.b, at.q0 + mine + 8 * odd,
-      at.h * (int64_t{1} << 18) + at.k0 / 4 + 2 * n + simt::lane() % 4 / 2, p.mask.threshold);
-  const uint32_t other = simt::shuffle_xor(drawn, 1);
-  return {{odd ? other : drawn, odd ? drawn : other}};
-}
+class KeyDraws {
+ public:
+  __device__ KeyDraws(const MaskKey& key, const TilePlace& at, int mine, const AttentionProblem& p)
+      : key_(key), at_(at), mine_(mine), p_(p) {}
+  __device__ KeptKeys kept(int n) {
+    const int t = simt::lane() % 4, first = simt::lane() - t + n % 2 * 2;
+    if (n % 2 == 0)
+      drawn_ = keep_eight(key_, at_.b, at_.q0 + mine_ + t % 2 * 8,
+                          at_.h * (int64_t{1} << 17) + at_.k0 / 8 + n + t / 2, p_.mask.threshold);
+    return {{simt::shuffle(drawn_, first), simt::shuffle(drawn_, first + 1)}};
+  }
+
+ private:
+  const MaskKey& key_;
+  const TilePlace& at_;
+  int mine_;
+  const AttentionProblem& p_;
+  uint32_t drawn_ = 0;
+};
 
 // to[r][c] = from[r row_stride + c] for r < valid and c < D, else 0. All threads of the block.
 template <int kColumns, class V>

@@ -81,16 +81,17 @@ __global__ void attention_dq_mma_kernel(BackwardTensors<V> io, AttentionProblem 
     float s[kN][4], dp[kN][4];
     products<kColumns>(s, queries, k);
     products<kColumns>(dp, douts, v);
+    KeyDraws draws(key, at, mine, p);
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
       KeptKeys kept{};
-      if (p.state) kept = kept_keys(key, at, mine, n, p);
+      if (p.state) kept = draws.kept(n);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int half = i / 2, column = n * 8 + 2 * t + i % 2;
         const float e = exp2(s[n][i] * scale2 - lse2[half]);
         float slope = dp[n][i];
-        if (p.state) slope = dropped(slope, p.mask.kept, kept.bits[half], t % 2 * 2 + i % 2);
+        if (p.state) slope = dropped(slope, p.mask.kept, kept.bits[half], 2 * t + i % 2);
         const bool seen = column >= from[half] && column < to[half];
         s[n][i] = seen ? e * (slope - delta[half]) : 0.0f;
       }
@@ -139,21 +140,33 @@ __device__ inline uint32_t seen_pairs(const QueryRows& rows, int mine) {
   return bits;
 }
 
-// Dropout where keys are rows: bit i says whether the lane's sum i in the eight columns n is kept.
-// Four lanes have the same two queries and neighbouring keys: each draws one of the four words.
-__device__ inline uint32_t kept_pairs(const MaskKey& key, const TilePlace& at, int n,
-                                      const AttentionProblem& p) {
-  const int g = lane() / 4, t = lane() % 4, word = g % 4;
-  const int64_t query = at.q0 + n * 8 + 2 * t + word % 2;
-  const int64_t keys = at.k0 + warp() * kWarpRows + g / 4 * 4 + word / 2 * 8;
-  const uint32_t drawn =
-      keep_four(key, at.b, query, at.h * (int64_t{1} << 18) + keys / 4, p.mask.threshold);
-  uint32_t bits = 0;
+// Dropout where keys are rows: bit i of kept(n) says whether the lane's sum i in the eight columns
+// n is kept. Eight lanes have the same two queries and sixteen keys, four draws: with every even n
+// each draws one of n or n + 1, and they trade. All lanes of the warp, n = 0, 1, ... in turn.
+class PairDraws {
+ public:
+  __device__ PairDraws(const MaskKey& key, const TilePlace& at, const AttentionProblem& p)
+      : key_(key), at_(at), p_(p) {}
+  __device__ uint32_t kept(int n) {
+    const int g = lane() / 4, t = lane() % 4;
+    if (n % 2 == 0) {
+      const int64_t query = at_.q0 + (n + g / 4) * 8 + 2 * t + g % 2;
+      const int64_t keys = at_.k0 + warp() * kWarpRows + g % 4 / 2 * 8;
+      drawn_ =
+          keep_eight(key_, at_.b, query, at_.h * (int64_t{1} << 17) + keys / 8, p_.mask.threshold);
+    }
+    uint32_t bits = 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    bits |= (shuffle(drawn, (g / 4 * 4 + i) * 4 + t) >> (g % 4) & 1u) << i;
-  return bits;
-}
+    for (int i = 0; i < 4; ++i) bits |= (shuffle(drawn_, (n % 2 * 4 + i) * 4 + t) >> g & 1u) << i;
+    return bits;
+  }
+
+ private:
+  const MaskKey& key_;
+  const TilePlace& at_;
+  const AttentionProblem& p_;
+  uint32_t drawn_ = 0;
+};
 
 // A warp for dk and dv of 16 keys and kOut of their columns, over the queries of the heads that
 // read them, in order.
@@ -211,10 +224,11 @@ __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem
       float s[kN][4], dp[kN][4];
       products<kColumns>(s, keys, q);
       products<kColumns>(dp, values, d);
+      PairDraws draws(key, at, p);
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
         uint32_t kept = 0;
-        if (p.state) kept = kept_pairs(key, at, n, p);
+        if (p.state) kept = draws.kept(n);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int query = n * 8 + 2 * t + i % 2;

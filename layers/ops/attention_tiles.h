@@ -198,10 +198,14 @@ __device__ inline bool sees(const TilePlace& at, int r, int key, const Attention
 template <class Size>
 __device__ inline void load_mask(const Shared<uint32_t>& keep, const MaskKey& key,
                                  const TilePlace& at, const AttentionProblem& p) {
-  constexpr int groups = Size::kKeys / 4;
-  for (int i = simt::thread(); i < Size::kQueries * groups; i += simt::threads())
-    keep[i] = keep_four(key, at.b, at.q0 + i / groups,
-                        at.h * (int64_t{1} << 18) + at.k0 / 4 + i % groups, p.mask.threshold);
+  constexpr int groups = Size::kKeys / 8;
+  for (int i = simt::thread(); i < Size::kQueries * groups; i += simt::threads()) {
+    const uint32_t bits =
+        keep_eight(key, at.b, at.q0 + i / groups,
+                   at.h * (int64_t{1} << 17) + at.k0 / 8 + i % groups, p.mask.threshold);
+    keep[2 * i] = bits & 15u;
+    keep[2 * i + 1] = bits >> 4;
+  }
 }
 
 __device__ inline int64_t keys_of(const AttentionProblem& p, int64_t b) {

@@ -63,7 +63,15 @@ inline I low_product(I a, I b) {
 inline I high_half(I a) {
   return _mm512_srli_epi64(a, 32);
 }
-inline uint32_t at_least(I even, I odd, I bound) {
-  return _mm512_cmpge_epu32_mask(_mm512_mask_mov_epi32(even, 0xAAAA, _mm512_slli_epi64(odd, 32)),
-                                 bound);
+inline I interleave(I even, I odd) {
+  return _mm512_mask_mov_epi32(even, 0xAAAA, _mm512_slli_epi64(odd, 32));
+}
+inline I lower_halves(I a) {
+  return _mm512_slli_epi32(a, 16);
+}
+inline uint32_t at_least(I a, I bound) {
+  return _mm512_cmpge_epu32_mask(a, bound);
+}
+inline uint32_t halves_equal(I a, I b) {
+  return _mm512_cmpeq_epi16_mask(a, b);
 }

@@ -10,7 +10,7 @@
 // dtypes    one of f32, bf16, f16, the same for all tensors.
 // Aliasing  y may be x; dx may be dy.
 // Numerics  the factor 1/(1-p) is a float; one multiplication, one rounding. p has 24 bits.
-// Traffic   one read, one write. With AVX-512 the generator makes about one number a cycle and a
+// Traffic   one read, one write. With AVX-512 the generator makes some 1.5 numbers a cycle and
 //           core: f32 is bound by memory, bf16 by the generator where the data is in a cache.
 // Errors    usage: p outside (0,1). With p = 0 the caller has nothing to do and must not call.
 #pragma once

@@ -1,6 +1,7 @@
 // The mask of dropout in kernels (engine/simt): the bits of layers/ops/dropout_mask.h.
 #pragma once
 
+#include "engine/core/rng.h"
 #include "engine/memory/step_state.h"
 #include "engine/simt/random.h"
 #include "layers/ops/dropout_mask.h"
@@ -28,26 +29,39 @@ __device__ inline MaskKey mask_key(const StepState& state, uint32_t site) {
   return {k.w[0], k.w[1], static_cast<uint64_t>(state.first_sample)};
 }
 
-// One block of four channels: bit i says whether channel 4 channel4 + i is kept.
-__device__ inline uint32_t keep_four(const MaskKey& key, int64_t sample, int64_t position,
-                                     int64_t channel4, uint32_t threshold) {
+// One block of eight channels: bit i says whether channel 8 channel8 + i is kept.
+__device__ inline uint32_t keep_eight(const MaskKey& key, int64_t sample, int64_t position,
+                                      int64_t channel8, uint32_t threshold) {
   const uint64_t s = key.first_sample + static_cast<uint64_t>(sample);
-  const simt::RandomWords u =
-      simt::random_words(static_cast<uint32_t>(channel4), static_cast<uint32_t>(position),
-                         static_cast<uint32_t>(s), static_cast<uint32_t>(s >> 32), key.k0, key.k1);
-  uint32_t bits = 0;
-  for (int i = 0; i < 4; ++i) bits |= (u.w[i] >= threshold ? 1u : 0u) << i;
+  const auto block = [&](uint32_t c) {
+    return simt::random_words(c, static_cast<uint32_t>(position), static_cast<uint32_t>(s),
+                              static_cast<uint32_t>(s >> 32), key.k0, key.k1);
+  };
+  const auto half = [](const simt::RandomWords& u, int i) {
+    return u.w[i / 2] >> (i % 2 * 16) & 0xffffu;
+  };
+  const auto channels = static_cast<uint32_t>(channel8);
+  const uint32_t upper = threshold >> 16, lower = threshold & 0xffffu;
+  const simt::RandomWords u = block(channels);
+  uint32_t bits = 0, open = 0;
+  for (int i = 0; i < 8; ++i) {
+    bits |= (half(u, i) >= upper ? 1u : 0u) << i;
+    open |= (half(u, i) == upper ? 1u : 0u) << i;
+  }
+  if (open != 0 && lower != 0) {  // once in 8192 blocks
+    const simt::RandomWords low = block(channels | kLowerHalves);
+    for (int i = 0; i < 8; ++i)
+      if (half(low, i) < lower) bits &= ~(open & (1u << i));
+  }
   return bits;
 }
 
-// Bit i: channel + i is kept. N is 1, or 4 or 8 and `channel` a multiple of 4.
+// Bit i: channel + i is kept. N is 1, 4 or 8, and `channel` a multiple of it.
 template <int N>
 __device__ inline uint32_t keep_bits(const MaskKey& key, int64_t sample, int64_t position,
                                      int64_t channel, uint32_t threshold) {
-  uint32_t bits = keep_four(key, sample, position, channel / 4, threshold);
-  if constexpr (N == 1) bits = (bits >> (channel % 4)) & 1u;
-  if constexpr (N == 8) bits |= keep_four(key, sample, position, channel / 4 + 1, threshold) << 4;
-  return bits;
+  const uint32_t bits = keep_eight(key, sample, position, channel / 8, threshold);
+  return bits >> (channel % 8) & ((1u << N) - 1);
 }
 
 // Chosen, not multiplied: a dropped infinity is 0.

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "engine/core/dtype.h"
+#include "engine/core/rng.h"
 #include "layers/ops/activation.h"
 
 namespace snug {
@@ -27,8 +28,8 @@ struct NormLoops {
 template <class T, class W>
 NormLoops<T, W> norm_loops();
 
-// What is drawn for one row: the key and counter of engine/core/rng.h, where channel / 4 is the
-// word that runs. A channel is kept if its number is at least `threshold`.
+// What is drawn for one row: the key and counter of engine/core/rng.h, where the block of channels
+// is the word that runs. A channel is kept if its channel_number() is at least `threshold`.
 struct MaskRow {
   uint32_t k0, k1;
   uint64_t sample;

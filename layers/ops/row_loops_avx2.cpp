@@ -39,19 +39,24 @@ inline U uxor3(U a, U b, U c) {
 inline U counter_steps() {
   return {_mm256_set_epi64x(3, 1, 2, 0), _mm256_set_epi64x(7, 5, 6, 4)};
 }
-// Words 0 and 2 in the low halves, 1 and 3 in the high ones, of eight counters: 32 channels.
-inline void keep_bits(uint32_t* bits, U w0, U w1, U w2, U w3, uint32_t threshold) {
-  const __m256i t = _mm256_set1_epi32(static_cast<int>(threshold));
-  const auto half = [t](__m256i a, __m256i b, __m256i c, __m256i d) {
+// Words 0 and 2 in the low halves, 1 and 3 in the high ones, of eight counters: 64 channels, those
+// whose half is at least `upper` in bits, those where it is equal in open.
+inline void keep_bits(uint32_t* bits, uint32_t* open, U w0, U w1, U w2, U w3, uint32_t upper) {
+  const __m256i t = _mm256_set1_epi16(static_cast<int16_t>(upper));
+  const auto half = [&](int k, __m256i a, __m256i b, __m256i c, __m256i d) {
     const __m256i ab = _mm256_blend_epi32(a, b, 0xAA), cd = _mm256_blend_epi32(c, d, 0xAA);
-    const auto kept = [t](__m256i u) {
-      const __m256i at_least = _mm256_cmpeq_epi32(_mm256_max_epu32(u, t), u);
-      return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(at_least)));
+    const __m256i first = _mm256_unpacklo_epi64(ab, cd), second = _mm256_unpackhi_epi64(ab, cd);
+    // A bit for each of 16 masks of 16 bits, twice.
+    const auto flags = [](__m256i x, __m256i y) {
+      const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packs_epi16(x, y), 0xD8);
+      return static_cast<uint32_t>(_mm256_movemask_epi8(bytes));
     };
-    return kept(_mm256_unpacklo_epi64(ab, cd)) | kept(_mm256_unpackhi_epi64(ab, cd)) << 8;
+    const auto at_least = [t](__m256i u) { return _mm256_cmpeq_epi16(_mm256_max_epu16(u, t), u); };
+    bits[k] = flags(at_least(first), at_least(second));
+    open[k] = flags(_mm256_cmpeq_epi16(first, t), _mm256_cmpeq_epi16(second, t));
   };
-  bits[0] = half(w0.lo, w1.lo, w2.lo, w3.lo);
-  bits[1] = half(w0.hi, w1.hi, w2.hi, w3.hi);
+  half(0, w0.lo, w1.lo, w2.lo, w3.lo);
+  half(1, w0.hi, w1.hi, w2.hi, w3.hi);
 }
 
 #include "layers/ops/row_loops_activation.h"

@@ -81,7 +81,7 @@ TEST(CheckpointSeal, TheMarkerIsWhatItsHeaderSays) {
   TempFolder tmp;
   const std::string folder = make(tmp, 7);
   const std::string text = read_file(folder + "/COMPLETE");
-  EXPECT_EQ(text.rfind("snug checkpoint 3\nstep 7\n", 0), 0u);
+  EXPECT_EQ(text.rfind("snug checkpoint 4\nstep 7\n", 0), 0u);
   EXPECT_NE(text.find("\nef46db3751d8e999 0 empty\n"), std::string::npos)
       << "XXH64 of nothing, by its specification\n"
       << text;
@@ -133,7 +133,7 @@ TEST(CheckpointSeal, OtherVersionsAndForeignFolders) {
     const auto error = refusal_of(folder);
     ASSERT_TRUE(error.has_value());
     EXPECT_EQ(error->code(), ErrorCode::data);
-    EXPECT_NE(error->expected().find("a checkpoint of version 3 in " + folder), std::string::npos)
+    EXPECT_NE(error->expected().find("a checkpoint of version 4 in " + folder), std::string::npos)
         << error->what();
     EXPECT_EQ(error->found(), found);
     EXPECT_NE(error->advice().find("model="), std::string::npos);

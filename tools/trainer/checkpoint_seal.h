@@ -19,9 +19,9 @@
 
 namespace snug {
 
-// 2: optimizer state in the order of states, COMPLETE without a list. 1: state in
-// trainer_state.json.
-inline constexpr int64_t kCheckpointVersion = 3;
+// 3: masks of dropout had a word of the generator for each number. 2: optimizer state in the order
+// of states, COMPLETE without a list. 1: state in trainer_state.json.
+inline constexpr int64_t kCheckpointVersion = 4;
 
 class CheckpointSeal {
  public:

@@ -47,6 +47,19 @@ TEST(Rng, EveryPartOfTheKeyAndCounterCounts) {
   EXPECT_EQ(random_block(key, 5, 6, 7), random_block(random_key(42, 7, 3), 5, 6, 7));
 }
 
+// Halves of two blocks: every channel has its own place, and the lower half counts.
+TEST(Rng, NumbersOfChannels) {
+  const RandomKey key = random_key(42, 7, 3);
+  const Philox4 upper = random_block(key, 5, 6, 9), lower = random_block(key, 5, 6, 0x80000009u);
+  for (uint32_t i = 0; i < 8; ++i) {
+    const uint32_t number = channel_number(key, 5, 6, 72 + i);
+    EXPECT_EQ(number >> 16, i % 2 == 0 ? upper[i / 2] & 0xffff : upper[i / 2] >> 16) << i;
+    EXPECT_EQ(number & 0xffff, i % 2 == 0 ? lower[i / 2] & 0xffff : lower[i / 2] >> 16) << i;
+    EXPECT_TRUE(channel_at_least(key, 5, 6, 72 + i, number));
+    EXPECT_FALSE(channel_at_least(key, 5, 6, 72 + i, number + 1));
+  }
+}
+
 TEST(Rng, UniformRange) {
   EXPECT_EQ(uniform_from(0), 0.0f);
   EXPECT_EQ(uniform_from(0x100), 0x1p-24f);

@@ -15,6 +15,7 @@
 #include "layers/ops/attention_parts.h"
 #include "tests/support/case.h"
 #include "tests/support/reference/attention.h"
+#include "tests/support/reference/dropout.h"
 
 namespace snug::test {
 
@@ -175,10 +176,9 @@ inline std::vector<double> mask_of(const AttentionCase& c, const AttentionSpec& 
       for (int64_t i = 0; i < c.T; ++i)
         for (int64_t j = 0; j < c.T; ++j) {
           const int64_t channel = h * (int64_t{1} << 20) + j;
-          const Philox4 u =
-              random_block(key, static_cast<uint64_t>(state.first_sample + b),
-                           static_cast<uint32_t>(i), static_cast<uint32_t>(channel / 4));
-          const bool kept = uniform_from(u[static_cast<size_t>(channel % 4)]) >= spec.dropout;
+          const bool kept = channel_uniform(key, static_cast<uint64_t>(state.first_sample + b),
+                                            static_cast<uint32_t>(i),
+                                            static_cast<uint32_t>(channel)) >= spec.dropout;
           mask.push_back(kept ? 1.0 / (1.0 - static_cast<double>(spec.dropout)) : 0.0);
         }
   return mask;

@@ -9,6 +9,8 @@
 
 #include "engine/core/rng.h"
 #include "layers/ops/attention_blocks.h"
+#include "layers/ops/dropout_mask.h"
+#include "tests/support/reference/dropout.h"
 
 namespace snug::test {
 namespace {
@@ -258,21 +260,28 @@ TEST(AttentionBlocks, ABackwardTileIsTheFormula) {
 TEST(AttentionBlocks, DropoutBitsAreTheGeneratorsNumbers) {
   const RandomKey key = random_key(123456789012345ull, 77, 3);
   const uint64_t sample = 0x1234567890ull;
+  std::vector<float> bounds = {0.4f, 0.1f, 0.5f, 0x1p-24f, 0x1.8p-24f, 1 - 0x1p-24f};
+  // Bounds that are a number, and the next: its upper half alone does not decide.
+  for (const uint32_t k : {0u, 5u, 22u, 63u - 1})
+    for (const uint32_t i : {0u, 7u, 21u, 47u}) {
+      bounds.push_back(channel_uniform(key, sample, 1000 + i, 20000 + k));
+      bounds.push_back(std::nextafter(bounds.back(), 1.0f));
+    }
   for (const AttentionBlocks* blocks : available(true))
-    for (const float dropout : {0.4f, 0.1f, 0x1p-24f, 0x1.8p-24f, 1 - 0x1p-24f}) {
+    for (const float dropout : bounds) {
       std::vector<uint16_t> keep(64 * kAttentionWords, 0xA5A5);
-      blocks->dropout_bits(keep.data(), 63, 48, key, sample, 1000, 5000,
-                           attention_dropout_threshold(dropout));
+      blocks->dropout_bits(keep.data(), 63, 48, key, sample, 1000, 20000,
+                           dropout_threshold(dropout));
       for (uint32_t k = 0; k < 64; ++k)
         for (uint32_t i = 0; i < 64; ++i) {
-          const float u = uniform_from(random_block(key, sample, 1000 + i, 5000 + k / 4)[k % 4]);
+          const float u = channel_uniform(key, sample, 1000 + i, 20000 + k);
           const bool want = k >= 63 || i >= 48 ? (0xA5A5 >> i % 16 & 1) != 0 : u >= dropout;
           EXPECT_EQ(keep[k * kAttentionWords + i / 16] >> i % 16 & 1, want) << k << " " << i;
         }
     }
   // The first number that is kept, exactly.
   for (const float dropout : {0.1f, 0.5f, 0x1p-24f, 0x1p-30f, 1 - 0x1p-24f}) {
-    const uint32_t least = attention_dropout_threshold(dropout);
+    const uint32_t least = dropout_threshold(dropout);
     EXPECT_GE(uniform_from(least), dropout);
     EXPECT_LT(uniform_from(least - 1), dropout);
   }

@@ -161,6 +161,13 @@ TEST(AttentionSimt, DropoutDrawsTheMaskOfTheCpu) {
     for (const bool causal : {false, true})
       check({.sizes = {2, 39, 2, 1, 12, causal, dtype}, .dropout = 0.3f});
   check({.sizes = {1, 40, 1, 1, 160, true, kBf16}, .dropout = 0.5f});
+  // Bounds that are the number of a pair, and the next: its upper half alone does not decide.
+  const StepState s = some_state();
+  const RandomKey key = random_key(s.seed, static_cast<uint64_t>(s.step), 9);
+  const float u = channel_uniform(key, static_cast<uint64_t>(s.first_sample), 37, (1u << 20) + 21);
+  for (const DType dtype : {kF32, kBf16})
+    for (const float dropout : {u, std::nextafter(u, 1.0f)})
+      check({.sizes = {1, 39, 2, 1, 12, true, dtype}, .dropout = dropout});
 }
 
 TEST(AttentionSimt, AnyScale) {

@@ -65,7 +65,7 @@ TEST(Dropout, TheThresholdIsExact) {
   const RandomKey key = random_key(state.seed, static_cast<uint64_t>(state.step), 11);
   int small = 0, large = 0;
   for (uint32_t channel = 0; channel < 40; ++channel) {
-    const float u = uniform_from(random_block(key, 3, 0, channel / 4)[channel % 4]);
+    const float u = channel_uniform(key, 3, 0, channel);
     ++(u < 0.5f ? small : large);
     for (const bool above : {false, true}) {
       const float p = above ? std::nextafter(u, 1.0f) : u;

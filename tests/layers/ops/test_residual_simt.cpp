@@ -23,6 +23,16 @@ struct Variant {
   bool shifted = false, in_place = false;
 };
 
+constexpr uint32_t kSite = 11;
+
+StepState some_state() {
+  StepState s{};
+  s.seed = 0x123456789abcdefull;
+  s.step = 1234567890123;
+  s.first_sample = 0x1fffffffe;  // its high word changes inside the batch
+  return s;
+}
+
 std::vector<Variant> variants() {
   std::vector<Variant> all;
   for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
@@ -40,6 +50,15 @@ std::vector<Variant> variants() {
                      .shifted = threads == 64,
                      .in_place = threads == 128});
   }
+  // Bounds that are the number of a channel, and the next: its upper half alone does not decide.
+  const StepState s = some_state();
+  const RandomKey key = random_key(s.seed, static_cast<uint64_t>(s.step), kSite);
+  for (const uint32_t channel : {3u, 12u, 38u}) {
+    const float u = channel_uniform(key, static_cast<uint64_t>(s.first_sample) + 1, 2, channel);
+    for (const float p : {u, std::nextafter(u, 1.0f)})
+      for (const DType t : {DType::f32, DType::bf16})
+        all.push_back({.b = 2, .t = 5, .c = channel == 3 ? 39 : 48, .dtype = t, .p = p});
+  }
   all.push_back({.b = 0, .t = 4, .c = 8});
   return all;
 }
@@ -49,14 +68,6 @@ std::string name_of(const Variant& v) {
                      to_string(v.dtype), v.p, v.threads, v.shifted, v.in_place);
 }
 
-StepState some_state() {
-  StepState s{};
-  s.seed = 0x123456789abcdefull;
-  s.step = 1234567890123;
-  s.first_sample = 0x1fffffffe;  // its high word changes inside the batch
-  return s;
-}
-
 TEST(DropoutSimt, SameBitsAsTheCpu) {
   for (const Variant& v : variants()) {
     if (v.p == 0.0f) continue;
@@ -64,7 +75,7 @@ TEST(DropoutSimt, SameBitsAsTheCpu) {
     const int64_t n = v.b * v.t;
     Values x = normal_values(n * v.c, 1, v.dtype), dy = normal_values(n * v.c, 2, v.dtype);
     for (size_t i = 0; i < x.size(); i += 7) x[i] = INFINITY;  // a dropped one is 0
-    const DropoutSpec spec{v.p, 11};
+    const DropoutSpec spec{v.p, kSite};
     const auto body = [&](auto& c) {
       const Shape shape{n, v.c};
       const View s = c.step_state(some_state());
@@ -85,7 +96,7 @@ TEST(DropoutSimt, SameBitsAsTheCpu) {
     // And drawn one by one, from the definition.
     const StepState s = some_state();
     Values dx = dropout_factors_reference(v.b, v.t, v.c, v.p, s.seed, static_cast<uint64_t>(s.step),
-                                          11, static_cast<uint64_t>(s.first_sample));
+                                          kSite, static_cast<uint64_t>(s.first_sample));
     for (size_t i = 0; i < dx.size(); ++i) dx[i] *= dy[i];
     EXPECT_TRUE(close(out["dx"], dx, tolerance(v.dtype, 1)));
   }
@@ -104,7 +115,7 @@ TEST(ResidualSimt, SameBitsAsTheCpu) {
       const View vb = v.in_place ? c.inout("y", shape, v.dtype, branch)
                                  : c.input("branch", shape, v.dtype, branch);
       const View y = v.in_place ? vb : c.output("y", shape, v.dtype);
-      const DropoutSpec spec{v.p, 5};
+      const DropoutSpec spec{v.p, kSite};
       if constexpr (kEmulated<std::decay_t<decltype(c)>>) {
         residual_forward_on(c.queue(), y, {vx, v.b, v.t, spec, s}, vb, v.threads);
       } else {

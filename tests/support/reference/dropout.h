@@ -8,6 +8,18 @@
 
 namespace snug::test {
 
+// The number of a channel in [0,1), from the words of its two blocks one by one.
+inline float channel_uniform(RandomKey key, uint64_t sample, uint32_t position, uint32_t channel) {
+  uint32_t halves[2];
+  for (uint32_t lower = 0; lower < 2; ++lower) {
+    const Philox4 w = random_block(key, sample, position, channel / 8 + lower * 0x80000000u);
+    const uint32_t all[8] = {w[0] % 65536, w[0] / 65536, w[1] % 65536, w[1] / 65536,
+                             w[2] % 65536, w[2] / 65536, w[3] % 65536, w[3] / 65536};
+    halves[lower] = all[channel % 8];
+  }
+  return uniform_from(halves[0] * 65536 + halves[1]);
+}
+
 // 0 or 1 / (1 - p), for (B*T,C).
 inline std::vector<double> dropout_factors_reference(int64_t B, int64_t T, int64_t C, float p,
                                                      uint64_t seed, uint64_t step, uint32_t site,
@@ -17,9 +29,8 @@ inline std::vector<double> dropout_factors_reference(int64_t B, int64_t T, int64
   for (int64_t b = 0; b < B; ++b)
     for (int64_t t = 0; t < T; ++t)
       for (int64_t c = 0; c < C; ++c) {
-        const Philox4 block = random_block(key, first_sample + static_cast<uint64_t>(b),
-                                           static_cast<uint32_t>(t), static_cast<uint32_t>(c / 4));
-        const bool kept = uniform_from(block[static_cast<size_t>(c % 4)]) >= p;
+        const bool kept = channel_uniform(key, first_sample + static_cast<uint64_t>(b),
+                                          static_cast<uint32_t>(t), static_cast<uint32_t>(c)) >= p;
         factors.push_back(kept ? 1.0 / (1.0 - static_cast<double>(p)) : 0.0);
       }
   return factors;

@@ -354,7 +354,7 @@ TEST(ResumePins, ForeignAndBrokenCheckpoints) {
   spill(w.path("bad/checkpoint-5/COMPLETE"), "5\n");
   const Outcome old = w.train("bad", {"resume=latest"});
   EXPECT_EQ(old.code, 2);
-  EXPECT_NE(old.err.find("expected a checkpoint of version 3"), std::string::npos) << old.err;
+  EXPECT_NE(old.err.find("expected a checkpoint of version 4"), std::string::npos) << old.err;
   EXPECT_NE(old.err.find("found: version 2"), std::string::npos) << old.err;
 }
 
