@@ -45,11 +45,11 @@ inline Philox4 random_block(RandomKey key, uint64_t sample, uint32_t position, u
       key.k1);
 }
 
-// The number of a channel, which a mask of dropout compares with a bound: 32 bits of two halves.
-// The upper half is half channel % 2 (0: the lower one) of word channel % 8 / 2 of block channel /
-// 8; the lower half is at the same place of block channel / 8 + 2^31. A mask draws the second block
-// only where an upper half equals that of its bound, once in 65536: the generator, which bounds
-// dropout, runs once for eight channels, and p keeps its 24 bits.
+// The number of a channel, 32 bits, which a mask of dropout compares with a bound. Its upper 16
+// bits are bits 16 (channel % 2) and up of word channel % 8 / 2 of block channel / 8; its lower 16
+// bits lie at the same place of block channel / 8 + 2^31. A mask draws the second block only where
+// upper bits equal those of its bound, once in 65536: so the generator, which bounds dropout, runs
+// once for eight channels, and p keeps its 24 bits.
 constexpr uint32_t kLowerHalves = 0x80000000u;
 inline uint32_t channel_number(RandomKey key, uint64_t sample, uint32_t position,
                                uint32_t channel) {

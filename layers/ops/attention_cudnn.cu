@@ -9,12 +9,11 @@ namespace {
 
 using namespace simt;  // NOLINT: the words of a kernel
 
-// A thread for a vector of keys of one query, or where rows do not begin at one, for the four of a
-// draw.
+// A thread for the eight keys of a draw, stored one by one where rows do not begin at vectors.
 template <class V, bool kWide>
 __global__ void attention_mask_kernel(V* mask, const StepState* state, MaskConstants m, int64_t T,
                                       int64_t heads, bool causal, int64_t n) {
-  constexpr int N = kWide ? kVector<V> : 4;
+  constexpr int N = 8, kStep = kWide ? kVector<V> : 1;
   const int64_t at = block() * threads() + thread();
   if (at >= n) return;
   const int64_t pieces = ceil_div(T, int64_t{N});
@@ -27,12 +26,10 @@ __global__ void attention_mask_kernel(V* mask, const StepState* state, MaskConst
     return from_f32<V>((bits >> k) & 1u && (!causal || j + k <= i) ? 1.0f : 0.0f);
   };
   V* to = mask + row * T + j;
-  if constexpr (kWide) {
-    Pack<V, N> out;
-    for (int k = 0; k < N; ++k) out[k] = value(k);
-    out.store(to);
-  } else {
-    for (int k = 0; k < N && j + k < T; ++k) to[k] = value(k);
+  for (int k = 0; k < N && j + k < T; k += kStep) {
+    Pack<V, kStep> out;
+    for (int l = 0; l < kStep; ++l) out[l] = value(k + l);
+    out.store(to + k);
   }
 }
 
@@ -64,7 +61,7 @@ void attention_mask_on(Queue& queue, const View& mask, const AttentionSpec& spec
   dispatch_float(mask, "mask", [&](auto tag) {
     using V = decltype(tag);
     const bool wide = T % kVector<V> == 0 && aligned_to_vectors(mask.data);
-    const int64_t n = rows * ceil_div(T, int64_t{wide ? kVector<V> : 4});
+    const int64_t n = rows * ceil_div(T, int64_t{8});
     launch(queue, {.blocks = ceil_div(n, int64_t{threads}), .threads = threads}, "attention_mask",
            wide ? attention_mask_kernel<V, true> : attention_mask_kernel<V, false>, mask.as<V>(),
            step_state(state), m, T, spec.H, spec.causal, n);

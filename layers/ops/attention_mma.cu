@@ -81,7 +81,8 @@ template <int kN>
 __device__ inline void drop_keys(float (&s)[kN][4], const MaskKey& key, const TilePlace& at,
                                  int mine, const AttentionProblem& p) {
   const int first = lane() % 4 * 2;
-  KeyDraws draws(key, at, mine, p);
+  KeyDraws<kN> draws;
+  draws.draw(key, at, mine, p);
 #pragma unroll
   for (int n = 0; n < kN; ++n) {
     const KeptKeys kept = draws.kept(n);

@@ -81,7 +81,8 @@ __global__ void attention_dq_mma_kernel(BackwardTensors<V> io, AttentionProblem 
     float s[kN][4], dp[kN][4];
     products<kColumns>(s, queries, k);
     products<kColumns>(dp, douts, v);
-    KeyDraws draws(key, at, mine, p);
+    KeyDraws<kN> draws;
+    if (p.state) draws.draw(key, at, mine, p);
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
       KeptKeys kept{};
@@ -143,8 +144,11 @@ __device__ inline uint32_t seen_pairs(const QueryRows& rows, int mine) {
 // Dropout where keys are rows: bit i of kept(n) says whether the lane's sum i in the eight columns
 // n is kept. Eight lanes have the same two queries and sixteen keys, four draws: with every even n
 // each draws one of n or n + 1, and they trade. All lanes of the warp, n = 0, 1, ... in turn.
+template <int kN>
 class PairDraws {
  public:
+  static_assert(kN % 2 == 0);
+
   __device__ PairDraws(const MaskKey& key, const TilePlace& at, const AttentionProblem& p)
       : key_(key), at_(at), p_(p) {}
   __device__ uint32_t kept(int n) {
@@ -224,7 +228,7 @@ __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem
       float s[kN][4], dp[kN][4];
       products<kColumns>(s, keys, q);
       products<kColumns>(dp, values, d);
-      PairDraws draws(key, at, p);
+      PairDraws<kN> draws(key, at, p);
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
         uint32_t kept = 0;

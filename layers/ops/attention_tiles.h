@@ -199,6 +199,7 @@ template <class Size>
 __device__ inline void load_mask(const Shared<uint32_t>& keep, const MaskKey& key,
                                  const TilePlace& at, const AttentionProblem& p) {
   constexpr int groups = Size::kKeys / 8;
+  static_assert(Size::kKeys % 8 == 0);
   for (int i = simt::thread(); i < Size::kQueries * groups; i += simt::threads()) {
     const uint32_t bits =
         keep_eight(key, at.b, at.q0 + i / groups,

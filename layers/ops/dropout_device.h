@@ -29,31 +29,48 @@ __device__ inline MaskKey mask_key(const StepState& state, uint32_t site) {
   return {k.w[0], k.w[1], static_cast<uint64_t>(state.first_sample)};
 }
 
-// One block of eight channels: bit i says whether channel 8 channel8 + i is kept.
+// Of eight channels, bit i is of channel 8 channel8 + i: kept by its upper half, and open where
+// that equals the bound's and the lower half has a say.
+struct UpperBits {
+  uint32_t kept, open;
+};
+__device__ inline simt::RandomWords mask_words(const MaskKey& key, int64_t sample, int64_t position,
+                                               uint32_t block) {
+  const uint64_t s = key.first_sample + static_cast<uint64_t>(sample);
+  return simt::random_words(block, static_cast<uint32_t>(position), static_cast<uint32_t>(s),
+                            static_cast<uint32_t>(s >> 32), key.k0, key.k1);
+}
+__device__ inline uint32_t half_of(const simt::RandomWords& u, int i) {
+  return u.w[i / 2] >> (i % 2 * 16) & 0xffffu;
+}
+__device__ inline UpperBits upper_eight(const MaskKey& key, int64_t sample, int64_t position,
+                                        int64_t channel8, uint32_t threshold) {
+  const simt::RandomWords u = mask_words(key, sample, position, static_cast<uint32_t>(channel8));
+  const uint32_t upper = threshold >> 16;
+  UpperBits bits{};
+  for (int i = 0; i < 8; ++i) {
+    bits.kept |= (half_of(u, i) >= upper ? 1u : 0u) << i;
+    bits.open |= (half_of(u, i) == upper ? 1u : 0u) << i;
+  }
+  if ((threshold & 0xffffu) == 0) bits.open = 0;
+  return bits;
+}
+// Bit i: the lower half of channel 8 channel8 + i is below that of the bound.
+__device__ inline uint32_t below_eight(const MaskKey& key, int64_t sample, int64_t position,
+                                       int64_t channel8, uint32_t threshold) {
+  const simt::RandomWords u =
+      mask_words(key, sample, position, static_cast<uint32_t>(channel8) | kLowerHalves);
+  uint32_t below = 0;
+  for (int i = 0; i < 8; ++i) below |= (half_of(u, i) < (threshold & 0xffffu) ? 1u : 0u) << i;
+  return below;
+}
+
+// Bit i says whether channel 8 channel8 + i is kept. The second draw is made once in 8192 calls.
 __device__ inline uint32_t keep_eight(const MaskKey& key, int64_t sample, int64_t position,
                                       int64_t channel8, uint32_t threshold) {
-  const uint64_t s = key.first_sample + static_cast<uint64_t>(sample);
-  const auto block = [&](uint32_t c) {
-    return simt::random_words(c, static_cast<uint32_t>(position), static_cast<uint32_t>(s),
-                              static_cast<uint32_t>(s >> 32), key.k0, key.k1);
-  };
-  const auto half = [](const simt::RandomWords& u, int i) {
-    return u.w[i / 2] >> (i % 2 * 16) & 0xffffu;
-  };
-  const auto channels = static_cast<uint32_t>(channel8);
-  const uint32_t upper = threshold >> 16, lower = threshold & 0xffffu;
-  const simt::RandomWords u = block(channels);
-  uint32_t bits = 0, open = 0;
-  for (int i = 0; i < 8; ++i) {
-    bits |= (half(u, i) >= upper ? 1u : 0u) << i;
-    open |= (half(u, i) == upper ? 1u : 0u) << i;
-  }
-  if (open != 0 && lower != 0) {  // once in 8192 blocks
-    const simt::RandomWords low = block(channels | kLowerHalves);
-    for (int i = 0; i < 8; ++i)
-      if (half(low, i) < lower) bits &= ~(open & (1u << i));
-  }
-  return bits;
+  const UpperBits bits = upper_eight(key, sample, position, channel8, threshold);
+  if (bits.open == 0) return bits.kept;
+  return bits.kept & ~(bits.open & below_eight(key, sample, position, channel8, threshold));
 }
 
 // Bit i: channel + i is kept. N is 1, 4 or 8, and `channel` a multiple of it.

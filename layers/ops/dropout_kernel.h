@@ -8,12 +8,15 @@
 namespace snug {
 inline namespace SIMT_SIDE {
 
-// y = dropout(branch), or x + dropout(branch) if kAdd. A thread takes pieces of a row: a vector, or
-// four channels one by one.
+// Channels a thread takes at a time: those of a draw.
+inline constexpr int kPiece = 8;
+
+// y = dropout(branch), or x + dropout(branch) if kAdd. A thread takes pieces of a row, by vectors
+// or channel by channel.
 template <class V, bool kWide, bool kAdd>
 __global__ void dropout_kernel(V* y, const V* x, const V* branch, int64_t rows, int64_t c,
                                int64_t tokens, const StepState* state, MaskConstants mask) {
-  constexpr int kPiece = kWide ? simt::kVector<V> : 4, kStep = kWide ? kPiece : 1;
+  constexpr int kStep = kWide ? simt::kVector<V> : 1;
   SHARED_ARRAY(MaskKey, key_in_block, 1);
   if (simt::thread() == 0) key_in_block[0] = mask_key(*state, mask.site);
   simt::sync_threads();
@@ -48,7 +51,7 @@ void launch_dropout(Queue& queue, const char* name, const View& y, const View& x
   const bool add = x.defined();
   const bool wide = c % simt::kVector<V> == 0 && simt::aligned_to_vectors(y.data) &&
                     simt::aligned_to_vectors(x.data) && simt::aligned_to_vectors(branch.data);
-  const int64_t pieces = rows * ceil_div(c, wide ? simt::kVector<V> : 4);
+  const int64_t pieces = rows * ceil_div(c, int64_t{kPiece});
   const auto kernel =
       wide ? (add ? dropout_kernel<V, true, true> : dropout_kernel<V, true, false>)
            : (add ? dropout_kernel<V, false, true> : dropout_kernel<V, false, false>);

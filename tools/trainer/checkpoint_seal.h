@@ -1,7 +1,7 @@
 // COMPLETE, the marker that a checkpoint is whole: written last, it lists every file with its size
 // and the XXH64 of its bytes, and ends with the XXH64 of its own text before.
 //
-//   snug checkpoint 3
+//   snug checkpoint 4
 //   step 500
 //   9f2c41d07e3ab586 548 config.json
 //   ...

@@ -164,10 +164,13 @@ TEST(AttentionSimt, DropoutDrawsTheMaskOfTheCpu) {
   // Bounds that are the number of a pair, and the next: its upper half alone does not decide.
   const StepState s = some_state();
   const RandomKey key = random_key(s.seed, static_cast<uint64_t>(s.step), 9);
-  const float u = channel_uniform(key, static_cast<uint64_t>(s.first_sample), 37, (1u << 20) + 21);
-  for (const DType dtype : {kF32, kBf16})
-    for (const float dropout : {u, std::nextafter(u, 1.0f)})
-      check({.sizes = {1, 39, 2, 1, 12, true, dtype}, .dropout = dropout});
+  for (const auto& [query, k] : {std::pair{37u, 21u}, {29u, 13u}, {18u, 3u}}) {
+    const float u =
+        channel_uniform(key, static_cast<uint64_t>(s.first_sample), query, (1u << 20) + k);
+    for (const DType dtype : {kF32, kBf16})
+      for (const float dropout : {u, std::nextafter(u, 1.0f)})
+        check({.sizes = {1, 39, 2, 1, 12, true, dtype}, .dropout = dropout});
+  }
 }
 
 TEST(AttentionSimt, AnyScale) {

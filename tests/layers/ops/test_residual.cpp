@@ -63,8 +63,11 @@ void check_dropout_op(const Sizes& s, DType t, float p, bool in_place) {
 TEST(Dropout, TheThresholdIsExact) {
   const StepState state = some_state();
   const RandomKey key = random_key(state.seed, static_cast<uint64_t>(state.step), 11);
+  constexpr uint32_t kChannels = 600;  // several calls of the generator, and a part of one
+  std::vector<uint32_t> channels = {63, 64, 127, 128, 131, 255, 256, 383, 511, 512, 599};
+  for (uint32_t c = 0; c < 40; ++c) channels.push_back(c);
   int small = 0, large = 0;
-  for (uint32_t channel = 0; channel < 40; ++channel) {
+  for (const uint32_t channel : channels) {
     const float u = channel_uniform(key, 3, 0, channel);
     ++(u < 0.5f ? small : large);
     for (const bool above : {false, true}) {
@@ -73,10 +76,12 @@ TEST(Dropout, TheThresholdIsExact) {
       std::vector<DropLoops<float>> all = {drop_loops_avx2<float>()};
       if (use_avx512()) all.push_back(drop_loops_avx512<float>());
       for (const auto& loops : all) {
-        const std::vector<float> x(40, 1.0f);
-        std::vector<float> y(40);
-        loops.drop(y.data(), x.data(), mask.row(0, 0), 40);
+        const std::vector<float> x(kChannels, 1.0f);
+        std::vector<float> y(kChannels);
+        loops.drop(y.data(), x.data(), mask.row(0, 0), kChannels);
         EXPECT_EQ(y[channel] != 0, !above) << channel << " " << u;
+        for (uint32_t c = 0; c < kChannels; ++c)
+          EXPECT_EQ(y[c] != 0, channel_uniform(key, 3, 0, c) >= p) << c << " " << p;
       }
     }
   }
