@@ -19,7 +19,7 @@ std::string reason(int error) {
   return std::generic_category().message(error);
 }
 
-// Whether `path` is the file that is open as `fd`, and not another one of that name.
+// Whether `path` is what is open as `fd`, and not another one of that name.
 bool names(const std::string& path, int fd) {
   struct stat here {
   }, open{};
@@ -102,16 +102,27 @@ void OutputLock::take(const std::string& dir) {
     // Only for the message to others: a full disk is no reason to stop here.
     if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) errno = 0;
     fd_ = fd;
+    folder_ = open(dir.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+    dir_ = dir;
     path_ = path;
     return;
   }
+}
+
+bool OutputLock::lost() const noexcept {
+  struct stat now {
+  }, then{};
+  // Followed, as whoever writes there does.
+  return fd_ >= 0 && folder_ >= 0 && !names(path_, fd_) && stat(dir_.c_str(), &now) == 0 &&
+         fstat(folder_, &then) == 0 && (now.st_dev != then.st_dev || now.st_ino != then.st_ino);
 }
 
 void OutputLock::release() noexcept {
   if (fd_ < 0) return;
   if (names(path_, fd_)) unlink(path_.c_str());
   close(fd_);
-  fd_ = -1;
+  if (folder_ >= 0) close(folder_);
+  fd_ = folder_ = -1;
 }
 
 }  // namespace snug

@@ -24,13 +24,15 @@ class OutputLock {
   // has no locks a warning is printed, and the run goes on without.
   void take(const std::string& dir);
   bool held() const noexcept { return fd_ >= 0; }
+  // Another folder stands where the locked one stood: that one was moved or removed meanwhile.
+  bool lost() const noexcept;
   // Removes the file and lets go.
   void release() noexcept;
 
  private:
-  int fd_ = -1;
+  int fd_ = -1, folder_ = -1;  // of the file; of the folder, to know it again
   bool warned_ = false;
-  std::string path_;
+  std::string dir_, path_;
 };
 
 }  // namespace snug

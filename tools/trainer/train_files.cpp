@@ -64,9 +64,18 @@ bool TrainRun::best_so_far() const {
          (at_.best_saved_loss < 0 || evaluated_loss_ < at_.best_saved_loss);
 }
 
+void TrainRun::require_own_output() const {
+  if (!lock_.lost()) return;
+  const std::string& dir = config().output_dir;
+  fail(ErrorCode::device, fmt::format("the output_dir {} that this run began in", dir),
+       "another folder of that name, made since; it is left alone",
+       "put the run's own one back and resume=latest there");
+}
+
 // Begins the checkpoint of this step, unless it was begun before.
 void TrainRun::save() {
   if (saved_step_ == at_.step) return;
+  require_own_output();
   tell_saved(checkpoints_->wait());
   if (best_so_far()) {
     at_.best_saved_loss = evaluated_loss_;
@@ -163,6 +172,14 @@ void TrainRun::write_memory_json(bool done) {
     j["transient_allocations"] = allocation_watch::transient();
   }
   write_json_file(config().output_dir + "/memory.json", j);
+}
+
+// What a run leaves that did not come to its end.
+void TrainRun::write_unfinished() {
+  if (lock_.lost()) return;
+  write_state(config().output_dir);
+  write_memory_json(false);
+  write_report(false);
 }
 
 void TrainRun::write_report(bool done) {
@@ -278,9 +295,7 @@ int TrainRun::stopped() {
                         resume_command()));
   watch_allocations();
   allocation_watch::stop();
-  write_state(config().output_dir);
-  write_memory_json(false);
-  write_report(false);
+  write_unfinished();
   return 75;
 }
 
@@ -307,18 +322,14 @@ int TrainRun::training_failed() {
         done ? "a loss that does not diverge (loss_watchdog: stop)" : "finite losses and gradients",
         done ? diverging_ : not_finite_, latest ? "; resume=latest goes on from " + *latest : "");
   }
-  write_state(config().output_dir);
-  write_memory_json(false);
-  write_report(false);
+  write_unfinished();
   return 1;
 }
 
 // The run came to its end, and no step of it changed a weight: final/ would be the initial weights.
 int TrainRun::nothing_learned() {
   allocation_watch::stop();
-  write_state(config().output_dir);
-  write_memory_json(false);
-  write_report(false);
+  write_unfinished();
   fmt::print(stderr,
              "diverged: expected at least one step whose gradients are finite at its loss scale\n"
              "  found: all {} steps skipped, the loss scale {} by now: nothing was learned, and "
@@ -334,9 +345,7 @@ int TrainRun::data_lost(const DataLost& error) {
   log_->say(at_.step == 0 ? std::string("Stopped before the first step.")
                           : fmt::format("Stopped at step {}; saved {}", at_.step, save_and_wait()));
   allocation_watch::stop();
-  write_state(config().output_dir);
-  write_memory_json(false);
-  write_report(false);
+  write_unfinished();
   fmt::print(stderr, "{}{}\n", error.what(),
              at_.step == 0 ? std::string() : "\n  then:  " + resume_command());
   return 1;
@@ -373,10 +382,12 @@ int TrainRun::broken_off(const Error& error) {
   } catch (const Error&) {  // the same again
   }
   const bool saved = rescue();
-  const auto latest = latest_checkpoint(config().output_dir);
+  const bool lost = lock_.lost();
+  const auto latest = lost ? std::nullopt : latest_checkpoint(config().output_dir);
   log_->say(fmt::format("Stopped at step {}; {}", at_.step,
                         saved ? fmt::format("output_dir was gone: saved {} in a new one", *latest)
                         : latest ? "the last complete checkpoint is " + *latest
+                        : lost   ? "what it wrote is where its output_dir was moved to"
                                  : "there is no checkpoint"));
   fmt::print(stderr, "{}{}\n", error.what(),
              latest ? "\n  then:  " + resume_command() : std::string());

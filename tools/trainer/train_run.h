@@ -64,6 +64,8 @@ class TrainRun {
   int64_t own_gpu_runtime() const;
   void write_memory_json(bool finished);
   void write_report(bool finished);
+  void write_unfinished();
+  void require_own_output() const;
   int stopped();
   int training_failed();
   int nothing_learned();

@@ -172,6 +172,27 @@ TEST(OutputFolder, ARunHasItsFolderForItself) {
   EXPECT_EQ(w.losses("run").size(), 12u);
 }
 
+// The folder was moved and another one made: what the run has left to write goes into neither.
+TEST(OutputFolder, AnotherFolderOfItsNameIsLeftAlone) {
+  for (const bool at_the_end : {false, true}) {
+    const Workspace w;
+    Child child(w.train_arguments("run", {at_the_end ? "save_steps=0" : "save_steps=4"}));
+    ASSERT_TRUE(child.read_until("step      5/12"));
+    fs::rename(w.path("run"), w.path("moved"));
+    fs::create_directory(w.path("run"));
+    spill(w.path("run/.lock"), "1\n");
+    const Outcome ended = child.finish();
+    EXPECT_EQ(ended.code, 1);
+    for (const std::string& part :
+         {"expected the output_dir " + w.path("run") + " that this run began in",
+          std::string("found: another folder of that name"), std::string("resume=latest")})
+      EXPECT_NE(ended.err.find(part), std::string::npos) << ended.err;
+    EXPECT_EQ(listing(w.path("run")), std::vector<std::string>{".lock"});
+    EXPECT_EQ(exists(w.path("moved/checkpoint-4")), !at_the_end);
+    EXPECT_FALSE(exists(w.path("moved/final")));
+  }
+}
+
 TEST(OutputFolder, AKilledRunLeavesNoLock) {
   const Workspace w;
   {
