@@ -76,20 +76,24 @@ inline float sum_row(int64_t n, F&& f) {
   return sum.total();
 }
 
-// e^x for x up to 88, as fast_exp of engine/core/math.h but with fused multiply-adds: relative
-// error below 2.5e-7, exactly 0 below -87.33, NaN stays NaN. Adding 1.5 * 2^23 + 127 leaves the
-// nearest whole number, biased as an exponent is, in the lowest bits.
-inline V exp_of(V x) {
-  const V lowest = set1(-87.33f), shift = set1(12583039.0f);
-  const V z = max_of(lowest, x);
-  const V biased = fma(z, set1(1.44269504088896341f), shift);
+// e^x for x from -87.33 to 88, as fast_exp of engine/core/math.h but with fused multiply-adds:
+// relative error below 2.5e-7, NaN stays NaN. Adding 1.5 * 2^23 + 127 leaves the nearest whole
+// number, biased as an exponent is, in the lowest bits.
+inline V exp_within(V x) {
+  const V shift = set1(12583039.0f);
+  const V biased = fma(x, set1(1.44269504088896341f), shift);
   const V n = biased - shift;
-  const V r = fnma(n, set1(-2.12194440e-4f), fnma(n, set1(0.693359375f), z));
+  const V r = fnma(n, set1(-2.12194440e-4f), fnma(n, set1(0.693359375f), x));
   V p = fma(set1(1.9875691500e-4f), r, set1(1.3981999507e-3f));
   p = fma(p, r, set1(8.3334519073e-3f));
   p = fma(p, r, set1(4.1665795894e-2f));
   p = fma(p, r, set1(1.6666665459e-1f));
   p = fma(p, r, set1(5.0000001201e-1f));
   p = fma(p, r * r, r) + set1(1.0f);
-  return zero_below(x, lowest, p * exponent_bits(biased));
+  return p * exponent_bits(biased);
+}
+// The same, and exactly 0 below -87.33.
+inline V exp_of(V x) {
+  const V lowest = set1(-87.33f);
+  return zero_below(x, lowest, exp_within(max_of(lowest, x)));
 }
