@@ -11,7 +11,8 @@
 //                              what the process has (VmData) and these bytes,
 //   BAD_WORLD_SHORT=bytes      less these
 //   BAD_WORLD_FREE=bytes       of the machine's memory as /proc/meminfo tells it, all of it free;
-//                              whole KiB
+//                              whole KiB,
+//   BAD_WORLD_FREE_READS=times after it was read so often there is none left
 //   BAD_WORLD_LOCKS=none       flock finds no locks, as on some network file systems
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -94,7 +95,9 @@ FILE* fopen64(const char* path, const char* mode) {
   const char* const free = std::getenv("BAD_WORLD_FREE");
   if (!free || std::strcmp(path, "/proc/meminfo") != 0) return next(path, mode);
   char text[128];
-  const long kib = std::atol(free) / 1024;
+  static std::atomic<long> reads{0};
+  const char* const most = std::getenv("BAD_WORLD_FREE_READS");
+  const long kib = most && ++reads > std::atol(most) ? 1 : std::atol(free) / 1024;
   std::snprintf(text, sizeof text, "MemTotal: %ld kB\nMemAvailable: %ld kB\n", kib, kib);
   FILE* const file = tmpfile64();
   if (!file) std::abort();  // nothing would be proved
