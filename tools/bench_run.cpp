@@ -9,22 +9,14 @@
 #include "engine/core/rng.h"
 #include "tools/bench.h"
 #include "tools/trainer/device_choice.h"
+#include "tools/trainer/median.h"
 #include "tools/trainer/warm_up.h"
 
 namespace snug {
-namespace {
-
-double median_of(std::vector<double> list) {
-  if (list.empty()) return 0;
-  std::sort(list.begin(), list.end());
-  const size_t half = list.size() / 2;
-  return list.size() % 2 == 1 ? list[half] : (list[half - 1] + list[half]) / 2;
-}
-
-}  // namespace
 
 double Times::median() const {
-  return median_of(seconds);
+  std::vector<double> list = seconds;
+  return list.empty() ? 0 : median_of(list);
 }
 
 double Times::least() const {

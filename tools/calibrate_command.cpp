@@ -151,7 +151,7 @@ int calibrate_command(const Arguments& arguments) {
       "measures this machine for some 30 seconds: its roofs, which kernel is fastest for "
       "which products, and how long the operations of a step take. Plans predict "
       "with it, and runs started later use the kernels.");
-  parser.option("--threads", threads, "N", "threads of the runs it is for; 0: all cores")
+  parser.threads(threads, "threads of the runs it is for; auto: one per core the process may use")
       .option("--seconds", seconds, "S", "about how long to measure; longer is surer")
       .flag("--force", force, "measure again even if it was done")
       .flag("--json", json, "print what was measured as JSON")
@@ -162,8 +162,6 @@ int calibrate_command(const Arguments& arguments) {
       .example("snug calibrate device=cuda")
       .example("snug calibrate --threads 4 --force --json");
   if (!parser.parse(arguments)) return 0;
-  if (threads < 0)
-    fail(ErrorCode::usage, "--threads of at least 0", std::to_string(threads), "--threads 2");
   if (!(seconds >= 0 && seconds <= 600))
     fail(ErrorCode::usage, "--seconds from 0 to 600", fmt::format("{}", seconds), "--seconds 15");
   Settings settings;

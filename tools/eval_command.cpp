@@ -154,7 +154,7 @@ int eval_command(const Arguments& arguments) {
       .option("--device", a.options.device, "NAME",
               "cpu (auto is that too), cuda or cuda:N, or emu, the emulator of GPUs")
       .bytes("--memory", a.options.memory, "budget (default: what is free less a reserve)")
-      .option("--threads", a.options.threads, "N", "threads; 0: all processors")
+      .threads(a.options.threads, "threads; auto: one per core the process may use")
       .flag("--json", a.json, "one JSON object: loss, perplexity, tokens, or acc, acc_norm, scores")
       .example("snug eval --model run1/final --data heldout.txt")
       .example("snug eval --model run1/final --data heldout.txt --stride 512")
@@ -172,7 +172,6 @@ int eval_command(const Arguments& arguments) {
   };
   not_negative("--max-length", a.length);
   not_negative("--max-samples", a.config.max_eval_samples);
-  not_negative("--threads", a.options.threads);
   not_negative("--stride", a.stride);
   const bool text = parser.given("--data"), questions = parser.given("--choices");
   if (text == questions)

@@ -69,7 +69,7 @@ void add_flags(ArgumentParser& parser, GenerateArguments& a) {
       .option("--device", a.model.device, "NAME",
               "cpu (auto is that too), cuda or cuda:N, or emu, the emulator of GPUs")
       .bytes("--memory", a.model.memory, "budget (default: what is free less a reserve)")
-      .option("--threads", a.model.threads, "N", "threads; 0: all processors")
+      .threads(a.model.threads, "threads; auto: one per core the process may use")
       .example("snug generate --model run1/final --prompt \"Once upon a time\"")
       .example(
           "snug generate --model run1/final --prompt \"def main\" --temperature 0 --max-new-tokens "
@@ -171,9 +171,6 @@ int generate_command(const Arguments& arguments) {
   check_combinations(parser, a);
   a.request.beams.early_stopping = parse_early_stopping(a.early_stopping);
   check_generation(a.request);
-  if (a.model.threads < 0)
-    fail(ErrorCode::usage, "--threads of at least 0", std::to_string(a.model.threads),
-         "--threads 2");
   a.request.options.sampling.seed = static_cast<uint64_t>(a.seed);
   // A reader that goes away (head) ends the program as it ends others, whatever started it.
   std::signal(SIGPIPE, SIG_DFL);

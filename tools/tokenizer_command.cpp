@@ -27,13 +27,13 @@ constexpr int64_t kQueueBytes = 16 << 20;  // what is held of the text while tra
 constexpr size_t kPrintBytes = 1 << 16;
 constexpr size_t kBatchLines = 1 << 15;
 
-int64_t cpu_count() {
-  return std::clamp<int64_t>(find_processors().threads(), 1, 8);
-}
+constexpr int64_t kMostThreads = 256, kMostOfAuto = 8;
 
-void check_threads(int64_t threads) {
-  if (threads >= 1 && threads <= 256) return;
-  fail(ErrorCode::usage, "--threads from 1 to 256", fmt::format("{}", threads), "--threads 2");
+// 0: auto.
+int thread_count(int64_t configured) {
+  return static_cast<int>(configured > 0
+                              ? configured
+                              : std::clamp<int64_t>(find_processors().threads(), 1, kMostOfAuto));
 }
 
 // A line on stderr that rewrites itself on a terminal and is silent elsewhere.
@@ -96,7 +96,7 @@ class FeedQueue {
 };
 
 int train(const Arguments& arguments) {
-  int64_t vocab_size = 0, threads = cpu_count();
+  int64_t vocab_size = 0, threads = 0;
   BpeTrainerOptions options;
   std::string output, type = "bpe";
   bool cased = false, overwrite = false;
@@ -118,7 +118,10 @@ int train(const Arguments& arguments) {
       .option("--limit-alphabet", options.limit_alphabet, "N",
               "wordpiece: only the N most frequent characters")
       .option("--min-frequency", options.min_frequency, "N", "pairs seen less often are not merged")
-      .option("--threads", threads, "N", "threads that read the text; the result is the same")
+      .threads(threads,
+               "threads that read the text; the result is the same; auto: one per core the process "
+               "may use, at most 8",
+               kMostThreads)
       .options("--special-token", special_tokens, "TEXT",
                "a token never split, may be repeated; of bpe the first marks the end of a text "
                "(default <|endoftext|>, of wordpiece [PAD] [UNK] [CLS] [SEP] [MASK])")
@@ -158,7 +161,6 @@ int train(const Arguments& arguments) {
          fmt::format("{}", options.min_frequency), "--min-frequency 2");
   if (output.empty())
     fail(ErrorCode::usage, "a path for --output", "an empty one", "--output tok.json");
-  check_threads(threads);
   if (is_folder_name(output)) {
     for (const char* name :
          {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "vocab.txt"})
@@ -179,7 +181,7 @@ int train(const Arguments& arguments) {
     fail(ErrorCode::usage, "a .jsonl, .csv or .tsv file for --text-column",
          fmt::format("{}, and none in the data", read.text_column),
          "leave it out: other text is read whole");
-  FeedQueue queue(trainer, static_cast<int>(threads));
+  FeedQueue queue(trainer, thread_count(threads));
   int64_t bytes = 0;
   const CorpusReport report = for_each_piece(files, read, [&](std::string_view piece, bool) {
     queue.add(piece);
@@ -229,20 +231,22 @@ std::string read_input() {
 int encode(const Arguments& arguments) {
   std::string path;
   bool lines = false, special = false;
-  int64_t threads = cpu_count();
+  int64_t threads = 0;
   ArgumentParser parser("tokenizer encode", "prints the ids of the text on standard input.");
   parser.option("--tokenizer", path, "PATH", "tokenizer.json, or a folder with a tokenizer")
       .required()
       .flag("--lines", lines, "each line by itself, one line of ids each, without its line break")
       .flag("--special", special, "add the special tokens the file asks for ([CLS], [SEP], <s>)")
-      .option("--threads", threads, "N", "threads that work on --lines")
+      .threads(threads,
+               "threads that work on --lines; auto: one per core the process may use, at most 8",
+               kMostThreads)
       .example("snug tokenizer encode --tokenizer tok.json < text.txt")
       .example("printf 'Hello world' | snug tokenizer encode --tokenizer run1/final");
   if (!parser.parse(arguments)) return 0;
   if (parser.given("--threads") && !lines)
     fail(ErrorCode::usage, "--threads with --lines: lines are what threads share",
          "--threads alone", "add --lines, or leave it out");
-  check_threads(threads);
+  const int workers = thread_count(threads);
   const Tokenizer tokenizer = Tokenizer::load(path);
   const std::string text = read_input();
   std::string out;
@@ -265,7 +269,7 @@ int encode(const Arguments& arguments) {
     batch.push_back(rest.substr(0, end));
     rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
     if (batch.size() < kBatchLines && !rest.empty()) continue;
-    for (const auto& ids : tokenizer.encode_batch(batch, static_cast<int>(threads))) print(ids);
+    for (const auto& ids : tokenizer.encode_batch(batch, workers)) print(ids);
     batch.clear();
   }
   std::fwrite(out.data(), 1, out.size(), stdout);

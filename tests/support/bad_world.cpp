@@ -1,5 +1,6 @@
-// A disk that is slow or full, a clock that is set back and a system that has no page to spare, for
-// a program that runs with LD_PRELOAD=libsnug_bad_world.so:
+// A disk that is slow or full, a clock that is set back, a system that has no page to spare and one
+// that says it has little memory free, for a program that runs with
+// LD_PRELOAD=libsnug_bad_world.so:
 //
 //   BAD_WORLD_FILES=part       files whose path holds this; without it no file is meant
 //   BAD_WORLD_SLOW=seconds     every write to them takes so much longer
@@ -9,6 +10,9 @@
 //   is
 //                              what the process has (VmData) and these bytes,
 //   BAD_WORLD_SHORT=bytes      less these
+//   BAD_WORLD_FREE=bytes       of the machine's memory as /proc/meminfo tells it, all of it free;
+//                              whole KiB,
+//   BAD_WORLD_FREE_READS=times after it was read so often there is none left
 //   BAD_WORLD_LOCKS=none       flock finds no locks, as on some network file systems
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -83,6 +87,23 @@ ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
   if (slow_or_full(fd, bytes)) return -1;
   static const auto next = real<ssize_t (*)(int, const void*, size_t, off_t)>("pwrite");
   return next(fd, data, bytes, offset);
+}
+
+// std::ifstream opens files by this name.
+FILE* fopen64(const char* path, const char* mode) {
+  static const auto next = real<FILE* (*)(const char*, const char*)>("fopen64");
+  const char* const free = std::getenv("BAD_WORLD_FREE");
+  if (!free || std::strcmp(path, "/proc/meminfo") != 0) return next(path, mode);
+  char text[128];
+  static std::atomic<long> reads{0};
+  const char* const most = std::getenv("BAD_WORLD_FREE_READS");
+  const long kib = most && ++reads > std::atol(most) ? 1 : std::atol(free) / 1024;
+  std::snprintf(text, sizeof text, "MemTotal: %ld kB\nMemAvailable: %ld kB\n", kib, kib);
+  FILE* const file = tmpfile64();
+  if (!file) std::abort();  // nothing would be proved
+  std::fputs(text, file);
+  std::rewind(file);
+  return file;
 }
 
 int flock(int fd, int operation) noexcept {

@@ -102,6 +102,41 @@ TEST(CliArguments, ErrorsSayWhatToDo) {
   EXPECT_NE(message({"f", "--memory", "4GB"}).find("unknown unit"), std::string::npos);
 }
 
+// As the key: a number from 1, or auto, which is what leaving it out means.
+TEST(CliArguments, Threads) {
+  int64_t threads = 0;
+  const auto read = [&](const std::vector<std::string>& arguments) {
+    ArgumentParser parser("test", "A test.");
+    parser.threads(threads, "threads", 256);
+    parser.parse(arguments);
+    return threads;
+  };
+  EXPECT_EQ(read({}), 0);
+  EXPECT_EQ(read({"--threads", "1"}), 1);
+  EXPECT_EQ(read({"--threads=256"}), 256);
+  EXPECT_EQ(read({"--threads", "auto"}), 0);
+  for (const char* text : {"0", "-1", "257"})
+    EXPECT_EQ(message_of([&] {
+                read({"--threads", text});
+              }),
+              fmt::format("usage: expected --threads of at least 1 and at most 256\n"
+                          "  found: \"{}\" (command line)\n  try:   --threads 2",
+                          text));
+  EXPECT_EQ(message_of([&] {
+              read({"--threads", "all"});
+            }),
+            "usage: expected an integer for --threads\n  found: \"all\" (command line)\n"
+            "  try:   --threads 2");
+  threads = 0;
+  ArgumentParser parser("test", "A test.");
+  parser.threads(threads, "threads");
+  EXPECT_NE(parser.help().find("--threads N               threads (default auto)"),
+            std::string::npos)
+      << parser.help();
+  threads = 3;
+  EXPECT_NE(parser.help().find("(default 3)"), std::string::npos);
+}
+
 TEST(CliArguments, HelpIsComplete) {
   Parsed p;
   std::string help;
@@ -334,6 +369,9 @@ TEST_F(CliTokenizer, WordPieceAndThreads) {
   const std::vector<std::string> encode = {"encode",    "--tokenizer", path("wp"), "--lines",
                                            "--special", "--threads",   "2"};
   EXPECT_EQ(run_with("\n\n", encode), "2 3\n2 3\n");
+  auto open = encode;
+  open.back() = "auto";
+  EXPECT_EQ(run_with("\n\n", open), "2 3\n2 3\n");
   const auto message = [&](std::vector<std::string> arguments) {
     return message_of([&] { run_with("", arguments); });
   };
@@ -352,7 +390,8 @@ TEST_F(CliTokenizer, WordPieceAndThreads) {
             std::string::npos);
   wrong[2] = "wordpiece";
   wrong[9] = "0";
-  EXPECT_NE(message(wrong).find("expected --threads from 1 to 256\n  found: 0"), std::string::npos);
+  EXPECT_NE(message(wrong).find("expected --threads of at least 1 and at most 256\n  found: \"0\""),
+            std::string::npos);
   auto alone = encode;
   alone.erase(alone.begin() + 3);
   EXPECT_NE(message(alone).find("expected --threads with --lines"), std::string::npos);

@@ -24,8 +24,13 @@ constexpr size_t kDocColumn = 28;
 struct Bytes {
   int64_t* variable;
 };
+// One that holds a number of threads; 0: auto.
+struct Threads {
+  int64_t* variable;
+  int64_t most;
+};
 using Target =
-    std::variant<std::string*, int64_t*, double*, Bytes, std::vector<std::string>*, bool*>;
+    std::variant<std::string*, int64_t*, double*, Bytes, Threads, std::vector<std::string>*, bool*>;
 
 struct Argument {
   std::string flag;  // "--name", or the name of positionals
@@ -46,6 +51,8 @@ std::string shown_default(const Target& target) {
           return *t;
         } else if constexpr (std::is_same_v<T, Bytes>) {
           return *t.variable > 0 ? yaml_bytes(*t.variable) : "";
+        } else if constexpr (std::is_same_v<T, Threads>) {
+          return *t.variable > 0 ? fmt::format("{}", *t.variable) : "auto";
         } else if constexpr (std::is_same_v<T, int64_t*> || std::is_same_v<T, double*>) {
           return fmt::format("{}", *t);
         } else {
@@ -118,6 +125,11 @@ void ArgumentParser::Impl::store(Argument& a) const {
           *target = to_number(node, a.flag, {}, example);
         } else if constexpr (std::is_same_v<T, Bytes>) {
           *target.variable = to_bytes(node, a.flag);
+        } else if constexpr (std::is_same_v<T, Threads>) {
+          *target.variable = 0;
+          if (node.text != "auto")
+            *target.variable = to_integer(
+                node, a.flag, {.min = 1, .max = static_cast<double>(target.most)}, "--threads 2");
         } else if constexpr (std::is_same_v<T, std::vector<std::string>*>) {
           *target = a.texts;
         } else {
@@ -175,6 +187,11 @@ ArgumentParser& ArgumentParser::option(std::string_view flag, double& variable,
 ArgumentParser& ArgumentParser::bytes(std::string_view flag, int64_t& variable,
                                       std::string_view doc) {
   Argument& a = impl_->add(flag, "SIZE", doc, Bytes{&variable});
+  a.option = impl_->app.add_option(a.flag, a.text);
+  return *this;
+}
+ArgumentParser& ArgumentParser::threads(int64_t& variable, std::string_view doc, int64_t most) {
+  Argument& a = impl_->add("--threads", "N", doc, Threads{&variable, most});
   a.option = impl_->app.add_option(a.flag, a.text);
   return *this;
 }

@@ -35,6 +35,8 @@ class ArgumentParser {
                          std::string_view doc);
   // Sizes such as 256MiB.
   ArgumentParser& bytes(std::string_view flag, int64_t& variable, std::string_view doc);
+  // --threads: 1 to `most`, or auto as in the key of that name, for which the variable is 0.
+  ArgumentParser& threads(int64_t& variable, std::string_view doc, int64_t most = 1024);
   // May be given more than once.
   ArgumentParser& options(std::string_view flag, std::vector<std::string>& variable,
                           std::string_view value, std::string_view doc);

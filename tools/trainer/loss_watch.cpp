@@ -5,15 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tools/trainer/median.h"
+
 namespace snug {
 namespace {
-
-// Of the first n values, which it reorders; the mean of the middle two for an even n.
-double median_of(double* values, int64_t n) {
-  double* const middle = values + n / 2;
-  std::nth_element(values, middle, values + n);
-  return n % 2 ? *middle : (*middle + *std::max_element(values, middle)) / 2;
-}
 
 std::string more(int64_t& unsaid) {
   const std::string text = unsaid == 0   ? ""
@@ -29,7 +24,7 @@ std::string more(int64_t& unsaid) {
 double LossWatch::median(const std::array<double, kWindow>& ring, int64_t count) {
   for (int64_t i = 0; i < count; ++i)
     scratch_[static_cast<size_t>(i)] = ring[static_cast<size_t>((state_.seen - 1 - i) % kWindow)];
-  return median_of(scratch_.data(), count);
+  return median_of({scratch_.data(), static_cast<size_t>(count)});
 }
 
 LossWatch::Verdict LossWatch::look(int64_t step, double loss, double norm) {
@@ -57,7 +52,7 @@ LossWatch::Verdict LossWatch::look(int64_t step, double loss, double norm) {
       double& value = scratch_[static_cast<size_t>(i)];
       value = std::fabs(value - usual);
     }
-    const double deviation = 1.4826 * median_of(scratch_.data(), known);
+    const double deviation = 1.4826 * median_of({scratch_.data(), static_cast<size_t>(known)});
     if (loss > usual + std::max(kLossDeviations * deviation, kLossShare * std::fabs(usual))) {
       if (s.seen - s.loss_said >= kQuiet) {
         say(

@@ -2,18 +2,11 @@
 
 #include <algorithm>
 
-#include "engine/core/error.h"
 #include "engine/kernels/kernels.h"
+#include "tools/trainer/median.h"
 
 namespace snug {
 namespace {
-
-// The middle one.
-double median_of(std::vector<double> list) {
-  require(!list.empty(), "a benchmark to run its op");
-  std::sort(list.begin(), list.end());
-  return list[list.size() / 2];
-}
 
 class Times final : public OpListener {
  public:
@@ -74,8 +67,8 @@ OpBench bench_op(Place place, const Settings& settings, const std::string& op, i
     ctx.program(p.schedule, p.index, [&] { call(ctx, body); });
     if (i >= kUncounted) times.end_run();
   }
-  return {median_of(times.seconds), *std::min_element(times.seconds.begin(), times.seconds.end()),
-          times.flops, times.bytes};
+  return {median_of(times.seconds, Middle::upper),
+          *std::min_element(times.seconds.begin(), times.seconds.end()), times.flops, times.bytes};
 }
 
 double bench_program(Place place, const Settings& settings, int repeats, const OpBody& body) {
@@ -89,7 +82,7 @@ double bench_program(Place place, const Settings& settings, int repeats, const O
     ctx.device().synchronize();
     if (i >= kUncounted) seconds.push_back(monotonic_seconds() - begin);
   }
-  return median_of(seconds);
+  return median_of(seconds, Middle::upper);
 }
 
 View zeros(Context& ctx, std::vector<Tensor>& keep, const char* name, Shape shape, DType dtype) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstring>
 #include <iterator>
 #include <limits>
@@ -15,6 +14,7 @@
 #include "engine/core/rng.h"
 #include "engine/io/json.h"
 #include "layers/models/family.h"
+#include "tools/trainer/median.h"
 #include "tools/trainer/session.h"
 
 namespace snug {
@@ -25,10 +25,8 @@ constexpr const char* kBetween = "between ops";
 constexpr const char* kPack = "matmul_pack";
 
 // As the step that a plan predicts: neither the fastest nor one that other work interrupted.
-double median_of(std::vector<double> list) {
-  const auto at = list.begin() + static_cast<std::ptrdiff_t>((list.size() - 1) / 2);
-  std::nth_element(list.begin(), at, list.end());
-  return *at;
+double usual(std::vector<double> seconds) {
+  return median_of(seconds, Middle::lower);
 }
 
 // Collects the seconds of every op of the programs that a step runs.
@@ -57,7 +55,7 @@ class StepTimes final : public OpListener {
     }
     std::pair<double, int64_t> all{0, 0};
     for (const auto& [what, sum] : sums) {
-      const double seconds = median_of(sum.seconds);
+      const double seconds = usual(sum.seconds);
       rates.add(std::get<0>(what),
                 {static_cast<double>(std::get<1>(what)), static_cast<double>(std::get<2>(what)),
                  seconds / static_cast<double>(sum.ops)});
@@ -245,7 +243,7 @@ void measure(const Sample& shape, double dropout, DType compute, const Settings&
   }
   const auto [in_ops, ops] = times.into(rates, false);
   if (packed) packed_times.into(rates, true);
-  if (brief) between.add(median_of(steps), in_ops, ops);
+  if (brief) between.add(usual(steps), in_ops, ops);
 }
 
 // "matmul nt wide long, f32 f32, avx2" is alike "nt wide long, f32 f32, avx2" and "f32 f32, avx2".

@@ -1,6 +1,7 @@
 // Runs that stop and go on: what the tests of resuming and of failures share.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <cstdint>
@@ -41,6 +42,15 @@ class Environment {
  private:
   std::string name_;
 };
+
+// What LD_PRELOAD names for tests/support/bad_world.cpp, which not every build can load.
+inline const std::string kBadWorld = SNUG_BINARY_DIR "/lib/libsnug_bad_world.so";
+#if SNUG_ADDRESS_SANITIZER || SNUG_THREAD_SANITIZER
+#define NEEDS_PRELOAD() GTEST_SKIP() << "a sanitizer must be loaded first"
+#else
+#define NEEDS_PRELOAD() \
+  if (!exists(kBadWorld)) GTEST_SKIP() << kBadWorld << " was not built"
+#endif
 
 // Bytes of the largest file that children started while it lives may write.
 class FileSizeLimit {

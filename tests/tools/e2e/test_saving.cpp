@@ -21,15 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kBadWorld = SNUG_BINARY_DIR "/lib/libsnug_bad_world.so";
-
-#if SNUG_ADDRESS_SANITIZER || SNUG_THREAD_SANITIZER
-#define NEEDS_PRELOAD() GTEST_SKIP() << "a sanitizer must be loaded first"
-#else
-#define NEEDS_PRELOAD() \
-  if (!exists(kBadWorld)) GTEST_SKIP() << kBadWorld << " was not built"
-#endif
-
 const std::vector<std::string> kSaving = {"save_steps=4", "eval_steps=4"};
 
 void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
