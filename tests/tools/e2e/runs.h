@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/sanitizers.h"
 #include "tests/tools/e2e/workspace.h"
 
 namespace snug::e2e {

@@ -137,7 +137,7 @@ class Sweep {
     const Json planned = plan(memory);
     std::vector<int64_t> arenas = {planned["engine_bytes"].get<int64_t>()};
     if (const int64_t host = planned["host_bytes"].get<int64_t>(); host > 0) arenas.push_back(host);
-    const Environment preload("LD_PRELOAD", SNUG_BINARY_DIR "/lib/libsnug_bad_world.so");
+    const Environment preload("LD_PRELOAD", kBadWorld);
     for (const int64_t bytes : arenas) {
       const Environment arena("BAD_WORLD_ARENA", std::to_string(bytes));
       const Outcome exact = run(words("train", memory));

@@ -217,8 +217,7 @@ TEST(OutputFolder, WithoutLocksARunWarnsAndGoesOn) {
   const char* set = std::getenv("ASAN_OPTIONS");
   const Environment order("ASAN_OPTIONS",
                           std::string(set ? set : "") + ":verify_asan_link_order=0"),
-      load("LD_PRELOAD", SNUG_BINARY_DIR "/lib/libsnug_bad_world.so"),
-      locks("BAD_WORLD_LOCKS", "none");
+      load("LD_PRELOAD", kBadWorld), locks("BAD_WORLD_LOCKS", "none");
   const Outcome done = w.trained("run");
   const size_t at = done.out.find("Warning: " + w.path("run") + " cannot be locked");
   ASSERT_NE(at, std::string::npos) << done.out;
