@@ -90,7 +90,7 @@ __device__ inline KeyRange keys_of_row(const TilePlace& at, int r, const Attenti
 // row of one of them, and they trade. All lanes of the warp call. The draws of a tile are made
 // before they are used, in a loop that stays one, and what their upper halves leave open is settled
 // after them: woven into the products, forward and dq of D = 64 take 217 and 230 registers a thread
-// on sm_90 and this way 125 and 167, which is one block more on a multiprocessor.
+// on sm_90, which is two blocks on a multiprocessor, and this way 125 and 167: four and three.
 struct KeptKeys {
   uint32_t bits[2];
 };

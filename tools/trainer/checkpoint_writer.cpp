@@ -238,6 +238,7 @@ std::optional<CheckpointWriter::Saved> CheckpointWriter::poll() {
   if (!open_ || ring_.busy()) return std::nullopt;
   open_ = false;
   ring_.rethrow();
+  if (guard_) guard_();
   const double now = monotonic_seconds();
   if (!in_place_) {
     replace_folder(folder_, final_name_);

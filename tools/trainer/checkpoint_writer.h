@@ -29,6 +29,10 @@ class CheckpointWriter final : private SaveJob {
   int64_t bytes() const { return layouts_[0].total_bytes() + layouts_[1].total_bytes(); }
   // What holds updates back while one is on its way.
   UpdateGate& gate() { return ring_; }
+  // Asked before checkpoints are replaced or removed: throws if the folder is none of ours.
+  void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
+  // Where the next ones go.
+  void set_output_dir(std::string output_dir) { output_dir_ = std::move(output_dir); }
 
   // Begins checkpoint-<step>, after the one before it has ended; `extra` adds files (config,
   // tokenizer) to the folder under construction. Throws device on a full disk, also if it was the
@@ -66,6 +70,7 @@ class CheckpointWriter final : private SaveJob {
 
   Session& session_;
   std::string output_dir_;
+  std::function<void()> guard_;
   int64_t keep_;
   SafetensorsLayout layouts_[2];
 

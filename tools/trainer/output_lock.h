@@ -24,7 +24,8 @@ class OutputLock {
   // has no locks a warning is printed, and the run goes on without.
   void take(const std::string& dir);
   bool held() const noexcept { return fd_ >= 0; }
-  // Another folder stands where the locked one stood: that one was moved or removed meanwhile.
+  // Another folder, or a file, stands where the locked one stood: that one was moved or removed
+  // meanwhile.
   bool lost() const noexcept;
   // Removes the file and lets go.
   void release() noexcept;

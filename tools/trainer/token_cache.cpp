@@ -12,11 +12,11 @@
 #include <optional>
 
 #include "engine/core/error.h"
+#include "engine/core/sanitizers.h"
 #include "engine/core/units.h"
 #include "engine/data/token_file.h"
 #include "engine/io/files.h"
 #include "engine/io/fingerprint.h"
-#include "tools/trainer/allocation_watch.h"
 #include "tools/trainer/plan.h"
 
 namespace snug {
@@ -142,7 +142,11 @@ RecordLimits record_limits(const PrepareRoom& room, bool whole) {
   malloc_trim(0);  // pages of the plan's search that are free again
   const int64_t piece = ReadOptions().piece_bytes;
   // A sanitizer's own memory, which is most of the process then, is not the run's.
-  const int64_t program = allocation_watch::available() ? process_private_bytes() : 0;
+#if SNUG_ADDRESS_SANITIZER || SNUG_THREAD_SANITIZER
+  const int64_t program = 0;
+#else
+  const int64_t program = process_private_bytes();
+#endif
   const int64_t have = program + kBuffers;
   const double copies = whole ? kWholeCopies : kRecordCopies;
   const auto longest = [&](int64_t bytes) {

@@ -1,5 +1,6 @@
 // What a training run writes, and how it ends.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -66,16 +67,16 @@ bool TrainRun::best_so_far() const {
 
 void TrainRun::require_own_output() const {
   if (!lock_.lost()) return;
-  const std::string& dir = config().output_dir;
-  fail(ErrorCode::device, fmt::format("the output_dir {} that this run began in", dir),
-       "another folder of that name, made since; it is left alone",
-       "put the run's own one back and resume=latest there");
+  fail(ErrorCode::device,
+       fmt::format("the output_dir {} that this run began in", config().output_dir),
+       "another folder or file of that name; it is left alone",
+       "leave the folder of a run where it is while the run goes on");
 }
 
 // Begins the checkpoint of this step, unless it was begun before.
 void TrainRun::save() {
-  if (saved_step_ == at_.step) return;
   require_own_output();
+  if (saved_step_ == at_.step) return;
   tell_saved(checkpoints_->wait());
   if (best_so_far()) {
     at_.best_saved_loss = evaluated_loss_;
@@ -254,6 +255,7 @@ void TrainRun::prepare() {
   checkpoints_ = std::make_unique<CheckpointWriter>(*session_, dir, config().save_total_limit,
                                                     plan_.save_background);
   session_->set_update_gate(&checkpoints_->gate());
+  checkpoints_->set_guard([this] { require_own_output(); });
   final_layout_ = std::make_unique<SafetensorsLayout>(
       weights_layout(*setup_.model, config().save_dtype == "bf16" ? DType::bf16 : DType::f32));
   recorder_ = std::make_unique<StepRecorder>(plan_, config().trace);
@@ -303,7 +305,7 @@ int TrainRun::stopped() {
 int TrainRun::training_failed() {
   allocation_watch::stop();
   checkpoints_->wait();
-  const auto latest = latest_checkpoint(config().output_dir);
+  const auto latest = own_latest();
   const bool done = !diverging_.empty();  // the step that is blamed
   log_->say(fmt::format("Training failed at step {}; {}", at_.step + (done ? 0 : 1),
                         latest ? "the last checkpoint is " + *latest : "there is no checkpoint"));
@@ -351,9 +353,15 @@ int TrainRun::data_lost(const DataLost& error) {
   return 1;
 }
 
-// output_dir is gone: what was learned goes into a new one of that name, with all that was logged.
+std::optional<std::string> TrainRun::own_latest() const {
+  return lock_.lost() ? std::nullopt : latest_checkpoint(config().output_dir);
+}
+
+// output_dir is gone: what was learned goes into a new one of that name, or beside it if another
+// folder has the name, with all that was logged.
 bool TrainRun::rescue() {
-  const std::string& dir = config().output_dir;
+  const std::string dir =
+      lock_.lost() ? fmt::format("{}-{}", config().output_dir, getpid()) : config().output_dir;
   std::error_code code;
   // With the best weights in place of the last ones there is no state to save any more.
   if (weights_replaced_ || at_.step == 0 || fs::exists(dir, code) ||
@@ -361,6 +369,8 @@ bool TrainRun::rescue() {
     return false;
   try {
     lock_.take(dir);
+    setup_.config.output_dir = dir;
+    checkpoints_->set_output_dir(dir);
     log_->recover(dir);
     if (setup_.tokenizer) setup_.tokenizer->save(dir + "/tokenizer");
     write_config();
@@ -381,16 +391,23 @@ int TrainRun::broken_off(const Error& error) {
     tell_saved(checkpoints_->wait());
   } catch (const Error&) {  // the same again
   }
-  const bool saved = rescue();
-  const bool lost = lock_.lost();
-  const auto latest = lost ? std::nullopt : latest_checkpoint(config().output_dir);
+  // Whatever was refused first.
+  std::string what = error.what();
+  try {
+    require_own_output();
+  } catch (const Error& other) {
+    what = other.what();
+  }
+  const bool lost = lock_.lost(), saved = rescue();
+  const auto latest = own_latest();
   log_->say(fmt::format("Stopped at step {}; {}", at_.step,
-                        saved ? fmt::format("output_dir was gone: saved {} in a new one", *latest)
+                        saved && latest
+                            ? fmt::format("output_dir {}: saved {} in a new one",
+                                          lost ? "was another one" : "was gone", *latest)
                         : latest ? "the last complete checkpoint is " + *latest
                         : lost   ? "what it wrote is where its output_dir was moved to"
                                  : "there is no checkpoint"));
-  fmt::print(stderr, "{}{}\n", error.what(),
-             latest ? "\n  then:  " + resume_command() : std::string());
+  fmt::print(stderr, "{}{}\n", what, latest ? "\n  then:  " + resume_command() : std::string());
   return 1;
 }
 

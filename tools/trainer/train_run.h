@@ -66,6 +66,7 @@ class TrainRun {
   void write_report(bool finished);
   void write_unfinished();
   void require_own_output() const;
+  std::optional<std::string> own_latest() const;
   int stopped();
   int training_failed();
   int nothing_learned();

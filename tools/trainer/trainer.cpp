@@ -541,8 +541,8 @@ int TrainRun::steps() {
   }
   if (stop_requested) return stopped();
   tell_saved(checkpoints_->wait());
-  if (at_.step > 0 && at_.updates == 0) return nothing_learned();
   require_own_output();
+  if (at_.step > 0 && at_.updates == 0) return nothing_learned();
   load_best();
   write_final();
   write_state(config().output_dir);

@@ -1,5 +1,6 @@
 // What a run may remove and replace, and what it says when it cannot go on.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -172,25 +173,46 @@ TEST(OutputFolder, ARunHasItsFolderForItself) {
   EXPECT_EQ(w.losses("run").size(), 12u);
 }
 
-// The folder was moved and another one made: what the run has left to write goes into neither.
+// The folder was moved and another run's has its name: that one keeps all it has, and what was
+// learned is saved beside it.
 TEST(OutputFolder, AnotherFolderOfItsNameIsLeftAlone) {
-  for (const bool at_the_end : {false, true}) {
-    const Workspace w;
-    Child child(w.train_arguments("run", {at_the_end ? "save_steps=0" : "save_steps=4"}));
-    ASSERT_TRUE(child.read_until("step      5/12"));
-    fs::rename(w.path("run"), w.path("moved"));
-    fs::create_directory(w.path("run"));
-    spill(w.path("run/.lock"), "1\n");
+  const Workspace w;
+  w.trained("whole");
+  const auto exchange = [&](const char* name, const std::vector<std::string>& keys,
+                            const char* until, const char* written) {
+    SCOPED_TRACE(name);
+    const std::string run_dir = w.path(name), other = w.path(std::string(name) + "-other");
+    w.trained(std::string(name) + "-other", {"save_steps=3"});
+    const std::vector<std::string> before = listing(other);
+    Child child(w.train_arguments(name, keys));
+    ASSERT_TRUE(child.read_until(until));
+    for (int i = 0; i < 1000 && written && !exists(run_dir + written); ++i) usleep(10'000);
+    fs::rename(run_dir, run_dir + "-moved");
+    fs::rename(other, run_dir);
     const Outcome ended = child.finish();
     EXPECT_EQ(ended.code, 1);
     for (const std::string& part :
-         {"expected the output_dir " + w.path("run") + " that this run began in",
-          std::string("found: another folder of that name"), std::string("resume=latest")})
+         {"expected the output_dir " + run_dir + " that this run began in",
+          std::string("found: another folder or file of that name")})
       EXPECT_NE(ended.err.find(part), std::string::npos) << ended.err;
-    EXPECT_EQ(listing(w.path("run")), std::vector<std::string>{".lock"});
-    EXPECT_EQ(exists(w.path("moved/checkpoint-4")), !at_the_end);
-    EXPECT_FALSE(exists(w.path("moved/final")));
-  }
+    EXPECT_EQ(listing(run_dir), before);
+    EXPECT_FALSE(exists(run_dir + "-moved/final"));
+    const std::string beside = run_dir + "-" + std::to_string(child.pid());
+    EXPECT_NE(ended.out.find("output_dir was another one: saved " + beside + "/checkpoint-"),
+              std::string::npos)
+        << ended.out;
+    const Outcome resumed =
+        run({"train", "--config", beside + "/config.resolved.yaml", "resume=latest"});
+    EXPECT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_EQ(slurp(beside + "/final/model.safetensors"),
+              slurp(w.path("whole/final/model.safetensors")));
+  };
+  // Found at the next checkpoint, at the end, and between a checkpoint in the background and the
+  // removal of those beyond the limit.
+  exchange("next", {"save_steps=4", "save_buffer=0"}, "step      5/12", nullptr);
+  exchange("end", {"save_steps=0"}, "step      5/12", nullptr);
+  exchange("limit", {"save_steps=4", "save_total_limit=1"}, "step      3/12",
+           "/checkpoint-4/COMPLETE");
 }
 
 TEST(OutputFolder, AKilledRunLeavesNoLock) {

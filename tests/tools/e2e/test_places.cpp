@@ -42,15 +42,17 @@ Outcome displaced(const Workspace& w, const std::vector<std::string>& more) {
 TEST(Places, ACheckpointWhoseFolderIsGone) {
   const Workspace w;
   expect_said(displaced(w, {"save_steps=6"}), 1,
-              {"device: expected to create " + w.path("run/checkpoint-6.tmp"), "Not a directory",
-               "check the rights and the health of that disk, or another output_dir"});
+              {"device: expected the output_dir " + w.path("run") + " that this run began in",
+               "found: another folder or file of that name",
+               "then:  snug train --config " + w.path("run-")});
 }
 
 TEST(Places, AModelFolderWhoseFolderIsGone) {
   const Workspace w;
   expect_said(displaced(w, {"save_steps=0"}), 1,
-              {"device: expected to create " + w.path("run/final.tmp"), "Not a directory",
-               "free disk space"});
+              {"device: expected the output_dir " + w.path("run") + " that this run began in",
+               "found: another folder or file of that name",
+               "then:  snug train --config " + w.path("run-")});
 }
 
 TEST(Places, TextThatCannotBeRead) {
