@@ -360,8 +360,11 @@ std::optional<std::string> TrainRun::own_latest() const {
 // output_dir is gone: what was learned goes into a new one of that name, or beside it if another
 // folder has the name, with all that was logged.
 bool TrainRun::rescue() {
-  const std::string dir =
-      lock_.lost() ? fmt::format("{}-{}", config().output_dir, getpid()) : config().output_dir;
+  std::string dir = config().output_dir;
+  if (lock_.lost()) {
+    while (dir.size() > 1 && dir.back() == '/') dir.pop_back();
+    dir += fmt::format("-{}", getpid());
+  }
   std::error_code code;
   // With the best weights in place of the last ones there is no state to save any more.
   if (weights_replaced_ || at_.step == 0 || fs::exists(dir, code) ||
@@ -391,7 +394,7 @@ int TrainRun::broken_off(const Error& error) {
     tell_saved(checkpoints_->wait());
   } catch (const Error&) {  // the same again
   }
-  // Whatever was refused first.
+  // The reason, whatever was refused first.
   std::string what = error.what();
   try {
     require_own_output();

@@ -191,9 +191,8 @@ TEST(OutputFolder, AnotherFolderOfItsNameIsLeftAlone) {
     fs::rename(other, run_dir);
     const Outcome ended = child.finish();
     EXPECT_EQ(ended.code, 1);
-    for (const std::string& part :
-         {"expected the output_dir " + run_dir + " that this run began in",
-          std::string("found: another folder or file of that name")})
+    for (const std::string& part : {"expected the output_dir " + run_dir,
+                                    std::string("found: another folder or file of that name")})
       EXPECT_NE(ended.err.find(part), std::string::npos) << ended.err;
     EXPECT_EQ(listing(run_dir), before);
     EXPECT_FALSE(exists(run_dir + "-moved/final"));
@@ -210,7 +209,7 @@ TEST(OutputFolder, AnotherFolderOfItsNameIsLeftAlone) {
   // Found at the next checkpoint, at the end, and between a checkpoint in the background and the
   // removal of those beyond the limit.
   exchange("next", {"save_steps=4", "save_buffer=0"}, "step      5/12", nullptr);
-  exchange("end", {"save_steps=0"}, "step      5/12", nullptr);
+  exchange("end", {"save_steps=0", "output_dir=" + w.path("end/")}, "step      5/12", nullptr);
   exchange("limit", {"save_steps=4", "save_total_limit=1"}, "step      3/12",
            "/checkpoint-4/COMPLETE");
 }
