@@ -155,8 +155,9 @@ void RunLog::sync() {
   if (events_) events_->sync();
 }
 
-void RunLog::recover(const std::string& output_dir) const {
-  write_atomic(output_dir + "/metrics.jsonl", metrics_->text());
+void RunLog::recover(const std::string& output_dir) {
+  path_ = output_dir + "/metrics.jsonl";
+  write_atomic(path_, metrics_->text());
   if (csv_) write_atomic(output_dir + "/metrics.csv", csv_->text());
 }
 

@@ -68,7 +68,7 @@ class RunLog {
   void sync();
   // Writes what was logged so far to a new folder, also if the files of the old one were removed.
   // TensorBoard events are left out. Throws device.
-  void recover(const std::string& output_dir) const;
+  void recover(const std::string& output_dir);
   const std::string& metrics_path() const { return path_; }
 
  private:

@@ -84,7 +84,8 @@ void TrainRun::save() {
   }
   RunPosition position = at_;
   position.elapsed += monotonic_seconds() - started_;
-  log_->sync();
+  log_->sync();          // milliseconds on a disk
+  require_own_output();  // so again
   checkpoints_->begin(position, pinned(), hyperparameters(config(), total_),
                       [&](const std::string& f) {
                         add_model_files(f, DType::f32);
@@ -133,6 +134,7 @@ void TrainRun::load_best() {
 }
 
 void TrainRun::write_final() {
+  require_own_output();
   const std::string path = config().output_dir + "/final", folder = path + ".tmp";
   std::error_code error;
   fs::remove_all(folder, error);
@@ -144,6 +146,7 @@ void TrainRun::write_final() {
   session_->save_model(folder + "/model.safetensors", *final_layout_);
   add_model_files(folder, config().save_dtype == "bf16" ? DType::bf16 : DType::f32);
   sync_folder(folder);
+  require_own_output();
   replace_folder(folder, path);
 }
 
@@ -220,6 +223,7 @@ std::string TrainRun::resume_command() const {
 
 // Writes what says what this run is, beside what it goes on from, if that is so.
 void TrainRun::prepare() {
+  require_own_output();
   const std::string& dir = config().output_dir;
   if (resumed_) {
     for (const std::string& folder : damaged_) {
@@ -304,7 +308,11 @@ int TrainRun::stopped() {
 // It was too late to refuse: training failed, which is exit code 1.
 int TrainRun::training_failed() {
   allocation_watch::stop();
-  checkpoints_->wait();
+  try {
+    checkpoints_->wait();
+  } catch (const Error&) {
+    if (!lock_.lost()) throw;
+  }
   const auto latest = own_latest();
   const bool done = !diverging_.empty();  // the step that is blamed
   log_->say(fmt::format("Training failed at step {}; {}", at_.step + (done ? 0 : 1),
@@ -360,11 +368,9 @@ std::optional<std::string> TrainRun::own_latest() const {
 // output_dir is gone: what was learned goes into a new one of that name, or beside it if another
 // folder has the name, with all that was logged.
 bool TrainRun::rescue() {
-  std::string dir = config().output_dir;
-  if (lock_.lost()) {
-    while (dir.size() > 1 && dir.back() == '/') dir.pop_back();
-    dir += fmt::format("-{}", getpid());
-  }
+  const std::string dir = lock_.lost()
+                              ? fmt::format("{}-{}", plain_folder(config().output_dir), getpid())
+                              : config().output_dir;
   std::error_code code;
   // With the best weights in place of the last ones there is no state to save any more.
   if (weights_replaced_ || at_.step == 0 || fs::exists(dir, code) ||
@@ -402,7 +408,7 @@ int TrainRun::broken_off(const Error& error) {
     what = other.what();
   }
   const bool lost = lock_.lost(), saved = rescue();
-  const auto latest = own_latest();
+  const auto latest = lost && !saved ? std::nullopt : own_latest();
   log_->say(fmt::format("Stopped at step {}; {}", at_.step,
                         saved && latest
                             ? fmt::format("output_dir {}: saved {} in a new one",

@@ -434,6 +434,7 @@ int TrainRun::run() {
   // it is but for the tokens, which wait beside those of the run that may be there.
   const std::string new_tokens = new_tokens_folder(config().output_dir);
   const bool locked = lock_.held();
+  require_own_output();
   NewFolder folder(config().output_dir, &lock_);
   // A folder that was not there when it was looked at may hold a whole run by now.
   if (!locked && !resumed_) check_new_output(config().output_dir, config().overwrite);
@@ -545,6 +546,7 @@ int TrainRun::steps() {
   if (at_.step > 0 && at_.updates == 0) return nothing_learned();
   load_best();
   write_final();
+  require_own_output();
   write_state(config().output_dir);
   watch_allocations();
   allocation_watch::stop();

@@ -49,8 +49,8 @@ TEST(Places, ACheckpointWhoseFolderIsGone) {
 
 TEST(Places, AModelFolderWhoseFolderIsGone) {
   const Workspace w;
-  expect_said(displaced(w, {"save_steps=0"}), 1,
-              {"device: expected the output_dir " + w.path("run") + " that this run began in",
+  expect_said(displaced(w, {"save_steps=0", "output_dir=" + w.path("run/")}), 1,
+              {"device: expected the output_dir " + w.path("run/") + " that this run began in",
                "found: another folder or file of that name",
                "then:  snug train --config " + w.path("run-")});
 }
