@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <utility>
 
@@ -128,6 +129,13 @@ void sync_folder(const std::string& folder) {
 bool file_exists(const std::string& path) {
   struct stat info {};
   return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+}
+
+std::string normal_path(const std::string& path) {
+  std::filesystem::path normal;
+  for (const auto& part : std::filesystem::path(path))
+    if (!part.empty() && part != ".") normal /= part;
+  return normal.empty() && !path.empty() ? "." : normal.string();
 }
 
 void AtomicFile::reserve(size_t path_bytes) {

@@ -23,6 +23,10 @@ void sync_folder(const std::string& folder);
 
 bool file_exists(const std::string& path);  // a regular file, links followed
 
+// A path without what changes nothing: "a/b/", "a/./b" and "a//b/." are "a/b". ".." stays, for what
+// it leads to depends on links.
+std::string normal_path(const std::string& path);
+
 // A file being written under a temporary name in the folder of `path`; commit() makes it durable
 // and renames it, so that `path` holds the old content or the new one and never a part. Without
 // commit() the temporary file is removed. Data goes from the caller's memory to the system with

@@ -13,7 +13,7 @@ using namespace simt;  // NOLINT: the words of a kernel
 template <class V, bool kWide>
 __global__ void attention_mask_kernel(V* mask, const StepState* state, MaskConstants m, int64_t T,
                                       int64_t heads, bool causal, int64_t n) {
-  constexpr int N = 8, kStep = kWide ? kVector<V> : 1;
+  constexpr int N = kDrawnChannels, kStep = kWide ? kVector<V> : 1;
   const int64_t at = block() * threads() + thread();
   if (at >= n) return;
   const int64_t pieces = ceil_div(T, int64_t{N});
@@ -61,7 +61,7 @@ void attention_mask_on(Queue& queue, const View& mask, const AttentionSpec& spec
   dispatch_float(mask, "mask", [&](auto tag) {
     using V = decltype(tag);
     const bool wide = T % kVector<V> == 0 && aligned_to_vectors(mask.data);
-    const int64_t n = rows * ceil_div(T, int64_t{8});
+    const int64_t n = rows * ceil_div(T, int64_t{kDrawnChannels});
     launch(queue, {.blocks = ceil_div(n, int64_t{threads}), .threads = threads}, "attention_mask",
            wide ? attention_mask_kernel<V, true> : attention_mask_kernel<V, false>, mask.as<V>(),
            step_state(state), m, T, spec.H, spec.causal, n);

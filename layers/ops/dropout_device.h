@@ -8,6 +8,9 @@
 
 namespace snug {
 
+// Those that one draw gives.
+inline constexpr int kDrawnChannels = 8;
+
 // What a launch knows of a mask; the rest is in the StepState.
 struct MaskConstants {
   explicit MaskConstants(const DropoutSpec& spec)

@@ -8,9 +8,6 @@
 namespace snug {
 inline namespace SIMT_SIDE {
 
-// Channels a thread takes at a time: those of a draw.
-inline constexpr int kDrawn = 8;
-
 // y = dropout(branch), or x + dropout(branch) if kAdd. A thread takes pieces of a row, by vectors
 // or channel by channel.
 template <class V, bool kWide, bool kAdd>
@@ -21,12 +18,14 @@ __global__ void dropout_kernel(V* y, const V* x, const V* branch, int64_t rows, 
   if (simt::thread() == 0) key_in_block[0] = mask_key(*state, mask.site);
   simt::sync_threads();
   const MaskKey key = key_in_block[0];
-  const int64_t pieces = (c + kDrawn - 1) / kDrawn, stride = simt::blocks() * simt::threads();
+  const int64_t pieces = (c + kDrawnChannels - 1) / kDrawnChannels,
+                stride = simt::blocks() * simt::threads();
   for (int64_t i = simt::block() * simt::threads() + simt::thread(); i < rows * pieces;
        i += stride) {
-    const int64_t row = i / pieces, first = i % pieces * kDrawn;
-    const uint32_t keep = keep_bits<kDrawn>(key, row / tokens, row % tokens, first, mask.threshold);
-    for (int k = 0; k < kDrawn && first + k < c; k += kStep) {
+    const int64_t row = i / pieces, first = i % pieces * kDrawnChannels;
+    const uint32_t keep =
+        keep_bits<kDrawnChannels>(key, row / tokens, row % tokens, first, mask.threshold);
+    for (int k = 0; k < kDrawnChannels && first + k < c; k += kStep) {
       using Part = simt::Pack<V, kStep>;
       const int64_t at = row * c + first + k;
       const auto b = Part::load(branch + at);
@@ -51,7 +50,7 @@ void launch_dropout(Queue& queue, const char* name, const View& y, const View& x
   const bool add = x.defined();
   const bool wide = c % simt::kVector<V> == 0 && simt::aligned_to_vectors(y.data) &&
                     simt::aligned_to_vectors(x.data) && simt::aligned_to_vectors(branch.data);
-  const int64_t pieces = rows * ceil_div(c, int64_t{kDrawn});
+  const int64_t pieces = rows * ceil_div(c, int64_t{kDrawnChannels});
   const auto kernel =
       wide ? (add ? dropout_kernel<V, true, true> : dropout_kernel<V, true, false>)
            : (add ? dropout_kernel<V, false, true> : dropout_kernel<V, false, false>);

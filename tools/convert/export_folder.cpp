@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "engine/core/error.h"
+#include "engine/io/files.h"
 #include "engine/text/tokenizer.h"
 #include "layers/models/family.h"
 #include "layers/models/model.h"
@@ -109,8 +110,7 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
   const bool tokenizer = holds_tokenizer(folder);
   if (!tokenizer) report.notes.emplace_back("the folder has no tokenizer; none was written");
 
-  fs::path base = fs::path(output).lexically_normal();
-  if (!base.has_filename()) base = base.parent_path();
+  const std::string base = normal_path(output);
   FolderInMaking making(base);
   const std::string built = making.path();
   {
@@ -128,7 +128,7 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
   if (file_exists(folder + "/chat_template.jinja"))
     write_atomic(built + "/chat_template.jinja", read_file(folder + "/chat_template.jinja"));
   sync_folder(built);
-  replace_folder(built, base.string());
+  replace_folder(built, base);
   making.keep();
   report.tensors = static_cast<int64_t>(tensors.size());
   report.bytes = layout.total_bytes();

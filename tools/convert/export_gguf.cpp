@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "engine/core/error.h"
+#include "engine/io/files.h"
 #include "layers/models/family.h"
 #include "layers/models/model.h"
 #include "layers/models/weights.h"
@@ -121,9 +122,8 @@ ExportReport export_gguf(const GgufExport& request) {
   GgufMetadata keys;
   keys.add("general.architecture", family.gguf->architecture);
   keys.add("general.type", "model");
-  fs::path path = fs::path(folder).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  keys.add("general.name", request.name.empty() ? path.filename().string() : request.name);
+  keys.add("general.name",
+           request.name.empty() ? fs::path(normal_path(folder)).filename().string() : request.name);
   keys.add("general.file_type", file_type(request.type));
   keys.add("general.quantization_version", uint32_t{2});
   family.gguf->metadata(source.spec, keys);

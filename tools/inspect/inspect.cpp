@@ -78,10 +78,8 @@ bool there(const std::string& path) {
 }
 
 Facts inspect_folder(const std::string& path, const InspectOptions& options) {
-  fs::path clean = fs::path(path).lexically_normal();
-  if (!clean.has_filename()) clean = clean.parent_path();
   if (there(path + "/snug_state.json") || there(path + "/COMPLETE") ||
-      checkpoint_step(clean.filename().string()))
+      checkpoint_step(fs::path(normal_path(path)).filename().string()))
     return inspect_checkpoint(path, options);
   if (there(path + "/config.resolved.yaml") || there(path + "/metrics.jsonl"))
     return inspect_run(path);

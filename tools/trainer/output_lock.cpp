@@ -8,10 +8,10 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <filesystem>
 #include <system_error>
 
 #include "engine/core/error.h"
+#include "engine/io/files.h"
 
 namespace snug {
 namespace {
@@ -54,12 +54,6 @@ int open_lock(const std::string& path, bool& made) {
 }
 
 }  // namespace
-
-std::string plain_folder(const std::string& path) {
-  std::string plain = std::filesystem::path(path).lexically_normal().string();
-  while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
-  return plain;
-}
 
 void OutputLock::take(const std::string& dir) {
   const std::string path = dir + "/" + kLockName;
@@ -110,7 +104,7 @@ void OutputLock::take(const std::string& dir) {
     if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) errno = 0;
     fd_ = fd;
     folder_ = open(dir.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
-    dir_ = plain_folder(dir);  // "b/" would not name a file that took its place
+    dir_ = normal_path(dir);  // "b/" would not name a file that took its place
     path_ = path;
     return;
   }

@@ -12,10 +12,6 @@ namespace snug {
 // Its name in the folder.
 inline constexpr const char* kLockName = ".lock";
 
-// A folder's path without what changes nothing at its end: "a/b/", "a/b/." and "a/c/../b" are
-// "a/b".
-std::string plain_folder(const std::string& path);
-
 class OutputLock {
  public:
   OutputLock() = default;

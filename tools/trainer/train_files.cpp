@@ -369,7 +369,7 @@ std::optional<std::string> TrainRun::own_latest() const {
 // folder has the name, with all that was logged.
 bool TrainRun::rescue() {
   const std::string dir = lock_.lost()
-                              ? fmt::format("{}-{}", plain_folder(config().output_dir), getpid())
+                              ? fmt::format("{}-{}", normal_path(config().output_dir), getpid())
                               : config().output_dir;
   std::error_code code;
   // With the best weights in place of the last ones there is no state to save any more.

@@ -5,6 +5,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
@@ -25,6 +28,24 @@ TEST(Files, WritesAndReadsBack) {
   EXPECT_EQ(read_file(path), "");
   EXPECT_EQ(MappedFile(path).size(), 0);
   EXPECT_EQ(tmp.count(), 1) << "a temporary file is left";
+}
+
+TEST(Files, NormalPaths) {
+  for (const auto& [path, normal] :
+       std::vector<std::pair<std::string, std::string>>{{"a/b", "a/b"},
+                                                        {"a/b/", "a/b"},
+                                                        {"a/b//", "a/b"},
+                                                        {"a/b/.", "a/b"},
+                                                        {"a/./c/../b", "a/c/../b"},
+                                                        {"/a/", "/a"},
+                                                        {"/", "/"},
+                                                        {".", "."},
+                                                        {"./", "."},
+                                                        {"./a", "a"},
+                                                        {"a/../", "a/.."},
+                                                        {"../a/", "../a"},
+                                                        {"", ""}})
+    EXPECT_EQ(normal_path(path), normal) << path;
 }
 
 TEST(Files, UncommittedWriteLeavesTheOldFile) {

@@ -47,7 +47,7 @@ class Environment {
 // What LD_PRELOAD names for tests/support/bad_world.cpp, which not every build can load.
 inline const std::string kBadWorld = SNUG_BINARY_DIR "/lib/libsnug_bad_world.so";
 #if SNUG_ADDRESS_SANITIZER || SNUG_THREAD_SANITIZER
-#define NEEDS_PRELOAD() GTEST_SKIP() << "a sanitizer must be loaded first"
+#define NEEDS_PRELOAD() GTEST_SKIP() << "a sanitizer replaces what this replaces"
 #else
 #define NEEDS_PRELOAD() \
   if (!exists(kBadWorld)) GTEST_SKIP() << kBadWorld << " was not built"
