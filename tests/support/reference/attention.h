@@ -77,10 +77,11 @@ std::vector<S> attention_reference(const AttentionCase& c, const std::vector<S>&
       for (int64_t i = 0; i < c.T; ++i) {
         const S l = attention_row(c, qkv, b, h, i, &p);
         if (lse) lse->push_back(l);
-        for (int64_t j = 0; j < c.T; ++j)
-          for (int64_t d = 0; d < c.D; ++d)
-            out[c.o(b, i, h, d)] +=
-                p[static_cast<size_t>(j)] * c.factor(b, h, i, j) * qkv[c.v(b, j, h, d)];
+        for (int64_t j = 0; j < c.T; ++j) {
+          if (p[static_cast<size_t>(j)] == S(0)) continue;
+          const S mp = p[static_cast<size_t>(j)] * c.factor(b, h, i, j);
+          for (int64_t d = 0; d < c.D; ++d) out[c.o(b, i, h, d)] += mp * qkv[c.v(b, j, h, d)];
+        }
       }
   return out;
 }
@@ -97,6 +98,7 @@ inline std::vector<double> attention_gradient(const AttentionCase& c,
         attention_row(c, qkv, b, h, i, &p);
         double mean = 0;
         for (int64_t j = 0; j < c.T; ++j) {
+          if (p[static_cast<size_t>(j)] == 0) continue;
           double s = 0;
           for (int64_t d = 0; d < c.D; ++d) s += dout[c.o(b, i, h, d)] * qkv[c.v(b, j, h, d)];
           dp[static_cast<size_t>(j)] = s * c.factor(b, h, i, j);
@@ -104,6 +106,7 @@ inline std::vector<double> attention_gradient(const AttentionCase& c,
         }
         for (int64_t j = 0; j < c.T; ++j) {
           const double pj = p[static_cast<size_t>(j)], m = c.factor(b, h, i, j);
+          if (pj == 0) continue;
           const double ds = pj * (dp[static_cast<size_t>(j)] - mean) * c.scale;
           for (int64_t d = 0; d < c.D; ++d) {
             g[c.v(b, j, h, d)] += pj * m * dout[c.o(b, i, h, d)];
@@ -133,11 +136,12 @@ inline AttentionDeviation attention_deviation(const AttentionCase& c,
                                               bool probabilities) {
   const double stored = u * u / 3, inside = probabilities ? stored : 0;
   const auto square = [](double x) { return x * x; };
-  const std::vector<double> out = attention_reference<double>(c, qkv);
   AttentionDeviation r;
-  r.out.assign(out.size(), 0.0);
+  r.out.assign(dout.size(), 0.0);
   r.gradient.assign(qkv.size(), 0.0);
-  std::vector<double> p, dp(static_cast<size_t>(c.T));
+  if (u == 0) return r;
+  const std::vector<double> out = attention_reference<double>(c, qkv);
+  std::vector<double> p, dp(static_cast<size_t>(c.T)), keys(static_cast<size_t>(c.D));
   for (int64_t b = 0; b < c.B; ++b)
     for (int64_t h = 0; h < c.H; ++h)
       for (int64_t i = 0; i < c.T; ++i) {
@@ -145,6 +149,7 @@ inline AttentionDeviation attention_deviation(const AttentionCase& c,
         double mean = 0, delta = 0;
         for (int64_t j = 0; j < c.T; ++j) {
           const auto at = static_cast<size_t>(j);
+          if (p[at] == 0) continue;
           dp[at] = 0;
           for (int64_t d = 0; d < c.D; ++d) dp[at] += dout[c.o(b, i, h, d)] * qkv[c.v(b, j, h, d)];
           dp[at] *= c.factor(b, h, i, j);
@@ -153,21 +158,23 @@ inline AttentionDeviation attention_deviation(const AttentionCase& c,
         }
         for (int64_t d = 0; d < c.D; ++d)
           delta += stored * square(dout[c.o(b, i, h, d)] * out[c.o(b, i, h, d)]);
-        for (int64_t d = 0; d < c.D; ++d) {
-          double keys = 0;
-          for (int64_t j = 0; j < c.T; ++j) {
-            const auto at = static_cast<size_t>(j);
-            const double m = c.factor(b, h, i, j), ds = p[at] * (dp[at] - mean);
+        keys.assign(keys.size(), 0.0);
+        for (int64_t j = 0; j < c.T; ++j) {
+          const auto at = static_cast<size_t>(j);
+          if (p[at] == 0) continue;
+          const double m = c.factor(b, h, i, j), ds = p[at] * (dp[at] - mean);
+          for (int64_t d = 0; d < c.D; ++d) {
             const double k = qkv[c.k(b, j, h, d)], q = qkv[c.q(b, i, h, d)];
-            keys += p[at] * k;
+            keys[static_cast<size_t>(d)] += p[at] * k;
             r.out[c.o(b, i, h, d)] += inside * square(m * p[at] * qkv[c.v(b, j, h, d)]);
             r.gradient[c.q(b, i, h, d)] += inside * square(c.scale * ds * k);
             r.gradient[c.k(b, j, h, d)] +=
                 square(c.scale * q) * (inside * square(ds) + delta * square(p[at]));
             r.gradient[c.v(b, j, h, d)] += inside * square(m * p[at] * dout[c.o(b, i, h, d)]);
           }
-          r.gradient[c.q(b, i, h, d)] += delta * square(c.scale * keys);
         }
+        for (int64_t d = 0; d < c.D; ++d)
+          r.gradient[c.q(b, i, h, d)] += delta * square(c.scale * keys[static_cast<size_t>(d)]);
       }
   for (std::vector<double>* v : {&r.out, &r.gradient})
     for (double& x : *v) x = std::sqrt(x);
