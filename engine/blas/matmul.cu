@@ -62,7 +62,8 @@ template <int kOwn>
 __global__ void matmul_kernel(MatmulProblem p) {
   SHARED_ARRAY(float, a_tile, kDepth* kRow);
   SHARED_ARRAY(float, b_tile, kDepth* kRow);
-  const int64_t row0 = block_y() * kTile, column0 = block() * kTile;
+  const int64_t columns = (p.N + kTile - 1) / kTile;
+  const int64_t row0 = block() / columns * kTile, column0 = block() % columns * kTile;
   float sum[kOwn][kMicro][kMicro] = {};
   for (int64_t k0 = 0; k0 < p.K; k0 += kDepth) {
     if (k0 > 0) sync_threads();
@@ -102,9 +103,8 @@ void matmul_on(Queue& queue, const MatmulProblem& p, int threads) {
          "run what follows the product as an op of its own, on B as it is");
   const auto run = [&](auto kernel) {
     launch(queue,
-           {.blocks = ceil_div(p.N, int64_t{kTile}),
-            .threads = threads,
-            .blocks_y = ceil_div(p.M, int64_t{kTile})},
+           {.blocks = ceil_div(p.N, int64_t{kTile}) * ceil_div(p.M, int64_t{kTile}),
+            .threads = threads},
            "matmul", kernel, p);
   };
   if (threads * 8 == kMicros)

@@ -14,7 +14,8 @@ std::string human_bytes(int64_t bytes) {
   if (bytes < 1024 && bytes > -1024) return fmt::format("{} B", bytes);
   double v = static_cast<double>(bytes);
   int u = 0;
-  while (std::fabs(v) >= 1024.0 && u < 5) {
+  // What two digits round to 1024.00 is one of the next unit.
+  while ((std::fabs(v) >= 1023.995 || u == 0) && u < 5) {
     v /= 1024.0;
     ++u;
   }

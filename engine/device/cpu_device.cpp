@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -16,33 +15,13 @@
 #include "engine/device/cpu_streams.h"
 #include "engine/device/cuda.h"
 #include "engine/device/device.h"
+#include "engine/device/system_memory.h"
 
 namespace snug {
 namespace {
 
 int64_t page_size() {
   return sysconf(_SC_PAGESIZE);
-}
-
-int64_t read_number(const std::string& path) {
-  std::ifstream in(path);
-  int64_t v = -1;
-  if (in >> v) return v;
-  return -1;  // absent, or the word "max"
-}
-
-// The number after `key` in a file of "key number" lines; 0 if absent.
-int64_t keyed(const std::string& path, const std::string& key) {
-  std::ifstream in(path);
-  std::string name, rest;
-  int64_t value = 0;
-  while (in >> name >> value && std::getline(in, rest))
-    if (name == key) return value;
-  return 0;
-}
-
-int64_t meminfo(const char* key) {
-  return keyed("/proc/meminfo", key) * 1024;
 }
 
 class CpuDevice : public Device {
@@ -129,23 +108,7 @@ class CpuDevice : public Device {
   }
 
   MemoryInfo memory_info() const override {
-    MemoryInfo info{meminfo("MemTotal:"), meminfo("MemAvailable:")};
-    // A container's limit counts when it is below the machine's (cgroup v2, then v1). Its page
-    // cache counts as used there, though the system takes it back when programs need memory.
-    for (const char* folder : {"/sys/fs/cgroup/", "/sys/fs/cgroup/memory/"}) {
-      const std::string root(folder);
-      const bool v2 = root == "/sys/fs/cgroup/";
-      const int64_t limit = read_number(root + (v2 ? "memory.max" : "memory.limit_in_bytes"));
-      const int64_t used = read_number(root + (v2 ? "memory.current" : "memory.usage_in_bytes"));
-      if (limit <= 0 || limit >= info.total_bytes || used < 0) continue;
-      const std::string stat = root + "memory.stat", prefix = v2 ? "" : "total_";
-      const int64_t cache =
-          keyed(stat, prefix + "active_file") + keyed(stat, prefix + "inactive_file");
-      info.total_bytes = limit;
-      info.available_bytes =
-          std::min(info.available_bytes, std::clamp<int64_t>(limit - used + cache, 0, limit));
-    }
-    return info;
+    return system_memory();
   }
 
  private:

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 
@@ -37,13 +36,13 @@ bool cuda_sync_check() {
 bool cuda_kernels_fit(const std::string& architectures, int major, int minor) {
   std::istringstream in(architectures);
   std::string one;
-  int newest = 0;
+  int last = 0;  // which alone is there as PTX too
   while (std::getline(in, one, ',')) {
     const int a = std::atoi(one.c_str());
-    newest = std::max(newest, a);
+    last = a;
     if (a / 10 == major && a % 10 <= minor) return true;
   }
-  return newest > 0 && newest <= 10 * major + minor;
+  return last > 0 && last <= 10 * major + minor;
 }
 
 void refuse_no_cuda_build() {

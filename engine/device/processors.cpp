@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "engine/core/openmp.h"
+#include "engine/device/cgroup.h"
 
 namespace snug {
 namespace {
@@ -55,47 +56,6 @@ double quota_v2(const std::string& folder, std::string* file) {
 double quota_v1(const std::string& folder, std::string* file) {
   *file = folder + "/cpu.cfs_quota_us";
   return ratio(first_line(*file), first_line(folder + "/cpu.cfs_period_us"));
-}
-
-bool lists(std::string_view options, std::string_view wanted) {
-  while (!options.empty()) {
-    const size_t end = std::min(options.find(','), options.size());
-    if (options.substr(0, end) == wanted) return true;
-    options.remove_prefix(std::min(end + 1, options.size()));
-  }
-  return false;
-}
-
-// A hierarchy that is mounted: where, and which of its groups is there at the top.
-struct Mount {
-  bool v2 = false;
-  std::string group, folder;
-};
-
-// mountinfo(5): ID parent major:minor ROOT MOUNTPOINT options [tags] - TYPE source SUPEROPTIONS
-std::vector<Mount> cpu_mounts(const std::string& root) {
-  std::vector<Mount> mounts;
-  std::ifstream in(root + "/proc/self/mountinfo");
-  for (std::string line; std::getline(in, line);) {
-    const size_t dash = line.find(" - ");
-    if (dash == std::string::npos) continue;
-    std::istringstream left(line.substr(0, dash)), right(line.substr(dash + 3));
-    std::string skip, group, folder, type, source, options;
-    if (!(left >> skip >> skip >> skip >> group >> folder)) continue;
-    if (!(right >> type >> source >> options)) continue;
-    if (type == "cgroup2") mounts.push_back({true, group, root + folder});
-    if (type == "cgroup" && lists(options, "cpu")) mounts.push_back({false, group, root + folder});
-  }
-  return mounts;
-}
-
-// The group's path below the mount's top; empty where the mount does not show it, for example in a
-// container whose own group is what is mounted.
-std::string below(const std::string& group, const std::string& top) {
-  if (group.find("..") != std::string::npos) return "";
-  if (top == "/") return group == "/" ? "" : group;
-  if (group.compare(0, top.size(), top) != 0) return "";
-  return group.size() > top.size() && group[top.size()] == '/' ? group.substr(top.size()) : "";
 }
 
 // "0-2,7" begins with 0.
@@ -150,31 +110,13 @@ std::vector<int> allowed_cpus() {
 }
 
 double cgroup_quota(const std::string& root, std::string* file) {
-  std::string group_v1, group_v2;
-  std::ifstream in(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {  // ID:controllers:/path
-    const size_t one = line.find(':'), two = line.find(':', one + 1);
-    if (one == std::string::npos || two == std::string::npos) continue;
-    const std::string controllers = line.substr(one + 1, two - one - 1);
-    if (controllers.empty()) group_v2 = line.substr(two + 1);
-    if (lists(controllers, "cpu")) group_v1 = line.substr(two + 1);
-  }
-  std::vector<Mount> mounts = cpu_mounts(root);
-  if (mounts.empty())
-    mounts = {{true, "/", root + "/sys/fs/cgroup"}, {false, "/", root + "/sys/fs/cgroup/cpu"}};
   double least = 0;
-  for (const Mount& mount : mounts) {
-    std::string path = below(mount.v2 ? group_v2 : group_v1, mount.group);
-    for (;;) {
-      std::string where;
-      const std::string folder = mount.folder + path;
-      const double quota = mount.v2 ? quota_v2(folder, &where) : quota_v1(folder, &where);
-      if (quota > 0 && (least <= 0 || quota < least)) {
-        least = quota;
-        *file = where.substr(root.size());
-      }
-      if (path.empty()) break;
-      path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  for (const CgroupFolder& group : cgroup_folders(root, "cpu")) {
+    std::string where;
+    const double quota = group.v2 ? quota_v2(group.path, &where) : quota_v1(group.path, &where);
+    if (quota > 0 && (least <= 0 || quota < least)) {
+      least = quota;
+      *file = where.substr(root.size());
     }
   }
   return least;

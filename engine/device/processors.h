@@ -1,8 +1,8 @@
 // How many threads a computation should use here: one for every core this process may run on, and
 // no more than its control group is granted time for.
 //
-// Sources   sched_getaffinity(2); /proc/self/cgroup and /proc/self/mountinfo, which say where the
-//           group's files are; cpu.max (v2) or cpu.cfs_quota_us and cpu.cfs_period_us (v1) of the
+// Sources   sched_getaffinity(2); cpu.max (v2) or cpu.cfs_quota_us and cpu.cfs_period_us (v1) of
+// the
 //           group and of every group above it that can be seen, the smallest of which binds;
 //           /sys/devices/system/cpu/cpuN/topology (kernel documentation: cgroup-v2.rst,
 //           sched-bwc.rst, cputopology.rst).

@@ -191,9 +191,9 @@ Tensor Context::tensor(Name name, Shape shape, DType dtype, Category category,
   Program& p = *program_;
   const int64_t elements = shape.elements();
   if (elements > kMostTensorBytes / size_of(dtype))
-    fail(ErrorCode::shape, "a tensor of less than 2^61 bytes",
+    fail(ErrorCode::out_of_memory, "a tensor of less than 2^61 bytes",
          fmt::format("{} {} {}", name.view(), to_string(shape), to_string(dtype)),
-         "check the sizes in the config");
+         "check the sizes of the model and of the batch");
   const int64_t bytes = elements * size_of(dtype) + settings_.guard_bytes;
   Tensor t;
   t.record_ = next_tensor_;
@@ -234,11 +234,12 @@ Tensor Context::tensor(Name name, Shape shape, DType dtype, Category category,
 
 // Whether what stream s does now comes after all that matters of a tensor elsewhere: its birth (and
 // with that the end of what had its bytes before), what wrote it, what still reads it.
-void Context::check_ordered(StreamId stream, const Tensor& tensor, bool read) const {
+void Context::check_ordered(StreamId stream, const Tensor& tensor) const {
   for (StreamId q = 0; q < kStreams; ++q) {
     int64_t needed = tensor.used_[static_cast<size_t>(q)];
-    // Ops do not say what they write: all of them count.
-    if (q == kCompute && read && tensor.residence_ == Residence::device) needed = last_op_;
+    // Ops do not say what they read and write: all of them count.
+    if (q == kCompute && tensor.residence_ == Residence::device)
+      needed = std::max(needed, last_op_);
     if (q != stream && reached(stream, q) < needed)
       drift(*program_,
             fmt::format("{} to wait for {} before a copy", stream_name(stream), stream_name(q)),
@@ -253,7 +254,7 @@ std::vector<Tensor> Context::split(const Tensor& whole, std::span<const int64_t>
   int64_t at = 0;
   for (size_t i = 0; i < pieces.size(); at += elements[i++]) {
     Tensor& t = pieces[i];
-    t.epoch_ = whole.epoch_;
+    t.epoch_ = 0;  // of no program: its end is not the whole's
     t.used_in_ = whole.used_in_;
     t.used_ = whole.used_;
     t.record_ = whole.record_;
@@ -288,11 +289,11 @@ void Context::copy_to_device(Tensor& device, std::span<Tensor* const> host) {
                                        elements * size_of(device.view_.dtype)),
             "consecutive pieces of one host tensor");
     elements += piece->view_.elements();
-    check_ordered(kToDevice, *piece, true);
+    check_ordered(kToDevice, *piece);
   }
   require(device.residence_ == Residence::device && device.view_.shape == Shape{elements},
           "a tensor of the device with room for exactly the pieces");
-  check_ordered(kToDevice, device, false);
+  check_ordered(kToDevice, device);
   const int64_t bytes = device.view_.bytes();
   {
     const Op op(*this, "copy_to_device", {.flops = 0, .bytes = bytes}, kToDevice);
@@ -310,8 +311,8 @@ void Context::copy(StreamId stream, Tensor& to, Tensor& from) {
           "copies in the direction of their stream");
   require(to.view_.shape == from.view_.shape && to.view_.dtype == from.view_.dtype,
           "copies between tensors of one shape and dtype");
-  check_ordered(stream, to, false);
-  check_ordered(stream, from, true);
+  check_ordered(stream, to);
+  check_ordered(stream, from);
   const int64_t bytes = from.view_.bytes();
   {
     const Op op(*this, stream == kToHost ? "copy_to_host" : "copy_to_device",

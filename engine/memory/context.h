@@ -60,7 +60,7 @@ class Tensor {
  private:
   friend class Context;
   Context* context_ = nullptr;
-  int64_t epoch_ = 0;   // which recording or run made it
+  int64_t epoch_ = 0;   // which recording or run made it; 0: none
   int32_t record_ = 0;  // index in that program
   Residence residence_ = Residence::device;
   bool resident_ = false;  // of a resident program: others copy it too
@@ -272,7 +272,7 @@ class Context {
   void set_bytes(Residence residence, std::byte* data, uint8_t value, int64_t bytes);
   void copy(StreamId stream, Tensor& to, Tensor& from);
   void enter_copy(Tensor& tensor);
-  void check_ordered(StreamId stream, const Tensor& tensor, bool read) const;
+  void check_ordered(StreamId stream, const Tensor& tensor) const;
   void sync(const SyncRecord& now);
   int64_t resident(Residence residence) const;
   const Arena& arena(Residence r) const { return arenas_[static_cast<size_t>(r)]; }

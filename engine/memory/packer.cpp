@@ -177,9 +177,9 @@ Problem make_problem(std::span<const Interval> intervals, int64_t alignment) {
     const int64_t units = x.bytes / alignment + (x.bytes % alignment != 0);
     int64_t rounded = 0;
     if (__builtin_mul_overflow(units, alignment, &rounded) || rounded > kMaxTotal - total)
-      fail(ErrorCode::internal, "sizes whose sum fits 62 bits",
-           fmt::format("interval {} of {} bytes passes it", i, x.bytes),
-           "check the shapes that were asked for");
+      fail(ErrorCode::out_of_memory, "tensors of less than 2^62 bytes in all",
+           fmt::format("tensor {} of {} bytes passes it", i, x.bytes),
+           "check the sizes of the model and of the batch");
     total += rounded;
     problem.ids.push_back(static_cast<int32_t>(i));
     problem.items.push_back({0, 0, units});
@@ -249,16 +249,19 @@ Packing pack(std::span<const Interval> intervals, const PackOptions& options) {
     for (Block& block : blocks)
       pack_greedy(block.items, bound - block.base, block.best, block.order, block.fit);
     const PackProof proof = search_blocks(blocks, bound, steps);
-    int64_t height = 0;
+    int64_t highest = 0;
     const char* method = "";
     for (const Block& block : blocks) {
       for (size_t k = 0; k < block.ids.size(); ++k)
         offsets[block.ids[k]] = block.base + block.best.offsets[k];
-      if (block.top() > height) {
-        height = block.top();
+      if (block.top() > highest) {
+        highest = block.top();
         method = block.best.method;
       }
     }
+    // Of all items: one that the reduction placed may end above every block.
+    int64_t height = 0;
+    for (size_t k = 0; k < items.size(); ++k) height = std::max(height, offsets[k] + items[k].size);
     // Greedy orders can do better on the whole than block by block, as long as nothing is proved.
     if (height < best.height) best = {std::move(offsets), height, method};
     if (best.height == height) result.proof = proof;

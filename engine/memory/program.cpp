@@ -117,7 +117,10 @@ Packing pack_program(const Program& program, Residence residence, const PackOpti
 
 int64_t Schedule::lower_bound_except(std::initializer_list<std::string_view> names,
                                      Residence residence) const {
-  std::vector<int64_t> base(programs_.size(), 0), change;  // of live bytes, at every tick
+  // Sums of tensors that no memory holds must not wrap around: a model of that size is refused.
+  constexpr int64_t kMost = int64_t{1} << 61;
+  std::vector<int64_t> base(programs_.size(), 0);
+  std::vector<__int128> change;  // of live bytes, at every tick
   int64_t highest = 0;
   for (size_t i = 0; i < programs_.size(); ++i) {
     const Program& p = programs_[i];
@@ -133,9 +136,10 @@ int64_t Schedule::lower_bound_except(std::initializer_list<std::string_view> nam
       change[static_cast<size_t>(t.born)] += bytes;
       if (t.died != kNever) change[static_cast<size_t>(t.died)] -= bytes;
     }
-    int64_t live = 0, most = 0;
-    for (const int64_t delta : change) most = std::max(most, live += delta);
-    base[i] = (p.parent >= 0 ? base[static_cast<size_t>(p.parent)] : 0) + most;
+    __int128 live = 0, most = 0;
+    for (const __int128 delta : change) most = std::max(most, live += delta);
+    base[i] = std::min(kMost, (p.parent >= 0 ? base[static_cast<size_t>(p.parent)] : 0) +
+                                  static_cast<int64_t>(std::min<__int128>(most, kMost)));
     highest = std::max(highest, base[i]);
   }
   return round_up(highest, 4096);

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,11 +30,17 @@ struct GgufFamily {
   bool (*always_f32)(std::string_view name);
 };
 
+// A name that transformers gives a key in every family, and the family's own.
+struct KeyAlias {
+  const char* general;
+  const char* own;
+};
+
 struct Family {
   const char* model_type;
   // Fills the spec from a config.json (or the `model:` map). `origin` names it in errors. Keys of
-  // another meaning than the spec can express are refused; with `strict`, keys nobody knows as
-  // well.
+  // another meaning than the spec can express are refused; with `strict`, what check_keys refuses
+  // as well.
   ModelSpec (*parse)(const nlohmann::json& config, const std::string& origin, bool strict);
   nlohmann::json (*write)(const ModelSpec& spec, const char* torch_dtype);
   // config.json of a published shape ("gpt2-medium"), or nothing.
@@ -43,16 +50,25 @@ struct Family {
   std::vector<std::string> (*file_names)(const ParamInfo& param);
   // Whether a tensor that no parameter asked for is a known leftover (buffers, tied copies).
   bool (*ignorable)(std::string_view tensor, const ModelSpec& spec);
-  const GgufFamily* gguf = nullptr;  // null: not written as GGUF
+  const GgufFamily* gguf;  // null: not written as GGUF
+  // Throws usage for keys of a map that a user wrote: those nobody knows, and those that files hold
+  // and that would have no effect here.
+  void (*check_keys)(const nlohmann::json& keys, const std::string& origin);
+  // parse reads the own names alone, see own_names().
+  std::span<const KeyAlias> aliases;
 };
+
+// Gives the keys of a config their own names. Throws usage if one is there under both, with
+// different values.
+void own_names(nlohmann::json& config, const Family& family, const std::string& origin);
 
 // Throws unsupported, listing the families that are there.
 const Family& find_family(std::string_view model_type, const std::string& origin);
 
 // The spec of `model`, a named shape or a folder with config.json (weights are then in `folder`),
 // or of a map of config keys as JSON text ({"type": "gpt2", "n_layer": 4}), or of both: the map's
-// keys replace those of the shape. `vocab_size` fills in for a map that names none. Throws usage or
-// data.
+// keys, general names of transformers included, replace those of the shape. `vocab_size` fills in
+// for a map that names none. Throws usage or data.
 struct ModelSource {
   ModelSpec spec;
   std::string folder;  // empty: nothing to load

@@ -24,9 +24,14 @@ constexpr std::array<NamedShape, 5> kShapes = {{{"gpt2", 12, 12, 768},
                                                 {"gpt2-xl", 48, 25, 1600},
                                                 {"distilgpt2", 6, 12, 768}}};
 
+constexpr std::array<KeyAlias, 4> kAliases = {{{"max_position_embeddings", "n_positions"},
+                                               {"hidden_size", "n_embd"},
+                                               {"num_hidden_layers", "n_layer"},
+                                               {"num_attention_heads", "n_head"}}};
+
 // Keys that say nothing about the mathematics of pre-training; accepted from files.
 bool is_harmless(std::string_view key) {
-  static constexpr std::array<std::string_view, 45> kKeys = {"architectures",
+  static constexpr std::array<std::string_view, 44> kKeys = {"architectures",
                                                              "model_type",
                                                              "torch_dtype",
                                                              "dtype",
@@ -62,7 +67,6 @@ bool is_harmless(std::string_view key) {
                                                              "prefix",
                                                              "tie_encoder_decoder",
                                                              "torchscript",
-                                                             "pruned_heads",
                                                              "use_bfloat16",
                                                              "sep_token_id",
                                                              "decoder_start_token_id",
@@ -74,13 +78,6 @@ bool is_harmless(std::string_view key) {
   for (const std::string_view k : kKeys)
     if (k == key) return true;
   return false;
-}
-
-// A key under its own name or transformers' general one.
-int64_t integer(const json& c, const char* key, const char* general, const std::string& origin,
-                int64_t fallback) {
-  return c.contains(key) ? get_int(c, key, origin, fallback)
-                         : get_int(c, general, origin, fallback);
 }
 
 int64_t token_id(const json& c, const char* key, const std::string& origin, int64_t fallback) {
@@ -104,16 +101,23 @@ Activation activation_of(const json& c, const std::string& origin) {
   }
 }
 
-ModelSpec parse(const json& c, const std::string& origin, bool strict) {
-  static constexpr std::array<std::string_view, 20> kKnown = {"vocab_size",
+// Keys of files that a user who writes them expects something of.
+struct NoEffect {
+  const char* key;
+  const char* advice;
+};
+constexpr std::array<NoEffect, 4> kNoEffect = {
+    {{"n_ctx", "n_positions"},
+     {"gradient_checkpointing", "recompute=block beside the model, or recompute=auto"},
+     {"use_bfloat16", "precision=bf16 beside the model"},
+     {"attn_implementation", "attn_implementation beside the model"}}};
+
+void check_keys(const json& c, const std::string& origin) {
+  static constexpr std::array<std::string_view, 17> kKnown = {"vocab_size",
                                                               "n_positions",
-                                                              "max_position_embeddings",
                                                               "n_embd",
-                                                              "hidden_size",
                                                               "n_layer",
-                                                              "num_hidden_layers",
                                                               "n_head",
-                                                              "num_attention_heads",
                                                               "n_inner",
                                                               "activation_function",
                                                               "resid_pdrop",
@@ -124,15 +128,32 @@ ModelSpec parse(const json& c, const std::string& origin, bool strict) {
                                                               "scale_attn_weights",
                                                               "scale_attn_by_inverse_layer_idx",
                                                               "tie_word_embeddings",
-                                                              "add_cross_attention"};
+                                                              "add_cross_attention",
+                                                              "pruned_heads"};
   for (const auto& [key, value] : c.items()) {
     bool known = is_harmless(key);
     for (const std::string_view k : kKnown) known = known || k == key;
-    if (!known && strict)
+    for (const KeyAlias& alias : kAliases) known = known || alias.general == key;
+    if (!known)
       fail(ErrorCode::usage, "keys of a GPT-2 config (n_layer, n_embd, n_head, n_positions, ...)",
            fmt::format("\"{}\" in {}", key, origin),
            suggestion(key, {kKnown.begin(), kKnown.end()}, "remove it, or check its spelling"));
+    // A config.json that is pasted whole says n_ctx beside n_positions, and false.
+    if (value == json(false) || value.is_null()) continue;
+    if (key == "n_ctx" && c.contains("n_positions") && c["n_positions"] == value) continue;
+    for (const NoEffect& none : kNoEffect)
+      if (key == none.key)
+        fail(ErrorCode::usage, fmt::format("keys of {} that have an effect", origin),
+             fmt::format("{}: {}", key, json_brief(value)), none.advice);
   }
+}
+
+// Under the family's own names.
+ModelSpec parse_own(const json& c, const std::string& origin) {
+  if (c.contains("pruned_heads") && !c["pruned_heads"].empty())
+    fail(ErrorCode::unsupported, "pruned_heads: none",
+         fmt::format("{} in {}", json_brief(c["pruned_heads"]), origin),
+         "a model with all its heads");
   if (get_bool(c, "add_cross_attention", origin, false))
     fail(ErrorCode::unsupported, "add_cross_attention: false", "true in " + origin,
          "a decoder without an encoder");
@@ -140,10 +161,10 @@ ModelSpec parse(const json& c, const std::string& origin, bool strict) {
   s.family = "gpt2";
   s.architecture = "GPT2LMHeadModel";
   s.V = get_int(c, "vocab_size", origin, 50257);
-  s.P = integer(c, "n_positions", "max_position_embeddings", origin, 1024);
-  s.C = integer(c, "n_embd", "hidden_size", origin, 768);
-  s.L = integer(c, "n_layer", "num_hidden_layers", origin, 12);
-  s.H = integer(c, "n_head", "num_attention_heads", origin, 12);
+  s.P = get_int(c, "n_positions", origin, 1024);
+  s.C = get_int(c, "n_embd", origin, 768);
+  s.L = get_int(c, "n_layer", origin, 12);
+  s.H = get_int(c, "n_head", origin, 12);
   s.F = get_int(c, "n_inner", origin, 4 * s.C);
   s.G = s.H;
   s.D = s.H > 0 ? s.C / s.H : 0;
@@ -160,6 +181,13 @@ ModelSpec parse(const json& c, const std::string& origin, bool strict) {
   s.eos_token = token_id(c, "eos_token_id", origin, -1);
   validate(s, origin);
   return s;
+}
+
+ModelSpec parse(const json& config, const std::string& origin, bool strict) {
+  if (strict) check_keys(config, origin);
+  json c = config;
+  own_names(c, kGpt2Family, origin);
+  return parse_own(c, origin);
 }
 
 const char* activation_key(Activation kind) {
@@ -236,6 +264,7 @@ bool ignorable(std::string_view tensor, const ModelSpec& spec) {
 
 }  // namespace
 
-const Family kGpt2Family = {"gpt2", parse, write, named, names, file_names, ignorable, &kGpt2Gguf};
+const Family kGpt2Family = {"gpt2",     parse,     write,      named,      names,
+                            file_names, ignorable, &kGpt2Gguf, check_keys, kAliases};
 
 }  // namespace snug

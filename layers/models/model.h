@@ -61,8 +61,8 @@ class Model {
   // Keys and values for B sequences of up to P tokens. Call inside a resident program.
   KvCache make_cache(Context& ctx, int64_t B, int64_t P) const;
 
-  // 6 FLOPs a matmul parameter and token, plus attention's 12 L H D T a token: the usual count for
-  // MFU.
+  // 6 FLOPs a matmul parameter and token, plus attention's 6 L H D T a token: of the T x T pairs
+  // the half that causal queries see. Counts for MFU that take all of them say 12 L H D T.
   double flops_per_token(int64_t T) const;
 
  private:

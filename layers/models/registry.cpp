@@ -45,6 +45,20 @@ const Family& find_family(std::string_view model_type, const std::string& origin
        fmt::format("model_type \"{}\" in {}", model_type, origin), "model=gpt2");
 }
 
+void own_names(nlohmann::json& config, const Family& family, const std::string& origin) {
+  for (const KeyAlias& alias : family.aliases) {
+    if (!config.contains(alias.general)) continue;
+    const nlohmann::json value = config[alias.general];
+    if (config.contains(alias.own) && config[alias.own] != value)
+      fail(ErrorCode::usage,
+           fmt::format("one value of {}, which is {} too, in {}", alias.own, alias.general, origin),
+           fmt::format("{} and {}", json_brief(config[alias.own]), json_brief(value)),
+           fmt::format("leave {} out", alias.general));
+    config.erase(alias.general);
+    config[alias.own] = value;
+  }
+}
+
 ModelSource resolve_model(const std::string& model, const std::string& map, int64_t vocab_size) {
   ModelSource source;
   nlohmann::json config = nlohmann::json::object();
@@ -88,6 +102,10 @@ ModelSource resolve_model(const std::string& model, const std::string& map, int6
     keys.erase("model_type");
     if (model.empty() && vocab_size > 0 && !keys.contains("vocab_size"))
       keys["vocab_size"] = vocab_size;
+    const Family& family = find_family(type, origin);
+    family.check_keys(keys, "model");
+    own_names(keys, family, "model");
+    own_names(config, family, origin);
     config.update(keys);
   } else if (model.empty()) {
     fail(ErrorCode::usage,

@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t kBlock = kAttentionBlock, kHalf = kBlock / 2;
 constexpr int64_t kGroups = kBlock / kFusedTile;  // of queries of a block
 // Keys and values that are in scratch at once: of all keys, up to 512 KiB at D = 64. Then a block
-// of queries meets them all before the next one begins; with more keys the queries of a piece stay.
+// of queries meets them all before the next one begins; with more keys the queries of a piece stay,
+// be they one block or several, and meet the parts of the keys one after another.
 constexpr int64_t kMostKeyBlocks = 32, kMostTogether = 8;
 
 struct Query {
@@ -26,6 +27,7 @@ struct Scratch {
   float *rows, *columns, *k, *v, *s, *p, *factor;
   uint16_t* keep;
   int64_t queries, key_blocks;  // at once
+  bool stay;                    // the queries, while parts of the keys come and go
   int64_t units, tall;          // of D, in tiles
   int64_t floats;
 
@@ -40,7 +42,8 @@ Scratch make_scratch(float* data, const AttentionSpec& spec, int64_t together, i
   s.units = ceil_div(units_of(spec.D, true), kFusedTile);
   s.tall = ceil_div(spec.D, kFusedTile);
   s.key_blocks = std::min(kMostKeyBlocks, ceil_div(keys, kBlock));
-  s.queries = s.key_blocks * kBlock < keys ? together : 1;
+  s.stay = s.key_blocks * kBlock < keys;
+  s.queries = s.stay ? together : 1;
   for (int64_t i = 0; i < s.queries; ++i) {
     s.q[i].turned = pieces.take(s.k_ld() * kBlock);
     s.q[i].out = pieces.take(s.tall * kFusedTile * kBlock);
@@ -81,7 +84,7 @@ class Piece {
 
   void run(int64_t i0, int64_t rows) const {
     const int64_t end = visible(i0 + rows), chunk = s_.key_blocks * kBlock;
-    const bool stay = s_.queries > 1;
+    const bool stay = s_.stay;
     for (int64_t i = 0; stay && i < rows; i += kBlock)
       load_queries(s_.q[i / kBlock], i0 + i, std::min(kBlock, rows - i));
     for (int64_t j0 = first_keys(i0); j0 < end; j0 += chunk) {

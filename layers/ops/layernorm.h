@@ -17,7 +17,8 @@
 // Numerics  float throughout; the variance takes a second pass over the row. Sums over a row and
 //           over rows are in a fixed order (engine/kernels/lanes.h, row_split.h). A bf16 dweight or
 //           dbias is widened, added to in float and rounded once.
-// Memory    backward with a wanted dweight or dbias: workspace (chunks,2,C) f32, at most 32 chunks.
+// Memory    backward with a wanted dweight or dbias: workspace (chunks,2,C) f32, at most 32 chunks,
+//           of kernels at most 512.
 // Traffic   forward reads x and writes y; backward reads dy and x and writes dx (reads it too when
 //           adding); a dropped copy is one more write. Bound by memory bandwidth.
 // Determinism  equal bits for any number of threads.

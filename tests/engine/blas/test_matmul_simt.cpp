@@ -75,6 +75,24 @@ TEST(MatmulSimt, BitsOfTheCpuChain) {
   check({.M = 0, .N = 5, .K = 4}, 64);
 }
 
+// A grid has 65535 blocks along y and z; rows of tiles may be more.
+TEST(SlowMatmulSimt, MoreRowsOfTilesThanThat) {
+  const int64_t M = int64_t{65536} * 64 + 1;
+  std::vector<float> a(static_cast<size_t>(M)), c(static_cast<size_t>(M), -1.0f);
+  for (int64_t i = 0; i < M; ++i) a[static_cast<size_t>(i)] = static_cast<float>(i % 1021);
+  const float b = 3;
+  MatmulProblem p;
+  p.M = M;
+  p.N = p.K = p.ldc = 1;
+  p.a = {a.data(), DType::f32, 1, 1};
+  p.b = {&b, DType::f32, 1, 1};
+  p.c = c.data();
+  Queue queue{simt::emu::test_schedules()[0], {}};
+  matmul_on(queue, p, 32);
+  for (int64_t i = 0; i < M; ++i)
+    ASSERT_EQ(c[static_cast<size_t>(i)], 3 * static_cast<float>(i % 1021)) << i;
+}
+
 TEST(MatmulSimt, RefusesWhatItDoesNotDo) {
   const Prepared p({.M = 2, .N = 2, .K = 2}, 1);
   Queue queue;

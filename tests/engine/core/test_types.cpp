@@ -296,6 +296,9 @@ TEST(Units, HumanText) {
   EXPECT_EQ(human_bytes(1024), "1.00 KiB");
   EXPECT_EQ(human_bytes(-1536), "-1.50 KiB");
   EXPECT_EQ(human_bytes(3ll << 29), "1.50 GiB");
+  EXPECT_EQ(human_bytes((1ll << 30) - 4096), "1.00 GiB");  // not 1024.00 MiB
+  EXPECT_EQ(human_bytes((1ll << 30) - 8192), "1023.99 MiB");
+  EXPECT_EQ(human_bytes(1048575), "1.00 MiB");
   EXPECT_EQ(human_bytes(INT64_MAX), "8192.00 PiB");
   EXPECT_EQ(human_seconds(0.04), "0.0s");
   EXPECT_EQ(human_seconds(9.94), "9.9s");

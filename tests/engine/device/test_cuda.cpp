@@ -41,6 +41,8 @@ TEST(CudaKernels, FitTheGpusTheyWereCompiledFor) {
   EXPECT_TRUE(cuda_kernels_fit("90,120", 9, 0));
   EXPECT_FALSE(cuda_kernels_fit("90,120", 8, 9));
   EXPECT_TRUE(cuda_kernels_fit("90,120", 12, 1));
+  EXPECT_TRUE(cuda_kernels_fit("120,80", 9, 0));  // the last one is PTX, be it the oldest
+  EXPECT_FALSE(cuda_kernels_fit("80,120", 9, 0));
   EXPECT_FALSE(cuda_kernels_fit("90,120", 10, 0));
   EXPECT_FALSE(cuda_kernels_fit("", 9, 0));
 }

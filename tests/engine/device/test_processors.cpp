@@ -1,4 +1,5 @@
-// How many processors a process may use, read from the folders of made-up machines.
+// How many processors and how much memory a process may use, read from the folders of made-up
+// machines.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "engine/device/processors.h"
+#include "engine/device/system_memory.h"
 
 namespace snug {
 namespace {
@@ -249,6 +251,71 @@ TEST(Process, CountsItsTimeAndPages) {
   const double least = seconds(inner), passed = seconds_since_start() - age, most = seconds(outer);
   EXPECT_GE(passed, least - 0.001);
   EXPECT_LE(passed, most + 0.001);
+}
+
+// A machine of 16 GiB of which 12 are free.
+void sixteen(Machine& m) {
+  m.file("/proc/meminfo",
+         "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:   12582912 kB\n");
+}
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+TEST(SystemMemory, WithoutALimitItIsTheMachines) {
+  Machine m;
+  sixteen(m);
+  EXPECT_EQ(system_memory(m.root()).total_bytes, 16 * kGiB);
+  EXPECT_EQ(system_memory(m.root()).available_bytes, 12 * kGiB);
+  m.v2("/job")
+      .file("/sys/fs/cgroup/job/memory.max", "max\n")
+      .file("/sys/fs/cgroup/job/memory.current", "1073741824\n");
+  EXPECT_EQ(system_memory(m.root()).total_bytes, 16 * kGiB);
+  EXPECT_EQ(system_memory(m.root()).available_bytes, 12 * kGiB);
+}
+
+TEST(SystemMemory, TheGroupAndThoseAboveItBind) {
+  Machine m;
+  sixteen(m);
+  m.v2("/slice/job")
+      .file("/sys/fs/cgroup/slice/job/memory.max", "4294967296\n")
+      .file("/sys/fs/cgroup/slice/job/memory.current", "1073741824\n")
+      .file("/sys/fs/cgroup/slice/job/memory.stat",
+            "anon 5\ninactive_file 268435456\nactive_file 268435456\n");
+  EXPECT_EQ(system_memory(m.root()).total_bytes, 4 * kGiB);
+  EXPECT_EQ(system_memory(m.root()).available_bytes, 3 * kGiB + kGiB / 2);  // the cache is given up
+  // A group above it that has less left, though its limit is higher.
+  m.file("/sys/fs/cgroup/slice/memory.max", "8589934592\n")
+      .file("/sys/fs/cgroup/slice/memory.current", "6442450944\n");
+  EXPECT_EQ(system_memory(m.root()).total_bytes, 4 * kGiB);
+  EXPECT_EQ(system_memory(m.root()).available_bytes, 2 * kGiB);
+  // Above its limit for a moment: nothing is left.
+  m.file("/sys/fs/cgroup/slice/memory.current", "9589934592\n");
+  EXPECT_EQ(system_memory(m.root()).available_bytes, 0);
+}
+
+// Of a container: its own group is the top of what is mounted.
+TEST(SystemMemory, AContainersLimitIsAtTheTop) {
+  Machine m;
+  sixteen(m);
+  m.v2("/")
+      .file("/sys/fs/cgroup/memory.max", "2147483648\n")
+      .file("/sys/fs/cgroup/memory.current", "0\n");
+  EXPECT_EQ(system_memory(m.root()).total_bytes, 2 * kGiB);
+  EXPECT_EQ(system_memory(m.root()).available_bytes, 2 * kGiB);
+}
+
+TEST(SystemMemory, OfTheFirstVersion) {
+  Machine m;
+  sixteen(m);
+  m.file("/proc/self/cgroup", "9:cpuset:/other\n4:memory:/job\n0::/\n")
+      .file("/proc/self/mountinfo",
+            "33 31 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n")
+      .file("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
+      .file("/sys/fs/cgroup/memory/memory.usage_in_bytes", "7\n")
+      .file("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "3221225472\n")
+      .file("/sys/fs/cgroup/memory/job/memory.usage_in_bytes", "1073741824\n")
+      .file("/sys/fs/cgroup/memory/job/memory.stat", "inactive_file 9\ntotal_inactive_file 4096\n");
+  EXPECT_EQ(system_memory(m.root()).total_bytes, 3 * kGiB);
+  EXPECT_EQ(system_memory(m.root()).available_bytes, 2 * kGiB + 4096);
 }
 
 }  // namespace

@@ -168,6 +168,36 @@ TEST(Residence, AMissingWaitIsAnErrorWhenRun) {
   }
 }
 
+// What an op before the copy reads is not overwritten under it.
+TEST(Residence, ACopyComesAfterTheOpsBeforeIt) {
+  Schedule s;
+  s.add(Name("root"), -1, true);
+  s.add(Name("step"), 0, false);
+  Context plan(Place::plan, {});
+  Tensor w, h;
+  plan.program(s, 0, [&] {
+    w = floats(plan, "w", 64);
+    h = plan.host_tensor(Name("h"), {64}, DType::f32);
+  });
+  const auto step = [&](bool resident, bool behind) {
+    plan.program(s, 1, [&] {
+      Tensor t = floats(plan, "t", 64);
+      if (!behind) plan.wait_event(kToDevice, plan.record_event(kCompute));
+      { const Op op(plan, "reads", {}); }
+      if (behind) plan.wait_event(kToDevice, plan.record_event(kCompute));
+      plan.copy_to_device(resident ? w : t, h);
+      plan.wait_event(kCompute, plan.record_event(kToDevice));
+    });
+  };
+  for (const bool resident : {true, false}) {
+    expect_error(ErrorCode::internal,
+                 {"to_device to wait for compute before a copy",
+                  resident ? "a copy of w without it" : "a copy of t without it"},
+                 [&] { step(resident, false); });
+    EXPECT_NO_THROW(step(resident, true));
+  }
+}
+
 // A wait in another place than planned is a drift like any other.
 TEST(Residence, EventsAreHeldToTheRecord) {
   const auto steps = [](int waits) {
@@ -326,6 +356,19 @@ TEST(Residence, AHostArenaThatNoMachineHolds) {
   });
   expect_error(ErrorCode::out_of_memory, {"to reserve 1024.00 PiB", "offload less"},
                [&] { r.cpu().reserve(r.schedule()); });
+}
+
+TEST(Residence, PiecesEndWithoutATrace) {
+  Schedule s;
+  s.add(Name("root"), -1, true);
+  Context plan(Place::plan, {});
+  Tensor w;
+  const int64_t halves[] = {32, 32};
+  EXPECT_NO_THROW(plan.program(s, 0, [&] {
+    w = floats(plan, "w", 64);
+    const std::vector<Tensor> pieces = plan.split(w, halves);
+  }));
+  EXPECT_EQ(s.at(0).tensors[0].died, kNever);
 }
 
 TEST(Residence, Misuse) {

@@ -55,6 +55,42 @@ TEST(Registry, AMapReplacesKeysOfAShape) {
                "bert", "leave type out");
 }
 
+// transformers' general names are the family's own, wherever they stand.
+TEST(Registry, GeneralNamesOfKeysReplaceThoseOfAShape) {
+  const ModelSpec s = resolve_model("gpt2", R"({"num_hidden_layers": 2, "hidden_size": 192,
+    "num_attention_heads": 3, "max_position_embeddings": 64})")
+                          .spec;
+  EXPECT_EQ(s.L, 2);
+  EXPECT_EQ(s.C, 192);
+  EXPECT_EQ(s.H, 3);
+  EXPECT_EQ(s.P, 64);
+  EXPECT_EQ(s.F, 768);
+  EXPECT_EQ(map_of(R"({"type": "gpt2", "num_hidden_layers": 5, "n_layer": 5})").L, 5);
+  EXPECT_ERROR(map_of(R"({"type": "gpt2", "num_hidden_layers": 5, "n_layer": 4})"),
+               ErrorCode::usage, "one value of n_layer, which is num_hidden_layers too", "4 and 5",
+               "leave num_hidden_layers out");
+  const TempFolder folder;
+  std::ofstream(folder / "config.json")
+      << R"({"model_type": "gpt2", "hidden_size": 24, "num_attention_heads": 2, "n_layer": 3})";
+  EXPECT_EQ(resolve_model(folder.path(), "").spec.C, 24);
+  EXPECT_EQ(resolve_model(folder.path(), R"({"n_embd": 32})").spec.C, 32);
+  // Beside a folder too a user's key must be one.
+  EXPECT_ERROR(resolve_model(folder.path(), R"({"n_layr": 4})"), ErrorCode::usage,
+               "keys of a GPT-2 config", "\"n_layr\" in model", "did you mean n_layer?");
+}
+
+TEST(Registry, KeysOfFilesThatWouldHaveNoEffectAreRefusedInAMap) {
+  EXPECT_ERROR(map_of(R"({"type": "gpt2", "n_ctx": 128})"), ErrorCode::usage,
+               "keys of model that have an effect", "n_ctx: 128", "n_positions");
+  EXPECT_EQ(map_of(R"({"type": "gpt2", "n_ctx": 128, "n_positions": 128})").P, 128);
+  EXPECT_ERROR(map_of(R"({"type": "gpt2", "gradient_checkpointing": true})"), ErrorCode::usage,
+               "have an effect", "gradient_checkpointing: true", "recompute=block");
+  EXPECT_EQ(map_of(R"({"type": "gpt2", "gradient_checkpointing": false})").L, 12);
+  EXPECT_ERROR(map_of(R"({"type": "gpt2", "pruned_heads": {"0": [1]}})"), ErrorCode::unsupported,
+               "pruned_heads: none", "in model", "all its heads");
+  EXPECT_EQ(map_of(R"({"type": "gpt2", "pruned_heads": {}})").H, 12);
+}
+
 TEST(Registry, EveryKeyReachesTheSpec) {
   const ModelSpec s = map_of(R"({"type": "gpt2", "vocab_size": 300, "n_positions": 40, "n_embd": 24,
     "n_layer": 3, "n_head": 4, "n_inner": 50, "activation_function": "relu", "resid_pdrop": 0.2,

@@ -150,21 +150,31 @@ TEST(Attention, ScoresThatRiseWithTheKeysScaleTheSums) {
 }
 
 // More keys than tile-matrix units keep packed, and a count of them that fills no tile; then with
-// queries that see keys of two parts, and some behind the last key that see none.
-TEST(Attention, MoreKeysThanStayPacked) {
-  if (!attention_blocks_has_amx()) GTEST_SKIP() << "slow on emulated tiles";
+// queries that see keys of two parts, and some behind the last key that see none. With many threads
+// a piece is one block of queries.
+void expect_more_keys_than_stay(const AttentionBlocks& form) {
   AttentionCase windowed = case_of({1, 2200, 2, 1, 5, true, DType::bf16});
   windowed.window = 77;
   windowed.key_lengths = {2070};
   for (const AttentionCase& c : {case_of({1, 2131, 1, 1, 8, true, DType::bf16}), windowed}) {
     const Data data = data_of(c, DType::bf16);
     const Truth truth(c, DType::bf16, data);
-    const AttentionBlocks& form = attention_blocks_amx();
     const Outputs one = run_both(c, DType::bf16, data, spec_of(c), false, some_state(), 1, &form);
     truth.expect(form, one);
-    const Outputs two = run_both(c, DType::bf16, data, spec_of(c), false, some_state(), 2, &form);
-    for (const char* name : {"out", "lse", "dqkv"}) EXPECT_EQ(one[name], two[name]) << name;
+    for (const int threads : {2, 16}) {
+      const Outputs more =
+          run_both(c, DType::bf16, data, spec_of(c), false, some_state(), threads, &form);
+      for (const char* name : {"out", "lse", "dqkv"}) EXPECT_EQ(one[name], more[name]) << name;
+    }
   }
+}
+TEST(Attention, MoreKeysThanStayPacked) {
+  if (!attention_blocks_has_amx()) GTEST_SKIP() << "SlowAttention has it on emulated tiles";
+  expect_more_keys_than_stay(attention_blocks_amx());
+}
+TEST(SlowAttention, MoreKeysThanStayPacked) {
+  if (!attention_blocks_has_avx512_bf16()) GTEST_SKIP() << "no AVX-512 with BF16 here";
+  expect_more_keys_than_stay(attention_blocks_amx_emulated());
 }
 
 TEST(AttentionDropout, MatchesTheReferenceWithThePromisedMask) {
@@ -345,6 +355,53 @@ TEST(AttentionCached, EqualsTheFullForwardBitForBit) {
         EXPECT_EQ(generate(c, dtype, data.qkv, 141, pieces, false, form).out, full);
       }
     }
+}
+
+// One block of queries and more keys than stay packed: they meet them part by part.
+TEST(AttentionCached, MoreKeysThanStayPacked) {
+  const AttentionCase c = case_of({1, 2, 2, 1, 8, true, DType::bf16});
+  const int64_t P = 2112, position = 2100;
+  const Data data = data_of(c, DType::bf16);
+  const Values keys = normal_values(P * c.G * c.D, 21, DType::bf16);
+  const Values values = normal_values(P * c.G * c.D, 22, DType::bf16);
+  StepState state{};
+  state.position = position;
+  // The whole sequence: what is cached, then the new tokens, of which alone the queries count.
+  AttentionCase whole = c;
+  whole.T = position + c.T;
+  Values qkv(static_cast<size_t>(whole.T * whole.width()), 0.0);
+  for (int64_t j = 0; j < whole.T; ++j)
+    for (int64_t d = 0; d < c.D; ++d) {
+      const auto at = static_cast<size_t>(j * c.D + d);
+      const int64_t i = j - position;
+      qkv[whole.k(0, j, 0, d)] = i < 0 ? keys[at] : data.qkv[c.k(0, i, 0, d)];
+      qkv[whole.v(0, j, 0, d)] = i < 0 ? values[at] : data.qkv[c.v(0, i, 0, d)];
+      for (int64_t h = 0; i >= 0 && h < c.H; ++h)
+        qkv[whole.q(0, j, h, d)] = data.qkv[c.q(0, i, h, d)];
+    }
+  for (const AttentionBlocks* form : forms(DType::bf16)) {
+    SCOPED_TRACE(form->name);
+    const Outputs got = run_on_plan_and_cpu({}, [&](Case& t) {
+      const View x = t.input("qkv", {c.T, c.width()}, DType::bf16, data.qkv);
+      const View k = t.inout("cache_k", {1, P, c.G, c.D}, DType::bf16, keys);
+      const View v = t.inout("cache_v", {1, P, c.G, c.D}, DType::bf16, values);
+      const View out = t.output("out", {c.T, c.H * c.D}, DType::bf16);
+      attention_cached_forward_by(*form, t.ctx(), out, k, v, x, 1, c.T, spec_of(c),
+                                  t.step_state(state));
+    });
+    std::vector<double> p;
+    for (int64_t i = 0; i < c.T; ++i)
+      for (int64_t h = 0; h < c.H; ++h) {
+        attention_row(whole, qkv, 0, h, position + i, &p);
+        for (int64_t d = 0; d < c.D; ++d) {
+          double want = 0;
+          for (int64_t j = 0; j < whole.T; ++j)
+            want += p[static_cast<size_t>(j)] * qkv[whole.v(0, j, h, d)];
+          // Roundings of p are independent, so their sum is far below that of the result.
+          EXPECT_NEAR(got["out"][c.o(0, i, h, d)], want, 0x1p-8 * std::fabs(want) + 1e-3);
+        }
+      }
+  }
 }
 
 TEST(AttentionCached, WritesTheNewRowsAndNoOthers) {
