@@ -10,6 +10,7 @@
 #include "engine/io/fingerprint.h"
 #include "tools/config/keys.h"
 #include "tools/trainer/device_choice.h"
+#include "tools/trainer/tell.h"
 
 namespace snug {
 
@@ -198,8 +199,8 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
            fmt::format("device={}, or {} to go on with those of the other, which changes the last "
                        "bits",
                        before, allow_text(setup.config.allow, {"kernels"})));
-    fmt::print("Note: resuming on {} instead of {}: its kernels differ in the last bits.\n",
-               device_word(r.settings.target), before);
+    tell(stdout, "Note: resuming on {} instead of {}: its kernels differ in the last bits.\n",
+         device_word(r.settings.target), before);
   }
   if (!allowed("kernels") && r.settings.target == Place::cpu)
     *setup.kernels = pinned_kernels(c.pinned.kernels, c.folder, setup.config.allow);
@@ -212,12 +213,13 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
     check_computes_on(c, r.computes_on, setup.config);
   // Of a GPU and of the emulator the threads read and write files alone.
   if (c.pinned.threads != now.threads && r.settings.target == Place::cpu)
-    fmt::print("Note: resuming with {} threads instead of {}: sums may differ in the last bits.\n",
-               now.threads, c.pinned.threads);
+    tell(stdout,
+         "Note: resuming with {} threads instead of {}: sums may differ in the last bits.\n",
+         now.threads, c.pinned.threads);
   if (c.pinned.instruction_set != now.instruction_set)
-    fmt::print(
-        "Note: resuming with instructions {} instead of {}: sums may differ in the last bits.\n",
-        now.instruction_set, c.pinned.instruction_set);
+    tell(stdout,
+         "Note: resuming with instructions {} instead of {}: sums may differ in the last bits.\n",
+         now.instruction_set, c.pinned.instruction_set);
 }
 
 std::string pinned_text(const Checkpoint& c, const std::vector<std::string>& allow) {
@@ -275,8 +277,8 @@ void check_computes_on(const Checkpoint& c, ComputesOn& now, const RunConfig& co
              " to go on with what is measured now, which changes the last bits");
   if (!allowed) now.algorithms = before.algorithms;
   if (other)
-    fmt::print("Note: resuming with {} {} instead of {}: the last bits may differ.\n", other->what,
-               other->now, other->before);
+    tell(stdout, "Note: resuming with {} {} instead of {}: the last bits may differ.\n",
+         other->what, other->now, other->before);
 }
 
 void check_data(const Checkpoint& c, const Pinned& now) {
@@ -329,7 +331,7 @@ void note_changes(const Checkpoint& checkpoint, const Hyperparameters& now) {
   for (const auto& [key, value] : now) {
     const auto before = checkpoint.hyperparameters.find(key);
     if (before != checkpoint.hyperparameters.end() && before->second != value)
-      fmt::print("Note: resuming with {} {} instead of {}.\n", key, value, before->second);
+      tell(stdout, "Note: resuming with {} {} instead of {}.\n", key, value, before->second);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "tools/trainer/allocation_watch.h"
 #include "tools/trainer/output_folder.h"
 #include "tools/trainer/pinning.h"
+#include "tools/trainer/tell.h"
 #include "tools/trainer/train_run.h"
 #include "tools/trainer/trainer_state.h"
 
@@ -231,20 +232,20 @@ void TrainRun::prepare() {
       std::error_code error;
       fs::remove_all(aside, error);
       fs::rename(folder, aside, error);
-      if (!error) fmt::print("Kept as {}\n", aside);
+      if (!error) tell(stdout, "Kept as {}\n", aside);
     }
     const std::string removed = remove_later_checkpoints(dir, resumed_->position.step);
     if (!removed.empty())
-      fmt::print("Removed {}: they are not of the run that goes on from {}.\n", removed,
-                 resumed_->folder);
+      tell(stdout, "Removed {}: they are not of the run that goes on from {}.\n", removed,
+           resumed_->folder);
     at_ = resumed_->position;
     at_.loss_scale = session_->state().loss_scale;  // a fixed one may be another now
     watch_.restore(at_.watch);
     if (!at_.evaluation_due && checkpoint_complete(checkpoint_folder(at_.step)))
       saved_step_ = at_.step;
     if (at_.best_saved_step >= 0 && !checkpoint_complete(checkpoint_folder(at_.best_saved_step))) {
-      fmt::print("Note: {}, the best one so far, is gone; the best from here on is kept.\n",
-                 checkpoint_folder(at_.best_saved_step));
+      tell(stdout, "Note: {}, the best one so far, is gone; the best from here on is kept.\n",
+           checkpoint_folder(at_.best_saved_step));
       at_.best_saved_loss = -1;
       at_.best_saved_step = -1;
     }
@@ -319,13 +320,13 @@ int TrainRun::training_failed() {
                         latest ? "the last checkpoint is " + *latest : "there is no checkpoint"));
   if (!untrainable_.empty()) {
     // A resume comes to the same samples.
-    fmt::print(stderr,
-               "data: expected a target to train at every step (packing_boundaries, {})\n  found: "
-               "{}\n  try:   a new run with a larger global_batch_size or max_length, or without "
-               "packing_boundaries\n",
-               config().where("packing_boundaries"), untrainable_);
+    tell(stderr,
+         "data: expected a target to train at every step (packing_boundaries, {})\n  found: "
+         "{}\n  try:   a new run with a larger global_batch_size or max_length, or without "
+         "packing_boundaries\n",
+         config().where("packing_boundaries"), untrainable_);
   } else {
-    fmt::print(
+    tell(
         stderr,
         "diverged: expected {}\n  found: {}\n  try:   a smaller learning_rate, "
         "max_grad_norm=1.0, or check the data{}\n",
@@ -340,13 +341,13 @@ int TrainRun::training_failed() {
 int TrainRun::nothing_learned() {
   allocation_watch::stop();
   write_unfinished();
-  fmt::print(stderr,
-             "diverged: expected at least one step whose gradients are finite at its loss scale\n"
-             "  found: all {} steps skipped, the loss scale {} by now: nothing was learned, and "
-             "final/ was not written\n"
-             "  try:   overwrite=true with a smaller init_scale (the default is 65536), or with "
-             "precision=bf16\n",
-             at_.step, loss_scale_text(at_.loss_scale));
+  tell(stderr,
+       "diverged: expected at least one step whose gradients are finite at its loss scale\n"
+       "  found: all {} steps skipped, the loss scale {} by now: nothing was learned, and "
+       "final/ was not written\n"
+       "  try:   overwrite=true with a smaller init_scale (the default is 65536), or with "
+       "precision=bf16\n",
+       at_.step, loss_scale_text(at_.loss_scale));
   return 1;
 }
 
@@ -356,8 +357,8 @@ int TrainRun::data_lost(const DataLost& error) {
                           : fmt::format("Stopped at step {}; saved {}", at_.step, save_and_wait()));
   allocation_watch::stop();
   write_unfinished();
-  fmt::print(stderr, "{}{}\n", error.what(),
-             at_.step == 0 ? std::string() : "\n  then:  " + resume_command());
+  tell(stderr, "{}{}\n", error.what(),
+       at_.step == 0 ? std::string() : "\n  then:  " + resume_command());
   return 1;
 }
 
@@ -416,7 +417,7 @@ int TrainRun::broken_off(const Error& error) {
                         : latest ? "the last complete checkpoint is " + *latest
                         : lost   ? "what it wrote is where its output_dir was moved to"
                                  : "there is no checkpoint"));
-  fmt::print(stderr, "{}{}\n", what, latest ? "\n  then:  " + resume_command() : std::string());
+  tell(stderr, "{}{}\n", what, latest ? "\n  then:  " + resume_command() : std::string());
   return 1;
 }
 

@@ -32,6 +32,7 @@
 #include "tools/trainer/run_data.h"
 #include "tools/trainer/run_log.h"
 #include "tools/trainer/setup.h"
+#include "tools/trainer/tell.h"
 #include "tools/trainer/train_run.h"
 #include "tools/trainer/warm_up.h"
 
@@ -78,8 +79,8 @@ void TrainRun::check_output_dir() {
     if (found.folder.empty())
       fail(ErrorCode::usage, fmt::format("a complete checkpoint in {} to resume", dir),
            found.torn.empty() ? "none" : "only torn ones: " + found.torn, from_the_start);
-    if (!found.torn.empty()) fmt::print("Skipped torn checkpoints: {}\n", found.torn);
-    if (!found.damaged.empty()) fmt::print("Skipped damaged checkpoints: {}\n", found.damaged);
+    if (!found.torn.empty()) tell(stdout, "Skipped torn checkpoints: {}\n", found.torn);
+    if (!found.damaged.empty()) tell(stdout, "Skipped damaged checkpoints: {}\n", found.damaged);
     damaged_ = found.damaged_folders;
     folder = found.folder;
   }
@@ -140,7 +141,7 @@ void TrainRun::reserve() {
   } else if (!setup_.model_folder.empty()) {
     for (const std::string& warning :
          load_weights(session_->context(), *setup_.model, setup_.model_folder, session_->master()))
-      fmt::print("Warning: {}\n", warning);
+      tell(stdout, "Warning: {}\n", warning);
     session_->load();
   } else {
     init_parameters(session_->context(), setup_.model->params(), session_->master(),
@@ -167,7 +168,7 @@ void TrainRun::prepare_gpu() {
   const std::string note = check_gpu_runtime(
       plan_.runtime_bytes, own >= 0 ? own : gpu_bytes_.runtime_bytes(plan_.engine_bytes),
       plan_.runtime_calibrated, own >= 0, device_text(plan_.place, setup_.request.settings.gpu));
-  if (!note.empty()) fmt::print("Note: {}.\n", note);
+  if (!note.empty()) tell(stdout, "Note: {}.\n", note);
   graphs_ = c.graphs();
 }
 
@@ -423,7 +424,7 @@ int TrainRun::run() {
   }
   if (resumed_) check_attention(*resumed_, plan_.attention, config());
   check_gpu_room(setup_.request.settings, plan_.engine_bytes);
-  fmt::print("{}", plan_text(plan_));
+  tell(stdout, "{}", plan_text(plan_));
   std::fflush(stdout);
   report_.op_times = forecast_times(setup_.request, plan_);
   report_.ladder = forecast_ladder(setup_.request, plan_, *search);
@@ -473,7 +474,7 @@ int TrainRun::run() {
       return data_lost(lost);
     } catch (const Error& refused) {
       if (refused.code() != ErrorCode::device) throw;
-      fmt::print(stderr, "{}\n", lost.what());
+      tell(stderr, "{}\n", lost.what());
       return broken_off(refused);
     }
   } catch (const Error& refused) {
@@ -577,7 +578,10 @@ int TrainRun::steps() {
 }
 
 int train(const RunConfig& config) {
-  return TrainRun(config).run();
+  outlive_readers();
+  const int code = TrainRun(config).run();
+  forget_gone_reader();
+  return code;
 }
 
 }  // namespace snug
