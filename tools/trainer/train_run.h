@@ -34,7 +34,6 @@ class TrainRun {
   PrepareRoom prepare_room() const;
   Pinned pinned() const;
   void reserve();
-  int64_t total_steps() const;
   // Bytes of the process now that are in neither arena; on a GPU of the process there, and -1 where
   // NVML does not tell them.
   int64_t runtime_now() const;

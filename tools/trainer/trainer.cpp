@@ -49,9 +49,6 @@ void on_signal(int signal) {
   stop_requested = 1;
 }
 
-// Steps of the schedule when the clock alone bounds the run.
-constexpr int64_t kClockSteps = 1000;
-
 }  // namespace
 
 void TrainRun::check_output_dir() {
@@ -100,16 +97,6 @@ Pinned TrainRun::pinned() const {
   p.attention = plan_.attention;
   p.computes_on = plan_.computes_on;
   return p;
-}
-
-int64_t TrainRun::total_steps() const {
-  if (config().max_steps > 0) return config().max_steps;
-  if (config().num_train_epochs > 0)
-    return std::max<int64_t>(
-        1, static_cast<int64_t>(
-               std::ceil(static_cast<double>(data_.train_samples) * config().num_train_epochs /
-                         static_cast<double>(plan_.global_batch))));
-  return 0;
 }
 
 void TrainRun::reserve() {
@@ -446,7 +433,7 @@ int TrainRun::run() {
                        new_tokens, true, prepare_room());
   clock_.lap("data");
   data_fingerprint_ = data_fingerprint(*data_.train, config().packing_boundaries);
-  total_ = total_steps();
+  total_ = total_steps(config(), data_.train_samples, plan_.global_batch);
   if (resumed_) {
     check_data(*resumed_, pinned());
     note_changes(*resumed_, hyperparameters(config(), total_));

@@ -29,12 +29,14 @@ TEST(Length, EpochsAreStepsRoundedUp) {
     std::vector<std::string> keys;
     int steps;
   } rows[] = {
-      {{"num_train_epochs=1"}, 7},     // 40 samples in batches of 6
-      {{"num_train_epochs=3"}, 20},    // 120 of 6
-      {{"num_train_epochs=0.3"}, 2},   // 12 of 6
-      {{"num_train_epochs=0.01"}, 1},  // never none
-      {{}, 7},                         // one epoch if nothing is said
-      {{"num_train_epochs=3", "max_steps=5"}, 5},
+      {{"num_train_epochs=1"}, 7},                 // 40 samples in batches of 6
+      {{"num_train_epochs=3"}, 20},                // 120 of 6
+      {{"num_train_epochs=0.3"}, 2},               // 12 of 6
+      {{"num_train_epochs=0.01"}, 1},              // never none
+      {{}, 7},                                     // one epoch if nothing is said
+      {{"num_train_epochs=3", "max_steps=5"}, 5},  // whichever comes first
+      {{"num_train_epochs=1", "max_steps=50"}, 7},
+      {{"num_train_epochs=1e18", "max_steps=5"}, 5},
       {{"num_train_epochs=1", "global_batch_size=40"}, 1},
   };
   int number = 0;
