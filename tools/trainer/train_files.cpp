@@ -228,7 +228,7 @@ void TrainRun::prepare() {
   const std::string& dir = config().output_dir;
   if (resumed_) {
     for (const std::string& folder : damaged_) {
-      const std::string aside = folder + ".damaged";
+      const std::string aside = folder + std::string(kDamagedEnd);
       std::error_code error;
       fs::remove_all(aside, error);
       fs::rename(folder, aside, error);
