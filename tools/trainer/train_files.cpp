@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -9,7 +10,9 @@
 #include "engine/core/units.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "engine/text/unicode.h"
 #include "tools/trainer/allocation_watch.h"
+#include "tools/trainer/generator.h"
 #include "tools/trainer/output_folder.h"
 #include "tools/trainer/pinning.h"
 #include "tools/trainer/tell.h"
@@ -72,6 +75,32 @@ void TrainRun::require_own_output() const {
        fmt::format("the output_dir {} that this run began in", config().output_dir),
        "another folder or file of that name; it is left alone",
        "leave the folder of a run where it is while the run goes on");
+}
+
+// False as of evaluate().
+bool TrainRun::sample() {
+  if (!sampler_) return true;
+  const StepState saved = session_->state();
+  sample_text_.assign(config().sample_prompt);
+  GenerationOptions options;
+  options.max_new_tokens = config().sample_tokens;
+  if (const auto eos = setup_.tokenizer->eos_id()) options.rules.stop_tokens = {*eos};
+  try {
+    generate(*session_, *sampler_, sample_prompt_, options, [&](int32_t token) {
+      sample_text_.append(setup_.tokenizer->token_bytes(token));
+      return true;
+    });
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::data) throw;  // of logits without a finite one
+    bad_weights_ =
+        fmt::format("a sample at step {} with logits that are {}", at_.step, error.found());
+    return false;
+  }
+  session_->state() = saved;
+  // The last token may end within a character.
+  sample_text_.resize(utf8_complete_prefix(sample_text_));
+  log_->say(fmt::format("  sample: {}", sanitize_utf8(sample_text_)));
+  return true;
 }
 
 // Begins the checkpoint of this step, unless it was begun before.
@@ -269,7 +298,9 @@ void TrainRun::prepare() {
   log_ = std::make_unique<RunLog>(dir, resumed_ ? resumed_->position.step : -1, sinks);
   if (!config().sample_prompt.empty()) {
     sample_prompt_ = setup_.tokenizer->encode(config().sample_prompt);
-    sample_text_.reserve(static_cast<size_t>(config().sample_tokens) * 64 + 4096);
+    // What the cache of the model's positions has no room for is not generated.
+    const int64_t most = std::min(config().sample_tokens, plan_.decisions.kv_length);
+    sample_text_.reserve(static_cast<size_t>(most) * 64 + 4096);
     sampler_ = std::make_unique<Sampler>(
         setup_.tokenizer->vocab_size(),
         SamplingOptions{config().sample_temperature, config().sample_top_k, config().sample_top_p,
@@ -315,7 +346,8 @@ int TrainRun::training_failed() {
     if (!lock_.lost()) throw;
   }
   const auto latest = own_latest();
-  const bool done = !diverging_.empty();  // the step that is blamed
+  // These two are seen when the step is done; the others keep the next one from being done.
+  const bool done = !diverging_.empty() || !bad_weights_.empty();
   log_->say(fmt::format("Training failed at step {}; {}", at_.step + (done ? 0 : 1),
                         latest ? "the last checkpoint is " + *latest : "there is no checkpoint"));
   if (!untrainable_.empty()) {
@@ -326,12 +358,15 @@ int TrainRun::training_failed() {
          "packing_boundaries\n",
          config().where("packing_boundaries"), untrainable_);
   } else {
-    tell(
-        stderr,
-        "diverged: expected {}\n  found: {}\n  try:   a smaller learning_rate, "
-        "max_grad_norm=1.0, or check the data{}\n",
-        done ? "a loss that does not diverge (loss_watchdog: stop)" : "finite losses and gradients",
-        done ? diverging_ : not_finite_, latest ? "; resume=latest goes on from " + *latest : "");
+    const bool diverged = !diverging_.empty();
+    tell(stderr, "diverged: expected {}\n  found: {}\n  try:   {}{}\n",
+         diverged ? "a loss that does not diverge (loss_watchdog: stop)"
+                  : "finite losses and gradients",
+         diverged ? diverging_ : bad_weights_ + not_finite_,
+         at_.step == 0 && !bad_weights_.empty()
+             ? "other weights to begin with, or precision=fp32"
+             : "a smaller learning_rate, max_grad_norm=1.0, or check the data",
+         latest ? "; resume=latest goes on from " + *latest : "");
   }
   write_unfinished();
   return 1;

@@ -13,7 +13,6 @@
 #include "engine/core/error.h"
 #include "engine/data/token_file.h"
 #include "engine/device/nvml.h"
-#include "engine/text/unicode.h"
 #include "optim/clip.h"
 #include "optim/schedule.h"
 #include "tools/config/make_schedule.h"
@@ -23,7 +22,6 @@
 #include "tools/trainer/device_choice.h"
 #include "tools/trainer/evaluate.h"
 #include "tools/trainer/forecast.h"
-#include "tools/trainer/generator.h"
 #include "tools/trainer/loss_watch.h"
 #include "tools/trainer/offers.h"
 #include "tools/trainer/output_folder.h"
@@ -353,9 +351,22 @@ void TrainRun::log_step(double step_seconds) {
   at_.window_steps = 0;
 }
 
-void TrainRun::evaluate() {
+// What is due every eval_steps. False if the weights give no finite loss or logit; nothing of them
+// is to be kept then.
+bool TrainRun::evaluate() {
   at_.evaluation_due = false;
-  if (plan_.decisions.eval_batch <= 0 || data_.eval_samples <= 0) return;
+  if (plan_.decisions.eval_batch > 0 && data_.eval_samples > 0) {
+    measure();
+    if (!std::isfinite(evaluated_loss_)) {
+      bad_weights_ = fmt::format("a validation loss of {} at step {}",
+                                 std::isnan(evaluated_loss_) ? "nan" : "inf", at_.step);
+      return false;
+    }
+  }
+  return sample();
+}
+
+void TrainRun::measure() {
   const StepState saved = session_->state();
   at_.evaluation_due = true;  // if data is lost now, the checkpoint knows what is missing
   const EvalResult r = evaluate_samples(*session_, data_, data_.eval_samples);
@@ -379,24 +390,6 @@ void TrainRun::evaluate() {
   }
   evaluated_loss_ = r.loss;
   evaluated_step_ = at_.step;
-  sample();
-}
-
-void TrainRun::sample() {
-  if (!sampler_) return;
-  const StepState saved = session_->state();
-  sample_text_.assign(config().sample_prompt);
-  GenerationOptions options;
-  options.max_new_tokens = config().sample_tokens;
-  if (const auto eos = setup_.tokenizer->eos_id()) options.rules.stop_tokens = {*eos};
-  generate(*session_, *sampler_, sample_prompt_, options, [&](int32_t token) {
-    sample_text_.append(setup_.tokenizer->token_bytes(token));
-    return true;
-  });
-  session_->state() = saved;
-  // The last token may end within a character.
-  sample_text_.resize(utf8_complete_prefix(sample_text_));
-  log_->say(fmt::format("  sample: {}", sanitize_utf8(sample_text_)));
 }
 
 int TrainRun::run() {
@@ -470,13 +463,16 @@ int TrainRun::run() {
   }
 }
 
-// What is due after the update of step at_.step was logged.
-void TrainRun::finish_step(double step_seconds) {
+// What is due after the update of step at_.step was logged. False as of evaluate(), unless the run
+// is over and final/ is to hold weights from before.
+bool TrainRun::finish_step(double step_seconds) {
   // Before the checkpoint, which is then at the end of the step and does not repeat it.
-  if (at_.evaluation_due || last_ ||
-      (config().eval_steps > 0 && at_.step % config().eval_steps == 0))
-    evaluate();
-  if (!last_ && stopped_early()) {
+  const bool evaluates = at_.evaluation_due || last_ ||
+                         (config().eval_steps > 0 && at_.step % config().eval_steps == 0);
+  const bool good = !evaluates || evaluate();
+  const bool early = !last_ && stopped_early(), best = config().load_best_model_at_end;
+  if (!good && !((last_ || early) && best && at_.best_saved_step >= 0)) return false;
+  if (early) {
     last_ = true;
     if (at_.window_steps > 0) log_step(step_seconds);  // the steps since the last line
     log_->say(fmt::format(
@@ -486,7 +482,8 @@ void TrainRun::finish_step(double step_seconds) {
   }
   // The last step is saved too, so that a run can be made longer.
   const bool due = config().save_steps > 0 && (at_.step % config().save_steps == 0 || last_);
-  if (due || (config().load_best_model_at_end && best_so_far())) save();
+  if (good && (due || (best && best_so_far()))) save();
+  return true;
 }
 
 // What capturing a graph takes stays, as what was made at the start does.
@@ -498,7 +495,7 @@ void TrainRun::watch_allocations() {
 }
 
 int TrainRun::steps() {
-  if (!resumed_) evaluate();
+  if (!resumed_ && !evaluate()) return training_failed();
   clock_.lap("evaluation");
   startup_ = clock_.seconds();
   log_->say(clock_.text());
@@ -507,7 +504,7 @@ int TrainRun::steps() {
   double before = started_;
   last_ = finished();
   if (at_.evaluation_due) {
-    finish_step(std::max(1e-6, monotonic_seconds() - before));
+    if (!finish_step(std::max(1e-6, monotonic_seconds() - before))) return training_failed();
     before = monotonic_seconds();
   }
   // The second step is the one of the report: the first finds cold caches. A run of one step has no
@@ -523,12 +520,12 @@ int TrainRun::steps() {
     const double now = monotonic_seconds();
     log_step(now - before);
     if (!watch()) return training_failed();
-    finish_step(now - before);
+    if (!finish_step(now - before)) return training_failed();
     tell_saved(checkpoints_->poll());  // if it failed, what this step owed is done
     watch_allocations();
     before = monotonic_seconds();
   }
-  if (stop_requested) return stopped();
+  if (stop_requested && bad_weights_.empty()) return stopped();
   tell_saved(checkpoints_->wait());
   require_own_output();
   if (at_.step > 0 && at_.updates == 0) return nothing_learned();
