@@ -1,4 +1,7 @@
 // snug: the command.
+#include <fcntl.h>
+
+#include <cerrno>
 #include <csignal>
 
 #include "tools/cli/dispatch.h"
@@ -24,9 +27,18 @@ exit codes
   75 stopped by a signal after a checkpoint; the resume command is printed
 )";
 
+// A file that is opened takes the lowest free number: with standard output closed what is said
+// would go into one of the run's own. These are open the wrong way, so that their use fails as
+// before.
+void hold_standard_files() {
+  for (const int fd : {0, 1, 2})
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  hold_standard_files();
   // A file size limit then is an error code (EFBIG) for whoever writes, not a death.
   std::signal(SIGXFSZ, SIG_IGN);
   snug::wait_briefly(argv);

@@ -25,8 +25,12 @@ struct CorpusFile {
 //   a pattern with * ? [..] within one name, and ** for any number of folders; matches sorted by
 //   path; what
 //             begins with a dot matches only a pattern that begins with one
+// A folder `left_out` (empty: none) is passed over wherever a folder or pattern comes upon it, with
+// all that is in it: what is written there while the files are read is no part of them. A source
+// that names it, or something in it, is taken as it is.
 // Throws data if a source does not exist, cannot be read, or gives no file.
-std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources);
+std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources,
+                                      const std::string& left_out = "");
 
 // What a pass over a corpus saw.
 struct CorpusReport {

@@ -53,12 +53,19 @@ Names list(const fs::path& folder) {
   return names;
 }
 
-void walk(const fs::path& folder, std::vector<std::string>* out) {
+// `left_out` is never looked into, by whatever name or link it is there.
+bool is_left_out(const fs::path& folder, const std::string& left_out) {
+  std::error_code ignored;
+  return !left_out.empty() && fs::equivalent(folder, left_out, ignored);
+}
+
+void walk(const fs::path& folder, const std::string& left_out, std::vector<std::string>* out) {
   const Names names = list(folder);
   for (const std::string& name : names.files)
     if (!is_hidden(name)) out->push_back((folder / name).string());
   for (const std::string& name : names.folders)
-    if (!is_hidden(name) && !is_build(name)) walk(folder / name, out);
+    if (!is_hidden(name) && !is_build(name) && !is_left_out(folder / name, left_out))
+      walk(folder / name, left_out, out);
 }
 
 bool matches(const std::string& pattern, const std::string& name) {
@@ -67,7 +74,7 @@ bool matches(const std::string& pattern, const std::string& name) {
 
 // parts[at...] below `folder`; an empty folder is the current one.
 void glob(const fs::path& folder, const std::vector<std::string>& parts, size_t at,
-          std::set<std::string>* out) {
+          const std::string& left_out, std::set<std::string>* out) {
   const fs::path here = folder.empty() ? fs::path(".") : folder;
   const std::string& part = parts[at];
   const bool last = at + 1 == parts.size();
@@ -75,7 +82,7 @@ void glob(const fs::path& folder, const std::vector<std::string>& parts, size_t 
   if (!is_pattern(part)) {
     const fs::path next = folder / part;
     if (last && fs::is_regular_file(next, ignored)) out->insert(next.string());
-    if (!last && fs::is_directory(next, ignored)) glob(next, parts, at + 1, out);
+    if (!last && fs::is_directory(next, ignored)) glob(next, parts, at + 1, left_out, out);
     return;
   }
   if (!fs::is_directory(here, ignored)) return;
@@ -85,34 +92,36 @@ void glob(const fs::path& folder, const std::vector<std::string>& parts, size_t 
       for (const std::string& name : names.files)
         if (!is_hidden(name)) out->insert((folder / name).string());
     } else {
-      glob(folder, parts, at + 1, out);
+      glob(folder, parts, at + 1, left_out, out);
     }
     for (const std::string& name : names.folders)
-      if (!is_hidden(name)) glob(folder / name, parts, at, out);
+      if (!is_hidden(name) && !is_left_out(folder / name, left_out))
+        glob(folder / name, parts, at, left_out, out);
     return;
   }
   for (const std::string& name : last ? names.files : names.folders) {
     if (!matches(part, name)) continue;
     if (last)
       out->insert((folder / name).string());
-    else
-      glob(folder / name, parts, at + 1, out);
+    else if (!is_left_out(folder / name, left_out))
+      glob(folder / name, parts, at + 1, left_out, out);
   }
 }
 
-std::set<std::string> glob(const std::string& pattern) {
+std::set<std::string> glob(const std::string& pattern, const std::string& left_out) {
   std::vector<std::string> parts;
   for (const fs::path& part : fs::path(pattern).relative_path())
     if (!part.empty() && (parts.empty() || part != "**" || parts.back() != "**"))
       parts.push_back(part.string());
   std::set<std::string> out;
-  if (!parts.empty()) glob(fs::path(pattern).root_path(), parts, 0, &out);
+  if (!parts.empty()) glob(fs::path(pattern).root_path(), parts, 0, left_out, &out);
   return out;
 }
 
 }  // namespace
 
-std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources) {
+std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources,
+                                      const std::string& left_out) {
   if (sources.empty())
     fail(ErrorCode::data, "a file, folder or pattern of training text", "an empty list",
          "set train_data");
@@ -126,7 +135,7 @@ std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources) {
     std::error_code ignored;
     if (fs::is_directory(source, ignored)) {
       std::vector<std::string> files;
-      walk(source, &files);
+      walk(source, left_out, &files);
       if (files.empty())
         fail(ErrorCode::data, fmt::format("files in the folder {}", source),
              "none, hidden ones and build folders aside", "check the path");
@@ -138,7 +147,7 @@ std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources) {
              "check the path; relative paths start at the current folder");
       add(source, true);
     } else {
-      const std::set<std::string> files = glob(source);
+      const std::set<std::string> files = glob(source, left_out);
       if (files.empty())
         fail(ErrorCode::data, fmt::format("files that match '{}'", source), "none",
              "check the pattern; * and ? stay within one name, ** crosses folders");

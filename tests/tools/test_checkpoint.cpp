@@ -13,6 +13,7 @@
 #include "tests/engine/io/temp_folder.h"
 #include "tools/trainer/checkpoint.h"
 #include "tools/trainer/checkpoint_seal.h"
+#include "tools/trainer/pinning.h"
 
 namespace snug {
 namespace {
@@ -290,6 +291,61 @@ TEST(CheckpointState, ComesBackAndIsBounded) {
           "samples = global_step x global_batch", "9223372036854775807 a step");
   refused([&](Json& j) { j["pinned"]["max_length"] = huge; },
           "samples = global_step x global_batch", "of 9223372036854775807 tokens");
+}
+
+// What changed of the optimizer and its schedule, in words.
+std::vector<std::string> changed(const std::vector<std::string>& before,
+                                 const std::vector<std::string>& now, int64_t steps_before = 500,
+                                 int64_t steps_now = 500,
+                                 const std::vector<std::string>& unknown = {}) {
+  Hyperparameters old = hyperparameters(load_config("", before), steps_before);
+  for (const std::string& key : unknown) old.erase(key);
+  return changes(old, hyperparameters(load_config("", now), steps_now));
+}
+
+using Strings = std::vector<std::string>;
+
+TEST(ResumeNotes, EveryKeyOfTheScheduleIsLookedAt) {
+  const std::string wsd = "lr_scheduler_type=warmup_stable_decay";
+  EXPECT_EQ(changed({}, {}), Strings{});
+  EXPECT_EQ(
+      changed({}, {"learning_rate=0.1", "warmup_steps=7"}),
+      (Strings{"with learning_rate 0.1 instead of 0.0006", "with warmup_steps 7 instead of 50"}));
+  EXPECT_EQ(changed({wsd}, {wsd, "lr_decay_steps=0.2"}),
+            Strings{"with lr_decay_steps 100 instead of 50"});
+  EXPECT_EQ(changed({wsd}, {wsd, "lr_decay_type=linear"}),
+            (Strings{"with lr_decay_type linear instead of cosine",
+                     "without lr_num_cycles, which was auto"}));
+  EXPECT_EQ(changed({}, {"lr_num_cycles=2"}), Strings{"with lr_num_cycles 2 instead of auto"});
+  EXPECT_EQ(
+      changed({"lr_scheduler_type=polynomial"}, {"lr_scheduler_type=polynomial", "lr_power=2"}),
+      Strings{"with lr_power 2 instead of 1"});
+  EXPECT_EQ(changed({"lr_scheduler_type=inverse_sqrt"},
+                    {"lr_scheduler_type=inverse_sqrt", "lr_timescale=9"}),
+            Strings{"with lr_timescale 9 instead of auto"});
+}
+
+TEST(ResumeNotes, WhatOnlyOneOfTheTwoHasIsSaid) {
+  EXPECT_EQ(changed({"max_time=60"}, {"max_steps=500"}, 0, 500),
+            (Strings{"with a schedule over 500 steps instead of max_time 60 s",
+                     "with warmup_steps 50 instead of 0.1"}));
+  EXPECT_EQ(changed({"max_steps=500"}, {"max_time=60"}, 500, 0),
+            (Strings{"with a schedule over max_time 60 s instead of 500 steps",
+                     "with warmup_steps 0.1 instead of 50"}));
+  EXPECT_EQ(changed({"max_time=60"}, {"max_time=90"}, 0, 0),
+            Strings{"with max_time 90 instead of 60"});
+  EXPECT_EQ(changed({"lr_scheduler_type=linear"}, {"lr_scheduler_type=polynomial"}),
+            (Strings{"with lr_power 1, which had no meaning before",
+                     "with lr_scheduler_type polynomial instead of linear"}));
+}
+
+// Checkpoints from before a key was noted have nothing to say of it.
+TEST(ResumeNotes, OfOlderCheckpointsNothingIsSaidThatDidNotChange) {
+  const std::string wsd = "lr_scheduler_type=warmup_stable_decay";
+  EXPECT_EQ(changed({wsd}, {wsd}, 500, 500, {"lr_decay_steps", "lr_decay_type", "lr_num_cycles"}),
+            Strings{});
+  EXPECT_EQ(changed({"max_time=60"}, {"max_time=60"}, 0, 0, {"warmup_steps", "lr_num_cycles"}),
+            Strings{});
 }
 
 }  // namespace

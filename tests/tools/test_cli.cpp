@@ -100,6 +100,12 @@ TEST(CliArguments, ErrorsSayWhatToDo) {
             "usage: expected the arguments of snug test\n"
             "  found: --name: 1 required TEXT missing\n  try:   snug test --help");
   EXPECT_NE(message({"f", "--memory", "4GB"}).find("unknown unit"), std::string::npos);
+  for (const char* value : {"false", "true", "0", "x"})
+    EXPECT_EQ(
+        message({"f", std::string("--loud=") + value}),
+        fmt::format("usage: expected --loud without a value, since it is a flag of snug test\n"
+                    "  found: \"--loud={}\"\n  try:   --loud alone, or leave it out",
+                    value));
 }
 
 // As the key: a number from 1, or auto, which is what leaving it out means.

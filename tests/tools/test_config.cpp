@@ -335,6 +335,19 @@ TEST(ConfigSchedule, FillsTheScheduleOfOptim) {
             9);
 }
 
+TEST(ConfigLength, TheShorterOfStepsAndEpochs) {
+  const auto steps = [](const std::string& yaml) { return total_steps(load(yaml), 40, 6); };
+  EXPECT_EQ(steps("max_steps: 5"), 5);
+  EXPECT_EQ(steps("epochs: 1"), 7);
+  EXPECT_EQ(steps("epochs: 1\nmax_steps: 5"), 5);
+  EXPECT_EQ(steps("epochs: 1\nmax_steps: 500"), 7);
+  EXPECT_EQ(steps("epochs: 1e-9"), 1);
+  EXPECT_EQ(steps("epochs: 1e18"), 1'000'000'000'000'000);
+  EXPECT_EQ(steps("epochs: 1e300\nmax_steps: 500"), 500);
+  EXPECT_EQ(steps("max_time: 5"), 0);
+  EXPECT_EQ(steps("max_time: 5\nepochs: 2"), 14);
+}
+
 TEST(ConfigLength, OneEpochUnlessALimitIsSet) {
   EXPECT_EQ(load("").num_train_epochs, 1);
   EXPECT_EQ(load("max_steps: 5").num_train_epochs, 0);

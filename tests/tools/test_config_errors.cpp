@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/core/error.h"
+#include "tools/config/make_schedule.h"
 #include "tools/config/run_config.h"
 
 namespace snug {
@@ -291,6 +292,60 @@ TEST(ConfigErrors, Contradictions) {
                "sgd_nesterov: true (run.yaml:2), sgd_momentum: 0 (default), sgd_dampening: 0 "
                "(default)",
                "sgd_momentum=0.9");
+}
+
+// A schedule has the steps of its run, or shares of a time whose steps nobody knows.
+TEST(ConfigErrors, SchedulesThatAreNotOfTheRun) {
+  expect_error("max_time: 60\nwarmup_steps: 100",
+               "warmup_steps below 1, a share of the time, where max_time alone bounds the run",
+               "warmup_steps: 100 (run.yaml:2), max_time: 60s (run.yaml:1)",
+               "warmup_steps=0.1, or set max_steps");
+  const std::string wsd = "lr_scheduler_type: warmup_stable_decay\n";
+  expect_error(wsd + "max_time: 60\nlr_decay_steps: 1",
+               "lr_decay_steps below 1, a share of the time, where max_time alone bounds the run",
+               "lr_decay_steps: 1 (run.yaml:3), max_time: 60s (run.yaml:2)",
+               "lr_decay_steps=0.1, or set max_steps");
+  expect_error("lr_scheduler_type: inverse_sqrt\nmax_time: 60\nlr_timescale: 100",
+               "max_steps or num_train_epochs for lr_timescale, a count of steps",
+               "lr_timescale: 100 (run.yaml:3), max_time: 60s (run.yaml:2)",
+               "leave lr_timescale out, or set max_steps");
+  for (const char* good :
+       {"max_time: 60\nwarmup_steps: auto", "max_time: 60\nwarmup_steps: 0.5",
+        "max_time: 60\nmax_steps: 500\nwarmup_steps: 100", "max_time: 60\nwarmup_ratio: 1",
+        "lr_scheduler_type: inverse_sqrt\nmax_time: 60",
+        "max_time: 60\nepochs: 1\nwarmup_steps: 2"})
+    EXPECT_NO_THROW(load_config_text(good, "run.yaml", {})) << good;
+  expect_error(wsd + "max_steps: 500\nlr_decay_steps: 0.95",
+               "warmup_steps + lr_decay_steps of at most 500 steps",
+               "50 + 475: warmup_steps: auto (default), lr_decay_steps: 0.95 (run.yaml:3)",
+               "lr_decay_steps=0.9, or a shorter warm-up");
+  expect_error(wsd + "max_steps: 500\nlr_decay_steps: 1000\nwarmup_ratio: 0.3",
+               "warmup_steps + lr_decay_steps of at most 500 steps",
+               "150 + 500: warmup_ratio: 0.3 (run.yaml:4), lr_decay_steps: 1000 (run.yaml:3)",
+               "lr_decay_steps=350, or a shorter warm-up");
+  expect_error(wsd + "max_time: 60\nwarmup_ratio: 1",
+               "warmup_steps + lr_decay_steps of at most all of max_time",
+               "1000 + 100 of 1000 parts: warmup_ratio: 1 (run.yaml:3), lr_decay_steps: 0.1 "
+               "(default)",
+               "a shorter warm-up");
+  // Of epochs the steps are known when the data is.
+  const RunConfig epochs = load_config_text(wsd + "epochs: 1\nlr_decay_steps: 90", "run.yaml", {});
+  EXPECT_NO_THROW(schedule_config(epochs, 100));
+  EXPECT_THROW(schedule_config(epochs, 98), Error);
+}
+
+// What stands before would be lost without a word.
+TEST(ConfigErrors, AWholeBehindAPartOfIt) {
+  expect_error("", "model before what replaces a part of it",
+               "model behind model.n_layer=2 (command line), which it would drop",
+               "model=... first, then model.n_layer=2", ErrorCode::usage,
+               {"model.n_layer=2", "model=gpt2"});
+  expect_error("", "recompute before what replaces a part of it",
+               "recompute behind recompute.0-1=block (command line), which it would drop",
+               "recompute=... first, then recompute.0-1=block", ErrorCode::usage,
+               {"recompute.0-1=block", "recompute=none"});
+  EXPECT_EQ(load_config_text("model: x", "run.yaml", {"model=gpt2", "model.n_layer=2"}).model,
+            "gpt2");
 }
 
 TEST(ConfigErrors, KeysWithoutEffect) {

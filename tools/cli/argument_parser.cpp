@@ -19,6 +19,8 @@ namespace {
 
 constexpr size_t kHelpWidth = 100;
 constexpr size_t kDocColumn = 28;
+// What the parser keeps of a flag that was given without a value; no value of a user's.
+constexpr const char* kPlain = "\x01";
 
 // A pointer to int64_t that holds a size.
 struct Bytes {
@@ -133,6 +135,13 @@ void ArgumentParser::Impl::store(Argument& a) const {
         } else if constexpr (std::is_same_v<T, std::vector<std::string>*>) {
           *target = a.texts;
         } else {
+          for (const std::string& value : a.option->results())
+            if (value != kPlain)
+              fail(
+                  ErrorCode::usage,
+                  fmt::format("{} without a value, since it is a flag of snug {}", a.flag, command),
+                  fmt::format("\"{}={}\"", a.flag, value),
+                  fmt::format("{} alone, or leave it out", a.flag));
           *target = true;
         }
       },
@@ -205,7 +214,7 @@ ArgumentParser& ArgumentParser::options(std::string_view flag, std::vector<std::
 }
 ArgumentParser& ArgumentParser::flag(std::string_view flag, bool& variable, std::string_view doc) {
   Argument& a = impl_->add(flag, "", doc, &variable);
-  a.option = impl_->app.add_flag(a.flag);
+  a.option = impl_->app.add_flag(fmt::format("{}{{{}}}", a.flag, kPlain));
   return *this;
 }
 ArgumentParser& ArgumentParser::positionals(std::string_view name,

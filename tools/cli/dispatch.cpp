@@ -55,13 +55,22 @@ int run_group(const CommandGroup& group, const std::vector<std::string>& argumen
        suggestion(name, known, fmt::format("{} --help lists them", group.prefix)));
 }
 
+namespace {
+
+// fmt::print would throw where standard error is closed, and the exit code would be lost with it.
+void say(const std::string& text) {
+  std::fputs((text + "\n").c_str(), stderr);
+}
+
+}  // namespace
+
 int run_main(const CommandGroup& group, const std::vector<std::string>& arguments) {
   int code = 1;
   try {
     code = run_group(group, arguments);
   } catch (const Error& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "{}\n", error.what());
+    say(error.what());
     return error.exit_code();
   } catch (const std::bad_alloc&) {
     std::fflush(stdout);
@@ -69,7 +78,7 @@ int run_main(const CommandGroup& group, const std::vector<std::string>& argument
     return 1;
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "internal: {}\n", error.what());
+    say(std::string("internal: ") + error.what());
     return 1;
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout)) {

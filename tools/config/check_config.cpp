@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <limits>
@@ -52,6 +53,32 @@ void check_whole_or_share(const RunConfig& config, std::string_view name, double
   if (value >= 1 && value != std::floor(value))
     fail(ErrorCode::usage, fmt::format("{} as whole steps, or below 1 as a share", name),
          quote(config, {name}), fmt::format("{}={}", name, std::floor(value)));
+}
+
+// A run that the clock alone bounds has a number of steps that nobody knows.
+void no_count_of_steps(const RunConfig& config, std::string_view name, double value) {
+  if (value >= 1)
+    fail(ErrorCode::usage,
+         fmt::format("{} below 1, a share of the time, where max_time alone bounds the run", name),
+         quote(config, {name, "max_time"}), fmt::format("{}=0.1, or set max_steps", name));
+}
+
+// Of warmup_stable_decay: the warm-up and the last phase have room in the run.
+void check_phases(const RunConfig& c, int64_t total_steps) {
+  const int64_t warmup = resolve_warmup(c, total_steps), decay = resolve_decay(c, total_steps);
+  if (warmup + decay <= total_steps) return;
+  // What is left, as a share where shares are given.
+  const double share = c.lr_decay_steps < 1 ? 1.0 / static_cast<double>(total_steps) : 1.0;
+  const double left = std::floor(static_cast<double>(total_steps - warmup) * share * 1e4) / 1e4;
+  const bool ratio = c.warmup_ratio >= 0;
+  fail(ErrorCode::usage,
+       fmt::format("warmup_steps + lr_decay_steps of at most {}",
+                   clock_alone(c) ? "all of max_time" : fmt::format("{} steps", total_steps)),
+       fmt::format("{} + {}{}: {}", warmup, decay,
+                   clock_alone(c) ? fmt::format(" of {} parts", total_steps) : "",
+                   quote(c, {ratio ? "warmup_ratio" : "warmup_steps", "lr_decay_steps"})),
+       left > 0 ? fmt::format("lr_decay_steps={}, or a shorter warm-up", left)
+                : "a shorter warm-up");
 }
 
 // What only some devices have.
@@ -123,6 +150,16 @@ void check_config(const RunConfig& c) {
   only_if(c, cosine || (wsd && c.lr_decay_type == "cosine"), "a cosine", {"lr_num_cycles"});
   only_if(c, schedule == "polynomial", "lr_scheduler_type: polynomial", {"lr_power"});
   only_if(c, schedule == "inverse_sqrt", "lr_scheduler_type: inverse_sqrt", {"lr_timescale"});
+
+  if (clock_alone(c)) {
+    no_count_of_steps(c, "warmup_steps", c.warmup_steps);
+    no_count_of_steps(c, "lr_decay_steps", c.lr_decay_steps);
+    if (c.lr_timescale > 0)
+      fail(ErrorCode::usage, "max_steps or num_train_epochs for lr_timescale, a count of steps",
+           quote(c, {"lr_timescale", "max_time"}), "leave lr_timescale out, or set max_steps");
+  }
+  // With num_train_epochs the steps are known when the data is.
+  if (wsd && c.num_train_epochs == 0) check_phases(c, clock_alone(c) ? kClockSteps : c.max_steps);
 
   const bool sgd = c.optim == "sgd";
   only_if(c, !sgd, "optim: adam or adamw", {"adam_beta1", "adam_beta2", "adam_epsilon"});
@@ -224,6 +261,19 @@ RunSizes resolve_sizes(const RunConfig& c, int64_t positions) {
   return sizes;
 }
 
+bool clock_alone(const RunConfig& c) {
+  return c.max_steps == 0 && c.num_train_epochs == 0 && c.max_time > 0;
+}
+
+int64_t total_steps(const RunConfig& c, int64_t samples, int64_t global_batch) {
+  constexpr double kMost = 1e15;  // what a schedule counts to
+  if (c.num_train_epochs == 0) return c.max_steps;
+  const double steps = std::ceil(static_cast<double>(samples) * c.num_train_epochs /
+                                 static_cast<double>(global_batch));
+  const auto by_epochs = static_cast<int64_t>(std::clamp(steps, 1.0, kMost));
+  return c.max_steps > 0 ? std::min(c.max_steps, by_epochs) : by_epochs;
+}
+
 int64_t resolve_warmup(const RunConfig& c, int64_t total_steps) {
   if (c.lr_scheduler_type == "constant") return 0;
   if (c.warmup_ratio >= 0)
@@ -253,6 +303,7 @@ ScheduleConfig schedule_config(const RunConfig& c, int64_t total_steps) {
     schedule.min_lr_ratio = c.learning_rate > 0 ? least / c.learning_rate : 0.0;
   if (schedule.type == "cosine" && least > 0) schedule.type = "cosine_with_min_lr";
   if (wsd) {
+    check_phases(c, total_steps);
     schedule.decay_steps = resolve_decay(c, total_steps);
     schedule.decay_type = c.lr_decay_type;
   }

@@ -37,7 +37,7 @@ std::vector<Key> make_keys() {
 
       {.name = "train_data", .section = "data", .kind = K::texts, .field = &C::train_data,
        .doc = "files, folders or globs: text, .jsonl with {\"text\": ...}, .csv, .tsv, each also as "
-              ".gz or .zst, or .bin token files",
+              ".gz or .zst, or .bin token files; what is in output_dir is left out of folders and globs",
        .example = "[corpus.txt, more/*.jsonl]", .unset = "null", .aliases = "train_file"},
       {.name = "eval_data", .section = "data", .kind = K::texts, .field = &C::eval_data,
        .doc = "the same for evaluation", .example = "heldout.txt", .unset = "null",
@@ -211,7 +211,7 @@ std::vector<Key> make_keys() {
        .example = "16", .unset = "auto", .range = kPositive, .aliases = "eval_batch_size"},
 
       {.name = "max_steps", .section = "length", .kind = K::integer, .field = &C::max_steps,
-       .doc = "stop after this many optimizer steps", .example = "1000", .unset = "null",
+       .doc = "stop after this many optimizer steps; of the limits of this section the first that is reached ends the run", .example = "1000", .unset = "null",
        .range = kPositive, .aliases = "steps"},
       {.name = "num_train_epochs", .section = "length", .kind = K::number,
        .field = &C::num_train_epochs,
@@ -219,7 +219,7 @@ std::vector<Key> make_keys() {
               "section is set",
        .example = "2.5", .unset = "null", .range = kAboveZero, .aliases = "epochs"},
       {.name = "max_time", .section = "length", .kind = K::seconds, .field = &C::max_time,
-       .doc = "stop after this time, for example 90s, 2m or 1h30m; where no other limit is set the learning rate follows the clock", .example = "120s",
+       .doc = "stop after this time, for example 90s, 2m or 1h30m; where no other limit is set the learning rate follows the clock, and its warm-up and decay are shares of the time", .example = "120s",
        .unset = "null"},
 
       {.name = "optim", .section = "optimizer", .kind = K::choice, .field = &C::optim,
@@ -346,7 +346,7 @@ std::vector<Key> make_keys() {
        .doc = "a lower eval_loss counts for early stopping if it is lower by more than this",
        .example = "0.01", .range = kNonNegative},
       {.name = "eval_steps", .section = "reports", .kind = K::integer, .field = &C::eval_steps,
-       .doc = "steps between evaluations; 0: only at the end", .example = "50",
+       .doc = "steps between evaluations and samples; a new run begins with one, and each ends with one; 0: no others", .example = "50",
        .range = kNonNegative},
       {.name = "save_steps", .section = "reports", .kind = K::integer, .field = &C::save_steps,
        .doc = "steps between checkpoints, the last step included; 0: none unless a signal stops the run", .example = "100",
@@ -371,7 +371,7 @@ std::vector<Key> make_keys() {
        .doc = "dtype of the weights in final/", .example = "bf16", .choices = "fp32 bf16",
        .refused = "fp16"},
       {.name = "sample_prompt", .section = "reports", .kind = K::text, .field = &C::sample_prompt,
-       .doc = "text continued at every evaluation; null: none", .example = "\"Once upon\"",
+       .doc = "text continued at every evaluation, or every eval_steps where nothing is evaluated; null: none", .example = "\"Once upon\"",
        .unset = "null"},
       {.name = "sample_tokens", .section = "reports", .kind = K::integer, .field = &C::sample_tokens,
        .doc = "tokens of that continuation", .example = "100", .range = kPositive},

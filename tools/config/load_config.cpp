@@ -19,6 +19,7 @@ struct Setting {
   const Key* key = nullptr;
   std::string written, where;
   ConfigNode value;
+  std::string below;  // "model.n_layer=6" if the command line gave a part of the value last
 };
 
 [[noreturn]] void unknown_key(std::string_view name, const std::string& where) {
@@ -63,7 +64,7 @@ class Settings {
       fail(ErrorCode::usage, "a configuration of keys and values", root.describe(),
            "write lines such as max_steps: 1000");
     for (const ConfigNode::Entry& entry : root.entries)
-      give({nullptr, entry.key, entry.where, entry.value}, true);
+      give({nullptr, entry.key, entry.where, entry.value, {}}, true);
   }
 
   void override_with(const std::string& text) {
@@ -76,7 +77,7 @@ class Settings {
     const std::string below = dot == std::string::npos ? "" : name.substr(dot + 1);
     name.resize(std::min(dot, name.size()));
     const Key& key = known_key(name, kCommandLine);
-    Setting setting{&key, name, kCommandLine, {}};
+    Setting setting{&key, name, kCommandLine, {}, dot == std::string::npos ? "" : text};
     const std::string value = text.substr(equals + 1);
     setting.value =
         dot == std::string::npos ? parse_value(key, value) : nested(key, name, below, value);
@@ -170,6 +171,11 @@ class Settings {
              fmt::format("{} ({}) and {} ({})", other.written, other.where, setting.written,
                          setting.where),
              "remove one of them");
+      if (!other.below.empty() && setting.below.empty())
+        fail(ErrorCode::usage, fmt::format("{} before what replaces a part of it", setting.written),
+             fmt::format("{} behind {} ({}), which it would drop", setting.written, other.below,
+                         setting.where),
+             fmt::format("{}=... first, then {}", setting.written, other.below));
       other = std::move(setting);
       return;
     }
@@ -197,7 +203,7 @@ class Settings {
              fmt::format("\"{}\" ({})", entry.key, entry.where),
              suggestion(entry.key, members, "leave it out"));
       const std::string_view name = meant[static_cast<size_t>(member - members.begin())];
-      give({find_key(name), "lr_scheduler_kwargs." + entry.key, entry.where, entry.value},
+      give({find_key(name), "lr_scheduler_kwargs." + entry.key, entry.where, entry.value, {}},
            from_file);
     }
   }

@@ -112,7 +112,7 @@ struct RunConfig {
   std::string loss_watchdog = "warn";            // off | warn | stop; see loss_watch.h
   int64_t early_stopping_patience = 0;           // evaluations; 0: never
   double early_stopping_threshold = 0;
-  int64_t eval_steps = 200;      // 0: only at the end
+  int64_t eval_steps = 200;      // 0: only before the first step and at the end
   int64_t save_steps = 500;      // 0: only when a signal stops the run
   int64_t save_total_limit = 0;  // 0: keep all
   int64_t save_buffer = -1;      // bytes; 0: no writing in the background; -1: auto
@@ -120,7 +120,7 @@ struct RunConfig {
   std::string metric_for_best_model = "eval_loss";  // eval_loss | eval_perplexity
   std::string save_dtype = "fp32";
 
-  // Text written at every evaluation; no prompt, no text.
+  // Text written at every evaluation, or when one would be due; no prompt, no text.
   std::string sample_prompt;
   int64_t sample_tokens = 64;
   double sample_temperature = 0.8;  // 0: greedy

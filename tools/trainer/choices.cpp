@@ -161,7 +161,13 @@ ChoiceResult score_questions(Session& session, const Tokenizer& tokenizer,
       }
       session.begin_window(0, 0, 0);
       session.evaluate();
-      scores.push_back(-session.state().loss_sum);
+      const double loss = session.state().loss_sum;
+      if (!std::isfinite(loss))
+        fail(ErrorCode::data, fmt::format("a finite score of choice {} in {}:{}", c, path, q.line),
+             std::isnan(loss) ? "nan" : "inf",
+             "--precision fp32; if it stays, the model's weights are not finite: take an earlier "
+             "checkpoint");
+      scores.push_back(-loss);
       normed.push_back(scores.back() / static_cast<double>(characters(q.choices[c])));
       if (scores[c] > scores[best]) best = c;
       if (normed[c] > normed[best_norm]) best_norm = c;

@@ -8,6 +8,7 @@
 #include "engine/core/error.h"
 #include "tools/trainer/device_choice.h"
 #include "tools/trainer/setup.h"
+#include "tools/trainer/tell.h"
 
 namespace snug {
 
@@ -71,7 +72,7 @@ Inference open_inference(InferenceOptions options,
   in.session->open();
   for (const std::string& warning :
        load_weights(in.session->context(), *in.model, options.model, in.session->params().flat()))
-    fmt::print(stderr, "Warning: {}\n", warning);
+    tell(stderr, "Warning: {}\n", warning);
   in.session->load();
   return in;
 }

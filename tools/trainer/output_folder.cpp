@@ -55,11 +55,12 @@ void refuse_file(const std::string& dir) {
          "another output_dir");
 }
 
-// Names in `dir` of checkpoints and of their unfinished writes, with their steps.
+// Names in `dir` of checkpoints, of their unfinished writes and of those that a resume kept aside,
+// with their steps.
 struct Entry {
   fs::path path;
   int64_t step;
-  bool torn;
+  bool torn, damaged;
 };
 
 std::vector<Entry> checkpoints_of(const std::string& dir) {
@@ -68,14 +69,16 @@ std::vector<Entry> checkpoints_of(const std::string& dir) {
   for (const auto& entry : fs::directory_iterator(dir, error)) {
     std::string name = entry.path().filename().string();
     bool torn = false;
-    for (const char* end : {".tmp", ".old"})
+    const bool damaged = name.ends_with(kDamagedEnd);
+    for (const std::string_view end :
+         {std::string_view(".tmp"), std::string_view(".old"), kDamagedEnd})
       if (name.ends_with(end)) {
-        name.resize(name.size() - 4);
-        torn = true;
+        name.resize(name.size() - end.size());
+        torn = !damaged;
         break;
       }
     if (const auto step = checkpoint_step(name))
-      list.push_back({entry.path(), *step, torn || !there(entry.path() / "COMPLETE")});
+      list.push_back({entry.path(), *step, torn || !there(entry.path() / "COMPLETE"), damaged});
   }
   return list;
 }
@@ -189,7 +192,7 @@ void remove_old_run(const std::string& dir) {
 std::string remove_later_checkpoints(const std::string& dir, int64_t step) {
   std::string names;
   for (const Entry& entry : checkpoints_of(dir)) {
-    if (entry.step <= step && !entry.torn) continue;
+    if (entry.damaged || (entry.step <= step && !entry.torn)) continue;
     remove_tree(entry.path);
     if (!entry.torn) names += (names.empty() ? "" : ", ") + entry.path.filename().string();
   }

@@ -13,6 +13,9 @@
 
 namespace snug {
 
+// Behind the name of a checkpoint that is not as it was written, which a resume keeps aside.
+inline constexpr std::string_view kDamagedEnd = ".damaged";
+
 // A folder that goes away again, with the parents that were made for it as far as they are empty,
 // unless it is kept. A folder that another process made meanwhile stays. Throws usage if it cannot
 // be made, or if `lock` is given and another process holds it.

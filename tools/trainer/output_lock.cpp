@@ -12,6 +12,7 @@
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
+#include "tools/trainer/tell.h"
 
 namespace snug {
 namespace {
@@ -90,8 +91,9 @@ void OutputLock::take(const std::string& dir) {
       close(fd);
       if (made) unlink(path.c_str());  // it would say nothing; another one's stays
       if (!warned_)
-        fmt::print("Warning: {} cannot be locked ({}): see to it that no other run writes there.\n",
-                   dir, reason(error));
+        tell(stdout,
+             "Warning: {} cannot be locked ({}): see to it that no other run writes there.\n", dir,
+             reason(error));
       warned_ = true;
       return;
     }

@@ -9,7 +9,9 @@
 #include "engine/core/error.h"
 #include "engine/io/fingerprint.h"
 #include "tools/config/keys.h"
+#include "tools/config/make_schedule.h"
 #include "tools/trainer/device_choice.h"
+#include "tools/trainer/tell.h"
 
 namespace snug {
 
@@ -198,8 +200,8 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
            fmt::format("device={}, or {} to go on with those of the other, which changes the last "
                        "bits",
                        before, allow_text(setup.config.allow, {"kernels"})));
-    fmt::print("Note: resuming on {} instead of {}: its kernels differ in the last bits.\n",
-               device_word(r.settings.target), before);
+    tell(stdout, "Note: resuming on {} instead of {}: its kernels differ in the last bits.\n",
+         device_word(r.settings.target), before);
   }
   if (!allowed("kernels") && r.settings.target == Place::cpu)
     *setup.kernels = pinned_kernels(c.pinned.kernels, c.folder, setup.config.allow);
@@ -212,12 +214,13 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
     check_computes_on(c, r.computes_on, setup.config);
   // Of a GPU and of the emulator the threads read and write files alone.
   if (c.pinned.threads != now.threads && r.settings.target == Place::cpu)
-    fmt::print("Note: resuming with {} threads instead of {}: sums may differ in the last bits.\n",
-               now.threads, c.pinned.threads);
+    tell(stdout,
+         "Note: resuming with {} threads instead of {}: sums may differ in the last bits.\n",
+         now.threads, c.pinned.threads);
   if (c.pinned.instruction_set != now.instruction_set)
-    fmt::print(
-        "Note: resuming with instructions {} instead of {}: sums may differ in the last bits.\n",
-        now.instruction_set, c.pinned.instruction_set);
+    tell(stdout,
+         "Note: resuming with instructions {} instead of {}: sums may differ in the last bits.\n",
+         now.instruction_set, c.pinned.instruction_set);
 }
 
 std::string pinned_text(const Checkpoint& c, const std::vector<std::string>& allow) {
@@ -275,8 +278,8 @@ void check_computes_on(const Checkpoint& c, ComputesOn& now, const RunConfig& co
              " to go on with what is measured now, which changes the last bits");
   if (!allowed) now.algorithms = before.algorithms;
   if (other)
-    fmt::print("Note: resuming with {} {} instead of {}: the last bits may differ.\n", other->what,
-               other->now, other->before);
+    tell(stdout, "Note: resuming with {} {} instead of {}: the last bits may differ.\n",
+         other->what, other->now, other->before);
 }
 
 void check_data(const Checkpoint& c, const Pinned& now) {
@@ -293,11 +296,20 @@ void check_data(const Checkpoint& c, const Pinned& now) {
                     c.folder));
 }
 
+namespace {
+
+// Names of hyperparameters: the first two say what the schedule goes over, one of them is there.
+constexpr const char* kSteps = "steps";
+constexpr const char* kTime = "max_time";
+constexpr const char* kType = "lr_scheduler_type";
+
+}  // namespace
+
 Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps) {
   const auto number = [](double value) { return fmt::format("{}", value); };
   Hyperparameters h = {{"learning_rate", number(config.learning_rate)},
                        {"min_lr", number(resolve_min_lr(config))},
-                       {"lr_scheduler_type", config.lr_scheduler_type},
+                       {kType, config.lr_scheduler_type},
                        {"weight_decay", number(config.weight_decay)},
                        {"max_grad_norm", number(config.max_grad_norm)}};
   if (config.optim == "sgd") {
@@ -316,21 +328,64 @@ Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps) {
     h["growth_interval"] = std::to_string(config.growth_interval);
     h["min_loss_scale"] = number(config.min_loss_scale);
   }
-  if (total_steps > 0) {
-    h["steps"] = std::to_string(total_steps);
-    h["warmup_steps"] = std::to_string(resolve_warmup(config, total_steps));
-  } else {
-    h["max_time"] = number(config.max_time);
+  // By the clock alone what counts steps is a share of the time.
+  const bool clock = total_steps <= 0;
+  const auto steps = [&](int64_t (*resolve)(const RunConfig&, int64_t)) {
+    return clock ? number(static_cast<double>(resolve(config, kClockSteps)) / kClockSteps)
+                 : std::to_string(resolve(config, total_steps));
+  };
+  if (clock)
+    h[kTime] = number(config.max_time);
+  else
+    h[kSteps] = std::to_string(total_steps);
+  h["warmup_steps"] = steps(resolve_warmup);
+  const std::string& type = config.lr_scheduler_type;
+  const bool wsd = type == "warmup_stable_decay";
+  if (wsd) {
+    h["lr_decay_steps"] = steps(resolve_decay);
+    h["lr_decay_type"] = config.lr_decay_type;
   }
+  if (type == "cosine" || type == "cosine_with_restarts" ||
+      (wsd && config.lr_decay_type == "cosine"))
+    h["lr_num_cycles"] = config.lr_num_cycles > 0 ? number(config.lr_num_cycles) : "auto";
+  if (type == "polynomial") h["lr_power"] = number(config.lr_power);
+  if (type == "inverse_sqrt")
+    h["lr_timescale"] = config.lr_timescale > 0 ? std::to_string(config.lr_timescale) : "auto";
   return h;
 }
 
-void note_changes(const Checkpoint& checkpoint, const Hyperparameters& now) {
+std::vector<std::string> changes(const Hyperparameters& before, const Hyperparameters& now) {
+  std::vector<std::string> out;
+  const auto length = [](const Hyperparameters& h) {
+    if (const auto steps = h.find(kSteps); steps != h.end()) return steps->second + " steps";
+    const auto time = h.find(kTime);
+    return time == h.end() ? std::string("another length") : "max_time " + time->second + " s";
+  };
+  const bool clock = now.count(kTime) > 0, same_clock = clock == (before.count(kTime) > 0);
+  if (!same_clock)
+    out.push_back(
+        fmt::format("with a schedule over {} instead of {}", length(now), length(before)));
+  const auto type = before.find(kType);
+  const bool same_schedule = same_clock && type != before.end() && type->second == now.at(kType);
   for (const auto& [key, value] : now) {
-    const auto before = checkpoint.hyperparameters.find(key);
-    if (before != checkpoint.hyperparameters.end() && before->second != value)
-      fmt::print("Note: resuming with {} {} instead of {}.\n", key, value, before->second);
+    const auto old = before.find(key);
+    if (old != before.end()) {
+      if (old->second != value)
+        out.push_back(fmt::format("with {} {} instead of {}", key, value, old->second));
+    } else if (!same_schedule && key != kSteps && key != kTime) {
+      // Of the same schedule older checkpoints name less.
+      out.push_back(fmt::format("with {} {}, which had no meaning before", key, value));
+    }
   }
+  for (const auto& [key, value] : before)
+    if (now.count(key) == 0 && key != kSteps && key != kTime)
+      out.push_back(fmt::format("without {}, which was {}", key, value));
+  return out;
+}
+
+void note_changes(const Checkpoint& checkpoint, const Hyperparameters& now) {
+  for (const std::string& change : changes(checkpoint.hyperparameters, now))
+    tell(stdout, "Note: resuming {}.\n", change);
 }
 
 void check_attention(const Checkpoint& c, const std::string& now, const RunConfig& config) {

@@ -40,7 +40,11 @@ void check_data(const Checkpoint& checkpoint, const Pinned& now);
 
 // Keys of the optimizer and its schedule, as text. They may change at a resume.
 Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps);
-// Prints a line for each that is not as it was.
+// What of them is not as it was, in words ("with learning_rate 0.02 instead of 0.01"), also what
+// only one of the two has. What older checkpoints did not name, of a schedule that is still the
+// same, is no change.
+std::vector<std::string> changes(const Hyperparameters& before, const Hyperparameters& now);
+// Prints a line for each.
 void note_changes(const Checkpoint& checkpoint, const Hyperparameters& now);
 
 // On a GPU the model of it and its libraries are pinned, and the algorithms that were measured for

@@ -26,9 +26,10 @@ struct Sources {
   std::string first_stranger;
 };
 
-Sources sort_sources(const std::vector<std::string>& sources) {
+// A run's own files are no data of it, or a resume would not find what it began with.
+Sources sort_sources(const std::vector<std::string>& sources, const std::string& output_dir) {
   Sources out;
-  const std::vector<CorpusFile> files = expand_corpus(sources);
+  const std::vector<CorpusFile> files = expand_corpus(sources, output_dir);
   std::set<std::string> side_files;
   for (const CorpusFile& f : files) {
     if (!is_token_file_name(f.path)) continue;
@@ -54,7 +55,7 @@ std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const 
   if (given.empty())
     fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
          fmt::format("{}=input.txt", key));
-  const Sources sources = sort_sources(given);
+  const Sources sources = sort_sources(given, config.output_dir);
   for (const CorpusFile& file : sources.texts) columns |= has_text_column(file.path);
   std::vector<TokenFile> files;
   std::optional<uint64_t> fingerprint;

@@ -246,7 +246,8 @@ void RunLog::evaluation(const EvalMetrics& m) {
                             loss_scaling_ ? ",," : "", when));
   if (events_) events_->scalars(m.step, {{"eval/loss", m.loss}, {"eval/perplexity", m.perplexity}});
   say(fmt::format("step {:>6}  validation loss {:.4f}  perplexity {:.2f}  ({} tokens, {})", m.step,
-                  m.loss, m.perplexity, m.tokens, human_seconds(m.seconds)));
+                  std::fabs(m.loss), std::fabs(m.perplexity),  // a NaN has no sign here either
+                  m.tokens, human_seconds(m.seconds)));
 }
 
 }  // namespace snug

@@ -84,10 +84,18 @@ void SaveRing::pass(int64_t param) {
   if (waiting_++ == 0) stall_began_ = monotonic_seconds();
   while (passed_.load(std::memory_order_acquire) <= param) {
     const bool room = filled_ - emptied_ < static_cast<int64_t>(slots_.size());
-    if (room && !filling_ && !ended_)
-      fill_slot(lock);
-    else
+    // After an error nothing more is gathered: what is on its way comes to an end.
+    if (!room || filling_ || ended_ || error_) {
       changed_.wait(lock);
+      continue;
+    }
+    try {
+      fill_slot(lock);
+    } catch (...) {
+      error_ = std::current_exception();
+      passed_.store(INT64_MAX, std::memory_order_release);
+      changed_.notify_all();
+    }
   }
   // Of several threads that wait at once the time counts once.
   if (--waiting_ == 0) stall_ += monotonic_seconds() - stall_began_;
@@ -107,7 +115,7 @@ void SaveRing::work() {
       drain(lock);
     } catch (...) {
       if (!lock.owns_lock()) lock.lock();
-      error_ = std::current_exception();
+      if (!error_) error_ = std::current_exception();
     }
     changed_.wait(lock, [&] { return !filling_; });
     if (stop_) return;
@@ -124,7 +132,7 @@ void SaveRing::end_job() {
 
 // What is full is written before more is gathered: free slots are for updates that wait.
 void SaveRing::drain(Lock& lock) {
-  while (!stop_) {
+  while (!stop_ && !error_) {  // an update that gathers itself may meet one
     if (emptied_ < filled_) {
       empty_slot(lock);
     } else if (filling_) {
@@ -150,12 +158,19 @@ void SaveRing::fill_slot(Lock& lock) {
   bool more = true;
   slot.count = 0;
   // Small parameters share a slot.
-  while (more && slot.count < kMostPieces &&
-         (slot.count == 0 || slot_bytes_ - used >= kLeastBytes)) {
-    const SaveJob::Piece piece = job_->gather(begin + used, slot_bytes_ - used);
-    more = piece.bytes > 0;
-    if (more) slot.pieces[slot.count++] = piece;
-    used += piece.bytes;
+  try {
+    while (more && slot.count < kMostPieces &&
+           (slot.count == 0 || slot_bytes_ - used >= kLeastBytes)) {
+      const SaveJob::Piece piece = job_->gather(begin + used, slot_bytes_ - used);
+      more = piece.bytes > 0;
+      if (more) slot.pieces[slot.count++] = piece;
+      used += piece.bytes;
+    }
+  } catch (...) {
+    lock.lock();
+    filling_ = false;
+    changed_.notify_all();
+    throw;
   }
   lock.lock();
   filling_ = false;

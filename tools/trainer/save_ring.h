@@ -36,7 +36,7 @@ class SaveJob {
   };
   virtual ~SaveJob() = default;
   // Copies the next bytes of the next file to `out`, at most `room`, which is 4096 at least. Must
-  // not throw nor take memory.
+  // not take memory; may throw, as copies from a device do, and is then not called again.
   virtual Piece gather(char* out, int64_t room) = 0;
   // Every parameter below was gathered whole.
   virtual int64_t gathered() const = 0;

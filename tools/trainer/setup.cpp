@@ -13,6 +13,7 @@
 #include "tools/trainer/plan_file.h"
 #include "tools/trainer/plan_search.h"
 #include "tools/trainer/targets.h"
+#include "tools/trainer/tell.h"
 
 namespace snug {
 
@@ -32,7 +33,7 @@ int resolve_threads(int64_t configured) {
     fail(ErrorCode::usage, "threads of at most 1024", std::to_string(configured),
          fmt::format("threads={}", p.threads()));
   if (const std::string warning = threads_warning(configured, p); !warning.empty())
-    fmt::print(stderr, "Warning: {}.\n", warning);
+    tell(stderr, "Warning: {}.\n", warning);
   return static_cast<int>(configured);
 }
 
@@ -40,14 +41,14 @@ std::optional<Calibration> resolve_calibration(int threads) {
   const MachineKey key = machine_key(threads);
   std::string ignored;
   auto calibration = read_calibration(calibration_path(key), key, &ignored);
-  if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
+  if (!ignored.empty()) tell(stderr, "Note: {}.\n", ignored);
   return calibration;
 }
 
 std::unique_ptr<KernelTable> resolve_kernels(int threads) {
   std::string ignored;
   auto table = std::make_unique<KernelTable>(calibrated_kernels(threads, &ignored));
-  if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
+  if (!ignored.empty()) tell(stderr, "Note: {}.\n", ignored);
   return table;
 }
 
@@ -141,7 +142,7 @@ std::optional<DeviceCalibration> resolve_device_calibration(Place place, int gpu
   std::string ignored;
   auto calibration =
       read_device_calibration(device_calibration_path(key), key, device_text(place, gpu), &ignored);
-  if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
+  if (!ignored.empty()) tell(stderr, "Note: {}.\n", ignored);
   return calibration;
 }
 

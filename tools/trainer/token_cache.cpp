@@ -18,6 +18,7 @@
 #include "engine/io/files.h"
 #include "engine/io/fingerprint.h"
 #include "tools/trainer/plan.h"
+#include "tools/trainer/tell.h"
 
 namespace snug {
 
@@ -63,7 +64,7 @@ class Progress {
   }
   void show(int64_t bytes) {
     if (!terminal_) return;
-    fmt::print(stderr, "\r\x1b[Ktokenising: {}", human_bytes(bytes));
+    tell(stderr, "\r\x1b[Ktokenising: {}", human_bytes(bytes));
     std::fflush(stderr);
     shown_ = true;
   }
@@ -95,7 +96,7 @@ std::optional<TokensOfText> find(const std::string& path, uint64_t key,
     found.first_no_column = info->source.first_no_column;
     return found;
   } catch (const Error& error) {
-    fmt::print(stderr, "Note: tokens in the cache are made again: {}\n", error.what());
+    tell(stderr, "Note: tokens in the cache are made again: {}\n", error.what());
     return std::nullopt;
   }
 }

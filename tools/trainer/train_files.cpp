@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -9,9 +10,12 @@
 #include "engine/core/units.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "engine/text/unicode.h"
 #include "tools/trainer/allocation_watch.h"
+#include "tools/trainer/generator.h"
 #include "tools/trainer/output_folder.h"
 #include "tools/trainer/pinning.h"
+#include "tools/trainer/tell.h"
 #include "tools/trainer/train_run.h"
 #include "tools/trainer/trainer_state.h"
 
@@ -71,6 +75,32 @@ void TrainRun::require_own_output() const {
        fmt::format("the output_dir {} that this run began in", config().output_dir),
        "another folder or file of that name; it is left alone",
        "leave the folder of a run where it is while the run goes on");
+}
+
+// False as of evaluate().
+bool TrainRun::sample() {
+  if (!sampler_) return true;
+  const StepState saved = session_->state();
+  sample_text_.assign(config().sample_prompt);
+  GenerationOptions options;
+  options.max_new_tokens = config().sample_tokens;
+  if (const auto eos = setup_.tokenizer->eos_id()) options.rules.stop_tokens = {*eos};
+  try {
+    generate(*session_, *sampler_, sample_prompt_, options, [&](int32_t token) {
+      sample_text_.append(setup_.tokenizer->token_bytes(token));
+      return true;
+    });
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::data) throw;  // of logits without a finite one
+    bad_weights_ =
+        fmt::format("a sample at step {} with logits that are {}", at_.step, error.found());
+    return false;
+  }
+  session_->state() = saved;
+  // The last token may end within a character.
+  sample_text_.resize(utf8_complete_prefix(sample_text_));
+  log_->say(fmt::format("  sample: {}", sanitize_utf8(sample_text_)));
+  return true;
 }
 
 // Begins the checkpoint of this step, unless it was begun before.
@@ -227,24 +257,24 @@ void TrainRun::prepare() {
   const std::string& dir = config().output_dir;
   if (resumed_) {
     for (const std::string& folder : damaged_) {
-      const std::string aside = folder + ".damaged";
+      const std::string aside = folder + std::string(kDamagedEnd);
       std::error_code error;
       fs::remove_all(aside, error);
       fs::rename(folder, aside, error);
-      if (!error) fmt::print("Kept as {}\n", aside);
+      if (!error) tell(stdout, "Kept as {}\n", aside);
     }
     const std::string removed = remove_later_checkpoints(dir, resumed_->position.step);
     if (!removed.empty())
-      fmt::print("Removed {}: they are not of the run that goes on from {}.\n", removed,
-                 resumed_->folder);
+      tell(stdout, "Removed {}: they are not of the run that goes on from {}.\n", removed,
+           resumed_->folder);
     at_ = resumed_->position;
     at_.loss_scale = session_->state().loss_scale;  // a fixed one may be another now
     watch_.restore(at_.watch);
     if (!at_.evaluation_due && checkpoint_complete(checkpoint_folder(at_.step)))
       saved_step_ = at_.step;
     if (at_.best_saved_step >= 0 && !checkpoint_complete(checkpoint_folder(at_.best_saved_step))) {
-      fmt::print("Note: {}, the best one so far, is gone; the best from here on is kept.\n",
-                 checkpoint_folder(at_.best_saved_step));
+      tell(stdout, "Note: {}, the best one so far, is gone; the best from here on is kept.\n",
+           checkpoint_folder(at_.best_saved_step));
       at_.best_saved_loss = -1;
       at_.best_saved_step = -1;
     }
@@ -268,7 +298,9 @@ void TrainRun::prepare() {
   log_ = std::make_unique<RunLog>(dir, resumed_ ? resumed_->position.step : -1, sinks);
   if (!config().sample_prompt.empty()) {
     sample_prompt_ = setup_.tokenizer->encode(config().sample_prompt);
-    sample_text_.reserve(static_cast<size_t>(config().sample_tokens) * 64 + 4096);
+    // What the cache of the model's positions has no room for is not generated.
+    const int64_t most = std::min(config().sample_tokens, plan_.decisions.kv_length);
+    sample_text_.reserve(static_cast<size_t>(most) * 64 + 4096);
     sampler_ = std::make_unique<Sampler>(
         setup_.tokenizer->vocab_size(),
         SamplingOptions{config().sample_temperature, config().sample_top_k, config().sample_top_p,
@@ -314,23 +346,27 @@ int TrainRun::training_failed() {
     if (!lock_.lost()) throw;
   }
   const auto latest = own_latest();
-  const bool done = !diverging_.empty();  // the step that is blamed
+  // These two are seen when the step is done; the others keep the next one from being done.
+  const bool done = !diverging_.empty() || !bad_weights_.empty();
   log_->say(fmt::format("Training failed at step {}; {}", at_.step + (done ? 0 : 1),
                         latest ? "the last checkpoint is " + *latest : "there is no checkpoint"));
   if (!untrainable_.empty()) {
     // A resume comes to the same samples.
-    fmt::print(stderr,
-               "data: expected a target to train at every step (packing_boundaries, {})\n  found: "
-               "{}\n  try:   a new run with a larger global_batch_size or max_length, or without "
-               "packing_boundaries\n",
-               config().where("packing_boundaries"), untrainable_);
+    tell(stderr,
+         "data: expected a target to train at every step (packing_boundaries, {})\n  found: "
+         "{}\n  try:   a new run with a larger global_batch_size or max_length, or without "
+         "packing_boundaries\n",
+         config().where("packing_boundaries"), untrainable_);
   } else {
-    fmt::print(
-        stderr,
-        "diverged: expected {}\n  found: {}\n  try:   a smaller learning_rate, "
-        "max_grad_norm=1.0, or check the data{}\n",
-        done ? "a loss that does not diverge (loss_watchdog: stop)" : "finite losses and gradients",
-        done ? diverging_ : not_finite_, latest ? "; resume=latest goes on from " + *latest : "");
+    const bool diverged = !diverging_.empty();
+    tell(stderr, "diverged: expected {}\n  found: {}\n  try:   {}{}\n",
+         diverged ? "a loss that does not diverge (loss_watchdog: stop)"
+                  : "finite losses and gradients",
+         diverged ? diverging_ : bad_weights_ + not_finite_,
+         at_.step == 0 && !bad_weights_.empty()
+             ? "other weights to begin with, or precision=fp32"
+             : "a smaller learning_rate, max_grad_norm=1.0, or check the data",
+         latest ? "; resume=latest goes on from " + *latest : "");
   }
   write_unfinished();
   return 1;
@@ -340,13 +376,13 @@ int TrainRun::training_failed() {
 int TrainRun::nothing_learned() {
   allocation_watch::stop();
   write_unfinished();
-  fmt::print(stderr,
-             "diverged: expected at least one step whose gradients are finite at its loss scale\n"
-             "  found: all {} steps skipped, the loss scale {} by now: nothing was learned, and "
-             "final/ was not written\n"
-             "  try:   overwrite=true with a smaller init_scale (the default is 65536), or with "
-             "precision=bf16\n",
-             at_.step, loss_scale_text(at_.loss_scale));
+  tell(stderr,
+       "diverged: expected at least one step whose gradients are finite at its loss scale\n"
+       "  found: all {} steps skipped, the loss scale {} by now: nothing was learned, and "
+       "final/ was not written\n"
+       "  try:   overwrite=true with a smaller init_scale (the default is 65536), or with "
+       "precision=bf16\n",
+       at_.step, loss_scale_text(at_.loss_scale));
   return 1;
 }
 
@@ -356,8 +392,8 @@ int TrainRun::data_lost(const DataLost& error) {
                           : fmt::format("Stopped at step {}; saved {}", at_.step, save_and_wait()));
   allocation_watch::stop();
   write_unfinished();
-  fmt::print(stderr, "{}{}\n", error.what(),
-             at_.step == 0 ? std::string() : "\n  then:  " + resume_command());
+  tell(stderr, "{}{}\n", error.what(),
+       at_.step == 0 ? std::string() : "\n  then:  " + resume_command());
   return 1;
 }
 
@@ -416,7 +452,7 @@ int TrainRun::broken_off(const Error& error) {
                         : latest ? "the last complete checkpoint is " + *latest
                         : lost   ? "what it wrote is where its output_dir was moved to"
                                  : "there is no checkpoint"));
-  fmt::print(stderr, "{}{}\n", what, latest ? "\n  then:  " + resume_command() : std::string());
+  tell(stderr, "{}{}\n", what, latest ? "\n  then:  " + resume_command() : std::string());
   return 1;
 }
 

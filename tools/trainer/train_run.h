@@ -34,7 +34,6 @@ class TrainRun {
   PrepareRoom prepare_room() const;
   Pinned pinned() const;
   void reserve();
-  int64_t total_steps() const;
   // Bytes of the process now that are in neither arena; on a GPU of the process there, and -1 where
   // NVML does not tell them.
   int64_t runtime_now() const;
@@ -48,9 +47,10 @@ class TrainRun {
   void watch_allocations();
   std::string bad_place(const StepState& state) const;
   void log_step(double step_seconds);
-  void evaluate();
-  void sample();
-  void finish_step(double step_seconds);
+  bool evaluate();
+  void measure();
+  bool sample();
+  bool finish_step(double step_seconds);
   bool best_so_far() const;
   std::string checkpoint_folder(int64_t step) const;
   void save();
@@ -97,8 +97,8 @@ class TrainRun {
   std::vector<int32_t> sample_prompt_;
   std::string sample_text_, data_fingerprint_;
   // What ended the run, of which there is one: a step without a target, one whose loss or gradient
-  // is not finite, loss_watchdog: stop.
-  std::string untrainable_, not_finite_, diverging_;
+  // is not finite, weights that give no finite validation loss or logits, loss_watchdog: stop.
+  std::string untrainable_, not_finite_, bad_weights_, diverging_;
   bool skipped_ = false;  // the last step had gradients too large for its loss scale
   LossWatch watch_;
   RunPosition at_;

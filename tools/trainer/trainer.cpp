@@ -13,7 +13,6 @@
 #include "engine/core/error.h"
 #include "engine/data/token_file.h"
 #include "engine/device/nvml.h"
-#include "engine/text/unicode.h"
 #include "optim/clip.h"
 #include "optim/schedule.h"
 #include "tools/config/make_schedule.h"
@@ -23,7 +22,6 @@
 #include "tools/trainer/device_choice.h"
 #include "tools/trainer/evaluate.h"
 #include "tools/trainer/forecast.h"
-#include "tools/trainer/generator.h"
 #include "tools/trainer/loss_watch.h"
 #include "tools/trainer/offers.h"
 #include "tools/trainer/output_folder.h"
@@ -32,6 +30,7 @@
 #include "tools/trainer/run_data.h"
 #include "tools/trainer/run_log.h"
 #include "tools/trainer/setup.h"
+#include "tools/trainer/tell.h"
 #include "tools/trainer/train_run.h"
 #include "tools/trainer/warm_up.h"
 
@@ -47,9 +46,6 @@ void on_signal(int signal) {
   if (stop_requested && signal != SIGHUP) _exit(130);
   stop_requested = 1;
 }
-
-// Steps of the schedule when the clock alone bounds the run.
-constexpr int64_t kClockSteps = 1000;
 
 }  // namespace
 
@@ -78,8 +74,8 @@ void TrainRun::check_output_dir() {
     if (found.folder.empty())
       fail(ErrorCode::usage, fmt::format("a complete checkpoint in {} to resume", dir),
            found.torn.empty() ? "none" : "only torn ones: " + found.torn, from_the_start);
-    if (!found.torn.empty()) fmt::print("Skipped torn checkpoints: {}\n", found.torn);
-    if (!found.damaged.empty()) fmt::print("Skipped damaged checkpoints: {}\n", found.damaged);
+    if (!found.torn.empty()) tell(stdout, "Skipped torn checkpoints: {}\n", found.torn);
+    if (!found.damaged.empty()) tell(stdout, "Skipped damaged checkpoints: {}\n", found.damaged);
     damaged_ = found.damaged_folders;
     folder = found.folder;
   }
@@ -99,16 +95,6 @@ Pinned TrainRun::pinned() const {
   p.attention = plan_.attention;
   p.computes_on = plan_.computes_on;
   return p;
-}
-
-int64_t TrainRun::total_steps() const {
-  if (config().max_steps > 0) return config().max_steps;
-  if (config().num_train_epochs > 0)
-    return std::max<int64_t>(
-        1, static_cast<int64_t>(
-               std::ceil(static_cast<double>(data_.train_samples) * config().num_train_epochs /
-                         static_cast<double>(plan_.global_batch))));
-  return 0;
 }
 
 void TrainRun::reserve() {
@@ -140,7 +126,7 @@ void TrainRun::reserve() {
   } else if (!setup_.model_folder.empty()) {
     for (const std::string& warning :
          load_weights(session_->context(), *setup_.model, setup_.model_folder, session_->master()))
-      fmt::print("Warning: {}\n", warning);
+      tell(stdout, "Warning: {}\n", warning);
     session_->load();
   } else {
     init_parameters(session_->context(), setup_.model->params(), session_->master(),
@@ -167,7 +153,7 @@ void TrainRun::prepare_gpu() {
   const std::string note = check_gpu_runtime(
       plan_.runtime_bytes, own >= 0 ? own : gpu_bytes_.runtime_bytes(plan_.engine_bytes),
       plan_.runtime_calibrated, own >= 0, device_text(plan_.place, setup_.request.settings.gpu));
-  if (!note.empty()) fmt::print("Note: {}.\n", note);
+  if (!note.empty()) tell(stdout, "Note: {}.\n", note);
   graphs_ = c.graphs();
 }
 
@@ -365,9 +351,22 @@ void TrainRun::log_step(double step_seconds) {
   at_.window_steps = 0;
 }
 
-void TrainRun::evaluate() {
+// What is due every eval_steps. False if the weights give no finite loss or logit; nothing of them
+// is to be kept then.
+bool TrainRun::evaluate() {
   at_.evaluation_due = false;
-  if (plan_.decisions.eval_batch <= 0 || data_.eval_samples <= 0) return;
+  if (plan_.decisions.eval_batch > 0 && data_.eval_samples > 0) {
+    measure();
+    if (!std::isfinite(evaluated_loss_)) {
+      bad_weights_ = fmt::format("a validation loss of {} at step {}",
+                                 std::isnan(evaluated_loss_) ? "nan" : "inf", at_.step);
+      return false;
+    }
+  }
+  return sample();
+}
+
+void TrainRun::measure() {
   const StepState saved = session_->state();
   at_.evaluation_due = true;  // if data is lost now, the checkpoint knows what is missing
   const EvalResult r = evaluate_samples(*session_, data_, data_.eval_samples);
@@ -391,24 +390,6 @@ void TrainRun::evaluate() {
   }
   evaluated_loss_ = r.loss;
   evaluated_step_ = at_.step;
-  sample();
-}
-
-void TrainRun::sample() {
-  if (!sampler_) return;
-  const StepState saved = session_->state();
-  sample_text_.assign(config().sample_prompt);
-  GenerationOptions options;
-  options.max_new_tokens = config().sample_tokens;
-  if (const auto eos = setup_.tokenizer->eos_id()) options.rules.stop_tokens = {*eos};
-  generate(*session_, *sampler_, sample_prompt_, options, [&](int32_t token) {
-    sample_text_.append(setup_.tokenizer->token_bytes(token));
-    return true;
-  });
-  session_->state() = saved;
-  // The last token may end within a character.
-  sample_text_.resize(utf8_complete_prefix(sample_text_));
-  log_->say(fmt::format("  sample: {}", sanitize_utf8(sample_text_)));
 }
 
 int TrainRun::run() {
@@ -423,7 +404,7 @@ int TrainRun::run() {
   }
   if (resumed_) check_attention(*resumed_, plan_.attention, config());
   check_gpu_room(setup_.request.settings, plan_.engine_bytes);
-  fmt::print("{}", plan_text(plan_));
+  tell(stdout, "{}", plan_text(plan_));
   std::fflush(stdout);
   report_.op_times = forecast_times(setup_.request, plan_);
   report_.ladder = forecast_ladder(setup_.request, plan_, *search);
@@ -445,7 +426,7 @@ int TrainRun::run() {
                        new_tokens, true, prepare_room());
   clock_.lap("data");
   data_fingerprint_ = data_fingerprint(*data_.train, config().packing_boundaries);
-  total_ = total_steps();
+  total_ = total_steps(config(), data_.train_samples, plan_.global_batch);
   if (resumed_) {
     check_data(*resumed_, pinned());
     note_changes(*resumed_, hyperparameters(config(), total_));
@@ -473,7 +454,7 @@ int TrainRun::run() {
       return data_lost(lost);
     } catch (const Error& refused) {
       if (refused.code() != ErrorCode::device) throw;
-      fmt::print(stderr, "{}\n", lost.what());
+      tell(stderr, "{}\n", lost.what());
       return broken_off(refused);
     }
   } catch (const Error& refused) {
@@ -482,13 +463,16 @@ int TrainRun::run() {
   }
 }
 
-// What is due after the update of step at_.step was logged.
-void TrainRun::finish_step(double step_seconds) {
+// What is due after the update of step at_.step was logged. False as of evaluate(), unless the run
+// is over and final/ is to hold weights from before.
+bool TrainRun::finish_step(double step_seconds) {
   // Before the checkpoint, which is then at the end of the step and does not repeat it.
-  if (at_.evaluation_due || last_ ||
-      (config().eval_steps > 0 && at_.step % config().eval_steps == 0))
-    evaluate();
-  if (!last_ && stopped_early()) {
+  const bool evaluates = at_.evaluation_due || last_ ||
+                         (config().eval_steps > 0 && at_.step % config().eval_steps == 0);
+  const bool good = !evaluates || evaluate();
+  const bool early = !last_ && stopped_early(), best = config().load_best_model_at_end;
+  if (!good && !((last_ || early) && best && at_.best_saved_step >= 0)) return false;
+  if (early) {
     last_ = true;
     if (at_.window_steps > 0) log_step(step_seconds);  // the steps since the last line
     log_->say(fmt::format(
@@ -498,7 +482,8 @@ void TrainRun::finish_step(double step_seconds) {
   }
   // The last step is saved too, so that a run can be made longer.
   const bool due = config().save_steps > 0 && (at_.step % config().save_steps == 0 || last_);
-  if (due || (config().load_best_model_at_end && best_so_far())) save();
+  if (good && (due || (best && best_so_far()))) save();
+  return true;
 }
 
 // What capturing a graph takes stays, as what was made at the start does.
@@ -510,7 +495,7 @@ void TrainRun::watch_allocations() {
 }
 
 int TrainRun::steps() {
-  if (!resumed_) evaluate();
+  if (!resumed_ && !evaluate()) return training_failed();
   clock_.lap("evaluation");
   startup_ = clock_.seconds();
   log_->say(clock_.text());
@@ -519,7 +504,7 @@ int TrainRun::steps() {
   double before = started_;
   last_ = finished();
   if (at_.evaluation_due) {
-    finish_step(std::max(1e-6, monotonic_seconds() - before));
+    if (!finish_step(std::max(1e-6, monotonic_seconds() - before))) return training_failed();
     before = monotonic_seconds();
   }
   // The second step is the one of the report: the first finds cold caches. A run of one step has no
@@ -535,12 +520,12 @@ int TrainRun::steps() {
     const double now = monotonic_seconds();
     log_step(now - before);
     if (!watch()) return training_failed();
-    finish_step(now - before);
+    if (!finish_step(now - before)) return training_failed();
     tell_saved(checkpoints_->poll());  // if it failed, what this step owed is done
     watch_allocations();
     before = monotonic_seconds();
   }
-  if (stop_requested) return stopped();
+  if (stop_requested && bad_weights_.empty()) return stopped();
   tell_saved(checkpoints_->wait());
   require_own_output();
   if (at_.step > 0 && at_.updates == 0) return nothing_learned();
@@ -577,7 +562,10 @@ int TrainRun::steps() {
 }
 
 int train(const RunConfig& config) {
-  return TrainRun(config).run();
+  outlive_readers();
+  const int code = TrainRun(config).run();
+  forget_gone_reader();
+  return code;
 }
 
 }  // namespace snug

@@ -24,10 +24,11 @@ class Corpus : public ::testing::Test {
     fs::create_directories(fs::path(tmp_ / name).parent_path());
     write_atomic(tmp_ / name, text);
   }
-  std::vector<std::string> expand(const std::vector<std::string>& names) {
+  std::vector<std::string> expand(const std::vector<std::string>& names,
+                                  const std::string& left_out = "") {
     std::vector<std::string> sources, out;
     for (const std::string& n : names) sources.push_back(n.empty() ? tmp_.path() : tmp_ / n);
-    for (const CorpusFile& f : expand_corpus(sources))
+    for (const CorpusFile& f : expand_corpus(sources, left_out))
       out.push_back(fs::relative(f.path, tmp_.path()).string());
     return out;
   }
@@ -68,6 +69,26 @@ TEST_F(Corpus, PatternsMatch) {
   EXPECT_EQ(expand({"[odd].txt"}), (Strings{"[odd].txt"}));  // a file of that name wins
   EXPECT_EQ(expand({"b.md", "*.txt", "a.txt", "x/../b.md"}),
             (Strings{"b.md", "[odd].txt", "a.txt", "b.txt"}));
+}
+
+// A run inside the folder of its texts: what it writes is none of them.
+TEST_F(Corpus, AFolderMayBeLeftOut) {
+  for (const char* name : {"a.txt", "run/log.txt", "run/sub/b.txt", "x/run/c.txt", "running/d.txt"})
+    put(name, name);
+  const std::string run = tmp_ / "run";
+  const Strings others = {"a.txt", "running/d.txt", "x/run/c.txt"};
+  EXPECT_EQ(expand({""}, run), others);
+  EXPECT_EQ(expand({""}, run + "/"), others);
+  EXPECT_EQ(expand({""}, tmp_ / "x/../run"), others);
+  fs::create_directory_symlink(run, tmp_ / "link");
+  EXPECT_EQ(expand({""}, tmp_ / "link"), others);
+  EXPECT_EQ(expand({"**/*.txt"}, run), others);
+  EXPECT_EQ(expand({"*/*.txt"}, run), (Strings{"running/d.txt"}));
+  EXPECT_EQ(expand({"run*/*.txt"}, run), (Strings{"running/d.txt"}));
+  EXPECT_EQ(expand({""}, tmp_ / "none").size(), 5u);
+  // What is named is meant.
+  EXPECT_EQ(expand({"run"}, run), (Strings{"run/log.txt", "run/sub/b.txt"}));
+  EXPECT_EQ(expand({"run/log.txt", "run/*/b.txt"}, run), (Strings{"run/log.txt", "run/sub/b.txt"}));
 }
 
 TEST_F(Corpus, MissingSourcesAreErrors) {

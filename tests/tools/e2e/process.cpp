@@ -129,6 +129,7 @@ Child::~Child() {
 }
 
 std::string Child::next() {
+  if (out_ < 0) return "";
   pollfd ready = {out_, POLLIN, 0};
   if (poll(&ready, 1, kPatienceMilliseconds) <= 0) {
     ADD_FAILURE() << "nothing to read from the child";
@@ -161,6 +162,11 @@ bool Child::waits() const {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return false;
+}
+
+void Child::stop_reading() {
+  close(out_);
+  out_ = -1;
 }
 
 void Child::send(int signal) const {

@@ -29,6 +29,8 @@ class Child {
   std::string next();
   // Reads until a piece holds `text`. False if the output ends before.
   bool read_until(const std::string& text);
+  // Goes away as a reader: nothing that the child writes from now on is taken.
+  void stop_reading();
   void send(int signal) const;
   pid_t pid() const { return pid_; }
   // Waits until the child waits for its output to be read.

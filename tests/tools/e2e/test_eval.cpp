@@ -179,6 +179,13 @@ TEST(Eval, WeightsThatAreNotFiniteAreAnError) {
   EXPECT_EQ(o.code, 2) << o.out;
   EXPECT_NE(o.err.find("data: expected a finite loss of " + f.path("model")), std::string::npos)
       << o.err;
+  const Outcome choices = f.eval({"--choices", f.path("questions.jsonl")});
+  EXPECT_EQ(choices.code, 2) << choices.out;
+  EXPECT_EQ(choices.out.find("acc"), std::string::npos) << choices.out;
+  EXPECT_NE(choices.err.find("data: expected a finite score of choice 0 in " +
+                             f.path("questions.jsonl") + ":1\n  found: nan\n"),
+            std::string::npos)
+      << choices.err;
 }
 
 }  // namespace

@@ -29,12 +29,14 @@ TEST(Length, EpochsAreStepsRoundedUp) {
     std::vector<std::string> keys;
     int steps;
   } rows[] = {
-      {{"num_train_epochs=1"}, 7},     // 40 samples in batches of 6
-      {{"num_train_epochs=3"}, 20},    // 120 of 6
-      {{"num_train_epochs=0.3"}, 2},   // 12 of 6
-      {{"num_train_epochs=0.01"}, 1},  // never none
-      {{}, 7},                         // one epoch if nothing is said
-      {{"num_train_epochs=3", "max_steps=5"}, 5},
+      {{"num_train_epochs=1"}, 7},                 // 40 samples in batches of 6
+      {{"num_train_epochs=3"}, 20},                // 120 of 6
+      {{"num_train_epochs=0.3"}, 2},               // 12 of 6
+      {{"num_train_epochs=0.01"}, 1},              // never none
+      {{}, 7},                                     // one epoch if nothing is said
+      {{"num_train_epochs=3", "max_steps=5"}, 5},  // whichever comes first
+      {{"num_train_epochs=1", "max_steps=50"}, 7},
+      {{"num_train_epochs=1e18", "max_steps=5"}, 5},
       {{"num_train_epochs=1", "global_batch_size=40"}, 1},
   };
   int number = 0;
@@ -73,6 +75,55 @@ TEST(Signals, InterruptWritesACheckpoint) {
   const Outcome outcome = child.finish();
   EXPECT_EQ(outcome.code, 75);
   EXPECT_NE(outcome.out.find("To go on: snug train"), std::string::npos);
+}
+
+std::string quoted(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += " '" + word + "'";
+  return text;
+}
+
+// `snug train | head` reads a line and goes; what learns goes on.
+TEST(Signals, AReaderThatGoesEarlyEndsNoRun) {
+  const Workspace w;
+  const auto unheard = [&](const std::string& name, const std::vector<std::string>& more,
+                           const std::string& behind) {
+    shell("{ \"$SNUG\"" + quoted(w.train_arguments(name, more)) + "; echo $? > '" +
+          w.path(name + ".code") + "'; } " + behind);
+    return slurp(w.path(name + ".code"));
+  };
+  EXPECT_EQ(unheard("out", {}, "| head -n 1"), "0\n");
+  EXPECT_EQ(unheard("both", {}, "2>&1 | head -n 1"), "0\n");
+  EXPECT_EQ(unheard("closed", {}, ">&- 2>&-"), "0\n");
+  for (const std::string name : {"out", "both", "closed"}) {
+    EXPECT_TRUE(exists(w.path(name + "/final/model.safetensors"))) << name;
+    EXPECT_EQ(w.losses(name).size(), 12u) << name << ": nothing else in its files";
+  }
+  // Nor does it make another failure of one.
+  EXPECT_EQ(
+      unheard("fails", {"learning_rate=1e30", "lr_scheduler_type=constant", "max_grad_norm=0"},
+              "2>&1 | head -n 1"),
+      "1\n");
+  EXPECT_EQ(w.json("fails/memory.json")["finished"], false);
+  // A full disk is another matter: what was to be kept is not.
+  if (!exists("/dev/full")) return;
+  EXPECT_EQ(unheard("full", {}, "> /dev/full 2> '" + w.path("full.err") + "'"), "1\n");
+  EXPECT_EQ(slurp(w.path("full.err")), "device: standard output could not be written\n");
+  EXPECT_TRUE(exists(w.path("full/final/model.safetensors")));
+}
+
+// Ctrl-C under `snug train | tee log` ends tee first.
+TEST(Signals, AnInterruptWithoutAReaderWritesACheckpoint) {
+  const Workspace w;
+  Child child(w.train_arguments("run", {"max_steps=100000"}));
+  ASSERT_TRUE(child.read_until("step      2/"));
+  child.stop_reading();
+  child.send(SIGINT);
+  const Outcome outcome = child.finish();
+  EXPECT_EQ(outcome.code, 75);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_TRUE(
+      exists(w.path("run/checkpoint-" + std::to_string(last_step(w, "run")) + "/COMPLETE")));
 }
 
 TEST(Signals, ASecondOneStopsAtOnce) {

@@ -93,6 +93,50 @@ TEST(OutputFolder, ADivergedRunFailsAndSaysWhereToGoOn) {
   for (const Json& line : w.metrics("run")) EXPECT_TRUE(line.is_object());
 }
 
+// Weights that blew up are seen by an evaluation, and by a sample where nothing is evaluated: no
+// checkpoint and no final/ has them.
+TEST(OutputFolder, WeightsThatAreNotFiniteAreNotSaved) {
+  const Workspace w;
+  const std::vector<std::string> wild = {"learning_rate=1e30", "lr_scheduler_type=constant",
+                                         "max_grad_norm=0",    "eval_steps=1",
+                                         "save_steps=1",       "max_steps=1"};
+  const auto failed = [&](const std::string& name, const std::vector<std::string>& keys, int step,
+                          const std::string& found, const std::string& advice) {
+    const Outcome o = w.train(name, keys);
+    EXPECT_EQ(o.code, 1) << o.out << o.err;
+    const std::string at = std::to_string(step);
+    EXPECT_NE(o.out.find("Training failed at step " + at + "; "), std::string::npos) << o.out;
+    EXPECT_NE(o.err.find("diverged: expected finite losses and gradients\n  found: " + found + at),
+              std::string::npos)
+        << o.err;
+    EXPECT_NE(o.err.find("\n  try:   " + advice), std::string::npos) << o.err;
+    EXPECT_EQ(w.json(name + "/memory.json")["finished"], false);
+    EXPECT_FALSE(exists(w.path(name + "/final")));
+    EXPECT_FALSE(exists(w.path(name + "/checkpoint-" + at)));
+    EXPECT_EQ(o.out.find("-nan"), std::string::npos) << o.out;
+  };
+  failed("evaluated", wild, 1, "a validation loss of nan at step ", "a smaller learning_rate");
+  failed("sampled", joined(wild, {"eval_fraction=0", "sample_prompt=the"}), 1, "a sample at step ",
+         "a smaller learning_rate");
+  // The weights a run begins with.
+  w.trained("good", {"max_steps=2", "save_steps=2"});
+  fs::copy(w.path("good/final"), w.path("nan"), fs::copy_options::recursive);
+  std::string weights = slurp(w.path("nan/model.safetensors"));
+  for (size_t at = weights.size() - 64; at < weights.size(); at += 4)
+    weights.replace(at, 4, std::string("\0\0\xc0\x7f", 4));
+  spill(w.path("nan/model.safetensors"), weights);
+  failed("begun", {"model=" + w.path("nan")}, 0, "a validation loss of nan at step ",
+         "other weights to begin with, or precision=fp32");
+  // In the middle of a run also where final/ would be the best: that is what there is to go on
+  // from.
+  fs::remove_all(w.path("good/final"));
+  failed("good", joined(wild, {"resume=latest", "max_steps=4", "load_best_model_at_end=true"}), 3,
+         "a validation loss of nan at step ",
+         "a smaller learning_rate, max_grad_norm=1.0, or check the data; resume=latest goes on "
+         "from " +
+             w.path("good/checkpoint-2"));
+}
+
 TEST(OutputFolder, TheResumeCommandIsQuoted) {
   const Workspace w;
   Child child(w.train_arguments("a b"));

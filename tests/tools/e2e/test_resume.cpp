@@ -169,6 +169,26 @@ TEST(ResumeChoice, ALongerRun) {
   EXPECT_EQ(w.losses("run"), w.losses("long"));
 }
 
+// What a run writes into the folder of its texts is no text of it.
+TEST(ResumeChoice, ARunInsideItsData) {
+  const Workspace w;
+  fs::create_directories(w.path("texts/held"));
+  fs::rename(w.path("text.txt"), w.path("texts/text.txt"));
+  spill(w.path("texts/held/more.txt"), sentences(100, 2));
+  for (const std::string& data : {w.path("texts"), w.path("texts") + "/**"}) {
+    const std::vector<std::string> keys = {"train_data=" + data, "save_steps=6", "overwrite=true"};
+    w.trained("texts/whole", keys);
+    w.trained("texts/whole", keys);
+    fs::rename(w.path("texts/whole"), w.path("whole"));
+    w.trained("texts/run", keys);
+    fs::remove_all(w.path("texts/run/checkpoint-12"));
+    w.trained("texts/run", {"train_data=" + data, "save_steps=6", "resume=latest"});
+    EXPECT_EQ(w.curve("texts/run"), w.curve("whole"));
+    fs::remove_all(w.path("texts/run"));
+    fs::remove_all(w.path("whole"));
+  }
+}
+
 TEST(ResumePins, WhatChangesNumbersIsRefused) {
   const Workspace w;
   w.trained("run", {"save_steps=5"});
@@ -384,6 +404,11 @@ TEST(ResumeChoice, DamagedCheckpointsAreNotUsed) {
     EXPECT_TRUE(exists(w.path("parts/checkpoint-8.damaged/COMPLETE")));
     expect_same_run(w, "whole", "parts");
   }
+  // What was kept aside stays with the run, and goes with it.
+  w.trained("parts", {"resume=latest", "max_steps=13"});
+  EXPECT_TRUE(exists(w.path("parts/checkpoint-8.damaged")));
+  w.trained("parts", {"overwrite=true"});
+  EXPECT_FALSE(exists(w.path("parts/checkpoint-8.damaged")));
   // Only damaged ones: nothing to go on from.
   fs::remove_all(w.path("parts"));
   lose_power_after(w, "whole", "parts", 4);

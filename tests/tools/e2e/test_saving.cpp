@@ -197,6 +197,8 @@ TEST(Saving, AnEvaluationThatIsNoNumberIsNotTheBest) {
   ASSERT_TRUE(last.contains("eval_loss") && last["eval_loss"].is_null()) << last;
   expect_parts(o.out, {"Best model: " + w.path("run/checkpoint-4")});
   EXPECT_TRUE(slurp(w.path("run/final/model.safetensors")) == best);
+  EXPECT_FALSE(exists(w.path("run/checkpoint-5")));
+  EXPECT_EQ(o.out.find("-nan"), std::string::npos) << o.out;
   const Json state = w.json("run/trainer_state.json");
   EXPECT_EQ(state["best_metric"], metric);
   EXPECT_EQ(state["best_model_checkpoint"], w.path("run/checkpoint-4"));

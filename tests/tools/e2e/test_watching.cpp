@@ -116,6 +116,33 @@ TEST(Watching, ADivergingLossIsSaidAndMayEndTheRun) {
       << "both see it at the same step";
 }
 
+int count_of(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// Before the first step, every eval_steps and at the end.
+TEST(Watching, TextIsSampledWithDataToEvaluateAndWithout) {
+  const Workspace w;
+  const std::vector<std::string> keys = {"sample_prompt=the", "sample_tokens=4", "eval_steps=5",
+                                         "save_steps=4"};
+  for (const char* share : {"0", "0.1"}) {
+    std::vector<std::string> all = keys;
+    all.push_back(std::string("eval_fraction=") + share);
+    all.emplace_back("overwrite=true");
+    const Outcome o = w.trained("run", all);
+    EXPECT_EQ(count_of(o.out, "\n  sample: the"), 4) << o.out;
+    EXPECT_EQ(count_of(o.out, "  validation loss "), share[1] == 0 ? 0 : 4) << o.out;
+    expect_planned_is_measured(w, "run");
+  }
+  // More than the model has positions for is none, and takes no memory: the old run is gone by
+  // then.
+  const Outcome huge = w.trained(
+      "run", {"sample_prompt=the", "sample_tokens=9000000000000000000", "overwrite=true"});
+  EXPECT_EQ(count_of(huge.out, "\n  sample: the"), 2) << huge.out;
+}
+
 TEST(Watching, EarlyStopping) {
   const Workspace w;
   const std::vector<std::string> still = {"learning_rate=0", "min_lr=0", "eval_steps=2",

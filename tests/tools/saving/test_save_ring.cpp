@@ -32,6 +32,12 @@ class Numbers final : public SaveJob {
 
   Piece gather(char* out, int64_t room) override {
     EXPECT_FALSE(gathering_.exchange(true)) << "one thread at a time";
+    EXPECT_FALSE(thrown_) << "not again after an error";
+    if (param_ >= throw_at_) {
+      thrown_ = true;
+      gathering_ = false;
+      fail(ErrorCode::device, "to copy", "the device is lost", "another device");
+    }
     Piece piece;
     while (param_ < params() && at_ == size(param_)) next_param();
     if (param_ < params()) {
@@ -80,7 +86,7 @@ class Numbers final : public SaveJob {
     param_ = at_ = 0;
     files_[0].clear();
     files_[1].clear();
-    finished_ = false;
+    finished_ = thrown_ = false;
   }
   int64_t params() const { return static_cast<int64_t>(values_.size()); }
   int64_t size(int64_t p) const {
@@ -92,6 +98,7 @@ class Numbers final : public SaveJob {
   milliseconds slow_{0};
   int64_t fail_after_ = -1;
   bool fail_at_end_ = false;
+  int64_t throw_at_ = INT64_MAX;  // a parameter that cannot be gathered
 
  private:
   void next_param() {
@@ -101,7 +108,7 @@ class Numbers final : public SaveJob {
   std::vector<std::vector<int32_t>> values_;
   int32_t next_ = 1;
   int64_t param_ = 0, at_ = 0;
-  std::atomic<bool> gathering_{false};
+  std::atomic<bool> gathering_{false}, thrown_{false};
 };
 
 const std::vector<int64_t> kSizes = {3000, 7,  0,  250000, 1,  1024, 1025, 90000,
@@ -212,6 +219,40 @@ TEST(SaveRing, AnErrorEndsTheJobAndHoldsNobodyUp) {
       ring.wait();
       ring.rethrow();
       EXPECT_TRUE(job.files_[0] == job.wanted(0, 1));
+    }
+}
+
+// What a device refuses is met by whoever gathers: the ring's thread, or an update that helps.
+TEST(SaveRing, AnErrorOfGatherEndsTheJobToo) {
+  for (const bool background : {true, false})
+    for (const bool update : {true, false}) {
+      if (update && !background) continue;  // there is nothing to help with
+      const Memory memory(int64_t{1} << 22);
+      Numbers job(kSizes);
+      SaveRing ring(memory.data.get(), memory.size, background);
+      job.throw_at_ = 5;
+      job.held_ = update;  // the thread writes what it gathered first, and stands still
+      ring.start(job);
+      if (update) {
+        job.change(ring, 0, 1, 1);
+      } else {
+        ring.wait();
+      }
+      job.held_ = false;
+      ring.wait();
+      EXPECT_FALSE(job.finished_);
+      try {
+        ring.rethrow();
+        ADD_FAILURE() << "no error";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.found(), "the device is lost");
+      }
+      job.again();
+      job.throw_at_ = INT64_MAX;
+      ring.start(job);
+      ring.wait();
+      ring.rethrow();
+      EXPECT_TRUE(job.files_[0] == job.wanted(0, update ? 1 : 0));
     }
 }
 
