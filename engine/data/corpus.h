@@ -25,6 +25,8 @@ struct CorpusFile {
 //   a pattern with * ? [..] within one name, and ** for any number of folders; matches sorted by
 //   path; what
 //             begins with a dot matches only a pattern that begins with one
+// Links are followed, to files and to folders. Below a folder, and of **, every folder counts once:
+// under its path without a link to a folder, else under the first; so circles end.
 // Throws data if a source does not exist, cannot be read, or gives no file.
 std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources);
 
