@@ -212,7 +212,9 @@ class Translation {
  private:
   struct Group {
     size_t begin;         // in out_
+    bool folds = false;   // around it: (?i) holds
     size_t isolated = 0;  // options such as (?i) in it, which hold to its end
+    bool looks = false;   // ahead or behind
   };
   enum class Last { nothing, item, quantifier, interval };  // what stands before at_
 
@@ -253,7 +255,7 @@ class Translation {
   size_t item_ = 0;         // where in out_ the item begins that a quantifier would repeat
   size_t class_begin_ = 0;  // in pattern_, behind [ or [^
   Last last_ = Last::nothing;
-  bool in_class_ = false, extended_ = false;
+  bool in_class_ = false, extended_ = false, folds_ = false;
   size_t isolated_ = 0;  // of all groups
   std::vector<Group> groups_;
 };
@@ -263,23 +265,25 @@ void Translation::part() {
   const char c = peek();
   if (c == '\\') {
     begin_item();
+    if (std::string_view("bBAzZGK").find(peek(1)) != std::string_view::npos) last_ = Last::nothing;
     escape();
   } else if (c == '(') {
     group();
   } else if (c == ')') {
+    last_ = groups_.back().looks ? Last::nothing : Last::item;
     if (groups_.size() > 1) {
       out_.append(groups_.back().isolated, ')');
       item_ = groups_.back().begin;
+      folds_ = groups_.back().folds;
       groups_.pop_back();
     }
-    last_ = Last::item;
     copy(1);
   } else if (c == '[') {
     begin_item();
     in_class_ = true;
     copy(peek(1) == '^' ? 2 : 1);
     class_begin_ = at_;
-  } else if (c == '|') {
+  } else if (c == '|' || c == '^' || c == '$') {
     last_ = Last::nothing;
     copy(1);
   } else if (c == '*' || c == '+' || c == '?' || c == '{') {
@@ -325,8 +329,13 @@ bool Translation::property(bool negated) {
   size_t end = at_;
   const std::string name = category_at(pattern_, at_, end, negated);
   if (name.empty()) return false;
+  if (in_class_ && folds_ && (name == "Lu" || name == "Ll" || name == "Lt"))
+    stop("\\p{" + name + "} in [...] of (?i) has another meaning in PCRE2");
   const CategorySet& set = category_set(name);
+  // Alone it is what it is, whatever the case; PCRE2 would add the other case.
+  if (folds_ && !in_class_) out_ += "(?-i:";
   emit(negated ? set.complement : set.members);
+  if (folds_ && !in_class_) out_ += ")";
   at_ = end;
   return true;
 }
@@ -439,7 +448,10 @@ void Translation::group() {
     }
     if (bytes == 0) return options();
   }
-  groups_.push_back({out_.size()});
+  const std::string_view opens = pattern_.substr(at_, bytes);
+  groups_.push_back({.begin = out_.size(),
+                     .folds = folds_,
+                     .looks = opens.ends_with('=') || opens.ends_with('!')});
   last_ = Last::nothing;
   copy(bytes);
 }
@@ -448,22 +460,24 @@ void Translation::group() {
 // it stands in, alternatives behind it included.
 void Translation::options() {
   std::string text = "(?";
-  bool off = false;
+  bool off = false, folds = folds_;
   for (at_ += 2; peek() != ':' && peek() != ')'; ++at_) {
     const char c = peek();
     if (c != 'i' && c != 'm' && c != 'x' && (c != '-' || off))
       stop(std::string("(?") + (c == '\0' ? ' ' : c) + " is not known, or has another meaning");
     off = off || c == '-';
+    if (c == 'i') folds = !off;
     extended_ = extended_ || (c == 'x' && !off);
     text += c == 'm' ? 's' : c;  // Ruby's m: the dot takes line breaks
   }
   if (peek() == ':') {
-    groups_.push_back({out_.size()});
+    groups_.push_back({.begin = out_.size(), .folds = folds_});
   } else {
     if (++isolated_ > kMostGroups) stop("too many groups in each other");
     ++groups_.back().isolated;
   }
   ++at_;
+  folds_ = folds;
   out_ += text + ":";
   last_ = Last::nothing;
 }
@@ -504,10 +518,12 @@ void Translation::quantifier() {
     ++at_;
   }
   if ((peek() == '?' && !fixed) || (peek() == '+' && !braces)) text += pattern_[at_++];
+  if (last_ == Last::nothing) stop("a quantifier of nothing");
+  if (last_ == Last::quantifier) stop("a quantifier of a quantifier");
   if (last_ == Last::interval) {
     out_.insert(item_, "(?:");
     out_ += ")";
-    braces = false;  // PCRE2 says what is wrong with a third
+    braces = false;  // a third is refused
   }
   out_ += text;
   last_ = braces ? Last::interval : Last::quantifier;

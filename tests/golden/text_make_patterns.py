@@ -38,6 +38,8 @@ CASES = [
     (r"a(?i)b|c", ["aBC xCy aC ab"]), (r"x(a(?i)b|c)y|C", ["zCz xCy xaCy xaBy"]),
     (r"(?i)b|c", ["xCyB"]), (r"(?i-m:b.)c", ["Bxc B\nc"]), (r"(?x: a  b )c", ["abc"]),
     (r"(?mi:A.)", ["a\n"]),
+    (r"(?i:\p{Lu}+)\p{Ll}", ["aBCd"]), (r"(?i:\P{Lu})(?i)\p{^Ll}|[\p{Nd}]b", ["aBcDE1B\u24b6"]),
+    (r"(?i:(?-i:[\p{Lu}])b)[\p{Ll}]", ["ABc aBc ABC"]),
     # Words, and where they end.
     (r"\b\p{L}", [WORDS]), (r".\b", [WORDS]), (r".\B", [WORDS]), (r"\B.", [WORDS]), (r"\b", [""]),
     (r"\w+", [WORDS]), (r"[\w]+", [WORDS]), (r"\W+", [WORDS]), (r"[\W]+", [WORDS]),
@@ -62,7 +64,7 @@ CASES = [
 # Patterns that are none there.
 NONE = [r"(?s:.)", r"(?s)a", r"(?n:a)", r"(?J:a)", r"(?U:a)", r"(?P<a>x)", r"(?|a|b)", r"(?R)", r"(?C1)a",
         r"(?^:a)", r"(*UCP)a", r"\xe9", r"[\xe9]", r"[[:foo:]]", r"{2}", r"a|{2}", r"\p{Xan}", r"\p{L&}",
-        r"\p{sc=Han}", r"[]", r"(?#a"]
+        r"\p{sc=Han}", r"[]", r"(?#a", r"^*a", r"a$?", r"\b+", r"(?<!a){2}b", r"(?=a)?", r"(+a)", r"(?i)*"]
 
 
 def matches(pattern, text):

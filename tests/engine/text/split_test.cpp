@@ -179,6 +179,10 @@ TEST(Split, PatternErrors) {
   expect_error(make("(?x)a # [b"), ErrorCode::unsupported, wanted, "a comment of (?x)", advice);
   expect_error(make("(?x)a{2} +"), ErrorCode::unsupported, wanted, "intervals after (?x)", advice);
   expect_error(make("(?s:.)"), ErrorCode::unsupported, wanted, "(?s is not known", advice);
+  expect_error(make("a{1,2}*+*"), ErrorCode::unsupported, wanted, "a quantifier of a quantifier",
+               advice);
+  expect_error(make("(?i:a[\\p{Lu}])"), ErrorCode::unsupported, wanted, "\\p{Lu} in [...] of (?i)",
+               advice);
   expect_error(make("(*FAIL)"), ErrorCode::unsupported, wanted, "(*..)", advice);
   std::string nested;
   for (int i = 0; i < 300; ++i) nested += "(?:a(?i)";

@@ -302,9 +302,11 @@ TEST(Convert, TheEndOfATextInGguf) {
   EXPECT_NE(list.err.find("the model stops at 5 as well"), std::string::npos) << list.err;
   {
     const GgufReader file(out);
-    EXPECT_EQ(file.integer(*file.find_key("tokenizer.ggml.eos_token_id")), 7);
-    EXPECT_EQ(file.integer(*file.find_key("tokenizer.ggml.eot_token_id")), 7);
-    EXPECT_EQ(file.integer(*file.find_key("tokenizer.ggml.bos_token_id")), 4);
+    for (const auto& [role, id] : {std::pair("eos", 7), std::pair("eot", 7), std::pair("bos", 4)}) {
+      const GgufKey* const key = file.find_key(std::string("tokenizer.ggml.") + role + "_token_id");
+      ASSERT_NE(key, nullptr) << role;
+      EXPECT_EQ(file.integer(*key), id) << role;
+    }
   }
   std::filesystem::remove(folder + "/generation_config.json");
   edit(folder + "/config.json", [](Json& j) { j["bos_token_id"] = j["eos_token_id"] = nullptr; });
