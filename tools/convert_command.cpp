@@ -40,8 +40,9 @@ std::string_view parse_dtype(const std::string& text, bool gguf) {
 // What is read is not written over, --overwrite or not.
 void check_not_of_model(const std::string& output, const std::string& model) {
   std::error_code error;
-  const std::filesystem::path path(output),
-      folder = path.has_parent_path() ? path.parent_path() : ".";
+  // Links are followed when it is written.
+  const std::filesystem::path path = std::filesystem::weakly_canonical(output, error),
+                              folder = path.parent_path();
   if (!std::filesystem::exists(path, error) || path.extension() == ".gguf" ||
       !std::filesystem::equivalent(folder, model, error))
     return;

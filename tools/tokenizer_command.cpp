@@ -123,8 +123,9 @@ int train(const Arguments& arguments) {
                "may use, at most 8",
                kMostThreads)
       .options("--special-token", special_tokens, "TEXT",
-               "a token never split, may be repeated; of bpe the first marks the end of a text "
-               "(default <|endoftext|>, of wordpiece [PAD] [UNK] [CLS] [SEP] [MASK])")
+               "a token never split, may be repeated; of bpe the first marks the end of a text, "
+               "which a folder alone can say of others than <|endoftext|> (default <|endoftext|>, "
+               "of wordpiece [PAD] [UNK] [CLS] [SEP] [MASK])")
       .option("--text-column", read.text_column, "NAME",
               "key of the text in .jsonl, column in .csv and .tsv")
       .positionals(
@@ -137,7 +138,7 @@ int train(const Arguments& arguments) {
           "snug tokenizer train --vocab-size 32000 --output tok/ --min-frequency 2 'data/**/*.md'")
       .example("snug tokenizer train --type wordpiece --vocab-size 30522 --output bert/ corpus.txt")
       .example(
-          "snug tokenizer train --vocab-size 8192 --output tok.json --special-token '<|end|>' "
+          "snug tokenizer train --vocab-size 8192 --output tok/ --special-token '<|end|>' "
           "--special-token '<|user|>' chats.jsonl");
   if (!parser.parse(arguments)) return 0;
   options.vocab_size = vocab_size;
@@ -161,6 +162,16 @@ int train(const Arguments& arguments) {
          fmt::format("{}", options.min_frequency), "--min-frequency 2");
   if (output.empty())
     fail(ErrorCode::usage, "a path for --output", "an empty one", "--output tok.json");
+  // tokenizer.json names no roles: of a lone file, the end of a text is the token everyone knows.
+  if (!is_folder_name(output) && options.model == TrainedModel::bpe &&
+      !options.special_tokens.empty() && !options.special_tokens.front().empty() &&
+      options.special_tokens.front() != "<|endoftext|>")
+    fail(ErrorCode::usage,
+         fmt::format("a folder for --output: a file cannot say that {} ends a text",
+                     printable_utf8(options.special_tokens.front(), LineBreaks::shown)),
+         output,
+         fmt::format("--output {}, or --special-token '<|endoftext|>' first",
+                     std::filesystem::path(output).replace_extension().string()));
   if (is_folder_name(output)) {
     for (const char* name :
          {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "vocab.txt"})

@@ -25,6 +25,8 @@ struct CorpusFile {
 //   a pattern with * ? [..] within one name, and ** for any number of folders; matches sorted by
 //   path; what
 //             begins with a dot matches only a pattern that begins with one
+// Links are followed, to files and to folders. Below a folder, and of **, every folder counts once:
+// under its path without a link to a folder, else under the first; so circles end.
 // A folder `left_out` (empty: none) is passed over wherever a folder or pattern comes upon it, with
 // all that is in it: what is written there while the files are read is no part of them. A source
 // that names it, or something in it, is taken as it is.

@@ -1,10 +1,15 @@
 // From sources to files: folders and patterns.
 #include <fmt/format.h>
 #include <fnmatch.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <iterator>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "engine/core/error.h"
 #include "engine/data/corpus.h"
@@ -33,10 +38,10 @@ bool is_build(const std::string& name) {
 }
 
 struct Names {
-  std::vector<std::string> files, folders;  // sorted
+  std::vector<std::string> files, folders, links;  // sorted; links to folders
 };
 
-// Links to files are followed; links to folders are not, since they can lead in circles.
+// Links to files are files.
 Names list(const fs::path& folder) {
   Names names;
   std::error_code code;
@@ -44,13 +49,22 @@ Names list(const fs::path& folder) {
   for (; !code && it != fs::directory_iterator(); it.increment(code)) {
     std::error_code gone;  // a dangling link or a file just removed is no entry
     const std::string name = it->path().filename().string();
-    if (it->is_directory(gone) && !it->is_symlink(gone)) names.folders.push_back(name);
+    if (it->is_directory(gone))
+      (it->is_symlink(gone) ? names.links : names.folders).push_back(name);
     if (it->is_regular_file(gone)) names.files.push_back(name);
   }
   if (code) fail_folder(folder, code.message());
-  std::sort(names.files.begin(), names.files.end());
-  std::sort(names.folders.begin(), names.folders.end());
+  for (auto* some : {&names.files, &names.folders, &names.links})
+    std::sort(some->begin(), some->end());
   return names;
+}
+
+// Folders and links to folders, sorted.
+std::vector<std::string> subfolders(const Names& names) {
+  std::vector<std::string> all;
+  std::merge(names.folders.begin(), names.folders.end(), names.links.begin(), names.links.end(),
+             std::back_inserter(all));
+  return all;
 }
 
 // `left_out` is never looked into, by whatever name or link it is there.
@@ -59,13 +73,63 @@ bool is_left_out(const fs::path& folder, const std::string& left_out) {
   return !left_out.empty() && fs::equivalent(folder, left_out, ignored);
 }
 
+// A folder and all below it, each once: links can lead in circles, and to what is there already.
+// The path without a link is the one that counts, else the first.
+class Walk {
+ public:
+  using Each = std::function<void(const fs::path&, const Names&)>;
+  Walk(bool builds, const std::string& left_out, const Each& each)
+      : builds_(builds), left_out_(left_out), each_(each) {}
+  // An empty folder is the current one. It is looked into even if it is the one to leave out.
+  void run(const fs::path& folder) {
+    if (claim(folder)) visit(folder);
+  }
+
+ private:
+  bool wanted(const std::string& name) const {
+    return !is_hidden(name) && (builds_ || !is_build(name));
+  }
+  // False for a folder that has its path already, or is gone. Those below follow, links aside.
+  bool claim(const fs::path& folder) {
+    const fs::path here = folder.empty() ? fs::path(".") : folder;
+    struct stat info {};
+    if (::stat(here.c_str(), &info) != 0 || !known_.emplace(info.st_dev, info.st_ino).second)
+      return false;
+    const Names& names = paths_[folder.string()] = list(here);
+    for (const std::string& name : names.folders)
+      if (wanted(name)) claim_below(folder / name);
+    return true;
+  }
+  void claim_below(const fs::path& folder) {
+    if (!is_left_out(folder, left_out_)) claim(folder);
+  }
+  void visit(const fs::path& folder) {
+    const auto at = paths_.find(folder.string());
+    if (at == paths_.end()) return;  // the folder has another path
+    const Names names = std::move(at->second);
+    paths_.erase(at);
+    each_(folder, names);
+    for (const std::string& name : subfolders(names)) {
+      if (!wanted(name)) continue;
+      if (std::binary_search(names.links.begin(), names.links.end(), name))
+        claim_below(folder / name);
+      visit(folder / name);
+    }
+  }
+
+  const bool builds_;
+  const std::string& left_out_;
+  const Each& each_;
+  std::set<std::pair<dev_t, ino_t>> known_;
+  std::map<std::string, Names> paths_;  // claimed, to be visited
+};
+
 void walk(const fs::path& folder, const std::string& left_out, std::vector<std::string>* out) {
-  const Names names = list(folder);
-  for (const std::string& name : names.files)
-    if (!is_hidden(name)) out->push_back((folder / name).string());
-  for (const std::string& name : names.folders)
-    if (!is_hidden(name) && !is_build(name) && !is_left_out(folder / name, left_out))
-      walk(folder / name, left_out, out);
+  const Walk::Each each = [&](const fs::path& here, const Names& names) {
+    for (const std::string& name : names.files)
+      if (!is_hidden(name)) out->push_back((here / name).string());
+  };
+  Walk(false, left_out, each).run(folder);
 }
 
 bool matches(const std::string& pattern, const std::string& name) {
@@ -86,20 +150,17 @@ void glob(const fs::path& folder, const std::vector<std::string>& parts, size_t 
     return;
   }
   if (!fs::is_directory(here, ignored)) return;
-  const Names names = list(here);
   if (part == "**") {
-    if (last) {
+    const Walk::Each each = [&](const fs::path& below, const Names& names) {
+      if (!last) return glob(below, parts, at + 1, left_out, out);
       for (const std::string& name : names.files)
-        if (!is_hidden(name)) out->insert((folder / name).string());
-    } else {
-      glob(folder, parts, at + 1, left_out, out);
-    }
-    for (const std::string& name : names.folders)
-      if (!is_hidden(name) && !is_left_out(folder / name, left_out))
-        glob(folder / name, parts, at, left_out, out);
+        if (!is_hidden(name)) out->insert((below / name).string());
+    };
+    Walk(true, left_out, each).run(folder);
     return;
   }
-  for (const std::string& name : last ? names.files : names.folders) {
+  const Names names = list(here);
+  for (const std::string& name : last ? names.files : subfolders(names)) {
     if (!matches(part, name)) continue;
     if (last)
       out->insert((folder / name).string());

@@ -40,6 +40,8 @@ std::string reason(int code) {
   if (code == EFBIG)
     advice = "raise the file size limit (ulimit -f unlimited) or write to another file system";
   if (code == ENOENT || code == ENOTDIR) advice = "create the folder first";
+  if (code == EPIPE) advice = "let the reader of the pipe read to the end";
+  if (code == ESPIPE) advice = "give the path of a file: this is not written from front to back";
   fail(ErrorCode::device, fmt::format("to write {}", path), reason(code), advice);
 }
 
@@ -62,23 +64,28 @@ int open_regular(const std::string& path, int64_t* size) {
   return fd;
 }
 
-// Holds SIGXFSZ back in this thread, so that a file size limit is an error code and not a death.
-class HoldSizeSignal {
+// Holds SIGXFSZ and SIGPIPE back in this thread, so that a file size limit and a reader that left
+// are error codes and not a death.
+class HoldWriteSignals {
  public:
-  HoldSizeSignal() {
+  HoldWriteSignals() {
+    sigset_t both;
+    sigemptyset(&both);
+    sigaddset(&both, SIGXFSZ);
+    sigaddset(&both, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &both, &before_);
     sigemptyset(&set_);
-    sigaddset(&set_, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &set_, &before_);
+    for (const int signal : {SIGXFSZ, SIGPIPE})  // else the caller holds it back himself
+      if (sigismember(&before_, signal) != 1) sigaddset(&set_, signal);
   }
-  ~HoldSizeSignal() {
-    if (sigismember(&before_, SIGXFSZ) == 1) return;  // the caller holds it back himself
+  ~HoldWriteSignals() {
     const timespec none{};
-    while (sigtimedwait(&set_, nullptr, &none) == SIGXFSZ) {
+    while (sigtimedwait(&set_, nullptr, &none) > 0) {
     }
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
-  HoldSizeSignal(const HoldSizeSignal&) = delete;
-  HoldSizeSignal& operator=(const HoldSizeSignal&) = delete;
+  HoldWriteSignals(const HoldWriteSignals&) = delete;
+  HoldWriteSignals& operator=(const HoldWriteSignals&) = delete;
 
  private:
   sigset_t set_, before_;
@@ -140,8 +147,27 @@ std::string normal_path(const std::string& path) {
 
 void AtomicFile::reserve(size_t path_bytes) {
   path_.reserve(path_bytes);
+  target_.reserve(path_bytes);
   temporary_.reserve(path_bytes + 32);
   folder_.reserve(path_bytes);
+}
+
+// target_ = what path_ is, or what its links lead to, there or not.
+void AtomicFile::follow_links() {
+  constexpr int kMostLinks = 40;  // as the system
+  target_.assign(path_);
+  char to[4096];
+  for (int i = 0;; ++i) {
+    const ssize_t n = ::readlink(target_.c_str(), to, sizeof(to));
+    if (n < 0) return;  // no link
+    if (i == kMostLinks || n == static_cast<ssize_t>(sizeof(to))) fail_write(path_, ELOOP);
+    const size_t slash = target_.rfind('/');
+    if (to[0] == '/' || slash == std::string::npos)
+      target_.clear();
+    else
+      target_.resize(slash + 1);
+    target_.append(to, static_cast<size_t>(n));
+  }
 }
 
 void AtomicFile::open(const std::string& path) {
@@ -150,17 +176,25 @@ void AtomicFile::open(const std::string& path) {
   path_.assign(path);
   size_ = 0;
   struct stat info {};
-  if (path_.empty() || path_.back() == '/' ||
-      (::stat(path_.c_str(), &info) == 0 && S_ISDIR(info.st_mode)))
+  const bool there = ::stat(path_.c_str(), &info) == 0;
+  if (path_.empty() || path_.back() == '/' || (there && S_ISDIR(info.st_mode)))
     fail(ErrorCode::device, fmt::format("to write a file named '{}'", path_), "a folder or no name",
          "give the path of a file");
-  const size_t slash = path_.rfind('/');
+  straight_ = there && !S_ISREG(info.st_mode);
+  if (straight_) {
+    while ((fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY)) < 0 && errno == EINTR) {
+    }
+    if (fd_ < 0) fail_write(path_, errno);
+    return;
+  }
+  follow_links();
+  const size_t slash = target_.rfind('/');
   if (slash == std::string::npos)
     folder_.assign(".");
   else
-    folder_.assign(path_, 0, std::max<size_t>(slash, 1));
+    folder_.assign(target_, 0, std::max<size_t>(slash, 1));
   temporary_.clear();
-  fmt::format_to(std::back_inserter(temporary_), "{}.tmp-{}-{}", path_, ::getpid(), counter++);
+  fmt::format_to(std::back_inserter(temporary_), "{}.tmp-{}-{}", target_, ::getpid(), counter++);
   fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) fail_write(path_, errno);
 }
@@ -172,14 +206,16 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::abandon() noexcept {
   if (fd_ < 0) return;
   ::close(std::exchange(fd_, -1));
-  ::unlink(temporary_.c_str());
+  if (!straight_) ::unlink(temporary_.c_str());
 }
 
-void AtomicFile::write_all(int64_t offset, const char* data, int64_t bytes) {
+void AtomicFile::write_all(At at, int64_t offset, const char* data, int64_t bytes) {
   require(fd_ >= 0, "writing before commit()");
-  HoldSizeSignal hold;
+  HoldWriteSignals hold;
   while (bytes > 0) {
-    const ssize_t n = ::pwrite(fd_, data, static_cast<size_t>(std::min(bytes, kMaxWrite)), offset);
+    const auto most = static_cast<size_t>(std::min(bytes, kMaxWrite));
+    const ssize_t n =
+        straight_ && at == At::end ? ::write(fd_, data, most) : ::pwrite(fd_, data, most, offset);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) fail_write(path_, n < 0 ? errno : EIO);
     data += n;
@@ -189,14 +225,14 @@ void AtomicFile::write_all(int64_t offset, const char* data, int64_t bytes) {
 }
 
 void AtomicFile::write(const void* data, int64_t bytes) {
-  write_all(size_, static_cast<const char*>(data), bytes);
+  write_all(At::end, size_, static_cast<const char*>(data), bytes);
   size_ += bytes;
 }
 
 void AtomicFile::write_at(int64_t offset, const void* data, int64_t bytes) {
   require(offset >= 0 && bytes >= 0 && offset <= size_ - bytes,
           "write_at inside what was appended");
-  write_all(offset, static_cast<const char*>(data), bytes);
+  write_all(At::offset, offset, static_cast<const char*>(data), bytes);
 }
 
 void AtomicFile::commit() {
@@ -205,12 +241,12 @@ void AtomicFile::commit() {
   // close() reports late write errors on network file systems; the descriptor is gone either way.
   const int rc = ::close(std::exchange(fd_, -1));
   int code = rc == 0 ? 0 : errno;
-  if (code == 0 && ::rename(temporary_.c_str(), path_.c_str()) != 0) code = errno;
+  if (code == 0 && !straight_ && ::rename(temporary_.c_str(), target_.c_str()) != 0) code = errno;
   if (code != 0) {
-    ::unlink(temporary_.c_str());
+    if (!straight_) ::unlink(temporary_.c_str());
     fail_write(path_, code);
   }
-  sync_folder(folder_);
+  if (!straight_) sync_folder(folder_);
 }
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {

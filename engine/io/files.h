@@ -31,7 +31,10 @@ std::string normal_path(const std::string& path);
 // and renames it, so that `path` holds the old content or the new one and never a part. Without
 // commit() the temporary file is removed. Data goes from the caller's memory to the system with
 // write(2): no buffer of ours, whatever the size. A full disk, a quota or a file size limit is an
-// Error of code device (the signal SIGXFSZ is held back), after which only destruction makes sense.
+// Error of code device (the signals SIGXFSZ and SIGPIPE are held back), after which only
+// destruction makes sense. Where `path` is a link, what it points to is written so, be it there or
+// not, and the link stays. A pipe or a device is never replaced: data goes straight to it, and what
+// was written stays.
 class AtomicFile {
  public:
   AtomicFile() = default;  // open() follows
@@ -41,8 +44,9 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  void write(const void* data, int64_t bytes);                     // appends
-  void write_at(int64_t offset, const void* data, int64_t bytes);  // overwrites what was appended
+  void write(const void* data, int64_t bytes);  // appends
+  // Overwrites what was appended. A pipe cannot: device.
+  void write_at(int64_t offset, const void* data, int64_t bytes);
   void write(std::string_view text) { write(text.data(), static_cast<int64_t>(text.size())); }
   void commit();
 
@@ -50,17 +54,20 @@ class AtomicFile {
   // abandon(). After reserve() nothing from here to commit() takes memory of the heap, as long as
   // paths are not longer than that and nothing fails.
   void reserve(size_t path_bytes);
-  void open(const std::string& path);
-  void abandon() noexcept;  // removes what was written so far, if anything
+  void open(const std::string& path);  // of a pipe: waits for its reader
+  void abandon() noexcept;             // removes what was written so far, if anything
 
   int64_t size() const noexcept { return size_; }  // bytes appended
   const std::string& path() const noexcept { return path_; }
 
  private:
-  void write_all(int64_t offset, const char* data, int64_t bytes);
+  enum class At { end, offset };
+  void write_all(At at, int64_t offset, const char* data, int64_t bytes);
+  void follow_links();
 
-  std::string path_, temporary_, folder_;
+  std::string path_, target_, temporary_, folder_;  // as given; where links lead
   int fd_ = -1;
+  bool straight_ = false;  // a pipe or a device: no temporary file
   int64_t size_ = 0;
 };
 

@@ -1,8 +1,15 @@
 // Regular expressions as tokenizer files write them (Oniguruma, Ruby syntax), run by PCRE2 with
-// JIT. Where the two differ on constructs that occur in such files the pattern is translated: \s
-// and \S mean White_Space, \w and \W letters, marks, numbers and connectors; ^ and $ match at
-// lines; \p{..} of a general category and \d follow unicode_table.h whatever version of Unicode
-// PCRE2 has. Constructs PCRE2 has no equal for (class intersection `&&`, \h) are refused.
+// JIT. Where the two read a construct in different ways the pattern is translated (regex_syntax.h):
+//   \s \S         White_Space
+//   \w \W \b \B   letters, marks, numbers and connectors
+//   \d \p{..}     of a general category: as unicode_table.h, whatever version of Unicode PCRE2 has
+//   [[:name:]]    word, space, punct, digit, cntrl, blank, xdigit and ascii
+//   X{n,m}+       X{n,m}, once or more; so is X{n}? X{n} or nothing, and X{,m} is X{0,m}
+//   (?m) (?i)     m lets the dot take line breaks; alone they hold for the alternatives behind, too
+//   ^ $           at lines
+//   \v \Q \E \pL  a vertical tab, and letters
+// Refused are constructs that PCRE2 has no equal for (class intersection `&&`, \h, [[:alpha:]]),
+// and those that Oniguruma does not have ((?s), (?P, (?|, (*..)).
 #pragma once
 
 #include <cstddef>

@@ -323,6 +323,112 @@ void read_added_decoder(const Json& config, const std::string& origin, Tokenizer
   }
 }
 
+// Without tokenizer.json: a token that is not in the vocabulary follows it, as transformers has it.
+int32_t next_id(const TokenizerSpec& spec) {
+  auto next = static_cast<int32_t>(spec.vocab.size());
+  for (const AddedToken& token : spec.added) next = std::max(next, token.id + 1);
+  return next;
+}
+
+// added_tokens.json: {"token": id}.
+void read_added_tokens(const fs::path& path, TokenizerSpec& spec) {
+  const std::string origin = path.string();
+  const Json root = parse_json_file(origin);
+  if (!root.is_object()) {
+    fail(ErrorCode::data, "added tokens {\"token\": id, ...}", origin + ": " + root.type_name(),
+         kRepair);
+  }
+  std::vector<std::pair<int32_t, std::string>> tokens;
+  for (const auto& [token, id] : root.items()) {
+    tokens.emplace_back(id_of(id, "token \"" + token + "\"", origin), token);
+  }
+  std::sort(tokens.begin(), tokens.end());
+  int32_t next = next_id(spec);
+  for (const auto& [id, token] : tokens) {
+    if (is_added(spec, token)) continue;
+    const auto it = spec.vocab.find(token);
+    const int32_t right = it != spec.vocab.end() ? it->second : next++;
+    if (id != right) {
+      fail(ErrorCode::data,
+           "the id " + std::to_string(right) + " for \"" + token +
+               "\": that of the vocabulary, or the next one behind it",
+           origin + ": " + std::to_string(id),
+           "save the tokenizer as tokenizer.json, which may give any id");
+    }
+    spec.added.push_back({.id = id, .content = token, .normalized = true});
+  }
+}
+
+// A token of a list in a config file, as a string or as an object.
+void add_listed(const Json& entry, const char* key, const std::string& origin,
+                TokenizerSpec& spec) {
+  AddedToken token;
+  if (entry.is_object()) {
+    token = read_added(entry, -1, origin);
+  } else if (entry.is_string()) {
+    token.content = entry.get<std::string>();
+  }
+  if (token.content.empty()) {
+    fail(ErrorCode::data, std::string("tokens in \"") + key + "\"",
+         origin + ": " + json_brief(entry), kRepair);
+  }
+  token.special = true;
+  if (!entry.is_object() || !entry.contains("normalized")) token.normalized = false;
+  for (AddedToken& known : spec.added) {
+    if (known.content != token.content) continue;
+    if (!known.special) known.normalized = false;
+    known.special = true;
+    return;
+  }
+  const auto it = spec.vocab.find(token.content);
+  token.id = it != spec.vocab.end() ? it->second : next_id(spec);
+  spec.added.push_back(std::move(token));
+}
+
+void add_lists(const Json& config, const std::string& origin, TokenizerSpec& spec) {
+  for (const Role& role : kRoles) {
+    const auto token = token_in(config, role.key, origin);
+    if (token && is_added(spec, *token)) add_listed(*token, role.key, origin, spec);
+  }
+  for (const char* key : {"sep_token", "cls_token", "mask_token"}) {
+    if (const Json& token = json_member(config, key, origin); !token.is_null() && token != "") {
+      add_listed(token, key, origin, spec);
+    }
+  }
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    const Json& list = json_member(config, key, origin);
+    if (list.is_null()) continue;
+    // The second may also be names with their tokens.
+    if (!list.is_array() && !list.is_object()) {
+      fail(ErrorCode::data, std::string("a list \"") + key + "\"", origin + ": " + list.type_name(),
+           kRepair);
+    }
+    for (const Json& entry : list) add_listed(entry, key, origin, spec);
+  }
+}
+
+// What stands beside a vocabulary without tokenizer.json: added_tokens.json and the lists of
+// special tokens. Where tokenizer_config.json has added_tokens_decoder, that and its own lists are
+// all, as for transformers.
+void read_added_files(const fs::path& folder, TokenizerSpec& spec) {
+  std::error_code error;
+  const auto there = [&](const char* name) { return fs::exists(folder / name, error); };
+  const fs::path config_path = folder / "tokenizer_config.json",
+                 map_path = folder / "special_tokens_map.json";
+  Json config = Json::object(), map = Json::object();
+  if (there("tokenizer_config.json")) config = parse_json_file(config_path.string());
+  const bool decoder = !json_member(config, "added_tokens_decoder", config_path.string()).is_null();
+  if (decoder) {
+    read_added_decoder(config, config_path.string(), spec);
+  } else if (there("added_tokens.json")) {
+    read_added_tokens(folder / "added_tokens.json", spec);
+  }
+  add_lists(config, config_path.string(), spec);
+  if (decoder || !there("special_tokens_map.json")) return;
+  map = parse_json_file(map_path.string());
+  add_lists(map, map_path.string(), spec);
+}
+
 void read_config(const fs::path& folder, TokenizerSpec& spec) {
   bool known[std::size(kRoles)] = {};  // a file spoke of the role, be it to say null
   std::error_code error;
@@ -389,6 +495,7 @@ Tokenizer Tokenizer::load(const fs::path& path) {
   } else {
     read_tokenizer_json(json, spec);
   }
+  if (pair || lines) read_added_files(path, spec);
   if (folder || json.filename() == "tokenizer.json") {
     read_config(folder ? path : json.parent_path(), spec);
     // A token with a role is cut out of the text whole, as transformers does when it loads one.

@@ -87,6 +87,20 @@ const SafeTensor& find_weight(const SafetensorsFolder& files, const Family& fami
   return *tensor;
 }
 
+std::vector<std::string> unused_tensors(const Model& model, const SafetensorsFolder& files,
+                                        const std::string& folder) {
+  const Family& family = find_family(model.spec().family, folder);
+  std::unordered_set<std::string> used;
+  for (int i = 0; i < model.params().size(); ++i)
+    used.insert(find_weight(files, family, model.params()[i], folder).name);
+  std::vector<std::string> warnings;
+  for (const SafeTensor* t : files.tensors())
+    if (!used.count(t->name) && !family.ignorable(t->name, model.spec()))
+      warnings.push_back(
+          fmt::format("{}: tensor {} is not part of the model and was not read", folder, t->name));
+  return warnings;
+}
+
 namespace {
 
 // Where parameter i lies until it is in its place: there already, or in a block of its own size.
@@ -122,7 +136,6 @@ std::vector<std::string> load_weights(Context* ctx, const Model& model, const st
   const Family& family = find_family(model.spec().family, folder);
   const SafetensorsFolder files(folder);
   const ParamTable& table = model.params();
-  std::unordered_set<std::string> used;
   require(flat.dtype == DType::f32 || flat.dtype == DType::bf16 || flat.dtype == DType::f16,
           "parameters of f32, bf16 or f16");
   ParamTarget target(ctx, table, flat);
@@ -136,13 +149,8 @@ std::vector<std::string> load_weights(Context* ctx, const Model& model, const st
     else
       load_one(*tensor, p, target.open<float>(i), threads);
     target.close();
-    used.insert(tensor->name);
   }
-  std::vector<std::string> warnings;
-  for (const SafeTensor* t : files.tensors())
-    if (!used.count(t->name) && !family.ignorable(t->name, model.spec()))
-      warnings.push_back(
-          fmt::format("{}: tensor {} is not part of the model and was not read", folder, t->name));
+  std::vector<std::string> warnings = unused_tensors(model, files, folder);
   for (const SafetensorsReader& file : files.files()) file.drop_pages();
   return warnings;
 }

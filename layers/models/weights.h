@@ -27,6 +27,10 @@ std::vector<std::string> load_weights(Context& ctx, const Model& model, const st
 const SafeTensor& find_weight(const SafetensorsFolder& files, const Family& family,
                               const ParamInfo& param, const std::string& folder);
 
+// A warning for each tensor of the files that no parameter asks for and that is no known leftover.
+std::vector<std::string> unused_tensors(const Model& model, const SafetensorsFolder& files,
+                                        const std::string& folder);
+
 // The layout of a model.safetensors with every parameter in `dtype`. Made before a
 // run starts, so that writing allocates nothing.
 SafetensorsLayout weights_layout(const Model& model, DType dtype);

@@ -56,6 +56,11 @@ TEST_F(PromptFiles, WhatIsWrongIsNamedWithItsLine) {
   refused("{\"text\": \"a\"}\n", {"\"prompt\" in ", "a.jsonl:1", "no such key"});
   refused("{\"prompt\": 7}\n", {"\"prompt\" as a string in ", "a.jsonl:1", "7"});
   refused("{\"prompt\": \"a\"}\n{\"prompt\": \n", {"a.jsonl:2"});
+  refused("one\ntw\xE9\n",
+          {"text in UTF-8 without zero bytes in ", "byte 0xe9 at ", "a.txt:2 (offset 6)", "iconv"},
+          "a.txt");
+  refused(std::string("a\n\0b", 4), {"byte 0x00 at ", "a.txt:2"}, "a.txt");
+  refused("{\"prompt\": \"\xFF\"}\n", {"byte 0xff at ", "a.jsonl:1"});
   refused("", {"prompts in ", "a.jsonl", "none"});
   refused("\n \n", {"prompts in ", "none", "a prompt a line"}, "a.txt");
   test::expect_error(ErrorCode::data, {"missing.txt"},

@@ -10,6 +10,7 @@
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
+#include "engine/io/json.h"
 #include "engine/text/tokenizer.h"
 #include "layers/models/family.h"
 #include "layers/models/model.h"
@@ -64,28 +65,52 @@ void write_weight(SafetensorsWriter& writer, const SafeSpec& spec, const SafeTen
   for (int64_t at = 0; at < n; at += kPiece) {
     const int64_t count = std::min(kPiece, n - at);
     const uint8_t* data = from.data + at * element;
+    // From the file's type at once: through f32, F64 would be rounded twice.
     if (spec.dtype == SafeDType::BF16) {
-      // From the file's type at once: through f32, F64 would be rounded twice.
       convert(from.dtype, data, count, reinterpret_cast<bf16*>(narrow.data()));
       writer.append(narrow.data(), count * 2);
       continue;
     }
-    convert(from.dtype, data, count, wide.data());
     if (spec.dtype == SafeDType::F32) {
+      convert(from.dtype, data, count, wide.data());
       writer.append(wide.data(), count * 4);
       continue;
     }
     auto* const out = reinterpret_cast<f16*>(narrow.data());
+    convert(from.dtype, data, count, out);
     for (int64_t i = 0; i < count; ++i) {
-      out[i] = from_f32<f16>(wide[static_cast<size_t>(i)]);
-      if ((out[i].bits & 0x7c00u) == 0x7c00u)
-        fail(ErrorCode::data, "weights that F16 can hold",
-             fmt::format("{} at element {} of {}", wide[static_cast<size_t>(i)], at + i, from.name),
-             "--dtype bf16 or --dtype f32");
+      if ((out[i].bits & 0x7c00u) != 0x7c00u) continue;
+      float value = 0;
+      convert(from.dtype, data + i * element, 1, &value);
+      fail(ErrorCode::data, "weights that F16 can hold",
+           fmt::format("{} at element {} of {}", value, at + i, from.name),
+           "--dtype bf16 or --dtype f32");
     }
     writer.append(narrow.data(), count * 2);
   }
   writer.end();
+}
+
+// What the source's files say beside what we write: keys of config.json that are not ours, all of
+// generation_config.json, and the stop tokens where a list has more than one.
+void carry_config(const std::string& folder, const std::string& built) {
+  const nlohmann::json from = parse_json_file(folder + "/config.json");
+  nlohmann::json to = parse_json_file(built + "/config.json");
+  for (const auto& [key, value] : from.items())
+    // The dtype is now another one, and the weights are plain ones.
+    if (!to.contains(key) && key != "dtype" && key != "quantization_config") to[key] = value;
+  const bool list = from.contains("eos_token_id") && from["eos_token_id"].is_array();
+  if (list) to["eos_token_id"] = from["eos_token_id"];
+  write_json_file(built + "/config.json", to);
+  const std::string generation = folder + "/generation_config.json",
+                    made = built + "/generation_config.json";
+  if (file_exists(generation)) {
+    write_atomic(made, read_file(generation));
+  } else if (list) {
+    nlohmann::json j = parse_json_file(made);
+    j["eos_token_id"] = from["eos_token_id"];
+    write_json_file(made, j);
+  }
 }
 
 }  // namespace
@@ -107,6 +132,7 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
     tensors.push_back(&find_weight(files, family, model.params()[i], folder));
     report.parameters += model.params()[i].real_elements();
   }
+  report.notes = unused_tensors(model, files, folder);
   const bool tokenizer = holds_tokenizer(folder);
   if (!tokenizer) report.notes.emplace_back("the folder has no tokenizer; none was written");
 
@@ -124,6 +150,7 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
     writer.commit();
   }
   save_model_config(model, built, dtype);
+  carry_config(folder, built);
   if (tokenizer) Tokenizer::load(folder).save(built);
   if (file_exists(folder + "/chat_template.jinja"))
     write_atomic(built + "/chat_template.jinja", read_file(folder + "/chat_template.jinja"));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
@@ -127,7 +128,9 @@ ExportReport export_gguf(const GgufExport& request) {
   keys.add("general.file_type", file_type(request.type));
   keys.add("general.quantization_version", uint32_t{2});
   family.gguf->metadata(source.spec, keys);
-  report.notes = add_gguf_tokenizer(tokenizer, source.spec.V, request.pre, folder, keys);
+  report.notes = add_gguf_tokenizer(tokenizer, source.spec, request.pre, folder, keys);
+  for (std::string& note : unused_tensors(model, files, folder))
+    report.notes.push_back(std::move(note));
 
   struct Item {
     int param;

@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <unordered_map>
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
 #include "engine/text/tokenizer_spec.h"
+#include "layers/models/stop_tokens.h"
 
 namespace snug {
 namespace {
@@ -69,7 +72,7 @@ std::string gguf_splitting_rule(const Tokenizer& tokenizer) {
   return "";
 }
 
-std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, int64_t rows,
+std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, const ModelSpec& model,
                                             const std::string& pre, const std::string& folder,
                                             GgufMetadata& out) {
   const TokenizerSpec& spec = tokenizer.spec();
@@ -88,6 +91,14 @@ std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, int64_t 
   if (!pre.empty() && pre != found)
     notes.push_back(fmt::format("tokenizer.ggml.pre is {}, as asked; the tokenizer's rule is {}",
                                 pre, found.empty() ? "none that has a name" : found));
+  const std::string& rule = pre.empty() ? found : pre;
+  // llama.cpp goes by the rule's name. Of rules we do not have nothing is known.
+  const bool known = rule == "gpt-2" || std::any_of(std::begin(kRules), std::end(kRules),
+                                                    [&](const Rule& r) { return r.name == rule; });
+  if (known && spec.ignore_merges != (rule == "llama-bpe"))
+    notes.push_back(fmt::format(
+        "the tokenizer has ignore_merges {}, llama.cpp with {} {}: ids of some words may differ",
+        spec.ignore_merges, rule, !spec.ignore_merges));
   const json normalizer = component(spec.normalizer);
   if (normalizer.is_object()) {
     const std::string type = normalizer.value("type", "");
@@ -99,13 +110,13 @@ std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, int64_t 
   }
 
   out.add("tokenizer.ggml.model", "gpt2");
-  out.add("tokenizer.ggml.pre", pre.empty() ? found : pre);
+  out.add("tokenizer.ggml.pre", rule);
   std::unordered_map<int32_t, const AddedToken*> added;
   for (const AddedToken& token : spec.added) added.emplace(token.id, &token);
   // 1 normal, 3 control, 4 user defined, 5 unused.
   std::vector<std::string> tokens;
   std::vector<int32_t> types;
-  for (int64_t i = 0; i < rows; ++i) {
+  for (int64_t i = 0; i < model.V; ++i) {
     const auto id = static_cast<int32_t>(i);
     const auto at = added.find(id);
     if (at != added.end()) {
@@ -127,9 +138,26 @@ std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, int64_t 
   const auto role = [&](const char* key, std::optional<int32_t> id) {
     if (id) out.add(fmt::format("tokenizer.ggml.{}_token_id", key), static_cast<uint32_t>(*id));
   };
-  role("bos", tokenizer.bos_id());
-  role("eos", tokenizer.eos_id());
-  role("eot", tokenizer.eos_id());
+  const std::vector<int32_t> stops =
+      model_stop_tokens(folder, model).value_or(std::vector<int32_t>());
+  std::optional<int32_t> bos = tokenizer.bos_id(), eos = tokenizer.eos_id();
+  if (!bos && model.bos_token >= 0 && model.bos_token < model.V)
+    bos = static_cast<int32_t>(model.bos_token);
+  if (!eos && !stops.empty()) eos = stops.front();
+  if (!eos)
+    notes.emplace_back(
+        "neither the tokenizer nor the model says which token ends a text: llama.cpp then takes "
+        "11");
+  std::string more;
+  for (const int32_t id : stops)
+    if (id != eos) more += fmt::format("{}{}", more.empty() ? "" : ", ", id);
+  if (!more.empty())
+    notes.push_back(
+        fmt::format("the model stops at {} as well; the file names one token that ends a text, {}",
+                    more, *eos));
+  role("bos", bos);
+  role("eos", eos);
+  role("eot", eos);
   role("unknown", tokenizer.unk_id());
   role("padding", tokenizer.pad_id());
   // Said also when false: some splitting rules have another default. Training puts no bos before

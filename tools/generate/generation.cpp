@@ -6,11 +6,11 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <utility>
 
 #include "engine/core/error.h"
-#include "engine/io/files.h"
-#include "engine/io/json.h"
 #include "engine/text/unicode.h"
+#include "layers/models/stop_tokens.h"
 #include "tools/generate/text_stream.h"
 
 namespace snug {
@@ -159,18 +159,6 @@ std::vector<GeneratedText> Generation::texts(Job& job) const {
   return out;
 }
 
-// An id of eos_token_id; those that the model does not have never come.
-void add_stop(const nlohmann::json& value, int64_t V, const std::string& where,
-              std::vector<int32_t>& out) {
-  if (!value.is_number_integer())
-    fail(ErrorCode::data, "eos_token_id as an integer or a list of integers in " + where,
-         json_brief(value), "\"eos_token_id\": 50256");
-  const bool fits = !value.is_number_unsigned() || value.get<uint64_t>() < uint64_t{1} << 31;
-  const int64_t id = fits ? value.get<int64_t>() : -1;
-  if (id >= 0 && id < V && std::find(out.begin(), out.end(), id) == out.end())
-    out.push_back(static_cast<int32_t>(id));
-}
-
 }  // namespace
 
 void check_generation(const GenerationRequest& r) {
@@ -209,24 +197,9 @@ void check_generation(const GenerationRequest& r) {
 
 std::vector<int32_t> stop_tokens(const std::string& folder, const ModelSpec& spec,
                                  const Tokenizer& tokenizer) {
-  std::vector<int32_t> out;
-  if (const std::string path = folder + "/generation_config.json"; file_exists(path)) {
-    const nlohmann::json j = parse_json_file(path, 1 << 20);
-    require_object(j, path);
-    if (j.contains("eos_token_id") && !j["eos_token_id"].is_null()) {
-      const nlohmann::json& eos = j["eos_token_id"];
-      if (eos.is_array())
-        for (const nlohmann::json& id : eos) add_stop(id, spec.V, path, out);
-      else
-        add_stop(eos, spec.V, path, out);
-      return out;
-    }
-  }
-  if (spec.eos_token >= 0)
-    add_stop(spec.eos_token, spec.V, folder + "/config.json", out);
-  else if (const auto eos = tokenizer.eos_id())
-    out.push_back(*eos);
-  return out;
+  if (auto ids = model_stop_tokens(folder, spec)) return std::move(*ids);
+  const auto eos = tokenizer.eos_id();
+  return eos ? std::vector<int32_t>{*eos} : std::vector<int32_t>{};
 }
 
 int64_t wanted_rows(const GenerationRequest& r, int64_t prompts) {

@@ -26,8 +26,8 @@ struct GenerationRequest {
 // Throws usage on values out of range and on combinations that make no sense.
 void check_generation(const GenerationRequest& request);
 
-// The tokens that end a text: eos_token_id of generation_config.json (a number or a list), else of
-// config.json, else the tokenizer's. Throws data on a broken file.
+// The tokens that end a text: the model's (model_stop_tokens), else the tokenizer's. Throws data on
+// a broken file.
 std::vector<int32_t> stop_tokens(const std::string& folder, const ModelSpec& spec,
                                  const Tokenizer& tokenizer);
 

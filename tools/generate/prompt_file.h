@@ -10,10 +10,12 @@
 
 namespace snug {
 
-// The file stays mapped: only the places of the lines are held.
+// The file is read once and held, with the places of its lines: it may change while a long batch
+// runs.
 class PromptFile {
  public:
-  // Reads every line once. Throws data, naming file:line; also if there is no prompt.
+  // Reads every line once. Throws data, naming file:line, also for bytes that are not UTF-8 or
+  // zero; and if there is no prompt.
   explicit PromptFile(const std::string& path);
 
   int64_t size() const { return static_cast<int64_t>(lines_.size()); }
@@ -28,7 +30,7 @@ class PromptFile {
 
   std::string path_;
   bool json_;
-  std::string text_;  // not mapped: the file may change while a long batch runs
+  std::string text_;
   std::vector<Line> lines_;
 };
 

@@ -77,10 +77,21 @@ bool there(const std::string& path) {
   return fs::exists(path, error);
 }
 
+// A file of ours is there; or the name of our checkpoints, which are torn then, but Hugging Face's
+// Trainer gives its own folders, whole models, the same.
+bool is_checkpoint(const std::string& path) {
+  for (const char* name : {"snug_state.json", "COMPLETE", "optimizer.safetensors"})
+    if (there(path + "/" + name)) return true;
+  if (!checkpoint_step(fs::path(normal_path(path)).filename().string())) return false;
+  if (!there(path + "/config.json")) return true;
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+                           "pytorch_model.bin.index.json"})
+    if (there(path + "/" + name)) return false;
+  return true;
+}
+
 Facts inspect_folder(const std::string& path, const InspectOptions& options) {
-  if (there(path + "/snug_state.json") || there(path + "/COMPLETE") ||
-      checkpoint_step(fs::path(normal_path(path)).filename().string()))
-    return inspect_checkpoint(path, options);
+  if (is_checkpoint(path)) return inspect_checkpoint(path, options);
   if (there(path + "/config.resolved.yaml") || there(path + "/metrics.jsonl"))
     return inspect_run(path);
   if (there(path + "/model.safetensors") || there(path + "/model.safetensors.index.json") ||
@@ -95,9 +106,11 @@ Facts inspect_file(const std::string& path, const InspectOptions& options) {
   const std::string_view head = file.text().substr(0, 4096);
   if (head.starts_with("GGUF")) return inspect_gguf(path, options);
   if (path.ends_with(".safetensors")) return inspect_safetensors(path, options);
+  const std::string folder =
+      fs::path(path).has_parent_path() ? fs::path(path).parent_path().string() : ".";
   if (path.ends_with(".index.json") || path.ends_with("config.json"))
     fail(ErrorCode::data, "the folder of a model", fmt::format("{}, one file of it", path),
-         fmt::format("snug inspect {}", fs::path(path).parent_path().string()));
+         fmt::format("snug inspect {}", folder));
   if (file.size() >= 9) {
     // safetensors under another name: a header's length that fits, and its opening brace.
     uint64_t length = 0;
@@ -114,9 +127,7 @@ Facts inspect_file(const std::string& path, const InspectOptions& options) {
       file.text().find("\"made_for\"") != std::string_view::npos &&
       file.text().find("\"minimum_bytes\"") != std::string_view::npos)
     fail(ErrorCode::data, kKinds, fmt::format("{}, the plan of a run", path),
-         fmt::format("snug inspect {} for the run; plan={} follows the plan",
-                     fs::path(path).has_parent_path() ? fs::path(path).parent_path().string() : ".",
-                     path));
+         fmt::format("snug inspect {} for the run; plan={} follows the plan", folder, path));
   if (first != std::string_view::npos && head[first] == '{') return inspect_tokenizer(path);
   fail(ErrorCode::data, kKinds,
        file.size() == 0 ? fmt::format("{}, an empty file", path)

@@ -78,7 +78,7 @@ Facts inspect_tokenizer(const std::string& path) {
 }
 
 Facts inspect_tokens(const std::string& path, const InspectOptions& options) {
-  const TokenFile file(path);
+  TokenFile file(path);
   Facts out = {{"kind", "tokens"}, {"path", path}};
   const int64_t bytes = MappedFile(path).size();
   const bool raw = bytes == file.size() * file.token_bytes();
@@ -102,6 +102,8 @@ Facts inspect_tokens(const std::string& path, const InspectOptions& options) {
          std::to_string(info->tokens) + " tokens in " + path + ", as its side file says",
          std::to_string(file.size()), "make the token file again from its text");
   if (options.stats) {
+    // As every reader does: a damaged file has no statistics.
+    file.check(vocab_size.value_or(INT64_MAX));
     int32_t least = INT32_MAX, most = INT32_MIN;
     std::vector<int32_t> ids(1 << 16);
     for (int64_t i = 0; i < file.size(); i += static_cast<int64_t>(ids.size())) {

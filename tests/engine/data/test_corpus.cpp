@@ -29,7 +29,7 @@ class Corpus : public ::testing::Test {
     std::vector<std::string> sources, out;
     for (const std::string& n : names) sources.push_back(n.empty() ? tmp_.path() : tmp_ / n);
     for (const CorpusFile& f : expand_corpus(sources, left_out))
-      out.push_back(fs::relative(f.path, tmp_.path()).string());
+      out.push_back(fs::path(f.path).lexically_normal().lexically_relative(tmp_.path()).string());
     return out;
   }
   std::vector<std::string> documents(const std::vector<std::string>& names,
@@ -53,6 +53,30 @@ TEST_F(Corpus, FoldersAreWalkedInSortedOrder) {
   EXPECT_EQ(expand({""}), (Strings{"a.txt", "b.txt", "builder/h", "sub/c.md", "sub/deep/d.cpp"}));
   fs::create_directory_symlink(tmp_.path(), tmp_ / "loop");
   EXPECT_EQ(expand({""}).size(), 5u);
+}
+
+TEST_F(Corpus, LinksToFoldersAreFollowed) {
+  TempFolder far;
+  fs::create_directories(far / "deep");
+  write_atomic(far / "f.txt", "f");
+  write_atomic(far / "deep/g.txt", "g");
+  put("data/b/x.txt", "x");
+  put("data/z/y.txt", "y");
+  fs::create_directory_symlink(far.path(), tmp_ / "data/linked");
+  fs::create_directory_symlink("z", tmp_ / "data/a");               // there under its own name
+  fs::create_directory_symlink(far / "deep", tmp_ / "data/n");      // and so is this, by then
+  fs::create_directory_symlink(tmp_.path(), far / "deep/back");     // a circle
+  fs::create_directory_symlink("nowhere", tmp_ / "data/dangling");  // nothing
+  fs::create_directory_symlink(far.path(), tmp_ / "data/.hidden");
+  fs::create_directory_symlink(far.path(), tmp_ / "data/build");
+  const Strings all = {"data/b/x.txt", "data/linked/f.txt", "data/linked/deep/g.txt",
+                       "data/z/y.txt"};
+  EXPECT_EQ(expand({"data"}), all);
+  EXPECT_EQ(expand({"data/**/b/*"}), (Strings{"data/b/x.txt"}));
+  EXPECT_EQ(expand({"data/**/*.txt"}).size(), 4u);
+  EXPECT_EQ(expand({"data/li*/*.txt"}), (Strings{"data/linked/f.txt"}));
+  EXPECT_EQ(expand({"data/linked/d*/*"}), (Strings{"data/linked/deep/g.txt"}));
+  EXPECT_EQ(expand({"data/[an]/*"}), (Strings{"data/a/y.txt", "data/n/g.txt"}));
 }
 
 TEST_F(Corpus, PatternsMatch) {

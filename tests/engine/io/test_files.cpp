@@ -1,8 +1,10 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -59,6 +61,64 @@ TEST(Files, UncommittedWriteLeavesTheOldFile) {
   }
   EXPECT_EQ(read_file(tmp / "a"), "old");
   EXPECT_EQ(tmp.count(), 1);
+}
+
+TEST(Files, ALinkIsWrittenThrough) {
+  TempFolder tmp;
+  std::filesystem::create_directory(tmp / "there");
+  write_atomic(tmp / "there/a", "old");
+  std::filesystem::create_symlink("there/a", tmp / "relative");
+  std::filesystem::create_symlink(tmp / "relative", tmp / "link");
+  std::filesystem::create_symlink("there/new", tmp / "dangling");
+  {
+    AtomicFile file(tmp / "link");
+    file.write("never");
+    EXPECT_EQ(read_file(tmp / "there/a"), "old");
+  }
+  write_atomic(tmp / "link", "brand new");
+  write_atomic(tmp / "dangling", "made");
+  EXPECT_EQ(read_file(tmp / "there/a"), "brand new");
+  EXPECT_EQ(read_file(tmp / "there/new"), "made");
+  for (const char* name : {"link", "relative", "dangling"})
+    EXPECT_TRUE(std::filesystem::is_symlink(tmp / name)) << name;
+  EXPECT_EQ(tmp.count(), 4) << "a temporary file is left";
+  std::filesystem::create_symlink("circle", tmp / "circle");
+  EXPECT_ERROR(write_atomic(tmp / "circle", "x"), ErrorCode::device, "circle", "symbolic links",
+               "check");
+  std::filesystem::create_symlink("no/such", tmp / "nowhere");
+  EXPECT_ERROR(write_atomic(tmp / "nowhere", "x"), ErrorCode::device, "nowhere", "No such file",
+               "create the folder");
+}
+
+// A device behaves so too; replacing one of those would harm the machine that runs the test.
+TEST(Files, APipeIsWrittenToAndNotReplaced) {
+  TempFolder tmp;
+  const std::string pipe = tmp / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  // Open for both, so that nothing here waits for another end.
+  const int fd = ::open(pipe.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  const auto content = [&] {
+    char text[16];
+    const ssize_t n = ::read(fd, text, sizeof(text));
+    return std::string(text, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  };
+  write_atomic(pipe, "whole");
+  EXPECT_EQ(content(), "whole");
+  std::filesystem::create_symlink("pipe", tmp / "link");
+  {
+    AtomicFile file(tmp / "link");
+    file.write("one");
+    file.write("two");
+    EXPECT_ERROR(file.write_at(0, "x", 1), ErrorCode::device, "link", "Illegal seek",
+                 "front to back");
+  }
+  EXPECT_EQ(content(), "onetwo");
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_EQ(tmp.count(), 2);
+  AtomicFile file(pipe);
+  ::close(fd);
+  EXPECT_ERROR(file.write("x"), ErrorCode::device, "pipe", "Broken pipe", "reader");
 }
 
 TEST(Files, AMappingOutlivesTheReplacedFile) {

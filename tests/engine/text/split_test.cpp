@@ -1,3 +1,4 @@
+#include <nlohmann/json.hpp>
 
 #include "engine/text/added_tokens.h"
 #include "engine/text/bpe_model.h"
@@ -145,6 +146,23 @@ TEST(Split, ShorthandsMeanWhiteSpaceAndWords) {
             (Strings{"e\u0301²", "-", "_"}));
 }
 
+// What Oniguruma and PCRE2 read in different ways, and what the former has not at all.
+TEST(Split, PatternsMatchAsInHuggingFace) {
+  const auto truth = nlohmann::json::parse(slurp(golden("text_patterns.json")));
+  ASSERT_GT(truth["matches"].size(), 100u);
+  for (const auto& row : truth["matches"]) {
+    const auto text = row[0].get<std::string>();
+    SCOPED_TRACE(text);
+    EXPECT_EQ(split(pattern(text.c_str(), SplitBehavior::removed, true), row[1].get<std::string>()),
+              row[2].get<Strings>())
+        << row[1];
+  }
+  ASSERT_GT(truth["none"].size(), 15u);
+  for (const auto& row : truth["none"])
+    expect_error([&] { Regex(row.get<std::string>(), "tok.json"); }, ErrorCode::unsupported,
+                 "a split pattern that PCRE2 can run", row.get<std::string>(), "known patterns");
+}
+
 TEST(Split, PatternErrors) {
   const auto make = [](const char* text) {
     return [text] { Regex(text, "tok.json: pre_tokenizer"); };
@@ -155,6 +173,20 @@ TEST(Split, PatternErrors) {
   expect_error(make("[a[b]]"), ErrorCode::unsupported, wanted, "class inside a class", advice);
   expect_error(make("\\h"), ErrorCode::unsupported, wanted, "\\h has another meaning in PCRE2",
                advice);
+  // Oniguruma has them, and PCRE2 means something else.
+  expect_error(make("[[:alpha:]]"), ErrorCode::unsupported, wanted, "[:alpha:] has another meaning",
+               advice);
+  expect_error(make("(?x)a # [b"), ErrorCode::unsupported, wanted, "a comment of (?x)", advice);
+  expect_error(make("(?x)a{2} +"), ErrorCode::unsupported, wanted, "intervals after (?x)", advice);
+  expect_error(make("(?s:.)"), ErrorCode::unsupported, wanted, "(?s is not known", advice);
+  expect_error(make("a{1,2}*+*"), ErrorCode::unsupported, wanted, "a quantifier of a quantifier",
+               advice);
+  expect_error(make("(?i:a[\\p{Lu}])"), ErrorCode::unsupported, wanted, "\\p{Lu} in [...] of (?i)",
+               advice);
+  expect_error(make("(*FAIL)"), ErrorCode::unsupported, wanted, "(*..)", advice);
+  std::string nested;
+  for (int i = 0; i < 300; ++i) nested += "(?:a(?i)";
+  expect_error(make(nested.c_str()), ErrorCode::unsupported, wanted, "too many groups", advice);
   const std::string deep(70000, 'a');
   expect_error(make(deep.c_str()), ErrorCode::unsupported, wanted, "longer than 64 KiB", advice);
   const PreTokenizer endless = pattern("(a+)+(a+)+(a+)+$", SplitBehavior::isolated);

@@ -135,6 +135,58 @@ TEST(Tokenizer, VocabAndMergesAlone) {
   EXPECT_EQ(Tokenizer::load(folder.path()).fingerprint(), t.fingerprint());
 }
 
+// As transformers 5.23 reads such folders: AutoTokenizer gives these ids.
+TEST(Tokenizer, AddedTokensBesideVocabAndMerges) {
+  const TestFolder folder;
+  const Tokenizer t = form("gpt2");
+  t.save(folder.path());
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+    std::filesystem::remove(folder / name);
+  const auto V = static_cast<int32_t>(t.vocab_size());
+  const auto number = [](int32_t id) { return std::to_string(id); };
+  const auto load = [&] { return Tokenizer::load(folder.path()); };
+  const std::string text = "<tool><|im_end|>";
+
+  folder.write("added_tokens.json",
+               "{\"<|im_end|>\": " + number(V + 1) + ", \"<tool>\": " + number(V) + "}");
+  EXPECT_EQ(load().encode(text), (Ids{V, V + 1}));
+  EXPECT_FALSE(load().is_special(V));
+  EXPECT_EQ(load().vocab_size(), V + 2);
+  folder.write("special_tokens_map.json",
+               R"({"eos_token": "<|im_end|>", "mask_token": "<m>",
+                   "additional_special_tokens": ["<tool>", {"content": "<x>", "rstrip": true}]})");
+  EXPECT_EQ(load().encode(text + "<m><x>  t"), (Ids{V, V + 1, V + 2, V + 3, t.encode("t").at(0)}));
+  EXPECT_EQ(load().eos_id(), V + 1);
+  for (int32_t id = V; id < V + 4; ++id) EXPECT_TRUE(load().is_special(id)) << id;
+  // The decoder of the config says it all.
+  folder.write("tokenizer_config.json", R"({"added_tokens_decoder": {")" + number(V) +
+                                            R"(": {"content": "<|im_end|>", "special": true}}})");
+  EXPECT_EQ(load().encode("<|im_end|>"), Ids{V});
+  EXPECT_EQ(load().vocab_size(), V + 1);
+  std::filesystem::remove(folder / "special_tokens_map.json");
+  folder.write("tokenizer_config.json", R"({"additional_special_tokens": ["<|end|>"]})");
+  EXPECT_TRUE(load().is_special(V + 2));
+  EXPECT_EQ(load().encode(text + "<|end|>"), (Ids{V, V + 1, V + 2}));
+  load().save(folder / "saved");
+  EXPECT_EQ(Tokenizer::load(folder / "saved").encode(text + "<|end|>"), (Ids{V, V + 1, V + 2}));
+
+  const auto refused = [&](const char* file, const std::string& content, const std::string& wanted,
+                           const std::string& found, const std::string& advice) {
+    folder.write(file, content);
+    expect_error([&] { load(); }, ErrorCode::data, wanted, found, advice);
+  };
+  refused("tokenizer_config.json", R"({"additional_special_tokens": [7]})",
+          "tokens in \"additional_special_tokens\"", "tokenizer_config.json: 7", "repair");
+  refused("tokenizer_config.json", R"({"extra_special_tokens": 7})",
+          "a list \"extra_special_tokens\"", "tokenizer_config.json: number", "repair");
+  folder.write("tokenizer_config.json", "{}");
+  refused("added_tokens.json", "{\"<tool>\": " + number(V + 5) + "}",
+          "the id " + number(V) + " for \"<tool>\"", "added_tokens.json: " + number(V + 5),
+          "tokenizer.json");
+  refused("added_tokens.json", "[]", "added tokens {\"token\": id", "added_tokens.json: array",
+          "repair");
+}
+
 TEST(Tokenizer, RolesFromConfigFiles) {
   const TestFolder folder;
   form("llama3").save_json(folder / "tokenizer.json");

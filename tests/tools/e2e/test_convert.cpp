@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 
 #include "engine/io/gguf.h"
 #include "engine/io/safetensors.h"
@@ -206,6 +207,123 @@ TEST(Convert, ToAFolderOfAnotherDtype) {
             slurp(w.path("run/final/model.safetensors")));
 }
 
+// Changes a JSON file.
+void edit(const std::string& path, const std::function<void(Json&)>& change) {
+  Json j = Json::parse(slurp(path));
+  change(j);
+  spill(path, j.dump());
+}
+
+// The folder's weights again as F64, with `more` behind them.
+void as_f64(const std::string& folder, const std::vector<SafeSpec>& more, double first) {
+  const SafetensorsFolder from(trained().path("run/final"));
+  std::vector<SafeSpec> specs;
+  for (const SafeTensor* t : from.tensors()) specs.push_back({t->name, SafeDType::F64, t->shape});
+  specs.insert(specs.end(), more.begin(), more.end());
+  const SafetensorsLayout layout({{"format", "pt"}}, specs);
+  std::filesystem::remove(folder + "/model.safetensors");
+  SafetensorsWriter writer(folder + "/model.safetensors", layout);
+  for (const SafeSpec& spec : layout.tensors()) {
+    const SafeTensor* t = from.find(spec.name);
+    int64_t n = 1;
+    for (const int64_t extent : spec.shape) n *= extent;
+    const std::vector<float> narrow = t ? floats(*t) : std::vector<float>(static_cast<size_t>(n));
+    std::vector<double> values(narrow.begin(), narrow.end());
+    if (spec.name == "transformer.wte.weight") values[0] = first;
+    writer.begin(spec.name);
+    writer.append(values.data(), n * 8);
+    writer.end();
+  }
+  writer.commit();
+}
+
+// What a folder says beside the numbers: which tokens stop a text, how to sample, what others use.
+TEST(Convert, ToAFolderKeepsWhatTheFilesSay) {
+  Workspace w;
+  const std::string folder = copy_of_final(w, "m");
+  const std::string generation = "{\"eos_token_id\": [5, 7], \"temperature\": 0.6}\n";
+  spill(folder + "/generation_config.json", generation);
+  edit(folder + "/config.json", [](Json& j) {
+    j["pad_token_id"] = 3;
+    j["task_specific_params"] = {{"text-generation", {{"max_length", 50}}}};
+    j["dtype"] = "bfloat16";
+    j["torch_dtype"] = "bfloat16";
+    j["eos_token_id"] = {5, 7};
+  });
+  ASSERT_EQ(convert(folder, "hf", w.path("a")).code, 0);
+  EXPECT_EQ(slurp(w.path("a/generation_config.json")), generation);
+  const Json config = w.json("a/config.json");
+  EXPECT_EQ(config["pad_token_id"], 3);
+  EXPECT_EQ(config["task_specific_params"]["text-generation"]["max_length"], 50);
+  EXPECT_EQ(config["torch_dtype"], "float32");
+  EXPECT_FALSE(config.contains("dtype"));
+  EXPECT_EQ(config["eos_token_id"], Json({5, 7}));
+  std::filesystem::remove(folder + "/generation_config.json");
+  ASSERT_EQ(convert(folder, "hf", w.path("b")).code, 0);
+  EXPECT_EQ(w.json("b/generation_config.json")["eos_token_id"], Json({5, 7}));
+}
+
+TEST(Convert, TensorsOfNoParameterAreNamed) {
+  Workspace w;
+  const std::string folder = copy_of_final(w, "m");
+  as_f64(folder, {{"score.weight", SafeDType::F64, {2, 32}}}, 0);
+  for (const char* to : {"hf", "gguf"}) {
+    const Outcome o = convert(folder, to, w.path(std::string("out-") + to));
+    EXPECT_EQ(o.code, 0) << o.err;
+    EXPECT_NE(o.err.find("tensor score.weight is not part of the model"), std::string::npos)
+        << o.err;
+  }
+}
+
+// A half of an f16's unit and a bit, which f32 does not hold: by way of f32 it would go down.
+TEST(Convert, F64IsRoundedOnce) {
+  Workspace w;
+  const std::string folder = copy_of_final(w, "m");
+  as_f64(folder, {}, 1 + 0x1p-11 + 0x1p-30);
+  ASSERT_EQ(convert(folder, "hf", w.path("f16"), {"--dtype", "f16"}).code, 0);
+  const SafetensorsFolder made(w.path("f16"));
+  EXPECT_EQ(floats(made.at("transformer.wte.weight"))[0], 1 + 0x1p-10f);
+  as_f64(folder, {}, 1e300);
+  expect_refused(convert(folder, "hf", w.path("none"), {"--dtype", "f16"}), 2,
+                 {"weights that F16 can hold", "inf at element 0 of transformer.wte.weight"});
+}
+
+// Where the tokenizer does not say which token ends a text, the model may; and what a GGUF file
+// cannot say is said to the user.
+TEST(Convert, TheEndOfATextInGguf) {
+  Workspace w;
+  const std::string folder = copy_of_final(w, "m"), out = w.path("m.gguf");
+  edit(folder + "/tokenizer_config.json",
+       [](Json& j) { j["eos_token"] = j["bos_token"] = nullptr; });
+  spill(folder + "/generation_config.json", "{\"eos_token_id\": [7, 5]}");
+  edit(folder + "/config.json", [](Json& j) { j["bos_token_id"] = 4; });
+  const Outcome list = convert(folder, "gguf", out);
+  ASSERT_EQ(list.code, 0) << list.err;
+  EXPECT_NE(list.err.find("the model stops at 5 as well"), std::string::npos) << list.err;
+  {
+    const GgufReader file(out);
+    for (const auto& [role, id] : {std::pair("eos", 7), std::pair("eot", 7), std::pair("bos", 4)}) {
+      const GgufKey* const key = file.find_key(std::string("tokenizer.ggml.") + role + "_token_id");
+      ASSERT_NE(key, nullptr) << role;
+      EXPECT_EQ(file.integer(*key), id) << role;
+    }
+  }
+  std::filesystem::remove(folder + "/generation_config.json");
+  edit(folder + "/config.json", [](Json& j) { j["bos_token_id"] = j["eos_token_id"] = nullptr; });
+  const Outcome none = convert(folder, "gguf", out, {"--overwrite"});
+  EXPECT_NE(none.err.find("says which token ends a text"), std::string::npos) << none.err;
+  const GgufReader file(out);
+  EXPECT_FALSE(file.find_key("tokenizer.ggml.eos_token_id"));
+  EXPECT_EQ(none.err.find("ignore_merges"), std::string::npos) << none.err;
+  edit(folder + "/tokenizer.json", [](Json& j) { j["model"]["ignore_merges"] = true; });
+  const Outcome whole = convert(folder, "gguf", out, {"--overwrite"});
+  EXPECT_NE(whole.err.find("the tokenizer has ignore_merges true, llama.cpp with gpt-2 false"),
+            std::string::npos)
+      << whole.err;
+  const Outcome asked = convert(folder, "gguf", out, {"--overwrite", "--pre", "llama-bpe"});
+  EXPECT_EQ(asked.err.find("ignore_merges"), std::string::npos) << asked.err;
+}
+
 // A folder whose tokenizer is a vocab.txt alone is one with a tokenizer, for every command.
 TEST(Convert, AVocabularyOfLinesIsATokenizer) {
   Workspace w;
@@ -397,6 +515,9 @@ TEST(Convert, WhatIsReadIsNotWrittenOver) {
   expect_refused(convert(folder, "gguf", weights), 2, {"that is not there yet", weights});
   expect_refused(convert(folder, "gguf", weights, {"--overwrite"}), 2,
                  {"another file than the model's own", weights, "/model.gguf"});
+  std::filesystem::create_symlink(weights, w.path("link"));
+  expect_refused(convert(folder, "gguf", w.path("link"), {"--overwrite"}), 2,
+                 {"another file than the model's own"});
   EXPECT_EQ(slurp(weights), before);
   EXPECT_EQ(convert(folder, "gguf", folder + "/model.gguf").code, 0);
 }

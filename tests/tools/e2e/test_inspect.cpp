@@ -108,6 +108,13 @@ TEST(Inspect, CheckpointsAndRuns) {
   const Json torn = facts(w.path("checkpoint-7/"));
   EXPECT_EQ(torn["complete"], false);
   EXPECT_NE(torn["problem"].get<std::string>().find("COMPLETE"), std::string::npos);
+  // Trainer of Hugging Face gives whole models such a name.
+  fs::create_directory(w.path("checkpoint-8"));
+  for (const char* name : {"config.json", "model.safetensors"})
+    fs::copy(w.path(std::string("run/checkpoint-6/") + name), w.path("checkpoint-8"));
+  EXPECT_EQ(facts(w.path("checkpoint-8"))["kind"], "model");
+  fs::remove(w.path("checkpoint-8/model.safetensors"));
+  EXPECT_EQ(facts(w.path("checkpoint-8"))["complete"], false);
   fs::copy(w.path("run/checkpoint-6/COMPLETE"), w.path("checkpoint-7/COMPLETE"));
   const std::string optimizer = slurp(w.path("checkpoint-7/optimizer.safetensors"));
   spill(w.path("checkpoint-7/optimizer.safetensors"), optimizer.substr(0, optimizer.size() - 1));
@@ -138,6 +145,14 @@ TEST(Inspect, TokenizersTokensAndGguf) {
   const Json lone = facts(w.path("lone.bin"));
   EXPECT_EQ(lone["vocab_size"], 300);
   EXPECT_EQ(lone["tokenizer"], tokens["tokenizer"]);
+  // Another token than was written, which every reader refuses.
+  std::string other = slurp(w.path("lone.bin"));
+  other.back() = static_cast<char>(other.back() ^ 1);
+  spill(w.path("other.bin"), other);
+  const Outcome damaged = run({"inspect", w.path("other.bin"), "--stats"});
+  EXPECT_EQ(damaged.code, 2) << damaged.out;
+  EXPECT_NE(damaged.err.find("the tokens that were written to"), std::string::npos) << damaged.err;
+  EXPECT_EQ(facts(w.path("other.bin"))["tokens"], lone["tokens"]);
   spill(w.path("raw.bin"), raw_tokens(numbered_tokens(50, 7)));
   const Json raw = facts(w.path("raw.bin"), {"--stats"});
   EXPECT_EQ(raw["tokens"], 50);
@@ -196,6 +211,8 @@ TEST(Inspect, StrangersAreExplained) {
   refused(w.path("text.txt"), {kinds, "bytes that begin with \""});
   refused(w.path("run/final/config.json"),
           {"the folder of a model", "one file of it", "run/final"});
+  const Outcome here = shell("cd " + w.path("run/final") + "; $SNUG inspect config.json");
+  EXPECT_NE(here.err.find("  try:   snug inspect .\n"), std::string::npos) << here.err;
   refused(w.path("run/plan.json"), {"tokenizer"});
   spill(w.path("x.gguf"), "GGUF\3");
   refused(w.path("x.gguf"), {"the version at byte 4"});

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Makes text_patterns.json with Hugging Face `tokenizers`: what split patterns match in texts that
+tell Oniguruma and PCRE2 apart, and which patterns are none there.
+
+    python text_make_patterns.py        (writes beside itself; needs: pip install tokenizers)
+"""
+import json
+import pathlib
+
+from tokenizers import Regex, pre_tokenizers
+
+HERE = pathlib.Path(__file__).parent
+
+WORDS = ("e\u0301a b-c \u0301x a\u00b2b \u24b6\u2460 c\u2040d\u200d _ \ud55c\uad6d\uc5b4 \u0663\u00b2 "
+         "\u2170 \u00aa\u00bd\u00b9 A1")
+MARKS = "a$+<=>^`|~!.-\u300c\u3001\u00d7\u00f7\u20ac#\u0301\u02c6\u203f\u00ab"
+BLANKS = "a \t\x0b\x0c\r\nb\x85\u00a0c\u2028d\u3000\u180ee\u200bf\x01\x7f\u00ad"
+
+# Patterns that mean something there, each with its texts.
+CASES = [
+    # Intervals, and what stands behind them.
+    (r"\p{N}{1,3}+", ["1234567 12", "\u0661\u0662\u0663\u0664"]),
+    (r"\p{N}{1,3}+1", ["11111", "1", "21212"]),
+    (r"a{2}+", ["aaaaa", "a"]), (r"a{2}+a", ["aaaaa", "aaaa"]), (r"a{2,}+a", ["aaaaa", "aa"]),
+    (r"a{2}?b", ["ab aab aaab"]), (r"a{2}??b", ["xaaab"]), (r"a{2}?+b", ["xaaaab"]),
+    (r"a{1,3}?", ["aaaa"]), (r"a{1,3}?+b", ["aaab"]), (r"a{1,2}+?b", ["xaaab"]),
+    (r"a{1,2}++a", ["aaaa"]), (r"a{2}{2}", ["aaaaaaa"]), (r"a{1,3}*b", ["aaaab", "b"]),
+    (r"a{,2}b", ["aaab", "b"]), (r"a{,2}+b", ["aaab"]), (r"a{,}", ["aa{,}"]), (r"a{}", ["aa{}"]),
+    (r"a{x}", ["aa{x}"]), (r"a{1, 2}", ["aa{1, 2}"]), (r"a{1", ["a{1"]), (r"a}{", ["a}{"]),
+    (r"(?:ab|c){1,2}+ab", ["ababab", "cab", "ccc"]), (r"(a|(b)){1,2}+b", ["abab"]),
+    ("\u00e9{1,2}+e", ["\u00e9\u00e9\u00e9\u00e9e"]), (r"[ab\]{]{1,2}+a", ["ab]{ba"]),
+    (r"[]a]{1,2}+b", ["]a]ab"]), (r"[^]a]", ["]ab"]), (r"a\{1,2}+", ["a{1,2}}"]),
+    (r"\x{61}{1,2}+\x62", ["aaab"]), (r"\x61{1,2}+b", ["aaab"]), (r"\pL{1,2}+1", ["abc1"]),
+    (r"\w{1,2}+\b", ["abc abcd"]), (r"a{1,2}(?#x\)y)+b", ["aaab"]), (r"\0611{1,2}+", ["1111"]),
+    (r"a++b|c*+d|e?+f", ["aab ccd ef"]),
+    # Options.
+    (r"(?m:a.)b", ["a\nb"]), (r"(?-m:a.)", ["a\nab"]), (r"(?m)a.|b.", ["a\nb\nc"]), (r"a.", ["a\nab"]),
+    (r"a(?i)b|c", ["aBC xCy aC ab"]), (r"x(a(?i)b|c)y|C", ["zCz xCy xaCy xaBy"]),
+    (r"(?i)b|c", ["xCyB"]), (r"(?i-m:b.)c", ["Bxc B\nc"]), (r"(?x: a  b )c", ["abc"]),
+    (r"(?mi:A.)", ["a\n"]),
+    (r"(?i:\p{Lu}+)\p{Ll}", ["aBCd"]), (r"(?i:\P{Lu})(?i)\p{^Ll}|[\p{Nd}]b", ["aBcDE1B\u24b6"]),
+    (r"(?i:(?-i:[\p{Lu}])b)[\p{Ll}]", ["ABc aBc ABC"]),
+    # Words, and where they end.
+    (r"\b\p{L}", [WORDS]), (r".\b", [WORDS]), (r".\B", [WORDS]), (r"\B.", [WORDS]), (r"\b", [""]),
+    (r"\w+", [WORDS]), (r"[\w]+", [WORDS]), (r"\W+", [WORDS]), (r"[\W]+", [WORDS]),
+    (r"[^\w]+", [WORDS]), (r"[^\W]+", [WORDS]), (r"[\w-]+", [WORDS]), (r"[[:word:]]+", [WORDS]),
+    (r"[[:^word:]]+", [WORDS]), (r"[^[:word:]]+", [WORDS]), (r"[[:digit:]]+", [WORDS]),
+    (r"[[:punct:]]", [MARKS, WORDS]), (r"[a[:punct:]]+", [MARKS]), (r"[[:^punct:]]", [MARKS]),
+    # Blanks.
+    (r"[[:space:]]+", [BLANKS]), (r"[[:^space:]]+", [BLANKS]), (r"[\S]+", [BLANKS]),
+    (r"[\s]+", [BLANKS]), (r"\S+", [BLANKS]), (r"[[:blank:]]+", [BLANKS]), (r"[[:cntrl:]]", [BLANKS]),
+    (r"[[:xdigit:][:cntrl:]]+", [BLANKS]), (r"[[:ascii:]]+", [BLANKS]),
+    (r"\v+", [BLANKS]), (r"[\v]+", [BLANKS]), (r"\V", ["aV\x0b"]), (r"\Q.\E", ["a.Q.E"]), (r"\R", [BLANKS]),
+    (r"^.|.$", ["a\nb\rc\n"]), (r"[\b]", ["a\bb"]),
+    # Patterns that tokenizers were trained with: cl100k as tiktoken writes it, DeepSeek's.
+    (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"
+     r"|\s+(?!\S)|\s+", [WORDS, MARKS, BLANKS, "I'LL don't 12345  x\n\n y"]),
+    (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$"
+     r"|\s*[\r\n]|\s+(?!\S)|\s", [WORDS, MARKS, BLANKS, "I'LL don't 12345  x\n\n y"]),
+    (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+", [WORDS, MARKS, BLANKS]),
+]
+
+# Patterns that are none there.
+NONE = [r"(?s:.)", r"(?s)a", r"(?n:a)", r"(?J:a)", r"(?U:a)", r"(?P<a>x)", r"(?|a|b)", r"(?R)", r"(?C1)a",
+        r"(?^:a)", r"(*UCP)a", r"\xe9", r"[\xe9]", r"[[:foo:]]", r"{2}", r"a|{2}", r"\p{Xan}", r"\p{L&}",
+        r"\p{sc=Han}", r"[]", r"(?#a", r"^*a", r"a$?", r"\b+", r"(?<!a){2}b", r"(?=a)?", r"(+a)", r"(?i)*"]
+
+
+def matches(pattern, text):
+    split = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
+    return [piece for piece, _ in split.pre_tokenize_str(text)]
+
+
+def main():
+    golden = {"matches": [[p, t, matches(p, t)] for p, texts in CASES for t in texts], "none": []}
+    for pattern in NONE:
+        try:
+            Regex(pattern)
+        except Exception:
+            golden["none"].append(pattern)
+    assert golden["none"] == NONE, set(NONE) - set(golden["none"])
+    rows = [f'"{key}":[\n' + ",\n".join(json.dumps(row, ensure_ascii=True) for row in value) + "]"
+            for key, value in golden.items()]
+    (HERE / "text_patterns.json").write_text("{" + ",\n".join(rows) + "}\n")
+
+
+if __name__ == "__main__":
+    main()
