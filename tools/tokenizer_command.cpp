@@ -162,16 +162,6 @@ int train(const Arguments& arguments) {
          fmt::format("{}", options.min_frequency), "--min-frequency 2");
   if (output.empty())
     fail(ErrorCode::usage, "a path for --output", "an empty one", "--output tok.json");
-  // tokenizer.json names no roles: of a lone file, the end of a text is the token everyone knows.
-  if (!is_folder_name(output) && options.model == TrainedModel::bpe &&
-      !options.special_tokens.empty() && !options.special_tokens.front().empty() &&
-      options.special_tokens.front() != "<|endoftext|>")
-    fail(ErrorCode::usage,
-         fmt::format("a folder for --output: a file cannot say that {} ends a text",
-                     printable_utf8(options.special_tokens.front(), LineBreaks::shown)),
-         output,
-         fmt::format("--output {}, or --special-token '<|endoftext|>' first",
-                     std::filesystem::path(output).replace_extension().string()));
   if (is_folder_name(output)) {
     for (const char* name :
          {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "vocab.txt"})
@@ -185,6 +175,15 @@ int train(const Arguments& arguments) {
     progress.show(fmt::format("merging {} {} of {} tokens", bar(done, wanted), done, wanted));
   };
   BpeTrainer trainer(options);
+  // tokenizer.json names no roles: of a lone file, the end of a text is the token everyone knows.
+  if (!is_folder_name(output) && options.model == TrainedModel::bpe &&
+      !options.special_tokens.empty() && options.special_tokens.front() != "<|endoftext|>")
+    fail(ErrorCode::usage,
+         fmt::format("a folder for --output: a file cannot say that {} ends a text",
+                     printable_utf8(options.special_tokens.front(), LineBreaks::shown)),
+         output,
+         fmt::format("--output {}, or --special-token '<|endoftext|>' first",
+                     std::filesystem::path(output).replace_extension().string()));
   const std::vector<CorpusFile> files = expand_corpus(sources);
   if (parser.given("--text-column") &&
       std::none_of(files.begin(), files.end(),
