@@ -1,5 +1,6 @@
 // Greedy orders and the local search over orders.
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "engine/memory/packer_parts.h"
@@ -13,10 +14,40 @@ uint64_t Random::next() {
   return z ^ (z >> 31);
 }
 
-int64_t Placer::find(const Item& item, Fit fit, Random* random) const {
+Placer::Placer(std::span<const Item> items, size_t many) : items_(items) {
+  if (items.size() < many) return;
+  int32_t sections = 1;
+  for (const Item& item : items) sections = std::max(sections, item.last);
+  leaves_ = std::bit_ceil(static_cast<size_t>(sections));
+}
+
+void Placer::Lists::clear(size_t keys) {
+  heads.assign(keys, -1);
+  entries.clear();
+}
+
+void Placer::Lists::add(size_t key, int32_t placed) {
+  entries.push_back({placed, heads[key]});
+  heads[key] = static_cast<int32_t>(entries.size()) - 1;
+}
+
+int64_t Placer::find(const Item& item, Fit fit, Random* random) {
+  if (indexed()) {
+    near_.clear();
+    const auto take = [&](const Lists& lists, size_t key) {
+      for (int32_t e = lists.heads[key]; e >= 0; e = lists.entries[static_cast<size_t>(e)].next)
+        near_.push_back(placed_[static_cast<size_t>(lists.entries[static_cast<size_t>(e)].placed)]);
+    };
+    // Alive where it begins, or begun while it lives.
+    for (size_t node = leaves_ + static_cast<size_t>(item.first); node > 0; node /= 2)
+      take(covers_, node);
+    for (int32_t s = item.first + 1; s < item.last; ++s) take(begins_, static_cast<size_t>(s));
+    std::sort(near_.begin(), near_.end(),
+              [](const Placed& a, const Placed& b) { return a.offset < b.offset; });
+  }
   int64_t top = 0;  // everything below is taken or belongs to a gap already looked at
   int64_t found = -1, least_waste = kNoLayout, gaps = 0;
-  for (const Placed& p : placed_) {
+  for (const Placed& p : indexed() ? near_ : placed_) {
     if (p.first >= item.last || item.first >= p.last) continue;
     const int64_t waste = p.offset - top - item.size;
     if (waste >= 0) {
@@ -43,17 +74,33 @@ void Placer::clear() {
   placed_.reserve(items_.size());
   offsets_.assign(items_.size(), 0);
   height_ = 0;
+  if (!indexed()) return;
+  begins_.clear(leaves_);
+  covers_.clear(2 * leaves_);
 }
 
 void Placer::put(int32_t index, int64_t offset) {
   const Item& item = items_[index];
   height_ = std::max(height_, offset + item.size);
   offsets_[index] = offset;
+  const Placed placed{item.first, item.last, offset, offset + item.size};
+  if (indexed()) {
+    const auto number = static_cast<int32_t>(placed_.size());
+    placed_.push_back(placed);
+    begins_.add(static_cast<size_t>(item.first), number);
+    size_t low = leaves_ + static_cast<size_t>(item.first),
+           high = leaves_ + static_cast<size_t>(item.last);
+    for (; low < high; low /= 2, high /= 2) {
+      if (low % 2 == 1) covers_.add(low++, number);
+      if (high % 2 == 1) covers_.add(--high, number);
+    }
+    return;
+  }
   const auto at = std::upper_bound(placed_.begin(), placed_.end(), offset,
                                    [](int64_t value, const Placed& p) { return value < p.offset; });
   positions_.insert(positions_.begin() + (at - placed_.begin()),
                     static_cast<int32_t>(placed_.size()));
-  placed_.insert(at, Placed{item.first, item.last, offset, offset + item.size});
+  placed_.insert(at, placed);
 }
 
 bool Placer::place(std::span<const int32_t> order, Fit fit, int64_t limit, int64_t& steps) {
@@ -63,6 +110,7 @@ bool Placer::place(std::span<const int32_t> order, Fit fit, int64_t limit, int64
 
 bool Placer::place(std::span<const int32_t> order, Fit fit, int64_t limit, int64_t& steps,
                    const Placer& from, size_t kept) {
+  if (indexed()) return place(order, fit, limit, steps);
   clear();
   for (size_t i = 0; i < from.placed_.size(); ++i) {
     const Placed& p = from.placed_[i];

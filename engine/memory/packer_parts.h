@@ -50,10 +50,12 @@ enum class Fit {
 };
 
 // Places items one at a time in an order, each in a gap between the already placed items that
-// overlap it in time.
+// overlap it in time. Few items are looked through; of `many` or more those that overlap are found
+// by an index over sections. The layouts and the steps that are counted are the same.
 class Placer {
  public:
-  explicit Placer(std::span<const Item> items) : items_(items) {}
+  static constexpr size_t kMany = 4096;
+  explicit Placer(std::span<const Item> items, size_t many = kMany);
 
   // False (and offsets of no use) as soon as an item would end above `limit`. `steps` is increased
   // by the work done. Not for Fit::random_high.
@@ -74,16 +76,33 @@ class Placer {
     int64_t offset, end;
   };
 
+  // Lists of what is placed: one begins at each key.
+  struct Lists {
+    struct Entry {
+      int32_t placed, next;
+    };
+    std::vector<int32_t> heads;
+    std::vector<Entry> entries;
+    void clear(size_t keys);
+    void add(size_t key, int32_t placed);
+  };
+
   void clear();
-  int64_t find(const Item& item, Fit fit, Random* random) const;
+  int64_t find(const Item& item, Fit fit, Random* random);
   void put(int32_t index, int64_t offset);
   bool place_rest(std::span<const int32_t> order, Fit fit, int64_t limit, int64_t& steps);
+  bool indexed() const { return leaves_ > 0; }
 
   std::span<const Item> items_;
-  std::vector<Placed> placed_;      // ascending offsets
-  std::vector<int32_t> positions_;  // of each of them in the order
+  std::vector<Placed> placed_;      // ascending offsets; in the order if there is an index
+  std::vector<int32_t> positions_;  // of each of them in the order, if there is none
   std::vector<int64_t> offsets_;
   int64_t height_ = 0;
+  // The index: by the section in which a life begins, and by the nodes of a tree over the sections
+  // that make it up. What is alive in a section stands above its leaf.
+  size_t leaves_ = 0;  // a power of 2; 0: no index
+  Lists begins_, covers_;
+  std::vector<Placed> near_;
 };
 
 // The best of a portfolio of orders and fits; stops at the first layout no higher than `goal`.

@@ -11,6 +11,7 @@
 #include "tools/trainer/calibration.h"
 #include "tools/trainer/cost_model.h"
 #include "tools/trainer/plan.h"
+#include "tools/trainer/targets.h"
 
 namespace snug {
 namespace {
@@ -44,6 +45,15 @@ TEST(CostModel, ACurveIsExactAtItsSamplesAndAsFittedBetween) {
   odd.add({400, 10, 3});
   for (const double c : odd.base()) EXPECT_GE(c, 0);
   EXPECT_GT(odd.seconds(1e9, 1e9), 0);
+}
+
+TEST(CostModel, OfEqualWorkTheMeanCounts) {
+  OpCurve curve;
+  for (const double seconds : {1.0, 2.0, 9.0}) curve.add({100, 10, seconds});
+  ASSERT_EQ(curve.samples().size(), 1u);
+  EXPECT_DOUBLE_EQ(curve.samples()[0].seconds, 4);
+  curve.add({100, 10, 0, 4});  // four of them in one
+  EXPECT_NEAR(curve.samples()[0].seconds, 12.0 / 7, 1e-8);
 }
 
 TEST(CostModel, MeasuredOpsAreFoundByNameThenByWhatIsAlike) {
@@ -113,6 +123,28 @@ TEST(CostModel, WhatWasNotMeasuredHasRates) {
   EXPECT_NEAR(
       described.seconds(op("linear", int64_t{1} << 40, 8, "nt wide long, f32 f32, avx2"), 256),
       2 * product, 1e-3 * product);
+}
+
+// Attention by a GPU's kernels says nothing of a dtype: it multiplies in the model's.
+TEST(CostModel, AttentionOfAGpuRunsAtTheRateOfItsDtype) {
+  const auto seconds = [](const CostModel& m, const char* variant) {
+    return m.seconds(op("attention_forward", int64_t{1} << 40, 8, variant), 1 << 20);
+  };
+  const auto model = [](DType compute) {
+    return CostModel::described("h100", find_target("h100").rates(compute));
+  };
+  const CostModel bf16 = model(DType::bf16), f16 = model(DType::f16), f32 = model(DType::f32);
+  for (const char* variant : {"attention cuda", "attention cudnn"}) {
+    EXPECT_GT(seconds(f32, variant), 5 * seconds(bf16, variant)) << variant;
+    EXPECT_NEAR(seconds(f16, variant), seconds(bf16, variant), 1e-9) << variant;
+    const CostModel assumed = CostModel::uncalibrated_gpu("a GPU", 100, DType::bf16);
+    EXPECT_NEAR(seconds(assumed, variant),
+                static_cast<double>(int64_t{1} << 40) / assumed.rates().bf16_attention *
+                    (1 + assumed.rates().half_rate_rows / (1 << 20)),
+                1e-4);
+  }
+  // On a CPU the op says it.
+  EXPECT_GT(seconds(bf16, "attention f32 f32"), 5 * seconds(bf16, "attention bf16 bf16 x"));
 }
 
 // Measured ops and others take what lies between them too; copies beside them do not.

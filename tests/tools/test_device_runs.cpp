@@ -11,6 +11,7 @@
 #include "tools/config/run_config.h"
 #include "tools/trainer/device_choice.h"
 #include "tools/trainer/gpu_memory.h"
+#include "tools/trainer/ladder.h"
 #include "tools/trainer/pinning.h"
 #include "tools/trainer/plan_file.h"
 #include "tools/trainer/roofs.h"
@@ -245,8 +246,8 @@ TEST(ComputesOn, AttentionThatWasChosenForItsSpeedYieldsToTheBudget) {
   PlanRequest cudnn = own;
   choose_attention(own, false);
   choose_attention(cudnn, true);
-  cudnn.attention_why = "cuDNN, since it was faster";
   const int64_t least = make_plan(own).minimum_bytes, more = make_plan(cudnn).minimum_bytes;
+  cudnn.attention_why = "cuDNN, since it was faster";
   ASSERT_GE(more, least + (int64_t{256} << 20)) << "with what the library takes";
   for (const int64_t budget : {least, more - 1, more}) {
     PlanRequest r = cudnn;
@@ -263,6 +264,16 @@ TEST(ComputesOn, AttentionThatWasChosenForItsSpeedYieldsToTheBudget) {
     keep_attention_that_fits(asked);
     EXPECT_TRUE(asked.settings.cudnn);
   }
+  // So the smallest memory that works is the kernel's, also where cuDNN computes, and a ladder
+  // chooses on every rung.
+  EXPECT_EQ(make_plan(cudnn).minimum_bytes, least);
+  const Ladder ladder = make_ladder(cudnn, {least - 1, least, more});
+  EXPECT_EQ(ladder.minimum_bytes, least);
+  EXPECT_FALSE(ladder.rungs[0].fits);
+  EXPECT_TRUE(ladder.rungs[1].fits);
+  EXPECT_EQ(ladder.rungs[1].runtime_bytes, 1000);
+  EXPECT_TRUE(ladder.rungs[2].fits);
+  EXPECT_EQ(ladder.rungs[2].runtime_bytes, 1000 + (int64_t{256} << 20));
 }
 
 // What advice tells somebody to measure is the device of the run.
@@ -271,6 +282,21 @@ TEST(DeviceText, NamesTheDeviceAtHand) {
   EXPECT_EQ(device_text(Place::emu, 0), "emu");
   EXPECT_EQ(device_text(Place::cuda, 0), "cuda");
   EXPECT_EQ(device_text(Place::cuda, 3), "cuda:3");
+}
+
+// A budget of 0 would be no limit.
+TEST(GpuMemory, ABudgetThatIsNotSetIsNeverNone) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  GpuRoom room;
+  room.total_bytes = 100 * kMiB;
+  for (const int64_t free : {int64_t{0}, 255 * kMiB, 256 * kMiB, 256 * kMiB + 4095}) {
+    room.free_bytes = free;
+    int64_t reserve = 0, before = -1;
+    EXPECT_EQ(gpu_budget(room, &reserve, &before), 1) << free;
+    EXPECT_EQ(reserve, 256 * kMiB);
+    EXPECT_EQ(before, free);
+  }
+  EXPECT_EQ(budget_of(300 * kMiB, 256 * kMiB), 44 * kMiB);
 }
 
 TEST(GpuMemory, ConstantMeansEveryStepThatWasLookedAt) {

@@ -1,4 +1,5 @@
 // `snug explain`: its facts against the schedule read by hand, and its texts.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ const Model& model() {
   return m;
 }
 
-Plan plan_with(const std::string& recompute) {
+PlanRequest request_of(const std::string& recompute) {
   PlanRequest r;
   r.model = &model();
   r.T = 32;
@@ -25,7 +26,11 @@ Plan plan_with(const std::string& recompute) {
   r.micro_batch = 4;
   r.recompute = recompute;
   r.max_grad_norm = 1.0;
-  return make_plan(r);
+  return r;
+}
+
+Plan plan_with(const std::string& recompute) {
+  return make_plan(request_of(recompute));
 }
 
 bool has(const std::string& text, const std::string& part) {
@@ -118,6 +123,59 @@ TEST(Explain, AParameterLiesInEveryFlatTensor) {
       }
   EXPECT_TRUE(
       has(explain_text(facts), "parameter h.0.mlp.c_fc.weight\n  (128, 32), 4096 elements"));
+}
+
+// The same bytes wherever they rest.
+TEST(Explain, AParameterIsWithTheHostToo) {
+  struct Place {
+    const char *states, *params, *gradients;
+    int host;  // tensors of a layer's parameter there
+  };
+  for (const Place& at : {Place{"cpu", "none", "none", 2}, Place{"cpu", "cpu", "none", 3},
+                          Place{"none", "none", "cpu", 1}, Place{"cpu", "cpu", "cpu", 4}}) {
+    PlanRequest r = request_of("none");
+    r.offload_optimizer = at.states;
+    r.offload_params = at.params;
+    r.offload_gradients = at.gradients;
+    const Plan plan = make_plan(r);
+    const Program& root = plan.schedule.at(0);
+    for (const char* name : {"h.0.mlp.c_fc.weight", "wte.weight"}) {
+      const ExplainFacts facts = explain(plan, model(), name);
+      const ExplainFacts& p = facts["parameters"][0];
+      const ParamInfo& info = model().params()[model().params().find(name)];
+      int host = 0;
+      for (const ExplainFacts& h : p["held"]) {
+        EXPECT_EQ(h["bytes"], info.elements() * 4);
+        host += h["arena"] == "host" ? 1 : 0;
+        EXPECT_EQ(h["address"].is_null(), h["arena"] == "host") << h;
+        if (h["arena"] != "device") continue;
+        bool inside = false;  // of the tensor it is said to be in
+        for (size_t k = 0; k < root.tensors.size(); ++k)
+          if (root.tensors[k].name.view() == h["tensor"].get<std::string>())
+            inside = inside || (root.packing.offsets[k] <= h["address"].get<int64_t>() &&
+                                h["address"].get<int64_t>() + h["bytes"].get<int64_t>() <=
+                                    root.packing.offsets[k] + root.tensors[k].bytes);
+        EXPECT_TRUE(inside) << h;
+      }
+      EXPECT_EQ(p["host_bytes"], host * info.elements() * 4) << name;
+      if (std::string(name).starts_with("h.")) {
+        EXPECT_EQ(host, at.host);
+        EXPECT_EQ(p["held"].size(), 4u) << p;
+        EXPECT_TRUE(
+            has(explain_text(facts), fmt::format(" in all, {} B (", host * info.elements() * 4)));
+        EXPECT_TRUE(has(explain_text(facts), "in the host's arena\n"));
+      }
+    }
+  }
+}
+
+// What a block leaves is the next one's input.
+TEST(Explain, AnOutputGoesAsTheNextBlocksInput) {
+  PlanRequest r = request_of("none");
+  r.offload = "inputs";
+  const Plan plan = make_plan(r);
+  EXPECT_EQ(explain(plan, model(), "h.0.out")["tensors"][0]["slot"]["policy"], "offload");
+  EXPECT_EQ(explain(plan, model(), "h.2.out")["tensors"][0]["slot"]["policy"], "keep");
 }
 
 TEST(Explain, OperationsByNameAndScope) {

@@ -6,6 +6,7 @@
 
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
+#include "tools/trainer/ladder.h"
 #include "tools/trainer/plan.h"
 
 namespace snug {
@@ -97,6 +98,36 @@ TEST(PlanHost, HostMemoryBoundsTheHostArena) {
 }
 
 // On the CPU both arenas are RAM.
+// The least memory is no help where the host has no room for what it takes there.
+TEST(PlanHost, TheLeastMemoryIsNamedWithWhatItTakesOfTheHost) {
+  PlanRequest r = request_of("auto", "none");
+  r.offload_optimizer = "cpu";
+  r.use_host = true;
+  r.budget = 1 << 20;
+  r.host_budget = 4096;
+  const Plan refused = make_plan(r);
+  ASSERT_FALSE(refused.fits);
+  ASSERT_GT(refused.minimum_bytes, r.budget);
+  const std::string least = std::to_string(refused.minimum_bytes),
+                    host = std::to_string(refused.host_bytes);
+  expect_error(ErrorCode::out_of_memory,
+               {("memory of at least " + least + " B (").c_str(),
+                (" and host_memory of " + host + " B (").c_str(),
+                "found: memory of 1048576 B (1.00 MiB), host_memory of 4096 B (4.00 KiB); ",
+                ("try:   memory=" + least + " (").c_str(), (" host_memory=" + host + " (").c_str()},
+               [&] { refuse_plan(refused); });
+  EXPECT_EQ(plan_sentence(refused).find("works"), std::string::npos) << plan_sentence(refused);
+  EXPECT_NE(plan_sentence(refused).find(" of host_memory."), std::string::npos);
+  const std::string text = ladder_text(make_ladder(r, {r.budget}));
+  EXPECT_NE(text.find(" is the smallest that works, with host_memory of " + host + " B ("),
+            std::string::npos)
+      << text;
+  r.budget = refused.minimum_bytes;
+  r.host_budget = refused.host_bytes;
+  EXPECT_TRUE(make_plan(r).fits);
+  EXPECT_EQ(ladder_text(make_ladder(r, {r.budget})).find("host_memory"), std::string::npos);
+}
+
 TEST(PlanHost, BothArenasTogetherAreWithinWhatIsFree) {
   PlanRequest r = request_of("block", "inputs");
   r.micro_batch = 12;

@@ -163,6 +163,23 @@ TEST(PlanSearch, WhatWasPackedBeforeLiesTheSame) {
                      [&] { search.pack(other, fastest); });
 }
 
+// What no budget bounds, the time and memory that planning takes, is bounded by rows.
+TEST(PlanSearch, MicroBatchesOfMoreThanAMillionRowsAreForWhoAsks) {
+  const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));
+  PlanRequest r = request_of(model, kCases[0]);
+  constexpr int64_t kMost = PlanSearch::kMostRows / 32;
+  r.head_rows = PlanSearch::kMostRows;  // few chunks
+  r.recompute = "none";
+  for (const int64_t batch : {kMost, 2 * kMost}) {
+    r.global_batch = batch;
+    EXPECT_EQ(make_plan(r).decisions.micro_batch, kMost) << batch;
+  }
+  r.global_batch = 2 * kMost + 1;  // no divisor of which is a power of 2
+  EXPECT_LT(make_plan(r).decisions.micro_batch, kMost);
+  r.micro_batch = r.global_batch = 2 * kMost;
+  EXPECT_EQ(make_plan(r).decisions.micro_batch, 2 * kMost);
+}
+
 TEST(PlanSearch, WhatIsFixedStaysFixed) {
   const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));
   PlanRequest r = request_of(model, kCases[0]);

@@ -81,7 +81,15 @@ void check_phases(const RunConfig& c, int64_t total_steps) {
                 : "a shorter warm-up");
 }
 
-// What only some devices have.
+int64_t steps_of(double value, int64_t total_steps) {
+  if (value >= 1) return static_cast<int64_t>(std::min(value, 9.0e15));
+  // A share such as 0.1 of 30 steps is 3, though 0.1 * 30 is a little more.
+  const double steps = value * static_cast<double>(total_steps);
+  return static_cast<int64_t>(std::ceil(steps - 1e-9 * std::max(1.0, steps)));
+}
+
+}  // namespace
+
 void check_device(const RunConfig& c) {
   const bool cuda = c.device.starts_with("cuda"), kernels = cuda || c.device == "emu";
   if (kernels && (c.packed_weights == "forward" || c.packed_weights == "both"))
@@ -104,15 +112,6 @@ void check_device(const RunConfig& c) {
     fail(ErrorCode::unsupported, "cuda_graphs auto or off for a device that is not cuda or emu",
          quote(c, {"cuda_graphs", "device"}), "device=cuda or cuda_graphs=auto");
 }
-
-int64_t steps_of(double value, int64_t total_steps) {
-  if (value >= 1) return static_cast<int64_t>(std::min(value, 9.0e15));
-  // A share such as 0.1 of 30 steps is 3, though 0.1 * 30 is a little more.
-  const double steps = value * static_cast<double>(total_steps);
-  return static_cast<int64_t>(std::ceil(steps - 1e-9 * std::max(1.0, steps)));
-}
-
-}  // namespace
 
 std::string RunConfig::where(std::string_view key) const {
   const auto at = origins.find(key);
@@ -176,7 +175,7 @@ void check_config(const RunConfig& c) {
     fail(ErrorCode::usage, "min_loss_scale at most init_scale",
          quote(c, {"min_loss_scale", "init_scale"}), "leave min_loss_scale out");
 
-  check_device(c);
+  if (c.target.empty() || c.device != "auto") check_device(c);
 
   only_if(c, !c.sample_prompt.empty(), "sample_prompt",
           {"sample_tokens", "sample_temperature", "sample_top_k", "sample_top_p"});
@@ -207,8 +206,9 @@ RunSizes resolve_sizes(const RunConfig& c, int64_t positions) {
   const int64_t micro = c.per_device_train_batch_size;
   const int64_t accumulation = c.gradient_accumulation_steps;
   // Bounds first, so that no product overflows.
-  for (const std::string_view name : {"global_batch_size", "per_device_train_batch_size",
-                                      "gradient_accumulation_steps", "global_batch_tokens"}) {
+  for (const std::string_view name :
+       {"global_batch_size", "per_device_train_batch_size", "per_device_eval_batch_size",
+        "gradient_accumulation_steps", "global_batch_tokens"}) {
     const int64_t value = c.*std::get<int64_t RunConfig::*>(find_key(name)->field);
     const bool factor = name[0] != 'g' || name == "gradient_accumulation_steps";
     const int64_t most = factor ? int64_t{1} << 20 : kMaxBatch;

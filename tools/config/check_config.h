@@ -8,5 +8,8 @@ namespace snug {
 // Throws usage on contradictions and on keys that would have no effect beside the others; the
 // message names each key with its value and place.
 void check_config(const RunConfig& config);
+// The part of it that asks what `device` has. With a target and device: auto that is for the target
+// to say, and check_config leaves it out.
+void check_device(const RunConfig& config);
 
 }  // namespace snug

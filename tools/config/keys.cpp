@@ -103,7 +103,8 @@ std::vector<Key> make_keys() {
        .example = "2GiB", .unset = "auto"},
       {.name = "target", .section = "machine", .kind = K::text, .field = &C::target,
        .doc = "snug plan and explain alone: the device to plan for, by name (rtx4090, a100-80, h100, cpu-8, "
-              "...) or a FILE.json of one; memory is then the device's unless set; null: this machine",
+              "...) or a FILE.json of one; device is then cuda, or cpu where it says that it shares the host's "
+              "memory, and memory the device's unless set; null: this machine",
        .example = "rtx4090", .unset = "null"},
       {.name = "threads", .section = "machine", .kind = K::integer, .field = &C::threads,
        .doc = "threads of computation; auto: one per core the process may use", .example = "2",

@@ -10,6 +10,7 @@
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
 #include "layers/models/recompute.h"
+#include "optim/part_runs.h"
 #include "tools/report/op_time.h"
 #include "tools/report/step_view.h"
 #include "tools/report/tensor_facts.h"
@@ -141,9 +142,13 @@ ExplainFacts slot_facts(const Plan& plan, const Model& model, const std::string&
         if (std::find(stage.inputs.begin(), stage.inputs.end(), i) != stage.inputs.end())
           readers.push_back(stage.name.str());
       const int producer = body.producer(i);
+      // What a block leaves is the next one's input, and goes as that does.
+      const bool left = i == body.find_slot("out") && l + 1 < model.spec().L;
+      const int64_t block = left ? l + 1 : l;
+      const int slot = left ? model.block(block).body().find_slot("x") : i;
       return {
           {"block", l},
-          {"policy", to_string(policies[static_cast<size_t>(l)][static_cast<size_t>(i)])},
+          {"policy", to_string(policies[static_cast<size_t>(block)][static_cast<size_t>(slot)])},
           {"written_by",
            producer < 0 ? ExplainFacts(nullptr)
                         : ExplainFacts(body.stages()[static_cast<size_t>(producer)].name.str())},
@@ -153,28 +158,74 @@ ExplainFacts slot_facts(const Plan& plan, const Model& model, const std::string&
   return nullptr;
 }
 
+// Tensors of the optimizer, by name; some it has only with other settings.
+std::vector<std::string> state_names(const Plan& plan) {
+  OptimizerConfig config;
+  if (const auto name = plan.made_for.find("optim"); name != plan.made_for.end())
+    config.name = name->second;
+  if (config.name == "sgd") config.sgd_momentum = 0.5;
+  std::vector<std::string> names;
+  const auto optimizer = make_optimizer(config);
+  for (const Name& name : optimizer->state_names()) names.push_back(name.str());
+  return names;
+}
+
+// Whether a tensor of the host holds some of the parameter: master weights are of all, weights and
+// gradients of the parts, states of what is trained.
+bool host_holds(const TensorRecord& t, const ParamInfo& info,
+                const std::vector<std::string>& states) {
+  const std::string name = t.name.str();
+  if (name == "master") return true;
+  if (name == "weights") return info.part >= 0;
+  if (name == "gradients") return info.part >= 0 && info.trainable;
+  return info.trainable && std::find(states.begin(), states.end(), name) != states.end();
+}
+
+// What rests for the whole run: of all parameters in one tensor, by part, or with the host, where
+// a parameter's own address is not known.
 ExplainFacts parameter_facts(const Plan& plan, const Model& model, const ParamInfo& info) {
   const Program& root = plan.schedule.at(0);
+  const ParamTable& table = model.params();
+  const std::vector<std::string> states = state_names(plan);
+  PartRun run{};
+  for (const PartRun& r : part_runs(table))
+    if (r.first <= info.offset && info.offset < r.first + r.elements) run = r;
   ExplainFacts held = ExplainFacts::array();
-  int64_t bytes = 0;
+  int64_t bytes = 0, host_bytes = 0;
   for (size_t k = 0; k < root.tensors.size(); ++k) {
     const TensorRecord& t = root.tensors[k];
-    const bool flat = t.category == Category::weights || t.category == Category::master ||
-                      t.category == Category::gradients || t.category == Category::optimizer;
-    if (!flat || t.shape.elements() != model.params().flat_elements()) continue;
-    const int64_t size = size_of(t.dtype);
+    const int64_t size = size_of(t.dtype), own = info.elements() * size;
+    ExplainFacts address = nullptr;
+    if (t.residence == Residence::host) {
+      if (!host_holds(t, info, states)) continue;
+      host_bytes += own;
+    } else {
+      const bool flat = t.category == Category::weights || t.category == Category::master ||
+                        t.category == Category::gradients || t.category == Category::optimizer;
+      if (!flat) continue;
+      if (t.shape.elements() == table.flat_elements() &&
+          t.name.view().find('.') == std::string_view::npos)
+        address = address_of(root, k) + info.offset * size;
+      else if (t.name == run_name("weights", table, run) ||
+               t.name == run_name("gradients", table, run))
+        address = address_of(root, k) + (info.offset - run.first) * size;
+      else
+        continue;
+    }
     held.push_back({{"tensor", t.name.str()},
                     {"category", to_string(t.category)},
                     {"dtype", to_string(t.dtype)},
-                    {"address", address_of(root, k) + info.offset * size},
-                    {"bytes", info.elements() * size}});
-    bytes += info.elements() * size;
+                    {"arena", in_device_arena(t) ? "device" : "host"},
+                    {"address", address},
+                    {"bytes", own}});
+    bytes += own;
   }
   return {{"name", info.name.str()},
           {"shape", shape_facts(info.shape)},
           {"elements", info.real_elements()},
           {"trainable", info.trainable},
           {"bytes", bytes},
+          {"host_bytes", host_bytes},
           {"held", held}};
 }
 

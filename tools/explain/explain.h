@@ -18,7 +18,8 @@ using ExplainFacts = nlohmann::ordered_json;
 //   {"query", "engine_bytes", "peak": {"program", "op", "bytes"},
 //    "tensors": [{"name", "slot": {...} or null, "lives": [{"program", "category", "bytes",
 //                 "address", "born", "ends", "why", "alive_at_peak", "same_bytes": [..], ...}]}],
-//    "parameters": [{"name", "shape", "bytes", "held": [{"tensor", "address", "bytes"}]}],
+//    "parameters": [{"name", "shape", "bytes", "host_bytes",
+//                    "held": [{"tensor", "arena", "address" (null on the host), "bytes"}]}],
 //    "ops": [{"program", "op", "index", "flops", "bytes", "alive_bytes", "makes", "ends"}]}
 ExplainFacts explain(const Plan& plan, const Model& model, const std::string& pattern);
 

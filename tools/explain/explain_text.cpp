@@ -115,13 +115,20 @@ std::string tensor_text(const ExplainFacts& tensor, const ExplainFacts& peak) {
 
 std::string parameter_text(const ExplainFacts& p) {
   std::string out =
-      fmt::format("parameter {}\n  {}, {} elements{}, {} in all\n", text_of(p["name"]),
+      fmt::format("parameter {}\n  {}, {} elements{}, {} in all", text_of(p["name"]),
                   shape_text(p["shape"]), p["elements"].get<int64_t>(),
                   p["trainable"].get<bool>() ? "" : ", frozen", sized(p["bytes"].get<int64_t>()));
+  if (const auto host = p["host_bytes"].get<int64_t>(); host > 0)
+    out += fmt::format(", {} of them with the host", sized(host));
+  out += "\n";
   for (const ExplainFacts& h : p["held"]) {
-    const auto bytes = h["bytes"].get<int64_t>(), address = h["address"].get<int64_t>();
-    out += fmt::format("    {:<14}{}, {}, at {} to {}\n", text_of(h["tensor"]), text_of(h["dtype"]),
-                       sized(bytes), address, address + bytes);
+    const auto bytes = h["bytes"].get<int64_t>();
+    const ExplainFacts& address = h["address"];
+    out += fmt::format(
+        "    {:<14}{}, {}, {}\n", text_of(h["tensor"]), text_of(h["dtype"]), sized(bytes),
+        address.is_null()
+            ? "in the host's arena"
+            : fmt::format("at {} to {}", address.get<int64_t>(), address.get<int64_t>() + bytes));
   }
   return out;
 }

@@ -22,22 +22,39 @@ RunPlan plan_of_run(const std::string& folder) {
   run.setup = make_setup(config);
   const nlohmann::json written = parse_json_file(path);
   require_object(written, path);
+  const std::string anew =
+      fmt::format("--config {}, which explains what would be planned here", config_path);
   const std::string hash = get_string(written, "hash", path);
+  if (written.contains("seal")) check_seal(written, path, anew);  // older plans have none
   PlanRequest& request = run.setup.request;
+  const PlanFacts now = plan_facts(request);
+  if (written.contains("made_for"))
+    for (const auto& [key, before] : read_made_for(written, path))
+      if (const auto at = now.find(key); at != now.end() && at->second != before)
+        fail(ErrorCode::data,
+             fmt::format("the configuration that {} was made for, {}: {}", path, key,
+                         key == "model" ? "the same shapes and numerics" : before),
+             fmt::format("{} in {}", key == "model" ? "another model" : at->second, config_path),
+             anew);
   request.budget = get_int(written, "budget_bytes", path, 0);
   request.free_bytes = 0;  // the run may hold them now
   run.plan = make_plan(request);
   if (run.plan.fits && plan_hash(run.plan) == hash) return run;
 
-  fix_decisions(read_decisions(written.value("decisions", nlohmann::json()), path + ": decisions"),
-                request);
+  const Decisions decisions =
+      read_decisions(written.value("decisions", nlohmann::json()), path + " / decisions");
+  check_update(decisions, request, path);
+  fix_decisions(decisions, request);
   run.plan = make_plan(request);
-  if (!run.plan.fits || plan_hash(run.plan) != hash)
+  if (plan_hash(run.plan) != hash)
     fail(
         ErrorCode::data, fmt::format("the plan {} of {}", hash, path),
         fmt::format("another one, {}: this version, machine or calibration plans the run otherwise",
                     plan_hash(run.plan)),
-        fmt::format("--config {}, which explains what would be planned here", config_path));
+        anew);
+  if (!run.plan.fits)
+    fail(ErrorCode::data, fmt::format("memory that the plan of {} fits in {}", path, config_path),
+         plan_sentence(run.plan), anew);
   return run;
 }
 

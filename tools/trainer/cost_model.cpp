@@ -67,8 +67,13 @@ CostModel CostModel::calibrated(const DeviceCalibration& c, DType compute, bool 
               .memory = c.roofs.memory_bytes(),
               .link = std::min(c.to_host, c.to_device),
               .op = c.launch,
-              .half_rate_rows = 0};
-  if (compute == DType::f16) m.rates_.fp32_matrix = best(DType::f16, false);
+              .half_rate_rows = 0,
+              .kernels_in_bf16 = compute == DType::bf16};
+  // What is of f16 is recorded as if it were of f32 (engine/blas/kernel_table.h).
+  if (compute == DType::f16) {
+    m.rates_.fp32_matrix = best(DType::f16, false);
+    m.rates_.fp32_attention = m.rates_.bf16_attention;
+  }
   m.ops_ = c.ops(compute, tf32);
   return m;
 }
@@ -96,7 +101,7 @@ CostModel CostModel::emulated() {
   return m;
 }
 
-CostModel CostModel::uncalibrated_gpu(const std::string& name, int multiprocessors) {
+CostModel CostModel::uncalibrated_gpu(const std::string& name, int multiprocessors, DType compute) {
   CostModel m;
   m.text_ = "uncalibrated: assumed rates of " + name;
   const double n = multiprocessors;
@@ -108,7 +113,12 @@ CostModel CostModel::uncalibrated_gpu(const std::string& name, int multiprocesso
               .memory = n * 10e9,
               .link = 12e9,
               .op = 5e-6,
-              .half_rate_rows = 1024};
+              .half_rate_rows = 1024,
+              .kernels_in_bf16 = compute == DType::bf16};
+  if (compute == DType::f16) {
+    m.rates_.fp32_matrix = m.rates_.bf16_matrix;
+    m.rates_.fp32_attention = m.rates_.bf16_attention;
+  }
   return m;
 }
 
@@ -118,9 +128,11 @@ double CostModel::seconds(const OpRecord& op, int64_t rows) const {
   if (const double measured = ops_.seconds(op); measured >= 0) return measured + between();
   const std::string_view variant = op.variant.view();
   const bool narrow = variant.find("bf16 bf16") != std::string_view::npos;
+  const bool kernels = variant == "attention cuda" || variant == "attention cudnn";
   double rate = rates_.vector;
   if (variant.starts_with("attention"))
-    rate = narrow ? rates_.bf16_attention : rates_.fp32_attention;
+    rate = narrow || (kernels && rates_.kernels_in_bf16) ? rates_.bf16_attention
+                                                         : rates_.fp32_attention;
   else if (!variant.empty())
     rate = narrow ? rates_.bf16_matrix : rates_.fp32_matrix;
   if (!variant.empty() && rates_.half_rate_rows > 0)

@@ -26,6 +26,8 @@ struct Rates {
   double op = 0;                                  // seconds to start an op
   // A product of so many rows runs at half its rate: a wide device is not filled by a few. 0: none.
   double half_rate_rows = 0;
+  // Ops of attention by a GPU's kernels do not say what they multiply: bf16, on its matrix units.
+  bool kernels_in_bf16 = false;
 };
 
 class CostModel {
@@ -40,7 +42,7 @@ class CostModel {
   // Of the emulator, roughly: it is there to show what kernels do, not how fast.
   static CostModel emulated();
   // Of a GPU that was not measured, by its number of multiprocessors, at the low end.
-  static CostModel uncalibrated_gpu(const std::string& name, int multiprocessors);
+  static CostModel uncalibrated_gpu(const std::string& name, int multiprocessors, DType compute);
   static CostModel described(const std::string& device, const Rates& rates);
 
   // `rows` of a micro-batch; they matter where half_rate_rows is set.

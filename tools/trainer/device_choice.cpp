@@ -73,9 +73,14 @@ GpuRoom gpu_room(int gpu) {
   return room;
 }
 
-int64_t gpu_budget(const GpuRoom& room, int64_t* reserve) {
+int64_t budget_of(int64_t free, int64_t reserve) {
+  return std::max<int64_t>(1, (free - reserve) / 4096 * 4096);
+}
+
+int64_t gpu_budget(const GpuRoom& room, int64_t* reserve, int64_t* free) {
+  *free = room.free_bytes;
   *reserve = std::max<int64_t>(int64_t{256} << 20, room.total_bytes / 50);
-  return std::max<int64_t>(0, room.free_bytes - *reserve) / 4096 * 4096;
+  return budget_of(*free, *reserve);
 }
 
 void check_gpu_room(const Settings& settings, int64_t engine_bytes) {

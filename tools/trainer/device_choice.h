@@ -33,8 +33,10 @@ struct GpuRoom {
 };
 // Makes the process's context there, which takes some of it. Throws as make_device() does.
 GpuRoom gpu_room(int gpu);
-// For a run that says no memory=: what is free less a reserve, which it sets.
-int64_t gpu_budget(const GpuRoom& room, int64_t* reserve);
+// For a run that says no memory=: what is free less a reserve. At least 1, since 0 is no limit.
+int64_t budget_of(int64_t free, int64_t reserve);
+// The same of a GPU; sets both.
+int64_t gpu_budget(const GpuRoom& room, int64_t* reserve, int64_t* free);
 // Throws out_of_memory, with the other processes there if NVML names them, where less is free than
 // the arena takes. Does nothing on other places.
 void check_gpu_room(const Settings& settings, int64_t engine_bytes);

@@ -40,10 +40,10 @@ Inference open_inference(InferenceOptions options,
   in.model = std::make_unique<Model>(source.spec,
                                      parse_precision(r.settings.tf32 ? "fp32" : options.precision));
   // Read once: a budget that was not set is what is free now, which is another number later.
-  int64_t reserve = 0;
-  const int64_t budget = room && options.memory == 0 ? gpu_budget(*room, &reserve)
-                                                     : resolve_memory(options.memory, &reserve);
-  if (!room) options.host_budget = budget;
+  r.budget = room && options.memory == 0
+                 ? gpu_budget(*room, &r.reserve, &r.free_before)
+                 : resolve_memory(options.memory, &r.reserve, &r.free_before);
+  if (!room) options.host_budget = r.budget;
   if (sizes) sizes(source.spec, in.tokenizer, options);
 
   r.model = in.model.get();
@@ -56,8 +56,6 @@ Inference open_inference(InferenceOptions options,
   r.packing_boundaries = options.packing_boundaries;
   r.kv_length = options.kv_length;
   r.kv_rows = options.kv_rows;
-  r.budget = budget;
-  r.reserve = reserve;
   r.free_bytes = free_bytes_now(r);
   in.plan = make_plan(r);
   const int64_t least = options.kv_rows_least;

@@ -10,6 +10,7 @@
 #include "engine/core/units.h"
 #include "tools/report/markup.h"
 #include "tools/trainer/plan_search.h"
+#include "tools/trainer/setup.h"
 
 namespace snug {
 namespace {
@@ -37,6 +38,12 @@ std::string beside_recompute(const LadderRung& r) {
   return text;
 }
 
+// The smallest budget works with that alone.
+std::string with_host(const Ladder& ladder) {
+  const int64_t bytes = ladder.minimum_host_bytes;
+  return bytes > 0 ? fmt::format(", with host_memory of {} B ({})", bytes, human_bytes(bytes)) : "";
+}
+
 }  // namespace
 
 Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets) {
@@ -50,9 +57,17 @@ Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets, Pla
   PlanRequest r = request;
   r.reserve = 0;
   Ladder ladder;
+  // What auto chose for attention is chosen again for each budget.
+  std::optional<PlanRequest> fallback = attention_fallback(r);
+  std::unique_ptr<PlanSearch> fallback_search;
   for (const int64_t budget : budgets) {
     r.budget = budget;
-    const Plan plan = make_plan(r, search);
+    Plan plan = make_plan(r, search);
+    if (!plan.fits && fallback) {
+      fallback->budget = budget;
+      if (!fallback_search) fallback_search = std::make_unique<PlanSearch>(*fallback);
+      plan = make_plan(*fallback, *fallback_search);
+    }
     LadderRung rung;
     rung.budget = budget;
     rung.fits = plan.fits;
@@ -71,6 +86,8 @@ Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets, Pla
     rung.sentence = plan_sentence(plan);
     ladder.rungs.push_back(std::move(rung));
     ladder.minimum_bytes = plan.minimum_bytes;
+    if (const int64_t host = search.smallest->host_bytes; r.host_budget > 0 && host > r.host_budget)
+      ladder.minimum_host_bytes = host;
     ladder.cost = plan.cost;
   }
   return ladder;
@@ -170,9 +187,9 @@ std::string ladder_text(const Ladder& ladder) {
     out +=
         fmt::format("{} more budget{} the plan of a smaller one and {} left out\n", ladder.left_out,
                     ladder.left_out == 1 ? " has" : "s have", ladder.left_out == 1 ? "is" : "are");
-  out +=
-      fmt::format("\nmemory of {} B ({}) is the smallest that works; tokens/s are predicted ({})\n",
-                  ladder.minimum_bytes, human_bytes(ladder.minimum_bytes), ladder.cost);
+  out += fmt::format(
+      "\nmemory of {} B ({}) is the smallest that works{}; tokens/s are predicted ({})\n",
+      ladder.minimum_bytes, human_bytes(ladder.minimum_bytes), with_host(ladder), ladder.cost);
   return out;
 }
 
@@ -220,8 +237,8 @@ std::string ladder_svg(const Ladder& ladder) {
   if (rungs.empty())
     return out + fmt::format(
                      "<text x=\"{}\" y=\"{}\">No budget of the list fits: {} is the "
-                     "smallest that does.</text>\n</svg>\n",
-                     kLeft, kTop, human_bytes(ladder.minimum_bytes));
+                     "smallest that does{}.</text>\n</svg>\n",
+                     kLeft, kTop, human_bytes(ladder.minimum_bytes), with_host(ladder));
   const double low = std::log(static_cast<double>(ladder.rungs.front().budget));
   const double high =
       std::max(low + 0.1, std::log(static_cast<double>(ladder.rungs.back().budget)));

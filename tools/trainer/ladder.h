@@ -33,10 +33,11 @@ struct LadderRung {
 };
 
 struct Ladder {
-  std::vector<LadderRung> rungs;  // by growing budget
-  int64_t minimum_bytes = 0;      // the smallest budget that works
-  std::string cost;               // what the predictions rest on
-  int64_t left_out = 0;           // budgets with the plan of the rung before
+  std::vector<LadderRung> rungs;   // by growing budget
+  int64_t minimum_bytes = 0;       // the smallest budget that works
+  int64_t minimum_host_bytes = 0;  // what it takes of the host, if host_memory allows less; else 0
+  std::string cost;                // what the predictions rest on
+  int64_t left_out = 0;            // budgets with the plan of the rung before
 };
 
 // Plans `request` under every budget (bytes, engine and runtime), in growing order and each once.

@@ -35,10 +35,13 @@ void OpCurve::add(OpSample sample) {
   const auto at =
       std::lower_bound(samples_.begin(), samples_.end(), sample,
                        [&](const OpSample& a, const OpSample& b) { return key(a) < key(b); });
-  if (at != samples_.end() && key(*at) == key(sample))
-    at->seconds = (at->seconds + sample.seconds) / 2;
-  else
+  if (at != samples_.end() && key(*at) == key(sample)) {
+    const auto before = static_cast<double>(at->count), more = static_cast<double>(sample.count);
+    at->seconds = (before * at->seconds + more * sample.seconds) / (before + more);
+    at->count += sample.count;
+  } else {
     samples_.insert(at, sample);
+  }
   fitted_ = false;
 }
 

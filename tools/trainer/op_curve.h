@@ -10,12 +10,14 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <vector>
 
 namespace snug {
 
 struct OpSample {
   double flops = 0, bytes = 0, seconds = 0;
+  int64_t count = 1;  // of which `seconds` is the mean
 };
 
 class OpCurve {

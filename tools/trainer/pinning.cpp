@@ -166,8 +166,13 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
   };
   if (r.micro_batch > 0 && !allowed("micro_batch"))
     same_number(c.pinned.micro_batch, "per_device_train_batch_size", r.micro_batch);
-  if (r.head_rows > 0 && !allowed("head_rows"))
-    same_number(c.pinned.head_rows, "head_rows", r.head_rows);
+  // The key is what there is at most: pinned is that, or all the rows there were, which evaluation
+  // may have made more of than a micro-batch has.
+  const int64_t pinned_rows = c.pinned.head_rows;
+  const bool all_rows =
+      pinned_rows < r.head_rows && pinned_rows >= c.pinned.micro_batch * c.pinned.T;
+  if (r.head_rows > 0 && !allowed("head_rows") && !all_rows)
+    same_number(pinned_rows, "head_rows", r.head_rows);
   // A permission unpins: the key, if set, or the planner then decides.
   r.pinned = !allowed("micro_batch") || !allowed("head_rows");
   if (!allowed("micro_batch")) r.micro_batch = c.pinned.micro_batch;

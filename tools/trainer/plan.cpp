@@ -15,6 +15,7 @@
 #include "tools/trainer/offers.h"
 #include "tools/trainer/plan_search.h"
 #include "tools/trainer/save_ring.h"
+#include "tools/trainer/setup.h"
 
 namespace snug {
 namespace {
@@ -188,6 +189,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   plan.budget = r.budget;
   plan.host_budget = r.host_budget;
   plan.free_bytes = r.free_bytes;
+  plan.free_before = r.free_before;
   plan.reserve = r.reserve;
   plan.advice = advice(r);
   if (r.global_batch > 0) {
@@ -223,12 +225,22 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
         least = std::move(packed);
     }
   }
+  if (search.fallback_minimum == 0) {
+    search.fallback_minimum = kNoLimit;
+    if (auto fallback = attention_fallback(r)) {
+      fallback->budget = 1;  // so that the smallest alone is looked for
+      PlanSearch least(*fallback);
+      search.fallback_minimum = make_plan(*fallback, least).minimum_bytes;
+    }
+  }
   Plan smallest = *search.smallest;
   smallest.budget = r.budget;
+  smallest.free_before = r.free_before;
   smallest.reserve = r.reserve;
   const bool possible = r.budget == 0 || smallest.engine_bytes + plan.runtime_bytes <= r.budget;
   smallest.fits = possible && host_fits(smallest);
-  plan.minimum_bytes = smallest.minimum_bytes = smallest.engine_bytes + plan.runtime_bytes;
+  plan.minimum_bytes = smallest.minimum_bytes =
+      std::min(smallest.engine_bytes + plan.runtime_bytes, search.fallback_minimum);
 
   // Repair: where packing misses the bound, the fastest choice of fewer bytes. Of no fewer than it
   // must be: a smaller budget may have what lies between, and more memory is never slower. Only

@@ -83,7 +83,8 @@ struct PlanRequest {
   bool runtime_measured = false;    // by snug calibrate, on this device
   int64_t calibrated_runtime = -1;  // those, of a run without cuDNN; -1: not measured
   int64_t budget = 0;               // bytes: engine + runtime. 0: no limit
-  int64_t reserve = 0;      // bytes left free for others, if the budget was not set; for the report
+  // If the budget was not set, what was free when it was read, and what of that is left to others.
+  int64_t free_before = 0, reserve = 0;
   int64_t host_budget = 0;  // bytes of the host arena. 0: no bound of its own
   // Of the host's memory, that arenas may take of it: its own, and the engine's where that is RAM
   // too. What the runtime takes is not in it. 0: any.
@@ -111,7 +112,7 @@ struct Plan {
   int64_t global_batch = 0;
   int64_t accumulation = 0;  // micro-steps an optimizer step
   Schedule schedule;         // packed
-  int64_t host_budget = 0, reserve = 0, free_bytes = 0;
+  int64_t host_budget = 0, free_before = 0, reserve = 0, free_bytes = 0;
   int64_t checkpoint_bytes = 0;  // of one checkpoint on disk; 0: none are written
   // What is predicted of one: written in the background at kSaveRate, training waits for it at most
   // so long.

@@ -122,6 +122,31 @@ std::string plan_seal(const nlohmann::json& plan) {
       fingerprint(sealed.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
 }
 
+void check_seal(const nlohmann::json& plan, const std::string& path, const std::string& advice) {
+  if (get_string(plan, "seal", path) != plan_seal(plan))
+    fail(ErrorCode::data, fmt::format("the plan {} as Snug wrote it", path),
+         "its text was changed: the seal is that of another", advice);
+}
+
+PlanFacts read_made_for(const nlohmann::json& plan, const std::string& path) {
+  const std::string where = path + " / made_for";
+  const nlohmann::json made = plan.value("made_for", nlohmann::json());
+  require_object(made, where);
+  PlanFacts facts;
+  for (const auto& [key, value] : made.items()) facts[key] = get_string(made, key.c_str(), where);
+  return facts;
+}
+
+void check_update(const Decisions& d, const PlanRequest& r, const std::string& path) {
+  if (d.update_in_backward && (r.max_grad_norm > 0 || r.model->precision().loss_scaling() ||
+                               d.micro_batch < r.global_batch))
+    fail(ErrorCode::data,
+         fmt::format("update {} for max_grad_norm above 0, loss scaling or several micro-steps in "
+                     "{} / decisions",
+                     kUpdateBehind, path),
+         fmt::format("\"{}\"", kUpdateInBackward), kAgain);
+}
+
 Decisions read_decisions(const nlohmann::json& j, const std::string& where) {
   require_object(j, where);
   Decisions d;
@@ -194,11 +219,9 @@ PlanFile read_plan_file(const std::string& path) {
     fail(ErrorCode::data, fmt::format("a plan of format {} in {}", kPlanFormat, path),
          fmt::format("format {}", format),
          "the version of Snug that wrote it, or plan=null to plan anew");
-  if (get_string(j, "seal", path) != plan_seal(j))
-    fail(ErrorCode::data, fmt::format("the plan {} as Snug wrote it", path),
-         "its text was changed: the seal is that of another",
-         "keys beside the plan (recompute=block memory=2GiB) and snug plan --json for another "
-         "plan, or plan=null");
+  check_seal(j, path,
+             "keys beside the plan (recompute=block memory=2GiB) and snug plan --json for another "
+             "plan, or plan=null");
   if (!get_bool(j, "fits", path))
     fail(ErrorCode::usage, fmt::format("a plan that fits in {}", path),
          get_string(j, "sentence", path), "snug plan --json with memory that suffices");
@@ -209,7 +232,7 @@ PlanFile read_plan_file(const std::string& path) {
   PlanFile file;
   file.path = path;
   file.hash = get_string(j, "hash", path);
-  const std::string where = path + " / decisions", made = path + " / made_for";
+  const std::string where = path + " / decisions";
   const nlohmann::json& decisions = j["decisions"];
   file.decisions = read_decisions(decisions, where);
   file.threads = get_int_in(decisions, "threads", where, 1, 1024);
@@ -219,9 +242,7 @@ PlanFile read_plan_file(const std::string& path) {
   file.kernels =
       parse_choices(decisions.value("kernels", nlohmann::json::array()), where + " / kernels");
   file.computes_on = parse_computes_on(j, path);
-  require_object(j.value("made_for", nlohmann::json()), made);
-  for (const auto& [key, value] : j["made_for"].items())
-    file.made_for[key] = get_string(j["made_for"], key.c_str(), made);
+  file.made_for = read_made_for(j, path);
   return file;
 }
 
@@ -235,14 +256,7 @@ void follow_plan(const PlanFile& file, RunSetup& setup) {
     not_as(file, "threads", std::to_string(file.threads), std::to_string(r.settings.threads),
            fmt::format("threads={}, or plan=null to plan anew", file.threads));
   check_keys(file, setup);
-  if (file.decisions.update_in_backward &&
-      (r.max_grad_norm > 0 || r.model->precision().loss_scaling() ||
-       file.decisions.micro_batch < r.global_batch))
-    fail(ErrorCode::data,
-         fmt::format("update {} for max_grad_norm above 0, loss scaling or several micro-steps in "
-                     "{} / decisions",
-                     kUpdateBehind, file.path),
-         fmt::format("\"{}\"", kUpdateInBackward), kAgain);
+  check_update(file.decisions, r, file.path);
   if (r.settings.target == Place::cuda && setup.config.attn_implementation == "auto") {
     choose_attention(r, file.attention == "cudnn");
     r.attention_why.clear();

@@ -31,6 +31,13 @@ struct PlanFile {
 // XXH64 of a plan's JSON but for the seal itself and the time planning took.
 std::string plan_seal(const nlohmann::json& plan);
 
+// Throws data, with `advice`, if the text of a plan was changed since it was written.
+void check_seal(const nlohmann::json& plan, const std::string& path, const std::string& advice);
+// What a plan says that it was made for. Throws data.
+PlanFacts read_made_for(const nlohmann::json& plan, const std::string& path);
+// Throws data on updates in backward that the request rules out.
+void check_update(const Decisions& decisions, const PlanRequest& request, const std::string& path);
+
 // Throws data on what is no plan, a plan of a newer format, or one whose text was changed; usage on
 // one that does not fit or was made for a described device.
 PlanFile read_plan_file(const std::string& path);

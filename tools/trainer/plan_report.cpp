@@ -122,6 +122,17 @@ bool short_of_ram(const Plan& plan) {
   return plan.free_bytes > 0 && host_ram_bytes(plan) > plan.free_bytes;
 }
 
+// The smallest plan, which is shown if none fits, takes more of the host than the user allows.
+bool short_of_host(const Plan& plan) {
+  return plan.host_budget > 0 && plan.host_bytes > plan.host_budget;
+}
+
+// So much is not free, whatever the budget.
+bool frees_first(const Plan& plan) {
+  if (plan.reserve == 0) return short_of_ram(plan);
+  return plan.minimum_bytes + (plan.place == Place::cuda ? 0 : plan.host_bytes) > plan.free_before;
+}
+
 // "1048576 B (1.00 MiB)".
 std::string exactly(int64_t bytes) {
   return fmt::format("{} B ({})", bytes, human_bytes(bytes));
@@ -211,8 +222,11 @@ std::string plan_sentence(const Plan& plan) {
                : fmt::format("Does not fit: of the {} that it needs at least {} are free.",
                              human_bytes(plan.minimum_bytes), human_bytes(free_ram(plan)));
   if (!plan.fits)
-    return fmt::format("Does not fit: {} is the smallest memory that works.",
-                       human_bytes(plan.minimum_bytes));
+    return short_of_host(plan)
+               ? fmt::format("Does not fit: it takes {} of memory at least, and {} of host_memory.",
+                             human_bytes(plan.minimum_bytes), human_bytes(plan.host_bytes))
+               : fmt::format("Does not fit: {} is the smallest memory that works.",
+                             human_bytes(plan.minimum_bytes));
   if (d.micro_batch > 0) {
     s = fmt::format("{} sequences of {} tokens a step", plan.global_batch, d.T);
     s += plan.accumulation > 1
@@ -420,8 +434,8 @@ std::string plan_text(const Plan& plan) {
   if (plan.graphs) out += "\n  the programs of a step are captured and run as graphs";
   if (!plan.target.empty())
     out += fmt::format(
-        "\n  made for a described device, {}: bytes of workspaces and kernels are this machine's",
-        plan.target);
+        "\n  made for a described device, {}{}", plan.target,
+        plan.place == Place::cuda ? "" : ": bytes of workspaces and kernels are this machine's");
   if (plan.step_seconds > 0)
     out += fmt::format("\n  predicted: {} a step, {:.{}f} tokens/s ({})",
                        human_seconds(plan.step_seconds), plan.tokens_per_second(),
@@ -511,20 +525,33 @@ void refuse_plan(const Plan& plan, const std::string& pinned) {
   std::string held;
   for (const TensorRecord* t : holders(plan, 5))
     held += fmt::format("{}{} {}", held.empty() ? "" : ", ", t->name.view(), human_bytes(t->bytes));
+  // What the device's minimum takes beside it, where the user allows less.
+  const bool host = short_of_host(plan);
+  const std::string budget =
+      plan.reserve > 0 && plan.free_before <= plan.reserve
+          ? fmt::format("{} free now, and memory was not set, of which {} are left to others",
+                        exactly(plan.free_before), human_bytes(plan.reserve))
+          : fmt::format("memory of {}", exactly(plan.budget)) +
+                (plan.reserve > 0 ? fmt::format(", which is what is free now less a reserve of {}",
+                                                human_bytes(plan.reserve))
+                 : short_of_ram(plan) ? fmt::format(", and {} free now", exactly(free_ram(plan)))
+                                      : std::string());
   fail(ErrorCode::out_of_memory,
-       fmt::format("memory of at least {}{}: {} B of engine and {} B of runtime",
-                   exactly(plan.minimum_bytes), for_what, plan.minimum_bytes - plan.runtime_bytes,
-                   plan.runtime_bytes),
+       fmt::format("memory of at least {}{}{}: {} B of engine and {} B of runtime",
+                   exactly(plan.minimum_bytes),
+                   host ? fmt::format(" and host_memory of {}", exactly(plan.host_bytes)) : "",
+                   for_what, plan.minimum_bytes - plan.runtime_bytes, plan.runtime_bytes),
+       fmt::format("{}{}; the smallest plan holds at its peak: {} ({})", budget,
+                   host ? fmt::format(", host_memory of {}", exactly(plan.host_budget)) : "", held,
+                   binding_instant(plan)),
        fmt::format(
-           "memory of {}{}; the smallest plan holds at its peak: {} ({})", exactly(plan.budget),
-           plan.reserve > 0     ? fmt::format(", which is what is free now less a reserve of {}",
-                                              human_bytes(plan.reserve))
-           : short_of_ram(plan) ? fmt::format(", and {} free now", exactly(free_ram(plan)))
-                                : std::string(),
-           held, binding_instant(plan)),
-       fmt::format("memory={} ({}){}, or {}", plan.minimum_bytes, human_bytes(plan.minimum_bytes),
-                   short_of_ram(plan) ? " when other programs have freed it" : "",
-                   offers_text(plan)));
+           "memory={} ({}){}{}, or {}", plan.minimum_bytes, human_bytes(plan.minimum_bytes),
+           host ? fmt::format(" host_memory={} ({})", plan.host_bytes, human_bytes(plan.host_bytes))
+                : "",
+           frees_first(plan)  ? " when other programs have freed it"
+           : plan.reserve > 0 ? ", which is free if less is left to others"
+                              : "",
+           offers_text(plan)));
 }
 
 }  // namespace snug

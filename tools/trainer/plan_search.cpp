@@ -119,6 +119,9 @@ std::vector<int64_t> PlanSearch::micros() const {
       if (d != r.global_batch / d) list.push_back(r.global_batch / d);
     }
   std::sort(list.begin(), list.end(), std::greater<>());
+  const auto small = std::find_if(list.begin(), list.end() - 1,
+                                  [&](int64_t micro) { return micro <= kMostRows / r.T; });
+  list.erase(list.begin(), small);
   return list;
 }
 

@@ -96,6 +96,11 @@ class PlanSearch {
   // plan predicts, so that more memory is still never predicted slower.
   static constexpr double kHostMargin = 0.005;
 
+  // Larger micro-batches than of so many rows are looked at only if they are asked for: recording
+  // one takes time and memory by its chunks of logits, which no budget bounds, and a million rows
+  // fill any device. One sequence is always looked at.
+  static constexpr int64_t kMostRows = int64_t{1} << 20;
+
   // So is one with packed weights, for the same reason: what they gain is the difference of two
   // measurements that agree to a percent or two, and they take a seventh of the memory.
   static constexpr double kPackingMargin = 0.02;
@@ -146,6 +151,9 @@ class PlanSearch {
   std::vector<Bounded> bounded();
   // make_plan keeps its answer to `least` here, which is the same for every budget.
   std::unique_ptr<Plan> smallest;
+  // And what the least takes by the kernel that attn_implementation: auto falls back to; kNoLimit:
+  // there is no other.
+  int64_t fallback_minimum = 0;
   // Micro-batch x head chunk x what becomes of gradients, as far as looked at.
   int64_t configurations() const { return static_cast<int64_t>(configs_.size()); }
   const CostModel& cost() const { return *cost_; }

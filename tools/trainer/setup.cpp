@@ -8,6 +8,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "layers/ops/attention_cudnn.h"
+#include "tools/config/check_config.h"
 #include "tools/trainer/calibration.h"
 #include "tools/trainer/device_choice.h"
 #include "tools/trainer/plan_file.h"
@@ -52,12 +53,13 @@ std::unique_ptr<KernelTable> resolve_kernels(int threads) {
   return table;
 }
 
-int64_t resolve_memory(int64_t configured, int64_t* reserve) {
-  *reserve = 0;
+int64_t resolve_memory(int64_t configured, int64_t* reserve, int64_t* free) {
+  *reserve = *free = 0;
   if (configured > 0) return configured;
   const MemoryInfo info = make_device(Place::cpu)->memory_info();
+  *free = info.available_bytes;
   *reserve = std::max<int64_t>(int64_t{256} << 20, info.total_bytes / 20);
-  return std::max<int64_t>(0, info.available_bytes - *reserve) / 4096 * 4096;
+  return budget_of(*free, *reserve);
 }
 
 namespace {
@@ -146,9 +148,24 @@ std::optional<DeviceCalibration> resolve_device_calibration(Place place, int gpu
   return calibration;
 }
 
-CostModel gpu_cost(const std::optional<GpuRoom>& room) {
-  return room ? CostModel::uncalibrated_gpu(room->facts.name, room->facts.multiprocessors)
-              : CostModel::uncalibrated_gpu("a GPU", 100);
+// The device that a target is: a GPU, or a processor, whose memory is the host's.
+void follow_target(RunConfig& config, const Target& target) {
+  const char* const word = target.shares_host ? "cpu" : "cuda";
+  if (config.device == "auto") {
+    config.device = word;
+    config.origins["device"] = "target";
+  } else if (place_of(config.device) != place_of(word)) {
+    fail(ErrorCode::usage,
+         fmt::format("device: auto or {} for target: {}, whose memory is {}", word, config.target,
+                     target.shares_host ? "the host's" : "its own"),
+         fmt::format("device: {} ({})", config.device, config.where("device")), "device=auto");
+  }
+  check_device(config);
+}
+
+CostModel gpu_cost(const std::optional<GpuRoom>& room, DType compute) {
+  return room ? CostModel::uncalibrated_gpu(room->facts.name, room->facts.multiprocessors, compute)
+              : CostModel::uncalibrated_gpu("a GPU", 100, compute);
 }
 
 }  // namespace
@@ -169,12 +186,19 @@ void choose_attention(PlanRequest& r, bool cudnn) {
   }
 }
 
+std::optional<PlanRequest> attention_fallback(const PlanRequest& r) {
+  if (!r.settings.cudnn || r.attention_why.empty()) return std::nullopt;
+  PlanRequest own = r;
+  choose_attention(own, false);
+  own.attention_why = "the program's kernel, since no plan with cuDNN's workspace fits";
+  return own;
+}
+
 void keep_attention_that_fits(PlanRequest& r) {
-  if (!r.settings.cudnn || r.attention_why.empty()) return;
+  auto own = attention_fallback(r);
+  if (!own) return;
   PlanSearch search(r);
-  if (make_plan(r, search).fits) return;
-  choose_attention(r, false);
-  r.attention_why = "the program's kernel, since no plan with cuDNN's workspace fits";
+  if (!make_plan(r, search).fits) r = std::move(*own);
 }
 
 bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes, int64_t D,
@@ -211,6 +235,9 @@ Place resolve_place(const RunConfig& config) {
 
 RunSetup make_setup(RunConfig config) {
   RunSetup s;
+  std::optional<Target> target;
+  if (!config.target.empty()) target = find_target(config.target);
+  if (target) follow_target(config, *target);
   // A folder brings its own tokenizer; a map of sizes takes its vocabulary from the tokenizer.
   const std::string folder = config.model;
   if (!config.tokenizer.empty())
@@ -260,7 +287,7 @@ RunSetup make_setup(RunConfig config) {
   r.settings.tf32 = tf32;
   // First of all what may not be there. A described device need not.
   std::optional<GpuRoom> room;
-  if (gpu && config.target.empty()) room = gpu_room(r.settings.gpu);
+  if (gpu && !target) room = gpu_room(r.settings.gpu);
   std::optional<DeviceCalibration> device;
   if (emulated || room) device = resolve_device_calibration(r.settings.target, r.settings.gpu);
   std::optional<Calibration> calibration;
@@ -271,7 +298,7 @@ RunSetup make_setup(RunConfig config) {
   s.cost = std::make_unique<CostModel>(
       device        ? CostModel::calibrated(*device, compute, tf32)
       : emulated    ? CostModel::emulated()
-      : gpu         ? gpu_cost(room)
+      : gpu         ? gpu_cost(room, compute)
       : calibration ? CostModel::calibrated(*calibration, compute)
                     : CostModel::uncalibrated(plan_instruction_set(), r.settings.threads));
   r.cost = s.cost.get();
@@ -321,22 +348,21 @@ RunSetup make_setup(RunConfig config) {
   r.save_buffer = config.save_buffer;
   r.step_flops_rate = calibration ? calibration->roofs.flops(compute == DType::bf16) : 0.0;
   bool own_memory = false;  // of the device
-  if (config.target.empty()) {
+  if (!target) {
     own_memory = gpu;
     if (room && config.memory == 0)
-      r.budget = gpu_budget(*room, &r.reserve);
+      r.budget = gpu_budget(*room, &r.reserve, &r.free_before);
     else
-      r.budget = resolve_memory(config.memory, &r.reserve);
+      r.budget = resolve_memory(config.memory, &r.reserve, &r.free_before);
   } else {
-    const Target target = find_target(config.target);
     s.cost = std::make_unique<CostModel>(CostModel::described(
-        fmt::format("{}, published peaks x {}", target.title, Target::kMatrixShare),
-        target.rates(compute, tf32)));
+        fmt::format("{}, published peaks x {}", target->title, Target::kMatrixShare),
+        target->rates(compute, tf32)));
     r.cost = s.cost.get();
-    r.target = fmt::format("{} ({})", target.name, target.title);
-    r.runtime_bytes = target.runtime_bytes;
-    own_memory = !target.shares_host;
-    r.budget = config.memory > 0 ? config.memory : target.memory_bytes;
+    r.target = fmt::format("{} ({})", target->name, target->title);
+    r.runtime_bytes = target->runtime_bytes;
+    own_memory = !target->shares_host;
+    r.budget = config.memory > 0 ? config.memory : target->memory_bytes;
   }
   r.host_budget = config.host_memory;
   // On this machine both arenas are RAM, and the user says that there is some for a second one.

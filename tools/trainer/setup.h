@@ -39,6 +39,8 @@ bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes,
                      int64_t T, std::string* why);
 // What was chosen for its speed alone, if its workspace leaves no plan in the budget: our kernel.
 void keep_attention_that_fits(PlanRequest& request);
+// The request that it then becomes; none where cuDNN was asked for, or is not what computes.
+std::optional<PlanRequest> attention_fallback(const PlanRequest& request);
 // Throws usage if `config` has a target: what runs does so on this machine.
 void refuse_target(const RunConfig& config, const char* command);
 
@@ -55,7 +57,8 @@ std::string threads_warning(int64_t configured, const Processors& processors);
 // This machine's calibration; says on standard error if there is one that cannot be used.
 std::optional<Calibration> resolve_calibration(int threads);
 std::unique_ptr<KernelTable> resolve_kernels(int threads);
-// The budget: what was set, else what is free less a reserve, which `reserve` states.
-int64_t resolve_memory(int64_t configured, int64_t* reserve);
+// The budget: what was set, else what is free less a reserve, which are both stated; 0 where it was
+// set. At least 1, since 0 is no limit.
+int64_t resolve_memory(int64_t configured, int64_t* reserve, int64_t* free);
 
 }  // namespace snug

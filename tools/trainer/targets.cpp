@@ -77,6 +77,7 @@ Rates Target::rates(DType compute, bool tf32) const {
   r.link = kLinkShare * link_bandwidth;
   r.op = 5e-6;
   r.half_rate_rows = bf16_flops > 0 || fp16_flops > 0 ? 256 : 0;
+  r.kernels_in_bf16 = compute == DType::bf16;
   return r;
 }
 

@@ -14,7 +14,9 @@ struct Target {
   std::string name, title, source;
   int64_t memory_bytes = 0;
   int64_t runtime_bytes = 0;  // assumed of driver, libraries and program; not ours to plan
-  bool shares_host = false;   // its memory is the host's: a processor
+  // Its memory is the host's: a processor, which runs the programs of device: cpu; else those of
+  // cuda.
+  bool shares_host = false;
   // Published peaks, FLOP/s without sparsity and with sums in fp32; 0: the device has no unit for
   // it.
   double fp32_flops = 0, tf32_flops = 0, bf16_flops = 0, fp16_flops = 0;

@@ -294,6 +294,48 @@ TEST(Packer, LocalSearchImprovesAnOrder) {
   EXPECT_GT(steps, 0);
 }
 
+// Many items are found by an index: the layouts, the steps and the failures are those of looking
+// through all of them.
+TEST(Packer, AnIndexChangesNothing) {
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 60; ++round) {
+    const Intervals x = random_intervals(random, 120, 40, 9, 30);
+    std::vector<packing::Item> items;
+    for (const Interval& i : x)
+      if (i.born < i.died && i.bytes > 0)
+        items.push_back({static_cast<int32_t>(i.born), static_cast<int32_t>(i.died), i.bytes});
+    std::vector<int32_t> order(items.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random);
+    packing::Placer plain(items, items.size() + 1), indexed(items, items.size());
+    for (const packing::Fit fit : {packing::Fit::lowest, packing::Fit::tightest}) {
+      int64_t height = packing::kNoLayout - 1, a = 0, b = 0;
+      ASSERT_TRUE(plain.place(order, fit, height, a));
+      ASSERT_TRUE(indexed.place(order, fit, height, b));
+      ASSERT_EQ(plain.offsets(), indexed.offsets()) << round;
+      ASSERT_EQ(plain.height(), indexed.height());
+      ASSERT_EQ(a, b);
+      height = plain.height();
+      packing::Placer again(items, items.size() + 1), again_indexed(items, items.size());
+      const size_t kept = order.size() / 3;
+      ASSERT_TRUE(again.place(order, fit, height, a, plain, kept));
+      ASSERT_TRUE(again_indexed.place(order, fit, height, b, indexed, kept));
+      ASSERT_EQ(again.offsets(), again_indexed.offsets());
+      ASSERT_EQ(a, b);
+      ASSERT_FALSE(plain.place(order, fit, height - 1, a));
+      ASSERT_FALSE(indexed.place(order, fit, height - 1, b));
+      ASSERT_EQ(a, b);
+    }
+    std::vector<packing::Fit> fits(order.size());
+    for (packing::Fit& fit : fits) fit = static_cast<packing::Fit>(random() % 3);
+    packing::Random one(5), other(5);
+    plain.place(order, fits, one);
+    indexed.place(order, fits, other);
+    ASSERT_EQ(plain.offsets(), indexed.offsets());
+    ASSERT_EQ(one.next(), other.next());
+  }
+}
+
 // A rectangle cut into pieces: the cuts are a layout of known, lowest height.
 TEST(Packer, RebuildsACutRectangle) {
   std::mt19937_64 random(7);

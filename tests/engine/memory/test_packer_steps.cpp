@@ -159,6 +159,16 @@ TEST(PackerSteps, TransformerStepsMeetTheBound) {
         }
 }
 
+// A micro-batch of a million rows has so many chunks of logits.
+TEST(PackerSteps, ChunksByTheThousandMeetTheBound) {
+  const auto step =
+      training_step({12, 1 << 20, 768, 2048, 12, 768, 50304, Policy::keep, true, 16384});
+  ASSERT_GT(step.size(), size_t{16384});
+  const Packing packed = pack(step);
+  EXPECT_EQ(packed.height, packed.lower_bound);
+  EXPECT_NO_THROW(check_packing(step, packed.offsets, 256));
+}
+
 TEST(PackerSteps, RandomLayoutsOfAStepAreValid) {
   const auto step = training_step({4, 64, 128, 512, 4, 128, 512, Policy::mixed, true, 2});
   for (uint64_t seed = 0; seed < 20; ++seed)

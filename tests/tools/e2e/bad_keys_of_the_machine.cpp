@@ -48,6 +48,25 @@ std::vector<BadRow> bad_keys_of_the_machine() {
        usage("target as one of rtx3060, rtx3090, rtx4090, rtx5090, a100-40, a100-80, h100, h200, "
              "t4, l4, cpu-8, or a file of one (FILE.json)",
              "\"rtx409\"", "did you mean rtx4090?")},
+      {"target that is a GPU, on a CPU",
+       {"plan", "model=gpt2", "target=rtx4090", "device=cpu"},
+       usage("device: auto or cuda for target: rtx4090, whose memory is its own",
+             "device: cpu (command line)", "device=auto")},
+      {"target that is a CPU, on a GPU",
+       {"plan", "model=gpt2", "target=cpu-8", "device=cuda"},
+       usage("device: auto or cpu for target: cpu-8, whose memory is the host's",
+             "device: cuda (command line)", "device=auto")},
+      {"target that is a GPU, with what a CPU has",
+       {"plan", "model=gpt2", "target=h100", "packed_weights=both"},
+       usage("packed_weights: auto or none for device: emu or cuda, whose kernels read weights as "
+             "they are",
+             "packed_weights: both (command line), device: cuda (target)", "packed_weights=none")},
+      {"target that is a CPU, with what a GPU has",
+       {"plan", "model=gpt2", "target=cpu-8", "precision=tf32"},
+       unsupported("precision fp32, bf16 or fp16 for a device that is not cuda",
+                   "precision: tf32, a mode of the matrix units of GPUs (command line), and "
+                   "device: cpu (target)",
+                   "device=cuda or precision=fp32")},
       {"target file of another kind",
        {"plan", "model=gpt2", "target=@box.json"},
        data("keys of a target in @box.json: name, title, source, memory_bytes, runtime_bytes, "

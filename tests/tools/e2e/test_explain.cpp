@@ -67,15 +67,43 @@ TEST(Explain, ARunExplainsItself) {
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(Json::parse(again.out)["tensors"][0]["slot"]["policy"], "recompute");
 
-  // A plan of another hash is another one.
-  std::string written = slurp(w.path("run/plan.json"));
-  const size_t at = written.find("\"hash\": \"") + 9;
-  written[at] = written[at] == '0' ? '1' : '0';
-  spill(w.path("run/plan.json"), written);
-  const Outcome other = run({"explain", "--run", w.path("run"), "h.0.fc"});
-  EXPECT_EQ(other.code, 2);
-  EXPECT_TRUE(has(other.err, "this version, machine or calibration plans the run otherwise"))
-      << other.err;
+  // A plan of another hash is another one, and its seal is of the text as it was.
+  Json written = w.json("run/plan.json");
+  std::string hash = written["hash"];
+  hash[0] = hash[0] == '0' ? '1' : '0';
+  written["hash"] = hash;
+  const auto refused = [&](const std::string& why) {
+    spill(w.path("run/plan.json"), written.dump());
+    const Outcome other = run({"explain", "--run", w.path("run"), "h.0.fc"});
+    EXPECT_EQ(other.code, 2) << other.err;
+    EXPECT_TRUE(has(other.err, why)) << other.err;
+  };
+  refused("its text was changed: the seal is that of another");
+  written.erase("seal");  // as older ones
+  refused("this version, machine or calibration plans the run otherwise");
+}
+
+// A configuration that was edited since is another run's: what differs is named.
+TEST(Explain, ARunWhoseConfigurationWasEditedIsRefused) {
+  const Workspace w;
+  w.trained("run", {"max_steps=1", "max_grad_norm=0", "save_steps=0", "host_memory=1GiB",
+                    "offload_optimizer=cpu"});
+  const std::string path = w.path("run/config.resolved.yaml"), kept = slurp(path);
+  const auto edited = [&](const std::string& from, const std::string& to, const std::string& text) {
+    std::string config = kept;
+    const size_t at = config.find(from);
+    ASSERT_NE(at, std::string::npos) << config;
+    spill(path, config.replace(at, config.find('\n', at) - at, to));
+    const Outcome other = run({"explain", "--run", w.path("run"), "h.0.fc"});
+    EXPECT_EQ(other.code, 2) << other.err;
+    EXPECT_TRUE(has(other.err, text)) << other.err;
+    EXPECT_TRUE(has(other.err, "\n  try:   --config " + path + ", which explains ")) << other.err;
+  };
+  edited("max_grad_norm: 0", "max_grad_norm: 1",
+         "plan.json was made for, max_grad_norm: 0\n  found: above 0 in ");
+  edited("max_length: 32", "max_length: 16", "plan.json was made for, max_length: 32\n");
+  edited("host_memory: ", "host_memory: 4KiB",
+         "found: Does not fit: the host's memory has no room");
 }
 
 TEST(Explain, WithoutTheKeyThereIsNoTrace) {

@@ -131,6 +131,19 @@ TEST_P(Free, ABudgetThatIsNotSetIsWhatIsFreeLessTheReserve) {
     expect_nothing_written();
   }
   ASSERT_GT(needed, kMiB);
+  // No budget is left at all, which is not the same as no limit.
+  {
+    const FreeMemory less(kReserve - kMiB);
+    const Outcome refused = with("");
+    EXPECT_EQ(refused.code, 3) << refused.err;
+    EXPECT_EQ(named(refused.err, "memory of at least "), needed);
+    for (const std::string& text :
+         {std::string("\n  found: 267386880 B (255.00 MiB) free now, and memory was not set, of "
+                      "which 256.00 MiB are left to others; the smallest plan holds at its peak: "),
+          "\n  try:   memory=" + std::to_string(needed) + " ("})
+      EXPECT_NE(refused.err.find(text), std::string::npos) << refused.err;
+    expect_nothing_written();
+  }
   {
     const FreeMemory short_of(kReserve + needed - 4 * kKiB);
     const Outcome refused = with("");

@@ -38,10 +38,16 @@ TEST(CudaDevice, IsRefusedWhereThereIsNone) {
 
 // A described device needs no GPU here: what a plan for kernels costs is known everywhere.
 TEST(CudaDevice, IsPlannedForADescribedOne) {
-  const Outcome o = run({"plan", "model=gpt2", "device=cuda", "target=h100", "precision=bf16",
-                         "max_length=1024", "global_batch_size=512", "--json"});
+  const std::vector<std::string> words = {
+      "plan",           "model=gpt2",      "target=h100",
+      "precision=bf16", "max_length=1024", "global_batch_size=512",
+      "--json"};
+  const Outcome o = run(words), asked = run(joined(words, {"device=cuda"}));
   ASSERT_EQ(o.code, 0) << o.err;
   const Json plan = Json::parse(o.out);
+  EXPECT_EQ(Json::parse(asked.out)["hash"], plan["hash"]) << "which a GPU is without being told";
+  const Json cpu = Json::parse(run({"plan", "model=gpt2", "target=cpu-8", "--json"}).out);
+  EXPECT_EQ(cpu["decisions"]["device"], "cpu");
   EXPECT_EQ(plan["decisions"]["device"], "cuda");
   EXPECT_EQ(plan["fits"], true);
   EXPECT_GT(plan["host_bytes"], 0) << "the host's side of batches and checkpoints";

@@ -247,6 +247,28 @@ TEST(ResumePins, APermissionUnpinsTheMicroBatch) {
   for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4 * a[i]) << i;
 }
 
+// Pinned is what the chunks came to: a key that allows more than there are rows goes on.
+TEST(ResumePins, HeadRowsOfMoreThanThereAre) {
+  const Workspace w;
+  const std::vector<std::string> base = {"per_device_train_batch_size=3", "head_rows=1024",
+                                         "save_steps=5"};
+  w.trained("run", base);
+  ASSERT_EQ(w.json("run/checkpoint-5/snug_state.json")["pinned"]["head_rows"], 3 * 32);
+  lose_power_after(w, "run", "again", 5);
+  w.trained("again", joined(base, {"resume=latest"}));
+  EXPECT_EQ(w.curve("again"), w.curve("run"));
+  // More rows to evaluate are no reason either; other chunks of training's are.
+  lose_power_after(w, "run", "wide", 5);
+  w.trained("wide", joined(base, {"resume=latest", "per_device_eval_batch_size=5"}));
+  lose_power_after(w, "run", "other", 5);
+  const Outcome other = w.train("other", joined(base, {"resume=latest", "head_rows=64"}));
+  EXPECT_EQ(other.code, 2) << other.err;
+  EXPECT_NE(
+      other.err.find("head_rows as in " + w.path("other/checkpoint-5") + ": 96\n  found: 64\n"),
+      std::string::npos)
+      << other.err;
+}
+
 // Gradients in bf16 are pinned by what was used, not by what was allowed.
 TEST(ResumePins, TheDtypeOfGradients) {
   const Workspace w;
