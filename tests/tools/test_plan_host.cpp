@@ -4,10 +4,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "layers/models/recompute.h"
 #include "tests/support/errors.h"
+#include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
 #include "tools/trainer/ladder.h"
 #include "tools/trainer/plan.h"
+#include "tools/trainer/plan_search.h"
 
 namespace snug {
 namespace {
@@ -207,6 +210,37 @@ TEST(PlanHost, AutoRecomputeLeavesOutWhatIsOffloaded) {
   EXPECT_TRUE(tight.fits);
   EXPECT_NE(tight.decisions.recompute, "none");
   EXPECT_EQ(tight.decisions.offload, "inputs");
+}
+
+// One layer is no stack of layers that offload, and may offload all the same.
+TEST(PlanHost, ALoneLayerLeavesWithTheHostWhatPays) {
+  const Model model(test::tiny_spec({.V = 100, .P = 64, .C = 64, .L = 1, .H = 2, .F = 64}),
+                    parse_precision("fp32"));
+  const CostModel fast_link = test::described_device(1e9, 1e11);
+  PlanRequest r = test::host_request(model, fast_link, 32, 8);
+  r.micro_batch = 8;
+  r.offload_optimizer = "none";
+  PlanSearch search(r);
+  int offloads = 0;
+  for (const char* offload : {"none", "inputs", "block"})
+    for (const std::string_view recompute : kPresets) {
+      if (!policies_combine(recompute, offload, model)) continue;
+      SCOPED_TRACE(std::string(recompute) + " | " + offload);
+      PlanRequest fixed = r, ask = r;
+      fixed.recompute = recompute;
+      fixed.offload = offload;
+      const Plan named = make_plan(fixed);
+      ask.budget = named.engine_bytes + named.runtime_bytes;
+      const Plan plan = make_plan(ask, search);
+      ASSERT_TRUE(plan.fits);
+      EXPECT_LE(plan.minimum_bytes, named.minimum_bytes);
+      EXPECT_LE(plan.step_seconds, named.step_seconds * (1 + 1e-9));
+      if (plan.decisions.offload == "none") continue;
+      ++offloads;
+      EXPECT_EQ(plan.optimality, "the fastest of the presets");
+      EXPECT_GT(plan.host_bytes, 0);
+    }
+  EXPECT_GT(offloads, 0);
 }
 
 }  // namespace

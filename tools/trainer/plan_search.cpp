@@ -51,6 +51,13 @@ PlanSearch::PlanSearch(const PlanRequest& request, std::shared_ptr<Recordings> r
         if (away.size() + again.size() == 2 || policies_combine(recompute, offload, *r.model))
           ways_.push_back({recompute, offload, states,
                            (choose && offload != "none") || (states && states_away_.size() > 1)});
+  // A lone layer is no stack: what it may leave with the host is looked at preset by preset.
+  if (layers_ && choose && !stacks_)
+    for (const bool states : states_away_)
+      for (const char* offload : {"inputs", "block"})
+        for (const std::string_view recompute : kPresets)
+          if (policies_combine(recompute, offload, *r.model))
+            ways_.push_back({std::string(recompute), offload, states, true});
   std::stable_sort(ways_.begin(), ways_.end(),
                    [](const Way& x, const Way& y) { return x.moved < y.moved; });
   streamed_ = streamed_ways();
@@ -152,7 +159,7 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
     if (one_memory()) room = std::min(room, r.free_bytes - c.host);
   }
   const bool streams = c.decisions.offload_params || c.decisions.offload_gradients;
-  if (!layers_ || streams) {
+  if (!layers_ || streams || c.decisions.offload != "none") {
     choice.feasible = c.bound <= room;
     choice.engine_bytes = c.bound;
     choice.step_seconds = *bound;
@@ -415,7 +422,7 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   };
   const auto add_all = [&](int64_t micro, const Gradients& gradient, const Way& way) {
     const Config& c = *config({micro, head_chunks(micro).back(), gradient, way});
-    if (!layers_ || way.streams()) return add_recorded(c);
+    if (!layered(way)) return add_recorded(c);
     const BlockOptions& block = block_options(c.decisions);
     LayerProblem p;
     p.kinds.push_back(block.options);

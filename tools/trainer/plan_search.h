@@ -325,6 +325,8 @@ class PlanSearch {
   const Config& stack_config(int64_t micro, int64_t head_rows, const Gradients& gradients,
                              bool states_away);
   const Way& stack_way(bool states_away) const;
+  // Each layer is run its own way, else all as this one says.
+  bool layered(const Way& way) const { return layers_ && !way.streams() && way.offload == "none"; }
   StackProblem stack_problem(const Config& config);
   Choice choice_of(const Config& config, const StackProblem& problem, const StackPlan& plan);
   double seconds_of(const Config& config, const Decisions& decisions);

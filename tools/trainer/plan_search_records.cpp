@@ -315,7 +315,7 @@ PlanSearch::Config* PlanSearch::config(const Key& key) {
   c.gain.both = w.gain_first.both + (c.micro_steps - 1) * w.gain_next.both;
   c.update = w.update;
   if (key.way.streams()) c.base = w.residents;
-  if (!layers_ || key.way.streams()) return slot.get();
+  if (!layered(key.way)) return slot.get();
 
   const BlockOptions& block = block_options(c.decisions);
   const LayerOption& least = block.options.back();  // the input alone, as recorded
