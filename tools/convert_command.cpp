@@ -39,13 +39,21 @@ std::string_view parse_dtype(const std::string& text, bool gguf) {
 
 // What is read is not written over, --overwrite or not.
 void check_not_of_model(const std::string& output, const std::string& model) {
+  namespace fs = std::filesystem;
   std::error_code error;
-  // Links are followed when it is written.
-  const std::filesystem::path path = std::filesystem::weakly_canonical(output, error),
-                              folder = path.parent_path();
-  if (!std::filesystem::exists(path, error) || path.extension() == ".gguf" ||
-      !std::filesystem::equivalent(folder, model, error))
-    return;
+  // Links are followed when it is written: neither what is in the folder by this name nor what a
+  // name there leads to, as in a cache whose folders are links to blobs.
+  const fs::path given(output), path = fs::weakly_canonical(given, error);
+  if (!fs::exists(path, error) || path.extension() == ".gguf") return;
+  const fs::path parent = given.has_parent_path() ? given.parent_path() : fs::path(".");
+  bool own =
+      fs::equivalent(parent, model, error) || fs::equivalent(path.parent_path(), model, error);
+  for (fs::directory_iterator it(model, error), end; !own && !error && it != end;
+       it.increment(error)) {
+    std::error_code dangling;
+    own = fs::equivalent(it->path(), path, dangling);
+  }
+  if (!own) return;
   fail(ErrorCode::usage, "--output as another file than the model's own",
        fmt::format("{}, which is in {}", output, model),
        fmt::format("--output {}/model.gguf", model));

@@ -193,9 +193,11 @@ void AtomicFile::open(const std::string& path) {
     folder_.assign(".");
   else
     folder_.assign(target_, 0, std::max<size_t>(slash, 1));
-  temporary_.clear();
-  fmt::format_to(std::back_inserter(temporary_), "{}.tmp-{}-{}", target_, ::getpid(), counter++);
-  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  do {  // processes of other containers or machines may have this number: their files are theirs
+    temporary_.clear();
+    fmt::format_to(std::back_inserter(temporary_), "{}.tmp-{}-{}", target_, ::getpid(), counter++);
+    fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (fd_ < 0 && errno == EEXIST);
   if (fd_ < 0) fail_write(path_, errno);
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
@@ -92,8 +93,8 @@ bool TrainRun::sample() {
     });
   } catch (const Error& error) {
     if (error.code() != ErrorCode::data) throw;  // of logits without a finite one
-    bad_weights_ =
-        fmt::format("a sample at step {} with logits that are {}", at_.step, error.found());
+    fmt::format_to(std::back_inserter(bad_weights_), "a sample at step {} with logits that are {}",
+                   at_.step, error.found());
     return false;
   }
   session_->state() = saved;
@@ -137,30 +138,28 @@ std::string TrainRun::save_and_wait() {
   return checkpoint_folder(at_.step);
 }
 
-// The weights that final/ is to hold, in place of the last ones.
-void TrainRun::load_best() {
-  if (!config().load_best_model_at_end) return;
-  if (at_.best_saved_step < 0) {
-    log_->say("Best model: nothing was evaluated; final/ holds the last weights");
-    return;
-  }
+// The weights that final/ is to hold, in place of the last ones. False if there are none to hold:
+// the last are not fit for it and the best not there.
+bool TrainRun::load_best() {
+  if (!config().load_best_model_at_end) return true;
+  const auto last_ones = [&](const std::string& why) {
+    const bool fit = bad_weights_.empty();
+    log_->say(fmt::format("Best model: {}{}", why, fit ? "; final/ holds the last weights" : ""));
+    return fit;
+  };
+  if (at_.best_saved_step < 0) return last_ones("nothing was evaluated");
   const std::string folder = checkpoint_folder(at_.best_saved_step);
   if (at_.best_saved_step != at_.step) {
-    if (!checkpoint_complete(folder)) {
-      log_->say(fmt::format("Best model: {} is gone; final/ holds the last weights", folder));
-      return;
-    }
-    if (const auto damage = find_checkpoint_damage(folder)) {
-      log_->say(fmt::format(
-          "Best model: {} is not as it was written; final/ holds the last weights", damage->file));
-      return;
-    }
+    if (!checkpoint_complete(folder)) return last_ones(fmt::format("{} is gone", folder));
+    if (const auto damage = find_checkpoint_damage(folder))
+      return last_ones(fmt::format("{} is not as it was written", damage->file));
     weights_replaced_ = true;
     load_weights(session_->context(), *setup_.model, folder + "/model.safetensors",
                  session_->master());
   }
   log_->say(fmt::format("Best model: {} with a validation loss of {:.4f}; final/ holds its weights",
                         folder, at_.best_saved_loss));
+  return true;
 }
 
 void TrainRun::write_final() {
@@ -254,6 +253,7 @@ std::string TrainRun::resume_command() const {
 // Writes what says what this run is, beside what it goes on from, if that is so.
 void TrainRun::prepare() {
   require_own_output();
+  bad_weights_.reserve(256);  // said of a step, and kept to the end
   const std::string& dir = config().output_dir;
   if (resumed_) {
     for (const std::string& folder : damaged_) {

@@ -56,7 +56,7 @@ class TrainRun {
   void save();
   void tell_saved(const std::optional<CheckpointWriter::Saved>& saved);
   std::string save_and_wait();
-  void load_best();
+  bool load_best();
   bool rescue();
   void write_final();
   void write_config() const;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <memory>
 
@@ -358,8 +359,8 @@ bool TrainRun::evaluate() {
   if (plan_.decisions.eval_batch > 0 && data_.eval_samples > 0) {
     measure();
     if (!std::isfinite(evaluated_loss_)) {
-      bad_weights_ = fmt::format("a validation loss of {} at step {}",
-                                 std::isnan(evaluated_loss_) ? "nan" : "inf", at_.step);
+      fmt::format_to(std::back_inserter(bad_weights_), "a validation loss of {} at step {}",
+                     std::isnan(evaluated_loss_) ? "nan" : "inf", at_.step);
       return false;
     }
   }
@@ -529,7 +530,7 @@ int TrainRun::steps() {
   tell_saved(checkpoints_->wait());
   require_own_output();
   if (at_.step > 0 && at_.updates == 0) return nothing_learned();
-  load_best();
+  if (!load_best()) return training_failed();
   write_final();
   require_own_output();
   write_state(config().output_dir);

@@ -185,21 +185,32 @@ TEST(Files, AFileSizeLimitIsAnErrorAndNotADeath) {
 }
 
 TEST(Files, AFullDiskIsAnError) {
-  // /dev/full refuses every write with ENOSPC; a link there stands for the temporary file.
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  EXPECT_ERROR(write_atomic("/dev/full", "x"), ErrorCode::device, "full", "No space left",
+               "free space");
+}
+
+// Processes of two containers may have one number and write to one folder.
+TEST(Files, ATemporaryNameThatIsTakenIsLeftAlone) {
   TempFolder tmp;
-  const std::string probe = tmp / "probe";
-  { AtomicFile file(probe); }
-  // The next temporary name is this process's number and the next count.
+  { AtomicFile first(tmp / "c"); }
   AtomicFile counter(tmp / "c");
   std::string name;
   for (const auto& entry : std::filesystem::directory_iterator(tmp.path()))
     name = entry.path().filename().string();
-  const int64_t n = std::stoll(name.substr(name.rfind('-') + 1)) + 1;
-  const std::string next = (tmp / "full.tmp-") + std::to_string(getpid()) + "-" + std::to_string(n);
-  std::filesystem::create_symlink("/dev/full", next);
-  EXPECT_ERROR(write_atomic(tmp / "full", "x"), ErrorCode::device, "full", "No space left",
-               "free space");
+  // The next temporary names are this process's number and the next counts.
+  const int64_t n = std::stoll(name.substr(name.rfind('-') + 1));
+  const auto next = [&](int64_t after) {
+    return (tmp / "f.tmp-") + std::to_string(getpid()) + "-" + std::to_string(n + after);
+  };
+  std::ofstream(next(1)) << "another's";
+  std::ofstream(tmp / "target") << "precious";
+  std::filesystem::create_symlink(tmp / "target", next(2));
+  write_atomic(tmp / "f", "x");
+  EXPECT_EQ(read_file(tmp / "f"), "x");
+  EXPECT_EQ(read_file(next(1)), "another's");
+  EXPECT_EQ(read_file(tmp / "target"), "precious");
+  EXPECT_TRUE(std::filesystem::is_symlink(next(2)));
 }
 
 // Published values: the xxHash repository's sanity checks and the digests every binding documents.

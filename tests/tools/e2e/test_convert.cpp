@@ -519,6 +519,13 @@ TEST(Convert, WhatIsReadIsNotWrittenOver) {
   expect_refused(convert(folder, "gguf", w.path("link"), {"--overwrite"}), 2,
                  {"another file than the model's own"});
   EXPECT_EQ(slurp(weights), before);
+  // As caches have them: the folder's files lead to others elsewhere.
+  std::filesystem::rename(weights, w.path("blob"));
+  std::filesystem::create_symlink(w.path("blob"), weights);
+  for (const std::string& name : {weights, w.path("blob"), w.path("link")})
+    expect_refused(convert(folder, "gguf", name, {"--overwrite"}), 2,
+                   {"another file than the model's own"});
+  EXPECT_TRUE(slurp(w.path("blob")) == before);
   EXPECT_EQ(convert(folder, "gguf", folder + "/model.gguf").code, 0);
 }
 

@@ -207,6 +207,29 @@ TEST(Saving, AnEvaluationThatIsNoNumberIsNotTheBest) {
       "patient",
       joined(keys, joined(wild, {"early_stopping_patience=1", "eval_steps=1", "max_steps=6"})));
   expect_parts(stops.out, {"Stopped early at step 5"});
+  expect_planned_is_measured(w, "patient");
+}
+
+// Nor are such weights kept where the best are not there any more.
+TEST(Saving, WeightsWithoutALossAreNotInFinal) {
+  const Workspace w;
+  const std::vector<std::string> keys = {"lr_scheduler_type=constant", "eval_steps=4",
+                                         "save_steps=4", "load_best_model_at_end=true"};
+  w.trained("run", joined(keys, {"max_steps=4"}));
+  const std::string before = slurp(w.path("run/final/model.safetensors"));
+  // A step more, worse and saved: the best is not what a resume needs.
+  w.trained("run", joined(keys, {"resume=latest", "learning_rate=1", "max_steps=5"}));
+  const std::string kept = slurp(w.path("run/final/model.safetensors"));
+  EXPECT_TRUE(kept == before) << "both of checkpoint-4";
+  std::string best = slurp(w.path("run/checkpoint-4/model.safetensors"));
+  best.back() = static_cast<char>(best.back() ^ 1);
+  spill(w.path("run/checkpoint-4/model.safetensors"), best);
+  const Outcome o = w.train("run", joined(keys, {"resume=latest", "learning_rate=1e30",
+                                                 "max_grad_norm=0", "max_steps=6"}));
+  EXPECT_EQ(o.code, 1) << o.out << o.err;
+  expect_parts(o.out, {"is not as it was written", "Training failed at step 6"});
+  EXPECT_EQ(o.out.find("final/ holds"), std::string::npos) << o.out;
+  EXPECT_TRUE(slurp(w.path("run/final/model.safetensors")) == kept);
 }
 
 // The file that is evaluated shrinks: its line, and what early stopping counts, come at the resume.
