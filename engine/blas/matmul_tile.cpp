@@ -8,8 +8,7 @@
 namespace snug::blas {
 namespace {
 
-// Stores one row of finished sums. Sixteen bytes of slack are never written: tails go through
-// `out`.
+// Stores one row of finished sums.
 inline void round_row(const float* v, int64_t cols, float* c) {
   std::memcpy(c, v, static_cast<size_t>(cols) * sizeof(float));
 }

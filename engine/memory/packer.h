@@ -55,8 +55,8 @@ struct Packing {
 // Deterministic: equal input, equal output. n tensors cost about n^2 / 2 very cheap steps per
 // greedy order, of thousands of them as many as overlap in time, and usually one or two orders are
 // enough.
-// Errors (internal): alignment < 1, seconds negative or not a number, bytes < 0, died < born, 2^30
-// tensors or more, or rounded sizes whose sum passes 2^62.
+// Errors: internal for alignment < 1, seconds negative or not a number, bytes < 0, died < born or
+// 2^30 tensors; out_of_memory for rounded sizes whose sum passes 2^62.
 Packing pack(std::span<const Interval> intervals, const PackOptions& options = {});
 
 // Some valid layout, drawn by `seed`: random order, and for each tensor the lowest gap, the

@@ -12,8 +12,7 @@
 //           for a dropped copy; a block reads as many rows as it has warps for the sums over rows,
 //           then from the cache for dx. Partial sums are 16 C bytes a chunk, of at most 512 chunks.
 // Launches  backward: one, and one that adds the chunks. Rows of more than 8192 columns take one
-// for
-//           dx, one for every 8192 columns of the sums, and the one that adds the chunks.
+//           for dx, one for every 8192 columns of the sums, and the one that adds the chunks.
 // Determinism  equal bits for any order of threads and blocks; sums over rows depend on `threads`.
 // Queue     simt::Queue of the side that is linked. Shapes have been checked. threads: of a block.
 #pragma once

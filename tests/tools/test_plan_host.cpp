@@ -100,7 +100,6 @@ TEST(PlanHost, HostMemoryBoundsTheHostArena) {
                [&] { refuse_plan(make_plan(r)); });
 }
 
-// On the CPU both arenas are RAM.
 // The least memory is no help where the host has no room for what it takes there.
 TEST(PlanHost, TheLeastMemoryIsNamedWithWhatItTakesOfTheHost) {
   PlanRequest r = request_of("auto", "none");
@@ -131,6 +130,7 @@ TEST(PlanHost, TheLeastMemoryIsNamedWithWhatItTakesOfTheHost) {
   EXPECT_EQ(ladder_text(make_ladder(r, {r.budget})).find("host_memory"), std::string::npos);
 }
 
+// On the CPU both arenas are RAM.
 TEST(PlanHost, BothArenasTogetherAreWithinWhatIsFree) {
   PlanRequest r = request_of("block", "inputs");
   r.micro_batch = 12;
