@@ -34,7 +34,10 @@ MemoryInfo system_memory(const std::string& root) {
   MemoryInfo info{machine, keyed(meminfo, "MemAvailable:") * 1024};
   for (const CgroupFolder& group : cgroup_folders(root, "memory")) {
     const std::string folder = group.path + "/";
-    const int64_t limit = read_number(folder + (group.v2 ? "memory.max" : "memory.limit_in_bytes"));
+    int64_t limit = read_number(folder + (group.v2 ? "memory.max" : "memory.limit_in_bytes"));
+    // Above it nothing is killed, but what cannot be given up crawls: anonymous memory, as ours.
+    const int64_t high = group.v2 ? read_number(folder + "memory.high") : 0;
+    if (high > 0 && (limit <= 0 || high < limit)) limit = high;
     const int64_t used =
         read_number(folder + (group.v2 ? "memory.current" : "memory.usage_in_bytes"));
     if (limit <= 0 || limit >= machine || used < 0) continue;

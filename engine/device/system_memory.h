@@ -11,9 +11,9 @@ namespace snug {
 // available  what the system says is available, or less: what a limited group has left, for each of
 //            them. A group's page cache counts as used there, though the system takes it back when
 //            programs need memory, so it is added.
-// Of /proc/meminfo, and memory.max, memory.current and memory.stat (v2) or memory.limit_in_bytes,
-// memory.usage_in_bytes and memory.stat (v1) of the groups (cgroup.h). For tests, `root` stands
-// before every path that is read.
+// Of /proc/meminfo, and the lower of memory.max and memory.high, memory.current and memory.stat
+// (v2) or memory.limit_in_bytes, memory.usage_in_bytes and memory.stat (v1) of the groups
+// (cgroup.h). For tests, `root` stands before every path that is read.
 MemoryInfo system_memory(const std::string& root = "");
 
 }  // namespace snug

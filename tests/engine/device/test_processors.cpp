@@ -292,6 +292,21 @@ TEST(SystemMemory, TheGroupAndThoseAboveItBind) {
   EXPECT_EQ(system_memory(m.root()).available_bytes, 0);
 }
 
+TEST(SystemMemory, WhereAGroupIsSlowedDownBindsAsWell) {
+  Machine m;
+  sixteen(m);
+  m.v2("/job")
+      .file("/sys/fs/cgroup/job/memory.max", "max\n")
+      .file("/sys/fs/cgroup/job/memory.high", "4294967296\n")
+      .file("/sys/fs/cgroup/job/memory.current", "1073741824\n");
+  EXPECT_EQ(system_memory(m.root()).total_bytes, 4 * kGiB);
+  EXPECT_EQ(system_memory(m.root()).available_bytes, 3 * kGiB);
+  m.file("/sys/fs/cgroup/job/memory.max", "2147483648\n");  // the lower of the two
+  EXPECT_EQ(system_memory(m.root()).total_bytes, 2 * kGiB);
+  m.file("/sys/fs/cgroup/job/memory.high", "max\n");
+  EXPECT_EQ(system_memory(m.root()).total_bytes, 2 * kGiB);
+}
+
 // Of a container: its own group is the top of what is mounted.
 TEST(SystemMemory, AContainersLimitIsAtTheTop) {
   Machine m;
