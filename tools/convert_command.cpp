@@ -41,13 +41,10 @@ std::string_view parse_dtype(const std::string& text, bool gguf) {
 void check_not_of_model(const std::string& output, const std::string& model) {
   namespace fs = std::filesystem;
   std::error_code error;
-  // Links are followed when it is written: neither what is in the folder by this name nor what a
-  // name there leads to, as in a cache whose folders are links to blobs.
-  const fs::path given(output), path = fs::weakly_canonical(given, error);
+  // Links are followed when it is written, and the folder's own names may be links, as in caches.
+  const fs::path path = fs::weakly_canonical(output, error);
   if (!fs::exists(path, error) || path.extension() == ".gguf") return;
-  const fs::path parent = given.has_parent_path() ? given.parent_path() : fs::path(".");
-  bool own =
-      fs::equivalent(parent, model, error) || fs::equivalent(path.parent_path(), model, error);
+  bool own = false;
   for (fs::directory_iterator it(model, error), end; !own && !error && it != end;
        it.increment(error)) {
     std::error_code dangling;

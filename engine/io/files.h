@@ -27,11 +27,11 @@ bool file_exists(const std::string& path);  // a regular file, links followed
 // it leads to depends on links.
 std::string normal_path(const std::string& path);
 
-// A file being written under a temporary name in the folder of `path`; commit() makes it durable
-// and renames it, so that `path` holds the old content or the new one and never a part. Without
-// commit() the temporary file is removed. Data goes from the caller's memory to the system with
-// write(2): no buffer of ours, whatever the size. A full disk, a quota or a file size limit is an
-// Error of code device (the signals SIGXFSZ and SIGPIPE are held back), after which only
+// A file being written under a new temporary name in the folder of `path`; commit() makes it
+// durable and renames it, so that `path` holds the old content or the new one and never a part.
+// Without commit() the temporary file is removed. Data goes from the caller's memory to the system
+// with write(2): no buffer of ours, whatever the size. A full disk, a quota or a file size limit is
+// an Error of code device (the signals SIGXFSZ and SIGPIPE are held back), after which only
 // destruction makes sense. Where `path` is a link, what it points to is written so, be it there or
 // not, and the link stays. A pipe or a device is never replaced: data goes straight to it, and what
 // was written stays.

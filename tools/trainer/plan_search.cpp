@@ -45,19 +45,19 @@ PlanSearch::PlanSearch(const PlanRequest& request, std::shared_ptr<Recordings> r
   else
     again.emplace_back(layers_ ? "block" : r.recompute == "auto" ? "none" : r.recompute);
   if (choose && !layers_) away = {"none", "inputs", "block"};
-  for (const bool states : states_away_)
-    for (const std::string& offload : away)
-      for (const std::string& recompute : again)
-        if (away.size() + again.size() == 2 || policies_combine(recompute, offload, *r.model))
-          ways_.push_back({recompute, offload, states,
-                           (choose && offload != "none") || (states && states_away_.size() > 1)});
+  const auto add = [&](const std::vector<std::string>& aways,
+                       const std::vector<std::string>& agains) {
+    for (const bool states : states_away_)
+      for (const std::string& offload : aways)
+        for (const std::string& recompute : agains)
+          if (aways.size() + agains.size() == 2 || policies_combine(recompute, offload, *r.model))
+            ways_.push_back({recompute, offload, states,
+                             (choose && offload != "none") || (states && states_away_.size() > 1)});
+  };
+  add(away, again);
   // A lone layer is no stack: what it may leave with the host is looked at preset by preset.
   if (layers_ && choose && !stacks_)
-    for (const bool states : states_away_)
-      for (const char* offload : {"inputs", "block"})
-        for (const std::string_view recompute : kPresets)
-          if (policies_combine(recompute, offload, *r.model))
-            ways_.push_back({std::string(recompute), offload, states, true});
+    add({"inputs", "block"}, {std::begin(kPresets), std::end(kPresets)});
   std::stable_sort(ways_.begin(), ways_.end(),
                    [](const Way& x, const Way& y) { return x.moved < y.moved; });
   streamed_ = streamed_ways();
@@ -158,8 +158,8 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
     if (!one_memory() && c.host > r.free_bytes) return choice;
     if (one_memory()) room = std::min(room, r.free_bytes - c.host);
   }
-  const bool streams = c.decisions.offload_params || c.decisions.offload_gradients;
-  if (!layers_ || streams || c.decisions.offload != "none") {
+  if (!c.layered) {
+    const bool streams = c.decisions.offload_params || c.decisions.offload_gradients;
     choice.feasible = c.bound <= room;
     choice.engine_bytes = c.bound;
     choice.step_seconds = *bound;
@@ -422,7 +422,7 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   };
   const auto add_all = [&](int64_t micro, const Gradients& gradient, const Way& way) {
     const Config& c = *config({micro, head_chunks(micro).back(), gradient, way});
-    if (!layered(way)) return add_recorded(c);
+    if (!c.layered) return add_recorded(c);
     const BlockOptions& block = block_options(c.decisions);
     LayerProblem p;
     p.kinds.push_back(block.options);

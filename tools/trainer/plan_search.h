@@ -207,6 +207,7 @@ class PlanSearch {
     double micro_steps = 1;  // of a step
     Recordings::Gain gain;   // of a step
     bool moved = false;
+    bool layered = false;  // each layer is run its own way, else all as recorded
   };
   // Where the request leaves packed weights open: the same search with them. Its products are never
   // faster than `gain` says of the plain ones, and it needs `copies` bytes more: most budgets are
@@ -325,8 +326,6 @@ class PlanSearch {
   const Config& stack_config(int64_t micro, int64_t head_rows, const Gradients& gradients,
                              bool states_away);
   const Way& stack_way(bool states_away) const;
-  // Each layer is run its own way, else all as this one says.
-  bool layered(const Way& way) const { return layers_ && !way.streams() && way.offload == "none"; }
   StackProblem stack_problem(const Config& config);
   Choice choice_of(const Config& config, const StackProblem& problem, const StackPlan& plan);
   double seconds_of(const Config& config, const Decisions& decisions);

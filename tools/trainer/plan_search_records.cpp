@@ -315,7 +315,8 @@ PlanSearch::Config* PlanSearch::config(const Key& key) {
   c.gain.both = w.gain_first.both + (c.micro_steps - 1) * w.gain_next.both;
   c.update = w.update;
   if (key.way.streams()) c.base = w.residents;
-  if (!layered(key.way)) return slot.get();
+  c.layered = layers_ && !key.way.streams() && key.way.offload == "none";
+  if (!c.layered) return slot.get();
 
   const BlockOptions& block = block_options(c.decisions);
   const LayerOption& least = block.options.back();  // the input alone, as recorded

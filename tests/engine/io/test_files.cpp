@@ -188,6 +188,21 @@ TEST(Files, AFullDiskIsAnError) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   EXPECT_ERROR(write_atomic("/dev/full", "x"), ErrorCode::device, "full", "No space left",
                "free space");
+  // It refuses every write with ENOSPC; here it stands for the temporary file.
+  TempFolder tmp;
+  write_atomic(tmp / "a", "old");
+  const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC), lowest = ::dup(full);
+  ASSERT_GE(lowest, 0);
+  ::close(lowest);
+  {
+    AtomicFile file(tmp / "a");  // opened as the lowest number that is free
+    ASSERT_EQ(tmp.count(), 2);
+    ASSERT_EQ(::dup2(full, lowest), lowest);
+    EXPECT_ERROR(file.write("x"), ErrorCode::device, tmp / "a", "No space left", "free space");
+  }
+  ::close(full);
+  EXPECT_EQ(read_file(tmp / "a"), "old");
+  EXPECT_EQ(tmp.count(), 1);
 }
 
 // Processes of two containers may have one number and write to one folder.
