@@ -37,6 +37,18 @@ TEST(Machine, ThreadsWaitBrieflyUnlessTheUserSaysHow) {
   EXPECT_EQ(passive.out.find("'1000'"), std::string::npos) << passive.out;
 }
 
+// A processor of 2012, which has AVX and no AVX2, by an emulator.
+TEST(Machine, AProcessorBelowTheFloorIsRefused) {
+  if (shell("command -v qemu-x86_64").code != 0) GTEST_SKIP() << "no qemu-x86_64 on PATH";
+  const Outcome old = shell("qemu-x86_64 -cpu IvyBridge $SNUG --version 2>&1 | grep -v ^qemu");
+  EXPECT_EQ(old.out,
+            "unsupported: expected a processor with AVX2, FMA and BMI (x86-64-v3)\n"
+            "  found: one without\n"
+            "  try:   a processor from 2015 or later; in a virtual machine, pass the host's "
+            "processor on (-cpu host)\n");
+  EXPECT_EQ(shell("qemu-x86_64 -cpu IvyBridge $SNUG --version").code, 2);
+}
+
 TEST(Machine, TheStartIsTimed) {
   const Workspace w;
   const Outcome outcome = w.trained("run", {"max_steps=3", "eval_steps=1", "eval_fraction=0.1"});
