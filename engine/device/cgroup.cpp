@@ -22,6 +22,22 @@ struct Mount {
   std::string group, folder;
 };
 
+// A path of mountinfo, in which a blank is written \040, and so on: a backslash and three octal
+// digits.
+std::string unescaped(const std::string& text) {
+  std::string path;
+  const auto digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '7'; };
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && digit(i + 1) && digit(i + 2) && digit(i + 3)) {
+      path += static_cast<char>(std::stoi(text.substr(i + 1, 3), nullptr, 8));
+      i += 3;
+    } else {
+      path += text[i];
+    }
+  }
+  return path;
+}
+
 // mountinfo(5): ID parent major:minor ROOT MOUNTPOINT options [tags] - TYPE source SUPEROPTIONS
 std::vector<Mount> mounts_of(const std::string& root, std::string_view controller) {
   std::vector<Mount> mounts;
@@ -33,9 +49,9 @@ std::vector<Mount> mounts_of(const std::string& root, std::string_view controlle
     std::string skip, group, folder, type, source, options;
     if (!(left >> skip >> skip >> skip >> group >> folder)) continue;
     if (!(right >> type >> source >> options)) continue;
-    if (type == "cgroup2") mounts.push_back({true, group, root + folder});
-    if (type == "cgroup" && lists(options, controller))
-      mounts.push_back({false, group, root + folder});
+    const bool v2 = type == "cgroup2";
+    if (v2 || (type == "cgroup" && lists(options, controller)))
+      mounts.push_back({v2, unescaped(group), root + unescaped(folder)});
   }
   if (mounts.empty())
     mounts = {{true, "/", root + "/sys/fs/cgroup"},
@@ -43,10 +59,9 @@ std::vector<Mount> mounts_of(const std::string& root, std::string_view controlle
   return mounts;
 }
 
-// The group's path below the mount's top; empty where the mount does not show it, for example in a
-// container whose own group is what is mounted.
+// The group's path below the mount's top; empty where the mount does not show it or it is the top.
 std::string below(const std::string& group, const std::string& top) {
-  if (group.find("..") != std::string::npos) return "";
+  if ((group + "/").find("/../") != std::string::npos) return "";  // outside the namespace
   if (top == "/") return group == "/" ? "" : group;
   if (group.compare(0, top.size(), top) != 0) return "";
   return group.size() > top.size() && group[top.size()] == '/' ? group.substr(top.size()) : "";

@@ -18,8 +18,9 @@ struct CgroupFolder {
 
 // The folders of the group that `controller` ("cpu", "memory") keeps this process in and of every
 // group above it that can be seen, the nearest first, hierarchy by hierarchy: a limit of any of
-// them binds. Where nothing is said of mounts, the usual places. For tests, `root` stands before
-// every path that is read.
+// them binds. A mount that does not show the group gives its top: some managers move a container's
+// processes after they mounted its group. Where nothing is said of mounts, the usual places. For
+// tests, `root` stands before every path that is read.
 std::vector<CgroupFolder> cgroup_folders(const std::string& root, std::string_view controller);
 
 }  // namespace snug

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <limits.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -10,6 +11,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -91,6 +94,44 @@ class HoldWriteSignals {
   sigset_t set_, before_;
 };
 
+// The number where `path` itself, no link followed, is that of an open file of this process; else
+// -1. No memory of the heap.
+int number_named(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  int number = 0;
+  const char *first = path.data() + slash + 1, *last = path.data() + path.size();
+  if (slash == std::string::npos || slash >= PATH_MAX) return -1;
+  if (const auto [end, error] = std::from_chars(first, last, number);
+      error != std::errc() || end != last || number < 0)
+    return -1;
+  char given[PATH_MAX], folder[PATH_MAX], own[PATH_MAX];
+  path.copy(given, slash);
+  given[slash] = '\0';
+  return ::realpath(given, folder) && ::realpath("/proc/self/fd", own) &&
+                 std::string_view(folder) == own
+             ? number
+             : -1;
+}
+
+// Makes `target` what its links lead to, there or not. Where that is the number of an open file,
+// returns it; else -1.
+int follow_links(std::string& target, const std::string& path) {
+  constexpr int kMostLinks = 40;  // as the system
+  char to[4096];
+  for (int i = 0;; ++i) {
+    const ssize_t n = ::readlink(target.c_str(), to, sizeof(to));
+    if (n < 0) return -1;  // no link
+    if (const int number = number_named(target); number >= 0) return number;
+    if (i == kMostLinks || n == static_cast<ssize_t>(sizeof(to))) fail_write(path, ELOOP);
+    const size_t slash = target.rfind('/');
+    if (to[0] == '/' || slash == std::string::npos)
+      target.clear();
+    else
+      target.resize(slash + 1);
+    target.append(to, static_cast<size_t>(n));
+  }
+}
+
 }  // namespace
 
 std::string read_file(const std::string& path, int64_t max_bytes) {
@@ -138,6 +179,11 @@ bool file_exists(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
+bool is_file_number(const std::string& path) {
+  std::string target = path;
+  return follow_links(target, path) >= 0;
+}
+
 std::string normal_path(const std::string& path) {
   std::filesystem::path normal;
   for (const auto& part : std::filesystem::path(path))
@@ -152,24 +198,6 @@ void AtomicFile::reserve(size_t path_bytes) {
   folder_.reserve(path_bytes);
 }
 
-// target_ = what path_ is, or what its links lead to, there or not.
-void AtomicFile::follow_links() {
-  constexpr int kMostLinks = 40;  // as the system
-  target_.assign(path_);
-  char to[4096];
-  for (int i = 0;; ++i) {
-    const ssize_t n = ::readlink(target_.c_str(), to, sizeof(to));
-    if (n < 0) return;  // no link
-    if (i == kMostLinks || n == static_cast<ssize_t>(sizeof(to))) fail_write(path_, ELOOP);
-    const size_t slash = target_.rfind('/');
-    if (to[0] == '/' || slash == std::string::npos)
-      target_.clear();
-    else
-      target_.resize(slash + 1);
-    target_.append(to, static_cast<size_t>(n));
-  }
-}
-
 void AtomicFile::open(const std::string& path) {
   require(fd_ < 0, "open() after commit() or abandon()");
   static std::atomic<int> counter{0};
@@ -180,14 +208,20 @@ void AtomicFile::open(const std::string& path) {
   if (path_.empty() || path_.back() == '/' || (there && S_ISDIR(info.st_mode)))
     fail(ErrorCode::device, fmt::format("to write a file named '{}'", path_), "a folder or no name",
          "give the path of a file");
-  straight_ = there && !S_ISREG(info.st_mode);
+  target_.assign(path_);
+  const int number = follow_links(target_, path_);
+  straight_ = number >= 0 || (there && !S_ISREG(info.st_mode));
+  if (number >= 0) {  // the same open file: its place is that of all who write to it
+    fd_ = ::fcntl(number, F_DUPFD_CLOEXEC, 0);
+    if (fd_ < 0) fail_write(path_, errno);
+    return;
+  }
   if (straight_) {
     while ((fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY)) < 0 && errno == EINTR) {
     }
     if (fd_ < 0) fail_write(path_, errno);
     return;
   }
-  follow_links();
   const size_t slash = target_.rfind('/');
   if (slash == std::string::npos)
     folder_.assign(".");
@@ -234,6 +268,8 @@ void AtomicFile::write(const void* data, int64_t bytes) {
 void AtomicFile::write_at(int64_t offset, const void* data, int64_t bytes) {
   require(offset >= 0 && bytes >= 0 && offset <= size_ - bytes,
           "write_at inside what was appended");
+  struct stat info {};  // in a file by its number it is not known what stood before
+  if (straight_ && ::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode)) fail_write(path_, ESPIPE);
   write_all(At::offset, offset, static_cast<const char*>(data), bytes);
 }
 

@@ -23,6 +23,10 @@ void sync_folder(const std::string& folder);
 
 bool file_exists(const std::string& path);  // a regular file, links followed
 
+// True where the path, links followed, is the number of a file that this process has open:
+// "/dev/stdout", "/dev/fd/3", "/proc/self/fd/3".
+bool is_file_number(const std::string& path);
+
 // A path without what changes nothing: "a/b/", "a/./b" and "a//b/." are "a/b". ".." stays, for what
 // it leads to depends on links.
 std::string normal_path(const std::string& path);
@@ -33,8 +37,8 @@ std::string normal_path(const std::string& path);
 // with write(2): no buffer of ours, whatever the size. A full disk, a quota or a file size limit is
 // an Error of code device (the signals SIGXFSZ and SIGPIPE are held back), after which only
 // destruction makes sense. Where `path` is a link, what it points to is written so, be it there or
-// not, and the link stays. A pipe or a device is never replaced: data goes straight to it, and what
-// was written stays.
+// not, and the link stays. A pipe, a device or a file by its number (/dev/stdout) is never
+// replaced: data goes straight to it, and what was written stays.
 class AtomicFile {
  public:
   AtomicFile() = default;  // open() follows
@@ -45,7 +49,7 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(const void* data, int64_t bytes);  // appends
-  // Overwrites what was appended. A pipe cannot: device.
+  // Overwrites what was appended. A pipe cannot, nor a file by its number: device.
   void write_at(int64_t offset, const void* data, int64_t bytes);
   void write(std::string_view text) { write(text.data(), static_cast<int64_t>(text.size())); }
   void commit();
@@ -63,11 +67,9 @@ class AtomicFile {
  private:
   enum class At { end, offset };
   void write_all(At at, int64_t offset, const char* data, int64_t bytes);
-  void follow_links();
-
   std::string path_, target_, temporary_, folder_;  // as given; where links lead
   int fd_ = -1;
-  bool straight_ = false;  // a pipe or a device: no temporary file
+  bool straight_ = false;  // a pipe, a device or a file by its number: no temporary file
   int64_t size_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "engine/core/error.h"
+#include "engine/io/files.h"
 
 namespace snug {
 namespace {
@@ -23,7 +24,9 @@ bool has_mark(const std::string& path, std::string_view mark) {
 void check_output_file(const std::string& path, std::string_view flag, bool overwrite,
                        std::string_view mark) {
   std::error_code error;
-  if (overwrite || !std::filesystem::is_regular_file(path, error) || has_mark(path, mark)) return;
+  if (overwrite || !std::filesystem::is_regular_file(path, error) || is_file_number(path) ||
+      has_mark(path, mark))
+    return;
   fail(ErrorCode::usage, fmt::format("{} as a file that is not there yet", flag),
        fmt::format("{}, which is", path), "another name, or --overwrite to replace it");
 }

@@ -7,8 +7,9 @@
 namespace snug {
 
 // Throws usage if `path` is there already, unless `overwrite`, or unless the file begins as those
-// of the command do: `mark` stands in its first 4 KiB (empty: no file does). A pipe or a device is
-// no file to lose. `flag` names the option for the message.
+// of the command do: `mark` stands in its first 4 KiB (empty: no file does). A pipe, a device
+// or an open file by its number (/dev/stdout) is no file to lose. `flag` names the option for the
+// message.
 void check_output_file(const std::string& path, std::string_view flag, bool overwrite,
                        std::string_view mark = {});
 

@@ -142,6 +142,17 @@ TEST(Processors, TheSmallestQuotaAlongThePathBinds) {
   EXPECT_DOUBLE_EQ(m.quota(), 0.5);
 }
 
+TEST(Processors, NamesOfGroupsMayHoldDotsAndBlanks) {
+  Machine m;
+  m.v2("/a..b/c d", "/a..b").file("/sys/fs/cgroup/c d/cpu.max", "50000 100000");
+  EXPECT_DOUBLE_EQ(m.quota(), 0.5);
+  m.v2("/a b/c", "/a\\040b").file("/sys/fs/cgroup/c/cpu.max", "30000 100000");
+  EXPECT_DOUBLE_EQ(m.quota(), 0.3);
+  m.v2("/a\\b", "/a\\134b").file("/sys/fs/cgroup/cpu.max", "20000 100000");
+  EXPECT_DOUBLE_EQ(m.quota(), 0.2);
+  EXPECT_EQ(m.where(), "/sys/fs/cgroup/cpu.max");
+}
+
 TEST(Processors, QuotaOfTheFirstVersion) {
   Machine m;
   m.v1("/user/job")

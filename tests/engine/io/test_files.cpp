@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -119,6 +120,37 @@ TEST(Files, APipeIsWrittenToAndNotReplaced) {
   AtomicFile file(pipe);
   ::close(fd);
   EXPECT_ERROR(file.write("x"), ErrorCode::device, "pipe", "Broken pipe", "reader");
+}
+
+// What a shell does with `command --output /dev/stdout >> log`.
+TEST(Files, AFileByItsNumberIsWrittenOnFromWhereItStands) {
+  TempFolder tmp;
+  const int fd = ::open((tmp / "log").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(::write(fd, "before ", 7), 7);
+  const std::string number = std::to_string(fd);
+  std::filesystem::create_symlink("/dev/fd/" + number, tmp / "link");
+  for (const std::string& path : {"/dev/fd/" + number, "/proc/self/fd/" + number,
+                                  fmt::format("/proc/{}/fd/{}", getpid(), fd), tmp / "link"}) {
+    EXPECT_TRUE(is_file_number(path)) << path;
+    write_atomic(path, "ours ");
+    ASSERT_EQ(::write(fd, "theirs ", 7), 7);
+  }
+  EXPECT_EQ(read_file(tmp / "log"), "before ours theirs ours theirs ours theirs ours theirs ");
+  {
+    AtomicFile file("/dev/fd/" + number);
+    file.write("some");
+    EXPECT_ERROR(file.write_at(0, "x", 1), ErrorCode::device, "/dev/fd/", "Illegal seek",
+                 "front to back");
+  }
+  EXPECT_EQ(tmp.count(), 2);
+  ::close(fd);
+  EXPECT_ERROR(write_atomic("/dev/fd/" + number, "x"), ErrorCode::device, "/dev/fd/" + number,
+               "No such file", "create");
+  for (const std::string& path :
+       {tmp / "log", tmp / "absent", std::string("/dev/null"), std::string("1"),
+        std::string("/proc/self/fd/x"), std::string("/proc/self/fd/")})
+    EXPECT_FALSE(is_file_number(path)) << path;
 }
 
 TEST(Files, AMappingOutlivesTheReplacedFile) {
