@@ -42,8 +42,9 @@ MemoryInfo system_memory(const std::string& root) {
         read_number(folder + (group.v2 ? "memory.current" : "memory.usage_in_bytes"));
     if (limit <= 0 || limit >= machine || used < 0) continue;
     const std::string stat = folder + "memory.stat", prefix = group.v2 ? "" : "total_";
-    const int64_t cache =
-        keyed(stat, prefix + "active_file") + keyed(stat, prefix + "inactive_file");
+    const int64_t cache = keyed(stat, prefix + "active_file") +
+                          keyed(stat, prefix + "inactive_file") +
+                          (group.v2 ? keyed(stat, "slab_reclaimable") : 0);
     info.total_bytes = std::min(info.total_bytes, limit);
     info.available_bytes =
         std::min(info.available_bytes, std::clamp<int64_t>(limit - used + cache, 0, limit));

@@ -167,6 +167,7 @@ void write_atomic(const std::string& path, std::string_view bytes) {
 
 void sync_folder(const std::string& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0 && errno == EACCES) return;  // files may be made in it, and it may not be read
   if (fd < 0) fail_write(folder, errno);
   const int rc = ::fsync(fd);
   const int code = errno;

@@ -17,8 +17,8 @@ std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} <<
 // Writes `bytes` to `path` through AtomicFile.
 void write_atomic(const std::string& path, std::string_view bytes);
 
-// Makes earlier creations and renames in `folder` durable. File systems that cannot do this are
-// left as they are.
+// Makes earlier creations and renames in `folder` durable. File systems that cannot do this, and
+// folders that may be written to but not read, are left as they are.
 void sync_folder(const std::string& folder);
 
 bool file_exists(const std::string& path);  // a regular file, links followed

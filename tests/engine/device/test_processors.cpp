@@ -290,9 +290,10 @@ TEST(SystemMemory, TheGroupAndThoseAboveItBind) {
       .file("/sys/fs/cgroup/slice/job/memory.max", "4294967296\n")
       .file("/sys/fs/cgroup/slice/job/memory.current", "1073741824\n")
       .file("/sys/fs/cgroup/slice/job/memory.stat",
-            "anon 5\ninactive_file 268435456\nactive_file 268435456\n");
+            "anon 5\ninactive_file 268435456\nactive_file 134217728\nslab_reclaimable 134217728\n"
+            "slab_unreclaimable 77\n");
   EXPECT_EQ(system_memory(m.root()).total_bytes, 4 * kGiB);
-  EXPECT_EQ(system_memory(m.root()).available_bytes, 3 * kGiB + kGiB / 2);  // the cache is given up
+  EXPECT_EQ(system_memory(m.root()).available_bytes, 3 * kGiB + kGiB / 2);  // given up
   // A group above it that has less left, though its limit is higher.
   m.file("/sys/fs/cgroup/slice/memory.max", "8589934592\n")
       .file("/sys/fs/cgroup/slice/memory.current", "6442450944\n");

@@ -237,6 +237,31 @@ TEST(Files, AFullDiskIsAnError) {
   EXPECT_EQ(tmp.count(), 1);
 }
 
+TEST(Files, AFolderThatMayNotBeReadIsWrittenTo) {
+  TempFolder tmp;
+  const std::string folder = tmp / "drop";
+  std::filesystem::create_directory(folder);
+  ASSERT_EQ(::chmod(tmp.path().c_str(), 0711), 0);
+  ASSERT_EQ(::chmod(folder.c_str(), 0333), 0);
+  const uid_t before = geteuid();
+  if (before == 0 && ::seteuid(65534) != 0)  // nothing is forbidden to root
+    GTEST_SKIP() << "no other user here";
+  std::string error;
+  const bool reached = ::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
+  try {
+    if (reached) write_atomic(folder + "/a", "x");
+  } catch (const Error& e) {
+    error = e.what();
+  }
+  if (before == 0) {
+    ASSERT_EQ(::seteuid(0), 0);
+  }
+  ASSERT_EQ(::chmod(folder.c_str(), 0700), 0);
+  if (!reached) GTEST_SKIP() << "the folder of temporary files is not for all users";
+  EXPECT_EQ(error, "");
+  EXPECT_EQ(read_file(folder + "/a"), "x");
+}
+
 // Processes of two containers may have one number and write to one folder.
 TEST(Files, ATemporaryNameThatIsTakenIsLeftAlone) {
   TempFolder tmp;
