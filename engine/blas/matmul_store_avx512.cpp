@@ -74,11 +74,6 @@ SNUG_AVX512_BF16 inline __m512i convert_line(__m512 x, __m512 y) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(y, x));
 }
 
-bool converts_bf16() {
-  static const bool yes = __builtin_cpu_supports("avx512bf16") != 0;
-  return yes;
-}
-
 // 32 sums of every row of a tile, rounded and put into C.
 SNUG_AVX512_BF16 void convert_whole(const MatmulProblem& p, const float* tile, int64_t ld,
                                     const float* bias, bf16* to, int64_t rows, bool stream) {
@@ -108,7 +103,7 @@ SNUG_AVX512 void store_whole(const MatmulProblem& p, const float* tile, int64_t 
   const __m512 b0 = _mm512_load_ps(bias), b1 = _mm512_load_ps(bias + 16);
   T* to = static_cast<T*>(p.c) + m0 * p.ldc + n0;
   if constexpr (std::is_same_v<T, bf16>)
-    if (converts_bf16()) return convert_whole(p, tile, ld, bias, to, rows, stream);
+    if (use_avx512_bf16()) return convert_whole(p, tile, ld, bias, to, rows, stream);
   for (int64_t i = 0; i < rows; ++i, tile += ld, to += p.ldc) {
     __m512 x = _mm512_mul_ps(alpha, _mm512_loadu_ps(tile));
     __m512 y = _mm512_mul_ps(alpha, _mm512_loadu_ps(tile + 16));

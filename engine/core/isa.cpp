@@ -9,6 +9,11 @@ bool& allowed() {
   return value;
 }
 
+bool& bf16_allowed() {
+  static bool value = __builtin_cpu_supports("avx512bf16") != 0;
+  return value;
+}
+
 }  // namespace
 
 bool use_avx512() {
@@ -16,8 +21,7 @@ bool use_avx512() {
 }
 
 bool use_avx512_bf16() {
-  static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
-  return has && use_avx512();
+  return bf16_allowed() && use_avx512();
 }
 
 WithoutAvx512::WithoutAvx512() : before_(allowed()) {
@@ -25,6 +29,13 @@ WithoutAvx512::WithoutAvx512() : before_(allowed()) {
 }
 WithoutAvx512::~WithoutAvx512() {
   allowed() = before_;
+}
+
+WithoutAvx512Bf16::WithoutAvx512Bf16() : before_(bf16_allowed()) {
+  bf16_allowed() = false;
+}
+WithoutAvx512Bf16::~WithoutAvx512Bf16() {
+  bf16_allowed() = before_;
 }
 
 }  // namespace snug

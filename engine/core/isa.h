@@ -22,4 +22,16 @@ class WithoutAvx512 {
   bool before_;
 };
 
+// The same of use_avx512_bf16() alone: what a machine with the one and not the other does.
+class WithoutAvx512Bf16 {
+ public:
+  WithoutAvx512Bf16();
+  ~WithoutAvx512Bf16();
+  WithoutAvx512Bf16(const WithoutAvx512Bf16&) = delete;
+  WithoutAvx512Bf16& operator=(const WithoutAvx512Bf16&) = delete;
+
+ private:
+  bool before_;
+};
+
 }  // namespace snug

@@ -2,8 +2,6 @@
 #include "engine/simt/map.h"
 #include "layers/ops/activation_dispatch.h"
 #include "layers/ops/activation_simt.h"
-#include "layers/ops/layernorm_device.h"
-#include "layers/ops/layernorm_dispatch.h"
 
 namespace snug {
 namespace {
@@ -84,25 +82,6 @@ struct Backward {
   __device__ float operator()(float dy, float x) const { return dy * A::slope(x); }
 };
 
-// A thread takes vectors of N in a row; pre may be null.
-template <class A, class V, class W, int N>
-__global__ void bias_activation_kernel(V* act, V* pre, const V* z, const W* bias, int64_t n,
-                                       int64_t columns) {
-  using simt::Pack;
-  const int64_t stride = simt::blocks() * simt::threads() * N;
-  for (int64_t i = (simt::block() * simt::threads() + simt::thread()) * N; i < n; i += stride) {
-    const auto v = Pack<V, N>::load(z + i);
-    const auto b = Pack<W, N>::load(bias + i % columns);
-    Pack<V, N> sum, out;
-    for (int k = 0; k < N; ++k) {
-      sum[k] = from_f32<V>(to_f32(v[k]) + to_f32(b[k]));
-      out[k] = from_f32<V>(A::value(to_f32(sum[k])));
-    }
-    if (pre) sum.store(pre + i);
-    out.store(act + i);
-  }
-}
-
 template <class F>
 void dispatch_kind(Activation kind, F&& f) {
   dispatch_activation<GeluTanh, GeluErf, Relu, Silu>(kind, f);
@@ -134,35 +113,8 @@ void activation_backward_on(Queue& queue, const View& dx, const View& dy, const 
   });
 }
 
-template <class Queue>
-void bias_activation_forward_on(Queue& queue, const View& act, const View& pre, const View& z,
-                                const View& bias, Activation kind, int threads) {
-  constexpr int kVectorsPerThread = 4;
-  const int64_t n = z.elements(), columns = z.shape.last();
-  dispatch_norm(z, bias, [&](auto tag, auto bias_tag) {
-    dispatch_kind(kind, [&](auto function) {
-      using V = decltype(tag);
-      using W = decltype(bias_tag);
-      using A = decltype(function);
-      constexpr int kWide = simt::kVector<V>;
-      const bool wide = wide_rows<V>(columns, {&act, &pre, &z, &bias});
-      const int64_t vectors = n / (wide ? kWide : 1);
-      simt::launch(
-          queue,
-          {.blocks = ceil_div(vectors, int64_t{threads} * kVectorsPerThread), .threads = threads},
-          "bias_activation",
-          wide ? bias_activation_kernel<A, V, W, kWide> : bias_activation_kernel<A, V, W, 1>,
-          act.as<V>(), pre.defined() ? pre.as<V>() : static_cast<V*>(nullptr), z.as<const V>(),
-          bias.as<const W>(), n, columns);
-    });
-  });
-}
-
 template void activation_forward_on(simt::Queue&, const View&, const View&, Activation, int);
 template void activation_backward_on(simt::Queue&, const View&, const View&, const View&,
                                      Activation, int);
-
-template void bias_activation_forward_on(simt::Queue&, const View&, const View&, const View&,
-                                         const View&, Activation, int);
 
 }  // namespace snug

@@ -8,8 +8,8 @@
 // Shapes    y, x, dy, dx: equal shapes, any rank.
 // dtypes    one of f32, bf16, f16, the same for all.
 // Aliasing  y may be x; dx may be dy or x.
-// Numerics  float, with fused multiply-adds; erf and exp by the formulas of engine/core/math.h:
-//           absolute error of y below 1e-6 |x|.
+// Numerics  float, with fused multiply-adds, erf and exp by polynomials: absolute error of y below
+//           1e-6 |x|, of dx below 1e-6 |dy|.
 // Traffic   forward: x once in, y once out; backward: x and dy in, dx out.
 // Determinism  equal bits for any number of threads, any split of the rows, and with or without
 //           AVX-512, which is used where the machine has it; the sign of a NaN may differ.

@@ -18,11 +18,4 @@ template <class Queue>
 void activation_backward_on(Queue& queue, const View& dx, const View& dy, const View& x,
                             Activation kind, int threads = 256);
 
-// For products that do not add their bias: pre = z + bias, act = f(pre as stored); z, pre, act
-// (N,M) of one dtype, bias (M) of that or f32. An undefined pre is not stored; pre or act may be z.
-// In 16 bits z + bias is one rounding more than where the product adds the bias itself.
-template <class Queue>
-void bias_activation_forward_on(Queue& queue, const View& act, const View& pre, const View& z,
-                                const View& bias, Activation kind, int threads = 256);
-
 }  // namespace snug

@@ -12,17 +12,7 @@ void dropout_forward_on(Queue& queue, const View& y, const View& x, int64_t, int
   });
 }
 
-template <class Queue>
-void dropout_backward_on(Queue& queue, const View& dx, const View& dy, int64_t, int64_t T,
-                         const DropoutSpec& spec, const View& state, int threads) {
-  dispatch_float(dy, "dy", [&](auto tag) {
-    launch_dropout<decltype(tag)>(queue, "dropout_backward", dx, {}, dy, T, spec, state, threads);
-  });
-}
-
 template void dropout_forward_on(simt::Queue&, const View&, const View&, int64_t, int64_t,
                                  const DropoutSpec&, const View&, int);
-template void dropout_backward_on(simt::Queue&, const View&, const View&, int64_t, int64_t,
-                                  const DropoutSpec&, const View&, int);
 
 }  // namespace snug

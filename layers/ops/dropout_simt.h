@@ -1,5 +1,5 @@
-// The kernels of layers/ops/dropout.h for engine/simt: the same masks, mathematics, dtypes and
-// aliasing, and the same bits.
+// The kernel of layers/ops/dropout.h for engine/simt, the same forward and backward: the same
+// masks, mathematics, dtypes and aliasing, and the same bits.
 //
 // Queue     simt::Queue of the side that is linked. Shapes have been checked, p is above 0. The
 //           StepState is read on the queue's side. threads: of a block.
@@ -12,9 +12,5 @@ namespace snug {
 template <class Queue>
 void dropout_forward_on(Queue& queue, const View& y, const View& x, int64_t B, int64_t T,
                         const DropoutSpec& spec, const View& state, int threads = 256);
-
-template <class Queue>
-void dropout_backward_on(Queue& queue, const View& dx, const View& dy, int64_t B, int64_t T,
-                         const DropoutSpec& spec, const View& state, int threads = 256);
 
 }  // namespace snug

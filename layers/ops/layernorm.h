@@ -15,7 +15,7 @@
 // Aliasing  y may be x. dx may be dy if add_dx is false. dx is never x. The dropped copy may be dy
 //           if dx is not.
 // Numerics  float throughout; the variance takes a second pass over the row. Sums over a row and
-//           over rows are in a fixed order (engine/kernels/lanes.h, row_split.h). A bf16 dweight or
+//           over rows are in a fixed order (engine/kernels/wide.h, row_split.h). A bf16 dweight or
 //           dbias is widened, added to in float and rounded once.
 // Memory    backward with a wanted dweight or dbias: workspace (chunks,2,C) f32, at most 32 chunks,
 //           of kernels at most 512.

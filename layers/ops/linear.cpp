@@ -28,11 +28,9 @@ struct TileFinish {
 
 // A row of a tile. Past the caches where that is wanted and it fills whole lines: a plain store
 // would first fetch the line, and a tile's rows are too far apart for the processor to foresee
-// them. Such stores are ordered by no later plain store, only by fences and locked instructions,
-// and each thread passes one before another reads the row: the locked addition with which it asks
-// for its next piece of the product, the last and vain time included, the one with which it arrives
-// where the threads of a product wait for each other, and that of OpenMP's barrier at the end of
-// the loop. A single thread sees its own stores in order.
+// them. No later plain store orders such stores, only fences and locked instructions: a thread's
+// share of a product ends in a fence, and where its threads wait for each other they arrive by a
+// locked instruction. A single thread sees its own stores in order.
 inline void store_row(void* to, const void* from, size_t bytes, bool stream) {
   if (!stream || bytes % 64 != 0 || reinterpret_cast<uintptr_t>(to) % 64 != 0) {
     std::memcpy(to, from, bytes);

@@ -12,27 +12,26 @@ inline V sigmoid_of(V minus_x) {
 // (1 + tanh(u)) / 2 is sigmoid(2 u), which takes one division less and keeps small values exact.
 struct GeluTanhLoop {
   static constexpr float kTwice = 2.0f * 0.7978845608028654f, kCube = 0.044715f;
-  // Of z in [-10, 10]: at either end the sigmoid is 0 or 1 to the last bit of any result, and the
-  // power is of 87.32 at most, so that it needs no bounds of its own.
-  static V half(V z, V square) {
-    const V one = set1(1.0f);
-    return one / (one + exp_within(z * fma(square, set1(-kTwice * kCube), set1(-kTwice))));
+  // e^(-2 u) of z in [-10, 10]: at either end the sigmoid is 0 or 1 to the last bit of any result,
+  // and the power is of 87.32 at most, so that it needs no bounds of its own.
+  static V power(V z, V square) {
+    return exp_within(z * fma(square, set1(-kTwice * kCube), set1(-kTwice)));
   }
   static V value(V x) {
-    const V low = max_of(set1(-10.0f), x), z = min_of(set1(10.0f), low);
-    return low * half(z, z * z);
+    const V low = max_of(set1(-10.0f), x), z = min_of(set1(10.0f), low), one = set1(1.0f);
+    return low * (one / (one + power(z, z * z)));
   }
+  // s (1 - s) as e s^2: where s is nearly 1, 1 - s has lost the digits that x^3 then magnifies.
   static V slope(V x) {
     const V z = min_of(set1(10.0f), max_of(set1(-10.0f), x)), square = z * z;
-    const V s = half(z, square);
-    return fma(z * (s * (set1(1.0f) - s)), fma(square, set1(3.0f * kTwice * kCube), set1(kTwice)),
-               s);
+    const V one = set1(1.0f), e = power(z, square), s = one / (one + e);
+    return fma(z * (e * s * s), fma(square, set1(3.0f * kTwice * kCube), set1(kTwice)), s);
   }
 };
 
 struct GeluErfLoop {
-  // Abramowitz and Stegun 7.1.26, as fast_erf of engine/core/math.h: (1 + erf(x / sqrt(2))) / 2 is
-  // g below zero and 1 - g above, with e = e^(-x^2 / 2).
+  // Abramowitz and Stegun 7.1.26 (erf to 1.5e-7): (1 + erf(x / sqrt(2))) / 2 is g below zero and
+  // 1 - g above, with e = e^(-x^2 / 2).
   static V half(V x, V e) {
     const V zero = set1(0.0f), a = max_of(zero - x, x) * set1(0.7071067811865476f);
     const V t = set1(1.0f) / fma(set1(0.3275911f), a, set1(1.0f));

@@ -8,7 +8,6 @@
 #include <set>
 #include <vector>
 
-#include "engine/core/math.h"
 #include "engine/core/parallel.h"
 #include "engine/core/rng.h"
 
@@ -94,82 +93,6 @@ TEST(Rng, NormalIsFiniteAtTheEnds) {
       EXPECT_TRUE(std::isfinite(z0) && std::isfinite(z1)) << a << " " << b;
       EXPECT_LT(std::hypot(z0, z1), 6.7);  // sqrt(64 ln 2) = 6.66
     }
-}
-
-// Every `stride`-th float of [low, high], both ends included.
-template <class F>
-void for_floats(float low, float high, double step, F&& f) {
-  for (double x = low; x < high; x += step) f(static_cast<float>(x));
-  f(high);
-}
-
-TEST(Math, ExpError) {
-  double worst = 0;
-  for_floats(-87.33f, 88.37f, 1.03e-4, [&](float x) {
-    const double truth = std::exp(static_cast<double>(x));
-    worst = std::max(worst, std::fabs(fast_exp(x) - truth) / truth);
-  });
-  EXPECT_LT(worst, 2.5e-7);
-  EXPECT_GT(worst, 1e-8);  // it is a float
-  EXPECT_EQ(fast_exp(0.0f), 1.0f);
-  EXPECT_EQ(fast_exp(-0.0f), 1.0f);
-}
-
-TEST(Math, ExpEnds) {
-  const float inf = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(fast_exp(-87.34f), 0.0f);
-  EXPECT_EQ(fast_exp(-1e30f), 0.0f);
-  EXPECT_EQ(fast_exp(-inf), 0.0f);
-  EXPECT_GT(fast_exp(-87.33f), 0.0f);
-  EXPECT_EQ(fast_exp(inf), fast_exp(88.37f));
-  EXPECT_EQ(fast_exp(1e30f), fast_exp(88.37f));
-  EXPECT_TRUE(std::isfinite(fast_exp(inf)));
-  EXPECT_TRUE(std::isnan(fast_exp(std::nanf(""))));
-}
-
-TEST(Math, TanhError) {
-  double worst = 0;
-  const auto check = [&](float x) {
-    worst = std::max(worst, std::fabs(fast_tanh(x) - std::tanh(static_cast<double>(x))));
-  };
-  for_floats(-12, 12, 1.3e-5, check);
-  for_floats(-1e-3f, 1e-3f, 1e-8, check);
-  EXPECT_LT(worst, 3e-7);
-  const float inf = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(fast_tanh(inf), 1.0f);
-  EXPECT_EQ(fast_tanh(-inf), -1.0f);
-  EXPECT_EQ(fast_tanh(0.0f), 0.0f);
-  EXPECT_TRUE(std::isnan(fast_tanh(std::nanf(""))));
-}
-
-TEST(Math, ErfError) {
-  double worst = 0;
-  const auto check = [&](float x) {
-    worst = std::max(worst, std::fabs(fast_erf(x) - std::erf(static_cast<double>(x))));
-    ASSERT_EQ(fast_erf(-x), -fast_erf(x));
-  };
-  for_floats(0, 6, 5.1e-6, check);
-  for_floats(0, 1e-3f, 1e-8, check);
-  EXPECT_LT(worst, 7e-7);
-  const float inf = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(fast_erf(inf), 1.0f);
-  EXPECT_EQ(fast_erf(-1e30f), -1.0f);
-  EXPECT_TRUE(std::isnan(fast_erf(std::nanf(""))));
-}
-
-// The reason they exist: a vectorised loop and its tail give the same bits as one call.
-TEST(Math, LoopsGiveTheBitsOfOneCall) {
-  std::vector<float> x(1003), e(1003), t(1003), f(1003);
-  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) * 0.0171f - 8.5f;
-  for (size_t i = 0; i < x.size(); ++i) e[i] = fast_exp(x[i]);
-  for (size_t i = 0; i < x.size(); ++i) t[i] = fast_tanh(x[i]);
-  for (size_t i = 0; i < x.size(); ++i) f[i] = fast_erf(x[i]);
-  for (size_t i = 0; i < x.size(); ++i) {
-    const volatile float one = x[i];
-    ASSERT_EQ(e[i], fast_exp(one));
-    ASSERT_EQ(t[i], fast_tanh(one));
-    ASSERT_EQ(f[i], fast_erf(one));
-  }
 }
 
 TEST(Parallel, EveryIndexOnceForAnyThreadCount) {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "engine/core/isa.h"
-#include "engine/kernels/lanes.h"
 #include "engine/kernels/loops.h"
 #include "tests/support/values.h"
 

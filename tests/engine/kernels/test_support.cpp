@@ -23,7 +23,7 @@ TEST(Support, RunsABodyOnPlanAndCpu) {
   EXPECT_EQ(out.flops, 15);
   EXPECT_EQ(out.bytes_moved, 90);
   EXPECT_EQ(out.ops, std::vector<std::string>{"widen"});
-  EXPECT_EQ(runs, 2 * 5 + 1);  // five modes, one of them twice
+  EXPECT_EQ(runs, 2 * 6 + 1);  // six modes, one of them twice
 }
 
 // The harness must see each kind of fault.

@@ -98,44 +98,6 @@ TEST(ActivationSimt, Extremes) {
   }
 }
 
-// With the bias a product left out: the sum as stored, and what the activation makes of that.
-TEST(ActivationSimt, WithABiasHasTheBitsOfItsParts) {
-  for (const Activation kind : kKinds)
-    for (const DType t : {DType::f32, DType::bf16, DType::f16})
-      for (const auto& [columns, bias_type] :
-           {std::pair{40, t}, {40, DType::f32}, {13, t}, {24, DType::f32}})
-        for (const bool store : {true, false}) {
-          SCOPED_TRACE(fmt::format("{} {} columns {} bias {} store {}", to_string(kind),
-                                   to_string(t), columns, to_string(bias_type), store));
-          const int64_t n = 9;
-          const Values z = normal_values(n * columns, 1, t, 2),
-                       bias = normal_values(columns, 2, bias_type);
-          Values pre = z;
-          for (size_t i = 0; i < pre.size(); ++i) {
-            const auto sum = static_cast<float>(z[i]) +
-                             static_cast<float>(bias[i % static_cast<size_t>(columns)]);
-            pre[i] = rounded(static_cast<double>(sum), t);
-          }
-          const Outputs out = run_in_all_schedules(
-              [&](EmuCase& c) {
-                const View vz =
-                    store ? c.inout("pre", {n, columns}, t, z) : c.input("z", {n, columns}, t, z);
-                bias_activation_forward_on(c.queue(), c.output("act", {n, columns}, t),
-                                           store ? vz : View(), vz,
-                                           c.input("bias", {columns}, bias_type, bias), kind, 32);
-              },
-              columns == 24);
-          const Outputs parts = run_in_all_schedules([&](EmuCase& c) {
-            activation_forward_on(c.queue(), c.output("act", {n, columns}, t),
-                                  c.input("pre", {n, columns}, t, pre), kind, 64);
-          });
-          EXPECT_EQ(out["act"], parts["act"]);
-          if (store) {
-            EXPECT_EQ(out["pre"], pre);
-          }
-        }
-}
-
 TEST(ActivationSimt, RefusesWhatItDoesNotKnow) {
   EmuCase c({}, false);
   const View x = c.output("x", {5}, DType::f32), i = c.output("i", {5}, DType::i64);

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "engine/core/isa.h"
-#include "engine/kernels/lanes.h"
 #include "layers/ops/layernorm.h"
 #include "layers/ops/row_loops.h"
 #include "tests/support/case.h"
 #include "tests/support/errors.h"
 #include "tests/support/gradient.h"
+#include "tests/support/reference/lanes.h"
 #include "tests/support/reference/layernorm.h"
 
 namespace snug::test {

@@ -172,8 +172,8 @@ auto backward_body(const Variant& v, const Data& d, const Values& dx0, const Val
                             rstd, copy, v.threads);
       // What the op of its own makes of dx.
       if (v.drop > 0)
-        dropout_backward_on(c.queue(), c.output("again", {v.n, v.c}, v.dtype), dx, copy.B, copy.T,
-                            copy.dropout, copy.state);
+        dropout_forward_on(c.queue(), c.output("again", {v.n, v.c}, v.dtype), dx, copy.B, copy.T,
+                           copy.dropout, copy.state);
     } else {
       layernorm_backward(c.ctx(), dx, v.add_dx, dweight, dbias, dy, x, weight, mean, rstd, copy);
     }

@@ -85,7 +85,7 @@ TEST(DropoutSimt, SameBitsAsTheCpu) {
       const View vdy = c.input("dy", shape, v.dtype, dy), vdx = c.output("dx", shape, v.dtype);
       if constexpr (kEmulated<std::decay_t<decltype(c)>>) {
         dropout_forward_on(c.queue(), vy, vx, v.b, v.t, spec, s, v.threads);
-        dropout_backward_on(c.queue(), vdx, vdy, v.b, v.t, spec, s, v.threads);
+        dropout_forward_on(c.queue(), vdx, vdy, v.b, v.t, spec, s, v.threads);
       } else {
         dropout_forward(c.ctx(), vy, vx, v.b, v.t, spec, s);
         dropout_backward(c.ctx(), vdx, vdy, v.b, v.t, spec, s);
