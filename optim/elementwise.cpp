@@ -54,7 +54,6 @@ void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore&
         require(s.offset >= t.first && s.offset + s.elements <= t.first + held,
                 "gradients for all spans of the windows");
   }
-  if (!t.brought) expect_gradient_dtype(t.gradients, "gradients");
   if (t.weights.defined()) {
     expect(t.weights, "weights", {{"elements", n}});
     expect_dtype(t.weights, "weights", {DType::bf16, DType::f16});
@@ -85,6 +84,7 @@ void ElementwiseOptimizer::prepare_step(StepState& state) const {
 void ElementwiseOptimizer::update(Context& ctx, const UpdateTargets& t, StateStore& store,
                                   const View& state, WindowRange windows) const {
   check(*this, t, store, state, windows);
+  if (!t.brought) expect_gradient_dtype(ctx, t.gradients, "gradients");
   store.select(windows);
   const int last = windows.last < 0 ? store.windows() : windows.last;
   for (int w = windows.first; w < last; ++w) {
@@ -94,7 +94,7 @@ void ElementwiseOptimizer::update(Context& ctx, const UpdateTargets& t, StateSto
       const GradientWindows::Window window = t.brought->open_window(ctx, w);
       here.gradients = window.gradients;
       here.first = window.first;
-      expect_gradient_dtype(here.gradients, "gradients");
+      expect_gradient_dtype(ctx, here.gradients, "gradients");
       for (const StateSpan& s : store.window(w))
         require(s.offset >= here.first &&
                     s.offset + s.elements <= here.first + here.gradients.elements(),

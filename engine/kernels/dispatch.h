@@ -25,9 +25,6 @@ void dispatch_float(const View& x, const char* argument, F&& f) {
 
 // What a parameter's gradient may be held in: f(T{}) with T = float or bf16. f16 has no range for a
 // sum of gradients that are times the loss scale.
-inline void expect_gradient_dtype(const View& x, const char* argument) {
-  expect_dtype(x, argument, {DType::f32, DType::bf16});
-}
 template <class F>
 void dispatch_gradient(const View& x, const char* argument, F&& f) {
   if (x.dtype == DType::f32) {

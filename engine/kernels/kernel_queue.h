@@ -53,4 +53,8 @@ inline void prepare_kernels(const Context& ctx) {
 // For ops without kernels. Call it before the op: on plan it refuses too.
 void refuse_by_kernels(const Context& ctx, const char* what);
 
+// f32, or bf16 where no kernel writes it: see expect_gradients_here of engine/seams/grad_sink.h.
+// Call it before the op as well.
+void expect_gradient_dtype(const Context& ctx, const View& x, const char* argument);
+
 }  // namespace snug

@@ -40,7 +40,7 @@ void column_sum(Context& ctx, const GradView& out, const View& x) {
          "reshape it to rows and columns");
   const int64_t n = x.shape[0], c = x.shape[1];
   expect(out.view, "column_sum: out", {{"C", c}});
-  expect_gradient_dtype(out.view, "column_sum: out");
+  expect_gradient_dtype(ctx, out.view, "column_sum: out");
   const RowSplit split(n);
   static const Name kPartial("column_sum.partial");
   dispatch_float(x, "column_sum: x", [&](auto tag) {
@@ -73,7 +73,7 @@ void column_sum(Context& ctx, const GradView& out, const View& x) {
 void sum_of_squares_and_finite(Context& ctx, const View& x, const View& state,
                                int64_t first_element) {
   expect(x, "sum_of_squares_and_finite: x", {{"elements", x.elements()}});
-  expect_gradient_dtype(x, "sum_of_squares_and_finite: x");
+  expect_gradient_dtype(ctx, x, "sum_of_squares_and_finite: x");
   expect(state, "state", {{"bytes", step_state_shape()[0]}});
   const int64_t n = x.elements(), chunks = ceil_div(n, kSquareChunk);
   static const Name kPartial("sum_of_squares.partial");

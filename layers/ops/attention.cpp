@@ -384,6 +384,9 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
          "generate in evaluation mode with a causal model");
   const int64_t H = spec.H, G = spec.G, D = spec.D;
   const int64_t P = cache_k.shape.rank() > 1 ? cache_k.shape[1] : 0;
+  if (P < 1)
+    fail(ErrorCode::shape, "cache_k of shape (B,P,G,D) with P above 0", describe(cache_k),
+         "plan a cache for at least one token");
   expect(qkv, "qkv", {{"B*Tq", B * Tq}, {"(H+2G)*D", (H + 2 * G) * D}});
   expect(out, "out", {{"B*Tq", B * Tq}, {"H*D", H * D}});
   expect(cache_k, "cache_k", {{"B", B}, {"P", P}, {"G", G}, {"D", D}});

@@ -38,6 +38,9 @@ void cache_rows_copy(Context& ctx, const View& cache_k, const View& cache_v, con
     fail(ErrorCode::shape, "cache_k of shape (B,P,G,D)", describe(cache_k), "check the cache");
   const int64_t B = cache_k.shape[0], P = cache_k.shape[1], G = cache_k.shape[2],
                 D = cache_k.shape[3];
+  if (B < 1 || P < 1)
+    fail(ErrorCode::shape, "cache_k of shape (B,P,G,D) with B and P above 0", describe(cache_k),
+         "plan a cache for at least one row and token");
   expect(cache_v, "cache_v", {{"B", B}, {"P", P}, {"G", G}, {"D", D}});
   expect_dtype(cache_v, "cache_v", {cache_k.dtype});
   expect(source, "source", {{"B", B}, {"2", 2}});

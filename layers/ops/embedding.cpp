@@ -178,7 +178,7 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
   check_state(state, document_start, tokens);
   const auto check_table = [&](const View& table, const char* argument, const char* letter) {
     expect(table, argument, {{letter, table.shape[0]}, {"C", c}});
-    expect_gradient_dtype(table, argument);
+    expect_gradient_dtype(ctx, table, argument);
   };
   if (want_token) check_table(dwte.view, "dwte", "Vp");
   if (want_place) check_table(dwpe.view, "dwpe", "P");

@@ -89,7 +89,7 @@ void layernorm_backward(Context& ctx, const View& dx, bool add_dx, const GradVie
        {std::pair{&dweight.view, "dweight"}, std::pair{&dbias.view, "dbias"}}) {
     if (!view->defined()) continue;
     expect(*view, argument, {{"C", c}});
-    expect_gradient_dtype(*view, argument);
+    expect_gradient_dtype(ctx, *view, argument);
   }
   const bool want_copy = dropped.to.defined();
   if (want_copy)
@@ -116,8 +116,9 @@ void layernorm_backward(Context& ctx, const View& dx, bool add_dx, const GradVie
         layernorm_backward_on(queue, dx, add_dx, dweight, dbias, partial, dy, x, weight, mean, rstd,
                               dropped);
       });
-    const DropoutMask mask =
-        want_copy ? DropoutMask(dropped.dropout, *step_state(dropped.state)) : DropoutMask({}, {});
+    const DropoutMask mask = want_copy && dropped.dropout.p > 0.0f
+                                 ? DropoutMask(dropped.dropout, *step_state(dropped.state))
+                                 : DropoutMask({}, {});
     float* sums = partial.defined() ? partial.view().as<float>() : nullptr;
     const auto loops = norm_loops<T, W>();
     // A copy is made of rows that are still near.

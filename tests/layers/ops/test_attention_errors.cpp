@@ -162,6 +162,9 @@ TEST(AttentionErrors, TheCacheTakesPlainCausalAttention) {
   });
   expect_error(ErrorCode::shape, {"cache_k"},
                [&] { cached([](AttentionSpec&) {}, {80}, DType::f32); });
+  expect_error(ErrorCode::shape, {"(B,P,G,D) with P above 0", "(2,0,2,4)"}, [&] {
+    cached([](AttentionSpec&) {}, {2, 0, 2, 4}, DType::f32);
+  });
   expect_error(ErrorCode::unsupported, {"cache_k of dtype f32", "bf16"},
                [&] { cached([](AttentionSpec&) {}, good, DType::bf16); });
 }

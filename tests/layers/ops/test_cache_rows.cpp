@@ -95,6 +95,10 @@ TEST(CacheRows, ShapesAreChecked) {
   expect_error(ErrorCode::shape, {"cache_k of shape (B,P,G,D)"}, [&] {
     run({2, 3, 4}, {2, 3, 4}, {2, 2}, f, f, i);
   });
+  for (const Shape none : {Shape{0, 3, 4, 5}, {2, 0, 4, 5}})
+    expect_error(ErrorCode::shape, {"cache_k of shape (B,P,G,D) with B and P above 0"}, [&] {
+      run(none, none, {none[0], 2}, f, f, i);
+    });
   expect_error(ErrorCode::shape, {"cache_v"}, [&] {
     run({2, 3, 4, 5}, {2, 3, 4, 6}, {2, 2}, f, f, i);
   });

@@ -11,6 +11,7 @@
 #include "layers/ops/layernorm.h"
 #include "layers/ops/row_loops.h"
 #include "tests/support/case.h"
+#include "tests/support/emu.h"
 #include "tests/support/errors.h"
 #include "tests/support/gradient.h"
 #include "tests/support/reference/lanes.h"
@@ -380,6 +381,21 @@ TEST(Layernorm, WantsNoWorkspaceWhenFrozen) {
         .planned_bytes;
   };
   EXPECT_EQ(bytes(true) - bytes(false), 32 * 2 * 256 * 4);
+}
+
+// Evaluation has no step state.
+TEST(Layernorm, ACopyThatDropsNothingNeedsNoState) {
+  const Values dy = normal_values(24, 1);
+  const auto body = [&](Case& c) {
+    const View x = c.input("x", {4, 6}, DType::f32, dy),
+               s = c.input("s", {4}, DType::f32, {1, 1, 1, 1});
+    layernorm_backward(c.ctx(), c.output("dx", {4, 6}, DType::f32), false, {}, {},
+                       c.input("dy", {4, 6}, DType::f32, dy), x,
+                       c.input("weight", {6}, DType::f32, Values(6, 1.0)), s, s,
+                       {c.output("copy", {4, 6}, DType::f32), 1, 4, {0.0f, 7}, {}});
+  };
+  for (const Outputs& out : {run_on_plan_and_cpu({}, body), run_on_emu(body)})
+    EXPECT_EQ(out["copy"], out["dx"]);
 }
 
 TEST(Layernorm, RefusesWhatDoesNotFit) {
