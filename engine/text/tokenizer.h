@@ -23,12 +23,12 @@ struct TokenizerSpec;  // engine/text/tokenizer_spec.h
 class Tokenizer {
  public:
   // A tokenizer.json file under any name; a folder that holds tokenizer.json; or a folder with
-  // vocab.json and merges.txt (GPT-2 form), or with vocab.txt (BERT form). For folders, and for a
-  // file named tokenizer.json, the roles (eos, bos, pad, unk) come from tokenizer_config.json and
-  // special_tokens_map.json beside it; without a tokenizer.json so do the added tokens, of which
-  // added_tokens.json has more. Where no file gives eos or bos, "<|endoftext|>" takes the
-  // role if the vocabulary has it. Throws Error: data for broken files, unsupported for components
-  // we do not have.
+  // vocab.json and merges.txt (GPT-2 and Qwen2 forms) or with vocab.txt (BERT form), read as the
+  // class that tokenizer_config.json or config.json names; unsupported for other classes. For
+  // folders, and for a file named tokenizer.json, special tokens and the roles (eos, bos, pad, unk)
+  // come from the files beside it too, as in transformers 5 (special_tokens.h). Where no file gives
+  // eos or bos, "<|endoftext|>" takes the role if the vocabulary has it. Throws Error: data for
+  // broken files, unsupported for components we do not have.
   static Tokenizer load(const std::filesystem::path& path);
 
   // Checks and freezes what a loader or the trainer put together. Throws Error (data, unsupported).

@@ -1,45 +1,18 @@
-// Reads tokenizer.json, and the older vocab.json + merges.txt and vocab.txt, with the roles from
-// tokenizer_config.json and special_tokens_map.json. The formats are those of Hugging Face
-// `tokenizers` and `transformers`.
+// Reads tokenizer.json, of Hugging Face `tokenizers`, and what stands beside it. Older forms are in
+// tokenizer_folder.cpp.
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
-#include "engine/text/json_text.h"
 #include "engine/text/tokenizer.h"
-#include "engine/text/tokenizer_spec.h"
+#include "engine/text/tokenizer_files.h"
 
 namespace snug {
 namespace {
 
 namespace fs = std::filesystem;
-
-const char* const kEndOfText = "<|endoftext|>";
-const char* const kRepair = "repair the file or export the tokenizer again";
-
-int32_t id_of(const Json& value, const std::string& what, const std::string& origin) {
-  if (!value.is_number_integer()) {
-    fail(ErrorCode::data, "an integer id", origin + ": " + what + " has " + value.type_name(),
-         kRepair);
-  }
-  // Out of range for 32 bits becomes -1, which build refuses by name.
-  const bool fits =
-      value.is_number_unsigned() ? value.get<uint64_t>() <= INT32_MAX : value.get<int64_t>() >= 0;
-  return fits ? value.get<int32_t>() : -1;
-}
-
-void read_vocab(const Json& vocab, const std::string& origin, TokenizerSpec& spec) {
-  if (!vocab.is_object()) {
-    fail(ErrorCode::data, "a vocabulary {\"token\": id, ...}", origin + ": " + vocab.type_name(),
-         kRepair);
-  }
-  spec.vocab.reserve(vocab.size());
-  for (const auto& [token, id] : vocab.items()) {
-    spec.vocab.emplace(token, id_of(id, "token \"" + token + "\"", origin));
-  }
-}
 
 void add_merge(std::string_view left, std::string_view right, const std::string& where,
                TokenizerSpec& spec) {
@@ -57,19 +30,44 @@ void add_merge(std::string_view left, std::string_view right, const std::string&
   spec.merges.push_back(pair);
 }
 
-// "a b": tokens written this way hold no space, so exactly one separates the two.
+}  // namespace
+
+int32_t id_of(const Json& value, const std::string& what, const std::string& origin) {
+  if (!value.is_number_integer()) {
+    fail(ErrorCode::data, "an integer id", origin + ": " + what + " has " + value.type_name(),
+         kRepairFile);
+  }
+  // Out of range for 32 bits becomes -1, which build refuses by name.
+  const bool fits =
+      value.is_number_unsigned() ? value.get<uint64_t>() <= INT32_MAX : value.get<int64_t>() >= 0;
+  return fits ? value.get<int32_t>() : -1;
+}
+
+void read_vocab(const Json& vocab, const std::string& origin, TokenizerSpec& spec) {
+  if (!vocab.is_object()) {
+    fail(ErrorCode::data, "a vocabulary {\"token\": id, ...}", origin + ": " + vocab.type_name(),
+         kRepairFile);
+  }
+  spec.vocab.reserve(vocab.size());
+  for (const auto& [token, id] : vocab.items()) {
+    spec.vocab.emplace(token, id_of(id, "token \"" + token + "\"", origin));
+  }
+}
+
 void add_merge_line(std::string_view line, const std::string& where, TokenizerSpec& spec) {
   const size_t space = line.find(' ');
   if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
     fail(ErrorCode::data, "a merge of two tokens with one space between",
-         where + ": \"" + std::string(line.substr(0, 100)) + "\"", kRepair);
+         where + ": \"" + std::string(line.substr(0, 100)) + "\"", kRepairFile);
   }
   add_merge(line.substr(0, space), line.substr(space + 1), where, spec);
 }
 
+namespace {
+
 void read_merges(const Json& merges, const std::string& origin, TokenizerSpec& spec) {
   if (!merges.is_array()) {
-    fail(ErrorCode::data, "a list of merges", origin + ": " + merges.type_name(), kRepair);
+    fail(ErrorCode::data, "a list of merges", origin + ": " + merges.type_name(), kRepairFile);
   }
   spec.merges.reserve(merges.size());
   for (const Json& merge : merges) {
@@ -82,7 +80,7 @@ void read_merges(const Json& merges, const std::string& origin, TokenizerSpec& s
                 where, spec);
     } else {
       fail(ErrorCode::data, "merges as \"a b\" or [\"a\", \"b\"]", where + ": " + json_brief(merge),
-           kRepair);
+           kRepairFile);
     }
   }
 }
@@ -109,19 +107,19 @@ void read_unigram(const Json& model, const std::string& origin, TokenizerSpec& s
   const Json& vocab = json_member(model, "vocab", origin);
   if (!vocab.is_array()) {
     fail(ErrorCode::data, "a Unigram vocabulary [[\"token\", score], ...]",
-         origin + ": " + vocab.type_name(), kRepair);
+         origin + ": " + vocab.type_name(), kRepairFile);
   }
   for (const Json& entry : vocab) {
     const auto id = static_cast<int32_t>(spec.scores.size());
     const std::string where = origin + ": piece " + std::to_string(id);
     if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
       fail(ErrorCode::data, "pieces as [\"token\", score]", where + ": " + json_brief(entry),
-           kRepair);
+           kRepairFile);
     }
     const auto& token = entry[0].get_ref<const std::string&>();
     if (!spec.vocab.emplace(token, id).second) {
       fail(ErrorCode::data, "pieces that are different", where + ": \"" + token + "\" again",
-           kRepair);
+           kRepairFile);
     }
     spec.scores.push_back(entry[1].get<double>());
   }
@@ -133,7 +131,7 @@ void read_unigram(const Json& model, const std::string& origin, TokenizerSpec& s
   }
   if (spec.unk_token.empty()) {
     fail(ErrorCode::data, "an unk_id in the vocabulary", origin + ": " + std::to_string(unk),
-         kRepair);
+         kRepairFile);
   }
 }
 
@@ -186,7 +184,8 @@ void read_tokenizer_json(const fs::path& path, TokenizerSpec& spec) {
   read_model(json_member(root, "model", origin), origin, spec);
   const Json& added = json_member(root, "added_tokens", origin);
   if (!added.is_null() && !added.is_array()) {
-    fail(ErrorCode::data, "a list \"added_tokens\"", origin + ": " + added.type_name(), kRepair);
+    fail(ErrorCode::data, "a list \"added_tokens\"", origin + ": " + added.type_name(),
+         kRepairFile);
   }
   for (const Json& entry : added) {
     const Json& id = json_member(entry, "id", origin);
@@ -201,266 +200,14 @@ void read_tokenizer_json(const fs::path& path, TokenizerSpec& spec) {
   spec.padding = component("padding");
 }
 
-void read_vocab_and_merges(const fs::path& folder, TokenizerSpec& spec) {
-  const fs::path vocab = folder / "vocab.json", merges = folder / "merges.txt";
-  read_vocab(parse_json_file(vocab.string()), vocab.string(), spec);
-  const std::string text = read_file(merges.string());
-  int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    size_t end = std::min(text.find('\n', begin), text.size());
-    std::string_view line(text.data() + begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-    if (line.empty() || (number == 1 && line.starts_with("#version"))) continue;
-    add_merge_line(line, merges.string() + ":" + std::to_string(number), spec);
-  }
-}
-
-// vocab.txt of BERT: a token a line, its id the number of the line. The rest is what transformers'
-// BertTokenizerFast puts around such a vocabulary.
-void read_vocab_txt(const fs::path& folder, TokenizerSpec& spec) {
-  const std::string path = (folder / "vocab.txt").string();
-  const std::string text = read_file(path);
-  spec.model = ModelType::word_piece;
-  spec.unk_token = "[UNK]";
-  spec.continuing_prefix = "##";
-  int32_t id = 0;
-  for (size_t begin = 0; begin < text.size(); ++id) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    std::string_view line(text.data() + begin, end - begin);
-    begin = end + 1;
-    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-    if (line.empty() || !spec.vocab.emplace(line, id).second) {
-      fail(ErrorCode::data, "a different token on every line",
-           path + ":" + std::to_string(id + 1) + ": \"" + std::string(line.substr(0, 100)) +
-               (line.empty() ? "\"" : "\" again"),
-           "use the vocab.txt of the model as it was published");
-    }
-  }
-  Json config = Json::object();
-  std::error_code error;
-  if (fs::exists(folder / "tokenizer_config.json", error)) {
-    config = parse_json_file((folder / "tokenizer_config.json").string());
-  }
-  const auto setting = [&](const char* key, bool absent) {
-    return json_bool(config, key, absent, (folder / "tokenizer_config.json").string());
-  };
-  const bool lower = setting("do_lower_case", true);
-  spec.normalizer = Json{
-      {"type", "BertNormalizer"},
-      {"clean_text", true},
-      {"handle_chinese_chars", setting("tokenize_chinese_chars", true)},
-      {"strip_accents", setting("strip_accents", lower)},
-      {"lowercase",
-       lower}}.dump();
-  spec.pre_tokenizer = R"({"type":"BertPreTokenizer"})";
-  spec.decoder = R"({"type":"WordPiece","prefix":"##","cleanup":true})";
-  for (const char* token : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) {
-    const auto it = spec.vocab.find(std::string_view(token));
-    if (it == spec.vocab.end()) continue;
-    spec.added.push_back({.id = it->second, .content = token, .special = true});
-  }
-  const auto cls = spec.vocab.find(std::string_view("[CLS]")),
-             sep = spec.vocab.find(std::string_view("[SEP]"));
-  if (cls == spec.vocab.end() || sep == spec.vocab.end()) return;
-  spec.post_processor = Json{{"type", "BertProcessing"},
-                             {"cls", {"[CLS]", cls->second}},
-                             {"sep", {"[SEP]", sep->second}}}
-                            .dump();
-}
-
-// A token in a config file is a string or an object with "content"; null and absent say nothing.
-std::optional<std::string> token_in(const Json& config, const char* key,
-                                    const std::string& origin) {
-  const Json& value = json_member(config, key, origin);
-  std::string token =
-      value.is_object() ? json_string(value, "content", origin) : json_string(config, key, origin);
-  if (token.empty()) return std::nullopt;
-  return token;
-}
-
-struct Role {
-  const char* key;
-  std::optional<std::string> TokenizerSpec::*token;
-};
-constexpr Role kRoles[] = {{"eos_token", &TokenizerSpec::eos_token},
-                           {"bos_token", &TokenizerSpec::bos_token},
-                           {"pad_token", &TokenizerSpec::pad_token},
-                           {"unk_token", &TokenizerSpec::unk_role}};
-
-bool is_added(const TokenizerSpec& spec, const std::string& token) {
-  return std::any_of(spec.added.begin(), spec.added.end(),
-                     [&](const AddedToken& t) { return t.content == token; });
-}
-
-void add_special(TokenizerSpec& spec, const std::string& token) {
-  const auto it = spec.vocab.find(token);
-  if (it == spec.vocab.end() || is_added(spec, token)) return;
-  spec.added.push_back({.id = it->second, .content = token, .special = true});
-}
-
-// Ids as decimal keys: {"50256": {"content": ...}}.
-void read_added_decoder(const Json& config, const std::string& origin, TokenizerSpec& spec) {
-  const Json& tokens = json_member(config, "added_tokens_decoder", origin);
-  if (tokens.is_null()) return;
-  if (!tokens.is_object()) {
-    fail(ErrorCode::data, "an object \"added_tokens_decoder\"", origin + ": " + tokens.type_name(),
-         kRepair);
-  }
-  StringMap<bool> known;  // thousands of tokens: not searched one by one
-  for (const AddedToken& token : spec.added) known.emplace(token.content, true);
-  for (const auto& [key, entry] : tokens.items()) {
-    const bool digits =
-        !key.empty() && key.size() <= 9 &&
-        std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (!digits) {
-      fail(ErrorCode::data, "ids as keys of \"added_tokens_decoder\"", origin + ": \"" + key + "\"",
-           kRepair);
-    }
-    AddedToken token = read_added(entry, std::stoi(key), origin);
-    if (known.emplace(token.content, true).second) spec.added.push_back(std::move(token));
-  }
-}
-
-// Without tokenizer.json: a token that is not in the vocabulary follows it, as transformers has it.
-int32_t next_id(const TokenizerSpec& spec) {
-  auto next = static_cast<int32_t>(spec.vocab.size());
-  for (const AddedToken& token : spec.added) next = std::max(next, token.id + 1);
-  return next;
-}
-
-// added_tokens.json: {"token": id}.
-void read_added_tokens(const fs::path& path, TokenizerSpec& spec) {
-  const std::string origin = path.string();
-  const Json root = parse_json_file(origin);
-  if (!root.is_object()) {
-    fail(ErrorCode::data, "added tokens {\"token\": id, ...}", origin + ": " + root.type_name(),
-         kRepair);
-  }
-  std::vector<std::pair<int32_t, std::string>> tokens;
-  for (const auto& [token, id] : root.items()) {
-    tokens.emplace_back(id_of(id, "token \"" + token + "\"", origin), token);
-  }
-  std::sort(tokens.begin(), tokens.end());
-  int32_t next = next_id(spec);
-  for (const auto& [id, token] : tokens) {
-    if (is_added(spec, token)) continue;
-    const auto it = spec.vocab.find(token);
-    const int32_t right = it != spec.vocab.end() ? it->second : next++;
-    if (id != right) {
-      fail(ErrorCode::data,
-           "the id " + std::to_string(right) + " for \"" + token +
-               "\": that of the vocabulary, or the next one behind it",
-           origin + ": " + std::to_string(id),
-           "save the tokenizer as tokenizer.json, which may give any id");
-    }
-    spec.added.push_back({.id = id, .content = token, .normalized = true});
-  }
-}
-
-// A token of a list in a config file, as a string or as an object.
-void add_listed(const Json& entry, const char* key, const std::string& origin,
-                TokenizerSpec& spec) {
-  AddedToken token;
-  if (entry.is_object()) {
-    token = read_added(entry, -1, origin);
-  } else if (entry.is_string()) {
-    token.content = entry.get<std::string>();
-  }
-  if (token.content.empty()) {
-    fail(ErrorCode::data, std::string("tokens in \"") + key + "\"",
-         origin + ": " + json_brief(entry), kRepair);
-  }
-  token.special = true;
-  if (!entry.is_object() || !entry.contains("normalized")) token.normalized = false;
-  for (AddedToken& known : spec.added) {
-    if (known.content != token.content) continue;
-    if (!known.special) known.normalized = false;
-    known.special = true;
-    return;
-  }
-  const auto it = spec.vocab.find(token.content);
-  token.id = it != spec.vocab.end() ? it->second : next_id(spec);
-  spec.added.push_back(std::move(token));
-}
-
-void add_lists(const Json& config, const std::string& origin, TokenizerSpec& spec) {
-  for (const Role& role : kRoles) {
-    const auto token = token_in(config, role.key, origin);
-    if (token && is_added(spec, *token)) add_listed(*token, role.key, origin, spec);
-  }
-  for (const char* key : {"sep_token", "cls_token", "mask_token"}) {
-    if (const Json& token = json_member(config, key, origin); !token.is_null() && token != "") {
-      add_listed(token, key, origin, spec);
-    }
-  }
-  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
-    const Json& list = json_member(config, key, origin);
-    if (list.is_null()) continue;
-    // The second may also be names with their tokens.
-    if (!list.is_array() && !list.is_object()) {
-      fail(ErrorCode::data, std::string("a list \"") + key + "\"", origin + ": " + list.type_name(),
-           kRepair);
-    }
-    for (const Json& entry : list) add_listed(entry, key, origin, spec);
-  }
-}
-
-// What stands beside a vocabulary without tokenizer.json: added_tokens.json and the lists of
-// special tokens. Where tokenizer_config.json has added_tokens_decoder, that and its own lists are
-// all, as for transformers.
-void read_added_files(const fs::path& folder, TokenizerSpec& spec) {
-  std::error_code error;
-  const auto there = [&](const char* name) { return fs::exists(folder / name, error); };
-  const fs::path config_path = folder / "tokenizer_config.json",
-                 map_path = folder / "special_tokens_map.json";
-  Json config = Json::object(), map = Json::object();
-  if (there("tokenizer_config.json")) config = parse_json_file(config_path.string());
-  const bool decoder = !json_member(config, "added_tokens_decoder", config_path.string()).is_null();
-  if (decoder) {
-    read_added_decoder(config, config_path.string(), spec);
-  } else if (there("added_tokens.json")) {
-    read_added_tokens(folder / "added_tokens.json", spec);
-  }
-  add_lists(config, config_path.string(), spec);
-  if (decoder || !there("special_tokens_map.json")) return;
-  map = parse_json_file(map_path.string());
-  add_lists(map, map_path.string(), spec);
-}
-
-void read_config(const fs::path& folder, TokenizerSpec& spec) {
-  bool known[std::size(kRoles)] = {};  // a file spoke of the role, be it to say null
-  std::error_code error;
-  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    const fs::path path = folder / name;
-    if (!fs::exists(path, error)) continue;
-    const std::string origin = path.string();
-    const Json config = parse_json_file(path.string());
-    if (!config.is_object()) {
-      fail(ErrorCode::data, "a JSON object", origin + ": " + config.type_name(), kRepair);
-    }
-    for (size_t i = 0; i < std::size(kRoles); ++i) {
-      auto& token = spec.*kRoles[i].token;
-      if (!token) token = token_in(config, kRoles[i].key, origin);
-      known[i] = known[i] || config.contains(kRoles[i].key);
-    }
-    if (std::string_view(name) != "tokenizer_config.json") continue;
-    spec.config = config.dump();
-    read_added_decoder(config, origin, spec);
-    // transformers lets this key win over a ByteLevel pre-tokenizer, and so do we.
-    Json pre_tokenizer = parse_json(spec.pre_tokenizer, spec.origin);
-    if (pre_tokenizer.is_object() && pre_tokenizer.value("type", Json()) == "ByteLevel") {
-      const bool now = json_bool(pre_tokenizer, "add_prefix_space", true, spec.origin);
-      pre_tokenizer["add_prefix_space"] = json_bool(config, "add_prefix_space", now, origin);
-      spec.pre_tokenizer = pre_tokenizer.dump();
-    }
-  }
-  for (size_t i = 0; i < 2; ++i) {  // eos and bos
-    auto& token = spec.*kRoles[i].token;
-    const bool in_vocab = spec.vocab.contains(kEndOfText) || is_added(spec, kEndOfText);
-    if (!token && !known[i] && in_vocab) token = kEndOfText;
-  }
+// transformers lets this key win over a ByteLevel pre-tokenizer, and so do we.
+void use_prefix_space(const SpecialTokens& tokens, TokenizerSpec& spec) {
+  Json pre_tokenizer = parse_json(spec.pre_tokenizer, spec.origin);
+  if (!pre_tokenizer.is_object() || pre_tokenizer.value("type", Json()) != "ByteLevel") return;
+  const bool now = json_bool(pre_tokenizer, "add_prefix_space", true, spec.origin);
+  pre_tokenizer["add_prefix_space"] =
+      json_bool(tokens.config(), "add_prefix_space", now, tokens.config_path());
+  spec.pre_tokenizer = pre_tokenizer.dump();
 }
 
 }  // namespace
@@ -475,11 +222,8 @@ Tokenizer Tokenizer::load(const fs::path& path) {
   std::error_code error;
   const bool folder = fs::is_directory(path, error);
   const fs::path json = folder ? path / "tokenizer.json" : path;
-  const auto has = [&](const char* name) { return fs::exists(path / name, error); };
   const bool none = folder && !fs::exists(json, error);
-  const bool pair = none && has("vocab.json") && has("merges.txt");
-  const bool lines = none && !pair && has("vocab.txt");
-  if (!fs::exists(path, error) || (none && !pair && !lines)) {
+  if (!fs::exists(path, error) || (none && !holds_vocabulary_files(path))) {
     fail(ErrorCode::data,
          "a tokenizer.json file, or a folder with tokenizer.json, vocab.json and merges.txt, or "
          "vocab.txt",
@@ -487,24 +231,31 @@ Tokenizer Tokenizer::load(const fs::path& path) {
          "check the path, or train one with: snug tokenizer train");
   }
   TokenizerSpec spec;
-  spec.origin = pair || lines ? path.string() : json.string();
-  if (pair) {
-    read_vocab_and_merges(path, spec);
-  } else if (lines) {
-    read_vocab_txt(path, spec);
+  spec.origin = none ? path.string() : json.string();
+  if (!none) read_tokenizer_json(json, spec);
+  const auto has = [&](const std::string& token) {
+    return spec.vocab.contains(token) ||
+           std::any_of(spec.added.begin(), spec.added.end(),
+                       [&](const AddedToken& t) { return t.content == token; });
+  };
+  if (!folder && json.filename() != "tokenizer.json") {  // no other file is its own
+    if (has(kEndOfText)) spec.eos_token = spec.bos_token = kEndOfText;
+    return build(std::move(spec));
+  }
+  SpecialTokens tokens(folder ? path : json.parent_path());
+  spec.config = tokens.config().dump();
+  if (none) {
+    read_vocabulary_files(path, tokens, spec);
   } else {
-    read_tokenizer_json(json, spec);
+    for (const char* role : {"eos_token", "bos_token"})
+      if (has(kEndOfText)) tokens.set_default(role, kEndOfText);
+    tokens.add_to(spec, false, false);
   }
-  if (pair || lines) read_added_files(path, spec);
-  if (folder || json.filename() == "tokenizer.json") {
-    read_config(folder ? path : json.parent_path(), spec);
-    // A token with a role is cut out of the text whole, as transformers does when it loads one.
-    for (const Role& role : kRoles) {
-      if (spec.*role.token) add_special(spec, *(spec.*role.token));
-    }
-  } else if (spec.vocab.contains(kEndOfText) || is_added(spec, kEndOfText)) {
-    spec.eos_token = spec.bos_token = kEndOfText;
-  }
+  use_prefix_space(tokens, spec);
+  spec.eos_token = tokens.role("eos_token");
+  spec.bos_token = tokens.role("bos_token");
+  spec.pad_token = tokens.role("pad_token");
+  spec.unk_role = tokens.role("unk_token");
   return build(std::move(spec));
 }
 

@@ -176,7 +176,7 @@ TEST(Tokenizer, AddedTokensBesideVocabAndMerges) {
     expect_error([&] { load(); }, ErrorCode::data, wanted, found, advice);
   };
   refused("tokenizer_config.json", R"({"additional_special_tokens": [7]})",
-          "tokens in \"additional_special_tokens\"", "tokenizer_config.json: 7", "repair");
+          "a token in \"additional_special_tokens\"", "tokenizer_config.json: 7", "repair");
   refused("tokenizer_config.json", R"({"extra_special_tokens": 7})",
           "a list \"extra_special_tokens\"", "tokenizer_config.json: number", "repair");
   folder.write("tokenizer_config.json", "{}");
@@ -194,7 +194,7 @@ TEST(Tokenizer, RolesFromConfigFiles) {
   folder.write(
       "tokenizer_config.json",
       R"({"eos_token": {"content": "<|end|>"}, "bos_token": null, "model_max_length": 9})");
-  folder.write("special_tokens_map.json", R"({"pad_token": "<mask>", "eos_token": "<|endo"})");
+  folder.write("special_tokens_map.json", R"({"pad_token": "<mask>"})");
   const Tokenizer t = Tokenizer::load(folder.path());
   EXPECT_EQ(t.eos_id(), t.token_to_id("<|end|>"));
   EXPECT_FALSE(t.bos_id());  // null in the config means none
@@ -205,6 +205,13 @@ TEST(Tokenizer, RolesFromConfigFiles) {
   EXPECT_EQ(config["eos_token"]["content"], "<|end|>");
   EXPECT_EQ(config["pad_token"], "<mask>");
   EXPECT_EQ(config["tokenizer_class"], "PreTrainedTokenizerFast");
+  // The map wins, as in transformers, unless the config has added_tokens_decoder.
+  folder.write("special_tokens_map.json", R"({"eos_token": "<|endo", "pad_token": "<mask>"})");
+  EXPECT_EQ(Tokenizer::load(folder.path()).eos_id(), t.token_to_id("<|endo"));
+  folder.write("tokenizer_config.json", R"({"eos_token": "<|end|>", "added_tokens_decoder": {}})");
+  EXPECT_EQ(Tokenizer::load(folder.path()).eos_id(), t.token_to_id("<|end|>"));
+  EXPECT_FALSE(Tokenizer::load(folder.path()).pad_id());
+  folder.write("special_tokens_map.json", "{}");
   folder.write("tokenizer_config.json", R"({"eos_token": "<nowhere>"})");
   expect_error([&] { Tokenizer::load(folder.path()); }, ErrorCode::data,
                "eos_token in the vocabulary", "\"<nowhere>\" is not", "added_tokens");
