@@ -5,9 +5,12 @@
 #include <algorithm>
 
 #include "engine/core/units.h"
+#include "engine/io/files.h"
+#include "tests/engine/io/temp_folder.h"
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
 #include "tools/explain/explain.h"
+#include "tools/explain/run_plan.h"
 #include "tools/trainer/plan.h"
 
 namespace snug {
@@ -251,6 +254,26 @@ TEST(Explain, ThePeakAddsUp) {
     EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 7);
     EXPECT_TRUE(has(text, "peak in " + facts["program"].get<std::string>())) << text;
     EXPECT_TRUE(has(text, " others\n"));
+  }
+}
+
+// A run on a GPU is explained with the attention it had, whatever would be chosen now.
+TEST(Explain, ARunsAttentionIsWhatItsPlanSays) {
+  const TempFolder folder;
+  const std::string config =
+      "model: {type: gpt2, n_layer: 1, n_embd: 64, n_head: 1, n_positions: 64, vocab_size: 64}\n"
+      "device: cuda\ntarget: h100\nglobal_batch_size: 2\nthreads: 1\nprecision: bf16\n";
+  write_atomic(folder / "config.resolved.yaml", config);
+  for (const bool cudnn : {true, false}) {
+    RunSetup made = make_setup(load_config_text(config, "run.yaml", {}));
+    choose_attention(made.request, cudnn);
+    const Plan plan = make_plan(made.request);
+    ASSERT_TRUE(plan.fits);
+    EXPECT_EQ(plan.attention == "cudnn", cudnn) << plan.attention;
+    write_atomic(folder / "plan.json", plan_json(plan).dump());
+    const RunPlan run = plan_of_run(folder.path());
+    EXPECT_EQ(run.plan.attention, plan.attention);
+    EXPECT_EQ(plan_hash(run.plan), plan_hash(plan));
   }
 }
 
