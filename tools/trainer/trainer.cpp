@@ -87,7 +87,8 @@ void TrainRun::check_output_dir() {
 // The arena is not there yet. On a GPU the budget is of other memory.
 PrepareRoom TrainRun::prepare_room() const {
   if (plan_.place == Place::cuda) return {};
-  return {.budget = plan_.budget > 0 ? plan_.budget : plan_.engine_bytes + plan_.runtime_bytes};
+  return {.budget = plan_.budget > 0 ? plan_.budget : plan_.engine_bytes + plan_.runtime_bytes,
+          .set = plan_.reserve == 0};
 }
 
 Pinned TrainRun::pinned() const {
