@@ -9,6 +9,7 @@
 #include "engine/core/units.h"
 #include "layers/ops/attention_cudnn.h"
 #include "tools/config/check_config.h"
+#include "tools/trainer/batch_room.h"
 #include "tools/trainer/calibration.h"
 #include "tools/trainer/device_choice.h"
 #include "tools/trainer/plan_file.h"
@@ -205,7 +206,7 @@ std::optional<PlanRequest> attention_before_fallback(const PlanRequest& r) {
 
 void keep_attention_that_fits(PlanRequest& r) {
   auto own = attention_fallback(r);
-  if (!own) return;
+  if (!own || !has_batch_room(r)) return;
   PlanSearch search(r);
   if (!make_plan(r, search).fits) r = std::move(*own);
 }

@@ -19,6 +19,7 @@
 #include "tools/config/make_schedule.h"
 #include "tools/report/report.h"
 #include "tools/trainer/allocation_watch.h"
+#include "tools/trainer/batch_room.h"
 #include "tools/trainer/checkpoint.h"
 #include "tools/trainer/device_choice.h"
 #include "tools/trainer/evaluate.h"
@@ -397,6 +398,7 @@ void TrainRun::measure() {
 int TrainRun::run() {
   check_output_dir();
   if (resumed_) apply_pins(*resumed_, setup_);
+  check_batch_room(setup_.request);
   // Its records are gone before the arena is reserved.
   auto search = std::make_unique<PlanSearch>(setup_.request);
   plan_ = make_plan(setup_.request, *search);
