@@ -203,18 +203,17 @@ TEST(PlanSearch, AFixedBatchWithoutRoomIsRefusedBeforeItIsRecorded) {
     check_batch_room(r);
     r.budget = bytes - 1;
     refused(" of a micro-batch of 32769 sequences of 32 tokens", "memory of ",
-            "a smaller per_device_train_batch_size: 32768 sequences have room between the layers");
+            "per_device_train_batch_size: 32768 sequences have room between the layers");
   }
   r.offload = "none";
   r.budget = int64_t{1} << 50;
   r.free_bytes = 1 << 20;
-  refused("a micro-batch", "1048576 B (1.00 MiB) free now",
-          "a smaller per_device_train_batch_size: 64");
+  refused("a micro-batch", "1048576 B (1.00 MiB) free now", "per_device_train_batch_size: 64");
   r.budget = 1 << 20;
   r.reserve = 1 << 28;
   refused("a micro-batch",
           "memory of 1048576 B (1.00 MiB), which is what is free now less a reserve of 256.00 MiB",
-          "a smaller per_device_train_batch_size: 64");
+          "per_device_train_batch_size: 64");
   r.reserve = r.free_bytes = 0;
   r.keys.micro = 0;
   r.keys.accumulation = 1;
@@ -232,7 +231,7 @@ TEST(PlanSearch, AFixedBatchWithoutRoomIsRefusedBeforeItIsRecorded) {
   r.evaluate = true;
   r.eval_batch = 1 << 20;
   refused("a batch of evaluation of 1048576", "memory of 1048576 B",
-          "a smaller per_device_eval_batch_size: 256");
+          "per_device_eval_batch_size: 256");
   r.global_batch = r.micro_batch = 0;
   refused("a batch of evaluation of 1048576", "memory of 1048576 B", "a smaller --batch-size: 256");
 }
