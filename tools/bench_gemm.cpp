@@ -11,6 +11,7 @@
 #include "engine/device/device.h"
 #include "tools/bench.h"
 #include "tools/cli/argument_parser.h"
+#include "tools/trainer/batch_room.h"
 
 namespace snug {
 namespace {
@@ -124,6 +125,7 @@ int bench_gemm(const Arguments& arguments) {
   setup.request.evaluate = false;
   setup.request.kv_length = 0;
   forget_free_bytes(setup.request);  // only operands are reserved here
+  check_batch_room(setup.request);
   const Plan plan = make_plan(setup.request);
   if (!plan.fits) refuse_plan(plan);
   const int threads = plan.threads;

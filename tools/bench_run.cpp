@@ -8,6 +8,7 @@
 
 #include "engine/core/rng.h"
 #include "tools/bench.h"
+#include "tools/trainer/batch_room.h"
 #include "tools/trainer/device_choice.h"
 #include "tools/trainer/median.h"
 #include "tools/trainer/warm_up.h"
@@ -36,6 +37,7 @@ BenchRun::BenchRun(const RunConfig& config)
   setup_.request.follow = {};  // of a plan its decisions alone: these programs are fewer
   setup_.request.evaluate = false;
   setup_.request.kv_length = 0;
+  check_batch_room(setup_.request);
   plan_ = make_plan(setup_.request);
   if (!plan_.fits) refuse_plan(plan_);
   check_gpu_room(setup_.request.settings, plan_.engine_bytes);

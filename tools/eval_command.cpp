@@ -45,7 +45,7 @@ int eval_text(EvalArguments& a) {
     const ScratchFolder scratch("eval");  // gone before the work starts: open files need no name
     // A sliding window cuts the files itself: any text of two tokens will do.
     data = prepare_data(a.config, tokenizer, spec.V, a.stride > 0 ? 1 : o.T, scratch.path(), false,
-                        {.budget = o.host_budget, .key = "--memory "});
+                        {.budget = o.host_budget, .key = "--memory ", .set = o.memory > 0});
     o.eval_batch = std::min(o.eval_batch, data.eval_samples);
   });
   const int64_t T = in.plan.decisions.T;

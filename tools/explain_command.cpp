@@ -6,6 +6,7 @@
 #include "tools/commands.h"
 #include "tools/explain/explain.h"
 #include "tools/explain/run_plan.h"
+#include "tools/trainer/batch_room.h"
 
 namespace snug {
 
@@ -44,6 +45,7 @@ int explain_command(const Arguments& arguments) {
   } else {
     run.setup = make_setup(load_config(config_path, overrides));
     forget_free_bytes(run.setup.request);
+    check_batch_room(run.setup.request);
     run.plan = make_plan(run.setup.request);
     if (!run.plan.fits) refuse_plan(run.plan);
   }

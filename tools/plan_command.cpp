@@ -1,6 +1,7 @@
 // snug plan: what a run will need, without starting it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
@@ -12,6 +13,7 @@
 #include "tools/commands.h"
 #include "tools/report/report.h"
 #include "tools/report/trace.h"
+#include "tools/trainer/batch_room.h"
 #include "tools/trainer/forecast.h"
 #include "tools/trainer/ladder.h"
 #include "tools/trainer/offers.h"
@@ -22,9 +24,13 @@ namespace snug {
 
 namespace {
 
-int sweep_budgets(const PlanRequest& request, const std::string& sweep, const std::string& svg,
+int sweep_budgets(PlanRequest request, const std::string& sweep, const std::string& svg,
                   bool json) {
-  const Ladder ladder = staircase(make_ladder(request, parse_sweep(sweep)));
+  const std::vector<int64_t> budgets = parse_sweep(sweep);
+  request.reserve = 0;
+  request.budget = *std::max_element(budgets.begin(), budgets.end());
+  check_batch_room(request);
+  const Ladder ladder = staircase(make_ladder(request, budgets));
   if (!svg.empty()) write_atomic(svg, ladder_svg(ladder));
   if (json)
     fmt::print("{}\n", ladder_json(ladder).dump(2));
@@ -79,6 +85,7 @@ int plan_command(const Arguments& arguments) {
   if (!svg.empty())
     fail(ErrorCode::usage, "--svg with --sweep, whose budgets it draws", "--svg alone",
          "--sweep 2GiB..24GiB --svg " + svg);
+  check_batch_room(setup.request);
   PlanSearch search(setup.request);
   Plan plan = make_plan(setup.request, search);
   if (free > 0) plan.free_bytes = free;

@@ -63,6 +63,16 @@ bool is_folder_name(const std::string& path) {
          !path.ends_with(".json");
 }
 
+// The files of a tokenizer saved there.
+std::vector<std::string> output_files(const std::string& output) {
+  if (!is_folder_name(output)) return {output};
+  std::vector<std::string> files;
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "vocab.txt"})
+    files.push_back((std::filesystem::path(output) / name).string());
+  return files;
+}
+
 // What is done of what is wanted: [#####     ] 512 of 1000
 std::string bar(int64_t done, int64_t wanted) {
   constexpr int64_t kWidth = 30;
@@ -162,13 +172,8 @@ int train(const Arguments& arguments) {
          fmt::format("{}", options.min_frequency), "--min-frequency 2");
   if (output.empty())
     fail(ErrorCode::usage, "a path for --output", "an empty one", "--output tok.json");
-  if (is_folder_name(output)) {
-    for (const char* name :
-         {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "vocab.txt"})
-      check_output_file((std::filesystem::path(output) / name).string(), "--output", overwrite);
-  } else {
-    check_output_file(output, "--output", overwrite);
-  }
+  const std::vector<std::string> written = output_files(output);
+  for (const std::string& path : written) check_output_file(path, "--output", overwrite);
 
   Progress progress;
   options.progress = [&](int64_t done, int64_t wanted) {
@@ -184,7 +189,17 @@ int train(const Arguments& arguments) {
          output,
          fmt::format("--output {}, or --special-token '<|endoftext|>' first",
                      std::filesystem::path(output).replace_extension().string()));
-  const std::vector<CorpusFile> files = expand_corpus(sources);
+  std::vector<CorpusFile> files = expand_corpus(sources);
+  // A tokenizer that lies with its text is no text of the one that replaces it.
+  std::erase_if(files, [&](const CorpusFile& file) {
+    return std::any_of(written.begin(), written.end(), [&](const std::string& path) {
+      std::error_code ignored;
+      return std::filesystem::equivalent(file.path, path, ignored);
+    });
+  });
+  if (files.empty())
+    fail(ErrorCode::usage, fmt::format("text beside {}, which --overwrite replaces", output),
+         "none", "name the files of text, or another --output");
   if (parser.given("--text-column") &&
       std::none_of(files.begin(), files.end(),
                    [](const CorpusFile& file) { return has_text_column(file.path); }))

@@ -25,13 +25,13 @@ void add_stop(const nlohmann::json& value, int64_t V, const std::string& where,
 
 std::optional<std::vector<int32_t>> model_stop_tokens(const std::string& folder,
                                                       const ModelSpec& spec) {
-  std::vector<int32_t> out;
   for (const char* name : {"generation_config.json", "config.json"}) {
     const std::string path = folder + "/" + name;
     if (!file_exists(path)) continue;
     const nlohmann::json j = parse_json_file(path, 1 << 20);
     require_object(j, path);
     if (!j.contains("eos_token_id") || j["eos_token_id"].is_null()) continue;
+    std::vector<int32_t> out;
     const nlohmann::json& eos = j["eos_token_id"];
     if (eos.is_array())
       for (const nlohmann::json& id : eos) add_stop(id, spec.V, path, out);
@@ -39,9 +39,7 @@ std::optional<std::vector<int32_t>> model_stop_tokens(const std::string& folder,
       add_stop(eos, spec.V, path, out);
     return out;
   }
-  if (spec.eos_token < 0) return std::nullopt;
-  add_stop(spec.eos_token, spec.V, folder + "/config.json", out);
-  return out;
+  return std::nullopt;
 }
 
 }  // namespace snug

@@ -311,6 +311,18 @@ TEST(ConfigSchedule, CountsWarmupAndDecay) {
   EXPECT_EQ(resolve_warmup(load("warmup_ratio: 1"), 50), 50);
   EXPECT_EQ(resolve_warmup(load("lr_scheduler_type: constant"), 500), 0);
   EXPECT_EQ(resolve_decay(load("lr_scheduler_type: wsd\nlr_decay_steps: 700"), 500), 500);
+  const auto decay = [](const char* warmup, const char* steps, int64_t total) {
+    return resolve_decay(
+        load(fmt::format("lr_scheduler_type: wsd\n{}\nlr_decay_steps: {}", warmup, steps)), total);
+  };
+  EXPECT_EQ(decay("warmup_ratio: 0.1", "0.25", 10), 3);  // rounded up, and there is room
+  // Shares of a whole: 8 of 15 and the 7 that are left. 0.7 + 0.2 + 0.1 is not quite 1 in binary.
+  EXPECT_EQ(decay("warmup_ratio: 0.5", "0.5", 15), 7);
+  EXPECT_EQ(decay("warmup_steps: 0.35", "0.65", 10), 6);
+  EXPECT_EQ(decay("warmup_ratio: 0.9", "0.1", 11), 1);
+  EXPECT_EQ(decay("warmup_ratio: 0.95", "0.05", 10), 0);
+  EXPECT_EQ(decay("warmup_ratio: 0.5", "0.51", 15), 8);  // more than the whole: refused later
+  EXPECT_EQ(decay("warmup_steps: 8", "0.5", 15), 8);
   EXPECT_EQ(resolve_min_lr(load("min_lr: 1e-5")), 1e-5);
   EXPECT_DOUBLE_EQ(resolve_min_lr(load("lr: 1e-3\nmin_lr_ratio: 0.1")), 1e-4);
   EXPECT_EQ(resolve_min_lr(load("")), 0);
@@ -330,6 +342,10 @@ TEST(ConfigSchedule, FillsTheScheduleOfOptim) {
       schedule_config(load("lr_scheduler_type: wsd\nlr_decay_type: linear"), 200);
   EXPECT_EQ(*wsd.decay_steps, 20);
   EXPECT_EQ(*wsd.decay_type, "linear");
+  const ScheduleConfig halves = schedule_config(
+      load("lr_scheduler_type: wsd\nwarmup_ratio: 0.5\nlr_decay_steps: 0.5\nmax_steps: 15"), 15);
+  EXPECT_EQ(halves.warmup_steps, 8);
+  EXPECT_EQ(*halves.decay_steps, 7);
   EXPECT_EQ(*schedule_config(load("lr_scheduler_type: polynomial\nlr_power: 2"), 9).power, 2);
   EXPECT_EQ(*schedule_config(load("lr_scheduler_type: inverse_sqrt\nlr_timescale: 9"), 9).timescale,
             9);

@@ -4,9 +4,13 @@
 
 #include <algorithm>
 
+#include "engine/core/units.h"
+#include "engine/io/files.h"
+#include "tests/engine/io/temp_folder.h"
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
 #include "tools/explain/explain.h"
+#include "tools/explain/run_plan.h"
 #include "tools/trainer/plan.h"
 
 namespace snug {
@@ -144,8 +148,13 @@ TEST(Explain, AParameterIsWithTheHostToo) {
       const ExplainFacts& p = facts["parameters"][0];
       const ParamInfo& info = model().params()[model().params().find(name)];
       int host = 0;
+      int64_t host_bytes = 0;
       for (const ExplainFacts& h : p["held"]) {
-        EXPECT_EQ(h["bytes"], info.elements() * 4);
+        // The host has no states of padded rows.
+        const bool state =
+            h["arena"] == "host" && h["tensor"].get<std::string>().starts_with("exp_avg");
+        EXPECT_EQ(h["bytes"], 4 * (state ? info.real_elements() : info.elements())) << h;
+        if (h["arena"] == "host") host_bytes += h["bytes"].get<int64_t>();
         host += h["arena"] == "host" ? 1 : 0;
         EXPECT_EQ(h["address"].is_null(), h["arena"] == "host") << h;
         if (h["arena"] != "device") continue;
@@ -157,7 +166,7 @@ TEST(Explain, AParameterIsWithTheHostToo) {
                                     root.packing.offsets[k] + root.tensors[k].bytes);
         EXPECT_TRUE(inside) << h;
       }
-      EXPECT_EQ(p["host_bytes"], host * info.elements() * 4) << name;
+      EXPECT_EQ(p["host_bytes"], host_bytes) << name;
       if (std::string(name).starts_with("h.")) {
         EXPECT_EQ(host, at.host);
         EXPECT_EQ(p["held"].size(), 4u) << p;
@@ -167,6 +176,26 @@ TEST(Explain, AParameterIsWithTheHostToo) {
       }
     }
   }
+}
+
+// A state with the host is what it is of each parameter, up to the alignment of their spans.
+TEST(Explain, StatesWithTheHostAreOfRealRows) {
+  const Model wide(test::tiny_spec({.V = 270, .P = 64, .C = 64, .L = 1, .H = 2, .F = 128}),
+                   parse_precision("fp32"));
+  PlanRequest r = request_of("none");
+  r.model = &wide;
+  r.offload_optimizer = "cpu";
+  const Plan plan = make_plan(r);
+  int64_t sum = 0;
+  for (int i = 0; i < wide.params().size(); ++i) {
+    const ExplainFacts facts = explain(plan, wide, wide.params()[i].name.str());
+    for (const ExplainFacts& h : facts["parameters"][0]["held"])
+      if (h["tensor"] == "exp_avg") sum += round_up(h["bytes"].get<int64_t>(), 256 * 4);
+  }
+  for (const TensorRecord& t : plan.schedule.at(0).tensors)
+    if (t.name.view() == "exp_avg") {
+      EXPECT_EQ(sum, t.bytes);
+    }
 }
 
 // What a block leaves is the next one's input.
@@ -225,6 +254,26 @@ TEST(Explain, ThePeakAddsUp) {
     EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 7);
     EXPECT_TRUE(has(text, "peak in " + facts["program"].get<std::string>())) << text;
     EXPECT_TRUE(has(text, " others\n"));
+  }
+}
+
+// A run on a GPU is explained with the attention it had, whatever would be chosen now.
+TEST(Explain, ARunsAttentionIsWhatItsPlanSays) {
+  const TempFolder folder;
+  const std::string config =
+      "model: {type: gpt2, n_layer: 1, n_embd: 64, n_head: 1, n_positions: 64, vocab_size: 64}\n"
+      "device: cuda\ntarget: h100\nglobal_batch_size: 2\nthreads: 1\nprecision: bf16\n";
+  write_atomic(folder / "config.resolved.yaml", config);
+  for (const bool cudnn : {true, false}) {
+    RunSetup made = make_setup(load_config_text(config, "run.yaml", {}));
+    choose_attention(made.request, cudnn);
+    const Plan plan = make_plan(made.request);
+    ASSERT_TRUE(plan.fits);
+    EXPECT_EQ(plan.attention == "cudnn", cudnn) << plan.attention;
+    write_atomic(folder / "plan.json", plan_json(plan).dump());
+    const RunPlan run = plan_of_run(folder.path());
+    EXPECT_EQ(run.plan.attention, plan.attention);
+    EXPECT_EQ(plan_hash(run.plan), plan_hash(plan));
   }
 }
 

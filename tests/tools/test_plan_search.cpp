@@ -9,6 +9,7 @@
 #include "layers/models/recompute.h"
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
+#include "tools/trainer/batch_room.h"
 #include "tools/trainer/ladder.h"
 #include "tools/trainer/plan_search.h"
 
@@ -178,6 +179,61 @@ TEST(PlanSearch, MicroBatchesOfMoreThanAMillionRowsAreForWhoAsks) {
   EXPECT_LT(make_plan(r).decisions.micro_batch, kMost);
   r.micro_batch = r.global_batch = 2 * kMost;
   EXPECT_EQ(make_plan(r).decisions.micro_batch, 2 * kMost);
+}
+
+// Who asks for more of them than there is room for is told so at once, and never wrongly: the
+// smallest plan takes more.
+TEST(PlanSearch, AFixedBatchWithoutRoomIsRefusedBeforeItIsRecorded) {
+  const Model model(test::tiny_spec(kCases[0].tiny), parse_precision("fp32"));
+  PlanRequest r = request_of(model, kCases[0]);
+  constexpr int64_t kMost = PlanSearch::kMostRows / 32, kSequence = 32 * 32 * 4;
+  r.head_rows = PlanSearch::kMostRows;  // few chunks
+  const auto refused = [&](const char* batch, const char* found, const char* advice) {
+    test::expect_error(ErrorCode::out_of_memory, {batch, found, advice},
+                       [&] { check_batch_room(r); });
+  };
+  r.micro_batch = r.global_batch = r.keys.micro = kMost + 1;
+  for (const auto& [offload, layers] : {std::pair<const char*, int>{"none", 4}, {"inputs", 1}}) {
+    r.offload = offload;
+    const int64_t bytes = r.micro_batch * kSequence * layers;
+    r.budget = 0;
+    check_batch_room(r);  // no limit
+    EXPECT_GT(make_plan(r).minimum_bytes - make_plan(r).runtime_bytes, bytes) << offload;
+    r.budget = bytes;
+    check_batch_room(r);
+    r.budget = bytes - 1;
+    refused(" of a micro-batch of 32769 sequences of 32 tokens", "memory of ",
+            "per_device_train_batch_size: 32768 sequences have room between the layers");
+  }
+  r.offload = "none";
+  r.budget = int64_t{1} << 50;
+  r.free_bytes = 1 << 20;
+  refused("a micro-batch", "1048576 B (1.00 MiB) free now", "per_device_train_batch_size: 64");
+  r.budget = 1 << 20;
+  r.reserve = 1 << 28;
+  refused("a micro-batch",
+          "memory of 1048576 B (1.00 MiB), which is what is free now less a reserve of 256.00 MiB",
+          "per_device_train_batch_size: 64");
+  r.reserve = r.free_bytes = 0;
+  r.keys.micro = 0;
+  r.keys.accumulation = 1;
+  refused("a micro-batch", "memory of 1048576 B", "a larger gradient_accumulation_steps: 64");
+  r.micro_batch = 0;
+  r.keys = {};
+  check_batch_room(r);  // the planner's to choose
+  r.bitwise = true;
+  refused("a micro-batch", "memory of 1048576 B", "or bitwise=false: 64");
+  r.pinned = true;  // it has run
+  check_batch_room(r);
+  r.pinned = r.bitwise = false;
+  r.micro_batch = kMost;  // recorded soon
+  check_batch_room(r);
+  r.evaluate = true;
+  r.eval_batch = 1 << 20;
+  refused("a batch of evaluation of 1048576", "memory of 1048576 B",
+          "per_device_eval_batch_size: 256");
+  r.global_batch = r.micro_batch = 0;
+  refused("a batch of evaluation of 1048576", "memory of 1048576 B", "a smaller --batch-size: 256");
 }
 
 TEST(PlanSearch, WhatIsFixedStaysFixed) {

@@ -76,7 +76,7 @@ TEST_F(PromptFiles, StopTokensComeFromTheFolder) {
   using Ids = std::vector<int32_t>;
   const Ids own = tokenizer.eos_id() ? Ids{*tokenizer.eos_id()} : Ids{};
   EXPECT_EQ(tokens(), own);
-  spec.eos_token = 9;
+  file("config.json", "{\"eos_token_id\": 9}");
   EXPECT_EQ(tokens(), Ids{9});
   for (const auto& [text, expected] :
        {std::pair<const char*, Ids>{"{}", {9}},

@@ -283,7 +283,13 @@ int64_t resolve_warmup(const RunConfig& c, int64_t total_steps) {
 }
 
 int64_t resolve_decay(const RunConfig& c, int64_t total_steps) {
-  return std::min(steps_of(c.lr_decay_steps, total_steps), total_steps);
+  const int64_t decay = std::min(steps_of(c.lr_decay_steps, total_steps), total_steps);
+  const double warmup = c.warmup_ratio >= 0 ? c.warmup_ratio : c.warmup_steps;
+  const bool shares = warmup >= 0 && (warmup < 1 || c.warmup_ratio == 1) && c.lr_decay_steps < 1;
+  // Two shares of a whole have room in it: of a step that both round up to, the warm-up has it.
+  if (shares && warmup + c.lr_decay_steps < 1 + 1e-9)
+    return std::min(decay, total_steps - resolve_warmup(c, total_steps));
+  return decay;
 }
 
 double resolve_min_lr(const RunConfig& c) {

@@ -167,7 +167,8 @@ RunSizes resolve_sizes(const RunConfig& config, int64_t positions);
 // Steps of warm-up in a run of `total_steps`: what was set (a share is rounded up), else the
 // smaller of 100 and a tenth of the run.
 int64_t resolve_warmup(const RunConfig& config, int64_t total_steps);
-// Steps of the last phase of warmup_stable_decay; at most total_steps.
+// Steps of the last phase of warmup_stable_decay; at most total_steps, and of two shares that make
+// at most a whole what the warm-up leaves.
 int64_t resolve_decay(const RunConfig& config, int64_t total_steps);
 // The learning rate at the end of a decaying schedule: min_lr, or min_lr_ratio * learning_rate, or
 // 0.

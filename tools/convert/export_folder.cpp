@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
+#include <vector>
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
@@ -15,7 +17,6 @@
 #include "layers/models/family.h"
 #include "layers/models/model.h"
 #include "layers/models/weights.h"
-#include "tools/trainer/output_folder.h"
 
 namespace snug {
 namespace {
@@ -24,33 +25,60 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kPiece = int64_t{1} << 18;  // elements converted at a time: 1 MiB of floats
 
-// A folder of a new name beside `path`, removed with all in it unless it takes that name.
+// What becomes the folder `path`: a folder of a new name beside it, or in it if `path` is there and
+// empty. Removed with all in it unless it is finished.
 class FolderInMaking {
  public:
-  explicit FolderInMaking(const fs::path& path) : path_(path.string() + ".XXXXXX") {
-    if (mkdtemp(path_.data()) == nullptr) {
-      const std::string reason = std::error_code(errno, std::generic_category()).message();
-      const std::string wanted = path.string();
-      path_.clear();
-      fail(ErrorCode::device, fmt::format("to make a folder beside {}", wanted), reason,
+  explicit FolderInMaking(const std::string& path) : path_(path) {
+    std::error_code ignored;
+    in_place_ = fs::is_directory(path, ignored);
+    made_ = path + (in_place_ ? "/.XXXXXX" : ".XXXXXX");
+    if (mkdtemp(made_.data()) == nullptr) {
+      made_.clear();
+      fail(ErrorCode::device,
+           fmt::format("to make a folder {} {}", in_place_ ? "in" : "beside", path),
+           std::error_code(errno, std::generic_category()).message(),
            "--output in a folder that is there and can be written");
     }
     // mkdtemp's folders are closed to others; this one gets the rights of any other.
     const mode_t mask = umask(0);
     umask(mask);
-    chmod(path_.c_str(), 0777 & ~mask);
+    chmod(made_.c_str(), 0777 & ~mask);
   }
   ~FolderInMaking() {
     std::error_code error;
-    if (!path_.empty()) fs::remove_all(path_, error);
+    if (!made_.empty()) fs::remove_all(made_, error);
   }
   FolderInMaking(const FolderInMaking&) = delete;
   FolderInMaking& operator=(const FolderInMaking&) = delete;
-  const std::string& path() const { return path_; }
-  void keep() { path_.clear(); }
+  const std::string& path() const { return made_; }
+  // An empty folder may be a link, a mount or where the user is: it stays, and its files come to
+  // it, config.json last, without which they are no model.
+  void finish() {
+    sync_folder(made_);
+    std::error_code error;
+    if (in_place_) {
+      std::vector<fs::path> files;
+      for (const fs::directory_entry& entry : fs::directory_iterator(made_))
+        if (entry.path().filename() != kLast) files.push_back(entry.path().filename());
+      files.emplace_back(kLast);
+      for (const fs::path& file : files)
+        if (!error) fs::rename(fs::path(made_) / file, fs::path(path_) / file, error);
+      if (!error) sync_folder(path_);
+    } else {
+      fs::rename(made_, path_, error);
+      if (!error) made_.clear();
+    }
+    if (error)
+      fail(ErrorCode::device, fmt::format("to rename {} to {}", made_, path_), error.message(),
+           "another --output");
+  }
 
  private:
-  std::string path_;
+  static constexpr const char* kLast = "config.json";
+  const std::string path_;
+  std::string made_;
+  bool in_place_ = false;
 };
 
 void write_weight(SafetensorsWriter& writer, const SafeSpec& spec, const SafeTensor& from,
@@ -117,10 +145,11 @@ void carry_config(const std::string& folder, const std::string& built) {
 
 ExportReport export_folder(const std::string& folder, DType dtype, const std::string& output) {
   std::error_code error;
-  if (fs::exists(output, error) &&
-      !(fs::is_directory(output, error) && fs::is_empty(output, error)))
+  const bool empty = fs::is_directory(output, error) && fs::is_empty(output, error);
+  if (!empty && fs::exists(fs::symlink_status(output, error)))
     fail(ErrorCode::usage, "--output as a folder that is not there yet, or an empty one",
-         fmt::format("{}, which holds something", output), "another name");
+         output + (fs::exists(output, error) ? ", which holds something" : ", a link to nothing"),
+         "another name");
   const ModelSource source = resolve_model(folder, "");
   const Family& family = find_family(source.spec.family, folder);
   const Model model(source.spec, parse_precision("fp32"));
@@ -133,12 +162,14 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
     report.parameters += model.params()[i].real_elements();
   }
   report.notes = unused_tensors(model, files, folder);
-  const bool tokenizer = holds_tokenizer(folder);
-  if (!tokenizer) report.notes.emplace_back("the folder has no tokenizer; none was written");
+  std::optional<Tokenizer> tokenizer;
+  if (holds_tokenizer(folder))
+    tokenizer = Tokenizer::load(folder);
+  else
+    report.notes.emplace_back("the folder has no tokenizer; none was written");
 
-  const std::string base = normal_path(output);
-  FolderInMaking making(base);
-  const std::string built = making.path();
+  FolderInMaking making(normal_path(output));
+  const std::string& built = making.path();
   {
     SafetensorsWriter writer(built + "/model.safetensors", layout);
     std::vector<float> wide(static_cast<size_t>(kPiece));
@@ -151,12 +182,10 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
   }
   save_model_config(model, built, dtype);
   carry_config(folder, built);
-  if (tokenizer) Tokenizer::load(folder).save(built);
+  if (tokenizer) tokenizer->save(built);
   if (file_exists(folder + "/chat_template.jinja"))
     write_atomic(built + "/chat_template.jinja", read_file(folder + "/chat_template.jinja"));
-  sync_folder(built);
-  replace_folder(built, base);
-  making.keep();
+  making.finish();
   report.tensors = static_cast<int64_t>(tensors.size());
   report.bytes = layout.total_bytes();
   return report;

@@ -12,9 +12,9 @@ namespace snug {
 // Writes config.json, model.safetensors and the tokenizer's files, and copies
 // generation_config.json and chat_template.jinja; keys of config.json that we do not write are the
 // source's. Tensors that are not part of the model are left out, with a note for each. The folder
-// must not be there, or be empty: usage otherwise. It appears whole or not at all. f32, f16 or
-// bf16, each value rounded once; a value that f16 cannot hold is an error of code data. Memory: a
-// block, whatever the model's size.
+// must not be there, or be empty: usage otherwise. It appears whole or not at all; one that is
+// there gets its config.json last. f32, f16 or bf16, each value rounded once; a value that f16
+// cannot hold is an error of code data. Memory: a block, whatever the model's size.
 ExportReport export_folder(const std::string& model, DType dtype, const std::string& output);
 
 }  // namespace snug

@@ -170,15 +170,16 @@ std::vector<std::string> state_names(const Plan& plan) {
   return names;
 }
 
-// Whether a tensor of the host holds some of the parameter: master weights are of all, weights and
-// gradients of the parts, states of what is trained.
-bool host_holds(const TensorRecord& t, const ParamInfo& info,
-                const std::vector<std::string>& states) {
+// Elements of the parameter that a tensor of the host holds: master weights are of all, weights and
+// gradients of the parts, states of the real rows of what is trained.
+int64_t host_elements(const TensorRecord& t, const ParamInfo& info,
+                      const std::vector<std::string>& states) {
   const std::string name = t.name.str();
-  if (name == "master") return true;
-  if (name == "weights") return info.part >= 0;
-  if (name == "gradients") return info.part >= 0 && info.trainable;
-  return info.trainable && std::find(states.begin(), states.end(), name) != states.end();
+  if (name == "master") return info.elements();
+  if (name == "weights") return info.part >= 0 ? info.elements() : 0;
+  if (name == "gradients") return info.part >= 0 && info.trainable ? info.elements() : 0;
+  const bool state = std::find(states.begin(), states.end(), name) != states.end();
+  return state && info.trainable ? info.real_elements() : 0;
 }
 
 // What rests for the whole run: of all parameters in one tensor, by part, or with the host, where
@@ -194,10 +195,12 @@ ExplainFacts parameter_facts(const Plan& plan, const Model& model, const ParamIn
   int64_t bytes = 0, host_bytes = 0;
   for (size_t k = 0; k < root.tensors.size(); ++k) {
     const TensorRecord& t = root.tensors[k];
-    const int64_t size = size_of(t.dtype), own = info.elements() * size;
+    const int64_t size = size_of(t.dtype);
+    int64_t own = info.elements() * size;
     ExplainFacts address = nullptr;
     if (t.residence == Residence::host) {
-      if (!host_holds(t, info, states)) continue;
+      own = host_elements(t, info, states) * size;
+      if (own == 0) continue;
       host_bytes += own;
     } else {
       const bool flat = t.category == Category::weights || t.category == Category::master ||

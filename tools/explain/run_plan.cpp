@@ -38,11 +38,13 @@ RunPlan plan_of_run(const std::string& folder) {
              anew);
   request.budget = get_int(written, "budget_bytes", path, 0);
   request.free_bytes = 0;  // the run may hold them now
+  const nlohmann::json decided = written.value("decisions", nlohmann::json());
+  if (request.settings.target == Place::cuda && config.attn_implementation == "auto")
+    choose_attention(request, get_string(decided, "attention", path + " / decisions") == "cudnn");
   run.plan = make_plan(request);
   if (run.plan.fits && plan_hash(run.plan) == hash) return run;
 
-  const Decisions decisions =
-      read_decisions(written.value("decisions", nlohmann::json()), path + " / decisions");
+  const Decisions decisions = read_decisions(decided, path + " / decisions");
   check_update(decisions, request, path);
   fix_decisions(decisions, request);
   run.plan = make_plan(request);

@@ -10,6 +10,7 @@
 #include "engine/core/units.h"
 #include "engine/data/token_file.h"
 #include "engine/io/files.h"
+#include "engine/io/json.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/unicode.h"
 #include "tools/inspect/kinds.h"
@@ -78,11 +79,12 @@ bool there(const std::string& path) {
 }
 
 // A file of ours is there; or the name of our checkpoints, which are torn then, but Hugging Face's
-// Trainer gives its own folders, whole models, the same.
+// Trainer gives its own folders, whole models and adapters, the same.
 bool is_checkpoint(const std::string& path) {
   for (const char* name : {"snug_state.json", "COMPLETE", "optimizer.safetensors"})
     if (there(path + "/" + name)) return true;
   if (!checkpoint_step(fs::path(normal_path(path)).filename().string())) return false;
+  if (there(path + "/adapter_config.json")) return false;
   if (!there(path + "/config.json")) return true;
   for (const char* name : {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
                            "pytorch_model.bin.index.json"})
@@ -90,13 +92,30 @@ bool is_checkpoint(const std::string& path) {
   return true;
 }
 
+[[noreturn]] void refuse_adapter(const std::string& path) {
+  const std::string config = path + "/adapter_config.json",
+                    weights = path + "/adapter_model.safetensors";
+  const nlohmann::json j = parse_json_file(config, 1 << 20);
+  require_object(j, config);
+  const auto text = [&](const char* key, const char* otherwise) {
+    return shown(j.contains(key) && j[key].is_string() ? j[key].get<std::string>() : otherwise);
+  };
+  fail(ErrorCode::data, kKinds,
+       fmt::format("{}: a PEFT adapter ({}) for {}, not a whole model", path,
+                   text("peft_type", "unknown"),
+                   text("base_model_name_or_path", "a model it does not name")),
+       "merge_and_unload of PEFT to make a model of the two" +
+           (there(weights) ? ", or snug inspect " + weights + " for its tensors" : ""));
+}
+
 Facts inspect_folder(const std::string& path, const InspectOptions& options) {
   if (is_checkpoint(path)) return inspect_checkpoint(path, options);
   if (there(path + "/config.resolved.yaml") || there(path + "/metrics.jsonl"))
     return inspect_run(path);
-  if (there(path + "/model.safetensors") || there(path + "/model.safetensors.index.json") ||
-      there(path + "/config.json"))
-    return inspect_model(path, options);
+  const bool weights =
+      there(path + "/model.safetensors") || there(path + "/model.safetensors.index.json");
+  if (!weights && there(path + "/adapter_config.json")) refuse_adapter(path);
+  if (weights || there(path + "/config.json")) return inspect_model(path, options);
   if (holds_tokenizer(path)) return inspect_tokenizer(path);
   fail(ErrorCode::data, kKinds, fmt::format("{}: a folder with none of their files", path), kHelp);
 }

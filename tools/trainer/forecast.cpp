@@ -4,6 +4,7 @@
 
 #include "tools/trainer/ladder.h"
 #include "tools/trainer/plan_search.h"
+#include "tools/trainer/setup.h"
 
 namespace snug {
 
@@ -20,6 +21,10 @@ std::vector<ReportRung> forecast_ladder(const PlanRequest& request, const Plan& 
                                         PlanSearch& search) {
   constexpr int64_t kBudgets = 17;
   if (request.global_batch <= 0 || plan.minimum_bytes <= 0) return {};
+  if (const auto first = attention_before_fallback(request)) {
+    PlanSearch other(*first);
+    return forecast_ladder(*first, plan, other);
+  }
   PlanRequest unlimited = request;
   unlimited.budget = 0;
   const Plan roomy = make_plan(unlimited, search);

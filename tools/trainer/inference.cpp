@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "engine/core/error.h"
+#include "tools/trainer/batch_room.h"
 #include "tools/trainer/device_choice.h"
 #include "tools/trainer/setup.h"
 #include "tools/trainer/tell.h"
@@ -57,6 +58,7 @@ Inference open_inference(InferenceOptions options,
   r.kv_length = options.kv_length;
   r.kv_rows = options.kv_rows;
   r.free_bytes = free_bytes_now(r);
+  check_batch_room(r);
   in.plan = make_plan(r);
   const int64_t least = options.kv_rows_least;
   while (!in.plan.fits && least > 0 && r.kv_rows > least) {

@@ -47,8 +47,9 @@ std::string with_host(const Ladder& ladder) {
 }  // namespace
 
 Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets) {
-  PlanSearch search(request);
-  return make_ladder(request, std::move(budgets), search);
+  const PlanRequest first = attention_before_fallback(request).value_or(request);
+  PlanSearch search(first);
+  return make_ladder(first, std::move(budgets), search);
 }
 
 Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets, PlanSearch& search) {

@@ -211,10 +211,8 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
   if (!allowed("kernels") && r.settings.target == Place::cpu)
     *setup.kernels = pinned_kernels(c.pinned.kernels, c.folder, setup.config.allow);
   if (r.settings.target == Place::cuda && ran_on(c.pinned) == Place::cuda &&
-      setup.config.attn_implementation == "auto" && !allowed("kernels")) {
+      setup.config.attn_implementation == "auto" && !allowed("kernels"))
     choose_attention(r, c.pinned.attention == "cudnn");
-    r.attention_why.clear();
-  }
   if (r.settings.target == Place::cuda && ran_on(c.pinned) == Place::cuda)
     check_computes_on(c, r.computes_on, setup.config);
   // Of a GPU and of the emulator the threads read and write files alone.
@@ -226,6 +224,7 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
     tell(stdout,
          "Note: resuming with instructions {} instead of {}: sums may differ in the last bits.\n",
          now.instruction_set, c.pinned.instruction_set);
+  keep_attention_that_fits(r);  // with what is pinned now
 }
 
 std::string pinned_text(const Checkpoint& c, const std::vector<std::string>& allow) {

@@ -26,7 +26,8 @@ constexpr int kRepairs = 24, kLastRepairs = 8;
 std::string advice(const PlanRequest& r) {
   if (!r.follow.path.empty()) return "plan=null to plan anew";
   std::string text;
-  if (r.global_batch <= 0 && r.T > 1) text += "a smaller max_length, or ";
+  if (r.global_batch <= 0 && r.T > 1) text += "a smaller --max-length, or ";
+  if (r.global_batch <= 0 && r.eval_batch > 1) text += "a smaller --batch-size, or ";
   if (r.kv_rows > 1) text += "fewer sequences at a time (--batch-size, --num-beams), or ";
   return text + "a smaller model";
 }

@@ -92,9 +92,10 @@ struct PlanRequest {
   bool pinned = false;  // micro_batch and head_rows are a checkpoint's, unless allow says so
   // Only choices that leave every bit as it is: memory then decides about recompute alone.
   bool bitwise = false;
-  FollowedPlan follow;        // path empty: none
-  ComputesOn computes_on;     // on this machine's GPU
-  std::string attention_why;  // what attn_implementation: auto chose and by what; or empty
+  FollowedPlan follow;            // path empty: none
+  ComputesOn computes_on;         // on this machine's GPU
+  std::string attention_why;      // what attn_implementation: auto chose and by what; or empty
+  std::string attention_yielded;  // that of cuDNN, where the budget has no room for it; or empty
 };
 
 // A change of keys under which less memory is enough, as planned (tools/trainer/offers.h).

@@ -257,10 +257,8 @@ void follow_plan(const PlanFile& file, RunSetup& setup) {
            fmt::format("threads={}, or plan=null to plan anew", file.threads));
   check_keys(file, setup);
   check_update(file.decisions, r, file.path);
-  if (r.settings.target == Place::cuda && setup.config.attn_implementation == "auto") {
+  if (r.settings.target == Place::cuda && setup.config.attn_implementation == "auto")
     choose_attention(r, file.attention == "cudnn");
-    r.attention_why.clear();
-  }
   // Plans from before it was named, and those of other places, say nothing of it.
   const auto other = difference(file.computes_on, r.computes_on);
   if (file.computes_on.defined() && other)

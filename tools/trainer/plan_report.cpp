@@ -545,7 +545,8 @@ void refuse_plan(const Plan& plan, const std::string& pinned) {
                    host ? fmt::format(", host_memory of {}", exactly(plan.host_budget)) : "", held,
                    binding_instant(plan)),
        fmt::format(
-           "memory={} ({}){}{}, or {}", plan.minimum_bytes, human_bytes(plan.minimum_bytes),
+           "{}{} ({}){}{}, or {}", plan.global_batch > 0 ? "memory=" : "--memory ",
+           plan.minimum_bytes, human_bytes(plan.minimum_bytes),
            host ? fmt::format(" host_memory={} ({})", plan.host_bytes, human_bytes(plan.host_bytes))
                 : "",
            frees_first(plan)  ? " when other programs have freed it"

@@ -9,6 +9,7 @@
 #include "engine/core/units.h"
 #include "layers/ops/attention_cudnn.h"
 #include "tools/config/check_config.h"
+#include "tools/trainer/batch_room.h"
 #include "tools/trainer/calibration.h"
 #include "tools/trainer/device_choice.h"
 #include "tools/trainer/plan_file.h"
@@ -170,10 +171,12 @@ CostModel gpu_cost(const std::optional<GpuRoom>& room, DType compute) {
 
 }  // namespace
 
-void choose_attention(PlanRequest& r, bool cudnn) {
+void choose_attention(PlanRequest& r, bool cudnn, const std::string& why) {
   // A calibration's runtime bytes are those of a run without cuDNN, so what that takes is assumed.
   constexpr int64_t kCudnn = int64_t{256} << 20;
   r.settings.cudnn = cudnn;
+  r.attention_why = why;
+  r.attention_yielded.clear();
   if constexpr (kCudaBuilt)
     if (r.computes_on.defined()) {
       const std::string version = cudnn ? cudnn_version() : "";
@@ -189,14 +192,21 @@ void choose_attention(PlanRequest& r, bool cudnn) {
 std::optional<PlanRequest> attention_fallback(const PlanRequest& r) {
   if (!r.settings.cudnn || r.attention_why.empty()) return std::nullopt;
   PlanRequest own = r;
-  choose_attention(own, false);
-  own.attention_why = "the program's kernel, since no plan with cuDNN's workspace fits";
+  choose_attention(own, false, "the program's kernel, since no plan with cuDNN's workspace fits");
+  own.attention_yielded = r.attention_why;
   return own;
+}
+
+std::optional<PlanRequest> attention_before_fallback(const PlanRequest& r) {
+  if (r.attention_yielded.empty()) return std::nullopt;
+  PlanRequest cudnn = r;
+  choose_attention(cudnn, true, r.attention_yielded);
+  return cudnn;
 }
 
 void keep_attention_that_fits(PlanRequest& r) {
   auto own = attention_fallback(r);
-  if (!own) return;
+  if (!own || !has_batch_room(r)) return;
   PlanSearch search(r);
   if (!make_plan(r, search).fits) r = std::move(*own);
 }
@@ -310,10 +320,11 @@ RunSetup make_setup(RunConfig config) {
     if (device) r.calibrated_runtime = device->runtime.planned(spec.L);
     // Measured is attention without a mask of dropout, which costs cuDNN more than our kernel.
     const bool comparable = cudnn_takes(config, *s.model) && spec.attention_dropout == 0;
-    choose_attention(
-        r, r.settings.cudnn ||
-               (config.attn_implementation == "auto" &&
-                cudnn_is_faster(device, comparable, spec.D, s.sizes.max_length, &r.attention_why)));
+    std::string why;
+    const bool cudnn =
+        r.settings.cudnn || (config.attn_implementation == "auto" &&
+                             cudnn_is_faster(device, comparable, spec.D, s.sizes.max_length, &why));
+    choose_attention(r, cudnn, why);
   }
   r.T = s.sizes.max_length;
   r.global_batch = s.sizes.global_batch_size;

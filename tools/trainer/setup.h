@@ -31,8 +31,9 @@ struct RunSetup {
 
 // Reads tokenizer and model config and checks that they belong together. Throws usage and data.
 RunSetup make_setup(RunConfig config);
-// On a GPU: attention by cuDNN or by our kernel, in place of what the request had.
-void choose_attention(PlanRequest& request, bool cudnn);
+// On a GPU: attention by cuDNN or by our kernel, in place of what the request had. `why`: what
+// attn_implementation: auto chose it by; empty: somebody said so, and no budget changes it.
+void choose_attention(PlanRequest& request, bool cudnn, const std::string& why = "");
 // What `attn_implementation: auto` makes of a calibration of the GPU: cuDNN where it takes the
 // model's attention and was faster by kCudnnMargin. `why` gets it in words; empty without one.
 bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes, int64_t D,
@@ -41,6 +42,8 @@ bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes,
 void keep_attention_that_fits(PlanRequest& request);
 // The request that it then becomes; none where cuDNN was asked for, or is not what computes.
 std::optional<PlanRequest> attention_fallback(const PlanRequest& request);
+// The request that it was before that, for more memory; none where nothing has yielded.
+std::optional<PlanRequest> attention_before_fallback(const PlanRequest& request);
 // Throws usage if `config` has a target: what runs does so on this machine.
 void refuse_target(const RunConfig& config, const char* command);
 

@@ -227,12 +227,13 @@ TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer
   const auto encode = [&](std::string_view s, std::vector<int32_t>& ids) {
     const int64_t most = limits.longest_word(static_cast<int64_t>(s.size()));
     if (const int64_t word = tokenizer.encode(s, ids, most))
-      throw PieceRefused{
-          fmt::format("words of at most {} bytes for {}{}", most, room.key, room.budget),
-          fmt::format("one of {} in the text", word),
-          (options.read.whole ? "split it into several documents"
-                              : "break it with spaces or lines") +
-              options.read.longer_records};
+      throw PieceRefused{fmt::format("words of at most {} bytes for {}", most,
+                                     room.set ? fmt::format("{}{}", room.key, room.budget)
+                                              : "what is free now less a reserve"),
+                         fmt::format("one of {} in the text", word),
+                         (options.read.whole ? "split it into several documents"
+                                             : "break it with spaces or lines") +
+                             options.read.longer_records};
   };
   Progress progress;
   const CorpusReport report = tokenize_corpus(files, encode, options, out.path,

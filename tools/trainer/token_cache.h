@@ -18,6 +18,7 @@ constexpr int64_t kCachedTextBytes = 64 << 20;
 struct PrepareRoom {
   int64_t budget = 0;
   std::string key = "memory=";
+  bool set = true;  // by the user; else it is what is free less a reserve
 };
 
 // The longest records and words that leave the process, as it is now, within a budget.

@@ -19,6 +19,7 @@
 #include "tools/config/make_schedule.h"
 #include "tools/report/report.h"
 #include "tools/trainer/allocation_watch.h"
+#include "tools/trainer/batch_room.h"
 #include "tools/trainer/checkpoint.h"
 #include "tools/trainer/device_choice.h"
 #include "tools/trainer/evaluate.h"
@@ -87,7 +88,8 @@ void TrainRun::check_output_dir() {
 // The arena is not there yet. On a GPU the budget is of other memory.
 PrepareRoom TrainRun::prepare_room() const {
   if (plan_.place == Place::cuda) return {};
-  return {.budget = plan_.budget > 0 ? plan_.budget : plan_.engine_bytes + plan_.runtime_bytes};
+  return {.budget = plan_.budget > 0 ? plan_.budget : plan_.engine_bytes + plan_.runtime_bytes,
+          .set = plan_.reserve == 0};
 }
 
 Pinned TrainRun::pinned() const {
@@ -396,6 +398,7 @@ void TrainRun::measure() {
 int TrainRun::run() {
   check_output_dir();
   if (resumed_) apply_pins(*resumed_, setup_);
+  check_batch_room(setup_.request);
   // Its records are gone before the arena is reserved.
   auto search = std::make_unique<PlanSearch>(setup_.request);
   plan_ = make_plan(setup_.request, *search);

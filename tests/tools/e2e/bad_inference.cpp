@@ -90,7 +90,8 @@ std::vector<BadRow> bad_inference() {
        too_small("memory of at least <*> B (<*> MiB): <*> B of engine and 19181568 B of runtime",
                  "memory of 65536 B (64.00 KiB); the smallest plan holds at its peak: <*> (in eval "
                  "at <*> of h.0)",
-                 "memory=<*>, or a smaller max_length, or a smaller model"),
+                 "--memory <*>, or a smaller --max-length, or a smaller --batch-size, or a smaller "
+                 "model"),
        {},
        3},
       {"eval: stride below 0",
@@ -249,7 +250,7 @@ std::vector<BadRow> bad_inference() {
        too_small("memory of at least <*> B (<*> MiB): <*> B of engine and 19181568 B of runtime",
                  "memory of 65536 B (64.00 KiB); the smallest plan holds at its peak: weights "
                  "170.00 KiB, <*> (in prefill at <*> of h.0)",
-                 "memory=<*>, or a smaller model"),
+                 "--memory <*>, or a smaller model"),
        {},
        3},
       {"generate: values that are not finite",

@@ -13,6 +13,8 @@
 namespace snug::e2e {
 namespace {
 
+namespace fs = std::filesystem;
+
 // One trained model for all tests of this file's process.
 const Workspace& trained() {
   static const Workspace w;
@@ -35,8 +37,7 @@ void expect_refused(const Outcome& o, int code, const std::vector<std::string>& 
 
 // A copy of the trained folder in a place of its own, to be damaged.
 std::string copy_of_final(const Workspace& w, const std::string& name) {
-  std::filesystem::copy(trained().path("run/final"), w.path(name),
-                        std::filesystem::copy_options::recursive);
+  fs::copy(trained().path("run/final"), w.path(name), fs::copy_options::recursive);
   return w.path(name);
 }
 
@@ -221,7 +222,7 @@ void as_f64(const std::string& folder, const std::vector<SafeSpec>& more, double
   for (const SafeTensor* t : from.tensors()) specs.push_back({t->name, SafeDType::F64, t->shape});
   specs.insert(specs.end(), more.begin(), more.end());
   const SafetensorsLayout layout({{"format", "pt"}}, specs);
-  std::filesystem::remove(folder + "/model.safetensors");
+  fs::remove(folder + "/model.safetensors");
   SafetensorsWriter writer(folder + "/model.safetensors", layout);
   for (const SafeSpec& spec : layout.tensors()) {
     const SafeTensor* t = from.find(spec.name);
@@ -238,6 +239,41 @@ void as_f64(const std::string& folder, const std::vector<SafeSpec>& more, double
 }
 
 // What a folder says beside the numbers: which tokens stop a text, how to sample, what others use.
+// An empty folder that is there stays the one it is: under a link, as the current one, as a mount.
+TEST(Convert, IntoAnEmptyFolder) {
+  const Workspace& w = trained();
+  const std::string model = w.path("run/final");
+  for (const char* name : {"empty", "here"}) fs::create_directory(w.path(name));
+  fs::create_directory_symlink(w.path("empty"), w.path("link"));
+  const Outcome link = convert(model, "hf", w.path("link"));
+  EXPECT_EQ(link.code, 0) << link.err;
+  EXPECT_TRUE(fs::is_symlink(w.path("link")));
+  EXPECT_EQ(listing(w.path("empty")), listing(model));
+  const Outcome here = shell("cd " + w.path("here") + " && $SNUG convert --model " + model +
+                             " --to hf --output . && test -f config.json");
+  EXPECT_EQ(here.code, 0) << here.err;
+  EXPECT_EQ(listing(w.path("here")), listing(model));
+  fs::create_directory_symlink(w.path("nowhere"), w.path("astray"));
+  expect_refused(convert(model, "hf", w.path("astray")), 2,
+                 {"--output as a folder that is not there yet, or an empty one",
+                  w.path("astray") + ", a link to nothing", "try:   another name"});
+}
+
+// What is wrong with the tokenizer is said before weights are written: here none can be.
+TEST(Convert, TheTokenizerIsReadFirst) {
+  const Workspace w;
+  const std::string model = copy_of_final(w, "model");
+  spill(model + "/tokenizer.json", "{");
+  fs::create_directory(w.path("empty"));
+  for (const char* name : {"new", "empty"}) {
+    const Outcome o =
+        shell("ulimit -f 50; $SNUG convert --model " + model + " --to hf --output " + w.path(name));
+    expect_refused(o, 2, {"tokenizer.json"});
+  }
+  EXPECT_FALSE(exists(w.path("new")));
+  EXPECT_TRUE(fs::is_empty(w.path("empty")));
+}
+
 TEST(Convert, ToAFolderKeepsWhatTheFilesSay) {
   Workspace w;
   const std::string folder = copy_of_final(w, "m");
@@ -258,7 +294,7 @@ TEST(Convert, ToAFolderKeepsWhatTheFilesSay) {
   EXPECT_EQ(config["torch_dtype"], "float32");
   EXPECT_FALSE(config.contains("dtype"));
   EXPECT_EQ(config["eos_token_id"], Json({5, 7}));
-  std::filesystem::remove(folder + "/generation_config.json");
+  fs::remove(folder + "/generation_config.json");
   ASSERT_EQ(convert(folder, "hf", w.path("b")).code, 0);
   EXPECT_EQ(w.json("b/generation_config.json")["eos_token_id"], Json({5, 7}));
 }
@@ -308,7 +344,7 @@ TEST(Convert, TheEndOfATextInGguf) {
       EXPECT_EQ(file.integer(*key), id) << role;
     }
   }
-  std::filesystem::remove(folder + "/generation_config.json");
+  fs::remove(folder + "/generation_config.json");
   edit(folder + "/config.json", [](Json& j) { j["bos_token_id"] = j["eos_token_id"] = nullptr; });
   const Outcome none = convert(folder, "gguf", out, {"--overwrite"});
   EXPECT_NE(none.err.find("says which token ends a text"), std::string::npos) << none.err;
@@ -329,7 +365,7 @@ TEST(Convert, AVocabularyOfLinesIsATokenizer) {
   Workspace w;
   const std::string folder = copy_of_final(w, "m"), out = w.path("copy");
   for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"})
-    std::filesystem::remove(folder + "/" + name);
+    fs::remove(folder + "/" + name);
   spill(folder + "/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n##s\n");
   const Outcome made = convert(folder, "hf", out);
   EXPECT_EQ(made.code, 0) << made.err;
@@ -343,7 +379,7 @@ TEST(Convert, AVocabularyOfLinesIsATokenizer) {
   const Outcome plan = run({"plan", "model=" + folder, "train_data=" + w.path("none.txt"),
                             "sample_prompt=the cats", "output_dir=" + w.path("r")});
   EXPECT_EQ(plan.code, 0) << plan.err;
-  std::filesystem::create_directories(w.path("t"));
+  fs::create_directories(w.path("t"));
   spill(w.path("t/vocab.txt"), slurp(folder + "/vocab.txt"));
   const Outcome alone = run({"inspect", w.path("t")});
   EXPECT_NE(alone.out.find("WordPiece"), std::string::npos) << alone.out << alone.err;
@@ -415,15 +451,15 @@ TEST(Convert, WhatGgufCannotSayIsRefused) {
   EXPECT_EQ(forced.code, 0) << forced.err;
   EXPECT_NE(forced.err.find("tokenizer.ggml.pre is mine, as asked"), std::string::npos);
   EXPECT_EQ(GgufReader(out).string(*GgufReader(out).find_key("tokenizer.ggml.pre")), "mine");
-  std::filesystem::remove(out);
+  fs::remove(out);
   expect_refused(with_tokenizer("normalizer", {{"type", "NFKC"}}), 2,
                  {"no normaliser, or NFC", "NFKC in", "keep the Hugging Face folder"});
   const Outcome nfc = with_tokenizer("normalizer", {{"type", "NFC"}});
   EXPECT_EQ(nfc.code, 0) << nfc.err;
   EXPECT_NE(nfc.err.find("NFC is not part of GGUF"), std::string::npos);
-  std::filesystem::remove(out);
+  fs::remove(out);
   for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt"})
-    std::filesystem::remove(folder + "/" + name);
+    fs::remove(folder + "/" + name);
   expect_refused(convert(folder, "gguf", out), 2,
                  {"tokenizer.json file, or a folder with", "has none of them"});
   const Outcome without = convert(folder, "hf", w.path("without"));
@@ -437,7 +473,7 @@ TEST(Convert, SplittingRulesHaveTheirNames) {
   Workspace w;
   const std::string folder = copy_of_final(w, "m"), out = w.path("m.gguf");
   for (const char* name : {"vocab.json", "merges.txt", "tokenizer_config.json"})
-    std::filesystem::remove(folder + "/" + name);
+    fs::remove(folder + "/" + name);
   const std::string golden = std::string(SNUG_SOURCE_DIR) + "/tests/golden/tokenizer_";
   for (const auto& [file, rule] : {std::pair("gpt2", "gpt-2"), std::pair("llama3", "llama-bpe"),
                                    std::pair("qwen", "qwen2"), std::pair("o200k", "gpt-4o")}) {
@@ -466,7 +502,7 @@ TEST(Convert, AValueThatDoesNotFitIsNamedAndNothingIsWritten) {
   }();
   const auto set = [&](float value) {
     std::memcpy(bytes.data() + at + (3 * 128 + 70) * 4, &value, 4);  // row 70 of (out, in)
-    std::filesystem::remove(folder + "/model.safetensors");
+    fs::remove(folder + "/model.safetensors");
     spill(folder + "/model.safetensors", bytes);
   };
   set(70000.0f);
@@ -500,10 +536,16 @@ TEST(Convert, AFullDiskLeavesWhatWasThere) {
   EXPECT_EQ(o.code, 1) << o.out << o.err;
   EXPECT_NE(o.err.find("device: expected to write " + out), std::string::npos) << o.err;
   EXPECT_EQ(slurp(out), "old");
-  std::filesystem::remove(out);
+  fs::remove(out);
   const Outcome folder = shell("ulimit -f 50; $SNUG convert --model " + w.path("run/final") +
                                " --to hf --output " + w.path("full"));
   EXPECT_EQ(folder.code, 1) << folder.out << folder.err;
+  const Workspace other;
+  EXPECT_EQ(shell("ulimit -f 50; mkdir " + other.path("empty") + "; $SNUG convert --model " +
+                  w.path("run/final") + " --to hf --output " + other.path("empty"))
+                .code,
+            1);
+  EXPECT_EQ(listing(other.path("empty")), std::vector<std::string>());
   for (const std::string& name : listing(w.path("")))
     EXPECT_EQ(name.rfind("full", 0), std::string::npos) << name;
 }
@@ -515,13 +557,13 @@ TEST(Convert, WhatIsReadIsNotWrittenOver) {
   expect_refused(convert(folder, "gguf", weights), 2, {"that is not there yet", weights});
   expect_refused(convert(folder, "gguf", weights, {"--overwrite"}), 2,
                  {"another file than the model's own", weights, "/model.gguf"});
-  std::filesystem::create_symlink(weights, w.path("link"));
+  fs::create_symlink(weights, w.path("link"));
   expect_refused(convert(folder, "gguf", w.path("link"), {"--overwrite"}), 2,
                  {"another file than the model's own"});
   EXPECT_EQ(slurp(weights), before);
   // As caches have them: the folder's files lead to others elsewhere.
-  std::filesystem::rename(weights, w.path("blob"));
-  std::filesystem::create_symlink(w.path("blob"), weights);
+  fs::rename(weights, w.path("blob"));
+  fs::create_symlink(w.path("blob"), weights);
   for (const std::string& name : {weights, w.path("blob"), w.path("link")})
     expect_refused(convert(folder, "gguf", name, {"--overwrite"}), 2,
                    {"another file than the model's own"});

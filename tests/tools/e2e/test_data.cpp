@@ -133,6 +133,45 @@ TEST(DataForms, TokenizerTrainSpeaksOfColumns) {
   }
 }
 
+// Made again in the folder of its text, it is the same tokenizer: what the first wrote is no text.
+TEST(DataForms, ATokenizerIsNotMadeOfItself) {
+  const Workspace w;
+  fs::create_directories(w.path("f"));
+  spill(w.path("f/a.txt"), sentences(40, 1));
+  struct Case {
+    const char* output;
+    const char* source;
+    const char* type;
+    std::string writes;
+  };
+  for (const Case& c :
+       {Case{"f/t.json", "f", "bpe", "f/t.json"}, Case{"f/tok", "f", "bpe", "f/tok/tokenizer.json"},
+        Case{"f", "f", "wordpiece", "f/tokenizer.json"},
+        Case{"f/t.json", "f/*", "bpe", "f/t.json"}}) {
+    const auto train = [&] {
+      return run({"tokenizer", "train", "--vocab-size", "300", "--overwrite", "--type", c.type,
+                  "--output", w.path(c.output), w.path(c.source)});
+    };
+    const Outcome first = train();
+    ASSERT_EQ(first.code, 0) << first.err;
+    EXPECT_EQ(first.out.find("text: "), 0u) << first.out;
+    EXPECT_NE(first.out.find(" in 1 file,"), std::string::npos) << first.out;
+    const std::string made = slurp(w.path(c.writes));
+    const Outcome again = train();
+    EXPECT_EQ(again.code, 0) << again.err;
+    EXPECT_EQ(again.out, first.out) << c.output;
+    EXPECT_EQ(slurp(w.path(c.writes)), made) << c.output;
+    for (const char* name :
+         {"f/t.json", "f/tok", "f/tokenizer.json", "f/tokenizer_config.json", "f/vocab.txt"})
+      fs::remove_all(w.path(name));
+  }
+  // Of nothing else there is no text.
+  const Outcome none = run({"tokenizer", "train", "--vocab-size", "300", "--overwrite", "--output",
+                            w.path("tok.json"), w.path("tok.json")});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_NE(none.err.find("text beside " + w.path("tok.json")), std::string::npos) << none.err;
+}
+
 // A tokenizer that puts a space before its text gives a long document the ids of the whole.
 TEST(DataForms, TokenizersThatNeedWholeDocumentsGetThem) {
   const Workspace w;

@@ -1,6 +1,7 @@
 // A machine that says how much of its memory is free: whatever budget is given, what a plan takes
 // is held to that, to the byte. What /proc/meminfo says is BAD_WORLD_FREE, so nothing here depends
 // on the machine the tests run on.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -35,26 +36,31 @@ struct Case {
   const char* name;
   std::vector<std::string> words;  // @: the workspace
   const char* memory;              // before a budget
+  const char* advised;             // the same in advice
 };
 
 const Case kCases[] = {
-    {"train", {"train"}, "memory="},
+    {"train", {"train"}, "memory=", "memory="},
     {"eval",
      {"eval", "--model", "@run/final", "--data", "@text.txt", "--max-length", "32", "--threads",
       "1"},
-     "--memory="},
+     "--memory=",
+     "--memory "},
     {"evalStride",
      {"eval", "--model", "@run/final", "--data", "@text.txt", "--max-length", "32", "--stride",
       "16", "--max-samples", "3", "--threads", "1"},
-     "--memory="},
+     "--memory=",
+     "--memory "},
     {"generate",
      {"generate", "--model", "@run/final", "--prompt", "the cat", "--temperature", "0",
       "--max-new-tokens", "8", "--threads", "1"},
-     "--memory="},
+     "--memory=",
+     "--memory "},
     {"generateTogether",
      {"generate", "--model", "@run/final", "--prompts", "@prompts.txt", "--temperature", "0",
       "--max-new-tokens", "8", "--batch-size", "3", "--threads", "1"},
-     "--memory="}};
+     "--memory=",
+     "--memory "}};
 
 class Free : public testing::TestWithParam<Case> {
  protected:
@@ -140,7 +146,7 @@ TEST_P(Free, ABudgetThatIsNotSetIsWhatIsFreeLessTheReserve) {
     for (const std::string& text :
          {std::string("\n  found: 267386880 B (255.00 MiB) free now, and memory was not set, of "
                       "which 256.00 MiB are left to others; the smallest plan holds at its peak: "),
-          "\n  try:   memory=" + std::to_string(needed) + " ("})
+          fmt::format("\n  try:   {}{} (", GetParam().advised, needed)})
       EXPECT_NE(refused.err.find(text), std::string::npos) << refused.err;
     expect_nothing_written();
   }
@@ -165,6 +171,31 @@ void PrintTo(const Case& c, std::ostream* out) {
 
 INSTANTIATE_TEST_SUITE_P(Commands, Free, testing::ValuesIn(kCases),
                          [](const auto& c) { return std::string(c.param.name); });
+
+// A word that little memory has no room for: a budget that was not given is not spoken of.
+TEST(FreeMemory, TextIsHeldToWhatIsFree) {
+  NEEDS_PRELOAD();
+  const Workspace w;
+  w.trained("run", {"max_steps=2", "eval_fraction=0"});
+  spill(w.path("word.txt"), std::string(1 << 20, 'x'));
+  const auto eval = [&](const std::vector<std::string>& more) {
+    const FreeMemory none(0);
+    return run(joined({"eval", "--model", w.path("run/final"), "--data", w.path("word.txt"),
+                       "--max-length", "32", "--threads", "1"},
+                      more));
+  };
+  const Outcome unset = eval({});
+  EXPECT_EQ(unset.code, 2) << unset.err;
+  EXPECT_NE(unset.err.find("expected words of at most 65536 bytes for what is free now less a "
+                           "reserve\n"),
+            std::string::npos)
+      << unset.err;
+  EXPECT_NE(unset.err.find(", or --memory "), std::string::npos) << unset.err;
+  const Outcome set = eval({"--memory", "1"});
+  EXPECT_NE(set.err.find("expected words of at most 65536 bytes for --memory 1\n"),
+            std::string::npos)
+      << set.err;
+}
 
 // How many texts are decoded together is left to what is free; a number that was asked for is not.
 TEST(FreeMemory, GenerateDecodesFewerTogether) {

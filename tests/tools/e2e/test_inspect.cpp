@@ -220,6 +220,20 @@ TEST(Inspect, StrangersAreExplained) {
   refused(w.path("x.safetensors"), {"x.safetensors"});
   spill(w.path("odd.bin"), "abc");
   refused(w.path("odd.bin"), {"to be a token file"});
+  // What PEFT saves is no model, and no checkpoint of ours whatever it is called.
+  for (const char* name : {"adapter", "checkpoint-70"}) {
+    fs::create_directory(w.path(name));
+    const std::string folder = w.path(name) + "/";
+    for (const char* file : {"tokenizer.json", "trainer_state.json"}) spill(folder + file, "{}");
+    spill(folder + "adapter_config.json",
+          R"({"base_model_name_or_path": "gpt2\u0007", "peft_type": "LORA", "r": 8})");
+    refused(w.path(name), {kinds, "a PEFT adapter (LORA) for gpt2\\x07", "merge_and_unload"});
+    spill(folder + "adapter_model.safetensors", "");
+    refused(w.path(name), {"or snug inspect " + folder + "adapter_model.safetensors"});
+    spill(folder + "adapter_config.json", "[]");
+    refused(w.path(name), {"a JSON object", "adapter_config.json"});
+    fs::remove_all(folder);
+  }
   const Outcome none = run({"inspect"});
   EXPECT_EQ(none.code, 2);
   EXPECT_NE(none.err.find("PATH"), std::string::npos) << none.err;

@@ -66,6 +66,27 @@ TEST(PlanCommand, SweepsBudgets) {
   EXPECT_EQ(run(joined(kGpt2, {"--sweep", "1MiB,2MiB"})).code, 3);
 }
 
+// Minutes and gigabytes, were it recorded.
+TEST(PlanCommand, AHopelessBatchIsRefusedAtOnce) {
+  const std::vector<std::string> base = {"plan", "model=gpt2", "global_batch_size=100000",
+                                         "per_device_train_batch_size=100000", "threads=1"};
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"memory=8GiB"},
+        {"--sweep", "1GiB,8GiB"},
+        {"memory=8GiB", "--json"},
+        {"memory=8GiB", "per_device_train_batch_size=1", "eval_data=x",
+         "per_device_eval_batch_size=1048576"}}) {
+    const Outcome o = run(joined(base, more));
+    EXPECT_EQ(o.code, 3) << o.err;
+    EXPECT_EQ(o.out, "");
+    EXPECT_NE(o.err.find("out_of_memory: expected memory of more than "), std::string::npos)
+        << o.err;
+    EXPECT_NE(o.err.find("\n  found: memory of 8589934592 B (8.00 GiB)\n  try:   a smaller "),
+              std::string::npos)
+        << o.err;
+  }
+}
+
 TEST(PlanCommand, SaysWhatTheBudgetCosts) {
   const Workspace w;
   const Json open = Json::parse(run(joined(kGpt2, {"memory=64GiB", "--json"})).out);
