@@ -160,11 +160,17 @@ std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, const Mo
   role("eot", eos);
   role("unknown", tokenizer.unk_id());
   role("padding", tokenizer.pad_id());
-  // Said also when false: some splitting rules have another default. Training puts no bos before
-  // its text unless the tokenizer's configuration asks for one.
+  // What the configuration says, else what the post-processor puts around a text. bos is said also
+  // when false: some splitting rules have another default.
   const json config = component(spec.config);
-  out.add("tokenizer.ggml.add_bos_token", config.is_object() && config.contains("add_bos_token") &&
-                                              config["add_bos_token"] == true);
+  const int32_t a_text = -1;
+  const std::vector<int32_t> around = tokenizer.with_special_tokens({&a_text, 1}).ids;
+  const auto adds = [&](const char* key, std::optional<int32_t> token, int32_t at_the_end) {
+    const json said = config.is_object() && config.contains(key) ? config[key] : json();
+    return said.is_boolean() ? said.get<bool>() : token && *token == at_the_end;
+  };
+  out.add("tokenizer.ggml.add_bos_token", adds("add_bos_token", bos, around.front()));
+  if (adds("add_eos_token", eos, around.back())) out.add("tokenizer.ggml.add_eos_token", true);
   if (const std::string text = chat_template(spec, folder); !text.empty())
     out.add("tokenizer.chat_template", text);
   return notes;
