@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <vector>
@@ -81,6 +82,24 @@ std::vector<Entry> checkpoints_of(const std::string& dir) {
       list.push_back({entry.path(), *step, torn || !there(entry.path() / "COMPLETE"), damaged});
   }
   return list;
+}
+
+// "report.html.tmp-4711-3": what AtomicFile leaves of a run's file where power or a kill ends it.
+bool is_torn_file(const std::string& name) {
+  const size_t end = name.rfind(".tmp-");
+  if (end == std::string::npos || std::find(std::begin(kWritten), std::end(kWritten),
+                                            name.substr(0, end)) == std::end(kWritten))
+    return false;
+  return name.find_first_not_of("0123456789-", end + 5) == std::string::npos;
+}
+
+void remove_torn_files(const std::string& dir) {
+  std::vector<fs::path> torn;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(dir, error))
+    if (entry.is_regular_file(error) && is_torn_file(entry.path().filename().string()))
+      torn.push_back(entry.path());
+  for (const fs::path& path : torn) remove_tree(path);
 }
 
 }  // namespace
@@ -184,6 +203,7 @@ void remove_old_run(const std::string& dir) {
   if (!holds_run(dir)) return;
   // Last what says that the folder holds a run: what power interrupts can be done again.
   for (const Entry& entry : checkpoints_of(dir)) remove_tree(entry.path);
+  remove_torn_files(dir);
   for (const std::string name : kWritten)
     if (name != kNewTokens && name != "config.resolved.yaml") remove_tree(fs::path(dir) / name);
   remove_tree(fs::path(dir) / "config.resolved.yaml");
@@ -191,6 +211,7 @@ void remove_old_run(const std::string& dir) {
 
 std::string remove_later_checkpoints(const std::string& dir, int64_t step) {
   std::string names;
+  remove_torn_files(dir);
   for (const Entry& entry : checkpoints_of(dir)) {
     if (entry.damaged || (entry.step <= step && !entry.torn)) continue;
     remove_tree(entry.path);

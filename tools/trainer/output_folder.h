@@ -46,9 +46,9 @@ std::string new_tokens_folder(const std::string& dir);
 // Puts them there; an empty folder (token files are used where they are) goes.
 void adopt_new_tokens(const std::string& dir);
 
-// Removes what a run wrote.
+// Removes what a run wrote, whole or torn.
 void remove_old_run(const std::string& dir);
-// Removes the checkpoints after `step` and torn writes: going on from `step` makes other ones.
+// Removes the checkpoints after `step` and torn writes, of single files too: going on from `step` makes other ones.
 // Returns the names of the complete ones, or an empty text.
 std::string remove_later_checkpoints(const std::string& dir, int64_t step);
 

@@ -49,6 +49,30 @@ TEST(OutputFolder, TokensOfABrokenOffStartAreNoFiles) {
 }
 
 // Going on from step 2 abandons 4 to 12; the limit counts what is of the new line only.
+// A file that a kill or power ended in the middle of: its name is a run's and a number.
+TEST(OutputFolder, TornFilesOfTheRunGoAndOthersStay) {
+  const Workspace w;
+  w.trained("run", {"save_steps=1", "max_steps=1"});
+  const auto litter = [&] {
+    for (const char* name : {"report.html.tmp-4711-3", "plan.json.tmp-1-0", "mine.tmp-1-0",
+                             "report.html.tmp-4711-3.txt", "report.html.tmp"})
+      spill(w.path(std::string("run/") + name), "x");
+  };
+  const auto left = [&] {
+    std::string names;
+    for (const std::string& name : listing(w.path("run")))
+      if (name.find(".tmp") != std::string::npos) names += name + " ";
+    return names;
+  };
+  const char* others = "mine.tmp-1-0 report.html.tmp report.html.tmp-4711-3.txt ";
+  litter();
+  w.trained("run", {"resume=latest", "max_steps=2"});
+  EXPECT_EQ(left(), others);
+  litter();
+  w.trained("run", {"overwrite=true", "max_steps=1"});
+  EXPECT_EQ(left(), others);
+}
+
 TEST(OutputFolder, LaterCheckpointsGoWhenAnEarlierOneIsResumed) {
   const Workspace w;
   w.trained("run", {"save_steps=2"});
