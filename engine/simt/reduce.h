@@ -24,6 +24,19 @@ __device__ inline float warp_min(float v, SIMT_WHERE) {
   return -warp_max(-v, where);
 }
 
+// Over each `group` of neighbouring lanes, a power of two. `lanes`: those that call, whole groups.
+template <class T>
+__device__ T group_sum(T v, int group, uint32_t lanes = kAllLanes, SIMT_WHERE) {
+  for (int distance = 1; distance < group; distance *= 2)
+    v += shuffle_xor(v, distance, lanes, where.part(distance));
+  return v;
+}
+__device__ inline float group_max(float v, int group, uint32_t lanes = kAllLanes, SIMT_WHERE) {
+  for (int distance = 1; distance < group; distance *= 2)
+    v = max(v, shuffle_xor(v, distance, lanes, where.part(distance)));
+  return v;
+}
+
 // Lane l gets the sum of lanes 0 to l.
 template <class T>
 __device__ T warp_scan(T v, SIMT_WHERE) {

@@ -21,15 +21,11 @@ constexpr uint32_t kBusy = Size::kMicros < kWarp ? (1u << Size::kMicros) - 1 : k
 // Over the neighbouring lanes that share rows.
 template <class Size>
 __device__ inline float lanes_max(float v, SIMT_WHERE) {
-  for (int distance = 1; distance < Size::kMicroKeys; distance *= 2)
-    v = max(v, shuffle_xor(v, distance, kBusy<Size>, where.part(distance)));
-  return v;
+  return group_max(v, Size::kMicroKeys, kBusy<Size>, where);
 }
 template <class Size>
 __device__ inline float lanes_sum(float v, SIMT_WHERE) {
-  for (int distance = 1; distance < Size::kMicroKeys; distance *= 2)
-    v += shuffle_xor(v, distance, kBusy<Size>, where.part(distance));
-  return v;
+  return group_sum(v, Size::kMicroKeys, kBusy<Size>, where);
 }
 
 // The running maximum and sum of a row, alike in the lanes that share it.

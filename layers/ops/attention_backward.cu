@@ -22,7 +22,7 @@ __global__ void attention_delta_kernel(float* delta, const V* dout, const V* out
       for (int k = 0; k < N; ++k) sum = fma(to_f32(a[k]), to_f32(b[k]), sum);
     }
   }
-  for (int distance = group / 2; distance > 0; distance /= 2) sum += shuffle_xor(sum, distance);
+  sum = group_sum(sum, group);
   if (i >= n || lane() % group > 0) return;
   const int64_t row = i / p.heads, h = i % p.heads;
   delta[(row / p.tokens * p.heads + h) * p.tokens + row % p.tokens] = sum;

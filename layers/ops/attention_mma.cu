@@ -1,3 +1,4 @@
+#include "engine/simt/reduce.h"
 #include "layers/ops/attention_mma.h"
 
 namespace snug {
@@ -24,15 +25,7 @@ struct Running {
   float top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 };
 
-// The lanes that share rows are neighbours.
-__device__ inline float quad_max(float v, SIMT_WHERE) {
-  v = max(v, shuffle_xor(v, 1, kAllLanes, where.part(1)));
-  return max(v, shuffle_xor(v, 2, kAllLanes, where.part(2)));
-}
-__device__ inline float quad_sum(float v, SIMT_WHERE) {
-  v += shuffle_xor(v, 1, kAllLanes, where.part(1));
-  return v + shuffle_xor(v, 2, kAllLanes, where.part(2));
-}
+constexpr int kQuad = 4;  // neighbouring lanes that share rows
 
 // Scores to probabilities relative to the running maximum; shrink is the factor of what was summed
 // before. The rows see the keys of the tile from `from` to before `to`; most tiles the whole warp
@@ -59,7 +52,7 @@ __device__ inline void softmax_step(Running& rows, float (&s)[kN][4], float (&sh
     float high = -INFINITY;
 #pragma unroll
     for (int n = 0; n < kN; ++n) high = max(high, max(s[n][2 * half], s[n][2 * half + 1]));
-    const float top = max(rows.top[half], quad_max(high));
+    const float top = max(rows.top[half], group_max(high, kQuad));
     const float shift = top == -INFINITY ? 0.0f : top;
     shrink[half] = exp2(rows.top[half] - shift);
     float part = 0.0f;
@@ -153,7 +146,7 @@ __global__ void attention_forward_mma_kernel(AttentionTensors<V> io, AttentionPr
   float factor[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float sum = quad_sum(rows.sum[half]);
+    const float sum = group_sum(rows.sum[half], kQuad);
     const bool blind = sum == 0.0f;  // its window begins behind the last key
     factor[half] = blind ? 0.0f : (p.state ? p.mask.kept : 1.0f) / sum;
     if (lse && t == 0 && mine + 8 * half < at.queries)
