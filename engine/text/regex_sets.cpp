@@ -310,6 +310,13 @@ const std::string* property_members(std::string_view name, bool negated, SetPlac
   return &memo.emplace(key, std::move(text)).first->second;
 }
 
+bool is_of_one_case(std::string_view name) {
+  const std::optional<Property> property = find_property(loose_name(name));
+  if (!property) return false;
+  const uint32_t cased = mask_of(lu, ll, lt), held = property->categories & cased;
+  return (held != 0 && held != cased) || (property->flags & (kLowercase | kUppercase)) != 0;
+}
+
 std::string_view posix_property(std::string_view name) {
   for (const std::string_view known :
        {"alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "space",

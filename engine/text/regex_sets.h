@@ -17,6 +17,9 @@ enum class SetPlace { alone, in_class, in_folding_class };
 // general category, script or POSIX class.
 const std::string* property_members(std::string_view name, bool negated, SetPlace place);
 
+// Whether it is a property of one case alone, which (?i) gives the other one.
+bool is_of_one_case(std::string_view name);
+
 // The name of the property that [[:name:]] stands for; empty: none.
 std::string_view posix_property(std::string_view name);
 

@@ -211,6 +211,9 @@ void Translation::named_set(std::string_view name, bool negated) {
   const SetPlace place = !in_class_ ? SetPlace::alone
                          : folds_   ? SetPlace::in_folding_class
                                     : SetPlace::in_class;
+  // Of a newer Unicode than PCRE2's the other cases are not known to it.
+  if (place == SetPlace::in_folding_class && is_of_one_case(name))
+    stop("\\p{" + std::string(name) + "} in [...] of (?i) has another meaning in PCRE2");
   const std::string* members = property_members(name, negated && in_class_, place);
   if (!members) stop("no general category, script or POSIX class: \\p{" + std::string(name) + "}");
   if (in_class_) {
@@ -318,6 +321,9 @@ void Translation::escape() {
       }
       if (next == 'o') stop("\\o without a brace");
       return byte(digits(16, 1, 2));
+    case 'c':
+      if (std::isalpha(static_cast<unsigned char>(peek())) == 0) stop("\\c without a letter");
+      return character(static_cast<char32_t>(pattern_[at_++] & 0x1F));
     case 'u':
       return character(digits(16, 4, 4));
     case 'k':
@@ -350,7 +356,7 @@ void Translation::escape() {
     ++at_;
     return in_class_ ? copy(1) : part();
   }
-  copy(next == 'c' ? 3 : 2);
+  copy(2);
 }
 
 // ( and what says which kind of group it opens.
