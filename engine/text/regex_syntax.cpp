@@ -1,186 +1,30 @@
 #include "engine/text/regex_syntax.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
-#include <initializer_list>
-#include <map>
-#include <memory>
-#include <mutex>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/text/regex_sets.h"
 #include "engine/text/unicode.h"
-#include "engine/text/unicode_table.h"
 
 namespace snug {
 namespace {
-
-// The members of a class, without the brackets.
-constexpr const char* kSpaceSet =
-    "\\x{09}-\\x{0D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}"
-    "\\x{205F}\\x{3000}";
-// Words are these with the categories L, M, Nd, Nl and Pc; and, but not in [...], as Oniguruma has
-// it, kWordLatin.
-constexpr const char* kWordRest =
-    "\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}";
-constexpr const char* kWordLatin = "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
 
 // Of what PCRE2 is given, where one \w may be kilobytes of ranges.
 constexpr size_t kMaxTranslated = 4 << 20;
 constexpr size_t kMostGroups = 200;  // one in the other; PCRE2 has 250
 
-// The PCRE2 of a system may know another version of Unicode than unicode_table.h. A category is
-// written as PCRE2's own plus the characters it lacks, or as a list of ranges where it has too
-// many.
-struct CategorySet {
-  std::string members;     // of a class, without the brackets
-  std::string complement;  // the same for all other characters
-};
-
-std::string range_text(char32_t first, char32_t last) {
-  char buffer[40];
-  std::snprintf(buffer, sizeof buffer, first == last ? "\\x{%X}" : "\\x{%X}-\\x{%X}",
-                static_cast<unsigned>(first), static_cast<unsigned>(last));
-  return buffer;
+// Outside of [...].
+std::string word_class() {
+  return "[" + *property_members("word", false, SetPlace::alone) + "]";
 }
 
-// Ranges of code points for which `test` holds; surrogates, which no text holds, are left out.
-template <class F>
-std::string ranges_where(F&& test) {
-  std::string out;
-  int64_t first = -1;
-  for (int64_t code = 0; code <= 0x110000; ++code) {
-    const bool in =
-        code < 0x110000 && !(code >= 0xD800 && code < 0xE000) && test(static_cast<char32_t>(code));
-    if (in && first < 0) first = code;
-    if (!in && first >= 0) {
-      out += range_text(static_cast<char32_t>(first), static_cast<char32_t>(code - 1));
-      first = -1;
-    }
-  }
-  return out;
-}
-
-// The characters that PCRE2 takes for members of a set, as one flag a code point.
-std::vector<bool> pcre2_members(const std::string& set) {
-  std::vector<bool> in(0x110000);
-  const std::string pattern = set + "+";
-  int error = 0;
-  size_t offset = 0;
-  const std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> code(
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                    PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr),
-      &pcre2_code_free);
-  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
-      pcre2_match_data_create(1, nullptr), &pcre2_match_data_free);
-  require(code && match, "PCRE2 without \\p");
-  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
-  std::string text;
-  for (char32_t first = 0; first < 0x110000; first += 0x800) {
-    if (first == 0xD800) continue;  // surrogates
-    text.clear();
-    for (char32_t c = first; c < first + 0x800; ++c) append_utf8(text, c);
-    size_t position = 0;
-    while (pcre2_match(code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), position,
-                       PCRE2_NO_UTF_CHECK, match.get(), nullptr) > 0) {
-      const size_t* offsets = pcre2_get_ovector_pointer(match.get());
-      for (position = offsets[0]; position < offsets[1];) {
-        const Utf8Char c = decode_utf8(text, position);
-        in[c.code] = true;
-        position += c.length;
-      }
-    }
-  }
-  return in;
-}
-
-const CategorySet& category_set(const std::string& name) {
-  static std::mutex mutex;
-  static std::map<std::string, CategorySet> known;
-  const std::lock_guard lock(mutex);
-  const auto it = known.find(name);
-  if (it != known.end()) return it->second;
-  const auto ours = [&](char32_t code) {
-    const char* const category = kCategoryNames[char_kind(code) & 31];
-    return category[0] == name[0] && (name.size() == 1 || category[1] == name[1]);
-  };
-  const std::vector<bool> theirs = pcre2_members("\\p{" + name + "}");
-  bool too_many = false;
-  const std::string lacking = ranges_where([&](char32_t code) {
-    too_many = too_many || (theirs[code] && !ours(code));
-    return ours(code) && !theirs[code];
-  });
-  CategorySet set;
-  set.members = too_many ? ranges_where(ours) : "\\p{" + name + "}" + lacking;
-  set.complement = too_many || !lacking.empty() ? ranges_where([&](char32_t c) { return !ours(c); })
-                                                : "\\P{" + name + "}";
-  return known.emplace(name, std::move(set)).first->second;
-}
-
-// The category that the {...} at `at`, behind \p, names, and where it ends; empty for scripts and
-// other properties, which stay PCRE2's.
-std::string category_at(std::string_view pattern, size_t at, size_t& end, bool& negated) {
-  const size_t close = pattern.find('}', at);
-  if (close == std::string_view::npos) return {};
-  std::string name(pattern.substr(at + 1, close - at - 1));
-  end = close + 1;
-  if (!name.empty() && name[0] == '^') {
-    negated = !negated;
-    name.erase(0, 1);
-  }
-  for (const char* known : kCategoryNames) {
-    if (name == known || (name.size() == 1 && name[0] == known[0])) return name;
-  }
-  return {};
-}
-
-// What a name of [[:name:]] or a shorthand stands for inside of [...]; empty members: not known
-// here, or not exactly.
-const CategorySet& class_set(const std::string& name) {
-  static std::mutex mutex;
-  static std::map<std::string, CategorySet> known;
-  const std::lock_guard lock(mutex);
-  const auto it = known.find(name);
-  if (it != known.end()) return it->second;
-  CategorySet set;
-  const auto add = [&](std::initializer_list<const char*> categories, const char* rest) {
-    for (const char* category : categories) set.members += category_set(category).members;
-    set.members += rest;
-  };
-  if (name == "word") add({"L", "M", "Nd", "Nl", "Pc"}, kWordRest);
-  if (name == "space") add({}, kSpaceSet);
-  if (name == "punct") add({"P", "S"}, "");
-  if (name == "digit") add({"Nd"}, "");
-  if (name == "cntrl") add({"Cc"}, "");
-  if (name == "blank") add({"Zs"}, "\\x{09}");
-  if (name == "xdigit") add({}, "0-9A-Fa-f");
-  if (name == "ascii") add({}, "\\x{00}-\\x{7F}");
-  if (set.members.empty()) {
-    static const CategorySet none;
-    return none;
-  }
-  // PCRE2 has no class inside a class: a complement is a list of ranges.
-  const std::vector<bool> in = pcre2_members("[" + set.members + "]");
-  set.complement = ranges_where([&](char32_t code) { return !in[code]; });
-  return known.emplace(name, std::move(set)).first->second;
-}
-
-// {Xan}, {L&}, {sc=Han} and their kind, behind \p.
-bool only_of_pcre2(std::string_view text) {
-  const std::string_view name = text.substr(1, text.find('}') - 1);
-  for (const char* known : {"Xan", "Xps", "Xsp", "Xuc", "Xwd"})
-    if (name == known) return true;
-  return name.find_first_of("&=:") != std::string_view::npos;
-}
-
-std::string word_class(bool negated) {
-  return (negated ? "[^" : "[") + class_set("word").members + kWordLatin + "]";
-}
+constexpr const char* kLongFold =
+    "in (?i) one character can stand for several here (\u00DF for ss), which PCRE2 does not know";
 
 bool is_octal(char c) {
   return c >= '0' && c <= '7';
@@ -188,6 +32,10 @@ bool is_octal(char c) {
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
+}
+
+bool is_hex(char c) {
+  return std::isxdigit(static_cast<unsigned char>(c)) != 0;
 }
 
 class Translation {
@@ -211,10 +59,11 @@ class Translation {
 
  private:
   struct Group {
-    size_t begin;         // in out_
-    bool folds = false;   // around it: (?i) holds
-    size_t isolated = 0;  // options such as (?i) in it, which hold to its end
-    bool looks = false;   // ahead or behind
+    size_t begin;           // in out_
+    bool folds = false;     // around it: (?i) holds
+    bool extended = false;  // around it: (?x) holds
+    size_t isolated = 0;    // options such as (?i) in it, which hold to its end
+    bool looks = false;     // ahead or behind
   };
   enum class Last { nothing, item, quantifier, interval };  // what stands before at_
 
@@ -232,18 +81,26 @@ class Translation {
     out_ += pattern_.substr(at_, bytes);
     at_ += bytes;
   }
+  // Of options and groups of several characters: what is a run of literals stays one.
+  void emit_within_run(std::string_view text) {
+    const bool in_run = out_.size() == run_end_;
+    out_ += text;
+    if (in_run) run_end_ = out_.size();
+  }
   // Up to and with the next `end`, or, without one, the rest.
   void copy_through(char end) {
     const size_t close = pattern_.find(end, at_);
     copy(close == std::string_view::npos ? pattern_.size() : close + 1 - at_);
   }
-  // A set of characters, inside or outside of [...].
-  void emit(const std::string& members) { out_ += in_class_ ? members : "[" + members + "]"; }
-
   void part();
   void class_part();
+  void literal(char32_t code, std::string_view text);
   void escape();
-  bool property(bool negated);
+  char32_t digits(int base, size_t least, size_t most);
+  void character(char32_t code);
+  void byte(char32_t code);
+  void named_set(std::string_view name, bool negated);
+  void property(bool negated);
   void group();
   void options();
   bool interval(std::string* text, bool* fixed) const;
@@ -254,6 +111,8 @@ class Translation {
   size_t at_ = 0;           // in pattern_
   size_t item_ = 0;         // where in out_ the item begins that a quantifier would repeat
   size_t class_begin_ = 0;  // in pattern_, behind [ or [^
+  std::u32string run_;      // literals of (?i) one behind the other, folded
+  size_t run_end_ = 0;      // in out_
   Last last_ = Last::nothing;
   bool in_class_ = false, extended_ = false, folds_ = false;
   size_t isolated_ = 0;  // of all groups
@@ -263,7 +122,11 @@ class Translation {
 // One item outside of [...], or what stands between two.
 void Translation::part() {
   const char c = peek();
-  if (c == '\\') {
+  if (extended_ && std::string_view(" \t\n\f\r").find(c) != std::string_view::npos) {
+    ++at_;
+  } else if (extended_ && c == '#') {
+    at_ = std::min(pattern_.find('\n', at_), pattern_.size());
+  } else if (c == '\\') {
     begin_item();
     if (std::string_view("bBAzZGK").find(peek(1)) != std::string_view::npos) last_ = Last::nothing;
     escape();
@@ -271,13 +134,16 @@ void Translation::part() {
     group();
   } else if (c == ')') {
     last_ = groups_.back().looks ? Last::nothing : Last::item;
+    size_t ends = 1;
     if (groups_.size() > 1) {
-      out_.append(groups_.back().isolated, ')');
+      ends += groups_.back().isolated;
       item_ = groups_.back().begin;
       folds_ = groups_.back().folds;
+      extended_ = groups_.back().extended;
       groups_.pop_back();
     }
-    copy(1);
+    emit_within_run(std::string(ends, ')'));
+    ++at_;
   } else if (c == '[') {
     begin_item();
     in_class_ = true;
@@ -289,10 +155,11 @@ void Translation::part() {
   } else if (c == '*' || c == '+' || c == '?' || c == '{') {
     quantifier();
   } else {
-    if (c == '#' && extended_) stop("a comment of (?x) may hold anything");
-    // A character of several bytes is one item.
-    if ((static_cast<unsigned char>(c) & 0xC0u) != 0x80u) begin_item();
-    copy(1);
+    begin_item();
+    const Utf8Char character = decode_utf8(pattern_, at_);
+    const std::string_view text = pattern_.substr(at_, character.length);
+    at_ += character.length;
+    literal(character.code, text);
   }
 }
 
@@ -306,6 +173,8 @@ void Translation::class_part() {
   } else if (c == ']') {
     in_class_ = false;
     copy(1);
+    const std::string set = out_.substr(item_);
+    if (folds_ && !set.starts_with("[^") && has_long_fold(set)) stop(kLongFold);
   } else if (next_is("&&")) {
     stop("class intersection && is not known to PCRE2");
   } else if (c == '[') {
@@ -315,29 +184,85 @@ void Translation::class_part() {
     const bool negated = peek(2) == '^';
     const size_t begin = at_ + (negated ? 3 : 2);
     const std::string name(pattern_.substr(begin, std::max(close, begin) - begin));
-    const CategorySet& set = class_set(name);
-    if (set.members.empty()) stop("[:" + name + ":] has another meaning in PCRE2");
-    emit(negated ? set.complement : set.members);
+    const std::string_view property = posix_property(name);
+    if (property.empty()) stop("[:" + name + ":] is no POSIX class");
+    named_set(property, negated);
     at_ = close + 2;
   } else {
     copy(1);
   }
 }
 
-// \p{..} or \P{..}, at the name, where it is a general category.
-bool Translation::property(bool negated) {
-  size_t end = at_;
-  const std::string name = category_at(pattern_, at_, end, negated);
-  if (name.empty()) return false;
-  if (in_class_ && folds_ && (name == "Lu" || name == "Ll" || name == "Lt"))
-    stop("\\p{" + name + "} in [...] of (?i) has another meaning in PCRE2");
-  const CategorySet& set = category_set(name);
+// A character outside of [...], as PCRE2 has it in `text`; at_ stands behind it.
+void Translation::literal(char32_t code, std::string_view text) {
+  if (folds_) {
+    const bool repeated = peek() == '*' || peek() == '+' || peek() == '?';
+    if (out_.size() != run_end_ || repeated) run_.clear();
+    for (const char32_t folded : fold_case(code)) {
+      run_ += folded;
+      if (ends_with_long_fold(run_)) stop(kLongFold);
+    }
+  }
+  out_ += text;
+  run_end_ = out_.size();
+}
+
+void Translation::named_set(std::string_view name, bool negated) {
+  const SetPlace place = !in_class_ ? SetPlace::alone
+                         : folds_   ? SetPlace::in_folding_class
+                                    : SetPlace::in_class;
+  // Of a newer Unicode than PCRE2's the other cases are not known to it.
+  if (place == SetPlace::in_folding_class && is_of_one_case(name))
+    stop("\\p{" + std::string(name) + "} in [...] of (?i) has another meaning in PCRE2");
+  const std::string* members = property_members(name, negated && in_class_, place);
+  if (!members) stop("no general category, script or POSIX class: \\p{" + std::string(name) + "}");
+  if (in_class_) {
+    out_ += *members;
+    return;
+  }
   // Alone it is what it is, whatever the case; PCRE2 would add the other case.
-  if (folds_ && !in_class_) out_ += "(?-i:";
-  emit(negated ? set.complement : set.members);
-  if (folds_ && !in_class_) out_ += ")";
-  at_ = end;
-  return true;
+  if (folds_) out_ += "(?-i:";
+  out_ += (negated ? "[^" : "[") + *members + "]";
+  if (folds_) out_ += ")";
+}
+
+// \p{..} or \P{..}, at the brace.
+void Translation::property(bool negated) {
+  const size_t close = pattern_.find('}', at_);
+  if (close == std::string_view::npos) stop("a property without an end");
+  std::string_view name = pattern_.substr(at_ + 1, close - at_ - 1);
+  if (name.starts_with('^')) {
+    negated = !negated;
+    name.remove_prefix(1);
+  }
+  named_set(name, negated);
+  at_ = close + 1;
+}
+
+// The code that `least` to `most` digits at at_ stand for.
+char32_t Translation::digits(int base, size_t least, size_t most) {
+  size_t count = 0;
+  while (count < most && (base == 8 ? is_octal(peek(count)) : is_hex(peek(count)))) ++count;
+  if (count < least) stop("a code of a character without its digits");
+  const std::string text(pattern_.substr(at_, count));
+  at_ += count;
+  return static_cast<char32_t>(std::strtoul(text.c_str(), nullptr, base));
+}
+
+// By its code, inside or outside of [...].
+void Translation::character(char32_t code) {
+  char text[16];
+  std::snprintf(text, sizeof text, "\\x{%X}", static_cast<unsigned>(code));
+  if (in_class_) {
+    out_ += text;
+  } else {
+    literal(code, text);
+  }
+}
+
+void Translation::byte(char32_t code) {
+  if (code >= 0x80) stop("a byte that is no character");
+  character(code);
 }
 
 // From the backslash on, inside or outside of [...].
@@ -349,22 +274,16 @@ void Translation::escape() {
   switch (next) {
     case 'h':
     case 'H':
-      stop("\\h has another meaning in PCRE2");
+      return named_set("xdigit", next == 'H');
     case 's':
-      return emit(class_set("space").members);
     case 'S':
-      out_ += in_class_ ? class_set("space").complement : "[^" + class_set("space").members + "]";
-      return;
+      return named_set("space", next == 'S');
     case 'w':
-      out_ += in_class_ ? class_set("word").members : word_class(false);
-      return;
     case 'W':
-      out_ += in_class_ ? class_set("word").complement : word_class(true);
-      return;
+      return named_set("word", next == 'W');
     case 'd':
-      return emit(category_set("Nd").members);
     case 'D':
-      return emit(category_set("Nd").complement);
+      return named_set("digit", next == 'D');
     case 'v':
       out_ += "\\x{0B}";
       return;
@@ -376,7 +295,7 @@ void Translation::escape() {
     case 'b':
     case 'B':
       if (!in_class_) {
-        const std::string in = word_class(false), behind = "(?<=" + in + ")",
+        const std::string in = word_class(), behind = "(?<=" + in + ")",
                           not_behind = "(?<!" + in + ")", ahead = "(?=" + in + ")",
                           not_ahead = "(?!" + in + ")";
         out_ += next == 'b' ? "(?:" + behind + not_ahead + "|" + not_behind + ahead + ")"
@@ -390,37 +309,54 @@ void Translation::escape() {
         out_ += next;
         return;
       }
-      if (property(next == 'P')) return;
-      if (only_of_pcre2(pattern_.substr(at_))) stop("a property that PCRE2 alone has");
-      break;
+      return property(next == 'P');
     case 'x':
-      if (peek() >= '8' && peek() != '{' && std::isxdigit(static_cast<unsigned char>(peek(1))) != 0)
-        stop("\\x of a byte that is no character");
-      break;
+    case 'o':
+      if (peek() == '{') {
+        ++at_;
+        const char32_t code = digits(next == 'x' ? 16 : 8, 1, next == 'x' ? 8 : 11);
+        if (peek() != '}') stop("a code of a character without an end");
+        ++at_;
+        return character(code);
+      }
+      if (next == 'o') stop("\\o without a brace");
+      return byte(digits(16, 1, 2));
+    case 'c':
+      if (std::isalpha(static_cast<unsigned char>(peek())) == 0) stop("\\c without a letter");
+      return character(static_cast<char32_t>(pattern_[at_++] & 0x1F));
+    case 'u':
+      return character(digits(16, 4, 4));
+    case 'k':
+    case 'g':
+      if (peek() != '<' && peek() != '\'')
+        stop(std::string("\\") + next + " without a name in < > or ' '");
+      if (folds_) stop("a back-reference in (?i)");
+      out_ += std::string("\\") + next + peek();
+      ++at_;
+      return copy_through(out_.back() == '<' ? '>' : '\'');
     case 'N':
       if (!in_class_ && next_is("{U+")) stop("\\N{U+ has another meaning in PCRE2");
       break;
     default:
       break;
   }
+  if (is_octal(next) && (next == '0' || in_class_)) {
+    --at_;
+    return byte(digits(8, 1, 3));
+  }
+  if (is_digit(next) && !in_class_) {
+    if (is_digit(peek())) stop("a back-reference of several digits");
+    if (folds_) stop("a back-reference in (?i)");
+    out_ += std::string("\\g{") + next + "}";
+    return;
+  }
   // As it stands, with what belongs to it: a quantifier repeats it whole.
   at_ = before;
-  copy(2);
-  if ((next == 'x' || next == 'o' || next == 'p' || next == 'P' || next == 'k' || next == 'g') &&
-      peek() == '{') {
-    copy_through('}');
-  } else if (next == 'x') {
-    for (int i = 0; i < 2 && std::isxdigit(static_cast<unsigned char>(peek())) != 0; ++i) copy(1);
-  } else if (next == 'c') {
-    copy(1);
-  } else if ((next == 'k' || next == 'g') && peek() == '<') {
-    copy_through('>');
-  } else if ((next == 'k' || next == 'g') && peek() == '\'') {
-    copy(1);
-    copy_through('\'');
-  } else if (is_octal(next)) {
-    for (int i = 0; i < 2 && is_octal(peek()); ++i) copy(1);
+  if (static_cast<unsigned char>(next) >= 0x80) {
+    ++at_;
+    return in_class_ ? copy(1) : part();
   }
+  copy(2);
 }
 
 // ( and what says which kind of group it opens.
@@ -451,34 +387,41 @@ void Translation::group() {
   const std::string_view opens = pattern_.substr(at_, bytes);
   groups_.push_back({.begin = out_.size(),
                      .folds = folds_,
+                     .extended = extended_,
                      .looks = opens.ends_with('=') || opens.ends_with('!')});
   last_ = Last::nothing;
-  copy(bytes);
+  if (opens == "(?:") {
+    emit_within_run(opens);
+    at_ += bytes;
+  } else {
+    copy(bytes);
+  }
 }
 
 // (?imx-imx:..), and (?imx-imx), which in Ruby's syntax holds as a group up to the end of the one
 // it stands in, alternatives behind it included.
 void Translation::options() {
-  std::string text = "(?";
-  bool off = false, folds = folds_;
+  std::string on, off;  // of those that PCRE2 is told; (?x) it is not
+  bool minus = false, folds = folds_, extended = extended_;
   for (at_ += 2; peek() != ':' && peek() != ')'; ++at_) {
     const char c = peek();
-    if (c != 'i' && c != 'm' && c != 'x' && (c != '-' || off))
+    if (c != 'i' && c != 'm' && c != 'x' && (c != '-' || minus))
       stop(std::string("(?") + (c == '\0' ? ' ' : c) + " is not known, or has another meaning");
-    off = off || c == '-';
-    if (c == 'i') folds = !off;
-    extended_ = extended_ || (c == 'x' && !off);
-    text += c == 'm' ? 's' : c;  // Ruby's m: the dot takes line breaks
+    minus = minus || c == '-';
+    if (c == 'i') folds = !minus;
+    if (c == 'x') extended = !minus;
+    if (c == 'i' || c == 'm') (minus ? off : on) += c == 'm' ? 's' : c;
   }
   if (peek() == ':') {
-    groups_.push_back({.begin = out_.size(), .folds = folds_});
+    groups_.push_back({.begin = out_.size(), .folds = folds_, .extended = extended_});
   } else {
     if (++isolated_ > kMostGroups) stop("too many groups in each other");
     ++groups_.back().isolated;
   }
   ++at_;
   folds_ = folds;
-  out_ += text + ":";
+  extended_ = extended;
+  emit_within_run("(?" + on + (off.empty() ? "" : "-" + off) + ":");
   last_ = Last::nothing;
 }
 
@@ -511,7 +454,6 @@ void Translation::quantifier() {
     ++at_;
     return;
   }
-  if (braces && extended_) stop("intervals after (?x) may have blanks in them");
   if (braces) {
     at_ = pattern_.find('}', at_) + 1;
   } else {

@@ -244,6 +244,16 @@ char32_t lower_char(char32_t code) {
   return static_cast<char32_t>(static_cast<int64_t>(code) + row->delta);
 }
 
+std::u32string fold_case(char32_t code) {
+  utf8proc_int32_t folded[4];  // no character becomes more than three
+  int last_class = 0;
+  const utf8proc_ssize_t n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code), folded, 4,
+                                                     UTF8PROC_CASEFOLD, &last_class);
+  std::u32string out;
+  for (utf8proc_ssize_t i = 0; i < n; ++i) out += static_cast<char32_t>(folded[i]);
+  return out;
+}
+
 std::string normalize_utf8(std::string_view text, NormalForm form) {
   if (ascii_prefix(text, 0) == text.size()) return std::string(text);
   int options = UTF8PROC_STABLE;

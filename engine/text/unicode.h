@@ -51,6 +51,8 @@ bool is_word_char(char32_t code);
 // The lower case of one character, without regard to its neighbours. U+0130, whose lower case is
 // two characters, is returned unchanged.
 char32_t lower_char(char32_t code);
+// Full case folding of one character; of U+00DF it is two.
+std::u32string fold_case(char32_t code);
 
 enum class NormalForm : uint8_t { nfc, nfd, nfkc, nfkd };
 // `text` is valid UTF-8. Throws Error (data) if the text cannot be normalised.

@@ -1,11 +1,13 @@
 // What Hugging Face `tokenizers` 0.23 knows of each character, as tests/golden/text_make_unicode.py
 // found by asking it about every code point. The library mixes versions of Unicode: categories are
-// those of Unicode 16.0.0, `numeric` follows 17.0.0, and the older crates it uses for punctuation,
-// marks and normal forms stopped at Unicode 8 and 9. Ids are equal only if ours do the same.
+// those of Unicode 16.0.0, as are scripts, `numeric` follows 17.0.0, and the older crates it uses
+// for punctuation, marks and normal forms stopped at Unicode 8 and 9. Ids are equal only if ours do
+// the same.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace snug {
 
@@ -28,6 +30,9 @@ constexpr uint16_t kAccent = 1 << 8;       // BertNormalizer's strip_accents rem
 constexpr uint16_t kControl = 1 << 9;      // BertNormalizer's clean_text removes it
 constexpr uint16_t kWord = 1 << 10;        // \w of Whitespace and of single_word tokens
 constexpr uint16_t kFrozen = 1 << 11;      // normal forms leave it alone, newer Unicode or not
+constexpr uint16_t kAlphabetic = 1 << 12;  // of split patterns, as are the next two
+constexpr uint16_t kLowercase = 1 << 13;
+constexpr uint16_t kUppercase = 1 << 14;
 
 // The kind of a code point up to U+10FFFF.
 uint16_t char_kind(char32_t code);
@@ -44,6 +49,17 @@ struct LowerRange {
 };
 extern const LowerRange kLowerRanges[];
 extern const int kLowerRangeCount;
+
+// Generated (unicode_scripts.cpp): names of scripts in lower case without '_', ascending; ranges as
+// first code point << 8 | script, ascending, each up to the next.
+struct ScriptName {
+  std::string_view name;
+  uint8_t script;
+};
+extern const ScriptName kScriptNames[];
+extern const int kScriptNameCount;
+extern const uint32_t kScriptRanges[];
+extern const int kScriptRangeCount;
 
 // The ranges spread out: two loads find the index of a code point's kind.
 class CharIndex {

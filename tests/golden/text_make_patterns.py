@@ -16,6 +16,17 @@ WORDS = ("e\u0301a b-c \u0301x a\u00b2b \u24b6\u2460 c\u2040d\u200d _ \ud55c\uad
 MARKS = "a$+<=>^`|~!.-\u300c\u3001\u00d7\u00f7\u20ac#\u0301\u02c6\u203f\u00ab"
 BLANKS = "a \t\x0b\x0c\r\nb\x85\u00a0c\u2028d\u3000\u180ee\u200bf\x01\x7f\u00ad"
 
+# Scripts whose signs others use, too, and characters of Unicode 15 and 16.
+SCRIPTS = ("\u65e5\u672c\u3001\u8a9e\u3002\u30b3\u30fc\u30d2\u30fc\u300c\u6771\u4eac\u300d\u306f\u3099\u3005\u30fb "
+           "abc\u0301\u0345\u1dfa \u03b1\u0390\u0483 \u0434\u0487\u1c8a \u0915\u094d\u0964\u0951 \u0640\u0628\u064b\u060c "
+           "\ud55c\u302e \U0002ebf0\U0001e4d0\U00010d50\U00010d70\U0001f600\ue000\u0378")
+SETS = (("Han hani HAN Hiragana Katakana Latin Grek Cyrillic Arab Devanagari Hangul Garay Nag_Mundari Common Zyyy "
+         "Inherited Qaai Unknown Any Assigned ASCII Alnum Alpha Blank Cntrl Digit Graph Lower Print Punct "
+         "Posix_Punct Space Upper XDigit Word Alphabetic White_Space lu L_ LC l-m Letter Uppercase_Letter "
+         "Nonspacing_Mark Decimal_Number Punctuation Math_Symbol Separator Control Unassigned Cn C Cs").split() + ["L u"])
+POSIX = "alnum alpha ascii blank cntrl digit graph lower print punct space upper word xdigit".split()
+FOLDS = "ss \u00df\u1e9e fi \ufb01 \ufb06 St \u0345\u03b9\u0399 \u017fK aB\u00aa\u24b6"
+
 # Patterns that mean something there, each with its texts.
 CASES = [
     # Intervals, and what stands behind them.
@@ -38,6 +49,17 @@ CASES = [
     (r"a(?i)b|c", ["aBC xCy aC ab"]), (r"x(a(?i)b|c)y|C", ["zCz xCy xaCy xaBy"]),
     (r"(?i)b|c", ["xCyB"]), (r"(?i-m:b.)c", ["Bxc B\nc"]), (r"(?x: a  b )c", ["abc"]),
     (r"(?mi:A.)", ["a\n"]),
+    (r"((?x) a b )c d", ["abc d abc  d"]), (r"(?x:(?-x: a) b)", [" ab ab"]), (r"(?x)a (?-x) b", [" a b a  b"]),
+("(?x: a # [b )\n b)", ["ab a"]), (r"(?x:a {1,2} )", ["aaa a {1,2}"]),
+    (r"(?x: a{1, 2})", ["aaa a{1,2}"]), (r"(?x:a (?#c) +)", ["aaa"]), ("(?x)a\x0b\u2028\x85b", ["ab a\x0b\u2028\x85b"]),
+    (r"(?x:[a b]+\ c)", ["a b c"]), (r"(?x:\x6 1)", ["a\x061"]), (r"(?x:(a)\1 2)", ["aa2"]),
+    # One character for several is not what these ask for.
+    (r"(?i:s+s)", [FOLDS]), (r"(?i)f|i|s", [FOLDS]), (r"(?i:[a-z])", [FOLDS]), (r"(?i:'(?:[sdmt]|ll|ve|re))", ["'LL '\u017f '\ufb06"]),
+    (r"(?i:[^\u00df])", [FOLDS]), (r"(?i:[\p{M}]+)", [FOLDS]), (r"(?i:[^\p{L}]+)", [FOLDS]), (r"(?i:\p{Lower}|\p{L}$)", [FOLDS]),
+    (r"(?i:[^[:alpha:]\p{Han}])", [FOLDS, SCRIPTS]),
+    # Codes.
+    (r"\u0061\u00e9|[\u4e00-\u9fa5]", ["a\u00e9 \u4e2d"]), (r"\x{61}\o{62}|\x7A\x9", ["ab z\t"]), (r"\cA|[\101]", ["AA\x01"]),
+    (r"\0\07|\cz", ["\0\x07\x1a"]), (r"[\cA\u0041]", ["A\x01"]), (r"(a|b)\1|(c)\g<1>", ["aabb ab ca"]), (r"\h+|\H", ["09afAFgG\uff11"]),
     (r"(?i:\p{Lu}+)\p{Ll}", ["aBCd"]), (r"(?i:\P{Lu})(?i)\p{^Ll}|[\p{Nd}]b", ["aBcDE1B\u24b6"]),
     (r"(?i:(?-i:[\p{Lu}])b)[\p{Ll}]", ["ABc aBc ABC"]),
     # Words, and where they end.
@@ -51,6 +73,11 @@ CASES = [
     (r"[\s]+", [BLANKS]), (r"\S+", [BLANKS]), (r"[[:blank:]]+", [BLANKS]), (r"[[:cntrl:]]", [BLANKS]),
     (r"[[:xdigit:][:cntrl:]]+", [BLANKS]), (r"[[:ascii:]]+", [BLANKS]),
     (r"\v+", [BLANKS]), (r"[\v]+", [BLANKS]), (r"\V", ["aV\x0b"]), (r"\Q.\E", ["a.Q.E"]), (r"\R", [BLANKS]),
+    # Properties, by loose names.
+    (r"[\p{Han}\p{Hiragana}\p{Katakana}]+|\p{L}+", ["\u65e5\u672c\u3001\u8a9e\u3002\u30b3\u30fc\u30d2\u30fc\u300c\u6771\u4eac\u300d\u306f"]),
+    *[(form % name, [SCRIPTS, WORDS + MARKS + BLANKS]) for name in SETS for form in (r"\p{%s}+", r"[^\p{%s}]+", r"[\P{%s}]+")],
+    *[(form % name, [SCRIPTS, WORDS + MARKS + BLANKS]) for name in POSIX for form in ("[[:%s:]]+", "[[:^%s:]]+")],
+    (r"\p{^Han}\P{^Han}", [SCRIPTS]),
     (r"^.|.$", ["a\nb\rc\n"]), (r"[\b]", ["a\bb"]),
     # Patterns that tokenizers were trained with: cl100k as tiktoken writes it, DeepSeek's.
     (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"
@@ -64,7 +91,8 @@ CASES = [
 # Patterns that are none there.
 NONE = [r"(?s:.)", r"(?s)a", r"(?n:a)", r"(?J:a)", r"(?U:a)", r"(?P<a>x)", r"(?|a|b)", r"(?R)", r"(?C1)a",
         r"(?^:a)", r"(*UCP)a", r"\xe9", r"[\xe9]", r"[[:foo:]]", r"{2}", r"a|{2}", r"\p{Xan}", r"\p{L&}",
-        r"\p{sc=Han}", r"[]", r"(?#a", r"^*a", r"a$?", r"\b+", r"(?<!a){2}b", r"(?=a)?", r"(+a)", r"(?i)*"]
+        r"\p{sc=Han}", r"[]", r"(?#a", r"\p{}", r"\p{^^L}",
+        r"\p{Foo}", r"\p{L", r"[[:Alpha:]]", r"[[:han:]]", r"\u61", r"\u{61}", r"\o{8}", r"(?x)( ?:a)", r"^*a", r"a$?", r"\b+", r"(?<!a){2}b", r"(?=a)?", r"(+a)", r"(?i)*"]
 
 
 def matches(pattern, text):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes engine/text/unicode_table.cpp: what Hugging Face `tokenizers` knows of each character.
+"""Writes engine/text/unicode_table.cpp and unicode_scripts.cpp: what Hugging Face `tokenizers` knows
+of each character.
 
     python text_make_unicode.py        (needs: pip install tokenizers unicodedata2==16.0.0)
 
@@ -13,25 +14,59 @@ import tokenizers
 import unicodedata2
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-OUT = pathlib.Path(__file__).parents[2] / "engine/text/unicode_table.cpp"
+OUT = pathlib.Path(__file__).parents[2] / "engine/text"
 CATEGORIES = ("Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf "
               "Co Cs").split()
 ALL = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-FLAGS = ("numeric", "punctuation", "mark", "accent", "control", "word", "frozen")
+TEXT = "".join(map(chr, ALL))
+FLAGS = ("numeric", "punctuation", "mark", "accent", "control", "word", "frozen", "alphabetic",
+         "lowercase", "uppercase")
+# Every script of Unicode 16.0.0 with its short name, and older short names.
+SCRIPTS = """
+Adlam Adlm|Ahom|Anatolian_Hieroglyphs Hluw|Arabic Arab|Armenian Armn|Avestan Avst|Balinese Bali
+Bamum Bamu|Bassa_Vah Bass|Batak Batk|Bengali Beng|Bhaiksuki Bhks|Bopomofo Bopo|Brahmi Brah
+Braille Brai|Buginese Bugi|Buhid Buhd|Canadian_Aboriginal Cans|Carian Cari|Caucasian_Albanian Aghb
+Chakma Cakm|Cham|Cherokee Cher|Chorasmian Chrs|Common Zyyy|Coptic Copt Qaac|Cuneiform Xsux
+Cypriot Cprt|Cypro_Minoan Cpmn|Cyrillic Cyrl|Deseret Dsrt|Devanagari Deva|Dives_Akuru Diak
+Dogra Dogr|Duployan Dupl|Egyptian_Hieroglyphs Egyp|Elbasan Elba|Elymaic Elym|Ethiopic Ethi
+Garay Gara|Georgian Geor|Glagolitic Glag|Gothic Goth|Grantha Gran|Greek Grek|Gujarati Gujr
+Gunjala_Gondi Gong|Gurmukhi Guru|Gurung_Khema Gukh|Han Hani|Hangul Hang|Hanifi_Rohingya Rohg
+Hanunoo Hano|Hatran Hatr|Hebrew Hebr|Hiragana Hira|Imperial_Aramaic Armi|Inherited Zinh Qaai
+Inscriptional_Pahlavi Phli|Inscriptional_Parthian Prti|Javanese Java|Kaithi Kthi|Kannada Knda
+Katakana Kana|Kawi|Kayah_Li Kali|Kharoshthi Khar|Khitan_Small_Script Kits|Khmer Khmr|Khojki Khoj
+Khudawadi Sind|Kirat_Rai Krai|Lao Laoo|Latin Latn|Lepcha Lepc|Limbu Limb|Linear_A Lina
+Linear_B Linb|Lisu|Lycian Lyci|Lydian Lydi|Mahajani Mahj|Makasar Maka|Malayalam Mlym|Mandaic Mand
+Manichaean Mani|Marchen Marc|Masaram_Gondi Gonm|Medefaidrin Medf|Meetei_Mayek Mtei
+Mende_Kikakui Mend|Meroitic_Cursive Merc|Meroitic_Hieroglyphs Mero|Miao Plrd|Modi|Mongolian Mong
+Mro Mroo|Multani Mult|Myanmar Mymr|Nabataean Nbat|Nag_Mundari Nagm|Nandinagari Nand
+New_Tai_Lue Talu|Newa|Nko Nkoo|Nushu Nshu|Nyiakeng_Puachue_Hmong Hmnp|Ogham Ogam|Ol_Chiki Olck
+Ol_Onal Onao|Old_Hungarian Hung|Old_Italic Ital|Old_North_Arabian Narb|Old_Permic Perm
+Old_Persian Xpeo|Old_Sogdian Sogo|Old_South_Arabian Sarb|Old_Turkic Orkh|Old_Uyghur Ougr
+Oriya Orya|Osage Osge|Osmanya Osma|Pahawh_Hmong Hmng|Palmyrene Palm|Pau_Cin_Hau Pauc
+Phags_Pa Phag|Phoenician Phnx|Psalter_Pahlavi Phlp|Rejang Rjng|Runic Runr|Samaritan Samr
+Saurashtra Saur|Sharada Shrd|Shavian Shaw|Siddham Sidd|SignWriting Sgnw|Sinhala Sinh|Sogdian Sogd
+Sora_Sompeng Sora|Soyombo Soyo|Sundanese Sund|Sunuwar Sunu|Syloti_Nagri Sylo|Syriac Syrc
+Tagalog Tglg|Tagbanwa Tagb|Tai_Le Tale|Tai_Tham Lana|Tai_Viet Tavt|Takri Takr|Tamil Taml
+Tangsa Tnsa|Tangut Tang|Telugu Telu|Thaana Thaa|Thai|Tibetan Tibt|Tifinagh Tfng|Tirhuta Tirh
+Todhri Todr|Toto|Tulu_Tigalari Tutg|Ugaritic Ugar|Vai Vaii|Vithkuqi Vith|Wancho Wcho
+Warang_Citi Wara|Yezidi Yezi|Yi Yiii|Zanabazar_Square Zanb
+"""
 
 
 def those(test):
     return {c for c in ALL if test(chr(c))}
 
 
+def property_of(name):
+    split = pre_tokenizers.Split(Regex(r"\p{%s}+" % name), "removed", invert=True)
+    return {ord(s) for piece, _ in split.pre_tokenize_str(TEXT) for s in piece}
+
+
 def categories():
     known = {}
     for number, name in enumerate(CATEGORIES):
-        if name in ("Cn", "Cs"):
-            continue
-        split = pre_tokenizers.Split(Regex(r"\p{%s}" % name), "removed")
-        for c in those(lambda s: not split.pre_tokenize_str(s)):
-            known[c] = number
+        if name not in ("Cn", "Cs"):
+            known.update(dict.fromkeys(property_of(name), number))
     assert unicodedata2.unidata_version == "16.0.0"
     for c in ALL:
         assert CATEGORIES[known.get(c, 0)] == unicodedata2.category(chr(c)), hex(c)
@@ -59,6 +94,8 @@ def flags():
         "control": those(lambda s: clean.normalize_str(s) == ""),
         "word": those(lambda s: not s.isspace() and len(words.pre_tokenize_str("a" + s)) == 1),
     }
+    for name in ("alphabetic", "lowercase", "uppercase"):
+        found[name] = property_of(name)
     spaced = those(lambda s: chinese.normalize_str(s) != s)
     wrong = spaced ^ {c for c in ALL if cjk(c)}
     assert not wrong, [hex(c) for c in sorted(wrong)[:9]]
@@ -102,6 +139,25 @@ def lowercase():
                 continue
         rows.append((c, c, 1, delta))
     return rows
+
+
+def scripts():
+    """The loose names of each script, and ranges of code points with their scripts; 0 is Unknown."""
+    names, known = ["unknown zzzz"], {}
+    for row in SCRIPTS.replace("\n", "|").strip("|").split("|"):
+        aliases = row.split()
+        members = property_of(aliases[0])
+        assert members and not members & known.keys(), row
+        assert all(property_of(alias) == members for alias in aliases), row
+        known.update(dict.fromkeys(members, len(names)))
+        names.append(row.replace("_", "").lower())
+    assert property_of("Unknown") == set(ALL) - known.keys()
+    ranges = []
+    for c in range(0x110000):
+        script = known.get(c, 0)
+        if not ranges or ranges[-1][1] != script:
+            ranges.append((c, script))
+    return sorted((n, i) for i, row in enumerate(names) for n in row.split()), ranges
 
 
 def wrap(items):
@@ -161,8 +217,30 @@ const int kLowerRangeCount = {len(rows)};
 
 }}  // namespace snug
 """
-    OUT.write_text(text)
+    (OUT / "unicode_table.cpp").write_text(text)
     print(len(ranges), "ranges,", len(kinds), "kinds,", len(rows), "rows of lower case")
+    names, ranges = scripts()
+    text = f"""// Made by tests/golden/text_make_unicode.py from Hugging Face tokenizers {tokenizers.__version__}: scripts of Unicode
+// 16.0.0.
+#include "engine/text/unicode_table.h"
+
+// clang-format off
+namespace snug {{
+
+const ScriptName kScriptNames[{len(names)}] = {{
+{wrap(['{"%s",%d}' % n for n in names])}
+}};
+const int kScriptNameCount = {len(names)};
+
+const uint32_t kScriptRanges[{len(ranges)}] = {{
+{wrap([hex(c << 8 | i) for c, i in ranges])}
+}};
+const int kScriptRangeCount = {len(ranges)};
+
+}}  // namespace snug
+"""
+    (OUT / "unicode_scripts.cpp").write_text(text)
+    print(len(ranges), "ranges of scripts")
 
 
 if __name__ == "__main__":

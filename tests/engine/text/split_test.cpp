@@ -171,17 +171,31 @@ TEST(Split, PatternErrors) {
   expect_error(make("a("), ErrorCode::unsupported, wanted, "at byte 2", advice);
   expect_error(make("[a&&b]"), ErrorCode::unsupported, wanted, "intersection", advice);
   expect_error(make("[a[b]]"), ErrorCode::unsupported, wanted, "class inside a class", advice);
-  expect_error(make("\\h"), ErrorCode::unsupported, wanted, "\\h has another meaning in PCRE2",
+  // Oniguruma has them, and PCRE2 means something else or has them not.
+  for (const char* text : {"\\p{Emoji}", "\\p{In_Hiragana}", "[\\p{Cased}]", "\\P{^Age=6.0}"})
+    expect_error(make(text), ErrorCode::unsupported, wanted,
+                 "no general category, script or POSIX class: \\p{", advice);
+  expect_error(make("[[:foo:]]"), ErrorCode::unsupported, wanted, "[:foo:] is no POSIX class",
                advice);
-  // Oniguruma has them, and PCRE2 means something else.
-  expect_error(make("[[:alpha:]]"), ErrorCode::unsupported, wanted, "[:alpha:] has another meaning",
-               advice);
-  expect_error(make("(?x)a # [b"), ErrorCode::unsupported, wanted, "a comment of (?x)", advice);
-  expect_error(make("(?x)a{2} +"), ErrorCode::unsupported, wanted, "intervals after (?x)", advice);
+  for (const char* text : {"(?i:ss)", "(?i)\u00DF+", "(?i:s(?:s))", "(?ix: f i )", "(?i:[\\w'])",
+                           "(?i:\\x{66}\\u0069)", "(?i)[\\p{Latin}]", "(?i:[^a][[:alpha:]])"})
+    expect_error(make(text), ErrorCode::unsupported, wanted, "one character can stand for several",
+                 advice);
+  for (const char* text : {"(?i)(a)\\1", "(?i)(?<n>a)\\k<n>"})
+    expect_error(make(text), ErrorCode::unsupported, wanted, "a back-reference in (?i)", advice);
+  for (const char* text : {"(a)\\g1", "(a)\\g{1}", "(?<n>a)\\k{n}"})
+    expect_error(make(text), ErrorCode::unsupported, wanted, "without a name in < > or ' '",
+                 advice);
+  for (const char* text : {"\\x", "a\\xz", "[\\x]", "\\x{}", "\\x{g}", "\\o{}", "\\u61"})
+    expect_error(make(text), ErrorCode::unsupported, wanted, "without its digits", advice);
+  expect_error(make("\\x{61 62}"), ErrorCode::unsupported, wanted, "without an end", advice);
+  expect_error(make("[\\377]"), ErrorCode::unsupported, wanted, "a byte that is no", advice);
+  expect_error(make("(a)\\12"), ErrorCode::unsupported, wanted, "several digits", advice);
+  expect_error(make("\\c1"), ErrorCode::unsupported, wanted, "\\c without a letter", advice);
   expect_error(make("(?s:.)"), ErrorCode::unsupported, wanted, "(?s is not known", advice);
   expect_error(make("a{1,2}*+*"), ErrorCode::unsupported, wanted, "a quantifier of a quantifier",
                advice);
-  expect_error(make("(?i:a[\\p{Lu}])"), ErrorCode::unsupported, wanted, "\\p{Lu} in [...] of (?i)",
+  expect_error(make("(?i:a[^\\p{Lu}])"), ErrorCode::unsupported, wanted, "\\p{Lu} in [...] of (?i)",
                advice);
   expect_error(make("(*FAIL)"), ErrorCode::unsupported, wanted, "(*..)", advice);
   std::string nested;
