@@ -2,14 +2,17 @@
 // JIT. Where the two read a construct in different ways the pattern is translated (regex_syntax.h):
 //   \s \S         White_Space
 //   \w \W \b \B   letters, marks, numbers and connectors
-//   \d \p{..}     of a general category: as unicode_table.h, whatever version of Unicode PCRE2 has
-//   [[:name:]]    word, space, punct, digit, cntrl, blank, xdigit and ascii
+//   \d \p{..}     of a general category, a script or a POSIX class: as unicode_table.h, whatever
+//   [[:name:]]    version of Unicode PCRE2 has and whatever it takes the name for
+//   \h \uHHHH     a hexadecimal digit, and a character by its code
 //   X{n,m}+       X{n,m}, once or more; so is X{n}? X{n} or nothing, and X{,m} is X{0,m}
 //   (?m) (?i)     m lets the dot take line breaks; alone they hold for the alternatives behind, too
+//   (?x)          blanks and comments are left out
 //   ^ $           at lines
 //   \v \Q \E \pL  a vertical tab, and letters
-// Refused are constructs that PCRE2 has no equal for (class intersection `&&`, \h, [[:alpha:]]),
-// and those that Oniguruma does not have ((?s), (?P, (?|, (*..)).
+// Refused are constructs that PCRE2 has no equal for (class intersection `&&`; what in (?i) one
+// character can match for several, as U+00DF does for ss), other properties (\p{Emoji}), and what
+// Oniguruma does not have ((?s), (?P, (?|, (*..)).
 #pragma once
 
 #include <cstddef>

@@ -195,13 +195,15 @@ void Translation::class_part() {
 
 // A character outside of [...], as PCRE2 has it in `text`; at_ stands behind it.
 void Translation::literal(char32_t code, std::string_view text) {
-  if (folds_) {
-    const bool repeated = peek() == '*' || peek() == '+' || peek() == '?';
-    if (out_.size() != run_end_ || repeated) run_.clear();
-    for (const char32_t folded : fold_case(code)) {
-      run_ += folded;
-      if (ends_with_long_fold(run_)) stop(kLongFold);
-    }
+  if (!folds_) {
+    out_ += text;
+    return;
+  }
+  const bool repeated = peek() == '*' || peek() == '+' || peek() == '?';
+  if (out_.size() != run_end_ || repeated) run_.clear();
+  for (const char32_t folded : fold_case(code)) {
+    run_ += folded;
+    if (ends_with_long_fold(run_)) stop(kLongFold);
   }
   out_ += text;
   run_end_ = out_.size();

@@ -54,7 +54,7 @@ CASES = [
     (r"(?x: a{1, 2})", ["aaa a{1,2}"]), (r"(?x:a (?#c) +)", ["aaa"]), ("(?x)a\x0b\u2028\x85b", ["ab a\x0b\u2028\x85b"]),
     (r"(?x:[a b]+\ c)", ["a b c"]), (r"(?x:\x6 1)", ["a\x061"]), (r"(?x:(a)\1 2)", ["aa2"]),
     # One character for several is not what these ask for.
-    (r"(?i:s+s)", [FOLDS]), (r"(?i)f|i|s", [FOLDS]), (r"(?i:[a-z])", [FOLDS]), (r"(?i:'(?:[sdmt]|ll|ve|re))", ["'LL '\u017f '\ufb06"]),
+    (r"(?i:s+s)", [FOLDS]), (r"(?i)f|i|s", [FOLDS]), (r"(?i:f)x(?i:i)", ["FxI"]), (r"(?i:[a-z])", [FOLDS]), (r"(?i:'(?:[sdmt]|ll|ve|re))", ["'LL '\u017f '\ufb06"]),
     (r"(?i:[^\u00df])", [FOLDS]), (r"(?i:[\p{M}]+)", [FOLDS]), (r"(?i:[^\p{L}]+)", [FOLDS]), (r"(?i:\p{Lower}|\p{L}$)", [FOLDS]),
     (r"(?i:[^[:alpha:]\p{Han}])", [FOLDS, SCRIPTS]),
     # Codes.
