@@ -55,6 +55,9 @@ SpecialTokens::SpecialTokens(const fs::path& folder)
   }
   if (is_there(map_path_)) read_map();
   if (is_there(added_path_)) read_added();
+  // Looked at last, so that it makes no token of added_tokens.json special.
+  const Json& older = json_member(map_, kListKeys[1], map_path_);
+  if (!older.is_null() && !extra_given_) read_list(older, kListKeys[1], map_path_, true);
 }
 
 SpecialTokens::Entry SpecialTokens::entry_of(const Json& value, const std::string& key,
@@ -84,8 +87,11 @@ SpecialTokens::Entry SpecialTokens::entry_of(const Json& value, const std::strin
 void SpecialTokens::set_role(size_t role, const Json& value, const std::string& origin) {
   roles_[role].given = true;
   roles_[role].entry.reset();
+  // An object of the config is special only by its role: until then it is another token than one
+  // that says so, which add_to tells apart.
+  const bool special = value.is_string() || &origin == &map_path_;
   if (!value.is_null() && value != "")
-    roles_[role].entry = entry_of(value, kRoles[role], origin, true);
+    roles_[role].entry = entry_of(value, kRoles[role], origin, special);
 }
 
 // Names with their tokens stand in the order of the file for transformers; here the order is lost,
@@ -118,8 +124,8 @@ void SpecialTokens::read_config() {
 }
 
 void SpecialTokens::read_map() {
-  const Json map = object_in(map_path_, "a JSON object");
-  for (const auto& [key, value] : map.items()) {
+  map_ = object_in(map_path_, "a JSON object");
+  for (const auto& [key, value] : map_.items()) {
     if (const auto role = role_named(key)) {
       set_role(*role, value, map_path_);
     } else if (key == kListKeys[0] && !value.is_null()) {
@@ -130,8 +136,6 @@ void SpecialTokens::read_map() {
       named_.push_back(entry_of(value, key, map_path_, true));
     }
   }
-  const Json& older = json_member(map, kListKeys[1], map_path_);
-  if (!older.is_null() && !extra_given_) read_list(older, kListKeys[1], map_path_, true);
 }
 
 // Ids as decimal keys: {"50256": {"content": ...}}.

@@ -67,7 +67,7 @@ class SpecialTokens {
   void read_decoder(const Json& decoder);
   void read_added();
 
-  Json config_ = Json::object();
+  Json config_ = Json::object(), map_ = Json::object();
   std::string config_path_, map_path_, added_path_;
   std::array<Role, kRoles.size()> roles_;
   std::vector<Entry> decoder_;  // by id

@@ -1,7 +1,10 @@
 // Tokenizers that stand as vocabulary files beside their configuration, in the form of each class
 // of transformers 5 that is known here.
 #include <algorithm>
+#include <initializer_list>
+#include <iterator>
 #include <string>
+#include <utility>
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
@@ -25,23 +28,57 @@ bool has_merges(const fs::path& folder) {
   return is_there(folder / "vocab.json") && is_there(folder / "merges.txt");
 }
 
-// The class as tokenizer_config.json names it, else config.json, else the one that its model_type
-// has; empty where none does. A last "Fast" means nothing.
-std::string class_of(const fs::path& folder, const SpecialTokens& tokens, std::string* where) {
-  *where = tokens.config_path();
-  std::string name = json_string(tokens.config(), "tokenizer_class", *where);
+constexpr const char *kGpt2 = "GPT2Tokenizer", *kQwen2 = "Qwen2Tokenizer", *kBert = "BertTokenizer";
+
+// The class that a model has where no file names one. Models with one of their own are not here.
+constexpr std::pair<const char*, const char*> kModels[] = {
+    {"gpt2", kGpt2},       {"gpt_neo", kGpt2},       {"gptj", kGpt2},
+    {"opt", kGpt2},        {"phi", kGpt2},           {"codegen", kGpt2},
+    {"starcoder2", kGpt2}, {"qwen2", kQwen2},        {"qwen2_moe", kQwen2},
+    {"qwen2_vl", kQwen2},  {"qwen2_5_vl", kQwen2},   {"qwen2_audio", kQwen2},
+    {"qwen3", kQwen2},     {"qwen3_moe", kQwen2},    {"qwen3_next", kQwen2},
+    {"qwen3_vl", kQwen2},  {"qwen3_vl_moe", kQwen2}, {"bert", kBert},
+    {"distilbert", kBert}, {"electra", kBert},       {"convbert", kBert},
+    {"mobilebert", kBert}, {"squeezebert", kBert}};
+// Other names of BertTokenizer.
+constexpr const char* kBertNames[] = {"DistilBertTokenizer", "ElectraTokenizer",
+                                      "MobileBertTokenizer", "SqueezeBertTokenizer"};
+
+// The class that tokenizer_config.json names, else config.json, else the one of its model_type, as
+// AutoTokenizer has it; the first of `known` where none does. A last "Fast" means nothing. Throws
+// unsupported for a class that is not one of `known`.
+std::string class_of(const fs::path& folder, const SpecialTokens& tokens,
+                     std::initializer_list<const char*> known, const char* files) {
+  std::string where = tokens.config_path();
+  std::string said = json_string(tokens.config(), "tokenizer_class", where);
   const std::string model = (folder / "config.json").string();
-  if (name.empty() && is_there(model)) {
-    *where = model;
+  if (is_there(model)) {
     const Json config = parse_json_file(model);
-    name = json_string(config, "tokenizer_class", model);
     const std::string type = json_string(config, "model_type", model);
-    if (name.empty() && (type.starts_with("qwen2") || type.starts_with("qwen3")))
-      name = "Qwen2Tokenizer";
-    if (name.empty() && type == "roberta") name = "RobertaTokenizer";
+    const auto of_model = std::find_if(std::begin(kModels), std::end(kModels),
+                                       [&](const auto& entry) { return type == entry.first; });
+    if (said.empty()) {
+      where = model;
+      said = json_string(config, "tokenizer_class", model);
+    }
+    if (said.empty() && !type.empty() && of_model == std::end(kModels))
+      fail(ErrorCode::unsupported,
+           "a tokenizer_class in tokenizer_config.json, or a model_type whose class is known",
+           model + ": model_type " + type, kSaveAsJson);
+    // Folders of Qwen2 name wrong classes: transformers takes that of the model.
+    if (of_model != std::end(kModels) && (said.empty() || type == "qwen2")) said = of_model->second;
   }
+  if (said.empty()) return *known.begin();
+  std::string name = said;
   if (name.ends_with("Fast")) name.resize(name.size() - 4);
-  return name;
+  if (std::find(std::begin(kBertNames), std::end(kBertNames), name) != std::end(kBertNames))
+    name = kBert;
+  std::string all;
+  for (const char* one : known) {
+    if (name == one) return name;
+    all += (all.empty() ? "" : " or ") + std::string(one);
+  }
+  fail(ErrorCode::unsupported, all + " for " + files, where + ": " + said, kSaveAsJson);
 }
 
 void read_vocab_and_merges(const fs::path& folder, TokenizerSpec& spec) {
@@ -127,6 +164,10 @@ void read_bert(const fs::path& folder, SpecialTokens& tokens, TokenizerSpec& spe
       fail(ErrorCode::data, std::string("a ") + role + ", which BERT's tokenizer needs",
            tokens.config_path() + ": none", "leave the key out: it has a default");
   spec.unk_token = *tokens.role("unk_token");
+  if (!spec.vocab.contains(spec.unk_token))
+    fail(ErrorCode::data, "an unk_token that is in the vocabulary",
+         path + ": no \"" + spec.unk_token + "\"",
+         "name the vocabulary's own as unk_token in tokenizer_config.json");
 }
 
 int32_t id_in(const TokenizerSpec& spec, const std::string& token) {
@@ -183,17 +224,10 @@ bool holds_vocabulary_files(const fs::path& folder) {
 
 void read_vocabulary_files(const fs::path& folder, SpecialTokens& tokens, TokenizerSpec& spec) {
   const bool merges = has_merges(folder);
-  std::string where;
-  const std::string name = class_of(folder, tokens, &where);
-  const bool qwen = name == "Qwen2Tokenizer";
-  const bool known = merges
-                         ? name.empty() || name == "GPT2Tokenizer" || qwen
-                         : name.empty() || name == "BertTokenizer" || name == "DistilBertTokenizer";
-  if (!known)
-    fail(ErrorCode::unsupported,
-         merges ? "GPT2Tokenizer or Qwen2Tokenizer for vocab.json and merges.txt"
-                : "BertTokenizer or DistilBertTokenizer for vocab.txt",
-         where + ": " + name, kSaveAsJson);
+  const std::string name =
+      merges ? class_of(folder, tokens, {kGpt2, kQwen2}, "vocab.json and merges.txt")
+             : class_of(folder, tokens, {kBert}, "vocab.txt");
+  const bool qwen = name == kQwen2;
   if (qwen)
     read_qwen2(folder, tokens, spec);
   else if (merges)

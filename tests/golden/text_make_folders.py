@@ -145,8 +145,32 @@ def answers(t, c):
                   for text in TEXTS]}
 
 
+def typed(content, **flags):
+    return {"__type": "AddedToken", "content": content, **flags}
+
+
+def special_cases():
+    """What random folders seldom hold."""
+    first = size_of("gpt2")
+    yield "gpt2", {"added_tokens.json": {"<x>": first},  # the list comes too late to make it special
+                   "special_tokens_map.json": {"additional_special_tokens": ["<x>", "<y>"]}}
+    yield "bert", {"added_tokens.json": {"<x>": len(BERT)},
+                   "special_tokens_map.json": {"additional_special_tokens": ["<x>"], "pad_token": "<z>"}}
+    # One token in two words: equal before a role makes them special, or not.
+    yield "gpt2", {"tokenizer_config.json": {
+        "eos_token": typed("<x>", single_word=True, normalized=True),
+        "sep_token": typed("<x>", single_word=True)}}
+    yield "gpt2", {"tokenizer_config.json": {"cls_token": typed("<x>", normalized=True)},
+                   "special_tokens_map.json": {"bos_token": {"content": "<x>", "normalized": True},
+                                               "sep_token": {"content": "<x>", "lstrip": True}}}
+    yield "bert", {"tokenizer_config.json": {
+        "eos_token": typed("<x>", lstrip=True), "pad_token": "<x>",
+        "extra_special_tokens": [typed("<x>", lstrip=True, special=False)]}}
+
+
 if __name__ == "__main__":
     cases = [ask(case(form)) for form in ["gpt2", "qwen2", "bert", "json"] for _ in range(56)]
+    cases += [ask({"form": form, "files": files}) for form, files in special_cases()]
     out = {"bert": BERT, "cases": cases}
     lines = ",\n".join(json.dumps(c, ensure_ascii=False) for c in cases)
     (HERE / "text_folders.json").write_text(

@@ -108,18 +108,64 @@ TEST(Folders, AClassThatIsNotKnownIsRefused) {
   fs::remove(folder / "tokenizer_config.json");
   const char* known = "GPT2Tokenizer or Qwen2Tokenizer for vocab.json and merges.txt";
   refused("tokenizer_config.json", R"({"tokenizer_class": "RobertaTokenizerFast"})", known,
-          "tokenizer_config.json: RobertaTokenizer");
-  refused("config.json", R"({"model_type": "roberta"})", known, "config.json: RobertaTokenizer");
+          "tokenizer_config.json: RobertaTokenizerFast");
+  const char* model = "a tokenizer_class in tokenizer_config.json, or a model_type whose class";
+  for (const char* type : {"roberta", "bart", "whisper", "qwen3_5", "none of ours"})
+    refused("config.json", Json{{"model_type", type}}.dump(), model,
+            (std::string("config.json: model_type ") + type).c_str());
+  refused("config.json", R"({"model_type": "bert"})", known, "config.json: BertTokenizer");
   refused("config.json", R"({"tokenizer_class": "CTRLTokenizer"})", known,
           "config.json: CTRLTokenizer");
   for (const char* name : {"vocab.json", "merges.txt"}) fs::remove(folder / name);
   folder.write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\n");
   refused("tokenizer_config.json", R"({"tokenizer_class": "MPNetTokenizer"})",
-          "BertTokenizer or DistilBertTokenizer for vocab.txt", "MPNetTokenizer");
+          "BertTokenizer for vocab.txt", "MPNetTokenizer");
+  refused("config.json", R"({"model_type": "mpnet"})", model, "config.json: model_type mpnet");
+  for (const char* name : {"BertTokenizer", "DistilBertTokenizerFast", "ElectraTokenizer"}) {
+    folder.write("tokenizer_config.json", Json{{"tokenizer_class", name}}.dump());
+    EXPECT_EQ(Tokenizer::load(folder.path()).unk_id(), 0);
+  }
   folder.write("tokenizer_config.json", R"({"sep_token": null})");
   expect_error([&] { Tokenizer::load(folder.path()); }, ErrorCode::data,
                "a sep_token, which BERT's tokenizer needs", "tokenizer_config.json: none",
                "default");
+}
+
+// AutoTokenizer of transformers 5.23: the class that is named, else that of the model; Qwen2's
+// model has its own whatever is named.
+TEST(Folders, TheModelNamesTheClassWhereNothingElseDoes) {
+  // "12" is one word for GPT-2 and two for Qwen2.
+  const auto is_qwen = [](const char* model, const char* tokenizer) {
+    const TestFolder folder;
+    folder.write("vocab.json", R"({"1": 0, "2": 1, "12": 2})");
+    folder.write("merges.txt", "1 2\n");
+    folder.write("config.json", model);
+    folder.write("tokenizer_config.json", tokenizer);
+    return Tokenizer::load(folder.path()).encode("12").size() == 2;
+  };
+  const char* none = "{}";
+  const char* gpt2 = R"({"tokenizer_class": "GPT2Tokenizer"})";
+  for (const char* type : {"gpt2", "gpt_neo", "gptj", "opt", "phi", "codegen", "starcoder2"})
+    EXPECT_FALSE(is_qwen(Json{{"model_type", type}}.dump().c_str(), none)) << type;
+  for (const char* type : {"qwen2", "qwen2_moe", "qwen2_5_vl", "qwen3", "qwen3_moe", "qwen3_next"})
+    EXPECT_TRUE(is_qwen(Json{{"model_type", type}}.dump().c_str(), none)) << type;
+  EXPECT_FALSE(is_qwen(none, none));
+  EXPECT_FALSE(is_qwen(R"({"model_type": "llama"})", gpt2));
+  EXPECT_FALSE(is_qwen(R"({"model_type": "qwen3"})", gpt2));
+  EXPECT_TRUE(is_qwen(R"({"model_type": "qwen2"})", gpt2));
+  EXPECT_TRUE(is_qwen(R"({"model_type": "gpt2"})", R"({"tokenizer_class": "Qwen2TokenizerFast"})"));
+  EXPECT_TRUE(is_qwen(R"({"tokenizer_class": "Qwen2Tokenizer"})", none));
+}
+
+// transformers fails at the first word that is not known.
+TEST(Folders, BertsUnknownTokenIsInTheVocabulary) {
+  const TestFolder folder;
+  folder.write("vocab.txt", "[CLS]\n[SEP]\nthe\n");
+  expect_error([&] { Tokenizer::load(folder.path()); }, ErrorCode::data,
+               "an unk_token that is in the vocabulary", "vocab.txt: no \"[UNK]\"",
+               "tokenizer_config.json");
+  folder.write("tokenizer_config.json", R"({"unk_token": "the"})");
+  EXPECT_EQ(Tokenizer::load(folder.path()).encode("cat"), std::vector<int32_t>{2});
 }
 
 TEST(Folders, IdsEndWithThirtyTwoBits) {
