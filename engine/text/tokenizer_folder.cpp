@@ -165,7 +165,7 @@ void read_bert(const fs::path& folder, SpecialTokens& tokens, TokenizerSpec& spe
            tokens.config_path() + ": none", "leave the key out: it has a default");
   spec.unk_token = *tokens.role("unk_token");
   if (!spec.vocab.contains(spec.unk_token))
-    fail(ErrorCode::data, "an unk_token that is in the vocabulary",
+    fail(ErrorCode::data, "unk_token as a line of vocab.txt",
          path + ": no \"" + spec.unk_token + "\"",
          "name the vocabulary's own as unk_token in tokenizer_config.json");
 }

@@ -162,7 +162,7 @@ TEST(Folders, BertsUnknownTokenIsInTheVocabulary) {
   const TestFolder folder;
   folder.write("vocab.txt", "[CLS]\n[SEP]\nthe\n");
   expect_error([&] { Tokenizer::load(folder.path()); }, ErrorCode::data,
-               "an unk_token that is in the vocabulary", "vocab.txt: no \"[UNK]\"",
+               "unk_token as a line of vocab.txt", "vocab.txt: no \"[UNK]\"",
                "tokenizer_config.json");
   folder.write("tokenizer_config.json", R"({"unk_token": "the"})");
   EXPECT_EQ(Tokenizer::load(folder.path()).encode("cat"), std::vector<int32_t>{2});
