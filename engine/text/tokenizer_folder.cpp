@@ -65,8 +65,11 @@ std::string class_of(const fs::path& folder, const SpecialTokens& tokens,
       fail(ErrorCode::unsupported,
            "a tokenizer_class in tokenizer_config.json, or a model_type whose class is known",
            model + ": model_type " + type, kSaveAsJson);
-    // Folders of Qwen2 name wrong classes: transformers takes that of the model.
-    if (of_model != std::end(kModels) && (said.empty() || type == "qwen2")) said = of_model->second;
+    // A class of other files says nothing of these: a model of GPT-2's form may go with a
+    // vocab.txt. Folders of Qwen2 name wrong classes: transformers takes that of the model.
+    if (of_model != std::end(kModels) && (said.empty() || type == "qwen2") &&
+        std::find(known.begin(), known.end(), std::string_view(of_model->second)) != known.end())
+      said = of_model->second;
   }
   if (said.empty()) return *known.begin();
   std::string name = said;

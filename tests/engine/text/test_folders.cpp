@@ -113,7 +113,8 @@ TEST(Folders, AClassThatIsNotKnownIsRefused) {
   for (const char* type : {"roberta", "bart", "whisper", "qwen3_5", "none of ours"})
     refused("config.json", Json{{"model_type", type}}.dump(), model,
             (std::string("config.json: model_type ") + type).c_str());
-  refused("config.json", R"({"model_type": "bert"})", known, "config.json: BertTokenizer");
+  refused("config.json", R"({"tokenizer_class": "BertTokenizer"})", known,
+          "config.json: BertTokenizer");
   refused("config.json", R"({"tokenizer_class": "CTRLTokenizer"})", known,
           "config.json: CTRLTokenizer");
   for (const char* name : {"vocab.json", "merges.txt"}) fs::remove(folder / name);
@@ -121,6 +122,10 @@ TEST(Folders, AClassThatIsNotKnownIsRefused) {
   refused("tokenizer_config.json", R"({"tokenizer_class": "MPNetTokenizer"})",
           "BertTokenizer for vocab.txt", "MPNetTokenizer");
   refused("config.json", R"({"model_type": "mpnet"})", model, "config.json: model_type mpnet");
+  for (const char* type : {"bert", "electra", "gpt2"}) {  // the last has other files
+    folder.write("config.json", Json{{"model_type", type}}.dump());
+    EXPECT_EQ(Tokenizer::load(folder.path()).unk_id(), 0);
+  }
   for (const char* name : {"BertTokenizer", "DistilBertTokenizerFast", "ElectraTokenizer"}) {
     folder.write("tokenizer_config.json", Json{{"tokenizer_class", name}}.dump());
     EXPECT_EQ(Tokenizer::load(folder.path()).unk_id(), 0);
