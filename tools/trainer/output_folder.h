@@ -48,8 +48,8 @@ void adopt_new_tokens(const std::string& dir);
 
 // Removes what a run wrote, whole or torn.
 void remove_old_run(const std::string& dir);
-// Removes the checkpoints after `step` and torn writes, of single files too: going on from `step` makes other ones.
-// Returns the names of the complete ones, or an empty text.
+// Removes the checkpoints after `step` and torn writes, of single files too: going on from `step`
+// makes other ones. Returns the names of the complete ones, or an empty text.
 std::string remove_later_checkpoints(const std::string& dir, int64_t step);
 
 // `built` takes the name `path`; a folder of that name is removed after that, so that at every
