@@ -127,7 +127,8 @@ struct Multiply {
 
 void finish_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0, int64_t n0,
                  int64_t rows, int64_t cols) {
-  if (!store_tile_avx512(p, tile, ld, m0, n0, rows, cols))
+  if (!store_tile_avx512(p, tile, ld, m0, n0, rows, cols) &&
+      !store_tile_avx2(p, tile, ld, m0, n0, rows, cols))
     store_tile(p, tile, ld, m0, n0, rows, cols);
 }
 

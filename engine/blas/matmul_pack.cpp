@@ -114,6 +114,58 @@ inline void copy_lanes(const T* src, int64_t lanes, int64_t width, float* out) {
   for (int64_t l = lanes; l < width; ++l) out[l] = 0;
 }
 
+// Four and two neighbouring elements, widened.
+inline __m128 load4(const float* p) {
+  return _mm_loadu_ps(p);
+}
+inline __m128 load4(const bf16* p) {
+  const __m128i wide = _mm_cvtepu16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  return _mm_castsi128_ps(_mm_slli_epi32(wide, 16));
+}
+inline __m128 load4(const f16* p) {
+  return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+inline __m128 load2(const float* p) {
+  return _mm_castpd_ps(_mm_load_sd(reinterpret_cast<const double*>(p)));
+}
+template <class T>
+inline __m128 load2(const T* p) {
+  T four[4] = {};
+  std::memcpy(four, p, 2 * sizeof(T));
+  return load4(four);
+}
+
+// Rows of k of one panel. Full panels of the fp32 kernels, 6 lanes of A and 16 of B, are moved
+// whole (by single lanes the gradient of a weight spent a ninth of its time here); the rows that
+// the next strip will read are asked for meanwhile, a line once.
+template <class T>
+void copy_panel(const T* src, int64_t k_stride, int64_t units, int64_t lanes, int64_t width,
+                float* out) {
+  const T* ahead = src + units * k_stride;
+  const auto line = reinterpret_cast<uintptr_t>(ahead) % 64;
+  if (line == 0 || line + static_cast<uintptr_t>(lanes) * sizeof(T) > 64)
+    for (int64_t k = 0; k < units; ++k) _mm_prefetch(ahead + k * k_stride + lanes - 1, _MM_HINT_T0);
+  if (lanes == 6 && width == 6) {
+    // Eight at once where a row follows: two that are not ours are read with it, and written where
+    // that row goes (a fifth faster than six exactly).
+    int64_t k = 0;
+    for (; k_stride >= 2 && k + 1 < units; ++k, src += k_stride, out += 6)
+      _mm256_storeu_ps(out, load8(src));
+    for (; k < units; ++k, src += k_stride, out += 6) {
+      _mm_storeu_ps(out, load4(src));
+      _mm_storel_pi(reinterpret_cast<__m64*>(out + 4), load2(src + 4));
+    }
+  } else if (lanes == 16 && width == 16) {
+    for (int64_t k = 0; k < units; ++k, src += k_stride, out += 16) {
+      _mm256_storeu_ps(out, load8(src));
+      _mm256_storeu_ps(out + 8, load8(src + 8));
+    }
+  } else {
+    for (int64_t k = 0; k < units; ++k, src += k_stride, out += width)
+      copy_lanes(src, lanes, width, out);
+  }
+}
+
 inline void weave8(const bf16* lo, const bf16* hi, float* out) {
   const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(lo));
   const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(hi));
@@ -151,9 +203,8 @@ void pack_floats(const T* src, int64_t lane_stride, int64_t k_stride, const Bloc
   if (lane_stride == 1) {
     for (int64_t k0 = 0; k0 < blk.kc; k0 += kStrip)
       for (int64_t p = 0; p < blk.panels(); ++p)
-        for (int64_t k = k0; k < std::min(k0 + kStrip, blk.kc); ++k)
-          copy_lanes(src + k * k_stride + p * blk.width, blk.lanes_of(p), blk.width_of(p),
-                     blk.out_of(p) + k * blk.width_of(p));
+        copy_panel(src + k0 * k_stride + p * blk.width, k_stride, std::min(kStrip, blk.kc - k0),
+                   blk.lanes_of(p), blk.width_of(p), blk.out_of(p) + k0 * blk.width_of(p));
     return;
   }
   for (int64_t p = 0; p < blk.panels(); ++p) {

@@ -177,14 +177,6 @@ SNUG_AVX512 void turn_tile(const MatmulProblem& p, const float* tile, int64_t ld
 
 }  // namespace
 
-bool streams_c(const MatmulProblem& p) {
-  constexpr int64_t kStream = 16 << 20;  // bytes of C
-  const int64_t size = size_of(p.c_dtype);
-  return use_avx512() && !p.accumulate && p.finish.tile == nullptr && p.finish.rows == nullptr &&
-         p.c_dtype != DType::f16 && p.M * p.N * size >= kStream && p.ldc * size % 64 == 0 &&
-         reinterpret_cast<uintptr_t>(p.c) % 64 == 0;
-}
-
 bool store_turned_avx512(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,
                          int64_t n0, int64_t rows, int64_t cols) {
   if (!use_avx512()) return false;

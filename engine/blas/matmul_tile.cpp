@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/core/isa.h"
+
 namespace snug::blas {
 namespace {
 
@@ -61,6 +63,16 @@ void store_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m
     store<bf16>(p, tile, ld, m0, n0, rows, cols);
   else
     store<f16>(p, tile, ld, m0, n0, rows, cols);
+}
+
+bool streams_c(const MatmulProblem& p) {
+  constexpr int64_t kStream = 16 << 20;  // bytes of C
+  const int64_t size = size_of(p.c_dtype);
+  // A row of a tile must be whole lines: 32 columns with AVX-512, else 16.
+  const bool lines = use_avx512() ? p.c_dtype != DType::f16 : p.c_dtype == DType::f32;
+  return lines && !p.accumulate && p.finish.tile == nullptr && p.finish.rows == nullptr &&
+         p.M * p.N * size >= kStream && p.ldc * size % 64 == 0 &&
+         reinterpret_cast<uintptr_t>(p.c) % 64 == 0;
 }
 
 void store_turned(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0, int64_t n0,

@@ -87,10 +87,13 @@ const TileKernel& amx_bf16_emulated_tile_kernel();
 void store_tile(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0, int64_t n0,
                 int64_t rows, int64_t cols);
 
-// The same with AVX-512; false: not here, or not for C's dtype. reference does without, so that the
-// tests compare the two.
+// The same in registers. AVX-512; false: not here. AVX2: sixteen columns; false: not so many.
+// reference does without, so that the tests compare the two.
 bool store_tile_avx512(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0,
                        int64_t n0, int64_t rows, int64_t cols);
+
+bool store_tile_avx2(const MatmulProblem& p, const float* tile, int64_t ld, int64_t m0, int64_t n0,
+                     int64_t rows, int64_t cols);
 
 // The same into a C that lies turned: sum (i, j) belongs to c[(n0 + j) * ldc + m0 + i]. For a C of
 // f32, without bias and finish.
