@@ -9,6 +9,7 @@ using V = __m256;
 using I = __m256i;
 constexpr int64_t kWidth = 8;
 constexpr int kMaxVectors = 2, kMaxRows = 6;  // 12 sums, 2 of B, 1 of A: 15 of 16 registers
+constexpr int kTurn = 4;  // against 1: forward 5 %, backward 4 % faster on Zen 3
 constexpr bool kPairs = false;
 
 inline V load(const float* p) {

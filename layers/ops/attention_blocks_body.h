@@ -1,13 +1,13 @@
 // The functions of AttentionBlocks, written once over a vector type. The including .cpp defines, in
 // its anonymous namespace and for its instruction set:
-//   V, I, kWidth, kPairs, kMaxVectors (vectors of a product's tile), kMaxRows, and load, store,
-//   set1, add, sub, mul, fma (a * b + c), max_of (the second operand if one is NaN), round_even,
-//   times_exp2 (p * 2^n for whole n), zero_below (0 where x < bound, else y), zero_unless (0 where
-//   the lane's bit is 0), multiply_add (one step of a product), iset1, iload, low_product (of the
-//   low halves of 64-bit lanes), high_half, xor3, interleave (the low halves of even and odd
-//   lanes), lower_halves (of 32 bits, moved up), at_least and halves_equal (of 16 bits; as bits),
-//   and with kPairs pair_rows (units of two rows' lanes) and pair_lanes (units of 32 neighbouring
-//   lanes) and short_exp2_of.
+//   V, I, kWidth, kPairs, kMaxVectors (vectors of a product's tile), kMaxRows, kTurn (steps of its
+//   loop at once), and load, store, set1, add, sub, mul, fma (a * b + c), max_of (the second
+//   operand if one is NaN), round_even, times_exp2 (p * 2^n for whole n), zero_below (0 where x <
+//   bound, else y), zero_unless (0 where the lane's bit is 0), multiply_add (one step of a
+//   product), iset1, iload, low_product (of the low halves of 64-bit lanes), high_half, xor3,
+//   interleave (the low halves of even and odd lanes), lower_halves (of 32 bits, moved up),
+//   at_least and halves_equal (of 16 bits; as bits), and with kPairs pair_rows (units of two rows'
+//   lanes) and pair_lanes (units of 32 neighbouring lanes) and short_exp2_of.
 // Nothing of the standard library is used here: a copy compiled for wide vectors must never be the
 // one the linker keeps for everybody.
 
@@ -46,6 +46,7 @@ inline void product_tile(float* c, int64_t ldc, const float* a, int64_t a_row, i
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v)
       acc[r][v] = add_c ? load(c + r * ldc + v * kWidth) : set1(0.0f);
+#pragma GCC unroll kTurn
   for (int64_t k = 0; k < K; ++k) {
     V bv[kVectors];
 #pragma GCC unroll 8

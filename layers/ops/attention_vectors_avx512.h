@@ -7,6 +7,7 @@ using V = __m512;
 using I = __m512i;
 constexpr int64_t kWidth = 16;
 constexpr int kMaxVectors = 4, kMaxRows = 6;  // 24 sums, 4 of B, 1 of A: 29 of 32 registers
+constexpr int kTurn = 1;
 
 inline V load(const float* p) {
   return _mm512_loadu_ps(p);
