@@ -44,6 +44,9 @@ CASES = [
     (r"\x{61}{1,2}+\x62", ["aaab"]), (r"\x61{1,2}+b", ["aaab"]), (r"\pL{1,2}+1", ["abc1"]),
     (r"\w{1,2}+\b", ["abc abcd"]), (r"a{1,2}(?#x\)y)+b", ["aaab"]), (r"\0611{1,2}+", ["1111"]),
     (r"a++b|c*+d|e?+f", ["aab ccd ef"]),
+    # What stands before an item that may be left out and is not given back.
+    (r"\p{L}+(?:'s)?+\p{L}|\p{N}", ["the cat 1"]), (r"a*(?:b)?+a", ["aaa aba b"]), (r"a*(?>b?)a", ["aaa aba b"]),
+    (r"\s+(?:b|c)?+\s", ["x   b  \nc"]), (r"\p{Lu}*(?:b|c)?+\p{L}", ["ABC Ab"]), (r"\R*x?.", ["\n\n\u2028 \u2028x"]),
     # Options.
     (r"(?m:a.)b", ["a\nb"]), (r"(?-m:a.)", ["a\nab"]), (r"(?m)a.|b.", ["a\nb\nc"]), (r"a.", ["a\nab"]),
     (r"a(?i)b|c", ["aBC xCy aC ab"]), (r"x(a(?i)b|c)y|C", ["zCz xCy xaCy xaBy"]),
