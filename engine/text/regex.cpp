@@ -79,7 +79,7 @@ bool Regex::find(std::string_view text, size_t position, RegexScratch& scratch, 
   if (result == PCRE2_ERROR_NOMATCH) return false;
   if (result < 0) {
     fail(ErrorCode::data, "text that the split pattern can cut within PCRE2's limits",
-         "pattern \"" + pattern_.substr(0, 200) + "\" at byte " + std::to_string(position) +
+         "pattern \"" + beginning_utf8(pattern_, 200) + "\" at byte " + std::to_string(position) +
              " of " + std::to_string(text.size()) + ": " + pcre2_message(result),
          "break the text into shorter documents or use a simpler pattern");
   }

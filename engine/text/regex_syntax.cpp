@@ -540,7 +540,7 @@ void Translation::quantifier() {
 
 void refuse_pattern(std::string_view pattern, std::string_view where, const std::string& why) {
   fail(ErrorCode::unsupported, "a split pattern that PCRE2 can run as its author meant it",
-       std::string(where) + ": \"" + std::string(pattern.substr(0, 200)) + "\": " + why,
+       std::string(where) + ": \"" + beginning_utf8(pattern, 200) + "\": " + why,
        "use one of the known patterns (GPT-2, Llama 3, Qwen, o200k) or rewrite this one");
 }
 

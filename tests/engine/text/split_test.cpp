@@ -225,6 +225,18 @@ TEST(Split, PatternErrors) {
       ErrorCode::unsupported, "at most 64 pre-tokenizer steps", "more", "fewer steps");
 }
 
+// The 200 bytes that are shown would end inside of a character.
+TEST(Split, LongPatternsAreCutBetweenCharacters) {
+  std::string shown = "(a+)+(a+)+(a+)+$|";  // and an odd number of bytes
+  while (shown.size() < 198) shown += "\u00E9";
+  const std::string rest = "\u00E9\u00E9";
+  expect_error([&] { Regex(shown + rest + "(", "t"); }, ErrorCode::unsupported, "a split pattern",
+               "t: \"" + shown + "\": ", "known patterns");
+  const PreTokenizer endless = pattern((shown + rest).c_str(), SplitBehavior::isolated);
+  expect_error([&] { split(endless, std::string(60, 'a') + "b"); }, ErrorCode::data,
+               "within PCRE2's limits", "pattern \"" + shown + "\" at byte 0", "simpler pattern");
+}
+
 TEST(AddedTokens, LeftmostThenLongest) {
   AddedTokenMatcher m;
   m.add({.id = 1, .content = "<a>"});
