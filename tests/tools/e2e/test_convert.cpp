@@ -238,7 +238,6 @@ void as_f64(const std::string& folder, const std::vector<SafeSpec>& more, double
   writer.commit();
 }
 
-// What a folder says beside the numbers: which tokens stop a text, how to sample, what others use.
 // An empty folder that is there stays the one it is: under a link, as the current one, as a mount.
 TEST(Convert, IntoAnEmptyFolder) {
   const Workspace& w = trained();
@@ -274,6 +273,7 @@ TEST(Convert, TheTokenizerIsReadFirst) {
   EXPECT_TRUE(fs::is_empty(w.path("empty")));
 }
 
+// What a folder says beside the numbers: which tokens stop a text, how to sample, what others use.
 TEST(Convert, ToAFolderKeepsWhatTheFilesSay) {
   Workspace w;
   const std::string folder = copy_of_final(w, "m");

@@ -48,7 +48,6 @@ TEST(OutputFolder, TokensOfABrokenOffStartAreNoFiles) {
   EXPECT_FALSE(exists(w.path("run/data.new")));
 }
 
-// Going on from step 2 abandons 4 to 12; the limit counts what is of the new line only.
 // A file that a kill or power ended in the middle of: its name is a run's and a number.
 TEST(OutputFolder, TornFilesOfTheRunGoAndOthersStay) {
   const Workspace w;
@@ -73,6 +72,7 @@ TEST(OutputFolder, TornFilesOfTheRunGoAndOthersStay) {
   EXPECT_EQ(left(), others);
 }
 
+// Going on from step 2 abandons 4 to 12; the limit counts what is of the new line only.
 TEST(OutputFolder, LaterCheckpointsGoWhenAnEarlierOneIsResumed) {
   const Workspace w;
   w.trained("run", {"save_steps=2"});
