@@ -397,6 +397,9 @@ TEST(Convert, WrongWordsAreExplained) {
                  {"--model as a folder", w.path("none"), "--model run1/final"});
   expect_refused(convert(model, "gguf", w.path("")), 2,
                  {"--output as a file", "which is a folder", "model.gguf"});
+  expect_refused(convert(model, "gguf", ""), 2,
+                 {"a path for --output", "an empty one", "run1.gguf"});
+  expect_refused(convert(model, "hf", ""), 2, {"a path for --output", "an empty one", "run1-bf16"});
   expect_refused(convert(model, "hf", w.path("x"), {"--pre", "gpt-2"}), 2,
                  {"--pre only with --to gguf", "leave --pre out"});
   expect_refused(convert(model, "hf", w.path("x"), {"--name", "n"}), 2,
