@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
@@ -24,11 +25,43 @@ namespace snug {
 
 namespace {
 
+// The keys of the contract for a plan that was not made.
+nlohmann::json unplanned_json(const PlanRequest& request, const Error& why) {
+  nlohmann::json j = {{"fits", false},
+                      {"budget_bytes", request.budget > 0 ? nlohmann::json(request.budget)
+                                                          : nlohmann::json(nullptr)},
+                      {"sentence", fmt::format("Does not fit: expected {}; found {}; try {}.",
+                                               why.expected(), why.found(), why.advice())}};
+  for (const char* key :
+       {"engine_bytes", "runtime_bytes", "host_bytes", "minimum_bytes",
+        "predicted_tokens_per_second", "packing", "categories", "decisions", "hash"})
+    j[key] = nullptr;
+  return j;
+}
+
+void tell_undrawn(std::initializer_list<std::string> files) {
+  for (const std::string& file : files)
+    if (!file.empty())
+      fmt::print(stderr, "Note: {} is not written: there is no plan to draw\n", file);
+}
+
 int sweep_budgets(PlanRequest request, const std::string& sweep, const std::string& svg,
                   bool json) {
-  const std::vector<int64_t> budgets = parse_sweep(sweep);
+  std::vector<int64_t> budgets = parse_sweep(sweep);
+  std::sort(budgets.begin(), budgets.end());
   request.reserve = 0;
-  request.budget = *std::max_element(budgets.begin(), budgets.end());
+  request.budget = budgets.back();
+  if (json && batch_refusal(request)) {
+    nlohmann::json rungs = nlohmann::json::array();
+    budgets.erase(std::unique(budgets.begin(), budgets.end()), budgets.end());
+    for (const int64_t budget : budgets) {
+      request.budget = budget;
+      rungs.push_back(unplanned_json(request, *batch_refusal(request)));
+    }
+    fmt::print("{}\n", rungs.dump(2));
+    tell_undrawn({svg});
+    return 3;
+  }
   check_batch_room(request);
   const Ladder ladder = staircase(make_ladder(request, budgets));
   if (!svg.empty()) write_atomic(svg, ladder_svg(ladder));
@@ -85,7 +118,12 @@ int plan_command(const Arguments& arguments) {
   if (!svg.empty())
     fail(ErrorCode::usage, "--svg with --sweep, whose budgets it draws", "--svg alone",
          "--sweep 2GiB..24GiB --svg " + svg);
-  check_batch_room(setup.request);
+  if (const auto refusal = batch_refusal(setup.request)) {
+    if (!json) throw *refusal;
+    fmt::print("{}\n", unplanned_json(setup.request, *refusal).dump(2));
+    tell_undrawn({picture, trace});
+    return 3;
+  }
   PlanSearch search(setup.request);
   Plan plan = make_plan(setup.request, search);
   if (free > 0) plan.free_bytes = free;

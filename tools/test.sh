@@ -120,7 +120,8 @@ thread_sanitizer_starts() {
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export TSAN_OPTIONS=halt_on_error=1
 
-install_missing "${build_packages[@]}" libgtest-dev clang-format git
+install_missing "${build_packages[@]}" libgtest-dev clang-format git \
+  qemu-user # shows a test a processor that Snug refuses
 
 if build build; then
   run_tests build fast

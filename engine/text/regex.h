@@ -12,7 +12,8 @@
 //   \v \Q \E \pL  a vertical tab, and letters
 // Refused are constructs that PCRE2 has no equal for (class intersection `&&`; what in (?i) one
 // character can match for several, as U+00DF does for ss), other properties (\p{Emoji}), and what
-// Oniguruma does not have ((?s), (?P, (?|, (*..)).
+// Oniguruma does not have ((?s), (?P, (?|, (*..), a range from or to a set as in [\w-z], a
+// quantifier of (?:\b)).
 #pragma once
 
 #include <cstddef>

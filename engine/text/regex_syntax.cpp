@@ -64,17 +64,37 @@ class Translation {
     bool extended = false;  // around it: (?x) holds
     size_t isolated = 0;    // options such as (?i) in it, which hold to its end
     bool looks = false;     // ahead or behind
+    bool plain = false;     // (?:..)
+    // Of the alternative that at_ is in: how many items, and whether the last only asks where it
+    // is. (?:..) of one alternative that is one such item is nothing that can be repeated.
+    size_t items = 0;
+    bool asks = false, unrepeatable = false;
   };
-  enum class Last { nothing, item, quantifier, interval };  // what stands before at_
+  enum class Last { nothing, item, quantifier, interval };     // what stands before at_
+  enum class Member { nothing, character, dash, range, set };  // and in [...]
 
   [[noreturn]] void stop(const std::string& why) const { refuse_pattern(pattern_, where_, why); }
   char peek(size_t ahead = 0) const {
     return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0';
   }
   bool next_is(std::string_view text) const { return pattern_.substr(at_).starts_with(text); }
-  void begin_item() {
+  // Last::nothing: one that only asks where it is, and is not repeated.
+  void begin_item(Last last = Last::item) {
     item_ = out_.size();
-    last_ = Last::item;
+    last_ = last;
+    count_item(last == Last::nothing);
+  }
+  // In Oniguruma what stands behind (?i) is one item, with all its alternatives.
+  void count_item(bool asks) {
+    Group& in = groups_.back();
+    if (in.isolated > 0) return;
+    ++in.items;
+    in.asks = asks;
+  }
+  void end_alternative() {
+    Group& in = groups_.back();
+    in.unrepeatable = in.unrepeatable || (in.items == 1 && in.asks);
+    if (in.isolated == 0) in.items = 0;
   }
   void copy(size_t bytes) {
     bytes = std::min(bytes, pattern_.size() - at_);
@@ -94,6 +114,8 @@ class Translation {
   }
   void part();
   void class_part();
+  void add_member(Member member);
+  void hyphen();
   void literal(char32_t code, std::string_view text);
   void escape();
   char32_t digits(int base, size_t least, size_t most);
@@ -114,8 +136,10 @@ class Translation {
   std::u32string run_;      // literals of (?i) one behind the other, folded
   size_t run_end_ = 0;      // in out_
   Last last_ = Last::nothing;
+  Member member_ = Member::nothing;
   bool in_class_ = false, extended_ = false, folds_ = false;
   size_t isolated_ = 0;  // of all groups
+  size_t sets_ = 0;      // named in [...]
   std::vector<Group> groups_;
 };
 
@@ -127,13 +151,16 @@ void Translation::part() {
   } else if (extended_ && c == '#') {
     at_ = std::min(pattern_.find('\n', at_), pattern_.size());
   } else if (c == '\\') {
-    begin_item();
-    if (std::string_view("bBAzZGK").find(peek(1)) != std::string_view::npos) last_ = Last::nothing;
+    const bool asks = std::string_view("bBAzZGK").find(peek(1)) != std::string_view::npos;
+    begin_item(asks ? Last::nothing : Last::item);
     escape();
   } else if (c == '(') {
     group();
   } else if (c == ')') {
-    last_ = groups_.back().looks ? Last::nothing : Last::item;
+    end_alternative();
+    const Group& ended = groups_.back();
+    const bool asks = ended.looks || (ended.plain && ended.unrepeatable);
+    last_ = asks ? Last::nothing : Last::item;
     size_t ends = 1;
     if (groups_.size() > 1) {
       ends += groups_.back().isolated;
@@ -141,16 +168,22 @@ void Translation::part() {
       folds_ = groups_.back().folds;
       extended_ = groups_.back().extended;
       groups_.pop_back();
+      count_item(asks);
     }
     emit_within_run(std::string(ends, ')'));
     ++at_;
   } else if (c == '[') {
     begin_item();
     in_class_ = true;
+    member_ = Member::nothing;
     copy(peek(1) == '^' ? 2 : 1);
     class_begin_ = at_;
-  } else if (c == '|' || c == '^' || c == '$') {
+  } else if (c == '|') {
+    end_alternative();
     last_ = Last::nothing;
+    copy(1);
+  } else if (c == '^' || c == '$') {
+    begin_item(Last::nothing);
     copy(1);
   } else if (c == '*' || c == '+' || c == '?' || c == '{') {
     quantifier();
@@ -166,10 +199,13 @@ void Translation::part() {
 void Translation::class_part() {
   const char c = peek();
   if (c == '\\') {
+    const size_t sets = sets_;
     escape();
+    if (sets == sets_) add_member(Member::character);
   } else if (c == ']' && at_ == class_begin_) {
     out_ += "\\]";
     ++at_;
+    add_member(Member::character);
   } else if (c == ']') {
     in_class_ = false;
     copy(1);
@@ -188,9 +224,30 @@ void Translation::class_part() {
     if (property.empty()) stop("[:" + name + ":] is no POSIX class");
     named_set(property, negated);
     at_ = close + 2;
+  } else if (c == '-') {
+    hyphen();
   } else {
-    copy(1);
+    copy(decode_utf8(pattern_, at_).length);
+    add_member(Member::character);
   }
+}
+
+// What now stands before at_ in [...].
+void Translation::add_member(Member member) {
+  const bool ends_range = member_ == Member::dash;
+  if (ends_range && member == Member::set) stop("a range that ends with a set of characters");
+  member_ = ends_range ? Member::range : member;
+}
+
+// A '-' in [...]. Beside a set that PCRE2 is given as ranges it would be the middle of another one.
+void Translation::hyphen() {
+  copy(1);
+  if (peek() == ']') return;  // itself: the last one
+  if (member_ == Member::set) stop("a range that begins with a set of characters");
+  if (member_ == Member::character)
+    member_ = Member::dash;
+  else
+    add_member(Member::character);
 }
 
 // A character outside of [...], as PCRE2 has it in `text`; at_ stands behind it.
@@ -219,6 +276,8 @@ void Translation::named_set(std::string_view name, bool negated) {
   const std::string* members = property_members(name, negated && in_class_, place);
   if (!members) stop("no general category, script or POSIX class: \\p{" + std::string(name) + "}");
   if (in_class_) {
+    ++sets_;
+    add_member(Member::set);
     out_ += *members;
     return;
   }
@@ -248,7 +307,9 @@ char32_t Translation::digits(int base, size_t least, size_t most) {
   if (count < least) stop("a code of a character without its digits");
   const std::string text(pattern_.substr(at_, count));
   at_ += count;
-  return static_cast<char32_t>(std::strtoul(text.c_str(), nullptr, base));
+  const auto code = std::strtoul(text.c_str(), nullptr, base);
+  if (code > 0x10FFFF) stop("a code above 10FFFF, which no character has");
+  return static_cast<char32_t>(code);
 }
 
 // By its code, inside or outside of [...].
@@ -356,7 +417,7 @@ void Translation::escape() {
   at_ = before;
   if (static_cast<unsigned char>(next) >= 0x80) {
     ++at_;
-    return in_class_ ? copy(1) : part();
+    return in_class_ ? copy(decode_utf8(pattern_, at_).length) : part();
   }
   copy(2);
 }
@@ -390,7 +451,8 @@ void Translation::group() {
   groups_.push_back({.begin = out_.size(),
                      .folds = folds_,
                      .extended = extended_,
-                     .looks = opens.ends_with('=') || opens.ends_with('!')});
+                     .looks = opens.ends_with('=') || opens.ends_with('!'),
+                     .plain = opens == "(?:"});
   last_ = Last::nothing;
   if (opens == "(?:") {
     emit_within_run(opens);
@@ -418,6 +480,7 @@ void Translation::options() {
     groups_.push_back({.begin = out_.size(), .folds = folds_, .extended = extended_});
   } else {
     if (++isolated_ > kMostGroups) stop("too many groups in each other");
+    count_item(false);
     ++groups_.back().isolated;
   }
   ++at_;
@@ -477,7 +540,7 @@ void Translation::quantifier() {
 
 void refuse_pattern(std::string_view pattern, std::string_view where, const std::string& why) {
   fail(ErrorCode::unsupported, "a split pattern that PCRE2 can run as its author meant it",
-       std::string(where) + ": \"" + std::string(pattern.substr(0, 200)) + "\": " + why,
+       std::string(where) + ": \"" + beginning_utf8(pattern, 200) + "\": " + why,
        "use one of the known patterns (GPT-2, Llama 3, Qwen, o200k) or rewrite this one");
 }
 

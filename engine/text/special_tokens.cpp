@@ -51,13 +51,17 @@ SpecialTokens::SpecialTokens(const fs::path& folder)
   const Json& decoder = json_member(config_, "added_tokens_decoder", config_path_);
   if (!decoder.is_null()) {
     read_decoder(decoder);
-    return;
+  } else {
+    if (is_there(map_path_)) read_map();
+    if (is_there(added_path_)) read_added();
   }
-  if (is_there(map_path_)) read_map();
-  if (is_there(added_path_)) read_added();
   // Looked at last, so that it makes no token of added_tokens.json special.
-  const Json& older = json_member(map_, kListKeys[1], map_path_);
-  if (!older.is_null() && !extra_given_) read_list(older, kListKeys[1], map_path_, true);
+  if (!extra_given_) {
+    const bool in_map = map_.contains(kListKeys[1]);
+    const Json& older = in_map ? map_[kListKeys[1]] : older_;
+    if (!older.is_null()) read_list(older, kListKeys[1], in_map ? map_path_ : config_path_, in_map);
+  }
+  settle_names();
 }
 
 SpecialTokens::Entry SpecialTokens::entry_of(const Json& value, const std::string& key,
@@ -101,26 +105,63 @@ void SpecialTokens::read_list(const Json& list, const char* key, const std::stri
   if (!list.is_array() && !list.is_object())
     fail(ErrorCode::data, std::string("a list \"") + key + "\"", origin + ": " + list.type_name(),
          kRepairFile);
+  if (list.is_object()) {
+    for (const auto& [name, value] : list.items())
+      set_named(named_first_, name, value, origin, special || value.is_string());
+    return;
+  }
   for (const Json& value : list)
-    (list.is_array() ? extra_ : named_)
-        .push_back(entry_of(value, key, origin, special || value.is_string()));
+    extra_.push_back(entry_of(value, key, origin, special || value.is_string()));
+}
+
+// A name said again keeps its place.
+void SpecialTokens::set_named(std::vector<Named>& list, const std::string& name, const Json& value,
+                              const std::string& origin, bool special) {
+  Named named{.name = name, .entry = std::nullopt};
+  if (value != "") named.entry = entry_of(value, name, origin, special);
+  const auto it = std::find_if(list.begin(), list.end(),
+                               [&](const Named& other) { return other.name == name; });
+  if (it == list.end())
+    list.push_back(std::move(named));
+  else
+    *it = std::move(named);
+}
+
+void SpecialTokens::settle_names() {
+  for (Named& named : named_first_) {
+    if (const auto role = role_named(named.name)) {
+      roles_[*role] = {.given = true, .entry = std::move(named.entry)};
+      continue;
+    }
+    const auto it = std::find_if(named_late_.begin(), named_late_.end(),
+                                 [&](const Named& other) { return other.name == named.name; });
+    if (it == named_late_.end())
+      named_late_.push_back(std::move(named));
+    else
+      *it = std::move(named);
+  }
+  for (Named& named : named_late_)
+    if (named.entry) named_.push_back(std::move(*named.entry));
 }
 
 void SpecialTokens::read_config() {
   for (const auto& [key, value] : config_.items()) {
     if (const auto role = role_named(key))
       set_role(*role, value, config_path_);
-    else if (key.ends_with("_token") && value.is_string() && value != "")
-      named_.push_back(entry_of(value, key, config_path_, true));
+    else if (key.ends_with("_token") && value.is_string())
+      set_named(named_first_, key, value, config_path_, true);
+    else if (key.ends_with("_token") && value.is_object() &&
+             json_member(value, "__type", config_path_) == "AddedToken")
+      set_named(named_late_, key, value, config_path_, false);
   }
-  const auto list = [&](size_t i) -> const Json& {
-    return json_member(config_, kListKeys[i], config_path_);
-  };
-  extra_given_ = config_.contains(kListKeys[0]) || config_.contains(kListKeys[1]);
-  // The older name counts where the newer one says nothing.
-  const size_t from = list(0).is_null() || list(0).empty() ? 1 : 0;
-  if (list(from).is_object()) extra_given_ = false;
-  if (!list(from).is_null()) read_list(list(from), kListKeys[from], config_path_, false);
+  const Json& newer = json_member(config_, kListKeys[0], config_path_);
+  // The older key counts where the newer one says nothing, and may where that has names alone.
+  const bool moved = config_.contains(kListKeys[1]) && (newer.is_null() || newer.empty());
+  if (!moved) older_ = json_member(config_, kListKeys[1], config_path_);
+  const char* key = kListKeys[moved ? 1 : 0];
+  const Json& list = json_member(config_, key, config_path_);
+  extra_given_ = config_.contains(key) && !list.is_object();
+  if (!list.is_null()) read_list(list, key, config_path_, false);
 }
 
 void SpecialTokens::read_map() {
@@ -128,12 +169,13 @@ void SpecialTokens::read_map() {
   for (const auto& [key, value] : map_.items()) {
     if (const auto role = role_named(key)) {
       set_role(*role, value, map_path_);
-    } else if (key == kListKeys[0] && !value.is_null()) {
-      if (value.is_object()) extra_.clear();
-      extra_given_ = value.is_array();
-      read_list(value, kListKeys[0], map_path_, true);
-    } else if (key.ends_with("_token") && (value.is_object() || value.is_string())) {
-      named_.push_back(entry_of(value, key, map_path_, true));
+    } else if (key == kListKeys[0]) {
+      if (!value.is_array()) extra_.clear();
+      extra_given_ = !value.is_object();
+      if (!value.is_null()) read_list(value, kListKeys[0], map_path_, true);
+    } else if (key.ends_with("_token")) {
+      const bool token = value.is_object() || value.is_string();
+      set_named(named_late_, key, token ? value : Json(""), map_path_, true);
     }
   }
 }

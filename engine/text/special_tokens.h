@@ -5,6 +5,10 @@
 // Order     tokenizer_config.json; over it special_tokens_map.json, unless the config has
 //           added_tokens_decoder, which with the config's own keys is then all; added_tokens.json
 //           where there is no decoder.
+// Lists     extra_special_tokens, or additional_special_tokens where it says nothing or gives names
+//           to its tokens, as an object does.
+// Names     those of an object and keys "..._token" that are no roles. A name has one token: the
+//           configuration's, and an object's before a key's. A name of an object may be a role.
 // Ids       a token of the vocabulary has its id there; others follow the vocabulary and the tokens
 //           before them: those of the decoder in the order of their keys, the roles in the order of
 //           kRoles, other keys "..._token", the lists.
@@ -61,6 +65,13 @@ class SpecialTokens {
   Entry entry_of(const Json& value, const std::string& key, const std::string& origin,
                  bool special) const;
   void set_role(size_t role, const Json& value, const std::string& origin);
+  struct Named {
+    std::string name;
+    std::optional<Entry> entry;  // none: said to be empty
+  };
+  void set_named(std::vector<Named>& list, const std::string& name, const Json& value,
+                 const std::string& origin, bool special);
+  void settle_names();
   void read_list(const Json& list, const char* key, const std::string& origin, bool special);
   void read_config();
   void read_map();
@@ -68,10 +79,13 @@ class SpecialTokens {
   void read_added();
 
   Json config_ = Json::object(), map_ = Json::object();
+  Json older_;  // the configuration's older list, which may count yet
   std::string config_path_, map_path_, added_path_;
   std::array<Role, kRoles.size()> roles_;
   std::vector<Entry> decoder_;  // by id
-  std::vector<Entry> named_;    // other keys "..._token", and lists that give names
+  // Names: the first list are those that the second counts before.
+  std::vector<Named> named_late_, named_first_;
+  std::vector<Entry> named_;  // what they come to
   std::vector<Entry> extra_;
   bool extra_given_ = false;
 };

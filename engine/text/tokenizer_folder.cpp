@@ -9,6 +9,7 @@
 #include "engine/core/error.h"
 #include "engine/io/files.h"
 #include "engine/text/tokenizer_files.h"
+#include "engine/text/unicode.h"
 
 namespace snug {
 namespace {
@@ -139,7 +140,7 @@ void read_bert(const fs::path& folder, SpecialTokens& tokens, TokenizerSpec& spe
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
     if (line.empty() || !spec.vocab.emplace(line, id).second) {
       fail(ErrorCode::data, "a different token on every line",
-           path + ":" + std::to_string(id + 1) + ": \"" + std::string(line.substr(0, 100)) +
+           path + ":" + std::to_string(id + 1) + ": \"" + beginning_utf8(line, 100) +
                (line.empty() ? "\"" : "\" again"),
            "use the vocab.txt of the model as it was published");
     }

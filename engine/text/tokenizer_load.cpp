@@ -8,6 +8,7 @@
 #include "engine/io/files.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/tokenizer_files.h"
+#include "engine/text/unicode.h"
 
 namespace snug {
 namespace {
@@ -22,7 +23,7 @@ void add_merge(std::string_view left, std::string_view right, const std::string&
     const auto it = spec.vocab.find(part);
     if (it == spec.vocab.end()) {
       fail(ErrorCode::data, "merges of tokens that are in the vocabulary",
-           where + ": \"" + std::string(part.substr(0, 100)) + "\"",
+           where + ": \"" + beginning_utf8(part, 100) + "\"",
            "use the vocabulary and the merges of the same tokenizer");
     }
     pair[i] = it->second;
@@ -58,7 +59,7 @@ void add_merge_line(std::string_view line, const std::string& where, TokenizerSp
   const size_t space = line.find(' ');
   if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
     fail(ErrorCode::data, "a merge of two tokens with one space between",
-         where + ": \"" + std::string(line.substr(0, 100)) + "\"", kRepairFile);
+         where + ": \"" + beginning_utf8(line, 100) + "\"", kRepairFile);
   }
   add_merge(line.substr(0, space), line.substr(space + 1), where, spec);
 }

@@ -208,6 +208,11 @@ std::string printable_utf8(std::string_view text, LineBreaks breaks) {
   return out;
 }
 
+std::string beginning_utf8(std::string_view text, size_t most) {
+  text = text.substr(0, most);
+  return sanitize_utf8(text.substr(0, utf8_complete_prefix(text)));
+}
+
 size_t utf8_complete_prefix(std::string_view text) {
   const size_t first = text.size() > 3 ? text.size() - 3 : 0;
   for (size_t position = text.size(); position-- > first;) {

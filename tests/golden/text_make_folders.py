@@ -166,6 +166,17 @@ def special_cases():
     yield "bert", {"tokenizer_config.json": {
         "eos_token": typed("<x>", lstrip=True), "pad_token": "<x>",
         "extra_special_tokens": [typed("<x>", lstrip=True, special=False)]}}
+    # Names in the newer key leave the older list as it is, wherever they stand; a name said twice
+    # is one token, that of the configuration.
+    names = {"extra_special_tokens": {"image_token": "<y>"}}
+    yield "json", {"tokenizer_config.json": {"additional_special_tokens": ["<x>"], **names}}
+    yield "gpt2", {"tokenizer_config.json": {"image_token": "<z>", **names},
+                   "special_tokens_map.json": {"image_token": "<x>"}}
+    yield "gpt2", {"tokenizer_config.json": {"extra_special_tokens": ["<x>"],
+                                             "additional_special_tokens": ["<z>"]},
+                   "special_tokens_map.json": names}
+    yield "bert", {"tokenizer_config.json": {  # a name may be that of a role
+        "image_token": typed("<x>", lstrip=True), "extra_special_tokens": {"cls_token": "the"}}}
 
 
 if __name__ == "__main__":

@@ -44,6 +44,9 @@ CASES = [
     (r"\x{61}{1,2}+\x62", ["aaab"]), (r"\x61{1,2}+b", ["aaab"]), (r"\pL{1,2}+1", ["abc1"]),
     (r"\w{1,2}+\b", ["abc abcd"]), (r"a{1,2}(?#x\)y)+b", ["aaab"]), (r"\0611{1,2}+", ["1111"]),
     (r"a++b|c*+d|e?+f", ["aab ccd ef"]),
+    # What stands before an item that may be left out and is not given back.
+    (r"\p{L}+(?:'s)?+\p{L}|\p{N}", ["the cat 1"]), (r"a*(?:b)?+a", ["aaa aba b"]), (r"a*(?>b?)a", ["aaa aba b"]),
+    (r"\s+(?:b|c)?+\s", ["x   b  \nc"]), (r"\p{Lu}*(?:b|c)?+\p{L}", ["ABC Ab"]), (r"\R*x?.", ["\n\n\u2028 \u2028x"]),
     # Options.
     (r"(?m:a.)b", ["a\nb"]), (r"(?-m:a.)", ["a\nab"]), (r"(?m)a.|b.", ["a\nb\nc"]), (r"a.", ["a\nab"]),
     (r"a(?i)b|c", ["aBC xCy aC ab"]), (r"x(a(?i)b|c)y|C", ["zCz xCy xaCy xaBy"]),
@@ -68,6 +71,13 @@ CASES = [
     (r"[^\w]+", [WORDS]), (r"[^\W]+", [WORDS]), (r"[\w-]+", [WORDS]), (r"[[:word:]]+", [WORDS]),
     (r"[[:^word:]]+", [WORDS]), (r"[^[:word:]]+", [WORDS]), (r"[[:digit:]]+", [WORDS]),
     (r"[[:punct:]]", [MARKS, WORDS]), (r"[a[:punct:]]+", [MARKS]), (r"[[:^punct:]]", [MARKS]),
+    # A '-' that is itself beside a set, and where a range may begin again.
+    (r"[-\w]+|[^-\w]", [MARKS, WORDS]), (r"[[:blank:]-]+|[^\h-]+", [MARKS, BLANKS]), (r"[!-+-\h]+", [MARKS, "a!-g"]),
+    (r"[+--\w]+", [MARKS, "+,-.a"]), (r"[a-z--9]+", ["a-./:5"]), (r"[\u00e0-\u00e9-\h]+", ["\u00e0\u00e5-g9"]), ("[\u00e0-\u00e9-\\h]+", ["\u00e0\u00e5-g9"]),
+    (r"[\w\-z]+", ["a-z!"]), (r"[\]-a]+", ["]^_`ab"]),
+    # What only ends somewhere, in a list or behind options.
+    (r"(?:\Za)+|(?:^$)+|(?:)+b", ["ab"]), (r"(?:(?:\b)a)+", ["aa a"]), (r"(?:a|(?i)\Z|b)+", ["ab"]), (r"(?:(?i)\b)+a", ["aba"]),
+    (r"(?:\b(?i))+a|((?:\b))+b|(?>\b)+c", ["a b c ac"]), (r"(?:(?!a)b|b$)+", ["abb"]),
     # Blanks.
     (r"[[:space:]]+", [BLANKS]), (r"[[:^space:]]+", [BLANKS]), (r"[\S]+", [BLANKS]),
     (r"[\s]+", [BLANKS]), (r"\S+", [BLANKS]), (r"[[:blank:]]+", [BLANKS]), (r"[[:cntrl:]]", [BLANKS]),
@@ -92,7 +102,11 @@ CASES = [
 NONE = [r"(?s:.)", r"(?s)a", r"(?n:a)", r"(?J:a)", r"(?U:a)", r"(?P<a>x)", r"(?|a|b)", r"(?R)", r"(?C1)a",
         r"(?^:a)", r"(*UCP)a", r"\xe9", r"[\xe9]", r"[[:foo:]]", r"{2}", r"a|{2}", r"\p{Xan}", r"\p{L&}",
         r"\p{sc=Han}", r"[]", r"(?#a", r"\p{}", r"\p{^^L}",
-        r"\p{Foo}", r"\p{L", r"[[:Alpha:]]", r"[[:han:]]", r"\u61", r"\u{61}", r"\o{8}", r"(?x)( ?:a)", r"^*a", r"a$?", r"\b+", r"(?<!a){2}b", r"(?=a)?", r"(+a)", r"(?i)*"]
+        r"\p{Foo}", r"\p{L", r"[[:Alpha:]]", r"[[:han:]]", r"\u61", r"\u{61}", r"\o{8}", r"(?x)( ?:a)", r"^*a", r"a$?", r"\b+", r"(?<!a){2}b", r"(?=a)?", r"(+a)", r"(?i)*",
+        r"[\w-z]", r"[a-\w]", r"[[:blank:]-_]", r"[+-\h]", r"[\s-\u4e00]", r"[\p{L}-\-]", r"[\w--]", r"[--\w]", r"[]-\w]",
+        r"[^\d-\n]", r"[\w-[:blank:]]", r"[a-[:digit:]]", r"[\s\d-_]", r"[a-z--\w]", "[\\\u00e9-\\w]",
+        r"(?:\Z)+", r"(?:(?:\b))*", r"(?:a|\Z)+", r"(?:|$)?", r"(?:(?=a)|b){2}", r"(?:\Z|(?i)a)+", r"(?:(?:a|(?:b|^)))+", r"(?x)(?: \b (?#x) )+",
+        r"\o{40000000101}", r"\x{7fffffff}", r"\x{000000041}"]
 
 
 def matches(pattern, text):

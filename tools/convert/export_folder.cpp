@@ -1,7 +1,10 @@
 #include "tools/convert/export_folder.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -25,6 +28,56 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kPiece = int64_t{1} << 18;  // elements converted at a time: 1 MiB of floats
 
+constexpr std::string_view kMaking = ".snug-convert-";  // and six characters
+
+// A file descriptor of a folder under a lock. Two on one folder get in each other's way, also of
+// different processes, and one goes with its process.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& path)
+      : fd_(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
+    // Not every file system has locks.
+    taken_ = fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  }
+  ~FolderLock() {
+    if (fd_ >= 0) close(fd_);
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  bool is_anothers() const { return taken_; }
+
+ private:
+  const int fd_;
+  bool taken_ = false;
+};
+
+// Throws usage unless `output` is not there, or empty but for what a kill left of other
+// conversions, which is returned.
+std::vector<fs::path> check_output(const std::string& output) {
+  std::vector<fs::path> torn;
+  std::error_code error;
+  std::string found;
+  if (fs::is_directory(output, error)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(output, error)) {
+      const std::string name = entry.path().filename().string();
+      if (!name.starts_with(kMaking) || name.size() != kMaking.size() + 6 ||
+          !fs::is_directory(entry.symlink_status(error)))
+        found = ", which holds something";
+      else if (FolderLock(entry.path().string()).is_anothers())
+        found = ", which holds what another snug convert is writing";
+      else
+        torn.push_back(entry.path());
+    }
+    if (error) found = ", which cannot be read: " + error.message();
+  } else if (fs::exists(fs::symlink_status(output, error))) {
+    found = fs::exists(output, error) ? ", which is no folder" : ", a link to nothing";
+  }
+  if (!found.empty())
+    fail(ErrorCode::usage, "--output as a folder that is not there yet, or an empty one",
+         output + found, "another name");
+  return torn;
+}
+
 // What becomes the folder `path`: a folder of a new name beside it, or in it if `path` is there and
 // empty. Removed with all in it unless it is finished.
 class FolderInMaking {
@@ -32,7 +85,7 @@ class FolderInMaking {
   explicit FolderInMaking(const std::string& path) : path_(path) {
     std::error_code ignored;
     in_place_ = fs::is_directory(path, ignored);
-    made_ = path + (in_place_ ? "/.XXXXXX" : ".XXXXXX");
+    made_ = fmt::format("{}{}{}XXXXXX", path, in_place_ ? "/" : "", kMaking);
     if (mkdtemp(made_.data()) == nullptr) {
       made_.clear();
       fail(ErrorCode::device,
@@ -44,6 +97,7 @@ class FolderInMaking {
     const mode_t mask = umask(0);
     umask(mask);
     chmod(made_.c_str(), 0777 & ~mask);
+    lock_.emplace(made_);
   }
   ~FolderInMaking() {
     std::error_code error;
@@ -78,6 +132,7 @@ class FolderInMaking {
   static constexpr const char* kLast = "config.json";
   const std::string path_;
   std::string made_;
+  std::optional<FolderLock> lock_;
   bool in_place_ = false;
 };
 
@@ -144,12 +199,7 @@ void carry_config(const std::string& folder, const std::string& built) {
 }  // namespace
 
 ExportReport export_folder(const std::string& folder, DType dtype, const std::string& output) {
-  std::error_code error;
-  const bool empty = fs::is_directory(output, error) && fs::is_empty(output, error);
-  if (!empty && fs::exists(fs::symlink_status(output, error)))
-    fail(ErrorCode::usage, "--output as a folder that is not there yet, or an empty one",
-         output + (fs::exists(output, error) ? ", which holds something" : ", a link to nothing"),
-         "another name");
+  const std::vector<fs::path> torn = check_output(output);
   const ModelSource source = resolve_model(folder, "");
   const Family& family = find_family(source.spec.family, folder);
   const Model model(source.spec, parse_precision("fp32"));
@@ -168,6 +218,13 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
   else
     report.notes.emplace_back("the folder has no tokenizer; none was written");
 
+  for (const fs::path& path : torn) {
+    std::error_code error;
+    fs::remove_all(path, error);
+    if (error)
+      fail(ErrorCode::device, fmt::format("to clear {} of an older conversion", path.string()),
+           error.message(), "another --output");
+  }
   FolderInMaking making(normal_path(output));
   const std::string& built = making.path();
   {

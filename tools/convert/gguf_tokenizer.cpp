@@ -164,7 +164,8 @@ std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, const Mo
   // when false: some splitting rules have another default.
   const json config = component(spec.config);
   const int32_t a_text = -1;
-  const std::vector<int32_t> around = tokenizer.with_special_tokens({&a_text, 1}).ids;
+  std::vector<int32_t> around = tokenizer.with_special_tokens({&a_text, 1}).ids;
+  if (around.empty()) around = {a_text};  // a post-processor may leave the text itself out
   const auto adds = [&](const char* key, std::optional<int32_t> token, int32_t at_the_end) {
     const json said = config.is_object() && config.contains(key) ? config[key] : json();
     return said.is_boolean() ? said.get<bool>() : token && *token == at_the_end;

@@ -95,4 +95,13 @@ void check_batch_room(const PlanRequest& r) {
                    static_cast<int64_t>(static_cast<double>(room) / sequence)));
 }
 
+std::optional<Error> batch_refusal(const PlanRequest& r) {
+  try {
+    check_batch_room(r);
+  } catch (const Error& refusal) {
+    return refusal;
+  }
+  return std::nullopt;
+}
+
 }  // namespace snug

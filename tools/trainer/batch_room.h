@@ -2,6 +2,9 @@
 // a hundred million rows takes minutes and gigabytes by its chunks of logits.
 #pragma once
 
+#include <optional>
+
+#include "engine/core/error.h"
 #include "tools/trainer/plan.h"
 
 namespace snug {
@@ -12,5 +15,7 @@ namespace snug {
 bool has_batch_room(const PlanRequest& request);
 // Throws out_of_memory then.
 void check_batch_room(const PlanRequest& request);
+// What it would throw.
+std::optional<Error> batch_refusal(const PlanRequest& request);
 
 }  // namespace snug

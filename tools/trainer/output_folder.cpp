@@ -85,21 +85,15 @@ std::vector<Entry> checkpoints_of(const std::string& dir) {
 }
 
 // "report.html.tmp-4711-3": what AtomicFile leaves of a run's file where power or a kill ends it.
-bool is_torn_file(const std::string& name) {
+bool is_torn_file(const fs::directory_entry& entry) {
+  const std::string name = entry.path().filename().string();
   const size_t end = name.rfind(".tmp-");
   if (end == std::string::npos || std::find(std::begin(kWritten), std::end(kWritten),
                                             name.substr(0, end)) == std::end(kWritten))
     return false;
-  return name.find_first_not_of("0123456789-", end + 5) == std::string::npos;
-}
-
-void remove_torn_files(const std::string& dir) {
-  std::vector<fs::path> torn;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(dir, error))
-    if (entry.is_regular_file(error) && is_torn_file(entry.path().filename().string()))
-      torn.push_back(entry.path());
-  for (const fs::path& path : torn) remove_tree(path);
+  return name.find_first_not_of("0123456789-", end + 5) == std::string::npos &&
+         entry.is_regular_file(error);
 }
 
 }  // namespace
@@ -148,7 +142,8 @@ void check_new_output(const std::string& dir, bool overwrite) {
   std::error_code error;
   bool used = false;
   for (const auto& entry : fs::directory_iterator(dir, error))
-    used |= entry.path().filename() != kNewTokens && entry.path().filename() != kLockName;
+    used |= entry.path().filename() != kNewTokens && entry.path().filename() != kLockName &&
+            !is_torn_file(entry);
   if (!used) return;
   const bool run = holds_run(dir);
   if (overwrite && !run)
@@ -199,11 +194,19 @@ void adopt_new_tokens(const std::string& dir) {
          error.message(), "another output_dir");
 }
 
+void remove_torn_files(const std::string& dir) {
+  std::vector<fs::path> torn;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(dir, error))
+    if (is_torn_file(entry)) torn.push_back(entry.path());
+  for (const fs::path& path : torn) remove_tree(path);
+}
+
 void remove_old_run(const std::string& dir) {
+  remove_torn_files(dir);
   if (!holds_run(dir)) return;
   // Last what says that the folder holds a run: what power interrupts can be done again.
   for (const Entry& entry : checkpoints_of(dir)) remove_tree(entry.path);
-  remove_torn_files(dir);
   for (const std::string name : kWritten)
     if (name != kNewTokens && name != "config.resolved.yaml") remove_tree(fs::path(dir) / name);
   remove_tree(fs::path(dir) / "config.resolved.yaml");

@@ -1,7 +1,8 @@
 // The folder a run writes, and what may be removed from it.
 //
-// Nothing is removed but what a run writes, by name, and only from a folder that holds a run: a
-// config.resolved.yaml or a metrics.jsonl. Whatever else lies in such a folder stays.
+// Nothing is removed but what a run writes, by name, and only from a folder that holds a run, a
+// config.resolved.yaml or a metrics.jsonl, or nothing but files of a run that were never whole.
+// Whatever else lies in such a folder stays.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +36,8 @@ class NewFolder {
 // Whether there is a run in it, whole or not.
 bool holds_run(const std::string& dir);
 // Looks, writes nothing. Throws usage unless a new run may be written to `dir`: it is not there, or
-// is empty but for a lock and the tokens of a start that was broken off, or, with `overwrite`,
-// holds a run.
+// is empty but for a lock, and torn files and the tokens of a start that was broken off, or, with
+// `overwrite`, holds a run.
 void check_new_output(const std::string& dir, bool overwrite);
 // Throws usage unless `checkpoint` lies in `dir` and what a resume replaces there is a run's.
 void check_resumed_output(const std::string& dir, const std::string& checkpoint);
@@ -46,7 +47,9 @@ std::string new_tokens_folder(const std::string& dir);
 // Puts them there; an empty folder (token files are used where they are) goes.
 void adopt_new_tokens(const std::string& dir);
 
-// Removes what a run wrote, whole or torn.
+// Removes what is torn of files that a run writes.
+void remove_torn_files(const std::string& dir);
+// Removes what a run wrote, whole or torn; without a run what is torn.
 void remove_old_run(const std::string& dir);
 // Removes the checkpoints after `step` and torn writes, of single files too: going on from `step`
 // makes other ones. Returns the names of the complete ones, or an empty text.

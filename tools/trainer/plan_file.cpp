@@ -210,6 +210,8 @@ PlanFile read_plan_file(const std::string& path) {
     fail(ErrorCode::data, fmt::format("a plan in {}", path), found, kAgain);
   };
   if (!j.is_object()) no_plan(json_brief(j));
+  if (j.contains("decisions") && j["decisions"].is_null())
+    no_plan("what snug plan says of a batch that has no room, which no plan was made for");
   if (!j.contains("format_version") || !j.contains("seal") || !j.contains("decisions"))
     no_plan(j.contains("hash") && j.contains("decisions")
                 ? "a plan without a seal, of a version of Snug that did not read plans"

@@ -280,6 +280,8 @@ void TrainRun::prepare() {
     }
   } else if (config().overwrite) {
     remove_old_run(dir);
+  } else {
+    remove_torn_files(dir);
   }
   adopt_new_tokens(dir);
   if (setup_.tokenizer) setup_.tokenizer->save(dir + "/tokenizer");

@@ -198,6 +198,17 @@ TEST(Split, PatternErrors) {
   expect_error(make("(?i:a[^\\p{Lu}])"), ErrorCode::unsupported, wanted, "\\p{Lu} in [...] of (?i)",
                advice);
   expect_error(make("(*FAIL)"), ErrorCode::unsupported, wanted, "(*..)", advice);
+  // Lists of ranges in PCRE2's words, of which a '-' would make others.
+  for (const char* text : {"[\\w-z]", "[[:blank:]-_]", "[\\s-\\u4e00]", "[a\\p{Lu}-\\w]"})
+    expect_error(make(text), ErrorCode::unsupported, wanted, "a range that begins with a set",
+                 advice);
+  for (const char* text : {"[+-\\h]", "[a-[:digit:]]", "[\u00E9-\\w]", "[a-z--\\P{L}]"})
+    expect_error(make(text), ErrorCode::unsupported, wanted, "a range that ends with a set",
+                 advice);
+  for (const char* text : {"(?:\\Z)+", "(?:a|(?:^|b)){2}"})
+    expect_error(make(text), ErrorCode::unsupported, wanted, "a quantifier of nothing", advice);
+  for (const char* text : {"\\o{40000000101}", "\\x{110000}", "[\\x{FFFFFFFF}]"})
+    expect_error(make(text), ErrorCode::unsupported, wanted, "a code above 10FFFF", advice);
   std::string nested;
   for (int i = 0; i < 300; ++i) nested += "(?:a(?i)";
   expect_error(make(nested.c_str()), ErrorCode::unsupported, wanted, "too many groups", advice);
@@ -212,6 +223,18 @@ TEST(Split, PatternErrors) {
         for (int i = 0; i < 100; ++i) p.add_gpt2();
       },
       ErrorCode::unsupported, "at most 64 pre-tokenizer steps", "more", "fewer steps");
+}
+
+// The 200 bytes that are shown would end inside of a character.
+TEST(Split, LongPatternsAreCutBetweenCharacters) {
+  std::string shown = "(a+)+(a+)+(a+)+$|";  // and an odd number of bytes
+  while (shown.size() < 198) shown += "\u00E9";
+  const std::string rest = "\u00E9\u00E9";
+  expect_error([&] { Regex(shown + rest + "(", "t"); }, ErrorCode::unsupported, "a split pattern",
+               "t: \"" + shown + "\": ", "known patterns");
+  const PreTokenizer endless = pattern((shown + rest).c_str(), SplitBehavior::isolated);
+  expect_error([&] { split(endless, std::string(60, 'a') + "b"); }, ErrorCode::data,
+               "within PCRE2's limits", "pattern \"" + shown + "\" at byte 0", "simpler pattern");
 }
 
 TEST(AddedTokens, LeftmostThenLongest) {

@@ -404,6 +404,27 @@ TEST(TokenizerErrors, VocabAndMergesNameTheLine) {
   EXPECT_EQ(Tokenizer::load(folder.path()).encode("ab<s>"), (Ids{2, 3}));
 }
 
+// A long line is shown up to a character's end.
+TEST(TokenizerErrors, LongLinesAreCutBetweenCharacters) {
+  const TestFolder folder;
+  std::string shown = "x";
+  while (shown.size() < 99) shown += "\u00E9";
+  const std::string line = shown + "\u00E9\u00E9";
+  folder.write("vocab.json", R"({"a": 0, "b": 1})");
+  const auto merges = [&](const std::string& text) {
+    folder.write("merges.txt", text);
+    expect_error([&] { Tokenizer::load(folder.path()); }, ErrorCode::data, "merge",
+                 "merges.txt:1: \"" + shown + "\"", "");
+  };
+  merges(line + "\n");
+  merges(line + " a\n");
+  std::filesystem::remove(folder / "vocab.json");
+  std::filesystem::remove(folder / "merges.txt");
+  folder.write("vocab.txt", line + "\n" + line + "\n");
+  expect_error([&] { Tokenizer::load(folder.path()); }, ErrorCode::data,
+               "a different token on every line", "vocab.txt:2: \"" + shown + "\" again", "");
+}
+
 TEST(Tokenizer, FoldersThatHoldOne) {
   const TestFolder folder;
   EXPECT_FALSE(holds_tokenizer(folder.path()));

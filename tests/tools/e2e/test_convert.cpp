@@ -238,7 +238,6 @@ void as_f64(const std::string& folder, const std::vector<SafeSpec>& more, double
   writer.commit();
 }
 
-// What a folder says beside the numbers: which tokens stop a text, how to sample, what others use.
 // An empty folder that is there stays the one it is: under a link, as the current one, as a mount.
 TEST(Convert, IntoAnEmptyFolder) {
   const Workspace& w = trained();
@@ -274,6 +273,7 @@ TEST(Convert, TheTokenizerIsReadFirst) {
   EXPECT_TRUE(fs::is_empty(w.path("empty")));
 }
 
+// What a folder says beside the numbers: which tokens stop a text, how to sample, what others use.
 TEST(Convert, ToAFolderKeepsWhatTheFilesSay) {
   Workspace w;
   const std::string folder = copy_of_final(w, "m");
@@ -397,6 +397,9 @@ TEST(Convert, WrongWordsAreExplained) {
                  {"--model as a folder", w.path("none"), "--model run1/final"});
   expect_refused(convert(model, "gguf", w.path("")), 2,
                  {"--output as a file", "which is a folder", "model.gguf"});
+  expect_refused(convert(model, "gguf", ""), 2,
+                 {"a path for --output", "an empty one", "run1.gguf"});
+  expect_refused(convert(model, "hf", ""), 2, {"a path for --output", "an empty one", "run1-bf16"});
   expect_refused(convert(model, "hf", w.path("x"), {"--pre", "gpt-2"}), 2,
                  {"--pre only with --to gguf", "leave --pre out"});
   expect_refused(convert(model, "hf", w.path("x"), {"--name", "n"}), 2,

@@ -43,6 +43,14 @@ TEST(Convert, EndsOfATextAreNamed) {
   EXPECT_EQ(ends(), std::pair(true, true));
   write(Json::array({text, special}));
   EXPECT_EQ(ends(), std::pair(false, true));
+  // Nothing at all, not the text either: of no parts, and of a special token without ids.
+  write(Json::array());
+  EXPECT_EQ(ends(), std::pair(false, false));
+  write(Json::array({special}));
+  tokenizer["post_processor"]["special_tokens"]["<|endoftext|>"]["ids"] = Json::array();
+  tokenizer["post_processor"]["special_tokens"]["<|endoftext|>"]["tokens"] = Json::array();
+  spill(folder + "/tokenizer.json", tokenizer.dump());
+  EXPECT_EQ(ends(), std::pair(false, false));
   write(Json::array({special, text, special}));
   config["add_bos_token"] = false;
   spill(folder + "/tokenizer_config.json", config.dump());

@@ -48,7 +48,6 @@ TEST(OutputFolder, TokensOfABrokenOffStartAreNoFiles) {
   EXPECT_FALSE(exists(w.path("run/data.new")));
 }
 
-// Going on from step 2 abandons 4 to 12; the limit counts what is of the new line only.
 // A file that a kill or power ended in the middle of: its name is a run's and a number.
 TEST(OutputFolder, TornFilesOfTheRunGoAndOthersStay) {
   const Workspace w;
@@ -73,6 +72,30 @@ TEST(OutputFolder, TornFilesOfTheRunGoAndOthersStay) {
   EXPECT_EQ(left(), others);
 }
 
+// So is what a kill in the middle of a run's first file leaves, which no run is there for.
+TEST(OutputFolder, TornFilesAloneAreNoFiles) {
+  const Workspace w;
+  for (const char* overwrite : {"overwrite=false", "overwrite=true"}) {
+    fs::remove_all(w.path("run"));
+    fs::create_directory(w.path("run"));
+    spill(w.path("run/config.resolved.yaml.tmp-1-0"), "torn");
+    w.trained("run", {overwrite, "max_steps=1"});
+    EXPECT_FALSE(exists(w.path("run/config.resolved.yaml.tmp-1-0"))) << overwrite;
+  }
+  for (const char* others : {"mine.tmp-1-0", "config.resolved.yaml.tmp-1-0x"}) {
+    fs::create_directory(w.path("more"));
+    spill(w.path("more/plan.json.tmp-1-0"), "torn");
+    spill(w.path(std::string("more/") + others), "mine");
+    refused(w.train("more"), "with files in it");
+    refused(w.train("more", {"overwrite=true"}), "with other files in it");
+    EXPECT_EQ(listing(w.path("more")).size(), 2u);
+    fs::remove_all(w.path("more"));
+  }
+  fs::create_directories(w.path("more/plan.json.tmp-1-0"));  // a folder is none of a run's files
+  refused(w.train("more"), "with files in it");
+}
+
+// Going on from step 2 abandons 4 to 12; the limit counts what is of the new line only.
 TEST(OutputFolder, LaterCheckpointsGoWhenAnEarlierOneIsResumed) {
   const Workspace w;
   w.trained("run", {"save_steps=2"});

@@ -73,7 +73,6 @@ TEST(PlanCommand, AHopelessBatchIsRefusedAtOnce) {
   for (const std::vector<std::string>& more :
        {std::vector<std::string>{"memory=8GiB"},
         {"--sweep", "1GiB,8GiB"},
-        {"memory=8GiB", "--json"},
         {"memory=8GiB", "per_device_train_batch_size=1", "eval_data=x",
          "per_device_eval_batch_size=1048576"}}) {
     const Outcome o = run(joined(base, more));
@@ -85,6 +84,41 @@ TEST(PlanCommand, AHopelessBatchIsRefusedAtOnce) {
               std::string::npos)
         << o.err;
   }
+  // Whoever reads JSON gets the keys that are promised, with what is known.
+  const auto expect_no_plan = [](const Json& plan, int64_t budget) {
+    EXPECT_EQ(plan["fits"], false);
+    EXPECT_EQ(plan["budget_bytes"], budget);
+    for (const char* key :
+         {"engine_bytes", "runtime_bytes", "host_bytes", "minimum_bytes",
+          "predicted_tokens_per_second", "packing", "categories", "decisions", "hash"}) {
+      ASSERT_TRUE(plan.contains(key)) << key;
+      EXPECT_TRUE(plan[key].is_null()) << key;
+    }
+    const std::string sentence = plan["sentence"];
+    EXPECT_TRUE(sentence.starts_with("Does not fit: expected memory of more than ")) << sentence;
+    for (const std::string& part :
+         {"found memory of " + std::to_string(budget) + " B", std::string("; try a smaller ")})
+      EXPECT_NE(sentence.find(part), std::string::npos) << sentence;
+  };
+  const Workspace w;
+  const std::string picture = w.path("plan.html");
+  const Outcome one = run(joined(base, {"memory=8GiB", "--json", "--picture", picture}));
+  EXPECT_EQ(one.code, 3);
+  EXPECT_EQ(one.err, "Note: " + picture + " is not written: there is no plan to draw\n");
+  expect_no_plan(Json::parse(one.out), int64_t{8} << 30);
+  const Outcome many = run(joined(base, {"--sweep", "8GiB,1GiB,1GiB", "--json"}));
+  EXPECT_EQ(many.code, 3);
+  EXPECT_EQ(many.err, "");
+  const Json rungs = Json::parse(many.out);
+  ASSERT_EQ(rungs.size(), 2u);
+  expect_no_plan(rungs[0], int64_t{1} << 30);
+  expect_no_plan(rungs[1], int64_t{8} << 30);
+  // No run can follow it.
+  spill(w.path("plan.json"), one.out);
+  const Outcome followed = run(joined(base, {"plan=" + w.path("plan.json")}));
+  EXPECT_EQ(followed.code, 2);
+  EXPECT_NE(followed.err.find("what snug plan says of a batch that has no room"), std::string::npos)
+      << followed.err;
 }
 
 TEST(PlanCommand, SaysWhatTheBudgetCosts) {
