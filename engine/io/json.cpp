@@ -9,6 +9,7 @@
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
+#include "engine/io/text_reader.h"
 
 namespace snug {
 namespace {
@@ -271,7 +272,7 @@ std::string json_brief(const json& value) {
   if (value.is_object()) return fmt::format("an object of {} keys", value.size());
   if (value.is_array()) return fmt::format("a list of {} values", value.size());
   std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > 100) text = text.substr(0, 97) + "...";
+  if (text.size() > 100) text.replace(text_beginning(text, 97).size(), std::string::npos, "...");
   return text;
 }
 

@@ -56,6 +56,14 @@ int64_t text_prefix(std::string_view text) {
   return static_cast<int64_t>(i);
 }
 
+std::string_view text_beginning(std::string_view text, size_t most) {
+  if (text.size() <= most) return text;
+  // A character has at most three bytes behind its first.
+  for (int i = 0; i < 3 && most > 0 && (static_cast<uint8_t>(text[most]) & 0xC0) == 0x80; ++i)
+    --most;
+  return text.substr(0, most);
+}
+
 TextReader::TextReader(const std::string& path)
     : path_(path), source_(open_bytes(path)), block_(static_cast<size_t>(kBlockBytes)) {}
 

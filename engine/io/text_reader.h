@@ -54,4 +54,8 @@ bool is_text(const std::string& path);
 // zero (Unicode 15, table 3-7).
 int64_t text_prefix(std::string_view text);
 
+// For messages: at most `most` bytes of the beginning of `text`, which do not end inside of a
+// character of UTF-8.
+std::string_view text_beginning(std::string_view text, size_t most);
+
 }  // namespace snug

@@ -142,6 +142,13 @@ TEST(ConfigErrors, WrongTypes) {
                "\"3\" (run.yaml:1)", "recompute=block");
 }
 
+TEST(ConfigErrors, LongValuesAreCutBetweenCharacters) {
+  std::string text = "a", shown = "a";
+  while (shown.size() < 79) shown += "\u00E9";
+  while (text.size() < 200) text += "\u00E9";
+  EXPECT_EQ(caught("seed: " + text).found, "\"" + shown + "...\" (run.yaml:1)");
+}
+
 TEST(ConfigErrors, Ranges) {
   expect_error("max_steps: -3", "max_steps of at least 1", "\"-3\" (run.yaml:1)", "max_steps=1000");
   expect_error("eval_fraction: 1", "eval_fraction of at least 0 and below 1", "\"1\" (run.yaml:1)",

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "engine/core/error.h"
+#include "engine/io/text_reader.h"
 
 namespace snug {
 namespace {
@@ -156,7 +157,7 @@ std::string ConfigNode::describe() const {
     case Kind::null:
       return fmt::format("nothing ({})", where);
     case Kind::scalar:
-      return fmt::format("\"{}\" ({})", text.size() > 80 ? text.substr(0, 80) + "..." : text,
+      return fmt::format("\"{}{}\" ({})", text_beginning(text, 80), text.size() > 80 ? "..." : "",
                          where);
     case Kind::list:
       return fmt::format("a list ({})", where);

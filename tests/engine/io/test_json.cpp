@@ -73,6 +73,15 @@ TEST(Json, TypedValues) {
                "a list of 0", "file you meant");
 }
 
+// 97 bytes of it are shown, or those of whole characters.
+TEST(Json, ALongValueIsCutBetweenCharacters) {
+  std::string text = "a", shown = "a";
+  while (shown.size() < 95) shown += "\u00E9";
+  while (text.size() < 200) text += "\u00E9";
+  EXPECT_EQ(json_brief(text), "\"" + shown + "...");
+  EXPECT_EQ(json_brief(std::string(200, 'b')), "\"" + std::string(96, 'b') + "...");
+}
+
 TEST(Json, FilesRoundTrip) {
   TempFolder tmp;
   const json value = {{"b", 1}, {"a", {1, 2}}, {"t", "한글"}};
