@@ -52,11 +52,17 @@ int sweep_budgets(PlanRequest request, const std::string& sweep, const std::stri
   request.reserve = 0;
   request.budget = budgets.back();
   if (json && batch_refusal(request)) {
+    // The keys of a rung, and those of a plan.
+    Ladder one;
+    one.rungs.emplace_back();
+    nlohmann::json rung = ladder_json(one)[0];
+    for (nlohmann::json& value : rung) value = nullptr;
     nlohmann::json rungs = nlohmann::json::array();
     budgets.erase(std::unique(budgets.begin(), budgets.end()), budgets.end());
     for (const int64_t budget : budgets) {
       request.budget = budget;
-      rungs.push_back(unplanned_json(request, *batch_refusal(request)));
+      rung.update(unplanned_json(request, *batch_refusal(request)));
+      rungs.push_back(rung);
     }
     fmt::print("{}\n", rungs.dump(2));
     tell_undrawn({svg});

@@ -126,7 +126,7 @@ inline __m128 load4(const f16* p) {
   return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
 inline __m128 load2(const float* p) {
-  return _mm_castpd_ps(_mm_load_sd(reinterpret_cast<const double*>(p)));
+  return _mm_loadl_pi(_mm_setzero_ps(), reinterpret_cast<const __m64*>(p));
 }
 template <class T>
 inline __m128 load2(const T* p) {

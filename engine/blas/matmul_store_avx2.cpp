@@ -1,4 +1,5 @@
-// What store_tile does for whole rows of sixteen columns, in registers; the same bits.
+// What store_tile does for whole rows of sixteen columns, in registers; the same bits but for what
+// a NaN carries in f16.
 #include <immintrin.h>
 
 #include "engine/blas/matmul_tile.h"

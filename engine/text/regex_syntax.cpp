@@ -458,7 +458,11 @@ void Translation::group() {
     emit_within_run(opens);
     at_ += bytes;
   } else {
+    const bool looks_ahead = opens == "(?=";
     copy(bytes);
+    // PCRE2 (10.42) takes what a look ahead begins with for the beginning of the match, and then
+    // asks for it once more behind that: (?=a)e?a would find no a. Not behind something.
+    if (looks_ahead) out_ += "(?:)";
   }
 }
 

@@ -99,7 +99,7 @@ void SpecialTokens::set_role(size_t role, const Json& value, const std::string& 
 }
 
 // Names with their tokens stand in the order of the file for transformers; here the order is lost,
-// which matters to the ids of new ones alone.
+// which matters to the ids of new ones, and to the flags where two names have one token.
 void SpecialTokens::read_list(const Json& list, const char* key, const std::string& origin,
                               bool special) {
   if (!list.is_array() && !list.is_object())

@@ -47,6 +47,9 @@ CASES = [
     # What stands before an item that may be left out and is not given back.
     (r"\p{L}+(?:'s)?+\p{L}|\p{N}", ["the cat 1"]), (r"a*(?:b)?+a", ["aaa aba b"]), (r"a*(?>b?)a", ["aaa aba b"]),
     (r"\s+(?:b|c)?+\s", ["x   b  \nc"]), (r"\p{Lu}*(?:b|c)?+\p{L}", ["ABC Ab"]), (r"\R*x?.", ["\n\n\u2028 \u2028x"]),
+    # What is asked for ahead, and then taken.
+    (r"(?=a)e?a", ["xa ea a"]), (r"(?=a)e*a", ["xa"]), (r"(?=[a])e?a", ["xa"]), (r"(?=ab)e?ab?", ["xab a"]),
+    (r"(?i:(?=a)e?a)b?", ["xA aB"]),
     # Options.
     (r"(?m:a.)b", ["a\nb"]), (r"(?-m:a.)", ["a\nab"]), (r"(?m)a.|b.", ["a\nb\nc"]), (r"a.", ["a\nab"]),
     (r"a(?i)b|c", ["aBC xCy aC ab"]), (r"x(a(?i)b|c)y|C", ["zCz xCy xaCy xaBy"]),

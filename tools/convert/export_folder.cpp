@@ -30,25 +30,24 @@ constexpr int64_t kPiece = int64_t{1} << 18;  // elements converted at a time: 1
 
 constexpr std::string_view kMaking = ".snug-convert-";  // and six characters
 
-// A file descriptor of a folder under a lock. Two on one folder get in each other's way, also of
-// different processes, and one goes with its process.
+// A lock on a folder, if it can be had: not while another is held, also by this process, and not on
+// a file system without locks. It goes with its process.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& path)
       : fd_(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
-    // Not every file system has locks.
-    taken_ = fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    held_ = fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) == 0;
   }
   ~FolderLock() {
     if (fd_ >= 0) close(fd_);
   }
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
-  bool is_anothers() const { return taken_; }
+  bool held() const { return held_; }
 
  private:
   const int fd_;
-  bool taken_ = false;
+  bool held_ = false;
 };
 
 // Throws usage unless `output` is not there, or empty but for what a kill left of other
@@ -63,8 +62,8 @@ std::vector<fs::path> check_output(const std::string& output) {
       if (!name.starts_with(kMaking) || name.size() != kMaking.size() + 6 ||
           !fs::is_directory(entry.symlink_status(error)))
         found = ", which holds something";
-      else if (FolderLock(entry.path().string()).is_anothers())
-        found = ", which holds what another snug convert is writing";
+      else if (!FolderLock(entry.path().string()).held())
+        found = ", where another snug convert may be writing " + name;
       else
         torn.push_back(entry.path());
     }
@@ -219,11 +218,12 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
     report.notes.emplace_back("the folder has no tokenizer; none was written");
 
   for (const fs::path& path : torn) {
+    const FolderLock lock(path.string());
     std::error_code error;
-    fs::remove_all(path, error);
-    if (error)
+    if (lock.held()) fs::remove_all(path, error);
+    if (!lock.held() || error)
       fail(ErrorCode::device, fmt::format("to clear {} of an older conversion", path.string()),
-           error.message(), "another --output");
+           error ? error.message() : "a lock on it", "another --output");
   }
   FolderInMaking making(normal_path(output));
   const std::string& built = making.path();

@@ -105,6 +105,8 @@ TEST(MatmulStream, FloatsHaveTheBitsOfPlainStores) {
   for (const MatmulKernel kernel : {MatmulKernel::avx2, MatmulKernel::avx512})
     check_large(f32, kernel);
   for (const MatmulKernel kernel : kBf16) check_large(bf16, kernel);
+  const WithoutAvx512 narrow;
+  check_large(f32, MatmulKernel::avx2);
 }
 
 TEST(MatmulStream, BfloatsHaveTheBitsOfPlainStores) {
@@ -119,6 +121,8 @@ TEST(MatmulStream, BiasAndAlphaAreInTheStreamedTile) {
     const Large k{4100, 2050, 3, DType::f32, c, 30, true, -0.37f};
     for (const MatmulKernel kernel : {MatmulKernel::avx2, MatmulKernel::avx512})
       check_large(k, kernel);
+    const WithoutAvx512 narrow;
+    check_large(k, MatmulKernel::avx2);
   }
 }
 

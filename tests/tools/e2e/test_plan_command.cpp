@@ -113,6 +113,9 @@ TEST(PlanCommand, AHopelessBatchIsRefusedAtOnce) {
   ASSERT_EQ(rungs.size(), 2u);
   expect_no_plan(rungs[0], int64_t{1} << 30);
   expect_no_plan(rungs[1], int64_t{8} << 30);
+  const Outcome usual = run({"plan", "model=gpt2", "--sweep", "1MiB", "--json"});
+  const Json rung = Json::parse(usual.out)[0];
+  for (const auto& [key, value] : rung.items()) EXPECT_TRUE(rungs[0].contains(key)) << key;
   // No run can follow it.
   spill(w.path("plan.json"), one.out);
   const Outcome followed = run(joined(base, {"plan=" + w.path("plan.json")}));
