@@ -63,7 +63,7 @@ std::vector<fs::path> check_output(const std::string& output) {
           !fs::is_directory(entry.symlink_status(error)))
         found = ", which holds something";
       else if (!FolderLock(entry.path().string()).held())
-        found = ", where another snug convert may be writing " + name;
+        found = ", which holds " + name + ", where another snug convert may be writing";
       else
         torn.push_back(entry.path());
     }
