@@ -114,27 +114,6 @@ inline void copy_lanes(const T* src, int64_t lanes, int64_t width, float* out) {
   for (int64_t l = lanes; l < width; ++l) out[l] = 0;
 }
 
-// Four and two neighbouring elements, widened.
-inline __m128 load4(const float* p) {
-  return _mm_loadu_ps(p);
-}
-inline __m128 load4(const bf16* p) {
-  const __m128i wide = _mm_cvtepu16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-  return _mm_castsi128_ps(_mm_slli_epi32(wide, 16));
-}
-inline __m128 load4(const f16* p) {
-  return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-}
-inline __m128 load2(const float* p) {
-  return _mm_loadl_pi(_mm_setzero_ps(), reinterpret_cast<const __m64*>(p));
-}
-template <class T>
-inline __m128 load2(const T* p) {
-  T four[4] = {};
-  std::memcpy(four, p, 2 * sizeof(T));
-  return load4(four);
-}
-
 // Rows of k of one panel. Full panels of the fp32 kernels, 6 lanes of A and 16 of B, are moved
 // whole (by single lanes the gradient of a weight spent a ninth of its time here); the rows that
 // the next strip will read are asked for meanwhile, a line once.
@@ -147,14 +126,11 @@ void copy_panel(const T* src, int64_t k_stride, int64_t units, int64_t lanes, in
     for (int64_t k = 0; k < units; ++k) _mm_prefetch(ahead + k * k_stride + lanes - 1, _MM_HINT_T0);
   if (lanes == 6 && width == 6) {
     // Eight at once where a row follows: two that are not ours are read with it, and written where
-    // that row goes (a fifth faster than six exactly).
+    // that row goes.
     int64_t k = 0;
     for (; k_stride >= 2 && k + 1 < units; ++k, src += k_stride, out += 6)
       _mm256_storeu_ps(out, load8(src));
-    for (; k < units; ++k, src += k_stride, out += 6) {
-      _mm_storeu_ps(out, load4(src));
-      _mm_storel_pi(reinterpret_cast<__m64*>(out + 4), load2(src + 4));
-    }
+    for (; k < units; ++k, src += k_stride, out += 6) copy_lanes(src, 6, 6, out);
   } else if (lanes == 16 && width == 16) {
     for (int64_t k = 0; k < units; ++k, src += k_stride, out += 16) {
       _mm256_storeu_ps(out, load8(src));

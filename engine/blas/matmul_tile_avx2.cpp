@@ -1,8 +1,6 @@
 // AVX2 + FMA tile: 6 x 16 accumulators in twelve of the sixteen registers.
 #include <immintrin.h>
 
-#include <algorithm>
-
 #include "engine/blas/matmul_tile.h"
 
 namespace snug::blas {
@@ -48,8 +46,7 @@ void run(int64_t units, const float* a, const float* b, float* tile, bool start,
   ask_for_tile<R>(soon);
   const char* ahead = reinterpret_cast<const char*>(soon.b != nullptr ? soon.b : tile);
   const int64_t turns = units / kTurn;
-  const int64_t ahead_step =
-      soon.b != nullptr ? (soon.b_lines * 64 + turns) / std::max<int64_t>(1, turns) : 0;
+  const int64_t ahead_step = turns > 0 ? (soon.b_lines * 64 + turns - 1) / turns : 0;
   for (int64_t t = 0; t < turns; ++t, a += kTurn * R, b += kTurn * 16, ahead += ahead_step) {
     _mm_prefetch(ahead, _MM_HINT_T1);
 #pragma GCC unroll 4

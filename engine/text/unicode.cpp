@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/io/text_reader.h"
 #include "engine/text/unicode_table.h"
 
 namespace snug {
@@ -209,8 +210,7 @@ std::string printable_utf8(std::string_view text, LineBreaks breaks) {
 }
 
 std::string beginning_utf8(std::string_view text, size_t most) {
-  text = text.substr(0, most);
-  return sanitize_utf8(text.substr(0, utf8_complete_prefix(text)));
+  return sanitize_utf8(text_beginning(text, most));
 }
 
 size_t utf8_complete_prefix(std::string_view text) {

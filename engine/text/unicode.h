@@ -34,7 +34,7 @@ std::string sanitize_utf8(std::string_view text);
 enum class LineBreaks { kept, shown };
 std::string printable_utf8(std::string_view text, LineBreaks breaks);
 
-// For messages: of the text as many whole characters as `most` bytes hold; then sanitize_utf8.
+// For messages: text_beginning (engine/io/text_reader.h), then sanitize_utf8.
 std::string beginning_utf8(std::string_view text, size_t most);
 
 // For streaming: the number of leading bytes that may be shown now. Only a last sequence that more

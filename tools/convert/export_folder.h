@@ -15,9 +15,8 @@ namespace snug {
 // must not be there, or be empty: usage otherwise. It appears whole or not at all; one that is
 // there gets its config.json last. Until then the files are in a folder .snug-convert-*, beside it
 // or in it; what a kill left in it of such is removed, and counts as nothing (but not the files of
-// one that was killed while they came to it). f32, f16 or bf16,
-// each value rounded once; a value that f16 cannot hold is an error of code data. Memory: a block,
-// whatever the model's size.
+// one that was killed while they came to it). f32, f16 or bf16, each value rounded once; a value
+// that f16 cannot hold is an error of code data. Memory: a block, whatever the model's size.
 ExportReport export_folder(const std::string& model, DType dtype, const std::string& output);
 
 }  // namespace snug
