@@ -8,6 +8,7 @@
 struct V {
   __m256 lo, hi;
 };
+constexpr int kRegisters = 16;  // of the width of a half
 inline V operator+(V a, V b) {
   return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 using V = __m512;  // + - * / are the compiler's own
+constexpr int kRegisters = 32;
 inline V set1(float x) {
   return _mm512_set1_ps(x);
 }

@@ -48,153 +48,145 @@ TEST(Offload, TheSameRunInLessMemoryOfTheDevice) {
   }
 }
 
-// A run, its checkpoints in the background, and a resume with the states in the other place.
-TEST(Offload, OptimizerStateWithTheHostChangesNothing) {
-  for (const char* precision : {"fp32", "bf16"}) {
-    const Workspace w;
-    const std::string p = std::string("precision=") + precision;
-    const std::vector<std::string> base = {p, "per_device_train_batch_size=3", "head_rows=64",
-                                           "save_steps=4", "lr_scheduler_type=constant"};
-    const auto with = [&](std::vector<std::string> more) {
-      more.insert(more.end(), base.begin(), base.end());
-      return more;
-    };
-    w.trained("device", with({"max_steps=8"}));
-    w.trained("host", with({"max_steps=8", "offload_optimizer=cpu"}));
-    expect_planned_is_measured(w, "host");
-    const auto host = w.json("host/memory.json")["measured_host_bytes"].get<int64_t>();
-    EXPECT_EQ(w.json("host/plan.json")["host_bytes"], host);
-    EXPECT_EQ(w.json("host/plan.json")["decisions"]["offload_optimizer"], "cpu");
-    // Two moments, and with 16 bits the master weights: all of the padded range but its ends.
-    const auto kept = w.json("device/plan.json")["categories"];
-    EXPECT_GE(host, kept["optimizer"].get<int64_t>() * 9 / 10 + kept["master"].get<int64_t>());
-    EXPECT_EQ(w.curve("host"), w.curve("device"));
-    for (const char* file : {"/final/model.safetensors", "/checkpoint-4/optimizer.safetensors",
-                             "/checkpoint-8/optimizer.safetensors"})
-      EXPECT_EQ(slurp(w.path(std::string("host") + file)),
-                slurp(w.path(std::string("device") + file)))
-          << file;
+// Runs in one precision: bf16, which has master weights besides, always, fp32 where time is no
+// matter.
+class OffloadIn : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Bf16, OffloadIn, testing::Values("bf16"));
+INSTANTIATE_TEST_SUITE_P(Slow, OffloadIn, testing::Values("fp32"));
 
-    w.trained("moved", with({"max_steps=4"}));
-    w.trained("moved", with({"max_steps=8", "offload_optimizer=cpu", "resume=latest"}));
-    w.trained("back", with({"max_steps=4", "offload_optimizer=cpu"}));
-    w.trained("back", with({"max_steps=8", "resume=latest"}));
-    for (const char* name : {"moved", "back"})
-      EXPECT_EQ(slurp(w.path(std::string(name) + "/checkpoint-8/optimizer.safetensors")),
-                slurp(w.path("device/checkpoint-8/optimizer.safetensors")))
-          << name;
-  }
+// A run, its checkpoints in the background, and a resume with the states in the other place.
+TEST_P(OffloadIn, OptimizerStateWithTheHostChangesNothing) {
+  const std::string precision = GetParam();
+  const Workspace w;
+  const std::string p = "precision=" + precision;
+  const std::vector<std::string> base = {p, "per_device_train_batch_size=3", "head_rows=64",
+                                         "save_steps=4", "lr_scheduler_type=constant"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), base.begin(), base.end());
+    return more;
+  };
+  w.trained("device", with({"max_steps=8"}));
+  w.trained("host", with({"max_steps=8", "offload_optimizer=cpu"}));
+  expect_planned_is_measured(w, "host");
+  const auto host = w.json("host/memory.json")["measured_host_bytes"].get<int64_t>();
+  EXPECT_EQ(w.json("host/plan.json")["host_bytes"], host);
+  EXPECT_EQ(w.json("host/plan.json")["decisions"]["offload_optimizer"], "cpu");
+  // Two moments, and with 16 bits the master weights: all of the padded range but its ends.
+  const auto kept = w.json("device/plan.json")["categories"];
+  EXPECT_GE(host, kept["optimizer"].get<int64_t>() * 9 / 10 + kept["master"].get<int64_t>());
+  EXPECT_EQ(w.curve("host"), w.curve("device"));
+  for (const char* file : {"/final/model.safetensors", "/checkpoint-4/optimizer.safetensors",
+                           "/checkpoint-8/optimizer.safetensors"})
+    EXPECT_EQ(slurp(w.path(std::string("host") + file)),
+              slurp(w.path(std::string("device") + file)))
+        << file;
+
+  w.trained("moved", with({"max_steps=4"}));
+  w.trained("moved", with({"max_steps=8", "offload_optimizer=cpu", "resume=latest"}));
+  w.trained("back", with({"max_steps=4", "offload_optimizer=cpu"}));
+  w.trained("back", with({"max_steps=8", "resume=latest"}));
+  for (const char* name : {"moved", "back"})
+    EXPECT_EQ(slurp(w.path(std::string(name) + "/checkpoint-8/optimizer.safetensors")),
+              slurp(w.path("device/checkpoint-8/optimizer.safetensors")))
+        << name;
 }
 
 // Weights, state and what backward needs with the host: the run, its evaluations, samples,
 // checkpoints and final model, a resume in either direction, and the plan followed.
-TEST(Offload, WeightsWithTheHostChangeNothing) {
-  for (const char* precision : {"fp32", "bf16"}) {
-    SCOPED_TRACE(precision);
-    const Workspace w;
-    const std::vector<std::string> base = {std::string("precision=") + precision,
-                                           "model.n_layer=6",
-                                           "per_device_train_batch_size=3",
-                                           "head_rows=64",
-                                           "save_steps=4",
-                                           "eval_fraction=0.1",
-                                           "eval_steps=4",
-                                           "sample_prompt=the cat",
-                                           "lr_scheduler_type=constant"};
-    const auto with = [&](std::vector<std::string> more) {
-      more.insert(more.end(), base.begin(), base.end());
-      return more;
-    };
-    w.trained("device", with({"max_steps=8"}));
-    const Outcome run = w.trained(
-        "host", with({"max_steps=8", "offload_params=cpu", "recompute=block", "offload=inputs"}));
-    expect_planned_is_measured(w, "host");
-    const Json plan = w.json("host/plan.json"), memory = w.json("host/memory.json");
-    EXPECT_EQ(plan["decisions"]["offload_params"], "cpu");
-    EXPECT_EQ(plan["decisions"]["offload_optimizer"], "cpu");
-    EXPECT_EQ(plan["host_bytes"], memory["measured_host_bytes"]);
-    EXPECT_EQ(plan["categories"]["offload"], memory["measured_host_bytes"]);
-    EXPECT_LT(plan["categories"]["weights"], w.json("device/plan.json")["categories"]["weights"]);
-    EXPECT_NE(run.out.find("the layers' weights and the optimizer's state with the host"),
-              std::string::npos)
-        << run.out;
-    EXPECT_NE(slurp(w.path("host/report.html")).find("weights.part1"), std::string::npos);
-    EXPECT_NE(slurp(w.path("host/config.resolved.yaml")).find("\noffload_params: cpu"),
-              std::string::npos);
-    const auto same = [&](const std::string& name, const std::vector<const char*>& files) {
-      for (const char* file : files)
-        EXPECT_EQ(slurp(w.path(name + file)), slurp(w.path(std::string("device") + file)))
-            << name << file;
-    };
-    EXPECT_EQ(w.curve("host"), w.curve("device"));
-    same("host", {"/final/model.safetensors", "/checkpoint-4/optimizer.safetensors",
-                  "/checkpoint-8/optimizer.safetensors", "/checkpoint-8/model.safetensors"});
+TEST_P(OffloadIn, WeightsWithTheHostChangeNothing) {
+  const std::string precision = GetParam();
+  const Workspace w;
+  const std::vector<std::string> base = {
+      "precision=" + precision, "model.n_layer=6",       "per_device_train_batch_size=3",
+      "head_rows=64",           "save_steps=4",          "eval_fraction=0.1",
+      "eval_steps=4",           "sample_prompt=the cat", "lr_scheduler_type=constant"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), base.begin(), base.end());
+    return more;
+  };
+  w.trained("device", with({"max_steps=8"}));
+  const Outcome run = w.trained(
+      "host", with({"max_steps=8", "offload_params=cpu", "recompute=block", "offload=inputs"}));
+  expect_planned_is_measured(w, "host");
+  const Json plan = w.json("host/plan.json"), memory = w.json("host/memory.json");
+  EXPECT_EQ(plan["decisions"]["offload_params"], "cpu");
+  EXPECT_EQ(plan["decisions"]["offload_optimizer"], "cpu");
+  EXPECT_EQ(plan["host_bytes"], memory["measured_host_bytes"]);
+  EXPECT_EQ(plan["categories"]["offload"], memory["measured_host_bytes"]);
+  EXPECT_LT(plan["categories"]["weights"], w.json("device/plan.json")["categories"]["weights"]);
+  EXPECT_NE(run.out.find("the layers' weights and the optimizer's state with the host"),
+            std::string::npos)
+      << run.out;
+  EXPECT_NE(slurp(w.path("host/report.html")).find("weights.part1"), std::string::npos);
+  EXPECT_NE(slurp(w.path("host/config.resolved.yaml")).find("\noffload_params: cpu"),
+            std::string::npos);
+  const auto same = [&](const std::string& name, const std::vector<const char*>& files) {
+    for (const char* file : files)
+      EXPECT_EQ(slurp(w.path(name + file)), slurp(w.path(std::string("device") + file)))
+          << name << file;
+  };
+  EXPECT_EQ(w.curve("host"), w.curve("device"));
+  same("host", {"/final/model.safetensors", "/checkpoint-4/optimizer.safetensors",
+                "/checkpoint-8/optimizer.safetensors", "/checkpoint-8/model.safetensors"});
 
-    w.trained("moved", with({"max_steps=4"}));
-    w.trained("moved", with({"max_steps=8", "offload_params=cpu", "resume=latest"}));
-    w.trained("back", with({"max_steps=4", "offload_params=cpu"}));
-    w.trained("back", with({"max_steps=8", "resume=latest"}));
-    for (const char* name : {"moved", "back"})
-      same(name, {"/checkpoint-8/optimizer.safetensors", "/checkpoint-8/model.safetensors"});
+  w.trained("moved", with({"max_steps=4"}));
+  w.trained("moved", with({"max_steps=8", "offload_params=cpu", "resume=latest"}));
+  w.trained("back", with({"max_steps=4", "offload_params=cpu"}));
+  w.trained("back", with({"max_steps=8", "resume=latest"}));
+  for (const char* name : {"moved", "back"})
+    same(name, {"/checkpoint-8/optimizer.safetensors", "/checkpoint-8/model.safetensors"});
 
-    w.trained("followed", with({"max_steps=8", "plan=" + w.path("host/plan.json")}));
-    EXPECT_EQ(w.json("followed/plan.json")["hash"], plan["hash"]);
-    EXPECT_EQ(w.curve("followed"), w.curve("device"));
-  }
+  w.trained("followed", with({"max_steps=8", "plan=" + w.path("host/plan.json")}));
+  EXPECT_EQ(w.json("followed/plan.json")["hash"], plan["hash"]);
+  EXPECT_EQ(w.curve("followed"), w.curve("device"));
 }
 
 // Gradients with the host, over three micro-steps of a clipped step: the run, a resume in either
 // direction, the plan followed; beside the optimizer's state and without it.
-TEST(Offload, GradientsWithTheHostChangeNothing) {
-  for (const char* precision : {"fp32", "bf16"}) {
-    SCOPED_TRACE(precision);
-    const Workspace w;
-    const std::vector<std::string> base = {std::string("precision=") + precision,
-                                           "model.n_layer=5",
-                                           "per_device_train_batch_size=2",
-                                           "global_batch_size=6",
-                                           "max_grad_norm=0.5",
-                                           "head_rows=64",
-                                           "save_steps=4",
-                                           "lr_scheduler_type=constant"};
-    const auto with = [&](std::vector<std::string> more) {
-      more.insert(more.end(), base.begin(), base.end());
-      return more;
-    };
-    w.trained("device", with({"max_steps=8"}));
-    const Outcome run = w.trained("host", with({"max_steps=8", "offload_gradients=cpu"}));
-    w.trained("both", with({"max_steps=8", "offload_gradients=cpu", "offload_optimizer=cpu",
-                            "recompute=block", "offload=inputs"}));
-    const Json before = w.json("device/plan.json"), plan = w.json("host/plan.json");
-    EXPECT_EQ(plan["decisions"]["offload_gradients"], "cpu");
-    EXPECT_EQ(plan["host_bytes"], w.json("host/memory.json")["measured_host_bytes"]);
-    EXPECT_LT(plan["categories"]["gradients"], before["categories"]["gradients"]);
-    EXPECT_LT(plan["engine_bytes"], before["engine_bytes"]);
-    EXPECT_NE(run.out.find(", the layers' gradients with the host"), std::string::npos) << run.out;
-    EXPECT_NE(slurp(w.path("both/plan.json"))
-                  .find("the layers' gradients and the optimizer's state with the host"),
-              std::string::npos);
-    EXPECT_NE(slurp(w.path("host/report.html")).find("gradients.part1"), std::string::npos);
-    EXPECT_NE(slurp(w.path("host/config.resolved.yaml")).find("\noffload_gradients: cpu"),
-              std::string::npos);
-    for (const char* name : {"host", "both"}) {
-      expect_planned_is_measured(w, name);
-      EXPECT_EQ(w.curve(name), w.curve("device")) << name;
-    }
-    w.trained("moved", with({"max_steps=4"}));
-    w.trained("moved", with({"max_steps=8", "offload_gradients=cpu", "resume=latest"}));
-    w.trained("back", with({"max_steps=4", "offload_gradients=cpu"}));
-    w.trained("back", with({"max_steps=8", "resume=latest"}));
-    for (const char* name : {"host", "both", "moved", "back"})
-      for (const char* file :
-           {"/checkpoint-8/optimizer.safetensors", "/checkpoint-8/model.safetensors"})
-        EXPECT_EQ(slurp(w.path(name + std::string(file))),
-                  slurp(w.path(std::string("device") + file)))
-            << name << file;
-    w.trained("followed", with({"max_steps=8", "plan=" + w.path("host/plan.json")}));
-    EXPECT_EQ(w.json("followed/plan.json")["hash"], plan["hash"]);
-    EXPECT_EQ(w.curve("followed"), w.curve("device"));
+TEST_P(OffloadIn, GradientsWithTheHostChangeNothing) {
+  const std::string precision = GetParam();
+  const Workspace w;
+  const std::vector<std::string> base = {
+      "precision=" + precision, "model.n_layer=5",           "per_device_train_batch_size=2",
+      "global_batch_size=6",    "max_grad_norm=0.5",         "head_rows=64",
+      "save_steps=4",           "lr_scheduler_type=constant"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), base.begin(), base.end());
+    return more;
+  };
+  w.trained("device", with({"max_steps=8"}));
+  const Outcome run = w.trained("host", with({"max_steps=8", "offload_gradients=cpu"}));
+  w.trained("both", with({"max_steps=8", "offload_gradients=cpu", "offload_optimizer=cpu",
+                          "recompute=block", "offload=inputs"}));
+  const Json before = w.json("device/plan.json"), plan = w.json("host/plan.json");
+  EXPECT_EQ(plan["decisions"]["offload_gradients"], "cpu");
+  EXPECT_EQ(plan["host_bytes"], w.json("host/memory.json")["measured_host_bytes"]);
+  EXPECT_LT(plan["categories"]["gradients"], before["categories"]["gradients"]);
+  EXPECT_LT(plan["engine_bytes"], before["engine_bytes"]);
+  EXPECT_NE(run.out.find(", the layers' gradients with the host"), std::string::npos) << run.out;
+  EXPECT_NE(slurp(w.path("both/plan.json"))
+                .find("the layers' gradients and the optimizer's state with the host"),
+            std::string::npos);
+  EXPECT_NE(slurp(w.path("host/report.html")).find("gradients.part1"), std::string::npos);
+  EXPECT_NE(slurp(w.path("host/config.resolved.yaml")).find("\noffload_gradients: cpu"),
+            std::string::npos);
+  for (const char* name : {"host", "both"}) {
+    expect_planned_is_measured(w, name);
+    EXPECT_EQ(w.curve(name), w.curve("device")) << name;
   }
+  w.trained("moved", with({"max_steps=4"}));
+  w.trained("moved", with({"max_steps=8", "offload_gradients=cpu", "resume=latest"}));
+  w.trained("back", with({"max_steps=4", "offload_gradients=cpu"}));
+  w.trained("back", with({"max_steps=8", "resume=latest"}));
+  for (const char* name : {"host", "both", "moved", "back"})
+    for (const char* file :
+         {"/checkpoint-8/optimizer.safetensors", "/checkpoint-8/model.safetensors"})
+      EXPECT_EQ(slurp(w.path(name + std::string(file))),
+                slurp(w.path(std::string("device") + file)))
+          << name << file;
+  w.trained("followed", with({"max_steps=8", "plan=" + w.path("host/plan.json")}));
+  EXPECT_EQ(w.json("followed/plan.json")["hash"], plan["hash"]);
+  EXPECT_EQ(w.curve("followed"), w.curve("device"));
 }
 
 // The smallest memory that there is with the host's, found by the planner, and the same run in it.
