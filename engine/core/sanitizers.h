@@ -1,6 +1,8 @@
-// Which sanitizer is built in, whatever the compiler: GCC defines a macro, Clang has a feature.
+// Which sanitizer is built in, whatever the compiler: GCC defines a macro, Clang has a feature. Tests
+// that have none and run a program that has are told by the build.
 #pragma once
 
+#ifndef SNUG_ADDRESS_SANITIZER
 #define SNUG_ADDRESS_SANITIZER 0
 #define SNUG_THREAD_SANITIZER 0
 
@@ -23,3 +25,4 @@
 #undef SNUG_THREAD_SANITIZER
 #define SNUG_THREAD_SANITIZER 1
 #endif
+#endif  // SNUG_ADDRESS_SANITIZER
