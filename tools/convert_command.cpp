@@ -11,6 +11,7 @@
 #include "tools/commands.h"
 #include "tools/convert/export_folder.h"
 #include "tools/convert/export_gguf.h"
+#include "tools/trainer/tell.h"
 
 namespace snug {
 namespace {
@@ -117,7 +118,7 @@ int convert_command(const Arguments& arguments) {
                                             : DType::f16,
                            output);
   }
-  for (const std::string& note : report.notes) fmt::print(stderr, "Note: {}\n", note);
+  for (const std::string& note : report.notes) tell(stderr, "Note: {}\n", note);
   fmt::print("{}: {} tensors, {} parameters, matrices {}, {}\n", output, report.tensors,
              report.parameters, type, human_bytes(report.bytes));
   return 0;
