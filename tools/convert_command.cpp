@@ -87,9 +87,6 @@ int convert_command(const Arguments& arguments) {
   if (!std::filesystem::is_directory(model, ignored))
     fail(ErrorCode::usage, "--model as a folder with config.json and model.safetensors", model,
          "--model run1/final");
-  if (output.empty())
-    fail(ErrorCode::usage, "a path for --output", "an empty one",
-         gguf ? "--output run1.gguf" : "--output run1-bf16");
   if (dtype.empty()) dtype = gguf ? "f16" : "f32";
   const std::string_view type = parse_dtype(dtype, gguf);
   ExportReport report;

@@ -99,6 +99,9 @@ TEST(CliArguments, ErrorsSayWhatToDo) {
   EXPECT_EQ(message({"f", "--name"}),
             "usage: expected the arguments of snug test\n"
             "  found: --name: 1 required TEXT missing\n  try:   snug test --help");
+  EXPECT_EQ(message({"f", "--name", ""}),
+            "usage: expected a value for --name\n  found: an empty one\n"
+            "  try:   --name NAME, or leave it out");
   EXPECT_NE(message({"f", "--memory", "4GB"}).find("unknown unit"), std::string::npos);
   for (const char* value : {"false", "true", "0", "x"})
     EXPECT_EQ(
@@ -441,7 +444,7 @@ TEST_F(CliTokenizer, Errors) {
                 .find("--min-frequency of at least 0"),
             std::string::npos);
   EXPECT_NE(message({"train", "--vocab-size", "300", "--output", "", path("corpus.txt")}, "")
-                .find("a path for --output"),
+                .find("a value for --output"),
             std::string::npos);
   EXPECT_NE(message({"encod"}, "").find("did you mean encode?"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(path("x.json")));
