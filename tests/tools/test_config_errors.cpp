@@ -58,6 +58,11 @@ TEST(ConfigErrors, UnknownKeys) {
   expect_error_of({"model.a.b.c.d.e.f.g.h.i.j=1"}, "at most 8 dots before the =",
                   "more in \"model.a.b.c.d.e.f.g.h.i.j...\" (command line)",
                   "for example model.n_layer=6");
+  std::string dots = "a.b.c.d.e.f.g.h.i.j.k";  // 40 bytes end inside of a character
+  for (int i = 0; i < 9; ++i) dots += "\u00E9";
+  expect_error_of({"model." + dots + "\u00E9\u00E9=1"},
+                  "at most 8 dots before the =", "more in \"model." + dots + "...\" (command line)",
+                  "for example model.n_layer=6");
   expect_error_of({"model..x=1"}, "a name on both sides of each dot", "\"model..x\" (command line)",
                   "for example model.n_layer=6");
   expect_error_of({"seed"}, "key=value", "\"seed\" (command line)",
