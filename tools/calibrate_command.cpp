@@ -12,6 +12,7 @@
 #include "tools/trainer/device_calibration.h"
 #include "tools/trainer/device_choice.h"
 #include "tools/trainer/setup.h"
+#include "tools/trainer/tell.h"
 
 namespace snug {
 namespace {
@@ -101,7 +102,7 @@ int keep(const std::string& path, const Key& key, bool force, bool json, Read re
   check_cache_folder(path);
   std::string ignored;
   auto kept = force ? decltype(read(path, key, &ignored)){} : read(path, key, &ignored);
-  if (!ignored.empty()) fmt::print(stderr, "Note: {}.\n", ignored);
+  if (!ignored.empty()) tell(stderr, "Note: {}.\n", ignored);
   const bool measured = !kept;
   if (!kept) {
     kept = measure();
@@ -124,7 +125,7 @@ int calibrate_the_device(const Settings& settings, double seconds, bool force, b
   if (gpu) room = gpu_room(settings.gpu);
   const DeviceKey key = device_key(settings.target, settings.gpu);
   const auto measure = [&] {
-    fmt::print(stderr, "Measuring {} ...\n", key.device);
+    tell(stderr, "Measuring {} ...\n", key.device);
     const int64_t handles =
         gpu ? std::max<int64_t>(0, room.first_free_bytes - gpu_room(settings.gpu).free_bytes) : 0;
     DeviceCalibration c =
@@ -174,7 +175,7 @@ int calibrate_command(const Arguments& arguments) {
   }
   const MachineKey key = machine_key(resolve_threads(threads));
   const auto measure = [&] {
-    fmt::print(stderr, "Measuring for about {:.0f} s ...\n", seconds);
+    tell(stderr, "Measuring for about {:.0f} s ...\n", seconds);
     return calibrate(key.threads, seconds);
   };
   return keep(calibration_path(key), key, force, json, read_calibration, measure, write_calibration,

@@ -11,6 +11,7 @@
 #include "tools/commands.h"
 #include "tools/convert/export_folder.h"
 #include "tools/convert/export_gguf.h"
+#include "tools/trainer/tell.h"
 
 namespace snug {
 namespace {
@@ -86,9 +87,6 @@ int convert_command(const Arguments& arguments) {
   if (!std::filesystem::is_directory(model, ignored))
     fail(ErrorCode::usage, "--model as a folder with config.json and model.safetensors", model,
          "--model run1/final");
-  if (output.empty())
-    fail(ErrorCode::usage, "a path for --output", "an empty one",
-         gguf ? "--output run1.gguf" : "--output run1-bf16");
   if (dtype.empty()) dtype = gguf ? "f16" : "f32";
   const std::string_view type = parse_dtype(dtype, gguf);
   ExportReport report;
@@ -117,7 +115,7 @@ int convert_command(const Arguments& arguments) {
                                             : DType::f16,
                            output);
   }
-  for (const std::string& note : report.notes) fmt::print(stderr, "Note: {}\n", note);
+  for (const std::string& note : report.notes) tell(stderr, "Note: {}\n", note);
   fmt::print("{}: {} tensors, {} parameters, matrices {}, {}\n", output, report.tensors,
              report.parameters, type, human_bytes(report.bytes));
   return 0;

@@ -11,6 +11,7 @@
 #include "tools/generate/generation.h"
 #include "tools/generate/generation_output.h"
 #include "tools/generate/prompt_file.h"
+#include "tools/trainer/tell.h"
 
 namespace snug {
 namespace {
@@ -151,9 +152,9 @@ int64_t checked_tokens(const Prompts& prompts, int64_t i, const Tokenizer& token
 
 void note_end(GenerationEnd end, int64_t positions) {
   if (end == GenerationEnd::cache_full)
-    fmt::print(stderr, "note: stopped at the model's {} positions\n", positions);
+    tell(stderr, "note: stopped at the model's {} positions\n", positions);
   if (end == GenerationEnd::no_token)
-    fmt::print(stderr, "note: stopped where every token is forbidden\n");
+    tell(stderr, "note: stopped where every token is forbidden\n");
 }
 
 void show(const std::string& text) {

@@ -20,6 +20,7 @@
 #include "tools/trainer/offers.h"
 #include "tools/trainer/plan_search.h"
 #include "tools/trainer/setup.h"
+#include "tools/trainer/tell.h"
 
 namespace snug {
 
@@ -41,8 +42,7 @@ nlohmann::json unplanned_json(const PlanRequest& request, const Error& why) {
 
 void tell_undrawn(std::initializer_list<std::string> files) {
   for (const std::string& file : files)
-    if (!file.empty())
-      fmt::print(stderr, "Note: {} is not written: there is no plan to draw\n", file);
+    if (!file.empty()) tell(stderr, "Note: {} is not written: there is no plan to draw\n", file);
 }
 
 int sweep_budgets(PlanRequest request, const std::string& sweep, const std::string& svg,

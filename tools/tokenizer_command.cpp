@@ -170,8 +170,11 @@ int train(const Arguments& arguments) {
   if (options.min_frequency < 0)
     fail(ErrorCode::usage, "--min-frequency of at least 0",
          fmt::format("{}", options.min_frequency), "--min-frequency 2");
-  if (output.empty())
-    fail(ErrorCode::usage, "a path for --output", "an empty one", "--output tok.json");
+  std::error_code error;
+  if (is_folder_name(output) && std::filesystem::exists(output, error) &&
+      !std::filesystem::is_directory(output, error))
+    fail(ErrorCode::usage, "--output as a folder, or a file whose name ends in .json",
+         fmt::format("{}, which is a file", output), "--output tok.json");
   const std::vector<std::string> written = output_files(output);
   for (const std::string& path : written) check_output_file(path, "--output", overwrite);
 

@@ -38,8 +38,7 @@ std::string reason(int code) {
 
 [[noreturn]] void fail_write(const std::string& path, int code) {
   const char* advice = "check the permissions and the health of the disk";
-  if (code == ENOSPC || code == EDQUOT)
-    advice = "free space on that disk or write to another one (output_dir)";
+  if (code == ENOSPC || code == EDQUOT) advice = "free space on that disk or write to another one";
   if (code == EFBIG)
     advice = "raise the file size limit (ulimit -f unlimited) or write to another file system";
   if (code == ENOENT || code == ENOTDIR) advice = "create the folder first";

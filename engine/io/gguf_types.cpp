@@ -7,6 +7,7 @@
 #include "engine/core/dtype.h"
 #include "engine/core/error.h"
 #include "engine/io/gguf.h"
+#include "engine/io/text_reader.h"
 
 namespace snug {
 namespace {
@@ -90,8 +91,9 @@ std::string one_value(GgufKind kind, const uint8_t* p) {
   if (kind == GgufKind::boolean) return *p ? "true" : "false";
   if (kind == GgufKind::string) {
     const std::string_view text = text_at(p);
-    return text.size() > 60 ? fmt::format("\"{}...\" ({} bytes)", text.substr(0, 60), text.size())
-                            : fmt::format("\"{}\"", text);
+    return text.size() > 60
+               ? fmt::format("\"{}...\" ({} bytes)", text_beginning(text, 60), text.size())
+               : fmt::format("\"{}\"", text);
   }
   if (read_integer(kind, p, integer)) return std::to_string(integer);
   return kind == GgufKind::u64 ? std::to_string(load<uint64_t>(p)) : "an array";

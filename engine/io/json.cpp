@@ -88,7 +88,8 @@ class TreeEvents {
     const size_t start = what.find(": ");
     if (start != std::string::npos) what = what.substr(start + 2);
     fail_at(position == 0 ? 0 : static_cast<int64_t>(position) - 1, "valid JSON",
-            what.substr(0, 300), "correct the file; a JSON checker shows the place");
+            std::string(text_beginning(what, 300)),
+            "correct the file; a JSON checker shows the place");
   }
 
   [[noreturn]] void fail_at(int64_t offset, const std::string& expected, const std::string& found,

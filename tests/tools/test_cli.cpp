@@ -99,6 +99,9 @@ TEST(CliArguments, ErrorsSayWhatToDo) {
   EXPECT_EQ(message({"f", "--name"}),
             "usage: expected the arguments of snug test\n"
             "  found: --name: 1 required TEXT missing\n  try:   snug test --help");
+  EXPECT_EQ(message({"f", "--name", ""}),
+            "usage: expected a value for --name\n  found: an empty one\n"
+            "  try:   --name NAME, or leave it out");
   EXPECT_NE(message({"f", "--memory", "4GB"}).find("unknown unit"), std::string::npos);
   for (const char* value : {"false", "true", "0", "x"})
     EXPECT_EQ(
@@ -208,6 +211,9 @@ int fail_alloc(const std::vector<std::string>&) {
 int fail_other(const std::vector<std::string>&) {
   throw std::runtime_error("odd");
 }
+int fail_evil(const std::vector<std::string>&) {
+  fail(ErrorCode::usage, "A", "\x1b[2J\xe9 \xc2\x9b", "C");
+}
 
 struct Outcome {
   int code = 0;
@@ -222,7 +228,8 @@ Outcome run(const std::vector<std::string>& arguments) {
                                {"budget", "", fail_budget},
                                {"device", "", fail_device},
                                {"alloc", "", fail_alloc},
-                               {"other", "", fail_other}},
+                               {"other", "", fail_other},
+                               {"evil", "", fail_evil}},
                               "the end\n",
                               version_text,
                               {"doctor"}};
@@ -245,7 +252,12 @@ TEST(CliDispatch, ExitCodesAndMessages) {
   EXPECT_EQ(run({"alloc"}).code, 1);
   EXPECT_NE(run({"alloc"}).err.find("out of memory"), std::string::npos);
   EXPECT_EQ(run({"other"}).code, 1);
-  EXPECT_EQ(run({"other"}).err, "internal: odd\n");
+  EXPECT_EQ(run({"other"}).err,
+            "internal: expected no exception but those of Snug\n  found: odd\n"
+            "  try:   this is a defect in Snug: please report it with the command you ran\n");
+  // Names of any origin must not steer the terminal.
+  EXPECT_EQ(run({"evil"}).err,
+            "usage: expected A\n  found: \\x1b[2J\xef\xbf\xbd \\u009b\n  try:   C\n");
   const Outcome unknown = run({"trian"});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_EQ(unknown.out, "");
@@ -432,7 +444,7 @@ TEST_F(CliTokenizer, Errors) {
                 .find("--min-frequency of at least 0"),
             std::string::npos);
   EXPECT_NE(message({"train", "--vocab-size", "300", "--output", "", path("corpus.txt")}, "")
-                .find("a path for --output"),
+                .find("a value for --output"),
             std::string::npos);
   EXPECT_NE(message({"encod"}, "").find("did you mean encode?"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(path("x.json")));

@@ -58,6 +58,11 @@ TEST(ConfigErrors, UnknownKeys) {
   expect_error_of({"model.a.b.c.d.e.f.g.h.i.j=1"}, "at most 8 dots before the =",
                   "more in \"model.a.b.c.d.e.f.g.h.i.j...\" (command line)",
                   "for example model.n_layer=6");
+  std::string dots = "a.b.c.d.e.f.g.h.i.j.k";  // 40 bytes end inside of a character
+  for (int i = 0; i < 9; ++i) dots += "\u00E9";
+  expect_error_of({"model." + dots + "\u00E9\u00E9=1"},
+                  "at most 8 dots before the =", "more in \"model." + dots + "...\" (command line)",
+                  "for example model.n_layer=6");
   expect_error_of({"model..x=1"}, "a name on both sides of each dot", "\"model..x\" (command line)",
                   "for example model.n_layer=6");
   expect_error_of({"seed"}, "key=value", "\"seed\" (command line)",
@@ -157,6 +162,12 @@ TEST(ConfigErrors, Ranges) {
                "adam_epsilon=1.0e-6");
   expect_error("sample_prompt: x\nsample_top_p: 1.5", "sample_top_p above 0 and at most 1",
                "\"1.5\" (run.yaml:2)", "sample_top_p=0.9");
+  // As the schedule says, but by the words of the user, and in a plan too.
+  expect_error("warmup_steps: 1e18", "warmup_steps of at most 1e15",
+               "warmup_steps: 1.0e+18 (run.yaml:1)", "warmup_steps=20");
+  for (const char* key : {"max_steps", "lr_timescale", "lr_decay_steps"})
+    EXPECT_EQ(caught(std::string(key) + ": 1000000000000001").expected,
+              std::string(key) + " of at most 1e15");
   for (const char* key : {"learning_rate", "weight_decay", "max_grad_norm", "global_batch_size",
                           "save_steps", "threads", "seed", "warmup_steps", "num_train_epochs"})
     EXPECT_NE(caught(std::string(key) + ": -1").expected.find(key), std::string::npos);

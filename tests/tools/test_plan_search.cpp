@@ -462,6 +462,13 @@ TEST(Ladder, SweepsAreRead) {
                        [&] { parse_sweep(wrong); });
   for (const char* wrong : {"", "2GiB..", "many", "2GiB,,4GiB"})
     test::expect_error(ErrorCode::usage, {"--sweep"}, [&] { parse_sweep(wrong); });
+  // What is shown of too many ends between characters.
+  std::string many, shown = "1GiB,";
+  for (int i = 0; i < 1001; ++i) many += shown;
+  for (int i = 0; i < 30; ++i) many += "\u00E9";
+  for (int i = 0; i < 17; ++i) shown += "\u00E9";
+  test::expect_error(ErrorCode::usage, {"--sweep as FROM..TO", ("\"" + shown + "\"").c_str()},
+                     [&] { parse_sweep(many); });
 }
 
 }  // namespace

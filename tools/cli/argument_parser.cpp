@@ -120,6 +120,11 @@ void ArgumentParser::Impl::store(Argument& a) const {
       [&](auto target) {
         using T = decltype(target);
         if constexpr (std::is_same_v<T, std::string*>) {
+          // --picture "$PICTURE" without that variable would ask for nothing and be taken for no
+          // flag.
+          if (a.text.empty())
+            fail(ErrorCode::usage, fmt::format("a value for {}", a.flag), "an empty one",
+                 fmt::format("{} {}{}", a.flag, a.value, a.required ? "" : ", or leave it out"));
           *target = a.text;
         } else if constexpr (std::is_same_v<T, int64_t*>) {
           *target = to_integer(node, a.flag, {}, example);

@@ -7,6 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
+#include "engine/text/unicode.h"
 
 namespace snug {
 
@@ -57,9 +58,19 @@ int run_group(const CommandGroup& group, const std::vector<std::string>& argumen
 
 namespace {
 
-// fmt::print would throw where standard error is closed, and the exit code would be lost with it.
-void say(const std::string& text) {
-  std::fputs((text + "\n").c_str(), stderr);
+// Written out, since there may be no room to make it.
+constexpr const char* kNoRoom =
+    "device: expected room for a block outside the planned arena\n"
+    "  found: out of memory: the system refused it\n"
+    "  try:   end other programs, or raise the limit on this one's memory (ulimit -v, -d)\n";
+
+// Names of files, keys and words of a model are of any origin, and a person's terminal is to show
+// them, not to obey them. fmt::print would throw where standard error is closed, and the exit code
+// would be lost with it.
+int say(const Error& error) {
+  std::fflush(stdout);
+  std::fputs((printable_utf8(error.what(), LineBreaks::kept) + "\n").c_str(), stderr);
+  return error.exit_code();
 }
 
 }  // namespace
@@ -69,20 +80,20 @@ int run_main(const CommandGroup& group, const std::vector<std::string>& argument
   try {
     code = run_group(group, arguments);
   } catch (const Error& error) {
-    std::fflush(stdout);
-    say(error.what());
-    return error.exit_code();
+    return say(error);
   } catch (const std::bad_alloc&) {
     std::fflush(stdout);
-    std::fputs("out of memory: the system refused a block outside the planned arena\n", stderr);
+    std::fputs(kNoRoom, stderr);
     return 1;
   } catch (const std::exception& error) {
-    std::fflush(stdout);
-    say(std::string("internal: ") + error.what());
-    return 1;
+    // fmt::print throws where standard output cannot be written.
+    if (!std::ferror(stdout))
+      return say(Error(ErrorCode::internal, "no exception but those of Snug", error.what(),
+                       "this is a defect in Snug: please report it with the command you ran"));
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
-    std::fputs("device: standard output could not be written\n", stderr);
+    say(Error(ErrorCode::device, "standard output that can be written", "that it cannot",
+              "free space where it goes, or send it to another place"));
     return code == 0 ? 1 : code;
   }
   return code;

@@ -18,6 +18,7 @@ constexpr int64_t kDefaultLength = 1024;
 constexpr int64_t kDefaultBatch = 32;
 constexpr int64_t kDefaultWarmup = 100;
 constexpr int64_t kMaxBatch = int64_t{1} << 40;
+constexpr double kMostSteps = 1e15;  // what a schedule counts to
 
 // "max_length: 256 (run.yaml:7)" of each key, joined.
 std::string quote(const RunConfig& config, std::initializer_list<std::string_view> names) {
@@ -47,6 +48,13 @@ void only_if(const RunConfig& config, bool condition, std::string_view what,
       fail(ErrorCode::usage, fmt::format("{} only with {}", name, what), quote(config, {name}),
            fmt::format("leave {} out", name));
   }
+}
+
+// Before the schedule is made, which knows what was resolved, not what was written.
+void check_steps(const RunConfig& config, std::string_view name, double value) {
+  if (value > kMostSteps)
+    fail(ErrorCode::usage, fmt::format("{} of at most 1e15", name), quote(config, {name}),
+         fmt::format("{}={}", name, find_key(name)->example));
 }
 
 void check_whole_or_share(const RunConfig& config, std::string_view name, double value) {
@@ -82,7 +90,7 @@ void check_phases(const RunConfig& c, int64_t total_steps) {
 }
 
 int64_t steps_of(double value, int64_t total_steps) {
-  if (value >= 1) return static_cast<int64_t>(std::min(value, 9.0e15));
+  if (value >= 1) return static_cast<int64_t>(value);
   // A share such as 0.1 of 30 steps is 3, though 0.1 * 30 is a little more.
   const double steps = value * static_cast<double>(total_steps);
   return static_cast<int64_t>(std::ceil(steps - 1e-9 * std::max(1.0, steps)));
@@ -132,6 +140,10 @@ void check_config(const RunConfig& c) {
   not_both(c, "plan", "target");
   not_both(c, "warmup_steps", "warmup_ratio");
   not_both(c, "min_lr", "min_lr_ratio");
+  check_steps(c, "max_steps", static_cast<double>(c.max_steps));
+  check_steps(c, "warmup_steps", c.warmup_steps);
+  check_steps(c, "lr_decay_steps", c.lr_decay_steps);
+  check_steps(c, "lr_timescale", static_cast<double>(c.lr_timescale));
   check_whole_or_share(c, "warmup_steps", c.warmup_steps);
   check_whole_or_share(c, "lr_decay_steps", c.lr_decay_steps);
   if (c.min_lr > c.learning_rate)
@@ -266,11 +278,10 @@ bool clock_alone(const RunConfig& c) {
 }
 
 int64_t total_steps(const RunConfig& c, int64_t samples, int64_t global_batch) {
-  constexpr double kMost = 1e15;  // what a schedule counts to
   if (c.num_train_epochs == 0) return c.max_steps;
   const double steps = std::ceil(static_cast<double>(samples) * c.num_train_epochs /
                                  static_cast<double>(global_batch));
-  const auto by_epochs = static_cast<int64_t>(std::clamp(steps, 1.0, kMost));
+  const auto by_epochs = static_cast<int64_t>(std::clamp(steps, 1.0, kMostSteps));
   return c.max_steps > 0 ? std::min(c.max_steps, by_epochs) : by_epochs;
 }
 

@@ -5,6 +5,7 @@
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
 #include "engine/io/files.h"
+#include "engine/io/text_reader.h"
 #include "tools/config/check_config.h"
 #include "tools/config/keys.h"
 
@@ -115,7 +116,7 @@ class Settings {
     constexpr int64_t kMostDots = 8;  // no model has more levels, and a file of them could be read
     if (std::count(below.begin(), below.end(), '.') >= kMostDots)
       fail(ErrorCode::usage, fmt::format("at most {} dots before the =", kMostDots),
-           fmt::format("more in \"{}.{}...\" ({})", name, below.substr(0, 40), kCommandLine),
+           fmt::format("more in \"{}.{}...\" ({})", name, text_beginning(below, 40), kCommandLine),
            "for example model.n_layer=6");
     if (root.kind == ConfigNode::Kind::scalar && key.kind == KeyKind::model) {
       ConfigNode named = root;

@@ -147,7 +147,12 @@ Facts inspect_file(const std::string& path, const InspectOptions& options) {
       file.text().find("\"minimum_bytes\"") != std::string_view::npos)
     fail(ErrorCode::data, kKinds, fmt::format("{}, the plan of a run", path),
          fmt::format("snug inspect {} for the run; plan={} follows the plan", folder, path));
-  if (first != std::string_view::npos && head[first] == '{') return inspect_tokenizer(path);
+  if (first != std::string_view::npos && head[first] == '{') {
+    if (file.text().find("\"model\"") == std::string_view::npos)
+      fail(ErrorCode::data, kKinds,
+           fmt::format("{}, JSON without the \"model\" of a tokenizer", path), kHelp);
+    return inspect_tokenizer(path);
+  }
   fail(ErrorCode::data, kKinds,
        file.size() == 0 ? fmt::format("{}, an empty file", path)
                         : fmt::format("{}, {} bytes that begin with \"{}\"", path, file.size(),

@@ -8,6 +8,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/io/text_reader.h"
 #include "tools/report/markup.h"
 #include "tools/trainer/plan_search.h"
 #include "tools/trainer/setup.h"
@@ -161,7 +162,7 @@ std::vector<int64_t> parse_sweep(std::string_view text) {
   while (true) {
     const size_t comma = text.find(',');
     list.push_back(bytes(text.substr(0, comma)));
-    if (static_cast<int64_t>(list.size()) > kMostRungs) wrong_sweep(text.substr(0, 40));
+    if (static_cast<int64_t>(list.size()) > kMostRungs) wrong_sweep(text_beginning(text, 40));
     if (comma == std::string_view::npos) return list;
     text.remove_prefix(comma + 1);
   }

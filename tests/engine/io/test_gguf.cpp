@@ -330,6 +330,16 @@ TEST_F(GgufBroken, EachFaultHasItsMessage) {
   EXPECT_EQ(open(Parts{}.bytes()).keys().size(), 0u);
 }
 
+TEST_F(GgufBroken, ALongTextIsShownUpToAWholeCharacter) {
+  Parts p;
+  p.keys = 1;
+  p.body = key_head("k", 8);
+  const std::string shown(59, 'a');
+  put_text(&p.body, shown + "\u00E9\u00E9");
+  const GgufReader file = open(p.bytes());
+  EXPECT_EQ(file.brief(file.keys()[0]), "\"" + shown + "...\" (63 bytes)");
+}
+
 TEST_F(GgufBroken, Keys) {
   const auto with = [&](const std::string& body, uint64_t keys = 1) {
     Parts p;

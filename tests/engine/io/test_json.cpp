@@ -5,6 +5,7 @@
 #include "engine/core/error.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "engine/io/text_reader.h"
 #include "tests/engine/io/temp_folder.h"
 
 namespace snug {
@@ -80,6 +81,17 @@ TEST(Json, ALongValueIsCutBetweenCharacters) {
   while (text.size() < 200) text += "\u00E9";
   EXPECT_EQ(json_brief(text), "\"" + shown + "...");
   EXPECT_EQ(json_brief(std::string(200, 'b')), "\"" + std::string(96, 'b') + "...");
+  // And of what the parser quotes, wherever its words begin.
+  for (const std::string begin : {"[\"", "[\"b"}) {
+    std::string found;
+    try {
+      parse_json(begin + text + text, "f.json");
+    } catch (const Error& error) {
+      found = error.found();
+    }
+    EXPECT_GT(found.size(), 290u);
+    EXPECT_EQ(text_prefix(found), static_cast<int64_t>(found.size())) << found;
+  }
 }
 
 TEST(Json, FilesRoundTrip) {

@@ -201,7 +201,7 @@ std::vector<BadRow> bad_inference() {
         gone("m/merges.txt")}},
       {"generate: from nothing",
        {"generate", "--model", "@run/final", "--prompt", ""},
-       usage("a prompt of 1 to 63 tokens", "0 tokens", "--prompt \"Once upon a time\"")},
+       usage("a value for --prompt", "an empty one", "--prompt TEXT, or leave it out")},
       {"generate: nothing",
        {"generate", "--model", "@run/final", "--prompt", "a", "--max-new-tokens", "0"},
        usage("--max-new-tokens of at least 1", "0", "--max-new-tokens 64")},

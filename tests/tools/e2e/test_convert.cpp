@@ -398,8 +398,7 @@ TEST(Convert, WrongWordsAreExplained) {
   expect_refused(convert(model, "gguf", w.path("")), 2,
                  {"--output as a file", "which is a folder", "model.gguf"});
   expect_refused(convert(model, "gguf", ""), 2,
-                 {"a path for --output", "an empty one", "run1.gguf"});
-  expect_refused(convert(model, "hf", ""), 2, {"a path for --output", "an empty one", "run1-bf16"});
+                 {"a value for --output", "an empty one", "--output PATH"});
   expect_refused(convert(model, "hf", w.path("x"), {"--pre", "gpt-2"}), 2,
                  {"--pre only with --to gguf", "leave --pre out"});
   expect_refused(convert(model, "hf", w.path("x"), {"--name", "n"}), 2,

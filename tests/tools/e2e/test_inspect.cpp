@@ -214,6 +214,8 @@ TEST(Inspect, StrangersAreExplained) {
   const Outcome here = shell("cd " + w.path("run/final") + "; $SNUG inspect config.json");
   EXPECT_NE(here.err.find("  try:   snug inspect .\n"), std::string::npos) << here.err;
   refused(w.path("run/plan.json"), {"tokenizer"});
+  for (const char* name : {"run/memory.json", "run/metrics.jsonl"})
+    refused(w.path(name), {kinds, "JSON without the \"model\" of a tokenizer"});
   spill(w.path("x.gguf"), "GGUF\3");
   refused(w.path("x.gguf"), {"the version at byte 4"});
   spill(w.path("x.safetensors"), "12345");

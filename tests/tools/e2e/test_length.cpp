@@ -108,7 +108,9 @@ TEST(Signals, AReaderThatGoesEarlyEndsNoRun) {
   // A full disk is another matter: what was to be kept is not.
   if (!exists("/dev/full")) return;
   EXPECT_EQ(unheard("full", {}, "> /dev/full 2> '" + w.path("full.err") + "'"), "1\n");
-  EXPECT_EQ(slurp(w.path("full.err")), "device: standard output could not be written\n");
+  EXPECT_EQ(slurp(w.path("full.err")),
+            "device: expected standard output that can be written\n  found: that it cannot\n"
+            "  try:   free space where it goes, or send it to another place\n");
   EXPECT_TRUE(exists(w.path("full/final/model.safetensors")));
 }
 

@@ -124,6 +124,25 @@ TEST(PlanCommand, AHopelessBatchIsRefusedAtOnce) {
       << followed.err;
 }
 
+// Neither output decides what a plan says of the other, or of itself.
+TEST(PlanCommand, OutputsThatCannotBeWritten) {
+  const Workspace w;
+  const std::string hopeless =
+      "$SNUG plan model=gpt2 global_batch_size=100000 per_device_train_batch_size=100000 threads=1 "
+      "memory=8GiB --json --picture '" +
+      w.path("plan.html") + "' ";
+  EXPECT_EQ(shell(hopeless + "> /dev/null 2>&-; echo $?").out, "3\n");
+  if (!exists("/dev/full")) return;
+  EXPECT_EQ(shell(hopeless + "2> /dev/full > /dev/null; echo $?").out, "3\n");
+  const Outcome full = shell(
+      "$SNUG plan model=gpt2 memory=8GiB max_length=64 global_batch_size=1 "
+      "--json > /dev/full; echo $?");
+  EXPECT_EQ(full.out, "1\n");
+  EXPECT_EQ(full.err,
+            "device: expected standard output that can be written\n  found: that it cannot\n"
+            "  try:   free space where it goes, or send it to another place\n");
+}
+
 TEST(PlanCommand, SaysWhatTheBudgetCosts) {
   const Workspace w;
   const Json open = Json::parse(run(joined(kGpt2, {"memory=64GiB", "--json"})).out);
