@@ -84,15 +84,13 @@ void print(const DeviceCalibration& c, const std::string& path, bool measured) {
 
 // The word behind device=, the only thing that may stand beside flags.
 std::string device_of(const std::vector<std::string>& words) {
-  std::string device = "cpu";
-  for (const std::string& word : words) {
-    constexpr std::string_view kKey = "device=";
-    if (!word.starts_with(kKey))
-      fail(ErrorCode::usage, "flags and device=cpu, device=cuda or device=emu after snug calibrate",
-           fmt::format("\"{}\"", word), "snug calibrate device=cuda");
-    device = word.substr(kKey.size());
-  }
-  return device;
+  if (words.empty()) return "cpu";
+  constexpr std::string_view kKey = "device=";
+  const std::string& word = words.front();
+  if (words.size() > 1 || !word.starts_with(kKey) || word.size() == kKey.size())
+    fail(ErrorCode::usage, "flags and device=cpu, device=cuda or device=emu after snug calibrate",
+         fmt::format("\"{}\"", fmt::join(words, "\", \"")), "snug calibrate device=cuda");
+  return word.substr(kKey.size());
 }
 
 // What is kept of this machine or device, or measured now and kept; and prints it.

@@ -175,6 +175,11 @@ int train(const Arguments& arguments) {
       !std::filesystem::is_directory(output, error))
     fail(ErrorCode::usage, "--output as a folder, or a file whose name ends in .json",
          fmt::format("{}, which is a file", output), "--output tok.json");
+  // Said now, not when all has been learned and there is no place for it.
+  const std::string folder = std::filesystem::path(output).parent_path().string();
+  if (!is_folder_name(output) && !folder.empty() && !std::filesystem::is_directory(folder, error))
+    fail(ErrorCode::usage, "--output in a folder that is there",
+         fmt::format("{}, which is not", folder), "create the folder first");
   const std::vector<std::string> written = output_files(output);
   for (const std::string& path : written) check_output_file(path, "--output", overwrite);
 

@@ -101,7 +101,7 @@ TEST(CliArguments, ErrorsSayWhatToDo) {
             "  found: --name: 1 required TEXT missing\n  try:   snug test --help");
   EXPECT_EQ(message({"f", "--name", ""}),
             "usage: expected a value for --name\n  found: an empty one\n"
-            "  try:   --name NAME, or leave it out");
+            "  try:   --name NAME; snug test --help says what it is for");
   EXPECT_NE(message({"f", "--memory", "4GB"}).find("unknown unit"), std::string::npos);
   for (const char* value : {"false", "true", "0", "x"})
     EXPECT_EQ(

@@ -124,7 +124,7 @@ void ArgumentParser::Impl::store(Argument& a) const {
           // flag.
           if (a.text.empty())
             fail(ErrorCode::usage, fmt::format("a value for {}", a.flag), "an empty one",
-                 fmt::format("{} {}{}", a.flag, a.value, a.required ? "" : ", or leave it out"));
+                 fmt::format("{} {}; {} says what it is for", a.flag, a.value, example));
           *target = a.text;
         } else if constexpr (std::is_same_v<T, int64_t*>) {
           *target = to_integer(node, a.flag, {}, example);
