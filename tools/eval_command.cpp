@@ -157,7 +157,7 @@ int eval_command(const Arguments& arguments) {
       .threads(a.options.threads, "threads; auto: one per core the process may use")
       .flag("--json", a.json, "one JSON object: loss, perplexity, tokens, or acc, acc_norm, scores")
       .example("snug eval --model run1/final --data heldout.txt")
-      .example("snug eval --model run1/final --data heldout.txt --stride 512")
+      .example("snug eval --model run1/final --data heldout.txt --stride 128")
       .example("snug eval --model run1/final --choices hellaswag.jsonl")
       .example("snug eval --model run1/final --data 'books/*.txt' --max-length 256 --json");
   if (!parser.parse(arguments)) return 0;

@@ -63,6 +63,25 @@ bool is_folder_name(const std::string& path) {
          !path.ends_with(".json");
 }
 
+// Said at once, not when all has been learned and there is no place for it. Folders are made, but a
+// lone file goes where there is one.
+void check_place(const std::string& output) {
+  std::error_code error;
+  std::filesystem::path place = output;
+  if (!is_folder_name(output)) {
+    const std::filesystem::path folder = place.parent_path();
+    if (!folder.empty() && !std::filesystem::is_directory(folder, error))
+      fail(ErrorCode::usage, "--output in a folder that is there",
+           fmt::format("{}, which is not", folder.string()), "create the folder first");
+    return;
+  }
+  while (!place.empty() && !std::filesystem::exists(std::filesystem::symlink_status(place, error)))
+    place = place.parent_path();
+  if (!place.empty() && !std::filesystem::is_directory(place, error))
+    fail(ErrorCode::usage, "--output as a folder, or a file whose name ends in .json",
+         fmt::format("{}, which is no folder", place.string()), "--output tok.json");
+}
+
 // The files of a tokenizer saved there.
 std::vector<std::string> output_files(const std::string& output) {
   if (!is_folder_name(output)) return {output};
@@ -170,16 +189,7 @@ int train(const Arguments& arguments) {
   if (options.min_frequency < 0)
     fail(ErrorCode::usage, "--min-frequency of at least 0",
          fmt::format("{}", options.min_frequency), "--min-frequency 2");
-  std::error_code error;
-  if (is_folder_name(output) && std::filesystem::exists(output, error) &&
-      !std::filesystem::is_directory(output, error))
-    fail(ErrorCode::usage, "--output as a folder, or a file whose name ends in .json",
-         fmt::format("{}, which is a file", output), "--output tok.json");
-  // Said now, not when all has been learned and there is no place for it.
-  const std::string folder = std::filesystem::path(output).parent_path().string();
-  if (!is_folder_name(output) && !folder.empty() && !std::filesystem::is_directory(folder, error))
-    fail(ErrorCode::usage, "--output in a folder that is there",
-         fmt::format("{}, which is not", folder), "create the folder first");
+  check_place(output);
   const std::vector<std::string> written = output_files(output);
   for (const std::string& path : written) check_output_file(path, "--output", overwrite);
 

@@ -102,6 +102,11 @@ TEST(CliArguments, ErrorsSayWhatToDo) {
   EXPECT_EQ(message({"f", "--name", ""}),
             "usage: expected a value for --name\n  found: an empty one\n"
             "  try:   --name NAME; snug test --help says what it is for");
+  // Nor is the word that follows the value.
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"f", "--name="},
+                                                {"--name=", "f"},
+                                                {"--count", "1", "--token=", "f"}})
+    EXPECT_NE(message(words).find("  found: an empty one\n"), std::string::npos) << message(words);
   EXPECT_NE(message({"f", "--memory", "4GB"}).find("unknown unit"), std::string::npos);
   for (const char* value : {"false", "true", "0", "x"})
     EXPECT_EQ(

@@ -319,7 +319,7 @@ TEST(Report, ManyTensorsAreMerged) {
     HandRecorder r(s, "micro_first", 0, false);
     std::vector<size_t> made;
     for (int i = 0; i < 8000; ++i) {
-      made.push_back(r.make(std::string(200, 'n'), "", Category::activations, 256));
+      made.push_back(r.make(std::string(500, 'n'), "", Category::activations, 256));
       r.op("op", "", 1000000, 1000);
     }
     for (const size_t t : made) r.end(t);

@@ -105,6 +105,8 @@ struct ArgumentParser::Impl {
   }
 
   void store(Argument& a) const;
+  void refuse_empty_values(const std::vector<std::string>& words) const;
+  [[noreturn]] void no_value(const Argument& a) const;
   [[noreturn]] void unknown(const std::string& word) const;
   std::string help_flag() const { return fmt::format("snug {} --help", command); }
 };
@@ -120,11 +122,7 @@ void ArgumentParser::Impl::store(Argument& a) const {
       [&](auto target) {
         using T = decltype(target);
         if constexpr (std::is_same_v<T, std::string*>) {
-          // --picture "$PICTURE" without that variable would ask for nothing and be taken for no
-          // flag.
-          if (a.text.empty())
-            fail(ErrorCode::usage, fmt::format("a value for {}", a.flag), "an empty one",
-                 fmt::format("{} {}; {} says what it is for", a.flag, a.value, example));
+          if (a.text.empty()) no_value(a);
           *target = a.text;
         } else if constexpr (std::is_same_v<T, int64_t*>) {
           *target = to_integer(node, a.flag, {}, example);
@@ -151,6 +149,26 @@ void ArgumentParser::Impl::store(Argument& a) const {
         }
       },
       a.target);
+}
+
+// --picture "$PICTURE" without that variable would ask for nothing and be taken for no flag.
+void ArgumentParser::Impl::no_value(const Argument& a) const {
+  fail(ErrorCode::usage, fmt::format("a value for {}", a.flag), "an empty one",
+       fmt::format("{} {}; {} says what it is for", a.flag, a.value, help_flag()));
+}
+
+// For --picture="$PICTURE" the library would take the word that follows.
+void ArgumentParser::Impl::refuse_empty_values(const std::vector<std::string>& words) const {
+  const auto takes_value = [](const Argument& a) { return !a.positional && !a.value.empty(); };
+  for (size_t i = 0; i < words.size() && words[i] != "--"; ++i)
+    for (const auto& a : arguments) {
+      if (!takes_value(*a)) continue;
+      if (words[i] == a->flag + "=") no_value(*a);
+      if (words[i] == a->flag) {
+        ++i;  // its value, whatever it looks like
+        break;
+      }
+    }
 }
 
 void ArgumentParser::Impl::unknown(const std::string& word) const {
@@ -244,6 +262,7 @@ ArgumentParser& ArgumentParser::epilog(std::function<std::string()> text) {
 }
 
 bool ArgumentParser::parse(const std::vector<std::string>& arguments) {
+  impl_->refuse_empty_values(arguments);
   try {
     impl_->app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {

@@ -4,6 +4,8 @@
 
 #include <cstdio>
 #include <new>
+#include <system_error>
+#include <typeinfo>
 
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
@@ -86,8 +88,8 @@ int run_main(const CommandGroup& group, const std::vector<std::string>& argument
     std::fputs(kNoRoom, stderr);
     return 1;
   } catch (const std::exception& error) {
-    // fmt::print throws where standard output cannot be written.
-    if (!std::ferror(stdout))
+    // fmt::print throws this where standard output cannot be written.
+    if (!std::ferror(stdout) || typeid(error) != typeid(std::system_error))
       return say(Error(ErrorCode::internal, "no exception but those of Snug", error.what(),
                        "this is a defect in Snug: please report it with the command you ran"));
   }

@@ -12,8 +12,9 @@
 namespace snug {
 
 CostModel CostModel::uncalibrated(const std::string& instruction_set, int threads) {
-  // Of a core, what large products reach on common ones: about three quarters of 3 GHz times two
-  // units; of AMX tiles and of bf16 dot products, whose units differ most, less.
+  // Of a core, what large products reach on common ones: of 3 GHz times two units about three
+  // quarters with AVX2, somewhat more than half with AVX-512; of AMX tiles and of bf16 dot
+  // products, whose units differ most, less.
   double fp32 = 2e9, bf16 = 2e9;
   if (instruction_set == "avx2") fp32 = bf16 = 75e9;
   if (instruction_set == "avx512") fp32 = bf16 = 110e9;
