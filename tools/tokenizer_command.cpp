@@ -63,18 +63,10 @@ bool is_folder_name(const std::string& path) {
          !path.ends_with(".json");
 }
 
-// Said at once, not when all has been learned and there is no place for it. Folders are made, but a
-// lone file goes where there is one.
-void check_place(const std::string& output) {
+// Said at once, not when all has been learned: a folder can be made there.
+void check_output_folder(const std::string& path) {
   std::error_code error;
-  std::filesystem::path place = output;
-  if (!is_folder_name(output)) {
-    const std::filesystem::path folder = place.parent_path();
-    if (!folder.empty() && !std::filesystem::is_directory(folder, error))
-      fail(ErrorCode::usage, "--output in a folder that is there",
-           fmt::format("{}, which is not", folder.string()), "create the folder first");
-    return;
-  }
+  std::filesystem::path place = path;
   while (!place.empty() && !std::filesystem::exists(std::filesystem::symlink_status(place, error)))
     place = place.parent_path();
   if (!place.empty() && !std::filesystem::is_directory(place, error))
@@ -189,9 +181,11 @@ int train(const Arguments& arguments) {
   if (options.min_frequency < 0)
     fail(ErrorCode::usage, "--min-frequency of at least 0",
          fmt::format("{}", options.min_frequency), "--min-frequency 2");
-  check_place(output);
+  if (is_folder_name(output)) check_output_folder(output);
   const std::vector<std::string> written = output_files(output);
-  for (const std::string& path : written) check_output_file(path, "--output", overwrite);
+  std::error_code error;
+  if (!is_folder_name(output) || std::filesystem::is_directory(output, error))
+    for (const std::string& path : written) check_output_file(path, "--output", overwrite);
 
   Progress progress;
   options.progress = [&](int64_t done, int64_t wanted) {

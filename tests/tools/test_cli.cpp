@@ -105,8 +105,15 @@ TEST(CliArguments, ErrorsSayWhatToDo) {
   // Nor is the word that follows the value.
   for (const std::vector<std::string>& words : {std::vector<std::string>{"f", "--name="},
                                                 {"--name=", "f"},
-                                                {"--count", "1", "--token=", "f"}})
+                                                {"--count", "1", "--name=", "f"}})
     EXPECT_NE(message(words).find("  found: an empty one\n"), std::string::npos) << message(words);
+  EXPECT_NE(message({"--count=", "7"}).find("an integer for --count"), std::string::npos)
+      << message({"--count=", "7"});
+  Parsed listed;
+  EXPECT_TRUE(listed.parse({"--token=", "f", "--name", "--count=", "--", "--name="}));
+  EXPECT_EQ(listed.many, std::vector<std::string>{""}) << "which the command itself refuses";
+  EXPECT_EQ(listed.files, (std::vector<std::string>{"f", "--name="}));
+  EXPECT_EQ(listed.name, "--count=") << "a value, whatever it looks like";
   EXPECT_NE(message({"f", "--memory", "4GB"}).find("unknown unit"), std::string::npos);
   for (const char* value : {"false", "true", "0", "x"})
     EXPECT_EQ(

@@ -105,8 +105,7 @@ struct ArgumentParser::Impl {
   }
 
   void store(Argument& a) const;
-  void refuse_empty_values(const std::vector<std::string>& words) const;
-  [[noreturn]] void no_value(const Argument& a) const;
+  std::vector<std::string> with_values(const std::vector<std::string>& words) const;
   [[noreturn]] void unknown(const std::string& word) const;
   std::string help_flag() const { return fmt::format("snug {} --help", command); }
 };
@@ -122,7 +121,10 @@ void ArgumentParser::Impl::store(Argument& a) const {
       [&](auto target) {
         using T = decltype(target);
         if constexpr (std::is_same_v<T, std::string*>) {
-          if (a.text.empty()) no_value(a);
+          // It would ask for nothing and be taken for no flag.
+          if (a.text.empty())
+            fail(ErrorCode::usage, fmt::format("a value for {}", a.flag), "an empty one",
+                 fmt::format("{} {}; {} says what it is for", a.flag, a.value, example));
           *target = a.text;
         } else if constexpr (std::is_same_v<T, int64_t*>) {
           *target = to_integer(node, a.flag, {}, example);
@@ -151,24 +153,31 @@ void ArgumentParser::Impl::store(Argument& a) const {
       a.target);
 }
 
-// --picture "$PICTURE" without that variable would ask for nothing and be taken for no flag.
-void ArgumentParser::Impl::no_value(const Argument& a) const {
-  fail(ErrorCode::usage, fmt::format("a value for {}", a.flag), "an empty one",
-       fmt::format("{} {}; {} says what it is for", a.flag, a.value, help_flag()));
-}
-
-// For --picture="$PICTURE" the library would take the word that follows.
-void ArgumentParser::Impl::refuse_empty_values(const std::vector<std::string>& words) const {
-  const auto takes_value = [](const Argument& a) { return !a.positional && !a.value.empty(); };
-  for (size_t i = 0; i < words.size() && words[i] != "--"; ++i)
-    for (const auto& a : arguments) {
-      if (!takes_value(*a)) continue;
-      if (words[i] == a->flag + "=") no_value(*a);
-      if (words[i] == a->flag) {
-        ++i;  // its value, whatever it looks like
-        break;
-      }
+// --picture="$PICTURE" without that variable as --picture "": the library would take the word that
+// follows for the value.
+std::vector<std::string> ArgumentParser::Impl::with_values(
+    const std::vector<std::string>& words) const {
+  const auto takes_value = [&](std::string_view word) {
+    return std::any_of(arguments.begin(), arguments.end(), [&](const auto& a) {
+      return !a->positional && !a->value.empty() && a->flag == word;
+    });
+  };
+  std::vector<std::string> result;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (word == "--") {
+      result.insert(result.end(), words.begin() + static_cast<ptrdiff_t>(i), words.end());
+      break;
     }
+    result.push_back(word);
+    if (takes_value(word) && i + 1 < words.size()) {
+      result.push_back(words[++i]);  // whatever it looks like
+    } else if (word.ends_with('=') && takes_value(word.substr(0, word.size() - 1))) {
+      result.back().pop_back();
+      result.emplace_back();
+    }
+  }
+  return result;
 }
 
 void ArgumentParser::Impl::unknown(const std::string& word) const {
@@ -262,9 +271,10 @@ ArgumentParser& ArgumentParser::epilog(std::function<std::string()> text) {
 }
 
 bool ArgumentParser::parse(const std::vector<std::string>& arguments) {
-  impl_->refuse_empty_values(arguments);
+  std::vector<std::string> words = impl_->with_values(arguments);
+  std::reverse(words.begin(), words.end());
   try {
-    impl_->app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+    impl_->app.parse(std::move(words));
   } catch (const CLI::CallForHelp&) {
     std::fputs(help().c_str(), stdout);
     return false;

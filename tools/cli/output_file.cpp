@@ -24,6 +24,10 @@ bool has_mark(const std::string& path, std::string_view mark) {
 void check_output_file(const std::string& path, std::string_view flag, bool overwrite,
                        std::string_view mark) {
   std::error_code error;
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  if (!folder.empty() && !std::filesystem::is_directory(folder, error))
+    fail(ErrorCode::usage, fmt::format("{} in a folder that is there", flag),
+         fmt::format("{}, which is not", folder), "create the folder first");
   if (overwrite || !std::filesystem::is_regular_file(path, error) || is_file_number(path) ||
       has_mark(path, mark))
     return;

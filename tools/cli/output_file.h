@@ -1,4 +1,5 @@
-// Files that a command writes where it is told to: none of them is written over by accident.
+// Files that a command writes where it is told to: there is a place for them, which is said before
+// the work is done, and none is written over by accident.
 #pragma once
 
 #include <string>
@@ -6,10 +7,10 @@
 
 namespace snug {
 
-// Throws usage if `path` is there already, unless `overwrite`, or unless the file begins as those
-// of the command do: `mark` stands in its first 4 KiB (empty: no file does). A pipe, a device
-// or an open file by its number (/dev/stdout) is no file to lose. `flag` names the option for the
-// message.
+// Throws usage if the folder of `path` is not there, or if `path` is there already, unless
+// `overwrite`, or unless the file begins as those of the command do: `mark` stands in its first 4
+// KiB (empty: no file does). A pipe, a device or an open file by its number (/dev/stdout) is no
+// file to lose. `flag` names the option for the message.
 void check_output_file(const std::string& path, std::string_view flag, bool overwrite,
                        std::string_view mark = {});
 

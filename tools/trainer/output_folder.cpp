@@ -146,9 +146,6 @@ void check_new_output(const std::string& dir, bool overwrite) {
             !is_torn_file(entry);
   if (!used) return;
   const bool run = holds_run(dir);
-  const std::vector<Entry> saved = checkpoints_of(dir);
-  const bool resumable = std::any_of(
-      saved.begin(), saved.end(), [](const Entry& entry) { return !entry.torn && !entry.damaged; });
   if (overwrite && !run)
     fail(ErrorCode::usage, "an output_dir that is empty or holds a run",
          fmt::format("{} with other files in it, which overwrite would mix with a run's", dir),
@@ -156,9 +153,9 @@ void check_new_output(const std::string& dir, bool overwrite) {
   if (!overwrite)
     fail(ErrorCode::usage, "an output_dir that does not exist or is empty",
          fmt::format("{} with files in it", dir),
-         run && resumable ? "resume=latest, overwrite=true, or another output_dir"
-         : run            ? "overwrite=true, or another output_dir"
-                          : "another output_dir");
+         !run                     ? "another output_dir"
+         : latest_checkpoint(dir) ? "resume=latest, overwrite=true, or another output_dir"
+                                  : "overwrite=true, or another output_dir");
 }
 
 void check_resumed_output(const std::string& dir, const std::string& checkpoint) {

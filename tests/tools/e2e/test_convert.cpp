@@ -403,8 +403,8 @@ TEST(Convert, WrongWordsAreExplained) {
                  {"--pre only with --to gguf", "leave --pre out"});
   expect_refused(convert(model, "hf", w.path("x"), {"--name", "n"}), 2,
                  {"--name only with --to gguf"});
-  expect_refused(convert(model, "gguf", w.path("no/such/x.gguf")), 1,
-                 {"to write", "No such file or directory", "create the folder"});
+  expect_refused(convert(model, "gguf", w.path("no/such/x.gguf")), 2,
+                 {"--output in a folder that is there", "which is not", "create the folder first"});
   expect_refused(convert(model, "hf", w.path("no/such/x")), 1,
                  {"to make a folder beside", "No such file or directory", "--output"});
   EXPECT_FALSE(exists(out));

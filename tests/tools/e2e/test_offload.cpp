@@ -1,6 +1,7 @@
 // Runs that offload: the same numbers, both arenas as planned, and a refusal that names what works.
 #include <gtest/gtest.h>
 
+#include "tests/tools/e2e/runs.h"
 #include "tests/tools/e2e/workspace.h"
 
 namespace snug::e2e {
@@ -10,11 +11,7 @@ TEST(Offload, TheSameRunInLessMemoryOfTheDevice) {
   const Workspace w;
   const std::vector<std::string> base = {"per_device_train_batch_size=3", "head_rows=64",
                                          "save_steps=6", "sample_prompt=the cat"};
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.end(), base.begin(), base.end());
-    return more;
-  };
-  w.trained("kept", with({"recompute=none"}));
+  w.trained("kept", joined(base, {"recompute=none"}));
   EXPECT_EQ(w.json("kept/memory.json")["planned_host_bytes"], 0);
   const struct {
     const char* name;
@@ -24,7 +21,7 @@ TEST(Offload, TheSameRunInLessMemoryOfTheDevice) {
               {"map", {"recompute={0: mlp}", "offload={1: attention+mid}", "host_memory=1GiB"}}};
   for (const auto& row : rows) {
     const std::string name = row.name;
-    const Outcome run = w.trained(name, with(row.keys));
+    const Outcome run = w.trained(name, joined(base, row.keys));
     expect_planned_is_measured(w, name);
     const Json memory = w.json(name + "/memory.json"), plan = w.json(name + "/plan.json");
     const auto host = memory["measured_host_bytes"].get<int64_t>();
@@ -61,12 +58,8 @@ TEST_P(OffloadIn, OptimizerStateWithTheHostChangesNothing) {
   const std::string p = "precision=" + precision;
   const std::vector<std::string> base = {p, "per_device_train_batch_size=3", "head_rows=64",
                                          "save_steps=4", "lr_scheduler_type=constant"};
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.end(), base.begin(), base.end());
-    return more;
-  };
-  w.trained("device", with({"max_steps=8"}));
-  w.trained("host", with({"max_steps=8", "offload_optimizer=cpu"}));
+  w.trained("device", joined(base, {"max_steps=8"}));
+  w.trained("host", joined(base, {"max_steps=8", "offload_optimizer=cpu"}));
   expect_planned_is_measured(w, "host");
   const auto host = w.json("host/memory.json")["measured_host_bytes"].get<int64_t>();
   EXPECT_EQ(w.json("host/plan.json")["host_bytes"], host);
@@ -81,10 +74,10 @@ TEST_P(OffloadIn, OptimizerStateWithTheHostChangesNothing) {
               slurp(w.path(std::string("device") + file)))
         << file;
 
-  w.trained("moved", with({"max_steps=4"}));
-  w.trained("moved", with({"max_steps=8", "offload_optimizer=cpu", "resume=latest"}));
-  w.trained("back", with({"max_steps=4", "offload_optimizer=cpu"}));
-  w.trained("back", with({"max_steps=8", "resume=latest"}));
+  w.trained("moved", joined(base, {"max_steps=4"}));
+  w.trained("moved", joined(base, {"max_steps=8", "offload_optimizer=cpu", "resume=latest"}));
+  w.trained("back", joined(base, {"max_steps=4", "offload_optimizer=cpu"}));
+  w.trained("back", joined(base, {"max_steps=8", "resume=latest"}));
   for (const char* name : {"moved", "back"})
     EXPECT_EQ(slurp(w.path(std::string(name) + "/checkpoint-8/optimizer.safetensors")),
               slurp(w.path("device/checkpoint-8/optimizer.safetensors")))
@@ -100,13 +93,9 @@ TEST_P(OffloadIn, WeightsWithTheHostChangeNothing) {
       "precision=" + precision, "model.n_layer=6",       "per_device_train_batch_size=3",
       "head_rows=64",           "save_steps=4",          "eval_fraction=0.1",
       "eval_steps=4",           "sample_prompt=the cat", "lr_scheduler_type=constant"};
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.end(), base.begin(), base.end());
-    return more;
-  };
-  w.trained("device", with({"max_steps=8"}));
-  const Outcome run = w.trained(
-      "host", with({"max_steps=8", "offload_params=cpu", "recompute=block", "offload=inputs"}));
+  w.trained("device", joined(base, {"max_steps=8"}));
+  const Outcome run = w.trained("host", joined(base, {"max_steps=8", "offload_params=cpu",
+                                                      "recompute=block", "offload=inputs"}));
   expect_planned_is_measured(w, "host");
   const Json plan = w.json("host/plan.json"), memory = w.json("host/memory.json");
   EXPECT_EQ(plan["decisions"]["offload_params"], "cpu");
@@ -129,14 +118,14 @@ TEST_P(OffloadIn, WeightsWithTheHostChangeNothing) {
   same("host", {"/final/model.safetensors", "/checkpoint-4/optimizer.safetensors",
                 "/checkpoint-8/optimizer.safetensors", "/checkpoint-8/model.safetensors"});
 
-  w.trained("moved", with({"max_steps=4"}));
-  w.trained("moved", with({"max_steps=8", "offload_params=cpu", "resume=latest"}));
-  w.trained("back", with({"max_steps=4", "offload_params=cpu"}));
-  w.trained("back", with({"max_steps=8", "resume=latest"}));
+  w.trained("moved", joined(base, {"max_steps=4"}));
+  w.trained("moved", joined(base, {"max_steps=8", "offload_params=cpu", "resume=latest"}));
+  w.trained("back", joined(base, {"max_steps=4", "offload_params=cpu"}));
+  w.trained("back", joined(base, {"max_steps=8", "resume=latest"}));
   for (const char* name : {"moved", "back"})
     same(name, {"/checkpoint-8/optimizer.safetensors", "/checkpoint-8/model.safetensors"});
 
-  w.trained("followed", with({"max_steps=8", "plan=" + w.path("host/plan.json")}));
+  w.trained("followed", joined(base, {"max_steps=8", "plan=" + w.path("host/plan.json")}));
   EXPECT_EQ(w.json("followed/plan.json")["hash"], plan["hash"]);
   EXPECT_EQ(w.curve("followed"), w.curve("device"));
 }
@@ -150,14 +139,10 @@ TEST_P(OffloadIn, GradientsWithTheHostChangeNothing) {
       "precision=" + precision, "model.n_layer=5",           "per_device_train_batch_size=2",
       "global_batch_size=6",    "max_grad_norm=0.5",         "head_rows=64",
       "save_steps=4",           "lr_scheduler_type=constant"};
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.end(), base.begin(), base.end());
-    return more;
-  };
-  w.trained("device", with({"max_steps=8"}));
-  const Outcome run = w.trained("host", with({"max_steps=8", "offload_gradients=cpu"}));
-  w.trained("both", with({"max_steps=8", "offload_gradients=cpu", "offload_optimizer=cpu",
-                          "recompute=block", "offload=inputs"}));
+  w.trained("device", joined(base, {"max_steps=8"}));
+  const Outcome run = w.trained("host", joined(base, {"max_steps=8", "offload_gradients=cpu"}));
+  w.trained("both", joined(base, {"max_steps=8", "offload_gradients=cpu", "offload_optimizer=cpu",
+                                  "recompute=block", "offload=inputs"}));
   const Json before = w.json("device/plan.json"), plan = w.json("host/plan.json");
   EXPECT_EQ(plan["decisions"]["offload_gradients"], "cpu");
   EXPECT_EQ(plan["host_bytes"], w.json("host/memory.json")["measured_host_bytes"]);
@@ -174,17 +159,17 @@ TEST_P(OffloadIn, GradientsWithTheHostChangeNothing) {
     expect_planned_is_measured(w, name);
     EXPECT_EQ(w.curve(name), w.curve("device")) << name;
   }
-  w.trained("moved", with({"max_steps=4"}));
-  w.trained("moved", with({"max_steps=8", "offload_gradients=cpu", "resume=latest"}));
-  w.trained("back", with({"max_steps=4", "offload_gradients=cpu"}));
-  w.trained("back", with({"max_steps=8", "resume=latest"}));
+  w.trained("moved", joined(base, {"max_steps=4"}));
+  w.trained("moved", joined(base, {"max_steps=8", "offload_gradients=cpu", "resume=latest"}));
+  w.trained("back", joined(base, {"max_steps=4", "offload_gradients=cpu"}));
+  w.trained("back", joined(base, {"max_steps=8", "resume=latest"}));
   for (const char* name : {"host", "both", "moved", "back"})
     for (const char* file :
          {"/checkpoint-8/optimizer.safetensors", "/checkpoint-8/model.safetensors"})
       EXPECT_EQ(slurp(w.path(name + std::string(file))),
                 slurp(w.path(std::string("device") + file)))
           << name << file;
-  w.trained("followed", with({"max_steps=8", "plan=" + w.path("host/plan.json")}));
+  w.trained("followed", joined(base, {"max_steps=8", "plan=" + w.path("host/plan.json")}));
   EXPECT_EQ(w.json("followed/plan.json")["hash"], plan["hash"]);
   EXPECT_EQ(w.curve("followed"), w.curve("device"));
 }
@@ -198,19 +183,15 @@ TEST(Offload, ThePlannerStreamsWeightsWhereNothingElseFits) {
                                          "max_grad_norm=0",
                                          "max_steps=6",
                                          "model.n_layer=6"};
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.end(), base.begin(), base.end());
-    return more;
-  };
   const auto least = [&](std::vector<std::string> more) {
     more.emplace_back("host_memory=1GiB");
-    return w.plan(with(std::move(more)))["minimum_bytes"].get<int64_t>();
+    return w.plan(joined(base, more))["minimum_bytes"].get<int64_t>();
   };
   const int64_t streamed = least({}), resident = least({"offload_params=none"});
   EXPECT_LT(streamed, resident);
   const std::string memory = "memory=" + std::to_string(streamed);
-  w.trained("kept", with({}));
-  const Outcome run = w.trained("streamed", with({memory, "host_memory=1GiB"}));
+  w.trained("kept", base);
+  const Outcome run = w.trained("streamed", joined(base, {memory, "host_memory=1GiB"}));
   expect_planned_is_measured(w, "streamed");
   EXPECT_EQ(w.json("streamed/plan.json")["decisions"]["offload_params"], "cpu");
   EXPECT_NE(run.out.find("without it nothing fits"), std::string::npos) << run.out;
@@ -218,7 +199,7 @@ TEST(Offload, ThePlannerStreamsWeightsWhereNothingElseFits) {
   EXPECT_EQ(w.losses("streamed"), w.losses("kept"));
   EXPECT_EQ(slurp(w.path("streamed/final/model.safetensors")),
             slurp(w.path("kept/final/model.safetensors")));
-  const Outcome refused = w.train("refused", with({memory}));
+  const Outcome refused = w.train("refused", joined(base, {memory}));
   EXPECT_EQ(refused.code, 3);
   EXPECT_EQ(refused.err.find("host_memory="), std::string::npos)
       << "both are RAM, of which that frees none: " << refused.err;
@@ -250,16 +231,12 @@ TEST(Offload, ThePlannerTakesTheHostsMemoryWhenToldOfIt) {
   const Workspace w;
   const std::vector<std::string> base = {"per_device_train_batch_size=3", "head_rows=64",
                                          "save_steps=4", "lr_scheduler_type=constant"};
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.end(), base.begin(), base.end());
-    return more;
-  };
-  EXPECT_EQ(w.plan(with({"memory=1GiB"}))["host_bytes"], 0);
-  const Json open = w.plan(with({"host_memory=1GiB"}));
+  EXPECT_EQ(w.plan(joined(base, {"memory=1GiB"}))["host_bytes"], 0);
+  const Json open = w.plan(joined(base, {"host_memory=1GiB"}));
   EXPECT_EQ(open["host_bytes"], 0) << "nothing is gained where memory is plenty";
   const std::string least = "memory=" + std::to_string(open["minimum_bytes"].get<int64_t>());
-  w.trained("kept", with({"max_steps=8"}));
-  const Outcome run = w.trained("moved", with({"max_steps=8", "host_memory=1GiB", least}));
+  w.trained("kept", joined(base, {"max_steps=8"}));
+  const Outcome run = w.trained("moved", joined(base, {"max_steps=8", "host_memory=1GiB", least}));
   expect_planned_is_measured(w, "moved");
   const Json plan = w.json("moved/plan.json");
   EXPECT_GT(plan["host_bytes"].get<int64_t>(), 0);
@@ -272,7 +249,7 @@ TEST(Offload, ThePlannerTakesTheHostsMemoryWhenToldOfIt) {
   for (const std::vector<std::string>& keys :
        {std::vector<std::string>{least},
         {least, "host_memory=1GiB", "offload=none", "offload_optimizer=none"}}) {
-    const Outcome refused = w.train("refused", with(keys));
+    const Outcome refused = w.train("refused", joined(base, keys));
     EXPECT_EQ(refused.code, 3);
     EXPECT_EQ(refused.err.find("host_memory="), std::string::npos)
         << "both are RAM, of which that frees none: " << refused.err;
