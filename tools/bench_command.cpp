@@ -165,7 +165,7 @@ int bench_step(const Arguments& arguments) {
       "step: median {:.3f} s of {} (fastest {:.3f}, noise {:.1f} %), {:.0f} tokens/s, {:.0f} "
       "GFLOP/s of model arithmetic = {:.1f} % of the {} roof\n",
       median, times.seconds.size(), times.least(), 100.0 * times.noise(), run.tokens() / median,
-      model_rate * 1e-9, 100.0 * model_rate / roof, narrow ? "bf16" : "fp32");
+      model_rate * 1e-9, 100.0 * model_rate / roof, roofs.is_bf16(narrow) ? "bf16" : "fp32");
   fmt::print("start: {:.2f} s until the first step, which took {:.3f} s; peak resident {}\n\n",
              startup, first, human_bytes(peak));
   fmt::print("{:<12} {:<29} {:>6} {:>9} {:>9} {:>6} {:>10} {:>9} {:>6}\n", "program", "op", "calls",

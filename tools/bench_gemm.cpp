@@ -101,8 +101,7 @@ int bench_gemm(const Arguments& arguments) {
   const ConfigArguments a = parse_config_arguments(
       "bench gemm",
       "times the matrix products of a configuration by every kernel, in turn: forward, for the "
-      "input "
-      "and for the weight, with B as it is and packed beforehand.",
+      "input and for the weight, with B as it is and packed beforehand.",
       {"snug bench gemm model=gpt2 precision=bf16 max_length=1024 global_batch_size=4",
        "snug bench gemm --config run.yaml threads=1 --repeat 9 --json"},
       arguments, [&](ArgumentParser& parser) {
@@ -238,7 +237,8 @@ int bench_gemm(const Arguments& arguments) {
                                        {"products", list}})
                            .dump(2));
   else
-    fmt::print("\n* the kernel a run uses. roof: of {} arithmetic.\n", narrow ? "bf16" : "fp32");
+    fmt::print("\n* the kernel a run uses. roof: of {} arithmetic.\n",
+               roofs.is_bf16(narrow) ? "bf16" : "fp32");
   return 0;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/core/error.h"
 #include "tools/bench.h"
 #include "tools/cli/argument_parser.h"
+#include "tools/trainer/median.h"
 
 namespace snug {
 
@@ -55,12 +56,12 @@ int bench_ops(const Arguments& arguments) {
     const auto spread = [&](double Roofs::*rate, const char* key) {
       std::vector<double> rates;
       for (const Roofs& r : between) rates.push_back(r.*rate);
-      std::sort(rates.begin(), rates.end());
-      const double median = rates[rates.size() / 2];
-      between_json[key] = {{"median", median}, {"least", rates.front()}, {"most", rates.back()}};
+      const double median = median_of(rates);
+      const auto [least, most] = std::minmax_element(rates.begin(), rates.end());
+      between_json[key] = {{"median", median}, {"least", *least}, {"most", *most}};
       between_line +=
           fmt::format("{} {} {:.1f} ({:.1f} to {:.1f})", between_line.empty() ? "" : ",", key,
-                      median * 1e-9, rates.front() * 1e-9, rates.back() * 1e-9);
+                      median * 1e-9, *least * 1e-9, *most * 1e-9);
       roofs.*rate = median;
     };
     spread(&Roofs::read_bytes, "read_bytes");

@@ -239,10 +239,11 @@ int train(const Arguments& arguments) {
              report.documents == 1 ? "" : "s", trainer.distinct_words());
   if (report.skipped > 0)
     fmt::print("skipped: {} that are not UTF-8 text, for example {}\n", report.skipped,
-               report.first_skipped);
+               printable_utf8(report.first_skipped, LineBreaks::shown));
   if (report.no_column > 0)
     fmt::print("skipped: {} table{} without a column \"{}\", for example {}\n", report.no_column,
-               report.no_column == 1 ? "" : "s", read.text_column, report.first_no_column);
+               report.no_column == 1 ? "" : "s", read.text_column,
+               printable_utf8(report.first_no_column, LineBreaks::shown));
   if (options.model == TrainedModel::bpe) {
     fmt::print("tokenizer: {} tokens, {} merges, written to {}\n", tokenizer.vocab_size(),
                tokenizer.merge_count(), output);

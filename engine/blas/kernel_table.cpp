@@ -1,6 +1,7 @@
 #include "engine/blas/kernel_table.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "engine/core/error.h"
 
@@ -72,6 +73,23 @@ bool same_bits(MatmulKernel a, MatmulKernel b) {
 std::string to_string(const KernelChoice& c) {
   return to_string(c.shapes) + ", " + to_string(c.a) + " " + to_string(c.b) + ", " +
          to_string(c.kernel);
+}
+
+Name kernel_choice_name(const KernelChoice& c, bool packed) {
+  constexpr size_t kDTypeCount = std::size(kNamed);
+  constexpr auto kKernelCount = static_cast<size_t>(MatmulKernel::cublaslt) + 1;
+  constexpr size_t kOperands = 24 * kDTypeCount * kDTypeCount;  // classes and dtypes
+  using Packed = std::array<std::atomic<Name>, 2>;
+  static std::array<std::array<Packed, kKernelCount>, kOperands> names;
+  const auto make = [&] { return Name(to_string(c) + std::string(packed ? kPackedSuffix : "")); };
+  const auto a = static_cast<size_t>(c.a), b = static_cast<size_t>(c.b);
+  if (a >= kDTypeCount || b >= kDTypeCount) return make();  // of no product that there is
+  const size_t operands =
+      (static_cast<size_t>(number_of(c.shapes)) * kDTypeCount + a) * kDTypeCount + b;
+  std::atomic<Name>& name = names[operands][static_cast<size_t>(c.kernel)][packed ? 1 : 0];
+  Name known = name.load();
+  if (known.empty()) name.store(known = make());
+  return known;
 }
 
 std::optional<KernelChoice> parse_kernel_choice(std::string_view text) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/blas/matmul_cpu.h"
+#include "engine/core/name.h"
 
 namespace snug {
 
@@ -57,6 +58,9 @@ constexpr std::string_view without_packed(std::string_view variant) {
 // "nt wide long, bf16 bf16, avx512_bf16", and back.
 std::string to_string(const KernelChoice& choice);
 std::optional<KernelChoice> parse_kernel_choice(std::string_view text);
+// The same as a name, kPackedSuffix behind it where B comes packed. The text is made once for each:
+// a planner records thousands of products.
+Name kernel_choice_name(const KernelChoice& choice, bool packed);
 
 class KernelTable {
  public:

@@ -44,14 +44,6 @@ MatmulKernel packed_kernel(const KernelTable* kernels, const Operand& B, DType a
   return choose(kernels, p);
 }
 
-// What a plan says about the product beside its name: "nt wide long, bf16 bf16, avx512_bf16", and
-// that B comes packed.
-Name variant(const MatmulProblem& p, MatmulKernel kernel, bool packed) {
-  std::string text = to_string(KernelChoice{product_class(p), p.a.dtype, p.b.dtype, kernel});
-  if (packed) text += kPackedSuffix;
-  return Name(text);
-}
-
 void check_packed(const View& packed, const View& b, bool transpose_b, DType a_dtype,
                   const KernelTable* kernels) {
   expect_dtype(packed, "packed B", {DType::u8});
@@ -130,11 +122,15 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
   Tensor scratch;
   if (scratch_bytes > 0)
     scratch = ctx.tensor(kScratch, {scratch_bytes}, DType::u8, Category::workspace);
+  // What a plan says about it beside its name.
+  Name variant;
+  if (ctx.planning())
+    variant = kernel_choice_name({product_class(p), p.a.dtype, p.b.dtype, kernel}, packed);
   Op op(ctx, options.name,
         {.flops = 2 * M * N * K + options.also.flops,
          .bytes = a.bytes() + (packed ? options.b_packed : b).bytes() +
                   c.bytes() * (options.add ? 2 : 1) + options.also.bytes,
-         .variant = ctx.planning() ? variant(p, kernel, packed) : Name()});
+         .variant = variant});
   if (!op.run()) return;
   if (ctx.by_kernels())
     return on_queue(ctx, [&](auto& queue) {

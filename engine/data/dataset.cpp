@@ -43,7 +43,8 @@ WindowDataset::WindowDataset(std::vector<TokenFile> files, int64_t T, WindowOpti
          fmt::format("at least {} tokens in one file for a sample of max_length {}", T + 1, T),
          found,
          longest < 2 ? "give more text"
-                     : fmt::format("give more text, or set max_length to {} or less", longest - 1));
+                     : fmt::format("give more text, or set max_length (--max-length) to {} or less",
+                                   longest - 1));
   if (options.eval_fraction > 0.0) {
     if (samples < 2)
       fail(

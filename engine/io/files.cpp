@@ -340,6 +340,15 @@ void InputFile::expect_jumps(bool jumps) const noexcept {
   ::posix_fadvise(fd_, 0, 0, jumps ? POSIX_FADV_RANDOM : POSIX_FADV_SEQUENTIAL);
 }
 
+void copy_file(const std::string& from, const std::string& to) {
+  const InputFile source(from);
+  AtomicFile copy(to);
+  char block[16 << 10];
+  while (const int64_t bytes = source.read_at(copy.size(), block, sizeof block))
+    copy.write(block, bytes);
+  copy.commit();
+}
+
 MappedFile::MappedFile(const std::string& path) {
   const int fd = open_regular(path, &size_);
   void* p = nullptr;

@@ -106,6 +106,9 @@ class InputFile {
   int64_t size_ = 0;
 };
 
+// Writes what `from` holds to `to`, as AtomicFile does, through a block of 16 KiB of the stack.
+void copy_file(const std::string& from, const std::string& to);
+
 // A read-only mapping of a whole regular file. Its pages are the file's own: they can be dropped
 // and read again at any time, so they count in no budget. An empty file has a null data(). The file
 // must not be shortened by another program while it is mapped (files replaced by rename are safe).

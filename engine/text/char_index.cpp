@@ -13,20 +13,22 @@ const char* const kCategoryNames[kCategoryCount] = {
     "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cs"};
 
 CharIndex::CharIndex() {
-  // Blocks of one kind throughout (most of the code space) share one block for each kind.
+  // Blocks of one kind throughout (most of the code space) share one block for each kind, and are
+  // not filled to see it: 4221 ranges are walked, not 1.1 million code points (2 ms of every
+  // command that reads a tokenizer).
   std::vector<uint8_t> blocks;
   std::array<int, 256> uniform{};
   uniform.fill(-1);
   int range = 0;
+  const auto end_of = [](int r) {
+    return r + 1 < kCharRangeCount ? kCharRanges[r + 1] >> 8 : uint32_t{0x110000};
+  };
   for (uint32_t block = 0; block < 0x1100; ++block) {
-    uint8_t kinds[256];
-    for (uint32_t i = 0; i < 256; ++i) {
-      const uint32_t code = block << 8 | i;
-      while (range + 1 < kCharRangeCount && kCharRanges[range + 1] >> 8 <= code) ++range;
-      kinds[i] = static_cast<uint8_t>(kCharRanges[range] & 0xFF);
-    }
-    const bool same = std::all_of(kinds, kinds + 256, [&](uint8_t k) { return k == kinds[0]; });
-    int& shared = uniform[kinds[0]];
+    const uint32_t first = block << 8, end = first + 256;
+    while (end_of(range) <= first) ++range;
+    const auto kind_of = [](int r) { return static_cast<uint8_t>(kCharRanges[r] & 0xFF); };
+    const bool same = end_of(range) >= end;
+    int& shared = uniform[kind_of(range)];
     if (same && shared >= 0) {
       block_of_[block] = static_cast<uint16_t>(shared);
       continue;
@@ -34,7 +36,12 @@ CharIndex::CharIndex() {
     const auto number = static_cast<uint16_t>(blocks.size() / 256);
     if (same) shared = number;
     block_of_[block] = number;
-    blocks.insert(blocks.end(), kinds, kinds + 256);
+    for (uint32_t code = first; code < end;) {
+      while (end_of(range) <= code) ++range;
+      const uint32_t next = std::min(end_of(range), end);
+      blocks.insert(blocks.end(), next - code, kind_of(range));
+      code = next;
+    }
   }
   blocks_ = new uint8_t[blocks.size()];
   std::memcpy(blocks_, blocks.data(), blocks.size());

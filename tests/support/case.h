@@ -155,7 +155,7 @@ inline Outputs run_on_plan_and_cpu(const Settings& settings, const Body& body,
     body(c);
     c.finish();
   });
-  schedule.pack({}, options.shuffle);
+  schedule.pack({.seconds = 0}, options.shuffle);
 
   Outputs outputs;
   outputs.planned_bytes = schedule.arena_bytes();

@@ -49,7 +49,9 @@ struct RunOptions {
 inline Schedule plan_schedule(const Model& model, const RunOptions& o) {
   Session plan(Place::plan, model, o.decisions, o.optimizer, o.settings);
   plan.open();
-  plan.schedule().pack({}, o.shuffle);
+  // Greedy orders alone: where tensors lie changes no number, and looking for the lowest layout
+  // took a third of these tests' time.
+  plan.schedule().pack({.seconds = 0}, o.shuffle);
   return plan.schedule();
 }
 

@@ -567,7 +567,15 @@ TEST(RoofsText, OfAGpuNamesItAndItsUnits) {
   r = {};
   r.threads = 2;
   r.fp32_flops = 1e9;
-  EXPECT_EQ(to_string(r).find("2 threads: fp32 1, bf16 0 GFLOP/s"), 0u);
+  EXPECT_TRUE(to_string(r).starts_with(
+      "2 threads: fp32 1 GFLOP/s (bf16 as fp32: this CPU has no unit for it); memory read "))
+      << to_string(r);
+  EXPECT_FALSE(r.is_bf16(true));
+  r.bf16_flops = 3e9;
+  EXPECT_TRUE(to_string(r).starts_with("2 threads: fp32 1, bf16 3 GFLOP/s; memory read "))
+      << to_string(r);
+  EXPECT_TRUE(r.is_bf16(true));
+  EXPECT_FALSE(r.is_bf16(false));
 }
 
 }  // namespace

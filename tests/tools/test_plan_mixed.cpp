@@ -16,7 +16,7 @@ namespace snug {
 namespace {
 
 // Layers are neighbours of layers that do something else in nearly all of these.
-TEST(PlanMixed, BytesAreTheRecordsAndSecondsABound) {
+TEST(SlowPlanMixed, BytesAreTheRecordsAndSecondsABound) {
   const test::Tiny tinies[] = {
       {.V = 300, .P = 64, .C = 32, .L = 4, .H = 2, .F = 128},
       {.V = 97, .P = 64, .C = 48, .L = 7, .H = 3, .F = 192, .dropout = 0.1},

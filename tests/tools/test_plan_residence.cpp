@@ -32,7 +32,7 @@ PlanRequest request_of(const Model& model, const Case& c, const CostModel& cost)
 }
 
 // Every plan of two groups, recorded whole.
-TEST(PlanResidence, TheStacksBytesAreTheRecordsAndTheirSecondsABound) {
+TEST(SlowPlanResidence, TheStacksBytesAreTheRecordsAndTheirSecondsABound) {
   for (const Case& c : kCases) {
     const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
     for (const double link : {1e9, 1e11}) {

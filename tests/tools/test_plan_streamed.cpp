@@ -264,7 +264,7 @@ CostModel cheap_in_pieces(const PlanRequest& r) {
 }
 
 // Nothing is left out of the search for a bound that is none.
-TEST(PlanStreamed, NoBoundIsAboveWhatAStepTakes) {
+TEST(SlowPlanStreamed, NoBoundIsAboveWhatAStepTakes) {
   const test::Tiny tiny{.V = 200, .P = 32, .C = 64, .L = 4, .H = 2, .F = 256};
   for (const char* precision : {"fp32", "bf16"})
     for (const int machine : {0, 1, 2})

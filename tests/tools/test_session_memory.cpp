@@ -465,7 +465,7 @@ TEST_P(SessionPackings, TwentyRandomPackingsChangeNoBit) {
 INSTANTIATE_TEST_SUITE_P(Slow, SessionPackings, testing::ValuesIn(kConfigs), name_of);
 
 // The same for a few in the fast suite.
-TEST(SessionPacking, TwentyRandomPackingsChangeNoBit) {
+TEST(SessionPacking, RandomPackingsChangeNoBit) {
   for (const char* name :
        {"plain", "dropout_block", "untied_bf16_block", "offload_block_bf16", "offload_map"}) {
     const auto* c = std::find_if(std::begin(kConfigs), std::end(kConfigs),
@@ -473,7 +473,7 @@ TEST(SessionPacking, TwentyRandomPackingsChangeNoBit) {
     const Model model(test::tiny_spec(c->model), parse_precision(c->precision));
     test::RunOptions o = options_of(*c);
     const test::Trace plain = test::trace_of(model, o);
-    for (o.shuffle = 1; o.shuffle <= 20; ++o.shuffle)
+    for (o.shuffle = 1; o.shuffle <= 6; ++o.shuffle)
       EXPECT_TRUE(same_bits(test::trace_of(model, o), plain)) << name << ", packing " << o.shuffle;
   }
 }

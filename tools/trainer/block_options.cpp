@@ -333,10 +333,11 @@ BlockOptions record_block_options(const Model& model, const Decisions& decisions
     for (const int slot : body.stages()[s].outputs)
       if (body.slot(slot).shape(dims).rank() > 1) groups.back().push_back(slot);
   }
-  BlockOptions all;
-  const auto add = [&](const std::vector<SlotPolicy>& policies) {
-    all.options.push_back(recorder.record(policies));
-    all.names.push_back(recompute_text(policies, body));
+  std::vector<LayerOption> all;
+  std::vector<std::vector<SlotPolicy>> ways;  // of all of them; few need a name
+  const auto add = [&](std::vector<SlotPolicy> policies) {
+    all.push_back(recorder.record(policies));
+    ways.push_back(std::move(policies));
   };
   // The first pass assigns gradients; those that count add to them, as most micro-steps do.
   recorder.record(std::vector<SlotPolicy>(static_cast<size_t>(body.slots()), SlotPolicy::keep));
@@ -346,15 +347,15 @@ BlockOptions record_block_options(const Model& model, const Decisions& decisions
       if (set >> g & 1)
         for (const int slot : groups[g])
           policies[static_cast<size_t>(slot)] = SlotPolicy::recompute;
-    add(policies);
+    add(std::move(policies));
   }
   add(parse_policies("block", "none", model).front());
   BlockOptions kept;
-  std::vector<int> list = efficient_options(all.options);
+  std::vector<int> list = efficient_options(all);
   if (list.front() != 0) list.insert(list.begin(), 0);
   for (const int i : list) {
-    kept.options.push_back(all.options[static_cast<size_t>(i)]);
-    kept.names.push_back(all.names[static_cast<size_t>(i)]);
+    kept.options.push_back(all[static_cast<size_t>(i)]);
+    kept.names.push_back(recompute_text(ways[static_cast<size_t>(i)], body));
   }
   for (size_t i = 0; i < kPresets.size(); ++i)
     kept.presets[i] =

@@ -1,8 +1,6 @@
 #include "tools/trainer/checkpoint_writer.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -76,15 +74,6 @@ void read_beside(Context& ctx, void* to, const View& from) {
        code == ENOSPC || code == EDQUOT ? "free disk space, or another output_dir"
                                         : "check the rights and the health of that disk, or "
                                           "another output_dir");
-}
-
-// What was copied is not durable yet.
-void sync_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  const bool good = fd >= 0 && (::fsync(fd) == 0 || errno == EINVAL);
-  const int code = errno;
-  if (fd >= 0) ::close(fd);
-  if (!good) fail_folder("write", path, code);
 }
 
 }  // namespace
@@ -197,7 +186,6 @@ void CheckpointWriter::write_small_files(const RunPosition& at, const Pinned& pi
   std::sort(small.begin(), small.end());
   seal_.begin(at.step);
   for (const fs::path& path : small) {
-    sync_file(path.string());
     const std::string bytes = read_file(path.string());
     seal_.add(path.filename().string(), static_cast<int64_t>(bytes.size()), fingerprint(bytes));
   }

@@ -232,10 +232,12 @@ std::string to_string(const Roofs& r) {
         "by the driver {:.0f}, by a kernel {:.0f} GB/s",
         r.device, r.fp32_flops * 1e-12, r.tf32_flops * 1e-12, r.bf16_flops * 1e-12,
         r.read_bytes * 1e-9, r.copy_bytes * 1e-9, r.stream_bytes * 1e-9);
+  const std::string bf16 =
+      r.bf16_flops > 0 ? fmt::format(", bf16 {:.0f} GFLOP/s", r.bf16_flops * 1e-9)
+                       : std::string(" GFLOP/s (bf16 as fp32: this CPU has no unit for it)");
   return fmt::format(
-      "{} threads: fp32 {:.0f}, bf16 {:.0f} GFLOP/s; memory read {:.1f}, copied {:.1f}, past the "
-      "caches {:.1f} GB/s",
-      r.threads, r.fp32_flops * 1e-9, r.bf16_flops * 1e-9, r.read_bytes * 1e-9, r.copy_bytes * 1e-9,
+      "{} threads: fp32 {:.0f}{}; memory read {:.1f}, copied {:.1f}, past the caches {:.1f} GB/s",
+      r.threads, r.fp32_flops * 1e-9, bf16, r.read_bytes * 1e-9, r.copy_bytes * 1e-9,
       r.stream_bytes * 1e-9);
 }
 

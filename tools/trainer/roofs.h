@@ -27,9 +27,9 @@ struct Roofs {
   // The largest traffic in any of the three manners: what bounds an op that could use each.
   double memory_bytes() const { return std::max({read_bytes, copy_bytes, stream_bytes}); }
   // The roof over arithmetic on operands of that width.
-  double flops(bool bf16) const {
-    return bf16 && bf16_flops > fp32_flops ? bf16_flops : fp32_flops;
-  }
+  double flops(bool bf16) const { return is_bf16(bf16) ? bf16_flops : fp32_flops; }
+  // Whether that is the roof of bf16: without a unit for it, or a faster one, it is fp32's.
+  bool is_bf16(bool bf16) const { return bf16 && bf16_flops > fp32_flops; }
 };
 
 // `seconds`: about how long it may take, the arrays' first touch aside.

@@ -9,6 +9,7 @@
 #include "engine/core/units.h"
 #include "engine/data/corpus.h"
 #include "engine/io/files.h"
+#include "engine/text/unicode.h"
 #include "tools/trainer/token_cache.h"
 
 namespace snug {
@@ -105,7 +106,8 @@ std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const 
                                 count_of(sources.strangers, ".bin file"), sources.first_stranger));
   int64_t tokens = 0;
   for (const TokenFile& f : files) tokens += f.size();
-  text = fmt::format("{}, {} tokens", fmt::join(parts, ", "), tokens);
+  text = printable_utf8(fmt::format("{}, {} tokens", fmt::join(parts, ", "), tokens),
+                        LineBreaks::shown);
   return files;
 }
 

@@ -65,14 +65,15 @@ int64_t resolve_memory(int64_t configured, int64_t* reserve, int64_t* free) {
 
 namespace {
 
-// What is wrong with a map's keys is said of "model"; where it was set stands behind that.
+// What is wrong with a name or with a map's keys is said of "model"; where it was set stands behind
+// that.
 ModelSource resolve_source(const RunConfig& config, int64_t vocabulary) {
   try {
     return resolve_model(config.model, config.model_config_json, vocabulary);
   } catch (const Error& e) {
     const auto placed = [&](const std::string& text) {
-      return text.ends_with(" in model") ? fmt::format("{} ({})", text, config.where("model"))
-                                         : text;
+      const bool of_key = text.ends_with(" in model") || text == "model: " + config.model;
+      return of_key ? fmt::format("{} ({})", text, config.where("model")) : text;
     };
     fail(e.code(), placed(e.expected()), placed(e.found()), e.advice());
   }

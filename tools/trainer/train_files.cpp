@@ -31,10 +31,13 @@ void TrainRun::add_model_files(const std::string& folder, DType dtype) const {
   if (!setup_.tokenizer) return;
   const std::string from = config().output_dir + "/tokenizer";
   std::error_code error;
-  fs::copy(from, folder, fs::copy_options::recursive | fs::copy_options::overwrite_existing, error);
+  for (fs::directory_iterator it(from, error); !error && it != fs::directory_iterator();
+       it.increment(error))
+    if (it->is_regular_file(error))
+      copy_file(it->path().string(), folder + "/" + it->path().filename().string());
   if (error)
     fail(ErrorCode::device, fmt::format("to copy {} to {}", from, folder), error.message(),
-         "free disk space, and leave the files of a run where they are while it goes");
+         "leave the files of a run where they are while it goes");
 }
 
 // The log in the form of Hugging Face's Trainer.

@@ -216,6 +216,21 @@ TEST(Files, AFileSizeLimitIsAnErrorAndNotADeath) {
   EXPECT_EQ(sigismember(&mask, SIGXFSZ), 0);
 }
 
+TEST(Files, ACopyHoldsTheSameBytes) {
+  const TempFolder tmp;
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{16} << 10, (size_t{40} << 10) + 7}) {
+    std::string text(size, 'x');
+    for (size_t i = 0; i < size; ++i) text[i] = static_cast<char>(i * 2654435761u >> 7);
+    write_atomic(tmp / "from", text);
+    copy_file(tmp / "from", tmp / "to");
+    EXPECT_EQ(read_file(tmp / "to"), text);
+  }
+  EXPECT_ERROR(copy_file(tmp / "none", tmp / "to"), ErrorCode::data, "none", "No such file", "");
+  if (!std::filesystem::exists("/dev/full")) return;
+  EXPECT_ERROR(copy_file(tmp / "from", "/dev/full"), ErrorCode::device, "to write /dev/full",
+               "No space left on device", "free space");
+}
+
 TEST(Files, AFullDiskIsAnError) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   EXPECT_ERROR(write_atomic("/dev/full", "x"), ErrorCode::device, "full", "No space left",

@@ -22,7 +22,7 @@ json parts(const std::string& name) {
 }
 
 // A word of a megabyte under every model. Quadratic work would take minutes.
-TEST(Hostile, OneWordOfAMegabyte) {
+TEST(SlowHostile, OneWordOfAMegabyte) {
   const TestFolder folder;
   std::vector<Tokenizer> all;
   for (const char* name : {"bert", "unigram", "unigram_bytes", "llama2", "clip", "words"}) {
@@ -38,7 +38,7 @@ TEST(Hostile, OneWordOfAMegabyte) {
   }
 }
 
-TEST(Hostile, ManyAddedTokens) {
+TEST(SlowHostile, ManyAddedTokens) {
   const TestFolder folder;
   json j = parts("llama2");
   const int first = 5000;

@@ -107,6 +107,17 @@ TEST(Unicode, VersionsOfHuggingFace) {
   EXPECT_EQ(lower_char(0x130), 0x130u);
 }
 
+TEST(Unicode, KindsAreThoseOfTheTable) {
+  int64_t wrong = 0;
+  int range = 0;
+  for (uint32_t code = 0; code < 0x110000; ++code) {
+    if (range + 1 < kCharRangeCount && kCharRanges[range + 1] >> 8 == code) ++range;
+    wrong += char_kind(code) != kCharKinds[kCharRanges[range] & 0xFF];
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(range + 1, kCharRangeCount);
+}
+
 TEST(Unicode, LongRunsOfMarksTakeLinearTime) {
   std::string text = "a", sorted = "a", above;
   for (int i = 0; i < 250000; ++i) {

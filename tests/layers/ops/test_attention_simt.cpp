@@ -90,7 +90,7 @@ TEST(AttentionSimt, AnyWidth) {
 
 // The block that a run gets (0) fits the shared memory of every device, and so do its kernels'
 // declared arrays beside the tiles.
-TEST(AttentionSimt, WidestHeadsInTheBlockOfARun) {
+TEST(SlowAttentionSimt, WidestHeadsInTheBlockOfARun) {
   for (const DType dtype : {kF32, kBf16, kF16})
     check({.sizes = {1, 70, 2, 1, 256, true, dtype}, .threads = 0, .dropout = 0.3f});
 }

@@ -213,7 +213,7 @@ std::vector<BadRow> bad_commands() {
        {"tokenizer", "train", "--vocab-size", "300", "--output", "@t.json", "@empty.txt"},
        data("text to learn from", "none in @empty.txt",
             "give files with text: .txt, .md, source code, or .jsonl, .csv, .tsv with a \"text\" "
-            "in every record (text_column)"),
+            "in every record (text_column, --text-column)"),
        {file("empty.txt", "")}},
       {"tokenizer train: no such place",
        {"tokenizer", "train", "--vocab-size", "300", "--output", "@none/t.json", "@text.txt"},
@@ -358,7 +358,7 @@ std::vector<BadRow> bad_commands() {
        {"bench", "ops", "model=gpt5"},
        usage("model as a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2), a "
              "folder with config.json, or a map",
-             "model: gpt5", "did you mean model=gpt2?")},
+             "model: gpt5 (command line)", "did you mean model=gpt2?")},
       {"bench gemm: key",
        {"bench", "gemm", "modle=gpt2"},
        usage("a known configuration key", "\"modle\" (command line)", "did you mean model?")},

@@ -9,7 +9,7 @@ std::vector<BadRow> bad_keys() {
        {"...", "model=gpt3"},
        usage("model as a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2), a "
              "folder with config.json, or a map",
-             "model: gpt3", "did you mean model=gpt2?")},
+             "model: gpt3 (command line)", "did you mean model=gpt2?")},
       {"model of nothing",
        {"...", "model=null"},
        usage("model as a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2), a "

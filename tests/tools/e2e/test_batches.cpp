@@ -41,7 +41,7 @@ TEST(Batches, AccumulationEqualsTheWholeBatch) {
   EXPECT_EQ(w.curve("steps"), w.curve("2"));
 }
 
-TEST(Batches, ThreadsDoNotChangeABit) {
+TEST(SlowBatches, ThreadsDoNotChangeABit) {
   const Workspace w;
   for (const char* precision : {"fp32", "bf16"}) {
     const std::string one = std::string("one-") + precision, two = std::string("two-") + precision;
@@ -74,7 +74,7 @@ TEST(Batches, RecomputeDoesNotChangeABit) {
   }
 }
 
-TEST(Batches, TheSeedMatters) {
+TEST(SlowBatches, TheSeedMatters) {
   const Workspace w;
   w.trained("a");
   w.trained("b", {"seed=7"});

@@ -45,7 +45,7 @@ Json preview(const Workspace& w, const std::vector<std::string>& more) {
   return outcome.code == 0 ? Json::parse(outcome.out) : Json();
 }
 
-TEST(DataForms, TheSameTokensGiveTheSameRun) {
+TEST(SlowDataForms, TheSameTokensGiveTheSameRun) {
   const Workspace w;
   const std::vector<std::string> texts = documents(120);
   fs::create_directory(w.path("folder"));

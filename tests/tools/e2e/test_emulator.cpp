@@ -137,12 +137,8 @@ void expect_streamed_weights_change_no_bit(const std::string& precision) {
               slurp(w.path("device/final/model.safetensors")));
 }
 
-TEST(Emulator, StreamedWeightsChangeNoBit) {
-  expect_streamed_weights_change_no_bit("bf16");
-}
-
 TEST(SlowEmulator, StreamedWeightsChangeNoBit) {
-  expect_streamed_weights_change_no_bit("fp32");
+  for (const char* precision : {"bf16", "fp32"}) expect_streamed_weights_change_no_bit(precision);
 }
 
 // Nor gradients that rest there, with one micro-step and with three, and states and weights beside.
@@ -169,10 +165,6 @@ void expect_gradients_at_the_host_change_no_bit(std::initializer_list<const char
             << run;
       }
     }
-}
-
-TEST(Emulator, GradientsAtTheHostChangeNoBit) {
-  expect_gradients_at_the_host_change_no_bit({"fp16"}, {"2"});
 }
 
 TEST(SlowEmulator, GradientsAtTheHostChangeNoBit) {
@@ -210,7 +202,7 @@ TEST(SlowEmulator, GraphsChangeNoBit) {
 
 // A plan does not say whether graphs issue its programs, so one that was made without is followed
 // with them; one whose backward updates is not.
-TEST(Emulator, APlanIsFollowedByGraphs) {
+TEST(SlowEmulator, APlanIsFollowedByGraphs) {
   const Workspace w;
   const std::vector<std::string> base = joined(kEmu, {"max_steps=4", "eval_steps=2"});
   w.trained("eager", base);
@@ -237,7 +229,7 @@ TEST(Emulator, APlanIsFollowedByGraphs) {
 }
 
 // A resume goes on bit for bit, whatever the number of threads.
-TEST(Emulator, ResumesBitForBit) {
+TEST(SlowEmulator, ResumesBitForBit) {
   const Workspace w;
   w.trained("whole", kEmu);
   w.trained("run", joined(kEmu, {"max_steps=2"}));

@@ -203,7 +203,7 @@ bool enforced() {
 #endif
 }
 
-TEST(Enforced, AShortSweep) {
+TEST(SlowEnforced, AShortSweep) {
   if (!enforced()) GTEST_SKIP() << "a sanitizer's shadow memory is data too";
   sweep(kShapes[0], 9);
 }

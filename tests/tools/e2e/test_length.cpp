@@ -20,7 +20,7 @@ int said_samples(const Outcome& outcome) {
   return std::stoi(outcome.out.substr(outcome.out.rfind(' ', at - 1) + 1));
 }
 
-TEST(Length, EpochsAreStepsRoundedUp) {
+TEST(SlowLength, EpochsAreStepsRoundedUp) {
   const Workspace w;
   spill(w.path("tokens.bin"), raw_tokens(numbered_tokens(32 * 40 + 1, 300)));
   const std::vector<std::string> base = {"train_data=" + w.path("tokens.bin"), "eval_fraction=0",

@@ -50,6 +50,8 @@ TEST(Offload, TheSameRunInLessMemoryOfTheDevice) {
 class OffloadIn : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Bf16, OffloadIn, testing::Values("bf16"));
 INSTANTIATE_TEST_SUITE_P(Slow, OffloadIn, testing::Values("fp32"));
+class StreamedIn : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Slow, StreamedIn, testing::Values("bf16", "fp32"));
 
 // A run, its checkpoints in the background, and a resume with the states in the other place.
 TEST_P(OffloadIn, OptimizerStateWithTheHostChangesNothing) {
@@ -86,7 +88,7 @@ TEST_P(OffloadIn, OptimizerStateWithTheHostChangesNothing) {
 
 // Weights, state and what backward needs with the host: the run, its evaluations, samples,
 // checkpoints and final model, a resume in either direction, and the plan followed.
-TEST_P(OffloadIn, WeightsWithTheHostChangeNothing) {
+TEST_P(StreamedIn, WeightsWithTheHostChangeNothing) {
   const std::string precision = GetParam();
   const Workspace w;
   const std::vector<std::string> base = {
@@ -132,7 +134,7 @@ TEST_P(OffloadIn, WeightsWithTheHostChangeNothing) {
 
 // Gradients with the host, over three micro-steps of a clipped step: the run, a resume in either
 // direction, the plan followed; beside the optimizer's state and without it.
-TEST_P(OffloadIn, GradientsWithTheHostChangeNothing) {
+TEST_P(StreamedIn, GradientsWithTheHostChangeNothing) {
   const std::string precision = GetParam();
   const Workspace w;
   const std::vector<std::string> base = {

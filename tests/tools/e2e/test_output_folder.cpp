@@ -276,7 +276,7 @@ std::map<std::string, std::string> contents(const std::string& folder) {
 
 // The folder was moved and another run's has its name: that one keeps all it has, and what was
 // learned is saved beside it.
-TEST(OutputFolder, AnotherFolderOfItsNameIsLeftAlone) {
+TEST(SlowOutputFolder, AnotherFolderOfItsNameIsLeftAlone) {
   const Workspace w;
   w.trained("whole");
   const auto exchange = [&](const char* name, const std::vector<std::string>& keys,

@@ -65,7 +65,7 @@ TEST(Places, TextThatCannotBeRead) {
 }
 
 // A vocabulary of a few tokens of many bytes: its tables take more than its number of tokens says.
-TEST(Places, ATokenizerOfMoreMemoryThanARunSetsAside) {
+TEST(SlowPlaces, ATokenizerOfMoreMemoryThanARunSetsAside) {
 #if SNUG_ADDRESS_SANITIZER || SNUG_THREAD_SANITIZER
   GTEST_SKIP() << "a sanitizer's own memory is not held against a run";
 #endif

@@ -80,8 +80,9 @@ class Preparing : public testing::Test {
   }
   static std::string text(int64_t bytes) {
     static const std::string all = [] {
+      const std::string block = sentences(2000, 3);
       std::string out;
-      while (out.size() < 48'000'000) out += sentences(2000, 3);
+      while (out.size() < kLong) out += block;
       for (char& c : out)
         if (c == '\n') c = ' ';
       return out;

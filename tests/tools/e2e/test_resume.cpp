@@ -78,21 +78,26 @@ const std::vector<Case>& cases() {
   static const std::vector<Case> list = {
       {"plain", {}, {}, {}},
       {"budget", {}, {}, {"memory=1GiB"}},
-      {"recompute", {"per_device_train_batch_size=3"}, {"recompute=block"}, {"recompute=none"}},
       {"bf16", {"precision=bf16"}, {"recompute=norms"}, {"recompute=block", "memory=40MiB"}},
       {"offload",
        {"per_device_train_batch_size=3"},
        {"recompute=norms", "offload=block"},
        {"recompute=block", "offload=none"}},
-      {"offload_later",
-       {"per_device_train_batch_size=3", "precision=bf16"},
-       {"recompute=none"},
-       {"recompute=block", "offload=inputs"}},
       {"fp16",
        {"precision=fp16", "init_scale=33554432", "growth_interval=3",
         "per_device_train_batch_size=3"},
        {"recompute=block"},
-       {"recompute=none"}},
+       {"recompute=none"}}};
+  return list;
+}
+
+const std::vector<Case>& more_cases() {
+  static const std::vector<Case> list = {
+      {"recompute", {"per_device_train_batch_size=3"}, {"recompute=block"}, {"recompute=none"}},
+      {"offload_later",
+       {"per_device_train_batch_size=3", "precision=bf16"},
+       {"recompute=none"},
+       {"recompute=block", "offload=inputs"}},
       {"sgd",
        {"optim=sgd", "sgd_momentum=0.9", "sgd_nesterov=true", "lr_scheduler_type=constant"},
        {},
@@ -102,8 +107,12 @@ const std::vector<Case>& cases() {
   return list;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Resume, testing::ValuesIn(cases()),
-                         [](const auto& c) { return std::string(c.param.name); });
+std::string case_name(const testing::TestParamInfo<Case>& c) {
+  return c.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Resume, testing::ValuesIn(cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(SlowCases, Resume, testing::ValuesIn(more_cases()), case_name);
 
 TEST(ResumeChoice, TheNewestCompleteCheckpointIsUsed) {
   const Workspace w;
@@ -170,7 +179,7 @@ TEST(ResumeChoice, ALongerRun) {
 }
 
 // What a run writes into the folder of its texts is no text of it.
-TEST(ResumeChoice, ARunInsideItsData) {
+TEST(SlowResumeChoice, ARunInsideItsData) {
   const Workspace w;
   fs::create_directories(w.path("texts/held"));
   fs::rename(w.path("text.txt"), w.path("texts/text.txt"));
