@@ -1,12 +1,9 @@
 #include "engine/device/cpu_streams.h"
 
-#include <pthread.h>
-
-#include <csignal>
 #include <cstring>
-#include <system_error>
 
 #include "engine/core/error.h"
+#include "engine/device/worker_thread.h"
 
 namespace snug {
 namespace {
@@ -60,18 +57,7 @@ void CpuStreams::start(StreamMode mode) {
   if (mode == StreamMode::immediate) return;
   for (Queue& q : queues_) q.ring = std::make_unique<Command[]>(kCapacity);
   if (mode != StreamMode::worker) return;
-  // Signals are the main thread's.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::error_code refused;
-  try {
-    thread_ = std::thread([this] { work(); });
-  } catch (const std::system_error& e) {
-    refused = e.code();
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (refused)
+  if (const std::error_code refused = start_worker(thread_, [this] { work(); }))
     fail(ErrorCode::device, "a thread that copies between the device's memory and the host's",
          refused.message(),
          "a larger limit on processes (ulimit -u), or offload=none offload_optimizer=none");

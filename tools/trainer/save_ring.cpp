@@ -1,10 +1,8 @@
 #include "tools/trainer/save_ring.h"
 
-#include <csignal>
-#include <system_error>
-
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/device/worker_thread.h"
 #include "engine/memory/context.h"
 
 namespace snug {
@@ -14,18 +12,7 @@ SaveRing::SaveRing(char* memory, int64_t bytes, bool background) : memory_(memor
   slot_bytes_ = std::min(bytes, std::max(kSlotBytes, ceil_div(bytes, kMostSlots)));
   slots_.resize(static_cast<size_t>(bytes / slot_bytes_));
   if (!background) return;
-  // Signals are the main thread's.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::error_code refused;
-  try {
-    thread_ = std::thread([this] { work(); });
-  } catch (const std::system_error& error) {
-    refused = error.code();
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (refused)
+  if (const std::error_code refused = start_worker(thread_, [this] { work(); }))
     fail(ErrorCode::device, "a thread that writes checkpoints", refused.message(),
          "raise the limits of the process (ulimit -u, ulimit -v), or save_buffer=0: training then "
          "waits while a checkpoint is written");
