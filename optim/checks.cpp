@@ -10,9 +10,9 @@
 namespace snug {
 namespace {
 
-void check_beta(const char* key, double value, const char* advice) {
+void check_beta(const char* key, double value, std::string advice) {
   if (!(value >= 0 && value < 1))
-    refuse(fmt::format("{} in [0, 1)", key), setting(key, value), advice);
+    refuse(fmt::format("{} in [0, 1)", key), setting(key, value), std::move(advice));
 }
 
 // `value` must be the default of a setting that `c.name` has no use for.
@@ -48,9 +48,13 @@ void check_base_settings(const OptimizerConfig& c) {
   check_at_least_zero("weight_decay", c.weight_decay, "weight_decay=0.1");
 }
 
-void check_adam_settings(const OptimizerConfig& c) {
+void check_betas(const OptimizerConfig& c, const char* usual_beta2) {
   check_beta("adam_beta1", c.adam_beta1, "adam_beta1=0.9");
-  check_beta("adam_beta2", c.adam_beta2, "adam_beta2=0.999");
+  check_beta("adam_beta2", c.adam_beta2, std::string("adam_beta2=") + usual_beta2);
+}
+
+void check_adam_settings(const OptimizerConfig& c) {
+  check_betas(c, "0.999");
   check_at_least_zero("adam_epsilon", c.adam_epsilon, "adam_epsilon=1e-8");
 }
 
@@ -58,7 +62,11 @@ void refuse_adam_settings(const OptimizerConfig& c) {
   const OptimizerConfig standard;
   refuse_unused(c, "adam_beta1", c.adam_beta1, standard.adam_beta1, "adamw");
   refuse_unused(c, "adam_beta2", c.adam_beta2, standard.adam_beta2, "adamw");
-  refuse_unused(c, "adam_epsilon", c.adam_epsilon, standard.adam_epsilon, "adamw");
+  refuse_epsilon(c);
+}
+
+void refuse_epsilon(const OptimizerConfig& c) {
+  refuse_unused(c, "adam_epsilon", c.adam_epsilon, OptimizerConfig().adam_epsilon, "adamw");
 }
 
 void refuse_sgd_settings(const OptimizerConfig& c) {

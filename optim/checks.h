@@ -16,9 +16,12 @@ std::string setting(const char* key, double value);  // "adam_beta1: 1.5"
 void check_finite(const char* key, double value, const char* advice);
 void check_at_least_zero(const char* key, double value, const char* advice);
 
-void check_base_settings(const OptimizerConfig& c);   // learning_rate, weight_decay
-void check_adam_settings(const OptimizerConfig& c);   // betas in [0, 1), epsilon >= 0
+void check_base_settings(const OptimizerConfig& c);  // learning_rate, weight_decay
+// In [0, 1); the advice names a usual beta2.
+void check_betas(const OptimizerConfig& c, const char* usual_beta2);
+void check_adam_settings(const OptimizerConfig& c);   // betas, epsilon >= 0
 void refuse_adam_settings(const OptimizerConfig& c);  // any that is not the default
+void refuse_epsilon(const OptimizerConfig& c);        // so
 void refuse_sgd_settings(const OptimizerConfig& c);
 
 // "one of adamw, adam" and, if one of `known` is close to `asked`, "did you mean adamw?".

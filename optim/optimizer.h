@@ -11,7 +11,7 @@
 //
 // Arithmetic is that of PyTorch's classes of the same name (torch.optim.SGD, Adam, AdamW) in fp32:
 // Kingma and Ba, "Adam" (2015); Loshchilov and Hutter, "Decoupled weight decay regularization"
-// (2019); Sutskever et al. (2013) for momentum.
+// (2019); Sutskever et al. (2013) for momentum. Lion is that of its paper (lion.cpp).
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@ namespace snug {
 struct OptimizerConfig {
   std::string name = "adamw";
   double learning_rate = 5e-5;  // base rate; update() reads the step's rate from StepState
-  double adam_beta1 = 0.9;
+  double adam_beta1 = 0.9;      // also of lion, whose usual second one is 0.99
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
   double weight_decay = 0;  // for spans of group kGroupDecay only

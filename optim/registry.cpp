@@ -8,6 +8,7 @@ namespace snug {
 
 std::unique_ptr<Optimizer> make_adamw(const OptimizerConfig& config);
 std::unique_ptr<Optimizer> make_adam(const OptimizerConfig& config);
+std::unique_ptr<Optimizer> make_lion(const OptimizerConfig& config);
 std::unique_ptr<Optimizer> make_sgd(const OptimizerConfig& config);
 
 namespace {
@@ -22,6 +23,7 @@ const std::vector<Entry>& entries() {
   static const std::vector<Entry> list = {
       {"adamw", make_adamw, {"adamw_torch", "adamw_torch_fused"}},
       {"adam", make_adam, {}},
+      {"lion", make_lion, {"lion_32bit"}},
       {"sgd", make_sgd, {}},
   };
   return list;

@@ -48,6 +48,31 @@ struct AdamRule {
   }
 };
 
+// optim/lion.cpp.
+struct LionRule {
+  static constexpr int kStates = 1;
+  float beta1, one_minus_beta1, beta2, one_minus_beta2;
+  double weight_decay;
+
+  struct Step {
+    float factor, rate, keep;
+    bool first;
+  };
+  __device__ Step step(const StepState& s, int group) const {
+    const double decay = group == kGroupDecay ? weight_decay : 0.0;
+    return {static_cast<float>(double{s.clip_factor} / double{s.loss_scale}),
+            s.learning_rate[group],
+            static_cast<float>(1.0 - double{s.learning_rate[group]} * decay), s.updates == 0};
+  }
+  __device__ float element(const Step& s, float p, float gradient, float* state) const {
+    const float g = gradient * s.factor;
+    const float u = beta1 * state[0] + one_minus_beta1 * g;
+    const float sign = (u > 0.0f ? 1.0f : 0.0f) - (u < 0.0f ? 1.0f : 0.0f);
+    state[0] = beta2 * state[0] + one_minus_beta2 * g;
+    return p * s.keep - s.rate * sign;
+  }
+};
+
 // optim/sgd.cpp, without and with momentum.
 struct SgdStep {
   float factor, rate, decay;
@@ -313,14 +338,18 @@ void optimizer_update_on(Queue& queue, const OptimizerConfig& config, const Upda
                  static_cast<float>(1.0 - config.adam_beta2),
                  static_cast<float>(config.adam_epsilon), config.weight_decay,
                  config.name == "adamw"});
+  } else if (config.name == "lion") {
+    run(LionRule{static_cast<float>(config.adam_beta1), static_cast<float>(1.0 - config.adam_beta1),
+                 static_cast<float>(config.adam_beta2), static_cast<float>(1.0 - config.adam_beta2),
+                 config.weight_decay});
   } else if (config.name == "sgd" && config.sgd_momentum == 0) {
     run(SgdRule{config.weight_decay});
   } else if (config.name == "sgd") {
     run(MomentumRule{config.weight_decay, static_cast<float>(config.sgd_momentum),
                      static_cast<float>(1.0 - config.sgd_dampening), config.sgd_nesterov});
   } else {
-    fail(ErrorCode::unsupported, "an optimizer with a kernel: adamw, adam or sgd", config.name,
-         "choose one of these, or device: cpu");
+    fail(ErrorCode::unsupported, "an optimizer with a kernel: adamw, adam, lion or sgd",
+         config.name, "choose one of these, or device: cpu");
   }
 }
 

@@ -1,5 +1,5 @@
-// The updates of optim/optimizer.h for engine/simt: adamw, adam and sgd with the arithmetic of the
-// CPU in the same order, so the same bits, over all spans of a state store.
+// The updates of optim/optimizer.h for engine/simt: adamw, adam, lion and sgd with the arithmetic
+// of the CPU in the same order, so the same bits, over all spans of a state store.
 //
 // Every number of the step is read from the StepState on the queue's side: gradients are unscaled
 // and clipped on the way, if found_inf is set nothing is written but the weights, rounded anew, and

@@ -82,11 +82,12 @@ Name kernel_choice_name(const KernelChoice& c, bool packed) {
   using Packed = std::array<std::atomic<Name>, 2>;
   static std::array<std::array<Packed, kKernelCount>, kOperands> names;
   const auto make = [&] { return Name(to_string(c) + std::string(packed ? kPackedSuffix : "")); };
-  const auto a = static_cast<size_t>(c.a), b = static_cast<size_t>(c.b);
-  if (a >= kDTypeCount || b >= kDTypeCount) return make();  // of no product that there is
+  const auto a = static_cast<size_t>(c.a), b = static_cast<size_t>(c.b),
+             kernel = static_cast<size_t>(c.kernel);
+  if (a >= kDTypeCount || b >= kDTypeCount || kernel >= kKernelCount) return make();
   const size_t operands =
       (static_cast<size_t>(number_of(c.shapes)) * kDTypeCount + a) * kDTypeCount + b;
-  std::atomic<Name>& name = names[operands][static_cast<size_t>(c.kernel)][packed ? 1 : 0];
+  std::atomic<Name>& name = names[operands][kernel][packed ? 1 : 0];
   Name known = name.load();
   if (known.empty()) name.store(known = make());
   return known;

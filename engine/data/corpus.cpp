@@ -222,7 +222,7 @@ class Pass {
                        : it == record.end() ? fmt::format("no \"{}\"{}", key, keys_of(record))
                                             : fmt::format("\"{}\" is {}", key, json_brief(*it))),
            fmt::format("write each document as {{\"{}\": \"...\"}} on its own line, or name the "
-                       "key with text_column (--text-column)",
+                       "key with text_column (of eval and tokenizer: --text-column)",
                        key));
     document(it->get_ref<const std::string&>());
   }
@@ -263,12 +263,12 @@ class Pass {
       if (names.size() > 200) names = names.substr(0, text_prefix(names.substr(0, 200))) + "...";
       fail(ErrorCode::data, fmt::format("a column \"{}\" in {}", options_.text_column, file.path),
            fmt::format("the columns {}", names),
-           records
-               ? fmt::format("a first line that names the columns, one of them {}",
-                             options_.text_column)
-               : fmt::format("text_column={0} (--text-column {0}); the first line must name the "
-                             "columns",
-                             reader.columns().front()));
+           records ? fmt::format("a first line that names the columns, one of them {}",
+                                 options_.text_column)
+                   : fmt::format(
+                         "text_column={0} (of eval and tokenizer: --text-column {0}); the first "
+                         "line must name the columns",
+                         reader.columns().front()));
     }
     ++report_.files;
     std::string_view text;
@@ -303,7 +303,7 @@ CorpusReport for_each_piece(const std::vector<CorpusFile>& files, const ReadOpti
                            options.text_column, report.first_no_column);
     fail(ErrorCode::data, "text to learn from", found,
          fmt::format("give files with text: .txt, .md, source code, or .jsonl, .csv, .tsv with a "
-                     "\"{}\" in every record (text_column, --text-column)",
+                     "\"{}\" in every record (text_column, of eval and tokenizer --text-column)",
                      options.text_column));
   }
   return report;

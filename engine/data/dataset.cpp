@@ -39,12 +39,14 @@ WindowDataset::WindowDataset(std::vector<TokenFile> files, int64_t T, WindowOpti
   if (files_.size() > 1)
     found = fmt::format("{} tokens in {} files, {} in the longest", tokens, files_.size(), longest);
   if (samples == 0)
-    fail(ErrorCode::data,
-         fmt::format("at least {} tokens in one file for a sample of max_length {}", T + 1, T),
-         found,
-         longest < 2 ? "give more text"
-                     : fmt::format("give more text, or set max_length (--max-length) to {} or less",
-                                   longest - 1));
+    fail(
+        ErrorCode::data,
+        fmt::format("at least {} tokens in one file for a sample of max_length {}", T + 1, T),
+        found,
+        longest < 2
+            ? "give more text"
+            : fmt::format("give more text, or set max_length (of eval: --max-length) to {} or less",
+                          longest - 1));
   if (options.eval_fraction > 0.0) {
     if (samples < 2)
       fail(

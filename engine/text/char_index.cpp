@@ -14,7 +14,7 @@ const char* const kCategoryNames[kCategoryCount] = {
 
 CharIndex::CharIndex() {
   // Blocks of one kind throughout (most of the code space) share one block for each kind, and are
-  // not filled to see it: 4221 ranges are walked, not 1.1 million code points (2 ms of every
+  // not filled to see it: ranges are walked, not 1.1 million code points (2 ms of every
   // command that reads a tokenizer).
   std::vector<uint8_t> blocks;
   std::array<int, 256> uniform{};

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes optim_*.safetensors: optimizer steps and gradient clipping of PyTorch, learning-rate schedules of transformers.
+"""Writes optim_*.safetensors: optimizer steps and gradient clipping of PyTorch (Lion: of lion-pytorch), learning-rate
+schedules of transformers.
 
     python3 make_optim_golden.py           write the three files next to this script
     python3 make_optim_golden.py --check   recompute and compare with the committed files
@@ -11,6 +12,7 @@ import argparse
 import json
 import sys
 
+import lion_pytorch
 import numpy as np
 import torch
 import transformers
@@ -22,6 +24,7 @@ STEPS = 20
 SIZE = 50
 
 ADAM = {"lr": 1e-2, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False}
+LION = {"lr": 1e-2, "betas": [0.9, 0.99], "weight_decay": 0.0}
 SGD = {"lr": 1e-2, "momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
 
 # name: (class, hyper-parameters); "varying" multiplies the learning rate of step s by (s + 1) / STEPS
@@ -38,6 +41,9 @@ STEP_CASES = {
     "adamw_betas": ("AdamW", {**ADAM, "betas": [0.8, 0.95], "weight_decay": 0.1}),
     "adamw_no_decay": ("AdamW", ADAM),
     "adamw_varying_lr": ("AdamW", {**ADAM, "weight_decay": 0.1, "varying": True}),
+    "lion": ("Lion", LION),
+    "lion_betas": ("Lion", {**LION, "betas": [0.95, 0.98], "weight_decay": 0.1}),
+    "lion_varying_lr": ("Lion", {**LION, "weight_decay": 0.1, "varying": True}),
 }
 
 WARMUP, TOTAL = 7, 60
@@ -88,7 +94,10 @@ def optimizer_steps():
         if "betas" in options:
             options["betas"] = tuple(options["betas"])
         parameter = torch.nn.Parameter(torch.from_numpy(start.astype(np.float64)))
-        optimizer = getattr(torch.optim, kind)([parameter], foreach=False, **options)
+        if kind == "Lion":
+            optimizer = lion_pytorch.Lion([parameter], **options)
+        else:
+            optimizer = getattr(torch.optim, kind)([parameter], foreach=False, **options)
         rows = []
         for step in range(STEPS):
             optimizer.param_groups[0]["lr"] = rates[step]

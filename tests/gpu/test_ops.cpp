@@ -75,7 +75,7 @@ TEST_F(GpuOps, SumsAreThoseOfTheCpuToTheirRounding) {
 TEST_F(GpuOps, UpdatesHaveTheBitsOfTheCpu) {
   const ParamTable table = table_of({300, 2051, 5, 1});
   const int64_t n = table.flat_elements();
-  for (const char* name : {"adamw", "adam", "sgd"})
+  for (const char* name : {"adamw", "adam", "lion", "sgd"})
     for (const DType weights : {DType::f32, DType::bf16, DType::f16})
       for (const int64_t updates : {0, 7}) {
         UpdateCase u;

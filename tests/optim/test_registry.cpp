@@ -18,11 +18,12 @@ OptimizerConfig named(const char* name) {
 }
 
 TEST(OptimRegistry, KnowsNamesAndAliases) {
-  EXPECT_EQ(optimizer_names(), (std::vector<std::string>{"adamw", "adam", "sgd"}));
+  EXPECT_EQ(optimizer_names(), (std::vector<std::string>{"adamw", "adam", "lion", "sgd"}));
   EXPECT_EQ(make_optimizer({})->name(), "adamw");
   for (const char* alias : {"adamw", "adamw_torch", "adamw_torch_fused"})
     EXPECT_EQ(make_optimizer(named(alias))->name(), "adamw");
   EXPECT_EQ(make_optimizer(named("adam"))->name(), "adam");
+  EXPECT_EQ(make_optimizer(named("lion_32bit"))->name(), "lion");
   EXPECT_EQ(make_optimizer(named("sgd"))->name(), "sgd");
   OptimizerConfig c = named("adamw_torch");
   c.weight_decay = 0.25;
@@ -33,6 +34,7 @@ TEST(OptimRegistry, NamesStatesAsPyTorch) {
   const std::vector<Name> adam{Name("exp_avg"), Name("exp_avg_sq")};
   EXPECT_EQ(make_optimizer(named("adam"))->state_names(), adam);
   EXPECT_EQ(make_optimizer(named("adamw"))->state_names(), adam);
+  EXPECT_EQ(make_optimizer(named("lion"))->state_names(), std::vector<Name>{Name("exp_avg")});
   EXPECT_TRUE(make_optimizer(named("sgd"))->state_names().empty());
   OptimizerConfig c = named("sgd");
   c.sgd_momentum = 0.9;
@@ -52,18 +54,19 @@ TEST(OptimRegistry, CountsAppliedUpdatesInTheBiasCorrections) {
 }
 
 TEST(OptimRegistry, SuggestsTheNearestName) {
-  refused(named("adamv"), {"optim to be one of adamw, adamw_torch, adamw_torch_fused, adam, sgd",
+  refused(named("adamv"), {"optim to be one of adamw, adamw_torch, adamw_torch_fused, adam, lion, "
+                           "lion_32bit, sgd",
                            "optim: adamv", "did you mean optim=adamw?"});
   refused(named("SGD"), {"optim: SGD"});
-  const std::string far = expect_error(ErrorCode::usage, {"optim: lion_8bit", "optim=adamw"},
-                                       [] { make_optimizer(named("lion_8bit")); });
+  const std::string far = expect_error(ErrorCode::usage, {"optim: lookahead", "optim=adamw"},
+                                       [] { make_optimizer(named("lookahead")); });
   EXPECT_EQ(far.find("did you mean"), std::string::npos) << far;
   refused(named(""), {"optim: "});
 }
 
 TEST(OptimRegistry, RefusesValuesAsPyTorchDoes) {
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
-  for (const char* name : {"adamw", "adam", "sgd"}) {
+  for (const char* name : {"adamw", "adam", "lion", "sgd"}) {
     SCOPED_TRACE(name);
     for (const double bad : {-1.0, nan, infinity}) {
       OptimizerConfig c = named(name);
@@ -90,7 +93,10 @@ TEST(OptimRegistry, RefusesValuesAsPyTorchDoes) {
     c.adam_beta1 = 0;
     make_optimizer(c);
   }
-  OptimizerConfig c = named("sgd");
+  OptimizerConfig c = named("lion");
+  c.adam_beta2 = 1;
+  refused(c, {"adam_beta2 in [0, 1)", "adam_beta2: 1", "adam_beta2=0.99"});
+  c = named("sgd");
   c.sgd_momentum = -0.5;
   refused(c, {"sgd_momentum of at least 0", "sgd_momentum: -0.5", "sgd_momentum=0.9"});
   c = named("sgd");
@@ -114,6 +120,12 @@ TEST(OptimRegistry, RefusesSettingsItWouldIgnore) {
   c = named("adam");
   c.sgd_dampening = 0.1;
   refused(c, {"sgd_dampening: 0.1"});
+  c = named("lion");
+  c.adam_epsilon = 1e-6;
+  refused(c, {"only settings that lion uses", "adam_epsilon: 1e-06, a setting of adamw"});
+  c = named("lion");
+  c.sgd_momentum = 0.9;
+  refused(c, {"only settings that lion uses", "sgd_momentum: 0.9, a setting of sgd"});
   c = named("sgd");
   c.adam_beta1 = 0.8;
   refused(c, {"only settings that sgd uses", "adam_beta1: 0.8, a setting of adamw"});

@@ -1,4 +1,4 @@
-// Twenty steps of every optimizer against PyTorch in float64.
+// Twenty steps of every optimizer against PyTorch (Lion: lion-pytorch) in float64.
 #include <algorithm>
 #include <cmath>
 
@@ -22,7 +22,7 @@ OptimizerConfig config_of(const nlohmann::json& j) {
   } else {
     c.adam_beta1 = j.at("betas").at(0);
     c.adam_beta2 = j.at("betas").at(1);
-    c.adam_epsilon = j.at("eps");
+    if (c.name != "lion") c.adam_epsilon = j.at("eps");
   }
   return c;
 }
@@ -67,6 +67,8 @@ Values run_steps(const OptimizerConfig& config, const Values& p0, const Values& 
 //     with the roundings of gradient, rate and product that is below 24 u times the largest step.
 //   Adam: the error of m is at most 14 u max|g|, that of sqrt(v) s u; max|g| / sqrt(v / bc2) is at
 //     most sqrt(s) since v holds g^2 (1 - beta2): a step errs by at most 40 sqrt(s) u lr.
+//   Lion: the sign is exact, as long as what it is of is not within roundings of zero, and rate and
+//     step are rounded.
 // The steps add up.
 double bound(const OptimizerConfig& c, const Values& want, const Values& p0, int64_t i,
              int64_t step, double max_rate) {
@@ -78,14 +80,16 @@ double bound(const OptimizerConfig& c, const Values& want, const Values& p0, int
     before = now;
   }
   const auto s = static_cast<double>(step + 1);
-  const double per_step = c.name == "sgd" ? 24 * move : 40 * std::sqrt(s) * max_rate;
+  const double per_step = c.name == "sgd"    ? 24 * move
+                          : c.name == "lion" ? 2 * max_rate
+                                             : 40 * std::sqrt(s) * max_rate;
   return unit_roundoff(DType::f32) * s * (3 * size + per_step);
 }
 
 TEST(OptimTrajectory, EqualsPyTorch) {
   const Fixture fixture("optim_steps");
   const Values p0 = fixture.values("p0"), gradients = fixture.values("grads");
-  ASSERT_EQ(fixture.cases().size(), 12u);
+  ASSERT_EQ(fixture.cases().size(), 15u);
   for (const auto& [name, description] : fixture.cases().items()) {
     SCOPED_TRACE(name);
     const OptimizerConfig config = config_of(description);

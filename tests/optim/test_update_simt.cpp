@@ -149,7 +149,7 @@ int64_t check(const Variant& v) {
 }
 
 TEST(UpdateSimt, SameBitsAsTheCpu) {
-  for (const char* name : {"adamw", "adam", "sgd"})
+  for (const char* name : {"adamw", "adam", "lion", "sgd"})
     for (const DType weights : {DType::f32, DType::bf16, DType::f16}) {
       for (const int64_t updates : {0, 9}) {
         check({.sizes = {130}, .name = name, .weights = weights, .updates = updates});
@@ -170,7 +170,7 @@ TEST(UpdateSimt, SameBitsAsTheCpu) {
     check({.sizes = {70, 5}, .name = "sgd", .updates = updates, .nesterov = true});
     check({.sizes = {70, 5}, .name = "sgd", .updates = updates, .dampening = 0.3});
   }
-  for (const char* name : {"adamw", "adam", "sgd"})
+  for (const char* name : {"adamw", "adam", "lion", "sgd"})
     check({.sizes = {100}, .name = name, .weights = DType::bf16, .updates = 3, .found_inf = true});
 }
 
@@ -217,7 +217,7 @@ TEST(UpdateSimt, RefusesWhatItDoesNotKnow) {
   OptimizerConfig unknown;
   unknown.name = "adagrad";
   expect_error(ErrorCode::unsupported,
-               {"an optimizer with a kernel: adamw, adam or sgd", "adagrad"},
+               {"an optimizer with a kernel: adamw, adam, lion or sgd", "adagrad"},
                [&] { update(c.queue(), unknown, {}, state); });
   expect_error(ErrorCode::unsupported, {"weights of dtype f32, bf16 or f16", "i32"}, [&] {
     optimizer_update_on(c.queue(), {}, UpdateSpans{0, nullptr, nullptr}, DType::i32, state);

@@ -46,19 +46,20 @@ struct RunOptions {
   uint64_t shuffle = 0;  // other than 0: a random valid packing
 };
 
-inline Schedule plan_schedule(const Model& model, const RunOptions& o) {
+inline Schedule plan_schedule(const Model& model, const RunOptions& o,
+                              const PackOptions& pack = {}) {
   Session plan(Place::plan, model, o.decisions, o.optimizer, o.settings);
   plan.open();
-  // Greedy orders alone: where tensors lie changes no number, and looking for the lowest layout
-  // took a third of these tests' time.
-  plan.schedule().pack({.seconds = 0}, o.shuffle);
+  plan.schedule().pack(pack, o.shuffle);
   return plan.schedule();
 }
 
 class SessionRun {
  public:
+  // Greedy orders alone: where tensors lie changes no number, and looking for the lowest layout
+  // took a third of the time of tests that do little else.
   SessionRun(const Model& model, const RunOptions& o)
-      : SessionRun(model, o, plan_schedule(model, o)) {}
+      : SessionRun(model, o, plan_schedule(model, o, {.seconds = 0})) {}
   SessionRun(const Model& model, const RunOptions& o, const Schedule& schedule)
       : model_(model), options_(o) {
     session_ = std::make_unique<Session>(o.settings.target, model, o.decisions, o.optimizer,

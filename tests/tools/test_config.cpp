@@ -119,6 +119,7 @@ TEST(ConfigKeys, AliasesSetTheSameField) {
   EXPECT_EQ(load("precision: bf16", {"fp16=false"}).precision, "bf16") << "it was not fp16";
   EXPECT_EQ(load("fp16: true", {"bf16=false"}).precision, "fp16");
   EXPECT_EQ(load("optim: adamw_torch_fused").optim, "adamw");
+  EXPECT_EQ(load("optim: lion_32bit").optim, "lion");
   EXPECT_EQ(load("lr_scheduler_type: wsd").lr_scheduler_type, "warmup_stable_decay");
   const RunConfig c = load(
       "lr_scheduler_type: wsd\n"
@@ -126,6 +127,17 @@ TEST(ConfigKeys, AliasesSetTheSameField) {
   EXPECT_EQ(c.lr_decay_steps, 50);
   EXPECT_EQ(c.min_lr_ratio, 0.2);
   EXPECT_EQ(c.lr_decay_type, "linear");
+}
+
+TEST(ConfigKeys, LionHasARateAndASecondBetaOfItsOwn) {
+  EXPECT_EQ(load("optim: lion").learning_rate, 2e-4);
+  EXPECT_EQ(load("optim: lion").adam_beta1, 0.9);
+  EXPECT_EQ(load("optim: lion").adam_beta2, 0.99);
+  EXPECT_EQ(load("optim: adamw").adam_beta2, 0.95);
+  const RunConfig c = load("learning_rate: 3e-4\noptim: lion", {"adam_beta2=0.98"});
+  EXPECT_EQ(c.learning_rate, 3e-4);
+  EXPECT_EQ(c.adam_beta2, 0.98);
+  EXPECT_EQ(load("optim: lion", {"optim=adamw"}).learning_rate, 6e-4);
 }
 
 TEST(ConfigKeys, ReadsNumbersHoweverWritten) {

@@ -174,13 +174,13 @@ TEST(ConfigErrors, Ranges) {
 }
 
 TEST(ConfigErrors, Choices) {
-  expect_error("optim: admw", "optim as one of adamw, adam, sgd", "\"admw\" (run.yaml:1)",
+  expect_error("optim: admw", "optim as one of adamw, adam, lion, sgd", "\"admw\" (run.yaml:1)",
                "did you mean adamw?");
-  expect_error("optim: adamw_8bit", "optim as one of adamw, adam, sgd",
+  expect_error("optim: adamw_8bit", "optim as one of adamw, adam, lion, sgd",
                "\"adamw_8bit\" (run.yaml:1), which is not built", "optim=adamw",
                ErrorCode::unsupported);
-  expect_error("optim: lookahead", "optim as one of adamw, adam, sgd", "\"lookahead\" (run.yaml:1)",
-               "optim=adamw");
+  expect_error("optim: lookahead", "optim as one of adamw, adam, lion, sgd",
+               "\"lookahead\" (run.yaml:1)", "optim=adamw");
   for (const char* gpu : {"gpu", "mps"})
     expect_error(std::string("device: ") + gpu,
                  "device as one of auto, cpu, emu, cuda, cuda:0, cuda:1, cuda:2, cuda:3, cuda:4, "
@@ -367,7 +367,9 @@ TEST(ConfigErrors, AWholeBehindAPartOfIt) {
 }
 
 TEST(ConfigErrors, KeysWithoutEffect) {
-  expect_error("optim: sgd\nadam_beta1: 0.8", "adam_beta1 only with optim: adam or adamw",
+  expect_error("optim: lion\nadam_epsilon: 1e-6", "adam_epsilon only with optim: adam or adamw",
+               "adam_epsilon: 1.0e-06 (run.yaml:2)", "leave adam_epsilon out");
+  expect_error("optim: sgd\nadam_beta1: 0.8", "adam_beta1 only with optim: adam, adamw or lion",
                "adam_beta1: 0.8 (run.yaml:2)", "leave adam_beta1 out");
   const std::vector<std::string> lines = {
       "sgd_momentum: 0.9",

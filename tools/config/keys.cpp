@@ -224,14 +224,15 @@ std::vector<Key> make_keys() {
        .unset = "null"},
 
       {.name = "optim", .section = "optimizer", .kind = K::choice, .field = &C::optim,
-       .doc = "the optimizer; adamw decays weights apart from the gradient, adam adds the decay to it",
-       .example = "sgd", .aliases = "optimizer", .choices = "adamw adam sgd",
+       .doc = "the optimizer; adamw decays weights apart from the gradient, adam adds the decay to it; lion keeps half of their states and wants a rate three to ten times lower",
+       .example = "sgd", .aliases = "optimizer", .choices = "adamw adam lion sgd",
        .refused = "adamw_8bit adamw_bnb_8bit adam_8bit adam8bit adamw8bit paged_adamw "
-                  "paged_adamw_8bit paged_adamw_32bit lion lion_32bit lion_8bit paged_lion_8bit "
+                  "paged_adamw_8bit paged_adamw_32bit lion_8bit paged_lion_8bit "
                   "paged_lion_32bit adafactor rmsprop adagrad galore_adamw apollo_adamw lomo adalomo "
                   "ademamix schedule_free_adamw muon lamb"},
       {.name = "learning_rate", .section = "optimizer", .kind = K::number,
-       .field = &C::learning_rate, .doc = "the highest learning rate of the schedule",
+       .field = &C::learning_rate,
+       .doc = "the highest learning rate of the schedule; of lion 2.0e-4 unless set",
        .example = "1.0e-3", .range = kNonNegative, .aliases = "lr"},
       {.name = "lr_scheduler_type", .section = "optimizer", .kind = K::choice,
        .field = &C::lr_scheduler_type, .doc = "how the learning rate goes after the warm-up",
@@ -279,9 +280,10 @@ std::vector<Key> make_keys() {
        .doc = "decay of the matrices; biases and norms have none", .example = "0.01",
        .range = kNonNegative},
       {.name = "adam_beta1", .section = "optimizer", .kind = K::number, .field = &C::adam_beta1,
-       .doc = "decay of Adam's mean of gradients", .example = "0.8", .range = kBelowOne},
+       .doc = "decay of Adam's mean of gradients; of lion, the old mean's share of a step", .example = "0.8", .range = kBelowOne},
       {.name = "adam_beta2", .section = "optimizer", .kind = K::number, .field = &C::adam_beta2,
-       .doc = "decay of Adam's mean of squares", .example = "0.999", .range = kBelowOne},
+       .doc = "decay of Adam's mean of squares; of lion's mean of gradients, 0.99 unless set",
+       .example = "0.999", .range = kBelowOne},
       {.name = "adam_epsilon", .section = "optimizer", .kind = K::number, .field = &C::adam_epsilon,
        .doc = "added to the root of Adam's mean of squares", .example = "1.0e-6",
        .range = kAboveZero},

@@ -74,7 +74,7 @@ struct RunConfig {
   double max_time = 0;  // seconds
 
   // Optimizer.
-  std::string optim = "adamw";  // sgd | adam | adamw
+  std::string optim = "adamw";  // sgd | lion | adam | adamw
   double learning_rate = 6e-4;
   double min_lr = -1;        // -1: not set, see resolve_min_lr
   double min_lr_ratio = -1;  // -1: not set

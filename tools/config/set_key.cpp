@@ -261,6 +261,7 @@ void translate(const Key& key, ConfigNode& node) {
   if (key.name == "optim" && (text == "adamw_torch" || text == "adamw_torch_fused" ||
                               text == "adamw_hf" || text == "adamw_32bit"))
     node.text = "adamw";
+  if (key.name == "optim" && text == "lion_32bit") node.text = "lion";
   if (key.name == "lr_scheduler_type" && (text == "wsd" || text == "warmup-stable-decay"))
     node.text = "warmup_stable_decay";
   if (key.name == "lr_scheduler_type" && text == "cosine_with_min_lr") node.text = "cosine";

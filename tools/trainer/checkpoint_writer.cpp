@@ -179,7 +179,7 @@ void CheckpointWriter::write_small_files(const RunPosition& at, const Pinned& pi
   extra(folder_);
   write_json_file(folder_ + "/snug_state.json", checkpoint_state_json(at, pinned, hyperparameters));
   std::vector<fs::path> small;
-  // Files only: what others put into the folder of the tokenizer is none of the checkpoint's.
+  // What the checkpoint is made of, all durable by now.
   for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error))
     if (it->is_regular_file(error)) small.push_back(it->path());
   if (error) fail_folder("read", folder_, error.value());

@@ -35,8 +35,8 @@ class CheckpointWriter final : private SaveJob {
   void set_output_dir(std::string output_dir) { output_dir_ = std::move(output_dir); }
 
   // Begins checkpoint-<step>, after the one before it has ended; `extra` adds files (config,
-  // tokenizer) to the folder under construction. Throws device on a full disk, also if it was the
-  // one before that met it; all others stay.
+  // tokenizer), each made durable, to the folder under construction. Throws device on a full disk,
+  // also if it was the one before that met it; all others stay.
   void begin(const RunPosition& position, const Pinned& pinned,
              const Hyperparameters& hyperparameters,
              const std::function<void(const std::string&)>& extra);

@@ -323,7 +323,7 @@ Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps) {
   } else {
     h["adam_beta1"] = number(config.adam_beta1);
     h["adam_beta2"] = number(config.adam_beta2);
-    h["adam_epsilon"] = number(config.adam_epsilon);
+    if (config.optim != "lion") h["adam_epsilon"] = number(config.adam_epsilon);
   }
   if (config.precision == "fp16") {
     h["loss_scale"] = number(config.loss_scale);

@@ -290,7 +290,7 @@ RunSetup make_setup(RunConfig config) {
   } else {
     r.optimizer.adam_beta1 = config.adam_beta1;
     r.optimizer.adam_beta2 = config.adam_beta2;
-    r.optimizer.adam_epsilon = config.adam_epsilon;
+    if (config.optim != "lion") r.optimizer.adam_epsilon = config.adam_epsilon;
   }
   r.settings.threads = resolve_threads(config.threads);
   choose_device(r.settings, config.device, "device");

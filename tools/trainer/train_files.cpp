@@ -30,14 +30,24 @@ void TrainRun::add_model_files(const std::string& folder, DType dtype) const {
   // runtime.
   if (!setup_.tokenizer) return;
   const std::string from = config().output_dir + "/tokenizer";
+  const auto broken = [&](const std::string& found) {
+    fail(ErrorCode::device, fmt::format("to copy {} to {}", from, folder), found,
+         "leave the files of a run where they are while it goes");
+  };
+  // Files only: what else others put there is none of the model's.
   std::error_code error;
   for (fs::directory_iterator it(from, error); !error && it != fs::directory_iterator();
-       it.increment(error))
-    if (it->is_regular_file(error))
+       it.increment(error)) {
+    if (!it->is_regular_file(error)) continue;
+    try {
       copy_file(it->path().string(), folder + "/" + it->path().filename().string());
-  if (error)
-    fail(ErrorCode::device, fmt::format("to copy {} to {}", from, folder), error.message(),
-         "leave the files of a run where they are while it goes");
+    } catch (const Error& e) {
+      // The run's own files, not its input: it ends like a run whose disk is full.
+      if (e.code() != ErrorCode::data) throw;
+      broken(fmt::format("{}: {}", it->path().string(), e.found()));
+    }
+  }
+  if (error) broken(error.message());
 }
 
 // The log in the form of Hugging Face's Trainer.

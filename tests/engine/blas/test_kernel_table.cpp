@@ -83,6 +83,20 @@ TEST(KernelChoice, TextAndBack) {
     EXPECT_FALSE(parse_kernel_choice(text)) << text;
 }
 
+TEST(KernelChoice, ItsNameIsItsText) {
+  std::vector<MatmulKernel> kernels(std::begin(kMatmulKernels), std::end(kMatmulKernels));
+  kernels.push_back(MatmulKernel::cublaslt);
+  for (int time = 0; time < 2; ++time)  // made, and found
+    for (const ProductClass& c : product_classes())
+      for (const DType a : {DType::f32, DType::bf16, DType::f16, DType::f64})
+        for (const DType b : {DType::f32, DType::bf16, DType::f16})
+          for (const MatmulKernel k : kernels) {
+            const KernelChoice choice{c, a, b, k};
+            EXPECT_EQ(kernel_choice_name(choice, false).view(), to_string(choice));
+            EXPECT_EQ(kernel_choice_name(choice, true).view(), to_string(choice) + " packed");
+          }
+}
+
 TEST(KernelTable, AnEmptyOneNamesTheUsualKernel) {
   const KernelTable table;
   EXPECT_TRUE(table.empty());

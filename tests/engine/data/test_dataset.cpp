@@ -205,7 +205,7 @@ TEST(WindowDataset, ErrorsSayWhatIsMissing) {
         .train_samples();
   };
   EXPECT_ERROR(make(16, 16, 0), ErrorCode::data, "at least 17 tokens", "16 tokens in " + tmp.path(),
-               "more text, or set max_length (--max-length) to 15 or less");
+               "more text, or set max_length (of eval: --max-length) to 15 or less");
   EXPECT_EQ(make(16, 15, 0), 1);  // as advised
   EXPECT_ERROR(make(0, 16, 0), ErrorCode::data, "at least 17 tokens", "0 tokens", "more text");
   EXPECT_ERROR(make(32, 16, 0.1), ErrorCode::data, "at least 33 tokens", "32 tokens", "eval_data");

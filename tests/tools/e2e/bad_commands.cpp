@@ -213,7 +213,7 @@ std::vector<BadRow> bad_commands() {
        {"tokenizer", "train", "--vocab-size", "300", "--output", "@t.json", "@empty.txt"},
        data("text to learn from", "none in @empty.txt",
             "give files with text: .txt, .md, source code, or .jsonl, .csv, .tsv with a \"text\" "
-            "in every record (text_column, --text-column)"),
+            "in every record (text_column, of eval and tokenizer --text-column)"),
        {file("empty.txt", "")}},
       {"tokenizer train: no such place",
        {"tokenizer", "train", "--vocab-size", "300", "--output", "@none/t.json", "@text.txt"},

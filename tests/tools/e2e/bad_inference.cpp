@@ -44,7 +44,7 @@ std::vector<BadRow> bad_inference() {
        {"eval", "--model", "@run/final", "--data", "@short.txt", "--max-length", "32"},
        data("at least 33 tokens in one file for a sample of max_length 32",
             "3 tokens in @short.txt",
-            "give more text, or set max_length (--max-length) to 2 or less"),
+            "give more text, or set max_length (of eval: --max-length) to 2 or less"),
        {file("short.txt", "the cat")}},
       {"eval: too long",
        {"eval", "--model", "@run/final", "--data", "@text.txt", "--max-length", "65"},

@@ -159,7 +159,7 @@ std::vector<BadRow> bad_pairs_of_keys() {
              "leave sgd_momentum out")},
       {"Adam's setting for sgd",
        {"...", "optim=sgd", "adam_beta1=0.8"},
-       usage("adam_beta1 only with optim: adam or adamw", "adam_beta1: 0.8 (command line)",
+       usage("adam_beta1 only with optim: adam, adamw or lion", "adam_beta1: 0.8 (command line)",
              "leave adam_beta1 out")},
       {"dampening without momentum",
        {"...", "optim=sgd", "sgd_dampening=0.5"},

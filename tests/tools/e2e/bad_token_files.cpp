@@ -8,7 +8,7 @@ std::vector<BadRow> bad_token_files() {
       {"short of a token",
        {"...", "train_data=@t.bin"},
        data("at least 33 tokens in one file for a sample of max_length 32", "32 tokens in @t.bin",
-            "give more text, or set max_length (--max-length) to 31 or less"),
+            "give more text, or set max_length (of eval: --max-length) to 31 or less"),
        {file("t.bin", raw_tokens(numbered_tokens(32, 300)))}},
       {"odd",
        {"...", "train_data=@t.bin"},

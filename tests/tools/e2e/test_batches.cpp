@@ -74,7 +74,7 @@ TEST(Batches, RecomputeDoesNotChangeABit) {
   }
 }
 
-TEST(SlowBatches, TheSeedMatters) {
+TEST(Batches, TheSeedMatters) {
   const Workspace w;
   w.trained("a");
   w.trained("b", {"seed=7"});

@@ -203,11 +203,6 @@ bool enforced() {
 #endif
 }
 
-TEST(SlowEnforced, AShortSweep) {
-  if (!enforced()) GTEST_SKIP() << "a sanitizer's shadow memory is data too";
-  sweep(kShapes[0], 9);
-}
-
 class SlowEnforced : public testing::TestWithParam<Shape> {};
 
 TEST_P(SlowEnforced, TwentyBudgets) {
