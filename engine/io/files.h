@@ -107,7 +107,7 @@ class InputFile {
 };
 
 // Writes what `from` holds to `to`, as AtomicFile does, through a block of 16 KiB of the stack.
-// Throws data for `from`, device for `to`.
+// Throws data if `from` cannot be opened, device otherwise.
 void copy_file(const std::string& from, const std::string& to);
 
 // A read-only mapping of a whole regular file. Its pages are the file's own: they can be dropped

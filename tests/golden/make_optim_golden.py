@@ -9,6 +9,7 @@ README.md says what each file holds. Everything is computed in float64 from floa
 """
 
 import argparse
+import importlib.metadata
 import json
 import sys
 
@@ -65,12 +66,12 @@ SCHEDULE_CASES = {
 }
 
 
-def common_metadata(fixture, cases):
+def common_metadata(fixture, cases, **packages):
     return {
         "format": "pt",
         "fixture": fixture,
         "cases": json.dumps(cases, sort_keys=True),
-        "versions": json.dumps(versions(), sort_keys=True),
+        "versions": json.dumps({**versions(), **packages}, sort_keys=True),
     }
 
 
@@ -107,7 +108,7 @@ def optimizer_steps():
         tensors[f"{name}.params"] = np.stack(rows)
         tensors[f"{name}.lr"] = np.array(rates)
         described[name] = {"optimizer": kind, **{k: v for k, v in hyper.items() if k != "varying"}}
-    return tensors, common_metadata("optim_steps", described)
+    return tensors, common_metadata("optim_steps", described, lion_pytorch=importlib.metadata.version("lion-pytorch"))
 
 
 def schedules():

@@ -170,7 +170,8 @@ TEST_P(OffloadedStates, HaveTheBitsOfStatesOnTheDevice) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Optimizers, OffloadedStates, testing::Values("adamw", "adam", "sgd"));
+INSTANTIATE_TEST_SUITE_P(Optimizers, OffloadedStates,
+                         testing::Values("adamw", "adam", "lion", "sgd"));
 
 TEST(OffloadedStateStore, TakeThreeWindowsOfTheDevice) {
   const ParamTable table = table_of_all_kinds();

@@ -270,6 +270,7 @@ TEST(ConfigResolved, LoadsBackToTheSame) {
       "optim: sgd\nsgd_momentum: 0.9\nsgd_nesterov: true\nlr_scheduler_type: wsd\nmax_steps: 10\n"
       "learning_rate: 0.30000000000000004\ndata_seed: 0\nglobal_batch_tokens: 4096\n"
       "max_length: 256",
+      "optim: lion",
   };
   for (const std::string& yaml : cases) {
     const RunConfig once = load(yaml);

@@ -391,6 +391,8 @@ TEST(ConfigErrors, KeysWithoutEffect) {
     EXPECT_NE(caught(yaml).expected.find(" only with "), std::string::npos) << yaml;
   // At its default a key may stay.
   EXPECT_NO_THROW(load_config_text("optim: sgd\nadam_beta1: 0.9", "run.yaml", {}));
+  EXPECT_NO_THROW(load_config_text(resolved_yaml(load_config_text("optim: lion", "run.yaml", {})),
+                                   "run.yaml", {"optim=sgd"}));
 }
 
 TEST(ConfigErrors, BrokenFiles) {

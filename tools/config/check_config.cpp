@@ -173,7 +173,9 @@ void check_config(const RunConfig& c) {
   if (wsd && c.num_train_epochs == 0) check_phases(c, clock_alone(c) ? kClockSteps : c.max_steps);
 
   const bool sgd = c.optim == "sgd";
-  only_if(c, !sgd, "optim: adam, adamw or lion", {"adam_beta1", "adam_beta2"});
+  only_if(c, !sgd, "optim: adam, adamw or lion", {"adam_beta1"});
+  // As adam_beta1, and lion's own default.
+  only_if(c, !sgd || c.adam_beta2 == kLionBeta2, "optim: adam, adamw or lion", {"adam_beta2"});
   only_if(c, !sgd && c.optim != "lion", "optim: adam or adamw", {"adam_epsilon"});
   only_if(c, sgd, "optim: sgd", {"sgd_momentum", "sgd_dampening", "sgd_nesterov"});
   if (c.sgd_nesterov && (c.sgd_momentum == 0 || c.sgd_dampening != 0))

@@ -224,7 +224,7 @@ std::vector<Key> make_keys() {
        .unset = "null"},
 
       {.name = "optim", .section = "optimizer", .kind = K::choice, .field = &C::optim,
-       .doc = "the optimizer; adamw decays weights apart from the gradient, adam adds the decay to it; lion keeps half of their states and wants a rate three to ten times lower",
+       .doc = "the optimizer; adamw decays weights apart from the gradient, adam adds the decay to it; lion keeps half of their states and usually wants a rate three to ten times lower",
        .example = "sgd", .aliases = "optimizer", .choices = "adamw adam lion sgd",
        .refused = "adamw_8bit adamw_bnb_8bit adam_8bit adam8bit adamw8bit paged_adamw "
                   "paged_adamw_8bit paged_adamw_32bit lion_8bit paged_lion_8bit "

@@ -246,8 +246,8 @@ RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides
     config.num_train_epochs = 1;
   // Every element moves by the rate, whatever the size of its gradient: the authors of Lion advise
   // a third to a tenth of Adam's rate, and this second beta.
-  if (config.optim == "lion" && !config.is_set("learning_rate")) config.learning_rate = 2e-4;
-  if (config.optim == "lion" && !config.is_set("adam_beta2")) config.adam_beta2 = 0.99;
+  if (config.optim == "lion" && !config.is_set("learning_rate")) config.learning_rate = kLionRate;
+  if (config.optim == "lion" && !config.is_set("adam_beta2")) config.adam_beta2 = kLionBeta2;
   check_config(config);
   return config;
 }

@@ -13,6 +13,9 @@
 
 namespace snug {
 
+// What optim: lion has for learning_rate and adam_beta2 unless they are set.
+inline constexpr double kLionRate = 2e-4, kLionBeta2 = 0.99;
+
 struct RunConfig {
   // Model. `model` is a named shape or a folder; `model_config_json` is an object of Hugging Face
   // config keys as JSON text (`type` is written as Hugging Face does, model_type). One of the two

@@ -226,7 +226,8 @@ Finding examine_disk(const std::string& folder) {
   } else if (known && left < 4 * kGiB) {
     f.level = Level::note;
     f.text += ", can be written";
-    f.advice = "a checkpoint takes 12 bytes a parameter; save_total_limit=2 keeps the newest two";
+    f.advice =
+        "a checkpoint takes up to 12 bytes a parameter; save_total_limit=2 keeps the newest two";
   } else {
     f.text += ", can be written";
   }

@@ -36,9 +36,12 @@ void TrainRun::add_model_files(const std::string& folder, DType dtype) const {
   };
   // Files only: what else others put there is none of the model's.
   std::error_code error;
+  bool whole = false;
   for (fs::directory_iterator it(from, error); !error && it != fs::directory_iterator();
        it.increment(error)) {
-    if (!it->is_regular_file(error)) continue;
+    std::error_code unknown;
+    if (!it->is_regular_file(unknown)) continue;
+    whole = whole || it->path().filename() == "tokenizer.json";
     try {
       copy_file(it->path().string(), folder + "/" + it->path().filename().string());
     } catch (const Error& e) {
@@ -48,6 +51,7 @@ void TrainRun::add_model_files(const std::string& folder, DType dtype) const {
     }
   }
   if (error) broken(error.message());
+  if (!whole) broken("no tokenizer.json in it");
 }
 
 // The log in the form of Hugging Face's Trainer.
@@ -253,12 +257,14 @@ void TrainRun::write_config() const {
   write_atomic(config().output_dir + "/config.resolved.yaml", resolved_yaml(saved));
 }
 
-// The command that goes on, with the run's own copy of a tokenizer that may be gone by then.
+// The command that goes on, with the run's own copy of a tokenizer that may be gone by then, unless
+// that copy is what is gone.
 std::string TrainRun::resume_command() const {
   const std::string& dir = config().output_dir;
   std::string text = fmt::format("snug train --config {} resume=latest",
                                  shell_word(dir + "/config.resolved.yaml"));
-  if (setup_.tokenizer && !config().tokenizer.empty())
+  if (setup_.tokenizer && !config().tokenizer.empty() &&
+      ::access((dir + "/tokenizer/tokenizer.json").c_str(), R_OK) == 0)
     text += " " + shell_word("tokenizer=" + dir + "/tokenizer");
   return text;
 }

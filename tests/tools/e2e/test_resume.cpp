@@ -102,7 +102,10 @@ const std::vector<Case>& more_cases() {
        {"optim=sgd", "sgd_momentum=0.9", "sgd_nesterov=true", "lr_scheduler_type=constant"},
        {},
        {}},
-      {"lion", {"optim=lion", "precision=bf16"}, {"offload_optimizer=cpu"}, {}},
+      {"lion",
+       {"optim=lion", "precision=bf16"},
+       {"offload_optimizer=cpu"},
+       {"offload_optimizer=none"}},
       {"samples", {"sample_prompt=the cat", "sample_tokens=5", "eval_steps=2"}, {}, {}},
       {"epochs", {"max_steps=null", "num_train_epochs=0.35"}, {}, {}}};
   return list;

@@ -336,6 +336,23 @@ TEST(Saving, AFullDiskEndsTheRunAtTheNextStep) {
   }
 }
 
+TEST(Saving, ATokenizerThatIsGoneEndsTheRunAtTheNextCheckpoint) {
+  const Workspace w;
+  w.trained("whole", kSaving);
+  Child child(w.train_arguments("run", kSaving));
+  ASSERT_TRUE(child.read_until("step      6/12"));
+  ASSERT_TRUE(child.waits());
+  fs::remove(w.path("run/tokenizer/tokenizer.json"));
+  const Outcome o = child.finish();
+  EXPECT_EQ(o.code, 1) << o.out;
+  expect_parts(o.err, {"device: expected to copy " + w.path("run/tokenizer") + " to ",
+                       "\n  found: no tokenizer.json in it",
+                       "\n  try:   leave the files of a run where they are while it goes",
+                       "\n  then:  snug train --config "});
+  EXPECT_EQ(o.err.find("tokenizer="), std::string::npos) << "of the copy that is gone: " << o.err;
+  expect_good_resume(w, "run");
+}
+
 TEST(Saving, AFolderThatIsGoneIsMadeAnewWithWhatWasLearned) {
   const Workspace w;
   w.trained("whole", kSaving);
