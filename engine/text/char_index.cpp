@@ -14,8 +14,8 @@ const char* const kCategoryNames[kCategoryCount] = {
 
 CharIndex::CharIndex() {
   // Blocks of one kind throughout (most of the code space) share one block for each kind, and are
-  // not filled to see it: ranges are walked, not 1.1 million code points (2 ms of every
-  // command that reads a tokenizer).
+  // not filled to see it: walking 1.1 million code points was 25 million instructions of every
+  // command that reads a tokenizer, of 110 in a training run of two tiny layers.
   std::vector<uint8_t> blocks;
   std::array<int, 256> uniform{};
   uniform.fill(-1);

@@ -156,8 +156,7 @@ std::optional<Property> find_property(std::string_view loose) {
   return std::nullopt;
 }
 
-// Sets what is of these categories or has one of these flags, a range of code points at a time: a
-// code point at a time took 2 ms.
+// Sets what is of these categories or has one of these flags, a range of code points at a time.
 void set_kinds(std::vector<bool>& in, uint32_t categories, uint16_t flags, bool value) {
   for (int i = 0; i < kCharRangeCount; ++i) {
     const uint16_t kind = kCharKinds[kCharRanges[i] & 0xFF];
