@@ -4,13 +4,14 @@
 #include "tests/house/checks.h"
 #include "tests/house/config_keys.h"
 #include "tests/house/error_texts.h"
+#include "tests/support/folders.h"
 
 namespace snug::house {
 namespace {
 
 // The repository, read once.
 const Tree& repository() {
-  static const Tree tree = read_tree(SNUG_SOURCE_DIR);
+  static const Tree tree = read_tree(source_folder());
   return tree;
 }
 
@@ -72,7 +73,7 @@ TEST(HouseRepository, Text) {
   EXPECT_CLEAN(check_text(repository()));
 }
 TEST(HouseRepository, TopLevel) {
-  EXPECT_CLEAN(check_top_level(read_top_level(SNUG_SOURCE_DIR)));
+  EXPECT_CLEAN(check_top_level(read_top_level(source_folder())));
 }
 TEST(HouseRepository, ErrorTexts) {
   EXPECT_CLEAN(check_error_texts(repository(), untested_errors()));

@@ -14,13 +14,14 @@
 #include "optim/optimizer.h"
 #include "tests/support/case.h"
 #include "tests/support/errors.h"
+#include "tests/support/folders.h"
 
 namespace snug::test {
 
 class Fixture {
  public:
   explicit Fixture(const std::string& name)
-      : reader_(std::string(SNUG_SOURCE_DIR) + "/tests/golden/" + name + ".safetensors"),
+      : reader_(source_folder() + "/tests/golden/" + name + ".safetensors"),
         cases_(parse_json(reader_.metadata().at("cases"), name)) {}
 
   const nlohmann::json& cases() const { return cases_; }

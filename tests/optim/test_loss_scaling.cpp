@@ -4,12 +4,13 @@
 
 #include "optim/loss_scaling.h"
 #include "tests/optim/optim_case.h"
+#include "tests/support/folders.h"
 
 namespace snug::test {
 namespace {
 
 nlohmann::json golden() {
-  const std::string path = std::string(SNUG_SOURCE_DIR) + "/tests/golden/grad_scaler.json";
+  const std::string path = source_folder() + "/tests/golden/grad_scaler.json";
   return parse_json_file(path);
 }
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/io/json.h"
+#include "tests/support/folders.h"
 #include "tools/generate/generation.h"
 #include "tools/generate/generation_output.h"
 
@@ -19,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-const std::string kGolden = std::string(SNUG_SOURCE_DIR) + "/tests/golden/";
+const std::string kGolden = source_folder() + "/tests/golden/";
 
 const Json& expected() {
   static const Json j = parse_json_file(kGolden + "generate_expected.json");

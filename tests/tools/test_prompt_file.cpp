@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "tests/support/errors.h"
+#include "tests/support/folders.h"
 #include "tools/generate/generation.h"
 #include "tools/generate/prompt_file.h"
 
@@ -71,7 +72,7 @@ TEST_F(PromptFiles, StopTokensComeFromTheFolder) {
   ModelSpec spec;
   spec.V = 300;
   const Tokenizer tokenizer =
-      Tokenizer::load(std::string(SNUG_SOURCE_DIR) + "/tests/golden/tokenizer_gpt2.json");
+      Tokenizer::load(source_folder() + "/tests/golden/tokenizer_gpt2.json");
   const auto tokens = [&] { return stop_tokens(folder_, spec, tokenizer); };
   using Ids = std::vector<int32_t>;
   const Ids own = tokenizer.eos_id() ? Ids{*tokenizer.eos_id()} : Ids{};

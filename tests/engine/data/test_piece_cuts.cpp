@@ -16,6 +16,7 @@
 #include "engine/text/unicode.h"
 #include "tests/engine/io/packed.h"
 #include "tests/engine/io/temp_folder.h"
+#include "tests/support/folders.h"
 
 namespace snug {
 namespace {
@@ -24,7 +25,7 @@ using nlohmann::json;
 using Ids = std::vector<int32_t>;
 
 std::string golden(const std::string& name) {
-  return std::string(SNUG_SOURCE_DIR) + "/tests/golden/" + name;
+  return source_folder() + "/tests/golden/" + name;
 }
 
 // Characters that steps of tokenizers treat unlike each other: white space and what becomes it,

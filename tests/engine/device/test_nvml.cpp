@@ -6,6 +6,7 @@
 #include "engine/device/cuda.h"
 #include "engine/device/nvml.h"
 #include "tests/support/errors.h"
+#include "tests/support/folders.h"
 
 namespace snug {
 namespace {
@@ -17,8 +18,8 @@ constexpr int64_t kGiB = int64_t{1} << 30;
 class FakeLibrary : public testing::Environment {
  public:
   void SetUp() override {
-    const char* const path = SNUG_BINARY_DIR "/lib/fake_gpu/libnvidia-ml.so.1";
-    ASSERT_NE(dlopen(path, RTLD_NOW), nullptr) << dlerror();
+    const std::string path = binary_folder() + "/lib/fake_gpu/libnvidia-ml.so.1";
+    ASSERT_NE(dlopen(path.c_str(), RTLD_NOW), nullptr) << dlerror();
   }
 };
 const testing::Environment* const kFake = testing::AddGlobalTestEnvironment(new FakeLibrary);

@@ -10,11 +10,12 @@
 #include "engine/core/error.h"
 #include "engine/io/gguf.h"
 #include "tests/engine/io/temp_folder.h"
+#include "tests/support/folders.h"
 
 namespace snug {
 namespace {
 
-const std::string kFixture = SNUG_SOURCE_DIR "/tests/golden/io_small.gguf";
+const std::string kFixture = source_folder() + "/tests/golden/io_small.gguf";
 
 // The fixture's formula; see tests/golden/io_gguf.py.
 std::vector<float> formula(int64_t n, int64_t k) {

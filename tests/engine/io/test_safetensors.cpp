@@ -9,11 +9,12 @@
 #include "engine/io/json.h"
 #include "engine/io/safetensors.h"
 #include "tests/engine/io/temp_folder.h"
+#include "tests/support/folders.h"
 
 namespace snug {
 namespace {
 
-const std::string kFixture = SNUG_SOURCE_DIR "/tests/golden/io_small.safetensors";
+const std::string kFixture = source_folder() + "/tests/golden/io_small.safetensors";
 
 // The fixture's formula; see tests/golden/io_safetensors.py.
 const std::vector<SafeSpec>& fixture_specs() {

@@ -12,11 +12,12 @@
 
 #include "engine/core/error.h"
 #include "engine/text/unicode.h"
+#include "tests/support/folders.h"
 
 namespace snug {
 
 inline std::filesystem::path golden(const std::string& name) {
-  return std::filesystem::path(SNUG_SOURCE_DIR) / "tests/golden" / name;
+  return std::filesystem::path(source_folder()) / "tests/golden" / name;
 }
 
 inline std::string slurp(const std::filesystem::path& path) {

@@ -11,6 +11,7 @@
 #include "layers/models/family.h"
 #include "layers/models/weights.h"
 #include "tests/support/emu.h"
+#include "tests/support/folders.h"
 #include "tools/trainer/session.h"
 
 namespace snug {
@@ -19,7 +20,7 @@ namespace {
 // One fixture: the model, its batch and what transformers says about them.
 struct Golden {
   explicit Golden(const std::string& name, double dropout = 0)
-      : path(std::string(SNUG_SOURCE_DIR) + "/tests/golden/" + name + ".safetensors"), file(path) {
+      : path(source_folder() + "/tests/golden/" + name + ".safetensors"), file(path) {
     nlohmann::json config = parse_json(file.metadata().at("config"), path);
     config["resid_pdrop"] = config["embd_pdrop"] = config["attn_pdrop"] = dropout;
     spec = find_family("gpt2", path).parse(config, path, false);

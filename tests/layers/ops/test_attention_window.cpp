@@ -9,6 +9,7 @@
 
 #include "engine/io/safetensors.h"
 #include "tests/layers/ops/attention_case.h"
+#include "tests/support/folders.h"
 #include "tests/support/gradient.h"
 
 namespace snug::test {
@@ -102,7 +103,7 @@ Values read(const SafetensorsReader& file, const std::string& name) {
 // scaled_dot_product_attention in float64 under the masks of transformers (sliding_window,
 // padding).
 TEST(AttentionWindow, IsTheSlidingWindowOfTransformers) {
-  const SafetensorsReader file(std::string(SNUG_SOURCE_DIR) +
+  const SafetensorsReader file(source_folder() +
                                "/tests/golden/attention_window.safetensors");
   for (const int window : {1, 4, 16, 64}) {
     SCOPED_TRACE(window);

@@ -1,3 +1,4 @@
+#include "tests/support/folders.h"
 #include "tests/tools/e2e/process.h"
 
 #include <fcntl.h>
@@ -18,7 +19,7 @@ namespace snug::e2e {
 namespace {
 
 constexpr int kPatienceMilliseconds = 120000;
-const std::string kProgram = SNUG_BINARY_DIR "/bin/snug";
+const std::string kProgram = program_under_test();
 
 std::string slurp(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/core/sanitizers.h"
+#include "tests/support/folders.h"
 #include "tests/tools/e2e/workspace.h"
 
 namespace snug::e2e {
@@ -45,7 +46,7 @@ class Environment {
 };
 
 // What LD_PRELOAD names for tests/support/bad_world.cpp, which not every build can load.
-inline const std::string kBadWorld = SNUG_BINARY_DIR "/lib/libsnug_bad_world.so";
+inline const std::string kBadWorld = binary_folder() + "/lib/libsnug_bad_world.so";
 #if SNUG_ADDRESS_SANITIZER || SNUG_THREAD_SANITIZER
 #define NEEDS_PRELOAD() GTEST_SKIP() << "a sanitizer replaces what this replaces"
 #else

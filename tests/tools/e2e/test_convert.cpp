@@ -8,6 +8,7 @@
 
 #include "engine/io/gguf.h"
 #include "engine/io/safetensors.h"
+#include "tests/support/folders.h"
 #include "tests/tools/e2e/workspace.h"
 
 namespace snug::e2e {
@@ -476,7 +477,7 @@ TEST(Convert, SplittingRulesHaveTheirNames) {
   const std::string folder = copy_of_final(w, "m"), out = w.path("m.gguf");
   for (const char* name : {"vocab.json", "merges.txt", "tokenizer_config.json"})
     fs::remove(folder + "/" + name);
-  const std::string golden = std::string(SNUG_SOURCE_DIR) + "/tests/golden/tokenizer_";
+  const std::string golden = source_folder() + "/tests/golden/tokenizer_";
   for (const auto& [file, rule] : {std::pair("gpt2", "gpt-2"), std::pair("llama3", "llama-bpe"),
                                    std::pair("qwen", "qwen2"), std::pair("o200k", "gpt-4o")}) {
     // Its tokens are more than the model has: only the parts that say how text is split are taken.

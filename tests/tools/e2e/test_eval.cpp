@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "tests/support/folders.h"
 #include "tests/tools/e2e/workspace.h"
 
 namespace snug::e2e {
@@ -12,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kGolden = std::string(SNUG_SOURCE_DIR) + "/tests/golden/";
+const std::string kGolden = source_folder() + "/tests/golden/";
 
 // The fixture as a model folder, `model`.
 class Fixture : public Workspace {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "tests/support/folders.h"
 #include "tests/tools/e2e/workspace.h"
 
 namespace snug::e2e {
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kGolden = std::string(SNUG_SOURCE_DIR) + "/tests/golden/";
+const std::string kGolden = source_folder() + "/tests/golden/";
 
 // The fixture of eval_make.py as a model folder, `model`: 48 positions, random bytes and all.
 class Model : public Workspace {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "engine/device/device.h"
+#include "tests/support/folders.h"
 #include "tests/tools/e2e/runs.h"
 
 namespace snug::e2e {
@@ -99,7 +100,7 @@ TEST(CudaDevice, IsNotCalibratedWhereThereIsNone) {
 }
 
 TEST(Doctor, SaysWhatAGpuHasAndDoes) {
-  const Environment libraries("LD_LIBRARY_PATH", SNUG_BINARY_DIR "/lib/fake_gpu");
+  const Environment libraries("LD_LIBRARY_PATH", binary_folder() + "/lib/fake_gpu");
   const Outcome o = run({"doctor", "--json"});
   ASSERT_EQ(o.code, 0) << o.err;
   const Json said = Json::parse(o.out);

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "tests/support/folders.h"
 #include "tests/tools/e2e/runs.h"
 
 namespace snug::e2e {
@@ -17,7 +18,7 @@ class GpuCheck : public testing::Test {
   GpuCheck() {
     for (const char* folder : {"path", "bin"}) fs::create_directory(w_.path(folder));
     spill(w_.path("COMMIT"), "abc123\n");
-    fs::copy_file(SNUG_SOURCE_DIR "/tools/gpu_check.sh", w_.path("gpu_check.sh"));
+    fs::copy_file(source_folder() + "/tools/gpu_check.sh", w_.path("gpu_check.sh"));
     script("path/nvidia-smi",
            "case $1 in -L) echo 'GPU 0: Made-up GPU (UUID: GPU-1)' ;; *) echo '1755 MHz' ;; esac");
     script("bin/bench_gpu", "echo 'Made-up GPU'");
