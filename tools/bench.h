@@ -8,10 +8,10 @@
 #include <tuple>
 #include <vector>
 
+#include "tools/calibrate/roofs.h"
 #include "tools/cli/config_arguments.h"
 #include "tools/commands.h"
-#include "tools/trainer/roofs.h"
-#include "tools/trainer/setup.h"
+#include "tools/setup/setup.h"
 
 namespace snug {
 

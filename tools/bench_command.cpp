@@ -10,8 +10,8 @@
 #include "engine/core/units.h"
 #include "tools/bench.h"
 #include "tools/cli/argument_parser.h"
-#include "tools/trainer/device_choice.h"
-#include "tools/trainer/gpu_memory.h"
+#include "tools/session/device_choice.h"
+#include "tools/session/gpu_memory.h"
 
 namespace snug {
 

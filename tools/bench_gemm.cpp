@@ -11,7 +11,7 @@
 #include "engine/device/device.h"
 #include "tools/bench.h"
 #include "tools/cli/argument_parser.h"
-#include "tools/trainer/batch_room.h"
+#include "tools/planner/batch_room.h"
 
 namespace snug {
 namespace {

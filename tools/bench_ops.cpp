@@ -7,8 +7,8 @@
 
 #include "engine/core/error.h"
 #include "tools/bench.h"
+#include "tools/calibrate/median.h"
 #include "tools/cli/argument_parser.h"
-#include "tools/trainer/median.h"
 
 namespace snug {
 

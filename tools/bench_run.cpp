@@ -8,10 +8,10 @@
 
 #include "engine/core/rng.h"
 #include "tools/bench.h"
-#include "tools/trainer/batch_room.h"
-#include "tools/trainer/device_choice.h"
-#include "tools/trainer/median.h"
-#include "tools/trainer/warm_up.h"
+#include "tools/calibrate/median.h"
+#include "tools/planner/batch_room.h"
+#include "tools/session/device_choice.h"
+#include "tools/session/warm_up.h"
 
 namespace snug {
 

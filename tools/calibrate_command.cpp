@@ -6,13 +6,13 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "tools/calibrate/calibration.h"
+#include "tools/calibrate/device_calibration.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/commands.h"
-#include "tools/trainer/calibration.h"
-#include "tools/trainer/device_calibration.h"
-#include "tools/trainer/device_choice.h"
-#include "tools/trainer/setup.h"
-#include "tools/trainer/tell.h"
+#include "tools/session/device_choice.h"
+#include "tools/session/tell.h"
+#include "tools/setup/setup.h"
 
 namespace snug {
 namespace {

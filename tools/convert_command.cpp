@@ -11,7 +11,7 @@
 #include "tools/commands.h"
 #include "tools/convert/export_folder.h"
 #include "tools/convert/export_gguf.h"
-#include "tools/trainer/tell.h"
+#include "tools/session/tell.h"
 
 namespace snug {
 namespace {

@@ -12,9 +12,9 @@
 #include "tools/cli/config_arguments.h"
 #include "tools/cli/dispatch.h"
 #include "tools/commands.h"
-#include "tools/trainer/run_data.h"
-#include "tools/trainer/scratch_folder.h"
-#include "tools/trainer/setup.h"
+#include "tools/setup/run_data.h"
+#include "tools/setup/scratch_folder.h"
+#include "tools/setup/setup.h"
 
 namespace snug {
 namespace {

@@ -8,10 +8,10 @@
 #include "engine/memory/context.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/commands.h"
-#include "tools/trainer/choices.h"
-#include "tools/trainer/evaluate.h"
-#include "tools/trainer/inference.h"
-#include "tools/trainer/scratch_folder.h"
+#include "tools/infer/choices.h"
+#include "tools/infer/evaluate.h"
+#include "tools/infer/inference.h"
+#include "tools/setup/scratch_folder.h"
 
 namespace snug {
 namespace {

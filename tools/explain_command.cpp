@@ -6,7 +6,7 @@
 #include "tools/commands.h"
 #include "tools/explain/explain.h"
 #include "tools/explain/run_plan.h"
-#include "tools/trainer/batch_room.h"
+#include "tools/planner/batch_room.h"
 
 namespace snug {
 

@@ -8,10 +8,10 @@
 #include "engine/core/error.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/commands.h"
-#include "tools/generate/generation.h"
-#include "tools/generate/generation_output.h"
-#include "tools/generate/prompt_file.h"
-#include "tools/trainer/tell.h"
+#include "tools/infer/generation.h"
+#include "tools/infer/generation_output.h"
+#include "tools/infer/prompt_file.h"
+#include "tools/session/tell.h"
 
 namespace snug {
 namespace {

@@ -12,15 +12,16 @@
 #include "tools/cli/config_arguments.h"
 #include "tools/cli/output_file.h"
 #include "tools/commands.h"
+#include "tools/planner/batch_room.h"
+#include "tools/planner/ladder.h"
+#include "tools/planner/offers.h"
+#include "tools/planner/plan_search.h"
+#include "tools/report/ladder_svg.h"
 #include "tools/report/report.h"
 #include "tools/report/trace.h"
-#include "tools/trainer/batch_room.h"
+#include "tools/session/tell.h"
+#include "tools/setup/setup.h"
 #include "tools/trainer/forecast.h"
-#include "tools/trainer/ladder.h"
-#include "tools/trainer/offers.h"
-#include "tools/trainer/plan_search.h"
-#include "tools/trainer/setup.h"
-#include "tools/trainer/tell.h"
 
 namespace snug {
 

@@ -1,7 +1,7 @@
 // snug train.
 #include "tools/cli/config_arguments.h"
 #include "tools/commands.h"
-#include "tools/trainer/setup.h"
+#include "tools/setup/setup.h"
 #include "tools/trainer/trainer.h"
 
 namespace snug {

@@ -12,8 +12,8 @@
 #include "engine/device/cuda.h"
 #include "layers/ops/attention.h"
 #include "tests/gpu/gpt2_steps.h"
-#include "tools/trainer/device_calibration.h"
-#include "tools/trainer/op_bench.h"
+#include "tools/calibrate/device_calibration.h"
+#include "tools/calibrate/op_bench.h"
 
 namespace snug::test {
 namespace {

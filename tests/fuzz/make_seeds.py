@@ -13,7 +13,7 @@ import subprocess
 HERE = pathlib.Path(__file__).parent
 GOLDEN = HERE.parent / "golden"
 CORPUS = HERE / "corpus"
-STATE_VERSION = 4  # of tools/trainer/checkpoint_seal.h
+STATE_VERSION = 4  # of tools/checkpoint/checkpoint_seal.h
 
 
 def seed(target, name, content):

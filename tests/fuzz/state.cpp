@@ -1,6 +1,6 @@
 // snug_state.json of a checkpoint: any bytes are refused with their place, or read.
 #include "tests/fuzz/fuzz.h"
-#include "tools/trainer/checkpoint.h"
+#include "tools/checkpoint/checkpoint.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace snug::fuzz;

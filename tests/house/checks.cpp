@@ -24,7 +24,7 @@ const Allowed kMayInclude = {
     {"quant", {"engine"}},
     {"layers", {"engine", "quant"}},
     {"optim", {"engine", "quant"}},
-    {"parallel", {"engine"}},
+    {"parallel", {"engine", "quant"}},
     {"tools", {"engine", "quant", "layers", "optim", "parallel"}},
     {"tests", {"engine", "quant", "layers", "optim", "parallel", "tools"}},
 };
@@ -41,8 +41,31 @@ Allowed engine_order() {
   return allowed;
 }
 
+// Each room of tools may include those before it; commands lie above all of them.
+Allowed tools_order() {
+  Allowed allowed = {{"config", {}}, {"cli", {"config"}}, {"convert", {}}};
+  std::set<std::string> earlier = {"config", "cli"};
+  for (const std::vector<const char*>& floor :
+       std::vector<std::vector<const char*>>{{"session"},
+                                             {"planner"},
+                                             {"calibrate", "report"},
+                                             {"setup"},
+                                             {"checkpoint", "infer"},
+                                             {"trainer"}}) {
+    for (const char* room : floor) allowed[room] = earlier;
+    earlier.insert(floor.begin(), floor.end());
+  }
+  allowed["explain"] = {"planner", "report", "setup"};
+  earlier.insert("convert");
+  allowed["inspect"] = earlier;
+  earlier.insert({"explain", "inspect"});
+  allowed[""] = earlier;
+  return allowed;
+}
+
 const std::map<std::string, Allowed> kSubfolders = {
     {"engine", engine_order()},
+    {"tools", tools_order()},
     {"layers",
      {{"ops", {}}, {"parts", {"ops"}}, {"models", {"ops", "parts"}}, {"peft", {"ops", "parts"}}}},
 };

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "tools/trainer/plan.h"
+#include "tools/planner/plan.h"
 
 namespace snug::test {
 

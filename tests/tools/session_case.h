@@ -14,7 +14,7 @@
 #include "engine/core/error.h"
 #include "engine/core/rng.h"
 #include "layers/models/family.h"
-#include "tools/trainer/session.h"
+#include "tools/session/session.h"
 
 namespace snug::test {
 

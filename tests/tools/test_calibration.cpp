@@ -12,9 +12,11 @@
 #include "engine/io/files.h"
 #include "tests/engine/io/temp_folder.h"
 #include "tests/support/errors.h"
-#include "tools/trainer/calibration.h"
-#include "tools/trainer/pinning.h"
-#include "tools/trainer/setup.h"
+#include "tools/calibrate/calibration.h"
+#include "tools/checkpoint/pinning.h"
+#include "tools/planner/kernel_choices.h"
+#include "tools/setup/pinned_kernels.h"
+#include "tools/setup/setup.h"
 
 namespace snug {
 namespace {

@@ -11,9 +11,9 @@
 #include "engine/io/files.h"
 #include "engine/io/fingerprint.h"
 #include "tests/engine/io/temp_folder.h"
-#include "tools/trainer/checkpoint.h"
-#include "tools/trainer/checkpoint_seal.h"
-#include "tools/trainer/pinning.h"
+#include "tools/checkpoint/checkpoint.h"
+#include "tools/checkpoint/checkpoint_seal.h"
+#include "tools/checkpoint/pinning.h"
 
 namespace snug {
 namespace {

@@ -8,10 +8,12 @@
 #include "engine/blas/matmul_cpu.h"
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
-#include "tools/trainer/calibration.h"
-#include "tools/trainer/cost_model.h"
-#include "tools/trainer/plan.h"
-#include "tools/trainer/targets.h"
+#include "tools/calibrate/calibrated_cost.h"
+#include "tools/calibrate/calibration.h"
+#include "tools/calibrate/measure_ops.h"
+#include "tools/planner/cost_model.h"
+#include "tools/planner/plan.h"
+#include "tools/setup/targets.h"
 
 namespace snug {
 namespace {
@@ -154,9 +156,9 @@ TEST(CostModel, WhatLiesBetweenOpsCounts) {
   c.key.threads = 1;
   c.roofs.fp32_flops = c.roofs.bf16_flops = c.roofs.copy_bytes = 1e9;
   c.fp32_ops.add("norm", {100, 100, 1});
-  const CostModel bare = CostModel::calibrated(c, DType::f32);
+  const CostModel bare = calibrated_cost(c, DType::f32);
   c.fp32_ops.set_between(0.25);
-  const CostModel model = CostModel::calibrated(c, DType::f32);
+  const CostModel model = calibrated_cost(c, DType::f32);
   EXPECT_EQ(bare.between(), 0);
   EXPECT_EQ(model.between(), 0.25);
   for (const OpRecord& o : {op("norm", 100, 100), op("other", 100, 100)})

@@ -9,9 +9,10 @@
 #include "engine/io/files.h"
 #include "tests/engine/io/temp_folder.h"
 #include "tests/support/errors.h"
-#include "tools/trainer/cost_model.h"
-#include "tools/trainer/device_calibration.h"
-#include "tools/trainer/setup.h"
+#include "tools/calibrate/calibrated_cost.h"
+#include "tools/calibrate/device_calibration.h"
+#include "tools/planner/cost_model.h"
+#include "tools/setup/setup.h"
 
 namespace snug {
 namespace {
@@ -174,7 +175,7 @@ TEST(SlowDeviceCalibration, ChoosesAttentionByMeasurement) {
 
 TEST(SlowDeviceCalibration, PlansPredictByIt) {
   DeviceCalibration c = measured();
-  const CostModel fp32 = CostModel::calibrated(c, DType::f32, false);
+  const CostModel fp32 = calibrated_cost(c, DType::f32, false);
   EXPECT_EQ(fp32.source(), CostModel::Source::calibrated);
   EXPECT_EQ(fp32.text(), "calibrated on the emulator");
   EXPECT_EQ(fp32.rates().link, std::min(c.to_host, c.to_device));
@@ -190,10 +191,10 @@ TEST(SlowDeviceCalibration, PlansPredictByIt) {
   c.tf32_ops.add(op.name, {1000, 1000, 3});
   c.bf16_ops.add(op.name, {1000, 1000, 2});
   c.fp16_ops.add(op.name, {1000, 1000, 1});
-  EXPECT_EQ(CostModel::calibrated(c, DType::f32, false).seconds(op, 1), 4);
-  EXPECT_EQ(CostModel::calibrated(c, DType::f32, true).seconds(op, 1), 3);
-  EXPECT_EQ(CostModel::calibrated(c, DType::bf16, false).seconds(op, 1), 2);
-  EXPECT_EQ(CostModel::calibrated(c, DType::f16, false).seconds(op, 1), 1);
+  EXPECT_EQ(calibrated_cost(c, DType::f32, false).seconds(op, 1), 4);
+  EXPECT_EQ(calibrated_cost(c, DType::f32, true).seconds(op, 1), 3);
+  EXPECT_EQ(calibrated_cost(c, DType::bf16, false).seconds(op, 1), 2);
+  EXPECT_EQ(calibrated_cost(c, DType::f16, false).seconds(op, 1), 1);
   const auto rate = [&](DType dtype, bool tf32, double flops) {
     ProductRate p = c.products[0];
     p.dtype = dtype;
@@ -203,9 +204,9 @@ TEST(SlowDeviceCalibration, PlansPredictByIt) {
   };
   rate(DType::f32, true, 4e14);
   rate(DType::f16, false, 8e14);
-  EXPECT_EQ(CostModel::calibrated(c, DType::f32, true).rates().fp32_matrix, 4e14);
-  EXPECT_LT(CostModel::calibrated(c, DType::f32, false).rates().fp32_matrix, 4e14);
-  EXPECT_EQ(CostModel::calibrated(c, DType::f16, false).rates().fp32_matrix, 8e14);
+  EXPECT_EQ(calibrated_cost(c, DType::f32, true).rates().fp32_matrix, 4e14);
+  EXPECT_LT(calibrated_cost(c, DType::f32, false).rates().fp32_matrix, 4e14);
+  EXPECT_EQ(calibrated_cost(c, DType::f16, false).rates().fp32_matrix, 8e14);
 }
 
 }  // namespace

@@ -11,7 +11,8 @@
 #include "tests/tools/session_case.h"
 #include "tools/explain/explain.h"
 #include "tools/explain/run_plan.h"
-#include "tools/trainer/plan.h"
+#include "tools/planner/attention_choice.h"
+#include "tools/planner/plan.h"
 
 namespace snug {
 namespace {

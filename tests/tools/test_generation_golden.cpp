@@ -11,8 +11,8 @@
 
 #include "engine/io/json.h"
 #include "tests/support/folders.h"
-#include "tools/generate/generation.h"
-#include "tools/generate/generation_output.h"
+#include "tools/infer/generation.h"
+#include "tools/infer/generation_output.h"
 
 namespace snug {
 namespace {

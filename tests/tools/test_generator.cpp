@@ -6,7 +6,7 @@
 
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
-#include "tools/trainer/generator.h"
+#include "tools/infer/generator.h"
 
 namespace snug {
 namespace {

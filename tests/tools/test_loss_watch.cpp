@@ -3,7 +3,7 @@
 #include <cmath>
 #include <random>
 
-#include "tools/trainer/loss_watch.h"
+#include "tools/checkpoint/loss_watch.h"
 
 namespace snug {
 namespace {

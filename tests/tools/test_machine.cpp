@@ -6,7 +6,7 @@
 
 #include "tests/engine/io/temp_folder.h"
 #include "tools/inspect/machine.h"
-#include "tools/trainer/plan.h"
+#include "tools/planner/plan.h"
 
 namespace snug {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tests/support/errors.h"
-#include "tools/trainer/median.h"
+#include "tools/calibrate/median.h"
 
 namespace snug {
 namespace {

@@ -9,7 +9,7 @@
 #include "engine/blas/matmul_cpu.h"
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
-#include "tools/trainer/plan.h"
+#include "tools/planner/plan.h"
 
 namespace snug {
 namespace {

@@ -8,9 +8,9 @@
 #include "tests/support/errors.h"
 #include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
-#include "tools/trainer/ladder.h"
-#include "tools/trainer/plan.h"
-#include "tools/trainer/plan_search.h"
+#include "tools/planner/ladder.h"
+#include "tools/planner/plan.h"
+#include "tools/planner/plan_search.h"
 
 namespace snug {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
-#include "tools/trainer/plan_search.h"
-#include "tools/trainer/targets.h"
+#include "tools/planner/plan_search.h"
+#include "tools/setup/targets.h"
 
 namespace snug {
 namespace {

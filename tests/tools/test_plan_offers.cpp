@@ -9,7 +9,7 @@
 #include "tests/support/errors.h"
 #include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
-#include "tools/trainer/offers.h"
+#include "tools/planner/offers.h"
 
 namespace snug {
 namespace {

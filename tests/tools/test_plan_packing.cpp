@@ -10,9 +10,10 @@
 #include "engine/blas/kernel_table.h"
 #include "engine/blas/matmul_cpu.h"
 #include "tests/tools/session_case.h"
-#include "tools/trainer/calibration.h"
-#include "tools/trainer/plan.h"
-#include "tools/trainer/plan_search.h"
+#include "tools/calibrate/calibrated_cost.h"
+#include "tools/calibrate/calibration.h"
+#include "tools/planner/plan.h"
+#include "tools/planner/plan_search.h"
 
 namespace snug {
 namespace {
@@ -59,7 +60,7 @@ CostModel packing_machine(double faster) {
       if (faster > 0 && !shapes.a_transposed) add(key + " packed", kRate * faster);
     }
   if (faster > 0) c.fp32_ops.add("matmul_pack", {0, 1e6, 1e-6});
-  return CostModel::calibrated(c, DType::f32);
+  return calibrated_cost(c, DType::f32);
 }
 
 Plan with(PlanRequest r, WeightPacking packing) {

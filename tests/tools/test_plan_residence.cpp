@@ -10,7 +10,7 @@
 #include "tests/support/errors.h"
 #include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
-#include "tools/trainer/plan_search.h"
+#include "tools/planner/plan_search.h"
 
 namespace snug {
 namespace {

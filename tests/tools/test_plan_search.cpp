@@ -9,9 +9,10 @@
 #include "layers/models/recompute.h"
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
-#include "tools/trainer/batch_room.h"
-#include "tools/trainer/ladder.h"
-#include "tools/trainer/plan_search.h"
+#include "tools/planner/batch_room.h"
+#include "tools/planner/ladder.h"
+#include "tools/planner/plan_search.h"
+#include "tools/report/ladder_svg.h"
 
 namespace snug {
 namespace {

@@ -7,9 +7,10 @@
 
 #include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
-#include "tools/trainer/calibration.h"
-#include "tools/trainer/plan_search.h"
-#include "tools/trainer/targets.h"
+#include "tools/calibrate/calibrated_cost.h"
+#include "tools/calibrate/calibration.h"
+#include "tools/planner/plan_search.h"
+#include "tools/setup/targets.h"
 
 namespace snug {
 namespace {
@@ -260,7 +261,7 @@ CostModel cheap_in_pieces(const PlanRequest& r) {
     }
   }
   c.bf16_ops = c.fp32_ops;
-  return CostModel::calibrated(c, DType::f32);
+  return calibrated_cost(c, DType::f32);
 }
 
 // Nothing is left out of the search for a bound that is none.

@@ -6,8 +6,8 @@
 
 #include "tests/support/errors.h"
 #include "tests/support/folders.h"
-#include "tools/generate/generation.h"
-#include "tools/generate/prompt_file.h"
+#include "tools/infer/generation.h"
+#include "tools/infer/prompt_file.h"
 
 namespace snug {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/trainer/plan.h"
+#include "tools/planner/plan.h"
 
 namespace snug {
 

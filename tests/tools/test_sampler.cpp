@@ -7,7 +7,7 @@
 #include <set>
 
 #include "tests/support/errors.h"
-#include "tools/trainer/sampler.h"
+#include "tools/infer/sampler.h"
 
 namespace snug {
 namespace {

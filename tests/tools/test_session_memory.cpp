@@ -10,9 +10,9 @@
 
 #include "engine/core/units.h"
 #include "tests/tools/session_case.h"
+#include "tools/infer/generator.h"
+#include "tools/planner/plan.h"
 #include "tools/trainer/allocation_watch.h"
-#include "tools/trainer/generator.h"
-#include "tools/trainer/plan.h"
 
 namespace snug {
 namespace {

@@ -6,7 +6,7 @@
 #include "engine/io/files.h"
 #include "tests/engine/io/temp_folder.h"
 #include "tests/support/errors.h"
-#include "tools/trainer/targets.h"
+#include "tools/setup/targets.h"
 
 namespace snug {
 namespace {

@@ -3,7 +3,7 @@
 #include <random>
 
 #include "engine/text/unicode.h"
-#include "tools/generate/text_stream.h"
+#include "tools/infer/text_stream.h"
 
 namespace snug {
 namespace {

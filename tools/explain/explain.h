@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "tools/trainer/plan.h"
+#include "tools/planner/plan.h"
 
 namespace snug {
 

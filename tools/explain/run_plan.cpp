@@ -5,7 +5,8 @@
 #include "engine/core/error.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
-#include "tools/trainer/plan_file.h"
+#include "tools/planner/attention_choice.h"
+#include "tools/setup/plan_file.h"
 
 namespace snug {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/trainer/setup.h"
+#include "tools/setup/setup.h"
 
 namespace snug {
 

@@ -13,8 +13,8 @@
 #include "engine/io/json.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/unicode.h"
+#include "tools/checkpoint/checkpoint.h"
 #include "tools/inspect/kinds.h"
-#include "tools/trainer/checkpoint.h"
 
 namespace snug {
 namespace {

@@ -4,8 +4,8 @@
 #include "engine/core/error.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "tools/checkpoint/checkpoint.h"
 #include "tools/inspect/kinds.h"
-#include "tools/trainer/checkpoint.h"
 #include "tools/trainer/line_file.h"
 
 namespace snug {

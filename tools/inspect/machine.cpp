@@ -17,7 +17,7 @@
 #include "engine/device/device.h"
 #include "engine/device/processors.h"
 #include "tools/inspect/libraries.h"
-#include "tools/trainer/plan.h"
+#include "tools/planner/plan.h"
 
 namespace snug {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/memory/simulate.h"
-#include "tools/trainer/plan.h"
+#include "tools/planner/plan.h"
 
 namespace snug {
 

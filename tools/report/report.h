@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "tools/planner/plan.h"
 #include "tools/report/op_time.h"
-#include "tools/trainer/plan.h"
 
 namespace snug {
 

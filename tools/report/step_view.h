@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/planner/plan.h"
 #include "tools/report/op_time.h"
-#include "tools/trainer/plan.h"
 
 namespace snug {
 

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tools/planner/plan.h"
 #include "tools/report/op_time.h"
-#include "tools/trainer/plan.h"
 
 namespace snug {
 

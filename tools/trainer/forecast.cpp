@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "tools/trainer/ladder.h"
-#include "tools/trainer/plan_search.h"
-#include "tools/trainer/setup.h"
+#include "tools/planner/attention_choice.h"
+#include "tools/planner/ladder.h"
+#include "tools/planner/plan_search.h"
 
 namespace snug {
 

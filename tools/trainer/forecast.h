@@ -1,8 +1,8 @@
 // What the planner predicts of a run, for its page: the times of its ops and the ladder of budgets.
 #pragma once
 
+#include "tools/planner/plan.h"
 #include "tools/report/report.h"
-#include "tools/trainer/plan.h"
 
 namespace snug {
 

@@ -12,7 +12,7 @@
 #include "layers/models/weights.h"
 #include "tests/support/emu.h"
 #include "tests/support/folders.h"
-#include "tools/trainer/session.h"
+#include "tools/session/session.h"
 
 namespace snug {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/core/error.h"
-#include "tools/trainer/save_ring.h"
+#include "tools/checkpoint/save_ring.h"
 
 namespace snug {
 namespace {

@@ -1,0 +1,309 @@
+#include "tools/checkpoint/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+#include "engine/core/error.h"
+#include "engine/io/files.h"
+#include "engine/io/json.h"
+#include "engine/io/safetensors.h"
+#include "tools/checkpoint/checkpoint_seal.h"
+#include "tools/planner/kernel_choices.h"
+
+namespace snug {
+
+namespace fs = std::filesystem;
+
+namespace {
+constexpr const char* kState = "/snug_state.json";
+// Steps and samples beyond any run, so that nothing that is computed from them overflows.
+constexpr int64_t kMostSteps = int64_t{1} << 40, kMostTokens = int64_t{1} << 60;
+
+std::vector<int64_t> shape_of(const ParamInfo& p) {
+  std::vector<int64_t> shape;
+  for (int i = 0; i < p.shape.rank(); ++i) shape.push_back(i == 0 ? p.rows : p.shape[i]);
+  return shape;
+}
+
+// Doubles as JSON writes them come back with the same bits.
+nlohmann::json watch_json(const LossWatch::State& s) {
+  return {
+      {"seen", s.seen},           {"losses", s.losses},           {"norms", s.norms},
+      {"lowest", s.lowest},       {"lowest_step", s.lowest_step}, {"norm_said", s.norm_said},
+      {"loss_said", s.loss_said}, {"norm_unsaid", s.norm_unsaid}, {"loss_unsaid", s.loss_unsaid},
+      {"diverged", s.diverged}};
+}
+
+// f32 in checkpoints from before there was a choice.
+DType read_gradients(const nlohmann::json& pinned, const std::string& where) {
+  if (!pinned.contains("gradients")) return DType::f32;
+  const std::string name = get_string(pinned, "gradients", where);
+  for (const DType t : {DType::f32, DType::bf16})
+    if (name == to_string(t)) return t;
+  fail(ErrorCode::data, fmt::format("gradients f32 or bf16 in {}", where), name,
+       "resume from another checkpoint");
+}
+
+// Of a run at `step`: what counts steps is not above it.
+LossWatch::State read_watch(const nlohmann::json& root, const std::string& path, int64_t step) {
+  const std::string where = path + " / loss_watch";
+  const nlohmann::json& j =
+      root.contains("loss_watch") ? root["loss_watch"] : nlohmann::json::object();
+  require_object(j, where);
+  LossWatch::State s;
+  s.seen = get_int_in(j, "seen", where, 0, step);
+  for (auto& [key, ring] : {std::pair("losses", &s.losses), std::pair("norms", &s.norms)}) {
+    const auto at = j.find(key);
+    bool good = at != j.end() && at->is_array() && at->size() == ring->size();
+    for (size_t i = 0; good && i < ring->size(); ++i) {
+      good = (*at)[i].is_number();
+      if (good) (*ring)[i] = (*at)[i].get<double>();
+    }
+    if (!good)
+      fail(ErrorCode::data, fmt::format("{} numbers for {} in {}", ring->size(), key, where),
+           at == j.end() ? "none" : json_brief(*at), "resume from another checkpoint");
+  }
+  s.lowest = get_number(j, "lowest", where);
+  s.lowest_step = get_int_in(j, "lowest_step", where, -1, step);
+  s.norm_said = get_int_in(j, "norm_said", where, -LossWatch::kQuiet, s.seen);
+  s.loss_said = get_int_in(j, "loss_said", where, -LossWatch::kQuiet, s.seen);
+  s.norm_unsaid = get_int_in(j, "norm_unsaid", where, 0, s.seen);
+  s.loss_unsaid = get_int_in(j, "loss_unsaid", where, 0, s.seen);
+  s.diverged = get_bool(j, "diverged", where);
+  return s;
+}
+
+// Of a run with loss scaling. Checkpoints of others, old ones too, have none of it.
+void read_scaling(Checkpoint& c, const nlohmann::json& root, const std::string& path) {
+  const std::string where = path + " / loss_scaling";
+  const nlohmann::json& j =
+      root.contains("loss_scaling") ? root["loss_scaling"] : nlohmann::json::object();
+  require_object(j, where);
+  const double scale = get_number(j, "loss_scale", where);
+  c.position.loss_scale = static_cast<float>(scale);
+  if (!(c.position.loss_scale > 0) || !std::isfinite(c.position.loss_scale))
+    fail(ErrorCode::data, fmt::format("a loss_scale above 0 in {}", where),
+         fmt::format("{}", scale), "resume from another checkpoint");
+  c.position.growth_tracker = get_int_in(j, "growth_tracker", where, 0, INT32_MAX);
+  c.pinned.init_scale = get_number(j, "init_scale", where);
+}
+
+}  // namespace
+
+std::optional<int64_t> checkpoint_step(const std::string& name) {
+  if (!name.starts_with(kCheckpointPrefix)) return std::nullopt;
+  const std::string digits = name.substr(std::strlen(kCheckpointPrefix));
+  if (digits.empty() || digits.size() > 18 ||
+      digits.find_first_not_of("0123456789") != std::string::npos)
+    return std::nullopt;
+  return std::stoll(digits);
+}
+
+std::vector<int64_t> checkpoint_steps(const std::string& output_dir) {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(output_dir, error))
+    if (const auto step = checkpoint_step(entry.path().filename().string())) steps.push_back(*step);
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+std::string checkpoint_state_name(const Name& state, const ParamInfo& param) {
+  return state.str() + "." + param.name.str();
+}
+
+nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned,
+                                     const Hyperparameters& hyperparameters) {
+  nlohmann::json scaling;
+  if (pinned.precision == "fp16")
+    scaling = {{"loss_scale", at.loss_scale},
+               {"growth_tracker", at.growth_tracker},
+               {"init_scale", pinned.init_scale}};
+  return {{"snug_version", kCheckpointVersion},
+          {"loss_scaling", scaling},
+          {"global_step", at.step},
+          {"updates", at.updates},
+          {"samples", at.samples},
+          {"elapsed_seconds", at.elapsed},
+          {"window_loss", at.window_loss},
+          {"window_tokens", at.window_tokens},
+          {"window_steps", at.window_steps},
+          {"best_eval_loss", at.best_eval_loss},
+          {"best_eval_step", at.best_eval_step},
+          {"evals_without_gain", at.evals_without_gain},
+          {"best_saved_loss", at.best_saved_loss},
+          {"best_saved_step", at.best_saved_step},
+          {"evaluation_due", at.evaluation_due},
+          {"loss_watch", watch_json(at.watch)},
+          {"hyperparameters", hyperparameters},
+          {"pinned",
+           {{"seed", pinned.seed},
+            {"data_seed", pinned.data_seed},
+            {"train_tokens", pinned.train_tokens},
+            {"train_samples", pinned.train_samples},
+            {"data", pinned.data},
+            {"global_batch", pinned.global_batch},
+            {"max_length", pinned.T},
+            {"packing_boundaries", pinned.packing_boundaries},
+            {"micro_batch", pinned.micro_batch},
+            {"head_rows", pinned.head_rows},
+            {"gradients", to_string(pinned.gradients)},
+            {"threads", pinned.threads},
+            {"precision", pinned.precision},
+            {"optimizer", pinned.optimizer},
+            {"instruction_set", pinned.instruction_set},
+            {"recompute", pinned.recompute},
+            {"kernels", choices_json(pinned.kernels)},
+            {"attention", pinned.attention},
+            {"computes_on", computes_on_json(pinned.computes_on)},
+            {"matmul_autotune", pinned.matmul_autotune},
+            {"model", pinned.model}}}};
+}
+
+std::optional<std::string> latest_checkpoint(const std::string& output_dir) {
+  const std::vector<int64_t> steps = checkpoint_steps(output_dir);
+  for (size_t i = steps.size(); i-- > 0;) {
+    std::string folder = fmt::format("{}/{}{}", output_dir, kCheckpointPrefix, steps[i]);
+    if (checkpoint_complete(folder)) return folder;
+  }
+  return std::nullopt;
+}
+
+FoundCheckpoint find_intact_checkpoint(const std::string& output_dir) {
+  FoundCheckpoint found;
+  const std::vector<int64_t> steps = checkpoint_steps(output_dir);
+  for (size_t i = steps.size(); i-- > 0;) {
+    const std::string folder = fmt::format("{}/{}{}", output_dir, kCheckpointPrefix, steps[i]);
+    if (!checkpoint_complete(folder)) {
+      found.torn += (found.torn.empty() ? "" : ", ") + folder;
+      continue;
+    }
+    const auto damage = find_checkpoint_damage(folder);
+    if (!damage) {
+      found.folder = folder;
+      return found;
+    }
+    found.damaged_folders.push_back(folder);
+    found.damaged +=
+        fmt::format("{}{}: {}; {} when it was written", found.damaged.empty() ? "" : "\n",
+                    damage->file, damage->found, damage->written);
+  }
+  return found;
+}
+
+void check_checkpoint_bytes(const std::string& folder) {
+  if (const auto damage = find_checkpoint_damage(folder))
+    fail(ErrorCode::data, fmt::format("{} as it was written: {}", damage->file, damage->written),
+         fmt::format("{}: it was changed, or the disk gives back other bytes", damage->found),
+         "resume=latest, which uses the newest checkpoint that is whole, or a copy of this one");
+}
+
+Checkpoint read_checkpoint(const std::string& folder, bool checked) {
+  if (!checkpoint_complete(folder))
+    fail(ErrorCode::data, "a complete checkpoint (a folder with the file COMPLETE)", folder,
+         "resume=latest, which uses the newest complete one");
+  if (!checked) check_checkpoint_bytes(folder);
+  const std::string path = folder + kState;
+  const nlohmann::json j = parse_json_file(path);
+  require_object(j, path);
+  get_int_in(j, "snug_version", path, kCheckpointVersion, kCheckpointVersion);
+  Checkpoint c;
+  c.folder = folder;
+  RunPosition& at = c.position;
+  at.step = get_int_in(j, "global_step", path, 0, kMostSteps);
+  at.updates = get_int_in(j, "updates", path, 0, at.step);
+  at.samples = get_int_in(j, "samples", path, 0, kMostTokens);
+  at.elapsed = get_number(j, "elapsed_seconds", path);
+  at.window_loss = get_number(j, "window_loss", path);
+  at.window_tokens = get_int_in(j, "window_tokens", path, 0, kMostTokens);
+  at.window_steps = get_int_in(j, "window_steps", path, 0, at.step);
+  at.best_eval_loss = get_number(j, "best_eval_loss", path);
+  at.best_eval_step = get_int_in(j, "best_eval_step", path, 0, at.step);
+  at.evals_without_gain = get_int_in(j, "evals_without_gain", path, 0, at.step + 1);
+  at.best_saved_loss = get_number(j, "best_saved_loss", path);
+  at.best_saved_step = get_int_in(j, "best_saved_step", path, -1, at.step);
+  at.evaluation_due = get_bool(j, "evaluation_due", path);
+  at.watch = read_watch(j, path, at.step);
+  const std::string where = path + " / pinned";
+  const nlohmann::json& p = j.contains("pinned") ? j["pinned"] : nlohmann::json::object();
+  require_object(p, where);
+  c.pinned.seed = get_int(p, "seed", where);
+  c.pinned.data_seed = get_int(p, "data_seed", where);
+  c.pinned.train_tokens = get_int_in(p, "train_tokens", where, 0, INT64_MAX);
+  c.pinned.train_samples = get_int_in(p, "train_samples", where, 0, INT64_MAX);
+  c.pinned.data = get_string(p, "data", where);
+  c.pinned.global_batch = get_int_in(p, "global_batch", where, 1, INT64_MAX);
+  c.pinned.T = get_int_in(p, "max_length", where, 1, INT64_MAX);
+  c.pinned.packing_boundaries = get_bool(p, "packing_boundaries", where);
+  int64_t samples = 0, tokens = 0;
+  if (__builtin_mul_overflow(at.step, c.pinned.global_batch, &samples) || samples != at.samples ||
+      __builtin_mul_overflow(at.samples, c.pinned.T, &tokens) || tokens > kMostTokens)
+    fail(ErrorCode::data,
+         fmt::format("samples = global_step x global_batch in {}, below 2^60 tokens", path),
+         fmt::format("{} samples at step {}, {} a step of {} tokens", at.samples, at.step,
+                     c.pinned.global_batch, c.pinned.T),
+         "resume from another checkpoint");
+  c.pinned.micro_batch = get_int_in(p, "micro_batch", where, 1, c.pinned.global_batch);
+  c.pinned.head_rows = get_int_in(p, "head_rows", where, 1, INT64_MAX);
+  c.pinned.gradients = read_gradients(p, where);
+  c.pinned.threads = get_int_in(p, "threads", where, 1, INT64_MAX);
+  c.pinned.precision = get_string(p, "precision", where);
+  if (c.pinned.precision == "fp16") read_scaling(c, j, path);
+  c.pinned.optimizer = get_string(p, "optimizer", where);
+  c.pinned.instruction_set = get_string(p, "instruction_set", where);
+  c.pinned.recompute = get_string(p, "recompute", where);
+  c.pinned.model = get_string(p, "model", where);
+  c.pinned.kernels =
+      parse_choices(p.contains("kernels") ? p["kernels"] : nlohmann::json(), where + " / kernels");
+  c.pinned.attention = get_string(p, "attention", where);
+  c.pinned.computes_on = parse_computes_on(p, where);
+  // Before the flag was pinned, what was measured said it.
+  c.pinned.matmul_autotune = p.contains("matmul_autotune")
+                                 ? get_bool(p, "matmul_autotune", where)
+                                 : !c.pinned.computes_on.algorithms.empty();
+  const std::string keys = path + " / hyperparameters";
+  const nlohmann::json& h =
+      j.contains("hyperparameters") ? j["hyperparameters"] : nlohmann::json::object();
+  require_object(h, keys);
+  for (const auto& item : h.items())
+    c.hyperparameters[item.key()] = get_string(h, item.key().c_str(), keys);
+  return c;
+}
+
+void load_checkpoint(Session& session, const Checkpoint& checkpoint) {
+  // The file by its name: what else may lie in the folder was not checked.
+  load_weights(session.context(), session.model(), checkpoint.folder + "/model.safetensors",
+               session.master());
+  session.load();
+  const SafetensorsReader file(checkpoint.folder + "/optimizer.safetensors");
+  StateStore& store = session.optimizer_state();
+  for (int k = 0; k < store.states(); ++k)
+    for (const StateSpan& span : whole_parameter_spans(session.model().params())) {
+      const ParamInfo& p = session.model().params()[span.param];
+      const SafeTensor& t = file.at(
+          checkpoint_state_name(session.optimizer().state_names()[static_cast<size_t>(k)], p));
+      if (t.dtype != SafeDType::F32 || t.shape != shape_of(p))
+        fail(ErrorCode::data, fmt::format("{} as F32 of the parameter's shape", t.name),
+             fmt::format("{} in {}", to_string(t.dtype), file.path()),
+             "resume with the config the checkpoint was made with");
+      for (int64_t done = 0; done < span.elements;) {
+        const View at = store.stored(k, span.offset + done);
+        const int64_t n = std::min(at.elements(), span.elements - done);
+        session.context().write(at.rows(0, n), t.data + done * int64_t{sizeof(float)});
+        done += n;
+      }
+    }
+  file.drop_pages();
+  session.state().updates = checkpoint.position.updates;
+  if (!session.model().precision().loss_scaling()) return;
+  session.state().growth_tracker = static_cast<int32_t>(checkpoint.position.growth_tracker);
+  if (session.decisions().loss_scaling.dynamic())
+    session.state().loss_scale = checkpoint.position.loss_scale;
+}
+
+}  // namespace snug

@@ -1,0 +1,272 @@
+#include "tools/checkpoint/checkpoint_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+#include "engine/core/error.h"
+#include "engine/device/beside.h"
+#include "engine/io/files.h"
+#include "engine/io/json.h"
+#include "tools/checkpoint/output_folder.h"
+
+namespace snug {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kBigFiles[] = {"model.safetensors", "optimizer.safetensors"};
+constexpr size_t kPathBytes = 4096;
+
+std::vector<int64_t> shape_of(const ParamInfo& p) {
+  std::vector<int64_t> shape;
+  for (int i = 0; i < p.shape.rank(); ++i) shape.push_back(i == 0 ? p.rows : p.shape[i]);
+  return shape;
+}
+
+// Parameter by parameter, as an update goes.
+SafetensorsLayout optimizer_layout(Session& session) {
+  std::vector<SafeSpec> specs;
+  for (const StateSpan& span : whole_parameter_spans(session.model().params())) {
+    const ParamInfo& p = session.model().params()[span.param];
+    for (const Name& state : session.optimizer().state_names())
+      specs.push_back({checkpoint_state_name(state, p), SafeDType::F32, shape_of(p)});
+  }
+  return SafetensorsLayout({{"format", "pt"}}, std::move(specs));
+}
+
+// Elements [begin, begin + n) of the transpose of w, whose rows are `rows` long; the transpose has
+// `width` columns.
+void copy_transposed(const float* w, int64_t rows, int64_t width, int64_t begin, int64_t n,
+                     float* out) {
+  const int64_t end = begin + n;
+  while (begin < end) {
+    const int64_t r = begin / width, c = begin % width;
+    if (c != 0 || end - begin < width) {  // a part of a row
+      const int64_t stop = std::min(width, c + end - begin);
+      for (int64_t i = c; i < stop; ++i) *out++ = w[i * rows + r];
+      begin += stop - c;
+      continue;
+    }
+    const int64_t count = (end - begin) / width;  // whole rows
+    for (int64_t i = 0; i < width; ++i)
+      for (int64_t k = 0; k < count; ++k) out[k * width + i] = w[i * rows + r + k];
+    out += count * width;
+    begin += count * width;
+  }
+}
+
+// On the ring's thread too.
+void read_beside(Context& ctx, void* to, const View& from) {
+  const Context::AtWork work(ctx);
+  copy_beside(ctx.device(), to, from.data, from.bytes());
+}
+
+[[noreturn]] void fail_folder(const char* what, const std::string& folder, int code) {
+  fail(ErrorCode::device, fmt::format("to {} {}", what, folder),
+       std::generic_category().message(code),
+       code == ENOSPC || code == EDQUOT ? "free disk space, or another output_dir"
+                                        : "check the rights and the health of that disk, or "
+                                          "another output_dir");
+}
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(Session& session, std::string output_dir, int64_t keep,
+                                   bool background)
+    : session_(session),
+      output_dir_(std::move(output_dir)),
+      keep_(keep),
+      layouts_{weights_layout(session.model(), DType::f32), optimizer_layout(session)},
+      ring_(static_cast<char*>(session.save_ring().data), session.save_ring().bytes(), background) {
+  for (AtomicFile* file : {&files_[0], &files_[1], &marker_}) file->reserve(kPathBytes);
+  for (std::string* path : {&folder_, &final_name_, &paths_[0], &paths_[1], &paths_[2]})
+    path->reserve(kPathBytes);
+  seal_.reserve(64 << 10);
+}
+
+CheckpointWriter::~CheckpointWriter() = default;
+
+SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
+  const ParamTable& table = session_.model().params();
+  StateStore& store = session_.optimizer_state();
+  while (param_ < table.size()) {
+    const ParamInfo& p = table[static_cast<int>(param_)];
+    const int64_t states = p.trainable ? store.states() : 0;
+    const int64_t left = p.real_elements() - element_;
+    if (state_ > states || left == 0) {
+      element_ = 0;
+      if (++state_ > states) {
+        state_ = 0;
+        ++param_;
+      }
+      continue;
+    }
+    int64_t n = std::min(left, room / 4);
+    auto* const values = reinterpret_cast<float*>(out);
+    if (state_ > 0) {
+      const View state = store.stored(static_cast<int>(state_ - 1), p.offset + element_);
+      n = std::min(n, state.elements());
+      read_beside(session_.context(), values, state.rows(0, n));
+    } else if (p.transposed_in_file && p.shape.rank() == 2) {
+      const float* master = session_.master().as<const float>() + p.offset;
+      if (const View& turned = session_.save_turned(); turned.defined()) {
+        if (element_ == 0)
+          read_beside(session_.context(), turned.data,
+                      session_.master().rows(p.offset, p.elements()));
+        master = turned.as<const float>();
+      }
+      copy_transposed(master, p.shape[1], p.shape[0], element_, n, values);
+    } else {
+      read_beside(session_.context(), values, session_.master().rows(p.offset + element_, n));
+    }
+    const int file = state_ == 0 ? kModel : kOptimizer;
+    element_ += n;
+    if (n == left) {  // at once, so that an update need not wait for the next call
+      element_ = 0;
+      if (++state_ > states) {
+        state_ = 0;
+        ++param_;
+      }
+    }
+    return {file, n * 4};
+  }
+  return {};
+}
+
+void CheckpointWriter::write(int file, const char* data, int64_t bytes) {
+  digests_[file].add(data, bytes);
+  files_[file].write(data, bytes);
+}
+
+// On the ring's thread: nothing here takes memory unless it fails.
+void CheckpointWriter::finish() {
+  for (const int file : {kModel, kOptimizer}) {
+    require(files_[file].size() == layouts_[file].total_bytes(), "a checkpoint of planned size");
+    seal_.add(kBigFiles[file], files_[file].size(), digests_[file].digest());
+    files_[file].commit();
+  }
+  seal_.close();
+  marker_.open(paths_[2]);
+  marker_.write(seal_.text());
+  marker_.commit();
+  // A checkpoint of the same step is exchanged for it by poll().
+  in_place_ = ::rename(folder_.c_str(), final_name_.c_str()) == 0;
+  if (!in_place_ && errno != ENOTEMPTY && errno != EEXIST) fail_folder("rename", folder_, errno);
+  if (in_place_) sync_folder(output_dir_);
+  ended_ = monotonic_seconds();
+}
+
+void CheckpointWriter::write_small_files(const RunPosition& at, const Pinned& pinned,
+                                         const Hyperparameters& hyperparameters,
+                                         const std::function<void(const std::string&)>& extra) {
+  std::error_code error;
+  fs::remove_all(folder_, error);
+  // Not with its parents: an output_dir that is gone is not made anew behind the user's back.
+  if (!fs::create_directory(folder_, error)) {
+    if (error == std::errc::no_such_file_or_directory)
+      fail(ErrorCode::device, fmt::format("output_dir {} to write a checkpoint to", output_dir_),
+           "it is gone: renamed, removed or unmounted since the start",
+           "put it back and resume=latest");
+    fail_folder("create", folder_, error ? error.value() : EEXIST);
+  }
+  extra(folder_);
+  write_json_file(folder_ + "/snug_state.json", checkpoint_state_json(at, pinned, hyperparameters));
+  std::vector<fs::path> small;
+  // What the checkpoint is made of, all durable by now.
+  for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error))
+    if (it->is_regular_file(error)) small.push_back(it->path());
+  if (error) fail_folder("read", folder_, error.value());
+  std::sort(small.begin(), small.end());
+  seal_.begin(at.step);
+  for (const fs::path& path : small) {
+    const std::string bytes = read_file(path.string());
+    seal_.add(path.filename().string(), static_cast<int64_t>(bytes.size()), fingerprint(bytes));
+  }
+}
+
+void CheckpointWriter::begin(const RunPosition& at, const Pinned& pinned,
+                             const Hyperparameters& hyperparameters,
+                             const std::function<void(const std::string&)>& extra) {
+  require(!open_, "wait() before the next begin()");
+  began_ = monotonic_seconds();
+  stall_before_ = ring_.update_stall();
+  step_ = at.step;
+  best_step_ = at.best_saved_step;
+  final_name_.clear();
+  fmt::format_to(std::back_inserter(final_name_), "{}/{}{}", output_dir_, kCheckpointPrefix,
+                 at.step);
+  folder_.assign(final_name_).append(".tmp");
+  paths_[0].assign(folder_).append("/").append(kBigFiles[0]);
+  paths_[1].assign(folder_).append("/").append(kBigFiles[1]);
+  paths_[2].assign(folder_).append("/COMPLETE");
+  write_small_files(at, pinned, hyperparameters, extra);
+  param_ = state_ = element_ = 0;
+  in_place_ = false;
+  marker_.abandon();  // of one that failed, like the others
+  for (const int file : {kModel, kOptimizer}) {
+    files_[file].abandon();
+    files_[file].open(paths_[file]);
+    digests_[file] = {};
+    write(file, layouts_[file].header().data(),
+          static_cast<int64_t>(layouts_[file].header().size()));
+  }
+  open_ = true;
+  ring_.start(*this);
+  stall_ = monotonic_seconds() - began_;
+}
+
+std::optional<CheckpointWriter::Saved> CheckpointWriter::poll() {
+  if (!open_ || ring_.busy()) return std::nullopt;
+  open_ = false;
+  ring_.rethrow();
+  if (guard_) guard_();
+  const double now = monotonic_seconds();
+  if (!in_place_) {
+    replace_folder(folder_, final_name_);
+    sync_folder(output_dir_);
+  }
+  remove_old();
+  stall_ += monotonic_seconds() - now + ring_.update_stall() - stall_before_;
+  const Saved saved = {final_name_, bytes(), ended_ - began_, stall_};
+  ++written_;
+  total_seconds_ += saved.seconds;
+  total_stall_ += saved.stall;
+  return saved;
+}
+
+std::optional<CheckpointWriter::Saved> CheckpointWriter::wait() {
+  if (!open_) return std::nullopt;
+  const double now = monotonic_seconds();
+  ring_.wait();
+  stall_ += monotonic_seconds() - now;
+  return poll();
+}
+
+// Of `keep_` checkpoints one is the best; the newest stays in any case.
+void CheckpointWriter::remove_old() const {
+  if (keep_ <= 0) return;
+  std::vector<int64_t> steps;
+  for (const int64_t step : checkpoint_steps(output_dir_))
+    if (step != step_ &&
+        checkpoint_complete(fmt::format("{}/{}{}", output_dir_, kCheckpointPrefix, step)))
+      steps.push_back(step);
+  int64_t room = keep_ - 1;
+  const bool best = std::find(steps.begin(), steps.end(), best_step_) != steps.end();
+  if (best) room = std::max<int64_t>(0, room - 1);
+  for (size_t i = steps.size(); i-- > 0;) {
+    if (steps[i] == best_step_ || room-- > 0) continue;
+    const std::string folder = fmt::format("{}/{}{}", output_dir_, kCheckpointPrefix, steps[i]);
+    std::error_code error;
+    fs::remove(folder + "/COMPLETE", error);  // first: half a checkpoint must not look whole
+    fs::remove_all(folder, error);
+  }
+}
+
+}  // namespace snug

@@ -1,0 +1,261 @@
+#include "tools/checkpoint/output_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <vector>
+
+#include "engine/core/error.h"
+#include "engine/io/files.h"
+#include "tools/checkpoint/checkpoint.h"
+
+namespace snug {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kTokens = "data";
+constexpr const char* kNewTokens = "data.new";
+constexpr const char* kWritten[] = {"config.resolved.yaml",
+                                    "plan.json",
+                                    "metrics.jsonl",
+                                    "metrics.csv",
+                                    "trace.json",
+                                    "trainer_state.json",
+                                    "runs",
+                                    "memory.json",
+                                    "report.html",
+                                    "final",
+                                    "final.tmp",
+                                    "final.old",
+                                    "tokenizer",
+                                    kTokens,
+                                    kNewTokens};
+
+bool there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+void remove_tree(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error)
+    fail(ErrorCode::device, fmt::format("to remove {}", path.string()), error.message(),
+         "another output_dir");
+}
+
+void refuse_file(const std::string& dir) {
+  std::error_code error;
+  if (fs::exists(dir, error) && !fs::is_directory(dir, error))
+    fail(ErrorCode::usage, "output_dir as a folder", fmt::format("{}, which is a file", dir),
+         "another output_dir");
+}
+
+// Names in `dir` of checkpoints, of their unfinished writes and of those that a resume kept aside,
+// with their steps.
+struct Entry {
+  fs::path path;
+  int64_t step;
+  bool torn, damaged;
+};
+
+std::vector<Entry> checkpoints_of(const std::string& dir) {
+  std::vector<Entry> list;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(dir, error)) {
+    std::string name = entry.path().filename().string();
+    bool torn = false;
+    const bool damaged = name.ends_with(kDamagedEnd);
+    for (const std::string_view end :
+         {std::string_view(".tmp"), std::string_view(".old"), kDamagedEnd})
+      if (name.ends_with(end)) {
+        name.resize(name.size() - end.size());
+        torn = !damaged;
+        break;
+      }
+    if (const auto step = checkpoint_step(name))
+      list.push_back({entry.path(), *step, torn || !there(entry.path() / "COMPLETE"), damaged});
+  }
+  return list;
+}
+
+// "report.html.tmp-4711-3": what AtomicFile leaves of a run's file where power or a kill ends it.
+bool is_torn_file(const fs::directory_entry& entry) {
+  const std::string name = entry.path().filename().string();
+  const size_t end = name.rfind(".tmp-");
+  if (end == std::string::npos || std::find(std::begin(kWritten), std::end(kWritten),
+                                            name.substr(0, end)) == std::end(kWritten))
+    return false;
+  std::error_code error;
+  return name.find_first_not_of("0123456789-", end + 5) == std::string::npos &&
+         entry.is_regular_file(error);
+}
+
+}  // namespace
+
+bool holds_run(const std::string& dir) {
+  return file_exists(dir + "/config.resolved.yaml") || file_exists(dir + "/metrics.jsonl");
+}
+
+NewFolder::NewFolder(const std::string& path, OutputLock* lock) {
+  std::error_code error;
+  fs::path leaf = path;
+  if (!leaf.has_filename()) leaf = leaf.parent_path();
+  std::vector<fs::path> missing;
+  for (fs::path at = leaf; !at.empty() && !fs::exists(at, error); at = at.parent_path()) {
+    missing.push_back(at);
+    if (!at.has_relative_path()) break;
+  }
+  std::vector<fs::path> made;
+  error.clear();
+  while (!missing.empty() && !error) {
+    // False without an error: another process made it, and may be using it.
+    if (fs::create_directory(missing.back(), error)) made.insert(made.begin(), missing.back());
+    missing.pop_back();
+  }
+  if (!error) fs::create_directories(path, error);  // says what is in the way
+  if (error) {
+    std::error_code ignored;
+    for (const fs::path& folder : made) fs::remove(folder, ignored);
+    fail(ErrorCode::usage, "output_dir that can be created",
+         fmt::format("{}: {}", path, error.message()), "another output_dir");
+  }
+  if (lock) lock->take(path);  // a folder that another has locked meanwhile stays
+  whole_ = !made.empty() && made.front() == leaf;
+  made_ = std::move(made);
+}
+
+NewFolder::~NewFolder() {
+  std::error_code error;
+  if (whole_ && !made_.empty()) fs::remove_all(made_.front(), error);
+  // Runs that were started beside this one may be in the parents.
+  for (const fs::path& folder : made_) fs::remove(folder, error);
+}
+
+void check_new_output(const std::string& dir, bool overwrite) {
+  refuse_file(dir);
+  std::error_code error;
+  bool used = false;
+  for (const auto& entry : fs::directory_iterator(dir, error))
+    used |= entry.path().filename() != kNewTokens && entry.path().filename() != kLockName &&
+            !is_torn_file(entry);
+  if (!used) return;
+  const bool run = holds_run(dir);
+  if (overwrite && !run)
+    fail(ErrorCode::usage, "an output_dir that is empty or holds a run",
+         fmt::format("{} with other files in it, which overwrite would mix with a run's", dir),
+         "another output_dir");
+  if (!overwrite)
+    fail(ErrorCode::usage, "an output_dir that does not exist or is empty",
+         fmt::format("{} with files in it", dir),
+         !run                     ? "another output_dir"
+         : latest_checkpoint(dir) ? "resume=latest, overwrite=true, or another output_dir"
+                                  : "overwrite=true, or another output_dir");
+}
+
+void check_resumed_output(const std::string& dir, const std::string& checkpoint) {
+  refuse_file(dir);
+  std::error_code error;
+  const fs::path whole = fs::canonical(checkpoint, error);
+  if (error || !fs::equivalent(whole.parent_path(), dir, error))
+    fail(ErrorCode::usage, fmt::format("a checkpoint in output_dir ({}) to resume", dir),
+         checkpoint,
+         fmt::format(
+             "output_dir={}, or model={} to start a new run from its weights",
+             shell_word(
+                 fs::path(whole.empty() ? fs::path(checkpoint) : whole).parent_path().string()),
+             shell_word(checkpoint)));
+  if (holds_run(dir)) return;
+  for (const char* name : kWritten)
+    if (there(fs::path(dir) / name))
+      fail(ErrorCode::usage,
+           fmt::format("a run in output_dir ({}): config.resolved.yaml or metrics.jsonl", dir),
+           fmt::format("neither, and a {} that a resume would replace", name),
+           "the folder the run was written to");
+}
+
+std::string new_tokens_folder(const std::string& dir) {
+  return dir + "/" + kNewTokens;
+}
+
+void adopt_new_tokens(const std::string& dir) {
+  const fs::path built = new_tokens_folder(dir), tokens = fs::path(dir) / kTokens;
+  std::error_code error;
+  remove_tree(tokens);
+  if (fs::is_empty(built, error))
+    fs::remove(built, error);
+  else
+    fs::rename(built, tokens, error);
+  if (error)
+    fail(ErrorCode::device, fmt::format("to rename {} to {}", built.string(), tokens.string()),
+         error.message(), "another output_dir");
+}
+
+void remove_torn_files(const std::string& dir) {
+  std::vector<fs::path> torn;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(dir, error))
+    if (is_torn_file(entry)) torn.push_back(entry.path());
+  for (const fs::path& path : torn) remove_tree(path);
+}
+
+void remove_old_run(const std::string& dir) {
+  remove_torn_files(dir);
+  if (!holds_run(dir)) return;
+  // Last what says that the folder holds a run: what power interrupts can be done again.
+  for (const Entry& entry : checkpoints_of(dir)) remove_tree(entry.path);
+  for (const std::string name : kWritten)
+    if (name != kNewTokens && name != "config.resolved.yaml") remove_tree(fs::path(dir) / name);
+  remove_tree(fs::path(dir) / "config.resolved.yaml");
+}
+
+std::string remove_later_checkpoints(const std::string& dir, int64_t step) {
+  std::string names;
+  remove_torn_files(dir);
+  for (const Entry& entry : checkpoints_of(dir)) {
+    if (entry.damaged || (entry.step <= step && !entry.torn)) continue;
+    remove_tree(entry.path);
+    if (!entry.torn) names += (names.empty() ? "" : ", ") + entry.path.filename().string();
+  }
+  return names;
+}
+
+void replace_folder(const std::string& built, const std::string& path) {
+  std::error_code error;
+  if (!there(path)) {
+    fs::rename(built, path, error);
+  } else if (renameat2(AT_FDCWD, built.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
+    fs::remove_all(built, error);  // now the old one
+    error.clear();
+  } else {  // not every file system can exchange
+    const std::string aside = path + ".old";
+    remove_tree(aside);
+    fs::rename(path, aside, error);
+    if (!error) fs::rename(built, path, error);
+    if (!error) remove_tree(aside);
+  }
+  if (error)
+    fail(ErrorCode::device, fmt::format("to rename {} to {}", built, path), error.message(),
+         "another output_dir");
+}
+
+std::string shell_word(const std::string& text) {
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:=@%+";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string word = "'";
+  for (const char c : text) {
+    if (c == '\'')
+      word += "'\\''";
+    else
+      word += c;
+  }
+  return word + "'";
+}
+
+}  // namespace snug

@@ -1,0 +1,373 @@
+#include "tools/checkpoint/pinning.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "engine/core/error.h"
+#include "engine/io/fingerprint.h"
+#include "layers/models/fingerprint.h"
+#include "tools/config/keys.h"
+#include "tools/config/make_schedule.h"
+#include "tools/planner/attention_choice.h"
+#include "tools/session/device_choice.h"
+#include "tools/session/tell.h"
+#include "tools/setup/pinned_kernels.h"
+
+namespace snug {
+
+Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunData& data,
+                   const std::string& data_digest) {
+  const RunConfig& config = setup.config;
+  Pinned p;
+  p.seed = config.seed;
+  p.data_seed = config.data_seed >= 0 ? config.data_seed : config.seed;
+  p.train_tokens = data.train_tokens;
+  p.train_samples = data.train_samples;
+  p.data = data_digest;
+  p.global_batch = setup.request.global_batch;
+  p.T = setup.request.T;
+  p.packing_boundaries = setup.request.packing_boundaries;
+  p.micro_batch = decisions.micro_batch;
+  p.head_rows = decisions.head_rows;
+  p.gradients = decisions.gradients;
+  p.threads = setup.request.settings.threads;
+  p.precision = config.precision;
+  if (config.precision == "fp16" && config.loss_scale == 0) p.init_scale = config.init_scale;
+  p.optimizer = config.optim;
+  p.instruction_set = plan_instruction_set();
+  p.recompute = decisions.recompute;
+  p.computes_on = setup.request.computes_on;
+  p.matmul_autotune = config.matmul_autotune;
+  p.model = model_fingerprint(setup.model->spec());
+  return p;
+}
+
+std::string data_fingerprint(const WindowDataset& data, bool documents) {
+  constexpr int64_t kWhole = int64_t{1} << 24, kPiece = int64_t{1} << 18, kPieces = 64,
+                    kChunk = int64_t{1} << 14;
+  Fingerprint digest;
+  int64_t total = 0;
+  for (int64_t f = 0; f < data.files(); ++f) {
+    const TokenFile& file = data.file(f);
+    digest.add(fmt::format("{} ", file.size()));
+    total += file.size();
+  }
+  std::vector<int32_t> chunk(static_cast<size_t>(kChunk));
+  const auto add = [&](int64_t begin, int64_t end) {  // of all files, one after the other
+    int64_t first = 0;
+    for (int64_t f = 0; f < data.files(); ++f) {
+      const TokenFile& file = data.file(f);
+      const int64_t to = std::min(end, first + file.size());
+      for (int64_t at = std::max(begin, first); at < to; at += kChunk) {
+        const int64_t count = std::min(kChunk, to - at);
+        file.copy(at - first, count, chunk.data());
+        digest.add(chunk.data(), count * 4);
+      }
+      first += file.size();
+    }
+  };
+  if (total <= kWhole) {
+    add(0, total);
+  } else {
+    for (int64_t i = 0; i < kPieces; ++i) {
+      // In two steps, which cannot overflow: the last piece ends with the last token.
+      const int64_t room = total - kPiece, last = kPieces - 1;
+      const int64_t begin = room / last * i + room % last * i / last;
+      add(begin, begin + kPiece);
+    }
+  }
+  for (int64_t f = 0; documents && f < data.files(); ++f) {
+    const TokenFile& file = data.file(f);
+    std::array<int64_t, 512> ends;
+    for (int64_t at = 0; at < file.documents(); at += 512) {
+      const int64_t count = std::min<int64_t>(512, file.documents() - at);
+      file.document_ends(at, count, ends.data());
+      digest.add(ends.data(), count * 8);
+    }
+  }
+  return fingerprint_text(digest.digest());
+}
+
+Place ran_on(const Pinned& pinned) {
+  if (pinned.attention.starts_with("emulated")) return Place::emu;
+  const bool gpu = pinned.attention.starts_with("cuda") || pinned.attention == "cudnn";
+  return gpu ? Place::cuda : Place::cpu;
+}
+
+void apply_pins(const Checkpoint& c, RunSetup& setup) {
+  PlanRequest& r = setup.request;
+  const auto same = [&](bool equal, const char* key, const std::string& before,
+                        const std::string& now) {
+    if (!equal)
+      fail(ErrorCode::usage, fmt::format("{} as in {}: {}", key, c.folder, before), now,
+           fmt::format("{}={}, or a new run from model={}", key, before, c.folder));
+  };
+  const auto same_number = [&](int64_t before, const char* key, int64_t now) {
+    same(before == now, key, std::to_string(before), std::to_string(now));
+  };
+  const Pinned now = make_pinned(setup, {}, {}, "");
+  if (c.pinned.model != now.model)
+    fail(ErrorCode::usage, fmt::format("model as in {}: the same shapes and numerics", c.folder),
+         "another model",
+         fmt::format("the model keys it was made with, or a new run from model={}", c.folder));
+  same(c.pinned.precision == now.precision, "precision", c.pinned.precision, now.precision);
+  // A run goes on from the scale it had: another first one would do nothing.
+  if (c.pinned.init_scale > 0 && now.init_scale > 0)
+    same(c.pinned.init_scale == now.init_scale, "init_scale",
+         fmt::format("{}", c.pinned.init_scale), fmt::format("{}", now.init_scale));
+  same(c.pinned.optimizer == now.optimizer, "optim", c.pinned.optimizer, now.optimizer);
+  same_number(c.pinned.seed, "seed", now.seed);
+  same_number(c.pinned.data_seed, "data_seed", now.data_seed);
+  same_number(c.pinned.T, "max_length", r.T);
+  same(c.pinned.packing_boundaries == now.packing_boundaries, "packing_boundaries",
+       fmt::format("{}", c.pinned.packing_boundaries), fmt::format("{}", now.packing_boundaries));
+  same_number(c.pinned.global_batch, "global_batch_size", r.global_batch);
+  const auto allowed = [&](const char* permission) {
+    const auto& list = setup.config.allow;
+    return std::find(list.begin(), list.end(), permission) != list.end();
+  };
+  if (r.micro_batch > 0 && !allowed("micro_batch"))
+    same_number(c.pinned.micro_batch, "per_device_train_batch_size", r.micro_batch);
+  // The key is what there is at most: pinned is that, or all the rows there were, which evaluation
+  // may have made more of than a micro-batch has.
+  const int64_t pinned_rows = c.pinned.head_rows;
+  const bool all_rows =
+      pinned_rows < r.head_rows && pinned_rows >= c.pinned.micro_batch * c.pinned.T;
+  if (r.head_rows > 0 && !allowed("head_rows") && !all_rows)
+    same_number(pinned_rows, "head_rows", r.head_rows);
+  // A permission unpins: the key, if set, or the planner then decides.
+  r.pinned = !allowed("micro_batch") || !allowed("head_rows");
+  if (!allowed("micro_batch")) r.micro_batch = c.pinned.micro_batch;
+  if (!allowed("head_rows")) r.head_rows = c.pinned.head_rows;
+  if (!allowed("gradients")) {
+    if (r.gradients && *r.gradients != c.pinned.gradients)
+      fail(ErrorCode::usage,
+           fmt::format("gradients in {} as in {}", to_string(c.pinned.gradients), c.folder),
+           fmt::format("gradients in {} as in the plan {}", to_string(*r.gradients),
+                       setup.config.plan),
+           fmt::format("another plan, or {} to go on with those of the plan",
+                       allow_text(setup.config.allow, {"gradients"})));
+    r.gradients = c.pinned.gradients;
+    if (c.pinned.gradients != DType::f32 && !allowed("bf16_gradients"))
+      fail(ErrorCode::usage,
+           fmt::format("the permission of {}, whose gradients are in {}: bf16_gradients", c.folder,
+                       to_string(c.pinned.gradients)),
+           fmt::format("allow: [{}]", fmt::join(setup.config.allow, ", ")),
+           fmt::format("{}, or {} to go on with them in f32",
+                       allow_text(setup.config.allow, {"bf16_gradients"}),
+                       allow_text(setup.config.allow, {"gradients"})));
+  }
+  // The kernels of the two places differ in the last bits, so the place is pinned with them.
+  const char* const before = device_word(ran_on(c.pinned));
+  if (r.settings.target != ran_on(c.pinned)) {
+    if (!allowed("kernels"))
+      fail(ErrorCode::usage,
+           fmt::format("device: {} as in {}, which pins the kernels", before, c.folder),
+           fmt::format("device: {} ({})", setup.config.device, setup.config.where("device")),
+           fmt::format("device={}, or {} to go on with those of the other, which changes the last "
+                       "bits",
+                       before, allow_text(setup.config.allow, {"kernels"})));
+    tell(stdout, "Note: resuming on {} instead of {}: its kernels differ in the last bits.\n",
+         device_word(r.settings.target), before);
+  }
+  if (!allowed("kernels") && r.settings.target == Place::cpu)
+    *setup.kernels = pinned_kernels(c.pinned.kernels, c.folder, setup.config.allow);
+  if (r.settings.target == Place::cuda && ran_on(c.pinned) == Place::cuda &&
+      setup.config.attn_implementation == "auto" && !allowed("kernels"))
+    choose_attention(r, c.pinned.attention == "cudnn");
+  if (r.settings.target == Place::cuda && ran_on(c.pinned) == Place::cuda)
+    check_computes_on(c, r.computes_on, setup.config);
+  // Of a GPU and of the emulator the threads read and write files alone.
+  if (c.pinned.threads != now.threads && r.settings.target == Place::cpu)
+    tell(stdout,
+         "Note: resuming with {} threads instead of {}: sums may differ in the last bits.\n",
+         now.threads, c.pinned.threads);
+  if (c.pinned.instruction_set != now.instruction_set)
+    tell(stdout,
+         "Note: resuming with instructions {} instead of {}: sums may differ in the last bits.\n",
+         now.instruction_set, c.pinned.instruction_set);
+  keep_attention_that_fits(r);  // with what is pinned now
+}
+
+std::string pinned_text(const Checkpoint& c, const std::vector<std::string>& allow) {
+  const auto fixed = [&](const char* permission) {
+    return std::find(allow.begin(), allow.end(), permission) == allow.end();
+  };
+  std::string text;
+  if (fixed("micro_batch")) text = fmt::format("micro-batches of {}", c.pinned.micro_batch);
+  if (fixed("head_rows"))
+    text +=
+        fmt::format("{}head chunks of {} rows", text.empty() ? "" : " and ", c.pinned.head_rows);
+  return text.empty() ? text : fmt::format("{}, which {} pins", text, c.folder);
+}
+
+namespace {
+
+bool allows_kernels(const RunConfig& config) {
+  return std::find(config.allow.begin(), config.allow.end(), "kernels") != config.allow.end();
+}
+
+}  // namespace
+
+bool may_tune(const Checkpoint& c, const RunConfig& config) {
+  return !c.pinned.computes_on.defined() || allows_kernels(config);
+}
+
+// Algorithms that were measured go on; those that would be measured now may be others.
+void check_computes_on(const Checkpoint& c, ComputesOn& now, const RunConfig& config) {
+  const ComputesOn& before = c.pinned.computes_on;
+  if (!before.defined()) return;  // from before they were pinned
+  const bool allowed = allows_kernels(config);
+  const auto other = difference(before, now);
+  // Left to itself attn_implementation follows the checkpoint, so that it was asked for.
+  const bool by_cudnn = before.cudnn != "none";
+  if (!allowed && other && other->what == "cuDNN" && by_cudnn != (now.cudnn != "none") &&
+      config.attn_implementation != "auto") {
+    const char* const implementation = by_cudnn ? "cudnn" : "own";
+    fail(ErrorCode::usage,
+         fmt::format("attn_implementation as in {}: {}", c.folder, implementation),
+         fmt::format("{} ({})", config.attn_implementation, config.where("attn_implementation")),
+         fmt::format("attn_implementation={}, or {} to go on with the other, which changes the "
+                     "last bits",
+                     implementation, allow_text(config.allow, {"kernels"})));
+  }
+  if (!allowed && other)
+    fail(ErrorCode::usage,
+         fmt::format("{} as {} pins it: {}", other->what, c.folder, other->before), other->now,
+         allow_text(config.allow, {"kernels"}) +
+             " to go on with this machine's own, which changes the last bits, or resume on a "
+             "machine like the one before");
+  if (!allowed && !c.pinned.matmul_autotune && config.matmul_autotune)
+    fail(ErrorCode::usage, fmt::format("matmul_autotune as in {}: false", c.folder),
+         fmt::format("true ({})", config.where("matmul_autotune")),
+         "matmul_autotune=false, or " + allow_text(config.allow, {"kernels"}) +
+             " to go on with what is measured now, which changes the last bits");
+  if (!allowed) now.algorithms = before.algorithms;
+  if (other)
+    tell(stdout, "Note: resuming with {} {} instead of {}: the last bits may differ.\n",
+         other->what, other->now, other->before);
+}
+
+void check_data(const Checkpoint& c, const Pinned& now) {
+  const auto text = [](const Pinned& p) {
+    return fmt::format("{} tokens (fingerprint {}), {} samples to train on", p.train_tokens, p.data,
+                       p.train_samples);
+  };
+  if (c.pinned.train_tokens != now.train_tokens || c.pinned.train_samples != now.train_samples ||
+      c.pinned.data != now.data)
+    fail(
+        ErrorCode::usage, fmt::format("the training data of {}: {}", c.folder, text(c.pinned)),
+        text(now),
+        fmt::format("the train_data and eval_fraction it was made with, or a new run from model={}",
+                    c.folder));
+}
+
+namespace {
+
+// Names of hyperparameters: the first two say what the schedule goes over, one of them is there.
+constexpr const char* kSteps = "steps";
+constexpr const char* kTime = "max_time";
+constexpr const char* kType = "lr_scheduler_type";
+
+}  // namespace
+
+Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps) {
+  const auto number = [](double value) { return fmt::format("{}", value); };
+  Hyperparameters h = {{"learning_rate", number(config.learning_rate)},
+                       {"min_lr", number(resolve_min_lr(config))},
+                       {kType, config.lr_scheduler_type},
+                       {"weight_decay", number(config.weight_decay)},
+                       {"max_grad_norm", number(config.max_grad_norm)}};
+  if (config.optim == "sgd") {
+    h["sgd_momentum"] = number(config.sgd_momentum);
+    h["sgd_dampening"] = number(config.sgd_dampening);
+    h["sgd_nesterov"] = config.sgd_nesterov ? "true" : "false";
+  } else {
+    h["adam_beta1"] = number(config.adam_beta1);
+    h["adam_beta2"] = number(config.adam_beta2);
+    if (config.optim != "lion") h["adam_epsilon"] = number(config.adam_epsilon);
+  }
+  if (config.precision == "fp16") {
+    h["loss_scale"] = number(config.loss_scale);
+    h["growth_factor"] = number(config.growth_factor);
+    h["backoff_factor"] = number(config.backoff_factor);
+    h["growth_interval"] = std::to_string(config.growth_interval);
+    h["min_loss_scale"] = number(config.min_loss_scale);
+  }
+  // By the clock alone what counts steps is a share of the time.
+  const bool clock = total_steps <= 0;
+  const auto steps = [&](int64_t (*resolve)(const RunConfig&, int64_t)) {
+    return clock ? number(static_cast<double>(resolve(config, kClockSteps)) / kClockSteps)
+                 : std::to_string(resolve(config, total_steps));
+  };
+  if (clock)
+    h[kTime] = number(config.max_time);
+  else
+    h[kSteps] = std::to_string(total_steps);
+  h["warmup_steps"] = steps(resolve_warmup);
+  const std::string& type = config.lr_scheduler_type;
+  const bool wsd = type == "warmup_stable_decay";
+  if (wsd) {
+    h["lr_decay_steps"] = steps(resolve_decay);
+    h["lr_decay_type"] = config.lr_decay_type;
+  }
+  if (type == "cosine" || type == "cosine_with_restarts" ||
+      (wsd && config.lr_decay_type == "cosine"))
+    h["lr_num_cycles"] = config.lr_num_cycles > 0 ? number(config.lr_num_cycles) : "auto";
+  if (type == "polynomial") h["lr_power"] = number(config.lr_power);
+  if (type == "inverse_sqrt")
+    h["lr_timescale"] = config.lr_timescale > 0 ? std::to_string(config.lr_timescale) : "auto";
+  return h;
+}
+
+std::vector<std::string> changes(const Hyperparameters& before, const Hyperparameters& now) {
+  std::vector<std::string> out;
+  const auto length = [](const Hyperparameters& h) {
+    if (const auto steps = h.find(kSteps); steps != h.end()) return steps->second + " steps";
+    const auto time = h.find(kTime);
+    return time == h.end() ? std::string("another length") : "max_time " + time->second + " s";
+  };
+  const bool clock = now.count(kTime) > 0, same_clock = clock == (before.count(kTime) > 0);
+  if (!same_clock)
+    out.push_back(
+        fmt::format("with a schedule over {} instead of {}", length(now), length(before)));
+  const auto type = before.find(kType);
+  const bool same_schedule = same_clock && type != before.end() && type->second == now.at(kType);
+  for (const auto& [key, value] : now) {
+    const auto old = before.find(key);
+    if (old != before.end()) {
+      if (old->second != value)
+        out.push_back(fmt::format("with {} {} instead of {}", key, value, old->second));
+    } else if (!same_schedule && key != kSteps && key != kTime) {
+      // Of the same schedule older checkpoints name less.
+      out.push_back(fmt::format("with {} {}, which had no meaning before", key, value));
+    }
+  }
+  for (const auto& [key, value] : before)
+    if (now.count(key) == 0 && key != kSteps && key != kTime)
+      out.push_back(fmt::format("without {}, which was {}", key, value));
+  return out;
+}
+
+void note_changes(const Checkpoint& checkpoint, const Hyperparameters& now) {
+  for (const std::string& change : changes(checkpoint.hyperparameters, now))
+    tell(stdout, "Note: resuming {}.\n", change);
+}
+
+void check_attention(const Checkpoint& c, const std::string& now, const RunConfig& config) {
+  const auto& allow = config.allow;
+  if (c.pinned.attention == now || std::find(allow.begin(), allow.end(), "kernels") != allow.end())
+    return;
+  fail(ErrorCode::usage,
+       fmt::format("a device that computes attention as {} pins it: {}", c.folder,
+                   c.pinned.attention),
+       now,
+       allow_text(allow, {"kernels"}) +
+           " to go on with this machine's own, which changes the last bits, or resume on a machine "
+           "like the one before");
+}
+
+}  // namespace snug

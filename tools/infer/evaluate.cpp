@@ -1,0 +1,77 @@
+#include "tools/infer/evaluate.h"
+
+#include <algorithm>
+
+#include "engine/core/error.h"
+#include "engine/memory/context.h"
+
+namespace snug {
+
+namespace {
+
+EvalResult result_of(Session& session, double started) {
+  EvalResult result;
+  result.tokens = session.state().loss_tokens;
+  // prepare_data (run_data.h) refused what has none.
+  require(result.tokens > 0, "a target to evaluate");
+  result.loss = session.state().loss_sum / static_cast<double>(result.tokens);
+  result.seconds = monotonic_seconds() - started;
+  return result;
+}
+
+}  // namespace
+
+EvalResult evaluate_samples(Session& session, const RunData& data, int64_t samples) {
+  const double started = monotonic_seconds();
+  const int64_t B = session.decisions().eval_batch, T = session.decisions().T;
+  int32_t* tokens = session.tokens().as<int32_t>();
+  int32_t* targets = session.targets().as<int32_t>();
+  int32_t* starts = session.document_start_or_null();
+  session.begin_window(0, 0, 0);
+  for (int64_t at = 0; at < samples; at += B) {
+    const int64_t count = std::min(B, samples - at);
+    data.fill_eval(at, count, tokens, targets, starts);
+    if (starts) std::fill(starts + count * T, starts + B * T, 0);
+    std::fill(tokens + count * T, tokens + B * T, 0);
+    std::fill(targets + count * T, targets + B * T, -100);
+    session.evaluate();
+  }
+  return result_of(session, started);
+}
+
+EvalResult evaluate_strided(Session& session, const WindowDataset& data, int64_t stride,
+                            int64_t max_windows) {
+  const double started = monotonic_seconds();
+  const int64_t B = session.decisions().eval_batch, T = session.decisions().T;
+  int32_t* tokens = session.tokens().as<int32_t>();
+  int32_t* targets = session.targets().as<int32_t>();
+  session.begin_window(0, 0, 0);
+  int64_t rows = 0, windows = 0;
+  const auto run = [&] {
+    if (rows > 0) session.evaluate();
+    rows = 0;
+  };
+  for (int64_t i = 0; i < data.files(); ++i) {
+    const TokenFile& file = data.file(i);
+    int64_t scored = 1;  // tokens before this one are; the first never is
+    for (int64_t begin = 0; scored < file.size(); begin += stride) {
+      if (max_windows > 0 && windows == max_windows) break;
+      ++windows;
+      if (rows == 0) {
+        std::fill(tokens, tokens + B * T, 0);
+        std::fill(targets, targets + B * T, -100);
+      }
+      const int64_t end = std::min(begin + T, file.size());
+      file.copy(begin, end - begin, tokens + rows * T);
+      file.verify();
+      for (int64_t at = std::max(scored, begin + 1); at < end; ++at)
+        targets[rows * T + at - 1 - begin] = tokens[rows * T + at - begin];
+      scored = end;
+      if (++rows == B) run();
+    }
+  }
+  run();
+  return result_of(session, started);
+}
+
+}  // namespace snug

@@ -1,0 +1,80 @@
+#include "tools/infer/inference.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "engine/core/error.h"
+#include "tools/planner/batch_room.h"
+#include "tools/session/device_choice.h"
+#include "tools/session/tell.h"
+#include "tools/setup/setup.h"
+
+namespace snug {
+
+Inference open_inference(InferenceOptions options,
+                         const std::function<void(const ModelSpec&, const std::optional<Tokenizer>&,
+                                                  InferenceOptions&)>& sizes) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(options.model, ignored))
+    fail(ErrorCode::usage, "--model as a folder with config.json and model.safetensors",
+         options.model.empty() ? std::string("none") : options.model, "--model run1/final");
+  Inference in;
+  PlanRequest r;
+  choose_device(r.settings, options.device, "--device");
+  std::optional<GpuRoom> room;
+  if (r.settings.target == Place::cuda) {
+    room = gpu_room(r.settings.gpu);
+    r.computes_on = computes_on(room->facts, r.settings);
+    r.settings.cublaslt = r.computes_on.cublaslt != "none";
+  }
+  const ModelSource source = resolve_model(options.model, "");
+  if (holds_tokenizer(options.model)) in.tokenizer = Tokenizer::load(options.model);
+  if (in.tokenizer && in.tokenizer->vocab_size() > source.spec.V)
+    fail(ErrorCode::usage,
+         fmt::format("a tokenizer of at most {} tokens, the vocab_size of {}/config.json",
+                     source.spec.V, options.model),
+         fmt::format("{} tokens in {}", in.tokenizer->vocab_size(), options.model),
+         "put the tokenizer that the model was trained with into the folder");
+  r.settings.tf32 = options.precision == "tf32" && r.settings.target == Place::cuda;
+  in.model = std::make_unique<Model>(source.spec,
+                                     parse_precision(r.settings.tf32 ? "fp32" : options.precision));
+  // Read once: a budget that was not set is what is free now, which is another number later.
+  r.budget = room && options.memory == 0
+                 ? gpu_budget(*room, &r.reserve, &r.free_before)
+                 : resolve_memory(options.memory, &r.reserve, &r.free_before);
+  if (!room) options.host_budget = r.budget;
+  if (sizes) sizes(source.spec, in.tokenizer, options);
+
+  r.model = in.model.get();
+  r.settings.threads = resolve_threads(options.threads);
+  in.kernels = resolve_kernels(r.settings.threads);
+  r.settings.kernels = in.kernels.get();
+  r.T = options.T;
+  r.evaluate = options.T > 0;
+  r.eval_batch = options.eval_batch;
+  r.packing_boundaries = options.packing_boundaries;
+  r.kv_length = options.kv_length;
+  r.kv_rows = options.kv_rows;
+  r.free_bytes = free_bytes_now(r);
+  check_batch_room(r);
+  in.plan = make_plan(r);
+  const int64_t least = options.kv_rows_least;
+  while (!in.plan.fits && least > 0 && r.kv_rows > least) {
+    r.kv_rows = std::max(least, r.kv_rows / 2 / least * least);
+    in.plan = make_plan(r);
+  }
+  if (!in.plan.fits) refuse_plan(in.plan);
+  check_gpu_room(r.settings, in.plan.engine_bytes);
+  in.session = std::make_unique<Session>(in.plan.place, *in.model, in.plan.decisions, r.optimizer,
+                                         r.settings, &in.plan.schedule);
+  in.session->open();
+  for (const std::string& warning :
+       load_weights(in.session->context(), *in.model, options.model, in.session->params().flat()))
+    tell(stderr, "Warning: {}\n", warning);
+  in.session->load();
+  return in;
+}
+
+}  // namespace snug

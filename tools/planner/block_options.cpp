@@ -1,0 +1,436 @@
+#include "tools/planner/block_options.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+#include "layers/models/recompute.h"
+#include "optim/clip.h"
+
+namespace snug {
+namespace {
+
+// The first op that copies to the host before op `end`; 0 if there is none.
+size_t first_copy(const Program& p, size_t end) {
+  size_t i = 0;
+  while (i < end && p.ops[i].stream != kToHost) ++i;
+  return i < end ? i : 0;
+}
+
+// The first op after compute's wait for the last copy to the device that was begun before op `end`.
+size_t last_arrival(const Program& p, size_t end) {
+  int32_t event = -1, op = -1;
+  for (const SyncRecord& s : p.syncs) {
+    if (s.kind == SyncRecord::Kind::record && s.stream == kToDevice &&
+        s.op <= static_cast<int64_t>(end))
+      event = s.event;
+    if (s.kind == SyncRecord::Kind::wait && s.stream == kCompute && s.event == event) op = s.op;
+  }
+  return op >= 0 ? static_cast<size_t>(op) : p.ops.size();
+}
+
+// A block of a session of its own, of which nothing but the block is recorded.
+class BlockRecorder {
+ public:
+  BlockRecorder(const Model& model, const Decisions& d, const OptimizerConfig& optimizer,
+                const Settings& settings, const CostModel& cost)
+      : model_(model), d_(d), cost_(cost), ctx_(Place::plan, settings) {
+    const int root = schedule_.add(Name("root"), -1, true);
+    block_ = schedule_.add(Name("block"), root, false);
+    ctx_.program(schedule_, root, [&] {
+      const DType compute = model.precision().compute;
+      params_ = std::make_unique<PlainParamStore>(ctx_, model.params(), compute);
+      if (d.packed_weights != WeightPacking::none)
+        packed_ = std::make_unique<PackedWeights>(ctx_, model.params(), compute, d.packed_weights);
+      if (d.update_in_backward)
+        make_updates(optimizer);
+      else
+        grads_ = std::make_unique<PlainGradSink>(ctx_, model.params(), d.gradients);
+      state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
+      if (d.packing_boundaries)
+        documents_ = ctx_.tensor(Name("batch.document_start"), {d.micro_batch, d.T}, DType::i32,
+                                 Category::batch);
+    });
+    if (grads_) grads_->begin(true);
+  }
+
+  LayerOption record(const std::vector<SlotPolicy>& policies) {
+    static const Name kX("x"), kGradient("dresidual");
+    const Block& block = model_.block(0);
+    const Dims dims{d_.micro_batch, d_.T};
+    const Shape shape{dims.N(), model_.spec().C};
+    const DType dtype = model_.precision().compute;
+    Runtime rt{*params_, sink(), state_.view(), nullptr, packed_.get(), documents_.view()};
+    Pass pass(block.body(), policies);
+    size_t forward_end = 0, backward_begin = 0;
+    int64_t out_bytes = 0;
+    ctx_.program(schedule_, block_, [&] {
+      Tensor x = ctx_.tensor(kX, shape, dtype, Category::activations);
+      Tensor out = block.forward(ctx_, rt, pass, dims, PassMode::train, std::move(x));
+      out_bytes = out.view().bytes();
+      forward_end = mark();
+      out.reset();
+      Tensor gradient = ctx_.tensor(kGradient, shape, dtype, Category::activations);
+      backward_begin = mark();
+      block.backward(ctx_, rt, pass, std::move(gradient));
+    });
+    const Program& p = schedule_.at(block_);
+    const auto tick = [&](size_t op) { return tick_of(p.ops[op]); };
+    LayerOption option;
+    option.saved = most_live_bytes(p, tick(forward_end), tick(forward_end)) -
+                   round_up(out_bytes, kTensorAlignment);
+    option.transient = std::max(most_live_bytes(p, 0, tick(forward_end)),
+                                most_live_bytes(p, tick(backward_begin), p.ticks)) -
+                       option.saved;
+    for (size_t i = 0; i < p.ops.size(); ++i)
+      if (i != forward_end && i != backward_begin && p.ops[i].stream == kCompute)
+        option.compute += cost_.seconds(p.ops[i], dims.N());
+    return option;
+  }
+
+  // Two layers run the same way, in the order of Model::train_step.
+  StackOption record_pair(const std::vector<SlotPolicy>& policies) {
+    static const Name kX("x"), kGradient("dresidual");
+    const Dims dims{d_.micro_batch, d_.T};
+    const Shape shape{dims.N(), model_.spec().C};
+    const DType dtype = model_.precision().compute;
+    Runtime rt{*params_, sink(), state_.view(), nullptr, packed_.get(), documents_.view()};
+    Offload offload(2, static_cast<int>(policies.size()));
+    Pass below(model_.block(0).body(), policies, &offload, 0);
+    Pass above(model_.block(1).body(), policies, &offload, 1);
+    size_t first_end = 0, forward_end = 0, settled = 0, fetching = 0, fetched = 0, asked = 0;
+    size_t last_begin = 0;
+    int64_t out_bytes = 0, dx_bytes = 0;
+    ctx_.program(schedule_, block_, [&] {
+      Tensor x = ctx_.tensor(kX, shape, dtype, Category::activations);
+      x = model_.block(0).forward(ctx_, rt, below, dims, PassMode::train, std::move(x));
+      out_bytes = round_up(x.view().bytes(), kTensorAlignment);
+      first_end = mark();
+      x = model_.block(1).forward(ctx_, rt, above, dims, PassMode::train, std::move(x));
+      forward_end = mark();
+      offload.settle();
+      settled = mark();
+      x.reset();
+      Tensor gradient = ctx_.tensor(kGradient, shape, dtype, Category::activations);
+      dx_bytes = round_up(gradient.view().bytes(), kTensorAlignment);
+      fetching = mark();
+      above.fetch(ctx_);
+      fetched = mark();
+      below.fetch(ctx_);
+      asked = mark();
+      gradient = model_.block(1).backward(ctx_, rt, above, std::move(gradient));
+      last_begin = mark();
+      gradient = model_.block(0).backward(ctx_, rt, below, std::move(gradient));
+    });
+    const Program& p = schedule_.at(block_);
+    const auto tick = [&](size_t op) { return tick_of(p.ops[op]); };
+    const auto live = [&](size_t op) { return most_live_bytes(p, tick(op), tick(op)); };
+    StackOption o;
+    o.saved = (live(settled) - out_bytes) / 2;
+    o.forward = most_live_bytes(p, 0, tick(first_end));
+    o.forward_after = most_live_bytes(p, tick(first_end), tick(forward_end)) - o.saved;
+    o.leaving = live(first_end) - o.saved - out_bytes;
+    o.coming = live(fetched) - live(fetching);
+    o.backward = most_live_bytes(p, tick(last_begin), p.ticks);
+    for (const TensorRecord& t : p.tensors)
+      if (t.residence == Residence::host) o.host += round_up(t.bytes, kHostAlignment);
+    o.host /= 2;
+    record_sent(p, policies, tick(first_end), tick(forward_end), dims, o);
+    // Beyond them the link carries what updates in backward take: nothing of it is counted, so that
+    // the seconds stay a bound from below.
+    const size_t sent = first_copy(p, settled), arrived = last_arrival(p, asked);
+    for (size_t i = 0; i < p.ops.size(); ++i) {
+      const OpRecord& op = p.ops[i];
+      if (i == first_end || i == forward_end || i == settled || i == fetching || i == fetched ||
+          i == asked || i == last_begin)
+        continue;
+      if (i > asked && op.stream != kCompute) continue;
+      const double seconds = cost_.seconds(op, dims.N());
+      if (op.stream == kCompute && i < sent) o.before_sent += seconds;
+      if (op.stream == kCompute && i >= arrived) o.after_arrival += seconds;
+      if (op.stream == kToHost)
+        o.to_host += seconds / 2;
+      else if (op.stream == kToDevice)
+        o.to_device += seconds / 2;
+      else if (i < forward_end)
+        o.forward_seconds += seconds / 2;
+      else
+        o.backward_seconds += seconds / 2;
+    }
+    // Of one of the two, and the halves of both: sums in another order.
+    o.before_sent = std::min(o.before_sent, o.forward_seconds);
+    o.after_arrival = std::min(o.after_arrival, o.backward_seconds);
+    return o;
+  }
+
+ private:
+  // Where the gradients of one recording go.
+  GradSink* sink() {
+    if (!updating_) return grads_.get();
+    updating_->begin();
+    return updating_.get();
+  }
+
+  // What the second of two layers sends, and how what the first sent ends meanwhile.
+  void record_sent(const Program& p, const std::vector<SlotPolicy>& policies, int64_t first,
+                   int64_t end, Dims dims, StackOption& o) const {
+    const Body& body = model_.block(0).body();
+    struct Leaving {
+      StackOption::Sent sent;
+      int64_t begun = 0, over = 0;
+    };
+    std::vector<Leaving> list;
+    for (size_t slot = 0; slot < policies.size(); ++slot) {
+      if (policies[slot] != SlotPolicy::offload) continue;
+      const auto i = static_cast<int>(slot);
+      const Name name = body.producer(i) < 0 ? Name("x") : body.slot(i).name;
+      Leaving leaving{.sent = {.slot = i}};
+      for (const TensorRecord& t : p.tensors) {
+        if (!(t.name == name) || t.born > first || t.died <= first) continue;
+        if (t.residence == Residence::host) {
+          leaving.begun = t.born;
+        } else {
+          leaving.sent.bytes = round_up(t.bytes, kTensorAlignment);
+          leaving.over = t.died;
+        }
+      }
+      require(leaving.over > 0, "what is sent to be on its way until the next layer");
+      for (const OpRecord& op : p.ops)
+        if (op.stream == kCompute && tick_of(op) >= leaving.over && tick_of(op) < end)
+          leaving.sent.seconds_left += cost_.seconds(op, dims.N());
+      list.push_back(leaving);
+    }
+    std::sort(list.begin(), list.end(),
+              [](const Leaving& a, const Leaving& b) { return a.begun < b.begun; });
+    int64_t still = 0;
+    for (const Leaving& l : list) {
+      o.sent.push_back(l.sent);
+      still += l.sent.bytes;
+    }
+    require(still == o.leaving, "what leaves to be what was sent");
+    std::sort(list.begin(), list.end(),
+              [](const Leaving& a, const Leaving& b) { return a.over < b.over; });
+    int64_t from = first;
+    for (const Leaving& l : list) {
+      if (l.over > end) break;
+      if (l.over > from)
+        o.stretches.push_back({most_live_bytes(p, from, l.over - 1) - o.saved - still, -1});
+      else
+        o.stretches.push_back({0, -1});
+      o.stretches.back().until = l.sent.slot;
+      still -= l.sent.bytes;
+      from = l.over;
+    }
+    o.stretches.push_back({most_live_bytes(p, from, end) - o.saved - still, -1});
+  }
+
+  // What updates the block in its backward.
+  void make_updates(const OptimizerConfig& config) {
+    const ParamTable& table = model_.params();
+    const bool separate = model_.precision().separate_master();
+    optimizer_ = make_optimizer(config);
+    if (d_.offload_optimizer) {
+      states_ = std::make_unique<OffloadedStateStore>(
+          ctx_, table, optimizer_->state_names(),
+          OffloadedStateStore::Options{.master = separate, .by_part = true});
+    } else {
+      states_ = std::make_unique<PlainStateStore>(ctx_, table, optimizer_->state_names(), true);
+      if (separate)
+        master_ =
+            ctx_.tensor(Name("master"), {table.flat_elements()}, DType::f32, Category::master);
+    }
+    updating_ = std::make_unique<UpdatingGradSink>(
+        ctx_, table, *states_, d_.gradients,
+        [this, separate](Context& ctx, const UpdatingGradSink::Complete& c) {
+          gradient_norm_add(ctx, c.gradients, c.first, c.spans, state_);
+          UpdateTargets targets;
+          targets.master = params_->flat();
+          if (separate) {
+            targets.weights = params_->flat();
+            targets.master.dtype = DType::f32;  // where the store has it, its shape alone counts
+            if (master_.defined()) targets.master = master_;
+          }
+          targets.gradients = c.gradients;
+          targets.first = c.first;
+          optimizer_->update(ctx, targets, *states_, state_, c.windows);
+        });
+  }
+
+  // An op that is none: where in the record we are.
+  size_t mark() {
+    const Op op(ctx_, "mark", {});
+    return ctx_.current()->ops.size() - 1;
+  }
+
+  const Model& model_;
+  const Decisions& d_;
+  const CostModel& cost_;
+  Schedule schedule_;
+  Context ctx_;
+  std::unique_ptr<PlainParamStore> params_;
+  std::unique_ptr<PackedWeights> packed_;
+  std::unique_ptr<PlainGradSink> grads_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<StateStore> states_;
+  std::unique_ptr<UpdatingGradSink> updating_;
+  Tensor master_, state_, documents_;
+  int block_ = -1;
+};
+
+}  // namespace
+
+int64_t forward_behind(const StackOption& before, const StackOption& own) {
+  int64_t still = 0, most = own.forward;
+  for (const StackOption::Sent& s : before.sent) still += s.bytes;
+  for (const StackOption::Stretch& stretch : own.stretches) {
+    most = std::max(most, stretch.most + still);
+    for (const StackOption::Sent& s : before.sent)
+      if (s.slot == stretch.until) still -= s.bytes;
+  }
+  return most;
+}
+
+double seconds_after_sent(const StackOption& before, const StackOption& own) {
+  if (before.sent.empty()) return 0;
+  for (const StackOption::Sent& s : own.sent)
+    if (s.slot == before.sent.back().slot) return std::min(s.seconds_left, own.forward_seconds);
+  return 0;
+}
+
+int64_t tick_of(const OpRecord& op) {
+  return op.time - 1;
+}
+
+int64_t most_live_bytes(const Program& program, int64_t first, int64_t last) {
+  std::vector<std::pair<int64_t, int64_t>> events;
+  events.reserve(2 * program.tensors.size());
+  int64_t live = 0;
+  for (const TensorRecord& t : program.tensors) {
+    if (t.born > last || t.died <= first || t.residence != Residence::device) continue;
+    const int64_t bytes = round_up(t.bytes, kTensorAlignment);
+    if (t.born <= first)
+      live += bytes;
+    else
+      events.emplace_back(t.born, bytes);
+    if (t.died <= last) events.emplace_back(t.died, -bytes);
+  }
+  std::sort(events.begin(), events.end());  // an end before a birth at the same tick
+  int64_t most = live;
+  for (const auto& [time, bytes] : events) most = std::max(most, live += bytes);
+  return most;
+}
+
+BlockOptions record_block_options(const Model& model, const Decisions& decisions,
+                                  const OptimizerConfig& optimizer, const Settings& settings,
+                                  const CostModel& cost) {
+  BlockRecorder recorder(model, decisions, optimizer, settings, cost);
+  const Body& body = model.block(0).body();
+  const Dims dims{decisions.micro_batch, decisions.T};
+  std::vector<std::vector<int>> groups;  // by stage: slots that come and go together
+  for (size_t s = 0; s + 1 < body.stages().size(); ++s) {
+    groups.emplace_back();
+    for (const int slot : body.stages()[s].outputs)
+      if (body.slot(slot).shape(dims).rank() > 1) groups.back().push_back(slot);
+  }
+  std::vector<LayerOption> all;
+  std::vector<std::vector<SlotPolicy>> ways;  // of all of them; few need a name
+  const auto add = [&](std::vector<SlotPolicy> policies) {
+    all.push_back(recorder.record(policies));
+    ways.push_back(std::move(policies));
+  };
+  // The first pass assigns gradients; those that count add to them, as most micro-steps do.
+  recorder.record(std::vector<SlotPolicy>(static_cast<size_t>(body.slots()), SlotPolicy::keep));
+  for (size_t set = 0; set < size_t{1} << groups.size(); ++set) {
+    std::vector<SlotPolicy> policies(static_cast<size_t>(body.slots()), SlotPolicy::keep);
+    for (size_t g = 0; g < groups.size(); ++g)
+      if (set >> g & 1)
+        for (const int slot : groups[g])
+          policies[static_cast<size_t>(slot)] = SlotPolicy::recompute;
+    add(std::move(policies));
+  }
+  add(parse_policies("block", "none", model).front());
+  BlockOptions kept;
+  std::vector<int> list = efficient_options(all);
+  if (list.front() != 0) list.insert(list.begin(), 0);
+  for (const int i : list) {
+    kept.options.push_back(all[static_cast<size_t>(i)]);
+    kept.names.push_back(recompute_text(ways[static_cast<size_t>(i)], body));
+  }
+  for (size_t i = 0; i < kPresets.size(); ++i)
+    kept.presets[i] =
+        recorder.record(parse_policies(std::string(kPresets[i]), "none", model).front());
+  return kept;
+}
+
+namespace {
+
+bool beats(const StackOption& b, const StackOption& a) {
+  return b.saved <= a.saved && b.forward <= a.forward && b.forward_after <= a.forward_after &&
+         b.leaving <= a.leaving && b.backward <= a.backward && b.coming <= a.coming &&
+         b.host <= a.host && b.forward_seconds <= a.forward_seconds &&
+         b.backward_seconds <= a.backward_seconds && b.to_host <= a.to_host &&
+         b.to_device <= a.to_device && b.before_sent <= a.before_sent &&
+         b.after_arrival <= a.after_arrival;
+}
+
+// What may be offloaded under a way to recompute, in words: the slots of a row of numbers a token
+// that it leaves, one by one, all, and all but the input.
+std::vector<std::string> offload_texts(const Model& model, const std::string& recompute,
+                                       Dims dims) {
+  const Body& body = model.block(0).body();
+  const std::vector<SlotPolicy> policies = parse_policies(recompute, "none", model).front();
+  std::vector<std::string> words;
+  const int out = body.find_slot("out");
+  for (int slot = 0; slot < body.slots(); ++slot) {
+    const Shape shape = body.slot(slot).shape(dims);
+    if (slot == out || shape.rank() != 2 || policies[static_cast<size_t>(slot)] != SlotPolicy::keep)
+      continue;
+    const std::string_view name = body.slot(slot).name.view();
+    const std::string_view last = name.substr(name.rfind('.') + 1);
+    words.emplace_back(last == "x" ? "inputs" : last);
+  }
+  std::vector<std::string> texts = words;
+  const auto join = [&](size_t first) {
+    std::string text;
+    for (size_t i = first; i < words.size(); ++i) text += (text.empty() ? "" : "+") + words[i];
+    return text;
+  };
+  if (words.size() > 1) texts.push_back(join(0));
+  if (words.size() > 2) texts.push_back(join(1));
+  return texts;
+}
+
+}  // namespace
+
+StackOptions record_stack_options(const Model& model, const Decisions& decisions,
+                                  const OptimizerConfig& optimizer, const Settings& settings,
+                                  const CostModel& cost,
+                                  const std::vector<std::string>& recompute) {
+  require(model.spec().L >= 2, "a stack of two layers or more");
+  BlockRecorder recorder(model, decisions, optimizer, settings, cost);
+  const auto record = [&](const std::string& again, const std::string& away) {
+    StackOption o = recorder.record_pair(parse_policies(again, away, model).front());
+    o.recompute = again;
+    o.offload = away;
+    return o;
+  };
+  record("none", "none");  // gradients are assigned; those that count are added to
+  const Dims dims{decisions.micro_batch, decisions.T};
+  StackOptions options;
+  std::vector<StackOption> all;
+  for (const std::string& again : recompute) {
+    options.kept.push_back(record(again, "none"));
+    for (const std::string& away : offload_texts(model, again, dims))
+      all.push_back(record(again, away));
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    bool beaten = false;
+    for (size_t j = 0; j < all.size() && !beaten; ++j)
+      beaten = i != j && beats(all[j], all[i]) && (j < i || !beats(all[i], all[j]));
+    if (!beaten) options.away.push_back(all[i]);
+  }
+  return options;
+}
+
+}  // namespace snug

@@ -1,0 +1,85 @@
+// What the ways to run one block cost: each is recorded on the place `plan`, by the code that
+// trains, and its bytes and seconds are read off the record. Nothing here knows a formula.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/memory/linked_layers.h"
+#include "engine/memory/planner.h"
+#include "tools/planner/cost_model.h"
+#include "tools/session/session.h"
+
+namespace snug {
+
+// What all layers alike may recompute; each does all that those before it do.
+inline constexpr std::array<std::string_view, 5> kPresets = {"none", "norms", "norms+mlp",
+                                                             "mlp+attention+norms", "block"};
+
+struct BlockOptions {
+  std::vector<LayerOption> options;
+  std::vector<std::string> names;  // in the grammar of layers/models/recompute.h
+  std::array<LayerOption, kPresets.size()> presets;
+};
+
+// Every set of stages whose outputs are made again (a number a row stays: it is small), and
+// `block`, which keeps the input alone; those that another one beats in bytes and time are left
+// out. For a block of `model`, whose blocks are all of one shape, in a session of these decisions.
+// The first is always `none`.
+BlockOptions record_block_options(const Model& model, const Decisions& decisions,
+                                  const OptimizerConfig& optimizer, const Settings& settings,
+                                  const CostModel& cost);
+
+// A way to run a layer of a stack in which slots are on their way to the host or back while a
+// neighbour runs: what the solver of stacks asks of it, and what tells it beside any neighbour.
+//
+//   forward   layer l - 1's that leave | layer l
+//   backward  layer l | l - 1's that come
+struct StackOption : LinkedOption {
+  std::string recompute, offload;
+  int64_t forward = 0;        // at most in its forward, beyond what the layers before saved
+  int64_t forward_after = 0;  // the same with those of a layer run the same way before it leaving
+  int64_t leaving = 0;        // on their way out until the next layer's forward is over
+  // What it sends, first sent first: the slot, its bytes, and what is left of its forward's seconds
+  // when the slot of the layer before, if that sent the same, is through.
+  struct Sent {
+    int slot = -1;
+    int64_t bytes = 0;
+    double seconds_left = 0;
+  };
+  std::vector<Sent> sent;
+  // Its forward in stretches: the most bytes beyond what layers before saved and what still leaves
+  // of the one before, until the slot of the one before ends; the last until its own end.
+  struct Stretch {
+    int64_t most = 0;
+    int until = -1;
+  };
+  std::vector<Stretch> stretches;
+};
+
+// The most bytes in the forward of a layer behind one that is run in another way, beyond what the
+// layers before saved.
+int64_t forward_behind(const StackOption& before, const StackOption& own);
+// Of its forward's seconds, those after the wait for what the layer before sent last.
+double seconds_after_sent(const StackOption& before, const StackOption& own);
+
+// For each of these ways to recompute (names of BlockOptions): what it is with nothing offloaded,
+// in `kept`, and in `away` with the input, with each other large slot, with all and with all but
+// the input offloaded; those that another one of `away` beats in everything are left out. For a
+// model of two layers or more.
+struct StackOptions {
+  std::vector<StackOption> kept, away;
+};
+StackOptions record_stack_options(const Model& model, const Decisions& decisions,
+                                  const OptimizerConfig& optimizer, const Settings& settings,
+                                  const CostModel& cost, const std::vector<std::string>& recompute);
+
+// The tick at which exactly what an op has at hand is alive: births and ends advance the clock, ops
+// do not.
+int64_t tick_of(const OpRecord& op);
+// The largest sum of bytes alive at any tick of [first, last], as the packer rounds them.
+int64_t most_live_bytes(const Program& program, int64_t first, int64_t last);
+
+}  // namespace snug

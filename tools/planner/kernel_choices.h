@@ -1,0 +1,20 @@
+// The kernels that compute products, as JSON.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/blas/kernel_table.h"
+
+namespace snug {
+
+// [{class, dtype, kernel}], as in plan.json and checkpoints.
+nlohmann::json choices_json(const std::vector<KernelChoice>& choices);
+// Throws data naming `where`.
+std::vector<KernelChoice> parse_choices(const nlohmann::json& list, const std::string& where);
+// A dtype of products; a kernel of ours for a CPU. Both throw data naming `where`.
+DType parse_float(std::string_view name, const std::string& where);
+MatmulKernel parse_own_kernel(const std::string& name, const std::string& where);
+
+}  // namespace snug

@@ -1,0 +1,357 @@
+#include "tools/planner/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <set>
+
+#include "engine/blas/matmul_cpu.h"
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+#include "engine/device/device.h"
+#include "engine/simt/emu.h"
+#include "tools/planner/attention_choice.h"
+#include "tools/planner/offers.h"
+#include "tools/planner/plan_search.h"
+#include "tools/planner/save_ring_size.h"
+
+namespace snug {
+namespace {
+
+constexpr int kRepairs = 24, kLastRepairs = 8;
+
+// What would lower the minimum and has no size before it is chosen.
+std::string advice(const PlanRequest& r) {
+  if (!r.follow.path.empty()) return "plan=null to plan anew";
+  std::string text;
+  if (r.global_batch <= 0 && r.T > 1) text += "a smaller --max-length, or ";
+  if (r.global_batch <= 0 && r.eval_batch > 1) text += "a smaller --batch-size, or ";
+  if (r.kv_rows > 1) text += "fewer sequences at a time (--batch-size, --num-beams), or ";
+  return text + "a smaller model";
+}
+
+// Each once, in order.
+std::vector<KernelChoice> kernels_of(const Schedule& schedule) {
+  std::set<std::string_view> seen;
+  for (int i = 0; i < schedule.size(); ++i)
+    for (const OpRecord& op : schedule.at(i).ops)
+      if (!op.variant.empty()) seen.insert(without_packed(op.variant.view()));
+  std::vector<KernelChoice> list;
+  for (const std::string_view text : seen)
+    if (const auto choice = parse_kernel_choice(text)) list.push_back(*choice);
+  return list;
+}
+
+std::string attention_of(const Schedule& schedule) {
+  for (int i = 0; i < schedule.size(); ++i)
+    for (const OpRecord& op : schedule.at(i).ops)
+      if (op.variant.view().starts_with("attention ")) return op.variant.str().substr(10);
+  return "";
+}
+
+// Packs what was recorded.
+void finish(Plan& plan, Session& session, const PlanSearch& search, int64_t budget) {
+  plan.schedule = session.schedule();
+  search.pack(plan.schedule, session.decisions());
+  plan.decisions = session.decisions();
+  plan.graphs = session.context().settings().graphs;
+  plan.kernels = kernels_of(plan.schedule);
+  plan.attention = attention_of(plan.schedule);
+  plan.engine_bytes = plan.schedule.arena_bytes();
+  plan.host_bytes = plan.schedule.host_bytes();
+  plan.categories = plan.schedule.at_peak(&plan.padding);
+  plan.categories[static_cast<size_t>(Category::offload)] = plan.host_bytes;
+  plan.step_seconds = search.step_seconds(plan.schedule, plan.decisions);
+  plan.fits = (budget == 0 || plan.engine_bytes + plan.runtime_bytes <= budget) && host_fits(plan);
+}
+
+}  // namespace
+
+int64_t declared_runtime_bytes(int threads, int64_t vocabulary, Place place) {
+  // Of a GPU it is memory there: context, code, handles of libraries. Assumed; memory.json says
+  // what a run found.
+  if (place == Place::cuda) return int64_t{768} << 20;
+  // Measured on x86-64 Linux, glibc: 6 MiB of program and library data, 0.2 MiB a thread, up to 0.6
+  // KiB a token for a byte-level tokenizer's tables. Declared with room, since a run stops if
+  // exceeded.
+  return (int64_t{16} << 20) + threads * (int64_t{1} << 20) + vocabulary * 1024 +
+         (place == Place::emu ? simt::emu::kPreparedBytes : 0);
+}
+
+int64_t process_private_bytes() {
+  std::ifstream in("/proc/self/status");
+  std::string word;
+  while (in >> word)
+    if (word == "RssAnon:") {
+      int64_t kib = 0;
+      in >> kib;
+      return kib * 1024;
+    }
+  return 0;
+}
+
+int64_t runtime_bytes_of(const PlanRequest& r) {
+  return r.runtime_bytes >= 0
+             ? r.runtime_bytes
+             : declared_runtime_bytes(r.settings.threads, r.model->spec().V, r.settings.target);
+}
+
+int64_t free_bytes_now(const PlanRequest& r) {
+  const bool ram = r.settings.target != Place::cuda;
+  // A budget that was not set is what was free when it was read: asked again that is another
+  // number.
+  const int64_t bytes =
+      ram && r.reserve > 0 ? r.budget : make_device(Place::cpu)->memory_info().available_bytes;
+  return std::max<int64_t>(1, bytes - (ram ? runtime_bytes_of(r) : 0));
+}
+
+int64_t forget_free_bytes(PlanRequest& r, bool other_budgets) {
+  const bool away = r.use_host || r.offload_params == "cpu" || r.offload_optimizer == "cpu" ||
+                    r.offload_gradients == "cpu" || (r.offload != "none" && r.offload != "auto");
+  if (away || r.settings.target == Place::cuda || (r.reserve > 0 && !other_budgets)) return 0;
+  return std::exchange(r.free_bytes, 0);
+}
+
+int64_t host_ram_bytes(const Plan& p) {
+  return (p.place == Place::cuda ? 0 : p.engine_bytes) + p.host_bytes;
+}
+
+bool host_fits(const Plan& p) {
+  return (p.host_budget == 0 || p.host_bytes <= p.host_budget) &&
+         (p.free_bytes == 0 || host_ram_bytes(p) <= p.free_bytes);
+}
+
+namespace {
+
+int64_t checkpoint_data_bytes(const PlanRequest& r) {
+  const auto states = static_cast<int64_t>(make_optimizer(r.optimizer)->state_names().size());
+  return r.model->params().real_elements() * 4 * (1 + states);
+}
+
+}  // namespace
+
+int64_t save_ring_bytes(const PlanRequest& r) {
+  constexpr int64_t kUsual = 4 << 20;
+  int64_t bytes = r.save_buffer;
+  if (bytes < 0) bytes = kUsual;
+  if (bytes == 0) bytes = kSaveSlotBytes;
+  bytes = std::min(bytes, checkpoint_data_bytes(r));
+  return round_up(std::max(bytes, kLeastSaveRingBytes), kLeastSaveRingBytes);
+}
+
+namespace {
+
+// Up to the first op that waits until what it changes is saved.
+int64_t flops_before_update(const Program& p) {
+  int64_t flops = 0;
+  for (const OpRecord& op : p.ops) {
+    if (std::string_view(op.name).ends_with("_update")) break;
+    flops += op.flops;
+  }
+  return flops;
+}
+
+// What a checkpoint costs: the time of a step's forward and backward is known from below, by its
+// arithmetic at the machine's best rate, so the stall is known from above.
+void predict_saving(const PlanRequest& r, Plan& plan) {
+  if (plan.checkpoint_bytes <= 0 || plan.decisions.save_ring <= 0) return;
+  plan.save_background = r.save_buffer != 0;
+  plan.save_seconds = static_cast<double>(plan.checkpoint_bytes) / kSaveRate;
+  plan.save_stall = plan.save_seconds;
+  if (!plan.save_background) return;
+  double flops = 0;
+  const Schedule& s = plan.schedule;
+  if (s.find("micro_first") >= 0)
+    flops = static_cast<double>(flops_before_update(s.at(s.find("micro_first")))) +
+            static_cast<double>(s.at(s.find("micro_next")).flops()) *
+                static_cast<double>(std::max<int64_t>(0, plan.accumulation - 1));
+  const double meanwhile = r.step_flops_rate > 0 ? flops / r.step_flops_rate : 0.0;
+  const auto beyond = static_cast<double>(plan.checkpoint_bytes - plan.decisions.save_ring);
+  plan.save_stall = std::max(0.0, beyond / kSaveRate - meanwhile);
+}
+
+}  // namespace
+
+Plan make_plan(const PlanRequest& request) {
+  PlanSearch search(request);
+  Plan plan = make_plan(request, search);
+  if (!plan.fits) plan.offers = plan_offers(request, plan, search.recordings());
+  return plan;
+}
+
+Plan make_plan(const PlanRequest& r, PlanSearch& search) {
+  const double started = monotonic_seconds();
+  Plan plan;
+  plan.place = r.settings.target;
+  plan.threads = r.settings.threads;
+  plan.tf32 = r.settings.tf32;
+  plan.budget = r.budget;
+  plan.host_budget = r.host_budget;
+  plan.free_bytes = r.free_bytes;
+  plan.free_before = r.free_before;
+  plan.reserve = r.reserve;
+  plan.advice = advice(r);
+  if (r.global_batch > 0) {
+    plan.checkpoint_bytes = checkpoint_data_bytes(r);
+  }
+  plan.global_batch = r.global_batch;
+  plan.target = r.target;
+  plan.runtime_bytes = runtime_bytes_of(r);
+  plan.model_text =
+      fmt::format("{} {} parameters", r.model->spec().family,
+                  human_count(static_cast<double>(r.model->params().real_elements())));
+  plan.made_for = plan_facts(r);
+  plan.computes_on = r.computes_on;
+  plan.attention_why = r.attention_why;
+  plan.runtime_calibrated = r.runtime_measured;
+
+  int64_t room = r.budget > 0 ? r.budget - plan.runtime_bytes : kNoLimit;
+  plan.cost = search.cost().text();
+
+  // The smallest engine: what minimum_bytes promises.
+  if (!search.smallest) {
+    search.smallest = std::make_unique<Plan>();
+    // One whose offloaded part the host has room for, if there is one; `fits` says that here.
+    for (const PlanSearch::Choice& c : search.least()) {
+      Plan& least = *search.smallest;
+      if (least.fits && c.engine_bytes >= least.engine_bytes) break;
+      if (least.fits && search.packed_at_least(c.decisions) >= least.engine_bytes) continue;
+      Plan packed = plan;
+      finish(packed, *search.record(c.decisions), search, 0);
+      packed.optimality = c.optimality;
+      if (least.engine_bytes == 0 || (packed.fits && !least.fits) ||
+          (packed.fits == least.fits && packed.engine_bytes < least.engine_bytes))
+        least = std::move(packed);
+    }
+  }
+  if (search.fallback_minimum == 0) {
+    search.fallback_minimum = kNoLimit;
+    if (auto fallback = attention_fallback(r)) {
+      fallback->budget = 1;  // so that the smallest alone is looked for
+      PlanSearch least(*fallback);
+      search.fallback_minimum = make_plan(*fallback, least).minimum_bytes;
+    }
+  }
+  Plan smallest = *search.smallest;
+  smallest.budget = r.budget;
+  smallest.free_before = r.free_before;
+  smallest.reserve = r.reserve;
+  const bool possible = r.budget == 0 || smallest.engine_bytes + plan.runtime_bytes <= r.budget;
+  smallest.fits = possible && host_fits(smallest);
+  plan.minimum_bytes = smallest.minimum_bytes =
+      std::min(smallest.engine_bytes + plan.runtime_bytes, search.fallback_minimum);
+
+  // Repair: where packing misses the bound, the fastest choice of fewer bytes. Of no fewer than it
+  // must be: a smaller budget may have what lies between, and more memory is never slower. Only
+  // where that leads nowhere, so many less as were missing.
+  const auto choose = [&] {
+    int64_t less = 0;
+    for (int round = 0; round < kRepairs + kLastRepairs && !plan.fits; ++round) {
+      const PlanSearch::Choice c = search.best(room - less);
+      if (!c.feasible) break;
+      finish(plan, *search.record(c.decisions), search, r.budget);
+      plan.optimality = c.optimality;
+      plan.moved = c.moved;
+      if (round == 0) {
+        plan.unmoved_seconds = c.unmoved_seconds;
+        plan.bound_seconds = c.bound_seconds;
+      }
+      plan.repairs = round;
+      if (plan.engine_bytes <= room) break;  // it is the host that has no room
+      const int64_t missing = round < kRepairs ? 0 : less + plan.engine_bytes - room;
+      less = std::max(missing, room - c.engine_bytes + 1);
+    }
+  };
+  bool held = false;
+  if (possible) {
+    choose();
+    // Only where that does not fit what is free is asked for less: so what is free decides nothing
+    // where there is enough of it.
+    const bool ram = plan.place != Place::cuda && r.free_bytes > 0 && r.free_bytes < room;
+    if (!plan.fits && ram && smallest.fits) {
+      held = true;
+      room = r.free_bytes;
+      choose();
+    }
+  }
+  if (!plan.fits) {
+    plan = std::move(smallest);
+    // Where the device suffices it is the host that does not: what needs the least of it?
+    const auto missing = [](const Plan& p) {
+      return (p.host_budget > 0 ? std::max<int64_t>(0, p.host_bytes - p.host_budget) : 0) +
+             (p.free_bytes > 0 ? std::max<int64_t>(0, host_ram_bytes(p) - p.free_bytes) : 0);
+    };
+    if (!plan.fits && possible)
+      for (const PlanSearch::Choice& c : search.least()) {
+        if (c.engine_bytes > room) continue;
+        Plan packed = plan;
+        finish(packed, *search.record(c.decisions), search, r.budget);
+        if (packed.engine_bytes <= room && missing(packed) < missing(plan))
+          plan = std::move(packed);
+      }
+  }
+  plan.held_to_free = held;
+  // Decoding reads every weight for one row: from packed copies it does so at the speed of memory,
+  // twice as fast, as long as the copies are no larger than the weights: where bf16 is multiplied
+  // in fp32 they are twice the size, and nothing is won. In training the search decides.
+  if (plan.fits && !r.packed_weights && r.global_batch == 0 && r.kv_length > 0) {
+    Decisions d = plan.decisions;
+    d.packed_weights = WeightPacking::forward;
+    const std::unique_ptr<Session> session = search.record(d);
+    Plan richer = plan;
+    const Schedule& s = session->schedule();
+    int64_t weights = 0, copies = 0;
+    for (const TensorRecord& t : s.at(s.find("root")).tensors) {
+      if (t.category == Category::weights) weights += t.bytes;
+      if (t.category == Category::packed_weights) copies += t.bytes;
+    }
+    // Copies are padded to whole panels, which in tiny models is a good part of them.
+    const bool pays = copies > 0 && copies < weights + weights / 2 + (1 << 20);
+    if (pays && s.lower_bound() <= room) finish(richer, *session, search, r.budget);
+    if (richer.fits && richer.decisions.packed_weights == d.packed_weights)
+      plan = std::move(richer);
+  }
+  if (plan.decisions.micro_batch > 0)
+    plan.accumulation = ceil_div(plan.global_batch, plan.decisions.micro_batch);
+  if (!r.follow.path.empty()) {
+    check_followed(r, plan);
+    plan.followed = r.follow.path;
+    plan.optimality = "as " + r.follow.path + " says";
+  }
+  predict_saving(r, plan);
+  // What a followed plan costs is not asked: there is no other to compare it with.
+  if (plan.fits && r.budget > 0 && plan.decisions.micro_batch > 0 && r.follow.path.empty()) {
+    plan.unlimited_seconds = search.best(kNoLimit, false).step_seconds;
+    const PlanSearch::Choice more = search.best(room + Plan::kMoreBytes, false);
+    plan.more_seconds = more.step_seconds;
+    plan.more_decisions = fmt::format("micro-batch {}, recompute {}", more.decisions.micro_batch,
+                                      layers_in_brief(more.decisions.recompute));
+    if (more.decisions.gradients != plan.decisions.gradients)
+      plan.more_decisions += fmt::format(", gradients in {}", to_string(more.decisions.gradients));
+    if (more.decisions.update_in_backward != plan.decisions.update_in_backward)
+      plan.more_decisions +=
+          fmt::format(", updates {} backward", more.decisions.update_in_backward ? "in" : "behind");
+    if (more.decisions.packed_weights != plan.decisions.packed_weights)
+      plan.more_decisions +=
+          fmt::format(", packed weights {}", to_string(more.decisions.packed_weights));
+    if (more.decisions.offload != "none")
+      plan.more_decisions += fmt::format(", offload {}", layers_in_brief(more.decisions.offload));
+    if (more.decisions.offload_params != plan.decisions.offload_params)
+      plan.more_decisions += more.decisions.offload_params ? ", the layers' weights with the host"
+                                                           : ", the layers' weights on the device";
+    if (more.decisions.offload_gradients != plan.decisions.offload_gradients)
+      plan.more_decisions += more.decisions.offload_gradients
+                                 ? ", the layers' gradients with the host"
+                                 : ", the layers' gradients on the device";
+    if (more.decisions.offload_optimizer != plan.decisions.offload_optimizer)
+      plan.more_decisions += more.decisions.offload_optimizer
+                                 ? ", the optimizer's state with the host"
+                                 : ", the optimizer's state on the device";
+  }
+  plan.seconds = monotonic_seconds() - started;
+  return plan;
+}
+
+}  // namespace snug

@@ -1,0 +1,230 @@
+// Plan: what a run will do to memory, decided and known to the byte before anything is reserved.
+#pragma once
+
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "engine/blas/kernel_table.h"
+#include "tools/planner/cost_model.h"
+#include "tools/session/computes_on.h"
+#include "tools/session/session.h"
+
+namespace snug {
+
+// What a plan was made for, that another plan may have been made without: key of the configuration
+// -> value, as text.
+using PlanFacts = std::map<std::string, std::string>;
+
+// The plan that is to come out again (plan_file.h); its decisions are fixed in the request.
+struct FollowedPlan {
+  std::string path, hash, attention;
+};
+
+// The keys of the batch as they are set, which what is offered in their place has to unset or to
+// follow; 0: not set.
+struct BatchKeys {
+  int64_t global_size = 0, global_tokens = 0;  // global_batch_size, global_batch_tokens
+  int64_t micro = 0;                           // per_device_train_batch_size
+  int64_t accumulation = 0;                    // gradient_accumulation_steps
+  int64_t head_rows = 0;
+
+  // The global batch is the product of the two, and no key's.
+  bool product() const {
+    return global_size == 0 && global_tokens == 0 && micro > 0 && accumulation > 0;
+  }
+};
+
+// What the user fixed and what is left to choose (0 or "auto").
+struct PlanRequest {
+  const Model* model = nullptr;
+  OptimizerConfig optimizer;
+  Settings settings;
+  int64_t T = 0;
+  int64_t global_batch = 0;  // sequences of an optimizer step; 0: no training
+  int64_t micro_batch = 0;   // 0: the divisor of global_batch that is fastest
+  int64_t eval_batch = 0;    // 0: as many sequences as the micro-batch, if `evaluate`
+  bool evaluate = false;
+  int64_t head_rows = 0;                   // 0: the fastest of 1024, 256, 64
+  BatchKeys keys;                          // that set these numbers
+  std::string recompute = "auto";          // auto: chosen for each layer
+  std::string offload = "none";            // auto: chosen, if use_host
+  std::string offload_optimizer = "none";  // none, cpu; auto: chosen, if use_host
+  std::string offload_params = "none";     // the same; cpu goes with the optimizer's state
+  std::string offload_gradients = "none";  // the same; cpu goes with updates behind backward
+  // settings.graphs was asked for: nothing is planned that rules graphs out.
+  bool graphs_required = false;
+  // Whether what is `auto` may take the host's memory: the device has memory of its own, or the
+  // user said how much of the host's there is.
+  bool use_host = false;
+  // Packed copies of the weights; unset: for generation if they fit, in training if they are
+  // predicted faster (PlanSearch::kPackingMargin).
+  std::optional<WeightPacking> packed_weights;
+  int64_t kv_length = 0;  // 0: no generation
+  int64_t kv_rows = 1;    // sequences decoded together
+  // What gradients are added up in: f32; if allowed bf16 too, whichever is faster; or what a
+  // checkpoint pins.
+  bool bf16_gradients = false;
+  std::optional<DType> gradients;
+  std::vector<std::string> allow;  // permissions as given, for what is offered beside them
+  // Whether backward consumes gradients, where it may; or what a plan that is followed says.
+  std::optional<bool> update_in_backward;
+  double max_grad_norm = 0;
+  LossScaling loss_scaling;
+  bool save = false;
+  bool packing_boundaries = false;
+  // Bytes of the ring of checkpoints; -1: see save_ring_bytes(). 0: the smallest, and the run waits
+  // until a checkpoint is written.
+  int64_t save_buffer = 0;
+  double step_flops_rate = 0;       // FLOP/s of the machine at most; 0: not known
+  const CostModel* cost = nullptr;  // what ops take; null: this machine's, uncalibrated
+  std::string target;               // a described device: "rtx4090"; empty: this machine
+  int64_t runtime_bytes = -1;       // assumed or measured of it; -1: declared_runtime_bytes()
+  bool runtime_measured = false;    // by snug calibrate, on this device
+  int64_t calibrated_runtime = -1;  // those, of a run without cuDNN; -1: not measured
+  int64_t budget = 0;               // bytes: engine + runtime. 0: no limit
+  // If the budget was not set, what was free when it was read, and what of that is left to others.
+  int64_t free_before = 0, reserve = 0;
+  int64_t host_budget = 0;  // bytes of the host arena. 0: no bound of its own
+  // Of the host's memory, that arenas may take of it: its own, and the engine's where that is RAM
+  // too. What the runtime takes is not in it. 0: any.
+  int64_t free_bytes = 0;
+  bool pinned = false;  // micro_batch and head_rows are a checkpoint's, unless allow says so
+  // Only choices that leave every bit as it is: memory then decides about recompute alone.
+  bool bitwise = false;
+  FollowedPlan follow;            // path empty: none
+  ComputesOn computes_on;         // on this machine's GPU
+  std::string attention_why;      // what attn_implementation: auto chose and by what; or empty
+  std::string attention_yielded;  // that of cuDNN, where the budget has no room for it; or empty
+};
+
+// A change of keys under which less memory is enough, as planned (tools/planner/offers.h).
+struct Offer {
+  std::string keys;    // "offload_optimizer=cpu host_memory=1048576"
+  std::string effect;  // on the numbers
+  int64_t minimum_bytes = 0, host_bytes = 0;
+  bool enough = false;  // for the budget that was given
+};
+
+struct Plan {
+  bool fits = false;
+  Place place = Place::cpu;  // that its programs run on
+  Decisions decisions;
+  int64_t global_batch = 0;
+  int64_t accumulation = 0;  // micro-steps an optimizer step
+  Schedule schedule;         // packed
+  int64_t host_budget = 0, free_before = 0, reserve = 0, free_bytes = 0;
+  int64_t checkpoint_bytes = 0;  // of one checkpoint on disk; 0: none are written
+  // What is predicted of one: written in the background at kSaveRate, training waits for it at most
+  // so long.
+  bool save_background = false;
+  double save_seconds = 0, save_stall = 0;
+  std::string advice;  // if it does not fit: what would help, beside more memory and the offers
+  std::vector<Offer> offers;
+  int64_t budget = 0, engine_bytes = 0, runtime_bytes = 0, minimum_bytes = 0;
+  bool held_to_free = false;  // the budget allows a faster one, of more RAM than is free
+  int64_t host_bytes = 0;     // of the host arena
+  // At the device's peak, and with padding they make up engine_bytes; but offload is host_bytes.
+  CategoryBytes categories{};
+  int64_t padding = 0;       // rounding and unused bytes at the peak
+  double seconds = 0;        // spent planning
+  double step_seconds = 0;   // predicted of an optimizer step; 0: no training
+  std::string cost;          // what the prediction rests on
+  std::string optimality;    // of the layers' choice, in words
+  double bound_seconds = 0;  // of a step: proved that no plan that was looked for is faster
+  int64_t repairs = 0;       // times that the choice was made again for fewer bytes
+  std::string target;        // the described device that it was made for; empty: this machine
+  // Predicted seconds of a step without a budget, and with kMoreBytes more of it; 0: not asked.
+  static constexpr int64_t kMoreBytes = int64_t{1} << 30;
+  double unlimited_seconds = 0, more_seconds = 0;
+  std::string more_decisions;  // what those bytes would change, in words
+  // Where the planner itself took the host's memory: predicted seconds of a step without it; 0 if
+  // nothing fits without it.
+  bool moved = false;
+  double unmoved_seconds = 0;
+  int threads = 1;
+  bool tf32 = false, graphs = false;  // of Settings, as its programs run
+  std::vector<KernelChoice> kernels;  // what computes the products of its programs, each class once
+  std::string
+      attention;  // what attention multiplies, and on what: "bf16 bf16 avx512_bf16"; empty: none
+  std::string model_text;  // "gpt2 124.44M parameters"
+  PlanFacts made_for;
+  ComputesOn computes_on;
+  std::string attention_why;
+  bool runtime_calibrated = false;  // runtime_bytes are those that snug calibrate measured
+  std::string followed;             // the plan whose decisions these are; empty: chosen here
+
+  // By which share of the step's time a faster plan is not excluded.
+  double gap() const {
+    return bound_seconds > 0 && bound_seconds < step_seconds ? 1 - bound_seconds / step_seconds : 0;
+  }
+  double tokens_per_second() const {  // predicted; 0: no training
+    return step_seconds > 0 ? static_cast<double>(global_batch * decisions.T) / step_seconds : 0.0;
+  }
+};
+
+// Bytes of the process that are not the arena: program data, libraries' private pages, thread
+// stacks, tables of the tokenizer; on emu also the emulator's own. Declared here, checked when the
+// arena is reserved.
+int64_t declared_runtime_bytes(int threads, int64_t vocabulary, Place place = Place::cpu);
+// Those of a plan of the request: what was measured or described, else what is declared.
+int64_t runtime_bytes_of(const PlanRequest& request);
+// PlanRequest::free_bytes of a run of this machine, whose budget is known. At least 1.
+int64_t free_bytes_now(const PlanRequest& request);
+// For a plan that is only looked at, which takes no memory and may be asked for a machine with more
+// than this one has free: sets free_bytes to any and returns what it was. Not, and 0, where the
+// host's memory is part of the question, nor where the budget itself is what is free, unless there
+// are `other_budgets`.
+int64_t forget_free_bytes(PlanRequest& request, bool other_budgets = false);
+// What the operating system counts as private memory of this process now (RssAnon), the arena
+// included.
+int64_t process_private_bytes();
+
+// Bytes a second that a disk is supposed to take, of which what is said of checkpoints is made.
+inline constexpr double kSaveRate = 500e6;
+// The ring: what was asked for, else 4 MiB; never more than the checkpoint has, nor less than
+// kLeastSaveRingBytes.
+int64_t save_ring_bytes(const PlanRequest& request);
+
+// The words of plans for Decisions::update_in_backward.
+inline constexpr const char* kUpdateBehind = "behind backward";
+inline constexpr const char* kUpdateInBackward = "in backward";
+
+PlanFacts plan_facts(const PlanRequest& request);
+// XXH64 of a plan's JSON but for the seal itself and the time planning took.
+std::string plan_seal(const nlohmann::json& plan);
+// Throws usage if `plan` is not the one that the request is to follow.
+void check_followed(const PlanRequest& request, const Plan& plan);
+
+// Chooses and packs. Throws usage if a plan is to be followed and another comes out. If nothing
+// fits, `fits` is false and the plan is that of the smallest engine, so that what holds the memory
+// can be shown; what would help is in `offers` then.
+Plan make_plan(const PlanRequest& request);
+// The same, without offers, with a search over requests that differ in `budget` and `reserve`
+// alone.
+class PlanSearch;
+Plan make_plan(const PlanRequest& request, PlanSearch& search);
+
+// The contract of `snug plan --json` and plan.json. Their form: a file of another is not followed.
+inline constexpr int64_t kPlanFormat = 1;
+nlohmann::json plan_json(const Plan& plan);
+std::string plan_hash(const Plan& plan);
+// The widest instruction set the kernels use here; kernels are chosen by it.
+const char* plan_instruction_set();
+// "the layers' weights and the optimizer's state": what always rests there; empty: nothing.
+std::string rests_with_host(const Decisions& decisions);
+// One sentence: what was chosen and what it means.
+std::string plan_sentence(const Plan& plan);
+// The table a person reads.
+std::string plan_text(const Plan& plan);
+
+// Of the host's memory: what both arenas take of it, the engine's only where that is RAM too.
+int64_t host_ram_bytes(const Plan& plan);
+// Whether the host arena fits host_memory, and host_ram_bytes() what is free.
+bool host_fits(const Plan& plan);
+// Throws out_of_memory with the smallest budget that works, what holds the memory and what would
+// help. Where it is the host's memory that does not suffice, it says so.
+// `pinned` is what a checkpoint holds fast: "micro-batches of 4, which run/checkpoint-8 pins".
+[[noreturn]] void refuse_plan(const Plan& plan, const std::string& pinned = "");
+
+}  // namespace snug

@@ -1,0 +1,52 @@
+// What makes a plan this plan: the facts that it was made for, its seal, the hash that must come
+// out again.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/core/error.h"
+#include "engine/io/fingerprint.h"
+#include "layers/models/fingerprint.h"
+#include "tools/planner/plan.h"
+#include "tools/session/device_choice.h"
+
+namespace snug {
+
+PlanFacts plan_facts(const PlanRequest& r) {
+  return {
+      {"model", model_fingerprint(r.model->spec())},
+      {"device", device_word(r.settings.target)},
+      {"precision", r.settings.tf32 ? "tf32" : to_string(r.model->precision())},
+      {"optim", r.optimizer.name},
+      {"max_length", std::to_string(r.T)},
+      {"global_batch_size", std::to_string(r.global_batch)},
+      {"packing_boundaries", fmt::format("{}", r.packing_boundaries)},
+      {"eval_data or eval_fraction", r.evaluate ? "some" : "none"},
+      {"allow=[bf16_gradients]", r.bf16_gradients ? "given" : "not given"},
+      {"max_grad_norm", r.max_grad_norm > 0 ? "above 0" : "0"},
+      {"save_buffer", fmt::format("{} B", r.save && r.global_batch > 0 ? save_ring_bytes(r) : 0)},
+      {"sample_prompt and sample_tokens",
+       r.kv_length > 0 ? fmt::format("{} tokens", r.kv_length) : "none"}};
+}
+
+std::string plan_seal(const nlohmann::json& plan) {
+  nlohmann::json sealed = plan;
+  sealed.erase("seal");
+  sealed.erase("planning_seconds");
+  return fingerprint_text(
+      fingerprint(sealed.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
+}
+
+void check_followed(const PlanRequest& r, const Plan& plan) {
+  const FollowedPlan& f = r.follow;
+  if (plan.attention != f.attention)
+    fail(ErrorCode::usage, fmt::format("attention as in the plan {}: {}", f.path, f.attention),
+         plan.attention, "the machine it was made on, or plan=null to plan anew");
+  const std::string hash = plan_hash(plan);
+  if (hash != f.hash)
+    fail(ErrorCode::usage, fmt::format("the programs of the plan {}: hash {}", f.path, f.hash),
+         fmt::format("hash {}: this configuration, or this version of Snug, records others", hash),
+         "the configuration it was made with, or plan=null to plan anew");
+}
+
+}  // namespace snug

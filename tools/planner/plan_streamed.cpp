@@ -1,0 +1,205 @@
+// Plans whose layers' weights or gradients, or both, rest with the host: the presets of recompute,
+// alike for all layers, with and without their inputs offloaded. Each is recorded whole and
+// simulated, the copies' waiting with it, so nothing here knows what streaming costs but by the
+// record.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/core/units.h"
+#include "layers/models/recompute.h"
+#include "tools/planner/plan_search.h"
+
+namespace snug {
+std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
+  const PlanRequest& r = request_;
+  std::vector<Way> ways;
+  if (r.global_batch <= 0) return ways;
+  const bool packed = r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none;
+  // What may rest with the host, and whether it has to.
+  const bool set_params = r.offload_params == "cpu", set_grads = r.offload_gradients == "cpu";
+  const bool params = (set_params || (r.offload_params == "auto" && r.use_host)) &&
+                      r.offload_optimizer != "none" && !packed;
+  const bool grads = (set_grads || (r.offload_gradients == "auto" && r.use_host)) &&
+                     !r.update_in_backward.value_or(false);
+  std::vector<std::string> again = {r.recompute}, away = {r.offload};
+  if (r.recompute == "auto") again.assign(kPresets.begin(), kPresets.end());
+  if (r.offload == "auto") away = {"none"};
+  if (r.offload == "auto" && r.use_host) away.emplace_back("inputs");
+  const auto add = [&](bool states, bool p, bool g) {
+    const bool moved = (p && !set_params) || (g && !set_grads) ||
+                       (states && !p && states_away_.size() > 1 && r.use_host);
+    for (const std::string& offload : away)
+      for (const std::string& recompute : again)
+        if (away.size() + again.size() == 2 || policies_combine(recompute, offload, *r.model))
+          ways.push_back({recompute, offload, states,
+                          moved || (r.offload == "auto" && offload != "none"), p, g});
+  };
+  if (params && !set_grads) add(true, true, false);
+  if (grads && !set_params)
+    for (const bool states : states_away_) add(states, false, true);
+  if (params && grads) add(true, true, true);
+  return ways;
+}
+
+// What the link takes in the micro-steps, one way, to bring and fetch what rests there, the inputs
+// offloaded with it, and nothing else: weights for each forward and each backward, but for the
+// layer at the turn, which has its own still; gradients out in each, back in all but the first;
+// where backward updates, the state of the layers.
+double PlanSearch::streamed_link(const Key& key) {
+  const Way& way = key.way;
+  const Elements& e = elements();
+  const auto steps = static_cast<double>(ceil_div(request_.global_batch, key.micro));
+  const auto L = static_cast<double>(request_.model->spec().L);
+  const auto bytes = [](int64_t elements, DType dtype) {
+    return static_cast<double>(elements * size_of(dtype));
+  };
+  double in = 0, out = 0;
+  if (way.params_away)
+    in += steps * (2 - 1 / L) * bytes(e.parts, request_.model->precision().compute);
+  if (key.gradients.second && way.states_away)
+    in += static_cast<double>(e.trainable_parts *
+                              (way.params_away ? e.streamed_bytes : e.state_bytes));
+  if (way.grads_away) {
+    in += (steps - 1) * bytes(e.trainable_parts, key.gradients.first);
+    out += steps * bytes(e.trainable_parts, key.gradients.first);
+  }
+  if (way.offload == "inputs") {
+    in += steps * inputs(key.micro);
+    out += steps * inputs(key.micro);
+  }
+  return cost_->copies_seconds(std::max(in, out)) * (1 - 1e-9);
+}
+
+// As the block is with its weights on the device: they are nothing to what it saves and computes.
+const LayerOption* PlanSearch::streamed_option(const Key& key) {
+  if (!layers_) return nullptr;
+  const auto* preset = std::find(kPresets.begin(), kPresets.end(), key.way.recompute);
+  if (preset == kPresets.end()) return nullptr;
+  return &block_options(decide(key)).presets[static_cast<size_t>(preset - kPresets.begin())];
+}
+
+int64_t PlanSearch::streamed_saved(const Key& key) {
+  const LayerOption* option = streamed_option(key);
+  if (option == nullptr) return 0;
+  const ModelSpec& spec = request_.model->spec();
+  const int64_t saved = option->saved * spec.L;
+  if (key.way.offload == "none") return saved;
+  const int64_t input =
+      round_up(static_cast<int64_t>(inputs(key.micro)) / spec.L, kTensorAlignment);
+  return saved - input * spec.L;
+}
+
+double PlanSearch::streamed_again(const Key& key) {
+  const LayerOption* option = streamed_option(key);
+  if (option == nullptr) return 0;
+  double least = INFINITY;
+  for (const LayerOption& o : block_options(decide(key)).options)
+    least = std::min(least, o.seconds());
+  return static_cast<double>(ceil_div(request_.global_batch, key.micro) *
+                             request_.model->spec().L) *
+         (option->seconds() - least);
+}
+
+const PlanSearch::Streamed& PlanSearch::streamed_bounds(const Key& key) {
+  const auto [found, news] = streamed_bounds_.try_emplace(key);
+  Streamed& s = found->second;
+  if (news) {
+    s.saved = streamed_saved(key);
+    const double computes = micro_floor(key);
+    s.again = streamed_again(key);
+    s.micro = std::max(streamed_link(key), computes > 0 ? computes + s.again : 0.0);
+  }
+  if (!s.update.recorded) s.update = update_floor(key);
+  return s;
+}
+
+bool PlanSearch::less_does(const Key& key, int64_t room) {
+  for (const Way& way : streamed_) {
+    const bool less = way.params_away <= key.way.params_away &&
+                      way.grads_away <= key.way.grads_away &&
+                      way.params_away + way.grads_away < key.way.params_away + key.way.grads_away;
+    if (!less || way.recompute != key.way.recompute || way.offload != key.way.offload ||
+        way.states_away != key.way.states_away)
+      continue;
+    const auto found = configs_.find({key.micro, key.head_rows, key.gradients, way});
+    if (found == configs_.end() || !found->second) continue;
+    double bound = 0;
+    if (solve(*found->second, room, 0.0, &bound).feasible) return true;
+  }
+  return false;
+}
+
+PlanSearch::Choice PlanSearch::best_streamed(int64_t room, bool moved, Choice best) {
+  struct Group {
+    int64_t micro, rows;
+    Gradients gradients;
+    size_t first, last;  // of the ways
+    double floor;
+  };
+  if (std::none_of(streamed_.begin(), streamed_.end(),
+                   [&](const Way& way) { return way.moved == moved; }))
+    return best;
+  std::vector<std::pair<size_t, size_t>> groups;
+  for (size_t i = 0; i < streamed_.size(); ++i) {
+    const auto same = [&](bool Way::*what) { return streamed_[i].*what == streamed_[i - 1].*what; };
+    if (i == 0 || !same(&Way::states_away) || !same(&Way::params_away) || !same(&Way::grads_away))
+      groups.emplace_back(i, i);
+    groups.back().second = i + 1;
+  }
+  std::vector<Group> open;
+  for (const int64_t micro : micros()) {
+    if (groups.empty() || !block_fits(micro, room)) continue;
+    for (const int64_t rows : head_chunks(micro)) {
+      for (const Gradients& gradient : gradients(micro))
+        for (const auto& [first, last] : groups) {
+          const Way& way = streamed_[first];
+          if (way.grads_away && gradient.second) continue;  // which has none to keep
+          // The first of a group offloads least.
+          const Key key{micro, rows, gradient, way};
+          const double least = std::max(micro_floor(key), streamed_link(key));
+          open.push_back({micro, rows, gradient, first, last, least + update_floor(key).seconds});
+        }
+    }
+  }
+  std::stable_sort(open.begin(), open.end(),
+                   [](const Group& a, const Group& b) { return a.floor < b.floor; });
+  std::map<std::pair<size_t, Gradients>, int64_t> residents;  // of a group, the batch left out
+  for (const Group& o : open) {
+    if (best.feasible && o.floor >= best.step_seconds) break;
+    const std::pair group{o.first, o.gradients};
+    const auto key_of = [&](size_t way) {
+      return Key{o.micro, o.rows, o.gradients, streamed_[way]};
+    };
+    // Without a record: what layers leave on the device is known, and seconds that nothing beats.
+    const auto hopeless = [&](size_t i) {
+      const Way& way = streamed_[i];
+      if (way.moved != moved) return true;
+      const Key key = key_of(i);
+      if (way.offload == "none" && inputs(o.micro) > static_cast<double>(room)) return true;
+      const auto known = residents.find(group);
+      const int64_t base = known != residents.end() ? known->second : 0;
+      const Streamed& bounds = streamed_bounds(key);
+      if (base + bounds.saved > room) return true;
+      return best.feasible && bounds.seconds() >= best.step_seconds;
+    };
+    bool hope = false;
+    for (size_t i = o.first; i < o.last && !hope; ++i) hope = !hopeless(i);
+    if (!hope) continue;
+    residents[group] = config(key_of(o.last - 1))->base;
+    for (size_t i = o.first; i < o.last; ++i) {
+      if (hopeless(i)) continue;
+      // What leaves less with the host has less to wait for.
+      if (less_does(key_of(i), room)) continue;
+      const Config& c = *config(key_of(i));
+      double bound = 0;
+      Choice choice = solve(c, room, 0.0, &bound);
+      // An update in backward does the same work: what the sums of seconds round is no reason.
+      const double most = best.step_seconds * (o.gradients.second ? 1 - 1e-9 : 1.0);
+      if (choice.feasible && (!best.feasible || choice.step_seconds < most))
+        best = std::move(choice);
+    }
+  }
+  return best;
+}
+
+}  // namespace snug

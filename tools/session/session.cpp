@@ -1,0 +1,396 @@
+#include "tools/session/session.h"
+
+#include <algorithm>
+
+#include "engine/core/error.h"
+#include "engine/kernels/kernel_queue.h"
+#include "engine/kernels/kernels.h"
+#include "layers/models/recompute.h"
+#include "layers/ops/cache_rows.h"
+#include "optim/clip.h"
+
+namespace snug {
+
+namespace {
+
+Settings settings_for(Settings settings, const Decisions& decisions) {
+  settings.graphs = settings.graphs && graphs_for(decisions);
+  return settings;
+}
+
+}  // namespace
+
+bool graphs_for(const Decisions& d) {
+  return d.offload == "none" && !d.offload_optimizer && !d.offload_params && !d.offload_gradients &&
+         !d.update_in_backward;
+}
+
+Session::Session(Place place, const Model& model, const Decisions& decisions,
+                 const OptimizerConfig& optimizer, const Settings& settings,
+                 const Schedule* schedule)
+    : model_(model), decisions_(decisions), ctx_(place, settings_for(settings, decisions)) {
+  require((place == Place::plan) == (schedule == nullptr), "a schedule exactly where it is run");
+  optimizer_ = make_optimizer(optimizer);
+  if (decisions.micro_batch > 0)
+    train_pass_ = model.make_pass(parse_policies(decisions.recompute, decisions.offload, model));
+  if (decisions.eval_batch > 0) eval_pass_ = model.make_inference_pass();
+  if (decisions.kv_length > 0) {
+    prefill_pass_ = model.make_inference_pass();
+    decode_pass_ = model.make_inference_pass();
+  }
+  if (schedule) {
+    schedule_ = *schedule;
+  } else {
+    root_ = schedule_.add(Name("root"), -1, true);
+    schedule_.add(Name("load"), root_, false);
+    if (decisions.micro_batch > 0) {
+      schedule_.add(Name("micro_first"), root_, false);
+      schedule_.add(Name("micro_next"), root_, false);
+      schedule_.add(Name("update"), root_, false);
+    }
+    if (decisions.eval_batch > 0) schedule_.add(Name("eval"), root_, false);
+    if (decisions.save) schedule_.add(Name("save"), root_, false);
+    if (decisions.kv_length > 0) {
+      const int generate = schedule_.add(Name("generate"), root_, true);
+      schedule_.add(Name("prefill"), generate, false);
+      schedule_.add(Name("decode"), generate, false);
+      if (decisions.kv_rows > 1) schedule_.add(Name("fork"), generate, false);
+    }
+  }
+  root_ = schedule_.find("root");
+  load_ = schedule_.find("load");
+  micro_first_ = schedule_.find("micro_first");
+  micro_next_ = schedule_.find("micro_next");
+  update_ = schedule_.find("update");
+  eval_ = schedule_.find("eval");
+  save_ = schedule_.find("save");
+  generate_ = schedule_.find("generate");
+  prefill_program_ = schedule_.find("prefill");
+  decode_program_ = schedule_.find("decode");
+  fork_program_ = schedule_.find("fork");
+}
+
+void Session::open() {
+  if (!ctx_.planning()) ctx_.reserve(schedule_);
+  prepare_kernels(ctx_);
+  ctx_.program(schedule_, root_, [&] { make_residents(); });
+  if (generate_ >= 0) ctx_.program(schedule_, generate_, [&] { make_generation(); });
+  if (!ctx_.planning()) {
+    state() = StepState{};
+    state().loss_scale =
+        model_.precision().loss_scaling() ? decisions_.loss_scaling.first_scale() : 1.0f;
+    state().clip_factor = 1.0f;
+    state().first_bad_element = -1;
+    return;
+  }
+  load();
+  if (micro_first_ >= 0) {
+    micro(true);
+    micro(false);
+    update();
+  }
+  if (eval_ >= 0) evaluate();
+  // What is written where is nothing to the record.
+  if (save_ >= 0) save_model("", SafetensorsLayout({{"format", "pt"}}, {}));
+  if (generate_ >= 0) {
+    prefill();
+    decode();
+  }
+  if (fork_program_ >= 0) fork();
+}
+
+void Session::open(Part part) {
+  require(ctx_.planning() && micro_first_ >= 0, "a training session on plan");
+  ctx_.program(schedule_, root_, [&] { make_residents(); });
+  if (part.micro_steps) {
+    micro(true);
+    micro(false);
+  }
+  if (part.evaluation && eval_ >= 0) evaluate();
+}
+
+void Session::make_residents() {
+  const ParamTable& table = model_.params();
+  const Precision& precision = model_.precision();
+  const Decisions& d = decisions_;
+  require(!d.offload_params ||
+              (d.offload_optimizer && d.micro_batch > 0 && d.packed_weights == WeightPacking::none),
+          "weights with the host where the optimizer's state is, and no packed copies of them");
+  require(!d.offload_gradients || (d.micro_batch > 0 && !d.update_in_backward),
+          "gradients with the host where some are kept");
+  if (!d.offload_params)
+    params_ = std::make_unique<PlainParamStore>(ctx_, table, precision.compute);
+  if (d.packed_weights != WeightPacking::none)
+    packed_ = std::make_unique<PackedWeights>(ctx_, table, precision.compute, d.packed_weights);
+  if (d.micro_batch > 0) {
+    if (precision.separate_master() && !d.offload_optimizer)
+      master_ =
+          ctx_.tensor(Name("master"), {table.flat_elements()}, precision.master, Category::master);
+    const bool by_part = d.update_in_backward || d.offload_params || d.offload_gradients;
+    if (!d.update_in_backward && !d.offload_gradients)
+      grads_ = std::make_unique<PlainGradSink>(ctx_, table, d.gradients);
+    if (d.offload_optimizer) {
+      auto store = std::make_unique<OffloadedStateStore>(
+          ctx_, table, optimizer_->state_names(),
+          OffloadedStateStore::Options{
+              .master = precision.separate_master() || d.offload_params,
+              .by_part = by_part,
+              .weights = d.offload_params ? std::optional(precision.compute) : std::nullopt});
+      offloaded_ = store.get();
+      states_ = std::move(store);
+      if (d.offload_params)
+        streamed_ =
+            std::make_unique<StreamedParamStore>(ctx_, table, precision.compute, *offloaded_);
+    } else {
+      states_ = std::make_unique<PlainStateStore>(ctx_, table, optimizer_->state_names(), by_part);
+    }
+    for (const PartRun& run : part_runs(table)) summed_.push_back(spans_of(states_->spans(), run));
+    if (d.offload_gradients)
+      away_ = std::make_unique<OffloadedGradSink>(ctx_, table, *states_, d.gradients);
+    if (d.update_in_backward) {
+      require(d.max_grad_norm == 0 && !precision.loss_scaling(),
+              "an update in backward without clipping and loss scaling");
+      updating_ = std::make_unique<UpdatingGradSink>(
+          ctx_, table, *states_, d.gradients,
+          [this](Context& ctx, const UpdatingGradSink::Complete& c) {
+            gradient_norm_add(ctx, c.gradients, c.first, c.spans, state_);
+            UpdateTargets targets = update_targets();
+            targets.gradients = c.gradients;
+            targets.first = c.first;
+            optimizer_->update(ctx, targets, *states_, state_, c.windows);
+          });
+    }
+  }
+  if (const int64_t B = std::max(d.micro_batch, d.eval_batch); B > 0) {
+    tokens_ = ctx_.tensor(Name("batch.tokens"), {B, d.T}, DType::i32, Category::batch);
+    targets_ = ctx_.tensor(Name("batch.targets"), {B * d.T}, DType::i32, Category::batch);
+    if (d.packing_boundaries)
+      document_start_ =
+          ctx_.tensor(Name("batch.document_start"), {B, d.T}, DType::i32, Category::batch);
+  }
+  if (d.kv_length > 0) {
+    prompt_ = ctx_.tensor(Name("prompt"), {1, d.prefill}, DType::i32, Category::batch);
+    next_ = ctx_.tensor(Name("next_token"), {d.kv_rows, 1}, DType::i32, Category::batch);
+    logits_ = ctx_.tensor(Name("next_logits"), {d.kv_rows, model_.spec().Vp()}, DType::f32,
+                          Category::logits);
+    if (d.kv_rows > 1)
+      sources_ = ctx_.tensor(Name("row_sources"), {d.kv_rows, 2}, DType::i32, Category::batch);
+  }
+  if (d.save_ring > 0 && ctx_.by_kernels())
+    save_ring_ = ctx_.host_tensor(Name("save.ring"), {d.save_ring}, DType::u8);
+  else if (d.save_ring > 0)
+    save_ring_ = ctx_.tensor(Name("save.ring"), {d.save_ring}, DType::u8, Category::workspace);
+  state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
+  if (ctx_.by_kernels()) make_host_side();
+}
+
+Tensor Session::twin(const char* name, const Tensor& device) {
+  if (!device.defined()) return {};
+  return ctx_.host_tensor(Name(name), device.view().shape, device.view().dtype);
+}
+
+void Session::make_host_side() {
+  host_.state = twin("host.step_state", state_);
+  host_.tokens = twin("host.tokens", tokens_);
+  host_.targets = twin("host.targets", targets_);
+  host_.document_start = twin("host.document_start", document_start_);
+  host_.prompt = twin("host.prompt", prompt_);
+  host_.next = twin("host.next_token", next_);
+  host_.logits = twin("host.next_logits", logits_);
+  host_.sources = twin("host.row_sources", sources_);
+  if (const int64_t bytes = turned_bytes(model_); decisions_.save_ring > 0 && bytes > 0)
+    host_.turned = ctx_.host_tensor(Name("save.turned"), {bytes / 4}, DType::f32);
+}
+
+StepState& Session::state() {
+  if (!host_.state.defined()) return *step_state(state_.view());
+  if (device_ahead_) ctx_.read(host_.state.view().data, state_);
+  device_ahead_ = false;
+  host_ahead_ = true;
+  return *step_state(host_.state.view());
+}
+
+void Session::send(const Tensor& device, const Tensor& host) {
+  if (host.defined() && !ctx_.planning()) ctx_.write(device, host.view().data);
+}
+
+void Session::send_state() {
+  if (host_ahead_) send(state_, host_.state);
+  host_ahead_ = false;
+}
+
+void Session::send_batch() {
+  send_state();
+  send(tokens_, host_.tokens);
+  send(targets_, host_.targets);
+  send(document_start_, host_.document_start);
+}
+
+const View& Session::master() const {
+  if (master_.defined()) return master_.view();
+  if (offloaded_ && offloaded_->master().defined()) return offloaded_->master();
+  return params_->flat();
+}
+
+ParamStore& Session::weights() const {
+  if (streamed_) return *streamed_;
+  return *params_;
+}
+
+void Session::make_generation() {
+  cache_ = model_.make_cache(ctx_, decisions_.kv_rows, decisions_.kv_length);
+}
+
+void Session::load() {
+  ctx_.program(schedule_, load_, [&] {
+    if (streamed_)
+      streamed_->load(ctx_);
+    else if (master_.defined())
+      cast(ctx_, params_->flat(), master_);
+    else if (offloaded_ && offloaded_->master().defined())
+      offloaded_->round_master(ctx_, params_->flat());
+    if (packed_) packed_->pack(ctx_, params_->flat());
+  });
+}
+
+void Session::begin_window(uint64_t seed, int64_t step, int64_t trained_tokens) {
+  StepState& s = state();
+  s.seed = seed;
+  s.step = step;
+  s.loss_sum = 0.0;
+  s.loss_tokens = 0;
+  s.position = 0;
+  s.inverse_tokens = trained_tokens > 0 ? 1.0f / static_cast<float>(trained_tokens) : 0.0f;
+}
+
+ModelBatch Session::batch(int64_t B) const {
+  return {tokens_.view().rows(0, B), targets_.view().rows(0, B * decisions_.T)};
+}
+
+View Session::batch_document_start(int64_t B) const {
+  return document_start_.defined() ? document_start_.view().rows(0, B) : View();
+}
+
+void Session::micro(bool first_of_window) {
+  GradSink* sink = grads_.get();
+  if (updating_) {
+    require(first_of_window || ctx_.planning(), "one micro-step a window, to update in backward");
+    updating_->begin();
+    sink = updating_.get();
+  } else if (away_) {
+    away_->begin(first_of_window);
+    sink = away_.get();
+  } else {
+    grads_->begin(first_of_window);
+  }
+  send_batch();
+  ctx_.repeat(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
+    Runtime rt{weights(), sink,          state_,
+               nullptr,   packed_.get(), batch_document_start(decisions_.micro_batch)};
+    if (updating_) {
+      gradient_norm_reset(ctx_, state_);
+      clip(ctx_, state_, 0);
+    }
+    model_.train_step(ctx_, rt, *train_pass_, batch(decisions_.micro_batch), decisions_.head_rows);
+    if (away_) away_->settle(ctx_);
+  });
+  device_ahead_ = true;
+}
+
+// Run by run of the table, wherever the gradients rest: the order of the sums is the same.
+void Session::sum_gradients() {
+  if (away_) return away_->norm(ctx_, state_);
+  gradient_norm_reset(ctx_, state_);
+  for (const std::span<const StateSpan> spans : summed_)
+    gradient_norm_add(ctx_, grads_->flat(), 0, spans, state_);
+}
+
+View Session::gradient(int param) const {
+  return away_ ? away_->stored(param) : parameter_view(grads_->flat(), model_.params()[param]);
+}
+
+UpdateTargets Session::update_targets() const {
+  UpdateTargets targets;
+  targets.master = master();
+  if (model_.precision().separate_master() && !streamed_) targets.weights = params_->flat();
+  targets.gate = gate_;
+  return targets;
+}
+
+void Session::update() {
+  send_state();
+  // A graph asks nobody on its way.
+  if (gate_ != nullptr && ctx_.settings().graphs)
+    for (int i = 0; i < model_.params().size(); ++i) gate_->pass(i);
+  ctx_.repeat(schedule_, update_, [&] {
+    if (updating_) {
+      updating_->finish(ctx_);
+    } else {
+      sum_gradients();
+      clip(ctx_, state_, decisions_.max_grad_norm);
+      UpdateTargets targets = update_targets();
+      if (away_)
+        targets.brought = away_.get();
+      else
+        targets.gradients = grads_->flat();
+      optimizer_->update(ctx_, targets, *states_, state_);
+    }
+    if (packed_) packed_->pack(ctx_, params_->flat());
+    if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);
+  });
+  device_ahead_ = true;
+}
+
+void Session::evaluate() {
+  send_batch();
+  ctx_.repeat(schedule_, eval_, [&] {
+    Runtime rt{weights(), nullptr,       state_,
+               nullptr,   packed_.get(), batch_document_start(decisions_.eval_batch)};
+    model_.evaluate(ctx_, rt, *eval_pass_, batch(decisions_.eval_batch), decisions_.head_rows);
+  });
+  device_ahead_ = true;
+}
+
+void Session::prefill(int64_t row) {
+  cache_.first_row = row;
+  send_state();
+  send(prompt_, host_.prompt);
+  ctx_.program(schedule_, prefill_program_, [&] {
+    Runtime rt{weights(), nullptr, state_, &cache_, packed_.get()};
+    model_.hidden(ctx_, rt, *prefill_pass_, prompt_, PassMode::inference);
+  });
+}
+
+void Session::decode() {
+  cache_.first_row = 0;
+  send_state();
+  send(next_, host_.next);
+  ctx_.repeat(schedule_, decode_program_, [&] {
+    Runtime rt{weights(), nullptr, state_, &cache_, packed_.get()};
+    const Tensor h = model_.hidden(ctx_, rt, *decode_pass_, next_, PassMode::inference);
+    model_.logits(ctx_, rt, logits_, h);
+  });
+  if (host_.logits.defined() && !ctx_.planning()) ctx_.read(host_.logits.view().data, logits_);
+}
+
+void Session::fork() {
+  send_state();
+  send(sources_, host_.sources);
+  ctx_.program(schedule_, fork_program_, [&] {
+    for (size_t l = 0; l < cache_.k.size(); ++l)
+      cache_rows_copy(ctx_, cache_.k[l], cache_.v[l], sources_, state_);
+  });
+}
+
+void Session::save_model(const std::string& path, const SafetensorsLayout& layout) {
+  static const Name kStaging("save.staging");
+  ctx_.program(schedule_, save_, [&] {
+    const int64_t bytes = save_staging_bytes(model_);
+    const Tensor staging =
+        ctx_.by_kernels() ? ctx_.host_tensor(kStaging, {bytes + turned_bytes(model_)}, DType::u8)
+                          : ctx_.tensor(kStaging, {bytes}, DType::u8, Category::workspace);
+    save_weights(ctx_, model_, layout, master(), staging, path);
+  });
+}
+
+}  // namespace snug

@@ -1,0 +1,373 @@
+#include "tools/setup/setup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+#include "layers/ops/attention_cudnn.h"
+#include "tools/calibrate/calibrated_cost.h"
+#include "tools/calibrate/calibration.h"
+#include "tools/config/check_config.h"
+#include "tools/planner/attention_choice.h"
+#include "tools/planner/batch_room.h"
+#include "tools/planner/plan_search.h"
+#include "tools/session/device_choice.h"
+#include "tools/session/tell.h"
+#include "tools/setup/plan_file.h"
+#include "tools/setup/targets.h"
+
+namespace snug {
+
+std::string threads_warning(int64_t configured, const Processors& p) {
+  int64_t most = static_cast<int64_t>(p.cpus.size());
+  if (p.quota > 0) most = std::min(most, static_cast<int64_t>(std::ceil(p.quota - 1e-9)));
+  if (configured <= std::max<int64_t>(1, most)) return "";
+  return fmt::format(
+      "threads={} is more than this process may use at once ({}): they will take turns", configured,
+      p.text());
+}
+
+int resolve_threads(int64_t configured) {
+  const Processors p = find_processors();
+  if (configured <= 0) return p.threads();
+  if (configured > 1024)
+    fail(ErrorCode::usage, "threads of at most 1024", std::to_string(configured),
+         fmt::format("threads={}", p.threads()));
+  if (const std::string warning = threads_warning(configured, p); !warning.empty())
+    tell(stderr, "Warning: {}.\n", warning);
+  return static_cast<int>(configured);
+}
+
+std::optional<Calibration> resolve_calibration(int threads) {
+  const MachineKey key = machine_key(threads);
+  std::string ignored;
+  auto calibration = read_calibration(calibration_path(key), key, &ignored);
+  if (!ignored.empty()) tell(stderr, "Note: {}.\n", ignored);
+  return calibration;
+}
+
+std::unique_ptr<KernelTable> resolve_kernels(int threads) {
+  std::string ignored;
+  auto table = std::make_unique<KernelTable>(calibrated_kernels(threads, &ignored));
+  if (!ignored.empty()) tell(stderr, "Note: {}.\n", ignored);
+  return table;
+}
+
+int64_t resolve_memory(int64_t configured, int64_t* reserve, int64_t* free) {
+  *reserve = *free = 0;
+  if (configured > 0) return configured;
+  const MemoryInfo info = make_device(Place::cpu)->memory_info();
+  *free = info.available_bytes;
+  *reserve = std::max<int64_t>(int64_t{256} << 20, info.total_bytes / 20);
+  return budget_of(*free, *reserve);
+}
+
+namespace {
+
+// What is wrong with a name or with a map's keys is said of "model"; where it was set stands behind
+// that.
+ModelSource resolve_source(const RunConfig& config, int64_t vocabulary) {
+  try {
+    return resolve_model(config.model, config.model_config_json, vocabulary);
+  } catch (const Error& e) {
+    const auto placed = [&](const std::string& text) {
+      const bool of_key = text.ends_with(" in model") || text == "model: " + config.model;
+      return of_key ? fmt::format("{} ({})", text, config.where("model")) : text;
+    };
+    fail(e.code(), placed(e.expected()), placed(e.found()), e.advice());
+  }
+}
+
+// Weights with the host are updated where the optimizer's state is, and read as they are.
+void check_offload_params(const RunConfig& config, const PlanRequest& r) {
+  if (r.offload_params != "cpu") return;
+  if (r.offload_optimizer == "none")
+    fail(ErrorCode::usage, "the optimizer's state with the host too, for offload_params",
+         fmt::format("offload_optimizer: none ({})", config.where("offload_optimizer")),
+         "offload_optimizer=cpu, or offload_params=none");
+  if (r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none)
+    fail(ErrorCode::usage, "no packed copies of weights that rest with the host",
+         fmt::format("packed_weights: {} ({})", config.packed_weights,
+                     config.where("packed_weights")),
+         "packed_weights=none, or offload_params=none");
+}
+
+bool cudnn_takes(const RunConfig& config, const Model& model) {
+  AttentionSpec attention;
+  attention.D = model.spec().D;
+  return attention_cudnn_takes(model.precision().compute, attention) && !config.packing_boundaries;
+}
+
+// cudnn was asked for, so nothing else computes attention.
+void check_cudnn(const RunConfig& config, const Model& model, bool gpu) {
+  const ModelSpec& spec = model.spec();
+  if (!cudnn_takes(config, model))
+    fail(ErrorCode::unsupported,
+         "precision bf16 or fp16, heads of a multiple of 8 up to 128 and no packing_boundaries for "
+         "attn_implementation: cudnn",
+         fmt::format("precision: {}, heads of {}, packing_boundaries: {}", config.precision, spec.D,
+                     config.packing_boundaries),
+         "attn_implementation=own, or precision=bf16");
+  if constexpr (kCudaBuilt) {
+    if (!gpu) return;
+    if (const std::string found = describe_cudnn(); !found.starts_with("cuDNN "))
+      fail(ErrorCode::unsupported, "cuDNN for attn_implementation: cudnn", found,
+           "attn_implementation=own");
+  }
+}
+
+// What is left to the planner it decides so that graphs can be.
+void stay_on_device(PlanRequest& r) {
+  r.graphs_required = true;
+  for (std::string* where :
+       {&r.offload, &r.offload_optimizer, &r.offload_params, &r.offload_gradients})
+    if (*where == "auto") *where = "none";
+  r.update_in_backward = false;
+}
+
+// Of what was set, or is in a plan that is followed.
+void check_graphs(const RunConfig& config, const PlanRequest& r) {
+  const bool away = r.offload != "none" || r.offload_optimizer != "none" ||
+                    r.offload_params != "none" || r.offload_gradients != "none";
+  if (!away && !r.update_in_backward.value_or(false)) return;
+  fail(ErrorCode::unsupported,
+       "nothing with the host and no update in backward for cuda_graphs: on",
+       away ? fmt::format(
+                  "offload: {}, offload_optimizer: {}, offload_params: {}, offload_gradients: {}",
+                  r.offload, r.offload_optimizer, r.offload_params, r.offload_gradients)
+            : fmt::format("a plan with updates in backward ({})", config.plan),
+       "cuda_graphs=auto");
+}
+
+// What was measured of the device, if it was; says why a file is not used.
+std::optional<DeviceCalibration> resolve_device_calibration(Place place, int gpu) {
+  const DeviceKey key = device_key(place, gpu);
+  std::string ignored;
+  auto calibration =
+      read_device_calibration(device_calibration_path(key), key, device_text(place, gpu), &ignored);
+  if (!ignored.empty()) tell(stderr, "Note: {}.\n", ignored);
+  return calibration;
+}
+
+// The device that a target is: a GPU, or a processor, whose memory is the host's.
+void follow_target(RunConfig& config, const Target& target) {
+  const char* const word = target.shares_host ? "cpu" : "cuda";
+  if (config.device == "auto") {
+    config.device = word;
+    config.origins["device"] = "target";
+  } else if (place_of(config.device) != place_of(word)) {
+    fail(ErrorCode::usage,
+         fmt::format("device: auto or {} for target: {}, whose memory is {}", word, config.target,
+                     target.shares_host ? "the host's" : "its own"),
+         fmt::format("device: {} ({})", config.device, config.where("device")), "device=auto");
+  }
+  check_device(config);
+}
+
+CostModel gpu_cost(const std::optional<GpuRoom>& room, DType compute) {
+  return room ? CostModel::uncalibrated_gpu(room->facts.name, room->facts.multiprocessors, compute)
+              : CostModel::uncalibrated_gpu("a GPU", 100, compute);
+}
+
+}  // namespace
+
+bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes, int64_t D,
+                     int64_t T, std::string* why) {
+  if (!device || !takes) return false;
+  const double times = device->cudnn_speedup(D, T);
+  if (times <= 0) return false;
+  const bool faster = times >= kCudnnMargin;
+  *why = fmt::format("{}, since cuDNN was measured {:.2f} times as fast as the program's kernel",
+                     faster ? "cuDNN" : "the program's kernel", times);
+  return faster;
+}
+
+void refuse_target(const RunConfig& config, const char* command) {
+  if (config.target.empty()) return;
+  fail(ErrorCode::usage, fmt::format("no target for snug {}, which runs on this machine", command),
+       fmt::format("target: {} ({})", config.target, config.where("target")),
+       "snug plan, or leave target out");
+}
+
+void refuse_emulator(const RunConfig& config, const char* command) {
+  if (resolve_place(config) != Place::emu) return;
+  fail(
+      ErrorCode::usage,
+      fmt::format(
+          "device: auto, cpu or cuda for snug {}: what the emulator takes says nothing of a device",
+          command),
+      fmt::format("device: {} ({})", config.device, config.where("device")), "device=cpu");
+}
+
+Place resolve_place(const RunConfig& config) {
+  return place_of(config.device);
+}
+
+RunSetup make_setup(RunConfig config) {
+  RunSetup s;
+  std::optional<Target> target;
+  if (!config.target.empty()) target = find_target(config.target);
+  if (target) follow_target(config, *target);
+  // A folder brings its own tokenizer; a map of sizes takes its vocabulary from the tokenizer.
+  const std::string folder = config.model;
+  if (!config.tokenizer.empty())
+    s.tokenizer = Tokenizer::load(config.tokenizer);
+  else if (!folder.empty() && holds_tokenizer(folder))
+    s.tokenizer = Tokenizer::load(folder);
+  const int64_t vocabulary = s.tokenizer ? s.tokenizer->vocab_size() : 0;
+  ModelSource source = resolve_source(config, vocabulary);
+  ModelSpec& spec = source.spec;
+  if (vocabulary > spec.V)
+    fail(ErrorCode::usage,
+         fmt::format("a tokenizer of at most {} tokens, the model's vocab_size", spec.V),
+         fmt::format("{} with {} tokens", config.tokenizer, vocabulary),
+         fmt::format("model.vocab_size={}", vocabulary));
+  if (config.init == "pretrained" && source.folder.empty())
+    fail(ErrorCode::usage, "a model folder with weights for init: pretrained",
+         fmt::format("model: {}", config.model.empty() ? "a map" : config.model),
+         "model=FOLDER, or init=scratch");
+  s.model_folder = config.init == "scratch" ? "" : source.folder;
+  if (s.tokenizer && s.model_folder.empty()) {
+    if (const auto id = s.tokenizer->eos_id()) spec.eos_token = *id;
+    if (const auto id = s.tokenizer->bos_id()) spec.bos_token = *id;
+    if (spec.bos_token < 0) spec.bos_token = spec.eos_token;
+  }
+  const bool tf32 = config.precision == "tf32";  // whose dtypes are those of fp32
+  s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision));
+  s.sizes = resolve_sizes(config, spec.P);
+
+  PlanRequest& r = s.request;
+  r.model = s.model.get();
+  r.optimizer.name = config.optim;
+  r.optimizer.learning_rate = config.learning_rate;
+  r.optimizer.weight_decay = config.weight_decay;
+  // An optimizer refuses settings of another, and the keys of both always have a value.
+  if (config.optim == "sgd") {
+    r.optimizer.sgd_momentum = config.sgd_momentum;
+    r.optimizer.sgd_nesterov = config.sgd_nesterov;
+    r.optimizer.sgd_dampening = config.sgd_dampening;
+  } else {
+    r.optimizer.adam_beta1 = config.adam_beta1;
+    r.optimizer.adam_beta2 = config.adam_beta2;
+    if (config.optim != "lion") r.optimizer.adam_epsilon = config.adam_epsilon;
+  }
+  r.settings.threads = resolve_threads(config.threads);
+  choose_device(r.settings, config.device, "device");
+  const bool emulated = r.settings.target == Place::emu, gpu = r.settings.target == Place::cuda;
+  r.settings.tf32 = tf32;
+  // First of all what may not be there. A described device need not.
+  std::optional<GpuRoom> room;
+  if (gpu && !target) room = gpu_room(r.settings.gpu);
+  std::optional<DeviceCalibration> device;
+  if (emulated || room) device = resolve_device_calibration(r.settings.target, r.settings.gpu);
+  std::optional<Calibration> calibration;
+  if (!emulated && !gpu) calibration = resolve_calibration(r.settings.threads);
+  s.kernels = std::make_unique<KernelTable>(calibration ? calibration->table() : KernelTable());
+  r.settings.kernels = s.kernels.get();
+  const DType compute = s.model->precision().compute;
+  s.cost = std::make_unique<CostModel>(
+      device        ? calibrated_cost(*device, compute, tf32)
+      : emulated    ? CostModel::emulated()
+      : gpu         ? gpu_cost(room, compute)
+      : calibration ? calibrated_cost(*calibration, compute)
+                    : CostModel::uncalibrated(plan_instruction_set(), r.settings.threads));
+  r.cost = s.cost.get();
+  r.settings.cudnn = config.attn_implementation == "cudnn";
+  if (r.settings.cudnn) check_cudnn(config, *s.model, room.has_value());
+  if (room) {
+    r.computes_on = computes_on(room->facts, r.settings);
+    r.settings.cublaslt = r.computes_on.cublaslt != "none";
+    if (device) r.calibrated_runtime = device->runtime.planned(spec.L);
+    // Measured is attention without a mask of dropout, which costs cuDNN more than our kernel.
+    const bool comparable = cudnn_takes(config, *s.model) && spec.attention_dropout == 0;
+    std::string why;
+    const bool cudnn =
+        r.settings.cudnn || (config.attn_implementation == "auto" &&
+                             cudnn_is_faster(device, comparable, spec.D, s.sizes.max_length, &why));
+    choose_attention(r, cudnn, why);
+  }
+  r.T = s.sizes.max_length;
+  r.global_batch = s.sizes.global_batch_size;
+  r.micro_batch = s.sizes.micro_batch_size;
+  r.evaluate = config.eval_fraction > 0 || !config.eval_data.empty();
+  r.eval_batch = config.per_device_eval_batch_size;
+  r.head_rows = config.head_rows;
+  r.keys = {.global_size = config.global_batch_size,
+            .global_tokens = config.global_batch_tokens,
+            .micro = config.per_device_train_batch_size,
+            .accumulation = config.gradient_accumulation_steps,
+            .head_rows = config.head_rows};
+  r.recompute = config.recompute;
+  r.offload = config.offload;
+  r.offload_optimizer = config.offload_optimizer;
+  r.offload_params = config.offload_params;
+  r.offload_gradients = config.offload_gradients;
+  if (config.packed_weights != "auto")
+    r.packed_weights = parse_weight_packing(config.packed_weights);
+  r.bf16_gradients =
+      std::find(config.allow.begin(), config.allow.end(), "bf16_gradients") != config.allow.end();
+  r.allow = config.allow;
+  r.max_grad_norm = config.max_grad_norm;
+  r.loss_scaling = {.fixed_scale = config.loss_scale,
+                    .init_scale = config.init_scale,
+                    .growth_factor = config.growth_factor,
+                    .backoff_factor = config.backoff_factor,
+                    .growth_interval = config.growth_interval,
+                    .min_scale = config.min_loss_scale};
+  r.packing_boundaries = config.packing_boundaries;
+  r.save = true;
+  r.save_buffer = config.save_buffer;
+  r.step_flops_rate = calibration ? calibration->roofs.flops(compute == DType::bf16) : 0.0;
+  bool own_memory = false;  // of the device
+  if (!target) {
+    own_memory = gpu;
+    if (room && config.memory == 0)
+      r.budget = gpu_budget(*room, &r.reserve, &r.free_before);
+    else
+      r.budget = resolve_memory(config.memory, &r.reserve, &r.free_before);
+  } else {
+    s.cost = std::make_unique<CostModel>(CostModel::described(
+        fmt::format("{}, published peaks x {}", target->title, Target::kMatrixShare),
+        target->rates(compute, tf32)));
+    r.cost = s.cost.get();
+    r.target = fmt::format("{} ({})", target->name, target->title);
+    r.runtime_bytes = target->runtime_bytes;
+    own_memory = !target->shares_host;
+    r.budget = config.memory > 0 ? config.memory : target->memory_bytes;
+  }
+  r.host_budget = config.host_memory;
+  // On this machine both arenas are RAM, and the user says that there is some for a second one.
+  r.use_host = own_memory || config.host_memory > 0;
+  r.settings.graphs = config.cuda_graphs == "on" || (gpu && config.cuda_graphs == "auto");
+  if (config.cuda_graphs == "on") stay_on_device(r);
+  check_offload_params(config, r);
+  if (r.offload_optimizer == "cpu" && r.offload_params != "cpu" &&
+      make_optimizer(r.optimizer)->state_names().empty() && !s.model->precision().separate_master())
+    fail(ErrorCode::usage, "an optimizer with states, or a 16-bit precision, for offload_optimizer",
+         fmt::format("optim: {}, precision: {}", config.optim, config.precision),
+         "offload_optimizer=none, or sgd_momentum=0.9");
+  r.bitwise = config.bitwise;
+  config.max_length = s.sizes.max_length;
+  if (!config.sample_prompt.empty()) {
+    if (!s.tokenizer)
+      fail(ErrorCode::usage, "tokenizer for sample_prompt", "none", "tokenizer=tok.json");
+    const auto prompt = static_cast<int64_t>(s.tokenizer->encode(config.sample_prompt).size());
+    if (prompt >= spec.P || prompt < 1)
+      fail(ErrorCode::usage, fmt::format("a sample_prompt of 1 to {} tokens", spec.P - 1),
+           fmt::format("{} tokens", prompt), "a shorter sample_prompt");
+    r.kv_length = prompt + std::min(spec.P - prompt, config.sample_tokens);
+  }
+  s.config = std::move(config);
+  if (!s.config.plan.empty()) follow_plan(read_plan_file(s.config.plan), s);
+  if (s.config.cuda_graphs == "on") check_graphs(s.config, r);
+  // A described device has a host of its own, of which nothing is known.
+  if (s.config.target.empty()) r.free_bytes = free_bytes_now(r);
+  // A checkpoint or a plan to follow says itself whose attention it is.
+  if (r.global_batch > 0 && s.config.plan.empty()) keep_attention_that_fits(r);
+  return s;
+}
+
+}  // namespace snug
