@@ -311,6 +311,30 @@ double resolve_min_lr(const RunConfig& c) {
   return c.min_lr_ratio >= 0 ? c.min_lr_ratio * c.learning_rate : 0.0;
 }
 
+int64_t schedule_step(const RunConfig& c, int64_t total_steps, int64_t updates, double elapsed) {
+  if (total_steps > 0) return updates;
+  return static_cast<int64_t>(std::min(1.0, elapsed / c.max_time) *
+                              static_cast<double>(kClockSteps));
+}
+
+std::string idle_rates(const RunConfig& c, int64_t total_steps) {
+  const auto none = [](double rate) { return static_cast<float>(rate) == 0.0f; };
+  if (none(c.learning_rate))
+    return fmt::format("nothing will be learned: the learning rate is 0 ({})",
+                       quote(c, {"learning_rate"}));
+  const int64_t steps = total_steps > 0 ? total_steps : kClockSteps;
+  if (resolve_warmup(c, steps) < steps) return {};
+  const double top =
+      c.learning_rate * LearningRateSchedule(schedule_config(c, steps)).factor(steps - 1);
+  const std::string warmup =
+      fmt::format("the warm-up takes all of the run's {} ({})",
+                  total_steps > 0 ? fmt::format("{} steps", steps) : "time",
+                  quote(c, {c.warmup_ratio >= 0 ? "warmup_ratio" : "warmup_steps"}));
+  if (none(top)) return fmt::format("nothing will be learned: {}, and begins at 0", warmup);
+  return fmt::format("{}: the learning rate rises to {:.4g} and not to {:.4g}", warmup, top,
+                     c.learning_rate);
+}
+
 ScheduleConfig schedule_config(const RunConfig& c, int64_t total_steps) {
   ScheduleConfig schedule;
   schedule.type = c.lr_scheduler_type;

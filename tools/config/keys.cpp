@@ -364,7 +364,7 @@ std::vector<Key> make_keys() {
        .example = "64MiB", .unset = "auto", .range = kNonNegative},
       {.name = "load_best_model_at_end", .section = "reports", .kind = K::flag,
        .field = &C::load_best_model_at_end,
-       .doc = "final/ holds the weights with the lowest eval_loss; every evaluation that is the best "
+       .doc = "final/ holds the weights of the step with the lowest eval_loss; each that is the best "
               "so far is followed by a checkpoint, whatever save_steps says", .example = "true"},
       {.name = "metric_for_best_model", .section = "reports", .kind = K::choice,
        .field = &C::metric_for_best_model,
