@@ -314,7 +314,8 @@ void TrainRun::log_step(double step_seconds) {
   const double now = monotonic_seconds();
   // The last line also holds the steps since the one before; a run that a signal stops keeps them
   // in its checkpoint instead, so that the curve does not show the interruption.
-  const bool due = at_.step % config().logging_steps == 0 || last_;
+  const int64_t every = config().logging_steps;
+  const bool due = (every > 0 && at_.step % every == 0) || last_;
   StepMetrics m;
   m.step = at_.step;
   m.total_steps = total_;
