@@ -12,6 +12,7 @@
 #include "tools/cli/config_arguments.h"
 #include "tools/cli/output_file.h"
 #include "tools/commands.h"
+#include "tools/config/make_schedule.h"
 #include "tools/planner/batch_room.h"
 #include "tools/planner/ladder.h"
 #include "tools/planner/offers.h"
@@ -151,6 +152,10 @@ int plan_command(const Arguments& arguments) {
   }
   if (!plan.fits) refuse_plan(plan);
   fmt::print("{}\n{}", plan_text(plan), timeline_text(plan, terminal_glyphs()));
+  // With num_train_epochs alone the steps are known when the data is.
+  if (a.config.max_steps > 0 || clock_alone(a.config))
+    if (const std::string idle = idle_rates(a.config, a.config.max_steps); !idle.empty())
+      fmt::print("Warning: {}.\n", idle);
   if (plan.free_bytes > 0 && !host_fits(plan))
     fmt::print(
         "Note: {} of this machine's RAM are free for it now, less than this plan takes: a run here "

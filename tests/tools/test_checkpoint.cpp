@@ -278,6 +278,9 @@ TEST(CheckpointState, ComesBackAndIsBounded) {
   for (const char* key : {"elapsed_seconds", "window_loss", "best_eval_loss", "best_saved_loss",
                           "evaluation_due", "loss_watch"})
     refused([&](Json& j) { j[key] = "x"; }, key, "x");
+  refused([&](Json& j) { j["start_eval_loss"] = "x"; }, "start_eval_loss", "x");
+  refused([&](Json& j) { j["untrained_steps"] = 1; }, "untrained_steps", "1");  // all were applied
+  refused([&](Json& j) { j["untrained_steps"] = -1; }, "untrained_steps", "-1");
   refused([&](Json& j) { j["loss_watch"]["losses"].erase(3); }, "128 numbers for losses", "");
   refused([&](Json& j) { j["loss_watch"]["norms"] = "none"; }, "128 numbers for norms", "none");
   refused([&](Json& j) { j.erase("pinned"); }, "pinned", "");
@@ -291,6 +294,33 @@ TEST(CheckpointState, ComesBackAndIsBounded) {
           "samples = global_step x global_batch", "9223372036854775807 a step");
   refused([&](Json& j) { j["pinned"]["max_length"] = huge; },
           "samples = global_step x global_batch", "of 9223372036854775807 tokens");
+}
+
+// Before the start had a field of its own it could be the best evaluation.
+TEST(CheckpointState, OfOlderOnesTheStartIsNoStep) {
+  const TempFolder tmp;
+  const std::string folder = make(tmp, 9);
+  Json j = Json::parse(read_file(folder + "/snug_state.json"));
+  for (const char* key : {"start_eval_loss", "untrained_steps"}) j.erase(key);
+  j["best_eval_loss"] = 2.5;
+  j["best_eval_step"] = 0;
+  j["best_saved_loss"] = 4.0;
+  j["best_saved_step"] = 6;
+  spill(folder + "/snug_state.json", j.dump());
+  seal(folder, 9);
+  RunPosition at = read_checkpoint(folder).position;
+  EXPECT_EQ(at.start_eval_loss, 2.5);
+  EXPECT_EQ(at.best_eval_loss, 4.0);
+  EXPECT_EQ(at.best_eval_step, 6);
+  EXPECT_EQ(at.untrained, 0);
+  j["best_eval_loss"] = 4.0;
+  j["best_eval_step"] = 6;
+  spill(folder + "/snug_state.json", j.dump());
+  seal(folder, 9);
+  at = read_checkpoint(folder).position;
+  EXPECT_EQ(at.start_eval_loss, -1);
+  EXPECT_EQ(at.best_eval_loss, 4.0);
+  EXPECT_EQ(at.best_eval_step, 6);
 }
 
 // What changed of the optimizer and its schedule, in words.
@@ -346,6 +376,58 @@ TEST(ResumeNotes, OfOlderCheckpointsNothingIsSaidThatDidNotChange) {
             Strings{});
   EXPECT_EQ(changed({"max_time=60"}, {"max_time=60"}, 0, 0, {"warmup_steps", "lr_num_cycles"}),
             Strings{});
+}
+
+// What a resume says of the rate: of a run that was at `updates` of `steps_before` steps, or
+// `elapsed` seconds into max_time.
+std::string jump(const std::vector<std::string>& before, int64_t steps_before, int64_t updates,
+                 const std::vector<std::string>& now, int64_t steps_now, double elapsed = 0) {
+  Checkpoint c;
+  c.position.step = c.position.updates = updates;
+  c.position.elapsed = elapsed;
+  c.hyperparameters = hyperparameters(load_config("", before), steps_before);
+  return rate_change(c, load_config("", now), steps_now);
+}
+
+TEST(ResumeNotes, ARateThatJumpsIsSaidWithBothNumbers) {
+  const Strings linear = {"learning_rate=1e-3", "lr_scheduler_type=linear", "warmup_steps=0"};
+  EXPECT_EQ(jump(linear, 10, 10, linear, 20),
+            "the learning rate jumps from 0.0001 at step 10 to 0.0005 at step 11");
+  EXPECT_EQ(jump(linear, 10, 5, linear, 7),
+            "the learning rate jumps from 0.0006 at step 5 to 0.0002857 at step 6");
+  Strings other = linear;
+  other.emplace_back("learning_rate=2e-3");
+  EXPECT_EQ(jump(linear, 10, 5, other, 10),
+            "the learning rate jumps from 0.0006 at step 5 to 0.001 at step 6");
+  // Cosine to a least rate, whose type in the schedule is another; the clock; one for the other.
+  const Strings cosine = {"learning_rate=1e-3", "warmup_steps=0", "min_lr=1e-4"};
+  EXPECT_EQ(jump(cosine, 4, 4, cosine, 8),
+            "the learning rate jumps from 0.0002318 at step 4 to 0.00055 at step 5");
+  EXPECT_EQ(jump(cosine, 2, 2, cosine, 4), "") << "from 0.00055 to the same";
+  const Strings minute = {"learning_rate=1e-3", "lr_scheduler_type=linear", "warmup_ratio=0",
+                          "max_time=60"},
+                two = {"learning_rate=1e-3", "lr_scheduler_type=linear", "warmup_ratio=0",
+                       "max_time=120"};
+  EXPECT_EQ(jump(minute, 0, 7, two, 0, 54),
+            "the learning rate jumps from 0.0001 at step 7 to 0.00055 at step 8");
+  EXPECT_EQ(jump(minute, 0, 7, linear, 14, 54),
+            "the learning rate jumps from 0.0001 at step 7 to 0.0005 at step 8");
+}
+
+TEST(ResumeNotes, OfARateThatGoesOnNothingIsSaid) {
+  const Strings linear = {"learning_rate=1e-3", "lr_scheduler_type=linear", "warmup_steps=3"};
+  EXPECT_EQ(jump(linear, 10, 5, linear, 10), "");
+  EXPECT_EQ(jump(linear, 10, 2, linear, 20), "") << "the same warm-up";
+  EXPECT_EQ(jump(linear, 1000, 500, linear, 1001), "") << "by less than a hundredth";
+  EXPECT_EQ(jump(linear, 10, 0, linear, 20), "") << "no step before";
+  EXPECT_EQ(jump(linear, 10, 5, linear, 5), "") << "none after";
+  const Strings still = {"lr_scheduler_type=constant"};
+  EXPECT_EQ(jump(still, 10, 10, still, 20), "");
+  const Strings wsd = {"lr_scheduler_type=warmup_stable_decay", "warmup_steps=2",
+                       "lr_decay_steps=4"};
+  EXPECT_EQ(jump(wsd, 20, 10, wsd, 40), "") << "in the stable phase";
+  const Strings minute = {"lr_scheduler_type=linear", "max_time=60"};
+  EXPECT_EQ(jump(minute, 0, 7, minute, 0, 54), "");
 }
 
 }  // namespace

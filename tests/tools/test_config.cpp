@@ -73,10 +73,10 @@ TEST(ConfigKeys, NamesAndAliasesAreUniqueAndNoneIsRefused) {
   std::set<std::string_view> names;
   for (const Key& key : config_keys()) {
     EXPECT_TRUE(names.insert(key.name).second) << key.name;
-    EXPECT_EQ(refusal(key.name), "") << key.name;
+    EXPECT_EQ(find_foreign_key(key.name), nullptr) << key.name;
     for (const std::string_view alias : words(key.aliases)) {
       EXPECT_TRUE(names.insert(alias).second) << alias;
-      EXPECT_EQ(refusal(alias), "") << alias;
+      EXPECT_EQ(find_foreign_key(alias), nullptr) << alias;
       EXPECT_EQ(find_key(alias), find_key(key.name));
     }
   }
@@ -362,6 +362,38 @@ TEST(ConfigSchedule, FillsTheScheduleOfOptim) {
   EXPECT_EQ(*schedule_config(load("lr_scheduler_type: polynomial\nlr_power: 2"), 9).power, 2);
   EXPECT_EQ(*schedule_config(load("lr_scheduler_type: inverse_sqrt\nlr_timescale: 9"), 9).timescale,
             9);
+}
+
+// Runs whose rate is 0 in every step, or below learning_rate in all of them; by the clock 0 steps.
+TEST(ConfigSchedule, ARateThatIsNeverReachedIsWarnedOf) {
+  const auto warned = [](const std::string& yaml, int64_t steps) {
+    return idle_rates(load(yaml), steps);
+  };
+  const struct {
+    const char* yaml;
+    int64_t steps;
+    const char* part;  // of the warning; empty: there is none
+  } rows[] = {
+      {"learning_rate: 0", 10, "nothing will be learned: the learning rate is 0 (learning_rate: "},
+      {"learning_rate: 1e-60", 10, "nothing will be learned: "},  // as a step takes it
+      {"{learning_rate: 0, lr_scheduler_type: constant}", 10, "nothing will be learned: "},
+      {"warmup_steps: 1", 1, "nothing will be learned: the warm-up takes all of the run's 1 steps"},
+      {"warmup_ratio: 1.0", 1, "nothing will be learned: "},
+      {"{learning_rate: 0.01, warmup_steps: 4}", 4, "rises to 0.0075 and not to 0.01"},
+      {"{learning_rate: 0.01, warmup_steps: 8}", 4, "rises to 0.00375 and not to 0.01"},
+      {"{learning_rate: 0.01, warmup_ratio: 1.0}", 4, "(warmup_ratio: 1"},
+      {"{max_time: 10s, warmup_ratio: 1.0}", 0, "the warm-up takes all of the run's time"},
+      {"warmup_steps: 3", 4, ""},
+      {"", 1, ""},
+      {"{max_time: 10s, warmup_ratio: 0.5}", 0, ""},
+      {"lr_scheduler_type: constant", 1, ""},
+      {"{lr_scheduler_type: warmup_stable_decay, warmup_steps: 2, lr_decay_steps: 2}", 4, ""},
+  };
+  for (const auto& row : rows) {
+    const std::string text = warned(row.yaml, row.steps);
+    EXPECT_EQ(text.empty(), *row.part == 0) << row.yaml << ": " << text;
+    EXPECT_NE(text.find(row.part), std::string::npos) << row.yaml << ": " << text;
+  }
 }
 
 TEST(ConfigLength, TheShorterOfStepsAndEpochs) {

@@ -79,8 +79,8 @@ TEST(ConfigErrors, ReportTo) {
                "did you mean tensorboard?");
   expect_error("report_to: [csv, all]", "report_to: all or none alone, or a list of the others",
                "\"all\" (run.yaml:1)", "report_to=all");
-  expect_error("eval_fraction: 0.1\nearly_stopping_patience: 0",
-               "early_stopping_patience of at least 1", "\"0\" (run.yaml:2)",
+  expect_error("eval_fraction: 0.1\nearly_stopping_patience: -1",
+               "early_stopping_patience of at least 1", "\"-1\" (run.yaml:2)",
                "early_stopping_patience=3");
   expect_error("early_stopping_patience: 2",
                "early_stopping_patience only with eval_data or eval_fraction",
@@ -120,7 +120,7 @@ TEST(ConfigErrors, WrongTypes) {
   expect_error("lr: 1e-3x", "a number for lr", "\"1e-3x\" (run.yaml:1)", "learning_rate=1.0e-3");
   expect_error("lr: nan", "a number for lr", "\"nan\" (run.yaml:1)", "learning_rate=1.0e-3");
   expect_error("lr: 1e999", "a number for lr", "\"1e999\" (run.yaml:1)", "learning_rate=1.0e-3");
-  expect_error("learning_rate:", "a number for learning_rate", "nothing (run.yaml:1)",
+  expect_error("learning_rate: []", "a number for learning_rate", "a list (run.yaml:1)",
                "learning_rate=1.0e-3");
   expect_error("seed: auto", "an integer for seed", "\"auto\" (run.yaml:1)", "seed=7");
   expect_error("overwrite: maybe", "true or false for overwrite", "\"maybe\" (run.yaml:1)",

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "engine/core/error.h"
@@ -128,11 +129,13 @@ nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned
           {"loss_scaling", scaling},
           {"global_step", at.step},
           {"updates", at.updates},
+          {"untrained_steps", at.untrained},
           {"samples", at.samples},
           {"elapsed_seconds", at.elapsed},
           {"window_loss", at.window_loss},
           {"window_tokens", at.window_tokens},
           {"window_steps", at.window_steps},
+          {"start_eval_loss", at.start_eval_loss},
           {"best_eval_loss", at.best_eval_loss},
           {"best_eval_step", at.best_eval_step},
           {"evals_without_gain", at.evals_without_gain},
@@ -228,6 +231,15 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
   at.best_saved_loss = get_number(j, "best_saved_loss", path);
   at.best_saved_step = get_int_in(j, "best_saved_step", path, -1, at.step);
   at.evaluation_due = get_bool(j, "evaluation_due", path);
+  // Before they were kept, a step without a target ended a run, and the start counted as a step.
+  if (j.contains("untrained_steps"))
+    at.untrained = get_int_in(j, "untrained_steps", path, 0, at.step - at.updates);
+  if (j.contains("start_eval_loss")) {
+    at.start_eval_loss = get_number(j, "start_eval_loss", path);
+  } else if (at.best_eval_step == 0) {
+    at.start_eval_loss = std::exchange(at.best_eval_loss, at.best_saved_loss);
+    at.best_eval_step = std::max<int64_t>(0, at.best_saved_step);
+  }
   at.watch = read_watch(j, path, at.step);
   const std::string where = path + " / pinned";
   const nlohmann::json& p = j.contains("pinned") ? j["pinned"] : nlohmann::json::object();

@@ -27,19 +27,21 @@ namespace snug {
 struct RunPosition {
   int64_t step = 0;           // optimizer steps done
   int64_t updates = 0;        // of these, updates applied
+  int64_t untrained = 0;      // of the others, those of samples without a target
   int64_t samples = 0;        // training samples consumed: the data position
   double elapsed = 0;         // seconds of training
   double window_loss = 0;     // sum of losses since the last log line
   int64_t window_tokens = 0;  // and their number
   int64_t window_steps = 0;
-  double best_eval_loss = -1;  // -1: none yet
+  double start_eval_loss = -1;  // before the first step; -1: not evaluated
+  double best_eval_loss = -1;   // of the steps; -1: none yet
   int64_t best_eval_step = 0;
   int64_t evals_without_gain = 0;  // of early_stopping_patience
   // The checkpoint with the lowest validation loss, which no limit removes; -1: none yet.
   double best_saved_loss = -1;
   int64_t best_saved_step = -1;
   // The loss scale of the next step and the good steps since it changed (optim/loss_scaling.h).
-  // Steps that were skipped: step - updates.
+  // Steps that were skipped, for either reason: step - updates.
   float loss_scale = 1;
   int64_t growth_tracker = 0;
   bool evaluation_due = false;  // the one of this step was broken off: a resume begins with it

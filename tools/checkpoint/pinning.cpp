@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/core/error.h"
@@ -350,6 +353,48 @@ std::vector<std::string> changes(const Hyperparameters& before, const Hyperparam
     if (now.count(key) == 0 && key != kSteps && key != kTime)
       out.push_back(fmt::format("without {}, which was {}", key, value));
   return out;
+}
+
+namespace {
+
+// The keys of the schedule as they were; nothing: an older checkpoint, which lacks some.
+std::optional<RunConfig> config_before(const Hyperparameters& h) {
+  RunConfig config;
+  if (h.count(kType) == 0 || h.count("learning_rate") == 0 || h.count("warmup_steps") == 0)
+    return std::nullopt;
+  const auto time = h.find(kTime);
+  for (const auto& [name, text] : h) {
+    const bool share = time != h.end() && name == "warmup_steps";
+    if (const Key* key = find_key(share ? "warmup_ratio" : name); key && name != kTime)
+      set_key(config, *key, name, parse_config_node(text, "checkpoint", false));
+  }
+  if (time != h.end()) config.max_time = std::stod(time->second);
+  return config;
+}
+
+double rate_at(const RunConfig& c, int64_t total_steps, int64_t updates, double elapsed) {
+  const LearningRateSchedule schedule(
+      schedule_config(c, total_steps > 0 ? total_steps : kClockSteps));
+  return c.learning_rate * schedule.factor(schedule_step(c, total_steps, updates, elapsed));
+}
+
+}  // namespace
+
+std::string rate_change(const Checkpoint& checkpoint, const RunConfig& now, int64_t total_steps) {
+  constexpr double kJump = 0.01;
+  const RunPosition& at = checkpoint.position;
+  const std::optional<RunConfig> before = config_before(checkpoint.hyperparameters);
+  if (!before || at.updates == 0 || (total_steps > 0 && at.step >= total_steps)) return {};
+  const auto steps = checkpoint.hyperparameters.find(kSteps);
+  const int64_t old_total =
+      steps == checkpoint.hyperparameters.end() ? 0 : std::stoll(steps->second);
+  const double last = rate_at(*before, old_total, at.updates - 1, at.elapsed);
+  const double same = rate_at(now, total_steps, at.updates - 1, at.elapsed);
+  const double next = rate_at(now, total_steps, at.updates, at.elapsed);
+  const auto near = [&](double a) { return std::fabs(a - last) <= kJump * std::max(a, last); };
+  if (near(same) || near(next)) return {};
+  return fmt::format("the learning rate jumps from {:.4g} at step {} to {:.4g} at step {}", last,
+                     at.step, next, at.step + 1);
 }
 
 void note_changes(const Checkpoint& checkpoint, const Hyperparameters& now) {

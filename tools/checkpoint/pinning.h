@@ -37,6 +37,9 @@ Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps);
 // only one of the two has. What older checkpoints did not name, of a schedule that is still the
 // same, is no change.
 std::vector<std::string> changes(const Hyperparameters& before, const Hyperparameters& now);
+// How the rate goes on at a resume if its schedule or base changed so that it jumps, by a hundredth
+// or more, in words with both numbers; empty: it does not, or there is no step before or after.
+std::string rate_change(const Checkpoint& checkpoint, const RunConfig& now, int64_t total_steps);
 // Prints a line for each.
 void note_changes(const Checkpoint& checkpoint, const Hyperparameters& now);
 

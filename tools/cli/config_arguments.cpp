@@ -27,6 +27,8 @@ ConfigArguments parse_config_arguments(std::string_view command, std::string_vie
     return result;
   }
   result.config = load_config(result.config_path, result.overrides);
+  for (const std::string& note : result.config.notes)
+    std::fputs(("Note: " + note + ".\n").c_str(), stderr);
   if (print) {
     std::fputs(resolved_yaml(result.config).c_str(), stdout);
     result.proceed = false;

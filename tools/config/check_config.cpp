@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "engine/core/error.h"
+#include "tools/config/complaints.h"
 #include "tools/config/keys.h"
 #include "tools/config/make_schedule.h"
 
@@ -31,44 +32,48 @@ std::string quote(const RunConfig& config, std::initializer_list<std::string_vie
 }
 
 // Two keys that say the same.
-void not_both(const RunConfig& config, std::string_view a, std::string_view b) {
+void not_both(const RunConfig& config, Complaints& complaints, std::string_view a,
+              std::string_view b) {
   if (config.is_set(a) && config.is_set(b))
-    fail(ErrorCode::usage, fmt::format("{} or {}, not both", a, b), quote(config, {a, b}),
-         fmt::format("leave {} out", b));
+    complaints.add(ErrorCode::usage, fmt::format("{} or {}, not both", a, b), quote(config, {a, b}),
+                   fmt::format("leave {} out", b));
 }
 
-// Keys that mean something only under `condition`. At their defaults they may stand in the file, so
-// that a resolved configuration can be edited.
-void only_if(const RunConfig& config, bool condition, std::string_view what,
+// Keys that mean something only under `condition`. With values that ask for nothing they may stand
+// in the file, so that a resolved configuration can be edited, and one of another trainer be read.
+void only_if(const RunConfig& config, Complaints& complaints, bool condition, std::string_view what,
              std::initializer_list<std::string_view> names) {
   if (condition) return;
   for (const std::string_view name : names) {
-    const Key& key = *find_key(name);
-    if (print_value(config, key) != print_default(key))
-      fail(ErrorCode::usage, fmt::format("{} only with {}", name, what), quote(config, {name}),
-           fmt::format("leave {} out", name));
+    if (!is_idle(config, *find_key(name)))
+      complaints.add(ErrorCode::usage, fmt::format("{} only with {}", name, what),
+                     quote(config, {name}), fmt::format("leave {} out", name));
   }
 }
 
 // Before the schedule is made, which knows what was resolved, not what was written.
-void check_steps(const RunConfig& config, std::string_view name, double value) {
+void check_steps(const RunConfig& config, Complaints& complaints, std::string_view name,
+                 double value) {
   if (value > kMostSteps)
-    fail(ErrorCode::usage, fmt::format("{} of at most 1e15", name), quote(config, {name}),
-         fmt::format("{}={}", name, find_key(name)->example));
+    complaints.add(ErrorCode::usage, fmt::format("{} of at most 1e15", name), quote(config, {name}),
+                   fmt::format("{}={}", name, find_key(name)->example));
 }
 
-void check_whole_or_share(const RunConfig& config, std::string_view name, double value) {
+void check_whole_or_share(const RunConfig& config, Complaints& complaints, std::string_view name,
+                          double value) {
   if (value >= 1 && value != std::floor(value))
-    fail(ErrorCode::usage, fmt::format("{} as whole steps, or below 1 as a share", name),
-         quote(config, {name}), fmt::format("{}={}", name, std::floor(value)));
+    complaints.add(ErrorCode::usage, fmt::format("{} as whole steps, or below 1 as a share", name),
+                   quote(config, {name}), fmt::format("{}={}", name, std::floor(value)));
 }
 
 // A run that the clock alone bounds has a number of steps that nobody knows.
-void no_count_of_steps(const RunConfig& config, std::string_view name, double value) {
+void no_count_of_steps(const RunConfig& config, Complaints& complaints, std::string_view name,
+                       double value) {
   if (value >= 1)
-    fail(ErrorCode::usage,
-         fmt::format("{} below 1, a share of the time, where max_time alone bounds the run", name),
-         quote(config, {name, "max_time"}), fmt::format("{}=0.1, or set max_steps", name));
+    complaints.add(
+        ErrorCode::usage,
+        fmt::format("{} below 1, a share of the time, where max_time alone bounds the run", name),
+        quote(config, {name, "max_time"}), fmt::format("{}=0.1, or set max_steps", name));
 }
 
 // Of warmup_stable_decay: the warm-up and the last phase have room in the run.
@@ -126,88 +131,95 @@ std::string RunConfig::where(std::string_view key) const {
   return at == origins.end() ? "default" : at->second;
 }
 
-void check_config(const RunConfig& c) {
+void check_config(const RunConfig& c, Complaints& complaints) {
   if (!c.eval_data.empty() && c.eval_fraction > 0)
-    fail(ErrorCode::usage, "eval_data or eval_fraction, not both",
-         quote(c, {"eval_data", "eval_fraction"}), "leave eval_fraction out");
+    complaints.add(ErrorCode::usage, "eval_data or eval_fraction, not both",
+                   quote(c, {"eval_data", "eval_fraction"}), "leave eval_fraction out");
   if (!c.resume.empty() && c.overwrite)
-    fail(ErrorCode::usage, "resume or overwrite, not both", quote(c, {"resume", "overwrite"}),
-         "leave overwrite out");
+    complaints.add(ErrorCode::usage, "resume or overwrite, not both",
+                   quote(c, {"resume", "overwrite"}), "leave overwrite out");
   if (c.bitwise && !c.allow.empty())
-    fail(ErrorCode::usage, "no permissions beside bitwise: true", quote(c, {"allow", "bitwise"}),
-         "allow=[]");
+    complaints.add(ErrorCode::usage, "no permissions beside bitwise: true",
+                   quote(c, {"allow", "bitwise"}), "allow=[]");
 
-  not_both(c, "plan", "target");
-  not_both(c, "warmup_steps", "warmup_ratio");
-  not_both(c, "min_lr", "min_lr_ratio");
-  check_steps(c, "max_steps", static_cast<double>(c.max_steps));
-  check_steps(c, "warmup_steps", c.warmup_steps);
-  check_steps(c, "lr_decay_steps", c.lr_decay_steps);
-  check_steps(c, "lr_timescale", static_cast<double>(c.lr_timescale));
-  check_whole_or_share(c, "warmup_steps", c.warmup_steps);
-  check_whole_or_share(c, "lr_decay_steps", c.lr_decay_steps);
+  not_both(c, complaints, "plan", "target");
+  not_both(c, complaints, "warmup_steps", "warmup_ratio");
+  not_both(c, complaints, "min_lr", "min_lr_ratio");
+  check_steps(c, complaints, "max_steps", static_cast<double>(c.max_steps));
+  check_steps(c, complaints, "warmup_steps", c.warmup_steps);
+  check_steps(c, complaints, "lr_decay_steps", c.lr_decay_steps);
+  check_steps(c, complaints, "lr_timescale", static_cast<double>(c.lr_timescale));
+  check_whole_or_share(c, complaints, "warmup_steps", c.warmup_steps);
+  check_whole_or_share(c, complaints, "lr_decay_steps", c.lr_decay_steps);
   if (c.min_lr > c.learning_rate)
-    fail(ErrorCode::usage, "min_lr at most learning_rate", quote(c, {"min_lr", "learning_rate"}),
-         "leave min_lr out");
+    complaints.add(ErrorCode::usage, "min_lr at most learning_rate",
+                   quote(c, {"min_lr", "learning_rate"}), "leave min_lr out");
   const std::string& schedule = c.lr_scheduler_type;
   const bool wsd = schedule == "warmup_stable_decay";
   const bool cosine = schedule == "cosine" || schedule == "cosine_with_restarts";
-  only_if(c, schedule != "constant", "a lr_scheduler_type that has a warm-up",
+  only_if(c, complaints, schedule != "constant", "a lr_scheduler_type that has a warm-up",
           {"warmup_steps", "warmup_ratio"});
-  only_if(c, schedule == "cosine" || schedule == "polynomial" || wsd,
+  only_if(c, complaints, schedule == "cosine" || schedule == "polynomial" || wsd,
           "lr_scheduler_type cosine, polynomial or warmup_stable_decay",
           {"min_lr", "min_lr_ratio"});
-  only_if(c, wsd, "lr_scheduler_type: warmup_stable_decay", {"lr_decay_steps", "lr_decay_type"});
-  only_if(c, cosine || (wsd && c.lr_decay_type == "cosine"), "a cosine", {"lr_num_cycles"});
-  only_if(c, schedule == "polynomial", "lr_scheduler_type: polynomial", {"lr_power"});
-  only_if(c, schedule == "inverse_sqrt", "lr_scheduler_type: inverse_sqrt", {"lr_timescale"});
+  only_if(c, complaints, wsd, "lr_scheduler_type: warmup_stable_decay",
+          {"lr_decay_steps", "lr_decay_type"});
+  only_if(c, complaints, cosine || (wsd && c.lr_decay_type == "cosine"), "a cosine",
+          {"lr_num_cycles"});
+  only_if(c, complaints, schedule == "polynomial", "lr_scheduler_type: polynomial", {"lr_power"});
+  only_if(c, complaints, schedule == "inverse_sqrt", "lr_scheduler_type: inverse_sqrt",
+          {"lr_timescale"});
 
   if (clock_alone(c)) {
-    no_count_of_steps(c, "warmup_steps", c.warmup_steps);
-    no_count_of_steps(c, "lr_decay_steps", c.lr_decay_steps);
+    no_count_of_steps(c, complaints, "warmup_steps", c.warmup_steps);
+    no_count_of_steps(c, complaints, "lr_decay_steps", c.lr_decay_steps);
     if (c.lr_timescale > 0)
-      fail(ErrorCode::usage, "max_steps or num_train_epochs for lr_timescale, a count of steps",
-           quote(c, {"lr_timescale", "max_time"}), "leave lr_timescale out, or set max_steps");
+      complaints.add(
+          ErrorCode::usage, "max_steps or num_train_epochs for lr_timescale, a count of steps",
+          quote(c, {"lr_timescale", "max_time"}), "leave lr_timescale out, or set max_steps");
   }
   // With num_train_epochs the steps are known when the data is.
-  if (wsd && c.num_train_epochs == 0) check_phases(c, clock_alone(c) ? kClockSteps : c.max_steps);
+  if (wsd && c.num_train_epochs == 0)
+    complaints.of([&] { check_phases(c, clock_alone(c) ? kClockSteps : c.max_steps); });
 
   const bool sgd = c.optim == "sgd";
-  only_if(c, !sgd, "optim: adam, adamw or lion", {"adam_beta1"});
+  only_if(c, complaints, !sgd, "optim: adam, adamw or lion", {"adam_beta1"});
   // As adam_beta1, and lion's own default.
-  only_if(c, !sgd || c.adam_beta2 == kLionBeta2, "optim: adam, adamw or lion", {"adam_beta2"});
-  only_if(c, !sgd && c.optim != "lion", "optim: adam or adamw", {"adam_epsilon"});
-  only_if(c, sgd, "optim: sgd", {"sgd_momentum", "sgd_dampening", "sgd_nesterov"});
+  only_if(c, complaints, !sgd || c.adam_beta2 == kLionBeta2, "optim: adam, adamw or lion",
+          {"adam_beta2"});
+  only_if(c, complaints, !sgd && c.optim != "lion", "optim: adam or adamw", {"adam_epsilon"});
+  only_if(c, complaints, sgd, "optim: sgd", {"sgd_momentum", "sgd_dampening", "sgd_nesterov"});
   if (c.sgd_nesterov && (c.sgd_momentum == 0 || c.sgd_dampening != 0))
-    fail(ErrorCode::usage, "sgd_nesterov with a momentum and without dampening",
-         quote(c, {"sgd_nesterov", "sgd_momentum", "sgd_dampening"}), "sgd_momentum=0.9");
-  only_if(c, c.sgd_momentum > 0 || !sgd, "sgd_momentum above 0", {"sgd_dampening"});
+    complaints.add(ErrorCode::usage, "sgd_nesterov with a momentum and without dampening",
+                   quote(c, {"sgd_nesterov", "sgd_momentum", "sgd_dampening"}), "sgd_momentum=0.9");
+  only_if(c, complaints, c.sgd_momentum > 0 || !sgd, "sgd_momentum above 0", {"sgd_dampening"});
 
-  only_if(c, c.precision == "fp16", "precision: fp16", {"loss_scale"});
-  only_if(c, c.precision == "fp16" && c.loss_scale == 0, "precision: fp16 and loss_scale: 0",
+  only_if(c, complaints, c.precision == "fp16", "precision: fp16", {"loss_scale"});
+  only_if(c, complaints, c.precision == "fp16" && c.loss_scale == 0,
+          "precision: fp16 and loss_scale: 0",
           {"init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_loss_scale"});
   if (c.min_loss_scale > c.init_scale)
-    fail(ErrorCode::usage, "min_loss_scale at most init_scale",
-         quote(c, {"min_loss_scale", "init_scale"}), "leave min_loss_scale out");
+    complaints.add(ErrorCode::usage, "min_loss_scale at most init_scale",
+                   quote(c, {"min_loss_scale", "init_scale"}), "leave min_loss_scale out");
 
-  if (c.target.empty() || c.device != "auto") check_device(c);
+  if (c.target.empty() || c.device != "auto") complaints.of([&] { check_device(c); });
 
-  only_if(c, !c.sample_prompt.empty(), "sample_prompt",
+  only_if(c, complaints, !c.sample_prompt.empty(), "sample_prompt",
           {"sample_tokens", "sample_temperature", "sample_top_k", "sample_top_p"});
-  only_if(c, c.sample_temperature > 0, "sample_temperature above 0",
+  only_if(c, complaints, c.sample_temperature > 0, "sample_temperature above 0",
           {"sample_top_k", "sample_top_p"});
   const bool evaluates = !c.eval_data.empty() || c.eval_fraction > 0;
-  only_if(c, evaluates, "eval_data or eval_fraction",
+  only_if(c, complaints, evaluates, "eval_data or eval_fraction",
           {"max_eval_samples", "per_device_eval_batch_size", "early_stopping_patience",
            "load_best_model_at_end", "metric_for_best_model"});
-  only_if(c, c.early_stopping_patience > 0, "early_stopping_patience",
+  only_if(c, complaints, c.early_stopping_patience > 0, "early_stopping_patience",
           {"early_stopping_threshold"});
-  only_if(c, evaluates || !c.sample_prompt.empty(), "eval_data, eval_fraction or sample_prompt",
-          {"eval_steps"});
+  only_if(c, complaints, evaluates || !c.sample_prompt.empty(),
+          "eval_data, eval_fraction or sample_prompt", {"eval_steps"});
 
   // The batch sizes alone; resolve_sizes says it again when the model's positions are known.
   if (c.global_batch_tokens == 0 || c.max_length > 0)
-    resolve_sizes(c, std::numeric_limits<int64_t>::max());
+    complaints.of([&] { resolve_sizes(c, std::numeric_limits<int64_t>::max()); });
 }
 
 RunSizes resolve_sizes(const RunConfig& c, int64_t positions) {
@@ -309,6 +321,30 @@ int64_t resolve_decay(const RunConfig& c, int64_t total_steps) {
 double resolve_min_lr(const RunConfig& c) {
   if (c.min_lr >= 0) return c.min_lr;
   return c.min_lr_ratio >= 0 ? c.min_lr_ratio * c.learning_rate : 0.0;
+}
+
+int64_t schedule_step(const RunConfig& c, int64_t total_steps, int64_t updates, double elapsed) {
+  if (total_steps > 0) return updates;
+  return static_cast<int64_t>(std::min(1.0, elapsed / c.max_time) *
+                              static_cast<double>(kClockSteps));
+}
+
+std::string idle_rates(const RunConfig& c, int64_t total_steps) {
+  const auto none = [](double rate) { return static_cast<float>(rate) == 0.0f; };
+  if (none(c.learning_rate))
+    return fmt::format("nothing will be learned: the learning rate is 0 ({})",
+                       quote(c, {"learning_rate"}));
+  const int64_t steps = total_steps > 0 ? total_steps : kClockSteps;
+  if (resolve_warmup(c, steps) < steps) return {};
+  const double top =
+      c.learning_rate * LearningRateSchedule(schedule_config(c, steps)).factor(steps - 1);
+  const std::string warmup =
+      fmt::format("the warm-up takes all of the run's {} ({})",
+                  total_steps > 0 ? fmt::format("{} steps", steps) : "time",
+                  quote(c, {c.warmup_ratio >= 0 ? "warmup_ratio" : "warmup_steps"}));
+  if (none(top)) return fmt::format("nothing will be learned: {}, and begins at 0", warmup);
+  return fmt::format("{}: the learning rate rises to {:.4g} and not to {:.4g}", warmup, top,
+                     c.learning_rate);
 }
 
 ScheduleConfig schedule_config(const RunConfig& c, int64_t total_steps) {

@@ -55,7 +55,7 @@ std::vector<Key> make_keys() {
        .example = "tokens", .unset = "null", .aliases = "dataset_prepared_path"},
       {.name = "max_eval_samples", .section = "data", .kind = K::integer,
        .field = &C::max_eval_samples, .doc = "samples of one evaluation at most; 0: all",
-       .example = "500", .range = kNonNegative},
+       .example = "500", .none = "-1", .range = kNonNegative},
       {.name = "tokenizer", .section = "data", .kind = K::text, .field = &C::tokenizer,
        .doc = "tokenizer.json, or a folder with it or with vocab.json and merges.txt; null: the model "
               "folder's",
@@ -209,11 +209,11 @@ std::vector<Key> make_keys() {
       {.name = "per_device_eval_batch_size", .section = "batch", .kind = K::integer,
        .field = &C::per_device_eval_batch_size,
        .doc = "samples evaluated at a time; auto: the micro-batch, which needs no memory beyond training's",
-       .example = "16", .unset = "auto", .range = kPositive, .aliases = "eval_batch_size"},
+       .example = "16", .unset = "auto", .idle = "8", .range = kPositive, .aliases = "eval_batch_size"},
 
       {.name = "max_steps", .section = "length", .kind = K::integer, .field = &C::max_steps,
        .doc = "stop after this many optimizer steps; of the limits of this section the first that is reached ends the run", .example = "1000", .unset = "null",
-       .range = kPositive, .aliases = "steps"},
+       .none = "-1 0", .range = kPositive, .aliases = "steps"},
       {.name = "num_train_epochs", .section = "length", .kind = K::number,
        .field = &C::num_train_epochs,
        .doc = "stop after this many passes over the data; null: no limit, or 1 if no key of this "
@@ -243,11 +243,11 @@ std::vector<Key> make_keys() {
       {.name = "warmup_steps", .section = "optimizer", .kind = K::number, .field = &C::warmup_steps,
        .doc = "steps from 0 to the highest rate, or below 1 a share of all steps; auto: 100, or a "
               "tenth of the run if that is less",
-       .example = "20", .unset = "auto", .range = kNonNegative,
+       .example = "20", .unset = "auto", .idle = "0", .range = kNonNegative,
        .aliases = "lr_warmup_steps num_warmup_steps"},
       {.name = "warmup_ratio", .section = "optimizer", .kind = K::number, .field = &C::warmup_ratio,
        .doc = "the same as a share of all steps", .example = "0.03", .unset = "null",
-       .range = kShare},
+       .idle = "0", .range = kShare},
       {.name = "lr_decay_steps", .section = "optimizer", .kind = K::number,
        .field = &C::lr_decay_steps,
        .doc = "steps of the last phase of warmup_stable_decay, or below 1 a share of all steps",
@@ -280,13 +280,13 @@ std::vector<Key> make_keys() {
        .doc = "decay of the matrices; biases and norms have none", .example = "0.01",
        .range = kNonNegative},
       {.name = "adam_beta1", .section = "optimizer", .kind = K::number, .field = &C::adam_beta1,
-       .doc = "decay of Adam's mean of gradients; of lion, the old mean's share of a step", .example = "0.8", .range = kBelowOne},
+       .doc = "decay of Adam's mean of gradients; of lion, the old mean's share of a step", .example = "0.8", .idle = "0.9", .range = kBelowOne},
       {.name = "adam_beta2", .section = "optimizer", .kind = K::number, .field = &C::adam_beta2,
        .doc = "decay of Adam's mean of squares; of lion's mean of gradients, 0.99 unless set",
-       .example = "0.999", .range = kBelowOne},
+       .example = "0.999", .idle = "0.999", .range = kBelowOne},
       {.name = "adam_epsilon", .section = "optimizer", .kind = K::number, .field = &C::adam_epsilon,
        .doc = "added to the root of Adam's mean of squares", .example = "1.0e-6",
-       .range = kAboveZero},
+       .idle = "1e-8", .range = kAboveZero},
       {.name = "sgd_momentum", .section = "optimizer", .kind = K::number, .field = &C::sgd_momentum,
        .doc = "momentum of sgd; 0: none, and no memory for it", .example = "0.9",
        .range = kBelowOne},
@@ -323,7 +323,8 @@ std::vector<Key> make_keys() {
        .example = "0.0625", .range = kScaleAboveZero, .aliases = "min_scale"},
 
       {.name = "logging_steps", .section = "reports", .kind = K::integer, .field = &C::logging_steps,
-       .doc = "steps between lines of metrics.jsonl", .example = "1", .range = kPositive},
+       .doc = "steps between lines of metrics.jsonl; 0: the last step's alone", .example = "1",
+       .range = kNonNegative},
       {.name = "report_to", .section = "reports", .kind = K::reports, .field = &C::report_to,
        .doc = "where metrics go beside metrics.jsonl, trainer_state.json and report.html: csv "
               "(metrics.csv), tensorboard (event files in runs/), all or none; one or a list",
@@ -343,20 +344,20 @@ std::vector<Key> make_keys() {
        .field = &C::early_stopping_patience,
        .doc = "end the run after this many evaluations in a row without a lower eval_loss; null: "
               "never",
-       .example = "3", .unset = "null", .range = kPositive},
+       .example = "3", .unset = "null", .none = "0", .range = kPositive},
       {.name = "early_stopping_threshold", .section = "reports", .kind = K::number,
        .field = &C::early_stopping_threshold,
        .doc = "a lower eval_loss counts for early stopping if it is lower by more than this",
        .example = "0.01", .range = kNonNegative},
       {.name = "eval_steps", .section = "reports", .kind = K::integer, .field = &C::eval_steps,
        .doc = "steps between evaluations and samples; a new run begins with one, and each ends with one; 0: no others", .example = "50",
-       .range = kNonNegative},
+       .idle = "0 500", .range = kNonNegative},
       {.name = "save_steps", .section = "reports", .kind = K::integer, .field = &C::save_steps,
        .doc = "steps between checkpoints, the last step included; 0: none unless a signal stops the run", .example = "100",
        .range = kNonNegative},
       {.name = "save_total_limit", .section = "reports", .kind = K::integer,
        .field = &C::save_total_limit, .doc = "checkpoints kept, the newest and among them the one with the lowest eval_loss (1: these two); null: all",
-       .example = "2", .unset = "null", .range = kPositive},
+       .example = "2", .unset = "null", .none = "0", .range = kPositive},
       {.name = "save_buffer", .section = "reports", .kind = K::bytes, .field = &C::save_buffer,
        .doc = "memory through which checkpoints are written while training goes on; an update waits "
               "only for what is neither written nor in it. auto: 4MiB, or the checkpoint if that is "
@@ -364,7 +365,7 @@ std::vector<Key> make_keys() {
        .example = "64MiB", .unset = "auto", .range = kNonNegative},
       {.name = "load_best_model_at_end", .section = "reports", .kind = K::flag,
        .field = &C::load_best_model_at_end,
-       .doc = "final/ holds the weights with the lowest eval_loss; every evaluation that is the best "
+       .doc = "final/ holds the weights of the step with the lowest eval_loss; each that is the best "
               "so far is followed by a checkpoint, whatever save_steps says", .example = "true"},
       {.name = "metric_for_best_model", .section = "reports", .kind = K::choice,
        .field = &C::metric_for_best_model,
@@ -398,49 +399,106 @@ std::vector<Key> make_keys() {
   };
 }
 
-struct Refused {
-  std::string_view names;
-  std::string_view why;
+// Keys that other trainers know. Left out, the run is as the reason says; a member of a map is
+// written behind a dot.
+constexpr ForeignKey kForeign[] = {
+    // clang-format off
+    {.names = "do_train do_eval", .why = "the subcommand and the data say what is done: snug train, snug eval",
+     .neutral = "*"},
+    {.names = "do_predict", .why = "the subcommand says what is done: snug generate"},
+    {.names = "logging_first_step",
+     .why = "logging_steps says when; 1 has the first step too"},
+    {.names = "run_name logging_dir wandb_project",
+     .why = "metrics go to files in output_dir, nowhere else; report_to says which"},
+    {.names = "project trackio_space_id trackio_bucket_id trackio_static_space_id log_on_each_node "
+              "logging_nan_inf_filter include_num_input_tokens_seen",
+     .why = "metrics go to files in output_dir, as they are, with the tokens seen", .neutral = "*"},
+    {.names = "log_level log_level_replica", .why = "every line that a run prints is meant for its reader",
+     .neutral = "*"},
+    {.names = "disable_tqdm", .why = "the live line appears on a terminal and nowhere else"},
+    {.names = "push_to_hub hub_model_id hub_always_push hub_private_repo hub_revision",
+     .why = "nothing is uploaded; final/ can be uploaded as it is"},
+    {.names = "hub_token push_to_hub_token hub_strategy", .why = "nothing is uploaded, unless push_to_hub asks for it",
+     .neutral = "*"},
+    {.names = "trust_remote_code", .why = "no code of a model is ever run"},
+    {.names = "greater_is_better",
+     .why = "the lower eval_loss is the better, and so is the lower eval_perplexity"},
+    {.names = "auto_find_batch_size", .why = "the plan finds the micro-batch that fits before the run starts"},
+    {.names = "dataloader_num_workers preprocessing_num_workers",
+     .why = "samples are read from token files as they are needed; there are no workers to set", .neutral = "0"},
+    {.names = "dataloader_drop_last",
+     .why = "the steps of a run are whole batches; the samples that are left begin the next epoch"},
+    {.names = "dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor "
+              "dataloader_multiprocessing_context dataloader_in_order",
+     .why = "samples are read from token files as they are needed, in the order of data_seed", .neutral = "*"},
+    {.names = "remove_unused_columns length_column_name label_names",
+     .why = "text_column says what is read of a record", .neutral = "*"},
+    {.names = "train_sampling_strategy", .why = "samples come in a random order, which data_seed fixes",
+     .neutral = "random"},
+    {.names = "reset_attention_mask reset_position_ids eod_mask_loss",
+     .why = "packing_boundaries does all three at once, or none"},
+    {.names = "group_by_length packing sample_packing packing_strategy padding_free",
+     .why = "samples of causal_lm are windows of max_length tokens, all equally long; packing_boundaries "
+            "keeps the documents in them apart"},
+    {.names = "gradient_checkpointing_kwargs activation_checkpointing_kwargs",
+     .why = "recompute says what is computed again"},
+    {.names = "use_cache", .why = "training uses no cache"},
+    {.names = "torch_compile torch_compile_backend torch_compile_mode jit_mode_eval use_ipex use_liger_kernel "
+              "liger_kernel_config optim_args optim_target_modules torch_empty_cache_steps",
+     .why = "this is not PyTorch: there is nothing to compile or to pass on"},
+    {.names = "adafactor", .why = "optim names the optimizer"},
+    {.names = "initial_scale_power", .why = "init_scale is the loss scale itself, 2^initial_scale_power"},
+    {.names = "hysteresis consecutive_hysteresis", .why = "every skipped step lowers the loss scale",
+     .neutral = "1 false"},
+    {.names = "fp16_full_eval bf16_full_eval", .why = "evaluation computes as training does, in precision"},
+    {.names = "use_cpu no_cuda", .why = "device=cpu says it"},
+    {.names = "label_smoothing_factor neftune_noise_alpha", .why = "the loss is plain cross-entropy",
+     .neutral = "0"},
+    {.names = "lora_r lora_rank lora_alpha lora_dropout lora_target_modules use_peft load_in_4bit load_in_8bit",
+     .why = "adapters and quantised weights are not built; all weights are trained"},
+    {.names = "deepspeed fsdp fsdp_config zero_stage parallelism_config ddp_backend ddp_find_unused_parameters "
+              "ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph",
+     .why = "one device is used; there is nothing to divide"},
+    {.names = "local_rank", .why = "one device is used; there is nothing to divide", .neutral = "-1 0"},
+    {.names = "ddp_timeout average_tokens_across_devices save_on_each_node eval_use_gather_object",
+     .why = "one device is used, and a mean is over all trained tokens of a step", .neutral = "*"},
+    {.names = "accelerator_config accelerator_config.split_batches accelerator_config.dispatch_batches "
+              "accelerator_config.gradient_accumulation_kwargs",
+     .why = "one device is used; global_batch_size says what a step has"},
+    {.names = "accelerator_config.even_batches accelerator_config.use_seedable_sampler "
+              "accelerator_config.non_blocking",
+     .why = "one device is used, and the order of samples is that of data_seed", .neutral = "*"},
+    {.names = "eval_delay", .why = "eval_steps says when", .neutral = "0"},
+    {.names = "eval_on_start eval_do_concat_batches eval_accumulation_steps prediction_loss_only batch_eval_metrics "
+              "include_for_metrics",
+     .why = "a run begins with an evaluation, whose loss is summed on the way", .neutral = "*"},
+    {.names = "save_only_model", .why = "a checkpoint holds everything that a resume needs"},
+    {.names = "enable_jit_checkpoint", .why = "a signal ends a run with a checkpoint, always", .neutral = "*"},
+    {.names = "ignore_data_skip restore_callback_states_from_checkpoint",
+     .why = "a resume goes on where the data was"},
+    {.names = "full_determinism", .why = "the same numbers come out of every run", .neutral = "*"},
+    {.names = "debug", .why = "there is nothing of it here", .neutral = ""},
+    {.names = "skip_memory_metrics", .why = "memory.json says what memory was taken", .neutral = "*"},
+    {.names = "completion_only_loss assistant_only_loss train_on_inputs chat_template",
+     .why = "every token is trained in causal_lm; chats are not built"},
+    // clang-format on
 };
 
-// Keys that other trainers know. Left out, the run is as the reason says.
-const Refused kRefused[] = {
-    {"eval_strategy evaluation_strategy do_eval",
-     "eval_steps, eval_data and eval_fraction say when"},
-    {"save_strategy", "save_steps says when; 0 is never but at a signal"},
-    {"logging_strategy logging_first_step", "logging_steps says when"},
-    {"do_train do_predict", "the subcommand says what is done: snug train, snug eval"},
-    {"run_name logging_dir wandb_project",
-     "metrics go to files in output_dir, nowhere else; report_to says which"},
-    {"push_to_hub hub_model_id hub_token", "nothing is uploaded; final/ can be uploaded as it is"},
-    {"trust_remote_code", "no code of a model is ever run"},
-    {"log_level disable_tqdm", "the live line appears on a terminal and nowhere else"},
-    {"greater_is_better", "the lower eval_loss is the better, and so is the lower eval_perplexity"},
-    {"auto_find_batch_size", "the plan finds the micro-batch that fits before the run starts"},
-    {"dataloader_num_workers dataloader_pin_memory dataloader_drop_last preprocessing_num_workers",
-     "samples are read from token files as they are needed; there are no workers to set"},
-    {"reset_attention_mask reset_position_ids eod_mask_loss",
-     "packing_boundaries does all three at once, or none"},
-    {"group_by_length packing sample_packing packing_strategy padding_free",
-     "samples of causal_lm are windows of max_length tokens, all equally long; packing_boundaries "
-     "keeps the documents in them apart"},
-    {"gradient_checkpointing_kwargs use_cache",
-     "recompute says what is computed again; training uses no cache"},
-    {"torch_compile jit_mode_eval use_ipex optim_args",
-     "this is not PyTorch: there is nothing to compile or to pass on"},
-    {"initial_scale_power", "init_scale is the loss scale itself, 2^initial_scale_power"},
-    {"hysteresis consecutive_hysteresis", "every skipped step lowers the loss scale"},
-    {"fp16_full_eval bf16_full_eval", "evaluation computes as training does, in precision"},
-    {"use_cpu no_cuda", "device=cpu says it"},
-    {"label_smoothing_factor neftune_noise_alpha", "the loss is plain cross-entropy"},
-    {"lora_r lora_rank lora_alpha lora_dropout lora_target_modules use_peft load_in_4bit "
-     "load_in_8bit",
-     "adapters and quantised weights are not built; all weights are trained"},
-    {"deepspeed fsdp fsdp_config zero_stage ddp_backend ddp_find_unused_parameters local_rank",
-     "one device is used; there is nothing to divide"},
-    {"completion_only_loss assistant_only_loss train_on_inputs chat_template",
-     "every token is trained in causal_lm; chats are not built"},
+constexpr StrategyKey kStrategies[] = {
+    {"save_strategy", "save_steps", "save_steps=N; load_best_model_at_end=true saves every best"},
+    {"eval_strategy evaluation_strategy", "eval_steps", "eval_steps=N"},
+    {"logging_strategy", "logging_steps", "logging_steps=N"},
 };
+
+// The row of a table whose `names` have the name; null if none has.
+template <class Row, size_t N>
+const Row* find_row(const Row (&rows)[N], std::string_view name) {
+  for (const Row& row : rows) {
+    const std::vector<std::string_view> names = words(row.names);
+    if (std::find(names.begin(), names.end(), name) != names.end()) return &row;
+  }
+  return nullptr;
+}
 
 }  // namespace
 
@@ -481,12 +539,39 @@ std::string allow_text(const std::vector<std::string>& given,
   return fmt::format("allow=[{}]", fmt::join(list, ","));
 }
 
-std::string_view refusal(std::string_view name) {
-  for (const Refused& refused : kRefused) {
-    const std::vector<std::string_view> names = words(refused.names);
-    if (std::find(names.begin(), names.end(), name) != names.end()) return refused.why;
+const ForeignKey* find_foreign_key(std::string_view name) {
+  return find_row(kForeign, name);
+}
+
+const StrategyKey* find_strategy_key(std::string_view name) {
+  return find_row(kStrategies, name);
+}
+
+bool is_idle(const RunConfig& config, const Key& key) {
+  ConfigNode value;
+  value.kind = ConfigNode::Kind::scalar;
+  value.text = print_value(config, key);
+  return value.text == print_default(key) || listed(key.idle, value);
+}
+
+bool asks_for_nothing(const ForeignKey& key, const ConfigNode& value) {
+  if (key.neutral == "*") return true;
+  switch (value.kind) {
+    case ConfigNode::Kind::null:
+      return true;
+    case ConfigNode::Kind::scalar:
+      return value.text.empty() || listed(key.neutral, value);
+    case ConfigNode::Kind::list:
+      return value.items.empty();
+    case ConfigNode::Kind::map:
+      return std::all_of(
+          value.entries.begin(), value.entries.end(), [&](const ConfigNode::Entry& entry) {
+            const ForeignKey* const member =
+                find_foreign_key(fmt::format("{}.{}", words(key.names).front(), entry.key));
+            return member != nullptr && asks_for_nothing(*member, entry.value);
+          });
   }
-  return {};
+  return false;
 }
 
 }  // namespace snug

@@ -46,6 +46,11 @@ struct Key {
   // How "not set" is written: "auto" or "null"; empty if the key always has a value. Both words are
   // read for every key that has one.
   std::string_view unset = "";
+  // Values that other trainers write for "not set", separated by spaces; they are read as it.
+  std::string_view none = "";
+  // Values that ask for nothing where the key has no meaning, separated by spaces: defaults of
+  // other trainers, which files of theirs spell out. The default here is always one.
+  std::string_view idle = "";
   Range range = {};
   std::string_view aliases = "";  // other names, separated by spaces
   std::string_view choices = "";  // of KeyKind::choice
@@ -72,8 +77,28 @@ const std::vector<Permission>& permissions();
 std::string allow_text(const std::vector<std::string>& given,
                        std::initializer_list<const char*> more);
 
-// Why a key that other trainers know is refused here; empty if it is simply unknown.
-std::string_view refusal(std::string_view name);
+// A key that other trainers know and that has no meaning here.
+struct ForeignKey {
+  std::string_view names;  // separated by spaces
+  std::string_view why;    // left out, the run is as this says
+  // Values that ask for nothing and are left out with one line, separated by spaces; "*": any.
+  // Empty texts, lists and maps and null are always among them. Numbers are compared as numbers.
+  std::string_view neutral = "false";
+};
+// By name; null if it is simply unknown.
+const ForeignKey* find_foreign_key(std::string_view name);
+bool asks_for_nothing(const ForeignKey& key, const ConfigNode& value);
+
+// A key that says whether another one counts: "no" is its 0, "steps" that it counts.
+struct StrategyKey {
+  std::string_view names;  // separated by spaces
+  std::string_view key;
+  std::string_view advice;  // for what is known elsewhere: epoch, best
+};
+const StrategyKey* find_strategy_key(std::string_view name);
+
+// Whether the key's value asks for nothing where it has no meaning: its default, or one of `idle`.
+bool is_idle(const RunConfig& config, const Key& key);
 
 // Reads `node`, written under the name `written`, into the key's field and notes where it was set.
 void set_key(RunConfig& config, const Key& key, std::string_view written, const ConfigNode& node);

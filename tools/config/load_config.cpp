@@ -7,6 +7,7 @@
 #include "engine/io/files.h"
 #include "engine/io/text_reader.h"
 #include "tools/config/check_config.h"
+#include "tools/config/complaints.h"
 #include "tools/config/keys.h"
 
 namespace snug {
@@ -25,9 +26,9 @@ struct Setting {
 
 [[noreturn]] void unknown_key(std::string_view name, const std::string& where) {
   const std::string found = fmt::format("\"{}\" ({})", name, where);
-  if (const std::string_view why = refusal(name); !why.empty())
+  if (const ForeignKey* const foreign = find_foreign_key(name))
     fail(ErrorCode::unsupported, "a configuration key that has a meaning here", found,
-         fmt::format("leave it out: {}", why));
+         fmt::format("leave it out: {}", foreign->why));
   std::vector<std::string_view> known;
   for (const Key& key : config_keys()) {
     known.push_back(key.name);
@@ -44,10 +45,12 @@ const Key& known_key(std::string_view name, const std::string& where) {
 
 // fp16: false and the like ask for nothing, unless they take back what was asked for before.
 bool asks_for_nothing(const Setting& setting, const std::vector<Setting>& before) {
-  const bool off =
-      setting.value.kind == ConfigNode::Kind::scalar && !setting.value.quoted &&
-      (setting.value.text == "false" || setting.value.text == "no" || setting.value.text == "off");
-  if (!off || (setting.written != "bf16" && setting.written != "fp16" && setting.written != "tf32"))
+  const bool off = setting.value.kind == ConfigNode::Kind::null ||
+                   (setting.value.kind == ConfigNode::Kind::scalar && !setting.value.quoted &&
+                    (setting.value.text == "false" || setting.value.text == "no" ||
+                     setting.value.text == "off"));
+  if (!off || (setting.written != "bf16" && setting.written != "fp16" &&
+               setting.written != "tf32" && setting.written != "activation_checkpointing"))
     return false;
   for (const Setting& other : before)
     if (other.key == setting.key &&
@@ -59,13 +62,15 @@ bool asks_for_nothing(const Setting& setting, const std::vector<Setting>& before
 
 class Settings {
  public:
+  explicit Settings(Complaints& complaints) : complaints_(complaints) {}
+
   void read_file(const ConfigNode& root) {
     if (root.kind == ConfigNode::Kind::null) return;
     if (root.kind != ConfigNode::Kind::map)
       fail(ErrorCode::usage, "a configuration of keys and values", root.describe(),
            "write lines such as max_steps: 1000");
     for (const ConfigNode::Entry& entry : root.entries)
-      give({nullptr, entry.key, entry.where, entry.value, {}}, true);
+      complaints_.of([&] { give({nullptr, entry.key, entry.where, entry.value, {}}, true); });
   }
 
   void override_with(const std::string& text) {
@@ -76,7 +81,9 @@ class Settings {
     std::string name = text.substr(0, equals);
     const size_t dot = name.find('.');
     const std::string below = dot == std::string::npos ? "" : name.substr(dot + 1);
+    const std::string whole = name;
     name.resize(std::min(dot, name.size()));
+    if (leave_out(whole, parse_config_node(text.substr(equals + 1), kCommandLine, false))) return;
     const Key& key = known_key(name, kCommandLine);
     Setting setting{&key, name, kCommandLine, {}, dot == std::string::npos ? "" : text};
     const std::string value = text.substr(equals + 1);
@@ -87,7 +94,61 @@ class Settings {
 
   const std::vector<Setting>& all() const { return settings_; }
 
+  // "no" of a strategy is the 0 of its key, whatever default of other trainers stands beside it.
+  void apply_strategies(RunConfig& config) const {
+    for (const auto& [row, node] : strategies_) {
+      const Key& key = *find_key(row->key);
+      ConfigNode now;
+      now.kind = ConfigNode::Kind::scalar;
+      now.text = print_value(config, key);
+      if (config.is_set(row->key) && !listed("0 500", now))
+        complaints_.of([&, &key = key, &node = node] {
+          fail(ErrorCode::usage,
+               fmt::format("{}: no without {}", words(row->names).front(), key.name),
+               fmt::format("no ({}) and {}: {} ({})", node.where, key.name, now.text,
+                           config.where(key.name)),
+               "leave one of them out");
+        });
+      now.text = "0";
+      now.where = node.where;
+      set_key(config, key, key.name, now);
+    }
+  }
+
+  // How keys were read that ask for nothing here, in a line; empty if there are none.
+  std::string left_out() const {
+    constexpr size_t kMost = 8;
+    if (left_out_.empty()) return "";
+    std::vector<std::string> shown(
+        left_out_.begin(),
+        left_out_.begin() + static_cast<std::ptrdiff_t>(std::min(kMost, left_out_.size())));
+    std::string text =
+        fmt::format("asks for nothing here and is left out: {}", fmt::join(shown, ", "));
+    if (left_out_.size() > kMost) text += fmt::format(" and {} more", left_out_.size() - kMost);
+    return text;
+  }
+
  private:
+  // A key of other trainers whose value asks for nothing; a strategy, which another key says.
+  bool leave_out(const std::string& name, const ConfigNode& value) {
+    if (const StrategyKey* const row = find_strategy_key(name)) {
+      if (value.kind == ConfigNode::Kind::null) return true;
+      const std::string& text =
+          to_choice(value, name, {"no", "steps"},
+                    {{"epoch", "best"},
+                     "which is not built: evaluations and checkpoints come by steps",
+                     std::string_view(row->advice)});
+      if (text == "no") strategies_.emplace_back(row, value);
+      left_out_.push_back(fmt::format("{} ({} says when)", name,
+                                      text == "no" ? fmt::format("{}: 0", row->key) : row->key));
+      return true;
+    }
+    const ForeignKey* const foreign = find_foreign_key(name);
+    if (foreign == nullptr || !asks_for_nothing(*foreign, value)) return false;
+    left_out_.push_back(name);
+    return true;
+  }
+
   // Text for keys of text is taken as it is, so that prompts need no second quotes.
   static ConfigNode parse_value(const Key& key, const std::string& text) {
     const bool verbatim = (key.kind == KeyKind::text || key.kind == KeyKind::texts) &&
@@ -159,6 +220,7 @@ class Settings {
   }
 
   void give(Setting setting, bool from_file) {
+    if (!setting.key && leave_out(setting.written, setting.value)) return;
     if (!setting.key) setting.key = &known_key(setting.written, setting.where);
     if (asks_for_nothing(setting, settings_)) return;
     if (setting.key->kind == KeyKind::kwargs) {
@@ -167,7 +229,7 @@ class Settings {
     }
     for (Setting& other : settings_) {
       if (other.key != setting.key) continue;
-      if (from_file)
+      if (from_file || (other.where == kCommandLine && other.written != setting.written))
         fail(ErrorCode::usage, fmt::format("{} once", setting.key->name),
              fmt::format("{} ({}) and {} ({})", other.written, other.where, setting.written,
                          setting.where),
@@ -209,7 +271,10 @@ class Settings {
     }
   }
 
+  Complaints& complaints_;
   std::vector<Setting> settings_;
+  std::vector<std::string> left_out_;
+  std::vector<std::pair<const StrategyKey*, ConfigNode>> strategies_;
 };
 
 // Of two keys that exclude each other, one given on the command line wins over one of the file, so
@@ -226,7 +291,13 @@ void prefer_command_line(RunConfig& config) {
     if (!config.is_set(a.name) || !config.is_set(b.name)) continue;
     const bool a_wins = config.where(a.name) == kCommandLine;
     const bool b_wins = config.where(b.name) == kCommandLine;
-    if (a_wins == b_wins) continue;
+    if (a_wins == b_wins) {
+      // Side by side, what asks for nothing is no contradiction: warmup_steps: 0 and a
+      // warmup_ratio.
+      const bool a_idle = is_idle(config, a);
+      if (a_idle != is_idle(config, b)) reset_key(config, a_idle ? a : b);
+      continue;
+    }
     // overwrite=false asks for nothing, so it takes nothing back.
     const Key& winner = a_wins ? a : b;
     if (print_value(config, winner) == print_default(winner)) continue;
@@ -235,12 +306,22 @@ void prefer_command_line(RunConfig& config) {
 }
 
 RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides) {
-  Settings settings;
+  Complaints complaints;
+  Settings settings(complaints);
   if (file) settings.read_file(*file);
-  for (const std::string& text : overrides) settings.override_with(text);
+  for (const std::string& text : overrides) complaints.of([&] { settings.override_with(text); });
   RunConfig config;
-  for (const Setting& setting : settings.all())
-    set_key(config, *setting.key, setting.written, setting.value);
+  for (const Setting& setting : settings.all()) {
+    bool good = false;
+    complaints.of([&] {
+      set_key(config, *setting.key, setting.written, setting.value);
+      good = true;
+    });
+    if (!good) complaints.distrust(setting.key->name);
+  }
+  settings.apply_strategies(config);
+  if (std::string note = settings.left_out(); !note.empty())
+    config.notes.push_back(std::move(note));
   prefer_command_line(config);
   if (config.max_steps == 0 && config.num_train_epochs == 0 && config.max_time == 0)
     config.num_train_epochs = 1;
@@ -248,7 +329,8 @@ RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides
   // a third to a tenth of Adam's rate, and this second beta.
   if (config.optim == "lion" && !config.is_set("learning_rate")) config.learning_rate = kLionRate;
   if (config.optim == "lion" && !config.is_set("adam_beta2")) config.adam_beta2 = kLionBeta2;
-  check_config(config);
+  check_config(config, complaints);
+  complaints.raise();
   return config;
 }
 

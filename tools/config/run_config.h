@@ -133,6 +133,9 @@ struct RunConfig {
   int64_t seed = 42;
   int64_t data_seed = -1;  // -1: the same as seed
 
+  // Lines for the user: how keys were read that other trainers know and that ask for nothing here.
+  std::vector<std::string> notes;
+
   // Where each key that was set was set: canonical name -> "run.yaml:7" or "command line".
   std::map<std::string, std::string, std::less<>> origins;
 

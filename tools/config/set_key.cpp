@@ -291,7 +291,8 @@ void set_key(RunConfig& config, const Key& key, std::string_view written, const 
       (node.kind == ConfigNode::Kind::scalar && !node.quoted && node.text == "auto" &&
        key.kind != KeyKind::text && key.kind != KeyKind::texts && key.kind != KeyKind::model) ||
       (key.kind == KeyKind::texts && node.kind == ConfigNode::Kind::list && node.items.empty());
-  if (unset && !key.unset.empty()) {
+  const bool left_out = node.kind == ConfigNode::Kind::null || listed(key.none, node);
+  if (left_out || (unset && !key.unset.empty())) {
     reset_key(config, key);
     return;
   }

@@ -89,6 +89,20 @@ bool to_flag(const ConfigNode& node, std::string_view key, std::string_view exam
   wrong("true or false", key, node, example);
 }
 
+bool listed(std::string_view list, const ConfigNode& node) {
+  if (node.kind != ConfigNode::Kind::scalar) return false;
+  const auto plain = [](std::string_view text) {
+    const bool off = text == "no" || text == "off" || text == "False" || text == "FALSE";
+    return off ? std::string("false") : std::string(text);
+  };
+  for (const std::string_view word : words(list)) {
+    if (plain(node.text) == plain(word)) return true;
+    const auto a = number(node.text), b = number(word);
+    if (a && b && *a == *b) return true;
+  }
+  return false;
+}
+
 int64_t to_bytes(const ConfigNode& node, std::string_view key) {
   if (node.kind != ConfigNode::Kind::scalar)
     wrong("a size such as 4GiB", key, node, fmt::format("{}=4GiB", key));

@@ -44,6 +44,10 @@ struct RefusedChoices {
 std::string to_choice(const ConfigNode& node, std::string_view key,
                       const std::vector<std::string_view>& choices, const RefusedChoices& refused);
 
+// Whether the value is among `list`, separated by spaces: as text, as the same number, or as the
+// same flag.
+bool listed(std::string_view list, const ConfigNode& value);
+
 // The words of a list such as "linear cosine constant".
 std::vector<std::string_view> words(std::string_view text);
 

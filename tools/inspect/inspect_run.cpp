@@ -71,10 +71,9 @@ Facts inspect_checkpoint(const std::string& folder, const InspectOptions& option
   const RunPosition& at = c.position;
   out["step"] = at.step;
   out["updates"] = at.updates;
-  if (c.pinned.precision == "fp16") {
-    out["skipped_steps"] = at.step - at.updates;
-    out["loss_scale"] = at.loss_scale;
-  }
+  const bool scaled = c.pinned.precision == "fp16";
+  if (scaled || c.pinned.packing_boundaries) out["skipped_steps"] = at.step - at.updates;
+  if (scaled) out["loss_scale"] = at.loss_scale;
   out["samples"] = at.samples;
   out["tokens_seen"] = at.samples * c.pinned.T;
   out["epoch"] =
@@ -82,6 +81,7 @@ Facts inspect_checkpoint(const std::string& folder, const InspectOptions& option
           ? Facts(static_cast<double>(at.samples) / static_cast<double>(c.pinned.train_samples))
           : Facts(nullptr);
   out["elapsed_seconds"] = at.elapsed;
+  out["start_eval_loss"] = at.start_eval_loss >= 0 ? Facts(at.start_eval_loss) : Facts(nullptr);
   out["best_eval_loss"] = at.best_eval_loss >= 0 ? Facts(at.best_eval_loss) : Facts(nullptr);
   out["best_eval_step"] = at.best_eval_loss >= 0 ? Facts(at.best_eval_step) : Facts(nullptr);
   out["pinned"] = pinned_facts(c.pinned);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 
 #include "engine/core/error.h"
@@ -152,6 +153,8 @@ void check_documents(const WindowDataset& data, const RunConfig& config) {
          "leave packing_boundaries out");
 }
 
+constexpr const char* kNoTarget = "none: no token of theirs follows another of its document";
+
 // A mean over no target would be the lowest loss there is.
 void check_targets(const RunData& data, const RunConfig& config, bool training) {
   if (!config.packing_boundaries || data.eval_samples == 0) return;
@@ -162,13 +165,28 @@ void check_targets(const RunData& data, const RunConfig& config, bool training) 
   fail(ErrorCode::data,
        fmt::format("a target to evaluate in {} for packing_boundaries ({})",
                    count_of(data.eval_samples, "sample"), config.where("packing_boundaries")),
-       "none: all of their documents have one token",
+       kNoTarget,
        fmt::format(
            "{}other data to evaluate, or leave packing_boundaries out",
            config.max_eval_samples > 0 ? fmt::format("a larger {}, ", limit) : std::string()));
 }
 
 }  // namespace
+
+void check_trained(const RunData& data, const RunConfig& config, int64_t steps,
+                   int64_t global_batch) {
+  if (!config.packing_boundaries) return;
+  const bool part = steps > 0 && steps <= data.train_samples / global_batch;
+  const int64_t looked = part ? steps * global_batch : data.train_samples;
+  for (int64_t i = 0; i < looked; ++i)
+    if (data.train->trained_targets(i, 1) > 0) return;
+  fail(ErrorCode::data,
+       fmt::format("a target to train in the run's {} for packing_boundaries ({})",
+                   count_of(looked, "sample"), config.where("packing_boundaries")),
+       kNoTarget,
+       fmt::format("{}other data, or leave packing_boundaries out",
+                   looked < data.train_samples ? "more steps, " : ""));
+}
 
 void RunData::fill_eval(int64_t first, int64_t count, int32_t* tokens, int32_t* targets,
                         int32_t* document_start) const {

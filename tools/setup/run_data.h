@@ -37,4 +37,8 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
                      int64_t T, const std::string& cache_folder, bool training,
                      const PrepareRoom& room = {});
 
+// Throws data if documents are kept apart and no sample of `steps` (0: of an epoch) has a target.
+void check_trained(const RunData& data, const RunConfig& config, int64_t steps,
+                   int64_t global_batch);
+
 }  // namespace snug

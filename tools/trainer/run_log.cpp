@@ -194,9 +194,9 @@ void RunLog::step(const StepMetrics& m) {
                                         "\"startup_seconds\":{:.3f},"
                                         "\"predicted_tokens_per_second\":{:.1f},",
                                         m.startup_seconds, m.predicted_tokens_per_second);
-  const std::string scale = loss_scaling_ ? fmt::format("\"loss_scale\":{},\"skipped_steps\":{},",
-                                                        m.loss_scale, m.skipped_steps)
-                                          : std::string();
+  std::string scale;
+  if (loss_scaling_) scale += fmt::format("\"loss_scale\":{},", m.loss_scale);
+  if (m.skipped_steps >= 0) scale += fmt::format("\"skipped_steps\":{},", m.skipped_steps);
   std::string gpu;
   if (m.gpu_used_bytes >= 0) gpu += fmt::format("\"gpu_used_bytes\":{},", m.gpu_used_bytes);
   if (m.gpu_utilisation >= 0) gpu += fmt::format("\"gpu_utilisation\":{},", m.gpu_utilisation);
@@ -219,16 +219,16 @@ void RunLog::step(const StepMetrics& m) {
                               {"lr", m.learning_rate},
                               {"grad_norm", m.grad_norm},
                               {"tokens_per_second", m.tokens_per_second}});
-  if (events_ && loss_scaling_)
-    events_->scalars(m.step, {{"loss_scale", m.loss_scale},
-                              {"skipped_steps", static_cast<double>(m.skipped_steps)}});
+  if (events_ && loss_scaling_) events_->scalars(m.step, {{"loss_scale", m.loss_scale}});
+  if (events_ && m.skipped_steps >= 0)
+    events_->scalars(m.step, {{"skipped_steps", static_cast<double>(m.skipped_steps)}});
   std::string text = fmt::format("step {:>6}", m.step);
   if (m.total_steps > 0) text += fmt::format("/{}", m.total_steps);
   text += fmt::format("  loss {:8.4f}  lr {:.2e}  norm {:>7.3f}  {:>7.0f} tokens/s  {}", m.loss,
                       m.learning_rate, std::fabs(m.grad_norm),  // a NaN has no sign here
                       m.tokens_per_second, human_bytes(m.memory_bytes));
-  if (loss_scaling_)
-    text += fmt::format("  scale {}  skipped {}", loss_scale_text(m.loss_scale), m.skipped_steps);
+  if (loss_scaling_) text += "  scale " + loss_scale_text(m.loss_scale);
+  if (loss_scaling_ || m.skipped_steps > 0) text += fmt::format("  skipped {}", m.skipped_steps);
   if (m.remaining >= 0) text += "  left " + human_seconds(m.remaining);
   say(text);
 }

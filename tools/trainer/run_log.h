@@ -26,9 +26,9 @@ struct StepMetrics {
   double tokens_per_second = 0, step_seconds = 0, elapsed = 0;
   double epoch = 0;
   int64_t tokens_seen = 0;
-  int64_t memory_bytes = 0;   // resident arena bytes
-  double loss_scale = 0;      // of the next step; 0: there is no loss scaling
-  int64_t skipped_steps = 0;  // of the run
+  int64_t memory_bytes = 0;    // resident arena bytes
+  double loss_scale = 0;       // of the next step; 0: there is no loss scaling
+  int64_t skipped_steps = -1;  // of the run; -1: none can be
   // Of a GPU, with all that others have there; -1: not told.
   int64_t gpu_used_bytes = -1;
   int gpu_utilisation = -1;  // percent

@@ -57,6 +57,10 @@ void TrainRun::add_model_files(const std::string& folder, DType dtype) const {
 // The log in the form of Hugging Face's Trainer.
 void TrainRun::write_state(const std::string& folder) const {
   const double samples = static_cast<double>(plan_.global_batch) * static_cast<double>(total_);
+  // All three of one step: the best of the checkpoints, and before there is one of what was
+  // evaluated.
+  const bool saved = at_.best_saved_step >= 0;
+  const double best = saved ? at_.best_saved_loss : at_.best_eval_loss;
   write_trainer_state(
       folder + "/trainer_state.json", log_->metrics_path(),
       {.step = at_.step,
@@ -68,23 +72,14 @@ void TrainRun::write_state(const std::string& folder) const {
        .save_steps = config().save_steps,
        .train_batch_size = plan_.decisions.micro_batch,
        .tokens_seen = at_.samples * plan_.decisions.T,
-       .best_metric = at_.best_eval_loss < 0 || config().metric_for_best_model == "eval_loss"
-                          ? at_.best_eval_loss
-                          : std::exp(at_.best_eval_loss),
-       .best_step = at_.best_eval_step,
-       .best_checkpoint =
-           at_.best_saved_step < 0 ? std::string() : checkpoint_folder(at_.best_saved_step)});
+       .best_metric =
+           best < 0 || config().metric_for_best_model == "eval_loss" ? best : std::exp(best),
+       .best_step = saved ? at_.best_saved_step : at_.best_eval_step,
+       .best_checkpoint = saved ? checkpoint_folder(at_.best_saved_step) : std::string()});
 }
 
 std::string TrainRun::checkpoint_folder(int64_t step) const {
   return fmt::format("{}/{}{}", config().output_dir, kCheckpointPrefix, step);
-}
-
-// Whether this step was evaluated and no checkpoint has a lower loss. What there was before the
-// first step is no result.
-bool TrainRun::best_so_far() const {
-  return at_.step > 0 && evaluated_step_ == at_.step && std::isfinite(evaluated_loss_) &&
-         (at_.best_saved_loss < 0 || evaluated_loss_ < at_.best_saved_loss);
 }
 
 void TrainRun::require_own_output() const {
@@ -153,30 +148,6 @@ std::string TrainRun::save_and_wait() {
   save();
   checkpoints_->wait();
   return checkpoint_folder(at_.step);
-}
-
-// The weights that final/ is to hold, in place of the last ones. False if there are none to hold:
-// the last are not fit for it and the best not there.
-bool TrainRun::load_best() {
-  if (!config().load_best_model_at_end) return true;
-  const auto last_ones = [&](const std::string& why) {
-    const bool fit = bad_weights_.empty();
-    log_->say(fmt::format("Best model: {}{}", why, fit ? "; final/ holds the last weights" : ""));
-    return fit;
-  };
-  if (at_.best_saved_step < 0) return last_ones("nothing was evaluated");
-  const std::string folder = checkpoint_folder(at_.best_saved_step);
-  if (at_.best_saved_step != at_.step) {
-    if (!checkpoint_complete(folder)) return last_ones(fmt::format("{} is gone", folder));
-    if (const auto damage = find_checkpoint_damage(folder))
-      return last_ones(fmt::format("{} is not as it was written", damage->file));
-    weights_replaced_ = true;
-    load_weights(session_->context(), *setup_.model, folder + "/model.safetensors",
-                 session_->master());
-  }
-  log_->say(fmt::format("Best model: {} with a validation loss of {:.4f}; final/ holds its weights",
-                        folder, at_.best_saved_loss));
-  return true;
 }
 
 void TrainRun::write_final() {
@@ -348,8 +319,17 @@ void TrainRun::start_log() {
                           session_->context().host_resident_bytes()));
 }
 
+void TrainRun::tell_untrained() const {
+  if (at_.untrained > 0)
+    log_->say(
+        fmt::format("Skipped {} of {} steps: no sample of theirs has a target "
+                    "(packing_boundaries, {})",
+                    at_.untrained, at_.step, config().where("packing_boundaries")));
+}
+
 // After a signal: the step was finished.
 int TrainRun::stopped() {
+  tell_untrained();
   log_->say(fmt::format("Stopped at step {}; saved {}.\nTo go on: {}", at_.step, save_and_wait(),
                         resume_command()));
   watch_allocations();
@@ -371,24 +351,15 @@ int TrainRun::training_failed() {
   const bool done = !diverging_.empty() || !bad_weights_.empty();
   log_->say(fmt::format("Training failed at step {}; {}", at_.step + (done ? 0 : 1),
                         latest ? "the last checkpoint is " + *latest : "there is no checkpoint"));
-  if (!untrainable_.empty()) {
-    // A resume comes to the same samples.
-    tell(stderr,
-         "data: expected a target to train at every step (packing_boundaries, {})\n  found: "
-         "{}\n  try:   a new run with a larger global_batch_size or max_length, or without "
-         "packing_boundaries\n",
-         config().where("packing_boundaries"), untrainable_);
-  } else {
-    const bool diverged = !diverging_.empty();
-    tell(stderr, "diverged: expected {}\n  found: {}\n  try:   {}{}\n",
-         diverged ? "a loss that does not diverge (loss_watchdog: stop)"
-                  : "finite losses and gradients",
-         diverged ? diverging_ : bad_weights_ + not_finite_,
-         at_.step == 0 && !bad_weights_.empty()
-             ? "other weights to begin with, or precision=fp32"
-             : "a smaller learning_rate, max_grad_norm=1.0, or check the data",
-         latest ? "; resume=latest goes on from " + *latest : "");
-  }
+  const bool diverged = !diverging_.empty();
+  tell(stderr, "diverged: expected {}\n  found: {}\n  try:   {}{}\n",
+       diverged ? "a loss that does not diverge (loss_watchdog: stop)"
+                : "finite losses and gradients",
+       diverged ? diverging_ : bad_weights_ + not_finite_,
+       at_.step == 0 && !bad_weights_.empty()
+           ? "other weights to begin with, or precision=fp32"
+           : "a smaller learning_rate, max_grad_norm=1.0, or check the data",
+       latest ? "; resume=latest goes on from " + *latest : "");
   write_unfinished();
   return 1;
 }
@@ -397,6 +368,15 @@ int TrainRun::training_failed() {
 int TrainRun::nothing_learned() {
   allocation_watch::stop();
   write_unfinished();
+  if (at_.untrained == at_.step) {
+    tell(stderr,
+         "data: expected at least one step with a target to train (packing_boundaries, {})\n"
+         "  found: all {} steps without: nothing was learned, and final/ was not written\n"
+         "  try:   overwrite=true with more steps, a larger global_batch_size, or without "
+         "packing_boundaries\n",
+         config().where("packing_boundaries"), at_.step);
+    return 1;
+  }
   tell(stderr,
        "diverged: expected at least one step whose gradients are finite at its loss scale\n"
        "  found: all {} steps skipped, the loss scale {} by now: nothing was learned, and "

@@ -1,5 +1,5 @@
 // One training run: what `train` (trainer.h) keeps while it goes. The loop is in trainer.cpp, what
-// it writes and how it ends in train_files.cpp.
+// it writes and how it ends in train_files.cpp, which weights are the best in best_model.cpp.
 #pragma once
 
 #include <memory>
@@ -39,16 +39,21 @@ class TrainRun {
   int64_t runtime_now() const;
   void prepare_gpu();
   void note_free();
-  double rate_factor(int64_t step) const;
+  void set_rate();
+  int64_t targets_of_step() const;
+  void skip_step();
+  void tell_untrained() const;
   void prepare();
   void start_log();
-  bool optimizer_step();
+  bool optimizer_step(int64_t targets);
   bool step_skipped();
   void watch_allocations();
   std::string bad_place(const StepState& state) const;
   void log_step(double step_seconds);
   bool evaluate();
   void measure();
+  double lowest_eval_loss() const;
+  void tell_better_start() const;
   bool sample();
   bool finish_step(double step_seconds);
   bool best_so_far() const;
@@ -96,10 +101,11 @@ class TrainRun {
   std::unique_ptr<StepRecorder> recorder_;
   std::vector<int32_t> sample_prompt_;
   std::string sample_text_, data_fingerprint_;
-  // What ended the run, of which there is one: a step without a target, one whose loss or gradient
-  // is not finite, weights that give no finite validation loss or logits, loss_watchdog: stop.
-  std::string untrainable_, not_finite_, bad_weights_, diverging_;
-  bool skipped_ = false;  // the last step had gradients too large for its loss scale
+  // What ended the run, of which there is one: a step whose loss or gradient is not finite, weights
+  // that give no finite validation loss or logits, loss_watchdog: stop.
+  std::string not_finite_, bad_weights_, diverging_;
+  // The last step: it changed no weight; nothing of it was run, since it had no target.
+  bool skipped_ = false, untrained_ = false;
   LossWatch watch_;
   RunPosition at_;
   ReportRun report_;

@@ -182,33 +182,44 @@ void TrainRun::note_free() {
     gpu_bytes_.note_step(own_steps_, session_->context().device().memory_info().available_bytes);
 }
 
-double TrainRun::rate_factor(int64_t step) const {
-  if (total_ > 0) return schedule_->factor(step);
-  // Only max_time bounds the run: the schedule follows the clock, kClockSteps ticks long.
-  const double share =
-      std::min(1.0, (at_.elapsed + monotonic_seconds() - started_) / config().max_time);
-  return schedule_->factor(static_cast<int64_t>(share * static_cast<double>(kClockSteps)));
+// A skipped step is not one of the schedule.
+void TrainRun::set_rate() {
+  const double elapsed = at_.elapsed + monotonic_seconds() - started_;
+  const int64_t step = schedule_step(config(), total_, at_.updates, elapsed);
+  const auto rate = static_cast<float>(config().learning_rate * schedule_->factor(step));
+  for (float& group : session_->state().learning_rate) group = rate;
 }
 
-// False if there is nothing to train, or the loss or a gradient is not finite; the step is then not
-// done.
-bool TrainRun::optimizer_step() {
+int64_t TrainRun::targets_of_step() const {
+  const int64_t G = plan_.global_batch;
+  return config().packing_boundaries ? data_.train->trained_targets(at_.samples, G)
+                                     : G * plan_.decisions.T;
+}
+
+// A step without a target: its samples count as seen, and the weights, the optimizer's count and
+// the loss scale stay as they are.
+void TrainRun::skip_step() {
+  set_rate();
+  ++at_.step;
+  at_.samples += plan_.global_batch;
+  ++at_.window_steps;
+  if (at_.untrained++ == 0)
+    log_->say(fmt::format(
+        "  step {}: no sample of it has a target (packing_boundaries): skipped, as all such steps "
+        "will be",
+        at_.step));
+}
+
+// False if the loss or a gradient is not finite; the step is then not done.
+bool TrainRun::optimizer_step(int64_t trained) {
   const Decisions& d = plan_.decisions;
   const int64_t G = plan_.global_batch, B = d.micro_batch, T = d.T;
   Session& s = *session_;
   int32_t* tokens = s.tokens().as<int32_t>();
   int32_t* targets = s.targets().as<int32_t>();
   int32_t* starts = s.document_start_or_null();
-  const int64_t trained = starts ? data_.train->trained_targets(at_.samples, G) : G * T;
-  if (trained == 0) {
-    untrainable_ =
-        fmt::format("none at step {}: every document of its samples has one token", at_.step + 1);
-    return false;
-  }
   s.begin_window(static_cast<uint64_t>(config().seed), at_.step, trained);
-  // Backward may update already. A skipped step is not one of the schedule.
-  const auto rate = static_cast<float>(config().learning_rate * rate_factor(at_.updates));
-  for (float& group : s.state().learning_rate) group = rate;
+  set_rate();  // backward may update already
   s.optimizer().prepare_step(s.state());
   for (int64_t first = 0; first < G; first += B) {
     const int64_t count = std::min(B, G - first);
@@ -289,11 +300,6 @@ bool TrainRun::watch() {
   return false;
 }
 
-bool TrainRun::stopped_early() const {
-  return config().early_stopping_patience > 0 &&
-         at_.evals_without_gain >= config().early_stopping_patience;
-}
-
 double TrainRun::epoch() const {
   return static_cast<double>(at_.samples) / static_cast<double>(data_.train_samples);
 }
@@ -309,20 +315,23 @@ void TrainRun::log_step(double step_seconds) {
   const double now = monotonic_seconds();
   // The last line also holds the steps since the one before; a run that a signal stops keeps them
   // in its checkpoint instead, so that the curve does not show the interruption.
-  const bool due = at_.step % config().logging_steps == 0 || last_;
+  const int64_t every = config().logging_steps;
+  const bool due = (every > 0 && at_.step % every == 0) || last_;
   StepMetrics m;
   m.step = at_.step;
   m.total_steps = total_;
   m.loss = at_.window_tokens > 0 ? at_.window_loss / static_cast<double>(at_.window_tokens)
                                  : std::numeric_limits<double>::quiet_NaN();
   m.learning_rate = static_cast<double>(session_->state().learning_rate[0]);
-  m.grad_norm = gradient_norm_of(session_->state());
-  if (setup_.model->precision().loss_scaling()) {
-    m.loss_scale = static_cast<double>(at_.loss_scale);
-    m.skipped_steps = at_.step - at_.updates;
-  }
+  m.grad_norm =
+      untrained_ ? std::numeric_limits<double>::quiet_NaN() : gradient_norm_of(session_->state());
+  const bool scaling = setup_.model->precision().loss_scaling();
+  if (scaling) m.loss_scale = static_cast<double>(at_.loss_scale);
+  if (scaling || config().packing_boundaries) m.skipped_steps = at_.step - at_.updates;
   m.step_seconds = step_seconds;
-  m.tokens_per_second = static_cast<double>(plan_.global_batch * plan_.decisions.T) / step_seconds;
+  if (!untrained_)
+    m.tokens_per_second =
+        static_cast<double>(plan_.global_batch * plan_.decisions.T) / step_seconds;
   m.elapsed = at_.elapsed + now - started_;
   m.tokens_seen = at_.samples * plan_.decisions.T;
   m.epoch = epoch();
@@ -334,7 +343,7 @@ void TrainRun::log_step(double step_seconds) {
   }
   m.startup_seconds = startup_;
   m.predicted_tokens_per_second = plan_.tokens_per_second();
-  if (timed_steps_++ >= 0) timed_seconds_ += step_seconds;
+  if (!untrained_ && timed_steps_++ >= 0) timed_seconds_ += step_seconds;
   const int64_t done = at_.step - (resumed_ ? resumed_->position.step : 0);
   if (total_ > 0 && done > 0)
     m.remaining =
@@ -367,32 +376,6 @@ bool TrainRun::evaluate() {
     }
   }
   return sample();
-}
-
-void TrainRun::measure() {
-  const StepState saved = session_->state();
-  at_.evaluation_due = true;  // if data is lost now, the checkpoint knows what is missing
-  const EvalResult r = evaluate_samples(*session_, data_, data_.eval_samples);
-  at_.evaluation_due = false;
-  session_->state() = saved;
-  log_->evaluation({.step = at_.step,
-                    .tokens = r.tokens,
-                    .loss = r.loss,
-                    .perplexity = std::exp(r.loss),
-                    .seconds = r.seconds,
-                    .epoch = epoch()});
-  // As transformers' EarlyStoppingCallback: any lower loss is the new best, one that is lower by
-  // more than the threshold starts the count again.
-  const bool finite = std::isfinite(r.loss);
-  const bool first = finite && at_.best_eval_loss < 0;
-  const bool gain = first || at_.best_eval_loss - r.loss > config().early_stopping_threshold;
-  at_.evals_without_gain = gain ? 0 : at_.evals_without_gain + 1;
-  if (first || (finite && r.loss < at_.best_eval_loss)) {
-    at_.best_eval_loss = r.loss;
-    at_.best_eval_step = at_.step;
-  }
-  evaluated_loss_ = r.loss;
-  evaluated_step_ = at_.step;
 }
 
 int TrainRun::run() {
@@ -431,10 +414,15 @@ int TrainRun::run() {
   clock_.lap("data");
   data_fingerprint_ = data_fingerprint(*data_.train, config().packing_boundaries);
   total_ = total_steps(config(), data_.train_samples, plan_.global_batch);
+  check_trained(data_, config(), total_, plan_.global_batch);
   if (resumed_) {
     check_data(*resumed_, pinned());
     note_changes(*resumed_, hyperparameters(config(), total_));
+    const std::string jump = rate_change(*resumed_, config(), total_);
+    if (!jump.empty()) tell(stdout, "Note: {}.\n", jump);
   }
+  const std::string idle = idle_rates(config(), total_);
+  if (!idle.empty()) tell(stdout, "Warning: {}.\n", idle);
   schedule_ = std::make_unique<LearningRateSchedule>(
       schedule_config(config(), total_ > 0 ? total_ : kClockSteps));
 
@@ -482,7 +470,7 @@ bool TrainRun::finish_step(double step_seconds) {
     log_->say(fmt::format(
         "Stopped early at step {}: {} evaluations in a row without a validation "
         "loss below {:.4f} by more than {}",
-        at_.step, at_.evals_without_gain, at_.best_eval_loss, config().early_stopping_threshold));
+        at_.step, at_.evals_without_gain, lowest_eval_loss(), config().early_stopping_threshold));
   }
   // The last step is saved too, so that a run can be made longer.
   const bool due = config().save_steps > 0 && (at_.step % config().save_steps == 0 || last_);
@@ -515,9 +503,13 @@ int TrainRun::steps() {
   // better one.
   int recordings = 2;
   while (!last_ && !stop_requested) {
-    const bool record = recordings-- > 0;
+    const int64_t targets = targets_of_step();
+    untrained_ = targets == 0;
+    skipped_ = untrained_;
+    const bool record = !untrained_ && recordings-- > 0;
     if (record) recorder_->begin_step(session_->context(), at_.step + 1);
-    if (!optimizer_step()) return training_failed();
+    if (untrained_) skip_step();
+    if (!untrained_ && !optimizer_step(targets)) return training_failed();
     if (record) recorder_->end_step(session_->context());
     note_free();
     last_ = finished();
@@ -534,6 +526,8 @@ int TrainRun::steps() {
   require_own_output();
   if (at_.step > 0 && at_.updates == 0) return nothing_learned();
   if (!load_best()) return training_failed();
+  tell_better_start();
+  tell_untrained();
   write_final();
   require_own_output();
   write_state(config().output_dir);

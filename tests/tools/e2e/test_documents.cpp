@@ -5,7 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "tests/tools/e2e/workspace.h"
+#include "tests/tools/e2e/runs.h"
 
 namespace snug::e2e {
 namespace {
@@ -254,7 +254,7 @@ TEST(PackingBoundaries, SamplesWithoutATarget) {
   EXPECT_EQ(one.code, 2) << one.out;
   expect_parts(one.err, {"data: expected a target to evaluate in 1 sample for packing_boundaries "
                          "(command line)\n",
-                         "  found: none: all of their documents have one token\n",
+                         "  found: none: no token of theirs follows another of its document\n",
                          "  try:   a larger max_eval_samples, other data to evaluate, or leave "
                          "packing_boundaries out\n"});
   EXPECT_FALSE(exists(w.path("one")));
@@ -282,20 +282,122 @@ TEST(PackingBoundaries, SamplesWithoutATarget) {
   const Outcome tail = w.train("held", held);
   EXPECT_EQ(tail.code, 2) << tail.out;
   expect_parts(tail.err, {"a target to evaluate in ", "try:   other data to evaluate, or leave"});
+}
 
-  // A step that comes upon such a sample ends the run: what it says is not what divergence says,
-  // and a resume would come to it again.
-  const Outcome step = w.train(
-      "step", with({"train_data=" + w.path("long.jsonl"), "global_batch_size=1", "save_steps=1"}));
-  EXPECT_EQ(step.code, 1) << step.out;
-  expect_parts(step.out, {"Training failed at step "});
-  expect_parts(step.err,
-               {"data: expected a target to train at every step (packing_boundaries, "
-                "command line)\n  found: none at step ",
-                ": every document of its samples has one token\n  try:   a new run with a "
-                "larger global_batch_size or max_length, or without packing_boundaries\n"});
-  for (const char* part : {"learning_rate", "resume", "diverge"})
-    EXPECT_EQ(step.err.find(part), std::string::npos) << step.err;
+// Steps of samples without a target are skipped and counted: weights, optimizer and schedule stay,
+// whatever is saved, resumed or accumulated between.
+TEST(PackingBoundaries, AStepWithoutATargetIsSkipped) {
+  const Documents w;
+  w.write_ones();
+  const std::vector<std::string> keys = {"tokenizer=" + w.path("bare.json"),
+                                         "train_data=" + w.path("long.jsonl"),
+                                         kApart,
+                                         "eval_fraction=0",
+                                         "max_length=8",
+                                         "global_batch_size=1",
+                                         "save_steps=1",
+                                         "warmup_steps=0",
+                                         "lr_scheduler_type=linear"};
+  const Outcome o = w.trained("whole", keys);
+  int skipped = 0, trained = 0;
+  for (const Json& line : w.metrics("whole")) {
+    const int step = line["step"];
+    const std::string now = w.path("whole/checkpoint-" + std::to_string(step)),
+                      before = w.path("whole/checkpoint-" + std::to_string(step - 1));
+    const bool same =
+        step > 1 && slurp(now + "/model.safetensors") == slurp(before + "/model.safetensors");
+    // A step has the rate of the updates before it.
+    EXPECT_NEAR(line["learning_rate"].get<double>(), 0.01 * (12 - trained) / 12, 1e-9) << line;
+    if (line["loss"].is_null()) {
+      ++skipped;
+      EXPECT_TRUE(line["grad_norm"].is_null()) << line;
+      EXPECT_TRUE(step == 1 || same) << line;
+      EXPECT_TRUE(step == 1 ||
+                  slurp(now + "/optimizer.safetensors") == slurp(before + "/optimizer.safetensors"))
+          << line;
+    } else {
+      ++trained;
+      EXPECT_FALSE(same) << line;
+    }
+    EXPECT_EQ(line["skipped_steps"], skipped) << line;
+  }
+  ASSERT_GT(skipped, 1);
+  ASSERT_GT(trained, 1);
+  EXPECT_EQ(w.json("whole/checkpoint-12/snug_state.json")["updates"], trained);
+  EXPECT_NE(o.out.find(": no sample of it has a target (packing_boundaries): skipped"),
+            std::string::npos)
+      << o.out;
+  EXPECT_NE(o.out.find("Skipped " + std::to_string(skipped) +
+                       " of 12 steps: no sample of theirs has a target (packing_boundaries, "
+                       "command line)\n"),
+            std::string::npos)
+      << o.out;
+  expect_planned_is_measured(w, "whole");
+
+  for (const int step : {3, 6}) {
+    const std::string name = "parts" + std::to_string(step);
+    lose_power_after(w, "whole", name, step);
+    const Outcome resumed = w.trained(name, joined(keys, {"resume=latest"}));
+    expect_same_run(w, "whole", name);
+    EXPECT_NE(resumed.out.find("Skipped " + std::to_string(skipped) + " of 12"), std::string::npos)
+        << resumed.out;
+  }
+  // Some micro-steps of a step have no target; the same samples are skipped on another place.
+  spill(w.path("mostly.jsonl"),
+        slurp(w.path("ones.jsonl")) + Json({{"text", sentences(10, 3)}}).dump() + "\n");
+  const std::vector<std::string> two =
+      joined(keys, {"global_batch_size=2", "train_data=" + w.path("mostly.jsonl")});
+  w.trained("once", two);
+  w.trained("twice", joined(two, {"per_device_train_batch_size=1"}));
+  w.trained("emu", joined(two, {"device=emu"}));
+  const std::vector<Json> once = w.metrics("once");
+  for (const char* other : {"twice", "emu"}) {
+    const std::vector<Json> lines = w.metrics(other);
+    ASSERT_EQ(lines.size(), once.size());
+    for (size_t i = 0; i < lines.size(); ++i) {
+      EXPECT_EQ(lines[i]["skipped_steps"], once[i]["skipped_steps"]) << other;
+      ASSERT_EQ(lines[i]["loss"].is_null(), once[i]["loss"].is_null()) << other;
+      if (once[i]["loss"].is_null()) continue;
+      const double loss = once[i]["loss"];
+      EXPECT_NEAR(lines[i]["loss"].get<double>(), loss, 1e-3 * loss) << other;
+    }
+  }
+  EXPECT_GT(once.back()["skipped_steps"], 0);
+}
+
+// Known before the start: where no sample of the run has a target it does not begin.
+TEST(PackingBoundaries, ARunWithoutATargetIsRefused) {
+  const Documents w;
+  w.write_ones();
+  const std::vector<std::string> keys = {"tokenizer=" + w.path("bare.json"), kApart,
+                                         "eval_fraction=0", "max_length=8", "global_batch_size=1"};
+  // The two tokens of the last document are in no sample.
+  std::string ones;
+  for (int i = 0; i < 401; ++i) ones += i < 400 ? "{\"text\": \"a\"}\n" : "{\"text\": \"ab\"}\n";
+  spill(w.path("tail.jsonl"), ones);
+  const auto refused = [&](const std::vector<std::string>& more, const std::string& text) {
+    const Outcome o = w.train("run", joined(keys, more));
+    EXPECT_EQ(o.code, 2) << o.out;
+    EXPECT_EQ(o.err, text);
+    EXPECT_FALSE(exists(w.path("run")));
+  };
+  const std::string found =
+      " for packing_boundaries (command line)\n  found: none: no token of theirs follows another "
+      "of its document\n  try:   ";
+  refused({"train_data=" + w.path("tail.jsonl"), "max_steps=50"},
+          "data: expected a target to train in the run's 50 samples" + found +
+              "other data, or leave packing_boundaries out\n");
+  // A run so short that it comes to none; longer, as the message says, it begins.
+  std::vector<std::string> ends;
+  for (int seed = 1; seed <= 20; ++seed) {
+    ends = {"train_data=" + w.path("long.jsonl"), "data_seed=" + std::to_string(seed)};
+    if (w.train("seeds", joined(keys, joined(ends, {"max_steps=1", "overwrite=true"}))).code == 2)
+      break;
+  }
+  refused(joined(ends, {"max_steps=1"}),
+          "data: expected a target to train in the run's 1 sample" + found +
+              "more steps, other data, or leave packing_boundaries out\n");
+  w.trained("run", joined(keys, joined(ends, {"max_steps=12"})));
 }
 
 }  // namespace
