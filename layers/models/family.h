@@ -46,10 +46,13 @@ struct Family {
   // config.json of a published shape ("gpt2-medium"), or nothing.
   std::optional<nlohmann::json> (*named)(std::string_view name);
   std::vector<std::string> (*names)();
-  // Names under which a file may hold a parameter, the one to write first.
-  std::vector<std::string> (*file_names)(const ParamInfo& param);
-  // Whether a tensor that no parameter asked for is a known leftover (buffers, tied copies).
-  bool (*ignorable)(std::string_view tensor, const ModelSpec& spec);
+  // Names under which a file may hold a parameter, the one to write first. The embedding of a tied
+  // model may stand under the name of the head alone.
+  std::vector<std::string> (*file_names)(const ParamInfo& param, const ModelSpec& spec);
+  // Whether a tensor that no parameter asked for is a known leftover: a buffer that is computed.
+  bool (*ignorable)(std::string_view tensor);
+  const char* embedding;   // the parameter that a tied head shares
+  const char* head;        // the parameter that an untied head has
   const GgufFamily* gguf;  // null: not written as GGUF
   // Throws usage for keys of a map that a user wrote: those nobody knows, and those that files hold
   // and that would have no effect here.
@@ -73,6 +76,7 @@ struct ModelSource {
   ModelSpec spec;
   std::string folder;  // empty: nothing to load
 };
+// settle_head() of weights.h is asked where the folder's weights are read.
 ModelSource resolve_model(const std::string& model, const std::string& map, int64_t vocab_size = 0);
 
 }  // namespace snug

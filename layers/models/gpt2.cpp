@@ -250,21 +250,23 @@ std::vector<std::string> names() {
   return list;
 }
 
-std::vector<std::string> file_names(const ParamInfo& p) {
+std::vector<std::string> file_names(const ParamInfo& p, const ModelSpec& spec) {
   const std::string name = p.name.str();
   if (name == "lm_head.weight") return {name};
-  return {"transformer." + name, name};
+  std::vector<std::string> names = {"transformer." + name, name};
+  if (spec.tied && name == "wte.weight") names.emplace_back("lm_head.weight");
+  return names;
 }
 
-bool ignorable(std::string_view tensor, const ModelSpec& spec) {
-  // Old files carry the causal mask as buffers; some carry the tied head as well.
-  if (tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias")) return true;
-  return spec.tied && tensor == "lm_head.weight";
+// Old files carry the causal mask as buffers.
+bool ignorable(std::string_view tensor) {
+  return tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias");
 }
 
 }  // namespace
 
-const Family kGpt2Family = {"gpt2",     parse,     write,      named,      names,
-                            file_names, ignorable, &kGpt2Gguf, check_keys, kAliases};
+const Family kGpt2Family = {
+    "gpt2",           parse,      write,      named,   names, file_names, ignorable, "wte.weight",
+    "lm_head.weight", &kGpt2Gguf, check_keys, kAliases};
 
 }  // namespace snug

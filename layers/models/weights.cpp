@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <unordered_set>
+#include <utility>
 
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
@@ -63,14 +64,69 @@ void load_f16(const SafeTensor& t, const ParamInfo& p, f16* out, int threads,
            "precision=bf16, or fp32");
 }
 
+// The first of the names that the files have; null if they have none.
+const SafeTensor* first_of(const SafetensorsFolder& files, const std::vector<std::string>& names) {
+  for (const std::string& name : names)
+    if (const SafeTensor* const tensor = files.find(name)) return tensor;
+  return nullptr;
+}
+
+// Of equal shapes; of two dtypes, the values as f32.
+bool same_values(const SafeTensor& a, const SafeTensor& b) {
+  const int64_t n = a.elements();
+  if (a.dtype == b.dtype)
+    return std::memcmp(a.data, b.data, static_cast<size_t>(n * bits_of(a.dtype) / 8)) == 0;
+  if (!convertible(a.dtype) || !convertible(b.dtype)) return false;
+  float left[256], right[256];
+  for (int64_t i = 0; i < n; i += 256) {
+    const int64_t count = std::min<int64_t>(256, n - i);
+    convert(a.dtype, a.data + i * (bits_of(a.dtype) / 8), count, left);
+    convert(b.dtype, b.data + i * (bits_of(b.dtype) / 8), count, right);
+    if (std::memcmp(left, right, static_cast<size_t>(count) * 4) != 0) return false;
+  }
+  return true;
+}
+
+// The tensors of embedding and head in the files of a tied model, if both are there.
+std::pair<const SafeTensor*, const SafeTensor*> embedding_and_head(const SafetensorsFolder& files,
+                                                                   const Family& family,
+                                                                   ModelSpec spec) {
+  spec.tied = false;  // each by its own names
+  const auto find = [&](const char* name) {
+    return first_of(files, family.file_names({.name = Name(name)}, spec));
+  };
+  return {find(family.embedding), find(family.head)};
+}
+
 }  // namespace
 
-const SafeTensor& find_weight(const SafetensorsFolder& files, const Family& family,
-                              const ParamInfo& p, const std::string& folder) {
-  const std::vector<std::string> candidates = family.file_names(p);
-  const SafeTensor* tensor = nullptr;
-  for (const std::string& name : candidates)
-    if (!tensor) tensor = files.find(name);
+std::vector<std::string> settle_head(ModelSource& source) {
+  if (source.folder.empty() || !source.spec.tied) return {};
+  const Family& family = find_family(source.spec.family, source.folder);
+  const SafetensorsFolder files(source.folder);
+  const auto [embedding, head] = embedding_and_head(files, family, source.spec);
+  if (!embedding || !head) return {};
+  if (head->shape != embedding->shape)
+    fail(ErrorCode::data,
+         fmt::format("{} of shape {} in {}, as the embedding that it is tied to", head->name,
+                     shape_text(embedding->shape), source.folder),
+         shape_text(head->shape), "check that config.json and the weights belong together");
+  const bool same = same_values(*embedding, *head);
+  for (const SafetensorsReader& file : files.files()) file.drop_pages();
+  if (same) return {};
+  source.spec.tied = false;
+  return {
+      fmt::format("{} differs from {} in {}, whose config.json calls them tied: the model keeps "
+                  "both, with tie_word_embeddings: false",
+                  head->name, embedding->name, source.folder)};
+}
+
+const SafeTensor& find_weight(const SafetensorsFolder& files, const Model& model, int param,
+                              const std::string& folder) {
+  const ParamInfo& p = model.params()[param];
+  const std::vector<std::string> candidates =
+      find_family(model.spec().family, folder).file_names(p, model.spec());
+  const SafeTensor* const tensor = first_of(files, candidates);
   if (!tensor)
     fail(ErrorCode::data, fmt::format("a tensor {} in {}", candidates.front(), folder),
          "none of that name, with or without the prefix transformer.",
@@ -92,10 +148,15 @@ std::vector<std::string> unused_tensors(const Model& model, const SafetensorsFol
   const Family& family = find_family(model.spec().family, folder);
   std::unordered_set<std::string> used;
   for (int i = 0; i < model.params().size(); ++i)
-    used.insert(find_weight(files, family, model.params()[i], folder).name);
+    used.insert(find_weight(files, model, i, folder).name);
+  if (model.spec().tied) {  // a copy of the embedding
+    const auto [embedding, head] = embedding_and_head(files, family, model.spec());
+    if (embedding && head && head->shape == embedding->shape && same_values(*embedding, *head))
+      used.insert(head->name);
+  }
   std::vector<std::string> warnings;
   for (const SafeTensor* t : files.tensors())
-    if (!used.count(t->name) && !family.ignorable(t->name, model.spec()))
+    if (!used.count(t->name) && !family.ignorable(t->name))
       warnings.push_back(
           fmt::format("{}: tensor {} is not part of the model and was not read", folder, t->name));
   return warnings;
@@ -133,7 +194,6 @@ class ParamTarget {
 
 std::vector<std::string> load_weights(Context* ctx, const Model& model, const std::string& folder,
                                       const View& flat, int threads) {
-  const Family& family = find_family(model.spec().family, folder);
   const SafetensorsFolder files(folder);
   const ParamTable& table = model.params();
   require(flat.dtype == DType::f32 || flat.dtype == DType::bf16 || flat.dtype == DType::f16,
@@ -141,7 +201,7 @@ std::vector<std::string> load_weights(Context* ctx, const Model& model, const st
   ParamTarget target(ctx, table, flat);
   for (int i = 0; i < table.size(); ++i) {
     const ParamInfo& p = table[i];
-    const SafeTensor* tensor = &find_weight(files, family, p, folder);
+    const SafeTensor* tensor = &find_weight(files, model, i, folder);
     if (flat.dtype == DType::bf16)
       load_one(*tensor, p, target.open<bf16>(i), threads);
     else if (flat.dtype == DType::f16)
@@ -172,7 +232,7 @@ SafetensorsLayout weights_layout(const Model& model, DType dtype) {
   std::vector<SafeSpec> specs;
   for (int i = 0; i < model.params().size(); ++i) {
     const ParamInfo& p = model.params()[i];
-    specs.push_back({family.file_names(p).front(), safe_dtype(dtype), file_shape(p)});
+    specs.push_back({family.file_names(p, model.spec()).front(), safe_dtype(dtype), file_shape(p)});
   }
   return SafetensorsLayout({{"format", "pt"}}, std::move(specs));
 }

@@ -22,10 +22,15 @@ std::vector<std::string> load_weights(const Model& model, const std::string& fol
 std::vector<std::string> load_weights(Context& ctx, const Model& model, const std::string& folder,
                                       const View& flat);
 
+// Whether the model of a folder has a head of its own, which its files say: one that differs from
+// the embedding it is called tied to is kept, and source.spec is untied. Returns the line that says
+// so, or nothing. Throws data on a head of another shape.
+std::vector<std::string> settle_head(ModelSource& source);
+
 // The tensor that holds a parameter, under any of the family's names, of the shape it must have and
 // a dtype that convert() takes. Throws data or unsupported, naming file and tensor.
-const SafeTensor& find_weight(const SafetensorsFolder& files, const Family& family,
-                              const ParamInfo& param, const std::string& folder);
+const SafeTensor& find_weight(const SafetensorsFolder& files, const Model& model, int param,
+                              const std::string& folder);
 
 // A warning for each tensor of the files that no parameter asks for and that is no known leftover.
 std::vector<std::string> unused_tensors(const Model& model, const SafetensorsFolder& files,

@@ -199,18 +199,19 @@ void carry_config(const std::string& folder, const std::string& built) {
 
 ExportReport export_folder(const std::string& folder, DType dtype, const std::string& output) {
   const std::vector<fs::path> torn = check_output(output);
-  const ModelSource source = resolve_model(folder, "");
-  const Family& family = find_family(source.spec.family, folder);
+  ExportReport report;
+  ModelSource source = resolve_model(folder, "");
+  report.notes = settle_head(source);
   const Model model(source.spec, parse_precision("fp32"));
   const SafetensorsFolder files(folder);
   const SafetensorsLayout layout = weights_layout(model, dtype);
   std::vector<const SafeTensor*> tensors;
-  ExportReport report;
   for (int i = 0; i < model.params().size(); ++i) {
-    tensors.push_back(&find_weight(files, family, model.params()[i], folder));
+    tensors.push_back(&find_weight(files, model, i, folder));
     report.parameters += model.params()[i].real_elements();
   }
-  report.notes = unused_tensors(model, files, folder);
+  for (std::string& note : unused_tensors(model, files, folder))
+    report.notes.push_back(std::move(note));
   std::optional<Tokenizer> tokenizer;
   if (holds_tokenizer(folder))
     tokenizer = Tokenizer::load(folder);

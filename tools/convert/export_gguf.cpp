@@ -103,7 +103,8 @@ void write_tensor(GgufWriter& writer, const GgufSpec& spec, const SafeTensor& te
 
 ExportReport export_gguf(const GgufExport& request) {
   const std::string& folder = request.model;
-  const ModelSource source = resolve_model(folder, "");
+  ModelSource source = resolve_model(folder, "");
+  std::vector<std::string> notes = settle_head(source);
   const Family& family = find_family(source.spec.family, folder);
   if (!family.gguf)
     fail(ErrorCode::unsupported, "a model family that is written as GGUF",
@@ -129,8 +130,8 @@ ExportReport export_gguf(const GgufExport& request) {
   keys.add("general.quantization_version", uint32_t{2});
   family.gguf->metadata(source.spec, keys);
   report.notes = add_gguf_tokenizer(tokenizer, source.spec, request.pre, folder, keys);
-  for (std::string& note : unused_tensors(model, files, folder))
-    report.notes.push_back(std::move(note));
+  for (std::string& note : unused_tensors(model, files, folder)) notes.push_back(std::move(note));
+  for (std::string& note : notes) report.notes.push_back(std::move(note));
 
   struct Item {
     int param;
@@ -141,7 +142,7 @@ ExportReport export_gguf(const GgufExport& request) {
   int64_t kept = 0;
   for (int i = 0; i < model.params().size(); ++i) {
     const ParamInfo& p = model.params()[i];
-    const SafeTensor& tensor = find_weight(files, family, p, folder);
+    const SafeTensor& tensor = find_weight(files, model, i, folder);
     const WeightRows weight(tensor, p);
     for (const std::string& name : family.gguf->names(p, source.spec)) {
       const GgufType type = type_of(*family.gguf, name, p, weight.width(), request.type);

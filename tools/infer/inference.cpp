@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "engine/core/error.h"
+#include "layers/models/weights.h"
 #include "tools/planner/batch_room.h"
 #include "tools/session/device_choice.h"
 #include "tools/session/tell.h"
@@ -29,7 +30,8 @@ Inference open_inference(InferenceOptions options,
     r.computes_on = computes_on(room->facts, r.settings);
     r.settings.cublaslt = r.computes_on.cublaslt != "none";
   }
-  const ModelSource source = resolve_model(options.model, "");
+  ModelSource source = resolve_model(options.model, "");
+  for (const std::string& note : settle_head(source)) tell(stderr, "Note: {}.\n", note);
   if (holds_tokenizer(options.model)) in.tokenizer = Tokenizer::load(options.model);
   if (in.tokenizer && in.tokenizer->vocab_size() > source.spec.V)
     fail(ErrorCode::usage,

@@ -9,6 +9,7 @@
 #include "engine/text/tokenizer.h"
 #include "layers/models/family.h"
 #include "layers/models/model.h"
+#include "layers/models/weights.h"
 #include "tools/inspect/kinds.h"
 
 namespace snug {
@@ -136,7 +137,8 @@ Facts inspect_model(const std::string& folder, const InspectOptions& options) {
     out["model_type"] = get_string(config, "model_type", config_path, "");
     if (config.contains("architectures")) out["architectures"] = config["architectures"];
     if (out["model_type"] == "gpt2") {
-      const ModelSource source = resolve_model(folder, "");
+      ModelSource source = resolve_model(folder, "");
+      if (const auto notes = settle_head(source); !notes.empty()) out["note"] = notes.front();
       const ModelSpec& s = source.spec;
       out["shape"] = {{"vocabulary", s.V}, {"positions", s.P}, {"width", s.C},
                       {"mlp_width", s.F},  {"layers", s.L},    {"heads", s.H}};

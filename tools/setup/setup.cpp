@@ -7,6 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "layers/models/weights.h"
 #include "layers/ops/attention_cudnn.h"
 #include "tools/calibrate/calibrated_cost.h"
 #include "tools/calibrate/calibration.h"
@@ -230,6 +231,8 @@ RunSetup make_setup(RunConfig config) {
          fmt::format("model: {}", config.model.empty() ? "a map" : config.model),
          "model=FOLDER, or init=scratch");
   s.model_folder = config.init == "scratch" ? "" : source.folder;
+  if (!s.model_folder.empty())
+    for (const std::string& note : settle_head(source)) tell(stderr, "Note: {}.\n", note);
   if (s.tokenizer && s.model_folder.empty()) {
     if (const auto id = s.tokenizer->eos_id()) spec.eos_token = *id;
     if (const auto id = s.tokenizer->bos_id()) spec.bos_token = *id;

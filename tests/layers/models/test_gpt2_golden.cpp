@@ -124,7 +124,8 @@ struct GoldenRun {
   // max|difference| / max|reference| of one parameter's gradient.
   double gradient_error(int param) const {
     const ParamInfo& p = model.params()[param];
-    const std::string name = "grad." + find_family("gpt2", "test").file_names(p).front();
+    const std::string name =
+        "grad." + find_family("gpt2", "test").file_names(p, model.spec()).front();
     const std::vector<double> expected = golden.numbers(name);
     const float* got = session->gradients().flat().as<float>() + p.offset;
     const bool transposed = p.transposed_in_file && p.shape.rank() == 2;

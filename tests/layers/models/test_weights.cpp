@@ -319,7 +319,7 @@ TEST_F(WeightFiles, ShardsAreReadThroughTheirIndex) {
 TEST_F(WeightFiles, KnownLeftoversAreSilentAndStrangersAreReported) {
   copies_.push_back({"transformer.h.0.attn.bias", {1, 1, 2, 2}, std::vector<uint8_t>(16)});
   copies_.push_back({"transformer.h.0.attn.masked_bias", {}, std::vector<uint8_t>(4)});
-  copies_.push_back({"lm_head.weight", {200, 40}, std::vector<uint8_t>(200 * 40 * 4)});
+  copies_.push_back({"lm_head.weight", {200, 40}, copies_.front().bytes});
   write(folder_ / "model.safetensors", copies_);
   EXPECT_TRUE(load().empty());
   EXPECT_TRUE(equal(flat_, back_));
@@ -330,6 +330,87 @@ TEST_F(WeightFiles, KnownLeftoversAreSilentAndStrangersAreReported) {
   EXPECT_NE(warnings[0].find("transformer.h.7.mlp.c_fc.bias is not part of the model"),
             std::string::npos);
   EXPECT_NE(warnings[0].find(folder_.path()), std::string::npos);
+}
+
+// Whose config calls the head tied; what the files hold decides.
+class TiedFolder : public WeightFiles {
+ protected:
+  TiedFolder() { save_model_config(model_, folder_.path(), DType::f32); }
+  ModelSource settled() {
+    write(folder_ / "model.safetensors", copies_);
+    ModelSource source = resolve_model(folder_.path(), "");
+    notes_ = settle_head(source);
+    return source;
+  }
+  std::vector<std::string> notes_;
+};
+
+TEST_F(TiedFolder, AHeadOfTheSameBytesIsNothingOfItsOwn) {
+  copies_.push_back({"lm_head.weight", {200, 40}, copies_.front().bytes});
+  EXPECT_TRUE(settled().spec.tied);
+  EXPECT_TRUE(notes_.empty());
+}
+
+TEST_F(TiedFolder, AHeadThatDiffersIsKeptAndThatIsSaid) {
+  ASSERT_EQ(copies_.front().name, "transformer.wte.weight");
+  std::vector<uint8_t> other = copies_.front().bytes;
+  other[other.size() - 1] ^= 0x40;  // the last element alone
+  copies_.push_back({"lm_head.weight", {200, 40}, other});
+  const ModelSource source = settled();
+  EXPECT_FALSE(source.spec.tied);
+  ASSERT_EQ(notes_.size(), 1u);
+  EXPECT_NE(notes_[0].find("lm_head.weight differs from transformer.wte.weight"), std::string::npos)
+      << notes_[0];
+  // Both are read, each from its own tensor.
+  const Model untied(source.spec, parse_precision("fp32"));
+  Flat flat(untied);
+  EXPECT_TRUE(load_weights(untied, folder_.path(), flat.view, 1).empty());
+  const ParamInfo& head = untied.params()[untied.params().find("lm_head.weight")];
+  EXPECT_EQ(std::memcmp(flat.values.data() + head.offset, other.data(), other.size()), 0);
+  EXPECT_EQ(std::memcmp(flat.values.data(), copies_.front().bytes.data(), other.size()), 0);
+  // A tied model that reads them all the same says what it leaves.
+  ASSERT_EQ(load().size(), 1u);
+  // What is written of it is read as it is.
+  TempFolder out;
+  save(untied, flat, out / "model.safetensors", DType::f32);
+  save_model_config(untied, out.path(), DType::f32);
+  ModelSource again = resolve_model(out.path(), "");
+  EXPECT_TRUE(settle_head(again).empty());
+  EXPECT_FALSE(again.spec.tied);
+}
+
+TEST_F(TiedFolder, AHeadOfAnotherShapeIsRefused) {
+  copies_.push_back({"lm_head.weight", {100, 80}, copies_.front().bytes});
+  EXPECT_ERROR(settled(), ErrorCode::data, "lm_head.weight of shape (200,40)", "(100,80)",
+               "config.json and the weights belong together");
+}
+
+TEST_F(TiedFolder, WhicheverIsThereStandsForBoth) {
+  copies_.front().name = "lm_head.weight";
+  const ModelSource source = settled();
+  EXPECT_TRUE(source.spec.tied);
+  EXPECT_TRUE(notes_.empty());
+  EXPECT_TRUE(load().empty());
+  EXPECT_TRUE(equal(flat_, back_));
+  // An untied model has no embedding there.
+  const Model untied(spec_of(false), parse_precision("fp32"));
+  Flat flat(untied);
+  EXPECT_ERROR(load_weights(untied, folder_.path(), flat.view, 1), ErrorCode::data,
+               "transformer.wte.weight", "none of that name", "config.json");
+}
+
+TEST_F(TiedFolder, AHeadInAnotherShardCounts) {
+  std::vector<uint8_t> other(200 * 40 * 4);
+  write(folder_ / "model-00001-of-00002.safetensors", copies_);
+  write(folder_ / "model-00002-of-00002.safetensors", {{"lm_head.weight", {200, 40}, other}});
+  nlohmann::json map = {{"lm_head.weight", "model-00002-of-00002.safetensors"}};
+  for (const Copy& c : copies_) map[c.name] = "model-00001-of-00002.safetensors";
+  write_json_file(folder_ / "model.safetensors.index.json",
+                  {{"metadata", {{"total_size", 1}}}, {"weight_map", map}});
+  std::filesystem::remove(folder_ / "model.safetensors");
+  ModelSource source = resolve_model(folder_.path(), "");
+  EXPECT_EQ(settle_head(source).size(), 1u);
+  EXPECT_FALSE(source.spec.tied);
 }
 
 TEST_F(WeightFiles, AMissingTensorIsNamed) {
