@@ -97,7 +97,8 @@ int preview(const Arguments& arguments) {
     T = setup.request.T;
   }
   const ScratchFolder scratch("data");
-  const RunData data = prepare_data(config, tokenizer, V, T, scratch.path(), true);
+  const RunData data =
+      prepare_data(config, tokenizer, V, T, scratch.path(), true, {.budget = config.memory});
   if (held_out && data.eval_samples == 0)
     fail(ErrorCode::usage, "eval_data or eval_fraction for --held-out", "neither",
          "eval_fraction=0.05");

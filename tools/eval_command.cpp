@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
+#include "engine/data/corpus.h"
 #include "engine/memory/context.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/commands.h"
@@ -144,6 +145,8 @@ int eval_command(const Arguments& arguments) {
               "tokens of a sample (default: the model's, at most 1024 for texts)")
       .option("--text-column", a.config.text_column, "NAME",
               "key of the text in .jsonl, column in .csv and .tsv")
+      .option("--quoting", a.config.quoting, "auto|none|minimal",
+              "quotes around fields of .csv and .tsv; auto: those of .csv alone")
       .flag("--packing-boundaries", a.options.packing_boundaries,
             "keep the documents of a sample apart, as the key of that name does in training")
       .option("--batch-size", a.options.eval_batch, "B", "samples at a time")
@@ -162,6 +165,7 @@ int eval_command(const Arguments& arguments) {
       .example("snug eval --model run1/final --data 'books/*.txt' --max-length 256 --json");
   if (!parser.parse(arguments)) return 0;
   if (parser.given("--text-column")) a.config.origins["text_column"] = "command line";
+  parse_quoting(a.config.quoting, "--quoting");
   if (a.options.eval_batch < 1)
     fail(ErrorCode::usage, "--batch-size of at least 1", std::to_string(a.options.eval_batch),
          "--batch-size 4");
@@ -178,9 +182,10 @@ int eval_command(const Arguments& arguments) {
     fail(ErrorCode::usage, "--data or --choices for snug eval, one of them", text ? "both" : "none",
          "snug eval --model run1/final --data heldout.txt");
   if (questions && (a.stride > 0 || parser.given("--batch-size") || parser.given("--text-column") ||
-                    a.options.packing_boundaries))
+                    parser.given("--quoting") || a.options.packing_boundaries))
     fail(ErrorCode::usage,
-         "--stride, --batch-size, --text-column and --packing-boundaries only with --data",
+         "--stride, --batch-size, --text-column, --quoting and --packing-boundaries only with "
+         "--data",
          "--choices", "leave them out");
   if (a.stride > 0 && a.options.packing_boundaries)
     fail(ErrorCode::usage, "--stride or --packing-boundaries, not both", "both",

@@ -12,6 +12,7 @@
 #include "engine/core/units.h"
 #include "engine/data/corpus.h"
 #include "engine/device/processors.h"
+#include "engine/io/text_reader.h"
 #include "engine/text/bpe_trainer.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/unicode.h"
@@ -119,7 +120,7 @@ class FeedQueue {
 int train(const Arguments& arguments) {
   int64_t vocab_size = 0, threads = 0;
   BpeTrainerOptions options;
-  std::string output, type = "bpe";
+  std::string output, type = "bpe", quoting = "auto";
   bool cased = false, overwrite = false;
   ReadOptions read;
   std::vector<std::string> sources, special_tokens;
@@ -149,6 +150,8 @@ int train(const Arguments& arguments) {
                "of wordpiece [PAD] [UNK] [CLS] [SEP] [MASK])")
       .option("--text-column", read.text_column, "NAME",
               "key of the text in .jsonl, column in .csv and .tsv")
+      .option("--quoting", quoting, "auto|none|minimal",
+              "quotes around fields of .csv and .tsv; auto: those of .csv alone")
       .positionals(
           "FILE", sources,
           "text, .jsonl, .csv or .tsv files, also as .gz or .zst, folders, or patterns such "
@@ -163,6 +166,7 @@ int train(const Arguments& arguments) {
           "--special-token '<|user|>' chats.jsonl");
   if (!parser.parse(arguments)) return 0;
   options.vocab_size = vocab_size;
+  read.quotes = parse_quoting(quoting, "--quoting");
   if (type != "bpe" && type != "wordpiece")
     fail(ErrorCode::usage, "--type bpe or wordpiece", "--type " + type,
          "--type bpe for language models, --type wordpiece for BERT");
@@ -237,6 +241,13 @@ int train(const Arguments& arguments) {
   fmt::print("text: {} in {} file{}, {} document{}, {} distinct words\n", human_bytes(report.bytes),
              report.files, report.files == 1 ? "" : "s", report.documents,
              report.documents == 1 ? "" : "s", trainer.distinct_words());
+  if (report.empty > 0) fmt::print("left out: {} empty\n", report.empty);
+  if (report.quoted_breaks > 0)
+    fmt::print(
+        "note: {} line breaks inside of quotes, for example at {}; with --quoting none each line "
+        "is "
+        "a record\n",
+        report.quoted_breaks, printable_utf8(report.first_quoted, LineBreaks::shown));
   if (report.skipped > 0)
     fmt::print("skipped: {} that are not UTF-8 text, for example {}\n", report.skipped,
                printable_utf8(report.first_skipped, LineBreaks::shown));
@@ -287,6 +298,7 @@ int encode(const Arguments& arguments) {
   const int workers = thread_count(threads);
   const Tokenizer tokenizer = Tokenizer::load(path);
   const std::string text = read_input();
+  refuse_wide_text(text);
   std::string out;
   const auto print = [&](const std::vector<int32_t>& plain) {
     const auto ids = special ? tokenizer.with_special_tokens(plain).ids : plain;
@@ -304,7 +316,9 @@ int encode(const Arguments& arguments) {
   std::vector<std::string_view> batch;
   for (std::string_view rest = text; lines && !rest.empty();) {
     const size_t end = rest.find('\n');
-    batch.push_back(rest.substr(0, end));
+    std::string_view line = rest.substr(0, end);
+    if (end != std::string_view::npos && line.ends_with('\r')) line.remove_suffix(1);
+    batch.push_back(line);
     rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
     if (batch.size() < kBatchLines && !rest.empty()) continue;
     for (const auto& ids : tokenizer.encode_batch(batch, workers)) print(ids);

@@ -68,6 +68,29 @@ bool clean_break(std::string_view text, size_t at) {
 
 }  // namespace
 
+std::optional<bool> parse_quoting(const std::string& word, const char* key) {
+  if (word == "auto") return std::nullopt;
+  if (word == "none" || word == "minimal") return word == "minimal";
+  fail(ErrorCode::usage, fmt::format("{} as auto, none or minimal", key),
+       fmt::format("\"{}\"", word), "auto: quotes in .csv, none in .tsv");
+}
+
+bool is_record_array(std::string_view text) {
+  size_t at = 0;
+  const auto skip = [&] { at = std::min(text.find_first_not_of(" \t\r\n", at), text.size()); };
+  for (const char expected : {'[', '{', '"'}) {
+    skip();
+    if (at == text.size() || text[at] != expected) return false;
+    ++at;
+  }
+  // A key, and not the beginning of a sentence in quotes.
+  const size_t end = text.find('"', at);
+  if (end == text.npos || end - at > 64) return false;
+  at = end + 1;
+  skip();
+  return at < text.size() && text[at] == ':';
+}
+
 std::string_view first_chunk(std::string_view text, int64_t max_bytes) {
   const size_t limit = static_cast<size_t>(std::max<int64_t>(max_bytes, 4));
   if (text.size() <= limit) return text;
@@ -97,7 +120,7 @@ class Pass {
     path_ = file.path;
     line_ = 1;
     // What is found in a folder must be known to be text before the first of it is given.
-    if (!file.named && !is_text(file.path)) {
+    if (!file.named && (!is_text(file.path, options_.window) || is_array(file.path))) {
       if (report_.skipped++ == 0) report_.first_skipped = file.path;
       return;
     }
@@ -119,6 +142,18 @@ class Pass {
     }
   }
 
+  bool is_array(const std::string& path) const {
+    return is_record_array(TextReader(path, options_.window).next());
+  }
+  [[noreturn]] void refuse_array(const std::string& path) const {
+    fail(ErrorCode::data, fmt::format("text, or a record a line, in {}", path),
+         "a JSON array of records",
+         fmt::format(
+             "jq -c '.[]' {} > FILE.jsonl, and the key of the text as text_column (of eval and "
+             "tokenizer: --text-column)",
+             path));
+  }
+
   // The next piece of a document of which `text` is left.
   std::string_view piece_of(std::string_view text) const {
     return options_.whole ? text : first_chunk(text, options_.piece_bytes);
@@ -128,11 +163,12 @@ class Pass {
   void in_pieces(const std::string& path) {
     // first_chunk looks up to three bytes further than the piece.
     const auto wanted = static_cast<size_t>(std::max<int64_t>(options_.piece_bytes, 4)) + 4;
-    TextReader reader(path);
+    TextReader reader(path, options_.window);
     std::string held;
     bool any = false;
     while (true) {
       const std::string_view block = reader.next();
+      if (!any && is_record_array(block)) refuse_array(path);
       held += block;
       any = any || !block.empty();
       std::string_view text = held;
@@ -151,11 +187,12 @@ class Pass {
   }
 
   void whole(const std::string& path) {
-    TextReader reader(path);
+    TextReader reader(path, options_.window);
     LongBuffer held(options_.max_record_bytes);
     while (true) {
       const std::string_view block = reader.next();
       if (block.empty()) break;
+      if (held.size() == 0 && is_record_array(block)) refuse_array(path);
       if (held.size() + static_cast<int64_t>(block.size()) > options_.max_record_bytes)
         fail(ErrorCode::data,
              fmt::format("a document of at most {} bytes in {}: this tokenizer must see each whole",
@@ -184,7 +221,8 @@ class Pass {
   }
 
   void records(const std::string& path) {
-    TextReader reader(path);
+    if (is_array(path)) refuse_array(path);
+    TextReader reader(path, options_.window);
     JsonRecord record(options_.max_record_bytes);
     std::string_view line;
     bool any = false;
@@ -238,7 +276,8 @@ class Pass {
   }
 
   void table(const CorpusFile& file, char separator) {
-    TableReader reader(file.path, separator, options_.max_record_bytes, options_.longer_records);
+    TableReader reader(file.path, separator, options_.quotes.value_or(separator == ','),
+                       options_.max_record_bytes, options_.longer_records, options_.window);
     if (reader.columns().empty()) {
       ++report_.empty;
       return;
@@ -276,6 +315,9 @@ class Pass {
       line_ = reader.line();
       document(text);
     }
+    if (reader.quoted_breaks() > 0 && report_.quoted_breaks == 0)
+      report_.first_quoted = fmt::format("{}:{}", file.path, reader.first_quoted_break());
+    report_.quoted_breaks += reader.quoted_breaks();
   }
 
   static constexpr int64_t kTreeBytes = 64 << 10;
@@ -330,6 +372,7 @@ uint64_t corpus_fingerprint(const std::vector<CorpusFile>& files, const ReadOpti
   std::vector<char> buffer(256 << 10);
   Fingerprint all;
   all.add(fmt::format("{} {} ", options.whole ? 0 : options.piece_bytes, options.text_column));
+  if (options.quotes) all.add(*options.quotes ? "quotes " : "no quotes ");
   for (const CorpusFile& file : files) {
     const std::string_view name = unpacked_name(file.path);
     const std::string packing = file.path.substr(name.size());
@@ -365,13 +408,7 @@ CorpusReport tokenize_corpus(const std::vector<CorpusFile>& files, const EncodeF
         if (options.eos) writer.append(&*options.eos, 1);
         writer.end_document();
       });
-  writer.set_source({.fingerprint = options.source,
-                     .files = report.files,
-                     .bytes = report.bytes,
-                     .skipped = report.skipped,
-                     .first_skipped = sanitize_utf8(report.first_skipped),
-                     .no_column = report.no_column,
-                     .first_no_column = sanitize_utf8(report.first_no_column)});
+  writer.set_source({.fingerprint = options.source, .report = report});
   writer.commit();
   return report;
 }

@@ -10,6 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/data/corpus_report.h"
+#include "engine/io/byte_source.h"
+
 namespace snug {
 
 struct CorpusFile {
@@ -34,15 +37,6 @@ struct CorpusFile {
 std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources,
                                       const std::string& left_out = "");
 
-// What a pass over a corpus saw.
-struct CorpusReport {
-  int64_t files = 0, documents = 0, bytes = 0;  // used; bytes of text
-  int64_t skipped = 0;                          // files of a folder that are not UTF-8 text
-  int64_t empty = 0;                            // files without text, and records with an empty one
-  int64_t no_column = 0;                        // tables of a folder without the text column
-  std::string first_skipped, first_no_column;   // examples for the log
-};
-
 // What is held in memory at once, a record of .jsonl, a row of a table, a document that is read
 // whole: this is the longest, and reading takes its bytes and an eighth (of .jsonl the keys'
 // hashes), beside buffers.
@@ -51,13 +45,19 @@ constexpr double kRecordCopies = 1.125;
 
 struct ReadOptions {
   std::string text_column = "text";  // key of .jsonl records, column of tables
-  int64_t piece_bytes = 1 << 20;     // at least 4
+  // Whether fields of tables may be in quotes; unset: what the format has, .csv quotes and .tsv
+  // none.
+  std::optional<bool> quotes = {};
+  int64_t piece_bytes = 1 << 20;  // at least 4
   // Every document in one piece; longer ones than max_record_bytes are an Error. For tokenizers
   // that are not safe_in_pieces().
   bool whole = false;
   int64_t max_record_bytes = kMaxRecordBytes;
   std::string longer_records = "";  // added to the advice for longer ones: ", or memory=1GiB"
+  WindowLimit window = {};          // of .zst files
 };
+// The words of a key quoting: "auto", "none", "minimal". Throws usage naming `key`.
+std::optional<bool> parse_quoting(const std::string& word, const char* key);
 
 // A document comes in pieces of at most piece_bytes, cut as first_chunk cuts, or whole; `last` is
 // true for its last one. No piece is empty.
@@ -72,7 +72,7 @@ struct PieceRefused {
 // Calls `each` with every document that is not empty. By the name, less .gz or .zst:
 //   .jsonl .ndjson  a record a line: the string under text_column is a document
 //   .csv .tsv       a record a row (table_reader.h): the field of text_column is a document
-//   any other       one document
+//   any other       one document; a JSON array of records is none, see is_record_array()
 // Text is UTF-8 without zero bytes, less a byte order mark: other files are skipped when found in a
 // folder (which reads such files twice), else an Error of code data that names the line of the
 // first bad byte. So is a table without the column. Broken JSON names file:line:column, a record
@@ -86,6 +86,10 @@ CorpusReport for_each_piece(const std::vector<CorpusFile>& files, const ReadOpti
 CorpusReport for_each_document(const std::vector<CorpusFile>& files,
                                const std::function<void(std::string_view)>& each,
                                const std::string& text_column = "text");
+
+// True if a text begins as a JSON array of objects does, [{"key": : records, which no file of text
+// is.
+bool is_record_array(std::string_view beginning);
 
 // True for the files whose documents are under text_column: by the name, .jsonl .ndjson .csv .tsv.
 bool has_text_column(const std::string& path);

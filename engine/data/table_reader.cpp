@@ -8,13 +8,14 @@
 
 namespace snug {
 
-TableReader::TableReader(const std::string& path, char separator, int64_t max_record_bytes,
-                         std::string advice)
+TableReader::TableReader(const std::string& path, char separator, bool quotes,
+                         int64_t max_record_bytes, std::string advice, const WindowLimit& window)
     : path_(path),
       separator_(separator),
+      quotes_(quotes),
       max_record_bytes_(max_record_bytes),
       advice_(std::move(advice)),
-      reader_(path),
+      reader_(path, window),
       field_(max_record_bytes) {
   read_record(-1);
 }
@@ -31,8 +32,10 @@ bool TableReader::next(int64_t column, std::string_view& text) {
   if (fields != columns)
     fail(ErrorCode::data, fmt::format("{} fields in every record, as the first has", columns),
          fmt::format("{} in the record at {}", fields, where(record_line_)),
-         separator_ == ',' ? "put text with commas, quotes or line breaks in \"quotes\""
-                           : "put text with tabs, quotes or line breaks in \"quotes\"");
+         !quotes_
+             ? "text without tabs or line breaks, or quoting=minimal and such text in \"quotes\""
+         : separator_ == ',' ? "put text with commas, quotes or line breaks in \"quotes\""
+                             : "put text with tabs, quotes or line breaks in \"quotes\"");
   text = field_.view();
   return true;
 }
@@ -53,8 +56,10 @@ int TableReader::peek() {
 
 int64_t TableReader::read_record(int64_t column) {
   field_.cut(0);
+  peek();
+  const char end = reader_.line_break();
   while (peek() == '\n' || peek() == '\r') {  // empty lines
-    if (peek() == '\n') ++line_;
+    if (peek() == end) ++line_;
     take();
   }
   record_line_ = line_;
@@ -82,7 +87,7 @@ int64_t TableReader::read_record(int64_t column) {
     };
     ++count;
     int c = peek();
-    if (c == '"') {
+    if (c == '"' && quotes_) {
       const int64_t opened = line_;
       take();
       while (true) {
@@ -90,27 +95,34 @@ int64_t TableReader::read_record(int64_t column) {
         if (c < 0)
           fail(ErrorCode::data, fmt::format("a closing quote in {}", path_),
                fmt::format("the end of the file; the quote was opened at {}", where(opened)),
-               "close it, and write a quote inside quotes twice");
+               "close it, and write a quote inside quotes twice; or quoting=none, where quotes "
+               "stand for "
+               "themselves");
         take();
         if (c == '"') {
           if (peek() != '"') break;
           take();
         }
-        if (c == '\n') ++line_;
+        if (c == end) {
+          if (quoted_breaks_++ == 0) first_quoted_break_ = line_;
+          ++line_;
+        }
         add(c);
       }
       c = peek();
-      if (c == '\r') {  // of CRLF
+      if (c == '\r' && end == '\n') {  // of CRLF
         take();
         c = peek();
         if (c != '\n' && c >= 0) c = '\r';
       }
-      if (c != separator_ && c != '\n' && c >= 0)
+      if (c != separator_ && c != end && c >= 0)
         fail(ErrorCode::data, "a separator or the end of the line after a closing quote",
              fmt::format("other text at {}", where(line_)),
-             "put the whole field in quotes, and write a quote inside it twice");
+             "put the whole field in quotes, and write a quote inside it twice; or quoting=none, "
+             "where "
+             "quotes stand for themselves");
     } else {
-      while (c >= 0 && c != separator_ && c != '\n') {
+      while (c >= 0 && c != separator_ && c != end) {
         take();
         const int after = peek();
         if (!(c == '\r' && (after == '\n' || after < 0))) add(c);
@@ -121,7 +133,7 @@ int64_t TableReader::read_record(int64_t column) {
       take();
       continue;
     }
-    if (c == '\n') {
+    if (c == end) {
       take();
       ++line_;
     }

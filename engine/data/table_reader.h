@@ -1,7 +1,8 @@
-// Records of a table as RFC 4180 has it: CSV, and TSV with tabs for commas. The first record names
-// the columns. A field in quotes may hold separators and line breaks, and a quote as two; quotes
-// inside a field that does not begin with one stand for themselves. Line breaks are LF or CRLF;
-// empty lines are skipped.
+// Records of a table: CSV as RFC 4180 has it, TSV with tabs for commas. The first record names the
+// columns. With quotes, which CSV has and TSV has not unless asked for, a field in quotes may hold
+// separators and line breaks, and a quote as two; quotes inside a field that does not begin with
+// one stand for themselves, as all do without. Line breaks are LF or CRLF, or CR in a file without
+// LF; empty lines are skipped.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ class TableReader {
   // Reads the names of the columns; none if the file is empty. Throws data on what is no table:
   // text behind a closing quote, a quote that is never closed, a record of more than
   // max_record_bytes, a first one of more than a third and a MiB; `advice` is said of that too.
-  TableReader(const std::string& path, char separator, int64_t max_record_bytes,
-              std::string advice = "");
+  TableReader(const std::string& path, char separator, bool quotes, int64_t max_record_bytes,
+              std::string advice = "", const WindowLimit& window = {});
 
   const std::vector<std::string>& columns() const { return columns_; }
   // The number of a column, or -1.
@@ -29,6 +30,9 @@ class TableReader {
   // the next call.
   bool next(int64_t column, std::string_view& text);
   int64_t line() const { return record_line_; }  // where that record begins, from 1
+  // Line breaks inside of quotes so far, and the line of the first.
+  int64_t quoted_breaks() const { return quoted_breaks_; }
+  int64_t first_quoted_break() const { return first_quoted_break_; }
 
  private:
   // Reads a record; keeps the field `column`, all of them with -1. The number of fields, 0 at the
@@ -40,6 +44,7 @@ class TableReader {
 
   std::string path_;
   char separator_;
+  bool quotes_;
   int64_t max_record_bytes_;
   std::string advice_;
   TextReader reader_;
@@ -47,6 +52,7 @@ class TableReader {
   size_t at_ = 0;
   bool ended_ = false;
   int64_t line_ = 1, record_line_ = 1;
+  int64_t quoted_breaks_ = 0, first_quoted_break_ = 0;
   std::vector<std::string> columns_;
   LongBuffer field_;
 };

@@ -285,12 +285,15 @@ std::optional<TokenFileInfo> read_token_info(const std::string& path) {
   info.documents = get_int(root, "documents", side, 0);
   const std::string source = get_string(root, "source_fingerprint", side, "");
   if (!source.empty()) info.source.fingerprint = digits("source_fingerprint", source);
-  info.source.files = get_int(root, "source_files", side, 0);
-  info.source.bytes = get_int(root, "source_bytes", side, 0);
-  info.source.skipped = get_int(root, "source_skipped", side, 0);
-  info.source.first_skipped = get_string(root, "source_first_skipped", side, "");
-  info.source.no_column = get_int(root, "source_no_column", side, 0);
-  info.source.first_no_column = get_string(root, "source_first_no_column", side, "");
+  info.source.report.files = get_int(root, "source_files", side, 0);
+  info.source.report.bytes = get_int(root, "source_bytes", side, 0);
+  info.source.report.skipped = get_int(root, "source_skipped", side, 0);
+  info.source.report.first_skipped = get_string(root, "source_first_skipped", side, "");
+  info.source.report.empty = get_int(root, "source_empty", side, 0);
+  info.source.report.quoted_breaks = get_int(root, "source_quoted_breaks", side, 0);
+  info.source.report.first_quoted = get_string(root, "source_first_quoted", side, "");
+  info.source.report.no_column = get_int(root, "source_no_column", side, 0);
+  info.source.report.first_no_column = get_string(root, "source_first_no_column", side, "");
   return info;
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/data/corpus_report.h"
 #include "engine/io/files.h"
 
 namespace snug {
@@ -36,10 +37,7 @@ class DataLost : public Error {
 // What was known of the text that a token file was made of.
 struct TokenSource {
   uint64_t fingerprint = 0;  // corpus_fingerprint with all that decides the tokens; 0: not known
-  int64_t files = 0, bytes = 0, skipped = 0;  // as in CorpusReport
-  std::string first_skipped;
-  int64_t no_column = 0;
-  std::string first_no_column;
+  CorpusReport report;       // documents and first_quoted aside, as the side file has it
 };
 
 // What the header or, for files of others, the side file says.

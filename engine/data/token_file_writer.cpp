@@ -7,6 +7,7 @@
 #include "engine/data/token_header.h"
 #include "engine/io/fingerprint.h"
 #include "engine/io/json.h"
+#include "engine/text/unicode.h"
 
 namespace snug {
 namespace {
@@ -94,13 +95,16 @@ void TokenFileWriter::commit() {
                          {"tokens", size_},
                          {"documents", documents_}};
   if (source_.fingerprint != 0) side["source_fingerprint"] = fingerprint_text(source_.fingerprint);
-  if (source_.files > 0) {
-    side["source_files"] = source_.files;
-    side["source_bytes"] = source_.bytes;
-    side["source_skipped"] = source_.skipped;
-    side["source_first_skipped"] = source_.first_skipped;
-    side["source_no_column"] = source_.no_column;
-    side["source_first_no_column"] = source_.first_no_column;
+  if (const CorpusReport& report = source_.report; report.files > 0) {
+    side["source_files"] = report.files;
+    side["source_bytes"] = report.bytes;
+    side["source_skipped"] = report.skipped;
+    side["source_first_skipped"] = sanitize_utf8(report.first_skipped);
+    side["source_empty"] = report.empty;
+    side["source_no_column"] = report.no_column;
+    side["source_first_no_column"] = sanitize_utf8(report.first_no_column);
+    side["source_quoted_breaks"] = report.quoted_breaks;
+    side["source_first_quoted"] = sanitize_utf8(report.first_quoted);
   }
   // The tokens go last: without what stands beside them they would be taken for one document.
   index_.commit();

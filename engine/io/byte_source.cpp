@@ -6,16 +6,17 @@
 #include <zstd_errors.h>
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "engine/core/error.h"
+#include "engine/core/units.h"
 #include "engine/io/files.h"
 
 namespace snug {
 namespace {
 
 constexpr int64_t kInputBytes = 64 << 10;
-constexpr int kMaxWindowLog = 27;
 constexpr int64_t kFreeBytes = int64_t{1} << 30;  // below this no ratio is suspicious
 constexpr int64_t kMaxRatio = 20000;
 
@@ -145,10 +146,12 @@ class GzipSource : public PackedSource {
 
 class ZstdSource : public PackedSource {
  public:
-  explicit ZstdSource(const std::string& path)
-      : PackedSource(path, "zstd"), stream_(ZSTD_createDCtx()) {
+  ZstdSource(const std::string& path, WindowLimit window)
+      : PackedSource(path, "zstd"), window_(std::move(window)), stream_(ZSTD_createDCtx()) {
     require(stream_ != nullptr, "zstd to start");
-    require(!ZSTD_isError(ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, kMaxWindowLog)),
+    const int log = std::clamp(
+        static_cast<int>(std::bit_width(static_cast<uint64_t>(window_.bytes))) - 1, 10, 27);
+    require(!ZSTD_isError(ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, log)),
             "a limit of zstd's window");
   }
   ~ZstdSource() override { ZSTD_freeDCtx(stream_); }
@@ -168,8 +171,9 @@ class ZstdSource : public PackedSource {
       const size_t code = ZSTD_decompressStream(stream_, &to, &from_);
       if (ZSTD_isError(code)) {
         if (ZSTD_getErrorCode(code) == ZSTD_error_frameParameter_windowTooLarge)
-          fail(ErrorCode::data, fmt::format("a zstd window of at most 128 MiB in {}", path()),
-               "a larger one", "pack it again without --long");
+          fail(ErrorCode::data,
+               fmt::format("a zstd window of at most {} in {}", human_bytes(window_.bytes), path()),
+               "a larger one", "pack it again without --long and --ultra" + window_.advice);
         fail_damaged(ZSTD_getErrorName(code));
       }
       inside_ = code != 0;
@@ -182,6 +186,7 @@ class ZstdSource : public PackedSource {
   }
 
  private:
+  WindowLimit window_;
   ZSTD_DCtx* stream_;
   ZSTD_inBuffer from_ = {nullptr, 0, 0};
   bool inside_ = false, done_ = false, begun_ = false, more_ = false;
@@ -189,9 +194,9 @@ class ZstdSource : public PackedSource {
 
 }  // namespace
 
-std::unique_ptr<ByteSource> open_bytes(const std::string& path) {
+std::unique_ptr<ByteSource> open_bytes(const std::string& path, const WindowLimit& window) {
   if (path.ends_with(".gz")) return std::make_unique<GzipSource>(path);
-  if (path.ends_with(".zst")) return std::make_unique<ZstdSource>(path);
+  if (path.ends_with(".zst")) return std::make_unique<ZstdSource>(path, window);
   return std::make_unique<PlainSource>(path);
 }
 

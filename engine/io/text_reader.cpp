@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "engine/core/error.h"
 
@@ -64,8 +65,71 @@ std::string_view text_beginning(std::string_view text, size_t most) {
   return text.substr(0, most);
 }
 
-TextReader::TextReader(const std::string& path)
-    : path_(path), source_(open_bytes(path)), block_(static_cast<size_t>(kBlockBytes)) {}
+namespace {
+
+// UTF-16 or UTF-32 by its mark or by where its zeros are; what iconv calls it. Null: neither.
+struct Encoding {
+  const char *name, *iconv;
+  bool marked;
+};
+const char* how_seen(const Encoding& e) {
+  return e.marked ? "by its byte order mark" : "by where its zero bytes are";
+}
+std::optional<Encoding> wide_encoding(std::string_view text) {
+  using namespace std::string_view_literals;
+  if (text.starts_with("\xff\xfe\0\0"sv) || text.starts_with("\0\0\xfe\xff"sv))
+    return Encoding{"UTF-32", "utf-32", true};
+  if (text.starts_with("\xff\xfe"sv) || text.starts_with("\xfe\xff"sv))
+    return Encoding{"UTF-16", "utf-16", true};
+  // Without a mark: of text that is mostly Latin, the upper bytes are zero.
+  const size_t n = std::min<size_t>(text.size(), 1024) / 4 * 4;
+  size_t zeros[4] = {};
+  for (size_t i = 0; i < n; ++i) zeros[i % 4] += text[i] == 0 ? 1 : 0;
+  const auto most = [&](size_t k) { return n >= 8 && zeros[k] * 4 > n / 4 * 3; };
+  const auto few = [&](size_t k) { return zeros[k] * 4 < n / 4; };
+  if (most(1) && most(2) && most(3) && few(0)) return Encoding{"UTF-32", "utf-32le", false};
+  if (most(0) && most(1) && most(2) && few(3)) return Encoding{"UTF-32", "utf-32be", false};
+  if (most(1) && most(3) && few(0) && few(2)) return Encoding{"UTF-16", "utf-16le", false};
+  if (most(0) && most(2) && few(1) && few(3)) return Encoding{"UTF-16", "utf-16be", false};
+  return std::nullopt;
+}
+
+}  // namespace
+
+void fail_not_text(const std::string& path, std::string_view text, int64_t bad, int64_t lines,
+                   int64_t offset) {
+  const std::string expected = fmt::format("text in UTF-8 without zero bytes in {}", path);
+  const auto wide = offset == 0 ? wide_encoding(text) : std::nullopt;
+  if (wide) {
+    const char* const unpacked = path.ends_with(".gz")    ? "zcat"
+                                 : path.ends_with(".zst") ? "zstdcat"
+                                                          : "";
+    fail(ErrorCode::data, expected, fmt::format("{}, {}", wide->name, how_seen(*wide)),
+         *unpacked != '\0'
+             ? fmt::format("{} {} | iconv -f {} -t utf-8 > FILE, or leave it out", unpacked, path,
+                           wide->iconv)
+             : fmt::format("iconv -f {} -t utf-8 {} > FILE, or leave it out", wide->iconv, path));
+  }
+  const auto before = text.substr(0, static_cast<size_t>(bad));
+  const int64_t line = 1 + lines + std::count(before.begin(), before.end(), '\n');
+  fail(ErrorCode::data, expected,
+       fmt::format("byte 0x{:02x} at {}:{} (offset {})",
+                   static_cast<uint8_t>(text[static_cast<size_t>(bad)]), path, line, offset + bad),
+       path.ends_with(".bin")
+           ? "give token files alone: they cannot be mixed with text"
+           : "convert it with iconv -f ENCODING -t utf-8, where file -i names the "
+             "encoding, or leave it out");
+}
+
+void refuse_wide_text(std::string_view text) {
+  if (const auto wide = wide_encoding(text))
+    fail(ErrorCode::data, "text in UTF-8 on standard input",
+         fmt::format("{}, {}", wide->name, how_seen(*wide)),
+         fmt::format("iconv -f {} -t utf-8 before it", wide->iconv));
+}
+
+TextReader::TextReader(const std::string& path, const WindowLimit& window)
+    : path_(path), source_(open_bytes(path, window)), block_(static_cast<size_t>(kBlockBytes)) {}
 
 int64_t TextReader::fill() {
   // What the last block ended with, at most three bytes of a character, comes first.
@@ -101,18 +165,11 @@ std::string_view TextReader::next() {
   do {
     const bool start = offset_ == 0 && size_ == 0;
     const int64_t bad = fill();
-    if (bad >= 0) {
-      const int64_t line = 1 + breaks_ + std::count(block_.begin(), block_.begin() + bad, '\n');
-      fail(ErrorCode::data, fmt::format("text in UTF-8 without zero bytes in {}", path_),
-           fmt::format("byte 0x{:02x} at {}:{} (offset {})",
-                       static_cast<uint8_t>(block_[static_cast<size_t>(bad)]), path_, line,
-                       offset_ + bad),
-           path_.ends_with(".bin")
-               ? "give token files alone: they cannot be mixed with text"
-               : "convert it, for example with iconv -f latin1 -t utf-8, or leave it out");
-    }
+    if (bad >= 0)
+      fail_not_text(path_, {block_.data(), static_cast<size_t>(size_)}, bad, breaks_, offset_);
     std::string_view text(block_.data(), static_cast<size_t>(checked_));
     if (start && text.starts_with(kByteOrderMark)) text.remove_prefix(3);
+    if (start && text.find('\n') == text.npos && text.find('\r') != text.npos) break_ = '\r';
     if (!text.empty()) return text;
   } while (!ended_);
   return {};
@@ -126,7 +183,7 @@ bool TextReader::next_line(std::string_view& line, int64_t max_bytes, const std:
   while (true) {
     if (rest_.empty()) rest_ = next();
     any = any || !rest_.empty();
-    const size_t end = rest_.find('\n');
+    const size_t end = rest_.find(break_);
     const std::string_view part = rest_.substr(0, end);
     if (line_text_->size() + static_cast<int64_t>(part.size()) > max_bytes)
       fail(ErrorCode::data, fmt::format("lines of at most {} bytes in {}", max_bytes, path_),
@@ -137,12 +194,14 @@ bool TextReader::next_line(std::string_view& line, int64_t max_bytes, const std:
     rest_.remove_prefix(end == std::string_view::npos ? rest_.size() : end + 1);
     if (!ended) continue;
     line = line_text_->view();
+    if (end != std::string_view::npos && break_ == '\n' && line.ends_with('\r'))
+      line.remove_suffix(1);
     return any;
   }
 }
 
-bool is_text(const std::string& path) {
-  TextReader reader(path);
+bool is_text(const std::string& path, const WindowLimit& window) {
+  TextReader reader(path, window);
   do {
     if (reader.fill() >= 0) return false;
   } while (!reader.ended_);

@@ -93,7 +93,9 @@ std::pair<const SafeTensor*, const SafeTensor*> embedding_and_head(const Safeten
                                                                    ModelSpec spec) {
   spec.tied = false;  // each by its own names
   const auto find = [&](const char* name) {
-    return first_of(files, family.file_names({.name = Name(name)}, spec));
+    ParamInfo param;
+    param.name = Name(name);
+    return first_of(files, family.file_names(param, spec));
   };
   return {find(family.embedding), find(family.head)};
 }

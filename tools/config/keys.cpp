@@ -49,6 +49,11 @@ std::vector<Key> make_keys() {
       {.name = "text_column", .section = "data", .kind = K::text, .field = &C::text_column,
        .doc = "key of the text in .jsonl records, name of its column in .csv and .tsv",
        .example = "content", .aliases = "text_field dataset_text_field text_key"},
+      {.name = "quoting", .section = "data", .kind = K::choice, .field = &C::quoting,
+       .doc = "quotes around fields: minimal, a field may be in them, with separators and line breaks inside; "
+              "none, they stand for themselves and each line is a record; auto: what the format has, "
+              "minimal of .csv, none of .tsv",
+       .example = "none", .choices = "auto none minimal"},
       {.name = "token_cache", .section = "data", .kind = K::text, .field = &C::token_cache,
        .doc = "folder where the tokens of a text are kept for later runs; null: ~/.cache/snug (or "
               "$XDG_CACHE_HOME/snug) if the text has more than 64 MiB; none: in output_dir alone",

@@ -30,6 +30,7 @@ struct RunConfig {
   std::vector<std::string> train_data;
   std::vector<std::string> eval_data;
   std::string text_column = "text";  // key of .jsonl records, column of .csv and .tsv
+  std::string quoting = "auto";      // auto | none | minimal: quotes of .csv and .tsv
   std::string token_cache;           // empty: auto; "none"; or a folder, see token_cache.h
   double eval_fraction = 0;          // in [0, 1)
   int64_t max_eval_samples = 0;      // 0: all

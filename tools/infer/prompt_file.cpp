@@ -22,14 +22,8 @@ bool is_space(char c) {
 PromptFile::PromptFile(const std::string& path)
     : path_(path), json_(path.ends_with(".jsonl")), text_(read_file(path)) {
   const std::string_view text = text_;
-  if (const auto good = static_cast<size_t>(text_prefix(text)); good < text.size()) {
-    const auto line =
-        1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(good), '\n');
-    fail(ErrorCode::data, fmt::format("text in UTF-8 without zero bytes in {}", path),
-         fmt::format("byte 0x{:02x} at {}:{} (offset {})", static_cast<uint8_t>(text[good]), path,
-                     line, good),
-         "convert it, for example with iconv -f latin1 -t utf-8");
-  }
+  if (const int64_t good = text_prefix(text); good < static_cast<int64_t>(text.size()))
+    fail_not_text(path, text, good);
   int64_t number = 0;
   for (size_t at = text.starts_with("\xEF\xBB\xBF") ? 3 : 0; at < text.size();) {
     size_t end = std::min(text.find('\n', at), text.size());

@@ -53,7 +53,7 @@ std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const 
                                    const RunConfig& config,
                                    const std::optional<Tokenizer>& tokenizer, int64_t V,
                                    std::string& cache, std::string& text, bool& columns,
-                                   const PrepareRoom& room) {
+                                   const PrepareRoom& room, int64_t& most_bytes) {
   if (given.empty())
     fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
          fmt::format("{}=input.txt", key));
@@ -83,22 +83,31 @@ std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const 
            key[0] == '-' ? "copy the tokenizer's files into the model's folder"
                          : "snug tokenizer train --vocab-size 1024 --output tok.json FILE..., then "
                            "tokenizer=tok.json");
-    const TokensOfText made = tokenize_once(sources.texts, *tokenizer, config.text_column,
-                                            config.token_cache, cache, room);
+    const TokensOfText made = tokenize_once(
+        sources.texts, *tokenizer,
+        {.text_column = config.text_column, .quotes = parse_quoting(config.quoting, "quoting")},
+        config.token_cache, cache, room);
+    const CorpusReport& report = made.report;
+    most_bytes = std::max(most_bytes, made.most_bytes);
     cache = made.path;
     files.emplace_back(cache, fingerprint);
     files.back().check(V);
-    parts.push_back(fmt::format("{}, {}, {} of text", count_of(made.files, "file"),
-                                count_of(made.documents, "document"), human_bytes(made.bytes)));
-    if (made.skipped > 0)
+    parts.push_back(fmt::format("{}, {}, {} of text", count_of(report.files, "file"),
+                                count_of(report.documents, "document"), human_bytes(report.bytes)));
+    if (report.empty > 0) parts.back() += fmt::format(" ({} empty left out)", report.empty);
+    if (report.quoted_breaks > 0)
+      parts.back() +=
+          fmt::format(" ({} inside of quotes, e.g. at {}; with quoting=none each line is a record)",
+                      count_of(report.quoted_breaks, "line break"), report.first_quoted);
+    if (report.skipped > 0)
       parts.back() += fmt::format(
           " ({} not text skipped, e.g. {})",
-          count_of(made.skipped, "file") + (made.skipped == 1 ? " that is" : " that are"),
-          made.first_skipped);
-    if (made.no_column > 0)
-      parts.back() +=
-          fmt::format(" ({} without a column \"{}\" skipped, e.g. {})",
-                      count_of(made.no_column, "table"), config.text_column, made.first_no_column);
+          count_of(report.skipped, "file") + (report.skipped == 1 ? " that is" : " that are"),
+          report.first_skipped);
+    if (report.no_column > 0)
+      parts.back() += fmt::format(" ({} without a column \"{}\" skipped, e.g. {})",
+                                  count_of(report.no_column, "table"), config.text_column,
+                                  report.first_no_column);
     if (made.shared)
       parts.back() += fmt::format(", as tokens {}in {}", made.reused ? "found " : "", made.path);
   }
@@ -205,8 +214,9 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
   const auto seed = static_cast<uint64_t>(config.data_seed >= 0 ? config.data_seed : config.seed);
   if (training) {
     std::string cache = cache_folder + "/train.bin";
-    std::vector<TokenFile> files = open_tokens(config.train_data, "train_data", config, tokenizer,
-                                               V, cache, data.text, columns, room);
+    std::vector<TokenFile> files =
+        open_tokens(config.train_data, "train_data", config, tokenizer, V, cache, data.text,
+                    columns, room, data.preparing_bytes);
     for (const TokenFile& f : files) data.train_tokens += f.size();
     data.train.emplace(cut_windows(std::move(files), T,
                                    {.eval_fraction = config.eval_fraction, .seed = seed},
@@ -223,8 +233,9 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
   if (!config.eval_data.empty()) {
     std::string cache = cache_folder + "/eval.bin";
     std::string text;
-    std::vector<TokenFile> files = open_tokens(config.eval_data, training ? "eval_data" : "--data",
-                                               config, tokenizer, V, cache, text, columns, room);
+    std::vector<TokenFile> files =
+        open_tokens(config.eval_data, training ? "eval_data" : "--data", config, tokenizer, V,
+                    cache, text, columns, room, data.preparing_bytes);
     data.eval.emplace(cut_windows(std::move(files), T,
                                   {.eval_fraction = 0.0, .seed = seed, .shuffle = false},
                                   config.eval_data, cache));
@@ -237,6 +248,10 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
          fmt::format("{} ({}), and none in the data", config.text_column,
                      config.where("text_column")),
          "leave it out: other text is read whole");
+  if (!columns && config.quoting != RunConfig().quoting)
+    fail(ErrorCode::usage, "a .csv or .tsv file for quoting",
+         fmt::format("{} ({}), and none in the data", config.quoting, config.where("quoting")),
+         "leave it out: other text has no quotes to read");
   if (config.max_eval_samples > 0)
     data.eval_samples = std::min(data.eval_samples, config.max_eval_samples);
   check_targets(data, config, training);

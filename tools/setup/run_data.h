@@ -17,7 +17,8 @@ struct RunData {
   std::optional<WindowDataset> eval;  // a file of its own; without it, the tail of `train`
   int64_t train_samples = 0, eval_samples = 0;
   int64_t train_tokens = 0;
-  std::string text;  // one line about what was read
+  std::string text;             // one line about what was read
+  int64_t preparing_bytes = 0;  // of the process at most while text became tokens; 0: none did
 
   // As WindowDataset::fill_eval.
   void fill_eval(int64_t first, int64_t count, int32_t* tokens, int32_t* targets,

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -27,7 +28,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // Raised when the same text and tokenizer would give other tokens than before.
-constexpr int kCacheVersion = 1;
+constexpr int kCacheVersion = 2;
 
 // What preparing takes beside records and long words. Measured: a piece with its ids and what reads
 // it, 3 MiB, and the cache of words, up to 9.
@@ -87,13 +88,8 @@ std::optional<TokensOfText> find(const std::string& path, uint64_t key,
     TokensOfText found;
     found.path = path;
     found.shared = found.reused = true;
-    found.files = info->source.files;
-    found.documents = file.documents();
-    found.bytes = info->source.bytes;
-    found.skipped = info->source.skipped;
-    found.first_skipped = info->source.first_skipped;
-    found.no_column = info->source.no_column;
-    found.first_no_column = info->source.first_no_column;
+    found.report = info->source.report;
+    found.report.documents = file.documents();
     return found;
   } catch (const Error& error) {
     tell(stderr, "Note: tokens in the cache are made again: {}\n", error.what());
@@ -137,7 +133,7 @@ bool usable(const std::string& folder) {
 
 }  // namespace
 
-RecordLimits record_limits(const PrepareRoom& room, bool whole) {
+RecordLimits record_limits(const PrepareRoom& room, bool whole, bool zstd) {
   RecordLimits limits;
   if (room.budget <= 0) return limits;
   malloc_trim(0);  // pages of the plan's search that are free again
@@ -148,7 +144,7 @@ RecordLimits record_limits(const PrepareRoom& room, bool whole) {
 #else
   const int64_t program = process_private_bytes();
 #endif
-  const int64_t have = program + kBuffers;
+  int64_t have = program + kBuffers + (zstd ? kZstdBytes : 0);
   const double copies = whole ? kWholeCopies : kRecordCopies;
   const auto longest = [&](int64_t bytes) {
     return std::clamp(static_cast<int64_t>(static_cast<double>(bytes) / copies), kLeastRecord,
@@ -157,8 +153,15 @@ RecordLimits record_limits(const PrepareRoom& room, bool whole) {
   // A record is held while the words of a piece of it are merged.
   const int64_t merging = (whole ? kMaxRecordBytes : piece) * Tokenizer::kWordBytes;
   const auto most = static_cast<int64_t>(copies * static_cast<double>(kMaxRecordBytes));
-  limits.enough = round_up(have + most + merging, int64_t{1} << 20);
+  limits.enough = round_up(have + most + merging + (zstd ? limits.window : 0), int64_t{1} << 20);
   if (room.budget >= limits.enough) return RecordLimits();
+  if (zstd) {  // half of what is left at most: what is unpacked is records and words
+    constexpr int64_t kLeastWindow = 1 << 10;
+    const int64_t half = std::max((room.budget - have) / 2, kLeastWindow);
+    limits.window =
+        std::min(limits.window, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(half))));
+    have += limits.window;
+  }
   const int64_t left = std::max<int64_t>(0, room.budget - have);
   if (whole) {
     limits.whole = left;
@@ -181,13 +184,14 @@ int64_t RecordLimits::longest_word(int64_t document) const {
 }
 
 TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer& tokenizer,
-                           const std::string& text_column, const std::string& cache,
+                           const ReadOptions& read, const std::string& cache,
                            const std::string& own, const PrepareRoom& room) {
   TokenizeOptions options;
   options.vocab_size = tokenizer.vocab_size();
   options.tokenizer = tokenizer.fingerprint();
   options.eos = tokenizer.eos_id();
-  options.read.text_column = text_column;
+  options.read.text_column = read.text_column;
+  options.read.quotes = read.quotes;
   options.read.whole = !tokenizer.safe_in_pieces();
 
   std::string folder;
@@ -219,10 +223,13 @@ TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer
   if (error)
     fail(ErrorCode::device, fmt::format("to make the folder {} for tokens", parent),
          error.message(), "check its permissions and what is in its way");
-  const RecordLimits limits = record_limits(room, options.read.whole);
+  const bool zstd = std::any_of(files.begin(), files.end(),
+                                [](const CorpusFile& file) { return file.path.ends_with(".zst"); });
+  const RecordLimits limits = record_limits(room, options.read.whole, zstd);
   options.read.max_record_bytes = limits.record;
+  options.read.window.bytes = limits.window;
   if (limits.enough > 0)
-    options.read.longer_records =
+    options.read.longer_records = options.read.window.advice =
         fmt::format(", or {}{}MiB, which has room for any", room.key, limits.enough >> 20);
   const auto encode = [&](std::string_view s, std::vector<int32_t>& ids) {
     const int64_t most = limits.longest_word(static_cast<int64_t>(s.size()));
@@ -236,8 +243,13 @@ TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer
                              options.read.longer_records};
   };
   Progress progress;
-  const CorpusReport report = tokenize_corpus(files, encode, options, out.path,
-                                              [&](int64_t bytes) { progress.show(bytes); });
+  int64_t looked_at = -1;
+  const CorpusReport report = tokenize_corpus(files, encode, options, out.path, [&](int64_t bytes) {
+    progress.show(bytes);
+    if (looked_at >= 0 && bytes - looked_at < int64_t{1} << 20) return;
+    looked_at = bytes;
+    out.most_bytes = std::max(out.most_bytes, process_private_bytes());
+  });
   // Else the tokens might be of another text than the fingerprint that names them.
   if (states_of(files) != before) {
     remove_tokens(out.path);
@@ -246,13 +258,7 @@ TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer
                      files.front().path),
          "start again when nothing writes to it");
   }
-  out.files = report.files;
-  out.documents = report.documents;
-  out.bytes = report.bytes;
-  out.skipped = report.skipped;
-  out.first_skipped = report.first_skipped;
-  out.no_column = report.no_column;
-  out.first_no_column = report.first_no_column;
+  out.report = report;
   return out;
 }
 

@@ -27,16 +27,18 @@ struct RecordLimits {
   int64_t word = INT64_MAX;  // in a piece; of a document read whole see longest_word()
   int64_t enough = 0;        // the budget that has no need of limits; 0: there are none
   int64_t whole = 0;         // bytes for a document read whole and for its words together
+  int64_t window = WindowLimit().bytes;  // of .zst files
   int64_t longest_word(int64_t document) const;
 };
-RecordLimits record_limits(const PrepareRoom& room, bool whole);
+// `zstd`: some of the text is packed so, whose window is held as long as the file is read.
+RecordLimits record_limits(const PrepareRoom& room, bool whole, bool zstd = false);
 
 struct TokensOfText {
-  std::string path;                                                         // of the token file
-  bool shared = false;                                                      // it lies in the cache
-  bool reused = false;                                                      // and was there before
-  int64_t files = 0, documents = 0, bytes = 0, skipped = 0, no_column = 0;  // as in CorpusReport
-  std::string first_skipped, first_no_column;
+  std::string path;        // of the token file
+  bool shared = false;     // it lies in the cache
+  bool reused = false;     // and was there before
+  int64_t most_bytes = 0;  // of the process while it was made; 0: it was not
+  CorpusReport report;
 };
 
 // `cache` is the key token_cache: empty, $XDG_CACHE_HOME/snug or ~/.cache/snug for text above
@@ -45,10 +47,11 @@ struct TokensOfText {
 // only if its header, digest and side file agree with that; a damaged one is made again. `own` is
 // the token file to write where the cache is not used; the folder of either is made. On a terminal
 // a line shows the progress. Throws as tokenize_corpus does.
-// `room` bounds what it takes: longer records, documents that this tokenizer must see whole, and
-// words are an Error of code data, where the process would have more than room.budget with them.
+// Of `read` the column and the quotes count. `room` bounds what it takes: longer records, documents
+// that this tokenizer must see whole, and words are an Error of code data, where the process would
+// have more than room.budget with them.
 TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer& tokenizer,
-                           const std::string& text_column, const std::string& cache,
+                           const ReadOptions& read, const std::string& cache,
                            const std::string& own, const PrepareRoom& room = {});
 
 }  // namespace snug

@@ -174,6 +174,7 @@ void TrainRun::write_memory_json(bool done) {
                       {"measured_host_bytes", session_->context().host_resident_bytes()},
                       {"planned_runtime_bytes", plan_.runtime_bytes},
                       {"measured_runtime_bytes", runtime_measured_},
+                      {"measured_preparing_bytes", nullptr},
                       {"allocations_after_start", nullptr},
                       {"transient_allocations", nullptr},
                       {"finished", done},
@@ -187,6 +188,8 @@ void TrainRun::write_memory_json(bool done) {
     j["loss_scaling"] = {{"loss_scale", at_.loss_scale}, {"skipped_steps", at_.step - at_.updates}};
   if (session_->context().settings().graphs) j["graphs"] = session_->context().graphs();
   if (runtime_measured_ < 0) j["measured_runtime_bytes"] = nullptr;
+  // Of the whole process while text became tokens, before the arena was there.
+  if (data_.preparing_bytes > 0) j["measured_preparing_bytes"] = data_.preparing_bytes;
   if (plan_.place == Place::cuda) j["gpu"] = gpu_bytes_.json();
   if (allocation_watch::available()) {
     j["allocations_after_start"] = allocation_watch::breaches();

@@ -12,6 +12,7 @@
 #include "engine/io/files.h"
 #include "tests/engine/io/packed.h"
 #include "tests/engine/io/temp_folder.h"
+#include "tests/support/errors.h"
 
 namespace snug {
 namespace {
@@ -36,12 +37,17 @@ class Corpus : public ::testing::Test {
                                      CorpusReport* report = nullptr) {
     std::vector<std::string> sources, out;
     for (const std::string& n : names) sources.push_back(n.empty() ? tmp_.path() : tmp_ / n);
-    const CorpusReport r = for_each_document(
-        expand_corpus(sources), [&](std::string_view text) { out.emplace_back(text); });
+    std::string document;
+    const CorpusReport r = for_each_piece(expand_corpus(sources), {.quotes = quotes_},
+                                          [&](std::string_view piece, bool last) {
+                                            document += piece;
+                                            if (last) out.push_back(std::exchange(document, ""));
+                                          });
     if (report) *report = r;
     return out;
   }
   TempFolder tmp_;
+  std::optional<bool> quotes_;
 };
 
 using Strings = std::vector<std::string>;
@@ -310,6 +316,7 @@ TEST(Chunks, DoNotChangeTokensWhereAPlaceIsClean) {
 
 // The same documents in every form give the same documents, packed or not.
 TEST_F(Corpus, EveryFormGivesTheSameDocuments) {
+  quotes_ = true;  // of .tsv too
   const Strings want = {"one, \"two\"\nthree", "é한😀", "tab\there"};
   const std::string records =
       "{\"text\":\"one, \\\"two\\\"\\nthree\"}\n{\"text\":\"é한😀\"}\n{\"text\":\"\"}\n"
@@ -543,6 +550,51 @@ TEST_F(Corpus, TokenizesIntoATokenFile) {
   options.vocab_size = 256;
   tokenize_corpus(files, bytes, options, tmp_ / "out.bin");
   EXPECT_EQ(TokenFile(tmp_ / "out.bin").size(), 17);
+}
+
+// Rows of faults that were met: quotes in TSV, lines of CR, records in an array, empty ones.
+TEST_F(Corpus, QuotesAreThoseOfTheFormatUnlessSaid) {
+  put("q.tsv", "text\tlabel\n\"Oh\t0\nyes it is\"\t1\nok\t1\n");
+  EXPECT_EQ(documents({"q.tsv"}), (Strings{"\"Oh", "yes it is\"", "ok"}));
+  put("q.csv", "text,label\n\"Oh,0\nyes it is\",1\nok,1\n");
+  CorpusReport report;
+  EXPECT_EQ(documents({"q.csv"}, &report), (Strings{"Oh,0\nyes it is", "ok"}));
+  EXPECT_EQ(report.quoted_breaks, 1);
+  EXPECT_EQ(report.first_quoted, tmp_ / "q.csv:2");
+  const auto with = [&](const std::string& name, bool quotes) {
+    Strings out;
+    for_each_piece({{tmp_ / name, true}}, {.quotes = quotes},
+                   [&](std::string_view piece, bool) { out.emplace_back(piece); });
+    return out;
+  };
+  EXPECT_EQ(with("q.csv", false), (Strings{"\"Oh", "yes it is\"", "ok"}));
+  EXPECT_EQ(with("q.tsv", true), (Strings{"Oh\t0\nyes it is", "ok"}));
+  EXPECT_NE(corpus_fingerprint({{tmp_ / "q.tsv", true}}, {}),
+            corpus_fingerprint({{tmp_ / "q.tsv", true}}, {.quotes = true}));
+}
+
+TEST_F(Corpus, LinesEndWithLineFeedOrBothOrCarriageReturnAlone) {
+  put("a.jsonl", "{\"text\": \"a\"}\r\n{\"text\": \"b\"}\r\n");
+  EXPECT_EQ(documents({"a.jsonl"}), (Strings{"a", "b"}));
+  put("b.jsonl", "{\"text\": \"a\"}\r{\"text\": \"b\"}\r");
+  EXPECT_EQ(documents({"b.jsonl"}), (Strings{"a", "b"}));
+  put("c.csv", "text\rone\rtwo\r");
+  EXPECT_EQ(documents({"c.csv"}), (Strings{"one", "two"}));
+}
+
+TEST_F(Corpus, AnArrayOfRecordsIsNoText) {
+  for (const char* text : {"[{\"a\": 1}]", " [\n {\n \"instruction\" : \"x\"}]", "[{\"k\":"})
+    EXPECT_TRUE(is_record_array(text)) << text;
+  for (const char* text : {"", "[", "[{", "[{\"", "[1, 2]", "[\"a\"]", "[{\"Oh,\" he said.",
+                           "{\"a\": 1}", "x [{\"a\": 1}]", "[note] {\"a\": 1}"})
+    EXPECT_FALSE(is_record_array(text)) << text;
+  put("d/a.json", "[{\"a\": \"b\"}]");
+  put("d/b.txt", "[1] a text with a note");
+  CorpusReport report;
+  EXPECT_EQ(documents({"d"}, &report), Strings{"[1] a text with a note"});
+  EXPECT_EQ(report.skipped, 1) << "found in a folder it is passed over, and counted";
+  EXPECT_ERROR(documents({"d/a.json"}), ErrorCode::data, "a record a line",
+               "a JSON array of records", "jq -c '.[]'");
 }
 
 }  // namespace

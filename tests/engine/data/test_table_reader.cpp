@@ -17,11 +17,11 @@ class Table : public ::testing::Test {
  protected:
   // The names of the columns, then every field of the column.
   Strings read(const std::string& text, int64_t column = 0, char separator = ',',
-               int64_t limit = 1000) {
+               int64_t limit = 1000, bool quotes = true) {
     // Thousands of files: not made durable, and not written over, which some file systems flush.
     std::filesystem::remove(path_);
     std::ofstream(path_, std::ios::binary) << text;
-    TableReader reader(path_, separator, limit);
+    TableReader reader(path_, separator, quotes, limit);
     Strings out = reader.columns();
     lines_.clear();
     std::string_view field;
@@ -48,6 +48,22 @@ TEST_F(Table, TheSpecificationsCases) {
   EXPECT_EQ(read("a,b\n\"x,y\",\"\"\n", 0), (Strings{"a", "b", "x,y"}));
 }
 
+// As TSV is read unless told otherwise, and pandas with quoting=csv.QUOTE_NONE.
+TEST_F(Table, WithoutQuotesTheyStandForThemselves) {
+  const auto tsv = [&](const std::string& text) { return read(text, 0, '\t', 1000, false); };
+  EXPECT_EQ(tsv("text\tlabel\n\"Oh\t0\nyes it is\"\t1\nok\t1\n"),
+            (Strings{"text", "label", "\"Oh", "yes it is\"", "ok"}));
+  EXPECT_EQ(tsv("a\tb\n\"Oh\" he said\t1\n\"\"\t2\n"),
+            (Strings{"a", "b", "\"Oh\" he said", "\"\""}));
+  EXPECT_EQ(tsv("\"a\"\tb\nx\t1\r\n"), (Strings{"\"a\"", "b", "x"}));
+}
+
+TEST_F(Table, LinesThatEndWithCarriageReturns) {
+  EXPECT_EQ(read("text\rone\rtwo\r"), (Strings{"text", "one", "two"}));
+  EXPECT_EQ(lines_, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(read("a,b\r\"x\ry\",2\rz,3"), (Strings{"a", "b", "x\ry", "z"}));
+}
+
 TEST_F(Table, WhatItLeavesOpen) {
   EXPECT_EQ(read(""), Strings{});
   EXPECT_EQ(read("\n\r\n"), Strings{});
@@ -60,8 +76,8 @@ TEST_F(Table, WhatItLeavesOpen) {
   EXPECT_EQ(read("a,b\nx\ry,2\r"), (Strings{"a", "b", "x\ry"}));  // a lone CR is text
   EXPECT_EQ(read("a\tb\n1,5\t\"x\ty\"\n", 1, '\t'), (Strings{"a", "b", "x\ty"}));
   write_atomic(path_, "id,text\n");
-  EXPECT_EQ(TableReader(path_, ',', 100).find("text"), 1);
-  EXPECT_EQ(TableReader(path_, ',', 100).find("txt"), -1);
+  EXPECT_EQ(TableReader(path_, ',', true, 100).find("text"), 1);
+  EXPECT_EQ(TableReader(path_, ',', true, 100).find("txt"), -1);
 }
 
 TEST_F(Table, ErrorsNameTheLine) {

@@ -175,18 +175,24 @@ TEST(TokenFile, TheHeaderAndTheSideFileSayWhoseTokensTheyAre) {
   const int32_t ids[] = {1, 2, 299};
   writer.append(ids, 3);
   writer.set_source({.fingerprint = 7,
-                     .files = 2,
-                     .bytes = 9,
-                     .skipped = 1,
-                     .first_skipped = "s",
-                     .no_column = 4,
-                     .first_no_column = "n.csv"});
+                     .report = {.files = 2,
+                                .bytes = 9,
+                                .skipped = 1,
+                                .empty = 3,
+                                .no_column = 4,
+                                .quoted_breaks = 5,
+                                .first_skipped = "s",
+                                .first_no_column = "n.csv",
+                                .first_quoted = "q.csv:2"}});
   writer.commit();
   const auto info = read_token_info(path);
   ASSERT_TRUE(info);
-  EXPECT_EQ(info->source.skipped, 1);
-  EXPECT_EQ(info->source.no_column, 4);
-  EXPECT_EQ(info->source.first_no_column, "n.csv");
+  EXPECT_EQ(info->source.report.skipped, 1);
+  EXPECT_EQ(info->source.report.empty, 3);
+  EXPECT_EQ(info->source.report.no_column, 4);
+  EXPECT_EQ(info->source.report.quoted_breaks, 5);
+  EXPECT_EQ(info->source.report.first_no_column, "n.csv");
+  EXPECT_EQ(info->source.report.first_quoted, "q.csv:2");
   std::filesystem::remove(path + ".json");
   EXPECT_EQ(TokenFile(path).tokenizer(), uint64_t{0x1234});
   EXPECT_EQ(TokenFile(path).vocab_size(), 300);

@@ -152,8 +152,17 @@ TEST_F(Packed, WindowsAndRatiosAreBounded) {
     return std::string("\x28\xb5\x2f\xfd\0", 5) + window + std::string("\x09\0\0a", 4);
   };
   EXPECT_ERROR(read("a.zst", frame('\x90')), ErrorCode::data,
-               "a zstd window of at most 128 MiB in " + (tmp_ / "a.zst"), "a larger one", "--long");
+               "a zstd window of at most 128.00 MiB in " + (tmp_ / "a.zst"), "a larger one",
+               "--long");
   EXPECT_EQ(read("a.zst", frame('\x88')), "a");
+  // What a caller has room for bounds it too: 2^20 here, of frames that ask for 2^21 and 2^20.
+  const WindowLimit small{.bytes = 1 << 20, .advice = ", or more memory"};
+  char out[4];
+  read("a.zst", frame('\x58'));
+  EXPECT_ERROR(open_bytes(tmp_ / "a.zst", small)->read(out, 4), ErrorCode::data,
+               "a zstd window of at most 1.00 MiB", "a larger one", "--ultra, or more memory");
+  read("a.zst", frame('\x50'));
+  EXPECT_EQ(open_bytes(tmp_ / "a.zst", small)->read(out, 4), 1);
   // 128 KiB of one letter in 4 bytes, 10000 times: 1.2 GiB in 40 KB (RFC 8878, RLE blocks).
   std::string bomb("\x28\xb5\x2f\xfd\x00\x58", 6);
   for (int i = 0; i < 10000; ++i) bomb += std::string("\x02\x00\x10", 3) + "a";

@@ -95,7 +95,9 @@ TEST_F(TextReading, Lines) {
   EXPECT_EQ(lines(put("")), S{});
   EXPECT_EQ(lines(put("a")), S{"a"});
   EXPECT_EQ(lines(put("a\n")), S{"a"});
-  EXPECT_EQ(lines(put("\n\na\r\n\nb")), (S{"", "", "a\r", "", "b"}));
+  EXPECT_EQ(lines(put("\n\na\r\n\nb")), (S{"", "", "a", "", "b"}));
+  EXPECT_EQ(lines(put("a\nc\rd\r\ne\r")), (S{"a", "c\rd", "e\r"}));
+  EXPECT_EQ(lines(put("a\r\rb\r")), (S{"a", "", "b"}));
   std::mt19937_64 rng(1);
   S want;
   std::string text;

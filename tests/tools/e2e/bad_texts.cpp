@@ -3,6 +3,9 @@
 
 namespace snug::e2e {
 
+constexpr const char* kConvert =
+    "convert it with iconv -f ENCODING -t utf-8, where file -i names the encoding, or leave it out";
+
 std::vector<BadRow> bad_texts() {
   return {
       {"missing",
@@ -53,18 +56,50 @@ std::vector<BadRow> bad_texts() {
       {"zero byte",
        {"...", "train_data=@zero.txt"},
        data("text in UTF-8 without zero bytes in @zero.txt", "byte 0x00 at @zero.txt:1 (offset 7)",
-            "convert it, for example with iconv -f latin1 -t utf-8, or leave it out"),
+            kConvert),
        {file("zero.txt", std::string("the cat\0sees", 12))}},
       {"UTF-16",
        {"...", "train_data=@wide.txt"},
-       data("text in UTF-8 without zero bytes in @wide.txt", "byte 0xff at @wide.txt:1 (offset 0)",
-            "convert it, for example with iconv -f latin1 -t utf-8, or leave it out"),
+       data("text in UTF-8 without zero bytes in @wide.txt", "UTF-16, by its byte order mark",
+            "iconv -f utf-16 -t utf-8 @wide.txt > FILE, or leave it out"),
        {file("wide.txt", std::string("\xff\xfet\0h\0e\0", 8))}},
+      {"UTF-16 in a table",
+       {"...", "train_data=@wide.csv"},
+       data("text in UTF-8 without zero bytes in @wide.csv", "UTF-16, by its byte order mark",
+            "iconv -f utf-16 -t utf-8 @wide.csv > FILE, or leave it out"),
+       {file("wide.csv", std::string("\xfe\xff\0t\0e\0x\0t\0\n", 12))}},
+      {"UTF-16 without a mark",
+       {"...", "train_data=@wide.jsonl"},
+       data("text in UTF-8 without zero bytes in @wide.jsonl",
+            "UTF-16, by where its zero bytes are",
+            "iconv -f utf-16le -t utf-8 @wide.jsonl > FILE, or leave it out"),
+       {file("wide.jsonl", std::string("{\0\"\0t\0e\0x\0t\0\"\0:\0", 16))}},
+      {"UTF-32",
+       {"...", "train_data=@wide.txt"},
+       data("text in UTF-8 without zero bytes in @wide.txt", "UTF-32, by its byte order mark",
+            "iconv -f utf-32 -t utf-8 @wide.txt > FILE, or leave it out"),
+       {file("wide.txt", std::string("\xff\xfe\0\0t\0\0\0", 8))}},
+      {"an array of records",
+       {"...", "train_data=@a.json"},
+       data("text, or a record a line, in @a.json", "a JSON array of records",
+            "jq -c '.[]' @a.json > FILE.jsonl, and the key of the text as text_column (of eval and "
+            "tokenizer: --text-column)"),
+       {file("a.json", "[\n  {\"instruction\": \"the cat\", \"output\": \"sees\"}\n]\n")}},
+      {"an array of records as lines",
+       {"...", "train_data=@a.jsonl"},
+       data(
+           "text, or a record a line, in @a.jsonl", "a JSON array of records",
+           "jq -c '.[]' @a.jsonl > FILE.jsonl, and the key of the text as text_column (of eval and "
+           "tokenizer: --text-column)"),
+       {file("a.jsonl", "[{\"text\": \"the cat\"},\n{\"text\": \"sees\"}]\n")}},
+      {"quoting without a table",
+       {"...", "quoting=none"},
+       usage("a .csv or .tsv file for quoting", "none (command line), and none in the data",
+             "leave it out: other text has no quotes to read")},
       {"not text",
        {"...", "train_data=@binary.txt"},
        data("text in UTF-8 without zero bytes in @binary.txt",
-            "byte 0xff at @binary.txt:2 (offset 13)",
-            "convert it, for example with iconv -f latin1 -t utf-8, or leave it out"),
+            "byte 0xff at @binary.txt:2 (offset 13)", kConvert),
        {file("binary.txt", "the cat\nsees \xff\xfe a door\n")}},
       {"eval missing",
        {"...", "eval_fraction=0", "eval_data=@none.txt"},
@@ -158,7 +193,9 @@ std::vector<BadRow> bad_texts() {
       {"csv: text after a quote",
        {"...", "train_data=@a.csv"},
        data("a separator or the end of the line after a closing quote", "other text at @a.csv:2",
-            "put the whole field in quotes, and write a quote inside it twice"),
+            "put the whole field in quotes, and write a quote inside it twice; or quoting=none, "
+            "where "
+            "quotes stand for themselves"),
        {file("a.csv", "id,text\n1,\"the\" cat\n")}},
       {"csv: header only",
        {"...", "train_data=@a.csv"},
@@ -167,9 +204,11 @@ std::vector<BadRow> bad_texts() {
             "in every record (text_column, of eval and tokenizer --text-column)"),
        {file("a.csv", "id,text\n")}},
       {"tsv: open quote",
-       {"...", "train_data=@a.tsv"},
+       {"...", "train_data=@a.tsv", "quoting=minimal"},
        data("a closing quote in @a.tsv", "the end of the file; the quote was opened at @a.tsv:2",
-            "close it, and write a quote inside quotes twice"),
+            "close it, and write a quote inside quotes twice; or quoting=none, where quotes stand "
+            "for "
+            "themselves"),
        {file("a.tsv", "id\ttext\n1\t\"the cat\n")}},
       {"gz: half",
        {"...", "train_data=@a.txt.gz"},
@@ -212,8 +251,7 @@ std::vector<BadRow> bad_texts() {
       {"unknown packing",
        {"...", "train_data=@a.txt.bz2"},
        data("text in UTF-8 without zero bytes in @a.txt.bz2",
-            "byte 0xff at @a.txt.bz2:1 (offset 10)",
-            "convert it, for example with iconv -f latin1 -t utf-8, or leave it out"),
+            "byte 0xff at @a.txt.bz2:1 (offset 10)", kConvert),
        {file("a.txt.bz2", "BZh91AY&SY\xff\xff")}},
   };
 }
