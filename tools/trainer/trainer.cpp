@@ -21,7 +21,6 @@
 #include "tools/checkpoint/output_folder.h"
 #include "tools/checkpoint/pinning.h"
 #include "tools/config/make_schedule.h"
-#include "tools/infer/evaluate.h"
 #include "tools/planner/batch_room.h"
 #include "tools/planner/offers.h"
 #include "tools/planner/plan_search.h"
