@@ -120,7 +120,7 @@ TEST(HouseCatches, ForbiddenArrow) {
       {"quant", {"quant", "engine"}},
       {"layers", {"layers", "engine", "quant"}},
       {"optim", {"optim", "engine", "quant"}},
-      {"parallel", {"parallel", "engine"}},
+      {"parallel", {"parallel", "engine", "quant"}},
       {"tools", {"engine", "quant", "layers", "optim", "parallel", "tools"}},
       {"tests", {"engine", "quant", "layers", "optim", "parallel", "tools", "tests"}}};
   for (const auto& [from, from_file] : file) {

@@ -60,7 +60,7 @@ std::vector<Key> make_keys() {
        .example = "tokens", .unset = "null", .aliases = "dataset_prepared_path"},
       {.name = "max_eval_samples", .section = "data", .kind = K::integer,
        .field = &C::max_eval_samples, .doc = "samples of one evaluation at most; 0: all",
-       .example = "500", .none = "-1", .range = kNonNegative},
+       .example = "500", .range = kNonNegative},
       {.name = "tokenizer", .section = "data", .kind = K::text, .field = &C::tokenizer,
        .doc = "tokenizer.json, or a folder with it or with vocab.json and merges.txt; null: the model "
               "folder's",
@@ -218,7 +218,7 @@ std::vector<Key> make_keys() {
 
       {.name = "max_steps", .section = "length", .kind = K::integer, .field = &C::max_steps,
        .doc = "stop after this many optimizer steps; of the limits of this section the first that is reached ends the run", .example = "1000", .unset = "null",
-       .none = "-1 0", .range = kPositive, .aliases = "steps"},
+       .none = "-1", .range = kPositive, .aliases = "steps"},
       {.name = "num_train_epochs", .section = "length", .kind = K::number,
        .field = &C::num_train_epochs,
        .doc = "stop after this many passes over the data; null: no limit, or 1 if no key of this "

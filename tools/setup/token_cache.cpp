@@ -228,9 +228,12 @@ TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer
   const RecordLimits limits = record_limits(room, options.read.whole, zstd);
   options.read.max_record_bytes = limits.record;
   options.read.window.bytes = limits.window;
-  if (limits.enough > 0)
-    options.read.longer_records = options.read.window.advice =
-        fmt::format(", or {}{}MiB, which has room for any", room.key, limits.enough >> 20);
+  if (limits.enough > 0) {
+    const std::string more =
+        fmt::format(", or {}{}MiB, which has room for ", room.key, limits.enough >> 20);
+    options.read.longer_records = more + "any";
+    options.read.window.advice = more + "one of 128 MiB";
+  }
   const auto encode = [&](std::string_view s, std::vector<int32_t>& ids) {
     const int64_t most = limits.longest_word(static_cast<int64_t>(s.size()));
     if (const int64_t word = tokenizer.encode(s, ids, most))

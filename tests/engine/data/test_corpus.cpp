@@ -552,7 +552,6 @@ TEST_F(Corpus, TokenizesIntoATokenFile) {
   EXPECT_EQ(TokenFile(tmp_ / "out.bin").size(), 17);
 }
 
-// Rows of faults that were met: quotes in TSV, lines of CR, records in an array, empty ones.
 TEST_F(Corpus, QuotesAreThoseOfTheFormatUnlessSaid) {
   put("q.tsv", "text\tlabel\n\"Oh\t0\nyes it is\"\t1\nok\t1\n");
   EXPECT_EQ(documents({"q.tsv"}), (Strings{"\"Oh", "yes it is\"", "ok"}));

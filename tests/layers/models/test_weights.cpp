@@ -381,8 +381,10 @@ TEST_F(TiedFolder, AHeadThatDiffersIsKeptAndThatIsSaid) {
 
 TEST_F(TiedFolder, AHeadOfAnotherShapeIsRefused) {
   copies_.push_back({"lm_head.weight", {100, 80}, copies_.front().bytes});
-  EXPECT_ERROR(settled(), ErrorCode::data, "lm_head.weight of shape (200,40)", "(100,80)",
-               "config.json and the weights belong together");
+  EXPECT_ERROR(settled(), ErrorCode::data,
+               "lm_head.weight of shape (200,40) in " + folder_.path() +
+                   ", as the embedding that it is tied to",
+               "(100,80)", "config.json and the weights belong together");
 }
 
 TEST_F(TiedFolder, WhicheverIsThereStandsForBoth) {

@@ -30,10 +30,10 @@ std::vector<BadRow> bad_files_of_keys() {
              "\"4GB\" (unknown unit: B, KiB, MiB, GiB and TiB are known) (@c.yaml:1)",
              "memory=4GiB"),
        {file("c.yaml", "memory: 4GB\n")}},
-      {"nothing after the colon",
+      {"an empty list",
        {"train", "--config", "@c.yaml"},
-       usage("a number for learning_rate", "nothing (@c.yaml:1)", "learning_rate=1.0e-3"),
-       {file("c.yaml", "learning_rate:\n")}},
+       usage("a number for learning_rate", "a list (@c.yaml:1)", "learning_rate=1.0e-3"),
+       {file("c.yaml", "learning_rate: []\n")}},
       {"twice",
        {"train", "--config", "@c.yaml"},
        usage("seed once", "it twice (@c.yaml:1 and @c.yaml:3)", "remove one of them"),
@@ -118,10 +118,24 @@ std::vector<BadRow> bad_files_of_keys() {
        usage("YAML or JSON", "end of map flow not found (@c.json:2)",
              "write plain keys and values, for example max_steps: 1000"),
        {file("c.json", "{\"seed\": 1,\n \"max_steps\" 3}\n")}},
-      {"a run's weights",
-       {"train", "--config", "@tok.json"},
-       usage("a known configuration key", "\"version\" (@tok.json:2)",
-             "snug train --help lists the keys")},
+      {"a tokenizer",
+       {"train", "--config", "@t.json"},
+       usage("a known configuration key", "\"version\" (@t.json:2)",
+             "snug train --help lists the keys") +
+           "\n" +
+           usage("a known configuration key", "\"pre_tokenizer\" (@t.json:3)",
+                 "did you mean tokenizer?"),
+       {file("t.json", "{\n  \"version\": \"1.0\",\n  \"pre_tokenizer\": null\n}\n")}},
+      {"several at once",
+       {"train", "--config", "@c.yaml", "memory=lots"},
+       usage("a known configuration key", "\"modle\" (@c.yaml:1)", "did you mean model?") + "\n" +
+           usage("an integer for save_steps", "\"soon\" (@c.yaml:2)", "save_steps=100") + "\n" +
+           usage("memory as a size such as 4GiB, 256MiB, 64KiB or bytes",
+                 "\"lots\" (not a number) (command line)", "memory=4GiB") +
+           "\n" +
+           usage("early_stopping_patience only with eval_data or eval_fraction",
+                 "early_stopping_patience: 3 (@c.yaml:3)", "leave early_stopping_patience out"),
+       {file("c.yaml", "modle: gpt2\nsave_steps: soon\nearly_stopping_patience: 3\n")}},
       {"plan: unknown",
        {"plan", "--config", "@c.yaml"},
        usage("a known configuration key", "\"modle\" (@c.yaml:1)", "did you mean model?"),

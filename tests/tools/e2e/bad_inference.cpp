@@ -117,7 +117,8 @@ std::vector<BadRow> bad_inference() {
        usage("the arguments of snug eval", "\"again\"", "snug eval --help lists the flags")},
       {"eval: stride of choices",
        {"eval", "--model", "@run/final", "--choices", "@q.jsonl", "--stride", "4"},
-       usage("--stride, --batch-size, --text-column and --packing-boundaries only with --data",
+       usage("--stride, --batch-size, --text-column, --quoting and --packing-boundaries only with "
+             "--data",
              "--choices", "leave them out"),
        {file("q.jsonl", "")}},
       {"eval: no questions",

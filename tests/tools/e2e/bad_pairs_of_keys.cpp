@@ -43,10 +43,16 @@ std::vector<BadRow> bad_pairs_of_keys() {
                    "leave it out: samples are read from token files as they are needed; there are "
                    "no workers to set")},
       {"of other trainers: strategy",
-       {"...", "eval_strategy=steps"},
-       unsupported("a configuration key that has a meaning here",
-                   "\"eval_strategy\" (command line)",
-                   "leave it out: eval_steps, eval_data and eval_fraction say when")},
+       {"...", "eval_strategy=epoch"},
+       unsupported(
+           "eval_strategy as one of no, steps",
+           "\"epoch\" (command line), which is not built: evaluations and checkpoints come by "
+           "steps",
+           "eval_steps=N")},
+      {"of other trainers: strategy against its steps",
+       {"...", "save_strategy=no", "save_steps=20"},
+       usage("save_strategy: no without save_steps",
+             "no (command line) and save_steps: 20 (command line)", "leave one of them out")},
       {"of other trainers: hub",
        {"...", "push_to_hub=true"},
        unsupported("a configuration key that has a meaning here", "\"push_to_hub\" (command line)",

@@ -173,7 +173,7 @@ std::vector<BadRow> bad_texts() {
        {"...", "train_data=@a.jsonl"},
        data("valid JSON", "@a.jsonl:1:2: syntax error while parsing <*>",
             "correct the file; a JSON checker shows the place"),
-       {file("a.jsonl", "[\n  {\"text\": \"the cat\"}\n]\n")}},
+       {file("a.jsonl", "{\n  \"text\": \"the cat\"\n}\n")}},
       {"csv: no such column",
        {"...", "train_data=@a.csv"},
        data("a column \"text\" in @a.csv", "the columns \"id\", \"body\"",
@@ -245,8 +245,10 @@ std::vector<BadRow> bad_texts() {
        {file("a.txt.zst", std::string("\x28\xb5\x2f\xfd\x04\x58", 6))}},
       {"zst: window",
        {"...", "train_data=@a.txt.zst"},
-       data("a zstd window of at most 128 MiB in @a.txt.zst", "a larger one",
-            "pack it again without --long"),
+       data("a zstd window of at most 16.00 MiB in @a.txt.zst", "a larger one",
+            "pack it again without --long and --ultra, or memory=<*>MiB, which has room for one of "
+            "128 "
+            "MiB"),
        {file("a.txt.zst", std::string("\x28\xb5\x2f\xfd\0\x98\x01\0\0", 9))}},
       {"unknown packing",
        {"...", "train_data=@a.txt.bz2"},
