@@ -1,33 +1,54 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 (root or sudo) to a trained GPT in a few minutes: installs the packages that
-# are missing, builds the command, trains a tokenizer and a small GPT inside 256 MiB for about two
-# minutes, and lets it write.
+# are missing, builds the command, trains a tokenizer and a small GPT inside 256 MiB for two minutes
+# (tools/quickstart.yaml), and lets it write.
 #
-#   tools/quickstart.sh         trains on Snug's own sources and documents
-#   tools/quickstart.sh DATA    trains on a text file, or on all text files below a folder
+#   tools/quickstart.sh                    trains on Snug's own sources and documents
+#   tools/quickstart.sh DATA               trains on a text file, or on all text files below a folder
+#   tools/quickstart.sh --time 10m [DATA]  trains that long: 90s, 10m, 1h30m
+#
+# Every run has a folder of its own, runs/quickstart-N. Exit codes are those of snug: 0 done, 1 failed,
+# 2 wrong usage, 75 stopped by a signal while it trained, and then the command that goes on is printed.
 set -euo pipefail
 
-if (($# > 1)) || [[ ${1:-} == -* ]]; then
-  sed -n '1d; /^#/!q; s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
-  [[ ${1:-} == --help || ${1:-} == -h ]] && exit 0
+usage() { sed -n '1d; /^#/!q; s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+
+# refuse EXPECTED FOUND TRY
+refuse() {
+  printf 'expected %s\n  found: %s\n  try:   %s\n' "$@" >&2
   exit 2
-fi
-data=""
-if (($#)); then
-  if [[ ! -r $1 ]]; then
-    echo "expected a file or folder to train on; found nothing readable at '$1'" >&2
-    exit 2
-  fi
-  data=$(realpath "$1")
-fi
+}
+
+data='' time=''
+while (($#)); do
+  case $1 in
+    --time)
+      time=${2:-}
+      [[ $time =~ ^([0-9]+(\.[0-9]+)?[smhd])+$ && $time =~ [1-9] ]] ||
+        refuse "--time with a time above 0" "'$time'" "--time 90s"
+      shift
+      ;;
+    --help | -h) usage && exit 0 ;;
+    -*) refuse "--time TIME, --help or a text" "'$1'" "tools/quickstart.sh --help" ;;
+    *)
+      [[ -z $data ]] || refuse "one file or folder to train on" "'$data' and '$1'" \
+        "a folder that holds both"
+      [[ -r $1 ]] || refuse "a file or folder to train on" "nothing readable at '$1'" \
+        "tools/quickstart.sh, which trains on the sources of Snug"
+      data=$(realpath -- "$1")
+      ;;
+  esac
+  shift
+done
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/packages.sh
 
-# 1. A new folder for this run, and the text.
+# 1. A new folder for this run, which stays if a model comes to lie in it, and the text.
+mkdir -p runs
 number=1
-while [[ -e runs/quickstart-$number ]]; do number=$((number + 1)); done
-run=runs/quickstart-$number
-mkdir -p "$run"
+until mkdir "runs/quickstart-$number" 2>/dev/null; do number=$((number + 1)); done
+run=$PWD/runs/quickstart-$number
+trap '[[ -e $run/model ]] || rm -rf "$run"' EXIT
 
 text=$run/text.txt
 if [[ -z $data ]]; then
@@ -42,11 +63,7 @@ elif [[ -d $data ]]; then
 else
   text=$data
 fi
-if [[ ! -s $text ]]; then
-  rm -r "$run"
-  echo "expected text to train on; found none in '$data'; name a file or folder with text" >&2
-  exit 2
-fi
+[[ -s $text ]] || refuse "text to train on" "none in '$data'" "a file or folder with text"
 echo "text: $(stat -c %s "$text") bytes from ${data:-this repository}"
 
 # 2. The command.
@@ -55,47 +72,37 @@ generator=(-G Ninja)
 [[ ! -f build/CMakeCache.txt ]] || generator=() # a folder keeps the generator it has
 cmake -S . -B build "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DSNUG_TESTS=OFF
 cmake --build build --parallel "$(nproc)" --target snug
-snug=build/bin/snug
+snug=$PWD/build/bin/snug
 
 # 3. The tokenizer.
 "$snug" tokenizer train --vocab-size 2048 --output "$run/tokenizer.json" "$text"
 
+# 4. The model: 3.8 million parameters.
 threads=$(nproc)
 ((threads <= 16)) || threads=16 # every thread takes some of the 256 MiB
-
-# 4. The model: 3.8 million parameters. Every key can be overridden as key=value on the command line.
-cat >"$run/config.yaml" <<YAML
-model: {type: gpt2, n_layer: 4, n_embd: 256, n_head: 8, n_positions: 256, resid_pdrop: 0, embd_pdrop: 0, attn_pdrop: 0}
-init: scratch
-tokenizer: $run/tokenizer.json
-train_data: '${text//\'/\'\'}'
-eval_fraction: 0.05
-output_dir: $run/model
-
-memory: 256MiB
-precision: fp32
-threads: $threads
-
-max_length: 256
-global_batch_size: 16
-max_time: 2m
-learning_rate: 1.0e-3
-lr_scheduler_type: cosine
-warmup_steps: 20
-
-logging_steps: 10
-eval_steps: 50
-sample_prompt: "The memory"
-seed: 42
-YAML
-"$snug" train --config "$run/config.yaml"
+# A word of YAML: train_data may hold spaces, commas and quotes.
+yaml() { printf "'%s'" "${1//\'/\'\'}"; }
+# A signal is for the run, which ends with a checkpoint; this script then says how to go on.
+trap : INT TERM HUP
+code=0
+"$snug" train --config tools/quickstart.yaml train_data="$(yaml "$text")" \
+  tokenizer="$(yaml "$run/tokenizer.json")" output_dir="$(yaml "$run/model")" threads="$threads" \
+  ${time:+max_time="$time"} || code=$?
+trap - INT TERM HUP
+longer=$(printf '%q ' "$snug" train --config "$run/model/config.resolved.yaml")resume=latest
+if ((code == 75)); then
+  printf '\nstopped; to go on:\n  %s\n' "$longer" >&2
+fi
+((code == 0)) || exit "$code"
 
 # 5. What it learned.
-echo
-echo "== a sample"
+printf '\n== a sample\n'
 "$snug" generate --model "$run/model/final" --prompt "The memory" \
   --max-new-tokens 120 --temperature 0.8 --top-k 50 --seed 42
-echo
-echo "model folder:  $PWD/$run/model/final (opens in Hugging Face transformers too)"
-echo "report:        $PWD/$run/model/report.html"
-echo "train longer:  $snug train --config $run/config.yaml resume=latest max_time=10m"
+cat <<TEXT
+
+model:   $run/model/final (opens in Hugging Face transformers too)
+report:  $run/model/report.html (open it in a browser)
+sample:  $(printf '%q ' "$snug" generate --model "$run/model/final")--prompt "The memory"
+longer:  $longer max_time=10m
+TEXT
