@@ -61,7 +61,7 @@ TEST(Length, MaxTimeStops) {
   EXPECT_EQ(w.losses("run").size(), 1u) << "the last step is logged";
   EXPECT_TRUE(
       exists(w.path("run/checkpoint-" + std::to_string(last_step(w, "run")) + "/COMPLETE")));
-  EXPECT_EQ(w.json("run/memory.json")["allocations_after_start"], kNoAllocations);
+  EXPECT_EQ(w.json("run/memory.json")["allocations_after_start"], no_allocations());
   // By the clock alone, the schedule follows the clock to its end.
   w.trained("clock", {"max_steps=null", "max_time=0.3s"});
   EXPECT_LT(w.metrics("clock")[w.losses("clock").size() - 1]["learning_rate"].get<double>(), 0.003);
