@@ -68,10 +68,12 @@ build() {
   shift
   local generator=(-G Ninja)
   [[ ! -f $folder/CMakeCache.txt ]] || generator=() # a folder keeps the generator it has
+  local start=$SECONDS
   echo "== build $folder"
   if cmake -S . -B "$folder" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DSNUG_TESTS=ON "$@" &&
     "${around[@]}" cmake --build "$folder" --parallel "$jobs" \
       ${targets[@]:+--target "${targets[@]}"}; then
+    summaries+=("$folder, build, $((SECONDS - start)) s")
     return 0
   fi
   echo "the build in $folder broke, see above" >&2
@@ -90,7 +92,8 @@ count() {
 # run_tests FOLDER LABEL [PATTERN]: runs one label, or what of it fits, and adds to the counts.
 run_tests() {
   local folder=$1 label=$2 pattern=${3:-.} status=0 start=$SECONDS
-  local junit=$results/$1-$2.xml log=$results/$1-$2.log
+  local junit=$results/tests.xml log=$results/tests.log
+  rm -f "$junit"
   echo "== ctest -L $label in $folder"
   "${around[@]}" ctest --test-dir "$folder" -L "^$label\$" -R "$pattern" --output-on-failure -j2 \
     --no-tests=error --output-junit "$junit" 2>&1 | tee "$log" || status=$?
@@ -136,6 +139,8 @@ if [[ $quick == no ]]; then
   # -Og compiles in half the time of -O1 and keeps assertions and readable stacks.
   if build build-asan -DSNUG_CUDA=OFF -DSNUG_SANITIZE=ON "-DCMAKE_CXX_FLAGS_RELEASE=-Og"; then
     run_tests build-asan fast
+    # Built once, without sanitizers, and pointed at the program that has them.
+    SNUG_PROGRAM=$PWD/build-asan/bin/snug run_tests build/tests/tools/e2e fast
   fi
 fi
 

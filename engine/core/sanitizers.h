@@ -1,5 +1,4 @@
 // Which sanitizer is built in, whatever the compiler: GCC defines a macro, Clang has a feature.
-// Tests that have none and run a program that has are told by the build.
 #pragma once
 
 #ifndef SNUG_ADDRESS_SANITIZER

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -185,10 +186,14 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
+  // Another one every day, said first: with it the same inputs come again.
+  if (seed == 0) seed = static_cast<int64_t>(std::time(nullptr)) / 86400;
   const std::string name = std::filesystem::path(argv[0]).filename().string();
   const std::vector<std::string> seeds = read_seeds(places);
   if (seeds.empty()) {
-    fmt::print(stderr, "usage: {} [--runs N] [--seconds S] [--seed K] FILE_OR_FOLDER...\n", name);
+    fmt::print(stderr,
+               "usage: {} [--runs N] [--seconds S] [--seed K, 0: the day] FILE_OR_FOLDER...\n",
+               name);
     return 2;
   }
   crash_file = "crash-" + name;
@@ -207,6 +212,8 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "{}: no file of the corpus is read to its end\n", name);
     return 1;
   }
+  fmt::print("{}: --seed {}\n", name, seed);
+  std::fflush(stdout);
   const double start = seconds_now();
   int64_t done = 0;
   while (done < runs && (seconds == 0 || seconds_now() - start < static_cast<double>(seconds))) {

@@ -10,8 +10,12 @@ namespace snug {
 std::string source_folder();
 // The build folder: bin/, lib/.
 std::string binary_folder();
-// The command under test: SNUG_PROGRAM of the environment, else bin/snug of the build folder. The end to
-// end tests are built once, without sanitizers, and run against the programs of two builds.
+// The command under test: SNUG_PROGRAM of the environment, else bin/snug of the build folder. The
+// end to end tests are built once, without sanitizers, and run against the programs of two builds.
 std::string program_under_test();
+// Which sanitizer that program has, by the symbol its start calls.
+bool program_has_address_sanitizer();
+bool program_has_thread_sanitizer();
+bool program_has_sanitizer();
 
 }  // namespace snug

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/sanitizers.h"
 #include "tests/support/folders.h"
 #include "tests/tools/e2e/workspace.h"
 
@@ -47,12 +46,9 @@ class Environment {
 
 // What LD_PRELOAD names for tests/support/bad_world.cpp, which not every build can load.
 inline const std::string kBadWorld = binary_folder() + "/lib/libsnug_bad_world.so";
-#if SNUG_ADDRESS_SANITIZER || SNUG_THREAD_SANITIZER
-#define NEEDS_PRELOAD() GTEST_SKIP() << "a sanitizer replaces what this replaces"
-#else
-#define NEEDS_PRELOAD() \
+#define NEEDS_PRELOAD()                                                                   \
+  if (program_has_sanitizer()) GTEST_SKIP() << "a sanitizer replaces what this replaces"; \
   if (!exists(kBadWorld)) GTEST_SKIP() << kBadWorld << " was not built"
-#endif
 
 // Bytes of the largest file that children started while it lives may write.
 class FileSizeLimit {

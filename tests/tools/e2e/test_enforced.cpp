@@ -196,11 +196,7 @@ void sweep(const Shape& shape, int count) {
 }
 
 bool enforced() {
-#if SNUG_ADDRESS_SANITIZER || SNUG_THREAD_SANITIZER
-  return false;
-#else
-  return true;
-#endif
+  return !program_has_sanitizer();
 }
 
 class SlowEnforced : public testing::TestWithParam<Shape> {};

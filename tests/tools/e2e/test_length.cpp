@@ -62,7 +62,7 @@ TEST(Length, MaxTimeStops) {
   EXPECT_EQ(w.losses("run").size(), 1u) << "the last step is logged";
   EXPECT_TRUE(
       exists(w.path("run/checkpoint-" + std::to_string(last_step(w, "run")) + "/COMPLETE")));
-  EXPECT_EQ(w.json("run/memory.json")["allocations_after_start"], kNoAllocations);
+  EXPECT_EQ(w.json("run/memory.json")["allocations_after_start"], no_allocations());
 }
 
 // By the clock alone the schedule follows the clock: a step has the rate of the share of the time

@@ -3,7 +3,6 @@
 
 #include <filesystem>
 
-#include "engine/core/sanitizers.h"
 #include "tests/tools/e2e/runs.h"
 
 namespace snug::e2e {
@@ -40,7 +39,8 @@ TEST(Machine, ThreadsWaitBrieflyUnlessTheUserSaysHow) {
 
 // A processor of 2012, which has AVX and no AVX2, by an emulator.
 TEST(Machine, AProcessorBelowTheFloorIsRefused) {
-  if (SNUG_ADDRESS_SANITIZER) GTEST_SKIP() << "the emulator has no room for its shadow memory";
+  if (program_has_address_sanitizer())
+    GTEST_SKIP() << "the emulator has no room for its shadow memory";
   if (shell("command -v qemu-x86_64").code != 0) GTEST_SKIP() << "no qemu-x86_64 on PATH";
   const Outcome old = shell("qemu-x86_64 -cpu IvyBridge $SNUG --version 2>&1 | grep -v ^qemu");
   EXPECT_EQ(old.out,

@@ -66,9 +66,7 @@ TEST(Places, TextThatCannotBeRead) {
 
 // A vocabulary of a few tokens of many bytes: its tables take more than its number of tokens says.
 TEST(SlowPlaces, ATokenizerOfMoreMemoryThanARunSetsAside) {
-#if SNUG_ADDRESS_SANITIZER || SNUG_THREAD_SANITIZER
-  GTEST_SKIP() << "a sanitizer's own memory is not held against a run";
-#endif
+  if (program_has_sanitizer()) GTEST_SKIP() << "a sanitizer's own memory is not held against a run";
   const Workspace w;
   Json tokenizer = w.json("tok.json");
   for (int i = 0; i < 20; ++i)

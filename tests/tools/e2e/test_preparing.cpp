@@ -50,8 +50,7 @@ Watched watched(const std::vector<std::string>& arguments) {
 class Preparing : public testing::Test {
  protected:
   void SetUp() override {
-    if (SNUG_ADDRESS_SANITIZER || SNUG_THREAD_SANITIZER)
-      GTEST_SKIP() << "a sanitizer's memory is most of the process";
+    if (program_has_sanitizer()) GTEST_SKIP() << "a sanitizer's memory is most of the process";
   }
   Watched train(const std::string& file) const {
     return watched(w_.train_arguments(

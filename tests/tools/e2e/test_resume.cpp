@@ -45,7 +45,7 @@ TEST_P(Resume, AfterASignal) {
                              " resume=latest"),
             std::string::npos);
   EXPECT_EQ(w.json("parts/memory.json")["finished"], false);
-  EXPECT_EQ(w.json("parts/memory.json")["allocations_after_start"], kNoAllocations);
+  EXPECT_EQ(w.json("parts/memory.json")["allocations_after_start"], no_allocations());
   EXPECT_FALSE(exists(w.path("parts/final")));
 
   const Outcome resumed = run(joined(

@@ -165,9 +165,9 @@ void expect_planned_is_measured(const Workspace& w, const std::string& name) {
   EXPECT_EQ(memory["planned_engine_bytes"], w.json(name + "/plan.json")["engine_bytes"]);
   EXPECT_EQ(memory["planned_host_bytes"], memory["measured_host_bytes"]);
   EXPECT_EQ(memory["planned_host_bytes"], w.json(name + "/plan.json")["host_bytes"]);
-  EXPECT_EQ(memory["allocations_after_start"], kNoAllocations);
+  EXPECT_EQ(memory["allocations_after_start"], no_allocations());
   EXPECT_GT(memory["measured_runtime_bytes"], 0);
-  if (kNoAllocations == Json(0)) {
+  if (no_allocations() == Json(0)) {
     EXPECT_LE(memory["measured_runtime_bytes"], memory["planned_runtime_bytes"]);
   }
 }

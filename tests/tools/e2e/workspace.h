@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/sanitizers.h"
+#include "tests/support/folders.h"
 #include "tests/tools/e2e/process.h"
 
 namespace snug::e2e {
@@ -59,11 +59,9 @@ class Workspace {
 
 // `allocations_after_start` of a run that made none: a sanitizer brings its own malloc, and then
 // nothing is counted.
-#if SNUG_ADDRESS_SANITIZER || SNUG_THREAD_SANITIZER
-const Json kNoAllocations = nullptr;
-#else
-const Json kNoAllocations = 0;
-#endif
+inline Json no_allocations() {
+  return program_has_sanitizer() ? Json(nullptr) : Json(0);
+}
 
 // memory.json of a finished run: what was planned is what the system measured, and nothing was
 // allocated after the start.
