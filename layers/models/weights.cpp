@@ -151,10 +151,11 @@ std::vector<std::string> unused_tensors(const Model& model, const SafetensorsFol
   std::unordered_set<std::string> used;
   for (int i = 0; i < model.params().size(); ++i)
     used.insert(find_weight(files, model, i, folder).name);
-  if (model.spec().tied) {  // a copy of the embedding
-    const auto [embedding, head] = embedding_and_head(files, family, model.spec());
-    if (embedding && head && head->shape == embedding->shape && same_values(*embedding, *head))
-      used.insert(head->name);
+  // A copy of the embedding. No name is interned here: a run that has started reads weights too.
+  if (const SafeTensor* const head = model.spec().tied ? files.find(family.head) : nullptr) {
+    const SafeTensor& embedding =
+        find_weight(files, model, model.params().find(family.embedding), folder);
+    if (head->shape == embedding.shape && same_values(embedding, *head)) used.insert(head->name);
   }
   std::vector<std::string> warnings;
   for (const SafeTensor* t : files.tensors())
