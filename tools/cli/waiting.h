@@ -4,7 +4,8 @@
 // When something else wants the core, the thread that is waited for may be the one that does not
 // run, and all of those 3 ms are lost, at every loop. Measured on two cores beside one busy
 // process, a training step of 0.26 s took 0.33 to 3.7 s; with 1000 rounds 0.29 to 1.3 s, and on the
-// quiet machine 0.252 to 0.278 s against 0.252 to 0.267 s (table in tests/bench/results/threads.md).
+// quiet machine 0.252 to 0.278 s against 0.252 to 0.267 s (table in
+// tests/bench/results/threads.md).
 #pragma once
 
 namespace snug {

@@ -103,8 +103,7 @@ Values read(const SafetensorsReader& file, const std::string& name) {
 // scaled_dot_product_attention in float64 under the masks of transformers (sliding_window,
 // padding).
 TEST(AttentionWindow, IsTheSlidingWindowOfTransformers) {
-  const SafetensorsReader file(source_folder() +
-                               "/tests/golden/attention_window.safetensors");
+  const SafetensorsReader file(source_folder() + "/tests/golden/attention_window.safetensors");
   for (const int window : {1, 4, 16, 64}) {
     SCOPED_TRACE(window);
     AttentionCase c = windowed({1, 70, 4, 2, 6, true, DType::f32}, window);

@@ -1,4 +1,3 @@
-#include "tests/support/folders.h"
 #include "tests/tools/e2e/process.h"
 
 #include <fcntl.h>
@@ -14,6 +13,8 @@
 #include <fstream>
 #include <iterator>
 #include <thread>
+
+#include "tests/support/folders.h"
 
 namespace snug::e2e {
 namespace {
