@@ -154,7 +154,8 @@ TEST(ConfigForeign, StrategiesSayWhatTheirKeysSay) {
   EXPECT_EQ(load("save_strategy: steps\nsave_steps: 7").save_steps, 7);
   EXPECT_EQ(load("eval_strategy: no\neval_data: a.txt").eval_steps, 0);
   EXPECT_NE(refused("save_strategy: no\nsave_steps: 20")
-                .find("no (run.yaml:1) and save_steps: 20 (run.yaml:2)"),
+                .find("expected save_strategy: no without save_steps\n  found: no (run.yaml:1) and "
+                      "save_steps: 20 (run.yaml:2)\n  try:   leave one of them out"),
             std::string::npos);
   EXPECT_NE(refused("save_strategy: epoch").find("\"epoch\""), std::string::npos);
   EXPECT_NE(refused("", {"eval_strategy=epoch"}).find("eval_steps=N"), std::string::npos);
@@ -179,6 +180,67 @@ TEST(ConfigForeign, TwoPrecisionsContradictOnTheCommandLineToo) {
   EXPECT_EQ(load("", {"fp16=true", "bf16=false"}).precision, "fp16");
 }
 
+// As of every key, the last one counts, whichever trainer knows it.
+TEST(ConfigForeign, TheCommandLineWinsOverAFile) {
+  const std::string data = "eval_data: a.txt\n";
+  EXPECT_EQ(load(data + "eval_strategy: no", {"eval_strategy=steps"}).eval_steps, 200);
+  EXPECT_EQ(load(data + "eval_strategy: steps", {"evaluation_strategy=no"}).eval_steps, 0);
+  EXPECT_EQ(load("", {"eval_data=a.txt", "eval_strategy=no", "eval_strategy=steps"}).eval_steps,
+            200);
+  EXPECT_EQ(load("save_strategy: no", {"save_steps=20"}).save_steps, 20);
+  EXPECT_EQ(load("save_steps: 20", {"save_strategy=no"}).save_steps, 0);
+  EXPECT_EQ(refused("dataloader_num_workers: 4", {"dataloader_num_workers=0"}), "");
+  EXPECT_NE(refused("dataloader_num_workers: 0", {"dataloader_num_workers=4"}), "");
+  EXPECT_NE(refused("eval_strategy: no\nevaluation_strategy: steps\neval_data: a.txt")
+                .find("expected eval_strategy once"),
+            std::string::npos);
+}
+
+// Evaluations that are asked for with nothing to evaluate, as by eval_steps: 50.
+TEST(ConfigForeign, AStrategyThatNothingFollowsIsRefused) {
+  const std::string said = refused("eval_strategy: steps");
+  EXPECT_NE(said.find("eval_strategy: steps only with one of eval_data, eval_fraction, "
+                      "sample_prompt\n  found: steps (run.yaml:1)"),
+            std::string::npos)
+      << said;
+  for (const char* beside : {"eval_data: a.txt", "eval_fraction: 0.1", "sample_prompt: Once"})
+    EXPECT_EQ(refused(std::string("eval_strategy: steps\n") + beside), "") << beside;
+  EXPECT_EQ(refused("eval_strategy: steps\neval_fraction: much").find("only with"),
+            std::string::npos)
+      << "whether something is evaluated is not known";
+}
+
+// Python writes flags with a capital.
+TEST(ConfigForeign, FlagsAreReadInEverySpelling) {
+  for (const char* off : {"False", "FALSE", "No", "Off"}) {
+    SCOPED_TRACE(off);
+    EXPECT_EQ(load("", {"bf16=True", std::string("fp16=") + off}).precision, "bf16");
+    EXPECT_EQ(load(std::string("bf16: True\ntf32: ") + off).precision, "bf16");
+    EXPECT_EQ(refused(std::string("group_by_length: ") + off), "");
+    EXPECT_EQ(load(std::string("gradient_checkpointing: ") + off).recompute, "none");
+    EXPECT_EQ(load(std::string("resume_from_checkpoint: ") + off).resume, "");
+  }
+  for (const char* on : {"True", "TRUE", "Yes", "On"}) {
+    SCOPED_TRACE(on);
+    EXPECT_EQ(load(std::string("fp16: ") + on).precision, "fp16");
+    EXPECT_EQ(load(std::string("gradient_checkpointing: ") + on).recompute, "block");
+    EXPECT_EQ(load(std::string("resume_from_checkpoint: ") + on).resume, "latest");
+  }
+}
+
+// Text of the command line needs no second quotes, whatever YAML would make of it.
+TEST(ConfigForeign, TextOfTheCommandLineIsNoYaml) {
+  EXPECT_EQ(load("", {"train_data=*.txt"}).train_data, std::vector<std::string>{"*.txt"});
+  for (const std::string text : {"Once: upon: a time", "[a", "{x", "*", "@a", "a: 'b"})
+    EXPECT_EQ(load("", {"sample_prompt=" + text}).sample_prompt, text);
+}
+
+TEST(ConfigForeign, PartsFollowAValueUnderAnyOfItsNames) {
+  const RunConfig c = load("", {"model_name_or_path=gpt2", "model.n_layer=2"});
+  EXPECT_EQ(c.model, "gpt2");
+  EXPECT_EQ(Json::parse(c.model_config_json)["n_layer"], 2);
+}
+
 // One message holds them all, each in its three parts; what a refused key would have asked of
 // others is not made up.
 TEST(ConfigComplaints, AllAreSaidAtOnce) {
@@ -198,6 +260,12 @@ TEST(ConfigComplaints, AllAreSaidAtOnce) {
        {"lerning_rate", "save_steps", "deepspeed", "early_stopping_patience only with", "memory",
         "min_lr at most learning_rate"})
     EXPECT_NE(said.find(part), std::string::npos) << part << "\n" << said;
+  // The key of one complaint, named in the text of another.
+  const std::string both = refused("device: cpuu\nfsdp: full_shard\nseed: soon");
+  EXPECT_NE(both.find("\"fsdp\" (run.yaml:2)"), std::string::npos) << both;
+  EXPECT_NE(both.find("an integer for seed"), std::string::npos) << both;
+  EXPECT_NE(refused("device: 1\nprecision: device").find("expected precision fp32"),
+            std::string::npos);
   // eval_fraction could not be read: whether something is evaluated is not known.
   EXPECT_EQ(refused("eval_fraction: much\nearly_stopping_patience: 3").find("only with"),
             std::string::npos);

@@ -491,7 +491,8 @@ constexpr ForeignKey kForeign[] = {
 
 constexpr StrategyKey kStrategies[] = {
     {"save_strategy", "save_steps", "save_steps=N; load_best_model_at_end=true saves every best"},
-    {"eval_strategy evaluation_strategy", "eval_steps", "eval_steps=N"},
+    {"eval_strategy evaluation_strategy", "eval_steps", "eval_steps=N",
+     "eval_data eval_fraction sample_prompt"},
     {"logging_strategy", "logging_steps", "logging_steps=N"},
 };
 

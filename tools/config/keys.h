@@ -93,7 +93,8 @@ bool asks_for_nothing(const ForeignKey& key, const ConfigNode& value);
 struct StrategyKey {
   std::string_view names;  // separated by spaces
   std::string_view key;
-  std::string_view advice;  // for what is known elsewhere: epoch, best
+  std::string_view advice;      // for what is known elsewhere: epoch, best
+  std::string_view needs = "";  // keys of which one must ask for something beside "steps"
 };
 const StrategyKey* find_strategy_key(std::string_view name);
 

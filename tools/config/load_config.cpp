@@ -24,6 +24,14 @@ struct Setting {
   std::string below;  // "model.n_layer=6" if the command line gave a part of the value last
 };
 
+// A key that only other trainers know, as it was given: a strategy, or one without a meaning here.
+struct Foreign {
+  const StrategyKey* strategy = nullptr;
+  const ForeignKey* foreign = nullptr;
+  std::string written, where;
+  ConfigNode value;
+};
+
 [[noreturn]] void unknown_key(std::string_view name, const std::string& where) {
   const std::string found = fmt::format("\"{}\" ({})", name, where);
   if (const ForeignKey* const foreign = find_foreign_key(name))
@@ -46,9 +54,7 @@ const Key& known_key(std::string_view name, const std::string& where) {
 // fp16: false and the like ask for nothing, unless they take back what was asked for before.
 bool asks_for_nothing(const Setting& setting, const std::vector<Setting>& before) {
   const bool off = setting.value.kind == ConfigNode::Kind::null ||
-                   (setting.value.kind == ConfigNode::Kind::scalar && !setting.value.quoted &&
-                    (setting.value.text == "false" || setting.value.text == "no" ||
-                     setting.value.text == "off"));
+                   (!setting.value.quoted && listed("false", setting.value));
   if (!off || (setting.written != "bf16" && setting.written != "fp16" &&
                setting.written != "tf32" && setting.written != "activation_checkpointing"))
     return false;
@@ -83,10 +89,14 @@ class Settings {
     const std::string below = dot == std::string::npos ? "" : name.substr(dot + 1);
     const std::string whole = name;
     name.resize(std::min(dot, name.size()));
-    if (leave_out(whole, parse_config_node(text.substr(equals + 1), kCommandLine, false))) return;
+    const std::string value = text.substr(equals + 1);
+    if (Foreign foreign = find_foreign(whole, kCommandLine); foreign.strategy || foreign.foreign) {
+      foreign.value = parse_config_node(value, kCommandLine, false);
+      set_aside(std::move(foreign), false);
+      return;
+    }
     const Key& key = known_key(name, kCommandLine);
     Setting setting{&key, name, kCommandLine, {}, dot == std::string::npos ? "" : text};
-    const std::string value = text.substr(equals + 1);
     setting.value =
         dot == std::string::npos ? parse_value(key, value) : nested(key, name, below, value);
     give(std::move(setting), false);
@@ -94,25 +104,21 @@ class Settings {
 
   const std::vector<Setting>& all() const { return settings_; }
 
-  // "no" of a strategy is the 0 of its key, whatever default of other trainers stands beside it.
-  void apply_strategies(RunConfig& config) const {
-    for (const auto& [row, node] : strategies_) {
-      const Key& key = *find_key(row->key);
-      ConfigNode now;
-      now.kind = ConfigNode::Kind::scalar;
-      now.text = print_value(config, key);
-      if (config.is_set(row->key) && !listed("0 500", now))
-        complaints_.of([&, &key = key, &node = node] {
-          fail(ErrorCode::usage,
-               fmt::format("{}: no without {}", words(row->names).front(), key.name),
-               fmt::format("no ({}) and {}: {} ({})", node.where, key.name, now.text,
-                           config.where(key.name)),
-               "leave one of them out");
-        });
-      now.text = "0";
-      now.where = node.where;
-      set_key(config, key, key.name, now);
+  // Of what was given last: a value that asks for something which is not there is refused.
+  void refuse_foreign() {
+    for (const Foreign& given : foreign_) {
+      if (given.strategy) continue;
+      if (asks_for_nothing(*given.foreign, given.value))
+        left_out_.push_back(given.written);
+      else
+        complaints_.of([&] { unknown_key(given.written, given.where); });
     }
+  }
+
+  void apply_strategies(RunConfig& config) {
+    for (const Foreign& given : foreign_)
+      if (given.strategy && given.value.kind != ConfigNode::Kind::null)
+        complaints_.of([&] { apply_strategy(config, given); });
   }
 
   // How keys were read that ask for nothing here, in a line; empty if there are none.
@@ -129,24 +135,59 @@ class Settings {
   }
 
  private:
-  // A key of other trainers whose value asks for nothing; a strategy, which another key says.
-  bool leave_out(const std::string& name, const ConfigNode& value) {
-    if (const StrategyKey* const row = find_strategy_key(name)) {
-      if (value.kind == ConfigNode::Kind::null) return true;
-      const std::string& text =
-          to_choice(value, name, {"no", "steps"},
-                    {{"epoch", "best"},
-                     "which is not built: evaluations and checkpoints come by steps",
-                     std::string_view(row->advice)});
-      if (text == "no") strategies_.emplace_back(row, value);
-      left_out_.push_back(fmt::format("{} ({} says when)", name,
-                                      text == "no" ? fmt::format("{}: 0", row->key) : row->key));
-      return true;
+  static Foreign find_foreign(const std::string& name, const std::string& where) {
+    return {find_strategy_key(name), find_foreign_key(name), name, where, {}};
+  }
+
+  // The last one counts, so that the command line wins over a file.
+  void set_aside(Foreign given, bool from_file) {
+    for (Foreign& other : foreign_) {
+      if (given.strategy ? other.strategy != given.strategy : other.written != given.written)
+        continue;
+      if (from_file)
+        fail(ErrorCode::usage, fmt::format("{} once", other.written),
+             fmt::format("{} ({}) and {} ({})", other.written, other.where, given.written,
+                         given.where),
+             "remove one of them");
+      other = std::move(given);
+      return;
     }
-    const ForeignKey* const foreign = find_foreign_key(name);
-    if (foreign == nullptr || !asks_for_nothing(*foreign, value)) return false;
-    left_out_.push_back(name);
-    return true;
+    foreign_.push_back(std::move(given));
+  }
+
+  // "no" is the 0 of the strategy's key, whatever default of other trainers stands beside it;
+  // "steps" asks for what the key counts.
+  void apply_strategy(RunConfig& config, const Foreign& given) {
+    const StrategyKey& row = *given.strategy;
+    const Key& key = *find_key(row.key);
+    const bool off = to_choice(given.value, given.written, {"no", "steps"},
+                               {{"epoch", "best"},
+                                "which is not built: evaluations and checkpoints come by steps",
+                                std::string_view(row.advice)}) == "no";
+    const std::vector<std::string_view> needs = words(row.needs);
+    if (!off && !needs.empty() &&
+        std::all_of(needs.begin(), needs.end(),
+                    [&](std::string_view name) { return is_idle(config, *find_key(name)); }))
+      fail(ErrorCode::usage,
+           fmt::format("{}: steps only with one of {}", given.written, fmt::join(needs, ", ")),
+           fmt::format("steps ({})", given.where), fmt::format("leave {} out", given.written));
+    const bool key_wins = config.where(key.name) == kCommandLine && given.where != kCommandLine;
+    const bool zero = off && !key_wins;
+    left_out_.push_back(
+        fmt::format("{} ({}{} says when)", given.written, key.name, zero ? ": 0" : ""));
+    if (!zero) return;
+    ConfigNode value;
+    value.kind = ConfigNode::Kind::scalar;
+    value.text = print_value(config, key);
+    const bool wins = given.where == kCommandLine && config.where(key.name) != kCommandLine;
+    if (config.is_set(key.name) && !wins && !listed("0 500", value))
+      fail(ErrorCode::usage, fmt::format("{}: no without {}", given.written, key.name),
+           fmt::format("no ({}) and {}: {} ({})", given.where, key.name, value.text,
+                       config.where(key.name)),
+           "leave one of them out");
+    value.text = "0";
+    value.where = given.where;
+    set_key(config, key, key.name, value);
   }
 
   // Text for keys of text is taken as it is, so that prompts need no second quotes.
@@ -220,7 +261,12 @@ class Settings {
   }
 
   void give(Setting setting, bool from_file) {
-    if (!setting.key && leave_out(setting.written, setting.value)) return;
+    if (Foreign foreign = find_foreign(setting.written, setting.where);
+        !setting.key && (foreign.strategy || foreign.foreign)) {
+      foreign.value = std::move(setting.value);
+      set_aside(std::move(foreign), from_file);
+      return;
+    }
     if (!setting.key) setting.key = &known_key(setting.written, setting.where);
     if (asks_for_nothing(setting, settings_)) return;
     if (setting.key->kind == KeyKind::kwargs) {
@@ -229,7 +275,8 @@ class Settings {
     }
     for (Setting& other : settings_) {
       if (other.key != setting.key) continue;
-      if (from_file || (other.where == kCommandLine && other.written != setting.written))
+      const bool parts = !other.below.empty() || !setting.below.empty();
+      if (from_file || (other.where == kCommandLine && other.written != setting.written && !parts))
         fail(ErrorCode::usage, fmt::format("{} once", setting.key->name),
              fmt::format("{} ({}) and {} ({})", other.written, other.where, setting.written,
                          setting.where),
@@ -274,7 +321,7 @@ class Settings {
   Complaints& complaints_;
   std::vector<Setting> settings_;
   std::vector<std::string> left_out_;
-  std::vector<std::pair<const StrategyKey*, ConfigNode>> strategies_;
+  std::vector<Foreign> foreign_;
 };
 
 // Of two keys that exclude each other, one given on the command line wins over one of the file, so
@@ -310,15 +357,19 @@ RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides
   Settings settings(complaints);
   if (file) settings.read_file(*file);
   for (const std::string& text : overrides) complaints.of([&] { settings.override_with(text); });
+  settings.refuse_foreign();
   RunConfig config;
+  std::vector<std::string_view> refused;
   for (const Setting& setting : settings.all()) {
     bool good = false;
     complaints.of([&] {
       set_key(config, *setting.key, setting.written, setting.value);
       good = true;
     });
-    if (!good) complaints.distrust(setting.key->name);
+    if (!good) refused.push_back(setting.key->name);
   }
+  // Only then: what is wrong with a value is said whatever else it names.
+  for (const std::string_view name : refused) complaints.distrust(name);
   settings.apply_strategies(config);
   if (std::string note = settings.left_out(); !note.empty())
     config.notes.push_back(std::move(note));

@@ -120,17 +120,16 @@ void set_precision(RunConfig& config, std::string_view written, const ConfigNode
 // Other trainers say it with flags: true is what comes nearest to what they then do.
 void set_policies(RunConfig& config, const Key& key, std::string_view written,
                   const ConfigNode& node) {
-  const bool flag_form = written != key.name && node.kind == ConfigNode::Kind::scalar &&
-                         (node.text == "true" || node.text == "false");
+  const bool scalar = written != key.name && node.kind == ConfigNode::Kind::scalar;
+  const std::optional<bool> on = scalar ? flag(node.text) : std::nullopt;
   config.*std::get<std::string RunConfig::*>(key.field) =
-      flag_form ? std::string(node.text == "true" ? "block" : "none") : to_policies(key, node);
+      on ? std::string(*on ? "block" : "none") : to_policies(key, node);
 }
 
 void set_resume(RunConfig& config, const ConfigNode& node) {
   const std::string text = to_text(node, "resume", "resume=latest");
-  const bool off = !node.quoted && (text == "false" || text == "no");
-  const bool on = !node.quoted && (text == "true" || text == "yes");
-  config.resume = off ? "" : on ? "latest" : text;
+  const std::optional<bool> on = node.quoted ? std::nullopt : flag(text);
+  config.resume = !on ? text : *on ? "latest" : "";
 }
 
 void set_permissions(RunConfig& config, const ConfigNode& node) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <optional>
 
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
@@ -79,26 +78,26 @@ double to_number(const ConfigNode& node, std::string_view key, const Range& rang
   return *value;
 }
 
+std::optional<bool> flag(std::string_view written) {
+  std::string text(written);
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  if (text == "true" || text == "yes" || text == "on") return true;
+  if (text == "false" || text == "no" || text == "off") return false;
+  return std::nullopt;
+}
+
 bool to_flag(const ConfigNode& node, std::string_view key, std::string_view example) {
-  if (node.kind == ConfigNode::Kind::scalar) {
-    std::string text = node.text;
-    for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    if (text == "true" || text == "yes" || text == "on") return true;
-    if (text == "false" || text == "no" || text == "off") return false;
-  }
+  if (node.kind == ConfigNode::Kind::scalar)
+    if (const std::optional<bool> value = flag(node.text)) return *value;
   wrong("true or false", key, node, example);
 }
 
 bool listed(std::string_view list, const ConfigNode& node) {
   if (node.kind != ConfigNode::Kind::scalar) return false;
-  const auto plain = [](std::string_view text) {
-    const bool off = text == "no" || text == "off" || text == "False" || text == "FALSE";
-    return off ? std::string("false") : std::string(text);
-  };
   for (const std::string_view word : words(list)) {
-    if (plain(node.text) == plain(word)) return true;
-    const auto a = number(node.text), b = number(word);
-    if (a && b && *a == *b) return true;
+    if (node.text == word) return true;
+    if (const auto a = number(node.text), b = number(word); a && b && *a == *b) return true;
+    if (const auto a = flag(node.text), b = flag(word); a && b && *a == *b) return true;
   }
   return false;
 }

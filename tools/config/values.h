@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,7 +27,8 @@ int64_t to_integer(const ConfigNode& node, std::string_view key, const Range& ra
 // "0.1", "5e-5", "1"; finite.
 double to_number(const ConfigNode& node, std::string_view key, const Range& range,
                  std::string_view example);
-// true, false, yes, no, on, off.
+// true, false, yes, no, on, off, in capitals too; nothing for all else.
+std::optional<bool> flag(std::string_view written);
 bool to_flag(const ConfigNode& node, std::string_view key, std::string_view example);
 // "4GiB"; see parse_bytes. At least 1.
 int64_t to_bytes(const ConfigNode& node, std::string_view key);
