@@ -66,7 +66,9 @@ TEST(SlowDataForms, TheSameTokensGiveTheSameRun) {
   for (const auto& [name, content] : forms) {
     spill(w.path(name), content);
     const std::string out = std::string("run-") + name;
-    const Outcome outcome = w.trained(out, {"train_data=" + w.path(name)});
+    std::vector<std::string> keys = {"train_data=" + w.path(name)};
+    if (std::string_view(name).starts_with("a.tsv")) keys.emplace_back("quoting=minimal");
+    const Outcome outcome = w.trained(out, keys);
     EXPECT_NE(outcome.out.find("120 documents"), std::string::npos) << outcome.out;
     EXPECT_NE(outcome.out.find("12 documents held out whole"), std::string::npos) << outcome.out;
     EXPECT_EQ(w.curve(out), curve) << name;
