@@ -50,4 +50,10 @@ std::string describe(const View& v);
 void expect(const View& x, const char* argument, std::initializer_list<Extent> extents);
 void expect_dtype(const View& x, const char* argument, std::initializer_list<DType> allowed);
 
+// A gradient to write: assigned when `add` is false, added to otherwise.
+struct GradView {
+  View view;
+  bool add = false;
+};
+
 }  // namespace snug

@@ -19,9 +19,15 @@ const char* to_string(SlotPolicy policy) {
 }
 
 int Body::add_slot(Slot slot) {
+  const std::string_view name = slot.name.view();
+  const size_t last = name.rfind('.') + 1;
+  gradient_names_.emplace_back(std::string(name.substr(0, last)) + "d" +
+                               std::string(name.substr(last)));
   slots_.push_back(std::move(slot));
   producer_.push_back(-1);
   last_reader_.push_back(-1);
+  backward_reader_.push_back(-1);
+  wanted_.push_back(1);
   return slots() - 1;
 }
 
@@ -33,16 +39,47 @@ void Body::add_stage(Stage stage) {
     require(last_reader_[static_cast<size_t>(s)] == -1, "slots to be written before they are read");
     producer_[static_cast<size_t>(s)] = index;
   }
+  has_backward_ |= static_cast<bool>(stage.backward);
   stages_.push_back(std::move(stage));
   fused_.emplace_back();
+  fused_backward_.emplace_back();
+  active_.push_back(1);
+  for (const auto* read : {&stages_.back().for_params, &stages_.back().for_inputs})
+    for (const int s : *read) {
+      int& reader = backward_reader_[static_cast<size_t>(s)];
+      if (reader < 0) reader = index;
+    }
 }
 
-void Body::fuse(int first, std::function<void(Context&, Pass&)> run) {
+void Body::derive(const std::function<bool(int)>& trained, bool given_wanted) {
+  std::fill(backward_reader_.begin(), backward_reader_.end(), -1);
+  for (int s = 0; s < slots(); ++s) wanted_[static_cast<size_t>(s)] = given_wanted;
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    const Stage& stage = stages_[i];
+    const auto wanted = [&](int s) { return wanted_[static_cast<size_t>(s)] != 0; };
+    const bool inputs = std::any_of(stage.gradients.begin(), stage.gradients.end(), wanted);
+    const bool own = std::any_of(stage.params.begin(), stage.params.end(), trained);
+    active_[i] = inputs || own;
+    for (const int s : stage.outputs) wanted_[static_cast<size_t>(s)] = active_[i];
+    const auto reads = [&](const std::vector<int>& list) {
+      for (const int s : list) {
+        int& reader = backward_reader_[static_cast<size_t>(s)];
+        if (reader < 0) reader = static_cast<int>(i);
+      }
+    };
+    if (inputs) reads(stage.for_inputs);
+    if (own && trained(stage.params.front())) reads(stage.for_params);
+  }
+}
+
+void Body::fuse(int first, std::function<void(Context&, Pass&)> run,
+                std::function<void(Context&, Pass&)> backward) {
   require(first >= 0 && first + 1 < static_cast<int>(stages_.size()), "two stages to fuse");
   // A stage in two pairs would leave open which of them runs.
   require(first == 0 || !fused(first - 1), "a stage to be fused with one neighbour");
   require(!fused(first) && !fused(first + 1), "a stage to be fused with one neighbour");
   fused_[static_cast<size_t>(first)] = std::move(run);
+  fused_backward_[static_cast<size_t>(first)] = std::move(backward);
 }
 
 int Body::find_slot(std::string_view last) const {
@@ -57,11 +94,26 @@ Pass::Pass(const Body& body, std::vector<SlotPolicy> policies, Offload* offload,
     : body_(&body),
       policies_(std::move(policies)),
       tensors_(static_cast<size_t>(body.slots())),
+      gradients_(static_cast<size_t>(body.slots())),
+      ends_(static_cast<size_t>(body.slots()), kNone),
       offload_(offload),
       index_(index) {
   require(static_cast<int>(policies_.size()) == body.slots(), "one policy per slot");
   for (const SlotPolicy p : policies_)
     require(p != SlotPolicy::offload || offload, "a place for what is in flight, to offload slots");
+  // A slot that is made again is read by what makes it: its inputs have to last as long.
+  for (int s = 0; s < body.slots(); ++s) ends_[static_cast<size_t>(s)] = body.backward_reader(s);
+  for (auto i = static_cast<int>(body.stages().size()) - 1; i >= 0; --i) {
+    const Stage& stage = body.stages()[static_cast<size_t>(i)];
+    for (const int out : stage.outputs) {
+      const int end = ends_[static_cast<size_t>(out)];
+      if (end == kNone || policies_[static_cast<size_t>(out)] != SlotPolicy::recompute) continue;
+      for (const int in : stage.inputs) {
+        int& last = ends_[static_cast<size_t>(in)];
+        last = last == kNone ? end : std::min(last, end);
+      }
+    }
+  }
 }
 
 void Pass::begin(Dims dims, PassMode mode) {
@@ -92,12 +144,17 @@ void Pass::make_outputs(Context& ctx, int stage, Category category, bool between
   }
 }
 
+bool Pass::read_again(int slot) const {
+  return !body_->has_backward() || ends_[static_cast<size_t>(slot)] != kNone;
+}
+
 bool Pass::offloaded(int slot) const {
-  return mode_ == PassMode::train && policies_[static_cast<size_t>(slot)] == SlotPolicy::offload;
+  return mode_ == PassMode::train && policies_[static_cast<size_t>(slot)] == SlotPolicy::offload &&
+         read_again(slot);
 }
 
 bool Pass::kept(int slot) const {
-  if (mode_ == PassMode::inference || offloaded(slot)) return false;
+  if (mode_ == PassMode::inference || offloaded(slot) || !read_again(slot)) return false;
   return body_->producer(slot) < 0 || policies_[static_cast<size_t>(slot)] == SlotPolicy::keep;
 }
 
@@ -190,8 +247,63 @@ const View& Pass::need(Context& ctx, int slot) {
   return view(slot);
 }
 
+const View& Pass::gradient(int slot) const {
+  require(has_gradient(slot), "a gradient to be there before what is behind it reads it");
+  return gradients_[static_cast<size_t>(slot)].view();
+}
+
+GradView Pass::open_gradient(Context& ctx, int slot) {
+  Tensor& t = gradients_[static_cast<size_t>(slot)];
+  if (t.defined()) return {t.view(), true};
+  const Slot& s = body_->slot(slot);
+  t = ctx.tensor(body_->gradient_name(slot), s.shape(dims_), s.dtype, Category::workspace);
+  return {t.view(), false};
+}
+
+void Pass::hand_gradient(int from, int to) {
+  require(!has_gradient(to), "a gradient to be handed on before anything is added to it");
+  gradients_[static_cast<size_t>(to)] = take_gradient(from);
+}
+
+void Pass::done(int slot) {
+  if (ends_[static_cast<size_t>(slot)] >= backward_stage_) drop(slot);
+}
+
+void Pass::end_stage(int stage) {
+  for (const int slot : body_->stages()[static_cast<size_t>(stage)].outputs) {
+    end_gradient(slot);
+    drop(slot);  // whoever reads it comes behind the stage that writes it
+  }
+  for (int slot = 0; slot < body_->slots(); ++slot)
+    if (ends_[static_cast<size_t>(slot)] == stage) drop(slot);
+}
+
+Tensor Pass::backward(Context& ctx, int out, Tensor dout, int in) {
+  gradients_[static_cast<size_t>(out)] = std::move(dout);
+  for (auto i = static_cast<int>(body_->stages().size()) - 1; i >= 0; --i) {
+    if (!body_->runs_backward(i)) {
+      end_stage(i);
+      continue;
+    }
+    const bool pair = i > 0 && body_->fused_backward(i - 1) && body_->runs_backward(i - 1);
+    backward_stage_ = pair ? i - 1 : i;
+    (pair ? body_->fused_backward(i - 1) : body_->stages()[static_cast<size_t>(i)].backward)(ctx,
+                                                                                             *this);
+    end_stage(i);
+    if (pair) end_stage(--i);
+  }
+  backward_stage_ = kNone;
+  Tensor din;
+  if (body_->gradient_wanted(in)) din = take_gradient(in);
+  clear();
+  return din;
+}
+
 void Pass::clear() {
-  for (int slot = 0; slot < body_->slots(); ++slot) drop(slot);
+  for (int slot = 0; slot < body_->slots(); ++slot) {
+    drop(slot);
+    end_gradient(slot);
+  }
 }
 
 }  // namespace snug

@@ -15,6 +15,17 @@
 //
 // There is no second, hand-written forward: recomputation is the same stage run again on the same
 // stored (rounded) inputs, so its result has the same bits.
+//
+// A stage owns both directions. Beside its backward it names what that reads and for whose sake, and
+// which inputs have a gradient; the body derives the rest:
+//
+//   order       backward() runs the stages from the last to the first
+//   assign/add  open_gradient(s) makes the gradient of a slot at its first contribution, which is
+//               assigned; further ones are added. hand_gradient() passes one on in place
+//   lifetimes   a slot ends after the last stage whose backward reads it or makes it again, a
+//               gradient after the stage that wrote its slot
+//   frozen      derive() leaves out what nobody wants: a stage with nothing trained in or before it
+//               has no backward, and a slot that only such a backward reads is not kept
 #pragma once
 
 #include <functional>
@@ -50,6 +61,12 @@ struct Stage {
   Name name;
   std::vector<int> inputs, outputs;  // slots
   std::function<void(Context&, Pass&)> run;
+  // Backward. Empty: of a body whose caller drives backward by need() and drop().
+  std::function<void(Context&, Pass&)> backward = {};
+  std::vector<int> params = {};  // of the ParamTable; the first is the one that reads for_params
+  std::vector<int> for_params = {};  // slots that the gradient of the first parameter reads
+  std::vector<int> for_inputs = {};  // slots that the gradients of the inputs read
+  std::vector<int> gradients = {};   // inputs that have a gradient
 };
 
 class Body {
@@ -58,8 +75,13 @@ class Body {
   // Stages are added in an order in which every input is given or written before it is read.
   void add_stage(Stage stage);
   // `run` does what stage `first` and the one after it do. A slot between the two that is dropped
-  // at once is not made in forward: present() tells `run` so.
-  void fuse(int first, std::function<void(Context&, Pass&)> run);
+  // at once is not made in forward: present() tells `run` so. `backward`, if there is one, does
+  // both of their backwards where both run.
+  void fuse(int first, std::function<void(Context&, Pass&)> run,
+            std::function<void(Context&, Pass&)> backward = {});
+  // Settles who wants a gradient: which parameters are trained, and whether the caller takes the
+  // gradients of the slots that are given. After the last stage; until then everything is wanted.
+  void derive(const std::function<bool(int param)>& trained, bool given_wanted);
 
   int slots() const { return static_cast<int>(slots_.size()); }
   const Slot& slot(int i) const { return slots_[static_cast<size_t>(i)]; }
@@ -71,12 +93,25 @@ class Body {
   const std::function<void(Context&, Pass&)>& fused(int first) const {
     return fused_[static_cast<size_t>(first)];
   }
+  const std::function<void(Context&, Pass&)>& fused_backward(int first) const {
+    return fused_backward_[static_cast<size_t>(first)];
+  }
+  // Whether the stages bring their backward.
+  bool has_backward() const { return has_backward_; }
+  bool runs_backward(int stage) const { return active_[static_cast<size_t>(stage)]; }
+  bool gradient_wanted(int slot) const { return wanted_[static_cast<size_t>(slot)]; }
+  // The stage whose backward reads a slot last, the first of them in forward order; -1: none does.
+  int backward_reader(int slot) const { return backward_reader_[static_cast<size_t>(slot)]; }
+  Name gradient_name(int slot) const { return gradient_names_[static_cast<size_t>(slot)]; }
 
  private:
   std::vector<Slot> slots_;
+  std::vector<Name> gradient_names_;
   std::vector<Stage> stages_;
-  std::vector<int> producer_, last_reader_;
-  std::vector<std::function<void(Context&, Pass&)>> fused_;
+  std::vector<int> producer_, last_reader_, backward_reader_;
+  std::vector<char> wanted_, active_;  // by slot, by stage
+  bool has_backward_ = false;
+  std::vector<std::function<void(Context&, Pass&)>> fused_, fused_backward_;
 };
 
 enum class PassMode : uint8_t {
@@ -116,6 +151,24 @@ class Pass {
   // Begins to bring back all that is with the host, what backward needs first before the rest.
   void fetch(Context& ctx);
   bool present(int slot) const { return tensors_[static_cast<size_t>(slot)].defined(); }
+
+  // Runs backward, from the gradient of slot `out` to that of slot `in`, which is undefined if
+  // nobody wants it.
+  Tensor backward(Context& ctx, int out, Tensor dout, int in);
+  // In a stage's backward: the gradient of an output, all contributions in.
+  const View& gradient(int slot) const;
+  bool wants_gradient(int slot) const { return body_->gradient_wanted(slot); }
+  // The gradient of an input, to write: assigned if this is the first contribution, else added to.
+  GradView open_gradient(Context& ctx, int slot);
+  // Whether a contribution to the gradient of a slot is there.
+  bool has_gradient(int slot) const { return gradients_[static_cast<size_t>(slot)].defined(); }
+  // The gradient of `to` begins as that of `from`, in place; no contribution may be there.
+  void hand_gradient(int from, int to);
+  // Moves a gradient out, for its bytes; ends one before the stage does.
+  Tensor take_gradient(int slot) { return std::move(gradients_[static_cast<size_t>(slot)]); }
+  void end_gradient(int slot) { gradients_[static_cast<size_t>(slot)].reset(); }
+  // Ends a slot before the stage does, unless a later backward reads it.
+  void done(int slot);
   // Drops everything; for errors and for the end of a pass.
   void clear();
   const Body& body() const { return *body_; }
@@ -124,8 +177,9 @@ class Pass {
 
  private:
   void begin(Dims dims, PassMode mode);
-  bool kept(int slot) const;       // whether forward leaves it for backward
-  bool offloaded(int slot) const;  // whether forward sends it to the host
+  bool read_again(int slot) const;  // whether backward reads it or what is made of it
+  bool kept(int slot) const;        // whether forward leaves it for backward
+  bool offloaded(int slot) const;   // whether forward sends it to the host
   bool away(int slot) const { return offload_ && offload_->away(index_, slot); }
   bool bring(Context& ctx, int slot);  // present now, or not to be had without running a stage
   // Makes the outputs of a stage that are missing; with `between`, not those that only the next
@@ -133,10 +187,15 @@ class Pass {
   void make_outputs(Context& ctx, int stage, Category category, bool between);
   void drop_after(Context& ctx, int stage);
   void leave(Context& ctx, int slot);
+  void end_stage(int stage);  // of backward: what nothing after it reads
 
   const Body* body_;
   std::vector<SlotPolicy> policies_;
-  std::vector<Tensor> tensors_;
+  std::vector<Tensor> tensors_, gradients_;
+  // The stage in whose backward a slot is read last or made again last for another; none: not kept.
+  static constexpr int kNone = -1;
+  std::vector<int> ends_;
+  int backward_stage_ = kNone;
   Offload* offload_;
   int index_;
   Dims dims_;

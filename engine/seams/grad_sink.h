@@ -11,12 +11,6 @@
 
 namespace snug {
 
-// A gradient to write: assigned when `add` is false, added to otherwise.
-struct GradView {
-  View view;
-  bool add = false;
-};
-
 // Throws unless kernels for gradients of this dtype exist where the context will run.
 void expect_gradients_here(const Context& ctx, DType dtype);
 

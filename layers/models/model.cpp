@@ -149,7 +149,7 @@ void Model::train_step(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBa
     dx = ctx.tensor(n_dx_, {N, spec_.C}, dtype, Category::activations);
     // Not before the head is through: its logits are often what the peak is made of.
     fetch(ctx, rt, pass, spec_.L - 1);
-    norm_backward(ctx, rt, final_norm_, dx, false, dnorm, x, mean, rstd);
+    norm_backward(ctx, rt, final_norm_, {dx.view(), false}, dnorm, x, mean, rstd);
   }
   x.reset();
   for (int64_t l = spec_.L - 1; l >= 0; --l) {

@@ -7,6 +7,7 @@
 
 #include "engine/core/precision.h"
 #include "layers/parts/block.h"
+#include "layers/parts/norm.h"
 #include "layers/parts/spec.h"
 
 namespace snug {

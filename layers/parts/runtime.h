@@ -34,40 +34,7 @@ struct Runtime {
   PackedWeight packed_weight(int param) const { return packed ? (*packed)[param] : PackedWeight{}; }
 };
 
-// Parameters of y = x W^T + b. W is (out, in).
-struct LinearParams {
-  int weight = -1;
-  int bias = -1;  // -1: none
-};
-
-// y (N,out) = x (N,in) W^T + b.
-void linear_forward(Context& ctx, Runtime& rt, const LinearParams& p, const View& y, const View& x);
-// The same and what follows it, in one op (layers/ops/linear.h) or two, whichever is faster.
-void linear_activation_forward(Context& ctx, Runtime& rt, const LinearParams& p, const View& act,
-                               const View& pre, const View& x, Activation kind);
-void linear_residual_forward(Context& ctx, Runtime& rt, const LinearParams& p, const View& out,
-                             const ResidualInput& in, const View& x);
-// dW (+)= dy^T x, db (+)= column sums of dy; skipped for parameters the sink does not want.
-void linear_backward_params(Context& ctx, Runtime& rt, const LinearParams& p, const View& dy,
-                            const View& x);
-// dx = dy W.
-void linear_backward_input(Context& ctx, Runtime& rt, const LinearParams& p, const View& dx,
-                           const View& dy);
-
-struct NormParams {
-  int weight = -1;
-  int bias = -1;
-};
-void norm_forward(Context& ctx, Runtime& rt, const NormParams& p, const View& y, const View& mean,
-                  const View& rstd, const View& x, float epsilon);
-// out = in.residual + dropout(x W^T + b), and its norm.
-void linear_residual_norm_forward(Context& ctx, Runtime& rt, const LinearParams& p,
-                                  const NormParams& norm, const View& y, const View& mean,
-                                  const View& rstd, float epsilon, const View& out,
-                                  const ResidualInput& in, const View& x);
-// dx = or += the gradient of the input; dweight and dbias (+)=; `dropped`: see layernorm.h.
-void norm_backward(Context& ctx, Runtime& rt, const NormParams& p, const View& dx, bool add_dx,
-                   const View& dy, const View& x, const View& mean, const View& rstd,
-                   const DroppedCopy& dropped = {});
+// The gradient of slot `to` gets that of `from`: the tensor itself if it is the first contribution.
+void hand_gradient(Context& ctx, Pass& pass, int from, int to);
 
 }  // namespace snug

@@ -1,0 +1,66 @@
+#include "layers/parts/attention.h"
+
+#include "layers/ops/attention.h"
+
+namespace snug {
+
+namespace {
+
+AttentionSpec with_batch(AttentionSpec spec, const Runtime& rt, PassMode mode) {
+  spec.document_start = rt.document_start;
+  if (mode == PassMode::inference) spec.dropout = 0.0f;
+  return spec;
+}
+
+}  // namespace
+
+int attention(Wiring& w, int qkv, uint32_t dropout_site) {
+  AttentionSpec spec;
+  spec.H = w.spec.H;
+  spec.G = w.spec.G;
+  spec.D = w.spec.D;
+  spec.scale = w.spec.attention_scale(w.layer);
+  spec.causal = w.spec.causal;
+  spec.dropout = w.spec.attention_dropout;
+  spec.site = dropout_site;
+  const int att = w.rows("att", spec.H * spec.D);
+  const int lse = w.body.add_slot(
+      {join(w.name, "lse"), DType::f32, Category::activations, [H = spec.H](Dims d) -> Shape {
+         return {d.B, H, d.T};
+       }});
+  const auto layer = static_cast<size_t>(w.layer);
+  w.body.add_stage(
+      {.name = Name("attention"),
+       .inputs = {qkv},
+       .outputs = {att, lse},
+       .run =
+           [=](Context& ctx, Pass& p) {
+             Runtime& rt = p.environment<Runtime>();
+             const Dims d = p.dims();
+             const AttentionSpec s = with_batch(spec, rt, p.mode());
+             if (rt.cache)
+               attention_cached_forward(ctx, p.view(att), rt.cache->keys(layer, d.B),
+                                        rt.cache->values(layer, d.B), p.view(qkv), d.B, d.T, s,
+                                        rt.state);
+             else
+               attention_forward(ctx, p.view(att), p.view(lse), p.view(qkv), d.B, d.T, s, rt.state);
+           },
+       .backward =
+           [=](Context& ctx, Pass& p) {
+             Runtime& rt = p.environment<Runtime>();
+             const View& x = p.need(ctx, qkv);
+             const View& l = p.need(ctx, lse);
+             const GradView dqkv = p.open_gradient(ctx, qkv);
+             attention_backward(ctx, dqkv.view, p.gradient(att), x, p.need(ctx, att), l, p.dims().B,
+                                p.dims().T, with_batch(spec, rt, PassMode::train), rt.state);
+             p.end_gradient(att);
+             p.done(att);
+             p.done(lse);
+             p.done(qkv);
+           },
+       .for_inputs = {qkv, att, lse},
+       .gradients = {qkv}});
+  return att;
+}
+
+}  // namespace snug

@@ -1,0 +1,119 @@
+#include "layers/parts/norm.h"
+
+namespace snug {
+
+namespace {
+
+struct Norm {
+  NormParams params;
+  int x = -1, y = -1, mean = -1, rstd = -1;  // slots
+  float epsilon = 0.0f;
+};
+
+// Calls f(scale, shift) while they are held.
+template <class F>
+void with_norm(Context& ctx, Runtime& rt, const NormParams& p, F&& f) {
+  f(rt.params.acquire(ctx, p.weight), rt.params.acquire(ctx, p.bias));
+  rt.params.release(ctx, p.weight);
+  rt.params.release(ctx, p.bias);
+}
+
+void backward(Context& ctx, Pass& p, const Norm& n, const DroppedCopy& dropped) {
+  Runtime& rt = p.environment<Runtime>();
+  const View& x = p.need(ctx, n.x);
+  const View& mean = p.need(ctx, n.mean);
+  const View& rstd = p.need(ctx, n.rstd);
+  norm_backward(ctx, rt, n.params, p.open_gradient(ctx, n.x), p.gradient(n.y), x, mean, rstd,
+                dropped);
+  p.done(n.mean);
+  p.done(n.rstd);
+  p.done(n.x);
+}
+
+}  // namespace
+
+NormParams norm_params(Wiring& w, const char* name, int64_t width) {
+  NormParams p;
+  p.weight = w.param({.name = w.param_name(name, ".weight"),
+                      .shape = {width},
+                      .group = kGroupNoDecay,
+                      .init = Init::ones});
+  p.bias = w.param({.name = w.param_name(name, ".bias"),
+                    .shape = {width},
+                    .group = kGroupNoDecay,
+                    .init = Init::zeros});
+  return p;
+}
+
+int norm(Wiring& w, const char* name, const char* k, int x) {
+  const std::string number = k;
+  Norm n;
+  n.params = norm_params(w, name, w.width(x));
+  n.x = x;
+  n.epsilon = w.spec.norm_epsilon;
+  n.y = w.rows("norm" + number, w.width(x));
+  n.mean = w.statistic("mean" + number);
+  n.rstd = w.statistic("rstd" + number);
+  const Wiring::Linear* before = w.fusable(x);
+  w.body.add_stage({.name = Name("norm" + number),
+                    .inputs = {x},
+                    .outputs = {n.y, n.mean, n.rstd},
+                    .run =
+                        [n](Context& ctx, Pass& p) {
+                          norm_forward(ctx, p.environment<Runtime>(), n.params, p.view(n.y),
+                                       p.view(n.mean), p.view(n.rstd), p.view(n.x), n.epsilon);
+                        },
+                    .backward = [n](Context& ctx, Pass& p) { backward(ctx, p, n, {}); },
+                    .params = {n.params.weight, n.params.bias},
+                    .for_params = {x, n.mean, n.rstd},
+                    .for_inputs = {x, n.mean, n.rstd},
+                    .gradients = {x}});
+  if (!before || before->residual < 0) return n.y;
+  const Wiring::Linear l = *before;
+  const auto run = [n, l](Context& ctx, Pass& p) {
+    Runtime& rt = p.environment<Runtime>();
+    with_weights(ctx, rt, l.params, [&](const LinearWeights& lw) {
+      with_norm(ctx, rt, n.params, [&](const View& scale, const View& shift) {
+        linear_residual_norm_forward(
+            ctx, {p.view(n.y), p.view(n.mean), p.view(n.rstd), scale, shift, n.epsilon},
+            p.view(l.y), residual_input(p, l), p.view(l.x), lw);
+      });
+    });
+  };
+  if (l.dropout.p == 0.0f) {
+    w.body.fuse(l.stage, run);
+    return n.y;
+  }
+  // The gradient of the branch is a dropped copy of that of the sum, written by the norm's backward
+  // in the place of the gradient that it has read by then.
+  w.body.fuse(l.stage, run, [n, l](Context& ctx, Pass& p) {
+    const Dims d = p.dims();
+    backward(
+        ctx, p, n,
+        {p.gradient(n.y), d.B, d.T, {l.dropout.p, l.dropout.site}, p.environment<Runtime>().state});
+    linear_residual_backward(ctx, p, l, p.take_gradient(n.y));
+  });
+  return n.y;
+}
+
+void norm_forward(Context& ctx, Runtime& rt, const NormParams& p, const View& y, const View& mean,
+                  const View& rstd, const View& x, float epsilon) {
+  with_norm(ctx, rt, p, [&](const View& scale, const View& shift) {
+    layernorm_forward(ctx, y, mean, rstd, x, scale, shift, epsilon);
+  });
+}
+
+void norm_backward(Context& ctx, Runtime& rt, const NormParams& p, const GradView& dx,
+                   const View& dy, const View& x, const View& mean, const View& rstd,
+                   const DroppedCopy& dropped) {
+  GradView dweight, dbias;
+  if (rt.grads->wants(p.weight)) dweight = rt.grads->open(ctx, p.weight);
+  if (rt.grads->wants(p.bias)) dbias = rt.grads->open(ctx, p.bias);
+  layernorm_backward(ctx, dx.view, dx.add, dweight, dbias, dy, x, rt.params.acquire(ctx, p.weight),
+                     mean, rstd, dropped);
+  rt.params.release(ctx, p.weight);
+  if (rt.grads->wants(p.weight)) rt.grads->close(ctx, p.weight);
+  if (rt.grads->wants(p.bias)) rt.grads->close(ctx, p.bias);
+}
+
+}  // namespace snug

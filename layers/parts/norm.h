@@ -1,0 +1,26 @@
+// Normalisation as a stage, fused with the linear_residual before it.
+#pragma once
+
+#include "layers/parts/linear.h"
+
+namespace snug {
+
+struct NormParams {
+  int weight = -1;
+  int bias = -1;
+};
+
+// y = norm(x) as the spec has it. Slots norm<k>, mean<k>, rstd<k>, stage norm<k>; saves x and the
+// statistics.
+int norm(Wiring& w, const char* name, const char* k, int x);
+NormParams norm_params(Wiring& w, const char* name, int64_t width);
+
+// The ops on their own.
+void norm_forward(Context& ctx, Runtime& rt, const NormParams& p, const View& y, const View& mean,
+                  const View& rstd, const View& x, float epsilon);
+// dx (+)= the gradient of the input; dweight and dbias (+)=; `dropped`: see layernorm.h.
+void norm_backward(Context& ctx, Runtime& rt, const NormParams& p, const GradView& dx,
+                   const View& dy, const View& x, const View& mean, const View& rstd,
+                   const DroppedCopy& dropped = {});
+
+}  // namespace snug

@@ -1,0 +1,67 @@
+// Wiring: what a block is put together with. Each part is a function that adds its parameters to the
+// table and its stages to the body, and gives the slot that holds its result:
+//
+//   const int x = w.given("x");
+//   const int h = norm(w, "ln_1", "1", x);
+//   const int qkv = linear(w, "qkv", {.name = "attn.c_attn", .out = heads}, h);
+//
+// Neighbours that an op does at once are fused by the part that comes second.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "engine/core/precision.h"
+#include "layers/parts/runtime.h"
+#include "layers/parts/spec.h"
+
+namespace snug {
+
+// Parameters of y = x W^T + b. W is (out, in).
+struct LinearParams {
+  int weight = -1;
+  int bias = -1;  // -1: none
+};
+
+// The dropout of a branch before it is added to the residual stream.
+struct BranchDropout {
+  float p = 0.0f;
+  uint32_t site = 0;
+};
+
+struct Wiring {
+  // Slots: a tensor from outside; (N, width) in the compute dtype; (N) f32.
+  int given(const char* slot, int64_t width) { return rows(slot, width); }
+  int rows(std::string_view slot, int64_t width);
+  int statistic(std::string_view slot);
+  int64_t width(int slot) const { return body.slot(slot).shape({1, 1})[1]; }
+  Name param_name(std::string_view layer_name, std::string_view suffix) const;
+  int param(ParamInfo info);  // adds it, as one of this part
+
+  Body& body;
+  ParamTable& table;
+  const ModelSpec& spec;
+  DType dtype;    // of activations
+  Name name;      // before those of parameters and slots
+  int part;       // ParamInfo::part of every parameter
+  int64_t layer;  // of the KV cache
+
+  // The linear stage that was added last, for a part that fuses with it.
+  struct Linear {
+    int stage, x, y;
+    LinearParams params;
+    int residual = -1;  // -1: y is the product alone
+    BranchDropout dropout = {};
+  };
+  // It, if it is the last stage and `slot` is what it makes.
+  const Linear* fusable(int slot) const {
+    return linear && linear->y == slot &&
+                   linear->stage + 1 == static_cast<int>(body.stages().size())
+               ? &*linear
+               : nullptr;
+  }
+  std::optional<Linear> linear = {};
+};
+
+}  // namespace snug
