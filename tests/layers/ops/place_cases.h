@@ -11,6 +11,7 @@
 #include "layers/ops/layernorm.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/residual.h"
+#include "layers/ops/rows.h"
 #include "tests/support/case.h"
 
 namespace snug::test {
@@ -102,6 +103,13 @@ inline std::vector<PlaceCase> place_cases() {
         matmul(c.ctx(), m.f32("product", {C, C}), x, x, options);
       });
     }
+    add("what BERT and Llama have besides", [=](Case& c) {
+      Maker m{c, dtype};
+      const View x = m.in("x", {N, C});
+      const View index = c.input("index", {5}, DType::i32, {3, 0, -1, 37, 19});
+      rows_gather_forward(c.ctx(), m.out("some", {5, C}), x, index);
+      rows_gather_backward(c.ctx(), m.out("dsome", {N, C}), m.in("dy", {5, C}), index);
+    });
     add("embedding, attention and head", [=](Case& c) {
       constexpr int64_t V = 21, Vp = 32, H = 3, D = 8;
       Maker m{c, dtype};
