@@ -44,8 +44,8 @@ template <class T>
 ActivationLoops<T> activation_loops(Activation kind) {
   int place = 0;
   dispatch_activation<std::integral_constant<int, 0>, std::integral_constant<int, 1>,
-                      std::integral_constant<int, 2>, std::integral_constant<int, 3>>(
-      kind, [&](auto i) { place = i; });
+                      std::integral_constant<int, 2>, std::integral_constant<int, 3>,
+                      std::integral_constant<int, 4>>(kind, [&](auto i) { place = i; });
   if constexpr (std::is_same_v<T, bf16>)
     if (use_avx512_bf16()) return activation_loops_avx512_bf16(place);
   return use_avx512() ? activation_loops_avx512<T>(place) : activation_loops_avx2<T>(place);

@@ -1,6 +1,6 @@
-// The rows of activations, normalisation, dropout and the head's softmax, once per instruction set:
-// AVX2 and AVX-512 give the same bits. They take pointers and run in the caller's thread. Internal
-// to the ops, whose headers have the mathematics.
+// The rows of activations, normalisation, dropout and the head's softmax, once per instruction
+// set: AVX2 and AVX-512 give the same bits. They take pointers and run in the caller's thread.
+// Internal to the ops, whose headers have the mathematics.
 #pragma once
 
 #include <cstdint>
@@ -71,6 +71,10 @@ struct ActivationLoops {
   void (*slopes)(T* dx, const T* dy, const T* x, int64_t n);  // dx = dy f'(x)
   // pre = x rounded, y = f(pre): what a product does that ends in an activation.
   void (*rounded)(T* y, T* pre, const float* x, int64_t n);
+  // y = f(gate) up.
+  void (*gated)(T* y, const T* gate, const T* up, int64_t n);
+  // dgate = dy up f'(gate), dup = dy f(gate); they may be gate and up, or either dy.
+  void (*gated_slopes)(T* dgate, T* dup, const T* dy, const T* gate, const T* up, int64_t n);
 };
 template <class T>
 ActivationLoops<T> activation_loops(Activation kind);
