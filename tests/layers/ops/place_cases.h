@@ -7,6 +7,7 @@
 #include "engine/blas/matmul.h"
 #include "layers/ops/attention.h"
 #include "layers/ops/embedding.h"
+#include "layers/ops/gated_activation.h"
 #include "layers/ops/head_loss.h"
 #include "layers/ops/layernorm.h"
 #include "layers/ops/linear.h"
@@ -109,6 +110,10 @@ inline std::vector<PlaceCase> place_cases() {
       const View index = c.input("index", {5}, DType::i32, {3, 0, -1, 37, 19});
       rows_gather_forward(c.ctx(), m.out("some", {5, C}), x, index);
       rows_gather_backward(c.ctx(), m.out("dsome", {N, C}), m.in("dy", {5, C}), index);
+      const View gate_up = m.in("gate_up", {N, 2 * F});
+      gated_activation_forward(c.ctx(), m.out("gated", {N, F}), gate_up, Activation::silu);
+      gated_activation_backward(c.ctx(), m.out("dgate_up", {N, 2 * F}), m.in("dgated", {N, F}),
+                                gate_up, Activation::silu);
     });
     add("embedding, attention and head", [=](Case& c) {
       constexpr int64_t V = 21, Vp = 32, H = 3, D = 8;
