@@ -19,6 +19,18 @@ template NormLoops<bf16, float> norm_loops();
 template NormLoops<f16, f16> norm_loops();
 template NormLoops<f16, float> norm_loops();
 
+template <class T, class W>
+RmsLoops<T, W> rms_loops() {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (use_avx512_bf16()) return rms_loops_avx512_bf16<W>();
+  return use_avx512() ? rms_loops_avx512<T, W>() : rms_loops_avx2<T, W>();
+}
+template RmsLoops<float, float> rms_loops();
+template RmsLoops<bf16, bf16> rms_loops();
+template RmsLoops<bf16, float> rms_loops();
+template RmsLoops<f16, f16> rms_loops();
+template RmsLoops<f16, float> rms_loops();
+
 template <class T>
 DropLoops<T> drop_loops() {
   if constexpr (std::is_same_v<T, bf16>)

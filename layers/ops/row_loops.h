@@ -1,4 +1,4 @@
-// The rows of activations, normalisation, dropout and the head's softmax, once per instruction
+// The rows of activations, normalisations, dropout and the head's softmax, once per instruction
 // set: AVX2 and AVX-512 give the same bits. They take pointers and run in the caller's thread.
 // Internal to the ops, whose headers have the mathematics.
 #pragma once
@@ -27,6 +27,17 @@ struct NormLoops {
 };
 template <class T, class W>
 NormLoops<T, W> norm_loops();
+
+// The same of layers/ops/rmsnorm.h.
+template <class T, class W>
+struct RmsLoops {
+  void (*forward)(T* y, float* rstd, const T* x, const W* weight, bool unit_offset, int64_t rows,
+                  int64_t c, float eps, bool past_caches);
+  void (*backward)(T* dx, bool add_dx, float* dweight, const T* dy, const T* x, const W* weight,
+                   bool unit_offset, const float* rstd, int64_t rows, int64_t c, bool past_caches);
+};
+template <class T, class W>
+RmsLoops<T, W> rms_loops();
 
 // What is drawn for one row: the key and counter of engine/core/rng.h, where the block of channels
 // is the word that runs. A channel is kept if its channel_number() is at least `threshold`.
@@ -88,6 +99,10 @@ template <class T, class W>
 NormLoops<T, W> norm_loops_avx2();
 template <class T, class W>
 NormLoops<T, W> norm_loops_avx512();
+template <class T, class W>
+RmsLoops<T, W> rms_loops_avx2();
+template <class T, class W>
+RmsLoops<T, W> rms_loops_avx512();
 template <class T>
 DropLoops<T> drop_loops_avx2();
 template <class T>
@@ -96,6 +111,8 @@ DropLoops<T> drop_loops_avx512();
 ActivationLoops<bf16> activation_loops_avx512_bf16(int place);
 template <class W>
 NormLoops<bf16, W> norm_loops_avx512_bf16();
+template <class W>
+RmsLoops<bf16, W> rms_loops_avx512_bf16();
 DropLoops<bf16> drop_loops_avx512_bf16();
 SoftmaxLoops softmax_loops_avx2();
 SoftmaxLoops softmax_loops_avx512();

@@ -12,6 +12,7 @@
 #include "layers/ops/layernorm.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/residual.h"
+#include "layers/ops/rmsnorm.h"
 #include "layers/ops/rows.h"
 #include "tests/support/case.h"
 
@@ -114,6 +115,10 @@ inline std::vector<PlaceCase> place_cases() {
       gated_activation_forward(c.ctx(), m.out("gated", {N, F}), gate_up, Activation::silu);
       gated_activation_backward(c.ctx(), m.out("dgate_up", {N, 2 * F}), m.in("dgated", {N, F}),
                                 gate_up, Activation::silu);
+      const View weight = m.in("weight", {C}), rstd = m.f32("rstd", {N});
+      rmsnorm_forward(c.ctx(), m.out("y", {N, C}), rstd, x, weight, 1e-5f);
+      rmsnorm_backward(c.ctx(), m.out("dx", {N, C}), false, {m.f32("dweight", {C}), false},
+                       m.in("dnorm", {N, C}), x, weight, rstd);
     });
     add("embedding, attention and head", [=](Case& c) {
       constexpr int64_t V = 21, Vp = 32, H = 3, D = 8;
