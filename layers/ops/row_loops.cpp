@@ -32,6 +32,16 @@ template RmsLoops<f16, f16> rms_loops();
 template RmsLoops<f16, float> rms_loops();
 
 template <class T>
+RopeLoops<T> rope_loops() {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (use_avx512_bf16()) return rope_loops_avx512_bf16();
+  return use_avx512() ? rope_loops_avx512<T>() : rope_loops_avx2<T>();
+}
+template RopeLoops<float> rope_loops();
+template RopeLoops<bf16> rope_loops();
+template RopeLoops<f16> rope_loops();
+
+template <class T>
 DropLoops<T> drop_loops() {
   if constexpr (std::is_same_v<T, bf16>)
     if (use_avx512_bf16()) return drop_loops_avx512_bf16();

@@ -90,6 +90,19 @@ struct ActivationLoops {
 template <class T>
 ActivationLoops<T> activation_loops(Activation kind);
 
+// Of layers/ops/rope.h. angles: f cos and f sin of position times the inverse frequencies, of half
+// a rotary width; the factor of the sine has the direction. rotate: of `heads` heads of width d the
+// first 2 half channels; y may be x.
+template <class T>
+struct RopeLoops {
+  void (*angles)(float* cos, float* sin, const float* inverse_frequencies, float position,
+                 float cos_factor, float sin_factor, int64_t half);
+  void (*rotate)(T* y, const T* x, const float* cos, const float* sin, int64_t heads, int64_t d,
+                 int64_t half);
+};
+template <class T>
+RopeLoops<T> rope_loops();
+
 // The versions, for the choices above; activations by their place in activation_dispatch.h.
 template <class T>
 ActivationLoops<T> activation_loops_avx2(int place);
@@ -104,6 +117,10 @@ RmsLoops<T, W> rms_loops_avx2();
 template <class T, class W>
 RmsLoops<T, W> rms_loops_avx512();
 template <class T>
+RopeLoops<T> rope_loops_avx2();
+template <class T>
+RopeLoops<T> rope_loops_avx512();
+template <class T>
 DropLoops<T> drop_loops_avx2();
 template <class T>
 DropLoops<T> drop_loops_avx512();
@@ -113,6 +130,7 @@ template <class W>
 NormLoops<bf16, W> norm_loops_avx512_bf16();
 template <class W>
 RmsLoops<bf16, W> rms_loops_avx512_bf16();
+RopeLoops<bf16> rope_loops_avx512_bf16();
 DropLoops<bf16> drop_loops_avx512_bf16();
 SoftmaxLoops softmax_loops_avx2();
 SoftmaxLoops softmax_loops_avx512();

@@ -13,6 +13,7 @@
 #include "layers/ops/linear.h"
 #include "layers/ops/residual.h"
 #include "layers/ops/rmsnorm.h"
+#include "layers/ops/rope.h"
 #include "layers/ops/rows.h"
 #include "tests/support/case.h"
 
@@ -119,6 +120,9 @@ inline std::vector<PlaceCase> place_cases() {
       rmsnorm_forward(c.ctx(), m.out("y", {N, C}), rstd, x, weight, 1e-5f);
       rmsnorm_backward(c.ctx(), m.out("dx", {N, C}), false, {m.f32("dweight", {C}), false},
                        m.in("dnorm", {N, C}), x, weight, rstd);
+      const RopeSpec rope{2, 1, 8, {1, 0.5f, 0.25f}, 1.5f};
+      rope_forward(c.ctx(), m.out("turned", {N, 32}), m.in("qkv", {N, 32}), B, T, rope, {});
+      rope_backward(c.ctx(), m.out("dqkv", {N, 32}), m.in("dturned", {N, 32}), B, T, rope, {});
     });
     add("embedding, attention and head", [=](Case& c) {
       constexpr int64_t V = 21, Vp = 32, H = 3, D = 8;
