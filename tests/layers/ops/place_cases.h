@@ -6,6 +6,7 @@
 
 #include "engine/blas/matmul.h"
 #include "layers/ops/attention.h"
+#include "layers/ops/class_loss.h"
 #include "layers/ops/embedding.h"
 #include "layers/ops/gated_activation.h"
 #include "layers/ops/head_loss.h"
@@ -123,6 +124,13 @@ inline std::vector<PlaceCase> place_cases() {
       const RopeSpec rope{2, 1, 8, {1, 0.5f, 0.25f}, 1.5f};
       rope_forward(c.ctx(), m.out("turned", {N, 32}), m.in("qkv", {N, 32}), B, T, rope, {});
       rope_backward(c.ctx(), m.out("dqkv", {N, 32}), m.in("dturned", {N, 32}), B, T, rope, {});
+      const View state = c.step_state(some_state);
+      const View logits = c.input("logits", {N, 3}, DType::f32, normal_values(3 * N, 90));
+      const View classes = c.input("classes", {N}, DType::i32, index_values(N, 3, 3));
+      class_loss_forward(c.ctx(), m.f32("loss", {N}), logits, classes, ClassLoss::cross_entropy,
+                         state);
+      class_loss_backward(c.ctx(), m.out("dlogits", {N, 3}), logits, classes,
+                          ClassLoss::cross_entropy, state);
     });
     add("embedding, attention and head", [=](Case& c) {
       constexpr int64_t V = 21, Vp = 32, H = 3, D = 8;
