@@ -22,6 +22,23 @@ inline void store_lanes(T* p, V x, int64_t r) {
     store_part(p, x, r);
 }
 
+// Past the caches, where a row is of whole lines, or not.
+template <bool kStream, class T>
+inline void put(T* p, V x, int64_t r) {
+  if constexpr (kStream)
+    stream(p, x);
+  else
+    store_lanes(p, x, r);
+}
+
+template <bool kStream, class T>
+inline void put32(T* p, V a, V b) {
+  if constexpr (kStream)
+    stream32(p, a, b);
+  else
+    store32(p, a, b);
+}
+
 // A line that will be read; any address may be given.
 inline void prefetch(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);

@@ -1,5 +1,7 @@
 #include "layers/ops/gated_activation.h"
 
+#include <immintrin.h>
+
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
@@ -36,9 +38,11 @@ void gated_activation_forward(Context& ctx, const View& y, const View& gate_up, 
     const int64_t n = y.shape[0], f = y.shape[1];
     T* to = y.as<T>();
     const T* from = gate_up.as<T>();
+    const bool past_caches = goes_past_caches(y);
     parallel_chunks(ctx.threads(), n, row_grain(f), [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
-        loops.gated(to + row * f, from + row * 2 * f, from + row * 2 * f + f, f);
+        loops.gated(to + row * f, from + row * 2 * f, from + row * 2 * f + f, f, past_caches);
+      if (past_caches) _mm_sfence();
     });
   });
 }
@@ -62,11 +66,14 @@ void gated_activation_backward(Context& ctx, const View& dgate_up, const View& d
     const int64_t n = dy.shape[0], f = dy.shape[1];
     T* to = dgate_up.as<T>();
     const T *dfrom = dy.as<T>(), *from = gate_up.as<T>();
+    const bool past_caches = to != from && goes_past_caches(dgate_up, 2);
     parallel_chunks(ctx.threads(), n, row_grain(f), [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t gate = row * 2 * f, up = gate + f;
-        loops.gated_slopes(to + gate, to + up, dfrom + row * f, from + gate, from + up, f);
+        loops.gated_slopes(to + gate, to + up, dfrom + row * f, from + gate, from + up, f,
+                           past_caches);
       }
+      if (past_caches) _mm_sfence();
     });
   });
 }

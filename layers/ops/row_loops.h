@@ -82,10 +82,11 @@ struct ActivationLoops {
   void (*slopes)(T* dx, const T* dy, const T* x, int64_t n);  // dx = dy f'(x)
   // pre = x rounded, y = f(pre): what a product does that ends in an activation.
   void (*rounded)(T* y, T* pre, const float* x, int64_t n);
-  // y = f(gate) up.
-  void (*gated)(T* y, const T* gate, const T* up, int64_t n);
+  // y = f(gate) up. past_caches: as for NormLoops, here and below.
+  void (*gated)(T* y, const T* gate, const T* up, int64_t n, bool past_caches);
   // dgate = dy up f'(gate), dup = dy f(gate); they may be gate and up, or either dy.
-  void (*gated_slopes)(T* dgate, T* dup, const T* dy, const T* gate, const T* up, int64_t n);
+  void (*gated_slopes)(T* dgate, T* dup, const T* dy, const T* gate, const T* up, int64_t n,
+                       bool past_caches);
 };
 template <class T>
 ActivationLoops<T> activation_loops(Activation kind);

@@ -17,10 +17,11 @@ inline int64_t row_grain(int64_t c) {
 // more than the second-level caches of two cores. Past them a store does not read its line first.
 inline constexpr int64_t kPastCaches = 4 << 20;
 
-inline bool goes_past_caches(const View& written) {
-  constexpr int64_t kLine = 64;
-  return written.bytes() >= kPastCaches && written.shape[1] * size_of(written.dtype) % kLine == 0 &&
-         reinterpret_cast<uintptr_t>(written.data) % kLine == 0;
+// parts: of equal length, of which a row consists, each of whole lines.
+inline bool goes_past_caches(const View& written, int64_t parts = 1) {
+  const int64_t line = 64 * parts;
+  return written.bytes() >= kPastCaches && written.shape[1] * size_of(written.dtype) % line == 0 &&
+         reinterpret_cast<uintptr_t>(written.data) % 64 == 0;
 }
 
 }  // namespace snug

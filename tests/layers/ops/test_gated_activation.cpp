@@ -85,6 +85,26 @@ TEST(GatedActivation, MatchesTheFormulaOnBothPlaces) {
   check(Activation::silu, 0, 16, DType::f32, false, false);
 }
 
+// Large results go past the caches: with the bits of small ones.
+TEST(GatedActivation, LargeResultsHaveTheBitsOfSmallOnes) {
+  const int64_t f = 64, part = 100;
+  for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
+    const int64_t n = (4 << 20) / f / size_of(t);
+    const Values x = normal_values(n * 2 * f, 1, t), dy = normal_values(n * f, 2, t);
+    const auto run = [&](int64_t rows) {
+      const Values some_x(x.begin(), x.begin() + rows * 2 * f),
+          some(dy.begin(), dy.begin() + rows * f);
+      return run_on_plan_and_cpu({.threads = 2},
+                                 body_of(Activation::silu, rows, f, t, false, some_x, some, 0));
+    };
+    const Outputs large = run(n), small = run(part);
+    for (const char* name : {"y", "dx"}) {
+      const Values l = large[name], s = small[name];
+      EXPECT_TRUE(std::equal(s.begin(), s.end(), l.begin())) << name << " " << to_string(t);
+    }
+  }
+}
+
 // Large gates: the product is the branch's or nothing, and no number comes of an overflow inside.
 TEST(GatedActivation, Extremes) {
   const Values x{50, -50, 1e15, -1e15, 3, 3, 2, 2}, dy{1, 1, 1, 1};
