@@ -22,6 +22,23 @@ inline void store_lanes(T* p, V x, int64_t r) {
     store_part(p, x, r);
 }
 
+// Past the caches, where a row is of whole lines, or not.
+template <bool kStream, class T>
+inline void put(T* p, V x, int64_t r) {
+  if constexpr (kStream)
+    stream(p, x);
+  else
+    store_lanes(p, x, r);
+}
+
+template <bool kStream, class T>
+inline void put32(T* p, V a, V b) {
+  if constexpr (kStream)
+    stream32(p, a, b);
+  else
+    store32(p, a, b);
+}
+
 // A line that will be read; any address may be given.
 inline void prefetch(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
@@ -76,6 +93,16 @@ inline float sum_row(int64_t n, F&& f) {
   return sum.total();
 }
 
+// e^r - 1 for |r| <= ln2/2, to 2 ulp: the polynomial of exp_within.
+inline V exp_less_one(V r) {
+  V p = fma(set1(1.9875691500e-4f), r, set1(1.3981999507e-3f));
+  p = fma(p, r, set1(8.3334519073e-3f));
+  p = fma(p, r, set1(4.1665795894e-2f));
+  p = fma(p, r, set1(1.6666665459e-1f));
+  p = fma(p, r, set1(5.0000001201e-1f));
+  return fma(p, r * r, r);
+}
+
 // e^x for x from -87.33 to 88, relative error below 2.5e-7 (2 ulp), NaN stays NaN: x = n ln2 + r
 // with |r| <= ln2/2, then a polynomial of degree 6 (Cephes' expf constants). Adding 1.5 * 2^23 +
 // 127 leaves the nearest whole number, biased as an exponent is, in the lowest bits.
@@ -84,13 +111,7 @@ inline V exp_within(V x) {
   const V biased = fma(x, set1(1.44269504088896341f), shift);
   const V n = biased - shift;
   const V r = fnma(n, set1(-2.12194440e-4f), fnma(n, set1(0.693359375f), x));
-  V p = fma(set1(1.9875691500e-4f), r, set1(1.3981999507e-3f));
-  p = fma(p, r, set1(8.3334519073e-3f));
-  p = fma(p, r, set1(4.1665795894e-2f));
-  p = fma(p, r, set1(1.6666665459e-1f));
-  p = fma(p, r, set1(5.0000001201e-1f));
-  p = fma(p, r * r, r) + set1(1.0f);
-  return p * exponent_bits(biased);
+  return (exp_less_one(r) + set1(1.0f)) * exponent_bits(biased);
 }
 // The same, and exactly 0 below -87.33.
 inline V exp_of(V x) {

@@ -200,6 +200,8 @@ const char* activation_key(Activation kind) {
       return "relu";
     case Activation::silu:
       return "silu";
+    case Activation::tanh:
+      return "tanh";
   }
   return "gelu_new";
 }

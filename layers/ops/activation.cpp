@@ -34,6 +34,8 @@ const char* to_string(Activation kind) {
       return "relu";
     case Activation::silu:
       return "silu";
+    case Activation::tanh:
+      return "tanh";
   }
   return "?";
 }
@@ -44,8 +46,10 @@ Activation parse_activation(std::string_view name) {
   if (name == "gelu") return Activation::gelu_erf;
   if (name == "relu") return Activation::relu;
   if (name == "silu" || name == "swish") return Activation::silu;
+  if (name == "tanh") return Activation::tanh;
   fail(ErrorCode::unsupported,
-       "an activation function of gelu_new, gelu_pytorch_tanh, gelu_fast, gelu, relu, silu, swish",
+       "an activation function of gelu_new, gelu_pytorch_tanh, gelu_fast, gelu, relu, silu, swish, "
+       "tanh",
        fmt::format("\"{}\"", name), "use a model with one of these");
 }
 

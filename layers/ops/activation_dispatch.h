@@ -9,7 +9,7 @@
 namespace snug {
 
 // Calls f with an object of the type of `kind`; any other number is an error (unsupported).
-template <class GeluTanh, class GeluErf, class Relu, class Silu, class F>
+template <class GeluTanh, class GeluErf, class Relu, class Silu, class Tanh, class F>
 void dispatch_activation(Activation kind, F&& f) {
   if (kind == Activation::gelu_tanh) {
     f(GeluTanh{});
@@ -19,8 +19,10 @@ void dispatch_activation(Activation kind, F&& f) {
     f(Relu{});
   } else if (kind == Activation::silu) {
     f(Silu{});
+  } else if (kind == Activation::tanh) {
+    f(Tanh{});
   } else {
-    fail(ErrorCode::unsupported, "activation gelu_tanh, gelu_erf, relu or silu",
+    fail(ErrorCode::unsupported, "activation gelu_tanh, gelu_erf, relu, silu or tanh",
          "number " + std::to_string(static_cast<int>(kind)), "choose one of these");
   }
 }

@@ -8,9 +8,8 @@
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/loops.h"
-#include "engine/memory/step_state.h"
-#include "layers/ops/document_start.h"
 #include "layers/ops/embedding_simt.h"
+#include "layers/ops/row_positions.h"
 
 namespace snug {
 namespace {
@@ -30,31 +29,6 @@ void check_batch(const View& rows, const char* argument, const View& tokens, int
   expect_dtype(tokens, "tokens", {DType::i32});
   expect(rows, argument, {{"N", tokens.elements()}, {"C", c}});
 }
-
-// The position of the first column.
-int64_t first_position(const View& state) {
-  return state.defined() ? step_state(state)->position : 0;
-}
-
-void check_state(const View& state, const View& document_start, const View& tokens) {
-  if (state.defined()) expect(state, "state", {{"bytes", step_state_shape()[0]}});
-  if (document_start.defined())
-    expect_document_start(document_start, tokens.shape[0], tokens.shape[1]);
-}
-
-// The position of every row: `first` is that of a document's first token.
-class RowPositions {
- public:
-  RowPositions(int64_t first, int64_t T, const View& document_start)
-      : first_(first),
-        T_(T),
-        starts_(document_start.defined() ? document_start.as<int32_t>() : nullptr) {}
-  int64_t operator()(int64_t row) const { return first_ + row % T_ - (starts_ ? starts_[row] : 0); }
-
- private:
-  int64_t first_, T_;
-  const int32_t* starts_;
-};
 
 // Threads cannot throw, so the whole batch is looked at before the work is shared.
 void check_tokens(const View& tokens, int64_t vocabulary, int64_t positions, int64_t first) {
@@ -115,7 +89,7 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
     fail(ErrorCode::shape, "wte of shape (Vp,C)", describe(wte), "check the weights");
   const int64_t vocabulary = wte.shape[0], c = wte.shape[1];
   check_batch(y, "y", tokens, c);
-  check_state(state, document_start, tokens);
+  expect_positions(state, document_start, tokens.shape[0], tokens.shape[1]);
   const int64_t positions = wpe.defined() ? wpe.shape[0] : -1;
   if (wpe.defined()) expect(wpe, "wpe", {{"P", positions}, {"C", c}});
   const int64_t n = y.shape[0], T = tokens.shape[1];
@@ -175,7 +149,7 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
     fail(ErrorCode::shape, "dy of shape (N,C)", describe(dy), "reshape it to rows and columns");
   const int64_t c = dy.shape[1];
   check_batch(dy, "dy", tokens, c);
-  check_state(state, document_start, tokens);
+  expect_positions(state, document_start, tokens.shape[0], tokens.shape[1]);
   const auto check_table = [&](const View& table, const char* argument, const char* letter) {
     expect(table, argument, {{letter, table.shape[0]}, {"C", c}});
     expect_gradient_dtype(ctx, table, argument);

@@ -1,6 +1,5 @@
 #include "engine/core/units.h"
 #include "engine/kernels/dispatch.h"
-#include "engine/memory/step_state.h"
 #include "engine/simt/map.h"
 #include "layers/ops/embedding_simt.h"
 #include "layers/ops/embedding_sort.h"
@@ -101,11 +100,6 @@ __global__ void embedding_position_gradient_kernel(float* dwpe, bool add, const 
   sum.store(to);
 }
 
-RowPlaces places_of(const View& state, const View& document_start, const View& tokens) {
-  return {state.defined() ? step_state(state) : nullptr,
-          document_start.defined() ? document_start.as<const int32_t>() : nullptr, tokens.shape[1]};
-}
-
 constexpr int kWide = 8;  // a vector of 16-bit values, two of floats
 
 }  // namespace
@@ -132,7 +126,7 @@ void embedding_forward_on(Queue& queue, const View& y, const View& tokens, const
             wide ? embedding_forward_kernel<Y, W, P, kWide> : embedding_forward_kernel<Y, W, P, 1>,
             y.as<Y>(), tokens.as<const int32_t>(), wte.as<const W>(),
             wpe.defined() ? wpe.as<const P>() : static_cast<const P*>(nullptr),
-            places_of(state, document_start, tokens), n, c, wte.shape[0],
+            row_places(state, document_start, tokens.shape[1]), n, c, wte.shape[0],
             wpe.defined() ? wpe.shape[0] : 0);
       });
     });
@@ -149,7 +143,7 @@ void embedding_backward_on(Queue& queue, const GradView& dwte, const GradView& d
   const int64_t pieces = ceil_div(c, int64_t{kWarp} * (wide ? kWide : 1));
   const Dims warps_of_rows{.blocks = ceil_div(n * pieces, int64_t{threads / kWarp}),
                            .threads = threads};
-  const RowPlaces places = places_of(state, document_start, tokens);
+  const RowPlaces places = row_places(state, document_start, tokens.shape[1]);
   dispatch_float(dy, "dy", [&](auto tag) {
     using D = decltype(tag);
     const auto add_sorted = [&](const char* name, const GradView& g, const int64_t* sorted) {

@@ -7,24 +7,13 @@
 #include <bit>
 
 #include "engine/core/units.h"
-#include "engine/memory/step_state.h"
 #include "engine/simt/map.h"
 #include "engine/simt/reduce.h"
 #include "layers/ops/embedding_simt.h"
+#include "layers/ops/row_positions_device.h"
 
 namespace snug {
 inline namespace SIMT_SIDE {
-
-// Where every row stands; state and starts may be null.
-struct RowPlaces {
-  const StepState* state;
-  const int32_t* starts;
-  int64_t tokens;  // T
-
-  __device__ int64_t operator()(int64_t row) const {
-    return (state ? state->position : 0) + row % tokens - (starts ? starts[row] : 0);
-  }
-};
 
 struct TokenOf {
   const int32_t* ids;

@@ -31,10 +31,9 @@
 
 #include "engine/blas/matmul.h"
 #include "engine/seams/grad_sink.h"
+#include "layers/ops/ignored_target.h"
 
 namespace snug {
-
-inline constexpr int32_t kIgnoredTarget = -100;
 
 // `state` may be undefined: then nothing is collected. `packed` holds packed copies of the weight,
 // if there are any.

@@ -10,25 +10,10 @@
 #include "layers/ops/layernorm_rows.h"
 #include "layers/ops/layernorm_simt.h"
 #include "layers/ops/residual_rows.h"
+#include "layers/ops/row_tasks.h"
 
 namespace snug {
 namespace {
-
-// Rows of a task: some 16 Ki elements, an even number, for the loops take two rows together.
-int64_t row_grain(int64_t c) {
-  const int64_t rows = 16 * 1024 / std::max<int64_t>(c, 1);
-  return rows > 2 ? rows / 2 * 2 : std::max<int64_t>(1, rows);
-}
-
-// Rows that are only written, in whole lines, and that no cache would keep until they are read:
-// more than the second-level caches of two cores. Past them a store does not read its line first.
-constexpr int64_t kPastCaches = 4 << 20;
-
-bool goes_past_caches(const View& written) {
-  constexpr int64_t kLine = 64;
-  return written.bytes() >= kPastCaches && written.shape[1] * size_of(written.dtype) % kLine == 0 &&
-         reinterpret_cast<uintptr_t>(written.data) % kLine == 0;
-}
 
 int64_t check_rows(const View& x, const View& mean, const View& rstd, const View& weight) {
   if (x.shape.rank() != 2)

@@ -12,9 +12,6 @@ namespace {
 
 using namespace simt;  // NOLINT: the words of a kernel
 
-// Columns whose sums a block holds in shared memory: 64 KiB. Wider rows are summed piece by piece.
-constexpr int64_t kColumnsOfABlock = 8192;
-
 template <class T, class W>
 struct BackwardTensors {
   T* dx;
@@ -71,40 +68,8 @@ __device__ inline void backward_row(const BackwardTensors<T, W>& io, const MaskK
   }
 }
 
-// The sums of dy xhat and of dy over rows, in shared memory: for `columns` columns from `first` on,
-// in `slots` parts. A thread has a vector of columns and every slots-th row, or several vectors.
-// A vector of eight floats lies in two halves apart, so that neighbours meet in no bank.
-template <int N>
-struct ColumnSums {
-  static constexpr int kHalf = N < 4 ? N : 4;
-  Shared<float> sums;  // (slots, 2, columns)
-  int64_t first;
-  int columns, slots;
-
-  __device__ int vectors() const { return columns / N; }
-  __device__ int place(int item, int kind, int k) const {
-    const int v = item % vectors(), slot = item / vectors();
-    return (slot * 2 + kind) * columns + k / kHalf * kHalf * vectors() + v * kHalf + k % kHalf;
-  }
-  __device__ Pack<float, N> load(int item, int kind) const {
-    Pack<float, N> all;
-    for (int k = 0; k < N; k += kHalf) {
-      const auto half = Pack<float, kHalf>::load(sums, place(item, kind, k));
-      for (int j = 0; j < kHalf; ++j) all[k + j] = half[j];
-    }
-    return all;
-  }
-  __device__ void store(int item, int kind, const Pack<float, N>& all) const {
-    for (int k = 0; k < N; k += kHalf) {
-      Pack<float, kHalf> half;
-      for (int j = 0; j < kHalf; ++j) half[j] = all[k + j];
-      half.store(sums, place(item, kind, k));
-    }
-  }
-};
-
 template <class T, class W, int N>
-__device__ inline void add_rows(const ColumnSums<N>& to, const BackwardTensors<T, W>& io,
+__device__ inline void add_rows(const ColumnSums<N, 2>& to, const BackwardTensors<T, W>& io,
                                 int64_t begin, int64_t end, int64_t c) {
   for (int item = thread(); item < to.vectors() * to.slots; item += threads()) {
     const int64_t column = to.first + item % to.vectors() * N;
@@ -131,7 +96,7 @@ template <class T, class W, int N>
 __global__ void layernorm_backward_kernel(BackwardTensors<T, W> io, float* partial, bool rows_too,
                                           int64_t first, int columns, int slots, int64_t rows,
                                           int64_t chunk_rows, int64_t c) {
-  const ColumnSums<N> sums{dynamic_smem<float>(), first, columns, slots};
+  const ColumnSums<N, 2> sums{dynamic_smem<float>(), first, columns, slots};
   MaskKey key{};
   if (io.state) key = mask_key(*io.state, io.mask.site);
   for (int item = thread(); item < sums.vectors() * slots; item += threads()) {

@@ -1,4 +1,5 @@
-// A row of layer normalisation by one warp: what the kernels of layernorm and residual share.
+// A row of layer normalisation by one warp, and sums over rows by a block: what the kernels of
+// layernorm, residual and rmsnorm share.
 #pragma once
 
 #include <initializer_list>
@@ -48,6 +49,41 @@ __device__ inline void normalise_row(V* y_n, float* mean_out, float* rstd_out, c
     out.store(y_n + i);
   }
 }
+
+// Columns whose sums a block holds in shared memory: 64 KiB. Wider rows are summed piece by piece.
+inline constexpr int64_t kColumnsOfABlock = 8192;
+
+// Sums over rows of K kinds (of dy xhat, and of dy) in shared memory: for `columns` columns from
+// `first` on, in `slots` parts. A thread has a vector of columns and every slots-th row, or several
+// vectors. A vector of eight floats lies in two halves apart, so that neighbours meet in no bank.
+template <int N, int K>
+struct ColumnSums {
+  static constexpr int kHalf = N < 4 ? N : 4;
+  simt::Shared<float> sums;  // (slots, K, columns)
+  int64_t first;
+  int columns, slots;
+
+  __device__ int vectors() const { return columns / N; }
+  __device__ int place(int item, int kind, int k) const {
+    const int v = item % vectors(), slot = item / vectors();
+    return (slot * K + kind) * columns + k / kHalf * kHalf * vectors() + v * kHalf + k % kHalf;
+  }
+  __device__ simt::Pack<float, N> load(int item, int kind) const {
+    simt::Pack<float, N> all;
+    for (int k = 0; k < N; k += kHalf) {
+      const auto half = simt::Pack<float, kHalf>::load(sums, place(item, kind, k));
+      for (int j = 0; j < kHalf; ++j) all[k + j] = half[j];
+    }
+    return all;
+  }
+  __device__ void store(int item, int kind, const simt::Pack<float, N>& all) const {
+    for (int k = 0; k < N; k += kHalf) {
+      simt::Pack<float, kHalf> half;
+      for (int j = 0; j < kHalf; ++j) half[j] = all[k + j];
+      half.store(sums, place(item, kind, k));
+    }
+  }
+};
 
 // Whether rows of c elements of V in all of these can be read as vectors of 16 bytes.
 template <class V>

@@ -19,6 +19,28 @@ template NormLoops<bf16, float> norm_loops();
 template NormLoops<f16, f16> norm_loops();
 template NormLoops<f16, float> norm_loops();
 
+template <class T, class W>
+RmsLoops<T, W> rms_loops() {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (use_avx512_bf16()) return rms_loops_avx512_bf16<W>();
+  return use_avx512() ? rms_loops_avx512<T, W>() : rms_loops_avx2<T, W>();
+}
+template RmsLoops<float, float> rms_loops();
+template RmsLoops<bf16, bf16> rms_loops();
+template RmsLoops<bf16, float> rms_loops();
+template RmsLoops<f16, f16> rms_loops();
+template RmsLoops<f16, float> rms_loops();
+
+template <class T>
+RopeLoops<T> rope_loops() {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (use_avx512_bf16()) return rope_loops_avx512_bf16();
+  return use_avx512() ? rope_loops_avx512<T>() : rope_loops_avx2<T>();
+}
+template RopeLoops<float> rope_loops();
+template RopeLoops<bf16> rope_loops();
+template RopeLoops<f16> rope_loops();
+
 template <class T>
 DropLoops<T> drop_loops() {
   if constexpr (std::is_same_v<T, bf16>)
@@ -44,8 +66,8 @@ template <class T>
 ActivationLoops<T> activation_loops(Activation kind) {
   int place = 0;
   dispatch_activation<std::integral_constant<int, 0>, std::integral_constant<int, 1>,
-                      std::integral_constant<int, 2>, std::integral_constant<int, 3>>(
-      kind, [&](auto i) { place = i; });
+                      std::integral_constant<int, 2>, std::integral_constant<int, 3>,
+                      std::integral_constant<int, 4>>(kind, [&](auto i) { place = i; });
   if constexpr (std::is_same_v<T, bf16>)
     if (use_avx512_bf16()) return activation_loops_avx512_bf16(place);
   return use_avx512() ? activation_loops_avx512<T>(place) : activation_loops_avx2<T>(place);

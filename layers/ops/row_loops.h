@@ -1,6 +1,6 @@
-// The rows of activations, normalisation, dropout and the head's softmax, once per instruction set:
-// AVX2 and AVX-512 give the same bits. They take pointers and run in the caller's thread. Internal
-// to the ops, whose headers have the mathematics.
+// The rows of activations, normalisations, dropout and the head's softmax, once per instruction
+// set: AVX2 and AVX-512 give the same bits. They take pointers and run in the caller's thread.
+// Internal to the ops, whose headers have the mathematics.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,17 @@ struct NormLoops {
 };
 template <class T, class W>
 NormLoops<T, W> norm_loops();
+
+// The same of layers/ops/rmsnorm.h.
+template <class T, class W>
+struct RmsLoops {
+  void (*forward)(T* y, float* rstd, const T* x, const W* weight, bool unit_offset, int64_t rows,
+                  int64_t c, float eps, bool past_caches);
+  void (*backward)(T* dx, bool add_dx, float* dweight, const T* dy, const T* x, const W* weight,
+                   bool unit_offset, const float* rstd, int64_t rows, int64_t c, bool past_caches);
+};
+template <class T, class W>
+RmsLoops<T, W> rms_loops();
 
 // What is drawn for one row: the key and counter of engine/core/rng.h, where the block of channels
 // is the word that runs. A channel is kept if its channel_number() is at least `threshold`.
@@ -71,9 +82,27 @@ struct ActivationLoops {
   void (*slopes)(T* dx, const T* dy, const T* x, int64_t n);  // dx = dy f'(x)
   // pre = x rounded, y = f(pre): what a product does that ends in an activation.
   void (*rounded)(T* y, T* pre, const float* x, int64_t n);
+  // y = f(gate) up. past_caches: as for NormLoops, here and below.
+  void (*gated)(T* y, const T* gate, const T* up, int64_t n, bool past_caches);
+  // dgate = dy up f'(gate), dup = dy f(gate); they may be gate and up, or either dy.
+  void (*gated_slopes)(T* dgate, T* dup, const T* dy, const T* gate, const T* up, int64_t n,
+                       bool past_caches);
 };
 template <class T>
 ActivationLoops<T> activation_loops(Activation kind);
+
+// Of layers/ops/rope.h. angles: f cos and f sin of position times the inverse frequencies, of half
+// a rotary width; the factor of the sine has the direction. rotate: of `heads` heads of width d the
+// first 2 half channels; y may be x.
+template <class T>
+struct RopeLoops {
+  void (*angles)(float* cos, float* sin, const float* inverse_frequencies, float position,
+                 float cos_factor, float sin_factor, int64_t half);
+  void (*rotate)(T* y, const T* x, const float* cos, const float* sin, int64_t heads, int64_t d,
+                 int64_t half);
+};
+template <class T>
+RopeLoops<T> rope_loops();
 
 // The versions, for the choices above; activations by their place in activation_dispatch.h.
 template <class T>
@@ -84,6 +113,14 @@ template <class T, class W>
 NormLoops<T, W> norm_loops_avx2();
 template <class T, class W>
 NormLoops<T, W> norm_loops_avx512();
+template <class T, class W>
+RmsLoops<T, W> rms_loops_avx2();
+template <class T, class W>
+RmsLoops<T, W> rms_loops_avx512();
+template <class T>
+RopeLoops<T> rope_loops_avx2();
+template <class T>
+RopeLoops<T> rope_loops_avx512();
 template <class T>
 DropLoops<T> drop_loops_avx2();
 template <class T>
@@ -92,6 +129,9 @@ DropLoops<T> drop_loops_avx512();
 ActivationLoops<bf16> activation_loops_avx512_bf16(int place);
 template <class W>
 NormLoops<bf16, W> norm_loops_avx512_bf16();
+template <class W>
+RmsLoops<bf16, W> rms_loops_avx512_bf16();
+RopeLoops<bf16> rope_loops_avx512_bf16();
 DropLoops<bf16> drop_loops_avx512_bf16();
 SoftmaxLoops softmax_loops_avx2();
 SoftmaxLoops softmax_loops_avx512();

@@ -74,6 +74,24 @@ struct SiluLoop {
   }
 };
 
+struct TanhLoop {
+  // q / (q + 2) with q = e^(2x) - 1, which keeps the digits of small x: as in exp_within, of which
+  // the polynomial less its 1 is e^r - 1, so q = 2^n (e^r - 1) + (2^n - 1). From 10 on it is 1.
+  static V value(V x) {
+    const V shift = set1(12583039.0f), one = set1(1.0f);
+    const V z = min_of(set1(10.0f), max_of(set1(-10.0f), x)), u = z + z;
+    const V biased = fma(u, set1(1.44269504088896341f), shift);
+    const V n = biased - shift, power = exponent_bits(biased);
+    const V r = fnma(n, set1(-2.12194440e-4f), fnma(n, set1(0.693359375f), u));
+    const V q = fma(power, exp_less_one(r), power - one);
+    return q / (q + set1(2.0f));
+  }
+  static V slope(V x) {
+    const V one = set1(1.0f), t = value(x);
+    return (one - t) * (one + t);
+  }
+};
+
 template <class A, class T>
 void value_loop(T* y, const T* x, int64_t n) {
   each16(n, [=](int64_t i, int64_t r) { store_lanes(y + i, A::value(load_lanes(x + i, r)), r); });
@@ -95,10 +113,40 @@ void rounded_value_loop(T* y, T* pre, const float* x, int64_t n) {
   });
 }
 
+template <class A, bool kStream, class T>
+void gated_run(T* y, const T* gate, const T* up, int64_t n) {
+  each16(n, [=](int64_t i, int64_t r) {
+    put<kStream>(y + i, A::value(load_lanes(gate + i, r)) * load_lanes(up + i, r), r);
+  });
+}
+template <class A, class T>
+void gated_loop(T* y, const T* gate, const T* up, int64_t n, bool past_caches) {
+  past_caches ? gated_run<A, true>(y, gate, up, n) : gated_run<A, false>(y, gate, up, n);
+}
+
+// What value and slope have in common, the power above all, the compiler makes once.
+template <class A, bool kStream, class T>
+void gated_slope_run(T* dgate, T* dup, const T* dy, const T* gate, const T* up, int64_t n) {
+  each16(n, [=](int64_t i, int64_t r) {
+    const V x = load_lanes(gate + i, r), u = load_lanes(up + i, r), d = load_lanes(dy + i, r);
+    put<kStream>(dgate + i, d * u * A::slope(x), r);
+    put<kStream>(dup + i, d * A::value(x), r);
+  });
+}
+template <class A, class T>
+void gated_slope_loop(T* dgate, T* dup, const T* dy, const T* gate, const T* up, int64_t n,
+                      bool past_caches) {
+  past_caches ? gated_slope_run<A, true>(dgate, dup, dy, gate, up, n)
+              : gated_slope_run<A, false>(dgate, dup, dy, gate, up, n);
+}
+
+template <class A, class T>
+constexpr ActivationLoops<T> kLoopsOf = {value_loop<A, T>, slope_loop<A, T>,
+                                         rounded_value_loop<A, T>, gated_loop<A, T>,
+                                         gated_slope_loop<A, T>};
+
 // In the order of activation_dispatch.h.
 template <class T>
-constexpr ActivationLoops<T> kActivationLoops[] = {
-    {value_loop<GeluTanhLoop, T>, slope_loop<GeluTanhLoop, T>, rounded_value_loop<GeluTanhLoop, T>},
-    {value_loop<GeluErfLoop, T>, slope_loop<GeluErfLoop, T>, rounded_value_loop<GeluErfLoop, T>},
-    {value_loop<ReluLoop, T>, slope_loop<ReluLoop, T>, rounded_value_loop<ReluLoop, T>},
-    {value_loop<SiluLoop, T>, slope_loop<SiluLoop, T>, rounded_value_loop<SiluLoop, T>}};
+constexpr ActivationLoops<T> kActivationLoops[] = {kLoopsOf<GeluTanhLoop, T>,
+                                                   kLoopsOf<GeluErfLoop, T>, kLoopsOf<ReluLoop, T>,
+                                                   kLoopsOf<SiluLoop, T>, kLoopsOf<TanhLoop, T>};

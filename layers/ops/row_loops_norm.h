@@ -43,23 +43,6 @@ inline void each16_near(int64_t n, int64_t kept, F&& f, G&& g) {
   if (near < n) each16(n - near, [&](int64_t i, int64_t r) { g(near + i, r); });
 }
 
-// Past the caches, where a row is of whole lines, or not.
-template <bool kStream, class T>
-inline void put(T* p, V x, int64_t r) {
-  if constexpr (kStream)
-    stream(p, x);
-  else
-    store_lanes(p, x, r);
-}
-
-template <bool kStream, class T>
-inline void put32(T* p, V a, V b) {
-  if constexpr (kStream)
-    stream32(p, a, b);
-  else
-    store32(p, a, b);
-}
-
 template <bool kStream, class T, class W>
 void forward_row(T* y, float* mean_out, float* rstd_out, const T* x, const W* weight, const W* bias,
                  int64_t c, float eps) {

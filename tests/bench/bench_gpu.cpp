@@ -11,6 +11,9 @@
 #include "engine/core/error.h"
 #include "engine/device/cuda.h"
 #include "layers/ops/attention.h"
+#include "layers/ops/gated_activation.h"
+#include "layers/ops/rmsnorm.h"
+#include "layers/ops/rope.h"
 #include "tests/gpu/gpt2_steps.h"
 #include "tools/calibrate/device_calibration.h"
 #include "tools/calibrate/op_bench.h"
@@ -83,6 +86,26 @@ std::vector<Work> works(int64_t B, int64_t T, int64_t C, int64_t H, bool tf32 = 
           const View mean = zeros(ctx, keep, "mean", {N}, DType::f32);
           layernorm_forward(ctx, y, mean, zeros(ctx, keep, "rstd", {N}, DType::f32), x, w, w,
                             1e-5f);
+        });
+    add(fmt::format("RMS norm {}x{}", N, C), "rmsnorm_forward",
+        [=](Context& ctx, std::vector<Tensor>& keep) {
+          const View x = zeros(ctx, keep, "x", {N, C}, t), y = zeros(ctx, keep, "y", {N, C}, t);
+          rmsnorm_forward(ctx, y, zeros(ctx, keep, "rstd", {N}, DType::f32), x,
+                          zeros(ctx, keep, "weight", {C}, t), 1e-6f);
+        });
+    add(fmt::format("gated SiLU {}x{}", N, 4 * C), "gated_activation_forward",
+        [=](Context& ctx, std::vector<Tensor>& keep) {
+          const View gate_up = zeros(ctx, keep, "gate_up", {N, 8 * C}, t);
+          gated_activation_forward(ctx, zeros(ctx, keep, "y", {N, 4 * C}, t), gate_up,
+                                   Activation::silu);
+        });
+    add(fmt::format("rope B={} T={} H={} D={}", B, T, H, C / H), "rope_forward",
+        [=](Context& ctx, std::vector<Tensor>& keep) {
+          const View qkv = zeros(ctx, keep, "qkv", {N, 3 * C}, t);
+          RopeSpec rope{H, H, C / H, {}};
+          for (int64_t i = 0; i < C / H / 2; ++i)
+            rope.inverse_frequencies.push_back(1.0f / static_cast<float>(1 + i * i));
+          rope_forward(ctx, qkv, qkv, B, T, rope, {});
         });
     AttentionSpec spec;
     spec.H = spec.G = H;

@@ -6,11 +6,16 @@
 
 #include "engine/blas/matmul.h"
 #include "layers/ops/attention.h"
+#include "layers/ops/class_loss.h"
 #include "layers/ops/embedding.h"
+#include "layers/ops/gated_activation.h"
 #include "layers/ops/head_loss.h"
 #include "layers/ops/layernorm.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/residual.h"
+#include "layers/ops/rmsnorm.h"
+#include "layers/ops/rope.h"
+#include "layers/ops/rows.h"
 #include "tests/support/case.h"
 
 namespace snug::test {
@@ -102,6 +107,31 @@ inline std::vector<PlaceCase> place_cases() {
         matmul(c.ctx(), m.f32("product", {C, C}), x, x, options);
       });
     }
+    add("what BERT and Llama have besides", [=](Case& c) {
+      Maker m{c, dtype};
+      const View x = m.in("x", {N, C});
+      const View index = c.input("index", {5}, DType::i32, {3, 0, -1, 37, 19});
+      rows_gather_forward(c.ctx(), m.out("some", {5, C}), x, index);
+      rows_gather_backward(c.ctx(), m.out("dsome", {N, C}), m.in("dy", {5, C}), index);
+      const View gate_up = m.in("gate_up", {N, 2 * F});
+      gated_activation_forward(c.ctx(), m.out("gated", {N, F}), gate_up, Activation::silu);
+      gated_activation_backward(c.ctx(), m.out("dgate_up", {N, 2 * F}), m.in("dgated", {N, F}),
+                                gate_up, Activation::silu);
+      const View weight = m.in("weight", {C}), rstd = m.f32("rstd", {N});
+      rmsnorm_forward(c.ctx(), m.out("y", {N, C}), rstd, x, weight, 1e-5f);
+      rmsnorm_backward(c.ctx(), m.out("dx", {N, C}), false, {m.f32("dweight", {C}), false},
+                       m.in("dnorm", {N, C}), x, weight, rstd);
+      const RopeSpec rope{2, 1, 8, {1, 0.5f, 0.25f}, 1.5f};
+      rope_forward(c.ctx(), m.out("turned", {N, 32}), m.in("qkv", {N, 32}), B, T, rope, {});
+      rope_backward(c.ctx(), m.out("dqkv", {N, 32}), m.in("dturned", {N, 32}), B, T, rope, {});
+      const View state = c.step_state(some_state);
+      const View logits = c.input("logits", {N, 3}, DType::f32, normal_values(3 * N, 90));
+      const View classes = c.input("classes", {N}, DType::i32, index_values(N, 3, 3));
+      class_loss_forward(c.ctx(), m.f32("loss", {N}), logits, classes, ClassLoss::cross_entropy,
+                         state);
+      class_loss_backward(c.ctx(), m.out("dlogits", {N, 3}), logits, classes,
+                          ClassLoss::cross_entropy, state);
+    });
     add("embedding, attention and head", [=](Case& c) {
       constexpr int64_t V = 21, Vp = 32, H = 3, D = 8;
       Maker m{c, dtype};

@@ -26,5 +26,10 @@ T silu_reference(T x) {
   using std::exp;
   return x / (1.0 + exp(-x));
 }
+template <class T>
+T tanh_reference(T x) {
+  using std::tanh;
+  return tanh(x);
+}
 
 }  // namespace snug::test

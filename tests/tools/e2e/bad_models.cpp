@@ -51,7 +51,7 @@ std::vector<BadRow> bad_models() {
       {"activation",
        {"...", "model.activation_function=swoosh"},
        unsupported("an activation function of gelu_new, gelu_pytorch_tanh, gelu_fast, gelu, relu, "
-                   "silu, swish",
+                   "silu, swish, tanh",
                    "activation_function = \"swoosh\" in model (command line)",
                    "use a model with one of these")},
       {"dropout of 1.5",
@@ -118,7 +118,7 @@ std::vector<BadRow> bad_models() {
       {"file: activation",
        {"...", "model=@m"},
        unsupported("an activation function of gelu_new, gelu_pytorch_tanh, gelu_fast, gelu, relu, "
-                   "silu, swish",
+                   "silu, swish, tanh",
                    "activation_function = \"swoosh\" in @m/config.json",
                    "use a model with one of these"),
        {copy("run/final", "m"), json("m/config.json", "/activation_function", "swoosh")}},
