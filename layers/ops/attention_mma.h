@@ -81,7 +81,7 @@ struct KeyRange {
 __device__ inline KeyRange keys_of_row(const TilePlace& at, int r, const AttentionProblem& p) {
   if (r >= at.queries) return {0, 0};
   const int64_t i = at.q0 + r;
-  return {first_key(p, at.b, i), p.causal && i + 1 < at.keys ? i + 1 : at.keys};
+  return {first_key(p, at.b, i), end_of_keys(p, at, i)};
 }
 
 // Dropout of the lane's keys in the eight columns n: bit 2 t + i of bits[0] says whether column

@@ -208,7 +208,7 @@ __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem
   clear(dv);
   const int mine = warp() * kWarpRows + lane() / 4, t = lane() % 4;
   const float scale2 = p.scale * kLog2E;
-  const int64_t first_query = p.causal ? at.k0 / kQueries * kQueries : 0;
+  const int64_t first_query = first_query_of(p, at) / kQueries * kQueries;
   const int64_t end = at.k0 < at.keys ? p.tokens : 0;
   for (at.h = group * shared; at.h < (group + 1) * shared; ++at.h)
     for (at.q0 = first_query; at.q0 < end; at.q0 += kQueries) {
