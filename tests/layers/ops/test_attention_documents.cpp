@@ -246,34 +246,34 @@ TEST(AttentionDocuments, AreWhatTheyAreAlone) {
   const Lengths lengths = {1, 70, 9, 120, 65, 35};
   for (const bool causal : {true, false})
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-      const AttentionCase c = packed({1, 300, 4, 2, 24, causal, dtype}, {lengths});
+      const AttentionCase c = packed({1, 300, 2, 1, 12, causal, dtype}, {lengths});
       const Data data = data_of(c, dtype);
-      for (const AttentionBlocks* form : forms(dtype)) {
-        const Outputs whole = run_both(c, dtype, data, spec_of(c), false, some_state(), 2, form);
-        int64_t begin = 0;
-        for (const int64_t length : lengths) {
-          SCOPED_TRACE(fmt::format("{} from {}", form->name, begin));
-          const AttentionCase one = case_of({1, length, 4, 2, 24, causal, dtype});
-          const Data part = {rows_of(data.qkv, c.width(), begin, length),
-                             rows_of(data.dout, c.H * c.D, begin, length)};
-          const Outputs alone =
-              run_both(one, dtype, part, spec_of(one), false, some_state(), 2, form);
-          const Truth truth(one, dtype, part);
+      std::vector<Outputs> whole;
+      for (const AttentionBlocks* form : forms(dtype))
+        whole.push_back(run_both(c, dtype, data, spec_of(c), false, some_state(), 2, form));
+      int64_t begin = 0;
+      for (const int64_t length : lengths) {
+        const AttentionCase one = case_of({1, length, 2, 1, 12, causal, dtype});
+        const Data part = {rows_of(data.qkv, c.width(), begin, length),
+                           rows_of(data.dout, c.H * c.D, begin, length)};
+        const Truth truth(one, dtype, part);
+        for (size_t f = 0; f < whole.size(); ++f) {
+          const AttentionBlocks* form = forms(dtype)[f];
+          SCOPED_TRACE(fmt::format("from {}", begin));
+          Outputs alone = run_both(one, dtype, part, spec_of(one), false, some_state(), 2, form);
           truth.expect(*form, alone);
-          Outputs cut = alone;
           const auto put = [&](const char* name, int64_t width, int64_t of, int64_t to) {
-            const Values from = rows_of(whole[name], width, of, length);
-            for (Output& o : cut.all)
+            for (Output& o : alone.all)
               if (o.name == name)
                 store_values(o.bytes.data() + to * width * length * size_of(o.dtype), o.dtype,
-                             from);
+                             rows_of(whole[f][name], width, of, length));
           };
           put("out", c.H * c.D, begin, 0);
           put("dqkv", c.width(), begin, 0);
           for (int64_t h = 0; h < c.H; ++h) put("lse", 1, h * c.T + begin, h);
-          truth.expect(*form, cut);
-          begin += length;
+          truth.expect(*form, alone);
         }
+        begin += length;
       }
     }
 }
@@ -281,13 +281,13 @@ TEST(AttentionDocuments, AreWhatTheyAreAlone) {
 // A plan knows no data, and without causal holds the ends beside the starts: no workspace more.
 TEST(AttentionDocuments, APlanHoldsTheSameBytesWhateverTheirLengths) {
   const auto planned = [](bool causal, const std::vector<Lengths>& documents) {
-    const AttentionCase c = packed({2, 256, 2, 1, 16, causal, DType::bf16}, documents);
+    const AttentionCase c = packed({2, 512, 2, 1, 16, causal, DType::bf16}, documents);
     return run_both(c, DType::bf16, data_of(c, DType::bf16), spec_of(c), false).planned_bytes;
   };
   for (const bool causal : {true, false})
-    EXPECT_EQ(planned(causal, {{256}, {256}}), planned(causal, {ones(256), {10, 200, 46}}));
-  const std::vector<Lengths> documents = {{100, 156}, {256}};
-  EXPECT_EQ(planned(false, documents) - planned(true, documents), 2 * 256 * 4);
+    EXPECT_EQ(planned(causal, {{512}, {512}}), planned(causal, {ones(512), {10, 200, 302}}));
+  const std::vector<Lengths> documents = {{100, 412}, {512}};
+  EXPECT_EQ(planned(false, documents) - planned(true, documents), 2 * 512 * 4);
 }
 
 TEST(DocumentEnd, IsWhereTheNextDocumentBegins) {
