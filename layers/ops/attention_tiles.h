@@ -238,7 +238,7 @@ __device__ inline int64_t end_of_keys(const AttentionProblem& p, const TilePlace
 // The first query that sees keys from k0 on. Who is in one document sees each other, so without
 // causal it is the first token of the first key's document.
 __device__ inline int64_t first_query_of(const AttentionProblem& p, const TilePlace& at) {
-  return p.causal ? at.k0 : first_key(p, at.b, at.k0);
+  return p.causal ? at.k0 : p.ends ? first_key(p, at.b, at.k0) : 0;
 }
 
 }  // namespace SIMT_SIDE
