@@ -65,7 +65,12 @@ class Forward {
  public:
   Forward(const AttentionBlocks& blocks, const AttentionSpec& spec, const ForwardHead<T>& head,
           const ForwardScratch& scratch)
-      : blocks_(blocks), spec_(spec), h_(head), s_(scratch), scale_(spec.scale) {}
+      : blocks_(blocks),
+        spec_(spec),
+        h_(head),
+        s_(scratch),
+        scale_(spec.scale),
+        seen_(head.seen(spec)) {}
 
   // Queries [i0, i0 + rows): every block of keys is packed once for all their blocks.
   void run(int64_t i0, int64_t rows) {
@@ -89,11 +94,8 @@ class Forward {
 
  private:
   // Keys that the queries before `end` see.
-  int64_t visible(int64_t end) const {
-    return spec_.causal ? std::min(h_.keys, h_.first_pos + end) : h_.keys;
-  }
-  FirstKeys seen_from() const { return {h_.starts, spec_.window, h_.first_pos}; }
-  int64_t first_keys(int64_t i0) const { return seen_from().block_of(i0); }
+  int64_t visible(int64_t end) const { return seen_.end(end - 1); }
+  int64_t first_keys(int64_t i0) const { return seen_.first_block(i0); }
 
   void load_keys(int64_t j0, int64_t keys) {
     const int64_t D = spec_.D, stride = h_.kv_stride;
@@ -125,7 +127,8 @@ class Forward {
                       kBlock, keys - low, lanes - kHalf, s_.units, false);
     const bool add = j0 > first_keys(i0);
     if (spec_.causal && j0 + keys - 1 > first) hide_future(s_.s, keys, lanes, j0, first);
-    hide_earlier_keys(s_.s, keys, rows, j0, seen_from(), i0);
+    hide_earlier_keys(s_.s, keys, rows, j0, seen_, i0);
+    if (h_.ends) hide_later_keys(s_.s, keys, rows, j0, seen_, i0);
     if (s_.keep)
       blocks_.dropout_bits(s_.keep, keys, lanes, h_.key, h_.sample, static_cast<uint32_t>(first),
                            static_cast<uint32_t>((h_.head << 20) + j0),
@@ -163,6 +166,7 @@ class Forward {
   const ForwardHead<T>& h_;
   const ForwardScratch& s_;
   ScoreScale scale_;
+  SeenKeys seen_;
 };
 
 int64_t forward_together(const AttentionSpec& spec, int64_t B, int64_t queries, int threads) {
@@ -217,6 +221,7 @@ void forward_typed(const AttentionBlocks& blocks, Context& ctx, const View& out,
     f.queries = tokens;
     f.keys = attention_keys(spec, b, tokens);
     f.starts = attention_starts(spec, b, tokens);
+    f.ends = attention_ends(spec, b, tokens);
     f.out = out.as<T>() + b * tokens * H * D + h * D;
     f.out_stride = H * D;
     f.lse = lse.as<float>() + (b * H + h) * tokens;
@@ -290,13 +295,19 @@ void attention_check(const AttentionSpec& s, int64_t B, int64_t T, const View& s
     fail(ErrorCode::unsupported, "attention without soft-capped scores",
          fmt::format("softcap={}", s.softcap), "use a model without attention soft-capping");
   if (s.document_start.defined()) {
-    if (!s.causal || s.key_lengths.defined())
-      fail(ErrorCode::unsupported, "causal attention without key lengths to keep documents apart",
-           fmt::format("document_start with causal={} key_lengths={}", s.causal,
-                       s.key_lengths.defined()),
-           "one document a sequence");
+    if (s.key_lengths.defined())
+      fail(ErrorCode::unsupported, "attention without key lengths to keep documents apart",
+           "document_start with key_lengths", "let padding be a document of its own");
     expect_document_start(s.document_start, B, T);
   }
+  const bool ends = s.document_start.defined() && !s.causal;
+  if (s.document_end.defined() != ends)
+    fail(ErrorCode::usage,
+         fmt::format("{} document_end for causal={} document_start={}", ends ? "a" : "no", s.causal,
+                     s.document_start.defined()),
+         fmt::format("document_end={}", s.document_end.defined()),
+         ends ? "make it of document_start, with document_end()" : "leave it undefined");
+  if (ends) expect_document_end(s.document_end, B, T);
   if (!(s.dropout >= 0 && s.dropout < 1))
     fail(ErrorCode::usage, "an attention dropout in [0,1)", fmt::format("dropout={}", s.dropout),
          "use 0.1, or 0 to turn it off");
@@ -312,6 +323,7 @@ void attention_check(const AttentionSpec& s, int64_t B, int64_t T, const View& s
 
 void attention_check_values(const AttentionSpec& spec, int64_t B, int64_t T) {
   if (spec.document_start.defined()) check_document_start(spec.document_start, B, T);
+  if (spec.document_end.defined()) check_document_end(spec.document_end, spec.document_start, B, T);
   if (!spec.key_lengths.defined()) return;
   for (int64_t b = 0; b < B; ++b)
     if (const int32_t n = spec.key_lengths.as<int32_t>()[b]; n < 1 || n > T)

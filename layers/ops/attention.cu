@@ -189,6 +189,7 @@ template <class Size>
 __global__ void attention_cached_kernel(float* out, const float* cache_k, const float* cache_v,
                                         const float* qkv, const StepState* state,
                                         AttentionProblem p, int64_t positions, int64_t tiles) {
+  know_mode<false>(p);
   TilePlace at = tile_of_block<Size>(p, tiles);
   const int64_t row = at.b * p.tokens + at.q0, end = state->position + p.tokens;
   at.q0 += state->position;

@@ -14,13 +14,15 @@
 // Shapes    qkv (B*T,(H+2G)*D) rows of H queries, G keys, G values; out, dout (B*T,H*D);
 //           dqkv like qkv; lse (B,H,T) f32; caches (B,P,G,D). Activations all f32, bf16 or f16.
 // Modes     causal and bidirectional; any T; D up to 256; H a multiple of G; key lengths; dropout;
-//           with causal, documents kept apart: query i then sees the keys from the first token of
-//           its document on, j in [document_start_i, i]. With causal, a sliding window: query i
+//           documents kept apart: query i then sees keys of its own document alone, with causal
+//           j in [document_start_i, i], without j in [document_start_i, document_end_i). Tokens
+//           that belong to no row (the end of packed rows) are a document like any other. With
+//           causal, a sliding window: query i
 //           sees the last `window` keys up to itself, j > i - window (`sliding_window` of Hugging
 //           Face), in any combination with the others. With key lengths a query may so see no key:
 //           its out is 0, its lse is stored as 0, and it has and gives no gradient. softcap is
-//           refused, and so are documents with key lengths, documents and windows without causal
-//           (unsupported).
+//           refused, and so are documents with key lengths and windows without causal
+//           (unsupported), document_end missing or where it is not read (usage).
 // Writes    Everything is assigned. No output may overlap an input or another output.
 // Numerics  Softmax, lse, delta and every accumulation are fp32, with one rounding on the way out.
 //           Exponentials are powers of two: e^(s - lse) = 2^(s c - lse2), c = scale log2(e); their
@@ -39,8 +41,10 @@
 //           gradients alike (tests/support/reference/attention.h). Within one form any number of
 //           threads gives the same bits, and so do recompute and attention over a cache. Which form
 //           runs follows the instruction set.
-//           Blocks of 64 keys that end before the document or the window of a block's first query
-//           are passed over: the order of sums follows from T, window and document_start alone.
+//           Blocks of 64 keys that end before the document or the window of a block's first query,
+//           or begin behind the document of its last, are passed over, and so are blocks of queries
+//           in the sums over them: the order of sums follows from T, window and document_start
+//           alone.
 //           A window of T or more has the bits of none. With all starts 0 the
 //           bits are those without document_start; a document that begins at a multiple of 64 has
 //           those it has alone at the window's start, any other the rounding of another order of
@@ -77,6 +81,7 @@ struct AttentionSpec {
   View key_lengths;    // (B) i32 in [1,T]: keys from there on are not seen; undefined: all T
   // Documents kept apart (document_start.h): (B,T) i32; undefined: a sequence is one document.
   View document_start;
+  View document_end;  // of them (B,T) i32, without causal; else undefined
 };
 
 // `state` is a StepState, read for dropout only: it may be undefined when dropout is 0.

@@ -125,7 +125,7 @@ class Backward {
   void query_piece(const Scratch& s, int64_t b, int64_t h, int64_t first,
                    bool key_gradients) const {
     const int64_t n = attention_keys(spec_, b, T_), piece = plan_.queries * kBlock;
-    const int64_t last = std::min(T_, first + piece), end = visible(n, last);
+    const int64_t last = std::min(T_, first + piece), end = visible(b, last);
     for (int64_t i0 = first; i0 < last; i0 += kBlock)
       load_queries(s, s.q[(i0 - first) / kBlock], b, h, i0);
     for (int64_t j0 = first_keys(b, first); j0 < end; j0 += plan_.stage * kBlock)
@@ -150,7 +150,7 @@ class Backward {
     for (int64_t i0 = first; i0 < last; i0 += stage) {
       const int64_t i_end = std::min(last, i0 + stage);
       const auto sees = [&](int64_t i, int64_t j) {
-        return j >= first_keys(b, i) && j < visible(n, i + rows_at(i));
+        return j >= first_keys(b, i) && j < visible(b, i + rows_at(i));
       };
       for (int64_t j = j0; j < j_end; j += kBlock) {
         // Those that see these keys are neighbours.
@@ -161,8 +161,8 @@ class Backward {
           tile(s, s.q[(to - first) / kBlock], keys_at(j), b, h, to, j, std::min(kBlock, n - j),
                (to - i0) / kBlock, (j - j0) / kBlock);
         if (key_gradients && from < to)
-          add_key_gradients(s, s.q + (from - first) / kBlock, h, from, to, (from - i0) / kBlock, j,
-                            std::min(kBlock, n - j), j);
+          add_key_gradients(s, s.q + (from - first) / kBlock, b, h, from, to, (from - i0) / kBlock,
+                            j, std::min(kBlock, n - j), j);
       }
       for (int64_t i = i0; i < i_end; i += kBlock) {
         int64_t from = j0;
@@ -185,15 +185,15 @@ class Backward {
       for (int64_t j0 = first; j0 < first + known; j0 += kBlock)
         load_keys(s, s.k[(j0 - first) / kBlock], b, g, j0, std::min(kBlock, n - j0));
       for (int64_t h = g * group; h < (g + 1) * group; ++h)
-        for (int64_t i0 = spec_.causal ? first : 0; i0 < T_; i0 += kBlock) {
+        for (int64_t i0 = first_queries(b, first); i0 < T_; i0 += kBlock) {
           const int64_t least = first_keys(b, i0);
           if (least >= first + known) break;  // nor does any later query see these keys
           load_queries(s, s.q[0], b, h, i0);
           for (int64_t j0 = std::max(first, least);
-               j0 < std::min(first + known, visible(n, i0 + rows_at(i0))); j0 += kBlock) {
+               j0 < std::min(first + known, visible(b, i0 + rows_at(i0))); j0 += kBlock) {
             const int64_t keys = std::min(kBlock, n - j0);
             tile(s, s.q[0], s.k[(j0 - first) / kBlock], b, h, i0, j0, keys, 0, 0);
-            add_key_gradients(s, s.q, h, i0, i0 + kBlock, 0, j0, keys, j0 - first);
+            add_key_gradients(s, s.q, b, h, i0, i0 + kBlock, 0, j0, keys, j0 - first);
           }
         }
     }
@@ -201,11 +201,21 @@ class Backward {
   }
 
   // Keys that the queries before `end` see.
-  int64_t visible(int64_t keys, int64_t end) const {
-    return spec_.causal ? std::min(keys, end) : keys;
+  int64_t visible(int64_t b, int64_t end) const { return seen(b).end(end - 1); }
+  SeenKeys seen(int64_t b) const {
+    return {attention_starts(spec_, b, T_),
+            attention_ends(spec_, b, T_),
+            spec_.window,
+            0,
+            attention_keys(spec_, b, T_),
+            spec_.causal};
   }
-  FirstKeys seen_from(int64_t b) const { return {attention_starts(spec_, b, T_), spec_.window, 0}; }
-  int64_t first_keys(int64_t b, int64_t i0) const { return seen_from(b).block_of(i0); }
+  int64_t first_keys(int64_t b, int64_t i0) const { return seen(b).first_block(i0); }
+  // The first block of queries that see keys of the block from j0 on. Who is in one document sees
+  // each other, so without causal it is where the first key's document begins.
+  int64_t first_queries(int64_t b, int64_t j0) const {
+    return spec_.causal ? j0 : first_keys(b, j0);
+  }
   int64_t rows_at(int64_t i0) const { return std::min(kBlock, T_ - i0); }
   // Queries of a tile as products take them: also where they are what is summed.
   int64_t lanes_at(int64_t i0) const {
@@ -224,9 +234,8 @@ class Backward {
       q.delta[i] = i < rows ? delta_[statistics + i] : 0.0f;
     }
     for (int64_t i = 0; q.sees && i < kBlock; ++i) {
-      const int64_t end = visible(attention_keys(spec_, b, T_), i0 + i + 1);
-      q.sees[i] = i < rows ? static_cast<int32_t>(seen_from(b).of(i0 + i)) : 0;
-      q.sees[kBlock + i] = i < rows ? static_cast<int32_t>(end) : 0;
+      q.sees[i] = i < rows ? static_cast<int32_t>(seen(b).first(i0 + i)) : 0;
+      q.sees[kBlock + i] = i < rows ? static_cast<int32_t>(seen(b).end(i0 + i)) : 0;
     }
   }
 
@@ -282,7 +291,8 @@ class Backward {
                       kBlock, keys - low, lanes - kHalf, units, false);
     }
     if (spec_.causal && j0 + keys - 1 > i0) hide_future(scores, keys, lanes, j0, i0);
-    hide_earlier_keys(scores, keys, rows_at(i0), j0, seen_from(b), i0);
+    hide_earlier_keys(scores, keys, rows_at(i0), j0, seen(b), i0);
+    if (spec_.document_end.defined()) hide_later_keys(scores, keys, rows_at(i0), j0, seen(b), i0);
     if (s.keep)
       blocks_.dropout_bits(s.keep, keys, lanes, key_, static_cast<uint64_t>(first_sample_ + b),
                            static_cast<uint32_t>(i0), static_cast<uint32_t>((h << 20) + j0),
@@ -331,10 +341,10 @@ class Backward {
 
   // Sums over the blocks of queries [i0, i_end), whose tiles begin at number `tile`. The first
   // queries that see the keys, of the first head that does, begin the sums.
-  void add_key_gradients(const Scratch& s, const QueryBlock* q, int64_t h, int64_t i0,
+  void add_key_gradients(const Scratch& s, const QueryBlock* q, int64_t b, int64_t h, int64_t i0,
                          int64_t i_end, int64_t tile, int64_t j0, int64_t keys,
                          int64_t first_row) const {
-    const bool more = h % (spec_.H / spec_.G) > 0 || i0 > (spec_.causal ? j0 : 0);
+    const bool more = h % (spec_.H / spec_.G) > 0 || i0 > first_queries(b, j0);
     float *dv = s.dv + first_row * plan_.wide(), *dk = s.dk + first_row * plan_.wide();
     if (blocks_.product_of_blocks) {
       const int64_t padded = keys_in_steps(blocks_, keys), wide = plan_.wide();

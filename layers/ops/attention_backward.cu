@@ -179,7 +179,7 @@ __global__ void attention_dkv_kernel(float* dqkv, const float* dout, const float
   load_rows(v, qkv + place + p.groups * p.width, p.qkv_row, valid, kKeys, p);
   zero_rows(dk, kKeys, p);
   zero_rows(dv, kKeys, p);
-  const int64_t first_query = p.causal ? at.k0 / kQueries * kQueries : 0;
+  const int64_t first_query = first_query_of(p, at) / kQueries * kQueries;
   const int64_t end = at.k0 < at.keys ? p.tokens : 0;
   for (at.h = g * shared; at.h < (g + 1) * shared; ++at.h)
     for (at.q0 = first_query; at.q0 < end; at.q0 += kQueries) {

@@ -2,8 +2,8 @@
 // is first wanted; the descriptions of its graphs come from the cudnn-frontend headers.
 //
 // Modes     bf16 and f16, causal and bidirectional, G <= H, D a multiple of 8 up to 128, key
-//           lengths, dropout. What is left is the kernel's: f32, which cuDNN has not; documents and
-//           windows.
+//           lengths, dropout. What is left is the kernel's: f32, which cuDNN has not; documents,
+//           causal or not, and windows.
 // Dropout   cuDNN would draw its bits by a key of its own and a place in the batch, so another
 //           number of micro-batches would give other numbers. It is given the mask of attention.h
 //           instead, drawn by a kernel (attention_cudnn_simt.h) before each of its graphs.

@@ -68,7 +68,13 @@ class Piece {
  public:
   Piece(const AttentionFused& fused, const AttentionSpec& spec, const ForwardHead<bf16>& head,
         const Scratch& scratch, const ForwardHead<bf16>* ahead)
-      : fused_(fused), spec_(spec), h_(head), ahead_(ahead), s_(scratch), scale_(spec.scale) {
+      : fused_(fused),
+        spec_(spec),
+        h_(head),
+        ahead_(ahead),
+        s_(scratch),
+        scale_(spec.scale),
+        seen_(head.seen(spec)) {
     pass_.units = s_.units;
     pass_.tall = s_.tall;
     pass_.k_ld = s_.k_ld();
@@ -110,11 +116,8 @@ class Piece {
 
  private:
   // Keys that the queries before `end` see.
-  int64_t visible(int64_t end) const {
-    return spec_.causal ? std::min(h_.keys, h_.first_pos + end) : h_.keys;
-  }
-  FirstKeys seen_from() const { return {h_.starts, spec_.window, h_.first_pos}; }
-  int64_t first_keys(int64_t i0) const { return seen_from().block_of(i0); }
+  int64_t visible(int64_t end) const { return seen_.end(end - 1); }
+  int64_t first_keys(int64_t i0) const { return seen_.first_block(i0); }
 
   void load_keys(int64_t n, int64_t j0, int64_t keys) const {
     const int64_t D = spec_.D, ld = round_up(D, 8);
@@ -136,8 +139,8 @@ class Piece {
     std::fill_n(q.sum, kBlock, 0.0f);
     std::fill_n(q.out, s_.tall * kFusedTile * kBlock, 0.0f);
     for (int64_t i = 0; i < kBlock; ++i) {
-      q.sees[i] = i < rows ? static_cast<int32_t>(seen_from().of(i0 + i)) : 0;
-      q.sees[kBlock + i] = i < rows ? static_cast<int32_t>(visible(i0 + i + 1)) : 0;
+      q.sees[i] = i < rows ? static_cast<int32_t>(seen_.first(i0 + i)) : 0;
+      q.sees[kBlock + i] = i < rows ? static_cast<int32_t>(seen_.end(i0 + i)) : 0;
     }
   }
 
@@ -200,6 +203,7 @@ class Piece {
   const ForwardHead<bf16>* ahead_;  // what this thread is likely to begin next, or null
   const Scratch& s_;
   ScoreScale scale_;
+  SeenKeys seen_;
   FusedForward pass_{};
 };
 

@@ -86,9 +86,10 @@ __device__ inline void drop_keys(float (&s)[kN][4], const MaskKey& key, const Ti
 }
 
 // A warp for 16 queries over all keys they see.
-template <int kColumns, class V>
+template <int kColumns, bool kBothWays, class V>
 __global__ void attention_forward_mma_kernel(AttentionTensors<V> io, AttentionProblem p,
                                              int64_t tiles) {
+  know_mode<kBothWays>(p);
   constexpr int kKeys = kForwardKeys<kColumns>, kN = kKeys / 8;
   const int block_rows = warps() * kWarpRows;
   const auto q = dynamic_smem<V>();
@@ -175,11 +176,13 @@ void attention_forward_mma(Queue& queue, const char* name, const AttentionRows& 
   with_columns(spec.D, [&](auto columns) {
     constexpr int kColumns = columns();
     const int64_t values = (block_rows + 2 * kForwardKeys<kColumns>)*int64_t{kTileRow<kColumns>};
-    launch(queue,
-           {.blocks = B * spec.H * tiles,
-            .threads = threads,
-            .shared_bytes = values * int64_t{sizeof(V)}},
-           name, attention_forward_mma_kernel<kColumns, V>, io, p, tiles);
+    with_mode(p, [&](auto both_ways) {
+      launch(queue,
+             {.blocks = B * spec.H * tiles,
+              .threads = threads,
+              .shared_bytes = values * int64_t{sizeof(V)}},
+             name, attention_forward_mma_kernel<kColumns, both_ways(), V>, io, p, tiles);
+    });
   });
 }
 

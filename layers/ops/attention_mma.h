@@ -59,6 +59,15 @@ void with_columns(int64_t D, F&& f) {
     require(false, "heads of at most 256 values, as attention_check has it");
 }
 
+// f(whether documents are kept apart without causal).
+template <class F>
+void with_mode(const AttentionProblem& p, F&& f) {
+  if (p.ends)
+    f(std::true_type{});
+  else
+    f(std::false_type{});
+}
+
 // From one row of a tile in shared memory to the next.
 template <int kColumns>
 inline constexpr int kTileRow = kColumns + 8;
@@ -74,6 +83,20 @@ __device__ inline int clamped(int64_t n, int most) {
   return n < 0 ? 0 : at_most(n, most);
 }
 
+// Tells the compiler which kernel this is. Documents without causal have kernels of their own: ends
+// that are read where others are counted would take forward and dq of D = 64 from four and three
+// blocks on a multiprocessor to three and two, whatever the mode.
+template <bool kBothWays>
+__device__ inline void know_mode(AttentionProblem& p) {
+  if constexpr (kBothWays) {
+    p.causal = false;
+    p.window = 0;
+    p.key_lengths = nullptr;
+  } else {
+    p.ends = nullptr;
+  }
+}
+
 // The keys that query r of the tile sees: from `first` to before `end`.
 struct KeyRange {
   int64_t first, end;
@@ -81,7 +104,7 @@ struct KeyRange {
 __device__ inline KeyRange keys_of_row(const TilePlace& at, int r, const AttentionProblem& p) {
   if (r >= at.queries) return {0, 0};
   const int64_t i = at.q0 + r;
-  return {first_key(p, at.b, i), p.causal && i + 1 < at.keys ? i + 1 : at.keys};
+  return {first_key(p, at.b, i), end_of_keys(p, at, i)};
 }
 
 // Dropout of the lane's keys in the eight columns n: bit 2 t + i of bits[0] says whether column

@@ -22,8 +22,9 @@ struct BackwardTensors {
 };
 
 // A warp for dq of 16 queries, over all keys they see.
-template <int kColumns, class V>
+template <int kColumns, bool kBothWays, class V>
 __global__ void attention_dq_mma_kernel(BackwardTensors<V> io, AttentionProblem p, int64_t tiles) {
+  know_mode<kBothWays>(p);
   constexpr int kKeys = kBackwardKeys, kN = kKeys / 8, kRow = kTileRow<kColumns>;
   const int block_rows = warps() * kWarpRows;
   const auto q = dynamic_smem<V>();
@@ -174,8 +175,9 @@ class PairDraws {
 
 // A warp for dk and dv of 16 keys and kOut of their columns, over the queries of the heads that
 // read them, in order.
-template <int kColumns, class V>
+template <int kColumns, bool kBothWays, class V>
 __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem p, int64_t tiles) {
+  know_mode<kBothWays>(p);
   constexpr int kQueries = kBackwardQueries<kColumns>, kN = kQueries / 8, kRow = kTileRow<kColumns>;
   constexpr int kOut = kOutColumns<kColumns>;
   const int block_rows = warps() * kWarpRows, first_column = static_cast<int>(block_y()) * kOut;
@@ -208,7 +210,7 @@ __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem
   clear(dv);
   const int mine = warp() * kWarpRows + lane() / 4, t = lane() % 4;
   const float scale2 = p.scale * kLog2E;
-  const int64_t first_query = p.causal ? at.k0 / kQueries * kQueries : 0;
+  const int64_t first_query = first_query_of(p, at) / kQueries * kQueries;
   const int64_t end = at.k0 < at.keys ? p.tokens : 0;
   for (at.h = group * shared; at.h < (group + 1) * shared; ++at.h)
     for (at.q0 = first_query; at.q0 < end; at.q0 += kQueries) {
@@ -273,15 +275,19 @@ void attention_backward_mma(Queue& queue, const View& dqkv, const View& delta, c
     const auto bytes = [&](int passed) {
       return 2 * (block_rows + passed) * int64_t{kTileRow<kColumns>} * int64_t{sizeof(V)};
     };
-    launch(queue,
-           {.blocks = B * spec.H * tiles, .threads = threads, .shared_bytes = bytes(kBackwardKeys)},
-           "attention_dq_mma", attention_dq_mma_kernel<kColumns, V>, io, p, tiles);
-    launch(queue,
-           {.blocks = B * spec.G * tiles,
-            .threads = threads,
-            .shared_bytes = bytes(kBackwardQueries<kColumns>),
-            .blocks_y = kColumns / kOutColumns<kColumns>},
-           "attention_dkv_mma", attention_dkv_mma_kernel<kColumns, V>, io, p, tiles);
+    with_mode(p, [&](auto both_ways) {
+      constexpr bool kBothWays = both_ways();
+      launch(
+          queue,
+          {.blocks = B * spec.H * tiles, .threads = threads, .shared_bytes = bytes(kBackwardKeys)},
+          "attention_dq_mma", attention_dq_mma_kernel<kColumns, kBothWays, V>, io, p, tiles);
+      launch(queue,
+             {.blocks = B * spec.G * tiles,
+              .threads = threads,
+              .shared_bytes = bytes(kBackwardQueries<kColumns>),
+              .blocks_y = kColumns / kOutColumns<kColumns>},
+             "attention_dkv_mma", attention_dkv_mma_kernel<kColumns, kBothWays, V>, io, p, tiles);
+    });
   });
 }
 

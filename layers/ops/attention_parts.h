@@ -10,8 +10,8 @@ namespace snug {
 
 // Throws unless the spec belongs to what is built; `T` is the number of tokens of a sequence.
 void attention_check(const AttentionSpec& spec, int64_t B, int64_t T, const View& state);
-// Throws unless every key length is in [1,T] and document starts are such. Reads values: call it
-// inside the op.
+// Throws unless every key length is in [1,T] and document starts and ends are such. Reads values:
+// call it inside the op.
 void attention_check_values(const AttentionSpec& spec, int64_t B, int64_t T);
 void attention_check_dtype(const View& x);
 
@@ -62,22 +62,33 @@ inline int64_t attention_keys(const AttentionSpec& spec, int64_t b, int64_t T) {
   return spec.key_lengths.defined() ? spec.key_lengths.as<int32_t>()[b] : T;
 }
 
-// Where the documents of sequence b begin, by position; null: it is one document.
+// Where the documents of sequence b begin and end, by position; null: it is one document, or ends
+// at its query.
 inline const int32_t* attention_starts(const AttentionSpec& spec, int64_t b, int64_t T) {
   return spec.document_start.defined() ? spec.document_start.as<int32_t>() + b * T : nullptr;
 }
-// The first key that each query of a sequence sees, by its document and its window. It never
-// descends, so the first query of a block says where the keys of the block begin.
-struct FirstKeys {
-  const int32_t* starts;  // of the queries' documents; null: there is one
-  int64_t window;         // 0: no limit
-  int64_t first_pos;      // position of query 0
+inline const int32_t* attention_ends(const AttentionSpec& spec, int64_t b, int64_t T) {
+  return spec.document_end.defined() ? spec.document_end.as<int32_t>() + b * T : nullptr;
+}
+// The keys that each query of a sequence sees: from `first` to before `end`. Neither ever descends,
+// so the first query of a block says where the keys of the block begin, the last where they end.
+struct SeenKeys {
+  const int32_t *starts, *ends;  // of the queries' documents; null: as above
+  int64_t window;                // 0: no limit
+  int64_t first_pos;             // position of query 0
+  int64_t keys;                  // how many exist
+  bool causal;
 
-  int64_t of(int64_t i) const {
+  int64_t first(int64_t i) const {
     const int64_t document = starts ? starts[i] : 0, far = first_pos + i - window + 1;
     return window > 0 && far > document ? far : document;
   }
-  int64_t block_of(int64_t i) const { return of(i) / kAttentionBlock * kAttentionBlock; }
+  int64_t end(int64_t i) const {
+    if (causal) return first_pos + i + 1 < keys ? first_pos + i + 1 : keys;
+    return ends ? ends[i] : keys;
+  }
+  // Of the block that holds the first key.
+  int64_t first_block(int64_t i) const { return first(i) / kAttentionBlock * kAttentionBlock; }
 };
 
 // Where the keys and values of one sequence and head are, and how the queries lie among them.
@@ -85,16 +96,20 @@ template <class T>
 struct ForwardHead {
   const T *q, *k, *v;
   int64_t q_stride, kv_stride;
-  int64_t queries;        // how many
-  int64_t keys;           // how many exist
-  int64_t first_pos;      // position of query 0
-  const int32_t* starts;  // of the queries' documents; null: there is one
+  int64_t queries;               // how many
+  int64_t keys;                  // how many exist
+  int64_t first_pos;             // position of query 0
+  const int32_t *starts, *ends;  // of the queries' documents, as SeenKeys has them
   T* out;
   int64_t out_stride;
   float* lse;  // may be null
   RandomKey key;
   uint64_t sample;
   int64_t head;
+
+  SeenKeys seen(const AttentionSpec& spec) const {
+    return {starts, ends, spec.window, first_pos, keys, spec.causal};
+  }
 };
 
 // Hands out pieces of one thread's scratch, each a whole number of cache lines.
@@ -126,12 +141,24 @@ inline void hide_future(float* s, int64_t keys, int64_t lanes, int64_t first_key
 // Scores of keys before the first that their query sees become minus infinity: of the lanes from
 // the first query on whose keys begin after this one. `i0` is the first query.
 inline void hide_earlier_keys(float* s, int64_t keys, int64_t rows, int64_t first_key,
-                              const FirstKeys& first, int64_t i0) {
-  if (first.of(i0 + rows - 1) <= first_key) return;
+                              const SeenKeys& seen, int64_t i0) {
+  if (seen.first(i0 + rows - 1) <= first_key) return;
   int64_t seeing = 0;
   for (int64_t k = 0; k < keys && seeing < rows; ++k) {
-    while (seeing < rows && first.of(i0 + seeing) <= first_key + k) ++seeing;
+    while (seeing < rows && seen.first(i0 + seeing) <= first_key + k) ++seeing;
     for (int64_t i = seeing; i < rows; ++i) s[k * kAttentionBlock + i] = -__builtin_inff();
+  }
+}
+
+// Scores of keys behind the document of their query become minus infinity: of the lanes up to the
+// last query whose keys end at or before this one. `i0` is the first query.
+inline void hide_later_keys(float* s, int64_t keys, int64_t rows, int64_t first_key,
+                            const SeenKeys& seen, int64_t i0) {
+  if (seen.end(i0) >= first_key + keys) return;
+  int64_t done = 0;
+  for (int64_t k = 0; k < keys; ++k) {
+    while (done < rows && seen.end(i0 + done) <= first_key + k) ++done;
+    for (int64_t i = 0; i < done; ++i) s[k * kAttentionBlock + i] = -__builtin_inff();
   }
 }
 

@@ -49,6 +49,7 @@ struct AttentionProblem {
         window(s.window),
         key_lengths(s.key_lengths.defined() ? s.key_lengths.as<const int32_t>() : nullptr),
         starts(s.document_start.defined() ? s.document_start.as<const int32_t>() : nullptr),
+        ends(s.document_end.defined() ? s.document_end.as<const int32_t>() : nullptr),
         state(s.dropout > 0 ? step_state(step) : nullptr),
         mask(DropoutSpec{s.dropout, s.site}) {}
 
@@ -59,7 +60,8 @@ struct AttentionProblem {
   int64_t window;     // 0: no limit
   bool wide = false;  // rows can be read in vectors of 16 bytes
   const int32_t* key_lengths;
-  const int32_t* starts;
+  const int32_t* starts;   // of documents; null: there is one
+  const int32_t* ends;     // of documents that are not causal; null: there are none
   const StepState* state;  // null without dropout
   MaskConstants mask;
 };
@@ -191,7 +193,8 @@ struct TilePlace {
 __device__ inline bool sees(const TilePlace& at, int r, int key, const AttentionProblem& p) {
   const int64_t i = at.q0 + r, j = at.k0 + key;
   return r < at.queries && j < at.keys && (!p.causal || j <= i) &&
-         (p.window == 0 || j > i - p.window) && (!p.starts || j >= p.starts[at.b * p.tokens + i]);
+         (p.window == 0 || j > i - p.window) && (!p.starts || j >= p.starts[at.b * p.tokens + i]) &&
+         (!p.ends || j < p.ends[at.b * p.tokens + i]);
 }
 
 // keep[r][k / 4]: the kept ones of four keys. The channels of a head begin at h 2^20.
@@ -218,14 +221,24 @@ __device__ inline int64_t key_head(const AttentionProblem& p, int64_t h) {
   return h / (p.heads / p.groups);
 }
 
-// The first key that any query from q0 on sees, and the end of those that the tile sees.
+// The first key that any query from q0 on sees, and the end of those that queries up to i see.
 __device__ inline int64_t first_key(const AttentionProblem& p, int64_t b, int64_t q0) {
   const int64_t document = p.starts ? p.starts[b * p.tokens + q0] : 0, far = q0 - p.window + 1;
   return p.window > 0 && far > document ? far : document;
 }
+__device__ inline int64_t end_of_keys(const AttentionProblem& p, const TilePlace& at, int64_t i) {
+  if (p.ends) return p.ends[at.b * p.tokens + i];
+  return p.causal && i + 1 < at.keys ? i + 1 : at.keys;
+}
+// Of those that the tile sees.
 __device__ inline int64_t end_of_keys(const AttentionProblem& p, const TilePlace& at) {
-  const int64_t last = at.q0 + at.queries;
-  return p.causal && last < at.keys ? last : at.keys;
+  return end_of_keys(p, at, at.q0 + at.queries - 1);
+}
+
+// The first query that sees keys from k0 on. Who is in one document sees each other, so without
+// causal it is the first token of the first key's document.
+__device__ inline int64_t first_query_of(const AttentionProblem& p, const TilePlace& at) {
+  return p.causal ? at.k0 : p.ends ? first_key(p, at.b, at.k0) : 0;
 }
 
 }  // namespace SIMT_SIDE

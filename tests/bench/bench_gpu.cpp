@@ -14,6 +14,7 @@
 #include "layers/ops/gated_activation.h"
 #include "layers/ops/rmsnorm.h"
 #include "layers/ops/rope.h"
+#include "layers/ops/document_start.h"
 #include "tests/gpu/gpt2_steps.h"
 #include "tools/calibrate/device_calibration.h"
 #include "tools/calibrate/op_bench.h"
@@ -126,6 +127,20 @@ std::vector<Work> works(int64_t B, int64_t T, int64_t C, int64_t H, bool tf32 = 
           const View dout = zeros(ctx, keep, "dout", {N, C}, t);
           attention_backward(ctx, dqkv, dout, qkv, out,
                              zeros(ctx, keep, "lse", {B, H, T}, DType::f32), B, T, spec, {});
+        });
+    if (cudnn) continue;  // documents are not its
+    add(fmt::format("attention both ways, documents, B={} T={} H={} D={}", B, T, H, C / H),
+        "attention_forward", [=](Context& ctx, std::vector<Tensor>& keep) {
+          AttentionSpec both_ways = spec;
+          both_ways.causal = false;
+          // All begin at 0: one a sequence, as many pairs as are reported.
+          both_ways.document_start = zeros(ctx, keep, "starts", {B, T}, DType::i32);
+          both_ways.document_end = zeros(ctx, keep, "ends", {B, T}, DType::i32);
+          document_end(ctx, both_ways.document_end, both_ways.document_start, B, T);
+          const View qkv = zeros(ctx, keep, "qkv", {N, 3 * C}, t);
+          const View out = zeros(ctx, keep, "out", {N, C}, t);
+          attention_forward(ctx, out, zeros(ctx, keep, "lse", {B, H, T}, DType::f32), qkv, B, T,
+                            both_ways, {});
         });
   }
   return list;

@@ -190,11 +190,13 @@ TEST_F(GpuOps, Tf32RoundsTheOperandsOfProducts) {
 struct Extras {
   float dropout = 0;
   bool padding = false;
+  bool documents = false;
 };
 void expect_attention_of_the_cpu(DType t, int64_t D, bool causal, int64_t window, bool cudnn,
                                  Extras extras = {}) {
   SCOPED_TRACE(std::string(to_string(t)) + (causal ? " causal" : "") + " D " + std::to_string(D) +
-               (extras.dropout > 0 ? " dropout" : "") + (extras.padding ? " padding" : ""));
+               (extras.dropout > 0 ? " dropout" : "") + (extras.padding ? " padding" : "") +
+               (extras.documents ? " documents" : ""));
   const int64_t B = 2, T = 200, H = 4, G = 2, width = (H + 2 * G) * D;
   const auto body = [&](Case& c) {
     AttentionSpec spec;
@@ -206,6 +208,17 @@ void expect_attention_of_the_cpu(DType t, int64_t D, bool causal, int64_t window
     spec.window = window;
     spec.dropout = extras.dropout;
     spec.site = 9;
+    if (extras.documents) {
+      Values starts;
+      for (const int64_t length : {70, 1, 65, 64, 130, 70})
+        starts.insert(starts.end(), static_cast<size_t>(length),
+                      static_cast<double>(static_cast<int64_t>(starts.size()) % T));
+      spec.document_start = c.input("document_start", {B, T}, DType::i32, starts);
+      if (!causal) {
+        spec.document_end = c.output("document_end", {B, T}, DType::i32);
+        document_end(c.ctx(), spec.document_end, spec.document_start, B, T);
+      }
+    }
     if (extras.padding) spec.key_lengths = c.input("key_lengths", {B}, DType::i32, {T, 70});
     StepState at{};
     at.seed = 77;
@@ -244,7 +257,9 @@ TEST_F(GpuOps, AttentionOnTensorCoresIsThatOfTheCpu) {
   for (const DType t : {DType::bf16, DType::f16})
     for (const int64_t D : {7, 32, 64, 80, 128, 256})
       for (const bool causal : {true, false})
-        expect_attention_of_the_cpu(t, D, causal, causal && D == 80 ? 50 : 0, false);
+        for (const bool documents : {false, true})
+          expect_attention_of_the_cpu(t, D, causal, causal && D == 80 ? 50 : 0, false,
+                                      {.documents = documents});
 }
 
 }  // namespace

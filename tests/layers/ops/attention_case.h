@@ -13,6 +13,7 @@
 #include "layers/ops/attention.h"
 #include "layers/ops/attention_blocks.h"
 #include "layers/ops/attention_parts.h"
+#include "layers/ops/document_start.h"
 #include "tests/support/case.h"
 #include "tests/support/reference/attention.h"
 #include "tests/support/reference/dropout.h"
@@ -65,6 +66,28 @@ inline AttentionCase case_of(const Sizes& s) {
   return c;
 }
 
+using Lengths = std::vector<int64_t>;  // of the documents of a sequence
+
+// Documents back to back in every sequence.
+inline std::vector<double> starts_of(const std::vector<Lengths>& documents) {
+  std::vector<double> starts;
+  for (const Lengths& lengths : documents) {
+    double begin = 0;
+    for (const int64_t length : lengths) {
+      starts.insert(starts.end(), static_cast<size_t>(length), begin);
+      begin += static_cast<double>(length);
+    }
+  }
+  return starts;
+}
+
+inline AttentionCase packed(const Sizes& s, const std::vector<Lengths>& documents) {
+  AttentionCase c = case_of(s);
+  c.document_start = starts_of(documents);
+  EXPECT_EQ(c.document_start.size(), static_cast<size_t>(c.B * c.T));
+  return c;
+}
+
 struct Data {
   Values qkv, dout;
 };
@@ -97,6 +120,10 @@ inline Outputs run_both(const AttentionCase& c, DType dtype, const Data& data, A
       spec.key_lengths = t.input("key_lengths", {c.B}, DType::i32, c.key_lengths);
     if (!c.document_start.empty())
       spec.document_start = t.input("document_start", {c.B, c.T}, DType::i32, c.document_start);
+    if (!c.document_start.empty() && !c.causal) {
+      spec.document_end = t.output("document_end", {c.B, c.T}, DType::i32);
+      document_end(t.ctx(), spec.document_end, spec.document_start, c.B, c.T);
+    }
     attention_forward_by(form, t.ctx(), out, lse, qkv, c.B, c.T, spec, step);
     attention_backward_by(form, t.ctx(), dqkv, dout, qkv, out, lse, c.B, c.T, spec, step);
   };

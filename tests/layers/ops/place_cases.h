@@ -7,6 +7,7 @@
 #include "engine/blas/matmul.h"
 #include "layers/ops/attention.h"
 #include "layers/ops/class_loss.h"
+#include "layers/ops/document_start.h"
 #include "layers/ops/embedding.h"
 #include "layers/ops/gated_activation.h"
 #include "layers/ops/head_loss.h"
@@ -139,6 +140,8 @@ inline std::vector<PlaceCase> place_cases() {
       const View tokens = c.input("tokens", {B, T}, DType::i32, index_values(N, V, 1));
       Values wanted = index_values(N, V, 2);
       wanted[3] = kIgnoredTarget;
+      Values documents(N, 0);  // of 5 and 14 tokens, of 19
+      std::fill(documents.begin() + 5, documents.begin() + T, 5);
       const View targets = c.input("targets", {N}, DType::i32, wanted);
       const View dy = m.in("dy", {N, C}), x = m.in("x", {N, C}), weight = m.in("weight", {Vp, C});
       embedding_forward(c.ctx(), m.out("y", {N, C}), tokens, m.in("wte", {V, C}),
@@ -154,6 +157,15 @@ inline std::vector<PlaceCase> place_cases() {
       const View lse = m.f32("lse", {B, H, T});
       attention_forward(c.ctx(), out, lse, qkv, B, T, spec, state);
       attention_backward(c.ctx(), m.out("dqkv", {N, 3 * C}), dy, qkv, out, lse, B, T, spec, state);
+      AttentionSpec both_ways = spec;
+      both_ways.causal = false;
+      both_ways.document_start = c.input("document_start", {B, T}, DType::i32, documents);
+      both_ways.document_end = c.output("document_end", {B, T}, DType::i32);
+      document_end(c.ctx(), both_ways.document_end, both_ways.document_start, B, T);
+      const View out2 = m.out("out2", {N, C}), lse2 = m.f32("lse2", {B, H, T});
+      attention_forward(c.ctx(), out2, lse2, qkv, B, T, both_ways, state);
+      attention_backward(c.ctx(), m.out("dqkv2", {N, 3 * C}), dy, qkv, out2, lse2, B, T, both_ways,
+                         state);
       const View nll = m.f32("nll", {N}), row_lse = m.f32("row_lse", {N});
       head_loss_forward(c.ctx(), nll, row_lse, x, weight, targets, V, 8, state);
       head_loss_backward(c.ctx(), m.out("dx", {N, C}), {m.f32("dweight", {Vp, C}), false}, nll,

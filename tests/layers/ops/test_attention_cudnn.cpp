@@ -40,7 +40,11 @@ TEST(AttentionCudnn, TakesWhatHasItsNumerics) {
   int32_t values[8] = {};
   const View v{values, {8}, DType::i32, Place::cpu, Name("v")};
   EXPECT_TRUE(takes(DType::bf16, [&](AttentionSpec& s) { s.key_lengths = v; }));
-  EXPECT_FALSE(takes(DType::bf16, [&](AttentionSpec& s) { s.document_start = v; }));
+  for (const bool causal : {true, false})
+    EXPECT_FALSE(takes(DType::bf16, [&](AttentionSpec& s) {
+      s.causal = causal;
+      s.document_start = s.document_end = v;
+    }));
 }
 
 struct Planned {

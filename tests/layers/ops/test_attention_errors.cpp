@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "layers/ops/attention.h"
+#include "layers/ops/document_start.h"
 #include "tests/support/case.h"
 #include "tests/support/errors.h"
 
@@ -16,7 +17,7 @@ struct Call {
   DType dtype = DType::f32, out_dtype = DType::f32;
   Shape qkv{6, 32}, out{6, 16}, lse{2, 4, 3};
   bool with_state = true;
-  Values key_lengths, document_start;
+  Values key_lengths, document_start, document_end;
 };
 
 // H=4 G=2 D=4 B=2 T=3, changed by `edit`, through forward or backward.
@@ -38,6 +39,10 @@ void call(bool backward, const std::function<void(Call&)>& edit) {
       spec.document_start =
           t.input("document_start", {static_cast<int64_t>(a.document_start.size()) / 3, 3},
                   DType::i32, a.document_start);
+    if (!a.document_end.empty())
+      spec.document_end =
+          t.input("document_end", {static_cast<int64_t>(a.document_end.size()) / 3, 3}, DType::i32,
+                  a.document_end);
     if (backward) {
       const View dqkv = t.output("dqkv", a.qkv, a.dtype), dout = t.output("dout", a.out, a.dtype);
       attention_backward(t.ctx(), dqkv, dout, qkv, out, lse, a.B, a.T, spec, state);
@@ -73,16 +78,54 @@ TEST(AttentionErrors, NameWhatIsWrong) {
     expect_call(ErrorCode::unsupported, {"without soft-capped scores", "softcap=50"},
                 [](Call& a) { a.spec.softcap = 50; });
     EXPECT_NO_THROW(call(backward, [](Call& a) { a.document_start = {0, 1, 1, 0, 0, 2}; }));
-    expect_call(ErrorCode::unsupported,
-                {"causal attention without key lengths", "causal=false key_lengths=false"},
-                [](Call& a) {
-                  a.document_start = {0, 0, 0, 0, 0, 0};
-                  a.spec.causal = false;
+    for (const bool causal : {true, false})
+      expect_call(ErrorCode::unsupported,
+                  {"attention without key lengths to keep documents apart",
+                   "document_start with key_lengths", "a document of its own"},
+                  [=](Call& a) {
+                    a.document_start = {0, 0, 0, 0, 0, 0};
+                    a.key_lengths = {3, 3};
+                    a.spec.causal = causal;
+                  });
+    const auto both_ways = [](Call& a) {
+      a.spec.causal = false;
+      a.document_start = {0, 1, 1, 0, 0, 2};
+      a.document_end = {1, 3, 3, 2, 2, 3};
+    };
+    EXPECT_NO_THROW(call(backward, both_ways));
+    expect_call(ErrorCode::usage,
+                {"a document_end for causal=false document_start=true", "document_end=false",
+                 "document_end()"},
+                [&](Call& a) {
+                  both_ways(a);
+                  a.document_end.clear();
                 });
-    expect_call(ErrorCode::unsupported, {"causal=true key_lengths=true", "one document a sequence"},
-                [](Call& a) {
-                  a.document_start = {0, 0, 0, 0, 0, 0};
-                  a.key_lengths = {3, 3};
+    expect_call(ErrorCode::usage,
+                {"no document_end for causal=true document_start=true", "document_end=true",
+                 "leave it undefined"},
+                [&](Call& a) {
+                  both_ways(a);
+                  a.spec.causal = true;
+                });
+    expect_call(ErrorCode::usage, {"no document_end for causal=false document_start=false"},
+                [&](Call& a) {
+                  both_ways(a);
+                  a.document_start.clear();
+                });
+    expect_call(ErrorCode::shape, {"document_end of shape (B,T)=(2,3)", "(3,3) i32"}, [&](Call& a) {
+      both_ways(a);
+      a.document_end = Values(9, 1.0);
+    });
+    expect_call(ErrorCode::data,
+                {"document_end 2 at position 1 of sequence 1", "found: 3", "document_end()"},
+                [&](Call& a) {
+                  both_ways(a);
+                  a.document_end = {1, 3, 3, 2, 3, 3};
+                });
+    expect_call(ErrorCode::data, {"document_end 3 at position 2 of sequence 0", "found: 4"},
+                [&](Call& a) {
+                  both_ways(a);
+                  a.document_end = {1, 3, 4, 2, 2, 3};
                 });
     expect_call(ErrorCode::shape, {"document_start of shape (B,T)=(2,3)", "(3,3) i32"},
                 [](Call& a) { a.document_start = Values(9, 0.0); });
@@ -127,6 +170,30 @@ TEST(AttentionErrors, NameWhatIsWrong) {
       a.key_lengths = {4, 1};
     });
   }
+}
+
+TEST(AttentionErrors, OfTheEndsOfDocuments) {
+  const auto ends_of = [](int64_t B, int64_t T, Shape ends, const Values& starts) {
+    run_on_plan_and_cpu({}, [&](Case& t) {
+      const auto n = static_cast<int64_t>(starts.size()) / 2;
+      document_end(t.ctx(), t.output("ends", ends, DType::i32),
+                   t.input("starts", {2, n}, DType::i32, starts), B, T);
+    });
+  };
+  EXPECT_NO_THROW(ends_of(2, 3, {2, 3}, {0, 1, 1, 0, 0, 2}));
+  expect_error(ErrorCode::shape, {"positive sizes of a batch", "B=2 T=0"}, [&] {
+    ends_of(2, 0, {2, 3}, {0, 1, 1, 0, 0, 2});
+  });
+  expect_error(ErrorCode::shape, {"document_start of shape (B,T)=(2,4)"}, [&] {
+    ends_of(2, 4, {2, 4}, {0, 1, 1, 0, 0, 2});
+  });
+  expect_error(ErrorCode::shape, {"document_end of shape (B,T)=(2,3)"}, [&] {
+    ends_of(2, 3, {3, 2}, {0, 1, 1, 0, 0, 2});
+  });
+  expect_error(ErrorCode::data, {"document_start 0 or 2 at position 2 of sequence 0", "found: 1"},
+               [&] {
+                 ends_of(2, 3, {2, 3}, {0, 0, 1, 0, 0, 0});
+               });
 }
 
 TEST(AttentionErrors, TheCacheTakesPlainCausalAttention) {

@@ -1,8 +1,10 @@
 // The kernels in the emulator against the whole matrix of probabilities in double, element by
 // element, as the CPU's forms.
 #include <cmath>
+#include <limits>
 
 #include "layers/ops/attention_simt.h"
+#include "layers/ops/document_start_simt.h"
 #include "tests/layers/ops/attention_case.h"
 #include "tests/support/emu.h"
 
@@ -35,6 +37,10 @@ Outputs run_emulated(const AttentionCase& c, const Variant& v, const Data& data,
           spec.key_lengths = t.input("key_lengths", {c.B}, DType::i32, c.key_lengths);
         if (!c.document_start.empty())
           spec.document_start = t.input("document_start", {c.B, c.T}, DType::i32, c.document_start);
+        if (!c.document_start.empty() && !c.causal) {
+          spec.document_end = t.output("document_end", {c.B, c.T}, DType::i32);
+          document_end_on(t.queue(), spec.document_end, spec.document_start, v.threads);
+        }
         attention_check(spec, c.B, c.T, state);
         attention_forward_on(t.queue(), out, lse, qkv, c.B, c.T, spec, state, v.threads);
         attention_backward_on(t.queue(), dqkv, delta, dout, qkv, out, lse, c.B, c.T, spec, state,
@@ -127,18 +133,45 @@ TEST(AttentionSimt, KeyLengths) {
 }
 
 TEST(AttentionSimt, Documents) {
+  for (const bool causal : {true, false})
+    for (const DType dtype : {kF32, kBf16, kF16}) {
+      Variant v{.sizes = {2, 101, 2, 1, 8, causal, dtype},
+                .document_start = starts_of({{5, 32, 33, 1, 30}, {32, 32, 37}})};
+      check(v);
+      v.dropout = 0.3f;
+      check(v);
+    }
+  // Every token its own, blocks that documents fill, and heads of other tiles: of f32 beyond 112
+  // and 128, of tensor cores beyond 128.
   for (const DType dtype : {kF32, kBf16}) {
-    Variant v{.sizes = {2, 100, 2, 1, 8, true, dtype}};
-    for (const std::vector<double>& begins : {std::vector<double>{0, 5, 37, 70, 71}, {0, 32, 64}})
-      for (int64_t t = 0; t < 100; ++t) {
-        double start = 0;
-        for (const double b : begins)
-          if (static_cast<double>(t) >= b) start = b;
-        v.document_start.push_back(start);
-      }
-    check(v);
-    v.dropout = 0.3f;
-    check(v);
+    check(
+        {.sizes = {1, 67, 2, 2, 12, false, dtype}, .document_start = starts_of({Lengths(67, 1)})});
+    check({.sizes = {1, 192, 2, 1, 16, false, dtype},
+           .threads = 128,
+           .document_start = starts_of({{64, 64, 64}})});
+    for (const int64_t D : {120, 136})
+      check({.sizes = {1, 70, 1, 1, D, false, dtype}, .document_start = starts_of({{3, 50, 17}})});
+  }
+}
+
+// Tiles of keys before the documents of a tile of queries, and behind them, are not even read: what
+// is no number there stays there.
+TEST(AttentionSimt, TilesOfOtherDocumentsArePassedOver) {
+  for (const DType dtype : {kF32, kBf16}) {
+    const AttentionCase c = packed({1, 192, 2, 1, 8, false, dtype}, {{64, 30, 34, 64}});
+    Data data = data_of(c, dtype);
+    for (const int64_t begin : {0, 128}) {
+      const double nan = std::numeric_limits<double>::quiet_NaN();
+      std::fill_n(data.qkv.begin() + begin * c.width(), 64 * c.width(), nan);
+      std::fill_n(data.dout.begin() + begin * c.H * c.D, 64 * c.H * c.D, nan);
+    }
+    const Outputs got =
+        run_emulated(c, {.sizes = {1, 192, 2, 1, 8, false, dtype}}, data, spec_of(c));
+    const Values out = got["out"], dqkv = got["dqkv"];
+    for (int64_t i = 64 * c.H * c.D; i < 128 * c.H * c.D; ++i)
+      ASSERT_TRUE(std::isfinite(out[static_cast<size_t>(i)])) << i;
+    for (int64_t i = 64 * c.width(); i < 128 * c.width(); ++i)
+      ASSERT_TRUE(std::isfinite(dqkv[static_cast<size_t>(i)])) << i;
   }
 }
 

@@ -17,7 +17,7 @@ struct AttentionCase {
   bool causal = true;
   int64_t window = 0;                  // keys before i - window + 1 are not seen; 0: no limit
   std::vector<double> key_lengths;     // (B), empty: all T
-  std::vector<double> document_start;  // (B,T), empty: zeros
+  std::vector<double> document_start;  // (B,T), first tokens; empty: one document
   std::vector<double> mask;            // (B,H,T,T) factors of the probabilities, empty: ones
 
   int64_t width() const { return (H + 2 * G) * D; }
@@ -36,8 +36,8 @@ struct AttentionCase {
   bool sees(int64_t b, int64_t i, int64_t j) const {
     return (!causal || j <= i) && (window == 0 || i - j < window) &&
            (key_lengths.empty() || static_cast<double>(j) < key_lengths[static_cast<size_t>(b)]) &&
-           (document_start.empty() ||
-            static_cast<double>(j) >= document_start[static_cast<size_t>(b * T + i)]);
+           (document_start.empty() || document_start[static_cast<size_t>(b * T + j)] ==
+                                          document_start[static_cast<size_t>(b * T + i)]);
   }
   double factor(int64_t b, int64_t h, int64_t i, int64_t j) const {
     return mask.empty() ? 1 : mask[static_cast<size_t>(((b * H + h) * T + i) * T + j)];
