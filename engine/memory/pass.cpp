@@ -171,11 +171,11 @@ void Pass::drop_after(Context& ctx, int stage) {
   const Stage& s = body_->stages()[static_cast<size_t>(stage)];
   for (const int slot : s.inputs)
     if (body_->last_reader(slot) == stage) leave(ctx, slot);
-  // An output without readers is for backward alone, except in the last stage, where it is what
-  // the part computes and the caller takes it.
-  if (stage + 1 < static_cast<int>(body_->stages().size()))
-    for (const int slot : s.outputs)
-      if (body_->last_reader(slot) < 0) leave(ctx, slot);
+  // An output without readers is for backward alone, but for the first of the last stage: it is what
+  // the part computes, and the caller takes it.
+  const bool last = stage + 1 == static_cast<int>(body_->stages().size());
+  for (const int slot : s.outputs)
+    if (body_->last_reader(slot) < 0 && !(last && slot == s.outputs.front())) leave(ctx, slot);
 }
 
 void Pass::forward(Context& ctx) {
@@ -294,7 +294,7 @@ Tensor Pass::backward(Context& ctx, int out, Tensor dout, int in) {
   }
   backward_stage_ = kNone;
   Tensor din;
-  if (body_->gradient_wanted(in)) din = take_gradient(in);
+  if (in >= 0 && body_->gradient_wanted(in)) din = take_gradient(in);
   clear();
   return din;
 }

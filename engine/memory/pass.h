@@ -153,7 +153,7 @@ class Pass {
   bool present(int slot) const { return tensors_[static_cast<size_t>(slot)].defined(); }
 
   // Runs backward, from the gradient of slot `out` to that of slot `in`, which is undefined if
-  // nobody wants it.
+  // nobody wants it or there is none (-1).
   Tensor backward(Context& ctx, int out, Tensor dout, int in);
   // In a stage's backward: the gradient of an output, all contributions in.
   const View& gradient(int slot) const;

@@ -5,7 +5,10 @@
 
 namespace snug {
 
-extern const Family kGpt2Family;    // gpt2.cpp
-extern const GgufFamily kGpt2Gguf;  // gpt2_gguf.cpp
+extern const Family kGpt2Family;        // gpt2.cpp
+extern const Family kBertFamily;        // bert.cpp
+extern const Family kRobertaFamily;     // roberta.cpp
+extern const Family kDistilBertFamily;  // distilbert.cpp
+extern const GgufFamily kGpt2Gguf;      // gpt2_gguf.cpp
 
 }  // namespace snug

@@ -36,6 +36,12 @@ struct KeyAlias {
   const char* own;
 };
 
+// A tensor of a file that holds a parameter, or rows of one.
+struct FilePiece {
+  std::vector<std::string> names;  // under which a file may hold it, the one to write first
+  int64_t rows = 0;                // of the parameter's first extent
+};
+
 struct Family {
   const char* model_type;
   // Fills the spec from a config.json (or the `model:` map). `origin` names it in errors. Keys of
@@ -46,9 +52,9 @@ struct Family {
   // config.json of a published shape ("gpt2-medium"), or nothing.
   std::optional<nlohmann::json> (*named)(std::string_view name);
   std::vector<std::string> (*names)();
-  // Names under which a file may hold a parameter, the one to write first. The embedding of a tied
-  // model may stand under the name of the head alone.
-  std::vector<std::string> (*file_names)(const ParamInfo& param, const ModelSpec& spec);
+  // The tensors of files that a parameter is made of, in the order of its rows. The embedding of a
+  // tied model may stand under the name of the head alone.
+  std::vector<FilePiece> (*pieces)(const ParamInfo& param, const ModelSpec& spec);
   // Whether a tensor that no parameter asked for is a known leftover: a buffer that is computed.
   bool (*ignorable)(std::string_view tensor);
   const char* embedding;   // the parameter that a tied head shares
@@ -59,6 +65,8 @@ struct Family {
   void (*check_keys)(const nlohmann::json& keys, const std::string& origin);
   // parse reads the own names alone, see own_names().
   std::span<const KeyAlias> aliases;
+  // Gives the spec another head, with what the family has in it; null: there is one head alone.
+  void (*set_head)(ModelSpec& spec, HeadKind head) = nullptr;
 };
 
 // Gives the keys of a config their own names. Throws usage if one is there under both, with

@@ -7,6 +7,7 @@
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
 #include "engine/io/json.h"
+#include "layers/models/encoder_family.h"
 #include "layers/models/families.h"
 
 namespace snug {
@@ -190,22 +191,6 @@ ModelSpec parse(const json& config, const std::string& origin, bool strict) {
   return parse_own(c, origin);
 }
 
-const char* activation_key(Activation kind) {
-  switch (kind) {
-    case Activation::gelu_tanh:
-      return "gelu_new";
-    case Activation::gelu_erf:
-      return "gelu";
-    case Activation::relu:
-      return "relu";
-    case Activation::silu:
-      return "silu";
-    case Activation::tanh:
-      return "tanh";
-  }
-  return "gelu_new";
-}
-
 json write(const ModelSpec& s, const char* torch_dtype) {
   json c;
   c["architectures"] = json::array({s.architecture});
@@ -252,12 +237,12 @@ std::vector<std::string> names() {
   return list;
 }
 
-std::vector<std::string> file_names(const ParamInfo& p, const ModelSpec& spec) {
+std::vector<FilePiece> pieces(const ParamInfo& p, const ModelSpec& spec) {
   const std::string name = p.name.str();
-  if (name == "lm_head.weight") return {name};
+  if (name == "lm_head.weight") return {{{name}, p.rows}};
   std::vector<std::string> names = {"transformer." + name, name};
   if (spec.tied && name == "wte.weight") names.emplace_back("lm_head.weight");
-  return names;
+  return {{names, p.rows}};
 }
 
 // Old files carry the causal mask as buffers.
@@ -267,8 +252,17 @@ bool ignorable(std::string_view tensor) {
 
 }  // namespace
 
-const Family kGpt2Family = {
-    "gpt2",           parse,      write,      named,   names, file_names, ignorable, "wte.weight",
-    "lm_head.weight", &kGpt2Gguf, check_keys, kAliases};
+const Family kGpt2Family = {.model_type = "gpt2",
+                            .parse = parse,
+                            .write = write,
+                            .named = named,
+                            .names = names,
+                            .pieces = pieces,
+                            .ignorable = ignorable,
+                            .embedding = "wte.weight",
+                            .head = "lm_head.weight",
+                            .gguf = &kGpt2Gguf,
+                            .check_keys = check_keys,
+                            .aliases = kAliases};
 
 }  // namespace snug

@@ -6,8 +6,7 @@
 #include "engine/core/parallel.h"
 #include "engine/core/rng.h"
 #include "engine/seams/param_store.h"
-#include "layers/ops/dropout.h"
-#include "layers/ops/embedding.h"
+#include "layers/ops/document_start.h"
 #include "layers/ops/head_loss.h"
 
 namespace snug {
@@ -15,7 +14,7 @@ namespace snug {
 Model::Model(const ModelSpec& spec, const Precision& precision)
     : spec_(spec),
       precision_(precision),
-      n_embedding_("embedding.out"),
+      n_document_end_("batch.document_end"),
       n_final_("final.x"),
       n_normf_("final.norm"),
       n_meanf_("final.mean"),
@@ -26,29 +25,21 @@ Model::Model(const ModelSpec& spec, const Precision& precision)
       n_lse_("head.lse"),
       scope_embedding_("embedding"),
       scope_head_("head") {
-  // Token rows beyond V are padding: zero, outside the softmax, never updated or saved.
-  wte_ = params_.add({.name = Name("wte.weight"),
-                      .shape = {spec.Vp(), spec.C},
-                      .rows = spec.V,
-                      .group = kGroupDecay,
-                      .init = Init::normal,
-                      .init_std = spec.init_std,
-                      .linear = spec.tied});
-  wpe_ = params_.add({.name = Name("wpe.weight"),
-                      .shape = {spec.P, spec.C},
-                      .group = kGroupDecay,
-                      .init = Init::normal,
-                      .init_std = spec.init_std});
+  embedding_.emplace(spec_, precision, params_);
   for (int64_t l = 0; l < spec.L; ++l) {
     blocks_.push_back(std::make_unique<Block>(spec_, precision, l, params_));
     n_cache_k_.push_back(join(blocks_.back()->name(), "cache_k"));
     n_cache_v_.push_back(join(blocks_.back()->name(), "cache_v"));
   }
+  if (spec.head != HeadKind::causal_lm) {
+    rows_head_.emplace(spec_, precision, embedding_->wte(), params_);
+    return;
+  }
   final_norm_.weight = params_.add(
       {.name = Name("ln_f.weight"), .shape = {spec.C}, .group = kGroupNoDecay, .init = Init::ones});
   final_norm_.bias = params_.add(
       {.name = Name("ln_f.bias"), .shape = {spec.C}, .group = kGroupNoDecay, .init = Init::zeros});
-  lm_head_ = spec.tied ? wte_
+  lm_head_ = spec.tied ? embedding_->wte()
                        : params_.add({.name = Name("lm_head.weight"),
                                       .shape = {spec.Vp(), spec.C},
                                       .rows = spec.V,
@@ -58,8 +49,18 @@ Model::Model(const ModelSpec& spec, const Precision& precision)
                                       .linear = true});
 }
 
-ModelPass Model::make_pass(const LayerPolicies& policies) const {
+ModelPass Model::make_pass_of_ends() const {
   ModelPass pass;
+  const auto keep = [](const Body& body) {
+    return std::vector<SlotPolicy>(static_cast<size_t>(body.slots()), SlotPolicy::keep);
+  };
+  pass.embedding.emplace(embedding_->body(), keep(embedding_->body()));
+  if (rows_head_) pass.head.emplace(rows_head_->body(), keep(rows_head_->body()));
+  return pass;
+}
+
+ModelPass Model::make_pass(const LayerPolicies& policies) const {
+  ModelPass pass = make_pass_of_ends();
   for (const std::vector<SlotPolicy>& slots : policies)
     if (!pass.offload && std::count(slots.begin(), slots.end(), SlotPolicy::offload) > 0)
       pass.offload =
@@ -71,7 +72,7 @@ ModelPass Model::make_pass(const LayerPolicies& policies) const {
 }
 
 ModelPass Model::make_inference_pass() const {
-  ModelPass pass;
+  ModelPass pass = make_pass_of_ends();
   for (int64_t l = 0; l < spec_.L; ++l) {
     const Body& body = block(l).body();
     pass.blocks.emplace_back(
@@ -80,25 +81,21 @@ ModelPass Model::make_inference_pass() const {
   return pass;
 }
 
-Tensor Model::embed(Context& ctx, Runtime& rt, const View& tokens, PassMode mode) const {
-  const Context::Scope scope(ctx, scope_embedding_);
-  const int64_t B = tokens.shape[0], T = tokens.shape[1];
-  Tensor x = ctx.tensor(n_embedding_, {B * T, spec_.C}, precision_.compute, Category::activations);
-  // The padded rows are not tokens: an id of V or above is refused.
-  embedding_forward(ctx, x, tokens, rt.params.acquire(ctx, wte_).rows(0, spec_.V),
-                    rt.params.acquire(ctx, wpe_), rt.state, rt.document_start);
-  rt.params.release(ctx, wte_);
-  rt.params.release(ctx, wpe_);
-  if (mode == PassMode::train && spec_.embedding_dropout > 0.0f)
-    dropout_forward(ctx, x, x, B, T, {spec_.embedding_dropout, 0}, rt.state);
-  return x;
-}
-
 Tensor Model::run_blocks(Context& ctx, Runtime& rt, ModelPass& pass, const View& tokens,
                          PassMode mode) const {
   pass.dims = {tokens.shape[0], tokens.shape[1]};
+  rt.tokens = tokens;
+  if (!spec_.causal && rt.document_start.defined()) {
+    pass.document_end =
+        ctx.tensor(n_document_end_, rt.document_start.shape, DType::i32, Category::batch);
+    document_end(ctx, pass.document_end, rt.document_start);
+    rt.document_end = pass.document_end;
+  }
   fetch_weights(ctx, rt, 0);
-  Tensor x = embed(ctx, rt, tokens, mode);
+  Tensor x = [&] {
+    const Context::Scope scope(ctx, scope_embedding_);
+    return embedding_->forward(ctx, rt, *pass.embedding, mode);
+  }();
   for (int64_t l = 0; l < spec_.L; ++l) {
     fetch_weights(ctx, rt, l + 1);
     x = block(l).forward(ctx, rt, pass.blocks[static_cast<size_t>(l)], pass.dims, mode,
@@ -123,50 +120,52 @@ void Model::fetch(Context& ctx, Runtime& rt, ModelPass& pass, int64_t layer) con
   pass.blocks[static_cast<size_t>(layer)].fetch(ctx);
 }
 
-void Model::train_step(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
-                       int64_t head_rows) const {
-  Tensor x = run_blocks(ctx, rt, pass, batch.tokens, PassMode::train);
+Tensor Model::train_causal(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
+                           int64_t head_rows, const Tensor& x) const {
+  const Context::Scope scope(ctx, scope_head_);
   const int64_t N = pass.dims.N();
   const DType dtype = precision_.compute;
-  Tensor dx;
+  Tensor mean = ctx.tensor(n_meanf_, {N}, DType::f32, Category::activations);
+  Tensor rstd = ctx.tensor(n_rstdf_, {N}, DType::f32, Category::activations);
+  Tensor dnorm = ctx.tensor(n_dnormf_, {N, spec_.C}, dtype, Category::activations);
   {
-    const Context::Scope scope(ctx, scope_head_);
-    Tensor mean = ctx.tensor(n_meanf_, {N}, DType::f32, Category::activations);
-    Tensor rstd = ctx.tensor(n_rstdf_, {N}, DType::f32, Category::activations);
-    Tensor dnorm = ctx.tensor(n_dnormf_, {N, spec_.C}, dtype, Category::activations);
-    {
-      const Tensor norm = ctx.tensor(n_normf_, {N, spec_.C}, dtype, Category::activations);
-      norm_forward(ctx, rt, final_norm_, norm, mean, rstd, x, spec_.norm_epsilon);
-      // Plain language modelling knows every token's weight beforehand, so the head runs once:
-      // loss, its gradient and both products of a chunk while its logits are there.
-      GradView dweight;
-      if (rt.grads->wants(lm_head_)) dweight = rt.grads->open(ctx, lm_head_);
-      head_loss_train(ctx, dnorm, dweight, norm, rt.params.acquire(ctx, lm_head_), batch.targets,
-                      spec_.V, head_rows, rt.state, rt.packed_weight(lm_head_));
-      rt.params.release(ctx, lm_head_);
-      if (!spec_.tied && rt.grads->wants(lm_head_)) rt.grads->close(ctx, lm_head_);
-    }
-    dx = ctx.tensor(n_dx_, {N, spec_.C}, dtype, Category::activations);
-    // Not before the head is through: its logits are often what the peak is made of.
-    fetch(ctx, rt, pass, spec_.L - 1);
-    norm_backward(ctx, rt, final_norm_, {dx.view(), false}, dnorm, x, mean, rstd);
+    const Tensor norm = ctx.tensor(n_normf_, {N, spec_.C}, dtype, Category::activations);
+    norm_forward(ctx, rt, final_norm_, norm, mean, rstd, x, spec_.norm_epsilon);
+    // Plain language modelling knows every token's weight beforehand, so the head runs once:
+    // loss, its gradient and both products of a chunk while its logits are there.
+    GradView dweight;
+    if (rt.grads->wants(lm_head_)) dweight = rt.grads->open(ctx, lm_head_);
+    head_loss_train(ctx, dnorm, dweight, norm, rt.params.acquire(ctx, lm_head_), batch.targets,
+                    spec_.V, head_rows, rt.state, rt.packed_weight(lm_head_));
+    rt.params.release(ctx, lm_head_);
+    if (!spec_.tied && rt.grads->wants(lm_head_)) rt.grads->close(ctx, lm_head_);
   }
-  x.reset();
+  Tensor dx = ctx.tensor(n_dx_, {N, spec_.C}, dtype, Category::activations);
+  // Not before the head is through: its logits are often what the peak is made of.
+  fetch(ctx, rt, pass, spec_.L - 1);
+  norm_backward(ctx, rt, final_norm_, {dx.view(), false}, dnorm, x, mean, rstd);
+  return dx;
+}
+
+void Model::train_step(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
+                       int64_t head_rows) const {
+  rt.token_types = batch.token_types;
+  Tensor x = run_blocks(ctx, rt, pass, batch.tokens, PassMode::train);
+  Tensor dx;
+  if (rows_head_) {
+    dx = rows_head_->train(ctx, rt, *pass.head, batch.head, head_rows, std::move(x));
+    fetch(ctx, rt, pass, spec_.L - 1);
+  } else {
+    dx = train_causal(ctx, rt, pass, batch, head_rows, x);
+    x.reset();
+  }
   for (int64_t l = spec_.L - 1; l >= 0; --l) {
     fetch(ctx, rt, pass, l - 1);
     dx = block(l).backward(ctx, rt, pass.blocks[static_cast<size_t>(l)], std::move(dx));
   }
-
   const Context::Scope scope(ctx, scope_embedding_);
-  if (spec_.embedding_dropout > 0.0f)
-    dropout_backward(ctx, dx, dx, pass.dims.B, pass.dims.T, {spec_.embedding_dropout, 0}, rt.state);
-  GradView dwte, dwpe;
-  if (rt.grads->wants(wte_)) dwte = rt.grads->open(ctx, wte_);
-  if (rt.grads->wants(wpe_)) dwpe = rt.grads->open(ctx, wpe_);
-  embedding_backward(ctx, dwte, dwpe, dx, batch.tokens, rt.state, rt.document_start);
-  // A tied table's gradient is complete only now.
-  if (rt.grads->wants(wte_)) rt.grads->close(ctx, wte_);
-  if (rt.grads->wants(wpe_)) rt.grads->close(ctx, wpe_);
+  embedding_->backward(ctx, *pass.embedding, std::move(dx));
+  pass.document_end.reset();
 }
 
 Tensor Model::hidden(Context& ctx, Runtime& rt, ModelPass& pass, const View& tokens,
@@ -183,6 +182,13 @@ Tensor Model::hidden(Context& ctx, Runtime& rt, ModelPass& pass, const View& tok
 
 void Model::evaluate(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
                      int64_t head_rows) const {
+  rt.token_types = batch.token_types;
+  if (rows_head_) {
+    Tensor x = run_blocks(ctx, rt, pass, batch.tokens, PassMode::inference);
+    rows_head_->evaluate(ctx, rt, *pass.head, batch.head, head_rows, std::move(x));
+    pass.document_end.reset();
+    return;
+  }
   const Tensor norm = hidden(ctx, rt, pass, batch.tokens, PassMode::inference);
   const Context::Scope scope(ctx, scope_head_);
   const int64_t N = pass.dims.N();
@@ -215,10 +221,12 @@ double Model::flops_per_token(int64_t T) const {
   const auto C = static_cast<double>(spec_.C), F = static_cast<double>(spec_.F);
   const auto L = static_cast<double>(spec_.L), HD = static_cast<double>(spec_.H * spec_.D);
   const double GD = static_cast<double>(spec_.G * spec_.D);
-  const double matmul =
-      L * (C * (HD + 2 * GD) + HD * C + 2 * C * F) + C * static_cast<double>(spec_.V);
+  // A head over rows sees few of them: it is not counted.
+  const double head = rows_head_ ? 0.0 : C * static_cast<double>(spec_.V);
+  const double matmul = L * (C * (HD + 2 * GD) + HD * C + 2 * C * F) + head;
   // Causal attention does half of T x T: two products forward, twice that backward.
-  return 6.0 * matmul + 6.0 * L * HD * static_cast<double>(T);
+  const double pairs = spec_.causal ? 6.0 : 12.0;
+  return 6.0 * matmul + pairs * L * HD * static_cast<double>(T);
 }
 
 namespace {
@@ -243,6 +251,10 @@ void init_one(const ParamInfo& p, int i, float* w, uint64_t seed, int threads) {
 }
 
 }  // namespace
+
+void init_parameter(const ParamTable& table, int param, float* values, uint64_t seed, int threads) {
+  init_one(table[param], param, values, seed, threads);
+}
 
 void init_parameters(const ParamTable& table, const View& flat, uint64_t seed, int threads) {
   auto* base = flat.as<float>();

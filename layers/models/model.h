@@ -3,10 +3,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/core/precision.h"
 #include "layers/parts/block.h"
+#include "layers/parts/embedding.h"
+#include "layers/parts/head.h"
 #include "layers/parts/norm.h"
 #include "layers/parts/spec.h"
 
@@ -19,14 +22,19 @@ using LayerPolicies = std::vector<std::vector<SlotPolicy>>;
 struct ModelPass {
   std::unique_ptr<Offload>
       offload;  // what is in flight to the host and back; null: nothing ever is
+  std::optional<Pass> embedding, head;  // the head's where it reads rows
   std::vector<Pass> blocks;
   Dims dims;
+  Tensor document_end;  // of the batch, where attention looks forward
 };
 
-// One micro-batch: tokens (B,T) i32 and targets (B*T) i32, -100 ignored.
+// One micro-batch. Sequences lie back to back in B windows of T tokens; where they begin is in
+// Runtime::document_start.
 struct ModelBatch {
-  View tokens;
-  View targets;
+  View tokens;            // (B,T) i32
+  View targets;           // (B*T) i32, -100 ignored: of a causal LM
+  View token_types = {};  // (B,T) i32; undefined: all 0
+  HeadBatch head = {};    // of a head that reads rows
 };
 
 class Model {
@@ -38,6 +46,8 @@ class Model {
   const ModelSpec& spec() const { return spec_; }
   const Precision& precision() const { return precision_; }
   const ParamTable& params() const { return params_; }
+  // The head that reads rows; null for a causal LM.
+  const RowsHead* rows_head() const { return rows_head_ ? &*rows_head_ : nullptr; }
   const Block& block(int64_t layer) const { return *blocks_[static_cast<size_t>(layer)]; }
 
   // A pass with these policies, one vector of slot policies a layer; see recompute.h.
@@ -67,21 +77,26 @@ class Model {
   double flops_per_token(int64_t T) const;
 
  private:
-  Tensor embed(Context& ctx, Runtime& rt, const View& tokens, PassMode mode) const;
+  ModelPass make_pass_of_ends() const;
   // Begin to bring what the host has of a layer, if there is such a layer: its weights; and for
   // backward its gradients' sums and the slots of its pass.
   void fetch_weights(Context& ctx, Runtime& rt, int64_t layer) const;
   void fetch(Context& ctx, Runtime& rt, ModelPass& pass, int64_t layer) const;
   Tensor run_blocks(Context& ctx, Runtime& rt, ModelPass& pass, const View& tokens,
                     PassMode mode) const;
+  // Loss and backward of a causal LM, to the gradient of the last block's output x.
+  Tensor train_causal(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
+                      int64_t head_rows, const Tensor& x) const;
 
   ModelSpec spec_;
   Precision precision_;
   ParamTable params_;
-  int wte_ = -1, wpe_ = -1, lm_head_ = -1;
+  std::optional<Embedding> embedding_;
+  std::optional<RowsHead> rows_head_;
+  int lm_head_ = -1;
   std::vector<std::unique_ptr<Block>> blocks_;
   NormParams final_norm_;
-  Name n_embedding_, n_final_, n_normf_, n_meanf_, n_rstdf_, n_dnormf_, n_dx_, n_nll_, n_lse_;
+  Name n_document_end_, n_final_, n_normf_, n_meanf_, n_rstdf_, n_dnormf_, n_dx_, n_nll_, n_lse_;
   Name scope_embedding_, scope_head_;
   std::vector<Name> n_cache_k_, n_cache_v_;
 };
@@ -89,6 +104,9 @@ class Model {
 // Draws every parameter as its ParamInfo says into a flat f32 view; a value depends on (seed,
 // parameter, element) alone. Padded rows are zero.
 void init_parameters(const ParamTable& table, const View& flat, uint64_t seed, int threads);
+// One of them into the elements that it has, zeros before.
+void init_parameter(const ParamTable& table, int param, float* values, uint64_t seed,
+                    int threads = 1);
 // The same on any place: `flat` is written through the context, a parameter at a time.
 void init_parameters(Context& ctx, const ParamTable& table, const View& flat, uint64_t seed);
 

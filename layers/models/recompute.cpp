@@ -55,8 +55,8 @@ std::vector<std::string_view> slots_of(const Key& key, std::string_view name) {
   if (name == "mlp") return {"norm2", "fc", "act"};
   if (name == "attention") return {"norm1", "qkv", "att", "lse"};
   if (name == "block") {
-    std::vector<std::string_view> all = {"norm1", "mean1", "rstd1", "qkv",   "att", "lse",
-                                         "mid",   "norm2", "mean2", "rstd2", "fc",  "act"};
+    std::vector<std::string_view> all = {"norm1", "mean1", "rstd1", "qkv", "att", "lse", "mid",
+                                         "norm2", "mean2", "rstd2", "fc",  "act", "sum"};
     if (key.policy == SlotPolicy::offload) all.emplace_back("x");
     return all;
   }
@@ -140,7 +140,12 @@ bool apply(std::string_view recompute, std::string_view offload, const Model& mo
                  for (Word& word : said) {
                    if (!is_slot(body, word.at, word.slot)) word.at = body.find_slot(word.slot);
                    const auto& [name, slot, i] = word;
-                   require(i >= 0, "a policy to name slots of the block");
+                   if (i < 0 && name != slot) continue;  // of a preset, in blocks of another form
+                   if (i < 0)
+                     fail(ErrorCode::usage,
+                          fmt::format("{} to name slots that the blocks of {} have", key.name,
+                                      model.spec().family),
+                          std::string(slot), fmt::format("{}=block", key.name));
                    SlotPolicy& p = policies[static_cast<size_t>(l)][static_cast<size_t>(i)];
                    if (key.policy == SlotPolicy::offload && p == SlotPolicy::recompute) {
                      if (name == "block") continue;  // what is not recomputed
@@ -181,13 +186,14 @@ std::string recompute_text(const std::vector<SlotPolicy>& policies, const Body& 
   const auto take = [&](std::string_view preset) {
     bool all = true, news = false;
     for (const std::string_view slot : slots_of(kRecompute, preset)) {
+      if (body.find_slot(slot) < 0) continue;
       const auto i = static_cast<size_t>(body.find_slot(slot));
       all = all && policies[i] == SlotPolicy::recompute;
       news = news || left[i];
     }
     if (!all || !news) return;
     for (const std::string_view slot : slots_of(kRecompute, preset))
-      left[static_cast<size_t>(body.find_slot(slot))] = false;
+      if (const int i = body.find_slot(slot); i >= 0) left[static_cast<size_t>(i)] = false;
     words.emplace_back(preset);
   };
   for (const char* preset : {"block", "mlp", "attention", "norms"}) take(preset);

@@ -12,7 +12,7 @@
 namespace snug {
 
 namespace {
-const Family* const kFamilies[] = {&kGpt2Family};
+const Family* const kFamilies[] = {&kGpt2Family, &kBertFamily, &kRobertaFamily, &kDistilBertFamily};
 
 std::string known_types() {
   std::string list;

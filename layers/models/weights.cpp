@@ -14,10 +14,10 @@
 namespace snug {
 namespace {
 
-// Shape in the file: padding cut, transposed where the family stores (in, out).
-std::vector<int64_t> file_shape(const ParamInfo& p) {
+// Shape of a piece in the file: padding cut, transposed where the family stores (in, out).
+std::vector<int64_t> file_shape(const ParamInfo& p, int64_t rows) {
   std::vector<int64_t> shape;
-  for (int i = 0; i < p.shape.rank(); ++i) shape.push_back(i == 0 ? p.rows : p.shape[i]);
+  for (int i = 0; i < p.shape.rank(); ++i) shape.push_back(i == 0 ? rows : p.shape[i]);
   if (p.transposed_in_file && shape.size() == 2) std::swap(shape[0], shape[1]);
   return shape;
 }
@@ -33,6 +33,7 @@ int64_t rows_per_block(int64_t width) {
   return std::max<int64_t>(1, (256 << 10) / std::max<int64_t>(1, width * 4));
 }
 
+// `out`: where the piece's first row goes.
 template <class T>
 void load_one(const SafeTensor& t, const ParamInfo& p, T* out, int threads) {
   if (!(p.transposed_in_file && p.shape.rank() == 2)) {
@@ -57,7 +58,7 @@ void load_one(const SafeTensor& t, const ParamInfo& p, T* out, int threads) {
 void load_f16(const SafeTensor& t, const ParamInfo& p, f16* out, int threads,
               const std::string& folder) {
   load_one(t, p, out, threads);
-  for (int64_t i = 0; i < p.real_elements(); ++i)
+  for (int64_t i = 0; i < t.elements(); ++i)
     if ((out[i].bits & 0x7c00u) == 0x7c00u)
       fail(ErrorCode::data, "weights that fp16 can hold, 65504 at most",
            fmt::format("an element of {} in {} that is larger or not finite", t.name, folder),
@@ -95,7 +96,8 @@ std::pair<const SafeTensor*, const SafeTensor*> embedding_and_head(const Safeten
   const auto find = [&](const char* name) {
     ParamInfo param;
     param.name = Name(name);
-    return first_of(files, family.file_names(param, spec));
+    param.rows = 1;
+    return first_of(files, family.pieces(param, spec).front().names);
   };
   return {find(family.embedding), find(family.head)};
 }
@@ -123,17 +125,18 @@ std::vector<std::string> settle_head(ModelSource& source) {
                   head->name, embedding->name, source.folder)};
 }
 
-const SafeTensor& find_weight(const SafetensorsFolder& files, const Model& model, int param,
-                              const std::string& folder) {
-  const ParamInfo& p = model.params()[param];
-  const std::vector<std::string> candidates =
-      find_family(model.spec().family, folder).file_names(p, model.spec());
-  const SafeTensor* const tensor = first_of(files, candidates);
-  if (!tensor)
-    fail(ErrorCode::data, fmt::format("a tensor {} in {}", candidates.front(), folder),
-         "none of that name, with or without the prefix transformer.",
-         "check that config.json and the weights belong together");
-  const std::vector<int64_t> expected = file_shape(p);
+namespace {
+
+std::vector<FilePiece> pieces_of(const Model& model, int param, const std::string& origin) {
+  return find_family(model.spec().family, origin).pieces(model.params()[param], model.spec());
+}
+
+// The tensor of a piece; null if the files have none.
+const SafeTensor* find_piece(const SafetensorsFolder& files, const ParamInfo& p,
+                             const FilePiece& piece, const std::string& folder) {
+  const SafeTensor* const tensor = first_of(files, piece.names);
+  if (!tensor) return nullptr;
+  const std::vector<int64_t> expected = file_shape(p, piece.rows);
   if (tensor->shape != expected)
     fail(ErrorCode::data,
          fmt::format("{} of shape {} in {}", tensor->name, shape_text(expected), folder),
@@ -142,20 +145,72 @@ const SafeTensor& find_weight(const SafetensorsFolder& files, const Model& model
     fail(ErrorCode::unsupported, "weights of dtype F64, F32, F16 or BF16",
          fmt::format("{} of dtype {} in {}", tensor->name, to_string(tensor->dtype), folder),
          "convert the weights first");
-  return *tensor;
+  return tensor;
+}
+
+[[noreturn]] void no_tensor(const FilePiece& piece, const std::string& folder) {
+  const std::string& first = piece.names.front();
+  const std::string& other = piece.names.back();
+  fail(ErrorCode::data, fmt::format("a tensor {} in {}", first, folder),
+       first.size() > other.size() && first.ends_with(other)
+           ? fmt::format("none of that name, with or without the prefix {}",
+                         first.substr(0, first.size() - other.size()))
+           : "none of that name",
+       "check that config.json and the weights belong together");
+}
+
+// A head that the files of a base model, or of a model with another head, do not have.
+bool may_be_missing(const ModelSpec& spec, const ParamInfo& p) {
+  const std::string_view name = p.name.view();
+  return spec.head != HeadKind::causal_lm &&
+         (name.starts_with("head.") || name.starts_with("lm_head."));
+}
+
+}  // namespace
+
+std::vector<const SafeTensor*> find_weight(const SafetensorsFolder& files, const Model& model,
+                                           int param, const std::string& folder) {
+  const ParamInfo& p = model.params()[param];
+  std::vector<const SafeTensor*> tensors;
+  for (const FilePiece& piece : pieces_of(model, param, folder)) {
+    const SafeTensor* const tensor = find_piece(files, p, piece, folder);
+    if (!tensor && tensors.empty() && may_be_missing(model.spec(), p)) return {};
+    if (!tensor) no_tensor(piece, folder);
+    tensors.push_back(tensor);
+  }
+  return tensors;
+}
+
+std::vector<std::string> missing_weights(const Model& model, const std::string& folder) {
+  const SafetensorsFolder files(folder);
+  std::vector<std::string> names;
+  for (int i = 0; i < model.params().size(); ++i)
+    if (find_weight(files, model, i, folder).empty())
+      names.push_back(pieces_of(model, i, folder).front().names.front());
+  return names;
 }
 
 std::vector<std::string> unused_tensors(const Model& model, const SafetensorsFolder& files,
                                         const std::string& folder) {
   const Family& family = find_family(model.spec().family, folder);
   std::unordered_set<std::string> used;
-  for (int i = 0; i < model.params().size(); ++i)
-    used.insert(find_weight(files, model, i, folder).name);
-  // A copy of the embedding. No name is interned here: a run that has started reads weights too.
-  if (const SafeTensor* const head = model.spec().tied ? files.find(family.head) : nullptr) {
-    const SafeTensor& embedding =
-        find_weight(files, model, model.params().find(family.embedding), folder);
-    if (head->shape == embedding.shape && same_values(embedding, *head)) used.insert(head->name);
+  for (int i = 0; i < model.params().size(); ++i) {
+    const std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder);
+    const std::vector<FilePiece> pieces = pieces_of(model, i, folder);
+    for (size_t k = 0; k < tensors.size(); ++k) {
+      used.insert(tensors[k]->name);
+      // Another spelling of the same tensor, the head of a tied model among them.
+      for (const std::string& name : pieces[k].names) {
+        const SafeTensor* const other = files.find(name);
+        if (!other || other == tensors[k]) continue;
+        if (other->shape != tensors[k]->shape || !same_values(*other, *tensors[k]))
+          fail(ErrorCode::data,
+               fmt::format("{} and {} of {}, which are one parameter, to be equal",
+                           tensors[k]->name, name, folder),
+               "two that differ", "remove the one that is not meant");
+        used.insert(name);
+      }
+    }
   }
   std::vector<std::string> warnings;
   for (const SafeTensor* t : files.tensors())
@@ -187,6 +242,19 @@ class ParamTarget {
   void close() {
     if (ctx_) ctx_->write(place_, block_.data());
   }
+  // A parameter that the files do not have, as a new model has it.
+  void draw(int i, uint64_t seed) {
+    std::vector<float> values(static_cast<size_t>(table_[i].elements()), 0.0f);
+    init_parameter(table_, i, values.data(), seed);
+    const auto n = static_cast<int64_t>(values.size());
+    if (flat_.dtype == DType::bf16)
+      convert(SafeDType::F32, reinterpret_cast<const char*>(values.data()), n, open<bf16>(i));
+    else if (flat_.dtype == DType::f16)
+      convert(SafeDType::F32, reinterpret_cast<const char*>(values.data()), n, open<f16>(i));
+    else
+      std::memcpy(open<float>(i), values.data(), static_cast<size_t>(n) * 4);
+    close();
+  }
 
  private:
   Context* ctx_;
@@ -196,7 +264,7 @@ class ParamTarget {
 };
 
 std::vector<std::string> load_weights(Context* ctx, const Model& model, const std::string& folder,
-                                      const View& flat, int threads) {
+                                      const View& flat, int threads, uint64_t seed) {
   const SafetensorsFolder files(folder);
   const ParamTable& table = model.params();
   require(flat.dtype == DType::f32 || flat.dtype == DType::bf16 || flat.dtype == DType::f16,
@@ -204,13 +272,26 @@ std::vector<std::string> load_weights(Context* ctx, const Model& model, const st
   ParamTarget target(ctx, table, flat);
   for (int i = 0; i < table.size(); ++i) {
     const ParamInfo& p = table[i];
-    const SafeTensor* tensor = &find_weight(files, model, i, folder);
+    const std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder);
+    if (tensors.empty()) {
+      target.draw(i, seed);
+      continue;
+    }
+    const auto read = [&](auto* out, auto&& load) {
+      for (const SafeTensor* tensor : tensors) {
+        load(*tensor, out);
+        out += tensor->elements();
+      }
+    };
     if (flat.dtype == DType::bf16)
-      load_one(*tensor, p, target.open<bf16>(i), threads);
+      read(target.open<bf16>(i),
+           [&](const SafeTensor& t, bf16* out) { load_one(t, p, out, threads); });
     else if (flat.dtype == DType::f16)
-      load_f16(*tensor, p, target.open<f16>(i), threads, folder);
+      read(target.open<f16>(i),
+           [&](const SafeTensor& t, f16* out) { load_f16(t, p, out, threads, folder); });
     else
-      load_one(*tensor, p, target.open<float>(i), threads);
+      read(target.open<float>(i),
+           [&](const SafeTensor& t, float* out) { load_one(t, p, out, threads); });
     target.close();
   }
   std::vector<std::string> warnings = unused_tensors(model, files, folder);
@@ -221,22 +302,21 @@ std::vector<std::string> load_weights(Context* ctx, const Model& model, const st
 }  // namespace
 
 std::vector<std::string> load_weights(const Model& model, const std::string& folder,
-                                      const View& flat, int threads) {
-  return load_weights(nullptr, model, folder, flat, threads);
+                                      const View& flat, int threads, uint64_t seed) {
+  return load_weights(nullptr, model, folder, flat, threads, seed);
 }
 
 std::vector<std::string> load_weights(Context& ctx, const Model& model, const std::string& folder,
-                                      const View& flat) {
-  return load_weights(&ctx, model, folder, flat, ctx.threads());
+                                      const View& flat, uint64_t seed) {
+  return load_weights(&ctx, model, folder, flat, ctx.threads(), seed);
 }
 
 SafetensorsLayout weights_layout(const Model& model, DType dtype) {
-  const Family& family = find_family(model.spec().family, "model");
   std::vector<SafeSpec> specs;
-  for (int i = 0; i < model.params().size(); ++i) {
-    const ParamInfo& p = model.params()[i];
-    specs.push_back({family.file_names(p, model.spec()).front(), safe_dtype(dtype), file_shape(p)});
-  }
+  for (int i = 0; i < model.params().size(); ++i)
+    for (const FilePiece& piece : pieces_of(model, i, "model"))
+      specs.push_back(
+          {piece.names.front(), safe_dtype(dtype), file_shape(model.params()[i], piece.rows)});
   return SafetensorsLayout({{"format", "pt"}}, std::move(specs));
 }
 
@@ -259,6 +339,27 @@ int64_t turned_bytes(const Model& model) {
   return bytes;
 }
 
+namespace {
+
+// `source` may be the staging itself: narrow values are copied as bytes behind what was read.
+void append(SafetensorsWriter& writer, const float* source, int64_t elements, SafeDType dtype,
+            const View& staging) {
+  if (dtype == SafeDType::F32) {
+    writer.append(source, elements * 4);
+    return;
+  }
+  auto* narrow = static_cast<char*>(staging.data);
+  bf16 piece[256];
+  for (int64_t k = 0; k < elements; k += 256) {
+    const int64_t count = std::min<int64_t>(256, elements - k);
+    for (int64_t j = 0; j < count; ++j) piece[j] = from_f32<bf16>(source[k + j]);
+    std::memcpy(narrow + 2 * k, piece, static_cast<size_t>(2 * count));
+  }
+  writer.append(narrow, elements * 2);
+}
+
+}  // namespace
+
 void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& layout,
                   const View& flat, const View& staging, const std::string& path) {
   Op op(ctx, "save_weights", {.flops = 0, .bytes = flat.bytes()});
@@ -267,46 +368,40 @@ void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& lay
   auto* const turned =
       reinterpret_cast<float*>(static_cast<char*>(staging.data) + save_staging_bytes(model));
   SafetensorsWriter writer(path, layout);
+  size_t tensor = 0;
   for (int i = 0; i < model.params().size(); ++i) {
     const ParamInfo& p = model.params()[i];
-    const SafeSpec& spec = layout.tensors()[static_cast<size_t>(i)];
-    const float* w = flat.as<float>() + p.offset;
     const bool transposed = p.transposed_in_file && p.shape.rank() == 2;
-    if (apart && transposed) {
-      ctx.read(turned, flat.rows(p.offset, p.elements()));
-      w = turned;
-    }
-    const int64_t rows = transposed ? p.shape[1] : p.rows;  // of the file
-    const int64_t width = transposed ? p.shape[0] : p.real_elements() / std::max<int64_t>(1, rows);
-    const int64_t block = rows_per_block(width);
-    writer.begin(spec.name);
-    for (int64_t r0 = 0; r0 < rows; r0 += block) {
-      const int64_t n = std::min(block, rows - r0), elements = n * width;
-      const float* source = w + r0 * width;
-      auto* out = static_cast<float*>(staging.data);
-      if (transposed) {
-        for (int64_t c = 0; c < width; ++c)
-          for (int64_t r = 0; r < n; ++r) out[r * width + c] = w[c * rows + r0 + r];
-        source = out;
-      } else if (apart) {
-        ctx.read(out, flat.rows(p.offset + r0 * width, elements));
-        source = out;
+    int64_t first = 0;  // element of the parameter
+    for (const FilePiece& piece : pieces_of(model, i, "model")) {
+      const SafeSpec& spec = layout.tensors()[tensor++];
+      const float* w = flat.as<float>() + p.offset + first;
+      if (apart && transposed) {
+        ctx.read(turned, flat.rows(p.offset, p.elements()));
+        w = turned;
       }
-      if (spec.dtype == SafeDType::F32) {
-        writer.append(source, elements * 4);
-      } else {
-        // `source` may be the staging itself: pieces are copied as bytes behind what was read.
-        auto* narrow = static_cast<char*>(staging.data);
-        bf16 piece[256];
-        for (int64_t k = 0; k < elements; k += 256) {
-          const int64_t count = std::min<int64_t>(256, elements - k);
-          for (int64_t j = 0; j < count; ++j) piece[j] = from_f32<bf16>(source[k + j]);
-          std::memcpy(narrow + 2 * k, piece, static_cast<size_t>(2 * count));
+      const int64_t row = p.real_elements() / std::max<int64_t>(1, p.rows);
+      const int64_t rows = transposed ? p.shape[1] : piece.rows;  // of the file
+      const int64_t width = transposed ? p.shape[0] : row;
+      const int64_t block = rows_per_block(width);
+      writer.begin(spec.name);
+      for (int64_t r0 = 0; r0 < rows; r0 += block) {
+        const int64_t n = std::min(block, rows - r0), elements = n * width;
+        const float* source = w + r0 * width;
+        auto* out = static_cast<float*>(staging.data);
+        if (transposed) {
+          for (int64_t c = 0; c < width; ++c)
+            for (int64_t r = 0; r < n; ++r) out[r * width + c] = w[c * rows + r0 + r];
+          source = out;
+        } else if (apart) {
+          ctx.read(out, flat.rows(p.offset + first + r0 * width, elements));
+          source = out;
         }
-        writer.append(narrow, elements * 2);
+        append(writer, source, elements, spec.dtype, staging);
       }
+      writer.end();
+      first += piece.rows * row;
     }
-    writer.end();
   }
   writer.commit();
 }

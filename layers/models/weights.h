@@ -15,22 +15,26 @@ namespace snug {
 // and dtypes converted, each value rounded once. Throws data, naming file and tensor, if one is
 // missing, of another shape, or has a value that f16 cannot hold. Returns warnings about tensors
 // nobody asked for.
+// A head that the files do not have is drawn from `seed` as in a new model: missing_weights().
 std::vector<std::string> load_weights(const Model& model, const std::string& folder,
-                                      const View& flat, int threads);
+                                      const View& flat, int threads, uint64_t seed = 0);
 
 // The same on any place: `flat` is written through the context, a parameter at a time.
 std::vector<std::string> load_weights(Context& ctx, const Model& model, const std::string& folder,
-                                      const View& flat);
+                                      const View& flat, uint64_t seed = 0);
+// The tensors of a head that the files of a base model do not have.
+std::vector<std::string> missing_weights(const Model& model, const std::string& folder);
 
 // Whether the model of a folder has a head of its own, which its files say: one that differs from
 // the embedding it is called tied to is kept, and source.spec is untied. Returns the line that says
 // so, or nothing. Throws data on a head of another shape.
 std::vector<std::string> settle_head(ModelSource& source);
 
-// The tensor that holds a parameter, under any of the family's names, of the shape it must have and
-// a dtype that convert() takes. Throws data or unsupported, naming file and tensor.
-const SafeTensor& find_weight(const SafetensorsFolder& files, const Model& model, int param,
-                              const std::string& folder);
+// The tensors that hold a parameter, in the order of its rows, under any of the family's names, of
+// the shapes they must have and dtypes that convert() takes; none of a head that is not there.
+// Throws data or unsupported, naming file and tensor.
+std::vector<const SafeTensor*> find_weight(const SafetensorsFolder& files, const Model& model,
+                                           int param, const std::string& folder);
 
 // A warning for each tensor of the files that no parameter asks for and that is no known leftover.
 std::vector<std::string> unused_tensors(const Model& model, const SafetensorsFolder& files,

@@ -8,6 +8,7 @@ namespace {
 
 AttentionSpec with_batch(AttentionSpec spec, const Runtime& rt, PassMode mode) {
   spec.document_start = rt.document_start;
+  spec.document_end = rt.document_end;
   if (mode == PassMode::inference) spec.dropout = 0.0f;
   return spec;
 }

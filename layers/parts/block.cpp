@@ -52,7 +52,7 @@ Ends pre_norm(Wiring& w) {
                          .bias = s.bias,
                          .transposed_in_file = turned},
                         norm2);
-  const int act = activation(w, fc);
+  const int act = activation(w, fc, s.activation);
   // The norm that follows is the next block's, of another pass with policies of its own.
   const int out = linear_residual(w, "mlp_proj", "out",
                                   {.name = "mlp.c_proj",
@@ -64,13 +64,33 @@ Ends pre_norm(Wiring& w) {
   return {x, out};
 }
 
+Ends post_norm(Wiring& w) {
+  const ModelSpec& s = w.spec;
+  const float std = s.init_std;
+  const int x = w.given("x", s.C);
+  const int qkv = linear(w, "qkv", "qkv",
+                         {.name = "attn.c_attn", .out = (s.H + 2 * s.G) * s.D, .init_std = std}, x);
+  const int att = attention(w, qkv, site(w, 1));
+  const int mid = linear_residual(w, "attention_proj", "mid",
+                                  {.name = "attn.c_proj", .out = s.C, .init_std = std}, att, x,
+                                  {s.residual_dropout, site(w, 2)});
+  const int norm1 = norm(w, "ln_1", "1", mid);
+  const int fc = linear(w, "fc", "fc", {.name = "mlp.c_fc", .out = s.F, .init_std = std}, norm1);
+  const int act = activation(w, fc, s.activation);
+  const int sum =
+      linear_residual(w, "mlp_proj", "sum", {.name = "mlp.c_proj", .out = s.C, .init_std = std},
+                      act, norm1, {s.residual_dropout, site(w, 3)});
+  return {x, norm(w, "ln_2", "2", sum, "out")};
+}
+
 }  // namespace
 
 Block::Block(const ModelSpec& spec, const Precision& precision, int64_t layer, ParamTable& table)
     : name_("h." + std::to_string(layer)), part_(static_cast<int>(layer)) {
   Wiring w{body_, table, spec, precision.compute, name_, part_, layer};
-  require(spec.placement == NormPlacement::pre, "a placement that validate() lets through");
-  const Ends ends = pre_norm(w);
+  const bool pre = spec.placement == NormPlacement::pre;
+  require(pre || spec.placement == NormPlacement::post, "a placement that validate() lets through");
+  const Ends ends = pre ? pre_norm(w) : post_norm(w);
   x_ = ends.x;
   out_ = ends.out;
 }

@@ -3,7 +3,10 @@
 //   pre     x ─┬─ norm1 ─ qkv ─ attention ─ proj ─ dropout ─(+)─ mid ─┬─ norm2 ─ fc ─ act ─ proj ─ dropout ─(+)─ out
 //              └─────────────────────────────────────────────┘        └──────────────────────────────────────┘
 //
-// Slots, bytes a row with e = bytes of the compute dtype (what "none" keeps; C width, F hidden):
+//   post    x ─┬─ qkv ─ attention ─ proj ─ dropout ─(+)─ mid ─ norm1 ─┬─ fc ─ act ─ proj ─ dropout ─(+)─ sum ─ norm2 ─ out
+//              └─────────────────────────────────────┘                └────────────────────────────┘
+//
+// Slots of pre, bytes a row with e = bytes of the compute dtype (what "none" keeps; C width, F hidden):
 //
 //   x eC, norm1 eC, qkv e(H+2G)D, att eHD, lse 4H, mid eC, norm2 eC, fc eF, act eF, means and rstds 16
 //

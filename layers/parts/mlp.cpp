@@ -1,11 +1,12 @@
 #include "layers/parts/mlp.h"
 
+#include "engine/kernels/kernels.h"
 #include "layers/ops/activation.h"
+#include "layers/ops/dropout.h"
 
 namespace snug {
 
-int activation(Wiring& w, int x) {
-  const Activation kind = w.spec.activation;
+int activation(Wiring& w, int x, Activation kind) {
   const Wiring::Linear* before = w.fusable(x);
   const int act = w.rows("act", w.width(x));
   w.body.add_stage(
@@ -38,6 +39,32 @@ int activation(Wiring& w, int x) {
     });
   });
   return act;
+}
+
+int dropout(Wiring& w, const char* name, int x, BranchDropout d) {
+  if (d.p == 0.0f) return x;
+  const int y = w.rows(name, w.width(x));
+  const DropoutSpec spec{d.p, d.site};
+  w.body.add_stage({.name = Name(name),
+                    .inputs = {x},
+                    .outputs = {y},
+                    .run =
+                        [=](Context& ctx, Pass& p) {
+                          if (p.mode() == PassMode::inference)
+                            copy(ctx, p.view(y), p.view(x));
+                          else
+                            dropout_forward(ctx, p.view(y), p.view(x), p.dims().B, p.dims().T, spec,
+                                            p.environment<Runtime>().state);
+                        },
+                    .backward =
+                        [=](Context& ctx, Pass& p) {
+                          const View dy = p.gradient(y);
+                          dropout_backward(ctx, dy, dy, p.dims().B, p.dims().T, spec,
+                                           p.environment<Runtime>().state);
+                          p.hand_gradient(y, x);
+                        },
+                    .gradients = {x}});
+  return y;
 }
 
 }  // namespace snug

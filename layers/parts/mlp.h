@@ -1,4 +1,4 @@
-// The middle of an MLP as a stage, fused with the linear layer before it.
+// The middle of an MLP as a stage, fused with the linear layer before it; and dropout by itself.
 #pragma once
 
 #include "layers/parts/linear.h"
@@ -7,6 +7,10 @@ namespace snug {
 
 // act = f(x), slot and stage act; saves x. It reads the stored, rounded value: made again alone it
 // has the same bits. Its gradient is handed on in place.
-int activation(Wiring& w, int x);
+int activation(Wiring& w, int x, Activation kind);
+
+// y = dropout(x), slot and stage of that name; x itself where nothing is ever dropped. In inference a
+// copy.
+int dropout(Wiring& w, const char* name, int x, BranchDropout d);
 
 }  // namespace snug

@@ -8,6 +8,7 @@ struct Norm {
   NormParams params;
   int x = -1, y = -1, mean = -1, rstd = -1;  // slots
   float epsilon = 0.0f;
+  BranchDropout dropout = {};
 };
 
 // Calls f(scale, shift) while they are held.
@@ -18,8 +19,17 @@ void with_norm(Context& ctx, Runtime& rt, const NormParams& p, F&& f) {
   rt.params.release(ctx, p.bias);
 }
 
+void drop_forward(Context& ctx, Pass& p, const Norm& n) {
+  if (n.dropout.p == 0.0f || p.mode() == PassMode::inference) return;
+  dropout_forward(ctx, p.view(n.y), p.view(n.y), p.dims().B, p.dims().T,
+                  {n.dropout.p, n.dropout.site}, p.environment<Runtime>().state);
+}
+
 void backward(Context& ctx, Pass& p, const Norm& n, const DroppedCopy& dropped) {
   Runtime& rt = p.environment<Runtime>();
+  if (n.dropout.p > 0.0f)
+    dropout_backward(ctx, p.gradient(n.y), p.gradient(n.y), p.dims().B, p.dims().T,
+                     {n.dropout.p, n.dropout.site}, rt.state);
   const View& x = p.need(ctx, n.x);
   const View& mean = p.need(ctx, n.mean);
   const View& rstd = p.need(ctx, n.rstd);
@@ -45,13 +55,15 @@ NormParams norm_params(Wiring& w, const char* name, int64_t width) {
   return p;
 }
 
-int norm(Wiring& w, const char* name, const char* k, int x) {
+int norm(Wiring& w, const char* name, const char* k, int x, const char* slot,
+         BranchDropout dropout) {
   const std::string number = k;
   Norm n;
   n.params = norm_params(w, name, w.width(x));
   n.x = x;
   n.epsilon = w.spec.norm_epsilon;
-  n.y = w.rows("norm" + number, w.width(x));
+  n.dropout = dropout;
+  n.y = w.rows(slot ? std::string(slot) : "norm" + number, w.width(x));
   n.mean = w.statistic("mean" + number);
   n.rstd = w.statistic("rstd" + number);
   const Wiring::Linear* before = w.fusable(x);
@@ -62,6 +74,7 @@ int norm(Wiring& w, const char* name, const char* k, int x) {
                         [n](Context& ctx, Pass& p) {
                           norm_forward(ctx, p.environment<Runtime>(), n.params, p.view(n.y),
                                        p.view(n.mean), p.view(n.rstd), p.view(n.x), n.epsilon);
+                          drop_forward(ctx, p, n);
                         },
                     .backward = [n](Context& ctx, Pass& p) { backward(ctx, p, n, {}); },
                     .params = {n.params.weight, n.params.bias},
@@ -79,6 +92,7 @@ int norm(Wiring& w, const char* name, const char* k, int x) {
             p.view(l.y), residual_input(p, l), p.view(l.x), lw);
       });
     });
+    drop_forward(ctx, p, n);
   };
   if (l.dropout.p == 0.0f) {
     w.body.fuse(l.stage, run);

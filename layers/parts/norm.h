@@ -10,9 +10,10 @@ struct NormParams {
   int bias = -1;
 };
 
-// y = norm(x) as the spec has it. Slots norm<k>, mean<k>, rstd<k>, stage norm<k>; saves x and the
-// statistics.
-int norm(Wiring& w, const char* name, const char* k, int x);
+// y = dropout(norm(x)) as the spec has it. Slots mean<k>, rstd<k> and norm<k> or `slot`, stage
+// norm<k>; saves x and the statistics. The dropout is done in place.
+int norm(Wiring& w, const char* name, const char* k, int x, const char* slot = nullptr,
+         BranchDropout dropout = {});
 NormParams norm_params(Wiring& w, const char* name, int64_t width);
 
 // The ops on their own.

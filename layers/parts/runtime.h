@@ -30,6 +30,9 @@ struct Runtime {
   KvCache* cache = nullptr;               // non-null: attention reads and extends it
   const PackedWeights* packed = nullptr;  // non-null: linear layers read these copies
   View document_start = {};               // (B,T) i32: documents kept apart; undefined: one each
+  View document_end = {};                 // (B,T) i32 of them, where attention looks forward
+  View tokens = {};                       // (B,T) i32
+  View token_types = {};                  // (B,T) i32; undefined: all 0
 
   PackedWeight packed_weight(int param) const { return packed ? (*packed)[param] : PackedWeight{}; }
 };

@@ -54,13 +54,18 @@ void validate(const ModelSpec& s, const std::string& origin) {
   if (!(s.init_std >= 0.0f) || !std::isfinite(s.init_std))
     fail(ErrorCode::usage, "initializer_range of at least 0",
          fmt::format("{} in {}", s.init_std, origin), "initializer_range: 0.02");
-  const bool built = s.norm == NormKind::layernorm && s.placement == NormPlacement::pre &&
-                     s.positions == Positions::learned && !s.gated_mlp && s.bias && s.causal &&
-                     s.head == HeadKind::causal_lm && s.G == s.H;
+  probability(s.head_dropout, "classifier_dropout", origin);
+  const bool decoder = s.placement == NormPlacement::pre && s.causal && s.types == 0 &&
+                       s.first_position == 0 && !s.embedding_norm && s.head == HeadKind::causal_lm;
+  const bool encoder = s.placement == NormPlacement::post && !s.causal && s.embedding_norm &&
+                       s.head != HeadKind::causal_lm;
+  const bool built = s.norm == NormKind::layernorm && s.positions == Positions::learned &&
+                     !s.gated_mlp && s.bias && s.G == s.H && (decoder || encoder);
   if (!built)
     fail(ErrorCode::unsupported,
-         "a decoder with pre-layernorm, learned positions, plain MLP, biases and a causal LM head",
-         fmt::format("model_type {} in {}", s.family, origin), "model=gpt2");
+         "a decoder with pre-layernorm and a causal LM head, or an encoder with post-layernorm; "
+         "learned positions, plain MLP and biases",
+         fmt::format("model_type {} in {}", s.family, origin), "model=gpt2, or model=bert-base");
 }
 
 }  // namespace snug

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "layers/ops/activation.h"
 
@@ -13,7 +14,14 @@ namespace snug {
 enum class NormKind : uint8_t { layernorm, rmsnorm };
 enum class NormPlacement : uint8_t { pre, post, parallel };
 enum class Positions : uint8_t { learned, rope, none };
-enum class HeadKind : uint8_t { causal_lm, masked_lm, sequence_classification };
+enum class HeadKind : uint8_t {
+  causal_lm,
+  masked_lm,
+  sequence_classification,
+  token_classification
+};
+// What the labels of a sequence are: `problem_type` of transformers.
+enum class Problem : uint8_t { single_label, multi_label, regression };
 
 struct ModelSpec {
   std::string family;        // model_type of the config: which file reads and writes it
@@ -26,6 +34,9 @@ struct ModelSpec {
   int64_t H = 0;             // query heads
   int64_t G = 0;             // key/value heads
   int64_t D = 0;             // head width
+  int64_t types = 0;         // token types; 0: none
+  // Rows of the position table before that of position 0, never read (RoBERTa: padding_idx + 1).
+  int64_t first_position = 0;
 
   NormKind norm = NormKind::layernorm;
   NormPlacement placement = NormPlacement::pre;
@@ -35,15 +46,24 @@ struct ModelSpec {
   bool bias = true;
   bool causal = true;
   bool tied = true;
+  bool embedding_norm = false;  // a norm, then the dropout, behind the embedding
   HeadKind head = HeadKind::causal_lm;
+  // A head over rows of the hidden states: [dropout] dense, activation, [norm or dropout], output.
+  Activation head_activation = Activation::gelu_erf;
+  bool head_dropout_first = false;  // RoBERTa's classifier: before the dense layer too
+  float head_dropout = 0.0f;
+  Problem problem = Problem::single_label;
+  std::vector<std::string> labels;      // names of the classes, or of what is predicted
   bool scale_attention = true;          // scores divided by sqrt(D)
   bool scale_by_inverse_layer = false;  // and by layer + 1
   float norm_epsilon = 1e-5f;
   float init_std = 0.02f;
   float embedding_dropout = 0.0f, attention_dropout = 0.0f, residual_dropout = 0.0f;
-  int64_t bos_token = -1, eos_token = -1;  // -1: none
+  int64_t bos_token = -1, eos_token = -1, pad_token = -1;  // -1: none
 
   int64_t Vp() const { return (V + 127) / 128 * 128; }
+  bool encoder() const { return !causal; }
+  int64_t label_count() const { return static_cast<int64_t>(labels.size()); }
   float attention_scale(int64_t layer) const;
 };
 

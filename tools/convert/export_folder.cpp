@@ -207,7 +207,12 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
   const SafetensorsLayout layout = weights_layout(model, dtype);
   std::vector<const SafeTensor*> tensors;
   for (int i = 0; i < model.params().size(); ++i) {
-    tensors.push_back(&find_weight(files, model, i, folder));
+    const std::vector<const SafeTensor*> pieces = find_weight(files, model, i, folder);
+    if (pieces.empty())
+      fail(ErrorCode::data, fmt::format("the weights of a head in {}", folder),
+           fmt::format("none of {}", model.params()[i].name.str()),
+           "train it first: snug train model=... task=...");
+    tensors.insert(tensors.end(), pieces.begin(), pieces.end());
     report.parameters += model.params()[i].real_elements();
   }
   for (std::string& note : unused_tensors(model, files, folder))

@@ -142,7 +142,7 @@ ExportReport export_gguf(const GgufExport& request) {
   int64_t kept = 0;
   for (int i = 0; i < model.params().size(); ++i) {
     const ParamInfo& p = model.params()[i];
-    const SafeTensor& tensor = find_weight(files, model, i, folder);
+    const SafeTensor& tensor = *find_weight(files, model, i, folder).front();
     const WeightRows weight(tensor, p);
     for (const std::string& name : family.gguf->names(p, source.spec)) {
       const GgufType type = type_of(*family.gguf, name, p, weight.width(), request.type);

@@ -125,7 +125,7 @@ struct GoldenRun {
   double gradient_error(int param) const {
     const ParamInfo& p = model.params()[param];
     const std::string name =
-        "grad." + find_family("gpt2", "test").file_names(p, model.spec()).front();
+        "grad." + find_family("gpt2", "test").pieces(p, model.spec()).front().names.front();
     const std::vector<double> expected = golden.numbers(name);
     const float* got = session->gradients().flat().as<float>() + p.offset;
     const bool transposed = p.transposed_in_file && p.shape.rank() == 2;

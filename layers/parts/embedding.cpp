@@ -1,0 +1,101 @@
+#include "layers/parts/embedding.h"
+
+#include "engine/kernels/kernels.h"
+#include "layers/ops/dropout.h"
+#include "layers/ops/embedding.h"
+#include "layers/parts/norm.h"
+
+namespace snug {
+
+namespace {
+
+struct Tables {
+  int wte = -1, wpe = -1, wtt = -1;
+  int64_t V = 0, P = 0, first = 0;  // rows that tokens and positions name
+  float dropout = 0.0f;             // in place, of the sum; a norm behind it has its own
+  int y = -1;
+};
+
+void forward(Context& ctx, Pass& p, const Tables& t) {
+  Runtime& rt = p.environment<Runtime>();
+  const View y = p.view(t.y);
+  // The padded rows are not tokens: an id of V or above is refused.
+  const View wte = rt.params.acquire(ctx, t.wte).rows(0, t.V);
+  const View wpe = rt.params.acquire(ctx, t.wpe).rows(t.first, t.P);
+  const View wtt = t.wtt >= 0 ? rt.params.acquire(ctx, t.wtt) : View();
+  embedding_forward(ctx, y, rt.tokens, wte, wpe, rt.state, rt.document_start,
+                    {rt.token_types, wtt});
+  for (const int table : {t.wte, t.wpe, t.wtt})
+    if (table >= 0) rt.params.release(ctx, table);
+  if (p.mode() == PassMode::train && t.dropout > 0.0f)
+    dropout_forward(ctx, y, y, p.dims().B, p.dims().T, {t.dropout, 0}, rt.state);
+}
+
+void backward(Context& ctx, Pass& p, const Tables& t) {
+  Runtime& rt = p.environment<Runtime>();
+  const View dy = p.gradient(t.y);
+  if (t.dropout > 0.0f)
+    dropout_backward(ctx, dy, dy, p.dims().B, p.dims().T, {t.dropout, 0}, rt.state);
+  const auto open = [&](int table) {
+    return table >= 0 && rt.grads->wants(table) ? rt.grads->open(ctx, table) : GradView{};
+  };
+  const GradView dwte = open(t.wte), dwtt = open(t.wtt);
+  GradView dwpe = open(t.wpe);
+  if (dwpe.view.defined() && t.first > 0) {
+    if (!dwpe.add) fill_zero(ctx, dwpe.view.rows(0, t.first));
+    dwpe.view = dwpe.view.rows(t.first, t.P);
+  }
+  embedding_backward(ctx, dwte, dwpe, dy, rt.tokens, rt.state, rt.document_start,
+                     {rt.token_types, dwtt});
+  for (const int table : {t.wte, t.wpe, t.wtt})
+    if (table >= 0 && rt.grads->wants(table)) rt.grads->close(ctx, table);
+}
+
+}  // namespace
+
+Embedding::Embedding(const ModelSpec& spec, const Precision& precision, ParamTable& table) {
+  Tables t;
+  t.V = spec.V;
+  t.P = spec.P;
+  t.first = spec.first_position;
+  t.dropout = spec.embedding_norm ? 0.0f : spec.embedding_dropout;
+  const auto add = [&](const char* name, int64_t rows, int64_t real, bool linear) {
+    return table.add({.name = Name(name),
+                      .shape = {rows, spec.C},
+                      .rows = real,
+                      .group = kGroupDecay,
+                      .init = Init::normal,
+                      .init_std = spec.init_std,
+                      .linear = linear});
+  };
+  // Token rows beyond V are padding: zero, outside the softmax, never updated or saved.
+  const bool head_reads =
+      spec.tied && (spec.head == HeadKind::causal_lm || spec.head == HeadKind::masked_lm);
+  wte_ = t.wte = add("wte.weight", spec.Vp(), spec.V, head_reads);
+  const int64_t positions = spec.first_position + spec.P;
+  t.wpe = add("wpe.weight", positions, positions, false);
+  if (spec.types > 0) t.wtt = add("wtt.weight", spec.types, spec.types, false);
+  Wiring w{body_, table, spec, precision.compute, Name("embedding"), -1, 0};
+  out_ = t.y = w.rows(spec.embedding_norm ? "sum" : "out", spec.C);
+  std::vector<int> params = {t.wte, t.wpe};
+  if (t.wtt >= 0) params.push_back(t.wtt);
+  w.body.add_stage({.name = Name("embedding"),
+                    .inputs = {},
+                    .outputs = {t.y},
+                    .run = [t](Context& ctx, Pass& p) { snug::forward(ctx, p, t); },
+                    .backward = [t](Context& ctx, Pass& p) { snug::backward(ctx, p, t); },
+                    .params = params});
+  if (spec.embedding_norm) out_ = norm(w, "norm", "", t.y, nullptr, {spec.embedding_dropout, 0});
+}
+
+Tensor Embedding::forward(Context& ctx, Runtime& rt, Pass& pass, PassMode mode) const {
+  pass.begin({rt.tokens.shape[0], rt.tokens.shape[1]}, mode, rt);
+  pass.forward(ctx);
+  return pass.take(out_);
+}
+
+void Embedding::backward(Context& ctx, Pass& pass, Tensor dx) const {
+  pass.backward(ctx, out_, std::move(dx), -1);
+}
+
+}  // namespace snug

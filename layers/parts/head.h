@@ -1,0 +1,58 @@
+// The heads that read some rows of the last hidden states: masked language modelling, and the
+// classification of sequences and of tokens.
+//
+//   rows     h (M,C) = hidden[index]                    layers/ops/rows.h
+//   body     masked_lm                dense, activation, norm
+//            sequence_classification  [dropout] dense, activation, dropout
+//            token_classification     dropout
+//   output   masked_lm                h wte^T + bias, cross-entropy in chunks of rows (head_loss.h)
+//            else                     logits = h W^T + b, f32, and their loss (class_loss.h)
+//
+// M = B rows_per_window: every window of a micro-batch has as many places, those that are not taken
+// have index -1, and no target. So shapes depend on the plan alone.
+#pragma once
+
+#include "layers/parts/linear.h"
+
+namespace snug {
+
+// What a head reads beside the hidden states, and what it may write.
+struct HeadBatch {
+  View index;    // (M) i32: rows of the hidden states, -1: none
+  View targets;  // (M) i32, -100 ignored; (M,K) f32 for several labels and for regression
+  View logits;   // (M,K) f32, written by evaluation; undefined for masked_lm
+  int64_t rows_per_window = 0;
+};
+
+class RowsHead {
+ public:
+  // `tied` is the parameter that a masked LM head reads if the spec ties it.
+  RowsHead(const ModelSpec& spec, const Precision& precision, int tied, ParamTable& table);
+
+  const Body& body() const { return body_; }
+  // Adds the loss to StepState.loss_sum and loss_tokens and gives the gradient of x (N,C), which is
+  // consumed. `chunk`: rows of a chunk of a masked LM's logits.
+  Tensor train(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& batch, int64_t chunk,
+               Tensor x) const;
+  // Adds the loss; writes logits.
+  void evaluate(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& batch, int64_t chunk,
+                Tensor x) const;
+
+ private:
+  Tensor rows(Context& ctx, const HeadBatch& batch, const View& x) const;
+  Tensor body_forward(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& batch, PassMode mode,
+                      const View& x) const;
+  // Logits and loss of h; in training the gradient of h.
+  void logits(Context& ctx, Runtime& rt, const View& logits, const View& h) const;
+
+  HeadKind kind_;
+  Problem problem_;
+  int64_t V_, C_, K_;
+  DType dtype_;
+  Body body_;
+  int x_ = -1, out_ = -1;  // slots
+  LinearParams output_;    // of a masked LM: the decoder
+  Name scope_, n_rows_, n_dh_, n_dx_, n_logits_, n_dlogits_, n_loss_, n_nll_, n_lse_;
+};
+
+}  // namespace snug
