@@ -17,12 +17,11 @@
 //           documents kept apart: query i then sees keys of its own document alone, with causal
 //           j in [document_start_i, i], without j in [document_start_i, document_end_i). Tokens
 //           that belong to no row (the end of packed rows) are a document like any other. With
-//           causal, a sliding window: query i
-//           sees the last `window` keys up to itself, j > i - window (`sliding_window` of Hugging
-//           Face), in any combination with the others. With key lengths a query may so see no key:
-//           its out is 0, its lse is stored as 0, and it has and gives no gradient. softcap is
-//           refused, and so are documents with key lengths and windows without causal
-//           (unsupported), document_end missing or where it is not read (usage).
+//           causal, a sliding window: query i sees the last `window` keys up to itself,
+//           j > i - window (`sliding_window` of Hugging Face), in any combination with the others.
+//           With key lengths a query may so see no key: its out is 0, its lse is stored as 0, and
+//           it has and gives no gradient. Refused: softcap, documents with key lengths, windows
+//           without causal (unsupported); document_end missing, or where it is not read (usage).
 // Writes    Everything is assigned. No output may overlap an input or another output.
 // Numerics  Softmax, lse, delta and every accumulation are fp32, with one rounding on the way out.
 //           Exponentials are powers of two: e^(s - lse) = 2^(s c - lse2), c = scale log2(e); their

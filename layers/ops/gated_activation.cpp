@@ -28,7 +28,7 @@ void gated_activation_forward(Context& ctx, const View& y, const View& gate_up, 
   check(gate_up, y, "y");
   dispatch_float(gate_up, "gate_up", [&](auto tag) {
     using T = decltype(tag);
-    const ActivationLoops<T> loops = activation_loops<T>(kind);
+    const GatedLoops<T> loops = gated_loops<T>(kind);
     Op op(ctx, "gated_activation_forward",
           {.flops = (flops_of(kind) + 1) * y.elements(), .bytes = gate_up.bytes() + y.bytes()});
     if (!op.run()) return;
@@ -41,7 +41,7 @@ void gated_activation_forward(Context& ctx, const View& y, const View& gate_up, 
     const bool past_caches = goes_past_caches(y);
     parallel_chunks(ctx.threads(), n, row_grain(f), [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
-        loops.gated(to + row * f, from + row * 2 * f, from + row * 2 * f + f, f, past_caches);
+        loops.values(to + row * f, from + row * 2 * f, from + row * 2 * f + f, f, past_caches);
       if (past_caches) _mm_sfence();
     });
   });
@@ -54,7 +54,7 @@ void gated_activation_backward(Context& ctx, const View& dgate_up, const View& d
   expect_dtype(dgate_up, "dgate_up", {gate_up.dtype});
   dispatch_float(gate_up, "gate_up", [&](auto tag) {
     using T = decltype(tag);
-    const ActivationLoops<T> loops = activation_loops<T>(kind);
+    const GatedLoops<T> loops = gated_loops<T>(kind);
     Op op(ctx, "gated_activation_backward",
           {.flops = (flops_of(kind) + 9) * dy.elements(),
            .bytes = gate_up.bytes() + dy.bytes() + dgate_up.bytes()});
@@ -70,8 +70,7 @@ void gated_activation_backward(Context& ctx, const View& dgate_up, const View& d
     parallel_chunks(ctx.threads(), n, row_grain(f), [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t gate = row * 2 * f, up = gate + f;
-        loops.gated_slopes(to + gate, to + up, dfrom + row * f, from + gate, from + up, f,
-                           past_caches);
+        loops.slopes(to + gate, to + up, dfrom + row * f, from + gate, from + up, f, past_caches);
       }
       if (past_caches) _mm_sfence();
     });

@@ -62,12 +62,18 @@ template SoftmaxGradient<float> softmax_gradient();
 template SoftmaxGradient<bf16> softmax_gradient();
 template SoftmaxGradient<f16> softmax_gradient();
 
-template <class T>
-ActivationLoops<T> activation_loops(Activation kind) {
+// The number of an activation in activation_dispatch.h.
+static int place_of(Activation kind) {
   int place = 0;
   dispatch_activation<std::integral_constant<int, 0>, std::integral_constant<int, 1>,
                       std::integral_constant<int, 2>, std::integral_constant<int, 3>,
                       std::integral_constant<int, 4>>(kind, [&](auto i) { place = i; });
+  return place;
+}
+
+template <class T>
+ActivationLoops<T> activation_loops(Activation kind) {
+  const int place = place_of(kind);
   if constexpr (std::is_same_v<T, bf16>)
     if (use_avx512_bf16()) return activation_loops_avx512_bf16(place);
   return use_avx512() ? activation_loops_avx512<T>(place) : activation_loops_avx2<T>(place);
@@ -75,5 +81,16 @@ ActivationLoops<T> activation_loops(Activation kind) {
 template ActivationLoops<float> activation_loops(Activation);
 template ActivationLoops<bf16> activation_loops(Activation);
 template ActivationLoops<f16> activation_loops(Activation);
+
+template <class T>
+GatedLoops<T> gated_loops(Activation kind) {
+  const int place = place_of(kind);
+  if constexpr (std::is_same_v<T, bf16>)
+    if (use_avx512_bf16()) return gated_loops_avx512_bf16(place);
+  return use_avx512() ? gated_loops_avx512<T>(place) : gated_loops_avx2<T>(place);
+}
+template GatedLoops<float> gated_loops(Activation);
+template GatedLoops<bf16> gated_loops(Activation);
+template GatedLoops<f16> gated_loops(Activation);
 
 }  // namespace snug

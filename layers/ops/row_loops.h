@@ -82,14 +82,20 @@ struct ActivationLoops {
   void (*slopes)(T* dx, const T* dy, const T* x, int64_t n);  // dx = dy f'(x)
   // pre = x rounded, y = f(pre): what a product does that ends in an activation.
   void (*rounded)(T* y, T* pre, const float* x, int64_t n);
-  // y = f(gate) up. past_caches: as for NormLoops, here and below.
-  void (*gated)(T* y, const T* gate, const T* up, int64_t n, bool past_caches);
-  // dgate = dy up f'(gate), dup = dy f(gate); they may be gate and up, or either dy.
-  void (*gated_slopes)(T* dgate, T* dup, const T* dy, const T* gate, const T* up, int64_t n,
-                       bool past_caches);
 };
 template <class T>
 ActivationLoops<T> activation_loops(Activation kind);
+
+template <class T>
+struct GatedLoops {
+  // y = f(gate) up. past_caches: as for NormLoops, here and below.
+  void (*values)(T* y, const T* gate, const T* up, int64_t n, bool past_caches);
+  // dgate = dy up f'(gate), dup = dy f(gate); they may be gate and up, or either dy.
+  void (*slopes)(T* dgate, T* dup, const T* dy, const T* gate, const T* up, int64_t n,
+                 bool past_caches);
+};
+template <class T>
+GatedLoops<T> gated_loops(Activation kind);
 
 // Of layers/ops/rope.h. angles: f cos and f sin of position times the inverse frequencies, of half
 // a rotary width; the factor of the sine has the direction. rotate: of `heads` heads of width d the
@@ -109,6 +115,10 @@ template <class T>
 ActivationLoops<T> activation_loops_avx2(int place);
 template <class T>
 ActivationLoops<T> activation_loops_avx512(int place);
+template <class T>
+GatedLoops<T> gated_loops_avx2(int place);
+template <class T>
+GatedLoops<T> gated_loops_avx512(int place);
 template <class T, class W>
 NormLoops<T, W> norm_loops_avx2();
 template <class T, class W>
@@ -127,6 +137,7 @@ template <class T>
 DropLoops<T> drop_loops_avx512();
 // bf16 where the CPU rounds to it; use_avx512_bf16() of engine/core/isa.h.
 ActivationLoops<bf16> activation_loops_avx512_bf16(int place);
+GatedLoops<bf16> gated_loops_avx512_bf16(int place);
 template <class W>
 NormLoops<bf16, W> norm_loops_avx512_bf16();
 template <class W>

@@ -113,37 +113,9 @@ void rounded_value_loop(T* y, T* pre, const float* x, int64_t n) {
   });
 }
 
-template <class A, bool kStream, class T>
-void gated_run(T* y, const T* gate, const T* up, int64_t n) {
-  each16(n, [=](int64_t i, int64_t r) {
-    put<kStream>(y + i, A::value(load_lanes(gate + i, r)) * load_lanes(up + i, r), r);
-  });
-}
-template <class A, class T>
-void gated_loop(T* y, const T* gate, const T* up, int64_t n, bool past_caches) {
-  past_caches ? gated_run<A, true>(y, gate, up, n) : gated_run<A, false>(y, gate, up, n);
-}
-
-// What value and slope have in common, the power above all, the compiler makes once.
-template <class A, bool kStream, class T>
-void gated_slope_run(T* dgate, T* dup, const T* dy, const T* gate, const T* up, int64_t n) {
-  each16(n, [=](int64_t i, int64_t r) {
-    const V x = load_lanes(gate + i, r), u = load_lanes(up + i, r), d = load_lanes(dy + i, r);
-    put<kStream>(dgate + i, d * u * A::slope(x), r);
-    put<kStream>(dup + i, d * A::value(x), r);
-  });
-}
-template <class A, class T>
-void gated_slope_loop(T* dgate, T* dup, const T* dy, const T* gate, const T* up, int64_t n,
-                      bool past_caches) {
-  past_caches ? gated_slope_run<A, true>(dgate, dup, dy, gate, up, n)
-              : gated_slope_run<A, false>(dgate, dup, dy, gate, up, n);
-}
-
 template <class A, class T>
 constexpr ActivationLoops<T> kLoopsOf = {value_loop<A, T>, slope_loop<A, T>,
-                                         rounded_value_loop<A, T>, gated_loop<A, T>,
-                                         gated_slope_loop<A, T>};
+                                         rounded_value_loop<A, T>};
 
 // In the order of activation_dispatch.h.
 template <class T>

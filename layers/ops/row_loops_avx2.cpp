@@ -62,9 +62,6 @@ inline void keep_bits(uint32_t* bits, uint32_t* open, U w0, U w1, U w2, U w3, ui
 #include "layers/ops/row_loops_activation.h"
 #include "layers/ops/row_loops_drop.h"
 #include "layers/ops/row_loops_norm.h"
-//
-#include "layers/ops/row_loops_rms.h"
-#include "layers/ops/row_loops_rope.h"
 #include "layers/ops/row_loops_softmax.h"
 
 }  // namespace
@@ -86,24 +83,6 @@ template NormLoops<bf16, bf16> norm_loops_avx2();
 template NormLoops<bf16, float> norm_loops_avx2();
 template NormLoops<f16, f16> norm_loops_avx2();
 template NormLoops<f16, float> norm_loops_avx2();
-
-template <class T, class W>
-RmsLoops<T, W> rms_loops_avx2() {
-  return {rms_forward<T, W>, rms_backward<T, W>};
-}
-template RmsLoops<float, float> rms_loops_avx2();
-template RmsLoops<bf16, bf16> rms_loops_avx2();
-template RmsLoops<bf16, float> rms_loops_avx2();
-template RmsLoops<f16, f16> rms_loops_avx2();
-template RmsLoops<f16, float> rms_loops_avx2();
-
-template <class T>
-RopeLoops<T> rope_loops_avx2() {
-  return {rope_angles, rope_rotate<T>};
-}
-template RopeLoops<float> rope_loops_avx2();
-template RopeLoops<bf16> rope_loops_avx2();
-template RopeLoops<f16> rope_loops_avx2();
 
 template <class T>
 DropLoops<T> drop_loops_avx2() {

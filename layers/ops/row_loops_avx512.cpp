@@ -29,9 +29,6 @@ namespace {
 #include "layers/ops/row_loops_activation.h"
 #include "layers/ops/row_loops_drop.h"
 #include "layers/ops/row_loops_norm.h"
-//
-#include "layers/ops/row_loops_rms.h"
-#include "layers/ops/row_loops_rope.h"
 #include "layers/ops/row_loops_softmax.h"
 
 }  // namespace
@@ -53,24 +50,6 @@ template NormLoops<bf16, bf16> norm_loops_avx512();
 template NormLoops<bf16, float> norm_loops_avx512();
 template NormLoops<f16, f16> norm_loops_avx512();
 template NormLoops<f16, float> norm_loops_avx512();
-
-template <class T, class W>
-RmsLoops<T, W> rms_loops_avx512() {
-  return {rms_forward<T, W>, rms_backward<T, W>};
-}
-template RmsLoops<float, float> rms_loops_avx512();
-template RmsLoops<bf16, bf16> rms_loops_avx512();
-template RmsLoops<bf16, float> rms_loops_avx512();
-template RmsLoops<f16, f16> rms_loops_avx512();
-template RmsLoops<f16, float> rms_loops_avx512();
-
-template <class T>
-RopeLoops<T> rope_loops_avx512() {
-  return {rope_angles, rope_rotate<T>};
-}
-template RopeLoops<float> rope_loops_avx512();
-template RopeLoops<bf16> rope_loops_avx512();
-template RopeLoops<f16> rope_loops_avx512();
 
 template <class T>
 DropLoops<T> drop_loops_avx512() {

@@ -32,9 +32,6 @@ namespace {
 #include "layers/ops/row_loops_activation.h"
 #include "layers/ops/row_loops_drop.h"
 #include "layers/ops/row_loops_norm.h"
-//
-#include "layers/ops/row_loops_rms.h"
-#include "layers/ops/row_loops_rope.h"
 
 }  // namespace
 
@@ -48,17 +45,6 @@ NormLoops<bf16, W> norm_loops_avx512_bf16() {
 }
 template NormLoops<bf16, bf16> norm_loops_avx512_bf16();
 template NormLoops<bf16, float> norm_loops_avx512_bf16();
-
-template <class W>
-RmsLoops<bf16, W> rms_loops_avx512_bf16() {
-  return {rms_forward<bf16, W>, rms_backward<bf16, W>};
-}
-template RmsLoops<bf16, bf16> rms_loops_avx512_bf16();
-template RmsLoops<bf16, float> rms_loops_avx512_bf16();
-
-RopeLoops<bf16> rope_loops_avx512_bf16() {
-  return {rope_angles, rope_rotate<bf16>};
-}
 
 DropLoops<bf16> drop_loops_avx512_bf16() {
   return {drop_row_loop<bf16>, add_dropped_loop<bf16>};

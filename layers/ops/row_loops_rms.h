@@ -1,5 +1,6 @@
 // Rows of root mean square normalisation over the sixteen floats V; see layers/ops/row_loops.h.
-// What rows ahead, rows together and stores past the caches are for is said in row_loops_norm.h.
+// Flattened, as in row_loops_gated.h. What rows ahead, rows together and stores past the caches are
+// for is said in row_loops_norm.h.
 #pragma once
 
 template <bool kOffset, class W>
@@ -10,7 +11,8 @@ inline V rms_weight(const W* weight, int64_t r) {
 
 // R rows beside each other, each with the bits it has alone.
 template <bool kStream, bool kOffset, int R, class T, class W>
-void rms_forward_rows(T* y, float* rstd, const T* x, const W* weight, int64_t c, float eps) {
+__attribute__((flatten)) void rms_forward_rows(T* y, float* rstd, const T* x, const W* weight,
+                                               int64_t c, float eps) {
   const T* ahead = x + kAhead * c;
   RowSum sum[R];
   for (int k = 0; k < R; ++k) sum[k] = no_sum();
@@ -92,8 +94,8 @@ void rms_forward(T* y, float* rstd, const T* x, const W* weight, bool unit_offse
 // One pass over dy and x for the sum of the row and for those of the weight, a second one for dx.
 // The first only reads dy: dx may lie on it.
 template <bool kStream, bool kOffset, class T, class W>
-void rms_backward_row(T* dx, bool add_dx, float* dweight, const T* dy, const T* x, const W* weight,
-                      float rstd, int64_t c) {
+__attribute__((flatten)) void rms_backward_row(T* dx, bool add_dx, float* dweight, const T* dy,
+                                               const T* x, const W* weight, float rstd, int64_t c) {
   constexpr int64_t kRows = kAheadBackward<T>;
   const V s = set1(rstd);
   RowSum sum = no_sum();

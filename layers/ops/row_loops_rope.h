@@ -1,4 +1,5 @@
 // Rows of rotary position embedding over the sixteen floats V; see layers/ops/row_loops.h.
+// Flattened, as in row_loops_gated.h.
 #pragma once
 
 // factor times cosine and sine of x, for x from 0 to 4.2e6: x = k pi + r with |r| <= pi/2 (k pi in
@@ -25,8 +26,9 @@ inline CosSin cos_sin_of(V x, V cos_factor, V sin_factor) {
   return {fma(c, z, one) * sign * cos_factor, fma(s * z, r, r) * sign * sin_factor};
 }
 
-inline void rope_angles(float* cos, float* sin, const float* inverse_frequencies, float position,
-                        float cos_factor, float sin_factor, int64_t half) {
+__attribute__((flatten)) inline void rope_angles(float* cos, float* sin,
+                                                 const float* inverse_frequencies, float position,
+                                                 float cos_factor, float sin_factor, int64_t half) {
   each16(half, [=](int64_t i, int64_t r) {
     const CosSin a = cos_sin_of(set1(position) * load_lanes(inverse_frequencies + i, r),
                                 set1(cos_factor), set1(sin_factor));
@@ -36,8 +38,8 @@ inline void rope_angles(float* cos, float* sin, const float* inverse_frequencies
 }
 
 template <class T>
-void rope_rotate(T* y, const T* x, const float* cos, const float* sin, int64_t heads, int64_t d,
-                 int64_t half) {
+__attribute__((flatten)) void rope_rotate(T* y, const T* x, const float* cos, const float* sin,
+                                          int64_t heads, int64_t d, int64_t half) {
   for (int64_t h = 0; h < heads; ++h, x += d, y += d)
     each16(half, [=](int64_t i, int64_t r) {
       const V a = load_lanes(x + i, r), b = load_lanes(x + half + i, r);
