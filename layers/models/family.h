@@ -84,6 +84,12 @@ struct ModelSource {
   ModelSpec spec;
   std::string folder;  // empty: nothing to load
 };
+// Gives a spec the head of a task. Throws unsupported, naming `origin`, if the family has none.
+void set_head(ModelSpec& spec, HeadKind head, const std::string& origin);
+// "masked_lm"; the word of the key task.
+const char* to_string(HeadKind head);
+HeadKind parse_head(std::string_view word);
+
 // settle_head() of weights.h is asked where the folder's weights are read.
 ModelSource resolve_model(const std::string& model, const std::string& map, int64_t vocab_size = 0);
 

@@ -19,6 +19,10 @@ std::string model_fingerprint(const ModelSpec& s) {
   for (const float value :
        {s.norm_epsilon, s.embedding_dropout, s.attention_dropout, s.residual_dropout})
     text += fmt::format(" {}", value);
+  if (s.encoder())
+    text += fmt::format(" {} {} {} {} {} {} {}", s.types, s.first_position, s.head_dropout,
+                        s.head_dropout_first, static_cast<int>(s.head_activation),
+                        static_cast<int>(s.problem), s.label_count());
   return fingerprint_text(fingerprint(text));
 }
 

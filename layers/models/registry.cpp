@@ -45,6 +45,42 @@ const Family& find_family(std::string_view model_type, const std::string& origin
        fmt::format("model_type \"{}\" in {}", model_type, origin), "model=gpt2");
 }
 
+const char* to_string(HeadKind head) {
+  switch (head) {
+    case HeadKind::causal_lm:
+      return "causal_lm";
+    case HeadKind::masked_lm:
+      return "masked_lm";
+    case HeadKind::sequence_classification:
+      return "sequence_classification";
+    case HeadKind::token_classification:
+      return "token_classification";
+  }
+  return "?";
+}
+
+HeadKind parse_head(std::string_view word) {
+  for (const HeadKind head : {HeadKind::causal_lm, HeadKind::masked_lm,
+                              HeadKind::sequence_classification, HeadKind::token_classification})
+    if (word == to_string(head)) return head;
+  fail(ErrorCode::usage,
+       "task as causal_lm, masked_lm, sequence_classification or token_classification",
+       std::string(word), "task=auto");
+}
+
+void set_head(ModelSpec& spec, HeadKind head, const std::string& origin) {
+  if (spec.head == head) return;
+  const Family& family = find_family(spec.family, origin);
+  if (!family.set_head || head == HeadKind::causal_lm)
+    fail(ErrorCode::unsupported,
+         fmt::format("a task that a model of type {} has: {}", spec.family,
+                     family.set_head ? "masked_lm, sequence_classification or token_classification"
+                                     : "causal_lm"),
+         fmt::format("task: {} ({})", to_string(head), origin),
+         family.set_head ? "task=masked_lm, or model=gpt2" : "task=auto, or model=bert-base");
+  family.set_head(spec, head);
+}
+
 void own_names(nlohmann::json& config, const Family& family, const std::string& origin) {
   for (const KeyAlias& alias : family.aliases) {
     if (!config.contains(alias.general)) continue;

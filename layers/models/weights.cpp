@@ -105,7 +105,9 @@ std::pair<const SafeTensor*, const SafeTensor*> embedding_and_head(const Safeten
 }  // namespace
 
 std::vector<std::string> settle_head(ModelSource& source) {
-  if (source.folder.empty() || !source.spec.tied) return {};
+  const bool reads_tokens =
+      source.spec.head == HeadKind::causal_lm || source.spec.head == HeadKind::masked_lm;
+  if (source.folder.empty() || !source.spec.tied || !reads_tokens) return {};
   const Family& family = find_family(source.spec.family, source.folder);
   const SafetensorsFolder files(source.folder);
   const auto [embedding, head] = embedding_and_head(files, family, source.spec);

@@ -24,7 +24,7 @@ void forward(Context& ctx, Pass& p, const Tables& t) {
   const View wpe = rt.params.acquire(ctx, t.wpe).rows(t.first, t.P);
   const View wtt = t.wtt >= 0 ? rt.params.acquire(ctx, t.wtt) : View();
   embedding_forward(ctx, y, rt.tokens, wte, wpe, rt.state, rt.document_start,
-                    {rt.token_types, wtt});
+                    wtt.defined() ? rt.token_types : View(), wtt);
   for (const int table : {t.wte, t.wpe, t.wtt})
     if (table >= 0) rt.params.release(ctx, table);
   if (p.mode() == PassMode::train && t.dropout > 0.0f)
@@ -46,7 +46,7 @@ void backward(Context& ctx, Pass& p, const Tables& t) {
     dwpe.view = dwpe.view.rows(t.first, t.P);
   }
   embedding_backward(ctx, dwte, dwpe, dy, rt.tokens, rt.state, rt.document_start,
-                     {rt.token_types, dwtt});
+                     t.wtt >= 0 ? rt.token_types : View(), dwtt);
   for (const int table : {t.wte, t.wpe, t.wtt})
     if (table >= 0 && rt.grads->wants(table)) rt.grads->close(ctx, table);
 }

@@ -107,7 +107,7 @@ Tensor RowsHead::train(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& b
     if (rt.grads->wants(output_.bias)) dbias = rt.grads->open(ctx, output_.bias);
     head_loss_train(ctx, dh, dweight, h, rt.params.acquire(ctx, output_.weight), batch.targets, V_,
                     chunk, rt.state, rt.packed_weight(output_.weight),
-                    {rt.params.acquire(ctx, output_.bias), dbias});
+                    rt.params.acquire(ctx, output_.bias), dbias);
     rt.params.release(ctx, output_.weight);
     rt.params.release(ctx, output_.bias);
     if (rt.grads->wants(output_.bias)) rt.grads->close(ctx, output_.bias);

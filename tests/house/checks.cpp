@@ -67,7 +67,11 @@ const std::map<std::string, Allowed> kSubfolders = {
     {"engine", engine_order()},
     {"tools", tools_order()},
     {"layers",
-     {{"ops", {}}, {"parts", {"ops"}}, {"models", {"ops", "parts"}}, {"peft", {"ops", "parts"}}}},
+     {{"ops", {}},
+      {"parts", {"ops"}},
+      {"adapters", {"ops", "parts"}},
+      {"models", {"ops", "parts", "adapters"}},
+      {"tasks", {"ops", "parts", "models"}}}},
 };
 
 std::string extension(const std::string& path) {

@@ -30,7 +30,7 @@ Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunD
   p.train_tokens = data.train_tokens;
   p.train_samples = data.train_samples;
   p.data = data_digest;
-  p.global_batch = setup.request.global_batch;
+  p.global_batch = samples_per_step(setup.request);
   p.T = setup.request.T;
   p.packing_boundaries = setup.request.packing_boundaries;
   p.micro_batch = decisions.micro_batch;
@@ -127,7 +127,7 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
   same_number(c.pinned.T, "max_length", r.T);
   same(c.pinned.packing_boundaries == now.packing_boundaries, "packing_boundaries",
        fmt::format("{}", c.pinned.packing_boundaries), fmt::format("{}", now.packing_boundaries));
-  same_number(c.pinned.global_batch, "global_batch_size", r.global_batch);
+  same_number(c.pinned.global_batch, "global_batch_size", samples_per_step(r));
   const auto allowed = [&](const char* permission) {
     const auto& list = setup.config.allow;
     return std::find(list.begin(), list.end(), permission) != list.end();

@@ -30,10 +30,22 @@ std::vector<Key> make_keys() {
        .doc = "where the weights come from; auto: the folder's if model is a folder, else random",
        .example = "scratch", .choices = "auto scratch pretrained"},
       {.name = "task", .section = "model", .kind = K::choice, .field = &C::task,
-       .doc = "what is learned; causal_lm: the next token", .example = "causal_lm",
-       .choices = "causal_lm",
-       .refused = "masked_lm sequence_classification token_classification question_answering sft dpo "
-                  "pretraining"},
+       .doc = "what is learned; causal_lm: the next token; masked_lm: hidden tokens; "
+              "sequence_classification: a label, several or a number of each text or pair; "
+              "token_classification: a label of each word; auto: what the model's config says",
+       .example = "sequence_classification",
+       .choices = "auto causal_lm masked_lm sequence_classification token_classification",
+       .refused = "question_answering sft dpo pretraining"},
+      {.name = "problem_type", .section = "model", .kind = K::choice, .field = &C::problem_type,
+       .doc = "what labels of a sequence are; auto: lists are multi_label_classification, one known "
+              "label or numbers with a fraction regression, all else single_label_classification",
+       .example = "regression",
+       .choices = "auto regression single_label_classification multi_label_classification"},
+      {.name = "mlm_probability", .section = "model", .kind = K::number, .field = &C::mlm_probability,
+       .doc = "share of the tokens that masked_lm hides: of them 80 % become the mask token, 10 % any "
+              "token, 10 % stay", .example = "0.3", .range = {.min = 0, .max = 1, .open_min = true}},
+      {.name = "whole_word_mask", .section = "model", .kind = K::flag, .field = &C::whole_word_mask,
+       .doc = "masked_lm hides words with all their tokens, not single tokens", .example = "true"},
 
       {.name = "train_data", .section = "data", .kind = K::texts, .field = &C::train_data,
        .doc = "files, folders or globs: text, .jsonl with {\"text\": ...}, .csv, .tsv, each also as "
@@ -49,6 +61,12 @@ std::vector<Key> make_keys() {
       {.name = "text_column", .section = "data", .kind = K::text, .field = &C::text_column,
        .doc = "key of the text in .jsonl records, name of its column in .csv and .tsv",
        .example = "content", .aliases = "text_field dataset_text_field text_key"},
+      {.name = "text_pair_column", .section = "data", .kind = K::text, .field = &C::text_pair_column,
+       .doc = "of classification: key or column of the second text of a pair, by name or number from 0",
+       .example = "sentence2", .unset = "null"},
+      {.name = "label_column", .section = "data", .kind = K::text, .field = &C::label_column,
+       .doc = "of classification: key or column of the labels, by name or number from 0; null: label or "
+              "labels, in a table without names the last", .example = "label", .unset = "null"},
       {.name = "quoting", .section = "data", .kind = K::choice, .field = &C::quoting,
        .doc = "quotes around fields: minimal, a field may be in them, with separators and line breaks inside; "
               "none, they stand for themselves and each line is a record; auto: what the format has, "

@@ -24,12 +24,16 @@ struct RunConfig {
   std::string model;
   std::string model_config_json;
   std::string init = "auto";  // auto | scratch | pretrained
-  std::string task = "causal_lm";
+  std::string task = "auto";          // auto, or a HeadKind of layers/parts/spec.h
+  std::string problem_type = "auto";  // auto, or as transformers spells it
+  double mlm_probability = 0.15;
+  bool whole_word_mask = false;
 
   // Data. Entries are files, folders or globs as written.
   std::vector<std::string> train_data;
   std::vector<std::string> eval_data;
   std::string text_column = "text";  // key of .jsonl records, column of .csv and .tsv
+  std::string text_pair_column, label_column;
   std::string quoting = "auto";      // auto | none | minimal: quotes of .csv and .tsv
   std::string token_cache;           // empty: auto; "none"; or a folder, see token_cache.h
   double eval_fraction = 0;          // in [0, 1)

@@ -4,6 +4,7 @@
 
 #include "engine/core/error.h"
 #include "engine/memory/context.h"
+#include "tools/setup/row_data.h"
 
 namespace snug {
 
@@ -21,7 +22,43 @@ EvalResult result_of(Session& session, double started) {
 
 }  // namespace
 
-EvalResult evaluate_samples(Session& session, const RunData& data, int64_t samples) {
+namespace {
+
+// The logits of an evaluation program, row by row.
+void add_rows(const Session& session, Metrics& metrics) {
+  const int64_t K = session.model().spec().label_count();
+  const int64_t rows = session.decisions().eval_batch * session.decisions().rows_per_window;
+  const auto* logits = session.head_logits().as<float>();
+  const View& targets = session.head_targets();
+  for (int64_t i = 0; i < rows; ++i) {
+    const std::span<const float> row(logits + i * K, static_cast<size_t>(K));
+    if (targets.dtype == DType::i32)
+      metrics.add(row, targets.as<int32_t>()[i]);
+    else
+      metrics.add(row, std::span<const float>(targets.as<float>() + i * K, static_cast<size_t>(K)));
+  }
+}
+
+EvalResult evaluate_rows(Session& session, RowData& rows, Metrics* metrics) {
+  const double started = monotonic_seconds();
+  session.begin_window(0, 0, 0);
+  if (metrics) metrics->clear();
+  for (int64_t e = 0; e < rows.eval_steps(); ++e)
+    for (int64_t first = 0; first < rows.eval_windows(e); first += session.decisions().eval_batch) {
+      rows.fill_eval(e, first, session);
+      session.evaluate();
+      if (metrics && session.head_logits().defined()) add_rows(session, *metrics);
+    }
+  EvalResult result = result_of(session, started);
+  if (metrics) result.metrics = metrics->values();
+  return result;
+}
+
+}  // namespace
+
+EvalResult evaluate_samples(Session& session, const RunData& data, int64_t samples,
+                            Metrics* metrics) {
+  if (data.rows) return evaluate_rows(session, *data.rows, metrics);
   const double started = monotonic_seconds();
   const int64_t B = session.decisions().eval_batch, T = session.decisions().T;
   int32_t* tokens = session.tokens().as<int32_t>();

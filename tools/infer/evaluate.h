@@ -1,13 +1,15 @@
 // Mean loss over the held-out samples of a run, batch by batch, with a session's eval program.
 #pragma once
 
+#include "layers/tasks/metrics.h"
 #include "tools/session/session.h"
 #include "tools/setup/run_data.h"
 
 namespace snug {
 
 struct EvalResult {
-  double loss = 0;  // mean over trained targets, nats
+  double loss = 0;     // mean over trained targets, nats
+  MetricList metrics;  // of a task that has some
   int64_t tokens = 0;
   double seconds = 0;
 };
@@ -15,7 +17,8 @@ struct EvalResult {
 // Leaves StepState as a window's start; call it between windows. The last batch is filled up with
 // ignored targets, so every batch has the planned shape. The samples together hold a target, which
 // prepare_data (run_data.h) sees to.
-EvalResult evaluate_samples(Session& session, const RunData& data, int64_t samples);
+EvalResult evaluate_samples(Session& session, const RunData& data, int64_t samples,
+                            Metrics* metrics = nullptr);
 
 // Perplexity with a sliding window, as in Hugging Face's guide for models of a fixed length:
 // windows of T tokens begin every `stride` tokens of a file (1 <= stride < T), and each scores the

@@ -51,6 +51,9 @@ class BlockRecorder {
       if (d.packing_boundaries)
         documents_ = ctx_.tensor(Name("batch.document_start"), {d.micro_batch, d.T}, DType::i32,
                                  Category::batch);
+      if (d.packing_boundaries && !model.spec().causal)
+        ends_ = ctx_.tensor(Name("batch.document_end"), {d.micro_batch, d.T}, DType::i32,
+                            Category::batch);
     });
     if (grads_) grads_->begin(true);
   }
@@ -61,7 +64,8 @@ class BlockRecorder {
     const Dims dims{d_.micro_batch, d_.T};
     const Shape shape{dims.N(), model_.spec().C};
     const DType dtype = model_.precision().compute;
-    Runtime rt{*params_, sink(), state_.view(), nullptr, packed_.get(), documents_.view()};
+    Runtime rt{*params_,          sink(),      state_.view(), nullptr, packed_.get(),
+               documents_.view(), ends_.view()};
     Pass pass(block.body(), policies);
     size_t forward_end = 0, backward_begin = 0;
     int64_t out_bytes = 0;
@@ -95,7 +99,8 @@ class BlockRecorder {
     const Dims dims{d_.micro_batch, d_.T};
     const Shape shape{dims.N(), model_.spec().C};
     const DType dtype = model_.precision().compute;
-    Runtime rt{*params_, sink(), state_.view(), nullptr, packed_.get(), documents_.view()};
+    Runtime rt{*params_,          sink(),      state_.view(), nullptr, packed_.get(),
+               documents_.view(), ends_.view()};
     Offload offload(2, static_cast<int>(policies.size()));
     Pass below(model_.block(0).body(), policies, &offload, 0);
     Pass above(model_.block(1).body(), policies, &offload, 1);
@@ -274,7 +279,7 @@ class BlockRecorder {
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<StateStore> states_;
   std::unique_ptr<UpdatingGradSink> updating_;
-  Tensor master_, state_, documents_;
+  Tensor master_, state_, documents_, ends_;
   int block_ = -1;
 };
 

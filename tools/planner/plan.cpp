@@ -197,6 +197,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
     plan.checkpoint_bytes = checkpoint_data_bytes(r);
   }
   plan.global_batch = r.global_batch;
+  plan.rows = r.rows;
   plan.target = r.target;
   plan.runtime_bytes = runtime_bytes_of(r);
   plan.model_text =

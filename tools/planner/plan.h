@@ -41,9 +41,12 @@ struct PlanRequest {
   OptimizerConfig optimizer;
   Settings settings;
   int64_t T = 0;
-  int64_t global_batch = 0;  // sequences of an optimizer step; 0: no training
-  int64_t micro_batch = 0;   // 0: the divisor of global_batch that is fastest
-  int64_t eval_batch = 0;    // 0: as many sequences as the micro-batch, if `evaluate`
+  int64_t global_batch = 0;  // windows of T tokens of an optimizer step; 0: no training
+  // Where rows of unequal length share windows: rows of a step, of which global_batch windows are
+  // expected, and of a window at most. 0: a sequence is a window.
+  int64_t rows = 0, rows_per_window = 0;
+  int64_t micro_batch = 0;  // 0: the divisor of global_batch that is fastest
+  int64_t eval_batch = 0;   // 0: as many sequences as the micro-batch, if `evaluate`
   bool evaluate = false;
   int64_t head_rows = 0;                   // 0: the fastest of 1024, 256, 64
   BatchKeys keys;                          // that set these numbers
@@ -98,6 +101,11 @@ struct PlanRequest {
   std::string attention_yielded;  // that of cuDNN, where the budget has no room for it; or empty
 };
 
+// Samples of an optimizer step: what global_batch_size counts.
+inline int64_t samples_per_step(const PlanRequest& r) {
+  return r.rows > 0 ? r.rows : r.global_batch;
+}
+
 // A change of keys under which less memory is enough, as planned (tools/planner/offers.h).
 struct Offer {
   std::string keys;    // "offload_optimizer=cpu host_memory=1048576"
@@ -110,9 +118,9 @@ struct Plan {
   bool fits = false;
   Place place = Place::cpu;  // that its programs run on
   Decisions decisions;
-  int64_t global_batch = 0;
-  int64_t accumulation = 0;  // micro-steps an optimizer step
-  Schedule schedule;         // packed
+  int64_t global_batch = 0, rows = 0;  // as in the request
+  int64_t accumulation = 0;            // micro-steps an optimizer step
+  Schedule schedule;                   // packed
   int64_t host_budget = 0, free_before = 0, reserve = 0, free_bytes = 0;
   int64_t checkpoint_bytes = 0;  // of one checkpoint on disk; 0: none are written
   // What is predicted of one: written in the background at kSaveRate, training waits for it at most

@@ -21,6 +21,7 @@ PlanFacts plan_facts(const PlanRequest& r) {
       {"max_length", std::to_string(r.T)},
       {"global_batch_size", std::to_string(r.global_batch)},
       {"packing_boundaries", fmt::format("{}", r.packing_boundaries)},
+      {"rows_per_window", fmt::format("{}", r.rows_per_window)},
       {"eval_data or eval_fraction", r.evaluate ? "some" : "none"},
       {"allow=[bf16_gradients]", r.bf16_gradients ? "given" : "not given"},
       {"max_grad_norm", r.max_grad_norm > 0 ? "above 0" : "0"},

@@ -83,6 +83,7 @@ nlohmann::json decisions_json(const Plan& plan) {
           {"offload_gradients", d.offload_gradients ? "cpu" : "none"},
           {"packed_weights", to_string(d.packed_weights)},
           {"packing_boundaries", d.packing_boundaries},
+          {"rows_per_window", d.rows_per_window},
           {"eval_batch", d.eval_batch},
           {"kv_length", d.kv_length},
           {"kv_rows", d.kv_rows},
@@ -227,7 +228,9 @@ std::string plan_sentence(const Plan& plan) {
                : fmt::format("Does not fit: {} is the smallest memory that works.",
                              human_bytes(plan.minimum_bytes));
   if (d.micro_batch > 0) {
-    s = fmt::format("{} sequences of {} tokens a step", plan.global_batch, d.T);
+    s = plan.rows > 0 ? fmt::format("{} rows a step, in about {} windows of {} tokens", plan.rows,
+                                    plan.global_batch, d.T)
+                      : fmt::format("{} sequences of {} tokens a step", plan.global_batch, d.T);
     s += plan.accumulation > 1
              ? fmt::format(" in {} micro-batches of {}", plan.accumulation, d.micro_batch)
              : std::string(" at once");
@@ -240,7 +243,7 @@ std::string plan_sentence(const Plan& plan) {
     if (d.gradients != DType::f32)
       s += fmt::format(", gradients held in {}", to_string(d.gradients));
     if (d.update_in_backward) s += ", layers updated as backward leaves them";
-    if (d.packing_boundaries) s += ", documents kept apart";
+    if (d.packing_boundaries && d.rows_per_window == 0) s += ", documents kept apart";
     if (plan.unlimited_seconds > 0)
       s += slower_than_unlimited(plan) < 0.0005 ? std::string(", as fast as without a budget")
                                                 : fmt::format(", {} slower than without a budget",

@@ -71,8 +71,8 @@ PlanSearch::PlanSearch(const PlanRequest& request, std::shared_ptr<Recordings> r
 std::vector<PlanSearch::Gradients> PlanSearch::gradients(int64_t micro) const {
   const PlanRequest& r = request_;
   // In backward nothing is known of the norm of all gradients, nor of a later micro-step.
-  const bool in_backward = r.global_batch > 0 && r.max_grad_norm == 0 && micro >= r.global_batch &&
-                           !r.model->precision().loss_scaling();
+  const bool in_backward = r.global_batch > 0 && r.rows == 0 && r.max_grad_norm == 0 &&
+                           micro >= r.global_batch && !r.model->precision().loss_scaling();
   std::vector<Gradients> list;
   for (const DType t : {DType::f32, DType::bf16}) {
     // Allowed is not asked for: on a place that has no kernels for them they are not looked at.
@@ -108,6 +108,7 @@ Decisions PlanSearch::decide(const Key& key) const {
   d.loss_scaling = r.loss_scaling;
   d.save = r.save;
   d.packing_boundaries = r.packing_boundaries;
+  d.rows_per_window = r.rows_per_window;
   if (r.save && r.global_batch > 0) d.save_ring = save_ring_bytes(r);
   d.packed_weights = r.packed_weights.value_or(WeightPacking::none);
   return d;

@@ -137,6 +137,7 @@ Decisions of_common(const Decisions& d) {
   c.T = d.T;
   c.offload_params = d.offload_params;
   c.packing_boundaries = d.packing_boundaries;
+  c.rows_per_window = d.rows_per_window;
   c.packed_weights = d.packed_weights;
   return c;
 }

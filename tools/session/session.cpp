@@ -163,7 +163,10 @@ void Session::make_residents() {
   }
   if (const int64_t B = std::max(d.micro_batch, d.eval_batch); B > 0) {
     tokens_ = ctx_.tensor(Name("batch.tokens"), {B, d.T}, DType::i32, Category::batch);
-    targets_ = ctx_.tensor(Name("batch.targets"), {B * d.T}, DType::i32, Category::batch);
+    if (d.rows_per_window > 0)
+      make_head_batch(B);
+    else
+      targets_ = ctx_.tensor(Name("batch.targets"), {B * d.T}, DType::i32, Category::batch);
     if (d.packing_boundaries)
       document_start_ =
           ctx_.tensor(Name("batch.document_start"), {B, d.T}, DType::i32, Category::batch);
@@ -184,6 +187,22 @@ void Session::make_residents() {
   if (ctx_.by_kernels()) make_host_side();
 }
 
+void Session::make_head_batch(int64_t B) {
+  const ModelSpec& spec = model_.spec();
+  const int64_t M = B * decisions_.rows_per_window, K = spec.label_count();
+  if (spec.types > 1)
+    types_ = ctx_.tensor(Name("batch.types"), {B, decisions_.T}, DType::i32, Category::batch);
+  head_index_ = ctx_.tensor(Name("batch.head_index"), {M}, DType::i32, Category::batch);
+  const bool classes =
+      spec.head != HeadKind::sequence_classification || spec.problem == Problem::single_label;
+  head_targets_ = ctx_.tensor(Name("batch.head_targets"), classes ? Shape{M} : Shape{M, K},
+                              classes ? DType::i32 : DType::f32, Category::batch);
+  if (decisions_.eval_batch > 0 && spec.head != HeadKind::masked_lm)
+    head_logits_ = ctx_.tensor(Name("batch.head_logits"),
+                               {decisions_.eval_batch * decisions_.rows_per_window, K}, DType::f32,
+                               Category::logits);
+}
+
 Tensor Session::twin(const char* name, const Tensor& device) {
   if (!device.defined()) return {};
   return ctx_.host_tensor(Name(name), device.view().shape, device.view().dtype);
@@ -194,6 +213,10 @@ void Session::make_host_side() {
   host_.tokens = twin("host.tokens", tokens_);
   host_.targets = twin("host.targets", targets_);
   host_.document_start = twin("host.document_start", document_start_);
+  host_.types = twin("host.types", types_);
+  host_.head_index = twin("host.head_index", head_index_);
+  host_.head_targets = twin("host.head_targets", head_targets_);
+  host_.head_logits = twin("host.head_logits", head_logits_);
   host_.prompt = twin("host.prompt", prompt_);
   host_.next = twin("host.next_token", next_);
   host_.logits = twin("host.next_logits", logits_);
@@ -224,6 +247,9 @@ void Session::send_batch() {
   send(tokens_, host_.tokens);
   send(targets_, host_.targets);
   send(document_start_, host_.document_start);
+  send(types_, host_.types);
+  send(head_index_, host_.head_index);
+  send(head_targets_, host_.head_targets);
 }
 
 const View& Session::master() const {
@@ -264,7 +290,18 @@ void Session::begin_window(uint64_t seed, int64_t step, int64_t trained_tokens) 
 }
 
 ModelBatch Session::batch(int64_t B) const {
-  return {tokens_.view().rows(0, B), targets_.view().rows(0, B * decisions_.T)};
+  ModelBatch batch{.tokens = tokens_.view().rows(0, B), .targets = {}};
+  const int64_t R = decisions_.rows_per_window;
+  if (R == 0) {
+    batch.targets = targets_.view().rows(0, B * decisions_.T);
+    return batch;
+  }
+  if (types_.defined()) batch.token_types = types_.view().rows(0, B);
+  batch.head = {.index = head_index_.view().rows(0, B * R),
+                .targets = head_targets_.view().rows(0, B * R),
+                .logits = head_logits_.view(),
+                .rows_per_window = R};
+  return batch;
 }
 
 View Session::batch_document_start(int64_t B) const {
@@ -348,6 +385,8 @@ void Session::evaluate() {
                nullptr,   packed_.get(), batch_document_start(decisions_.eval_batch)};
     model_.evaluate(ctx_, rt, *eval_pass_, batch(decisions_.eval_batch), decisions_.head_rows);
   });
+  if (host_.head_logits.defined() && !ctx_.planning())
+    ctx_.read(host_.head_logits.view().data, head_logits_);
   device_ahead_ = true;
 }
 

@@ -57,6 +57,9 @@ struct Decisions {
   bool save = false;         // can write model folders
   // Documents in a window see and count only themselves: one more resident, document_start().
   bool packing_boundaries = false;
+  // Rows of the hidden states that the head reads of each window of T tokens, at most: sequences, or
+  // tokens with a target (layers/parts/head.h). 0: a causal LM, whose head reads all.
+  int64_t rows_per_window = 0;
   // Bytes of the ring through which checkpoints are written (save_ring.h); 0: none are.
   int64_t save_ring = 0;
   // Optimizer states and master weights rest in the host arena and pass through the device in
@@ -117,6 +120,12 @@ class Session {
   int32_t* document_start_or_null() const {
     return document_start_.defined() ? document_start().as<int32_t>() : nullptr;
   }
+  // Of a head that reads rows, micro_batch windows of rows_per_window each: where they are in the
+  // micro-batch, i32; their targets, i32 or (rows, K) f32; and, of evaluation, logits (rows, K) f32.
+  const View& token_types() const { return of_host(types_, host_.types); }
+  const View& head_index() const { return of_host(head_index_, host_.head_index); }
+  const View& head_targets() const { return of_host(head_targets_, host_.head_targets); }
+  const View& head_logits() const { return of_host(head_logits_, host_.head_logits); }
   const View& prompt() const { return of_host(prompt_, host_.prompt); }  // (1, prefill) i32
   const View& next_token() const { return of_host(next_, host_.next); }  // (kv_rows, 1) i32
   const View& logits() const { return of_host(logits_, host_.logits); }  // (kv_rows, Vp) f32
@@ -157,7 +166,8 @@ class Session {
  private:
   // In the host arena, where the places are apart.
   struct HostSide {
-    Tensor state, tokens, targets, document_start, prompt, next, logits, sources, turned;
+    Tensor state, tokens, targets, document_start, types, head_index, head_targets, head_logits,
+        prompt, next, logits, sources, turned;
   };
   static const View& of_host(const Tensor& device, const Tensor& host) {
     return host.defined() ? host.view() : device.view();
@@ -170,6 +180,7 @@ class Session {
   ModelBatch batch(int64_t B) const;
   View batch_document_start(int64_t B) const;
   void make_residents();
+  void make_head_batch(int64_t B);
   void make_generation();
   void sum_gradients();
   UpdateTargets update_targets() const;
@@ -192,6 +203,7 @@ class Session {
   OffloadedStateStore* offloaded_ = nullptr;        // states_, if they rest with the host
   std::vector<std::span<const StateSpan>> summed_;  // whose squares are summed up by themselves
   Tensor state_, tokens_, targets_, document_start_, prompt_, next_, logits_, sources_;
+  Tensor types_, head_index_, head_targets_, head_logits_;
   Tensor save_ring_;
   HostSide host_;
   // Of the two StepStates: the host's has news for the device, the device's has some for the host.

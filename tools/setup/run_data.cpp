@@ -206,6 +206,17 @@ void RunData::fill_eval(int64_t first, int64_t count, int32_t* tokens, int32_t* 
     train->fill_eval(first, count, tokens, targets, document_start);
 }
 
+RunData rows_data(const std::shared_ptr<RowData>& rows) {
+  RunData data;
+  data.rows = rows;
+  data.train_samples = rows->train_rows();
+  data.eval_samples = rows->eval_rows();
+  data.train_tokens =
+      static_cast<int64_t>(static_cast<double>(rows->train_rows()) * rows->mean_length());
+  data.text = rows->text();
+  return data;
+}
+
 RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, int64_t V,
                      int64_t T, const std::string& cache_folder, bool training,
                      const PrepareRoom& room) {

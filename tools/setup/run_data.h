@@ -1,6 +1,7 @@
 // The data of a run: tokenizer, token files and windows, from what the config names.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,7 +13,11 @@
 
 namespace snug {
 
+class RowData;
+
 struct RunData {
+  // Rows of a head that reads them, in place of the windows.
+  std::shared_ptr<RowData> rows;
   std::optional<WindowDataset> train;
   std::optional<WindowDataset> eval;  // a file of its own; without it, the tail of `train`
   int64_t train_samples = 0, eval_samples = 0;
@@ -24,6 +29,9 @@ struct RunData {
   void fill_eval(int64_t first, int64_t count, int32_t* tokens, int32_t* targets,
                  int32_t* document_start = nullptr) const;
 };
+
+// Of rows that have been read.
+RunData rows_data(const std::shared_ptr<RowData>& rows);
 
 // Tokenises text into the cache or `cache_folder` (token_cache.h; token files are used where they
 // are) and cuts windows of T + 1 tokens. Token files are read by position: they cost no memory, and

@@ -168,6 +168,12 @@ void follow_target(RunConfig& config, const Target& target) {
   check_device(config);
 }
 
+// Rows that a head reads of a window where there is no data: rows as long as windows.
+int64_t default_rows(const RunConfig& config, const ModelSpec& spec, int64_t T) {
+  if (spec.head == HeadKind::masked_lm) return masked_rows(T, config.mlm_probability);
+  return spec.head == HeadKind::token_classification ? T : 1;
+}
+
 CostModel gpu_cost(const std::optional<GpuRoom>& room, DType compute) {
   return room ? CostModel::uncalibrated_gpu(room->facts.name, room->facts.multiprocessors, compute)
               : CostModel::uncalibrated_gpu("a GPU", 100, compute);
@@ -231,6 +237,8 @@ RunSetup make_setup(RunConfig config) {
          fmt::format("model: {}", config.model.empty() ? "a map" : config.model),
          "model=FOLDER, or init=scratch");
   s.model_folder = config.init == "scratch" ? "" : source.folder;
+  const HeadKind of_folder = spec.head;
+  if (config.task != "auto") set_head(spec, parse_head(config.task), config.where("task"));
   if (!s.model_folder.empty())
     for (const std::string& note : settle_head(source)) tell(stderr, "Note: {}.\n", note);
   if (s.tokenizer && s.model_folder.empty()) {
@@ -238,9 +246,15 @@ RunSetup make_setup(RunConfig config) {
     if (const auto id = s.tokenizer->bos_id()) spec.bos_token = *id;
     if (spec.bos_token < 0) spec.bos_token = spec.eos_token;
   }
+  s.sizes = resolve_sizes(config, spec.P);
+  if (spec.encoder() && !(config.train_data.empty() && config.eval_data.empty())) {
+    // The names of labels are the folder's if its head has that task.
+    const bool known = !source.folder.empty() && of_folder == spec.head;
+    s.rows = std::make_shared<RowData>(config, s.tokenizer, spec, known, s.sizes.max_length,
+                                       s.sizes.global_batch_size);
+  }
   const bool tf32 = config.precision == "tf32";  // whose dtypes are those of fp32
   s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision));
-  s.sizes = resolve_sizes(config, spec.P);
 
   PlanRequest& r = s.request;
   r.model = s.model.get();
@@ -294,6 +308,11 @@ RunSetup make_setup(RunConfig config) {
   }
   r.T = s.sizes.max_length;
   r.global_batch = s.sizes.global_batch_size;
+  if (spec.encoder()) {
+    r.rows = s.sizes.global_batch_size;
+    r.global_batch = s.rows ? s.rows->windows_per_step() : r.rows;
+    r.rows_per_window = s.rows ? s.rows->rows_per_window() : default_rows(config, spec, r.T);
+  }
   r.micro_batch = s.sizes.micro_batch_size;
   r.evaluate = config.eval_fraction > 0 || !config.eval_data.empty();
   r.eval_batch = config.per_device_eval_batch_size;
@@ -320,7 +339,7 @@ RunSetup make_setup(RunConfig config) {
                     .backoff_factor = config.backoff_factor,
                     .growth_interval = config.growth_interval,
                     .min_scale = config.min_loss_scale};
-  r.packing_boundaries = config.packing_boundaries;
+  r.packing_boundaries = config.packing_boundaries || spec.encoder();
   r.save = true;
   r.save_buffer = config.save_buffer;
   r.step_flops_rate = calibration ? calibration->roofs.flops(compute == DType::bf16) : 0.0;

@@ -13,6 +13,7 @@
 #include "tools/calibrate/device_calibration.h"
 #include "tools/config/run_config.h"
 #include "tools/planner/plan.h"
+#include "tools/setup/row_data.h"
 
 namespace snug {
 
@@ -21,6 +22,8 @@ struct RunSetup {
   std::optional<Tokenizer> tokenizer;
   std::string model_folder;  // weights to load; empty: random initialisation
   std::unique_ptr<Model> model;
+  // Of a model whose head reads rows, where data is given; it has been read.
+  std::shared_ptr<RowData> rows;
   RunSizes sizes;
   // What computes the products: this machine's calibration, or what a checkpoint pins. The
   // request's settings point to it.

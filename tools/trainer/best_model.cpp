@@ -21,13 +21,15 @@ double TrainRun::lowest_eval_loss() const {
 void TrainRun::measure() {
   const StepState saved = session_->state();
   at_.evaluation_due = true;  // if data is lost now, the checkpoint knows what is missing
-  const EvalResult r = evaluate_samples(*session_, data_, data_.eval_samples);
+  const EvalResult r =
+      evaluate_samples(*session_, data_, data_.eval_samples, metrics_ ? &*metrics_ : nullptr);
   at_.evaluation_due = false;
   session_->state() = saved;
   log_->evaluation({.step = at_.step,
                     .tokens = r.tokens,
                     .loss = r.loss,
                     .perplexity = std::exp(r.loss),
+                    .metrics = r.metrics,
                     .seconds = r.seconds,
                     .epoch = epoch()});
   // As transformers' EarlyStoppingCallback: any lower loss is the new best, one that is lower by

@@ -236,18 +236,33 @@ void RunLog::step(const StepMetrics& m) {
 void RunLog::evaluation(const EvalMetrics& m) {
   char when[32];
   timestamp(when);
-  metrics_->write(fmt::format(
-      "{{\"step\":{},\"eval_loss\":{},\"eval_perplexity\":{},\"epoch\":{:.6f},"
-      "\"eval_runtime\":{:.3f},\"eval_tokens\":{},\"time\":\"{}\"}}\n",
-      m.step, number(m.loss), number(m.perplexity), m.epoch, m.seconds, m.tokens, when));
+  const bool task = m.metrics.count > 0;  // of labels: a perplexity says nothing of them
+  std::string keys, words;
+  if (!task) {
+    keys = fmt::format("\"eval_perplexity\":{},", number(m.perplexity));
+    words = fmt::format("perplexity {:.2f}", std::fabs(m.perplexity));  // a NaN has no sign here
+  }
+  for (const Metric& metric : m.metrics) {
+    keys += fmt::format("\"eval_{}\":{},", metric.name, number(metric.value));
+    words += fmt::format("{}{} {:.4f}", words.empty() ? "" : "  ", metric.name, metric.value);
+  }
+  metrics_->write(
+      fmt::format("{{\"step\":{},\"eval_loss\":{},{}\"epoch\":{:.6f},"
+                  "\"eval_runtime\":{:.3f},\"eval_tokens\":{},\"time\":\"{}\"}}\n",
+                  m.step, number(m.loss), keys, m.epoch, m.seconds, m.tokens, when));
   if (csv_)
     csv_->write(fmt::format("{},{:.6f},,,,,,,,,{},{},{:.3f},{},{}{}\n", m.step, m.epoch,
-                            cell(m.loss), cell(m.perplexity), m.seconds, m.tokens,
+                            cell(m.loss), task ? "" : cell(m.perplexity), m.seconds, m.tokens,
                             loss_scaling_ ? ",," : "", when));
-  if (events_) events_->scalars(m.step, {{"eval/loss", m.loss}, {"eval/perplexity", m.perplexity}});
-  say(fmt::format("step {:>6}  validation loss {:.4f}  perplexity {:.2f}  ({} tokens, {})", m.step,
-                  std::fabs(m.loss), std::fabs(m.perplexity),  // a NaN has no sign here either
-                  m.tokens, human_seconds(m.seconds)));
+  if (events_ && !task)
+    events_->scalars(m.step, {{"eval/loss", m.loss}, {"eval/perplexity", m.perplexity}});
+  if (events_ && task) {
+    events_->scalars(m.step, {{"eval/loss", m.loss}});
+    for (const Metric& metric : m.metrics)
+      events_->scalars(m.step, {{fmt::format("eval/{}", metric.name), metric.value}});
+  }
+  say(fmt::format("step {:>6}  validation loss {:.4f}  {}  ({} {}, {})", m.step, std::fabs(m.loss),
+                  words, m.tokens, task ? "labels" : "tokens", human_seconds(m.seconds)));
 }
 
 }  // namespace snug

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "layers/tasks/metrics.h"
 #include "tools/report/report.h"
 #include "tools/trainer/event_file.h"
 #include "tools/trainer/line_file.h"
@@ -41,7 +42,8 @@ struct StepMetrics {
 
 struct EvalMetrics {
   int64_t step = 0, tokens = 0;
-  double loss = 0, perplexity = 0, seconds = 0, epoch = 0;
+  double loss = 0, perplexity = 0, seconds = 0, epoch = 0;  // of a task with metrics no perplexity
+  MetricList metrics = {};
 };
 
 // A loss scale in few digits; powers of two, as most are, exactly.

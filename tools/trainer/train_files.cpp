@@ -56,7 +56,8 @@ void TrainRun::add_model_files(const std::string& folder, DType dtype) const {
 
 // The log in the form of Hugging Face's Trainer.
 void TrainRun::write_state(const std::string& folder) const {
-  const double samples = static_cast<double>(plan_.global_batch) * static_cast<double>(total_);
+  const double samples =
+      static_cast<double>(samples_per_step(setup_.request)) * static_cast<double>(total_);
   // All three of one step: the best of the checkpoints, and before there is one of what was
   // evaluated.
   const bool saved = at_.best_saved_step >= 0;
@@ -247,6 +248,9 @@ std::string TrainRun::resume_command() const {
 void TrainRun::prepare() {
   require_own_output();
   bad_weights_.reserve(256);  // said of a step, and kept to the end
+  const ModelSpec& spec = setup_.model->spec();
+  if (data_.rows && data_.eval_samples > 0 && spec.head != HeadKind::masked_lm)
+    metrics_.emplace(spec, data_.eval_samples + samples_per_step(setup_.request));
   const std::string& dir = config().output_dir;
   if (resumed_) {
     for (const std::string& folder : damaged_) {
@@ -304,8 +308,14 @@ void TrainRun::prepare() {
 }
 
 void TrainRun::start_log() {
-  log_->say(fmt::format("Data: {}; {} samples of {} tokens to train on, {} held out", data_.text,
-                        data_.train_samples, plan_.decisions.T, data_.eval_samples));
+  if (data_.rows) {
+    log_->say(fmt::format("Data: {}; {} rows to train on, {} to evaluate", data_.text,
+                          data_.train_samples, data_.eval_samples));
+    for (const std::string& note : data_.rows->notes()) log_->say("Note: " + note);
+  } else {
+    log_->say(fmt::format("Data: {}; {} samples of {} tokens to train on, {} held out", data_.text,
+                          data_.train_samples, plan_.decisions.T, data_.eval_samples));
+  }
   log_->say(fmt::format("Weights: {}", resumed_ ? "resumed from " + resumed_->folder
                                        : setup_.model_folder.empty()
                                            ? "random initialisation"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/data/token_file.h"
+#include "layers/tasks/metrics.h"
 #include "optim/schedule.h"
 #include "tools/checkpoint/checkpoint_writer.h"
 #include "tools/checkpoint/loss_watch.h"
@@ -15,6 +16,7 @@
 #include "tools/infer/generator.h"
 #include "tools/report/report.h"
 #include "tools/session/gpu_memory.h"
+#include "tools/setup/row_data.h"
 #include "tools/setup/run_data.h"
 #include "tools/setup/setup.h"
 #include "tools/trainer/run_log.h"
@@ -45,6 +47,9 @@ class TrainRun {
   void tell_untrained() const;
   void prepare();
   void start_log();
+  void micro_steps();
+  void micro_steps_of_rows(int64_t step);
+  double tokens_of(int64_t samples) const;
   bool optimizer_step(int64_t targets);
   bool step_skipped();
   void watch_allocations();
@@ -108,6 +113,7 @@ class TrainRun {
   bool skipped_ = false, untrained_ = false;
   LossWatch watch_;
   RunPosition at_;
+  std::optional<Metrics> metrics_;  // of a task that has some
   ReportRun report_;
   double started_ = 0, startup_ = -1;
   // Of this process's steps after the first, for the comparison with the plan.

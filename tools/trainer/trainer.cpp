@@ -127,8 +127,13 @@ void TrainRun::reserve() {
     load_checkpoint(*session_, *resumed_);
   } else if (!setup_.model_folder.empty()) {
     for (const std::string& warning :
-         load_weights(session_->context(), *setup_.model, setup_.model_folder, session_->master()))
+         load_weights(session_->context(), *setup_.model, setup_.model_folder, session_->master(),
+                      static_cast<uint64_t>(config().seed)))
       tell(stdout, "Warning: {}\n", warning);
+    const std::vector<std::string> drawn = missing_weights(*setup_.model, setup_.model_folder);
+    if (!drawn.empty())
+      tell(stdout, "Note: {} has no {}: drawn anew.\n", setup_.model_folder,
+           fmt::join(drawn, ", "));
     session_->load();
   } else {
     init_parameters(session_->context(), setup_.model->params(), session_->master(),
@@ -190,7 +195,8 @@ void TrainRun::set_rate() {
 }
 
 int64_t TrainRun::targets_of_step() const {
-  const int64_t G = plan_.global_batch;
+  const int64_t G = samples_per_step(setup_.request);
+  if (data_.rows) return data_.rows->trained(at_.samples / G);
   return config().packing_boundaries ? data_.train->trained_targets(at_.samples, G)
                                      : G * plan_.decisions.T;
 }
@@ -200,7 +206,7 @@ int64_t TrainRun::targets_of_step() const {
 void TrainRun::skip_step() {
   set_rate();
   ++at_.step;
-  at_.samples += plan_.global_batch;
+  at_.samples += samples_per_step(setup_.request);
   ++at_.window_steps;
   if (at_.untrained++ == 0)
     log_->say(fmt::format(
@@ -209,17 +215,12 @@ void TrainRun::skip_step() {
         at_.step));
 }
 
-// False if the loss or a gradient is not finite; the step is then not done.
-bool TrainRun::optimizer_step(int64_t trained) {
-  const Decisions& d = plan_.decisions;
-  const int64_t G = plan_.global_batch, B = d.micro_batch, T = d.T;
+void TrainRun::micro_steps() {
+  const int64_t G = plan_.global_batch, B = plan_.decisions.micro_batch, T = plan_.decisions.T;
   Session& s = *session_;
   int32_t* tokens = s.tokens().as<int32_t>();
   int32_t* targets = s.targets().as<int32_t>();
   int32_t* starts = s.document_start_or_null();
-  s.begin_window(static_cast<uint64_t>(config().seed), at_.step, trained);
-  set_rate();  // backward may update already
-  s.optimizer().prepare_step(s.state());
   for (int64_t first = 0; first < G; first += B) {
     const int64_t count = std::min(B, G - first);
     data_.train->fill(at_.samples + first, count, tokens, targets, starts);
@@ -230,6 +231,36 @@ bool TrainRun::optimizer_step(int64_t trained) {
     s.state().first_sample = first;
     s.micro(first == 0);
   }
+}
+
+// As many micro-steps as the step's rows need: windows are samples to what draws random numbers.
+void TrainRun::micro_steps_of_rows(int64_t step) {
+  const int64_t windows = data_.rows->windows(step);
+  for (int64_t first = 0; first < windows; first += plan_.decisions.micro_batch) {
+    data_.rows->fill(step, first, *session_);
+    session_->state().first_sample = first;
+    session_->micro(first == 0);
+  }
+}
+
+// Tokens that are learned from, of these many samples.
+double TrainRun::tokens_of(int64_t samples) const {
+  const double each =
+      data_.rows ? data_.rows->mean_length() : static_cast<double>(plan_.decisions.T);
+  return static_cast<double>(samples) * each;
+}
+
+// False if the loss or a gradient is not finite; the step is then not done.
+bool TrainRun::optimizer_step(int64_t trained) {
+  const int64_t G = samples_per_step(setup_.request);
+  Session& s = *session_;
+  s.begin_window(static_cast<uint64_t>(config().seed), at_.step, trained);
+  set_rate();  // backward may update already
+  s.optimizer().prepare_step(s.state());
+  if (data_.rows)
+    micro_steps_of_rows(at_.samples / G);
+  else
+    micro_steps();
   s.update();
 
   const StepState& state = s.state();
@@ -328,11 +359,9 @@ void TrainRun::log_step(double step_seconds) {
   if (scaling) m.loss_scale = static_cast<double>(at_.loss_scale);
   if (scaling || config().packing_boundaries) m.skipped_steps = at_.step - at_.updates;
   m.step_seconds = step_seconds;
-  if (!untrained_)
-    m.tokens_per_second =
-        static_cast<double>(plan_.global_batch * plan_.decisions.T) / step_seconds;
+  if (!untrained_) m.tokens_per_second = tokens_of(samples_per_step(setup_.request)) / step_seconds;
   m.elapsed = at_.elapsed + now - started_;
-  m.tokens_seen = at_.samples * plan_.decisions.T;
+  m.tokens_seen = static_cast<int64_t>(tokens_of(at_.samples));
   m.epoch = epoch();
   m.memory_bytes = session_->context().resident_bytes();
   if (const auto gpu = pci_.empty() || !due ? std::nullopt : gpu_now(pci_)) {
@@ -408,12 +437,14 @@ int TrainRun::run() {
   std::error_code error;
   fs::remove_all(new_tokens, error);
   NewFolder new_data(new_tokens);
-  data_ = prepare_data(config(), setup_.tokenizer, setup_.model->spec().V, plan_.decisions.T,
-                       new_tokens, true, prepare_room());
+  data_ = setup_.rows ? rows_data(setup_.rows)
+                      : prepare_data(config(), setup_.tokenizer, setup_.model->spec().V,
+                                     plan_.decisions.T, new_tokens, true, prepare_room());
   clock_.lap("data");
-  data_fingerprint_ = data_fingerprint(*data_.train, config().packing_boundaries);
-  total_ = total_steps(config(), data_.train_samples, plan_.global_batch);
-  check_trained(data_, config(), total_, plan_.global_batch);
+  data_fingerprint_ = data_.rows ? data_.rows->fingerprint()
+                                 : data_fingerprint(*data_.train, config().packing_boundaries);
+  total_ = total_steps(config(), data_.train_samples, samples_per_step(setup_.request));
+  if (!data_.rows) check_trained(data_, config(), total_, plan_.global_batch);
   if (resumed_) {
     check_data(*resumed_, pinned());
     note_changes(*resumed_, hyperparameters(config(), total_));
@@ -547,8 +578,7 @@ int TrainRun::steps() {
       allocation_watch::available() ? std::to_string(allocation_watch::breaches())
                                     : std::string("not counted in this build")));
   if (timed_steps_ > 0 && timed_seconds_ > 0) {
-    const double rate =
-        static_cast<double>(timed_steps_ * plan_.global_batch * plan_.decisions.T) / timed_seconds_;
+    const double rate = tokens_of(timed_steps_ * samples_per_step(setup_.request)) / timed_seconds_;
     log_->say(
         fmt::format("predicted {:.0f} tokens/s ({}), measured {:.0f} over {} steps: {:+.0f} %",
                     plan_.tokens_per_second(), plan_.cost, rate, timed_steps_,

@@ -1,0 +1,211 @@
+#include "tools/setup/row_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+#include "engine/data/corpus.h"
+#include "engine/io/fingerprint.h"
+#include "tools/config/values.h"
+
+namespace snug {
+namespace {
+
+RowKind kind_of(HeadKind head) {
+  switch (head) {
+    case HeadKind::sequence_classification:
+      return RowKind::sequence;
+    case HeadKind::token_classification:
+      return RowKind::tokens;
+    case HeadKind::masked_lm:
+      return RowKind::text;
+    case HeadKind::causal_lm:
+      break;
+  }
+  fail(ErrorCode::internal, "a head that reads rows", "a causal one", "report this");
+}
+
+ProblemType type_of(const RunConfig& config, const ModelSpec& spec, bool known) {
+  if (config.problem_type != "auto") return parse_problem_type(config.problem_type);
+  if (!known) return ProblemType::automatic;
+  return spec.problem == Problem::regression    ? ProblemType::regression
+         : spec.problem == Problem::multi_label ? ProblemType::multi_label
+                                                : ProblemType::single_label;
+}
+
+Problem problem_of(const std::string& word) {
+  if (word == to_string(ProblemType::regression)) return Problem::regression;
+  if (word == to_string(ProblemType::multi_label)) return Problem::multi_label;
+  return Problem::single_label;
+}
+
+MaskingOptions masking_of(const RunConfig& config, const Tokenizer& tokenizer, int64_t V) {
+  MaskingOptions m;
+  m.probability = config.mlm_probability;
+  m.vocab_size = V;
+  m.special = special_tokens(tokenizer);
+  if (config.whole_word_mask) m.continues = word_continuations(tokenizer);
+  for (const char* name : {"[MASK]", "<mask>"})
+    if (const auto id = tokenizer.token_to_id(name)) m.mask_id = static_cast<int32_t>(*id);
+  if (m.mask_id < 0)
+    fail(ErrorCode::usage, "a tokenizer with a mask token, [MASK] or <mask>, for task: masked_lm",
+         fmt::format("none in {}",
+                     config.tokenizer.empty() ? "the model's folder" : config.tokenizer),
+         "the tokenizer of a BERT or RoBERTa");
+  return m;
+}
+
+}  // namespace
+
+int64_t masked_rows(int64_t T, double p) {
+  const auto n = static_cast<double>(T);
+  return std::min<int64_t>(
+      T, static_cast<int64_t>(std::ceil(n * p + 6 * std::sqrt(n * p * (1 - p)))) + 1);
+}
+
+RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokenizer,
+                 ModelSpec& spec, bool known, int64_t T, int64_t G)
+    : folder_("rows"), head_(spec.head) {
+  const bool labelled = head_ != HeadKind::masked_lm;
+  RowOptions options;
+  options.kind = kind_of(head_);
+  if (config.text_column != RunConfig().text_column) options.text_column = config.text_column;
+  options.text_pair_column = config.text_pair_column;
+  options.label_column = config.label_column;
+  options.max_length = T;
+  options.vocab_size = spec.V;
+  options.quotes = parse_quoting(config.quoting, "quoting");
+  if (labelled && known) options.label_names = spec.labels;
+  if (head_ == HeadKind::sequence_classification)
+    options.problem_type = type_of(config, spec, known);
+  const auto read = [&](const std::vector<std::string>& given, const char* key) {
+    if (given.empty())
+      fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
+           fmt::format("{}=rows.tsv", key));
+    const std::string path = fmt::format("{}/{}.rows", folder_.path(), key);
+    const RowReport report = write_rows(expand_corpus(given, config.output_dir),
+                                        tokenizer ? &*tokenizer : nullptr, options, path);
+    text_ += fmt::format("{}{}: {}, {} tokens, longest {}", text_.empty() ? "" : "; ", key,
+                         count_of(report.rows, "row"), report.tokens, report.longest);
+    if (report.cut > 0)
+      text_ += fmt::format(" ({} cut to {} tokens, e.g. {})", report.cut, T, report.first_cut);
+    if (report.empty > 0)
+      text_ += fmt::format(" ({} empty left out, e.g. {})", report.empty, report.first_empty);
+    if (report.unlabelled > 0)
+      text_ +=
+          fmt::format(" ({} without a label, e.g. {})", report.unlabelled, report.first_unlabelled);
+    for (const std::string& line : report.assumed) notes_.push_back(line);
+    if (labelled && options.label_names.empty() && !report.label_names.empty()) {
+      options.label_names = report.label_names;  // of what comes next too
+      spec.labels = report.label_names;
+    }
+    if (head_ == HeadKind::sequence_classification && !report.problem_type.empty()) {
+      spec.problem = problem_of(report.problem_type);
+      options.problem_type = parse_problem_type(report.problem_type);
+    }
+    RowFile file(path, tokenizer ? std::optional(tokenizer->fingerprint()) : std::nullopt);
+    if (file.form().label == RowLabel::values && spec.label_count() != file.form().values) {
+      spec.labels.clear();
+      for (int64_t i = 0; i < file.form().values; ++i)
+        spec.labels.push_back("LABEL_" + std::to_string(i));
+    }
+    mean_length_ = std::max(1.0, report.mean_length());
+    return file;
+  };
+  std::optional<RowFile> train, eval;
+  if (!config.train_data.empty()) train.emplace(read(config.train_data, "train_data"));
+  const double mean = mean_length_;
+  if (!config.eval_data.empty())
+    eval.emplace(read(config.eval_data, train ? "eval_data" : "--data"));
+  if (train) mean_length_ = mean;
+  problem_ = spec.problem;
+
+  RowDatasetOptions d;
+  d.T = T;
+  d.global_batch = std::max<int64_t>(1, G);
+  d.seed = static_cast<uint64_t>(config.data_seed >= 0 ? config.data_seed : config.seed);
+  // Twice as many rows as fit on the mean: windows are seldom full of short ones alone.
+  d.max_rows_per_window = std::clamp<int64_t>(
+      static_cast<int64_t>(std::ceil(2.0 * static_cast<double>(T) / mean_length_)), 1, T);
+  if (head_ == HeadKind::masked_lm) {
+    require(tokenizer.has_value(), "a tokenizer, which write_rows asked for");
+    d.masking = masking_of(config, *tokenizer, spec.V);
+    d.max_targets_per_window = masked_rows(T, config.mlm_probability);
+  } else if (head_ == HeadKind::token_classification) {
+    d.max_targets_per_window = T;
+  }
+  rows_per_window_ =
+      d.max_targets_per_window > 0 ? d.max_targets_per_window : d.max_rows_per_window;
+  windows_ =
+      std::clamp<int64_t>(static_cast<int64_t>(std::ceil(1.05 * static_cast<double>(G) *
+                                                         mean_length_ / static_cast<double>(T))),
+                          1, std::max<int64_t>(1, G));
+  if (train) {
+    d.eval_fraction = config.eval_fraction;
+    train_.emplace(std::move(*train), d);
+  }
+  if (eval) {
+    d.eval_fraction = 0;
+    d.shuffle = false;
+    eval_.emplace(std::move(*eval), d);
+  }
+  eval_rows_ = eval_ || config.eval_fraction > 0 ? evaluated().eval_rows() : 0;
+  if (config.max_eval_samples > 0) eval_rows_ = std::min(eval_rows_, config.max_eval_samples);
+}
+
+std::string RowData::fingerprint() const {
+  return fingerprint_text(train_->file().fingerprint());
+}
+
+int64_t RowData::eval_steps() const {
+  const int64_t G = (eval_ ? *eval_ : *train_).options().eval_batch;
+  return (eval_rows_ + G - 1) / G;
+}
+
+RowBlock RowData::block(Session& s) const {
+  RowBlock b;
+  b.tokens = s.tokens().as<int32_t>();
+  b.document_start = s.document_start_or_null();
+  if (s.token_types().defined()) b.types = s.token_types().as<int32_t>();
+  if (head_ == HeadKind::sequence_classification) {
+    b.first = s.head_index().as<int32_t>();
+    if (problem_ == Problem::single_label)
+      b.labels = s.head_targets().as<int32_t>();
+    else
+      b.values = s.head_targets().as<float>();
+  } else {
+    b.target_at = s.head_index().as<int32_t>();
+    b.target_labels = s.head_targets().as<int32_t>();
+  }
+  return b;
+}
+
+namespace {
+
+// A place without a row has no target: NaN says so where targets are numbers.
+void ignore_empty(const RowBlock& b, int64_t places, int64_t K) {
+  if (!b.values) return;
+  for (int64_t i = 0; i < places; ++i)
+    if (b.first[i] < 0) std::fill(b.values + i * K, b.values + (i + 1) * K, std::nanf(""));
+}
+
+}  // namespace
+
+void RowData::fill(int64_t step, int64_t first_window, Session& s) {
+  const RowBlock b = block(s);
+  const int64_t B = s.decisions().micro_batch;
+  train_->fill(step, first_window, B, b);
+  ignore_empty(b, B * rows_per_window_, s.model().spec().label_count());
+}
+
+void RowData::fill_eval(int64_t e, int64_t first_window, Session& s) {
+  const RowBlock b = block(s);
+  const int64_t B = s.decisions().eval_batch;
+  evaluated().fill_eval(e, first_window, B, b);
+  ignore_empty(b, B * rows_per_window_, s.model().spec().label_count());
+}
+
+}  // namespace snug
