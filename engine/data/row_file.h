@@ -17,8 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/token_file.h"
-#include "engine/io/files.h"
+#include "engine/data/watched_file.h"
 
 namespace snug {
 
@@ -84,7 +83,7 @@ class RowFile {
   // the header: nothing is known, accepted). Reads the whole index.
   explicit RowFile(const std::string& path, std::optional<uint64_t> tokenizer = std::nullopt);
 
-  const std::string& path() const { return rows_.file.path(); }
+  const std::string& path() const { return rows_.path(); }
   const RowFacts& facts() const { return facts_; }
   const RowForm& form() const { return facts_.form; }
   int64_t size() const { return facts_.rows; }
@@ -117,14 +116,10 @@ class RowFile {
   void verify() const;
 
  private:
-  struct Watched {
-    InputFile file;
-    mutable InputFile::State state;  // when it was last known to be good
-  };
   void read_header();
   void open_index();
 
-  Watched rows_, index_;
+  WatchedFile rows_, index_;
   RowFacts facts_;
   int64_t report_at_ = 0, report_bytes_ = 0;
   uint64_t digest_ = 0, index_digest_ = 0;
@@ -153,8 +148,6 @@ class RowFileWriter {
 
  private:
   struct Spool;
-  void put(const void* data, int64_t bytes);
-  void put_end(int64_t end);
 
   RowFacts facts_;
   std::unique_ptr<Spool> spool_;

@@ -58,8 +58,8 @@ struct RowBlock {
 class RowDataset {
  public:
   // Throws usage for options out of range; data if the file has no row, a row is longer than T, or
-  // holding out leaves no row to train on. Takes all memory it will ever need: 56 bytes for each
-  // row of a step, and the longest row.
+  // holding out leaves no row to train on. Takes all memory it will ever need: at most 80 bytes
+  // for each row of a step, and the longest row.
   RowDataset(RowFile file, RowDatasetOptions options);
   ~RowDataset();
   RowDataset(RowDataset&&) noexcept;
