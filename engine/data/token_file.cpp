@@ -33,30 +33,7 @@ const char* foreign(int32_t magic) {
   }
 }
 
-// The digest of everything behind `begin`, with nothing taken from the heap.
-uint64_t digest_of(const InputFile& file, int64_t begin) {
-  std::array<uint8_t, kChunkBytes> chunk;
-  Fingerprint digest;
-  for (int64_t at = begin;;) {
-    const int64_t n = file.read_at(at, chunk.data(), kChunkBytes);
-    if (n == 0) return digest.digest();
-    digest.add(chunk.data(), n);
-    at += n;
-  }
-}
-
-[[noreturn]] void fail_short(const InputFile& file, int64_t offset, int64_t bytes) {
-  throw DataLost(
-      fmt::format("{} bytes at offset {} of {}", bytes, offset, file.path_now()),
-      fmt::format("a file of {} bytes, {} when it was opened", file.state().size, file.size()));
-}
-
 }  // namespace
-
-DataLost::DataLost(std::string expected, std::string found)
-    : Error(ErrorCode::device, std::move(expected), std::move(found),
-            "put the file back as it was, and write to no data file that a run is reading; a new "
-            "version of one gets a new name, or is moved into place") {}
 
 bool is_token_file_name(const std::string& path) {
   return path.size() > 4 && path.ends_with(".bin");
@@ -74,8 +51,7 @@ bool states_tokens(const std::string& path) {
 }
 
 TokenFile::TokenFile(const std::string& path, std::optional<uint64_t> tokenizer) {
-  file_.file = InputFile(path);
-  file_.state = file_.file.state();
+  file_ = WatchedFile(path);
   read_header();
   open_documents();
   if (!tokenizer) return;
@@ -95,7 +71,7 @@ TokenFile::TokenFile(const std::string& path, std::optional<uint64_t> tokenizer)
 
 void TokenFile::read_header() {
   namespace h = token_header;
-  const InputFile& file = file_.file;
+  const InputFile& file = file_.input();
   std::array<uint8_t, h::kBytes> bytes{};
   const int64_t got = file.read_at(0, bytes.data(), h::kBytes);
   int32_t head[4] = {};
@@ -154,15 +130,14 @@ void TokenFile::open_documents() {
   const std::string path = this->path() + h::kIndex;
   // Only our own header vouches for an index; a file of others may have lost its first form.
   if (!written_ || !file_exists(path)) return;
-  index_.file = InputFile(path);
-  index_.state = index_.file.state();
+  index_ = WatchedFile(path);
   std::array<int64_t, 4> head{};
-  const int64_t got = index_.file.read_at(0, head.data(), h::kIndexBytes);
+  const int64_t got = index_.input().read_at(0, head.data(), h::kIndexBytes);
   if (got != h::kIndexBytes || std::memcmp(head.data(), h::kIndexMark, 8) != 0 ||
       head[1] != h::kIndexVersion)
     fail(ErrorCode::data, fmt::format("an index of documents in {}", path),
          "something else, or another version", h::kMakeAgain);
-  const int64_t room = index_.file.size() - h::kIndexBytes;
+  const int64_t room = index_.size() - h::kIndexBytes;
   if (head[3] != size_ || head[2] < 0 || room % 8 != 0 || room / 8 != head[2])
     fail(ErrorCode::data,
          fmt::format("the {} tokens of {} and {} document ends in {}", size_, this->path(), head[2],
@@ -185,7 +160,7 @@ void TokenFile::open_documents() {
   if (before != size_)
     fail(ErrorCode::data, fmt::format("the last document in {} to end with token {}", path, size_),
          fmt::format("{}", before), h::kMakeAgain);
-  index_.digest = digest_of(index_.file, 0);
+  index_digest_ = index_.digest(0);
 }
 
 void TokenFile::copy(int64_t begin, int64_t count, int32_t* out) const {
@@ -193,14 +168,14 @@ void TokenFile::copy(int64_t begin, int64_t count, int32_t* out) const {
   if (count == 0) return;
   const int64_t offset = begin_ + begin * token_bytes(), bytes = count * token_bytes();
   if (wide_) {
-    if (file_.file.read_at(offset, out, bytes) < bytes) fail_short(file_.file, offset, bytes);
+    file_.read(offset, out, bytes);
     return;
   }
   // Narrow ids are read into the second half of `out` and widened from the front: where id i is
   // written, ids up to i only were read from.
   auto* const raw = reinterpret_cast<uint8_t*>(out);
   uint8_t* const narrow = raw + bytes;
-  if (file_.file.read_at(offset, narrow, bytes) < bytes) fail_short(file_.file, offset, bytes);
+  file_.read(offset, narrow, bytes);
   for (int64_t i = 0; i < count; ++i) {
     uint16_t v;
     std::memcpy(&v, narrow + 2 * i, 2);
@@ -212,13 +187,12 @@ void TokenFile::copy(int64_t begin, int64_t count, int32_t* out) const {
 void TokenFile::check(int64_t vocab_size) {
   std::array<uint8_t, kChunkBytes> chunk;
   Fingerprint digest;
-  file_.file.expect_jumps(false);
+  file_.input().expect_jumps(false);
   const int64_t per_chunk = kChunkBytes / token_bytes();
   for (int64_t first = 0; first < size_; first += per_chunk) {
     const int64_t count = std::min(per_chunk, size_ - first), bytes = count * token_bytes();
     const int64_t offset = begin_ + first * token_bytes();
-    if (file_.file.read_at(offset, chunk.data(), bytes) < bytes)
-      fail_short(file_.file, offset, bytes);
+    file_.read(offset, chunk.data(), bytes);
     digest.add(chunk.data(), bytes);
     const auto id = [&](int64_t i) -> int64_t {
       uint32_t v = 0;
@@ -235,35 +209,24 @@ void TokenFile::check(int64_t vocab_size) {
              fmt::format("{} at position {} of {}", id(i), first + i, size_),
              "use the model or tokenizer that the file was made for, or make the file again");
   }
-  file_.digest = digest.digest();
-  if (written_ && *written_ != *file_.digest)
+  digest_ = digest.digest();
+  if (written_ && *written_ != *digest_)
     fail(ErrorCode::data, fmt::format("the tokens that were written to {}", path()),
-         fmt::format("others: their digest is {}, the header says {}",
-                     fingerprint_text(*file_.digest), fingerprint_text(*written_)),
+         fmt::format("others: their digest is {}, the header says {}", fingerprint_text(*digest_),
+                     fingerprint_text(*written_)),
          token_header::kMakeAgain);
-  file_.file.expect_jumps(true);
+  file_.input().expect_jumps(true);
 }
 
 void TokenFile::verify() const {
-  verify(file_, "the tokens");
-  if (documents_ >= 0) verify(index_, "the index of documents");
-}
-
-void TokenFile::verify(const Watched& w, const char* what) const {
-  const InputFile::State now = w.file.state();
-  if (now == w.state) return;
-  if (now.size != w.file.size()) fail_short(w.file, 0, w.file.size());
-  if (!w.digest || digest_of(w.file, &w == &file_ ? begin_ : 0) != *w.digest)
-    throw DataLost(fmt::format("{} of {} as they were when it was opened", what, w.file.path_now()),
-                   "the same size and other content: something wrote to it");
-  w.state = now;
+  file_.verify("the tokens", begin_, digest_);
+  if (documents_ >= 0) index_.verify("the index of documents", 0, index_digest_);
 }
 
 void TokenFile::document_ends(int64_t first, int64_t count, int64_t* out) const {
   require(first >= 0 && count >= 0 && first <= documents_ - count, "documents inside the file");
   const int64_t offset = token_header::kIndexBytes + 8 * first;
-  if (index_.file.read_at(offset, out, 8 * count) < 8 * count)
-    fail_short(index_.file, offset, 8 * count);
+  index_.read(offset, out, 8 * count);
 }
 
 std::optional<TokenFileInfo> read_token_info(const std::string& path) {

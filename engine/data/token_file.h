@@ -19,20 +19,13 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/error.h"
 #include "engine/data/corpus_report.h"
+#include "engine/data/watched_file.h"
 #include "engine/io/files.h"
 
 namespace snug {
 
 class Fingerprint;
-
-// Thrown when a token file is not what it was when it was opened: shortened, rewritten or
-// unreadable. Of code device (exit code 1): the input was good, its reader's work so far is sound.
-class DataLost : public Error {
- public:
-  DataLost(std::string expected, std::string found);
-};
 
 // What was known of the text that a token file was made of.
 struct TokenSource {
@@ -55,7 +48,7 @@ class TokenFile {
   // tokenizer (neither: nothing is known, accepted).
   explicit TokenFile(const std::string& path, std::optional<uint64_t> tokenizer = std::nullopt);
 
-  const std::string& path() const { return file_.file.path(); }
+  const std::string& path() const { return file_.path(); }
   int64_t size() const { return size_; }  // in tokens
   int64_t token_bytes() const { return wide_ ? 4 : 2; }
   // What our own header says; nothing of files of others.
@@ -79,20 +72,15 @@ class TokenFile {
   void document_ends(int64_t first, int64_t count, int64_t* out) const;
 
  private:
-  struct Watched {
-    InputFile file;
-    mutable InputFile::State state;  // when it was last known to be good
-    std::optional<uint64_t> digest;
-  };
   void read_header();
   void open_documents();
-  void verify(const Watched& watched, const char* what) const;
 
-  Watched file_, index_;
+  WatchedFile file_, index_;
   int64_t begin_ = 0, size_ = 0, documents_ = -1;  // bytes before the tokens; tokens; documents
   bool wide_ = false;
-  std::optional<uint64_t> tokenizer_, written_;  // of the header: tokenizer, digest of the tokens
-  std::optional<int64_t> vocab_size_;            // of the header
+  std::optional<uint64_t> tokenizer_, written_;    // of the header: tokenizer, digest of the tokens
+  std::optional<uint64_t> digest_, index_digest_;  // as they were read
+  std::optional<int64_t> vocab_size_;              // of the header
 };
 
 // What the side file of `path` says, or nothing if there is none. Throws data if it is not readable
