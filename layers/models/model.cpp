@@ -88,7 +88,7 @@ Tensor Model::run_blocks(Context& ctx, Runtime& rt, ModelPass& pass, const View&
   if (!spec_.causal && rt.document_start.defined()) {
     pass.document_end =
         ctx.tensor(n_document_end_, rt.document_start.shape, DType::i32, Category::batch);
-    document_end(ctx, pass.document_end, rt.document_start);
+    document_end(ctx, pass.document_end, rt.document_start, tokens.shape[0], tokens.shape[1]);
     rt.document_end = pass.document_end;
   }
   fetch_weights(ctx, rt, 0);
