@@ -205,7 +205,8 @@ int train(const Arguments& arguments) {
          output,
          fmt::format("--output {}, or --special-token '<|endoftext|>' first",
                      std::filesystem::path(output).replace_extension().string()));
-  std::vector<CorpusFile> files = expand_corpus(sources);
+  std::vector<std::string> products;
+  std::vector<CorpusFile> files = expand_corpus(sources, "", &products);
   // A tokenizer that lies with its text is no text of the one that replaces it.
   std::erase_if(files, [&](const CorpusFile& file) {
     return std::any_of(written.begin(), written.end(), [&](const std::string& path) {
@@ -242,6 +243,7 @@ int train(const Arguments& arguments) {
              report.files, report.files == 1 ? "" : "s", report.documents,
              report.documents == 1 ? "" : "s", trainer.distinct_words());
   if (report.empty > 0) fmt::print("left out: {} empty\n", report.empty);
+  if (!products.empty()) fmt::print("left out: {}\n", products_text(products));
   if (report.quoted_breaks > 0)
     fmt::print(
         "note: {} line breaks inside of quotes, for example at {}; with --quoting none each line "

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include "engine/core/error.h"
@@ -11,6 +12,7 @@
 #include "engine/data/corpus.h"
 #include "engine/io/files.h"
 #include "engine/text/unicode.h"
+#include "tools/session/tell.h"
 #include "tools/setup/token_cache.h"
 
 namespace snug {
@@ -28,10 +30,27 @@ struct Sources {
   std::string first_stranger;
 };
 
-// A run's own files are no data of it, or a resume would not find what it began with.
-Sources sort_sources(const std::vector<std::string>& sources, const std::string& output_dir) {
+// A run's own files are no data of it, or a resume would not find what it began with; nor is its
+// tokenizer, unless a source names it.
+Sources sort_sources(const std::vector<std::string>& sources, const char* key,
+                     const RunConfig& config) {
   Sources out;
-  const std::vector<CorpusFile> files = expand_corpus(sources, output_dir);
+  std::vector<std::string> products;
+  std::vector<CorpusFile> files = expand_corpus(sources, config.output_dir, &products);
+  const bool own = !config.tokenizer.empty() &&
+                   std::erase_if(files, [&](const CorpusFile& f) {
+                     std::error_code ignored;
+                     return std::find(sources.begin(), sources.end(), f.path) == sources.end() &&
+                            std::filesystem::equivalent(f.path, config.tokenizer, ignored);
+                   }) > 0;
+  if (!products.empty() || own)
+    tell(stderr, "Note: {} leaves out {}.\n", key,
+         products.empty()
+             ? "the tokenizer " + config.tokenizer
+             : products_text(products) + (own ? ", and the tokenizer " + config.tokenizer : ""));
+  if (files.empty())
+    fail(ErrorCode::data, fmt::format("text for {}", key),
+         fmt::format("none beside the tokenizer {}", config.tokenizer), "name the files of text");
   std::set<std::string> side_files;
   for (const CorpusFile& f : files) {
     if (!is_token_file_name(f.path)) continue;
@@ -57,7 +76,7 @@ std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const 
   if (given.empty())
     fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
          fmt::format("{}=input.txt", key));
-  const Sources sources = sort_sources(given, config.output_dir);
+  const Sources sources = sort_sources(given, key, config);
   for (const CorpusFile& file : sources.texts) columns |= has_text_column(file.path);
   std::vector<TokenFile> files;
   std::optional<uint64_t> fingerprint;

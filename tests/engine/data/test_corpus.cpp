@@ -121,6 +121,52 @@ TEST_F(Corpus, AFolderMayBeLeftOut) {
   EXPECT_EQ(expand({"run/log.txt", "run/*/b.txt"}, run), (Strings{"run/log.txt", "run/sub/b.txt"}));
 }
 
+// What earlier runs made is no text, or there would be more of it with every run.
+TEST_F(Corpus, FoldersOfRunsModelsAndTokenizersAreLeftOut) {
+  for (const char* name :
+       {"a.txt", "r/config.resolved.yaml", "r/metrics.jsonl", "r/log.txt", "r/final/merges.txt",
+        "x/planned/config.resolved.yaml", "x/planned/plan.json", "x/planned/b.txt", "m/config.json",
+        "m/weights-00001-of-00002.safetensors", "m/readme.txt", "lora/adapter_config.json",
+        "lora/adapter_model.safetensors", "lora/c.txt", "kept/COMPLETE", "kept/snug_state.json",
+        "kept/d.txt", "tok/tokenizer.json", "tok/merges.txt"})
+    put(name, name);
+  // Less than that is a folder of the user's.
+  const Strings mine = {"a.txt",
+                        "mine/COMPLETE",
+                        "mine/config.json",
+                        "mine/config.resolved.yaml",
+                        "mine/e.txt",
+                        "mine/merges.txt",
+                        "mine2/metrics.jsonl",
+                        "mine2/tokenizer.json",
+                        "mine2/w.safetensors"};
+  for (const std::string& name : mine) put(name, name);
+  EXPECT_EQ(expand({""}), mine);
+  EXPECT_EQ(expand({"**/*.txt"}), (Strings{"a.txt", "mine/e.txt", "mine/merges.txt"}));
+  EXPECT_EQ(expand({"*/*.txt"}), (Strings{"mine/e.txt", "mine/merges.txt"}));
+  std::vector<std::string> products;
+  expand_corpus({tmp_.path(), tmp_ / "**/*.txt", tmp_ / "*/*.txt"}, tmp_ / "m", &products);
+  for (std::string& folder : products)
+    folder = fs::path(folder).lexically_relative(tmp_.path()).string();
+  EXPECT_EQ(products, (Strings{"kept", "lora", "r", "tok", "x/planned"}));
+  EXPECT_EQ(products_text(products), "5 folders of runs, models and tokenizers, e.g. kept");
+  EXPECT_EQ(products_text({"a\nb"}), "1 folder of a run, model or tokenizer, e.g. a\\nb");
+  // What is named is meant, and links lead to what they lead to.
+  EXPECT_EQ(
+      expand({"r/final/merges.txt", "m/*.txt", "tok"}),
+      (Strings{"r/final/merges.txt", "m/readme.txt", "tok/merges.txt", "tok/tokenizer.json"}));
+  EXPECT_EQ(expand({"r/*.txt"}), (Strings{"r/log.txt"}));
+  fs::create_directory_symlink(tmp_ / "x/planned", tmp_ / "link");
+  EXPECT_EQ(expand({""}), mine);
+  for (const char* name : {"a.txt", "mine", "mine2"}) fs::remove_all(tmp_ / name);
+  EXPECT_ERROR(expand({""}), ErrorCode::data, "files in the folder",
+               "none but in 5 folders of runs, models and tokenizers, e.g. ", "name the files");
+  EXPECT_ERROR(expand({"m*/*.txt"}), ErrorCode::data, "files that match",
+               "none but in 1 folder of a run, model or tokenizer, e.g. " + tmp_.path() +
+                   "/m, which is left out",
+               "name the files");
+}
+
 TEST_F(Corpus, MissingSourcesAreErrors) {
   EXPECT_ERROR(expand_corpus({}), ErrorCode::data, "training text", "an empty list", "train_data");
   EXPECT_ERROR(expand({"no.txt"}), ErrorCode::data, tmp_ / "no.txt", "nothing of that name",
