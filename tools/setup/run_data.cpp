@@ -43,14 +43,14 @@ Sources sort_sources(const std::vector<std::string>& sources, const char* key,
                      return std::find(sources.begin(), sources.end(), f.path) == sources.end() &&
                             std::filesystem::equivalent(f.path, config.tokenizer, ignored);
                    }) > 0;
+  if (files.empty())
+    fail(ErrorCode::data, fmt::format("text for {}", key),
+         fmt::format("none beside the tokenizer {}", config.tokenizer), "name the files of text");
   if (!products.empty() || own)
     tell(stderr, "Note: {} leaves out {}.\n", key,
          products.empty()
              ? "the tokenizer " + config.tokenizer
              : products_text(products) + (own ? ", and the tokenizer " + config.tokenizer : ""));
-  if (files.empty())
-    fail(ErrorCode::data, fmt::format("text for {}", key),
-         fmt::format("none beside the tokenizer {}", config.tokenizer), "name the files of text");
   std::set<std::string> side_files;
   for (const CorpusFile& f : files) {
     if (!is_token_file_name(f.path)) continue;
