@@ -214,6 +214,11 @@ int train(const Arguments& arguments) {
       return std::filesystem::equivalent(file.path, path, ignored);
     });
   });
+  std::erase_if(products, [&](const std::string& path) {
+    std::error_code ignored;
+    return std::filesystem::equivalent(path, output, ignored) ||
+           std::filesystem::equivalent(std::filesystem::path(path).parent_path(), output, ignored);
+  });
   if (files.empty())
     fail(ErrorCode::usage, fmt::format("text beside {}, which --overwrite replaces", output),
          "none", "name the files of text, or another --output");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -74,9 +75,11 @@ bool is_product(const fs::path& folder) {
   if (has("config.resolved.yaml") && (has("metrics.jsonl") || has("plan.json")))
     return true;                                               // run
   if (has("COMPLETE") && has("snug_state.json")) return true;  // checkpoint
-  if (has("tokenizer.json"))
-    for (const char* name : {"merges.txt", "vocab.txt", "vocab.json", "tokenizer_config.json"})
-      if (has(name)) return true;
+  const bool config = has("tokenizer_config.json"), merges = has("merges.txt");
+  if (has("vocab.txt") && config) return true;  // tokenizer, as the next two
+  if (has("vocab.json") && merges) return true;
+  if (has("tokenizer.json") && (config || merges || has("vocab.txt") || has("vocab.json")))
+    return true;
   if (!has("config.json") && !has("adapter_config.json")) return false;
   std::error_code code;
   for (fs::directory_iterator it(folder, code); !code && it != fs::directory_iterator();
@@ -85,21 +88,40 @@ bool is_product(const fs::path& folder) {
   return false;
 }
 
-// Folders that are not looked into, by whatever name or link they are there.
+// A tokenizer.json by any name: what every such file begins with.
+bool is_tokenizer(const std::string& path) {
+  if (!path.ends_with(".json")) return false;
+  std::string start(4096, '\0');
+  std::ifstream in(path, std::ios::binary);
+  in.read(start.data(), static_cast<std::streamsize>(start.size()));
+  start.resize(static_cast<size_t>(in.gcount()));
+  if (const size_t first = start.find_first_not_of(" \t\r\n");
+      first == std::string::npos || start[first] != '{')
+    return false;
+  for (const char* key : {"\"version\"", "\"truncation\"", "\"padding\"", "\"added_tokens\""})
+    if (start.find(key) == std::string::npos) return false;
+  return true;
+}
+
+// What is not looked into, by whatever name or link it is there.
 class PassedOver {
  public:
   explicit PassedOver(const std::string& left_out) : left_out_(left_out) {}
   bool has(const fs::path& folder) {
     std::error_code ignored;
     if (!left_out_.empty() && fs::equivalent(folder, left_out_, ignored)) return true;
-    if (!is_product(folder)) return false;
-    if (known_.insert(fs::weakly_canonical(folder, ignored).string()).second)
-      products_.push_back(folder.lexically_normal().string());
-    return true;
+    return is_product(folder) && note(folder);
   }
+  bool has_file(const std::string& path) { return is_tokenizer(path) && note(path); }
   const std::vector<std::string>& products() const { return products_; }
 
  private:
+  bool note(const fs::path& path) {
+    std::error_code ignored;
+    if (known_.insert(fs::weakly_canonical(path, ignored).string()).second)
+      products_.push_back(path.lexically_normal().string());
+    return true;
+  }
   const std::string& left_out_;
   std::set<std::string> known_;
   std::vector<std::string> products_;
@@ -225,7 +247,7 @@ std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources,
   const auto fail_empty = [&](const std::string& expected, const char* found, const char* advice) {
     if (passed.products().empty()) fail(ErrorCode::data, expected, found, advice);
     fail(ErrorCode::data, expected,
-         fmt::format("none but in {}, which {} left out", products_text(passed.products()),
+         fmt::format("none but {}, which {} left out", products_text(passed.products()),
                      passed.products().size() == 1 ? "is" : "are"),
          "name the files themselves");
   };
@@ -238,6 +260,7 @@ std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources,
     if (fs::is_directory(source, ignored)) {
       std::vector<std::string> files;
       walk(source, passed, &files);
+      std::erase_if(files, [&](const std::string& file) { return passed.has_file(file); });
       if (files.empty())
         fail_empty(fmt::format("files in the folder {}", source),
                    "none, hidden ones and build folders aside", "check the path");
@@ -249,7 +272,8 @@ std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources,
              "check the path; relative paths start at the current folder");
       add(source, true);
     } else {
-      const std::set<std::string> files = glob(source, passed);
+      std::set<std::string> files = glob(source, passed);
+      std::erase_if(files, [&](const std::string& file) { return passed.has_file(file); });
       if (files.empty())
         fail_empty(fmt::format("files that match '{}'", source), "none",
                    "check the pattern; * and ? stay within one name, ** crosses folders");
@@ -261,11 +285,9 @@ std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources,
 }
 
 std::string products_text(const std::vector<std::string>& products) {
-  return fmt::format(
-      "{} of {}, e.g. {}",
-      products.size() == 1 ? "1 folder" : fmt::format("{} folders", products.size()),
-      products.size() == 1 ? "a run, model or tokenizer" : "runs, models and tokenizers",
-      printable_utf8(products.front(), LineBreaks::shown));
+  return fmt::format("{} run{s}, model{s} or tokenizer{s}, e.g. {}", products.size(),
+                     printable_utf8(products.front(), LineBreaks::shown),
+                     fmt::arg("s", products.size() == 1 ? "" : "s"));
 }
 
 }  // namespace snug

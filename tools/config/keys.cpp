@@ -37,8 +37,8 @@ std::vector<Key> make_keys() {
 
       {.name = "train_data", .section = "data", .kind = K::texts, .field = &C::train_data,
        .doc = "files, folders or globs: text, .jsonl with {\"text\": ...}, .csv, .tsv, each also as "
-              ".gz or .zst, or .bin token files; output_dir and the folders of other runs, of models and of "
-              "tokenizers are left out of folders and globs",
+              ".gz or .zst, or .bin token files; output_dir, other runs, models and tokenizers are left "
+              "out of folders and globs",
        .example = "[corpus.txt, more/*.jsonl]", .unset = "null", .aliases = "train_file"},
       {.name = "eval_data", .section = "data", .kind = K::texts, .field = &C::eval_data,
        .doc = "the same for evaluation", .example = "heldout.txt", .unset = "null",

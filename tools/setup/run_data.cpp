@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
 #include "engine/core/error.h"
@@ -30,27 +29,13 @@ struct Sources {
   std::string first_stranger;
 };
 
-// A run's own files are no data of it, or a resume would not find what it began with; nor is its
-// tokenizer, unless a source names it.
+// A run's own files are no data of it, or a resume would not find what it began with.
 Sources sort_sources(const std::vector<std::string>& sources, const char* key,
-                     const RunConfig& config) {
+                     const std::string& output_dir) {
   Sources out;
   std::vector<std::string> products;
-  std::vector<CorpusFile> files = expand_corpus(sources, config.output_dir, &products);
-  const bool own = !config.tokenizer.empty() &&
-                   std::erase_if(files, [&](const CorpusFile& f) {
-                     std::error_code ignored;
-                     return std::find(sources.begin(), sources.end(), f.path) == sources.end() &&
-                            std::filesystem::equivalent(f.path, config.tokenizer, ignored);
-                   }) > 0;
-  if (files.empty())
-    fail(ErrorCode::data, fmt::format("text for {}", key),
-         fmt::format("none beside the tokenizer {}", config.tokenizer), "name the files of text");
-  if (!products.empty() || own)
-    tell(stderr, "Note: {} leaves out {}.\n", key,
-         products.empty()
-             ? "the tokenizer " + config.tokenizer
-             : products_text(products) + (own ? ", and the tokenizer " + config.tokenizer : ""));
+  const std::vector<CorpusFile> files = expand_corpus(sources, output_dir, &products);
+  if (!products.empty()) tell(stderr, "Note: {} leaves out {}.\n", key, products_text(products));
   std::set<std::string> side_files;
   for (const CorpusFile& f : files) {
     if (!is_token_file_name(f.path)) continue;
@@ -76,7 +61,7 @@ std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const 
   if (given.empty())
     fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
          fmt::format("{}=input.txt", key));
-  const Sources sources = sort_sources(given, key, config);
+  const Sources sources = sort_sources(given, key, config.output_dir);
   for (const CorpusFile& file : sources.texts) columns |= has_text_column(file.path);
   std::vector<TokenFile> files;
   std::optional<uint64_t> fingerprint;

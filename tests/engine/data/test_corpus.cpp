@@ -130,8 +130,13 @@ TEST_F(Corpus, FoldersOfRunsModelsAndTokenizersAreLeftOut) {
         "lora/adapter_model.safetensors", "lora/c.txt", "kept/COMPLETE", "kept/snug_state.json",
         "kept/d.txt", "tok/tokenizer.json", "tok/merges.txt"})
     put(name, name);
+  for (const char* name : {"bert/vocab.txt", "bert/tokenizer_config.json"}) put(name, name);
+  const std::string tokenizer =
+      R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [)";
+  put("t.json", "\n" + tokenizer + "]}");
   // Less than that is a folder of the user's.
   const Strings mine = {"a.txt",
+                        "b.json",
                         "mine/COMPLETE",
                         "mine/config.json",
                         "mine/config.resolved.yaml",
@@ -140,7 +145,7 @@ TEST_F(Corpus, FoldersOfRunsModelsAndTokenizersAreLeftOut) {
                         "mine2/metrics.jsonl",
                         "mine2/tokenizer.json",
                         "mine2/w.safetensors"};
-  for (const std::string& name : mine) put(name, name);
+  for (const std::string& name : mine) put(name, name == "b.json" ? "[" + tokenizer + "]}]" : "");
   EXPECT_EQ(expand({""}), mine);
   EXPECT_EQ(expand({"**/*.txt"}), (Strings{"a.txt", "mine/e.txt", "mine/merges.txt"}));
   EXPECT_EQ(expand({"*/*.txt"}), (Strings{"mine/e.txt", "mine/merges.txt"}));
@@ -148,9 +153,9 @@ TEST_F(Corpus, FoldersOfRunsModelsAndTokenizersAreLeftOut) {
   expand_corpus({tmp_.path(), tmp_ / "**/*.txt", tmp_ / "*/*.txt"}, tmp_ / "m", &products);
   for (std::string& folder : products)
     folder = fs::path(folder).lexically_relative(tmp_.path()).string();
-  EXPECT_EQ(products, (Strings{"kept", "lora", "r", "tok", "x/planned"}));
-  EXPECT_EQ(products_text(products), "5 folders of runs, models and tokenizers, e.g. kept");
-  EXPECT_EQ(products_text({"a\nb"}), "1 folder of a run, model or tokenizer, e.g. a\\nb");
+  EXPECT_EQ(products, (Strings{"bert", "kept", "lora", "r", "tok", "x/planned", "t.json"}));
+  EXPECT_EQ(products_text(products), "7 runs, models or tokenizers, e.g. bert");
+  EXPECT_EQ(products_text({"a\nb"}), "1 run, model or tokenizer, e.g. a\\nb");
   // What is named is meant, and links lead to what they lead to.
   EXPECT_EQ(
       expand({"r/final/merges.txt", "m/*.txt", "tok"}),
@@ -158,12 +163,11 @@ TEST_F(Corpus, FoldersOfRunsModelsAndTokenizersAreLeftOut) {
   EXPECT_EQ(expand({"r/*.txt"}), (Strings{"r/log.txt"}));
   fs::create_directory_symlink(tmp_ / "x/planned", tmp_ / "link");
   EXPECT_EQ(expand({""}), mine);
-  for (const char* name : {"a.txt", "mine", "mine2"}) fs::remove_all(tmp_ / name);
+  for (const char* name : {"a.txt", "b.json", "mine", "mine2"}) fs::remove_all(tmp_ / name);
   EXPECT_ERROR(expand({""}), ErrorCode::data, "files in the folder",
-               "none but in 5 folders of runs, models and tokenizers, e.g. ", "name the files");
+               "none but 8 runs, models or tokenizers, e.g. ", "name the files");
   EXPECT_ERROR(expand({"m*/*.txt"}), ErrorCode::data, "files that match",
-               "none but in 1 folder of a run, model or tokenizer, e.g. " + tmp_.path() +
-                   "/m, which is left out",
+               "none but 1 run, model or tokenizer, e.g. " + tmp_.path() + "/m, which is left out",
                "name the files");
 }
 
