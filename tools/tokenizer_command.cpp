@@ -208,11 +208,15 @@ int train(const Arguments& arguments) {
   std::vector<std::string> products;
   std::vector<CorpusFile> files = expand_corpus(sources, "", &products);
   // A tokenizer that lies with its text is no text of the one that replaces it.
+  std::string named;
   std::erase_if(files, [&](const CorpusFile& file) {
-    return std::any_of(written.begin(), written.end(), [&](const std::string& path) {
+    const bool own = std::any_of(written.begin(), written.end(), [&](const std::string& path) {
       std::error_code ignored;
       return std::filesystem::equivalent(file.path, path, ignored);
     });
+    if (own && std::find(sources.begin(), sources.end(), file.path) != sources.end())
+      named = file.path;
+    return own;
   });
   std::erase_if(products, [&](const std::string& path) {
     std::error_code ignored;
@@ -222,6 +226,9 @@ int train(const Arguments& arguments) {
   if (files.empty())
     fail(ErrorCode::usage, fmt::format("text beside {}, which --overwrite replaces", output),
          "none", "name the files of text, or another --output");
+  if (!named.empty())
+    fail(ErrorCode::usage, "--output as another file than the text", named + ", which is both",
+         "another --output");
   if (parser.given("--text-column") &&
       std::none_of(files.begin(), files.end(),
                    [](const CorpusFile& file) { return has_text_column(file.path); }))

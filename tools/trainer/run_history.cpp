@@ -111,6 +111,9 @@ void restore_log(const std::string& checkpoint, const std::string& output_dir,
     if (csv) csv->write(csv_row(json, sinks.loss_scaling));
     if (events) write_events(*events, json);
   }
+  metrics.sync();
+  if (csv) csv->sync();
+  if (events) events->sync();
 }
 
 }  // namespace snug

@@ -101,6 +101,10 @@ void TrainRun::take_over() {
     sync_folder(built);
     replace_folder(built, to);
   };
+  // First, so that a checkpoint that is there has its log.
+  RunSinks sinks = run_sinks(config().report_to);
+  sinks.loss_scaling = setup_.model->precision().loss_scaling();
+  restore_log(resumed_->folder, dir, sinks);
   const RunPosition& at = resumed_->position;
   copy(resumed_->folder, at.step);
   // Beside it, or in its run where that was set aside.
@@ -110,9 +114,6 @@ void TrainRun::take_over() {
     if (at.best_saved_step < 0 || checkpoint_complete(checkpoint_folder(at.best_saved_step))) break;
     if (checkpoint_complete(best)) copy(best, at.best_saved_step);
   }
-  RunSinks sinks = run_sinks(config().report_to);
-  sinks.loss_scaling = setup_.model->precision().loss_scaling();
-  restore_log(resumed_->folder, dir, sinks);
   tell(stdout, "Copied {} to {}, with the log up to its step\n", resumed_->folder, dir);
 }
 
