@@ -95,9 +95,7 @@ void TrainRun::take_over() {
     for (const auto& entry : fs::directory_iterator(from, error))
       if (entry.is_regular_file())
         copy_file(entry.path().string(), built + "/" + entry.path().filename().string());
-    if (error)
-      fail(ErrorCode::device, fmt::format("to copy {} to {}", from, built), error.message(),
-           "check the rights of both folders");
+    check_checkpoint_bytes(built);  // nothing of it was removed meanwhile
     sync_folder(built);
     replace_folder(built, to);
   };
@@ -112,7 +110,7 @@ void TrainRun::take_over() {
     const std::string best =
         fmt::format("{}{}/{}{}", resumed_->folder, up, kCheckpointPrefix, at.best_saved_step);
     if (at.best_saved_step < 0 || checkpoint_complete(checkpoint_folder(at.best_saved_step))) break;
-    if (checkpoint_complete(best)) copy(best, at.best_saved_step);
+    if (checkpoint_complete(best) && !find_checkpoint_damage(best)) copy(best, at.best_saved_step);
   }
   tell(stdout, "Copied {} to {}, with the log up to its step\n", resumed_->folder, dir);
 }
