@@ -118,9 +118,10 @@ TEST(SetAside, KeepsWhatIsLater) {
   put(tmp / "trainer_state.json", R"({"global_step": 6})");
   set_later_aside(later, tmp.path(), 5);
   EXPECT_EQ(later.text(), tmp / "aside-3: final, report.html, memory.json, trainer_state.json");
-  put(later.folder() + "/plan.json/in the way");
-  EXPECT_ERROR(later.move("plan.json"), ErrorCode::device,
-               "to rename " + (tmp / "plan.json") + " to " + (tmp / "aside-3/plan.json"),
+  put(later.folder() + "/trace.json/in the way");
+  put(tmp / "trace.json");
+  EXPECT_ERROR(later.move("trace.json"), ErrorCode::device,
+               "to rename " + (tmp / "trace.json") + " to " + (tmp / "aside-3/trace.json"),
                "directory", "check the rights of output_dir");
   Aside nowhere(tmp / "nothing");
   EXPECT_ERROR(nowhere.folder(), ErrorCode::device, "to create " + tmp / "nothing/aside-1",

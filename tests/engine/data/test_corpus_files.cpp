@@ -136,7 +136,7 @@ TEST_F(CorpusFiles, FoldersOfRunsModelsAndTokenizersAreLeftOut) {
     folder = fs::path(folder).lexically_relative(tmp_.path()).string();
   EXPECT_EQ(products, (Strings{"bert", "kept", "lora", "r", "tok", "x/planned", "t.json"}));
   EXPECT_EQ(products_text(products), "7 runs, models or tokenizers, e.g. bert");
-  EXPECT_EQ(products_text({"a\nb"}), "1 run, model or tokenizer, e.g. a\\nb");
+  EXPECT_EQ(products_text({"a\nb"}), "1 run, model or tokenizer, e.g. a\\x0ab");
   // What is named is meant, and links lead to what they lead to.
   EXPECT_EQ(
       expand({"r/final/merges.txt", "m/*.txt", "tok"}),
