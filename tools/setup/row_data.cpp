@@ -10,6 +10,7 @@
 #include "engine/data/corpus.h"
 #include "engine/io/fingerprint.h"
 #include "tools/config/values.h"
+#include "tools/setup/run_data.h"
 
 namespace snug {
 namespace {

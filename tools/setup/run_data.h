@@ -15,6 +15,9 @@ namespace snug {
 
 class RowData;
 
+// "1 file", "3 files".
+std::string count_of(int64_t n, const char* what);
+
 struct RunData {
   // Rows of a head that reads them, in place of the windows.
   std::shared_ptr<RowData> rows;

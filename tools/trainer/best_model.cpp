@@ -29,9 +29,9 @@ void TrainRun::measure() {
                     .tokens = r.tokens,
                     .loss = r.loss,
                     .perplexity = std::exp(r.loss),
-                    .metrics = r.metrics,
                     .seconds = r.seconds,
-                    .epoch = epoch()});
+                    .epoch = epoch(),
+                    .metrics = r.metrics});
   // As transformers' EarlyStoppingCallback: any lower loss is the new best, one that is lower by
   // more than the threshold starts the count again.
   const bool finite = std::isfinite(r.loss);
