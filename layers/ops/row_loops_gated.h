@@ -20,8 +20,9 @@ __attribute__((flatten)) void gated_slope_run(T* dgate, T* dup, const T* dy, con
                                               const T* up, int64_t n) {
   each16(n, [=](int64_t i, int64_t r) {
     const V x = load_lanes(gate + i, r), u = load_lanes(up + i, r), d = load_lanes(dy + i, r);
-    put<kStream>(dgate + i, d * u * A::slope(x), r);
-    put<kStream>(dup + i, d * A::value(x), r);
+    const V dg = d * u * A::slope(x), du = d * A::value(x);
+    put<kStream>(dgate + i, dg, r);
+    put<kStream>(dup + i, du, r);
   });
 }
 template <class A, class T>
