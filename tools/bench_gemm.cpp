@@ -85,7 +85,7 @@ class Pages {
   std::byte* data_;
 };
 
-struct Row {
+struct GemmRow {
   const Product* product;
   MatmulKernel kernel;
   bool packed;
@@ -132,7 +132,7 @@ int bench_gemm(const Arguments& arguments) {
   const DType t = setup.model->precision().compute;
   const Roofs before = measure_roofs(threads);
 
-  std::vector<Row> rows;
+  std::vector<GemmRow> rows;
   int64_t a_most = 0, b_most = 0, c_most = 0, pack_most = 0, scratch_most = 0;
   for (const Product& product : products) {
     const MatmulProblem& p = product.problem;
@@ -161,7 +161,7 @@ int bench_gemm(const Arguments& arguments) {
   right.fill(b_most, t);
   sums.fill(c_most, DType::f32);
   for (int64_t round = 0; round < repeat; ++round)
-    for (Row& row : rows) {
+    for (GemmRow& row : rows) {
       MatmulProblem p = row.product->problem;
       p.a.data = left.data();
       p.b.data = right.data();
@@ -192,7 +192,7 @@ int bench_gemm(const Arguments& arguments) {
     fmt::print("{:<14} {:<7} {:>21} {:<12} {:<7} {:>9} {:>6} {:>9} {:>6} {:>8}\n", "product", "",
                "M x N x K", "kernel", "B", "ms", "noise", "GFLOP/s", "roof", "pack ms");
   }
-  for (const Row& row : rows) {
+  for (const GemmRow& row : rows) {
     const MatmulProblem& p = row.product->problem;
     const double flops =
         2.0 * static_cast<double>(p.M) * static_cast<double>(p.N) * static_cast<double>(p.K);

@@ -63,8 +63,6 @@ std::pair<size_t, size_t> cut_pair(size_t a, size_t b, size_t room) {
   if (low + high > room) {
     low = room / 2;
     high = low + room % 2;
-  } else {
-    high = std::min(high, std::max(a, b));
   }
   return a > b ? std::pair(high, low) : std::pair(low, high);
 }

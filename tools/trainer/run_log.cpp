@@ -269,8 +269,10 @@ void RunLog::evaluation(const EvalMetrics& m) {
     events_->scalars(m.step, {{"eval/loss", m.loss}, {"eval/perplexity", m.perplexity}});
   if (events_ && task) {
     events_->scalars(m.step, {{"eval/loss", m.loss}});
-    for (const Metric& metric : m.metrics)
-      events_->scalars(m.step, {{fmt::format("eval/{}", metric.name), metric.value}});
+    for (const Metric& metric : m.metrics) {
+      const std::string name = fmt::format("eval/{}", metric.name);
+      events_->scalars(m.step, {{name.c_str(), metric.value}});
+    }
   }
   say(fmt::format("step {:>6}  validation loss {:.4f}  {}  ({} {}, {})", m.step, std::fabs(m.loss),
                   words, m.tokens, task ? "labels" : "tokens", human_seconds(m.seconds)));
