@@ -85,11 +85,17 @@ int norm(Wiring& w, const char* name, const char* k, int x, const char* slot,
   const Wiring::Linear l = *before;
   const auto run = [n, l](Context& ctx, Pass& p) {
     Runtime& rt = p.environment<Runtime>();
+    // Post-norm alone reads the sum, which is not there if it is dropped at once.
+    Tensor sum;
+    if (!p.present(l.y))
+      sum = ctx.tensor(p.body().slot(l.y).name, p.view(n.y).shape, p.view(n.y).dtype,
+                       Category::workspace);
+    const View out = sum.defined() ? sum.view() : p.view(l.y);
     with_weights(ctx, rt, l.params, [&](const LinearWeights& lw) {
       with_norm(ctx, rt, n.params, [&](const View& scale, const View& shift) {
         linear_residual_norm_forward(
-            ctx, {p.view(n.y), p.view(n.mean), p.view(n.rstd), scale, shift, n.epsilon},
-            p.view(l.y), residual_input(p, l), p.view(l.x), lw);
+            ctx, {p.view(n.y), p.view(n.mean), p.view(n.rstd), scale, shift, n.epsilon}, out,
+            residual_input(p, l), p.view(l.x), lw);
       });
     });
     drop_forward(ctx, p, n);
