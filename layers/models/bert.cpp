@@ -29,7 +29,7 @@ constexpr std::array<TensorName, 16> kTensors = {{
     {"head.dense", "cls.predictions.transform.dense", false, kMasked},
     {"head.norm", "cls.predictions.transform.LayerNorm", false, kMasked},
     {"lm_head", "cls.predictions.decoder", false, kMasked},
-    {"head.dense", "bert.pooler.dense", false, kSequence},
+    {"head.dense", "pooler.dense", true, kSequence},
     {"head.out", "classifier", false, kSequence},
     {"head.out", "classifier", false, kToken},
 }};

@@ -74,7 +74,7 @@ std::pair<std::string, int64_t> without_layer(std::string_view name) {
 }
 
 bool chosen_head(const TensorName& row, HeadKind head) {
-  return row.base || row.head == HeadKind::causal_lm || row.head == head;
+  return row.head == HeadKind::causal_lm || row.head == head;
 }
 
 int64_t token_id(const json& c, const char* key, const std::string& origin, int64_t fallback) {
