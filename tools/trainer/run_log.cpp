@@ -14,6 +14,7 @@
 #include "engine/core/units.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "tools/infer/evaluate.h"
 
 namespace snug {
 namespace {
@@ -245,9 +246,9 @@ void RunLog::evaluation(const EvalMetrics& m) {
                             cell(m.loss), cell(m.perplexity), m.seconds, m.tokens,
                             loss_scaling_ ? ",," : "", when));
   if (events_) events_->scalars(m.step, {{"eval/loss", m.loss}, {"eval/perplexity", m.perplexity}});
-  say(fmt::format("step {:>6}  validation loss {:.4f}  perplexity {:.2f}  ({} tokens, {})", m.step,
-                  std::fabs(m.loss), std::fabs(m.perplexity),  // a NaN has no sign here either
-                  m.tokens, human_seconds(m.seconds)));
+  say(fmt::format("step {:>6}  validation loss {:.4f}  perplexity {}  ({} tokens, {})", m.step,
+                  std::fabs(m.loss),  // a NaN has no sign here either
+                  perplexity_text(m.perplexity, 2), m.tokens, human_seconds(m.seconds)));
 }
 
 }  // namespace snug
