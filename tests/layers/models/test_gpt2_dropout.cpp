@@ -28,7 +28,7 @@ Gpt2Case case_of(const Golden& g) {
   c.V = g.spec.V;
   c.B = g.B;
   c.T = g.T;
-  c.epsilon = static_cast<double>(g.spec.norm_epsilon);
+  c.epsilon = parse_json(g.file.metadata().at("config"), g.path).at("layer_norm_epsilon");
   c.tied = g.spec.tied;
   c.erf = g.spec.activation == Activation::gelu_erf;
   for (const int64_t id : g.integers("input_ids")) c.tokens.push_back(static_cast<double>(id));
