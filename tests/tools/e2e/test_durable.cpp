@@ -116,9 +116,15 @@ TEST(Durable, WhatIsSaidToBeSavedOutlivesALossOfPower) {
     EXPECT_EQ(renames_to(calls, "/COMPLETE"), 3);
     for (const char* end : {"/checkpoint-4", "/checkpoint-8", "/checkpoint-12", "/final"})
       EXPECT_EQ(renames_to(calls, end), 1) << end;
-    // The curve up to a checkpoint is durable before it.
     bool lines = false;
-    for (const Call& call : calls) {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const Call& call = calls[i];
+      // Whatever comes after it.
+      if (call.what == "rename" && call.to.ends_with("/final")) {
+        ASSERT_LT(i + 1, calls.size());
+        EXPECT_EQ(calls[i + 1].what + " " + calls[i + 1].path, "sync " + w.path(name));
+      }
+      // The curve up to a checkpoint is durable before it.
       lines |= call.what == "sync" && call.path == w.path(name + "/metrics.jsonl");
       if (call.what != "rename" || !call.to.ends_with("/COMPLETE")) continue;
       EXPECT_TRUE(lines) << call.to << " comes before the lines of its steps are synced";
