@@ -75,7 +75,12 @@ TEST(Evaluate, ALastBatchThatIsNotFullCountsWhatItHolds) {
   for (const bool documents : {false, true}) {
     std::vector<int32_t> tokens(kSamples * kT), targets(tokens), starts(tokens);
     data.fill_eval(0, kSamples, tokens.data(), targets.data(), documents ? starts.data() : nullptr);
-    test::Gpt2Case c{.L = kModel.L, .C = kModel.C, .F = kModel.F, .H = kModel.H, .V = kModel.V};
+    test::Gpt2Case c;
+    c.L = kModel.L;
+    c.C = kModel.C;
+    c.F = kModel.F;
+    c.H = kModel.H;
+    c.V = kModel.V;
     c.B = kSamples;
     c.T = kT;
     c.tokens.assign(tokens.begin(), tokens.end());
