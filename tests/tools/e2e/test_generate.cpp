@@ -252,7 +252,9 @@ TEST(Generate, EndsAtTheLastPosition) {
                                           "--max-new-tokens",
                                           std::to_string(wanted)};
         if (beams == std::string("1")) words.insert(words.end(), {"--temperature", "0"});
-        const Json got = m.lines(words)[0];
+        const std::vector<Json> lines = m.lines(words);
+        ASSERT_EQ(lines.size(), 1u);
+        const Json& got = lines[0];
         EXPECT_EQ(got["prompt_tokens"], n);
         EXPECT_EQ(got["tokens"].size(), static_cast<size_t>(room));
         EXPECT_EQ(got["finish_reason"], wanted == room ? "length" : "positions");
