@@ -172,7 +172,8 @@ namespace {
 // What the measured bytes of memory.json count.
 std::string counted_text(Place place) {
   const std::string host =
-      "anonymous pages that are resident: of the arenas (mincore), and as runtime all others of the "
+      "anonymous pages that are resident: of the arenas (mincore), and as runtime all others of "
+      "the "
       "process (RssAnon less the arenas'); pages of mapped files, such as weights and checkpoints "
       "that are read, are the kernel's cache and count in none";
   if (place != Place::cuda) return host;
