@@ -104,9 +104,11 @@ TEST(Batches, TheSeedMatters) {
   w.trained("a");
   w.trained("b", {"seed=7"});
   w.trained("c", {"data_seed=7"});
+  w.trained("zero", {"data_seed=0"});  // a seed like any other
   w.trained("d");
   EXPECT_NE(w.losses("a"), w.losses("b"));
   EXPECT_NE(w.losses("a"), w.losses("c"));
+  EXPECT_NE(w.losses("a"), w.losses("zero"));
   EXPECT_EQ(w.curve("a"), w.curve("d"));
 }
 
