@@ -205,17 +205,30 @@ int train(const Arguments& arguments) {
          output,
          fmt::format("--output {}, or --special-token '<|endoftext|>' first",
                      std::filesystem::path(output).replace_extension().string()));
-  std::vector<CorpusFile> files = expand_corpus(sources);
+  std::vector<std::string> products;
+  std::vector<CorpusFile> files = expand_corpus(sources, "", &products);
   // A tokenizer that lies with its text is no text of the one that replaces it.
+  std::string named;
   std::erase_if(files, [&](const CorpusFile& file) {
-    return std::any_of(written.begin(), written.end(), [&](const std::string& path) {
+    const bool own = std::any_of(written.begin(), written.end(), [&](const std::string& path) {
       std::error_code ignored;
       return std::filesystem::equivalent(file.path, path, ignored);
     });
+    if (own && std::find(sources.begin(), sources.end(), file.path) != sources.end())
+      named = file.path;
+    return own;
+  });
+  std::erase_if(products, [&](const std::string& path) {
+    std::error_code ignored;
+    return std::filesystem::equivalent(path, output, ignored) ||
+           std::filesystem::equivalent(std::filesystem::path(path).parent_path(), output, ignored);
   });
   if (files.empty())
     fail(ErrorCode::usage, fmt::format("text beside {}, which --overwrite replaces", output),
          "none", "name the files of text, or another --output");
+  if (!named.empty())
+    fail(ErrorCode::usage, "--output as another file than the text", named + ", which is both",
+         "another --output");
   if (parser.given("--text-column") &&
       std::none_of(files.begin(), files.end(),
                    [](const CorpusFile& file) { return has_text_column(file.path); }))
@@ -242,6 +255,7 @@ int train(const Arguments& arguments) {
              report.files, report.files == 1 ? "" : "s", report.documents,
              report.documents == 1 ? "" : "s", trainer.distinct_words());
   if (report.empty > 0) fmt::print("left out: {} empty\n", report.empty);
+  if (!products.empty()) fmt::print("left out: {}\n", products_text(products));
   if (report.quoted_breaks > 0)
     fmt::print(
         "note: {} line breaks inside of quotes, for example at {}; with --quoting none each line "

@@ -32,10 +32,18 @@ struct CorpusFile {
 // under its path without a link to a folder, else under the first; so circles end.
 // A folder `left_out` (empty: none) is passed over wherever a folder or pattern comes upon it, with
 // all that is in it: what is written there while the files are read is no part of them. A source
-// that names it, or something in it, is taken as it is.
+// that names it, or something in it, is taken as it is. So is what other runs made, which
+// `products`, if given, gets the paths of, each once: folders of runs (config.resolved.yaml with
+// metrics.jsonl or plan.json), models (config.json with *.safetensors), checkpoints (COMPLETE with
+// snug_state.json) and tokenizers (tokenizer.json or tokenizer_config.json with a vocabulary), and
+// any file that begins as a tokenizer.json does.
 // Throws data if a source does not exist, cannot be read, or gives no file.
 std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources,
-                                      const std::string& left_out = "");
+                                      const std::string& left_out = "",
+                                      std::vector<std::string>* products = nullptr);
+
+// "3 runs, models or tokenizers, e.g. run1"; of one at least.
+std::string products_text(const std::vector<std::string>& products);
 
 // What is held in memory at once, a record of .jsonl, a row of a table, a document that is read
 // whole: this is the longest, and reading takes its bytes and an eighth (of .jsonl the keys'

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -14,6 +15,7 @@
 #include "engine/core/error.h"
 #include "engine/data/corpus.h"
 #include "engine/io/files.h"
+#include "engine/text/unicode.h"
 
 namespace snug {
 namespace fs = std::filesystem;
@@ -67,20 +69,72 @@ std::vector<std::string> subfolders(const Names& names) {
   return all;
 }
 
-// `left_out` is never looked into, by whatever name or link it is there.
-bool is_left_out(const fs::path& folder, const std::string& left_out) {
-  std::error_code ignored;
-  return !left_out.empty() && fs::equivalent(folder, left_out, ignored);
+// What the programs that train make is no text to train on, and there is more of it with every run.
+bool is_product(const fs::path& folder) {
+  const auto has = [&](const char* name) { return file_exists((folder / name).string()); };
+  if (has("config.resolved.yaml") && (has("metrics.jsonl") || has("plan.json")))
+    return true;                                               // run
+  if (has("COMPLETE") && has("snug_state.json")) return true;  // checkpoint
+  const bool config = has("tokenizer_config.json"), merges = has("merges.txt");
+  if (has("vocab.txt") && config) return true;  // tokenizer, as the next two
+  if (has("vocab.json") && merges) return true;
+  if (has("tokenizer.json") && (config || merges || has("vocab.txt") || has("vocab.json")))
+    return true;
+  if (!has("config.json") && !has("adapter_config.json")) return false;
+  std::error_code code;
+  for (fs::directory_iterator it(folder, code); !code && it != fs::directory_iterator();
+       it.increment(code))
+    if (it->path().extension() == ".safetensors") return true;  // model
+  return false;
 }
+
+// A tokenizer.json by any name: what every such file begins with.
+bool is_tokenizer(const std::string& path) {
+  if (!path.ends_with(".json")) return false;
+  std::string start(4096, '\0');
+  std::ifstream in(path, std::ios::binary);
+  in.read(start.data(), static_cast<std::streamsize>(start.size()));
+  start.resize(static_cast<size_t>(in.gcount()));
+  if (const size_t first = start.find_first_not_of(" \t\r\n");
+      first == std::string::npos || start[first] != '{')
+    return false;
+  for (const char* key : {"\"version\"", "\"truncation\"", "\"padding\"", "\"added_tokens\""})
+    if (start.find(key) == std::string::npos) return false;
+  return true;
+}
+
+// What is not looked into, by whatever name or link it is there.
+class PassedOver {
+ public:
+  explicit PassedOver(const std::string& left_out) : left_out_(left_out) {}
+  bool has(const fs::path& folder) {
+    std::error_code ignored;
+    if (!left_out_.empty() && fs::equivalent(folder, left_out_, ignored)) return true;
+    return is_product(folder) && note(folder);
+  }
+  bool has_file(const std::string& path) { return is_tokenizer(path) && note(path); }
+  const std::vector<std::string>& products() const { return products_; }
+
+ private:
+  bool note(const fs::path& path) {
+    std::error_code ignored;
+    if (known_.insert(fs::weakly_canonical(path, ignored).string()).second)
+      products_.push_back(path.lexically_normal().string());
+    return true;
+  }
+  const std::string& left_out_;
+  std::set<std::string> known_;
+  std::vector<std::string> products_;
+};
 
 // A folder and all below it, each once: links can lead in circles, and to what is there already.
 // The path without a link is the one that counts, else the first.
 class Walk {
  public:
   using Each = std::function<void(const fs::path&, const Names&)>;
-  Walk(bool builds, const std::string& left_out, const Each& each)
-      : builds_(builds), left_out_(left_out), each_(each) {}
-  // An empty folder is the current one. It is looked into even if it is the one to leave out.
+  Walk(bool builds, PassedOver& passed, const Each& each)
+      : builds_(builds), passed_(passed), each_(each) {}
+  // An empty folder is the current one. It is looked into even if it is one to pass over.
   void run(const fs::path& folder) {
     if (claim(folder)) visit(folder);
   }
@@ -101,7 +155,7 @@ class Walk {
     return true;
   }
   void claim_below(const fs::path& folder) {
-    if (!is_left_out(folder, left_out_)) claim(folder);
+    if (!passed_.has(folder)) claim(folder);
   }
   void visit(const fs::path& folder) {
     const auto at = paths_.find(folder.string());
@@ -118,18 +172,18 @@ class Walk {
   }
 
   const bool builds_;
-  const std::string& left_out_;
+  PassedOver& passed_;
   const Each& each_;
   std::set<std::pair<dev_t, ino_t>> known_;
   std::map<std::string, Names> paths_;  // claimed, to be visited
 };
 
-void walk(const fs::path& folder, const std::string& left_out, std::vector<std::string>* out) {
+void walk(const fs::path& folder, PassedOver& passed, std::vector<std::string>* out) {
   const Walk::Each each = [&](const fs::path& here, const Names& names) {
     for (const std::string& name : names.files)
       if (!is_hidden(name)) out->push_back((here / name).string());
   };
-  Walk(false, left_out, each).run(folder);
+  Walk(false, passed, each).run(folder);
 }
 
 bool matches(const std::string& pattern, const std::string& name) {
@@ -138,7 +192,7 @@ bool matches(const std::string& pattern, const std::string& name) {
 
 // parts[at...] below `folder`; an empty folder is the current one.
 void glob(const fs::path& folder, const std::vector<std::string>& parts, size_t at,
-          const std::string& left_out, std::set<std::string>* out) {
+          PassedOver& passed, std::set<std::string>* out) {
   const fs::path here = folder.empty() ? fs::path(".") : folder;
   const std::string& part = parts[at];
   const bool last = at + 1 == parts.size();
@@ -146,17 +200,17 @@ void glob(const fs::path& folder, const std::vector<std::string>& parts, size_t 
   if (!is_pattern(part)) {
     const fs::path next = folder / part;
     if (last && fs::is_regular_file(next, ignored)) out->insert(next.string());
-    if (!last && fs::is_directory(next, ignored)) glob(next, parts, at + 1, left_out, out);
+    if (!last && fs::is_directory(next, ignored)) glob(next, parts, at + 1, passed, out);
     return;
   }
   if (!fs::is_directory(here, ignored)) return;
   if (part == "**") {
     const Walk::Each each = [&](const fs::path& below, const Names& names) {
-      if (!last) return glob(below, parts, at + 1, left_out, out);
+      if (!last) return glob(below, parts, at + 1, passed, out);
       for (const std::string& name : names.files)
         if (!is_hidden(name)) out->insert((below / name).string());
     };
-    Walk(true, left_out, each).run(folder);
+    Walk(true, passed, each).run(folder);
     return;
   }
   const Names names = list(here);
@@ -164,30 +218,39 @@ void glob(const fs::path& folder, const std::vector<std::string>& parts, size_t 
     if (!matches(part, name)) continue;
     if (last)
       out->insert((folder / name).string());
-    else if (!is_left_out(folder / name, left_out))
-      glob(folder / name, parts, at + 1, left_out, out);
+    else if (!passed.has(folder / name))
+      glob(folder / name, parts, at + 1, passed, out);
   }
 }
 
-std::set<std::string> glob(const std::string& pattern, const std::string& left_out) {
+std::set<std::string> glob(const std::string& pattern, PassedOver& passed) {
   std::vector<std::string> parts;
   for (const fs::path& part : fs::path(pattern).relative_path())
     if (!part.empty() && (parts.empty() || part != "**" || parts.back() != "**"))
       parts.push_back(part.string());
   std::set<std::string> out;
-  if (!parts.empty()) glob(fs::path(pattern).root_path(), parts, 0, left_out, &out);
+  if (!parts.empty()) glob(fs::path(pattern).root_path(), parts, 0, passed, &out);
   return out;
 }
 
 }  // namespace
 
 std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources,
-                                      const std::string& left_out) {
+                                      const std::string& left_out,
+                                      std::vector<std::string>* products) {
   if (sources.empty())
     fail(ErrorCode::data, "a file, folder or pattern of training text", "an empty list",
          "set train_data");
   std::vector<CorpusFile> out;
   std::set<std::string> seen;
+  PassedOver passed(left_out);
+  const auto fail_empty = [&](const std::string& expected, const char* found, const char* advice) {
+    if (passed.products().empty()) fail(ErrorCode::data, expected, found, advice);
+    fail(ErrorCode::data, expected,
+         fmt::format("none but {}, which {} left out", products_text(passed.products()),
+                     passed.products().size() == 1 ? "is" : "are"),
+         "name the files themselves");
+  };
   const auto add = [&](const std::string& path, bool named) {
     if (seen.insert(fs::path(path).lexically_normal().string()).second)
       out.push_back({path, named});
@@ -196,10 +259,11 @@ std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources,
     std::error_code ignored;
     if (fs::is_directory(source, ignored)) {
       std::vector<std::string> files;
-      walk(source, left_out, &files);
+      walk(source, passed, &files);
+      std::erase_if(files, [&](const std::string& file) { return passed.has_file(file); });
       if (files.empty())
-        fail(ErrorCode::data, fmt::format("files in the folder {}", source),
-             "none, hidden ones and build folders aside", "check the path");
+        fail_empty(fmt::format("files in the folder {}", source),
+                   "none, hidden ones and build folders aside", "check the path");
       for (const std::string& file : files) add(file, false);
     } else if (file_exists(source) || !is_pattern(source)) {
       if (!file_exists(source))
@@ -208,14 +272,22 @@ std::vector<CorpusFile> expand_corpus(const std::vector<std::string>& sources,
              "check the path; relative paths start at the current folder");
       add(source, true);
     } else {
-      const std::set<std::string> files = glob(source, left_out);
+      std::set<std::string> files = glob(source, passed);
+      std::erase_if(files, [&](const std::string& file) { return passed.has_file(file); });
       if (files.empty())
-        fail(ErrorCode::data, fmt::format("files that match '{}'", source), "none",
-             "check the pattern; * and ? stay within one name, ** crosses folders");
+        fail_empty(fmt::format("files that match '{}'", source), "none",
+                   "check the pattern; * and ? stay within one name, ** crosses folders");
       for (const std::string& file : files) add(file, true);
     }
   }
+  if (products) *products = passed.products();
   return out;
+}
+
+std::string products_text(const std::vector<std::string>& products) {
+  return fmt::format("{} run{s}, model{s} or tokenizer{s}, e.g. {}", products.size(),
+                     printable_utf8(products.front(), LineBreaks::shown),
+                     fmt::arg("s", products.size() == 1 ? "" : "s"));
 }
 
 }  // namespace snug

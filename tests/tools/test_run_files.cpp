@@ -10,6 +10,7 @@
 
 #include "engine/io/files.h"
 #include "tests/engine/io/temp_folder.h"
+#include "tools/trainer/run_history.h"
 #include "tools/trainer/run_log.h"
 #include "tools/trainer/trainer_state.h"
 
@@ -55,11 +56,32 @@ TEST(LineFiles, WholeLinesOnlyWhateverTheBuffer) {
   }
   spill(path, many);
   EXPECT_EQ(lines_of(path), want);
-  keep_lines(path, [](std::string_view line) { return line.ends_with('7'); });
-  std::erase_if(want, [](const std::string& line) { return !line.ends_with('7'); });
+  const auto all = want;
+  const auto sevens = [](std::string_view line) {
+    return line.ends_with("y1")  ? LineGoes::both
+           : line.ends_with('7') ? LineGoes::here
+                                 : LineGoes::aside;
+  };
+  const int64_t moved = cut_lines(path, sevens, [&] { return tmp / "rest"; });
+  std::vector<std::string> rest;
+  for (const std::string& line : all)
+    if (!line.ends_with('7')) rest.push_back(line);
+  std::erase_if(
+      want, [](const std::string& line) { return !line.ends_with('7') && !line.ends_with("y1"); });
   EXPECT_EQ(lines_of(path), want);
-  keep_lines(tmp / "nothing", [](std::string_view) { return true; });
-  EXPECT_EQ(tmp.count(), 1);
+  EXPECT_EQ(lines_of(tmp / "rest"), rest);
+  EXPECT_EQ(moved, static_cast<int64_t>(rest.size()) - 1);  // one is in both
+  // Without another file they go, and without such a line it is not asked for.
+  EXPECT_EQ(cut_lines(
+                path, [](std::string_view) { return LineGoes::both; },
+                []() -> std::string { throw std::logic_error("asked"); }),
+            0);
+  EXPECT_EQ(lines_of(path), want);
+  EXPECT_EQ(cut_lines(path, [](std::string_view) { return LineGoes::aside; }),
+            static_cast<int64_t>(want.size()));
+  EXPECT_TRUE(lines_of(path).empty());
+  EXPECT_EQ(cut_lines(tmp / "nothing", sevens), 0);
+  EXPECT_EQ(tmp.count(), 2);
   EXPECT_ERROR(LineReader(tmp / "nothing"), ErrorCode::device, "to read", "No such file",
                "check its rights");
   EXPECT_ERROR(LineFile(tmp / "no/such", false), ErrorCode::device, "to open", "No such file",
@@ -233,8 +255,10 @@ TEST(RunLogs, LinesCsvAndEventsAreCutTogether) {
   for (const std::string& line : csv)
     EXPECT_EQ(static_cast<size_t>(std::count(line.begin(), line.end(), ',')), commas);
   EXPECT_EQ(Json::parse(lines_of(tmp / "metrics.jsonl")[1])["grad_norm"], nullptr);
+  Aside aside(tmp.path());
+  const auto lines = lines_of(tmp / "metrics.jsonl");
   {
-    RunLog log(tmp.path(), 3, all);
+    RunLog log(tmp.path(), 3, all, &aside);
     write(log, 4, 5);
   }
   const auto steps = [&](const std::string& name) {
@@ -256,6 +280,26 @@ TEST(RunLogs, LinesCsvAndEventsAreCutTogether) {
     return out;
   };
   EXPECT_EQ(event_steps(), want);
+  // What was behind step 3 is whole beside it.
+  EXPECT_EQ(aside.text(), tmp / "aside-1: 5 lines of metrics");
+  EXPECT_EQ(lines_of(tmp / "aside-1/metrics.jsonl"),
+            std::vector<std::string>(lines.begin() + 4, lines.end()));
+  std::vector<std::string> later(csv.begin() + 5, csv.end());
+  later.insert(later.begin(), csv[0]);
+  EXPECT_EQ(lines_of(tmp / "aside-1/metrics.csv"), later);
+  const auto behind = records_of(tmp / ("aside-1/runs" + events.substr(events.rfind('/'))));
+  ASSERT_EQ(behind.size(), 6u);
+  EXPECT_NE(behind[0].rest.find("brain.Event:2"), std::string::npos);
+  for (size_t i = 1; i < behind.size(); ++i)
+    EXPECT_EQ(behind[i].step, *step_of_line(lines[i + 3])) << i;
+  // Of the mark of a resume alone nothing is made.
+  {
+    Aside other(tmp.path());
+    { RunLog log(tmp.path(), 5, all, &other); }
+    { RunLog log(tmp.path(), 5, all, &other); }
+    EXPECT_EQ(other.text(), "");
+  }
+  EXPECT_FALSE(fs::exists(tmp / "aside-2"));
   // Asked for nothing: what is there is cut all the same, and nothing is added.
   {
     RunLog log(tmp.path(), 2, {});
@@ -264,6 +308,53 @@ TEST(RunLogs, LinesCsvAndEventsAreCutTogether) {
   EXPECT_EQ(steps("metrics.jsonl"), (std::vector<int64_t>{1, 2, 2, 3}));
   EXPECT_EQ(steps("metrics.csv"), (std::vector<int64_t>{1, 2, 2}));
   EXPECT_EQ(event_steps(), (std::vector<int64_t>{1, 2, 2}));
+  testing::internal::GetCapturedStdout();
+}
+
+// What a checkpoint knows of the log is the log of a run that goes on from it elsewhere.
+TEST(RunLogs, TheLogOfACheckpointIsRestored) {
+  TempFolder tmp;
+  testing::internal::CaptureStdout();
+  for (const bool scaling : {false, true}) {
+    const RunSinks all{.csv = true, .tensorboard = true, .loss_scaling = scaling};
+    const std::string a = tmp / (scaling ? "a1" : "a"), b = tmp / (scaling ? "b1" : "b");
+    for (const std::string& folder : {a, b}) fs::create_directory(folder);
+    {
+      RunLog log(a, -1, all);
+      for (int step = 1; step <= 6; ++step) {
+        StepMetrics m = step_metrics(step);
+        m.epoch = 12345.678901;
+        m.loss = 1.0 / 3;
+        m.step_seconds = 2e-6;
+        if (scaling) m.loss_scale = step == 3 ? 0.0625 : 65536;
+        if (scaling) m.skipped_steps = step / 3;
+        log.step(m);
+        if (step % 2 == 0)
+          log.evaluation({.step = step, .tokens = 9, .loss = 2e-7, .perplexity = 7.5});
+      }
+    }
+    fs::create_directory(a + "/checkpoint-4");
+    write_trainer_state(a + "/checkpoint-4/trainer_state.json", a + "/metrics.jsonl", {.step = 4});
+    restore_log(a + "/checkpoint-4", b, all);
+    for (const auto& [name, count] : {std::pair("/metrics.jsonl", 6), {"/metrics.csv", 7}}) {
+      auto want = lines_of(a + name);
+      want.resize(static_cast<size_t>(count));
+      EXPECT_EQ(lines_of(b + name), want);
+    }
+    const auto events = [](const std::string& run) {
+      return records_of(fs::directory_iterator(run + "/runs")->path().string());
+    };
+    const auto want = events(a), found = events(b);
+    ASSERT_EQ(found.size(), scaling ? 15u : 7u);
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i].rest, want[i].rest) << i;
+    // Nothing was asked for but lines; a checkpoint without a log has none.
+    fs::create_directory(b + "/lines");
+    restore_log(a + "/checkpoint-4", b + "/lines", {});
+    EXPECT_EQ(lines_of(b + "/lines/metrics.jsonl"), lines_of(b + "/metrics.jsonl"));
+    restore_log(a, b + "/lines/none", {});
+    for (const char* name : {"/lines/metrics.csv", "/lines/runs", "/lines/none"})
+      EXPECT_FALSE(fs::exists(b + name)) << name;
+  }
   testing::internal::GetCapturedStdout();
 }
 

@@ -84,16 +84,44 @@ std::vector<Entry> checkpoints_of(const std::string& dir) {
   return list;
 }
 
+bool written_by_a_run(const std::string& name) {
+  return std::find(std::begin(kWritten), std::end(kWritten), name) != std::end(kWritten);
+}
+
+// A folder of aside.h with nothing of others in it.
+bool is_aside(const fs::directory_entry& entry) {
+  const std::string name = entry.path().filename().string();
+  std::error_code error;
+  if (!name.starts_with(kAsidePrefix) ||
+      name.find_first_not_of("0123456789", kAsidePrefix.size()) != std::string::npos ||
+      !fs::is_directory(entry.symlink_status(error)))
+    return false;
+  for (const auto& inner : fs::directory_iterator(entry.path(), error)) {
+    std::string held = inner.path().filename().string();
+    if (held.ends_with(kDamagedEnd)) held.resize(held.size() - kDamagedEnd.size());
+    if (!written_by_a_run(held) && !checkpoint_step(held)) return false;
+  }
+  return !error;
+}
+
 // "report.html.tmp-4711-3": what AtomicFile leaves of a run's file where power or a kill ends it.
 bool is_torn_file(const fs::directory_entry& entry) {
   const std::string name = entry.path().filename().string();
   const size_t end = name.rfind(".tmp-");
-  if (end == std::string::npos || std::find(std::begin(kWritten), std::end(kWritten),
-                                            name.substr(0, end)) == std::end(kWritten))
-    return false;
+  if (end == std::string::npos || !written_by_a_run(name.substr(0, end))) return false;
   std::error_code error;
   return name.find_first_not_of("0123456789-", end + 5) == std::string::npos &&
          entry.is_regular_file(error);
+}
+
+// Whether there is more than a lock, torn files and the tokens of a start that was broken off.
+bool is_used(const std::string& dir) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(dir, error))
+    if (entry.path().filename() != kNewTokens && entry.path().filename() != kLockName &&
+        !is_torn_file(entry))
+      return true;
+  return false;
 }
 
 }  // namespace
@@ -137,39 +165,52 @@ NewFolder::~NewFolder() {
   for (const fs::path& folder : made_) fs::remove(folder, error);
 }
 
-void check_new_output(const std::string& dir, bool overwrite) {
+void check_new_output(const std::string& dir, bool overwrite, const std::string& own_input) {
   refuse_file(dir);
-  std::error_code error;
-  bool used = false;
-  for (const auto& entry : fs::directory_iterator(dir, error))
-    used |= entry.path().filename() != kNewTokens && entry.path().filename() != kLockName &&
-            !is_torn_file(entry);
-  if (!used) return;
+  if (!is_used(dir)) return;
   const bool run = holds_run(dir);
   if (overwrite && !run)
     fail(ErrorCode::usage, "an output_dir that is empty or holds a run",
          fmt::format("{} with other files in it, which overwrite would mix with a run's", dir),
          "another output_dir");
-  if (!overwrite)
-    fail(ErrorCode::usage, "an output_dir that does not exist or is empty",
-         fmt::format("{} with files in it", dir),
-         !run                     ? "another output_dir"
-         : latest_checkpoint(dir) ? "resume=latest, overwrite=true, or another output_dir"
-                                  : "overwrite=true, or another output_dir");
+  if (overwrite && !own_input.empty())
+    fail(ErrorCode::usage,
+         fmt::format("input outside of the run in {}, which overwrite removes", dir), own_input,
+         "another output_dir");
+  if (overwrite) return;
+  std::string advice = "another output_dir";
+  if (run && own_input.empty()) advice = "overwrite=true, or " + advice;
+  if (run && latest_checkpoint(dir))
+    advice = (own_input.empty() ? "resume=latest, " : "resume=latest, or ") + advice;
+  fail(ErrorCode::usage, "an output_dir that does not exist or is empty",
+       fmt::format("{} with files in it", dir), advice);
 }
 
-void check_resumed_output(const std::string& dir, const std::string& checkpoint) {
-  refuse_file(dir);
+bool lies_in(const std::string& checkpoint, const std::string& dir) {
   std::error_code error;
   const fs::path whole = fs::canonical(checkpoint, error);
-  if (error || !fs::equivalent(whole.parent_path(), dir, error))
-    fail(ErrorCode::usage, fmt::format("a checkpoint in output_dir ({}) to resume", dir),
-         checkpoint,
-         fmt::format(
-             "output_dir={}, or model={} to start a new run from its weights",
-             shell_word(
-                 fs::path(whole.empty() ? fs::path(checkpoint) : whole).parent_path().string()),
-             shell_word(checkpoint)));
+  return !error && fs::equivalent(whole.parent_path(), dir, error) && !error;
+}
+
+void check_forked_output(const std::string& dir, const std::string& checkpoint) {
+  refuse_file(dir);
+  if (!is_used(dir)) return;
+  std::error_code error;
+  const fs::path whole = fs::canonical(checkpoint, error);
+  const std::string home = (error ? fs::path(checkpoint) : whole).parent_path().string();
+  fail(
+      ErrorCode::usage,
+      fmt::format("an output_dir that does not exist or is empty, to go on from {} in", checkpoint),
+      fmt::format("{} with files in it", dir),
+      fmt::format("another output_dir{}, or model={} to start a new run from its weights",
+                  holds_run(home) && !is_aside(fs::directory_entry(home))
+                      ? fmt::format(", output_dir={} to go on there", shell_word(home))
+                      : "",
+                  shell_word(checkpoint)));
+}
+
+void check_resumed_output(const std::string& dir) {
+  refuse_file(dir);
   if (holds_run(dir)) return;
   for (const char* name : kWritten)
     if (there(fs::path(dir) / name))
@@ -183,10 +224,14 @@ std::string new_tokens_folder(const std::string& dir) {
   return dir + "/" + kNewTokens;
 }
 
-void adopt_new_tokens(const std::string& dir) {
-  const fs::path built = new_tokens_folder(dir), tokens = fs::path(dir) / kTokens;
+std::string tokens_folder(const std::string& dir) {
+  return dir + "/" + kTokens;
+}
+
+void adopt_new_tokens(const std::string& dir, bool keep) {
+  const fs::path built = new_tokens_folder(dir), tokens = tokens_folder(dir);
   std::error_code error;
-  remove_tree(tokens);
+  if (!keep) remove_tree(tokens);
   if (fs::is_empty(built, error))
     fs::remove(built, error);
   else
@@ -204,24 +249,38 @@ void remove_torn_files(const std::string& dir) {
   for (const fs::path& path : torn) remove_tree(path);
 }
 
+std::vector<fs::path> files_of_old_run(const std::string& dir) {
+  std::vector<fs::path> all;
+  std::error_code error;
+  for (const Entry& entry : checkpoints_of(dir)) all.push_back(entry.path);
+  for (const auto& entry : fs::directory_iterator(dir, error))
+    if (is_aside(entry)) all.push_back(entry.path());
+  for (const std::string name : kWritten)
+    if (name != kNewTokens && name != "config.resolved.yaml") all.push_back(fs::path(dir) / name);
+  // Last what says that the folder holds a run: what power interrupts can be done again.
+  all.push_back(fs::path(dir) / "config.resolved.yaml");
+  return all;
+}
+
 void remove_old_run(const std::string& dir) {
   remove_torn_files(dir);
   if (!holds_run(dir)) return;
-  // Last what says that the folder holds a run: what power interrupts can be done again.
-  for (const Entry& entry : checkpoints_of(dir)) remove_tree(entry.path);
-  for (const std::string name : kWritten)
-    if (name != kNewTokens && name != "config.resolved.yaml") remove_tree(fs::path(dir) / name);
-  remove_tree(fs::path(dir) / "config.resolved.yaml");
+  for (const fs::path& path : files_of_old_run(dir)) remove_tree(path);
 }
 
-std::string remove_later_checkpoints(const std::string& dir, int64_t step) {
-  std::string names;
+std::vector<std::string> later_checkpoints(const std::string& dir, int64_t step) {
+  std::vector<std::string> names;
   remove_torn_files(dir);
   for (const Entry& entry : checkpoints_of(dir)) {
-    if (entry.damaged || (entry.step <= step && !entry.torn)) continue;
-    remove_tree(entry.path);
-    if (!entry.torn) names += (names.empty() ? "" : ", ") + entry.path.filename().string();
+    if (entry.damaged) continue;
+    if (entry.torn)
+      remove_tree(entry.path);
+    else if (entry.step > step)
+      names.push_back(entry.path.filename().string());
   }
+  std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
+    return checkpoint_step(a) < checkpoint_step(b);
+  });
   return names;
 }
 

@@ -4,6 +4,7 @@
 
 #include "tools/cli/argument_parser.h"
 #include "tools/config/keys.h"
+#include "tools/config/run_place.h"
 
 namespace snug {
 
@@ -27,6 +28,7 @@ ConfigArguments parse_config_arguments(std::string_view command, std::string_vie
     return result;
   }
   result.config = load_config(result.config_path, result.overrides);
+  follow_moved_run(result.config, result.config_path);
   for (const std::string& note : result.config.notes)
     std::fputs(("Note: " + note + ".\n").c_str(), stderr);
   if (print) {

@@ -37,7 +37,8 @@ std::vector<Key> make_keys() {
 
       {.name = "train_data", .section = "data", .kind = K::texts, .field = &C::train_data,
        .doc = "files, folders or globs: text, .jsonl with {\"text\": ...}, .csv, .tsv, each also as "
-              ".gz or .zst, or .bin token files; what is in output_dir is left out of folders and globs",
+              ".gz or .zst, or .bin token files; output_dir, other runs, models and tokenizers are left "
+              "out of folders and globs",
        .example = "[corpus.txt, more/*.jsonl]", .unset = "null", .aliases = "train_file"},
       {.name = "eval_data", .section = "data", .kind = K::texts, .field = &C::eval_data,
        .doc = "the same for evaluation", .example = "heldout.txt", .unset = "null",
@@ -81,11 +82,11 @@ std::vector<Key> make_keys() {
               "overwrite says otherwise",
        .example = "run1", .unset = "null", .aliases = "out_dir"},
       {.name = "overwrite", .section = "run", .kind = K::flag, .field = &C::overwrite,
-       .doc = "remove the run that is in output_dir", .example = "true",
-       .aliases = "overwrite_output_dir"},
+       .doc = "remove the run that is in output_dir, unless this one reads something of it",
+       .example = "true", .aliases = "overwrite_output_dir"},
       {.name = "resume", .section = "run", .kind = K::resume, .field = &C::resume,
-       .doc = "continue from a checkpoint of output_dir: latest (or true), or the path of one; null: "
-              "start anew",
+       .doc = "continue from a checkpoint of output_dir: latest (or true), or the path of one, and later "
+              "ones are set aside; that of another folder goes on in a new output_dir; null: start anew",
        .example = "latest", .unset = "null", .aliases = "resume_from_checkpoint"},
 
       {.name = "device", .section = "machine", .kind = K::choice, .field = &C::device,

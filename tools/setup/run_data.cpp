@@ -11,6 +11,7 @@
 #include "engine/data/corpus.h"
 #include "engine/io/files.h"
 #include "engine/text/unicode.h"
+#include "tools/session/tell.h"
 #include "tools/setup/token_cache.h"
 
 namespace snug {
@@ -29,9 +30,12 @@ struct Sources {
 };
 
 // A run's own files are no data of it, or a resume would not find what it began with.
-Sources sort_sources(const std::vector<std::string>& sources, const std::string& output_dir) {
+Sources sort_sources(const std::vector<std::string>& sources, const char* key,
+                     const std::string& output_dir) {
   Sources out;
-  const std::vector<CorpusFile> files = expand_corpus(sources, output_dir);
+  std::vector<std::string> products;
+  const std::vector<CorpusFile> files = expand_corpus(sources, output_dir, &products);
+  if (!products.empty()) tell(stderr, "Note: {} leaves out {}.\n", key, products_text(products));
   std::set<std::string> side_files;
   for (const CorpusFile& f : files) {
     if (!is_token_file_name(f.path)) continue;
@@ -57,7 +61,7 @@ std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const 
   if (given.empty())
     fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
          fmt::format("{}=input.txt", key));
-  const Sources sources = sort_sources(given, config.output_dir);
+  const Sources sources = sort_sources(given, key, config.output_dir);
   for (const CorpusFile& file : sources.texts) columns |= has_text_column(file.path);
   std::vector<TokenFile> files;
   std::optional<uint64_t> fingerprint;

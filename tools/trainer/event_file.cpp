@@ -90,10 +90,11 @@ std::string new_name() {
   return fmt::format("{}{:010d}.{}{}", kPrefix, now.count(), host, kSuffix);
 }
 
-// Bytes of the file up to the first record that is torn, damaged or of a later step.
-int64_t kept_bytes(std::string_view file, int64_t step) {
+// Bytes of the file up to the first record that is torn, damaged or of a later step; of at most
+// `most` records.
+int64_t kept_bytes(std::string_view file, int64_t step, int64_t most = INT64_MAX) {
   size_t at = 0;
-  while (file.size() - at >= 16) {
+  while (file.size() - at >= 16 && most-- > 0) {
     const std::string_view head = file.substr(at, 8);
     uint64_t length = 0;
     uint32_t crc = 0;
@@ -203,20 +204,28 @@ std::string scalar_event(double time, int64_t step, Scalars values) {
   return out;
 }
 
-void EventFile::cut(const std::string& folder, int64_t step) {
+void EventFile::cut(const std::string& folder, int64_t step, const std::string& aside) {
   const std::string path = newest(folder);
   if (path.empty()) return;
   const MappedFile file(path);
   const std::string_view all = file.text();
   const int64_t kept = kept_bytes(all, step);
   if (kept == file.size()) return;
+  if (!aside.empty()) {
+    std::error_code error;
+    fs::create_directories(aside, error);  // who writes to it says what is wrong
+    AtomicFile rest(aside + path.substr(path.rfind('/')));
+    rest.write(all.substr(0, static_cast<size_t>(kept_bytes(all, 0, 1))));  // the version
+    rest.write(all.substr(static_cast<size_t>(kept)));
+    rest.commit();
+  }
   AtomicFile out(path);
   out.write(all.substr(0, static_cast<size_t>(kept)));
   out.commit();
 }
 
-void EventFile::scalars(int64_t step, Scalars values) {
-  file_->write(event_record(scalar_event(wall_time(), step, values)));
+void EventFile::scalars(int64_t step, Scalars values, double time) {
+  file_->write(event_record(scalar_event(time < 0 ? wall_time() : time, step, values)));
 }
 
 }  // namespace snug

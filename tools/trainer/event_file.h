@@ -34,8 +34,8 @@ std::string event_record(std::string_view event);
 class EventFile {
  public:
   // Cuts the newest file in `folder`, if there is one, after the last whole record of steps up to
-  // `step`.
-  static void cut(const std::string& folder, int64_t step);
+  // `step`. What comes behind goes to a file of that name in `aside`, unless that is empty.
+  static void cut(const std::string& folder, int64_t step, const std::string& aside = "");
 
   // In `folder` (made if need be): a new file events.out.tfevents.<time>.<host>.snug; or, with
   // keep_until_step of 0 or more, the newest one of that name, cut after the last record of these
@@ -43,8 +43,9 @@ class EventFile {
   // and all after it go. Throws device.
   EventFile(const std::string& folder, int64_t keep_until_step);
 
-  // One event with a scalar per tag. Values that are not finite are written as they are.
-  void scalars(int64_t step, Scalars values);
+  // One event with a scalar per tag, of now or another time in seconds since 1970. Values that are
+  // not finite are written as they are.
+  void scalars(int64_t step, Scalars values, double time = -1);
   void sync() { file_->sync(); }
   const std::string& path() const { return path_; }
 

@@ -71,22 +71,51 @@ std::optional<int64_t> step_of_line(std::string_view line) {
   return j["step"].get<int64_t>();
 }
 
-void keep_lines(const std::string& path, const std::function<bool(std::string_view)>& keep) {
-  if (!file_exists(path)) return;
-  LineReader in(path);
-  AtomicFile out(path);
-  // Gathered, since a system call for each of many short lines takes longer than reading them.
-  std::string held;
-  held.reserve(static_cast<size_t>(2 * LineReader::kMaxLine));
-  while (const auto line = in.next()) {
-    if (!keep(*line)) continue;
-    held.append(*line).push_back('\n');
-    if (static_cast<int64_t>(held.size()) < LineReader::kMaxLine) continue;
-    out.write(held);
-    held.clear();
+namespace {
+
+// Lines gathered, since a system call for each of many short ones takes longer than reading them.
+class LineWriter {
+ public:
+  LineWriter() { held_.reserve(static_cast<size_t>(2 * LineReader::kMaxLine)); }
+  void open(const std::string& path) { file_.open(path); }
+  bool is_open() const { return !file_.path().empty(); }
+  // Before open() too.
+  void add(std::string_view line) {
+    held_.append(line).push_back('\n');
+    if (is_open() && static_cast<int64_t>(held_.size()) >= LineReader::kMaxLine) flush();
   }
-  out.write(held);
-  out.commit();
+  void commit() {
+    flush();
+    file_.commit();
+  }
+
+ private:
+  void flush() {
+    file_.write(held_);
+    held_.clear();
+  }
+  AtomicFile file_;
+  std::string held_;
+};
+
+}  // namespace
+
+int64_t cut_lines(const std::string& path, const std::function<LineGoes(std::string_view)>& where,
+                  const std::function<std::string()>& aside) {
+  if (!file_exists(path)) return 0;
+  LineReader in(path);
+  LineWriter here, there;
+  here.open(path);
+  int64_t moved = 0;
+  while (const auto line = in.next()) {
+    const LineGoes goes = where(*line);
+    if (goes != LineGoes::aside) here.add(*line);
+    if (goes == LineGoes::aside && moved++ == 0 && aside) there.open(aside());
+    if (goes != LineGoes::here && aside) there.add(*line);
+  }
+  if (there.is_open()) there.commit();
+  here.commit();
+  return moved;
 }
 
 LineFile::LineFile(std::string path, bool append) : path_(std::move(path)) {

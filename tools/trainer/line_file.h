@@ -33,9 +33,14 @@ class LineReader {
   bool skipping_ = false, ended_ = false;
 };
 
-// Leaves the lines that `keep` accepts, in place of what was there; through AtomicFile. Nothing
-// happens if the file is not there.
-void keep_lines(const std::string& path, const std::function<bool(std::string_view)>& keep);
+// Where a line belongs: in its file, in another one beside it, or, as a heading, in both.
+enum class LineGoes { here, aside, both };
+// Leaves the lines that go `here` in place of what was there; through AtomicFile. The others go to
+// a new file `aside()`, which is asked for once there is one that goes there alone and is whole
+// before this file changes; without it they are dropped. Returns how many do. Nothing happens if
+// the file is not there.
+int64_t cut_lines(const std::string& path, const std::function<LineGoes(std::string_view)>& where,
+                  const std::function<std::string()>& aside = nullptr);
 
 // The step of a line of metrics.jsonl; nothing if it is no object with an integer "step".
 std::optional<int64_t> step_of_line(std::string_view line);

@@ -115,28 +115,39 @@ RunSinks run_sinks(const std::vector<std::string>& report_to) {
   return sinks;
 }
 
-RunLog::RunLog(const std::string& output_dir, int64_t keep_until_step, RunSinks sinks)
+std::string csv_heading(bool loss_scaling) {
+  return fmt::format("{}{}time\n", kCsvHeader, loss_scaling ? "loss_scale,skipped_steps," : "");
+}
+
+RunLog::RunLog(const std::string& output_dir, int64_t keep_until_step, RunSinks sinks, Aside* aside)
     : loss_scaling_(sinks.loss_scaling), path_(output_dir + "/metrics.jsonl") {
   const bool resumed = keep_until_step >= 0;
   const std::string csv = output_dir + "/metrics.csv";
   if (resumed) {
-    keep_lines(path_, [&](std::string_view line) {
-      const auto step = step_of_line(line);
-      return step && *step <= keep_until_step;
-    });
+    const auto cut = [&](const char* name, const auto& where) {
+      const std::string path = output_dir + "/" + name;
+      if (!aside) return cut_lines(path, where);
+      return cut_lines(path, where, [&] { return aside->folder() + "/" + name; });
+    };
+    const auto later = [&](std::optional<int64_t> step) {
+      return step && *step <= keep_until_step ? LineGoes::here : LineGoes::aside;
+    };
+    const int64_t lines =
+        cut("metrics.jsonl", [&](std::string_view line) { return later(step_of_line(line)); });
+    if (lines > 0 && aside)
+      aside->note(fmt::format("{} line{} of metrics", lines, lines == 1 ? "" : "s"));
     // Also where nothing is added any more: what is there is not to tell of steps that never were.
-    keep_lines(csv, [&](std::string_view line) {
-      const auto step = csv_step(line);
-      return step ? *step <= keep_until_step : line.starts_with("step,");
+    cut("metrics.csv", [&](std::string_view line) {
+      return line.starts_with("step,") ? LineGoes::both : later(csv_step(line));
     });
+    // A mark of the last resume alone is nothing to keep.
+    EventFile::cut(output_dir + "/runs", keep_until_step,
+                   aside && aside->used() ? aside->folder() + "/runs" : "");
   }
-  if (resumed) EventFile::cut(output_dir + "/runs", keep_until_step);
   metrics_ = std::make_unique<LineFile>(path_, resumed);
   if (sinks.csv) {
     csv_ = std::make_unique<LineFile>(csv, resumed);
-    if (csv_->size() == 0)
-      csv_->write(
-          fmt::format("{}{}time\n", kCsvHeader, loss_scaling_ ? "loss_scale,skipped_steps," : ""));
+    if (csv_->size() == 0) csv_->write(csv_heading(loss_scaling_));
   }
   if (sinks.tensorboard)
     events_ = std::make_unique<EventFile>(output_dir + "/runs", keep_until_step);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/checkpoint/aside.h"
 #include "tools/report/report.h"
 #include "tools/trainer/event_file.h"
 #include "tools/trainer/line_file.h"
@@ -19,6 +20,8 @@ struct RunSinks {
   bool loss_scaling = false;  // the run has a loss scale, which metrics.csv has columns for
 };
 RunSinks run_sinks(const std::vector<std::string>& report_to);
+// The first line of metrics.csv, with its line break.
+std::string csv_heading(bool loss_scaling);
 
 struct StepMetrics {
   int64_t step = 0, total_steps = 0;  // total 0: unknown
@@ -51,8 +54,10 @@ class RunLog {
  public:
   // Opens output_dir/metrics.jsonl, metrics.csv and runs/events.out.tfevents.*; on a resume what
   // they hold beyond `keep_until_step` (-1: a new run) is cut first, so that they read as if
-  // nothing had happened. A run that did not write one of them before begins it there.
-  RunLog(const std::string& output_dir, int64_t keep_until_step, RunSinks sinks);
+  // nothing had happened, and set `aside`, if given. A run that did not write one of them before
+  // begins it there.
+  RunLog(const std::string& output_dir, int64_t keep_until_step, RunSinks sinks,
+         Aside* aside = nullptr);
   ~RunLog();
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;

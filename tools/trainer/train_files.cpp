@@ -240,10 +240,12 @@ void TrainRun::write_report(bool done) {
     write_atomic(config().output_dir + "/trace.json", trace_text(plan_, recorder_->trace()));
 }
 
-// That this run went on from a checkpoint is no wish for the next one that uses the file.
+// That this run went on from a checkpoint, or took the place of another, is no wish for the next
+// one that uses the file.
 void TrainRun::write_config() const {
   RunConfig saved = config();
   saved.resume.clear();
+  saved.overwrite = false;
   write_atomic(config().output_dir + "/config.resolved.yaml", resolved_yaml(saved));
 }
 
@@ -257,66 +259,6 @@ std::string TrainRun::resume_command() const {
       ::access((dir + "/tokenizer/tokenizer.json").c_str(), R_OK) == 0)
     text += " " + shell_word("tokenizer=" + dir + "/tokenizer");
   return text;
-}
-
-// Writes what says what this run is, beside what it goes on from, if that is so.
-void TrainRun::prepare() {
-  require_own_output();
-  bad_weights_.reserve(256);  // said of a step, and kept to the end
-  const std::string& dir = config().output_dir;
-  if (resumed_) {
-    for (const std::string& folder : damaged_) {
-      const std::string aside = folder + std::string(kDamagedEnd);
-      std::error_code error;
-      fs::remove_all(aside, error);
-      fs::rename(folder, aside, error);
-      if (!error) tell(stdout, "Kept as {}\n", aside);
-    }
-    const std::string removed = remove_later_checkpoints(dir, resumed_->position.step);
-    if (!removed.empty())
-      tell(stdout, "Removed {}: they are not of the run that goes on from {}.\n", removed,
-           resumed_->folder);
-    at_ = resumed_->position;
-    at_.loss_scale = session_->state().loss_scale;  // a fixed one may be another now
-    watch_.restore(at_.watch);
-    if (!at_.evaluation_due && checkpoint_complete(checkpoint_folder(at_.step)))
-      saved_step_ = at_.step;
-    if (at_.best_saved_step >= 0 && !checkpoint_complete(checkpoint_folder(at_.best_saved_step))) {
-      tell(stdout, "Note: {}, the best one so far, is gone; the best from here on is kept.\n",
-           checkpoint_folder(at_.best_saved_step));
-      at_.best_saved_loss = -1;
-      at_.best_saved_step = -1;
-    }
-  } else if (config().overwrite) {
-    remove_old_run(dir);
-  } else {
-    remove_torn_files(dir);
-  }
-  adopt_new_tokens(dir);
-  if (setup_.tokenizer) setup_.tokenizer->save(dir + "/tokenizer");
-  write_config();
-  write_json_file(dir + "/plan.json", plan_json(plan_));
-  write_report(false);
-  checkpoints_ = std::make_unique<CheckpointWriter>(*session_, dir, config().save_total_limit,
-                                                    plan_.save_background);
-  session_->set_update_gate(&checkpoints_->gate());
-  checkpoints_->set_guard([this] { require_own_output(); });
-  final_layout_ = std::make_unique<SafetensorsLayout>(
-      weights_layout(*setup_.model, config().save_dtype == "bf16" ? DType::bf16 : DType::f32));
-  recorder_ = std::make_unique<StepRecorder>(plan_, config().trace);
-  RunSinks sinks = run_sinks(config().report_to);
-  sinks.loss_scaling = setup_.model->precision().loss_scaling();
-  log_ = std::make_unique<RunLog>(dir, resumed_ ? resumed_->position.step : -1, sinks);
-  if (!config().sample_prompt.empty()) {
-    sample_prompt_ = setup_.tokenizer->encode(config().sample_prompt);
-    // What the cache of the model's positions has no room for is not generated.
-    const int64_t most = std::min(config().sample_tokens, plan_.decisions.kv_length);
-    sample_text_.reserve(static_cast<size_t>(most) * 64 + 4096);
-    sampler_ = std::make_unique<Sampler>(
-        setup_.tokenizer->vocab_size(),
-        SamplingOptions{config().sample_temperature, config().sample_top_k, config().sample_top_p,
-                        static_cast<uint64_t>(config().seed)});
-  }
 }
 
 void TrainRun::start_log() {
@@ -391,18 +333,18 @@ int TrainRun::nothing_learned() {
     tell(stderr,
          "data: expected at least one step with a target to train (packing_boundaries, {})\n"
          "  found: all {} steps without: nothing was learned, and final/ was not written\n"
-         "  try:   overwrite=true with more steps, a larger global_batch_size, or without "
+         "  try:   {} with more steps, a larger global_batch_size, or without "
          "packing_boundaries\n",
-         config().where("packing_boundaries"), at_.step);
+         config().where("packing_boundaries"), at_.step, again());
     return 1;
   }
   tell(stderr,
        "diverged: expected at least one step whose gradients are finite at its loss scale\n"
        "  found: all {} steps skipped, the loss scale {} by now: nothing was learned, and "
        "final/ was not written\n"
-       "  try:   overwrite=true with a smaller init_scale (the default is 65536), or with "
+       "  try:   {} with a smaller init_scale (the default is 65536), or with "
        "precision=bf16\n",
-       at_.step, loss_scale_text(at_.loss_scale));
+       at_.step, loss_scale_text(at_.loss_scale), again());
   return 1;
 }
 

@@ -1,5 +1,6 @@
 // One training run: what `train` (trainer.h) keeps while it goes. The loop is in trainer.cpp, what
-// it writes and how it ends in train_files.cpp, which weights are the best in best_model.cpp.
+// it finds and takes over in train_start.cpp, what it writes and how it ends in train_files.cpp,
+// which weights are the best in best_model.cpp.
 #pragma once
 
 #include <memory>
@@ -31,6 +32,10 @@ class TrainRun {
  private:
   int steps();
   void check_output_dir();
+  void check_new_folder();
+  std::string again() const;
+  void keep_own_tokens();
+  void take_over();
   PrepareRoom prepare_room() const;
   Pinned pinned() const;
   void reserve();
@@ -91,6 +96,8 @@ class TrainRun {
   RunData data_;
   Plan plan_;
   std::optional<Checkpoint> resumed_;
+  bool fork_ = false;        // it goes on from a checkpoint of another folder
+  bool own_tokens_ = false;  // it reads the tokens that output_dir holds from before
   std::unique_ptr<Session> session_;
   int graphs_ = 0;  // that its allocations are known of
   std::unique_ptr<CheckpointWriter> checkpoints_;

@@ -50,40 +50,6 @@ void on_signal(int signal) {
 
 }  // namespace
 
-void TrainRun::check_output_dir() {
-  const std::string& dir = config().output_dir;
-  if (dir.empty())
-    fail(ErrorCode::usage, "output_dir, where the run is written", "none", "output_dir=run1");
-  if (config().resume.empty()) {
-    check_new_output(dir, config().overwrite);  // so that a folder of others is left alone
-    lock_.take(dir);
-    check_new_output(dir, config().overwrite);
-    return;
-  }
-  lock_.take(dir);
-  std::string folder = config().resume;
-  const bool latest = folder == "latest";
-  if (latest) {
-    // A run that was stopped before its first checkpoint is a run, which only overwrite replaces.
-    const std::string from_the_start =
-        fmt::format("{} to start from the beginning",
-                    holds_run(dir) ? "overwrite=true, without resume," : "leave resume out");
-    const FoundCheckpoint found = find_intact_checkpoint(dir);
-    if (found.folder.empty() && !found.damaged.empty())
-      fail(ErrorCode::data, fmt::format("a checkpoint in {} that is as it was written", dir),
-           found.damaged, "a copy of it from elsewhere; without one " + from_the_start);
-    if (found.folder.empty())
-      fail(ErrorCode::usage, fmt::format("a complete checkpoint in {} to resume", dir),
-           found.torn.empty() ? "none" : "only torn ones: " + found.torn, from_the_start);
-    if (!found.torn.empty()) tell(stdout, "Skipped torn checkpoints: {}\n", found.torn);
-    if (!found.damaged.empty()) tell(stdout, "Skipped damaged checkpoints: {}\n", found.damaged);
-    damaged_ = found.damaged_folders;
-    folder = found.folder;
-  }
-  resumed_ = read_checkpoint(folder, latest);
-  check_resumed_output(dir, folder);
-}
-
 // The arena is not there yet. On a GPU the budget is of other memory.
 PrepareRoom TrainRun::prepare_room() const {
   if (plan_.place == Place::cuda) return {};
@@ -404,13 +370,14 @@ int TrainRun::run() {
   require_own_output();
   NewFolder folder(config().output_dir, &lock_);
   // A folder that was not there when it was looked at may hold a whole run by now.
-  if (!locked && !resumed_) check_new_output(config().output_dir, config().overwrite);
+  if (!locked) check_new_folder();
   std::error_code error;
   fs::remove_all(new_tokens, error);
   NewFolder new_data(new_tokens);
   data_ = prepare_data(config(), setup_.tokenizer, setup_.model->spec().V, plan_.decisions.T,
                        new_tokens, true, prepare_room());
   clock_.lap("data");
+  if (resumed_) keep_own_tokens();
   data_fingerprint_ = data_fingerprint(*data_.train, config().packing_boundaries);
   total_ = total_steps(config(), data_.train_samples, plan_.global_batch);
   check_trained(data_, config(), total_, plan_.global_batch);
@@ -432,6 +399,7 @@ int TrainRun::run() {
   clock_.lap("checks");
   reserve();
   if (stop_requested) return 130;  // nothing was done yet, and nothing stays
+  if (fork_) take_over();
   folder.keep();
   new_data.keep();
   prepare();

@@ -25,14 +25,6 @@ class Corpus : public ::testing::Test {
     fs::create_directories(fs::path(tmp_ / name).parent_path());
     write_atomic(tmp_ / name, text);
   }
-  std::vector<std::string> expand(const std::vector<std::string>& names,
-                                  const std::string& left_out = "") {
-    std::vector<std::string> sources, out;
-    for (const std::string& n : names) sources.push_back(n.empty() ? tmp_.path() : tmp_ / n);
-    for (const CorpusFile& f : expand_corpus(sources, left_out))
-      out.push_back(fs::path(f.path).lexically_normal().lexically_relative(tmp_.path()).string());
-    return out;
-  }
   std::vector<std::string> documents(const std::vector<std::string>& names,
                                      CorpusReport* report = nullptr) {
     std::vector<std::string> sources, out;
@@ -51,101 +43,6 @@ class Corpus : public ::testing::Test {
 };
 
 using Strings = std::vector<std::string>;
-
-TEST_F(Corpus, FoldersAreWalkedInSortedOrder) {
-  for (const char* name : {"b.txt", "a.txt", ".hidden", "sub/c.md", "sub/deep/d.cpp", ".git/e",
-                           "build/f", "build-x/g", "builder/h", "sub/build_2/i"})
-    put(name, name);
-  EXPECT_EQ(expand({""}), (Strings{"a.txt", "b.txt", "builder/h", "sub/c.md", "sub/deep/d.cpp"}));
-  fs::create_directory_symlink(tmp_.path(), tmp_ / "loop");
-  EXPECT_EQ(expand({""}).size(), 5u);
-}
-
-TEST_F(Corpus, LinksToFoldersAreFollowed) {
-  TempFolder far;
-  fs::create_directories(far / "deep");
-  write_atomic(far / "f.txt", "f");
-  write_atomic(far / "deep/g.txt", "g");
-  put("data/b/x.txt", "x");
-  put("data/z/y.txt", "y");
-  fs::create_directory_symlink(far.path(), tmp_ / "data/linked");
-  fs::create_directory_symlink("z", tmp_ / "data/a");               // there under its own name
-  fs::create_directory_symlink(far / "deep", tmp_ / "data/n");      // and so is this, by then
-  fs::create_directory_symlink(tmp_.path(), far / "deep/back");     // a circle
-  fs::create_directory_symlink("nowhere", tmp_ / "data/dangling");  // nothing
-  fs::create_directory_symlink(far.path(), tmp_ / "data/.hidden");
-  fs::create_directory_symlink(far.path(), tmp_ / "data/build");
-  const Strings all = {"data/b/x.txt", "data/linked/f.txt", "data/linked/deep/g.txt",
-                       "data/z/y.txt"};
-  EXPECT_EQ(expand({"data"}), all);
-  EXPECT_EQ(expand({"data/**/b/*"}), (Strings{"data/b/x.txt"}));
-  EXPECT_EQ(expand({"data/**/*.txt"}).size(), 4u);
-  EXPECT_EQ(expand({"data/li*/*.txt"}), (Strings{"data/linked/f.txt"}));
-  EXPECT_EQ(expand({"data/linked/d*/*"}), (Strings{"data/linked/deep/g.txt"}));
-  EXPECT_EQ(expand({"data/[an]/*"}), (Strings{"data/a/y.txt", "data/n/g.txt"}));
-}
-
-TEST_F(Corpus, PatternsMatch) {
-  for (const char* name : {"a.txt", "b.txt", "b.md", ".c.txt", "x/a.txt", "x/y/a.txt", "[odd].txt"})
-    put(name, name);
-  EXPECT_EQ(expand({"*.txt"}), (Strings{"[odd].txt", "a.txt", "b.txt"}));
-  EXPECT_EQ(expand({"?.txt"}), (Strings{"a.txt", "b.txt"}));
-  EXPECT_EQ(expand({"[b-z].*"}), (Strings{"b.md", "b.txt"}));
-  EXPECT_EQ(expand({"**/a.txt"}), (Strings{"a.txt", "x/a.txt", "x/y/a.txt"}));
-  EXPECT_EQ(expand({"x/**"}), (Strings{"x/a.txt", "x/y/a.txt"}));
-  EXPECT_EQ(expand({"**/**/y/*"}), (Strings{"x/y/a.txt"}));
-  EXPECT_EQ(expand({"*/*.txt"}), (Strings{"x/a.txt"}));
-  EXPECT_EQ(expand({".*.txt"}), (Strings{".c.txt"}));
-  EXPECT_EQ(expand({"[odd].txt"}), (Strings{"[odd].txt"}));  // a file of that name wins
-  EXPECT_EQ(expand({"b.md", "*.txt", "a.txt", "x/../b.md"}),
-            (Strings{"b.md", "[odd].txt", "a.txt", "b.txt"}));
-}
-
-// A run inside the folder of its texts: what it writes is none of them.
-TEST_F(Corpus, AFolderMayBeLeftOut) {
-  for (const char* name : {"a.txt", "run/log.txt", "run/sub/b.txt", "x/run/c.txt", "running/d.txt"})
-    put(name, name);
-  const std::string run = tmp_ / "run";
-  const Strings others = {"a.txt", "running/d.txt", "x/run/c.txt"};
-  EXPECT_EQ(expand({""}, run), others);
-  EXPECT_EQ(expand({""}, run + "/"), others);
-  EXPECT_EQ(expand({""}, tmp_ / "x/../run"), others);
-  fs::create_directory_symlink(run, tmp_ / "link");
-  EXPECT_EQ(expand({""}, tmp_ / "link"), others);
-  EXPECT_EQ(expand({"**/*.txt"}, run), others);
-  EXPECT_EQ(expand({"*/*.txt"}, run), (Strings{"running/d.txt"}));
-  EXPECT_EQ(expand({"run*/*.txt"}, run), (Strings{"running/d.txt"}));
-  EXPECT_EQ(expand({""}, tmp_ / "none").size(), 5u);
-  // What is named is meant.
-  EXPECT_EQ(expand({"run"}, run), (Strings{"run/log.txt", "run/sub/b.txt"}));
-  EXPECT_EQ(expand({"run/log.txt", "run/*/b.txt"}, run), (Strings{"run/log.txt", "run/sub/b.txt"}));
-}
-
-TEST_F(Corpus, MissingSourcesAreErrors) {
-  EXPECT_ERROR(expand_corpus({}), ErrorCode::data, "training text", "an empty list", "train_data");
-  EXPECT_ERROR(expand({"no.txt"}), ErrorCode::data, tmp_ / "no.txt", "nothing of that name",
-               "path");
-  EXPECT_ERROR(expand({"*.txt"}), ErrorCode::data, "match '" + tmp_.path(), "none", "**");
-  EXPECT_ERROR(expand({""}), ErrorCode::data, "files in the folder", "none", "path");
-  EXPECT_ERROR(expand_corpus({"/dev/null"}), ErrorCode::data, "'/dev/null'", "a device", "path");
-}
-
-TEST_F(Corpus, AFolderThatMayNotBeReadIsNamed) {
-  put("locked/a.txt", "a");
-  fs::permissions(tmp_ / "locked", fs::perms::none);
-  // Root may read anything: it takes another user's rights for the call.
-  const bool root = geteuid() == 0;
-  fs::permissions(tmp_.path(), fs::perms::all);
-  if (root) {
-    ASSERT_EQ(seteuid(65534), 0);
-  }
-  EXPECT_ERROR(expand({"locked"}), ErrorCode::data, "a readable folder " + tmp_.path() + "/locked",
-               "Permission denied", "check its permissions, or leave it out");
-  if (root) {
-    ASSERT_EQ(seteuid(0), 0);
-  }
-  fs::permissions(tmp_ / "locked", fs::perms::owner_all);
-}
 
 TEST_F(Corpus, DocumentsOfTextAndRecords) {
   put("a.txt", "\xef\xbb\xbfone\n");

@@ -29,7 +29,8 @@ TEST(OutputFolder, FilesOfTheUserStay) {
     fs::create_directory(w.path(name));
   spill(w.path("proj/data/mine"), "mine");
   const std::vector<std::string> before = listing(w.path(""));
-  refused(w.train("proj", {"resume=" + w.path("run/checkpoint-6")}), "a checkpoint in output_dir");
+  refused(w.train("proj", {"resume=" + w.path("run/checkpoint-6")}),
+          "an output_dir that does not exist or is empty, to go on from");
   refused(w.train("proj", {"overwrite=true"}), "an output_dir that is empty or holds a run");
   refused(w.train("proj"), "with files in it");
   refused(w.train("text.txt"), "output_dir as a folder");
@@ -96,7 +97,7 @@ TEST(OutputFolder, TornFilesAloneAreNoFiles) {
 }
 
 // Going on from step 2 abandons 4 to 12; the limit counts what is of the new line only.
-TEST(OutputFolder, LaterCheckpointsGoWhenAnEarlierOneIsResumed) {
+TEST(OutputFolder, LaterCheckpointsDoNotCountWhenAnEarlierOneIsResumed) {
   const Workspace w;
   w.trained("run", {"save_steps=2"});
   const Outcome resumed =
