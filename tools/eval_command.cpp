@@ -69,8 +69,8 @@ int eval_text(EvalArguments& a) {
     }
     fmt::print("{}\n", j.dump());
   } else {
-    fmt::print("data: {}\nloss {:.6f}  perplexity {:.4f}  over {} tokens in {}\n", data.text,
-               r.loss, std::exp(r.loss), r.tokens,
+    fmt::print("data: {}\nloss {:.6f}  perplexity {}  over {} tokens in {}\n", data.text, r.loss,
+               perplexity_text(std::exp(r.loss), 4), r.tokens,
                a.stride > 0 ? fmt::format("windows of {}, one every {}", T, a.stride)
                             : fmt::format("{} samples of {}", data.eval_samples, T));
   }
@@ -91,26 +91,24 @@ int eval_choices(EvalArguments& a) {
         if (a.length > 0) check_length(a.length, 1, spec.P);
         const int64_t most = a.length > 0 ? a.length : spec.P;
         // As long as the longest question needs: one that is shorter costs as much.
-        int64_t longest = 1;
-        for (const Question& q : questions)
-          for (size_t c = 0; c < q.choices.size(); ++c)
-            longest = std::max(
-                longest,
-                static_cast<int64_t>(encode_choice(*tokenizer, q, c, a.choices).ids.size()) - 1);
-        o.T = std::min(most, longest);
+        o.T = std::min(most, longest_question(*tokenizer, questions, most, a.choices));
         o.eval_batch = 1;
       });
   const double started = monotonic_seconds();
   const ChoiceResult r = score_questions(*in.session, *in.tokenizer, questions, a.choices);
   const double seconds = monotonic_seconds() - started;
   if (a.json) {
+    nlohmann::json scores = nlohmann::json::array();
+    for (const std::vector<double>& of_one : r.scores)
+      scores.push_back(of_one.empty() ? nlohmann::json() : nlohmann::json(of_one));
     fmt::print("{}\n", nlohmann::json({{"acc", r.acc},
                                        {"acc_stderr", share_error(r.acc, r.questions)},
                                        {"acc_norm", r.acc_norm},
                                        {"acc_norm_stderr", share_error(r.acc_norm, r.questions)},
                                        {"questions", r.questions},
                                        {"choices", r.choices},
-                                       {"scores", r.scores},
+                                       {"left_out", r.left_out},
+                                       {"scores", scores},
                                        {"max_length", in.plan.decisions.T},
                                        {"seconds", seconds},
                                        {"engine_bytes", in.plan.engine_bytes}})
@@ -119,6 +117,9 @@ int eval_choices(EvalArguments& a) {
     fmt::print("acc {:.4f} +- {:.4f}  acc_norm {:.4f} +- {:.4f}  over {} questions, {} choices\n",
                r.acc, share_error(r.acc, r.questions), r.acc_norm,
                share_error(r.acc_norm, r.questions), r.questions, r.choices);
+    if (r.left_out > 0)
+      fmt::print("left out: {} of {} questions, which cannot be scored; the first is {}\n",
+                 r.left_out, r.left_out + r.questions, r.first_left_out);
   }
   return 0;
 }

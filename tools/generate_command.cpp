@@ -137,16 +137,17 @@ struct Prompts {
   std::string text(int64_t i) const { return file ? file->prompt(i) : one; }
 };
 
-// Throws unless it has tokens and leaves room for one more.
+// Throws unless it has tokens and the model the positions for them: the last one, which need not be
+// fed, follows a prompt that takes them all.
 int64_t checked_tokens(const Prompts& prompts, int64_t i, const Tokenizer& tokenizer, int64_t P) {
   const auto count = static_cast<int64_t>(tokenizer.encode(prompts.text(i)).size());
-  if (count >= 1 && count < P) return count;
+  if (count >= 1 && count <= P) return count;
   const char* advice = count < 1 ? "--prompt \"Once upon a time\"" : "a shorter prompt";
   if (prompts.file)
     fail(ErrorCode::data,
-         fmt::format("a prompt of 1 to {} tokens in {}", P - 1, prompts.file->where(i)),
+         fmt::format("a prompt of 1 to {} tokens in {}", P, prompts.file->where(i)),
          fmt::format("{} tokens", count), count < 1 ? "another prompt" : advice);
-  fail(ErrorCode::usage, fmt::format("a prompt of 1 to {} tokens", P - 1),
+  fail(ErrorCode::usage, fmt::format("a prompt of 1 to {} tokens", P),
        fmt::format("{} tokens", count), advice);
 }
 

@@ -267,6 +267,21 @@ TEST(ClipSimt, NormAndFactor) {
     }
 }
 
+// Of a norm of 1, as of the CPU: 1e-6 is 17 units of float.
+TEST(ClipSimt, SeesTheSmallTermOfTheDenominator) {
+  StepState s = plain_state();
+  s.loss_scale = 16;
+  const std::vector<StateSpan> spans = {{0, 0, 0, 1}};
+  const StepState emu = run_in_all_schedules([&](EmuCase& c) {
+                          const View g = c.inout("gradients", {1}, DType::f32, {16.0}),
+                                     state = c.step_state(s),
+                                     partial = c.output("partial", {2}, DType::f64);
+                          gradient_norm_on(c.queue(), g, spans, partial, state, 64);
+                          clip_on(c.queue(), state, 1.0);
+                        }).state();
+  EXPECT_EQ(emu.clip_factor, static_cast<float>(1.0 / (1.0 + 1e-6)));
+}
+
 TEST(ClipSimt, TheNextLossScaleIsThatOfTheCpu) {
   LossScaling config;
   config.growth_interval = 3;

@@ -14,6 +14,10 @@
 //                              whole KiB,
 //   BAD_WORLD_FREE_READS=times after it was read so often there is none left
 //   BAD_WORLD_LOCKS=none       flock finds no locks, as on some network file systems
+//   BAD_WORLD_CALLS=file       gets a line of each call that writes, makes durable, renames or
+//   removes
+//                              and came off: "write PATH", "sync PATH", "rename FROM TO", "remove
+//                              PATH"
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -73,6 +77,43 @@ F real(const char* name) {
   return reinterpret_cast<F>(dlsym(RTLD_NEXT, name));
 }
 
+// The path of an open file, or of `name` in an open folder.
+void path_of(int fd, const char* name, char* path, size_t room) {
+  char link[64];
+  size_t used = 0;
+  path[0] = '\0';
+  if (name && (name[0] == '/' || fd == AT_FDCWD)) {
+    std::snprintf(path, room, "%s", name);
+    return;
+  }
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const ssize_t got = readlink(link, path, room - 1);
+  if (got > 0) path[used = static_cast<size_t>(got)] = '\0';
+  if (name) std::snprintf(path + used, room - used, "/%s", name);
+}
+
+// A line of BAD_WORLD_CALLS, without the heap; errno stays.
+void record(const char* call, const char* path, const char* to = nullptr) {
+  const char* const file = std::getenv("BAD_WORLD_CALLS");
+  if (!file) return;
+  const int before = errno;
+  char line[9000];
+  const int n =
+      std::snprintf(line, sizeof line, "%s %s%s%s\n", call, path, to ? " " : "", to ? to : "");
+  static const auto next = real<ssize_t (*)(int, const void*, size_t)>("write");
+  const int fd = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (fd < 0 || next(fd, line, static_cast<size_t>(n)) != n)
+    std::abort();  // nothing would be proved
+  close(fd);
+  errno = before;
+}
+void record_file(const char* call, int fd, const char* name = nullptr) {
+  if (!std::getenv("BAD_WORLD_CALLS")) return;
+  char path[4096];
+  path_of(fd, name, path, sizeof path);
+  record(call, path);
+}
+
 }  // namespace
 
 extern "C" {
@@ -80,13 +121,66 @@ extern "C" {
 ssize_t write(int fd, const void* data, size_t bytes) {
   if (slow_or_full(fd, bytes)) return -1;
   static const auto next = real<ssize_t (*)(int, const void*, size_t)>("write");
-  return next(fd, data, bytes);
+  const ssize_t n = next(fd, data, bytes);
+  if (n > 0) record_file("write", fd);
+  return n;
 }
 
 ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
   if (slow_or_full(fd, bytes)) return -1;
   static const auto next = real<ssize_t (*)(int, const void*, size_t, off_t)>("pwrite");
-  return next(fd, data, bytes, offset);
+  const ssize_t n = next(fd, data, bytes, offset);
+  if (n > 0) record_file("write", fd);
+  return n;
+}
+
+int fsync(int fd) {
+  static const auto next = real<int (*)(int)>("fsync");
+  const int code = next(fd);
+  if (code == 0) record_file("sync", fd);
+  return code;
+}
+
+int fdatasync(int fd) {
+  static const auto next = real<int (*)(int)>("fdatasync");
+  const int code = next(fd);
+  if (code == 0) record_file("sync", fd);
+  return code;
+}
+
+int rename(const char* from, const char* to) noexcept {
+  static const auto next = real<int (*)(const char*, const char*)>("rename");
+  const int code = next(from, to);
+  if (code == 0) record("rename", from, to);
+  return code;
+}
+
+int renameat2(int from_fd, const char* from, int to_fd, const char* to, unsigned flags) noexcept {
+  static const auto next = real<int (*)(int, const char*, int, const char*, unsigned)>("renameat2");
+  const int code = next(from_fd, from, to_fd, to, flags);
+  if (code == 0) record("rename", from, to);
+  return code;
+}
+
+int remove(const char* path) noexcept {
+  static const auto next = real<int (*)(const char*)>("remove");
+  const int code = next(path);
+  if (code == 0) record("remove", path);
+  return code;
+}
+
+int unlink(const char* path) noexcept {
+  static const auto next = real<int (*)(const char*)>("unlink");
+  const int code = next(path);
+  if (code == 0) record("remove", path);
+  return code;
+}
+
+int unlinkat(int fd, const char* name, int flags) noexcept {
+  static const auto next = real<int (*)(int, const char*, int)>("unlinkat");
+  const int code = next(fd, name, flags);
+  if (code == 0) record_file("remove", fd, name);
+  return code;
 }
 
 // std::ifstream opens files by this name.

@@ -166,6 +166,10 @@ TEST(CostModel, WhatLiesBetweenOpsCounts) {
   OpRecord copy = op("copy_to_host", 0, 1000);
   copy.stream = kToHost;
   EXPECT_EQ(model.seconds(copy, 1), bare.seconds(copy, 1));
+  // Of 1e9 bytes a second read and written, 5e8 are copied.
+  EXPECT_DOUBLE_EQ(model.rates().link, 5e8);
+  EXPECT_DOUBLE_EQ(model.seconds(copy, 1), 1000 / 5e8 + model.rates().op);
+  EXPECT_DOUBLE_EQ(model.copies_seconds(1000), 1000 / 5e8);
   Program p;
   p.ops = {op("norm", 100, 100), op("norm", 100, 100)};
   EXPECT_NEAR(model.seconds(p, 1), bare.seconds(p, 1) + 0.5, 1e-9);

@@ -303,5 +303,29 @@ TEST(SlowPlanStreamed, NoBoundIsAboveWhatAStepTakes) {
       }
 }
 
+// A link so slow that copies are all of a step: it takes as long as the busier direction at least,
+// which is the bound, and as both one after the other at most, which is twice that.
+TEST(PlanStreamed, OnASlowLinkABoundIsHalfTheStepAtLeast) {
+  const Model model(test::tiny_spec({.V = 200, .P = 32, .C = 64, .L = 4, .H = 2, .F = 256}),
+                    parse_precision("fp32"));
+  const CostModel cost = test::even_device(1e13, 1e7);
+  PlanRequest r = request_of(model, cost);
+  r.offload_gradients = "auto";
+  r.evaluate = false;
+  PlanSearch search(r);
+  int64_t count = 0;
+  for (const PlanSearch::Bounded& b : search.bounded()) {
+    const Decisions& d = b.decisions;
+    const std::string what = d.recompute + " | " + d.offload + (d.offload_params ? " params" : "") +
+                             (d.offload_gradients ? " gradients" : "") +
+                             (d.update_in_backward ? " in backward" : "");
+    EXPECT_LE(b.behind, b.seconds * (1 + 1e-9)) << what;
+    if (!d.offload_params && !d.offload_gradients) continue;
+    EXPECT_GE(b.before, 0.5 * b.seconds) << what << ", micro-batch " << d.micro_batch;
+    ++count;
+  }
+  EXPECT_GT(count, 50);
+}
+
 }  // namespace
 }  // namespace snug

@@ -217,6 +217,28 @@ TEST(Report, DifferencesAreSaid) {
   EXPECT_TRUE(has(report_html(plan, run), "1 bytes (1 B) less than planned"));
 }
 
+// Of many the largest, whichever way it goes, and the moment it was there; of samples that share a
+// point of the curve the same: of 4001 three do, and the largest lies in the middle of its three.
+TEST(Report, TheLargestOfManyDifferencesIsSaidAndDrawn) {
+  const Plan plan = hand_plan();
+  for (const int sign : {1, -1}) {
+    ReportRun run = some_run(plan);
+    run.memory_samples.assign(4001, {0.0, plan.engine_bytes + sign * 4096});
+    for (size_t i = 0; i < run.memory_samples.size(); ++i)
+      run.memory_samples[i].first = 0.5 * static_cast<double>(i);
+    run.memory_samples[1201].second = plan.engine_bytes + sign * 12288;
+    run.memory_samples[1202].second = plan.engine_bytes - sign * 8192;
+    run.memory_samples[3000].second = plan.engine_bytes;
+    const std::string html = report_html(plan, run);
+    EXPECT_TRUE(has(html, fmt::format("The largest difference is 12288 bytes (12.00 KiB) {} than "
+                                      "planned, after {}.",
+                                      sign > 0 ? "more" : "less", human_seconds(600.5))));
+    // 60 units are 1.25 times the largest.
+    EXPECT_TRUE(has(html, fmt::format(" {}L", sign > 0 ? 12 : 108)));
+    EXPECT_TRUE(has(html, fmt::format(" {}L", sign > 0 ? 44 : 76))) << "the others";
+  }
+}
+
 TEST(Report, InfeasiblePlanIsSaid) {
   Plan plan = hand_plan();
   plan.fits = false;

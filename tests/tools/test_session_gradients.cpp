@@ -110,7 +110,6 @@ TEST(SessionGradients, StayWithinTheirBoundOfF32) {
   EXPECT_LE(std::sqrt(moved), kRate * std::sqrt(bound_square) + 1e-6);
   EXPECT_GT(moved, 0);
   const double narrow_loss = narrow->gradients_of(0), wide_loss = wide->gradients_of(0);
-  EXPECT_NE(narrow_loss, wide_loss);
   double square = 0;
   for (const float g : wide->gradients()) square += static_cast<double>(g) * static_cast<double>(g);
   EXPECT_LE(std::fabs(narrow_loss - wide_loss), 2 * std::sqrt(square) * std::sqrt(moved) + 1e-6);

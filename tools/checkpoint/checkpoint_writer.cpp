@@ -228,10 +228,7 @@ std::optional<CheckpointWriter::Saved> CheckpointWriter::poll() {
   ring_.rethrow();
   if (guard_) guard_();
   const double now = monotonic_seconds();
-  if (!in_place_) {
-    replace_folder(folder_, final_name_);
-    sync_folder(output_dir_);
-  }
+  if (!in_place_) replace_folder(folder_, final_name_);
   remove_old();
   stall_ += monotonic_seconds() - now + ring_.update_stall() - stall_before_;
   const Saved saved = {final_name_, bytes(), ended_ - began_, stall_};

@@ -285,10 +285,15 @@ std::vector<std::string> later_checkpoints(const std::string& dir, int64_t step)
 }
 
 void replace_folder(const std::string& built, const std::string& path) {
+  const std::string parent = fs::path(path).parent_path().string();
+  // What is removed is gone for good, so that its successor's name is made durable before.
+  const auto durable = [&] { sync_folder(parent.empty() ? "." : parent); };
   std::error_code error;
   if (!there(path)) {
     fs::rename(built, path, error);
+    if (!error) durable();
   } else if (renameat2(AT_FDCWD, built.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
+    durable();
     fs::remove_all(built, error);  // now the old one
     error.clear();
   } else {  // not every file system can exchange
@@ -296,6 +301,7 @@ void replace_folder(const std::string& built, const std::string& path) {
     remove_tree(aside);
     fs::rename(path, aside, error);
     if (!error) fs::rename(built, path, error);
+    if (!error) durable();
     if (!error) remove_tree(aside);
   }
   if (error)

@@ -66,8 +66,8 @@ void remove_old_run(const std::string& dir);
 // `step`, by their steps.
 std::vector<std::string> later_checkpoints(const std::string& dir, int64_t step);
 
-// `built` takes the name `path`; a folder of that name is removed after that, so that at every
-// moment one of the two is there. Throws device.
+// `built` takes the name `path`, durably; a folder of that name is removed after that, so that at
+// every moment one of the two is there. Throws device.
 void replace_folder(const std::string& built, const std::string& path);
 
 // A word of a shell command: quoted if the shell would cut or change it.

@@ -120,7 +120,11 @@ class FolderInMaking {
       if (!error) sync_folder(path_);
     } else {
       fs::rename(made_, path_, error);
-      if (!error) made_.clear();
+      if (!error) {
+        made_.clear();
+        const std::string beside = fs::path(path_).parent_path().string();
+        sync_folder(beside.empty() ? "." : beside);
+      }
     }
     if (error)
       fail(ErrorCode::device, fmt::format("to rename {} to {}", made_, path_), error.message(),

@@ -51,11 +51,9 @@ Question parse_question(const json& j, const std::string& where) {
   q.query = query.get<std::string>();
   const json& choices = either(j, "choices", "endings", where);
   bool good = choices.is_array() && choices.size() >= 2;
-  for (size_t i = 0; good && i < choices.size(); ++i)
-    good = choices[i].is_string() && !choices[i].get_ref<const std::string&>().empty();
+  for (size_t i = 0; good && i < choices.size(); ++i) good = choices[i].is_string();
   if (!good)
-    fail(ErrorCode::data,
-         "\"choices\" or \"endings\" as two or more strings that are not empty in " + where,
+    fail(ErrorCode::data, "\"choices\" or \"endings\" as two or more strings in " + where,
          json_brief(choices), kForm);
   for (const json& choice : choices) q.choices.push_back(choice.get<std::string>());
   q.gold =
@@ -96,19 +94,22 @@ std::vector<Question> read_questions(const std::string& path) {
   return out;
 }
 
-ChoiceTokens encode_choice(const Tokenizer& tokenizer, const Question& q, size_t choice,
-                           const std::string& path) {
-  ChoiceTokens out;
+namespace {
+
+// False, with a problem: the choice cannot be scored.
+bool encode_choice(const Tokenizer& tokenizer, const Question& q, size_t choice, int64_t most,
+                   ChoiceTokens& out, std::string& problem) {
   std::string context = q.query, continuation = " " + q.choices[choice];
+  if (q.choices[choice].empty()) {
+    problem = fmt::format("choice {} is empty", choice);
+    return false;
+  }
   if (context.empty()) {
     const auto id = tokenizer.bos_id() ? tokenizer.bos_id() : tokenizer.eos_id();
-    if (!id)
-      fail(
-          ErrorCode::data,
-          fmt::format("a query of at least one character in {}:{}: the tokenizer has no token that "
-                      "begins or ends texts",
-                      path, q.line),
-          "an empty one", "a query such as \"Question:\"");
+    if (!id) {
+      problem = "an empty query, and the tokenizer has no token that begins or ends texts";
+      return false;
+    }
     out.ids = {*id};
     out.context = 1;
     tokenizer.encode(continuation, out.ids);
@@ -120,14 +121,45 @@ ChoiceTokens encode_choice(const Tokenizer& tokenizer, const Question& q, size_t
     out.context = static_cast<int64_t>(tokenizer.encode(context).size());
     out.ids = tokenizer.encode(context + continuation);
   }
+  const int64_t scored = static_cast<int64_t>(out.ids.size()) - out.context;
   // The join may eat the tokens of a very short choice; a query of white space leaves no context.
-  if (static_cast<int64_t>(out.ids.size()) <= out.context || out.context < 1)
-    fail(ErrorCode::data,
-         fmt::format("a query and choices of at least one token each in {}:{}", path, q.line),
-         fmt::format("choice {} (\"{}\") after {} tokens of the query", choice, q.choices[choice],
-                     out.context),
-         "another wording");
+  if (out.context < 1)
+    problem = "a query of white space alone";
+  else if (scored < 1)
+    problem = fmt::format("choice {} (\"{}\") has no token of its own after the {} of the query",
+                          choice, q.choices[choice], out.context);
+  else if (scored > most)
+    problem = fmt::format("choice {} has {} tokens and a sample holds {}", choice, scored, most);
+  return problem.empty();
+}
+
+}  // namespace
+
+QuestionTokens encode_question(const Tokenizer& tokenizer, const Question& q, int64_t most) {
+  QuestionTokens out;
+  out.choices.resize(q.choices.size());
+  for (size_t c = 0; c < q.choices.size(); ++c)
+    if (!encode_choice(tokenizer, q, c, most, out.choices[c], out.problem)) break;
   return out;
+}
+
+int64_t longest_question(const Tokenizer& tokenizer, const std::vector<Question>& questions,
+                         int64_t most, const std::string& path) {
+  int64_t longest = 0;
+  std::string first;
+  for (const Question& q : questions) {
+    const QuestionTokens tokens = encode_question(tokenizer, q, most);
+    if (!tokens.problem.empty()) {
+      if (first.empty()) first = fmt::format("{}:{}: {}", path, q.line, tokens.problem);
+      continue;
+    }
+    for (const ChoiceTokens& choice : tokens.choices)
+      longest = std::max(longest, static_cast<int64_t>(choice.ids.size()) - 1);
+  }
+  if (longest == 0)
+    fail(ErrorCode::data, fmt::format("a question in {} that can be scored", path), first,
+         "another wording, or a larger --max-length");
+  return longest;
 }
 
 ChoiceResult score_questions(Session& session, const Tokenizer& tokenizer,
@@ -138,19 +170,19 @@ ChoiceResult score_questions(Session& session, const Tokenizer& tokenizer,
   ChoiceResult result;
   int64_t right = 0, right_norm = 0;
   for (const Question& q : questions) {
-    std::vector<double> scores;
+    const QuestionTokens encoded = encode_question(tokenizer, q, T);
+    std::vector<double>& scores = result.scores.emplace_back();
+    if (!encoded.problem.empty()) {
+      if (result.left_out++ == 0)
+        result.first_left_out = fmt::format("{}:{}: {}", path, q.line, encoded.problem);
+      continue;
+    }
     size_t best = 0, best_norm = 0;
     std::vector<double> normed;
     for (size_t c = 0; c < q.choices.size(); ++c) {
-      const ChoiceTokens choice = encode_choice(tokenizer, q, c, path);
+      const ChoiceTokens& choice = encoded.choices[c];
       const auto count = static_cast<int64_t>(choice.ids.size());
       const int64_t scored = count - choice.context;
-      if (scored > T)
-        fail(ErrorCode::data,
-             fmt::format("choices of at most {} tokens in {}:{}, what one sample holds", T, path,
-                         q.line),
-             fmt::format("choice {} with {}", c, scored),
-             "a larger --max-length, or a shorter choice");
       // The last T + 1 tokens: T inputs and, one place later, their targets.
       const int64_t first = std::max<int64_t>(0, count - (T + 1)), inputs = count - 1 - first;
       std::fill(tokens, tokens + T, 0);
@@ -175,9 +207,9 @@ ChoiceResult score_questions(Session& session, const Tokenizer& tokenizer,
     }
     right += static_cast<int64_t>(best) == q.gold;
     right_norm += static_cast<int64_t>(best_norm) == q.gold;
-    result.scores.push_back(std::move(scores));
+    ++result.questions;
   }
-  result.questions = static_cast<int64_t>(questions.size());
+  require(result.questions > 0, "a question that can be scored");
   result.acc = static_cast<double>(right) / static_cast<double>(result.questions);
   result.acc_norm = static_cast<double>(right_norm) / static_cast<double>(result.questions);
   return result;

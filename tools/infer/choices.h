@@ -33,20 +33,32 @@ struct ChoiceTokens {
   std::vector<int32_t> ids;
   int64_t context = 0;
 };
-// Throws data, naming file:line, if the choice has no token of its own or the empty query has no
-// token to stand for it.
-ChoiceTokens encode_choice(const Tokenizer& tokenizer, const Question& question, size_t choice,
-                           const std::string& path);
+
+// A question as tokens, or why it cannot be scored: a choice is empty, has no token of its own once
+// it is joined with the query, or more than `most`; the query is white space, or empty where the
+// tokenizer has no token to stand for it.
+struct QuestionTokens {
+  std::vector<ChoiceTokens> choices;
+  std::string problem;  // empty: none
+};
+QuestionTokens encode_question(const Tokenizer& tokenizer, const Question& question, int64_t most);
+
+// Inputs of the longest choice with its query, over the questions that can be scored. Throws data,
+// naming file:line, if none can.
+int64_t longest_question(const Tokenizer& tokenizer, const std::vector<Question>& questions,
+                         int64_t most, const std::string& path);
 
 struct ChoiceResult {
-  int64_t questions = 0, choices = 0;
+  int64_t questions = 0, choices = 0;  // that were scored
+  int64_t left_out = 0;                // questions that cannot be
+  std::string first_left_out;          // file:line and why
   double acc = 0, acc_norm = 0;
-  std::vector<std::vector<double>> scores;  // log likelihoods, one list a question
+  std::vector<std::vector<double>> scores;  // log likelihoods, one list a question, or an empty one
 };
 
-// Scores all with the eval program of a session of batches of one sequence. What is longer than the
-// session's T loses tokens at its beginning, as in the harness; throws data if the choice alone is
-// longer.
+// Scores those that can be with the eval program of a session of batches of one sequence; one
+// question at least can. What is longer than the session's T loses tokens at its beginning, as in
+// the harness. Throws data on a score that is not finite.
 ChoiceResult score_questions(Session& session, const Tokenizer& tokenizer,
                              const std::vector<Question>& questions, const std::string& path);
 

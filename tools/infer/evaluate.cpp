@@ -1,6 +1,9 @@
 #include "tools/infer/evaluate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 
 #include "engine/core/error.h"
 #include "engine/memory/context.h"
@@ -21,6 +24,13 @@ EvalResult result_of(Session& session, double started) {
 }
 
 }  // namespace
+
+std::string perplexity_text(double perplexity, int decimals) {
+  if (std::isnan(perplexity)) return "nan";
+  if (std::isinf(perplexity)) return "above 1.8e+308";
+  return perplexity < 1e9 ? fmt::format("{:.{}f}", perplexity, decimals)
+                          : fmt::format("{:.3e}", perplexity);
+}
 
 namespace {
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "layers/tasks/metrics.h"
+#include <string>
+
 #include "tools/session/session.h"
 #include "tools/setup/run_data.h"
 
@@ -13,6 +15,10 @@ struct EvalResult {
   int64_t tokens = 0;
   double seconds = 0;
 };
+
+// exp(loss) for a reader: with so many decimals; from 1e9 on as "1.234e+57", beyond the largest
+// double "above 1.8e+308". A NaN has no sign.
+std::string perplexity_text(double perplexity, int decimals);
 
 // Leaves StepState as a window's start; call it between windows. The last batch is filled up with
 // ignored targets, so every batch has the planned shape. The samples together hold a target, which

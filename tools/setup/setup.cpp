@@ -377,8 +377,8 @@ RunSetup make_setup(RunConfig config) {
     if (!s.tokenizer)
       fail(ErrorCode::usage, "tokenizer for sample_prompt", "none", "tokenizer=tok.json");
     const auto prompt = static_cast<int64_t>(s.tokenizer->encode(config.sample_prompt).size());
-    if (prompt >= spec.P || prompt < 1)
-      fail(ErrorCode::usage, fmt::format("a sample_prompt of 1 to {} tokens", spec.P - 1),
+    if (prompt > spec.P || prompt < 1)
+      fail(ErrorCode::usage, fmt::format("a sample_prompt of 1 to {} tokens", spec.P),
            fmt::format("{} tokens", prompt), "a shorter sample_prompt");
     r.kv_length = prompt + std::min(spec.P - prompt, config.sample_tokens);
   }

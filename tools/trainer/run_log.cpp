@@ -14,6 +14,7 @@
 #include "engine/core/units.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "tools/infer/evaluate.h"
 
 namespace snug {
 namespace {
@@ -251,7 +252,7 @@ void RunLog::evaluation(const EvalMetrics& m) {
   std::string keys, words;
   if (!task) {
     keys = fmt::format("\"eval_perplexity\":{},", number(m.perplexity));
-    words = fmt::format("perplexity {:.2f}", std::fabs(m.perplexity));  // a NaN has no sign here
+    words = "perplexity " + perplexity_text(m.perplexity, 2);
   }
   for (const Metric& metric : m.metrics) {
     keys += fmt::format("\"eval_{}\":{},", metric.name, number(metric.value));

@@ -168,6 +168,21 @@ void TrainRun::write_final() {
   replace_folder(folder, path);
 }
 
+namespace {
+
+// What the measured bytes of memory.json count.
+std::string counted_text(Place place) {
+  const std::string host =
+      "anonymous pages that are resident: of the arenas (mincore), and as runtime all others of "
+      "the "
+      "process (RssAnon less the arenas'); pages of mapped files, such as weights and checkpoints "
+      "that are read, are the kernel's cache and count in none";
+  if (place != Place::cuda) return host;
+  return "device memory of the process, the arena and as runtime the rest; of the host " + host;
+}
+
+}  // namespace
+
 void TrainRun::write_memory_json(bool done) {
   nlohmann::json j = {{"planned_engine_bytes", plan_.engine_bytes},
                       {"measured_engine_bytes", session_->context().resident_bytes()},
@@ -176,6 +191,7 @@ void TrainRun::write_memory_json(bool done) {
                       {"planned_runtime_bytes", plan_.runtime_bytes},
                       {"measured_runtime_bytes", runtime_measured_},
                       {"measured_preparing_bytes", nullptr},
+                      {"measured_is", counted_text(plan_.place)},
                       {"allocations_after_start", nullptr},
                       {"transient_allocations", nullptr},
                       {"finished", done},

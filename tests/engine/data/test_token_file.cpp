@@ -87,6 +87,10 @@ TEST(TokenFile, CheckNamesTheFirstBadToken) {
   EXPECT_ERROR(TokenFile(path).check(100), ErrorCode::data,
                "below the vocabulary size 100 in " + path, "100 at position 3 of 5",
                "model or tokenizer");
+  // No other above it: the size itself is no id.
+  write_atomic(path, raw(std::vector<uint16_t>{1, 100, 99}));
+  EXPECT_ERROR(TokenFile(path).check(100), ErrorCode::data, "below", "100 at position 1 of 3",
+               "model or tokenizer");
   write_atomic(path, header(20240801, 7, 1) + raw(std::vector<uint32_t>{0xffffffffu}));
   EXPECT_ERROR(TokenFile(path).check(INT32_MAX), ErrorCode::data, "below",
                "4294967295 at position 0", "make the file again");

@@ -196,19 +196,9 @@ inline void expect_every_form(const AttentionCase& c, DType dtype, const Attenti
 // The factors the contract promises, drawn here one by one.
 inline std::vector<double> mask_of(const AttentionCase& c, const AttentionSpec& spec,
                                    const StepState& state) {
-  const RandomKey key = random_key(state.seed, static_cast<uint64_t>(state.step), spec.site);
-  std::vector<double> mask;
-  for (int64_t b = 0; b < c.B; ++b)
-    for (int64_t h = 0; h < c.H; ++h)
-      for (int64_t i = 0; i < c.T; ++i)
-        for (int64_t j = 0; j < c.T; ++j) {
-          const int64_t channel = h * (int64_t{1} << 20) + j;
-          const bool kept = channel_uniform(key, static_cast<uint64_t>(state.first_sample + b),
-                                            static_cast<uint32_t>(i),
-                                            static_cast<uint32_t>(channel)) >= spec.dropout;
-          mask.push_back(kept ? 1.0 / (1.0 - static_cast<double>(spec.dropout)) : 0.0);
-        }
-  return mask;
+  return attention_factors_reference(c.B, c.H, c.T, spec.dropout, state.seed,
+                                     static_cast<uint64_t>(state.step), spec.site,
+                                     static_cast<uint64_t>(state.first_sample));
 }
 
 }  // namespace snug::test

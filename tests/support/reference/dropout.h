@@ -36,4 +36,23 @@ inline std::vector<double> dropout_factors_reference(int64_t B, int64_t T, int64
   return factors;
 }
 
+// The same for the probabilities (B,H,T,T) of attention: key j of head h is channel h 2^20 + j.
+inline std::vector<double> attention_factors_reference(int64_t B, int64_t H, int64_t T, float p,
+                                                       uint64_t seed, uint64_t step, uint32_t site,
+                                                       uint64_t first_sample) {
+  const RandomKey key = random_key(seed, step, site);
+  std::vector<double> factors;
+  for (int64_t b = 0; b < B; ++b)
+    for (int64_t h = 0; h < H; ++h)
+      for (int64_t i = 0; i < T; ++i)
+        for (int64_t j = 0; j < T; ++j) {
+          const int64_t channel = h * (int64_t{1} << 20) + j;
+          const bool kept =
+              channel_uniform(key, first_sample + static_cast<uint64_t>(b),
+                              static_cast<uint32_t>(i), static_cast<uint32_t>(channel)) >= p;
+          factors.push_back(kept ? 1.0 / (1.0 - static_cast<double>(p)) : 0.0);
+        }
+  return factors;
+}
+
 }  // namespace snug::test

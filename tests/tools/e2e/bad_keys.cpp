@@ -313,7 +313,7 @@ std::vector<BadRow> bad_keys() {
         "sample_prompt=the cat sees the long road. a dog finds a red door. my old friend follows "
         "some warm bread. the river remembers the quiet sea. one small bird crosses nine green "
         "stones. the cat opens a red door."},
-       usage("a sample_prompt of 1 to 63 tokens", "105 tokens", "a shorter sample_prompt")},
+       usage("a sample_prompt of 1 to 64 tokens", "105 tokens", "a shorter sample_prompt")},
       {"sample_tokens",
        {"...", "sample_prompt=a", "sample_tokens=0"},
        usage("sample_tokens of at least 1", "\"0\" (command line)", "sample_tokens=100")},

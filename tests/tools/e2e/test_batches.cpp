@@ -41,6 +41,31 @@ TEST(Batches, AccumulationEqualsTheWholeBatch) {
   EXPECT_EQ(w.curve("steps"), w.curve("2"));
 }
 
+// One sample, and weights that do not move: what differs from step to step is what was dropped.
+TEST(Batches, EveryStepDropsSomethingElse) {
+  const Workspace w;
+  spill(w.path("one.bin"), raw_tokens(numbered_tokens(33, 200)));
+  const std::vector<std::string> keys = {"train_data=" + w.path("one.bin"),
+                                         "eval_fraction=0",
+                                         "max_length=32",
+                                         "global_batch_size=1",
+                                         "max_steps=4",
+                                         "learning_rate=1e-30",
+                                         "lr_scheduler_type=constant",
+                                         "weight_decay=0"};
+  for (const char* p : {"0", "0.3"}) {
+    std::vector<std::string> more = keys;
+    for (const char* key : {"model.resid_pdrop=", "model.embd_pdrop=", "model.attn_pdrop="})
+      more.push_back(std::string(key) + p);
+    w.trained(p, more);
+    const std::vector<double> losses = w.losses(p);
+    ASSERT_EQ(losses.size(), 4u);
+    for (size_t i = 0; i < 4; ++i)
+      for (size_t k = 0; k < i; ++k)
+        EXPECT_EQ(losses[i] == losses[k], p == std::string("0")) << i << " " << k << " " << p;
+  }
+}
+
 TEST(SlowBatches, ThreadsDoNotChangeABit) {
   const Workspace w;
   for (const char* precision : {"fp32", "bf16"}) {
@@ -79,9 +104,11 @@ TEST(Batches, TheSeedMatters) {
   w.trained("a");
   w.trained("b", {"seed=7"});
   w.trained("c", {"data_seed=7"});
+  w.trained("zero", {"data_seed=0"});  // a seed like any other
   w.trained("d");
   EXPECT_NE(w.losses("a"), w.losses("b"));
   EXPECT_NE(w.losses("a"), w.losses("c"));
+  EXPECT_NE(w.losses("a"), w.losses("zero"));
   EXPECT_EQ(w.curve("a"), w.curve("d"));
 }
 

@@ -83,7 +83,10 @@ TEST(Emulator, TrainsWhatTheCpuTrains) {
   EXPECT_EQ(w.losses("emu").size(), 4u);
   expect_near(w.losses("emu"), w.losses("cpu"));
   EXPECT_NEAR(w.last_eval_loss("emu"), w.last_eval_loss("cpu"), 1e-4 * w.last_eval_loss("cpu"));
-  EXPECT_NE(w.losses("emu"), w.losses("cpu")) << "the kernels are others";
+  // The kernels are others: of thousands of weights some have other last bits, where four losses of
+  // some digits may have none.
+  EXPECT_FALSE(slurp(w.path("emu/final/model.safetensors")) ==
+               slurp(w.path("cpu/final/model.safetensors")));
 
   EXPECT_GT(plan["host_bytes"], 0) << "batches, states and checkpoints pass through the host's";
 }

@@ -114,6 +114,46 @@ TEST(Eval, ChoicesAreScoredAsInTheHarness) {
   EXPECT_NE(text.out.find("over 8 questions, 24 choices"), std::string::npos) << text.out;
 }
 
+// Questions that cannot be scored are counted, and those around them have their scores.
+TEST(Eval, AQuestionThatCannotBeScoredIsLeftOut) {
+  const Fixture f;
+  const Json all = f.json_of({"--choices", f.path("questions.jsonl")});
+  EXPECT_EQ(all["left_out"], 0);
+  std::string longer;
+  for (int i = 0; i < 60; ++i) longer += "word " + std::to_string(i) + " ";
+  struct Row {
+    Json query, choices;
+    std::string why;
+  };
+  for (const Row& row :
+       {Row{"a", {"b", ""}, "choice 1 is empty"}, Row{"  ", {"b", "c"}, "a query of white space"},
+        Row{"a", {longer, "b"}, "tokens and a sample holds 48"}}) {
+    const std::string bad =
+        Json({{"query", row.query}, {"choices", row.choices}, {"gold", 0}}).dump() + "\n";
+    std::string lines;
+    for (size_t i = 0; i < f.expected["choices"]["lines"].size(); ++i) {
+      if (i == 2) lines += bad;
+      lines += f.expected["choices"]["lines"][i].get<std::string>() + "\n";
+    }
+    spill(f.path("some.jsonl"), lines + bad);
+    const Json got = f.json_of({"--choices", f.path("some.jsonl")});
+    EXPECT_EQ(got["left_out"], 2) << row.why;
+    for (const char* key : {"acc", "acc_norm", "acc_stderr", "questions", "choices", "max_length"})
+      EXPECT_EQ(got[key], all[key]) << key << row.why;
+    Json scores = got["scores"];
+    EXPECT_TRUE(scores[2].is_null() && scores.back().is_null()) << scores;
+    scores.erase(2);
+    scores.erase(scores.size() - 1);
+    EXPECT_EQ(scores, all["scores"]) << row.why;
+    const Outcome text = f.eval({"--choices", f.path("some.jsonl")});
+    EXPECT_NE(text.out.find("left out: 2 of 10 questions, which cannot be scored; the first is " +
+                            f.path("some.jsonl") + ":3: "),
+              std::string::npos)
+        << text.out;
+    EXPECT_NE(text.out.find(row.why), std::string::npos) << text.out;
+  }
+}
+
 TEST(Eval, WhatIsWrongIsExplained) {
   const Fixture f;
   const auto refused = [&](const std::vector<std::string>& more,
@@ -148,22 +188,20 @@ TEST(Eval, WhatIsWrongIsExplained) {
   line(R"({"ctx":7,"choices":["b","c"],"gold":0})", {"\"query\" or \"ctx\" as a string", "7"});
   line(R"({"ctx":"a","gold":0})", {"\"choices\" or \"endings\" in", "neither"});
   line(R"({"ctx":"a","choices":["b"],"gold":0})", {"two or more strings", "a list of 1 values"});
-  line(R"({"ctx":"a","choices":["b",""],"gold":0})", {"two or more strings that are not empty"});
   line(R"({"ctx":"a","choices":["b",3],"gold":0})", {"two or more strings", "3"});
   line(R"({"ctx":"a","choices":["b","c"]})", {"\"gold\" or \"label\" in", "neither"});
   for (const char* gold : {"2", "-1", "\"x\"", "\"1x\"", "\"\"", "0.5", "18446744073709551615"})
     line(std::string(R"({"ctx":"a","choices":["b","c"],"gold":)") + gold + "}",
          {"as the number of a choice, 0 to 1", gold});
-  line(R"({"ctx":"  ","choices":["b","c"],"gold":0})",
-       {"a query and choices of at least one token each", "after 0 tokens"});
   spill(f.path("empty.jsonl"), "\n \n");
   refused({"--choices", f.path("empty.jsonl")}, {"questions in", "one JSON object a line", "none"});
   std::string longer;
   for (int i = 0; i < 60; ++i) longer += "word " + std::to_string(i) + " ";
-  spill(f.path("long.jsonl"),
-        Json({{"ctx", "a"}, {"choices", {"b", longer}}, {"gold", 0}}).dump() + "\n");
+  spill(f.path("long.jsonl"), Json({{"ctx", "a"}, {"choices", {"b", longer}}, {"gold", 0}}).dump() +
+                                  "\n" + R"({"ctx":"a","choices":["b",""],"gold":0})" + "\n");
   refused({"--choices", f.path("long.jsonl")},
-          {"choices of at most 48 tokens in", "long.jsonl:1", "choice 1 with"});
+          {"a question in", "that can be scored", "long.jsonl:1: choice 1 has ",
+           "tokens and a sample holds 48", "another wording, or a larger --max-length"});
   fs::remove(f.path("model/tokenizer.json"));
   refused({"--choices", questions},
           {"a tokenizer in", "for --choices", "copy the tokenizer's files"});

@@ -233,6 +233,35 @@ TEST(Generate, PromptsFromAFileInTheirOrderAtAnyBatchSize) {
   EXPECT_FALSE(m.lines({"--prompt", "A", "--json", "--no-echo"})[0].contains("prompt"));
 }
 
+// A prompt may take all 48 positions: the token after it is not fed. One of n tokens has room for
+// 49 - n, which is an end like any other, and a token more is one too many.
+TEST(Generate, EndsAtTheLastPosition) {
+  const Model m;
+  for (int n = 46; n <= 48; ++n) {
+    std::string prompt;  // letters and digits are never one token
+    for (int i = 0; i < n; ++i) prompt += i % 2 == 0 ? "a" : "7";
+    const int room = 49 - n;
+    for (const char* beams : {"1", "3"})
+      for (const int wanted : {room, room + 1}) {
+        SCOPED_TRACE(testing::Message() << n << " tokens, " << beams << " beams, " << wanted);
+        std::vector<std::string> words = {"--prompt",
+                                          prompt,
+                                          "--json",
+                                          "--num-beams",
+                                          beams,
+                                          "--max-new-tokens",
+                                          std::to_string(wanted)};
+        if (beams == std::string("1")) words.insert(words.end(), {"--temperature", "0"});
+        const std::vector<Json> lines = m.lines(words);
+        ASSERT_EQ(lines.size(), 1u);
+        const Json& got = lines[0];
+        EXPECT_EQ(got["prompt_tokens"], n);
+        EXPECT_EQ(got["tokens"].size(), static_cast<size_t>(room));
+        EXPECT_EQ(got["finish_reason"], wanted == room ? "length" : "positions");
+      }
+  }
+}
+
 TEST(Generate, TextOfSeveralSequencesAndLogProbabilities) {
   const Model m;
   const std::string beams = m.text({"--prompt", "A", "--num-beams", "3", "--num-return-sequences",
@@ -371,10 +400,10 @@ TEST(Generate, EveryBadValueIsExplained) {
       {{"--prompts", m.path("model")}, {"model"}, false},
       {{"--prompts", m.path("bad.jsonl")}, {"\"prompt\" in ", "bad.jsonl:2", "no such key"}, false},
       {{"--prompts", m.path("long.txt")},
-       {"a prompt of 1 to 47 tokens in ", "long.txt:3", "a shorter prompt"},
+       {"a prompt of 1 to 48 tokens in ", "long.txt:3", "a shorter prompt"},
        false},
       {{"--prompts", m.path("empty.jsonl")},
-       {"a prompt of 1 to 47 tokens in ", "empty.jsonl:1", "0 tokens", "another prompt"},
+       {"a prompt of 1 to 48 tokens in ", "empty.jsonl:1", "0 tokens", "another prompt"},
        false},
       {{"--prompt-file", "x"}, {"--prompt-file", "--prompt"}, false},
       {{"--seed", "x"}, {"--seed", "x"}},

@@ -61,7 +61,7 @@ TEST(InferenceInput, AnyNumberOfNewTokensAndNoLongerPrompt) {
   EXPECT_EQ(endless.code, 0) << endless.err;
   EXPECT_EQ(endless.out, all.out);
   expect_refused(run({"generate", "--model", w.path("run/final"), "--prompt", sentences(40, 3)}),
-                 {"a prompt of 1 to 63 tokens", "a shorter prompt"});
+                 {"a prompt of 1 to 64 tokens", "a shorter prompt"});
 }
 
 TEST(InferenceInput, Bf16WeightsAreReadWithoutAWideCopy) {

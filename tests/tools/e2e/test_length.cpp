@@ -103,14 +103,20 @@ std::string quoted(const std::vector<std::string>& words) {
   return text;
 }
 
+// The exit code, as a line, of a run whose output goes where `behind` says.
+std::string code_behind(const Workspace& w, const std::string& name,
+                        const std::vector<std::string>& more, const std::string& behind) {
+  shell("{ \"$SNUG\"" + quoted(w.train_arguments(name, more)) + "; echo $? > '" +
+        w.path(name + ".code") + "'; } " + behind);
+  return slurp(w.path(name + ".code"));
+}
+
 // `snug train | head` reads a line and goes; what learns goes on.
 TEST(Signals, AReaderThatGoesEarlyEndsNoRun) {
   const Workspace w;
   const auto unheard = [&](const std::string& name, const std::vector<std::string>& more,
                            const std::string& behind) {
-    shell("{ \"$SNUG\"" + quoted(w.train_arguments(name, more)) + "; echo $? > '" +
-          w.path(name + ".code") + "'; } " + behind);
-    return slurp(w.path(name + ".code"));
+    return code_behind(w, name, more, behind);
   };
   EXPECT_EQ(unheard("out", {}, "| head -n 1"), "0\n");
   EXPECT_EQ(unheard("both", {}, "2>&1 | head -n 1"), "0\n");
@@ -125,9 +131,13 @@ TEST(Signals, AReaderThatGoesEarlyEndsNoRun) {
               "2>&1 | head -n 1"),
       "1\n");
   EXPECT_EQ(w.json("fails/memory.json")["finished"], false);
-  // A full disk is another matter: what was to be kept is not.
-  if (!exists("/dev/full")) return;
-  EXPECT_EQ(unheard("full", {}, "> /dev/full 2> '" + w.path("full.err") + "'"), "1\n");
+}
+
+// A full disk is another matter: what was to be kept is not.
+TEST(Signals, OutputThatFindsNoRoomIsAnError) {
+  if (!exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  const Workspace w;
+  EXPECT_EQ(code_behind(w, "full", {}, "> /dev/full 2> '" + w.path("full.err") + "'"), "1\n");
   EXPECT_EQ(slurp(w.path("full.err")),
             "device: expected standard output that can be written\n  found: that it cannot\n"
             "  try:   free space where it goes, or send it to another place\n");

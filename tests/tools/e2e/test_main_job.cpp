@@ -101,6 +101,9 @@ TEST(MainJob, PlanHasItsContract) {
 TEST(MainJob, TrainWritesEverything) {
   const Workspace w;
   const Outcome outcome = w.trained("run", {"max_steps=30", "eval_steps=10"});
+  const std::string counted = w.json("run/memory.json")["measured_is"];
+  for (const char* part : {"anonymous pages", "mincore", "RssAnon", "mapped files"})
+    EXPECT_NE(counted.find(part), std::string::npos) << counted;
   EXPECT_EQ(outcome.err, "");
   EXPECT_NE(outcome.out.find("planned = measured: "), std::string::npos);
   for (const char* name :
