@@ -231,6 +231,7 @@ def main():
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     good = True
     for name in arguments.names or list(CASES):
         path = FOLDER / f"encoder_{name}.safetensors"
