@@ -11,6 +11,7 @@
 #include "engine/core/parallel.h"
 #include "engine/core/units.h"
 #include "engine/kernels/kernel_queue.h"
+#include "engine/kernels/kernels.h"
 #include "engine/memory/step_state.h"
 #include "layers/ops/head_loss_simt.h"
 #include "layers/ops/row_loops.h"
@@ -39,7 +40,13 @@ void check_activation(const View& x) {
   if (x.dtype != DType::f32 && x.dtype != DType::bf16 && x.dtype != DType::f16) wrong_dtype(x);
 }
 
-Sizes check(const View& x, const View& weight, const View& targets, int64_t V,
+void check_bias(const View& bias, const View& x, int64_t Vp) {
+  if (!bias.defined()) return;
+  expect(bias, "bias", {{"Vp", Vp}});
+  expect_dtype(bias, "bias", {x.dtype, DType::f32});
+}
+
+Sizes check(const View& x, const View& weight, const View& bias, const View& targets, int64_t V,
             int64_t rows_per_chunk) {
   const int64_t N = x.shape.rows(), C = x.shape.last();
   const int64_t Vp = weight.shape.rank() > 0 ? weight.shape[0] : 0;
@@ -49,6 +56,7 @@ Sizes check(const View& x, const View& weight, const View& targets, int64_t V,
   expect_dtype(targets, "targets", {DType::i32});
   check_activation(x);
   expect_dtype(weight, "weight", {x.dtype, DType::f32});
+  check_bias(bias, x, Vp);
   if (N < 1 || C < 1 || V < 1 || V > Vp)
     fail(ErrorCode::shape, "a vocabulary V of 1 .. Vp and at least one row",
          fmt::format("N={} C={} V={} Vp={}", N, C, V, Vp),
@@ -63,9 +71,24 @@ void check_state(const View& state) {
   expect(state, "state", {{"bytes", step_state_shape()[0]}});
 }
 
-void check_gradients(const View& dx, const GradView& dweight, const View& x, const Sizes& s) {
+// What a backward writes.
+struct Gradients {
+  const View& dx;
+  const GradView &dweight, &dbias;
+};
+
+void check_gradients(const Context& ctx, const Gradients& g, const View& x, const View& bias,
+                     const Sizes& s) {
+  const auto& [dx, dweight, dbias] = g;
   expect(dx, "dx", {{"N", s.N}, {"C", s.C}});
   expect_dtype(dx, "dx", {x.dtype});
+  if (dbias.view.defined()) {
+    if (!bias.defined())
+      fail(ErrorCode::usage, "a bias where its gradient is wanted",
+           describe(dbias.view) + " and no bias", "give the bias, or leave dbias undefined");
+    expect(dbias.view, "dbias", {{"Vp", s.Vp}});
+    expect_gradient_dtype(ctx, dbias.view, "dbias");
+  }
   if (!dweight.view.defined()) return;
   expect(dweight.view, "dweight", {{"Vp", s.Vp}, {"C", s.C}});
   expect_dtype(dweight.view, "dweight", {DType::f32, DType::bf16});
@@ -97,11 +120,30 @@ struct Chunk {
   View x;        // (rows,C)
 };
 
+// The bias as a product into f32 takes it on every place: cuBLASLt adds one of its result's type.
+class Bias {
+ public:
+  Bias(Context& ctx, const View& bias) : view_(bias) {
+    static const Name kBias("head.bias");
+    if (!bias.defined() || bias.dtype == DType::f32) return;
+    wide_ = ctx.tensor(kBias, bias.shape, DType::f32, Category::workspace);
+    view_ = wide_.view();
+    cast(ctx, view_, bias);
+  }
+  const View& view() const { return view_; }
+
+ private:
+  Tensor wide_;
+  View view_;
+};
+
 // Makes the chunk tensors, then computes the logits of each chunk and calls f(chunk).
 template <class F>
-void for_each_chunk(Context& ctx, const View& x, const View& weight, const PackedWeight& packed,
-                    const Sizes& s, bool gradient, F&& f) {
+void for_each_chunk(Context& ctx, const View& x, const View& weight, const View& bias,
+                    const PackedWeight& packed, const Sizes& s, bool gradient, F&& f) {
+  const Bias wide(ctx, bias);
   MatmulOptions options = product(false, true, false);
+  options.bias = wide.view();
   options.b_packed = packed.forward;
   static const Name kLogits("head.logits"), kDlogits("head.dlogits");
   const Tensor logits = ctx.tensor(kLogits, {s.rows, s.Vp}, DType::f32, Category::logits);
@@ -120,13 +162,15 @@ void for_each_chunk(Context& ctx, const View& x, const View& weight, const Packe
   }
 }
 
-void chunk_products(Context& ctx, const Chunk& c, const View& dx, const GradView& dweight,
-                    const View& weight, const PackedWeight& packed) {
+void chunk_products(Context& ctx, const Chunk& c, const Gradients& g, const View& weight,
+                    const PackedWeight& packed) {
+  const auto& [dx, dweight, dbias] = g;
   MatmulOptions options;
   options.b_packed = packed.backward;
   matmul(ctx, dx.rows(c.first, c.rows), c.dlogits, weight, options);
   if (dweight.view.defined())
     matmul(ctx, dweight.view, c.dlogits, c.x, product(true, false, dweight.add || c.first > 0));
+  if (dbias.view.defined()) column_sum(ctx, {dbias.view, dbias.add || c.first > 0}, c.dlogits);
 }
 
 // A row without a gradient.
@@ -245,15 +289,15 @@ void rows_op(Context& ctx, const char* name, const Chunk& c, const Sizes& s, boo
 
 void head_loss_forward(Context& ctx, const View& nll, const View& lse, const View& x,
                        const View& weight, const View& targets, int64_t V, int64_t rows_per_chunk,
-                       const View& state, const PackedWeight& packed) {
-  const Sizes s = check(x, weight, targets, V, rows_per_chunk);
+                       const View& state, const PackedWeight& packed, const View& bias) {
+  const Sizes s = check(x, weight, bias, targets, V, rows_per_chunk);
   expect(nll, "nll", {{"N", s.N}});
   expect(lse, "lse", {{"N", s.N}});
   expect_dtype(nll, "nll", {DType::f32});
   expect_dtype(lse, "lse", {DType::f32});
   if (state.defined()) check_state(state);
   check_targets(ctx, targets, s, state);
-  for_each_chunk(ctx, x, weight, packed, s, false, [&](const Chunk& c) {
+  for_each_chunk(ctx, x, weight, bias, packed, s, false, [&](const Chunk& c) {
     rows_op(ctx, "head_loss_forward", c, s, false,
             [&](auto) { forward_rows(ctx, c, s, targets, nll, lse, state); });
   });
@@ -261,39 +305,43 @@ void head_loss_forward(Context& ctx, const View& nll, const View& lse, const Vie
 
 void head_loss_backward(Context& ctx, const View& dx, const GradView& dweight, const View& dnll,
                         const View& lse, const View& x, const View& weight, const View& targets,
-                        int64_t V, int64_t rows_per_chunk, const PackedWeight& packed) {
-  const Sizes s = check(x, weight, targets, V, rows_per_chunk);
-  check_gradients(dx, dweight, x, s);
+                        int64_t V, int64_t rows_per_chunk, const PackedWeight& packed,
+                        const View& bias, const GradView& dbias) {
+  const Sizes s = check(x, weight, bias, targets, V, rows_per_chunk);
+  const Gradients gradients{dx, dweight, dbias};
+  check_gradients(ctx, gradients, x, bias, s);
   expect(dnll, "dnll", {{"N", s.N}});
   expect(lse, "lse", {{"N", s.N}});
   expect_dtype(dnll, "dnll", {DType::f32});
   expect_dtype(lse, "lse", {DType::f32});
   check_targets(ctx, targets, s, {});
-  for_each_chunk(ctx, x, weight, packed, s, true, [&](const Chunk& c) {
+  for_each_chunk(ctx, x, weight, bias, packed, s, true, [&](const Chunk& c) {
     rows_op(ctx, "head_loss_backward", c, s, true,
             [&](auto value) { backward_rows<decltype(value)>(ctx, c, s, targets, dnll, lse); });
-    chunk_products(ctx, c, dx, dweight, weight, packed);
+    chunk_products(ctx, c, gradients, weight, packed);
   });
 }
 
 void head_loss_train(Context& ctx, const View& dx, const GradView& dweight, const View& x,
                      const View& weight, const View& targets, int64_t V, int64_t rows_per_chunk,
-                     const View& state, const PackedWeight& packed) {
+                     const View& state, const PackedWeight& packed, const View& bias,
+                     const GradView& dbias) {
   static const Name kNll("head.nll");
-  const Sizes s = check(x, weight, targets, V, rows_per_chunk);
-  check_gradients(dx, dweight, x, s);
+  const Sizes s = check(x, weight, bias, targets, V, rows_per_chunk);
+  const Gradients gradients{dx, dweight, dbias};
+  check_gradients(ctx, gradients, x, bias, s);
   check_state(state);
   const Tensor nll = ctx.tensor(kNll, {s.rows}, DType::f32, Category::workspace);
   check_targets(ctx, targets, s, state);
-  for_each_chunk(ctx, x, weight, packed, s, true, [&](const Chunk& c) {
+  for_each_chunk(ctx, x, weight, bias, packed, s, true, [&](const Chunk& c) {
     rows_op(ctx, "head_loss_train", c, s, true,
             [&](auto value) { train_rows<decltype(value)>(ctx, c, s, targets, nll, state); });
-    chunk_products(ctx, c, dx, dweight, weight, packed);
+    chunk_products(ctx, c, gradients, weight, packed);
   });
 }
 
 void head_logits(Context& ctx, const View& logits, const View& x, const View& weight,
-                 const PackedWeight& packed) {
+                 const PackedWeight& packed, const View& bias) {
   const int64_t N = x.shape.rows(), C = x.shape.last();
   const int64_t Vp = weight.shape.rank() > 0 ? weight.shape[0] : 0;
   expect(x, "x", {{"N", N}, {"C", C}});
@@ -302,7 +350,10 @@ void head_logits(Context& ctx, const View& logits, const View& x, const View& we
   expect_dtype(logits, "logits", {DType::f32});
   check_activation(x);
   expect_dtype(weight, "weight", {x.dtype, DType::f32});
+  check_bias(bias, x, Vp);
+  const Bias wide(ctx, bias);
   MatmulOptions options = product(false, true, false);
+  options.bias = wide.view();
   options.b_packed = packed.forward;
   matmul(ctx, logits, x, weight, options);
 }
