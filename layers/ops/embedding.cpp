@@ -8,6 +8,7 @@
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/loops.h"
+#include "engine/kernels/row_split.h"
 #include "layers/ops/embedding_simt.h"
 #include "layers/ops/row_positions.h"
 
@@ -44,6 +45,66 @@ void check_tokens(const View& tokens, int64_t vocabulary, int64_t positions, int
            "token " + std::to_string(ids[i]) + " in sequence " + std::to_string(i / T) +
                " at position " + std::to_string(first + i % T),
            "encode the data with the model's own tokenizer");
+}
+
+void check_types(const View& types, int64_t kinds) {
+  const int64_t T = types.shape[1];
+  const auto* type = types.as<int32_t>();
+  for (int64_t i = 0; i < types.elements(); ++i)
+    if (type[i] < 0 || type[i] >= kinds)
+      fail(ErrorCode::data, "types of [0,K)=[0," + std::to_string(kinds) + ")",
+           "type " + std::to_string(type[i]) + " in sequence " + std::to_string(i / T) +
+               " at place " + std::to_string(i % T),
+           "encode the data for this model, whose type_vocab_size is " + std::to_string(kinds));
+}
+
+int64_t bytes_of(const View& v) {
+  return v.defined() ? v.bytes() : 0;
+}
+
+void expect_types(const View& types, const View& tokens) {
+  if (!types.defined()) return;
+  expect(types, "types", {{"B", tokens.shape[0]}, {"T", tokens.shape[1]}});
+  expect_dtype(types, "types", {DType::i32});
+}
+
+// to = (token + kind) + place, which may be null: in float, rounded once.
+template <class Y, class W, class P>
+void add_three(Y* to, const W* token, const W* kind, const P* place, int64_t c) {
+  constexpr int64_t kPiece = 512;
+  const auto tables = pair_loops<float, W>();
+  float sum[kPiece];
+  for (int64_t at = 0; at < c; at += kPiece) {
+    const int64_t n = std::min(kPiece, c - at);
+    tables.cast(sum, token + at, n);
+    tables.add(sum, kind + at, n);
+    if (place) pair_loops<float, P>().add(sum, place + at, n);
+    pair_loops<Y, float>().cast(to + at, sum, n);
+  }
+}
+
+// dwtt = or += its rows of dy: a sum for each chunk of rows and type in `partial`, then the chunks.
+template <class D>
+void add_types(int threads, const GradView& dwtt, const D* from, const View& types,
+               const View& partial, int64_t n, int64_t c) {
+  const RowSplit split(n);
+  const int64_t width = dwtt.view.elements();
+  const auto* type = types.defined() ? types.as<const int32_t>() : nullptr;
+  auto* sums = partial.as<float>();
+  const auto add_row = pair_loops<float, D>().add;
+  parallel_for(threads, split.chunks, [=](int64_t k) {
+    float* sum = sums + k * width;
+    std::fill(sum, sum + width, 0.0f);
+    const int64_t end = std::min(n, (k + 1) * split.rows);
+    for (int64_t row = k * split.rows; row < end; ++row)
+      add_row(sum + (type ? type[row] * c : 0), from + row * c, c);
+  });
+  dispatch_gradient(dwtt.view, "dwtt", [&](auto gradient) {
+    auto* to = dwtt.view.as<decltype(gradient)>();
+    parallel_chunks(threads, width, 256, [=, add = dwtt.add](int64_t begin, int64_t end) {
+      add_chunks(to, add, sums, split.chunks, width, begin, end);
+    });
+  });
 }
 
 // Rows of dy in order of the row of a table that each is added to, then of their own number: what
@@ -84,7 +145,8 @@ void clear_table(int threads, const View& table) {
 }  // namespace
 
 void embedding_forward(Context& ctx, const View& y, const View& tokens, const View& wte,
-                       const View& wpe, const View& state, const View& document_start) {
+                       const View& wpe, const View& state, const View& document_start,
+                       const View& types, const View& wtt) {
   if (wte.shape.rank() != 2)
     fail(ErrorCode::shape, "wte of shape (Vp,C)", describe(wte), "check the weights");
   const int64_t vocabulary = wte.shape[0], c = wte.shape[1];
@@ -92,6 +154,17 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
   expect_positions(state, document_start, tokens.shape[0], tokens.shape[1]);
   const int64_t positions = wpe.defined() ? wpe.shape[0] : -1;
   if (wpe.defined()) expect(wpe, "wpe", {{"P", positions}, {"C", c}});
+  expect_types(types, tokens);
+  const int64_t kinds = wtt.defined() ? wtt.shape[0] : 0;
+  if (wtt.defined()) {
+    expect(wtt, "wtt", {{"K", kinds}, {"C", c}});
+    expect_dtype(wtt, "wtt", {wte.dtype});
+    if (kinds < 1)
+      fail(ErrorCode::shape, "a type at least", describe(wtt), "leave wtt undefined for no types");
+  } else if (types.defined()) {
+    fail(ErrorCode::usage, "a table wtt for the types of the tokens",
+         describe(types) + " and no wtt", "leave types undefined for a model without them");
+  }
   const int64_t n = y.shape[0], T = tokens.shape[1];
   const View& second = wpe.defined() ? wpe : wte;  // a dtype to dispatch on
 
@@ -103,18 +176,21 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
         using P = decltype(wpe_tag);
         const int64_t tables = size_of(wte.dtype) + (wpe.defined() ? size_of(wpe.dtype) : 0);
         Op op(ctx, "embedding_forward",
-              {.flops = wpe.defined() ? n * c : 0,
-               .bytes = tokens.bytes() + y.bytes() + n * c * tables});
+              {.flops = ((wpe.defined() ? 1 : 0) + (wtt.defined() ? 1 : 0)) * n * c,
+               .bytes =
+                   tokens.bytes() + y.bytes() + n * c * tables + bytes_of(types) + bytes_of(wtt)});
         if (!op.run()) return;
         const int64_t first = ctx.host_reads() ? first_position(state) : 0;
         if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first);
         if (ctx.host_reads() && document_start.defined())
           check_document_start(document_start, tokens.shape[0], T);
+        if (ctx.host_reads() && types.defined()) check_types(types, kinds);
         if (ctx.by_kernels())
           return on_queue(ctx, [&](auto& queue) {
-            embedding_forward_on(queue, y, tokens, wte, wpe, state, document_start);
+            embedding_forward_on(queue, y, tokens, wte, wpe, state, document_start, types, wtt);
           });
         const auto* ids = tokens.as<int32_t>();
+        const auto* type = types.defined() ? types.as<int32_t>() : nullptr;
         const RowPositions position(first, T, document_start);
         parallel_chunks(ctx.threads(), n, 16, [&](int64_t begin, int64_t end) {
           for (int64_t row = begin; row < end; ++row) {
@@ -122,6 +198,12 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
             const W* token = wte.as<W>() + ids[row] * c;
             // The rows of tokens lie anywhere: no hardware foresees them.
             if (row + kRowsAhead < n) call_near(wte.as<W>() + ids[row + kRowsAhead] * c, c);
+            if (wtt.defined()) {
+              const W* kind = wtt.as<W>() + (type ? type[row] * c : 0);
+              add_three(to, token, kind, wpe.defined() ? wpe.as<P>() + position(row) * c : nullptr,
+                        c);
+              continue;
+            }
             if (!wpe.defined()) {
               pair_loops<Y, W>().cast(to, token, c);
               continue;
@@ -142,9 +224,11 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
 }
 
 void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe, const View& dy,
-                        const View& tokens, const View& state, const View& document_start) {
-  const bool want_token = dwte.view.defined(), want_place = dwpe.view.defined();
-  if (!want_token && !want_place) return;
+                        const View& tokens, const View& state, const View& document_start,
+                        const View& types, const GradView& dwtt) {
+  const bool want_token = dwte.view.defined(), want_place = dwpe.view.defined(),
+             want_type = dwtt.view.defined();
+  if (!want_token && !want_place && !want_type) return;
   if (dy.shape.rank() != 2)
     fail(ErrorCode::shape, "dy of shape (N,C)", describe(dy), "reshape it to rows and columns");
   const int64_t c = dy.shape[1];
@@ -156,6 +240,11 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
   };
   if (want_token) check_table(dwte.view, "dwte", "Vp");
   if (want_place) check_table(dwpe.view, "dwpe", "P");
+  expect_types(types, tokens);
+  if (want_type) check_table(dwtt.view, "dwtt", "K");
+  const int64_t kinds = want_type ? dwtt.view.shape[0] : 0;
+  if (want_type && kinds < 1)
+    fail(ErrorCode::shape, "a type at least", describe(dwtt.view), "leave dwtt undefined");
   const int64_t vocabulary = want_token ? dwte.view.shape[0] : INT32_MAX;
   const int64_t positions = want_place ? dwpe.view.shape[0] : -1;
   const int64_t n = dy.shape[0], B = tokens.shape[0], T = tokens.shape[1];
@@ -165,29 +254,36 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
   };
   dispatch_float(dy, "dy", [&](auto tag) {
     using D = decltype(tag);
-    static const Name kOrder("embedding_backward.order");
-    Tensor order;
+    static const Name kOrder("embedding_backward.order"), kTypes("embedding_backward.types");
+    Tensor order, partial;
     if (ctx.by_kernels() ? want_token || document_start.defined() : rounds(dwte) || rounds(dwpe))
       order = ctx.tensor(kOrder, {ctx.by_kernels() ? embedding_sort_words(n) : n}, DType::i64,
                          Category::workspace);
+    if (want_type)
+      partial = ctx.tensor(kTypes, {RowSplit(n).chunks, kinds, c}, DType::f32, Category::workspace);
     const auto traffic = [&](const GradView& g) {
       return g.view.defined() ? dy.bytes() + 2 * size_of(g.view.dtype) * n * c : int64_t{0};
     };
-    const int64_t sums = (want_token ? 1 : 0) + (want_place ? 1 : 0);
+    const int64_t sums = (want_token ? 1 : 0) + (want_place ? 1 : 0) + (want_type ? 1 : 0);
+    const int64_t of_types =
+        want_type ? bytes_of(types) + dy.bytes() + (dwtt.add ? 2 : 1) * dwtt.view.bytes() : 0;
     Op op(ctx, "embedding_backward",
           {.flops = sums * n * c,
            .bytes = tokens.bytes() + traffic(dwte) + traffic(dwpe) +
-                    (want_token && !dwte.add ? dwte.view.bytes() : 0)});
+                    (want_token && !dwte.add ? dwte.view.bytes() : 0) + of_types});
     if (!op.run()) return;
     const int64_t first = ctx.host_reads() ? first_position(state) : 0;
     if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first);
     if (ctx.host_reads() && document_start.defined()) check_document_start(document_start, B, T);
+    if (ctx.host_reads() && want_type && types.defined()) check_types(types, kinds);
     if (ctx.by_kernels())
       return on_queue(ctx, [&](auto& queue) {
         embedding_backward_on(queue, dwte, dwpe, dy, tokens, state, document_start, order);
+        if (want_type) embedding_type_gradient_on(queue, dwtt, dy, types, partial);
       });
     const auto* ids = tokens.as<int32_t>();
     const D* from = dy.as<D>();
+    if (want_type) add_types(ctx.threads(), dwtt, from, types, partial, n, c);
     const RowPositions position(first, T, document_start);
     const auto add_rounded = [&](const GradView& g, const auto& key) {
       auto* rows = order.view().as<int64_t>();

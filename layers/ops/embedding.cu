@@ -1,5 +1,6 @@
 #include "engine/core/units.h"
 #include "engine/kernels/dispatch.h"
+#include "engine/kernels/row_split.h"
 #include "engine/simt/map.h"
 #include "layers/ops/embedding_simt.h"
 #include "layers/ops/embedding_sort.h"
@@ -9,24 +10,37 @@ namespace {
 
 using namespace simt;  // NOLINT: the words of a kernel
 
-// Y of a token's row and, if places is not null, of a position's; N neighbours a thread.
+// The type of every row: 0 if types is null.
+struct RowTypes {
+  const int32_t* types;
+  __device__ int64_t operator()(int64_t row) const { return types ? types[row] : 0; }
+};
+
+// Y of a token's row and, where they are not null, of a type's and a position's; N neighbours a
+// thread.
 template <class Y, class W, class P, int N>
 __global__ void embedding_forward_kernel(Y* y, const int32_t* ids, const W* wte, const P* wpe,
                                          RowPlaces place, int64_t rows, int64_t c,
-                                         int64_t vocabulary, int64_t positions) {
+                                         int64_t vocabulary, int64_t positions, RowTypes type_of,
+                                         const W* wtt, int64_t kinds) {
   const int64_t pieces = c / N, stride = blocks() * threads();
   for (int64_t i = block() * threads() + thread(); i < rows * pieces; i += stride) {
     const int64_t row = i / pieces, channel = i % pieces * N;
-    const int64_t id = ids[row], position = wpe ? place(row) : 0;
+    const int64_t id = ids[row], position = wpe ? place(row) : 0, type = wtt ? type_of(row) : 0;
     Pack<Y, N> out;
-    if (id < 0 || id >= vocabulary || position < 0 || (wpe && position >= positions)) {
+    if (id < 0 || id >= vocabulary || position < 0 || (wpe && position >= positions) || type < 0 ||
+        (wtt && type >= kinds)) {
       for (int k = 0; k < N; ++k) out[k] = from_f32<Y>(__builtin_nanf(""));
     } else {
       const auto w = Pack<W, N>::load(wte + id * c + channel);
       Pack<P, N> p{};
       if (wpe) p = Pack<P, N>::load(wpe + position * c + channel);
-      for (int k = 0; k < N; ++k)
-        out[k] = from_f32<Y>(wpe ? to_f32(w[k]) + to_f32(p[k]) : to_f32(w[k]));
+      Pack<W, N> t{};
+      if (wtt) t = Pack<W, N>::load(wtt + type * c + channel);
+      for (int k = 0; k < N; ++k) {
+        const float sum = wtt ? to_f32(w[k]) + to_f32(t[k]) : to_f32(w[k]);
+        out[k] = from_f32<Y>(wpe ? sum + to_f32(p[k]) : sum);
+      }
     }
     out.store(y + row * c + channel);
   }
@@ -100,6 +114,45 @@ __global__ void embedding_position_gradient_kernel(float* dwpe, bool add, const 
   sum.store(to);
 }
 
+// partial[chunk][type][column]: the sum over the rows of a chunk that have the type. A warp for 32 N
+// channels of both.
+template <class D, int N>
+__global__ void embedding_type_gradient_kernel(float* partial, const D* dy, RowTypes type_of,
+                                               int64_t rows, int64_t chunk_rows, int64_t chunks,
+                                               int64_t kinds, int64_t c, int64_t pieces) {
+  constexpr int kAhead = 8;
+  const int64_t item = block() * warps() + warp(), sums = item / pieces, chunk = sums / kinds;
+  if (chunk >= chunks) return;
+  const int64_t column = (item % pieces * kWarp + lane()) * N, type = sums % kinds;
+  if (column >= c) return;
+  const int64_t begin = chunk * chunk_rows;
+  const int64_t end = begin + chunk_rows < rows ? begin + chunk_rows : rows;
+  Pack<float, N> sum{};
+  for (int64_t row = begin; row < end; row += kAhead) {
+    Pack<D, N> d[kAhead] = {};
+    bool is[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      is[k] = row + k < end && type_of(row + k) == type;
+      if (is[k]) d[k] = Pack<D, N>::load(dy + (row + k) * c + column);
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k)
+      for (int i = 0; is[k] && i < N; ++i) sum[i] += to_f32(d[k][i]);
+  }
+  sum.store(partial + sums * c + column);
+}
+
+// out[i] = or += the chunks of partial[chunk][i], in order.
+__global__ void embedding_type_chunks_kernel(float* out, bool add, const float* partial,
+                                             int64_t chunks, int64_t n) {
+  const int64_t i = block() * threads() + thread();
+  if (i >= n) return;
+  float sum = add ? out[i] : 0.0f;
+  for (int64_t k = 0; k < chunks; ++k) sum += partial[k * n + i];
+  out[i] = sum;
+}
+
 constexpr int kWide = 8;  // a vector of 16-bit values, two of floats
 
 }  // namespace
@@ -107,11 +160,12 @@ constexpr int kWide = 8;  // a vector of 16-bit values, two of floats
 template <class Queue>
 void embedding_forward_on(Queue& queue, const View& y, const View& tokens, const View& wte,
                           const View& wpe, const View& state, const View& document_start,
-                          int threads) {
+                          const View& types, const View& wtt, int threads) {
   constexpr int kVectorsPerThread = 2;
   const int64_t n = y.shape[0], c = y.shape[1];
   const bool wide = c % kWide == 0 && aligned_to_vectors(y.data) && aligned_to_vectors(wte.data) &&
-                    aligned_to_vectors(wpe.data);
+                    aligned_to_vectors(wpe.data) && aligned_to_vectors(wtt.data);
+  const RowTypes type_of{types.defined() ? types.as<const int32_t>() : nullptr};
   const int64_t pieces = n * c / (wide ? kWide : 1);
   dispatch_float(y, "y", [&](auto y_tag) {
     dispatch_float(wte, "wte", [&](auto wte_tag) {
@@ -127,7 +181,9 @@ void embedding_forward_on(Queue& queue, const View& y, const View& tokens, const
             y.as<Y>(), tokens.as<const int32_t>(), wte.as<const W>(),
             wpe.defined() ? wpe.as<const P>() : static_cast<const P*>(nullptr),
             row_places(state, document_start, tokens.shape[1]), n, c, wte.shape[0],
-            wpe.defined() ? wpe.shape[0] : 0);
+            wpe.defined() ? wpe.shape[0] : 0, type_of,
+            wtt.defined() ? wtt.as<const W>() : static_cast<const W*>(nullptr),
+            wtt.defined() ? wtt.shape[0] : 0);
       });
     });
   });
@@ -177,8 +233,34 @@ void embedding_backward_on(Queue& queue, const GradView& dwte, const GradView& d
   });
 }
 
+template <class Queue>
+void embedding_type_gradient_on(Queue& queue, const GradView& dwtt, const View& dy,
+                                const View& types, const View& partial, int threads) {
+  const int64_t n = dy.shape[0], c = dy.shape[1], kinds = dwtt.view.shape[0];
+  const RowSplit split(n);
+  const bool wide =
+      c % kWide == 0 && aligned_to_vectors(dy.data) && aligned_to_vectors(partial.data);
+  const int64_t pieces = ceil_div(c, int64_t{kWarp} * (wide ? kWide : 1));
+  const RowTypes type_of{types.defined() ? types.as<const int32_t>() : nullptr};
+  dispatch_float(dy, "dy", [&](auto tag) {
+    using D = decltype(tag);
+    launch(queue,
+           {.blocks = ceil_div(split.chunks * kinds * pieces, int64_t{threads / kWarp}),
+            .threads = threads},
+           "embedding_type_gradient",
+           wide ? embedding_type_gradient_kernel<D, kWide> : embedding_type_gradient_kernel<D, 1>,
+           partial.as<float>(), dy.as<const D>(), type_of, n, split.rows, split.chunks, kinds, c,
+           pieces);
+  });
+  launch(queue, {.blocks = ceil_div(kinds * c, int64_t{threads}), .threads = threads},
+         "embedding_type_chunks", embedding_type_chunks_kernel, dwtt.view.as<float>(), dwtt.add,
+         partial.as<const float>(), split.chunks, kinds * c);
+}
+
+template void embedding_type_gradient_on(simt::Queue&, const GradView&, const View&, const View&,
+                                         const View&, int);
 template void embedding_forward_on(simt::Queue&, const View&, const View&, const View&, const View&,
-                                   const View&, const View&, int);
+                                   const View&, const View&, const View&, const View&, int);
 template void embedding_backward_on(simt::Queue&, const GradView&, const GradView&, const View&,
                                     const View&, const View&, const View&, const View&, int);
 
