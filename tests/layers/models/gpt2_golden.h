@@ -51,7 +51,7 @@ struct Golden {
     return v;
   }
   std::string name_of(const ParamInfo& p) const {
-    return find_family("gpt2", path).file_names(p, spec).front();
+    return find_family("gpt2", path).pieces(p, spec).front().names.front();
   }
   OptimizerConfig optimizer() const {
     OptimizerConfig c;

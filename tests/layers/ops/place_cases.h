@@ -148,6 +148,11 @@ inline std::vector<PlaceCase> place_cases() {
                         m.in("wpe", {T, C}), state);
       embedding_backward(c.ctx(), {m.f32("dwte", {V, C}), false}, {m.f32("dwpe", {T, C}), false},
                          dy, tokens, state);
+      const View types = c.input("types", {B, T}, DType::i32, index_values(N, 2, 4));
+      embedding_forward(c.ctx(), m.out("y3", {N, C}), tokens, m.in("wte3", {V, C}),
+                        m.in("wpe3", {T, C}), state, {}, types, m.in("wtt", {2, C}));
+      embedding_backward(c.ctx(), {m.f32("dwte3", {V, C}), false}, {}, dy, tokens, state, {}, types,
+                         {m.f32("dwtt", {2, C}), false});
       AttentionSpec spec;
       spec.H = spec.G = H;
       spec.D = D;
@@ -172,6 +177,13 @@ inline std::vector<PlaceCase> place_cases() {
                          row_lse, x, weight, targets, V, 8);
       head_loss_train(c.ctx(), m.out("dx2", {N, C}), {m.f32("dweight2", {Vp, C}), false}, x, weight,
                       targets, V, 8, state);
+      const View bias = m.in("bias", {Vp}), nll3 = m.f32("nll3", {N}), lse3 = m.f32("lse3", {N});
+      head_loss_forward(c.ctx(), nll3, lse3, x, weight, targets, V, 8, {}, {}, bias);
+      head_loss_backward(c.ctx(), m.out("dx3", {N, C}), {m.f32("dweight3", {Vp, C}), false}, nll,
+                         lse3, x, weight, targets, V, 8, {}, bias, {m.f32("dbias3", {Vp}), false});
+      head_loss_train(c.ctx(), m.out("dx4", {N, C}), {}, x, weight, targets, V, 8, state, {}, bias,
+                      {m.f32("dbias4", {Vp}), false});
+      head_logits(c.ctx(), m.f32("logits", {N, Vp}), x, weight, {}, bias);
     });
   }
   return cases;

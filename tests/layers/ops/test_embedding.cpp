@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "engine/kernels/kernels.h"
 #include "layers/ops/embedding.h"
 #include "tests/support/case.h"
+#include "tests/support/emu.h"
 #include "tests/support/errors.h"
 #include "tests/support/gradient.h"
 #include "tests/support/reference/embedding.h"
@@ -23,12 +25,20 @@ StepState state_at(int64_t position) {
   return s;
 }
 
+// A table of token types, and whether every token names its own.
+struct Types {
+  int64_t kinds = 0;
+  bool named = true;
+};
+
 // `to`: the dtype of the gradients.
 void check(const Sizes& s, DType t, bool learned, bool add, const Values& starts = {},
-           DType to = DType::f32) {
-  SCOPED_TRACE(fmt::format("B{}_T{}_C{}_{}{}{}{}_to_{}", s.b, s.t, s.c, to_string(t),
+           DType to = DType::f32, const Types& typing = {}) {
+  SCOPED_TRACE(fmt::format("B{}_T{}_C{}_{}{}{}{}_to_{}_K{}{}", s.b, s.t, s.c, to_string(t),
                            learned ? "_wpe" : "", add ? "_add" : "",
-                           starts.empty() ? "" : "_documents", to_string(to)));
+                           starts.empty() ? "" : "_documents", to_string(to), typing.kinds,
+                           typing.named ? "" : "_unnamed"));
+  const bool typed = typing.kinds > 0;
   const int64_t n = s.b * s.t;
   const Values tokens = index_values(n, s.vocabulary, 1);
   const Values wte = normal_values(s.vocabulary * s.c, 2, t);
@@ -36,6 +46,9 @@ void check(const Sizes& s, DType t, bool learned, bool add, const Values& starts
   const Values dy = normal_values(n * s.c, 4, t);
   const Values dwte0 = normal_values(s.vocabulary * s.c, 5, to);
   const Values dwpe0 = normal_values(s.positions * s.c, 6, to);
+  const Values types = typed && typing.named ? index_values(n, typing.kinds, 7) : Values();
+  const Values wtt = normal_values(typing.kinds * s.c, 8, t);
+  const Values dwtt0 = normal_values(typing.kinds * s.c, 9, to);
   const StepState state = state_at(s.position);
   const Outputs out = run_in_all_modes([&](Case& c) {
     const View vtokens = c.input("tokens", {s.b, s.t}, DType::i32, tokens);
@@ -44,17 +57,23 @@ void check(const Sizes& s, DType t, bool learned, bool add, const Values& starts
     const View vwpe = learned ? c.input("wpe", {s.positions, s.c}, t, wpe) : View();
     const View documents =
         starts.empty() ? View() : c.input("document_start", {s.b, s.t}, DType::i32, starts);
-    embedding_forward(c.ctx(), c.output("y", {n, s.c}, t), vtokens, vwte, vwpe, vstate, documents);
+    const View vtypes = types.empty() ? View() : c.input("types", {s.b, s.t}, DType::i32, types);
+    const View vwtt = typed ? c.input("wtt", {typing.kinds, s.c}, t, wtt) : View();
+    embedding_forward(c.ctx(), c.output("y", {n, s.c}, t), vtokens, vwte, vwpe, vstate, documents,
+                      vtypes, vwtt);
     const auto gradient = [&](const char* name, Shape shape, const Values& old) {
       return GradView{add ? c.inout(name, shape, to, old) : c.output(name, shape, to), add};
     };
     embedding_backward(c.ctx(), gradient("dwte", {s.vocabulary, s.c}, dwte0),
                        learned ? gradient("dwpe", {s.positions, s.c}, dwpe0) : GradView{},
-                       c.input("dy", {n, s.c}, t, dy), vtokens, vstate, documents);
+                       c.input("dy", {n, s.c}, t, dy), vtokens, vstate, documents, vtypes,
+                       typed ? gradient("dwtt", {typing.kinds, s.c}, dwtt0) : GradView{});
   });
 
-  EXPECT_TRUE(close(out["y"], embedding_reference(wte, wpe, tokens, s.t, s.c, s.position, starts),
-                    tolerance(t, 1)));
+  const auto reference = [&](const auto& w, const auto& p, const auto& kind) {
+    return embedding_reference(w, p, tokens, s.t, s.c, s.position, starts, types, kind);
+  };
+  EXPECT_TRUE(close(out["y"], reference(wte, wpe, wtt), tolerance(t, typed ? 2 : 1)));
   const auto limit = static_cast<size_t>(std::clamp<int64_t>(400000 / (n * s.c), 30, 500));
   const auto compare = [&](const char* name, const Values& at, const Values& old, const auto& f) {
     const std::vector<size_t> some = sample_indices(at.size(), limit);
@@ -63,15 +82,15 @@ void check(const Sizes& s, DType t, bool learned, bool add, const Values& starts
     EXPECT_TRUE(close(pick(out[name], some), truth, tolerance(to, n))) << name;
   };
   using C = Complex;
-  compare("dwte", wte, dwte0, [&](const std::vector<C>& w) {
-    return weighted_sum(embedding_reference(w, widen<C>(wpe), tokens, s.t, s.c, s.position, starts),
-                        dy);
-  });
+  const auto zte = widen<C>(wte), zpe = widen<C>(wpe), ztt = widen<C>(wtt);
+  compare("dwte", wte, dwte0,
+          [&](const std::vector<C>& z) { return weighted_sum(reference(z, zpe, ztt), dy); });
   if (learned)
-    compare("dwpe", wpe, dwpe0, [&](const std::vector<C>& w) {
-      return weighted_sum(
-          embedding_reference(widen<C>(wte), w, tokens, s.t, s.c, s.position, starts), dy);
-    });
+    compare("dwpe", wpe, dwpe0,
+            [&](const std::vector<C>& z) { return weighted_sum(reference(zte, z, ztt), dy); });
+  if (typed)
+    compare("dwtt", wtt, dwtt0,
+            [&](const std::vector<C>& z) { return weighted_sum(reference(zte, zpe, z), dy); });
   EXPECT_EQ(out.ops, (std::vector<std::string>{"embedding_forward", "embedding_backward"}));
 }
 
@@ -119,6 +138,84 @@ TEST(Embedding, GradientsInBf16AreRoundedOnce) {
     EXPECT_EQ(out["dwte"], dwte);
     EXPECT_EQ(out["dwpe"], dwpe);
   }
+}
+
+TEST(Embedding, TypesMatchTheReference) {
+  for (const Sizes& s : kSizes)
+    for (const DType t : {DType::f32, DType::bf16, DType::f16})
+      for (const Types& k : {Types{1, false}, Types{2, true}, Types{3, false}, Types{4, true}})
+        // Half of the cases add.
+        check(s, t, true, k.kinds % 4 < 2, {}, k.kinds == 2 ? DType::bf16 : DType::f32, k);
+  for (const bool add : {false, true})
+    for (const DType to : {DType::f32, DType::bf16}) {
+      check(kSizes[3], DType::bf16, true, add, {}, to, {2, true});
+      check(kSizes[1], DType::f32, false, add, {}, to, {2, true});  // no learned positions
+    }
+  Values starts(130);
+  for (size_t i = 0; i < starts.size(); ++i) starts[i] = static_cast<double>(i % 65 / 7 * 7);
+  check(kSizes[3], DType::f16, true, false, starts, DType::f32, {2, true});
+}
+
+// (wte + wtt) + wpe, rounded once: in another order, or with a rounding between, 1 is lost.
+TEST(Embedding, TheSumHasOneOrder) {
+  const auto sum = [](DType t, double token, double kind, double place) {
+    return run_in_all_modes([&](Case& c) {
+      embedding_forward(c.ctx(), c.output("y", {1, 1}, t),
+                        c.input("tokens", {1, 1}, DType::i32, {0}),
+                        c.input("wte", {1, 1}, t, {token}), c.input("wpe", {1, 1}, t, {place}), {},
+                        {}, {}, c.input("wtt", {1, 1}, t, {kind}));
+    })["y"];
+  };
+  EXPECT_EQ(sum(DType::f32, 0x1p24, -0x1p24, 1), Values{1});
+  EXPECT_EQ(sum(DType::f32, 0x1p24, 1, -0x1p24), Values{0});
+  EXPECT_EQ(sum(DType::bf16, 0x1p10, 1, -0x1p10), Values{1});
+}
+
+// A table whose positions begin at row 2, as RoBERTa's: its rows from there on, and so the
+// gradient, whose first rows are the owner's.
+TEST(Embedding, PositionsMayBeginInTheMiddleOfATable) {
+  constexpr int64_t kFirst = 2, B = 3, T = 5, C = 7, P = 9, V = 6;
+  const Values tokens = index_values(B * T, V, 1), wte = normal_values(V * C, 2),
+               wpe = normal_values(P * C, 3), dy = normal_values(B * T * C, 4),
+               before = normal_values(P * C, 5);
+  const Body body = [&](Case& c) {
+    const View ids = c.input("tokens", {B, T}, DType::i32, tokens);
+    const View places = c.input("wpe", {P, C}, DType::f32, wpe).rows(kFirst, P - kFirst);
+    embedding_forward(c.ctx(), c.output("y", {B * T, C}, DType::f32), ids,
+                      c.input("wte", {V, C}, DType::f32, wte), places, {});
+    const View g = c.input("dy", {B * T, C}, DType::f32, dy);
+    const View assigned = c.output("assigned", {P, C}, DType::f32),
+               added = c.inout("added", {P, C}, DType::f32, before);
+    fill_zero(c.ctx(), assigned.rows(0, kFirst));
+    embedding_backward(c.ctx(), {}, {assigned.rows(kFirst, P - kFirst), false}, g, ids, {});
+    embedding_backward(c.ctx(), {}, {added.rows(kFirst, P - kFirst), true}, g, ids, {});
+  };
+  const Outputs out = run_in_all_modes(body);
+  EXPECT_TRUE(close(out["y"], embedding_reference(wte, wpe, tokens, T, C, kFirst),
+                    tolerance(DType::f32, 1)));
+  const Values truth = complex_step_gradient(
+      [&](const std::vector<Complex>& z) {
+        return weighted_sum(embedding_reference(widen<Complex>(wte), z, tokens, T, C, kFirst), dy);
+      },
+      wpe);
+  EXPECT_TRUE(close(out["assigned"], truth, tolerance(DType::f32, B)));
+  Values sum = truth;
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += before[i];
+  EXPECT_TRUE(close(out["added"], sum, tolerance(DType::f32, B)));
+  for (size_t i = 0; i < kFirst * C; ++i) {
+    EXPECT_EQ(out["assigned"][i], 0);
+    EXPECT_EQ(out["added"][i], before[i]);
+  }
+  expect_equal_bits(run_on_emu(body), out);
+  // One place more than the rows from there on.
+  expect_error(ErrorCode::data, {"positions of [0,P)=[0,4)", "positions 0 to 4"}, [&] {
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      embedding_forward(c.ctx(), c.output("y", {B * T, C}, DType::f32),
+                        c.input("tokens", {B, T}, DType::i32, tokens),
+                        c.input("wte", {V, C}, DType::f32, wte),
+                        c.output("wpe", {6, C}, DType::f32).rows(kFirst, 4), {});
+    });
+  });
 }
 
 // Positions begin anew with every document: a document at t begins at position 0 again.
@@ -225,6 +322,52 @@ TEST(Embedding, RefusesTokensAndPositionsOutOfRange) {
   both({"token -100 in sequence 0 at position 1"}, {0, -100, 1, 2, 3, 4}, 0);
   both({"positions of [0,P)=[0,5)", "positions 3 to 5", "max_length"}, {0, 0, 0, 0, 0, 0}, 3);
   both({"positions -1 to 1"}, {0, 0, 0, 0, 0, 0}, -1);
+}
+
+// Types are data too; nothing is asked of them where their gradient is not wanted.
+TEST(Embedding, RefusesTypesThatDoNotFit) {
+  struct Call {
+    Shape types{2, 3}, wtt{2, 4};
+    Values values = {0, 1, 0, 1, 0, 1};
+    DType type_dtype = DType::i32, wtt_dtype = DType::f32;
+    bool has_table = true;
+  };
+  const auto run = [](const Call& a, bool backward) {
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      const View tokens = c.input("tokens", {2, 3}, DType::i32, Values(6, 0.0));
+      const View types = c.input("types", a.types, a.type_dtype, a.values);
+      if (backward)
+        embedding_backward(
+            c.ctx(), {c.output("dwte", {9, 4}, DType::f32), false}, {},
+            c.input("dy", {6, 4}, DType::f32, Values(24, 0.0)), tokens, {}, {}, types,
+            a.has_table ? GradView{c.output("dwtt", a.wtt, a.wtt_dtype), false} : GradView{});
+      else
+        embedding_forward(c.ctx(), c.output("y", {6, 4}, DType::f32), tokens,
+                          c.input("wte", {9, 4}, DType::f32, Values(36, 0.0)), {}, {}, {}, types,
+                          a.has_table ? c.output("wtt", a.wtt, a.wtt_dtype) : View());
+    });
+  };
+  for (const bool backward : {false, true}) {
+    const auto refuse = [&](ErrorCode code, std::initializer_list<const char*> words,
+                            const Call& a) {
+      expect_error(code, words, [&] { run(a, backward); });
+    };
+    run({}, backward);
+    refuse(ErrorCode::data,
+           {"types of [0,K)=[0,2)", "type 2 in sequence 1 at place 1", "type_vocab_size is 2"},
+           {.values = {0, 1, 0, 1, 2, 1}});
+    refuse(ErrorCode::data, {"type -1 in sequence 0 at place 2"}, {.values = {0, 1, -1, 1, 2, 1}});
+    refuse(ErrorCode::shape, {"types of shape (B,T)=(2,3)", "types (3,2) i32"}, {.types = {3, 2}});
+    refuse(ErrorCode::unsupported, {"types of dtype i32", "types (2,3) i64"},
+           {.type_dtype = DType::i64});
+    refuse(ErrorCode::shape, {"(K,C)=(2,4)", "(2,5) f32"}, {.wtt = {2, 5}});
+    refuse(ErrorCode::shape, {"a type at least", "(0,4) f32"}, {.wtt = {0, 4}});
+    refuse(ErrorCode::unsupported, {backward ? "dwtt of dtype f32|bf16" : "wtt of dtype f32"},
+           {.wtt_dtype = DType::f16});
+  }
+  expect_error(ErrorCode::usage, {"a table wtt for the types", "types (2,3) i32 and no wtt"},
+               [&] { run({.has_table = false}, false); });
+  run({.values = Values(6, 5.0), .has_table = false}, true);
 }
 
 TEST(Embedding, RefusesWhatDoesNotFit) {

@@ -16,6 +16,7 @@ namespace {
 struct Sizes {
   int64_t N, C, V, Vp, rows_per_chunk;
   DType dtype, gradient = DType::f32;
+  bool bias = false;
 };
 // Vocabularies with and without padding, chunks that divide N and do not, one row, one chunk.
 const Sizes kSizes[] = {
@@ -34,21 +35,30 @@ const Sizes kSizes[] = {
     {37, 24, 1000, 1024, 16, DType::f32, DType::bf16},
     {20, 64, 131, 256, 20, DType::bf16, DType::bf16},
     {37, 24, 1000, 1024, 16, DType::f16, DType::bf16},
+    {1, 4, 13, 13, 1, DType::f32, DType::f32, true},
+    {7, 8, 13, 16, 3, DType::f32, DType::f32, true},
+    {12, 33, 131, 256, 4, DType::f32, DType::f32, true},
+    {37, 24, 1000, 1024, 16, DType::f32, DType::f32, true},
+    {37, 24, 1000, 1024, 37, DType::bf16, DType::f32, true},
+    {20, 64, 131, 256, 6, DType::f16, DType::f32, true},
+    {20, 64, 131, 256, 20, DType::f32, DType::bf16, true},
+    {37, 24, 1000, 1024, 16, DType::bf16, DType::bf16, true},
 };
 
 std::string name_of(const Sizes& s) {
-  return fmt::format("N{} C{} V{} Vp{} rows{} {} to {}", s.N, s.C, s.V, s.Vp, s.rows_per_chunk,
-                     to_string(s.dtype), to_string(s.gradient));
+  return fmt::format("N{} C{} V{} Vp{} rows{} {} to {}{}", s.N, s.C, s.V, s.Vp, s.rows_per_chunk,
+                     to_string(s.dtype), to_string(s.gradient), s.bias ? ", bias" : "");
 }
 
 struct Data {
   HeadCase c;
   int64_t rows_per_chunk = 1;
   DType dtype = DType::f32, gradient = DType::f32;
-  Values x, weight, dnll, dweight;  // dweight: what was there before
+  Values x, weight, bias, dnll;
+  Values dweight, dbias;  // what was there before
 };
 
-// About a third of the targets are ignored. The padded rows of the weight are large, so that a
+// About a third of the targets are ignored. The padded rows of the weight and the bias are large, so that a
 // softmax or a product that lets them in is seen.
 Data data_of(const Sizes& s) {
   Data d;
@@ -62,6 +72,11 @@ Data data_of(const Sizes& s) {
   d.x = normal_values(s.N * s.C, 1, s.dtype);
   d.weight = normal_values(s.Vp * s.C, 2, s.dtype, 0.5);
   std::fill(d.weight.begin() + s.V * s.C, d.weight.end(), 3.0);
+  if (s.bias) {
+    d.bias = normal_values(s.Vp, 6, s.dtype, 2.0);
+    std::fill(d.bias.begin() + s.V, d.bias.end(), 9.0);
+    d.dbias = normal_values(s.Vp, 7, s.gradient);
+  }
   d.c.targets = index_values(s.N, s.V, 3);
   for (int64_t n = 0; n < s.N; n += 3)
     if (s.N > 1) d.c.targets[static_cast<size_t>(n)] = -100;
@@ -80,21 +95,29 @@ StepState train_state() {
 }
 
 struct Inputs {
-  View x, weight, targets;
+  View x, weight, targets, bias;
 };
 Inputs inputs_of(Case& t, const Data& d) {
   return {t.input("x", {d.c.N, d.c.C}, d.dtype, d.x),
           t.input("weight", {d.c.Vp, d.c.C}, d.dtype, d.weight),
-          t.input("targets", {d.c.N}, DType::i32, d.c.targets)};
+          t.input("targets", {d.c.N}, DType::i32, d.c.targets),
+          d.bias.empty() ? View() : t.input("bias", {d.c.Vp}, d.dtype, d.bias)};
 }
 
 enum class Sink { assign, add, frozen };
 
-GradView gradient_of(Case& t, const Data& d, Sink sink) {
-  const Shape shape{d.c.Vp, d.c.C};
-  if (sink == Sink::assign) return {t.output("dweight", shape, d.gradient), false};
-  if (sink == Sink::add) return {t.inout("dweight", shape, d.gradient, d.dweight), true};
+GradView gradient_of(Case& t, const char* name, Shape shape, DType dtype, const Values& before,
+                     Sink sink) {
+  if (sink == Sink::assign) return {t.output(name, shape, dtype), false};
+  if (sink == Sink::add) return {t.inout(name, shape, dtype, before), true};
   return {};
+}
+GradView weight_gradient(Case& t, const Data& d, Sink sink) {
+  return gradient_of(t, "dweight", {d.c.Vp, d.c.C}, d.gradient, d.dweight, sink);
+}
+GradView bias_gradient(Case& t, const Data& d, Sink sink) {
+  if (d.bias.empty()) return {};
+  return gradient_of(t, "dbias", {d.c.Vp}, d.gradient, d.dbias, sink);
 }
 
 // Forward, then backward of the same rows.
@@ -105,12 +128,12 @@ Body two_passes(const Data& d, const Values& dnll, Sink sink) {
                lse = t.output("lse", {d.c.N}, DType::f32);
     const View g = t.input("dnll", {d.c.N}, DType::f32, dnll);
     const View dx = t.output("dx", {d.c.N, d.c.C}, d.dtype);
-    const GradView dweight = gradient_of(t, d, sink);
+    const GradView dweight = weight_gradient(t, d, sink), dbias = bias_gradient(t, d, sink);
     const View state = t.step_state(train_state());
     head_loss_forward(t.ctx(), nll, lse, in.x, in.weight, in.targets, d.c.V, d.rows_per_chunk,
-                      state);
+                      state, {}, in.bias);
     head_loss_backward(t.ctx(), dx, dweight, g, lse, in.x, in.weight, in.targets, d.c.V,
-                       d.rows_per_chunk);
+                       d.rows_per_chunk, {}, in.bias, dbias);
   };
 }
 
@@ -118,10 +141,10 @@ Body one_pass(const Data& d, Sink sink) {
   return [&d, sink](Case& t) {
     const Inputs in = inputs_of(t, d);
     const View dx = t.output("dx", {d.c.N, d.c.C}, d.dtype);
-    const GradView dweight = gradient_of(t, d, sink);
+    const GradView dweight = weight_gradient(t, d, sink), dbias = bias_gradient(t, d, sink);
     const View state = t.step_state(train_state());
     head_loss_train(t.ctx(), dx, dweight, in.x, in.weight, in.targets, d.c.V, d.rows_per_chunk,
-                    state);
+                    state, {}, in.bias, dbias);
   };
 }
 
@@ -145,17 +168,20 @@ double weight_tolerance(const Data& d) {
 }
 
 void expect_gradients(const Data& d, const Outputs& got, const Values& dnll, Sink sink) {
-  const HeadGradients want = head_loss_gradient(d.c, d.x, d.weight, dnll);
+  const HeadGradients want = head_loss_gradient(d.c, d.x, d.weight, d.bias, dnll);
   EXPECT_TRUE(close(got["dx"], want.dx, gradient_tolerance(d)));
   if (sink == Sink::frozen) return;
-  Values dweight = want.dweight;
-  if (sink == Sink::add)
-    for (size_t i = 0; i < dweight.size(); ++i) dweight[i] += d.dweight[i];
-  EXPECT_TRUE(close(got["dweight"], dweight, weight_tolerance(d)));
-  // Exactly nothing is added to the padded rows.
-  const Values all = got["dweight"];
-  for (auto i = static_cast<size_t>(d.c.V * d.c.C); i < all.size(); ++i)
-    EXPECT_EQ(all[i], sink == Sink::add ? d.dweight[i] : 0);
+  const auto expect_sums = [&](const char* name, Values sums, const Values& before, int64_t each) {
+    if (sink == Sink::add)
+      for (size_t i = 0; i < sums.size(); ++i) sums[i] += before[i];
+    const Values all = got[name];
+    EXPECT_TRUE(close(all, sums, weight_tolerance(d))) << name;
+    // Exactly nothing is added to the padded rows.
+    for (auto i = static_cast<size_t>(d.c.V * each); i < all.size(); ++i)
+      EXPECT_EQ(all[i], sink == Sink::add ? before[i] : 0) << name;
+  };
+  expect_sums("dweight", want.dweight, d.dweight, d.c.C);
+  if (!d.bias.empty()) expect_sums("dbias", want.dbias, d.dbias, 1);
 }
 
 int64_t trained_rows(const Data& d) {
@@ -164,7 +190,7 @@ int64_t trained_rows(const Data& d) {
 
 void expect_loss(const Data& d, const StepState& state) {
   double sum = 0;
-  for (const double x : head_loss_reference<double>(d.c, d.x, d.weight)) sum += x;
+  for (const double x : head_loss_reference<double>(d.c, d.x, d.weight, d.bias)) sum += x;
   EXPECT_NEAR(state.loss_sum - 100, sum, tolerance(DType::f32, d.c.C + d.c.V) * std::fabs(sum));
   EXPECT_EQ(state.loss_tokens, 1000 + trained_rows(d));
 }
@@ -176,7 +202,7 @@ TEST(HeadLoss, TwoPassesMatchTheReferenceInEveryMode) {
     for (const Sink sink : {Sink::assign, Sink::add, Sink::frozen}) {
       const Outputs got = run(two_passes(d, d.dnll, sink), sink);
       std::vector<double> lse;
-      const Values nll = head_loss_reference<double>(d.c, d.x, d.weight, &lse);
+      const Values nll = head_loss_reference<double>(d.c, d.x, d.weight, d.bias, &lse);
       EXPECT_TRUE(close(got["nll"], nll, tolerance(DType::f32, s.C + s.V)));
       EXPECT_TRUE(close(got["lse"], lse, tolerance(DType::f32, s.C + s.V)));
       const Values loss = got["nll"];
@@ -206,7 +232,7 @@ TEST(HeadLoss, OnePassMatchesTheReferenceInEveryMode) {
 
 // Of one chunk a bf16 dweight is the f32 one, rounded once: to the bit.
 TEST(HeadLoss, AGradientInBf16IsRoundedOnceAChunk) {
-  Data d = data_of({20, 24, 131, 256, 20, DType::f32, DType::bf16});
+  Data d = data_of({20, 24, 131, 256, 20, DType::f32, DType::bf16, true});
   for (const Sink sink : {Sink::assign, Sink::add}) {
     d.gradient = DType::f32;
     const Outputs wide = run_on_plan_and_cpu({}, one_pass(d, sink));
@@ -214,30 +240,44 @@ TEST(HeadLoss, AGradientInBf16IsRoundedOnceAChunk) {
     const Outputs got = run_on_plan_and_cpu({}, one_pass(d, sink));
     EXPECT_EQ(got["dweight"], rounded(wide["dweight"], DType::bf16));
     EXPECT_NE(got["dweight"], wide["dweight"]);
+    EXPECT_EQ(got["dbias"], rounded(wide["dbias"], DType::bf16));
+    EXPECT_NE(got["dbias"], wide["dbias"]);
     EXPECT_EQ(got["dx"], wide["dx"]);
   }
 }
 
 TEST(HeadLoss, BackwardIsTheComplexStepGradient) {
-  for (const Sizes& s : {kSizes[0], kSizes[1], kSizes[2]}) {
+  for (const Sizes& s : kSizes) {
+    if (s.dtype != DType::f32 || s.gradient != DType::f32 || s.N > 12 || s.V == 1) continue;
     SCOPED_TRACE(name_of(s));
     const Data d = data_of(s);
     const auto at_x = sample_indices(d.x.size(), 60), at_w = sample_indices(d.weight.size(), 60);
-    const auto w = widen<Complex>(d.weight), x = widen<Complex>(d.x);
+    const auto w = widen<Complex>(d.weight), x = widen<Complex>(d.x), b = widen<Complex>(d.bias);
     const Values dx = complex_step_gradient(
         [&](const std::vector<Complex>& z) {
-          return weighted_sum(head_loss_reference(d.c, z, w), d.dnll);
+          return weighted_sum(head_loss_reference(d.c, z, w, b), d.dnll);
         },
         d.x, at_x);
     const Values dweight = complex_step_gradient(
         [&](const std::vector<Complex>& z) {
-          return weighted_sum(head_loss_reference(d.c, x, z), d.dnll);
+          return weighted_sum(head_loss_reference(d.c, x, z, b), d.dnll);
         },
         d.weight, at_w);
-    const HeadGradients closed = head_loss_gradient(d.c, d.x, d.weight, d.dnll);
+    const HeadGradients closed = head_loss_gradient(d.c, d.x, d.weight, d.bias, d.dnll);
     EXPECT_TRUE(close(pick(closed.dx, at_x), dx, 1e-13));
     EXPECT_TRUE(close(pick(closed.dweight, at_w), dweight, 1e-13));
+    const Values dbias = complex_step_gradient(
+        [&](const std::vector<Complex>& z) {
+          return weighted_sum(head_loss_reference(d.c, x, w, z), d.dnll);
+        },
+        d.bias);
+    if (s.bias) {
+      EXPECT_TRUE(close(closed.dbias, dbias, 1e-13));
+    }
     const Outputs got = run_on_plan_and_cpu({}, two_passes(d, d.dnll, Sink::assign));
+    if (s.bias) {
+      EXPECT_TRUE(close(got["dbias"], dbias, gradient_tolerance(d)));
+    }
     // The largest element, which sets the scale of the error, may not be in the sample.
     const double top_x = relative_error(closed.dx, Values(closed.dx.size(), 0.0), 1.0);
     const double top_w = relative_error(closed.dweight, Values(closed.dweight.size(), 0.0), 1.0);
@@ -258,6 +298,9 @@ TEST(HeadLoss, OnePassAgreesWithTwo) {
     // Half of the tolerance against the reference, and for bf16 a flip of the last bit of dz.
     EXPECT_TRUE(close(one["dx"], two["dx"], gradient_tolerance(d)));
     EXPECT_TRUE(close(one["dweight"], two["dweight"], weight_tolerance(d)));
+    if (s.bias) {
+      EXPECT_TRUE(close(one["dbias"], two["dbias"], weight_tolerance(d)));
+    }
   }
 }
 
@@ -295,12 +338,12 @@ TEST(HeadLoss, LargeLogitsStayFinite) {
   Data d = data_of({12, 8, 131, 256, 5, DType::f32});
   for (double& x : d.x) x = rounded(x * 1000, DType::f32);
   std::vector<double> lse;
-  const Values nll = head_loss_reference<double>(d.c, d.x, d.weight, &lse);
+  const Values nll = head_loss_reference<double>(d.c, d.x, d.weight, d.bias, &lse);
   const double highest = *std::max_element(lse.begin(), lse.end());
   EXPECT_GT(highest, 3000);
   const Outputs got = run_on_plan_and_cpu({}, two_passes(d, d.dnll, Sink::assign));
   EXPECT_TRUE(close(got["nll"], nll, tolerance(DType::f32, d.c.C)));
-  const HeadGradients want = head_loss_gradient(d.c, d.x, d.weight, d.dnll);
+  const HeadGradients want = head_loss_gradient(d.c, d.x, d.weight, d.bias, d.dnll);
   EXPECT_TRUE(close(got["dx"], want.dx, 8 * highest * unit_roundoff(DType::f32)));
 }
 
@@ -335,38 +378,43 @@ TEST(HeadLoss, TheLogitsOfAllRowsNeverExist) {
   }
 }
 
-TEST(HeadLoss, TheWeightMayStayInFp32) {
-  Data d = data_of({9, 16, 131, 256, 4, DType::bf16});
+TEST(HeadLoss, WeightAndBiasMayStayInFp32) {
+  Data d = data_of({9, 16, 131, 256, 4, DType::bf16, DType::f32, true});
+  d.bias = normal_values(d.c.Vp, 9, DType::f32, 2.0);
   d.weight = normal_values(d.c.Vp * d.c.C, 8, DType::f32, 0.5);
   const Outputs got = run_in_all_modes([&](Case& t) {
     const View x = t.input("x", {d.c.N, d.c.C}, DType::bf16, d.x);
     const View weight = t.input("weight", {d.c.Vp, d.c.C}, DType::f32, d.weight);
     const View targets = t.input("targets", {d.c.N}, DType::i32, d.c.targets);
     const View dx = t.output("dx", {d.c.N, d.c.C}, DType::bf16);
-    const GradView dweight = gradient_of(t, d, Sink::assign);
+    const View bias = t.input("bias", {d.c.Vp}, DType::f32, d.bias);
+    const GradView dweight = weight_gradient(t, d, Sink::assign);
+    const GradView dbias = bias_gradient(t, d, Sink::assign);
     head_loss_train(t.ctx(), dx, dweight, x, weight, targets, d.c.V, d.rows_per_chunk,
-                    t.step_state(train_state()));
+                    t.step_state(train_state()), {}, bias, dbias);
   });
   expect_gradients(d, got, Values(9, 8.0f * (1.0f / 24)), Sink::assign);
   expect_loss(d, got.state());
 }
 
-TEST(HeadLoss, LogitsAreThePlainProduct) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    const Data d = data_of({5, 33, 131, 256, 1, dtype});
-    const Outputs got = run_in_all_modes([&](Case& t) {
-      const Inputs in = inputs_of(t, d);
-      head_logits(t.ctx(), t.output("logits", {d.c.N, d.c.Vp}, DType::f32), in.x, in.weight);
-    });
-    Values want;
-    for (size_t n = 0; n < 5; ++n)
-      for (size_t v = 0; v < 256; ++v) {
-        double z = 0;
-        for (size_t c = 0; c < 33; ++c) z += d.x[n * 33 + c] * d.weight[v * 33 + c];
-        want.push_back(z);
-      }
-    EXPECT_TRUE(close(got["logits"], want, tolerance(DType::f32, 33)));
-  }
+TEST(HeadLoss, LogitsAreThePlainProductAndTheBias) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const bool bias : {false, true}) {
+      const Data d = data_of({5, 33, 131, 256, 1, dtype, DType::f32, bias});
+      const Outputs got = run_in_all_modes([&](Case& t) {
+        const Inputs in = inputs_of(t, d);
+        head_logits(t.ctx(), t.output("logits", {d.c.N, d.c.Vp}, DType::f32), in.x, in.weight, {},
+                    in.bias);
+      });
+      Values want;
+      for (size_t n = 0; n < 5; ++n)
+        for (size_t v = 0; v < 256; ++v) {
+          double z = d.bias.empty() ? 0 : d.bias[v];
+          for (size_t c = 0; c < 33; ++c) z += d.x[n * 33 + c] * d.weight[v * 33 + c];
+          want.push_back(z);
+        }
+      EXPECT_TRUE(close(got["logits"], want, tolerance(DType::f32, 33)));
+    }
 }
 
 }  // namespace

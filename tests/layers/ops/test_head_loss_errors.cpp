@@ -10,11 +10,13 @@ namespace snug::test {
 namespace {
 
 struct Call {
-  Shape x{5, 4}, weight{16, 4}, dx{5, 4}, dweight{16, 4}, nll{5}, logits{5, 16}, state{};
+  Shape x{5, 4}, weight{16, 4}, dx{5, 4}, dweight{16, 4}, nll{5}, logits{5, 16}, state{}, bias{16},
+      dbias{16};
   Values targets{0, 12, -100, 3, 4};
   int64_t V = 13, rows = 2;
   DType dtype = DType::f32, dx_dtype = DType::f32, dweight_dtype = DType::f32,
-        target_dtype = DType::i32;
+        target_dtype = DType::i32, bias_dtype = DType::f32, dbias_dtype = DType::f32;
+  bool has_bias = true;
   StepState* after = nullptr;
 };
 
@@ -32,12 +34,16 @@ void call(Which which, const std::function<void(Call&)>& edit) {
     const View dx = t.output("dx", a.dx, a.dx_dtype);
     const GradView dweight{t.output("dweight", a.dweight, a.dweight_dtype), false};
     const View state = t.output("state", a.state, DType::u8);
+    const View bias = a.has_bias ? t.output("bias", a.bias, a.bias_dtype) : View();
+    const GradView dbias{t.output("dbias", a.dbias, a.dbias_dtype), false};
     if (which == Which::forward)
-      head_loss_forward(t.ctx(), nll, lse, x, weight, targets, a.V, a.rows, state);
+      head_loss_forward(t.ctx(), nll, lse, x, weight, targets, a.V, a.rows, state, {}, bias);
     else if (which == Which::backward)
-      head_loss_backward(t.ctx(), dx, dweight, nll, lse, x, weight, targets, a.V, a.rows);
+      head_loss_backward(t.ctx(), dx, dweight, nll, lse, x, weight, targets, a.V, a.rows, {}, bias,
+                         dbias);
     else
-      head_loss_train(t.ctx(), dx, dweight, x, weight, targets, a.V, a.rows, state);
+      head_loss_train(t.ctx(), dx, dweight, x, weight, targets, a.V, a.rows, state, {}, bias,
+                      dbias);
   });
 }
 
@@ -62,6 +68,9 @@ TEST(HeadLossErrors, NameWhatIsWrong) {
                 [](Call& a) { a.target_dtype = DType::i64; });
     expect_call(ErrorCode::unsupported, {"a head over f32, bf16 or f16", "x (5,4) i32"},
                 [](Call& a) { a.dtype = DType::i32; });
+    expect_call(ErrorCode::shape, {"bias", "(Vp)=(16)", "(13)"}, [](Call& a) { a.bias = {13}; });
+    expect_call(ErrorCode::unsupported, {"bias of dtype f32"},
+                [](Call& a) { a.bias_dtype = DType::bf16; });
     expect_call(ErrorCode::shape, {"a vocabulary V of 1 .. Vp", "V=17 Vp=16", "vocab_size"},
                 [](Call& a) { a.V = 17; });
     expect_call(ErrorCode::shape, {"a vocabulary V of 1 .. Vp", "V=0"}, [](Call& a) { a.V = 0; });
@@ -80,14 +89,19 @@ TEST(HeadLossErrors, NameWhatIsWrong) {
     });
     expect_call(ErrorCode::unsupported, {"dweight of dtype"},
                 [](Call& a) { a.dweight_dtype = DType::f16; });
+    expect_call(ErrorCode::shape, {"dbias", "(Vp)=(16)", "(13)"}, [](Call& a) { a.dbias = {13}; });
+    expect_call(ErrorCode::unsupported, {"dbias of dtype f32|bf16"},
+                [](Call& a) { a.dbias_dtype = DType::f16; });
+    expect_call(ErrorCode::usage, {"a bias where its gradient is wanted", "dbias (16) f32"},
+                [](Call& a) { a.has_bias = false; });
   }
 }
 
 TEST(HeadLossErrors, LogitsNeedTheirShape) {
-  const auto logits = [](Shape shape, DType dtype) {
+  const auto logits = [](Shape shape, DType dtype, Shape bias = {16}) {
     run_on_plan_and_cpu({}, [&](Case& t) {
       head_logits(t.ctx(), t.output("logits", shape, dtype), t.output("x", {5, 4}, DType::f32),
-                  t.output("weight", {16, 4}, DType::f32));
+                  t.output("weight", {16, 4}, DType::f32), {}, t.output("bias", bias, DType::f32));
     });
   };
   EXPECT_NO_THROW(logits({5, 16}, DType::f32));
@@ -95,6 +109,7 @@ TEST(HeadLossErrors, LogitsNeedTheirShape) {
   expect_error(ErrorCode::unsupported, {"logits of dtype f32"}, [&] {
     logits({5, 16}, DType::bf16);
   });
+  expect_error(ErrorCode::shape, {"bias", "(Vp)=(16)"}, [&] { logits({5, 16}, DType::f32, {13}); });
 }
 
 }  // namespace

@@ -15,16 +15,17 @@ struct HeadCase {
   std::vector<double> targets;  // (N); -100 is ignored
 };
 
-// nll (N), and lse (N) if asked for, of x (N,C) and weight (Vp,C).
+// nll (N), and lse (N) if asked for, of x (N,C), weight (Vp,C) and bias (Vp), or empty: none.
 template <class S>
 std::vector<S> head_loss_reference(const HeadCase& c, const std::vector<S>& x,
-                                   const std::vector<S>& weight, std::vector<S>* lse = nullptr) {
+                                   const std::vector<S>& weight, const std::vector<S>& bias,
+                                   std::vector<S>* lse = nullptr) {
   std::vector<S> nll, z(static_cast<size_t>(c.V));
   if (lse) lse->clear();
   for (int64_t n = 0; n < c.N; ++n) {
     double highest = -1e300;
     for (int64_t v = 0; v < c.V; ++v) {
-      S s = 0;
+      S s = bias.empty() ? S(0) : bias[static_cast<size_t>(v)];
       for (int64_t d = 0; d < c.C; ++d)
         s += x[static_cast<size_t>(n * c.C + d)] * weight[static_cast<size_t>(v * c.C + d)];
       z[static_cast<size_t>(v)] = s;
@@ -42,24 +43,27 @@ std::vector<S> head_loss_reference(const HeadCase& c, const std::vector<S>& x,
 
 // Gradients of sum dnll * nll in closed form, for sizes where complex steps take long.
 struct HeadGradients {
-  std::vector<double> dx, dweight;
+  std::vector<double> dx, dweight, dbias;  // dbias: (Vp) even where there is no bias
 };
 inline HeadGradients head_loss_gradient(const HeadCase& c, const std::vector<double>& x,
                                         const std::vector<double>& weight,
+                                        const std::vector<double>& bias,
                                         const std::vector<double>& dnll) {
-  HeadGradients g{std::vector<double>(x.size(), 0.0), std::vector<double>(weight.size(), 0.0)};
+  HeadGradients g{std::vector<double>(x.size(), 0.0), std::vector<double>(weight.size(), 0.0),
+                  std::vector<double>(static_cast<size_t>(c.Vp), 0.0)};
   std::vector<double> lse;
-  head_loss_reference(c, x, weight, &lse);
+  head_loss_reference(c, x, weight, bias, &lse);
   for (int64_t n = 0; n < c.N; ++n) {
     const double target = c.targets[static_cast<size_t>(n)];
     if (target == -100) continue;
     for (int64_t v = 0; v < c.V; ++v) {
-      double z = 0;
+      double z = bias.empty() ? 0 : bias[static_cast<size_t>(v)];
       for (int64_t d = 0; d < c.C; ++d)
         z += x[static_cast<size_t>(n * c.C + d)] * weight[static_cast<size_t>(v * c.C + d)];
       const double hit = static_cast<double>(v) == target ? 1 : 0;
       const double dz =
           dnll[static_cast<size_t>(n)] * (std::exp(z - lse[static_cast<size_t>(n)]) - hit);
+      g.dbias[static_cast<size_t>(v)] += dz;
       for (int64_t d = 0; d < c.C; ++d) {
         g.dx[static_cast<size_t>(n * c.C + d)] += dz * weight[static_cast<size_t>(v * c.C + d)];
         g.dweight[static_cast<size_t>(v * c.C + d)] += dz * x[static_cast<size_t>(n * c.C + d)];
