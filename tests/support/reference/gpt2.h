@@ -95,8 +95,8 @@ S gpt2_loss_reference(const Gpt2Case& c, const Gpt2Weights<S>& w) {
   HeadCase head{c.B * c.T, c.C, c.V, c.V, c.targets};
   S sum = 0;
   double trained = 0;
-  for (const S& nll :
-       head_loss_reference(head, norm(x, "ln_f"), w.at(c.tied ? "wte.weight" : "lm_head.weight")))
+  for (const S& nll : head_loss_reference(
+           head, norm(x, "ln_f"), w.at(c.tied ? "wte.weight" : "lm_head.weight"), std::vector<S>()))
     sum += nll;
   for (const double target : c.targets) trained += target != -100;
   return sum / trained;

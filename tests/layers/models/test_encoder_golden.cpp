@@ -1,0 +1,149 @@
+// BERT, RoBERTa and DistilBERT with their heads against Hugging Face transformers in float64, each
+// row computed alone there: loss, every gradient, ten AdamW steps, in several packings.
+#include <gtest/gtest.h>
+
+#include "engine/core/rng.h"
+#include "tests/layers/models/encoder_golden.h"
+#include "tests/support/emu.h"
+
+namespace snug {
+namespace {
+
+using test::EncoderGolden;
+using test::EncoderRun;
+using test::Packing;
+
+class EncoderGoldens : public testing::TestWithParam<const char*> {};
+
+// One row a window or two; more, two windows a micro-batch; all at once.
+std::vector<Packing> packings(const EncoderGolden& g) {
+  return {{g.longest(), 1}, {g.spec.P, 2}, {g.spec.P, g.rows()}};
+}
+
+TEST_P(EncoderGoldens, LossAndEveryGradientMatchFloat64) {
+  const EncoderGolden g(GetParam());
+  const double expected = g.numbers("loss")[0];
+  for (const Packing& packing : packings(g))
+    for (const char* recompute : {"none", "block"}) {
+      EncoderRun run(g, "fp32", recompute, packing);
+      EXPECT_LT(std::fabs(run.step() - expected) / expected, 1e-5) << packing.T;
+      for (int i = 0; i < run.model.params().size(); ++i)
+        EXPECT_LT(run.gradient_error(i), 1e-5) << run.model.params()[i].name.view() << packing.T;
+    }
+}
+
+TEST_P(EncoderGoldens, EvaluationHasTheLossAndTheLogits) {
+  const EncoderGolden g(GetParam());
+  const double expected = g.numbers("loss")[0];
+  EncoderRun run(g, "fp32", "none", packings(g)[2]);
+  EXPECT_LT(std::fabs(run.step(false) - expected) / expected, 1e-5);
+  if (g.spec.head == HeadKind::masked_lm) return;  // its logits are made in chunks
+  const std::vector<double> logits = g.numbers("logits");
+  const int64_t K = g.spec.label_count();
+  double worst = 0, largest = 0;
+  const View& index = run.session->head_index();
+  int64_t place = -1;
+  for (size_t r = 0; r < logits.size() / static_cast<size_t>(K); ++r) {
+    if (g.of_tokens && g.labels[r] == -100) continue;
+    while (index.as<int32_t>()[++place] < 0) continue;
+    for (int64_t k = 0; k < K; ++k) {
+      const double want = logits[r * static_cast<size_t>(K) + static_cast<size_t>(k)];
+      const auto got = static_cast<double>(run.session->head_logits().as<float>()[place * K + k]);
+      worst = std::max(worst, std::fabs(got - want));
+      largest = std::max(largest, std::fabs(want));
+    }
+  }
+  EXPECT_LT(worst / largest, 1e-5);
+}
+
+TEST_P(EncoderGoldens, TenAdamWStepsMatchPyTorch) {
+  const EncoderGolden g(GetParam());
+  EncoderRun run(g, "fp32", "none", packings(g)[1]);
+  const std::vector<double> losses = g.numbers("adamw_losses"),
+                            norms = g.numbers("adamw_grad_norms");
+  for (size_t step = 0; step < losses.size(); ++step) {
+    const double loss = run.step();
+    run.update();
+    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step], 1e-5) << "step " << step;
+    const double norm = std::sqrt(run.session->state().grad_square_sum);
+    EXPECT_LT(std::fabs(norm - norms[step]) / norms[step], 1e-4) << "step " << step;
+  }
+}
+
+// The bound of test_gpt2_golden.cpp: what moving every weight of the fp32 model by up to `step` of
+// itself does, times sqrt(3) for three sources of rounding, times 4 for the worst of all draws.
+TEST_P(EncoderGoldens, SixteenBitsStayWithinTheirBounds) {
+  const EncoderGolden g(GetParam());
+  const Packing packing = packings(g)[1];
+  const double expected = g.numbers("loss")[0];
+  for (const auto& [precision, step] : {std::pair{"bf16", 0x1p-9f}, std::pair{"fp16", 0x1p-12f}}) {
+    double loss_bound = static_cast<double>(step), gradient_bound = loss_bound;
+    EncoderRun exact(g, "fp32", "none", packing);
+    float* weights = exact.session->master().as<float>();
+    const std::vector<float> original(weights, weights + exact.model.params().flat_elements());
+    for (uint64_t draw = 0; draw < 8; ++draw) {
+      for (size_t i = 0; i < original.size(); ++i) {
+        const uint64_t bits = mix64(draw * 1000003 + i);
+        const float u = uniform_from(static_cast<uint32_t>(bits)) * 2.0f - 1.0f;
+        weights[i] = original[i] * (1.0f + u * step);
+      }
+      loss_bound = std::max(loss_bound, std::fabs(exact.step() - expected) / expected);
+      for (int i = 0; i < exact.model.params().size(); ++i)
+        gradient_bound = std::max(gradient_bound, exact.gradient_error(i));
+    }
+    const double factor = 4.0 * std::sqrt(3.0);
+    EncoderRun run(g, precision, "none", packing);
+    EXPECT_LT(std::fabs(run.step() - expected) / expected, factor * loss_bound) << precision;
+    double worst = 0;
+    for (int i = 0; i < run.model.params().size(); ++i) {
+      worst = std::max(worst, run.gradient_error(i));
+      EXPECT_LT(run.gradient_error(i), factor * gradient_bound)
+          << precision << " " << run.model.params()[i].name.view();
+    }
+    EXPECT_GT(worst, 1e-5) << precision << " that is this exact was not " << precision;
+  }
+}
+
+TEST_P(EncoderGoldens, EmulatedKernelsMatchFloat64) {
+  const EncoderGolden g(GetParam());
+  EncoderRun run(g, "fp32", "none", packings(g)[1], 1, Place::emu);
+  EXPECT_EQ(run.session->context().resident_bytes(), run.schedule.arena_bytes());
+  test::EveryOpLaunches launches;
+  run.session->context().set_listener(&launches);
+  const std::vector<double> losses = g.numbers("adamw_losses");
+  for (size_t step = 0; step < 2; ++step) {
+    const double loss = run.step();
+    for (int i = 0; step == 0 && i < run.model.params().size(); ++i)
+      EXPECT_LT(run.gradient_error(i), 1e-5) << run.model.params()[i].name.view();
+    run.update();
+    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step], 1e-5) << "step " << step;
+  }
+}
+
+// Memory never changes a bit: recompute, offload, threads; and on the place emu the order of blocks.
+TEST_P(EncoderGoldens, RecomputeAndOffloadHaveTheSameBits) {
+  const EncoderGolden g(GetParam());
+  const Packing packing = packings(g)[1];
+  for (const char* precision : {"fp32", "bf16"}) {
+    EncoderRun plain(g, precision, "none", packing);
+    const double loss = plain.step();
+    const std::vector<float> gradients = plain.gradients();
+    for (const char* recompute : {"norms", "mlp", "attention", "block", "mid+sum", "sum"}) {
+      EncoderRun run(g, precision, recompute, packing, 1);
+      EXPECT_EQ(run.step(), loss) << precision << recompute;
+      EXPECT_EQ(run.gradients(), gradients) << precision << recompute;
+    }
+    for (const char* offload : {"inputs", "block", "sum+mid"}) {
+      EncoderRun run(g, precision, "none", packing, 2, Place::cpu, 0, offload);
+      EXPECT_EQ(run.step(), loss) << precision << offload;
+      EXPECT_EQ(run.gradients(), gradients) << precision << offload;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, EncoderGoldens,
+                         testing::Values("a", "b", "c", "d", "e", "f", "g", "h", "i", "j"),
+                         [](const auto& named) { return std::string(named.param); });
+
+}  // namespace
+}  // namespace snug
