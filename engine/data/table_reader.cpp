@@ -17,7 +17,7 @@ TableReader::TableReader(const std::string& path, char separator, bool quotes,
       advice_(std::move(advice)),
       reader_(path, window),
       field_(max_record_bytes) {
-  read_record(-1);
+  read_record({}, true);
 }
 
 int64_t TableReader::find(std::string_view name) const {
@@ -25,8 +25,9 @@ int64_t TableReader::find(std::string_view name) const {
   return at == columns_.end() ? -1 : at - columns_.begin();
 }
 
-bool TableReader::next(int64_t column, std::string_view& text) {
-  const int64_t fields = read_record(column);
+bool TableReader::next(std::span<const int64_t> wanted, std::span<std::string_view> out) {
+  ends_.assign(2 * wanted.size(), 0);
+  const int64_t fields = read_record(wanted, false);
   if (fields == 0) return false;
   const auto columns = static_cast<int64_t>(columns_.size());
   if (fields != columns)
@@ -36,7 +37,9 @@ bool TableReader::next(int64_t column, std::string_view& text) {
              ? "text without tabs or line breaks, or quoting=minimal and such text in \"quotes\""
          : separator_ == ',' ? "put text with commas, quotes or line breaks in \"quotes\""
                              : "put text with tabs, quotes or line breaks in \"quotes\"");
-  text = field_.view();
+  for (size_t i = 0; i < wanted.size(); ++i)
+    out[i] = field_.view().substr(static_cast<size_t>(ends_[2 * i]),
+                                  static_cast<size_t>(ends_[2 * i + 1] - ends_[2 * i]));
   return true;
 }
 
@@ -54,7 +57,7 @@ int TableReader::peek() {
   return static_cast<unsigned char>(block_[at_]);
 }
 
-int64_t TableReader::read_record(int64_t column) {
+int64_t TableReader::read_record(std::span<const int64_t> wanted, bool first) {
   field_.cut(0);
   peek();
   const char end = reader_.line_break();
@@ -68,22 +71,24 @@ int64_t TableReader::read_record(int64_t column) {
   // Names of columns take three times their bytes while their list grows.
   const int64_t names =
       std::min(max_record_bytes_, std::max(max_record_bytes_ / 3, int64_t{1} << 20));
-  const int64_t most = column < 0 ? names : max_record_bytes_;
+  const int64_t most = first ? names : max_record_bytes_;
   while (true) {  // a field
     // An empty name takes as much memory as some letters: a line of separators is bounded too.
-    if (column < 0) bytes += static_cast<int64_t>(sizeof(std::string)), columns_.emplace_back();
+    if (first) bytes += static_cast<int64_t>(sizeof(std::string)), columns_.emplace_back();
     if (bytes > most)
       fail(ErrorCode::data, fmt::format("a first line of at most {} bytes in {}", most, path_),
            fmt::format("more than {} columns at {}", columns_.size() - 1, where(record_line_)),
            "look at what the file really is");
-    const bool keep = column == count;
+    const auto kept = std::find(wanted.begin(), wanted.end(), count);
+    const bool keep = kept != wanted.end();
+    const int64_t begin = field_.size();
     const auto add = [&](int c) {
       if (++bytes > most)
         fail(ErrorCode::data, fmt::format("records of at most {} bytes in {}", most, path_),
              fmt::format("a longer one at {}", where(record_line_)),
              "look for a quote that is never closed there, or split the text" + advice_);
       if (keep) field_.push_back(static_cast<char>(c));
-      if (column < 0) columns_.back() += static_cast<char>(c);
+      if (first) columns_.back() += static_cast<char>(c);
     };
     ++count;
     int c = peek();
@@ -128,6 +133,10 @@ int64_t TableReader::read_record(int64_t column) {
         if (!(c == '\r' && (after == '\n' || after < 0))) add(c);
         c = after;
       }
+    }
+    if (keep) {
+      const size_t i = 2 * static_cast<size_t>(kept - wanted.begin());
+      ends_[i] = begin, ends_[i + 1] = field_.size();
     }
     if (c == separator_) {
       take();

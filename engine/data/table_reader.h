@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,16 +29,18 @@ class TableReader {
   // Field `column` of the next record, unquoted; false at the end. Throws data as above, and for
   // another number of fields than there are columns; each message names file and line. Valid until
   // the next call.
-  bool next(int64_t column, std::string_view& text);
+  bool next(int64_t column, std::string_view& text) { return next({&column, 1}, {&text, 1}); }
+  // The same of several columns, no column twice.
+  bool next(std::span<const int64_t> columns, std::span<std::string_view> fields);
   int64_t line() const { return record_line_; }  // where that record begins, from 1
   // Line breaks inside of quotes so far, and the line of the first.
   int64_t quoted_breaks() const { return quoted_breaks_; }
   int64_t first_quoted_break() const { return first_quoted_break_; }
 
  private:
-  // Reads a record; keeps the field `column`, all of them with -1. The number of fields, 0 at the
-  // end.
-  int64_t read_record(int64_t column);
+  // Reads a record; keeps the fields `wanted`, of the first record all in columns_. The number of
+  // fields, 0 at the end.
+  int64_t read_record(std::span<const int64_t> wanted, bool first);
   int peek();  // the next byte, or -1 at the end
   void take() { ++at_; }
   std::string where(int64_t line) const;
@@ -54,7 +57,8 @@ class TableReader {
   int64_t line_ = 1, record_line_ = 1;
   int64_t quoted_breaks_ = 0, first_quoted_break_ = 0;
   std::vector<std::string> columns_;
-  LongBuffer field_;
+  LongBuffer field_;           // those that are kept, one after the other
+  std::vector<int64_t> ends_;  // pairs: where each wanted field begins and ends there
 };
 
 }  // namespace snug

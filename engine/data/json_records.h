@@ -1,0 +1,20 @@
+// The objects of a JSON file, one at a time: an object a line, or one array of objects.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/io/byte_source.h"
+
+namespace snug {
+
+// Calls `each` with every object and where it begins, file:line. Throws data for broken JSON, for
+// values that are no objects, and for an object of more than max_bytes; `longer` is said then too.
+// Memory: the text of an object and the tree of its values.
+void for_each_json_record(const std::string& path, int64_t max_bytes, const std::string& longer,
+                          const WindowLimit& window,
+                          const std::function<void(nlohmann::json&, const std::string&)>& each);
+
+}  // namespace snug

@@ -1,0 +1,58 @@
+// Records of tables, JSON and lines, as far as a row is made of them (row_reader.h): what they say,
+// not yet what it means.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/data/row_reader.h"
+
+namespace snug {
+
+// A label as it was written: a word, or a number.
+struct RawLabel {
+  std::string text;
+  bool number = false;   // finite; of JSON one without quotes, of tables a field that reads as one
+  bool integer = false;  // with neither fraction nor exponent
+  double value = 0;
+};
+
+struct RowRecord {
+  std::string where;  // file:line
+  enum class Content { text, words, ids } content = Content::text;
+  std::string text, pair;
+  bool has_pair = false;
+  std::vector<std::string> words;
+  std::vector<int64_t> ids, types, mask;  // types and mask empty: none given
+  // Of the row, or of its words or tokens; none: there is none, or none is wanted.
+  enum class Labels { none, one, list } labels = Labels::none;
+  std::vector<RawLabel> label;
+  bool labels_left = false;  // there are labels, which the kind of row has no use for
+};
+
+// Where a table has what a row is made of; -1: nowhere.
+struct RowColumns {
+  int64_t text = -1, pair = -1, label = -1;
+  bool header = true;
+  std::string assumed;  // a sentence, if something was
+};
+
+enum class RowSource { table, records, lines };
+RowSource row_form(const std::string& path);
+// True for names whose content is known to be rows, as a folder is searched for them.
+bool has_row_name(const std::string& path);
+
+// The columns of a table. Throws data if one is not there, usage for contradictions.
+RowColumns row_columns(const std::string& path, const RowOptions& options);
+
+// Calls `each` with every record of a file, which it may take apart. `columns` are the file's, if
+// it is a table. Throws data for what cannot be a record of options.kind.
+void for_each_record(const std::string& path, const RowOptions& options, const RowColumns& columns,
+                     const std::function<void(RowRecord&)>& each);
+
+RawLabel raw_label(std::string_view field);  // of a table
+
+}  // namespace snug
