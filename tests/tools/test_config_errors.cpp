@@ -142,7 +142,7 @@ TEST(ConfigErrors, WrongTypes) {
   expect_error("resume: [1]", "text for resume", "a list (run.yaml:1)", "resume=latest");
   expect_error("gradient_checkpointing: 3",
                "recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
-               "qkv, att, lse, mid, norm2, mean2, rstd2, fc, act, names joined with +, or a map of "
+               "qkv, att, lse, mid, norm2, mean2, rstd2, fc, act, sum, names joined with +, or a map of "
                "layers to them",
                "\"3\" (run.yaml:1)", "recompute=block");
 }
@@ -227,7 +227,7 @@ TEST(ConfigErrors, ModelAndRecompute) {
                "model.base=gpt2");
   expect_error("recompute: blok",
                "recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
-               "qkv, att, lse, mid, norm2, mean2, rstd2, fc, act, names joined with +, or a map of "
+               "qkv, att, lse, mid, norm2, mean2, rstd2, fc, act, sum, names joined with +, or a map of "
                "layers to them",
                "\"blok\" (run.yaml:1)", "did you mean block?");
   expect_error("recompute: [block]", "recompute as a policy or a map of layers to policies",
@@ -243,7 +243,7 @@ TEST(ConfigErrors, ModelAndRecompute) {
     EXPECT_EQ(caught("offload: " + std::string(name)).expected,
               "offload as auto, one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, "
               "qkv, att, "
-              "lse, mid, norm2, mean2, rstd2, fc, act, names joined with +, or a map of layers to "
+              "lse, mid, norm2, mean2, rstd2, fc, act, sum, names joined with +, or a map of layers to "
               "them")
         << name;
   EXPECT_EQ(caught("offload: input").advice, "did you mean inputs?");

@@ -163,7 +163,7 @@ std::vector<Key> make_keys() {
       {.name = "recompute", .section = "machine", .kind = K::policies, .field = &C::recompute,
        .doc = "what backward computes again instead of keeping it; the numbers stay the same bit for "
               "bit. auto, none, norms, mlp, attention, block, what a block keeps (norm1, mean1, rstd1, "
-              "qkv, att, lse, mid, norm2, mean2, rstd2, fc, act), names joined with +, or a map of layers "
+              "qkv, att, lse, mid, norm2, mean2, rstd2, fc, act, sum), names joined with +, or a map of layers "
               "to them: {0-5: block, 6-11: none}",
        .example = "block",
        .aliases = "gradient_checkpointing enable_activation_checkpointing activation_checkpointing"},

@@ -325,7 +325,7 @@ TEST(OffloadText, MistakesAreNamed) {
   };
   const std::string names =
       "offload as one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, qkv, att, lse, "
-      "mid, norm2, mean2, rstd2, fc, act, joined with +, or a map of layers";
+      "mid, norm2, mean2, rstd2, fc, act, sum, joined with +, or a map of layers";
   for (const char* name : {"x", "out", "norms", "auto", ""})
     refused("none", name, names, std::string("offload: ") + name, "offload=block");
   refused("none", "3: inputs", "layers between 0 and 2 in the offload map", "\"3\"",
@@ -348,7 +348,7 @@ TEST(RecomputeText, MistakesAreNamed) {
   };
   const std::string presets =
       "recompute as one of none, norms, mlp, attention, block, norm1, mean1, rstd1, qkv, att, lse, "
-      "mid, norm2, mean2, rstd2, fc, act, joined with +, or a map of layers";
+      "mid, norm2, mean2, rstd2, fc, act, sum, joined with +, or a map of layers";
   refused("blocks", presets, "recompute: blocks", "recompute=block");
   refused("", presets, "recompute: ", "recompute=block");
   refused("norms+", presets, "recompute: ", "recompute=block");
