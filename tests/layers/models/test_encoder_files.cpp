@@ -200,7 +200,8 @@ TEST(EncoderShapes, PublishedSizes) {
 }
 
 TEST(EncoderConfigs, Mistakes) {
-  const auto refused = [](const char* map, std::initializer_list<const char*> parts, ErrorCode code) {
+  const auto refused = [](const char* map, std::initializer_list<const char*> parts,
+                          ErrorCode code) {
     test::expect_error(code, parts, [&] { resolve_model("", map); });
   };
   refused(R"({"type": "bert", "hiden_size": 8})", {"hiden_size", "hidden_size"}, ErrorCode::usage);
@@ -210,7 +211,10 @@ TEST(EncoderConfigs, Mistakes) {
           {"position_embedding_type: absolute", "relative_key"}, ErrorCode::unsupported);
   refused(R"({"type": "bert", "hidden_act": "swish9"})", {"hidden_act = \"swish9\""},
           ErrorCode::unsupported);
-  refused(R"({"type": "bert", "problem_type": "ranking"})", {"problem_type", "ranking"},
+  refused(R"({"type": "bert", "problem_type": "ranking"})",
+          {"problem_type in model as regression, single_label_classification or "
+           "multi_label_classification",
+           "ranking", "leave problem_type out"},
           ErrorCode::usage);
   refused(R"({"type": "bert", "id2label": {"0": "a", "2": "b"}})",
           {"id2label with names of 0 to 1", "number the labels"}, ErrorCode::data);
@@ -218,11 +222,22 @@ TEST(EncoderConfigs, Mistakes) {
   refused(R"({"type": "bert", "architectures": ["BertForQuestionAnswering"]})",
           {"BertForMaskedLM", "BertForQuestionAnswering"}, ErrorCode::unsupported);
   refused(R"({"type": "distilbert", "gradient_checkpointing": true})",
-          {"have an effect", "gradient_checkpointing", "recompute=block"}, ErrorCode::usage);
+          {"keys of model that have an effect", "gradient_checkpointing: true",
+           "recompute=block beside the model, or recompute=auto"},
+          ErrorCode::usage);
+  refused(R"({"type": "bert", "attn_implementation": "sdpa"})",
+          {"keys of model that have an effect", "attn_implementation: \"sdpa\"",
+           "attn_implementation beside the model"},
+          ErrorCode::usage);
   ModelSpec gpt = resolve_model("gpt2", "").spec, bert = resolve_model("bert-tiny", "").spec;
-  test::expect_error(ErrorCode::unsupported, {"type gpt2 has: causal_lm", "task: masked_lm"},
+  test::expect_error(ErrorCode::unsupported,
+                     {"a task that a model of type gpt2 has: causal_lm",
+                      "task: masked_lm (command line)", "task=auto, or model=bert-base"},
                      [&] { set_head(gpt, HeadKind::masked_lm, "command line"); });
-  test::expect_error(ErrorCode::unsupported, {"type bert has: masked_lm", "task: causal_lm"},
+  test::expect_error(ErrorCode::unsupported,
+                     {"a task that a model of type bert has: masked_lm, sequence_classification or "
+                      "token_classification",
+                      "task: causal_lm (command line)", "task=masked_lm, or model=gpt2"},
                      [&] { set_head(bert, HeadKind::causal_lm, "command line"); });
 }
 
