@@ -161,9 +161,10 @@ void write_labels(const ModelSpec& spec, json& c) {
       if (p.problem == spec.problem) c["problem_type"] = p.name;
 }
 
-Activation read_activation(const json& c, const char* key, const std::string& origin) {
+Activation read_activation(const json& c, const char* key, const std::string& origin,
+                           const char* unset) {
   try {
-    return parse_activation(get_string(c, key, origin, "gelu"));
+    return parse_activation(get_string(c, key, origin, unset));
   } catch (const Error& e) {
     if (e.code() != ErrorCode::unsupported) throw;
     fail(e.code(), e.expected(), fmt::format("{} = {} in {}", key, e.found(), origin), e.advice());
@@ -248,47 +249,59 @@ json write_encoder(const EncoderKeys& k, const ModelSpec& s, const char* torch_d
   return c;
 }
 
-std::vector<FilePiece> encoder_pieces(const EncoderKeys& k, const ParamInfo& param,
-                                      const ModelSpec& spec) {
+std::vector<FilePiece> named_pieces(std::span<const TensorName> tensors, const ParamInfo& param,
+                                    const ModelSpec& spec) {
   const std::string_view full = param.name.view();
   const size_t dot = full.rfind('.');
   const auto [ours, layer] = without_layer(full.substr(0, dot));
   const std::string suffix(full.substr(dot));
-  for (const TensorName& row : k.tensors) {
+  for (const TensorName& row : tensors) {
     if (row.ours != ours || !chosen_head(row, spec.head)) continue;
-    std::vector<std::string> files;
+    std::vector<FilePiece> pieces;
     for (std::string_view rest = row.file; !rest.empty();) {
       const size_t bar = rest.find('|');
-      files.emplace_back(rest.substr(0, bar));
-      rest = bar == std::string_view::npos ? std::string_view() : rest.substr(bar + 1);
-    }
-    std::vector<FilePiece> pieces;
-    for (std::string& file : files) {
+      std::string file(rest.substr(0, bar));
       if (const size_t at = file.find('#'); at != std::string::npos)
         file.replace(at, 1, std::to_string(layer));
-      FilePiece piece;
-      piece.rows = param.rows / static_cast<int64_t>(files.size());
-      for (const char* prefix : {k.prefix, ""}) {
-        if (!row.base && *prefix) continue;
-        piece.names.push_back(prefix + file + suffix);
-        // Files of the first releases, converted from TensorFlow.
-        if (file.ends_with("LayerNorm"))
-          piece.names.push_back(prefix + file + (suffix == ".weight" ? ".gamma" : ".beta"));
-      }
-      // Two spellings of the decoder's bias.
-      if (ours == "lm_head" && suffix == ".bias" && file.ends_with(".decoder"))
-        piece.names.insert(piece.names.begin(), file.substr(0, file.size() - 8) + suffix);
-      pieces.push_back(std::move(piece));
+      pieces.push_back({{file + suffix}, 0});
+      rest = bar == std::string_view::npos ? std::string_view() : rest.substr(bar + 1);
     }
-    // The embedding of a tied model may stand under the name of the head alone.
-    if (ours == "wte" && spec.tied && spec.head == HeadKind::masked_lm)
-      for (const TensorName& other : k.tensors)
-        if (other.ours == "lm_head" && chosen_head(other, spec.head))
-          pieces.front().names.push_back(std::string(other.file) + suffix);
+    for (FilePiece& piece : pieces) piece.rows = param.rows / static_cast<int64_t>(pieces.size());
     return pieces;
   }
   fail(ErrorCode::internal, "every parameter in the family's table", std::string(full),
        "this is a defect in Snug: please report it");
+}
+
+std::vector<FilePiece> encoder_pieces(const EncoderKeys& k, const ParamInfo& param,
+                                      const ModelSpec& spec) {
+  std::vector<FilePiece> pieces = named_pieces(k.tensors, param, spec);
+  const std::string_view full = param.name.view();
+  const std::string suffix(full.substr(full.rfind('.')));
+  const bool of_head = std::any_of(k.tensors.begin(), k.tensors.end(), [&](const TensorName& row) {
+    return !row.base && row.ours == full.substr(0, full.rfind('.')) && chosen_head(row, spec.head);
+  });
+  for (FilePiece& piece : pieces) {
+    const std::string file =
+        piece.names.front().substr(0, piece.names.front().size() - suffix.size());
+    piece.names.clear();
+    for (const char* prefix : {k.prefix, ""}) {
+      if (of_head && *prefix) continue;
+      piece.names.push_back(prefix + file + suffix);
+      // Files of the first releases, converted from TensorFlow.
+      if (file.ends_with("LayerNorm"))
+        piece.names.push_back(prefix + file + (suffix == ".weight" ? ".gamma" : ".beta"));
+    }
+    // Two spellings of the decoder's bias.
+    if (full == "lm_head.bias" && file.ends_with(".decoder"))
+      piece.names.insert(piece.names.begin(), file.substr(0, file.size() - 8) + suffix);
+  }
+  // The embedding of a tied model may stand under the name of the head alone.
+  if (full == "wte.weight" && spec.tied && spec.head == HeadKind::masked_lm)
+    for (const TensorName& other : k.tensors)
+      if (other.ours == "lm_head" && chosen_head(other, spec.head))
+        pieces.front().names.push_back(std::string(other.file) + suffix);
+  return pieces;
 }
 
 void check_encoder_keys(const json& c, const std::string& origin, const char* family,

@@ -47,6 +47,9 @@ ModelSpec parse_encoder(const EncoderKeys& keys, const nlohmann::json& config,
 nlohmann::json write_encoder(const EncoderKeys& keys, const ModelSpec& spec,
                              const char* torch_dtype);
 
+// The tensors that a table names for a parameter, in the order of its rows, which they share evenly.
+std::vector<FilePiece> named_pieces(std::span<const TensorName> tensors, const ParamInfo& param,
+                                    const ModelSpec& spec);
 std::vector<FilePiece> encoder_pieces(const EncoderKeys& keys, const ParamInfo& param,
                                       const ModelSpec& spec);
 
@@ -55,8 +58,8 @@ std::vector<FilePiece> encoder_pieces(const EncoderKeys& keys, const ParamInfo& 
 void check_encoder_keys(const nlohmann::json& keys, const std::string& origin, const char* family,
                         std::span<const std::string_view> known, std::span<const KeyAlias> aliases);
 
-Activation read_activation(const nlohmann::json& config, const char* key,
-                           const std::string& origin);
+Activation read_activation(const nlohmann::json& config, const char* key, const std::string& origin,
+                           const char* unset = "gelu");
 const char* activation_key(Activation kind);
 
 }  // namespace snug

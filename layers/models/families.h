@@ -9,6 +9,9 @@ extern const Family kGpt2Family;        // gpt2.cpp
 extern const Family kBertFamily;        // bert.cpp
 extern const Family kRobertaFamily;     // roberta.cpp
 extern const Family kDistilBertFamily;  // distilbert.cpp
-extern const GgufFamily kGpt2Gguf;      // gpt2_gguf.cpp
+extern const Family kLlamaFamily;       // llama.cpp, with its kin
+extern const Family kMistralFamily;
+extern const Family kQwen2Family;
+extern const GgufFamily kGpt2Gguf;  // gpt2_gguf.cpp
 
 }  // namespace snug

@@ -168,6 +168,8 @@ ModelSpec parse_own(const json& c, const std::string& origin) {
   s.H = get_int(c, "n_head", origin, 12);
   s.F = get_int(c, "n_inner", origin, 4 * s.C);
   s.G = s.H;
+  s.linear_in_out = true;
+  s.small_residual_init = true;
   s.D = s.H > 0 ? s.C / s.H : 0;
   s.activation = activation_of(c, origin);
   s.residual_dropout = static_cast<float>(get_number(c, "resid_pdrop", origin, 0.1));

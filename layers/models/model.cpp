@@ -37,8 +37,11 @@ Model::Model(const ModelSpec& spec, const Precision& precision)
   }
   final_norm_.weight = params_.add(
       {.name = Name("ln_f.weight"), .shape = {spec.C}, .group = kGroupNoDecay, .init = Init::ones});
-  final_norm_.bias = params_.add(
-      {.name = Name("ln_f.bias"), .shape = {spec.C}, .group = kGroupNoDecay, .init = Init::zeros});
+  if (spec.norm == NormKind::layernorm)
+    final_norm_.bias = params_.add({.name = Name("ln_f.bias"),
+                                    .shape = {spec.C},
+                                    .group = kGroupNoDecay,
+                                    .init = Init::zeros});
   lm_head_ = spec.tied ? embedding_->wte()
                        : params_.add({.name = Name("lm_head.weight"),
                                       .shape = {spec.Vp(), spec.C},
@@ -125,7 +128,8 @@ Tensor Model::train_causal(Context& ctx, Runtime& rt, ModelPass& pass, const Mod
   const Context::Scope scope(ctx, scope_head_);
   const int64_t N = pass.dims.N();
   const DType dtype = precision_.compute;
-  Tensor mean = ctx.tensor(n_meanf_, {N}, DType::f32, Category::activations);
+  Tensor mean;
+  if (final_norm_.bias >= 0) mean = ctx.tensor(n_meanf_, {N}, DType::f32, Category::activations);
   Tensor rstd = ctx.tensor(n_rstdf_, {N}, DType::f32, Category::activations);
   Tensor dnorm = ctx.tensor(n_dnormf_, {N, spec_.C}, dtype, Category::activations);
   {
@@ -174,7 +178,8 @@ Tensor Model::hidden(Context& ctx, Runtime& rt, ModelPass& pass, const View& tok
   const Context::Scope scope(ctx, scope_head_);
   const int64_t N = pass.dims.N();
   Tensor norm = ctx.tensor(n_normf_, {N, spec_.C}, precision_.compute, Category::activations);
-  const Tensor mean = ctx.tensor(n_meanf_, {N}, DType::f32, Category::workspace);
+  Tensor mean;
+  if (final_norm_.bias >= 0) mean = ctx.tensor(n_meanf_, {N}, DType::f32, Category::workspace);
   const Tensor rstd = ctx.tensor(n_rstdf_, {N}, DType::f32, Category::workspace);
   norm_forward(ctx, rt, final_norm_, norm, mean, rstd, x, spec_.norm_epsilon);
   return norm;
@@ -223,7 +228,7 @@ double Model::flops_per_token(int64_t T) const {
   const double GD = static_cast<double>(spec_.G * spec_.D);
   // A head over rows sees few of them: it is not counted.
   const double head = rows_head_ ? 0.0 : C * static_cast<double>(spec_.V);
-  const double matmul = L * (C * (HD + 2 * GD) + HD * C + 2 * C * F) + head;
+  const double matmul = L * (C * (HD + 2 * GD) + HD * C + (spec_.gated_mlp ? 3 : 2) * C * F) + head;
   // Causal attention does half of T x T: two products forward, twice that backward.
   const double pairs = spec_.causal ? 6.0 : 12.0;
   return 6.0 * matmul + pairs * L * HD * static_cast<double>(T);

@@ -12,7 +12,9 @@
 namespace snug {
 
 namespace {
-const Family* const kFamilies[] = {&kGpt2Family, &kBertFamily, &kRobertaFamily, &kDistilBertFamily};
+const Family* const kFamilies[] = {&kGpt2Family,       &kBertFamily,  &kRobertaFamily,
+                                   &kDistilBertFamily, &kLlamaFamily, &kMistralFamily,
+                                   &kQwen2Family};
 
 std::string known_types() {
   std::string list;

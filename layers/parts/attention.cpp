@@ -1,6 +1,7 @@
 #include "layers/parts/attention.h"
 
 #include "layers/ops/attention.h"
+#include "layers/ops/rope.h"
 
 namespace snug {
 
@@ -22,6 +23,7 @@ int attention(Wiring& w, int qkv, uint32_t dropout_site) {
   spec.D = w.spec.D;
   spec.scale = w.spec.attention_scale(w.layer);
   spec.causal = w.spec.causal;
+  spec.window = w.spec.window;
   spec.dropout = w.spec.attention_dropout;
   spec.site = dropout_site;
   const int att = w.rows("att", spec.H * spec.D);
@@ -62,6 +64,20 @@ int attention(Wiring& w, int qkv, uint32_t dropout_site) {
        .for_inputs = {qkv, att, lse},
        .gradients = {qkv}});
   return att;
+}
+
+InPlace rotary(const ModelSpec& spec) {
+  if (spec.positions != Positions::rope) return {};
+  const RopeSpec rope{spec.H, spec.G, spec.D, spec.rope.inverse_frequencies(spec.D)};
+  return {[rope](Context& ctx, Pass& p, const View& qkv) {
+            const Runtime& rt = p.environment<Runtime>();
+            rope_forward(ctx, qkv, qkv, p.dims().B, p.dims().T, rope, rt.state, rt.document_start);
+          },
+          [rope](Context& ctx, Pass& p, const View& dqkv) {
+            const Runtime& rt = p.environment<Runtime>();
+            rope_backward(ctx, dqkv, dqkv, p.dims().B, p.dims().T, rope, rt.state,
+                          rt.document_start);
+          }};
 }
 
 }  // namespace snug

@@ -21,46 +21,33 @@ uint32_t site(const Wiring& w, uint32_t k) {
   return static_cast<uint32_t>(w.layer) * 4 + k;
 }
 
-// Parameters are added in the order of GPT-2's published file. Projections that end in the residual
-// stream start smaller, so that its variance does not grow with depth (GPT-2).
+// Parameters are added in the order of the published files.
 Ends pre_norm(Wiring& w) {
   const ModelSpec& s = w.spec;
-  const float std = s.init_std, small = std / std::sqrt(2.0f * static_cast<float>(s.L));
-  const bool turned = true;  // GPT-2's files hold (in, out)
+  const float std = s.init_std;
+  const float residual_std =
+      s.small_residual_init ? std / std::sqrt(2.0f * static_cast<float>(s.L)) : std;
+  const auto shape = [&](const char* name, int64_t out, float init, bool bias) {
+    return LinearShape{name, out, init, bias, s.linear_in_out};
+  };
   const int x = w.given("x", s.C);
   const int norm1 = norm(w, "ln_1", "1", x);
-  const int qkv = linear(w, "qkv", "qkv",
-                         {.name = "attn.c_attn",
-                          .out = (s.H + 2 * s.G) * s.D,
-                          .init_std = std,
-                          .bias = s.bias,
-                          .transposed_in_file = turned},
-                         norm1);
+  const int qkv =
+      linear(w, "qkv", "qkv", shape("attn.c_attn", (s.H + 2 * s.G) * s.D, std, s.qkv_bias), norm1,
+             rotary(s));
   const int att = attention(w, qkv, site(w, 1));
   const int mid = linear_residual(w, "attention_proj", "mid",
-                                  {.name = "attn.c_proj",
-                                   .out = s.C,
-                                   .init_std = small,
-                                   .bias = s.bias,
-                                   .transposed_in_file = turned},
-                                  att, x, {s.residual_dropout, site(w, 2)});
+                                  shape("attn.c_proj", s.C, residual_std, s.projection_bias), att,
+                                  x, {s.residual_dropout, site(w, 2)});
   const int norm2 = norm(w, "ln_2", "2", mid);
-  const int fc = linear(w, "fc", "fc",
-                        {.name = "mlp.c_fc",
-                         .out = s.F,
-                         .init_std = std,
-                         .bias = s.bias,
-                         .transposed_in_file = turned},
-                        norm2);
-  const int act = activation(w, fc, s.activation);
+  const int fc =
+      linear(w, "fc", "fc", shape("mlp.c_fc", s.gated_mlp ? 2 * s.F : s.F, std, s.mlp_bias), norm2);
+  const int act =
+      s.gated_mlp ? gated_activation(w, fc, s.activation) : activation(w, fc, s.activation);
   // The norm that follows is the next block's, of another pass with policies of its own.
-  const int out = linear_residual(w, "mlp_proj", "out",
-                                  {.name = "mlp.c_proj",
-                                   .out = s.C,
-                                   .init_std = small,
-                                   .bias = s.bias,
-                                   .transposed_in_file = turned},
-                                  act, mid, {s.residual_dropout, site(w, 3)});
+  const int out =
+      linear_residual(w, "mlp_proj", "out", shape("mlp.c_proj", s.C, residual_std, s.mlp_bias), act,
+                      mid, {s.residual_dropout, site(w, 3)});
   return {x, out};
 }
 

@@ -21,7 +21,7 @@ void forward(Context& ctx, Pass& p, const Tables& t) {
   const View y = p.view(t.y);
   // The padded rows are not tokens: an id of V or above is refused.
   const View wte = rt.params.acquire(ctx, t.wte).rows(0, t.V);
-  const View wpe = rt.params.acquire(ctx, t.wpe).rows(t.first, t.P);
+  const View wpe = t.wpe >= 0 ? rt.params.acquire(ctx, t.wpe).rows(t.first, t.P) : View();
   const View wtt = t.wtt >= 0 ? rt.params.acquire(ctx, t.wtt) : View();
   embedding_forward(ctx, y, rt.tokens, wte, wpe, rt.state, rt.document_start,
                     wtt.defined() ? rt.token_types : View(), wtt);
@@ -73,12 +73,13 @@ Embedding::Embedding(const ModelSpec& spec, const Precision& precision, ParamTab
       spec.tied && (spec.head == HeadKind::causal_lm || spec.head == HeadKind::masked_lm);
   wte_ = t.wte = add("wte.weight", spec.Vp(), spec.V, head_reads);
   const int64_t positions = spec.first_position + spec.P;
-  t.wpe = add("wpe.weight", positions, positions, false);
+  if (spec.positions == Positions::learned) t.wpe = add("wpe.weight", positions, positions, false);
   if (spec.types > 0) t.wtt = add("wtt.weight", spec.types, spec.types, false);
   Wiring w{body_, table, spec, precision.compute, Name("embedding"), -1, 0};
   out_ = t.y = w.rows(spec.embedding_norm ? "sum" : "out", spec.C);
-  std::vector<int> params = {t.wte, t.wpe};
-  if (t.wtt >= 0) params.push_back(t.wtt);
+  std::vector<int> params = {t.wte};
+  for (const int other : {t.wpe, t.wtt})
+    if (other >= 0) params.push_back(other);
   w.body.add_stage({.name = Name("embedding"),
                     .inputs = {},
                     .outputs = {t.y},

@@ -39,22 +39,29 @@ void both_backward(Context& ctx, Pass& p, const LinearParams& params, const View
 
 }  // namespace
 
-int linear(Wiring& w, const char* stage, const char* slot, const LinearShape& shape, int x) {
+int linear(Wiring& w, const char* stage, const char* slot, const LinearShape& shape, int x,
+           const InPlace& behind) {
   const LinearParams params = add_params(w, shape, w.width(x));
   const int y = w.rows(slot, shape.out);
-  w.linear = Wiring::Linear{static_cast<int>(w.body.stages().size()), x, y, params};
-  w.body.add_stage(
-      {.name = Name(stage),
-       .inputs = {x},
-       .outputs = {y},
-       .run =
-           [=](Context& ctx, Pass& p) {
-             linear_forward(ctx, p.environment<Runtime>(), params, p.view(y), p.view(x));
-           },
-       .backward = [=](Context& ctx, Pass& p) { both_backward(ctx, p, params, p.gradient(y), x); },
-       .params = list(params),
-       .for_params = {x},
-       .gradients = {x}});
+  if (!behind.forward)
+    w.linear = Wiring::Linear{static_cast<int>(w.body.stages().size()), x, y, params};
+  w.body.add_stage({.name = Name(stage),
+                    .inputs = {x},
+                    .outputs = {y},
+                    .run =
+                        [=](Context& ctx, Pass& p) {
+                          linear_forward(ctx, p.environment<Runtime>(), params, p.view(y),
+                                         p.view(x));
+                          if (behind.forward) behind.forward(ctx, p, p.view(y));
+                        },
+                    .backward =
+                        [=](Context& ctx, Pass& p) {
+                          if (behind.backward) behind.backward(ctx, p, p.gradient(y));
+                          both_backward(ctx, p, params, p.gradient(y), x);
+                        },
+                    .params = list(params),
+                    .for_params = {x},
+                    .gradients = {x}});
   return y;
 }
 

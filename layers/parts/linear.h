@@ -13,8 +13,14 @@ struct LinearShape {
   bool transposed_in_file = false;
 };
 
+// What is done to y in place behind the product, and to its gradient before it.
+struct InPlace {
+  std::function<void(Context&, Pass&, const View&y)> forward, backward;
+};
+
 // A stage of this name; its slot is y (N,out). Saves x for dW.
-int linear(Wiring& w, const char* stage, const char* slot, const LinearShape& shape, int x);
+int linear(Wiring& w, const char* stage, const char* slot, const LinearShape& shape, int x,
+           const InPlace& behind = {});
 // out = residual + dropout(x W^T + b). The gradient of the residual is out's, handed on in place.
 int linear_residual(Wiring& w, const char* stage, const char* slot, const LinearShape& shape, int x,
                     int residual, BranchDropout dropout);

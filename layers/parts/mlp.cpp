@@ -3,6 +3,7 @@
 #include "engine/kernels/kernels.h"
 #include "layers/ops/activation.h"
 #include "layers/ops/dropout.h"
+#include "layers/ops/gated_activation.h"
 
 namespace snug {
 
@@ -38,6 +39,27 @@ int activation(Wiring& w, int x, Activation kind) {
       linear_activation_forward(ctx, p.view(act), pre, p.view(l.x), lw, kind);
     });
   });
+  return act;
+}
+
+int gated_activation(Wiring& w, int gate_up, Activation kind) {
+  const int act = w.rows("act", w.width(gate_up) / 2);
+  w.body.add_stage(
+      {.name = Name("act"),
+       .inputs = {gate_up},
+       .outputs = {act},
+       .run = [=](Context& ctx,
+                  Pass& p) { gated_activation_forward(ctx, p.view(act), p.view(gate_up), kind); },
+       .backward =
+           [=](Context& ctx, Pass& p) {
+             const View& x = p.need(ctx, gate_up);
+             gated_activation_backward(ctx, p.open_gradient(ctx, gate_up).view, p.gradient(act), x,
+                                       kind);
+             p.end_gradient(act);
+             p.done(gate_up);
+           },
+       .for_inputs = {gate_up},
+       .gradients = {gate_up}});
   return act;
 }
 

@@ -1,5 +1,7 @@
 #include "layers/parts/norm.h"
 
+#include "layers/ops/rmsnorm.h"
+
 namespace snug {
 
 namespace {
@@ -31,11 +33,11 @@ void backward(Context& ctx, Pass& p, const Norm& n, const DroppedCopy& dropped) 
     dropout_backward(ctx, p.gradient(n.y), p.gradient(n.y), p.dims().B, p.dims().T,
                      {n.dropout.p, n.dropout.site}, rt.state);
   const View& x = p.need(ctx, n.x);
-  const View& mean = p.need(ctx, n.mean);
+  const View mean = n.mean < 0 ? View() : p.need(ctx, n.mean);
   const View& rstd = p.need(ctx, n.rstd);
   norm_backward(ctx, rt, n.params, p.open_gradient(ctx, n.x), p.gradient(n.y), x, mean, rstd,
                 dropped);
-  p.done(n.mean);
+  if (n.mean >= 0) p.done(n.mean);
   p.done(n.rstd);
   p.done(n.x);
 }
@@ -48,10 +50,11 @@ NormParams norm_params(Wiring& w, const char* name, int64_t width) {
                       .shape = {width},
                       .group = kGroupNoDecay,
                       .init = Init::ones});
-  p.bias = w.param({.name = w.param_name(name, ".bias"),
-                    .shape = {width},
-                    .group = kGroupNoDecay,
-                    .init = Init::zeros});
+  if (w.spec.norm == NormKind::layernorm)
+    p.bias = w.param({.name = w.param_name(name, ".bias"),
+                      .shape = {width},
+                      .group = kGroupNoDecay,
+                      .init = Init::zeros});
   return p;
 }
 
@@ -64,22 +67,32 @@ int norm(Wiring& w, const char* name, const char* k, int x, const char* slot,
   n.epsilon = w.spec.norm_epsilon;
   n.dropout = dropout;
   n.y = w.rows(slot ? std::string(slot) : "norm" + number, w.width(x));
-  n.mean = w.statistic("mean" + number);
+  const bool mean = n.params.bias >= 0;
+  if (mean) n.mean = w.statistic("mean" + number);
   n.rstd = w.statistic("rstd" + number);
-  const Wiring::Linear* before = w.fusable(x);
+  const Wiring::Linear* before = mean ? w.fusable(x) : nullptr;
+  std::vector<int> params = {n.params.weight}, made = {n.y}, read = {x};
+  if (mean) {
+    params.push_back(n.params.bias);
+    made.push_back(n.mean);
+    read.push_back(n.mean);
+  }
+  made.push_back(n.rstd);
+  read.push_back(n.rstd);
   w.body.add_stage({.name = Name("norm" + number),
                     .inputs = {x},
-                    .outputs = {n.y, n.mean, n.rstd},
+                    .outputs = made,
                     .run =
                         [n](Context& ctx, Pass& p) {
                           norm_forward(ctx, p.environment<Runtime>(), n.params, p.view(n.y),
-                                       p.view(n.mean), p.view(n.rstd), p.view(n.x), n.epsilon);
+                                       n.mean < 0 ? View() : p.view(n.mean), p.view(n.rstd),
+                                       p.view(n.x), n.epsilon);
                           drop_forward(ctx, p, n);
                         },
                     .backward = [n](Context& ctx, Pass& p) { backward(ctx, p, n, {}); },
-                    .params = {n.params.weight, n.params.bias},
-                    .for_params = {x, n.mean, n.rstd},
-                    .for_inputs = {x, n.mean, n.rstd},
+                    .params = params,
+                    .for_params = read,
+                    .for_inputs = read,
                     .gradients = {x}});
   if (!before || before->residual < 0) return n.y;
   const Wiring::Linear l = *before;
@@ -118,6 +131,11 @@ int norm(Wiring& w, const char* name, const char* k, int x, const char* slot,
 
 void norm_forward(Context& ctx, Runtime& rt, const NormParams& p, const View& y, const View& mean,
                   const View& rstd, const View& x, float epsilon) {
+  if (p.bias < 0) {
+    rmsnorm_forward(ctx, y, rstd, x, rt.params.acquire(ctx, p.weight), epsilon);
+    rt.params.release(ctx, p.weight);
+    return;
+  }
   with_norm(ctx, rt, p, [&](const View& scale, const View& shift) {
     layernorm_forward(ctx, y, mean, rstd, x, scale, shift, epsilon);
   });
@@ -128,6 +146,12 @@ void norm_backward(Context& ctx, Runtime& rt, const NormParams& p, const GradVie
                    const DroppedCopy& dropped) {
   GradView dweight, dbias;
   if (rt.grads->wants(p.weight)) dweight = rt.grads->open(ctx, p.weight);
+  if (p.bias < 0) {
+    rmsnorm_backward(ctx, dx.view, dx.add, dweight, dy, x, rt.params.acquire(ctx, p.weight), rstd);
+    rt.params.release(ctx, p.weight);
+    if (rt.grads->wants(p.weight)) rt.grads->close(ctx, p.weight);
+    return;
+  }
   if (rt.grads->wants(p.bias)) dbias = rt.grads->open(ctx, p.bias);
   layernorm_backward(ctx, dx.view, dx.add, dweight, dbias, dy, x, rt.params.acquire(ctx, p.weight),
                      mean, rstd, dropped);

@@ -23,6 +23,19 @@ enum class HeadKind : uint8_t {
 // What the labels of a sequence are: `problem_type` of transformers.
 enum class Problem : uint8_t { single_label, multi_label, regression };
 
+// Inverse frequencies of rotary positions: theta^(-2i/R), changed as rope_type says. R = D times
+// partial, rounded to an even number.
+struct RopeParameters {
+  double theta = 10000;
+  double partial = 1;
+  // "default"; "linear": divided by factor; "llama3": the low ones divided by factor, the high ones
+  // kept, those between in proportion (Llama 3.1).
+  std::string type = "default";
+  double factor = 1, low_frequency_factor = 1, high_frequency_factor = 4;
+  int64_t original_positions = 8192;
+  std::vector<float> inverse_frequencies(int64_t D) const;
+};
+
 struct ModelSpec {
   std::string family;        // model_type of the config: which file reads and writes it
   std::string architecture;  // for example GPT2LMHeadModel
@@ -39,11 +52,17 @@ struct ModelSpec {
   int64_t first_position = 0;
 
   NormKind norm = NormKind::layernorm;
+  RopeParameters rope;          // with Positions::rope
+  int64_t window = 0;           // keys a query sees at most; 0: all
+  bool own_head_width = false;  // H D need not be C
   NormPlacement placement = NormPlacement::pre;
   Positions positions = Positions::learned;
   Activation activation = Activation::gelu_tanh;
   bool gated_mlp = false;
-  bool bias = true;
+  bool qkv_bias = true, projection_bias = true, mlp_bias = true;
+  bool linear_in_out = false;  // files hold the weights of blocks as (in, out): GPT-2's Conv1D
+  bool small_residual_init =
+      false;  // projections into the residual stream start smaller by sqrt(2 L)
   bool causal = true;
   bool tied = true;
   bool embedding_norm = false;  // a norm, then the dropout, behind the embedding

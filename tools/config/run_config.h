@@ -23,7 +23,7 @@ struct RunConfig {
   // n_layer: 6}) the keys of the object replace those of the shape or folder.
   std::string model;
   std::string model_config_json;
-  std::string init = "auto";  // auto | scratch | pretrained
+  std::string init = "auto";          // auto | scratch | pretrained
   std::string task = "auto";          // auto, or a HeadKind of layers/parts/spec.h
   std::string problem_type = "auto";  // auto, or as transformers spells it
   double mlm_probability = 0.15;
@@ -34,13 +34,13 @@ struct RunConfig {
   std::vector<std::string> eval_data;
   std::string text_column = "text";  // key of .jsonl records, column of .csv and .tsv
   std::string text_pair_column, label_column;
-  std::string quoting = "auto";      // auto | none | minimal: quotes of .csv and .tsv
-  std::string token_cache;           // empty: auto; "none"; or a folder, see token_cache.h
-  double eval_fraction = 0;          // in [0, 1)
-  int64_t max_eval_samples = 0;      // 0: all
-  std::string tokenizer;             // empty: the model folder's
-  int64_t max_length = 0;            // T; 0: auto, see resolve_sizes
-  bool packing_boundaries = false;   // documents in a sample are kept apart
+  std::string quoting = "auto";     // auto | none | minimal: quotes of .csv and .tsv
+  std::string token_cache;          // empty: auto; "none"; or a folder, see token_cache.h
+  double eval_fraction = 0;         // in [0, 1)
+  int64_t max_eval_samples = 0;     // 0: all
+  std::string tokenizer;            // empty: the model folder's
+  int64_t max_length = 0;           // T; 0: auto, see resolve_sizes
+  bool packing_boundaries = false;  // documents in a sample are kept apart
 
   // Run.
   std::string output_dir;

@@ -236,17 +236,36 @@ TEST(Registry, AxesThatAreNotBuiltAreRefused) {
   const auto refused = [&](auto&& change) {
     ModelSpec s = good;
     change(s);
-    EXPECT_ERROR(validate(s, "here"), ErrorCode::unsupported, "pre-layernorm", "gpt2 in here",
-                 "model=gpt2");
+    EXPECT_ERROR(
+        validate(s, "here"), ErrorCode::unsupported,
+        "a decoder with norms before its branches and a causal LM head, or an encoder with",
+        "gpt2 in here", "model=gpt2");
   };
-  refused([](ModelSpec& s) { s.norm = NormKind::rmsnorm; });
   refused([](ModelSpec& s) { s.placement = NormPlacement::post; });
-  refused([](ModelSpec& s) { s.positions = Positions::rope; });
-  refused([](ModelSpec& s) { s.gated_mlp = true; });
-  refused([](ModelSpec& s) { s.bias = false; });
+  refused([](ModelSpec& s) { s.placement = NormPlacement::parallel; });
+  refused([](ModelSpec& s) { s.positions = Positions::none; });
   refused([](ModelSpec& s) { s.causal = false; });
   refused([](ModelSpec& s) { s.head = HeadKind::masked_lm; });
-  refused([](ModelSpec& s) { s.G = 1; });
+  refused([](ModelSpec& s) { s.types = 2; });
+  const ModelSpec bert = map_of(R"({"type": "bert"})");
+  validate(bert, "test");
+  const auto refused_of_bert = [&](auto&& change) {
+    ModelSpec s = bert;
+    change(s);
+    EXPECT_ERROR(validate(s, "here"), ErrorCode::unsupported,
+                 "layernorms behind them, learned positions and a plain MLP", "bert in here",
+                 "model=bert-base");
+  };
+  refused_of_bert([](ModelSpec& s) { s.norm = NormKind::rmsnorm; });
+  refused_of_bert([](ModelSpec& s) { s.gated_mlp = true; });
+  refused_of_bert([](ModelSpec& s) { s.window = 4; });
+  refused_of_bert([](ModelSpec& s) { s.positions = Positions::rope; });
+  // Heads that do not share keys evenly are a mistake.
+  ModelSpec uneven = good;
+  uneven.G = 5;
+  EXPECT_ERROR(validate(uneven, "here"), ErrorCode::usage,
+               "num_attention_heads a multiple of num_key_value_heads", "12 and 5 in here",
+               "num_key_value_heads=1");
 }
 
 TEST(RecomputeText, PresetsMapsAndBracesAreRead) {
