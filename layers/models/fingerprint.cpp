@@ -23,6 +23,7 @@ std::string model_fingerprint(const ModelSpec& s) {
     text += fmt::format(" {} {} {} {} {} {} {} {}", s.rope.theta, s.rope.partial, s.rope.type,
                         s.rope.factor, s.rope.low_frequency_factor, s.rope.high_frequency_factor,
                         s.rope.original_positions, s.window);
+  if (s.unit_offset) text += fmt::format(" unit offset, embedding times {}", s.embedding_scale);
   if (s.encoder())
     text += fmt::format(" {} {} {} {} {} {} {}", s.types, s.first_position, s.head_dropout,
                         s.head_dropout_first, static_cast<int>(s.head_activation),

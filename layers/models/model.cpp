@@ -35,8 +35,11 @@ Model::Model(const ModelSpec& spec, const Precision& precision)
     rows_head_.emplace(spec_, precision, embedding_->wte(), params_);
     return;
   }
-  final_norm_.weight = params_.add(
-      {.name = Name("ln_f.weight"), .shape = {spec.C}, .group = kGroupNoDecay, .init = Init::ones});
+  final_norm_.weight = params_.add({.name = Name("ln_f.weight"),
+                                    .shape = {spec.C},
+                                    .group = kGroupNoDecay,
+                                    .init = spec.unit_offset ? Init::zeros : Init::ones});
+  final_norm_.unit_offset = spec.unit_offset;
   if (spec.norm == NormKind::layernorm)
     final_norm_.bias = params_.add({.name = Name("ln_f.bias"),
                                     .shape = {spec.C},

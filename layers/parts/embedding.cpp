@@ -12,7 +12,8 @@ namespace {
 struct Tables {
   int wte = -1, wpe = -1, wtt = -1;
   int64_t V = 0, P = 0, first = 0;  // rows that tokens and positions name
-  float dropout = 0.0f;             // in place, of the sum; a norm behind it has its own
+  float scale = 1.0f;
+  float dropout = 0.0f;  // in place, of the sum; a norm behind it has its own
   int y = -1;
 };
 
@@ -27,6 +28,7 @@ void forward(Context& ctx, Pass& p, const Tables& t) {
                     wtt.defined() ? rt.token_types : View(), wtt);
   for (const int table : {t.wte, t.wpe, t.wtt})
     if (table >= 0) rt.params.release(ctx, table);
+  if (t.scale != 1.0f) scale(ctx, y, t.scale);
   if (p.mode() == PassMode::train && t.dropout > 0.0f)
     dropout_forward(ctx, y, y, p.dims().B, p.dims().T, {t.dropout, 0}, rt.state);
 }
@@ -36,6 +38,7 @@ void backward(Context& ctx, Pass& p, const Tables& t) {
   const View dy = p.gradient(t.y);
   if (t.dropout > 0.0f)
     dropout_backward(ctx, dy, dy, p.dims().B, p.dims().T, {t.dropout, 0}, rt.state);
+  if (t.scale != 1.0f) scale(ctx, dy, t.scale);
   const auto open = [&](int table) {
     return table >= 0 && rt.grads->wants(table) ? rt.grads->open(ctx, table) : GradView{};
   };
@@ -58,6 +61,7 @@ Embedding::Embedding(const ModelSpec& spec, const Precision& precision, ParamTab
   t.V = spec.V;
   t.P = spec.P;
   t.first = spec.first_position;
+  t.scale = spec.embedding_scale;
   t.dropout = spec.embedding_norm ? 0.0f : spec.embedding_dropout;
   const auto add = [&](const char* name, int64_t rows, int64_t real, bool linear) {
     return table.add({.name = Name(name),

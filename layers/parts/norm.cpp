@@ -49,7 +49,8 @@ NormParams norm_params(Wiring& w, const char* name, int64_t width) {
   p.weight = w.param({.name = w.param_name(name, ".weight"),
                       .shape = {width},
                       .group = kGroupNoDecay,
-                      .init = Init::ones});
+                      .init = w.spec.unit_offset ? Init::zeros : Init::ones});
+  p.unit_offset = w.spec.unit_offset;
   if (w.spec.norm == NormKind::layernorm)
     p.bias = w.param({.name = w.param_name(name, ".bias"),
                       .shape = {width},
@@ -132,7 +133,7 @@ int norm(Wiring& w, const char* name, const char* k, int x, const char* slot,
 void norm_forward(Context& ctx, Runtime& rt, const NormParams& p, const View& y, const View& mean,
                   const View& rstd, const View& x, float epsilon) {
   if (p.bias < 0) {
-    rmsnorm_forward(ctx, y, rstd, x, rt.params.acquire(ctx, p.weight), epsilon);
+    rmsnorm_forward(ctx, y, rstd, x, rt.params.acquire(ctx, p.weight), epsilon, p.unit_offset);
     rt.params.release(ctx, p.weight);
     return;
   }
@@ -147,7 +148,8 @@ void norm_backward(Context& ctx, Runtime& rt, const NormParams& p, const GradVie
   GradView dweight, dbias;
   if (rt.grads->wants(p.weight)) dweight = rt.grads->open(ctx, p.weight);
   if (p.bias < 0) {
-    rmsnorm_backward(ctx, dx.view, dx.add, dweight, dy, x, rt.params.acquire(ctx, p.weight), rstd);
+    rmsnorm_backward(ctx, dx.view, dx.add, dweight, dy, x, rt.params.acquire(ctx, p.weight), rstd,
+                     p.unit_offset);
     rt.params.release(ctx, p.weight);
     if (rt.grads->wants(p.weight)) rt.grads->close(ctx, p.weight);
     return;

@@ -8,6 +8,7 @@ namespace snug {
 struct NormParams {
   int weight = -1;
   int bias = -1;  // -1: root mean square normalisation, which has no mean either
+  bool unit_offset = false;
 };
 
 // y = dropout(norm(x)) as the spec has it. Slots mean<k>, rstd<k> and norm<k> or `slot`, stage

@@ -52,7 +52,9 @@ struct ModelSpec {
   int64_t first_position = 0;
 
   NormKind norm = NormKind::layernorm;
-  RopeParameters rope;          // with Positions::rope
+  RopeParameters rope;       // with Positions::rope
+  bool unit_offset = false;  // norms multiply by 1 + weight (Gemma)
+  float embedding_scale = 1.0f;
   int64_t window = 0;           // keys a query sees at most; 0: all
   bool own_head_width = false;  // H D need not be C
   NormPlacement placement = NormPlacement::pre;

@@ -52,6 +52,9 @@ struct Golden {
     }
     return v;
   }
+  std::string name_of(const ParamInfo& p) const {
+    return find_family(type, path).pieces(p, spec).front().names.front();
+  }
   // Of a parameter, all its tensors one after the other.
   std::vector<double> gradient_of(const ParamInfo& p) const {
     std::vector<double> all;
