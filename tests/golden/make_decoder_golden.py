@@ -42,14 +42,14 @@ def case(seed, model, batch, tokens, config, ignore="none"):
 
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 16}
+          "original_max_position_embeddings": 32}
 
 # Configs are spelled as published folders spell them; transformers rewrites them and both spellings are kept.
 CASES = {
     # two query heads share a key head; the head has its own weight
     "a": case(301, "LlamaForCausalLM", 2, 14,
               rope_family(2, 4, 2, 24, 40, 97, 32, rope_theta=10000.0, rms_norm_eps=1e-5, tie_word_embeddings=False)),
-    # biases everywhere, D apart from C / H, angles kept, interpolated and divided: 2 pi, 19.9, 62.8, 199 positions around 4 and 16
+    # biases everywhere, D apart from C / H, angles kept, interpolated and divided: turns of 6.3, 20, 63, 199 around 8 and 32
     "b": case(302, "LlamaForCausalLM", 2, 19,
               rope_family(2, 3, 1, 21, 34, 61, 128, head_dim=8, rope_theta=100.0, rope_scaling=LLAMA3, rms_norm_eps=1e-5,
                           tie_word_embeddings=True, attention_bias=True, mlp_bias=True)),
@@ -120,7 +120,8 @@ def build_model(spec):
     with InDouble():
         model = family(family.config_class(**spec["config"], attn_implementation="eager"))
     torch.set_default_dtype(torch.float32)
-    parameters = {name: model.get_parameter(name) for name in names}
+    held = {name: "lm_head.weight" if name == "embed_out.weight" else name for name in names}  # GPT-NeoX renames on saving
+    parameters = {name: model.get_parameter(held[name]) for name in names}
     assert {id(p) for p in parameters.values()} == {id(p) for p in model.parameters()}
     assert len(parameters) == len(list(model.parameters()))
     assert ("lm_head.weight" in names or "embed_out.weight" in names) != spec["config"]["tie_word_embeddings"]
@@ -131,7 +132,7 @@ def build_model(spec):
             offset = 0.0 if spec["model"] == "GemmaForCausalLM" else 1.0
             weights[name] = draw_parameter(name, tuple(parameter.shape), rng, offset).astype(np.float32)
             parameter.copy_(torch.from_numpy(weights[name]))
-            single.get_parameter(name).copy_(torch.from_numpy(weights[name]))
+            single.get_parameter(held[name]).copy_(torch.from_numpy(weights[name]))
     model.train()  # dropout is zero, so this changes nothing but is how training runs
     check_angles(model, written)
     return model, parameters, weights, written, single, rng
