@@ -354,10 +354,12 @@ class Reader {
   }
 
   void label(const RowRecord& record) {
-    if (record.label.empty() && record.labels != RowRecord::Labels::list)
+    const bool class_id = form_.label == RowLabel::class_id;
+    // An empty list is a label of several classes, none of which is set.
+    if (record.label.empty() && (record.labels != RowRecord::Labels::list || class_id))
       fail(ErrorCode::data, "a label in every row of input_ids",
            fmt::format("{}: none", record.where), "write it under \"label\"");
-    if (form_.label == RowLabel::class_id) {
+    if (class_id) {
       class_id_ = labels_.class_of(record.label.front(), record.where);
       count(class_id_);
       return;

@@ -56,7 +56,8 @@ struct RowOptions {
   bool labels = true;
   int64_t max_length = 512;  // tokens of a row, special ones included
   // By class id (id2label). Empty: the values that there are, numbers by size, else sorted by their
-  // bytes, as run_glue.py sorts them. Given: a label is a name of these, or an id below their
+  // bytes, as run_glue.py sorts them. Rows to evaluate are read with the names and the problem_type
+  // of the report of those trained on. Given: a label is a name of these, or an id below their
   // number.
   std::vector<std::string> label_names = {};
   ProblemType problem_type = ProblemType::automatic;

@@ -48,6 +48,18 @@ TEST_F(Table, TheSpecificationsCases) {
   EXPECT_EQ(read("a,b\n\"x,y\",\"\"\n", 0), (Strings{"a", "b", "x,y"}));
 }
 
+TEST_F(Table, SeveralColumnsInAnyOrder) {
+  std::ofstream(path_, std::ios::binary) << "a,b,c\n1,\"2,2\",3\n,,\nx,y\n";
+  TableReader reader(path_, ',', true, 1000);
+  const std::vector<int64_t> wanted = {2, 0, 1};
+  std::vector<std::string_view> fields(3);
+  ASSERT_TRUE(reader.next(wanted, fields));
+  EXPECT_EQ(Strings(fields.begin(), fields.end()), (Strings{"3", "1", "2,2"}));
+  ASSERT_TRUE(reader.next(wanted, fields));
+  EXPECT_EQ(Strings(fields.begin(), fields.end()), (Strings{"", "", ""}));
+  EXPECT_THROW(reader.next(wanted, fields), Error);
+}
+
 // As TSV is read unless told otherwise, and pandas with quoting=csv.QUOTE_NONE.
 TEST_F(Table, WithoutQuotesTheyStandForThemselves) {
   const auto tsv = [&](const std::string& text) { return read(text, 0, '\t', 1000, false); };

@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""Writes decoder_<name>.safetensors: what the decoder families of transformers compute, in float64, on tiny random models.
+
+    python3 make_decoder_golden.py           write every fixture next to this script
+    python3 make_decoder_golden.py a d       write only these
+    python3 make_decoder_golden.py --check   recompute and compare with the committed files (relative 1e-10)
+
+README.md says what each file holds. Parameters are drawn in float64, rounded to float32 and only then used in float64.
+transformers computes the rotary angles, the RMS norms and the softmax in float32 whatever the model's type is; here its
+own code runs with every float32 turned into float64 (InDouble), so that the truth is exact.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import tempfile
+
+import numpy as np
+import torch
+import transformers
+from safetensors import safe_open
+from torch.overrides import TorchFunctionMode
+
+from make_golden import ADAMW, CLIP_NORM, FOLDER, IGNORED, STEPS, check_fixture, mean_loss, train_adamw, versions, write_fixture
+
+
+def rope_family(layers, heads, kv_heads, width, hidden, vocab, positions, **more):
+    return {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "hidden_size": width,
+            "intermediate_size": hidden, "vocab_size": vocab, "max_position_embeddings": positions,
+            "attention_dropout": 0.0, **more}
+
+
+def neox(layers, heads, width, hidden, vocab, positions, **more):
+    return {"num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": width, "intermediate_size": hidden,
+            "vocab_size": vocab, "max_position_embeddings": positions, "attention_dropout": 0.0, "hidden_dropout": 0.0,
+            "classifier_dropout": 0.0, **more}
+
+
+def case(seed, model, batch, tokens, config, ignore="none"):
+    return {"seed": seed, "model": model, "B": batch, "T": tokens, "ignore": ignore, "config": config}
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}
+
+# Configs are spelled as published folders spell them; transformers rewrites them and both spellings are kept.
+CASES = {
+    # two query heads share a key head; the head has its own weight
+    "a": case(301, "LlamaForCausalLM", 2, 14,
+              rope_family(2, 4, 2, 24, 40, 97, 32, rope_theta=10000.0, rms_norm_eps=1e-5, tie_word_embeddings=False)),
+    # biases everywhere, D apart from C / H, angles kept, interpolated and divided: turns of 6.3, 20, 63, 199 around 8 and 32
+    "b": case(302, "LlamaForCausalLM", 2, 19,
+              rope_family(2, 3, 1, 21, 34, 61, 128, head_dim=8, rope_theta=100.0, rope_scaling=LLAMA3, rms_norm_eps=1e-5,
+                          tie_word_embeddings=True, attention_bias=True, mlp_bias=True)),
+    # a query sees itself and four before; one key head; an epsilon large enough to matter; ignored targets
+    "c": case(303, "MistralForCausalLM", 3, 17,
+              rope_family(2, 4, 1, 24, 36, 53, 24, rope_theta=1000.0, rms_norm_eps=1e-3, sliding_window=5,
+                          tie_word_embeddings=False), ignore="some"),
+    # biases on query, key and value only; V just above 128
+    "d": case(304, "Qwen2ForCausalLM", 2, 11,
+              rope_family(2, 4, 2, 24, 44, 131, 16, rope_theta=1000000.0, rms_norm_eps=1e-6, use_sliding_window=False,
+                          sliding_window=16, max_window_layers=1, tie_word_embeddings=True)),
+    # query and key normed per head before they turn; D apart from C / H; three heads a key head; ignored targets
+    "e": case(305, "Qwen3ForCausalLM", 3, 12,
+              rope_family(2, 6, 2, 20, 32, 67, 32, head_dim=10, rope_theta=1000.0, rms_norm_eps=1e-6, attention_bias=False,
+                          tie_word_embeddings=True), ignore="some"),
+    # norms scale by 1 + weight, embeddings by sqrt(C), tanh form of gelu whatever the published word; D apart from C / H
+    "f": case(306, "GemmaForCausalLM", 2, 13,
+              rope_family(2, 3, 1, 20, 48, 73, 16, head_dim=12, rope_theta=10000.0, rms_norm_eps=1e-6, hidden_act="gelu",
+                          tie_word_embeddings=True)),
+    # attention and MLP beside each other; a quarter of each head turns (4 of 16)
+    "g": case(307, "GPTNeoXForCausalLM", 2, 12,
+              neox(2, 2, 32, 44, 61, 16, rotary_pct=0.25, rotary_emb_base=100, use_parallel_residual=True, hidden_act="gelu",
+                   layer_norm_eps=1e-5, tie_word_embeddings=False)),
+    # one after the other; the whole head turns (6 of 6); T = P; ignored targets; an epsilon large enough to matter
+    "h": case(308, "GPTNeoXForCausalLM", 3, 15,
+              neox(2, 4, 24, 38, 59, 15, rotary_pct=1.0, rotary_emb_base=10000, use_parallel_residual=False, hidden_act="gelu",
+                   layer_norm_eps=1e-3, tie_word_embeddings=False), ignore="some"),
+}
+
+
+class InDouble(TorchFunctionMode):
+    """Every request for float32 becomes one for float64; no result may be of a smaller floating type."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        def widen(x):
+            return torch.float64 if x is torch.float32 else x
+
+        if function is torch.Tensor.float:
+            function = torch.Tensor.double
+        out = function(*map(widen, args), **{key: widen(x) for key, x in (kwargs or {}).items()})
+        for x in out if isinstance(out, (tuple, list)) else (out,):
+            assert not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dtype == torch.float64, (function, x.dtype)
+        return out
+
+
+def draw_parameter(name, shape, rng, offset):
+    """Random numbers large enough that no term of the model is negligible."""
+    noise = rng.standard_normal(shape)
+    if "norm" in name:
+        return (offset if name.endswith("weight") else 0.0) + 0.2 * noise
+    if name.endswith("bias"):
+        return 0.15 * noise
+    return noise * 0.3
+
+
+def build_model(spec):
+    """The model in float64, its tensors as save_pretrained writes them, the config.json beside them, a float32 twin."""
+    rng = np.random.default_rng(spec["seed"])
+    family = getattr(transformers, spec["model"])
+    single = family(family.config_class(**spec["config"], attn_implementation="eager"))
+    with tempfile.TemporaryDirectory() as folder:
+        single.save_pretrained(folder)
+        with safe_open(pathlib.Path(folder) / "model.safetensors", framework="numpy") as file:
+            names = sorted(file.keys())
+        written = json.loads((pathlib.Path(folder) / "config.json").read_text())
+    del written["transformers_version"]  # held by `versions`
+    torch.set_default_dtype(torch.float64)
+    with InDouble():
+        model = family(family.config_class(**spec["config"], attn_implementation="eager"))
+    torch.set_default_dtype(torch.float32)
+    held = {name: "lm_head.weight" if name == "embed_out.weight" else name for name in names}  # GPT-NeoX renames on saving
+    parameters = {name: model.get_parameter(held[name]) for name in names}
+    assert {id(p) for p in parameters.values()} == {id(p) for p in model.parameters()}
+    assert len(parameters) == len(list(model.parameters()))
+    assert ("lm_head.weight" in names or "embed_out.weight" in names) != spec["config"]["tie_word_embeddings"]
+    assert all(x.dtype == torch.float64 for x in [*model.parameters(), *model.buffers()] if x.is_floating_point())
+    weights = {}
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            offset = 0.0 if spec["model"] == "GemmaForCausalLM" else 1.0
+            weights[name] = draw_parameter(name, tuple(parameter.shape), rng, offset).astype(np.float32)
+            parameter.copy_(torch.from_numpy(weights[name]))
+            single.get_parameter(held[name]).copy_(torch.from_numpy(weights[name]))
+    model.train()  # dropout is zero, so this changes nothing but is how training runs
+    check_angles(model, written)
+    return model, parameters, weights, written, single, rng
+
+
+def check_angles(model, config):
+    """The inverse frequencies from their formulas, in numpy."""
+    rope = config["rope_parameters"]
+    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    turned = int(width * rope.get("partial_rotary_factor", 1.0))
+    frequency = rope["rope_theta"] ** (-np.arange(0, turned, 2) / turned)
+    if rope["rope_type"] == "llama3":
+        length = rope["original_max_position_embeddings"]
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        turns = length * frequency / (2 * np.pi)  # within the original window
+        mix = np.clip((turns - low) / (high - low), 0.0, 1.0)
+        assert (mix == 0).any() and (mix == 1).any() and ((mix > 0) & (mix < 1)).any()
+        frequency = frequency * (mix + (1 - mix) / rope["factor"])
+    np.testing.assert_allclose(model.base_model.rotary_emb.inv_freq.numpy(), frequency, rtol=1e-14)
+    assert model.base_model.rotary_emb.attention_scaling == 1.0
+
+
+def draw_tokens(spec, config, rng):
+    """Windows of T + 1 tokens, none of them the padding id: its embedding gets no gradient in transformers."""
+    words = np.array([i for i in range(config.vocab_size) if i != config.pad_token_id])
+    window = rng.choice(words, size=(spec["B"], spec["T"] + 1))
+    inputs, targets = window[:, :-1].copy(), window[:, 1:].copy()
+    if spec["ignore"] == "some":
+        targets[rng.random(targets.shape) < 0.3] = IGNORED
+        targets[0, 0] = IGNORED
+        targets[0, -1] = IGNORED
+        targets[-1, :] = IGNORED
+    return torch.from_numpy(inputs), torch.from_numpy(targets)
+
+
+@torch.no_grad()
+def second_opinions(model, single, inputs, targets, logits, loss):
+    """The library's own loss; its float32 model as it comes; what the future and the far past may not change."""
+    with InDouble():
+        own = model(input_ids=inputs, labels=targets, shift_labels=targets).loss
+    assert own.dtype == torch.float64 and abs(own - loss) < 1e-12 * abs(loss), (own, loss)
+    plain = single(input_ids=inputs).logits
+    assert plain.dtype == torch.float32 and (plain - logits).abs().max() < 2e-5 * logits.abs().max()
+    window = getattr(model.config, "sliding_window", None)
+    with InDouble():
+        if window is not None:
+            model.config.sliding_window = None
+            everything = model(input_ids=inputs).logits
+            model.config.sliding_window = window
+            change = (everything - logits).abs().amax(dim=(0, 2))
+            assert change[:window].max() < 1e-12 and change[window:].min() > 1e-3 and len(change) > window
+        half = inputs.shape[1] // 2
+        assert (model(input_ids=inputs[:, :half]).logits - logits[:, :half]).abs().max() < 1e-12 * logits.abs().max()
+
+
+def compute(name):
+    spec = CASES[name]
+    model, parameters, weights, config, single, rng = build_model(spec)
+    inputs, targets = draw_tokens(spec, model.config, rng)
+    assert config["architectures"] == [spec["model"]]
+
+    def loss_of_batch():
+        with InDouble():
+            return mean_loss(model(input_ids=inputs).logits, targets)
+
+    with InDouble():
+        logits = model(input_ids=inputs).logits
+    loss = mean_loss(logits, targets)
+    loss.backward()
+    second_opinions(model, single, inputs, targets, logits, loss)
+
+    tensors = dict(weights)
+    for parameter_name, parameter in parameters.items():
+        tensors["grad." + parameter_name] = parameter.grad.numpy().copy()
+    tensors["input_ids"] = inputs.numpy()
+    tensors["targets"] = targets.numpy()
+    tensors["logits"] = logits.detach().numpy().copy()
+    tensors["loss"] = np.array(loss.item())
+    losses, norms = train_adamw(model, loss_of_batch)
+    assert losses[0] == loss.item()
+    tensors["adamw_losses"] = losses
+    tensors["adamw_grad_norms"] = norms
+    tensors["grad_norm"] = np.array(norms[0])
+
+    published = {"architectures": [spec["model"]], "model_type": config["model_type"], **spec["config"]}
+    metadata = {
+        "format": "pt",
+        "fixture": f"decoder_{name}",
+        "config": json.dumps(config, sort_keys=True),
+        "config_published": json.dumps(published, sort_keys=True),
+        "adamw": json.dumps({**ADAMW, "clip_norm": CLIP_NORM, "steps": STEPS, "decay_min_rank": 2}, sort_keys=True),
+        "trained_targets": str(int((targets != IGNORED).sum())),
+        "seed": str(spec["seed"]),
+        "versions": json.dumps(versions(), sort_keys=True),
+    }
+    return tensors, metadata
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="fixtures to make (default: all): " + " ".join(CASES))
+    parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in CASES]
+    if unknown:
+        parser.error(f"unknown fixtures {unknown}; there are {list(CASES)}")
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    good = True
+    for name in arguments.names or list(CASES):
+        path = FOLDER / f"decoder_{name}.safetensors"
+        tensors, metadata = compute(name)
+        if arguments.check:
+            good &= check_fixture(path, tensors, metadata)
+        else:
+            write_fixture(path, tensors, metadata)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
