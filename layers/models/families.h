@@ -12,6 +12,7 @@ extern const Family kDistilBertFamily;  // distilbert.cpp
 extern const Family kLlamaFamily;       // llama.cpp, with its kin
 extern const Family kMistralFamily;
 extern const Family kQwen2Family;
+extern const Family kGemmaFamily;
 extern const GgufFamily kGpt2Gguf;  // gpt2_gguf.cpp
 
 }  // namespace snug

@@ -1,10 +1,11 @@
-// Llama and its kin: Mistral (a sliding window) and Qwen2 (biases of queries, keys and values).
-// config.json of transformers' LlamaConfig, MistralConfig and Qwen2Config, weights of their
-// ForCausalLM classes.
+// Llama and its kin: Mistral (a sliding window), Qwen2 (biases of queries, keys and values) and Gemma
+// (norms by 1 + weight, a gelu gate, embeddings times the root of the width). config.json of
+// transformers' LlamaConfig and so on, weights of their ForCausalLM classes.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
@@ -32,7 +33,7 @@ struct Kin {
   const char* title;
   int64_t vocabulary, positions, kv_heads;  // transformers' defaults; 0 kv_heads: as heads
   float epsilon;
-  bool window, qkv_bias;
+  bool window, qkv_bias, gemma;
   std::span<const NamedShape> shapes;
 };
 
@@ -51,14 +52,22 @@ constexpr std::array<NamedShape, 4> kQwenShapes = {
      {"qwen2.5-3b", 36, 16, 2, 2048, 11008, 151936, 32768, 1000000, true},
      {"qwen2.5-7b", 28, 28, 4, 3584, 18944, 152064, 32768, 1000000, false}}};
 
-constexpr Kin kLlama = {"llama", "LlamaForCausalLM", "Llama", 32000, 2048, 0, 1e-6f, false,
-                        false,   kLlamaShapes};
-constexpr Kin kMistral = {"mistral", "MistralForCausalLM", "Mistral", 32000, 131072, 8, 1e-6f, true,
-                          false,     kMistralShapes};
-constexpr Kin kQwen2 = {"qwen2", "Qwen2ForCausalLM", "Qwen2", 151936, 32768, 32, 1e-6f, true,
-                        true,    kQwenShapes};
+constexpr std::array<NamedShape, 2> kGemmaShapes = {
+    {{"gemma-2b", 18, 8, 1, 2048, 16384, 256000, 8192, 10000, true},
+     {"gemma-7b", 28, 16, 16, 3072, 24576, 256000, 8192, 10000, true}}};
 
-constexpr std::array<std::string_view, 26> kKnown = {"vocab_size",
+constexpr Kin kLlama = {"llama", "LlamaForCausalLM", "Llama", 32000, 2048, 0, 1e-6f, false, false,
+                        false,   kLlamaShapes};
+constexpr Kin kMistral = {
+    "mistral", "MistralForCausalLM", "Mistral", 32000, 131072, 8, 1e-6f, true, false,
+    false,     kMistralShapes};
+constexpr Kin kQwen2 = {"qwen2", "Qwen2ForCausalLM", "Qwen2", 151936, 32768, 32, 1e-6f, true, true,
+                        false,   kQwenShapes};
+
+constexpr Kin kGemma = {"gemma", "GemmaForCausalLM", "Gemma", 256000, 8192, 16, 1e-6f, false, false,
+                        true,    kGemmaShapes};
+
+constexpr std::array<std::string_view, 28> kKnown = {"vocab_size",
                                                      "max_position_embeddings",
                                                      "hidden_size",
                                                      "intermediate_size",
@@ -83,6 +92,8 @@ constexpr std::array<std::string_view, 26> kKnown = {"vocab_size",
                                                      "layer_types",
                                                      "partial_rotary_factor",
                                                      "is_decoder",
+                                                     "hidden_activation",
+                                                     "use_bidirectional_attention",
                                                      "pruned_heads"};
 constexpr std::array<KeyAlias, 0> kAliases = {};
 
@@ -160,12 +171,17 @@ ModelSpec parse(const json& c, const std::string& origin, bool strict) {
   s.G = get_int(c, "num_key_value_heads", origin, kKin.kv_heads > 0 ? kKin.kv_heads : s.H);
   const bool head_dim = c.contains("head_dim") && !c["head_dim"].is_null();
   s.D = head_dim ? get_int(c, "head_dim", origin) : s.H > 0 ? s.C / s.H : 0;
-  s.activation = read_activation(c, "hidden_act", origin, "silu");
+  if (kKin.gemma && !head_dim) s.D = 256;
+  // Gemma's first files say gelu and mean its tanh form, which hidden_activation then names.
+  s.activation =
+      kKin.gemma ? Activation::gelu_tanh : read_activation(c, "hidden_act", origin, "silu");
+  s.unit_offset = kKin.gemma;
+  if (kKin.gemma) s.embedding_scale = std::sqrt(static_cast<float>(s.C));
   s.norm_epsilon =
       static_cast<float>(get_number(c, "rms_norm_eps", origin, static_cast<double>(kKin.epsilon)));
   s.init_std = static_cast<float>(get_number(c, "initializer_range", origin, 0.02));
   s.attention_dropout = static_cast<float>(get_number(c, "attention_dropout", origin, 0.0));
-  s.tied = get_bool(c, "tie_word_embeddings", origin, false);
+  s.tied = get_bool(c, "tie_word_embeddings", origin, kKin.gemma);
   const bool bias = get_bool(c, "attention_bias", origin, false);
   s.qkv_bias = kKin.qkv_bias || bias;
   s.projection_bias = bias;
@@ -197,7 +213,8 @@ json write(const ModelSpec& s, const char* torch_dtype) {
   c["attention_dropout"] = s.attention_dropout;
   c["tie_word_embeddings"] = s.tied;
   if (!kKin.qkv_bias) c["attention_bias"] = s.qkv_bias;
-  if (!kKin.window) c["mlp_bias"] = s.mlp_bias;
+  if (!kKin.window && !kKin.gemma) c["mlp_bias"] = s.mlp_bias;
+  if (kKin.gemma) c["hidden_act"] = c["hidden_activation"] = "gelu_pytorch_tanh";
   c["rope_theta"] = s.rope.theta;
   c["rope_scaling"] = nullptr;
   if (s.rope.type != "default") {
@@ -291,5 +308,6 @@ Family family_of() {
 const Family kLlamaFamily = family_of<kLlama>();
 const Family kMistralFamily = family_of<kMistral>();
 const Family kQwen2Family = family_of<kQwen2>();
+const Family kGemmaFamily = family_of<kGemma>();
 
 }  // namespace snug

@@ -14,7 +14,7 @@ namespace snug {
 namespace {
 const Family* const kFamilies[] = {&kGpt2Family,       &kBertFamily,  &kRobertaFamily,
                                    &kDistilBertFamily, &kLlamaFamily, &kMistralFamily,
-                                   &kQwen2Family};
+                                   &kQwen2Family,      &kGemmaFamily};
 
 std::string known_types() {
   std::string list;

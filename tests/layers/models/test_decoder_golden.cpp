@@ -1,4 +1,4 @@
-// Llama, Mistral and Qwen2 against Hugging Face transformers in float64: loss, every gradient, ten
+// Llama, Mistral, Qwen2 and Gemma against Hugging Face transformers in float64: loss, every gradient, ten
 // AdamW steps; recompute, offload and the emulated kernels.
 #include <gtest/gtest.h>
 
@@ -107,7 +107,7 @@ TEST_P(DecoderGoldens, RecomputeAndThreadsHaveTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, DecoderGoldens, testing::Values("a", "b", "c", "d"),
+INSTANTIATE_TEST_SUITE_P(Fixtures, DecoderGoldens, testing::Values("a", "b", "c", "d", "f"),
                          [](const auto& named) { return std::string(named.param); });
 
 }  // namespace

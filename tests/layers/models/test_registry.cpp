@@ -181,9 +181,9 @@ TEST(Registry, UnknownModelsAreNamedWithThoseThatExist) {
   const TempFolder folder;
   EXPECT_ERROR(resolve_model(folder.path(), ""), ErrorCode::data, folder.path() + "/config.json",
                "No such file", "");
-  std::ofstream(folder / "config.json") << R"({"model_type": "llama"})";
+  std::ofstream(folder / "config.json") << R"({"model_type": "mamba"})";
   EXPECT_ERROR(resolve_model(folder.path(), ""), ErrorCode::unsupported, "gpt2",
-               "\"llama\" in " + folder.path() + "/config.json", "model=gpt2");
+               "\"mamba\" in " + folder.path() + "/config.json", "model=gpt2");
   std::ofstream(folder / "config.json") << R"({"n_layer": 4})";
   EXPECT_ERROR(resolve_model(folder.path(), ""), ErrorCode::data, "model_type", "", "");
   std::ofstream(folder / "config.json") << "[1]";
