@@ -1,9 +1,9 @@
 // Mean loss over the held-out samples of a run, batch by batch, with a session's eval program.
 #pragma once
 
-#include "layers/tasks/metrics.h"
 #include <string>
 
+#include "layers/tasks/metrics.h"
 #include "tools/session/session.h"
 #include "tools/setup/run_data.h"
 
