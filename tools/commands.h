@@ -13,6 +13,7 @@ int train_command(const Arguments& arguments);
 int plan_command(const Arguments& arguments);
 int explain_command(const Arguments& arguments);
 int eval_command(const Arguments& arguments);
+int predict_command(const Arguments& arguments);
 int generate_command(const Arguments& arguments);
 int data_command(const Arguments& arguments);
 int tokenizer_command(const Arguments& arguments);

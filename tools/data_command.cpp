@@ -12,6 +12,7 @@
 #include "tools/cli/config_arguments.h"
 #include "tools/cli/dispatch.h"
 #include "tools/commands.h"
+#include "tools/session/tell.h"
 #include "tools/setup/run_data.h"
 #include "tools/setup/scratch_folder.h"
 #include "tools/setup/setup.h"
@@ -62,6 +63,148 @@ std::string sample_text(const std::vector<Span>& spans, const std::optional<Toke
   return out + (out.ends_with('\n') ? "" : "\n");
 }
 
+// A row of an encoder as its head sees it.
+class RowPreview {
+ public:
+  // Steps of one row each: sample k is step k, with the labels and the masks of the run.
+  RowPreview(const RunSetup& setup)
+      : setup_(setup), spec_(setup.model->spec()), T_(setup.request.T) {
+    ModelSpec spec = spec_;
+    rows_.emplace(setup.config, setup.tokenizer, spec, true, T_, 1);
+    for (std::vector<int32_t>* v : {&tokens_, &types_, &targets_})
+      v->resize(static_cast<size_t>(T_));
+    first_.resize(static_cast<size_t>(T_)), labels_.resize(first_.size());
+    numbers_.resize(first_.size()), starts_.resize(first_.size());
+    values_.resize(first_.size() * static_cast<size_t>(std::max<int64_t>(1, spec_.label_count())));
+  }
+  RowData& rows() { return *rows_; }
+
+  void read(bool held_out, int64_t k) {
+    form_ = rows_->form(held_out);
+    rows_->show(held_out, k, 0, 1,
+                {.tokens = tokens_.data(),
+                 .document_start = starts_.data(),
+                 .types = types_.data(),
+                 .targets = targets_.data(),
+                 .first = first_.data(),
+                 .labels = labels_.data(),
+                 .values = values_.data(),
+                 .rows = numbers_.data()});
+    // What is behind the row is a row of nothing, which begins where it ends.
+    length_ = 0;
+    while (length_ < T_ && starts_[static_cast<size_t>(length_)] == 0) ++length_;
+  }
+
+  nlohmann::json json(int64_t k) const {
+    const auto list = [&](const std::vector<int32_t>& v) {
+      return std::vector<int32_t>(v.begin(), v.begin() + length_);
+    };
+    nlohmann::json j = {{"sample", k}, {"row", numbers_.front()}, {"tokens", list(tokens_)}};
+    if (form_.types) j["token_type_ids"] = list(types_);
+    if (spec_.head == HeadKind::sequence_classification) {
+      if (form_.label == RowLabel::class_id)
+        j["label"] = label(labels_.front());
+      else
+        j["values"] = std::vector<float>(values_.begin(), values_.begin() + form_.values);
+    } else {
+      j["targets"] = list(targets_);
+    }
+    if (setup_.tokenizer) j["text"] = plain();
+    return j;
+  }
+
+  std::string text(int64_t k, bool held_out) const {
+    std::string out =
+        fmt::format("\nsample {}{}: row {}", k, held_out ? " held out" : "", numbers_.front());
+    if (spec_.head == HeadKind::sequence_classification) {
+      if (form_.label == RowLabel::class_id)
+        out += ", label " + label(labels_.front());
+      else
+        for (int64_t i = 0; i < form_.values; ++i)
+          out += fmt::format("{}{} {:g}", i == 0 ? ", " : "  ",
+                             spec_.labels[static_cast<size_t>(i)], values_[static_cast<size_t>(i)]);
+    }
+    return out + "\n" + plain() + "\n";
+  }
+
+ private:
+  // Tokens as the vocabulary has them; what is learned of one stands behind it.
+  std::string plain() const {
+    std::string out;
+    for (int64_t t = 0; t < length_; ++t) {
+      const auto i = static_cast<size_t>(t);
+      out += (out.empty() ? "" : " ") + token(tokens_[i]);
+      if (spec_.head == HeadKind::sequence_classification || targets_[i] < 0) continue;
+      out += "{{" + (spec_.head == HeadKind::masked_lm ? token(targets_[i]) : label(targets_[i])) +
+             "}}";
+    }
+    return out;
+  }
+  std::string token(int32_t id) const {
+    return setup_.tokenizer ? printable_utf8(setup_.tokenizer->token_text(id), LineBreaks::shown)
+                            : std::to_string(id);
+  }
+  std::string label(int32_t id) const {
+    if (id < 0) return "none";
+    return static_cast<size_t>(id) < spec_.labels.size() ? spec_.labels[static_cast<size_t>(id)]
+                                                         : std::to_string(id);
+  }
+
+  const RunSetup& setup_;
+  const ModelSpec& spec_;
+  int64_t T_, length_ = 0;
+  RowForm form_;
+  std::optional<RowData> rows_;
+  std::vector<int32_t> tokens_, types_, targets_, starts_, first_, labels_;
+  std::vector<float> values_;
+  std::vector<int64_t> numbers_;
+};
+
+struct Wanted {
+  int64_t count = 3, first = 0;
+  bool json = false, held_out = false;
+};
+
+int preview_rows(const RunSetup& setup, const Wanted& w) {
+  for (const std::string& note : setup.rows->notes()) tell(stderr, "Note: {}.\n", note);
+  RowPreview preview(setup);
+  const RowData& rows = preview.rows();
+  if (w.held_out && rows.eval_rows() == 0)
+    fail(ErrorCode::usage, "eval_data or eval_fraction for --held-out", "neither",
+         "eval_fraction=0.05");
+  if (!w.held_out && rows.train_rows() == 0)
+    fail(ErrorCode::usage, "train_data for rows to train on", "none", "--held-out");
+  const int64_t last = w.held_out ? rows.eval_rows() : INT64_MAX;
+  if (w.first >= last)
+    fail(ErrorCode::usage, fmt::format("--first below {}, the rows held out", last),
+         std::to_string(w.first), "--first 0");
+  const bool masked = setup.model->spec().head == HeadKind::masked_lm;
+  nlohmann::json list = nlohmann::json::array();
+  if (!w.json)
+    fmt::print("Data: {}; {} rows to train on, {} held out\n{}", rows.text(), rows.train_rows(),
+               rows.eval_rows(),
+               setup.model->spec().head == HeadKind::sequence_classification ? ""
+               : masked ? "What was there before masking stands in {{ }} behind each target.\n"
+                        : "The label of a word stands in {{ }} behind its first token.\n");
+  for (int64_t k = w.first; k < std::min(last, w.first + w.count); ++k) {
+    preview.read(w.held_out, k);
+    if (w.json)
+      list.push_back(preview.json(k));
+    else
+      fmt::print("{}", preview.text(k, w.held_out));
+  }
+  if (w.json)
+    fmt::print("{}\n", nlohmann::json({{"max_length", setup.request.T},
+                                       {"task", to_string(setup.model->spec().head)},
+                                       {"labels", setup.model->spec().labels},
+                                       {"train_samples", rows.train_rows()},
+                                       {"eval_samples", rows.eval_rows()},
+                                       {"held_out", w.held_out},
+                                       {"samples", list}})
+                           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return 0;
+}
+
 int preview(const Arguments& arguments) {
   int64_t count = 3, first = 0;
   bool json = false, held_out = false;
@@ -92,6 +235,13 @@ int preview(const Arguments& arguments) {
     if (tokenizer) V = tokenizer->vocab_size();
   } else {
     RunSetup setup = make_setup(config);
+    if (setup.model->spec().encoder()) {
+      if (!setup.rows)
+        fail(ErrorCode::usage, "train_data or eval_data for snug data preview", "neither",
+             "train_data=rows.tsv");
+      return preview_rows(setup,
+                          {.count = count, .first = first, .json = json, .held_out = held_out});
+    }
     tokenizer = setup.tokenizer;
     V = setup.model->spec().V;
     T = setup.request.T;

@@ -1,4 +1,5 @@
-// snug eval: loss and perplexity of a model folder on text or token files, answers to questions.
+// snug eval: loss and perplexity of a model folder on text or token files, loss and metrics of an
+// encoder on rows, answers to questions.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -12,6 +13,8 @@
 #include "tools/infer/choices.h"
 #include "tools/infer/evaluate.h"
 #include "tools/infer/inference.h"
+#include "tools/infer/rows.h"
+#include "tools/session/tell.h"
 #include "tools/setup/scratch_folder.h"
 
 namespace snug {
@@ -29,6 +32,13 @@ void check_length(int64_t T, int64_t least, int64_t P) {
   if (T > P || T < least)
     fail(ErrorCode::usage, fmt::format("--max-length of {} to {}, the model's positions", least, P),
          std::to_string(T), fmt::format("--max-length {}", P));
+}
+
+void check_finite(const EvalResult& r, const std::string& model) {
+  if (std::isfinite(r.loss)) return;
+  fail(ErrorCode::data, fmt::format("a finite loss of {}", model),
+       fmt::format("{} over {} tokens", std::isnan(r.loss) ? "nan" : "inf", r.tokens),
+       "--precision fp32; if it stays, its weights are not finite: take an earlier checkpoint");
 }
 
 int eval_text(EvalArguments& a) {
@@ -53,10 +63,7 @@ int eval_text(EvalArguments& a) {
   const EvalResult r =
       a.stride > 0 ? evaluate_strided(*in.session, *data.eval, a.stride, a.config.max_eval_samples)
                    : evaluate_samples(*in.session, data, data.eval_samples);
-  if (!std::isfinite(r.loss))
-    fail(ErrorCode::data, fmt::format("a finite loss of {}", a.options.model),
-         fmt::format("{} over {} tokens", std::isnan(r.loss) ? "nan" : "inf", r.tokens),
-         "--precision fp32; if it stays, its weights are not finite: take an earlier checkpoint");
+  check_finite(r, a.options.model);
   if (a.json) {
     nlohmann::json j = {
         {"loss", r.loss},       {"perplexity", std::exp(r.loss)},
@@ -74,6 +81,40 @@ int eval_text(EvalArguments& a) {
                a.stride > 0 ? fmt::format("windows of {}, one every {}", T, a.stride)
                             : fmt::format("{} samples of {}", data.eval_samples, T));
   }
+  return 0;
+}
+
+// Rows of an encoder's head.
+int eval_rows(EvalArguments& a) {
+  RowInference r = open_rows(a.options, a.config, a.length, {});
+  for (const std::string& note : r.rows->notes()) tell(stderr, "Note: {}.\n", note);
+  const ModelSpec& spec = r.in.model->spec();
+  const int64_t rows = r.rows->eval_rows();
+  Metrics metrics(spec, rows);
+  const RunData data = rows_data(r.rows);
+  const EvalResult result = evaluate_samples(*r.in.session, data, rows, &metrics);
+  check_finite(result, a.options.model);
+  const bool masked = spec.head == HeadKind::masked_lm;
+  const bool tokens = spec.head != HeadKind::sequence_classification;
+  if (a.json) {
+    nlohmann::json j = {{"task", to_string(spec.head)},
+                        {"loss", result.loss},
+                        {"rows", rows},
+                        {"max_length", r.in.plan.decisions.T},
+                        {"seconds", result.seconds},
+                        {"engine_bytes", r.in.plan.engine_bytes}};
+    if (tokens) j["tokens"] = result.tokens;  // those with a target
+    if (masked) j["perplexity"] = std::exp(result.loss);
+    for (const Metric& m : result.metrics) j[std::string(m.name)] = m.value;
+    fmt::print("{}\n", j.dump());
+    return 0;
+  }
+  std::string line = fmt::format("loss {:.6f}", result.loss);
+  if (masked) line += "  perplexity " + perplexity_text(std::exp(result.loss), 4);
+  for (const Metric& m : result.metrics) line += fmt::format("  {} {:.4f}", m.name, m.value);
+  fmt::print("{}\n{}  over {}{}\n", r.rows->text(), line,
+             tokens ? fmt::format("{} {}tokens of ", result.tokens, masked ? "masked " : "") : "",
+             count_of(rows, "row"));
   return 0;
 }
 
@@ -124,14 +165,36 @@ int eval_choices(EvalArguments& a) {
   return 0;
 }
 
+// What has no effect for the folder's head is refused.
+int eval_what_the_head_reads(EvalArguments& a, const ArgumentParser& parser, bool questions) {
+  const ModelSpec spec = inference_spec(a.options);
+  const auto only_with = [&](const char* flag, bool good, const char* what) {
+    if (parser.given(flag) && !good)
+      fail(ErrorCode::usage, fmt::format("{} with {} alone", flag, what),
+           fmt::format("{} with the {} model {}", flag, to_string(spec.head), a.options.model),
+           fmt::format("leave {} out", flag));
+  };
+  const bool causal = spec.head == HeadKind::causal_lm;
+  only_with("--choices", causal, "a causal_lm model");
+  only_with("--stride", causal, "a causal_lm model");
+  only_with("--packing-boundaries", causal, "a causal_lm model");
+  only_with("--text-pair-column", spec.head == HeadKind::sequence_classification,
+            "a sequence_classification model");
+  only_with("--label-column", !causal && spec.head != HeadKind::masked_lm,
+            "a classification model");
+  if (!causal) return eval_rows(a);
+  return questions ? eval_choices(a) : eval_text(a);
+}
+
 }  // namespace
 
 int eval_command(const Arguments& arguments) {
   EvalArguments a;
   a.options.eval_batch = 4;
-  ArgumentParser parser("eval",
-                        "loss and perplexity of a model on a text, or its answers to "
-                        "multiple-choice questions.");
+  ArgumentParser parser(
+      "eval",
+      "loss and perplexity of a model on a text, loss and metrics of an encoder on "
+      "rows, or answers to multiple-choice questions.");
   parser.option("--model", a.options.model, "DIR", "folder with config.json and model.safetensors")
       .required()
       .options("--data", a.config.eval_data, "FILE",
@@ -146,11 +209,19 @@ int eval_command(const Arguments& arguments) {
               "tokens of a sample (default: the model's, at most 1024 for texts)")
       .option("--text-column", a.config.text_column, "NAME",
               "key of the text in .jsonl, column in .csv and .tsv")
+      .option("--text-pair-column", a.config.text_pair_column, "NAME",
+              "of sequence classification: key or column of the second text")
+      .option("--label-column", a.config.label_column, "NAME",
+              "of classification: key or column of the labels (default: label or labels)")
+      .option("--task", a.options.task, "NAME",
+              "auto: that of the folder's head; causal_lm, masked_lm, sequence_classification or "
+              "token_classification: another is an error unless the folder has weights for it")
       .option("--quoting", a.config.quoting, "auto|none|minimal",
               "quotes around fields of .csv and .tsv; auto: those of .csv alone")
       .flag("--packing-boundaries", a.options.packing_boundaries,
             "keep the documents of a sample apart, as the key of that name does in training")
-      .option("--batch-size", a.options.eval_batch, "B", "samples at a time")
+      .option("--batch-size", a.options.eval_batch, "B",
+              "samples at a time; of an encoder windows of rows")
       .option("--max-samples", a.config.max_eval_samples, "N",
               "evaluate the first N samples, windows or questions only; 0: all")
       .option("--precision", a.options.precision, "NAME",
@@ -159,9 +230,13 @@ int eval_command(const Arguments& arguments) {
               "cpu (auto is that too), cuda or cuda:N, or emu, the emulator of GPUs")
       .bytes("--memory", a.options.memory, "budget (default: what is free less a reserve)")
       .threads(a.options.threads, "threads; auto: one per core the process may use")
-      .flag("--json", a.json, "one JSON object: loss, perplexity, tokens, or acc, acc_norm, scores")
+      .flag("--json", a.json,
+            "one JSON object: loss, perplexity, tokens; of an encoder loss, the task's metrics, "
+            "rows; "
+            "or acc, acc_norm, scores")
       .example("snug eval --model run1/final --data heldout.txt")
       .example("snug eval --model run1/final --data heldout.txt --stride 128")
+      .example("snug eval --model bert/final --data dev.tsv --text-column sentence --json")
       .example("snug eval --model run1/final --choices hellaswag.jsonl")
       .example("snug eval --model run1/final --data 'books/*.txt' --max-length 256 --json");
   if (!parser.parse(arguments)) return 0;
@@ -193,7 +268,7 @@ int eval_command(const Arguments& arguments) {
          "leave --stride out: sliding windows take a file as one document");
   a.config.packing_boundaries = a.options.packing_boundaries;
   if (a.config.packing_boundaries) a.config.origins["packing_boundaries"] = "command line";
-  return questions ? eval_choices(a) : eval_text(a);
+  return eval_what_the_head_reads(a, parser, questions);
 }
 
 }  // namespace snug

@@ -19,6 +19,11 @@ a first run
   snug eval  --model run1/final --data heldout.txt
   snug generate --model run1/final --prompt "Once upon a time"
 
+an encoder (BERT, RoBERTa, DistilBERT)
+  snug train   model=bert-base-uncased/ task=sequence_classification train_data=train.tsv
+               eval_data=dev.tsv output_dir=bert
+  snug predict --model bert/final --data rows.tsv
+
 exit codes
   0  done
   1  failed
@@ -49,8 +54,11 @@ int main(int argc, char** argv) {
        {"plan", "says what a run will need, byte by byte, without starting it", snug::plan_command},
        {"explain", "why a tensor is there, and what holds the memory at the peak",
         snug::explain_command},
-       {"eval", "loss and perplexity of a model on a text, or its answers to questions",
+       {"eval",
+        "loss and perplexity of a model on a text, metrics of an encoder, answers to questions",
         snug::eval_command},
+       {"predict", "labels, values or hidden tokens that a trained encoder gives rows of text",
+        snug::predict_command},
        {"generate", "continues a text", snug::generate_command},
        {"tokenizer", "trains tokenizers; turns text into ids and back", snug::tokenizer_command},
        {"data", "shows what a run would learn from", snug::data_command},

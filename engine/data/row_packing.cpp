@@ -125,7 +125,10 @@ struct RowDataset::Impl {
     const int64_t i = options.shuffle ? order[k] : k % order.size();
     return held > 0 && options.shuffle ? held_out.at(0, held + i) : i;
   }
-  int64_t eval_rows() const { return held > 0 ? held : file.size(); }
+  int64_t eval_rows() const {
+    const int64_t all = held > 0 ? held : file.size();
+    return options.max_eval_rows > 0 ? std::min(options.max_eval_rows, all) : all;
+  }
   int64_t eval_row_of(int64_t i) const {
     require(i >= 0 && i < eval_rows(), "rows of an evaluation inside the file");
     if (held == 0) return i;

@@ -28,6 +28,7 @@ struct RowDatasetOptions {
   // In [0, 1): the share of rows held out, at least one: those that a seeded order puts first; the
   // last ones without shuffle.
   double eval_fraction = 0.0;
+  int64_t max_eval_rows = 0;  // of an evaluation, its first ones; 0: all
   // True: a token's target is the label of the next token of its row (causal language models); the
   // last of a row has none.
   bool shift_labels = false;

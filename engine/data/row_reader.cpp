@@ -134,6 +134,7 @@ class Reader {
   };
 
   bool wants_labels() const { return o_.labels && o_.kind != RowKind::text; }
+  bool places() const { return !wants_labels() && o_.places && o_.kind != RowKind::sequence; }
   bool given_ids() const { return *content_ == Content::ids; }
 
   void see(const RowRecord& record) {
@@ -172,6 +173,7 @@ class Reader {
       report_.assumed.push_back("labels of the rows are not used: this task draws its own");
     if (*content_ == Content::words && blank_words_)
       report_.assumed.push_back("words are read with a blank before them, as this tokenizer's are");
+    form_.token_labels = places();
     if (!wants_labels()) return;
     form_.token_labels = o_.kind == RowKind::tokens;
     if (given_ids() && form_.token_labels) {
@@ -200,8 +202,10 @@ class Reader {
                                                     : make_text(record);
     if (!made) {
       if (report_.empty++ == 0) report_.first_empty = record.where;
+      if (o_.seen) o_.seen(record, false);
       return;
     }
+    if (places()) place(record);
     if (wants_labels() && o_.kind == RowKind::sequence) label(record);
     if (!form_.types) types_.clear();
     const bool trains = form_.token_labels
@@ -215,6 +219,16 @@ class Reader {
                      .token_labels = row_labels_,
                      .class_id = class_id_,
                      .values = values_});
+    if (o_.seen) o_.seen(record, true);
+  }
+
+  // Where answers are asked for; make_words knows where words begin.
+  void place(const RowRecord& record) {
+    if (record.content == Content::words) return;
+    row_labels_.assign(tokens_.size(), kIgnoredLabel);
+    for (size_t t = 0; t < tokens_.size(); ++t)
+      if (o_.kind == RowKind::tokens || tokens_[t] == o_.marked)
+        row_labels_[t] = static_cast<int32_t>(t);
   }
 
   void note_cut(const RowRecord& record) {
@@ -261,14 +275,16 @@ class Reader {
       else
         tokenizer_->encode(record.words[i], first_ids_);
       // Of words that are cut off, too, labels must be known ones.
-      const int32_t id = labelled ? labels_.class_of(record.label[i], record.where) : kIgnoredLabel;
+      const int32_t id = labelled   ? labels_.class_of(record.label[i], record.where)
+                         : places() ? static_cast<int32_t>(i)
+                                    : kIgnoredLabel;
       if (first_ids_.size() == before) {
         ++report_.lost_words;
         continue;
       }
       row_labels_.resize(first_ids_.size(), kIgnoredLabel);
       row_labels_[before] = id;
-      if (before < room) count(id);
+      if (labelled && before < room) count(id);
     }
     if (first_ids_.empty()) {
       row_labels_.clear();
@@ -284,7 +300,7 @@ class Reader {
     types_ = std::move(row.type_ids);
     row_labels_.insert(row_labels_.begin(), static_cast<size_t>(template_.before), kIgnoredLabel);
     row_labels_.resize(tokens_.size(), kIgnoredLabel);
-    if (!labelled) row_labels_.clear();
+    if (!form_.token_labels) row_labels_.clear();
     return true;
   }
 
@@ -309,7 +325,7 @@ class Reader {
              "leave attention_mask out, or pad on the right");
     }
     if (!record.types.empty()) same("token_type_ids", record.types.size());
-    const bool labelled = form_.token_labels;
+    const bool labelled = form_.token_labels && wants_labels();
     if (labelled && record.labels != RowRecord::Labels::list)
       fail(ErrorCode::data, "labels, a list as long as input_ids, in every row",
            fmt::format("{}: {}", record.where,
@@ -436,7 +452,8 @@ uint64_t rows_fingerprint(const std::vector<CorpusFile>& files, const Tokenizer*
   for (const std::string& name : o.label_names) add(name);
   for (const int64_t number :
        {static_cast<int64_t>(o.kind), o.header ? int64_t{*o.header} : 2, int64_t{o.labels},
-        o.max_length, static_cast<int64_t>(o.problem_type), o.vocab_size})
+        o.max_length, static_cast<int64_t>(o.problem_type), o.vocab_size, int64_t{o.places},
+        int64_t{o.marked}})
     add(std::to_string(number));
   if (tokenizer) {
     add(fingerprint_text(tokenizer->fingerprint()));

@@ -4,7 +4,8 @@
 // Forms, by the name less .gz or .zst:
 //   .tsv .csv              a record a row (table_reader.h)
 //   .jsonl .ndjson .json   an object a line, or one array of objects; each a row
-//   any other              a line a row, text without a label
+//   any other              a line a row, text without a label; without labels of kind tokens its
+//                          words between blanks
 // Rows
 //   sequence   text, or two, and a label of the row
 //   tokens     words and a label for each ("tokens" or "words"; "tags", "ner_tags" or "labels"):
@@ -34,6 +35,8 @@ namespace snug {
 
 enum class RowKind { sequence, tokens, text };
 
+struct RowRecord;  // row_record.h
+
 // What a label of a row is. `automatic`, as transformers decides: lists are multi-label, one known
 // name or a number with a fraction is regression, all else is a class.
 enum class ProblemType { automatic, regression, single_label, multi_label };
@@ -54,6 +57,13 @@ struct RowOptions {
   std::optional<bool> header = {};
   // False: rows get no labels, and none are looked for (predict).
   bool labels = true;
+  // Without labels: a row's token labels say what is asked about it. Kind tokens: the number of the
+  // word whose first token it is, or of the token where rows are ids. Kind text: the place of each
+  // token `marked`. Kind sequence has none.
+  bool places = false;
+  int32_t marked = -1;
+  // Called with each record in order, once its row is written; `made` is false if it is empty.
+  std::function<void(const RowRecord& record, bool made)> seen = nullptr;
   int64_t max_length = 512;  // tokens of a row, special ones included
   // By class id (id2label). Empty: the values that there are, numbers by size, else sorted by their
   // bytes, as run_glue.py sorts them. Rows to evaluate are read with the names and the problem_type

@@ -213,9 +213,20 @@ void read_table(const std::string& path, const RowOptions& o, const RowColumns& 
   while (table.next(wanted, {fields.data(), wanted.size()})) give();
 }
 
+// A line without labels: its words stand between blanks.
+void split_words(std::string_view line, RowRecord& out) {
+  constexpr std::string_view kBlanks = " \t\r\f\v";
+  out.content = RowRecord::Content::words;
+  for (size_t at = line.find_first_not_of(kBlanks); at != line.npos;) {
+    const size_t end = std::min(line.find_first_of(kBlanks, at), line.size());
+    out.words.emplace_back(line.substr(at, end - at));
+    at = line.find_first_not_of(kBlanks, end);
+  }
+}
+
 void read_lines(const std::string& path, const RowOptions& o,
                 const std::function<void(RowRecord&)>& each) {
-  if (o.kind == RowKind::tokens || (o.labels && o.kind == RowKind::sequence))
+  if (o.labels && o.kind != RowKind::text)
     fail(ErrorCode::data, "rows with labels: .tsv, .csv, .jsonl or .json",
          fmt::format("{}, whose lines are text alone", path),
          "give the labels in a column or key of their own, or task=masked_lm, which needs none");
@@ -224,7 +235,10 @@ void read_lines(const std::string& path, const RowOptions& o,
   while (reader.next_line(line, o.max_record_bytes, o.longer_records)) {
     RowRecord record;
     record.where = fmt::format("{}:{}", path, reader.line());
-    record.text = line;
+    if (o.kind == RowKind::tokens)
+      split_words(line, record);
+    else
+      record.text = line;
     each(record);
   }
 }

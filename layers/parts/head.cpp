@@ -137,9 +137,12 @@ void RowsHead::evaluate(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& 
   if (kind_ == HeadKind::masked_lm) {
     const Tensor nll = ctx.tensor(n_nll_, {M}, DType::f32, Category::workspace);
     const Tensor lse = ctx.tensor(n_lse_, {M}, DType::f32, Category::workspace);
-    head_loss_forward(ctx, nll, lse, h, rt.params.acquire(ctx, output_.weight), batch.targets, V_,
-                      chunk, rt.state, rt.packed_weight(output_.weight),
-                      rt.params.acquire(ctx, output_.bias));
+    const View weight = rt.params.acquire(ctx, output_.weight);
+    const View bias = rt.params.acquire(ctx, output_.bias);
+    head_loss_forward(ctx, nll, lse, h, weight, batch.targets, V_, chunk, rt.state,
+                      rt.packed_weight(output_.weight), bias);
+    if (batch.logits.defined())
+      head_logits(ctx, batch.logits, h, weight, rt.packed_weight(output_.weight), bias);
     rt.params.release(ctx, output_.weight);
     rt.params.release(ctx, output_.bias);
     return;

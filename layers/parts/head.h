@@ -20,7 +20,7 @@ namespace snug {
 struct HeadBatch {
   View index;    // (M) i32: rows of the hidden states, -1: none
   View targets;  // (M) i32, -100 ignored; (M,K) f32 for several labels and for regression
-  View logits;   // (M,K) f32, written by evaluation; undefined for masked_lm
+  View logits;   // (M,K) f32, written by evaluation; of masked_lm (M,Vp), undefined: not wanted
   int64_t rows_per_window = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "tools/infer/inference.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -14,13 +15,40 @@
 
 namespace snug {
 
-Inference open_inference(InferenceOptions options,
-                         const std::function<void(const ModelSpec&, const std::optional<Tokenizer>&,
-                                                  InferenceOptions&)>& sizes) {
+namespace {
+
+ModelSource inference_source(const InferenceOptions& options) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(options.model, ignored))
     fail(ErrorCode::usage, "--model as a folder with config.json and model.safetensors",
          options.model.empty() ? std::string("none") : options.model, "--model run1/final");
+  ModelSource source = resolve_model(options.model, "");
+  if (options.task != "auto") set_head(source.spec, parse_head(options.task), "--task");
+  return source;
+}
+
+// A head that was never trained says nothing.
+void check_trained_head(const Model& model, const std::string& folder) {
+  const std::vector<std::string> missing = missing_weights(model, folder);
+  if (missing.empty()) return;
+  const char* task = to_string(model.spec().head);
+  fail(ErrorCode::data, fmt::format("the weights of the head for {} in {}", task, folder),
+       fmt::format("no {}", fmt::join(missing, ", ")),
+       fmt::format("train it first: snug train model={} task={} ..., then --model OUTPUT_DIR/final",
+                   folder, task));
+}
+
+}  // namespace
+
+ModelSpec inference_spec(const InferenceOptions& options) {
+  return inference_source(options).spec;
+}
+
+Inference open_inference(InferenceOptions options,
+                         const std::function<void(const ModelSpec&, const std::optional<Tokenizer>&,
+                                                  InferenceOptions&)>& sizes) {
+  // What is wrong with the folder is said before what is wrong with the device.
+  ModelSource source = inference_source(options);
   Inference in;
   PlanRequest r;
   choose_device(r.settings, options.device, "--device");
@@ -30,7 +58,6 @@ Inference open_inference(InferenceOptions options,
     r.computes_on = computes_on(room->facts, r.settings);
     r.settings.cublaslt = r.computes_on.cublaslt != "none";
   }
-  ModelSource source = resolve_model(options.model, "");
   for (const std::string& note : settle_head(source)) tell(stderr, "Note: {}.\n", note);
   if (holds_tokenizer(options.model)) in.tokenizer = Tokenizer::load(options.model);
   if (in.tokenizer && in.tokenizer->vocab_size() > source.spec.V)
@@ -42,6 +69,7 @@ Inference open_inference(InferenceOptions options,
   r.settings.tf32 = options.precision == "tf32" && r.settings.target == Place::cuda;
   in.model = std::make_unique<Model>(source.spec,
                                      parse_precision(r.settings.tf32 ? "fp32" : options.precision));
+  check_trained_head(*in.model, options.model);
   // Read once: a budget that was not set is what is free now, which is another number later.
   r.budget = room && options.memory == 0
                  ? gpu_budget(*room, &r.reserve, &r.free_before)
@@ -56,7 +84,9 @@ Inference open_inference(InferenceOptions options,
   r.T = options.T;
   r.evaluate = options.T > 0;
   r.eval_batch = options.eval_batch;
-  r.packing_boundaries = options.packing_boundaries;
+  r.packing_boundaries = options.packing_boundaries || options.rows_per_window > 0;
+  r.rows_per_window = options.rows_per_window;
+  r.token_logits = options.token_logits;
   r.kv_length = options.kv_length;
   r.kv_rows = options.kv_rows;
   r.free_bytes = free_bytes_now(r);

@@ -13,7 +13,8 @@
 namespace snug {
 
 struct InferenceOptions {
-  std::string model;  // a folder with weights
+  std::string model;          // a folder with weights
+  std::string task = "auto";  // or a head of the folder's family, see HeadKind
   std::string precision = "fp32";
   std::string device = "auto";  // device_choice.h
   int64_t memory = 0;           // bytes; 0: what is free less a reserve
@@ -22,8 +23,10 @@ struct InferenceOptions {
   int64_t T = 0;                // evaluation: tokens of a sample; 0: none
   int64_t eval_batch = 0;
   bool packing_boundaries = false;
-  int64_t kv_length = 0;  // generation: 0: none
-  int64_t kv_rows = 1;    // sequences decoded together
+  int64_t rows_per_window = 0;  // of a head that reads rows; boundaries are then kept
+  bool token_logits = false;    // of Decisions
+  int64_t kv_length = 0;        // generation: 0: none
+  int64_t kv_rows = 1;          // sequences decoded together
   // The smallest number of rows to do with if so many do not fit; 0: kv_rows and no fewer.
   int64_t kv_rows_least = 0;
 };
@@ -36,9 +39,12 @@ struct Inference {
   std::unique_ptr<Session> session;
 };
 
+// The spec that a folder's config.json and options.task say. Throws usage and data.
+ModelSpec inference_spec(const InferenceOptions& options);
+
 // Plans, refuses with out_of_memory, reserves and loads. Throws usage if the folder's tokenizer has
-// more tokens than the model. `sizes`, when given, is called once the
-// model is known and may set T, eval_batch, kv_length and the rows.
+// more tokens than the model, and data if it has no weights for a head: it was not trained. `sizes`,
+// when given, is called once the model is known and may set T, eval_batch, kv_length and the rows.
 Inference open_inference(InferenceOptions options,
                          const std::function<void(const ModelSpec&, const std::optional<Tokenizer>&,
                                                   InferenceOptions&)>& sizes = nullptr);

@@ -45,6 +45,7 @@ struct PlanRequest {
   // Where rows of unequal length share windows: rows of a step, of which global_batch windows are
   // expected, and of a window at most. 0: a sequence is a window.
   int64_t rows = 0, rows_per_window = 0;
+  bool token_logits = false;  // of a masked LM's evaluation
   int64_t micro_batch = 0;  // 0: the divisor of global_batch that is fastest
   int64_t eval_batch = 0;   // 0: as many sequences as the micro-batch, if `evaluate`
   bool evaluate = false;

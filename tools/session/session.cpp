@@ -197,10 +197,12 @@ void Session::make_head_batch(int64_t B) {
       spec.head != HeadKind::sequence_classification || spec.problem == Problem::single_label;
   head_targets_ = ctx_.tensor(Name("batch.head_targets"), classes ? Shape{M} : Shape{M, K},
                               classes ? DType::i32 : DType::f32, Category::batch);
-  if (decisions_.eval_batch > 0 && spec.head != HeadKind::masked_lm)
-    head_logits_ = ctx_.tensor(Name("batch.head_logits"),
-                               {decisions_.eval_batch * decisions_.rows_per_window, K}, DType::f32,
-                               Category::logits);
+  const bool masked = spec.head == HeadKind::masked_lm;
+  if (decisions_.eval_batch > 0 && (!masked || decisions_.token_logits))
+    head_logits_ =
+        ctx_.tensor(Name("batch.head_logits"),
+                    {decisions_.eval_batch * decisions_.rows_per_window, masked ? spec.Vp() : K},
+                    DType::f32, Category::logits);
 }
 
 Tensor Session::twin(const char* name, const Tensor& device) {

@@ -60,6 +60,8 @@ struct Decisions {
   // Rows of the hidden states that the head reads of each window of T tokens, at most: sequences, or
   // tokens with a target (layers/parts/head.h). 0: a causal LM, whose head reads all.
   int64_t rows_per_window = 0;
+  // A masked LM's evaluation writes logits too, (rows, Vp), as classifiers' do.
+  bool token_logits = false;
   // Bytes of the ring through which checkpoints are written (save_ring.h); 0: none are.
   int64_t save_ring = 0;
   // Optimizer states and master weights rest in the host arena and pass through the device in
@@ -121,7 +123,8 @@ class Session {
     return document_start_.defined() ? document_start().as<int32_t>() : nullptr;
   }
   // Of a head that reads rows, micro_batch windows of rows_per_window each: where they are in the
-  // micro-batch, i32; their targets, i32 or (rows, K) f32; and, of evaluation, logits (rows, K) f32.
+  // micro-batch, i32; their targets, i32 or (rows, K) f32; and, of evaluation, logits (rows, K) f32, of
+  // a masked LM (rows, Vp) with token_logits.
   const View& token_types() const { return of_host(types_, host_.types); }
   const View& head_index() const { return of_host(head_index_, host_.head_index); }
   const View& head_targets() const { return of_host(head_targets_, host_.head_targets); }

@@ -8,6 +8,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/data/corpus.h"
+#include "engine/data/row_record.h"
 #include "engine/io/fingerprint.h"
 #include "tools/config/values.h"
 #include "tools/setup/run_data.h"
@@ -67,10 +68,74 @@ int64_t masked_rows(int64_t T, double p) {
       T, static_cast<int64_t>(std::ceil(n * p + 6 * std::sqrt(n * p * (1 - p)))) + 1);
 }
 
+namespace {
+
+// What the model cannot take of rows that are well-formed.
+void check_rows(const RowFile& file, const ModelSpec& spec, const std::string& source) {
+  // Without token types none are read, as DistilBERT's tokenizer says none.
+  if (spec.types > 0 && file.facts().type_count > spec.types)
+    fail(ErrorCode::data,
+         fmt::format("token types from 0 to {}, as the model has {}", spec.types - 1,
+                     count_of(spec.types, "token type")),
+         fmt::format("{} in {}", file.facts().type_count - 1, source),
+         spec.types == 1 ? "a tokenizer that marks second texts with no type, as RoBERTa's"
+                         : "the tokenizer of this model");
+}
+
+}  // namespace
+
+RowFile RowData::read(const std::vector<std::string>& given, const char* key,
+                      const RunConfig& config, const std::optional<Tokenizer>& tokenizer,
+                      RowOptions& options, ModelSpec& spec) {
+  const bool labelled = options.labels && head_ != HeadKind::masked_lm;
+  if (given.empty())
+    fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
+         fmt::format("{}=rows.tsv", key));
+  const std::string path =
+      fmt::format("{}/{}.rows", folder_.path(), &given == &config.train_data ? "train" : "eval");
+  const RowReport report = write_rows(expand_corpus(given, config.output_dir),
+                                      tokenizer ? &*tokenizer : nullptr, options, path);
+  text_ += fmt::format("{}{}: {}, {} tokens, longest {}", text_.empty() ? "" : "; ", key,
+                       count_of(report.rows, "row"), report.tokens, report.longest);
+  if (report.cut > 0)
+    text_ += fmt::format(" ({} cut to {} tokens, e.g. {})", report.cut, options.max_length,
+                         report.first_cut);
+  if (report.empty > 0)
+    text_ += fmt::format(" ({} empty left out, e.g. {})", report.empty, report.first_empty);
+  if (report.unlabelled > 0)
+    text_ +=
+        fmt::format(" ({} without a label, e.g. {})", report.unlabelled, report.first_unlabelled);
+  for (const std::string& line : report.assumed) notes_.push_back(line);
+  if (labelled && options.label_names.empty() && !report.label_names.empty()) {
+    options.label_names = report.label_names;  // of what comes next too
+    spec.labels = report.label_names;
+  }
+  if (labelled && head_ == HeadKind::sequence_classification && !report.problem_type.empty()) {
+    spec.problem = problem_of(report.problem_type);
+    options.problem_type = parse_problem_type(report.problem_type);
+  }
+  RowFile file(path, tokenizer ? std::optional(tokenizer->fingerprint()) : std::nullopt);
+  const auto name_labels = [&](int64_t count) {
+    spec.labels.clear();
+    for (int64_t i = 0; i < count; ++i) spec.labels.push_back("LABEL_" + std::to_string(i));
+  };
+  if (labelled && file.form().label == RowLabel::values && spec.label_count() != file.form().values)
+    name_labels(file.form().values);
+  // Labels of tokens that are given as ids have no names.
+  if (labelled && file.form().token_labels && options.label_names.empty()) {
+    name_labels(file.facts().class_count);
+    options.label_names = spec.labels;
+  }
+  check_rows(
+      file, spec,
+      given.size() == 1 ? given.front() : count_of(static_cast<int64_t>(given.size()), "source"));
+  mean_length_ = std::max(1.0, report.mean_length());
+  return file;
+}
+
 RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokenizer,
-                 ModelSpec& spec, bool known, int64_t T, int64_t G)
-    : folder_("rows"), head_(spec.head) {
-  const bool labelled = head_ != HeadKind::masked_lm;
+                 ModelSpec& spec, bool known, int64_t T, int64_t G, const RowUse& use)
+    : folder_("rows"), head_(spec.head), T_(T) {
   RowOptions options;
   options.kind = kind_of(head_);
   if (config.text_column != RunConfig().text_column) options.text_column = config.text_column;
@@ -79,71 +144,58 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   options.max_length = T;
   options.vocab_size = spec.V;
   options.quotes = parse_quoting(config.quoting, "quoting");
-  if (labelled && known) options.label_names = spec.labels;
+  options.labels = use.labels;
+  options.places = !use.labels;
+  options.seen = use.seen;
+  if (head_ != HeadKind::masked_lm && known) options.label_names = spec.labels;
   if (head_ == HeadKind::sequence_classification)
     options.problem_type = type_of(config, spec, known);
-  const auto read = [&](const std::vector<std::string>& given, const char* key) {
-    if (given.empty())
-      fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
-           fmt::format("{}=rows.tsv", key));
-    const std::string path = fmt::format("{}/{}.rows", folder_.path(), key);
-    const RowReport report = write_rows(expand_corpus(given, config.output_dir),
-                                        tokenizer ? &*tokenizer : nullptr, options, path);
-    text_ += fmt::format("{}{}: {}, {} tokens, longest {}", text_.empty() ? "" : "; ", key,
-                         count_of(report.rows, "row"), report.tokens, report.longest);
-    if (report.cut > 0)
-      text_ += fmt::format(" ({} cut to {} tokens, e.g. {})", report.cut, T, report.first_cut);
-    if (report.empty > 0)
-      text_ += fmt::format(" ({} empty left out, e.g. {})", report.empty, report.first_empty);
-    if (report.unlabelled > 0)
-      text_ +=
-          fmt::format(" ({} without a label, e.g. {})", report.unlabelled, report.first_unlabelled);
-    for (const std::string& line : report.assumed) notes_.push_back(line);
-    if (labelled && options.label_names.empty() && !report.label_names.empty()) {
-      options.label_names = report.label_names;  // of what comes next too
-      spec.labels = report.label_names;
-    }
-    if (head_ == HeadKind::sequence_classification && !report.problem_type.empty()) {
-      spec.problem = problem_of(report.problem_type);
-      options.problem_type = parse_problem_type(report.problem_type);
-    }
-    RowFile file(path, tokenizer ? std::optional(tokenizer->fingerprint()) : std::nullopt);
-    if (file.form().label == RowLabel::values && spec.label_count() != file.form().values) {
-      spec.labels.clear();
-      for (int64_t i = 0; i < file.form().values; ++i)
-        spec.labels.push_back("LABEL_" + std::to_string(i));
-    }
-    mean_length_ = std::max(1.0, report.mean_length());
-    return file;
-  };
+  if (head_ == HeadKind::masked_lm && !use.labels && tokenizer)
+    options.marked = masking_of(config, *tokenizer, spec.V).mask_id;
+  const std::vector<std::string> asked = spec.labels;
   std::optional<RowFile> train, eval;
-  if (!config.train_data.empty()) train.emplace(read(config.train_data, "train_data"));
+  if (use.train && !config.train_data.empty())
+    train.emplace(read(config.train_data, "train_data", config, tokenizer, options, spec));
   const double mean = mean_length_;
-  if (!config.eval_data.empty())
-    eval.emplace(read(config.eval_data, train ? "eval_data" : "--data"));
+  if (!config.eval_data.empty() || !use.train)
+    eval.emplace(
+        read(config.eval_data, use.train ? "eval_data" : "data", config, tokenizer, options, spec));
   if (train) mean_length_ = mean;
   problem_ = spec.problem;
+  if (!use.train) {
+    if (use.labels && spec.labels != asked)
+      fail(ErrorCode::data,
+           fmt::format("a label of {} in every row",
+                       count_of(static_cast<int64_t>(asked.size()), "value")),
+           fmt::format("{} in {}", spec.labels.size(), config.eval_data.front()),
+           "labels as the model was trained with");
+    // Rows of a mask each need room for the logits of a whole window.
+    const RowFacts& facts = eval->facts();
+    const bool masks = head_ == HeadKind::masked_lm && !use.labels;
+    T_ = masks ? facts.longest : std::clamp(facts.tokens, facts.longest, T);
+  }
 
   RowDatasetOptions d;
-  d.T = T;
+  d.T = T_;
   d.global_batch = std::max<int64_t>(1, G);
   d.seed = static_cast<uint64_t>(config.data_seed >= 0 ? config.data_seed : config.seed);
   // Twice as many rows as fit on the mean: windows are seldom full of short ones alone.
   d.max_rows_per_window = std::clamp<int64_t>(
-      static_cast<int64_t>(std::ceil(2.0 * static_cast<double>(T) / mean_length_)), 1, T);
-  if (head_ == HeadKind::masked_lm) {
+      static_cast<int64_t>(std::ceil(2.0 * static_cast<double>(T_) / mean_length_)), 1, T_);
+  if (head_ == HeadKind::masked_lm && use.labels) {
     require(tokenizer.has_value(), "a tokenizer, which write_rows asked for");
     d.masking = masking_of(config, *tokenizer, spec.V);
-    d.max_targets_per_window = masked_rows(T, config.mlm_probability);
-  } else if (head_ == HeadKind::token_classification) {
-    d.max_targets_per_window = T;
+    d.max_targets_per_window = masked_rows(T_, config.mlm_probability);
+  } else if (head_ != HeadKind::sequence_classification) {
+    d.max_targets_per_window = T_;
   }
   rows_per_window_ =
       d.max_targets_per_window > 0 ? d.max_targets_per_window : d.max_rows_per_window;
   windows_ =
       std::clamp<int64_t>(static_cast<int64_t>(std::ceil(1.05 * static_cast<double>(G) *
-                                                         mean_length_ / static_cast<double>(T))),
+                                                         mean_length_ / static_cast<double>(T_))),
                           1, std::max<int64_t>(1, G));
+  d.max_eval_rows = config.max_eval_samples;
   if (train) {
     d.eval_fraction = config.eval_fraction;
     train_.emplace(std::move(*train), d);
@@ -154,16 +206,10 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
     eval_.emplace(std::move(*eval), d);
   }
   eval_rows_ = eval_ || config.eval_fraction > 0 ? evaluated().eval_rows() : 0;
-  if (config.max_eval_samples > 0) eval_rows_ = std::min(eval_rows_, config.max_eval_samples);
 }
 
 std::string RowData::fingerprint() const {
   return fingerprint_text(train_->file().fingerprint());
-}
-
-int64_t RowData::eval_steps() const {
-  const int64_t G = (eval_ ? *eval_ : *train_).options().eval_batch;
-  return (eval_rows_ + G - 1) / G;
 }
 
 RowBlock RowData::block(Session& s) const {
@@ -207,6 +253,52 @@ void RowData::fill_eval(int64_t e, int64_t first_window, Session& s) {
   const int64_t B = s.decisions().eval_batch;
   evaluated().fill_eval(e, first_window, B, b);
   ignore_empty(b, B * rows_per_window_, s.model().spec().label_count());
+}
+
+void RowData::show(bool evaluation, int64_t step, int64_t first_window, int64_t count,
+                   const RowBlock& out) {
+  if (evaluation)
+    evaluated().fill_eval(step, first_window, count, out);
+  else
+    train_->fill(step, first_window, count, out);
+}
+
+const std::vector<RowData::Place>& RowData::fill_places(int64_t e, int64_t first_window,
+                                                        Session& s) {
+  const int64_t B = s.decisions().eval_batch, R = eval_->options().max_rows_per_window,
+                M = rows_per_window_;
+  const bool sequences = head_ == HeadKind::sequence_classification;
+  const auto size = [](auto& v, int64_t n) { v.resize(static_cast<size_t>(n)); };
+  size(places_, B * M), size(row_numbers_, B * R), size(first_, B * R), size(place_of_, B * M);
+  RowBlock b = block(s);
+  b.labels = b.target_labels = nullptr;
+  b.values = nullptr;
+  b.rows = row_numbers_.data();
+  if (!sequences) {
+    b.first = first_.data();
+    b.target_labels = place_of_.data();
+  }
+  eval_->fill_eval(e, first_window, B, b);
+  const View& targets = s.head_targets();
+  if (targets.dtype == DType::i32)
+    std::fill_n(targets.as<int32_t>(), targets.elements(), kIgnoredLabel);
+  else
+    std::fill_n(targets.as<float>(), targets.elements(), std::nanf(""));
+  for (int64_t i = 0; i < B * M; ++i) {
+    Place& p = places_[static_cast<size_t>(i)];
+    p = {};
+    if (sequences) {
+      p.row = row_numbers_[static_cast<size_t>(i)];
+      continue;
+    }
+    const int32_t at = b.target_at[i];
+    if (at < 0) continue;
+    // The last row of the window that begins at or before it.
+    for (int64_t r = i / M * R; r < (i / M + 1) * R && first_[static_cast<size_t>(r)] >= 0; ++r)
+      if (first_[static_cast<size_t>(r)] <= at) p.row = row_numbers_[static_cast<size_t>(r)];
+    p.place = place_of_[static_cast<size_t>(i)];
+  }
+  return places_;
 }
 
 }  // namespace snug

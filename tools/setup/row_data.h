@@ -2,6 +2,7 @@
 // They are read before the model is made, since their labels say how many outputs it has.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,18 +17,28 @@
 
 namespace snug {
 
+// What rows are read for.
+struct RowUse {
+  // False: eval_data alone is read, and windows are as long as its rows need, at most T.
+  bool train = true;
+  bool labels = true;  // false: answers are asked for (fill_places)
+  std::function<void(const RowRecord& record, bool made)> seen = nullptr;  // of RowOptions
+};
+
 class RowData {
  public:
-  // Reads train_data and eval_data (or, of commands that only evaluate, eval_data alone). `spec` has
-  // the head; its labels are those that are asked for, if `known`, and become those of the data.
-  // T: tokens of a window; G: rows of a step. Throws usage and data.
+  // Reads train_data and eval_data. `spec` has the head; its labels are those that are asked for, if
+  // `known`, and become those of the data. T: tokens of a row, and of a window; G: rows of a step.
+  // Throws usage and data, of rows that the spec cannot take too: other numbers of labels, token
+  // types that it does not have.
   RowData(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, ModelSpec& spec,
-          bool known, int64_t T, int64_t G);
+          bool known, int64_t T, int64_t G, const RowUse& use = {});
 
   // Tokenised rows that fit no label, for people; lines of what was read and assumed.
   const std::vector<std::string>& notes() const { return notes_; }
   const std::string& text() const { return text_; }
 
+  int64_t T() const { return T_; }  // tokens of a window
   int64_t rows_per_window() const { return rows_per_window_; }
   int64_t windows_per_step() const { return windows_; }  // expected
   double mean_length() const { return mean_length_; }
@@ -41,13 +52,29 @@ class RowData {
   void fill(int64_t step, int64_t first_window, Session& session);
 
   // Of evaluation step e, rows [e G, (e + 1) G).
-  int64_t eval_steps() const;
+  int64_t eval_steps() { return evaluated().eval_steps(); }
   int64_t eval_windows(int64_t e) { return evaluated().eval_windows(e); }
   void fill_eval(int64_t e, int64_t first_window, Session& session);
 
+  // Windows of a step of training, or of the evaluation, into a block of one's own.
+  void show(bool evaluation, int64_t step, int64_t first_window, int64_t count,
+            const RowBlock& out);
+  const RowForm& form(bool evaluation) { return of(evaluation).file().form(); }
+
+  // What a row of the head answers for: a place of a row of the data, as RowOptions::places has it,
+  // 0 for a sequence; row -1: nothing.
+  struct Place {
+    int64_t row = -1, place = 0;
+  };
+  // As fill_eval of rows without labels: nothing has a target. Valid until the next call.
+  const std::vector<Place>& fill_places(int64_t e, int64_t first_window, Session& session);
+
  private:
+  RowDataset& of(bool evaluation) { return evaluation ? evaluated() : *train_; }
   RowDataset& evaluated() { return eval_ ? *eval_ : *train_; }
   RowBlock block(Session& session) const;
+  RowFile read(const std::vector<std::string>& given, const char* key, const RunConfig& config,
+               const std::optional<Tokenizer>& tokenizer, RowOptions& options, ModelSpec& spec);
 
   ScratchFolder folder_;
   HeadKind head_;
@@ -55,8 +82,11 @@ class RowData {
   std::optional<RowDataset> train_, eval_;
   std::vector<std::string> notes_;
   std::string text_;
-  int64_t rows_per_window_ = 0, windows_ = 0, eval_rows_ = 0;
+  int64_t T_ = 0, rows_per_window_ = 0, windows_ = 0, eval_rows_ = 0;
   double mean_length_ = 0;
+  std::vector<Place> places_;
+  std::vector<int64_t> row_numbers_;       // (B,R) of fill_places
+  std::vector<int32_t> first_, place_of_;  // (B,R), (B,M)
 };
 
 // Targets a window of T tokens may have under masking: the expected number and six deviations.

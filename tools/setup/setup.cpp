@@ -19,6 +19,7 @@
 #include "tools/session/tell.h"
 #include "tools/setup/plan_file.h"
 #include "tools/setup/targets.h"
+#include "tools/setup/task_keys.h"
 
 namespace snug {
 
@@ -239,6 +240,7 @@ RunSetup make_setup(RunConfig config) {
   s.model_folder = config.init == "scratch" ? "" : source.folder;
   const HeadKind of_folder = spec.head;
   if (config.task != "auto") set_head(spec, parse_head(config.task), config.where("task"));
+  for (const std::string& note : check_task_keys(config, spec)) tell(stderr, "Note: {}.\n", note);
   if (!s.model_folder.empty())
     for (const std::string& note : settle_head(source)) tell(stderr, "Note: {}.\n", note);
   if (s.tokenizer && s.model_folder.empty()) {

@@ -104,7 +104,7 @@ std::vector<BadRow> bad_commands() {
       {"plan: nothing given",
        {"plan"},
        usage("model as a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
-             "distilgpt2, " NAMED_ENCODERS "), a "
+             "distilgpt2, " NAMED_OTHERS "), a "
              "folder or a map",
              "none", "model=gpt2")},
       {"tokenizer train: no text",
@@ -364,7 +364,7 @@ std::vector<BadRow> bad_commands() {
       {"bench ops: model",
        {"bench", "ops", "model=gpt5"},
        usage("model as a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
-             "distilgpt2, " NAMED_ENCODERS "), a "
+             "distilgpt2, " NAMED_OTHERS "), a "
              "folder with config.json, or a map",
              "model: gpt5 (command line)", "did you mean model=gpt2?")},
       {"bench gemm: key",

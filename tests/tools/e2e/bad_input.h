@@ -7,11 +7,14 @@
 
 #include "tests/tools/e2e/workspace.h"
 
-// The named shapes of encoders, as a message lists them behind GPT-2's.
-#define NAMED_ENCODERS                                                                        \
+// The named shapes of the other families, as a message lists them behind GPT-2's.
+#define NAMED_OTHERS                                                                          \
   "bert-base, bert-base-uncased, bert-base-cased, bert-base-multilingual, bert-large, "       \
   "bert-large-cased, bert-mini, bert-tiny, roberta-base, roberta-large, distilroberta-base, " \
-  "distilbert, distilbert-base-uncased, distilbert-base-cased, distilbert-base-multilingual-cased"
+  "distilbert, distilbert-base-uncased, distilbert-base-cased, "                              \
+  "distilbert-base-multilingual-cased, "                                                      \
+  "smollm2-135m, smollm2-360m, smollm2-1.7b, tinyllama-1.1b, llama-2-7b, llama-3-8b, "        \
+  "mistral-7b-v0.3, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-3b, qwen2.5-7b, gemma-2b, gemma-7b"
 
 namespace snug::e2e {
 

@@ -8,13 +8,13 @@ std::vector<BadRow> bad_keys() {
       {"model",
        {"...", "model=gpt3"},
        usage("model as a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
-             "distilgpt2, " NAMED_ENCODERS "), a "
+             "distilgpt2, " NAMED_OTHERS "), a "
              "folder with config.json, or a map",
              "model: gpt3 (command line)", "did you mean model=gpt2?")},
       {"model of nothing",
        {"...", "model=null"},
        usage("model as a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
-             "distilgpt2, " NAMED_ENCODERS "), a "
+             "distilgpt2, " NAMED_OTHERS "), a "
              "folder or a map",
              "none", "model=gpt2")},
       {"model as a list",

@@ -80,12 +80,14 @@ std::vector<BadRow> bad_models() {
                    "a decoder without an encoder")},
       {"family",
        {"...", "model.type=mamba"},
-       unsupported("a model_type among: gpt2, bert, roberta, distilbert",
-                   "model_type \"mamba\" in model (command line)", "model=gpt2")},
+       unsupported(
+           "a model_type among: gpt2, bert, roberta, distilbert, llama, mistral, qwen2, gemma",
+           "model_type \"mamba\" in model (command line)", "model=gpt2")},
       {"file: family",
        {"...", "model=@m"},
-       unsupported("a model_type among: gpt2, bert, roberta, distilbert",
-                   "model_type \"mamba\" in @m/config.json", "model=gpt2"),
+       unsupported(
+           "a model_type among: gpt2, bert, roberta, distilbert, llama, mistral, qwen2, gemma",
+           "model_type \"mamba\" in @m/config.json", "model=gpt2"),
        {copy("run/final", "m"), json("m/config.json", "/model_type", "mamba")}},
       {"file: no family",
        {"...", "model=@m"},

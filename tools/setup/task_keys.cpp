@@ -1,0 +1,41 @@
+#include "tools/setup/task_keys.h"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+
+#include "layers/models/family.h"
+#include "tools/config/complaints.h"
+#include "tools/config/keys.h"
+
+namespace snug {
+
+std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpec& spec) {
+  const HeadKind head = spec.head;
+  const bool sequences = head == HeadKind::sequence_classification, causal = !spec.encoder(),
+             masked = head == HeadKind::masked_lm;
+  Complaints complaints;
+  // A value that asks for nothing may stand in a configuration that was resolved for another task.
+  const auto only_with = [&](bool good, const char* what, std::initializer_list<const char*> keys) {
+    for (const char* key : keys)
+      if (!good && !is_idle(config, *find_key(key)))
+        complaints.add(
+            ErrorCode::usage, fmt::format("{} only with {}", key, what),
+            fmt::format("{}: {} ({}), and the task is {}", key, print_value(config, *find_key(key)),
+                        config.where(key), to_string(head)),
+            fmt::format("leave {} out", key));
+  };
+  only_with(sequences, "task: sequence_classification", {"problem_type", "text_pair_column"});
+  only_with(sequences || head == HeadKind::token_classification,
+            "task: sequence_classification or token_classification", {"label_column"});
+  only_with(masked, "task: masked_lm", {"mlm_probability", "whole_word_mask"});
+  only_with(causal, "task: causal_lm, which writes texts", {"sample_prompt"});
+  only_with(causal || config.token_cache == "none", "task: causal_lm: rows are read anew each time",
+            {"token_cache"});
+  complaints.raise();
+  if (config.packing_boundaries && !causal)
+    return {"packing_boundaries: true changes nothing: rows of an encoder are always kept apart"};
+  return {};
+}
+
+}  // namespace snug

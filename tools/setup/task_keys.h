@@ -1,0 +1,16 @@
+// Keys that mean something for some tasks only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "layers/parts/spec.h"
+#include "tools/config/run_config.h"
+
+namespace snug {
+
+// Throws usage for every key whose value asks for something that the model's task does not have,
+// all at once. Returns lines about keys that ask for what is done anyhow.
+std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpec& spec);
+
+}  // namespace snug
