@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <random>
 #include <set>
@@ -467,6 +468,33 @@ TEST(RowDataset, AFileThatChangesIsLost) {
       tmp / "rows8", std::filesystem::file_time_type::clock::now() + std::chrono::seconds(5));
   EXPECT_THROW(data.fill(0, 0, 1, {}), DataLost);
   EXPECT_THROW(data.windows(1), DataLost);
+}
+
+TEST(RowDataset, AnEvaluationIsOfItsFirstRowsIfItIsToEndEarly) {
+  TempFolder tmp;
+  for (const double held : {0.0, 0.5}) {
+    const RowDatasetOptions all = {.T = 32, .eval_batch = 4, .eval_fraction = held};
+    RowDatasetOptions few = all;
+    few.max_eval_rows = 6;
+    const RowDataset whole(random_rows(tmp, {}, 40, 32, 3), all);
+    RowDataset cut(random_rows(tmp, {}, 40, 32, 3), few);
+    EXPECT_EQ(whole.eval_rows(), held > 0 ? 20 : 40);
+    EXPECT_EQ(cut.eval_rows(), 6);
+    EXPECT_EQ(cut.eval_steps(), 2);
+    EXPECT_EQ(cut.train_rows(), whole.train_rows());
+    for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(cut.eval_row_of(i), whole.eval_row_of(i));
+    const int64_t R = cut.options().max_rows_per_window;
+    int64_t rows = 0;
+    for (int64_t e = 0; e < 2; ++e) {
+      const int64_t n = cut.eval_windows(e);
+      std::vector<int64_t> numbers(static_cast<size_t>(n * R));
+      cut.fill_eval(e, 0, n, {.rows = numbers.data()});
+      rows += std::count_if(numbers.begin(), numbers.end(), [](int64_t r) { return r >= 0; });
+    }
+    EXPECT_EQ(rows, 6);
+    few.max_eval_rows = 99;
+    EXPECT_EQ(RowDataset(random_rows(tmp, {}, 40, 32, 3), few).eval_rows(), whole.eval_rows());
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "engine/data/row_reader.h"
+#include "engine/data/row_record.h"
 #include "engine/io/fingerprint.h"
 #include "engine/text/tokenizer_spec.h"
 #include "tests/engine/data/row_case.h"
@@ -353,6 +354,30 @@ TEST_F(RowReader, LinesAreRowsOfTheirOwn) {
   EXPECT_EQ(make("b.csv", "a good film\n", {.labels = false}).rows[0].tokens, kGoodFilm);
 }
 
+TEST_F(RowReader, RowsWithoutLabelsSayWhatIsAskedAboutThem) {
+  std::vector<std::string> seen;
+  const auto see = [&](const RowRecord& record, bool made) {
+    seen.push_back((made ? "" : "empty ") + record.where.substr(record.where.rfind('/') + 1));
+  };
+  const RowOptions words = {.kind = RowKind::tokens, .labels = false, .places = true, .seen = see};
+  // The first token of a word has its number; what gives no token has none.
+  const Made lines = make("a.txt", "a  good\tfilm\n \nthe film\n", words);
+  EXPECT_EQ(lines.rows[0].tokens, kGoodFilm);
+  EXPECT_EQ(lines.rows[0].labels, (Ints{-100, 0, 1, 2, -100}));
+  EXPECT_EQ(seen, (std::vector<std::string>{"a.txt:1", "empty a.txt:2", "a.txt:3"}));
+  EXPECT_EQ(
+      make("a.jsonl", "{\"words\": [\"a\", \"\", \"playing\", \"film\"]}\n", words).rows[0].labels,
+      (Ints{-100, 0, 2, -100, 3, -100}));
+  EXPECT_EQ(make("b.jsonl", "{\"input_ids\": [2, 8, 3], \"labels\": [5]}\n", words).rows[0].labels,
+            (Ints{0, 1, 2}));
+  // Of text the places of a token, of sequences nothing.
+  const RowOptions marks = {.kind = RowKind::text, .labels = false, .places = true, .marked = GOOD};
+  EXPECT_EQ(make("b.txt", "a good film\na good good\na film\n", marks).rows[1].labels,
+            (Ints{-100, -100, 2, 3, -100}));
+  EXPECT_FALSE(
+      make("c.txt", "a good film\n", {.labels = false, .places = true}).facts.form.token_labels);
+}
+
 TEST_F(RowReader, FoldersGiveTheirRows) {
   put(tmp_, "d/a.tsv", "text\tlabel\na good film\t1\n");
   put(tmp_, "d/b.jsonl", "{\"text\": \"a bad film\", \"label\": 0}\n");
@@ -375,6 +400,8 @@ TEST_F(RowReader, FingerprintTellsWhatDecidesRows) {
                                   {.header = true},
                                   {.header = false},
                                   {.labels = false},
+                                  {.labels = false, .places = true},
+                                  {.labels = false, .places = true, .marked = 4},
                                   {.max_length = 9},
                                   {.label_names = {"a", "b"}},
                                   {.label_names = {"a b"}},

@@ -67,6 +67,7 @@ std::string gguf(uint64_t tensors, uint64_t keys, const std::string& rest);
 
 std::vector<BadRow> bad_commands();
 std::vector<BadRow> bad_inference();
+std::vector<BadRow> bad_encoders();
 std::vector<BadRow> bad_keys();
 std::vector<BadRow> bad_keys_of_the_machine();
 std::vector<BadRow> bad_pairs_of_keys();

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tests/tools/e2e/bad_input.h"
+#include "tests/tools/e2e/encoders.h"
 
 namespace snug::e2e {
 namespace {
@@ -17,9 +18,11 @@ namespace fs = std::filesystem;
 struct Area {
   const char* name;
   std::vector<BadRow> (*rows)();
-  bool run;  // its rows use a finished run, @run
+  bool run;              // its rows use a finished run, @run
+  bool encoder = false;  // of an encoder, and its data (encoders.h)
 };
 const Area kAreas[] = {{"Commands", bad_commands, false},
+                       {"Encoders", bad_encoders, true, true},
                        {"Inference", bad_inference, true},
                        {"Keys", bad_keys, false},
                        {"KeysOfTheMachine", bad_keys_of_the_machine, false},
@@ -44,11 +47,12 @@ std::string expanded(const Workspace& w, std::string text) {
   return text;
 }
 
-std::vector<std::string> expanded(const Workspace& w, const std::vector<std::string>& words) {
+std::vector<std::string> expanded(const Workspace& w, const std::vector<std::string>& words,
+                                  bool encoder) {
   std::vector<std::string> out;
   for (const std::string& word : words) {
     if (word == "...")
-      out = w.train_arguments("out");
+      out = encoder ? encoder_arguments(w, "out") : w.train_arguments("out");
     else
       out.push_back(expanded(w, word));
   }
@@ -82,12 +86,12 @@ State state(const Workspace& w) {
   return out;
 }
 
-void check(const Workspace& w, const BadRow& row) {
+void check(const Workspace& w, const BadRow& row, bool encoder) {
   SCOPED_TRACE(row.name);
   const std::vector<std::string> kept = listing(w.path(""));
   for (const Make& make : row.files) make(w);
   const State before = state(w);
-  const Outcome outcome = run(expanded(w, row.words), row.input);
+  const Outcome outcome = run(expanded(w, row.words, encoder), row.input);
   EXPECT_EQ(outcome.code, row.code) << outcome.out << outcome.err;
   EXPECT_TRUE(matches(outcome.err, expanded(w, row.says) + "\n"))
       << "said with " << outcome.code << ":\n"
@@ -103,8 +107,14 @@ class BadInput : public testing::TestWithParam<Area> {};
 
 TEST_P(BadInput, EveryRow) {
   const Workspace w;
-  if (GetParam().run) w.trained("run", {"max_steps=2", "eval_fraction=0"});
-  for (const BadRow& row : GetParam().rows()) check(w, row);
+  const bool encoder = GetParam().encoder;
+  if (encoder) {
+    make_encoder_data(w);
+    ASSERT_EQ(train_encoder(w, "run", {"max_steps=2"}).code, 0);
+  } else if (GetParam().run) {
+    w.trained("run", {"max_steps=2", "eval_fraction=0"});
+  }
+  for (const BadRow& row : GetParam().rows()) check(w, row, encoder);
 }
 
 INSTANTIATE_TEST_SUITE_P(Areas, BadInput, testing::ValuesIn(kAreas),

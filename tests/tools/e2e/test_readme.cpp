@@ -70,6 +70,9 @@ const std::vector<Short>& short_forms() {
       {"cmake -S . -B build && cmake --build build", ""},  // as unbuilt() has it
       {"build/bin/snug tokenizer train ", ""},
       {"build/bin/snug plan ", ""},
+      {"printf ", ""},
+      {"build/bin/snug train model='{type: bert,", " max_steps=2"},
+      {"build/bin/snug predict ", ""},
       {"build/bin/snug train model=", " model.n_embd=48 model.n_head=2 max_steps=2"},
       {"build/bin/snug train --config ", " max_steps=3"},
       {"build/bin/snug eval ", ""},
