@@ -46,8 +46,8 @@ struct PlanRequest {
   // expected, and of a window at most. 0: a sequence is a window.
   int64_t rows = 0, rows_per_window = 0;
   bool token_logits = false;  // of a masked LM's evaluation
-  int64_t micro_batch = 0;  // 0: the divisor of global_batch that is fastest
-  int64_t eval_batch = 0;   // 0: as many sequences as the micro-batch, if `evaluate`
+  int64_t micro_batch = 0;    // 0: the divisor of global_batch that is fastest
+  int64_t eval_batch = 0;     // 0: as many sequences as the micro-batch, if `evaluate`
   bool evaluate = false;
   int64_t head_rows = 0;                   // 0: the fastest of 1024, 256, 64
   BatchKeys keys;                          // that set these numbers

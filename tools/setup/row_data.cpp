@@ -163,12 +163,8 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   if (train) mean_length_ = mean;
   problem_ = spec.problem;
   if (!use.train) {
-    if (use.labels && spec.labels != asked)
-      fail(ErrorCode::data,
-           fmt::format("a label of {} in every row",
-                       count_of(static_cast<int64_t>(asked.size()), "value")),
-           fmt::format("{} in {}", spec.labels.size(), config.eval_data.front()),
-           "labels as the model was trained with");
+    require(!use.labels || spec.labels == asked,
+            "labels that the model has, as write_rows sees to");
     // Rows of a mask each need room for the logits of a whole window.
     const RowFacts& facts = eval->facts();
     const bool masks = head_ == HeadKind::masked_lm && !use.labels;

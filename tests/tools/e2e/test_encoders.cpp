@@ -102,6 +102,20 @@ TEST(Encoders, LearnTwoWordsAndSayThem) {
   const Outcome seen = run({"inspect", model});
   EXPECT_EQ(seen.code, 0) << seen.err;
   EXPECT_NE(seen.out.find("BertForSequenceClassification"), std::string::npos) << seen.out;
+  // Weights that say nothing: half of the file is no number. The longest row is looked at first.
+  std::filesystem::copy(model, w.path("broken"));
+  std::string bytes = slurp(w.path("broken/model.safetensors"));
+  for (size_t at = bytes.size() - 40000; at < bytes.size(); at += 4)
+    bytes.replace(at, 4, std::string("\x00\x00\xc0\x7f", 4));
+  spill(w.path("broken/model.safetensors"), bytes);
+  const Outcome broken =
+      run({"predict", "--model", w.path("broken"), "--data", w.path("dev.tsv"), "--json"});
+  EXPECT_EQ(broken.code, 2);
+  EXPECT_NE(broken.err.find("expected finite logits of the model\n  found: others for row 3\n"
+                            "  try:   --precision fp32; if it stays, its weights are not finite: "
+                            "take an earlier checkpoint"),
+            std::string::npos)
+      << broken.err;
   const Outcome why = run({"explain", "--run", w.path("run"), "--peak"});
   EXPECT_EQ(why.code, 0) << why.err;
 }
@@ -262,6 +276,15 @@ TEST(Encoders, ThePreviewShowsTokensLabelsAndMasks) {
                "eval_data=" + w.path("words.jsonl"), "-n", "5"});
   EXPECT_NE(words.find("film{{O}}"), std::string::npos) << words;
   EXPECT_FALSE(exists(w.path("preview")));
+  std::vector<std::string> behind = encoder_arguments(w, "preview");
+  behind[0] = "preview";
+  behind.insert(behind.begin(), "data");
+  const Outcome o = run(joined(behind, {"--held-out", "--first", "40"}));
+  EXPECT_EQ(o.code, 2);
+  EXPECT_NE(o.err.find("expected --first below 40, the rows held out\n  found: 40\n"
+                       "  try:   --first 0"),
+            std::string::npos)
+      << o.err;
 }
 
 }  // namespace
