@@ -4,8 +4,9 @@
 //   Decade i of 0..6 is cut into 2^i pieces (unsigned: 2^(i+1)) over [0.1, 1], whose middles are
 //   taken times 10^(i-6), signed with their negatives; 0 and 1 are added. There is no -1.
 // Dettmers, "8-Bit Approximations for Parallelism in Deep Learning" (2015); create_dynamic_map of
-// bitsandbytes, in its arithmetic: float32, bounds from either end to the middle.
+// bitsandbytes, in its arithmetic: float32, bounds by fused products from either end to the middle.
 #include <algorithm>
+#include <cmath>
 
 #include "quant/codec.h"
 
@@ -17,8 +18,8 @@ constexpr int kDecades = 7;
 // torch.linspace(0.1, 1, pieces + 1)[i]
 float piece_bound(int i, int pieces) {
   const float step = (1.0f - 0.1f) / static_cast<float>(pieces);
-  if (i < (pieces + 1) / 2) return 0.1f + step * static_cast<float>(i);
-  return 1.0f - step * static_cast<float>(pieces - i);
+  if (i < (pieces + 1) / 2) return std::fma(step, static_cast<float>(i), 0.1f);
+  return std::fma(-step, static_cast<float>(pieces - i), 1.0f);
 }
 
 CodeBook dynamic_book(bool is_signed) {
