@@ -42,6 +42,7 @@ struct Codec {
   const CodeBook* book;  // of rules absmax and peak; null: it comes with the data (quantile)
 
   bool has_book() const { return rule == ScaleRule::absmax || rule == ScaleRule::peak; }
+  bool book_of_data() const { return has_book() && book == nullptr; }
   int scales() const { return rule == ScaleRule::min_max ? 2 : 1; }  // floats a block
 };
 

@@ -39,7 +39,7 @@ void check(const Coded& coded, int64_t n, const CodeSpec& spec) {
     expect(coded.scales, "scales", {{"blocks", blocks}});
   }
   expect_dtype(coded.scales, "scales", {DType::f32});
-  if (spec.codec->has_book() && spec.codec->book == nullptr) {
+  if (spec.codec->book_of_data()) {
     expect(coded.book, "book", {{"codes", kMaxCodes}});
     expect_dtype(coded.book, "book", {DType::f32});
   }

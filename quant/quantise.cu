@@ -200,7 +200,7 @@ CodeBook given_book(const CodeSpec& spec) {
   return spec.codec->book == nullptr ? CodeBook{} : *spec.codec->book;
 }
 const float* own_book(const CodeSpec& spec, const View& book) {
-  return spec.codec->has_book() && spec.codec->book == nullptr ? book.as<const float>() : nullptr;
+  return spec.codec->book_of_data() ? book.as<const float>() : nullptr;
 }
 
 template <class Queue, class X>

@@ -16,11 +16,12 @@ Codec int8_row();
 Codec min_max_row();
 Codec fp8_e4m3_row();
 Codec fp8_e5m2_row();
+Codec quantile_row();
 
 std::span<const Codec> codecs() {
   static const Codec rows[] = {
-      dynamic_signed_row(), dynamic_unsigned_row(), nf4_row(),      fp4_row(),
-      int8_row(),           min_max_row(),          fp8_e4m3_row(), fp8_e5m2_row(),
+      dynamic_signed_row(), dynamic_unsigned_row(), nf4_row(),      fp4_row(),      int8_row(),
+      min_max_row(),        fp8_e4m3_row(),         fp8_e5m2_row(), quantile_row(),
   };
   return rows;
 }
@@ -55,8 +56,7 @@ int64_t CodeSpec::bytes(int64_t n) const {
   const int64_t b = blocks(n);
   const int64_t scale_bytes =
       doubled ? b + 4 * ((b + kDoubledBlock - 1) / kDoubledBlock) + 4 : 4 * b * codec->scales();
-  const bool own_book = codec->has_book() && codec->book == nullptr;
-  return code_bytes(n) + scale_bytes + (own_book ? 4 * kMaxCodes : 0);
+  return code_bytes(n) + scale_bytes + (codec->book_of_data() ? 4 * kMaxCodes : 0);
 }
 
 }  // namespace snug

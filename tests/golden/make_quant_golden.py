@@ -192,14 +192,36 @@ def doubled():
     return tensors, metadata("quant_double", cases)
 
 
+def quantiles():
+    """Books of the data: numpy's quantiles of x * (1/absmax) in float64; the nearest entry, the lower one of two."""
+    x32 = inputs()["plain"]
+    tensors, cases = {"plain": x32}, []
+    for block in (x32.size, 256):
+        for dtype, kind in DTYPES.items():
+            x = torch.from_numpy(x32.copy()).to(kind)
+            rows = padded(x, block).float().view(-1, block)
+            absmax = rows.abs().amax(-1)
+            scaled = (rows * (1 / absmax.clamp(min=1e-38)).view(-1, 1)).flatten()[: x.numel()]
+            book = np.quantile(scaled.double().numpy(), (np.arange(256) + 0.5) / 256).astype(np.float32)
+            entries = torch.from_numpy(book.copy())
+            q = torch.bucketize(scaled, (entries[:-1] + entries[1:]) / 2)
+            y = (entries[q] * absmax.repeat_interleave(block)[: x.numel()]).to(kind)
+            name = f"quantile8.{block}.{dtype}"
+            tensors.update({f"{name}.book": book, f"{name}.codes": q.to(torch.uint8).numpy(),
+                            f"{name}.scales": absmax.numpy().copy(), f"{name}.values": as_stored(y)})
+            cases.append({"name": name, "block": block, "dtype": dtype})
+    return tensors, metadata("quant_quantile", cases)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     good = True
-    for name in [*FILES, "quant_double"]:
-        tensors, described = doubled() if name == "quant_double" else blocks_of(name)
+    others = {"quant_double": doubled, "quant_quantile": quantiles}
+    for name in [*FILES, *others]:
+        tensors, described = others[name]() if name in others else blocks_of(name)
         if arguments.check:
             good &= check_fixture(FOLDER / f"{name}.safetensors", tensors, described, tolerance=0)
         else:
