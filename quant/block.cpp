@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
 
 namespace snug {
 namespace {
@@ -15,11 +16,70 @@ const CodeBook& book_of(const CodeSpec& spec, const CodeBook* book) {
   return spec.codec->book != nullptr ? *spec.codec->book : none;
 }
 
+// Where the search of a book may begin: the entry of the smallest key of each of 4096 cells of
+// magnitude and of either sign, 128 cells an octave. No cell of a codec's book holds two bounds, so
+// one comparison ends it.
+struct FirstEntries {
+  static constexpr int32_t kCells = 4096, kShift = 16;
+  const CodeBook* book = nullptr;
+  int32_t low = 0;      // cell 0 ends where (low + 1) << kShift, as the bits of a magnitude, begins
+  bool enough = false;  // one comparison does
+  uint8_t entries[2 * kCells + 4]{};  // read four bytes at a time
+};
+
+void fill(FirstEntries& f, const CodeBook& book) {
+  constexpr int32_t kInfinity = 0x7f800000;
+  f.book = &book;
+  f.low = ((std::bit_cast<int32_t>(book.sorted[book.size - 1]) >> 23) - 31) * 128;
+  f.enough = true;
+  for (int32_t cell = 0; cell < f.kCells; ++cell) {
+    const int32_t least = cell == 0 ? 0 : (f.low + cell) << f.kShift;
+    const int32_t most = cell == f.kCells - 1 ? kInfinity : ((f.low + cell + 1) << f.kShift) - 1;
+    const auto set = [&](int32_t at, int32_t first_key, int32_t last_key) {
+      const int first = nearest_entry(book, first_key);
+      f.entries[at] = static_cast<uint8_t>(first);
+      f.enough = f.enough && nearest_entry(book, last_key) - first <= 1;
+    };
+    set(f.kCells + cell, least, most);
+    set(f.kCells - 1 - cell, ~most, ~least);
+  }
+}
+
+// Of a codec's own book; null for others.
+const FirstEntries* first_entries(const CodeBook& book) {
+  constexpr size_t kMost = 8;
+  static const auto all = [] {
+    std::array<FirstEntries, kMost> list{};
+    size_t n = 0;
+    for (const Codec& c : codecs())
+      if (c.book != nullptr && c.book->size > 16 && n < kMost) fill(list[n++], *c.book);
+    return list;
+  }();
+  for (const FirstEntries& f : all)
+    if (f.book == &book) return f.enough ? &f : nullptr;
+  return nullptr;
+}
+
+__m256i found_entries(const FirstEntries& f, const CodeBook& book, __m256i bits, __m256i key) {
+  const __m256i low = _mm256_set1_epi32(f.low), top = _mm256_set1_epi32(f.low + f.kCells - 1);
+  const __m256i magnitude = _mm256_srli_epi32(_mm256_slli_epi32(bits, 1), 1 + f.kShift);
+  const __m256i cell =
+      _mm256_sub_epi32(_mm256_min_epi32(_mm256_max_epi32(magnitude, low), top), low);
+  const __m256i at = _mm256_add_epi32(_mm256_xor_si256(cell, _mm256_srai_epi32(bits, 31)),
+                                      _mm256_set1_epi32(f.kCells));
+  const __m256i first =
+      _mm256_and_si256(_mm256_i32gather_epi32(reinterpret_cast<const int*>(f.entries), at, 1),
+                       _mm256_set1_epi32(0xff));
+  return _mm256_sub_epi32(first,
+                          _mm256_cmpgt_epi32(key, _mm256_i32gather_epi32(book.bounds, first, 4)));
+}
+
 // The nearest entries of x * factor, or x / scale. Eight at a time through the bounds.
 void find_entries(const CodeBook& book, ScaleRule rule, const BlockScale& s, const float* x,
                   int64_t n, uint8_t* entries) {
   const bool divide = rule == ScaleRule::peak;
   const __m256 by = _mm256_set1_ps(divide ? s.scale : s.factor);
+  const FirstEntries* begun = book.size > 16 ? first_entries(book) : nullptr;
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
     const __m256 v = _mm256_loadu_ps(x + i);
@@ -27,7 +87,9 @@ void find_entries(const CodeBook& book, ScaleRule rule, const BlockScale& s, con
     const __m256i key = _mm256_xor_si256(
         bits, _mm256_and_si256(_mm256_srai_epi32(bits, 31), _mm256_set1_epi32(0x7fffffff)));
     __m256i entry = _mm256_setzero_si256();
-    if (book.size <= 16) {
+    if (begun != nullptr) {
+      entry = found_entries(*begun, book, bits, key);
+    } else if (book.size <= 16) {
       for (int k = 0; k < 15; ++k)
         entry = _mm256_sub_epi32(entry, _mm256_cmpgt_epi32(key, _mm256_set1_epi32(book.bounds[k])));
     } else {

@@ -16,7 +16,8 @@ float quantile_of(const int32_t* ascending, int64_t n, double share) {
   const auto k = static_cast<int64_t>(below);
   const double t = place - below, a = static_cast<double>(float_of_key(ascending[k])),
                b = static_cast<double>(float_of_key(ascending[std::min(k + 1, n - 1)]));
-  return static_cast<float>(t >= 0.5 ? b - (b - a) * (1 - t) : a + (b - a) * t);
+  const double between = t >= 0.5 ? b - (b - a) * (1 - t) : a + (b - a) * t;
+  return static_cast<float>(between) + 0.0f;  // one zero, of either sign
 }
 
 }  // namespace

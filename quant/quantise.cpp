@@ -49,10 +49,10 @@ int64_t bytes_of(const Coded& c) {
   return c.codes.bytes() + c.scales.bytes() + (c.scale_codes.defined() ? c.scale_codes.bytes() : 0);
 }
 
-CodeBook book_of(const CodeSpec& spec, const View& own) {
-  if (!spec.codec->has_book()) return {};
-  return spec.codec->book != nullptr ? *spec.codec->book
-                                     : make_book(own.as<const float>(), nullptr, kMaxCodes);
+// The codec's own book, or the tensor's in `made`.
+const CodeBook& book_of(const CodeSpec& spec, const View& tensor, CodeBook& made) {
+  if (!spec.codec->book_of_data()) return spec.codec->book != nullptr ? *spec.codec->book : made;
+  return made = make_book(tensor.as<const float>(), nullptr, kMaxCodes);
 }
 
 // x[begin, end) as floats: itself, or in the buffer.
@@ -70,7 +70,8 @@ template <class X>
 void quantise_blocks(Context& ctx, const Coded& to, float* scales, const X* x, int64_t n,
                      const CodeSpec& spec, const Rounding& rounding) {
   const Codec& c = *spec.codec;
-  const CodeBook book = book_of(spec, to.book);
+  CodeBook made;
+  const CodeBook& book = book_of(spec, to.book, made);
   auto* codes = to.codes.as<uint8_t>();
   const StepState* state = rounding.state.defined() ? step_state(rounding.state) : nullptr;
   const RandomKey key =
@@ -159,7 +160,8 @@ void dequantise(Context& ctx, const View& y, const Coded& from, const CodeSpec& 
     if (ctx.by_kernels())
       return on_queue(ctx, [&](auto& queue) { dequantise_on(queue, y, from, spec); });
     const Codec& c = *spec.codec;
-    const CodeBook book = book_of(spec, from.book);
+    CodeBook made;
+    const CodeBook& book = book_of(spec, from.book, made);
     const CodeBook& scale_book = *scale_codec().book;
     const auto* codes = from.codes.as<const uint8_t>();
     const auto* scales = from.scales.as<const float>();

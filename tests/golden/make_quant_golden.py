@@ -202,7 +202,7 @@ def quantiles():
             rows = padded(x, block).float().view(-1, block)
             absmax = rows.abs().amax(-1)
             scaled = (rows * (1 / absmax.clamp(min=1e-38)).view(-1, 1)).flatten()[: x.numel()]
-            book = np.quantile(scaled.double().numpy(), (np.arange(256) + 0.5) / 256).astype(np.float32)
+            book = np.quantile(scaled.double().numpy(), (np.arange(256) + 0.5) / 256).astype(np.float32) + np.float32(0)
             entries = torch.from_numpy(book.copy())
             q = torch.bucketize(scaled, (entries[:-1] + entries[1:]) / 2)
             y = (entries[q] * absmax.repeat_interleave(block)[: x.numel()]).to(kind)

@@ -224,6 +224,38 @@ TEST(Quantise, ErrsOnNormalNumbersAsPublished) {
   }
 }
 
+// Each bound takes the lower entry and the next float the upper one, in loops of eight and in their
+// rest: blocks of 32 begin with what sets the scale to 1.
+TEST(Quantise, FindsTheEntryAtEveryBound) {
+  for (const Codec& c : codecs()) {
+    if (c.book == nullptr) continue;
+    SCOPED_TRACE(c.name);
+    const CodeBook& book = *c.book;
+    const CodeSpec spec(c, 32);
+    std::vector<std::pair<float, int>> wanted;
+    for (int k = 0; k + 1 < book.size; ++k) {
+      wanted.emplace_back(float_of_key(book.bounds[k]), k);
+      wanted.emplace_back(float_of_key(book.bounds[k] + 1), k + 1);
+    }
+    for (const int64_t n : {32, 31, 2}) {
+      for (size_t at = 0; at < wanted.size(); at += static_cast<size_t>(n - 1)) {
+        float x[32] = {c.peak}, scale = 0;
+        uint8_t codes[32];
+        const size_t count = std::min(wanted.size() - at, static_cast<size_t>(n - 1));
+        for (size_t i = 0; i < count; ++i) x[i + 1] = wanted[at + i].first;
+        encode_block(spec, x, static_cast<int64_t>(count) + 1, codes, &scale);
+        ASSERT_EQ(scale, 1.0f);
+        for (size_t i = 0; i < count; ++i) {
+          const int code = c.bits == 8  ? codes[i + 1]
+                           : i % 2 == 1 ? codes[(i + 1) / 2] >> 4
+                                        : codes[(i + 1) / 2] & 15;
+          ASSERT_EQ(code, book.codes[wanted[at + i].second]) << wanted[at + i].first << " n " << n;
+        }
+      }
+    }
+  }
+}
+
 TEST(Quantise, CountsItsBytes) {
   // 4 + 32/64 bits; doubled 4 + 8/64 + 32/(64 * 256) and the offset.
   EXPECT_EQ(CodeSpec(codec("nf4")).bytes(1 << 20), (1 << 19) + 4 * (1 << 14));
