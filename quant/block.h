@@ -111,9 +111,13 @@ constexpr uint8_t whole_code(ScaleRule rule, const BlockScale& s, float v, float
   return static_cast<uint8_t>(q < 0.0f ? 0.0f : (q > 255.0f ? 255.0f : q));
 }
 constexpr float value_of_whole(ScaleRule rule, float scale, float zero, float unit, uint8_t code) {
-  if (rule == ScaleRule::integer)
-    return static_cast<float>(static_cast<int8_t>(code)) * scale * unit;
-  return (static_cast<float>(code) - zero) * scale;
+  constexpr float kNearOverflow = 0x1p120f, kLargest = 0x1.fffffep127f;
+  if (rule == ScaleRule::integer) {
+    const float q = static_cast<float>(static_cast<int8_t>(code));
+    return scale > kNearOverflow ? q * (scale * unit) : q * scale * unit;
+  }
+  const float y = (static_cast<float>(code) - zero) * scale;
+  return y > kLargest ? kLargest : (y < -kLargest ? -kLargest : y);
 }
 
 // The entry of two neighbours that `u` chooses for v, whose nearest entry is known. Books are any

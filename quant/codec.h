@@ -14,6 +14,8 @@
 // Floors    absmax: 1/|x| is taken of at least 1e-38, as bitsandbytes does; peak: |x| is at least
 //           1e-12, as in torchao; integer: at least 1e-36, 0 stays 0; min_max: s is at least 2^-126,
 //           and a block of one value c has s = c, z = 0, q = 1: it comes back exactly.
+// Ends      integer: a scale above 2^120 is divided by the peak before it is multiplied; min_max: a
+//           value past the largest float is that: what was finite stays so.
 // Not finite  a NaN or an infinity makes its whole block come back as NaNs and infinities: nothing
 //           is hidden. The scale of min_max is then a NaN.
 // Sources   Dettmers, Lewis, Shleifer, Zettlemoyer, "8-bit Optimizers via Block-wise Quantization"

@@ -18,7 +18,9 @@
 // Aliasing  none.
 // Memory    doubled, quantise: workspace (blocks) f32 and 8 bytes for every 1024 blocks.
 // Traffic   x or y and the codes once, in blocks that fit in a cache.
-// Determinism  equal bits for any number of threads, and on all places.
+// Threads   a block is one thread's (a warp's): a single one for a large tensor is slow.
+// Determinism  equal bits for any number of threads, and on all places; which NaN a NaN is may
+//           differ on a GPU.
 // Errors    shape: views that do not belong together. unsupported: other dtypes; quantile_book on
 //           places with kernels.
 #pragma once

@@ -118,6 +118,28 @@ TEST(Quantise, KeepsZerosAndBlocksOfOneValue) {
   }
 }
 
+// From the largest floats to the smallest: no step of a codec overflows, and the error stays within
+// the coarsest gap of the code, or within the floors that quant/codec.h states.
+TEST(Quantise, TakesTheWholeRangeOfFloats) {
+  for (const Codec& c : codecs()) {
+    if (c.book_of_data()) continue;
+    SCOPED_TRACE(c.name);
+    for (const double top : {3.4e38, 1e30, 1e-10, 1e-30, 1e-37, 2e-38, 1e-40, 1.5e-45}) {
+      const double low = c.is_signed ? -top : 0;
+      const Values x =
+          rounded({top, low, top / 3, 0.0, low / 2, -0.0, top / 255, top * 0.9}, DType::f32);
+      const Values y = run_on_plan_and_cpu({}, body_of({CodeSpec(c), DType::f32, x}))["y"];
+      double allowed = 0.17 * top;  // half of 1/3, the gap of fp4
+      if (c.rule == ScaleRule::absmax) allowed = std::max(allowed, std::min(top, 1e-38));
+      if (c.rule == ScaleRule::peak) allowed = std::max(allowed, std::min(top, 1e-12));
+      if (c.rule == ScaleRule::integer) allowed = std::max(allowed, std::min(top, 1e-36 / 254));
+      if (c.rule == ScaleRule::min_max) allowed = std::max(allowed, std::min(top, 0x1p-127));
+      for (size_t i = 0; i < x.size(); ++i)
+        EXPECT_LE(std::fabs(y[i] - x[i]), allowed * (1 + 1e-6)) << x[i] << " is " << y[i];
+    }
+  }
+}
+
 // A NaN or an infinity takes its block with it, and no other.
 TEST(Quantise, HidesNoNumberThatIsNotFinite) {
   const double inf = std::numeric_limits<double>::infinity();
