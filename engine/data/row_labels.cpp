@@ -56,11 +56,11 @@ void RowLabels::see(const RowRecord& record) {
     length_ = -2;
   }
   for (const RawLabel& label : record.label) {
+    shares_ = shares_ && label.number && label.value >= 0 && label.value <= 1;
     if (is_ignored(label)) continue;
     if (!label.number && first_word_.empty()) first_word_ = record.where;
     words_ = words_ || !label.number;
     fractions_ = fractions_ || (label.number && !label.integer);
-    shares_ = shares_ && label.number && label.value >= 0 && label.value <= 1;
     if (label.text.size() > kMostBytes)
       fail(ErrorCode::data, fmt::format("labels of at most {} bytes", kMostBytes),
            fmt::format("{}: one of {}: {}...", record.where, label.text.size(),
@@ -104,6 +104,7 @@ void RowLabels::settle() {
       fail(ErrorCode::data, "as many numbers in every row's label",
            fmt::format("another number of them at {}", first_other_length_), "complete the labels");
     values_ = first_list_.empty() ? 1 : length_;
+    if (values_ == 0) fail_empty();
     if (given() && static_cast<int64_t>(options_.label_names.size()) != values_)
       fail(ErrorCode::data,
            fmt::format("{} numbers in a label, as there are names of labels",
@@ -125,7 +126,15 @@ void RowLabels::settle() {
     }
   }
   settle_classes();
-  if (problem_ == ProblemType::multi_label) values_ = static_cast<int64_t>(names_.size());
+  if (problem_ != ProblemType::multi_label) return;
+  values_ = static_cast<int64_t>(names_.size());
+  if (values_ == 0 && any_) fail_empty();
+}
+
+void RowLabels::fail_empty() const {
+  fail(ErrorCode::data, "something in the label of some row",
+       fmt::format("empty lists, the first at {}", first_list_),
+       "name the key of the labels with label_column");
 }
 
 std::string RowLabels::examples() const {
@@ -179,11 +188,9 @@ int32_t RowLabels::class_of(const RawLabel& label, const std::string& where) con
 }
 
 void RowLabels::values_of(const RowRecord& record, std::vector<float>& out) const {
-  const auto length = static_cast<int64_t>(record.label.size());
   if (problem_ == ProblemType::regression || hot_) {
-    if (length != values_)
-      fail(ErrorCode::data, fmt::format("{} numbers as label of every row", values_),
-           fmt::format("{}: {}", record.where, length), "complete the label");
+    require(static_cast<int64_t>(record.label.size()) == values_,
+            "labels of one length, as settled");
     out.clear();
     for (const RawLabel& label : record.label) out.push_back(static_cast<float>(label.value));
     return;

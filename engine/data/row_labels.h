@@ -36,6 +36,7 @@ class RowLabels {
  private:
   bool given() const { return !options_.label_names.empty(); }
   void settle_classes();
+  [[noreturn]] void fail_empty() const;
   std::string examples() const;
 
   const RowOptions& options_;

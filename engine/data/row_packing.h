@@ -32,7 +32,7 @@ struct RowDatasetOptions {
   // last of a row has none.
   bool shift_labels = false;
   // Masked language modelling; the file's own token labels are then not used.
-  std::optional<MaskingOptions> masking;
+  std::optional<MaskingOptions> masking = {};
   // Above 0: RowBlock's target lists of this length for each window. With masking no more tokens
   // of a window become targets, those of its first rows do. Without masking it must be T.
   int64_t max_targets_per_window = 0;

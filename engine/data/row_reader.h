@@ -48,20 +48,20 @@ struct RowOptions {
   // are found by their names: sentence1 + sentence2, premise + hypothesis, question1 + question2,
   // question + sentence, or sentence, text, premise, hypothesis, question; label or labels; of kind
   // tokens those above. A table without such names: text first, label last, which the report says.
-  std::string text_column, text_pair_column, label_column;
+  std::string text_column = {}, text_pair_column = {}, label_column = {};
   // Whether tables begin with the columns' names. Unset: yes if a column is given by name or the
   // first record has a known name, or if its label is no number and all others are.
-  std::optional<bool> header;
+  std::optional<bool> header = {};
   // False: rows get no labels, and none are looked for (predict).
   bool labels = true;
   int64_t max_length = 512;  // tokens of a row, special ones included
   // By class id (id2label). Empty: the values that there are, numbers by size, else sorted by their
   // bytes, as run_glue.py sorts them. Given: a label is a name of these, or an id below their
   // number.
-  std::vector<std::string> label_names;
+  std::vector<std::string> label_names = {};
   ProblemType problem_type = ProblemType::automatic;
-  int64_t vocab_size = 0;      // of the model: ids of token rows lie below it; 0: the tokenizer's
-  std::optional<bool> quotes;  // of tables; unset: .csv has them and .tsv not
+  int64_t vocab_size = 0;  // of the model: ids of token rows lie below it; 0: the tokenizer's
+  std::optional<bool> quotes = {};  // of tables; unset: .csv has them and .tsv not
   int64_t max_record_bytes =
       kMaxRecordBytes;              // of JSON records a 24th of it: their values as a tree
   std::string longer_records = "";  // added to the advice for longer ones

@@ -20,10 +20,10 @@ struct MaskingOptions {
   double mask_share = 0.8, random_share = 0.1;  // of the targets; together at most 1
   int32_t mask_id = -1;                         // in [0, vocab_size)
   int64_t vocab_size = 0;
-  std::vector<bool> special;  // by id: never a target; missing at the end: no
+  std::vector<bool> special = {};  // by id: never a target; missing at the end: no
   // By id: continues the word of the token before it ("##ing"). Empty: tokens are chosen one by one;
   // else words are, with all their tokens. A special token ends a word.
-  std::vector<bool> continues;
+  std::vector<bool> continues = {};
 };
 
 // The tables of a tokenizer: what is special, and what continues a word: tokens with the prefix of

@@ -152,12 +152,12 @@ const SafeTensor* find_piece(const SafetensorsFolder& files, const ParamInfo& p,
 
 [[noreturn]] void no_tensor(const FilePiece& piece, const std::string& folder) {
   const std::string& first = piece.names.front();
-  const std::string& other = piece.names.back();
-  fail(ErrorCode::data, fmt::format("a tensor {} in {}", first, folder),
-       first.size() > other.size() && first.ends_with(other)
-           ? fmt::format("none of that name, with or without the prefix {}",
-                         first.substr(0, first.size() - other.size()))
-           : "none of that name",
+  std::string found = "none of that name";
+  for (const std::string& other : piece.names)
+    if (other.size() < first.size() && first.ends_with(other))
+      found = fmt::format("none of that name, with or without the prefix {}",
+                          first.substr(0, first.size() - other.size()));
+  fail(ErrorCode::data, fmt::format("a tensor {} in {}", first, folder), found,
        "check that config.json and the weights belong together");
 }
 

@@ -206,7 +206,36 @@ def states():
     seed("state", "empty", "{}")
 
 
-for write in (safetensors, gguf, tokenizers, configs, tokens, corpora, states):
+def rows():
+    def text(name, content, kind=0, labels=1, header=0, names=0, problem=0, length=20):
+        choice = kind + 3 * labels + 12 * header + 36 * names + 72 * problem
+        return struct.pack("<BHB", name, choice, length - 1) + content.encode()
+
+    tsv, csv, jsonl, array, txt = range(5)
+    seed("rows", "tsv", text(tsv, "text\tlabel\na b\t1\nb ba.\t0\n\t1\n"))
+    seed("rows", "bare", text(tsv, "a b\tx\nb ba.\ty\n", names=1))
+    seed("rows", "csv", text(csv, 'sentence1,sentence2,label\n"a, b","b\n""a",0.5\nab,b,1\n', length=6))
+    seed("rows", "records", text(jsonl, '{"text": "a b", "label": ["x", "y"]}\n{"text": "b", "label": []}\n'))
+    seed("rows", "hot", text(jsonl, '{"text": "a b", "label": [0, 1]}\n{"text": "b", "label": [1, 0.5]}\n'))
+    seed("rows", "array", text(array, '[{"text": "a b", "label": true},\n {"text": "b", "label": false}]'))
+    seed("rows", "words", text(jsonl, '{"tokens": ["a", "bab"], "tags": ["x", -100]}\n', kind=1))
+    seed("rows", "ids", text(jsonl, '{"input_ids": [1, 4, 2, 0], "attention_mask": [1, 1, 1, 0], "labels": '
+                                    '[-100, 4, 2, 0], "token_type_ids": [0, 0, 1, 0]}\n', kind=1))
+    seed("rows", "lines", text(txt, "a b\n\nba. b\n", kind=2))
+
+    def file(form, values, words, ends, longest, types=0, classes=0, report=b"{}"):
+        head = b"SNUGROWS" + struct.pack("<ii7q", 1, form, values, len(ends), ends[-1], longest, 9, types, classes)
+        head += struct.pack("<4QqQQ", 0, 0, 0, 0, len(report), 0, 0)
+        index = b"SNUGRIDX" + struct.pack(f"<3q{len(ends)}q", 1, len(ends), 0, *ends)
+        body = head + struct.pack(f"<{len(words)}i", *words) + report
+        return struct.pack("<BHH", 255, 6, len(index)) + index + body
+
+    seed("rows", "file", file(4, 0, [1, 4, 2, 0, 5, 1], [3, 4], 3, classes=2))
+    seed("rows", "file_types", file(3, 0, [1, 4, 0, 1, -100, 3, 5, 0, 2], [2, 3], 2, types=2, classes=4))
+    seed("rows", "file_values", file(8, 2, [1, 4, 0, 0, 5, 0, 0], [2, 3], 2))
+
+
+for write in (safetensors, gguf, tokenizers, configs, tokens, corpora, rows, states):
     write()
 total = sum(f.stat().st_size for f in CORPUS.rglob("*") if f.is_file())
 print(f"{sum(1 for f in CORPUS.rglob('*') if f.is_file())} seeds, {total} bytes")

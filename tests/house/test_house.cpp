@@ -153,11 +153,15 @@ TEST(HouseCatches, ForbiddenSubfolderArrow) {
   }
   EXPECT_CLEAN(arrow("layers/parts", "layers/ops"));
   EXPECT_CLEAN(arrow("layers/models", "layers/parts"));
-  EXPECT_CLEAN(arrow("layers/peft", "layers/ops"));
-  EXPECT_CLEAN(arrow("layers/peft", "layers/parts"));
+  EXPECT_CLEAN(arrow("layers/adapters", "layers/ops"));
+  EXPECT_CLEAN(arrow("layers/adapters", "layers/parts"));
+  EXPECT_CLEAN(arrow("layers/models", "layers/adapters"));
+  EXPECT_CLEAN(arrow("layers/tasks", "layers/models"));
   expect_caught(arrow("layers/ops", "layers/parts"), "ops may include nothing else");
   expect_caught(arrow("layers/parts", "layers/models"), "parts may include only ops");
-  expect_caught(arrow("layers/models", "layers/peft"), "models may include only ops, parts");
+  expect_caught(arrow("layers/models", "layers/tasks"),
+                "models may include only adapters, ops, parts");
+  expect_caught(arrow("layers/parts", "layers/adapters"), "parts may include only ops");
   expect_caught(check_layering({{"engine/misc/a.h", ""}}), "no folder engine/misc");
   expect_caught(check_layering({{"engine/a.h", ""}}), "engine/a.h:1: the layout has no folder");
 }

@@ -208,7 +208,8 @@ TEST(ClassLoss, RefusesTargetsThatAreNone) {
     };
     run(ClassLoss::cross_entropy, {2, -100}, backward);
     refused(ClassLoss::cross_entropy, {0, 3},
-            {"targets of 0 .. 2, or -100", "3 in row 1 of targets", "num_labels"});
+            {"targets of 0 .. 2, or -100", "3 in row 1 of targets",
+             "check the labels of the data, and num_labels"});
     refused(ClassLoss::cross_entropy, {-1, 0}, {"-1 in row 0 of targets"});
     run(ClassLoss::binary_cross_entropy, {0, 1, 0.5, kNone, 0, 7}, backward);
     refused(ClassLoss::binary_cross_entropy, {0, 1, 0, 0, 2, 0},

@@ -151,6 +151,8 @@ TEST(Embedding, TypesMatchTheReference) {
       check(kSizes[3], DType::bf16, true, add, {}, to, {2, true});
       check(kSizes[1], DType::f32, false, add, {}, to, {2, true});  // no learned positions
     }
+  // More than 32 chunks of 16 rows.
+  check({5, 130, 3, 7, 130, 0}, DType::f32, true, true, {}, DType::f32, {2, true});
   Values starts(130);
   for (size_t i = 0; i < starts.size(); ++i) starts[i] = static_cast<double>(i % 65 / 7 * 7);
   check(kSizes[3], DType::f16, true, false, starts, DType::f32, {2, true});

@@ -58,7 +58,7 @@ TEST(HeadLossErrors, NameWhatIsWrong) {
       expect_call(ErrorCode::data,
                   {"targets of 0 .. 12, or -100 for none",
                    (std::to_string(static_cast<int64_t>(bad)) + " in row 3 of targets").c_str(),
-                   "tokenizer of this model"},
+                   "check that the data was made with the tokenizer of this model"},
                   [&](Call& a) { a.targets[3] = bad; });
     expect_call(ErrorCode::shape, {"weight", "(Vp,C)=(16,4)", "(16,5)"}, [](Call& a) {
       a.weight = {16, 5};

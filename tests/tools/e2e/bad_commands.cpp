@@ -103,7 +103,8 @@ std::vector<BadRow> bad_commands() {
              "for example memory=8GiB or model.n_layer=6")},
       {"plan: nothing given",
        {"plan"},
-       usage("model as a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2), a "
+       usage("model as a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
+             "distilgpt2, " NAMED_ENCODERS "), a "
              "folder or a map",
              "none", "model=gpt2")},
       {"tokenizer train: no text",
@@ -362,7 +363,8 @@ std::vector<BadRow> bad_commands() {
        usage("the flags of snug bench gemm", "\"--repaet\"", "did you mean --repeat?")},
       {"bench ops: model",
        {"bench", "ops", "model=gpt5"},
-       usage("model as a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2), a "
+       usage("model as a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
+             "distilgpt2, " NAMED_ENCODERS "), a "
              "folder with config.json, or a map",
              "model: gpt5 (command line)", "did you mean model=gpt2?")},
       {"bench gemm: key",

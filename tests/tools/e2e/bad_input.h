@@ -7,6 +7,12 @@
 
 #include "tests/tools/e2e/workspace.h"
 
+// The named shapes of encoders, as a message lists them behind GPT-2's.
+#define NAMED_ENCODERS                                                                        \
+  "bert-base, bert-base-uncased, bert-base-cased, bert-base-multilingual, bert-large, "       \
+  "bert-large-cased, bert-mini, bert-tiny, roberta-base, roberta-large, distilroberta-base, " \
+  "distilbert, distilbert-base-uncased, distilbert-base-cased, distilbert-base-multilingual-cased"
+
 namespace snug::e2e {
 
 // Something made in the workspace before a row runs and removed after it.

@@ -7,12 +7,14 @@ std::vector<BadRow> bad_keys() {
   return {
       {"model",
        {"...", "model=gpt3"},
-       usage("model as a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2), a "
+       usage("model as a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
+             "distilgpt2, " NAMED_ENCODERS "), a "
              "folder with config.json, or a map",
              "model: gpt3 (command line)", "did you mean model=gpt2?")},
       {"model of nothing",
        {"...", "model=null"},
-       usage("model as a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2), a "
+       usage("model as a named shape (gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
+             "distilgpt2, " NAMED_ENCODERS "), a "
              "folder or a map",
              "none", "model=gpt2")},
       {"model as a list",
@@ -40,11 +42,43 @@ std::vector<BadRow> bad_keys() {
              "model=FOLDER, or init=scratch")},
       {"task",
        {"...", "task=masked_lm"},
-       unsupported("task as one of causal_lm", "\"masked_lm\" (command line), which is not built",
-                   "task=causal_lm")},
+       unsupported("a task that a model of type gpt2 has: causal_lm",
+                   "task: masked_lm (command line)", "task=auto, or model=bert-base")},
+      {"task of an encoder",
+       {"plan", "model=bert-tiny", "task=causal_lm"},
+       unsupported("a task that a model of type bert has: masked_lm, sequence_classification or "
+                   "token_classification",
+                   "task: causal_lm (command line)", "task=masked_lm, or model=gpt2")},
+      {"problem type",
+       {"...", "problem_type=ranking"},
+       usage("problem_type as one of auto, regression, single_label_classification, "
+             "multi_label_classification",
+             "\"ranking\" (command line)", "problem_type=auto")},
+      {"nothing masked",
+       {"...", "mlm_probability=0"},
+       usage("mlm_probability above 0 and at most 1", "\"0\" (command line)",
+             "mlm_probability=0.3")},
+      {"whole words",
+       {"...", "whole_word_mask=maybe"},
+       usage("true or false for whole_word_mask", "\"maybe\" (command line)",
+             "whole_word_mask=true")},
+      {"label column that is not there",
+       {"train", "model=bert-tiny", "task=sequence_classification", "tokenizer=@/tok.json",
+        "train_data=@/rows.tsv", "label_column=labl", "text_pair_column=b", "text_column=a",
+        "output_dir=@/out"},
+       data("a column \"labl\" (label_column) in @/rows.tsv",
+            "the columns \"a\", \"b\", \"label\" at @/rows.tsv:1", "did you mean label?"),
+       {file("rows.tsv", "a\tb\tlabel\nx\ty\t1\nx\tz\t0\n")}},
+      {"task not built",
+       {"...", "task=dpo"},
+       unsupported("task as one of auto, causal_lm, masked_lm, sequence_classification, "
+                   "token_classification",
+                   "\"dpo\" (command line), which is not built", "task=auto")},
       {"task unknown",
        {"...", "task=causal"},
-       usage("task as one of causal_lm", "\"causal\" (command line)", "did you mean causal_lm?")},
+       usage("task as one of auto, causal_lm, masked_lm, sequence_classification, "
+             "token_classification",
+             "\"causal\" (command line)", "did you mean causal_lm?")},
       {"train_data",
        {"...", "train_data=null"},
        usage("train_data as a file, folder or pattern", "none", "train_data=input.txt")},

@@ -1,0 +1,89 @@
+// Metrics against scikit-learn 1.9.1 (accuracy_score, f1_score, matthews_corrcoef) and scipy 1.17.1
+// (pearsonr, spearmanr).
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "layers/tasks/metrics.h"
+
+namespace snug {
+namespace {
+
+ModelSpec spec_of(HeadKind head, Problem problem, size_t labels) {
+  ModelSpec spec;
+  spec.head = head;
+  spec.problem = problem;
+  spec.labels.resize(labels);
+  return spec;
+}
+
+void expect(const Metrics& metrics, std::initializer_list<Metric> want) {
+  const MetricList got = metrics.values();
+  ASSERT_EQ(static_cast<size_t>(got.count), want.size());
+  const Metric* m = got.begin();
+  for (const Metric& w : want) {
+    EXPECT_EQ(m->name, w.name);
+    EXPECT_NEAR(m->value, w.value, 1e-12) << w.name;
+    ++m;
+  }
+}
+
+void add_classes(Metrics& metrics, size_t K, const std::vector<int>& labels,
+                 const std::vector<int>& guesses) {
+  for (size_t i = 0; i < labels.size(); ++i) {
+    std::vector<float> logits(K, -1.0f);
+    logits[static_cast<size_t>(guesses[i])] = 0.5f;
+    metrics.add(logits, labels[i]);
+  }
+  metrics.add(std::vector<float>(K, 0.0f), -100);
+}
+
+TEST(Metrics, TwoClasses) {
+  Metrics m(spec_of(HeadKind::sequence_classification, Problem::single_label, 2), 0);
+  EXPECT_EQ(m.values().count, 0);
+  for (int round = 0; round < 2; ++round) {  // cleared, it begins anew
+    m.clear();
+    add_classes(m, 2, {1, 0, 1, 1, 0, 1, 0, 0, 1, 1}, {1, 0, 0, 1, 1, 1, 0, 0, 1, 0});
+    expect(m, {{"accuracy", 0.7},
+               {"f1", 0.7272727272727273},
+               {"matthews_correlation", 0.408248290463863}});
+  }
+}
+
+TEST(Metrics, FourClassesAndTokens) {
+  const std::vector<int> labels = {0, 1, 2, 2, 1, 0, 3, 3, 0, 1, 2},
+                         guesses = {0, 2, 2, 2, 1, 1, 3, 0, 0, 1, 1};
+  Metrics m(spec_of(HeadKind::sequence_classification, Problem::single_label, 4), 0);
+  add_classes(m, 4, labels, guesses);
+  expect(m, {{"accuracy", 0.6363636363636364},
+             {"f1", 0.6428571428571428},
+             {"matthews_correlation", 0.5114957546028551}});
+  Metrics tokens(spec_of(HeadKind::token_classification, Problem::single_label, 4), 0);
+  add_classes(tokens, 4, labels, guesses);
+  expect(tokens, {{"accuracy", 0.6363636363636364}});
+}
+
+TEST(Metrics, SeveralLabels) {
+  Metrics m(spec_of(HeadKind::sequence_classification, Problem::multi_label, 3), 0);
+  const float labels[4][3] = {{1, 0, 1}, {0, 0, 1}, {1, 1, 0}, {0, 1, 1}};
+  const float logits[4][3] = {{1, -2, 3}, {0.5, -1, 1}, {2, -1, -1}, {-1, 1, 4}};
+  for (int i = 0; i < 4; ++i)
+    m.add(std::span<const float>(logits[i]), std::span<const float>(labels[i]));
+  const float nothing[3] = {std::nanf(""), 0, 0};
+  m.add(std::span<const float>(logits[0]), std::span<const float>(nothing));
+  expect(m, {{"accuracy", 0.5}, {"f1", 0.8571428571428571}});
+}
+
+TEST(Metrics, Regression) {
+  Metrics m(spec_of(HeadKind::sequence_classification, Problem::regression, 1), 8);
+  const float a[] = {0.5, 1.25, -0.75, 3, 2, 2, 0.125}, b[] = {0.25, 1.5, 0, 2.5, 2.5, 1, -0.5};
+  for (int i = 0; i < 7; ++i) m.add(std::span(a + i, 1), std::span(b + i, 1));
+  expect(m, {{"pearson", 0.8691616177592719}, {"spearman", 0.8818181818181818}});
+  m.clear();
+  m.add(std::span(a, 1), std::span(b, 1));
+  m.add(std::span(a, 1), std::span(b + 1, 1));
+  expect(m, {{"pearson", 0}, {"spearman", 0}});  // what does not vary
+}
+
+}  // namespace
+}  // namespace snug
