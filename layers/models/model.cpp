@@ -31,6 +31,12 @@ Model::Model(const ModelSpec& spec, const Precision& precision)
     n_cache_k_.push_back(join(blocks_.back()->name(), "cache_k"));
     n_cache_v_.push_back(join(blocks_.back()->name(), "cache_v"));
   }
+  // A block has a backward if something in it or before it is trained.
+  bool before = false;
+  for (int i = 0, l = 0; i < params_.size(); ++i) {
+    for (; l <= params_[i].part; ++l) blocks_[static_cast<size_t>(l)]->derive(params_, before);
+    before |= params_[i].trainable;
+  }
   if (spec.head != HeadKind::causal_lm) {
     rows_head_.emplace(spec_, precision, embedding_->wte(), params_);
     return;
