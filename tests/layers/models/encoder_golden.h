@@ -109,6 +109,10 @@ class EncoderRun {
     for (int64_t first = 0; first < windows_; first += packing_.micro) {
       fill(first);
       session->state().first_sample = first;
+      // What a window's first micro-step does not assign would stay.
+      if (train && first == 0 && session->context().host_reads())
+        std::fill_n(session->gradients().flat().as<float>(), model.params().flat_elements(),
+                    123.0f);
       if (train)
         session->micro(first == 0);
       else
@@ -145,9 +149,15 @@ class EncoderRun {
     for (; at < p.elements(); ++at) EXPECT_EQ(got[at], 0.0f) << "padding";
     return worst / largest;
   }
+  // Of all parameters; the gaps between them are zero.
   std::vector<float> gradients() const {
-    const View& flat = session->gradients().flat();
-    return {flat.as<float>(), flat.as<float>() + flat.elements()};
+    const auto* flat = session->gradients().flat().as<float>();
+    std::vector<float> all(static_cast<size_t>(model.params().flat_elements()), 0.0f);
+    for (int i = 0; i < model.params().size(); ++i) {
+      const ParamInfo& p = model.params()[i];
+      std::copy(flat + p.offset, flat + p.offset + p.elements(), all.begin() + p.offset);
+    }
+    return all;
   }
 
   const EncoderGolden& golden;

@@ -199,6 +199,20 @@ TEST(EncoderShapes, PublishedSizes) {
   EXPECT_EQ(count("distilbert", HeadKind::masked_lm), 66'985'530);
 }
 
+// RoBERTa's classifier drops before its dense layer too.
+TEST(EncoderConfigs, DropoutsOfTheHeads) {
+  const auto slots = [](const char* name) {
+    ModelSpec spec = resolve_model(name, "").spec;
+    set_head(spec, HeadKind::sequence_classification, "test");
+    const Model model(spec, parse_precision("fp32"));
+    const Body& body = model.rows_head()->body();
+    return std::pair(body.find_slot("drop1") >= 0, body.find_slot("drop2") >= 0);
+  };
+  EXPECT_EQ(slots("bert-tiny"), std::pair(false, true));
+  EXPECT_EQ(slots("distilbert"), std::pair(false, true));
+  EXPECT_EQ(slots("roberta-base"), std::pair(true, true));
+}
+
 TEST(EncoderConfigs, Mistakes) {
   const auto refused = [](const char* map, std::initializer_list<const char*> parts,
                           ErrorCode code) {

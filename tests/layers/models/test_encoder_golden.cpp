@@ -141,6 +141,31 @@ TEST_P(EncoderGoldens, RecomputeAndOffloadHaveTheSameBits) {
   }
 }
 
+// Masks of dropout in backward are those of forward: the gradient is the slope of the loss along
+// itself. Another site, sample or position in one of the two gives another slope.
+TEST_P(EncoderGoldens, GradientsUnderDropoutAreSlopes) {
+  EncoderGolden g(GetParam());
+  g.spec.residual_dropout = g.spec.embedding_dropout = 0.2f;
+  g.spec.attention_dropout = g.spec.head_dropout = 0.2f;
+  EncoderRun run(g, "fp32", "none", packings(g)[1]);
+  const double undropped = g.numbers("loss")[0];
+  EXPECT_GT(std::fabs(run.step() - undropped) / undropped, 1e-4) << "nothing was dropped";
+  const std::vector<float> gradient = run.gradients();
+  double square = 0;
+  for (const float x : gradient) square += static_cast<double>(x) * static_cast<double>(x);
+  const double norm = std::sqrt(square), h = 1e-3 / norm;  // where a relu seldom turns
+  float* weights = run.session->master().as<float>();
+  const std::vector<float> original(weights, weights + gradient.size());
+  const auto loss_at = [&](double distance) {
+    for (size_t i = 0; i < gradient.size(); ++i)
+      weights[i] = static_cast<float>(static_cast<double>(original[i]) +
+                                      distance * static_cast<double>(gradient[i]) / norm);
+    return run.step();
+  };
+  const double slope = (loss_at(h) - loss_at(-h)) / (2 * h);
+  EXPECT_NEAR(slope / norm, 1.0, 3e-3);
+}
+
 INSTANTIATE_TEST_SUITE_P(Fixtures, EncoderGoldens,
                          testing::Values("a", "b", "c", "d", "e", "f", "g", "h", "i", "j"),
                          [](const auto& named) { return std::string(named.param); });
