@@ -11,6 +11,11 @@ void* operator new(size_t bytes) {
   if (void* p = std::malloc(bytes)) return p;
   throw std::bad_alloc();
 }
+// As std::stable_sort asks: its delete is the one below, so its new must be of the same kind.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  ++requests;
+  return std::malloc(bytes);
+}
 void operator delete(void* p) noexcept {
   std::free(p);
 }
