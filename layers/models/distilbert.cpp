@@ -2,6 +2,7 @@
 // DistilBertForSequenceClassification and DistilBertForTokenClassification. No token types.
 #include <array>
 
+#include "engine/core/error.h"
 #include "engine/io/json.h"
 #include "layers/models/encoder_family.h"
 
@@ -90,6 +91,10 @@ void check_keys(const json& c, const std::string& origin) {
 
 ModelSpec parse(const json& config, const std::string& origin, bool strict) {
   if (strict) check_keys(config, origin);
+  // A folder's table of positions is read, however it was made.
+  if (strict && get_bool(config, "sinusoidal_pos_embds", origin, false))
+    fail(ErrorCode::unsupported, "sinusoidal_pos_embds: false", "true in " + origin,
+         "leave it out: positions are learned");
   json c = config;
   own_names(c, kDistilBertFamily, origin);
   // transformers fixes the norms' epsilon; files do not say it.

@@ -26,15 +26,19 @@ struct NamedShape {
   bool tied;
 };
 
-// What differs.
+// What differs, transformers' defaults among it.
 struct Kin {
   const char* model_type;
   const char* architecture;
   const char* title;
-  int64_t vocabulary, positions, kv_heads;  // transformers' defaults; 0 kv_heads: as heads
-  float epsilon;
-  bool window, qkv_bias, gemma;
+  // Defaults; kv_heads 0: as many as heads, head_width 0: the width divided among the heads.
+  int64_t vocabulary, positions, width, hidden, layers, heads, kv_heads, head_width;
+  bool has_window;      // knows sliding_window
+  int64_t window;       // where a config does not say
+  bool always_windows;  // without use_sliding_window
+  bool qkv_bias, gemma;
   std::span<const NamedShape> shapes;
+  std::span<const std::string_view> keys;  // beside those of all
 };
 
 constexpr std::array<NamedShape, 6> kLlamaShapes = {
@@ -56,45 +60,97 @@ constexpr std::array<NamedShape, 2> kGemmaShapes = {
     {{"gemma-2b", 18, 8, 1, 2048, 16384, 256000, 8192, 10000, true},
      {"gemma-7b", 28, 16, 16, 3072, 24576, 256000, 8192, 10000, true}}};
 
-constexpr Kin kLlama = {"llama", "LlamaForCausalLM", "Llama", 32000, 2048, 0, 1e-6f, false, false,
-                        false,   kLlamaShapes};
-constexpr Kin kMistral = {
-    "mistral", "MistralForCausalLM", "Mistral", 32000, 131072, 8, 1e-6f, true, false,
-    false,     kMistralShapes};
-constexpr Kin kQwen2 = {"qwen2", "Qwen2ForCausalLM", "Qwen2", 151936, 32768, 32, 1e-6f, true, true,
-                        false,   kQwenShapes};
+constexpr std::array<std::string_view, 2> kLlamaKeys = {"attention_bias", "mlp_bias"};
+constexpr std::array<std::string_view, 2> kMistralKeys = {"sliding_window", "layer_types"};
+constexpr std::array<std::string_view, 4> kQwenKeys = {"sliding_window", "use_sliding_window",
+                                                       "max_window_layers", "layer_types"};
+constexpr std::array<std::string_view, 3> kGemmaKeys = {"attention_bias", "hidden_activation",
+                                                        "use_bidirectional_attention"};
 
-constexpr Kin kGemma = {"gemma", "GemmaForCausalLM", "Gemma", 256000, 8192, 16, 1e-6f, false, false,
-                        true,    kGemmaShapes};
+constexpr Kin kLlama = {.model_type = "llama",
+                        .architecture = "LlamaForCausalLM",
+                        .title = "Llama",
+                        .vocabulary = 32000,
+                        .positions = 2048,
+                        .width = 4096,
+                        .hidden = 11008,
+                        .layers = 32,
+                        .heads = 32,
+                        .kv_heads = 0,
+                        .head_width = 0,
+                        .has_window = false,
+                        .window = 0,
+                        .always_windows = false,
+                        .qkv_bias = false,
+                        .gemma = false,
+                        .shapes = kLlamaShapes,
+                        .keys = kLlamaKeys};
+constexpr Kin kMistral = {.model_type = "mistral",
+                          .architecture = "MistralForCausalLM",
+                          .title = "Mistral",
+                          .vocabulary = 32000,
+                          .positions = 131072,
+                          .width = 4096,
+                          .hidden = 14336,
+                          .layers = 32,
+                          .heads = 32,
+                          .kv_heads = 8,
+                          .head_width = 0,
+                          .has_window = true,
+                          .window = 4096,
+                          .always_windows = true,
+                          .qkv_bias = false,
+                          .gemma = false,
+                          .shapes = kMistralShapes,
+                          .keys = kMistralKeys};
+constexpr Kin kQwen2 = {.model_type = "qwen2",
+                        .architecture = "Qwen2ForCausalLM",
+                        .title = "Qwen2",
+                        .vocabulary = 151936,
+                        .positions = 32768,
+                        .width = 4096,
+                        .hidden = 22016,
+                        .layers = 32,
+                        .heads = 32,
+                        .kv_heads = 32,
+                        .head_width = 0,
+                        .has_window = true,
+                        .window = 4096,
+                        .always_windows = false,
+                        .qkv_bias = true,
+                        .gemma = false,
+                        .shapes = kQwenShapes,
+                        .keys = kQwenKeys};
+constexpr Kin kGemma = {.model_type = "gemma",
+                        .architecture = "GemmaForCausalLM",
+                        .title = "Gemma",
+                        .vocabulary = 256000,
+                        .positions = 8192,
+                        .width = 3072,
+                        .hidden = 24576,
+                        .layers = 28,
+                        .heads = 16,
+                        .kv_heads = 16,
+                        .head_width = 256,
+                        .has_window = false,
+                        .window = 0,
+                        .always_windows = false,
+                        .qkv_bias = false,
+                        .gemma = true,
+                        .shapes = kGemmaShapes,
+                        .keys = kGemmaKeys};
 
-constexpr std::array<std::string_view, 28> kKnown = {"vocab_size",
-                                                     "max_position_embeddings",
-                                                     "hidden_size",
-                                                     "intermediate_size",
-                                                     "num_hidden_layers",
-                                                     "num_attention_heads",
-                                                     "num_key_value_heads",
-                                                     "head_dim",
-                                                     "hidden_act",
-                                                     "rms_norm_eps",
-                                                     "initializer_range",
-                                                     "tie_word_embeddings",
-                                                     "rope_theta",
-                                                     "rope_scaling",
-                                                     "rope_parameters",
-                                                     "attention_bias",
-                                                     "mlp_bias",
-                                                     "attention_dropout",
-                                                     "pretraining_tp",
-                                                     "sliding_window",
-                                                     "use_sliding_window",
-                                                     "max_window_layers",
-                                                     "layer_types",
-                                                     "partial_rotary_factor",
-                                                     "is_decoder",
-                                                     "hidden_activation",
-                                                     "use_bidirectional_attention",
-                                                     "pruned_heads"};
+constexpr std::array<std::string_view, 19> kKnown = {
+    "vocab_size",          "max_position_embeddings",
+    "hidden_size",         "intermediate_size",
+    "num_hidden_layers",   "num_attention_heads",
+    "num_key_value_heads", "head_dim",
+    "hidden_act",          "rms_norm_eps",
+    "initializer_range",   "tie_word_embeddings",
+    "rope_theta",          "rope_scaling",
+    "rope_parameters",     "partial_rotary_factor",
+    "attention_dropout",   "pretraining_tp",
+    "pruned_heads"};
 constexpr std::array<KeyAlias, 0> kAliases = {};
 
 int64_t token_id(const json& c, const char* key, const std::string& origin) {
@@ -133,52 +189,74 @@ RopeParameters read_rope(const json& c, const std::string& origin) {
 
 // The window of all layers; those of only some layers are not built.
 int64_t read_window(const Kin& kin, const json& c, const std::string& origin, int64_t layers) {
-  if (!kin.window || !c.contains("sliding_window") || c["sliding_window"].is_null()) return 0;
-  if (!get_bool(c, "use_sliding_window", origin, kin.qkv_bias ? false : true)) return 0;
+  if (!kin.has_window) return 0;
+  if (!kin.always_windows && !get_bool(c, "use_sliding_window", origin, false)) return 0;
+  if (c.contains("sliding_window") && c["sliding_window"].is_null()) return 0;
+  int64_t sliding = layers;
   if (c.contains("layer_types") && c["layer_types"].is_array()) {
-    int64_t sliding = 0;
+    sliding = 0;
     for (const json& type : c["layer_types"]) sliding += type == "sliding_attention";
-    if (sliding == 0) return 0;
-    if (sliding < layers)
-      fail(ErrorCode::unsupported, fmt::format("layer_types all alike in {}", origin),
-           fmt::format("{} of {} sliding_attention", sliding, layers),
-           "a model whose layers all have the window, or none");
+  } else if (!kin.always_windows) {  // the layers from there on
+    sliding = std::clamp<int64_t>(layers - get_int(c, "max_window_layers", origin, 28), 0, layers);
   }
-  return get_int_in(c, "sliding_window", origin, 1, int64_t{1} << 30);
+  if (sliding == 0) return 0;
+  if (sliding < layers)
+    fail(ErrorCode::unsupported, fmt::format("layer_types all alike in {}", origin),
+         fmt::format("{} of {} sliding_attention", sliding, layers),
+         "a model whose layers all have the window, or none");
+  return c.contains("sliding_window") ? get_int_in(c, "sliding_window", origin, 1, int64_t{1} << 30)
+                                      : kin.window;
+}
+
+// Gemma's first files say gelu and mean its tanh form, which hidden_activation then names.
+Activation read_gate(const Kin& kin, const json& c, const std::string& origin) {
+  if (!kin.gemma) return read_activation(c, "hidden_act", origin, "silu");
+  const bool named = c.contains("hidden_activation") && !c["hidden_activation"].is_null();
+  const char* const key = named ? "hidden_activation" : "hidden_act";
+  const Activation kind = read_activation(c, key, origin, "gelu_pytorch_tanh");
+  return kind == Activation::gelu_erf && !named ? Activation::gelu_tanh : kind;
 }
 
 template <const Kin& kKin>
 void check_keys(const json& c, const std::string& origin) {
-  check_encoder_keys(c, origin, kKin.title, kKnown, kAliases);
+  std::vector<std::string_view> known(kKnown.begin(), kKnown.end());
+  known.insert(known.end(), kKin.keys.begin(), kKin.keys.end());
+  check_encoder_keys(c, origin, kKin.title, known, kAliases);
 }
 
 template <const Kin& kKin>
 ModelSpec parse(const json& c, const std::string& origin, bool strict) {
   if (strict) check_keys<kKin>(c, origin);
+  if (c.contains("pruned_heads") && !c["pruned_heads"].empty())
+    fail(ErrorCode::unsupported, "pruned_heads: none",
+         fmt::format("{} in {}", json_brief(c["pruned_heads"]), origin),
+         "a model with all its heads");
+  if (get_bool(c, "use_bidirectional_attention", origin, false))
+    fail(ErrorCode::unsupported, "use_bidirectional_attention: false", "true in " + origin,
+         "a model that looks back alone");
   ModelSpec s;
   s.family = kKin.model_type;
   s.architecture = kKin.architecture;
   s.norm = NormKind::rmsnorm;
   s.positions = Positions::rope;
   s.gated_mlp = true;
-  s.own_head_width = true;
   s.V = get_int(c, "vocab_size", origin, kKin.vocabulary);
   s.P = get_int(c, "max_position_embeddings", origin, kKin.positions);
-  s.C = get_int(c, "hidden_size", origin, 4096);
-  s.F = get_int(c, "intermediate_size", origin, 11008);
-  s.L = get_int(c, "num_hidden_layers", origin, 32);
-  s.H = get_int(c, "num_attention_heads", origin, 32);
+  s.C = get_int(c, "hidden_size", origin, kKin.width);
+  s.F = get_int(c, "intermediate_size", origin, kKin.hidden);
+  s.L = get_int(c, "num_hidden_layers", origin, kKin.layers);
+  s.H = get_int(c, "num_attention_heads", origin, kKin.heads);
   s.G = get_int(c, "num_key_value_heads", origin, kKin.kv_heads > 0 ? kKin.kv_heads : s.H);
   const bool head_dim = c.contains("head_dim") && !c["head_dim"].is_null();
-  s.D = head_dim ? get_int(c, "head_dim", origin) : s.H > 0 ? s.C / s.H : 0;
-  if (kKin.gemma && !head_dim) s.D = 256;
-  // Gemma's first files say gelu and mean its tanh form, which hidden_activation then names.
-  s.activation =
-      kKin.gemma ? Activation::gelu_tanh : read_activation(c, "hidden_act", origin, "silu");
+  s.own_head_width = head_dim || kKin.head_width > 0;
+  s.D = head_dim              ? get_int(c, "head_dim", origin)
+        : kKin.head_width > 0 ? kKin.head_width
+        : s.H > 0             ? s.C / s.H
+                              : 0;
+  s.activation = read_gate(kKin, c, origin);
   s.unit_offset = kKin.gemma;
   if (kKin.gemma) s.embedding_scale = std::sqrt(static_cast<float>(s.C));
-  s.norm_epsilon =
-      static_cast<float>(get_number(c, "rms_norm_eps", origin, static_cast<double>(kKin.epsilon)));
+  s.norm_epsilon = static_cast<float>(get_number(c, "rms_norm_eps", origin, 1e-6));
   s.init_std = static_cast<float>(get_number(c, "initializer_range", origin, 0.02));
   s.attention_dropout = static_cast<float>(get_number(c, "attention_dropout", origin, 0.0));
   s.tied = get_bool(c, "tie_word_embeddings", origin, kKin.gemma);
@@ -212,10 +290,13 @@ json write(const ModelSpec& s, const char* torch_dtype) {
   c["initializer_range"] = s.init_std;
   c["attention_dropout"] = s.attention_dropout;
   c["tie_word_embeddings"] = s.tied;
-  if (!kKin.qkv_bias) c["attention_bias"] = s.qkv_bias;
-  if (!kKin.window && !kKin.gemma) c["mlp_bias"] = s.mlp_bias;
-  if (kKin.gemma) c["hidden_act"] = c["hidden_activation"] = "gelu_pytorch_tanh";
+  if (!kKin.has_window) c["attention_bias"] = s.qkv_bias;
+  if (!kKin.has_window && !kKin.gemma) c["mlp_bias"] = s.mlp_bias;
+  if (kKin.gemma)
+    c["hidden_act"] = c["hidden_activation"] =
+        s.activation == Activation::gelu_tanh ? "gelu_pytorch_tanh" : activation_key(s.activation);
   c["rope_theta"] = s.rope.theta;
+  if (s.rope.partial != 1) c["partial_rotary_factor"] = s.rope.partial;
   c["rope_scaling"] = nullptr;
   if (s.rope.type != "default") {
     c["rope_scaling"] = {{"rope_type", s.rope.type}, {"factor", s.rope.factor}};
@@ -225,8 +306,11 @@ json write(const ModelSpec& s, const char* torch_dtype) {
       c["rope_scaling"]["original_max_position_embeddings"] = s.rope.original_positions;
     }
   }
-  if (kKin.window) c["sliding_window"] = s.window > 0 ? json(s.window) : json(nullptr);
-  if (kKin.window && kKin.qkv_bias) c["use_sliding_window"] = s.window > 0;
+  if (kKin.has_window) c["sliding_window"] = s.window > 0 ? json(s.window) : json(nullptr);
+  if (kKin.has_window && !kKin.always_windows) {
+    c["use_sliding_window"] = s.window > 0;
+    c["max_window_layers"] = s.window > 0 ? 0 : s.L;
+  }
   c["bos_token_id"] = s.bos_token < 0 ? json(nullptr) : json(s.bos_token);
   c["eos_token_id"] = s.eos_token < 0 ? json(nullptr) : json(s.eos_token);
   c["use_cache"] = true;
@@ -239,11 +323,16 @@ template <const Kin& kKin>
 std::optional<json> named(std::string_view name) {
   for (const NamedShape& s : kKin.shapes)
     if (name == s.name)
-      return json{{"num_hidden_layers", s.layers},          {"num_attention_heads", s.heads},
-                  {"num_key_value_heads", s.kv_heads},      {"hidden_size", s.width},
-                  {"intermediate_size", s.hidden},          {"vocab_size", s.vocabulary},
-                  {"max_position_embeddings", s.positions}, {"rope_theta", s.theta},
-                  {"tie_word_embeddings", s.tied}};
+      return json{{"num_hidden_layers", s.layers},
+                  {"num_attention_heads", s.heads},
+                  {"num_key_value_heads", s.kv_heads},
+                  {"hidden_size", s.width},
+                  {"intermediate_size", s.hidden},
+                  {"vocab_size", s.vocabulary},
+                  {"max_position_embeddings", s.positions},
+                  {"rope_theta", s.theta},
+                  {"tie_word_embeddings", s.tied},
+                  {kKin.has_window ? "sliding_window" : "rope_scaling", nullptr}};
   return std::nullopt;
 }
 

@@ -91,6 +91,7 @@ void check_keys(const json& c, const std::string& origin) {
 ModelSpec parse(const json& c, const std::string& origin, bool strict) {
   if (strict) check_keys(c, origin);
   ModelSpec s = parse_encoder(kKeys, c, origin);
+  s.V = get_int(c, "vocab_size", origin, 50265);
   s.types = get_int(c, "type_vocab_size", origin, 2);
   s.pad_token = get_int(c, "pad_token_id", origin, 1);
   s.first_position = s.pad_token + 1;

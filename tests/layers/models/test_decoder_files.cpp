@@ -44,6 +44,31 @@ TEST(DecoderShapes, PublishedSizes) {
   EXPECT_EQ(count("llama-3-8b"), 8'030'261'248);
 }
 
+// What a map leaves out is as transformers' configs have it.
+TEST(DecoderConfigs, DefaultsAreThoseOfTransformers) {
+  const auto extents = [](const char* type) {
+    const ModelSpec s = resolve_model("", std::string(R"({"type": ")") + type + R"("})").spec;
+    return std::vector<int64_t>{s.V, s.C, s.F, s.L, s.H, s.G, s.D, s.P, s.window, s.tied};
+  };
+  using List = std::vector<int64_t>;
+  EXPECT_EQ(extents("llama"), (List{32000, 4096, 11008, 32, 32, 32, 128, 2048, 0, 0}));
+  EXPECT_EQ(extents("mistral"), (List{32000, 4096, 14336, 32, 32, 8, 128, 131072, 4096, 0}));
+  EXPECT_EQ(extents("qwen2"), (List{151936, 4096, 22016, 32, 32, 32, 128, 32768, 0, 0}));
+  EXPECT_EQ(extents("gemma"), (List{256000, 3072, 24576, 28, 16, 16, 256, 8192, 0, 1}));
+  EXPECT_EQ(extents("bert"), (List{30522, 768, 3072, 12, 12, 12, 64, 512, 0, 1}));
+  EXPECT_EQ(extents("roberta"), (List{50265, 768, 3072, 12, 12, 12, 64, 510, 0, 1}));
+  EXPECT_EQ(resolve_model("mistral-7b-v0.3", "").spec.window, 0);
+  EXPECT_EQ(resolve_model("", R"({"type": "gemma", "hidden_act": "gelu"})").spec.activation,
+            Activation::gelu_tanh);
+  EXPECT_EQ(resolve_model("", R"({"type": "gemma", "hidden_activation": "relu"})").spec.activation,
+            Activation::relu);
+  const ModelSpec turned =
+      resolve_model("", R"({"type": "llama", "partial_rotary_factor": 0.5})").spec;
+  const Family& family = find_family("llama", "test");
+  EXPECT_EQ(family.parse(family.write(turned, "float32"), "written", true).rope.partial, 0.5);
+  EXPECT_EQ(turned.rope.inverse_frequencies(128).size(), 32u);
+}
+
 TEST(DecoderConfigs, Mistakes) {
   const auto refused = [](const char* map, std::initializer_list<const char*> parts,
                           ErrorCode code) {
@@ -69,6 +94,21 @@ TEST(DecoderConfigs, Mistakes) {
           ErrorCode::usage);
   refused(R"({"type": "qwen2", "hiden_size": 48})", {"keys of a Qwen2 config", "hiden_size"},
           ErrorCode::usage);
+  refused(R"({"type": "qwen2", "use_sliding_window": true, "num_hidden_layers": 4,
+              "max_window_layers": 2})",
+          {"layer_types all alike in model", "2 of 4 sliding_attention"}, ErrorCode::unsupported);
+  refused(R"({"type": "llama", "sliding_window": 8})", {"keys of a Llama config", "sliding_window"},
+          ErrorCode::usage);
+  refused(R"({"type": "llama", "pruned_heads": {"1": [0]}})",
+          {"pruned_heads: none", "a model with all its heads"}, ErrorCode::unsupported);
+  refused(R"({"type": "gemma", "use_bidirectional_attention": true})",
+          {"use_bidirectional_attention: false", "true in model", "a model that looks back alone"},
+          ErrorCode::unsupported);
+  refused(R"({"type": "llama", "hidden_size": 50, "num_attention_heads": 4})",
+          {"n_embd divisible by n_head", "n_embd = 50, n_head = 4 in model"}, ErrorCode::usage);
+  refused(R"({"type": "distilbert", "sinusoidal_pos_embds": true})",
+          {"sinusoidal_pos_embds: false", "true in model", "leave it out: positions are learned"},
+          ErrorCode::unsupported);
   refused(R"({"type": "llama", "head_dim": 512})", {"head_dim between 1 and 256"},
           ErrorCode::usage);
 }
