@@ -34,9 +34,38 @@ constexpr std::array<TensorName, 16> kTensors = {{
     {"head.out", "classifier", false, kToken},
 }};
 
+constexpr std::array<std::string_view, 5> kOwn = {"type_vocab_size", "layer_norm_eps",
+                                                  "position_embedding_type", "classifier_dropout",
+                                                  "cross_attention_hidden_size"};
+constexpr std::array<KeyAlias, 0> kAliases = {};
+
+constexpr std::array<EncoderShape, 8> kShapes = {{{"bert-base", 12, 12, 768, 30522},
+                                                  {"bert-base-uncased", 12, 12, 768, 30522},
+                                                  {"bert-base-cased", 12, 12, 768, 28996},
+                                                  {"bert-base-multilingual", 12, 12, 768, 119547},
+                                                  {"bert-large", 24, 16, 1024, 30522},
+                                                  {"bert-large-cased", 24, 16, 1024, 28996},
+                                                  {"bert-mini", 4, 4, 256, 30522},
+                                                  {"bert-tiny", 2, 2, 128, 30522}}};
+
+void read(const json& c, const std::string& origin, bool, ModelSpec& s) {
+  read_bert_keys(c, origin, s);
+}
+
+void write(const ModelSpec& s, json& c) {
+  write_bert_keys(s, c);
+  c["pad_token_id"] = 0;
+}
+
+void set_head(ModelSpec& s, HeadKind head) {
+  s.head = head;
+  s.head_activation = head == HeadKind::masked_lm ? s.activation : Activation::tanh;
+}
+
 constexpr EncoderKeys kKeys = {.model_type = "bert",
                                .prefix = "bert.",
                                .architecture = "Bert",
+                               .title = "BERT",
                                .tensors = kTensors,
                                .width = "hidden_size",
                                .layers = "num_hidden_layers",
@@ -44,118 +73,17 @@ constexpr EncoderKeys kKeys = {.model_type = "bert",
                                .hidden = "intermediate_size",
                                .activation = "hidden_act",
                                .dropout = "hidden_dropout_prob",
-                               .attention_dropout = "attention_probs_dropout_prob"};
-
-constexpr std::array<std::string_view, 20> kKnown = {"vocab_size",
-                                                     "max_position_embeddings",
-                                                     "hidden_size",
-                                                     "num_hidden_layers",
-                                                     "num_attention_heads",
-                                                     "intermediate_size",
-                                                     "hidden_act",
-                                                     "hidden_dropout_prob",
-                                                     "attention_probs_dropout_prob",
-                                                     "type_vocab_size",
-                                                     "initializer_range",
-                                                     "layer_norm_eps",
-                                                     "position_embedding_type",
-                                                     "classifier_dropout",
-                                                     "tie_word_embeddings",
-                                                     "is_decoder",
-                                                     "add_cross_attention",
-                                                     "pruned_heads",
-                                                     "chunk_size_feed_forward",
-                                                     "cross_attention_hidden_size"};
-
-constexpr std::array<KeyAlias, 0> kAliases = {};
-
-struct NamedShape {
-  const char* name;
-  int64_t layers, heads, width, vocabulary;
-};
-constexpr std::array<NamedShape, 8> kShapes = {{{"bert-base", 12, 12, 768, 30522},
-                                                {"bert-base-uncased", 12, 12, 768, 30522},
-                                                {"bert-base-cased", 12, 12, 768, 28996},
-                                                {"bert-base-multilingual", 12, 12, 768, 119547},
-                                                {"bert-large", 24, 16, 1024, 30522},
-                                                {"bert-large-cased", 24, 16, 1024, 28996},
-                                                {"bert-mini", 4, 4, 256, 30522},
-                                                {"bert-tiny", 2, 2, 128, 30522}}};
-
-void set_head(ModelSpec& s, HeadKind head) {
-  s.head = head;
-  s.head_activation = head == HeadKind::masked_lm ? s.activation : Activation::tanh;
-}
-
-void check_keys(const json& c, const std::string& origin) {
-  check_encoder_keys(c, origin, "BERT", kKnown, kAliases);
-}
-
-ModelSpec parse(const json& c, const std::string& origin, bool strict) {
-  if (strict) check_keys(c, origin);
-  ModelSpec s = parse_encoder(kKeys, c, origin);
-  s.types = get_int(c, "type_vocab_size", origin, 2);
-  s.head_dropout =
-      static_cast<float>(c.contains("classifier_dropout") && !c["classifier_dropout"].is_null()
-                             ? get_number(c, "classifier_dropout", origin, 0.0)
-                             : static_cast<double>(s.residual_dropout));
-  set_head(s, s.head);
-  validate(s, origin);
-  return s;
-}
-
-json write(const ModelSpec& s, const char* torch_dtype) {
-  json c = write_encoder(kKeys, s, torch_dtype);
-  c["type_vocab_size"] = s.types;
-  c["layer_norm_eps"] = s.norm_epsilon;
-  c["position_embedding_type"] = "absolute";
-  c["classifier_dropout"] =
-      s.head_dropout == s.residual_dropout ? json(nullptr) : json(s.head_dropout);
-  c["pad_token_id"] = 0;
-  return c;
-}
-
-std::optional<json> named(std::string_view name) {
-  for (const NamedShape& s : kShapes)
-    if (name == s.name)
-      return json{{"num_hidden_layers", s.layers},
-                  {"num_attention_heads", s.heads},
-                  {"hidden_size", s.width},
-                  {"intermediate_size", 4 * s.width},
-                  {"vocab_size", s.vocabulary}};
-  return std::nullopt;
-}
-
-std::vector<std::string> names() {
-  std::vector<std::string> list;
-  for (const NamedShape& s : kShapes) list.emplace_back(s.name);
-  return list;
-}
-
-std::vector<FilePiece> pieces(const ParamInfo& p, const ModelSpec& spec) {
-  return encoder_pieces(kKeys, p, spec);
-}
-
-// Buffers of old files.
-bool ignorable(std::string_view tensor) {
-  return tensor.ends_with("embeddings.position_ids") ||
-         tensor.ends_with("embeddings.token_type_ids");
-}
+                               .attention_dropout = "attention_probs_dropout_prob",
+                               .own = kOwn,
+                               .aliases = kAliases,
+                               .shapes = kShapes,
+                               .shape_keys = R"({})",
+                               .read = read,
+                               .write = write,
+                               .set_head = set_head};
 
 }  // namespace
 
-const Family kBertFamily = {.model_type = "bert",
-                            .parse = parse,
-                            .write = write,
-                            .named = named,
-                            .names = names,
-                            .pieces = pieces,
-                            .ignorable = ignorable,
-                            .embedding = "wte.weight",
-                            .head = "lm_head.weight",
-                            .gguf = nullptr,
-                            .check_keys = check_keys,
-                            .aliases = kAliases,
-                            .set_head = set_head};
+const Family kBertFamily = encoder_family<kKeys>();
 
 }  // namespace snug

@@ -187,7 +187,11 @@ const char* activation_key(Activation kind) {
   return "gelu";
 }
 
-ModelSpec parse_encoder(const EncoderKeys& k, const json& c, const std::string& origin) {
+ModelSpec parse_encoder(const EncoderKeys& k, const json& config, const std::string& origin,
+                        bool strict) {
+  if (strict) check_encoder_keys(k, config, origin);
+  json c = config;
+  own_names(c, find_family(k.model_type, origin), origin);
   if (get_bool(c, "is_decoder", origin, false) || get_bool(c, "add_cross_attention", origin, false))
     fail(ErrorCode::unsupported, fmt::format("an encoder in {}", origin),
          "is_decoder or add_cross_attention: true", "a model that attends both ways");
@@ -221,9 +225,72 @@ ModelSpec parse_encoder(const EncoderKeys& k, const json& c, const std::string& 
   s.tied = get_bool(c, "tie_word_embeddings", origin, true);
   s.bos_token = token_id(c, "bos_token_id", origin, -1);
   s.eos_token = token_id(c, "eos_token_id", origin, -1);
-  s.head = encoder_head(k, c, origin);
   read_labels(c, origin, s);
+  k.read(c, origin, strict, s);
+  k.set_head(s, encoder_head(k, c, origin));
+  validate(s, origin);
   return s;
+}
+
+void read_bert_keys(const json& c, const std::string& origin, ModelSpec& s) {
+  s.types = get_int(c, "type_vocab_size", origin, 2);
+  s.head_dropout =
+      static_cast<float>(c.contains("classifier_dropout") && !c["classifier_dropout"].is_null()
+                             ? get_number(c, "classifier_dropout", origin, 0.0)
+                             : static_cast<double>(s.residual_dropout));
+}
+
+void write_bert_keys(const ModelSpec& s, json& c) {
+  c["type_vocab_size"] = s.types;
+  c["layer_norm_eps"] = s.norm_epsilon;
+  c["position_embedding_type"] = "absolute";
+  c["classifier_dropout"] =
+      s.head_dropout == s.residual_dropout ? json(nullptr) : json(s.head_dropout);
+}
+
+std::optional<json> named_encoder(const EncoderKeys& k, std::string_view name) {
+  for (const EncoderShape& s : k.shapes)
+    if (name == s.name) {
+      json c = json::parse(k.shape_keys);
+      c[k.layers] = s.layers;
+      c[k.heads] = s.heads;
+      c[k.width] = s.width;
+      c[k.hidden] = 4 * s.width;
+      c["vocab_size"] = s.vocabulary;
+      return c;
+    }
+  return std::nullopt;
+}
+
+std::vector<std::string> encoder_names(const EncoderKeys& k) {
+  std::vector<std::string> list;
+  for (const EncoderShape& s : k.shapes) list.emplace_back(s.name);
+  return list;
+}
+
+void check_encoder_keys(const EncoderKeys& k, const json& config, const std::string& origin) {
+  std::vector<std::string_view> known = {"vocab_size",
+                                         "max_position_embeddings",
+                                         "initializer_range",
+                                         "tie_word_embeddings",
+                                         "is_decoder",
+                                         "add_cross_attention",
+                                         "pruned_heads",
+                                         "chunk_size_feed_forward",
+                                         k.width,
+                                         k.layers,
+                                         k.heads,
+                                         k.hidden,
+                                         k.activation,
+                                         k.dropout,
+                                         k.attention_dropout};
+  known.insert(known.end(), k.own.begin(), k.own.end());
+  check_config_keys(config, origin, k.title, known, k.aliases);
+}
+
+bool encoder_buffer(std::string_view tensor) {
+  return tensor.ends_with("embeddings.position_ids") ||
+         tensor.ends_with("embeddings.token_type_ids");
 }
 
 json write_encoder(const EncoderKeys& k, const ModelSpec& s, const char* torch_dtype) {
@@ -246,6 +313,7 @@ json write_encoder(const EncoderKeys& k, const ModelSpec& s, const char* torch_d
   write_labels(s, c);
   c["torch_dtype"] = torch_dtype;
   c["transformers_version"] = "4.44.0";
+  k.write(s, c);
   return c;
 }
 
@@ -304,9 +372,8 @@ std::vector<FilePiece> encoder_pieces(const EncoderKeys& k, const ParamInfo& par
   return pieces;
 }
 
-void check_encoder_keys(const json& c, const std::string& origin, const char* family,
-                        std::span<const std::string_view> known,
-                        std::span<const KeyAlias> aliases) {
+void check_config_keys(const json& c, const std::string& origin, const char* family,
+                       std::span<const std::string_view> known, std::span<const KeyAlias> aliases) {
   for (const auto& [key, value] : c.items()) {
     const std::string_view name = key;
     bool good = std::find(known.begin(), known.end(), name) != known.end() ||

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,14 +21,31 @@ struct TensorName {
   HeadKind head = HeadKind::causal_lm;  // of a head: which one has it
 };
 
-// What differs in a family's config.json.
+// A published shape; hidden width 4 times the width.
+struct EncoderShape {
+  const char* name;
+  int64_t layers, heads, width, vocabulary;
+};
+
+// What differs between the families.
 struct EncoderKeys {
   const char* model_type;
   const char* prefix;        // of the base model's tensors, with its dot
   const char* architecture;  // "Bert", before ForMaskedLM
+  const char* title;         // in messages
   std::span<const TensorName> tensors;
-  // Keys of extents and numbers, under the family's own names.
+  // Keys of extents and numbers, under the family's own names, and those beside them and those that
+  // all have.
   const char *width, *layers, *heads, *hidden, *activation, *dropout, *attention_dropout;
+  std::span<const std::string_view> own;
+  std::span<const KeyAlias> aliases;
+  std::span<const EncoderShape> shapes;
+  const char* shape_keys;  // of every published shape, as JSON
+  // What only this family's config says, read and written.
+  void (*read)(const nlohmann::json& config, const std::string& origin, bool strict,
+               ModelSpec& spec);
+  void (*write)(const ModelSpec& spec, nlohmann::json& config);
+  void (*set_head)(ModelSpec& spec, HeadKind head);
 };
 
 // The architectures of the heads: "BertForMaskedLM".
@@ -40,12 +58,22 @@ HeadKind encoder_head(const EncoderKeys& keys, const nlohmann::json& config,
 void read_labels(const nlohmann::json& config, const std::string& origin, ModelSpec& spec);
 void write_labels(const ModelSpec& spec, nlohmann::json& config);
 
-// Extents, dropouts, activation, initialisation, tying and tokens; everything that the families
-// have alike. `config` has own names.
+// Extents, dropouts, activation, initialisation, tying, tokens and head.
 ModelSpec parse_encoder(const EncoderKeys& keys, const nlohmann::json& config,
-                        const std::string& origin);
+                        const std::string& origin, bool strict);
 nlohmann::json write_encoder(const EncoderKeys& keys, const ModelSpec& spec,
                              const char* torch_dtype);
+std::optional<nlohmann::json> named_encoder(const EncoderKeys& keys, std::string_view name);
+std::vector<std::string> encoder_names(const EncoderKeys& keys);
+// Throws usage as check_config_keys() does, for keys that the family does not have.
+void check_encoder_keys(const EncoderKeys& keys, const nlohmann::json& config,
+                        const std::string& origin);
+// Buffers of old files.
+bool encoder_buffer(std::string_view tensor);
+
+// What BERT and RoBERTa read alike: token types, the classifier's dropout.
+void read_bert_keys(const nlohmann::json& config, const std::string& origin, ModelSpec& spec);
+void write_bert_keys(const ModelSpec& spec, nlohmann::json& config);
 
 // The tensors that a table names for a parameter, in the order of its rows, which they share evenly.
 std::vector<FilePiece> named_pieces(std::span<const TensorName> tensors, const ParamInfo& param,
@@ -55,11 +83,33 @@ std::vector<FilePiece> encoder_pieces(const EncoderKeys& keys, const ParamInfo& 
 
 // Throws usage unless every key of a user's map is among `known`, is one of transformers' that says
 // nothing about the mathematics, or an alias.
-void check_encoder_keys(const nlohmann::json& keys, const std::string& origin, const char* family,
-                        std::span<const std::string_view> known, std::span<const KeyAlias> aliases);
+void check_config_keys(const nlohmann::json& keys, const std::string& origin, const char* family,
+                       std::span<const std::string_view> known, std::span<const KeyAlias> aliases);
 
 Activation read_activation(const nlohmann::json& config, const char* key, const std::string& origin,
                            const char* unset = "gelu");
 const char* activation_key(Activation kind);
+
+template <const EncoderKeys& kKeys>
+Family encoder_family() {
+  return {
+      .model_type = kKeys.model_type,
+      .parse = [](const nlohmann::json& config, const std::string& origin,
+                  bool strict) { return parse_encoder(kKeys, config, origin, strict); },
+      .write = [](const ModelSpec& spec,
+                  const char* torch_dtype) { return write_encoder(kKeys, spec, torch_dtype); },
+      .named = [](std::string_view name) { return named_encoder(kKeys, name); },
+      .names = [] { return encoder_names(kKeys); },
+      .pieces = [](const ParamInfo& param,
+                   const ModelSpec& spec) { return encoder_pieces(kKeys, param, spec); },
+      .ignorable = encoder_buffer,
+      .embedding = "wte.weight",
+      .head = "lm_head.weight",
+      .gguf = nullptr,
+      .check_keys = [](const nlohmann::json& config,
+                       const std::string& origin) { check_encoder_keys(kKeys, config, origin); },
+      .aliases = kKeys.aliases,
+      .set_head = kKeys.set_head};
+}
 
 }  // namespace snug

@@ -221,7 +221,7 @@ template <const Kin& kKin>
 void check_keys(const json& c, const std::string& origin) {
   std::vector<std::string_view> known(kKnown.begin(), kKnown.end());
   known.insert(known.end(), kKin.keys.begin(), kKin.keys.end());
-  check_encoder_keys(c, origin, kKin.title, known, kAliases);
+  check_config_keys(c, origin, kKin.title, known, kAliases);
 }
 
 template <const Kin& kKin>
