@@ -113,7 +113,7 @@ TEST(Generator, CachedLogitsEqualTheFullForward) {
       Sampler sampler(model.spec().V, greedy(0).sampling);
       int64_t compared = 0;
       generate(session, sampler, text, greedy(5), [&](int32_t token) {
-        const std::vector<float> expected = full_logits(model, session.params().flat(), text);
+        const std::vector<float> expected = full_logits(model, session.stores().weights(), text);
         const float* got = session.logits().as<float>();
         double worst = 0, largest = 0;
         for (size_t v = 0; v < expected.size(); ++v) {

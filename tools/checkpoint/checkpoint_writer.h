@@ -72,6 +72,7 @@ class CheckpointWriter final : private SaveJob {
   std::string output_dir_;
   std::function<void()> guard_;
   int64_t keep_;
+  RestingWeights weights_;
   SafetensorsLayout layouts_[2];
 
   // Of the one on its way.

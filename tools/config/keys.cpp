@@ -29,6 +29,13 @@ std::vector<Key> make_keys() {
       {.name = "init", .section = "model", .kind = K::choice, .field = &C::init,
        .doc = "where the weights come from; auto: the folder's if model is a folder, else random",
        .example = "scratch", .choices = "auto scratch pretrained"},
+      {.name = "freeze", .section = "model", .kind = K::text, .field = &C::freeze,
+       .doc = "a regular expression: parameters in whose names it is found stay as they are, and take "
+              "no gradient, master or state; a range between dots is a range of layers; null: none",
+       .example = "\"embed|layers.0-11.\"", .unset = "null"},
+      {.name = "unfreeze", .section = "model", .kind = K::text, .field = &C::unfreeze,
+       .doc = "of what freeze finds, what is trained nevertheless", .example = "\"lm_head\"",
+       .unset = "null"},
       {.name = "task", .section = "model", .kind = K::choice, .field = &C::task,
        .doc = "what is learned; causal_lm: the next token; masked_lm: hidden tokens; "
               "sequence_classification: a label, several or a number of each text or pair; "

@@ -24,6 +24,7 @@ struct RunConfig {
   std::string model;
   std::string model_config_json;
   std::string init = "auto";          // auto | scratch | pretrained
+  std::string freeze, unfreeze;       // layers/models/freeze.h; empty: nothing is frozen
   std::string task = "auto";          // auto, or a HeadKind of layers/parts/spec.h
   std::string problem_type = "auto";  // auto, or as transformers spells it
   double mlm_probability = 0.15;

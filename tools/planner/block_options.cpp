@@ -6,7 +6,6 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "layers/models/recompute.h"
-#include "optim/clip.h"
 
 namespace snug {
 namespace {
@@ -30,56 +29,48 @@ size_t last_arrival(const Program& p, size_t end) {
   return op >= 0 ? static_cast<size_t>(op) : p.ops.size();
 }
 
-// A block of a session of its own, of which nothing but the block is recorded.
+// What a session of one block needs of decisions: weights and gradients stay on the device, and so
+// do states unless the block is updated in its backward.
+Decisions of_a_block(Decisions d) {
+  d.recompute = d.offload = "none";
+  d.offload_params = d.offload_gradients = false;
+  d.offload_optimizer = d.offload_optimizer && d.update_in_backward;
+  d.eval_batch = d.kv_length = d.save_ring = 0;
+  d.save = false;
+  return d;
+}
+
+// A block in a session of the decisions, of which nothing but the block is recorded.
 class BlockRecorder {
  public:
   BlockRecorder(const Model& model, const Decisions& d, const OptimizerConfig& optimizer,
                 const Settings& settings, const CostModel& cost)
-      : model_(model), d_(d), cost_(cost), ctx_(Place::plan, settings) {
-    const int root = schedule_.add(Name("root"), -1, true);
-    block_ = schedule_.add(Name("block"), root, false);
-    ctx_.program(schedule_, root, [&] {
-      const DType compute = model.precision().compute;
-      params_ = std::make_unique<PlainParamStore>(ctx_, model.params(), compute);
-      if (d.packed_weights != WeightPacking::none)
-        packed_ = std::make_unique<PackedWeights>(ctx_, model.params(), compute, d.packed_weights);
-      if (d.update_in_backward)
-        make_updates(optimizer);
-      else
-        grads_ = std::make_unique<PlainGradSink>(ctx_, model.params(), d.gradients);
-      state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
-      if (d.packing_boundaries)
-        documents_ = ctx_.tensor(Name("batch.document_start"), {d.micro_batch, d.T}, DType::i32,
-                                 Category::batch);
-      if (d.packing_boundaries && !model.spec().causal)
-        ends_ = ctx_.tensor(Name("batch.document_end"), {d.micro_batch, d.T}, DType::i32,
-                            Category::batch);
-    });
-    if (grads_) grads_->begin(true);
+      : model_(model),
+        d_(d),
+        cost_(cost),
+        session_(Place::plan, model, of_a_block(d), optimizer, settings) {
+    session_.open({.block = true});
   }
 
   LayerOption record(const std::vector<SlotPolicy>& policies) {
     static const Name kX("x"), kGradient("dresidual");
-    const Block& block = model_.block(0);
+    const Block& block = model_.block(model_.spec().L - 1);
     const Dims dims{d_.micro_batch, d_.T};
     const Shape shape{dims.N(), model_.spec().C};
     const DType dtype = model_.precision().compute;
-    Runtime rt{*params_,          sink(),      state_.view(), nullptr, packed_.get(),
-               documents_.view(), ends_.view()};
     Pass pass(block.body(), policies);
     size_t forward_end = 0, backward_begin = 0;
     int64_t out_bytes = 0;
-    ctx_.program(schedule_, block_, [&] {
-      Tensor x = ctx_.tensor(kX, shape, dtype, Category::activations);
-      Tensor out = block.forward(ctx_, rt, pass, dims, PassMode::train, std::move(x));
+    const Program& p = session_.record_block([&](Context& ctx, Runtime& rt) {
+      Tensor x = ctx.tensor(kX, shape, dtype, Category::activations);
+      Tensor out = block.forward(ctx, rt, pass, dims, PassMode::train, std::move(x));
       out_bytes = out.view().bytes();
-      forward_end = mark();
+      forward_end = mark(ctx);
       out.reset();
-      Tensor gradient = ctx_.tensor(kGradient, shape, dtype, Category::activations);
-      backward_begin = mark();
-      block.backward(ctx_, rt, pass, std::move(gradient));
+      Tensor gradient = ctx.tensor(kGradient, shape, dtype, Category::activations);
+      backward_begin = mark(ctx);
+      block.backward(ctx, rt, pass, std::move(gradient));
     });
-    const Program& p = schedule_.at(block_);
     const auto tick = [&](size_t op) { return tick_of(p.ops[op]); };
     LayerOption option;
     option.saved = most_live_bytes(p, tick(forward_end), tick(forward_end)) -
@@ -99,36 +90,35 @@ class BlockRecorder {
     const Dims dims{d_.micro_batch, d_.T};
     const Shape shape{dims.N(), model_.spec().C};
     const DType dtype = model_.precision().compute;
-    Runtime rt{*params_,          sink(),      state_.view(), nullptr, packed_.get(),
-               documents_.view(), ends_.view()};
     Offload offload(2, static_cast<int>(policies.size()));
-    Pass below(model_.block(0).body(), policies, &offload, 0);
-    Pass above(model_.block(1).body(), policies, &offload, 1);
+    const Block &lower = model_.block(model_.spec().L - 2),
+                &upper = model_.block(model_.spec().L - 1);
+    Pass below(lower.body(), policies, &offload, 0);
+    Pass above(upper.body(), policies, &offload, 1);
     size_t first_end = 0, forward_end = 0, settled = 0, fetching = 0, fetched = 0, asked = 0;
     size_t last_begin = 0;
     int64_t out_bytes = 0, dx_bytes = 0;
-    ctx_.program(schedule_, block_, [&] {
-      Tensor x = ctx_.tensor(kX, shape, dtype, Category::activations);
-      x = model_.block(0).forward(ctx_, rt, below, dims, PassMode::train, std::move(x));
+    const Program& p = session_.record_block([&](Context& ctx, Runtime& rt) {
+      Tensor x = ctx.tensor(kX, shape, dtype, Category::activations);
+      x = lower.forward(ctx, rt, below, dims, PassMode::train, std::move(x));
       out_bytes = round_up(x.view().bytes(), kTensorAlignment);
-      first_end = mark();
-      x = model_.block(1).forward(ctx_, rt, above, dims, PassMode::train, std::move(x));
-      forward_end = mark();
+      first_end = mark(ctx);
+      x = upper.forward(ctx, rt, above, dims, PassMode::train, std::move(x));
+      forward_end = mark(ctx);
       offload.settle();
-      settled = mark();
+      settled = mark(ctx);
       x.reset();
-      Tensor gradient = ctx_.tensor(kGradient, shape, dtype, Category::activations);
+      Tensor gradient = ctx.tensor(kGradient, shape, dtype, Category::activations);
       dx_bytes = round_up(gradient.view().bytes(), kTensorAlignment);
-      fetching = mark();
-      above.fetch(ctx_);
-      fetched = mark();
-      below.fetch(ctx_);
-      asked = mark();
-      gradient = model_.block(1).backward(ctx_, rt, above, std::move(gradient));
-      last_begin = mark();
-      gradient = model_.block(0).backward(ctx_, rt, below, std::move(gradient));
+      fetching = mark(ctx);
+      above.fetch(ctx);
+      fetched = mark(ctx);
+      below.fetch(ctx);
+      asked = mark(ctx);
+      gradient = upper.backward(ctx, rt, above, std::move(gradient));
+      last_begin = mark(ctx);
+      gradient = lower.backward(ctx, rt, below, std::move(gradient));
     });
-    const Program& p = schedule_.at(block_);
     const auto tick = [&](size_t op) { return tick_of(p.ops[op]); };
     const auto live = [&](size_t op) { return most_live_bytes(p, tick(op), tick(op)); };
     StackOption o;
@@ -170,17 +160,10 @@ class BlockRecorder {
   }
 
  private:
-  // Where the gradients of one recording go.
-  GradSink* sink() {
-    if (!updating_) return grads_.get();
-    updating_->begin();
-    return updating_.get();
-  }
-
   // What the second of two layers sends, and how what the first sent ends meanwhile.
   void record_sent(const Program& p, const std::vector<SlotPolicy>& policies, int64_t first,
                    int64_t end, Dims dims, StackOption& o) const {
-    const Body& body = model_.block(0).body();
+    const Body& body = model_.block(model_.spec().L - 1).body();
     struct Leaving {
       StackOption::Sent sent;
       int64_t begun = 0, over = 0;
@@ -230,57 +213,16 @@ class BlockRecorder {
     o.stretches.push_back({most_live_bytes(p, from, end) - o.saved - still, -1});
   }
 
-  // What updates the block in its backward.
-  void make_updates(const OptimizerConfig& config) {
-    const ParamTable& table = model_.params();
-    const bool separate = model_.precision().separate_master();
-    optimizer_ = make_optimizer(config);
-    if (d_.offload_optimizer) {
-      states_ = std::make_unique<OffloadedStateStore>(
-          ctx_, table, optimizer_->state_names(),
-          OffloadedStateStore::Options{.master = separate, .by_part = true});
-    } else {
-      states_ = std::make_unique<PlainStateStore>(ctx_, table, optimizer_->state_names(), true);
-      if (separate)
-        master_ =
-            ctx_.tensor(Name("master"), {table.flat_elements()}, DType::f32, Category::master);
-    }
-    updating_ = std::make_unique<UpdatingGradSink>(
-        ctx_, table, *states_, d_.gradients,
-        [this, separate](Context& ctx, const UpdatingGradSink::Complete& c) {
-          gradient_norm_add(ctx, c.gradients, c.first, c.spans, state_);
-          UpdateTargets targets;
-          targets.master = params_->flat();
-          if (separate) {
-            targets.weights = params_->flat();
-            targets.master.dtype = DType::f32;  // where the store has it, its shape alone counts
-            if (master_.defined()) targets.master = master_;
-          }
-          targets.gradients = c.gradients;
-          targets.first = c.first;
-          optimizer_->update(ctx, targets, *states_, state_, c.windows);
-        });
-  }
-
   // An op that is none: where in the record we are.
-  size_t mark() {
-    const Op op(ctx_, "mark", {});
-    return ctx_.current()->ops.size() - 1;
+  static size_t mark(Context& ctx) {
+    const Op op(ctx, "mark", {});
+    return ctx.current()->ops.size() - 1;
   }
 
   const Model& model_;
   const Decisions& d_;
   const CostModel& cost_;
-  Schedule schedule_;
-  Context ctx_;
-  std::unique_ptr<PlainParamStore> params_;
-  std::unique_ptr<PackedWeights> packed_;
-  std::unique_ptr<PlainGradSink> grads_;
-  std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<StateStore> states_;
-  std::unique_ptr<UpdatingGradSink> updating_;
-  Tensor master_, state_, documents_, ends_;
-  int block_ = -1;
+  Session session_;
 };
 
 }  // namespace
@@ -330,7 +272,7 @@ BlockOptions record_block_options(const Model& model, const Decisions& decisions
                                   const OptimizerConfig& optimizer, const Settings& settings,
                                   const CostModel& cost) {
   BlockRecorder recorder(model, decisions, optimizer, settings, cost);
-  const Body& body = model.block(0).body();
+  const Body& body = model.block(model.spec().L - 1).body();
   const Dims dims{decisions.micro_batch, decisions.T};
   std::vector<std::vector<int>> groups;  // by stage: slots that come and go together
   for (size_t s = 0; s + 1 < body.stages().size(); ++s) {
@@ -383,7 +325,7 @@ bool beats(const StackOption& b, const StackOption& a) {
 // that it leaves, one by one, all, and all but the input.
 std::vector<std::string> offload_texts(const Model& model, const std::string& recompute,
                                        Dims dims) {
-  const Body& body = model.block(0).body();
+  const Body& body = model.block(model.spec().L - 1).body();
   const std::vector<SlotPolicy> policies = parse_policies(recompute, "none", model).front();
   std::vector<std::string> words;
   const int out = body.find_slot("out");
@@ -412,7 +354,7 @@ StackOptions record_stack_options(const Model& model, const Decisions& decisions
                                   const OptimizerConfig& optimizer, const Settings& settings,
                                   const CostModel& cost,
                                   const std::vector<std::string>& recompute) {
-  require(model.spec().L >= 2, "a stack of two layers or more");
+  require(model.backward_layers() >= 2, "a stack of two layers or more");
   BlockRecorder recorder(model, decisions, optimizer, settings, cost);
   const auto record = [&](const std::string& again, const std::string& away) {
     StackOption o = recorder.record_pair(parse_policies(again, away, model).front());
@@ -423,6 +365,7 @@ StackOptions record_stack_options(const Model& model, const Decisions& decisions
   record("none", "none");  // gradients are assigned; those that count are added to
   const Dims dims{decisions.micro_batch, decisions.T};
   StackOptions options;
+  options.below = model.first_backward();
   std::vector<StackOption> all;
   for (const std::string& again : recompute) {
     options.kept.push_back(record(again, "none"));

@@ -26,7 +26,8 @@ struct BlockOptions {
 
 // Every set of stages whose outputs are made again (a number a row stays: it is small), and
 // `block`, which keeps the input alone; those that another one beats in bytes and time are left
-// out. For a block of `model`, whose blocks are all of one shape, in a session of these decisions.
+// out. For the last block of `model`, as which
+// all are that backward reaches, in a session of these decisions.
 // The first is always `none`.
 BlockOptions record_block_options(const Model& model, const Decisions& decisions,
                                   const OptimizerConfig& optimizer, const Settings& settings,
@@ -71,6 +72,7 @@ double seconds_after_sent(const StackOption& before, const StackOption& own);
 // model of two layers or more.
 struct StackOptions {
   std::vector<StackOption> kept, away;
+  int64_t below = 0;  // layers that backward does not reach; in words they are as the one above
 };
 StackOptions record_stack_options(const Model& model, const Decisions& decisions,
                                   const OptimizerConfig& optimizer, const Settings& settings,

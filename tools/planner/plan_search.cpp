@@ -29,7 +29,7 @@ PlanSearch::PlanSearch(const PlanRequest& request, std::shared_ptr<Recordings> r
   const bool choose = r.offload == "auto" && use_host;  // what is offloaded
   const std::string fixed = r.offload == "auto" ? "none" : r.offload;
   layers_ = open && fixed == "none";
-  stacks_ = layers_ && choose && r.model->spec().L > 1;
+  stacks_ = layers_ && choose && r.model->backward_layers() > 1;
 
   if (trains && r.offload_optimizer != "cpu") states_away_.push_back(false);
   const bool some =
@@ -173,7 +173,7 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
   const BlockOptions& block = block_options(c.decisions);
   LayerProblem p;
   p.kinds.push_back(block.options);
-  p.layers.assign(static_cast<size_t>(request_.model->spec().L), 0);
+  p.layers.assign(static_cast<size_t>(request_.model->backward_layers()), 0);
   p.tail = c.tail;
   if (room < kNoLimit) p.limit = room / kArenaUnit * kArenaUnit - c.base;
   const LayerSolution s =
@@ -194,7 +194,9 @@ PlanSearch::Choice PlanSearch::choice_of(const Config& c, const BlockOptions& bl
   choice.host_bytes = c.host;
   choice.step_seconds = judged(c.decisions, c.outside + c.micro_steps * s.seconds);
   choice.engine_bytes = std::max(c.others, round_up(c.base + s.peak, kArenaUnit));
-  std::vector<std::string> names;
+  // Layers that backward does not reach keep nothing, whatever they are called.
+  std::vector<std::string> names(static_cast<size_t>(request_.model->first_backward()),
+                                 block.names[static_cast<size_t>(s.choice.front())]);
   for (const int k : s.choice) names.push_back(block.names[static_cast<size_t>(k)]);
   choice.decisions.recompute = recompute_text(names);
   return choice;
@@ -221,8 +223,9 @@ const PlanSearch::Choice& PlanSearch::best_of_groups(int64_t room) {
 
 // Bytes that the inputs of all blocks take together.
 double PlanSearch::inputs(int64_t micro) const {
-  const ModelSpec& spec = request_.model->spec();
-  return static_cast<double>(micro) * static_cast<double>(request_.T * spec.C * spec.L) *
+  const Model& model = *request_.model;
+  return static_cast<double>(micro) *
+         static_cast<double>(request_.T * model.spec().C * model.backward_layers()) *
          static_cast<double>(size_of(request_.model->precision().compute));
 }
 
@@ -281,7 +284,7 @@ PlanSearch::Choice PlanSearch::best_way(int64_t room, bool moved, Choice best, d
 StackProblem PlanSearch::stack_problem(const Config& c) {
   StackProblem p;
   p.options = &stack_options(c.decisions);
-  p.layers = request_.model->spec().L;
+  p.layers = request_.model->backward_layers();
   p.tail = c.tail;
   p.tail_back = c.tail_back;
   p.hidden = c.last;
@@ -428,7 +431,7 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
     const BlockOptions& block = block_options(c.decisions);
     LayerProblem p;
     p.kinds.push_back(block.options);
-    p.layers.assign(static_cast<size_t>(request_.model->spec().L), 0);
+    p.layers.assign(static_cast<size_t>(request_.model->backward_layers()), 0);
     p.tail = c.tail;
     for (const std::string_view preset : kPresets) {
       const auto name = std::find(block.names.begin(), block.names.end(), preset);

@@ -235,7 +235,7 @@ class PlanSearch {
   // The block that runs has its input and its output.
   bool block_fits(int64_t micro, int64_t room) const {
     return 2 * inputs(micro) <=
-           static_cast<double>(room) * static_cast<double>(request_.model->spec().L);
+           static_cast<double>(room) * static_cast<double>(request_.model->backward_layers());
   }
   // What may hold the block that runs: each micro-batch, head chunk, gradients and residence of the
   // states, with seconds that nothing of it is below, the least first.
@@ -265,6 +265,7 @@ class PlanSearch {
   // Numbers of the parameters, and bytes of the optimizer's state a number.
   struct Elements {
     int64_t parts = 0;                            // of the layers
+    int64_t parts_again = 0;                      // of those that backward reaches
     int64_t trainable_parts = 0, trainable = 0;   // of them, and of all
     int64_t state_bytes = 0, streamed_bytes = 0;  // the latter beside streamed weights
   };

@@ -322,7 +322,7 @@ PlanSearch::Config* PlanSearch::config(const Key& key) {
 
   const BlockOptions& block = block_options(c.decisions);
   const LayerOption& least = block.options.back();  // the input alone, as recorded
-  const int64_t L = request_.model->spec().L;
+  const int64_t L = request_.model->backward_layers();
   c.base = w.base;
   c.others = w.others;
   c.tail = w.between - L * least.saved;
@@ -344,6 +344,8 @@ const PlanSearch::Elements& PlanSearch::elements() {
     e.trainable += own;
     if (table[i].part < 0) continue;
     e.parts += table[i].real_elements();
+    if (table[i].part >= request_.model->first_backward())
+      e.parts_again += table[i].real_elements();
     e.trainable_parts += own;
   }
   const auto states =

@@ -49,13 +49,14 @@ double PlanSearch::streamed_link(const Key& key) {
   const Way& way = key.way;
   const Elements& e = elements();
   const auto steps = static_cast<double>(ceil_div(request_.global_batch, key.micro));
-  const auto L = static_cast<double>(request_.model->spec().L);
+  const auto L = static_cast<double>(std::max<int64_t>(1, request_.model->backward_layers()));
   const auto bytes = [](int64_t elements, DType dtype) {
     return static_cast<double>(elements * size_of(dtype));
   };
   double in = 0, out = 0;
   if (way.params_away)
-    in += steps * (2 - 1 / L) * bytes(e.parts, request_.model->precision().compute);
+    in += steps * (bytes(e.parts, request_.model->precision().compute) +
+                   (1 - 1 / L) * bytes(e.parts_again, request_.model->precision().compute));
   if (key.gradients.second && way.states_away)
     in += static_cast<double>(e.trainable_parts *
                               (way.params_away ? e.streamed_bytes : e.state_bytes));
@@ -81,12 +82,12 @@ const LayerOption* PlanSearch::streamed_option(const Key& key) {
 int64_t PlanSearch::streamed_saved(const Key& key) {
   const LayerOption* option = streamed_option(key);
   if (option == nullptr) return 0;
-  const ModelSpec& spec = request_.model->spec();
-  const int64_t saved = option->saved * spec.L;
+  const int64_t layers = request_.model->backward_layers();
+  const int64_t saved = option->saved * layers;
   if (key.way.offload == "none") return saved;
   const int64_t input =
-      round_up(static_cast<int64_t>(inputs(key.micro)) / spec.L, kTensorAlignment);
-  return saved - input * spec.L;
+      round_up(static_cast<int64_t>(inputs(key.micro)) / layers, kTensorAlignment);
+  return saved - input * layers;
 }
 
 double PlanSearch::streamed_again(const Key& key) {
@@ -96,7 +97,7 @@ double PlanSearch::streamed_again(const Key& key) {
   for (const LayerOption& o : block_options(decide(key)).options)
     least = std::min(least, o.seconds());
   return static_cast<double>(ceil_div(request_.global_batch, key.micro) *
-                             request_.model->spec().L) *
+                             request_.model->backward_layers()) *
          (option->seconds() - least);
 }
 

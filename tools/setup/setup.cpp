@@ -7,6 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "layers/models/freeze.h"
 #include "layers/models/weights.h"
 #include "layers/ops/attention_cudnn.h"
 #include "tools/calibrate/calibrated_cost.h"
@@ -256,7 +257,11 @@ RunSetup make_setup(RunConfig config) {
                                        s.sizes.global_batch_size);
   }
   const bool tf32 = config.precision == "tf32";  // whose dtypes are those of fp32
-  s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision));
+  Frozen frozen;
+  if (!config.freeze.empty() || !config.unfreeze.empty())
+    frozen = resolve_freeze(spec, {config.freeze, config.unfreeze});
+  s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision),
+                                    std::move(frozen.says));
 
   PlanRequest& r = s.request;
   r.model = s.model.get();

@@ -93,7 +93,7 @@ void TrainRun::reserve() {
     load_checkpoint(*session_, *resumed_);
   } else if (!setup_.model_folder.empty()) {
     for (const std::string& warning :
-         load_weights(session_->context(), *setup_.model, setup_.model_folder, session_->master(),
+         load_weights(session_->context(), *setup_.model, setup_.model_folder, session_->resting(),
                       static_cast<uint64_t>(config().seed)))
       tell(stdout, "Warning: {}\n", warning);
     const std::vector<std::string> drawn = missing_weights(*setup_.model, setup_.model_folder);
@@ -102,7 +102,7 @@ void TrainRun::reserve() {
            fmt::join(drawn, ", "));
     session_->load();
   } else {
-    init_parameters(session_->context(), setup_.model->params(), session_->master(),
+    init_parameters(session_->context(), setup_.model->params(), session_->resting(),
                     static_cast<uint64_t>(config().seed));
     session_->load();
   }

@@ -140,7 +140,7 @@ struct GoldenRun {
   // As the published file lays them out.
   std::vector<double> gradient(int param) const {
     const ParamInfo& p = model.params()[param];
-    const float* got = session->gradients().flat().as<float>() + p.offset;
+    const float* got = session->stores().flat_gradients().as<float>() + p.offset;
     const bool transposed = p.transposed_in_file && p.shape.rank() == 2;
     const double scale = static_cast<double>(session->state().loss_scale);
     std::vector<double> values;

@@ -98,7 +98,7 @@ TEST_P(DecoderGoldens, RecomputeAndThreadsHaveTheSameBits) {
     const auto gradients = [&](const char* recompute, int threads) {
       GoldenRun run(g, precision, recompute, g.B, threads);
       run.step_gradients();
-      const View& flat = run.session->gradients().flat();
+      const View& flat = run.session->stores().flat_gradients();
       return std::vector<float>(flat.as<float>(), flat.as<float>() + flat.elements());
     };
     const std::vector<float> plain = gradients("none", 2);

@@ -1,12 +1,6 @@
-#include "engine/seams/param_store.h"
+#include "engine/stores/plain_params.h"
 
 namespace snug {
-
-View parameter_view(const View& flat, const ParamInfo& info) {
-  View v = flat.rows(info.offset, info.elements()).reshaped(info.shape);
-  v.name = info.name;
-  return v;
-}
 
 PlainParamStore::PlainParamStore(Context& ctx, const ParamTable& table, DType dtype)
     : table_(table),

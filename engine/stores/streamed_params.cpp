@@ -1,4 +1,4 @@
-#include "optim/streamed_params.h"
+#include "engine/stores/streamed_params.h"
 
 #include <algorithm>
 
@@ -15,10 +15,16 @@ StreamedParamStore::StreamedParamStore(Context& ctx, const ParamTable& table, DT
     run.name = run_name("weights", table, r);
     run.first = r.first;
     run.elements = r.elements;
+    run.trained = r.trained;
     runs_.push_back(std::move(run));
   }
   for (Run& run : runs_) {
-    run.host = host.weight_pieces(run.first, run.elements);
+    if (run.trained) {
+      run.host = host.weight_pieces(run.first, run.elements);
+    } else if (run.part >= 0) {
+      run.own = ctx.host_tensor(run.name, {run.elements}, dtype);
+      run.host = {&run.own};
+    }
     if (run.part < 0) run.device = ctx.tensor(run.name, {run.elements}, dtype, Category::weights);
   }
   host.set_on_device([this](int64_t offset, int64_t n) { return on_device(offset, n); });
@@ -66,13 +72,21 @@ void StreamedParamStore::load(Context& ctx) {
     return;
   }
   for (Run& run : runs_)
-    if (run.part < 0) {
+    if (run.part < 0 && run.trained) {
       ctx.wait_event(kToDevice, ctx.record_event(kCompute));
       ctx.copy_to_device(run.device, run.host);
       run.moved = ctx.record_event(kToDevice);
     }
   for (Run& run : runs_)
     if (run.part < 0) arrive(ctx, run);
+}
+
+std::vector<RestingWeights::Piece> StreamedParamStore::frozen() const {
+  std::vector<RestingWeights::Piece> pieces;
+  for (const Run& run : runs_)
+    if (!run.trained)
+      pieces.push_back({run.first, run.own.defined() ? run.own.view() : run.device.view()});
+  return pieces;
 }
 
 }  // namespace snug

@@ -1,5 +1,5 @@
-// Runs of a table: neighbours of one part (a block), or of none. What comes and goes by part does
-// so in these.
+// Runs of a table: neighbours in the flat range of one part (a block), or of none, all trained or
+// all frozen. What comes and goes by part does so in these.
 #pragma once
 
 #include <span>
@@ -10,16 +10,18 @@
 namespace snug {
 
 struct PartRun {
-  int part;                 // -1: of none
-  int param;                // its first one
+  int part;   // -1: of none
+  int param;  // its first one
+  bool trained;
   int64_t first, elements;  // of the flat range, a multiple of 256
 };
 
-// In the order of the table.
+// In the order of the flat range: first all that are trained.
 std::vector<PartRun> part_runs(const ParamTable& table);
+std::vector<PartRun> trained_runs(const ParamTable& table);
 // By parameter, which of them.
 std::vector<int> run_of_params(const ParamTable& table);
-// "weights.part3", or "weights.wte.weight" of what is of no part.
+// "weights.part3", "weights.part3.frozen", or "weights.wte.weight" of what is of no part.
 Name run_name(const char* what, const ParamTable& table, const PartRun& run);
 // Those of the spans, which go up, that are inside a run.
 std::span<const StateSpan> spans_of(std::span<const StateSpan> spans, const PartRun& run);

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "engine/seams/grad_sink.h"
-#include "optim/optimizer.h"
-#include "optim/part_runs.h"
+#include "engine/seams/update.h"
+#include "engine/stores/part_runs.h"
 
 namespace snug {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "engine/seams/grad_sink.h"
-#include "optim/optimizer.h"
+#include "engine/seams/state_store.h"
 
 namespace snug {
 

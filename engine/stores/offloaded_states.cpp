@@ -1,10 +1,11 @@
-#include "optim/offloaded_states.h"
+#include "engine/stores/offloaded_states.h"
 
 #include <algorithm>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/kernels/kernels.h"
+#include "engine/stores/part_runs.h"
 
 namespace snug {
 namespace {
@@ -30,7 +31,7 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table,
   require(window > 0 && window % kStep == 0, "windows of a multiple of 256 elements");
   int before = -1;  // the parameter of the span before
   for (const StateSpan& s : whole_parameter_spans(table)) {
-    const bool cut = options.by_part && before >= 0 && !same_part(table, before, s.param);
+    const bool cut = options.by_part && before >= 0 && table[before].part != table[s.param].part;
     before = s.param;
     for (int64_t done = 0; done < s.elements;) {
       const int64_t begin = s.offset + done;
@@ -69,28 +70,27 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table,
   select({});
 }
 
-// The whole flat range: what no window has is never updated, but rounded once like all else.
+// The whole trained range: what no window has is never updated, but rounded once like all else.
 void OffloadedStateStore::make_master(Context& ctx, const ParamTable& table, int64_t window) {
   static const Name name("master");
-  const int64_t elements = table.flat_elements();
+  const int64_t elements = table.trained_elements();
   master_ = ctx.host_tensor(name, {elements}, DType::f32);
   std::vector<int64_t> sizes;
   std::vector<Window*> owner;  // null: none has it
   int64_t end = 0;
-  int run = 0;  // a parameter of the run that has `end`
+  const std::vector<PartRun> runs = trained_runs(table);
+  size_t run = 0;  // the one that has `end`
   const auto fill = [&](int64_t until) {
     for (; end < until; end += sizes.back()) {
+      while (end >= runs[run].first + runs[run].elements) ++run;
       // Where weights rest here a gap keeps to a part, as windows do.
-      int64_t most = until;
-      for (; run + 1 < table.size() && table[run + 1].offset <= end; ++run) continue;
-      for (int i = run + 1; weights_ && i < table.size() && table[i].offset < most; ++i)
-        if (table.begins_part(i)) most = table[i].offset;
+      const int64_t most = weights_ ? std::min(until, runs[run].first + runs[run].elements) : until;
       sizes.push_back(std::min(window, most - end));
       owner.push_back(nullptr);
       gaps_.emplace_back();
       gaps_.back().begin = end;
       gaps_.back().end = end + sizes.back();
-      gaps_.back().part = table[run].part;
+      gaps_.back().part = runs[run].part;
     }
   };
   for (Window& w : windows_) {

@@ -53,9 +53,9 @@ class OffloadedStateStore final : public StateStore {
   View acquire_weights(Context& ctx, const StateSpan& span) override;
   View stored(int k, int64_t first) const override;
 
-  // The fp32 parameters where they rest, the whole flat range; undefined without Options::master.
+  // The fp32 parameters where they rest, the trained range; undefined without Options::master.
   const View& master() const { return master_.view(); }
-  // In a program: weights (the flat range, 16 bits) = the rounded parameters.
+  // In a program: weights (from the trained range on, 16 bits) = the rounded parameters.
   void round_master(Context& ctx, const View& weights);
 
   // With Options::weights. Where the weights of [begin, begin + elements) of the flat range rest,

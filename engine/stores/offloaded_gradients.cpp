@@ -1,9 +1,9 @@
-#include "optim/offloaded_gradients.h"
+#include "engine/stores/offloaded_gradients.h"
 
 #include <algorithm>
 
 #include "engine/core/error.h"
-#include "optim/clip.h"
+#include "engine/kernels/gradient_norm.h"
 
 namespace snug {
 
@@ -17,7 +17,7 @@ OffloadedGradSink::OffloadedGradSink(Context& ctx, const ParamTable& table, cons
   expect_gradients_here(ctx, dtype);
   std::vector<int64_t> sizes;
   int64_t elements = 0;
-  for (const PartRun& r : part_runs(table)) {
+  for (const PartRun& r : trained_runs(table)) {
     Run run{};
     run.name = run_name("gradients", table, r);
     run.first = r.first;

@@ -1,9 +1,9 @@
-#include "optim/updating_sink.h"
+#include "engine/stores/updating_gradients.h"
 
 #include <algorithm>
 
 #include "engine/core/error.h"
-#include "optim/part_runs.h"
+#include "engine/stores/part_runs.h"
 
 namespace snug {
 
@@ -16,7 +16,7 @@ UpdatingGradSink::UpdatingGradSink(Context& ctx, const ParamTable& table, const 
       written_(static_cast<size_t>(table.size()), 0) {
   require(dtype == DType::f32 || dtype == DType::bf16, "gradients in f32 or bf16");
   expect_gradients_here(ctx, dtype);
-  for (const PartRun& r : part_runs(table)) {
+  for (const PartRun& r : trained_runs(table)) {
     Run run{};
     run.part = r.part;
     run.name = run_name("gradients", table, r);

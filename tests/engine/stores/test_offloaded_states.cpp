@@ -11,10 +11,11 @@
 #include "engine/core/rng.h"
 #include "engine/core/units.h"
 #include "engine/kernels/kernels.h"
-#include "optim/offloaded_gradients.h"
-#include "optim/offloaded_states.h"
+#include "engine/stores/offloaded_gradients.h"
+#include "engine/stores/offloaded_states.h"
+#include "engine/stores/plain_states.h"
 #include "optim/optimizer.h"
-#include "optim/streamed_params.h"
+#include "engine/stores/streamed_params.h"
 #include "tests/support/errors.h"
 
 namespace snug {
