@@ -163,7 +163,7 @@ class BlockRecorder {
   // What the second of two layers sends, and how what the first sent ends meanwhile.
   void record_sent(const Program& p, const std::vector<SlotPolicy>& policies, int64_t first,
                    int64_t end, Dims dims, StackOption& o) const {
-    const Body& body = model_.block(model_.spec().L - 1).body();
+    const Body& body = model_.block(model_.spec().L - 2).body();
     struct Leaving {
       StackOption::Sent sent;
       int64_t begun = 0, over = 0;
