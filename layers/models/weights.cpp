@@ -35,7 +35,17 @@ int64_t rows_per_block(int64_t width) {
 
 // `out`: where the piece's first row goes.
 template <class T>
-void load_one(const SafeTensor& t, const ParamInfo& p, T* out, int threads) {
+void load_one(const SafeTensor& t, const ParamInfo& p, const FilePiece& piece_of, T* out,
+              int threads) {
+  if (const RowGroups& groups = piece_of.groups; groups.any()) {
+    const int64_t width = t.elements() / piece_of.rows, element = bits_of(t.dtype) / 8;
+    parallel_chunks(threads, piece_of.rows / groups.rows, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t run = begin; run < end; ++run)
+        convert(t.dtype, t.data + run * groups.rows * width * element, groups.rows * width,
+                out + groups.ours(run * groups.rows) * width);
+    });
+    return;
+  }
   if (!(p.transposed_in_file && p.shape.rank() == 2)) {
     convert(t.dtype, t.data, t.elements(), out);
     return;
@@ -55,9 +65,9 @@ void load_one(const SafeTensor& t, const ParamInfo& p, T* out, int threads) {
 }
 
 // f16 ends at 65504: what lies beyond would compute infinities.
-void load_f16(const SafeTensor& t, const ParamInfo& p, f16* out, int threads,
-              const std::string& folder) {
-  load_one(t, p, out, threads);
+void load_f16(const SafeTensor& t, const ParamInfo& p, const FilePiece& piece, f16* out,
+              int threads, const std::string& folder) {
+  load_one(t, p, piece, out, threads);
   for (int64_t i = 0; i < t.elements(); ++i)
     if ((out[i].bits & 0x7c00u) == 0x7c00u)
       fail(ErrorCode::data, "weights that fp16 can hold, 65504 at most",
@@ -183,6 +193,11 @@ std::vector<const SafeTensor*> find_weight(const SafetensorsFolder& files, const
   return tensors;
 }
 
+RowGroups row_groups(const Model& model, int param) {
+  const std::vector<FilePiece> pieces = pieces_of(model, param, "model");
+  return pieces.size() == 1 ? pieces.front().groups : RowGroups{};
+}
+
 std::vector<std::string> missing_weights(const Model& model, const std::string& folder) {
   const SafetensorsFolder files(folder);
   std::vector<std::string> names;
@@ -282,21 +297,25 @@ std::vector<std::string> load_weights(Context* ctx, const Model& model, const st
       target.draw(i, seed);
       continue;
     }
+    const std::vector<FilePiece> pieces = pieces_of(model, i, folder);
     const auto read = [&](auto* out, auto&& load) {
-      for (const SafeTensor* tensor : tensors) {
-        load(*tensor, out);
-        out += tensor->elements();
+      for (size_t k = 0; k < tensors.size(); ++k) {
+        load(*tensors[k], pieces[k], out);
+        out += tensors[k]->elements();
       }
     };
     if (flat.dtype == DType::bf16)
-      read(target.open<bf16>(i),
-           [&](const SafeTensor& t, bf16* out) { load_one(t, p, out, threads); });
+      read(target.open<bf16>(i), [&](const SafeTensor& t, const FilePiece& piece, bf16* out) {
+        load_one(t, p, piece, out, threads);
+      });
     else if (flat.dtype == DType::f16)
-      read(target.open<f16>(i),
-           [&](const SafeTensor& t, f16* out) { load_f16(t, p, out, threads, folder); });
+      read(target.open<f16>(i), [&](const SafeTensor& t, const FilePiece& piece, f16* out) {
+        load_f16(t, p, piece, out, threads, folder);
+      });
     else
-      read(target.open<float>(i),
-           [&](const SafeTensor& t, float* out) { load_one(t, p, out, threads); });
+      read(target.open<float>(i), [&](const SafeTensor& t, const FilePiece& piece, float* out) {
+        load_one(t, p, piece, out, threads);
+      });
     target.close();
   }
   std::vector<std::string> warnings = unused_tensors(model, files, folder);
@@ -397,6 +416,17 @@ void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& lay
         if (transposed) {
           for (int64_t c = 0; c < width; ++c)
             for (int64_t r = 0; r < n; ++r) out[r * width + c] = w[c * rows + r0 + r];
+          source = out;
+        } else if (piece.groups.any()) {
+          for (int64_t r = 0; r < n;) {
+            const int64_t run = std::min(n - r, piece.groups.rows - (r0 + r) % piece.groups.rows);
+            const int64_t from = piece.groups.ours(r0 + r) * width;
+            if (apart)
+              ctx.read(out + r * width, flat.rows(p.offset + first + from, run * width));
+            else
+              std::memcpy(out + r * width, w + from, static_cast<size_t>(run * width) * 4);
+            r += run;
+          }
           source = out;
         } else if (apart) {
           ctx.read(out, flat.rows(p.offset + first + r0 * width, elements));

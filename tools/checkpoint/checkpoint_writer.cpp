@@ -13,6 +13,7 @@
 #include "engine/device/beside.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "layers/models/weights.h"
 #include "tools/checkpoint/output_folder.h"
 
 namespace snug {
@@ -89,6 +90,8 @@ CheckpointWriter::CheckpointWriter(Session& session, std::string output_dir, int
   for (std::string* path : {&folder_, &final_name_, &paths_[0], &paths_[1], &paths_[2]})
     path->reserve(kPathBytes);
   seal_.reserve(64 << 10);
+  for (int i = 0; i < session.model().params().size(); ++i)
+    groups_.push_back(row_groups(session.model(), i));
 }
 
 CheckpointWriter::~CheckpointWriter() = default;
@@ -123,6 +126,15 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
         master = turned.as<const float>();
       }
       copy_transposed(master, p.shape[1], p.shape[0], element_, n, values);
+    } else if (const RowGroups& groups = groups_[static_cast<size_t>(param_)]; groups.any()) {
+      const int64_t width = p.real_elements() / p.rows, run = groups.rows * width;
+      for (int64_t done = 0; done < n;) {
+        const int64_t at = element_ + done, count = std::min(n - done, run - at % run);
+        const int64_t from = groups.ours(at / width) * width + at % width;
+        read_beside(session_.context(), values + done,
+                    session_.master().rows(p.offset + from, count));
+        done += count;
+      }
     } else {
       read_beside(session_.context(), values, session_.master().rows(p.offset + element_, n));
     }

@@ -1,6 +1,7 @@
 #include "tools/planner/block_options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "engine/core/error.h"
@@ -33,9 +34,15 @@ size_t last_arrival(const Program& p, size_t end) {
 // A block of a session of its own, of which nothing but the block is recorded.
 class BlockRecorder {
  public:
+  // Of the block of a layer, and of that of another above it.
   BlockRecorder(const Model& model, const Decisions& d, const OptimizerConfig& optimizer,
-                const Settings& settings, const CostModel& cost)
-      : model_(model), d_(d), cost_(cost), ctx_(Place::plan, settings) {
+                const Settings& settings, const CostModel& cost, int64_t layer, int64_t other = 1)
+      : model_(model),
+        layer_(layer),
+        other_(other),
+        d_(d),
+        cost_(cost),
+        ctx_(Place::plan, settings) {
     const int root = schedule_.add(Name("root"), -1, true);
     block_ = schedule_.add(Name("block"), root, false);
     ctx_.program(schedule_, root, [&] {
@@ -60,7 +67,7 @@ class BlockRecorder {
 
   LayerOption record(const std::vector<SlotPolicy>& policies) {
     static const Name kX("x"), kGradient("dresidual");
-    const Block& block = model_.block(0);
+    const Block& block = model_.block(layer_);
     const Dims dims{d_.micro_batch, d_.T};
     const Shape shape{dims.N(), model_.spec().C};
     const DType dtype = model_.precision().compute;
@@ -102,17 +109,17 @@ class BlockRecorder {
     Runtime rt{*params_,          sink(),      state_.view(), nullptr, packed_.get(),
                documents_.view(), ends_.view()};
     Offload offload(2, static_cast<int>(policies.size()));
-    Pass below(model_.block(0).body(), policies, &offload, 0);
-    Pass above(model_.block(1).body(), policies, &offload, 1);
+    Pass below(model_.block(layer_).body(), policies, &offload, 0);
+    Pass above(model_.block(other_).body(), policies, &offload, 1);
     size_t first_end = 0, forward_end = 0, settled = 0, fetching = 0, fetched = 0, asked = 0;
     size_t last_begin = 0;
     int64_t out_bytes = 0, dx_bytes = 0;
     ctx_.program(schedule_, block_, [&] {
       Tensor x = ctx_.tensor(kX, shape, dtype, Category::activations);
-      x = model_.block(0).forward(ctx_, rt, below, dims, PassMode::train, std::move(x));
+      x = model_.block(layer_).forward(ctx_, rt, below, dims, PassMode::train, std::move(x));
       out_bytes = round_up(x.view().bytes(), kTensorAlignment);
       first_end = mark();
-      x = model_.block(1).forward(ctx_, rt, above, dims, PassMode::train, std::move(x));
+      x = model_.block(other_).forward(ctx_, rt, above, dims, PassMode::train, std::move(x));
       forward_end = mark();
       offload.settle();
       settled = mark();
@@ -124,9 +131,9 @@ class BlockRecorder {
       fetched = mark();
       below.fetch(ctx_);
       asked = mark();
-      gradient = model_.block(1).backward(ctx_, rt, above, std::move(gradient));
+      gradient = model_.block(other_).backward(ctx_, rt, above, std::move(gradient));
       last_begin = mark();
-      gradient = model_.block(0).backward(ctx_, rt, below, std::move(gradient));
+      gradient = model_.block(layer_).backward(ctx_, rt, below, std::move(gradient));
     });
     const Program& p = schedule_.at(block_);
     const auto tick = [&](size_t op) { return tick_of(p.ops[op]); };
@@ -180,7 +187,7 @@ class BlockRecorder {
   // What the second of two layers sends, and how what the first sent ends meanwhile.
   void record_sent(const Program& p, const std::vector<SlotPolicy>& policies, int64_t first,
                    int64_t end, Dims dims, StackOption& o) const {
-    const Body& body = model_.block(0).body();
+    const Body& body = model_.block(layer_).body();
     struct Leaving {
       StackOption::Sent sent;
       int64_t begun = 0, over = 0;
@@ -269,6 +276,7 @@ class BlockRecorder {
   }
 
   const Model& model_;
+  const int64_t layer_, other_;
   const Decisions& d_;
   const CostModel& cost_;
   Schedule schedule_;
@@ -326,11 +334,36 @@ int64_t most_live_bytes(const Program& program, int64_t first, int64_t last) {
   return most;
 }
 
-BlockOptions record_block_options(const Model& model, const Decisions& decisions,
-                                  const OptimizerConfig& optimizer, const Settings& settings,
-                                  const CostModel& cost) {
-  BlockRecorder recorder(model, decisions, optimizer, settings, cost);
-  const Body& body = model.block(0).body();
+int64_t ModelOptions::layers(size_t kind) const {
+  return std::count(of_layer.begin(), of_layer.end(), static_cast<int>(kind));
+}
+
+LayerProblem ModelOptions::problem() const {
+  LayerProblem p;
+  for (const BlockOptions& kind : kinds) p.kinds.push_back(kind.options);
+  p.layers = of_layer;
+  return p;
+}
+
+int64_t ModelOptions::saved() const {
+  int64_t bytes = 0;
+  for (size_t k = 0; k < kinds.size(); ++k) bytes += layers(k) * kinds[k].options.back().saved;
+  return bytes;
+}
+
+int64_t ModelOptions::saved(size_t preset) const {
+  int64_t bytes = 0;
+  for (size_t k = 0; k < kinds.size(); ++k) bytes += layers(k) * kinds[k].presets[preset].saved;
+  return bytes;
+}
+
+namespace {
+
+BlockOptions record_options_of(const Model& model, const Decisions& decisions,
+                               const OptimizerConfig& optimizer, const Settings& settings,
+                               const CostModel& cost, int64_t layer) {
+  BlockRecorder recorder(model, decisions, optimizer, settings, cost, layer);
+  const Body& body = model.block(layer).body();
   const Dims dims{decisions.micro_batch, decisions.T};
   std::vector<std::vector<int>> groups;  // by stage: slots that come and go together
   for (size_t s = 0; s + 1 < body.stages().size(); ++s) {
@@ -368,7 +401,39 @@ BlockOptions record_block_options(const Model& model, const Decisions& decisions
   return kept;
 }
 
+}  // namespace
+
+ModelOptions record_block_options(const Model& model, const Decisions& decisions,
+                                  const OptimizerConfig& optimizer, const Settings& settings,
+                                  const CostModel& cost) {
+  const ModelSpec& spec = model.spec();
+  const std::vector<int64_t> distinct = spec.distinct_layers();
+  ModelOptions options;
+  for (const int64_t layer : distinct)
+    options.kinds.push_back(record_options_of(model, decisions, optimizer, settings, cost, layer));
+  for (int64_t l = 0; l < spec.L; ++l)
+    for (size_t k = 0; k < distinct.size(); ++k)
+      if (spec.kind(distinct[k]) == spec.kind(l)) options.of_layer.push_back(static_cast<int>(k));
+  return options;
+}
+
 namespace {
+
+// Two layers of the kind that takes the fewest seconds, or the first two.
+std::pair<int64_t, int64_t> quickest_pair(const ModelOptions& ways) {
+  std::pair<int64_t, int64_t> pair{0, 1};
+  double least = INFINITY;
+  for (size_t k = 0; k < ways.kinds.size(); ++k) {
+    std::vector<int64_t> layers;
+    for (size_t l = 0; l < ways.of_layer.size(); ++l)
+      if (ways.of_layer[l] == static_cast<int>(k)) layers.push_back(static_cast<int64_t>(l));
+    const double seconds = ways.kinds[k].presets.front().seconds();
+    if (layers.size() < 2 || seconds >= least) continue;
+    least = seconds;
+    pair = {layers[0], layers[1]};
+  }
+  return pair;
+}
 
 bool beats(const StackOption& b, const StackOption& a) {
   return b.saved <= a.saved && b.forward <= a.forward && b.forward_after <= a.forward_after &&
@@ -410,10 +475,16 @@ std::vector<std::string> offload_texts(const Model& model, const std::string& re
 
 StackOptions record_stack_options(const Model& model, const Decisions& decisions,
                                   const OptimizerConfig& optimizer, const Settings& settings,
-                                  const CostModel& cost,
-                                  const std::vector<std::string>& recompute) {
+                                  const CostModel& cost, const ModelOptions& ways) {
   require(model.spec().L >= 2, "a stack of two layers or more");
-  BlockRecorder recorder(model, decisions, optimizer, settings, cost);
+  const auto [layer, other] = quickest_pair(ways);
+  BlockRecorder recorder(model, decisions, optimizer, settings, cost, layer, other);
+  // Names of any kind: they say what a layer of every kind can do.
+  std::vector<std::string> recompute = ways.kinds.front().names;
+  for (const BlockOptions& kind : ways.kinds)
+    for (const std::string& name : kind.names)
+      if (std::find(recompute.begin(), recompute.end(), name) == recompute.end())
+        recompute.push_back(name);
   const auto record = [&](const std::string& again, const std::string& away) {
     StackOption o = recorder.record_pair(parse_policies(again, away, model).front());
     o.recompute = again;
