@@ -157,7 +157,8 @@ Tensor Model::train_causal(Context& ctx, Runtime& rt, ModelPass& pass, const Mod
     GradView dweight;
     if (rt.grads->wants(lm_head_)) dweight = rt.grads->open(ctx, lm_head_);
     head_loss_train(ctx, dnorm, dweight, norm, rt.params.acquire(ctx, lm_head_), batch.targets,
-                    spec_.V, head_rows, rt.state, rt.packed_weight(lm_head_));
+                    spec_.V, head_rows, rt.state, rt.packed_weight(lm_head_), {}, {},
+                    spec_.head_softcap);
     rt.params.release(ctx, lm_head_);
     if (!spec_.tied && rt.grads->wants(lm_head_)) rt.grads->close(ctx, lm_head_);
   }
@@ -222,14 +223,14 @@ void Model::evaluate(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatc
   const Tensor nll = ctx.tensor(n_nll_, {N}, DType::f32, Category::workspace);
   const Tensor lse = ctx.tensor(n_lse_, {N}, DType::f32, Category::workspace);
   head_loss_forward(ctx, nll, lse, norm, rt.params.acquire(ctx, lm_head_), batch.targets, spec_.V,
-                    head_rows, rt.state, rt.packed_weight(lm_head_));
+                    head_rows, rt.state, rt.packed_weight(lm_head_), {}, spec_.head_softcap);
   rt.params.release(ctx, lm_head_);
 }
 
 void Model::logits(Context& ctx, Runtime& rt, const View& logits, const View& hidden_rows) const {
   const Context::Scope scope(ctx, scope_head_);
   head_logits(ctx, logits, hidden_rows, rt.params.acquire(ctx, lm_head_),
-              rt.packed_weight(lm_head_));
+              rt.packed_weight(lm_head_), {}, spec_.head_softcap);
   rt.params.release(ctx, lm_head_);
 }
 

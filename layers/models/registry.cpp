@@ -12,9 +12,10 @@
 namespace snug {
 
 namespace {
-const Family* const kFamilies[] = {&kGpt2Family,       &kBertFamily,  &kRobertaFamily,
-                                   &kDistilBertFamily, &kLlamaFamily, &kMistralFamily,
-                                   &kQwen2Family,      &kGemmaFamily};
+const Family* const kFamilies[] = {
+    &kGpt2Family,    &kBertFamily,  &kRobertaFamily, &kDistilBertFamily, &kLlamaFamily,
+    &kMistralFamily, &kQwen2Family, &kQwen3Family,   &kGemmaFamily,      &kGemma2Family,
+    &kGemma3Family,  &kNeoxFamily,  &kOlmo2Family,   &kPhi3Family,       &kSmollm3Family};
 
 std::string known_types() {
   std::string list;

@@ -36,7 +36,17 @@ int64_t rows_per_block(int64_t width) {
 
 // `out`: where the piece's first row goes.
 template <class T>
-void load_one(const SafeTensor& t, const ParamInfo& p, T* out, int threads) {
+void load_one(const SafeTensor& t, const ParamInfo& p, const FilePiece& piece_of, T* out,
+              int threads) {
+  if (const RowGroups& groups = piece_of.groups; groups.any()) {
+    const int64_t width = t.elements() / piece_of.rows, element = bits_of(t.dtype) / 8;
+    parallel_chunks(threads, piece_of.rows / groups.rows, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t run = begin; run < end; ++run)
+        convert(t.dtype, t.data + run * groups.rows * width * element, groups.rows * width,
+                out + groups.ours(run * groups.rows) * width);
+    });
+    return;
+  }
   if (!(p.transposed_in_file && p.shape.rank() == 2)) {
     convert(t.dtype, t.data, t.elements(), out);
     return;
@@ -56,9 +66,9 @@ void load_one(const SafeTensor& t, const ParamInfo& p, T* out, int threads) {
 }
 
 // f16 ends at 65504: what lies beyond would compute infinities.
-void load_f16(const SafeTensor& t, const ParamInfo& p, f16* out, int threads,
-              const std::string& folder) {
-  load_one(t, p, out, threads);
+void load_f16(const SafeTensor& t, const ParamInfo& p, const FilePiece& piece, f16* out,
+              int threads, const std::string& folder) {
+  load_one(t, p, piece, out, threads);
   for (int64_t i = 0; i < t.elements(); ++i)
     if ((out[i].bits & 0x7c00u) == 0x7c00u)
       fail(ErrorCode::data, "weights that fp16 can hold, 65504 at most",
@@ -184,6 +194,11 @@ std::vector<const SafeTensor*> find_weight(const SafetensorsFolder& files, const
   return tensors;
 }
 
+RowGroups row_groups(const Model& model, int param) {
+  const std::vector<FilePiece> pieces = pieces_of(model, param, "model");
+  return pieces.size() == 1 ? pieces.front().groups : RowGroups{};
+}
+
 std::vector<std::string> missing_weights(const Model& model, const std::string& folder) {
   const SafetensorsFolder files(folder);
   std::vector<std::string> names;
@@ -275,18 +290,19 @@ std::vector<std::string> load_weights(Context* ctx, const Model& model, const st
   for (int i = 0; i < table.size(); ++i) {
     const ParamInfo& p = table[i];
     const std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder);
+    const std::vector<FilePiece> pieces = pieces_of(model, i, folder);
     target.fill(i, [&]<class T>(T* out) {
       if (tensors.empty()) {  // as a new model has it
         std::vector<float> values(static_cast<size_t>(p.elements()), 0.0f);
         init_parameter(table, i, values.data(), seed);
         convert(SafeDType::F32, reinterpret_cast<const char*>(values.data()), p.elements(), out);
       }
-      for (const SafeTensor* tensor : tensors) {
+      for (size_t k = 0; k < tensors.size(); ++k) {
         if constexpr (std::is_same_v<T, f16>)
-          load_f16(*tensor, p, out, threads, folder);
+          load_f16(*tensors[k], p, pieces[k], out, threads, folder);
         else
-          load_one(*tensor, p, out, threads);
-        out += tensor->elements();
+          load_one(*tensors[k], p, pieces[k], out, threads);
+        out += tensors[k]->elements();
       }
     });
   }
@@ -362,6 +378,17 @@ void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& lay
   if (!op.run()) return;
   const bool apart = !ctx.host_reads();
   void* const turned = static_cast<char*>(staging.data) + save_staging_bytes(model);
+  const auto flat_rows = [](const View& v, int64_t first, int64_t n) {
+    return v.reshaped({v.elements()}).rows(first, n);
+  };
+  const auto read_values = [&](float* out, View from) {
+    if (apart) {
+      void* const behind = values_behind(out, from);
+      ctx.read(behind, from);
+      from.data = behind;
+    }
+    values_to_f32(out, from);
+  };
   SafetensorsWriter writer(path, layout);
   size_t tensor = 0;
   for (int i = 0; i < model.params().size(); ++i) {
@@ -386,17 +413,19 @@ void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& lay
         const float* source = out;
         if (transposed) {
           transposed_to_f32(out, own, rows, width, r0 * width, elements);
-        } else {
-          View from = own.reshaped({own.elements()}).rows(r0 * width, elements);
-          if (apart) {
-            void* const behind = values_behind(out, from);
-            ctx.read(behind, from);
-            from.data = behind;
+        } else if (piece.groups.any()) {
+          for (int64_t r = 0; r < n;) {
+            const int64_t run = std::min(n - r, piece.groups.rows - (r0 + r) % piece.groups.rows);
+            const int64_t from = piece.groups.ours(r0 + r) * width;
+            read_values(out + r * width, flat_rows(own, from, run * width));
+            r += run;
           }
-          if (from.dtype == DType::f32)
+        } else {
+          const View from = flat_rows(own, r0 * width, elements);
+          if (from.dtype == DType::f32 && !apart)
             source = from.as<const float>();
           else
-            values_to_f32(out, from);
+            read_values(out, from);
         }
         append(writer, source, elements, spec.dtype, staging);
       }

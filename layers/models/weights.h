@@ -37,6 +37,9 @@ std::vector<std::string> settle_head(ModelSource& source);
 std::vector<const SafeTensor*> find_weight(const SafetensorsFolder& files, const Model& model,
                                            int param, const std::string& folder);
 
+// The order of a parameter's rows in files: that of its one tensor, or none where it has several.
+RowGroups row_groups(const Model& model, int param);
+
 // A warning for each tensor of the files that no parameter asks for and that is no known leftover.
 std::vector<std::string> unused_tensors(const Model& model, const SafetensorsFolder& files,
                                         const std::string& folder);

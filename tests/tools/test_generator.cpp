@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tests/layers/models/gpt2_golden.h"
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
 #include "tools/infer/generator.h"
@@ -93,6 +94,30 @@ Text text_of(Session& session, const std::vector<int32_t>& prompt, const Generat
     return true;
   });
   return t;
+}
+
+// Every decoder of tests/golden goes on as transformers' model does in float64, and a chunk at a time as
+// all at once; with room for no more than the text, which by longrope is what chooses the angles.
+TEST(Generator, DecodersContinueAsTransformersDo) {
+  const std::string path = source_folder() + "/tests/golden/decoder_greedy.json";
+  const nlohmann::json texts = parse_json_file(path);
+  EXPECT_EQ(texts.size(), 24u);
+  for (const auto& [name, text] : texts.items()) {
+    SCOPED_TRACE(name);
+    const test::Golden golden("decoder_" + name);
+    const auto prompt = text.at("prompt").get<std::vector<int32_t>>();
+    const auto expected = text.at("tokens").get<std::vector<int32_t>>();
+    const auto length = static_cast<int64_t>(prompt.size() + expected.size());
+    const Model model(golden.spec, parse_precision("fp32"));
+    for (const int64_t prefill : {length, int64_t{3}}) {
+      test::SessionRun run(model, options_of(length, prefill));
+      Session& session = run.session();
+      load_weights(model, golden.path, session.master(), 1);
+      session.load();
+      const Text got = text_of(session, prompt, greedy(static_cast<int64_t>(expected.size())));
+      EXPECT_EQ(got.tokens, expected) << prefill;
+    }
+  }
 }
 
 // fp32: the bound of a whole model, as for logits against transformers. bf16: keys and values rest

@@ -14,6 +14,7 @@
 #include "engine/io/files.h"
 #include "engine/io/json.h"
 #include "layers/models/weight_values.h"
+#include "layers/models/weights.h"
 #include "tools/checkpoint/output_folder.h"
 
 namespace snug {
@@ -48,6 +49,14 @@ void read_beside(Context& ctx, void* to, const View& from) {
   copy_beside(ctx.device(), to, from.data, from.bytes());
 }
 
+// The same as f32.
+void read_values(Context& ctx, float* to, View from) {
+  void* const behind = values_behind(to, from);
+  read_beside(ctx, behind, from);
+  from.data = behind;
+  values_to_f32(to, from);
+}
+
 [[noreturn]] void fail_folder(const char* what, const std::string& folder, int code) {
   fail(ErrorCode::device, fmt::format("to {} {}", what, folder),
        std::generic_category().message(code),
@@ -70,6 +79,8 @@ CheckpointWriter::CheckpointWriter(Session& session, std::string output_dir, int
   for (std::string* path : {&folder_, &final_name_, &paths_[0], &paths_[1], &paths_[2]})
     path->reserve(kPathBytes);
   seal_.reserve(64 << 10);
+  for (int i = 0; i < session.model().params().size(); ++i)
+    groups_.push_back(row_groups(session.model(), i));
 }
 
 CheckpointWriter::~CheckpointWriter() = default;
@@ -102,12 +113,16 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
         own.data = turned.data;
       }
       transposed_to_f32(values, own, p.shape[1], p.shape[0], element_, n);
+    } else if (const RowGroups& groups = groups_[static_cast<size_t>(param_)]; groups.any()) {
+      const int64_t width = p.real_elements() / p.rows, run = groups.rows * width;
+      for (int64_t done = 0; done < n;) {
+        const int64_t at = element_ + done, count = std::min(n - done, run - at % run);
+        const int64_t from = groups.ours(at / width) * width + at % width;
+        read_values(session_.context(), values + done, weights_.rows(p.offset + from, count));
+        done += count;
+      }
     } else {
-      View from = weights_.rows(p.offset + element_, n);
-      void* const behind = values_behind(values, from);
-      read_beside(session_.context(), behind, from);
-      from.data = behind;
-      values_to_f32(values, from);
+      read_values(session_.context(), values, weights_.rows(p.offset + element_, n));
     }
     const int file = state_ == 0 ? kModel : kOptimizer;
     element_ += n;

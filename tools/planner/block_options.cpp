@@ -1,6 +1,7 @@
 #include "tools/planner/block_options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "engine/core/error.h"
@@ -43,9 +44,12 @@ Decisions of_a_block(Decisions d) {
 // A block in a session of the decisions, of which nothing but the block is recorded.
 class BlockRecorder {
  public:
+  // Of the block of a layer, and of that of another above it.
   BlockRecorder(const Model& model, const Decisions& d, const OptimizerConfig& optimizer,
-                const Settings& settings, const CostModel& cost)
+                const Settings& settings, const CostModel& cost, int64_t layer, int64_t other = 1)
       : model_(model),
+        layer_(layer),
+        other_(other),
         d_(d),
         cost_(cost),
         session_(Place::plan, model, of_a_block(d), optimizer, settings) {
@@ -54,7 +58,7 @@ class BlockRecorder {
 
   LayerOption record(const std::vector<SlotPolicy>& policies) {
     static const Name kX("x"), kGradient("dresidual");
-    const Block& block = model_.block(model_.spec().L - 1);
+    const Block& block = model_.block(layer_);
     const Dims dims{d_.micro_batch, d_.T};
     const Shape shape{dims.N(), model_.spec().C};
     const DType dtype = model_.precision().compute;
@@ -91,19 +95,17 @@ class BlockRecorder {
     const Shape shape{dims.N(), model_.spec().C};
     const DType dtype = model_.precision().compute;
     Offload offload(2, static_cast<int>(policies.size()));
-    const Block &lower = model_.block(model_.spec().L - 2),
-                &upper = model_.block(model_.spec().L - 1);
-    Pass below(lower.body(), policies, &offload, 0);
-    Pass above(upper.body(), policies, &offload, 1);
+    Pass below(model_.block(layer_).body(), policies, &offload, 0);
+    Pass above(model_.block(other_).body(), policies, &offload, 1);
     size_t first_end = 0, forward_end = 0, settled = 0, fetching = 0, fetched = 0, asked = 0;
     size_t last_begin = 0;
     int64_t out_bytes = 0, dx_bytes = 0;
     const Program& p = session_.record_block([&](Context& ctx, Runtime& rt) {
       Tensor x = ctx.tensor(kX, shape, dtype, Category::activations);
-      x = lower.forward(ctx, rt, below, dims, PassMode::train, std::move(x));
+      x = model_.block(layer_).forward(ctx, rt, below, dims, PassMode::train, std::move(x));
       out_bytes = round_up(x.view().bytes(), kTensorAlignment);
       first_end = mark(ctx);
-      x = upper.forward(ctx, rt, above, dims, PassMode::train, std::move(x));
+      x = model_.block(other_).forward(ctx, rt, above, dims, PassMode::train, std::move(x));
       forward_end = mark(ctx);
       offload.settle();
       settled = mark(ctx);
@@ -115,9 +117,9 @@ class BlockRecorder {
       fetched = mark(ctx);
       below.fetch(ctx);
       asked = mark(ctx);
-      gradient = upper.backward(ctx, rt, above, std::move(gradient));
+      gradient = model_.block(other_).backward(ctx, rt, above, std::move(gradient));
       last_begin = mark(ctx);
-      gradient = lower.backward(ctx, rt, below, std::move(gradient));
+      gradient = model_.block(layer_).backward(ctx, rt, below, std::move(gradient));
     });
     const auto tick = [&](size_t op) { return tick_of(p.ops[op]); };
     const auto live = [&](size_t op) { return most_live_bytes(p, tick(op), tick(op)); };
@@ -163,7 +165,7 @@ class BlockRecorder {
   // What the second of two layers sends, and how what the first sent ends meanwhile.
   void record_sent(const Program& p, const std::vector<SlotPolicy>& policies, int64_t first,
                    int64_t end, Dims dims, StackOption& o) const {
-    const Body& body = model_.block(model_.spec().L - 2).body();
+    const Body& body = model_.block(layer_).body();
     struct Leaving {
       StackOption::Sent sent;
       int64_t begun = 0, over = 0;
@@ -220,6 +222,7 @@ class BlockRecorder {
   }
 
   const Model& model_;
+  const int64_t layer_, other_;
   const Decisions& d_;
   const CostModel& cost_;
   Session session_;
@@ -268,11 +271,36 @@ int64_t most_live_bytes(const Program& program, int64_t first, int64_t last) {
   return most;
 }
 
-BlockOptions record_block_options(const Model& model, const Decisions& decisions,
-                                  const OptimizerConfig& optimizer, const Settings& settings,
-                                  const CostModel& cost) {
-  BlockRecorder recorder(model, decisions, optimizer, settings, cost);
-  const Body& body = model.block(model.spec().L - 1).body();
+int64_t ModelOptions::layers(size_t kind) const {
+  return std::count(of_layer.begin(), of_layer.end(), static_cast<int>(kind));
+}
+
+LayerProblem ModelOptions::problem() const {
+  LayerProblem p;
+  for (const BlockOptions& kind : kinds) p.kinds.push_back(kind.options);
+  p.layers = of_layer;
+  return p;
+}
+
+int64_t ModelOptions::saved() const {
+  int64_t bytes = 0;
+  for (size_t k = 0; k < kinds.size(); ++k) bytes += layers(k) * kinds[k].options.back().saved;
+  return bytes;
+}
+
+int64_t ModelOptions::saved(size_t preset) const {
+  int64_t bytes = 0;
+  for (size_t k = 0; k < kinds.size(); ++k) bytes += layers(k) * kinds[k].presets[preset].saved;
+  return bytes;
+}
+
+namespace {
+
+BlockOptions record_options_of(const Model& model, const Decisions& decisions,
+                               const OptimizerConfig& optimizer, const Settings& settings,
+                               const CostModel& cost, int64_t layer) {
+  BlockRecorder recorder(model, decisions, optimizer, settings, cost, layer);
+  const Body& body = model.block(layer).body();
   const Dims dims{decisions.micro_batch, decisions.T};
   std::vector<std::vector<int>> groups;  // by stage: slots that come and go together
   for (size_t s = 0; s + 1 < body.stages().size(); ++s) {
@@ -310,7 +338,56 @@ BlockOptions record_block_options(const Model& model, const Decisions& decisions
   return kept;
 }
 
+// Whether two layers take the same bytes and seconds: of one kind, and the same is trained in them.
+bool alike(const Model& model, int64_t a, int64_t b) {
+  if (!(model.spec().kind(a) == model.spec().kind(b))) return false;
+  const Body &x = model.block(a).body(), &y = model.block(b).body();
+  for (size_t s = 0; s < x.stages().size(); ++s)
+    if (x.runs_backward(static_cast<int>(s)) != y.runs_backward(static_cast<int>(s))) return false;
+  for (int s = 0; s < x.slots(); ++s)
+    if (x.gradient_wanted(s) != y.gradient_wanted(s) ||
+        x.backward_reader(s) != y.backward_reader(s))
+      return false;
+  return true;
+}
+
+}  // namespace
+
+ModelOptions record_block_options(const Model& model, const Decisions& decisions,
+                                  const OptimizerConfig& optimizer, const Settings& settings,
+                                  const CostModel& cost) {
+  ModelOptions options;
+  options.below = model.first_backward();
+  std::vector<int64_t> first;  // layer of each kind
+  for (int64_t l = options.below; l < model.spec().L; ++l) {
+    const auto same = std::find_if(first.begin(), first.end(),
+                                   [&](int64_t other) { return alike(model, other, l); });
+    options.of_layer.push_back(static_cast<int>(same - first.begin()));
+    if (same != first.end()) continue;
+    first.push_back(l);
+    options.kinds.push_back(record_options_of(model, decisions, optimizer, settings, cost, l));
+  }
+  return options;
+}
+
 namespace {
+
+// Two layers of the kind that takes the fewest seconds, or the first two.
+std::pair<int64_t, int64_t> quickest_pair(const ModelOptions& ways) {
+  std::pair<int64_t, int64_t> pair{ways.below, ways.below + 1};
+  double least = INFINITY;
+  for (size_t k = 0; k < ways.kinds.size(); ++k) {
+    std::vector<int64_t> layers;
+    for (size_t l = 0; l < ways.of_layer.size(); ++l)
+      if (ways.of_layer[l] == static_cast<int>(k))
+        layers.push_back(ways.below + static_cast<int64_t>(l));
+    const double seconds = ways.kinds[k].presets.front().seconds();
+    if (layers.size() < 2 || seconds >= least) continue;
+    least = seconds;
+    pair = {layers[0], layers[1]};
+  }
+  return pair;
+}
 
 bool beats(const StackOption& b, const StackOption& a) {
   return b.saved <= a.saved && b.forward <= a.forward && b.forward_after <= a.forward_after &&
@@ -325,7 +402,7 @@ bool beats(const StackOption& b, const StackOption& a) {
 // that it leaves, one by one, all, and all but the input.
 std::vector<std::string> offload_texts(const Model& model, const std::string& recompute,
                                        Dims dims) {
-  const Body& body = model.block(model.spec().L - 1).body();
+  const Body& body = model.block(0).body();
   const std::vector<SlotPolicy> policies = parse_policies(recompute, "none", model).front();
   std::vector<std::string> words;
   const int out = body.find_slot("out");
@@ -352,10 +429,16 @@ std::vector<std::string> offload_texts(const Model& model, const std::string& re
 
 StackOptions record_stack_options(const Model& model, const Decisions& decisions,
                                   const OptimizerConfig& optimizer, const Settings& settings,
-                                  const CostModel& cost,
-                                  const std::vector<std::string>& recompute) {
+                                  const CostModel& cost, const ModelOptions& ways) {
   require(model.backward_layers() >= 2, "a stack of two layers or more");
-  BlockRecorder recorder(model, decisions, optimizer, settings, cost);
+  const auto [layer, other] = quickest_pair(ways);
+  BlockRecorder recorder(model, decisions, optimizer, settings, cost, layer, other);
+  // Names of any kind: they say what a layer of every kind can do.
+  std::vector<std::string> recompute = ways.kinds.front().names;
+  for (const BlockOptions& kind : ways.kinds)
+    for (const std::string& name : kind.names)
+      if (std::find(recompute.begin(), recompute.end(), name) == recompute.end())
+        recompute.push_back(name);
   const auto record = [&](const std::string& again, const std::string& away) {
     StackOption o = recorder.record_pair(parse_policies(again, away, model).front());
     o.recompute = again;

@@ -170,23 +170,21 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
     return choice;
   }
   if (c.others > room) return choice;
-  const BlockOptions& block = block_options(c.decisions);
-  LayerProblem p;
-  p.kinds.push_back(block.options);
-  p.layers.assign(static_cast<size_t>(request_.model->backward_layers()), 0);
+  const ModelOptions& ways = block_options(c.decisions);
+  LayerProblem p = ways.problem();
   p.tail = c.tail;
   if (room < kNoLimit) p.limit = room / kArenaUnit * kArenaUnit - c.base;
   const LayerSolution s =
       solve_layers(p, {.two_group_tolerance = tolerance, .most_labels = kLabels});
   if (!s.feasible) return choice;
   *bound = judged(c.decisions, c.outside + c.micro_steps * s.bound);
-  choice = choice_of(c, block, s);
+  choice = choice_of(c, ways, s);
   choice.feasible = true;
   choice.optimality = optimality_text(s);
   return choice;
 }
 
-PlanSearch::Choice PlanSearch::choice_of(const Config& c, const BlockOptions& block,
+PlanSearch::Choice PlanSearch::choice_of(const Config& c, const ModelOptions& ways,
                                          const LayerSolution& s) {
   Choice choice;
   choice.decisions = c.decisions;
@@ -194,11 +192,13 @@ PlanSearch::Choice PlanSearch::choice_of(const Config& c, const BlockOptions& bl
   choice.host_bytes = c.host;
   choice.step_seconds = judged(c.decisions, c.outside + c.micro_steps * s.seconds);
   choice.engine_bytes = std::max(c.others, round_up(c.base + s.peak, kArenaUnit));
-  // Layers that backward does not reach keep nothing, whatever they are called.
-  std::vector<std::string> names(static_cast<size_t>(request_.model->first_backward()),
-                                 block.names[static_cast<size_t>(s.choice.front())]);
-  for (const int k : s.choice) names.push_back(block.names[static_cast<size_t>(k)]);
-  choice.decisions.recompute = recompute_text(names);
+  std::vector<std::string> names;
+  for (size_t l = 0; l < s.choice.size(); ++l)
+    names.push_back(
+        ways.kinds[static_cast<size_t>(ways.of_layer[l])].names[static_cast<size_t>(s.choice[l])]);
+  if (!names.empty())
+    names.insert(names.begin(), static_cast<size_t>(ways.below), std::string(names.front()));
+  choice.decisions.recompute = names.empty() ? "none" : recompute_text(names);
   return choice;
 }
 
@@ -428,20 +428,22 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   const auto add_all = [&](int64_t micro, const Gradients& gradient, const Way& way) {
     const Config& c = *config({micro, head_chunks(micro).back(), gradient, way});
     if (!c.layered) return add_recorded(c);
-    const BlockOptions& block = block_options(c.decisions);
-    LayerProblem p;
-    p.kinds.push_back(block.options);
-    p.layers.assign(static_cast<size_t>(request_.model->backward_layers()), 0);
+    const ModelOptions& ways = block_options(c.decisions);
+    LayerProblem p = ways.problem();
     p.tail = c.tail;
     for (const std::string_view preset : kPresets) {
-      const auto name = std::find(block.names.begin(), block.names.end(), preset);
-      if (name == block.names.end()) continue;  // another way is beaten in nothing
-      add(choice_of(
-          c, block,
-          evaluate_layers(
-              p, std::vector<int>(p.layers.size(), static_cast<int>(name - block.names.begin())))));
+      std::vector<int> of_kind;
+      for (const BlockOptions& kind : ways.kinds) {
+        const auto name = std::find(kind.names.begin(), kind.names.end(), preset);
+        if (name == kind.names.end()) break;  // another way is beaten in nothing
+        of_kind.push_back(static_cast<int>(name - kind.names.begin()));
+      }
+      if (of_kind.size() < ways.kinds.size()) continue;
+      std::vector<int> choice;
+      for (const int kind : ways.of_layer) choice.push_back(of_kind[static_cast<size_t>(kind)]);
+      add(choice_of(c, ways, evaluate_layers(p, choice)));
     }
-    if (const LayerSolution s = least_peak(p); s.feasible) add(choice_of(c, block, s));
+    if (const LayerSolution s = least_peak(p); s.feasible) add(choice_of(c, ways, s));
     if (!stacks_) return;
     const StackProblem stack = stack_problem(c);
     StackPlan plan;

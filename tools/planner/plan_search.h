@@ -83,7 +83,7 @@ struct Recordings {
   std::map<Decisions, std::vector<Placed>> placed;             // by program
   std::map<Decisions, int64_t> packed_rests;                   // PlanSearch::packed_at_least
   std::map<Decisions, std::pair<double, double>> micro_steps;  // seconds of the first, of the next
-  std::map<Decisions, BlockOptions> blocks;
+  std::map<Decisions, ModelOptions> blocks;
   std::map<Decisions, StackOptions> stacks;
 };
 
@@ -249,7 +249,7 @@ class PlanSearch {
   Config* config(const Key& key);
   const Recordings::Whole& whole(const Decisions& decisions);
   const Recordings::MicroSteps& micro_steps(const Decisions& decisions, const Schedule& schedule);
-  const BlockOptions& block_options(const Decisions& decisions);
+  const ModelOptions& block_options(const Decisions& decisions);
   const StackOptions& stack_options(const Decisions& decisions);
   // Seconds that no step of these decisions is below, whatever an op of any size takes: what rests
   // with the host is passed on in other pieces than what stays, so the compute of an update there
@@ -292,7 +292,8 @@ class PlanSearch {
   // at least; 0 where the ways of a block are not looked at.
   int64_t streamed_saved(const Key& key);
   double streamed_again(const Key& key);
-  const LayerOption* streamed_option(const Key& key);
+  // The preset that a streamed way is, of kPresets; null: none, or the ways are not looked at.
+  const std::string_view* streamed_preset(const Key& key);
   // What is known of a configuration before it is recorded, asked for every budget.
   struct Streamed {
     int64_t saved = 0;  // streamed_saved
@@ -323,7 +324,7 @@ class PlanSearch {
   LinkedProblem& linked(const Config& config);
   bool set_limits(const Config& config, int64_t room, LinkedProblem& problem) const;
   Choice choice_of(const Config& config, const LinkedSolution& solution);
-  Choice choice_of(const Config& config, const BlockOptions& block, const LayerSolution& solution);
+  Choice choice_of(const Config& config, const ModelOptions& ways, const LayerSolution& solution);
   const Config& stack_config(int64_t micro, int64_t head_rows, const Gradients& gradients,
                              bool states_away);
   const Way& stack_way(bool states_away) const;

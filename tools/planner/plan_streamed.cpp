@@ -72,18 +72,19 @@ double PlanSearch::streamed_link(const Key& key) {
 }
 
 // As the block is with its weights on the device: they are nothing to what it saves and computes.
-const LayerOption* PlanSearch::streamed_option(const Key& key) {
+const std::string_view* PlanSearch::streamed_preset(const Key& key) {
   if (!layers_) return nullptr;
   const auto* preset = std::find(kPresets.begin(), kPresets.end(), key.way.recompute);
-  if (preset == kPresets.end()) return nullptr;
-  return &block_options(decide(key)).presets[static_cast<size_t>(preset - kPresets.begin())];
+  return preset == kPresets.end() ? nullptr : preset;
 }
 
 int64_t PlanSearch::streamed_saved(const Key& key) {
-  const LayerOption* option = streamed_option(key);
-  if (option == nullptr) return 0;
+  const std::string_view* const preset = streamed_preset(key);
+  if (preset == nullptr) return 0;
   const int64_t layers = request_.model->backward_layers();
-  const int64_t saved = option->saved * layers;
+  if (layers == 0) return 0;
+  const int64_t saved =
+      block_options(decide(key)).saved(static_cast<size_t>(preset - kPresets.begin()));
   if (key.way.offload == "none") return saved;
   const int64_t input =
       round_up(static_cast<int64_t>(inputs(key.micro)) / layers, kTensorAlignment);
@@ -91,14 +92,19 @@ int64_t PlanSearch::streamed_saved(const Key& key) {
 }
 
 double PlanSearch::streamed_again(const Key& key) {
-  const LayerOption* option = streamed_option(key);
-  if (option == nullptr) return 0;
-  double least = INFINITY;
-  for (const LayerOption& o : block_options(decide(key)).options)
-    least = std::min(least, o.seconds());
-  return static_cast<double>(ceil_div(request_.global_batch, key.micro) *
-                             request_.model->backward_layers()) *
-         (option->seconds() - least);
+  const std::string_view* const preset = streamed_preset(key);
+  if (preset == nullptr) return 0;
+  const ModelOptions& ways = block_options(decide(key));
+  double seconds = 0;
+  for (size_t k = 0; k < ways.kinds.size(); ++k) {
+    const BlockOptions& kind = ways.kinds[k];
+    double least = INFINITY;
+    for (const LayerOption& o : kind.options) least = std::min(least, o.seconds());
+    const double own = kind.presets[static_cast<size_t>(preset - kPresets.begin())].seconds();
+    seconds += static_cast<double>(ceil_div(request_.global_batch, key.micro) * ways.layers(k)) *
+               (own - least);
+  }
+  return seconds;
 }
 
 const PlanSearch::Streamed& PlanSearch::streamed_bounds(const Key& key) {

@@ -100,7 +100,11 @@ void check_offload_params(const RunConfig& config, const PlanRequest& r) {
 
 bool cudnn_takes(const RunConfig& config, const Model& model, bool rows) {
   AttentionSpec attention;
-  attention.D = model.spec().D;
+  const ModelSpec& spec = model.spec();
+  attention.D = spec.D;
+  attention.softcap = spec.attention_softcap;
+  for (const int64_t layer : spec.distinct_layers())
+    attention.window = std::max(attention.window, spec.kind(layer).window);
   return attention_cudnn_takes(model.precision().compute, attention) &&
          !config.packing_boundaries && !rows;
 }
