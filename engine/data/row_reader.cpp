@@ -90,12 +90,14 @@ class Reader {
 
   void survey() {
     for (const CorpusFile& file : files_) {
-      if (!file.named && !has_row_name(file.path)) {
+      if (!file.named &&
+          (causal() ? row_form(file.path) != RowSource::records : !has_row_name(file.path))) {
         if (report_.skipped++ == 0) report_.first_skipped = file.path;
         continue;
       }
       sources_.push_back({file.path, {}});
-      if (row_form(file.path) == RowSource::table && o_.kind != RowKind::tokens)
+      if (row_form(file.path) == RowSource::table && o_.kind != RowKind::tokens &&
+          o_.kind != RowKind::causal)
         sources_.back().columns = row_columns(file.path, o_);
       if (!sources_.back().columns.assumed.empty())
         report_.assumed.push_back(sources_.back().columns.assumed);
@@ -107,8 +109,10 @@ class Reader {
       fail(ErrorCode::data, "a row to learn from",
            sources_.size() == 1 ? fmt::format("none in {}", sources_.front().path)
                                 : fmt::format("none in {} files", sources_.size()),
-           "give .tsv, .csv, .jsonl or .json with a text and a label in every row, or lines of "
-           "text for masked_lm");
+           o_.kind == RowKind::causal
+               ? "give .jsonl or .json with input_ids in every row"
+               : "give .tsv, .csv, .jsonl or .json with a text and a label in every row, or lines "
+                 "of text for masked_lm");
     decide();
   }
 
@@ -135,6 +139,7 @@ class Reader {
 
   bool wants_labels() const { return o_.labels && o_.kind != RowKind::text; }
   bool places() const { return !wants_labels() && o_.places && o_.kind != RowKind::sequence; }
+  bool causal() const { return o_.kind == RowKind::causal; }
   bool given_ids() const { return *content_ == Content::ids; }
 
   void see(const RowRecord& record) {
@@ -166,16 +171,17 @@ class Reader {
       fail(ErrorCode::usage,
            fmt::format("a max_length above the {} special tokens of a row", around),
            fmt::format("{}", o_.max_length), "set it to 128, for example");
-    form_.types = given_ids() ? any_types_
-                  : any_pair_ ? template_.pair_types
-                              : template_.single_types;
+    form_.types = causal()      ? false
+                  : given_ids() ? any_types_
+                  : any_pair_   ? template_.pair_types
+                                : template_.single_types;
     if (labels_left_)
       report_.assumed.push_back("labels of the rows are not used: this task draws its own");
     if (*content_ == Content::words && blank_words_)
       report_.assumed.push_back("words are read with a blank before them, as this tokenizer's are");
     form_.token_labels = places();
     if (!wants_labels()) return;
-    form_.token_labels = o_.kind == RowKind::tokens;
+    form_.token_labels = o_.kind == RowKind::tokens || causal();
     if (given_ids() && form_.token_labels) {
       report_.label_names = o_.label_names;
     } else {
@@ -208,10 +214,11 @@ class Reader {
     if (places()) place(record);
     if (wants_labels() && o_.kind == RowKind::sequence) label(record);
     if (!form_.types) types_.clear();
-    const bool trains = form_.token_labels
-                            ? std::any_of(row_labels_.begin(), row_labels_.end(),
-                                          [](int32_t l) { return l != kIgnoredLabel; })
-                            : form_.label != RowLabel::class_id || class_id_ != kIgnoredLabel;
+    const bool trains =
+        form_.token_labels
+            ? std::any_of(row_labels_.begin() + (causal() ? 1 : 0), row_labels_.end(),
+                          [](int32_t l) { return l != kIgnoredLabel; })
+            : form_.label != RowLabel::class_id || class_id_ != kIgnoredLabel;
     if (wants_labels() && !trains && report_.unlabelled++ == 0)
       report_.first_unlabelled = record.where;
     writer_->append({.tokens = tokens_,
@@ -325,7 +332,9 @@ class Reader {
              "leave attention_mask out, or pad on the right");
     }
     if (!record.types.empty()) same("token_type_ids", record.types.size());
-    const bool labelled = form_.token_labels && wants_labels();
+    // The next token is learned where nobody says otherwise.
+    const bool labelled = form_.token_labels && wants_labels() &&
+                          !(causal() && record.labels == RowRecord::Labels::none);
     if (labelled && record.labels != RowRecord::Labels::list)
       fail(ErrorCode::data, "labels, a list as long as input_ids, in every row",
            fmt::format("{}: {}", record.where,
@@ -348,16 +357,25 @@ class Reader {
         fail(ErrorCode::data, "token_type_ids of 0 and above",
              fmt::format("{}: {} at place {}", record.where, record.types[i], i),
              "write 0 for the first text and 1 for the second");
+    for (size_t i = 0; causal() && i < record.types.size(); ++i)
+      if (record.types[i] != 0)
+        fail(ErrorCode::data, "token_type_ids of 0 alone for a causal language model",
+             fmt::format("{}: {} at place {}", record.where, record.types[i], i),
+             "leave token_type_ids out");
     for (size_t i = 0; i < n; ++i) tokens_.push_back(static_cast<int32_t>(record.ids[i]));
     types_.assign(record.types.begin(), record.types.end());
     types_.resize(n, 0);
     for (size_t i = 0; labelled && i < n; ++i) {
       const RawLabel& l = record.label[i];
       const auto classes =
-          static_cast<double>(o_.label_names.empty() ? INT32_MAX - 1 : o_.label_names.size());
+          causal()
+              ? static_cast<double>(vocabulary_)
+              : static_cast<double>(o_.label_names.empty() ? INT32_MAX - 1 : o_.label_names.size());
       if (!l.integer || (l.value != kIgnoredLabel && (l.value < 0 || l.value >= classes)))
         fail(ErrorCode::data,
-             o_.label_names.empty()
+             causal() ? fmt::format("tokens from 0 to {}, or -100, as labels of input_ids",
+                                    vocabulary_ - 1)
+             : o_.label_names.empty()
                  ? std::string("ids of 0 and above, or -100, as labels of input_ids")
                  : fmt::format("ids from 0 to {}, or -100, as labels of input_ids",
                                o_.label_names.size() - 1),
@@ -366,6 +384,7 @@ class Reader {
       row_labels_.push_back(static_cast<int32_t>(l.value));
       count(row_labels_.back());
     }
+    if (causal() && !labelled) row_labels_ = tokens_;
     return true;
   }
 
@@ -399,9 +418,12 @@ class Reader {
     if (report_.rows == 0)
       fail(ErrorCode::data, "a row with text",
            fmt::format("{} without, the first at {}", report_.empty, report_.first_empty),
-           "name the column of the text with text_column");
+           causal() ? "look at its input_ids and its attention_mask"
+                    : "name the column of the text with text_column");
     if (wants_labels() && report_.unlabelled == report_.rows)
-      fail(ErrorCode::data, "a label that is not -100 in some row",
+      fail(ErrorCode::data,
+           causal() ? "a label that is not -100 behind the first token of some row"
+                    : "a label that is not -100 in some row",
            fmt::format("{} rows, all of whose labels are ignored, the first at {}", report_.rows,
                        report_.first_unlabelled),
            "raise max_length if the labels are behind it, or correct the labels");

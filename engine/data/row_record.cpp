@@ -126,6 +126,7 @@ void read_ids(Keys& keys, const json& ids, const RowOptions& o, RowRecord& out) 
   if (const json* mask = keys.find({"attention_mask"})) out.mask = keys.integers(*mask);
   const json* labels = !o.label_column.empty()     ? keys.find({o.label_column})
                        : o.kind == RowKind::tokens ? keys.find({"labels", "label"})
+                       : o.kind == RowKind::causal ? keys.find({"labels"})
                                                    : keys.find({"label", "labels"});
   out.labels_left = labels && o.labels && o.kind == RowKind::text;
   if (labels && o.labels && o.kind != RowKind::text) keys.labels(*labels, out);
@@ -251,12 +252,36 @@ RowSource row_form(const std::string& path) {
   return ends(name, {".jsonl", ".ndjson", ".json"}) ? RowSource::records : RowSource::lines;
 }
 
+bool holds_token_rows(const std::vector<CorpusFile>& files) {
+  struct Seen {};
+  bool tokens = false;
+  for (const CorpusFile& file : files) {
+    if (row_form(file.path) != RowSource::records) continue;
+    try {
+      for_each_json_record(file.path, kMaxRecordBytes / 24, "", {},
+                           [&](json& object, const std::string&) {
+                             tokens = object.contains("input_ids");
+                             throw Seen();
+                           });
+    } catch (const Seen&) {
+      return tokens;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+  return false;
+}
+
 bool has_row_name(const std::string& path) {
   return row_form(path) != RowSource::lines || ends(unpacked_name(path), {".txt"});
 }
 
 void for_each_record(const std::string& path, const RowOptions& options, const RowColumns& columns,
                      const std::function<void(RowRecord&)>& each) {
+  if (options.kind == RowKind::causal && row_form(path) != RowSource::records)
+    fail(ErrorCode::data, "rows of input_ids as JSON, a record a line", path,
+         "text and tokens in two runs, or write {\"input_ids\": [464, 3290]} on each line of a "
+         ".jsonl");
   if (row_form(path) == RowSource::table) return read_table(path, options, columns, each);
   if (row_form(path) == RowSource::lines) return read_lines(path, options, each);
   // A tree of values takes some twenty times its text.
@@ -268,6 +293,9 @@ void for_each_record(const std::string& path, const RowOptions& options, const R
                          Keys keys(object, where);
                          if (const json* ids = keys.find({"input_ids"}))
                            read_ids(keys, *ids, options, record);
+                         else if (options.kind == RowKind::causal)
+                           keys.refuse("\"input_ids\" in every record, as the first has them",
+                                       keys.others(), "text and tokens in two runs");
                          else if (options.kind == RowKind::tokens)
                            read_words(keys, options, record);
                          else

@@ -63,6 +63,10 @@ double matthews(std::span<const int64_t> table, int64_t K) {
 
 }  // namespace
 
+bool has_metrics(HeadKind head) {
+  return head == HeadKind::sequence_classification || head == HeadKind::token_classification;
+}
+
 Metrics::Metrics(const ModelSpec& spec, int64_t rows)
     : head_(spec.head), problem_(spec.problem), K_(spec.label_count()) {
   const bool numbers =

@@ -33,6 +33,9 @@ struct MetricList {
   const Metric* end() const { return list.data() + count; }
 };
 
+// False: what a head says is judged by its loss alone (language models).
+bool has_metrics(HeadKind head);
+
 // Collects the rows of an evaluation. All memory it will need is taken when it is made.
 class Metrics {
  public:

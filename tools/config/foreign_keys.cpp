@@ -47,8 +47,8 @@ constexpr ForeignKey kForeign[] = {
     {.names = "reset_attention_mask reset_position_ids eod_mask_loss",
      .why = "packing_boundaries does all three at once, or none"},
     {.names = "group_by_length packing sample_packing packing_strategy padding_free",
-     .why = "samples of causal_lm are windows of max_length tokens, all equally long; packing_boundaries "
-            "keeps the documents in them apart"},
+     .why = "nothing is padded: samples of text are windows of max_length tokens, in which packing_boundaries "
+            "keeps documents apart, and rows lie back to back in such windows, always apart"},
     {.names = "gradient_checkpointing_kwargs activation_checkpointing_kwargs",
      .why = "recompute says what is computed again"},
     {.names = "use_cache", .why = "training uses no cache"},

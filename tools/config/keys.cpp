@@ -48,8 +48,8 @@ std::vector<Key> make_keys() {
        .doc = "masked_lm hides words with all their tokens, not single tokens", .example = "true"},
 
       {.name = "train_data", .section = "data", .kind = K::texts, .field = &C::train_data,
-       .doc = "files, folders or globs: text, .jsonl with {\"text\": ...}, .csv, .tsv, each also as "
-              ".gz or .zst, or .bin token files; output_dir, other runs, models and tokenizers are left "
+       .doc = "files, folders or globs: text, .jsonl with {\"text\": ...} or {\"input_ids\": [...]}, "
+              ".csv, .tsv, each also as .gz or .zst, or .bin token files; output_dir, other runs, models and tokenizers are left "
               "out of folders and globs",
        .example = "[corpus.txt, more/*.jsonl]", .unset = "null", .aliases = "train_file"},
       {.name = "eval_data", .section = "data", .kind = K::texts, .field = &C::eval_data,

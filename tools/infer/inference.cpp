@@ -84,7 +84,7 @@ Inference open_inference(InferenceOptions options,
   r.T = options.T;
   r.evaluate = options.T > 0;
   r.eval_batch = options.eval_batch;
-  r.packing_boundaries = options.packing_boundaries || options.rows_per_window > 0;
+  r.packing_boundaries = options.packing_boundaries;
   r.rows_per_window = options.rows_per_window;
   r.token_logits = options.token_logits;
   r.kv_length = options.kv_length;

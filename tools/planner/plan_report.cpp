@@ -243,7 +243,7 @@ std::string plan_sentence(const Plan& plan) {
     if (d.gradients != DType::f32)
       s += fmt::format(", gradients held in {}", to_string(d.gradients));
     if (d.update_in_backward) s += ", layers updated as backward leaves them";
-    if (d.packing_boundaries && d.rows_per_window == 0) s += ", documents kept apart";
+    if (d.packing_boundaries && plan.rows == 0) s += ", documents kept apart";
     if (plan.unlimited_seconds > 0)
       s += slower_than_unlimited(plan) < 0.0005 ? std::string(", as fast as without a budget")
                                                 : fmt::format(", {} slower than without a budget",

@@ -25,9 +25,13 @@ RowKind kind_of(HeadKind head) {
     case HeadKind::masked_lm:
       return RowKind::text;
     case HeadKind::causal_lm:
-      break;
+      return RowKind::causal;
   }
-  fail(ErrorCode::internal, "a head that reads rows", "a causal one", "report this");
+  fail(ErrorCode::internal, "a head that is known", "another", "report this");
+}
+
+bool classifies(HeadKind head) {
+  return head == HeadKind::sequence_classification || head == HeadKind::token_classification;
 }
 
 ProblemType type_of(const RunConfig& config, const ModelSpec& spec, bool known) {
@@ -62,6 +66,19 @@ MaskingOptions masking_of(const RunConfig& config, const Tokenizer& tokenizer, i
 
 }  // namespace
 
+bool gives_token_rows(const RunConfig& config) {
+  if (config.text_column != RunConfig().text_column) return false;
+  for (const auto* given : {&config.train_data, &config.eval_data}) {
+    if (given->empty()) continue;
+    try {
+      if (holds_token_rows(expand_corpus(*given, config.output_dir))) return true;
+    } catch (const Error&) {
+      continue;  // whoever reads it says why
+    }
+  }
+  return false;
+}
+
 int64_t masked_rows(int64_t T, double p) {
   const auto n = static_cast<double>(T);
   return std::min<int64_t>(
@@ -87,7 +104,7 @@ void check_rows(const RowFile& file, const ModelSpec& spec, const std::string& s
 RowFile RowData::read(const std::vector<std::string>& given, const char* key,
                       const RunConfig& config, const std::optional<Tokenizer>& tokenizer,
                       RowOptions& options, ModelSpec& spec) {
-  const bool labelled = options.labels && head_ != HeadKind::masked_lm;
+  const bool labelled = options.labels && classifies(head_);
   if (given.empty())
     fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
          fmt::format("{}=rows.tsv", key));
@@ -147,7 +164,7 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   options.labels = use.labels;
   options.places = !use.labels;
   options.seen = use.seen;
-  if (head_ != HeadKind::masked_lm && known) options.label_names = spec.labels;
+  if (classifies(head_) && known) options.label_names = spec.labels;
   if (head_ == HeadKind::sequence_classification)
     options.problem_type = type_of(config, spec, known);
   if (head_ == HeadKind::masked_lm && !use.labels && tokenizer)
@@ -178,7 +195,10 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   // Twice as many rows as fit on the mean: windows are seldom full of short ones alone.
   d.max_rows_per_window = std::clamp<int64_t>(
       static_cast<int64_t>(std::ceil(2.0 * static_cast<double>(T_) / mean_length_)), 1, T_);
-  if (head_ == HeadKind::masked_lm && use.labels) {
+  if (head_ == HeadKind::causal_lm) {
+    d.shift_labels = true;
+    d.max_rows_per_window = 0;  // the head reads all tokens, so that rows take no room of their own
+  } else if (head_ == HeadKind::masked_lm && use.labels) {
     require(tokenizer.has_value(), "a tokenizer, which write_rows asked for");
     d.masking = masking_of(config, *tokenizer, spec.V);
     d.max_targets_per_window = masked_rows(T_, config.mlm_probability);
@@ -187,6 +207,7 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   }
   rows_per_window_ =
       d.max_targets_per_window > 0 ? d.max_targets_per_window : d.max_rows_per_window;
+  if (head_ == HeadKind::causal_lm) rows_per_window_ = 0;
   windows_ =
       std::clamp<int64_t>(static_cast<int64_t>(std::ceil(1.05 * static_cast<double>(G) *
                                                          mean_length_ / static_cast<double>(T_))),
@@ -202,6 +223,32 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
     eval_.emplace(std::move(*eval), d);
   }
   eval_rows_ = eval_ || config.eval_fraction > 0 ? evaluated().eval_rows() : 0;
+  if (eval_rows_ > 0 && use.labels)
+    check_evaluated(config, use.train ? "max_eval_samples" : "--max-samples");
+}
+
+// A mean over no target would be the lowest loss there is.
+void RowData::check_evaluated(const RunConfig& config, const char* key) {
+  for (int64_t e = 0; e < eval_steps(); ++e)
+    if (evaluated().eval_trained(e) > 0) return;
+  fail(ErrorCode::data, fmt::format("a target to evaluate in {}", count_of(eval_rows_, "row")),
+       "none: all their labels are ignored",
+       fmt::format("{}other rows to evaluate", config.max_eval_samples > 0
+                                                   ? fmt::format("a larger {}, or ", key)
+                                                   : std::string()));
+}
+
+void RowData::check_trained(int64_t steps) {
+  const int64_t G = train_->options().global_batch;
+  const int64_t epoch = (train_->train_rows() - 1) / G + 1;
+  const int64_t looked = steps > 0 ? std::min(steps, epoch) : epoch;
+  for (int64_t step = 0; step < looked; ++step)
+    if (train_->trained(step) > 0) return;
+  fail(ErrorCode::data,
+       fmt::format("a target to train in the run's {}",
+                   count_of(std::min(looked * G, train_->train_rows()), "row")),
+       "none: all their labels are ignored",
+       looked < epoch ? "more steps, or other rows" : "other rows");
 }
 
 std::string RowData::fingerprint() const {
@@ -213,7 +260,9 @@ RowBlock RowData::block(Session& s) const {
   b.tokens = s.tokens().as<int32_t>();
   b.document_start = s.document_start_or_null();
   if (s.token_types().defined()) b.types = s.token_types().as<int32_t>();
-  if (head_ == HeadKind::sequence_classification) {
+  if (head_ == HeadKind::causal_lm) {
+    b.targets = s.targets().as<int32_t>();
+  } else if (head_ == HeadKind::sequence_classification) {
     b.first = s.head_index().as<int32_t>();
     if (problem_ == Problem::single_label)
       b.labels = s.head_targets().as<int32_t>();

@@ -97,21 +97,24 @@ void check_offload_params(const RunConfig& config, const PlanRequest& r) {
          "packed_weights=none, or offload_params=none");
 }
 
-bool cudnn_takes(const RunConfig& config, const Model& model) {
+bool cudnn_takes(const RunConfig& config, const Model& model, bool rows) {
   AttentionSpec attention;
   attention.D = model.spec().D;
-  return attention_cudnn_takes(model.precision().compute, attention) && !config.packing_boundaries;
+  return attention_cudnn_takes(model.precision().compute, attention) &&
+         !config.packing_boundaries && !rows;
 }
 
 // cudnn was asked for, so nothing else computes attention.
-void check_cudnn(const RunConfig& config, const Model& model, bool gpu) {
+void check_cudnn(const RunConfig& config, const Model& model, bool rows, bool gpu) {
   const ModelSpec& spec = model.spec();
-  if (!cudnn_takes(config, model))
+  if (!cudnn_takes(config, model, rows))
     fail(ErrorCode::unsupported,
          "precision bf16 or fp16, heads of a multiple of 8 up to 128 and no packing_boundaries for "
          "attn_implementation: cudnn",
          fmt::format("precision: {}, heads of {}, packing_boundaries: {}", config.precision, spec.D,
-                     config.packing_boundaries),
+                     rows                        ? "true, as rows always are"
+                     : config.packing_boundaries ? "true"
+                                                 : "false"),
          "attn_implementation=own, or precision=bf16");
   if constexpr (kCudaBuilt) {
     if (!gpu) return;
@@ -240,7 +243,9 @@ RunSetup make_setup(RunConfig config) {
   s.model_folder = config.init == "scratch" ? "" : source.folder;
   const HeadKind of_folder = spec.head;
   if (config.task != "auto") set_head(spec, parse_head(config.task), config.where("task"));
-  for (const std::string& note : check_task_keys(config, spec)) tell(stderr, "Note: {}.\n", note);
+  const bool token_rows = !spec.encoder() && gives_token_rows(config);
+  for (const std::string& note : check_task_keys(config, spec, token_rows))
+    tell(stderr, "Note: {}.\n", note);
   if (!s.model_folder.empty())
     for (const std::string& note : settle_head(source)) tell(stderr, "Note: {}.\n", note);
   if (s.tokenizer && s.model_folder.empty()) {
@@ -249,7 +254,9 @@ RunSetup make_setup(RunConfig config) {
     if (spec.bos_token < 0) spec.bos_token = spec.eos_token;
   }
   s.sizes = resolve_sizes(config, spec.P);
-  if (spec.encoder() && !(config.train_data.empty() && config.eval_data.empty())) {
+  const bool given = !(config.train_data.empty() && config.eval_data.empty());
+  const bool rows = spec.encoder() || token_rows;
+  if (rows && given) {
     // The names of labels are the folder's if its head has that task.
     const bool known = !source.folder.empty() && of_folder == spec.head;
     s.rows = std::make_shared<RowData>(config, s.tokenizer, spec, known, s.sizes.max_length,
@@ -295,13 +302,13 @@ RunSetup make_setup(RunConfig config) {
                     : CostModel::uncalibrated(plan_instruction_set(), r.settings.threads));
   r.cost = s.cost.get();
   r.settings.cudnn = config.attn_implementation == "cudnn";
-  if (r.settings.cudnn) check_cudnn(config, *s.model, room.has_value());
+  if (r.settings.cudnn) check_cudnn(config, *s.model, rows, room.has_value());
   if (room) {
     r.computes_on = computes_on(room->facts, r.settings);
     r.settings.cublaslt = r.computes_on.cublaslt != "none";
     if (device) r.calibrated_runtime = device->runtime.planned(spec.L);
     // Measured is attention without a mask of dropout, which costs cuDNN more than our kernel.
-    const bool comparable = cudnn_takes(config, *s.model) && spec.attention_dropout == 0;
+    const bool comparable = cudnn_takes(config, *s.model, rows) && spec.attention_dropout == 0;
     std::string why;
     const bool cudnn =
         r.settings.cudnn || (config.attn_implementation == "auto" &&
@@ -310,7 +317,7 @@ RunSetup make_setup(RunConfig config) {
   }
   r.T = s.sizes.max_length;
   r.global_batch = s.sizes.global_batch_size;
-  if (spec.encoder()) {
+  if (rows) {
     r.rows = s.sizes.global_batch_size;
     r.global_batch = s.rows ? s.rows->windows_per_step() : r.rows;
     r.rows_per_window = s.rows ? s.rows->rows_per_window() : default_rows(config, spec, r.T);
@@ -341,7 +348,7 @@ RunSetup make_setup(RunConfig config) {
                     .backoff_factor = config.backoff_factor,
                     .growth_interval = config.growth_interval,
                     .min_scale = config.min_loss_scale};
-  r.packing_boundaries = config.packing_boundaries || spec.encoder();
+  r.packing_boundaries = config.packing_boundaries || rows;
   r.save = true;
   r.save_buffer = config.save_buffer;
   r.step_flops_rate = calibration ? calibration->roofs.flops(compute == DType::bf16) : 0.0;

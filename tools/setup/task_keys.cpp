@@ -10,7 +10,8 @@
 
 namespace snug {
 
-std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpec& spec) {
+std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpec& spec,
+                                         bool token_rows) {
   const HeadKind head = spec.head;
   const bool sequences = head == HeadKind::sequence_classification, causal = !spec.encoder(),
              masked = head == HeadKind::masked_lm;
@@ -32,9 +33,18 @@ std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpe
   only_with(causal, "task: causal_lm, which writes texts", {"sample_prompt"});
   only_with(causal || config.token_cache == "none", "task: causal_lm: rows are read anew each time",
             {"token_cache"});
+  if (token_rows)
+    for (const char* key : {"token_cache", "quoting"})
+      if (!is_idle(config, *find_key(key)) && print_value(config, *find_key(key)) != "none")
+        complaints.add(ErrorCode::usage, fmt::format("{} only with text", key),
+                       fmt::format("{}: {} ({}), and the data is rows of input_ids", key,
+                                   print_value(config, *find_key(key)), config.where(key)),
+                       fmt::format("leave {} out", key));
   complaints.raise();
   if (config.packing_boundaries && !causal)
     return {"packing_boundaries: true changes nothing: rows of an encoder are always kept apart"};
+  if (config.packing_boundaries && token_rows)
+    return {"packing_boundaries: true changes nothing: rows of tokens are always kept apart"};
   return {};
 }
 

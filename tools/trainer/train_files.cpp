@@ -287,12 +287,15 @@ void TrainRun::start_log() {
                           session_->context().host_resident_bytes()));
 }
 
+std::string TrainRun::why_untrained() const {
+  return data_.rows ? "labels are ignored"
+                    : fmt::format("packing_boundaries, {}", config().where("packing_boundaries"));
+}
+
 void TrainRun::tell_untrained() const {
   if (at_.untrained > 0)
-    log_->say(
-        fmt::format("Skipped {} of {} steps: no sample of theirs has a target "
-                    "(packing_boundaries, {})",
-                    at_.untrained, at_.step, config().where("packing_boundaries")));
+    log_->say(fmt::format("Skipped {} of {} steps: no sample of theirs has a target ({})",
+                          at_.untrained, at_.step, why_untrained()));
 }
 
 // After a signal: the step was finished.
@@ -338,11 +341,11 @@ int TrainRun::nothing_learned() {
   write_unfinished();
   if (at_.untrained == at_.step) {
     tell(stderr,
-         "data: expected at least one step with a target to train (packing_boundaries, {})\n"
+         "data: expected at least one step with a target to train ({})\n"
          "  found: all {} steps without: nothing was learned, and final/ was not written\n"
-         "  try:   {} with more steps, a larger global_batch_size, or without "
-         "packing_boundaries\n",
-         config().where("packing_boundaries"), at_.step, again());
+         "  try:   {} with more steps, a larger global_batch_size, or {}\n",
+         why_untrained(), at_.step, again(),
+         data_.rows ? "other rows" : "without packing_boundaries");
     return 1;
   }
   tell(stderr,

@@ -50,6 +50,7 @@ class TrainRun {
   int64_t targets_of_step() const;
   void skip_step();
   void tell_untrained() const;
+  std::string why_untrained() const;
   void prepare();
   void start_log();
   void micro_steps();

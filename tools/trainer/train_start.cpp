@@ -120,7 +120,7 @@ void TrainRun::prepare() {
   require_own_output();
   bad_weights_.reserve(256);  // said of a step, and kept to the end
   const ModelSpec& spec = setup_.model->spec();
-  if (data_.rows && data_.eval_samples > 0 && spec.head != HeadKind::masked_lm)
+  if (data_.rows && data_.eval_samples > 0 && has_metrics(spec.head))
     metrics_.emplace(spec, data_.eval_samples + samples_per_step(setup_.request));
   const std::string& dir = config().output_dir;
   Aside aside(dir);

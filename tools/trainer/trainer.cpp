@@ -176,9 +176,8 @@ void TrainRun::skip_step() {
   ++at_.window_steps;
   if (at_.untrained++ == 0)
     log_->say(fmt::format(
-        "  step {}: no sample of it has a target (packing_boundaries): skipped, as all such steps "
-        "will be",
-        at_.step));
+        "  step {}: no sample of it has a target ({}): skipped, as all such steps will be",
+        at_.step, data_.rows ? "labels are ignored" : "packing_boundaries"));
 }
 
 void TrainRun::micro_steps() {
@@ -323,7 +322,7 @@ void TrainRun::log_step(double step_seconds) {
       untrained_ ? std::numeric_limits<double>::quiet_NaN() : gradient_norm_of(session_->state());
   const bool scaling = setup_.model->precision().loss_scaling();
   if (scaling) m.loss_scale = static_cast<double>(at_.loss_scale);
-  if (scaling || config().packing_boundaries) m.skipped_steps = at_.step - at_.updates;
+  if (scaling || plan_.decisions.packing_boundaries) m.skipped_steps = at_.step - at_.updates;
   m.step_seconds = step_seconds;
   if (!untrained_) m.tokens_per_second = tokens_of(samples_per_step(setup_.request)) / step_seconds;
   m.elapsed = at_.elapsed + now - started_;
@@ -411,7 +410,10 @@ int TrainRun::run() {
   data_fingerprint_ = data_.rows ? data_.rows->fingerprint()
                                  : data_fingerprint(*data_.train, config().packing_boundaries);
   total_ = total_steps(config(), data_.train_samples, samples_per_step(setup_.request));
-  if (!data_.rows) check_trained(data_, config(), total_, plan_.global_batch);
+  if (data_.rows)
+    data_.rows->check_trained(total_);
+  else
+    check_trained(data_, config(), total_, plan_.global_batch);
   if (resumed_) {
     check_data(*resumed_, pinned());
     note_changes(*resumed_, hyperparameters(config(), total_));
