@@ -79,9 +79,12 @@ void Conversation::take_messages(const Value& list, const std::string& where) {
     if (content && content->kind != Kind::text && content->kind != Kind::sequence)
       fail(ErrorCode::data, "a string or a list of parts under \"content\"",
            at + " has another value", kSpelling);
-    messages_.push_back({std::string(role->text->view()), content && content->kind == Kind::text
-                                                              ? std::string(content->text->view())
-                                                              : ""});
+    const Value* calls = message->find("tool_calls");
+    messages_.push_back(
+        {.role = std::string(role->text->view()),
+         .content =
+             content && content->kind == Kind::text ? std::string(content->text->view()) : "",
+         .has_tool_calls = calls && calls->kind == Kind::sequence && calls->sequence->size > 0});
     out.push_back(Value::of(message));
   }
   list_ = Value::of(jinja::make_sequence(*arena_, out));
@@ -93,6 +96,20 @@ Conversation Conversation::parse(std::string_view json, const std::string& where
   if (root.kind != Kind::dict)
     fail(ErrorCode::data, "an object with \"messages\"", where + ": none", kSpelling);
   const Value* list = root.dict->find("messages");
+  const Value *prompt = root.dict->find("prompt"), *completion = root.dict->find("completion");
+  Value joined;
+  if (!list && prompt && completion) {
+    if (prompt->kind != Kind::sequence || completion->kind != Kind::sequence)
+      fail(ErrorCode::data,
+           "a prompt and a completion that are both texts or both lists of messages",
+           where + ": one of each", kSpelling);
+    std::vector<Value> both;
+    for (const Value* part : {prompt, completion})
+      both.insert(both.end(), part->sequence->data, part->sequence->data + part->sequence->size);
+    joined = Value::of(jinja::make_sequence(*out.arena_, both));
+    out.first_trained_ = static_cast<size_t>(prompt->sequence->size);
+    list = &joined;
+  }
   if (!list)
     fail(ErrorCode::data, "a list of messages under \"messages\"", where + ": no such key",
          kSpelling);

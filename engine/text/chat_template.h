@@ -35,7 +35,8 @@ struct Program;
 // The messages of one conversation and what goes with them. Immutable once made; moves.
 class Conversation {
  public:
-  // An object with "messages" (at least one; each an object with "role", a string), and if it has
+  // An object with "messages" (at least one; each an object with "role", a string), or with
+  // "prompt" and "completion", both lists of messages, of which the last alone teach; and if it has
   // them "tools" (a list) and "chat_template_kwargs" (an object). Other keys are left. `where`
   // (file:line) is for errors, all of code data.
   static Conversation parse(std::string_view json, const std::string& where);
@@ -45,8 +46,10 @@ class Conversation {
   struct Message {
     std::string role;
     std::string content;  // "" where it is no string
+    bool has_tool_calls = false;
   };
   const std::vector<Message>& messages() const { return messages_; }
+  size_t first_trained() const { return first_trained_; }  // index of a message
   bool has_tools() const { return tools_.kind != jinja::Kind::none; }
 
  private:
@@ -57,6 +60,7 @@ class Conversation {
   std::unique_ptr<jinja::Arena> arena_;
   jinja::Value list_, tools_ = jinja::Value::of_none(), more_ = jinja::Value::of_none();
   std::vector<Message> messages_;
+  size_t first_trained_ = 0;
 };
 
 struct ChatLimits {
