@@ -56,7 +56,8 @@ Allowed tools_order() {
     earlier.insert(floor.begin(), floor.end());
   }
   allowed["explain"] = {"planner", "report", "setup"};
-  earlier.insert("convert");
+  allowed["codes"] = {"report"};
+  earlier.insert({"codes", "convert"});
   allowed["inspect"] = earlier;
   earlier.insert({"explain", "inspect"});
   allowed[""] = earlier;

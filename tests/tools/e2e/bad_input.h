@@ -87,6 +87,7 @@ std::vector<BadRow> bad_models();
 std::vector<BadRow> bad_weights();
 std::vector<BadRow> bad_tokenizers();
 std::vector<BadRow> bad_gguf();
+std::vector<BadRow> bad_quant();
 std::vector<BadRow> bad_runs();
 std::vector<BadRow> bad_plans();
 
