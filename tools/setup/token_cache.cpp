@@ -246,11 +246,17 @@ TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer
                              options.read.longer_records};
   };
   Progress progress;
+  // By the text and by the clock: of records that are mostly left unread there is little text.
   int64_t looked_at = -1;
+  auto looked_when = std::chrono::steady_clock::now();
   const CorpusReport report = tokenize_corpus(files, encode, options, out.path, [&](int64_t bytes) {
     progress.show(bytes);
-    if (looked_at >= 0 && bytes - looked_at < int64_t{1} << 20) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (looked_at >= 0 && bytes - looked_at < int64_t{1} << 20 &&
+        now - looked_when < std::chrono::milliseconds(2))
+      return;
     looked_at = bytes;
+    looked_when = now;
     out.most_bytes = std::max(out.most_bytes, process_private_bytes());
   });
   // Else the tokens might be of another text than the fingerprint that names them.
