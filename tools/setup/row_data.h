@@ -14,6 +14,7 @@
 #include "tools/config/run_config.h"
 #include "tools/session/session.h"
 #include "tools/setup/scratch_folder.h"
+#include "tools/setup/token_cache.h"
 
 namespace snug {
 
@@ -23,6 +24,7 @@ struct RowUse {
   bool train = true;
   bool labels = true;  // false: answers are asked for (fill_places)
   std::function<void(const RowRecord& record, bool made)> seen = nullptr;  // of RowOptions
+  PrepareRoom room = {};  // longer records and larger zstd windows are an Error of code data
 };
 
 class RowData {
@@ -74,7 +76,8 @@ class RowData {
   RowDataset& evaluated() { return eval_ ? *eval_ : *train_; }
   RowBlock block(Session& session) const;
   RowFile read(const std::vector<std::string>& given, const char* key, const RunConfig& config,
-               const std::optional<Tokenizer>& tokenizer, RowOptions& options, ModelSpec& spec);
+               const std::optional<Tokenizer>& tokenizer, RowOptions& options, ModelSpec& spec,
+               const PrepareRoom& room);
 
   ScratchFolder folder_;
   HeadKind head_;

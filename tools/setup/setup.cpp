@@ -252,8 +252,10 @@ RunSetup make_setup(RunConfig config) {
   if (spec.encoder() && !(config.train_data.empty() && config.eval_data.empty())) {
     // The names of labels are the folder's if its head has that task.
     const bool known = !source.folder.empty() && of_folder == spec.head;
+    const bool of_ram = !config.device.starts_with("cuda") && config.target.empty();
     s.rows = std::make_shared<RowData>(config, s.tokenizer, spec, known, s.sizes.max_length,
-                                       s.sizes.global_batch_size);
+                                       s.sizes.global_batch_size,
+                                       RowUse{.room = {.budget = of_ram ? config.memory : 0}});
   }
   const bool tf32 = config.precision == "tf32";  // whose dtypes are those of fp32
   s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision));

@@ -287,12 +287,20 @@ void TrainRun::start_log() {
                           session_->context().host_resident_bytes()));
 }
 
+const char* TrainRun::untrained_key() const {
+  if (!data_.rows) return "packing_boundaries";
+  return setup_.model->spec().head == HeadKind::masked_lm ? "mlm_probability" : "labels of -100";
+}
+
+std::string TrainRun::untrained_source() const {
+  const std::string key = untrained_key();
+  return key == "labels of -100" ? key : fmt::format("{}, {}", key, config().where(key));
+}
+
 void TrainRun::tell_untrained() const {
   if (at_.untrained > 0)
-    log_->say(
-        fmt::format("Skipped {} of {} steps: no sample of theirs has a target "
-                    "(packing_boundaries, {})",
-                    at_.untrained, at_.step, config().where("packing_boundaries")));
+    log_->say(fmt::format("Skipped {} of {} steps: no sample of theirs has a target ({})",
+                          at_.untrained, at_.step, untrained_source()));
 }
 
 // After a signal: the step was finished.
@@ -338,11 +346,13 @@ int TrainRun::nothing_learned() {
   write_unfinished();
   if (at_.untrained == at_.step) {
     tell(stderr,
-         "data: expected at least one step with a target to train (packing_boundaries, {})\n"
+         "data: expected at least one step with a target to train ({})\n"
          "  found: all {} steps without: nothing was learned, and final/ was not written\n"
-         "  try:   {} with more steps, a larger global_batch_size, or without "
-         "packing_boundaries\n",
-         config().where("packing_boundaries"), at_.step, again());
+         "  try:   {} with more steps, a larger global_batch_size, or {}\n",
+         untrained_source(), at_.step, again(),
+         !data_.rows                                        ? "without packing_boundaries"
+         : setup_.model->spec().head == HeadKind::masked_lm ? "a larger mlm_probability"
+                                                            : "rows with labels");
     return 1;
   }
   tell(stderr,

@@ -49,6 +49,9 @@ class TrainRun {
   void set_rate();
   int64_t targets_of_step() const;
   void skip_step();
+  // What left a step without a target, and where that was said.
+  const char* untrained_key() const;
+  std::string untrained_source() const;
   void tell_untrained() const;
   void prepare();
   void start_log();

@@ -176,9 +176,8 @@ void TrainRun::skip_step() {
   ++at_.window_steps;
   if (at_.untrained++ == 0)
     log_->say(fmt::format(
-        "  step {}: no sample of it has a target (packing_boundaries): skipped, as all such steps "
-        "will be",
-        at_.step));
+        "  step {}: no sample of it has a target ({}): skipped, as all such steps will be",
+        at_.step, untrained_key()));
 }
 
 void TrainRun::micro_steps() {
