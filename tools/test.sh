@@ -70,7 +70,8 @@ build() {
   [[ ! -f $folder/CMakeCache.txt ]] || generator=() # a folder keeps the generator it has
   local start=$SECONDS
   echo "== build $folder"
-  if cmake -S . -B "$folder" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DSNUG_TESTS=ON "$@" &&
+  if cmake -S . -B "$folder" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DSNUG_TESTS=ON \
+    -DSNUG_PRECOMPILED=ON "$@" &&
     "${around[@]}" cmake --build "$folder" --parallel "$jobs" \
       ${targets[@]:+--target "${targets[@]}"}; then
     summaries+=("$folder, build, $((SECONDS - start)) s")
