@@ -69,7 +69,6 @@ int linear_residual(Wiring& w, const char* stage, const char* slot, const Linear
                     int residual, BranchDropout dropout) {
   const LinearParams params = add_params(w, shape, w.width(x));
   const int y = w.rows(slot, shape.out);
-  if (dropout.p > 0.0f) w.own_site(dropout.site);
   const Wiring::Linear l{static_cast<int>(w.body.stages().size()), x, y, params, residual, dropout};
   w.linear = l;
   const Name branch = join(w.name, "dbranch");

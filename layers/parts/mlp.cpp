@@ -66,7 +66,7 @@ int gated_activation(Wiring& w, int gate_up, Activation kind) {
 int dropout(Wiring& w, const char* name, int x, BranchDropout d) {
   if (d.p == 0.0f) return x;
   const int y = w.rows(name, w.width(x));
-  const DropoutSpec spec{d.p, w.own_site(d.site)};
+  const DropoutSpec spec{d.p, d.site};
   w.body.add_stage({.name = Name(name),
                     .inputs = {x},
                     .outputs = {y},

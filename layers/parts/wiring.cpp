@@ -1,9 +1,5 @@
 #include "layers/parts/wiring.h"
 
-#include <algorithm>
-
-#include "engine/core/error.h"
-
 namespace snug {
 
 int Wiring::rows(std::string_view slot, int64_t width) {
@@ -24,13 +20,6 @@ Name Wiring::param_name(std::string_view layer_name, std::string_view suffix) co
 int Wiring::param(ParamInfo info) {
   info.part = part;
   return table.add(std::move(info));
-}
-
-uint32_t Wiring::own_site(uint32_t site) {
-  require(std::find(sites.begin(), sites.end(), site) == sites.end(),
-          "a site of its own for every dropout of a part");
-  sites.push_back(site);
-  return site;
 }
 
 }  // namespace snug

@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "engine/core/precision.h"
 #include "layers/parts/runtime.h"
@@ -39,8 +38,6 @@ struct Wiring {
   int64_t width(int slot) const { return body.slot(slot).shape({1, 1})[1]; }
   Name param_name(std::string_view layer_name, std::string_view suffix) const;
   int param(ParamInfo info);  // adds it, as one of this part
-  // Every dropout of a part draws from a site of its own: an error if another one has it.
-  uint32_t own_site(uint32_t site);
 
   Body& body;
   ParamTable& table;
@@ -65,7 +62,6 @@ struct Wiring {
                : nullptr;
   }
   std::optional<Linear> linear = {};
-  std::vector<uint32_t> sites = {};  // of dropouts
 };
 
 }  // namespace snug
