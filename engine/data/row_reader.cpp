@@ -101,8 +101,14 @@ class Reader {
         sources_.back().columns = row_columns(file.path, o_);
       if (!sources_.back().columns.assumed.empty())
         report_.assumed.push_back(sources_.back().columns.assumed);
-      for_each_record(file.path, o_, sources_.back().columns,
-                      [&](RowRecord& record) { see(record); });
+      const QuotedBreaks breaks = for_each_record(file.path, o_, sources_.back().columns,
+                                                  [&](RowRecord& record) { see(record); });
+      if (breaks.count > 0)
+        report_.assumed.push_back(fmt::format(
+            "{} of {} {} inside of quotes, e.g. at {}:{}; with quoting=none each line "
+            "is a record",
+            breaks.count == 1 ? "1 line break" : fmt::format("{} line breaks", breaks.count),
+            file.path, breaks.count == 1 ? "is" : "are", file.path, breaks.first_line));
     }
     report_.files = static_cast<int64_t>(sources_.size());
     if (!content_)

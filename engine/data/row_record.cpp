@@ -176,8 +176,8 @@ void read_text(Keys& keys, const RowOptions& o, RowRecord& out) {
   keys.labels(*label, out);
 }
 
-void read_table(const std::string& path, const RowOptions& o, const RowColumns& columns,
-                const std::function<void(RowRecord&)>& each) {
+QuotedBreaks read_table(const std::string& path, const RowOptions& o, const RowColumns& columns,
+                        const std::function<void(RowRecord&)>& each) {
   if (o.kind == RowKind::tokens)
     fail(ErrorCode::data, "words and their labels as JSON, a record a line",
          fmt::format("the table {}", path),
@@ -185,7 +185,7 @@ void read_table(const std::string& path, const RowOptions& o, const RowColumns& 
          ".jsonl");
   TableReader table(path, row_separator(path), o.quotes.value_or(row_separator(path) == ','),
                     o.max_record_bytes, o.longer_records, o.window);
-  if (table.columns().empty()) return;
+  if (table.columns().empty()) return {};
   std::vector<int64_t> wanted = {columns.text};
   for (const int64_t column : {columns.pair, columns.label})
     if (column >= 0) wanted.push_back(column);
@@ -212,6 +212,7 @@ void read_table(const std::string& path, const RowOptions& o, const RowColumns& 
     give();
   }
   while (table.next(wanted, {fields.data(), wanted.size()})) give();
+  return {table.quoted_breaks(), table.first_quoted_break()};
 }
 
 // A line without labels: its words stand between blanks.
@@ -276,14 +277,18 @@ bool has_row_name(const std::string& path) {
   return row_form(path) != RowSource::lines || ends(unpacked_name(path), {".txt"});
 }
 
-void for_each_record(const std::string& path, const RowOptions& options, const RowColumns& columns,
-                     const std::function<void(RowRecord&)>& each) {
+QuotedBreaks for_each_record(const std::string& path, const RowOptions& options,
+                             const RowColumns& columns,
+                             const std::function<void(RowRecord&)>& each) {
   if (options.kind == RowKind::causal && row_form(path) != RowSource::records)
     fail(ErrorCode::data, "rows of input_ids as JSON, a record a line", path,
          "text and tokens in two runs, or write {\"input_ids\": [464, 3290]} on each line of a "
          ".jsonl");
   if (row_form(path) == RowSource::table) return read_table(path, options, columns, each);
-  if (row_form(path) == RowSource::lines) return read_lines(path, options, each);
+  if (row_form(path) == RowSource::lines) {
+    read_lines(path, options, each);
+    return {};
+  }
   // A tree of values takes some twenty times its text.
   const int64_t most = std::max<int64_t>(options.max_record_bytes / 24, 64 << 10);
   for_each_json_record(path, most, options.longer_records, options.window,
@@ -302,6 +307,7 @@ void for_each_record(const std::string& path, const RowOptions& options, const R
                            read_text(keys, options, record);
                          each(record);
                        });
+  return {};
 }
 
 }  // namespace snug

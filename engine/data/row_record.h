@@ -40,6 +40,11 @@ struct RowColumns {
   std::string assumed;  // a sentence, if something was
 };
 
+// Line breaks inside of quotes of a table: rows that its quoting may have eaten.
+struct QuotedBreaks {
+  int64_t count = 0, first_line = 0;
+};
+
 enum class RowSource { table, records, lines };
 RowSource row_form(const std::string& path);
 // True for names whose content is known to be rows, as a folder is searched for them.
@@ -50,8 +55,9 @@ RowColumns row_columns(const std::string& path, const RowOptions& options);
 
 // Calls `each` with every record of a file, which it may take apart. `columns` are the file's, if
 // it is a table. Throws data for what cannot be a record of options.kind.
-void for_each_record(const std::string& path, const RowOptions& options, const RowColumns& columns,
-                     const std::function<void(RowRecord&)>& each);
+QuotedBreaks for_each_record(const std::string& path, const RowOptions& options,
+                             const RowColumns& columns,
+                             const std::function<void(RowRecord&)>& each);
 
 RawLabel raw_label(std::string_view field);  // of a table
 

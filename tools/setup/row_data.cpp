@@ -103,15 +103,16 @@ void check_rows(const RowFile& file, const ModelSpec& spec, const std::string& s
 
 RowFile RowData::read(const std::vector<std::string>& given, const char* key,
                       const RunConfig& config, const std::optional<Tokenizer>& tokenizer,
-                      RowOptions& options, ModelSpec& spec) {
+                      RowOptions& options, ModelSpec& spec, const PrepareRoom& room) {
   const bool labelled = options.labels && classifies(head_);
   if (given.empty())
     fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
          fmt::format("{}=rows.tsv", key));
   const std::string path =
       fmt::format("{}/{}.rows", folder_.path(), &given == &config.train_data ? "train" : "eval");
-  const RowReport report = write_rows(expand_corpus(given, config.output_dir),
-                                      tokenizer ? &*tokenizer : nullptr, options, path);
+  const std::vector<CorpusFile> files = expand_corpus(given, config.output_dir);
+  apply_room(room, files, false, options);
+  const RowReport report = write_rows(files, tokenizer ? &*tokenizer : nullptr, options, path);
   text_ += fmt::format("{}{}: {}, {} tokens, longest {}", text_.empty() ? "" : "; ", key,
                        count_of(report.rows, "row"), report.tokens, report.longest);
   if (report.cut > 0)
@@ -172,11 +173,12 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   const std::vector<std::string> asked = spec.labels;
   std::optional<RowFile> train, eval;
   if (use.train && !config.train_data.empty())
-    train.emplace(read(config.train_data, "train_data", config, tokenizer, options, spec));
+    train.emplace(
+        read(config.train_data, "train_data", config, tokenizer, options, spec, use.room));
   const double mean = mean_length_;
   if (!config.eval_data.empty() || !use.train)
-    eval.emplace(
-        read(config.eval_data, use.train ? "eval_data" : "data", config, tokenizer, options, spec));
+    eval.emplace(read(config.eval_data, use.train ? "eval_data" : "data", config, tokenizer,
+                      options, spec, use.room));
   if (train) mean_length_ = mean;
   problem_ = spec.problem;
   if (!use.train) {

@@ -15,6 +15,7 @@
 #include "tools/config/run_config.h"
 #include "tools/session/session.h"
 #include "tools/setup/scratch_folder.h"
+#include "tools/setup/token_cache.h"
 
 namespace snug {
 
@@ -24,6 +25,7 @@ struct RowUse {
   bool train = true;
   bool labels = true;  // false: answers are asked for (fill_places)
   std::function<void(const RowRecord& record, bool made)> seen = nullptr;  // of RowOptions
+  PrepareRoom room = {};  // longer records and larger zstd windows are an Error of code data
 };
 
 class RowData {
@@ -78,7 +80,8 @@ class RowData {
   void check_evaluated(const RunConfig& config, const char* key);
   RowBlock block(Session& session) const;
   RowFile read(const std::vector<std::string>& given, const char* key, const RunConfig& config,
-               const std::optional<Tokenizer>& tokenizer, RowOptions& options, ModelSpec& spec);
+               const std::optional<Tokenizer>& tokenizer, RowOptions& options, ModelSpec& spec,
+               const PrepareRoom& room);
 
   ScratchFolder folder_;
   HeadKind head_;

@@ -264,8 +264,10 @@ RunSetup make_setup(RunConfig config) {
   if (rows && given) {
     // The names of labels are the folder's if its head has that task.
     const bool known = !source.folder.empty() && of_folder == spec.head;
+    const bool of_ram = !config.device.starts_with("cuda") && config.target.empty();
     s.rows = std::make_shared<RowData>(config, s.tokenizer, spec, known, s.sizes.max_length,
-                                       s.sizes.global_batch_size);
+                                       s.sizes.global_batch_size,
+                                       RowUse{.room = {.budget = of_ram ? config.memory : 0}});
   }
   const bool tf32 = config.precision == "tf32";  // whose dtypes are those of fp32
   Frozen frozen;

@@ -287,15 +287,20 @@ void TrainRun::start_log() {
                           session_->context().host_resident_bytes()));
 }
 
-std::string TrainRun::why_untrained() const {
-  return data_.rows ? "labels are ignored"
-                    : fmt::format("packing_boundaries, {}", config().where("packing_boundaries"));
+const char* TrainRun::untrained_key() const {
+  if (!data_.rows) return "packing_boundaries";
+  return setup_.model->spec().head == HeadKind::masked_lm ? "mlm_probability" : "labels of -100";
+}
+
+std::string TrainRun::untrained_source() const {
+  const std::string key = untrained_key();
+  return key == "labels of -100" ? key : fmt::format("{}, {}", key, config().where(key));
 }
 
 void TrainRun::tell_untrained() const {
   if (at_.untrained > 0)
     log_->say(fmt::format("Skipped {} of {} steps: no sample of theirs has a target ({})",
-                          at_.untrained, at_.step, why_untrained()));
+                          at_.untrained, at_.step, untrained_source()));
 }
 
 // After a signal: the step was finished.
@@ -344,8 +349,10 @@ int TrainRun::nothing_learned() {
          "data: expected at least one step with a target to train ({})\n"
          "  found: all {} steps without: nothing was learned, and final/ was not written\n"
          "  try:   {} with more steps, a larger global_batch_size, or {}\n",
-         why_untrained(), at_.step, again(),
-         data_.rows ? "other rows" : "without packing_boundaries");
+         untrained_source(), at_.step, again(),
+         !data_.rows                                        ? "without packing_boundaries"
+         : setup_.model->spec().head == HeadKind::masked_lm ? "a larger mlm_probability"
+                                                            : "rows with labels");
     return 1;
   }
   tell(stderr,

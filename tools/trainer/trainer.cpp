@@ -177,7 +177,7 @@ void TrainRun::skip_step() {
   if (at_.untrained++ == 0)
     log_->say(fmt::format(
         "  step {}: no sample of it has a target ({}): skipped, as all such steps will be",
-        at_.step, data_.rows ? "labels are ignored" : "packing_boundaries"));
+        at_.step, untrained_key()));
 }
 
 void TrainRun::micro_steps() {

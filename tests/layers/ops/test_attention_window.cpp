@@ -12,6 +12,7 @@
 #include "tests/layers/ops/attention_case.h"
 #include "tests/support/folders.h"
 #include "tests/support/gradient.h"
+#include "tests/support/grid.h"
 
 namespace snug::test {
 namespace {
@@ -28,14 +29,15 @@ AttentionCase windowed(const Sizes& s, int64_t window) {
 // block of queries that starts in the block of keys where another ends.
 TEST(AttentionWindow, MatchesTheReferenceInEveryMode) {
   for (const DType t : kDtypes)
-    for (const auto& [s, window] : {std::pair{Sizes{1, 1, 1, 1, 4, true, t}, 1},
-                                    {{2, 67, 2, 2, 33, true, t}, 1},
-                                    {{2, 67, 2, 1, 8, true, t}, 20},
-                                    {{1, 130, 2, 1, 16, true, t}, 63},
-                                    {{1, 200, 3, 1, 64, true, t}, 64},
-                                    {{1, 200, 2, 2, 24, true, t}, 65},
-                                    {{1, 331, 2, 1, 24, true, t}, 100},
-                                    {{2, 192, 2, 1, 40, true, t}, 129}}) {
+    for (const auto& [s, window] :
+         grid(std::vector<std::pair<Sizes, int>>{{{1, 1, 1, 1, 4, true, t}, 1},
+                                                 {{2, 67, 2, 2, 33, true, t}, 1},
+                                                 {{2, 67, 2, 1, 8, true, t}, 20},
+                                                 {{1, 130, 2, 1, 16, true, t}, 63},
+                                                 {{1, 200, 3, 1, 64, true, t}, 64},
+                                                 {{1, 200, 2, 2, 24, true, t}, 65},
+                                                 {{1, 331, 2, 1, 24, true, t}, 100},
+                                                 {{2, 192, 2, 1, 40, true, t}, 129}})) {
       SCOPED_TRACE(fmt::format("{} window {}", name_of(s), window));
       const AttentionCase c = windowed(s, window);
       expect_every_form(c, t, spec_of(c));
