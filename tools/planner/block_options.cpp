@@ -372,9 +372,15 @@ ModelOptions record_block_options(const Model& model, const Decisions& decisions
 
 namespace {
 
-// Two layers of the kind that takes the fewest seconds, or the first two.
-std::pair<int64_t, int64_t> quickest_pair(const ModelOptions& ways) {
-  std::pair<int64_t, int64_t> pair{ways.below, ways.below + 1};
+// Two layers of one kind, of the one that takes the fewest seconds of those that there are two of, or the
+// first two; and the share of their seconds that no layer takes less of.
+struct Pair {
+  int64_t layer = 0, other = 1;
+  double share = 1;
+};
+Pair quickest_pair(const ModelOptions& ways) {
+  Pair pair{ways.below, ways.below + 1};
+  if (ways.kinds.size() == 1) return pair;
   double least = INFINITY;
   for (size_t k = 0; k < ways.kinds.size(); ++k) {
     std::vector<int64_t> layers;
@@ -385,6 +391,15 @@ std::pair<int64_t, int64_t> quickest_pair(const ModelOptions& ways) {
     if (layers.size() < 2 || seconds >= least) continue;
     least = seconds;
     pair = {layers[0], layers[1]};
+  }
+  const auto kind = [&](int64_t layer) -> const BlockOptions& {
+    return ways.kinds[static_cast<size_t>(ways.of_layer[static_cast<size_t>(layer)])];
+  };
+  for (size_t i = 0; i < kPresets.size(); ++i) {
+    const double own =
+        (kind(pair.layer).presets[i].seconds() + kind(pair.other).presets[i].seconds()) / 2;
+    for (const BlockOptions& any : ways.kinds)
+      pair.share = std::min(pair.share, any.presets[i].seconds() / own);
   }
   return pair;
 }
@@ -431,8 +446,8 @@ StackOptions record_stack_options(const Model& model, const Decisions& decisions
                                   const OptimizerConfig& optimizer, const Settings& settings,
                                   const CostModel& cost, const ModelOptions& ways) {
   require(model.backward_layers() >= 2, "a stack of two layers or more");
-  const auto [layer, other] = quickest_pair(ways);
-  BlockRecorder recorder(model, decisions, optimizer, settings, cost, layer, other);
+  const Pair pair = quickest_pair(ways);
+  BlockRecorder recorder(model, decisions, optimizer, settings, cost, pair.layer, pair.other);
   // Names of any kind: they say what a layer of every kind can do.
   std::vector<std::string> recompute = ways.kinds.front().names;
   for (const BlockOptions& kind : ways.kinds)
@@ -443,6 +458,12 @@ StackOptions record_stack_options(const Model& model, const Decisions& decisions
     StackOption o = recorder.record_pair(parse_policies(again, away, model).front());
     o.recompute = again;
     o.offload = away;
+    if (pair.share < 1) {
+      for (double* seconds :
+           {&o.forward_seconds, &o.backward_seconds, &o.before_sent, &o.after_arrival})
+        *seconds *= pair.share;
+      for (StackOption::Sent& sent : o.sent) sent.seconds_left *= pair.share;
+    }
     return o;
   };
   record("none", "none");  // gradients are assigned; those that count are added to
