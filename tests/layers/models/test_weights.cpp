@@ -132,6 +132,30 @@ TEST(InitParameters, DependsOnTheSeedAloneAndNoTwoParametersAreEqual) {
       }
 }
 
+// Norms begin as the identity: Gemma's weights, to which one is added, at zero.
+TEST(InitParameters, NormsBeginAsTheIdentity) {
+  for (const bool offset : {false, true}) {
+    const std::string type = offset ? "gemma" : "llama";
+    const ModelSpec spec =
+        resolve_model("", "{\"type\": \"" + type +
+                              "\", \"vocab_size\": 8, \"hidden_size\": 8, \"head_dim\": 4, "
+                              "\"intermediate_size\": 8, \"num_hidden_layers\": 1, "
+                              "\"num_attention_heads\": 2, \"num_key_value_heads\": 1}")
+            .spec;
+    const Model model(spec, parse_precision("fp32"));
+    Flat flat(model);
+    init_parameters(model.params(), flat.view, 1, 1);
+    int norms = 0;
+    for (int i = 0; i < model.params().size(); ++i) {
+      const ParamInfo& p = model.params()[i];
+      if (p.name.view().find("ln_") == std::string_view::npos) continue;
+      ++norms;
+      EXPECT_EQ(flat.values[static_cast<size_t>(p.offset)], offset ? 0.0f : 1.0f) << p.name.view();
+    }
+    EXPECT_EQ(norms, 3);
+  }
+}
+
 TEST(Weights, RoundTripIsExact) {
   for (const bool tied : {true, false}) {
     const TempFolder folder;

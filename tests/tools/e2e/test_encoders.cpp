@@ -165,7 +165,8 @@ TEST(Encoders, LongRowsToEvaluateDoNotMakeMoreWindows) {
   spill(w.path("long.tsv"), rows);
   const auto windows = [&](const char* data) {
     const Outcome o =
-        train_encoder(w, data, {"max_steps=1", "global_batch_size=8", "eval_data=" + w.path(data)});
+        train_encoder(w, std::string("run-") + data,
+                      {"max_steps=1", "global_batch_size=8", "eval_data=" + w.path(data)});
     EXPECT_EQ(o.code, 0) << o.err;
     const size_t at = o.out.find("8 rows a step, in about ");
     EXPECT_NE(at, std::string::npos) << o.out;
