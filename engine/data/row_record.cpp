@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
+#include "engine/data/chat_rows.h"
 #include "engine/data/json_records.h"
 #include "engine/data/row_words.h"
 #include "engine/data/table_reader.h"
@@ -260,7 +261,7 @@ bool holds_token_rows(const std::vector<CorpusFile>& files) {
     if (row_form(file.path) != RowSource::records) continue;
     try {
       for_each_json_record(file.path, kMaxRecordBytes / 24, "", {},
-                           [&](json& object, const std::string&) {
+                           [&](json& object, const std::string&, std::string_view) {
                              tokens = object.contains("input_ids");
                              throw Seen();
                            });
@@ -281,9 +282,13 @@ QuotedBreaks for_each_record(const std::string& path, const RowOptions& options,
                              const RowColumns& columns,
                              const std::function<void(RowRecord&)>& each) {
   if (options.kind == RowKind::causal && row_form(path) != RowSource::records)
-    fail(ErrorCode::data, "rows of input_ids as JSON, a record a line", path,
-         "text and tokens in two runs, or write {\"input_ids\": [464, 3290]} on each line of a "
-         ".jsonl");
+    fail(ErrorCode::data,
+         options.chat ? "conversations as JSON, a record a line"
+                      : "rows of input_ids as JSON, a record a line",
+         path,
+         options.chat ? "write {\"messages\": [...]} on each line of a .jsonl"
+                      : "text and tokens in two runs, or write {\"input_ids\": [464, 3290]} on "
+                        "each line of a .jsonl");
   if (row_form(path) == RowSource::table) return read_table(path, options, columns, each);
   if (row_form(path) == RowSource::lines) {
     read_lines(path, options, each);
@@ -292,12 +297,14 @@ QuotedBreaks for_each_record(const std::string& path, const RowOptions& options,
   // A tree of values takes some twenty times its text.
   const int64_t most = std::max<int64_t>(options.max_record_bytes / 24, 64 << 10);
   for_each_json_record(path, most, options.longer_records, options.window,
-                       [&](json& object, const std::string& where) {
+                       [&](json& object, const std::string& where, std::string_view text) {
                          RowRecord record;
                          record.where = where;
                          Keys keys(object, where);
                          if (const json* ids = keys.find({"input_ids"}))
                            read_ids(keys, *ids, options, record);
+                         else if (options.chat)
+                           options.chat->read(object, text, where, record);
                          else if (options.kind == RowKind::causal)
                            keys.refuse("\"input_ids\" in every record, as the first has them",
                                        keys.others(), "text and tokens in two runs");

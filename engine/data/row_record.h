@@ -30,7 +30,10 @@ struct RowRecord {
   // Of the row, or of its words or tokens; none: there is none, or none is wanted.
   enum class Labels { none, one, list } labels = Labels::none;
   std::vector<RawLabel> label;
-  bool labels_left = false;  // there are labels, which the kind of row has no use for
+  // Of ids that were made from a conversation: whether each is trained; in place of labels.
+  std::vector<uint8_t> trained;
+  int64_t turns = 0, open_turns = 0;  // assistant's turns, and those without an end token
+  bool labels_left = false;           // there are labels, which the kind of row has no use for
 };
 
 // Where a table has what a row is made of; -1: nowhere.

@@ -175,10 +175,15 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::filesystem::path& fold
            name + " is " + json_brief(given), "put the template into chat_template.jinja");
     }
   }
-  if (!out) return out;
-  for (const char* role : SpecialTokens::kRoles)
-    if (const auto token = tokens.role(role)) out->set_variable(role, *token);
+  if (out) out->set_roles(folder);
   return out;
+}
+
+void ChatTemplate::set_roles(const std::filesystem::path& folder) {
+  variables_.clear();
+  const SpecialTokens tokens(folder);
+  for (const char* role : SpecialTokens::kRoles)
+    if (const auto token = tokens.role(role)) set_variable(role, *token);
 }
 
 void ChatTemplate::set_variable(const std::string& name, const std::string& text) {

@@ -81,7 +81,9 @@ class ChatTemplate {
   static std::optional<ChatTemplate> load(const std::filesystem::path& folder,
                                           bool with_tools = false);
 
-  // What a template may name: bos_token ... as files beside the tokenizer give them. load does it.
+  // What a template may name: bos_token ... as files beside the tokenizer give them, in place of
+  // those that were set. load does it.
+  void set_roles(const std::filesystem::path& folder);
   void set_variable(const std::string& name, const std::string& text);
   // Of strftime_now; left alone it is the time of the rendering.
   void set_time(std::time_t now) { now_ = now; }

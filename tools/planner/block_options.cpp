@@ -393,7 +393,7 @@ Pair quickest_pair(const ModelOptions& ways) {
     pair = {layers[0], layers[1]};
   }
   const auto kind = [&](int64_t layer) -> const BlockOptions& {
-    return ways.kinds[static_cast<size_t>(ways.of_layer[static_cast<size_t>(layer)])];
+    return ways.kinds[static_cast<size_t>(ways.of_layer[static_cast<size_t>(layer - ways.below)])];
   };
   for (size_t i = 0; i < kPresets.size(); ++i) {
     const double own =

@@ -1,5 +1,5 @@
 // The rows of a run: what encoders are trained and evaluated on, and causal models where the data is
-// tokens already (engine/data/row_*).
+// conversations (task: sft) or tokens already (engine/data/row_*).
 // They are read before the model is made, since their labels say how many outputs it has.
 #pragma once
 
@@ -75,6 +75,7 @@ class RowData {
   const std::vector<Place>& fill_places(int64_t e, int64_t first_window, Session& session);
 
  private:
+  struct Chats;
   RowDataset& of(bool evaluation) { return evaluation ? evaluated() : *train_; }
   RowDataset& evaluated() { return eval_ ? *eval_ : *train_; }
   void check_evaluated(const RunConfig& config, const char* key);
@@ -87,6 +88,7 @@ class RowData {
   HeadKind head_;
   Problem problem_;
   std::optional<RowDataset> train_, eval_;
+  Chats* chats_ = nullptr;  // while rows are read
   std::vector<std::string> notes_;
   std::string text_;
   int64_t T_ = 0, rows_per_window_ = 0, windows_ = 0, eval_rows_ = 0;

@@ -248,7 +248,7 @@ RunSetup make_setup(RunConfig config) {
   s.model_folder = config.init == "scratch" ? "" : source.folder;
   const HeadKind of_folder = spec.head;
   if (config.task != "auto") set_head(spec, parse_head(config.task), config.where("task"));
-  const bool token_rows = !spec.encoder() && gives_token_rows(config);
+  const bool token_rows = !spec.encoder() && (config.task == "sft" || gives_token_rows(config));
   for (const std::string& note : check_task_keys(config, spec, token_rows))
     tell(stderr, "Note: {}.\n", note);
   if (!s.model_folder.empty())

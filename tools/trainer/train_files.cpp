@@ -16,6 +16,7 @@
 #include "tools/checkpoint/pinning.h"
 #include "tools/infer/generator.h"
 #include "tools/session/tell.h"
+#include "tools/setup/chat_setup.h"
 #include "tools/trainer/allocation_watch.h"
 #include "tools/trainer/train_run.h"
 #include "tools/trainer/trainer_state.h"
@@ -396,7 +397,10 @@ bool TrainRun::rescue() {
     setup_.config.output_dir = dir;
     checkpoints_->set_output_dir(dir);
     log_->recover(dir);
-    if (setup_.tokenizer) setup_.tokenizer->save(dir + "/tokenizer");
+    if (setup_.tokenizer) {
+      setup_.tokenizer->save(dir + "/tokenizer");
+      save_chat_files(config(), setup_.model_folder, setup_.tokenizer, dir + "/tokenizer");
+    }
     write_config();
     write_json_file(dir + "/plan.json", plan_json(plan_));
     at_.best_saved_loss = -1;
