@@ -63,8 +63,9 @@ struct Stage {
   std::function<void(Context&, Pass&)> run;
   // Backward. Empty: of a body whose caller drives backward by need() and drop().
   std::function<void(Context&, Pass&)> backward = {};
-  std::vector<int> params = {};  // of the ParamTable; the first is the one that reads for_params
-  std::vector<int> for_params = {};  // slots that the gradient of the first parameter reads
+  std::vector<int> params = {};      // of the ParamTable
+  std::vector<int> for_params = {};  // slots that the gradients of the first of them read
+  int reading_params = 1;            // how many: of a linear layer the weight alone, not the bias
   std::vector<int> for_inputs = {};  // slots that the gradients of the inputs read
   std::vector<int> gradients = {};   // inputs that have a gradient
 };

@@ -52,8 +52,9 @@ class Rule {
  public:
   Rule(const char* key, const std::string& pattern) : key_(key), pattern_(pattern) {
     if (pattern.empty()) return;
+    const std::string whole = with_ranges(pattern, key);
     try {
-      regex_.emplace(with_ranges(pattern, key), key);
+      regex_.emplace(whole, key);
     } catch (const Error& e) {
       fail(ErrorCode::usage, fmt::format("a regular expression over parameter names as {}", key),
            fmt::format("{} ({})", pattern, e.found()),

@@ -94,6 +94,7 @@ int norm(Wiring& w, const char* name, const char* k, int x, const char* slot,
                     .backward = [n](Context& ctx, Pass& p) { backward(ctx, p, n, {}); },
                     .params = params,
                     .for_params = read,
+                    .reading_params = 2,
                     .for_inputs = read,
                     .gradients = {x}});
   if (!before || before->residual < 0) return n.y;
@@ -166,6 +167,7 @@ int norm_residual(Wiring& w, const char* name, const char* k, int x, int residua
                         },
                     .params = params,
                     .for_params = read,
+                    .reading_params = 2,
                     .for_inputs = read,
                     .gradients = {x, residual}});
   return n.y;

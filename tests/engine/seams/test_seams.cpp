@@ -51,7 +51,7 @@ void on_plan_and_cpu(Make&& make, Use&& use) {
 TEST(ParamTable, OffsetsAreAlignedAndDoNotOverlap) {
   const Small m;
   int64_t end = 0;
-  for (int i = 0; i < m.table.size(); ++i) {
+  for (const int i : m.table.by_offset()) {
     EXPECT_EQ(m.table[i].offset % 256, 0);
     EXPECT_GE(m.table[i].offset, end);
     EXPECT_LT(m.table[i].offset - end, 256);
@@ -59,9 +59,30 @@ TEST(ParamTable, OffsetsAreAlignedAndDoNotOverlap) {
   }
   EXPECT_EQ(m.table[m.wte].offset, 0);
   EXPECT_EQ(m.table[m.weight].offset, 2048);  // 1920 rounded up
-  EXPECT_EQ(m.table[m.frozen].offset, 2304);
-  EXPECT_EQ(m.table[m.bias].offset, 2560);
-  EXPECT_EQ(m.table.flat_elements(), 2560 + 512);
+  EXPECT_EQ(m.table[m.bias].offset, 2304);
+  EXPECT_EQ(m.table.trained_elements(), 2304 + 512);
+  EXPECT_EQ(m.table[m.frozen].offset, 2816);  // what is frozen lies behind
+  EXPECT_EQ(m.table.flat_elements(), 2816 + 256);
+  EXPECT_EQ(m.table.by_offset(), (std::vector<int>{m.wte, m.weight, m.bias, m.frozen}));
+  EXPECT_EQ(m.table.real_trained_elements(), m.table.real_elements() - 7);
+}
+
+// Whatever the order in which parameters come.
+TEST(ParamTable, WhatIsFrozenByNameLiesBehind) {
+  ParamTable table([](std::string_view name) { return name.starts_with("f"); });
+  const int f1 = table.add({.name = Name("f1"), .shape = {300}});
+  const int a = table.add({.name = Name("a"), .shape = {10}});
+  const int f2 = table.add({.name = Name("f2"), .shape = {1}});
+  const int b = table.add({.name = Name("b"), .shape = {256}});
+  EXPECT_EQ(table.by_offset(), (std::vector<int>{a, b, f1, f2}));
+  EXPECT_EQ(table[a].offset, 0);
+  EXPECT_EQ(table[b].offset, 256);
+  EXPECT_EQ(table[f1].offset, 512);
+  EXPECT_EQ(table[f2].offset, 1024);
+  EXPECT_EQ(table.trained_elements(), 512);
+  EXPECT_EQ(table.flat_elements(), 1280);
+  EXPECT_FALSE(table[f1].trainable);
+  EXPECT_TRUE(table[a].trainable);
 }
 
 TEST(ParamTable, PaddedRowsAreNotReal) {

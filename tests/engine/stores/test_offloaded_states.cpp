@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -14,8 +15,8 @@
 #include "engine/stores/offloaded_gradients.h"
 #include "engine/stores/offloaded_states.h"
 #include "engine/stores/plain_states.h"
-#include "optim/optimizer.h"
 #include "engine/stores/streamed_params.h"
+#include "optim/optimizer.h"
 #include "tests/support/errors.h"
 
 namespace snug {
@@ -53,7 +54,7 @@ float value(int64_t i, uint64_t salt) {
 }
 
 Trained train(const ParamTable& table, const std::string& name, const Setting& setting) {
-  const int64_t n = table.flat_elements();
+  const int64_t n = table.trained_elements();
   OptimizerConfig config;
   config.name = name;
   if (name == "sgd") config.sgd_momentum = 0.9;
@@ -190,7 +191,7 @@ TEST(OffloadedStateStore, TakeThreeWindowsOfTheDevice) {
   EXPECT_EQ(most, 3 * 2 * 1024 * 4);
   EXPECT_EQ(plain.schedule.live(plain.schedule.find("update"),
                                 1)[static_cast<size_t>(Category::optimizer)],
-            2 * table.flat_elements() * 4);
+            2 * table.trained_elements() * 4);
 }
 
 TEST(OffloadedStateStore, CopyEveryStateOnceEachWayAStep) {
@@ -217,20 +218,21 @@ TEST(OffloadedStateStore, WindowsAreWholeSteps) {
   });
 }
 
-// What rests by part is cut where the runs of the table are, whichever of them are frozen: the ends
-// of the model, of no part both, are no neighbours then either.
+// What rests by part is cut where the runs of the table are, whichever of them are frozen.
 TEST(OffloadedStateStore, WindowsKeepToThePartsWhateverIsFrozen) {
   for (int frozen = 0; frozen < 16; ++frozen) {
     SCOPED_TRACE(frozen);
     ParamTable table;
-    int part = -1, runs = 0;
+    int part = -1;
     for (const char* name : {"wte", "h.0", "h.1", "ln_f"}) {
       const bool trainable = (frozen >> (part + 1) & 1) == 0, block = name[0] == 'h';
       table.add(
           {.name = Name(name), .shape = {300}, .trainable = trainable, .part = block ? part : -1});
-      runs += trainable ? 1 : 0;
       ++part;
     }
+    const size_t runs = trained_runs(table).size();
+    // The ends of the model, of no part both, are neighbours where nothing between them is trained.
+    EXPECT_EQ(runs, frozen == 6 ? 1u : static_cast<size_t>(4 - std::popcount(unsigned(frozen))));
     if (runs == 0) continue;
     Schedule schedule;
     schedule.add(Name("root"), -1, true);
@@ -243,7 +245,7 @@ TEST(OffloadedStateStore, WindowsKeepToThePartsWhateverIsFrozen) {
       stores.push_back(std::make_unique<OffloadedStateStore>(
           plan, table, states, OffloadedStateStore::Options{.window = 1 << 20, .by_part = true}));
       for (const auto& store : stores) {
-        EXPECT_EQ(store->windows(), runs);
+        EXPECT_EQ(static_cast<size_t>(store->windows()), runs);
         sinks.push_back(std::make_unique<OffloadedGradSink>(plan, table, *store, DType::f32));
       }
     });
@@ -251,7 +253,7 @@ TEST(OffloadedStateStore, WindowsKeepToThePartsWhateverIsFrozen) {
 }
 
 // Weights that rest with the host are the rounded parameters after every step, a skipped one too:
-// those of what is frozen, or padding, between what is trained go to and fro with it.
+// and what is frozen, with the host in their dtype alone, is as it was.
 TEST(StreamedParams, WeightsAreTheRoundedParametersWhateverIsFrozen) {
   ParamTable table;
   const auto add = [&](const char* name, int64_t n, bool trainable, int part) {
@@ -266,7 +268,7 @@ TEST(StreamedParams, WeightsAreTheRoundedParametersWhateverIsFrozen) {
   add("h.1.last", 300, false, 1);
   add("h.2.frozen", 513, false, 2);
   add("ln_f", 100, true, -1);
-  const int64_t n = table.flat_elements();
+  const int64_t n = table.trained_elements();
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const int64_t window : {1024, 1 << 16})
       for (const StreamMode streams :
@@ -319,6 +321,16 @@ TEST(StreamedParams, WeightsAreTheRoundedParametersWhateverIsFrozen) {
           s.loss_scale = s.clip_factor = 1.0f;
           for (float& rate : s.learning_rate) rate = 0.01f;
           for (int64_t i = 0; i < n; ++i) master.as<float>()[i] = value(i, 1);
+          for (const RestingWeights::Piece& piece : weights->frozen())
+            for (int64_t i = 0; i < piece.view.elements(); ++i) {
+              const float v = value(piece.first + i, 1);
+              if (dtype == DType::f32)
+                piece.view.as<float>()[i] = v;
+              else if (dtype == DType::bf16)
+                piece.view.as<bf16>()[i] = from_f32<bf16>(v);
+              else
+                piece.view.as<f16>()[i] = from_f32<f16>(v);
+            }
           load();
           for (int step = 0; step < 3; ++step) {
             for (int64_t i = 0; i < n; ++i) gradients.view().as<float>()[i] = value(i, 2);
@@ -330,7 +342,8 @@ TEST(StreamedParams, WeightsAreTheRoundedParametersWhateverIsFrozen) {
               const ParamInfo& p = table[param];
               int64_t wrong = 0;
               for (int64_t i = 0; i < p.elements(); ++i) {
-                const float want = master.as<float>()[p.offset + i];
+                const float want =
+                    p.trainable ? master.as<float>()[p.offset + i] : value(p.offset + i, 1);
                 if (dtype == DType::f32)
                   wrong += w.as<float>()[i] != want;
                 else if (dtype == DType::bf16)
