@@ -101,7 +101,10 @@ void read_gemma2_keys(const json& c, const std::string& origin, ModelSpec& s, do
 
 void write_gemma2(const ModelSpec& s, json& c) {
   write_gemma(s, c);
-  c["query_pre_attn_scalar"] = s.attention_scalar;
+  // transformers takes an integer alone.
+  const auto whole = static_cast<int64_t>(s.attention_scalar);
+  c["query_pre_attn_scalar"] =
+      static_cast<double>(whole) == s.attention_scalar ? json(whole) : json(s.attention_scalar);
   const auto cap = [](float value) { return value == 0 ? json(nullptr) : json(value); };
   c["attn_logit_softcapping"] = cap(s.attention_softcap);
   c["final_logit_softcapping"] = cap(s.head_softcap);

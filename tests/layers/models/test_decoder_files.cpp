@@ -174,6 +174,11 @@ TEST(DecoderConfigs, Mistakes) {
   refused(R"({"type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1, -2],
               "long_factor": [1, 2]}})",
           {"numbers above 0 in short_factor of rope_scaling of model", "-2"}, ErrorCode::data);
+  refused(R"({"type": "phi3", "original_max_position_embeddings": 1, "rope_scaling": {
+              "type": "longrope", "short_factor": [1], "long_factor": [1]}})",
+          {"original_max_position_embeddings above 1 in rope_scaling of model", "1",
+           "the values of the published config.json"},
+          ErrorCode::usage);
   refused(R"({"type": "phi3", "embd_pdrop": 0.1})",
           {"embd_pdrop: 0 in model", "0.1", "resid_pdrop or attention_dropout"},
           ErrorCode::unsupported);
