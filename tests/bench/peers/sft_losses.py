@@ -60,7 +60,7 @@ def main():
                 "lr_scheduler_type=constant", "warmup_steps=0", "weight_decay=0", "max_grad_norm=1", "adam_beta1=0.9",
                 "adam_beta2=0.999", "adam_epsilon=1e-8", "precision=fp32", "logging_steps=1", "save_steps=0",
                 "eval_steps=0", "seed=7"]
-        preview = json.loads(subprocess.run([a.snug, "data", "preview", "--json", "--count", str(len(rows)), *keys,
+        preview = json.loads(subprocess.run([a.snug, "data", "preview", "--json", "-n", str(len(rows)), *keys,
                                              f"output_dir={folder}/preview"], check=True, capture_output=True, text=True).stdout)
         start = time.time()
         subprocess.run([a.snug, "train", *keys, f"output_dir={folder}/run"], check=True, stdout=subprocess.DEVNULL)

@@ -56,7 +56,7 @@ class Chats {
          "256, vocab_size: " +
              std::to_string(vocabulary_) + "}",
          "task=sft", "tokenizer=" + w_.path("tok"), "train_data=" + w_.path("chats.jsonl"),
-         "eval_data=" + w_.path("chats.jsonl"), "max_length=64", "global_batch_size=4",
+         "eval_data=" + w_.path("chats.jsonl"), "max_length=224", "global_batch_size=4",
          "max_steps=12", "learning_rate=0.01", "lr_scheduler_type=constant", "warmup_steps=0",
          "logging_steps=1", "eval_steps=0", "save_steps=0", "threads=1", "memory=64MiB",
          "output_dir=" + w_.path("run")},
@@ -143,13 +143,14 @@ TEST(Chats, AreShownAsTheyAreTrained) {
     EXPECT_NE(shown.out.find(text), std::string::npos) << text << "\n" << shown.out;
   // Another template by its key; one that marks what is trained, and one without an end.
   spill(w.path("marked.jinja"), Chats::family("granite"));
-  const Outcome marked = chats.preview({"-n", "4", "chat_template=" + w.path("marked.jinja")});
+  const Outcome marked =
+      chats.preview({"-n", "4", "max_length=256", "chat_template=" + w.path("marked.jinja")});
   ASSERT_EQ(marked.code, 0) << marked.err;
   EXPECT_NE(marked.err.find("trained is what {% generation %} of the chat template marks"),
             std::string::npos)
       << marked.err;
   EXPECT_NE(marked.err.find("the chat template writes today's date"), std::string::npos);
-  EXPECT_NE(marked.out.find("{{<|start_of_role|>assistant<|end_of_role|>Two.<|end_of_text|>\n}}"),
+  EXPECT_NE(marked.out.find("{{<|start_of_role|>assistant<|end_of_role|>Hello!<|end_of_text|>\n}}"),
             std::string::npos)
       << marked.out;
   spill(w.path("open.jinja"), Chats::family("alpaca"));
