@@ -130,6 +130,29 @@ TEST(Chats, AreLearnedEvaluatedAndTalkedTo) {
       {"generate", "--model", w.path("run/final"), "--prompt", "Hi", "--use-generation-config"});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_NE(unknown.err.find("penalty_alpha: 0.6"), std::string::npos) << unknown.err;
+  const auto expect_refused = [&](const std::vector<std::string>& more, const std::string& text,
+                                  const std::string& input = "") {
+    const Outcome refused = run(joined({"generate", "--model", w.path("run/final")}, more), input);
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_NE(refused.err.find(text), std::string::npos) << text << "\n" << refused.err;
+  };
+  std::filesystem::remove(w.path("run/final/generation_config.json"));
+  expect_refused({"--prompt", "a", "--use-generation-config"},
+                 "expected generation_config.json for --use-generation-config\n  found: none in " +
+                     w.path("run/final") + "\n  try:   leave the flag out");
+  expect_refused({"--prompt", "a", "--system", "b"},
+                 "expected --chat with --system\n  found: none\n  try:   add --chat");
+  expect_refused({"--chat", "--num-beams", "2"},
+                 "expected --num-beams without --chat, which is one talk\n  found: both\n  try:   "
+                 "leave one of them out");
+  expect_refused({"--chat"},
+                 "expected turns of at most 1 MiB\n  found: a longer line\n  try:   put less into "
+                 "one",
+                 std::string((1 << 20) + 1, 'a'));
+  expect_refused({"--chat", "--max-length", "9"}, "expected a talk of at most 9 tokens",
+                 "Hello there\n");
+  std::filesystem::remove(w.path("run/final/chat_template.jinja"));
+  expect_refused({"--chat"}, "expected a chat template in " + w.path("run/final") + " for --chat");
 }
 
 TEST(Chats, AreShownAsTheyAreTrained) {
