@@ -8,6 +8,7 @@
 #include <span>
 
 #include "engine/core/error.h"
+#include "tools/infer/flag_words.h"
 
 namespace snug {
 namespace {
@@ -72,7 +73,9 @@ RowInference open_rows(InferenceOptions options, const RunConfig& config, int64_
       fail(ErrorCode::usage, fmt::format("--max-length of 1 to {}, the model's positions", spec.P),
            std::to_string(most), fmt::format("--max-length {}", spec.P));
     ModelSpec read = spec;
-    r.rows = std::make_shared<RowData>(config, tokenizer, read, true, most, kRowsOfStep, use);
+    with_flags([&] {
+      r.rows = std::make_shared<RowData>(config, tokenizer, read, true, most, kRowsOfStep, use);
+    });
     o.T = r.rows->T();
     o.eval_batch = std::min(o.eval_batch, r.rows->eval_windows(0));
     o.packing_boundaries = true;

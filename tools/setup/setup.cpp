@@ -262,6 +262,7 @@ RunSetup make_setup(RunConfig config) {
     s.rows = std::make_shared<RowData>(config, s.tokenizer, spec, known, s.sizes.max_length,
                                        s.sizes.global_batch_size);
   }
+  check_metric(config, spec);
   const bool tf32 = config.precision == "tf32";  // whose dtypes are those of fp32
   s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision));
 
@@ -320,6 +321,7 @@ RunSetup make_setup(RunConfig config) {
   if (rows) {
     r.rows = s.sizes.global_batch_size;
     r.global_batch = s.rows ? s.rows->windows_per_step() : r.rows;
+    r.row_tokens = s.rows && s.rows->train_rows() > 0 ? s.rows->mean_length() : 0;
     r.rows_per_window = s.rows ? s.rows->rows_per_window() : default_rows(config, spec, r.T);
   }
   r.micro_batch = s.sizes.micro_batch_size;
