@@ -141,6 +141,11 @@ nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned
           {"evals_without_gain", at.evals_without_gain},
           {"best_saved_loss", at.best_saved_loss},
           {"best_saved_step", at.best_saved_step},
+          {"metric_for_best_model", at.best_by},
+          {"greater_is_better", at.greater_is_better},
+          {"start_metric", at.start_metric},
+          {"best_metric", at.best_metric},
+          {"best_saved_metric", at.best_saved_metric},
           {"evaluation_due", at.evaluation_due},
           {"loss_watch", watch_json(at.watch)},
           {"hyperparameters", hyperparameters},
@@ -240,6 +245,17 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
   } else if (at.best_eval_step == 0) {
     at.start_eval_loss = std::exchange(at.best_eval_loss, at.best_saved_loss);
     at.best_eval_step = std::max<int64_t>(0, at.best_saved_step);
+  }
+  // Before there was a choice it was the loss.
+  at.start_metric = at.start_eval_loss;
+  at.best_metric = at.best_eval_loss;
+  at.best_saved_metric = at.best_saved_loss;
+  if (j.contains("metric_for_best_model")) {
+    at.best_by = get_string(j, "metric_for_best_model", path);
+    at.greater_is_better = get_bool(j, "greater_is_better", path);
+    at.start_metric = get_number(j, "start_metric", path);
+    at.best_metric = get_number(j, "best_metric", path);
+    at.best_saved_metric = get_number(j, "best_saved_metric", path);
   }
   at.watch = read_watch(j, path, at.step);
   const std::string where = path + " / pinned";

@@ -37,9 +37,14 @@ struct RunPosition {
   double best_eval_loss = -1;   // of the steps; -1: none yet
   int64_t best_eval_step = 0;
   int64_t evals_without_gain = 0;  // of early_stopping_patience
-  // The checkpoint with the lowest validation loss, which no limit removes; -1: none yet.
+  // The best checkpoint, which no limit removes; -1: none yet.
   double best_saved_loss = -1;
   int64_t best_saved_step = -1;
+  // What the best is by: metric_for_best_model (a perplexity orders as its loss: eval_loss), whether
+  // the greater is the better, and its values where the losses above are.
+  std::string best_by = "eval_loss";
+  bool greater_is_better = false;
+  double start_metric = -1, best_metric = -1, best_saved_metric = -1;
   // The loss scale of the next step and the good steps since it changed (optim/loss_scaling.h).
   // Steps that were skipped, for either reason: step - updates.
   float loss_scale = 1;

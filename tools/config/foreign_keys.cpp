@@ -30,8 +30,6 @@ constexpr ForeignKey kForeign[] = {
     {.names = "hub_token push_to_hub_token hub_strategy", .why = "nothing is uploaded, unless push_to_hub asks for it",
      .neutral = "*"},
     {.names = "trust_remote_code", .why = "no code of a model is ever run"},
-    {.names = "greater_is_better",
-     .why = "the lower eval_loss is the better, and so is the lower eval_perplexity"},
     {.names = "auto_find_batch_size", .why = "the plan finds the micro-batch that fits before the run starts"},
     {.names = "dataloader_num_workers preprocessing_num_workers",
      .why = "samples are read from token files as they are needed; there are no workers to set", .neutral = "0"},

@@ -378,12 +378,12 @@ std::vector<Key> make_keys() {
        .example = "stop", .choices = "warn stop off"},
       {.name = "early_stopping_patience", .section = "reports", .kind = K::integer,
        .field = &C::early_stopping_patience,
-       .doc = "end the run after this many evaluations in a row without a lower eval_loss; null: "
-              "never",
+       .doc = "end the run after this many evaluations in a row without a better "
+              "metric_for_best_model; null: never",
        .example = "3", .unset = "null", .none = "0", .range = kPositive},
       {.name = "early_stopping_threshold", .section = "reports", .kind = K::number,
        .field = &C::early_stopping_threshold,
-       .doc = "a lower eval_loss counts for early stopping if it is lower by more than this",
+       .doc = "a better metric counts for early stopping if it is better by more than this",
        .example = "0.01", .range = kNonNegative},
       {.name = "eval_steps", .section = "reports", .kind = K::integer, .field = &C::eval_steps,
        .doc = "steps between evaluations and samples; a new run begins with one, and each ends with one; 0: no others", .example = "50",
@@ -401,12 +401,21 @@ std::vector<Key> make_keys() {
        .example = "64MiB", .unset = "auto", .range = kNonNegative},
       {.name = "load_best_model_at_end", .section = "reports", .kind = K::flag,
        .field = &C::load_best_model_at_end,
-       .doc = "final/ holds the weights of the step with the lowest eval_loss; each that is the best "
+       .doc = "final/ holds the weights of the step with the best metric_for_best_model; each that is the best "
               "so far is followed by a checkpoint, whatever save_steps says", .example = "true"},
       {.name = "metric_for_best_model", .section = "reports", .kind = K::choice,
        .field = &C::metric_for_best_model,
-       .doc = "what best_metric of trainer_state.json says of the best; both order models alike",
-       .example = "eval_perplexity", .choices = "eval_loss eval_perplexity"},
+       .doc = "which evaluation is the best, for load_best_model_at_end, early stopping and best_metric "
+              "of trainer_state.json; with or without eval_. Perplexity is of language models, the others "
+              "of classification, pearson and spearman of values",
+       .example = "eval_accuracy",
+       .choices = "eval_loss eval_perplexity eval_accuracy eval_f1 eval_matthews_correlation eval_pearson "
+                  "eval_spearman"},
+      {.name = "greater_is_better", .section = "reports", .kind = K::choice,
+       .field = &C::greater_is_better,
+       .doc = "whether the greater metric_for_best_model is the better; auto: of a loss and a perplexity "
+              "the lower, of all others the greater",
+       .example = "true", .unset = "auto", .choices = "auto true false"},
       {.name = "save_dtype", .section = "reports", .kind = K::choice, .field = &C::save_dtype,
        .doc = "dtype of the weights in final/", .example = "bf16", .choices = "fp32 bf16",
        .refused = "fp16"},

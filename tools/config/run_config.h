@@ -127,7 +127,8 @@ struct RunConfig {
   int64_t save_total_limit = 0;  // 0: keep all
   int64_t save_buffer = -1;      // bytes; 0: no writing in the background; -1: auto
   bool load_best_model_at_end = false;
-  std::string metric_for_best_model = "eval_loss";  // eval_loss | eval_perplexity
+  std::string metric_for_best_model = "eval_loss";  // eval_ and a name of layers/tasks/metrics.h
+  std::string greater_is_better = "auto";           // auto | true | false
   std::string save_dtype = "fp32";
 
   // Text written at every evaluation, or when one would be due; no prompt, no text.

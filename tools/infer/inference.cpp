@@ -8,6 +8,7 @@
 
 #include "engine/core/error.h"
 #include "layers/models/weights.h"
+#include "tools/infer/flag_words.h"
 #include "tools/planner/batch_room.h"
 #include "tools/session/device_choice.h"
 #include "tools/session/tell.h"
@@ -23,7 +24,8 @@ ModelSource inference_source(const InferenceOptions& options) {
     fail(ErrorCode::usage, "--model as a folder with config.json and model.safetensors",
          options.model.empty() ? std::string("none") : options.model, "--model run1/final");
   ModelSource source = resolve_model(options.model, "");
-  if (options.task != "auto") set_head(source.spec, parse_head(options.task), "--task");
+  if (options.task != "auto")
+    with_flags([&] { set_head(source.spec, parse_head(options.task), "--task"); });
   return source;
 }
 

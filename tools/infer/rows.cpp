@@ -8,6 +8,7 @@
 #include <span>
 
 #include "engine/core/error.h"
+#include "tools/infer/flag_words.h"
 
 namespace snug {
 namespace {
@@ -73,7 +74,9 @@ RowInference open_rows(InferenceOptions options, const RunConfig& config, int64_
            std::to_string(most), fmt::format("--max-length {}", spec.P));
     ModelSpec read = spec;
     use.room = {.budget = o.host_budget, .key = "--memory ", .set = o.memory > 0};
-    r.rows = std::make_shared<RowData>(config, tokenizer, read, true, most, kRowsOfStep, use);
+    with_flags([&] {
+      r.rows = std::make_shared<RowData>(config, tokenizer, read, true, most, kRowsOfStep, use);
+    });
     o.T = r.rows->T();
     o.eval_batch = std::min(o.eval_batch, r.rows->eval_windows(0));
     o.packing_boundaries = true;

@@ -199,8 +199,10 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   }
   plan.global_batch = r.global_batch;
   plan.rows = r.rows;
+  plan.row_tokens = r.row_tokens;
   plan.target = r.target;
   plan.runtime_bytes = runtime_bytes_of(r);
+  plan.parameters = r.model->params().real_elements();
   plan.model_text =
       fmt::format("{} {} parameters", r.model->spec().family,
                   human_count(static_cast<double>(r.model->params().real_elements())));

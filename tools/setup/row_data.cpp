@@ -259,14 +259,11 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   rows_per_window_ =
       d.max_targets_per_window > 0 ? d.max_targets_per_window : d.max_rows_per_window;
   if (head_ == HeadKind::causal_lm) rows_per_window_ = 0;
-  windows_ =
-      std::clamp<int64_t>(static_cast<int64_t>(std::ceil(1.05 * static_cast<double>(G) *
-                                                         mean_length_ / static_cast<double>(T_))),
-                          1, std::max<int64_t>(1, G));
   d.max_eval_rows = config.max_eval_samples;
   if (train) {
     d.eval_fraction = config.eval_fraction;
     train_.emplace(std::move(*train), d);
+    windows_ = mean_windows();
   }
   if (eval) {
     d.eval_fraction = 0;
@@ -276,6 +273,16 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   eval_rows_ = eval_ || config.eval_fraction > 0 ? evaluated().eval_rows() : 0;
   if (eval_rows_ > 0 && use.labels)
     check_evaluated(config, use.train ? "max_eval_samples" : "--max-samples");
+}
+
+// Which steps are looked at depends on the data alone.
+int64_t RowData::mean_windows() {
+  constexpr int64_t kSteps = 32;
+  const int64_t steps =
+      std::clamp<int64_t>(train_->train_rows() / train_->options().global_batch, 1, kSteps);
+  int64_t sum = 0;
+  for (int64_t step = 0; step < steps; ++step) sum += train_->windows(step);
+  return (sum - 1) / steps + 1;
 }
 
 // A mean over no target would be the lowest loss there is.

@@ -43,7 +43,8 @@ class RowData {
 
   int64_t T() const { return T_; }                              // tokens of a window
   int64_t rows_per_window() const { return rows_per_window_; }  // 0: causal_lm, as Decisions
-  int64_t windows_per_step() const { return windows_; }         // expected
+  // Of the first steps of an epoch, on the mean, up to the next whole number.
+  int64_t windows_per_step() const { return windows_; }
   double mean_length() const { return mean_length_; }
   int64_t train_rows() const { return train_ ? train_->train_rows() : 0; }
   int64_t eval_rows() const { return eval_rows_; }
@@ -51,6 +52,7 @@ class RowData {
 
   // Of optimizer step `step`.
   int64_t windows(int64_t step) { return train_->windows(step); }
+  int64_t tokens(int64_t step) { return train_->tokens(step); }
   int64_t trained(int64_t step) { return train_->trained(step); }
   void fill(int64_t step, int64_t first_window, Session& session);
   // Throws data if no step of the first `steps` (0: of an epoch) has a target.
@@ -78,6 +80,7 @@ class RowData {
   struct Chats;
   RowDataset& of(bool evaluation) { return evaluation ? evaluated() : *train_; }
   RowDataset& evaluated() { return eval_ ? *eval_ : *train_; }
+  int64_t mean_windows();
   void check_evaluated(const RunConfig& config, const char* key);
   RowBlock block(Session& session) const;
   RowFile read(const std::vector<std::string>& given, const char* key, const RunConfig& config,

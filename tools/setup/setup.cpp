@@ -269,6 +269,7 @@ RunSetup make_setup(RunConfig config) {
                                        s.sizes.global_batch_size,
                                        RowUse{.room = {.budget = of_ram ? config.memory : 0}});
   }
+  check_metric(config, spec);
   const bool tf32 = config.precision == "tf32";  // whose dtypes are those of fp32
   Frozen frozen;
   if (!config.freeze.empty() || !config.unfreeze.empty())
@@ -331,6 +332,7 @@ RunSetup make_setup(RunConfig config) {
   if (rows) {
     r.rows = s.sizes.global_batch_size;
     r.global_batch = s.rows ? s.rows->windows_per_step() : r.rows;
+    r.row_tokens = s.rows && s.rows->train_rows() > 0 ? s.rows->mean_length() : 0;
     r.rows_per_window = s.rows ? s.rows->rows_per_window() : default_rows(config, spec, r.T);
   }
   r.micro_batch = s.sizes.micro_batch_size;

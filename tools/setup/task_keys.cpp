@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "layers/models/family.h"
+#include "layers/tasks/metrics.h"
 #include "tools/config/complaints.h"
 #include "tools/config/keys.h"
 
@@ -50,6 +52,25 @@ std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpe
     return {fmt::format("packing_boundaries: true changes nothing: {} are always kept apart",
                         chats ? "conversations" : "rows of tokens")};
   return {};
+}
+
+void check_metric(const RunConfig& config, const ModelSpec& spec) {
+  std::vector<std::string> known = {"eval_loss"};
+  if (!has_metrics(spec.head)) known.emplace_back("eval_perplexity");
+  for (const std::string_view name : metric_names(spec))
+    known.push_back(fmt::format("eval_{}", name));
+  const std::string& given = config.metric_for_best_model;
+  if (std::find(known.begin(), known.end(), given) != known.end()) return;
+  std::string task = to_string(spec.head);
+  if (spec.head == HeadKind::sequence_classification)
+    task += fmt::format(" of {}", spec.problem == Problem::regression    ? "values"
+                                  : spec.problem == Problem::multi_label ? "several labels"
+                                                                         : "one label");
+  fail(ErrorCode::usage,
+       fmt::format("metric_for_best_model as {} for {}", fmt::join(known, ", "), task),
+       fmt::format("{} ({})", given, config.where("metric_for_best_model")),
+       fmt::format("metric_for_best_model={}",
+                   known.back() == "eval_perplexity" ? known[0] : known[1]));
 }
 
 }  // namespace snug

@@ -15,4 +15,7 @@ namespace snug {
 std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpec& spec,
                                          bool token_rows);
 
+// Throws usage for a metric_for_best_model that the model's task does not have.
+void check_metric(const RunConfig& config, const ModelSpec& spec);
+
 }  // namespace snug

@@ -62,7 +62,9 @@ void TrainRun::write_state(const std::string& folder) const {
   // All three of one step: the best of the checkpoints, and before there is one of what was
   // evaluated.
   const bool saved = at_.best_saved_step >= 0;
-  const double best = saved ? at_.best_saved_loss : at_.best_eval_loss;
+  std::optional<double> best;
+  if (saved || at_.best_eval_loss >= 0) best = saved ? at_.best_saved_metric : at_.best_metric;
+  if (best && config().metric_for_best_model == "eval_perplexity") best = std::exp(*best);
   write_trainer_state(
       folder + "/trainer_state.json", log_->metrics_path(),
       {.step = at_.step,
@@ -74,8 +76,7 @@ void TrainRun::write_state(const std::string& folder) const {
        .save_steps = config().save_steps,
        .train_batch_size = plan_.decisions.micro_batch,
        .tokens_seen = at_.samples * plan_.decisions.T,
-       .best_metric =
-           best < 0 || config().metric_for_best_model == "eval_loss" ? best : std::exp(best),
+       .best_metric = best,
        .best_step = saved ? at_.best_saved_step : at_.best_eval_step,
        .best_checkpoint = saved ? checkpoint_folder(at_.best_saved_step) : std::string()});
 }
@@ -125,6 +126,7 @@ void TrainRun::save() {
   tell_saved(checkpoints_->wait());
   if (best_so_far()) {
     at_.best_saved_loss = evaluated_loss_;
+    at_.best_saved_metric = evaluated_metric_;
     at_.best_saved_step = at_.step;
   }
   RunPosition position = at_;

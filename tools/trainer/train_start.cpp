@@ -139,6 +139,14 @@ void TrainRun::prepare() {
     watch_.restore(at_.watch);
     if (!at_.evaluation_due && checkpoint_complete(checkpoint_folder(at_.step)))
       saved_step_ = at_.step;
+    if (at_.best_by != best_by() || at_.greater_is_better != greater_is_better()) {
+      tell(stdout, "Note: the best is by {} from here on; what was best by {} is forgotten.\n",
+           config().metric_for_best_model, at_.best_by);
+      at_.start_eval_loss = at_.best_eval_loss = at_.best_saved_loss = -1;
+      at_.best_eval_step = 0;
+      at_.best_saved_step = -1;
+      at_.evals_without_gain = 0;
+    }
     if (at_.best_saved_step >= 0 && !checkpoint_complete(checkpoint_folder(at_.best_saved_step))) {
       tell(stdout, "Note: {}, the best one so far, is gone; the best from here on is kept.\n",
            checkpoint_folder(at_.best_saved_step));
@@ -150,6 +158,8 @@ void TrainRun::prepare() {
   } else {
     remove_torn_files(dir);
   }
+  at_.best_by = best_by();
+  at_.greater_is_better = greater_is_better();
   adopt_new_tokens(dir, own_tokens_);
   if (setup_.tokenizer) {
     setup_.tokenizer->save(dir + "/tokenizer");

@@ -49,8 +49,10 @@ def main():
     p.add_argument("--batch", type=int, default=4)
     p.add_argument("--length", type=int, default=256)
     p.add_argument("--rate", type=float, default=1e-4)
+    p.add_argument("--threads", type=int, default=2)
     p.add_argument("--json")
     a = p.parse_args()
+    torch.set_num_threads(a.threads)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         rows = conversations(a.steps * a.batch)
@@ -59,8 +61,8 @@ def main():
                 f"global_batch_size={a.batch}", f"max_steps={a.steps}", f"learning_rate={a.rate}",
                 "lr_scheduler_type=constant", "warmup_steps=0", "weight_decay=0", "max_grad_norm=1", "adam_beta1=0.9",
                 "adam_beta2=0.999", "adam_epsilon=1e-8", "precision=fp32", "logging_steps=1", "save_steps=0",
-                "eval_steps=0", "seed=7"]
-        preview = json.loads(subprocess.run([a.snug, "data", "preview", "--json", "--count", str(len(rows)), *keys,
+                "eval_steps=0", "seed=7", f"threads={a.threads}"]
+        preview = json.loads(subprocess.run([a.snug, "data", "preview", "--json", "-n", str(len(rows)), *keys,
                                              f"output_dir={folder}/preview"], check=True, capture_output=True, text=True).stdout)
         start = time.time()
         subprocess.run([a.snug, "train", *keys, f"output_dir={folder}/run"], check=True, stdout=subprocess.DEVNULL)

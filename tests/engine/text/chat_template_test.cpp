@@ -174,8 +174,35 @@ TEST(ChatTemplate, RefusesByNameAndLine) {
   expect_bad("{{ ('a' | e) + 'b' }}", "a string that is not escaped", "'escape'", "last");
   expect_bad("\n{{ raise_exception('No system role') }}", "a conversation that the template takes",
              "its complaint: No system role, at t.jinja:2", "change the conversation");
+  expect_bad("{% break %}", "a loop around 'break'", "none, at t.jinja:1", "correct the template");
+  expect_bad("{% set 1 = 2 %}", "a name to assign to", "another expression, at t.jinja:1",
+             "correct the template");
   expect_bad("{{ missing.x }}", "a value", "'missing', which is not defined, at t.jinja:1",
              "give it in the messages");
+}
+
+TEST(ChatTemplate, IsReadFromItsFolder) {
+  const TestFolder folder;
+  EXPECT_FALSE(ChatTemplate::load(folder.path()).has_value());
+  const auto text = [&](bool tools) {
+    return ChatTemplate::load(folder.path(), tools)
+        ->render(Conversation::parse(kRow, "r.jsonl:1"))
+        .text;
+  };
+  folder.write("tokenizer_config.json",
+               R"({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template":
+"{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"})");
+  EXPECT_EQ(text(false), "<s>hi</s>");
+  folder.write("tokenizer_config.json",
+               R"({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default",
+"template": "d"}]})");
+  EXPECT_EQ(text(false), "d");
+  EXPECT_EQ(text(true), "t");
+  folder.write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "t"}]})");
+  expect_error([&] { text(false); }, ErrorCode::data, "a template named \"default\" among several",
+               " has none", "name one of them so");
+  folder.write("chat_template.jinja", "f");  // counts before the configuration's
+  EXPECT_EQ(text(false), "f");
 }
 
 TEST(ChatTemplate, RefusesConversationsThatAreNone) {
@@ -198,7 +225,11 @@ TEST(ChatTemplate, RefusesConversationsThatAreNone) {
       "an object under \"chat_template_kwargs\"", ": another value");
   bad(R"({"a": 1, "a": 2})", "each key once", ": \"a\" twice");
   bad(R"({"a": 18446744073709551615})", "at most 64 bits", ": 18446744073709551615");
-  bad("{\"messages\": [", "JSON", ", byte 15: ");
+  expect_error([&] { Conversation::parse("{\"messages\": [", "r.jsonl:7"); }, ErrorCode::data,
+               "JSON",
+               "r.jsonl:7, byte 15: ", "write one object a line, with double quotes around keys");
+  bad(R"({"prompt": "a", "completion": [{"role": "assistant", "content": "b"}]})",
+      "a prompt and a completion that are both texts or both lists of messages", ": one of each");
   std::string deep = R"({"messages": )";
   for (int i = 0; i < 200; ++i) deep += "[";
   bad(deep, "JSON of at most 90 levels", ": more");

@@ -56,7 +56,7 @@ class Chats {
          "256, vocab_size: " +
              std::to_string(vocabulary_) + "}",
          "task=sft", "tokenizer=" + w_.path("tok"), "train_data=" + w_.path("chats.jsonl"),
-         "eval_data=" + w_.path("chats.jsonl"), "max_length=64", "global_batch_size=4",
+         "eval_data=" + w_.path("chats.jsonl"), "max_length=224", "global_batch_size=4",
          "max_steps=12", "learning_rate=0.01", "lr_scheduler_type=constant", "warmup_steps=0",
          "logging_steps=1", "eval_steps=0", "save_steps=0", "threads=1", "memory=64MiB",
          "output_dir=" + w_.path("run")},
@@ -130,6 +130,29 @@ TEST(Chats, AreLearnedEvaluatedAndTalkedTo) {
       {"generate", "--model", w.path("run/final"), "--prompt", "Hi", "--use-generation-config"});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_NE(unknown.err.find("penalty_alpha: 0.6"), std::string::npos) << unknown.err;
+  const auto expect_refused = [&](const std::vector<std::string>& more, const std::string& text,
+                                  const std::string& input = "") {
+    const Outcome refused = run(joined({"generate", "--model", w.path("run/final")}, more), input);
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_NE(refused.err.find(text), std::string::npos) << text << "\n" << refused.err;
+  };
+  std::filesystem::remove(w.path("run/final/generation_config.json"));
+  expect_refused({"--prompt", "a", "--use-generation-config"},
+                 "expected generation_config.json for --use-generation-config\n  found: none in " +
+                     w.path("run/final") + "\n  try:   leave the flag out");
+  expect_refused({"--prompt", "a", "--system", "b"},
+                 "expected --chat with --system\n  found: none\n  try:   add --chat");
+  expect_refused({"--chat", "--num-beams", "2"},
+                 "expected --num-beams without --chat, which is one talk\n  found: both\n  try:   "
+                 "leave one of them out");
+  expect_refused({"--chat"},
+                 "expected turns of at most 1 MiB\n  found: a longer line\n  try:   put less into "
+                 "one",
+                 std::string((1 << 20) + 1, 'a'));
+  expect_refused({"--chat", "--max-length", "9"}, "expected a talk of at most 9 tokens",
+                 "Hello there\n");
+  std::filesystem::remove(w.path("run/final/chat_template.jinja"));
+  expect_refused({"--chat"}, "expected a chat template in " + w.path("run/final") + " for --chat");
 }
 
 TEST(Chats, AreShownAsTheyAreTrained) {
@@ -143,13 +166,14 @@ TEST(Chats, AreShownAsTheyAreTrained) {
     EXPECT_NE(shown.out.find(text), std::string::npos) << text << "\n" << shown.out;
   // Another template by its key; one that marks what is trained, and one without an end.
   spill(w.path("marked.jinja"), Chats::family("granite"));
-  const Outcome marked = chats.preview({"-n", "4", "chat_template=" + w.path("marked.jinja")});
+  const Outcome marked =
+      chats.preview({"-n", "4", "max_length=256", "chat_template=" + w.path("marked.jinja")});
   ASSERT_EQ(marked.code, 0) << marked.err;
   EXPECT_NE(marked.err.find("trained is what {% generation %} of the chat template marks"),
             std::string::npos)
       << marked.err;
   EXPECT_NE(marked.err.find("the chat template writes today's date"), std::string::npos);
-  EXPECT_NE(marked.out.find("{{<|start_of_role|>assistant<|end_of_role|>Two.<|end_of_text|>\n}}"),
+  EXPECT_NE(marked.out.find("{{<|start_of_role|>assistant<|end_of_role|>Hello!<|end_of_text|>\n}}"),
             std::string::npos)
       << marked.out;
   spill(w.path("open.jinja"), Chats::family("alpaca"));
