@@ -201,7 +201,7 @@ std::vector<BadRow> bad_encoders() {
                    "--task causal_lm", "--task masked_lm, or a --model of another type")},
       {"eval: a task that nobody knows",
        {"eval", "--model", "@run/final", "--data", "@lines.txt", "--task", "ner"},
-       usage("--task as causal_lm, masked_lm, sequence_classification or token_classification",
+       usage("--task as causal_lm, sft, masked_lm, sequence_classification or token_classification",
              "ner", "--task auto")},
       {"eval: windows that slide",
        {"eval", "--model", "@run/final", "--data", "@dev.tsv", "--stride", "4"},
