@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "engine/core/error.h"
 #include "engine/data/chat_rows.h"
@@ -254,12 +255,58 @@ RowSource row_form(const std::string& path) {
   return ends(name, {".jsonl", ".ndjson", ".json"}) ? RowSource::records : RowSource::lines;
 }
 
+namespace {
+
+// Whether an object has a key, without a tree of its values: that takes some twenty times its text.
+struct KeySearch {
+  std::string_view wanted;
+  int depth = 0;
+  bool found = false, object = false;
+
+  bool null() { return true; }
+  bool boolean(bool) { return true; }
+  bool number_integer(int64_t) { return true; }
+  bool number_unsigned(uint64_t) { return true; }
+  bool number_float(double, const std::string&) { return true; }
+  bool string(std::string&) { return true; }
+  bool binary(json::binary_t&) { return true; }
+  bool start_object(size_t) {
+    object |= depth == 0;
+    return ++depth > 0;
+  }
+  bool end_object() { return --depth >= 0; }
+  bool start_array(size_t) { return ++depth > 0; }
+  bool end_array() { return --depth >= 0; }
+  bool key(std::string& name) {
+    found |= depth == 1 && object && name == wanted;
+    return true;
+  }
+  static bool parse_error(size_t, const std::string&, const json::exception&) { return false; }
+};
+
+// Of the first line that is not blank; nothing where the file is one array.
+std::optional<bool> first_line_has(const std::string& path, std::string_view key) {
+  TextReader reader(path, {});
+  std::string_view line;
+  while (reader.next_line(line, kMaxRecordBytes / 24, "")) {
+    const size_t at = line.find_first_not_of(" \t\r");
+    if (at == line.npos) continue;
+    if (line[at] == '[') return {};
+    KeySearch search{key};
+    return json::sax_parse(line.begin(), line.end(), &search) && search.found;
+  }
+  return false;
+}
+
+}  // namespace
+
 bool holds_token_rows(const std::vector<CorpusFile>& files) {
   struct Seen {};
   bool tokens = false;
   for (const CorpusFile& file : files) {
     if (row_form(file.path) != RowSource::records) continue;
     try {
+      if (const std::optional<bool> has = first_line_has(file.path, "input_ids")) return *has;
       for_each_json_record(file.path, kMaxRecordBytes / 24, "", {},
                            [&](json& object, const std::string&, std::string_view) {
                              tokens = object.contains("input_ids");
