@@ -133,7 +133,7 @@ class BlockRecorder {
     for (const TensorRecord& t : p.tensors)
       if (t.residence == Residence::host) o.host += round_up(t.bytes, kHostAlignment);
     o.host /= 2;
-    record_sent(p, policies, tick(first_end), tick(forward_end), dims, o);
+    record_sent(p, below, tick(first_end), tick(forward_end), dims, o);
     // Beyond them the link carries what updates in backward take: nothing of it is counted, so that
     // the seconds stay a bound from below.
     const size_t sent = first_copy(p, settled), arrived = last_arrival(p, asked);
@@ -163,17 +163,16 @@ class BlockRecorder {
 
  private:
   // What the second of two layers sends, and how what the first sent ends meanwhile.
-  void record_sent(const Program& p, const std::vector<SlotPolicy>& policies, int64_t first,
-                   int64_t end, Dims dims, StackOption& o) const {
+  void record_sent(const Program& p, const Pass& pass, int64_t first, int64_t end, Dims dims,
+                   StackOption& o) const {
     const Body& body = model_.block(layer_).body();
     struct Leaving {
       StackOption::Sent sent;
       int64_t begun = 0, over = 0;
     };
     std::vector<Leaving> list;
-    for (size_t slot = 0; slot < policies.size(); ++slot) {
-      if (policies[slot] != SlotPolicy::offload) continue;
-      const auto i = static_cast<int>(slot);
+    for (int i = 0; i < body.slots(); ++i) {
+      if (!pass.offloaded(i)) continue;
       const Name name = body.producer(i) < 0 ? Name("x") : body.slot(i).name;
       Leaving leaving{.sent = {.slot = i}};
       for (const TensorRecord& t : p.tensors) {
