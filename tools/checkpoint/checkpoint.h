@@ -69,7 +69,7 @@ struct Pinned {
   bool packing_boundaries = false;
   std::string model;   // fingerprint of the spec: shapes and numerics
   std::string frozen;  // fingerprint of the names that are frozen; empty: none is
-  std::string data;   // fingerprint of the tokens to train on
+  std::string data;    // fingerprint of the tokens to train on
 };
 
 // Key and value of what may change at a resume, so that a change can be named.

@@ -9,8 +9,8 @@
 
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
-#include "layers/models/recompute.h"
 #include "engine/stores/part_runs.h"
+#include "layers/models/recompute.h"
 #include "tools/report/op_time.h"
 #include "tools/report/step_view.h"
 #include "tools/report/tensor_facts.h"
