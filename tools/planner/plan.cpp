@@ -318,8 +318,6 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   }
   if (plan.decisions.micro_batch > 0)
     plan.accumulation = ceil_div(plan.global_batch, plan.decisions.micro_batch);
-  if (plan.decisions.micro_batch > 0)
-    plan.micro_steps = micro_steps_of(r, plan.decisions.micro_batch);
   if (!r.follow.path.empty()) {
     check_followed(r, plan);
     plan.followed = r.follow.path;

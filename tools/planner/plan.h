@@ -45,9 +45,7 @@ struct PlanRequest {
   // Where rows of unequal length share windows: rows of a step, of which global_batch windows are
   // expected, and of a window at most. 0: a sequence is a window.
   int64_t rows = 0, rows_per_window = 0;
-  double row_tokens = 0;  // of a row on the mean, where data is known; 0: windows are full
-  // Windows that steps of such rows have, of some steps in turn; empty: global_batch each.
-  std::vector<int64_t> step_windows;
+  double row_tokens = 0;      // of a row on the mean, where data is known; 0: windows are full
   bool token_logits = false;  // of a masked LM's evaluation
   int64_t micro_batch = 0;    // 0: the divisor of global_batch that is fastest
   int64_t eval_batch = 0;     // 0: as many sequences as the micro-batch, if `evaluate`
@@ -105,9 +103,6 @@ struct PlanRequest {
   std::string attention_yielded;  // that of cuDNN, where the budget has no room for it; or empty
 };
 
-// Micro-steps of an optimizer step on the mean: its last one may have empty windows.
-double micro_steps_of(const PlanRequest& r, int64_t micro_batch);
-
 // Samples of an optimizer step: what global_batch_size counts.
 inline int64_t samples_per_step(const PlanRequest& r) {
   return r.rows > 0 ? r.rows : r.global_batch;
@@ -128,7 +123,6 @@ struct Plan {
   int64_t global_batch = 0, rows = 0;  // as in the request
   double row_tokens = 0;
   int64_t accumulation = 0;  // micro-steps an optimizer step
-  double micro_steps = 0;    // the same on the mean
   Schedule schedule;         // packed
   int64_t host_budget = 0, free_before = 0, reserve = 0, free_bytes = 0;
   int64_t checkpoint_bytes = 0;  // of one checkpoint on disk; 0: none are written
@@ -188,7 +182,7 @@ struct Plan {
   double empty_share() const {
     if (row_tokens <= 0 || decisions.micro_batch <= 0) return -1;
     return 1 -
-           step_tokens() / (micro_steps * static_cast<double>(decisions.micro_batch * decisions.T));
+           step_tokens() / static_cast<double>(accumulation * decisions.micro_batch * decisions.T);
   }
 };
 

@@ -115,13 +115,6 @@ Decisions PlanSearch::decide(const Key& key) const {
   return d;
 }
 
-double micro_steps_of(const PlanRequest& r, int64_t micro) {
-  if (r.step_windows.empty()) return static_cast<double>(ceil_div(r.global_batch, micro));
-  int64_t sum = 0;
-  for (const int64_t windows : r.step_windows) sum += ceil_div(windows, micro);
-  return static_cast<double>(sum) / static_cast<double>(r.step_windows.size());
-}
-
 // The largest first.
 std::vector<int64_t> PlanSearch::micros() const {
   const PlanRequest& r = request_;
@@ -129,18 +122,12 @@ std::vector<int64_t> PlanSearch::micros() const {
   if (r.micro_batch > 0) return {std::min(r.micro_batch, r.global_batch)};
   if (r.bitwise) return {r.global_batch};
   std::vector<int64_t> list;  // divisors
-  // Steps of rows have different numbers of windows: what divides one does not divide the next.
-  if (!r.step_windows.empty())
-    for (int64_t micro = 1; micro < r.global_batch; micro *= 2)
-      for (const int64_t size : {micro, micro + micro / 2})
-        if (size < r.global_batch && r.global_batch % size != 0) list.push_back(size);
   for (int64_t d = 1; d * d <= r.global_batch; ++d)
     if (r.global_batch % d == 0) {
       list.push_back(d);
       if (d != r.global_batch / d) list.push_back(r.global_batch / d);
     }
   std::sort(list.begin(), list.end(), std::greater<>());
-  list.erase(std::unique(list.begin(), list.end()), list.end());
   const auto small = std::find_if(list.begin(), list.end() - 1,
                                   [&](int64_t micro) { return micro <= kMostRows / r.T; });
   list.erase(list.begin(), small);

@@ -84,8 +84,8 @@ double PlanSearch::step_seconds(const Schedule& s, const Decisions& d) const {
   const auto of = [&](const char* name) {
     return cost_->seconds(s.at(s.find(name)), d.micro_batch * d.T);
   };
-  const double steps = micro_steps_of(request_, d.micro_batch);
-  return judged(d, of("micro_first") + (steps - 1) * of("micro_next") + of("update"));
+  const auto accumulation = static_cast<double>(ceil_div(request_.global_batch, d.micro_batch));
+  return judged(d, of("micro_first") + (accumulation - 1) * of("micro_next") + of("update"));
 }
 
 namespace {
@@ -311,7 +311,7 @@ PlanSearch::Config* PlanSearch::config(const Key& key) {
   c.bound = w.bound;
   c.host = w.host;
   if (key.micro <= 0) return slot.get();
-  c.micro_steps = micro_steps_of(request_, key.micro);
+  c.micro_steps = static_cast<double>(ceil_div(request_.global_batch, key.micro));
   c.seconds = c.floor = w.first + (c.micro_steps - 1) * w.next + w.update;
   c.gain.forward = w.gain_first.forward + (c.micro_steps - 1) * w.gain_next.forward;
   c.gain.both = w.gain_first.both + (c.micro_steps - 1) * w.gain_next.both;

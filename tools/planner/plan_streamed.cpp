@@ -48,7 +48,7 @@ std::vector<PlanSearch::Way> PlanSearch::streamed_ways() const {
 double PlanSearch::streamed_link(const Key& key) {
   const Way& way = key.way;
   const Elements& e = elements();
-  const double steps = micro_steps_of(request_, key.micro);
+  const auto steps = static_cast<double>(ceil_div(request_.global_batch, key.micro));
   const auto L = static_cast<double>(request_.model->spec().L);
   const auto bytes = [](int64_t elements, DType dtype) {
     return static_cast<double>(elements * size_of(dtype));
@@ -95,7 +95,8 @@ double PlanSearch::streamed_again(const Key& key) {
   double least = INFINITY;
   for (const LayerOption& o : block_options(decide(key)).options)
     least = std::min(least, o.seconds());
-  return micro_steps_of(request_, key.micro) * static_cast<double>(request_.model->spec().L) *
+  return static_cast<double>(ceil_div(request_.global_batch, key.micro) *
+                             request_.model->spec().L) *
          (option->seconds() - least);
 }
 

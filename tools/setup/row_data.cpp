@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
@@ -213,9 +212,7 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   if (train) {
     d.eval_fraction = config.eval_fraction;
     train_.emplace(std::move(*train), d);
-    // Which steps are looked at depends on the data alone.
-    const int64_t steps = std::clamp<int64_t>(train_->train_rows() / d.global_batch, 1, 32);
-    for (int64_t step = 0; step < steps; ++step) step_windows_.push_back(train_->windows(step));
+    windows_ = mean_windows();
   }
   if (eval) {
     d.eval_fraction = 0;
@@ -227,10 +224,14 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
     check_evaluated(config, use.train ? "max_eval_samples" : "--max-samples");
 }
 
-int64_t RowData::windows_per_step() const {
-  const int64_t sum = std::accumulate(step_windows_.begin(), step_windows_.end(), int64_t{0});
-  const auto steps = std::max<int64_t>(1, static_cast<int64_t>(step_windows_.size()));
-  return std::max<int64_t>(1, (sum + steps - 1) / steps);
+// Which steps are looked at depends on the data alone.
+int64_t RowData::mean_windows() {
+  constexpr int64_t kSteps = 32;
+  const int64_t steps =
+      std::clamp<int64_t>(train_->train_rows() / train_->options().global_batch, 1, kSteps);
+  int64_t sum = 0;
+  for (int64_t step = 0; step < steps; ++step) sum += train_->windows(step);
+  return (sum - 1) / steps + 1;
 }
 
 // A mean over no target would be the lowest loss there is.

@@ -41,9 +41,8 @@ class RowData {
 
   int64_t T() const { return T_; }                              // tokens of a window
   int64_t rows_per_window() const { return rows_per_window_; }  // 0: causal_lm, as Decisions
-  // Of the first steps of an epoch; and on the mean, up to the next whole number.
-  const std::vector<int64_t>& step_windows() const { return step_windows_; }
-  int64_t windows_per_step() const;
+  // Of the first steps of an epoch, on the mean, up to the next whole number.
+  int64_t windows_per_step() const { return windows_; }
   double mean_length() const { return mean_length_; }
   int64_t train_rows() const { return train_ ? train_->train_rows() : 0; }
   int64_t eval_rows() const { return eval_rows_; }
@@ -78,6 +77,7 @@ class RowData {
  private:
   RowDataset& of(bool evaluation) { return evaluation ? evaluated() : *train_; }
   RowDataset& evaluated() { return eval_ ? *eval_ : *train_; }
+  int64_t mean_windows();
   void check_evaluated(const RunConfig& config, const char* key);
   RowBlock block(Session& session) const;
   RowFile read(const std::vector<std::string>& given, const char* key, const RunConfig& config,
@@ -89,8 +89,7 @@ class RowData {
   std::optional<RowDataset> train_, eval_;
   std::vector<std::string> notes_;
   std::string text_;
-  int64_t T_ = 0, rows_per_window_ = 0, eval_rows_ = 0;
-  std::vector<int64_t> step_windows_;
+  int64_t T_ = 0, rows_per_window_ = 0, windows_ = 0, eval_rows_ = 0;
   double mean_length_ = 0;
   std::vector<Place> places_;
   std::vector<int64_t> row_numbers_;       // (B,R) of fill_places

@@ -320,10 +320,8 @@ RunSetup make_setup(RunConfig config) {
   r.global_batch = s.sizes.global_batch_size;
   if (rows) {
     r.rows = s.sizes.global_batch_size;
-    const bool known = s.rows && s.rows->train_rows() > 0;
-    r.global_batch = known ? s.rows->windows_per_step() : r.rows;
-    if (known) r.step_windows = s.rows->step_windows();
-    if (known) r.row_tokens = s.rows->mean_length();
+    r.global_batch = s.rows ? s.rows->windows_per_step() : r.rows;
+    r.row_tokens = s.rows && s.rows->train_rows() > 0 ? s.rows->mean_length() : 0;
     r.rows_per_window = s.rows ? s.rows->rows_per_window() : default_rows(config, spec, r.T);
   }
   r.micro_batch = s.sizes.micro_batch_size;
