@@ -128,8 +128,26 @@ class RowPreview {
   }
 
  private:
+  // A conversation as its text, what is trained of it between brackets.
+  std::string talk() const {
+    std::string out;
+    for (int64_t t = 0; t < length_;) {
+      std::vector<int32_t> ids;
+      const auto trained = [&](int64_t at) {
+        return at > 0 && targets_[static_cast<size_t>(at) - 1] >= 0;
+      };
+      const bool of_span = trained(t);
+      for (; t < length_ && trained(t) == of_span; ++t)
+        ids.push_back(tokens_[static_cast<size_t>(t)]);
+      const std::string text =
+          printable_utf8(sanitize_utf8(setup_.tokenizer->decode(ids)), LineBreaks::kept);
+      out += of_span ? "{{" + text + "}}" : text;
+    }
+    return out;
+  }
   // Tokens as the vocabulary has them; what is learned of one stands behind it.
   std::string plain() const {
+    if (setup_.config.task == "sft" && setup_.tokenizer) return talk();
     std::string out;
     for (int64_t t = 0; t < length_; ++t) {
       const auto i = static_cast<size_t>(t);

@@ -178,7 +178,8 @@ int eval_what_the_head_reads(EvalArguments& a, const ArgumentParser& parser, boo
            fmt::format("{} with the {} model {}", flag, to_string(spec.head), a.options.model),
            fmt::format("leave {} out", flag));
   };
-  const bool causal = spec.head == HeadKind::causal_lm;
+  const bool causal = spec.head == HeadKind::causal_lm, chats = a.options.task == "sft";
+  only_with("--choices", !chats, "another --task than sft");
   only_with("--choices", causal, "a causal_lm model");
   only_with("--stride", causal, "a causal_lm model");
   only_with("--packing-boundaries", causal, "a causal_lm model");
@@ -187,11 +188,16 @@ int eval_what_the_head_reads(EvalArguments& a, const ArgumentParser& parser, boo
   only_with("--label-column", !causal && spec.head != HeadKind::masked_lm,
             "a classification model");
   if (!causal) return eval_rows(a);
-  if (!questions && gives_token_rows(a.config)) {
-    for (const char* flag : {"--stride", "--packing-boundaries", "--quoting"})
+  if (chats) {
+    a.config.task = a.options.task;
+    a.config.model = a.options.model;
+  }
+  if (chats || (!questions && gives_token_rows(a.config))) {
+    for (const char* flag : {"--stride", "--packing-boundaries", "--quoting", "--text-column"})
       if (parser.given(flag))
         fail(ErrorCode::usage, fmt::format("{} with text alone", flag),
-             fmt::format("{} with rows of input_ids, {}", flag, a.config.eval_data.front()),
+             fmt::format("{} with {}, {}", flag, chats ? "conversations" : "rows of input_ids",
+                         a.config.eval_data.front()),
              fmt::format("leave {} out", flag));
     return eval_rows(a);
   }
@@ -226,7 +232,8 @@ int eval_command(const Arguments& arguments) {
       .option("--label-column", a.config.label_column, "NAME",
               "of classification: key or column of the labels (default: label or labels)")
       .option("--task", a.options.task, "NAME",
-              "auto: that of the folder's head; causal_lm, masked_lm, sequence_classification or "
+              "auto: that of the folder's head; sft: conversations, of which an assistant's turns "
+              "count; causal_lm, masked_lm, sequence_classification or "
               "token_classification: another is an error unless the folder has weights for it")
       .option("--quoting", a.config.quoting, "auto|none|minimal",
               "quotes around fields of .csv and .tsv; auto: those of .csv alone")
@@ -248,6 +255,7 @@ int eval_command(const Arguments& arguments) {
             "or acc, acc_norm, scores")
       .example("snug eval --model run1/final --data heldout.txt")
       .example("snug eval --model run1/final --data heldout.txt --stride 128")
+      .example("snug eval --model run1/final --task sft --data chats.jsonl")
       .example("snug eval --model bert/final --data dev.tsv --text-column sentence --json")
       .example("snug eval --model run1/final --choices hellaswag.jsonl")
       .example("snug eval --model run1/final --data 'books/*.txt' --max-length 256 --json");

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/core/error.h"
+#include "engine/data/chat_rows.h"
 #include "engine/data/row_labels.h"
 #include "engine/data/row_record.h"
 #include "engine/io/fingerprint.h"
@@ -101,15 +102,22 @@ class Reader {
         sources_.back().columns = row_columns(file.path, o_);
       if (!sources_.back().columns.assumed.empty())
         report_.assumed.push_back(sources_.back().columns.assumed);
-      for_each_record(file.path, o_, sources_.back().columns,
-                      [&](RowRecord& record) { see(record); });
+      const QuotedBreaks breaks = for_each_record(file.path, o_, sources_.back().columns,
+                                                  [&](RowRecord& record) { see(record); });
+      if (breaks.count > 0)
+        report_.assumed.push_back(fmt::format(
+            "{} of {} {} inside of quotes, e.g. at {}:{}; with quoting=none each line "
+            "is a record",
+            breaks.count == 1 ? "1 line break" : fmt::format("{} line breaks", breaks.count),
+            file.path, breaks.count == 1 ? "is" : "are", file.path, breaks.first_line));
     }
     report_.files = static_cast<int64_t>(sources_.size());
     if (!content_)
       fail(ErrorCode::data, "a row to learn from",
            sources_.size() == 1 ? fmt::format("none in {}", sources_.front().path)
                                 : fmt::format("none in {} files", sources_.size()),
-           o_.kind == RowKind::causal
+           o_.chat ? "give .jsonl or .json with messages in every row"
+           : o_.kind == RowKind::causal
                ? "give .jsonl or .json with input_ids in every row"
                : "give .tsv, .csv, .jsonl or .json with a text and a label in every row, or lines "
                  "of text for masked_lm");
@@ -333,7 +341,7 @@ class Reader {
     }
     if (!record.types.empty()) same("token_type_ids", record.types.size());
     // The next token is learned where nobody says otherwise.
-    const bool labelled = form_.token_labels && wants_labels() &&
+    const bool labelled = form_.token_labels && wants_labels() && record.trained.empty() &&
                           !(causal() && record.labels == RowRecord::Labels::none);
     if (labelled && record.labels != RowRecord::Labels::list)
       fail(ErrorCode::data, "labels, a list as long as input_ids, in every row",
@@ -385,6 +393,8 @@ class Reader {
       count(row_labels_.back());
     }
     if (causal() && !labelled) row_labels_ = tokens_;
+    for (size_t i = 0; i < n && !record.trained.empty(); ++i)
+      if (!record.trained[i]) row_labels_[i] = kIgnoredLabel;
     return true;
   }
 
@@ -418,15 +428,19 @@ class Reader {
     if (report_.rows == 0)
       fail(ErrorCode::data, "a row with text",
            fmt::format("{} without, the first at {}", report_.empty, report_.first_empty),
-           causal() ? "look at its input_ids and its attention_mask"
-                    : "name the column of the text with text_column");
+           o_.chat    ? "look at its messages"
+           : causal() ? "look at its input_ids and its attention_mask"
+                      : "name the column of the text with text_column");
     if (wants_labels() && report_.unlabelled == report_.rows)
       fail(ErrorCode::data,
-           causal() ? "a label that is not -100 behind the first token of some row"
-                    : "a label that is not -100 in some row",
-           fmt::format("{} rows, all of whose labels are ignored, the first at {}", report_.rows,
+           o_.chat    ? "an assistant's turn to learn in some row"
+           : causal() ? "a label that is not -100 behind the first token of some row"
+                      : "a label that is not -100 in some row",
+           fmt::format("{} rows, {}, the first at {}", report_.rows,
+                       o_.chat ? "none of which trains a token" : "all of whose labels are ignored",
                        report_.first_unlabelled),
-           "raise max_length if the labels are behind it, or correct the labels");
+           o_.chat ? "raise max_length if they are behind it, or look at the roles: assistant"
+                   : "raise max_length if the labels are behind it, or correct the labels");
   }
 
   const std::vector<CorpusFile>& files_;
@@ -477,6 +491,7 @@ uint64_t rows_fingerprint(const std::vector<CorpusFile>& files, const Tokenizer*
         o.max_length, static_cast<int64_t>(o.problem_type), o.vocab_size, int64_t{o.places},
         int64_t{o.marked}})
     add(std::to_string(number));
+  if (o.chat) add(fingerprint_text(o.chat->fingerprint()));
   if (tokenizer) {
     add(fingerprint_text(tokenizer->fingerprint()));
     const int32_t mark = -1;

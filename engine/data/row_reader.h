@@ -12,7 +12,8 @@
 //              the tokenizer runs on each word by itself, as is_split_into_words does; a word's
 //              first token has its label, its others and special tokens -100
 //   text       text without a label: masked language modelling by lines
-//   causal     tokens alone, the next of which is learned: records that have "input_ids"
+//   causal     tokens alone, the next of which is learned: records that have "input_ids", or
+//              conversations where RowOptions::chat is given
 // Whatever is asked for, records that have "input_ids" are tokens already:
 //   input_ids [n]; labels [n] or label (a number, or K of them; "labels" too may be a number),
 //   token_type_ids [n], attention_mask [n]: ones, then zeros where padding is, which is cut off.
@@ -39,6 +40,7 @@ namespace snug {
 enum class RowKind { sequence, tokens, text, causal };
 
 struct RowRecord;  // row_record.h
+class ChatRows;    // chat_rows.h
 
 // What a label of a row is. `automatic`, as transformers decides: lists are multi-label, one known
 // name or a number with a fraction is regression, all else is a class.
@@ -65,6 +67,8 @@ struct RowOptions {
   // token `marked`. Kind sequence has none.
   bool places = false;
   int32_t marked = -1;
+  // Kind causal: records are conversations (chat_rows.h), or input_ids.
+  const ChatRows* chat = nullptr;
   // Called with each record in order, once its row is written; `made` is false if it is empty.
   std::function<void(const RowRecord& record, bool made)> seen = nullptr;
   int64_t max_length = 512;  // tokens of a row, special ones included

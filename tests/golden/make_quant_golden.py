@@ -213,13 +213,34 @@ def quantiles():
     return tensors, metadata("quant_quantile", cases)
 
 
+def files():
+    """What bitsandbytes puts in a file for a weight: nf4 with doubled scales and fp4 without, and what it reads back.
+    The seed is one where its float mean of the scales is the mean in double, rounded once."""
+    rng = np.random.default_rng(304)
+    tensors, cases = {}, []
+    for name, codec, block, kind, shape, double in [("a.weight", "nf4", 64, torch.float32, (48, 64), True),
+                                                    ("b.weight", "fp4", 128, torch.float16, (34, 64), False)]:
+        x = torch.from_numpy(rng.standard_normal(shape) * 0.02).to(kind)
+        q, state = bnb.quantize_4bit(x, blocksize=block, compress_statistics=double, quant_type=codec)
+        tensors[name] = x.numpy().copy()
+        tensors[f"codes/{name}"] = q.numpy().copy()
+        for key, part in state.as_dict(packed=True).items():
+            tensors[f"codes/{name}.{key}"] = part.numpy().copy()
+        tensors[f"back/{name}"] = bnb.dequantize_4bit(q, state).numpy().copy()
+        if double:
+            absmax = four_bits(codec, x.flatten(), block)[1]
+            assert float(state.offset) == float(absmax.double().mean().float())
+        cases.append({"name": name, "codec": codec, "block": block, "doubled": double})
+    return tensors, metadata("quant_file", cases)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     good = True
-    others = {"quant_double": doubled, "quant_quantile": quantiles}
+    others = {"quant_double": doubled, "quant_quantile": quantiles, "quant_file": files}
     for name in [*FILES, *others]:
         tensors, described = others[name]() if name in others else blocks_of(name)
         if arguments.check:

@@ -248,6 +248,38 @@ TEST(Quantise, ErrsOnNormalNumbersAsPublished) {
 
 // Each bound takes the lower entry and the next float the upper one, in loops of eight and in their
 // rest: blocks of 32 begin with what sets the scale to 1.
+// The worked examples of course notes on quantisation, with their right values. The notes give 218
+// for 15 of -20 .. 20 in 0 .. 255, where (15 + 20) / 40 * 255 is 223.1.
+// They cut halves off in one block and round them in the next, take 7e9 weights of two bytes for
+// 2 GB, and say that NF4 keeps the deviation of a block.
+TEST(Quantise, WorkedExamplesOfCourseNotes) {
+  const auto codes = [](const char* name, int64_t block, const Values& x, const char* output) {
+    const Outputs out =
+        run_on_plan_and_cpu({}, body_of({CodeSpec(codec(name), block), DType::f32, x}));
+    if (std::string(output) != "codes") return out[output];
+    Values q;
+    for (const std::byte b : bytes_of(out, "codes"))
+      q.push_back(std::string(name) == "int8" ? static_cast<double>(static_cast<int8_t>(b))
+                                              : static_cast<double>(b));
+    return q;
+  };
+  const Values x = {-20, 15, 0, 20};
+  // s = 40 / 255, in f32 a little more, so that z = rne(-min / s) is 127: 15 is rne(95.6) + 127.
+  EXPECT_EQ(codes("min_max8", 4, x, "codes"), (Values{0, 223, 127, 255}));
+  EXPECT_EQ(codes("min_max8", 4, x, "y")[2], 0);
+  // rne(15 * 127 / 20) = rne(95.25)
+  EXPECT_EQ(codes("int8", 4, x, "codes"), (Values{-127, 95, 0, 127}));
+  // Halves to even, in every block.
+  EXPECT_EQ(codes("int8", 4, {0.5, 1.5, 2.5, 127, 2.5, 3.5, -0.5, -127}, "codes"),
+            (Values{0, 2, 2, 127, 2, 4, 0, -127}));
+  // NF4 keeps the largest magnitude.
+  EXPECT_EQ(codes("nf4", 32, {0.5, -3, 1, 0}, "scales"), (Values{3}));
+  const int64_t n = 7'000'000'000;
+  EXPECT_EQ(human_bytes(2 * n), "13.04 GiB");
+  EXPECT_EQ(human_bytes(CodeSpec(codec("nf4")).bytes(n)), "3.67 GiB");
+  EXPECT_EQ(human_bytes(CodeSpec(codec("nf4"), 64, true).bytes(n)), "3.36 GiB");
+}
+
 TEST(Quantise, FindsTheEntryAtEveryBound) {
   for (const Codec& c : codecs()) {
     if (c.book == nullptr) continue;

@@ -170,7 +170,8 @@ nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned
             {"attention", pinned.attention},
             {"computes_on", computes_on_json(pinned.computes_on)},
             {"matmul_autotune", pinned.matmul_autotune},
-            {"model", pinned.model}}}};
+            {"model", pinned.model},
+            {"frozen", pinned.frozen}}}};
 }
 
 std::optional<std::string> latest_checkpoint(const std::string& output_dir) {
@@ -286,6 +287,7 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
   c.pinned.instruction_set = get_string(p, "instruction_set", where);
   c.pinned.recompute = get_string(p, "recompute", where);
   c.pinned.model = get_string(p, "model", where);
+  if (p.contains("frozen")) c.pinned.frozen = get_string(p, "frozen", where);
   c.pinned.kernels =
       parse_choices(p.contains("kernels") ? p["kernels"] : nlohmann::json(), where + " / kernels");
   c.pinned.attention = get_string(p, "attention", where);
@@ -306,7 +308,7 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
 void load_checkpoint(Session& session, const Checkpoint& checkpoint) {
   // The file by its name: what else may lie in the folder was not checked.
   load_weights(session.context(), session.model(), checkpoint.folder + "/model.safetensors",
-               session.master());
+               session.resting());
   session.load();
   const SafetensorsReader file(checkpoint.folder + "/optimizer.safetensors");
   StateStore& store = session.optimizer_state();

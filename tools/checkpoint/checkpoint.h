@@ -67,8 +67,9 @@ struct Pinned {
   double init_scale = 0;  // of a run with dynamic loss scaling, else 0
   int64_t data_seed = 0, train_tokens = 0, train_samples = 0;
   bool packing_boundaries = false;
-  std::string model;  // fingerprint of the spec: shapes and numerics
-  std::string data;   // fingerprint of the tokens to train on
+  std::string model;   // fingerprint of the spec: shapes and numerics
+  std::string frozen;  // fingerprint of the names that are frozen; empty: none is
+  std::string data;    // fingerprint of the tokens to train on
 };
 
 // Key and value of what may change at a resume, so that a change can be named.

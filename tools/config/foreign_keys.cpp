@@ -86,8 +86,11 @@ constexpr ForeignKey kForeign[] = {
     {.names = "full_determinism", .why = "the same numbers come out of every run", .neutral = "*"},
     {.names = "debug", .why = "there is nothing of it here", .neutral = ""},
     {.names = "skip_memory_metrics", .why = "memory.json says what memory was taken", .neutral = "*"},
-    {.names = "completion_only_loss assistant_only_loss train_on_inputs chat_template",
-     .why = "every token is trained in causal_lm; chats are not built"},
+    {.names = "completion_only_loss assistant_only_loss",
+     .why = "task: sft trains completions and an assistant's turns and nothing else, causal_lm every token",
+     .neutral = "true"},
+    {.names = "train_on_inputs",
+     .why = "task: sft trains completions and an assistant's turns and nothing else, causal_lm every token"},
     // clang-format on
 };
 

@@ -29,13 +29,21 @@ std::vector<Key> make_keys() {
       {.name = "init", .section = "model", .kind = K::choice, .field = &C::init,
        .doc = "where the weights come from; auto: the folder's if model is a folder, else random",
        .example = "scratch", .choices = "auto scratch pretrained"},
+      {.name = "freeze", .section = "model", .kind = K::text, .field = &C::freeze,
+       .doc = "a regular expression: parameters in whose names it is found stay as they are, and take "
+              "no gradient, master or state; a range between dots is a range of layers; null: none",
+       .example = "\"embed|layers.0-11.\"", .unset = "null"},
+      {.name = "unfreeze", .section = "model", .kind = K::text, .field = &C::unfreeze,
+       .doc = "of what freeze finds, what is trained nevertheless", .example = "\"lm_head\"",
+       .unset = "null"},
       {.name = "task", .section = "model", .kind = K::choice, .field = &C::task,
-       .doc = "what is learned; causal_lm: the next token; masked_lm: hidden tokens; "
+       .doc = "what is learned; causal_lm: the next token; sft: an assistant's turns of conversations, or "
+              "completions of prompts; masked_lm: hidden tokens; "
               "sequence_classification: a label, several or a number of each text or pair; "
               "token_classification: a label of each word; auto: what the model's config says",
        .example = "sequence_classification",
-       .choices = "auto causal_lm masked_lm sequence_classification token_classification",
-       .refused = "question_answering sft dpo pretraining"},
+       .choices = "auto causal_lm sft masked_lm sequence_classification token_classification",
+       .refused = "question_answering dpo pretraining"},
       {.name = "problem_type", .section = "model", .kind = K::choice, .field = &C::problem_type,
        .doc = "what labels of a sequence are; auto: lists are multi_label_classification, one known "
               "label or numbers with a fraction regression, all else single_label_classification",
@@ -84,6 +92,10 @@ std::vector<Key> make_keys() {
        .doc = "tokenizer.json, or a folder with it or with vocab.json and merges.txt; null: the model "
               "folder's",
        .example = "tok.json", .unset = "null", .aliases = "tokenizer_name tokenizer_name_or_path"},
+      {.name = "chat_template", .section = "data", .kind = K::text, .field = &C::chat_template,
+       .doc = "of task: sft: a file with the Jinja template that makes a text of a conversation; null: that "
+              "of the tokenizer's or the model's folder",
+       .example = "chatml.jinja", .unset = "null", .aliases = "chat_template_path"},
       {.name = "max_length", .section = "data", .kind = K::integer, .field = &C::max_length,
        .doc = "tokens of a sample; auto: 1024, or the model's positions if it has fewer",
        .example = "256", .unset = "auto", .range = kPositive,
@@ -163,8 +175,8 @@ std::vector<Key> make_keys() {
       {.name = "recompute", .section = "machine", .kind = K::policies, .field = &C::recompute,
        .doc = "what backward computes again instead of keeping it; the numbers stay the same bit for "
               "bit. auto, none, norms, mlp, attention, block, what a block keeps (norm1, mean1, rstd1, "
-              "qkv, att, lse, mid, norm2, mean2, rstd2, fc, act, sum), names joined with +, or a map of layers "
-              "to them: {0-5: block, 6-11: none}",
+              "heads, rstdq, rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, "
+              "down, sum), names joined with +, or a map of layers to them: {0-5: block, 6-11: none}",
        .example = "block",
        .aliases = "gradient_checkpointing enable_activation_checkpointing activation_checkpointing"},
       {.name = "offload", .section = "machine", .kind = K::policies, .field = &C::offload,

@@ -24,7 +24,8 @@ struct RunConfig {
   std::string model;
   std::string model_config_json;
   std::string init = "auto";          // auto | scratch | pretrained
-  std::string task = "auto";          // auto, or a HeadKind of layers/parts/spec.h
+  std::string freeze, unfreeze;       // layers/models/freeze.h; empty: nothing is frozen
+  std::string task = "auto";          // auto, a HeadKind of layers/parts/spec.h, or sft
   std::string problem_type = "auto";  // auto, or as transformers spells it
   double mlm_probability = 0.15;
   bool whole_word_mask = false;
@@ -39,6 +40,7 @@ struct RunConfig {
   double eval_fraction = 0;         // in [0, 1)
   int64_t max_eval_samples = 0;     // 0: all
   std::string tokenizer;            // empty: the model folder's
+  std::string chat_template;        // a file; empty: the tokenizer's or model folder's
   int64_t max_length = 0;           // T; 0: auto, see resolve_sizes
   bool packing_boundaries = false;  // documents in a sample are kept apart
 

@@ -105,7 +105,7 @@ Inference open_inference(InferenceOptions options,
                                          r.settings, &in.plan.schedule);
   in.session->open();
   for (const std::string& warning :
-       load_weights(in.session->context(), *in.model, options.model, in.session->params().flat()))
+       load_weights(in.session->context(), *in.model, options.model, in.session->resting()))
     tell(stderr, "Warning: {}\n", warning);
   in.session->load();
   return in;

@@ -73,6 +73,7 @@ RowInference open_rows(InferenceOptions options, const RunConfig& config, int64_
       fail(ErrorCode::usage, fmt::format("--max-length of 1 to {}, the model's positions", spec.P),
            std::to_string(most), fmt::format("--max-length {}", spec.P));
     ModelSpec read = spec;
+    use.room = {.budget = o.host_budget, .key = "--memory ", .set = o.memory > 0};
     with_flags([&] {
       r.rows = std::make_shared<RowData>(config, tokenizer, read, true, most, kRowsOfStep, use);
     });

@@ -11,6 +11,7 @@
 #include "engine/data/row_record.h"
 #include "engine/io/fingerprint.h"
 #include "tools/config/values.h"
+#include "tools/setup/chat_setup.h"
 #include "tools/setup/run_data.h"
 
 namespace snug {
@@ -101,17 +102,34 @@ void check_rows(const RowFile& file, const ModelSpec& spec, const std::string& s
 
 }  // namespace
 
+// Sums of what conversations are made of, said with their rows.
+struct RowData::Chats {
+  int64_t turns = 0, open_turns = 0, trained = 0;
+  std::string first_open;
+
+  void add(const RowRecord& record, int64_t max_length) {
+    if (record.trained.empty()) return;
+    turns += record.turns;
+    if (record.open_turns > 0 && open_turns == 0) first_open = record.where;
+    open_turns += record.open_turns;
+    const auto n = std::min<size_t>(record.trained.size(), static_cast<size_t>(max_length));
+    for (size_t i = 1; i < n; ++i) trained += record.trained[i];
+  }
+};
+
 RowFile RowData::read(const std::vector<std::string>& given, const char* key,
                       const RunConfig& config, const std::optional<Tokenizer>& tokenizer,
-                      RowOptions& options, ModelSpec& spec) {
+                      RowOptions& options, ModelSpec& spec, const PrepareRoom& room) {
   const bool labelled = options.labels && classifies(head_);
   if (given.empty())
     fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
          fmt::format("{}=rows.tsv", key));
   const std::string path =
       fmt::format("{}/{}.rows", folder_.path(), &given == &config.train_data ? "train" : "eval");
-  const RowReport report = write_rows(expand_corpus(given, config.output_dir),
-                                      tokenizer ? &*tokenizer : nullptr, options, path);
+  *chats_ = {};
+  const std::vector<CorpusFile> files = expand_corpus(given, config.output_dir);
+  apply_room(room, files, false, options);
+  const RowReport report = write_rows(files, tokenizer ? &*tokenizer : nullptr, options, path);
   text_ += fmt::format("{}{}: {}, {} tokens, longest {}", text_.empty() ? "" : "; ", key,
                        count_of(report.rows, "row"), report.tokens, report.longest);
   if (report.cut > 0)
@@ -120,8 +138,16 @@ RowFile RowData::read(const std::vector<std::string>& given, const char* key,
   if (report.empty > 0)
     text_ += fmt::format(" ({} empty left out, e.g. {})", report.empty, report.first_empty);
   if (report.unlabelled > 0)
+    text_ += fmt::format(" ({} {}, e.g. {})", report.unlabelled,
+                         options.chat ? "with nothing to train" : "without a label",
+                         report.first_unlabelled);
+  if (chats_->turns > 0)
     text_ +=
-        fmt::format(" ({} without a label, e.g. {})", report.unlabelled, report.first_unlabelled);
+        fmt::format(", {} of them trained in {}", chats_->trained, count_of(chats_->turns, "turn"));
+  if (chats_->open_turns > 0)
+    notes_.push_back(fmt::format(
+        "{} of {} in {} have no end token behind them, e.g. {}: the model does not learn to stop",
+        chats_->open_turns, count_of(chats_->turns, "turn"), key, chats_->first_open));
   for (const std::string& line : report.assumed) notes_.push_back(line);
   if (labelled && options.label_names.empty() && !report.label_names.empty()) {
     options.label_names = report.label_names;  // of what comes next too
@@ -169,15 +195,40 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
     options.problem_type = type_of(config, spec, known);
   if (head_ == HeadKind::masked_lm && !use.labels && tokenizer)
     options.marked = masking_of(config, *tokenizer, spec.V).mask_id;
+  Chats chats;
+  std::optional<ChatRows> chat;
+  if (config.task == "sft") {
+    if (!tokenizer)
+      fail(ErrorCode::usage, "a tokenizer for task: sft", "none",
+           "tokenizer=tok.json, or model=FOLDER with one");
+    chat.emplace(chat_rows_of(config, *tokenizer, spec));
+    options.chat = &*chat;
+    options.seen = [&](const RowRecord& record, bool made) {
+      if (made) chats.add(record, T);
+      if (use.seen) use.seen(record, made);
+    };
+    if (const auto& encoder = chat->encoder()) {
+      if (encoder->chat().has_generation())
+        notes_.push_back(
+            "trained is what {% generation %} of the chat template marks, and no more");
+      if (encoder->chat().names_time())
+        notes_.push_back(
+            "the chat template writes today's date: rows are others on another day, and a resume "
+            "too");
+    }
+  }
+  chats_ = &chats;
   const std::vector<std::string> asked = spec.labels;
   std::optional<RowFile> train, eval;
   if (use.train && !config.train_data.empty())
-    train.emplace(read(config.train_data, "train_data", config, tokenizer, options, spec));
+    train.emplace(
+        read(config.train_data, "train_data", config, tokenizer, options, spec, use.room));
   const double mean = mean_length_;
   if (!config.eval_data.empty() || !use.train)
-    eval.emplace(
-        read(config.eval_data, use.train ? "eval_data" : "data", config, tokenizer, options, spec));
+    eval.emplace(read(config.eval_data, use.train ? "eval_data" : "data", config, tokenizer,
+                      options, spec, use.room));
   if (train) mean_length_ = mean;
+  chats_ = nullptr;
   problem_ = spec.problem;
   if (!use.train) {
     require(!use.labels || spec.labels == asked,

@@ -1,5 +1,5 @@
 // The rows of a run: what encoders are trained and evaluated on, and causal models where the data is
-// tokens already (engine/data/row_*).
+// conversations (task: sft) or tokens already (engine/data/row_*).
 // They are read before the model is made, since their labels say how many outputs it has.
 #pragma once
 
@@ -15,6 +15,7 @@
 #include "tools/config/run_config.h"
 #include "tools/session/session.h"
 #include "tools/setup/scratch_folder.h"
+#include "tools/setup/token_cache.h"
 
 namespace snug {
 
@@ -24,6 +25,7 @@ struct RowUse {
   bool train = true;
   bool labels = true;  // false: answers are asked for (fill_places)
   std::function<void(const RowRecord& record, bool made)> seen = nullptr;  // of RowOptions
+  PrepareRoom room = {};  // longer records and larger zstd windows are an Error of code data
 };
 
 class RowData {
@@ -75,18 +77,21 @@ class RowData {
   const std::vector<Place>& fill_places(int64_t e, int64_t first_window, Session& session);
 
  private:
+  struct Chats;
   RowDataset& of(bool evaluation) { return evaluation ? evaluated() : *train_; }
   RowDataset& evaluated() { return eval_ ? *eval_ : *train_; }
   int64_t mean_windows();
   void check_evaluated(const RunConfig& config, const char* key);
   RowBlock block(Session& session) const;
   RowFile read(const std::vector<std::string>& given, const char* key, const RunConfig& config,
-               const std::optional<Tokenizer>& tokenizer, RowOptions& options, ModelSpec& spec);
+               const std::optional<Tokenizer>& tokenizer, RowOptions& options, ModelSpec& spec,
+               const PrepareRoom& room);
 
   ScratchFolder folder_;
   HeadKind head_;
   Problem problem_;
   std::optional<RowDataset> train_, eval_;
+  Chats* chats_ = nullptr;  // while rows are read
   std::vector<std::string> notes_;
   std::string text_;
   int64_t T_ = 0, rows_per_window_ = 0, windows_ = 0, eval_rows_ = 0;

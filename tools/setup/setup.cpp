@@ -7,6 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "layers/models/freeze.h"
 #include "layers/models/weights.h"
 #include "layers/ops/attention_cudnn.h"
 #include "tools/calibrate/calibrated_cost.h"
@@ -99,7 +100,11 @@ void check_offload_params(const RunConfig& config, const PlanRequest& r) {
 
 bool cudnn_takes(const RunConfig& config, const Model& model, bool rows) {
   AttentionSpec attention;
-  attention.D = model.spec().D;
+  const ModelSpec& spec = model.spec();
+  attention.D = spec.D;
+  attention.softcap = spec.attention_softcap;
+  for (const int64_t layer : spec.distinct_layers())
+    attention.window = std::max(attention.window, spec.kind(layer).window);
   return attention_cudnn_takes(model.precision().compute, attention) &&
          !config.packing_boundaries && !rows;
 }
@@ -243,7 +248,7 @@ RunSetup make_setup(RunConfig config) {
   s.model_folder = config.init == "scratch" ? "" : source.folder;
   const HeadKind of_folder = spec.head;
   if (config.task != "auto") set_head(spec, parse_head(config.task), config.where("task"));
-  const bool token_rows = !spec.encoder() && gives_token_rows(config);
+  const bool token_rows = !spec.encoder() && (config.task == "sft" || gives_token_rows(config));
   for (const std::string& note : check_task_keys(config, spec, token_rows))
     tell(stderr, "Note: {}.\n", note);
   if (!s.model_folder.empty())
@@ -259,12 +264,18 @@ RunSetup make_setup(RunConfig config) {
   if (rows && given) {
     // The names of labels are the folder's if its head has that task.
     const bool known = !source.folder.empty() && of_folder == spec.head;
+    const bool of_ram = !config.device.starts_with("cuda") && config.target.empty();
     s.rows = std::make_shared<RowData>(config, s.tokenizer, spec, known, s.sizes.max_length,
-                                       s.sizes.global_batch_size);
+                                       s.sizes.global_batch_size,
+                                       RowUse{.room = {.budget = of_ram ? config.memory : 0}});
   }
   check_metric(config, spec);
   const bool tf32 = config.precision == "tf32";  // whose dtypes are those of fp32
-  s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision));
+  Frozen frozen;
+  if (!config.freeze.empty() || !config.unfreeze.empty())
+    frozen = resolve_freeze(spec, {config.freeze, config.unfreeze});
+  s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision),
+                                    std::move(frozen.says));
 
   PlanRequest& r = s.request;
   r.model = s.model.get();

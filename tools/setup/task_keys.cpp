@@ -25,7 +25,7 @@ std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpe
         complaints.add(
             ErrorCode::usage, fmt::format("{} only with {}", key, what),
             fmt::format("{}: {} ({}), and the task is {}", key, print_value(config, *find_key(key)),
-                        config.where(key), to_string(head)),
+                        config.where(key), config.task == "sft" ? "sft" : to_string(head)),
             fmt::format("leave {} out", key));
   };
   only_with(sequences, "task: sequence_classification", {"problem_type", "text_pair_column"});
@@ -35,18 +35,22 @@ std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpe
   only_with(causal, "task: causal_lm, which writes texts", {"sample_prompt"});
   only_with(causal || config.token_cache == "none", "task: causal_lm: rows are read anew each time",
             {"token_cache"});
-  if (token_rows)
-    for (const char* key : {"token_cache", "quoting"})
+  const bool chats = config.task == "sft";
+  only_with(chats, "task: sft", {"chat_template"});
+  for (const char* key : {"token_cache", "quoting", "text_column"})
+    if (token_rows && (chats || std::string_view(key) != "text_column"))
       if (!is_idle(config, *find_key(key)) && print_value(config, *find_key(key)) != "none")
-        complaints.add(ErrorCode::usage, fmt::format("{} only with text", key),
-                       fmt::format("{}: {} ({}), and the data is rows of input_ids", key,
-                                   print_value(config, *find_key(key)), config.where(key)),
-                       fmt::format("leave {} out", key));
+        complaints.add(
+            ErrorCode::usage, fmt::format("{} only with text", key),
+            fmt::format("{}: {} ({}), and the data is {}", key, print_value(config, *find_key(key)),
+                        config.where(key), chats ? "conversations" : "rows of input_ids"),
+            fmt::format("leave {} out", key));
   complaints.raise();
   if (config.packing_boundaries && !causal)
     return {"packing_boundaries: true changes nothing: rows of an encoder are always kept apart"};
   if (config.packing_boundaries && token_rows)
-    return {"packing_boundaries: true changes nothing: rows of tokens are always kept apart"};
+    return {fmt::format("packing_boundaries: true changes nothing: {} are always kept apart",
+                        chats ? "conversations" : "rows of tokens")};
   return {};
 }
 

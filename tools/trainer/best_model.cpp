@@ -106,7 +106,7 @@ bool TrainRun::load_best() {
       return last_ones(fmt::format("{} is not as it was written", damage->file));
     weights_replaced_ = true;
     load_weights(session_->context(), *setup_.model, folder + "/model.safetensors",
-                 session_->master());
+                 session_->resting());
   }
   evaluated_loss_ = at_.best_saved_loss;
   evaluated_metric_ = at_.best_saved_metric;

@@ -16,6 +16,7 @@
 #include "tools/checkpoint/pinning.h"
 #include "tools/infer/generator.h"
 #include "tools/session/tell.h"
+#include "tools/setup/chat_setup.h"
 #include "tools/trainer/allocation_watch.h"
 #include "tools/trainer/train_run.h"
 #include "tools/trainer/trainer_state.h"
@@ -289,15 +290,20 @@ void TrainRun::start_log() {
                           session_->context().host_resident_bytes()));
 }
 
-std::string TrainRun::why_untrained() const {
-  return data_.rows ? "labels are ignored"
-                    : fmt::format("packing_boundaries, {}", config().where("packing_boundaries"));
+const char* TrainRun::untrained_key() const {
+  if (!data_.rows) return "packing_boundaries";
+  return setup_.model->spec().head == HeadKind::masked_lm ? "mlm_probability" : "labels of -100";
+}
+
+std::string TrainRun::untrained_source() const {
+  const std::string key = untrained_key();
+  return key == "labels of -100" ? key : fmt::format("{}, {}", key, config().where(key));
 }
 
 void TrainRun::tell_untrained() const {
   if (at_.untrained > 0)
     log_->say(fmt::format("Skipped {} of {} steps: no sample of theirs has a target ({})",
-                          at_.untrained, at_.step, why_untrained()));
+                          at_.untrained, at_.step, untrained_source()));
 }
 
 // After a signal: the step was finished.
@@ -346,8 +352,10 @@ int TrainRun::nothing_learned() {
          "data: expected at least one step with a target to train ({})\n"
          "  found: all {} steps without: nothing was learned, and final/ was not written\n"
          "  try:   {} with more steps, a larger global_batch_size, or {}\n",
-         why_untrained(), at_.step, again(),
-         data_.rows ? "other rows" : "without packing_boundaries");
+         untrained_source(), at_.step, again(),
+         !data_.rows                                        ? "without packing_boundaries"
+         : setup_.model->spec().head == HeadKind::masked_lm ? "a larger mlm_probability"
+                                                            : "rows with labels");
     return 1;
   }
   tell(stderr,
@@ -391,7 +399,10 @@ bool TrainRun::rescue() {
     setup_.config.output_dir = dir;
     checkpoints_->set_output_dir(dir);
     log_->recover(dir);
-    if (setup_.tokenizer) setup_.tokenizer->save(dir + "/tokenizer");
+    if (setup_.tokenizer) {
+      setup_.tokenizer->save(dir + "/tokenizer");
+      save_chat_files(config(), setup_.model_folder, setup_.tokenizer, dir + "/tokenizer");
+    }
     write_config();
     write_json_file(dir + "/plan.json", plan_json(plan_));
     at_.best_saved_loss = -1;

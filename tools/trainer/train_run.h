@@ -49,8 +49,10 @@ class TrainRun {
   void set_rate();
   int64_t targets_of_step() const;
   void skip_step();
+  // What left a step without a target, and where that was said.
+  const char* untrained_key() const;
+  std::string untrained_source() const;
   void tell_untrained() const;
-  std::string why_untrained() const;
   void prepare();
   void start_log();
   void micro_steps();

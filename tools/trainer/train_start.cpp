@@ -12,6 +12,7 @@
 #include "tools/checkpoint/output_folder.h"
 #include "tools/checkpoint/run_input.h"
 #include "tools/session/tell.h"
+#include "tools/setup/chat_setup.h"
 #include "tools/trainer/run_history.h"
 #include "tools/trainer/train_run.h"
 
@@ -160,7 +161,10 @@ void TrainRun::prepare() {
   at_.best_by = best_by();
   at_.greater_is_better = greater_is_better();
   adopt_new_tokens(dir, own_tokens_);
-  if (setup_.tokenizer) setup_.tokenizer->save(dir + "/tokenizer");
+  if (setup_.tokenizer) {
+    setup_.tokenizer->save(dir + "/tokenizer");
+    save_chat_files(config(), setup_.model_folder, setup_.tokenizer, dir + "/tokenizer");
+  }
   write_config();
   write_json_file(dir + "/plan.json", plan_json(plan_));
   write_report(false);

@@ -93,7 +93,7 @@ void TrainRun::reserve() {
     load_checkpoint(*session_, *resumed_);
   } else if (!setup_.model_folder.empty()) {
     for (const std::string& warning :
-         load_weights(session_->context(), *setup_.model, setup_.model_folder, session_->master(),
+         load_weights(session_->context(), *setup_.model, setup_.model_folder, session_->resting(),
                       static_cast<uint64_t>(config().seed)))
       tell(stdout, "Warning: {}\n", warning);
     const std::vector<std::string> drawn = missing_weights(*setup_.model, setup_.model_folder);
@@ -102,7 +102,7 @@ void TrainRun::reserve() {
            fmt::join(drawn, ", "));
     session_->load();
   } else {
-    init_parameters(session_->context(), setup_.model->params(), session_->master(),
+    init_parameters(session_->context(), setup_.model->params(), session_->resting(),
                     static_cast<uint64_t>(config().seed));
     session_->load();
   }
@@ -177,7 +177,7 @@ void TrainRun::skip_step() {
   if (at_.untrained++ == 0)
     log_->say(fmt::format(
         "  step {}: no sample of it has a target ({}): skipped, as all such steps will be",
-        at_.step, data_.rows ? "labels are ignored" : "packing_boundaries"));
+        at_.step, untrained_key()));
 }
 
 void TrainRun::micro_steps() {

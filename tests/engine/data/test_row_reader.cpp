@@ -454,6 +454,18 @@ TEST_F(RowReader, FingerprintTellsWhatDecidesRows) {
   EXPECT_TRUE(seen.insert(rows_fingerprint(files, &bert_, {})).second);
 }
 
+TEST_F(RowReader, RowsThatQuotingTookAreSaid) {
+  const std::string rows = "text,label\n\"a,0\na film\",1\nfilm,1\n\"a\n\nfilm\",0\n";
+  const std::string path = put(tmp_, "a.csv", rows);
+  const RowReport quoted = write_rows({{path, true}}, &bert_, {}, tmp_ / "out.rows");
+  EXPECT_EQ(quoted.rows, 3);
+  EXPECT_EQ(quoted.assumed, std::vector<std::string>{
+                                "3 line breaks of " + path + " are inside of quotes, e.g. at " +
+                                path + ":2; with quoting=none each line is a record"});
+  const std::string one = put(tmp_, "b.csv", "text,label\n\"a,0\na film\",1\nfilm,1\n");
+  EXPECT_EQ(write_rows({{one, true}}, &bert_, {.quotes = false}, tmp_ / "out.rows").rows, 3);
+}
+
 TEST_F(RowReader, ProgressIsTold) {
   std::string text = "text\tlabel\n";
   for (int i = 0; i < 3000; ++i) text += "a film\t" + std::to_string(i % 2) + "\n";

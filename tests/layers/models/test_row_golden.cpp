@@ -131,7 +131,7 @@ TEST_P(RowGoldens, RecomputeHasTheSameBits) {
   const auto gradients = [&](const char* recompute, int threads) {
     RowRun run(g, "bf16", recompute, 2, threads);
     run.step();
-    const View& flat = run.session->gradients().flat();
+    const View& flat = run.session->stores().flat_gradients();
     return std::vector<float>(flat.as<float>(), flat.as<float>() + flat.elements());
   };
   const std::vector<float> plain = gradients("none", 2);

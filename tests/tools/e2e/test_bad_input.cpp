@@ -34,6 +34,7 @@ const Area kAreas[] = {{"Commands", bad_commands, false},
                        {"Weights", bad_weights, true},
                        {"Tokenizers", bad_tokenizers, true},
                        {"Gguf", bad_gguf, true},
+                       {"Quant", bad_quant, false},
                        {"Runs", bad_runs, true},
                        {"Plans", bad_plans, true}};
 

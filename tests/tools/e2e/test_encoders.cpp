@@ -206,6 +206,28 @@ TEST(Encoders, SmallerBudgetsGiveTheSameLosses) {
   EXPECT_EQ(w.losses("least"), w.losses("none"));
 }
 
+// Windows of a step are those that the rows trained on need.
+TEST(Encoders, LongRowsToEvaluateDoNotMakeMoreWindows) {
+  const Workspace w;
+  make_encoder_data(w);
+  std::string rows;
+  for (int i = 0; i < 4; ++i) {
+    for (int k = 0; k < 24; ++k) rows += "the cat ";
+    rows += i % 2 == 0 ? "\tgood\n" : "\tbad\n";
+  }
+  spill(w.path("long.tsv"), rows);
+  const auto windows = [&](const char* data) {
+    const Outcome o =
+        train_encoder(w, std::string("run-") + data,
+                      {"max_steps=1", "global_batch_size=8", "eval_data=" + w.path(data)});
+    EXPECT_EQ(o.code, 0) << o.err;
+    const size_t at = o.out.find("8 rows a step, in about ");
+    EXPECT_NE(at, std::string::npos) << o.out;
+    return o.out.substr(at, o.out.find(',', at + 20) - at);
+  };
+  EXPECT_EQ(windows("long.tsv"), windows("dev.tsv"));
+}
+
 TEST(Encoders, HiddenTokensAreLearnedAndFilledIn) {
   const Workspace w;
   make_encoder_data(w);

@@ -80,6 +80,7 @@ const std::vector<Short>& short_forms() {
       {"build/bin/snug convert ", ""},
       {"build/bin/snug explain ", ""},
       {"build/bin/snug data preview ", ""},
+      {"build/bin/snug quant ", ""},
       {"build/bin/snug inspect ", ""},
       {"build/bin/snug doctor", ""},
       {"build/bin/snug bench gemm ", std::string(kTiny) + " --repeat 2"},
