@@ -106,6 +106,15 @@ const std::vector<Case>& more_cases() {
        {"optim=lion", "precision=bf16"},
        {"offload_optimizer=cpu"},
        {"offload_optimizer=none"}},
+      {"rmsprop",
+       {"optim=rmsprop", "optim_args=momentum=0.9,centered=1", "precision=bf16"},
+       {"offload_optimizer=cpu"},
+       {"offload_optimizer=none"}},
+      {"adagrad", {"optim=adagrad", "learning_rate=0.01"}, {}, {"recompute=block"}},
+      {"ademamix",
+       {"optim=ademamix", "optim_args=t_alpha=9,t_beta3=10"},
+       {"offload_optimizer=none"},
+       {"offload_optimizer=cpu"}},
       {"samples", {"sample_prompt=the cat", "sample_tokens=5", "eval_steps=2"}, {}, {}},
       {"epochs", {"max_steps=null", "num_train_epochs=0.35"}, {}, {}}};
   return list;
