@@ -48,7 +48,7 @@ struct RmspropRule {
 struct Rmsprop {
   static constexpr const char* kName = "rmsprop";
   static constexpr int kUses = kUsesNone;
-  static std::vector<const char*> aliases() { return {}; }
+  static std::vector<const char*> aliases() { return {"rmsprop_bnb", "rmsprop_bnb_32bit"}; }
   static std::vector<OptimSetting> settings() {
     return {{"alpha", 0.99, 0, 1, "decay of the mean of squares"},
             {"eps", 1e-8, 0, kNoLimit, "added to its root"},

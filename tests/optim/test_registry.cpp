@@ -2,7 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
+#include <sstream>
 
+#include "optim/settings.h"
 #include "tests/optim/optim_case.h"
 
 namespace snug::test {
@@ -31,6 +34,28 @@ TEST(OptimRegistry, KnowsNamesAndAliases) {
   OptimizerConfig c = named("adamw_torch");
   c.weight_decay = 0.25;
   EXPECT_EQ(make_optimizer(c)->config().weight_decay, 0.25);
+}
+
+// OptimizerNames of transformers 5.24: each is an optimizer, or refused with a reason of its own.
+TEST(OptimRegistry, AnswersEveryNameOfHuggingFace) {
+  const std::set<std::string> there = {"adamw_torch", "adamw_torch_fused", "ademamix",
+                                       "sgd",         "adagrad",           "lion_32bit",
+                                       "rmsprop",     "rmsprop_bnb",       "rmsprop_bnb_32bit"};
+  std::istringstream names(
+      "adamw_torch adamw_torch_fused adamw_torch_xla adamw_torch_npu_fused adafactor "
+      "adamw_anyprecision adamw_torch_4bit adamw_torch_8bit ademamix sgd adagrad adamw_bnb_8bit "
+      "adamw_8bit ademamix_8bit lion_8bit lion_32bit paged_adamw_32bit paged_adamw_8bit "
+      "paged_ademamix_32bit paged_ademamix_8bit paged_lion_32bit paged_lion_8bit rmsprop "
+      "rmsprop_bnb rmsprop_bnb_8bit rmsprop_bnb_32bit galore_adamw galore_adamw_8bit "
+      "galore_adafactor galore_adamw_layerwise galore_adamw_8bit_layerwise "
+      "galore_adafactor_layerwise lomo adalomo grokadamw schedule_free_radam "
+      "schedule_free_adamw schedule_free_sgd apollo_adamw apollo_adamw_layerwise stable_adamw");
+  int count = 0;
+  for (std::string name; names >> name; ++count) {
+    EXPECT_EQ(find_optimizer(name) != nullptr, there.contains(name)) << name;
+    EXPECT_EQ(why_refused(name).empty(), there.contains(name)) << name;
+  }
+  EXPECT_EQ(count, 41);
 }
 
 TEST(OptimRegistry, NamesStatesAsPyTorch) {

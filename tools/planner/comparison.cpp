@@ -54,6 +54,21 @@ int64_t of_the_batch(const Plan& p) {
          bytes_of(p, Category::logits) + bytes_of(p, Category::workspace);
 }
 
+// "workspace 538.00 KiB less, padding 2.00 KiB more": what differs at the peak beside the state.
+std::string other_changes(const Plan& a, const Plan& b) {
+  std::string out;
+  const auto add = [&](const char* name, int64_t less) {
+    if (less != 0) out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name, change(less));
+  };
+  for (int i = 0; i < kCategories; ++i) {
+    const auto c = static_cast<Category>(i);
+    if (c != Category::optimizer && c != Category::offload)
+      add(to_string(c), bytes_of(a, c) - bytes_of(b, c));
+  }
+  add("padding", a.padding - b.padding);
+  return out;
+}
+
 double share(int64_t part, int64_t whole) {
   return whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
@@ -95,8 +110,7 @@ std::string saving_text(const Comparison& all, const ComparedPlan& one) {
           "its states rest with the host: of {} there, less state saves nothing here",
           human_bytes(a.host_bytes));
     return fmt::format(
-        "state is {:.0f} % of the peak, and no other optimizer can save more than that; the "
-        "batch's "
+        "state is {:.0f} % of the peak, which is what another optimizer can save; the batch's "
         "activations, logits and workspace are {:.0f} %",
         share(state, a.engine_bytes), share(of_the_batch(a), a.engine_bytes));
   }
@@ -110,7 +124,7 @@ std::string saving_text(const Comparison& all, const ComparedPlan& one) {
                              change(a.host_bytes - b.host_bytes));
   if (state == 0 && peak == 0) return out;
   if (state == peak) return out + ": states are at the peak, so all of it shows";
-  return out + fmt::format(": workspace and gaps around the peak take {}", change(peak - state));
+  return out + ": beside the state " + other_changes(a, b);
 }
 
 std::string comparison_text(const Comparison& all) {
