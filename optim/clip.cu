@@ -1,18 +1,10 @@
 #include "engine/simt/simt.h"
 #include "optim/clip_simt.h"
-#include "optim/span_runs.h"
 
 namespace snug {
 namespace {
 
 // One thread each.
-__global__ void gradient_norm_reset_kernel(StepState* state) {
-  if (simt::thread() > 0) return;
-  state->grad_square_sum = 0;
-  state->found_inf = 0;
-  state->first_bad_element = -1;
-}
-
 __global__ void clip_kernel(StepState* state, double max_grad_norm) {
   if (simt::thread() > 0) return;
   double factor = 1.0;
@@ -41,22 +33,6 @@ __global__ void update_loss_scale_kernel(StepState* state, double backoff, doubl
 }  // namespace
 
 template <class Queue>
-void gradient_norm_reset_on(Queue& queue, const View& state) {
-  simt::launch(queue, {.blocks = 1, .threads = simt::kWarp}, "gradient_norm_reset",
-               gradient_norm_reset_kernel, step_state(state));
-}
-
-template <class Queue>
-void gradient_norm_on(Queue& queue, const View& gradients, const std::vector<StateSpan>& spans,
-                      const View& partial, const View& state, int threads) {
-  gradient_norm_reset_on(queue, state);
-  for_each_run(spans, [&](int64_t begin, int64_t end) {
-    sum_of_squares_and_finite_on(queue, gradients.rows(begin, end - begin), partial, state, begin,
-                                 threads);
-  });
-}
-
-template <class Queue>
 void clip_on(Queue& queue, const View& state, double max_grad_norm) {
   simt::launch(queue, {.blocks = 1, .threads = simt::kWarp}, "clip", clip_kernel, step_state(state),
                max_grad_norm);
@@ -70,9 +46,6 @@ void update_loss_scale_on(Queue& queue, const View& state, const LossScaling& co
 }
 
 template void update_loss_scale_on(simt::Queue&, const View&, const LossScaling&);
-template void gradient_norm_reset_on(simt::Queue&, const View&);
-template void gradient_norm_on(simt::Queue&, const View&, const std::vector<StateSpan>&,
-                               const View&, const View&, int);
 template void clip_on(simt::Queue&, const View&, double);
 
 }  // namespace snug

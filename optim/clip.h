@@ -1,39 +1,15 @@
-// The norm of all gradients, the check that they are finite, and clipping by the norm as
+// Clipping by the norm of all gradients (engine/kernels/gradient_norm.h) as
 // torch.nn.utils.clip_grad_norm_ does it. Nothing is written to the gradients: the update
 // multiplies them by clip_factor / loss_scale.
 #pragma once
 
-#include <span>
-
-#include "engine/memory/step_state.h"
-#include "engine/seams/state_store.h"
+#include "engine/kernels/gradient_norm.h"
 
 namespace snug {
-
-// Recorded ops: one that resets, then engine/kernels' sum_of_squares_and_finite for every run of
-// spans without a gap between them.
-// Sets, whatever they held before:
-//   grad_square_sum    sum of squares over the elements of `spans`, divided by loss_scale^2
-//   found_inf          1 if one of them is not finite, else 0
-//   first_bad_element  the lowest index in `gradients` of such an element, or -1
-// gradients: flat, f32 or bf16. Squares and sums are in double, by fixed chunks in order: the bits
-// do not depend on threads. Elements outside the spans are not read. Throws shape if a span leaves
-// them.
-void gradient_norm(Context& ctx, const View& gradients, const std::vector<StateSpan>& spans,
-                   const View& state);
-
-// The two halves, where gradients come part by part: the reset, and the sums of one part, whose
-// `gradients` begin with element `first` of the flat range.
-void gradient_norm_reset(Context& ctx, const View& state);
-void gradient_norm_add(Context& ctx, const View& gradients, int64_t first,
-                       std::span<const StateSpan> spans, const View& state);
 
 // Recorded op, after gradient_norm: clip_factor = min(1, max_grad_norm / (norm + 1e-6)), where
 // norm = sqrt(grad_square_sum). 1 if max_grad_norm is 0 (clipping is off) or if found_inf is set
 // (the update will be skipped). Throws usage unless max_grad_norm is finite and at least 0.
 void clip(Context& ctx, const View& state, double max_grad_norm);
-
-// The norm of the unscaled gradients before clipping, for logs.
-double gradient_norm_of(const StepState& state);
 
 }  // namespace snug

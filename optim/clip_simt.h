@@ -1,27 +1,12 @@
-// The norm, the finite check and the clip factor of optim/clip.h for engine/simt, and the next loss
-// scale.
+// The clip factor of optim/clip.h for engine/simt, and the next loss scale.
 //
-// Numerics  as engine/kernels/sums_simt.h: in double, in another order than on the CPU.
-// Memory    gradient_norm: `partial` of 2 square_chunks(n) doubles for the longest run of n
-// elements
-//           without a gap; those of all gradients are enough.
-// Queue     simt::Queue of the side that is linked. Shapes and settings have been checked.
+// Queue     simt::Queue of the side that is linked. Settings have been checked.
 #pragma once
 
-#include "engine/kernels/sums_simt.h"
 #include "engine/memory/step_state.h"
-#include "engine/seams/state_store.h"
 #include "optim/loss_scaling.h"
 
 namespace snug {
-
-// grad_square_sum, found_inf and first_bad_element as before a sum.
-template <class Queue>
-void gradient_norm_reset_on(Queue& queue, const View& state);
-
-template <class Queue>
-void gradient_norm_on(Queue& queue, const View& gradients, const std::vector<StateSpan>& spans,
-                      const View& partial, const View& state, int threads = 256);
 
 template <class Queue>
 void clip_on(Queue& queue, const View& state, double max_grad_norm);

@@ -21,6 +21,7 @@
 #include "engine/memory/context.h"
 #include "engine/memory/step_state.h"
 #include "engine/seams/state_store.h"
+#include "engine/seams/update.h"
 
 namespace snug {
 
@@ -48,38 +49,6 @@ struct OptimizerConfig {
   OptimArgs args;                  // of optimizers with settings of their own
   std::vector<OptimGroup> groups;  // at most kMostOptimGroups
   std::vector<int> group_of;       // by parameter: 0: none of them, k: groups[k - 1]; empty: none
-};
-
-// Holds an update back until whoever still reads a parameter has read it.
-class UpdateGate {
- public:
-  virtual ~UpdateGate() = default;
-  // Returns when `param` (an index in the table) and its states may be changed. Called by the
-  // threads of an update, in the order in which each of them goes; does not throw.
-  virtual void pass(int64_t param) = 0;
-};
-
-// Gradients that rest elsewhere and are brought window by window of the store, in order.
-class GradientWindows {
- public:
-  struct Window {
-    View gradients;
-    int64_t first;  // the element of the flat range that they begin with
-  };
-  virtual ~GradientWindows() = default;
-  virtual Window open_window(Context& ctx, int w) = 0;
-  virtual void close_window(Context& ctx, int w) = 0;
-};
-
-// Flat views over the whole parameter range.
-struct UpdateTargets {
-  View master;   // f32. Under fp32 precision it is the weights
-  View weights;  // bf16 or f16, rewritten as the rounded master; undefined if master is the weights
-  // f32 or bf16, as summed: loss scale and clipping are applied by update(). bf16 is widened first.
-  View gradients;
-  int64_t first = 0;                   // the element of the range that gradients begins with
-  UpdateGate* gate = nullptr;          // null: nobody reads
-  GradientWindows* brought = nullptr;  // not null: gradients are its, of all windows of the store
 };
 
 class Optimizer {

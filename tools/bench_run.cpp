@@ -49,7 +49,7 @@ BenchRun::BenchRun(const RunConfig& config)
   // Every sequence one document: the most that attention can cost.
   if (int32_t* starts = session_->document_start_or_null())
     std::fill_n(starts, session_->document_start().elements(), 0);
-  init_parameters(session_->context(), setup_.model->params(), session_->master(), 42);
+  init_parameters(session_->context(), setup_.model->params(), session_->resting(), 42);
   session_->load();
 }
 

@@ -63,7 +63,7 @@ std::string sample_text(const std::vector<Span>& spans, const std::optional<Toke
   return out + (out.ends_with('\n') ? "" : "\n");
 }
 
-// A row of an encoder as its head sees it.
+// A row as the head sees it.
 class RowPreview {
  public:
   // Steps of one row each: sample k is step k, with the labels and the masks of the run.
@@ -128,12 +128,38 @@ class RowPreview {
   }
 
  private:
+  // A conversation as its text, what is trained of it between brackets.
+  std::string talk() const {
+    std::string out;
+    for (int64_t t = 0; t < length_;) {
+      std::vector<int32_t> ids;
+      const auto trained = [&](int64_t at) {
+        return at > 0 && targets_[static_cast<size_t>(at) - 1] >= 0;
+      };
+      const bool of_span = trained(t);
+      for (; t < length_ && trained(t) == of_span; ++t)
+        ids.push_back(tokens_[static_cast<size_t>(t)]);
+      const std::string text =
+          printable_utf8(sanitize_utf8(setup_.tokenizer->decode(ids)), LineBreaks::kept);
+      out += of_span ? "{{" + text + "}}" : text;
+    }
+    return out;
+  }
   // Tokens as the vocabulary has them; what is learned of one stands behind it.
   std::string plain() const {
+    if (setup_.config.task == "sft" && setup_.tokenizer) return talk();
     std::string out;
     for (int64_t t = 0; t < length_; ++t) {
       const auto i = static_cast<size_t>(t);
-      out += (out.empty() ? "" : " ") + token(tokens_[i]);
+      out += out.empty() ? "" : " ";
+      if (spec_.head == HeadKind::causal_lm) {
+        // What is learned of a token stands with the one before it.
+        const int32_t target = t > 0 ? targets_[i - 1] : kIgnoredLabel;
+        out += target == tokens_[i] ? "{{" + token(target) + "}}" : token(tokens_[i]);
+        if (target >= 0 && target != tokens_[i]) out += "{{" + token(target) + "}}";
+        continue;
+      }
+      out += token(tokens_[i]);
       if (spec_.head == HeadKind::sequence_classification || targets_[i] < 0) continue;
       out += "{{" + (spec_.head == HeadKind::masked_lm ? token(targets_[i]) : label(targets_[i])) +
              "}}";
@@ -178,14 +204,17 @@ int preview_rows(const RunSetup& setup, const Wanted& w) {
   if (w.first >= last)
     fail(ErrorCode::usage, fmt::format("--first below {}, the rows held out", last),
          std::to_string(w.first), "--first 0");
-  const bool masked = setup.model->spec().head == HeadKind::masked_lm;
+  const HeadKind head = setup.model->spec().head;
   nlohmann::json list = nlohmann::json::array();
   if (!w.json)
     fmt::print("Data: {}; {} rows to train on, {} held out\n{}", rows.text(), rows.train_rows(),
                rows.eval_rows(),
-               setup.model->spec().head == HeadKind::sequence_classification ? ""
-               : masked ? "What was there before masking stands in {{ }} behind each target.\n"
-                        : "The label of a word stands in {{ }} behind its first token.\n");
+               head == HeadKind::sequence_classification ? ""
+               : head == HeadKind::masked_lm
+                   ? "What was there before masking stands in {{ }} behind each target.\n"
+               : head == HeadKind::causal_lm
+                   ? "Trained tokens stand in {{ }}; a label that is another, behind its token.\n"
+                   : "The label of a word stands in {{ }} behind its first token.\n");
   for (int64_t k = w.first; k < std::min(last, w.first + w.count); ++k) {
     preview.read(w.held_out, k);
     if (w.json)
@@ -231,11 +260,15 @@ int preview(const Arguments& arguments) {
   int64_t V = 65536, T = config.max_length > 0 ? config.max_length : kDefaultLength;
   if (config.model.empty() && config.model_config_json.empty()) {
     // The data can be looked at before a model is chosen.
+    if (gives_token_rows(config))
+      fail(ErrorCode::usage,
+           "a model for rows of input_ids, whose vocabulary and labels they are of", "none",
+           "model=gpt2, for example");
     if (!config.tokenizer.empty()) tokenizer = Tokenizer::load(config.tokenizer);
     if (tokenizer) V = tokenizer->vocab_size();
   } else {
     RunSetup setup = make_setup(config);
-    if (setup.model->spec().encoder()) {
+    if (setup.model->spec().encoder() || setup.rows) {
       if (!setup.rows)
         fail(ErrorCode::usage, "train_data or eval_data for snug data preview", "neither",
              "train_data=rows.tsv");

@@ -1,5 +1,5 @@
-// snug eval: loss and perplexity of a model folder on text or token files, loss and metrics of an
-// encoder on rows, answers to questions.
+// snug eval: loss and perplexity of a model folder on text, token files or rows of tokens, loss and
+// metrics of an encoder on rows, answers to questions.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -84,7 +84,7 @@ int eval_text(EvalArguments& a) {
   return 0;
 }
 
-// Rows of an encoder's head.
+// Rows of an encoder's head, or of tokens.
 int eval_rows(EvalArguments& a) {
   RowInference r = open_rows(a.options, a.config, a.length, {});
   for (const std::string& note : r.rows->notes()) tell(stderr, "Note: {}.\n", note);
@@ -94,7 +94,7 @@ int eval_rows(EvalArguments& a) {
   const RunData data = rows_data(r.rows);
   const EvalResult result = evaluate_samples(*r.in.session, data, rows, &metrics);
   check_finite(result, a.options.model);
-  const bool masked = spec.head == HeadKind::masked_lm;
+  const bool masked = spec.head == HeadKind::masked_lm, language = !has_metrics(spec.head);
   const bool tokens = spec.head != HeadKind::sequence_classification;
   if (a.json) {
     nlohmann::json j = {{"task", to_string(spec.head)},
@@ -104,16 +104,20 @@ int eval_rows(EvalArguments& a) {
                         {"seconds", result.seconds},
                         {"engine_bytes", r.in.plan.engine_bytes}};
     if (tokens) j["tokens"] = result.tokens;  // those with a target
-    if (masked) j["perplexity"] = std::exp(result.loss);
+    if (language) j["perplexity"] = std::exp(result.loss);
     for (const Metric& m : result.metrics) j[std::string(m.name)] = m.value;
     fmt::print("{}\n", j.dump());
     return 0;
   }
   std::string line = fmt::format("loss {:.6f}", result.loss);
-  if (masked) line += "  perplexity " + perplexity_text(std::exp(result.loss), 4);
+  if (language) line += "  perplexity " + perplexity_text(std::exp(result.loss), 4);
   for (const Metric& m : result.metrics) line += fmt::format("  {} {:.4f}", m.name, m.value);
   fmt::print("{}\n{}  over {}{}\n", r.rows->text(), line,
-             tokens ? fmt::format("{} {}tokens of ", result.tokens, masked ? "masked " : "") : "",
+             tokens ? fmt::format("{} {}tokens of ", result.tokens,
+                                  masked     ? "masked "
+                                  : language ? "trained "
+                                             : "")
+                    : "",
              count_of(rows, "row"));
   return 0;
 }
@@ -174,7 +178,8 @@ int eval_what_the_head_reads(EvalArguments& a, const ArgumentParser& parser, boo
            fmt::format("{} with the {} model {}", flag, to_string(spec.head), a.options.model),
            fmt::format("leave {} out", flag));
   };
-  const bool causal = spec.head == HeadKind::causal_lm;
+  const bool causal = spec.head == HeadKind::causal_lm, chats = a.options.task == "sft";
+  only_with("--choices", !chats, "another --task than sft");
   only_with("--choices", causal, "a causal_lm model");
   only_with("--stride", causal, "a causal_lm model");
   only_with("--packing-boundaries", causal, "a causal_lm model");
@@ -183,6 +188,19 @@ int eval_what_the_head_reads(EvalArguments& a, const ArgumentParser& parser, boo
   only_with("--label-column", !causal && spec.head != HeadKind::masked_lm,
             "a classification model");
   if (!causal) return eval_rows(a);
+  if (chats) {
+    a.config.task = a.options.task;
+    a.config.model = a.options.model;
+  }
+  if (chats || (!questions && gives_token_rows(a.config))) {
+    for (const char* flag : {"--stride", "--packing-boundaries", "--quoting", "--text-column"})
+      if (parser.given(flag))
+        fail(ErrorCode::usage, fmt::format("{} with text alone", flag),
+             fmt::format("{} with {}, {}", flag, chats ? "conversations" : "rows of input_ids",
+                         a.config.eval_data.front()),
+             fmt::format("leave {} out", flag));
+    return eval_rows(a);
+  }
   return questions ? eval_choices(a) : eval_text(a);
 }
 
@@ -198,8 +216,8 @@ int eval_command(const Arguments& arguments) {
   parser.option("--model", a.options.model, "DIR", "folder with config.json and model.safetensors")
       .required()
       .options("--data", a.config.eval_data, "FILE",
-               "text, .jsonl, .csv, .tsv, also as .gz or .zst, or .bin token files, folders, "
-               "patterns")
+               "text, .jsonl, .csv, .tsv, also as .gz or .zst, .bin token files, or .jsonl rows of "
+               "input_ids; folders, patterns")
       .option("--stride", a.stride, "S",
               "slide windows of --max-length by S tokens: each token is scored once, with as much "
               "before it as fits (0: samples side by side)")
@@ -214,7 +232,8 @@ int eval_command(const Arguments& arguments) {
       .option("--label-column", a.config.label_column, "NAME",
               "of classification: key or column of the labels (default: label or labels)")
       .option("--task", a.options.task, "NAME",
-              "auto: that of the folder's head; causal_lm, masked_lm, sequence_classification or "
+              "auto: that of the folder's head; sft: conversations, of which an assistant's turns "
+              "count; causal_lm, masked_lm, sequence_classification or "
               "token_classification: another is an error unless the folder has weights for it")
       .option("--quoting", a.config.quoting, "auto|none|minimal",
               "quotes around fields of .csv and .tsv; auto: those of .csv alone")
@@ -236,6 +255,7 @@ int eval_command(const Arguments& arguments) {
             "or acc, acc_norm, scores")
       .example("snug eval --model run1/final --data heldout.txt")
       .example("snug eval --model run1/final --data heldout.txt --stride 128")
+      .example("snug eval --model run1/final --task sft --data chats.jsonl")
       .example("snug eval --model bert/final --data dev.tsv --text-column sentence --json")
       .example("snug eval --model run1/final --choices hellaswag.jsonl")
       .example("snug eval --model run1/final --data 'books/*.txt' --max-length 256 --json");

@@ -1,17 +1,22 @@
 // snug generate: continues texts.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/commands.h"
 #include "tools/infer/generation.h"
+#include "tools/infer/generation_config.h"
 #include "tools/infer/generation_output.h"
 #include "tools/infer/prompt_file.h"
+#include "tools/infer/talk.h"
 #include "tools/session/tell.h"
+#include "tools/setup/chat_setup.h"
 
 namespace snug {
 namespace {
@@ -21,7 +26,9 @@ struct GenerateArguments {
   GenerationRequest request;
   std::string prompt, prompts, early_stopping = "false";
   int64_t seed = 42;
-  bool no_echo = false, json = false;
+  bool no_echo = false, json = false, chat = false, generation_config = false;
+  std::string system, chat_template;
+  int64_t length = 0;
 };
 
 void add_flags(ArgumentParser& parser, GenerateArguments& a) {
@@ -64,6 +71,17 @@ void add_flags(ArgumentParser& parser, GenerateArguments& a) {
       .option("--batch-size", a.request.batch_size, "B",
               "texts, with --num-beams prompts, decoded together (default: up to 8 rows that fit)")
       .flag("--json", a.json, "JSON instead of text, one object a line")
+      .flag("--chat", a.chat,
+            "talk to a chat model by its folder's chat template: each line of standard input is a "
+            "turn, or --prompt the only one; /reset begins again")
+      .option("--system", a.system, "TEXT", "of --chat: what a system message says first")
+      .option("--chat-template", a.chat_template, "FILE",
+              "of --chat: a Jinja template in place of the folder's")
+      .option("--max-length", a.length, "T",
+              "of --chat: tokens of the whole talk (default: the model's positions, at most 4096)")
+      .flag("--use-generation-config", a.generation_config,
+            "take what the folder's generation_config.json says of sampling and lengths, and show "
+            "it; flags go before it")
       .flag("--no-echo", a.no_echo, "print the continuation without the prompt")
       .option("--precision", a.model.precision, "NAME",
               "fp32, bf16 or fp16; tf32 with --device cuda")
@@ -76,6 +94,7 @@ void add_flags(ArgumentParser& parser, GenerateArguments& a) {
           "snug generate --model run1/final --prompt \"def main\" --temperature 0 --max-new-tokens "
           "100")
       .example("snug generate --model run1/final --prompt \"Q:\" --top-p 0.9 --stop \"Q:\"")
+      .example("snug generate --model run1/final --chat --system \"Be brief.\"")
       .example("snug generate --model run1/final --prompt \"The\" --num-beams 4 --logprobs 3")
       .example("snug generate --model run1/final --prompts prompts.txt --batch-size 16 > out.jsonl")
       .epilog([] {
@@ -94,7 +113,20 @@ void add_flags(ArgumentParser& parser, GenerateArguments& a) {
 // What was given and would do nothing.
 void check_combinations(const ArgumentParser& parser, const GenerateArguments& a) {
   const bool text = parser.given("--prompt"), file = parser.given("--prompts");
-  if (text == file)
+  for (const char* flag : {"--system", "--chat-template", "--max-length"})
+    if (parser.given(flag) && !a.chat)
+      fail(ErrorCode::usage, fmt::format("--chat with {}", flag), "none", "add --chat");
+  if (a.chat) {
+    for (const char* flag : {"--prompts", "--num-beams", "--num-return-sequences", "--batch-size",
+                             "--logprobs", "--no-echo"})
+      if (parser.given(flag))
+        fail(ErrorCode::usage, fmt::format("{} without --chat, which is one talk", flag), "both",
+             "leave one of them out");
+    if (parser.given("--max-length") && a.length < 2)
+      fail(ErrorCode::usage, "--max-length of at least 2", std::to_string(a.length),
+           "--max-length 4096");
+  }
+  if (text == file && !a.chat)
     fail(ErrorCode::usage, "--prompt or --prompts for snug generate, one of them",
          text ? "both" : "none", "snug generate --model run1/final --prompt \"Once upon a time\"");
   const bool beams = a.request.beam_search();
@@ -163,6 +195,84 @@ void show(const std::string& text) {
   std::fflush(stdout);
 }
 
+// One line of input, without its end; none at the end of the input.
+std::optional<std::string> next_line(bool terminal) {
+  if (terminal) show("> ");
+  std::string line;
+  for (int c = std::getchar();; c = std::getchar()) {
+    if (c == EOF && line.empty()) return std::nullopt;
+    if (c == EOF || c == '\n') break;
+    if (line.size() >= (1 << 20))
+      fail(ErrorCode::data, "turns of at most 1 MiB", "a longer line", "put less into one");
+    line += static_cast<char>(c);
+  }
+  if (line.ends_with('\r')) line.pop_back();
+  return line;
+}
+
+int chat(GenerateArguments& a, bool one_turn) {
+  RunConfig config;
+  config.model = a.model.model;
+  config.chat_template = a.chat_template;
+  config.origins["chat_template"] = "command line";
+  std::optional<ChatEncoder> encoder;
+  Inference in = open_inference(a.model, [&](const ModelSpec& spec,
+                                             const std::optional<Tokenizer>& tokenizer,
+                                             InferenceOptions& o) {
+    if (!tokenizer)
+      fail(ErrorCode::data, fmt::format("a tokenizer (tokenizer.json) in {}", o.model), "none",
+           "copy the tokenizer's files into the folder");
+    const ChatRows rows = chat_rows_of(config, *tokenizer, spec);
+    if (!rows.encoder())
+      fail(ErrorCode::data, fmt::format("a chat template in {} for --chat", o.model),
+           "neither chat_template.jinja nor chat_template in tokenizer_config.json",
+           "--chat-template FILE.jinja, or --prompt for a model that only continues texts");
+    encoder = rows.encoder();
+    o.kv_length = std::min(spec.P, a.length > 0 ? a.length : int64_t{4096});
+    if (a.length > spec.P)
+      fail(ErrorCode::usage, fmt::format("--max-length of 2 to {}, the model's positions", spec.P),
+           std::to_string(a.length), fmt::format("--max-length {}", spec.P));
+    o.kv_rows = 1;
+    a.request.options.rules.stop_tokens = stop_tokens(o.model, spec, *tokenizer);
+    // A template may end turns with a token that no file names.
+    if (const auto eos = tokenizer->eos_id()) {
+      auto& stops = a.request.options.rules.stop_tokens;
+      if (std::find(stops.begin(), stops.end(), *eos) == stops.end()) stops.push_back(*eos);
+    }
+  });
+  Talk talk(in, *encoder, a.request, a.system);
+  const bool terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+  std::function<void(const std::string&)> shown;
+  if (!a.json) shown = show;
+  const auto turn = [&](const std::string& line) {
+    const GeneratedText answer = talk.say(line, shown);
+    if (a.json) {
+      nlohmann::json j = nlohmann::json::parse(text_json(answer, a.request, *in.tokenizer, line));
+      j["turn"] = talk.turns() - 1;
+      j["cached_tokens"] = talk.cached();
+      j.erase("index");
+      j.erase("sequence");
+      show(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    } else {
+      show("\n");
+      note_end(answer.end, in.plan.decisions.kv_length);
+    }
+  };
+  if (one_turn) {
+    turn(a.prompt);
+    return 0;
+  }
+  while (const std::optional<std::string> line = next_line(terminal)) {
+    if (line->find_first_not_of(" \t") == std::string::npos) continue;
+    if (*line == "/reset")
+      talk.begin_again();
+    else
+      turn(*line);
+  }
+  if (terminal) show("\n");
+  return 0;
+}
+
 }  // namespace
 
 int generate_command(const Arguments& arguments) {
@@ -171,6 +281,10 @@ int generate_command(const Arguments& arguments) {
   add_flags(parser, a);
   if (!parser.parse(arguments)) return 0;
   check_combinations(parser, a);
+  if (a.generation_config)
+    tell(stderr, "generation_config.json: {}\n",
+         use_generation_config(
+             a.model.model, [&](const char* flag) { return parser.given(flag); }, a.request));
   a.request.beams.early_stopping = parse_early_stopping(a.early_stopping);
   check_generation(a.request);
   a.request.options.sampling.seed = static_cast<uint64_t>(a.seed);
@@ -181,6 +295,7 @@ int generate_command(const Arguments& arguments) {
          fmt::format("snug predict --model {} --data FILE", a.model.model));
   // A reader that goes away (head) ends the program as it ends others, whatever started it.
   std::signal(SIGPIPE, SIG_DFL);
+  if (a.chat) return chat(a, parser.given("--prompt"));
 
   Prompts prompts;
   prompts.one = a.prompt;

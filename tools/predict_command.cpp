@@ -210,7 +210,11 @@ void check_head(const PredictArguments& a, const ArgumentParser& parser) {
   if (!a.output.empty() && a.json)
     fail(ErrorCode::usage, "--json or --output, which is JSON lines too", "both",
          "leave --json out");
-  if (!a.output.empty()) check_output_file(a.output, "--output", a.overwrite);
+  if (!a.output.empty()) {
+    check_output_file(a.output, "--output", a.overwrite);
+    check_output_is_no_input(a.output, "--output", a.config.eval_data);
+    check_output_is_no_input(a.output, "--output", {a.options.model});
+  }
   if (a.overwrite && a.output.empty())
     fail(ErrorCode::usage, "--overwrite with --output alone", "no --output", "leave it out");
 }

@@ -70,7 +70,8 @@ echo "text: $(stat -c %s "$text") bytes from ${data:-this repository}"
 install_missing "${build_packages[@]}"
 generator=(-G Ninja)
 [[ ! -f build/CMakeCache.txt ]] || generator=() # a folder keeps the generator it has
-cmake -S . -B build "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DSNUG_TESTS=OFF
+cmake -S . -B build "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DSNUG_TESTS=OFF \
+  -DSNUG_PRECOMPILED=ON
 cmake --build build --parallel "$(nproc)" --target snug
 snug=$PWD/build/bin/snug
 

@@ -70,7 +70,8 @@ build() {
   [[ ! -f $folder/CMakeCache.txt ]] || generator=() # a folder keeps the generator it has
   local start=$SECONDS
   echo "== build $folder"
-  if cmake -S . -B "$folder" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DSNUG_TESTS=ON "$@" &&
+  if cmake -S . -B "$folder" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DSNUG_TESTS=ON \
+    -DSNUG_PRECOMPILED=ON "$@" &&
     "${around[@]}" cmake --build "$folder" --parallel "$jobs" \
       ${targets[@]:+--target "${targets[@]}"}; then
     summaries+=("$folder, build, $((SECONDS - start)) s")
@@ -136,8 +137,10 @@ if build build; then
   run_tests build gpu # skipped, with the reason, where there is no GPU
 fi
 if [[ $quick == no ]]; then
-  # -Og compiles in half the time of -O1 and keeps assertions and readable stacks.
-  if build build-asan -DSNUG_CUDA=OFF -DSNUG_SANITIZE=ON "-DCMAKE_CXX_FLAGS_RELEASE=-Og"; then
+  # -Og compiles in half the time of -O1 and keeps assertions and readable stacks. Warnings are errors
+  # here, and files include what they need, as in a build without precompiled headers.
+  if build build-asan -DSNUG_CUDA=OFF -DSNUG_SANITIZE=ON -DSNUG_PRECOMPILED=OFF \
+    "-DCMAKE_CXX_FLAGS_RELEASE=-Og"; then
     run_tests build-asan fast
     # Built once, without sanitizers, and pointed at the program that has them.
     SNUG_PROGRAM=$PWD/build-asan/bin/snug run_tests build/tests/tools/e2e fast

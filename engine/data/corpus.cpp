@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "engine/core/error.h"
+#include "engine/data/record_layout.h"
 #include "engine/data/table_reader.h"
 #include "engine/data/token_file.h"
 #include "engine/io/byte_source.h"
@@ -75,22 +76,6 @@ std::optional<bool> parse_quoting(const std::string& word, const char* key) {
        fmt::format("\"{}\"", word), "auto: quotes in .csv, none in .tsv");
 }
 
-bool is_record_array(std::string_view text) {
-  size_t at = 0;
-  const auto skip = [&] { at = std::min(text.find_first_not_of(" \t\r\n", at), text.size()); };
-  for (const char expected : {'[', '{', '"'}) {
-    skip();
-    if (at == text.size() || text[at] != expected) return false;
-    ++at;
-  }
-  // A key, and not the beginning of a sentence in quotes.
-  const size_t end = text.find('"', at);
-  if (end == text.npos || end - at > 64) return false;
-  at = end + 1;
-  skip();
-  return at < text.size() && text[at] == ':';
-}
-
 std::string_view first_chunk(std::string_view text, int64_t max_bytes) {
   const size_t limit = static_cast<size_t>(std::max<int64_t>(max_bytes, 4));
   if (text.size() <= limit) return text;
@@ -120,7 +105,7 @@ class Pass {
     path_ = file.path;
     line_ = 1;
     // What is found in a folder must be known to be text before the first of it is given.
-    if (!file.named && (!is_text(file.path, options_.window) || is_array(file.path))) {
+    if (!file.named && (!is_text(file.path, options_.window) || holds_records(file.path, form))) {
       if (report_.skipped++ == 0) report_.first_skipped = file.path;
       return;
     }
@@ -142,16 +127,18 @@ class Pass {
     }
   }
 
-  bool is_array(const std::string& path) const {
-    return is_record_array(TextReader(path, options_.window).next());
+  std::string beginning_of(const std::string& path) const {
+    return std::string(TextReader(path, options_.window).next());
   }
-  [[noreturn]] void refuse_array(const std::string& path) const {
-    fail(ErrorCode::data, fmt::format("text, or a record a line, in {}", path),
-         "a JSON array of records",
-         fmt::format(
-             "jq -c '.[]' {} > FILE.jsonl, and the key of the text as text_column (of eval and "
-             "tokenizer: --text-column)",
-             path));
+  // Other records than the form has: a record a line is what Form::records is.
+  bool holds_records(const std::string& path, Form form) const {
+    const RecordLayout layout = record_layout(beginning_of(path), path);
+    return layout == RecordLayout::array || (form == Form::whole && layout != RecordLayout::none);
+  }
+  // Refuses records in a file that is read as text.
+  static void check_text(const std::string& path, std::string_view beginning) {
+    const RecordLayout layout = record_layout(beginning, path);
+    if (layout != RecordLayout::none) refuse_records(layout, beginning, path);
   }
 
   // The next piece of a document of which `text` is left.
@@ -168,7 +155,7 @@ class Pass {
     bool any = false;
     while (true) {
       const std::string_view block = reader.next();
-      if (!any && is_record_array(block)) refuse_array(path);
+      if (!any) check_text(path, block);
       held += block;
       any = any || !block.empty();
       std::string_view text = held;
@@ -192,7 +179,7 @@ class Pass {
     while (true) {
       const std::string_view block = reader.next();
       if (block.empty()) break;
-      if (held.size() == 0 && is_record_array(block)) refuse_array(path);
+      if (held.size() == 0) check_text(path, block);
       if (held.size() + static_cast<int64_t>(block.size()) > options_.max_record_bytes)
         fail(ErrorCode::data,
              fmt::format("a document of at most {} bytes in {}: this tokenizer must see each whole",
@@ -221,7 +208,8 @@ class Pass {
   }
 
   void records(const std::string& path) {
-    if (is_array(path)) refuse_array(path);
+    if (holds_records(path, Form::records))
+      refuse_records(RecordLayout::array, beginning_of(path), path);
     TextReader reader(path, options_.window);
     JsonRecord record(options_.max_record_bytes);
     std::string_view line;

@@ -80,7 +80,7 @@ struct PieceRefused {
 // Calls `each` with every document that is not empty. By the name, less .gz or .zst:
 //   .jsonl .ndjson  a record a line: the string under text_column is a document
 //   .csv .tsv       a record a row (table_reader.h): the field of text_column is a document
-//   any other       one document; a JSON array of records is none, see is_record_array()
+//   any other       one document; records of JSON are none (record_layout.h)
 // Text is UTF-8 without zero bytes, less a byte order mark: other files are skipped when found in a
 // folder (which reads such files twice), else an Error of code data that names the line of the
 // first bad byte. So is a table without the column. Broken JSON names file:line:column, a record
@@ -94,10 +94,6 @@ CorpusReport for_each_piece(const std::vector<CorpusFile>& files, const ReadOpti
 CorpusReport for_each_document(const std::vector<CorpusFile>& files,
                                const std::function<void(std::string_view)>& each,
                                const std::string& text_column = "text");
-
-// True if a text begins as a JSON array of objects does, [{"key": : records, which no file of text
-// is.
-bool is_record_array(std::string_view beginning);
 
 // True for the files whose documents are under text_column: by the name, .jsonl .ndjson .csv .tsv.
 bool has_text_column(const std::string& path);

@@ -11,19 +11,19 @@ namespace snug {
 namespace {
 
 using json = nlohmann::json;
-using Each = std::function<void(json&, const std::string&)>;
+using Each = std::function<void(json&, const std::string&, std::string_view)>;
 
 bool is_space(char c) {
   return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-void give(json record, const std::string& where, const Each& each) {
+void give(json record, const std::string& where, std::string_view text, const Each& each) {
   if (!record.is_object())
     fail(ErrorCode::data, "a JSON object for every row",
          fmt::format("{}: {}", where, json_brief(record)),
          "write each row as {\"text\": \"...\", \"label\": ...}, on a line of its own or in one "
          "array");
-  each(record, where);
+  each(record, where, text);
 }
 
 // The elements of the array that a file is.
@@ -44,7 +44,7 @@ class ArrayReader {
       const char close = gather(line);
       const std::string where = fmt::format("{}:{}", path_, line);
       give(parse_json(element_.view(), fmt::format("{}, record {} of its array", where, number)),
-           where, each);
+           where, element_.view(), each);
       if (close == ']') return end();
     }
   }
@@ -133,7 +133,8 @@ void for_each_json_record(const std::string& path, int64_t max_bytes, const std:
   std::string_view line;
   while (reader.next_line(line, max_bytes, longer)) {
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
-    give(parse_json(line, path, reader.line()), fmt::format("{}:{}", path, reader.line()), each);
+    give(parse_json(line, path, reader.line()), fmt::format("{}:{}", path, reader.line()), line,
+         each);
   }
 }
 

@@ -140,6 +140,7 @@ struct RowDataset::Impl {
     if (side == wanted && step == number) return;
     side = Side::none;  // until this came to its end
     trained = -1;
+    tokens = 0;
     require(number >= 0, "steps of rows of 0 or more");
     const bool eval = wanted == Side::eval;
     const int64_t G = eval ? options.eval_batch : options.global_batch;
@@ -151,6 +152,7 @@ struct RowDataset::Impl {
       p.sample = begin + j;
       p.row = eval ? eval_row_of(p.sample) : row_of(p.sample);
       p.place = file.place(p.row);
+      tokens += p.place.length;
     }
     file.verify();
     const auto end = packed.begin() + count;
@@ -242,7 +244,7 @@ struct RowDataset::Impl {
   std::vector<int32_t> record, targets;
   std::vector<TokenMasking> masks;  // of training, of evaluation
   Side side = Side::none;
-  int64_t step = -1, count = 0, windows = 0, trained = -1;
+  int64_t step = -1, count = 0, windows = 0, tokens = 0, trained = -1;
 };
 
 void RowDataset::Impl::fill_window(int64_t window, int64_t w, const RowBlock& out) {
@@ -318,6 +320,10 @@ int64_t RowDataset::eval_steps() const {
 int64_t RowDataset::windows(int64_t step) {
   impl_->pack(Side::train, step);
   return impl_->windows;
+}
+int64_t RowDataset::tokens(int64_t step) {
+  impl_->pack(Side::train, step);
+  return impl_->tokens;
 }
 void RowDataset::fill(int64_t step, int64_t first_window, int64_t count, const RowBlock& out) {
   impl_->pack(Side::train, step);

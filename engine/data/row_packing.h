@@ -74,6 +74,7 @@ class RowDataset {
 
   // Windows of a training step, at least 1 and at most global_batch.
   int64_t windows(int64_t step);
+  int64_t tokens(int64_t step);  // of its rows
   // Windows [first_window, first_window + count) of a step; those past windows(step) are empty:
   // tokens 0, one row of nothing, everything ignored. Takes no memory. Throws DataLost.
   void fill(int64_t step, int64_t first_window, int64_t count, const RowBlock& out);

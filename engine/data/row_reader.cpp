@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/core/error.h"
+#include "engine/data/chat_rows.h"
 #include "engine/data/row_labels.h"
 #include "engine/data/row_record.h"
 #include "engine/io/fingerprint.h"
@@ -90,25 +91,36 @@ class Reader {
 
   void survey() {
     for (const CorpusFile& file : files_) {
-      if (!file.named && !has_row_name(file.path)) {
+      if (!file.named &&
+          (causal() ? row_form(file.path) != RowSource::records : !has_row_name(file.path))) {
         if (report_.skipped++ == 0) report_.first_skipped = file.path;
         continue;
       }
       sources_.push_back({file.path, {}});
-      if (row_form(file.path) == RowSource::table && o_.kind != RowKind::tokens)
+      if (row_form(file.path) == RowSource::table && o_.kind != RowKind::tokens &&
+          o_.kind != RowKind::causal)
         sources_.back().columns = row_columns(file.path, o_);
       if (!sources_.back().columns.assumed.empty())
         report_.assumed.push_back(sources_.back().columns.assumed);
-      for_each_record(file.path, o_, sources_.back().columns,
-                      [&](RowRecord& record) { see(record); });
+      const QuotedBreaks breaks = for_each_record(file.path, o_, sources_.back().columns,
+                                                  [&](RowRecord& record) { see(record); });
+      if (breaks.count > 0)
+        report_.assumed.push_back(fmt::format(
+            "{} of {} {} inside of quotes, e.g. at {}:{}; with quoting=none each line "
+            "is a record",
+            breaks.count == 1 ? "1 line break" : fmt::format("{} line breaks", breaks.count),
+            file.path, breaks.count == 1 ? "is" : "are", file.path, breaks.first_line));
     }
     report_.files = static_cast<int64_t>(sources_.size());
     if (!content_)
       fail(ErrorCode::data, "a row to learn from",
            sources_.size() == 1 ? fmt::format("none in {}", sources_.front().path)
                                 : fmt::format("none in {} files", sources_.size()),
-           "give .tsv, .csv, .jsonl or .json with a text and a label in every row, or lines of "
-           "text for masked_lm");
+           o_.chat ? "give .jsonl or .json with messages in every row"
+           : o_.kind == RowKind::causal
+               ? "give .jsonl or .json with input_ids in every row"
+               : "give .tsv, .csv, .jsonl or .json with a text and a label in every row, or lines "
+                 "of text for masked_lm");
     decide();
   }
 
@@ -135,6 +147,7 @@ class Reader {
 
   bool wants_labels() const { return o_.labels && o_.kind != RowKind::text; }
   bool places() const { return !wants_labels() && o_.places && o_.kind != RowKind::sequence; }
+  bool causal() const { return o_.kind == RowKind::causal; }
   bool given_ids() const { return *content_ == Content::ids; }
 
   void see(const RowRecord& record) {
@@ -166,16 +179,17 @@ class Reader {
       fail(ErrorCode::usage,
            fmt::format("a max_length above the {} special tokens of a row", around),
            fmt::format("{}", o_.max_length), "set it to 128, for example");
-    form_.types = given_ids() ? any_types_
-                  : any_pair_ ? template_.pair_types
-                              : template_.single_types;
+    form_.types = causal()      ? false
+                  : given_ids() ? any_types_
+                  : any_pair_   ? template_.pair_types
+                                : template_.single_types;
     if (labels_left_)
       report_.assumed.push_back("labels of the rows are not used: this task draws its own");
     if (*content_ == Content::words && blank_words_)
       report_.assumed.push_back("words are read with a blank before them, as this tokenizer's are");
     form_.token_labels = places();
     if (!wants_labels()) return;
-    form_.token_labels = o_.kind == RowKind::tokens;
+    form_.token_labels = o_.kind == RowKind::tokens || causal();
     if (given_ids() && form_.token_labels) {
       report_.label_names = o_.label_names;
     } else {
@@ -208,10 +222,11 @@ class Reader {
     if (places()) place(record);
     if (wants_labels() && o_.kind == RowKind::sequence) label(record);
     if (!form_.types) types_.clear();
-    const bool trains = form_.token_labels
-                            ? std::any_of(row_labels_.begin(), row_labels_.end(),
-                                          [](int32_t l) { return l != kIgnoredLabel; })
-                            : form_.label != RowLabel::class_id || class_id_ != kIgnoredLabel;
+    const bool trains =
+        form_.token_labels
+            ? std::any_of(row_labels_.begin() + (causal() ? 1 : 0), row_labels_.end(),
+                          [](int32_t l) { return l != kIgnoredLabel; })
+            : form_.label != RowLabel::class_id || class_id_ != kIgnoredLabel;
     if (wants_labels() && !trains && report_.unlabelled++ == 0)
       report_.first_unlabelled = record.where;
     writer_->append({.tokens = tokens_,
@@ -325,7 +340,9 @@ class Reader {
              "leave attention_mask out, or pad on the right");
     }
     if (!record.types.empty()) same("token_type_ids", record.types.size());
-    const bool labelled = form_.token_labels && wants_labels();
+    // The next token is learned where nobody says otherwise.
+    const bool labelled = form_.token_labels && wants_labels() && record.trained.empty() &&
+                          !(causal() && record.labels == RowRecord::Labels::none);
     if (labelled && record.labels != RowRecord::Labels::list)
       fail(ErrorCode::data, "labels, a list as long as input_ids, in every row",
            fmt::format("{}: {}", record.where,
@@ -348,16 +365,25 @@ class Reader {
         fail(ErrorCode::data, "token_type_ids of 0 and above",
              fmt::format("{}: {} at place {}", record.where, record.types[i], i),
              "write 0 for the first text and 1 for the second");
+    for (size_t i = 0; causal() && i < record.types.size(); ++i)
+      if (record.types[i] != 0)
+        fail(ErrorCode::data, "token_type_ids of 0 alone for a causal language model",
+             fmt::format("{}: {} at place {}", record.where, record.types[i], i),
+             "leave token_type_ids out");
     for (size_t i = 0; i < n; ++i) tokens_.push_back(static_cast<int32_t>(record.ids[i]));
     types_.assign(record.types.begin(), record.types.end());
     types_.resize(n, 0);
     for (size_t i = 0; labelled && i < n; ++i) {
       const RawLabel& l = record.label[i];
       const auto classes =
-          static_cast<double>(o_.label_names.empty() ? INT32_MAX - 1 : o_.label_names.size());
+          causal()
+              ? static_cast<double>(vocabulary_)
+              : static_cast<double>(o_.label_names.empty() ? INT32_MAX - 1 : o_.label_names.size());
       if (!l.integer || (l.value != kIgnoredLabel && (l.value < 0 || l.value >= classes)))
         fail(ErrorCode::data,
-             o_.label_names.empty()
+             causal() ? fmt::format("tokens from 0 to {}, or -100, as labels of input_ids",
+                                    vocabulary_ - 1)
+             : o_.label_names.empty()
                  ? std::string("ids of 0 and above, or -100, as labels of input_ids")
                  : fmt::format("ids from 0 to {}, or -100, as labels of input_ids",
                                o_.label_names.size() - 1),
@@ -366,6 +392,9 @@ class Reader {
       row_labels_.push_back(static_cast<int32_t>(l.value));
       count(row_labels_.back());
     }
+    if (causal() && !labelled) row_labels_ = tokens_;
+    for (size_t i = 0; i < n && !record.trained.empty(); ++i)
+      if (!record.trained[i]) row_labels_[i] = kIgnoredLabel;
     return true;
   }
 
@@ -399,12 +428,19 @@ class Reader {
     if (report_.rows == 0)
       fail(ErrorCode::data, "a row with text",
            fmt::format("{} without, the first at {}", report_.empty, report_.first_empty),
-           "name the column of the text with text_column");
+           o_.chat    ? "look at its messages"
+           : causal() ? "look at its input_ids and its attention_mask"
+                      : "name the column of the text with text_column");
     if (wants_labels() && report_.unlabelled == report_.rows)
-      fail(ErrorCode::data, "a label that is not -100 in some row",
-           fmt::format("{} rows, all of whose labels are ignored, the first at {}", report_.rows,
+      fail(ErrorCode::data,
+           o_.chat    ? "an assistant's turn to learn in some row"
+           : causal() ? "a label that is not -100 behind the first token of some row"
+                      : "a label that is not -100 in some row",
+           fmt::format("{} rows, {}, the first at {}", report_.rows,
+                       o_.chat ? "none of which trains a token" : "all of whose labels are ignored",
                        report_.first_unlabelled),
-           "raise max_length if the labels are behind it, or correct the labels");
+           o_.chat ? "raise max_length if they are behind it, or look at the roles: assistant"
+                   : "raise max_length if the labels are behind it, or correct the labels");
   }
 
   const std::vector<CorpusFile>& files_;
@@ -455,6 +491,7 @@ uint64_t rows_fingerprint(const std::vector<CorpusFile>& files, const Tokenizer*
         o.max_length, static_cast<int64_t>(o.problem_type), o.vocab_size, int64_t{o.places},
         int64_t{o.marked}})
     add(std::to_string(number));
+  if (o.chat) add(fingerprint_text(o.chat->fingerprint()));
   if (tokenizer) {
     add(fingerprint_text(tokenizer->fingerprint()));
     const int32_t mark = -1;

@@ -12,10 +12,14 @@
 //              the tokenizer runs on each word by itself, as is_split_into_words does; a word's
 //              first token has its label, its others and special tokens -100
 //   text       text without a label: masked language modelling by lines
+//   causal     tokens alone, the next of which is learned: records that have "input_ids", or
+//              conversations where RowOptions::chat is given
 // Whatever is asked for, records that have "input_ids" are tokens already:
 //   input_ids [n]; labels [n] or label (a number, or K of them; "labels" too may be a number),
 //   token_type_ids [n], attention_mask [n]: ones, then zeros where padding is, which is cut off.
-//   Nothing is put around them.
+//   Nothing is put around them. Of kind causal labels are tokens, where they stand, as
+//   transformers has them (shifting is the model's); without labels they are the input_ids; and
+//   token_type_ids are 0.
 // Special tokens and token types are those of the tokenizer's post-processor. Rows above
 // max_length are cut: the text of one, the longer of a pair first (transformers' truncation=True),
 // special tokens never; token rows at their end.
@@ -33,9 +37,10 @@
 
 namespace snug {
 
-enum class RowKind { sequence, tokens, text };
+enum class RowKind { sequence, tokens, text, causal };
 
 struct RowRecord;  // row_record.h
+class ChatRows;    // chat_rows.h
 
 // What a label of a row is. `automatic`, as transformers decides: lists are multi-label, one known
 // name or a number with a fraction is regression, all else is a class.
@@ -62,6 +67,8 @@ struct RowOptions {
   // token `marked`. Kind sequence has none.
   bool places = false;
   int32_t marked = -1;
+  // Kind causal: records are conversations (chat_rows.h), or input_ids.
+  const ChatRows* chat = nullptr;
   // Called with each record in order, once its row is written; `made` is false if it is empty.
   std::function<void(const RowRecord& record, bool made)> seen = nullptr;
   int64_t max_length = 512;  // tokens of a row, special ones included
@@ -87,12 +94,16 @@ struct RowOptions {
 //   a column that is not there, another number of fields than the first record has, broken JSON
 //   a label that is missing, unknown, no number (regression), a list of another length
 //   words and tags, or tokens and labels, types or mask, of different numbers
-//   an attention_mask with holes, an id outside [0, vocab_size)
+//   an attention_mask with holes, an id outside [0, vocab_size), a token type of kind causal
 //   nothing at all to train on: no row, or no label that is not -100
 // `out` is then as it was before.
 RowReport write_rows(const std::vector<CorpusFile>& files, const Tokenizer* tokenizer,
                      const RowOptions& options, const std::string& out,
                      const std::function<void(int64_t)>& progress = nullptr);
+
+// True if the first record of the first of `files` that holds JSON records has "input_ids". What
+// cannot be read has none: whoever reads it says why.
+bool holds_token_rows(const std::vector<CorpusFile>& files);
 
 // A digest of the files' bytes, the tokenizer with what it puts around texts, and the options that
 // decide rows: equal means an equal row file. write_rows stores it (RowFacts::source).

@@ -6,8 +6,10 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "engine/core/error.h"
+#include "engine/data/chat_rows.h"
 #include "engine/data/json_records.h"
 #include "engine/data/row_words.h"
 #include "engine/data/table_reader.h"
@@ -126,6 +128,7 @@ void read_ids(Keys& keys, const json& ids, const RowOptions& o, RowRecord& out) 
   if (const json* mask = keys.find({"attention_mask"})) out.mask = keys.integers(*mask);
   const json* labels = !o.label_column.empty()     ? keys.find({o.label_column})
                        : o.kind == RowKind::tokens ? keys.find({"labels", "label"})
+                       : o.kind == RowKind::causal ? keys.find({"labels"})
                                                    : keys.find({"label", "labels"});
   out.labels_left = labels && o.labels && o.kind == RowKind::text;
   if (labels && o.labels && o.kind != RowKind::text) keys.labels(*labels, out);
@@ -175,8 +178,8 @@ void read_text(Keys& keys, const RowOptions& o, RowRecord& out) {
   keys.labels(*label, out);
 }
 
-void read_table(const std::string& path, const RowOptions& o, const RowColumns& columns,
-                const std::function<void(RowRecord&)>& each) {
+QuotedBreaks read_table(const std::string& path, const RowOptions& o, const RowColumns& columns,
+                        const std::function<void(RowRecord&)>& each) {
   if (o.kind == RowKind::tokens)
     fail(ErrorCode::data, "words and their labels as JSON, a record a line",
          fmt::format("the table {}", path),
@@ -184,7 +187,7 @@ void read_table(const std::string& path, const RowOptions& o, const RowColumns& 
          ".jsonl");
   TableReader table(path, row_separator(path), o.quotes.value_or(row_separator(path) == ','),
                     o.max_record_bytes, o.longer_records, o.window);
-  if (table.columns().empty()) return;
+  if (table.columns().empty()) return {};
   std::vector<int64_t> wanted = {columns.text};
   for (const int64_t column : {columns.pair, columns.label})
     if (column >= 0) wanted.push_back(column);
@@ -211,6 +214,7 @@ void read_table(const std::string& path, const RowOptions& o, const RowColumns& 
     give();
   }
   while (table.next(wanted, {fields.data(), wanted.size()})) give();
+  return {table.quoted_breaks(), table.first_quoted_break()};
 }
 
 // A line without labels: its words stand between blanks.
@@ -251,29 +255,113 @@ RowSource row_form(const std::string& path) {
   return ends(name, {".jsonl", ".ndjson", ".json"}) ? RowSource::records : RowSource::lines;
 }
 
+namespace {
+
+// Whether an object has a key, without a tree of its values: that takes some twenty times its text.
+struct KeySearch {
+  std::string_view wanted;
+  int depth = 0;
+  bool found = false, object = false;
+
+  bool null() { return true; }
+  bool boolean(bool) { return true; }
+  bool number_integer(int64_t) { return true; }
+  bool number_unsigned(uint64_t) { return true; }
+  bool number_float(double, const std::string&) { return true; }
+  bool string(std::string&) { return true; }
+  bool binary(json::binary_t&) { return true; }
+  bool start_object(size_t) {
+    object |= depth == 0;
+    return ++depth > 0;
+  }
+  bool end_object() { return --depth >= 0; }
+  bool start_array(size_t) { return ++depth > 0; }
+  bool end_array() { return --depth >= 0; }
+  bool key(std::string& name) {
+    found |= depth == 1 && object && name == wanted;
+    return true;
+  }
+  static bool parse_error(size_t, const std::string&, const json::exception&) { return false; }
+};
+
+// Of the first line that is not blank; nothing where the file is one array.
+std::optional<bool> first_line_has(const std::string& path, std::string_view key) {
+  TextReader reader(path, {});
+  std::string_view line;
+  while (reader.next_line(line, kMaxRecordBytes / 24, "")) {
+    const size_t at = line.find_first_not_of(" \t\r");
+    if (at == line.npos) continue;
+    if (line[at] == '[') return {};
+    KeySearch search{key};
+    return json::sax_parse(line.begin(), line.end(), &search) && search.found;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool holds_token_rows(const std::vector<CorpusFile>& files) {
+  struct Seen {};
+  bool tokens = false;
+  for (const CorpusFile& file : files) {
+    if (row_form(file.path) != RowSource::records) continue;
+    try {
+      if (const std::optional<bool> has = first_line_has(file.path, "input_ids")) return *has;
+      for_each_json_record(file.path, kMaxRecordBytes / 24, "", {},
+                           [&](json& object, const std::string&, std::string_view) {
+                             tokens = object.contains("input_ids");
+                             throw Seen();
+                           });
+    } catch (const Seen&) {
+      return tokens;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+  return false;
+}
+
 bool has_row_name(const std::string& path) {
   return row_form(path) != RowSource::lines || ends(unpacked_name(path), {".txt"});
 }
 
-void for_each_record(const std::string& path, const RowOptions& options, const RowColumns& columns,
-                     const std::function<void(RowRecord&)>& each) {
+QuotedBreaks for_each_record(const std::string& path, const RowOptions& options,
+                             const RowColumns& columns,
+                             const std::function<void(RowRecord&)>& each) {
+  if (options.kind == RowKind::causal && row_form(path) != RowSource::records)
+    fail(ErrorCode::data,
+         options.chat ? "conversations as JSON, a record a line"
+                      : "rows of input_ids as JSON, a record a line",
+         path,
+         options.chat ? "write {\"messages\": [...]} on each line of a .jsonl"
+                      : "text and tokens in two runs, or write {\"input_ids\": [464, 3290]} on "
+                        "each line of a .jsonl");
   if (row_form(path) == RowSource::table) return read_table(path, options, columns, each);
-  if (row_form(path) == RowSource::lines) return read_lines(path, options, each);
+  if (row_form(path) == RowSource::lines) {
+    read_lines(path, options, each);
+    return {};
+  }
   // A tree of values takes some twenty times its text.
   const int64_t most = std::max<int64_t>(options.max_record_bytes / 24, 64 << 10);
   for_each_json_record(path, most, options.longer_records, options.window,
-                       [&](json& object, const std::string& where) {
+                       [&](json& object, const std::string& where, std::string_view text) {
                          RowRecord record;
                          record.where = where;
                          Keys keys(object, where);
                          if (const json* ids = keys.find({"input_ids"}))
                            read_ids(keys, *ids, options, record);
+                         else if (options.chat)
+                           options.chat->read(object, text, where, record);
+                         else if (options.kind == RowKind::causal)
+                           keys.refuse("\"input_ids\" in every record, as the first has them",
+                                       keys.others(), "text and tokens in two runs");
                          else if (options.kind == RowKind::tokens)
                            read_words(keys, options, record);
                          else
                            read_text(keys, options, record);
                          each(record);
                        });
+  return {};
 }
 
 }  // namespace snug

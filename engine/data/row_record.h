@@ -30,7 +30,10 @@ struct RowRecord {
   // Of the row, or of its words or tokens; none: there is none, or none is wanted.
   enum class Labels { none, one, list } labels = Labels::none;
   std::vector<RawLabel> label;
-  bool labels_left = false;  // there are labels, which the kind of row has no use for
+  // Of ids that were made from a conversation: whether each is trained; in place of labels.
+  std::vector<uint8_t> trained;
+  int64_t turns = 0, open_turns = 0;  // assistant's turns, and those without an end token
+  bool labels_left = false;           // there are labels, which the kind of row has no use for
 };
 
 // Where a table has what a row is made of; -1: nowhere.
@@ -38,6 +41,11 @@ struct RowColumns {
   int64_t text = -1, pair = -1, label = -1;
   bool header = true;
   std::string assumed;  // a sentence, if something was
+};
+
+// Line breaks inside of quotes of a table: rows that its quoting may have eaten.
+struct QuotedBreaks {
+  int64_t count = 0, first_line = 0;
 };
 
 enum class RowSource { table, records, lines };
@@ -50,8 +58,9 @@ RowColumns row_columns(const std::string& path, const RowOptions& options);
 
 // Calls `each` with every record of a file, which it may take apart. `columns` are the file's, if
 // it is a table. Throws data for what cannot be a record of options.kind.
-void for_each_record(const std::string& path, const RowOptions& options, const RowColumns& columns,
-                     const std::function<void(RowRecord&)>& each);
+QuotedBreaks for_each_record(const std::string& path, const RowOptions& options,
+                             const RowColumns& columns,
+                             const std::function<void(RowRecord&)>& each);
 
 RawLabel raw_label(std::string_view field);  // of a table
 

@@ -68,7 +68,10 @@ void Body::derive(const std::function<bool(int)>& trained, bool given_wanted) {
       }
     };
     if (inputs) reads(stage.for_inputs);
-    if (own && trained(stage.params.front())) reads(stage.for_params);
+    const auto end = stage.params.begin() +
+                     std::min<std::ptrdiff_t>(stage.reading_params,
+                                              static_cast<std::ptrdiff_t>(stage.params.size()));
+    if (std::any_of(stage.params.begin(), end, trained)) reads(stage.for_params);
   }
 }
 

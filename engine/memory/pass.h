@@ -63,8 +63,9 @@ struct Stage {
   std::function<void(Context&, Pass&)> run;
   // Backward. Empty: of a body whose caller drives backward by need() and drop().
   std::function<void(Context&, Pass&)> backward = {};
-  std::vector<int> params = {};  // of the ParamTable; the first is the one that reads for_params
-  std::vector<int> for_params = {};  // slots that the gradient of the first parameter reads
+  std::vector<int> params = {};      // of the ParamTable
+  std::vector<int> for_params = {};  // slots that the gradients of the first of them read
+  int reading_params = 1;            // how many: of a linear layer the weight alone, not the bias
   std::vector<int> for_inputs = {};  // slots that the gradients of the inputs read
   std::vector<int> gradients = {};   // inputs that have a gradient
 };
@@ -160,6 +161,8 @@ class Pass {
   bool wants_gradient(int slot) const { return body_->gradient_wanted(slot); }
   // The gradient of an input, to write: assigned if this is the first contribution, else added to.
   GradView open_gradient(Context& ctx, int slot);
+  // Whether forward sends a slot to the host: not one that backward does not read.
+  bool offloaded(int slot) const;
   // Whether a contribution to the gradient of a slot is there.
   bool has_gradient(int slot) const { return gradients_[static_cast<size_t>(slot)].defined(); }
   // The gradient of `to` begins as that of `from`, in place; no contribution may be there.
@@ -179,7 +182,6 @@ class Pass {
   void begin(Dims dims, PassMode mode);
   bool read_again(int slot) const;  // whether backward reads it or what is made of it
   bool kept(int slot) const;        // whether forward leaves it for backward
-  bool offloaded(int slot) const;   // whether forward sends it to the host
   bool away(int slot) const { return offload_ && offload_->away(index_, slot); }
   bool bring(Context& ctx, int slot);  // present now, or not to be had without running a stage
   // Makes the outputs of a stage that are missing; with `between`, not those that only the next

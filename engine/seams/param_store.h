@@ -1,5 +1,5 @@
 // ParamStore: how a layer gets its weights. A layer acquires a parameter, uses the view, and
-// releases it; a second acquire in backward or in a recompute is normal. The plain store's bytes
+// releases it; a second acquire in backward or in a recompute is normal. A plain store's bytes
 // are always there; a streamed one brings those of a part of the table at a time.
 #pragma once
 
@@ -20,23 +20,5 @@ class ParamStore {
   virtual void fetch_part(Context&, int /*part*/) {}
   virtual void drop_part(Context&, int /*part*/) {}
 };
-
-// All weights in one flat tensor of a resident program.
-class PlainParamStore final : public ParamStore {
- public:
-  // Call inside the root program.
-  PlainParamStore(Context& ctx, const ParamTable& table, DType dtype);
-  const ParamTable& table() const override { return table_; }
-  View acquire(Context& ctx, int param) override;
-  void release(Context&, int) override {}
-  const View& flat() const { return flat_; }
-
- private:
-  const ParamTable& table_;
-  Tensor flat_;
-};
-
-// The span of `flat` that holds a parameter, in its shape.
-View parameter_view(const View& flat, const ParamInfo& info);
 
 }  // namespace snug

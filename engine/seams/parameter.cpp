@@ -1,5 +1,7 @@
 #include "engine/seams/parameter.h"
 
+#include <algorithm>
+
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 
@@ -10,10 +12,25 @@ int ParamTable::add(ParamInfo info) {
   require(info.shape.rank() == 0 || (info.rows >= 0 && info.rows <= info.shape[0]),
           "no more real rows than a parameter has");
   require(find(info.name.view()) < 0, "one parameter of each name");
-  info.offset = flat_;
-  flat_ += round_up(info.elements(), kSpanAlignment);
+  if (frozen_ && frozen_(info.name.view())) info.trainable = false;
   params_.push_back(info);
-  return size() - 1;
+  const int added = size() - 1;
+  const auto frozen = std::find_if(by_offset_.begin(), by_offset_.end(),
+                                   [&](int i) { return !(*this)[i].trainable; });
+  const auto at = by_offset_.insert(info.trainable ? frozen : by_offset_.end(), added);
+  flat_ = 0;
+  if (at != by_offset_.begin()) flat_ = end_of(*(at - 1));
+  for (auto i = at; i != by_offset_.end(); ++i) {
+    params_[static_cast<size_t>(*i)].offset = flat_;
+    flat_ = end_of(*i);
+  }
+  if (info.trainable) trained_ = end_of(added);
+  return added;
+}
+
+int64_t ParamTable::end_of(int param) const {
+  const ParamInfo& p = (*this)[param];
+  return p.offset + round_up(p.elements(), kSpanAlignment);
 }
 
 int64_t ParamTable::real_elements() const {
@@ -22,10 +39,42 @@ int64_t ParamTable::real_elements() const {
   return sum;
 }
 
+int64_t ParamTable::real_trained_elements() const {
+  int64_t sum = 0;
+  for (const ParamInfo& p : params_) sum += p.trainable ? p.real_elements() : 0;
+  return sum;
+}
+
 int ParamTable::find(std::string_view name) const {
   for (int i = 0; i < size(); ++i)
     if ((*this)[i].name.view() == name) return i;
   return -1;
+}
+
+View parameter_view(const View& flat, const ParamInfo& info) {
+  View v = flat.rows(info.offset, info.elements()).reshaped(info.shape);
+  v.name = info.name;
+  return v;
+}
+
+RestingWeights::RestingWeights(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {
+  std::sort(pieces_.begin(), pieces_.end(),
+            [](const Piece& a, const Piece& b) { return a.first < b.first; });
+}
+
+View RestingWeights::rows(int64_t first, int64_t n) const {
+  const auto after = std::upper_bound(pieces_.begin(), pieces_.end(), first,
+                                      [](int64_t f, const Piece& p) { return f < p.first; });
+  require(after != pieces_.begin(), "an element of the flat range");
+  const Piece& piece = *(after - 1);
+  require(first + n <= piece.first + piece.view.elements(), "elements of one piece");
+  return piece.view.rows(first - piece.first, n);
+}
+
+int64_t RestingWeights::bytes() const {
+  int64_t sum = 0;
+  for (const Piece& p : pieces_) sum += p.view.bytes();
+  return sum;
 }
 
 }  // namespace snug

@@ -1,7 +1,14 @@
 // The table of a model's parameters: what every seam indexes by. Parameters lie in one flat range,
 // each aligned to 256 elements, so that an optimizer, a quantiser or a shard works on flat spans.
+// Those that are trained come first: gradients, masters and states are of [0, trained_elements())
+// and of nothing else, with the same offsets.
+//
+//   | wte | h.0 ... h.11 | ln_f |            nothing frozen: the order of the table
+//   | h.11 | ln_f || wte | h.0 ... h.10 |    frozen: wte and h.0 to h.10
+//     trained         frozen
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "engine/core/view.h"
@@ -22,7 +29,7 @@ struct ParamInfo {
   int group = kGroupDecay;
   Init init = Init::zeros;
   float init_std = 0.0f;
-  bool trainable = true;
+  bool trainable = true;  // else frozen: no gradient, master or state
   // The weight (out, in) of a linear layer: products read it, so it may be kept packed for them.
   bool linear = false;
   // Stored transposed in the family's files ((in, out), as GPT-2's Conv1D).
@@ -42,20 +49,50 @@ inline constexpr int64_t kSpanAlignment = 256;
 
 class ParamTable {
  public:
-  int add(ParamInfo info);  // returns its index; sets offset
+  ParamTable() = default;
+  // Parameters of which `frozen` says so, by name, are added as frozen.
+  explicit ParamTable(std::function<bool(std::string_view)> frozen) : frozen_(std::move(frozen)) {}
+
+  int add(ParamInfo info);  // returns its index; settles the offsets of all
   const ParamInfo& operator[](int i) const { return params_[static_cast<size_t>(i)]; }
   int size() const { return static_cast<int>(params_.size()); }
-  int64_t flat_elements() const { return flat_; }  // alignment gaps included
-  int64_t real_elements() const;                   // what "124M parameters" means
-  int find(std::string_view name) const;           // -1 if absent
-  // Whether `param` is the first of a run of neighbours of one part, or of none.
-  bool begins_part(int param) const {
-    return param == 0 || (*this)[param].part != (*this)[param - 1].part;
-  }
+  int64_t flat_elements() const { return flat_; }        // alignment gaps included
+  int64_t trained_elements() const { return trained_; }  // the trained range, gaps included
+  int64_t real_elements() const;                         // what "124M parameters" means
+  int64_t real_trained_elements() const;                 // of them, the trained ones
+  int find(std::string_view name) const;                 // -1 if absent
+  // Indices by offset: the trained ones, then the frozen, each in the order of the table.
+  const std::vector<int>& by_offset() const { return by_offset_; }
+  // The offset behind a parameter and its gap.
+  int64_t end_of(int param) const;
 
  private:
   std::vector<ParamInfo> params_;
-  int64_t flat_ = 0;
+  std::vector<int> by_offset_;
+  std::function<bool(std::string_view)> frozen_;
+  int64_t flat_ = 0, trained_ = 0;
+};
+
+// The span of `flat` that holds a parameter, in its shape.
+View parameter_view(const View& flat, const ParamInfo& info);
+
+// Where the value of record of every parameter rests, in pieces of the flat range: the f32 master
+// of what is trained, and what layers read of what is frozen.
+class RestingWeights {
+ public:
+  struct Piece {
+    int64_t first;  // of the flat range
+    View view;      // f32, bf16 or f16
+  };
+  RestingWeights(const View& flat) : pieces_{{0, flat}} {}  // NOLINT: one view is one piece
+  explicit RestingWeights(std::vector<Piece> pieces);       // in any order
+  // Elements [first, first + n), which lie in one piece.
+  View rows(int64_t first, int64_t n) const;
+  const std::vector<Piece>& pieces() const { return pieces_; }
+  int64_t bytes() const;
+
+ private:
+  std::vector<Piece> pieces_;
 };
 
 }  // namespace snug

@@ -12,7 +12,14 @@ extern const Family kDistilBertFamily;  // distilbert.cpp
 extern const Family kLlamaFamily;       // llama.cpp, with its kin
 extern const Family kMistralFamily;
 extern const Family kQwen2Family;
-extern const Family kGemmaFamily;
-extern const GgufFamily kGpt2Gguf;  // gpt2_gguf.cpp
+extern const Family kQwen3Family;
+extern const Family kGemmaFamily;  // gemma.cpp
+extern const Family kGemma2Family;
+extern const Family kGemma3Family;
+extern const Family kNeoxFamily;     // neox.cpp
+extern const Family kOlmo2Family;    // olmo2.cpp
+extern const Family kPhi3Family;     // phi3.cpp
+extern const Family kSmollm3Family;  // smollm3.cpp
+extern const GgufFamily kGpt2Gguf;   // gpt2_gguf.cpp
 
 }  // namespace snug

@@ -36,10 +36,27 @@ struct KeyAlias {
   const char* own;
 };
 
+// Rows of a tensor of a file in another order than the parameter's: the file has `outer` groups of
+// `inner` runs of `rows` rows, the parameter `inner` groups of `outer` runs. 1 and 1: the same order.
+struct RowGroups {
+  int64_t outer = 1, inner = 1, rows = 0;
+  bool any() const { return outer > 1 && inner > 1; }
+  // Where row `row` of the file is in the parameter, and the reverse.
+  int64_t ours(int64_t row) const { return move(row, outer, inner); }
+  int64_t file(int64_t row) const { return move(row, inner, outer); }
+
+ private:
+  int64_t move(int64_t row, int64_t groups, int64_t runs) const {
+    const int64_t run = row / rows, group = run / runs;
+    return ((run % runs) * groups + group) * rows + row % rows;
+  }
+};
+
 // A tensor of a file that holds a parameter, or rows of one.
 struct FilePiece {
   std::vector<std::string> names;  // under which a file may hold it, the one to write first
   int64_t rows = 0;                // of the parameter's first extent
+  RowGroups groups = {};           // the order of these rows in the file
 };
 
 struct Family {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/core/rng.h"
 #include "engine/seams/param_store.h"
@@ -11,9 +12,11 @@
 
 namespace snug {
 
-Model::Model(const ModelSpec& spec, const Precision& precision)
+Model::Model(const ModelSpec& spec, const Precision& precision,
+             std::function<bool(std::string_view)> frozen)
     : spec_(spec),
       precision_(precision),
+      params_(std::move(frozen)),
       n_document_end_("batch.document_end"),
       n_final_("final.x"),
       n_normf_("final.norm"),
@@ -33,12 +36,17 @@ Model::Model(const ModelSpec& spec, const Precision& precision)
   }
   // A block has a backward if something in it or before it is trained.
   bool before = false;
+  first_backward_ = spec.L;
   for (int i = 0, l = 0; i < params_.size(); ++i) {
     for (; l <= params_[i].part; ++l) blocks_[static_cast<size_t>(l)]->derive(params_, before);
     before |= params_[i].trainable;
+    if (params_[i].trainable)
+      first_backward_ = std::min<int64_t>(first_backward_, std::max(0, params_[i].part));
   }
+  embedding_->derive(params_);
   if (spec.head != HeadKind::causal_lm) {
     rows_head_.emplace(spec_, precision, embedding_->wte(), params_);
+    rows_head_->derive(params_, first_backward_ < spec.L);
     return;
   }
   final_norm_.weight = params_.add({.name = Name("ln_f.weight"),
@@ -124,8 +132,8 @@ void Model::fetch_weights(Context& ctx, Runtime& rt, int64_t layer) const {
 }
 
 void Model::fetch(Context& ctx, Runtime& rt, ModelPass& pass, int64_t layer) const {
+  if (layer < first_backward_) return;
   fetch_weights(ctx, rt, layer);
-  if (layer < 0) return;
   const Context::Scope scope(ctx, block(layer).name());
   rt.grads->fetch_part(ctx, static_cast<int>(layer));
   if (!pass.offload) return;
@@ -149,10 +157,14 @@ Tensor Model::train_causal(Context& ctx, Runtime& rt, ModelPass& pass, const Mod
     GradView dweight;
     if (rt.grads->wants(lm_head_)) dweight = rt.grads->open(ctx, lm_head_);
     head_loss_train(ctx, dnorm, dweight, norm, rt.params.acquire(ctx, lm_head_), batch.targets,
-                    spec_.V, head_rows, rt.state, rt.packed_weight(lm_head_));
+                    spec_.V, head_rows, rt.state, rt.packed_weight(lm_head_), {}, {},
+                    spec_.head_softcap);
     rt.params.release(ctx, lm_head_);
     if (!spec_.tied && rt.grads->wants(lm_head_)) rt.grads->close(ctx, lm_head_);
   }
+  const auto trained = [&](int param) { return param >= 0 && rt.grads->wants(param); };
+  if (first_backward_ == spec_.L && !trained(final_norm_.weight) && !trained(final_norm_.bias))
+    return {};
   Tensor dx = ctx.tensor(n_dx_, {N, spec_.C}, dtype, Category::activations);
   // Not before the head is through: its logits are often what the peak is made of.
   fetch(ctx, rt, pass, spec_.L - 1);
@@ -172,12 +184,14 @@ void Model::train_step(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBa
     dx = train_causal(ctx, rt, pass, batch, head_rows, x);
     x.reset();
   }
-  for (int64_t l = spec_.L - 1; l >= 0; --l) {
+  for (int64_t l = spec_.L - 1; l >= first_backward_; --l) {
     fetch(ctx, rt, pass, l - 1);
     dx = block(l).backward(ctx, rt, pass.blocks[static_cast<size_t>(l)], std::move(dx));
   }
-  const Context::Scope scope(ctx, scope_embedding_);
-  embedding_->backward(ctx, *pass.embedding, std::move(dx));
+  if (dx.defined() && first_backward_ == 0) {
+    const Context::Scope scope(ctx, scope_embedding_);
+    embedding_->backward(ctx, *pass.embedding, std::move(dx));
+  }
   pass.document_end.reset();
 }
 
@@ -209,14 +223,14 @@ void Model::evaluate(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatc
   const Tensor nll = ctx.tensor(n_nll_, {N}, DType::f32, Category::workspace);
   const Tensor lse = ctx.tensor(n_lse_, {N}, DType::f32, Category::workspace);
   head_loss_forward(ctx, nll, lse, norm, rt.params.acquire(ctx, lm_head_), batch.targets, spec_.V,
-                    head_rows, rt.state, rt.packed_weight(lm_head_));
+                    head_rows, rt.state, rt.packed_weight(lm_head_), {}, spec_.head_softcap);
   rt.params.release(ctx, lm_head_);
 }
 
 void Model::logits(Context& ctx, Runtime& rt, const View& logits, const View& hidden_rows) const {
   const Context::Scope scope(ctx, scope_head_);
   head_logits(ctx, logits, hidden_rows, rt.params.acquire(ctx, lm_head_),
-              rt.packed_weight(lm_head_));
+              rt.packed_weight(lm_head_), {}, spec_.head_softcap);
   rt.params.release(ctx, lm_head_);
 }
 
@@ -279,15 +293,29 @@ void init_parameters(const ParamTable& table, const View& flat, uint64_t seed, i
     init_one(table[i], i, base + table[i].offset, seed, threads);
 }
 
-void init_parameters(Context& ctx, const ParamTable& table, const View& flat, uint64_t seed) {
-  if (ctx.host_reads()) return init_parameters(table, flat, seed, ctx.threads());
+void init_parameters(Context& ctx, const ParamTable& table, const RestingWeights& weights,
+                     uint64_t seed) {
+  const std::vector<RestingWeights::Piece>& pieces = weights.pieces();
+  if (ctx.host_reads() && pieces.size() == 1 && pieces.front().view.dtype == DType::f32)
+    return init_parameters(table, pieces.front().view, seed, ctx.threads());
   std::vector<float> block;
+  std::vector<uint16_t> rounded;
   for (int i = 0; i < table.size(); ++i) {
-    const int64_t begin = table[i].offset,
-                  end = i + 1 < table.size() ? table[i + 1].offset : flat.elements();
-    block.assign(static_cast<size_t>(end - begin), 0.0f);  // with the gap behind it
+    const int64_t begin = table[i].offset, n = table.end_of(i) - begin;
+    block.assign(static_cast<size_t>(n), 0.0f);  // with the gap behind it
     init_one(table[i], i, block.data(), seed, ctx.threads());
-    ctx.write(flat.rows(begin, end - begin), block.data());
+    const View place = weights.rows(begin, n);
+    const void* values = block.data();
+    if (place.dtype != DType::f32) {
+      require(place.dtype == DType::bf16 || place.dtype == DType::f16,
+              "parameters of f32, bf16 or f16");
+      rounded.resize(block.size());
+      for (size_t k = 0; k < block.size(); ++k)
+        rounded[k] = place.dtype == DType::bf16 ? from_f32<bf16>(block[k]).bits
+                                                : from_f32<f16>(block[k]).bits;
+      values = rounded.data();
+    }
+    ctx.write(place, values);
   }
 }
 

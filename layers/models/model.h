@@ -2,6 +2,7 @@
 // pass creates lives in a ModelPass that the caller owns.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -39,7 +40,10 @@ struct ModelBatch {
 
 class Model {
  public:
-  Model(const ModelSpec& spec, const Precision& precision);
+  // Parameters of which `frozen` says so, by their name in the table, stay as they are (freeze.h):
+  // nothing runs in backward below the first one that is trained.
+  Model(const ModelSpec& spec, const Precision& precision,
+        std::function<bool(std::string_view)> frozen = {});
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
@@ -48,6 +52,9 @@ class Model {
   const ParamTable& params() const { return params_; }
   // The head that reads rows; null for a causal LM.
   const RowsHead* rows_head() const { return rows_head_ ? &*rows_head_ : nullptr; }
+  // The lowest layer that backward reaches; L if it reaches none.
+  int64_t first_backward() const { return first_backward_; }
+  int64_t backward_layers() const { return spec_.L - first_backward_; }
   const Block& block(int64_t layer) const { return *blocks_[static_cast<size_t>(layer)]; }
 
   // A pass with these policies, one vector of slot policies a layer; see recompute.h.
@@ -91,6 +98,7 @@ class Model {
   ModelSpec spec_;
   Precision precision_;
   ParamTable params_;
+  int64_t first_backward_ = 0;  // the lowest layer with a backward; L: none has one
   std::optional<Embedding> embedding_;
   std::optional<RowsHead> rows_head_;
   int lm_head_ = -1;
@@ -107,7 +115,9 @@ void init_parameters(const ParamTable& table, const View& flat, uint64_t seed, i
 // One of them into the elements that it has, zeros before.
 void init_parameter(const ParamTable& table, int param, float* values, uint64_t seed,
                     int threads = 1);
-// The same on any place: `flat` is written through the context, a parameter at a time.
-void init_parameters(Context& ctx, const ParamTable& table, const View& flat, uint64_t seed);
+// The same on any place, to where they rest (f32, or the dtype that layers read: rounded once),
+// written through the context, a parameter at a time.
+void init_parameters(Context& ctx, const ParamTable& table, const RestingWeights& weights,
+                     uint64_t seed);
 
 }  // namespace snug

@@ -53,10 +53,11 @@ std::vector<std::string_view> slots_of(const Key& key, std::string_view name) {
   if (name == "norms") return {"norm1", "norm2"};
   if (name == "inputs") return {"x"};
   if (name == "mlp") return {"norm2", "fc", "act"};
-  if (name == "attention") return {"norm1", "qkv", "att", "lse"};
+  if (name == "attention") return {"norm1", "heads", "qkv", "att", "lse"};
   if (name == "block") {
-    std::vector<std::string_view> all = {"norm1", "mean1", "rstd1", "qkv", "att", "lse", "mid",
-                                         "norm2", "mean2", "rstd2", "fc",  "act", "sum"};
+    std::vector<std::string_view> all = {
+        "norm1", "mean1", "rstd1", "heads", "rstdq", "rstdk", "qkv",  "att",   "lse",   "mid",
+        "norm2", "mean2", "rstd2", "fc",    "act",   "down",  "proj", "rstd3", "rstd4", "sum"};
     if (key.policy == SlotPolicy::offload) all.emplace_back("x");
     return all;
   }

@@ -7,9 +7,9 @@
 //   norms      norm1, norm2                               -
 //   inputs     -                                          the block's input
 //   mlp        norm2, fc, act                             the same
-//   attention  norm1, qkv, att, lse                       the same
+//   attention  norm1, heads, qkv, att, lse                the same
 //   block      everything but the block's input           the input and all that is not recomputed
-//   a slot     norm1 mean1 rstd1 qkv att lse mid norm2 mean2 rstd2 fc act sum: that one
+//   a slot     norm1 mean1 rstd1 heads rstdq rstdk qkv att lse proj mid norm2 mean2 rstd2 rstd3 rstd4 fc act down sum: that one
 // Names join with '+' (norms+fc). A map gives layers their own: "0-5: block, 6-11: none"; layers
 // that it leaves out keep everything. No slot of a layer is in both.
 #pragma once
@@ -23,10 +23,14 @@ namespace snug {
 
 // What names may stand in each, separated by spaces.
 inline constexpr std::string_view kRecomputeNames =
-    "none norms mlp attention block norm1 mean1 rstd1 qkv att lse mid norm2 mean2 rstd2 fc act sum";
+    "none norms mlp attention block norm1 mean1 rstd1 heads rstdq rstdk qkv att lse proj mid norm2 "
+    "mean2 "
+    "rstd2 rstd3 rstd4 fc act down sum";
 inline constexpr std::string_view kOffloadNames =
-    "none inputs attention mlp block norm1 mean1 rstd1 qkv att lse mid norm2 mean2 rstd2 fc act "
-    "sum";
+    "none inputs attention mlp block norm1 mean1 rstd1 heads rstdq rstdk qkv att lse proj mid "
+    "norm2 "
+    "mean2 "
+    "rstd2 rstd3 rstd4 fc act down sum";
 
 // Policies of all layers. Throws usage, naming the key with the policy, the layer or the slot, on
 // anything unknown and on a slot that is in both.

@@ -12,9 +12,10 @@
 namespace snug {
 
 namespace {
-const Family* const kFamilies[] = {&kGpt2Family,       &kBertFamily,  &kRobertaFamily,
-                                   &kDistilBertFamily, &kLlamaFamily, &kMistralFamily,
-                                   &kQwen2Family,      &kGemmaFamily};
+const Family* const kFamilies[] = {
+    &kGpt2Family,    &kBertFamily,  &kRobertaFamily, &kDistilBertFamily, &kLlamaFamily,
+    &kMistralFamily, &kQwen2Family, &kQwen3Family,   &kGemmaFamily,      &kGemma2Family,
+    &kGemma3Family,  &kNeoxFamily,  &kOlmo2Family,   &kPhi3Family,       &kSmollm3Family};
 
 std::string known_types() {
   std::string list;
@@ -65,8 +66,9 @@ HeadKind parse_head(std::string_view word) {
   for (const HeadKind head : {HeadKind::causal_lm, HeadKind::masked_lm,
                               HeadKind::sequence_classification, HeadKind::token_classification})
     if (word == to_string(head)) return head;
+  if (word == "sft") return HeadKind::causal_lm;  // another reading of rows
   fail(ErrorCode::usage,
-       "task as causal_lm, masked_lm, sequence_classification or token_classification",
+       "task as causal_lm, sft, masked_lm, sequence_classification or token_classification",
        std::string(word), "task=auto");
 }
 

@@ -10,6 +10,7 @@
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/io/json.h"
+#include "layers/models/weight_values.h"
 
 namespace snug {
 namespace {
@@ -35,7 +36,17 @@ int64_t rows_per_block(int64_t width) {
 
 // `out`: where the piece's first row goes.
 template <class T>
-void load_one(const SafeTensor& t, const ParamInfo& p, T* out, int threads) {
+void load_one(const SafeTensor& t, const ParamInfo& p, const FilePiece& piece_of, T* out,
+              int threads) {
+  if (const RowGroups& groups = piece_of.groups; groups.any()) {
+    const int64_t width = t.elements() / piece_of.rows, element = bits_of(t.dtype) / 8;
+    parallel_chunks(threads, piece_of.rows / groups.rows, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t run = begin; run < end; ++run)
+        convert(t.dtype, t.data + run * groups.rows * width * element, groups.rows * width,
+                out + groups.ours(run * groups.rows) * width);
+    });
+    return;
+  }
   if (!(p.transposed_in_file && p.shape.rank() == 2)) {
     convert(t.dtype, t.data, t.elements(), out);
     return;
@@ -55,9 +66,9 @@ void load_one(const SafeTensor& t, const ParamInfo& p, T* out, int threads) {
 }
 
 // f16 ends at 65504: what lies beyond would compute infinities.
-void load_f16(const SafeTensor& t, const ParamInfo& p, f16* out, int threads,
-              const std::string& folder) {
-  load_one(t, p, out, threads);
+void load_f16(const SafeTensor& t, const ParamInfo& p, const FilePiece& piece, f16* out,
+              int threads, const std::string& folder) {
+  load_one(t, p, piece, out, threads);
   for (int64_t i = 0; i < t.elements(); ++i)
     if ((out[i].bits & 0x7c00u) == 0x7c00u)
       fail(ErrorCode::data, "weights that fp16 can hold, 65504 at most",
@@ -183,6 +194,11 @@ std::vector<const SafeTensor*> find_weight(const SafetensorsFolder& files, const
   return tensors;
 }
 
+RowGroups row_groups(const Model& model, int param) {
+  const std::vector<FilePiece> pieces = pieces_of(model, param, "model");
+  return pieces.size() == 1 ? pieces.front().groups : RowGroups{};
+}
+
 std::vector<std::string> missing_weights(const Model& model, const std::string& folder) {
   const SafetensorsFolder files(folder);
   std::vector<std::string> names;
@@ -230,74 +246,65 @@ namespace {
 // Where parameter i lies until it is in its place: there already, or in a block of its own size.
 class ParamTarget {
  public:
-  ParamTarget(Context* ctx, const ParamTable& table, const View& flat)
-      : ctx_(ctx && !ctx->host_reads() ? ctx : nullptr), table_(table), flat_(flat) {
-    if (!ctx_) std::memset(flat.data, 0, static_cast<size_t>(flat.bytes()));
+  ParamTarget(Context* ctx, const ParamTable& table, const RestingWeights& weights)
+      : ctx_(ctx && !ctx->host_reads() ? ctx : nullptr), table_(table), weights_(weights) {
+    for (const RestingWeights::Piece& piece : weights.pieces()) {
+      const DType t = piece.view.dtype;
+      require(t == DType::f32 || t == DType::bf16 || t == DType::f16,
+              "parameters of f32, bf16 or f16");
+      if (!ctx_) std::memset(piece.view.data, 0, static_cast<size_t>(piece.view.bytes()));
+    }
   }
-  template <class T>
-  T* open(int i) {
-    const int64_t offset = table_[i].offset;
-    if (!ctx_) return flat_.as<T>() + offset;
+  // f(T* parameter), with the type that it rests in.
+  template <class F>
+  void fill(int i, F&& f) {
     // With the gap behind it, which becomes zero.
-    const int64_t end = i + 1 < table_.size() ? table_[i + 1].offset : flat_.elements();
-    place_ = flat_.rows(offset, end - offset);
-    block_.assign(static_cast<size_t>(place_.bytes()), std::byte{0});
-    return reinterpret_cast<T*>(block_.data());
-  }
-  void close() {
-    if (ctx_) ctx_->write(place_, block_.data());
-  }
-  // A parameter that the files do not have, as a new model has it.
-  void draw(int i, uint64_t seed) {
-    std::vector<float> values(static_cast<size_t>(table_[i].elements()), 0.0f);
-    init_parameter(table_, i, values.data(), seed);
-    const auto n = static_cast<int64_t>(values.size());
-    if (flat_.dtype == DType::bf16)
-      convert(SafeDType::F32, reinterpret_cast<const char*>(values.data()), n, open<bf16>(i));
-    else if (flat_.dtype == DType::f16)
-      convert(SafeDType::F32, reinterpret_cast<const char*>(values.data()), n, open<f16>(i));
+    const int64_t begin = table_[i].offset;
+    const View place = weights_.rows(begin, table_.end_of(i) - begin);
+    void* to = place.data;
+    if (ctx_) {
+      block_.assign(static_cast<size_t>(place.bytes()), std::byte{0});
+      to = block_.data();
+    }
+    if (place.dtype == DType::bf16)
+      f(static_cast<bf16*>(to));
+    else if (place.dtype == DType::f16)
+      f(static_cast<f16*>(to));
     else
-      std::memcpy(open<float>(i), values.data(), static_cast<size_t>(n) * 4);
-    close();
+      f(static_cast<float*>(to));
+    if (ctx_) ctx_->write(place, block_.data());
   }
 
  private:
   Context* ctx_;
   const ParamTable& table_;
-  View flat_, place_;
+  const RestingWeights& weights_;
   std::vector<std::byte> block_;
 };
 
 std::vector<std::string> load_weights(Context* ctx, const Model& model, const std::string& folder,
-                                      const View& flat, int threads, uint64_t seed) {
+                                      const RestingWeights& weights, int threads, uint64_t seed) {
   const SafetensorsFolder files(folder);
   const ParamTable& table = model.params();
-  require(flat.dtype == DType::f32 || flat.dtype == DType::bf16 || flat.dtype == DType::f16,
-          "parameters of f32, bf16 or f16");
-  ParamTarget target(ctx, table, flat);
+  ParamTarget target(ctx, table, weights);
   for (int i = 0; i < table.size(); ++i) {
     const ParamInfo& p = table[i];
     const std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder);
-    if (tensors.empty()) {
-      target.draw(i, seed);
-      continue;
-    }
-    const auto read = [&](auto* out, auto&& load) {
-      for (const SafeTensor* tensor : tensors) {
-        load(*tensor, out);
-        out += tensor->elements();
+    const std::vector<FilePiece> pieces = pieces_of(model, i, folder);
+    target.fill(i, [&]<class T>(T* out) {
+      if (tensors.empty()) {  // as a new model has it
+        std::vector<float> values(static_cast<size_t>(p.elements()), 0.0f);
+        init_parameter(table, i, values.data(), seed);
+        convert(SafeDType::F32, reinterpret_cast<const char*>(values.data()), p.elements(), out);
       }
-    };
-    if (flat.dtype == DType::bf16)
-      read(target.open<bf16>(i),
-           [&](const SafeTensor& t, bf16* out) { load_one(t, p, out, threads); });
-    else if (flat.dtype == DType::f16)
-      read(target.open<f16>(i),
-           [&](const SafeTensor& t, f16* out) { load_f16(t, p, out, threads, folder); });
-    else
-      read(target.open<float>(i),
-           [&](const SafeTensor& t, float* out) { load_one(t, p, out, threads); });
-    target.close();
+      for (size_t k = 0; k < tensors.size(); ++k) {
+        if constexpr (std::is_same_v<T, f16>)
+          load_f16(*tensors[k], p, pieces[k], out, threads, folder);
+        else
+          load_one(*tensors[k], p, pieces[k], out, threads);
+        out += tensors[k]->elements();
+      }
+    });
   }
   std::vector<std::string> warnings = unused_tensors(model, files, folder);
   for (const SafetensorsReader& file : files.files()) file.drop_pages();
@@ -307,13 +314,13 @@ std::vector<std::string> load_weights(Context* ctx, const Model& model, const st
 }  // namespace
 
 std::vector<std::string> load_weights(const Model& model, const std::string& folder,
-                                      const View& flat, int threads, uint64_t seed) {
-  return load_weights(nullptr, model, folder, flat, threads, seed);
+                                      const RestingWeights& weights, int threads, uint64_t seed) {
+  return load_weights(nullptr, model, folder, weights, threads, seed);
 }
 
 std::vector<std::string> load_weights(Context& ctx, const Model& model, const std::string& folder,
-                                      const View& flat, uint64_t seed) {
-  return load_weights(&ctx, model, folder, flat, ctx.threads(), seed);
+                                      const RestingWeights& weights, uint64_t seed) {
+  return load_weights(&ctx, model, folder, weights, ctx.threads(), seed);
 }
 
 SafetensorsLayout weights_layout(const Model& model, DType dtype) {
@@ -366,12 +373,22 @@ void append(SafetensorsWriter& writer, const float* source, int64_t elements, Sa
 }  // namespace
 
 void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& layout,
-                  const View& flat, const View& staging, const std::string& path) {
-  Op op(ctx, "save_weights", {.flops = 0, .bytes = flat.bytes()});
+                  const RestingWeights& weights, const View& staging, const std::string& path) {
+  Op op(ctx, "save_weights", {.flops = 0, .bytes = weights.bytes()});
   if (!op.run()) return;
   const bool apart = !ctx.host_reads();
-  auto* const turned =
-      reinterpret_cast<float*>(static_cast<char*>(staging.data) + save_staging_bytes(model));
+  void* const turned = static_cast<char*>(staging.data) + save_staging_bytes(model);
+  const auto flat_rows = [](const View& v, int64_t first, int64_t n) {
+    return v.reshaped({v.elements()}).rows(first, n);
+  };
+  const auto read_values = [&](float* out, View from) {
+    if (apart) {
+      void* const behind = values_behind(out, from);
+      ctx.read(behind, from);
+      from.data = behind;
+    }
+    values_to_f32(out, from);
+  };
   SafetensorsWriter writer(path, layout);
   size_t tensor = 0;
   for (int i = 0; i < model.params().size(); ++i) {
@@ -380,10 +397,10 @@ void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& lay
     int64_t first = 0;  // element of the parameter
     for (const FilePiece& piece : pieces_of(model, i, "model")) {
       const SafeSpec& spec = layout.tensors()[tensor++];
-      const float* w = flat.as<float>() + p.offset + first;
+      View own = weights.rows(p.offset + first, p.elements() - first);
       if (apart && transposed) {
-        ctx.read(turned, flat.rows(p.offset, p.elements()));
-        w = turned;
+        ctx.read(turned, weights.rows(p.offset, p.elements()));
+        own.data = turned;
       }
       const int64_t row = p.real_elements() / std::max<int64_t>(1, p.rows);
       const int64_t rows = transposed ? p.shape[1] : piece.rows;  // of the file
@@ -392,15 +409,23 @@ void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& lay
       writer.begin(spec.name);
       for (int64_t r0 = 0; r0 < rows; r0 += block) {
         const int64_t n = std::min(block, rows - r0), elements = n * width;
-        const float* source = w + r0 * width;
         auto* out = static_cast<float*>(staging.data);
+        const float* source = out;
         if (transposed) {
-          for (int64_t c = 0; c < width; ++c)
-            for (int64_t r = 0; r < n; ++r) out[r * width + c] = w[c * rows + r0 + r];
-          source = out;
-        } else if (apart) {
-          ctx.read(out, flat.rows(p.offset + first + r0 * width, elements));
-          source = out;
+          transposed_to_f32(out, own, rows, width, r0 * width, elements);
+        } else if (piece.groups.any()) {
+          for (int64_t r = 0; r < n;) {
+            const int64_t run = std::min(n - r, piece.groups.rows - (r0 + r) % piece.groups.rows);
+            const int64_t from = piece.groups.ours(r0 + r) * width;
+            read_values(out + r * width, flat_rows(own, from, run * width));
+            r += run;
+          }
+        } else {
+          const View from = flat_rows(own, r0 * width, elements);
+          if (from.dtype == DType::f32 && !apart)
+            source = from.as<const float>();
+          else
+            read_values(out, from);
         }
         append(writer, source, elements, spec.dtype, staging);
       }

@@ -10,18 +10,19 @@
 
 namespace snug {
 
-// Reads every parameter from model.safetensors, its shards, or a single file into `flat` (f32, bf16
-// or f16, the whole parameter range; gaps and padded rows become zero). Shapes are checked, layouts
+// Reads every parameter from model.safetensors, its shards, or a single file to where it rests (f32,
+// bf16 or f16; gaps and padded rows become zero). Shapes are checked, layouts
 // and dtypes converted, each value rounded once. Throws data, naming file and tensor, if one is
 // missing, of another shape, or has a value that f16 cannot hold. Returns warnings about tensors
 // nobody asked for.
 // A head that the files do not have is drawn from `seed` as in a new model: missing_weights().
 std::vector<std::string> load_weights(const Model& model, const std::string& folder,
-                                      const View& flat, int threads, uint64_t seed = 0);
+                                      const RestingWeights& weights, int threads,
+                                      uint64_t seed = 0);
 
-// The same on any place: `flat` is written through the context, a parameter at a time.
+// The same on any place: they are written through the context, a parameter at a time.
 std::vector<std::string> load_weights(Context& ctx, const Model& model, const std::string& folder,
-                                      const View& flat, uint64_t seed = 0);
+                                      const RestingWeights& weights, uint64_t seed = 0);
 // The tensors of a head that the files of a base model do not have.
 std::vector<std::string> missing_weights(const Model& model, const std::string& folder);
 
@@ -35,6 +36,9 @@ std::vector<std::string> settle_head(ModelSource& source);
 // Throws data or unsupported, naming file and tensor.
 std::vector<const SafeTensor*> find_weight(const SafetensorsFolder& files, const Model& model,
                                            int param, const std::string& folder);
+
+// The order of a parameter's rows in files: that of its one tensor, or none where it has several.
+RowGroups row_groups(const Model& model, int param);
 
 // A warning for each tensor of the files that no parameter asks for and that is no known leftover.
 std::vector<std::string> unused_tensors(const Model& model, const SafetensorsFolder& files,
@@ -50,11 +54,11 @@ int64_t save_staging_bytes(const Model& model);
 // device's tensors it is read as a whole before it is turned.
 int64_t turned_bytes(const Model& model);
 
-// Writes model.safetensors from `flat` (f32); rows are converted and transposed through `staging`.
-// Where the host cannot read `flat`, the staging is in the host arena and has turned_bytes() more.
+// Writes model.safetensors from where the weights rest; rows are converted and transposed through
+// `staging`. Where the host cannot read them, the staging is in the host arena and has turned_bytes() more.
 // A recorded op.
 void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& layout,
-                  const View& flat, const View& staging, const std::string& path);
+                  const RestingWeights& weights, const View& staging, const std::string& path);
 
 // Writes config.json and generation_config.json of the folder.
 void save_model_config(const Model& model, const std::string& folder, DType dtype);

@@ -65,12 +65,7 @@ class Forward {
  public:
   Forward(const AttentionBlocks& blocks, const AttentionSpec& spec, const ForwardHead<T>& head,
           const ForwardScratch& scratch)
-      : blocks_(blocks),
-        spec_(spec),
-        h_(head),
-        s_(scratch),
-        scale_(spec.scale),
-        seen_(head.seen(spec)) {}
+      : blocks_(blocks), spec_(spec), h_(head), s_(scratch), scale_(spec), seen_(head.seen(spec)) {}
 
   // Queries [i0, i0 + rows): every block of keys is packed once for all their blocks.
   void run(int64_t i0, int64_t rows) {
@@ -125,6 +120,7 @@ class Forward {
     if (halves)
       blocks_.product(s_.s + low * kBlock + kHalf, kBlock, s_.k + low * ld, ld, 1, q.turned + kHalf,
                       kBlock, keys - low, lanes - kHalf, s_.units, false);
+    if (scale_.inner > 0) cap_scores(s_.s, nullptr, keys, lanes, scale_.inner);
     const bool add = j0 > first_keys(i0);
     if (spec_.causal && j0 + keys - 1 > first) hide_future(s_.s, keys, lanes, j0, first);
     hide_earlier_keys(s_.s, keys, rows, j0, seen_, i0);
@@ -291,9 +287,12 @@ void attention_check(const AttentionSpec& s, int64_t B, int64_t T, const View& s
   if (s.window > 0 && !s.causal)
     fail(ErrorCode::unsupported, "causal attention with a window",
          fmt::format("window={} causal=false", s.window), "use window=0");
-  if (s.softcap != 0)
-    fail(ErrorCode::unsupported, "attention without soft-capped scores",
-         fmt::format("softcap={}", s.softcap), "use a model without attention soft-capping");
+  if (!(s.softcap >= 0) || !std::isfinite(s.softcap))
+    fail(ErrorCode::usage, "an attention softcap above 0, or 0 for none",
+         fmt::format("softcap={}", s.softcap), "use the value of the model's config");
+  if (s.softcap > 0 && !s.causal)
+    fail(ErrorCode::unsupported, "causal attention with a softcap",
+         fmt::format("softcap={} causal=false", s.softcap), "use softcap=0");
   if (s.document_start.defined()) {
     if (s.key_lengths.defined())
       fail(ErrorCode::unsupported, "attention without key lengths to keep documents apart",
@@ -346,10 +345,11 @@ void attention_check_dtype(const View& x) {
          "use precision: fp32, bf16 or fp16");
 }
 
-void attention_forward_by(const AttentionBlocks& blocks, Context& ctx, const View& out,
+void attention_forward_by(const AttentionBlocks& asked, Context& ctx, const View& out,
                           const View& lse, const View& qkv, int64_t B, int64_t T,
                           const AttentionSpec& spec, const View& state) {
   attention_check(spec, B, T, state);
+  const AttentionBlocks& blocks = blocks_for(asked, spec);
   const int64_t H = spec.H, D = spec.D;
   expect(qkv, "qkv", {{"B*T", B * T}, {"(H+2G)*D", (H + 2 * spec.G) * D}});
   expect(out, "out", {{"B*T", B * T}, {"H*D", H * D}});
@@ -382,11 +382,12 @@ void attention_forward(Context& ctx, const View& out, const View& lse, const Vie
   attention_forward_by(attention_blocks(qkv.dtype), ctx, out, lse, qkv, B, T, spec, state);
 }
 
-void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, const View& out,
+void attention_cached_forward_by(const AttentionBlocks& asked, Context& ctx, const View& out,
                                  const View& cache_k, const View& cache_v, const View& qkv,
                                  int64_t B, int64_t Tq, const AttentionSpec& spec,
                                  const View& state) {
   attention_check(spec, B, Tq, state);
+  const AttentionBlocks& blocks = blocks_for(asked, spec);
   if (!spec.causal || spec.dropout > 0 || spec.key_lengths.defined() ||
       spec.document_start.defined())
     fail(ErrorCode::unsupported,

@@ -55,7 +55,9 @@ __device__ inline void softmax_tile(Running (&rows)[kOwn<Size>][kMicro], const S
       Running& row = rows[own][i];
       float high = kHidden;
       for (int j = 0; j < kMicro; ++j) {
-        s[i][j] = sees(at, r, x + kMicroKeys * j, p) ? s[i][j] * p.scale : kHidden;
+        float score = s[i][j] * p.scale;
+        if (p.softcap > 0.0f) score = capped(score, p.softcap).value;
+        s[i][j] = sees(at, r, x + kMicroKeys * j, p) ? score : kHidden;
         high = max(high, s[i][j]);
       }
       const float top = max(row.top, lanes_max<Size>(high));
@@ -189,7 +191,7 @@ template <class Size>
 __global__ void attention_cached_kernel(float* out, const float* cache_k, const float* cache_v,
                                         const float* qkv, const StepState* state,
                                         AttentionProblem p, int64_t positions, int64_t tiles) {
-  know_mode<false>(p);
+  know_mode<AttentionMode::capped>(p);
   TilePlace at = tile_of_block<Size>(p, tiles);
   const int64_t row = at.b * p.tokens + at.q0, end = state->position + p.tokens;
   at.q0 += state->position;

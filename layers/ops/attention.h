@@ -3,6 +3,8 @@
 // Math      Query head h reads key/value head h / (H/G). For query i, over the keys j it may see:
 //             s_ij = scale q_i . k_j     lse_i = log sum_j e^(s_ij)     p_ij = e^(s_ij - lse_i)
 //             out_i = sum_j m_ij p_ij v_j
+//           With a softcap c the scores are s_ij = c tanh(scale q_i . k_j / c), and ds_ij of dq and dk
+//           is times 1 - (s_ij / c)^2 (Gemma 2).
 //           m_ij is 1 without dropout, else 0 with probability `dropout` and 1 / (1 - dropout)
 //           otherwise; lse is of the softmax before dropout. Backward, with P from lse:
 //             delta_i = dout_i . out_i             dp_ij = m_ij dout_i . v_j
@@ -20,14 +22,14 @@
 //           causal, a sliding window: query i sees the last `window` keys up to itself,
 //           j > i - window (`sliding_window` of Hugging Face), in any combination with the others.
 //           With key lengths a query may so see no key: its out is 0, its lse is stored as 0, and
-//           it has and gives no gradient. Refused: softcap, documents with key lengths, windows
-//           without causal (unsupported); document_end missing, or where it is not read (usage).
+//           it has and gives no gradient. A softcap, with causal. Refused: documents with key
+//           lengths, windows and a softcap without causal (unsupported); document_end missing, or where it is not read (usage).
 // Writes    Everything is assigned. No output may overlap an input or another output.
 // Numerics  Softmax, lse, delta and every accumulation are fp32, with one rounding on the way out.
 //           Exponentials are powers of two: e^(s - lse) = 2^(s c - lse2), c = scale log2(e); their
 //           relative error is 1.5e-7 (2e-7 with pairs) + 2^-24 of the exponent, which is what one
 //           rounding of a score does. There are two forms of the products.
-//           fp32: f32 and f16 always, bf16 where pairs are not the faster unit. Every product is
+//           fp32: f32 and f16 always, bf16 with a softcap and where pairs are not the faster unit. Every product is
 //           one chain of fused multiply-adds in ascending order; the AVX2 and the AVX-512 form give
 //           the same bits.
 //           Pairs (bf16 on AMX, or VDPBF16PS on AMD, as matmul_best has it): q, k, v and
@@ -74,7 +76,7 @@ struct AttentionSpec {
   float scale = 1;
   bool causal = true;
   int64_t window = 0;  // keys a query sees at most, itself included; 0: no limit
-  float softcap = 0;   // s = softcap tanh(s / softcap); 0: none. Only 0 is built
+  float softcap = 0;   // s = softcap tanh(s / softcap); 0: none
   float dropout = 0;   // in [0,1)
   uint32_t site = 0;   // which dropout of the model this is
   View key_lengths;    // (B) i32 in [1,T]: keys from there on are not seen; undefined: all T

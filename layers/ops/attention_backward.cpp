@@ -42,7 +42,7 @@ class Backward {
         blocks_(blocks),
         spec_(spec),
         plan_(make_plan(blocks, spec, B, tokens, ctx.threads())),
-        scale_(spec.scale),
+        scale_(spec),
         B_(B),
         T_(tokens),
         stride_((spec.H + 2 * spec.G) * spec.D),
@@ -290,6 +290,7 @@ class Backward {
       blocks_.product(dp + skipped, kBlock, k.v_rows + low * ld, ld, 1, q.dout_turned + kHalf,
                       kBlock, keys - low, lanes - kHalf, units, false);
     }
+    if (scale_.inner > 0) cap_scores(scores, s.slope, keys, lanes, scale_.inner);
     if (spec_.causal && j0 + keys - 1 > i0) hide_future(scores, keys, lanes, j0, i0);
     hide_earlier_keys(scores, keys, rows_at(i0), j0, seen(b), i0);
     if (spec_.document_end.defined()) hide_later_keys(scores, keys, rows_at(i0), j0, seen(b), i0);
@@ -299,6 +300,11 @@ class Backward {
                            threshold_);
     blocks_.backward_tile(scores, dp, s.ds_keys[j][i], keys, lanes, scale_.factor2, q.lse2, q.delta,
                           s.keep, kept_);
+    if (!s.slope) return;
+    // ds of the capped scores becomes that of the scores. Units are floats here, so ds_keys is dp.
+    for (int64_t key = 0; key < keys; ++key)
+      for (int64_t lane = 0; lane < lanes; ++lane)
+        dp[key * kBlock + lane] *= s.slope[key * kBlock + lane];
   }
 
   void fused_tile(const Scratch& s, const QueryBlock& q, const KeyBlock& k, int64_t b, int64_t h,
@@ -440,10 +446,11 @@ class Backward {
 
 }  // namespace
 
-void attention_backward_by(const AttentionBlocks& blocks, Context& ctx, const View& dqkv,
+void attention_backward_by(const AttentionBlocks& asked, Context& ctx, const View& dqkv,
                            const View& dout, const View& qkv, const View& out, const View& lse,
                            int64_t B, int64_t T, const AttentionSpec& spec, const View& state) {
   attention_check(spec, B, T, state);
+  const AttentionBlocks& blocks = blocks_for(asked, spec);
   const int64_t H = spec.H, D = spec.D, width = (H + 2 * spec.G) * D;
   expect(dqkv, "dqkv", {{"B*T", B * T}, {"(H+2G)*D", width}});
   expect(dout, "dout", {{"B*T", B * T}, {"H*D", H * D}});

@@ -81,14 +81,16 @@ __device__ inline void each_pair(const QueryTile& tile, const Shared<float>& k,
           f(r, key, 0.0f, 0.0f);
           continue;
         }
-        const float e = exp(s[i][j] * p.scale - lse);
+        Capped score{s[i][j] * p.scale, 1.0f};
+        if (p.softcap > 0.0f) score = capped(score.value, p.softcap);
+        const float e = exp(score.value - lse);
         float kept = e, slope = dp[i][j];
         if (p.state) {
           const uint32_t bits = tile.keep[r * kColumns + key / 4];
           kept = dropped(kept, p.mask.kept, bits, key % 4);
           slope = dropped(slope, p.mask.kept, bits, key % 4);
         }
-        f(r, key, kept, e * (slope - delta));
+        f(r, key, kept, e * (slope - delta) * score.slope);
       }
     }
   }

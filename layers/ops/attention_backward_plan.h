@@ -45,13 +45,14 @@ struct Scratch {
   float *s[kStage], *dp[kStage];   // of blocks of queries: scores and dp, then p and ds
   float *scores, *dp_lanes;        // fused: of kFusedLanes queries, beside those
   float* ds_keys[kStage][kStage];  // of blocks of keys, of queries
+  float* slope;                    // of capped scores, of the tile at hand; null: none
   uint16_t* keep;
   int64_t floats;
 };
 
 // How much is in scratch at once.
 struct Plan {
-  bool two_passes, pairs, dropout;
+  bool two_passes, pairs, dropout, capped;
   int64_t step;              // of the products
   int64_t D, queries, keys;  // blocks that a piece of work takes together
   int64_t stage;             // blocks of either that are summed over at once
@@ -75,6 +76,7 @@ inline Plan make_plan(const AttentionBlocks& blocks, const AttentionSpec& spec, 
   p.pairs = blocks.pairs;
   p.step = blocks.step;
   p.dropout = spec.dropout > 0;
+  p.capped = spec.softcap > 0;
   p.D = spec.D;
   // In one pass the pieces of a head are one thread's, so their number does not count.
   p.queries = blocks_together(heads, count, p.two_passes ? threads : 0, kMostQueries);
@@ -123,6 +125,7 @@ inline Scratch make_scratch(float* data, const Plan& plan) {
   s.dk = p.take(plan.key_rows * wide);
   s.dv = p.take(plan.key_rows * wide);
   s.factor = p.take(kBlock);
+  s.slope = plan.capped ? p.take(kBlock * kBlock) : nullptr;
   s.keep =
       plan.dropout ? reinterpret_cast<uint16_t*>(p.take(kBlock * kAttentionWords / 2)) : nullptr;
   s.floats = p.used();

@@ -73,7 +73,7 @@ class Piece {
         h_(head),
         ahead_(ahead),
         s_(scratch),
-        scale_(spec.scale),
+        scale_(spec),
         seen_(head.seen(spec)) {
     pass_.units = s_.units;
     pass_.tall = s_.tall;

@@ -30,14 +30,20 @@ constexpr int kQuad = 4;  // neighbouring lanes that share rows
 // Scores to probabilities relative to the running maximum; shrink is the factor of what was summed
 // before. The rows see the keys of the tile from `from` to before `to`; most tiles the whole warp
 // sees whole.
-template <int kN>
+template <bool kCapped, int kN>
 __device__ inline void softmax_step(Running& rows, float (&s)[kN][4], float (&shrink)[2],
-                                    const int (&from)[2], const int (&to)[2], float scale2) {
+                                    const int (&from)[2], const int (&to)[2],
+                                    const AttentionProblem& p) {
   const int t = lane() % 4;
+  const float scale2 = p.scale * kLog2E;
 #pragma unroll
   for (int n = 0; n < kN; ++n)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) s[n][i] *= scale2;
+    for (int i = 0; i < 4; ++i)
+      if constexpr (kCapped)
+        s[n][i] = capped(s[n][i] * p.scale, p.softcap).value * kLog2E;
+      else
+        s[n][i] *= scale2;
   if (!simt::all(from[0] == 0 && from[1] == 0 && to[0] == 8 * kN && to[1] == 8 * kN)) {
 #pragma unroll
     for (int n = 0; n < kN; ++n)
@@ -86,10 +92,10 @@ __device__ inline void drop_keys(float (&s)[kN][4], const MaskKey& key, const Ti
 }
 
 // A warp for 16 queries over all keys they see.
-template <int kColumns, bool kBothWays, class V>
+template <int kColumns, AttentionMode kMode, class V>
 __global__ void attention_forward_mma_kernel(AttentionTensors<V> io, AttentionProblem p,
                                              int64_t tiles) {
-  know_mode<kBothWays>(p);
+  know_mode<kMode>(p);
   constexpr int kKeys = kForwardKeys<kColumns>, kN = kKeys / 8;
   const int block_rows = warps() * kWarpRows;
   const auto q = dynamic_smem<V>();
@@ -136,7 +142,7 @@ __global__ void attention_forward_mma_kernel(AttentionTensors<V> io, AttentionPr
     if (!any(from[0] < to[0] || from[1] < to[1])) continue;  // the warp sees none of these keys
     float s[kN][4], shrink[2];
     products<kColumns>(s, queries, k);
-    softmax_step(rows, s, shrink, from, to, p.scale * kLog2E);
+    softmax_step<kMode == AttentionMode::capped>(rows, s, shrink, from, to, p);
     if (p.state) drop_keys(s, key, at, mine, p);
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n)
@@ -176,12 +182,12 @@ void attention_forward_mma(Queue& queue, const char* name, const AttentionRows& 
   with_columns(spec.D, [&](auto columns) {
     constexpr int kColumns = columns();
     const int64_t values = (block_rows + 2 * kForwardKeys<kColumns>)*int64_t{kTileRow<kColumns>};
-    with_mode(p, [&](auto both_ways) {
+    with_mode(p, [&](auto mode) {
       launch(queue,
              {.blocks = B * spec.H * tiles,
               .threads = threads,
               .shared_bytes = values * int64_t{sizeof(V)}},
-             name, attention_forward_mma_kernel<kColumns, both_ways(), V>, io, p, tiles);
+             name, attention_forward_mma_kernel<kColumns, mode(), V>, io, p, tiles);
     });
   });
 }

@@ -59,13 +59,18 @@ void with_columns(int64_t D, F&& f) {
     require(false, "heads of at most 256 values, as attention_check has it");
 }
 
-// f(whether documents are kept apart without causal).
+// What a kernel is compiled for: nothing more; documents kept apart without causal; soft-capped scores.
+enum class AttentionMode { plain, both_ways, capped };
+
+// f(the mode).
 template <class F>
 void with_mode(const AttentionProblem& p, F&& f) {
   if (p.ends)
-    f(std::true_type{});
+    f(std::integral_constant<AttentionMode, AttentionMode::both_ways>{});
+  else if (p.softcap > 0)
+    f(std::integral_constant<AttentionMode, AttentionMode::capped>{});
   else
-    f(std::false_type{});
+    f(std::integral_constant<AttentionMode, AttentionMode::plain>{});
 }
 
 // From one row of a tile in shared memory to the next.
@@ -86,9 +91,10 @@ __device__ inline int clamped(int64_t n, int most) {
 // Tells the compiler which kernel this is. Documents without causal have kernels of their own: ends
 // that are read where others are counted would take forward and dq of D = 64 from four and three
 // blocks on a multiprocessor to three and two, whatever the mode.
-template <bool kBothWays>
+template <AttentionMode kMode>
 __device__ inline void know_mode(AttentionProblem& p) {
-  if constexpr (kBothWays) {
+  if constexpr (kMode != AttentionMode::capped) p.softcap = 0.0f;
+  if constexpr (kMode == AttentionMode::both_ways) {
     p.causal = false;
     p.window = 0;
     p.key_lengths = nullptr;

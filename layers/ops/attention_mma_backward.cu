@@ -22,9 +22,9 @@ struct BackwardTensors {
 };
 
 // A warp for dq of 16 queries, over all keys they see.
-template <int kColumns, bool kBothWays, class V>
+template <int kColumns, AttentionMode kMode, class V>
 __global__ void attention_dq_mma_kernel(BackwardTensors<V> io, AttentionProblem p, int64_t tiles) {
-  know_mode<kBothWays>(p);
+  know_mode<kMode>(p);
   constexpr int kKeys = kBackwardKeys, kN = kKeys / 8, kRow = kTileRow<kColumns>;
   const int block_rows = warps() * kWarpRows;
   const auto q = dynamic_smem<V>();
@@ -91,11 +91,19 @@ __global__ void attention_dq_mma_kernel(BackwardTensors<V> io, AttentionProblem 
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int half = i / 2, column = n * 8 + 2 * t + i % 2;
-        const float e = exp2(s[n][i] * scale2 - lse2[half]);
+        float score2 = s[n][i] * scale2, through = 1.0f;
+        if constexpr (kMode == AttentionMode::capped) {
+          const Capped score = capped(s[n][i] * p.scale, p.softcap);
+          score2 = score.value * kLog2E;
+          through = score.slope;
+        }
+        const float e = exp2(score2 - lse2[half]);
         float slope = dp[n][i];
         if (p.state) slope = dropped(slope, p.mask.kept, kept.bits[half], 2 * t + i % 2);
         const bool seen = column >= from[half] && column < to[half];
-        s[n][i] = seen ? e * (slope - delta[half]) : 0.0f;
+        float ds = e * (slope - delta[half]);
+        if constexpr (kMode == AttentionMode::capped) ds *= through;
+        s[n][i] = seen ? ds : 0.0f;
       }
     }
     add_weighted<kColumns>(dq, s, k);
@@ -175,9 +183,9 @@ class PairDraws {
 
 // A warp for dk and dv of 16 keys and kOut of their columns, over the queries of the heads that
 // read them, in order.
-template <int kColumns, bool kBothWays, class V>
+template <int kColumns, AttentionMode kMode, class V>
 __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem p, int64_t tiles) {
-  know_mode<kBothWays>(p);
+  know_mode<kMode>(p);
   constexpr int kQueries = kBackwardQueries<kColumns>, kN = kQueries / 8, kRow = kTileRow<kColumns>;
   constexpr int kOut = kOutColumns<kColumns>;
   const int block_rows = warps() * kWarpRows, first_column = static_cast<int>(block_y()) * kOut;
@@ -239,14 +247,22 @@ __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem
         for (int i = 0; i < 4; ++i) {
           const int query = n * 8 + 2 * t + i % 2;
           const bool sees = seen >> (4 * n + i) & 1u;
-          const float e = sees ? exp2(s[n][i] * scale2 - rows.lse2[query]) : 0.0f;
+          float score2 = s[n][i] * scale2, through = 1.0f;
+          if constexpr (kMode == AttentionMode::capped) {
+            const Capped score = capped(s[n][i] * p.scale, p.softcap);
+            score2 = score.value * kLog2E;
+            through = score.slope;
+          }
+          const float e = sees ? exp2(score2 - rows.lse2[query]) : 0.0f;
           float weight = e, slope = dp[n][i];
           if (p.state) {
             weight = dropped(weight, 1.0f, kept, i);
             slope = dropped(slope, p.mask.kept, kept, i);
           }
           s[n][i] = weight;
-          dp[n][i] = sees ? e * (slope - rows.delta[query]) : 0.0f;
+          float ds = e * (slope - rows.delta[query]);
+          if constexpr (kMode == AttentionMode::capped) ds *= through;
+          dp[n][i] = sees ? ds : 0.0f;
         }
       }
       add_weighted<kColumns>(dv, s, d, first_column);
@@ -275,18 +291,18 @@ void attention_backward_mma(Queue& queue, const View& dqkv, const View& delta, c
     const auto bytes = [&](int passed) {
       return 2 * (block_rows + passed) * int64_t{kTileRow<kColumns>} * int64_t{sizeof(V)};
     };
-    with_mode(p, [&](auto both_ways) {
-      constexpr bool kBothWays = both_ways();
+    with_mode(p, [&](auto mode) {
+      constexpr AttentionMode kMode = mode();
       launch(
           queue,
           {.blocks = B * spec.H * tiles, .threads = threads, .shared_bytes = bytes(kBackwardKeys)},
-          "attention_dq_mma", attention_dq_mma_kernel<kColumns, kBothWays, V>, io, p, tiles);
+          "attention_dq_mma", attention_dq_mma_kernel<kColumns, kMode, V>, io, p, tiles);
       launch(queue,
              {.blocks = B * spec.G * tiles,
               .threads = threads,
               .shared_bytes = bytes(kBackwardQueries<kColumns>),
               .blocks_y = kColumns / kOutColumns<kColumns>},
-             "attention_dkv_mma", attention_dkv_mma_kernel<kColumns, kBothWays, V>, io, p, tiles);
+             "attention_dkv_mma", attention_dkv_mma_kernel<kColumns, kMode, V>, io, p, tiles);
     });
   });
 }

@@ -5,6 +5,7 @@
 #include "engine/memory/context.h"
 #include "layers/ops/attention.h"
 #include "layers/ops/attention_blocks.h"
+#include "layers/ops/softcap_value.h"
 
 namespace snug {
 
@@ -30,16 +31,35 @@ void attention_cached_forward_by(const AttentionBlocks& blocks, Context& ctx, co
 
 // Scores are kept as q . k and become powers of two: p = 2^(factor2 s - ...). A negative scale is
 // factor2 > 0 with the signs of q changed, so that the largest score is the largest power; a scale
-// of zero is a factor that hides nothing, -infinity times zero being no number.
+// of zero is a factor that hides nothing, -infinity times zero being no number. With a softcap scores
+// become tanh(inner s) on the way, and the factor is that of the cap.
 struct ScoreScale {
-  explicit ScoreScale(float scale) : flip(scale < 0), positive(flip ? -scale : scale) {
-    const double factor = static_cast<double>(positive) * kLog2E;
+  explicit ScoreScale(const AttentionSpec& spec)
+      : flip(spec.scale < 0), positive(flip ? -spec.scale : spec.scale) {
+    const double factor = static_cast<double>(spec.softcap > 0 ? spec.softcap : positive) * kLog2E;
     factor2 = factor < 1e-30 ? 1e-30f : static_cast<float>(factor);
+    if (spec.softcap > 0) inner = positive / spec.softcap;
   }
   static constexpr double kLog2E = 1.44269504088896340736, kLn2 = 0.69314718055994530942;
   bool flip;
-  float positive, factor2;
+  float positive, factor2, inner = 0;
 };
+
+// The arithmetic that computes a spec where `asked` would: that of floats where scores are capped.
+inline const AttentionBlocks& blocks_for(const AttentionBlocks& asked, const AttentionSpec& spec) {
+  return spec.softcap > 0 && asked.pairs ? attention_blocks(DType::f32) : asked;
+}
+
+// s = tanh(inner s) of a tile; slope = 1 - s^2, unless it is null.
+inline void cap_scores(float* s, float* slope, int64_t keys, int64_t lanes, float inner) {
+  for (int64_t k = 0; k < keys; ++k) {
+    float* const row = s + k * kAttentionBlock;
+    for (int64_t i = 0; i < lanes; ++i) row[i] = softcap_tanh(row[i] * inner);
+    if (!slope) continue;
+    float* const to = slope + k * kAttentionBlock;
+    for (int64_t i = 0; i < lanes; ++i) to[i] = 1.0f - row[i] * row[i];
+  }
+}
 
 // How many blocks of queries (or keys) a piece of work takes together, so that what it packs is
 // used by all of them: as many as leave every thread four pieces.

@@ -45,6 +45,7 @@ struct AttentionProblem {
         padded(static_cast<int>(round_up(s.D, kMicro))),
         stride(padded / kMicro % 2 == 1 ? padded : padded + kMicro),
         scale(s.scale),
+        softcap(s.softcap),
         causal(s.causal),
         window(s.window),
         key_lengths(s.key_lengths.defined() ? s.key_lengths.as<const int32_t>() : nullptr),
@@ -56,6 +57,7 @@ struct AttentionProblem {
   int64_t tokens, qkv_row, heads, groups;
   int width, padded, stride;
   float scale;
+  float softcap;  // 0: none
   bool causal;
   int64_t window;     // 0: no limit
   bool wide = false;  // rows can be read in vectors of 16 bytes
@@ -67,6 +69,15 @@ struct AttentionProblem {
 };
 
 inline namespace SIMT_SIDE {
+
+// A score behind the softcap, and the slope of it.
+struct Capped {
+  float value, slope;
+};
+__device__ inline Capped capped(float score, float softcap) {
+  const float t = simt::tanh(score / softcap);
+  return {softcap * t, 1.0f - t * t};
+}
 
 using simt::Pack;
 using simt::Shared;

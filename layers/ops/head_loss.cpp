@@ -15,6 +15,7 @@
 #include "engine/memory/step_state.h"
 #include "layers/ops/head_loss_simt.h"
 #include "layers/ops/row_loops.h"
+#include "layers/ops/softcap.h"
 
 namespace snug {
 namespace {
@@ -29,6 +30,7 @@ MatmulOptions product(bool transpose_a, bool transpose_b, bool add) {
 
 struct Sizes {
   int64_t N, C, V, Vp, rows;
+  float softcap = 0;
 };
 
 [[noreturn]] void wrong_dtype(const View& x) {
@@ -47,7 +49,7 @@ void check_bias(const View& bias, const View& x, int64_t Vp) {
 }
 
 Sizes check(const View& x, const View& weight, const View& bias, const View& targets, int64_t V,
-            int64_t rows_per_chunk) {
+            int64_t rows_per_chunk, float softcap) {
   const int64_t N = x.shape.rows(), C = x.shape.last();
   const int64_t Vp = weight.shape.rank() > 0 ? weight.shape[0] : 0;
   expect(x, "x", {{"N", N}, {"C", C}});
@@ -64,7 +66,7 @@ Sizes check(const View& x, const View& weight, const View& bias, const View& tar
   if (rows_per_chunk < 1)
     fail(ErrorCode::usage, "at least one row in a chunk of the head",
          fmt::format("rows_per_chunk={}", rows_per_chunk), "use 128 or more");
-  return {N, C, V, Vp, std::min(rows_per_chunk, N)};
+  return {N, C, V, Vp, std::min(rows_per_chunk, N), softcap};
 }
 
 void check_state(const View& state) {
@@ -148,7 +150,7 @@ void for_each_chunk(Context& ctx, const View& x, const View& weight, const View&
   static const Name kLogits("head.logits"), kDlogits("head.dlogits");
   const Tensor logits = ctx.tensor(kLogits, {s.rows, s.Vp}, DType::f32, Category::logits);
   Tensor dlogits;
-  if (gradient && x.dtype != DType::f32)
+  if (gradient && (x.dtype != DType::f32 || s.softcap != 0))
     dlogits = ctx.tensor(kDlogits, {s.rows, s.Vp}, x.dtype, Category::logits);
   for (int64_t first = 0; first < s.N; first += s.rows) {
     Chunk c;
@@ -158,13 +160,15 @@ void for_each_chunk(Context& ctx, const View& x, const View& weight, const View&
     c.logits = logits.view().rows(0, c.rows);
     c.dlogits = dlogits.defined() ? dlogits.view().rows(0, c.rows) : c.logits;
     matmul(ctx, c.logits, c.x, weight, options);
+    if (s.softcap != 0) softcap_forward(ctx, c.logits, c.logits, s.softcap);
     f(c);
   }
 }
 
 void chunk_products(Context& ctx, const Chunk& c, const Gradients& g, const View& weight,
-                    const PackedWeight& packed) {
+                    const PackedWeight& packed, float softcap) {
   const auto& [dx, dweight, dbias] = g;
+  if (softcap != 0) softcap_backward(ctx, c.dlogits, c.dlogits, c.logits, softcap);
   MatmulOptions options;
   options.b_packed = packed.backward;
   matmul(ctx, dx.rows(c.first, c.rows), c.dlogits, weight, options);
@@ -289,8 +293,9 @@ void rows_op(Context& ctx, const char* name, const Chunk& c, const Sizes& s, boo
 
 void head_loss_forward(Context& ctx, const View& nll, const View& lse, const View& x,
                        const View& weight, const View& targets, int64_t V, int64_t rows_per_chunk,
-                       const View& state, const PackedWeight& packed, const View& bias) {
-  const Sizes s = check(x, weight, bias, targets, V, rows_per_chunk);
+                       const View& state, const PackedWeight& packed, const View& bias,
+                       float softcap) {
+  const Sizes s = check(x, weight, bias, targets, V, rows_per_chunk, softcap);
   expect(nll, "nll", {{"N", s.N}});
   expect(lse, "lse", {{"N", s.N}});
   expect_dtype(nll, "nll", {DType::f32});
@@ -306,8 +311,8 @@ void head_loss_forward(Context& ctx, const View& nll, const View& lse, const Vie
 void head_loss_backward(Context& ctx, const View& dx, const GradView& dweight, const View& dnll,
                         const View& lse, const View& x, const View& weight, const View& targets,
                         int64_t V, int64_t rows_per_chunk, const PackedWeight& packed,
-                        const View& bias, const GradView& dbias) {
-  const Sizes s = check(x, weight, bias, targets, V, rows_per_chunk);
+                        const View& bias, const GradView& dbias, float softcap) {
+  const Sizes s = check(x, weight, bias, targets, V, rows_per_chunk, softcap);
   const Gradients gradients{dx, dweight, dbias};
   check_gradients(ctx, gradients, x, bias, s);
   expect(dnll, "dnll", {{"N", s.N}});
@@ -318,16 +323,16 @@ void head_loss_backward(Context& ctx, const View& dx, const GradView& dweight, c
   for_each_chunk(ctx, x, weight, bias, packed, s, true, [&](const Chunk& c) {
     rows_op(ctx, "head_loss_backward", c, s, true,
             [&](auto value) { backward_rows<decltype(value)>(ctx, c, s, targets, dnll, lse); });
-    chunk_products(ctx, c, gradients, weight, packed);
+    chunk_products(ctx, c, gradients, weight, packed, softcap);
   });
 }
 
 void head_loss_train(Context& ctx, const View& dx, const GradView& dweight, const View& x,
                      const View& weight, const View& targets, int64_t V, int64_t rows_per_chunk,
                      const View& state, const PackedWeight& packed, const View& bias,
-                     const GradView& dbias) {
+                     const GradView& dbias, float softcap) {
   static const Name kNll("head.nll");
-  const Sizes s = check(x, weight, bias, targets, V, rows_per_chunk);
+  const Sizes s = check(x, weight, bias, targets, V, rows_per_chunk, softcap);
   const Gradients gradients{dx, dweight, dbias};
   check_gradients(ctx, gradients, x, bias, s);
   check_state(state);
@@ -336,12 +341,12 @@ void head_loss_train(Context& ctx, const View& dx, const GradView& dweight, cons
   for_each_chunk(ctx, x, weight, bias, packed, s, true, [&](const Chunk& c) {
     rows_op(ctx, "head_loss_train", c, s, true,
             [&](auto value) { train_rows<decltype(value)>(ctx, c, s, targets, nll, state); });
-    chunk_products(ctx, c, gradients, weight, packed);
+    chunk_products(ctx, c, gradients, weight, packed, softcap);
   });
 }
 
 void head_logits(Context& ctx, const View& logits, const View& x, const View& weight,
-                 const PackedWeight& packed, const View& bias) {
+                 const PackedWeight& packed, const View& bias, float softcap) {
   const int64_t N = x.shape.rows(), C = x.shape.last();
   const int64_t Vp = weight.shape.rank() > 0 ? weight.shape[0] : 0;
   expect(x, "x", {{"N", N}, {"C", C}});
@@ -356,6 +361,7 @@ void head_logits(Context& ctx, const View& logits, const View& x, const View& we
   options.bias = wide.view();
   options.b_packed = packed.forward;
   matmul(ctx, logits, x, weight, options);
+  if (softcap != 0) softcap_forward(ctx, logits, logits, softcap);
 }
 
 }  // namespace snug

@@ -16,15 +16,22 @@
 namespace snug {
 namespace {
 
-// Rows that lie behind one another are one group of all of them.
+// Runs of `count` rows of c values, `stride` values from one to the next. Rows that lie behind one
+// another are one run of all of them.
 struct Groups {
-  int64_t number, stride, first, count;  // stride, first, count: in rows
+  int64_t number, stride, first, count, c;
 };
 
 Groups check(const View& x, const View& weight, const View& rstd, const HeadRows& heads) {
   if (x.shape.rank() != 2)
     fail(ErrorCode::shape, "x of shape (N,C)", describe(x), "reshape it to rows and columns");
   const int64_t n = x.shape[0];
+  const bool part = heads.columns > 0;
+  if (part && (heads.group != 1 || heads.column < 0 || heads.column + heads.columns > x.shape[1]))
+    fail(ErrorCode::shape, "columns inside the rows of x",
+         fmt::format("{} and columns {} to {}", describe(x), heads.column,
+                     heads.column + heads.columns - 1),
+         "check the numbers of heads in the model's config");
   if (heads.group < 1 || n % heads.group != 0 || heads.first < 0 || heads.count < 0 ||
       heads.first + heads.count > heads.group)
     fail(ErrorCode::shape, "rows of x in whole groups, and heads inside a group",
@@ -33,9 +40,11 @@ Groups check(const View& x, const View& weight, const View& rstd, const HeadRows
          "check the numbers of heads in the model's config");
   expect(rstd, "rstd", {{"M", heads.of(n)}});
   expect_dtype(rstd, "rstd", {DType::f32});
-  expect(weight, "weight", {{"C", x.shape[1]}});
-  if (heads.count == heads.group) return {n, 1, 0, 1};
-  return {n / heads.group, heads.group, heads.first, heads.count};
+  const int64_t c = part ? heads.columns : x.shape[1];
+  expect(weight, "weight", {{"C", c}});
+  if (part) return {n, x.shape[1], heads.column, 1, c};
+  if (heads.count == heads.group) return {n, c, 0, 1, c};
+  return {n / heads.group, heads.group * c, heads.first * c, heads.count, c};
 }
 
 void check_like(const View& x, const View& other, const char* argument) {
@@ -43,10 +52,10 @@ void check_like(const View& x, const View& other, const char* argument) {
   expect_dtype(other, argument, {x.dtype});
 }
 
-// f(row of x, row of rstd, rows) for the rows of the groups [begin, end).
+// f(element of x, row of rstd, rows) for the rows of the groups [begin, end).
 template <class F>
 void each_run(const Groups& g, int64_t begin, int64_t end, F&& f) {
-  if (g.stride == 1) return f(begin, begin, end - begin);
+  if (g.stride == g.c) return f(begin * g.c, begin, end - begin);
   for (int64_t i = begin; i < end; ++i) f(i * g.stride + g.first, i * g.count, g.count);
 }
 
@@ -56,7 +65,7 @@ void rmsnorm_forward(Context& ctx, const View& y, const View& rstd, const View& 
                      const View& weight, float eps, bool unit_offset, const HeadRows& heads) {
   const Groups groups = check(x, weight, rstd, heads);
   check_like(x, y, "y");
-  const int64_t m = rstd.shape[0], c = x.shape[1];
+  const int64_t m = rstd.shape[0], c = groups.c;
   dispatch_norm(x, weight, [&](auto tag, auto weight_tag) {
     using T = decltype(tag);
     using W = decltype(weight_tag);
@@ -69,14 +78,14 @@ void rmsnorm_forward(Context& ctx, const View& y, const View& rstd, const View& 
       });
     const bool past_caches = y.data != x.data && goes_past_caches(y);
     const auto loops = rms_loops<T, W>();
-    parallel_chunks(
-        ctx.threads(), groups.number, row_grain(c * groups.count), [&](int64_t begin, int64_t end) {
-          each_run(groups, begin, end, [&](int64_t row, int64_t r, int64_t rows) {
-            loops.forward(y.as<T>() + row * c, rstd.as<float>() + r, x.as<T>() + row * c,
-                          weight.as<W>(), unit_offset, rows, c, eps, past_caches);
-          });
-          if (past_caches) _mm_sfence();
-        });
+    parallel_chunks(ctx.threads(), groups.number, row_grain(c * groups.count),
+                    [&](int64_t begin, int64_t end) {
+                      each_run(groups, begin, end, [&](int64_t at, int64_t r, int64_t rows) {
+                        loops.forward(y.as<T>() + at, rstd.as<float>() + r, x.as<T>() + at,
+                                      weight.as<W>(), unit_offset, rows, c, eps, past_caches);
+                      });
+                      if (past_caches) _mm_sfence();
+                    });
   });
 }
 
@@ -86,7 +95,7 @@ void rmsnorm_backward(Context& ctx, const View& dx, bool add_dx, const GradView&
   const Groups groups = check(x, weight, rstd, heads);
   check_like(x, dx, "dx");
   check_like(x, dy, "dy");
-  const int64_t m = rstd.shape[0], c = x.shape[1];
+  const int64_t m = rstd.shape[0], c = groups.c;
   const bool want_weight = dweight.view.defined();
   if (want_weight) {
     expect(dweight.view, "dweight", {{"C", c}});
@@ -118,8 +127,8 @@ void rmsnorm_backward(Context& ctx, const View& dx, bool add_dx, const GradView&
       float* sum = sums ? sums + k * c : nullptr;
       if (sum) std::fill(sum, sum + c, 0.0f);
       const int64_t end = std::min(groups.number, (k + 1) * split.rows);
-      each_run(groups, k * split.rows, end, [&](int64_t row, int64_t r, int64_t rows) {
-        loops.backward(dx.as<T>() + row * c, add_dx, sum, dy.as<T>() + row * c, x.as<T>() + row * c,
+      each_run(groups, k * split.rows, end, [&](int64_t at, int64_t r, int64_t rows) {
+        loops.backward(dx.as<T>() + at, add_dx, sum, dy.as<T>() + at, x.as<T>() + at,
                        weight.as<W>(), unit_offset, rstd.as<float>() + r, rows, c, past_caches);
       });
       if (past_caches) _mm_sfence();

@@ -11,11 +11,11 @@ namespace {
 
 using namespace simt;  // NOLINT: the words of a kernel
 
-// From the m-th row that is normalised to its row of x.
+// From the m-th row that is normalised to its first value in x.
 struct RowOf {
-  int64_t group, first, count;
+  int64_t stride, first, count, c;
   __device__ int64_t operator()(int64_t m) const {
-    return count == group ? m : m / count * group + first + m % count;
+    return count == 1 ? m * stride + first : m / count * stride + first + m % count * c;
   }
 };
 
@@ -35,9 +35,9 @@ __global__ void rmsnorm_forward_row_per_warp_kernel(RmsTensors<T, W> io, float* 
                                                     int64_t c, float eps) {
   const int64_t m = block() * warps() + warp();
   if (m >= rows) return;
-  const int64_t row = io.row_of(m);
-  const T* const x_n = io.x + row * c;
-  T* const y_n = io.out + row * c;
+  const int64_t at = io.row_of(m);
+  const T* const x_n = io.x + at;
+  T* const y_n = io.out + at;
   float squares = 0.0f;
   for (int64_t i = lane() * N; i < c; i += kWarp * N) {
     const auto v = Pack<T, N>::load(x_n + i);
@@ -57,10 +57,10 @@ __global__ void rmsnorm_forward_row_per_warp_kernel(RmsTensors<T, W> io, float* 
 // dx of one row by a warp. dy and x come from the cache, where the sums over the columns have just
 // read them.
 template <class T, class W, int N>
-__device__ inline void rms_backward_row(const RmsTensors<T, W>& io, float s, int64_t row,
+__device__ inline void rms_backward_row(const RmsTensors<T, W>& io, float s, int64_t at,
                                         int64_t c) {
-  const T *dy_n = io.dy + row * c, *x_n = io.x + row * c;
-  T* const dx_n = io.out + row * c;
+  const T *dy_n = io.dy + at, *x_n = io.x + at;
+  T* const dx_n = io.out + at;
   float sum = 0.0f;
   for (int64_t i = lane() * N; i < c; i += kWarp * N) {
     const auto d = Pack<T, N>::load(dy_n + i), v = Pack<T, N>::load(x_n + i);
@@ -102,7 +102,7 @@ __global__ void rmsnorm_backward_kernel(RmsTensors<T, W> io, const float* rstd, 
       auto sum = sums.load(item, 0);
 #pragma unroll 4
       for (int64_t m = base + item / sums.vectors(); m < stop; m += slots) {
-        const int64_t at = io.row_of(m) * c + column;
+        const int64_t at = io.row_of(m) + column;
         const auto d = Pack<T, N>::load(io.dy + at), v = Pack<T, N>::load(io.x + at);
         const float s = rstd[m];
         for (int k = 0; k < N; ++k) sum[k] += to_f32(d[k]) * (to_f32(v[k]) * s);
@@ -143,8 +143,17 @@ void launch_backward(Queue& queue, const RmsTensors<T, W>& io, const float* rstd
   run("rmsnorm_backward_rows", true, 0, 0);
 }
 
-RowOf row_of(const HeadRows& heads) {
-  return {heads.group, heads.first, heads.count};
+RowOf row_of(const View& x, const HeadRows& heads, int64_t c) {
+  if (heads.columns > 0) return {x.shape[1], heads.column, 1, c};
+  if (heads.count == heads.group) return {c, 0, 1, c};
+  return {heads.group * c, heads.first * c, heads.count, c};
+}
+
+// Whether vectors of a row begin where rows do.
+template <class T>
+bool wide(const RowOf& row_of, int64_t c, std::initializer_list<const View*> views) {
+  return wide_rows<T>(c, views) && row_of.stride % kVector<T> == 0 &&
+         row_of.first % kVector<T> == 0;
 }
 
 }  // namespace
@@ -153,16 +162,17 @@ template <class Queue>
 void rmsnorm_forward_on(Queue& queue, const View& y, const View& rstd, const View& x,
                         const View& weight, float eps, bool unit_offset, const HeadRows& heads,
                         int threads) {
-  const int64_t m = rstd.shape[0], c = x.shape[1];
+  const int64_t m = rstd.shape[0], c = weight.shape[0];
+  const RowOf rows = row_of(x, heads, c);
   dispatch_norm(x, weight, [&](auto tag, auto weight_tag) {
     using T = decltype(tag);
     using W = decltype(weight_tag);
     const RmsTensors<T, W> io{
-        y.as<T>(), nullptr,      x.as<const T>(), weight.as<const W>(), unit_offset ? 1.0f : 0.0f,
-        false,     row_of(heads)};
+        y.as<T>(), nullptr, x.as<const T>(), weight.as<const W>(), unit_offset ? 1.0f : 0.0f,
+        false,     rows};
     launch(queue, {.blocks = ceil_div(m, int64_t{threads / kWarp}), .threads = threads},
            "rmsnorm_forward_row_per_warp",
-           wide_rows<T>(c, {&y, &x, &weight})
+           wide<T>(rows, c, {&y, &x, &weight})
                ? rmsnorm_forward_row_per_warp_kernel<T, W, kVector<T>>
                : rmsnorm_forward_row_per_warp_kernel<T, W, 1>,
            io, rstd.as<float>(), m, c, eps);
@@ -173,16 +183,21 @@ template <class Queue>
 void rmsnorm_backward_on(Queue& queue, const View& dx, bool add_dx, const GradView& dweight,
                          const View& partial, const View& dy, const View& x, const View& weight,
                          const View& rstd, bool unit_offset, const HeadRows& heads, int threads) {
-  const int64_t m = rstd.shape[0], c = x.shape[1];
+  const int64_t m = rstd.shape[0], c = weight.shape[0];
+  const RowOf rows = row_of(x, heads, c);
   const bool want_weight = dweight.view.defined();
   dispatch_norm(x, weight, [&](auto tag, auto weight_tag) {
     using T = decltype(tag);
     using W = decltype(weight_tag);
-    const RmsTensors<T, W> io{dx.as<T>(),           dy.as<const T>(),          x.as<const T>(),
-                              weight.as<const W>(), unit_offset ? 1.0f : 0.0f, add_dx,
-                              row_of(heads)};
+    const RmsTensors<T, W> io{dx.as<T>(),
+                              dy.as<const T>(),
+                              x.as<const T>(),
+                              weight.as<const W>(),
+                              unit_offset ? 1.0f : 0.0f,
+                              add_dx,
+                              rows};
     float* const sums = want_weight ? partial.as<float>() : nullptr;
-    if (wide_rows<T>(c, {&dx, &dy, &x, &weight}))
+    if (wide<T>(rows, c, {&dx, &dy, &x, &weight}))
       launch_backward<T, W, kVector<T>>(queue, io, rstd.as<const float>(), sums, m, c, threads);
     else
       launch_backward<T, W, 1>(queue, io, rstd.as<const float>(), sums, m, c, threads);

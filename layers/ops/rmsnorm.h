@@ -9,6 +9,7 @@
 //           normalised: all N by default. HeadRows names others: the rows of some heads in packed
 //           rows seen as (N,D); the rest of y and dx is not touched. An undefined dweight is not
 //           wanted (frozen).
+//           With HeadRows::columns x is (N,W), C of whose W columns are one row.
 // dtypes    x, y, dy, dx: one of f32, bf16, f16; weight: that one or f32; dweight: f32 or bf16.
 // Accumulation  add_dx adds to dx what is there in its dtype, with one rounding; dweight is
 // assigned
@@ -32,8 +33,11 @@ namespace snug {
 
 // `count` rows of every `group`, from `first` on. The heads of q in qkv (N,(H+2G)D) seen as
 // (N(H+2G),D) are {H + 2 G, 0, H}, those of k {H + 2 G, H, G}.
+// All heads of q as one row of C = H D are {.columns = H D} in qkv as it is, those of k
+// {.column = H D, .columns = G D}.
 struct HeadRows {
   int64_t group = 1, first = 0, count = 1;
+  int64_t column = 0, columns = 0;  // from column on; columns 0: all
   int64_t of(int64_t rows) const { return rows / group * count; }
 };
 

@@ -21,34 +21,66 @@ uint32_t site(const Wiring& w, uint32_t k) {
   return static_cast<uint32_t>(w.layer) * 4 + k;
 }
 
-// Parameters are added in the order of the published files.
+float residual_std(const ModelSpec& s) {
+  return s.small_residual_init ? s.init_std / std::sqrt(2.0f * static_cast<float>(s.L))
+                               : s.init_std;
+}
+
+LinearShape qkv_shape(const ModelSpec& s) {
+  return {"attn.c_attn", (s.H + 2 * s.G) * s.D, s.init_std, s.qkv_bias, s.linear_in_out};
+}
+LinearShape projection_shape(const ModelSpec& s) {
+  return {"attn.c_proj", s.C, residual_std(s), s.projection_bias, s.linear_in_out};
+}
+LinearShape down_shape(const ModelSpec& s) {
+  return {"mlp.c_proj", s.C, residual_std(s), s.mlp_bias, s.linear_in_out};
+}
+
+// What attention makes of x, before the projection.
+int attention_branch(Wiring& w, int x) {
+  const ModelSpec& s = w.spec;
+  const InPlace turn = rotary(s, w.layer);
+  const int qkv = s.qk_norm == QkNorm::none
+                      ? linear(w, "qkv", "qkv", qkv_shape(s), x, turn)
+                      : qk_norm(w, linear(w, "qkv", "heads", qkv_shape(s), x), turn);
+  return attention(w, qkv, site(w, 1));
+}
+
+// What the MLP makes of x, before the projection.
+int mlp_branch(Wiring& w, int x) {
+  const ModelSpec& s = w.spec;
+  const int fc =
+      linear(w, "fc", "fc",
+             {"mlp.c_fc", s.gated_mlp ? 2 * s.F : s.F, s.init_std, s.mlp_bias, s.linear_in_out}, x);
+  return s.gated_mlp ? gated_activation(w, fc, s.activation) : activation(w, fc, s.activation);
+}
+
+// Parameters are added in the order of the published files. With parallel branches both norms read x.
 Ends pre_norm(Wiring& w) {
   const ModelSpec& s = w.spec;
-  const float std = s.init_std;
-  const float residual_std =
-      s.small_residual_init ? std / std::sqrt(2.0f * static_cast<float>(s.L)) : std;
-  const auto shape = [&](const char* name, int64_t out, float init, bool bias) {
-    return LinearShape{name, out, init, bias, s.linear_in_out};
-  };
   const int x = w.given("x", s.C);
-  const int norm1 = norm(w, "ln_1", "1", x);
-  const int qkv =
-      linear(w, "qkv", "qkv", shape("attn.c_attn", (s.H + 2 * s.G) * s.D, std, s.qkv_bias), norm1,
-             rotary(s));
-  const int att = attention(w, qkv, site(w, 1));
-  const int mid = linear_residual(w, "attention_proj", "mid",
-                                  shape("attn.c_proj", s.C, residual_std, s.projection_bias), att,
-                                  x, {s.residual_dropout, site(w, 2)});
-  const int norm2 = norm(w, "ln_2", "2", mid);
-  const int fc =
-      linear(w, "fc", "fc", shape("mlp.c_fc", s.gated_mlp ? 2 * s.F : s.F, std, s.mlp_bias), norm2);
-  const int act =
-      s.gated_mlp ? gated_activation(w, fc, s.activation) : activation(w, fc, s.activation);
+  const int att = attention_branch(w, norm(w, "ln_1", "1", x));
+  const int mid = linear_residual(w, "attention_proj", "mid", projection_shape(s), att, x,
+                                  {s.residual_dropout, site(w, 2)});
+  const bool parallel = s.placement == NormPlacement::parallel;
+  const int act = mlp_branch(w, norm(w, "ln_2", "2", parallel ? x : mid));
   // The norm that follows is the next block's, of another pass with policies of its own.
-  const int out =
-      linear_residual(w, "mlp_proj", "out", shape("mlp.c_proj", s.C, residual_std, s.mlp_bias), act,
-                      mid, {s.residual_dropout, site(w, 3)});
+  const int out = linear_residual(w, "mlp_proj", "out", down_shape(s), act, mid,
+                                  {s.residual_dropout, site(w, 3)});
   return {x, out};
+}
+
+// Norms behind the branches, and with a sandwich before them too.
+Ends branch_norm(Wiring& w) {
+  const ModelSpec& s = w.spec;
+  const bool before = s.placement == NormPlacement::sandwich;
+  const int x = w.given("x", s.C);
+  const int att = attention_branch(w, before ? norm(w, "ln_1", "1", x) : x);
+  const int proj = linear(w, "attention_proj", "proj", projection_shape(s), att);
+  const int mid = norm_residual(w, "ln_1_out", "3", proj, x, "mid");
+  const int act = mlp_branch(w, before ? norm(w, "ln_2", "2", mid) : mid);
+  const int down = linear(w, "mlp_proj", "down", down_shape(s), act);
+  return {x, norm_residual(w, "ln_2_out", "4", down, mid, "out")};
 }
 
 Ends post_norm(Wiring& w) {
@@ -70,14 +102,26 @@ Ends post_norm(Wiring& w) {
   return {x, norm(w, "ln_2", "2", sum, "out")};
 }
 
+Ends wire(Wiring& w) {
+  switch (w.spec.placement) {
+    case NormPlacement::pre:
+    case NormPlacement::parallel:
+      return pre_norm(w);
+    case NormPlacement::sandwich:
+    case NormPlacement::sublayer:
+      return branch_norm(w);
+    case NormPlacement::post:
+      return post_norm(w);
+  }
+  fail(ErrorCode::internal, "a known placement of norms", "another one", "report this");
+}
+
 }  // namespace
 
 Block::Block(const ModelSpec& spec, const Precision& precision, int64_t layer, ParamTable& table)
     : name_("h." + std::to_string(layer)), part_(static_cast<int>(layer)) {
   Wiring w{body_, table, spec, precision.compute, name_, part_, layer};
-  const bool pre = spec.placement == NormPlacement::pre;
-  require(pre || spec.placement == NormPlacement::post, "a placement that validate() lets through");
-  const Ends ends = pre ? pre_norm(w) : post_norm(w);
+  const Ends ends = wire(w);
   x_ = ends.x;
   out_ = ends.out;
 }

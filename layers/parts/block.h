@@ -6,6 +6,13 @@
 //   post    x ─┬─ qkv ─ attention ─ proj ─ dropout ─(+)─ mid ─ norm1 ─┬─ fc ─ act ─ proj ─ dropout ─(+)─ sum ─ norm2 ─ out
 //              └─────────────────────────────────────┘                └────────────────────────────┘
 //
+//   parallel  as pre, and norm2 reads x
+//   sandwich  x ─┬─ norm1 ─ qkv ─ attention ─ proj ─ norm3 ─(+)─ mid ─┬─ norm2 ─ fc ─ act ─ down ─ norm4 ─(+)─ out
+//                └───────────────────────────────────────────┘        └────────────────────────────────────┘
+//   sublayer  as sandwich, without norm1 and norm2
+//
+// With norms of queries and keys the product behind norm1 is `heads`, of which they make qkv.
+//
 // Slots of pre, bytes a row with e = bytes of the compute dtype (what "none" keeps; C width, F hidden):
 //
 //   x eC, norm1 eC, qkv e(H+2G)D, att eHD, lse 4H, mid eC, norm2 eC, fc eF, act eF, means and rstds 16

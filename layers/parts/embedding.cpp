@@ -93,6 +93,10 @@ Embedding::Embedding(const ModelSpec& spec, const Precision& precision, ParamTab
   if (spec.embedding_norm) out_ = norm(w, "norm", "", t.y, nullptr, {spec.embedding_dropout, 0});
 }
 
+void Embedding::derive(const ParamTable& table) {
+  body_.derive([&](int param) { return table[param].trainable; }, false);
+}
+
 Tensor Embedding::forward(Context& ctx, Runtime& rt, Pass& pass, PassMode mode) const {
   pass.begin({rt.tokens.shape[0], rt.tokens.shape[1]}, mode, rt);
   pass.forward(ctx);

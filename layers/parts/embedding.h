@@ -12,6 +12,8 @@ class Embedding {
   Embedding(const ModelSpec& spec, const Precision& precision, ParamTable& table);
 
   const Body& body() const { return body_; }
+  // Settles what is trained, from the table when it is whole.
+  void derive(const ParamTable& table);
   int wte() const { return wte_; }
   // x (N,C) of rt.tokens (B,T), whose ids lie in [0,V). Positions begin anew where documents do.
   Tensor forward(Context& ctx, Runtime& rt, Pass& pass, PassMode mode) const;

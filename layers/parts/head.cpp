@@ -78,6 +78,10 @@ RowsHead::RowsHead(const ModelSpec& spec, const Precision& precision, int tied, 
       {.name = Name("head.out.bias"), .shape = {K_}, .group = kGroupNoDecay, .init = Init::zeros});
 }
 
+void RowsHead::derive(const ParamTable& table, bool below_wanted) {
+  body_.derive([&](int param) { return table[param].trainable; }, below_wanted);
+}
+
 Tensor RowsHead::body_forward(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& batch,
                               PassMode mode, const View& x) const {
   const int64_t M = batch.index.shape[0];
@@ -123,6 +127,7 @@ Tensor RowsHead::train(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& b
   }
   h.reset();
   const Tensor drows = pass.backward(ctx, out_, std::move(dh), x_);
+  if (!drows.defined()) return {};
   Tensor dx = ctx.tensor(n_dx_, shape, dtype_, Category::activations);
   rows_gather_backward(ctx, dx, drows, batch.index);
   return dx;

@@ -30,8 +30,10 @@ class RowsHead {
   RowsHead(const ModelSpec& spec, const Precision& precision, int tied, ParamTable& table);
 
   const Body& body() const { return body_; }
+  // Settles what is trained, from the table when it is whole, and whether x wants a gradient.
+  void derive(const ParamTable& table, bool below_wanted);
   // Adds the loss to StepState.loss_sum and loss_tokens and gives the gradient of x (N,C), which is
-  // consumed. `chunk`: rows of a chunk of a masked LM's logits.
+  // consumed; undefined if nobody wants it. `chunk`: rows of a chunk of a masked LM's logits.
   Tensor train(Context& ctx, Runtime& rt, Pass& pass, const HeadBatch& batch, int64_t chunk,
                Tensor x) const;
   // Adds the loss; writes logits.

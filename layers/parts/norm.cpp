@@ -1,5 +1,6 @@
 #include "layers/parts/norm.h"
 
+#include "engine/kernels/kernels.h"
 #include "layers/ops/rmsnorm.h"
 
 namespace snug {
@@ -93,6 +94,7 @@ int norm(Wiring& w, const char* name, const char* k, int x, const char* slot,
                     .backward = [n](Context& ctx, Pass& p) { backward(ctx, p, n, {}); },
                     .params = params,
                     .for_params = read,
+                    .reading_params = 2,
                     .for_inputs = read,
                     .gradients = {x}});
   if (!before || before->residual < 0) return n.y;
@@ -127,6 +129,47 @@ int norm(Wiring& w, const char* name, const char* k, int x, const char* slot,
         {p.gradient(n.y), d.B, d.T, {l.dropout.p, l.dropout.site}, p.environment<Runtime>().state});
     linear_residual_backward(ctx, p, l, p.take_gradient(n.y));
   });
+  return n.y;
+}
+
+int norm_residual(Wiring& w, const char* name, const char* k, int x, int residual,
+                  const char* slot) {
+  const std::string number = k;
+  Norm n;
+  n.params = norm_params(w, name, w.width(x));
+  n.x = x;
+  n.epsilon = w.spec.norm_epsilon;
+  n.y = w.rows(slot, w.width(x));
+  std::vector<int> params = {n.params.weight}, made = {n.y}, read = {x};
+  if (n.params.bias >= 0) {
+    params.push_back(n.params.bias);
+    n.mean = w.statistic("mean" + number);
+    made.push_back(n.mean);
+    read.push_back(n.mean);
+  }
+  n.rstd = w.statistic("rstd" + number);
+  made.push_back(n.rstd);
+  read.push_back(n.rstd);
+  w.body.add_stage({.name = Name("norm" + number),
+                    .inputs = {x, residual},
+                    .outputs = made,
+                    .run =
+                        [n, residual](Context& ctx, Pass& p) {
+                          norm_forward(ctx, p.environment<Runtime>(), n.params, p.view(n.y),
+                                       n.mean < 0 ? View() : p.view(n.mean), p.view(n.rstd),
+                                       p.view(n.x), n.epsilon);
+                          add(ctx, p.view(n.y), p.view(residual));
+                        },
+                    .backward =
+                        [n, residual](Context& ctx, Pass& p) {
+                          backward(ctx, p, n, {});
+                          if (p.wants_gradient(residual)) hand_gradient(ctx, p, n.y, residual);
+                        },
+                    .params = params,
+                    .for_params = read,
+                    .reading_params = 2,
+                    .for_inputs = read,
+                    .gradients = {x, residual}});
   return n.y;
 }
 

@@ -15,6 +15,12 @@ struct NormParams {
 // norm<k>; saves x and the statistics. The dropout is done in place.
 int norm(Wiring& w, const char* name, const char* k, int x, const char* slot = nullptr,
          BranchDropout dropout = {});
+// out = residual + norm(x), a branch that is normed before it is added: stage norm<k>, slots mean<k>,
+// rstd<k> and `slot`; saves x and the statistics. The gradient of the residual is out's, handed on in
+// place. With 16-bit activations the normed values are rounded before they are added, as in
+// transformers.
+int norm_residual(Wiring& w, const char* name, const char* k, int x, int residual,
+                  const char* slot);
 NormParams norm_params(Wiring& w, const char* name, int64_t width);
 
 // The ops on their own.

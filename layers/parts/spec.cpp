@@ -2,18 +2,67 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "engine/core/error.h"
 
 namespace snug {
 
-std::vector<float> RopeParameters::inverse_frequencies(int64_t D) const {
+namespace {
+
+// The pairs of R/2 between which yarn mixes: those that turn beta_fast and beta_slow times.
+std::pair<double, double> mixed_pairs(const RopeParameters& r, int64_t R) {
+  const auto pair = [&](double turns) {
+    return static_cast<double>(R) *
+           std::log(static_cast<double>(r.original_positions) / (turns * 2 * M_PI)) /
+           (2 * std::log(r.theta));
+  };
+  double low = pair(r.beta_fast), high = pair(r.beta_slow);
+  if (r.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(R - 1));
+  return {low, low == high ? high + 0.001 : high};
+}
+
+double yarn_scale(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
+
+}  // namespace
+
+float RopeParameters::attention_scale() const {
+  if (type != "yarn" && type != "longrope") return 1;
+  if (attention_factor != 0) return static_cast<float>(attention_factor);
+  if (type == "longrope")
+    return factor <= 1
+               ? 1.0f
+               : static_cast<float>(std::sqrt(
+                     1 + std::log(factor) / std::log(static_cast<double>(original_positions))));
+  if (mscale != 0 && mscale_all != 0)
+    return static_cast<float>(yarn_scale(factor, mscale) / yarn_scale(factor, mscale_all));
+  return static_cast<float>(yarn_scale(factor, 1));
+}
+
+std::vector<float> RopeParameters::inverse_frequencies(int64_t D, bool beyond_original) const {
   const auto R = static_cast<int64_t>(static_cast<double>(D) * partial) / 2 * 2;
+  const std::vector<double>& divisors = beyond_original ? long_factors : short_factors;
+  const std::pair<double, double> mixed =
+      type == "yarn" ? mixed_pairs(*this, R) : std::pair(0.0, 1.0);
   std::vector<float> list;
   for (int64_t i = 0; i < R / 2; ++i) {
     double f = 1.0 / std::pow(theta, 2.0 * static_cast<double>(i) / static_cast<double>(R));
     if (type == "linear") f /= factor;
+    if (type == "longrope") f /= divisors.at(static_cast<size_t>(i));
+    if (type == "yarn") {
+      const double ramp = std::clamp(
+          (static_cast<double>(i) - mixed.first) / (mixed.second - mixed.first), 0.0, 1.0);
+      f = f / factor * ramp + f * (1 - ramp);
+    }
     if (type == "llama3") {
       const double length = 2 * M_PI / f, original = static_cast<double>(original_positions);
       const double low = original / low_frequency_factor, high = original / high_frequency_factor;
@@ -30,9 +79,23 @@ std::vector<float> RopeParameters::inverse_frequencies(int64_t D) const {
 }
 
 float ModelSpec::attention_scale(int64_t layer) const {
-  float scale = scale_attention ? 1.0f / std::sqrt(static_cast<float>(D)) : 1.0f;
+  const double by = attention_scalar != 0 ? attention_scalar : static_cast<double>(D);
+  float scale = scale_attention ? 1.0f / std::sqrt(static_cast<float>(by)) : 1.0f;
   if (scale_by_inverse_layer) scale /= static_cast<float>(layer + 1);
   return scale;
+}
+
+LayerKind ModelSpec::kind(int64_t layer) const {
+  if (layer_kinds.empty()) return {window, LayerRope::main};
+  return layer_kinds.at(static_cast<size_t>(layer));
+}
+
+std::vector<int64_t> ModelSpec::distinct_layers() const {
+  std::vector<int64_t> list = {0};
+  for (int64_t l = 1; l < static_cast<int64_t>(layer_kinds.size()); ++l)
+    if (std::none_of(list.begin(), list.end(), [&](int64_t k) { return kind(k) == kind(l); }))
+      list.push_back(l);
+  return list;
 }
 
 namespace {
@@ -82,7 +145,22 @@ void validate(const ModelSpec& s, const std::string& origin) {
     fail(ErrorCode::usage, "initializer_range of at least 0",
          fmt::format("{} in {}", s.init_std, origin), "initializer_range: 0.02");
   probability(s.head_dropout, "classifier_dropout", origin);
-  const bool decoder = s.placement == NormPlacement::pre && s.causal && s.types == 0 &&
+  for (const RopeParameters* rope : {&s.rope, &s.local_rope}) {
+    if (s.positions != Positions::rope) break;
+    const auto pairs = static_cast<int64_t>(static_cast<double>(s.D) * rope->partial) / 2;
+    if (pairs < 1)
+      fail(ErrorCode::usage, fmt::format("a head that turns in part at least in {}", origin),
+           fmt::format("{} of a width of {}", rope->partial, s.D), "partial_rotary_factor=1");
+    for (const std::vector<double>* list : {&rope->short_factors, &rope->long_factors})
+      if (rope->type == "longrope" && static_cast<int64_t>(list->size()) != pairs)
+        fail(ErrorCode::usage,
+             fmt::format("{} numbers in short_factor and long_factor, one a pair that turns, in {}",
+                         pairs, origin),
+             std::to_string(list->size()), "the values of the published config.json");
+  }
+  require(s.layer_kinds.empty() || static_cast<int64_t>(s.layer_kinds.size()) == s.L,
+          "a kind for every layer");
+  const bool decoder = s.placement != NormPlacement::post && s.causal && s.types == 0 &&
                        s.first_position == 0 && !s.embedding_norm &&
                        s.head == HeadKind::causal_lm && s.positions != Positions::none;
   const bool encoder = s.placement == NormPlacement::post && !s.causal && s.embedding_norm &&
@@ -90,7 +168,7 @@ void validate(const ModelSpec& s, const std::string& origin) {
                        s.positions == Positions::learned && !s.gated_mlp && s.window == 0;
   if (!decoder && !encoder)
     fail(ErrorCode::unsupported,
-         "a decoder with norms before its branches and a causal LM head, or an encoder with "
+         "a decoder with a causal LM head whose norms are not behind its sums, or an encoder with "
          "layernorms behind them, learned positions and a plain MLP",
          fmt::format("model_type {} in {}", s.family, origin), "model=gpt2, or model=bert-base");
 }

@@ -12,7 +12,11 @@
 namespace snug {
 
 enum class NormKind : uint8_t { layernorm, rmsnorm };
-enum class NormPlacement : uint8_t { pre, post, parallel };
+// Where the norms of a block stand: before its branches; behind their sums; before branches that lie
+// beside each other (GPT-NeoX); before a branch and behind it (Gemma 2); behind a branch alone (OLMo 2).
+enum class NormPlacement : uint8_t { pre, post, parallel, sandwich, sublayer };
+// Norms of queries and keys before they turn: none; of each head (Qwen3); of all heads as one row (OLMo 2).
+enum class QkNorm : uint8_t { none, head, full };
 enum class Positions : uint8_t { learned, rope, none };
 enum class HeadKind : uint8_t {
   causal_lm,
@@ -28,12 +32,34 @@ enum class Problem : uint8_t { single_label, multi_label, regression };
 struct RopeParameters {
   double theta = 10000;
   double partial = 1;
-  // "default"; "linear": divided by factor; "llama3": the low ones divided by factor, the high ones
-  // kept, those between in proportion (Llama 3.1).
+  // "default"
+  // "linear"    divided by factor
+  // "dynamic"   as default up to the model's positions, which no run goes beyond
+  // "llama3"    the low ones divided by factor, the high ones kept, those between in proportion
+  // "yarn"      the same by the number of turns within original_positions, from beta_slow to beta_fast
+  //             (Peng et al., "YaRN", arXiv:2309.00071); sine and cosine times attention_scale()
+  // "longrope"  divided by short_factors, or by long_factors where a run's sequences are longer than
+  //             original_positions (Ding et al., "LongRoPE", arXiv:2402.13753); and that scale
   std::string type = "default";
   double factor = 1, low_frequency_factor = 1, high_frequency_factor = 4;
   int64_t original_positions = 8192;
-  std::vector<float> inverse_frequencies(int64_t D) const;
+  double beta_fast = 32, beta_slow = 1;
+  bool truncate = true;               // the pairs between which yarn mixes are whole numbers
+  double attention_factor = 0;        // 0: as the type has it
+  double mscale = 0, mscale_all = 0;  // of that; 0: none
+  std::vector<double> short_factors, long_factors;
+  std::vector<float> inverse_frequencies(int64_t D, bool beyond_original = false) const;
+  float attention_scale() const;
+};
+
+// Which rotary positions the queries and keys of a layer have.
+enum class LayerRope : uint8_t { none, main, local };
+
+// What tells one layer of a model from another.
+struct LayerKind {
+  int64_t window = 0;  // keys a query sees at most; 0: all
+  LayerRope rope = LayerRope::main;
+  bool operator==(const LayerKind&) const = default;
 };
 
 struct ModelSpec {
@@ -52,16 +78,21 @@ struct ModelSpec {
   int64_t first_position = 0;
 
   NormKind norm = NormKind::layernorm;
-  RopeParameters rope;       // with Positions::rope
-  bool unit_offset = false;  // norms multiply by 1 + weight (Gemma)
+  RopeParameters rope;        // with Positions::rope
+  RopeParameters local_rope;  // of the layers whose kind says so (Gemma 3)
+  bool unit_offset = false;   // norms multiply by 1 + weight (Gemma)
   float embedding_scale = 1.0f;
-  int64_t window = 0;           // keys a query sees at most; 0: all
+  int64_t window = 0;  // keys a query sees at most; 0: all
+  // One a layer, where they are not all {window, main}; else empty.
+  std::vector<LayerKind> layer_kinds;
+  QkNorm qk_norm = QkNorm::none;
   bool own_head_width = false;  // H D need not be C
   NormPlacement placement = NormPlacement::pre;
   Positions positions = Positions::learned;
   Activation activation = Activation::gelu_tanh;
   bool gated_mlp = false;
   bool qkv_bias = true, projection_bias = true, mlp_bias = true;
+  bool qkv_by_head = false;    // files hold the rows of qkv head by head (GPT-NeoX)
   bool linear_in_out = false;  // files hold the weights of blocks as (in, out): GPT-2's Conv1D
   bool small_residual_init =
       false;  // projections into the residual stream start smaller by sqrt(2 L)
@@ -76,6 +107,9 @@ struct ModelSpec {
   Problem problem = Problem::single_label;
   std::vector<std::string> labels;      // names of the classes, or of what is predicted
   bool scale_attention = true;          // scores divided by sqrt(D)
+  double attention_scalar = 0;          // by the root of it instead, where it is not 0 (Gemma 2)
+  float attention_softcap = 0;          // scores s as softcap tanh(s / softcap); 0: as they are
+  float head_softcap = 0;               // logits too
   bool scale_by_inverse_layer = false;  // and by layer + 1
   float norm_epsilon = 1e-5f;
   float init_std = 0.02f;
@@ -86,6 +120,9 @@ struct ModelSpec {
   bool encoder() const { return !causal; }
   int64_t label_count() const { return static_cast<int64_t>(labels.size()); }
   float attention_scale(int64_t layer) const;
+  LayerKind kind(int64_t layer) const;
+  // The first layer of each kind, in their order: 0 alone where all are alike.
+  std::vector<int64_t> distinct_layers() const;
 };
 
 // Throws usage or unsupported, naming the extent and where it came from, unless the spec can be

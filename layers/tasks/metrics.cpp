@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/core/error.h"
+
 namespace snug {
 namespace {
 
@@ -62,6 +64,33 @@ double matthews(std::span<const int64_t> table, int64_t K) {
 }
 
 }  // namespace
+
+bool has_metrics(HeadKind head) {
+  return head == HeadKind::sequence_classification || head == HeadKind::token_classification;
+}
+
+std::span<const std::string_view> metric_names(const ModelSpec& spec) {
+  static constexpr std::string_view kOfClasses[] = {"accuracy", "f1", "matthews_correlation"},
+                                    kOfValues[] = {"pearson", "spearman"};
+  const std::span<const std::string_view> classes = kOfClasses;
+  if (!has_metrics(spec.head)) return {};
+  if (spec.head == HeadKind::token_classification) return classes.first(1);
+  switch (spec.problem) {
+    case Problem::single_label:
+      return classes;
+    case Problem::multi_label:
+      return classes.first(2);
+    case Problem::regression:
+      return kOfValues;
+  }
+  fail(ErrorCode::internal, "a problem that is known", "another", "report this");
+}
+
+double MetricList::at(std::string_view name) const {
+  for (const Metric& metric : *this)
+    if (metric.name == name) return metric.value;
+  fail(ErrorCode::internal, "a metric of the task", std::string(name), "report this");
+}
 
 Metrics::Metrics(const ModelSpec& spec, int64_t rows)
     : head_(spec.head), problem_(spec.problem), K_(spec.label_count()) {

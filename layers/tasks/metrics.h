@@ -24,6 +24,9 @@ struct Metric {
 };
 
 struct MetricList {
+  // Throws internal for a name that is not in it.
+  double at(std::string_view name) const;
+
   std::array<Metric, 4> list{};
   int count = 0;
   void add(std::string_view name, double value) {
@@ -32,6 +35,12 @@ struct MetricList {
   const Metric* begin() const { return list.data(); }
   const Metric* end() const { return list.data() + count; }
 };
+
+// False: what a head says is judged by its loss alone (language models).
+bool has_metrics(HeadKind head);
+
+// What Metrics::values says of a model, in its order; none of language models.
+std::span<const std::string_view> metric_names(const ModelSpec& spec);
 
 // Collects the rows of an evaluation. All memory it will need is taken when it is made.
 class Metrics {

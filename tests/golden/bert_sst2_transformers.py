@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fine-tunes an encoder folder on a TSV of sentence TAB class with the Trainer of transformers: a peer to compare with by hand.
 
-    python3 bert_sst2_transformers.py MODEL TRAIN.tsv DEV.tsv --seed 1 --epochs 3 --batch-size 32 --lr 5e-5 --max-length 128 [--bf16]
+    python3 bert_sst2_transformers.py MODEL TRAIN.tsv DEV.tsv --seed 1 --epochs 3 --batch-size 32 --lr 5e-5 --max-length 128 [--bf16] [--group-by-length]
 
 Linear schedule without warm-up, AdamW with weight decay 0.01, dropout as the folder says, batches padded to their
 longest row. Prints one line of JSON: accuracy on DEV after the last epoch, training sequences per second (the time
@@ -39,6 +39,7 @@ def main():
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rows", type=int, help="only the first so many rows of TRAIN")
+    parser.add_argument("--group-by-length", action="store_true", help="batches of rows of like lengths")
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     arguments = parser.parse_args()
 
@@ -58,7 +59,8 @@ def main():
                 output_dir=folder, seed=arguments.seed, num_train_epochs=arguments.epochs, learning_rate=arguments.lr,
                 per_device_train_batch_size=arguments.batch_size, per_device_eval_batch_size=arguments.batch_size,
                 weight_decay=0.01, bf16=arguments.bf16, use_cpu=True, save_strategy="no", eval_strategy="no",
-                report_to="none", logging_steps=50, disable_tqdm=True, dataloader_pin_memory=False),
+                report_to="none", logging_steps=50, disable_tqdm=True, dataloader_pin_memory=False,
+                train_sampling_strategy="group_by_length" if arguments.group_by_length else "random"),
             train_dataset=train,
             eval_dataset=dev,
             data_collator=DataCollatorWithPadding(tokenizer),
@@ -76,7 +78,7 @@ def main():
         "peak_rss_bytes": peak,
         "rows": len(train),
         "steps": trainer.state.global_step,
-        **{key: getattr(arguments, key) for key in ("seed", "epochs", "batch_size", "lr", "max_length", "bf16", "threads")},
+        **{key: getattr(arguments, key) for key in ("seed", "epochs", "batch_size", "lr", "max_length", "bf16", "group_by_length", "threads")},
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }))

@@ -4,6 +4,7 @@
     python3 make_decoder_golden.py           write every fixture next to this script
     python3 make_decoder_golden.py a d       write only these
     python3 make_decoder_golden.py --check   recompute and compare with the committed files (relative 1e-10)
+    python3 make_decoder_golden.py --greedy  write decoder_greedy.json: how each model goes on, greedily
 
 README.md says what each file holds. Parameters are drawn in float64, rounded to float32 and only then used in float64.
 transformers computes the rotary angles, the RMS norms and the softmax in float32 whatever the model's type is; here its
@@ -77,6 +78,81 @@ CASES = {
     "h": case(308, "GPTNeoXForCausalLM", 3, 15,
               neox(2, 4, 24, 38, 59, 15, rotary_pct=1.0, rotary_emb_base=10000, use_parallel_residual=False, hidden_act="gelu",
                    layer_norm_eps=1e-3, tie_word_embeddings=False), ignore="some"),
+    # heads normed and turned, the second layer alone with a window; biases of q, k, v and o; D apart from C / H
+    "i": case(309, "Qwen3ForCausalLM", 2, 14,
+              rope_family(2, 4, 2, 22, 30, 51, 32, head_dim=6, rope_theta=500.0, rms_norm_eps=1e-3, attention_bias=True,
+                          use_sliding_window=True, sliding_window=4, max_window_layers=1, tie_word_embeddings=False)),
+    # tied, half of each head turns, attention without biases
+    "j": case(310, "GPTNeoXForCausalLM", 2, 13,
+              neox(2, 3, 27, 40, 53, 16, rotary_pct=0.5, rotary_emb_base=1000, use_parallel_residual=True, hidden_act="gelu",
+                   layer_norm_eps=1e-5, attention_bias=False, tie_word_embeddings=True)),
+    # norms behind the branches alone, all queries and all keys normed as one row; two heads a key head
+    "k": case(311, "Olmo2ForCausalLM", 2, 12,
+              rope_family(2, 4, 2, 24, 40, 61, 16, rope_theta=500.0, rms_norm_eps=1e-6, tie_word_embeddings=False)),
+    # D apart from C / H, one key head, biases, tied; ignored targets; an epsilon large enough to matter
+    "l": case(312, "Olmo2ForCausalLM", 3, 9,
+              rope_family(2, 3, 1, 20, 28, 71, 16, head_dim=8, rope_theta=10000.0, rms_norm_eps=1e-3, attention_bias=True,
+                          tie_word_embeddings=True), ignore="some"),
+    # q, k, v in one tensor, gate and up in another; three quarters of a head turn, the short factors; a window
+    "m": case(313, "Phi3ForCausalLM", 2, 15,
+              rope_family(2, 4, 2, 32, 44, 67, 64, rope_theta=1000.0, rms_norm_eps=1e-5, partial_rotary_factor=0.75,
+                          original_max_position_embeddings=16, sliding_window=6, pad_token_id=None, tie_word_embeddings=False,
+                          rope_scaling={"type": "longrope", "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.5, 4.0, 9.0]})),
+    # longer than the original length: the long factors; one head of all
+    "n": case(314, "Phi3ForCausalLM", 2, 13,
+              rope_family(2, 3, 3, 24, 30, 59, 32, rope_theta=10000.0, rms_norm_eps=1e-5, original_max_position_embeddings=8,
+                          pad_token_id=None, tie_word_embeddings=True,
+                          rope_scaling={"type": "longrope", "short_factor": [1.0, 1.0, 1.2, 1.4],
+                                        "long_factor": [1.2, 2.0, 3.5, 4.0]})),
+    # the second layer does not turn
+    "o": case(315, "SmolLM3ForCausalLM", 2, 12,
+              rope_family(3, 4, 2, 24, 36, 57, 16, rope_theta=1000.0, rms_norm_eps=1e-6, no_rope_layer_interval=2,
+                          pad_token_id=0, tie_word_embeddings=True)),
+    # what does not turn has a window; D apart from C / H; biases
+    "p": case(316, "SmolLM3ForCausalLM", 3, 10,
+              rope_family(2, 3, 1, 20, 26, 49, 16, head_dim=8, rope_theta=10000.0, rms_norm_eps=1e-3, no_rope_layers=[0, 1],
+                          use_sliding_window=True, sliding_window=4, attention_bias=True, mlp_bias=True, pad_token_id=0,
+                          tie_word_embeddings=False), ignore="some"),
+    # norms before and behind the branches, heads normed, two bases; windows of two layers of three
+    "q": case(317, "Gemma3ForCausalLM", 2, 14,
+              rope_family(3, 4, 2, 24, 36, 67, 32, head_dim=10, rope_theta=5000.0, rope_local_base_freq=100.0, rms_norm_eps=1e-6,
+                          hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=20, sliding_window=5,
+                          sliding_window_pattern=3, tie_word_embeddings=True)),
+    # the same with the far layer first and its angles interpolated; one key head
+    "r": case(318, "Gemma3ForCausalLM", 2, 11,
+              rope_family(2, 3, 1, 21, 28, 53, 64, head_dim=8, rope_theta=1000.0, rope_local_base_freq=50.0, rms_norm_eps=1e-3,
+                          hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=8, sliding_window=3,
+                          layer_types=["full_attention", "sliding_attention"],
+                          rope_scaling={"rope_type": "linear", "factor": 4.0}, tie_word_embeddings=True)),
+    # soft-capped scores and logits, low enough to matter; every other layer has a window
+    "s": case(319, "Gemma2ForCausalLM", 2, 13,
+              rope_family(2, 4, 2, 24, 36, 67, 16, head_dim=10, rope_theta=1000.0, rms_norm_eps=1e-6,
+                          hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=14, sliding_window=4,
+                          attn_logit_softcapping=2.0, final_logit_softcapping=3.0, tie_word_embeddings=True)),
+    # scores capped and logits not; three heads a key head; ignored targets
+    "t": case(320, "Gemma2ForCausalLM", 3, 9,
+              rope_family(3, 3, 1, 21, 30, 47, 16, head_dim=8, rope_theta=10000.0, rms_norm_eps=1e-3,
+                          hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=8, sliding_window=3,
+                          attn_logit_softcapping=1.0, final_logit_softcapping=None, tie_word_embeddings=True), ignore="some"),
+    # angles by yarn, its scale of sine and cosine; turns within 16 positions from 2.5 to 0.03 around 4 and 0.1
+    "u": case(321, "LlamaForCausalLM", 2, 15,
+              rope_family(2, 4, 2, 32, 40, 61, 64, rope_theta=100.0, rms_norm_eps=1e-5, tie_word_embeddings=False,
+                          rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
+                                        "beta_fast": 2.0, "beta_slow": 0.2})),
+    # the same with the scale given, whole pairs not; biases of q, k and v
+    "v": case(322, "Qwen2ForCausalLM", 2, 10,
+              rope_family(2, 3, 1, 24, 28, 43, 64, rope_theta=50.0, rms_norm_eps=1e-6, use_sliding_window=True, sliding_window=4,
+                          max_window_layers=1, tie_word_embeddings=True,
+                          rope_scaling={"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32,
+                                        "attention_factor": 1.25, "truncate": False})),
+    # dynamic angles within the model's length: those of default; D apart from C / H
+    "w": case(323, "MistralForCausalLM", 2, 12,
+              rope_family(2, 4, 2, 22, 30, 59, 16, head_dim=8, rope_theta=1000.0, rms_norm_eps=1e-5, sliding_window=None,
+                          tie_word_embeddings=False, rope_scaling={"rope_type": "dynamic", "factor": 2.0})),
+    # angles interpolated; two heads a key head
+    "x": case(324, "GemmaForCausalLM", 2, 9,
+              rope_family(2, 4, 2, 24, 30, 41, 32, head_dim=8, rope_theta=100.0, rms_norm_eps=1e-3, hidden_act="gelu_pytorch_tanh",
+                          tie_word_embeddings=True, rope_scaling={"rope_type": "linear", "factor": 2.0})),
 }
 
 
@@ -129,7 +205,7 @@ def build_model(spec):
     weights = {}
     with torch.no_grad():
         for name, parameter in parameters.items():
-            offset = 0.0 if spec["model"] == "GemmaForCausalLM" else 1.0
+            offset = 0.0 if spec["model"].startswith("Gemma") else 1.0
             weights[name] = draw_parameter(name, tuple(parameter.shape), rng, offset).astype(np.float32)
             parameter.copy_(torch.from_numpy(weights[name]))
             single.get_parameter(held[name]).copy_(torch.from_numpy(weights[name]))
@@ -138,21 +214,48 @@ def build_model(spec):
     return model, parameters, weights, written, single, rng
 
 
+def yarn_frequency(rope, frequency, turned):
+    length, theta = rope["original_max_position_embeddings"], rope["rope_theta"]
+    low, high = (turned * np.log(length / (turns * 2 * np.pi)) / (2 * np.log(theta))
+                 for turns in (rope.get("beta_fast", 32.0), rope.get("beta_slow", 1.0)))
+    if rope.get("truncate", True):
+        low, high = np.floor(low), np.ceil(high)
+    low, high = max(low, 0.0), min(high, turned - 1)
+    ramp = np.clip((np.arange(turned // 2) - low) / (high - low), 0.0, 1.0)
+    assert (ramp < 1).any() and (ramp > 0).any()
+    return frequency / rope["factor"] * ramp + frequency * (1 - ramp)
+
+
 def check_angles(model, config):
-    """The inverse frequencies from their formulas, in numpy."""
-    rope = config["rope_parameters"]
-    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    turned = int(width * rope.get("partial_rotary_factor", 1.0))
-    frequency = rope["rope_theta"] ** (-np.arange(0, turned, 2) / turned)
-    if rope["rope_type"] == "llama3":
-        length = rope["original_max_position_embeddings"]
-        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-        turns = length * frequency / (2 * np.pi)  # within the original window
-        mix = np.clip((turns - low) / (high - low), 0.0, 1.0)
-        assert (mix == 0).any() and (mix == 1).any() and ((mix > 0) & (mix < 1)).any()
-        frequency = frequency * (mix + (1 - mix) / rope["factor"])
-    np.testing.assert_allclose(model.base_model.rotary_emb.inv_freq.numpy(), frequency, rtol=1e-14)
-    assert model.base_model.rotary_emb.attention_scaling == 1.0
+    """The inverse frequencies from their formulas, in numpy. What holds beyond the original length the loss alone shows."""
+    ropes = config["rope_parameters"]
+    embedding = model.base_model.rotary_emb
+    for kind, rope in ropes.items() if "full_attention" in ropes else [(None, ropes)]:
+        width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        turned = int(width * rope.get("partial_rotary_factor", 1.0))
+        frequency = rope["rope_theta"] ** (-np.arange(0, turned, 2) / turned)
+        scale = 1.0
+        if rope["rope_type"] == "llama3":
+            length = rope["original_max_position_embeddings"]
+            low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+            turns = length * frequency / (2 * np.pi)  # within the original window
+            mix = np.clip((turns - low) / (high - low), 0.0, 1.0)
+            assert (mix == 0).any() and (mix == 1).any() and ((mix > 0) & (mix < 1)).any()
+            frequency = frequency * (mix + (1 - mix) / rope["factor"])
+        elif rope["rope_type"] == "linear":
+            frequency = frequency / rope["factor"]
+        elif rope["rope_type"] == "yarn":
+            frequency = yarn_frequency(rope, frequency, turned)
+            scale = rope.get("attention_factor") or 0.1 * np.log(rope["factor"]) + 1
+        elif rope["rope_type"] == "longrope":
+            frequency = frequency / np.array(rope["short_factor"])
+            length = rope["original_max_position_embeddings"]
+            scale = np.sqrt(1 + np.log(config["max_position_embeddings"] / length) / np.log(length))
+        else:
+            assert rope["rope_type"] in ("default", "dynamic")
+        name = f"{kind}_" if kind else ""
+        np.testing.assert_allclose(getattr(embedding, name + "inv_freq").numpy(), frequency, rtol=1e-14)
+        assert abs(getattr(embedding, name + "attention_scaling") - scale) < 1e-14
 
 
 def draw_tokens(spec, config, rng):
@@ -178,13 +281,17 @@ def second_opinions(model, single, inputs, targets, logits, loss):
     assert plain.dtype == torch.float32 and (plain - logits).abs().max() < 2e-5 * logits.abs().max()
     window = getattr(model.config, "sliding_window", None)
     with InDouble():
-        if window is not None:
+        kinds = set(getattr(model.config, "layer_types", None) or ["all"])
+        if window is not None and len(kinds) == 1 and kinds != {"full_attention"}:
             model.config.sliding_window = None
             everything = model(input_ids=inputs).logits
             model.config.sliding_window = window
             change = (everything - logits).abs().amax(dim=(0, 2))
             assert change[:window].max() < 1e-12 and change[window:].min() > 1e-3 and len(change) > window
         half = inputs.shape[1] // 2
+        original = getattr(model.config, "original_max_position_embeddings", None)
+        if original is not None and inputs.shape[1] > original:  # by longrope the length chooses the angles
+            half = max(half, original + 1)
         assert (model(input_ids=inputs[:, :half]).logits - logits[:, :half]).abs().max() < 1e-12 * logits.abs().max()
 
 
@@ -231,10 +338,32 @@ def compute(name):
     return tensors, metadata
 
 
+@torch.no_grad()
+def greedy(name):
+    """The beginning of the first row, and what follows it by the whole model run again for every token."""
+    spec = CASES[name]
+    model, _, _, _, _, rng = build_model(spec)
+    model.eval()
+    inputs, _ = draw_tokens(spec, model.config, rng)
+    original = getattr(model.config, "original_max_position_embeddings", None)
+    length = inputs.shape[1] // 2
+    if original is not None and inputs.shape[1] > original:  # by longrope the length chooses the angles
+        length = original + 1
+    ids = inputs[:1, :length]
+    for _ in range(min(6, model.config.max_position_embeddings - length)):
+        with InDouble():
+            logits = model(input_ids=ids).logits[0, -1]
+        best = torch.topk(logits, 2)
+        assert best.values[0] - best.values[1] > 1e-4 * logits.abs().max(), name
+        ids = torch.cat([ids, best.indices[:1, None]], dim=1)
+    return {"prompt": ids[0, :length].tolist(), "tokens": ids[0, length:].tolist()}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="fixtures to make (default: all): " + " ".join(CASES))
     parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
+    parser.add_argument("--greedy", action="store_true", help="write decoder_greedy.json")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in CASES]
     if unknown:
@@ -243,6 +372,10 @@ def main():
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    if arguments.greedy:
+        texts = {name: greedy(name) for name in CASES}
+        (FOLDER / "decoder_greedy.json").write_text(json.dumps(texts, indent=1) + "\n")
+        return
     good = True
     for name in arguments.names or list(CASES):
         path = FOLDER / f"decoder_{name}.safetensors"

@@ -33,8 +33,8 @@ const Allowed kMayInclude = {
 Allowed engine_order() {
   Allowed allowed;
   std::set<std::string> earlier;
-  for (const char* folder :
-       {"core", "device", "memory", "seams", "simt", "kernels", "blas", "io", "text", "data"}) {
+  for (const char* folder : {"core", "device", "memory", "seams", "simt", "kernels", "stores",
+                             "blas", "io", "text", "data"}) {
     allowed[folder] = earlier;
     earlier.insert(folder);
   }

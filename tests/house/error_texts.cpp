@@ -288,6 +288,8 @@ const std::vector<Untested>& untested_errors() {
        "matmul_prepare has asked before, and oneDNN has all that is asked of it within the cap"},
       {"engine/device/cpu_device.cpp", "mincore to report",
        "Linux has refused this call for no range that is mapped since 2.4"},
+      {"engine/io/files.cpp", "to ask for the state of {}",
+       "Linux refuses fstat of an open file only where the disk fails"},
       {"layers/ops/attention_cudnn_cuda.cpp", "a handle that takes no stream",
        "no machine without a GPU, a driver and cuDNN comes there"},
       {"layers/ops/attention_cudnn_cuda.cpp", "cuDNN to run a graph",

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/seams/state_store.h"
+#include "engine/stores/plain_states.h"
 #include "optim/elementwise.h"
 #include "tests/optim/optim_case.h"
 

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "engine/core/sanitizers.h"
+#include "engine/kernels/gradient_norm_simt.h"
 #include "optim/clip_simt.h"
 #include "optim/rule.h"
 #include "optim/update_simt.h"

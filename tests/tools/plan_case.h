@@ -8,6 +8,12 @@
 
 namespace snug::test {
 
+// Layers of two kinds, a sandwich of norms: what recompute has of every slot that a block may have.
+inline constexpr const char* kTwoKinds =
+    R"({"type": "gemma3_text", "vocab_size": 130, "max_position_embeddings": 64, "hidden_size": 48,
+        "intermediate_size": 96, "num_hidden_layers": 5, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 4, "sliding_window_pattern": 3})";
+
 // A device that computes so many FLOPs a second, beside a link of so many bytes.
 inline CostModel described_device(double flops, double link) {
   return CostModel::described("a device", {.fp32_matrix = flops,

@@ -278,7 +278,10 @@ TEST(CheckpointState, ComesBackAndIsBounded) {
   for (const char* key : {"elapsed_seconds", "window_loss", "best_eval_loss", "best_saved_loss",
                           "evaluation_due", "loss_watch"})
     refused([&](Json& j) { j[key] = "x"; }, key, "x");
-  refused([&](Json& j) { j["start_eval_loss"] = "x"; }, "start_eval_loss", "x");
+  for (const char* key : {"start_eval_loss", "start_metric", "best_metric", "best_saved_metric"})
+    refused([&](Json& j) { j[key] = "x"; }, key, "x");
+  refused([&](Json& j) { j["metric_for_best_model"] = 7; }, "metric_for_best_model", "7");
+  refused([&](Json& j) { j["greater_is_better"] = 7; }, "greater_is_better", "7");
   refused([&](Json& j) { j["untrained_steps"] = 1; }, "untrained_steps", "1");  // all were applied
   refused([&](Json& j) { j["untrained_steps"] = -1; }, "untrained_steps", "-1");
   refused([&](Json& j) { j["loss_watch"]["losses"].erase(3); }, "128 numbers for losses", "");
@@ -301,7 +304,8 @@ TEST(CheckpointState, OfOlderOnesTheStartIsNoStep) {
   const TempFolder tmp;
   const std::string folder = make(tmp, 9);
   Json j = Json::parse(read_file(folder + "/snug_state.json"));
-  for (const char* key : {"start_eval_loss", "untrained_steps"}) j.erase(key);
+  for (const char* key : {"start_eval_loss", "untrained_steps", "metric_for_best_model"})
+    j.erase(key);
   j["best_eval_loss"] = 2.5;
   j["best_eval_step"] = 0;
   j["best_saved_loss"] = 4.0;
@@ -313,6 +317,11 @@ TEST(CheckpointState, OfOlderOnesTheStartIsNoStep) {
   EXPECT_EQ(at.best_eval_loss, 4.0);
   EXPECT_EQ(at.best_eval_step, 6);
   EXPECT_EQ(at.untrained, 0);
+  EXPECT_EQ(at.best_by, "eval_loss");
+  EXPECT_FALSE(at.greater_is_better);
+  EXPECT_EQ(at.start_metric, 2.5);
+  EXPECT_EQ(at.best_metric, 4.0);
+  EXPECT_EQ(at.best_saved_metric, 4.0);
   j["best_eval_loss"] = 4.0;
   j["best_eval_step"] = 6;
   spill(folder + "/snug_state.json", j.dump());

@@ -30,7 +30,8 @@ std::string companions(std::string_view key) {
   if (key == "lr_power") return "lr_scheduler_type: polynomial\n";
   if (key == "lr_timescale") return "lr_scheduler_type: inverse_sqrt\n";
   if (key == "global_batch_tokens") return "max_length: 1024\n";
-  if (key == "load_best_model_at_end" || key == "metric_for_best_model")
+  if (key == "load_best_model_at_end" || key == "metric_for_best_model" ||
+      key == "greater_is_better")
     return "eval_fraction: 0.1\n";
   if (key == "early_stopping_patience") return "eval_fraction: 0.1\n";
   if (key == "early_stopping_threshold") return "eval_fraction: 0.1\nearly_stopping_patience: 2\n";

@@ -142,12 +142,13 @@ TEST(ConfigErrors, WrongTypes) {
     EXPECT_EQ(m.advice, "max_time=2m");
   }
   expect_error("resume: [1]", "text for resume", "a list (run.yaml:1)", "resume=latest");
-  expect_error(
-      "gradient_checkpointing: 3",
-      "recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
-      "qkv, att, lse, mid, norm2, mean2, rstd2, fc, act, sum, names joined with +, or a map of "
-      "layers to them",
-      "\"3\" (run.yaml:1)", "recompute=block");
+  expect_error("gradient_checkpointing: 3",
+               "recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
+               "heads, rstdq, "
+               "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
+               "sum, names joined with +, or a map of "
+               "layers to them",
+               "\"3\" (run.yaml:1)", "recompute=block");
 }
 
 TEST(ConfigErrors, LongValuesAreCutBetweenCharacters) {
@@ -190,7 +191,7 @@ TEST(ConfigErrors, Choices) {
                  "cuda:5, cuda:6, cuda:7",
                  std::string("\"") + gpu + "\" (run.yaml:1), no name of a device here",
                  "device=cuda for a GPU of NVIDIA's, or device=cpu", ErrorCode::unsupported);
-  EXPECT_EQ(caught("task: sft").code, ErrorCode::unsupported);
+  EXPECT_EQ(caught("task: dpo").code, ErrorCode::unsupported);
   expect_error("device: emu\npacked_weights: both",
                "packed_weights: auto or none for device: emu or cuda, whose kernels read weights "
                "as they are",
@@ -228,12 +229,13 @@ TEST(ConfigErrors, ModelAndRecompute) {
                "\"gpt2\" (run.yaml:1) and \"bert\" (run.yaml:1)", "leave one of them out");
   expect_error("model: {base: [1]}", "text for model.base", "a list (run.yaml:1)",
                "model.base=gpt2");
-  expect_error(
-      "recompute: blok",
-      "recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
-      "qkv, att, lse, mid, norm2, mean2, rstd2, fc, act, sum, names joined with +, or a map of "
-      "layers to them",
-      "\"blok\" (run.yaml:1)", "did you mean block?");
+  expect_error("recompute: blok",
+               "recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
+               "heads, rstdq, "
+               "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
+               "sum, names joined with +, or a map of "
+               "layers to them",
+               "\"blok\" (run.yaml:1)", "did you mean block?");
   expect_error("recompute: [block]", "recompute as a policy or a map of layers to policies",
                "a list (run.yaml:1)", "recompute: {0-5: block, 6-11: none}");
   for (const char* layers : {"a", "5-2", "1-", "-1", "99999999999999999999"})
@@ -244,12 +246,12 @@ TEST(ConfigErrors, ModelAndRecompute) {
   expect_error("recompute: {0: [block]}", "text for the layers of recompute", "a list (run.yaml:1)",
                "recompute: {0-5: block}");
   for (const char* name : {"input", "norms", "x", "mlp+norms"})
-    EXPECT_EQ(
-        caught("offload: " + std::string(name)).expected,
-        "offload as auto, one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, "
-        "qkv, att, "
-        "lse, mid, norm2, mean2, rstd2, fc, act, sum, names joined with +, or a map of layers to "
-        "them")
+    EXPECT_EQ(caught("offload: " + std::string(name)).expected,
+              "offload as auto, one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, "
+              "heads, rstdq, "
+              "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
+              "sum, names joined with +, or a map of layers to "
+              "them")
         << name;
   EXPECT_EQ(caught("offload: input").advice, "did you mean inputs?");
   EXPECT_EQ(caught("offload: everything").advice, "offload=inputs");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tests/layers/models/gpt2_golden.h"
 #include "tests/support/errors.h"
 #include "tests/tools/session_case.h"
 #include "tools/infer/generator.h"
@@ -95,6 +96,30 @@ Text text_of(Session& session, const std::vector<int32_t>& prompt, const Generat
   return t;
 }
 
+// Every decoder of tests/golden goes on as transformers' model does in float64, and a chunk at a time as
+// all at once; with room for no more than the text, which by longrope is what chooses the angles.
+TEST(Generator, DecodersContinueAsTransformersDo) {
+  const std::string path = source_folder() + "/tests/golden/decoder_greedy.json";
+  const nlohmann::json texts = parse_json_file(path);
+  EXPECT_EQ(texts.size(), 24u);
+  for (const auto& [name, text] : texts.items()) {
+    SCOPED_TRACE(name);
+    const test::Golden golden("decoder_" + name);
+    const auto prompt = text.at("prompt").get<std::vector<int32_t>>();
+    const auto expected = text.at("tokens").get<std::vector<int32_t>>();
+    const auto length = static_cast<int64_t>(prompt.size() + expected.size());
+    const Model model(golden.spec, parse_precision("fp32"));
+    for (const int64_t prefill : {length, int64_t{3}}) {
+      test::SessionRun run(model, options_of(length, prefill));
+      Session& session = run.session();
+      load_weights(model, golden.path, session.master(), 1);
+      session.load();
+      const Text got = text_of(session, prompt, greedy(static_cast<int64_t>(expected.size())));
+      EXPECT_EQ(got.tokens, expected) << prefill;
+    }
+  }
+}
+
 // fp32: the bound of a whole model, as for logits against transformers. bf16: keys and values rest
 // in the cache with the rounding they have without it; the attention of one query sums in another
 // order, and where that crosses a rounding boundary a stored value moves by 2^-8 of itself. The sum
@@ -113,7 +138,7 @@ TEST(Generator, CachedLogitsEqualTheFullForward) {
       Sampler sampler(model.spec().V, greedy(0).sampling);
       int64_t compared = 0;
       generate(session, sampler, text, greedy(5), [&](int32_t token) {
-        const std::vector<float> expected = full_logits(model, session.params().flat(), text);
+        const std::vector<float> expected = full_logits(model, session.stores().weights(), text);
         const float* got = session.logits().as<float>();
         double worst = 0, largest = 0;
         for (size_t v = 0; v < expected.size(); ++v) {

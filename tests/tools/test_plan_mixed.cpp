@@ -21,10 +21,12 @@ TEST(SlowPlanMixed, BytesAreTheRecordsAndSecondsABound) {
       {.V = 300, .P = 64, .C = 32, .L = 4, .H = 2, .F = 128},
       {.V = 97, .P = 64, .C = 48, .L = 7, .H = 3, .F = 192, .dropout = 0.1},
       {.V = 130, .P = 64, .C = 64, .L = 5, .H = 4, .F = 256, .tied = false}};
-  for (const test::Tiny& tiny : tinies)
+  std::vector<ModelSpec> specs = {resolve_model("", test::kTwoKinds).spec};
+  for (const test::Tiny& tiny : tinies) specs.push_back(test::tiny_spec(tiny));
+  for (const ModelSpec& spec : specs)
     for (const char* precision : {"fp32", "bf16"})
       for (const double link : {1e9, 1e11}) {
-        const Model model(test::tiny_spec(tiny), parse_precision(precision));
+        const Model model(spec, parse_precision(precision));
         const CostModel cost = test::described_device(1e11, link);
         PlanRequest r = test::host_request(model, cost, 32, 12);
         double loosest = 1;

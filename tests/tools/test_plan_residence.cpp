@@ -19,11 +19,15 @@ struct Case {
   test::Tiny tiny;
   const char* precision;
   bool evaluate;
+  const char* map = nullptr;  // instead of `tiny`
+
+  ModelSpec spec() const { return map ? resolve_model("", map).spec : test::tiny_spec(tiny); }
 };
 const Case kCases[] = {
     {{.V = 300, .P = 64, .C = 32, .L = 4, .H = 2, .F = 128}, "fp32", false},
     {{.V = 97, .P = 64, .C = 48, .L = 2, .H = 3, .F = 192, .dropout = 0.1}, "fp32", true},
-    {{.V = 130, .P = 64, .C = 64, .L = 7, .H = 4, .F = 256, .tied = false}, "bf16", true}};
+    {{.V = 130, .P = 64, .C = 64, .L = 7, .H = 4, .F = 256, .tied = false}, "bf16", true},
+    {{}, "fp32", false, test::kTwoKinds}};
 
 PlanRequest request_of(const Model& model, const Case& c, const CostModel& cost) {
   PlanRequest r = test::host_request(model, cost, 32, 12);
@@ -34,7 +38,7 @@ PlanRequest request_of(const Model& model, const Case& c, const CostModel& cost)
 // Every plan of two groups, recorded whole.
 TEST(SlowPlanResidence, TheStacksBytesAreTheRecordsAndTheirSecondsABound) {
   for (const Case& c : kCases) {
-    const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+    const Model model(c.spec(), parse_precision(c.precision));
     for (const double link : {1e9, 1e11}) {
       const CostModel cost = test::described_device(1e11, link);
       const PlanRequest r = request_of(model, c, cost);
@@ -63,7 +67,7 @@ TEST(SlowPlanResidence, TheStacksBytesAreTheRecordsAndTheirSecondsABound) {
 TEST(SlowPlanResidence, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
   int64_t repairs = 0;
   for (const Case& c : kCases) {
-    const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+    const Model model(c.spec(), parse_precision(c.precision));
     for (const double link : {3e9, 1e11}) {
       const CostModel cost = test::described_device(1e11, link);
       PlanRequest r = request_of(model, c, cost);
@@ -113,7 +117,7 @@ TEST(SlowPlanResidence, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
 // step has is no part of it.
 TEST(PlanResidence, WhatWasRecordedServesAnotherBatch) {
   const Case& c = kCases[0];
-  const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+  const Model model(c.spec(), parse_precision(c.precision));
   const CostModel cost = test::described_device(1e11, 1e11);
   PlanRequest r = request_of(model, c, cost);
   r.micro_batch = 2;
@@ -138,7 +142,7 @@ TEST(PlanResidence, WhatWasRecordedServesAnotherBatch) {
 // Outside truth: uniform choices with every residence, recorded whole.
 TEST(SlowPlanResidence, NoUniformChoiceThatFitsIsFaster) {
   const Case& c = kCases[0];
-  const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+  const Model model(c.spec(), parse_precision(c.precision));
   const CostModel cost = test::described_device(1e11, 2e10);
   PlanRequest r = request_of(model, c, cost);
   PlanSearch search(r);
@@ -164,7 +168,7 @@ TEST(SlowPlanResidence, NoUniformChoiceThatFitsIsFaster) {
 
 TEST(SlowPlanResidence, TheHostsBudgetHolds) {
   const Case& c = kCases[0];
-  const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+  const Model model(c.spec(), parse_precision(c.precision));
   const CostModel cost = test::described_device(1e11, 1e10);
   PlanRequest r = request_of(model, c, cost);
   r.budget = make_plan(r).minimum_bytes;
@@ -197,7 +201,7 @@ TEST(SlowPlanResidence, TheHostsBudgetHolds) {
 // that it holds: a budget between that and what needs no host is not refused.
 TEST(SlowPlanResidence, TheMinimumTakesWhatTheHostHas) {
   const Case& c = kCases[2];
-  const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+  const Model model(c.spec(), parse_precision(c.precision));
   const CostModel cost = test::described_device(1e11, 1e10);
   for (const Place place : {Place::cpu, Place::cuda}) {
     PlanRequest r = request_of(model, c, cost);
@@ -245,7 +249,7 @@ TEST(SlowPlanResidence, TheMinimumTakesWhatTheHostHas) {
 
 TEST(PlanResidence, NothingIsMovedUnasked) {
   const Case& c = kCases[0];
-  const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+  const Model model(c.spec(), parse_precision(c.precision));
   const CostModel cost = test::described_device(1e11, 1e11);
   PlanRequest r = request_of(model, c, cost);
   r.budget = make_plan(r).minimum_bytes;
@@ -283,7 +287,7 @@ TEST(PlanResidence, NothingIsMovedUnasked) {
 
 TEST(PlanResidence, SaysWhatWasChosenAndWhatItCosts) {
   const Case& c = kCases[0];
-  const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+  const Model model(c.spec(), parse_precision(c.precision));
   const CostModel cost = test::described_device(1e11, 1e10);
   PlanRequest r = request_of(model, c, cost);
   PlanRequest alone = r;

@@ -8,6 +8,7 @@
 
 #include "layers/models/recompute.h"
 #include "tests/support/errors.h"
+#include "tests/tools/plan_case.h"
 #include "tests/tools/session_case.h"
 #include "tools/planner/batch_room.h"
 #include "tools/planner/ladder.h"
@@ -26,13 +27,17 @@ struct Case {
   bool evaluate;
   bool bf16_gradients = false;
   double max_grad_norm = 1.0;
+  const char* map = nullptr;  // instead of `tiny`
+
+  ModelSpec spec() const { return map ? resolve_model("", map).spec : test::tiny_spec(tiny); }
 };
 const Case kCases[] = {
     {{.V = 300, .P = 64, .C = 32, .L = 4, .H = 2, .F = 128}, "fp32", false},
     {{.V = 1500, .P = 64, .C = 64, .L = 7, .H = 4, .F = 96}, "bf16", true},
     {{.V = 97, .P = 64, .C = 48, .L = 12, .H = 3, .F = 192, .dropout = 0.1}, "fp32", true},
     {{.V = 300, .P = 64, .C = 32, .L = 4, .H = 2, .F = 128}, "bf16", true, true},
-    {{.V = 97, .P = 64, .C = 48, .L = 6, .H = 3, .F = 192}, "fp32", false, false, 0.0}};
+    {{.V = 97, .P = 64, .C = 48, .L = 6, .H = 3, .F = 192}, "fp32", false, false, 0.0},
+    {{}, "fp32", true, false, 1.0, test::kTwoKinds}};
 
 PlanRequest request_of(const Model& model, const Case& c) {
   PlanRequest r;
@@ -48,7 +53,7 @@ PlanRequest request_of(const Model& model, const Case& c) {
 
 TEST(SlowPlanSearch, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
   for (const Case& c : kCases) {
-    const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+    const Model model(c.spec(), parse_precision(c.precision));
     PlanRequest r = request_of(model, c);
     const Plan open = make_plan(r);
     const int64_t least = open.minimum_bytes, most = open.engine_bytes + open.runtime_bytes;
@@ -80,7 +85,7 @@ TEST(SlowPlanSearch, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
 // Outside truth: every uniform preset with every micro-batch and chunk, recorded whole.
 TEST(SlowPlanSearch, NoUniformChoiceThatFitsIsFaster) {
   for (const Case& c : kCases) {
-    const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+    const Model model(c.spec(), parse_precision(c.precision));
     PlanRequest r = request_of(model, c);
     PlanSearch search(r);
     struct Uniform {
@@ -109,7 +114,7 @@ TEST(SlowPlanSearch, NoUniformChoiceThatFitsIsFaster) {
 
 TEST(PlanSearch, TheLayersModelIsTheRecord) {
   for (const Case& c : kCases) {
-    const Model model(test::tiny_spec(c.tiny), parse_precision(c.precision));
+    const Model model(c.spec(), parse_precision(c.precision));
     const PlanRequest r = request_of(model, c);
     PlanSearch search(r);
     const int64_t least = search.least().front().engine_bytes;
@@ -126,6 +131,37 @@ TEST(PlanSearch, TheLayersModelIsTheRecord) {
       EXPECT_NE(choice.optimality.find("optimal"), std::string::npos);
     }
   }
+}
+
+// A layer that sees all keys takes longer to be made again than one that has a window: the plan lets
+// the layers with windows do it.
+TEST(PlanSearch, LayersThatDifferHaveTheirOwnCosts) {
+  const Model model(resolve_model("", test::kTwoKinds).spec, parse_precision("fp32"));
+  const CostModel cost = test::described_device(1e9, 1e11);
+  PlanRequest r = request_of(model, kCases[0]);
+  r.cost = &cost;
+  r.micro_batch = 4;
+  r.head_rows = 64;
+  PlanSearch search(r);
+  const int64_t least = search.least().front().engine_bytes,
+                most = search.best(int64_t{1} << 40).engine_bytes;
+  const auto attention = [&](const LayerPolicies& policies, int64_t layer) {
+    const Body& body = model.block(layer).body();
+    return policies[static_cast<size_t>(layer)][static_cast<size_t>(body.find_slot("att"))];
+  };
+  int differ = 0;
+  for (int i = 0; i < 40; ++i) {
+    const PlanSearch::Choice c = search.best(least + (most - least) * i / 40);
+    if (!c.feasible) continue;
+    const LayerPolicies policies = parse_policies(c.decisions.recompute, "none", model);
+    int again[2] = {};  // of the two kinds: layer 2 sees all
+    for (int64_t l = 0; l < 5; ++l)
+      again[l == 2] += attention(policies, l) == SlotPolicy::recompute;
+    if (again[0] == 4 || again[0] + again[1] == 0) continue;
+    EXPECT_EQ(again[1], 0) << c.decisions.recompute;
+    ++differ;
+  }
+  EXPECT_GT(differ, 0) << "no budget had some layers make attention again";
 }
 
 // A schedule is packed once for all plans that have it, and lies as if it had been packed then.
@@ -383,6 +419,13 @@ TEST(PlanSearch, TheOfferCountsBothArenas) {
 }
 
 TEST(PlanSearch, WordsForSlotsAreReadAsTheyWereMeant) {
+  const Model sandwich(resolve_model("", test::kTwoKinds).spec, parse_precision("fp32"));
+  for (const char* preset : {"none", "norms", "mlp", "attention", "block", "heads+proj", "down",
+                             "norms+rstdq+rstdk+rstd3+rstd4"}) {
+    const LayerPolicies policies = parse_policies(preset, "none", sandwich);
+    EXPECT_EQ(recompute_text(policies[0], sandwich.block(0).body()), preset);
+    EXPECT_EQ(policies[0], policies[4]);
+  }
   const Model model(test::tiny_spec({.L = 3}), parse_precision("fp32"));
   const Body& body = model.block(0).body();
   const char* const slots[] = {"norm1", "qkv", "att", "lse", "mid", "norm2", "fc", "act"};

@@ -35,7 +35,7 @@ std::vector<float> all_of(Session& s) {
     out.insert(out.end(), p, p + v.bytes() / 4);
   };
   append(s.master());
-  append(s.params().flat());
+  append(s.stores().weights());
   if (s.state().updates > 0)
     for (int k = 0; k < s.optimizer_state().states(); ++k) append(s.optimizer_state().stored(k, 0));
   return out;

@@ -146,7 +146,7 @@ class Trained {
         session_(settings.target, model, d, OptimizerConfig(), settings, &schedule) {
     session_.open();
     if (like == nullptr)
-      init_parameters(session_.context(), model.params(), session_.master(), 1);
+      init_parameters(session_.context(), model.params(), session_.resting(), 1);
     else
       std::memcpy(session_.master().data, like->session_.master().data,
                   static_cast<size_t>(session_.master().bytes()));

@@ -141,6 +141,11 @@ nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned
           {"evals_without_gain", at.evals_without_gain},
           {"best_saved_loss", at.best_saved_loss},
           {"best_saved_step", at.best_saved_step},
+          {"metric_for_best_model", at.best_by},
+          {"greater_is_better", at.greater_is_better},
+          {"start_metric", at.start_metric},
+          {"best_metric", at.best_metric},
+          {"best_saved_metric", at.best_saved_metric},
           {"evaluation_due", at.evaluation_due},
           {"loss_watch", watch_json(at.watch)},
           {"hyperparameters", hyperparameters},
@@ -165,7 +170,8 @@ nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned
             {"attention", pinned.attention},
             {"computes_on", computes_on_json(pinned.computes_on)},
             {"matmul_autotune", pinned.matmul_autotune},
-            {"model", pinned.model}}}};
+            {"model", pinned.model},
+            {"frozen", pinned.frozen}}}};
 }
 
 std::optional<std::string> latest_checkpoint(const std::string& output_dir) {
@@ -240,6 +246,17 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
     at.start_eval_loss = std::exchange(at.best_eval_loss, at.best_saved_loss);
     at.best_eval_step = std::max<int64_t>(0, at.best_saved_step);
   }
+  // Before there was a choice it was the loss.
+  at.start_metric = at.start_eval_loss;
+  at.best_metric = at.best_eval_loss;
+  at.best_saved_metric = at.best_saved_loss;
+  if (j.contains("metric_for_best_model")) {
+    at.best_by = get_string(j, "metric_for_best_model", path);
+    at.greater_is_better = get_bool(j, "greater_is_better", path);
+    at.start_metric = get_number(j, "start_metric", path);
+    at.best_metric = get_number(j, "best_metric", path);
+    at.best_saved_metric = get_number(j, "best_saved_metric", path);
+  }
   at.watch = read_watch(j, path, at.step);
   const std::string where = path + " / pinned";
   const nlohmann::json& p = j.contains("pinned") ? j["pinned"] : nlohmann::json::object();
@@ -270,6 +287,7 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
   c.pinned.instruction_set = get_string(p, "instruction_set", where);
   c.pinned.recompute = get_string(p, "recompute", where);
   c.pinned.model = get_string(p, "model", where);
+  if (p.contains("frozen")) c.pinned.frozen = get_string(p, "frozen", where);
   c.pinned.kernels =
       parse_choices(p.contains("kernels") ? p["kernels"] : nlohmann::json(), where + " / kernels");
   c.pinned.attention = get_string(p, "attention", where);
@@ -290,7 +308,7 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
 void load_checkpoint(Session& session, const Checkpoint& checkpoint) {
   // The file by its name: what else may lie in the folder was not checked.
   load_weights(session.context(), session.model(), checkpoint.folder + "/model.safetensors",
-               session.master());
+               session.resting());
   session.load();
   const SafetensorsReader file(checkpoint.folder + "/optimizer.safetensors");
   StateStore& store = session.optimizer_state();

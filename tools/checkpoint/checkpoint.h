@@ -37,9 +37,14 @@ struct RunPosition {
   double best_eval_loss = -1;   // of the steps; -1: none yet
   int64_t best_eval_step = 0;
   int64_t evals_without_gain = 0;  // of early_stopping_patience
-  // The checkpoint with the lowest validation loss, which no limit removes; -1: none yet.
+  // The best checkpoint, which no limit removes; -1: none yet.
   double best_saved_loss = -1;
   int64_t best_saved_step = -1;
+  // What the best is by: metric_for_best_model (a perplexity orders as its loss: eval_loss), whether
+  // the greater is the better, and its values where the losses above are.
+  std::string best_by = "eval_loss";
+  bool greater_is_better = false;
+  double start_metric = -1, best_metric = -1, best_saved_metric = -1;
   // The loss scale of the next step and the good steps since it changed (optim/loss_scaling.h).
   // Steps that were skipped, for either reason: step - updates.
   float loss_scale = 1;
@@ -62,8 +67,9 @@ struct Pinned {
   double init_scale = 0;  // of a run with dynamic loss scaling, else 0
   int64_t data_seed = 0, train_tokens = 0, train_samples = 0;
   bool packing_boundaries = false;
-  std::string model;  // fingerprint of the spec: shapes and numerics
-  std::string data;   // fingerprint of the tokens to train on
+  std::string model;   // fingerprint of the spec: shapes and numerics
+  std::string frozen;  // fingerprint of the names that are frozen; empty: none is
+  std::string data;    // fingerprint of the tokens to train on
 };
 
 // Key and value of what may change at a resume, so that a change can be named.

@@ -13,6 +13,8 @@
 #include "engine/device/beside.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "layers/models/weight_values.h"
+#include "layers/models/weights.h"
 #include "tools/checkpoint/output_folder.h"
 
 namespace snug {
@@ -41,31 +43,18 @@ SafetensorsLayout optimizer_layout(Session& session) {
   return SafetensorsLayout({{"format", "pt"}}, std::move(specs));
 }
 
-// Elements [begin, begin + n) of the transpose of w, whose rows are `rows` long; the transpose has
-// `width` columns.
-void copy_transposed(const float* w, int64_t rows, int64_t width, int64_t begin, int64_t n,
-                     float* out) {
-  const int64_t end = begin + n;
-  while (begin < end) {
-    const int64_t r = begin / width, c = begin % width;
-    if (c != 0 || end - begin < width) {  // a part of a row
-      const int64_t stop = std::min(width, c + end - begin);
-      for (int64_t i = c; i < stop; ++i) *out++ = w[i * rows + r];
-      begin += stop - c;
-      continue;
-    }
-    const int64_t count = (end - begin) / width;  // whole rows
-    for (int64_t i = 0; i < width; ++i)
-      for (int64_t k = 0; k < count; ++k) out[k * width + i] = w[i * rows + r + k];
-    out += count * width;
-    begin += count * width;
-  }
-}
-
 // On the ring's thread too.
 void read_beside(Context& ctx, void* to, const View& from) {
   const Context::AtWork work(ctx);
   copy_beside(ctx.device(), to, from.data, from.bytes());
+}
+
+// The same as f32.
+void read_values(Context& ctx, float* to, View from) {
+  void* const behind = values_behind(to, from);
+  read_beside(ctx, behind, from);
+  from.data = behind;
+  values_to_f32(to, from);
 }
 
 [[noreturn]] void fail_folder(const char* what, const std::string& folder, int code) {
@@ -83,12 +72,15 @@ CheckpointWriter::CheckpointWriter(Session& session, std::string output_dir, int
     : session_(session),
       output_dir_(std::move(output_dir)),
       keep_(keep),
+      weights_(session.resting()),
       layouts_{weights_layout(session.model(), DType::f32), optimizer_layout(session)},
       ring_(static_cast<char*>(session.save_ring().data), session.save_ring().bytes(), background) {
   for (AtomicFile* file : {&files_[0], &files_[1], &marker_}) file->reserve(kPathBytes);
   for (std::string* path : {&folder_, &final_name_, &paths_[0], &paths_[1], &paths_[2]})
     path->reserve(kPathBytes);
   seal_.reserve(64 << 10);
+  for (int i = 0; i < session.model().params().size(); ++i)
+    groups_.push_back(row_groups(session.model(), i));
 }
 
 CheckpointWriter::~CheckpointWriter() = default;
@@ -115,16 +107,22 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
       n = std::min(n, state.elements());
       read_beside(session_.context(), values, state.rows(0, n));
     } else if (p.transposed_in_file && p.shape.rank() == 2) {
-      const float* master = session_.master().as<const float>() + p.offset;
+      View own = weights_.rows(p.offset, p.elements());
       if (const View& turned = session_.save_turned(); turned.defined()) {
-        if (element_ == 0)
-          read_beside(session_.context(), turned.data,
-                      session_.master().rows(p.offset, p.elements()));
-        master = turned.as<const float>();
+        if (element_ == 0) read_beside(session_.context(), turned.data, own);
+        own.data = turned.data;
       }
-      copy_transposed(master, p.shape[1], p.shape[0], element_, n, values);
+      transposed_to_f32(values, own, p.shape[1], p.shape[0], element_, n);
+    } else if (const RowGroups& groups = groups_[static_cast<size_t>(param_)]; groups.any()) {
+      const int64_t width = p.real_elements() / p.rows, run = groups.rows * width;
+      for (int64_t done = 0; done < n;) {
+        const int64_t at = element_ + done, count = std::min(n - done, run - at % run);
+        const int64_t from = groups.ours(at / width) * width + at % width;
+        read_values(session_.context(), values + done, weights_.rows(p.offset + from, count));
+        done += count;
+      }
     } else {
-      read_beside(session_.context(), values, session_.master().rows(p.offset + element_, n));
+      read_values(session_.context(), values, weights_.rows(p.offset + element_, n));
     }
     const int file = state_ == 0 ? kModel : kOptimizer;
     element_ += n;

@@ -10,9 +10,11 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/io/fingerprint.h"
 #include "engine/io/safetensors.h"
+#include "layers/models/family.h"
 #include "tools/checkpoint/checkpoint.h"
 #include "tools/checkpoint/checkpoint_seal.h"
 #include "tools/checkpoint/save_ring.h"
@@ -72,7 +74,9 @@ class CheckpointWriter final : private SaveJob {
   std::string output_dir_;
   std::function<void()> guard_;
   int64_t keep_;
+  RestingWeights weights_;
   SafetensorsLayout layouts_[2];
+  std::vector<RowGroups> groups_;  // of each parameter's rows in files
 
   // Of the one on its way.
   AtomicFile files_[2], marker_;

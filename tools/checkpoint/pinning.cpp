@@ -22,6 +22,22 @@
 
 namespace snug {
 
+namespace {
+
+std::string frozen_fingerprint(const ParamTable& table) {
+  if (table.trained_elements() == table.flat_elements()) return "";
+  Fingerprint digest;
+  for (int i = 0; i < table.size(); ++i)
+    if (!table[i].trainable) digest.add(table[i].name.str() + "\n");
+  return fingerprint_text(digest.digest());
+}
+
+std::string config_text(const std::string& value) {
+  return value.empty() ? "null" : value;
+}
+
+}  // namespace
+
 Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunData& data,
                    const std::string& data_digest) {
   const RunConfig& config = setup.config;
@@ -46,6 +62,7 @@ Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunD
   p.computes_on = setup.request.computes_on;
   p.matmul_autotune = config.matmul_autotune;
   p.model = model_fingerprint(setup.model->spec());
+  p.frozen = frozen_fingerprint(setup.model->params());
   return p;
 }
 
@@ -117,6 +134,13 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
     fail(ErrorCode::usage, fmt::format("model as in {}: the same shapes and numerics", c.folder),
          "another model",
          fmt::format("the model keys it was made with, or a new run from model={}", c.folder));
+  if (c.pinned.frozen != now.frozen)
+    fail(ErrorCode::usage,
+         fmt::format("freeze and unfreeze as in {}, which has the states of what was trained there",
+                     c.folder),
+         fmt::format("freeze: {}, unfreeze: {}", config_text(setup.config.freeze),
+                     config_text(setup.config.unfreeze)),
+         fmt::format("the keys of its config.resolved.yaml, or a new run from model={}", c.folder));
   same(c.pinned.precision == now.precision, "precision", c.pinned.precision, now.precision);
   // A run goes on from the scale it had: another first one would do nothing.
   if (c.pinned.init_scale > 0 && now.init_scale > 0)

@@ -77,6 +77,7 @@ std::string input_within(const RunConfig& config, const std::vector<fs::path>& g
   } inputs[] = {
       {"model", places.first_of(config.model)},
       {"tokenizer", places.first_of(config.tokenizer)},
+      {"chat_template", places.first_of(config.chat_template)},
       {"train_data", first_of_data(places, config.train_data, config.output_dir)},
       {"eval_data", first_of_data(places, config.eval_data, config.output_dir)},
   };

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "engine/core/error.h"
+#include "engine/data/corpus.h"
 #include "engine/io/files.h"
 
 namespace snug {
@@ -33,6 +34,16 @@ void check_output_file(const std::string& path, std::string_view flag, bool over
     return;
   fail(ErrorCode::usage, fmt::format("{} as a file that is not there yet", flag),
        fmt::format("{}, which is", path), "another name, or --overwrite to replace it");
+}
+
+void check_output_is_no_input(const std::string& path, std::string_view flag,
+                              const std::vector<std::string>& sources) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return;
+  for (const CorpusFile& file : expand_corpus(sources))
+    if (std::filesystem::equivalent(file.path, path, error))
+      fail(ErrorCode::usage, fmt::format("{} as another file than what is read", flag),
+           file.path + ", which is both", "another name");
 }
 
 }  // namespace snug

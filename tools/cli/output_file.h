@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace snug {
 
@@ -13,5 +14,10 @@ namespace snug {
 // file to lose. `flag` names the option for the message.
 void check_output_file(const std::string& path, std::string_view flag, bool overwrite,
                        std::string_view mark = {});
+
+// Throws usage if `path` is one of the files that `sources` (files, folders, patterns) name: what a
+// command reads is not what it replaces.
+void check_output_is_no_input(const std::string& path, std::string_view flag,
+                              const std::vector<std::string>& sources);
 
 }  // namespace snug

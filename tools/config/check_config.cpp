@@ -250,7 +250,7 @@ void check_config(const RunConfig& c, Complaints& complaints) {
   const bool evaluates = !c.eval_data.empty() || c.eval_fraction > 0;
   only_if(c, complaints, evaluates, "eval_data or eval_fraction",
           {"max_eval_samples", "per_device_eval_batch_size", "early_stopping_patience",
-           "load_best_model_at_end", "metric_for_best_model"});
+           "load_best_model_at_end", "metric_for_best_model", "greater_is_better"});
   only_if(c, complaints, c.early_stopping_patience > 0, "early_stopping_patience",
           {"early_stopping_threshold"});
   only_if(c, complaints, evaluates || !c.sample_prompt.empty(),

@@ -30,8 +30,6 @@ constexpr ForeignKey kForeign[] = {
     {.names = "hub_token push_to_hub_token hub_strategy", .why = "nothing is uploaded, unless push_to_hub asks for it",
      .neutral = "*"},
     {.names = "trust_remote_code", .why = "no code of a model is ever run"},
-    {.names = "greater_is_better",
-     .why = "the lower eval_loss is the better, and so is the lower eval_perplexity"},
     {.names = "auto_find_batch_size", .why = "the plan finds the micro-batch that fits before the run starts"},
     {.names = "dataloader_num_workers preprocessing_num_workers",
      .why = "samples are read from token files as they are needed; there are no workers to set", .neutral = "0"},
@@ -47,8 +45,8 @@ constexpr ForeignKey kForeign[] = {
     {.names = "reset_attention_mask reset_position_ids eod_mask_loss",
      .why = "packing_boundaries does all three at once, or none"},
     {.names = "group_by_length packing sample_packing packing_strategy padding_free",
-     .why = "samples of causal_lm are windows of max_length tokens, all equally long; packing_boundaries "
-            "keeps the documents in them apart"},
+     .why = "nothing is padded: samples of text are windows of max_length tokens, in which packing_boundaries "
+            "keeps documents apart, and rows lie back to back in such windows, always apart"},
     {.names = "gradient_checkpointing_kwargs activation_checkpointing_kwargs",
      .why = "recompute says what is computed again"},
     {.names = "use_cache", .why = "training uses no cache"},
@@ -88,8 +86,11 @@ constexpr ForeignKey kForeign[] = {
     {.names = "full_determinism", .why = "the same numbers come out of every run", .neutral = "*"},
     {.names = "debug", .why = "there is nothing of it here", .neutral = ""},
     {.names = "skip_memory_metrics", .why = "memory.json says what memory was taken", .neutral = "*"},
-    {.names = "completion_only_loss assistant_only_loss train_on_inputs chat_template",
-     .why = "every token is trained in causal_lm; chats are not built"},
+    {.names = "completion_only_loss assistant_only_loss",
+     .why = "task: sft trains completions and an assistant's turns and nothing else, causal_lm every token",
+     .neutral = "true"},
+    {.names = "train_on_inputs",
+     .why = "task: sft trains completions and an assistant's turns and nothing else, causal_lm every token"},
     // clang-format on
 };
 

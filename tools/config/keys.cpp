@@ -56,13 +56,21 @@ std::vector<Key> make_keys() {
       {.name = "init", .section = "model", .kind = K::choice, .field = &C::init,
        .doc = "where the weights come from; auto: the folder's if model is a folder, else random",
        .example = "scratch", .choices = "auto scratch pretrained"},
+      {.name = "freeze", .section = "model", .kind = K::text, .field = &C::freeze,
+       .doc = "a regular expression: parameters in whose names it is found stay as they are, and take "
+              "no gradient, master or state; a range between dots is a range of layers; null: none",
+       .example = "\"embed|layers.0-11.\"", .unset = "null"},
+      {.name = "unfreeze", .section = "model", .kind = K::text, .field = &C::unfreeze,
+       .doc = "of what freeze finds, what is trained nevertheless", .example = "\"lm_head\"",
+       .unset = "null"},
       {.name = "task", .section = "model", .kind = K::choice, .field = &C::task,
-       .doc = "what is learned; causal_lm: the next token; masked_lm: hidden tokens; "
+       .doc = "what is learned; causal_lm: the next token; sft: an assistant's turns of conversations, or "
+              "completions of prompts; masked_lm: hidden tokens; "
               "sequence_classification: a label, several or a number of each text or pair; "
               "token_classification: a label of each word; auto: what the model's config says",
        .example = "sequence_classification",
-       .choices = "auto causal_lm masked_lm sequence_classification token_classification",
-       .refused = "question_answering sft dpo pretraining"},
+       .choices = "auto causal_lm sft masked_lm sequence_classification token_classification",
+       .refused = "question_answering dpo pretraining"},
       {.name = "problem_type", .section = "model", .kind = K::choice, .field = &C::problem_type,
        .doc = "what labels of a sequence are; auto: lists are multi_label_classification, one known "
               "label or numbers with a fraction regression, all else single_label_classification",
@@ -75,8 +83,8 @@ std::vector<Key> make_keys() {
        .doc = "masked_lm hides words with all their tokens, not single tokens", .example = "true"},
 
       {.name = "train_data", .section = "data", .kind = K::texts, .field = &C::train_data,
-       .doc = "files, folders or globs: text, .jsonl with {\"text\": ...}, .csv, .tsv, each also as "
-              ".gz or .zst, or .bin token files; output_dir, other runs, models and tokenizers are left "
+       .doc = "files, folders or globs: text, .jsonl with {\"text\": ...} or {\"input_ids\": [...]}, "
+              ".csv, .tsv, each also as .gz or .zst, or .bin token files; output_dir, other runs, models and tokenizers are left "
               "out of folders and globs",
        .example = "[corpus.txt, more/*.jsonl]", .unset = "null", .aliases = "train_file"},
       {.name = "eval_data", .section = "data", .kind = K::texts, .field = &C::eval_data,
@@ -111,6 +119,10 @@ std::vector<Key> make_keys() {
        .doc = "tokenizer.json, or a folder with it or with vocab.json and merges.txt; null: the model "
               "folder's",
        .example = "tok.json", .unset = "null", .aliases = "tokenizer_name tokenizer_name_or_path"},
+      {.name = "chat_template", .section = "data", .kind = K::text, .field = &C::chat_template,
+       .doc = "of task: sft: a file with the Jinja template that makes a text of a conversation; null: that "
+              "of the tokenizer's or the model's folder",
+       .example = "chatml.jinja", .unset = "null", .aliases = "chat_template_path"},
       {.name = "max_length", .section = "data", .kind = K::integer, .field = &C::max_length,
        .doc = "tokens of a sample; auto: 1024, or the model's positions if it has fewer",
        .example = "256", .unset = "auto", .range = kPositive,
@@ -190,8 +202,8 @@ std::vector<Key> make_keys() {
       {.name = "recompute", .section = "machine", .kind = K::policies, .field = &C::recompute,
        .doc = "what backward computes again instead of keeping it; the numbers stay the same bit for "
               "bit. auto, none, norms, mlp, attention, block, what a block keeps (norm1, mean1, rstd1, "
-              "qkv, att, lse, mid, norm2, mean2, rstd2, fc, act, sum), names joined with +, or a map of layers "
-              "to them: {0-5: block, 6-11: none}",
+              "heads, rstdq, rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, "
+              "down, sum), names joined with +, or a map of layers to them: {0-5: block, 6-11: none}",
        .example = "block",
        .aliases = "gradient_checkpointing enable_activation_checkpointing activation_checkpointing"},
       {.name = "offload", .section = "machine", .kind = K::policies, .field = &C::offload,
@@ -397,12 +409,12 @@ std::vector<Key> make_keys() {
        .example = "stop", .choices = "warn stop off"},
       {.name = "early_stopping_patience", .section = "reports", .kind = K::integer,
        .field = &C::early_stopping_patience,
-       .doc = "end the run after this many evaluations in a row without a lower eval_loss; null: "
-              "never",
+       .doc = "end the run after this many evaluations in a row without a better "
+              "metric_for_best_model; null: never",
        .example = "3", .unset = "null", .none = "0", .range = kPositive},
       {.name = "early_stopping_threshold", .section = "reports", .kind = K::number,
        .field = &C::early_stopping_threshold,
-       .doc = "a lower eval_loss counts for early stopping if it is lower by more than this",
+       .doc = "a better metric counts for early stopping if it is better by more than this",
        .example = "0.01", .range = kNonNegative},
       {.name = "eval_steps", .section = "reports", .kind = K::integer, .field = &C::eval_steps,
        .doc = "steps between evaluations and samples; a new run begins with one, and each ends with one; 0: no others", .example = "50",
@@ -420,12 +432,21 @@ std::vector<Key> make_keys() {
        .example = "64MiB", .unset = "auto", .range = kNonNegative},
       {.name = "load_best_model_at_end", .section = "reports", .kind = K::flag,
        .field = &C::load_best_model_at_end,
-       .doc = "final/ holds the weights of the step with the lowest eval_loss; each that is the best "
+       .doc = "final/ holds the weights of the step with the best metric_for_best_model; each that is the best "
               "so far is followed by a checkpoint, whatever save_steps says", .example = "true"},
       {.name = "metric_for_best_model", .section = "reports", .kind = K::choice,
        .field = &C::metric_for_best_model,
-       .doc = "what best_metric of trainer_state.json says of the best; both order models alike",
-       .example = "eval_perplexity", .choices = "eval_loss eval_perplexity"},
+       .doc = "which evaluation is the best, for load_best_model_at_end, early stopping and best_metric "
+              "of trainer_state.json; with or without eval_. Perplexity is of language models, the others "
+              "of classification, pearson and spearman of values",
+       .example = "eval_accuracy",
+       .choices = "eval_loss eval_perplexity eval_accuracy eval_f1 eval_matthews_correlation eval_pearson "
+                  "eval_spearman"},
+      {.name = "greater_is_better", .section = "reports", .kind = K::choice,
+       .field = &C::greater_is_better,
+       .doc = "whether the greater metric_for_best_model is the better; auto: of a loss and a perplexity "
+              "the lower, of all others the greater",
+       .example = "true", .unset = "auto", .choices = "auto true false"},
       {.name = "save_dtype", .section = "reports", .kind = K::choice, .field = &C::save_dtype,
        .doc = "dtype of the weights in final/", .example = "bf16", .choices = "fp32 bf16",
        .refused = "fp16"},

@@ -21,7 +21,8 @@ struct RunConfig {
   std::string model;
   std::string model_config_json;
   std::string init = "auto";          // auto | scratch | pretrained
-  std::string task = "auto";          // auto, or a HeadKind of layers/parts/spec.h
+  std::string freeze, unfreeze;       // layers/models/freeze.h; empty: nothing is frozen
+  std::string task = "auto";          // auto, a HeadKind of layers/parts/spec.h, or sft
   std::string problem_type = "auto";  // auto, or as transformers spells it
   double mlm_probability = 0.15;
   bool whole_word_mask = false;
@@ -36,6 +37,7 @@ struct RunConfig {
   double eval_fraction = 0;         // in [0, 1)
   int64_t max_eval_samples = 0;     // 0: all
   std::string tokenizer;            // empty: the model folder's
+  std::string chat_template;        // a file; empty: the tokenizer's or model folder's
   int64_t max_length = 0;           // T; 0: auto, see resolve_sizes
   bool packing_boundaries = false;  // documents in a sample are kept apart
 
@@ -124,7 +126,8 @@ struct RunConfig {
   int64_t save_total_limit = 0;  // 0: keep all
   int64_t save_buffer = -1;      // bytes; 0: no writing in the background; -1: auto
   bool load_best_model_at_end = false;
-  std::string metric_for_best_model = "eval_loss";  // eval_loss | eval_perplexity
+  std::string metric_for_best_model = "eval_loss";  // eval_ and a name of layers/tasks/metrics.h
+  std::string greater_is_better = "auto";           // auto | true | false
   std::string save_dtype = "fp32";
 
   // Text written at every evaluation, or when one would be due; no prompt, no text.

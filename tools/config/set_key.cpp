@@ -269,8 +269,12 @@ void translate(const Key& key, ConfigNode& node) {
   if (key.name == "lr_scheduler_type" && (text == "wsd" || text == "warmup-stable-decay"))
     node.text = "warmup_stable_decay";
   if (key.name == "lr_scheduler_type" && text == "cosine_with_min_lr") node.text = "cosine";
-  if (key.name == "metric_for_best_model" && text == "loss") node.text = "eval_loss";
-  if (key.name == "metric_for_best_model" && text == "perplexity") node.text = "eval_perplexity";
+  if (key.name == "metric_for_best_model" && !text.starts_with("eval_"))
+    for (const std::string_view choice : words(key.choices))
+      if (choice.substr(5) == text) {
+        node.text = choice;
+        return;
+      }
   if (key.name == "save_dtype" && text == "float32") node.text = "fp32";
   if (key.name == "save_dtype" && text == "bfloat16") node.text = "bf16";
 }

@@ -9,8 +9,8 @@
 
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
+#include "engine/stores/part_runs.h"
 #include "layers/models/recompute.h"
-#include "optim/part_runs.h"
 #include "tools/report/op_time.h"
 #include "tools/report/step_view.h"
 #include "tools/report/tensor_facts.h"
@@ -170,13 +170,14 @@ std::vector<std::string> state_names(const Plan& plan) {
   return names;
 }
 
-// Elements of the parameter that a tensor of the host holds: master weights are of all, weights and
-// gradients of the parts, states of the real rows of what is trained.
-int64_t host_elements(const TensorRecord& t, const ParamInfo& info,
+// Elements of the parameter that a tensor of the host holds: master weights are of what is trained,
+// weights and gradients of the parts, states of the real rows of what is trained.
+int64_t host_elements(const TensorRecord& t, const ParamInfo& info, const Name& own_weights,
                       const std::vector<std::string>& states) {
   const std::string name = t.name.str();
-  if (name == "master") return info.elements();
-  if (name == "weights") return info.part >= 0 ? info.elements() : 0;
+  if (name == "master") return info.trainable ? info.elements() : 0;
+  if (name == "weights") return info.part >= 0 && info.trainable ? info.elements() : 0;
+  if (!info.trainable && t.name == own_weights) return info.elements();
   if (name == "gradients") return info.part >= 0 && info.trainable ? info.elements() : 0;
   const bool state = std::find(states.begin(), states.end(), name) != states.end();
   return state && info.trainable ? info.real_elements() : 0;
@@ -199,15 +200,16 @@ ExplainFacts parameter_facts(const Plan& plan, const Model& model, const ParamIn
     int64_t own = info.elements() * size;
     ExplainFacts address = nullptr;
     if (t.residence == Residence::host) {
-      own = host_elements(t, info, states) * size;
+      own = host_elements(t, info, run_name("weights", table, run), states) * size;
       if (own == 0) continue;
       host_bytes += own;
     } else {
       const bool flat = t.category == Category::weights || t.category == Category::master ||
                         t.category == Category::gradients || t.category == Category::optimizer;
       if (!flat) continue;
-      if (t.shape.elements() == table.flat_elements() &&
-          t.name.view().find('.') == std::string_view::npos)
+      const bool all = t.shape.elements() == table.flat_elements() ||
+                       (info.trainable && t.shape.elements() == table.trained_elements());
+      if (all && t.name.view().find('.') == std::string_view::npos)
         address = address_of(root, k) + info.offset * size;
       else if (t.name == run_name("weights", table, run) ||
                t.name == run_name("gradients", table, run))

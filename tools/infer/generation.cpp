@@ -62,7 +62,7 @@ class Generation {
         rules_(V_, request.options.rules) {}
 
   std::unique_ptr<Job> make(int64_t number, std::span<const int32_t> ids);
-  void run(const std::vector<std::unique_ptr<Job>>& jobs);
+  void run(const std::vector<std::unique_ptr<Job>>& jobs, int64_t cached);
   // The texts of a job that has ended.
   std::vector<GeneratedText> texts(Job& job) const;
 
@@ -118,10 +118,10 @@ bool Generation::stopped_by_last(std::span<const int32_t> tokens) const {
          std::string::npos;
 }
 
-void Generation::run(const std::vector<std::unique_ptr<Job>>& jobs) {
+void Generation::run(const std::vector<std::unique_ptr<Job>>& jobs, int64_t cached) {
   std::vector<Continuation*> list;
   for (const auto& job : jobs) list.push_back(job->continuation());
-  decode_together(*in_.session, list);
+  decode_together(*in_.session, list, cached);
   for (const auto& job : jobs) {
     const std::string rest = job->stream.rest();
     job->text += rest;
@@ -211,7 +211,7 @@ int64_t wanted_rows(const GenerationRequest& r, int64_t prompts) {
 void generate_texts(Inference& in, const GenerationRequest& request, int64_t count,
                     const std::function<std::vector<int32_t>(int64_t)>& ids,
                     const std::function<void(const GeneratedText&)>& done,
-                    const std::function<void(const std::string&)>& shown) {
+                    const std::function<void(const std::string&)>& shown, int64_t cached) {
   Generation generation(in, request, shown);
   const int64_t each = request.beam_search() ? 1 : request.sequences, all = count * each;
   const int64_t together = in.plan.decisions.kv_rows / request.unit();
@@ -236,7 +236,7 @@ void generate_texts(Inference& in, const GenerationRequest& request, int64_t cou
         const int64_t number = order[static_cast<size_t>(i)];
         jobs.push_back(generation.make(number, prompt(number)));
       }
-      generation.run(jobs);
+      generation.run(jobs, cached);
       for (const auto& job : jobs)
         texts[static_cast<size_t>(job->number - begin)] = generation.texts(*job);
       for (; told < texts.size() && !texts[told].empty(); ++told) {

@@ -48,11 +48,12 @@ int64_t wanted_rows(const GenerationRequest& request, int64_t prompts);
 
 // Continues `count` prompts, which `ids` gives by number, each at most the session's positions, and
 // hands every text to `done` in order of prompt and sequence, after the batch with which it and all
-// before it are finished. With `shown`, which one sampled
-// sequence alone may have, text is handed out as it is made.
+// before it are finished. With `shown`, which one sampled sequence alone may have, text is handed
+// out as it is made. `cached`: of decode_together.
 void generate_texts(Inference& in, const GenerationRequest& request, int64_t count,
                     const std::function<std::vector<int32_t>(int64_t)>& ids,
                     const std::function<void(const GeneratedText&)>& done,
-                    const std::function<void(const std::string&)>& shown = nullptr);
+                    const std::function<void(const std::string&)>& shown = nullptr,
+                    int64_t cached = 0);
 
 }  // namespace snug

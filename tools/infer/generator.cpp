@@ -37,10 +37,11 @@ std::vector<Seat> seats_of(Session& session, std::span<Continuation* const> text
   return seats;
 }
 
-void feed_prompt(Session& session, std::span<const int32_t> prompt, int64_t count, int64_t row) {
+void feed_prompt(Session& session, std::span<const int32_t> prompt, int64_t first, int64_t count,
+                 int64_t row) {
   const int64_t length = session.decisions().kv_length, chunk = session.decisions().prefill;
   auto* tokens = session.prompt().as<int32_t>();
-  for (int64_t at = 0; at < count; at += chunk) {
+  for (int64_t at = first; at < count; at += chunk) {
     // The last chunk may begin before `at`, if the cache ends, and end beyond `count`: both write
     // what is there already or will be written again before anything sees it.
     const int64_t begin = std::min(at, length - chunk), real = std::min(chunk, count - begin);
@@ -75,14 +76,17 @@ void copy_prompts(Session& session, const std::vector<Seat>& seats, int64_t coun
 
 }  // namespace
 
-void decode_together(Session& session, std::span<Continuation* const> texts) {
+void decode_together(Session& session, std::span<Continuation* const> texts, int64_t cached) {
   std::vector<Seat> seats = seats_of(session, texts);
   if (seats.empty()) return;
   const int64_t length = session.decisions().kv_length, rows = session.decisions().kv_rows;
   int64_t position = length;
   for (const Seat& p : seats) position = std::min(position, p.length - 1);
-  if (session.decisions().prefill > length) position = 0;  // no room for a chunk: token by token
-  for (const Seat& p : seats) feed_prompt(session, p.text->prompt(), position, p.row);
+  require(cached == 0 || (rows == 1 && seats.size() == 1 && cached <= position),
+          "a cache of one prompt");
+  // No room for a chunk: token by token.
+  if (session.decisions().prefill > length) position = cached;
+  for (const Seat& p : seats) feed_prompt(session, p.text->prompt(), cached, position, p.row);
   if (rows > 1) {
     stay(session);
     copy_prompts(session, seats, position);

@@ -43,8 +43,10 @@ class Continuation {
 };
 
 // Runs all to their ends, together: their rows, at most the session's kv_rows, and their prompts,
-// each of at least one token and at most the cache's length, else a usage error.
-void decode_together(Session& session, std::span<Continuation* const> continuations);
+// each of at least one token and at most the cache's length, else a usage error. `cached`: so many
+// tokens of the only prompt stand in the cache already, of a call before.
+void decode_together(Session& session, std::span<Continuation* const> continuations,
+                     int64_t cached = 0);
 
 struct GenerationOptions {
   int64_t max_new_tokens = 64;

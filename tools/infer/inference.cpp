@@ -8,6 +8,7 @@
 
 #include "engine/core/error.h"
 #include "layers/models/weights.h"
+#include "tools/infer/flag_words.h"
 #include "tools/planner/batch_room.h"
 #include "tools/session/device_choice.h"
 #include "tools/session/tell.h"
@@ -23,7 +24,8 @@ ModelSource inference_source(const InferenceOptions& options) {
     fail(ErrorCode::usage, "--model as a folder with config.json and model.safetensors",
          options.model.empty() ? std::string("none") : options.model, "--model run1/final");
   ModelSource source = resolve_model(options.model, "");
-  if (options.task != "auto") set_head(source.spec, parse_head(options.task), "--task");
+  if (options.task != "auto")
+    with_flags([&] { set_head(source.spec, parse_head(options.task), "--task"); });
   return source;
 }
 
@@ -84,7 +86,7 @@ Inference open_inference(InferenceOptions options,
   r.T = options.T;
   r.evaluate = options.T > 0;
   r.eval_batch = options.eval_batch;
-  r.packing_boundaries = options.packing_boundaries || options.rows_per_window > 0;
+  r.packing_boundaries = options.packing_boundaries;
   r.rows_per_window = options.rows_per_window;
   r.token_logits = options.token_logits;
   r.kv_length = options.kv_length;
@@ -103,7 +105,7 @@ Inference open_inference(InferenceOptions options,
                                          r.settings, &in.plan.schedule);
   in.session->open();
   for (const std::string& warning :
-       load_weights(in.session->context(), *in.model, options.model, in.session->params().flat()))
+       load_weights(in.session->context(), *in.model, options.model, in.session->resting()))
     tell(stderr, "Warning: {}\n", warning);
   in.session->load();
   return in;

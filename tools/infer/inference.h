@@ -23,7 +23,7 @@ struct InferenceOptions {
   int64_t T = 0;                // evaluation: tokens of a sample; 0: none
   int64_t eval_batch = 0;
   bool packing_boundaries = false;
-  int64_t rows_per_window = 0;  // of a head that reads rows; boundaries are then kept
+  int64_t rows_per_window = 0;  // of a head that reads rows
   bool token_logits = false;    // of Decisions
   int64_t kv_length = 0;        // generation: 0: none
   int64_t kv_rows = 1;          // sequences decoded together

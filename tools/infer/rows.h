@@ -1,4 +1,4 @@
-// Sessions of encoders that are not trained: a head's loss, metrics and answers on rows.
+// Sessions that are not trained and read rows: a head's loss, metrics and answers.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct RowInference {
 
 // Reads config.eval_data and opens a session for it. `length`: tokens of a row at most, 0: the
 // smaller of 1024 and the model's positions. Without use.labels rows are there to be answered
-// (answer_rows). Throws usage and data, and unsupported for a model whose head reads no rows.
+// (answer_rows). Throws usage and data, of a causal model rows are tokens.
 RowInference open_rows(InferenceOptions options, const RunConfig& config, int64_t length,
                        RowUse use);
 

@@ -84,6 +84,9 @@ Facts inspect_checkpoint(const std::string& folder, const InspectOptions& option
   out["start_eval_loss"] = at.start_eval_loss >= 0 ? Facts(at.start_eval_loss) : Facts(nullptr);
   out["best_eval_loss"] = at.best_eval_loss >= 0 ? Facts(at.best_eval_loss) : Facts(nullptr);
   out["best_eval_step"] = at.best_eval_loss >= 0 ? Facts(at.best_eval_step) : Facts(nullptr);
+  out["metric_for_best_model"] = at.best_by;
+  out["greater_is_better"] = at.greater_is_better;
+  out["best_metric"] = at.best_eval_loss >= 0 ? Facts(at.best_metric) : Facts(nullptr);
   out["pinned"] = pinned_facts(c.pinned);
   Facts keys = Facts::object();
   for (const auto& [key, value] : c.hyperparameters) keys[key] = value;

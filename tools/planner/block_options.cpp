@@ -1,12 +1,12 @@
 #include "tools/planner/block_options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "layers/models/recompute.h"
-#include "optim/clip.h"
 
 namespace snug {
 namespace {
@@ -30,56 +30,51 @@ size_t last_arrival(const Program& p, size_t end) {
   return op >= 0 ? static_cast<size_t>(op) : p.ops.size();
 }
 
-// A block of a session of its own, of which nothing but the block is recorded.
+// What a session of one block needs of decisions: weights and gradients stay on the device, and so
+// do states unless the block is updated in its backward.
+Decisions of_a_block(Decisions d) {
+  d.recompute = d.offload = "none";
+  d.offload_params = d.offload_gradients = false;
+  d.offload_optimizer = d.offload_optimizer && d.update_in_backward;
+  d.eval_batch = d.kv_length = d.save_ring = 0;
+  d.save = false;
+  return d;
+}
+
+// A block in a session of the decisions, of which nothing but the block is recorded.
 class BlockRecorder {
  public:
+  // Of the block of a layer, and of that of another above it.
   BlockRecorder(const Model& model, const Decisions& d, const OptimizerConfig& optimizer,
-                const Settings& settings, const CostModel& cost)
-      : model_(model), d_(d), cost_(cost), ctx_(Place::plan, settings) {
-    const int root = schedule_.add(Name("root"), -1, true);
-    block_ = schedule_.add(Name("block"), root, false);
-    ctx_.program(schedule_, root, [&] {
-      const DType compute = model.precision().compute;
-      params_ = std::make_unique<PlainParamStore>(ctx_, model.params(), compute);
-      if (d.packed_weights != WeightPacking::none)
-        packed_ = std::make_unique<PackedWeights>(ctx_, model.params(), compute, d.packed_weights);
-      if (d.update_in_backward)
-        make_updates(optimizer);
-      else
-        grads_ = std::make_unique<PlainGradSink>(ctx_, model.params(), d.gradients);
-      state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
-      if (d.packing_boundaries)
-        documents_ = ctx_.tensor(Name("batch.document_start"), {d.micro_batch, d.T}, DType::i32,
-                                 Category::batch);
-      if (d.packing_boundaries && !model.spec().causal)
-        ends_ = ctx_.tensor(Name("batch.document_end"), {d.micro_batch, d.T}, DType::i32,
-                            Category::batch);
-    });
-    if (grads_) grads_->begin(true);
+                const Settings& settings, const CostModel& cost, int64_t layer, int64_t other = 1)
+      : model_(model),
+        layer_(layer),
+        other_(other),
+        d_(d),
+        cost_(cost),
+        session_(Place::plan, model, of_a_block(d), optimizer, settings) {
+    session_.open({.block = true});
   }
 
   LayerOption record(const std::vector<SlotPolicy>& policies) {
     static const Name kX("x"), kGradient("dresidual");
-    const Block& block = model_.block(0);
+    const Block& block = model_.block(layer_);
     const Dims dims{d_.micro_batch, d_.T};
     const Shape shape{dims.N(), model_.spec().C};
     const DType dtype = model_.precision().compute;
-    Runtime rt{*params_,          sink(),      state_.view(), nullptr, packed_.get(),
-               documents_.view(), ends_.view()};
     Pass pass(block.body(), policies);
     size_t forward_end = 0, backward_begin = 0;
     int64_t out_bytes = 0;
-    ctx_.program(schedule_, block_, [&] {
-      Tensor x = ctx_.tensor(kX, shape, dtype, Category::activations);
-      Tensor out = block.forward(ctx_, rt, pass, dims, PassMode::train, std::move(x));
+    const Program& p = session_.record_block([&](Context& ctx, Runtime& rt) {
+      Tensor x = ctx.tensor(kX, shape, dtype, Category::activations);
+      Tensor out = block.forward(ctx, rt, pass, dims, PassMode::train, std::move(x));
       out_bytes = out.view().bytes();
-      forward_end = mark();
+      forward_end = mark(ctx);
       out.reset();
-      Tensor gradient = ctx_.tensor(kGradient, shape, dtype, Category::activations);
-      backward_begin = mark();
-      block.backward(ctx_, rt, pass, std::move(gradient));
+      Tensor gradient = ctx.tensor(kGradient, shape, dtype, Category::activations);
+      backward_begin = mark(ctx);
+      block.backward(ctx, rt, pass, std::move(gradient));
     });
-    const Program& p = schedule_.at(block_);
     const auto tick = [&](size_t op) { return tick_of(p.ops[op]); };
     LayerOption option;
     option.saved = most_live_bytes(p, tick(forward_end), tick(forward_end)) -
@@ -99,36 +94,33 @@ class BlockRecorder {
     const Dims dims{d_.micro_batch, d_.T};
     const Shape shape{dims.N(), model_.spec().C};
     const DType dtype = model_.precision().compute;
-    Runtime rt{*params_,          sink(),      state_.view(), nullptr, packed_.get(),
-               documents_.view(), ends_.view()};
     Offload offload(2, static_cast<int>(policies.size()));
-    Pass below(model_.block(0).body(), policies, &offload, 0);
-    Pass above(model_.block(1).body(), policies, &offload, 1);
+    Pass below(model_.block(layer_).body(), policies, &offload, 0);
+    Pass above(model_.block(other_).body(), policies, &offload, 1);
     size_t first_end = 0, forward_end = 0, settled = 0, fetching = 0, fetched = 0, asked = 0;
     size_t last_begin = 0;
     int64_t out_bytes = 0, dx_bytes = 0;
-    ctx_.program(schedule_, block_, [&] {
-      Tensor x = ctx_.tensor(kX, shape, dtype, Category::activations);
-      x = model_.block(0).forward(ctx_, rt, below, dims, PassMode::train, std::move(x));
+    const Program& p = session_.record_block([&](Context& ctx, Runtime& rt) {
+      Tensor x = ctx.tensor(kX, shape, dtype, Category::activations);
+      x = model_.block(layer_).forward(ctx, rt, below, dims, PassMode::train, std::move(x));
       out_bytes = round_up(x.view().bytes(), kTensorAlignment);
-      first_end = mark();
-      x = model_.block(1).forward(ctx_, rt, above, dims, PassMode::train, std::move(x));
-      forward_end = mark();
+      first_end = mark(ctx);
+      x = model_.block(other_).forward(ctx, rt, above, dims, PassMode::train, std::move(x));
+      forward_end = mark(ctx);
       offload.settle();
-      settled = mark();
+      settled = mark(ctx);
       x.reset();
-      Tensor gradient = ctx_.tensor(kGradient, shape, dtype, Category::activations);
+      Tensor gradient = ctx.tensor(kGradient, shape, dtype, Category::activations);
       dx_bytes = round_up(gradient.view().bytes(), kTensorAlignment);
-      fetching = mark();
-      above.fetch(ctx_);
-      fetched = mark();
-      below.fetch(ctx_);
-      asked = mark();
-      gradient = model_.block(1).backward(ctx_, rt, above, std::move(gradient));
-      last_begin = mark();
-      gradient = model_.block(0).backward(ctx_, rt, below, std::move(gradient));
+      fetching = mark(ctx);
+      above.fetch(ctx);
+      fetched = mark(ctx);
+      below.fetch(ctx);
+      asked = mark(ctx);
+      gradient = model_.block(other_).backward(ctx, rt, above, std::move(gradient));
+      last_begin = mark(ctx);
+      gradient = model_.block(layer_).backward(ctx, rt, below, std::move(gradient));
     });
-    const Program& p = schedule_.at(block_);
     const auto tick = [&](size_t op) { return tick_of(p.ops[op]); };
     const auto live = [&](size_t op) { return most_live_bytes(p, tick(op), tick(op)); };
     StackOption o;
@@ -141,7 +133,7 @@ class BlockRecorder {
     for (const TensorRecord& t : p.tensors)
       if (t.residence == Residence::host) o.host += round_up(t.bytes, kHostAlignment);
     o.host /= 2;
-    record_sent(p, policies, tick(first_end), tick(forward_end), dims, o);
+    record_sent(p, below, tick(first_end), tick(forward_end), dims, o);
     // Beyond them the link carries what updates in backward take: nothing of it is counted, so that
     // the seconds stay a bound from below.
     const size_t sent = first_copy(p, settled), arrived = last_arrival(p, asked);
@@ -170,25 +162,17 @@ class BlockRecorder {
   }
 
  private:
-  // Where the gradients of one recording go.
-  GradSink* sink() {
-    if (!updating_) return grads_.get();
-    updating_->begin();
-    return updating_.get();
-  }
-
   // What the second of two layers sends, and how what the first sent ends meanwhile.
-  void record_sent(const Program& p, const std::vector<SlotPolicy>& policies, int64_t first,
-                   int64_t end, Dims dims, StackOption& o) const {
-    const Body& body = model_.block(0).body();
+  void record_sent(const Program& p, const Pass& pass, int64_t first, int64_t end, Dims dims,
+                   StackOption& o) const {
+    const Body& body = model_.block(layer_).body();
     struct Leaving {
       StackOption::Sent sent;
       int64_t begun = 0, over = 0;
     };
     std::vector<Leaving> list;
-    for (size_t slot = 0; slot < policies.size(); ++slot) {
-      if (policies[slot] != SlotPolicy::offload) continue;
-      const auto i = static_cast<int>(slot);
+    for (int i = 0; i < body.slots(); ++i) {
+      if (!pass.offloaded(i)) continue;
       const Name name = body.producer(i) < 0 ? Name("x") : body.slot(i).name;
       Leaving leaving{.sent = {.slot = i}};
       for (const TensorRecord& t : p.tensors) {
@@ -230,57 +214,17 @@ class BlockRecorder {
     o.stretches.push_back({most_live_bytes(p, from, end) - o.saved - still, -1});
   }
 
-  // What updates the block in its backward.
-  void make_updates(const OptimizerConfig& config) {
-    const ParamTable& table = model_.params();
-    const bool separate = model_.precision().separate_master();
-    optimizer_ = make_optimizer(config);
-    if (d_.offload_optimizer) {
-      states_ = std::make_unique<OffloadedStateStore>(
-          ctx_, table, optimizer_->state_names(),
-          OffloadedStateStore::Options{.master = separate, .by_part = true});
-    } else {
-      states_ = std::make_unique<PlainStateStore>(ctx_, table, optimizer_->state_names(), true);
-      if (separate)
-        master_ =
-            ctx_.tensor(Name("master"), {table.flat_elements()}, DType::f32, Category::master);
-    }
-    updating_ = std::make_unique<UpdatingGradSink>(
-        ctx_, table, *states_, d_.gradients,
-        [this, separate](Context& ctx, const UpdatingGradSink::Complete& c) {
-          gradient_norm_add(ctx, c.gradients, c.first, c.spans, state_);
-          UpdateTargets targets;
-          targets.master = params_->flat();
-          if (separate) {
-            targets.weights = params_->flat();
-            targets.master.dtype = DType::f32;  // where the store has it, its shape alone counts
-            if (master_.defined()) targets.master = master_;
-          }
-          targets.gradients = c.gradients;
-          targets.first = c.first;
-          optimizer_->update(ctx, targets, *states_, state_, c.windows);
-        });
-  }
-
   // An op that is none: where in the record we are.
-  size_t mark() {
-    const Op op(ctx_, "mark", {});
-    return ctx_.current()->ops.size() - 1;
+  static size_t mark(Context& ctx) {
+    const Op op(ctx, "mark", {});
+    return ctx.current()->ops.size() - 1;
   }
 
   const Model& model_;
+  const int64_t layer_, other_;
   const Decisions& d_;
   const CostModel& cost_;
-  Schedule schedule_;
-  Context ctx_;
-  std::unique_ptr<PlainParamStore> params_;
-  std::unique_ptr<PackedWeights> packed_;
-  std::unique_ptr<PlainGradSink> grads_;
-  std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<StateStore> states_;
-  std::unique_ptr<UpdatingGradSink> updating_;
-  Tensor master_, state_, documents_, ends_;
-  int block_ = -1;
+  Session session_;
 };
 
 }  // namespace
@@ -326,11 +270,36 @@ int64_t most_live_bytes(const Program& program, int64_t first, int64_t last) {
   return most;
 }
 
-BlockOptions record_block_options(const Model& model, const Decisions& decisions,
-                                  const OptimizerConfig& optimizer, const Settings& settings,
-                                  const CostModel& cost) {
-  BlockRecorder recorder(model, decisions, optimizer, settings, cost);
-  const Body& body = model.block(0).body();
+int64_t ModelOptions::layers(size_t kind) const {
+  return std::count(of_layer.begin(), of_layer.end(), static_cast<int>(kind));
+}
+
+LayerProblem ModelOptions::problem() const {
+  LayerProblem p;
+  for (const BlockOptions& kind : kinds) p.kinds.push_back(kind.options);
+  p.layers = of_layer;
+  return p;
+}
+
+int64_t ModelOptions::saved() const {
+  int64_t bytes = 0;
+  for (size_t k = 0; k < kinds.size(); ++k) bytes += layers(k) * kinds[k].options.back().saved;
+  return bytes;
+}
+
+int64_t ModelOptions::saved(size_t preset) const {
+  int64_t bytes = 0;
+  for (size_t k = 0; k < kinds.size(); ++k) bytes += layers(k) * kinds[k].presets[preset].saved;
+  return bytes;
+}
+
+namespace {
+
+BlockOptions record_options_of(const Model& model, const Decisions& decisions,
+                               const OptimizerConfig& optimizer, const Settings& settings,
+                               const CostModel& cost, int64_t layer) {
+  BlockRecorder recorder(model, decisions, optimizer, settings, cost, layer);
+  const Body& body = model.block(layer).body();
   const Dims dims{decisions.micro_batch, decisions.T};
   std::vector<std::vector<int>> groups;  // by stage: slots that come and go together
   for (size_t s = 0; s + 1 < body.stages().size(); ++s) {
@@ -368,7 +337,71 @@ BlockOptions record_block_options(const Model& model, const Decisions& decisions
   return kept;
 }
 
+// Whether two layers take the same bytes and seconds: of one kind, and the same is trained in them.
+bool alike(const Model& model, int64_t a, int64_t b) {
+  if (!(model.spec().kind(a) == model.spec().kind(b))) return false;
+  const Body &x = model.block(a).body(), &y = model.block(b).body();
+  for (size_t s = 0; s < x.stages().size(); ++s)
+    if (x.runs_backward(static_cast<int>(s)) != y.runs_backward(static_cast<int>(s))) return false;
+  for (int s = 0; s < x.slots(); ++s)
+    if (x.gradient_wanted(s) != y.gradient_wanted(s) ||
+        x.backward_reader(s) != y.backward_reader(s))
+      return false;
+  return true;
+}
+
+}  // namespace
+
+ModelOptions record_block_options(const Model& model, const Decisions& decisions,
+                                  const OptimizerConfig& optimizer, const Settings& settings,
+                                  const CostModel& cost) {
+  ModelOptions options;
+  options.below = model.first_backward();
+  std::vector<int64_t> first;  // layer of each kind
+  for (int64_t l = options.below; l < model.spec().L; ++l) {
+    const auto same = std::find_if(first.begin(), first.end(),
+                                   [&](int64_t other) { return alike(model, other, l); });
+    options.of_layer.push_back(static_cast<int>(same - first.begin()));
+    if (same != first.end()) continue;
+    first.push_back(l);
+    options.kinds.push_back(record_options_of(model, decisions, optimizer, settings, cost, l));
+  }
+  return options;
+}
+
 namespace {
+
+// Two layers of one kind, of the one that takes the fewest seconds of those that there are two of, or the
+// first two; and the share of their seconds that no layer takes less of.
+struct Pair {
+  int64_t layer = 0, other = 1;
+  double share = 1;
+};
+Pair quickest_pair(const ModelOptions& ways) {
+  Pair pair{ways.below, ways.below + 1};
+  if (ways.kinds.size() == 1) return pair;
+  double least = INFINITY;
+  for (size_t k = 0; k < ways.kinds.size(); ++k) {
+    std::vector<int64_t> layers;
+    for (size_t l = 0; l < ways.of_layer.size(); ++l)
+      if (ways.of_layer[l] == static_cast<int>(k))
+        layers.push_back(ways.below + static_cast<int64_t>(l));
+    const double seconds = ways.kinds[k].presets.front().seconds();
+    if (layers.size() < 2 || seconds >= least) continue;
+    least = seconds;
+    pair = {layers[0], layers[1]};
+  }
+  const auto kind = [&](int64_t layer) -> const BlockOptions& {
+    return ways.kinds[static_cast<size_t>(ways.of_layer[static_cast<size_t>(layer - ways.below)])];
+  };
+  for (size_t i = 0; i < kPresets.size(); ++i) {
+    const double own =
+        (kind(pair.layer).presets[i].seconds() + kind(pair.other).presets[i].seconds()) / 2;
+    for (const BlockOptions& any : ways.kinds)
+      pair.share = std::min(pair.share, any.presets[i].seconds() / own);
+  }
+  return pair;
+}
 
 bool beats(const StackOption& b, const StackOption& a) {
   return b.saved <= a.saved && b.forward <= a.forward && b.forward_after <= a.forward_after &&
@@ -410,19 +443,32 @@ std::vector<std::string> offload_texts(const Model& model, const std::string& re
 
 StackOptions record_stack_options(const Model& model, const Decisions& decisions,
                                   const OptimizerConfig& optimizer, const Settings& settings,
-                                  const CostModel& cost,
-                                  const std::vector<std::string>& recompute) {
-  require(model.spec().L >= 2, "a stack of two layers or more");
-  BlockRecorder recorder(model, decisions, optimizer, settings, cost);
+                                  const CostModel& cost, const ModelOptions& ways) {
+  require(model.backward_layers() >= 2, "a stack of two layers or more");
+  const Pair pair = quickest_pair(ways);
+  BlockRecorder recorder(model, decisions, optimizer, settings, cost, pair.layer, pair.other);
+  // Names of any kind: they say what a layer of every kind can do.
+  std::vector<std::string> recompute = ways.kinds.front().names;
+  for (const BlockOptions& kind : ways.kinds)
+    for (const std::string& name : kind.names)
+      if (std::find(recompute.begin(), recompute.end(), name) == recompute.end())
+        recompute.push_back(name);
   const auto record = [&](const std::string& again, const std::string& away) {
     StackOption o = recorder.record_pair(parse_policies(again, away, model).front());
     o.recompute = again;
     o.offload = away;
+    if (pair.share < 1) {
+      for (double* seconds :
+           {&o.forward_seconds, &o.backward_seconds, &o.before_sent, &o.after_arrival})
+        *seconds *= pair.share;
+      for (StackOption::Sent& sent : o.sent) sent.seconds_left *= pair.share;
+    }
     return o;
   };
   record("none", "none");  // gradients are assigned; those that count are added to
   const Dims dims{decisions.micro_batch, decisions.T};
   StackOptions options;
+  options.below = model.first_backward();
   std::vector<StackOption> all;
   for (const std::string& again : recompute) {
     options.kept.push_back(record(again, "none"));

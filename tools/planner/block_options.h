@@ -24,11 +24,26 @@ struct BlockOptions {
   std::array<LayerOption, kPresets.size()> presets;
 };
 
-// Every set of stages whose outputs are made again (a number a row stays: it is small), and
-// `block`, which keeps the input alone; those that another one beats in bytes and time are left
-// out. For a block of `model`, whose blocks are all of one shape, in a session of these decisions.
-// The first is always `none`.
-BlockOptions record_block_options(const Model& model, const Decisions& decisions,
+// The ways to run the layers of a model: its layers are of one shape, and of a few kinds
+// (ModelSpec::kind), which take as many bytes and other seconds.
+struct ModelOptions {
+  std::vector<BlockOptions> kinds;
+  std::vector<int> of_layer;  // which of them, of the layers that backward reaches
+  int64_t below = 0;  // layers under these, which keep nothing; in words as the lowest of them
+
+  int64_t layers(size_t kind) const;
+  // A solver's problem but for its limits.
+  LayerProblem problem() const;
+  // Bytes that all layers save, each run in its last way, or as a preset.
+  int64_t saved() const;
+  int64_t saved(size_t preset) const;
+};
+
+// Of each kind every set of stages whose outputs are made again (a number a row stays: it is small),
+// and `block`, which keeps the input alone; those that another one beats in bytes and time are left
+// out. For the first block of each kind of `model`, in a session of these decisions. The first way is
+// always `none`.
+ModelOptions record_block_options(const Model& model, const Decisions& decisions,
                                   const OptimizerConfig& optimizer, const Settings& settings,
                                   const CostModel& cost);
 
@@ -65,16 +80,18 @@ int64_t forward_behind(const StackOption& before, const StackOption& own);
 // Of its forward's seconds, those after the wait for what the layer before sent last.
 double seconds_after_sent(const StackOption& before, const StackOption& own);
 
-// For each of these ways to recompute (names of BlockOptions): what it is with nothing offloaded,
+// For each of these ways to recompute: what it is with nothing offloaded,
 // in `kept`, and in `away` with the input, with each other large slot, with all and with all but
 // the input offloaded; those that another one of `away` beats in everything are left out. For a
-// model of two layers or more.
+// model of two layers or more; of layers of several kinds two of that which takes the fewest seconds, so
+// that seconds stay bounds from below.
 struct StackOptions {
   std::vector<StackOption> kept, away;
+  int64_t below = 0;  // as of ModelOptions
 };
 StackOptions record_stack_options(const Model& model, const Decisions& decisions,
                                   const OptimizerConfig& optimizer, const Settings& settings,
-                                  const CostModel& cost, const std::vector<std::string>& recompute);
+                                  const CostModel& cost, const ModelOptions& ways);
 
 // The tick at which exactly what an op has at hand is alive: births and ends advance the clock, ops
 // do not.

@@ -127,7 +127,8 @@ namespace {
 
 int64_t checkpoint_data_bytes(const PlanRequest& r) {
   const auto states = static_cast<int64_t>(make_optimizer(r.optimizer)->state_names().size());
-  return r.model->params().real_elements() * 4 * (1 + states);
+  const ParamTable& table = r.model->params();
+  return 4 * (table.real_elements() + states * table.real_trained_elements());
 }
 
 }  // namespace
@@ -198,11 +199,19 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   }
   plan.global_batch = r.global_batch;
   plan.rows = r.rows;
+  plan.row_tokens = r.row_tokens;
   plan.target = r.target;
   plan.runtime_bytes = runtime_bytes_of(r);
+  plan.parameters = r.model->params().real_elements();
   plan.model_text =
       fmt::format("{} {} parameters", r.model->spec().family,
                   human_count(static_cast<double>(r.model->params().real_elements())));
+  if (const ParamTable& table = r.model->params();
+      table.real_trained_elements() < table.real_elements())
+    plan.model_text += fmt::format(", {} ({:.2f} %) of them trained",
+                                   human_count(static_cast<double>(table.real_trained_elements())),
+                                   100.0 * static_cast<double>(table.real_trained_elements()) /
+                                       static_cast<double>(table.real_elements()));
   plan.made_for = plan_facts(r);
   plan.computes_on = r.computes_on;
   plan.attention_why = r.attention_why;

@@ -45,6 +45,7 @@ struct PlanRequest {
   // Where rows of unequal length share windows: rows of a step, of which global_batch windows are
   // expected, and of a window at most. 0: a sequence is a window.
   int64_t rows = 0, rows_per_window = 0;
+  double row_tokens = 0;      // of a row on the mean, where data is known; 0: windows are full
   bool token_logits = false;  // of a masked LM's evaluation
   int64_t micro_batch = 0;    // 0: the divisor of global_batch that is fastest
   int64_t eval_batch = 0;     // 0: as many sequences as the micro-batch, if `evaluate`
@@ -120,8 +121,9 @@ struct Plan {
   Place place = Place::cpu;  // that its programs run on
   Decisions decisions;
   int64_t global_batch = 0, rows = 0;  // as in the request
-  int64_t accumulation = 0;            // micro-steps an optimizer step
-  Schedule schedule;                   // packed
+  double row_tokens = 0;
+  int64_t accumulation = 0;  // micro-steps an optimizer step
+  Schedule schedule;         // packed
   int64_t host_budget = 0, free_before = 0, reserve = 0, free_bytes = 0;
   int64_t checkpoint_bytes = 0;  // of one checkpoint on disk; 0: none are written
   // What is predicted of one: written in the background at kSaveRate, training waits for it at most
@@ -157,6 +159,7 @@ struct Plan {
   std::string
       attention;  // what attention multiplies, and on what: "bf16 bf16 avx512_bf16"; empty: none
   std::string model_text;  // "gpt2 124.44M parameters"
+  int64_t parameters = 0;  // those
   PlanFacts made_for;
   ComputesOn computes_on;
   std::string attention_why;
@@ -168,7 +171,18 @@ struct Plan {
     return bound_seconds > 0 && bound_seconds < step_seconds ? 1 - bound_seconds / step_seconds : 0;
   }
   double tokens_per_second() const {  // predicted; 0: no training
-    return step_seconds > 0 ? static_cast<double>(global_batch * decisions.T) / step_seconds : 0.0;
+    return step_seconds > 0 ? step_tokens() / step_seconds : 0.0;
+  }
+  // Of a step, on the mean where rows are of unequal length.
+  double step_tokens() const {
+    return row_tokens > 0 ? static_cast<double>(rows) * row_tokens
+                          : static_cast<double>(global_batch * decisions.T);
+  }
+  // The share of a step's planned rows of tokens that is expected to stay empty; -1: not known.
+  double empty_share() const {
+    if (row_tokens <= 0 || decisions.micro_batch <= 0) return -1;
+    return 1 -
+           step_tokens() / static_cast<double>(accumulation * decisions.micro_batch * decisions.T);
   }
 };
 

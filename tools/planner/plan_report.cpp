@@ -243,7 +243,7 @@ std::string plan_sentence(const Plan& plan) {
     if (d.gradients != DType::f32)
       s += fmt::format(", gradients held in {}", to_string(d.gradients));
     if (d.update_in_backward) s += ", layers updated as backward leaves them";
-    if (d.packing_boundaries && d.rows_per_window == 0) s += ", documents kept apart";
+    if (d.packing_boundaries && plan.rows == 0) s += ", documents kept apart";
     if (plan.unlimited_seconds > 0)
       s += slower_than_unlimited(plan) < 0.0005 ? std::string(", as fast as without a budget")
                                                 : fmt::format(", {} slower than without a budget",
@@ -328,6 +328,7 @@ nlohmann::json plan_json(const Plan& plan) {
       {"made_for", plan.made_for},
       {"fits", plan.fits},
       {"model", plan.model_text},
+      {"parameters", plan.parameters},
       {"budget_bytes", plan.budget > 0 ? nlohmann::json(plan.budget) : nlohmann::json(nullptr)},
       {"engine_bytes", plan.engine_bytes},
       {"runtime_bytes", plan.runtime_bytes},
@@ -341,6 +342,8 @@ nlohmann::json plan_json(const Plan& plan) {
                                                              : nlohmann::json(nullptr)},
       {"predicted_tokens_per_second",
        plan.step_seconds > 0 ? nlohmann::json(plan.tokens_per_second()) : nlohmann::json(nullptr)},
+      {"empty_share",
+       plan.empty_share() >= 0 ? nlohmann::json(plan.empty_share()) : nlohmann::json(nullptr)},
       {"predicted_step_seconds",
        plan.step_seconds > 0 ? nlohmann::json(plan.step_seconds) : nlohmann::json(nullptr)},
       {"prediction", plan.cost},
@@ -376,7 +379,7 @@ std::string plan_text(const Plan& plan) {
   const Schedule& s = plan.schedule;
   const Program& peak = s.at(s.peak_program());
   std::string out;
-  out += fmt::format("Plan for {}\n", plan.model_text);
+  out += fmt::format("Plan for {} ({})\n", plan.model_text, plan.parameters);
   out += fmt::format("  {}\n\n", plan_sentence(plan));
   const auto row = [&](std::string_view name, int64_t bytes, std::string_view note = "") {
     out += fmt::format("  {:<14}{:>16} B  {:>11}  {}\n", name, bytes, human_bytes(bytes), note);
@@ -442,6 +445,11 @@ std::string plan_text(const Plan& plan) {
     out += fmt::format("\n  predicted: {} a step, {:.{}f} tokens/s ({})",
                        human_seconds(plan.step_seconds), plan.tokens_per_second(),
                        plan.tokens_per_second() < 100 ? 2 : 0, plan.cost);
+  if (plan.empty_share() >= 0)
+    out += fmt::format(
+        "\n  rows are {:.1f} tokens long on the mean: about {:.1f} % of the planned rows stay "
+        "empty",
+        plan.row_tokens, 100 * std::max(0.0, plan.empty_share()));
   if (plan.unlimited_seconds > 0) {
     out += fmt::format("\n  the budget costs {} against unlimited memory",
                        percent(slower_than_unlimited(plan)));

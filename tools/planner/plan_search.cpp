@@ -29,7 +29,7 @@ PlanSearch::PlanSearch(const PlanRequest& request, std::shared_ptr<Recordings> r
   const bool choose = r.offload == "auto" && use_host;  // what is offloaded
   const std::string fixed = r.offload == "auto" ? "none" : r.offload;
   layers_ = open && fixed == "none";
-  stacks_ = layers_ && choose && r.model->spec().L > 1;
+  stacks_ = layers_ && choose && r.model->backward_layers() > 1;
 
   if (trains && r.offload_optimizer != "cpu") states_away_.push_back(false);
   const bool some =
@@ -170,23 +170,21 @@ PlanSearch::Choice PlanSearch::solve(const Config& c, int64_t room, double toler
     return choice;
   }
   if (c.others > room) return choice;
-  const BlockOptions& block = block_options(c.decisions);
-  LayerProblem p;
-  p.kinds.push_back(block.options);
-  p.layers.assign(static_cast<size_t>(request_.model->spec().L), 0);
+  const ModelOptions& ways = block_options(c.decisions);
+  LayerProblem p = ways.problem();
   p.tail = c.tail;
   if (room < kNoLimit) p.limit = room / kArenaUnit * kArenaUnit - c.base;
   const LayerSolution s =
       solve_layers(p, {.two_group_tolerance = tolerance, .most_labels = kLabels});
   if (!s.feasible) return choice;
   *bound = judged(c.decisions, c.outside + c.micro_steps * s.bound);
-  choice = choice_of(c, block, s);
+  choice = choice_of(c, ways, s);
   choice.feasible = true;
   choice.optimality = optimality_text(s);
   return choice;
 }
 
-PlanSearch::Choice PlanSearch::choice_of(const Config& c, const BlockOptions& block,
+PlanSearch::Choice PlanSearch::choice_of(const Config& c, const ModelOptions& ways,
                                          const LayerSolution& s) {
   Choice choice;
   choice.decisions = c.decisions;
@@ -195,8 +193,12 @@ PlanSearch::Choice PlanSearch::choice_of(const Config& c, const BlockOptions& bl
   choice.step_seconds = judged(c.decisions, c.outside + c.micro_steps * s.seconds);
   choice.engine_bytes = std::max(c.others, round_up(c.base + s.peak, kArenaUnit));
   std::vector<std::string> names;
-  for (const int k : s.choice) names.push_back(block.names[static_cast<size_t>(k)]);
-  choice.decisions.recompute = recompute_text(names);
+  for (size_t l = 0; l < s.choice.size(); ++l)
+    names.push_back(
+        ways.kinds[static_cast<size_t>(ways.of_layer[l])].names[static_cast<size_t>(s.choice[l])]);
+  if (!names.empty())
+    names.insert(names.begin(), static_cast<size_t>(ways.below), std::string(names.front()));
+  choice.decisions.recompute = names.empty() ? "none" : recompute_text(names);
   return choice;
 }
 
@@ -221,8 +223,9 @@ const PlanSearch::Choice& PlanSearch::best_of_groups(int64_t room) {
 
 // Bytes that the inputs of all blocks take together.
 double PlanSearch::inputs(int64_t micro) const {
-  const ModelSpec& spec = request_.model->spec();
-  return static_cast<double>(micro) * static_cast<double>(request_.T * spec.C * spec.L) *
+  const Model& model = *request_.model;
+  return static_cast<double>(micro) *
+         static_cast<double>(request_.T * model.spec().C * model.backward_layers()) *
          static_cast<double>(size_of(request_.model->precision().compute));
 }
 
@@ -281,7 +284,7 @@ PlanSearch::Choice PlanSearch::best_way(int64_t room, bool moved, Choice best, d
 StackProblem PlanSearch::stack_problem(const Config& c) {
   StackProblem p;
   p.options = &stack_options(c.decisions);
-  p.layers = request_.model->spec().L;
+  p.layers = request_.model->backward_layers();
   p.tail = c.tail;
   p.tail_back = c.tail_back;
   p.hidden = c.last;
@@ -425,20 +428,22 @@ const std::vector<PlanSearch::Choice>& PlanSearch::least() {
   const auto add_all = [&](int64_t micro, const Gradients& gradient, const Way& way) {
     const Config& c = *config({micro, head_chunks(micro).back(), gradient, way});
     if (!c.layered) return add_recorded(c);
-    const BlockOptions& block = block_options(c.decisions);
-    LayerProblem p;
-    p.kinds.push_back(block.options);
-    p.layers.assign(static_cast<size_t>(request_.model->spec().L), 0);
+    const ModelOptions& ways = block_options(c.decisions);
+    LayerProblem p = ways.problem();
     p.tail = c.tail;
     for (const std::string_view preset : kPresets) {
-      const auto name = std::find(block.names.begin(), block.names.end(), preset);
-      if (name == block.names.end()) continue;  // another way is beaten in nothing
-      add(choice_of(
-          c, block,
-          evaluate_layers(
-              p, std::vector<int>(p.layers.size(), static_cast<int>(name - block.names.begin())))));
+      std::vector<int> of_kind;
+      for (const BlockOptions& kind : ways.kinds) {
+        const auto name = std::find(kind.names.begin(), kind.names.end(), preset);
+        if (name == kind.names.end()) break;  // another way is beaten in nothing
+        of_kind.push_back(static_cast<int>(name - kind.names.begin()));
+      }
+      if (of_kind.size() < ways.kinds.size()) continue;
+      std::vector<int> choice;
+      for (const int kind : ways.of_layer) choice.push_back(of_kind[static_cast<size_t>(kind)]);
+      add(choice_of(c, ways, evaluate_layers(p, choice)));
     }
-    if (const LayerSolution s = least_peak(p); s.feasible) add(choice_of(c, block, s));
+    if (const LayerSolution s = least_peak(p); s.feasible) add(choice_of(c, ways, s));
     if (!stacks_) return;
     const StackProblem stack = stack_problem(c);
     StackPlan plan;

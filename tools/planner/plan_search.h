@@ -83,7 +83,7 @@ struct Recordings {
   std::map<Decisions, std::vector<Placed>> placed;             // by program
   std::map<Decisions, int64_t> packed_rests;                   // PlanSearch::packed_at_least
   std::map<Decisions, std::pair<double, double>> micro_steps;  // seconds of the first, of the next
-  std::map<Decisions, BlockOptions> blocks;
+  std::map<Decisions, ModelOptions> blocks;
   std::map<Decisions, StackOptions> stacks;
 };
 
@@ -235,7 +235,7 @@ class PlanSearch {
   // The block that runs has its input and its output.
   bool block_fits(int64_t micro, int64_t room) const {
     return 2 * inputs(micro) <=
-           static_cast<double>(room) * static_cast<double>(request_.model->spec().L);
+           static_cast<double>(room) * static_cast<double>(request_.model->backward_layers());
   }
   // What may hold the block that runs: each micro-batch, head chunk, gradients and residence of the
   // states, with seconds that nothing of it is below, the least first.
@@ -249,7 +249,7 @@ class PlanSearch {
   Config* config(const Key& key);
   const Recordings::Whole& whole(const Decisions& decisions);
   const Recordings::MicroSteps& micro_steps(const Decisions& decisions, const Schedule& schedule);
-  const BlockOptions& block_options(const Decisions& decisions);
+  const ModelOptions& block_options(const Decisions& decisions);
   const StackOptions& stack_options(const Decisions& decisions);
   // Seconds that no step of these decisions is below, whatever an op of any size takes: what rests
   // with the host is passed on in other pieces than what stays, so the compute of an update there
@@ -265,6 +265,7 @@ class PlanSearch {
   // Numbers of the parameters, and bytes of the optimizer's state a number.
   struct Elements {
     int64_t parts = 0;                            // of the layers
+    int64_t parts_again = 0;                      // of those that backward reaches
     int64_t trainable_parts = 0, trainable = 0;   // of them, and of all
     int64_t state_bytes = 0, streamed_bytes = 0;  // the latter beside streamed weights
   };
@@ -291,7 +292,8 @@ class PlanSearch {
   // at least; 0 where the ways of a block are not looked at.
   int64_t streamed_saved(const Key& key);
   double streamed_again(const Key& key);
-  const LayerOption* streamed_option(const Key& key);
+  // The preset that a streamed way is, of kPresets; null: none, or the ways are not looked at.
+  const std::string_view* streamed_preset(const Key& key);
   // What is known of a configuration before it is recorded, asked for every budget.
   struct Streamed {
     int64_t saved = 0;  // streamed_saved
@@ -322,7 +324,7 @@ class PlanSearch {
   LinkedProblem& linked(const Config& config);
   bool set_limits(const Config& config, int64_t room, LinkedProblem& problem) const;
   Choice choice_of(const Config& config, const LinkedSolution& solution);
-  Choice choice_of(const Config& config, const BlockOptions& block, const LayerSolution& solution);
+  Choice choice_of(const Config& config, const ModelOptions& ways, const LayerSolution& solution);
   const Config& stack_config(int64_t micro, int64_t head_rows, const Gradients& gradients,
                              bool states_away);
   const Way& stack_way(bool states_away) const;

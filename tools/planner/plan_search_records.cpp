@@ -105,7 +105,7 @@ Decisions of_block(const Decisions& d) {
 
 }  // namespace
 
-const BlockOptions& PlanSearch::block_options(const Decisions& d) {
+const ModelOptions& PlanSearch::block_options(const Decisions& d) {
   const Decisions key = of_block(d);
   const auto found = recordings_->blocks.find(key);
   if (found != recordings_->blocks.end()) return found->second;
@@ -117,9 +117,8 @@ const StackOptions& PlanSearch::stack_options(const Decisions& d) {
   const Decisions key = of_block(d);
   const auto found = recordings_->stacks.find(key);
   if (found != recordings_->stacks.end()) return found->second;
-  return recordings_->stacks[key] =
-             record_stack_options(*request_.model, key, request_.optimizer, request_.settings,
-                                  *cost_, block_options(d).names);
+  return recordings_->stacks[key] = record_stack_options(
+             *request_.model, key, request_.optimizer, request_.settings, *cost_, block_options(d));
 }
 
 LinkedProblem& PlanSearch::linked(const Config& c) {
@@ -320,18 +319,24 @@ PlanSearch::Config* PlanSearch::config(const Key& key) {
   c.layered = layers_ && !key.way.streams() && key.way.offload == "none";
   if (!c.layered) return slot.get();
 
-  const BlockOptions& block = block_options(c.decisions);
-  const LayerOption& least = block.options.back();  // the input alone, as recorded
-  const int64_t L = request_.model->spec().L;
+  const ModelOptions& ways = block_options(c.decisions);
+  // Of the input alone, as recorded.
+  const int64_t saved = ways.saved();
   c.base = w.base;
   c.others = w.others;
-  c.tail = w.between - L * least.saved;
-  c.tail_back = w.between_back - L * least.saved;
+  c.tail = w.between - saved;
+  c.tail_back = w.between_back - saved;
   c.last = w.last;
-  c.outside = c.seconds - c.micro_steps * static_cast<double>(L) * least.seconds();
-  double layer = INFINITY;
-  for (const LayerOption& o : block.options) layer = std::min(layer, o.seconds());
-  c.floor = c.outside + c.micro_steps * static_cast<double>(L) * layer;
+  c.outside = c.seconds;
+  for (size_t k = 0; k < ways.kinds.size(); ++k)
+    c.outside -= c.micro_steps * static_cast<double>(ways.layers(k)) *
+                 ways.kinds[k].options.back().seconds();
+  c.floor = c.outside;
+  for (size_t k = 0; k < ways.kinds.size(); ++k) {
+    double layer = INFINITY;
+    for (const LayerOption& o : ways.kinds[k].options) layer = std::min(layer, o.seconds());
+    c.floor += c.micro_steps * static_cast<double>(ways.layers(k)) * layer;
+  }
   return slot.get();
 }
 
@@ -344,6 +349,8 @@ const PlanSearch::Elements& PlanSearch::elements() {
     e.trainable += own;
     if (table[i].part < 0) continue;
     e.parts += table[i].real_elements();
+    if (table[i].part >= request_.model->first_backward())
+      e.parts_again += table[i].real_elements();
     e.trainable_parts += own;
   }
   const auto states =

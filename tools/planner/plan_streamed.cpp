@@ -49,13 +49,14 @@ double PlanSearch::streamed_link(const Key& key) {
   const Way& way = key.way;
   const Elements& e = elements();
   const auto steps = static_cast<double>(ceil_div(request_.global_batch, key.micro));
-  const auto L = static_cast<double>(request_.model->spec().L);
+  const auto L = static_cast<double>(std::max<int64_t>(1, request_.model->backward_layers()));
   const auto bytes = [](int64_t elements, DType dtype) {
     return static_cast<double>(elements * size_of(dtype));
   };
   double in = 0, out = 0;
   if (way.params_away)
-    in += steps * (2 - 1 / L) * bytes(e.parts, request_.model->precision().compute);
+    in += steps * (bytes(e.parts, request_.model->precision().compute) +
+                   (1 - 1 / L) * bytes(e.parts_again, request_.model->precision().compute));
   if (key.gradients.second && way.states_away)
     in += static_cast<double>(e.trainable_parts *
                               (way.params_away ? e.streamed_bytes : e.state_bytes));
@@ -71,33 +72,39 @@ double PlanSearch::streamed_link(const Key& key) {
 }
 
 // As the block is with its weights on the device: they are nothing to what it saves and computes.
-const LayerOption* PlanSearch::streamed_option(const Key& key) {
+const std::string_view* PlanSearch::streamed_preset(const Key& key) {
   if (!layers_) return nullptr;
   const auto* preset = std::find(kPresets.begin(), kPresets.end(), key.way.recompute);
-  if (preset == kPresets.end()) return nullptr;
-  return &block_options(decide(key)).presets[static_cast<size_t>(preset - kPresets.begin())];
+  return preset == kPresets.end() ? nullptr : preset;
 }
 
 int64_t PlanSearch::streamed_saved(const Key& key) {
-  const LayerOption* option = streamed_option(key);
-  if (option == nullptr) return 0;
-  const ModelSpec& spec = request_.model->spec();
-  const int64_t saved = option->saved * spec.L;
+  const std::string_view* const preset = streamed_preset(key);
+  if (preset == nullptr) return 0;
+  const int64_t layers = request_.model->backward_layers();
+  if (layers == 0) return 0;
+  const int64_t saved =
+      block_options(decide(key)).saved(static_cast<size_t>(preset - kPresets.begin()));
   if (key.way.offload == "none") return saved;
   const int64_t input =
-      round_up(static_cast<int64_t>(inputs(key.micro)) / spec.L, kTensorAlignment);
-  return saved - input * spec.L;
+      round_up(static_cast<int64_t>(inputs(key.micro)) / layers, kTensorAlignment);
+  return saved - input * layers;
 }
 
 double PlanSearch::streamed_again(const Key& key) {
-  const LayerOption* option = streamed_option(key);
-  if (option == nullptr) return 0;
-  double least = INFINITY;
-  for (const LayerOption& o : block_options(decide(key)).options)
-    least = std::min(least, o.seconds());
-  return static_cast<double>(ceil_div(request_.global_batch, key.micro) *
-                             request_.model->spec().L) *
-         (option->seconds() - least);
+  const std::string_view* const preset = streamed_preset(key);
+  if (preset == nullptr) return 0;
+  const ModelOptions& ways = block_options(decide(key));
+  double seconds = 0;
+  for (size_t k = 0; k < ways.kinds.size(); ++k) {
+    const BlockOptions& kind = ways.kinds[k];
+    double least = INFINITY;
+    for (const LayerOption& o : kind.options) least = std::min(least, o.seconds());
+    const double own = kind.presets[static_cast<size_t>(preset - kPresets.begin())].seconds();
+    seconds += static_cast<double>(ceil_div(request_.global_batch, key.micro) * ways.layers(k)) *
+               (own - least);
+  }
+  return seconds;
 }
 
 const PlanSearch::Streamed& PlanSearch::streamed_bounds(const Key& key) {

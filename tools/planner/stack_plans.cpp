@@ -27,6 +27,7 @@ std::string text_of(const StackProblem& p, const StackPlan& plan, std::string St
   std::vector<std::string> layers(static_cast<size_t>(p.layers),
                                   p.options->kept[static_cast<size_t>(plan.kept)].*words);
   std::fill_n(layers.begin(), plan.first, p.options->away[static_cast<size_t>(plan.away)].*words);
+  layers.insert(layers.begin(), static_cast<size_t>(p.options->below), layers.front());
   return recompute_text(layers);
 }
 
@@ -39,6 +40,7 @@ std::string text_of(const StackOptions& options, const std::vector<int>& choice,
                     std::string StackOption::*words) {
   std::vector<std::string> layers;
   for (const int i : choice) layers.push_back(option_of(options, i).*words);
+  layers.insert(layers.begin(), static_cast<size_t>(options.below), layers.front());
   return recompute_text(layers);
 }
 

@@ -101,7 +101,9 @@ void Session::open() {
 
 void Session::open(Part part) {
   require(ctx_.planning() && micro_first_ >= 0, "a training session on plan");
+  if (part.block) block_ = schedule_.add(Name("block"), root_, false);
   ctx_.program(schedule_, root_, [&] { make_residents(); });
+  if (part.block) stores_->begin(true);
   if (part.micro_steps) {
     micro(true);
     micro(false);
@@ -109,58 +111,45 @@ void Session::open(Part part) {
   if (part.evaluation && eval_ >= 0) evaluate();
 }
 
+const Program& Session::record_block(const std::function<void(Context&, Runtime&)>& run) {
+  require(block_ >= 0, "a session that was opened for a block");
+  if (stores_->updates_in_backward()) stores_->begin(true);
+  Runtime rt = runtime(&stores_->gradients(), batch_document_start(decisions_.micro_batch));
+  if (!model_.spec().causal) rt.document_end = rt.document_start;  // of the same shape
+  ctx_.program(schedule_, block_, [&] { run(ctx_, rt); });
+  return schedule_.at(block_);
+}
+
+StorePolicy Session::store_policy() const {
+  const Precision& precision = model_.precision();
+  const Decisions& d = decisions_;
+  return {.compute = precision.compute,
+          .trains = d.micro_batch > 0,
+          .separate_master = precision.separate_master(),
+          .gradients = d.gradients,
+          .states = optimizer_->state_names(),
+          .update_in_backward = d.update_in_backward,
+          .offload_states = d.offload_optimizer,
+          .offload_weights = d.offload_params,
+          .offload_gradients = d.offload_gradients};
+}
+
 void Session::make_residents() {
   const ParamTable& table = model_.params();
   const Precision& precision = model_.precision();
   const Decisions& d = decisions_;
-  require(!d.offload_params ||
-              (d.offload_optimizer && d.micro_batch > 0 && d.packed_weights == WeightPacking::none),
-          "weights with the host where the optimizer's state is, and no packed copies of them");
-  require(!d.offload_gradients || (d.micro_batch > 0 && !d.update_in_backward),
-          "gradients with the host where some are kept");
-  if (!d.offload_params)
-    params_ = std::make_unique<PlainParamStore>(ctx_, table, precision.compute);
+  require(!d.offload_params || d.packed_weights == WeightPacking::none,
+          "no packed copies of weights that rest with the host");
+  require(!d.update_in_backward || (d.max_grad_norm == 0 && !precision.loss_scaling()),
+          "an update in backward without clipping and loss scaling");
+  stores_ = std::make_unique<Stores>(
+      ctx_, table, store_policy(),
+      [this](Context& ctx, const UpdateTargets& targets, const Stores::Complete& c) {
+        gradient_norm_add(ctx, c.gradients, c.first, c.spans, state_);
+        optimizer_->update(ctx, targets, stores_->states(), state_, c.windows);
+      });
   if (d.packed_weights != WeightPacking::none)
     packed_ = std::make_unique<PackedWeights>(ctx_, table, precision.compute, d.packed_weights);
-  if (d.micro_batch > 0) {
-    if (precision.separate_master() && !d.offload_optimizer)
-      master_ =
-          ctx_.tensor(Name("master"), {table.flat_elements()}, precision.master, Category::master);
-    const bool by_part = d.update_in_backward || d.offload_params || d.offload_gradients;
-    if (!d.update_in_backward && !d.offload_gradients)
-      grads_ = std::make_unique<PlainGradSink>(ctx_, table, d.gradients);
-    if (d.offload_optimizer) {
-      auto store = std::make_unique<OffloadedStateStore>(
-          ctx_, table, optimizer_->state_names(),
-          OffloadedStateStore::Options{
-              .master = precision.separate_master() || d.offload_params,
-              .by_part = by_part,
-              .weights = d.offload_params ? std::optional(precision.compute) : std::nullopt});
-      offloaded_ = store.get();
-      states_ = std::move(store);
-      if (d.offload_params)
-        streamed_ =
-            std::make_unique<StreamedParamStore>(ctx_, table, precision.compute, *offloaded_);
-    } else {
-      states_ = std::make_unique<PlainStateStore>(ctx_, table, optimizer_->state_names(), by_part);
-    }
-    for (const PartRun& run : part_runs(table)) summed_.push_back(spans_of(states_->spans(), run));
-    if (d.offload_gradients)
-      away_ = std::make_unique<OffloadedGradSink>(ctx_, table, *states_, d.gradients);
-    if (d.update_in_backward) {
-      require(d.max_grad_norm == 0 && !precision.loss_scaling(),
-              "an update in backward without clipping and loss scaling");
-      updating_ = std::make_unique<UpdatingGradSink>(
-          ctx_, table, *states_, d.gradients,
-          [this](Context& ctx, const UpdatingGradSink::Complete& c) {
-            gradient_norm_add(ctx, c.gradients, c.first, c.spans, state_);
-            UpdateTargets targets = update_targets();
-            targets.gradients = c.gradients;
-            targets.first = c.first;
-            optimizer_->update(ctx, targets, *states_, state_, c.windows);
-          });
-    }
-  }
   if (const int64_t B = std::max(d.micro_batch, d.eval_batch); B > 0) {
     tokens_ = ctx_.tensor(Name("batch.tokens"), {B, d.T}, DType::i32, Category::batch);
     if (d.rows_per_window > 0)
@@ -254,30 +243,14 @@ void Session::send_batch() {
   send(head_targets_, host_.head_targets);
 }
 
-const View& Session::master() const {
-  if (master_.defined()) return master_.view();
-  if (offloaded_ && offloaded_->master().defined()) return offloaded_->master();
-  return params_->flat();
-}
-
-ParamStore& Session::weights() const {
-  if (streamed_) return *streamed_;
-  return *params_;
-}
-
 void Session::make_generation() {
   cache_ = model_.make_cache(ctx_, decisions_.kv_rows, decisions_.kv_length);
 }
 
 void Session::load() {
   ctx_.program(schedule_, load_, [&] {
-    if (streamed_)
-      streamed_->load(ctx_);
-    else if (master_.defined())
-      cast(ctx_, params_->flat(), master_);
-    else if (offloaded_ && offloaded_->master().defined())
-      offloaded_->round_master(ctx_, params_->flat());
-    if (packed_) packed_->pack(ctx_, params_->flat());
+    stores_->load(ctx_);
+    if (packed_) packed_->pack(ctx_, stores_->weights());
   });
 }
 
@@ -310,71 +283,41 @@ View Session::batch_document_start(int64_t B) const {
   return document_start_.defined() ? document_start_.view().rows(0, B) : View();
 }
 
+Runtime Session::runtime(GradSink* gradients, const View& document_start, KvCache* cache) {
+  return {stores_->params(), gradients, state_, cache, packed_.get(), document_start};
+}
+
 void Session::micro(bool first_of_window) {
-  GradSink* sink = grads_.get();
-  if (updating_) {
-    require(first_of_window || ctx_.planning(), "one micro-step a window, to update in backward");
-    updating_->begin();
-    sink = updating_.get();
-  } else if (away_) {
-    away_->begin(first_of_window);
-    sink = away_.get();
-  } else {
-    grads_->begin(first_of_window);
-  }
+  require(!stores_->updates_in_backward() || first_of_window || ctx_.planning(),
+          "one micro-step a window, to update in backward");
+  stores_->begin(first_of_window);
   send_batch();
   ctx_.repeat(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
-    Runtime rt{weights(), sink,          state_,
-               nullptr,   packed_.get(), batch_document_start(decisions_.micro_batch)};
-    if (updating_) {
+    Runtime rt = runtime(&stores_->gradients(), batch_document_start(decisions_.micro_batch));
+    if (stores_->updates_in_backward()) {
       gradient_norm_reset(ctx_, state_);
       clip(ctx_, state_, 0);
     }
     model_.train_step(ctx_, rt, *train_pass_, batch(decisions_.micro_batch), decisions_.head_rows);
-    if (away_) away_->settle(ctx_);
+    stores_->end(ctx_);
   });
   device_ahead_ = true;
-}
-
-// Run by run of the table, wherever the gradients rest: the order of the sums is the same.
-void Session::sum_gradients() {
-  if (away_) return away_->norm(ctx_, state_);
-  gradient_norm_reset(ctx_, state_);
-  for (const std::span<const StateSpan> spans : summed_)
-    gradient_norm_add(ctx_, grads_->flat(), 0, spans, state_);
-}
-
-View Session::gradient(int param) const {
-  return away_ ? away_->stored(param) : parameter_view(grads_->flat(), model_.params()[param]);
-}
-
-UpdateTargets Session::update_targets() const {
-  UpdateTargets targets;
-  targets.master = master();
-  if (model_.precision().separate_master() && !streamed_) targets.weights = params_->flat();
-  targets.gate = gate_;
-  return targets;
 }
 
 void Session::update() {
   send_state();
   // A graph asks nobody on its way.
-  if (gate_ != nullptr && ctx_.settings().graphs)
-    for (int i = 0; i < model_.params().size(); ++i) gate_->pass(i);
+  if (UpdateGate* gate = stores_->gate(); gate != nullptr && ctx_.settings().graphs)
+    for (int i = 0; i < model_.params().size(); ++i) gate->pass(i);
   ctx_.repeat(schedule_, update_, [&] {
-    if (updating_) {
-      updating_->finish(ctx_);
+    if (stores_->updates_in_backward()) {
+      stores_->finish(ctx_);
     } else {
-      sum_gradients();
+      stores_->sum_squares(ctx_, state_);
       clip(ctx_, state_, decisions_.max_grad_norm);
-      UpdateTargets targets = update_targets();
-      if (away_)
-        targets.brought = away_.get();
-      else
-        targets.gradients = grads_->flat();
-      optimizer_->update(ctx_, targets, *states_, state_);
+      optimizer_->update(ctx_, stores_->targets(), stores_->states(), state_);
     }
-    if (packed_) packed_->pack(ctx_, params_->flat());
+    if (packed_) packed_->pack(ctx_, stores_->weights());
     if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);
   });
   device_ahead_ = true;
@@ -383,8 +326,7 @@ void Session::update() {
 void Session::evaluate() {
   send_batch();
   ctx_.repeat(schedule_, eval_, [&] {
-    Runtime rt{weights(), nullptr,       state_,
-               nullptr,   packed_.get(), batch_document_start(decisions_.eval_batch)};
+    Runtime rt = runtime(nullptr, batch_document_start(decisions_.eval_batch));
     model_.evaluate(ctx_, rt, *eval_pass_, batch(decisions_.eval_batch), decisions_.head_rows);
   });
   if (host_.head_logits.defined() && !ctx_.planning())
@@ -397,7 +339,7 @@ void Session::prefill(int64_t row) {
   send_state();
   send(prompt_, host_.prompt);
   ctx_.program(schedule_, prefill_program_, [&] {
-    Runtime rt{weights(), nullptr, state_, &cache_, packed_.get()};
+    Runtime rt = runtime(nullptr, {}, &cache_);
     model_.hidden(ctx_, rt, *prefill_pass_, prompt_, PassMode::inference);
   });
 }
@@ -407,7 +349,7 @@ void Session::decode() {
   send_state();
   send(next_, host_.next);
   ctx_.repeat(schedule_, decode_program_, [&] {
-    Runtime rt{weights(), nullptr, state_, &cache_, packed_.get()};
+    Runtime rt = runtime(nullptr, {}, &cache_);
     const Tensor h = model_.hidden(ctx_, rt, *decode_pass_, next_, PassMode::inference);
     model_.logits(ctx_, rt, logits_, h);
   });
@@ -430,7 +372,7 @@ void Session::save_model(const std::string& path, const SafetensorsLayout& layou
     const Tensor staging =
         ctx_.by_kernels() ? ctx_.host_tensor(kStaging, {bytes + turned_bytes(model_)}, DType::u8)
                           : ctx_.tensor(kStaging, {bytes}, DType::u8, Category::workspace);
-    save_weights(ctx_, model_, layout, master(), staging, path);
+    save_weights(ctx_, model_, layout, resting(), staging, path);
   });
 }
 

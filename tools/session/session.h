@@ -17,6 +17,7 @@
 //     └ fork     rows that continue from other rows, if there are several
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,17 +25,11 @@
 
 #include "engine/memory/context.h"
 #include "engine/memory/step_state.h"
-#include "engine/seams/grad_sink.h"
-#include "engine/seams/param_store.h"
-#include "engine/seams/state_store.h"
+#include "engine/stores/stores.h"
 #include "layers/models/model.h"
 #include "layers/models/weights.h"
 #include "optim/loss_scaling.h"
-#include "optim/offloaded_gradients.h"
-#include "optim/offloaded_states.h"
 #include "optim/optimizer.h"
-#include "optim/streamed_params.h"
-#include "optim/updating_sink.h"
 
 namespace snug {
 
@@ -50,7 +45,7 @@ struct Decisions {
   int64_t prefill = 0;     // tokens of a prefill chunk
   // What gradients are added up in: f32, or bf16 with the permission bf16_gradients.
   DType gradients = DType::f32;
-  // Blocks are updated as backward leaves them (optim/updating_sink.h): the same bits.
+  // Blocks are updated as backward leaves them (engine/stores/updating_gradients.h): the same bits.
   bool update_in_backward = false;
   double max_grad_norm = 0;
   LossScaling loss_scaling;  // of a model whose precision asks for it
@@ -101,8 +96,13 @@ class Session {
   struct Part {
     bool micro_steps = false;  // micro_first and micro_next
     bool evaluation = false;   // eval
+    bool block = false;        // none yet: record_block() has one of its own
   };
   void open(Part part);
+  // On plan, opened for it: records what `run` does with some blocks of the model, in place of what
+  // was recorded before. The first recording assigns gradients, as the first micro-step of a window
+  // does, and later ones add to them.
+  const Program& record_block(const std::function<void(Context&, Runtime&)>& run);
 
   Schedule& schedule() { return schedule_; }
   Context& context() { return ctx_; }
@@ -134,23 +134,24 @@ class Session {
   const View& logits() const { return of_host(logits_, host_.logits); }  // (kv_rows, Vp) f32
   // (kv_rows, 2) i32, layers/ops/cache_rows.h; only with several rows.
   const View& sources() const { return of_host(sources_, host_.sources); }
-  // The fp32 weights of a training session.
-  const View& master() const;
-  PlainParamStore& params() { return *params_; }  // without offload_params
-  PlainGradSink& gradients() { return *grads_; }  // that all stay on the device
+  Stores& stores() { return *stores_; }
+  // The fp32 parameters of a training session: the trained range.
+  View master() const { return stores_->master(); }
+  // Where the host leaves the weights of all parameters before load().
+  RestingWeights resting() const { return stores_->resting(); }
   // A parameter's gradient of the window so far where it rests, for a host that can read it there;
   // without update_in_backward.
-  View gradient(int param) const;
-  StateStore& optimizer_state() { return *states_; }
+  View gradient(int param) const { return stores_->gradient(param); }
+  StateStore& optimizer_state() { return stores_->states(); }
   Optimizer& optimizer() { return *optimizer_; }
   const View& save_ring() const { return save_ring_.view(); }  // u8, for the host
   // f32, for one parameter that is transposed in files; undefined where the host reads tensors.
   const View& save_turned() const { return host_.turned.view(); }
   // What update() passes before it changes a parameter; null: nothing.
-  void set_update_gate(UpdateGate* gate) { gate_ = gate; }
+  void set_update_gate(UpdateGate* gate) { stores_->set_gate(gate); }
 
   // Programs.
-  void load();  // after the weights were written: the master's in training, else params().flat()
+  void load();  // after the weights were written to resting()
   // With update_in_backward the optimizer's prepare_step and the rates come before it.
   void micro(bool first_of_window);
   void update();
@@ -182,12 +183,11 @@ class Session {
   void make_host_side();
   ModelBatch batch(int64_t B) const;
   View batch_document_start(int64_t B) const;
+  StorePolicy store_policy() const;
+  Runtime runtime(GradSink* gradients, const View& document_start, KvCache* cache = nullptr);
   void make_residents();
   void make_head_batch(int64_t B);
   void make_generation();
-  void sum_gradients();
-  UpdateTargets update_targets() const;
-  ParamStore& weights() const;
 
   const Model& model_;
   Decisions decisions_;
@@ -195,25 +195,17 @@ class Session {
   Context ctx_;
   std::unique_ptr<Optimizer> optimizer_;
 
-  std::unique_ptr<PlainParamStore> params_;  // one of the two
-  std::unique_ptr<StreamedParamStore> streamed_;
+  std::unique_ptr<Stores> stores_;
   std::unique_ptr<PackedWeights> packed_;
-  Tensor master_;
-  std::unique_ptr<PlainGradSink> grads_;  // one of the three
-  std::unique_ptr<UpdatingGradSink> updating_;
-  std::unique_ptr<OffloadedGradSink> away_;
-  std::unique_ptr<StateStore> states_;
-  OffloadedStateStore* offloaded_ = nullptr;        // states_, if they rest with the host
-  std::vector<std::span<const StateSpan>> summed_;  // whose squares are summed up by themselves
   Tensor state_, tokens_, targets_, document_start_, prompt_, next_, logits_, sources_;
   Tensor types_, head_index_, head_targets_, head_logits_;
   Tensor save_ring_;
   HostSide host_;
   // Of the two StepStates: the host's has news for the device, the device's has some for the host.
   bool host_ahead_ = false, device_ahead_ = false;
-  UpdateGate* gate_ = nullptr;
   KvCache cache_;
   std::optional<ModelPass> train_pass_, eval_pass_, prefill_pass_, decode_pass_;
+  int block_ = -1;
   int root_ = -1, load_ = -1, micro_first_ = -1, micro_next_ = -1, update_ = -1, eval_ = -1,
       save_ = -1;
   int generate_ = -1, prefill_program_ = -1, decode_program_ = -1, fork_program_ = -1;

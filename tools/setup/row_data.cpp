@@ -11,6 +11,7 @@
 #include "engine/data/row_record.h"
 #include "engine/io/fingerprint.h"
 #include "tools/config/values.h"
+#include "tools/setup/chat_setup.h"
 #include "tools/setup/run_data.h"
 
 namespace snug {
@@ -25,9 +26,13 @@ RowKind kind_of(HeadKind head) {
     case HeadKind::masked_lm:
       return RowKind::text;
     case HeadKind::causal_lm:
-      break;
+      return RowKind::causal;
   }
-  fail(ErrorCode::internal, "a head that reads rows", "a causal one", "report this");
+  fail(ErrorCode::internal, "a head that is known", "another", "report this");
+}
+
+bool classifies(HeadKind head) {
+  return head == HeadKind::sequence_classification || head == HeadKind::token_classification;
 }
 
 ProblemType type_of(const RunConfig& config, const ModelSpec& spec, bool known) {
@@ -62,6 +67,19 @@ MaskingOptions masking_of(const RunConfig& config, const Tokenizer& tokenizer, i
 
 }  // namespace
 
+bool gives_token_rows(const RunConfig& config) {
+  if (config.text_column != RunConfig().text_column) return false;
+  for (const auto* given : {&config.train_data, &config.eval_data}) {
+    if (given->empty()) continue;
+    try {
+      if (holds_token_rows(expand_corpus(*given, config.output_dir))) return true;
+    } catch (const Error&) {
+      continue;  // whoever reads it says why
+    }
+  }
+  return false;
+}
+
 int64_t masked_rows(int64_t T, double p) {
   const auto n = static_cast<double>(T);
   return std::min<int64_t>(
@@ -84,17 +102,34 @@ void check_rows(const RowFile& file, const ModelSpec& spec, const std::string& s
 
 }  // namespace
 
+// Sums of what conversations are made of, said with their rows.
+struct RowData::Chats {
+  int64_t turns = 0, open_turns = 0, trained = 0;
+  std::string first_open;
+
+  void add(const RowRecord& record, int64_t max_length) {
+    if (record.trained.empty()) return;
+    turns += record.turns;
+    if (record.open_turns > 0 && open_turns == 0) first_open = record.where;
+    open_turns += record.open_turns;
+    const auto n = std::min<size_t>(record.trained.size(), static_cast<size_t>(max_length));
+    for (size_t i = 1; i < n; ++i) trained += record.trained[i];
+  }
+};
+
 RowFile RowData::read(const std::vector<std::string>& given, const char* key,
                       const RunConfig& config, const std::optional<Tokenizer>& tokenizer,
-                      RowOptions& options, ModelSpec& spec) {
-  const bool labelled = options.labels && head_ != HeadKind::masked_lm;
+                      RowOptions& options, ModelSpec& spec, const PrepareRoom& room) {
+  const bool labelled = options.labels && classifies(head_);
   if (given.empty())
     fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
          fmt::format("{}=rows.tsv", key));
   const std::string path =
       fmt::format("{}/{}.rows", folder_.path(), &given == &config.train_data ? "train" : "eval");
-  const RowReport report = write_rows(expand_corpus(given, config.output_dir),
-                                      tokenizer ? &*tokenizer : nullptr, options, path);
+  *chats_ = {};
+  const std::vector<CorpusFile> files = expand_corpus(given, config.output_dir);
+  apply_room(room, files, false, options);
+  const RowReport report = write_rows(files, tokenizer ? &*tokenizer : nullptr, options, path);
   text_ += fmt::format("{}{}: {}, {} tokens, longest {}", text_.empty() ? "" : "; ", key,
                        count_of(report.rows, "row"), report.tokens, report.longest);
   if (report.cut > 0)
@@ -103,8 +138,16 @@ RowFile RowData::read(const std::vector<std::string>& given, const char* key,
   if (report.empty > 0)
     text_ += fmt::format(" ({} empty left out, e.g. {})", report.empty, report.first_empty);
   if (report.unlabelled > 0)
+    text_ += fmt::format(" ({} {}, e.g. {})", report.unlabelled,
+                         options.chat ? "with nothing to train" : "without a label",
+                         report.first_unlabelled);
+  if (chats_->turns > 0)
     text_ +=
-        fmt::format(" ({} without a label, e.g. {})", report.unlabelled, report.first_unlabelled);
+        fmt::format(", {} of them trained in {}", chats_->trained, count_of(chats_->turns, "turn"));
+  if (chats_->open_turns > 0)
+    notes_.push_back(fmt::format(
+        "{} of {} in {} have no end token behind them, e.g. {}: the model does not learn to stop",
+        chats_->open_turns, count_of(chats_->turns, "turn"), key, chats_->first_open));
   for (const std::string& line : report.assumed) notes_.push_back(line);
   if (labelled && options.label_names.empty() && !report.label_names.empty()) {
     options.label_names = report.label_names;  // of what comes next too
@@ -147,20 +190,45 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   options.labels = use.labels;
   options.places = !use.labels;
   options.seen = use.seen;
-  if (head_ != HeadKind::masked_lm && known) options.label_names = spec.labels;
+  if (classifies(head_) && known) options.label_names = spec.labels;
   if (head_ == HeadKind::sequence_classification)
     options.problem_type = type_of(config, spec, known);
   if (head_ == HeadKind::masked_lm && !use.labels && tokenizer)
     options.marked = masking_of(config, *tokenizer, spec.V).mask_id;
+  Chats chats;
+  std::optional<ChatRows> chat;
+  if (config.task == "sft") {
+    if (!tokenizer)
+      fail(ErrorCode::usage, "a tokenizer for task: sft", "none",
+           "tokenizer=tok.json, or model=FOLDER with one");
+    chat.emplace(chat_rows_of(config, *tokenizer, spec));
+    options.chat = &*chat;
+    options.seen = [&](const RowRecord& record, bool made) {
+      if (made) chats.add(record, T);
+      if (use.seen) use.seen(record, made);
+    };
+    if (const auto& encoder = chat->encoder()) {
+      if (encoder->chat().has_generation())
+        notes_.push_back(
+            "trained is what {% generation %} of the chat template marks, and no more");
+      if (encoder->chat().names_time())
+        notes_.push_back(
+            "the chat template writes today's date: rows are others on another day, and a resume "
+            "too");
+    }
+  }
+  chats_ = &chats;
   const std::vector<std::string> asked = spec.labels;
   std::optional<RowFile> train, eval;
   if (use.train && !config.train_data.empty())
-    train.emplace(read(config.train_data, "train_data", config, tokenizer, options, spec));
+    train.emplace(
+        read(config.train_data, "train_data", config, tokenizer, options, spec, use.room));
   const double mean = mean_length_;
   if (!config.eval_data.empty() || !use.train)
-    eval.emplace(
-        read(config.eval_data, use.train ? "eval_data" : "data", config, tokenizer, options, spec));
+    eval.emplace(read(config.eval_data, use.train ? "eval_data" : "data", config, tokenizer,
+                      options, spec, use.room));
   if (train) mean_length_ = mean;
+  chats_ = nullptr;
   problem_ = spec.problem;
   if (!use.train) {
     require(!use.labels || spec.labels == asked,
@@ -178,7 +246,10 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   // Twice as many rows as fit on the mean: windows are seldom full of short ones alone.
   d.max_rows_per_window = std::clamp<int64_t>(
       static_cast<int64_t>(std::ceil(2.0 * static_cast<double>(T_) / mean_length_)), 1, T_);
-  if (head_ == HeadKind::masked_lm && use.labels) {
+  if (head_ == HeadKind::causal_lm) {
+    d.shift_labels = true;
+    d.max_rows_per_window = 0;  // the head reads all tokens, so that rows take no room of their own
+  } else if (head_ == HeadKind::masked_lm && use.labels) {
     require(tokenizer.has_value(), "a tokenizer, which write_rows asked for");
     d.masking = masking_of(config, *tokenizer, spec.V);
     d.max_targets_per_window = masked_rows(T_, config.mlm_probability);
@@ -187,14 +258,12 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   }
   rows_per_window_ =
       d.max_targets_per_window > 0 ? d.max_targets_per_window : d.max_rows_per_window;
-  windows_ =
-      std::clamp<int64_t>(static_cast<int64_t>(std::ceil(1.05 * static_cast<double>(G) *
-                                                         mean_length_ / static_cast<double>(T_))),
-                          1, std::max<int64_t>(1, G));
+  if (head_ == HeadKind::causal_lm) rows_per_window_ = 0;
   d.max_eval_rows = config.max_eval_samples;
   if (train) {
     d.eval_fraction = config.eval_fraction;
     train_.emplace(std::move(*train), d);
+    windows_ = mean_windows();
   }
   if (eval) {
     d.eval_fraction = 0;
@@ -202,6 +271,42 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
     eval_.emplace(std::move(*eval), d);
   }
   eval_rows_ = eval_ || config.eval_fraction > 0 ? evaluated().eval_rows() : 0;
+  if (eval_rows_ > 0 && use.labels)
+    check_evaluated(config, use.train ? "max_eval_samples" : "--max-samples");
+}
+
+// Which steps are looked at depends on the data alone.
+int64_t RowData::mean_windows() {
+  constexpr int64_t kSteps = 32;
+  const int64_t steps =
+      std::clamp<int64_t>(train_->train_rows() / train_->options().global_batch, 1, kSteps);
+  int64_t sum = 0;
+  for (int64_t step = 0; step < steps; ++step) sum += train_->windows(step);
+  return (sum - 1) / steps + 1;
+}
+
+// A mean over no target would be the lowest loss there is.
+void RowData::check_evaluated(const RunConfig& config, const char* key) {
+  for (int64_t e = 0; e < eval_steps(); ++e)
+    if (evaluated().eval_trained(e) > 0) return;
+  fail(ErrorCode::data, fmt::format("a target to evaluate in {}", count_of(eval_rows_, "row")),
+       "none: all their labels are ignored",
+       fmt::format("{}other rows to evaluate", config.max_eval_samples > 0
+                                                   ? fmt::format("a larger {}, or ", key)
+                                                   : std::string()));
+}
+
+void RowData::check_trained(int64_t steps) {
+  const int64_t G = train_->options().global_batch;
+  const int64_t epoch = (train_->train_rows() - 1) / G + 1;
+  const int64_t looked = steps > 0 ? std::min(steps, epoch) : epoch;
+  for (int64_t step = 0; step < looked; ++step)
+    if (train_->trained(step) > 0) return;
+  fail(ErrorCode::data,
+       fmt::format("a target to train in the run's {}",
+                   count_of(std::min(looked * G, train_->train_rows()), "row")),
+       "none: all their labels are ignored",
+       looked < epoch ? "more steps, or other rows" : "other rows");
 }
 
 std::string RowData::fingerprint() const {
@@ -213,7 +318,9 @@ RowBlock RowData::block(Session& s) const {
   b.tokens = s.tokens().as<int32_t>();
   b.document_start = s.document_start_or_null();
   if (s.token_types().defined()) b.types = s.token_types().as<int32_t>();
-  if (head_ == HeadKind::sequence_classification) {
+  if (head_ == HeadKind::causal_lm) {
+    b.targets = s.targets().as<int32_t>();
+  } else if (head_ == HeadKind::sequence_classification) {
     b.first = s.head_index().as<int32_t>();
     if (problem_ == Problem::single_label)
       b.labels = s.head_targets().as<int32_t>();

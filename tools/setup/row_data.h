@@ -1,4 +1,5 @@
-// The rows of a run: what encoders and token rows are trained and evaluated on (engine/data/row_*).
+// The rows of a run: what encoders are trained and evaluated on, and causal models where the data is
+// conversations (task: sft) or tokens already (engine/data/row_*).
 // They are read before the model is made, since their labels say how many outputs it has.
 #pragma once
 
@@ -14,6 +15,7 @@
 #include "tools/config/run_config.h"
 #include "tools/session/session.h"
 #include "tools/setup/scratch_folder.h"
+#include "tools/setup/token_cache.h"
 
 namespace snug {
 
@@ -23,6 +25,7 @@ struct RowUse {
   bool train = true;
   bool labels = true;  // false: answers are asked for (fill_places)
   std::function<void(const RowRecord& record, bool made)> seen = nullptr;  // of RowOptions
+  PrepareRoom room = {};  // longer records and larger zstd windows are an Error of code data
 };
 
 class RowData {
@@ -30,7 +33,7 @@ class RowData {
   // Reads train_data and eval_data. `spec` has the head; its labels are those that are asked for, if
   // `known`, and become those of the data. T: tokens of a row, and of a window; G: rows of a step.
   // Throws usage and data, of rows that the spec cannot take too: other numbers of labels, token
-  // types that it does not have.
+  // types that it does not have; and of rows to evaluate that have no target.
   RowData(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, ModelSpec& spec,
           bool known, int64_t T, int64_t G, const RowUse& use = {});
 
@@ -38,9 +41,10 @@ class RowData {
   const std::vector<std::string>& notes() const { return notes_; }
   const std::string& text() const { return text_; }
 
-  int64_t T() const { return T_; }  // tokens of a window
-  int64_t rows_per_window() const { return rows_per_window_; }
-  int64_t windows_per_step() const { return windows_; }  // expected
+  int64_t T() const { return T_; }                              // tokens of a window
+  int64_t rows_per_window() const { return rows_per_window_; }  // 0: causal_lm, as Decisions
+  // Of the first steps of an epoch, on the mean, up to the next whole number.
+  int64_t windows_per_step() const { return windows_; }
   double mean_length() const { return mean_length_; }
   int64_t train_rows() const { return train_ ? train_->train_rows() : 0; }
   int64_t eval_rows() const { return eval_rows_; }
@@ -48,8 +52,11 @@ class RowData {
 
   // Of optimizer step `step`.
   int64_t windows(int64_t step) { return train_->windows(step); }
+  int64_t tokens(int64_t step) { return train_->tokens(step); }
   int64_t trained(int64_t step) { return train_->trained(step); }
   void fill(int64_t step, int64_t first_window, Session& session);
+  // Throws data if no step of the first `steps` (0: of an epoch) has a target.
+  void check_trained(int64_t steps);
 
   // Of evaluation step e, rows [e G, (e + 1) G).
   int64_t eval_steps() { return evaluated().eval_steps(); }
@@ -70,16 +77,21 @@ class RowData {
   const std::vector<Place>& fill_places(int64_t e, int64_t first_window, Session& session);
 
  private:
+  struct Chats;
   RowDataset& of(bool evaluation) { return evaluation ? evaluated() : *train_; }
   RowDataset& evaluated() { return eval_ ? *eval_ : *train_; }
+  int64_t mean_windows();
+  void check_evaluated(const RunConfig& config, const char* key);
   RowBlock block(Session& session) const;
   RowFile read(const std::vector<std::string>& given, const char* key, const RunConfig& config,
-               const std::optional<Tokenizer>& tokenizer, RowOptions& options, ModelSpec& spec);
+               const std::optional<Tokenizer>& tokenizer, RowOptions& options, ModelSpec& spec,
+               const PrepareRoom& room);
 
   ScratchFolder folder_;
   HeadKind head_;
   Problem problem_;
   std::optional<RowDataset> train_, eval_;
+  Chats* chats_ = nullptr;  // while rows are read
   std::vector<std::string> notes_;
   std::string text_;
   int64_t T_ = 0, rows_per_window_ = 0, windows_ = 0, eval_rows_ = 0;
@@ -88,6 +100,11 @@ class RowData {
   std::vector<int64_t> row_numbers_;       // (B,R) of fill_places
   std::vector<int32_t> first_, place_of_;  // (B,R), (B,M)
 };
+
+// Whether the run's data is rows of tokens, which a causal model then learns as rows: the first
+// record of train_data, or of eval_data, has "input_ids", and text_column was not set. Data that
+// cannot be read is none.
+bool gives_token_rows(const RunConfig& config);
 
 // Targets a window of T tokens may have under masking: the expected number and six deviations.
 int64_t masked_rows(int64_t T, double probability);

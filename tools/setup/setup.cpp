@@ -7,6 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "layers/models/freeze.h"
 #include "layers/models/weights.h"
 #include "layers/ops/attention_cudnn.h"
 #include "tools/calibrate/calibrated_cost.h"
@@ -98,21 +99,28 @@ void check_offload_params(const RunConfig& config, const PlanRequest& r) {
          "packed_weights=none, or offload_params=none");
 }
 
-bool cudnn_takes(const RunConfig& config, const Model& model) {
+bool cudnn_takes(const RunConfig& config, const Model& model, bool rows) {
   AttentionSpec attention;
-  attention.D = model.spec().D;
-  return attention_cudnn_takes(model.precision().compute, attention) && !config.packing_boundaries;
+  const ModelSpec& spec = model.spec();
+  attention.D = spec.D;
+  attention.softcap = spec.attention_softcap;
+  for (const int64_t layer : spec.distinct_layers())
+    attention.window = std::max(attention.window, spec.kind(layer).window);
+  return attention_cudnn_takes(model.precision().compute, attention) &&
+         !config.packing_boundaries && !rows;
 }
 
 // cudnn was asked for, so nothing else computes attention.
-void check_cudnn(const RunConfig& config, const Model& model, bool gpu) {
+void check_cudnn(const RunConfig& config, const Model& model, bool rows, bool gpu) {
   const ModelSpec& spec = model.spec();
-  if (!cudnn_takes(config, model))
+  if (!cudnn_takes(config, model, rows))
     fail(ErrorCode::unsupported,
          "precision bf16 or fp16, heads of a multiple of 8 up to 128 and no packing_boundaries for "
          "attn_implementation: cudnn",
          fmt::format("precision: {}, heads of {}, packing_boundaries: {}", config.precision, spec.D,
-                     config.packing_boundaries),
+                     rows                        ? "true, as rows always are"
+                     : config.packing_boundaries ? "true"
+                                                 : "false"),
          "attn_implementation=own, or precision=bf16");
   if constexpr (kCudaBuilt) {
     if (!gpu) return;
@@ -241,7 +249,9 @@ RunSetup make_setup(RunConfig config) {
   s.model_folder = config.init == "scratch" ? "" : source.folder;
   const HeadKind of_folder = spec.head;
   if (config.task != "auto") set_head(spec, parse_head(config.task), config.where("task"));
-  for (const std::string& note : check_task_keys(config, spec)) tell(stderr, "Note: {}.\n", note);
+  const bool token_rows = !spec.encoder() && (config.task == "sft" || gives_token_rows(config));
+  for (const std::string& note : check_task_keys(config, spec, token_rows))
+    tell(stderr, "Note: {}.\n", note);
   if (!s.model_folder.empty())
     for (const std::string& note : settle_head(source)) tell(stderr, "Note: {}.\n", note);
   if (s.tokenizer && s.model_folder.empty()) {
@@ -250,14 +260,23 @@ RunSetup make_setup(RunConfig config) {
     if (spec.bos_token < 0) spec.bos_token = spec.eos_token;
   }
   s.sizes = resolve_sizes(config, spec.P);
-  if (spec.encoder() && !(config.train_data.empty() && config.eval_data.empty())) {
+  const bool given = !(config.train_data.empty() && config.eval_data.empty());
+  const bool rows = spec.encoder() || token_rows;
+  if (rows && given) {
     // The names of labels are the folder's if its head has that task.
     const bool known = !source.folder.empty() && of_folder == spec.head;
+    const bool of_ram = !config.device.starts_with("cuda") && config.target.empty();
     s.rows = std::make_shared<RowData>(config, s.tokenizer, spec, known, s.sizes.max_length,
-                                       s.sizes.global_batch_size);
+                                       s.sizes.global_batch_size,
+                                       RowUse{.room = {.budget = of_ram ? config.memory : 0}});
   }
+  check_metric(config, spec);
   const bool tf32 = config.precision == "tf32";  // whose dtypes are those of fp32
-  s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision));
+  Frozen frozen;
+  if (!config.freeze.empty() || !config.unfreeze.empty())
+    frozen = resolve_freeze(spec, {config.freeze, config.unfreeze});
+  s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision),
+                                    std::move(frozen.says));
 
   PlanRequest& r = s.request;
   r.model = s.model.get();
@@ -284,13 +303,13 @@ RunSetup make_setup(RunConfig config) {
                     : CostModel::uncalibrated(plan_instruction_set(), r.settings.threads));
   r.cost = s.cost.get();
   r.settings.cudnn = config.attn_implementation == "cudnn";
-  if (r.settings.cudnn) check_cudnn(config, *s.model, room.has_value());
+  if (r.settings.cudnn) check_cudnn(config, *s.model, rows, room.has_value());
   if (room) {
     r.computes_on = computes_on(room->facts, r.settings);
     r.settings.cublaslt = r.computes_on.cublaslt != "none";
     if (device) r.calibrated_runtime = device->runtime.planned(spec.L);
     // Measured is attention without a mask of dropout, which costs cuDNN more than our kernel.
-    const bool comparable = cudnn_takes(config, *s.model) && spec.attention_dropout == 0;
+    const bool comparable = cudnn_takes(config, *s.model, rows) && spec.attention_dropout == 0;
     std::string why;
     const bool cudnn =
         r.settings.cudnn || (config.attn_implementation == "auto" &&
@@ -299,9 +318,10 @@ RunSetup make_setup(RunConfig config) {
   }
   r.T = s.sizes.max_length;
   r.global_batch = s.sizes.global_batch_size;
-  if (spec.encoder()) {
+  if (rows) {
     r.rows = s.sizes.global_batch_size;
     r.global_batch = s.rows ? s.rows->windows_per_step() : r.rows;
+    r.row_tokens = s.rows && s.rows->train_rows() > 0 ? s.rows->mean_length() : 0;
     r.rows_per_window = s.rows ? s.rows->rows_per_window() : default_rows(config, spec, r.T);
   }
   r.micro_batch = s.sizes.micro_batch_size;
@@ -330,7 +350,7 @@ RunSetup make_setup(RunConfig config) {
                     .backoff_factor = config.backoff_factor,
                     .growth_interval = config.growth_interval,
                     .min_scale = config.min_loss_scale};
-  r.packing_boundaries = config.packing_boundaries || spec.encoder();
+  r.packing_boundaries = config.packing_boundaries || rows;
   r.save = true;
   r.save_buffer = config.save_buffer;
   r.step_flops_rate = calibration ? calibration->roofs.flops(compute == DType::bf16) : 0.0;

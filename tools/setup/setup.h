@@ -22,7 +22,8 @@ struct RunSetup {
   std::optional<Tokenizer> tokenizer;
   std::string model_folder;  // weights to load; empty: random initialisation
   std::unique_ptr<Model> model;
-  // Of a model whose head reads rows, where data is given; it has been read.
+  // Of a model whose head reads rows, where data is given, and of a causal one where the data is rows
+  // of tokens; it has been read.
   std::shared_ptr<RowData> rows;
   RunSizes sizes;
   // What computes the products: this machine's calibration, or what a checkpoint pins. The

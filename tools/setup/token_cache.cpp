@@ -223,17 +223,7 @@ TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer
   if (error)
     fail(ErrorCode::device, fmt::format("to make the folder {} for tokens", parent),
          error.message(), "check its permissions and what is in its way");
-  const bool zstd = std::any_of(files.begin(), files.end(),
-                                [](const CorpusFile& file) { return file.path.ends_with(".zst"); });
-  const RecordLimits limits = record_limits(room, options.read.whole, zstd);
-  options.read.max_record_bytes = limits.record;
-  options.read.window.bytes = limits.window;
-  if (limits.enough > 0) {
-    const std::string more =
-        fmt::format(", or {}{}MiB, which has room for ", room.key, limits.enough >> 20);
-    options.read.longer_records = more + "any";
-    options.read.window.advice = more + "one of 128 MiB";
-  }
+  const RecordLimits limits = apply_room(room, files, options.read.whole, options.read);
   const auto encode = [&](std::string_view s, std::vector<int32_t>& ids) {
     const int64_t most = limits.longest_word(static_cast<int64_t>(s.size()));
     if (const int64_t word = tokenizer.encode(s, ids, most))
@@ -246,11 +236,17 @@ TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer
                              options.read.longer_records};
   };
   Progress progress;
+  // By the text and by the clock: of records that are mostly left unread there is little text.
   int64_t looked_at = -1;
+  auto looked_when = std::chrono::steady_clock::now();
   const CorpusReport report = tokenize_corpus(files, encode, options, out.path, [&](int64_t bytes) {
     progress.show(bytes);
-    if (looked_at >= 0 && bytes - looked_at < int64_t{1} << 20) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (looked_at >= 0 && bytes - looked_at < int64_t{1} << 20 &&
+        now - looked_when < std::chrono::milliseconds(2))
+      return;
     looked_at = bytes;
+    looked_when = now;
     out.most_bytes = std::max(out.most_bytes, process_private_bytes());
   });
   // Else the tokens might be of another text than the fingerprint that names them.

@@ -2,6 +2,9 @@
 // later runs on the same text with the same tokenizer find again.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,6 +35,25 @@ struct RecordLimits {
 };
 // `zstd`: some of the text is packed so, whose window is held as long as the file is read.
 RecordLimits record_limits(const PrepareRoom& room, bool whole, bool zstd = false);
+
+// Sets what options of reading (ReadOptions, RowOptions) have of these limits, and returns them.
+template <class Options>
+RecordLimits apply_room(const PrepareRoom& room, const std::vector<CorpusFile>& files, bool whole,
+                        Options& options) {
+  const RecordLimits limits = record_limits(
+      room, whole, std::any_of(files.begin(), files.end(), [](const CorpusFile& file) {
+        return file.path.ends_with(".zst");
+      }));
+  options.max_record_bytes = limits.record;
+  options.window.bytes = limits.window;
+  if (limits.enough > 0) {
+    const std::string more =
+        fmt::format(", or {}{}MiB, which has room for ", room.key, limits.enough >> 20);
+    options.longer_records = more + "any";
+    options.window.advice = more + "one of 128 MiB";
+  }
+  return limits;
+}
 
 struct TokensOfText {
   std::string path;        // of the token file

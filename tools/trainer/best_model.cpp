@@ -1,5 +1,5 @@
-// Which weights are the best by their validation loss, and what is said and kept of it. The start
-// is no result: it is what steps are compared with, and is not kept.
+// Which weights are the best by metric_for_best_model, and what is said and kept of it. The start is
+// no result: it is what steps are compared with, and is not kept.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,11 +11,33 @@
 
 namespace snug {
 
-// The start included; -1: nothing was evaluated.
-double TrainRun::lowest_eval_loss() const {
-  if (at_.start_eval_loss < 0) return at_.best_eval_loss;
-  return at_.best_eval_loss < 0 ? at_.start_eval_loss
-                                : std::min(at_.start_eval_loss, at_.best_eval_loss);
+// A perplexity orders models as its loss does, which is what is kept.
+std::string TrainRun::best_by() const {
+  const std::string& name = config().metric_for_best_model;
+  return name == "eval_perplexity" ? "eval_loss" : name;
+}
+
+bool TrainRun::greater_is_better() const {
+  const std::string& given = config().greater_is_better;
+  return given == "auto" ? best_by() != "eval_loss" : given == "true";
+}
+
+bool TrainRun::better(double a, double b) const {
+  return greater_is_better() ? a > b : a < b;
+}
+
+// The start included; none if nothing was evaluated.
+std::optional<double> TrainRun::best_of_all() const {
+  const bool start = at_.start_eval_loss >= 0, steps = at_.best_eval_loss >= 0;
+  if (start && steps)
+    return better(at_.start_metric, at_.best_metric) ? at_.start_metric : at_.best_metric;
+  if (!start && !steps) return std::nullopt;
+  return start ? at_.start_metric : at_.best_metric;
+}
+
+std::string TrainRun::metric_words() const {
+  const std::string by = best_by();
+  return by == "eval_loss" ? "a validation loss" : "an " + by;
 }
 
 void TrainRun::measure() {
@@ -32,19 +54,26 @@ void TrainRun::measure() {
                     .seconds = r.seconds,
                     .epoch = epoch(),
                     .metrics = r.metrics});
-  // As transformers' EarlyStoppingCallback: any lower loss is the new best, one that is lower by
-  // more than the threshold starts the count again.
+  // As transformers' EarlyStoppingCallback: any better metric is the new best, one that is better
+  // by more than the threshold starts the count again.
   const bool finite = std::isfinite(r.loss);
-  const double lowest = lowest_eval_loss();
-  const bool gain = finite && (lowest < 0 || lowest - r.loss > config().early_stopping_threshold);
+  const std::string by = best_by();
+  const double metric = by == "eval_loss" ? r.loss : r.metrics.at(std::string_view(by).substr(5));
+  const std::optional<double> top = best_of_all();
+  const bool gain =
+      finite && (!top || (better(metric, *top) &&
+                          std::fabs(metric - *top) > config().early_stopping_threshold));
   at_.evals_without_gain = gain ? 0 : at_.evals_without_gain + 1;
   if (finite && at_.step == 0) {
     at_.start_eval_loss = r.loss;
-  } else if (finite && (at_.best_eval_loss < 0 || r.loss < at_.best_eval_loss)) {
+    at_.start_metric = metric;
+  } else if (finite && (at_.best_eval_loss < 0 || better(metric, at_.best_metric))) {
     at_.best_eval_loss = r.loss;
+    at_.best_metric = metric;
     at_.best_eval_step = at_.step;
   }
   evaluated_loss_ = r.loss;
+  evaluated_metric_ = metric;
   evaluated_step_ = at_.step;
 }
 
@@ -53,11 +82,11 @@ bool TrainRun::stopped_early() const {
          at_.evals_without_gain >= config().early_stopping_patience;
 }
 
-// Whether this step was evaluated and no checkpoint has a lower loss. What there was before the
+// Whether this step was evaluated and no checkpoint is as good. What there was before the
 // first step is no result.
 bool TrainRun::best_so_far() const {
   return at_.step > 0 && evaluated_step_ == at_.step && std::isfinite(evaluated_loss_) &&
-         (at_.best_saved_loss < 0 || evaluated_loss_ < at_.best_saved_loss);
+         (at_.best_saved_loss < 0 || better(evaluated_metric_, at_.best_saved_metric));
 }
 
 // The weights that final/ is to hold, in place of the last ones. False if there are none to hold:
@@ -77,24 +106,26 @@ bool TrainRun::load_best() {
       return last_ones(fmt::format("{} is not as it was written", damage->file));
     weights_replaced_ = true;
     load_weights(session_->context(), *setup_.model, folder + "/model.safetensors",
-                 session_->master());
+                 session_->resting());
   }
   evaluated_loss_ = at_.best_saved_loss;
+  evaluated_metric_ = at_.best_saved_metric;
   evaluated_step_ = at_.step;
-  log_->say(fmt::format("Best model: {} with a validation loss of {:.4f}; final/ holds its weights",
-                        folder, at_.best_saved_loss));
+  log_->say(fmt::format("Best model: {} with {} of {:.4f}; final/ holds its weights", folder,
+                        metric_words(), at_.best_saved_metric));
   return true;
 }
 
-// The validation loss before the first step may be lower than that of what final/ holds.
+// What was before the first step may be better than what final/ holds.
 void TrainRun::tell_better_start() const {
   if (at_.start_eval_loss < 0 || evaluated_step_ != at_.step ||
-      !(evaluated_loss_ > at_.start_eval_loss))
+      !better(at_.start_metric, evaluated_metric_))
     return;
+  const std::string by = best_by();
   log_->say(fmt::format(
-      "Warning: the validation loss was {:.4f} before the first step and is {:.4f} for final/; the "
-      "weights of the start are {}. A smaller learning_rate may help.",
-      at_.start_eval_loss, evaluated_loss_,
+      "Warning: {} was {:.4f} before the first step and is {:.4f} for final/; the weights of the "
+      "start are {}. A smaller learning_rate may help.",
+      by == "eval_loss" ? "the validation loss" : by, at_.start_metric, evaluated_metric_,
       setup_.model_folder.empty() ? "not kept" : "those of " + setup_.model_folder));
 }
 

@@ -16,6 +16,7 @@
 #include "tools/checkpoint/pinning.h"
 #include "tools/infer/generator.h"
 #include "tools/session/tell.h"
+#include "tools/setup/chat_setup.h"
 #include "tools/trainer/allocation_watch.h"
 #include "tools/trainer/train_run.h"
 #include "tools/trainer/trainer_state.h"
@@ -61,7 +62,9 @@ void TrainRun::write_state(const std::string& folder) const {
   // All three of one step: the best of the checkpoints, and before there is one of what was
   // evaluated.
   const bool saved = at_.best_saved_step >= 0;
-  const double best = saved ? at_.best_saved_loss : at_.best_eval_loss;
+  std::optional<double> best;
+  if (saved || at_.best_eval_loss >= 0) best = saved ? at_.best_saved_metric : at_.best_metric;
+  if (best && config().metric_for_best_model == "eval_perplexity") best = std::exp(*best);
   write_trainer_state(
       folder + "/trainer_state.json", log_->metrics_path(),
       {.step = at_.step,
@@ -73,8 +76,7 @@ void TrainRun::write_state(const std::string& folder) const {
        .save_steps = config().save_steps,
        .train_batch_size = plan_.decisions.micro_batch,
        .tokens_seen = at_.samples * plan_.decisions.T,
-       .best_metric =
-           best < 0 || config().metric_for_best_model == "eval_loss" ? best : std::exp(best),
+       .best_metric = best,
        .best_step = saved ? at_.best_saved_step : at_.best_eval_step,
        .best_checkpoint = saved ? checkpoint_folder(at_.best_saved_step) : std::string()});
 }
@@ -124,6 +126,7 @@ void TrainRun::save() {
   tell_saved(checkpoints_->wait());
   if (best_so_far()) {
     at_.best_saved_loss = evaluated_loss_;
+    at_.best_saved_metric = evaluated_metric_;
     at_.best_saved_step = at_.step;
   }
   RunPosition position = at_;
@@ -287,12 +290,20 @@ void TrainRun::start_log() {
                           session_->context().host_resident_bytes()));
 }
 
+const char* TrainRun::untrained_key() const {
+  if (!data_.rows) return "packing_boundaries";
+  return setup_.model->spec().head == HeadKind::masked_lm ? "mlm_probability" : "labels of -100";
+}
+
+std::string TrainRun::untrained_source() const {
+  const std::string key = untrained_key();
+  return key == "labels of -100" ? key : fmt::format("{}, {}", key, config().where(key));
+}
+
 void TrainRun::tell_untrained() const {
   if (at_.untrained > 0)
-    log_->say(
-        fmt::format("Skipped {} of {} steps: no sample of theirs has a target "
-                    "(packing_boundaries, {})",
-                    at_.untrained, at_.step, config().where("packing_boundaries")));
+    log_->say(fmt::format("Skipped {} of {} steps: no sample of theirs has a target ({})",
+                          at_.untrained, at_.step, untrained_source()));
 }
 
 // After a signal: the step was finished.
@@ -338,11 +349,13 @@ int TrainRun::nothing_learned() {
   write_unfinished();
   if (at_.untrained == at_.step) {
     tell(stderr,
-         "data: expected at least one step with a target to train (packing_boundaries, {})\n"
+         "data: expected at least one step with a target to train ({})\n"
          "  found: all {} steps without: nothing was learned, and final/ was not written\n"
-         "  try:   {} with more steps, a larger global_batch_size, or without "
-         "packing_boundaries\n",
-         config().where("packing_boundaries"), at_.step, again());
+         "  try:   {} with more steps, a larger global_batch_size, or {}\n",
+         untrained_source(), at_.step, again(),
+         !data_.rows                                        ? "without packing_boundaries"
+         : setup_.model->spec().head == HeadKind::masked_lm ? "a larger mlm_probability"
+                                                            : "rows with labels");
     return 1;
   }
   tell(stderr,
@@ -386,7 +399,10 @@ bool TrainRun::rescue() {
     setup_.config.output_dir = dir;
     checkpoints_->set_output_dir(dir);
     log_->recover(dir);
-    if (setup_.tokenizer) setup_.tokenizer->save(dir + "/tokenizer");
+    if (setup_.tokenizer) {
+      setup_.tokenizer->save(dir + "/tokenizer");
+      save_chat_files(config(), setup_.model_folder, setup_.tokenizer, dir + "/tokenizer");
+    }
     write_config();
     write_json_file(dir + "/plan.json", plan_json(plan_));
     at_.best_saved_loss = -1;

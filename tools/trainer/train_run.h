@@ -49,6 +49,9 @@ class TrainRun {
   void set_rate();
   int64_t targets_of_step() const;
   void skip_step();
+  // What left a step without a target, and where that was said.
+  const char* untrained_key() const;
+  std::string untrained_source() const;
   void tell_untrained() const;
   void prepare();
   void start_log();
@@ -62,7 +65,11 @@ class TrainRun {
   void log_step(double step_seconds);
   bool evaluate();
   void measure();
-  double lowest_eval_loss() const;
+  std::string best_by() const;
+  bool greater_is_better() const;
+  bool better(double a, double b) const;
+  std::optional<double> best_of_all() const;
+  std::string metric_words() const;
   void tell_better_start() const;
   bool sample();
   bool finish_step(double step_seconds);
@@ -126,12 +133,16 @@ class TrainRun {
   // Of this process's steps after the first, for the comparison with the plan.
   double timed_seconds_ = 0;
   int64_t timed_steps_ = -1;
+  // Of this process's steps: rows of tokens that were computed, and tokens in them; the last step's
+  // share without one.
+  int64_t planned_rows_ = 0, filled_rows_ = 0;
+  double empty_share_ = -1;
   int64_t total_ = 0, runtime_measured_ = 0;
   std::string pci_;  // on a GPU: its bus id
   GpuBytes gpu_bytes_;
   int64_t own_steps_ = 0;
   // What the last evaluation said; the step whose checkpoint was begun last.
-  double evaluated_loss_ = 0;
+  double evaluated_loss_ = 0, evaluated_metric_ = 0;
   int64_t evaluated_step_ = -1, saved_step_ = -1;
   std::vector<std::string> damaged_;  // checkpoints a resume passed over, to be kept aside
   bool weights_replaced_ = false;     // by the best ones: there is no state to save any more

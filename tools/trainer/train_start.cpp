@@ -12,6 +12,7 @@
 #include "tools/checkpoint/output_folder.h"
 #include "tools/checkpoint/run_input.h"
 #include "tools/session/tell.h"
+#include "tools/setup/chat_setup.h"
 #include "tools/trainer/run_history.h"
 #include "tools/trainer/train_run.h"
 
@@ -120,7 +121,7 @@ void TrainRun::prepare() {
   require_own_output();
   bad_weights_.reserve(256);  // said of a step, and kept to the end
   const ModelSpec& spec = setup_.model->spec();
-  if (data_.rows && data_.eval_samples > 0 && spec.head != HeadKind::masked_lm)
+  if (data_.rows && data_.eval_samples > 0 && has_metrics(spec.head))
     metrics_.emplace(spec, data_.eval_samples + samples_per_step(setup_.request));
   const std::string& dir = config().output_dir;
   Aside aside(dir);
@@ -138,6 +139,14 @@ void TrainRun::prepare() {
     watch_.restore(at_.watch);
     if (!at_.evaluation_due && checkpoint_complete(checkpoint_folder(at_.step)))
       saved_step_ = at_.step;
+    if (at_.best_by != best_by() || at_.greater_is_better != greater_is_better()) {
+      tell(stdout, "Note: the best is by {} from here on; what was best by {} is forgotten.\n",
+           config().metric_for_best_model, at_.best_by);
+      at_.start_eval_loss = at_.best_eval_loss = at_.best_saved_loss = -1;
+      at_.best_eval_step = 0;
+      at_.best_saved_step = -1;
+      at_.evals_without_gain = 0;
+    }
     if (at_.best_saved_step >= 0 && !checkpoint_complete(checkpoint_folder(at_.best_saved_step))) {
       tell(stdout, "Note: {}, the best one so far, is gone; the best from here on is kept.\n",
            checkpoint_folder(at_.best_saved_step));
@@ -149,8 +158,13 @@ void TrainRun::prepare() {
   } else {
     remove_torn_files(dir);
   }
+  at_.best_by = best_by();
+  at_.greater_is_better = greater_is_better();
   adopt_new_tokens(dir, own_tokens_);
-  if (setup_.tokenizer) setup_.tokenizer->save(dir + "/tokenizer");
+  if (setup_.tokenizer) {
+    setup_.tokenizer->save(dir + "/tokenizer");
+    save_chat_files(config(), setup_.model_folder, setup_.tokenizer, dir + "/tokenizer");
+  }
   write_config();
   write_json_file(dir + "/plan.json", plan_json(plan_));
   write_report(false);

@@ -93,7 +93,7 @@ void TrainRun::reserve() {
     load_checkpoint(*session_, *resumed_);
   } else if (!setup_.model_folder.empty()) {
     for (const std::string& warning :
-         load_weights(session_->context(), *setup_.model, setup_.model_folder, session_->master(),
+         load_weights(session_->context(), *setup_.model, setup_.model_folder, session_->resting(),
                       static_cast<uint64_t>(config().seed)))
       tell(stdout, "Warning: {}\n", warning);
     const std::vector<std::string> drawn = missing_weights(*setup_.model, setup_.model_folder);
@@ -102,7 +102,7 @@ void TrainRun::reserve() {
            fmt::join(drawn, ", "));
     session_->load();
   } else {
-    init_parameters(session_->context(), setup_.model->params(), session_->master(),
+    init_parameters(session_->context(), setup_.model->params(), session_->resting(),
                     static_cast<uint64_t>(config().seed));
     session_->load();
   }
@@ -176,9 +176,8 @@ void TrainRun::skip_step() {
   ++at_.window_steps;
   if (at_.untrained++ == 0)
     log_->say(fmt::format(
-        "  step {}: no sample of it has a target (packing_boundaries): skipped, as all such steps "
-        "will be",
-        at_.step));
+        "  step {}: no sample of it has a target ({}): skipped, as all such steps will be",
+        at_.step, untrained_key()));
 }
 
 void TrainRun::micro_steps() {
@@ -201,8 +200,13 @@ void TrainRun::micro_steps() {
 
 // As many micro-steps as the step's rows need: windows are samples to what draws random numbers.
 void TrainRun::micro_steps_of_rows(int64_t step) {
-  const int64_t windows = data_.rows->windows(step);
-  for (int64_t first = 0; first < windows; first += plan_.decisions.micro_batch) {
+  const int64_t windows = data_.rows->windows(step), B = plan_.decisions.micro_batch;
+  const int64_t planned = (windows + B - 1) / B * B * plan_.decisions.T,
+                filled = data_.rows->tokens(step);
+  planned_rows_ += planned;
+  filled_rows_ += filled;
+  empty_share_ = 1 - static_cast<double>(filled) / static_cast<double>(planned);
+  for (int64_t first = 0; first < windows; first += B) {
     data_.rows->fill(step, first, *session_);
     session_->state().first_sample = first;
     session_->micro(first == 0);
@@ -323,9 +327,10 @@ void TrainRun::log_step(double step_seconds) {
       untrained_ ? std::numeric_limits<double>::quiet_NaN() : gradient_norm_of(session_->state());
   const bool scaling = setup_.model->precision().loss_scaling();
   if (scaling) m.loss_scale = static_cast<double>(at_.loss_scale);
-  if (scaling || config().packing_boundaries) m.skipped_steps = at_.step - at_.updates;
+  if (scaling || plan_.decisions.packing_boundaries) m.skipped_steps = at_.step - at_.updates;
   m.step_seconds = step_seconds;
   if (!untrained_) m.tokens_per_second = tokens_of(samples_per_step(setup_.request)) / step_seconds;
+  if (!untrained_) m.empty_share = empty_share_;
   m.elapsed = at_.elapsed + now - started_;
   m.tokens_seen = static_cast<int64_t>(tokens_of(at_.samples));
   m.epoch = epoch();
@@ -411,7 +416,10 @@ int TrainRun::run() {
   data_fingerprint_ = data_.rows ? data_.rows->fingerprint()
                                  : data_fingerprint(*data_.train, config().packing_boundaries);
   total_ = total_steps(config(), data_.train_samples, samples_per_step(setup_.request));
-  if (!data_.rows) check_trained(data_, config(), total_, plan_.global_batch);
+  if (data_.rows)
+    data_.rows->check_trained(total_);
+  else
+    check_trained(data_, config(), total_, plan_.global_batch);
   if (resumed_) {
     check_data(*resumed_, pinned());
     note_changes(*resumed_, hyperparameters(config(), total_));
@@ -466,9 +474,9 @@ bool TrainRun::finish_step(double step_seconds) {
     last_ = true;
     if (at_.window_steps > 0) log_step(step_seconds);  // the steps since the last line
     log_->say(fmt::format(
-        "Stopped early at step {}: {} evaluations in a row without a validation "
-        "loss below {:.4f} by more than {}",
-        at_.step, at_.evals_without_gain, lowest_eval_loss(), config().early_stopping_threshold));
+        "Stopped early at step {}: {} evaluations in a row without {} {} {:.4f} by more than {}",
+        at_.step, at_.evals_without_gain, metric_words(), greater_is_better() ? "above" : "below",
+        best_of_all().value_or(0), config().early_stopping_threshold));
   }
   // The last step is saved too, so that a run can be made longer.
   const bool due = config().save_steps > 0 && (at_.step % config().save_steps == 0 || last_);
@@ -552,6 +560,11 @@ int TrainRun::steps() {
                     plan_.tokens_per_second(), plan_.cost, rate, timed_steps_,
                     100.0 * (plan_.tokens_per_second() / rate - 1)));
   }
+  if (planned_rows_ > 0)
+    log_->say(fmt::format("rows of tokens: {} computed, {:.1f} % of them empty, none padded",
+                          planned_rows_,
+                          100.0 * static_cast<double>(planned_rows_ - filled_rows_) /
+                              static_cast<double>(planned_rows_)));
   log_->say(fmt::format("Model folder: {0}/final\nReport: {0}/report.html", config().output_dir));
   return 0;
 }

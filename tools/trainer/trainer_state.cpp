@@ -11,7 +11,7 @@ namespace snug {
 void write_trainer_state(const std::string& path, const std::string& metrics_path,
                          const TrainerStateInfo& info) {
   AtomicFile out(path);
-  const bool best = info.best_metric >= 0;
+  const bool best = info.best_metric.has_value();
   // In the order of their names, as Python's json.dumps(sort_keys=True) has them.
   std::string text = fmt::format(
       "{{\n  \"best_global_step\": {},\n  \"best_metric\": {},\n"
@@ -20,7 +20,7 @@ void write_trainer_state(const std::string& path, const std::string& metrics_pat
       "  \"is_local_process_zero\": true,\n  \"is_world_process_zero\": true,\n"
       "  \"log_history\": [",
       best ? std::to_string(info.best_step) : "null",
-      best ? nlohmann::json(info.best_metric).dump() : "null",
+      best ? nlohmann::json(*info.best_metric).dump() : "null",
       info.best_checkpoint.empty()
           ? "null"
           : nlohmann::json(info.best_checkpoint)

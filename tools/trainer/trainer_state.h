@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace snug {
@@ -13,7 +14,7 @@ struct TrainerStateInfo {
   double epoch = 0, num_train_epochs = 0;
   int64_t logging_steps = 0, eval_steps = 0, save_steps = 0, train_batch_size = 0;
   int64_t tokens_seen = 0;
-  double best_metric = -1;  // -1: none
+  std::optional<double> best_metric = {};
   int64_t best_step = 0;
   std::string best_checkpoint = {};  // empty: none
 };

@@ -15,6 +15,7 @@
 #include "engine/core/error.h"
 #include "engine/core/isa.h"
 #include "tests/engine/blas/matmul_case.h"
+#include "tests/support/grid.h"
 
 namespace snug {
 namespace {
@@ -175,7 +176,7 @@ TEST(MatmulCpu, ColumnsOfTilesAgreeWithDoubleAndWithRowsAlone) {
     int64_t m, n, k;
   } shapes[] = {{96, 33, 33},   {128, 70, 64}, {129, 96, 65},   {160, 40, 96},
                 {97, 100, 530}, {70, 65, 770}, {131, 34, 1030}, {100, 66, 2100}};
-  for (const auto& s : shapes)
+  for (const auto& s : test::grid(shapes))
     for (const DType out : {DType::f32, DType::bf16}) {
       Case c{s.m, s.n, s.k, DType::bf16, DType::bf16, out};
       c.la = out == DType::f32 ? Layout::transposed : Layout::row_major;

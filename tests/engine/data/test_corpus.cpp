@@ -8,6 +8,7 @@
 
 #include "engine/core/error.h"
 #include "engine/data/corpus.h"
+#include "engine/data/record_layout.h"
 #include "engine/data/token_file.h"
 #include "engine/io/files.h"
 #include "tests/engine/io/packed.h"
@@ -478,19 +479,60 @@ TEST_F(Corpus, LinesEndWithLineFeedOrBothOrCarriageReturnAlone) {
   EXPECT_EQ(documents({"c.csv"}), (Strings{"one", "two"}));
 }
 
-TEST_F(Corpus, AnArrayOfRecordsIsNoText) {
-  for (const char* text : {"[{\"a\": 1}]", " [\n {\n \"instruction\" : \"x\"}]", "[{\"k\":"})
-    EXPECT_TRUE(is_record_array(text)) << text;
-  for (const char* text : {"", "[", "[{", "[{\"", "[1, 2]", "[\"a\"]", "[{\"Oh,\" he said.",
-                           "{\"a\": 1}", "x [{\"a\": 1}]", "[note] {\"a\": 1}"})
-    EXPECT_FALSE(is_record_array(text)) << text;
+TEST_F(Corpus, RecordsAreNoText) {
+  using enum RecordLayout;
+  const struct {
+    RecordLayout layout;
+    const char *text, *path;
+  } cases[] = {
+      {array, "[{\"a\": 1}]", "a.txt"},
+      {array, " [\n {\n \"instruction\" : \"x\"}]", "a.json"},
+      {array, "[{\"k\":", "a"},
+      {lines, "{\"a\": 1}\n{\"a\": 2}\n", "a.txt"},
+      {lines, "{\"a\": {\"b\": 1} } \r\n{\"a\": ", "a.json"},
+      {wrapped, "{\"data\": [ {\"a\": 1}]}", "a.json"},
+      {wrapped, "{\n\"data\":\n[{\"a\": 1}]}", "a.json.gz"},
+      {none, "{\"cells\": [{\"a\": 1}]}", "a.ipynb"},
+      {none, "{\"a\": 1}\n", "a.json"},
+      {none, "{\"a\": 1\n, \"b\": 2}\n{\"a\": 1}", "a.json"},
+      {none, "{\"a\": [1]}", "a.json"},
+      {none, "{\"a\": 1}\nand a text", "a.txt"},
+      {none, "{\"Oh,\" he said}\n{\"Oh,\" she said}\n", "a.txt"},
+      {none, "", "a.json"},
+      {none, "[", "a"},
+      {none, "[{", "a"},
+      {none, "[{\"", "a"},
+      {none, "[1, 2]", "a"},
+      {none, "[\"a\"]", "a"},
+      {none, "[{\"Oh,\" he said.", "a"},
+      {none, "x [{\"a\": 1}]", "a"},
+      {none, "[note] {\"a\": 1}", "a"},
+  };
+  for (const auto& c : cases)
+    EXPECT_EQ(static_cast<int>(record_layout(c.text, c.path)), static_cast<int>(c.layout))
+        << c.path << ": " << c.text;
   put("d/a.json", "[{\"a\": \"b\"}]");
   put("d/b.txt", "[1] a text with a note");
+  put("d/c.json", "{\"a\": \"b\"}\n{\"a\": \"c\"}\n");
+  put("d/d.jsonl", "{\"text\": \"b\"}\n{\"text\": \"c\"}\n");
   CorpusReport report;
-  EXPECT_EQ(documents({"d"}, &report), Strings{"[1] a text with a note"});
-  EXPECT_EQ(report.skipped, 1) << "found in a folder it is passed over, and counted";
+  EXPECT_EQ(documents({"d"}, &report), (Strings{"[1] a text with a note", "b", "c"}));
+  EXPECT_EQ(report.skipped, 2) << "found in a folder they are passed over, and counted";
   EXPECT_ERROR(documents({"d/a.json"}), ErrorCode::data, "a record a line",
                "a JSON array of records", "jq -c '.[]'");
+  const std::string array_text = "[{\"a\": \"b\"}]";
+  put("p.json.gz", test::gzip(array_text));
+  put("p.jsonl.zst", test::zstd(array_text));
+  EXPECT_ERROR(documents({"p.json.gz"}), ErrorCode::data, "in " + (tmp_ / "p.json.gz"),
+               "a JSON array of records", "zcat " + (tmp_ / "p.json.gz") + " | jq -c '.[]' > FILE");
+  EXPECT_ERROR(documents({"p.jsonl.zst"}), ErrorCode::data, "in " + (tmp_ / "p.jsonl.zst"),
+               "a JSON array of records", "zstdcat " + (tmp_ / "p.jsonl.zst") + " | jq -c '.[]'");
+  put("v1.2/lines", "{\"a\": \"b\"}\n{\"a\": \"c\"}\n");
+  EXPECT_ERROR(documents({"v1.2/lines"}), ErrorCode::data, "a record a line",
+               "a JSON record a line", (tmp_ / "v1.2/lines.jsonl") + " as its name, and the key");
+  put("p.json", "{\"my data\": [{\"a\": \"b\"}]}");
+  EXPECT_ERROR(documents({"p.json"}), ErrorCode::data, "a record a line",
+               "a JSON array of records under \"my data\"", "jq -c '.[\"my data\"][]' ");
 }
 
 }  // namespace

@@ -357,6 +357,39 @@ TEST(RowErrors, TokenRows) {
       ErrorCode::data);
 }
 
+TEST(RowErrors, TokensOfCausalModels) {
+  const RowOptions causal = {.kind = RowKind::causal, .vocab_size = 8};
+  expect_errors(
+      {
+          {"a.jsonl", "{\"input_ids\":[5,6],\"labels\":[1]}\n", causal,
+           "as many labels as input_ids", "a.jsonl:1: 2 input_ids and 1 labels", "one for each"},
+          {"a.jsonl", "{\"input_ids\":[5,6],\"labels\":1}\n", causal,
+           "labels, a list as long as input_ids", "a.jsonl:1: one label", "-100 where nothing"},
+          {"a.jsonl", "{\"input_ids\":[5,6],\"labels\":[5,8]}\n", causal,
+           "tokens from 0 to 7, or -100, as labels of input_ids", "a.jsonl:1: 8 at place 1",
+           "-100 where nothing"},
+          {"a.jsonl", "{\"input_ids\":[5,8]}\n", causal, "input_ids from 0 to 7",
+           "a.jsonl:1: 8 at place 1", "the tokenizer of this model"},
+          {"a.jsonl", "{\"input_ids\":[5,6],\"attention_mask\":[0,1]}\n", causal,
+           "an attention_mask of ones", "a.jsonl:1: something else, from place 0 on",
+           "pad on the right"},
+          {"a.jsonl", "{\"input_ids\":[5,6],\"token_type_ids\":[0,1]}\n", causal,
+           "token_type_ids of 0 alone for a causal language model", "a.jsonl:1: 1 at place 1",
+           "leave token_type_ids out"},
+          {"a.jsonl", "{\"input_ids\":[5]}\n{\"text\":\"a\"}\n", causal,
+           "\"input_ids\" in every record", "a.jsonl:2: the keys \"text\"", "in two runs"},
+          {"a.tsv", "text\na\n", causal, "rows of input_ids as JSON", "a.tsv",
+           "on each line of a .jsonl"},
+          {"a.jsonl", "{\"input_ids\":[5,6],\"labels\":[5,-100]}\n", causal,
+           "a label that is not -100 behind the first token of some row", "the first at",
+           "correct the labels"},
+          {"a.jsonl", "{\"input_ids\":[]}\n", causal, "a row with text", "1 without, the first at",
+           "look at its input_ids"},
+          {"a.jsonl", "", causal, "a row to learn from", "none in", "input_ids in every row"},
+      },
+      ErrorCode::data);
+}
+
 TEST(RowErrors, Words) {
   expect_errors(
       {

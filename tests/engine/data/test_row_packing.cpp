@@ -400,6 +400,22 @@ TEST(RowDataset, EvaluationMasksAlike) {
   for (const int32_t x : a.targets) targets += x != kIgnoredLabel;
   EXPECT_EQ(data.eval_trained(2), targets);
   EXPECT_GT(targets, 0);
+  // By a key of their own: the masks of training say nothing of them. Nothing is held out, so the
+  // k-th row is the k-th of the evaluation.
+  const TokenMasking truth(masking(), data.options().seed, true);
+  const std::vector<ReadRow> rows = all_rows(data.file());
+  int64_t compared = 0;
+  for (size_t i = 0; i < a.rows.size(); ++i) {
+    if (a.rows[i] < 0) continue;
+    Ints tokens = rows[static_cast<size_t>(a.rows[i])].tokens, wanted(tokens.size());
+    const auto length = static_cast<int64_t>(tokens.size());
+    truth.apply(a.rows[i], length, length, tokens.data(), wanted.data());
+    const auto from = static_cast<int64_t>(i) / a.R * a.T + a.first[i] % a.T;
+    EXPECT_EQ(Ints(a.tokens.begin() + from, a.tokens.begin() + from + length), tokens) << i;
+    EXPECT_EQ(Ints(a.targets.begin() + from, a.targets.begin() + from + length), wanted) << i;
+    ++compared;
+  }
+  EXPECT_EQ(compared, 8);
 }
 
 TEST(RowDataset, FillTakesNoMemory) {

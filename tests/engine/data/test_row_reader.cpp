@@ -335,6 +335,44 @@ TEST_F(RowReader, TokenRows) {
   EXPECT_EQ(all_rows(RowFile(tmp_ / "out.rows"))[0].values, (std::vector<float>{0.5f, 1}));
 }
 
+TEST_F(RowReader, TokenRowsOfCausalModels) {
+  const std::string text =
+      "{\"input_ids\": [2, 5, 6, 3], \"labels\": [-100, -100, 7, 3], \"label\": 9}\n"
+      "{\"input_ids\": [5, 6, 0], \"attention_mask\": [1, 1, 0], \"token_type_ids\": [0, 0, 0]}\n"
+      "{\"input_ids\": [5]}\n"
+      "{\"input_ids\": [5, 6], \"labels\": [5, -100]}\n"
+      "{\"input_ids\": []}\n";
+  const RowOptions causal = {.kind = RowKind::causal, .max_length = 3, .vocab_size = 8};
+  const std::string path = put(tmp_, "a.jsonl", text);
+  put(tmp_, "notes.txt", "text\n");
+  put(tmp_, "table.tsv", "text\n");
+  EXPECT_TRUE(holds_token_rows({{path, true}}));
+  EXPECT_TRUE(holds_token_rows({{tmp_ / "notes.txt", false}, {path, false}}));
+  const RowReport report =
+      write_rows({{tmp_ / "notes.txt", false}, {tmp_ / "table.tsv", false}, {path, false}}, nullptr,
+                 causal, tmp_ / "out.rows");
+  const std::vector<ReadRow> rows = all_rows(RowFile(tmp_ / "out.rows"));
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[0].tokens, (Ints{2, 5, 6}));
+  EXPECT_EQ(rows[0].labels, (Ints{-100, -100, 7}));  // as they stand
+  EXPECT_EQ(rows[1].tokens, (Ints{5, 6}));
+  EXPECT_EQ(rows[1].labels, (Ints{5, 6}));
+  EXPECT_TRUE(rows[1].types.empty());
+  EXPECT_EQ(rows[2].labels, Ints{5});
+  EXPECT_EQ(report.cut, 1);
+  EXPECT_EQ(report.empty, 1);
+  EXPECT_EQ(report.skipped, 2);
+  EXPECT_EQ(report.unlabelled, 2);  // of one token; with a label of the first alone
+  EXPECT_EQ(report.first_unlabelled, path + ":3");
+  EXPECT_TRUE(report.label_names.empty());
+  EXPECT_TRUE(report.problem_type.empty());
+  // An array of records; records of text; what cannot be read.
+  EXPECT_TRUE(holds_token_rows({{put(tmp_, "b.json", "[{\"input_ids\": [1]}]"), true}}));
+  EXPECT_FALSE(holds_token_rows({{put(tmp_, "c.jsonl", "{\"text\": \"a\"}\n" + text), true}}));
+  EXPECT_FALSE(holds_token_rows({{put(tmp_, "d.jsonl", "{\"input_ids\""), true}}));
+  EXPECT_FALSE(holds_token_rows({{tmp_ / "none.jsonl", true}}));
+}
+
 TEST_F(RowReader, LinesAreRowsOfTheirOwn) {
   const Made made = make("a.txt", "a good film\n\n  \nthe bad film was playing\n",
                          {.kind = RowKind::text, .max_length = 6});
@@ -414,6 +452,18 @@ TEST_F(RowReader, FingerprintTellsWhatDecidesRows) {
   EXPECT_EQ(rows_fingerprint(files, &bert_, {}), rows_fingerprint(files, &bert_, {}));
   put(tmp_, "a.tsv", "text\tlabel\na good film\t1\na\t1\n");
   EXPECT_TRUE(seen.insert(rows_fingerprint(files, &bert_, {})).second);
+}
+
+TEST_F(RowReader, RowsThatQuotingTookAreSaid) {
+  const std::string rows = "text,label\n\"a,0\na film\",1\nfilm,1\n\"a\n\nfilm\",0\n";
+  const std::string path = put(tmp_, "a.csv", rows);
+  const RowReport quoted = write_rows({{path, true}}, &bert_, {}, tmp_ / "out.rows");
+  EXPECT_EQ(quoted.rows, 3);
+  EXPECT_EQ(quoted.assumed, std::vector<std::string>{
+                                "3 line breaks of " + path + " are inside of quotes, e.g. at " +
+                                path + ":2; with quoting=none each line is a record"});
+  const std::string one = put(tmp_, "b.csv", "text,label\n\"a,0\na film\",1\nfilm,1\n");
+  EXPECT_EQ(write_rows({{one, true}}, &bert_, {.quotes = false}, tmp_ / "out.rows").rows, 3);
 }
 
 TEST_F(RowReader, ProgressIsTold) {

@@ -51,7 +51,7 @@ void on_plan_and_cpu(Make&& make, Use&& use) {
 TEST(ParamTable, OffsetsAreAlignedAndDoNotOverlap) {
   const Small m;
   int64_t end = 0;
-  for (int i = 0; i < m.table.size(); ++i) {
+  for (const int i : m.table.by_offset()) {
     EXPECT_EQ(m.table[i].offset % 256, 0);
     EXPECT_GE(m.table[i].offset, end);
     EXPECT_LT(m.table[i].offset - end, 256);
@@ -59,9 +59,30 @@ TEST(ParamTable, OffsetsAreAlignedAndDoNotOverlap) {
   }
   EXPECT_EQ(m.table[m.wte].offset, 0);
   EXPECT_EQ(m.table[m.weight].offset, 2048);  // 1920 rounded up
-  EXPECT_EQ(m.table[m.frozen].offset, 2304);
-  EXPECT_EQ(m.table[m.bias].offset, 2560);
-  EXPECT_EQ(m.table.flat_elements(), 2560 + 512);
+  EXPECT_EQ(m.table[m.bias].offset, 2304);
+  EXPECT_EQ(m.table.trained_elements(), 2304 + 512);
+  EXPECT_EQ(m.table[m.frozen].offset, 2816);  // what is frozen lies behind
+  EXPECT_EQ(m.table.flat_elements(), 2816 + 256);
+  EXPECT_EQ(m.table.by_offset(), (std::vector<int>{m.wte, m.weight, m.bias, m.frozen}));
+  EXPECT_EQ(m.table.real_trained_elements(), m.table.real_elements() - 7);
+}
+
+// Whatever the order in which parameters come.
+TEST(ParamTable, WhatIsFrozenByNameLiesBehind) {
+  ParamTable table([](std::string_view name) { return name.starts_with("f"); });
+  const int f1 = table.add({.name = Name("f1"), .shape = {300}});
+  const int a = table.add({.name = Name("a"), .shape = {10}});
+  const int f2 = table.add({.name = Name("f2"), .shape = {1}});
+  const int b = table.add({.name = Name("b"), .shape = {256}});
+  EXPECT_EQ(table.by_offset(), (std::vector<int>{a, b, f1, f2}));
+  EXPECT_EQ(table[a].offset, 0);
+  EXPECT_EQ(table[b].offset, 256);
+  EXPECT_EQ(table[f1].offset, 512);
+  EXPECT_EQ(table[f2].offset, 1024);
+  EXPECT_EQ(table.trained_elements(), 512);
+  EXPECT_EQ(table.flat_elements(), 1280);
+  EXPECT_FALSE(table[f1].trainable);
+  EXPECT_TRUE(table[a].trainable);
 }
 
 TEST(ParamTable, PaddedRowsAreNotReal) {
@@ -93,152 +114,6 @@ TEST(ParamTable, FindAndRules) {
     m.table.add({.name = Name("n"), .shape = {4, 2}, .rows = 5});
   });
   EXPECT_EQ(m.table.size(), 4);
-}
-
-// Where an element of `flat` is.
-const void* element(const View& flat, int64_t index) {
-  return flat.data ? static_cast<const std::byte*>(flat.data) + index * size_of(flat.dtype)
-                   : nullptr;
-}
-
-TEST(PlainParamStore, ViewsAreSpansOfOneFlatTensor) {
-  const Small m;
-  for (const DType dtype : {DType::f32, DType::bf16})
-    on_plan_and_cpu(
-        [&](Context& ctx) { return std::make_unique<PlainParamStore>(ctx, m.table, dtype); },
-        [&](Context& ctx, PlainParamStore& store) {
-          EXPECT_EQ(&store.table(), &m.table);
-          EXPECT_EQ(describe(store.flat()), std::string("weights (3072) ") + to_string(dtype));
-          for (int i = 0; i < m.table.size(); ++i) {
-            const View v = store.acquire(ctx, i);
-            EXPECT_EQ(v.name, m.table[i].name);
-            EXPECT_EQ(v.shape, m.table[i].shape);
-            EXPECT_EQ(v.dtype, dtype);
-            EXPECT_EQ(v.data, element(store.flat(), m.table[i].offset));
-            EXPECT_EQ(v.data == nullptr, ctx.planning());
-            EXPECT_EQ(store.acquire(ctx, i).data, v.data);  // a second acquire is normal
-            store.release(ctx, i);
-            store.release(ctx, i);
-          }
-        });
-}
-
-TEST(PlainParamStore, ItsBytesAreWeights) {
-  const Small m;
-  Schedule s;
-  s.add(Name("root"), -1, true);
-  Context plan(Place::plan, {});
-  std::unique_ptr<PlainParamStore> weights;
-  std::unique_ptr<PlainGradSink> gradients;
-  std::unique_ptr<PlainStateStore> state;
-  plan.program(s, 0, [&] {
-    weights = std::make_unique<PlainParamStore>(plan, m.table, DType::bf16);
-    gradients = std::make_unique<PlainGradSink>(plan, m.table);
-    state = std::make_unique<PlainStateStore>(
-        plan, m.table, std::vector<Name>{Name("exp_avg"), Name("exp_avg_sq")});
-  });
-  const auto& t = s.at(0).tensors;
-  ASSERT_EQ(t.size(), 4u);
-  EXPECT_EQ(t[0].category, Category::weights);
-  EXPECT_EQ(t[0].bytes, 2 * 3072);
-  EXPECT_EQ(t[1].category, Category::gradients);
-  EXPECT_EQ(t[1].bytes, 4 * 3072);
-  EXPECT_EQ(t[1].name.view(), "gradients");
-  EXPECT_EQ(t[2].name.view(), "exp_avg");
-  EXPECT_EQ(t[3].name.view(), "exp_avg_sq");
-  for (const size_t i : {2, 3}) {
-    EXPECT_EQ(t[i].category, Category::optimizer);
-    EXPECT_EQ(t[i].bytes, 4 * 3072);
-  }
-}
-
-TEST(PlainGradSink, TheFirstOfAWindowAssignsLaterOnesAdd) {
-  const Small m;
-  for (const DType dtype : {DType::f32, DType::bf16})
-    on_plan_and_cpu(
-        [&](Context& ctx) { return std::make_unique<PlainGradSink>(ctx, m.table, dtype); },
-        [&](Context& ctx, PlainGradSink& sink) {
-          const auto open = [&](int param) {
-            const GradView g = sink.open(ctx, param);
-            EXPECT_EQ(g.view.shape, m.table[param].shape);
-            EXPECT_EQ(g.view.dtype, dtype);
-            EXPECT_EQ(g.view.data, element(sink.flat(), m.table[param].offset));
-            sink.close(ctx, param);
-            return g.add;
-          };
-          for (int window = 0; window < 2; ++window) {
-            sink.begin(true);
-            EXPECT_FALSE(open(m.wte));
-            EXPECT_TRUE(open(m.wte)) << "tied: the second contribution of one pass adds";
-            EXPECT_FALSE(open(m.weight));
-            sink.begin(false);
-            EXPECT_TRUE(open(m.wte));
-            EXPECT_TRUE(open(m.weight));
-            EXPECT_FALSE(open(m.bias)) << "its first contribution, in a later micro-step";
-            sink.begin(false);
-            EXPECT_TRUE(open(m.bias));
-          }
-        });
-}
-
-TEST(PlainGradSink, FrozenParametersHaveNone) {
-  const Small m;
-  expect_error(ErrorCode::internal, {"gradients in f32 or bf16"}, [&] {
-    on_plan_and_cpu(
-        [&](Context& ctx) { return std::make_unique<PlainGradSink>(ctx, m.table, DType::f16); },
-        [](Context&, PlainGradSink&) {});
-  });
-  on_plan_and_cpu([&](Context& ctx) { return std::make_unique<PlainGradSink>(ctx, m.table); },
-                  [&](Context& ctx, PlainGradSink& sink) {
-                    EXPECT_TRUE(sink.wants(m.wte));
-                    EXPECT_FALSE(sink.wants(m.frozen));
-                    expect_error(ErrorCode::internal, {"gradients of trainable parameters only"},
-                                 [&] { sink.open(ctx, m.frozen); });
-                  });
-}
-
-TEST(PlainStateStore, SpansLeaveOutPaddingAndFrozenParameters) {
-  const Small m;
-  const std::vector<StateSpan> spans = whole_parameter_spans(m.table);
-  ASSERT_EQ(spans.size(), 3u);
-  const int params[] = {m.wte, m.weight, m.bias};
-  const int64_t elements[] = {1500, 256, 257};
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(spans[i].param, params[i]);
-    EXPECT_EQ(spans[i].elements, elements[i]);
-    EXPECT_EQ(spans[i].offset, m.table[params[i]].offset);
-    EXPECT_EQ(spans[i].group, m.table[params[i]].group);
-  }
-  EXPECT_EQ(spans[2].group, kGroupNoDecay);
-}
-
-TEST(PlainStateStore, AcquireGivesTheSpanAndChangesStay) {
-  const Small m;
-  on_plan_and_cpu(
-      [&](Context& ctx) {
-        return std::make_unique<PlainStateStore>(ctx, m.table,
-                                                 std::vector<Name>{Name("m"), Name("v")});
-      },
-      [&](Context& ctx, PlainStateStore& store) {
-        ASSERT_EQ(store.states(), 2);
-        ASSERT_EQ(store.spans().size(), 3u);
-        for (int k = 0; k < 2; ++k)
-          for (const StateSpan& span : store.spans()) {
-            const View v = store.acquire(ctx, k, span);
-            EXPECT_EQ(v.shape, (Shape{span.elements}));
-            EXPECT_EQ(v.dtype, DType::f32);
-            EXPECT_EQ(v.data, store.stored(k, span.offset).data);
-            if (v.data) v.as<float>()[span.elements - 1] = static_cast<float>(10 * k + span.param);
-            store.release(ctx, k, span);
-          }
-        EXPECT_EQ(store.stored(0, 0).elements(), m.table.flat_elements());
-        if (!ctx.planning()) {
-          for (int k = 0; k < 2; ++k)
-            for (const StateSpan& span : store.spans())
-              EXPECT_EQ(*store.stored(k, span.offset + span.elements - 1).as<float>(),
-                        static_cast<float>(10 * k + span.param));
-        }
-      });
 }
 
 TEST(SoloComm, IsTheIdentityAndRecordsNothing) {

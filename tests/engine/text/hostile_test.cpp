@@ -74,6 +74,35 @@ TEST(Hostile, LongAddedTokensAreRefused) {
                "shorten the token");
 }
 
+// A word of as many characters as are allowed is read, one more is unknown; bytes do not count.
+TEST(Hostile, TheLongestWordOfWordPiece) {
+  const TestFolder folder;
+  json j = parts("bert");
+  j["model"]["max_input_chars_per_word"] = 3;
+  for (const char* piece : {"a", "##a", "\xea\xb0\x80", "##\xea\xb0\x80"})
+    if (!j["model"]["vocab"].contains(piece))
+      j["model"]["vocab"][piece] = j["model"]["vocab"].size();
+  j["normalizer"] = nullptr;
+  const Tokenizer t = Tokenizer::load(folder.write("t.json", j.dump()));
+  const auto unknown = static_cast<int32_t>(*t.token_to_id("[UNK]"));
+  for (const std::string one : {"a", "\xea\xb0\x80"}) {
+    EXPECT_EQ(t.encode(one + one + one).size(), 3u);
+    EXPECT_EQ(t.encode(one + one + one + one), std::vector<int32_t>{unknown});
+  }
+}
+
+// Without a post-processor a pair stands side by side, its second text of type 1.
+TEST(Hostile, PairsWithoutAPostProcessorHaveTypes) {
+  const TestFolder folder;
+  json j = parts("bert");
+  j["post_processor"] = nullptr;
+  const Tokenizer t = Tokenizer::load(folder.write("t.json", j.dump()));
+  const std::vector<int32_t> a = {5, 6}, b = {7};
+  const TokenSequence s = t.with_special_tokens(a, b);
+  EXPECT_EQ(s.ids, (std::vector<int32_t>{5, 6, 7}));
+  EXPECT_EQ(s.type_ids, (std::vector<int32_t>{0, 0, 1}));
+}
+
 TEST(Hostile, LimitsOfModels) {
   const TestFolder folder;
   const auto load = [&](const json& j) { Tokenizer::load(folder.write("t.json", j.dump())); };

@@ -111,7 +111,7 @@ class EncoderRun {
       session->state().first_sample = first;
       // What a window's first micro-step does not assign would stay.
       if (train && first == 0 && session->context().host_reads())
-        std::fill_n(session->gradients().flat().as<float>(), model.params().flat_elements(),
+        std::fill_n(session->stores().flat_gradients().as<float>(), model.params().flat_elements(),
                     123.0f);
       if (train)
         session->micro(first == 0);
@@ -131,7 +131,7 @@ class EncoderRun {
   // max|difference| / max|reference| of one parameter's gradient, the largest of its pieces.
   double gradient_error(int param) const {
     const ParamInfo& p = model.params()[param];
-    const float* got = session->gradients().flat().as<float>() + p.offset;
+    const float* got = session->stores().flat_gradients().as<float>() + p.offset;
     const double scale = static_cast<double>(session->state().loss_scale);
     double largest = 1e-30, worst = 0;
     int64_t at = 0;
@@ -151,7 +151,7 @@ class EncoderRun {
   }
   // Of all parameters; the gaps between them are zero.
   std::vector<float> gradients() const {
-    const auto* flat = session->gradients().flat().as<float>();
+    const auto* flat = session->stores().flat_gradients().as<float>();
     std::vector<float> all(static_cast<size_t>(model.params().flat_elements()), 0.0f);
     for (int i = 0; i < model.params().size(); ++i) {
       const ParamInfo& p = model.params()[i];

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -60,7 +61,15 @@ struct Golden {
     std::vector<double> all;
     for (const FilePiece& piece : find_family(type, path).pieces(p, spec)) {
       const std::vector<double> one = numbers("grad." + piece.names.front());
-      all.insert(all.end(), one.begin(), one.end());
+      if (!piece.groups.any()) {
+        all.insert(all.end(), one.begin(), one.end());
+        continue;
+      }
+      all.resize(one.size());
+      const size_t width = one.size() / static_cast<size_t>(piece.rows);
+      for (int64_t row = 0; row < piece.rows; ++row)
+        std::copy_n(one.begin() + row * static_cast<int64_t>(width), width,
+                    all.begin() + piece.groups.ours(row) * static_cast<int64_t>(width));
     }
     return all;
   }
@@ -87,7 +96,8 @@ struct Golden {
 // threads given, with the fixture's weights and batch.
 struct GoldenRun {
   GoldenRun(const Golden& g, const char* precision, const std::string& recompute, int64_t micro,
-            int threads = 2, Place place = Place::cpu, uint64_t order = 0)
+            int threads = 2, Place place = Place::cpu, uint64_t order = 0,
+            const std::function<void(Decisions&)>& change = {})
       : golden(g), model(g.spec, parse_precision(precision)) {
     Decisions d;
     d.T = g.T;
@@ -96,6 +106,7 @@ struct GoldenRun {
     d.recompute = recompute;
     d.max_grad_norm = g.adamw.at("clip_norm");
     d.packing_boundaries = !g.starts.empty();
+    if (change) change(d);
     Settings settings;
     settings.threads = threads;
     settings.target = place;
@@ -140,7 +151,7 @@ struct GoldenRun {
   // As the published file lays them out.
   std::vector<double> gradient(int param) const {
     const ParamInfo& p = model.params()[param];
-    const float* got = session->gradients().flat().as<float>() + p.offset;
+    const float* got = session->stores().flat_gradients().as<float>() + p.offset;
     const bool transposed = p.transposed_in_file && p.shape.rank() == 2;
     const double scale = static_cast<double>(session->state().loss_scale);
     std::vector<double> values;

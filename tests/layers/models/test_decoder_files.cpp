@@ -1,4 +1,5 @@
-// Configs and sizes of Llama and its kin.
+// Configs and sizes of the decoders.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "engine/io/json.h"
@@ -14,7 +15,8 @@ namespace {
 // The two spellings of a config, of transformers 5 and of published files, are one model; what is
 // written is read as it was.
 TEST(DecoderConfigs, BothSpellingsAreOneModel) {
-  for (const char* name : {"a", "b", "c", "d", "f"}) {
+  for (const char* name : {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l",
+                           "m", "n", "o", "p", "q", "r", "s", "t", "u", "v", "w", "x"}) {
     const std::string path = source_folder() + "/tests/golden/decoder_" + name + ".safetensors";
     const SafetensorsReader file(path);
     const nlohmann::json config = parse_json(file.metadata().at("config"), path),
@@ -42,6 +44,25 @@ TEST(DecoderShapes, PublishedSizes) {
   EXPECT_EQ(count("gemma-2b"), 2'506'172'416);
   EXPECT_EQ(count("mistral-7b-v0.3"), 7'248'023'552);
   EXPECT_EQ(count("llama-3-8b"), 8'030'261'248);
+  EXPECT_EQ(count("qwen3-0.6b"), 596'049'920);
+  EXPECT_EQ(count("llama-3.1-8b"), 8'030'261'248);
+  EXPECT_EQ(count("llama-3.2-1b"), 1'235'814'400);
+  EXPECT_EQ(count("llama-3.2-3b"), 3'212'749'824);
+  EXPECT_EQ(count("yi-6b"), 6'061'035'520);
+  EXPECT_EQ(count("smollm2-1.7b"), 1'711'376'384);
+  EXPECT_EQ(count("qwen2.5-7b"), 7'615'616'512);
+  EXPECT_EQ(count("qwen3-8b"), 8'190'735'360);
+  EXPECT_EQ(count("polyglot-ko-1.3b"), 1'331'810'304);
+  EXPECT_EQ(count("pythia-1.4b"), 1'414'647'808);
+  EXPECT_EQ(count("pythia-160m"), 162'322'944);
+  EXPECT_EQ(count("olmo2-1b"), 1'484'916'736);
+  EXPECT_EQ(count("olmo2-7b"), 7'298'617'344);
+  EXPECT_EQ(count("gemma-2-2b"), 2'614'341'888);
+  EXPECT_EQ(count("gemma-2-9b"), 9'241'705'984);
+  EXPECT_EQ(count("gemma-3-1b"), 999'885'952);
+  EXPECT_EQ(count("gemma-3-4b-text"), 3'880'263'168);
+  EXPECT_EQ(count("phi-3-mini"), 3'821'079'552);
+  EXPECT_EQ(count("smollm3-3b"), 3'075'098'624);
 }
 
 // What a map leaves out is as transformers' configs have it.
@@ -54,10 +75,35 @@ TEST(DecoderConfigs, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(extents("llama"), (List{32000, 4096, 11008, 32, 32, 32, 128, 2048, 0, 0}));
   EXPECT_EQ(extents("mistral"), (List{32000, 4096, 14336, 32, 32, 8, 128, 131072, 4096, 0}));
   EXPECT_EQ(extents("qwen2"), (List{151936, 4096, 22016, 32, 32, 32, 128, 32768, 0, 0}));
+  EXPECT_EQ(extents("qwen3"), (List{151936, 4096, 22016, 32, 32, 32, 128, 32768, 0, 0}));
+  EXPECT_EQ(extents("gpt_neox"), (List{50432, 6144, 24576, 44, 64, 64, 96, 2048, 0, 0}));
+  EXPECT_EQ(extents("olmo2"), (List{50304, 4096, 11008, 32, 32, 32, 128, 2048, 0, 0}));
+  EXPECT_EQ(extents("phi3"), (List{32064, 3072, 8192, 32, 32, 32, 96, 4096, 0, 0}));
+  EXPECT_EQ(extents("smollm3"), (List{128256, 2048, 11008, 36, 16, 4, 128, 32768, 0, 1}));
+  EXPECT_EQ(extents("gemma2"), (List{256000, 2304, 9216, 26, 8, 4, 256, 8192, 0, 1}));
+  EXPECT_EQ(extents("gemma3_text"), (List{262208, 2304, 9216, 26, 8, 4, 256, 131072, 0, 1}));
   EXPECT_EQ(extents("gemma"), (List{256000, 3072, 24576, 28, 16, 16, 256, 8192, 0, 1}));
   EXPECT_EQ(extents("bert"), (List{30522, 768, 3072, 12, 12, 12, 64, 512, 0, 1}));
   EXPECT_EQ(extents("roberta"), (List{50265, 768, 3072, 12, 12, 12, 64, 510, 0, 1}));
   EXPECT_EQ(resolve_model("mistral-7b-v0.3", "").spec.window, 0);
+  const auto kinds = [](const char* type) {
+    std::string text;
+    const ModelSpec s = resolve_model("", std::string(R"({"type": ")") + type + R"("})").spec;
+    for (int64_t l = 0; l < 7; ++l)
+      text += fmt::format("{}.{} ", s.kind(l).window, static_cast<int>(s.kind(l).rope));
+    return text + fmt::format("{}", s.distinct_layers().size());
+  };
+  EXPECT_EQ(kinds("gemma2"), "4096.1 0.1 4096.1 0.1 4096.1 0.1 4096.1 2");
+  EXPECT_EQ(kinds("gemma3_text"), "4096.2 4096.2 4096.2 4096.2 4096.2 0.1 4096.2 2");
+  EXPECT_EQ(kinds("smollm3"), "0.1 0.1 0.1 0.0 0.1 0.1 0.1 2");
+  EXPECT_EQ(kinds("qwen3"), "0.1 0.1 0.1 0.1 0.1 0.1 0.1 1");
+  const ModelSpec gemma = resolve_model("gemma-3-4b-text", "").spec;
+  EXPECT_EQ(gemma.rope.theta, 1000000);
+  EXPECT_EQ(gemma.rope.factor, 8);
+  EXPECT_EQ(gemma.local_rope.theta, 10000);
+  EXPECT_EQ(gemma.local_rope.type, "default");
+  EXPECT_EQ(gemma.attention_scale(0), 1.0f / 16);
+  EXPECT_EQ(resolve_model("gemma-2-27b", "").spec.attention_scale(0), 1.0f / 12);
   EXPECT_EQ(resolve_model("", R"({"type": "gemma", "hidden_act": "gelu"})").spec.activation,
             Activation::gelu_tanh);
   EXPECT_EQ(resolve_model("", R"({"type": "gemma", "hidden_activation": "relu"})").spec.activation,
@@ -74,18 +120,26 @@ TEST(DecoderConfigs, Mistakes) {
                           ErrorCode code) {
     test::expect_error(code, parts, [&] { resolve_model("", map); });
   };
-  refused(R"({"type": "llama", "rope_scaling": {"rope_type": "yarn", "factor": 4}})",
-          {"rope_type default, linear or llama3 in rope_scaling of model", "yarn",
-           "leave it out to train at the original length"},
+  refused(R"({"type": "llama", "rope_scaling": {"rope_type": "spiral", "factor": 4}})",
+          {"rope_type default, linear, dynamic, llama3, yarn or longrope in rope_scaling of model",
+           "spiral", "leave it out to train at the original length"},
+          ErrorCode::unsupported);
+  refused(R"({"type": "llama", "rope_scaling": {"rope_type": "linear", "factor": 4,
+              "low_freq_factor": 1}})",
+          {"settings of rope_type linear in rope_scaling of model", "low_freq_factor: 1",
+           "leave it out"},
           ErrorCode::unsupported);
   refused(R"({"type": "llama", "rope_theta": 0.5})",
           {"rope_theta above 1, factor of at least 1, low_freq_factor below high_freq_factor",
            "the values of the published config.json"},
           ErrorCode::usage);
-  refused(R"({"type": "mistral", "num_hidden_layers": 2, "sliding_window": 8,
+  refused(R"({"type": "mistral", "num_hidden_layers": 3, "sliding_window": 8,
               "layer_types": ["sliding_attention", "full_attention"]})",
-          {"layer_types all alike in model", "1 of 2 sliding_attention",
-           "a model whose layers all have the window, or none"},
+          {"3 layer_types, one a layer, in model", "2", "leave layer_types out"}, ErrorCode::usage);
+  refused(R"({"type": "qwen3", "num_hidden_layers": 1, "use_sliding_window": true,
+              "layer_types": ["chunked_attention"]})",
+          {"layer_types of sliding_attention and full_attention in model", "chunked_attention",
+           "a model of these layers"},
           ErrorCode::unsupported);
   refused(R"({"type": "llama", "num_attention_heads": 6, "num_key_value_heads": 4,
               "hidden_size": 48})",
@@ -94,9 +148,6 @@ TEST(DecoderConfigs, Mistakes) {
           ErrorCode::usage);
   refused(R"({"type": "qwen2", "hiden_size": 48})", {"keys of a Qwen2 config", "hiden_size"},
           ErrorCode::usage);
-  refused(R"({"type": "qwen2", "use_sliding_window": true, "num_hidden_layers": 4,
-              "max_window_layers": 2})",
-          {"layer_types all alike in model", "2 of 4 sliding_attention"}, ErrorCode::unsupported);
   refused(R"({"type": "llama", "sliding_window": 8})", {"keys of a Llama config", "sliding_window"},
           ErrorCode::usage);
   refused(R"({"type": "llama", "pruned_heads": {"1": [0]}})",
@@ -109,6 +160,55 @@ TEST(DecoderConfigs, Mistakes) {
   refused(R"({"type": "distilbert", "sinusoidal_pos_embds": true})",
           {"sinusoidal_pos_embds: false", "true in model", "leave it out: positions are learned"},
           ErrorCode::unsupported);
+  refused(R"({"type": "llama", "partial_rotary_factor": 0.001})",
+          {"a head that turns in part at least in model", "0.001 of a width of 128",
+           "partial_rotary_factor=1"},
+          ErrorCode::usage);
+  refused(R"({"type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1, 2],
+              "long_factor": [1, 2]}})",
+          {"48 numbers in short_factor and long_factor, one a pair that turns, in model", "2",
+           "the values of the published config.json"},
+          ErrorCode::usage);
+  refused(R"({"type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1, 2]}})",
+          {"long_factor, a list of numbers, in rope_scaling of model", "none"}, ErrorCode::data);
+  refused(R"({"type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1, -2],
+              "long_factor": [1, 2]}})",
+          {"numbers above 0 in short_factor of rope_scaling of model", "-2"}, ErrorCode::data);
+  refused(R"({"type": "phi3", "original_max_position_embeddings": 1, "rope_scaling": {
+              "type": "longrope", "short_factor": [1], "long_factor": [1]}})",
+          {"original_max_position_embeddings above 1 in rope_scaling of model", "1",
+           "the values of the published config.json"},
+          ErrorCode::usage);
+  refused(R"({"type": "phi3", "embd_pdrop": 0.1})",
+          {"embd_pdrop: 0 in model", "0.1", "resid_pdrop or attention_dropout"},
+          ErrorCode::unsupported);
+  refused(
+      R"({"type": "llama", "rope_scaling": {"rope_type": "yarn", "factor": 4, "beta_fast": 1}})",
+      {"beta_fast above beta_slow in rope_scaling of model", "1 and 1", "32 and 1"},
+      ErrorCode::usage);
+  refused(R"({"type": "smollm3", "no_rope_layers": [1, 0]})",
+          {"36 no_rope_layers, one a layer, in model", "leave no_rope_layers out"},
+          ErrorCode::usage);
+  refused(R"({"type": "smollm3", "num_hidden_layers": 2, "no_rope_layers": [1, 2]})",
+          {"no_rope_layers of 0 and 1 in model", "2",
+           "1 for a layer that turns, 0 for one that does not"},
+          ErrorCode::usage);
+  refused(R"({"type": "gemma2", "query_pre_attn_scalar": 0})",
+          {"query_pre_attn_scalar above 0 in model", "0", "the width of a head"}, ErrorCode::usage);
+  refused(R"({"type": "gemma2", "final_logit_softcapping": -3})",
+          {"final_logit_softcapping above 0, or null for none, in model", "-3",
+           "final_logit_softcapping: null"},
+          ErrorCode::usage);
+  refused(R"({"type": "gemma3_text", "rope_parameters": {
+              "full_attention": {"rope_type": "default"},
+              "sliding_attention": {"rope_type": "linear", "factor": 2}}})",
+          {"rope_type default for sliding_attention in model", "linear",
+           "a scaling of full_attention alone"},
+          ErrorCode::unsupported);
+  refused(R"({"type": "gpt_neox", "hidden_size": 50, "num_attention_heads": 4})",
+          {"n_embd divisible by n_head", "n_embd = 50, n_head = 4 in model"}, ErrorCode::usage);
+  refused(R"({"type": "gpt_neox", "num_key_value_heads": 2})",
+          {"keys of a GPT-NeoX config", "num_key_value_heads"}, ErrorCode::usage);
   refused(R"({"type": "llama", "head_dim": 512})", {"head_dim between 1 and 256"},
           ErrorCode::usage);
 }

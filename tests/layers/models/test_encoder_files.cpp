@@ -211,6 +211,16 @@ TEST(EncoderConfigs, DropoutsOfTheHeads) {
   EXPECT_EQ(slots("bert-tiny"), std::pair(false, true));
   EXPECT_EQ(slots("distilbert"), std::pair(false, true));
   EXPECT_EQ(slots("roberta-base"), std::pair(true, true));
+  // transformers' DistilBertForTokenClassification drops by config.dropout.
+  const auto rate = [](HeadKind head) {
+    ModelSpec spec =
+        resolve_model("", R"({"type": "distilbert", "dropout": 0.3, "seq_classif_dropout": 0.4})")
+            .spec;
+    set_head(spec, head, "test");
+    return spec.head_dropout;
+  };
+  EXPECT_EQ(rate(HeadKind::token_classification), 0.3f);
+  EXPECT_EQ(rate(HeadKind::sequence_classification), 0.4f);
 }
 
 TEST(EncoderConfigs, Mistakes) {

@@ -238,11 +238,10 @@ TEST(Registry, AxesThatAreNotBuiltAreRefused) {
     change(s);
     EXPECT_ERROR(
         validate(s, "here"), ErrorCode::unsupported,
-        "a decoder with norms before its branches and a causal LM head, or an encoder with",
+        "a decoder with a causal LM head whose norms are not behind its sums, or an encoder with",
         "gpt2 in here", "model=gpt2");
   };
   refused([](ModelSpec& s) { s.placement = NormPlacement::post; });
-  refused([](ModelSpec& s) { s.placement = NormPlacement::parallel; });
   refused([](ModelSpec& s) { s.positions = Positions::none; });
   refused([](ModelSpec& s) { s.causal = false; });
   refused([](ModelSpec& s) { s.head = HeadKind::masked_lm; });
@@ -343,8 +342,9 @@ TEST(OffloadText, MistakesAreNamed) {
                  advice);
   };
   const std::string names =
-      "offload as one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, qkv, att, lse, "
-      "mid, norm2, mean2, rstd2, fc, act, sum, joined with +, or a map of layers";
+      "offload as one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, heads, rstdq, "
+      "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, sum, "
+      "joined with +, or a map of layers";
   for (const char* name : {"x", "out", "norms", "auto", ""})
     refused("none", name, names, std::string("offload: ") + name, "offload=block");
   refused("none", "3: inputs", "layers between 0 and 2 in the offload map", "\"3\"",
@@ -366,8 +366,9 @@ TEST(RecomputeText, MistakesAreNamed) {
     EXPECT_ERROR(parse_policies(text, "none", model), ErrorCode::usage, expected, found, advice);
   };
   const std::string presets =
-      "recompute as one of none, norms, mlp, attention, block, norm1, mean1, rstd1, qkv, att, lse, "
-      "mid, norm2, mean2, rstd2, fc, act, sum, joined with +, or a map of layers";
+      "recompute as one of none, norms, mlp, attention, block, norm1, mean1, rstd1, heads, rstdq, "
+      "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, sum, "
+      "joined with +, or a map of layers";
   refused("blocks", presets, "recompute: blocks", "recompute=block");
   refused("", presets, "recompute: ", "recompute=block");
   refused("norms+", presets, "recompute: ", "recompute=block");

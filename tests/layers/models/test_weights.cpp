@@ -12,6 +12,7 @@
 #include "layers/models/weights.h"
 #include "tests/engine/io/temp_folder.h"
 #include "tests/support/errors.h"
+#include "tests/support/folders.h"
 
 namespace snug {
 namespace {
@@ -131,6 +132,30 @@ TEST(InitParameters, DependsOnTheSeedAloneAndNoTwoParametersAreEqual) {
       }
 }
 
+// Norms begin as the identity: Gemma's weights, to which one is added, at zero.
+TEST(InitParameters, NormsBeginAsTheIdentity) {
+  for (const bool offset : {false, true}) {
+    const std::string type = offset ? "gemma" : "llama";
+    const ModelSpec spec =
+        resolve_model("", "{\"type\": \"" + type +
+                              "\", \"vocab_size\": 8, \"hidden_size\": 8, \"head_dim\": 4, "
+                              "\"intermediate_size\": 8, \"num_hidden_layers\": 1, "
+                              "\"num_attention_heads\": 2, \"num_key_value_heads\": 1}")
+            .spec;
+    const Model model(spec, parse_precision("fp32"));
+    Flat flat(model);
+    init_parameters(model.params(), flat.view, 1, 1);
+    int norms = 0;
+    for (int i = 0; i < model.params().size(); ++i) {
+      const ParamInfo& p = model.params()[i];
+      if (p.name.view().find("ln_") == std::string_view::npos) continue;
+      ++norms;
+      EXPECT_EQ(flat.values[static_cast<size_t>(p.offset)], offset ? 0.0f : 1.0f) << p.name.view();
+    }
+    EXPECT_EQ(norms, 3);
+  }
+}
+
 TEST(Weights, RoundTripIsExact) {
   for (const bool tied : {true, false}) {
     const TempFolder folder;
@@ -160,6 +185,31 @@ TEST(Weights, RoundTripIsExact) {
     float value;
     std::memcpy(&value, file.at("transformer.h.1.attn.c_attn.weight").data + (5 * 120 + 77) * 4, 4);
     EXPECT_EQ(value, flat.values[static_cast<size_t>(p.offset + 77 * 40 + 5)]);
+  }
+}
+
+// Every tensor of a published file is written with the bits it was read with, whatever its rows' order
+// and whatever it shares a parameter with.
+TEST(Weights, DecodersAreWrittenAsTheyWereRead) {
+  for (char name = 'a'; name <= 'x'; ++name) {
+    const std::string path = source_folder() + "/tests/golden/decoder_" + name + ".safetensors";
+    const SafetensorsReader file(path);
+    const nlohmann::json config = parse_json(file.metadata().at("config"), path);
+    const Model model(
+        find_family(config.at("model_type").get<std::string>(), path).parse(config, path, false),
+        parse_precision("fp32"));
+    const TempFolder folder;
+    Flat read(model), again(model);
+    load_weights(model, path, read.view, 1);
+    save(model, read, folder / "model.safetensors", DType::f32);
+    load_weights(model, folder.path(), again.view, 1);
+    EXPECT_TRUE(equal(read, again)) << name;
+    const SafetensorsReader written(folder / "model.safetensors");
+    for (const SafeTensor& t : written.tensors()) {
+      const SafeTensor& from = file.at(t.name);
+      ASSERT_EQ(t.shape, from.shape) << t.name;
+      EXPECT_EQ(std::memcmp(t.data, from.data, static_cast<size_t>(t.bytes)), 0) << t.name;
+    }
   }
 }
 

@@ -51,6 +51,7 @@ inline AttentionSpec spec_of(const AttentionCase& c) {
   spec.scale = static_cast<float>(c.scale);
   spec.causal = c.causal;
   spec.window = c.window;
+  spec.softcap = static_cast<float>(c.softcap);
   return spec;
 }
 

@@ -12,6 +12,7 @@
 #include "tests/layers/ops/attention_case.h"
 #include "tests/support/emu.h"
 #include "tests/support/gradient.h"
+#include "tests/support/grid.h"
 
 namespace snug::test {
 namespace {
@@ -51,7 +52,7 @@ std::string name_of(const Packing& p) {
 }
 
 TEST(AttentionDocuments, MatchTheReferenceInEveryMode) {
-  for (const Packing& p : packings()) {
+  for (const Packing& p : grid(packings())) {
     SCOPED_TRACE(name_of(p));
     const AttentionCase c = packed(p.sizes, p.documents);
     expect_every_form(c, p.sizes.dtype, spec_of(c));
@@ -331,7 +332,7 @@ TEST(AttentionDocuments, EveryNumberOfThreadsGivesTheSameBits) {
       const Data data = data_of(c, dtype);
       for (const AttentionBlocks* form : forms(dtype)) {
         const Outputs one = run_both(c, dtype, data, spec, false, some_state(), 1, form);
-        for (const int threads : {2, 3, 5, 16}) {
+        for (const int threads : grid(std::vector{3, 2, 5, 16})) {
           const Outputs many = run_both(c, dtype, data, spec, false, some_state(), threads, form);
           for (const char* name : {"out", "lse", "dqkv"})
             EXPECT_EQ(many[name], one[name]) << form->name << " " << threads;

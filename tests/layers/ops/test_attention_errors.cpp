@@ -75,8 +75,14 @@ TEST(AttentionErrors, NameWhatIsWrong) {
                   a.spec.window = 2;
                   a.spec.causal = false;
                 });
-    expect_call(ErrorCode::unsupported, {"without soft-capped scores", "softcap=50"},
-                [](Call& a) { a.spec.softcap = 50; });
+    expect_call(ErrorCode::usage, {"an attention softcap above 0, or 0 for none", "softcap=-1"},
+                [](Call& a) { a.spec.softcap = -1; });
+    expect_call(ErrorCode::unsupported,
+                {"causal attention with a softcap", "softcap=50 causal=false", "softcap=0"},
+                [](Call& a) {
+                  a.spec.softcap = 50;
+                  a.spec.causal = false;
+                });
     EXPECT_NO_THROW(call(backward, [](Call& a) { a.document_start = {0, 1, 1, 0, 0, 2}; }));
     for (const bool causal : {true, false})
       expect_call(ErrorCode::unsupported,

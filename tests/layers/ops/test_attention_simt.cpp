@@ -19,6 +19,7 @@ struct Variant {
   std::vector<double> key_lengths = {}, document_start = {};
   double scale = NAN;  // that of the width
   int64_t window = 0;
+  double softcap = 0;
 };
 
 Outputs run_emulated(const AttentionCase& c, const Variant& v, const Data& data,
@@ -55,6 +56,7 @@ Outputs check(const Variant& v) {
   AttentionCase c = case_of(v.sizes);
   if (!std::isnan(v.scale)) c.scale = static_cast<float>(v.scale);
   c.window = v.window;
+  c.softcap = static_cast<float>(v.softcap);
   c.key_lengths = v.key_lengths;
   c.document_start = v.document_start;
   AttentionSpec spec = spec_of(c);
@@ -85,6 +87,15 @@ TEST(AttentionSimt, MatchesTheReference) {
                          {1, 40, 2, 1, 32, false, kF16},
                          {1, 37, 2, 1, 33, true, kF16}})
     check({.sizes = s});
+}
+
+TEST(AttentionSimt, Softcaps) {
+  for (const DType dtype : {kF32, kBf16, kF16})
+    for (const double cap : {0.3, 2.0, 50.0}) {
+      check({.sizes = {1, 67, 4, 2, 12, true, dtype}, .softcap = cap});
+      check(
+          {.sizes = {2, 70, 2, 1, 33, true, dtype}, .dropout = 0.3f, .window = 20, .softcap = cap});
+    }
 }
 
 TEST(AttentionSimt, AnyWidth) {
@@ -267,6 +278,7 @@ TEST(AttentionSimt, CachedHasTheBitsOfTheWholeSequence) {
       SCOPED_TRACE(fmt::format("{} window {}", name_of(s), window));
       AttentionCase c = case_of(s);
       c.window = window;
+      if (window == 5) c.softcap = 0.75;
       const Data data = data_of(c, s.dtype);
       const Values whole = run_on_emu([&](Case& t) {
         attention_forward(t.ctx(), t.output("out", {c.B * c.T, c.H * c.D}, s.dtype),

@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "engine/io/safetensors.h"
 #include "tests/layers/ops/attention_case.h"
 #include "tests/support/folders.h"
 #include "tests/support/gradient.h"
+#include "tests/support/grid.h"
 
 namespace snug::test {
 namespace {
@@ -27,14 +29,15 @@ AttentionCase windowed(const Sizes& s, int64_t window) {
 // block of queries that starts in the block of keys where another ends.
 TEST(AttentionWindow, MatchesTheReferenceInEveryMode) {
   for (const DType t : kDtypes)
-    for (const auto& [s, window] : {std::pair{Sizes{1, 1, 1, 1, 4, true, t}, 1},
-                                    {{2, 67, 2, 2, 33, true, t}, 1},
-                                    {{2, 67, 2, 1, 8, true, t}, 20},
-                                    {{1, 130, 2, 1, 16, true, t}, 63},
-                                    {{1, 200, 3, 1, 64, true, t}, 64},
-                                    {{1, 200, 2, 2, 24, true, t}, 65},
-                                    {{1, 331, 2, 1, 24, true, t}, 100},
-                                    {{2, 192, 2, 1, 40, true, t}, 129}}) {
+    for (const auto& [s, window] :
+         grid(std::vector<std::pair<Sizes, int>>{{{1, 1, 1, 1, 4, true, t}, 1},
+                                                 {{2, 67, 2, 2, 33, true, t}, 1},
+                                                 {{2, 67, 2, 1, 8, true, t}, 20},
+                                                 {{1, 130, 2, 1, 16, true, t}, 63},
+                                                 {{1, 200, 3, 1, 64, true, t}, 64},
+                                                 {{1, 200, 2, 2, 24, true, t}, 65},
+                                                 {{1, 331, 2, 1, 24, true, t}, 100},
+                                                 {{2, 192, 2, 1, 40, true, t}, 129}})) {
       SCOPED_TRACE(fmt::format("{} window {}", name_of(s), window));
       const AttentionCase c = windowed(s, window);
       expect_every_form(c, t, spec_of(c));
@@ -73,9 +76,33 @@ TEST(AttentionWindow, GoesWithDropoutAndDocuments) {
   }
 }
 
+// Caps far below, around and above the scores; with windows, dropout, and heads that share keys.
+TEST(AttentionSoftcap, MatchesTheReferenceInEveryMode) {
+  for (const DType t : kDtypes)
+    for (const auto& [s, cap, window] : {std::tuple{Sizes{1, 1, 1, 1, 4, true, t}, 2.0, 0},
+                                         {{2, 67, 2, 1, 33, true, t}, 0.3, 0},
+                                         {{1, 130, 4, 2, 16, true, t}, 1.0, 20},
+                                         {{1, 200, 2, 2, 24, true, t}, 50.0, 65}}) {
+      SCOPED_TRACE(fmt::format("{} cap {} window {}", name_of(s), cap, window));
+      AttentionCase c = windowed(s, window);
+      c.softcap = static_cast<float>(cap);
+      AttentionSpec spec = spec_of(c);
+      expect_every_form(c, t, spec);
+      spec.dropout = 0.3f;
+      spec.site = 9;
+      c.mask = mask_of(c, spec, some_state());
+      expect_every_form(c, t, spec);
+    }
+  AttentionCase c = case_of({1, 70, 2, 1, 8, true, DType::f32});
+  c.softcap = 0.5;
+  c.scale = -0.7f;  // scores of the other sign
+  expect_every_form(c, DType::f32, spec_of(c));
+}
+
 TEST(AttentionWindow, BackwardIsTheComplexStepGradient) {
-  for (const int64_t window : {1, 5, 70}) {
-    const AttentionCase c = windowed({1, 90, 2, 1, 8, true, DType::f32}, window);
+  for (const int64_t window : {1, 5, 70, -5}) {
+    AttentionCase c = windowed({1, 90, 2, 1, 8, true, DType::f32}, std::abs(window));
+    if (window < 0) c.softcap = 0.8;
     const Data data = data_of(c, DType::f32);
     const auto indices = sample_indices(data.qkv.size(), 30);
     const Values gradient = complex_step_gradient(

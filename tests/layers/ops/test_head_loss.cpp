@@ -17,6 +17,7 @@ struct Sizes {
   int64_t N, C, V, Vp, rows_per_chunk;
   DType dtype, gradient = DType::f32;
   bool bias = false;
+  double softcap = 0;
 };
 // Vocabularies with and without padding, chunks that divide N and do not, one row, one chunk.
 const Sizes kSizes[] = {
@@ -43,11 +44,17 @@ const Sizes kSizes[] = {
     {20, 64, 131, 256, 6, DType::f16, DType::f32, true},
     {20, 64, 131, 256, 20, DType::f32, DType::bf16, true},
     {37, 24, 1000, 1024, 16, DType::bf16, DType::bf16, true},
+    {7, 8, 13, 16, 3, DType::f32, DType::f32, true, 1.5},
+    {12, 33, 131, 256, 4, DType::f32, DType::f32, false, 3},
+    {37, 24, 1000, 1024, 16, DType::f32, DType::bf16, false, 30},
+    {20, 64, 131, 256, 6, DType::bf16, DType::f32, false, 2.5},
+    {20, 64, 131, 256, 20, DType::f16, DType::f32, false, 2.5},
 };
 
 std::string name_of(const Sizes& s) {
   return fmt::format("N{} C{} V{} Vp{} rows{} {} to {}{}", s.N, s.C, s.V, s.Vp, s.rows_per_chunk,
-                     to_string(s.dtype), to_string(s.gradient), s.bias ? ", bias" : "");
+                     to_string(s.dtype), to_string(s.gradient), s.bias ? ", bias" : "") +
+         (s.softcap == 0 ? "" : fmt::format(", softcap {}", s.softcap));
 }
 
 struct Data {
@@ -66,6 +73,7 @@ Data data_of(const Sizes& s) {
   d.c.C = s.C;
   d.c.V = s.V;
   d.c.Vp = s.Vp;
+  d.c.softcap = s.softcap;
   d.rows_per_chunk = s.rows_per_chunk;
   d.dtype = s.dtype;
   d.gradient = s.gradient;
@@ -131,9 +139,9 @@ Body two_passes(const Data& d, const Values& dnll, Sink sink) {
     const GradView dweight = weight_gradient(t, d, sink), dbias = bias_gradient(t, d, sink);
     const View state = t.step_state(train_state());
     head_loss_forward(t.ctx(), nll, lse, in.x, in.weight, in.targets, d.c.V, d.rows_per_chunk,
-                      state, {}, in.bias);
+                      state, {}, in.bias, static_cast<float>(d.c.softcap));
     head_loss_backward(t.ctx(), dx, dweight, g, lse, in.x, in.weight, in.targets, d.c.V,
-                       d.rows_per_chunk, {}, in.bias, dbias);
+                       d.rows_per_chunk, {}, in.bias, dbias, static_cast<float>(d.c.softcap));
   };
 }
 
@@ -144,7 +152,7 @@ Body one_pass(const Data& d, Sink sink) {
     const GradView dweight = weight_gradient(t, d, sink), dbias = bias_gradient(t, d, sink);
     const View state = t.step_state(train_state());
     head_loss_train(t.ctx(), dx, dweight, in.x, in.weight, in.targets, d.c.V, d.rows_per_chunk,
-                    state, {}, in.bias, dbias);
+                    state, {}, in.bias, dbias, static_cast<float>(d.c.softcap));
   };
 }
 

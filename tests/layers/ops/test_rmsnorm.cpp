@@ -7,6 +7,7 @@
 #include "tests/support/emu.h"
 #include "tests/support/errors.h"
 #include "tests/support/gradient.h"
+#include "tests/support/grid.h"
 #include "tests/support/reference/rmsnorm.h"
 
 namespace snug::test {
@@ -23,6 +24,9 @@ struct Variant {
   int threads = 64;
   bool shifted = false;
   double sd = 1;
+  int64_t width = 0;  // of rows of which c columns are normalised; 0: c
+
+  int64_t row() const { return width > 0 ? width : c; }
 };
 
 std::vector<Variant> variants() {
@@ -55,6 +59,21 @@ std::vector<Variant> variants() {
                        .add = add,
                        .add_dx = add,
                        .heads = heads});
+    // All heads of q, and of k, as one row in rows of 3 + 2 + 2 of them.
+    for (const HeadRows& heads : {HeadRows{.column = 0, .columns = 24},
+                                  {.column = 24, .columns = 16},
+                                  {.column = 5, .columns = 3}})
+      for (const bool add : {false, true})
+        all.push_back({.n = 21,
+                       .c = heads.columns,
+                       .dtype = t,
+                       .weight = t,
+                       .offset = true,
+                       .in_place = !add,
+                       .add = add,
+                       .add_dx = add,
+                       .heads = heads,
+                       .width = 56});
   }
   for (const int threads : kBlockSizes)
     for (const bool shifted : {false, true})
@@ -80,15 +99,27 @@ std::string name_of(const Variant& v) {
 
 struct Data {
   explicit Data(const Variant& v)
-      : x(normal_values(v.n * v.c, 1, v.dtype, v.sd, 0.1 * v.sd)),
-        dy(normal_values(v.n * v.c, 2, v.dtype)),
+      : x(normal_values(v.n * v.row(), 1, v.dtype, v.sd, 0.1 * v.sd)),
+        dy(normal_values(v.n * v.row(), 2, v.dtype)),
         weight(normal_values(v.c, 3, v.weight, 0.5, v.offset ? 0 : 1)),
-        dx0(normal_values(v.n * v.c, 4, v.dtype)),
+        dx0(normal_values(v.n * v.row(), 4, v.dtype)),
         dweight0(normal_values(v.c, 5, v.gradient)),
         truth(of(v, x, weight)) {}
   template <class T>
   static RmsnormResult<T> of(const Variant& v, const std::vector<T>& x,
                              const std::vector<T>& weight) {
+    if (v.width > 0) {
+      const auto width = static_cast<size_t>(v.width), first = static_cast<size_t>(v.heads.column);
+      RmsnormResult<T> all{std::vector<T>(x.size(), T(0)), {}};
+      for (size_t row = 0; row < x.size(); row += width) {
+        const auto begin = x.begin() + static_cast<int64_t>(row + first);
+        const RmsnormResult<T> one = rmsnorm_reference(
+            std::vector<T>(begin, begin + v.heads.columns), weight, v.offset ? 1 : 0, kEps);
+        std::copy(one.y.begin(), one.y.end(), all.y.begin() + static_cast<int64_t>(row + first));
+        all.rstd.push_back(one.rstd.front());
+      }
+      return all;
+    }
     return rmsnorm_reference(x, weight, v.offset ? 1 : 0, kEps, static_cast<size_t>(v.heads.group),
                              static_cast<size_t>(v.heads.first),
                              static_cast<size_t>(v.heads.count));
@@ -99,7 +130,7 @@ struct Data {
 
 auto body_of(const Variant& v, const Data& d) {
   return [&](auto& c) {
-    const Shape shape{v.n, v.c};
+    const Shape shape{v.n, v.row()};
     const int64_t m = v.heads.of(v.n);
     const View x = c.input("x", shape, v.dtype, d.x);
     // What is not touched keeps its numbers: y and dx begin as 0 or as what is added to.
@@ -136,27 +167,30 @@ void compare(const Variant& v, const Data& d, const Outputs& out) {
   const auto m = v.heads.of(v.n);
   const double sums = tolerance(DType::f32, v.c);
   EXPECT_TRUE(close(out["rstd"], d.truth.rstd, sums));
-  const auto counts = [&](int64_t row) {
-    const int64_t h = row % v.heads.group;
+  const auto counts = [&](int64_t element) {
+    if (v.width > 0)
+      return element % v.width >= v.heads.column &&
+             element % v.width < v.heads.column + v.heads.columns;
+    const int64_t h = element / v.c % v.heads.group;
     return h >= v.heads.first && h < v.heads.first + v.heads.count;
   };
   const auto rows = [&](const Values& all) {  // those that are normalised
     Values some;
-    for (int64_t i = 0; i < v.n; ++i)
-      if (counts(i)) some.insert(some.end(), all.begin() + i * v.c, all.begin() + (i + 1) * v.c);
+    for (size_t i = 0; i < all.size(); ++i)
+      if (counts(static_cast<int64_t>(i))) some.push_back(all[i]);
     return some;
   };
   const auto others = [&](const char* name, const Values& before) {
     const Values after = out[name];
     for (size_t i = 0; i < after.size(); ++i)
-      if (!counts(static_cast<int64_t>(i) / v.c)) {
+      if (!counts(static_cast<int64_t>(i))) {
         ASSERT_EQ(after[i], before[i]) << name;
       }
   };
   const Values zeros(d.x.size(), 0.0);
   EXPECT_TRUE(close(rows(out["y"]), rows(d.truth.y), sums + tolerance(v.dtype, 1)));
-  if (m < v.n) others("y", v.in_place ? d.x : zeros);
-  if (m < v.n) others("dx", v.in_place ? d.dy : v.add_dx ? d.dx0 : zeros);
+  if (m < v.n || v.width > 0) others("y", v.in_place ? d.x : zeros);
+  if (m < v.n || v.width > 0) others("dx", v.in_place ? d.dy : v.add_dx ? d.dx0 : zeros);
 
   const auto limit = static_cast<size_t>(std::clamp<int64_t>(2000000 / (v.n * v.c + 1), 20, 300));
   using C = std::vector<Complex>;
@@ -173,7 +207,7 @@ void compare(const Variant& v, const Data& d, const Outputs& out) {
   // rest.
   double floor = 1e-3;
   for (size_t k = 0; k < some.size(); ++k) {
-    const bool normalised = counts(static_cast<int64_t>(some[k]) / v.c);
+    const bool normalised = counts(static_cast<int64_t>(some[k]));
     got.push_back(normalised ? all_dx[some[k]] : 0);
     if (normalised && v.add_dx) dx[k] += d.dx0[some[k]];
   }
@@ -202,7 +236,7 @@ TEST(Rmsnorm, MatchesTheReference) {
 }
 
 TEST(Rmsnorm, MatchesTheReferenceInTheEmulator) {
-  for (const Variant& v : variants()) {
+  for (const Variant& v : grid(variants())) {
     SCOPED_TRACE(name_of(v));
     const Data d(v);
     compare(v, d, run_in_all_schedules(body_of(v, d), v.shifted));
@@ -284,6 +318,10 @@ TEST(Rmsnorm, RefusesWhatDoesNotFit) {
   expect_error(ErrorCode::shape, {"rstd of shape (M)=(2)", "rstd (4) f32"}, [&] {
     forward({4, 6}, {4}, {4, 6}, {6}, b, {2, 1, 1});
   });
+  expect_error(ErrorCode::shape,
+               {"columns inside the rows of x", "x (4,6) bf16 and columns 4 to 6"}, [&] {
+                 forward({4, 6}, {4}, {4, 6}, {3}, b, {.column = 4, .columns = 3});
+               });
   const auto backward = [](Shape dx, Shape dy, Shape dweight, DType dweight_dtype) {
     run_on_plan_and_cpu({}, [&](Case& c) {
       const DType f32 = DType::f32;

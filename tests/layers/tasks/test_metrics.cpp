@@ -20,6 +20,7 @@ ModelSpec spec_of(HeadKind head, Problem problem, size_t labels) {
 void expect(const Metrics& metrics, std::initializer_list<Metric> want) {
   const MetricList got = metrics.values();
   ASSERT_EQ(static_cast<size_t>(got.count), want.size());
+  for (const Metric& w : want) EXPECT_NEAR(got.at(w.name), w.value, 1e-12) << w.name;
   const Metric* m = got.begin();
   for (const Metric& w : want) {
     EXPECT_EQ(m->name, w.name);
@@ -83,6 +84,29 @@ TEST(Metrics, Regression) {
   m.add(std::span(a, 1), std::span(b, 1));
   m.add(std::span(a, 1), std::span(b + 1, 1));
   expect(m, {{"pearson", 0}, {"spearman", 0}});  // what does not vary
+}
+
+// What can be asked for is what comes.
+TEST(Metrics, NamesAreThoseOfTheValues) {
+  for (const HeadKind head : {HeadKind::sequence_classification, HeadKind::token_classification})
+    for (const Problem problem :
+         {Problem::single_label, Problem::multi_label, Problem::regression}) {
+      const ModelSpec spec = spec_of(head, problem, 2);
+      Metrics m(spec, 2);
+      const std::vector<float> logits = {0.5f, -1.0f}, values = {1.0f, 0.0f};
+      if (head == HeadKind::token_classification || problem == Problem::single_label)
+        m.add(logits, 0);
+      else
+        m.add(logits, values);
+      const MetricList got = m.values();
+      const auto names = metric_names(spec);
+      ASSERT_EQ(static_cast<size_t>(got.count), names.size());
+      for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(got.list[i].name, names[i]);
+    }
+  for (const HeadKind head : {HeadKind::causal_lm, HeadKind::masked_lm}) {
+    EXPECT_FALSE(has_metrics(head));
+    EXPECT_TRUE(metric_names(spec_of(head, Problem::single_label, 2)).empty());
+  }
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace snug::test {
 struct AttentionCase {
   int64_t B = 1, T = 1, H = 1, G = 1, D = 1;
   double scale = 1;
+  double softcap = 0;  // 0: none
   bool causal = true;
   int64_t window = 0;                  // keys before i - window + 1 are not seen; 0: no limit
   std::vector<double> key_lengths;     // (B), empty: all T
@@ -44,18 +45,26 @@ struct AttentionCase {
   }
 };
 
-// Probabilities of query i: p (T), zero where hidden. Returns log sum e^s.
+// Probabilities of query i: p (T), zero where hidden. Returns log sum e^s. `slopes` (T), if it is asked
+// for: of the scores behind the softcap.
 template <class S>
 S attention_row(const AttentionCase& c, const std::vector<S>& qkv, int64_t b, int64_t h, int64_t i,
-                std::vector<S>* p) {
+                std::vector<S>* p, std::vector<S>* slopes = nullptr) {
   p->assign(static_cast<size_t>(c.T), S(0));
+  if (slopes) slopes->assign(static_cast<size_t>(c.T), S(1));
   double highest = -1e300;
   for (int64_t j = 0; j < c.T; ++j) {
     if (!c.sees(b, i, j)) continue;
     S s = 0;
     for (int64_t d = 0; d < c.D; ++d) s += qkv[c.q(b, i, h, d)] * qkv[c.k(b, j, h, d)];
-    (*p)[static_cast<size_t>(j)] = s * c.scale;
-    highest = std::max(highest, real_of(s * c.scale));
+    s *= c.scale;
+    if (c.softcap != 0) {
+      const S t = std::tanh(s / c.softcap);
+      s = c.softcap * t;
+      if (slopes) (*slopes)[static_cast<size_t>(j)] = S(1) - t * t;
+    }
+    (*p)[static_cast<size_t>(j)] = s;
+    highest = std::max(highest, real_of(s));
   }
   S sum = 0;
   for (int64_t j = 0; j < c.T; ++j)
@@ -91,11 +100,11 @@ std::vector<S> attention_reference(const AttentionCase& c, const std::vector<S>&
 inline std::vector<double> attention_gradient(const AttentionCase& c,
                                               const std::vector<double>& qkv,
                                               const std::vector<double>& dout) {
-  std::vector<double> g(qkv.size(), 0.0), p, dp(static_cast<size_t>(c.T));
+  std::vector<double> g(qkv.size(), 0.0), p, slopes, dp(static_cast<size_t>(c.T));
   for (int64_t b = 0; b < c.B; ++b)
     for (int64_t h = 0; h < c.H; ++h)
       for (int64_t i = 0; i < c.T; ++i) {
-        attention_row(c, qkv, b, h, i, &p);
+        attention_row(c, qkv, b, h, i, &p, &slopes);
         double mean = 0;
         for (int64_t j = 0; j < c.T; ++j) {
           if (p[static_cast<size_t>(j)] == 0) continue;
@@ -107,7 +116,8 @@ inline std::vector<double> attention_gradient(const AttentionCase& c,
         for (int64_t j = 0; j < c.T; ++j) {
           const double pj = p[static_cast<size_t>(j)], m = c.factor(b, h, i, j);
           if (pj == 0) continue;
-          const double ds = pj * (dp[static_cast<size_t>(j)] - mean) * c.scale;
+          const double ds =
+              pj * (dp[static_cast<size_t>(j)] - mean) * c.scale * slopes[static_cast<size_t>(j)];
           for (int64_t d = 0; d < c.D; ++d) {
             g[c.v(b, j, h, d)] += pj * m * dout[c.o(b, i, h, d)];
             g[c.q(b, i, h, d)] += ds * qkv[c.k(b, j, h, d)];
@@ -141,11 +151,11 @@ inline AttentionDeviation attention_deviation(const AttentionCase& c,
   r.gradient.assign(qkv.size(), 0.0);
   if (u == 0) return r;
   const std::vector<double> out = attention_reference<double>(c, qkv);
-  std::vector<double> p, dp(static_cast<size_t>(c.T)), keys(static_cast<size_t>(c.D));
+  std::vector<double> p, slopes, dp(static_cast<size_t>(c.T)), keys(static_cast<size_t>(c.D));
   for (int64_t b = 0; b < c.B; ++b)
     for (int64_t h = 0; h < c.H; ++h)
       for (int64_t i = 0; i < c.T; ++i) {
-        attention_row(c, qkv, b, h, i, &p);
+        attention_row(c, qkv, b, h, i, &p, &slopes);
         double mean = 0, delta = 0;
         for (int64_t j = 0; j < c.T; ++j) {
           const auto at = static_cast<size_t>(j);
@@ -162,14 +172,14 @@ inline AttentionDeviation attention_deviation(const AttentionCase& c,
         for (int64_t j = 0; j < c.T; ++j) {
           const auto at = static_cast<size_t>(j);
           if (p[at] == 0) continue;
-          const double m = c.factor(b, h, i, j), ds = p[at] * (dp[at] - mean);
+          const double m = c.factor(b, h, i, j), ds = p[at] * (dp[at] - mean) * slopes[at];
           for (int64_t d = 0; d < c.D; ++d) {
             const double k = qkv[c.k(b, j, h, d)], q = qkv[c.q(b, i, h, d)];
-            keys[static_cast<size_t>(d)] += p[at] * k;
+            keys[static_cast<size_t>(d)] += p[at] * slopes[at] * k;
             r.out[c.o(b, i, h, d)] += inside * square(m * p[at] * qkv[c.v(b, j, h, d)]);
             r.gradient[c.q(b, i, h, d)] += inside * square(c.scale * ds * k);
             r.gradient[c.k(b, j, h, d)] +=
-                square(c.scale * q) * (inside * square(ds) + delta * square(p[at]));
+                square(c.scale * q) * (inside * square(ds) + delta * square(p[at] * slopes[at]));
             r.gradient[c.v(b, j, h, d)] += inside * square(m * p[at] * dout[c.o(b, i, h, d)]);
           }
         }

@@ -13,6 +13,13 @@ namespace snug::test {
 struct HeadCase {
   int64_t N = 1, C = 1, V = 1, Vp = 1;
   std::vector<double> targets;  // (N); -100 is ignored
+  double softcap = 0;           // 0: none
+
+  template <class S>
+  S capped(const S& z) const {
+    using std::tanh;
+    return softcap == 0 ? z : softcap * tanh(z / softcap);
+  }
 };
 
 // nll (N), and lse (N) if asked for, of x (N,C), weight (Vp,C) and bias (Vp), or empty: none.
@@ -28,8 +35,8 @@ std::vector<S> head_loss_reference(const HeadCase& c, const std::vector<S>& x,
       S s = bias.empty() ? S(0) : bias[static_cast<size_t>(v)];
       for (int64_t d = 0; d < c.C; ++d)
         s += x[static_cast<size_t>(n * c.C + d)] * weight[static_cast<size_t>(v * c.C + d)];
-      z[static_cast<size_t>(v)] = s;
-      highest = std::max(highest, real_of(s));
+      z[static_cast<size_t>(v)] = c.capped(s);
+      highest = std::max(highest, real_of(z[static_cast<size_t>(v)]));
     }
     S sum = 0;
     for (const S& s : z) sum += std::exp(s - highest);
@@ -60,9 +67,10 @@ inline HeadGradients head_loss_gradient(const HeadCase& c, const std::vector<dou
       double z = bias.empty() ? 0 : bias[static_cast<size_t>(v)];
       for (int64_t d = 0; d < c.C; ++d)
         z += x[static_cast<size_t>(n * c.C + d)] * weight[static_cast<size_t>(v * c.C + d)];
-      const double hit = static_cast<double>(v) == target ? 1 : 0;
+      const double hit = static_cast<double>(v) == target ? 1 : 0, y = c.capped(z);
+      const double slope = c.softcap == 0 ? 1 : 1 - y * y / (c.softcap * c.softcap);
       const double dz =
-          dnll[static_cast<size_t>(n)] * (std::exp(z - lse[static_cast<size_t>(n)]) - hit);
+          dnll[static_cast<size_t>(n)] * (std::exp(y - lse[static_cast<size_t>(n)]) - hit) * slope;
       g.dbias[static_cast<size_t>(v)] += dz;
       for (int64_t d = 0; d < c.C; ++d) {
         g.dx[static_cast<size_t>(n * c.C + d)] += dz * weight[static_cast<size_t>(v * c.C + d)];

@@ -13,8 +13,17 @@
   "bert-large-cased, bert-mini, bert-tiny, roberta-base, roberta-large, distilroberta-base, " \
   "distilbert, distilbert-base-uncased, distilbert-base-cased, "                              \
   "distilbert-base-multilingual-cased, "                                                      \
-  "smollm2-135m, smollm2-360m, smollm2-1.7b, tinyllama-1.1b, llama-2-7b, llama-3-8b, "        \
-  "mistral-7b-v0.3, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-3b, qwen2.5-7b, gemma-2b, gemma-7b"
+  "smollm2-135m, smollm2-360m, smollm2-1.7b, tinyllama-1.1b, yi-6b, yi-9b, yi-34b, "          \
+  "llama-2-7b, llama-2-13b, llama-2-70b, llama-3-8b, llama-3-70b, llama-3.1-8b, "             \
+  "llama-3.1-70b, llama-3.2-1b, llama-3.2-3b, llama-3.3-70b, mistral-7b-v0.1, "               \
+  "mistral-7b-v0.3, mistral-nemo-12b, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-3b, qwen2.5-7b, "   \
+  "qwen2.5-14b, qwen2.5-32b, qwen2.5-72b, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, "       \
+  "qwen3-14b, qwen3-32b, gemma-2b, gemma-7b, gemma-2-2b, gemma-2-9b, gemma-2-27b, "           \
+  "gemma-3-270m, gemma-3-1b, gemma-3-4b-text, gemma-3-12b-text, gemma-3-27b-text, "           \
+  "pythia-70m, pythia-160m, pythia-410m, pythia-1b, pythia-1.4b, pythia-2.8b, pythia-6.9b, "  \
+  "pythia-12b, gpt-neox-20b, polyglot-ko-1.3b, polyglot-ko-3.8b, polyglot-ko-5.8b, "          \
+  "polyglot-ko-12.8b, olmo2-1b, olmo2-7b, olmo2-13b, olmo2-32b, phi-3-mini, phi-3-medium, "   \
+  "phi-4, smollm3-3b"
 
 namespace snug::e2e {
 

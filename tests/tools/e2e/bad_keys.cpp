@@ -71,12 +71,12 @@ std::vector<BadRow> bad_keys() {
        {file("rows.tsv", "a\tb\tlabel\nx\ty\t1\nx\tz\t0\n")}},
       {"task not built",
        {"...", "task=dpo"},
-       unsupported("task as one of auto, causal_lm, masked_lm, sequence_classification, "
+       unsupported("task as one of auto, causal_lm, sft, masked_lm, sequence_classification, "
                    "token_classification",
                    "\"dpo\" (command line), which is not built", "task=auto")},
       {"task unknown",
        {"...", "task=causal"},
-       usage("task as one of auto, causal_lm, masked_lm, sequence_classification, "
+       usage("task as one of auto, causal_lm, sft, masked_lm, sequence_classification, "
              "token_classification",
              "\"causal\" (command line)", "did you mean causal_lm?")},
       {"train_data",

@@ -180,7 +180,9 @@ std::vector<BadRow> bad_keys_of_the_machine() {
       {"recompute",
        {"...", "recompute=blocks"},
        usage("recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
-             "qkv, att, lse, mid, norm2, mean2, rstd2, fc, act, sum, names joined with +, or a map "
+             "heads, rstdq, "
+             "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
+             "sum, names joined with +, or a map "
              "of "
              "layers to them",
              "\"blocks\" (command line)", "did you mean block?")},
@@ -206,8 +208,9 @@ std::vector<BadRow> bad_keys_of_the_machine() {
       {"offload",
        {"...", "offload=weights"},
        usage("offload as auto, one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, "
-             "qkv, att, "
-             "lse, mid, norm2, mean2, rstd2, fc, act, sum, names joined with +, or a map of layers "
+             "heads, rstdq, "
+             "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
+             "sum, names joined with +, or a map of layers "
              "to "
              "them",
              "\"weights\" (command line)", "offload=inputs")},

@@ -80,14 +80,16 @@ std::vector<BadRow> bad_models() {
                    "a decoder without an encoder")},
       {"family",
        {"...", "model.type=mamba"},
-       unsupported(
-           "a model_type among: gpt2, bert, roberta, distilbert, llama, mistral, qwen2, gemma",
-           "model_type \"mamba\" in model (command line)", "model=gpt2")},
+       unsupported("a model_type among: gpt2, bert, roberta, distilbert, llama, mistral, qwen2, "
+                   "qwen3, gemma, "
+                   "gemma2, gemma3_text, gpt_neox, olmo2, phi3, smollm3",
+                   "model_type \"mamba\" in model (command line)", "model=gpt2")},
       {"file: family",
        {"...", "model=@m"},
-       unsupported(
-           "a model_type among: gpt2, bert, roberta, distilbert, llama, mistral, qwen2, gemma",
-           "model_type \"mamba\" in @m/config.json", "model=gpt2"),
+       unsupported("a model_type among: gpt2, bert, roberta, distilbert, llama, mistral, qwen2, "
+                   "qwen3, gemma, "
+                   "gemma2, gemma3_text, gpt_neox, olmo2, phi3, smollm3",
+                   "model_type \"mamba\" in @m/config.json", "model=gpt2"),
        {copy("run/final", "m"), json("m/config.json", "/model_type", "mamba")}},
       {"file: no family",
        {"...", "model=@m"},

@@ -92,6 +92,19 @@ std::vector<BadRow> bad_texts() {
            "jq -c '.[]' @a.jsonl > FILE.jsonl, and the key of the text as text_column (of eval and "
            "tokenizer: --text-column)"),
        {file("a.jsonl", "[{\"text\": \"the cat\"},\n{\"text\": \"sees\"}]\n")}},
+      {"a record a line under another name",
+       {"...", "train_data=@a.json"},
+       data("text, or a record a line, in @a.json", "a JSON record a line",
+            "@a.jsonl as its name, and the key of the text as text_column (of eval and tokenizer: "
+            "--text-column)"),
+       {file("a.json", "{\"text\": \"the cat\"}\n{\"text\": \"sees\"}\n")}},
+      {"an array of records inside of an object",
+       {"...", "train_data=@a.json"},
+       data(
+           "text, or a record a line, in @a.json", "a JSON array of records under \"data\"",
+           "jq -c '.[\"data\"][]' @a.json > FILE.jsonl, and the key of the text as text_column (of "
+           "eval and tokenizer: --text-column)"),
+       {file("a.json", "{\"data\": [{\"text\": \"the cat\"}]}\n")}},
       {"quoting without a table",
        {"...", "quoting=none"},
        usage("a .csv or .tsv file for quoting", "none (command line), and none in the data",

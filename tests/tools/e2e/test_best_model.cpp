@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 
+#include "tests/tools/e2e/encoders.h"
 #include "tests/tools/e2e/runs.h"
 
 namespace snug::e2e {
@@ -117,6 +119,111 @@ TEST(BestModel, AResumeKnowsTheBestAndTheStart) {
   EXPECT_NE(resumed.out.find(warning(w, "parts", best, "not kept")), std::string::npos)
       << resumed.out;
   expect_same_run(w, "whole", "parts", 8);
+}
+
+// The rules of transformers' Trainer and EarlyStoppingCallback, on the curve that was written: which
+// step is the best, and where patience ends (0: nowhere).
+struct Rules {
+  int best = -1, stop = 0;
+  double metric = 0;
+};
+Rules by_the_rules(const Workspace& w, const std::string& name, const std::string& key,
+                   bool greater, int patience, double threshold) {
+  Rules r;
+  double top = 0;
+  int waited = 0;
+  bool any = false;
+  for (const Json& line : w.metrics(name)) {
+    if (!line.contains(key)) continue;
+    const double value = line[key];
+    const auto better = [&](double than) { return greater ? value > than : value < than; };
+    waited = !any || (better(top) && std::fabs(value - top) > threshold) ? 0 : waited + 1;
+    if (!any || better(top)) top = value;  // the start is what steps are compared with
+    any = true;
+    const int step = line["step"];
+    if (step > 0 && (r.best < 0 || better(r.metric))) {
+      r.best = step;
+      r.metric = value;
+    }
+    if (waited >= patience && r.stop == 0) r.stop = step;
+  }
+  return r;
+}
+
+TEST(BestModel, AMetricOfTheTaskChooses) {
+  const Workspace w;
+  make_encoder_data(w);
+  const std::vector<std::string> keys = {"max_steps=30",
+                                         "eval_steps=1",
+                                         "save_steps=30",
+                                         "learning_rate=0.001",
+                                         "warmup_steps=0",
+                                         "lr_scheduler_type=constant",
+                                         "load_best_model_at_end=true"};
+  struct Case {
+    const char *name, *key;
+    bool greater;
+    std::vector<std::string> more;
+  };
+  const Case cases[] = {
+      {"accuracy", "eval_accuracy", true, {"metric_for_best_model=accuracy"}},
+      {"mcc",
+       "eval_matthews_correlation",
+       true,
+       {"metric_for_best_model=eval_matthews_correlation", "greater_is_better=true"}},
+      {"worst", "eval_f1", false, {"metric_for_best_model=f1", "greater_is_better=false"}},
+      {"greatest", "eval_loss", true, {"greater_is_better=true"}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const Outcome o = train_encoder(w, c.name, joined(keys, c.more));
+    ASSERT_EQ(o.code, 0) << o.err;
+    const Rules rules = by_the_rules(w, c.name, c.key, c.greater, 1000, 0);
+    const Json state = w.json(std::string(c.name) + "/trainer_state.json");
+    EXPECT_EQ(state["best_global_step"], rules.best);
+    EXPECT_NEAR(state["best_metric"].get<double>(), rules.metric, 1e-8);
+    const std::string best =
+        w.path(std::string(c.name) + "/checkpoint-") + std::to_string(rules.best);
+    EXPECT_EQ(state["best_model_checkpoint"], best);
+    EXPECT_TRUE(slurp(w.path(std::string(c.name) + "/final/model.safetensors")) ==
+                slurp(best + "/model.safetensors"));
+    const Outcome seen = run({"inspect", best, "--json"});
+    const Json facts = Json::parse(seen.out);
+    EXPECT_EQ(facts["metric_for_best_model"], c.key);
+    EXPECT_EQ(facts["greater_is_better"], c.greater);
+    EXPECT_NEAR(facts["best_metric"].get<double>(), rules.metric, 1e-8);
+  }
+  // Accuracy is at its best before the loss is.
+  EXPECT_NE(w.json("accuracy/trainer_state.json")["best_global_step"],
+            by_the_rules(w, "accuracy", "eval_loss", false, 1000, 0).best);
+  const Outcome said = train_encoder(w, "said", joined(keys, {"metric_for_best_model=accuracy"}));
+  char words[64];
+  std::snprintf(words, sizeof words, " with an eval_accuracy of %.4f; final/ holds its weights",
+                by_the_rules(w, "accuracy", "eval_accuracy", true, 1000, 0).metric);
+  EXPECT_NE(said.out.find(words), std::string::npos) << said.out;
+
+  // Patience counts evaluations without a better one, across an interruption too.
+  const std::vector<std::string> patient =
+      joined(keys, {"metric_for_best_model=accuracy", "early_stopping_patience=3",
+                    "early_stopping_threshold=0.01"});
+  const Outcome early = train_encoder(w, "early", patient);
+  ASSERT_EQ(early.code, 0) << early.err;
+  const int stop = by_the_rules(w, "accuracy", "eval_accuracy", true, 3, 0.01).stop;
+  ASSERT_GT(stop, 0);
+  EXPECT_NE(early.out.find("Stopped early at step " + std::to_string(stop) +
+                           ": 3 evaluations in a row without an eval_accuracy above "),
+            std::string::npos)
+      << early.out;
+  ASSERT_EQ(train_encoder(w, "parts", joined(patient, {"max_steps=2"})).code, 0);
+  ASSERT_EQ(train_encoder(w, "parts", joined(patient, {"resume=latest"})).code, 0);
+  EXPECT_EQ(w.losses("parts"), w.losses("early"));
+  // Another metric at a resume: what was best by the old one says nothing.
+  const Outcome other = train_encoder(
+      w, "parts", joined(keys, {"metric_for_best_model=f1", "max_steps=32", "resume=latest"}));
+  EXPECT_NE(other.out.find("Note: the best is by eval_f1 from here on; what was best by "
+                           "eval_accuracy is forgotten.\n"),
+            std::string::npos)
+      << other.out;
 }
 
 }  // namespace

@@ -173,6 +173,23 @@ TEST(Convert, IdsWithoutATokenAreUnusedAndRowsThatDoNotFitAreF16) {
   EXPECT_EQ(gguf_type_info(file.find("token_embd.weight")->type)->name, std::string("F16"));
   const SafetensorsFolder folder(w.path("odd/final"));
   EXPECT_EQ(file.find("output.weight")->shape, folder.at("lm_head.weight").shape);
+
+  // An added token that is not special is the user's own, which llama.cpp prints.
+  fs::copy(w.path("odd/final"), w.path("own"), fs::copy_options::recursive);
+  Json tokenizer = w.json("own/tokenizer.json");
+  Json added = tokenizer["added_tokens"][0];
+  added["id"] = 300;
+  added["content"] = "<tool>";
+  added["special"] = false;
+  tokenizer["added_tokens"].push_back(added);
+  spill(w.path("own/tokenizer.json"), tokenizer.dump());
+  const Outcome own = convert(w.path("own"), "gguf", w.path("own.gguf"));
+  ASSERT_EQ(own.code, 0) << own.err;
+  const GgufReader with(w.path("own.gguf"));
+  EXPECT_EQ(with.strings(*with.find_key("tokenizer.ggml.tokens"))[300], "<tool>");
+  const auto own_kinds = with.integers(*with.find_key("tokenizer.ggml.token_type"));
+  EXPECT_EQ(own_kinds[300], 4);
+  EXPECT_EQ(own_kinds[301], 5);
 }
 
 TEST(Convert, ToAFolderOfAnotherDtype) {

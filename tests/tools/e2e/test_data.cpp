@@ -356,6 +356,23 @@ TEST(ChangedData, TheRunStopsAndGoesOn) {
   }
 }
 
+TEST(Data, MemoryOfReadingIsThatOfItsLongestRecord) {
+  const Workspace w;
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "{\"text\": \"the cat sees a door\"}\n";
+  spill(w.path("a.jsonl"), text);
+  w.trained("short", {"train_data=" + w.path("a.jsonl"), "memory=512MiB"});
+  constexpr int64_t kLong = 30 << 20;  // in a key that is not read
+  text += "{\"text\": \"the end\", \"other\": \"" + std::string(kLong, 'x') + "\"}\n";
+  spill(w.path("b.jsonl"), text);
+  w.trained("long", {"train_data=" + w.path("b.jsonl"), "memory=512MiB"});
+  const auto most = [&](const std::string& run) {
+    return w.json(run + "/memory.json")["measured_preparing_bytes"].get<int64_t>();
+  };
+  // Pages of smaller blocks vary by some.
+  EXPECT_GE(most("long"), most("short") + kLong - (1 << 20));
+}
+
 TEST(ChangedData, RemovedOrTouchedIsNoMatter) {
   const Workspace w;
   spill(w.path("ids.bin"), raw_tokens(numbered_tokens(3000, 200)));

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <sstream>
 
@@ -120,6 +121,43 @@ TEST(Encoders, LearnTwoWordsAndSayThem) {
   EXPECT_EQ(why.code, 0) << why.err;
 }
 
+// What is computed for nothing is said before and behind; nothing of it is padding of rows.
+TEST(Encoders, TheShareOfEmptyRowsIsKnown) {
+  const Workspace w;
+  make_encoder_data(w);
+  const Outcome o = train_encoder(
+      w, "run", {"max_steps=13", "per_device_train_batch_size=1", "num_train_epochs=1"});
+  ASSERT_EQ(o.code, 0) << o.err << o.out;
+  // 200 rows of 5 to 17 tokens, 12.5 steps of 16: the share by hand, of the windows of 64 tokens.
+  const Json plan = w.json("run/plan.json");
+  const double expected = plan["empty_share"];
+  double sum = 0;
+  int steps = 0;
+  for (const Json& line : w.metrics("run")) {
+    if (!line.contains("empty_share")) continue;
+    const double tokens = (1 - line["empty_share"].get<double>()) * 64;
+    // So many windows that no fewer would do.
+    bool whole = false;
+    for (int windows = 1; windows <= 16; ++windows) {
+      const double all = tokens * windows;
+      whole = whole || (std::fabs(all - std::round(all)) < 1e-3 && all > 64 * (windows - 1) - 17);
+    }
+    EXPECT_TRUE(whole) << line;
+    sum += line["empty_share"].get<double>();
+    ++steps;
+  }
+  ASSERT_EQ(steps, 13);
+  EXPECT_NEAR(sum / steps, expected, 0.05);
+  char text[64];
+  std::snprintf(text, sizeof text, "about %.1f %% of the planned rows stay empty", 100 * expected);
+  EXPECT_NE(o.out.find(text), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find(" % of them empty, none padded"), std::string::npos) << o.out;
+  // The predicted rate is of tokens that are there.
+  const double tokens = plan["predicted_tokens_per_second"].get<double>() *
+                        plan["predicted_step_seconds"].get<double>();
+  EXPECT_NEAR(tokens / (1 - expected) / 64, std::round(tokens / (1 - expected) / 64), 1e-6);
+}
+
 TEST(Encoders, AResumedRunHasTheBitsOfAnUninterruptedOne) {
   const Workspace w;
   make_encoder_data(w);
@@ -147,10 +185,47 @@ TEST(Encoders, SmallerBudgetsGiveTheSameLosses) {
   EXPECT_EQ(w.losses("none"), w.losses("block"));
   EXPECT_EQ(slurp(w.path("none/final/model.safetensors")),
             slurp(w.path("block/final/model.safetensors")));
+  const std::string last = slurp(w.path("none/final/model.safetensors"));
+  const std::pair<const char*, std::vector<std::string>> homes[] = {
+      {"away", {"offload_optimizer=cpu", "host_memory=64MiB"}},
+      {"streamed", {"offload_optimizer=cpu", "offload_params=cpu", "host_memory=64MiB"}},
+      {"gradients", {"offload_optimizer=cpu", "offload_gradients=cpu", "host_memory=64MiB"}},
+      {"activations", {"offload=block", "host_memory=64MiB"}},
+      {"packed", {"packed_weights=both"}},
+      {"threads", {"threads=2"}}};
+  for (const auto& [name, keys] : homes) {
+    const Outcome moved = train_encoder(w, name, joined(one, joined({"recompute=none"}, keys)));
+    ASSERT_EQ(moved.code, 0) << name << moved.err;
+    expect_planned_is_measured(w, name);
+    EXPECT_EQ(w.losses(name), w.losses("none")) << name;
+    EXPECT_EQ(slurp(w.path(std::string(name) + "/final/model.safetensors")), last) << name;
+  }
   const int64_t least = w.json("block/plan.json")["minimum_bytes"];
   const Outcome o = train_encoder(w, "least", joined(one, {"memory=" + std::to_string(least)}));
   ASSERT_EQ(o.code, 0) << o.err;
   EXPECT_EQ(w.losses("least"), w.losses("none"));
+}
+
+// Windows of a step are those that the rows trained on need.
+TEST(Encoders, LongRowsToEvaluateDoNotMakeMoreWindows) {
+  const Workspace w;
+  make_encoder_data(w);
+  std::string rows;
+  for (int i = 0; i < 4; ++i) {
+    for (int k = 0; k < 24; ++k) rows += "the cat ";
+    rows += i % 2 == 0 ? "\tgood\n" : "\tbad\n";
+  }
+  spill(w.path("long.tsv"), rows);
+  const auto windows = [&](const char* data) {
+    const Outcome o =
+        train_encoder(w, std::string("run-") + data,
+                      {"max_steps=1", "global_batch_size=8", "eval_data=" + w.path(data)});
+    EXPECT_EQ(o.code, 0) << o.err;
+    const size_t at = o.out.find("8 rows a step, in about ");
+    EXPECT_NE(at, std::string::npos) << o.out;
+    return o.out.substr(at, o.out.find(',', at + 20) - at);
+  };
+  EXPECT_EQ(windows("long.tsv"), windows("dev.tsv"));
 }
 
 TEST(Encoders, HiddenTokensAreLearnedAndFilledIn) {

@@ -110,7 +110,7 @@ TEST(Kept, ACheckpointGoesOnInAnotherFolder) {
   // As if step 4 were the best so far at step 8.
   Json state = w.json("a/checkpoint-8/snug_state.json");
   state["best_saved_step"] = 4;
-  state["best_saved_loss"] = 1e-3;
+  state["best_saved_loss"] = state["best_saved_metric"] = 1e-3;
   spill(w.path("a/checkpoint-8/snug_state.json"), state.dump());
   reseal(w.path("a/checkpoint-8"));
   const auto before = contents(w.path("a"));

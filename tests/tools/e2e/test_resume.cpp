@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <ostream>
 
+#include "engine/io/safetensors.h"
 #include "tests/tools/e2e/runs.h"
 
 namespace snug::e2e {
@@ -87,6 +89,10 @@ const std::vector<Case>& cases() {
        {"precision=fp16", "init_scale=33554432", "growth_interval=3",
         "per_device_train_batch_size=3"},
        {"recompute=block"},
+       {"recompute=none"}},
+      {"frozen",
+       {"precision=bf16", "freeze=.", "unfreeze=h.1.|ln_f"},
+       {"recompute=block"},
        {"recompute=none"}}};
   return list;
 }
@@ -115,6 +121,10 @@ const std::vector<Case>& more_cases() {
        {"optim=ademamix", "optim_args=t_alpha=9,t_beta3=10"},
        {"offload_optimizer=none"},
        {"offload_optimizer=cpu"}},
+      {"frozen_streamed",
+       {"precision=bf16", "freeze=wte|h.0-0.", "host_memory=256MiB"},
+       {"offload_params=none", "offload_optimizer=none"},
+       {"offload_params=cpu", "offload_optimizer=cpu", "packed_weights=none"}},
       {"samples", {"sample_prompt=the cat", "sample_tokens=5", "eval_steps=2"}, {}, {}},
       {"epochs", {"max_steps=null", "num_train_epochs=0.35"}, {}, {}}};
   return list;
@@ -464,6 +474,33 @@ TEST(ResumeChoice, DamagedCheckpointsAreNotUsed) {
             std::string::npos)
       << none.err;
   EXPECT_NE(none.err.find("overwrite=true, without resume, to start"), std::string::npos);
+}
+
+// What a checkpoint has states of is what goes on to be trained.
+TEST(Resume, WhatIsFrozenStaysSo) {
+  const Workspace w;
+  w.trained("run", {"freeze=h.0.", "save_steps=5"});
+  const Outcome other =
+      run(w.train_arguments("run", {"freeze=h.1.", "resume=latest", "max_steps=20"}));
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find("freeze and unfreeze as in " + w.path("run/checkpoint-")),
+            std::string::npos)
+      << other.err;
+  EXPECT_NE(other.err.find("found: freeze: h.1., unfreeze: null"), std::string::npos) << other.err;
+  EXPECT_NE(other.err.find("or a new run from model=" + w.path("run/checkpoint-")),
+            std::string::npos)
+      << other.err;
+  // The weights of the frozen block are those of the start, to the byte, and no others are.
+  w.trained("short", {"freeze=h.0.", "max_steps=1"});
+  const SafetensorsReader a(w.path("run/final/model.safetensors")),
+      b(w.path("short/final/model.safetensors"));
+  int frozen = 0;
+  for (const SafeTensor& t : a.tensors()) {
+    const bool same = std::memcmp(t.data, b.at(t.name).data, static_cast<size_t>(t.bytes)) == 0;
+    EXPECT_EQ(same, t.name.find("h.0.") != std::string::npos) << t.name;
+    frozen += same ? 1 : 0;
+  }
+  EXPECT_EQ(frozen, 12);
 }
 
 }  // namespace

@@ -1,0 +1,188 @@
+#include "engine/stores/offloaded_gradients.h"
+
+#include <algorithm>
+
+#include "engine/core/error.h"
+#include "engine/kernels/gradient_norm.h"
+
+namespace snug {
+
+OffloadedGradSink::OffloadedGradSink(Context& ctx, const ParamTable& table, const StateStore& store,
+                                     DType dtype)
+    : table_(table),
+      dtype_(dtype),
+      run_of_(run_of_params(table)),
+      written_(static_cast<size_t>(table.size()), 0) {
+  require(dtype == DType::f32 || dtype == DType::bf16, "gradients in f32 or bf16");
+  expect_gradients_here(ctx, dtype);
+  std::vector<int64_t> sizes;
+  int64_t elements = 0;
+  for (const PartRun& r : trained_runs(table)) {
+    Run run{};
+    run.name = run_name("gradients", table, r);
+    run.first = r.first;
+    run.elements = r.elements;
+    run.part = r.part;
+    run.spans = spans_of(store.spans(), r);
+    if (away(run)) {
+      sizes.push_back(run.elements);
+      elements += run.elements;
+    } else {
+      run.device = ctx.tensor(run.name, {run.elements}, dtype, Category::gradients);
+    }
+    runs_.push_back(std::move(run));
+  }
+  static const Name name("gradients");
+  all_ = ctx.host_tensor(name, {elements}, dtype);
+  std::vector<Tensor> pieces = ctx.split(all_, sizes);
+  size_t next = 0;
+  for (Run& run : runs_)
+    if (away(run)) run.host = std::move(pieces[next++]);
+
+  make_windows(ctx, store);
+}
+
+// The same bytes again, cut where the store's windows begin; what of a run is before its first
+// window is a piece of its own, which nobody needs.
+void OffloadedGradSink::make_windows(Context& ctx, const StateStore& store) {
+  std::vector<int64_t> sizes;
+  std::vector<size_t> piece_of;  // by window
+  size_t r = 0;
+  int64_t end = runs_.front().first;  // as far as it is cut
+  const auto cut = [&](int64_t until) {
+    if (away(runs_[r]) && until > end) sizes.push_back(until - end);
+    end = std::max(end, until);
+  };
+  const auto end_of_run = [&] { return runs_[r].first + runs_[r].elements; };
+  for (int w = 0; w < store.windows(); ++w) {
+    const std::span<const StateSpan> spans = store.window(w);
+    require(!spans.empty(), "windows of one span or more");
+    const int64_t first = spans.front().offset;
+    for (; first >= end_of_run(); ++r) cut(end_of_run());
+    require(spans.back().offset + spans.back().elements <= end_of_run(),
+            "windows of a store that keep to the parts");
+    cut(first);
+    StoreWindow window{};
+    window.name = all_.view().name;
+    window.first = first;
+    window.run = static_cast<int>(r);
+    windows_.push_back(std::move(window));
+    piece_of.push_back(sizes.size());
+  }
+  for (; r < runs_.size(); ++r) cut(end_of_run());
+  std::vector<Tensor> pieces = ctx.split(all_, sizes);
+  for (size_t w = 0; w < windows_.size(); ++w) {
+    StoreWindow& window = windows_[w];
+    if (!away(runs_[static_cast<size_t>(window.run)])) continue;
+    window.host = std::move(pieces[piece_of[w]]);
+    window.elements = window.host.view().elements();
+  }
+  for (Tensor& piece : pieces)
+    if (piece.defined()) unread_.push_back(std::move(piece));
+}
+
+void OffloadedGradSink::begin(bool first_of_window) {
+  if (first_of_window) std::fill(written_.begin(), written_.end(), char{0});
+  leaving_ = -1;
+  for (Run& run : runs_) {
+    if (first_of_window) run.sent = false;
+    if (away(run)) run.device.reset();  // of an abandoned program
+  }
+}
+
+void OffloadedGradSink::fetch(Context& ctx, Piece& piece) {
+  snug::fetch(ctx, piece, piece.host, dtype_, Category::gradients);
+}
+
+void OffloadedGradSink::fetch_part(Context& ctx, int part) {
+  for (Run& run : runs_)
+    if (run.part == part && away(run) && run.sent) fetch(ctx, run);
+}
+
+GradView OffloadedGradSink::open(Context& ctx, int param) {
+  require(wants(param), "gradients of trainable parameters only");
+  Run& run = runs_[static_cast<size_t>(run_of_[static_cast<size_t>(param)])];
+  if (!run.device.defined()) {
+    require(!run.sent, "gradients to be fetched before they are added to");
+    run.device = ctx.tensor(run.name, {run.elements}, dtype_, Category::gradients);
+  }
+  arrive(ctx, run);
+  char& written = written_[static_cast<size_t>(param)];
+  const bool add = written != 0;
+  written = 1;
+  const ParamInfo& p = table_[param];
+  View view = run.device.view().rows(p.offset - run.first, p.elements()).reshaped(p.shape);
+  view.name = p.name;
+  return {view, add};
+}
+
+void OffloadedGradSink::part_done(Context& ctx, int part) {
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    Run& run = runs_[i];
+    if (run.part != part || !away(run) || !run.device.defined()) continue;
+    arrive(ctx, run);
+    ctx.wait_event(kToHost, ctx.record_event(kCompute));
+    ctx.copy_to_host(run.host, run.device);
+    run.moved = ctx.record_event(kToHost);
+    run.sent = true;
+    settle(ctx);  // that of the part before has had this one's backward to leave
+    leaving_ = static_cast<int>(i);
+  }
+}
+
+void OffloadedGradSink::settle(Context& ctx) {
+  if (leaving_ < 0) return;
+  Run& run = runs_[static_cast<size_t>(leaving_)];
+  arrive(ctx, run);
+  run.device.reset();
+  leaving_ = -1;
+}
+
+void OffloadedGradSink::norm(Context& ctx, const View& state) {
+  gradient_norm_reset(ctx, state);
+  for (StoreWindow& w : windows_) w.device.reset();  // of an abandoned program
+  const auto fetch_from = [&](size_t i) {
+    while (i < runs_.size() && (!away(runs_[i]) || runs_[i].spans.empty())) ++i;
+    if (i < runs_.size() && !runs_[i].device.defined()) fetch(ctx, runs_[i]);
+  };
+  for (Run& run : runs_)
+    if (away(run)) run.device.reset();
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    Run& run = runs_[i];
+    if (run.spans.empty()) continue;
+    if (away(run)) {
+      fetch_from(i);
+      fetch_from(i + 1);
+      arrive(ctx, run);
+    }
+    gradient_norm_add(ctx, run.device, run.first, run.spans, state);
+    if (away(run)) run.device.reset();
+  }
+}
+
+GradientWindows::Window OffloadedGradSink::open_window(Context& ctx, int w) {
+  const auto i = static_cast<size_t>(w);
+  require(i < windows_.size(), "a window of the store");
+  for (size_t k = i; k < std::min(i + 2, windows_.size()); ++k)
+    if (windows_[k].host.defined() && !windows_[k].device.defined()) fetch(ctx, windows_[k]);
+  StoreWindow& window = windows_[i];
+  if (!window.host.defined()) {
+    const Run& run = runs_[static_cast<size_t>(window.run)];
+    return {run.device.view(), run.first};
+  }
+  arrive(ctx, window);
+  return {window.device.view(), window.first};
+}
+
+void OffloadedGradSink::close_window(Context&, int w) {
+  windows_[static_cast<size_t>(w)].device.reset();
+}
+
+View OffloadedGradSink::stored(int param) const {
+  const Run& run = runs_[static_cast<size_t>(run_of_[static_cast<size_t>(param)])];
+  const ParamInfo& p = table_[param];
+  const View& all = away(run) ? run.host.view() : run.device.view();
+  return all.rows(p.offset - run.first, p.elements()).reshaped(p.shape);
+}
+
+}  // namespace snug

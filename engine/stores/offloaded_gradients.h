@@ -1,0 +1,81 @@
+// OffloadedGradSink: gradients that rest in the host arena. Those of a part (a block) are made on
+// the device and leave as soon as its backward is over, while that of the part below runs. Where a
+// window has several micro-steps they are back before the part's backward, which adds to them: the
+// additions are those of gradients that stay, in their order, so the bits are too.
+//
+//   to_device  | l-1 ~~~~> | l-2 ~~~~> |     device memory: the gradients of two parts in a
+//   window's compute    | part l    | part l-1  |     first micro-step, of three in the others
+//   to_host    | l+1 ~~~~> | l ~~~~>   |     traffic: once out, and but for the first once back
+//
+// Behind the last micro-step they come back twice: part by part for the norm, which clipping needs
+// before anything is updated, and window by window beside the states of the store.
+//
+// What is of no part (embeddings, the last norm, the head) stays on the device: a tied table has
+// contributions from both ends of the model.
+//
+// Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training" (2021) has gradients with
+// the host too, and the update with them; here the device updates, as it does without.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/seams/grad_sink.h"
+#include "engine/seams/update.h"
+#include "engine/stores/part_runs.h"
+
+namespace snug {
+
+class OffloadedGradSink final : public GradSink, public GradientWindows {
+ public:
+  // Call inside the root program. The store's windows keep to the parts, and it outlives the sink.
+  // dtype: f32 or bf16.
+  OffloadedGradSink(Context& ctx, const ParamTable& table, const StateStore& store, DType dtype);
+  // Before a micro-step: the first of a window assigns, later ones add.
+  void begin(bool first_of_window);
+  bool wants(int param) const override { return table_[param].trainable; }
+  GradView open(Context& ctx, int param) override;
+  void close(Context&, int) override {}
+  void fetch_part(Context& ctx, int part) override;
+  void part_done(Context& ctx, int part) override;
+  // At the end of a micro-step's program: compute waits for what is still on its way out.
+  void settle(Context& ctx);
+
+  // In the program of the update: sums of squares, run by run in the order of the table.
+  void norm(Context& ctx, const View& state);
+  // After norm(), in order.
+  Window open_window(Context& ctx, int w) override;
+  void close_window(Context& ctx, int w) override;
+
+  // Between programs: a parameter's gradient where it rests, for who can read it there.
+  View stored(int param) const;
+
+ private:
+  // What has a place with the host and, for a while, one on the device.
+  struct Piece : DeviceCopy {
+    Tensor host;
+  };
+  struct Run : Piece {
+    int part = -1;
+    std::span<const StateSpan> spans;
+    bool sent = false;  // of this window: the host has its sums so far
+  };
+  struct StoreWindow : Piece {
+    int run = 0;  // of no part: the whole run, which is on the device
+  };
+  void make_windows(Context& ctx, const StateStore& store);
+  static bool away(const Run& run) { return run.part >= 0; }
+  void fetch(Context& ctx, Piece& piece);
+
+  const ParamTable& table_;
+  DType dtype_;
+  std::vector<Run> runs_;
+  std::vector<int> run_of_;  // by parameter
+  std::vector<StoreWindow> windows_;
+  Tensor all_;                  // with the host, the runs one behind the other
+  std::vector<Tensor> unread_;  // pieces of it that no window has
+  std::vector<char> written_;   // by this window, per parameter
+  int leaving_ = -1;            // the run on its way out
+};
+
+}  // namespace snug

@@ -1,0 +1,282 @@
+#include "engine/stores/offloaded_states.h"
+
+#include <algorithm>
+
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+#include "engine/kernels/kernels.h"
+#include "engine/stores/part_runs.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kStep = 256;  // elements; spans begin at multiples of it
+
+}  // namespace
+
+int64_t OffloadedStateStore::usual_window(const ParamTable& table) {
+  int64_t all = 0;
+  for (const StateSpan& s : whole_parameter_spans(table)) all += s.elements;
+  // Of the largest models at most 2048 windows: each is copies, ops and tensors of the plan.
+  const int64_t most = std::max<int64_t>(4 << 20, round_up(ceil_div(all, 2048), kStep));
+  return std::clamp<int64_t>(round_up(ceil_div(all, 16), kStep), 64 << 10, most);
+}
+
+OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table,
+                                         const std::vector<Name>& names, Options options)
+    : states_(static_cast<int>(names.size())), weights_(options.weights) {
+  require(!weights_ || (options.master && options.by_part),
+          "weights that rest with the parameters, part by part");
+  const int64_t window = options.window == 0 ? usual_window(table) : options.window;
+  require(window > 0 && window % kStep == 0, "windows of a multiple of 256 elements");
+  int before = -1;  // the parameter of the span before
+  for (const StateSpan& s : whole_parameter_spans(table)) {
+    const bool cut = options.by_part && before >= 0 && table[before].part != table[s.param].part;
+    before = s.param;
+    for (int64_t done = 0; done < s.elements;) {
+      const int64_t begin = s.offset + done;
+      // A window bridges what is not trained only where that is little.
+      if (windows_.empty() || (cut && done == 0) || begin - windows_.back().begin >= window ||
+          begin - windows_.back().end > window / 16) {
+        windows_.emplace_back();
+        windows_.back().first = spans_.size();
+        windows_.back().begin = begin;
+        if (options.by_part) windows_.back().part = table[s.param].part;
+      }
+      Window& w = windows_.back();
+      const int64_t n = std::min(s.elements - done, w.begin + window - begin);
+      w.holes |= (w.count > 0 && begin > w.end) || s.elements < table[s.param].elements();
+      spans_.push_back({s.param, s.group, begin, n});
+      ++w.count;
+      w.end = begin + round_up(n, kStep);
+      done += n;
+    }
+  }
+
+  std::vector<int64_t> sizes;
+  int64_t elements = 0;
+  for (const Window& w : windows_) {
+    sizes.push_back(w.end - w.begin);
+    elements += sizes.back();
+  }
+  for (const Name name : names) {
+    all_.push_back(ctx.host_tensor(name, {elements}, DType::f32));
+    std::vector<Tensor> pieces = ctx.split(all_.back(), sizes);
+    for (size_t w = 0; w < windows_.size(); ++w) windows_[w].host.push_back(std::move(pieces[w]));
+  }
+  if (options.master) make_master(ctx, table, window);
+  if (weights_ && *weights_ != DType::f32) make_weights(ctx);
+  for (Window& w : windows_) w.device.resize(w.host.size());
+  select({});
+}
+
+// The whole trained range: what no window has is never updated, but rounded once like all else.
+void OffloadedStateStore::make_master(Context& ctx, const ParamTable& table, int64_t window) {
+  static const Name name("master");
+  const int64_t elements = table.trained_elements();
+  master_ = ctx.host_tensor(name, {elements}, DType::f32);
+  std::vector<int64_t> sizes;
+  std::vector<Window*> owner;  // null: none has it
+  int64_t end = 0;
+  const std::vector<PartRun> runs = trained_runs(table);
+  size_t run = 0;  // the one that has `end`
+  const auto fill = [&](int64_t until) {
+    for (; end < until; end += sizes.back()) {
+      while (end >= runs[run].first + runs[run].elements) ++run;
+      // Where weights rest here a gap keeps to a part, as windows do.
+      const int64_t most = weights_ ? std::min(until, runs[run].first + runs[run].elements) : until;
+      sizes.push_back(std::min(window, most - end));
+      owner.push_back(nullptr);
+      gaps_.emplace_back();
+      gaps_.back().begin = end;
+      gaps_.back().end = end + sizes.back();
+      gaps_.back().part = runs[run].part;
+    }
+  };
+  for (Window& w : windows_) {
+    fill(w.begin);
+    sizes.push_back(w.end - w.begin);
+    owner.push_back(&w);
+    end = w.end;
+  }
+  fill(elements);
+  std::vector<Tensor> pieces = ctx.split(master_, sizes);
+  size_t gap = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    Window& w = owner[i] ? *owner[i] : gaps_[gap++];
+    w.host.resize(static_cast<size_t>(states_) + 1);
+    w.host.back() = std::move(pieces[i]);
+  }
+  for (Window& g : gaps_) g.device.resize(g.host.size());
+}
+
+// Of the parts alone, in the order of the flat range.
+void OffloadedStateStore::make_weights(Context& ctx) {
+  static const Name name("weights");
+  std::vector<Window*> all;
+  for (std::vector<Window>* list : {&windows_, &gaps_})
+    for (Window& w : *list)
+      if (w.part >= 0) all.push_back(&w);
+  std::sort(all.begin(), all.end(),
+            [](const Window* a, const Window* b) { return a->begin < b->begin; });
+  std::vector<int64_t> sizes;
+  int64_t elements = 0;
+  for (const Window* w : all) {
+    sizes.push_back(w->end - w->begin);
+    elements += sizes.back();
+  }
+  rounded_ = ctx.host_tensor(name, {elements}, *weights_);
+  std::vector<Tensor> pieces = ctx.split(rounded_, sizes);
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i]->host.push_back(std::move(pieces[i]));
+    all[i]->device.resize(all[i]->host.size());
+  }
+}
+
+std::vector<Tensor*> OffloadedStateStore::weight_pieces(int64_t begin, int64_t elements) {
+  std::vector<Window*> all;
+  for (std::vector<Window>* list : {&windows_, &gaps_})
+    for (Window& w : *list)
+      if (w.begin < begin + elements && w.end > begin) all.push_back(&w);
+  std::sort(all.begin(), all.end(),
+            [](const Window* a, const Window* b) { return a->begin < b->begin; });
+  std::vector<Tensor*> pieces;
+  int64_t end = begin;
+  for (Window* w : all) {
+    require(w->begin == end, "pieces of whole runs of a part");
+    end = w->end;
+    pieces.push_back(&w->host.back());
+  }
+  require(end == begin + elements, "pieces of whole runs of a part");
+  return pieces;
+}
+
+std::span<const StateSpan> OffloadedStateStore::window(int w) const {
+  const Window& x = windows_[static_cast<size_t>(w)];
+  return std::span(spans_).subspan(x.first, x.count);
+}
+
+void OffloadedStateStore::fetch(Context& ctx, Window& w, size_t from) {
+  for (size_t k = from; k < w.host.size(); ++k) {
+    const View& host = w.host[k].view();
+    const auto category = static_cast<int>(k) < states_    ? Category::optimizer
+                          : static_cast<int>(k) == states_ ? Category::master
+                                                           : Category::weights;
+    w.device[k] = ctx.tensor(host.name, host.shape, host.dtype, category);
+  }
+  ctx.wait_event(kToDevice, ctx.record_event(kCompute));  // what had these bytes before is done
+  const size_t read = static_cast<size_t>(states_) + (w.holes ? 2 : 1);
+  for (size_t k = from; k < std::min(read, w.host.size()); ++k)
+    ctx.copy_to_device(w.device[k], w.host[k]);
+  w.moved = ctx.record_event(kToDevice);
+}
+
+void OffloadedStateStore::send(Context& ctx, Window& w, size_t from) {
+  ctx.wait_event(kToHost, ctx.record_event(kCompute));
+  for (size_t k = from; k < w.host.size(); ++k) ctx.copy_to_host(w.host[k], w.device[k]);
+  w.moved = ctx.record_event(kToHost);
+}
+
+void OffloadedStateStore::settle(Context& ctx, const Window& w) {
+  ctx.wait_event(kCompute, w.moved);
+}
+
+void OffloadedStateStore::finish(Context& ctx, Window& w) {
+  settle(ctx, w);
+  for (Tensor& t : w.device) t.reset();
+}
+
+void OffloadedStateStore::select(WindowRange range) {
+  begin_ = static_cast<size_t>(range.first);
+  end_ = range.last < 0 ? windows_.size() : static_cast<size_t>(range.last);
+}
+
+void OffloadedStateStore::open(Context& ctx, int w) {
+  const auto i = static_cast<size_t>(w);
+  require(begin_ <= i && i < end_ && end_ <= windows_.size(), "a window of those selected");
+  open_ = w;
+  if (i == begin_) fetch(ctx, windows_[i], 0);
+  if (i + 1 < end_) fetch(ctx, windows_[i + 1], 0);
+  settle(ctx, windows_[i]);
+}
+
+void OffloadedStateStore::close(Context& ctx, int w) {
+  const auto i = static_cast<size_t>(w);
+  require(open_ == w, "the open window to be closed");
+  open_ = -1;
+  if (i > begin_) finish(ctx, windows_[i - 1]);
+  send(ctx, windows_[i], 0);
+  if (i + 1 == end_) finish(ctx, windows_[i]);
+}
+
+View OffloadedStateStore::place(int k, const StateSpan& span) const {
+  require(open_ >= 0, "an open window");
+  const Window& w = windows_[static_cast<size_t>(open_)];
+  require(span.offset >= w.begin && span.offset + span.elements <= w.end,
+          "a span of the open window");
+  return w.device[static_cast<size_t>(k)].view().rows(span.offset - w.begin, span.elements);
+}
+
+View OffloadedStateStore::acquire(Context&, int k, const StateSpan& span) {
+  return place(k, span);
+}
+
+View OffloadedStateStore::acquire_master(Context&, const StateSpan& span) {
+  return master_.defined() ? place(states_, span) : View{};
+}
+
+View OffloadedStateStore::acquire_weights(Context&, const StateSpan& span) {
+  if (!weights_) return {};
+  const Window& w = windows_[static_cast<size_t>(open_)];
+  if (w.part < 0) return on_device_(span.offset, span.elements);
+  return *weights_ == DType::f32 ? View{} : place(states_ + 1, span);
+}
+
+View OffloadedStateStore::stored(int k, int64_t first) const {
+  const auto after = std::upper_bound(windows_.begin(), windows_.end(), first,
+                                      [](int64_t f, const Window& w) { return f < w.begin; });
+  require(after != windows_.begin() && first < (after - 1)->end, "an element of a span");
+  const Window& w = *(after - 1);
+  return w.host[static_cast<size_t>(k)].view().rows(first - w.begin, w.end - first);
+}
+
+// Piece by piece, one on its way while the one before is rounded.
+void OffloadedStateStore::round_master(Context& ctx, const View& weights) {
+  const auto k = static_cast<size_t>(states_);
+  const size_t pieces = windows_.size() + gaps_.size();
+  const auto piece = [&](size_t i) -> Window& {
+    return i < windows_.size() ? windows_[i] : gaps_[i - windows_.size()];
+  };
+  for (size_t i = 0; i < pieces; ++i) {
+    if (i == 0) fetch(ctx, piece(0), k);
+    if (i + 1 < pieces) fetch(ctx, piece(i + 1), k);
+    Window& x = piece(i);
+    settle(ctx, x);
+    cast(ctx, weights.rows(x.begin, x.end - x.begin), x.device[k]);
+    x.device[k].reset();
+  }
+}
+
+void OffloadedStateStore::round_weights(Context& ctx) {
+  const auto k = static_cast<size_t>(states_);
+  const size_t pieces = windows_.size() + gaps_.size();
+  const auto piece = [&](size_t i) -> Window& {
+    return i < windows_.size() ? windows_[i] : gaps_[i - windows_.size()];
+  };
+  Window* sent = nullptr;
+  for (size_t i = 0; i < pieces; ++i) {
+    if (i == 0) fetch(ctx, piece(0), k);
+    if (i + 1 < pieces) fetch(ctx, piece(i + 1), k);
+    Window& x = piece(i);
+    settle(ctx, x);
+    cast(ctx, x.part < 0 ? on_device_(x.begin, x.end - x.begin) : x.device.back().view(),
+         x.device[k]);
+    x.device[k].reset();
+    if (sent) finish(ctx, *sent);
+    sent = x.part < 0 ? nullptr : &x;
+    if (sent) send(ctx, x, k + 1);
+  }
+  if (sent) finish(ctx, *sent);
+}
+
+}  // namespace snug

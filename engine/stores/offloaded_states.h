@@ -1,0 +1,102 @@
+// OffloadedStateStore: fp32 states, and the fp32 parameters of a 16-bit model, that rest in the
+// host arena. An update has them on the device window by window, three at a time: one is updated
+// while the next comes and the one before leaves.
+//
+//   to_device  | w+1 ~~~~> | w+2 ~~~~> |            device memory: 3 windows of each
+//   compute    | w         | w+1       |            traffic of a step: all of them once each way
+//   to_host    | w-1 ~~~~> | w ~~~~>   |
+//
+// A window is a run of the flat range; a parameter that does not fit what is left of one is cut. So
+// it serves optimizers that treat every element alike, and changes no bit.
+//
+// The weights that layers read may rest here too, those of the parts of the table (blocks): f32
+// ones are the master itself, 16-bit ones go to the host with the window that has updated them.
+// Layers get them through a StreamedParamStore; all other weights stay on the device, with it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "engine/seams/state_store.h"
+
+namespace snug {
+
+class OffloadedStateStore final : public StateStore {
+ public:
+  struct Options {
+    bool master = false;   // the parameters too
+    int64_t window = 0;    // elements of one at most, a multiple of 256; 0: see usual_window()
+    bool by_part = false;  // no window has spans of two parts of the table
+    // The weights of the parts too, in this dtype. With master and by_part.
+    std::optional<DType> weights = {};
+  };
+  // Call inside the root program.
+  OffloadedStateStore(Context& ctx, const ParamTable& table, const std::vector<Name>& names,
+                      Options options);
+  // About a sixteenth of all elements, between 64 Ki and 4 Mi, or a 2048th where that is more:
+  // copies of less cost more in waiting than in bytes, and more is memory for nothing.
+  static int64_t usual_window(const ParamTable& table);
+
+  const std::vector<StateSpan>& spans() const override { return spans_; }
+  int states() const override { return states_; }
+  int windows() const override { return static_cast<int>(windows_.size()); }
+  std::span<const StateSpan> window(int w) const override;
+  void select(WindowRange range) override;
+  void open(Context& ctx, int w) override;
+  void close(Context& ctx, int w) override;
+  bool writes_back() const override { return true; }
+  View acquire(Context& ctx, int k, const StateSpan& span) override;
+  View acquire_master(Context& ctx, const StateSpan& span) override;
+  void release(Context&, int, const StateSpan&) override {}
+  bool has_weights() const override { return weights_.has_value(); }
+  View acquire_weights(Context& ctx, const StateSpan& span) override;
+  View stored(int k, int64_t first) const override;
+
+  // The fp32 parameters where they rest, the trained range; undefined without Options::master.
+  const View& master() const { return master_.view(); }
+  // In a program: weights (from the trained range on, 16 bits) = the rounded parameters.
+  void round_master(Context& ctx, const View& weights);
+
+  // With Options::weights. Where the weights of [begin, begin + elements) of the flat range rest,
+  // whole runs of neighbours of one part, piece by piece; of those of no part the master.
+  std::vector<Tensor*> weight_pieces(int64_t begin, int64_t elements);
+  // Where the weights of no part are on the device: f(offset, elements).
+  using OnDevice = std::function<View(int64_t, int64_t)>;
+  void set_on_device(OnDevice f) { on_device_ = std::move(f); }
+  // In a program: 16-bit weights = the rounded parameters, on the host and on the device.
+  void round_weights(Context& ctx);
+
+ private:
+  struct Window {
+    size_t first = 0, count = 0;  // of spans_
+    int64_t begin = 0, end = 0;   // of the flat range
+    int part = -1;                // of the table, where windows keep to them
+    bool holes = false;           // something between or behind the spans is not trained
+    // One a state, then the parameters, then the 16-bit weights of a part.
+    std::vector<Tensor> host, device;
+    Event moved;  // the last copy that was begun
+  };
+  void make_master(Context& ctx, const ParamTable& table, int64_t window);
+  void make_weights(Context& ctx);
+  // Begins the copies of the states from number `from` on, and of the parameters. Weights are
+  // written only; where a window has holes they come too, for all of it goes back.
+  void fetch(Context& ctx, Window& w, size_t from);
+  void send(Context& ctx, Window& w, size_t from);  // begins the copies back
+  void finish(Context& ctx, Window& w);
+  void settle(Context& ctx, const Window& w);  // compute waits for the copy that was begun
+  View place(int k, const StateSpan& span) const;
+
+  int states_;
+  std::optional<DType> weights_;
+  OnDevice on_device_;
+  std::vector<StateSpan> spans_;
+  std::vector<Window> windows_;
+  std::vector<Tensor> all_;  // of every state, the windows one behind the other
+  Tensor master_, rounded_;
+  std::vector<Window> gaps_;  // what of master_ no window has
+  int open_ = -1;
+  size_t begin_ = 0, end_ = 0;  // of the windows that are gone through
+};
+
+}  // namespace snug

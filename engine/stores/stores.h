@@ -1,0 +1,96 @@
+// Stores: where weights, gradients and optimizer states of one model live, chosen by a policy. The
+// rest of the program sees the seams (ParamStore, GradSink, StateStore) and the verbs below; a new
+// home for bytes is a file in this folder and a line in stores.cpp.
+//
+// A step, as the caller runs it:
+//   host      begin(first_of_window)
+//   program   forward and backward with params() and gradients(); end(ctx)
+//   program   of the update: where blocks are updated in backward, finish(ctx); else
+//             sum_squares(ctx, state), and an update of targets() with states()
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/stores/offloaded_gradients.h"
+#include "engine/stores/offloaded_states.h"
+#include "engine/stores/plain_gradients.h"
+#include "engine/stores/plain_params.h"
+#include "engine/stores/plain_states.h"
+#include "engine/stores/streamed_params.h"
+#include "engine/stores/updating_gradients.h"
+
+namespace snug {
+
+struct StorePolicy {
+  DType compute = DType::f32;       // of the weights that layers read
+  bool trains = false;              // gradients, states and masters too
+  bool separate_master = false;     // trained parameters in f32 beside weights of 16 bits
+  DType gradients = DType::f32;     // or bf16
+  std::vector<Name> states;         // the optimizer's, all f32
+  bool update_in_backward = false;  // updating_gradients.h
+  bool offload_states = false;      // offloaded_states.h: states and masters
+  bool offload_weights = false;     // streamed_params.h: weights of parts, with offload_states
+  bool offload_gradients = false;   // offloaded_gradients.h: not with update_in_backward
+};
+
+class Stores {
+ public:
+  using Complete = UpdatingGradSink::Complete;
+  // Applies complete gradients of a part, in backward.
+  using Update = std::function<void(Context&, const UpdateTargets&, const Complete&)>;
+
+  // Call inside the root program.
+  Stores(Context& ctx, const ParamTable& table, const StorePolicy& policy, Update update = {});
+  Stores(const Stores&) = delete;
+  Stores& operator=(const Stores&) = delete;
+
+  ParamStore& params();
+  // All weights on the device in one view, in the compute dtype; undefined where they are streamed.
+  View weights() const;
+  // The f32 parameters of the trained range.
+  View master() const;
+  // Where the host finds and leaves the value of record of every parameter, between programs.
+  RestingWeights resting() const;
+  // In a program, after those were written: what layers read is theirs.
+  void load(Context& ctx);
+
+  // Of a policy that trains.
+  GradSink& gradients();
+  StateStore& states() { return *states_; }
+  void begin(bool first_of_window);
+  void end(Context& ctx);
+  void sum_squares(Context& ctx, const View& state);
+  UpdateTargets targets() const;
+  void finish(Context& ctx);
+  // What an update passes before it changes a parameter; null: nothing.
+  void set_gate(UpdateGate* gate) { gate_ = gate; }
+  UpdateGate* gate() const { return gate_; }
+  bool updates_in_backward() const { return policy_.update_in_backward; }
+  // A parameter's gradient of the window so far where it rests, for a host that can read it there;
+  // not where blocks are updated in backward.
+  View gradient(int param) const;
+  // Gradients that all stay on the device in one view; else undefined.
+  View flat_gradients() const { return plain_ ? plain_->flat() : View(); }
+
+ private:
+  void make_training(Context& ctx);
+
+  const ParamTable& table_;
+  StorePolicy policy_;
+  Update update_;
+  UpdateGate* gate_ = nullptr;
+  std::unique_ptr<PlainParamStore> params_;  // one of the two
+  std::unique_ptr<StreamedParamStore> streamed_;
+  Tensor master_;
+  std::unique_ptr<PlainGradSink> plain_;  // one of the three
+  std::unique_ptr<UpdatingGradSink> updating_;
+  std::unique_ptr<OffloadedGradSink> away_;
+  std::unique_ptr<StateStore> states_;
+  OffloadedStateStore* offloaded_ = nullptr;        // states_, if they rest with the host
+  std::vector<std::span<const StateSpan>> summed_;  // whose squares are summed up by themselves
+};
+
+}  // namespace snug

@@ -1,0 +1,368 @@
+// States that rest in the host arena: the bits of states that stay on the device, whatever the
+// windows, the streams and the places; and memory that is a few windows instead of all.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/core/rng.h"
+#include "engine/core/units.h"
+#include "engine/kernels/kernels.h"
+#include "engine/stores/offloaded_gradients.h"
+#include "engine/stores/offloaded_states.h"
+#include "engine/stores/plain_states.h"
+#include "engine/stores/streamed_params.h"
+#include "optim/optimizer.h"
+#include "tests/support/errors.h"
+
+namespace snug {
+namespace {
+
+// Sizes that end windows within a parameter, at its end, and with padding; one frozen.
+ParamTable table_of_all_kinds() {
+  ParamTable table;
+  table.add({.name = Name("wte"), .shape = {384, 5}, .rows = 300});
+  table.add({.name = Name("w"), .shape = {64, 16}});
+  table.add({.name = Name("frozen"), .shape = {700}, .trainable = false});
+  table.add({.name = Name("b"), .shape = {257}, .group = kGroupNoDecay});
+  table.add({.name = Name("long"), .shape = {40000}});
+  table.add({.name = Name("one"), .shape = {1}});
+  return table;
+}
+
+struct Setting {
+  int64_t window = -1;  // -1: the plain store
+  StreamMode streams = StreamMode::immediate;
+  uint64_t shuffle = 0;
+  bool poison = false;
+  DType weights = DType::f32;  // bf16: beside fp32 parameters
+};
+
+struct Trained {
+  std::vector<float> master, states;
+  std::vector<uint16_t> weights;
+  Schedule schedule;
+  int windows = 0;
+};
+
+float value(int64_t i, uint64_t salt) {
+  return uniform_from(static_cast<uint32_t>(mix64(static_cast<uint64_t>(i) * 977 + salt))) - 0.5f;
+}
+
+Trained train(const ParamTable& table, const std::string& name, const Setting& setting) {
+  const int64_t n = table.trained_elements();
+  OptimizerConfig config;
+  config.name = name;
+  if (name == "sgd") config.sgd_momentum = 0.9;
+  config.weight_decay = 0.1;
+  const auto optimizer = make_optimizer(config);
+  Trained run;
+  run.schedule.add(Name("root"), -1, true);
+  run.schedule.add(Name("update"), 0, false);
+  run.schedule.add(Name("load"), 0, false);
+
+  Settings settings;
+  settings.threads = 1;  // windows of 256 elements: a team would mostly wait
+  settings.poison = setting.poison;
+  settings.guard_bytes = setting.poison ? 64 : 0;
+  settings.streams = setting.streams;
+  const auto go = [&](Context& ctx) {
+    Tensor master, weights, gradients, state;
+    std::unique_ptr<StateStore> store;
+    OffloadedStateStore* offloaded = nullptr;
+    const bool both = setting.weights == DType::bf16;
+    ctx.program(run.schedule, 0, [&] {
+      if (setting.window < 0 || !both)
+        master = ctx.tensor(Name("master"), {n}, DType::f32, Category::master);
+      if (both) weights = ctx.tensor(Name("weights"), {n}, DType::bf16, Category::weights);
+      gradients = ctx.tensor(Name("gradients"), {n}, DType::f32, Category::gradients);
+      state = ctx.tensor(Name("state"), step_state_shape(), DType::u8, Category::state);
+      if (setting.window < 0) {
+        store = std::make_unique<PlainStateStore>(ctx, table, optimizer->state_names());
+      } else {
+        auto made = std::make_unique<OffloadedStateStore>(
+            ctx, table, optimizer->state_names(),
+            OffloadedStateStore::Options{.master = both, .window = setting.window});
+        offloaded = made.get();
+        store = std::move(made);
+      }
+    });
+    run.windows = store->windows();
+    const View parameters = master.defined() ? master.view() : offloaded->master();
+    const auto load = [&] {
+      ctx.program(run.schedule, 2, [&] {
+        if (offloaded && both)
+          offloaded->round_master(ctx, weights);
+        else if (both)
+          cast(ctx, weights, parameters);
+      });
+    };
+    const auto update = [&] {
+      ctx.program(run.schedule, 1, [&] {
+        optimizer->update(ctx, {parameters, both ? weights.view() : View{}, gradients}, *store,
+                          state);
+      });
+    };
+    if (ctx.planning()) return load(), update();
+    StepState& s = *step_state(state.view());
+    s = StepState{};
+    s.loss_scale = s.clip_factor = 1.0f;
+    for (float& rate : s.learning_rate) rate = 0.01f;
+    auto* const w = parameters.as<float>();
+    for (int64_t i = 0; i < n; ++i) w[i] = value(i, 1);
+    load();
+    for (int step = 0; step < 5; ++step) {
+      float* const g = gradients.view().as<float>();
+      for (int64_t i = 0; i < n; ++i) g[i] = value(i, static_cast<uint64_t>(step) + 2);
+      s.found_inf = step == 2;  // a skipped step moves the states and changes none
+      optimizer->prepare_step(s);
+      update();
+      if (!s.found_inf) ++s.updates;
+    }
+    run.master.assign(w, w + n);
+    if (both) {
+      const auto* const bits = static_cast<const uint16_t*>(weights.view().data);
+      run.weights.assign(bits, bits + n);
+    }
+    for (int k = 0; k < store->states(); ++k)
+      for (const StateSpan& whole : whole_parameter_spans(table))
+        for (int64_t i = 0; i < whole.elements;) {
+          const View v = store->stored(k, whole.offset + i);
+          const int64_t count = std::min(v.elements(), whole.elements - i);
+          run.states.insert(run.states.end(), v.as<float>(), v.as<float>() + count);
+          i += count;
+        }
+  };
+  Context plan(Place::plan, settings);
+  go(plan);
+  run.schedule.pack({}, setting.shuffle);
+  Context cpu(Place::cpu, settings);
+  cpu.reserve(run.schedule);
+  go(cpu);
+  EXPECT_EQ(cpu.host_resident_bytes(), run.schedule.host_bytes());
+  return run;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+class OffloadedStates : public testing::TestWithParam<const char*> {};
+
+TEST_P(OffloadedStates, HaveTheBitsOfStatesOnTheDevice) {
+  const ParamTable table = table_of_all_kinds();
+  for (const DType weights : {DType::f32, DType::bf16}) {
+    const Trained want = train(table, GetParam(), {.weights = weights});
+    ASSERT_FALSE(want.states.empty());
+    for (const int64_t window : {256, 1024, 2560, 16384, 1 << 20})
+      for (const StreamMode streams :
+           {StreamMode::immediate, StreamMode::deferred, StreamMode::worker}) {
+        const bool hard = streams != StreamMode::immediate;  // random places, poison, guards
+        const Trained got =
+            train(table, GetParam(),
+                  {window, streams, hard ? static_cast<uint64_t>(window) : 0, hard, weights});
+        EXPECT_TRUE(same_bits(got.master, want.master)) << window;
+        EXPECT_TRUE(same_bits(got.states, want.states)) << window;
+        EXPECT_EQ(got.weights, want.weights) << window;
+      }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, OffloadedStates,
+                         testing::Values("adamw", "adam", "lion", "sgd"));
+
+TEST(OffloadedStateStore, TakeThreeWindowsOfTheDevice) {
+  const ParamTable table = table_of_all_kinds();
+  const Trained plain = train(table, "adamw", {});
+  const Trained moved = train(table, "adamw", {.window = 1024});
+  int64_t trainable = 0;
+  for (const StateSpan& s : whole_parameter_spans(table)) trainable += round_up(s.elements, 256);
+  EXPECT_GE(moved.windows, ceil_div(trainable, 1024));
+  EXPECT_EQ(plain.schedule.host_bytes(), 0);
+  EXPECT_EQ(moved.schedule.host_bytes(), 2 * round_up(4 * trainable, 4096));
+  int64_t most = 0;
+  const int update = moved.schedule.find("update");
+  for (int64_t t = 0; t <= moved.schedule.at(update).ticks; ++t)
+    most = std::max(most, moved.schedule.live(update, t)[static_cast<size_t>(Category::optimizer)]);
+  EXPECT_EQ(most, 3 * 2 * 1024 * 4);
+  EXPECT_EQ(plain.schedule.live(plain.schedule.find("update"),
+                                1)[static_cast<size_t>(Category::optimizer)],
+            2 * table.trained_elements() * 4);
+}
+
+TEST(OffloadedStateStore, CopyEveryStateOnceEachWayAStep) {
+  const ParamTable table = table_of_all_kinds();
+  const Trained moved = train(table, "adamw", {.window = 2560});
+  int64_t in = 0, out = 0, trainable = 0;
+  for (const OpRecord& op : moved.schedule.at(moved.schedule.find("update")).ops) {
+    if (std::string(op.name) == "copy_to_device") in += op.bytes;
+    if (std::string(op.name) == "copy_to_host") out += op.bytes;
+  }
+  for (const StateSpan& s : whole_parameter_spans(table)) trainable += round_up(s.elements, 256);
+  EXPECT_EQ(in, 8 * trainable);
+  EXPECT_EQ(out, in);
+}
+
+TEST(OffloadedStateStore, WindowsAreWholeSteps) {
+  const ParamTable table = table_of_all_kinds();
+  Schedule schedule;
+  schedule.add(Name("root"), -1, true);
+  Context plan(Place::plan, {});
+  test::expect_error(ErrorCode::internal, {"windows of a multiple of 256 elements"}, [&] {
+    plan.program(schedule, 0,
+                 [&] { OffloadedStateStore(plan, table, {Name("exp_avg")}, {.window = 100}); });
+  });
+}
+
+// What rests by part is cut where the runs of the table are, whichever of them are frozen.
+TEST(OffloadedStateStore, WindowsKeepToThePartsWhateverIsFrozen) {
+  for (int frozen = 0; frozen < 16; ++frozen) {
+    SCOPED_TRACE(frozen);
+    ParamTable table;
+    int part = -1;
+    for (const char* name : {"wte", "h.0", "h.1", "ln_f"}) {
+      const bool trainable = (frozen >> (part + 1) & 1) == 0, block = name[0] == 'h';
+      table.add(
+          {.name = Name(name), .shape = {300}, .trainable = trainable, .part = block ? part : -1});
+      ++part;
+    }
+    const size_t runs = trained_runs(table).size();
+    // The ends of the model, of no part both, are neighbours where nothing between them is trained.
+    EXPECT_EQ(runs, frozen == 6 ? 1u : static_cast<size_t>(4 - std::popcount(unsigned(frozen))));
+    if (runs == 0) continue;
+    Schedule schedule;
+    schedule.add(Name("root"), -1, true);
+    Context plan(Place::plan, {});
+    std::vector<std::unique_ptr<StateStore>> stores;
+    std::vector<std::unique_ptr<OffloadedGradSink>> sinks;
+    plan.program(schedule, 0, [&] {
+      const std::vector<Name> states = {Name("exp_avg")};
+      stores.push_back(std::make_unique<PlainStateStore>(plan, table, states, true));
+      stores.push_back(std::make_unique<OffloadedStateStore>(
+          plan, table, states, OffloadedStateStore::Options{.window = 1 << 20, .by_part = true}));
+      for (const auto& store : stores) {
+        EXPECT_EQ(static_cast<size_t>(store->windows()), runs);
+        sinks.push_back(std::make_unique<OffloadedGradSink>(plan, table, *store, DType::f32));
+      }
+    });
+  }
+}
+
+// Weights that rest with the host are the rounded parameters after every step, a skipped one too:
+// and what is frozen, with the host in their dtype alone, is as it was.
+TEST(StreamedParams, WeightsAreTheRoundedParametersWhateverIsFrozen) {
+  ParamTable table;
+  const auto add = [&](const char* name, int64_t n, bool trainable, int part) {
+    table.add({.name = Name(name), .shape = {n}, .trainable = trainable, .part = part});
+  };
+  add("wte", 700, true, -1);
+  add("h.0.first", 300, false, 0);
+  add("h.0.a", 1000, true, 0);
+  add("h.0.b", 257, false, 0);
+  add("h.0.c", 2000, true, 0);
+  table.add({.name = Name("h.1.padded"), .shape = {40, 16}, .rows = 33, .part = 1});
+  add("h.1.last", 300, false, 1);
+  add("h.2.frozen", 513, false, 2);
+  add("ln_f", 100, true, -1);
+  const int64_t n = table.trained_elements();
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const int64_t window : {1024, 1 << 16})
+      for (const StreamMode streams :
+           {StreamMode::immediate, StreamMode::deferred, StreamMode::worker}) {
+        SCOPED_TRACE(testing::Message() << to_string(dtype) << " window " << window << " streams "
+                                        << static_cast<int>(streams));
+        const auto optimizer = make_optimizer({});
+        Schedule schedule;
+        schedule.add(Name("root"), -1, true);
+        for (const char* name : {"load", "update", "read"}) schedule.add(Name(name), 0, false);
+        Settings settings;
+        settings.threads = 1;
+        settings.poison = true;
+        settings.streams = streams;
+        const auto go = [&](Context& ctx) {
+          Tensor gradients, state;
+          std::unique_ptr<OffloadedStateStore> store;
+          std::unique_ptr<StreamedParamStore> weights;
+          ctx.program(schedule, 0, [&] {
+            gradients = ctx.tensor(Name("gradients"), {n}, DType::f32, Category::gradients);
+            state = ctx.tensor(Name("state"), step_state_shape(), DType::u8, Category::state);
+            store = std::make_unique<OffloadedStateStore>(
+                ctx, table, optimizer->state_names(),
+                OffloadedStateStore::Options{
+                    .master = true, .window = window, .by_part = true, .weights = dtype});
+            weights = std::make_unique<StreamedParamStore>(ctx, table, dtype, *store);
+          });
+          const View master = store->master();
+          const auto load = [&] { ctx.program(schedule, 1, [&] { weights->load(ctx); }); };
+          const auto update = [&] {
+            ctx.program(schedule, 2, [&] {
+              optimizer->update(ctx, {master, {}, gradients}, *store, state);
+            });
+          };
+          const auto read = [&](auto&& see) {
+            ctx.program(schedule, 3, [&] {
+              for (int part = 0; part < 3; ++part) {
+                weights->fetch_part(ctx, part);
+                for (int i = 0; i < table.size(); ++i)
+                  if (table[i].part == part) see(i, weights->acquire(ctx, i));
+                weights->drop_part(ctx, part);
+              }
+              for (int i = 0; i < table.size(); ++i)
+                if (table[i].part < 0) see(i, weights->acquire(ctx, i));
+            });
+          };
+          if (ctx.planning()) return load(), update(), read([](int, const View&) {});
+          StepState& s = *step_state(state.view());
+          s = StepState{};
+          s.loss_scale = s.clip_factor = 1.0f;
+          for (float& rate : s.learning_rate) rate = 0.01f;
+          for (int64_t i = 0; i < n; ++i) master.as<float>()[i] = value(i, 1);
+          for (const RestingWeights::Piece& piece : weights->frozen())
+            for (int64_t i = 0; i < piece.view.elements(); ++i) {
+              const float v = value(piece.first + i, 1);
+              if (dtype == DType::f32)
+                piece.view.as<float>()[i] = v;
+              else if (dtype == DType::bf16)
+                piece.view.as<bf16>()[i] = from_f32<bf16>(v);
+              else
+                piece.view.as<f16>()[i] = from_f32<f16>(v);
+            }
+          load();
+          for (int step = 0; step < 3; ++step) {
+            for (int64_t i = 0; i < n; ++i) gradients.view().as<float>()[i] = value(i, 2);
+            s.found_inf = step == 1;
+            optimizer->prepare_step(s);
+            update();
+            if (!s.found_inf) ++s.updates;
+            read([&](int param, const View& w) {
+              const ParamInfo& p = table[param];
+              int64_t wrong = 0;
+              for (int64_t i = 0; i < p.elements(); ++i) {
+                const float want =
+                    p.trainable ? master.as<float>()[p.offset + i] : value(p.offset + i, 1);
+                if (dtype == DType::f32)
+                  wrong += w.as<float>()[i] != want;
+                else if (dtype == DType::bf16)
+                  wrong += w.as<bf16>()[i].bits != from_f32<bf16>(want).bits;
+                else
+                  wrong += w.as<f16>()[i].bits != from_f32<f16>(want).bits;
+              }
+              EXPECT_EQ(wrong, 0) << p.name.view() << " step " << step;
+            });
+          }
+        };
+        Context plan(Place::plan, settings);
+        go(plan);
+        schedule.pack();
+        Context cpu(Place::cpu, settings);
+        cpu.reserve(schedule);
+        go(cpu);
+      }
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,239 @@
+// The template interpreter against jinja2 as transformers sets it up:
+// tests/golden/make_chat_golden.py.
+#include "engine/text/chat_template.h"
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "tests/engine/text/helpers.h"
+
+namespace snug {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+uint64_t digest(std::string_view text) {
+  uint64_t h = 0xCBF29CE484222325;
+  for (const char c : text) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001B3;
+  return h;
+}
+
+// What the fixtures say of an error: the message of raise_exception, or that there is one.
+std::string spoken(const Error& e) {
+  EXPECT_EQ(e.code(), ErrorCode::data);
+  EXPECT_FALSE(e.expected().empty() || e.found().empty() || e.advice().empty());
+  const std::string mark = "its complaint: ";
+  if (e.found().rfind(mark, 0) != 0) return "?";
+  return "!" + e.found().substr(mark.size(), e.found().rfind(", at ") - mark.size());
+}
+
+struct Shown {
+  std::string text;
+  std::string error;
+  std::string spans = "[]";
+};
+
+Shown shown(const std::string& source, const std::string& row, const Json& variables,
+            std::time_t now, bool prompt) {
+  Shown out;
+  try {
+    ChatTemplate t = ChatTemplate::parse(source, "t.jinja");
+    for (const auto& [name, text] : variables.items()) t.set_variable(name, text);
+    t.set_time(now);
+    const RenderedChat r = t.render(Conversation::parse(row, "rows.jsonl:1"), prompt);
+    out.text = r.text;
+    // Every byte has an origin; generated spans in characters, as transformers gives them.
+    EXPECT_EQ(r.runs.empty() ? 0 : r.runs.back().end, static_cast<int64_t>(r.text.size()));
+    Json spans = Json::array();
+    int64_t begin = 0, chars = 0;
+    bool open = false;
+    for (const jinja::Run& run : r.runs) {
+      const int64_t from = chars;
+      for (int64_t i = begin; i < run.end; ++i)
+        chars += (static_cast<uint8_t>(r.text[static_cast<size_t>(i)]) & 0xC0) != 0x80;
+      if (run.origin.generation && !open) spans.push_back(Json::array({from, chars}));
+      if (run.origin.generation && open) spans.back()[1] = chars;
+      open = run.origin.generation;
+      begin = run.end;
+    }
+    for (const Json& s : spans)
+      out.spans = out.spans == "[]"
+                      ? "[" + s.dump() + "]"
+                      : out.spans.substr(0, out.spans.size() - 1) + ", " + s.dump() + "]";
+    for (size_t at = 0; (at = out.spans.find(',', at)) != std::string::npos; ++at)
+      if (out.spans[at + 1] != ' ') out.spans.insert(at + 1, " ");
+  } catch (const Error& e) {
+    out.error = spoken(e);
+  }
+  return out;
+}
+
+TEST(ChatTemplate, RendersFamiliesAsJinja2Does) {
+  setenv("TZ", "UTC", 1);
+  tzset();
+  const Json g = Json::parse(slurp(golden("chat_templates.json")));
+  ASSERT_GE(g["families"].size(), 12u);
+  ASSERT_GE(g["conversations"].size(), 200u);
+  int different = 0, errors = 0;
+  for (const auto& [name, family] : g["families"].items()) {
+    const std::string source = slurp(golden("chat_templates/" + name + ".jinja"));
+    const std::string digests = family["digests"];
+    int failed = 0;
+    for (size_t k = 0; k < g["conversations"].size(); ++k) {
+      const std::string row = g["conversations"][k].dump();
+      const Shown plain = shown(source, row, family["variables"], g["now"], false);
+      const Shown prompt = shown(source, row, family["variables"], g["now"], true);
+      failed += !plain.error.empty();
+      const std::string both =
+          plain.text + plain.error + '\0' + prompt.text + prompt.error + '\0' + plain.spans;
+      const std::string hex = digests.substr(16 * k, 16);
+      if (family["whole"].contains(std::to_string(k))) {
+        EXPECT_EQ(both, family["whole"][std::to_string(k)].get<std::string>()) << name << " " << k;
+      }
+      if (digest(both) == std::stoull(hex, nullptr, 16)) continue;
+      if (++different < 6) ADD_FAILURE() << name << " " << k << ": " << row << "\n" << both;
+    }
+    EXPECT_EQ(failed, family["errors"].get<int>()) << name;
+    errors += failed;
+  }
+  EXPECT_EQ(different, 0);
+  EXPECT_GT(errors, 500);
+}
+
+TEST(ChatTemplate, HasTheLanguageOfJinja2) {
+  setenv("TZ", "UTC", 1);
+  tzset();
+  const Json g = Json::parse(slurp(golden("chat_pieces.json")));
+  const Json families = Json::parse(slurp(golden("chat_templates.json")));
+  const Json row = {{"messages", {{{"role", "user"}, {"content", "c"}}}},
+                    {"chat_template_kwargs", g["context"]}};
+  for (const Json& piece : g["pieces"]) {
+    const std::string source = piece[0];
+    const Shown got = shown(source, row.dump(), {{"bos_token", "<s>"}}, families["now"], false);
+    EXPECT_EQ(got.text + got.error, piece[1].get<std::string>()) << source;
+  }
+}
+
+constexpr const char* kRow = R"({"messages": [{"role": "user", "content": "hi"}]})";
+
+void expect_bad(const std::string& source, const std::string& expected, const std::string& found,
+                const std::string& advice) {
+  expect_error(
+      [&] {
+        ChatTemplate::parse(source, "t.jinja").render(Conversation::parse(kRow, "r.jsonl:1"));
+      },
+      ErrorCode::data, expected, found, advice);
+}
+
+TEST(ChatTemplate, EndsWithinItsBounds) {
+  expect_error(
+      [&] {
+        ChatTemplate::parse(
+            "\n{% for a in range(999) %}{% for b in range(999) %}{% endfor %}{% endfor %}",
+            "t.jinja")
+            .render(Conversation::parse(kRow, "r.jsonl:1"), false, {.max_steps = 100000});
+      },
+      ErrorCode::data, "ends within 100000 steps", "still runs, at t.jinja:2",
+      "a loop that does not end");
+  expect_bad("{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}", "at most 800 levels",
+             "for ever?, at t.jinja:1", "correct the template");
+  expect_bad(
+      "{% set ns = namespace(s='ab') %}{% for a in range(99) %}{% set ns.s = ns.s ~ ns.s %}"
+      "{% endfor %}",
+      "at most 256.00 MiB", "asks for more", "shorten");
+  expect_bad("{{ 'x' * 99999999999 }}", "ends within 20000000 steps", "still runs", "shorten");
+  expect_bad("{{ ('x' * 9999999) * 9999 }}", "at most 256.00 MiB", "asks for more", "shorten");
+  expect_bad(
+      "{% set ns = namespace(s=[]) %}{% for a in range(9999) %}{% set ns.s = [ns.s] %}{% endfor %}"
+      "{{ ns.s }}",
+      "a value that has a text", "more than 100 levels", "correct");
+  const std::string deep(100000, '(');
+  expect_bad("{{ " + deep + std::string(100000, ')') + " }}", "at most 240 levels",
+             "more, at t.jinja:1", "correct");
+  std::string chain = "1";
+  for (int i = 0; i < 100000; ++i) chain += " + 1";
+  expect_bad("{{ " + chain + " }}", "at most 300 levels", "a deeper one", "correct");
+}
+
+TEST(ChatTemplate, RefusesByNameAndLine) {
+  expect_bad("a\n{% include 'x' %}", "a tag that chat templates use",
+             "'{% include %}', which is not built, at t.jinja:2", "without it");
+  expect_bad("{% fro x in y %}", "a tag that is known", "'{% fro %}', at t.jinja:1",
+             "did you mean for?");
+  expect_bad("\n\n{{ x | urlize }}", "a filter that is known", "'urlize', at t.jinja:3",
+             "without it");
+  expect_bad("{{ x is escaped }}", "a test that is known", "'is escaped', at t.jinja:1",
+             "without it");
+  expect_bad("{{ lipsum() }}", "a function that is known", "'lipsum', at t.jinja:1", "without it");
+  expect_bad("{{ f(*x) }}", "arguments one by one", "'*', which is not built, at t.jinja:1",
+             "correct");
+  expect_bad("{{ 'a'.encode() }}", "methods of a string that are known", "'encode', at t.jinja:1",
+             "without it");
+  expect_bad("{{ messages.append(1) }}", "methods of a list that are known and change nothing",
+             "'append', at t.jinja:1", "without it");
+  expect_bad("{{ ('a' | e) + 'b' }}", "a string that is not escaped", "'escape'", "last");
+  expect_bad("\n{{ raise_exception('No system role') }}", "a conversation that the template takes",
+             "its complaint: No system role, at t.jinja:2", "change the conversation");
+  expect_bad("{% break %}", "a loop around 'break'", "none, at t.jinja:1", "correct the template");
+  expect_bad("{% set 1 = 2 %}", "a name to assign to", "another expression, at t.jinja:1",
+             "correct the template");
+  expect_bad("{{ missing.x }}", "a value", "'missing', which is not defined, at t.jinja:1",
+             "give it in the messages");
+}
+
+TEST(ChatTemplate, IsReadFromItsFolder) {
+  const TestFolder folder;
+  EXPECT_FALSE(ChatTemplate::load(folder.path()).has_value());
+  const auto text = [&](bool tools) {
+    return ChatTemplate::load(folder.path(), tools)
+        ->render(Conversation::parse(kRow, "r.jsonl:1"))
+        .text;
+  };
+  folder.write("tokenizer_config.json",
+               R"({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template":
+"{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"})");
+  EXPECT_EQ(text(false), "<s>hi</s>");
+  folder.write("tokenizer_config.json",
+               R"({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default",
+"template": "d"}]})");
+  EXPECT_EQ(text(false), "d");
+  EXPECT_EQ(text(true), "t");
+  folder.write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "t"}]})");
+  expect_error([&] { text(false); }, ErrorCode::data, "a template named \"default\" among several",
+               " has none", "name one of them so");
+  folder.write("chat_template.jinja", "f");  // counts before the configuration's
+  EXPECT_EQ(text(false), "f");
+}
+
+TEST(ChatTemplate, RefusesConversationsThatAreNone) {
+  const auto bad = [](const std::string& row, const std::string& expected,
+                      const std::string& found) {
+    expect_error([&] { Conversation::parse(row, "r.jsonl:7"); }, ErrorCode::data, expected,
+                 "r.jsonl:7" + found, "");
+  };
+  bad("[1]", "an object with \"messages\"", ": none");
+  bad("{}", "a list of messages under \"messages\"", ": no such key");
+  bad(R"({"messages": []})", "at least one message", ": an empty list");
+  bad(R"({"messages": {}})", "at least one message", ": no list");
+  bad(R"({"messages": [1]})", "messages that are objects", ": message 1 is none");
+  bad(R"({"messages": [{"content": "x"}]})", "a string under \"role\"", ": message 1 has none");
+  bad(R"({"messages": [{"role": 1}]})", "a string under \"role\"", ": message 1 has another value");
+  bad(R"({"messages": [{"role": "user", "content": 5}]})", "under \"content\"",
+      ": message 1 has another value");
+  bad(R"({"messages": [{"role": "user"}], "tools": 1})", "a list of tools", ": another value");
+  bad(R"({"messages": [{"role": "user"}], "chat_template_kwargs": 1})",
+      "an object under \"chat_template_kwargs\"", ": another value");
+  bad(R"({"a": 1, "a": 2})", "each key once", ": \"a\" twice");
+  bad(R"({"a": 18446744073709551615})", "at most 64 bits", ": 18446744073709551615");
+  expect_error([&] { Conversation::parse("{\"messages\": [", "r.jsonl:7"); }, ErrorCode::data,
+               "JSON",
+               "r.jsonl:7, byte 15: ", "write one object a line, with double quotes around keys");
+  bad(R"({"prompt": "a", "completion": [{"role": "assistant", "content": "b"}]})",
+      "a prompt and a completion that are both texts or both lists of messages", ": one of each");
+  std::string deep = R"({"messages": )";
+  for (int i = 0; i < 200; ++i) deep += "[";
+  bad(deep, "JSON of at most 90 levels", ": more");
+}
+
+}  // namespace
+}  // namespace snug
