@@ -441,6 +441,17 @@ std::vector<std::string> offload_texts(const Model& model, const std::string& re
 
 }  // namespace
 
+bool layers_save_alike(const Model& model) {
+  const Body& last = model.block(model.spec().L - 1).body();
+  for (int64_t l = model.first_backward(); l < model.spec().L; ++l) {
+    const Body& body = model.block(l).body();
+    if (body.slots() != last.slots()) return false;
+    for (int s = 0; s < last.slots(); ++s)
+      if ((body.backward_reader(s) >= 0) != (last.backward_reader(s) >= 0)) return false;
+  }
+  return true;
+}
+
 StackOptions record_stack_options(const Model& model, const Decisions& decisions,
                                   const OptimizerConfig& optimizer, const Settings& settings,
                                   const CostModel& cost, const ModelOptions& ways) {

@@ -80,6 +80,10 @@ int64_t forward_behind(const StackOption& before, const StackOption& own);
 // Of its forward's seconds, those after the wait for what the layer before sent last.
 double seconds_after_sent(const StackOption& before, const StackOption& own);
 
+// Whether all layers that backward reaches save the same slots: of one pair of them the bytes of a
+// stack are known.
+bool layers_save_alike(const Model& model);
+
 // For each of these ways to recompute: what it is with nothing offloaded,
 // in `kept`, and in `away` with the input, with each other large slot, with all and with all but
 // the input offloaded; those that another one of `away` beats in everything are left out. For a

@@ -29,7 +29,7 @@ PlanSearch::PlanSearch(const PlanRequest& request, std::shared_ptr<Recordings> r
   const bool choose = r.offload == "auto" && use_host;  // what is offloaded
   const std::string fixed = r.offload == "auto" ? "none" : r.offload;
   layers_ = open && fixed == "none";
-  stacks_ = layers_ && choose && r.model->backward_layers() > 1;
+  stacks_ = layers_ && choose && r.model->backward_layers() > 1 && layers_save_alike(*r.model);
 
   if (trains && r.offload_optimizer != "cpu") states_away_.push_back(false);
   const bool some =
