@@ -322,8 +322,8 @@ Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps) {
   if (uses & kUsesEpsilon) h["adam_epsilon"] = number(config.adam_epsilon);
   if (!find_optimizer(config.optim)->settings.empty())
     h["optim_args"] =
-        config.optim_args.empty() ? "none" : optim_args_text(parse_optim_args(config.optim_args));
-  h["param_groups"] = config.param_groups.empty() ? "none" : config.param_groups;
+        config.optim_args.empty() ? "null" : optim_args_text(parse_optim_args(config.optim_args));
+  h["param_groups"] = config.param_groups.empty() ? "null" : config.param_groups;
   if (config.precision == "fp16") {
     h["loss_scale"] = number(config.loss_scale);
     h["growth_factor"] = number(config.growth_factor);
