@@ -112,6 +112,11 @@ run_tests() {
   failed=$((failed + bad))
   ((all <= good + bad)) || skipped=$((skipped + all - good - bad))
   summaries+=("$folder, $label, $((SECONDS - start)) s: $line")
+  # Their names come last too: a long log may reach a reader by its end alone.
+  local name
+  while read -r name; do summaries+=("  failed: $name"); done < <(
+    sed -n '/^The following tests FAILED/,$s/^[[:space:]]*[0-9][0-9]* - \(.*\)/\1/p' "$log"
+  )
 }
 
 # thread_sanitizer_starts: false, with `why`, if a program built with it ends before its main. One

@@ -223,7 +223,7 @@ __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem
   for (at.h = group * shared; at.h < (group + 1) * shared; ++at.h)
     for (at.q0 = first_query; at.q0 < end; at.q0 += kQueries) {
       // The first key a query sees never descends: no later one sees these.
-      if (first_key(p, at.b, at.q0) >= at.k0 + valid) break;
+      if (first_key(p, at.b, at.q0) >= at.k0 + at_most(p.tokens - at.k0, block_rows)) break;
       at.queries = at_most(p.tokens - at.q0, kQueries);
       const int64_t row = first_row + at.q0;
       sync_threads();
@@ -268,12 +268,14 @@ __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem
       add_weighted<kColumns>(dv, s, d, first_column);
       add_weighted<kColumns>(dk, dp, q, first_column);
     }
-  const int first = warp() * kWarpRows;
-  V* const to = io.dqkv + place + first * p.qkv_row;
+  // Computed again: held over the loop, place and count would spill at 256 columns on sm_80.
+  const int64_t own = at.k0 + warp() * kWarpRows;
+  const int rows_left = at_most(p.tokens - own, kWarpRows);
+  V* const to = io.dqkv + (at.b * p.tokens + own) * p.qkv_row + (p.heads + group) * p.width;
   const float kept = p.state ? p.mask.kept : 1.0f;
-  store_sums(to, p.qkv_row, keys, dk, p.scale, p.scale, first_column, valid - first, p);
-  store_sums(to + p.groups * p.width, p.qkv_row, values, dv, kept, kept, first_column,
-             valid - first, p);
+  store_sums(to, p.qkv_row, keys, dk, p.scale, p.scale, first_column, rows_left, p);
+  store_sums(to + p.groups * p.width, p.qkv_row, values, dv, kept, kept, first_column, rows_left,
+             p);
 }
 
 }  // namespace
