@@ -281,6 +281,19 @@ Findings check_include_cycles(const Tree& tree) {
   return findings;
 }
 
+Findings check_json_headers(const Tree& tree) {
+  static const std::set<std::string> kMay = {"engine/io/json.h", "engine/text/json_text.h",
+                                             "tools/inspect/machine.h"};
+  Findings findings;
+  for (const auto& [path, content] : tree) {
+    if (!path.ends_with(".h") || path.starts_with("tests/") || kMay.contains(path)) continue;
+    for (const Include& include : parse_includes(content))
+      if (include.path == "nlohmann/json.hpp")
+        findings.push_back(path + ": a header includes <nlohmann/json.hpp>, not json_fwd.hpp");
+  }
+  return findings;
+}
+
 Findings check_file_length(const Tree& tree) {
   Findings findings;
   for (const auto& [path, content] : tree) {

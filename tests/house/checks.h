@@ -40,6 +40,10 @@ Findings check_layering(const Tree& tree);
 // No file reaches itself through its includes; the finding prints the whole chain.
 Findings check_include_cycles(const Tree& tree);
 
+// Headers declare what has to do with JSON by <nlohmann/json_fwd.hpp>; the whole library, half a
+// second of every file that sees it, is for .cpp files and the headers that say they are for these.
+Findings check_json_headers(const Tree& tree);
+
 // No source file has more than 600 lines.
 Findings check_file_length(const Tree& tree);
 

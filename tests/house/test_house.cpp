@@ -57,6 +57,9 @@ TEST(HouseRepository, Layering) {
 TEST(HouseRepository, NoIncludeCycles) {
   EXPECT_CLEAN(check_include_cycles(repository()));
 }
+TEST(HouseRepository, JsonHeaders) {
+  EXPECT_CLEAN(check_json_headers(repository()));
+}
 TEST(HouseRepository, FileLength) {
   EXPECT_CLEAN(check_file_length(repository()));
 }
@@ -177,6 +180,15 @@ TEST(HouseCatches, IncludeCycle) {
   EXPECT_EQ(findings[0], "include cycle: optim/a.h -> optim/b.h -> optim/c.h -> optim/a.h");
   expect_caught(check_include_cycles({{"optim/a.h", quoted("optim/a.h")}}),
                 "optim/a.h -> optim/a.h");
+}
+
+TEST(HouseCatches, JsonInAHeader) {
+  const std::string whole = "#include <nlohmann/json.hpp>\n";
+  EXPECT_CLEAN(check_json_headers({{"engine/io/json.h", whole},
+                                   {"optim/a.cpp", whole},
+                                   {"tests/a.h", whole},
+                                   {"optim/a.h", "#include <nlohmann/json_fwd.hpp>\n"}}));
+  expect_caught(check_json_headers({{"optim/a.h", whole}}), "optim/a.h");
 }
 
 TEST(HouseCatches, LongFile) {
