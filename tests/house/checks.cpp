@@ -90,7 +90,8 @@ bool is_source(const std::string& path) {
 }
 bool is_text(const std::string& path) {
   static const std::set<std::string> kinds = {".md", ".cmake", ".yaml", ".yml"};
-  return is_source(path) || kinds.contains(extension(path)) || path.ends_with("CMakeLists.txt") ||
+  return is_source(path) || is_table_of_rows(path) || kinds.contains(extension(path)) ||
+         path.ends_with("CMakeLists.txt") ||
          (path.starts_with('.') && path.find('/') == std::string::npos);
 }
 

@@ -13,6 +13,11 @@ namespace snug::house {
 using Tree = std::map<std::string, std::string>;  // path from the repository root -> content
 using Findings = std::vector<std::string>;
 
+// A table of wrong inputs with what is said of them, all of whose text is a test's.
+inline bool is_table_of_rows(const std::string& path) {
+  return path.starts_with("tests/tools/e2e/bad/") && path.ends_with(".txt");
+}
+
 struct Include {
   int line = 0;
   char kind = 0;     // '"', '<', or 0 when the name comes from a macro

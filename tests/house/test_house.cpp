@@ -298,6 +298,12 @@ TEST(HouseCatches, UntestedMessage) {
   expect_caught(found("wrong(\"ten of these\");", ""), "ten of these");
   EXPECT_CLEAN(found("wrong(\"ten of these\");", "\"ten of these\""));
   EXPECT_CLEAN(found("error.wrong(\"ten of these\"); call_wrong(\"ten of these\");", ""));
+  // A table of rows says them as it stands.
+  Tree tree = {{"engine/io/a.cpp", head + said},
+               {"tests/tools/e2e/bad/a.txt", "  try:   buy more bees\n"}};
+  EXPECT_CLEAN(check_error_texts(tree, {}));
+  tree["tests/tools/e2e/bad/a.txt"] = "  try:   buy more\n";
+  expect_caught(check_error_texts(tree, {}), "more bees");
   // So are those of a function that a header declares, with the code of its definition, and an
   // exception of our own.
   const auto elsewhere = [&](const std::string& call, const std::string& body) {
