@@ -130,7 +130,7 @@ thread_sanitizer_starts() {
   return 1
 }
 
-export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+export ASAN_OPTIONS=detect_leaks=1
 export TSAN_OPTIONS=halt_on_error=1
 
 install_missing "${build_packages[@]}" libgtest-dev clang-format git \

@@ -2,6 +2,14 @@
 
 #include <utility>
 
+#ifdef __SANITIZE_ADDRESS__
+// Undefined behaviour traps in such a build (CMakeLists.txt): the signal gets a report with the line.
+extern "C" const char* __asan_default_options();
+extern "C" const char* __asan_default_options() {
+  return "handle_sigill=1";
+}
+#endif
+
 namespace snug {
 
 const char* to_string(ErrorCode code) {

@@ -1,6 +1,8 @@
 // Shape, View, Name, Error, Precision and units: values and every error text.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <limits>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -324,6 +326,13 @@ TEST(Units, Rounding) {
   EXPECT_EQ(ceil_div(7, 3), 3);
   EXPECT_EQ(ceil_div(9, 3), 3);
 }
+
+#ifdef __SANITIZE_ADDRESS__
+TEST(Sanitizers, NameTheLineOfUndefinedBehaviour) {
+  volatile int most = std::numeric_limits<int>::max();
+  EXPECT_DEATH(std::exit(most + 1), "ILL .*test_types.cpp");
+}
+#endif
 
 }  // namespace
 }  // namespace snug
