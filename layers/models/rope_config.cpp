@@ -93,10 +93,10 @@ RopeParameters read_rope(const json& c, const json& s, const std::string& where,
   if (r.type == "su" || (r.type == "yarn" && s.contains("short_factor"))) r.type = "longrope";
   const Kind& kind = kind_of(r.type, where);
   check_settings(s, kind, where);
-  r.original_positions =
-      get_int(c, "original_max_position_embeddings", where,
-              get_int(s, "original_max_position_embeddings", where,
-                      r.type == "yarn" || r.type == "longrope" ? positions : 8192));
+  r.original_positions = get_int(
+      c, "original_max_position_embeddings", where,
+      get_int(s, "original_max_position_embeddings", where,
+              r.type == "llama3" || r.type == "yarn" || r.type == "longrope" ? positions : 8192));
   const double ratio = static_cast<double>(positions) /
                        static_cast<double>(std::max<int64_t>(1, r.original_positions));
   r.factor = get_number(s, "factor", where,

@@ -86,6 +86,15 @@ TEST(DecoderConfigs, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(extents("bert"), (List{30522, 768, 3072, 12, 12, 12, 64, 512, 0, 1}));
   EXPECT_EQ(extents("roberta"), (List{50265, 768, 3072, 12, 12, 12, 64, 510, 0, 1}));
   EXPECT_EQ(resolve_model("mistral-7b-v0.3", "").spec.window, 0);
+  // Published files say 1e-5 where the families' default is 1e-6.
+  for (const char* name : {"smollm2-135m", "llama-3.1-8b", "mistral-7b-v0.1"})
+    EXPECT_EQ(resolve_model(name, "").spec.norm_epsilon, 1e-5f) << name;
+  EXPECT_EQ(resolve_model("qwen2.5-0.5b", "").spec.norm_epsilon, 1e-6f);
+  // Without its own the length that angles are stretched from is the model's.
+  EXPECT_EQ(resolve_model("", R"({"type": "llama", "max_position_embeddings": 4096,
+      "rope_scaling": {"rope_type": "llama3", "factor": 8}})")
+                .spec.rope.original_positions,
+            4096);
   const auto kinds = [](const char* type) {
     std::string text;
     const ModelSpec s = resolve_model("", std::string(R"({"type": ")") + type + R"("})").spec;
