@@ -72,7 +72,9 @@ TEST(PlanCommand, ComparesOptimizers) {
     // Embeddings of a model from scratch keep fp32, and what is small.
     const bool coded = states[i] == 2.03125 || states[i] == 0.53125;
     EXPECT_EQ(row["parameters_with_fp32_state"].get<int64_t>() > 0, coded);
-    if (!coded) EXPECT_EQ(mean, states[i]);
+    if (!coded) {
+      EXPECT_EQ(mean, states[i]);
+    }
     EXPECT_EQ(row["driver_bytes"],
               row["engine_bytes"].get<int64_t>() + row["runtime_bytes"].get<int64_t>());
     EXPECT_EQ(row["saved_state_bytes"], all["plans"][0]["categories"]["optimizer"].get<int64_t>() -
