@@ -1,6 +1,8 @@
 // snug explain: why a tensor is there, and what holds the peak.
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "engine/core/error.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/commands.h"

@@ -1,6 +1,8 @@
 // snug inspect: what a file or folder holds.
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "engine/core/error.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/commands.h"

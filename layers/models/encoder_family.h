@@ -2,7 +2,7 @@
 // tensors, in numbers, and in their heads.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>

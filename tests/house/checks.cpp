@@ -90,7 +90,8 @@ bool is_source(const std::string& path) {
 }
 bool is_text(const std::string& path) {
   static const std::set<std::string> kinds = {".md", ".cmake", ".yaml", ".yml"};
-  return is_source(path) || kinds.contains(extension(path)) || path.ends_with("CMakeLists.txt") ||
+  return is_source(path) || is_table_of_rows(path) || kinds.contains(extension(path)) ||
+         path.ends_with("CMakeLists.txt") ||
          (path.starts_with('.') && path.find('/') == std::string::npos);
 }
 
@@ -277,6 +278,19 @@ Findings check_include_cycles(const Tree& tree) {
   };
   for (const auto& [path, content] : tree) {
     if (is_cpp(path)) visit(path);
+  }
+  return findings;
+}
+
+Findings check_json_headers(const Tree& tree) {
+  static const std::set<std::string> kMay = {"engine/io/json.h", "engine/text/json_text.h",
+                                             "tools/inspect/machine.h"};
+  Findings findings;
+  for (const auto& [path, content] : tree) {
+    if (!path.ends_with(".h") || path.starts_with("tests/") || kMay.contains(path)) continue;
+    for (const Include& include : parse_includes(content))
+      if (include.path == "nlohmann/json.hpp")
+        findings.push_back(path + ": a header includes <nlohmann/json.hpp>, not json_fwd.hpp");
   }
   return findings;
 }

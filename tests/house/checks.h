@@ -13,6 +13,11 @@ namespace snug::house {
 using Tree = std::map<std::string, std::string>;  // path from the repository root -> content
 using Findings = std::vector<std::string>;
 
+// A table of wrong inputs with what is said of them, all of whose text is a test's.
+inline bool is_table_of_rows(const std::string& path) {
+  return path.starts_with("tests/tools/e2e/bad/") && path.ends_with(".txt");
+}
+
 struct Include {
   int line = 0;
   char kind = 0;     // '"', '<', or 0 when the name comes from a macro
@@ -39,6 +44,10 @@ Findings check_layering(const Tree& tree);
 
 // No file reaches itself through its includes; the finding prints the whole chain.
 Findings check_include_cycles(const Tree& tree);
+
+// Headers declare what has to do with JSON by <nlohmann/json_fwd.hpp>; the whole library, half a
+// second of every file that sees it, is for .cpp files and the headers that say they are for these.
+Findings check_json_headers(const Tree& tree);
 
 // No source file has more than 600 lines.
 Findings check_file_length(const Tree& tree);

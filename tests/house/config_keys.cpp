@@ -118,7 +118,7 @@ Findings check_config_keys(const Tree& tree, const std::vector<Unread>& excused)
   for (const Entry& entry : all) {
     bool read = entry.field.empty() || reads(derived, entry.field), named = false;
     for (const auto& [path, text] : tree) {
-      if (!path.ends_with(".cpp") && !path.ends_with(".h")) continue;
+      if (!path.ends_with(".cpp") && !path.ends_with(".h") && !is_table_of_rows(path)) continue;
       if (path.starts_with("tools/") && !path.starts_with("tools/config/"))
         read = read || reads(text, entry.field);
       if (path.starts_with("tests/tools/")) named = named || names(text, entry.key);

@@ -57,6 +57,9 @@ TEST(HouseRepository, Layering) {
 TEST(HouseRepository, NoIncludeCycles) {
   EXPECT_CLEAN(check_include_cycles(repository()));
 }
+TEST(HouseRepository, JsonHeaders) {
+  EXPECT_CLEAN(check_json_headers(repository()));
+}
 TEST(HouseRepository, FileLength) {
   EXPECT_CLEAN(check_file_length(repository()));
 }
@@ -179,6 +182,15 @@ TEST(HouseCatches, IncludeCycle) {
                 "optim/a.h -> optim/a.h");
 }
 
+TEST(HouseCatches, JsonInAHeader) {
+  const std::string whole = "#include <nlohmann/json.hpp>\n";
+  EXPECT_CLEAN(check_json_headers({{"engine/io/json.h", whole},
+                                   {"optim/a.cpp", whole},
+                                   {"tests/a.h", whole},
+                                   {"optim/a.h", "#include <nlohmann/json_fwd.hpp>\n"}}));
+  expect_caught(check_json_headers({{"optim/a.h", whole}}), "optim/a.h");
+}
+
 TEST(HouseCatches, LongFile) {
   const auto lines = [](int n) {
     std::string text;
@@ -286,6 +298,12 @@ TEST(HouseCatches, UntestedMessage) {
   expect_caught(found("wrong(\"ten of these\");", ""), "ten of these");
   EXPECT_CLEAN(found("wrong(\"ten of these\");", "\"ten of these\""));
   EXPECT_CLEAN(found("error.wrong(\"ten of these\"); call_wrong(\"ten of these\");", ""));
+  // A table of rows says them as it stands.
+  Tree tree = {{"engine/io/a.cpp", head + said},
+               {"tests/tools/e2e/bad/a.txt", "  try:   buy more bees\n"}};
+  EXPECT_CLEAN(check_error_texts(tree, {}));
+  tree["tests/tools/e2e/bad/a.txt"] = "  try:   buy more\n";
+  expect_caught(check_error_texts(tree, {}), "more bees");
   // So are those of a function that a header declares, with the code of its definition, and an
   // exception of our own.
   const auto elsewhere = [&](const std::string& call, const std::string& body) {

@@ -61,8 +61,10 @@ struct Trained {
 
 // Two steps of one micro-batch of SGD, so that an update shows in the second.
 Trained train(const Model& model, const Decisions& d, const char* optim, Schedule* kept = nullptr) {
-  test::RunOptions o{
-      .decisions = d, .optimizer = {.name = optim}, .settings = {}, .global_batch = 2};
+  test::RunOptions o;
+  o.decisions = d;
+  o.optimizer.name = optim;
+  o.global_batch = 2;
   o.settings.threads = 2;
   const Schedule schedule = test::plan_schedule(model, o, {.seconds = 0});
   if (kept) *kept = schedule;

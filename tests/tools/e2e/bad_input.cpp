@@ -1,7 +1,11 @@
 #include "tests/tools/e2e/bad_input.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <sstream>
+#include <stdexcept>
 
+#include "tests/support/folders.h"
 #include "tests/tools/e2e/runs.h"
 
 namespace snug::e2e {
@@ -86,6 +90,118 @@ std::string counted(const std::string& text) {
 }
 std::string gguf(uint64_t tensors, uint64_t keys, const std::string& rest) {
   return "GGUF" + little(3, 4) + little(tensors, 8) + little(keys, 8) + rest;
+}
+
+namespace {
+
+// The words of a line, as bad_input.h has it.
+std::vector<std::string> words_of(const std::string& line) {
+  std::vector<std::string> words;
+  for (size_t at = 0; at < line.size();) {
+    if (line[at] == ' ') {
+      ++at;
+      continue;
+    }
+    std::string word;
+    if (line[at] != '"') {
+      const size_t end = std::min(line.find(' ', at), line.size());
+      word = line.substr(at, end - at);
+      at = end;
+    } else {
+      for (++at; at < line.size() && line[at] != '"'; ++at) {
+        if (line[at] != '\\') {
+          word += line[at];
+          continue;
+        }
+        const char kind = line.at(++at);
+        if (kind == 'x') {
+          word += static_cast<char>(std::stoi(line.substr(at + 1, 2), nullptr, 16));
+          at += 2;
+        } else {
+          word += kind == 'n' ? '\n' : kind == 't' ? '\t' : kind == 'r' ? '\r' : kind;
+        }
+      }
+      if (at++ >= line.size()) throw std::runtime_error("a word without its end: " + line);
+    }
+    words.push_back(word);
+  }
+  return words;
+}
+
+std::string repeated(const std::string& before, const std::string& piece,
+                     const std::string& count) {
+  std::string all = before;
+  for (int i = std::stoi(count); i > 0; --i) all += piece;
+  return all;
+}
+
+// Null: no make begins with this word.
+Make make_of(const std::vector<std::string>& w) {
+  const auto is = [&](const char* verb, size_t words) { return w[0] == verb && w.size() == words; };
+  if (is("file", 3)) return file(w[1], w[2]);
+  if (is("folder", 2)) return folder(w[1]);
+  if (is("copy", 3)) return copy(w[1], w[2]);
+  if (is("gone", 2)) return gone(w[1]);
+  if (is("bytes", 4)) return bytes(w[1], std::stoul(w[2]), w[3]);
+  if (is("cut", 3)) return cut(w[1], std::stoul(w[2]));
+  if (is("json", 4)) return json(w[1], w[2], Json::parse(w[3]));
+  if (is("sealed", 2)) return sealed(w[1]);
+  if (is("tokens", 4))
+    return file(w[1], raw_tokens(numbered_tokens(std::stoi(w[2]), std::stoi(w[3]))));
+  if (is("sentences", 4))
+    return file(w[1], sentences(std::stoi(w[2]), static_cast<unsigned>(std::stoi(w[3]))));
+  if (is("file_repeated", 5)) return file(w[1], repeated(w[2], w[3], w[4]));
+  if (is("bytes_repeated", 6)) return bytes(w[1], std::stoul(w[2]), repeated(w[3], w[4], w[5]));
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<BadRow> rows_of(const char* area) {
+  const std::string path = source_folder() + "/tests/tools/e2e/bad/" + std::string(area) + ".txt";
+  std::vector<BadRow> rows;
+  std::istringstream text(slurp(path));
+  bool command = false;  // of the row that is read
+  int blank = 0;         // empty lines before this one
+  for (std::string line; std::getline(text, line);) {
+    if (line.empty()) {
+      ++blank;
+      continue;
+    }
+    if (line.front() == '[' && line.back() == ']' && (rows.empty() || blank > 0)) {
+      rows.push_back({line.substr(1, line.size() - 2), {}, {}});
+      command = false;
+    } else if (rows.empty()) {
+      throw std::runtime_error(path + ": a line before the first row: " + line);
+    } else if (command) {
+      BadRow& row = rows.back();
+      if (!row.says.empty()) row.says += "\n" + std::string(static_cast<size_t>(blank), '\n');
+      row.says += line;
+    } else {
+      BadRow& row = rows.back();
+      std::vector<std::string> words = words_of(line);
+      if (words[0] == "snug") {
+        words.erase(words.begin());
+        row.words = words;
+        command = true;
+      } else if (words[0] == "exit" && words.size() == 2) {
+        row.code = std::stoi(words[1]);
+      } else if (words[0] == "stdin" && words.size() == 2) {
+        row.input = words[1];
+      } else if (const Make make = make_of(words)) {
+        row.files.push_back(make);
+      } else {
+        throw std::runtime_error(path + ": a line that says nothing: " + line);
+      }
+    }
+    blank = 0;
+  }
+  for (BadRow& row : rows) {
+    constexpr std::string_view kNamed = "<NAMED>";
+    for (size_t at; (at = row.says.find(kNamed)) != std::string::npos;)
+      row.says.replace(at, kNamed.size(), NAMED_OTHERS);
+  }
+  return rows;
 }
 
 }  // namespace snug::e2e

@@ -31,7 +31,7 @@ namespace snug::e2e {
 using Make = std::function<void(const Workspace&)>;
 
 struct BadRow {
-  const char* name;
+  std::string name;
   // Words of a snug command in which @ stands for the workspace; "..." at the front stands for a
   // good `train` command that the words after it change.
   std::vector<std::string> words;
@@ -74,21 +74,26 @@ std::string safetensors(const std::string& header, size_t count);
 std::string counted(const std::string& text);
 std::string gguf(uint64_t tensors, uint64_t keys, const std::string& rest);
 
-std::vector<BadRow> bad_commands();
-std::vector<BadRow> bad_inference();
-std::vector<BadRow> bad_encoders();
-std::vector<BadRow> bad_keys();
-std::vector<BadRow> bad_keys_of_the_machine();
-std::vector<BadRow> bad_pairs_of_keys();
-std::vector<BadRow> bad_files_of_keys();
-std::vector<BadRow> bad_texts();
+// The rows of tests/tools/e2e/bad/`area`.txt, which needs no compiler:
+//
+//   [a name]
+//   file a.txt "the cat\n"              what is made before, in the words of Make; a word with spaces
+//   bytes m/model.safetensors 8 PK      stands in quotes, with \n \t \r \" \\ and \x7f
+//   exit 3                              if it is not 2
+//   stdin "some text"
+//   snug ... model=gpt3                 the command
+//   usage: expected ...                 what it says, to the next empty line and [
+//
+// Beside the makes below there are `tokens NAME COUNT VOCABULARY`, `sentences NAME COUNT SEED`,
+// `file_repeated NAME BEFORE PIECE COUNT` and `bytes_repeated NAME AT BEFORE PIECE COUNT`. <NAMED> in
+// a message is NAMED_OTHERS.
+std::vector<BadRow> rows_of(const char* area);
+
+// Those that make binary files, or change plans, are code.
 std::vector<BadRow> bad_token_files();
-std::vector<BadRow> bad_models();
 std::vector<BadRow> bad_weights();
-std::vector<BadRow> bad_tokenizers();
 std::vector<BadRow> bad_gguf();
 std::vector<BadRow> bad_quant();
-std::vector<BadRow> bad_runs();
 std::vector<BadRow> bad_plans();
 
 }  // namespace snug::e2e

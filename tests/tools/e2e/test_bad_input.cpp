@@ -1,5 +1,6 @@
 // Whatever is wrong with what the user gives: the exit code, the whole message (what was expected,
-// what was found, what to try), and nothing written. The rows stand in bad_*.cpp, by area.
+// what was found, what to try), and nothing written. The rows stand in bad/*.txt
+// and, where files are binary, in bad_*.cpp, by area.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include <ostream>
 #include <set>
 
+#include "tests/support/folders.h"
 #include "tests/tools/e2e/bad_input.h"
 #include "tests/tools/e2e/encoders.h"
 
@@ -17,26 +19,29 @@ namespace fs = std::filesystem;
 
 struct Area {
   const char* name;
-  std::vector<BadRow> (*rows)();
-  bool run;              // its rows use a finished run, @run
-  bool encoder = false;  // of an encoder, and its data (encoders.h)
+  const char* file;               // of rows_of(); null: the rows are code
+  std::vector<BadRow> (*code)();  // those
+  bool run;                       // its rows use a finished run, @run
+  bool encoder = false;           // of an encoder, and its data (encoders.h)
+
+  std::vector<BadRow> rows() const { return file ? rows_of(file) : code(); }
 };
-const Area kAreas[] = {{"Commands", bad_commands, false},
-                       {"Encoders", bad_encoders, true, true},
-                       {"Inference", bad_inference, true},
-                       {"Keys", bad_keys, false},
-                       {"KeysOfTheMachine", bad_keys_of_the_machine, false},
-                       {"PairsOfKeys", bad_pairs_of_keys, false},
-                       {"FilesOfKeys", bad_files_of_keys, false},
-                       {"Texts", bad_texts, false},
-                       {"TokenFiles", bad_token_files, true},
-                       {"Models", bad_models, true},
-                       {"Weights", bad_weights, true},
-                       {"Tokenizers", bad_tokenizers, true},
-                       {"Gguf", bad_gguf, true},
-                       {"Quant", bad_quant, false},
-                       {"Runs", bad_runs, true},
-                       {"Plans", bad_plans, true}};
+const Area kAreas[] = {{"Commands", "commands", nullptr, false},
+                       {"Encoders", "encoders", nullptr, true, true},
+                       {"Inference", "inference", nullptr, true},
+                       {"Keys", "keys", nullptr, false},
+                       {"KeysOfTheMachine", "keys_of_the_machine", nullptr, false},
+                       {"PairsOfKeys", "pairs_of_keys", nullptr, false},
+                       {"FilesOfKeys", "files_of_keys", nullptr, false},
+                       {"Texts", "texts", nullptr, false},
+                       {"TokenFiles", nullptr, bad_token_files, true},
+                       {"Models", "models", nullptr, true},
+                       {"Weights", nullptr, bad_weights, true},
+                       {"Tokenizers", "tokenizers", nullptr, true},
+                       {"Gguf", nullptr, bad_gguf, true},
+                       {"Quant", nullptr, bad_quant, false},
+                       {"Runs", "runs", nullptr, true},
+                       {"Plans", nullptr, bad_plans, true}};
 
 void PrintTo(const Area& area, std::ostream* out) {
   *out << area.name;
@@ -137,6 +142,16 @@ TEST(BadInputTable, IsLargeAndItsMessagesAreWhole) {
     }
   }
   EXPECT_GE(rows, 220);
+}
+
+// Every file of rows is read by an area.
+TEST(BadInputTable, NoFileIsLeftOut) {
+  std::set<std::string> areas;
+  for (const Area& area : kAreas)
+    if (area.file) areas.insert(std::string(area.file) + ".txt");
+  for (const std::string& name : listing(source_folder() + "/tests/tools/e2e/bad"))
+    EXPECT_TRUE(areas.contains(name)) << name;
+  EXPECT_GE(areas.size(), 11u);
 }
 
 TEST(BadInputTable, ARowThatSaysSomethingElseIsSeen) {
