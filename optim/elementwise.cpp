@@ -9,6 +9,7 @@
 #include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/loops.h"
 #include "optim/chunk_map.h"
+#include "optim/resting.h"
 #include "optim/rule.h"
 #include "optim/update_simt.h"
 
@@ -69,13 +70,29 @@ void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore&
          "make the store from the optimizer's state_names()");
 }
 
+// What of a span does not rest as the optimizer would have it.
+void check_form(StateForm how, const Codec* codec, const RestForm& form) {
+  if (form.dtype == DType::f32 && how != StateForm::bf16) return;  // of what is small too
+  const bool same = how == StateForm::bf16
+                        ? form.dtype == DType::bf16
+                        : codec != nullptr && form.coded() &&
+                              std::string_view(codec->name) == form.codec &&
+                              codec->bits == form.bits && codec->block == form.block;
+  if (!same)
+    fail(ErrorCode::shape, fmt::format("states that rest in {}", to_string(how)),
+         form.coded() ? fmt::format("codes of {}", form.codec) : to_string(form.dtype),
+         "make the store from the optimizer's states()");
+}
+
 }  // namespace
 
 ElementwiseOptimizer::ElementwiseOptimizer(OptimizerConfig config,
-                                           const std::vector<const char*>& state_names,
+                                           const std::vector<OptimState>& states,
                                            const char* op_name, int64_t flops)
-    : Optimizer(std::move(config), state_names), op_name_(op_name), flops_(flops) {
-  require(state_names.size() <= kMaxStates, "an optimizer of at most kMaxStates states");
+    : Optimizer(std::move(config), states), op_name_(op_name), flops_(flops) {
+  require(states.size() <= kMaxStates, "an optimizer of at most kMaxStates states");
+  for (size_t k = 0; k < states.size(); ++k)
+    codecs_[k] = codec_of_state(this->config().state, states[k].squares);
 }
 
 void ElementwiseOptimizer::prepare_step(StepState& state) const {
@@ -115,9 +132,11 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
   const ChunkMap map(ctx, spans, t.master.elements());
   const int states = store.states();
 
-  // Where the parameters and states of every span lie, and the weights that the store has.
+  // Where the parameters of every span lie, its states and their scales, and the weights that the
+  // store has.
   static const Name pointers_name("state_pointers");
-  const int columns = 1 + states + (store.has_weights() ? 1 : 0);
+  const int weights_column = 1 + states * (in_codes() ? 2 : 1);
+  const int columns = weights_column + (store.has_weights() ? 1 : 0);
   Tensor pointers;
   if (!ctx.by_kernels() && !spans.empty())
     pointers = ctx.tensor(pointers_name,
@@ -131,16 +150,27 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
   const int64_t weight_bytes = t.weights.defined() ? size_of(t.weights.dtype) : 0;
   int64_t written = weight_bytes * map.elements();  // bytes of weights
   DType dtype = t.weights.defined() ? t.weights.dtype : DType::f32;
+  int64_t state_bytes = 0;
   for (const StateSpan& span : spans) {
     View p = store.acquire_master(ctx, span);
     if (!p.defined()) p = t.master.rows(span.offset, span.elements);
     expect(p, "master", {{"elements", span.elements}});
     note(p);
     for (int k = 0; k < states; ++k) {
+      const RestForm form = store.form(k, span);
+      check_form(config().state, codecs_[static_cast<size_t>(k)], form);
       const View v = store.acquire(ctx, k, span);
-      expect(v, "state", {{"elements", span.elements}});
+      expect(v, "state", {{"elements", form.value_bytes(span.elements) / size_of(form.dtype)}});
       note(v);
+      state_bytes += form.bytes(span.elements);
     }
+    if (in_codes())
+      for (int k = 0; k < states; ++k) {
+        const View v = store.acquire_scales(ctx, k, span);
+        if (v.defined())
+          expect(v, "scales", {{"blocks", store.form(k, span).scales(span.elements)}});
+        note(v);
+      }
     if (!store.has_weights()) continue;
     const View w = store.acquire_weights(ctx, span);
     if (w.defined()) {
@@ -155,14 +185,14 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
   const auto round_at = [&](float* const* places, int64_t begin, int64_t from, int64_t n) {
     if (t.weights.defined())
       round_weights(t.weights.data, dtype, places[0] + from, begin, n);
-    else if (columns > 1 + states && places[1 + states])
-      round_weights(places[1 + states], dtype, places[0] + from, from, n);
+    else if (columns > weights_column && places[weights_column])
+      round_weights(places[weights_column], dtype, places[0] + from, from, n);
   };
   const int64_t gradient_bytes = size_of(t.gradients.dtype);
   {
     Op op(ctx, op_name_,
           {.flops = flops_ * map.elements(),
-           .bytes = (gradient_bytes + 8 + 8 * states) * map.elements() + written});
+           .bytes = (gradient_bytes + 8) * map.elements() + 2 * state_bytes + written});
     if (op.run() && ctx.by_kernels()) {
       for (const StateSpan& span : spans)
         if (t.gate) t.gate->pass(span.param);
@@ -182,6 +212,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
         if (t.gate) t.gate->pass(span.param);
         const ElementStep& step = steps[number_of_group(config(), span)];
         float widened[kPiece];  // gradients in bf16, which is exact
+        float unpacked[kMaxStates][kPiece];
         for (int64_t begin = chunk.begin; begin < chunk.end; begin += kPiece) {
           float* const* const places = table + chunk.span * columns;
           const int64_t from = begin - span.offset;
@@ -190,16 +221,18 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
             b.gradient = gradients + (begin - t.first);
           else
             widen(widened, rounded + (begin - t.first), b.n);
-          for (int k = 0; k < states; ++k) {
-            float* at = places[1 + k] + from;
-            if (step.first) std::fill_n(at, b.n, 0.0f);
-            b.states[static_cast<size_t>(k)] = at;
-          }
+          const auto place = [&](int k) {
+            return Place{places[1 + k], in_codes() ? places[1 + states + k] : nullptr};
+          };
+          for (int k = 0; k < states; ++k)
+            b.states[static_cast<size_t>(k)] =
+                unpack(place(k), k, from, b.n, step.first, unpacked[k]);
           update_block(step, b);
+          for (int k = 0; k < states; ++k) pack(place(k), k, from, b.n, unpacked[k], s, begin);
           round_at(places, begin, from, b.n);
         }
       });
-    } else if (op.run() && (t.weights.defined() || columns > 1 + states)) {
+    } else if (op.run() && (t.weights.defined() || columns > weights_column)) {
       // Skipped: the weights get the bits they have. In a window of a store that rests with the
       // host they are only written, so without this what goes back is whatever was there.
       map.for_each(ctx.threads(), [&](int64_t, const ChunkMap::Chunk& chunk) {
@@ -210,6 +243,35 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
   }
   for (const StateSpan& span : spans)
     for (int k = 0; k < states; ++k) store.release(ctx, k, span);
+}
+
+float* ElementwiseOptimizer::unpack(const Place& place, int k, int64_t from, int64_t n, bool first,
+                                    float* room) const {
+  const bool half = config().state == StateForm::bf16;
+  float* const floats =
+      place.scales != nullptr || half ? room : static_cast<float*>(place.values) + from;
+  if (first) {
+    std::fill_n(floats, n, 0.0f);
+  } else if (place.scales != nullptr) {
+    const CodeSpec spec(*codecs_[static_cast<size_t>(k)]);
+    codes_decode(spec, floats, static_cast<uint8_t*>(place.values) + from * spec.codec->bits / 8,
+                 place.scales + from / spec.block, n);
+  } else if (half) {
+    bf16_decode(floats, static_cast<bf16*>(place.values) + from, n);
+  }
+  return floats;
+}
+
+void ElementwiseOptimizer::pack(const Place& place, int k, int64_t from, int64_t n,
+                                const float* room, const StepState& state, int64_t element) const {
+  if (place.scales != nullptr) {
+    const CodeSpec spec(*codecs_[static_cast<size_t>(k)]);
+    codes_encode(spec, room, n, static_cast<uint8_t*>(place.values) + from * spec.codec->bits / 8,
+                 place.scales + from / spec.block);
+  } else if (config().state == StateForm::bf16) {
+    const RandomKey key = random_key(state.seed, static_cast<uint64_t>(state.step), state_site(k));
+    bf16_encode(key, element, room, n, static_cast<bf16*>(place.values) + from);
+  }
 }
 
 void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& t,
@@ -230,8 +292,11 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
     UpdateSpan span;
     span.master = l.store.acquire_master(l.ctx, s);
     if (!span.master.defined()) span.master = l.targets.master.rows(s.offset, s.elements);
-    for (int k = 0; k < l.store.states(); ++k)
+    for (int k = 0; k < l.store.states(); ++k) {
       span.states.at(static_cast<size_t>(k)) = l.store.acquire(l.ctx, k, s);
+      span.scales.at(static_cast<size_t>(k)) = l.store.acquire_scales(l.ctx, k, s);
+    }
+    span.first = s.offset;
     span.gradient = l.targets.gradients.rows(s.offset - l.targets.first, s.elements);
     if (l.targets.weights.defined())
       span.weights = l.targets.weights.rows(s.offset, s.elements);
@@ -241,7 +306,11 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
     return span;
   };
   on_queue(ctx, [&](auto& queue) {
-    optimizer_update_on(queue, config(), {spans.size(), at, &list}, weights, state);
+    const UpdateSpans all{spans.size(), at, &list};
+    if (config().state != StateForm::bf16)
+      optimizer_update_on(queue, config(), all, weights, state);
+    if (config().state != StateForm::f32)
+      resting_update_on(queue, config(), codecs_, all, weights, state);
   });
 }
 

@@ -1,15 +1,16 @@
 // What most optimizers are: the same arithmetic on every element, as a rule says it (optim/rule.h).
-// update_block is a plain loop over floats; spans, chunks, threads, clipping, skipped steps and the
-// rounded weights are the driver's.
+// update_block is a plain loop over floats; spans, chunks, threads, clipping, skipped steps, rounded
+// weights and states that rest in codes or in bf16 are the driver's.
 //
-// Bytes moved per parameter: 4 gradient (bf16: 2), 8 master, 8 per state, 2 per 16-bit weight.
-// AdamW: 28 (30).
+// Bytes moved per parameter: 4 gradient (bf16: 2), 8 master, 8 per state (bf16: 4; 8 bits: 2.03; 4
+// bits: 1.06), 2 per 16-bit weight. AdamW: 28 (30), in 8 bits 16.1.
 #pragma once
 
 #include <array>
 #include <span>
 
 #include "optim/optimizer.h"
+#include "quant/codec.h"
 
 namespace snug {
 
@@ -42,7 +43,7 @@ class ElementwiseOptimizer : public Optimizer {
 
  protected:
   // op_name: a static string, for example "adamw_update". flops: per element, for reports.
-  ElementwiseOptimizer(OptimizerConfig config, const std::vector<const char*>& state_names,
+  ElementwiseOptimizer(OptimizerConfig config, const std::vector<OptimState>& states,
                        const char* op_name, int64_t flops);
 
   // Called from several threads. An element's result must depend on that element alone.
@@ -51,11 +52,21 @@ class ElementwiseOptimizer : public Optimizer {
  private:
   void update_spans(Context& ctx, const UpdateTargets& targets, StateStore& store,
                     std::span<const StateSpan> spans, const View& state) const;
+  bool in_codes() const { return codecs_[0] != nullptr; }
+  // A piece of state k of a span as floats, `room` where it does not rest as such; and back.
+  struct Place {
+    void* values;
+    float* scales;  // null: no codes
+  };
+  float* unpack(const Place& place, int k, int64_t from, int64_t n, bool first, float* room) const;
+  void pack(const Place& place, int k, int64_t from, int64_t n, const float* room,
+            const StepState& state, int64_t element) const;
 
   // weights: the dtype of those that targets or store have. What spans need has been acquired.
   void update_by_kernels(Context& ctx, const UpdateTargets& targets, StateStore& store,
                          std::span<const StateSpan> spans, DType weights, const View& state) const;
 
+  std::array<const Codec*, kMaxStates> codecs_{};  // of states in codes
   const char* op_name_;
   int64_t flops_;
 };

@@ -28,6 +28,17 @@ namespace snug {
 // Numbers of an optimizer by name, as optim_args gives them (optim/settings.h).
 using OptimArgs = std::vector<std::pair<std::string, double>>;
 
+// How states rest; the rules themselves see floats. 8 bits: the dynamic maps of bitsandbytes in
+// blocks of 256; 4 bits: the maps of torchao in blocks of 128 (quant/). bf16 is rounded at random, by
+// a draw of (seed, step, state, element): to the nearest one, a mean of squares would stop to fall
+// where a step changes it by less than half a unit, 1 / 512.
+enum class StateForm : uint8_t { f32, bf16, codes8, codes4 };
+const char* to_string(StateForm form);  // fp32, bf16, 8bit, 4bit
+
+// Tensors with fewer elements keep states in f32 where others have codes, as in bitsandbytes. The
+// whole tensor counts, wherever its pieces are.
+inline constexpr int64_t kLeastCoded = 4096;
+
 // Parameters with a rate or a decay of their own.
 struct OptimGroup {
   double rate = 1;           // of the step's rate
@@ -38,8 +49,10 @@ inline constexpr int kMostOptimGroups = 12;
 // Names and defaults are those of Hugging Face's TrainingArguments where it has them.
 struct OptimizerConfig {
   std::string name = "adamw";
-  double learning_rate = 5e-5;  // base rate; update() reads the step's rate from StepState
-  double adam_beta1 = 0.9;      // also of lion, whose usual second one is 0.99
+  StateForm state = StateForm::f32;  // a name with _8bit, _4bit or _bf16 behind says it too
+  std::vector<char> state_in_f32;    // by parameter, of states in codes: not these; empty: none
+  double learning_rate = 5e-5;       // base rate; update() reads the step's rate from StepState
+  double adam_beta1 = 0.9;           // also of lion, whose usual second one is 0.99
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
   double weight_decay = 0;  // for spans of group kGroupDecay only
@@ -51,14 +64,24 @@ struct OptimizerConfig {
   std::vector<int> group_of;       // by parameter: 0: none of them, k: groups[k - 1]; empty: none
 };
 
+// A state of an optimizer. Of squares, or sums of them: no number of it is below 0.
+inline constexpr bool kSquares = true;
+struct OptimState {
+  OptimState(const char* n, bool s = false) : name(n), squares(s) {}  // NOLINT: a name is one
+  const char* name;
+  bool squares;
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   const std::string& name() const { return config_.name; }
   const OptimizerConfig& config() const { return config_; }  // name without alias
 
-  // One fp32 value per parameter each, in the order of the store's states; PyTorch's names.
+  // One value per parameter each, in the order of the store's states; PyTorch's names.
   const std::vector<Name>& state_names() const { return state_names_; }
+  // The same as a store of `table` holds them.
+  StateSet states(const ParamTable& table) const;
 
   // Host side, before the program: fills the bias corrections from state.updates.
   virtual void prepare_step(StepState& state) const = 0;
@@ -74,11 +97,12 @@ class Optimizer {
                       const View& state, WindowRange windows = {}) const = 0;
 
  protected:
-  Optimizer(OptimizerConfig config, const std::vector<const char*>& state_names);
+  Optimizer(OptimizerConfig config, const std::vector<OptimState>& states);
 
  private:
   OptimizerConfig config_;
   std::vector<Name> state_names_;
+  std::vector<bool> squares_;  // by state
 };
 
 // By name or Hugging Face alias. Throws usage on an unknown name (listing the known ones), on

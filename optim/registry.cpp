@@ -108,13 +108,17 @@ const Made* find_entry(std::string_view name) {
 
 }  // namespace
 
-Optimizer::Optimizer(OptimizerConfig config, const std::vector<const char*>& state_names)
+Optimizer::Optimizer(OptimizerConfig config, const std::vector<OptimState>& states)
     : config_(std::move(config)) {
-  for (const char* name : state_names) state_names_.emplace_back(name);
+  for (const OptimState& s : states) {
+    state_names_.emplace_back(s.name);
+    squares_.push_back(s.squares);
+  }
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
-  const Made* entry = find_entry(config.name);
+  const OptimName name = optim_name(config.name);
+  const Made* entry = name.facts == nullptr ? nullptr : find_entry(name.facts->name);
   if (entry == nullptr) {
     std::vector<std::string> known;
     for (const Made& m : entries()) {
@@ -127,6 +131,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
   const OptimFacts& facts = entry->facts;
   OptimizerConfig resolved = config;
   resolved.name = facts.name;
+  if (name.says_state) resolved.state = name.state;
   check_base_settings(resolved);
   if (facts.uses & kUsesBetas)
     check_betas(resolved, facts.defaults.adam_beta2 > 0 ? "0.99" : "0.999");
@@ -134,7 +139,13 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
   refuse_unused_settings(resolved, facts);
   check_args(resolved, facts);
   require(resolved.groups.size() <= kMostOptimGroups, "groups of an optimizer that fit its table");
-  return entry->make(resolved);
+  std::unique_ptr<Optimizer> made = entry->make(resolved);
+  if (made->state_names().empty() && resolved.state != StateForm::f32)
+    refuse(fmt::format("an optimizer with states, to rest in {}", to_string(resolved.state)),
+           fmt::format("optim: {}, which has none", facts.name),
+           facts.uses & kUsesMomentum ? "sgd_momentum=0.9, or optim=sgd"
+                                      : fmt::format("optim={}", facts.name));
+  return made;
 }
 
 std::vector<std::string> optimizer_names() {
@@ -153,8 +164,40 @@ const std::vector<OptimFacts>& optimizer_facts() {
 }
 
 const OptimFacts* find_optimizer(std::string_view name) {
+  return optim_name(name).facts;
+}
+
+OptimName optim_name(std::string_view name) {
+  OptimName out;
+  if (out.paged = name.starts_with("paged_"); out.paged) name.remove_prefix(6);
   const Made* entry = find_entry(name);
-  return entry == nullptr ? nullptr : &entry->facts;
+  // adamw8bit is how bitsandbytes' classes are written.
+  constexpr struct {
+    std::string_view end;
+    StateForm state;
+  } kEnds[] = {{"_8bit", StateForm::codes8}, {"8bit", StateForm::codes8},
+               {"_4bit", StateForm::codes4}, {"4bit", StateForm::codes4},
+               {"_bf16", StateForm::bf16},   {"_32bit", StateForm::f32}};
+  for (const auto& [end, state] : kEnds) {
+    if (entry != nullptr || !name.ends_with(end)) continue;
+    entry = find_entry(name.substr(0, name.size() - end.size()));
+    out.state = state;
+    out.says_state = true;
+  }
+  out.facts = entry == nullptr ? nullptr : &entry->facts;
+  return out;
+}
+
+std::string optimizer_text(const OptimizerConfig& c) {
+  OptimName name = optim_name(c.name);
+  if (!name.says_state) name.state = c.state;
+  return name.text();
+}
+
+std::string OptimName::text() const {
+  std::string out = facts == nullptr ? "" : facts->name;
+  if (state != StateForm::f32) out += std::string("_") + to_string(state);
+  return out;
 }
 
 }  // namespace snug

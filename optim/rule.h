@@ -8,7 +8,7 @@
 //     static std::vector<const char*> aliases();             // other names of the same arithmetic
 //     static std::vector<OptimSetting> settings();           // of optim_args
 //     static OptimDefaults defaults();
-//     static std::vector<const char*> states(const OptimizerConfig&);
+//     static std::vector<OptimState> states(const OptimizerConfig&);
 //     static void check(const OptimizerConfig&);             // beyond ranges
 //     template <class F> static void with_rule(const OptimizerConfig&, F&& run);  // run(a rule)
 //   };
@@ -21,6 +21,7 @@
 //                       before the first update. No branch on data, no other element. Decay apart
 //                       from the gradient is p - (lr decay) p: the rounding of a factor
 //                       1 - lr decay would add up from step to step.
+//   state               a squares' state is never below 0; codes of it have no sign (OptimState)
 //   prepare(StepState)  optional, on the host before a step: the bias corrections
 // Functions of a rule that kernels call are marked SNUG_RULE.
 #pragma once

@@ -20,21 +20,13 @@ struct Refused {
 // write for the same.
 const std::vector<Refused>& refused() {
   static const std::vector<Refused> list = {
-      {"whose states rest in 8 or 4 bits, and no store here holds codes yet",
-       {"adamw_8bit", "adamw_bnb_8bit", "adamw8bit", "adam_8bit", "adam8bit", "adamw_torch_8bit",
-        "adamw_torch_4bit", "ademamix_8bit", "lion_8bit", "rmsprop_bnb_8bit", "galore_adamw_8bit",
-        "galore_adamw_8bit_layerwise"}},
-      {"whose states go to the host's memory page by page: offload_optimizer=cpu keeps them there "
-       "by a plan",
-       {"paged_adamw", "paged_adamw_32bit", "paged_ademamix_32bit", "paged_lion_32bit"}},
-      {"whose states rest in 8 bits with the host, and no store here holds codes yet",
-       {"paged_adamw_8bit", "paged_ademamix_8bit", "paged_lion_8bit"}},
       {"which is PyTorch's for another kind of device",
        {"adamw_torch_xla", "adamw_torch_npu_fused"}},
       {"which looks at whole matrices and is not built",
        {"adafactor", "muon", "lamb", "lars", "adam_mini", "galore_adamw", "galore_adafactor",
-        "galore_adamw_layerwise", "galore_adafactor_layerwise", "apollo_adamw",
-        "apollo_adamw_layerwise", "lomo", "adalomo", "stable_adamw"}},
+        "galore_adamw_8bit", "galore_adamw_8bit_layerwise", "galore_adamw_layerwise",
+        "galore_adafactor_layerwise", "apollo_adamw", "apollo_adamw_layerwise", "lomo", "adalomo",
+        "stable_adamw"}},
       {"whose weights while it trains are not those that are kept, and is not built",
        {"schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd"}},
       {"which is not built", {"adamw_anyprecision", "grokadamw"}},

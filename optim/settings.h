@@ -41,6 +41,20 @@ struct OptimFacts {
 const std::vector<OptimFacts>& optimizer_facts();
 const OptimFacts* find_optimizer(std::string_view name);
 
+// What a name of optim says: [paged_]NAME[_8bit | _4bit | _bf16 | _32bit], NAME a name or an alias.
+struct OptimName {
+  const OptimFacts* facts = nullptr;  // null: no such optimizer
+  StateForm state = StateForm::f32;
+  bool says_state = false;  // there is something behind
+  bool paged = false;       // states rest where the plan puts them, with the host if need be
+
+  // The same in one form, without `paged_`: "adamw_8bit".
+  std::string text() const;
+};
+OptimName optim_name(std::string_view name);
+// The name of a configuration with what is behind it.
+std::string optimizer_text(const OptimizerConfig& c);
+
 // Names that Hugging Face has and that are refused, with the reason; empty for others.
 std::string_view why_refused(std::string_view name);
 const std::vector<std::string>& refused_optimizers();

@@ -29,6 +29,7 @@ struct Tensors {
 };
 struct Part {
   int64_t offset, elements;
+  int64_t of_states;  // elements by which its states lie further on than offset
   int32_t first_block;
   int16_t group;
   bool wide;  // begins at 16 bytes in every tensor
@@ -44,13 +45,13 @@ constexpr int kWide = 8;  // two vectors of floats, one of 16-bit weights
 
 template <class Rule, class Weight, int N>
 __device__ inline void update_pack(const Rule& rule, const StepOf<Rule>& step, const Tensors& to,
-                                   int64_t i) {
+                                   int64_t i, int64_t of_states) {
   constexpr int kStates = Rule::kStates;
   auto p = Pack<float, N>::load(to.master + i);
   const auto g = Pack<float, N>::load(to.gradient + i);
   Pack<float, N> states[kStates + 1] = {};
   for (int k = 0; k < kStates; ++k)
-    if (!step.first) states[k] = Pack<float, N>::load(to.states[k] + i);
+    if (!step.first) states[k] = Pack<float, N>::load(to.states[k] + i + of_states);
   Pack<Weight, N> w;
   for (int j = 0; j < N; ++j) {
     float state[kStates + 1] = {};
@@ -60,7 +61,7 @@ __device__ inline void update_pack(const Rule& rule, const StepOf<Rule>& step, c
     w[j] = from_f32<Weight>(p[j]);
   }
   p.store(to.master + i);
-  for (int k = 0; k < kStates; ++k) states[k].store(to.states[k] + i);
+  for (int k = 0; k < kStates; ++k) states[k].store(to.states[k] + i + of_states);
   if (to.weights) w.store(static_cast<Weight*>(to.weights) + i);
 }
 
@@ -82,7 +83,7 @@ template <class Rule, class Weight, int N>
 __device__ inline void update_part(const Rule& rule, const StepOf<Rule>& step, const Tensors& to,
                                    const Part& part) {
   each_vector<N>(part, [&]<int M>(std::integral_constant<int, M>, int64_t at) {
-    update_pack<Rule, Weight, M>(rule, step, to, at);
+    update_pack<Rule, Weight, M>(rule, step, to, at, part.of_states);
   });
 }
 
@@ -150,9 +151,11 @@ class Launches {
     if (parts_.count > 0 && !lies_alike(at)) run();
     if (parts_.count == 0) parts_.tensors = at;
     const int64_t offset = elements_from(parts_.tensors.master, at.master, sizeof(float));
+    const int64_t of_states = states_further(at, offset);
     if (parts_.count > 0) {
       Part& last = parts_.at[parts_.count - 1];
-      if (last.offset + last.elements == offset && last.group == span.group) {
+      if (last.offset + last.elements == offset && last.group == span.group &&
+          last.of_states == of_states) {
         last.elements += n;
         return;
       }
@@ -161,7 +164,8 @@ class Launches {
         return add(span);
       }
     }
-    parts_.at[parts_.count++] = {offset, n, 0, static_cast<int16_t>(span.group), is_wide(at)};
+    parts_.at[parts_.count++] = {offset,     n, of_states, 0, static_cast<int16_t>(span.group),
+                                 is_wide(at)};
   }
 
   void run() {
@@ -193,13 +197,18 @@ class Launches {
             static_cast<int64_t>(reinterpret_cast<uintptr_t>(from))) /
            size;
   }
+  int64_t states_further(const Tensors& at, int64_t offset) const {
+    if constexpr (Rule::kStates == 0) return 0;
+    return elements_from(parts_.tensors.states[0], at.states[0], sizeof(float)) - offset;
+  }
   bool lies_alike(const Tensors& at) const {
     const Tensors& base = parts_.tensors;
     const int64_t offset = elements_from(base.master, at.master, sizeof(float));
     bool alike = at.master == base.master + offset && at.gradient == base.gradient + offset &&
                  (at.weights == nullptr) == (base.weights == nullptr);
+    const int64_t further = states_further(at, offset);
     for (int k = 0; k < Rule::kStates; ++k)
-      alike = alike && at.states[k] == base.states[k] + offset;
+      alike = alike && at.states[k] == base.states[k] + offset + further;
     if (at.weights) alike = alike && at.weights == static_cast<Weight*>(base.weights) + offset;
     return alike;
   }
@@ -224,7 +233,8 @@ template <class Rule, class Weight, class Queue>
 void update_spans(Queue& queue, const Rule& rule, const GroupNumbers& groups,
                   const UpdateSpans& spans, const View& state, int threads) {
   Launches<Rule, Weight, Queue> launches(queue, rule, groups, state, threads);
-  for (size_t i = 0; i < spans.count; ++i) launches.add(spans.at(spans.list, i));
+  for (size_t i = 0; i < spans.count; ++i)
+    if (const UpdateSpan span = spans.at(spans.list, i); !span.resting()) launches.add(span);
   launches.run();
 }
 

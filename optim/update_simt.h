@@ -23,11 +23,18 @@ namespace snug {
 // n elements each. f32, but weights: bf16 or f16, or undefined; the same in all spans of a call.
 struct UpdateSpan {
   View master, gradient, weights;
-  std::array<View, kMaxStates> states;  // those of the optimizer, in its order
-  int group = 0;                        // number_of_group() of optim/rule.h
+  std::array<View, kMaxStates> states = {};  // those of the optimizer, in its order
+  int group = 0;                             // number_of_group() of optim/rule.h
+  std::array<View, kMaxStates> scales = {};  // of states in codes; else undefined
+  int64_t first = 0;                         // element of the flat range, which draws are of
+
+  // Whether states rest otherwise than in f32.
+  bool resting() const {
+    return scales[0].defined() || (states[0].defined() && states[0].dtype != DType::f32);
+  }
 };
 
-inline constexpr int kSpansOfALaunch = 1024;
+inline constexpr int kSpansOfALaunch = 960;
 
 // A list of spans that need not exist at once: `at` is called once for each, in order.
 struct UpdateSpans {
@@ -36,9 +43,17 @@ struct UpdateSpans {
   const void* list;
 };
 
-// weights: their dtype, if any span has some.
+// Of the spans that rest in f32. weights: their dtype, if any span has some.
 template <class Queue>
 void optimizer_update_on(Queue& queue, const OptimizerConfig& config, const UpdateSpans& spans,
                          DType weights, const View& state, int threads = 256);
+
+// Of the others: a warp decodes 256 elements at a time, runs the rule and encodes them, with the
+// bits of optim/resting.h. A launch takes kRestingSpansOfALaunch spans.
+inline constexpr int kRestingSpansOfALaunch = 448;
+template <class Queue>
+void resting_update_on(Queue& queue, const OptimizerConfig& config,
+                       const std::array<const Codec*, kMaxStates>& codecs, const UpdateSpans& spans,
+                       DType weights, const View& state, int threads = 256);
 
 }  // namespace snug

@@ -10,6 +10,8 @@ namespace snug {
 
 Codec dynamic_signed_row();
 Codec dynamic_unsigned_row();
+Codec dynamic4_row();
+Codec linear4_unsigned_row();
 Codec nf4_row();
 Codec fp4_row();
 Codec int8_row();
@@ -20,8 +22,9 @@ Codec quantile_row();
 
 std::span<const Codec> codecs() {
   static const Codec rows[] = {
-      dynamic_signed_row(), dynamic_unsigned_row(), nf4_row(),      fp4_row(),      int8_row(),
-      min_max_row(),        fp8_e4m3_row(),         fp8_e5m2_row(), quantile_row(),
+      dynamic_signed_row(), dynamic_unsigned_row(), nf4_row(),      fp4_row(),
+      dynamic4_row(),       linear4_unsigned_row(), int8_row(),     min_max_row(),
+      fp8_e4m3_row(),       fp8_e5m2_row(),         quantile_row(),
   };
   return rows;
 }

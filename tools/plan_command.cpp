@@ -96,9 +96,8 @@ int compare_plans(const ConfigArguments& a, const std::string& text, bool json) 
       PlanSearch search(setup.request);
       one.plan = make_plan(setup.request, search);
       one.parameters = setup.model->params().real_elements();
-      one.parameter_state =
-          static_cast<int64_t>(make_optimizer(setup.request.optimizer)->state_names().size()) *
-          size_of(DType::f32);
+      const ParamTable& table = setup.model->params();
+      one.state = state_weight(make_optimizer(setup.request.optimizer)->states(table), table);
       any = any || one.plan.fits;
     } catch (const Error& e) {
       if (e.code() != ErrorCode::unsupported) throw;

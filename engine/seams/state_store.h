@@ -13,6 +13,7 @@
 
 #include "engine/memory/context.h"
 #include "engine/seams/parameter.h"
+#include "engine/seams/rest_form.h"
 
 namespace snug {
 
@@ -42,10 +43,15 @@ class StateStore {
   virtual void close(Context&, int /*window*/) {}
   // Whether close() writes what rests, changed or not.
   virtual bool writes_back() const { return false; }
-  // State `k` of a span as fp32, valid until release; changes are kept by release. Asked again
-  // before that it gives the same view and does nothing else; acquire_master and acquire_weights
-  // too.
+  // How state `k` of a span rests. All states of a span have values of as many bits in blocks of as
+  // many elements.
+  virtual RestForm form(int /*k*/, const StateSpan&) const { return {}; }
+  // State `k` of a span as it rests, valid until release; changes are kept by release. Values: f32
+  // or bf16, or the bytes (u8) of codes, whose blocks begin with the span. Asked again before that
+  // it gives the same view and does nothing else; the three below too.
   virtual View acquire(Context& ctx, int k, const StateSpan& span) = 0;
+  // Of codes their scales, f32, one a block; else undefined.
+  virtual View acquire_scales(Context&, int /*k*/, const StateSpan&) { return {}; }
   virtual void release(Context& ctx, int k, const StateSpan& span) = 0;
   // The fp32 parameters of a span, where the store has these too; else undefined.
   virtual View acquire_master(Context&, const StateSpan&) { return {}; }
@@ -53,9 +59,11 @@ class StateStore {
   // has the weights that layers read too; undefined: nowhere. In others UpdateTargets says it.
   virtual bool has_weights() const { return false; }
   virtual View acquire_weights(Context&, const StateSpan&) { return {}; }
-  // For checkpoints, between programs: state `k` as fp32 where it rests, from element `first` of
-  // the flat range on, as far as it lies in one piece.
+  // For checkpoints, between programs: state `k` where it rests, from element `first` of the flat
+  // range on, as far as it lies in one piece. Of codes their bytes, and the scales from the block of
+  // `first` on; it then begins a block.
   virtual View stored(int k, int64_t first) const = 0;
+  virtual View stored_scales(int /*k*/, int64_t /*first*/) const { return {}; }
 };
 
 // One span per trained parameter, in order of offsets.

@@ -22,9 +22,11 @@ int64_t OffloadedStateStore::usual_window(const ParamTable& table) {
   return std::clamp<int64_t>(round_up(ceil_div(all, 16), kStep), 64 << 10, most);
 }
 
-OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table,
-                                         const std::vector<Name>& names, Options options)
-    : states_(static_cast<int>(names.size())), weights_(options.weights) {
+OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, StateSet set,
+                                         Options options)
+    : set_(std::move(set)),
+      states_(static_cast<int>(set_.names.size())),
+      weights_(options.weights) {
   require(!weights_ || (options.master && options.by_part),
           "weights that rest with the parameters, part by part");
   const int64_t window = options.window == 0 ? usual_window(table) : options.window;
@@ -53,14 +55,19 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table,
     }
   }
 
-  std::vector<int64_t> sizes;
-  int64_t elements = 0;
-  for (const Window& w : windows_) {
+  std::vector<int64_t> sizes;  // elements, or bytes of what does not lie flat
+  int64_t extent = 0;
+  for (size_t i = 0; i < windows_.size(); ++i) {
+    Window& w = windows_[i];
     sizes.push_back(w.end - w.begin);
-    elements += sizes.back();
+    if (!lie_flat(set_)) {
+      w.places = StatePlaces(std::span(spans_).subspan(w.first, w.count), set_);
+      sizes.back() = w.places.bytes();
+    }
+    extent += sizes.back();
   }
-  for (const Name name : names) {
-    all_.push_back(ctx.host_tensor(name, {elements}, DType::f32));
+  for (const Name name : set_.names) {
+    all_.push_back(ctx.host_tensor(name, {extent}, lie_flat(set_) ? set_.form.dtype : DType::u8));
     std::vector<Tensor> pieces = ctx.split(all_.back(), sizes);
     for (size_t w = 0; w < windows_.size(); ++w) windows_[w].host.push_back(std::move(pieces[w]));
   }
@@ -209,16 +216,31 @@ void OffloadedStateStore::close(Context& ctx, int w) {
   if (i + 1 == end_) finish(ctx, windows_[i]);
 }
 
-View OffloadedStateStore::place(int k, const StateSpan& span) const {
+const OffloadedStateStore::Window& OffloadedStateStore::opened(const StateSpan& span) const {
   require(open_ >= 0, "an open window");
   const Window& w = windows_[static_cast<size_t>(open_)];
   require(span.offset >= w.begin && span.offset + span.elements <= w.end,
           "a span of the open window");
+  return w;
+}
+
+View OffloadedStateStore::place(int k, const StateSpan& span) const {
+  const Window& w = opened(span);
   return w.device[static_cast<size_t>(k)].view().rows(span.offset - w.begin, span.elements);
 }
 
 View OffloadedStateStore::acquire(Context&, int k, const StateSpan& span) {
-  return place(k, span);
+  if (lie_flat(set_)) return place(k, span);
+  const Window& w = opened(span);
+  return w.places.values(w.device[static_cast<size_t>(k)], form(k, span), span.offset,
+                         span.elements);
+}
+
+View OffloadedStateStore::acquire_scales(Context&, int k, const StateSpan& span) {
+  if (lie_flat(set_)) return {};
+  const Window& w = opened(span);
+  return w.places.scales(w.device[static_cast<size_t>(k)], form(k, span), span.offset,
+                         span.elements);
 }
 
 View OffloadedStateStore::acquire_master(Context&, const StateSpan& span) {
@@ -232,12 +254,27 @@ View OffloadedStateStore::acquire_weights(Context&, const StateSpan& span) {
   return *weights_ == DType::f32 ? View{} : place(states_ + 1, span);
 }
 
-View OffloadedStateStore::stored(int k, int64_t first) const {
+const OffloadedStateStore::Window& OffloadedStateStore::window_of(int64_t first) const {
   const auto after = std::upper_bound(windows_.begin(), windows_.end(), first,
                                       [](int64_t f, const Window& w) { return f < w.begin; });
   require(after != windows_.begin() && first < (after - 1)->end, "an element of a span");
-  const Window& w = *(after - 1);
-  return w.host[static_cast<size_t>(k)].view().rows(first - w.begin, w.end - first);
+  return *(after - 1);
+}
+
+View OffloadedStateStore::stored(int k, int64_t first) const {
+  const Window& w = window_of(first);
+  const View& all = w.host[static_cast<size_t>(k)].view();
+  if (lie_flat(set_)) return all.rows(first - w.begin, w.end - first);
+  return w.places.values(all, set_.form_of(k, w.places.param_at(first)), first,
+                         w.places.elements_from(first));
+}
+
+View OffloadedStateStore::stored_scales(int k, int64_t first) const {
+  if (lie_flat(set_)) return {};
+  const Window& w = window_of(first);
+  return w.places.scales(w.host[static_cast<size_t>(k)].view(),
+                         set_.form_of(k, w.places.param_at(first)), first,
+                         w.places.elements_from(first));
 }
 
 // Piece by piece, one on its way while the one before is rounded.

@@ -1,13 +1,14 @@
-// OffloadedStateStore: fp32 states, and the fp32 parameters of a 16-bit model, that rest in the
-// host arena. An update has them on the device window by window, three at a time: one is updated
+// OffloadedStateStore: states, and the fp32 parameters of a 16-bit model, that rest in the host
+// arena. An update has them on the device window by window, three at a time: one is updated
 // while the next comes and the one before leaves.
 //
 //   to_device  | w+1 ~~~~> | w+2 ~~~~> |            device memory: 3 windows of each
 //   compute    | w         | w+1       |            traffic of a step: all of them once each way
 //   to_host    | w-1 ~~~~> | w ~~~~>   |
 //
-// A window is a run of the flat range; a parameter that does not fit what is left of one is cut. So
-// it serves optimizers that treat every element alike, and changes no bit.
+// A window is a run of the flat range; a parameter that does not fit what is left of one is cut, at a
+// multiple of 256 elements and so of blocks of codes. So it serves optimizers that treat every
+// element alike, and changes no bit.
 //
 // The weights that layers read may rest here too, those of the parts of the table (blocks): f32
 // ones are the master itself, 16-bit ones go to the host with the window that has updated them.
@@ -18,7 +19,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/seams/state_store.h"
+#include "engine/stores/state_places.h"
 
 namespace snug {
 
@@ -32,8 +33,7 @@ class OffloadedStateStore final : public StateStore {
     std::optional<DType> weights = {};
   };
   // Call inside the root program.
-  OffloadedStateStore(Context& ctx, const ParamTable& table, const std::vector<Name>& names,
-                      Options options);
+  OffloadedStateStore(Context& ctx, const ParamTable& table, StateSet set, Options options);
   // About a sixteenth of all elements, between 64 Ki and 4 Mi, or a 2048th where that is more:
   // copies of less cost more in waiting than in bytes, and more is memory for nothing.
   static int64_t usual_window(const ParamTable& table);
@@ -46,12 +46,15 @@ class OffloadedStateStore final : public StateStore {
   void open(Context& ctx, int w) override;
   void close(Context& ctx, int w) override;
   bool writes_back() const override { return true; }
+  RestForm form(int k, const StateSpan& span) const override { return set_.form_of(k, span.param); }
   View acquire(Context& ctx, int k, const StateSpan& span) override;
+  View acquire_scales(Context& ctx, int k, const StateSpan& span) override;
   View acquire_master(Context& ctx, const StateSpan& span) override;
   void release(Context&, int, const StateSpan&) override {}
   bool has_weights() const override { return weights_.has_value(); }
   View acquire_weights(Context& ctx, const StateSpan& span) override;
   View stored(int k, int64_t first) const override;
+  View stored_scales(int k, int64_t first) const override;
 
   // The fp32 parameters where they rest, the trained range; undefined without Options::master.
   const View& master() const { return master_.view(); }
@@ -75,7 +78,8 @@ class OffloadedStateStore final : public StateStore {
     bool holes = false;           // something between or behind the spans is not trained
     // One a state, then the parameters, then the 16-bit weights of a part.
     std::vector<Tensor> host, device;
-    Event moved;  // the last copy that was begun
+    Event moved;         // the last copy that was begun
+    StatePlaces places;  // of states that do not lie flat
   };
   void make_master(Context& ctx, const ParamTable& table, int64_t window);
   void make_weights(Context& ctx);
@@ -86,7 +90,10 @@ class OffloadedStateStore final : public StateStore {
   void finish(Context& ctx, Window& w);
   void settle(Context& ctx, const Window& w);  // compute waits for the copy that was begun
   View place(int k, const StateSpan& span) const;
+  const Window& opened(const StateSpan& span) const;
+  const Window& window_of(int64_t first) const;
 
+  StateSet set_;
   int states_;
   std::optional<DType> weights_;
   OnDevice on_device_;

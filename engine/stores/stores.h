@@ -29,7 +29,7 @@ struct StorePolicy {
   bool trains = false;              // gradients, states and masters too
   bool separate_master = false;     // trained parameters in f32 beside weights of 16 bits
   DType gradients = DType::f32;     // or bf16
-  std::vector<Name> states;         // the optimizer's, all f32
+  StateSet states;                  // the optimizer's
   bool update_in_backward = false;  // updating_gradients.h
   bool offload_states = false;      // offloaded_states.h: states and masters
   bool offload_weights = false;     // streamed_params.h: weights of parts, with offload_states

@@ -40,7 +40,7 @@ struct Adagrad {
             {"initial_accumulator_value", 0, 0, kNoLimit, "what the sums begin with"}};
   }
   static OptimDefaults defaults() { return {}; }
-  static std::vector<const char*> states(const OptimizerConfig&) { return {"sum"}; }
+  static std::vector<OptimState> states(const OptimizerConfig&) { return {{"sum", kSquares}}; }
   static void check(const OptimizerConfig&) {}
   template <class F>
   static void with_rule(const OptimizerConfig& c, F&& run) {

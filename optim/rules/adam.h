@@ -13,8 +13,8 @@ struct Adam {
   static std::vector<const char*> aliases() { return {}; }
   static std::vector<OptimSetting> settings() { return {}; }
   static OptimDefaults defaults() { return {}; }
-  static std::vector<const char*> states(const OptimizerConfig&) {
-    return {"exp_avg", "exp_avg_sq"};
+  static std::vector<OptimState> states(const OptimizerConfig&) {
+    return {"exp_avg", {"exp_avg_sq", kSquares}};
   }
   static void check(const OptimizerConfig&) {}
   template <class F>

@@ -12,12 +12,12 @@ struct Adamw {
   static constexpr const char* kName = "adamw";
   static constexpr int kUses = kUsesBetas | kUsesEpsilon;
   static std::vector<const char*> aliases() {
-    return {"adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_32bit"};
+    return {"adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_bnb"};
   }
   static std::vector<OptimSetting> settings() { return {}; }
   static OptimDefaults defaults() { return {}; }
-  static std::vector<const char*> states(const OptimizerConfig&) {
-    return {"exp_avg", "exp_avg_sq"};
+  static std::vector<OptimState> states(const OptimizerConfig&) {
+    return {"exp_avg", {"exp_avg_sq", kSquares}};
   }
   static void check(const OptimizerConfig&) {}
   template <class F>

@@ -63,8 +63,8 @@ struct Ademamix {
             {"t_beta3", 0, 0, kNoLimit, "updates over which beta3 grows from beta1; 0: none"}};
   }
   static OptimDefaults defaults() { return {}; }
-  static std::vector<const char*> states(const OptimizerConfig&) {
-    return {"exp_avg", "exp_avg_slow", "exp_avg_sq"};
+  static std::vector<OptimState> states(const OptimizerConfig&) {
+    return {"exp_avg", "exp_avg_slow", {"exp_avg_sq", kSquares}};
   }
   static void check(const OptimizerConfig& c) {
     if (optim_arg(c, settings(), "t_beta3") > 0 &&

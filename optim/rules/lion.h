@@ -42,7 +42,7 @@ struct Lion {
   static std::vector<const char*> aliases() { return {"lion_32bit"}; }
   static std::vector<OptimSetting> settings() { return {}; }
   static OptimDefaults defaults() { return {2e-4, 0.99}; }
-  static std::vector<const char*> states(const OptimizerConfig&) { return {"exp_avg"}; }
+  static std::vector<OptimState> states(const OptimizerConfig&) { return {"exp_avg"}; }
   static void check(const OptimizerConfig&) {}
   template <class F>
   static void with_rule(const OptimizerConfig& c, F&& run) {

@@ -48,7 +48,7 @@ struct RmspropRule {
 struct Rmsprop {
   static constexpr const char* kName = "rmsprop";
   static constexpr int kUses = kUsesNone;
-  static std::vector<const char*> aliases() { return {"rmsprop_bnb", "rmsprop_bnb_32bit"}; }
+  static std::vector<const char*> aliases() { return {"rmsprop_bnb"}; }
   static std::vector<OptimSetting> settings() {
     return {{"alpha", 0.99, 0, 1, "decay of the mean of squares"},
             {"eps", 1e-8, 0, kNoLimit, "added to its root"},
@@ -56,14 +56,18 @@ struct Rmsprop {
             {"centered", 0, 0, 2, "1: by the variance, which takes one state more"}};
   }
   static OptimDefaults defaults() { return {}; }
-  static std::vector<const char*> states(const OptimizerConfig& c) {
-    std::vector<const char*> names = {"square_avg"};
-    if (optim_arg(c, settings(), "momentum") > 0) names.push_back("momentum_buffer");
-    if (optim_arg(c, settings(), "centered") != 0) names.push_back("grad_avg");
-    return names;
+  static std::vector<OptimState> states(const OptimizerConfig& c) {
+    std::vector<OptimState> all = {{"square_avg", kSquares}};
+    if (optim_arg(c, settings(), "momentum") > 0) all.emplace_back("momentum_buffer");
+    if (optim_arg(c, settings(), "centered") != 0) all.emplace_back("grad_avg");
+    return all;
   }
   static void check(const OptimizerConfig& c) {
     check_flag("centered", optim_arg(c, settings(), "centered"));
+    if (optim_arg(c, settings(), "centered") != 0 && c.state != StateForm::f32)
+      refuse("states in fp32 for centered, whose variance is a difference of two of them",
+             setting("centered", 1) + ", states in " + std::string(to_string(c.state)),
+             "optim=rmsprop, or leave centered out");
   }
   template <bool with_momentum, bool centered>
   static RmspropRule<with_momentum, centered> rule(const OptimizerConfig& c) {

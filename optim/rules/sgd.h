@@ -41,7 +41,7 @@ struct Sgd {
   static std::vector<const char*> aliases() { return {}; }
   static std::vector<OptimSetting> settings() { return {}; }
   static OptimDefaults defaults() { return {}; }
-  static std::vector<const char*> states(const OptimizerConfig& c) {
+  static std::vector<OptimState> states(const OptimizerConfig& c) {
     if (c.sgd_momentum == 0) return {};
     return {"momentum_buffer"};
   }

@@ -107,10 +107,25 @@ def min_max(codec, x, block):
     return torch.cat(codes), torch.stack(scales), torch.cat(values).to(x.dtype)
 
 
+def of_states(codec, x, block):
+    """torchao's, which scales in the input's own type: ours are scaled in f32, so f32 alone."""
+    from torchao.optim import quant_utils, subclass_4bit as ao
+
+    qmap = torch.tensor(ao.get_qmap_signed() if codec == "dynamic4" else ao.get_qmap_unsigned())
+    whole, scale = quant_utils.scale_tensor(padded(x.float(), block), block)
+    codes = quant_utils.quantize_4bit_with_qmap(whole, qmap)
+    y = quant_utils.dequant_with_qmap(codes, qmap, scale)[: x.numel()].to(x.dtype)
+    zero = quant_utils.quantize_4bit_with_qmap(torch.zeros(1), qmap)
+    codes = torch.cat([codes[: x.numel()], zero]) if x.numel() % 2 else codes[: x.numel()]
+    return codes[0::2] << 4 | codes[1::2], scale, y
+
+
 # codec: (how, blocks, input)
 CODECS = {
     "dynamic8": (with_book, [256, 2048], "x"),
     "dynamic8_unsigned": (with_book, [256, 4096], "x"),
+    "dynamic4": (of_states, [128], "x"),
+    "linear4_unsigned": (of_states, [128], "x"),
     "nf4": (four_bits, [64, 128, 4096], "x"),
     "fp4": (four_bits, [64, 128], "x"),
     "int8": (rows_of_int8, [256, 48, 1000], "plain"),
@@ -121,6 +136,7 @@ CODECS = {
 FILES = {
     "quant_dynamic": ["dynamic8", "dynamic8_unsigned"],
     "quant_four_bits": ["nf4", "fp4"],
+    "quant_states": ["dynamic4", "linear4_unsigned"],
     "quant_integers": ["int8", "min_max8"],
     "quant_fp8": ["fp8_e4m3", "fp8_e5m2"],
 }
@@ -146,7 +162,7 @@ def blocks_of(fixture):
             for dtype, kind in DTYPES.items():
                 for n in SIZES:
                     x = torch.from_numpy(data[which][:n].copy()).to(kind)
-                    if codec == "dynamic8_unsigned":
+                    if codec.endswith("_unsigned"):
                         x = x.abs()
                     q, scales, y = how(codec, x, block)
                     name = f"{codec}.{block}.{dtype}.{n}"
@@ -157,6 +173,11 @@ def blocks_of(fixture):
     for codec in FILES[fixture]:
         if codec in BOOKS:
             tensors[f"{codec}.book"] = BOOKS[codec].numpy()
+        elif codec in ("dynamic4", "linear4_unsigned"):
+            from torchao.optim import subclass_4bit as ao
+
+            tensors[f"{codec}.book"] = np.array(
+                ao.get_qmap_signed() if codec == "dynamic4" else ao.get_qmap_unsigned(), dtype=np.float32)
         elif codec in ("nf4", "fp4"):
             tensors[f"{codec}.book"] = bnb.get_4bit_type(codec, device="cpu").numpy()
         elif codec in FP8:

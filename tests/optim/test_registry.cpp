@@ -28,6 +28,28 @@ TEST(OptimRegistry, KnowsNamesAndAliases) {
   EXPECT_EQ(make_optimizer({})->name(), "adamw");
   for (const char* alias : {"adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_32bit"})
     EXPECT_EQ(make_optimizer(named(alias))->name(), "adamw");
+  const struct {
+    const char *name, *text;
+    bool paged;
+  } kNames[] = {{"adamw_8bit", "adamw_8bit", false},
+                {"adamw_bnb_8bit", "adamw_8bit", false},
+                {"adamw_torch_8bit", "adamw_8bit", false},
+                {"adamw_torch_4bit", "adamw_4bit", false},
+                {"adam8bit", "adam_8bit", false},
+                {"adamw_bf16", "adamw_bf16", false},
+                {"rmsprop_bnb_8bit", "rmsprop_8bit", false},
+                {"paged_adamw", "adamw", true},
+                {"paged_adamw_32bit", "adamw", true},
+                {"paged_lion_8bit", "lion_8bit", true},
+                {"paged_ademamix_8bit", "ademamix_8bit", true}};
+  for (const auto& row : kNames) {
+    const OptimName n = optim_name(row.name);
+    EXPECT_EQ(n.text(), row.text) << row.name;
+    EXPECT_EQ(n.paged, row.paged) << row.name;
+    EXPECT_EQ(optimizer_text(make_optimizer(named(row.name))->config()), row.text);
+  }
+  EXPECT_EQ(optim_name("adamw_3bit").facts, nullptr);
+  EXPECT_EQ(optim_name("paged_").facts, nullptr);
   EXPECT_EQ(make_optimizer(named("adam"))->name(), "adam");
   EXPECT_EQ(make_optimizer(named("lion_32bit"))->name(), "lion");
   EXPECT_EQ(make_optimizer(named("sgd"))->name(), "sgd");
@@ -38,9 +60,28 @@ TEST(OptimRegistry, KnowsNamesAndAliases) {
 
 // OptimizerNames of transformers 5.24: each is an optimizer, or refused with a reason of its own.
 TEST(OptimRegistry, AnswersEveryNameOfHuggingFace) {
-  const std::set<std::string> there = {"adamw_torch", "adamw_torch_fused", "ademamix",
-                                       "sgd",         "adagrad",           "lion_32bit",
-                                       "rmsprop",     "rmsprop_bnb",       "rmsprop_bnb_32bit"};
+  const std::set<std::string> there = {"adamw_torch",
+                                       "adamw_torch_fused",
+                                       "ademamix",
+                                       "sgd",
+                                       "adagrad",
+                                       "lion_32bit",
+                                       "rmsprop",
+                                       "rmsprop_bnb",
+                                       "rmsprop_bnb_32bit",
+                                       "adamw_torch_4bit",
+                                       "adamw_torch_8bit",
+                                       "adamw_bnb_8bit",
+                                       "adamw_8bit",
+                                       "ademamix_8bit",
+                                       "lion_8bit",
+                                       "paged_adamw_32bit",
+                                       "paged_adamw_8bit",
+                                       "paged_ademamix_32bit",
+                                       "paged_ademamix_8bit",
+                                       "paged_lion_32bit",
+                                       "paged_lion_8bit",
+                                       "rmsprop_bnb_8bit"};
   std::istringstream names(
       "adamw_torch adamw_torch_fused adamw_torch_xla adamw_torch_npu_fused adafactor "
       "adamw_anyprecision adamw_torch_4bit adamw_torch_8bit ademamix sgd adagrad adamw_bnb_8bit "
@@ -79,6 +120,29 @@ TEST(OptimRegistry, CountsAppliedUpdatesInTheBiasCorrections) {
   make_optimizer(named("sgd"))->prepare_step(s);
   EXPECT_EQ(s.bias_correction1, 1.0f);
   EXPECT_EQ(s.bias_correction2, 1.0f);
+}
+
+TEST(OptimRegistry, RefusesFormsThatHaveNothingToRestOrWouldBreak) {
+  refused(named("sgd_8bit"), {"an optimizer with states, to rest in 8bit",
+                              "optim: sgd, which has none", "sgd_momentum=0.9, or optim=sgd"});
+  OptimizerConfig c = named("rmsprop_8bit");
+  c.args = {{"centered", 1}};
+  refused(c, {"states in fp32 for centered", "centered: 1, states in 8bit", "optim=rmsprop"});
+  // What is small, or kept by name, is so as a whole.
+  c = named("adamw_8bit");
+  const ParamTable table = table_of({4095, 4096, 5000});
+  c.state_in_f32 = {0, 0, 1};
+  const StateSet set = make_optimizer(c)->states(table);
+  EXPECT_FALSE(set.form_of(0, 0).coded());
+  EXPECT_FALSE(set.form_of(0, 2).coded());
+  const RestForm m = set.form_of(0, 1), v = set.form_of(1, 1);
+  EXPECT_STREQ(m.codec, "dynamic8");
+  EXPECT_STREQ(v.codec, "dynamic8_unsigned");
+  EXPECT_EQ(m.bytes(4096) + v.bytes(4096), 4096 * 65 / 32);  // 2.03125 a parameter
+  c = named("adamw_4bit");
+  EXPECT_EQ(make_optimizer(c)->states(table).bytes_of(1, 4096), 4096 * 17 / 16);  // 1.0625
+  EXPECT_EQ(make_optimizer(named("adamw_bf16"))->states(table).bytes_of(0, 4095), 4 * 4095);
+  EXPECT_EQ(make_optimizer(named("adamw"))->states(table).bytes_of(1, 4096), 8 * 4096);
 }
 
 TEST(OptimRegistry, SuggestsTheNearestName) {

@@ -11,7 +11,7 @@ namespace snug::test {
 namespace {
 
 const std::vector<std::string> kFixtures = {"quant_dynamic", "quant_four_bits", "quant_integers",
-                                            "quant_fp8"};
+                                            "quant_fp8", "quant_states"};
 
 void expect_same(const Outputs& out, const QuantFixture& f, const std::string& name,
                  const std::string& tensor, int64_t element_bytes) {
@@ -60,7 +60,7 @@ TEST(QuantGolden, BooksAreTheirs) {
         EXPECT_EQ(static_cast<double>(c.book->values[k]), book[k]) << "code " << k;
     }
   }
-  EXPECT_EQ(books, 6);
+  EXPECT_EQ(books, 8);
 }
 
 TEST(QuantGolden, DoubledScalesAreTheirs) {

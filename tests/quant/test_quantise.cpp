@@ -95,6 +95,11 @@ TEST(Quantise, HasEqualBitsInAllModes) {
     }
 }
 
+// The entry for 0: another number where a codec has no 0.
+double zero_of(const Codec& c) {
+  return c.book == nullptr ? 0.0 : static_cast<double>(c.book->values[c.book->zero]);
+}
+
 // Zeros come back as zeros, also beside other numbers, and a block of one value as that value where
 // the codec can say it.
 TEST(Quantise, KeepsZerosAndBlocksOfOneValue) {
@@ -107,10 +112,11 @@ TEST(Quantise, KeepsZerosAndBlocksOfOneValue) {
           run_on_plan_and_cpu({}, body_of({CodeSpec(c), DType::f32, Values(300, x)}))["y"];
       double allowed = 0x1p-22 * std::fabs(x);
       if (x < 0 && std::string(c.name) == "dynamic8") allowed = 0.0071 * -x;  // it has no -1
-      if (x < 0 && !c.is_signed) allowed = -x;                                // nor any of these
+      if (x < 0 && !c.is_signed) allowed = -x * (1 + zero_of(c));             // nor any of these
+      if (x == 0) allowed = 1e-12 * zero_of(c);
       for (const double v : y) ASSERT_LE(std::fabs(v - x), allowed) << x;
     }
-    if (c.book_of_data()) continue;
+    if (c.book_of_data() || zero_of(c) != 0) continue;
     Values mixed = normal_values(300, 5);
     for (size_t i = 0; i < mixed.size(); i += 3) mixed[i] = i % 2 == 0 ? 0.0 : -0.0;
     const Values y = run_on_plan_and_cpu({}, body_of({CodeSpec(c), DType::f32, mixed}))["y"];
@@ -132,6 +138,7 @@ TEST(Quantise, TakesTheWholeRangeOfFloats) {
       double allowed = 0.17 * top;  // half of 1/3, the gap of fp4
       if (c.rule == ScaleRule::absmax) allowed = std::max(allowed, std::min(top, 1e-38));
       if (c.rule == ScaleRule::peak) allowed = std::max(allowed, std::min(top, 1e-12));
+      allowed = std::max(allowed, 1e-12 * zero_of(c));
       if (c.rule == ScaleRule::integer) allowed = std::max(allowed, std::min(top, 1e-36 / 254));
       if (c.rule == ScaleRule::min_max) allowed = std::max(allowed, std::min(top, 0x1p-127));
       for (size_t i = 0; i < x.size(); ++i)
@@ -184,7 +191,8 @@ TEST(Quantise, RoundsByChanceAndKeepsTheMean) {
         high[i] = std::max(high[i], static_cast<double>(y[i]));
       }
     }
-    const double least = c.is_signed ? (std::string(c.name) == "dynamic8" ? -0.993 : -1.0) : 0.0;
+    const double least =
+        c.is_signed ? (std::string(c.name) == "dynamic8" ? -0.993 : -1.0) : zero_of(c);
     for (size_t i = 0; i < x.size(); ++i) {
       const auto v = static_cast<double>(x[i]);
       if (v < least || std::fabs(v) == 1.0) continue;  // beyond the codes, or an end of the range

@@ -180,10 +180,22 @@ TEST(ConfigErrors, Ranges) {
 TEST(ConfigErrors, Choices) {
   const std::string choices = fmt::format("optim as one of {}", fmt::join(optimizer_names(), ", "));
   expect_error("optim: admw", choices, "\"admw\" (run.yaml:1)", "did you mean adamw?");
-  expect_error("optim: adamw_8bit", choices,
-               "\"adamw_8bit\" (run.yaml:1), whose states rest in 8 or 4 bits, and no store here "
-               "holds codes yet",
+  expect_error("optim: adafactor", choices,
+               "\"adafactor\" (run.yaml:1), which looks at whole matrices and is not built",
                "optim=adamw", ErrorCode::unsupported);
+  EXPECT_EQ(load_config_text("optim: paged_adamw_bnb_8bit", "run.yaml", {}).optim,
+            "paged_adamw_8bit");
+  EXPECT_EQ(load_config_text("optim: lion\noptim_state: bf16", "run.yaml", {}).optim, "lion_bf16");
+  expect_error("optim: lion_8bit\noptim_state: 4bit", "optim_state as the name of optim says: 8bit",
+               "optim_state: 4bit (run.yaml:2), optim: lion_8bit (run.yaml:1)",
+               "optim=lion optim_state=4bit");
+  expect_error("optim: paged_lion\noffload_optimizer: none",
+               "offload_optimizer: auto or cpu for an optimizer whose states may be paged",
+               "optim: paged_lion (run.yaml:1), offload_optimizer: none (run.yaml:2)",
+               "optim=lion, or leave offload_optimizer out");
+  expect_error("optim: sgd_8bit", "sgd_momentum above 0 for states in 8bit",
+               "optim: sgd_8bit (run.yaml:1), sgd_momentum: 0 (default)",
+               "sgd_momentum=0.9, or optim=sgd");
   expect_error("optim: lookahead", choices, "\"lookahead\" (run.yaml:1)", "optim=adamw");
   for (const char* gpu : {"gpu", "mps"})
     expect_error(std::string("device: ") + gpu,

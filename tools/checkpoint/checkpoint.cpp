@@ -1,6 +1,7 @@
 #include "tools/checkpoint/checkpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,6 +15,7 @@
 #include "engine/io/json.h"
 #include "engine/io/safetensors.h"
 #include "tools/checkpoint/checkpoint_seal.h"
+#include "tools/checkpoint/saved_state.h"
 #include "tools/planner/kernel_choices.h"
 
 namespace snug {
@@ -24,12 +26,6 @@ namespace {
 constexpr const char* kState = "/snug_state.json";
 // Steps and samples beyond any run, so that nothing that is computed from them overflows.
 constexpr int64_t kMostSteps = int64_t{1} << 40, kMostTokens = int64_t{1} << 60;
-
-std::vector<int64_t> shape_of(const ParamInfo& p) {
-  std::vector<int64_t> shape;
-  for (int i = 0; i < p.shape.rank(); ++i) shape.push_back(i == 0 ? p.rows : p.shape[i]);
-  return shape;
-}
 
 // Doubles as JSON writes them come back with the same bits.
 nlohmann::json watch_json(const LossWatch::State& s) {
@@ -312,20 +308,34 @@ void load_checkpoint(Session& session, const Checkpoint& checkpoint) {
   session.load();
   const SafetensorsReader file(checkpoint.folder + "/optimizer.safetensors");
   StateStore& store = session.optimizer_state();
+  const auto said = file.metadata().find(kStateFormKey);
+  const std::string before = said == file.metadata().end() ? "fp32" : said->second;
+  if (const std::string now = to_string(session.optimizer().config().state); before != now)
+    fail(ErrorCode::data, fmt::format("optimizer states in {} in {}", now, file.path()),
+         fmt::format("states in {}", before), "the optim that the checkpoint was made with");
   for (int k = 0; k < store.states(); ++k)
     for (const StateSpan& span : whole_parameter_spans(session.model().params())) {
       const ParamInfo& p = session.model().params()[span.param];
-      const SafeTensor& t = file.at(
-          checkpoint_state_name(session.optimizer().state_names()[static_cast<size_t>(k)], p));
-      if (t.dtype != SafeDType::F32 || t.shape != shape_of(p))
-        fail(ErrorCode::data, fmt::format("{} as F32 of the parameter's shape", t.name),
-             fmt::format("{} in {}", to_string(t.dtype), file.path()),
-             "resume with the config the checkpoint was made with");
-      for (int64_t done = 0; done < span.elements;) {
-        const View at = store.stored(k, span.offset + done);
-        const int64_t n = std::min(at.elements(), span.elements - done);
-        session.context().write(at.rows(0, n), t.data + done * int64_t{sizeof(float)});
-        done += n;
+      const Name& state = session.optimizer().state_names()[static_cast<size_t>(k)];
+      const RestForm form = store.form(k, span);
+      for (const bool scales : {false, true}) {
+        if (scales && !form.coded()) continue;
+        const SavedState want = saved_state(state, p, form, scales);
+        const SafeTensor& t = file.at(want.spec.name);
+        if (t.dtype != want.spec.dtype || t.shape != want.spec.shape)
+          fail(ErrorCode::data,
+               fmt::format("{} as {} of shape ({})", t.name, to_string(want.spec.dtype),
+                           fmt::join(want.spec.shape, ", ")),
+               fmt::format("{} of shape ({}) in {}", to_string(t.dtype), fmt::join(t.shape, ", "),
+                           file.path()),
+               "resume with the config the checkpoint was made with");
+        for (int64_t done = 0; done < want.units;) {
+          const int64_t first = span.offset + done * want.each;
+          const View at = scales ? store.stored_scales(k, first) : store.stored(k, first);
+          const int64_t n = std::min(at.elements(), want.units - done);
+          session.context().write(at.rows(0, n), t.data + done * size_of(at.dtype));
+          done += n;
+        }
       }
     }
   file.drop_pages();

@@ -3,7 +3,8 @@
 //   checkpoint-N/
 //     model.safetensors      fp32 weights under Hugging Face names; with config.json and the
 //                            tokenizer the folder is a model folder like any other
-//     optimizer.safetensors  states as <state>.<parameter>, fp32, parameter by parameter
+//     optimizer.safetensors  states as <state>.<parameter>, as they rest (saved_state.h), parameter by
+//                            parameter
 //     snug_state.json        step, data position, sums of the logging window, pinned decisions
 //     trainer_state.json     the log in the form of Hugging Face's Trainer; not read at a resume
 //     COMPLETE               written last: every file's checksum (checkpoint_seal.h). Without it

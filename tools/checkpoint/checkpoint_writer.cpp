@@ -16,6 +16,8 @@
 #include "layers/models/weight_values.h"
 #include "layers/models/weights.h"
 #include "tools/checkpoint/output_folder.h"
+#include "tools/checkpoint/saved_state.h"
+#include "tools/planner/state_bytes.h"
 
 namespace snug {
 
@@ -26,21 +28,23 @@ namespace {
 constexpr const char* kBigFiles[] = {"model.safetensors", "optimizer.safetensors"};
 constexpr size_t kPathBytes = 4096;
 
-std::vector<int64_t> shape_of(const ParamInfo& p) {
-  std::vector<int64_t> shape;
-  for (int i = 0; i < p.shape.rank(); ++i) shape.push_back(i == 0 ? p.rows : p.shape[i]);
-  return shape;
-}
-
 // Parameter by parameter, as an update goes.
 SafetensorsLayout optimizer_layout(Session& session) {
   std::vector<SafeSpec> specs;
+  const StateSet states = session.optimizer().states(session.model().params());
   for (const StateSpan& span : whole_parameter_spans(session.model().params())) {
     const ParamInfo& p = session.model().params()[span.param];
-    for (const Name& state : session.optimizer().state_names())
-      specs.push_back({checkpoint_state_name(state, p), SafeDType::F32, shape_of(p)});
+    for (int k = 0; k < static_cast<int>(states.names.size()); ++k) {
+      const RestForm form = states.form_of(k, span.param);
+      const Name& name = states.names[static_cast<size_t>(k)];
+      specs.push_back(saved_state(name, p, form, false).spec);
+      if (form.coded()) specs.push_back(saved_state(name, p, form, true).spec);
+    }
   }
-  return SafetensorsLayout({{"format", "pt"}}, std::move(specs));
+  SafeMetadata metadata = {{"format", "pt"}};
+  if (session.optimizer().config().state != StateForm::f32)
+    metadata[kStateFormKey] = to_string(session.optimizer().config().state);
+  return SafetensorsLayout(std::move(metadata), std::move(specs));
 }
 
 // On the ring's thread too.
@@ -90,8 +94,15 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
   StateStore& store = session_.optimizer_state();
   while (param_ < table.size()) {
     const ParamInfo& p = table[static_cast<int>(param_)];
-    const int64_t states = p.trainable ? store.states() : 0;
-    const int64_t left = p.real_elements() - element_;
+    const StateSpan span{static_cast<int>(param_), p.group, p.offset, p.real_elements()};
+    const RestForm form = store.states() > 0 ? store.form(0, span) : RestForm{};
+    const int tensors = form.coded() ? 2 : 1;  // of a state: its scales too
+    const int64_t states = p.trainable ? tensors * store.states() : 0;
+    const bool scales = state_ > 0 && (state_ - 1) % tensors == 1;
+    int64_t left = p.real_elements();
+    if (state_ > 0)
+      left = scales ? form.scales(left) : form.coded() ? saved_code_bytes(form, left) : left;
+    left -= element_;
     if (state_ > states || left == 0) {
       element_ = 0;
       if (++state_ > states) {
@@ -100,12 +111,12 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
       }
       continue;
     }
-    int64_t n = std::min(left, room / 4);
+    int64_t n = std::min(left, room / 4), bytes = 4;
     auto* const values = reinterpret_cast<float*>(out);
     if (state_ > 0) {
-      const View state = store.stored(static_cast<int>(state_ - 1), p.offset + element_);
-      n = std::min(n, state.elements());
-      read_beside(session_.context(), values, state.rows(0, n));
+      bytes = scales ? 4 : size_of(form.dtype);
+      n = std::min(left, room / bytes);
+      n = read_state(out, static_cast<int>((state_ - 1) / tensors), span, form, scales, n);
     } else if (p.transposed_in_file && p.shape.rank() == 2) {
       View own = weights_.rows(p.offset, p.elements());
       if (const View& turned = session_.save_turned(); turned.defined()) {
@@ -133,9 +144,27 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
         ++param_;
       }
     }
-    return {file, n * 4};
+    return {file, n * bytes};
   }
   return {};
+}
+
+// Numbers of a state from element_ on, at most n; gives how many. What fills the codes' last word is
+// zero.
+int64_t CheckpointWriter::read_state(char* out, int k, const StateSpan& span, const RestForm& form,
+                                     bool scales, int64_t n) {
+  StateStore& store = session_.optimizer_state();
+  const int64_t each = scales ? form.block : form.coded() ? 8 / form.bits : 1;
+  const int64_t behind = form.coded() && !scales ? form.value_bytes(span.elements) : INT64_MAX;
+  if (element_ >= behind) {
+    std::memset(out, 0, static_cast<size_t>(n));
+    return n;
+  }
+  const int64_t first = span.offset + element_ * each;
+  const View all = scales ? store.stored_scales(k, first) : store.stored(k, first);
+  n = std::min({n, all.elements(), behind - element_});
+  read_beside(session_.context(), out, all.rows(0, n));
+  return n;
 }
 
 void CheckpointWriter::write(int file, const char* data, int64_t bytes) {

@@ -62,6 +62,8 @@ class CheckpointWriter final : private SaveJob {
   static constexpr int kModel = 0, kOptimizer = 1;
 
   Piece gather(char* out, int64_t room) override;
+  int64_t read_state(char* out, int k, const StateSpan& span, const RestForm& form, bool scales,
+                     int64_t n);
   int64_t gathered() const override { return param_; }
   void write(int file, const char* data, int64_t bytes) override;
   void finish() override;

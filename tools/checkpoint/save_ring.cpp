@@ -151,7 +151,7 @@ void SaveRing::fill_slot(Lock& lock) {
       const SaveJob::Piece piece = job_->gather(begin + used, slot_bytes_ - used);
       more = piece.bytes > 0;
       if (more) slot.pieces[slot.count++] = piece;
-      used += piece.bytes;
+      used += round_up(piece.bytes, kPieceAlignment);
     }
   } catch (...) {
     lock.lock();
@@ -174,7 +174,7 @@ void SaveRing::empty_slot(Lock& lock) {
   for (int i = 0; i < slots_[number].count; ++i) {
     const SaveJob::Piece& piece = slots_[number].pieces[i];
     job_->write(piece.file, data, piece.bytes);
-    data += piece.bytes;
+    data += round_up(piece.bytes, kPieceAlignment);
   }
   lock.lock();
   ++emptied_;

@@ -75,6 +75,7 @@ class SaveRing final : public UpdateGate {
 
  private:
   static constexpr int kMostPieces = 16;
+  static constexpr int64_t kPieceAlignment = 4;  // in a slot, since pieces are floats or bytes
   struct Slot {
     int count = 0;
     SaveJob::Piece pieces[kMostPieces];

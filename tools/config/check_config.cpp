@@ -232,6 +232,16 @@ void check_config(const RunConfig& c, Complaints& complaints) {
   complaints.of([&] {
     if (!c.optim_args.empty()) check_optim_args(c);
   });
+  const OptimName named = optim_name(c.optim);
+  if (named.state != StateForm::f32 && uses(kUsesMomentum) && c.sgd_momentum == 0)
+    complaints.add(ErrorCode::usage,
+                   fmt::format("sgd_momentum above 0 for states in {}", to_string(named.state)),
+                   quote(c, {"optim", "sgd_momentum"}), "sgd_momentum=0.9, or optim=sgd");
+  if (named.paged && c.offload_optimizer == "none")
+    complaints.add(ErrorCode::usage,
+                   "offload_optimizer: auto or cpu for an optimizer whose states may be paged",
+                   quote(c, {"optim", "offload_optimizer"}),
+                   fmt::format("optim={}, or leave offload_optimizer out", named.text()));
 
   only_if(c, complaints, c.precision == "fp16", "precision: fp16", {"loss_scale"});
   only_if(c, complaints, c.precision == "fp16" && c.loss_scale == 0,

@@ -81,8 +81,9 @@ struct RunConfig {
   double max_time = 0;  // seconds
 
   // Optimizer.
-  std::string optim = "adamw";  // one of optimizer_names()
-  std::string optim_args;       // "alpha=0.95,momentum=0.9"
+  std::string optim = "adamw";       // optim_name() of optim/settings.h
+  std::string optim_state = "auto";  // auto | fp32 | bf16 | 8bit | 4bit: as the name above says
+  std::string optim_args;            // "alpha=0.95,momentum=0.9"
   double learning_rate = 6e-4;
   double min_lr = -1;        // -1: not set, see resolve_min_lr
   double min_lr_ratio = -1;  // -1: not set

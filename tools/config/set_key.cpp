@@ -224,6 +224,12 @@ void set_field(RunConfig& config, const Key& key, std::string_view written,
       config.*std::get<bool RunConfig::*>(key.field) = to_flag(node, written, example);
       return;
     case KeyKind::choice: {
+      // How states rest is said behind a choice, and where before it.
+      if (key.name == "optim" && node.kind == ConfigNode::Kind::scalar &&
+          find_optimizer(node.text) != nullptr) {
+        config.optim = node.text;
+        return;
+      }
       const bool own = key.refused_reason != nullptr && node.kind == ConfigNode::Kind::scalar;
       const std::string_view why = own ? key.refused_reason(node.text) : key.refused_why;
       config.*std::get<std::string RunConfig::*>(key.field) = to_choice(
@@ -265,7 +271,8 @@ void translate(const Key& key, ConfigNode& node) {
   if (node.kind != ConfigNode::Kind::scalar) return;
   const std::string_view text = node.text;
   if (key.name == "optim")
-    if (const OptimFacts* facts = find_optimizer(text)) node.text = facts->name;
+    if (const OptimName name = optim_name(text); name.facts != nullptr)
+      node.text = (name.paged ? "paged_" : "") + name.text();
   if (key.name == "lr_scheduler_type" && (text == "wsd" || text == "warmup-stable-decay"))
     node.text = "warmup_stable_decay";
   if (key.name == "lr_scheduler_type" && text == "cosine_with_min_lr") node.text = "cosine";

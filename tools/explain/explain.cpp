@@ -11,7 +11,10 @@
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
 #include "engine/stores/part_runs.h"
+#include "engine/stores/state_places.h"
 #include "layers/models/recompute.h"
+#include "optim/settings.h"
+#include "tools/planner/state_bytes.h"
 #include "tools/report/op_time.h"
 #include "tools/report/step_view.h"
 #include "tools/report/tensor_facts.h"
@@ -159,28 +162,37 @@ ExplainFacts slot_facts(const Plan& plan, const Model& model, const std::string&
   return nullptr;
 }
 
-// Tensors of the optimizer, by name; some it has only with other settings.
-std::vector<std::string> state_names(const Plan& plan) {
+// The optimizer's states; some it has only with other settings.
+StateSet states_of(const Plan& plan, const ParamTable& table) {
   OptimizerConfig config;
   if (const auto name = plan.made_for.find("optim"); name != plan.made_for.end())
     config.name = name->second;
-  if (config.name == "sgd") config.sgd_momentum = 0.5;
-  std::vector<std::string> names;
-  const auto optimizer = make_optimizer(config);
-  for (const Name& name : optimizer->state_names()) names.push_back(name.str());
-  return names;
+  if (optim_name(config.name).facts->uses & kUsesMomentum) config.sgd_momentum = 0.5;
+  StateSet states = make_optimizer(config)->states(table);
+  if (lie_flat(states)) return states;
+  // Whether embeddings keep f32 shows in the bytes; windows round them up a little.
+  config.state_in_f32 = embeddings_of(table);
+  StateSet kept = make_optimizer(config)->states(table);
+  int64_t extent = 0;
+  for (const TensorRecord& t : plan.schedule.at(0).tensors)
+    if (t.name == states.names[0]) extent = t.shape.elements();
+  const auto off = [&](const StateSet& set) {
+    return std::abs(StatePlaces(whole_parameter_spans(table), set).bytes() - extent);
+  };
+  return off(kept) < off(states) ? kept : states;
 }
 
 // Elements of the parameter that a tensor of the host holds: master weights are of what is trained,
 // weights and gradients of the parts, states of the real rows of what is trained.
 int64_t host_elements(const TensorRecord& t, const ParamInfo& info, const Name& own_weights,
-                      const std::vector<std::string>& states) {
+                      const StateSet& states) {
   const std::string name = t.name.str();
   if (name == "master") return info.trainable ? info.elements() : 0;
   if (name == "weights") return info.part >= 0 && info.trainable ? info.elements() : 0;
   if (!info.trainable && t.name == own_weights) return info.elements();
   if (name == "gradients") return info.part >= 0 && info.trainable ? info.elements() : 0;
-  const bool state = std::find(states.begin(), states.end(), name) != states.end();
+  const bool state =
+      std::find(states.names.begin(), states.names.end(), t.name) != states.names.end();
   return state && info.trainable ? info.real_elements() : 0;
 }
 
@@ -189,7 +201,12 @@ int64_t host_elements(const TensorRecord& t, const ParamInfo& info, const Name& 
 ExplainFacts parameter_facts(const Plan& plan, const Model& model, const ParamInfo& info) {
   const Program& root = plan.schedule.at(0);
   const ParamTable& table = model.params();
-  const std::vector<std::string> states = state_names(plan);
+  const StateSet states = states_of(plan, table);
+  const auto in_codes = [&](const TensorRecord& t) {
+    return !lie_flat(states) && info.trainable &&
+           std::find(states.names.begin(), states.names.end(), t.name) != states.names.end();
+  };
+  const int param = table.find(info.name.view());
   PartRun run{};
   for (const PartRun& r : part_runs(table))
     if (r.first <= info.offset && info.offset < r.first + r.elements) run = r;
@@ -200,7 +217,14 @@ ExplainFacts parameter_facts(const Plan& plan, const Model& model, const ParamIn
     const int64_t size = size_of(t.dtype);
     int64_t own = info.elements() * size;
     ExplainFacts address = nullptr;
-    if (t.residence == Residence::host) {
+    if (in_codes(t)) {
+      own = states.form_of(0, param).bytes(info.real_elements());
+      if (t.residence == Residence::host)
+        host_bytes += own;
+      else
+        address = address_of(root, k) +
+                  StatePlaces(whole_parameter_spans(table), states).offset_of(info.offset);
+    } else if (t.residence == Residence::host) {
       own = host_elements(t, info, run_name("weights", table, run), states) * size;
       if (own == 0) continue;
       host_bytes += own;

@@ -69,6 +69,15 @@ std::string other_changes(const Plan& a, const Plan& b) {
   return out;
 }
 
+// "8 B of state a parameter", "2.03 B of state a parameter, with 38.60M in fp32 3.9 on the mean".
+std::string state_text(const StateWeight& w) {
+  std::string text = fmt::format("{:.3g} B of state a parameter", w.form);
+  if (w.in_f32 > 0)
+    text += fmt::format(", with {} in fp32 {:.3g} on the mean",
+                        human_count(static_cast<double>(w.in_f32)), w.mean);
+  return text;
+}
+
 double share(int64_t part, int64_t whole) {
   return whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
@@ -161,8 +170,8 @@ std::string comparison_text(const Comparison& all) {
   out += "\n";
   for (const ComparedPlan& c : all.plans)
     if (c.refused.empty())
-      out += fmt::format("{:<{}}  {} B of state a parameter; {}\n", c.value, width,
-                         c.parameter_state, saving_text(all, c));
+      out +=
+          fmt::format("{:<{}}  {}; {}\n", c.value, width, state_text(c.state), saving_text(all, c));
   out +=
       "\nBytes are at the peak. A driver's tool shows engine and runtime whole from before the "
       "first "
@@ -190,7 +199,9 @@ nlohmann::json comparison_json(const Comparison& all) {
     const ComparedPlan& first = *first_plan(all);
     row["refused"] = nullptr;
     row["driver_bytes"] = driver_bytes(c.plan);
-    row["state_bytes_per_parameter"] = c.parameter_state;
+    row["state_bytes_per_parameter"] = c.state.form;
+    row["mean_state_bytes_per_parameter"] = c.state.mean;
+    row["parameters_with_fp32_state"] = c.state.in_f32;
     row["parameters"] = c.parameters;
     row["saved_state_bytes"] =
         bytes_of(first.plan, Category::optimizer) - bytes_of(c.plan, Category::optimizer);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tools/planner/plan.h"
+#include "tools/planner/state_bytes.h"
 
 namespace snug {
 
@@ -16,8 +17,8 @@ struct ComparedPlan {
   std::string value;
   std::string refused;  // why there is no plan; empty: `plan` is one
   Plan plan;
-  int64_t parameters = 0;       // of the model
-  int64_t parameter_state = 0;  // bytes of optimizer state of one
+  int64_t parameters = 0;  // of the model
+  StateWeight state;       // bytes of optimizer state of one
 };
 
 struct Comparison {

@@ -143,7 +143,8 @@ const Row kRows[] = {
      },
      Effect::none},
     {[](PlanRequest& r) -> std::string {
-       if (!states_can_move(r) || (r.use_host && r.offload_optimizer == "auto")) return "";
+       if (!states_can_move(r) || ((r.use_host || r.paged_states) && r.offload_optimizer == "auto"))
+         return "";
        r.offload_optimizer = "cpu";
        return "offload_optimizer=cpu" + open_host(r, {kSlots, kParams, kGradients});
      },

@@ -16,6 +16,7 @@
 #include "tools/planner/offers.h"
 #include "tools/planner/plan_search.h"
 #include "tools/planner/save_ring_size.h"
+#include "tools/planner/state_bytes.h"
 
 namespace snug {
 namespace {
@@ -108,8 +109,9 @@ int64_t free_bytes_now(const PlanRequest& r) {
 }
 
 int64_t forget_free_bytes(PlanRequest& r, bool other_budgets) {
-  const bool away = r.use_host || r.offload_params == "cpu" || r.offload_optimizer == "cpu" ||
-                    r.offload_gradients == "cpu" || (r.offload != "none" && r.offload != "auto");
+  const bool away = r.use_host || r.paged_states || r.offload_params == "cpu" ||
+                    r.offload_optimizer == "cpu" || r.offload_gradients == "cpu" ||
+                    (r.offload != "none" && r.offload != "auto");
   if (away || r.settings.target == Place::cuda || (r.reserve > 0 && !other_budgets)) return 0;
   return std::exchange(r.free_bytes, 0);
 }
@@ -126,9 +128,9 @@ bool host_fits(const Plan& p) {
 namespace {
 
 int64_t checkpoint_data_bytes(const PlanRequest& r) {
-  const auto states = static_cast<int64_t>(make_optimizer(r.optimizer)->state_names().size());
   const ParamTable& table = r.model->params();
-  return 4 * (table.real_elements() + states * table.real_trained_elements());
+  return 4 * table.real_elements() +
+         checkpoint_state_bytes(make_optimizer(r.optimizer)->states(table), table);
 }
 
 }  // namespace
@@ -203,6 +205,8 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   plan.target = r.target;
   plan.runtime_bytes = runtime_bytes_of(r);
   plan.parameters = r.model->params().real_elements();
+  if (r.global_batch > 0)
+    plan.resting_states = resting_text(*make_optimizer(r.optimizer), r.model->params());
   plan.model_text =
       fmt::format("{} {} parameters", r.model->spec().family,
                   human_count(static_cast<double>(r.model->params().real_elements())));

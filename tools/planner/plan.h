@@ -62,6 +62,7 @@ struct PlanRequest {
   // Whether what is `auto` may take the host's memory: the device has memory of its own, or the
   // user said how much of the host's there is.
   bool use_host = false;
+  bool paged_states = false;  // the same of the optimizer's state alone: a paged_ optimizer
   // Packed copies of the weights; unset: for generation if they fit, in training if they are
   // predicted faster (PlanSearch::kPackingMargin).
   std::optional<WeightPacking> packed_weights;
@@ -158,8 +159,9 @@ struct Plan {
   std::vector<KernelChoice> kernels;  // what computes the products of its programs, each class once
   std::string
       attention;  // what attention multiplies, and on what: "bf16 bf16 avx512_bf16"; empty: none
-  std::string model_text;  // "gpt2 124.44M parameters"
-  int64_t parameters = 0;  // those
+  std::string model_text;      // "gpt2 124.44M parameters"
+  std::string resting_states;  // how the optimizer's rest, unless all in fp32: resting_text()
+  int64_t parameters = 0;      // those
   PlanFacts made_for;
   ComputesOn computes_on;
   std::string attention_why;

@@ -7,6 +7,7 @@
 #include "engine/core/error.h"
 #include "engine/io/fingerprint.h"
 #include "layers/models/fingerprint.h"
+#include "optim/settings.h"
 #include "tools/planner/plan.h"
 #include "tools/session/device_choice.h"
 
@@ -17,7 +18,7 @@ PlanFacts plan_facts(const PlanRequest& r) {
       {"model", model_fingerprint(r.model->spec())},
       {"device", device_word(r.settings.target)},
       {"precision", r.settings.tf32 ? "tf32" : to_string(r.model->precision())},
-      {"optim", r.optimizer.name},
+      {"optim", optimizer_text(r.optimizer)},
       {"max_length", std::to_string(r.T)},
       {"global_batch_size", std::to_string(r.global_batch)},
       {"packing_boundaries", fmt::format("{}", r.packing_boundaries)},

@@ -242,6 +242,8 @@ std::string plan_sentence(const Plan& plan) {
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
     if (d.gradients != DType::f32)
       s += fmt::format(", gradients held in {}", to_string(d.gradients));
+    if (!plan.resting_states.empty())
+      s += fmt::format(", optimizer states in {}", plan.resting_states);
     if (d.update_in_backward) s += ", layers updated as backward leaves them";
     if (d.packing_boundaries && plan.rows == 0) s += ", documents kept apart";
     if (plan.unlimited_seconds > 0)

@@ -34,8 +34,8 @@ PlanSearch::PlanSearch(const PlanRequest& request, std::shared_ptr<Recordings> r
   if (trains && r.offload_optimizer != "cpu") states_away_.push_back(false);
   const bool some =
       !make_optimizer(r.optimizer)->state_names().empty() || r.model->precision().separate_master();
-  if (trains &&
-      (r.offload_optimizer == "cpu" || (r.offload_optimizer == "auto" && use_host && some)))
+  if (trains && (r.offload_optimizer == "cpu" ||
+                 (r.offload_optimizer == "auto" && (use_host || r.paged_states) && some)))
     states_away_.push_back(true);
   if (!trains) states_away_.push_back(false);
 

@@ -262,14 +262,19 @@ class PlanSearch {
     bool recorded = false;
   };
   const UpdateFloor& update_floor(const Key& key);
-  // Numbers of the parameters, and bytes of the optimizer's state a number.
+  // Numbers of the parameters.
   struct Elements {
-    int64_t parts = 0;                            // of the layers
-    int64_t parts_again = 0;                      // of those that backward reaches
-    int64_t trainable_parts = 0, trainable = 0;   // of them, and of all
-    int64_t state_bytes = 0, streamed_bytes = 0;  // the latter beside streamed weights
+    int64_t parts = 0;                           // of the layers
+    int64_t parts_again = 0;                     // of those that backward reaches
+    int64_t trainable_parts = 0, trainable = 0;  // of them, and of all
+    int64_t parts_states = 0, states = 0;        // bytes of the optimizer's state of these two
   };
   const Elements& elements();
+  // Bytes of the f32 parameters that go with states which are away.
+  int64_t masters_away(const Way& way, int64_t elements) const {
+    const bool some = way.params_away || request_.model->precision().separate_master();
+    return some ? elements * size_of(DType::f32) : 0;
+  }
   // Seconds of a step with the margin, where something is left with the host.
   static double judged(const Decisions& decisions, double seconds);
   // Both arenas are RAM of this machine, and take from the same free bytes.

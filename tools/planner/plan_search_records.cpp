@@ -344,20 +344,18 @@ const PlanSearch::Elements& PlanSearch::elements() {
   Elements& e = elements_;
   if (e.trainable > 0) return e;
   const ParamTable& table = request_.model->params();
+  const StateSet states = make_optimizer(request_.optimizer)->states(table);
   for (int i = 0; i < table.size(); ++i) {
     const int64_t own = table[i].trainable ? table[i].real_elements() : 0;
     e.trainable += own;
+    e.states += states.bytes_of(i, own);
     if (table[i].part < 0) continue;
     e.parts += table[i].real_elements();
     if (table[i].part >= request_.model->first_backward())
       e.parts_again += table[i].real_elements();
     e.trainable_parts += own;
+    e.parts_states += states.bytes_of(i, own);
   }
-  const auto states =
-      static_cast<int64_t>(make_optimizer(request_.optimizer)->state_names().size());
-  e.streamed_bytes = (states + 1) * size_of(DType::f32);
-  e.state_bytes = request_.model->precision().separate_master() ? e.streamed_bytes
-                                                                : states * size_of(DType::f32);
   return e;
 }
 
@@ -395,8 +393,7 @@ const PlanSearch::UpdateFloor& PlanSearch::update_floor(const Key& key) {
   if (key.gradients.second) return known;  // of what is of no layer
   const Elements& e = elements();
   int64_t bytes = 0;
-  if (key.way.states_away)
-    bytes += e.trainable * (key.way.params_away ? e.streamed_bytes : e.state_bytes);
+  if (key.way.states_away) bytes += e.states + masters_away(key.way, e.trainable);
   // For their norm, and again to be applied.
   if (key.way.grads_away) bytes += 2 * e.trainable_parts * size_of(key.gradients.first);
   return known = {cost_->copies_seconds(static_cast<double>(bytes)), false};

@@ -58,8 +58,7 @@ double PlanSearch::streamed_link(const Key& key) {
     in += steps * (bytes(e.parts, request_.model->precision().compute) +
                    (1 - 1 / L) * bytes(e.parts_again, request_.model->precision().compute));
   if (key.gradients.second && way.states_away)
-    in += static_cast<double>(e.trainable_parts *
-                              (way.params_away ? e.streamed_bytes : e.state_bytes));
+    in += static_cast<double>(e.parts_states + masters_away(way, e.trainable_parts));
   if (way.grads_away) {
     in += (steps - 1) * bytes(e.trainable_parts, key.gradients.first);
     out += steps * bytes(e.trainable_parts, key.gradients.first);

@@ -127,7 +127,7 @@ StorePolicy Session::store_policy() const {
           .trains = d.micro_batch > 0,
           .separate_master = precision.separate_master(),
           .gradients = d.gradients,
-          .states = optimizer_->state_names(),
+          .states = optimizer_->states(model_.params()),
           .update_in_backward = d.update_in_backward,
           .offload_states = d.offload_optimizer,
           .offload_weights = d.offload_params,

@@ -7,6 +7,7 @@
 #include "engine/text/regex.h"
 #include "optim/settings.h"
 #include "tools/config/param_groups.h"
+#include "tools/planner/state_bytes.h"
 #include "tools/session/tell.h"
 
 namespace snug {
@@ -64,9 +65,12 @@ void add_groups(OptimizerConfig& o, const RunConfig& config, const ParamTable& t
 
 }  // namespace
 
-OptimizerConfig optimizer_setup(const RunConfig& config, const Model& model) {
+OptimizerConfig optimizer_setup(const RunConfig& config, const Model& model, bool from_scratch) {
+  const OptimName name = optim_name(config.optim);
   OptimizerConfig o;
-  o.name = config.optim;
+  o.name = name.facts->name;
+  o.state = name.state;
+  if (from_scratch) o.state_in_f32 = embeddings_of(model.params());
   o.learning_rate = config.learning_rate;
   o.weight_decay = config.weight_decay;
   // An optimizer refuses settings of another, and the keys of both always have a value.
@@ -84,6 +88,10 @@ OptimizerConfig optimizer_setup(const RunConfig& config, const Model& model) {
   o.args = parse_optim_args(config.optim_args);
   add_groups(o, config, model.params());
   return o;
+}
+
+bool pages_states(const RunConfig& config) {
+  return optim_name(config.optim).paged;
 }
 
 }  // namespace snug

@@ -10,6 +10,9 @@ namespace snug {
 
 // Throws usage on an expression of param_groups that is none, or that is found in no name, and on a
 // rate of its own beside a run's rate of 0. Says on standard error what each group holds.
-OptimizerConfig optimizer_setup(const RunConfig& config, const Model& model);
+// from_scratch: what embeddings' states rest in depends on it.
+OptimizerConfig optimizer_setup(const RunConfig& config, const Model& model, bool from_scratch);
+// Whether the optimizer's name says that its states may rest with the host.
+bool pages_states(const RunConfig& config);
 
 }  // namespace snug

@@ -280,7 +280,8 @@ RunSetup make_setup(RunConfig config) {
 
   PlanRequest& r = s.request;
   r.model = s.model.get();
-  r.optimizer = optimizer_setup(config, *s.model);
+  r.optimizer = optimizer_setup(config, *s.model, s.model_folder.empty());
+  r.paged_states = pages_states(config);
   r.settings.threads = resolve_threads(config.threads);
   choose_device(r.settings, config.device, "device");
   const bool emulated = r.settings.target == Place::emu, gpu = r.settings.target == Place::cuda;

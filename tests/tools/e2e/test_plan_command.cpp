@@ -49,23 +49,32 @@ TEST(PlanCommand, ComparesOptimizers) {
       "global_batch_size=4",
       "recompute=none",
       "memory=1GiB"};
-  const std::vector<std::string> compare = {"--compare",
-                                            "optim=adamw,lion,ademamix,sgd,adamw_8bit"};
+  const std::vector<std::string> compare = {
+      "--compare",
+      "optim=adamw,lion,ademamix,sgd,adamw_8bit,paged_lion_4bit,"
+      "adamw_bf16,adafactor"};
   const Outcome json = run(joined(joined(tiny, compare), {"--json"}));
   ASSERT_EQ(json.code, 0) << json.err;
   const Json all = Json::parse(json.out);
   EXPECT_EQ(all["key"], "optim");
-  ASSERT_EQ(all["plans"].size(), 5u);
+  ASSERT_EQ(all["plans"].size(), 8u);
   const int64_t parameters = all["plans"][0]["parameters"];
-  const int64_t states[] = {8, 4, 12, 0};
-  for (int i = 0; i < 4; ++i) {
+  const double states[] = {8, 4, 12, 0, 2.03125, 0.53125, 4};
+  for (int i = 0; i < 7; ++i) {
     const Json& row = all["plans"][static_cast<size_t>(i)];
     SCOPED_TRACE(row["value"]);
     EXPECT_EQ(row["refused"], nullptr);
     EXPECT_EQ(row["state_bytes_per_parameter"], states[i]);
     // Gaps and rows that pad the vocabulary have states too.
-    EXPECT_GE(row["categories"]["optimizer"], states[i] * parameters);
-    EXPECT_LE(row["categories"]["optimizer"], states[i] * parameters * 5 / 4);
+    const double mean = row["mean_state_bytes_per_parameter"], all_of_it = mean * parameters;
+    EXPECT_GE(row["categories"]["optimizer"].get<double>(), all_of_it);
+    EXPECT_LE(row["categories"]["optimizer"].get<double>(), all_of_it * 5 / 4);
+    // Embeddings of a model from scratch keep fp32, and what is small.
+    const bool coded = states[i] == 2.03125 || states[i] == 0.53125;
+    EXPECT_EQ(row["parameters_with_fp32_state"].get<int64_t>() > 0, coded);
+    if (!coded) {
+      EXPECT_EQ(mean, states[i]);
+    }
     EXPECT_EQ(row["driver_bytes"],
               row["engine_bytes"].get<int64_t>() + row["runtime_bytes"].get<int64_t>());
     EXPECT_EQ(row["saved_state_bytes"], all["plans"][0]["categories"]["optimizer"].get<int64_t>() -
@@ -74,12 +83,12 @@ TEST(PlanCommand, ComparesOptimizers) {
     const Outcome one = run(joined(tiny, {"optim=" + row["value"].get<std::string>(), "--json"}));
     EXPECT_EQ(Json::parse(one.out)["hash"], row["hash"]);
   }
-  EXPECT_NE(all["plans"][4]["refused"].get<std::string>().find("no store here holds codes yet"),
+  EXPECT_NE(all["plans"][7]["refused"].get<std::string>().find("looks at whole matrices"),
             std::string::npos);
   const Outcome text = run(joined(tiny, compare));
-  for (const char* part :
-       {"driver shows", "8 B of state a parameter; state is ", "4 B of state a parameter; state ",
-        " less, peak ", " more, peak ", "may\nshow as nothing"})
+  for (const char* part : {"driver shows", "8 B of state a parameter; state is ",
+                           "4 B of state a parameter; state ", "2.03 B of state a parameter, with ",
+                           " less, peak ", " more, peak ", "may\nshow as nothing"})
     EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
   const Outcome unknown = run(joined(tiny, {"--compare", "optim=adamw,adan"}));
   EXPECT_EQ(unknown.code, 2);

@@ -1,0 +1,50 @@
+// RestForm: how the numbers of an optimizer's state rest. It says bytes alone: what the codes stand
+// for belongs to quant/, whose codec it names, and whoever updates decodes a block, works on floats
+// and encodes it again.
+#pragma once
+
+#include <vector>
+
+#include "engine/core/dtype.h"
+#include "engine/core/name.h"
+#include "engine/core/units.h"
+
+namespace snug {
+
+struct RestForm {
+  DType dtype = DType::f32;     // of the values: f32, bf16, or u8, which holds codes
+  int bits = 32;                // of a value
+  int64_t block = 0;            // elements of one scale in f32, a divisor of 256; 0: no scales
+  const char* codec = nullptr;  // of quant/codec.h, where it has codes
+
+  bool coded() const { return block > 0; }
+  int64_t value_bytes(int64_t n) const { return ceil_div(n * bits, int64_t{8}); }
+  int64_t scales(int64_t n) const { return coded() ? ceil_div(n, block) : 0; }
+  int64_t bytes(int64_t n) const { return value_bytes(n) + 4 * scales(n); }
+};
+
+// What an optimizer keeps of every parameter, and how it rests.
+struct StateSet {
+  StateSet() = default;
+  StateSet(std::vector<Name> all) : names(std::move(all)) {}  // NOLINT: names alone rest in f32
+
+  std::vector<Name> names;
+  RestForm form;                    // of all states but for the codec
+  std::vector<const char*> codecs;  // one a state, where form has codes
+  std::vector<char> in_f32;         // by parameter: f32 whatever the form is; empty: none
+
+  RestForm form_of(int k, int param) const {
+    const auto p = static_cast<size_t>(param);
+    if (param >= 0 && p < in_f32.size() && in_f32[p] != 0) return {};
+    RestForm f = form;
+    if (f.coded()) f.codec = codecs[static_cast<size_t>(k)];
+    return f;
+  }
+  // Of all states of a parameter.
+  int64_t bytes_of(int param, int64_t elements) const {
+    return names.empty() ? 0
+                         : static_cast<int64_t>(names.size()) * form_of(0, param).bytes(elements);
+  }
+};
+
+}  // namespace snug

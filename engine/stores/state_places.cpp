@@ -1,0 +1,68 @@
+#include "engine/stores/state_places.h"
+
+#include <algorithm>
+
+#include "engine/core/error.h"
+#include "engine/core/units.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kAlign = 64;  // bytes, so that all begin at a cache line
+
+View part(const View& piece, DType dtype, int64_t begin, int64_t elements) {
+  View v = piece.rows(begin, elements * size_of(dtype));
+  v.dtype = dtype;
+  v.shape = {elements};
+  return v;
+}
+
+}  // namespace
+
+bool lie_flat(const StateSet& set) {
+  return !set.form.coded();
+}
+
+// Room for whole steps of 256 elements, as the flat range has.
+StatePlaces::StatePlaces(std::span<const StateSpan> spans, const StateSet& set) {
+  for (const StateSpan& s : spans) {
+    const RestForm form = set.names.empty() ? RestForm{} : set.form_of(0, s.param);
+    require(!form.coded() || kSpanAlignment % form.block == 0, "blocks that divide 256 elements");
+    const int64_t room = round_up(s.elements, kSpanAlignment);
+    const int64_t values = round_up(form.value_bytes(room), kAlign);
+    places_.push_back({s.param, s.offset, s.elements, bytes_, bytes_ + values});
+    bytes_ += values + round_up(4 * form.scales(room), kAlign);
+  }
+}
+
+const StatePlaces::Place& StatePlaces::at(int64_t first) const {
+  const auto after = std::upper_bound(places_.begin(), places_.end(), first,
+                                      [](int64_t f, const Place& p) { return f < p.first; });
+  require(after != places_.begin() && first <= (after - 1)->first + (after - 1)->elements,
+          "an element of a span");
+  return *(after - 1);
+}
+
+View StatePlaces::values(const View& piece, const RestForm& form, int64_t first,
+                         int64_t elements) const {
+  const Place& p = at(first);
+  require(elements <= p.elements - (first - p.first), "elements of one span");
+  const int64_t begin = p.begin + (first - p.first) * form.bits / 8;
+  return part(piece, form.dtype, begin, form.value_bytes(elements) / size_of(form.dtype));
+}
+
+View StatePlaces::scales(const View& piece, const RestForm& form, int64_t first,
+                         int64_t elements) const {
+  if (!form.coded()) return {};
+  const Place& p = at(first);
+  require((first - p.first) % form.block == 0, "a span of whole blocks");
+  return part(piece, DType::f32, p.scales + (first - p.first) / form.block * 4,
+              form.scales(elements));
+}
+
+int64_t StatePlaces::elements_from(int64_t first) const {
+  const Place& p = at(first);
+  return p.elements - (first - p.first);
+}
+
+}  // namespace snug

@@ -1,0 +1,45 @@
+// Where the states of some spans lie in one piece of bytes, when not all of them rest alike: span
+// behind span, and of each its values and then its scales. The same places for every state.
+//
+//   | wte f32 ............ | c_attn codes .... | scales | c_fc codes ... | scales | ln_f f32 |
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/seams/state_store.h"
+
+namespace snug {
+
+class StatePlaces {
+ public:
+  StatePlaces() = default;
+  // `spans` go up in the flat range.
+  StatePlaces(std::span<const StateSpan> spans, const StateSet& set);
+
+  int64_t bytes() const { return bytes_; }
+  // Of `piece`, u8: what a span of these, or part of one, has there. It begins a block.
+  View values(const View& piece, const RestForm& form, int64_t first, int64_t elements) const;
+  View scales(const View& piece, const RestForm& form, int64_t first, int64_t elements) const;
+  // From `first` on to the end of its span.
+  int64_t elements_from(int64_t first) const;
+  int param_at(int64_t first) const { return at(first).param; }
+  // Where the values of a span begin.
+  int64_t offset_of(int64_t first) const { return at(first).begin; }
+
+ private:
+  struct Place {
+    int param;
+    int64_t first, elements;  // of the flat range
+    int64_t begin, scales;    // in bytes
+  };
+  const Place& at(int64_t first) const;
+
+  std::vector<Place> places_;
+  int64_t bytes_ = 0;
+};
+
+// Whether all parameters have states of one dtype without scales, which lie as the parameters do.
+bool lie_flat(const StateSet& set);
+
+}  // namespace snug

@@ -1,0 +1,42 @@
+// How the states of an optimizer rest: which codec each of them has, and which tensors keep f32.
+#include "engine/core/error.h"
+#include "optim/optimizer.h"
+#include "optim/resting.h"
+
+namespace snug {
+
+const char* to_string(StateForm form) {
+  if (form == StateForm::f32) return "fp32";
+  if (form == StateForm::bf16) return "bf16";
+  if (form == StateForm::codes8) return "8bit";
+  require(form == StateForm::codes4, "a form of states");
+  return "4bit";
+}
+
+const Codec* codec_of_state(StateForm form, bool squares) {
+  if (form == StateForm::codes8) return &codec(squares ? "dynamic8_unsigned" : "dynamic8");
+  if (form == StateForm::codes4) return &codec(squares ? "linear4_unsigned" : "dynamic4");
+  return nullptr;
+}
+
+StateSet Optimizer::states(const ParamTable& table) const {
+  StateSet set(state_names_);
+  const StateForm how = config_.state;
+  if (how == StateForm::f32 || state_names_.empty()) return set;
+  if (how == StateForm::bf16) {
+    set.form = {DType::bf16, 16, 0, nullptr};
+    return set;
+  }
+  for (const bool squares : squares_) set.codecs.push_back(codec_of_state(how, squares)->name);
+  const Codec& first = *codec_of_state(how, squares_[0]);
+  set.form = {DType::u8, first.bits, first.block, nullptr};
+  set.in_f32.assign(static_cast<size_t>(table.size()), 0);
+  for (int i = 0; i < table.size(); ++i) {
+    const auto p = static_cast<size_t>(i);
+    const bool asked = p < config_.state_in_f32.size() && config_.state_in_f32[p] != 0;
+    set.in_f32[p] = asked || table[i].real_elements() < kLeastCoded ? 1 : 0;
+  }
+  return set;
+}
+
+}  // namespace snug

@@ -1,0 +1,404 @@
+#include <algorithm>
+#include <bit>
+#include <type_traits>
+
+#include "engine/core/error.h"
+#include "engine/kernels/dispatch.h"
+#include "engine/simt/map.h"
+#include "engine/simt/random.h"
+#include "optim/resting.h"
+#include "optim/rules.h"
+#include "optim/update_simt.h"
+
+namespace snug {
+namespace {
+
+using namespace simt;  // NOLINT: the words of a kernel
+
+constexpr int kEach = 8;               // elements of a lane
+constexpr int kGroup = kWarp * kEach;  // of a warp: whole blocks of codes
+constexpr int kGroupsOfAWarp = 4;
+
+// Where the first span lies in every tensor, and all spans from there on.
+struct RestTensors {
+  float* master;
+  const float* gradient;
+  void* weights;  // may be null
+  void* values[kMaxStates];
+  float* scales[kMaxStates];
+};
+struct RestPart {
+  int64_t offset, elements;
+  int64_t values, scales;  // bytes and floats, of every state
+  int64_t first;           // of the flat range
+  int32_t first_block;
+  int16_t group;
+  bool wide;  // begins at 16 bytes in every tensor
+};
+struct RestParts {
+  RestTensors tensors;
+  RestPart at[kRestingSpansOfALaunch];
+  int count;
+};
+
+// How the states rest: bits 16 are bf16.
+struct Rest {
+  int bits = 16;
+  int64_t block = kGroup;
+  ScaleRule rule = ScaleRule::absmax;
+  float peak = 1;
+  bool squares[kMaxStates]{};  // which of the two books
+};
+
+template <class Rule>
+struct RestStep {
+  typename Rule::Step of_rule;
+  float factor;
+  bool first;
+};
+
+__device__ inline uint32_t largest_of(uint32_t v, int lanes, SIMT_WHERE) {
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    const uint32_t other = shuffle_xor(v, distance, kAllLanes, where.part(distance));
+    if (distance < lanes && other > v) v = other;
+  }
+  return v;
+}
+
+template <class T>
+__device__ inline void take(T (&to)[kEach], const T* from, int count, bool wide) {
+  if (wide && count == kEach) {
+    const auto pack = Pack<T, kEach>::load(from);
+    for (int j = 0; j < kEach; ++j) to[j] = pack[j];
+    return;
+  }
+  for (int j = 0; j < count; ++j) to[j] = from[j];
+}
+template <class T>
+__device__ inline void give(T* to, const T (&from)[kEach], int count, bool wide) {
+  if (wide && count == kEach) {
+    Pack<T, kEach> pack;
+    for (int j = 0; j < kEach; ++j) pack[j] = from[j];
+    pack.store(to);
+    return;
+  }
+  for (int j = 0; j < count; ++j) to[j] = from[j];
+}
+
+// What the threads of a block share of books and keys: of the signed codec and that of squares.
+struct Tables {
+  Shared<int32_t> bounds;
+  Shared<float> values;
+  Shared<uint32_t> keys;
+};
+__device__ inline int nearest_code(const Tables& t, int book, int32_t key) {
+  int entry = 0;
+  for (int step = kMaxCodes / 2; step > 0; step /= 2)
+    if (key > t.bounds[book + entry + step - 1]) entry += step;
+  return entry;
+}
+
+// Elements i to i + count of a part, of state k.
+__device__ inline void load_state(float (&s)[kEach], const Rest& how, const Tables& t, int k,
+                                  const void* values, const float* scales, int64_t i, int count,
+                                  bool wide) {
+  if (how.bits == 16) {
+    bf16 x[kEach] = {};
+    take(x, static_cast<const bf16*>(values) + i, count, wide);
+    for (int j = 0; j < count; ++j) s[j] = to_f32(x[j]);
+    return;
+  }
+  if (count == 0) return;
+  const int book = how.squares[k] ? kMaxCodes : 0;
+  const float scale = scales[i / how.block];
+  const auto* codes = static_cast<const uint8_t*>(values);
+  if (how.bits == 8) {
+    uint8_t x[kEach] = {};
+    take(x, codes + i, count, wide);
+    for (int j = 0; j < count; ++j) s[j] = t.values[book + x[j]] * scale;
+    return;
+  }
+  for (int j = 0; j < count; ++j) {
+    const int byte = codes[(i + j) / 2];
+    s[j] = t.values[book + (j % 2 == 0 ? byte >> 4 : byte & 15)] * scale;
+  }
+}
+
+__device__ inline void store_state(const float (&s)[kEach], const Rest& how, const Tables& t, int k,
+                                   void* values, float* scales, int64_t i, int count, bool wide,
+                                   int64_t element, const CodeBook& book, SIMT_WHERE) {
+  if (how.bits == 16) {
+    bf16 x[kEach] = {};
+    const int64_t block = element / kEach;
+    const RandomWords u =
+        random_words(static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0,
+                     t.keys[2 * k], t.keys[2 * k + 1]);
+    for (int j = 0; j < count; ++j)
+      x[j].bits =
+          bf16_at_random(std::bit_cast<uint32_t>(s[j]), u.w[j / 2] >> (j % 2 * 16) & 0xffffu);
+    give(static_cast<bf16*>(values) + i, x, count, wide);
+    return;
+  }
+  BlockExtremes e;
+  for (int j = 0; j < count; ++j) e.add(s[j]);
+  const int lanes = static_cast<int>(how.block) / kEach;
+  e.largest = largest_of(e.largest, lanes, where);
+  if (count == 0) return;
+  const BlockScale scale = scale_of(how.rule, how.peak, e);
+  if (lane() % lanes == 0) scales[i / how.block] = scale.scale;
+  uint8_t x[kEach] = {};
+  for (int j = 0; j < count; ++j) {
+    const float v = scaled(how.rule, scale, s[j]);
+    x[j] =
+        v != v
+            ? book.nan
+            : static_cast<uint8_t>(nearest_code(t, how.squares[k] ? kMaxCodes : 0, float_key(v)));
+  }
+  auto* codes = static_cast<uint8_t*>(values);
+  if (how.bits == 8) {
+    give(codes + i, x, count, wide);
+    return;
+  }
+  for (int j = 0; j < count; j += 2)
+    codes[(i + j) / 2] = static_cast<uint8_t>(x[j] << 4 | (j + 1 < count ? x[j + 1] : book.zero));
+}
+
+// A block works on one part, a warp on groups of it.
+template <class Rule, class Weight>
+__global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts,
+                               const StepState* state, Rule rule, GroupNumbers groups, Rest how,
+                               const __grid_constant__ Constant<CodeBook> signed_book,
+                               const __grid_constant__ Constant<CodeBook> squares_book) {
+  constexpr int kStates = Rule::kStates;
+  const bool skipped = state->found_inf != 0;
+  if (skipped && !parts->tensors.weights) return;  // all blocks, before any barrier
+  int mine = 0;  // the last part that begins with this block or before
+  for (int end = parts->count; end - mine > 1;) {
+    const int middle = (mine + end) / 2;
+    if (parts->at[middle].first_block <= block())
+      mine = middle;
+    else
+      end = middle;
+  }
+  const RestPart part = parts->at[mine];
+  const RestTensors& to = parts->tensors;
+  SHARED_ARRAY(RestStep<Rule>, step_in_block, 1);
+  SHARED_ARRAY(int32_t, bounds, 2 * kMaxCodes);
+  SHARED_ARRAY(float, entries, 2 * kMaxCodes);
+  SHARED_ARRAY(uint32_t, keys, 2 * kMaxStates);
+  if (thread() == 0) {
+    const ElementStep numbers = element_step(*state, groups, part.group);
+    step_in_block[0] = {rule.step(numbers), numbers.gradient_factor, numbers.first};
+    for (int k = 0; k < kStates; ++k) {
+      const RandomWords key =
+          random_key_words(state->seed, static_cast<uint64_t>(state->step), state_site(k));
+      keys[2 * k] = key.w[0];
+      keys[2 * k + 1] = key.w[1];
+    }
+  }
+  if (how.bits < 16)
+    for (int c = thread(); c < kMaxCodes; c += threads()) {
+      bounds[c] = signed_book->bounds[c];
+      bounds[kMaxCodes + c] = squares_book->bounds[c];
+      entries[c] = signed_book->values[c];
+      entries[kMaxCodes + c] = squares_book->values[c];
+    }
+  sync_threads();
+  const RestStep<Rule> step = step_in_block[0];
+  const Tables tables{bounds, entries, keys};
+  const int64_t first_group = (block() - part.first_block) * warps() * kGroupsOfAWarp + warp();
+  for (int v = 0; v < kGroupsOfAWarp; ++v) {
+    const int64_t begin = (first_group + v * warps()) * kGroup;
+    if (begin >= part.elements) break;
+    const int64_t i = begin + lane() * kEach, left = part.elements - i;
+    const int count = left < 0 ? 0 : (left < kEach ? static_cast<int>(left) : kEach);
+    float p[kEach] = {}, g[kEach] = {};
+    float* const master = to.master + part.offset;
+    take(p, static_cast<const float*>(master + i), count, part.wide);
+    if (!skipped) {
+      take(g, to.gradient + part.offset + i, count, part.wide);
+      float s[kStates + 1][kEach] = {};
+      const auto values = [&](int k) { return static_cast<uint8_t*>(to.values[k]) + part.values; };
+      if (!step.first)
+        for (int k = 0; k < kStates; ++k)
+          load_state(s[k], how, tables, k, values(k), to.scales[k] + part.scales, i, count,
+                     part.wide);
+      for (int j = 0; j < count; ++j) {
+        float own[kStates + 1] = {};
+        for (int k = 0; k < kStates; ++k) own[k] = s[k][j];
+        p[j] = rule.element(step.of_rule, p[j], g[j] * step.factor, own);
+        for (int k = 0; k < kStates; ++k) s[k][j] = own[k];
+      }
+      give(master + i, p, count, part.wide);
+      for (int k = 0; k < kStates; ++k)
+        store_state(s[k], how, tables, k, values(k), to.scales[k] + part.scales, i, count,
+                    part.wide, part.first + i,
+                    how.squares[k] ? *squares_book.operator->() : *signed_book.operator->());
+    }
+    if (to.weights) {
+      Weight w[kEach] = {};
+      for (int j = 0; j < count; ++j) w[j] = from_f32<Weight>(p[j]);
+      give(static_cast<Weight*>(to.weights) + part.offset + i, w, count, part.wide);
+    }
+  }
+}
+
+// Collects spans, and launches when they are complete or the next one does not fit.
+template <class Rule, class Weight, class Queue>
+class RestLaunches {
+ public:
+  RestLaunches(Queue& queue, const Rule& rule, const OptimizerConfig& config, const Rest& how,
+               const CodeBook& signed_book, const CodeBook& squares_book, const View& state,
+               int threads)
+      : queue_(queue),
+        rule_(rule),
+        groups_(group_numbers(config)),
+        how_(how),
+        signed_(signed_book),
+        squares_(squares_book),
+        state_(step_state(state)),
+        threads_(threads) {
+    parts_.count = 0;
+  }
+
+  void add(const UpdateSpan& span) {
+    const int64_t n = span.master.elements();
+    if (n == 0) return;
+    const RestTensors at = tensors_of(span);
+    if (parts_.count > 0 && (!lies_alike(at) || parts_.count == kRestingSpansOfALaunch)) run();
+    if (parts_.count == 0) parts_.tensors = at;
+    const RestTensors& base = parts_.tensors;
+    parts_.at[parts_.count++] = {bytes_from(base.master, at.master) / int64_t{sizeof(float)},
+                                 n,
+                                 bytes_from(base.values[0], at.values[0]),
+                                 bytes_from(base.scales[0], at.scales[0]) / int64_t{sizeof(float)},
+                                 span.first,
+                                 0,
+                                 static_cast<int16_t>(span.group),
+                                 is_wide(at)};
+  }
+
+  void run() {
+    const int64_t of_a_block = int64_t{threads_} / kWarp * kGroupsOfAWarp * kGroup;
+    int64_t blocks = 0;
+    for (int i = 0; i < parts_.count; ++i) {
+      RestPart& p = parts_.at[i];
+      p.first_block = static_cast<int32_t>(blocks);
+      blocks += ceil_div(p.elements, of_a_block);
+    }
+    launch(queue_, {.blocks = blocks, .threads = threads_}, "optimizer_update",
+           resting_kernel<Rule, Weight>, parts_, static_cast<const StepState*>(state_), rule_,
+           groups_, how_, signed_, squares_);
+    parts_.count = 0;
+  }
+
+ private:
+  static RestTensors tensors_of(const UpdateSpan& span) {
+    RestTensors t{};
+    t.master = span.master.as<float>();
+    t.gradient = span.gradient.as<const float>();
+    t.weights = span.weights.data;
+    for (int k = 0; k < Rule::kStates; ++k) {
+      t.values[k] = span.states[static_cast<size_t>(k)].data;
+      t.scales[k] = static_cast<float*>(span.scales[static_cast<size_t>(k)].data);
+    }
+    return t;
+  }
+  // From one address to another, which may be of another tensor.
+  static int64_t bytes_from(const void* from, const void* to) {
+    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(to)) -
+           static_cast<int64_t>(reinterpret_cast<uintptr_t>(from));
+  }
+  bool lies_alike(const RestTensors& at) const {
+    const RestTensors& base = parts_.tensors;
+    const int64_t bytes = bytes_from(base.master, at.master);
+    bool alike = bytes_from(base.gradient, at.gradient) == bytes &&
+                 (at.weights == nullptr) == (base.weights == nullptr);
+    if (at.weights)
+      alike = alike && bytes_from(base.weights, at.weights) ==
+                           bytes / int64_t{sizeof(float)} * int64_t{sizeof(Weight)};
+    for (int k = 0; k < Rule::kStates; ++k)
+      alike =
+          alike &&
+          bytes_from(base.values[k], at.values[k]) == bytes_from(base.values[0], at.values[0]) &&
+          bytes_from(base.scales[k], at.scales[k]) == bytes_from(base.scales[0], at.scales[0]);
+    return alike;
+  }
+  static bool is_wide(const RestTensors& t) {
+    bool wide = true;
+    for (const void* at : {static_cast<const void*>(t.master), static_cast<const void*>(t.gradient),
+                           static_cast<const void*>(t.weights)})
+      wide = wide && aligned_to_vectors(at);
+    for (const void* at : t.values) wide = wide && aligned_to_vectors(at);
+    return wide;
+  }
+
+  Queue& queue_;
+  const Rule rule_;
+  const GroupNumbers groups_;
+  const Rest how_;
+  const CodeBook& signed_;
+  const CodeBook& squares_;
+  StepState* state_;
+  int threads_;
+  RestParts parts_;
+};
+
+}  // namespace
+
+template <class Queue>
+void resting_update_on(Queue& queue, const OptimizerConfig& config,
+                       const std::array<const Codec*, kMaxStates>& codecs, const UpdateSpans& spans,
+                       DType weights, const View& state, int threads) {
+  const StateForm form = config.state;
+  Rest how;
+  static const CodeBook none{};
+  const CodeBook *signed_book = &none, *squares_book = &none;
+  if (form != StateForm::bf16) {
+    const Codec& one = *codec_of_state(form, false);
+    const Codec& two = *codec_of_state(form, true);
+    require(one.bits == two.bits && one.block == two.block && one.rule == two.rule &&
+                one.peak == two.peak && kGroup % one.block == 0,
+            "codecs of one shape for all states");
+    how.bits = one.bits;
+    how.block = one.block;
+    how.rule = one.rule;
+    how.peak = one.peak;
+    for (size_t k = 0; k < kMaxStates; ++k) how.squares[k] = codecs[k] == &two;
+    signed_book = one.book;
+    squares_book = two.book;
+  }
+  const auto run = [&](const auto& rule, auto weight) {
+    RestLaunches<std::decay_t<decltype(rule)>, decltype(weight), Queue> launches(
+        queue, rule, config, how, *signed_book, *squares_book, state, threads);
+    for (size_t i = 0; i < spans.count; ++i)
+      if (const UpdateSpan span = spans.at(spans.list, i); span.resting()) launches.add(span);
+    launches.run();
+  };
+  bool known = false;
+  for_each_rule([&]<class Entry>(Entry) {
+    if (config.name != Entry::kName) return;
+    known = true;
+    Entry::with_rule(config, [&](const auto& rule) {
+      if (weights == DType::bf16) {
+        run(rule, bf16{});
+      } else if (weights == DType::f16) {
+        run(rule, f16{});
+      } else if (weights == DType::f32) {
+        run(rule, 0.0f);
+      } else {
+        fail(ErrorCode::unsupported, "weights of dtype f32, bf16 or f16", to_string(weights),
+             "choose another precision");
+      }
+    });
+  });
+  if (!known)
+    fail(ErrorCode::unsupported, "an optimizer with a rule of optim/rules", config.name,
+         "choose one of these, or device: cpu");
+}
+
+template void resting_update_on(simt::Queue&, const OptimizerConfig&,
+                                const std::array<const Codec*, kMaxStates>&, const UpdateSpans&,
+                                DType, const View&, int);
+
+}  // namespace snug
