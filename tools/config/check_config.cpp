@@ -194,6 +194,9 @@ void check_config(const RunConfig& c, Complaints& complaints) {
                    quote(c, {"sgd_nesterov", "sgd_momentum", "sgd_dampening"}), "sgd_momentum=0.9");
   only_if(c, complaints, c.sgd_momentum > 0 || !sgd, "sgd_momentum above 0", {"sgd_dampening"});
 
+  only_if(c, complaints, !c.peft.empty() || !c.adapter.empty(), "peft or adapter",
+          {"lora_r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules",
+           "use_rslora", "init_lora_weights", "bias", "modules_to_save", "layers_to_transform"});
   only_if(c, complaints, c.precision == "fp16", "precision: fp16", {"loss_scale"});
   only_if(c, complaints, c.precision == "fp16" && c.loss_scale == 0,
           "precision: fp16 and loss_scale: 0",
