@@ -119,8 +119,17 @@ std::vector<FilePiece> saved_pieces(const Model& model, int param) {
   std::vector<FilePiece> pieces;
   if (!is_adapter_name(p.name.view())) {
     pieces = family.pieces(p, model.spec());
-    for (FilePiece& piece : pieces)
-      for (std::string& name : piece.names) name.insert(0, kPrefix);
+    // PEFT wraps an adapted module, whose own parameters are then those of its base_layer.
+    const auto adapter = model.adapters().find(without_end(p.name.str()));
+    for (size_t k = 0; k < pieces.size(); ++k) {
+      const bool wrapped = adapter != model.adapters().end() &&
+                           std::any_of(adapter->second.pieces.begin(), adapter->second.pieces.end(),
+                                       [&](const AdapterPiece& piece) { return piece.piece == k; });
+      for (std::string& name : pieces[k].names) {
+        if (wrapped) name.insert(name.rfind('.'), ".base_layer");
+        name.insert(0, kPrefix);
+      }
+    }
     return pieces;
   }
   const AdapterPlace place = place_of(model, p.name.str());

@@ -45,9 +45,14 @@ Model::Model(const ModelSpec& spec, const Precision& precision,
       first_backward_ = std::min<int64_t>(first_backward_, std::max(0, params_[i].part));
   }
   embedding_->derive(params_);
+  const auto expect_adapters = [&] {
+    for (const auto& [layer, adapter] : adapters_)
+      require(params_.find(adapter_a_name(layer)) >= 0, "a linear layer for every adapter");
+  };
   if (spec.head != HeadKind::causal_lm) {
     rows_head_.emplace(spec_, precision, embedding_->wte(), params_, adapters_);
     rows_head_->derive(params_, first_backward_ < spec.L);
+    expect_adapters();
     return;
   }
   final_norm_.weight = params_.add({.name = Name("ln_f.weight"),
@@ -68,6 +73,7 @@ Model::Model(const ModelSpec& spec, const Precision& precision,
                                       .init = Init::normal,
                                       .init_std = spec.init_std,
                                       .linear = true});
+  expect_adapters();
 }
 
 ModelPass Model::make_pass_of_ends() const {
@@ -82,10 +88,14 @@ ModelPass Model::make_pass_of_ends() const {
 
 ModelPass Model::make_pass(const LayerPolicies& policies) const {
   ModelPass pass = make_pass_of_ends();
-  for (const std::vector<SlotPolicy>& slots : policies)
-    if (!pass.offload && std::count(slots.begin(), slots.end(), SlotPolicy::offload) > 0)
-      pass.offload =
-          std::make_unique<Offload>(static_cast<int>(spec_.L), static_cast<int>(slots.size()));
+  size_t most = 0;  // slots of a layer: adapters may be in some alone
+  bool away = false;
+  for (const std::vector<SlotPolicy>& slots : policies) {
+    most = std::max(most, slots.size());
+    away |= std::count(slots.begin(), slots.end(), SlotPolicy::offload) > 0;
+  }
+  if (away)
+    pass.offload = std::make_unique<Offload>(static_cast<int>(spec_.L), static_cast<int>(most));
   for (int64_t l = 0; l < spec_.L; ++l)
     pass.blocks.emplace_back(block(l).body(), policies[static_cast<size_t>(l)], pass.offload.get(),
                              static_cast<int>(l));

@@ -36,7 +36,8 @@ std::vector<Module> linear_modules(const Model& model, const Family& family) {
   std::vector<Module> list;
   for (int i = 0; i < model.params().size(); ++i) {
     const ParamInfo& p = model.params()[i];
-    if (!p.linear || p.name.view() == family.head) continue;
+    // Of blocks, and of heads before their last layer: not what is of no part, embedding and head.
+    if (!p.linear || (p.part < 0 && !p.name.view().starts_with("head."))) continue;
     const std::vector<FilePiece> pieces = family.pieces(p, model.spec());
     int64_t row = 0;
     for (size_t k = 0; k < pieces.size(); ++k) {

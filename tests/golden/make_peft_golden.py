@@ -38,14 +38,14 @@ CASES = {
     "a": case(401, "gpt2_a", "CAUSAL_LM", r=3, lora_alpha=5, target_modules="all-linear"),
     # the defaults of the family and of PEFT; tied
     "b": case(402, "gpt2_b", "CAUSAL_LM"),
-    # queries, keys and values apart, and gate and up; two query heads share a key head
-    "c": case(403, "decoder_a", "CAUSAL_LM", r=2, lora_alpha=6, target_modules="all-linear"),
+    # queries, keys and values apart, and gate and up; two query heads share a key head; the head whole
+    "c": case(403, "decoder_a", "CAUSAL_LM", r=2, lora_alpha=6, target_modules="all-linear",
+              modules_to_save=["lm_head"]),
     # some of them, one layer, other ranks and alphas, the scale of rsLoRA
     "d": case(404, "decoder_b", "CAUSAL_LM", r=4, lora_alpha=3, target_modules=["q_proj", "v_proj", "down_proj"], use_rslora=True,
               rank_pattern={"v_proj": 2}, alpha_pattern={"down_proj": 7}, layers_to_transform=[1]),
-    # rows of queries, keys and values head by head; biases of adapted modules; the head whole
-    "e": case(405, "decoder_g", "CAUSAL_LM", r=5, target_modules=["query_key_value", "dense"], bias="lora_only",
-              modules_to_save=["embed_out"]),
+    # rows of queries, keys and values head by head; biases of adapted modules
+    "e": case(405, "decoder_g", "CAUSAL_LM", r=5, target_modules=["query_key_value", "dense"], bias="lora_only"),
     # a regular expression, all biases
     "f": case(406, "decoder_b", "CAUSAL_LM", r=3, target_modules=r".*\.0\..*(q|k|v|o)_proj", bias="all"),
     # an encoder: queries and values; the classifier is trained beside them
@@ -57,7 +57,7 @@ CASES = {
 
 def draw(name, shape, rng):
     """Adapters large enough that they matter beside the weights."""
-    return (rng.standard_normal(shape) * (0.3 if "lora_" in name else 0.2)).astype(np.float32)
+    return (rng.standard_normal(shape) * (0.15 if "lora_" in name else 0.2)).astype(np.float32)
 
 
 def base_of(name):
@@ -139,8 +139,6 @@ def compute(name):
     assert losses[0] == loss.item()
     tensors["adamw_losses"] = losses
     tensors["adamw_grad_norms"] = norms
-    for key, parameter in trained.items():
-        tensors["after." + name_of[key]] = parameter.detach().numpy().copy()
     # And merged: the same model without adapters.
     with torch.no_grad():
         before = loss_of_batch().item()

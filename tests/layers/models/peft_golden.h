@@ -10,6 +10,7 @@
 
 #include "engine/io/files.h"
 #include "layers/models/adapter_files.h"
+#include "tests/engine/io/temp_folder.h"
 #include "tests/layers/models/encoder_golden.h"
 
 namespace snug::test {
