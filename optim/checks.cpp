@@ -53,26 +53,67 @@ void check_betas(const OptimizerConfig& c, const char* usual_beta2) {
   check_beta("adam_beta2", c.adam_beta2, std::string("adam_beta2=") + usual_beta2);
 }
 
-void check_adam_settings(const OptimizerConfig& c) {
-  check_betas(c, "0.999");
+void check_epsilon(const OptimizerConfig& c) {
   check_at_least_zero("adam_epsilon", c.adam_epsilon, "adam_epsilon=1e-8");
 }
 
-void refuse_adam_settings(const OptimizerConfig& c) {
+void check_momentum(const OptimizerConfig& c) {
+  check_at_least_zero("sgd_momentum", c.sgd_momentum, "sgd_momentum=0.9");
+  check_finite("sgd_dampening", c.sgd_dampening, "sgd_dampening=0");
+  if (c.sgd_nesterov && (c.sgd_momentum <= 0 || c.sgd_dampening != 0))
+    refuse(
+        "sgd_nesterov with a momentum above 0 and zero dampening",
+        setting("sgd_momentum", c.sgd_momentum) + ", " + setting("sgd_dampening", c.sgd_dampening),
+        "sgd_momentum=0.9 sgd_dampening=0, or sgd_nesterov=false");
+  if (c.sgd_momentum == 0 && c.sgd_dampening != 0)
+    refuse("sgd_dampening together with sgd_momentum: without momentum it does nothing",
+           setting("sgd_dampening", c.sgd_dampening) + ", sgd_momentum: 0",
+           "sgd_momentum=0.9, or leave sgd_dampening out");
+}
+
+void check_flag(const char* key, double value) {
+  if (value != 0 && value != 1)
+    refuse(fmt::format("{} of optim_args as 0 or 1", key), setting(key, value),
+           fmt::format("optim_args={}=1", key));
+}
+
+void refuse_unused_settings(const OptimizerConfig& c, const OptimFacts& facts) {
   const OptimizerConfig standard;
-  refuse_unused(c, "adam_beta1", c.adam_beta1, standard.adam_beta1, "adamw");
-  refuse_unused(c, "adam_beta2", c.adam_beta2, standard.adam_beta2, "adamw");
-  refuse_epsilon(c);
+  if ((facts.uses & kUsesBetas) == 0) {
+    refuse_unused(c, "adam_beta1", c.adam_beta1, standard.adam_beta1, "adamw");
+    refuse_unused(c, "adam_beta2", c.adam_beta2, standard.adam_beta2, "adamw");
+  }
+  if ((facts.uses & kUsesEpsilon) == 0)
+    refuse_unused(c, "adam_epsilon", c.adam_epsilon, standard.adam_epsilon, "adamw");
+  if ((facts.uses & kUsesMomentum) == 0) {
+    refuse_unused(c, "sgd_momentum", c.sgd_momentum, 0, "sgd");
+    refuse_unused(c, "sgd_nesterov", c.sgd_nesterov ? 1 : 0, 0, "sgd");
+    refuse_unused(c, "sgd_dampening", c.sgd_dampening, 0, "sgd");
+  }
 }
 
-void refuse_epsilon(const OptimizerConfig& c) {
-  refuse_unused(c, "adam_epsilon", c.adam_epsilon, OptimizerConfig().adam_epsilon, "adamw");
-}
-
-void refuse_sgd_settings(const OptimizerConfig& c) {
-  refuse_unused(c, "sgd_momentum", c.sgd_momentum, 0, "sgd");
-  refuse_unused(c, "sgd_nesterov", c.sgd_nesterov ? 1 : 0, 0, "sgd");
-  refuse_unused(c, "sgd_dampening", c.sgd_dampening, 0, "sgd");
+void check_args(const OptimizerConfig& c, const OptimFacts& facts) {
+  std::vector<std::string_view> known;
+  for (const OptimSetting& s : facts.settings) known.emplace_back(s.name);
+  for (const auto& [name, value] : c.args) {
+    const OptimSetting* found = nullptr;
+    for (const OptimSetting& s : facts.settings)
+      if (name == s.name) found = &s;
+    if (found == nullptr)
+      refuse(known.empty()
+                 ? fmt::format("no optim_args for {}, which has no settings of its own", facts.name)
+                 : fmt::format("optim_args of {}: {}", facts.name, fmt::join(known, ", ")),
+             setting(name.c_str(), value),
+             known.empty() ? "leave optim_args out"
+                           : suggestion(name, known,
+                                        fmt::format("optim_args={}={}", known.front(),
+                                                    facts.settings[0].standard)));
+    if (!(value >= found->least && value < found->below && std::isfinite(value)))
+      refuse(found->below == kNoLimit
+                 ? fmt::format("{} of optim_args at least {}", name, found->least)
+                 : fmt::format("{} of optim_args in [{}, {})", name, found->least, found->below),
+             setting(name.c_str(), value), fmt::format("optim_args={}={}", name, found->standard));
+  }
 }
 
 NameAdvice name_advice(const char* key, std::string_view asked,

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "optim/optimizer.h"
+#include "optim/settings.h"
 
 namespace snug {
 
@@ -17,12 +17,15 @@ void check_finite(const char* key, double value, const char* advice);
 void check_at_least_zero(const char* key, double value, const char* advice);
 
 void check_base_settings(const OptimizerConfig& c);  // learning_rate, weight_decay
-// In [0, 1); the advice names a usual beta2.
+// In [0, 1), epsilon at least 0.
 void check_betas(const OptimizerConfig& c, const char* usual_beta2);
-void check_adam_settings(const OptimizerConfig& c);   // betas, epsilon >= 0
-void refuse_adam_settings(const OptimizerConfig& c);  // any that is not the default
-void refuse_epsilon(const OptimizerConfig& c);        // so
-void refuse_sgd_settings(const OptimizerConfig& c);
+void check_epsilon(const OptimizerConfig& c);
+void check_momentum(const OptimizerConfig& c);   // of sgd, and what belongs to it
+void check_flag(const char* key, double value);  // 0 or 1
+// Throws usage on a setting that differs from its default and that the optimizer has no use for.
+void refuse_unused_settings(const OptimizerConfig& c, const OptimFacts& facts);
+// ... on a name of c.args that it does not have, and on values outside the ranges.
+void check_args(const OptimizerConfig& c, const OptimFacts& facts);
 
 // "one of adamw, adam" and, if one of `known` is close to `asked`, "did you mean adamw?".
 struct NameAdvice {

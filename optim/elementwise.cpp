@@ -9,6 +9,7 @@
 #include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/loops.h"
 #include "optim/chunk_map.h"
+#include "optim/rule.h"
 #include "optim/update_simt.h"
 
 namespace snug {
@@ -169,14 +170,9 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
     } else if (op.run() && !step_state(state)->found_inf) {
       const StepState& s = *step_state(state);
       require(s.loss_scale > 0, "a loss scale above 0 (1 without loss scaling)");
-      ElementStep steps[kMaxGroups];
-      for (int g = 0; g < kMaxGroups; ++g)
-        steps[g] = {static_cast<float>(double{s.clip_factor} / double{s.loss_scale}),
-                    s.learning_rate[g],
-                    g == kGroupDecay ? config().weight_decay : 0.0,
-                    s.bias_correction1,
-                    s.bias_correction2,
-                    s.updates == 0};
+      ElementStep steps[kAllGroups];
+      const GroupNumbers groups = group_numbers(config());
+      for (int g = 0; g < kAllGroups; ++g) steps[g] = element_step(s, groups, g);
       const bool wide = t.gradients.dtype == DType::f32;
       const auto* gradients = static_cast<const float*>(wide ? t.gradients.data : nullptr);
       const auto* rounded = static_cast<const bf16*>(wide ? nullptr : t.gradients.data);
@@ -184,7 +180,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
       map.for_each(ctx.threads(), [&](int64_t, const ChunkMap::Chunk& chunk) {
         const StateSpan& span = spans[static_cast<size_t>(chunk.span)];
         if (t.gate) t.gate->pass(span.param);
-        const ElementStep& step = steps[span.group];
+        const ElementStep& step = steps[number_of_group(config(), span)];
         float widened[kPiece];  // gradients in bf16, which is exact
         for (int64_t begin = chunk.begin; begin < chunk.end; begin += kPiece) {
           float* const* const places = table + chunk.span * columns;
@@ -224,8 +220,9 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
     const UpdateTargets& targets;
     StateStore& store;
     std::span<const StateSpan> spans;
+    const OptimizerConfig& config;
   };
-  const List list{ctx, t, store, spans};
+  const List list{ctx, t, store, spans, config()};
   // What was acquired before the op, once more: so no table of places is needed.
   const auto at = [](const void* p, size_t i) {
     const List& l = *static_cast<const List*>(p);
@@ -240,7 +237,7 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
       span.weights = l.targets.weights.rows(s.offset, s.elements);
     else if (l.store.has_weights())
       span.weights = l.store.acquire_weights(l.ctx, s);
-    span.group = s.group;
+    span.group = number_of_group(l.config, s);
     return span;
   };
   on_queue(ctx, [&](auto& queue) {

@@ -1,6 +1,6 @@
-// What most optimizers are: the same arithmetic on every element. A new one derives from
-// ElementwiseOptimizer and writes update_block, a plain loop over floats; spans, chunks, threads,
-// clipping, skipped steps and the rounded weights are the driver's.
+// What most optimizers are: the same arithmetic on every element, as a rule says it (optim/rule.h).
+// update_block is a plain loop over floats; spans, chunks, threads, clipping, skipped steps and the
+// rounded weights are the driver's.
 //
 // Bytes moved per parameter: 4 gradient (bf16: 2), 8 master, 8 per state, 2 per 16-bit weight.
 // AdamW: 28 (30).
@@ -22,7 +22,8 @@ struct ElementStep {
   double weight_decay;  // 0 in groups without decay
   double bias_correction1;
   double bias_correction2;
-  bool first;  // no update was applied before this one
+  int64_t updates;  // applied before this one
+  bool first;       // none was
 };
 
 // n elements; the arrays do not overlap.

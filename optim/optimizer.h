@@ -9,13 +9,13 @@
 //            optimizer.update(ctx, targets, store, state)
 //   host     if (!state.found_inf) ++updates
 //
-// Arithmetic is that of PyTorch's classes of the same name (torch.optim.SGD, Adam, AdamW) in fp32:
-// Kingma and Ba, "Adam" (2015); Loshchilov and Hutter, "Decoupled weight decay regularization"
-// (2019); Sutskever et al. (2013) for momentum. Lion is that of its paper (lion.cpp).
+// Arithmetic is that of PyTorch's classes of the same name (torch.optim.SGD, Adam, AdamW, RMSprop,
+// Adagrad) in fp32, or of the paper that the file of an optimizer names (optim/rules).
 #pragma once
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/memory/context.h"
@@ -24,6 +24,16 @@
 #include "engine/seams/update.h"
 
 namespace snug {
+
+// Numbers of an optimizer by name, as optim_args gives them (optim/settings.h).
+using OptimArgs = std::vector<std::pair<std::string, double>>;
+
+// Parameters with a rate or a decay of their own.
+struct OptimGroup {
+  double rate = 1;           // of the step's rate
+  double weight_decay = -1;  // below 0: that of the parameter's own group
+};
+inline constexpr int kMostOptimGroups = 12;
 
 // Names and defaults are those of Hugging Face's TrainingArguments where it has them.
 struct OptimizerConfig {
@@ -36,6 +46,9 @@ struct OptimizerConfig {
   double sgd_momentum = 0;
   bool sgd_nesterov = false;
   double sgd_dampening = 0;
+  OptimArgs args;                  // of optimizers with settings of their own
+  std::vector<OptimGroup> groups;  // at most kMostOptimGroups
+  std::vector<int> group_of;       // by parameter: 0: none of them, k: groups[k - 1]; empty: none
 };
 
 class Optimizer {

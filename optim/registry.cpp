@@ -1,39 +1,109 @@
-// The list of optimizers. A new one adds its make function and one line here.
+// The optimizers by name, and what of Hugging Face's names is refused.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <type_traits>
+
+#include "engine/core/error.h"
 #include "optim/checks.h"
-#include "optim/optimizer.h"
+#include "optim/rules.h"
 
 namespace snug {
-
-std::unique_ptr<Optimizer> make_adamw(const OptimizerConfig& config);
-std::unique_ptr<Optimizer> make_adam(const OptimizerConfig& config);
-std::unique_ptr<Optimizer> make_lion(const OptimizerConfig& config);
-std::unique_ptr<Optimizer> make_sgd(const OptimizerConfig& config);
-
 namespace {
 
-struct Entry {
-  const char* name;
-  std::unique_ptr<Optimizer> (*make)(const OptimizerConfig& config);
-  std::vector<const char*> aliases;  // Hugging Face's spellings of the same arithmetic
+// The loop of a rule. States are copied to locals, so that what a rule writes is plain values and
+// the compiler makes vectors of them.
+template <class Rule>
+void run_rule(const Rule& rule, const ElementStep& numbers, const ElementBlock& b) {
+  const typename Rule::Step step = rule.step(numbers);
+  const float factor = numbers.gradient_factor;
+  float* __restrict parameter = b.parameter;
+  const float* __restrict gradient = b.gradient;
+  float* __restrict s0 = b.states[0];
+  float* __restrict s1 = b.states[1];
+  float* __restrict s2 = b.states[2];
+  float* __restrict s3 = b.states[3];
+#pragma GCC ivdep  // the arrays do not overlap: five are more than a compiler asks of pointers
+  for (int64_t i = 0; i < b.n; ++i) {
+    float state[kMaxStates];
+    if constexpr (Rule::kStates > 0) state[0] = s0[i];
+    if constexpr (Rule::kStates > 1) state[1] = s1[i];
+    if constexpr (Rule::kStates > 2) state[2] = s2[i];
+    if constexpr (Rule::kStates > 3) state[3] = s3[i];
+    parameter[i] = rule.element(step, parameter[i], gradient[i] * factor, state);
+    if constexpr (Rule::kStates > 0) s0[i] = state[0];
+    if constexpr (Rule::kStates > 1) s1[i] = state[1];
+    if constexpr (Rule::kStates > 2) s2[i] = state[2];
+    if constexpr (Rule::kStates > 3) s3[i] = state[3];
+  }
+}
+
+template <class Entry, class Rule>
+class RuleOptimizer final : public ElementwiseOptimizer {
+ public:
+  RuleOptimizer(const OptimizerConfig& c, const Rule& rule)
+      : ElementwiseOptimizer(c, Entry::states(c), op_name(), Rule::kFlops), rule_(rule) {
+    require(state_names().size() == static_cast<size_t>(Rule::kStates),
+            "a name for each state of a rule");
+  }
+  void prepare_step(StepState& state) const override {
+    if constexpr (requires { rule_.prepare(state); })
+      rule_.prepare(state);
+    else
+      ElementwiseOptimizer::prepare_step(state);
+  }
+
+ protected:
+  void update_block(const ElementStep& step, const ElementBlock& block) const override {
+    run_rule(rule_, step, block);
+  }
+
+ private:
+  static const char* op_name() {
+    static const std::string name = std::string(Entry::kName) + "_update";
+    return name.c_str();
+  }
+  const Rule rule_;
 };
 
-const std::vector<Entry>& entries() {
-  static const std::vector<Entry> list = {
-      {"adamw", make_adamw, {"adamw_torch", "adamw_torch_fused"}},
-      {"adam", make_adam, {}},
-      {"lion", make_lion, {"lion_32bit"}},
-      {"sgd", make_sgd, {}},
-  };
+template <class Entry>
+std::unique_ptr<Optimizer> make(const OptimizerConfig& c) {
+  Entry::check(c);
+  std::unique_ptr<Optimizer> out;
+  Entry::with_rule(c, [&](const auto& rule) {
+    out = std::make_unique<RuleOptimizer<Entry, std::decay_t<decltype(rule)>>>(c, rule);
+  });
+  return out;
+}
+
+struct Made {
+  OptimFacts facts;
+  std::unique_ptr<Optimizer> (*make)(const OptimizerConfig& config);
+};
+
+const std::vector<Made>& entries() {
+  static const std::vector<Made> list = [] {
+    std::vector<Made> all;
+    for_each_rule([&]<class Entry>(Entry) {
+      all.push_back(
+          {{Entry::kName, Entry::kUses, Entry::aliases(), Entry::settings(), Entry::defaults()},
+           make<Entry>});
+    });
+    // What is proposed to whoever asks for none that is there.
+    std::stable_partition(all.begin(), all.end(),
+                          [](const Made& m) { return std::string_view(m.facts.name) == "adamw"; });
+    return all;
+  }();
   return list;
 }
 
-bool is_called(const Entry& entry, std::string_view name) {
-  if (name == entry.name) return true;
-  for (const char* alias : entry.aliases)
-    if (name == alias) return true;
-  return false;
+const Made* find_entry(std::string_view name) {
+  for (const Made& m : entries()) {
+    if (name == m.facts.name) return &m;
+    for (const char* alias : m.facts.aliases)
+      if (name == alias) return &m;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -44,24 +114,47 @@ Optimizer::Optimizer(OptimizerConfig config, const std::vector<const char*>& sta
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
-  std::vector<std::string> known;
-  for (const Entry& entry : entries()) {
-    if (is_called(entry, config.name)) {
-      OptimizerConfig resolved = config;
-      resolved.name = entry.name;
-      return entry.make(resolved);
+  const Made* entry = find_entry(config.name);
+  if (entry == nullptr) {
+    std::vector<std::string> known;
+    for (const Made& m : entries()) {
+      known.emplace_back(m.facts.name);
+      known.insert(known.end(), m.facts.aliases.begin(), m.facts.aliases.end());
     }
-    known.emplace_back(entry.name);
-    for (const char* alias : entry.aliases) known.emplace_back(alias);
+    const NameAdvice a = name_advice("optim", config.name, known);
+    refuse(a.expected, "optim: " + config.name, a.advice);
   }
-  const NameAdvice a = name_advice("optim", config.name, known);
-  refuse(a.expected, "optim: " + config.name, a.advice);
+  const OptimFacts& facts = entry->facts;
+  OptimizerConfig resolved = config;
+  resolved.name = facts.name;
+  check_base_settings(resolved);
+  if (facts.uses & kUsesBetas)
+    check_betas(resolved, facts.defaults.adam_beta2 > 0 ? "0.99" : "0.999");
+  if (facts.uses & kUsesEpsilon) check_epsilon(resolved);
+  refuse_unused_settings(resolved, facts);
+  check_args(resolved, facts);
+  require(resolved.groups.size() <= kMostOptimGroups, "groups of an optimizer that fit its table");
+  return entry->make(resolved);
 }
 
 std::vector<std::string> optimizer_names() {
   std::vector<std::string> names;
-  for (const Entry& entry : entries()) names.emplace_back(entry.name);
+  for (const Made& m : entries()) names.emplace_back(m.facts.name);
   return names;
+}
+
+const std::vector<OptimFacts>& optimizer_facts() {
+  static const std::vector<OptimFacts> facts = [] {
+    std::vector<OptimFacts> all;
+    for (const Made& m : entries()) all.push_back(m.facts);
+    return all;
+  }();
+  return facts;
+}
+
+const OptimFacts* find_optimizer(std::string_view name) {
+  const Made* entry = find_entry(name);
+  return entry == nullptr ? nullptr : &entry->facts;
 }
 
 }  // namespace snug

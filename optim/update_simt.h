@@ -1,5 +1,5 @@
-// The updates of optim/optimizer.h for engine/simt: adamw, adam, lion and sgd with the arithmetic
-// of the CPU in the same order, so the same bits, over all spans of a state store.
+// The updates of optim/optimizer.h for engine/simt: the rules of optim/rules, which the CPU's loops
+// have too, so the same bits, over all spans of a state store.
 //
 // Every number of the step is read from the StepState on the queue's side: gradients are unscaled
 // and clipped on the way, if found_inf is set nothing is written but the weights, rounded anew, and
@@ -16,15 +16,15 @@
 
 #include <array>
 
-#include "optim/optimizer.h"
+#include "optim/elementwise.h"
 
 namespace snug {
 
 // n elements each. f32, but weights: bf16 or f16, or undefined; the same in all spans of a call.
 struct UpdateSpan {
   View master, gradient, weights;
-  std::array<View, 2> states;  // those of the optimizer, in its order
-  int group = 0;
+  std::array<View, kMaxStates> states;  // those of the optimizer, in its order
+  int group = 0;                        // number_of_group() of optim/rule.h
 };
 
 inline constexpr int kSpansOfALaunch = 1024;

@@ -65,14 +65,31 @@ Roofs BenchRun::roofs() const {
   return r;
 }
 
+// Of a head that reads rows every place it has room for is one with a target.
 void BenchRun::random_tokens(uint64_t draw) {
-  const auto V = static_cast<uint64_t>(setup_.model->spec().V);
-  const int64_t n = plan_.decisions.micro_batch * plan_.decisions.T;
-  for (int64_t i = 0; i < n; ++i) {
+  const ModelSpec& spec = setup_.model->spec();
+  const int64_t B = plan_.decisions.micro_batch, T = plan_.decisions.T, n = B * T;
+  const auto random = [draw](int64_t i, int64_t below) {
     const uint64_t x = mix64(draw * 1000003 + static_cast<uint64_t>(i));
-    session_->tokens().as<int32_t>()[i] = static_cast<int32_t>(x % V);
-    session_->targets().as<int32_t>()[i] = static_cast<int32_t>((x >> 32) % V);
+    return static_cast<int32_t>(x % static_cast<uint64_t>(below));
+  };
+  for (int64_t i = 0; i < n; ++i) session_->tokens().as<int32_t>()[i] = random(i, spec.V);
+  const int64_t R = plan_.decisions.rows_per_window;
+  if (R == 0) {
+    for (int64_t i = 0; i < n; ++i) session_->targets().as<int32_t>()[i] = random(n + i, spec.V);
+    return;
   }
+  if (const View& types = session_->token_types(); types.defined())
+    std::fill_n(types.as<int32_t>(), n, 0);
+  for (int64_t i = 0; i < B * R; ++i)
+    session_->head_index().as<int32_t>()[i] = static_cast<int32_t>(i / R * T + i % R * T / R);
+  const View& targets = session_->head_targets();
+  const int64_t classes = spec.head == HeadKind::masked_lm ? spec.V : spec.label_count();
+  for (int64_t i = 0; i < targets.elements(); ++i)
+    if (targets.dtype == DType::i32)
+      targets.as<int32_t>()[i] = random(n + i, classes);
+    else
+      targets.as<float>()[i] = static_cast<float>(random(n + i, 2));
 }
 
 double BenchRun::step() {

@@ -14,6 +14,7 @@
 #include "tools/commands.h"
 #include "tools/config/make_schedule.h"
 #include "tools/planner/batch_room.h"
+#include "tools/planner/comparison.h"
 #include "tools/planner/ladder.h"
 #include "tools/planner/offers.h"
 #include "tools/planner/plan_search.h"
@@ -80,11 +81,42 @@ int sweep_budgets(PlanRequest request, const std::string& sweep, const std::stri
   return !ladder.rungs.empty() && ladder.rungs.back().fits ? 0 : 3;
 }
 
+// The same configuration with every value of a key. What is known and not built is a row with the
+// reason; anything else that is wrong with a value ends it.
+int compare_plans(const ConfigArguments& a, const std::string& text, bool json) {
+  Comparison all = parse_comparison(text);
+  bool any = false;
+  for (ComparedPlan& one : all.plans) {
+    std::vector<std::string> overrides = a.overrides;
+    overrides.push_back(fmt::format("{}={}", all.key, one.value));
+    try {
+      RunSetup setup = make_setup(load_config(a.config_path, overrides));
+      forget_free_bytes(setup.request);
+      check_batch_room(setup.request);
+      PlanSearch search(setup.request);
+      one.plan = make_plan(setup.request, search);
+      one.parameters = setup.model->params().real_elements();
+      one.parameter_state =
+          static_cast<int64_t>(make_optimizer(setup.request.optimizer)->state_names().size()) *
+          size_of(DType::f32);
+      any = any || one.plan.fits;
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::unsupported) throw;
+      one.refused = e.found();
+    }
+  }
+  if (json)
+    fmt::print("{}\n", comparison_json(all).dump(2));
+  else
+    fmt::print("{}", comparison_text(all));
+  return any ? 0 : 3;
+}
+
 }  // namespace
 
 int plan_command(const Arguments& arguments) {
   bool json = false;
-  std::string picture, trace, sweep, svg;
+  std::string picture, trace, sweep, svg, compare;
   bool overwrite = false;
   const ConfigArguments a = parse_config_arguments(
       "plan",
@@ -95,6 +127,8 @@ int plan_command(const Arguments& arguments) {
        "snug plan model=gpt2 precision=bf16 recompute=block memory=4GiB --json",
        "snug plan --config run.yaml --picture plan.html --trace plan.trace.json",
        "snug plan model=gpt2-xl precision=bf16 target=rtx4090",
+       "snug plan model=gpt2 max_length=1024 per_device_train_batch_size=1 --compare "
+       "optim=adamw,lion,rmsprop",
        "snug plan model=gpt2 global_batch_size=32 --sweep 2GiB..16GiB --svg ladder.svg"},
       arguments, [&](ArgumentParser& parser) {
         parser.flag("--json", json, "print the plan as JSON")
@@ -106,6 +140,9 @@ int plan_command(const Arguments& arguments) {
                 "--sweep", sweep, "BUDGETS",
                 "plan under many budgets in place of memory: FROM..TO, FROM..TO/COUNT or a list "
                 "(2GiB,4GiB)")
+            .option("--compare", compare, "KEY=VALUES",
+                    "plan with each of these values of a key and say what it saves and why: "
+                    "optim=adamw,lion")
             .option("--svg", svg, "FILE", "with --sweep: draw tokens/s by budget into a file")
             .flag("--overwrite", overwrite,
                   "replace files that are there, also if they are no pictures of a plan");
@@ -114,6 +151,16 @@ int plan_command(const Arguments& arguments) {
   check_output_file(picture, "--picture", overwrite, kReportMark);
   check_output_file(trace, "--trace", overwrite, kTraceMark);
   check_output_file(svg, "--svg", overwrite, kLadderMark);
+  if (!compare.empty()) {
+    for (const auto& [flag, given] : {std::pair{"--picture", !picture.empty()},
+                                      {"--trace", !trace.empty()},
+                                      {"--sweep", !sweep.empty()},
+                                      {"--svg", !svg.empty()}})
+      if (given)
+        fail(ErrorCode::usage, fmt::format("--compare without {}, which is of one plan", flag),
+             "both", fmt::format("leave {} out", flag));
+    return compare_plans(a, compare, json);
+  }
   RunSetup setup = make_setup(a.config);
   const int64_t free = forget_free_bytes(setup.request, !sweep.empty());
   if (!sweep.empty() && (!picture.empty() || !trace.empty()))

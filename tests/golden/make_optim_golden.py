@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes optim_*.safetensors: optimizer steps and gradient clipping of PyTorch (Lion: of lion-pytorch), learning-rate
-schedules of transformers.
+"""Writes optim_*.safetensors: optimizer steps and gradient clipping of PyTorch (Lion: of lion-pytorch, AdEMAMix: of
+bitsandbytes), learning-rate schedules of transformers.
 
-    python3 make_optim_golden.py           write the three files next to this script
+    python3 make_optim_golden.py           write the files next to this script
     python3 make_optim_golden.py --check   recompute and compare with the committed files
 
 README.md says what each file holds. Everything is computed in float64 from float32-exact inputs.
@@ -111,6 +111,61 @@ def optimizer_steps():
     return tensors, common_metadata("optim_steps", described, lion_pytorch=importlib.metadata.version("lion-pytorch"))
 
 
+LONG_STEPS, LONG_SIZE, LONG_EVERY = 100, 60, 10
+
+# Settings of every optimizer over LONG_STEPS updates. name: (optimizer of Snug, its optim_args, reference, its options)
+LONG_CASES = {
+    "rmsprop": ("rmsprop", {}, "RMSprop", {}),
+    "rmsprop_momentum": ("rmsprop", {"alpha": 0.9, "momentum": 0.9}, "RMSprop", {"alpha": 0.9, "momentum": 0.9}),
+    "rmsprop_centered": ("rmsprop", {"centered": 1, "eps": 1e-4}, "RMSprop", {"centered": True, "eps": 1e-4}),
+    "rmsprop_both_decay": ("rmsprop", {"centered": 1, "momentum": 0.5}, "RMSprop",
+                           {"centered": True, "momentum": 0.5, "weight_decay": 0.1}),
+    "adagrad": ("adagrad", {}, "Adagrad", {}),
+    "adagrad_settings_decay": ("adagrad", {"lr_decay": 0.01, "initial_accumulator_value": 0.1, "eps": 1e-6}, "Adagrad",
+                               {"lr_decay": 0.01, "initial_accumulator_value": 0.1, "eps": 1e-6, "weight_decay": 0.1}),
+    "ademamix": ("ademamix", {}, "AdEMAMix", {"weight_decay": 0.0}),
+    "ademamix_decay": ("ademamix", {"beta3": 0.999, "alpha": 8}, "AdEMAMix",
+                       {"betas": (0.9, 0.999, 0.999), "alpha": 8.0, "weight_decay": 0.1}),
+    "ademamix_warm": ("ademamix", {"t_alpha": 60, "t_beta3": 80}, "AdEMAMix",
+                      {"t_alpha": 60, "t_beta3": 80, "weight_decay": 0.1}),
+    "adamw": ("adamw", {}, "AdamW", {"weight_decay": 0.1}),
+    "adam": ("adam", {}, "Adam", {"weight_decay": 0.1}),
+    "sgd": ("sgd", {}, "SGD", {"weight_decay": 0.1}),
+    "lion": ("lion", {}, "Lion", {"betas": (0.9, 0.999), "weight_decay": 0.1}),
+}
+
+
+def long_runs():
+    """Parameters after every tenth update. The references: torch.optim, bitsandbytes' AdEMAMix in PyTorch, lion-pytorch."""
+    from bitsandbytes.optim.ademamix import _ReferenceAdEMAMix
+
+    classes = {"AdEMAMix": _ReferenceAdEMAMix, "Lion": lion_pytorch.Lion}
+    rng = np.random.default_rng(203)
+    start = rng.standard_normal(LONG_SIZE).astype(np.float32)
+    grads = (rng.standard_normal((LONG_STEPS, LONG_SIZE)) * np.logspace(-4, 1, LONG_SIZE)).astype(np.float32)
+    grads[:, 0] = 0.0  # never a gradient
+    grads[LONG_STEPS // 2 :, 1] = 0.0  # none any more
+    grads[: LONG_STEPS // 2, 2] = 0.0  # none at first
+    tensors, described = {"p0": start, "grads": grads}, {}
+    for name, (optimizer, args, reference, options) in LONG_CASES.items():
+        parameter = torch.nn.Parameter(torch.from_numpy(start.astype(np.float64)))
+        options = {"lr": 1e-2, **options}
+        if reference in ("RMSprop", "Adagrad", "AdamW", "Adam", "SGD"):
+            made = getattr(torch.optim, reference)([parameter], foreach=False, **options)
+        else:
+            made = classes[reference]([parameter], **options)
+        rows = []
+        for step in range(LONG_STEPS):
+            parameter.grad = torch.from_numpy(grads[step].astype(np.float64))
+            made.step()
+            if (step + 1) % LONG_EVERY == 0:
+                rows.append(parameter.detach().numpy().copy())
+        tensors[f"{name}.params"] = np.stack(rows)
+        described[name] = {"optimizer": optimizer, "args": args, "weight_decay": options.get("weight_decay", 0.0)}
+    packages = {p: importlib.metadata.version(p) for p in ("bitsandbytes", "lion-pytorch")}
+    return tensors, common_metadata("optim_long", described, **packages)
+
+
 def schedules():
     tensors, described = {}, {}
     for name, (kind, extra) in SCHEDULE_CASES.items():
@@ -166,7 +221,8 @@ def main():
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     good = True
-    for name, make in {"optim_steps": optimizer_steps, "optim_schedules": schedules, "optim_clip": clipping}.items():
+    for name, make in {"optim_steps": optimizer_steps, "optim_long": long_runs, "optim_schedules": schedules,
+                       "optim_clip": clipping}.items():
         path = FOLDER / f"{name}.safetensors"
         tensors, metadata = make()
         if arguments.check:

@@ -75,7 +75,7 @@ TEST_F(GpuOps, SumsAreThoseOfTheCpuToTheirRounding) {
 TEST_F(GpuOps, UpdatesHaveTheBitsOfTheCpu) {
   const ParamTable table = table_of({300, 2051, 5, 1});
   const int64_t n = table.flat_elements();
-  for (const char* name : {"adamw", "adam", "lion", "sgd"})
+  for (const std::string& name : optimizer_names())
     for (const DType weights : {DType::f32, DType::bf16, DType::f16})
       for (const int64_t updates : {0, 7}) {
         UpdateCase u;
@@ -84,10 +84,13 @@ TEST_F(GpuOps, UpdatesHaveTheBitsOfTheCpu) {
         u.spans = whole_parameter_spans(table);
         u.master = normal_values(n, 1);
         u.gradients = normal_values(n, 2);
-        u.states = {normal_values(n, 3), normal_values(n, 4)};
-        for (double& v : u.states[1]) v *= v;
-        u.states[1] = as_f32(u.states[1]);
-        u.states.resize(make_optimizer(u.config)->state_names().size());
+        uint32_t seed = 3;
+        for (const Name& state : std::vector<Name>(make_optimizer(u.config)->state_names())) {
+          u.states.push_back(normal_values(n, seed++));
+          if (!holds_squares(state)) continue;
+          for (double& v : u.states.back()) v *= v;
+          u.states.back() = as_f32(u.states.back());
+        }
         u.weights = weights;
         u.state = plain_state(0.01);
         u.state.updates = updates;

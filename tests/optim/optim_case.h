@@ -98,6 +98,11 @@ inline ParamTable table_of(const std::vector<int64_t>& sizes) {
   return table;
 }
 
+// States that are no negative numbers: squares, or sums of them.
+inline bool holds_squares(Name state) {
+  return state.str().find("sq") != std::string::npos || state.str() == "sum";
+}
+
 // Everything an update is given. Names of the outputs: master, weights, exp_avg ..., step_state.
 struct UpdateCase {
   OptimizerConfig config;

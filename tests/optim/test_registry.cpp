@@ -1,7 +1,11 @@
 // Names, aliases and the values that are refused.
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
+#include <sstream>
 
+#include "optim/settings.h"
 #include "tests/optim/optim_case.h"
 
 namespace snug::test {
@@ -18,9 +22,11 @@ OptimizerConfig named(const char* name) {
 }
 
 TEST(OptimRegistry, KnowsNamesAndAliases) {
-  EXPECT_EQ(optimizer_names(), (std::vector<std::string>{"adamw", "adam", "lion", "sgd"}));
+  const std::vector<std::string> names = optimizer_names();
+  EXPECT_EQ(names.at(0), "adamw");
+  EXPECT_TRUE(std::is_sorted(names.begin() + 1, names.end()));
   EXPECT_EQ(make_optimizer({})->name(), "adamw");
-  for (const char* alias : {"adamw", "adamw_torch", "adamw_torch_fused"})
+  for (const char* alias : {"adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_32bit"})
     EXPECT_EQ(make_optimizer(named(alias))->name(), "adamw");
   EXPECT_EQ(make_optimizer(named("adam"))->name(), "adam");
   EXPECT_EQ(make_optimizer(named("lion_32bit"))->name(), "lion");
@@ -28,6 +34,28 @@ TEST(OptimRegistry, KnowsNamesAndAliases) {
   OptimizerConfig c = named("adamw_torch");
   c.weight_decay = 0.25;
   EXPECT_EQ(make_optimizer(c)->config().weight_decay, 0.25);
+}
+
+// OptimizerNames of transformers 5.24: each is an optimizer, or refused with a reason of its own.
+TEST(OptimRegistry, AnswersEveryNameOfHuggingFace) {
+  const std::set<std::string> there = {"adamw_torch", "adamw_torch_fused", "ademamix",
+                                       "sgd",         "adagrad",           "lion_32bit",
+                                       "rmsprop",     "rmsprop_bnb",       "rmsprop_bnb_32bit"};
+  std::istringstream names(
+      "adamw_torch adamw_torch_fused adamw_torch_xla adamw_torch_npu_fused adafactor "
+      "adamw_anyprecision adamw_torch_4bit adamw_torch_8bit ademamix sgd adagrad adamw_bnb_8bit "
+      "adamw_8bit ademamix_8bit lion_8bit lion_32bit paged_adamw_32bit paged_adamw_8bit "
+      "paged_ademamix_32bit paged_ademamix_8bit paged_lion_32bit paged_lion_8bit rmsprop "
+      "rmsprop_bnb rmsprop_bnb_8bit rmsprop_bnb_32bit galore_adamw galore_adamw_8bit "
+      "galore_adafactor galore_adamw_layerwise galore_adamw_8bit_layerwise "
+      "galore_adafactor_layerwise lomo adalomo grokadamw schedule_free_radam "
+      "schedule_free_adamw schedule_free_sgd apollo_adamw apollo_adamw_layerwise stable_adamw");
+  int count = 0;
+  for (std::string name; names >> name; ++count) {
+    EXPECT_EQ(find_optimizer(name) != nullptr, there.contains(name)) << name;
+    EXPECT_EQ(why_refused(name).empty(), there.contains(name)) << name;
+  }
+  EXPECT_EQ(count, 41);
 }
 
 TEST(OptimRegistry, NamesStatesAsPyTorch) {
@@ -54,9 +82,8 @@ TEST(OptimRegistry, CountsAppliedUpdatesInTheBiasCorrections) {
 }
 
 TEST(OptimRegistry, SuggestsTheNearestName) {
-  refused(named("adamv"), {"optim to be one of adamw, adamw_torch, adamw_torch_fused, adam, lion, "
-                           "lion_32bit, sgd",
-                           "optim: adamv", "did you mean optim=adamw?"});
+  refused(named("adamv"), {"optim to be one of adamw, adamw_torch, adamw_torch_fused, adamw_hf, ",
+                           "lion, lion_32bit, ", "optim: adamv", "did you mean optim=adamw?"});
   refused(named("SGD"), {"optim: SGD"});
   const std::string far = expect_error(ErrorCode::usage, {"optim: lookahead", "optim=adamw"},
                                        [] { make_optimizer(named("lookahead")); });

@@ -1,6 +1,8 @@
-// Twenty steps of every optimizer against PyTorch (Lion: lion-pytorch) in float64.
+// Twenty steps of optimizers against PyTorch (Lion: lion-pytorch) in float64, and a hundred of all
+// against their references.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "tests/optim/optim_case.h"
 
@@ -8,6 +10,7 @@ namespace snug::test {
 namespace {
 
 constexpr int64_t kSteps = 20, kSize = 50;
+constexpr int64_t kLongSteps = 100, kLongSize = 60, kEvery = 10;
 
 OptimizerConfig config_of(const nlohmann::json& j) {
   OptimizerConfig c;
@@ -31,20 +34,21 @@ OptimizerConfig config_of(const nlohmann::json& j) {
 // must not read them.
 Values run_steps(const OptimizerConfig& config, const Values& p0, const Values& gradients,
                  const Values& rates) {
+  const auto size = static_cast<int64_t>(p0.size()), steps = static_cast<int64_t>(rates.size());
   Values all;
   run_on_plan_and_cpu({}, [&](Case& c) {
     const auto optimizer = make_optimizer(config);
-    const View master = c.inout("master", {kSize}, DType::f32, p0);
-    const View gradient = c.output("gradient", {kSize}, DType::f32);
+    const View master = c.inout("master", {size}, DType::f32, p0);
+    const View gradient = c.output("gradient", {size}, DType::f32);
     std::vector<View> states;
     for (const Name name : optimizer->state_names())
-      states.push_back(c.inout(name.c_str(), {kSize}, DType::f32, Values(kSize, 1e30)));
+      states.push_back(c.inout(name.c_str(), {size}, DType::f32, Values(p0.size(), 1e30)));
     const View state = c.step_state(plain_state());
-    CaseStore store({{0, kGroupDecay, 0, kSize}}, states);
-    for (int64_t step = 0; step < kSteps; ++step) {
+    CaseStore store({{0, kGroupDecay, 0, size}}, states);
+    for (int64_t step = 0; step < steps; ++step) {
       if (!c.ctx().planning()) {
-        const auto* row = gradients.data() + step * kSize;
-        store_values(gradient.data, DType::f32, Values(row, row + kSize));
+        const auto* row = gradients.data() + step * size;
+        store_values(gradient.data, DType::f32, Values(row, row + size));
         StepState& s = *step_state(state);
         s.updates = step;
         s.learning_rate[kGroupDecay] = static_cast<float>(rates.at(step));
@@ -52,7 +56,7 @@ Values run_steps(const OptimizerConfig& config, const Values& p0, const Values& 
       }
       optimizer->update(c.ctx(), {master, {}, gradient}, store, state);
       if (c.ctx().planning()) continue;
-      const Values now = load_values(master.data, DType::f32, kSize);
+      const Values now = load_values(master.data, DType::f32, size);
       all.insert(all.end(), now.begin(), now.end());
     }
   });
@@ -111,6 +115,44 @@ TEST(OptimTrajectory, EqualsPyTorch) {
     EXPECT_LT(bound(config, want, p0, 10, kSteps - 1, max_rate),
               0.01 * std::max(max_rate, std::fabs(want[(kSteps - 1) * kSize + 10] - p0[10])));
   }
+}
+
+// Of the tensor: the largest difference over the largest value, after every tenth update. An element
+// without a gradient keeps its bits where nothing decays it.
+TEST(OptimTrajectory, StaysWithItsReferenceOverAHundredSteps) {
+  const Fixture fixture("optim_long");
+  const Values p0 = fixture.values("p0"), gradients = fixture.values("grads");
+  ASSERT_EQ(p0.size(), static_cast<size_t>(kLongSize));
+  std::set<std::string> seen;
+  for (const auto& [name, description] : fixture.cases().items()) {
+    SCOPED_TRACE(name);
+    OptimizerConfig config;
+    config.name = description.at("optimizer");
+    config.weight_decay = description.at("weight_decay");
+    for (const auto& [key, value] : description.at("args").items())
+      config.args.emplace_back(key, value.get<double>());
+    seen.insert(config.name);
+    const Values got = run_steps(config, p0, gradients, Values(kLongSteps, 0.01));
+    const Values want = fixture.values(name + ".params");
+    double worst = 0;
+    for (int64_t k = 0; k < kLongSteps / kEvery; ++k) {
+      double largest = 0, error = 0;
+      const int64_t row = (k + 1) * kEvery - 1;
+      for (int64_t i = 0; i < kLongSize; ++i) {
+        const double reference = want[k * kLongSize + i], value = got[row * kLongSize + i];
+        largest = std::max(largest, std::fabs(reference));
+        error = std::max(error, std::fabs(value - reference));
+      }
+      EXPECT_LE(error, 1e-6 * largest) << "after update " << row + 1;
+      worst = std::max(worst, error / largest);
+      if (config.weight_decay == 0) {
+        EXPECT_EQ(got[row * kLongSize], p0[0]);
+      }
+    }
+    RecordProperty(name + "_worst_relative_error", std::to_string(worst));
+  }
+  for (const std::string& name : optimizer_names())
+    EXPECT_TRUE(seen.contains(name)) << name << " has no case in optim_long";
 }
 
 }  // namespace

@@ -40,7 +40,10 @@ UpdateCase periodic_case(const std::string& name, const ParamTable& table) {
   u.master = periodic(table, normal(1), 123);
   // Gradients in the gaps are not finite: an update that read them would show it.
   u.gradients = periodic(table, normal(2), std::nan(""));
-  u.states = {periodic(table, normal(3), 5), periodic(table, squares(normal(4)), 6)};
+  u.states = {};
+  for (const Name& state : std::vector<Name>(make_optimizer(u.config)->state_names()))
+    u.states.push_back(holds_squares(state) ? periodic(table, squares(normal(4)), 6)
+                                            : periodic(table, normal(3), 5));
   u.state.updates = 4;
   return u;
 }
@@ -73,9 +76,10 @@ TEST_P(OptimUpdate, IsTheSameForEveryPlaceOfAnElement) {
         const int64_t like = long_span[table[p].group] + i % kPeriod;
         ASSERT_EQ(v[table[p].offset + i], v[like]) << "parameter " << p << " element " << i;
       }
-    const Values before = o.name == "master"       ? u.master
-                          : o.name == "exp_avg_sq" ? u.states[1]
-                                                   : u.states[0];
+    Values before = u.master;
+    const std::vector<Name> names = make_optimizer(u.config)->state_names();
+    for (size_t k = 0; k < names.size(); ++k)
+      if (o.name == names[k].str()) before = u.states[k];
     for (size_t i = 0; i < v.size(); ++i) {
       if (in[i]) {
         ASSERT_NE(v[i], before[i]) << "element " << i << " was not updated";
@@ -193,6 +197,32 @@ TEST_P(OptimUpdate, TakesRateAndDecayFromTheGroup) {
   }
 }
 
+// A parameter of a group of the configuration: its rate is a share of the step's, and its decay the
+// group's or, left out, that of the table's group.
+TEST_P(OptimUpdate, TakesRateAndDecayOfAGroupOfTheConfiguration) {
+  UpdateCase u = periodic_case(GetParam(), table_of({50, 50, 50}));  // groups 0, 0, 1
+  u.state.learning_rate[kGroupDecay] = 0.5f;
+  u.state.learning_rate[kGroupNoDecay] = 0.25f;
+  const Values plain = run_on_plan_and_cpu({}, u.body())["master"];
+  u.config.groups = {{.rate = 0.5, .weight_decay = 0.3}, {.rate = 0.25, .weight_decay = -1}};
+  u.config.group_of = {1, 0, 2};
+  const Values got = run_in_all_modes(u.body())["master"];
+  UpdateCase first = u;
+  first.config.groups = {};
+  first.config.group_of = {};
+  first.config.weight_decay = 0.3;
+  first.state.learning_rate[kGroupDecay] = 0.25f;
+  first.state.learning_rate[kGroupNoDecay] = 0.0625f;
+  const Values want = run_on_plan_and_cpu({}, first.body())["master"];
+  const int64_t second = u.spans[1].offset, third = u.spans[2].offset;
+  for (int64_t i = 0; i < 50; ++i) {
+    EXPECT_EQ(got[i], want[i]);
+    EXPECT_EQ(got[second + i], plain[second + i]);
+    EXPECT_EQ(got[third + i], want[third + i]);
+    EXPECT_NE(got[third + i], plain[third + i]);
+  }
+}
+
 // At rate zero the states move and the parameters do not.
 TEST_P(OptimUpdate, KeepsParametersAtRateZero) {
   UpdateCase u = periodic_case(GetParam(), table_of({1000}));
@@ -209,11 +239,8 @@ TEST_P(OptimUpdate, StartsFromZeroStates) {
   for (Values& v : u.states) v.assign(v.size(), std::nan(""));
   const Outputs got = run_in_all_modes(u.body());
   EXPECT_EQ(got["master"], want["master"]);
-  if (GetParam() == "sgd") {
-    EXPECT_NE(got["momentum_buffer"][0], 0);
-  } else {
-    EXPECT_NE(got["exp_avg"][0], 0);
-  }
+  for (const Name& state : std::vector<Name>(make_optimizer(u.config)->state_names()))
+    EXPECT_NE(got[state.c_str()][0], 0) << state.c_str();
 }
 
 TEST_P(OptimUpdate, WorksOnThePlainStore) {

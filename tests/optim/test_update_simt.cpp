@@ -11,6 +11,7 @@
 #include "engine/core/sanitizers.h"
 #include "engine/kernels/gradient_norm_simt.h"
 #include "optim/clip_simt.h"
+#include "optim/rule.h"
 #include "optim/update_simt.h"
 #include "tests/optim/optim_case.h"
 #include "tests/support/emu.h"
@@ -48,6 +49,8 @@ struct Variant {
   double momentum = 0.9;
   bool nesterov = false;
   double dampening = 0;
+  std::string args = {};
+  std::vector<int> group_of = {};  // of two groups of the configuration
   int64_t apart = 0;  // of how many spans of 256 elements one has its gradients in another tensor
 };
 
@@ -60,17 +63,23 @@ UpdateCase case_of(const Variant& v) {
     u.config.sgd_momentum = v.momentum;
     u.config.sgd_nesterov = v.nesterov;
     u.config.sgd_dampening = v.dampening;
-  } else {
+  } else if (find_optimizer(v.name)->uses & kUsesBetas) {
     u.config.adam_beta2 = 0.95;
   }
+  u.config.args = parse_optim_args(v.args);
+  u.config.group_of = v.group_of;
+  if (!v.group_of.empty()) u.config.groups = {{0.5, 0.3}, {0.25, -1}};
   u.spans = whole_parameter_spans(table);
   const int64_t n = table.flat_elements();
   u.master = normal_values(n, 1);
   u.gradients = normal_values(n, 2, DType::f32, 50);
-  u.states = {normal_values(n, 3), normal_values(n, 4)};
-  for (double& x : u.states[1]) x *= x;
-  u.states[1] = as_f32(u.states[1]);
-  u.states.resize(make_optimizer(u.config)->state_names().size());
+  uint32_t seed = 3;
+  for (const Name& state : std::vector<Name>(make_optimizer(u.config)->state_names())) {
+    u.states.push_back(normal_values(n, seed++));
+    if (!holds_squares(state)) continue;
+    for (double& x : u.states.back()) x *= x;
+    u.states.back() = as_f32(u.states.back());
+  }
   // Before the first update the states hold anything.
   if (v.updates == 0)
     for (Values& s : u.states) s.assign(s.size(), std::nan(""));
@@ -130,7 +139,8 @@ int64_t check(const Variant& v) {
         for (const StateSpan& s : u.spans) {
           const auto at = [&](const View& flat) { return flat.rows(s.offset, s.elements); };
           const bool apart = v.apart > 0 && s.offset / 256 % v.apart == 0;
-          UpdateSpan span{at(master), at(apart ? others : gradients), {}, {}, s.group};
+          UpdateSpan span{
+              at(master), at(apart ? others : gradients), {}, {}, number_of_group(u.config, s)};
           if (weights.defined()) span.weights = at(weights);
           for (size_t k = 0; k < states.size(); ++k) span.states[k] = at(states[k]);
           spans.push_back(span);
@@ -150,7 +160,7 @@ int64_t check(const Variant& v) {
 }
 
 TEST(UpdateSimt, SameBitsAsTheCpu) {
-  for (const char* name : {"adamw", "adam", "lion", "sgd"})
+  for (const std::string& name : optimizer_names())
     for (const DType weights : {DType::f32, DType::bf16, DType::f16}) {
       for (const int64_t updates : {0, 9}) {
         check({.sizes = {130}, .name = name, .weights = weights, .updates = updates});
@@ -171,7 +181,17 @@ TEST(UpdateSimt, SameBitsAsTheCpu) {
     check({.sizes = {70, 5}, .name = "sgd", .updates = updates, .nesterov = true});
     check({.sizes = {70, 5}, .name = "sgd", .updates = updates, .dampening = 0.3});
   }
-  for (const char* name : {"adamw", "adam", "lion", "sgd"})
+  for (const std::string& name : optimizer_names())
+    check(
+        {.sizes = {70, 5, 256, 256, 30}, .name = name, .updates = 2, .group_of = {1, 0, 2, 2, 1}});
+  for (const char* args : {"momentum=0.9", "centered=1", "momentum=0.9,centered=1"})
+    check({.sizes = {70, 5}, .name = "rmsprop", .updates = 2, .args = args});
+  check(
+      {.sizes = {70, 5}, .name = "adagrad", .args = "lr_decay=0.1,initial_accumulator_value=0.2"});
+  for (const int64_t updates : {0, 3, 20})
+    check(
+        {.sizes = {70, 5}, .name = "ademamix", .updates = updates, .args = "t_alpha=8,t_beta3=9"});
+  for (const std::string& name : optimizer_names())
     check({.sizes = {100}, .name = name, .weights = DType::bf16, .updates = 3, .found_inf = true});
 }
 
@@ -216,9 +236,8 @@ TEST(UpdateSimt, RefusesWhatItDoesNotKnow) {
   EmuCase c({}, false);
   const View state = c.step_state(plain_state());
   OptimizerConfig unknown;
-  unknown.name = "adagrad";
-  expect_error(ErrorCode::unsupported,
-               {"an optimizer with a kernel: adamw, adam, lion or sgd", "adagrad"},
+  unknown.name = "lookahead";
+  expect_error(ErrorCode::unsupported, {"an optimizer with a rule of optim/rules", "lookahead"},
                [&] { update(c.queue(), unknown, {}, state); });
   expect_error(ErrorCode::unsupported, {"weights of dtype f32, bf16 or f16", "i32"}, [&] {
     optimizer_update_on(c.queue(), {}, UpdateSpans{0, nullptr, nullptr}, DType::i32, state);

@@ -22,6 +22,7 @@ RunConfig load(const std::string& yaml, const std::vector<std::string>& override
 std::string companions(std::string_view key) {
   if (key.starts_with("adam_")) return "";
   if (key == "matmul_autotune") return "device: cuda\n";
+  if (key == "optim_args") return "optim: rmsprop\n";
   if (key == "sgd_momentum") return "optim: sgd\n";
   if (key == "sgd_dampening" || key == "sgd_nesterov") return "optim: sgd\nsgd_momentum: 0.9\n";
   if (key == "lr_decay_steps" || key == "lr_decay_type")

@@ -7,6 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/io/json.h"
+#include "optim/optimizer.h"
 #include "tests/support/folders.h"
 #include "tools/config/keys.h"
 #include "tools/config/make_schedule.h"
@@ -72,7 +73,7 @@ TEST(ConfigForeign, ReadsWhatTrainingArgumentsWrites) {
 // The defaults fit every optimizer and schedule, with evaluation and without.
 TEST(ConfigForeign, TheirDefaultsContradictNothing) {
   const Json file = transformers_defaults();
-  for (const char* optim : {"adamw", "adam", "lion", "sgd"})
+  for (const std::string& optim : optimizer_names())
     for (const char* schedule : {"linear", "cosine", "constant", "constant_with_warmup",
                                  "polynomial", "inverse_sqrt", "cosine_with_restarts"})
       for (const char* data : {"", "held.txt"}) {

@@ -250,7 +250,12 @@ TEST(Plan, CategoriesAreTheModelsBytes) {
     PlanRequest r = request_of(model);
     const int64_t flat = model.params().flat_elements();
     const bool wide = std::string(precision) == "fp32";
-    for (const auto& [optimizer, states] : {std::pair{"adamw", 2}, {"lion", 1}, {"sgd", 0}}) {
+    for (const auto& [optimizer, states] : {std::pair{"adamw", 2},
+                                            {"lion", 1},
+                                            {"sgd", 0},
+                                            {"rmsprop", 1},
+                                            {"adagrad", 1},
+                                            {"ademamix", 3}}) {
       r.optimizer.name = optimizer;
       const Plan p = make_plan(r);
       const auto bytes = [&](Category c) { return p.categories[static_cast<size_t>(c)]; };

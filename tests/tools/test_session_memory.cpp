@@ -78,6 +78,8 @@ const Config kConfigs[] = {
     {"adam", {}, "fp32", "adam", "none", 16, 4, 4, 64, 2, 24, 8},
     {"lion", {}, "fp32", "lion", "none", 16, 4, 2, 64, 2, 24, 8},
     {"lion_bf16", {}, "bf16", "lion", "block", 16, 4, 2, 64, 2, 24, 8},
+    {"rmsprop", {}, "fp32", "rmsprop", "none", 16, 4, 2, 64, 2, 24, 8},
+    {"ademamix_bf16", {}, "bf16", "ademamix", "block", 16, 4, 2, 64, 2, 24, 8},
     {"momentum_bf16", {}, "bf16", "momentum", "norms+mlp", 16, 4, 1, 64, 2, 24, 8},
     {"untied", {.tied = false}, "fp32", "adamw", "none", 16, 4, 4, 64, 2, 24, 8},
     {"untied_bf16_block", {.tied = false}, "bf16", "adamw", "block", 16, 4, 2, 16, 2, 24, 8},

@@ -12,6 +12,7 @@
 #include "engine/core/error.h"
 #include "engine/io/fingerprint.h"
 #include "layers/models/fingerprint.h"
+#include "optim/settings.h"
 #include "tools/config/keys.h"
 #include "tools/config/make_schedule.h"
 #include "tools/planner/attention_choice.h"
@@ -317,15 +318,21 @@ Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps) {
                        {kType, config.lr_scheduler_type},
                        {"weight_decay", number(config.weight_decay)},
                        {"max_grad_norm", number(config.max_grad_norm)}};
-  if (config.optim == "sgd") {
+  const int uses = find_optimizer(config.optim)->uses;
+  if (uses & kUsesMomentum) {
     h["sgd_momentum"] = number(config.sgd_momentum);
     h["sgd_dampening"] = number(config.sgd_dampening);
     h["sgd_nesterov"] = config.sgd_nesterov ? "true" : "false";
-  } else {
+  }
+  if (uses & kUsesBetas) {
     h["adam_beta1"] = number(config.adam_beta1);
     h["adam_beta2"] = number(config.adam_beta2);
-    if (config.optim != "lion") h["adam_epsilon"] = number(config.adam_epsilon);
   }
+  if (uses & kUsesEpsilon) h["adam_epsilon"] = number(config.adam_epsilon);
+  if (!find_optimizer(config.optim)->settings.empty())
+    h["optim_args"] =
+        config.optim_args.empty() ? "null" : optim_args_text(parse_optim_args(config.optim_args));
+  h["param_groups"] = config.param_groups.empty() ? "null" : config.param_groups;
   if (config.precision == "fp16") {
     h["loss_scale"] = number(config.loss_scale);
     h["growth_factor"] = number(config.growth_factor);

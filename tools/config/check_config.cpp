@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "engine/core/error.h"
+#include "optim/settings.h"
 #include "tools/config/complaints.h"
 #include "tools/config/keys.h"
 #include "tools/config/make_schedule.h"
@@ -29,6 +30,37 @@ std::string quote(const RunConfig& config, std::initializer_list<std::string_vie
                         print_value(config, *find_key(name)), config.where(name));
   }
   return text;
+}
+
+// "optim: adam, adamw or lion": those with a use for these keys, by name.
+std::string optimizers_with(int uses) {
+  std::vector<std::string> names;
+  for (const OptimFacts& f : optimizer_facts())
+    if (f.uses & uses) names.emplace_back(f.name);
+  std::sort(names.begin(), names.end());
+  std::string text = "optim: ";
+  for (size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
+  return text;
+}
+
+bool own_beta2(double value) {
+  for (const OptimFacts& f : optimizer_facts())
+    if (f.defaults.adam_beta2 == value) return true;
+  return false;
+}
+
+// Names and values of optim_args, with the place where they stand.
+void check_optim_args(const RunConfig& c) {
+  try {
+    OptimizerConfig o;
+    o.name = c.optim;
+    o.args = parse_optim_args(c.optim_args);
+    make_optimizer(o);
+  } catch (const Error& e) {
+    fail(e.code(), e.expected(), fmt::format("{} ({})", e.found(), c.where("optim_args")),
+         e.advice());
+  }
 }
 
 // Two keys that say the same.
@@ -182,17 +214,24 @@ void check_config(const RunConfig& c, Complaints& complaints) {
   if (wsd && c.num_train_epochs == 0)
     complaints.of([&] { check_phases(c, clock_alone(c) ? kClockSteps : c.max_steps); });
 
-  const bool sgd = c.optim == "sgd";
-  only_if(c, complaints, !sgd, "optim: adam, adamw or lion", {"adam_beta1"});
-  // As adam_beta1, and lion's own default.
-  only_if(c, complaints, !sgd || c.adam_beta2 == kLionBeta2, "optim: adam, adamw or lion",
+  const OptimFacts* optimizer = find_optimizer(c.optim);
+  require(optimizer != nullptr, "an optimizer that the key took");
+  const auto uses = [&](int what) { return (optimizer->uses & what) != 0; };
+  only_if(c, complaints, uses(kUsesBetas), optimizers_with(kUsesBetas), {"adam_beta1"});
+  // As adam_beta1, and an optimizer's own default, which a resolved file has.
+  only_if(c, complaints, uses(kUsesBetas) || own_beta2(c.adam_beta2), optimizers_with(kUsesBetas),
           {"adam_beta2"});
-  only_if(c, complaints, !sgd && c.optim != "lion", "optim: adam or adamw", {"adam_epsilon"});
-  only_if(c, complaints, sgd, "optim: sgd", {"sgd_momentum", "sgd_dampening", "sgd_nesterov"});
+  only_if(c, complaints, uses(kUsesEpsilon), optimizers_with(kUsesEpsilon), {"adam_epsilon"});
+  only_if(c, complaints, uses(kUsesMomentum), optimizers_with(kUsesMomentum),
+          {"sgd_momentum", "sgd_dampening", "sgd_nesterov"});
   if (c.sgd_nesterov && (c.sgd_momentum == 0 || c.sgd_dampening != 0))
     complaints.add(ErrorCode::usage, "sgd_nesterov with a momentum and without dampening",
                    quote(c, {"sgd_nesterov", "sgd_momentum", "sgd_dampening"}), "sgd_momentum=0.9");
-  only_if(c, complaints, c.sgd_momentum > 0 || !sgd, "sgd_momentum above 0", {"sgd_dampening"});
+  only_if(c, complaints, c.sgd_momentum > 0 || !uses(kUsesMomentum), "sgd_momentum above 0",
+          {"sgd_dampening"});
+  complaints.of([&] {
+    if (!c.optim_args.empty()) check_optim_args(c);
+  });
 
   only_if(c, complaints, !c.peft.empty() || !c.adapter.empty(), "peft or adapter",
           {"lora_r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules",

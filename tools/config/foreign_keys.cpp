@@ -51,7 +51,7 @@ constexpr ForeignKey kForeign[] = {
      .why = "recompute says what is computed again"},
     {.names = "use_cache", .why = "training uses no cache"},
     {.names = "torch_compile torch_compile_backend torch_compile_mode jit_mode_eval use_ipex use_liger_kernel "
-              "liger_kernel_config optim_args optim_target_modules torch_empty_cache_steps",
+              "liger_kernel_config optim_target_modules torch_empty_cache_steps",
      .why = "this is not PyTorch: there is nothing to compile or to pass on"},
     {.names = "adafactor", .why = "optim names the optimizer"},
     {.names = "initial_scale_power", .why = "init_scale is the loss scale itself, 2^initial_scale_power"},

@@ -1,8 +1,11 @@
 #include "tools/config/keys.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+
+#include "optim/settings.h"
 
 namespace snug {
 namespace {
@@ -15,6 +18,30 @@ constexpr Range kShare{.min = 0, .max = 1};
 // Scales that stay normal floats.
 constexpr Range kScale{.min = 0, .max = 1e30};
 constexpr Range kScaleAboveZero{.min = 1e-30, .max = 1e30};
+
+// Texts of the optimizers that there are, made once.
+std::string_view optimizer_choices() {
+  static const std::string text = fmt::format("{}", fmt::join(optimizer_names(), " "));
+  return text;
+}
+std::string_view optimizer_refusals() {
+  static const std::string text = fmt::format("{}", fmt::join(refused_optimizers(), " "));
+  return text;
+}
+std::string_view optimizer_arguments() {
+  static const std::string text = [] {
+    std::string out = "settings of the optimizer's own, by the names of its reference:";
+    for (const OptimFacts& f : optimizer_facts()) {
+      if (f.settings.empty()) continue;
+      out += fmt::format("{} {}", out.back() == ':' ? "" : ";", f.name);
+      for (const OptimSetting& s : f.settings)
+        out += fmt::format("{} {} ({}; {})", &s == &f.settings.front() ? ":" : ",", s.name,
+                           s.standard, s.doc);
+    }
+    return out;
+  }();
+  return text;
+}
 
 std::vector<Key> make_keys() {
   using C = RunConfig;
@@ -306,12 +333,11 @@ std::vector<Key> make_keys() {
        .unset = "null"},
 
       {.name = "optim", .section = "optimizer", .kind = K::choice, .field = &C::optim,
-       .doc = "the optimizer; adamw decays weights apart from the gradient, adam adds the decay to it; lion keeps half of their states and usually wants a rate three to ten times lower",
-       .example = "sgd", .aliases = "optimizer", .choices = "adamw adam lion sgd",
-       .refused = "adamw_8bit adamw_bnb_8bit adam_8bit adam8bit adamw8bit paged_adamw "
-                  "paged_adamw_8bit paged_adamw_32bit lion_8bit paged_lion_8bit "
-                  "paged_lion_32bit adafactor rmsprop adagrad galore_adamw apollo_adamw lomo adalomo "
-                  "ademamix schedule_free_adamw muon lamb"},
+       .doc = "the optimizer; adamw and ademamix decay weights apart from the gradient, the others but lion add the decay to it; lion, adagrad and rmsprop keep half of the states of adamw; lion usually wants a rate three to ten times lower",
+       .example = "sgd", .aliases = "optimizer", .choices = optimizer_choices(),
+       .refused = optimizer_refusals(), .refused_reason = why_refused},
+      {.name = "optim_args", .section = "optimizer", .kind = K::text, .field = &C::optim_args,
+       .doc = optimizer_arguments(), .example = "alpha=0.95,momentum=0.9", .unset = "null"},
       {.name = "learning_rate", .section = "optimizer", .kind = K::number,
        .field = &C::learning_rate,
        .doc = "the highest learning rate of the schedule; of lion 2.0e-4 unless set",
@@ -359,8 +385,13 @@ std::vector<Key> make_keys() {
               "num_warmup_steps, num_decay_steps, decay_type, num_cycles, power, timescale",
        .example = "{min_lr_rate: 0.1}", .unset = "null"},
       {.name = "weight_decay", .section = "optimizer", .kind = K::number, .field = &C::weight_decay,
-       .doc = "decay of the matrices; biases and norms have none", .example = "0.01",
+       .doc = "decay of the matrices; biases and norms have none, but for what param_groups says", .example = "0.01",
        .range = kNonNegative},
+      {.name = "param_groups", .section = "optimizer", .kind = K::groups, .field = &C::param_groups,
+       .doc = "parameters with a rate or a decay of their own: a list of maps of params, a regular "
+              "expression that is looked for in a parameter's name, and learning_rate or "
+              "weight_decay or both; the first that fits counts",
+       .example = "[{params: wpe, learning_rate: 1.0e-4, weight_decay: 0}]", .unset = "null"},
       {.name = "adam_beta1", .section = "optimizer", .kind = K::number, .field = &C::adam_beta1,
        .doc = "decay of Adam's mean of gradients; of lion, the old mean's share of a step", .example = "0.8", .idle = "0.9", .range = kBelowOne},
       {.name = "adam_beta2", .section = "optimizer", .kind = K::number, .field = &C::adam_beta2,

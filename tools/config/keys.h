@@ -29,6 +29,7 @@ enum class KeyKind {
   policies,     // a policy for the slots of a block, or a map of layers to policies
   permissions,  // a list of names
   reports,      // the same, of report_to
+  groups,       // a list of maps, of param_groups
   kwargs        // a map whose entries are other keys
 };
 
@@ -57,7 +58,8 @@ struct Key {
   std::string_view refused = "";  // known elsewhere and not built here
   // Why, and what to do: what stands behind a refused choice.
   std::string_view refused_why = "which is not built";
-  std::string_view refused_advice = "";  // empty: the first choice
+  std::string_view (*refused_reason)(std::string_view value) = nullptr;  // where each has its own
+  std::string_view refused_advice = "";                                  // empty: the first choice
 };
 
 // All keys in the order of the documentation; sections are contiguous.

@@ -6,6 +6,7 @@
 #include "engine/core/suggest.h"
 #include "engine/io/files.h"
 #include "engine/io/text_reader.h"
+#include "optim/settings.h"
 #include "tools/config/check_config.h"
 #include "tools/config/complaints.h"
 #include "tools/config/keys.h"
@@ -376,10 +377,12 @@ RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides
   prefer_command_line(config);
   if (config.max_steps == 0 && config.num_train_epochs == 0 && config.max_time == 0)
     config.num_train_epochs = 1;
-  // Every element moves by the rate, whatever the size of its gradient: the authors of Lion advise
-  // a third to a tenth of Adam's rate, and this second beta.
-  if (config.optim == "lion" && !config.is_set("learning_rate")) config.learning_rate = kLionRate;
-  if (config.optim == "lion" && !config.is_set("adam_beta2")) config.adam_beta2 = kLionBeta2;
+  if (const OptimFacts* facts = find_optimizer(config.optim)) {
+    const OptimDefaults& own = facts->defaults;
+    if (own.learning_rate > 0 && !config.is_set("learning_rate"))
+      config.learning_rate = own.learning_rate;
+    if (own.adam_beta2 > 0 && !config.is_set("adam_beta2")) config.adam_beta2 = own.adam_beta2;
+  }
   check_config(config, complaints);
   complaints.raise();
   return config;

@@ -13,9 +13,6 @@
 
 namespace snug {
 
-// What optim: lion has for learning_rate and adam_beta2 unless they are set.
-inline constexpr double kLionRate = 2e-4, kLionBeta2 = 0.99;
-
 struct RunConfig {
   // Model. `model` is a named shape or a folder; `model_config_json` is an object of Hugging Face
   // config keys as JSON text (`type` is written as Hugging Face does, model_type). One of the two
@@ -97,7 +94,8 @@ struct RunConfig {
   double max_time = 0;  // seconds
 
   // Optimizer.
-  std::string optim = "adamw";  // sgd | lion | adam | adamw
+  std::string optim = "adamw";  // one of optimizer_names()
+  std::string optim_args;       // "alpha=0.95,momentum=0.9"
   double learning_rate = 6e-4;
   double min_lr = -1;        // -1: not set, see resolve_min_lr
   double min_lr_ratio = -1;  // -1: not set
@@ -112,6 +110,7 @@ struct RunConfig {
   double lr_power = 1;                   // of polynomial
   int64_t lr_timescale = 0;              // of inverse_sqrt; 0: the warm-up
   double weight_decay = 0.1;
+  std::string param_groups;  // a list of maps as flow YAML (param_groups.h); empty: none
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_epsilon = 1e-8;

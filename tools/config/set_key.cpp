@@ -7,8 +7,10 @@
 #include "engine/core/precision.h"
 #include "engine/core/suggest.h"
 #include "layers/models/recompute.h"
+#include "optim/settings.h"
 #include "tools/config/keys.h"
 #include "tools/config/model_json.h"
+#include "tools/config/param_groups.h"
 
 namespace snug {
 namespace {
@@ -221,11 +223,13 @@ void set_field(RunConfig& config, const Key& key, std::string_view written,
     case KeyKind::flag:
       config.*std::get<bool RunConfig::*>(key.field) = to_flag(node, written, example);
       return;
-    case KeyKind::choice:
-      config.*std::get<std::string RunConfig::*>(key.field) =
-          to_choice(node, written, words(key.choices),
-                    {words(key.refused), key.refused_why, key.refused_advice});
+    case KeyKind::choice: {
+      const bool own = key.refused_reason != nullptr && node.kind == ConfigNode::Kind::scalar;
+      const std::string_view why = own ? key.refused_reason(node.text) : key.refused_why;
+      config.*std::get<std::string RunConfig::*>(key.field) = to_choice(
+          node, written, words(key.choices), {words(key.refused), why, key.refused_advice});
       return;
+    }
     case KeyKind::bytes: {
       const bool none =
           key.range.min == 0 && node.kind == ConfigNode::Kind::scalar && node.text == "0";
@@ -247,6 +251,9 @@ void set_field(RunConfig& config, const Key& key, std::string_view written,
       return set_permissions(config, node);
     case KeyKind::reports:
       return set_reports(config, key, node);
+    case KeyKind::groups:
+      config.*std::get<std::string RunConfig::*>(key.field) = groups_text(parse_groups(node));
+      return;
     case KeyKind::kwargs:
       break;  // spread over other keys by the loader
   }
@@ -257,10 +264,8 @@ void set_field(RunConfig& config, const Key& key, std::string_view written,
 void translate(const Key& key, ConfigNode& node) {
   if (node.kind != ConfigNode::Kind::scalar) return;
   const std::string_view text = node.text;
-  if (key.name == "optim" && (text == "adamw_torch" || text == "adamw_torch_fused" ||
-                              text == "adamw_hf" || text == "adamw_32bit"))
-    node.text = "adamw";
-  if (key.name == "optim" && text == "lion_32bit") node.text = "lion";
+  if (key.name == "optim")
+    if (const OptimFacts* facts = find_optimizer(text)) node.text = facts->name;
   if (key.name == "lr_scheduler_type" && (text == "wsd" || text == "warmup-stable-decay"))
     node.text = "warmup_stable_decay";
   if (key.name == "lr_scheduler_type" && text == "cosine_with_min_lr") node.text = "cosine";

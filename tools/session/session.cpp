@@ -287,18 +287,20 @@ Runtime Session::runtime(GradSink* gradients, const View& document_start, KvCach
   return {stores_->params(), gradients, state_, cache, packed_.get(), document_start};
 }
 
-void Session::micro(bool first_of_window) {
+void Session::micro(bool first_of_window, int64_t windows) {
+  const int64_t B = windows > 0 ? windows : decisions_.micro_batch;
+  require(B == decisions_.micro_batch || !ctx_.settings().graphs, "graphs to run at one size");
   require(!stores_->updates_in_backward() || first_of_window || ctx_.planning(),
           "one micro-step a window, to update in backward");
   stores_->begin(first_of_window);
   send_batch();
   ctx_.repeat(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
-    Runtime rt = runtime(&stores_->gradients(), batch_document_start(decisions_.micro_batch));
+    Runtime rt = runtime(&stores_->gradients(), batch_document_start(B));
     if (stores_->updates_in_backward()) {
       gradient_norm_reset(ctx_, state_);
       clip(ctx_, state_, 0);
     }
-    model_.train_step(ctx_, rt, *train_pass_, batch(decisions_.micro_batch), decisions_.head_rows);
+    model_.train_step(ctx_, rt, *train_pass_, batch(B), decisions_.head_rows);
     stores_->end(ctx_);
   });
   device_ahead_ = true;

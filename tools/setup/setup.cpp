@@ -18,6 +18,7 @@
 #include "tools/planner/plan_search.h"
 #include "tools/session/device_choice.h"
 #include "tools/session/tell.h"
+#include "tools/setup/optimizer_setup.h"
 #include "tools/setup/peft_setup.h"
 #include "tools/setup/plan_file.h"
 #include "tools/setup/targets.h"
@@ -283,19 +284,7 @@ RunSetup make_setup(RunConfig config) {
 
   PlanRequest& r = s.request;
   r.model = s.model.get();
-  r.optimizer.name = config.optim;
-  r.optimizer.learning_rate = config.learning_rate;
-  r.optimizer.weight_decay = config.weight_decay;
-  // An optimizer refuses settings of another, and the keys of both always have a value.
-  if (config.optim == "sgd") {
-    r.optimizer.sgd_momentum = config.sgd_momentum;
-    r.optimizer.sgd_nesterov = config.sgd_nesterov;
-    r.optimizer.sgd_dampening = config.sgd_dampening;
-  } else {
-    r.optimizer.adam_beta1 = config.adam_beta1;
-    r.optimizer.adam_beta2 = config.adam_beta2;
-    if (config.optim != "lion") r.optimizer.adam_epsilon = config.adam_epsilon;
-  }
+  r.optimizer = optimizer_setup(config, *s.model);
   r.settings.threads = resolve_threads(config.threads);
   choose_device(r.settings, config.device, "device");
   const bool emulated = r.settings.target == Place::emu, gpu = r.settings.target == Place::cuda;

@@ -62,6 +62,7 @@ struct EncoderGolden {
 // How rows lie in windows of T tokens, `micro` windows a micro-batch.
 struct Packing {
   int64_t T = 0, micro = 1;
+  int64_t head_rows = 7;  // chunks that do not divide the rows
 };
 
 class EncoderRun {
@@ -76,7 +77,7 @@ class EncoderRun {
     Decisions d;
     d.T = packing.T;
     d.micro_batch = d.eval_batch = packing.micro;
-    d.head_rows = 7;  // chunks that do not divide the rows
+    d.head_rows = packing.head_rows;
     d.recompute = recompute;
     d.offload = offload;
     d.max_grad_norm = g.adamw.at("clip_norm");
@@ -116,7 +117,7 @@ class EncoderRun {
         std::fill_n(session->stores().flat_gradients().as<float>(),
                     model.params().trained_elements(), 123.0f);
       if (train)
-        session->micro(first == 0);
+        session->micro(first == 0, computed);
       else
         session->evaluate();
     }
@@ -167,6 +168,9 @@ class EncoderRun {
   Model model;
   Schedule schedule;
   std::unique_ptr<Session> session;
+  int64_t computed = 0;  // windows of a micro-step; 0: all
+
+  int64_t windows() const { return windows_; }
 
  private:
   // Rows in their order, each where it fits behind the last.

@@ -6,6 +6,13 @@ namespace snug::e2e {
 std::vector<BadRow> bad_commands() {
   return {
       {"command", {"trian"}, usage("a command of snug", "\"trian\"", "did you mean train?")},
+      {"plan: compare nothing",
+       {"plan", "model=gpt2", "--compare", "optim=adamw"},
+       usage("--compare as a key and two values or more", "\"optim=adamw\"",
+             "--compare optim=adamw,lion")},
+      {"plan: compare and draw",
+       {"plan", "model=gpt2", "--compare", "optim=adamw,lion", "--picture", "@p.html"},
+       usage("--compare without --picture, which is of one plan", "both", "leave --picture out")},
       {"explain: nothing asked",
        {"explain", "model=gpt2"},
        usage("the name of a tensor, parameter or operation, or --peak", "none",

@@ -158,6 +158,22 @@ TEST(Encoders, TheShareOfEmptyRowsIsKnown) {
   EXPECT_NEAR(tokens / (1 - expected) / 64, std::round(tokens / (1 - expected) / 64), 1e-6);
 }
 
+// A benchmark makes up rows with targets for every head: a step has a head's ops of both directions.
+TEST(Encoders, EveryHeadIsBenchmarked) {
+  for (const auto& [task, op] : {std::pair{"masked_lm", "head_loss"},
+                                 {"sequence_classification", "class_loss"},
+                                 {"token_classification", "class_loss"}}) {
+    const Outcome o =
+        run({"bench",
+             "model={type: bert, hidden_size: 32, num_hidden_layers: 2, num_attention_heads: "
+             "2, intermediate_size: 64, vocab_size: 300, max_position_embeddings: 64}",
+             std::string("task=") + task, "max_length=32", "global_batch_size=4", "--steps", "1",
+             "--json", "--no-roofs"});
+    ASSERT_EQ(o.code, 0) << task << o.err;
+    EXPECT_NE(o.out.find(op), std::string::npos) << task;
+  }
+}
+
 TEST(Encoders, AResumedRunHasTheBitsOfAnUninterruptedOne) {
   const Workspace w;
   make_encoder_data(w);

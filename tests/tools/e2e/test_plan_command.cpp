@@ -38,6 +38,54 @@ TEST(SlowPlanCommand, PlansForADescribedDevice) {
   EXPECT_EQ(box["runtime_bytes"], 0);
 }
 
+// What another optimizer saves, where it shows, and what is not built as a row with the reason.
+TEST(PlanCommand, ComparesOptimizers) {
+  const std::vector<std::string> tiny = {
+      "plan",
+      "model={type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 64, vocab_size: 512}",
+      "max_length=64",
+      "threads=1",
+      "per_device_train_batch_size=2",
+      "global_batch_size=4",
+      "recompute=none",
+      "memory=1GiB"};
+  const std::vector<std::string> compare = {"--compare",
+                                            "optim=adamw,lion,ademamix,sgd,adamw_8bit"};
+  const Outcome json = run(joined(joined(tiny, compare), {"--json"}));
+  ASSERT_EQ(json.code, 0) << json.err;
+  const Json all = Json::parse(json.out);
+  EXPECT_EQ(all["key"], "optim");
+  ASSERT_EQ(all["plans"].size(), 5u);
+  const int64_t parameters = all["plans"][0]["parameters"];
+  const int64_t states[] = {8, 4, 12, 0};
+  for (int i = 0; i < 4; ++i) {
+    const Json& row = all["plans"][static_cast<size_t>(i)];
+    SCOPED_TRACE(row["value"]);
+    EXPECT_EQ(row["refused"], nullptr);
+    EXPECT_EQ(row["state_bytes_per_parameter"], states[i]);
+    // Gaps and rows that pad the vocabulary have states too.
+    EXPECT_GE(row["categories"]["optimizer"], states[i] * parameters);
+    EXPECT_LE(row["categories"]["optimizer"], states[i] * parameters * 5 / 4);
+    EXPECT_EQ(row["driver_bytes"],
+              row["engine_bytes"].get<int64_t>() + row["runtime_bytes"].get<int64_t>());
+    EXPECT_EQ(row["saved_state_bytes"], all["plans"][0]["categories"]["optimizer"].get<int64_t>() -
+                                            row["categories"]["optimizer"].get<int64_t>());
+    // The plan is that of the optimizer alone.
+    const Outcome one = run(joined(tiny, {"optim=" + row["value"].get<std::string>(), "--json"}));
+    EXPECT_EQ(Json::parse(one.out)["hash"], row["hash"]);
+  }
+  EXPECT_NE(all["plans"][4]["refused"].get<std::string>().find("no store here holds codes yet"),
+            std::string::npos);
+  const Outcome text = run(joined(tiny, compare));
+  for (const char* part :
+       {"driver shows", "8 B of state a parameter; state is ", "4 B of state a parameter; state ",
+        " less, peak ", " more, peak ", "may\nshow as nothing"})
+    EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
+  const Outcome unknown = run(joined(tiny, {"--compare", "optim=adamw,adan"}));
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_NE(unknown.err.find("did you mean adam?"), std::string::npos) << unknown.err;
+}
+
 TEST(PlanCommand, SweepsBudgets) {
   const Workspace w;
   const std::vector<std::string> sweep = {"--sweep", "1GiB..8GiB/12"};

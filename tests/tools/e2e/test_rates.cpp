@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "engine/io/safetensors.h"
 #include "tests/tools/e2e/runs.h"
 
 namespace snug::e2e {
@@ -129,6 +130,31 @@ TEST(Rates, ARateThatJumpsAtAResumeIsTold) {
     const Outcome o = w.trained("still", joined(still, {steps, "resume=latest"}));
     EXPECT_EQ(o.out.find(jumps), std::string::npos) << o.out;
   }
+}
+
+// A group without a rate keeps its weights while the others learn; a resume says what changed.
+TEST(Rates, GroupsHaveTheirOwn) {
+  const Workspace w;
+  const std::vector<std::string> still = {
+      "param_groups=[{params: 'wpe|\\.bias$', learning_rate: 0}]", "save_steps=6"};
+  const Outcome six = w.trained("six", joined(still, {"max_steps=6"}));
+  EXPECT_NE(six.err.find("param_groups: 14 parameters ("), std::string::npos) << six.err;
+  w.trained("twelve", still);
+  const SafetensorsFolder a(w.path("six/final")), b(w.path("twelve/final"));
+  int equal = 0, other = 0;
+  for (const SafeTensor* t : a.tensors()) {
+    const SafeTensor& u = b.at(t->name);
+    const bool same = std::memcmp(t->data, u.data, static_cast<size_t>(t->bytes)) == 0;
+    const bool kept =
+        t->name.find("wpe") != std::string::npos || t->name.find(".bias") != std::string::npos;
+    EXPECT_EQ(same, kept) << t->name;
+    ++(same ? equal : other);
+  }
+  EXPECT_GT(equal, 10);
+  EXPECT_GT(other, 10);
+  const Outcome on = w.trained("six", {"resume=latest", "max_steps=12"});
+  EXPECT_NE((on.out + on.err).find("param_groups null instead of [{params: "), std::string::npos)
+      << on.out << on.err;
 }
 
 }  // namespace

@@ -1,0 +1,100 @@
+// A rule: one elementwise optimizer in one header of optim/rules, read by the loops of the CPU and
+// by the kernels of update.cu, so that both have one arithmetic. The build collects the headers of
+// that folder; a file name.h declares `struct Name`, its words without underscores in capitals:
+//
+//   struct Lion {
+//     static constexpr const char* kName = "lion";           // of optim; the op is lion_update
+//     static constexpr int kUses = kUsesBetas;               // keys of the configuration
+//     static std::vector<const char*> aliases();             // other names of the same arithmetic
+//     static std::vector<OptimSetting> settings();           // of optim_args
+//     static OptimDefaults defaults();
+//     static std::vector<const char*> states(const OptimizerConfig&);
+//     static void check(const OptimizerConfig&);             // beyond ranges
+//     template <class F> static void with_rule(const OptimizerConfig&, F&& run);  // run(a rule)
+//   };
+//
+// A rule is plain values that its constants are made of, and
+//   kStates, kFlops     states of an element; flops of one, for reports
+//   struct Step         the numbers of one step, those that every element needs alike
+//   Step step(s)        of them; scalars are combined in double and rounded once
+//   element(...)        the parameter's new value; `g` is unscaled and clipped, `state` is zero
+//                       before the first update. No branch on data, no other element. Decay apart
+//                       from the gradient is p - (lr decay) p: the rounding of a factor
+//                       1 - lr decay would add up from step to step.
+//   prepare(StepState)  optional, on the host before a step: the bias corrections
+// Functions of a rule that kernels call are marked SNUG_RULE.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "optim/elementwise.h"
+#include "optim/settings.h"
+
+#ifdef __CUDACC__
+#define SNUG_RULE __host__ __device__ __forceinline__
+// Both compilers' copies of a rule fit in one program.
+#define SNUG_RULE_SIDE by_nvcc
+#else
+#define SNUG_RULE [[gnu::always_inline]] inline
+#define SNUG_RULE_SIDE by_the_host
+#endif
+
+namespace snug {
+inline namespace SNUG_RULE_SIDE {
+
+// What a span's group does to rate and decay. Behind the groups of the table come two for each
+// OptimGroup: of parameters that the table decays, and of those that it does not.
+struct GroupNumbers {
+  struct One {
+    double rate, weight_decay;
+  };
+  One of[kMaxGroups + 2 * kMostOptimGroups];
+};
+inline constexpr int kAllGroups = kMaxGroups + 2 * kMostOptimGroups;
+
+inline GroupNumbers group_numbers(const OptimizerConfig& c) {
+  GroupNumbers n{};
+  for (GroupNumbers::One& one : n.of) one.rate = 1;
+  n.of[kGroupDecay].weight_decay = c.weight_decay;
+  for (size_t k = 0; k < c.groups.size(); ++k) {
+    const OptimGroup& g = c.groups[k];
+    GroupNumbers::One* two = n.of + kMaxGroups + 2 * k;
+    two[0] = {g.rate, g.weight_decay < 0 ? c.weight_decay : g.weight_decay};
+    two[1] = {g.rate, g.weight_decay < 0 ? 0 : g.weight_decay};
+  }
+  return n;
+}
+inline int number_of_group(const OptimizerConfig& c, const StateSpan& span) {
+  const auto p = static_cast<size_t>(span.param);
+  const int own = span.param >= 0 && p < c.group_of.size() ? c.group_of[p] : 0;
+  if (own == 0) return span.group;
+  return kMaxGroups + 2 * (own - 1) + (span.group == kGroupDecay ? 0 : 1);
+}
+
+SNUG_RULE ElementStep element_step(const StepState& s, const GroupNumbers& groups, int group) {
+  ElementStep e;
+  e.gradient_factor = static_cast<float>(double{s.clip_factor} / double{s.loss_scale});
+  const int of_table = group < kMaxGroups ? group : (group - kMaxGroups) % 2;
+  e.learning_rate = s.learning_rate[of_table] * groups.of[group].rate;
+  e.weight_decay = groups.of[group].weight_decay;
+  e.bias_correction1 = s.bias_correction1;
+  e.bias_correction2 = s.bias_correction2;
+  e.updates = s.updates;
+  e.first = s.updates == 0;
+  return e;
+}
+
+SNUG_RULE float root(float x) {  // IEEE on every place
+  return ::sqrtf(x);
+}
+
+// 1 - beta^t of the next update, rounded to f32 where the state keeps it.
+inline void prepare_bias_corrections(StepState& state, double beta1, double beta2) {
+  const auto t = static_cast<double>(state.updates + 1);
+  state.bias_correction1 = static_cast<float>(1.0 - std::pow(beta1, t));
+  state.bias_correction2 = static_cast<float>(1.0 - std::pow(beta2, t));
+}
+
+}  // namespace SNUG_RULE_SIDE
+}  // namespace snug

@@ -1,0 +1,58 @@
+// What an optimizer is set with, as data: which keys of the configuration it has a use for, and the
+// numbers of its own that `optim_args` gives it.
+#pragma once
+
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "optim/optimizer.h"
+
+namespace snug {
+
+inline constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+// A number of `optim_args`, under the name that the reference gives it. In [least, below).
+struct OptimSetting {
+  const char* name;
+  double standard;
+  double least, below;
+  const char* doc;
+};
+
+// Keys: adam_beta1 and adam_beta2; adam_epsilon; sgd_momentum, sgd_dampening and sgd_nesterov.
+enum OptimUses : int { kUsesNone = 0, kUsesBetas = 1, kUsesEpsilon = 2, kUsesMomentum = 4 };
+
+// Values that the configuration takes where the user gives none; 0: those of all optimizers.
+struct OptimDefaults {
+  double learning_rate = 0, adam_beta2 = 0;
+};
+
+struct OptimFacts {
+  const char* name;
+  int uses;
+  std::vector<const char*> aliases;
+  std::vector<OptimSetting> settings;
+  OptimDefaults defaults;
+};
+
+// Of all optimizers, adamw first; by name or alias, null if there is none.
+const std::vector<OptimFacts>& optimizer_facts();
+const OptimFacts* find_optimizer(std::string_view name);
+
+// Names that Hugging Face has and that are refused, with the reason; empty for others.
+std::string_view why_refused(std::string_view name);
+const std::vector<std::string>& refused_optimizers();
+
+// "alpha=0.95,momentum=0.9" as Hugging Face's optim_args: names and numbers. Throws usage on
+// anything else, and on a name twice.
+OptimArgs parse_optim_args(std::string_view text);
+// The same in one form: names ascending.
+std::string optim_args_text(const OptimArgs& args);
+
+// The value of a setting: what args have, or its standard one.
+double optim_arg(const OptimizerConfig& c, const std::vector<OptimSetting>& settings,
+                 std::string_view name);
+
+}  // namespace snug
