@@ -14,6 +14,7 @@
 #include "tools/planner/batch_room.h"
 #include "tools/session/device_choice.h"
 #include "tools/session/tell.h"
+#include "tools/setup/peft_setup.h"
 #include "tools/setup/setup.h"
 
 namespace snug {
@@ -84,7 +85,8 @@ Inference open_inference(InferenceOptions options,
   PeftModel peft;
   if (!options.adapter.empty()) {
     std::vector<std::string> notes;
-    peft = resolve_peft(source.spec, read_adapter_config(options.adapter, &notes));
+    peft =
+        resolve_adapter(source.spec, read_adapter_config(options.adapter, &notes), options.adapter);
     for (const std::string& note : notes) tell(stderr, "Note: {}.\n", note);
   }
   in.model = std::make_unique<Model>(source.spec,

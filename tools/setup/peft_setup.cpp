@@ -81,4 +81,15 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
   return p;
 }
 
+PeftModel resolve_adapter(const ModelSpec& spec, const PeftConfig& config,
+                          const std::string& folder) {
+  try {
+    return resolve_peft(spec, config);
+  } catch (const Error& e) {
+    if (folder.empty()) throw;
+    fail(e.code(), e.expected(), fmt::format("{} in {}/{}", e.found(), folder, kAdapterConfig),
+         "the model folder that the adapter was trained on");
+  }
+}
+
 }  // namespace snug

@@ -13,4 +13,8 @@ namespace snug {
 // are what its adapter_config.json says. Throws usage where keys say something else.
 std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config);
 
+// resolve_peft(), whose words of a config that came with the adapter of `folder` name that folder.
+PeftModel resolve_adapter(const ModelSpec& spec, const PeftConfig& config,
+                          const std::string& folder);
+
 }  // namespace snug

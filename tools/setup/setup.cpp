@@ -278,7 +278,7 @@ RunSetup make_setup(RunConfig config) {
     frozen = resolve_freeze(spec, {config.freeze, config.unfreeze});
   s.peft = resolve_peft_keys(config);
   PeftModel peft;
-  if (s.peft) peft = resolve_peft(spec, *s.peft);
+  if (s.peft) peft = resolve_adapter(spec, *s.peft, config.adapter);
   s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision),
                                     s.peft ? peft.frozen : std::move(frozen.says), peft.adapters);
 

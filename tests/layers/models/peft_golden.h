@@ -56,7 +56,8 @@ struct PeftOptions {
   Place place = Place::cpu;
   uint64_t order = 0;
   WeightPacking packed = WeightPacking::none;
-  bool fresh = false;  // with the first weights of a new adapter
+  bool fresh = false;     // with the first weights of a new adapter
+  bool streamed = false;  // weights, states and masters rest with the host
 };
 
 class PeftRun {
@@ -75,6 +76,7 @@ class PeftRun {
           [&](Decisions& d) {
             d.offload = o.offload;
             d.packed_weights = o.packed;
+            d.offload_params = d.offload_optimizer = o.streamed;
             d.save = true;
           },
           peft);

@@ -98,6 +98,26 @@ TEST_P(PeftGoldens, EmulatedKernelsMatchFloat64) {
   }
 }
 
+// The frozen base and the adapters come a layer at a time: every gradient has the same bits, and so
+// has every loss after it, in which an update shows.
+TEST_P(PeftGoldens, AStreamedBaseHasTheSameBits) {
+  const PeftGolden& g = golden_;
+  if (g.encoder) return;  // whose run has no such decisions
+  for (const char* precision : {"fp32", "bf16"})
+    for (const char* recompute : {"none", "block"}) {
+      PeftRun plain(g, {.precision = precision, .recompute = recompute}),
+          streamed(g, {.precision = precision, .recompute = recompute, .streamed = true});
+      EXPECT_EQ(streamed.session().context().host_resident_bytes(),
+                streamed.schedule().host_bytes());
+      for (int step = 0; step < 3; ++step) {
+        EXPECT_EQ(plain.step(), streamed.step()) << precision << recompute << step;
+        EXPECT_EQ(plain.gradients(), streamed.gradients()) << precision << recompute << step;
+        plain.update();
+        streamed.update();
+      }
+    }
+}
+
 // What is trained has gradients, masters and states, and nothing else has; a frozen product saves no
 // input for its own sake.
 TEST_P(PeftGoldens, WhatIsFrozenIsFree) {

@@ -319,25 +319,29 @@ std::vector<BadRow> bad_commands() {
        usage("PATH for snug inspect", "none", "snug inspect run1/final --stats")},
       {"inspect: no such file",
        {"inspect", "@none"},
-       data("a safetensors or GGUF file, a model folder, a checkpoint, a run, a tokenizer or a "
+       data("a safetensors or GGUF file, a model folder, an adapter, a checkpoint, a run, a "
+            "tokenizer or a "
             "token file",
             "@none: no such file or folder", "check the path")},
       {"inspect: empty folder",
        {"inspect", "@hollow"},
-       data("a safetensors or GGUF file, a model folder, a checkpoint, a run, a tokenizer or a "
+       data("a safetensors or GGUF file, a model folder, an adapter, a checkpoint, a run, a "
+            "tokenizer or a "
             "token file",
             "@hollow: a folder with none of their files",
             "snug inspect --help names what can be looked at"),
        {folder("hollow")}},
       {"inspect: empty file",
        {"inspect", "@empty"},
-       data("a safetensors or GGUF file, a model folder, a checkpoint, a run, a tokenizer or a "
+       data("a safetensors or GGUF file, a model folder, an adapter, a checkpoint, a run, a "
+            "tokenizer or a "
             "token file",
             "@empty, an empty file", "snug inspect --help names what can be looked at"),
        {file("empty", "")}},
       {"inspect: text",
        {"inspect", "@text.txt"},
-       data("a safetensors or GGUF file, a model folder, a checkpoint, a run, a tokenizer or a "
+       data("a safetensors or GGUF file, a model folder, an adapter, a checkpoint, a run, a "
+            "tokenizer or a "
             "token file",
             "@text.txt, 13395 bytes that begin with \"the cat opens ni\"",
             "snug inspect --help names what can be looked at")},
@@ -346,7 +350,8 @@ std::vector<BadRow> bad_commands() {
        usage("the flags of snug inspect", "\"--stat\"", "did you mean --stats?")},
       {"inspect: the second path",
        {"inspect", "@tok.json", "@none"},
-       data("a safetensors or GGUF file, a model folder, a checkpoint, a run, a tokenizer or a "
+       data("a safetensors or GGUF file, a model folder, an adapter, a checkpoint, a run, a "
+            "tokenizer or a "
             "token file",
             "@none: no such file or folder", "check the path")},
       {"bench step: steps",

@@ -295,7 +295,8 @@ std::vector<BadRow> bad_runs() {
         sealed("r/checkpoint-2")}},
       {"inspect: the plan of a run",
        {"inspect", "@run/plan.json"},
-       data("a safetensors or GGUF file, a model folder, a checkpoint, a run, a tokenizer or a "
+       data("a safetensors or GGUF file, a model folder, an adapter, a checkpoint, a run, a "
+            "tokenizer or a "
             "token "
             "file",
             "@run/plan.json, the plan of a run",
