@@ -20,6 +20,7 @@ int tokenizer_command(const Arguments& arguments);
 int calibrate_command(const Arguments& arguments);
 int bench_command(const Arguments& arguments);
 int convert_command(const Arguments& arguments);
+int merge_command(const Arguments& arguments);
 int quant_command(const Arguments& arguments);
 int inspect_command(const Arguments& arguments);
 int doctor_command(const Arguments& arguments);

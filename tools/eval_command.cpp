@@ -215,6 +215,8 @@ int eval_command(const Arguments& arguments) {
       "rows, or answers to multiple-choice questions.");
   parser.option("--model", a.options.model, "DIR", "folder with config.json and model.safetensors")
       .required()
+      .option("--adapter", a.options.adapter, "DIR",
+              "a PEFT folder for the model, as final/ of a run with peft: used unmerged")
       .options("--data", a.config.eval_data, "FILE",
                "text, .jsonl, .csv, .tsv, also as .gz or .zst, .bin token files, or .jsonl rows of "
                "input_ids; folders, patterns")

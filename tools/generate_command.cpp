@@ -35,6 +35,8 @@ void add_flags(ArgumentParser& parser, GenerateArguments& a) {
   GenerationOptions& o = a.request.options;
   parser.option("--model", a.model.model, "DIR", "folder with config.json, weights and tokenizer")
       .required()
+      .option("--adapter", a.model.adapter, "DIR",
+              "a PEFT folder for the model, as final/ of a run with peft: used unmerged")
       .option("--prompt", a.prompt, "TEXT", "what to continue")
       .option("--prompts", a.prompts, "FILE",
               "prompts, one a line, or of .jsonl an object {\"prompt\": ...} a line; prints JSON "

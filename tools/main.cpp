@@ -64,6 +64,7 @@ int main(int argc, char** argv) {
        {"data", "shows what a run would learn from", snug::data_command},
        {"convert", "a trained model as GGUF, or with weights of another dtype",
         snug::convert_command},
+       {"merge", "a model and an adapter as one model folder", snug::merge_command},
        {"quant", "what weights take and lose in 8 or 4 bits, and the file of codes",
         snug::quant_command},
        {"inspect", "what a file or folder holds", snug::inspect_command},

@@ -228,6 +228,8 @@ int predict_command(const Arguments& arguments) {
       "predict", "labels, values or hidden tokens that a trained encoder gives rows of text.");
   parser.option("--model", a.options.model, "DIR", "folder with config.json, weights and tokenizer")
       .required()
+      .option("--adapter", a.options.adapter, "DIR",
+              "a PEFT folder for the model, as final/ of a run with peft: used unmerged")
       .options("--data", a.config.eval_data, "FILE",
                "rows: .tsv, .csv, .jsonl, or lines of text; labels in them are not looked at")
       .required()

@@ -15,7 +15,8 @@
 
 namespace snug {
 
-enum class Init : uint8_t { zeros, ones, normal };
+// normal: N(0, init_std^2); uniform: in [-init_std, init_std).
+enum class Init : uint8_t { zeros, ones, normal, uniform };
 
 // Optimizer groups. Decoupled decay applies to matrices and embeddings, not to biases and norms.
 inline constexpr int kGroupDecay = 0;

@@ -13,9 +13,10 @@
 namespace snug {
 
 Model::Model(const ModelSpec& spec, const Precision& precision,
-             std::function<bool(std::string_view)> frozen)
+             std::function<bool(std::string_view)> frozen, Adapters adapters)
     : spec_(spec),
       precision_(precision),
+      adapters_(std::move(adapters)),
       params_(std::move(frozen)),
       n_document_end_("batch.document_end"),
       n_final_("final.x"),
@@ -30,7 +31,7 @@ Model::Model(const ModelSpec& spec, const Precision& precision,
       scope_head_("head") {
   embedding_.emplace(spec_, precision, params_);
   for (int64_t l = 0; l < spec.L; ++l) {
-    blocks_.push_back(std::make_unique<Block>(spec_, precision, l, params_));
+    blocks_.push_back(std::make_unique<Block>(spec_, precision, l, params_, adapters_));
     n_cache_k_.push_back(join(blocks_.back()->name(), "cache_k"));
     n_cache_v_.push_back(join(blocks_.back()->name(), "cache_v"));
   }
@@ -44,9 +45,14 @@ Model::Model(const ModelSpec& spec, const Precision& precision,
       first_backward_ = std::min<int64_t>(first_backward_, std::max(0, params_[i].part));
   }
   embedding_->derive(params_);
+  const auto expect_adapters = [&] {
+    for (const auto& [layer, adapter] : adapters_)
+      require(params_.find(adapter_a_name(layer)) >= 0, "a linear layer for every adapter");
+  };
   if (spec.head != HeadKind::causal_lm) {
-    rows_head_.emplace(spec_, precision, embedding_->wte(), params_);
+    rows_head_.emplace(spec_, precision, embedding_->wte(), params_, adapters_);
     rows_head_->derive(params_, first_backward_ < spec.L);
+    expect_adapters();
     return;
   }
   final_norm_.weight = params_.add({.name = Name("ln_f.weight"),
@@ -67,6 +73,7 @@ Model::Model(const ModelSpec& spec, const Precision& precision,
                                       .init = Init::normal,
                                       .init_std = spec.init_std,
                                       .linear = true});
+  expect_adapters();
 }
 
 ModelPass Model::make_pass_of_ends() const {
@@ -81,10 +88,14 @@ ModelPass Model::make_pass_of_ends() const {
 
 ModelPass Model::make_pass(const LayerPolicies& policies) const {
   ModelPass pass = make_pass_of_ends();
-  for (const std::vector<SlotPolicy>& slots : policies)
-    if (!pass.offload && std::count(slots.begin(), slots.end(), SlotPolicy::offload) > 0)
-      pass.offload =
-          std::make_unique<Offload>(static_cast<int>(spec_.L), static_cast<int>(slots.size()));
+  size_t most = 0;  // slots of a layer: adapters may be in some alone
+  bool away = false;
+  for (const std::vector<SlotPolicy>& slots : policies) {
+    most = std::max(most, slots.size());
+    away |= std::count(slots.begin(), slots.end(), SlotPolicy::offload) > 0;
+  }
+  if (away)
+    pass.offload = std::make_unique<Offload>(static_cast<int>(spec_.L), static_cast<int>(most));
   for (int64_t l = 0; l < spec_.L; ++l)
     pass.blocks.emplace_back(block(l).body(), policies[static_cast<size_t>(l)], pass.offload.get(),
                              static_cast<int>(l));
@@ -254,7 +265,8 @@ double Model::flops_per_token(int64_t T) const {
   const double matmul = L * (C * (HD + 2 * GD) + HD * C + (spec_.gated_mlp ? 3 : 2) * C * F) + head;
   // Causal attention does half of T x T: two products forward, twice that backward.
   const double pairs = spec_.causal ? 6.0 : 12.0;
-  return 6.0 * matmul + pairs * L * HD * static_cast<double>(T);
+  // Of a frozen weight there is no gradient to compute.
+  return (adapters_.empty() ? 6.0 : 4.0) * matmul + pairs * L * HD * static_cast<double>(T);
 }
 
 namespace {
@@ -273,6 +285,14 @@ void init_one(const ParamInfo& p, int i, float* w, uint64_t seed, int threads) {
       parallel_chunks(threads, n, 4096, [&](int64_t begin, int64_t end) {
         normal_fill(key, begin / 4, end - begin, static_cast<double>(p.init_std), w + begin);
       });
+      break;
+    }
+    case Init::uniform: {
+      const RandomKey key = random_key(seed, 0, 0x696e6974u + static_cast<uint32_t>(i));
+      for (int64_t j = 0; j < n; ++j) {
+        const Philox4 block = random_block(key, static_cast<uint64_t>(j / 4), 0, 0);
+        w[j] = p.init_std * (2.0f * uniform_from(block[static_cast<size_t>(j % 4)]) - 1.0f);
+      }
       break;
     }
   }

@@ -41,15 +41,17 @@ struct ModelBatch {
 class Model {
  public:
   // Parameters of which `frozen` says so, by their name in the table, stay as they are (freeze.h):
-  // nothing runs in backward below the first one that is trained.
+  // nothing runs in backward below the first one that is trained. The linear layers that `adapters`
+  // names have one (layers/parts/adapter.h).
   Model(const ModelSpec& spec, const Precision& precision,
-        std::function<bool(std::string_view)> frozen = {});
+        std::function<bool(std::string_view)> frozen = {}, Adapters adapters = {});
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
   const ModelSpec& spec() const { return spec_; }
   const Precision& precision() const { return precision_; }
   const ParamTable& params() const { return params_; }
+  const Adapters& adapters() const { return adapters_; }
   // The head that reads rows; null for a causal LM.
   const RowsHead* rows_head() const { return rows_head_ ? &*rows_head_ : nullptr; }
   // The lowest layer that backward reaches; L if it reaches none.
@@ -97,6 +99,7 @@ class Model {
 
   ModelSpec spec_;
   Precision precision_;
+  Adapters adapters_;
   ParamTable params_;
   int64_t first_backward_ = 0;  // the lowest layer with a backward; L: none has one
   std::optional<Embedding> embedding_;

@@ -10,6 +10,7 @@
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/io/json.h"
+#include "layers/models/adapter_files.h"
 #include "layers/models/weight_values.h"
 
 namespace snug {
@@ -138,9 +139,24 @@ std::vector<std::string> settle_head(ModelSource& source) {
                   head->name, embedding->name, source.folder)};
 }
 
+void check_weight(const SafeTensor& tensor, const ParamInfo& p, const FilePiece& piece,
+                  const std::string& origin) {
+  const std::vector<int64_t> expected = file_shape(p, piece.rows);
+  if (tensor.shape != expected)
+    fail(ErrorCode::data,
+         fmt::format("{} of shape {} in {}", tensor.name, shape_text(expected), origin),
+         shape_text(tensor.shape), "check that config.json and the weights belong together");
+  if (!convertible(tensor.dtype))
+    fail(ErrorCode::unsupported, "weights of dtype F64, F32, F16 or BF16",
+         fmt::format("{} of dtype {} in {}", tensor.name, to_string(tensor.dtype), origin),
+         "convert the weights first");
+}
+
 namespace {
 
+// Of a base model's files; an adapter's has none there.
 std::vector<FilePiece> pieces_of(const Model& model, int param, const std::string& origin) {
+  if (is_adapter_name(model.params()[param].name.view())) return {};
   return find_family(model.spec().family, origin).pieces(model.params()[param], model.spec());
 }
 
@@ -148,16 +164,7 @@ std::vector<FilePiece> pieces_of(const Model& model, int param, const std::strin
 const SafeTensor* find_piece(const SafetensorsFolder& files, const ParamInfo& p,
                              const FilePiece& piece, const std::string& folder) {
   const SafeTensor* const tensor = first_of(files, piece.names);
-  if (!tensor) return nullptr;
-  const std::vector<int64_t> expected = file_shape(p, piece.rows);
-  if (tensor->shape != expected)
-    fail(ErrorCode::data,
-         fmt::format("{} of shape {} in {}", tensor->name, shape_text(expected), folder),
-         shape_text(tensor->shape), "check that config.json and the weights belong together");
-  if (!convertible(tensor->dtype))
-    fail(ErrorCode::unsupported, "weights of dtype F64, F32, F16 or BF16",
-         fmt::format("{} of dtype {} in {}", tensor->name, to_string(tensor->dtype), folder),
-         "convert the weights first");
+  if (tensor) check_weight(*tensor, p, piece, folder);
   return tensor;
 }
 
@@ -195,7 +202,7 @@ std::vector<const SafeTensor*> find_weight(const SafetensorsFolder& files, const
 }
 
 RowGroups row_groups(const Model& model, int param) {
-  const std::vector<FilePiece> pieces = pieces_of(model, param, "model");
+  const std::vector<FilePiece> pieces = saved_pieces(model, param);
   return pieces.size() == 1 ? pieces.front().groups : RowGroups{};
 }
 
@@ -203,7 +210,8 @@ std::vector<std::string> missing_weights(const Model& model, const std::string& 
   const SafetensorsFolder files(folder);
   std::vector<std::string> names;
   for (int i = 0; i < model.params().size(); ++i)
-    if (find_weight(files, model, i, folder).empty())
+    if (!is_adapter_name(model.params()[i].name.view()) &&
+        find_weight(files, model, i, folder).empty())
       names.push_back(pieces_of(model, i, folder).front().names.front());
   return names;
 }
@@ -246,13 +254,15 @@ namespace {
 // Where parameter i lies until it is in its place: there already, or in a block of its own size.
 class ParamTarget {
  public:
-  ParamTarget(Context* ctx, const ParamTable& table, const RestingWeights& weights)
+  // With `clear`, all is zero until it is filled.
+  ParamTarget(Context* ctx, const ParamTable& table, const RestingWeights& weights,
+              bool clear = true)
       : ctx_(ctx && !ctx->host_reads() ? ctx : nullptr), table_(table), weights_(weights) {
     for (const RestingWeights::Piece& piece : weights.pieces()) {
       const DType t = piece.view.dtype;
       require(t == DType::f32 || t == DType::bf16 || t == DType::f16,
               "parameters of f32, bf16 or f16");
-      if (!ctx_) std::memset(piece.view.data, 0, static_cast<size_t>(piece.view.bytes()));
+      if (!ctx_ && clear) std::memset(piece.view.data, 0, static_cast<size_t>(piece.view.bytes()));
     }
   }
   // f(T* parameter), with the type that it rests in.
@@ -323,13 +333,36 @@ std::vector<std::string> load_weights(Context& ctx, const Model& model, const st
   return load_weights(&ctx, model, folder, weights, ctx.threads(), seed);
 }
 
-SafetensorsLayout weights_layout(const Model& model, DType dtype) {
+void read_weights(Context& ctx, const Model& model,
+                  const std::function<std::vector<WeightPart>(int param)>& parts,
+                  const RestingWeights& weights, const std::string& origin) {
+  ParamTarget target(&ctx, model.params(), weights, false);
+  for (int i = 0; i < model.params().size(); ++i) {
+    const std::vector<WeightPart> list = parts(i);
+    if (list.empty()) continue;
+    target.fill(i, [&]<class T>(T* out) {
+      for (const WeightPart& part : list) {
+        if constexpr (std::is_same_v<T, f16>)
+          load_f16(*part.tensor, model.params()[i], part.piece, out, ctx.threads(), origin);
+        else
+          load_one(*part.tensor, model.params()[i], part.piece, out, ctx.threads());
+        out += part.tensor->elements();
+      }
+    });
+  }
+}
+
+SafetensorsLayout weights_layout(const Model& model, DType dtype, const std::string& base) {
   std::vector<SafeSpec> specs;
-  for (int i = 0; i < model.params().size(); ++i)
-    for (const FilePiece& piece : pieces_of(model, i, "model"))
+  for (int i = 0; i < model.params().size(); ++i) {
+    if (!is_saved(model, i)) continue;
+    for (const FilePiece& piece : saved_pieces(model, i))
       specs.push_back(
           {piece.names.front(), safe_dtype(dtype), file_shape(model.params()[i], piece.rows)});
-  return SafetensorsLayout({{"format", "pt"}}, std::move(specs));
+  }
+  SafeMetadata metadata = {{"format", "pt"}};
+  if (!base.empty()) metadata["snug_base"] = base;
+  return SafetensorsLayout(std::move(metadata), std::move(specs));
 }
 
 int64_t save_staging_bytes(const Model& model) {
@@ -394,8 +427,9 @@ void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& lay
   for (int i = 0; i < model.params().size(); ++i) {
     const ParamInfo& p = model.params()[i];
     const bool transposed = p.transposed_in_file && p.shape.rank() == 2;
+    if (!is_saved(model, i)) continue;
     int64_t first = 0;  // element of the parameter
-    for (const FilePiece& piece : pieces_of(model, i, "model")) {
+    for (const FilePiece& piece : saved_pieces(model, i)) {
       const SafeSpec& spec = layout.tensors()[tensor++];
       View own = weights.rows(p.offset + first, p.elements() - first);
       if (apart && transposed) {

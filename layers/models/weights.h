@@ -1,6 +1,7 @@
 // Weights in and out of model folders, between the flat range and Hugging Face's names and layouts.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace snug {
 // and dtypes converted, each value rounded once. Throws data, naming file and tensor, if one is
 // missing, of another shape, or has a value that f16 cannot hold. Returns warnings about tensors
 // nobody asked for.
-// A head that the files do not have is drawn from `seed` as in a new model: missing_weights().
+// A head that the files do not have is drawn from `seed` as in a new model: missing_weights(). So are
+// adapters.
 std::vector<std::string> load_weights(const Model& model, const std::string& folder,
                                       const RestingWeights& weights, int threads,
                                       uint64_t seed = 0);
@@ -44,9 +46,24 @@ RowGroups row_groups(const Model& model, int param);
 std::vector<std::string> unused_tensors(const Model& model, const SafetensorsFolder& files,
                                         const std::string& folder);
 
-// The layout of a model.safetensors with every parameter in `dtype`. Made before a
-// run starts, so that writing allocates nothing.
-SafetensorsLayout weights_layout(const Model& model, DType dtype);
+// One tensor of a file for rows of a parameter.
+struct WeightPart {
+  const SafeTensor* tensor;
+  FilePiece piece;
+};
+// Reads the parameters that `parts` has something for, and leaves the others. `origin` names the
+// files in messages.
+void read_weights(Context& ctx, const Model& model,
+                  const std::function<std::vector<WeightPart>(int param)>& parts,
+                  const RestingWeights& weights, const std::string& origin);
+// Throws data or unsupported unless the tensor has the shape of the piece and a dtype of weights.
+void check_weight(const SafeTensor& tensor, const ParamInfo& param, const FilePiece& piece,
+                  const std::string& origin);
+
+// The layout of what a run saves (adapter_files.h): of a model.safetensors with every parameter in
+// `dtype`, or of an adapter_model.safetensors, with the fingerprint of its base, if there is one. Made
+// before a run starts, so that writing allocates nothing.
+SafetensorsLayout weights_layout(const Model& model, DType dtype, const std::string& base = "");
 
 // Bytes of staging save_weights needs: one block of rows of the widest parameter.
 int64_t save_staging_bytes(const Model& model);
@@ -54,7 +71,7 @@ int64_t save_staging_bytes(const Model& model);
 // device's tensors it is read as a whole before it is turned.
 int64_t turned_bytes(const Model& model);
 
-// Writes model.safetensors from where the weights rest; rows are converted and transposed through
+// Writes what a run saves from where the weights rest; rows are converted and transposed through
 // `staging`. Where the host cannot read them, the staging is in the host arena and has turned_bytes() more.
 // A recorded op.
 void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& layout,

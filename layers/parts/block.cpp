@@ -118,9 +118,10 @@ Ends wire(Wiring& w) {
 
 }  // namespace
 
-Block::Block(const ModelSpec& spec, const Precision& precision, int64_t layer, ParamTable& table)
+Block::Block(const ModelSpec& spec, const Precision& precision, int64_t layer, ParamTable& table,
+             const Adapters& adapters)
     : name_("h." + std::to_string(layer)), part_(static_cast<int>(layer)) {
-  Wiring w{body_, table, spec, precision.compute, name_, part_, layer};
+  Wiring w{body_, table, spec, precision.compute, name_, part_, layer, &adapters};
   const Ends ends = wire(w);
   x_ = ends.x;
   out_ = ends.out;

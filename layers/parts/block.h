@@ -21,6 +21,7 @@
 #pragma once
 
 #include "engine/core/precision.h"
+#include "layers/parts/adapter.h"
 #include "layers/parts/runtime.h"
 #include "layers/parts/spec.h"
 
@@ -29,7 +30,8 @@ namespace snug {
 class Block {
  public:
   // Adds its parameters to the table. `layer` numbers the block and its dropout sites.
-  Block(const ModelSpec& spec, const Precision& precision, int64_t layer, ParamTable& table);
+  Block(const ModelSpec& spec, const Precision& precision, int64_t layer, ParamTable& table,
+        const Adapters& adapters);
 
   const Body& body() const { return body_; }
   Name name() const { return name_; }

@@ -26,7 +26,8 @@ ClassLoss loss_of(Problem problem) {
 
 }  // namespace
 
-RowsHead::RowsHead(const ModelSpec& spec, const Precision& precision, int tied, ParamTable& table)
+RowsHead::RowsHead(const ModelSpec& spec, const Precision& precision, int tied, ParamTable& table,
+                   const Adapters& adapters)
     : kind_(spec.head),
       problem_(spec.problem),
       V_(spec.V),
@@ -42,7 +43,7 @@ RowsHead::RowsHead(const ModelSpec& spec, const Precision& precision, int tied, 
       n_loss_("head.loss"),
       n_nll_("head.nll"),
       n_lse_("head.lse") {
-  Wiring w{body_, table, spec, precision.compute, Name("head"), -1, 0};
+  Wiring w{body_, table, spec, precision.compute, Name("head"), -1, 0, &adapters};
   const auto site = [&](uint32_t k) { return static_cast<uint32_t>(spec.L) * 4 + k; };
   const LinearShape dense{.name = "dense", .out = C_, .init_std = spec.init_std};
   out_ = x_ = w.given("x", C_);

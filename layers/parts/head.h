@@ -27,7 +27,8 @@ struct HeadBatch {
 class RowsHead {
  public:
   // `tied` is the parameter that a masked LM head reads if the spec ties it.
-  RowsHead(const ModelSpec& spec, const Precision& precision, int tied, ParamTable& table);
+  RowsHead(const ModelSpec& spec, const Precision& precision, int tied, ParamTable& table,
+           const Adapters& adapters);
 
   const Body& body() const { return body_; }
   // Settles what is trained, from the table when it is whole, and whether x wants a gradient.

@@ -2,6 +2,7 @@
 
 #include "engine/blas/matmul.h"
 #include "engine/kernels/kernels.h"
+#include "layers/ops/residual.h"
 
 namespace snug {
 
@@ -24,8 +25,20 @@ LinearParams add_params(Wiring& w, const LinearShape& s, int64_t in) {
   return p;
 }
 
-std::vector<int> list(const LinearParams& p) {
-  return p.bias < 0 ? std::vector<int>{p.weight} : std::vector<int>{p.weight, p.bias};
+// What a stage says of its parameters. Beside an adapter the weight is frozen, and it is the
+// gradients of the adapter's B that read a slot.
+void declare(Stage& stage, const LinearParams& p, const AdapterUp& up, int x) {
+  if (up.any()) {
+    for (const AdapterUp::Piece& piece : up.pieces) stage.params.push_back(piece.b);
+    stage.reading_params = static_cast<int>(up.pieces.size());
+    stage.for_params = {up.u};
+    stage.inputs.push_back(up.u);
+    stage.gradients.push_back(up.u);
+  } else {
+    stage.params = {p.weight};
+    stage.for_params = {x};
+  }
+  if (p.bias >= 0) stage.params.push_back(p.bias);
 }
 
 // dW, then dx: what dW reads ends before dx is made.
@@ -42,60 +55,89 @@ void both_backward(Context& ctx, Pass& p, const LinearParams& params, const View
 int linear(Wiring& w, const char* stage, const char* slot, const LinearShape& shape, int x,
            const InPlace& behind) {
   const LinearParams params = add_params(w, shape, w.width(x));
+  const AdapterUp up = adapter_down(w, stage, shape.name, shape.out, x);
   const int y = w.rows(slot, shape.out);
-  if (!behind.forward)
+  if (!behind.forward && !up.any())
     w.linear = Wiring::Linear{static_cast<int>(w.body.stages().size()), x, y, params};
-  w.body.add_stage({.name = Name(stage),
-                    .inputs = {x},
-                    .outputs = {y},
-                    .run =
-                        [=](Context& ctx, Pass& p) {
-                          linear_forward(ctx, p.environment<Runtime>(), params, p.view(y),
-                                         p.view(x));
-                          if (behind.forward) behind.forward(ctx, p, p.view(y));
-                        },
-                    .backward =
-                        [=](Context& ctx, Pass& p) {
-                          if (behind.backward) behind.backward(ctx, p, p.gradient(y));
-                          both_backward(ctx, p, params, p.gradient(y), x);
-                        },
-                    .params = list(params),
-                    .for_params = {x},
-                    .gradients = {x}});
+  Stage s{.name = Name(stage),
+          .inputs = {x},
+          .outputs = {y},
+          .run =
+              [=](Context& ctx, Pass& p) {
+                linear_forward(ctx, p.environment<Runtime>(), params, p.view(y), p.view(x));
+                adapter_up_forward(ctx, p, up, p.view(y));
+                if (behind.forward) behind.forward(ctx, p, p.view(y));
+              },
+          .backward =
+              [=](Context& ctx, Pass& p) {
+                if (behind.backward) behind.backward(ctx, p, p.gradient(y));
+                adapter_up_backward(ctx, p, up, p.gradient(y));
+                both_backward(ctx, p, params, p.gradient(y), x);
+              },
+          .gradients = {x}};
+  declare(s, params, up, x);
+  w.body.add_stage(std::move(s));
   return y;
 }
+
+namespace {
+
+// With an adapter: the branch apart where it is dropped out before it is added, else all of it onto
+// the sum.
+void adapted_residual_forward(Context& ctx, Pass& p, const Wiring::Linear& l, const AdapterUp& up,
+                              Name branch) {
+  const ResidualInput in = residual_input(p, l);
+  const View out = p.view(l.y);
+  Runtime& rt = p.environment<Runtime>();
+  if (in.dropout.p == 0.0f) {
+    with_weights(ctx, rt, l.params, [&](const LinearWeights& lw) {
+      linear_residual_forward(ctx, out, in, p.view(l.x), lw);
+    });
+    adapter_up_forward(ctx, p, up, out);
+    return;
+  }
+  const Tensor made = ctx.tensor(branch, out.shape, out.dtype, Category::workspace);
+  linear_forward(ctx, rt, l.params, made, p.view(l.x));
+  adapter_up_forward(ctx, p, up, made);
+  residual_forward(ctx, out, in.residual, made, in.B, in.T, in.dropout, in.state);
+}
+
+}  // namespace
 
 int linear_residual(Wiring& w, const char* stage, const char* slot, const LinearShape& shape, int x,
                     int residual, BranchDropout dropout) {
   const LinearParams params = add_params(w, shape, w.width(x));
+  const AdapterUp up = adapter_down(w, stage, shape.name, shape.out, x);
   const int y = w.rows(slot, shape.out);
   const Wiring::Linear l{static_cast<int>(w.body.stages().size()), x, y, params, residual, dropout};
-  w.linear = l;
-  const Name branch = join(w.name, "dbranch");
-  w.body.add_stage(
-      {.name = Name(stage),
-       .inputs = {x, residual},
-       .outputs = {y},
-       .run =
-           [l](Context& ctx, Pass& p) {
-             with_weights(ctx, p.environment<Runtime>(), l.params, [&](const LinearWeights& lw) {
-               linear_residual_forward(ctx, p.view(l.y), residual_input(p, l), p.view(l.x), lw);
-             });
-           },
-       .backward =
-           [l, branch](Context& ctx, Pass& p) {
-             Tensor dbranch;
-             if (l.dropout.p > 0.0f) {
-               const View& dy = p.gradient(l.y);
-               dbranch = ctx.tensor(branch, dy.shape, dy.dtype, Category::workspace);
-               dropout_backward(ctx, dbranch, dy, p.dims().B, p.dims().T,
-                                {l.dropout.p, l.dropout.site}, p.environment<Runtime>().state);
-             }
-             linear_residual_backward(ctx, p, l, std::move(dbranch));
-           },
-       .params = list(params),
-       .for_params = {x},
-       .gradients = {x, residual}});
+  if (!up.any()) w.linear = l;
+  const Name branch = join(w.name, "dbranch"), made = join(w.name, "branch");
+  Stage s{.name = Name(stage),
+          .inputs = {x, residual},
+          .outputs = {y},
+          .run =
+              [=](Context& ctx, Pass& p) {
+                if (up.any()) return adapted_residual_forward(ctx, p, l, up, made);
+                with_weights(ctx, p.environment<Runtime>(), l.params, [&](const LinearWeights& lw) {
+                  linear_residual_forward(ctx, p.view(l.y), residual_input(p, l), p.view(l.x), lw);
+                });
+              },
+          .backward =
+              [=](Context& ctx, Pass& p) {
+                Tensor dbranch;
+                if (l.dropout.p > 0.0f) {
+                  const View& dy = p.gradient(l.y);
+                  dbranch = ctx.tensor(branch, dy.shape, dy.dtype, Category::workspace);
+                  dropout_backward(ctx, dbranch, dy, p.dims().B, p.dims().T,
+                                   {l.dropout.p, l.dropout.site}, p.environment<Runtime>().state);
+                }
+                adapter_up_backward(ctx, p, up,
+                                    dbranch.defined() ? dbranch.view() : p.gradient(l.y));
+                linear_residual_backward(ctx, p, l, std::move(dbranch));
+              },
+          .gradients = {x, residual}};
+  declare(s, params, up, x);
+  w.body.add_stage(std::move(s));
   return y;
 }
 

@@ -18,7 +18,8 @@ struct InPlace {
   std::function<void(Context&, Pass&, const View&y)> forward, backward;
 };
 
-// A stage of this name; its slot is y (N,out). Saves x for dW.
+// A stage of this name; its slot is y (N,out). Saves x for dW. A layer that an adapter is for has
+// another stage before it, and saves what that one says (adapter.h).
 int linear(Wiring& w, const char* stage, const char* slot, const LinearShape& shape, int x,
            const InPlace& behind = {});
 // out = residual + dropout(x W^T + b). The gradient of the residual is out's, handed on in place.

@@ -66,10 +66,10 @@ PackedWeights::PackedWeights(Context& ctx, const ParamTable& table, DType dtype,
   }
 }
 
-void PackedWeights::pack(Context& ctx, const View& flat) const {
+void PackedWeights::pack(Context& ctx, const View& flat, bool frozen) const {
   for (int i = 0; i < table_.size(); ++i) {
     const PackedWeight& weight = views_[static_cast<size_t>(i)];
-    if (!weight.forward.defined()) continue;
+    if (!weight.forward.defined() || (!frozen && !table_[i].trainable)) continue;
     const View plain = parameter_view(flat, table_[i]);
     matmul_pack(ctx, weight.forward, plain, true, dtype_);
     if (weight.backward.defined()) matmul_pack(ctx, weight.backward, plain, false, dtype_);

@@ -44,7 +44,8 @@ class PackedWeights {
   PackedWeights(Context& ctx, const ParamTable& table, DType dtype, WeightPacking packing);
 
   // Makes every copy anew from the flat weights: one recorded op a copy.
-  void pack(Context& ctx, const View& flat) const;
+  // Those of `frozen` weights need it once, after loading.
+  void pack(Context& ctx, const View& flat, bool frozen) const;
   PackedWeight operator[](int param) const { return views_[static_cast<size_t>(param)]; }
   int64_t bytes() const { return bytes_; }
 

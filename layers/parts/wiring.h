@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "engine/core/precision.h"
+#include "layers/parts/adapter.h"
 #include "layers/parts/runtime.h"
 #include "layers/parts/spec.h"
 
@@ -42,10 +43,11 @@ struct Wiring {
   Body& body;
   ParamTable& table;
   const ModelSpec& spec;
-  DType dtype;    // of activations
-  Name name;      // before those of parameters and slots
-  int part;       // ParamInfo::part of every parameter
-  int64_t layer;  // of the KV cache
+  DType dtype;                         // of activations
+  Name name;                           // before those of parameters and slots
+  int part;                            // ParamInfo::part of every parameter
+  int64_t layer;                       // of the KV cache
+  const Adapters* adapters = nullptr;  // by the name of a layer; null: none
 
   // The linear stage that was added last, for a part that fuses with it.
   struct Linear {

@@ -14,6 +14,7 @@
 #include "engine/io/files.h"
 #include "engine/io/json.h"
 #include "engine/io/safetensors.h"
+#include "layers/models/adapter_files.h"
 #include "tools/checkpoint/checkpoint_seal.h"
 #include "tools/checkpoint/saved_state.h"
 #include "tools/planner/kernel_choices.h"
@@ -167,7 +168,9 @@ nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned
             {"computes_on", computes_on_json(pinned.computes_on)},
             {"matmul_autotune", pinned.matmul_autotune},
             {"model", pinned.model},
-            {"frozen", pinned.frozen}}}};
+            {"frozen", pinned.frozen},
+            {"adapters", pinned.adapters},
+            {"base", pinned.base}}}};
 }
 
 std::optional<std::string> latest_checkpoint(const std::string& output_dir) {
@@ -284,6 +287,8 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
   c.pinned.recompute = get_string(p, "recompute", where);
   c.pinned.model = get_string(p, "model", where);
   if (p.contains("frozen")) c.pinned.frozen = get_string(p, "frozen", where);
+  if (p.contains("adapters")) c.pinned.adapters = get_string(p, "adapters", where);
+  if (p.contains("base")) c.pinned.base = get_string(p, "base", where);
   c.pinned.kernels =
       parse_choices(p.contains("kernels") ? p["kernels"] : nlohmann::json(), where + " / kernels");
   c.pinned.attention = get_string(p, "attention", where);
@@ -301,10 +306,15 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
   return c;
 }
 
-void load_checkpoint(Session& session, const Checkpoint& checkpoint) {
+void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::string& base) {
   // The file by its name: what else may lie in the folder was not checked.
-  load_weights(session.context(), session.model(), checkpoint.folder + "/model.safetensors",
-               session.resting());
+  const std::string weights = checkpoint.folder + "/" + weights_file(session.model());
+  if (session.model().adapters().empty()) {
+    load_weights(session.context(), session.model(), weights, session.resting());
+  } else {
+    load_weights(session.context(), session.model(), base, session.resting());
+    load_adapter(session.context(), session.model(), weights, session.resting(), "");
+  }
   session.load();
   const SafetensorsReader file(checkpoint.folder + "/optimizer.safetensors");
   StateStore& store = session.optimizer_state();

@@ -2,7 +2,9 @@
 //
 //   checkpoint-N/
 //     model.safetensors      fp32 weights under Hugging Face names; with config.json and the
-//                            tokenizer the folder is a model folder like any other
+//                            tokenizer the folder is a model folder like any other. Of a run with
+//                            adapters adapter_model.safetensors, and it is a PEFT folder: the frozen
+//                            base is not in it, and is named by its fingerprint
 //     optimizer.safetensors  states as <state>.<parameter>, as they rest (saved_state.h), parameter by
 //                            parameter
 //     snug_state.json        step, data position, sums of the logging window, pinned decisions
@@ -70,7 +72,9 @@ struct Pinned {
   bool packing_boundaries = false;
   std::string model;   // fingerprint of the spec: shapes and numerics
   std::string frozen;  // fingerprint of the names that are frozen; empty: none is
-  std::string data;    // fingerprint of the tokens to train on
+  // Of a run with adapters: peft_text(), and weights_fingerprint() of the base.
+  std::string adapters, base;
+  std::string data;  // fingerprint of the tokens to train on
 };
 
 // Key and value of what may change at a resume, so that a change can be named.
@@ -107,8 +111,9 @@ void check_checkpoint_bytes(const std::string& folder);
 // Reads snug_state.json. Throws data if it is torn, foreign, of another version or, unless its
 // bytes were `checked` before, not as it was written.
 Checkpoint read_checkpoint(const std::string& folder, bool checked = false);
-// Loads weights and optimizer state into an opened session.
-void load_checkpoint(Session& session, const Checkpoint& checkpoint);
+// Loads weights and optimizer state into an opened session; with adapters those of the folder `base`
+// before.
+void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::string& base = "");
 
 // snug_state.json.
 nlohmann::json checkpoint_state_json(const RunPosition& position, const Pinned& pinned,

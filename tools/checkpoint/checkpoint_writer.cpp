@@ -13,6 +13,7 @@
 #include "engine/device/beside.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "layers/models/adapter_files.h"
 #include "layers/models/weight_values.h"
 #include "layers/models/weights.h"
 #include "tools/checkpoint/output_folder.h"
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kBigFiles[] = {"model.safetensors", "optimizer.safetensors"};
+constexpr const char* kStates = "optimizer.safetensors";
 constexpr size_t kPathBytes = 4096;
 
 // Parameter by parameter, as an update goes.
@@ -93,6 +94,10 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
   const ParamTable& table = session_.model().params();
   StateStore& store = session_.optimizer_state();
   while (param_ < table.size()) {
+    if (!is_saved(session_.model(), static_cast<int>(param_))) {
+      ++param_;
+      continue;
+    }
     const ParamInfo& p = table[static_cast<int>(param_)];
     const StateSpan span{static_cast<int>(param_), p.group, p.offset, p.real_elements()};
     const RestForm form = store.states() > 0 ? store.form(0, span) : RestForm{};
@@ -176,7 +181,8 @@ void CheckpointWriter::write(int file, const char* data, int64_t bytes) {
 void CheckpointWriter::finish() {
   for (const int file : {kModel, kOptimizer}) {
     require(files_[file].size() == layouts_[file].total_bytes(), "a checkpoint of planned size");
-    seal_.add(kBigFiles[file], files_[file].size(), digests_[file].digest());
+    seal_.add(file == kModel ? weights_file(session_.model()) : kStates, files_[file].size(),
+              digests_[file].digest());
     files_[file].commit();
   }
   seal_.close();
@@ -230,8 +236,8 @@ void CheckpointWriter::begin(const RunPosition& at, const Pinned& pinned,
   fmt::format_to(std::back_inserter(final_name_), "{}/{}{}", output_dir_, kCheckpointPrefix,
                  at.step);
   folder_.assign(final_name_).append(".tmp");
-  paths_[0].assign(folder_).append("/").append(kBigFiles[0]);
-  paths_[1].assign(folder_).append("/").append(kBigFiles[1]);
+  paths_[0].assign(folder_).append("/").append(weights_file(session_.model()));
+  paths_[1].assign(folder_).append("/").append(kStates);
   paths_[2].assign(folder_).append("/COMPLETE");
   write_small_files(at, pinned, hyperparameters, extra);
   param_ = state_ = element_ = 0;

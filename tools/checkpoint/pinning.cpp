@@ -63,6 +63,8 @@ Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunD
   p.matmul_autotune = config.matmul_autotune;
   p.model = model_fingerprint(setup.model->spec());
   p.frozen = frozen_fingerprint(setup.model->params());
+  if (setup.peft) p.adapters = peft_text(*setup.peft);
+  p.base = setup.base;
   return p;
 }
 
@@ -134,6 +136,13 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
     fail(ErrorCode::usage, fmt::format("model as in {}: the same shapes and numerics", c.folder),
          "another model",
          fmt::format("the model keys it was made with, or a new run from model={}", c.folder));
+  if (c.pinned.adapters != now.adapters)
+    fail(ErrorCode::usage,
+         fmt::format("adapters as in {}: {}", c.folder,
+                     c.pinned.adapters.empty() ? "none" : c.pinned.adapters),
+         now.adapters.empty() ? "none" : now.adapters,
+         fmt::format("the keys of its config.resolved.yaml, or a new run with adapter={}",
+                     c.folder));
   if (c.pinned.frozen != now.frozen)
     fail(ErrorCode::usage,
          fmt::format("freeze and unfreeze as in {}, which has the states of what was trained there",

@@ -76,6 +76,7 @@ std::string input_within(const RunConfig& config, const std::vector<fs::path>& g
     std::string found;
   } inputs[] = {
       {"model", places.first_of(config.model)},
+      {"adapter", places.first_of(config.adapter)},
       {"tokenizer", places.first_of(config.tokenizer)},
       {"chat_template", places.first_of(config.chat_template)},
       {"train_data", first_of_data(places, config.train_data, config.output_dir)},

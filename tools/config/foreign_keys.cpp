@@ -61,8 +61,9 @@ constexpr ForeignKey kForeign[] = {
     {.names = "use_cpu no_cuda", .why = "device=cpu says it"},
     {.names = "label_smoothing_factor neftune_noise_alpha", .why = "the loss is plain cross-entropy",
      .neutral = "0"},
-    {.names = "lora_r lora_rank lora_alpha lora_dropout lora_target_modules use_peft load_in_4bit load_in_8bit",
-     .why = "adapters and quantised weights are not built; all weights are trained"},
+    {.names = "use_peft", .why = "peft names the adapters"},
+    {.names = "load_in_4bit load_in_8bit", .why = "weights in 4 or 8 bits are not built"},
+    {.names = "use_dora lora_bias", .why = "adapters are LoRA's"},
     {.names = "deepspeed fsdp fsdp_config zero_stage parallelism_config ddp_backend ddp_find_unused_parameters "
               "ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph",
      .why = "one device is used; there is nothing to divide"},

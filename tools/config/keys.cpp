@@ -82,6 +82,52 @@ std::vector<Key> make_keys() {
       {.name = "whole_word_mask", .section = "model", .kind = K::flag, .field = &C::whole_word_mask,
        .doc = "masked_lm hides words with all their tokens, not single tokens", .example = "true"},
 
+      {.name = "peft", .section = "adapters", .kind = K::choice, .field = &C::peft,
+       .doc = "what is trained beside a model that stays as it is: lora, matrices of a low rank beside those of "
+              "its linear layers; final/ and checkpoints are then PEFT folders. null: nothing, the model itself is",
+       .example = "lora", .unset = "null", .none = "none", .choices = "lora",
+       .refused = "qlora dora ia3 adalora loha lokr oft boft vera mora prefix_tuning prompt_tuning p_tuning"},
+      {.name = "adapter", .section = "adapters", .kind = K::text, .field = &C::adapter,
+       .doc = "a PEFT folder to go on from, final/ of a run with peft or another's: its form is that of its "
+              "adapter_config.json, and model is its base; null: a new one",
+       .example = "run1/final", .unset = "null"},
+      {.name = "lora_r", .section = "adapters", .kind = K::integer, .field = &C::lora_r,
+       .doc = "the rank of the matrices", .example = "16", .range = kPositive, .aliases = "r lora_rank"},
+      {.name = "lora_alpha", .section = "adapters", .kind = K::number, .field = &C::lora_alpha,
+       .doc = "what they make is multiplied by lora_alpha / lora_r", .example = "32",
+       .range = kAboveZero},
+      {.name = "lora_dropout", .section = "adapters", .kind = K::number, .field = &C::lora_dropout,
+       .doc = "dropout of their input, one mask for all modules that read it", .example = "0.05",
+       .range = kBelowOne},
+      {.name = "target_modules", .section = "adapters", .kind = K::texts,
+       .field = &C::target_modules,
+       .doc = "the modules that have one: ends of their paths, all-linear (all but the head), or one regular "
+              "expression for whole paths; null: those of queries and values, as PEFT has it",
+       .example = "[q_proj, k_proj, v_proj, o_proj]", .unset = "null",
+       .aliases = "lora_target_modules lora_target"},
+      {.name = "exclude_modules", .section = "adapters", .kind = K::texts,
+       .field = &C::exclude_modules, .doc = "modules that have none nevertheless, named likewise",
+       .example = "down_proj", .unset = "null"},
+      {.name = "use_rslora", .section = "adapters", .kind = K::flag, .field = &C::use_rslora,
+       .doc = "multiply by lora_alpha / sqrt(lora_r) instead", .example = "true"},
+      {.name = "init_lora_weights", .section = "adapters", .kind = K::choice,
+       .field = &C::init_lora_weights,
+       .doc = "the first weights of A, those of B being 0: true, as those of a linear layer of PyTorch; gaussian, "
+              "of deviation 1 / lora_r",
+       .example = "gaussian", .choices = "true gaussian",
+       .refused = "false pissa olora loftq eva corda orthogonal lora_ga"},
+      {.name = "bias", .section = "adapters", .kind = K::choice, .field = &C::bias,
+       .doc = "which biases of the model are trained too: none, all, or those of modules with adapters",
+       .example = "lora_only", .choices = "none all lora_only"},
+      {.name = "modules_to_save", .section = "adapters", .kind = K::texts,
+       .field = &C::modules_to_save,
+       .doc = "modules that are trained and saved whole, named by the ends of their paths; the layer that gives a "
+              "classifier's labels always is", .example = "[lm_head]", .unset = "null"},
+      {.name = "layers_to_transform", .section = "adapters", .kind = K::texts,
+       .field = &C::layers_to_transform,
+       .doc = "numbers or ranges of the layers that have adapters; null: all", .example = "[0-3, 7]",
+       .unset = "null"},
+
       {.name = "train_data", .section = "data", .kind = K::texts, .field = &C::train_data,
        .doc = "files, folders or globs: text, .jsonl with {\"text\": ...} or {\"input_ids\": [...]}, "
               ".csv, .tsv, each also as .gz or .zst, or .bin token files; output_dir, other runs, models and tokenizers are left "

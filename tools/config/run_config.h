@@ -27,6 +27,19 @@ struct RunConfig {
   double mlm_probability = 0.15;
   bool whole_word_mask = false;
 
+  // Adapters, as peft.LoraConfig names them; tools/setup/peft_setup.h.
+  std::string peft;     // lora; empty: none
+  std::string adapter;  // a PEFT folder to go on from
+  int64_t lora_r = 8;
+  double lora_alpha = 8;
+  double lora_dropout = 0;
+  std::vector<std::string> target_modules, exclude_modules;
+  bool use_rslora = false;
+  std::string init_lora_weights = "true";  // true | gaussian
+  std::string bias = "none";               // none | all | lora_only
+  std::vector<std::string> modules_to_save;
+  std::vector<std::string> layers_to_transform;  // numbers and ranges
+
   // Data. Entries are files, folders or globs as written.
   std::vector<std::string> train_data;
   std::vector<std::string> eval_data;

@@ -17,9 +17,11 @@
 #include "engine/io/files.h"
 #include "engine/io/json.h"
 #include "engine/text/tokenizer.h"
+#include "layers/models/adapter_files.h"
 #include "layers/models/family.h"
 #include "layers/models/model.h"
 #include "layers/models/weights.h"
+#include "tools/convert/adapter_merge.h"
 
 namespace snug {
 namespace {
@@ -139,6 +141,43 @@ class FolderInMaking {
   bool in_place_ = false;
 };
 
+[[noreturn]] void beyond_f16(float value, int64_t at, const std::string& name) {
+  fail(ErrorCode::data, "weights that F16 can hold",
+       fmt::format("{} at element {} of {}", value, at, name), "--dtype bf16 or --dtype f32");
+}
+
+bool finite_f16(f16 value) {
+  return (value.bits & 0x7c00u) != 0x7c00u;
+}
+
+// What an adapter that has begun the tensor adds to it.
+void write_merged(SafetensorsWriter& writer, const SafeSpec& spec, const SafeTensor& from,
+                  AdapterMerge& merge, std::vector<float>& wide, std::vector<uint8_t>& narrow) {
+  const int64_t n = from.elements(), element = bits_of(from.dtype) / 8;
+  writer.begin(spec.name);
+  for (int64_t at = 0; at < n; at += kPiece) {
+    const int64_t count = std::min(kPiece, n - at);
+    convert(from.dtype, from.data + at * element, count, wide.data());
+    merge.add(at, count, wide.data());
+    if (spec.dtype == SafeDType::F32) {
+      writer.append(wide.data(), count * 4);
+      continue;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const float value = wide[static_cast<size_t>(i)];
+      if (spec.dtype == SafeDType::BF16) {
+        reinterpret_cast<bf16*>(narrow.data())[i] = from_f32<bf16>(value);
+        continue;
+      }
+      const f16 rounded = from_f32<f16>(value);
+      if (!finite_f16(rounded)) beyond_f16(value, at + i, from.name);
+      reinterpret_cast<f16*>(narrow.data())[i] = rounded;
+    }
+    writer.append(narrow.data(), count * 2);
+  }
+  writer.end();
+}
+
 void write_weight(SafetensorsWriter& writer, const SafeSpec& spec, const SafeTensor& from,
                   std::vector<float>& wide, std::vector<uint8_t>& narrow) {
   const int64_t n = from.elements(), element = bits_of(from.dtype) / 8;
@@ -165,12 +204,10 @@ void write_weight(SafetensorsWriter& writer, const SafeSpec& spec, const SafeTen
     auto* const out = reinterpret_cast<f16*>(narrow.data());
     convert(from.dtype, data, count, out);
     for (int64_t i = 0; i < count; ++i) {
-      if ((out[i].bits & 0x7c00u) != 0x7c00u) continue;
+      if (finite_f16(out[i])) continue;
       float value = 0;
       convert(from.dtype, data + i * element, 1, &value);
-      fail(ErrorCode::data, "weights that F16 can hold",
-           fmt::format("{} at element {} of {}", value, at + i, from.name),
-           "--dtype bf16 or --dtype f32");
+      beyond_f16(value, at + i, from.name);
     }
     writer.append(narrow.data(), count * 2);
   }
@@ -201,21 +238,39 @@ void carry_config(const std::string& folder, const std::string& built) {
 
 }  // namespace
 
-ExportReport export_folder(const std::string& folder, DType dtype, const std::string& output) {
+ExportReport export_folder(const std::string& folder, DType dtype, const std::string& output,
+                           const std::string& adapter) {
   const std::vector<fs::path> torn = check_output(output);
   ExportReport report;
   ModelSource source = resolve_model(folder, "");
+  // An adapter of an encoder has its head, and the config of the two.
+  if (!adapter.empty() && file_exists(adapter + "/config.json"))
+    source.spec = resolve_model(adapter, "").spec;
   report.notes = settle_head(source);
+  std::optional<AdapterMerge> merge;
+  if (!adapter.empty())
+    merge.emplace(adapter, source.spec, weights_fingerprint(folder), &report.notes);
   const Model model(source.spec, parse_precision("fp32"));
   const SafetensorsFolder files(folder);
   const SafetensorsLayout layout = weights_layout(model, dtype);
   std::vector<const SafeTensor*> tensors;
+  struct Part {
+    int param;
+    size_t piece;
+  };
+  std::vector<Part> parts;  // of each
   for (int i = 0; i < model.params().size(); ++i) {
-    const std::vector<const SafeTensor*> pieces = find_weight(files, model, i, folder);
+    const std::string name = model.params()[i].name.str();
+    std::vector<const SafeTensor*> pieces = find_weight(files, model, i, folder);
+    if (merge && merge->whole(name, 0)) {
+      pieces.clear();
+      while (const SafeTensor* const own = merge->whole(name, pieces.size())) pieces.push_back(own);
+    }
     if (pieces.empty())
       fail(ErrorCode::data, fmt::format("the weights of a head in {}", folder),
            fmt::format("none of {}", model.params()[i].name.str()),
            "train it first: snug train model=... task=...");
+    for (size_t k = 0; k < pieces.size(); ++k) parts.push_back({i, k});
     tensors.insert(tensors.end(), pieces.begin(), pieces.end());
     report.parameters += model.params()[i].real_elements();
   }
@@ -242,7 +297,13 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
     std::vector<float> wide(static_cast<size_t>(kPiece));
     std::vector<uint8_t> narrow(static_cast<size_t>(2 * kPiece));
     for (size_t i = 0; i < tensors.size(); ++i) {
-      write_weight(writer, layout.tensors()[i], *tensors[i], wide, narrow);
+      const ParamInfo& p = model.params()[parts[i].param];
+      if (merge && p.shape.rank() == 2 &&
+          merge->begin(p.name.str(), parts[i].piece, p.transposed_in_file,
+                       tensors[i]->shape.back()))
+        write_merged(writer, layout.tensors()[i], *tensors[i], *merge, wide, narrow);
+      else
+        write_weight(writer, layout.tensors()[i], *tensors[i], wide, narrow);
       for (const SafetensorsReader& file : files.files()) file.drop_pages();
     }
     writer.commit();
@@ -253,6 +314,10 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
   if (file_exists(folder + "/chat_template.jinja"))
     write_atomic(built + "/chat_template.jinja", read_file(folder + "/chat_template.jinja"));
   making.finish();
+  if (merge)
+    report.notes.push_back(
+        fmt::format("{} tensors are those of {} and what {} adds to them, computed in f32",
+                    merge->merged(), folder, adapter));
   report.tensors = static_cast<int64_t>(tensors.size());
   report.bytes = layout.total_bytes();
   return report;

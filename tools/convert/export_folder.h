@@ -17,6 +17,9 @@ namespace snug {
 // or in it; what a kill left in it of such is removed, and counts as nothing (but not the files of
 // one that was killed while they came to it). f32, f16 or bf16, each value rounded once; a value
 // that f16 cannot hold is an error of code data. Memory: a block, whatever the model's size.
-ExportReport export_folder(const std::string& model, DType dtype, const std::string& output);
+// With `adapter`, a PEFT folder, the weights are those of the two together: W + s B A in f32, then
+// rounded once.
+ExportReport export_folder(const std::string& model, DType dtype, const std::string& output,
+                           const std::string& adapter = "");
 
 }  // namespace snug

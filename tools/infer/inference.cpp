@@ -7,11 +7,14 @@
 #include <filesystem>
 
 #include "engine/core/error.h"
+#include "engine/io/files.h"
+#include "layers/models/adapter_files.h"
 #include "layers/models/weights.h"
 #include "tools/infer/flag_words.h"
 #include "tools/planner/batch_room.h"
 #include "tools/session/device_choice.h"
 #include "tools/session/tell.h"
+#include "tools/setup/peft_setup.h"
 #include "tools/setup/setup.h"
 
 namespace snug {
@@ -23,7 +26,17 @@ ModelSource inference_source(const InferenceOptions& options) {
   if (!std::filesystem::is_directory(options.model, ignored))
     fail(ErrorCode::usage, "--model as a folder with config.json and model.safetensors",
          options.model.empty() ? std::string("none") : options.model, "--model run1/final");
+  if (file_exists(options.model + "/" + kAdapterConfig) &&
+      !file_exists(options.model + "/model.safetensors")) {
+    const std::string base = read_adapter_config(options.model).base;
+    fail(ErrorCode::usage, "--model as the base of an adapter, and the adapter as --adapter",
+         fmt::format("{}, an adapter", options.model),
+         fmt::format("--model {} --adapter {}", base.empty() ? "BASE" : base, options.model));
+  }
   ModelSource source = resolve_model(options.model, "");
+  // An adapter of an encoder has its head, and the config of the two.
+  if (!options.adapter.empty() && file_exists(options.adapter + "/config.json"))
+    source.spec = resolve_model(options.adapter, "").spec;
   if (options.task != "auto")
     with_flags([&] { set_head(source.spec, parse_head(options.task), "--task"); });
   return source;
@@ -69,9 +82,17 @@ Inference open_inference(InferenceOptions options,
          fmt::format("{} tokens in {}", in.tokenizer->vocab_size(), options.model),
          "put the tokenizer that the model was trained with into the folder");
   r.settings.tf32 = options.precision == "tf32" && r.settings.target == Place::cuda;
+  PeftModel peft;
+  if (!options.adapter.empty()) {
+    std::vector<std::string> notes;
+    peft =
+        resolve_adapter(source.spec, read_adapter_config(options.adapter, &notes), options.adapter);
+    for (const std::string& note : notes) tell(stderr, "Note: {}.\n", note);
+  }
   in.model = std::make_unique<Model>(source.spec,
-                                     parse_precision(r.settings.tf32 ? "fp32" : options.precision));
-  check_trained_head(*in.model, options.model);
+                                     parse_precision(r.settings.tf32 ? "fp32" : options.precision),
+                                     peft.frozen, peft.adapters);
+  if (options.adapter.empty()) check_trained_head(*in.model, options.model);
   // Read once: a budget that was not set is what is free now, which is another number later.
   r.budget = room && options.memory == 0
                  ? gpu_budget(*room, &r.reserve, &r.free_before)
@@ -107,6 +128,11 @@ Inference open_inference(InferenceOptions options,
   for (const std::string& warning :
        load_weights(in.session->context(), *in.model, options.model, in.session->resting()))
     tell(stderr, "Warning: {}\n", warning);
+  if (!options.adapter.empty())
+    for (const std::string& warning :
+         load_adapter(in.session->context(), *in.model, options.adapter, in.session->resting(),
+                      weights_fingerprint(options.model)))
+      tell(stderr, "Warning: {}\n", warning);
   in.session->load();
   return in;
 }

@@ -14,6 +14,7 @@ namespace snug {
 
 struct InferenceOptions {
   std::string model;          // a folder with weights
+  std::string adapter;        // a PEFT folder for it; empty: none
   std::string task = "auto";  // or a head of the folder's family, see HeadKind
   std::string precision = "fp32";
   std::string device = "auto";  // device_choice.h

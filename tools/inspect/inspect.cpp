@@ -22,7 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kKinds =
-    "a safetensors or GGUF file, a model folder, a checkpoint, a run, a tokenizer or a token file";
+    "a safetensors or GGUF file, a model folder, an adapter, a checkpoint, a run, a tokenizer or a "
+    "token file";
 constexpr const char* kHelp = "snug inspect --help names what can be looked at";
 
 // For a person's terminal: no control characters, no broken UTF-8.
@@ -101,11 +102,10 @@ bool is_checkpoint(const std::string& path) {
     return shown(j.contains(key) && j[key].is_string() ? j[key].get<std::string>() : otherwise);
   };
   fail(ErrorCode::data, kKinds,
-       fmt::format("{}: a PEFT adapter ({}) for {}, not a whole model", path,
+       fmt::format("{}: a PEFT adapter ({}) for {}, without its weights", path,
                    text("peft_type", "unknown"),
                    text("base_model_name_or_path", "a model it does not name")),
-       "merge_and_unload of PEFT to make a model of the two" +
-           (there(weights) ? ", or snug inspect " + weights + " for its tensors" : ""));
+       weights + " beside its config");
 }
 
 Facts inspect_folder(const std::string& path, const InspectOptions& options) {
@@ -114,7 +114,10 @@ Facts inspect_folder(const std::string& path, const InspectOptions& options) {
     return inspect_run(path);
   const bool weights =
       there(path + "/model.safetensors") || there(path + "/model.safetensors.index.json");
-  if (!weights && there(path + "/adapter_config.json")) refuse_adapter(path);
+  if (!weights && there(path + "/adapter_config.json")) {
+    if (!there(path + "/adapter_model.safetensors")) refuse_adapter(path);
+    return inspect_adapter(path, options);
+  }
   if (weights || there(path + "/config.json")) return inspect_model(path, options);
   if (holds_tokenizer(path)) return inspect_tokenizer(path);
   fail(ErrorCode::data, kKinds, fmt::format("{}: a folder with none of their files", path), kHelp);

@@ -130,7 +130,8 @@ Facts inspect_run(const std::string& folder) {
   out["last_step"] = last.is_null() ? Facts(nullptr) : Facts(last["step"]);
   out["last_loss"] = last.is_null() ? Facts(nullptr) : Facts(last["loss"]);
   out["last_eval_loss"] = last_eval.is_null() ? Facts(nullptr) : Facts(last_eval["eval_loss"]);
-  out["final"] = file_exists(folder + "/final/model.safetensors");
+  out["final"] = file_exists(folder + "/final/model.safetensors") ||
+                 file_exists(folder + "/final/adapter_model.safetensors");
   std::vector<std::pair<int64_t, std::string>> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error))

@@ -128,6 +128,26 @@ Facts inspect_safetensors(const std::string& path, const InspectOptions& options
   return out;
 }
 
+// Of any method of PEFT: what its config says, as it says it, and the tensors.
+Facts inspect_adapter(const std::string& folder, const InspectOptions& options) {
+  const std::string config = folder + "/adapter_config.json";
+  const nlohmann::json j = parse_json_file(config, 1 << 20);
+  require_object(j, config);
+  Facts out = {{"kind", "adapter"}, {"path", folder}};
+  for (const char* key :
+       {"peft_type", "task_type", "base_model_name_or_path", "r", "lora_alpha", "lora_dropout",
+        "target_modules", "modules_to_save", "bias", "use_rslora", "use_dora"})
+    if (j.contains(key)) out[key] = j[key];
+  std::vector<SafetensorsReader> files;
+  files.emplace_back(folder + "/adapter_model.safetensors");
+  Totals totals;
+  const Facts rows = tensor_rows(files, options, totals);
+  totals.write(out, options);
+  out["metadata"] = metadata_of(files[0].metadata());
+  out["tensors"] = rows;
+  return out;
+}
+
 Facts inspect_model(const std::string& folder, const InspectOptions& options) {
   Facts out = {{"kind", "model"}, {"path", folder}};
   const std::string config_path = folder + "/config.json";

@@ -9,6 +9,7 @@ using Facts = nlohmann::ordered_json;
 
 Facts inspect_safetensors(const std::string& path, const InspectOptions& options);
 Facts inspect_model(const std::string& folder, const InspectOptions& options);
+Facts inspect_adapter(const std::string& folder, const InspectOptions& options);
 Facts inspect_gguf(const std::string& path, const InspectOptions& options);
 Facts inspect_checkpoint(const std::string& folder, const InspectOptions& options);
 Facts inspect_run(const std::string& folder);

@@ -295,6 +295,13 @@ int64_t ModelOptions::saved(size_t preset) const {
 
 namespace {
 
+// Slots of rows of at most half the width of the model.
+bool narrow(const Body& body, const std::vector<int>& slots, int64_t C) {
+  for (const int slot : slots)
+    if (body.slot(slot).shape({1, 1})[1] * 2 > C) return false;
+  return !slots.empty();
+}
+
 BlockOptions record_options_of(const Model& model, const Decisions& decisions,
                                const OptimizerConfig& optimizer, const Settings& settings,
                                const CostModel& cost, int64_t layer) {
@@ -306,6 +313,8 @@ BlockOptions record_options_of(const Model& model, const Decisions& decisions,
     groups.emplace_back();
     for (const int slot : body.stages()[s].outputs)
       if (body.slot(slot).shape(dims).rank() > 1) groups.back().push_back(slot);
+    // Of an adapter: too narrow to be worth twice as many ways. The preset block drops it too.
+    if (narrow(body, groups.back(), model.spec().C)) groups.pop_back();
   }
   std::vector<LayerOption> all;
   std::vector<std::vector<SlotPolicy>> ways;  // of all of them; few need a name
@@ -323,7 +332,10 @@ BlockOptions record_options_of(const Model& model, const Decisions& decisions,
           policies[static_cast<size_t>(slot)] = SlotPolicy::recompute;
     add(std::move(policies));
   }
-  add(parse_policies("block", "none", model).front());
+  const auto policies_of = [&](const std::string& name) {
+    return parse_policies(name, "none", model)[static_cast<size_t>(layer)];
+  };
+  add(policies_of("block"));
   BlockOptions kept;
   std::vector<int> list = efficient_options(all);
   if (list.front() != 0) list.insert(list.begin(), 0);
@@ -332,8 +344,7 @@ BlockOptions record_options_of(const Model& model, const Decisions& decisions,
     kept.names.push_back(recompute_text(ways[static_cast<size_t>(i)], body));
   }
   for (size_t i = 0; i < kPresets.size(); ++i)
-    kept.presets[i] =
-        recorder.record(parse_policies(std::string(kPresets[i]), "none", model).front());
+    kept.presets[i] = recorder.record(policies_of(std::string(kPresets[i])));
   return kept;
 }
 
@@ -341,6 +352,9 @@ BlockOptions record_options_of(const Model& model, const Decisions& decisions,
 bool alike(const Model& model, int64_t a, int64_t b) {
   if (!(model.spec().kind(a) == model.spec().kind(b))) return false;
   const Body &x = model.block(a).body(), &y = model.block(b).body();
+  if (x.stages().size() != y.stages().size() || x.slots() != y.slots()) return false;
+  for (int s = 0; s < x.slots(); ++s)  // ranks of adapters
+    if (x.slot(s).shape({1, 1}).elements() != y.slot(s).shape({1, 1}).elements()) return false;
   for (size_t s = 0; s < x.stages().size(); ++s)
     if (x.runs_backward(static_cast<int>(s)) != y.runs_backward(static_cast<int>(s))) return false;
   for (int s = 0; s < x.slots(); ++s)
@@ -424,6 +438,7 @@ std::vector<std::string> offload_texts(const Model& model, const std::string& re
     const Shape shape = body.slot(slot).shape(dims);
     if (slot == out || shape.rank() != 2 || policies[static_cast<size_t>(slot)] != SlotPolicy::keep)
       continue;
+    if (narrow(body, {slot}, model.spec().C)) continue;
     const std::string_view name = body.slot(slot).name.view();
     const std::string_view last = name.substr(name.rfind('.') + 1);
     words.emplace_back(last == "x" ? "inputs" : last);
@@ -465,7 +480,8 @@ StackOptions record_stack_options(const Model& model, const Decisions& decisions
       if (std::find(recompute.begin(), recompute.end(), name) == recompute.end())
         recompute.push_back(name);
   const auto record = [&](const std::string& again, const std::string& away) {
-    StackOption o = recorder.record_pair(parse_policies(again, away, model).front());
+    StackOption o =
+        recorder.record_pair(parse_policies(again, away, model)[static_cast<size_t>(pair.layer)]);
     o.recompute = again;
     o.offload = away;
     if (pair.share < 1) {

@@ -129,8 +129,9 @@ namespace {
 
 int64_t checkpoint_data_bytes(const PlanRequest& r) {
   const ParamTable& table = r.model->params();
-  return 4 * table.real_elements() +
-         checkpoint_state_bytes(make_optimizer(r.optimizer)->states(table), table);
+  const int64_t weights =
+      r.model->adapters().empty() ? table.real_elements() : table.real_trained_elements();
+  return 4 * weights + checkpoint_state_bytes(make_optimizer(r.optimizer)->states(table), table);
 }
 
 }  // namespace
@@ -216,6 +217,10 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
                                    human_count(static_cast<double>(table.real_trained_elements())),
                                    100.0 * static_cast<double>(table.real_trained_elements()) /
                                        static_cast<double>(table.real_elements()));
+  if (const ParamTable& table = r.model->params(); !r.model->adapters().empty())
+    plan.model_text += fmt::format(" in adapters; the frozen rest takes {}",
+                                   human_bytes((table.flat_elements() - table.trained_elements()) *
+                                               size_of(r.model->precision().compute)));
   plan.made_for = plan_facts(r);
   plan.computes_on = r.computes_on;
   plan.attention_why = r.attention_why;

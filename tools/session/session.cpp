@@ -250,7 +250,7 @@ void Session::make_generation() {
 void Session::load() {
   ctx_.program(schedule_, load_, [&] {
     stores_->load(ctx_);
-    if (packed_) packed_->pack(ctx_, stores_->weights());
+    if (packed_) packed_->pack(ctx_, stores_->weights(), true);
   });
 }
 
@@ -319,7 +319,7 @@ void Session::update() {
       clip(ctx_, state_, decisions_.max_grad_norm);
       optimizer_->update(ctx_, stores_->targets(), stores_->states(), state_);
     }
-    if (packed_) packed_->pack(ctx_, stores_->weights());
+    if (packed_) packed_->pack(ctx_, stores_->weights(), false);
     if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);
   });
   device_ahead_ = true;

@@ -19,6 +19,7 @@
 #include "tools/session/device_choice.h"
 #include "tools/session/tell.h"
 #include "tools/setup/optimizer_setup.h"
+#include "tools/setup/peft_setup.h"
 #include "tools/setup/plan_file.h"
 #include "tools/setup/targets.h"
 #include "tools/setup/task_keys.h"
@@ -275,8 +276,11 @@ RunSetup make_setup(RunConfig config) {
   Frozen frozen;
   if (!config.freeze.empty() || !config.unfreeze.empty())
     frozen = resolve_freeze(spec, {config.freeze, config.unfreeze});
+  s.peft = resolve_peft_keys(config);
+  PeftModel peft;
+  if (s.peft) peft = resolve_adapter(spec, *s.peft, config.adapter);
   s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision),
-                                    std::move(frozen.says));
+                                    s.peft ? peft.frozen : std::move(frozen.says), peft.adapters);
 
   PlanRequest& r = s.request;
   r.model = s.model.get();

@@ -9,6 +9,7 @@
 #include "engine/device/processors.h"
 #include "engine/text/tokenizer.h"
 #include "layers/models/family.h"
+#include "layers/models/peft.h"
 #include "tools/calibrate/calibration.h"
 #include "tools/calibrate/device_calibration.h"
 #include "tools/config/run_config.h"
@@ -22,6 +23,8 @@ struct RunSetup {
   std::optional<Tokenizer> tokenizer;
   std::string model_folder;  // weights to load; empty: random initialisation
   std::unique_ptr<Model> model;
+  std::optional<PeftConfig> peft;  // its adapters
+  std::string base;                // weights_fingerprint() of the frozen model, once it was read
   // Of a model whose head reads rows, where data is given, and of a causal one where the data is rows
   // of tokens; it has been read.
   std::shared_ptr<RowData> rows;

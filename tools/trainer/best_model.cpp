@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layers/models/adapter_files.h"
 #include "tools/checkpoint/checkpoint_seal.h"
 #include "tools/infer/evaluate.h"
 #include "tools/trainer/train_run.h"
@@ -105,8 +106,11 @@ bool TrainRun::load_best() {
     if (const auto damage = find_checkpoint_damage(folder))
       return last_ones(fmt::format("{} is not as it was written", damage->file));
     weights_replaced_ = true;
-    load_weights(session_->context(), *setup_.model, folder + "/model.safetensors",
-                 session_->resting());
+    const std::string file = folder + "/" + weights_file(*setup_.model);
+    if (setup_.peft)
+      load_adapter(session_->context(), *setup_.model, file, session_->resting(), "");
+    else
+      load_weights(session_->context(), *setup_.model, file, session_->resting());
   }
   evaluated_loss_ = at_.best_saved_loss;
   evaluated_metric_ = at_.best_saved_metric;

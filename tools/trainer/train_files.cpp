@@ -12,6 +12,7 @@
 #include "engine/io/files.h"
 #include "engine/io/json.h"
 #include "engine/text/unicode.h"
+#include "layers/models/adapter_files.h"
 #include "tools/checkpoint/output_folder.h"
 #include "tools/checkpoint/pinning.h"
 #include "tools/infer/generator.h"
@@ -26,7 +27,9 @@ namespace snug {
 namespace fs = std::filesystem;
 
 void TrainRun::add_model_files(const std::string& folder, DType dtype) const {
-  save_model_config(*setup_.model, folder, dtype);
+  if (setup_.peft) write_adapter_config(*setup_.model, *setup_.peft, folder);
+  // A PEFT folder says nothing of labels: beside an adapter of an encoder lies the whole config.
+  if (!setup_.peft || setup_.model->rows_head()) save_model_config(*setup_.model, folder, dtype);
   // Copied from what was written before the start: making it again would take memory of the
   // runtime.
   if (!setup_.tokenizer) return;
@@ -164,7 +167,7 @@ void TrainRun::write_final() {
   if (error)
     fail(ErrorCode::device, fmt::format("to create {}", folder), error.message(),
          "free disk space");
-  session_->save_model(folder + "/model.safetensors", *final_layout_);
+  session_->save_model(folder + "/" + weights_file(*setup_.model), *final_layout_);
   add_model_files(folder, config().save_dtype == "bf16" ? DType::bf16 : DType::f32);
   sync_folder(folder);
   require_own_output();

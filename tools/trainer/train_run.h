@@ -99,6 +99,7 @@ class TrainRun {
   double epoch() const;
   void write_state(const std::string& folder) const;
   void add_model_files(const std::string& folder, DType dtype) const;
+  void check_base();
   bool finished() const;
   const RunConfig& config() const { return setup_.config; }
 

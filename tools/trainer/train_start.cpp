@@ -172,8 +172,8 @@ void TrainRun::prepare() {
                                                     plan_.save_background);
   session_->set_update_gate(&checkpoints_->gate());
   checkpoints_->set_guard([this] { require_own_output(); });
-  final_layout_ = std::make_unique<SafetensorsLayout>(
-      weights_layout(*setup_.model, config().save_dtype == "bf16" ? DType::bf16 : DType::f32));
+  final_layout_ = std::make_unique<SafetensorsLayout>(weights_layout(
+      *setup_.model, config().save_dtype == "bf16" ? DType::bf16 : DType::f32, setup_.base));
   recorder_ = std::make_unique<StepRecorder>(plan_, config().trace);
   RunSinks sinks = run_sinks(config().report_to);
   sinks.loss_scaling = setup_.model->precision().loss_scaling();

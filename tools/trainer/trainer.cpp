@@ -14,6 +14,7 @@
 #include "engine/core/error.h"
 #include "engine/data/token_file.h"
 #include "engine/device/nvml.h"
+#include "layers/models/adapter_files.h"
 #include "optim/clip.h"
 #include "optim/schedule.h"
 #include "tools/checkpoint/checkpoint.h"
@@ -58,6 +59,23 @@ PrepareRoom TrainRun::prepare_room() const {
           .set = plan_.reserve == 0};
 }
 
+// The model that stays as it is has to be there when the adapters are used.
+void TrainRun::check_base() {
+  if (setup_.model_folder.empty())
+    fail(ErrorCode::usage, "a model folder with weights, which adapters go on top of",
+         config().init == "scratch"
+             ? fmt::format("init: scratch ({})", config().where("init"))
+             : fmt::format("model: {}, which begins with random weights",
+                           config().model.empty() ? "a map" : config().model),
+         "model=FOLDER");
+  setup_.base = weights_fingerprint(setup_.model_folder);
+  if (resumed_ && resumed_->pinned.base != setup_.base)
+    fail(ErrorCode::usage,
+         fmt::format("the base of {}: weights {}", resumed_->folder, resumed_->pinned.base),
+         fmt::format("{}, weights {}", setup_.model_folder, setup_.base),
+         "model= of the folder that it was trained on");
+}
+
 Pinned TrainRun::pinned() const {
   Pinned p = make_pinned(setup_, plan_.decisions, data_, data_fingerprint_);
   p.kernels = plan_.kernels;
@@ -94,7 +112,7 @@ void TrainRun::reserve() {
   if (plan_.place == Place::cuda) prepare_gpu();
   clock_.lap("memory");
   if (resumed_) {
-    load_checkpoint(*session_, *resumed_);
+    load_checkpoint(*session_, *resumed_, setup_.model_folder);
   } else if (!setup_.model_folder.empty()) {
     for (const std::string& warning :
          load_weights(session_->context(), *setup_.model, setup_.model_folder, session_->resting(),
@@ -104,6 +122,11 @@ void TrainRun::reserve() {
     if (!drawn.empty())
       tell(stdout, "Note: {} has no {}: drawn anew.\n", setup_.model_folder,
            fmt::join(drawn, ", "));
+    if (!config().adapter.empty())
+      for (const std::string& warning :
+           load_adapter(session_->context(), *setup_.model, config().adapter, session_->resting(),
+                        setup_.base))
+        tell(stdout, "Warning: {}\n", warning);
     session_->load();
   } else {
     init_parameters(session_->context(), setup_.model->params(), session_->resting(),
@@ -385,6 +408,7 @@ bool TrainRun::evaluate() {
 
 int TrainRun::run() {
   check_output_dir();
+  if (setup_.peft) check_base();
   if (resumed_) apply_pins(*resumed_, setup_);
   check_batch_room(setup_.request);
   // Its records are gone before the arena is reserved.

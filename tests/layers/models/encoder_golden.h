@@ -69,8 +69,10 @@ class EncoderRun {
  public:
   EncoderRun(const EncoderGolden& g, const char* precision, const std::string& recompute,
              Packing packing, int threads = 2, Place place = Place::cpu, uint64_t order = 0,
-             const std::string& offload = "none")
-      : golden(g), model(g.spec, parse_precision(precision)), packing_(packing) {
+             const std::string& offload = "none", const PeftModel& peft = {})
+      : golden(g),
+        model(g.spec, parse_precision(precision), peft.frozen, peft.adapters),
+        packing_(packing) {
     place_rows();
     Decisions d;
     d.T = packing.T;
@@ -100,7 +102,7 @@ class EncoderRun {
     schedule = plan.schedule();
     session = std::make_unique<Session>(place, model, d, c, settings, &schedule);
     session->open();
-    load_weights(model, g.path, session->master(), threads);
+    load_weights(session->context(), model, g.path, session->resting());
     session->load();
   }
 
@@ -112,8 +114,8 @@ class EncoderRun {
       session->state().first_sample = first;
       // What a window's first micro-step does not assign would stay.
       if (train && first == 0 && session->context().host_reads())
-        std::fill_n(session->stores().flat_gradients().as<float>(), model.params().flat_elements(),
-                    123.0f);
+        std::fill_n(session->stores().flat_gradients().as<float>(),
+                    model.params().trained_elements(), 123.0f);
       if (train)
         session->micro(first == 0, computed);
       else
@@ -156,6 +158,7 @@ class EncoderRun {
     std::vector<float> all(static_cast<size_t>(model.params().flat_elements()), 0.0f);
     for (int i = 0; i < model.params().size(); ++i) {
       const ParamInfo& p = model.params()[i];
+      if (!p.trainable) continue;
       std::copy(flat + p.offset, flat + p.offset + p.elements(), all.begin() + p.offset);
     }
     return all;

@@ -14,6 +14,7 @@
 #include "engine/io/json.h"
 #include "engine/io/safetensors.h"
 #include "layers/models/family.h"
+#include "layers/models/peft.h"
 #include "layers/models/weights.h"
 #include "tests/support/folders.h"
 #include "tools/session/session.h"
@@ -97,8 +98,8 @@ struct Golden {
 struct GoldenRun {
   GoldenRun(const Golden& g, const char* precision, const std::string& recompute, int64_t micro,
             int threads = 2, Place place = Place::cpu, uint64_t order = 0,
-            const std::function<void(Decisions&)>& change = {})
-      : golden(g), model(g.spec, parse_precision(precision)) {
+            const std::function<void(Decisions&)>& change = {}, const PeftModel& peft = {})
+      : golden(g), model(g.spec, parse_precision(precision), peft.frozen, peft.adapters) {
     Decisions d;
     d.T = g.T;
     d.micro_batch = micro;
@@ -117,7 +118,7 @@ struct GoldenRun {
     schedule = plan.schedule();
     session = std::make_unique<Session>(place, model, d, g.optimizer(), settings, &schedule);
     session->open();
-    load_weights(model, g.path, session->master(), threads);
+    load_weights(session->context(), model, g.path, session->resting());
     session->load();
   }
 

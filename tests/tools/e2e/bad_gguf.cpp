@@ -7,14 +7,16 @@ std::vector<BadRow> bad_gguf() {
   return {
       {"three bytes",
        {"inspect", "@x.gguf"},
-       data("a safetensors or GGUF file, a model folder, a checkpoint, a run, a tokenizer or a "
+       data("a safetensors or GGUF file, a model folder, an adapter, a checkpoint, a run, a "
+            "tokenizer or a "
             "token file",
             "@x.gguf, 3 bytes that begin with \"GGU\"",
             "snug inspect --help names what can be looked at"),
        {file("x.gguf", "GGU")}},
       {"other bytes",
        {"inspect", "@x.gguf"},
-       data("a safetensors or GGUF file, a model folder, a checkpoint, a run, a tokenizer or a "
+       data("a safetensors or GGUF file, a model folder, an adapter, a checkpoint, a run, a "
+            "tokenizer or a "
             "token file",
             "@x.gguf, 24 bytes that begin with "
             "\"GGML\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\"",

@@ -202,7 +202,7 @@ TEST(Inspect, StrangersAreExplained) {
     for (const std::string& word : words)
       EXPECT_NE(o.err.find(word), std::string::npos) << "no \"" << word << "\" in:\n" << o.err;
   };
-  const std::string kinds = "a safetensors or GGUF file, a model folder, a checkpoint";
+  const std::string kinds = "a safetensors or GGUF file, a model folder, an adapter, a checkpoint";
   refused(w.path("nowhere"), {kinds, "no such file or folder"});
   fs::create_directory(w.path("empty"));
   refused(w.path("empty"), {kinds, "a folder with none of their files"});
@@ -229,9 +229,9 @@ TEST(Inspect, StrangersAreExplained) {
     for (const char* file : {"tokenizer.json", "trainer_state.json"}) spill(folder + file, "{}");
     spill(folder + "adapter_config.json",
           R"({"base_model_name_or_path": "gpt2\u0007", "peft_type": "LORA", "r": 8})");
-    refused(w.path(name), {kinds, "a PEFT adapter (LORA) for gpt2\\x07", "merge_and_unload"});
+    refused(w.path(name), {kinds, "a PEFT adapter (LORA) for gpt2\\x07, without its weights"});
     spill(folder + "adapter_model.safetensors", "");
-    refused(w.path(name), {"or snug inspect " + folder + "adapter_model.safetensors"});
+    refused(w.path(name), {"adapter_model.safetensors"});
     spill(folder + "adapter_config.json", "[]");
     refused(w.path(name), {"a JSON object", "adapter_config.json"});
     fs::remove_all(folder);

@@ -1,0 +1,348 @@
+#include "layers/models/adapter_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "engine/core/error.h"
+#include "engine/io/files.h"
+#include "engine/io/fingerprint.h"
+#include "engine/io/json.h"
+#include "layers/models/weights.h"
+
+namespace snug {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kPrefix = "base_model.model.";
+
+// The layer of an A or B, and the adapter on it.
+struct AdapterPlace {
+  std::string layer;
+  const LinearAdapter* adapter;
+  bool a;
+  size_t piece;  // of a B
+};
+
+AdapterPlace place_of(const Model& model, const std::string& name) {
+  const size_t a = name.find(".lora_A."), b = name.find(".lora_B.");
+  AdapterPlace place{name.substr(0, std::min(a, b)), nullptr, a != std::string::npos, 0};
+  place.adapter = &model.adapters().at(place.layer);
+  while (!place.a && adapter_b_name(place.layer, *place.adapter, place.piece) != name)
+    ++place.piece;
+  return place;
+}
+
+std::string without_end(const std::string& name) {
+  return name.substr(0, name.rfind('.'));
+}
+
+// Keys of adapter_config.json that say nothing of the mathematics of a trained adapter.
+constexpr std::string_view kIndifferent[] = {
+    "auto_mapping",   "revision",       "inference_mode", "task_type",
+    "megatron_core",  "peft_version",   "fan_in_fan_out", "qalora_group_size",
+    "layers_pattern", "runtime_config", "peft_type",      "ensure_weight_tying",
+    "loftq_config",   "eva_config",     "corda_config",   "base_model_name_or_path"};
+constexpr std::string_view kRead[] = {"r",
+                                      "lora_alpha",
+                                      "lora_dropout",
+                                      "target_modules",
+                                      "bias",
+                                      "exclude_modules",
+                                      "use_rslora",
+                                      "init_lora_weights",
+                                      "rank_pattern",
+                                      "modules_to_save",
+                                      "layers_to_transform",
+                                      "alpha_pattern"};
+// Known, and not built.
+constexpr std::string_view kRefused[] = {"use_dora",
+                                         "lora_bias",
+                                         "layer_replication",
+                                         "megatron_config",
+                                         "target_parameters",
+                                         "trainable_token_indices",
+                                         "alora_invocation_tokens",
+                                         "use_qalora",
+                                         "use_bdlora",
+                                         "arrow_config",
+                                         "velora_config",
+                                         "kasa_config",
+                                         "monteclora_config",
+                                         "lora_ga_config"};
+
+template <size_t N>
+bool in(const std::string_view (&list)[N], std::string_view key) {
+  return std::find(std::begin(list), std::end(list), key) != std::end(list);
+}
+
+bool asks_for_nothing(const json& value) {
+  return value.is_null() || value == json(false) || (value.is_structured() && value.empty()) ||
+         value == json("");
+}
+
+std::vector<std::string> words(const json& c, const char* key, const std::string& where) {
+  if (c.contains(key) && c[key].is_string()) return {get_string(c, key, where)};
+  return get_strings(c, key, where);
+}
+
+const char* task_type(HeadKind head) {
+  switch (head) {
+    case HeadKind::causal_lm:
+      return "CAUSAL_LM";
+    case HeadKind::sequence_classification:
+      return "SEQ_CLS";
+    case HeadKind::token_classification:
+      return "TOKEN_CLS";
+    case HeadKind::masked_lm:
+      return nullptr;  // PEFT has no word for it
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool is_saved(const Model& model, int param) {
+  return model.adapters().empty() || model.params()[param].trainable;
+}
+
+const char* weights_file(const Model& model) {
+  return model.adapters().empty() ? "model.safetensors" : kAdapterWeights;
+}
+
+std::vector<FilePiece> saved_pieces(const Model& model, int param) {
+  const ParamInfo& p = model.params()[param];
+  const Family& family = find_family(model.spec().family, "model");
+  if (model.adapters().empty()) return family.pieces(p, model.spec());
+  std::vector<FilePiece> pieces;
+  if (!is_adapter_name(p.name.view())) {
+    pieces = family.pieces(p, model.spec());
+    // PEFT wraps an adapted module, whose own parameters are then those of its base_layer.
+    const auto adapter = model.adapters().find(without_end(p.name.str()));
+    for (size_t k = 0; k < pieces.size(); ++k) {
+      const bool wrapped = adapter != model.adapters().end() &&
+                           std::any_of(adapter->second.pieces.begin(), adapter->second.pieces.end(),
+                                       [&](const AdapterPiece& piece) { return piece.piece == k; });
+      for (std::string& name : pieces[k].names) {
+        if (wrapped) name.insert(name.rfind('.'), ".base_layer");
+        name.insert(0, kPrefix);
+      }
+    }
+    return pieces;
+  }
+  const AdapterPlace place = place_of(model, p.name.str());
+  const int base = model.params().find(place.layer + ".weight");
+  const std::vector<FilePiece> of_base = family.pieces(model.params()[base], model.spec());
+  for (size_t k = 0; k < place.adapter->pieces.size(); ++k) {
+    if (!place.a && k != place.piece) continue;
+    const AdapterPiece& own = place.adapter->pieces[k];
+    const FilePiece& from = of_base[own.piece];
+    FilePiece piece;
+    for (const std::string& name : from.names)
+      piece.names.push_back(
+          fmt::format("{}{}.{}.weight", kPrefix, without_end(name), place.a ? "lora_A" : "lora_B"));
+    piece.rows = place.a ? own.rank : own.rows;
+    if (!place.a) piece.groups = from.groups;
+    pieces.push_back(std::move(piece));
+  }
+  return pieces;
+}
+
+PeftConfig read_adapter_config(const std::string& folder, std::vector<std::string>* notes) {
+  const std::string path = folder + "/" + kAdapterConfig;
+  if (!file_exists(path))
+    fail(ErrorCode::usage, fmt::format("a folder with {} and {}", kAdapterConfig, kAdapterWeights),
+         folder, "adapter=run1/final of a run with peft");
+  const json c = parse_json_file(path);
+  require_object(c, path);
+  const std::string type = get_string(c, "peft_type", path);
+  if (type != "LORA")
+    fail(ErrorCode::unsupported, fmt::format("peft_type LORA in {}", path), type,
+         "an adapter of LoRA");
+  for (const auto& [key, value] : c.items()) {
+    if (in(kRead, key) || in(kIndifferent, key) || asks_for_nothing(value)) continue;
+    if (in(kRefused, key))
+      fail(ErrorCode::unsupported, fmt::format("{} without {}, which is not built", path, key),
+           json_brief(value), "an adapter trained without it");
+    if (notes)
+      notes->push_back(
+          fmt::format("{} of {} is not known and was left out: {}", key, path, json_brief(value)));
+  }
+  PeftConfig p;
+  p.r = get_int_in(c, "r", path, 1, int64_t{1} << 20, 8);
+  p.lora_alpha = get_number(c, "lora_alpha", path, 8);
+  p.lora_dropout = get_number(c, "lora_dropout", path, 0);
+  if (!(p.lora_dropout >= 0 && p.lora_dropout < 1))
+    fail(ErrorCode::data, fmt::format("lora_dropout in [0,1) in {}", path),
+         fmt::format("{}", p.lora_dropout), "0.05");
+  p.target_modules = words(c, "target_modules", path);
+  p.exclude_modules = words(c, "exclude_modules", path);
+  p.use_rslora = get_bool(c, "use_rslora", path, false);
+  p.bias = get_string(c, "bias", path, "none");
+  if (p.bias != "none" && p.bias != "all" && p.bias != "lora_only")
+    fail(ErrorCode::data, fmt::format("bias none, all or lora_only in {}", path), p.bias, "none");
+  p.modules_to_save = get_strings(c, "modules_to_save", path);
+  if (c.contains("init_lora_weights") && c["init_lora_weights"].is_string()) {
+    p.init = get_string(c, "init_lora_weights", path);
+    if (p.init != "gaussian")
+      fail(ErrorCode::unsupported,
+           fmt::format("init_lora_weights true, false or gaussian in {}", path), p.init,
+           "the adapter converted by PEFT to one of LoRA "
+           "(path_initial_model_for_weight_conversion)");
+  }
+  if (c.contains("layers_to_transform") && !c["layers_to_transform"].is_null()) {
+    const json& layers = c["layers_to_transform"];
+    for (const json& layer : layers.is_array() ? layers : json::array({layers}))
+      p.layers_to_transform.push_back(
+          get_int(json{{"layers_to_transform", layer}}, "layers_to_transform", path));
+  }
+  for (const char* key : {"rank_pattern", "alpha_pattern"}) {
+    if (!c.contains(key) || c[key].is_null()) continue;
+    require_object(c[key], path + " / " + key);
+    for (const auto& item : c[key].items()) {
+      if (std::string_view(key) == "rank_pattern")
+        p.rank_pattern[item.key()] = get_int(c[key], item.key().c_str(), path + " / " + key);
+      else
+        p.alpha_pattern[item.key()] = get_number(c[key], item.key().c_str(), path + " / " + key);
+    }
+  }
+  p.base = get_string(c, "base_model_name_or_path", path, "");
+  return p;
+}
+
+void write_adapter_config(const Model& model, const PeftConfig& config, const std::string& folder) {
+  const Family& family = find_family(model.spec().family, "model");
+  // Paths with and without an adapter, and the last words of both.
+  std::vector<std::string> adapted;
+  std::set<std::string> all, others;
+  for (int i = 0; i < model.params().size(); ++i) {
+    const ParamInfo& p = model.params()[i];
+    if (p.shape.rank() != 2 || is_adapter_name(p.name.view())) continue;
+    const std::string layer = without_end(p.name.str());
+    const auto adapter = model.adapters().find(layer);
+    const std::vector<FilePiece> pieces = family.pieces(p, model.spec());
+    for (size_t k = 0; k < pieces.size(); ++k) {
+      const std::string path = without_end(pieces[k].names.front());
+      const bool has = adapter != model.adapters().end() &&
+                       std::any_of(adapter->second.pieces.begin(), adapter->second.pieces.end(),
+                                   [&](const AdapterPiece& piece) { return piece.piece == k; });
+      if (has)
+        adapted.push_back(path);
+      else
+        others.insert(path.substr(path.rfind('.') + 1));
+    }
+  }
+  std::set<std::string> targets;
+  for (const std::string& path : adapted) {
+    const std::string last = path.substr(path.rfind('.') + 1);
+    const bool by_layers = !config.layers_to_transform.empty();
+    targets.insert(others.contains(last) && !by_layers ? path : last);
+  }
+  std::vector<std::string> saved = config.modules_to_save;
+  for (int i = 0; i < model.params().size(); ++i)
+    if (model.params()[i].name.view() == "head.out.weight" && model.params()[i].trainable) {
+      const std::string path =
+          without_end(family.pieces(model.params()[i], model.spec()).front().names.front());
+      const std::string name = path.substr(0, path.find('.'));
+      if (std::none_of(saved.begin(), saved.end(),
+                       [&](const std::string& own) { return name.ends_with(own); }))
+        saved.push_back(name);
+    }
+  json c = {{"peft_type", "LORA"},
+            {"auto_mapping", nullptr},
+            {"base_model_name_or_path", config.base.empty() ? json(nullptr) : json(config.base)},
+            {"revision", nullptr},
+            {"inference_mode", true},
+            {"r", config.r},
+            {"lora_alpha", config.lora_alpha},
+            {"lora_dropout", config.lora_dropout},
+            {"target_modules", targets},
+            {"exclude_modules", nullptr},
+            {"bias", config.bias},
+            {"fan_in_fan_out", model.spec().linear_in_out},
+            {"init_lora_weights", config.init == "true" ? json(true) : json(config.init)},
+            {"use_rslora", config.use_rslora},
+            {"use_dora", false},
+            {"lora_bias", false},
+            {"modules_to_save", saved.empty() ? json(nullptr) : json(saved)},
+            {"layers_to_transform", nullptr},
+            {"layers_pattern", nullptr},
+            {"rank_pattern", config.rank_pattern},
+            {"alpha_pattern", config.alpha_pattern},
+            {"layer_replication", nullptr}};
+  if (config.lora_alpha == static_cast<double>(static_cast<int64_t>(config.lora_alpha)))
+    c["lora_alpha"] = static_cast<int64_t>(config.lora_alpha);
+  if (!config.layers_to_transform.empty()) c["layers_to_transform"] = config.layers_to_transform;
+  const char* const task = task_type(model.spec().head);
+  c["task_type"] = task ? json(task) : json(nullptr);
+  write_json_file(folder + "/" + kAdapterConfig, c);
+}
+
+std::string weights_fingerprint(const std::string& folder) {
+  const SafetensorsFolder files(folder);
+  std::vector<const SafeTensor*> tensors = files.tensors();
+  std::sort(tensors.begin(), tensors.end(),
+            [](const SafeTensor* a, const SafeTensor* b) { return a->name < b->name; });
+  Fingerprint digest;
+  for (const SafeTensor* t : tensors) {
+    digest.add(fmt::format("{} {}", t->name, to_string(t->dtype)));
+    for (const int64_t extent : t->shape) digest.add(fmt::format(" {}", extent));
+    digest.add(t->data, t->bytes);
+    for (const SafetensorsReader& file : files.files()) file.drop_pages();
+  }
+  return fingerprint_text(digest.digest());
+}
+
+const SafeTensor& adapter_tensor(const SafetensorsReader& file, const ParamInfo& param,
+                                 const FilePiece& piece) {
+  for (const std::string& name : piece.names)
+    if (const SafeTensor* const tensor = file.find(name)) {
+      check_weight(*tensor, param, piece, file.path());
+      return *tensor;
+    }
+  fail(ErrorCode::data, fmt::format("a tensor {} in {}", piece.names.front(), file.path()),
+       "none of that name",
+       "the model that the adapter was trained on, with its adapter_config.json");
+}
+
+void check_adapter_base(const SafetensorsReader& file, const std::string& base) {
+  const auto said = file.metadata().find("snug_base");
+  if (base.empty() || said == file.metadata().end() || said->second == base) return;
+  fail(ErrorCode::data,
+       fmt::format("the base that {} was trained on, weights {}", file.path(), said->second),
+       fmt::format("another one, weights {}", base), "the model folder that it was trained on");
+}
+
+std::vector<std::string> load_adapter(Context& ctx, const Model& model, const std::string& path,
+                                      const RestingWeights& weights, const std::string& base) {
+  const std::string file = path.ends_with(".safetensors") ? path : path + "/" + kAdapterWeights;
+  if (!file_exists(file))
+    fail(ErrorCode::usage, fmt::format("an adapter with {}", kAdapterWeights), path,
+         "adapter=run1/final of a run with peft");
+  const SafetensorsReader reader(file);
+  check_adapter_base(reader, base);
+  std::set<std::string> used;
+  read_weights(
+      ctx, model,
+      [&](int param) {
+        std::vector<WeightPart> parts;
+        if (!is_saved(model, param)) return parts;
+        for (const FilePiece& piece : saved_pieces(model, param)) {
+          const SafeTensor& tensor = adapter_tensor(reader, model.params()[param], piece);
+          used.insert(tensor.name);
+          parts.push_back({&tensor, piece});
+        }
+        return parts;
+      },
+      weights, file);
+  std::vector<std::string> warnings;
+  for (const SafeTensor& t : reader.tensors())
+    if (!used.contains(t.name))
+      warnings.push_back(
+          fmt::format("{}: tensor {} is not part of the adapter and was not read", file, t.name));
+  return warnings;
+}
+
+}  // namespace snug

@@ -1,0 +1,47 @@
+// Adapters in and out of PEFT's folders: adapter_config.json, and adapter_model.safetensors with what
+// is trained under PEFT's names (base_model.model.<path of the module>.lora_A.weight).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/io/safetensors.h"
+#include "layers/models/family.h"
+#include "layers/models/model.h"
+#include "layers/models/peft.h"
+
+namespace snug {
+
+inline constexpr const char* kAdapterWeights = "adapter_model.safetensors";
+inline constexpr const char* kAdapterConfig = "adapter_config.json";
+
+// The weights that a run of the model saves: all, or, with adapters, those that are trained.
+bool is_saved(const Model& model, int param);
+const char* weights_file(const Model& model);
+// The tensors that such a file has of one of them, in the order of its rows.
+std::vector<FilePiece> saved_pieces(const Model& model, int param);
+
+// What adapter_config.json says. Throws data and unsupported: another method than LoRA, a field that
+// asks for what is not there. `notes` gets a line for each field that is not known and left out.
+PeftConfig read_adapter_config(const std::string& folder,
+                               std::vector<std::string>* notes = nullptr);
+// Fields as PEFT 0.21 writes them; the modules by the shortest names that mean these and no others.
+void write_adapter_config(const Model& model, const PeftConfig& config, const std::string& folder);
+
+// The tensor of a piece, of its shape. Throws data.
+const SafeTensor& adapter_tensor(const SafetensorsReader& file, const ParamInfo& param,
+                                 const FilePiece& piece);
+// Throws data if the file names another base than the one of this fingerprint.
+void check_adapter_base(const SafetensorsReader& file, const std::string& base);
+
+// A fingerprint of all weights of a model folder: names, shapes and bytes.
+std::string weights_fingerprint(const std::string& folder);
+
+// Reads what is trained from adapter_model.safetensors of a folder, or from that file, to where it
+// rests; the base is there already. `base`: its fingerprint; empty: not checked. Throws data, naming
+// tensor and shapes, if the adapter is of another model or base. Returns warnings about tensors that
+// nobody asked for.
+std::vector<std::string> load_adapter(Context& ctx, const Model& model, const std::string& path,
+                                      const RestingWeights& weights, const std::string& base);
+
+}  // namespace snug

@@ -1,0 +1,314 @@
+#include "layers/models/peft.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <set>
+
+#include "engine/core/error.h"
+#include "engine/core/precision.h"
+#include "engine/core/suggest.h"
+#include "engine/text/regex.h"
+#include "layers/models/family.h"
+#include "layers/models/model.h"
+
+namespace snug {
+namespace {
+
+// A module of the family's files that a linear layer here is, or that rows of one are.
+struct Module {
+  std::string path;   // model.layers.0.self_attn.q_proj
+  std::string layer;  // h.0.attn.c_attn
+  int64_t number = -1;
+  AdapterPiece piece;
+  int64_t in = 0;
+  std::string last() const { return path.substr(path.rfind('.') + 1); }
+};
+
+std::string without_end(std::string_view name) {
+  return std::string(name.substr(0, name.rfind('.')));
+}
+
+std::vector<Module> linear_modules(const Model& model, const Family& family) {
+  std::vector<Module> list;
+  for (int i = 0; i < model.params().size(); ++i) {
+    const ParamInfo& p = model.params()[i];
+    // Of blocks, and of heads before their last layer: not what is of no part, embedding and head.
+    if (!p.linear || (p.part < 0 && !p.name.view().starts_with("head."))) continue;
+    const std::vector<FilePiece> pieces = family.pieces(p, model.spec());
+    int64_t row = 0;
+    for (size_t k = 0; k < pieces.size(); ++k) {
+      Module m{.path = without_end(pieces[k].names.front()),
+               .layer = without_end(p.name.view()),
+               .number = p.part,
+               .piece = {},
+               .in = p.shape[1]};
+      m.piece.piece = k;
+      m.piece.name = m.last();
+      m.piece.row = row;
+      m.piece.rows = pieces[k].rows;
+      row += pieces[k].rows;
+      list.push_back(std::move(m));
+    }
+  }
+  return list;
+}
+
+bool is_path_end(std::string_view path, std::string_view name) {
+  return path == name || (path.ends_with(name) && path.size() > name.size() &&
+                          path[path.size() - name.size() - 1] == '.');
+}
+
+bool is_pattern(std::string_view word) {
+  return word.find_first_of("*+?()[]{}|^$\\") != std::string_view::npos;
+}
+
+// A regular expression for the whole of a path.
+class WholePath {
+ public:
+  WholePath(const char* key, const std::string& pattern, const char* before) {
+    try {
+      regex_ = std::make_unique<Regex>(fmt::format("\\A{}(?:{})\\z", before, pattern), key);
+    } catch (const Error& e) {
+      fail(ErrorCode::usage, fmt::format("names or a regular expression of modules as {}", key),
+           fmt::format("{} ({})", pattern, e.found()), fmt::format("{}=all-linear", key));
+    }
+  }
+  bool matches(std::string_view path) {
+    size_t begin = 0, end = 0;
+    return regex_->find(path, 0, scratch_, begin, end);
+  }
+
+ private:
+  std::unique_ptr<Regex> regex_;
+  RegexScratch scratch_;
+};
+
+// Whether a list of names, or the one expression, means a module.
+class Targets {
+ public:
+  Targets(const char* key, const std::vector<std::string>& words) : words_(words) {
+    if (words.size() == 1 && is_pattern(words.front())) {
+      regex_.emplace(key, words.front(), "");
+    } else {
+      for (const std::string& word : words)
+        if (is_pattern(word))
+          fail(ErrorCode::usage, fmt::format("names of modules, or one expression, as {}", key),
+               fmt::format("{}", fmt::join(words, ", ")),
+               fmt::format("{}='.*({})'", key, fmt::join(words, "|")));
+    }
+  }
+  bool match(const std::string& path) {
+    if (regex_) return regex_->matches(path);
+    bool found = false;
+    for (const std::string& word : words_)
+      if (is_path_end(path, word)) {
+        found = true;
+        met_.insert(word);
+      }
+    return found;
+  }
+  bool met(const std::string& word) const { return regex_ || met_.contains(word); }
+
+ private:
+  const std::vector<std::string>& words_;
+  std::optional<WholePath> regex_;
+  std::set<std::string> met_;
+};
+
+// The value of the first pattern that a path ends with.
+template <class T>
+T by_pattern(const char* key, const std::map<std::string, T>& patterns, const std::string& path,
+             T otherwise, std::set<std::string>& met) {
+  for (const auto& [pattern, value] : patterns)
+    if (WholePath(key, pattern, "(?:.*\\.)?").matches(path)) {
+      met.insert(fmt::format("{} {}", key, pattern));
+      return value;
+    }
+  return otherwise;
+}
+
+// As PEFT's ModulesToSaveWrapper: the path of the module or of one that it lies in.
+bool lies_in(std::string_view path, const std::string& name) {
+  for (size_t dot = path.find('.');; dot = path.find('.', dot + 1)) {
+    if (path.substr(0, dot).ends_with(name)) return true;
+    if (dot == std::string_view::npos) return false;
+  }
+}
+
+// PEFT's defaults: the modules that make queries and values, or the one that makes all three.
+std::vector<std::string> default_targets(const std::vector<Module>& modules) {
+  std::vector<std::string> names;
+  for (const Module& m : modules)
+    if (m.layer == modules.front().layer) names.push_back(m.last());
+  if (names.size() == 3) return {names[0], names[2]};
+  return {names.front()};
+}
+
+std::vector<std::string_view> last_words(const std::vector<Module>& modules) {
+  std::vector<std::string_view> words;
+  for (const Module& m : modules) {
+    const std::string_view last = std::string_view(m.path).substr(m.path.rfind('.') + 1);
+    if (std::find(words.begin(), words.end(), last) == words.end()) words.push_back(last);
+  }
+  return words;
+}
+
+[[noreturn]] void no_match(const char* key, const std::string& word,
+                           const std::vector<Module>& modules) {
+  const std::vector<std::string_view> words = last_words(modules);
+  const std::string list = fmt::format("{}", fmt::join(words, ", "));
+  fail(ErrorCode::usage, fmt::format("{} to name linear modules of the model", key), word,
+       suggestion(word, words, fmt::format("all-linear, or some of {}", list)));
+}
+
+void check_rank(const Module& m, int64_t r) {
+  const int64_t most = std::min(m.in, m.piece.rows);
+  if (r < 1 || r > most)
+    fail(ErrorCode::usage,
+         fmt::format("lora_r between 1 and {}, the smaller width of {}", most, m.path),
+         std::to_string(r), fmt::format("lora_r={}", std::min<int64_t>(8, most)));
+}
+
+}  // namespace
+
+PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
+  PeftModel result;
+  const Model plain(spec, parse_precision("fp32"));
+  const Family& family = find_family(spec.family, "model");
+  const std::vector<Module> modules = linear_modules(plain, family);
+  std::vector<std::string> saved = config.modules_to_save;
+  const bool classifies =
+      spec.head == HeadKind::sequence_classification || spec.head == HeadKind::token_classification;
+  const auto is_saved = [&](const std::string& path) {
+    return std::any_of(saved.begin(), saved.end(),
+                       [&](const std::string& name) { return lies_in(path, name); });
+  };
+  // The layer that gives the labels is new with every task: PEFT's classifier or score.
+  for (int i = 0; classifies && i < plain.params().size(); ++i)
+    if (plain.params()[i].name.view() == "head.out.weight") {
+      const std::string path =
+          without_end(family.pieces(plain.params()[i], spec).front().names.front());
+      if (!is_saved(path)) saved.push_back(path.substr(0, path.find('.')));
+    }
+
+  std::vector<std::string> words = config.target_modules;
+  const bool all = words.size() == 1 && words.front() == "all-linear";
+  if (words.empty()) words = default_targets(modules);
+  Targets targets("target_modules", words), excluded("exclude_modules", config.exclude_modules);
+  std::set<std::string> met, adapted;
+  for (const int64_t layer : config.layers_to_transform)
+    if (layer < 0 || layer >= spec.L)
+      fail(ErrorCode::usage, fmt::format("layers_to_transform between 0 and {}", spec.L - 1),
+           std::to_string(layer), fmt::format("layers_to_transform=[{}]", spec.L - 1));
+  for (const Module& m : modules) {
+    if (!(all || targets.match(m.path)) || is_saved(m.path)) continue;
+    if (!config.exclude_modules.empty() && excluded.match(m.path)) continue;
+    const std::vector<int64_t>& layers = config.layers_to_transform;
+    if (!layers.empty() && std::find(layers.begin(), layers.end(), m.number) == layers.end())
+      continue;
+    AdapterPiece piece = m.piece;
+    piece.rank = by_pattern("rank_pattern", config.rank_pattern, m.path, config.r, met);
+    check_rank(m, piece.rank);
+    const double alpha =
+        by_pattern("alpha_pattern", config.alpha_pattern, m.path, config.lora_alpha, met);
+    const auto r = static_cast<double>(piece.rank);
+    piece.scale = static_cast<float>(alpha / (config.use_rslora ? std::sqrt(r) : r));
+    LinearAdapter& adapter = result.adapters[m.layer];
+    adapter.dropout = static_cast<float>(config.lora_dropout);
+    adapter.init = config.init == "gaussian" ? Init::normal : Init::uniform;
+    if (adapter.init == Init::normal && !adapter.pieces.empty() &&
+        adapter.pieces.front().rank != piece.rank)
+      fail(ErrorCode::unsupported,
+           "init_lora_weights: true where modules of one layer have ranks of their own",
+           fmt::format("gaussian, and ranks {} and {} in {}", adapter.pieces.front().rank,
+                       piece.rank, m.layer),
+           "init_lora_weights=true");
+    adapter.pieces.push_back(piece);
+    adapted.insert(m.path);
+    result.modules.push_back(m.path);
+  }
+  if (!all && !is_pattern(words.front()))
+    for (const std::string& word : words)
+      if (!targets.met(word)) no_match("target_modules", word, modules);
+  if (result.modules.empty())
+    no_match("target_modules", fmt::format("{}", fmt::join(words, ", ")), modules);
+  for (const auto& [pattern, rank] : config.rank_pattern)
+    if (!met.contains("rank_pattern " + pattern)) no_match("rank_pattern", pattern, modules);
+  for (const auto& [pattern, alpha] : config.alpha_pattern)
+    if (!met.contains("alpha_pattern " + pattern)) no_match("alpha_pattern", pattern, modules);
+
+  auto trained = std::make_shared<std::set<std::string, std::less<>>>();
+  std::set<std::string> used;
+  for (int i = 0; i < plain.params().size(); ++i) {
+    const ParamInfo& p = plain.params()[i];
+    const bool bias = p.name.view().ends_with(".bias");
+    size_t count = 0;
+    const std::vector<FilePiece> pieces = family.pieces(p, spec);
+    std::string one, other;
+    for (const FilePiece& piece : pieces) {
+      const std::string path = without_end(piece.names.front());
+      bool own =
+          bias && (config.bias == "all" || (config.bias == "lora_only" && adapted.contains(path)));
+      for (const std::string& name : saved)
+        if (lies_in(path, name)) {
+          used.insert(name);
+          own = true;
+        }
+      count += own ? 1 : 0;
+      (own ? one : other) = piece.names.front();
+    }
+    if (count > 0 && count < pieces.size())
+      fail(ErrorCode::usage,
+           fmt::format("{} and {} trained together: they are one parameter here", one, other),
+           fmt::format("{} alone", one),
+           bias ? "bias=none, or target_modules with both" : "modules_to_save with both");
+    if (count > 0) trained->insert(p.name.str());
+  }
+  for (const std::string& name : config.modules_to_save)
+    // PEFT writes both names of a classifier into every folder of one.
+    if (!used.contains(name) && !(classifies && (name == "classifier" || name == "score"))) {
+      std::vector<std::string_view> known = last_words(modules);
+      fail(ErrorCode::usage, "modules_to_save to name modules of the model", name,
+           suggestion(name, known, fmt::format("some of {}", fmt::join(known, ", "))));
+    }
+  if (spec.tied && trained->contains(std::string(family.embedding)))
+    fail(ErrorCode::unsupported,
+         fmt::format("modules_to_save without the embedding of a model whose head is tied to it"),
+         fmt::format("modules_to_save: {}", fmt::join(config.modules_to_save, ", ")),
+         "target_modules=all-linear without it, or a whole run with freeze=h.");
+  result.frozen = [trained](std::string_view name) {
+    return !is_adapter_name(name) && trained->count(name) == 0;
+  };
+  const Model model(spec, parse_precision("fp32"), result.frozen, result.adapters);
+  result.trained = model.params().real_trained_elements();
+  result.all = model.params().real_elements();
+  return result;
+}
+
+std::string peft_text(const PeftConfig& c) {
+  const auto patterns = [](const auto& map) {
+    std::string text;
+    for (const auto& [key, value] : map) text += fmt::format(" {}:{}", key, value);
+    return text;
+  };
+  std::vector<std::string> targets = c.target_modules, excluded = c.exclude_modules,
+                           saved = c.modules_to_save;
+  for (std::vector<std::string>* list : {&targets, &excluded, &saved})
+    std::sort(list->begin(), list->end());
+  std::string text =
+      fmt::format("lora r {} alpha {} dropout {} targets [{}]{}{} bias {} save [{}]", c.r,
+                  c.lora_alpha, c.lora_dropout, fmt::join(targets, " "),
+                  excluded.empty() ? "" : fmt::format(" without [{}]", fmt::join(excluded, " ")),
+                  c.use_rslora ? " rslora" : "", c.bias, fmt::join(saved, " "));
+  if (!c.layers_to_transform.empty())
+    text += fmt::format(" layers [{}]", fmt::join(c.layers_to_transform, " "));
+  if (!c.rank_pattern.empty()) text += " ranks" + patterns(c.rank_pattern);
+  if (!c.alpha_pattern.empty()) text += " alphas" + patterns(c.alpha_pattern);
+  return text;
+}
+
+}  // namespace snug

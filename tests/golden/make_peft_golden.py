@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Writes peft_<name>.safetensors: what PEFT's LoRA computes, in float64, on the models and batches of other fixtures.
+
+    python3 make_peft_golden.py           write every fixture next to this script
+    python3 make_peft_golden.py a d       write only these
+    python3 make_peft_golden.py --check   recompute and compare with the committed files (relative 1e-10)
+
+Needs peft beside what the other scripts need; not part of CI. README.md says what each file holds. Adapters are drawn in
+float64, A and B both, rounded to float32 and only then used in float64.
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import sys
+import tempfile
+
+import numpy as np
+import peft
+import torch
+import transformers
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from safetensors import safe_open
+
+import make_decoder_golden as decoders
+import make_encoder_golden as encoders
+import make_golden as gpt2
+from make_golden import ADAMW, CLIP_NORM, FOLDER, STEPS, check_fixture, mean_loss, train_adamw, versions, write_fixture
+
+
+def case(seed, base, task, **config):
+    return {"seed": seed, "base": base, "task": task, "config": config}
+
+
+CASES = {
+    # transposed layers; queries, keys and values in one module
+    "a": case(401, "gpt2_a", "CAUSAL_LM", r=3, lora_alpha=5, target_modules="all-linear"),
+    # the defaults of the family and of PEFT; tied
+    "b": case(402, "gpt2_b", "CAUSAL_LM"),
+    # queries, keys and values apart, and gate and up; two query heads share a key head; the head whole
+    "c": case(403, "decoder_a", "CAUSAL_LM", r=2, lora_alpha=6, target_modules="all-linear",
+              modules_to_save=["lm_head"]),
+    # some of them, one layer, other ranks and alphas, the scale of rsLoRA
+    "d": case(404, "decoder_b", "CAUSAL_LM", r=4, lora_alpha=3, target_modules=["q_proj", "v_proj", "down_proj"], use_rslora=True,
+              rank_pattern={"v_proj": 2}, alpha_pattern={"down_proj": 7}, layers_to_transform=[1]),
+    # rows of queries, keys and values head by head; biases of adapted modules
+    "e": case(405, "decoder_g", "CAUSAL_LM", r=5, target_modules=["query_key_value", "dense"], bias="lora_only"),
+    # a regular expression, all biases
+    "f": case(406, "decoder_b", "CAUSAL_LM", r=3, target_modules=r".*\.0\..*(q|k|v|o)_proj", bias="all"),
+    # an encoder: queries and values; the classifier is trained beside them
+    "g": case(407, "encoder_b", "SEQ_CLS", r=4, lora_alpha=8, target_modules=["query", "value"]),
+    # all of it, the dense layer of the head too
+    "h": case(408, "encoder_b", "SEQ_CLS", r=2, lora_alpha=5, target_modules="all-linear"),
+}
+
+
+def draw(name, shape, rng):
+    """Adapters large enough that they matter beside the weights."""
+    return (rng.standard_normal(shape) * (0.15 if "lora_" in name else 0.2)).astype(np.float32)
+
+
+def base_of(name):
+    """The model in float64, its loss as a function, and the mode that it runs in."""
+    kind, letter = name.split("_")
+    if kind == "gpt2":
+        model, weights, inputs, targets, packed = gpt2.build_model(gpt2.CASES[letter])
+        run = lambda wrapped: wrapped(input_ids=inputs, **packed).logits
+        loss = lambda logits: mean_loss(logits, targets)
+        mode = contextlib.nullcontext
+    elif kind == "decoder":
+        spec = decoders.CASES[letter]
+        model, _, weights, _, _, rng = decoders.build_model(spec)
+        inputs, targets = decoders.draw_tokens(spec, model.config, rng)
+        run = lambda wrapped: wrapped(input_ids=inputs).logits
+        loss = lambda logits: mean_loss(logits, targets)
+        mode = decoders.InDouble
+    else:
+        spec = encoders.CASES[letter]
+        model, _, weights, _, rng = encoders.build_model(spec)
+        rows, labels = encoders.draw_rows(spec, model.config, rng)
+        run = lambda wrapped: encoders.forward(wrapped, rows, spec["task"])
+        loss = lambda logits: encoders.mean_loss(logits, labels)
+        mode = contextlib.nullcontext
+    with safe_open(FOLDER / f"{name}.safetensors", framework="numpy") as file:
+        for key, value in weights.items():
+            assert (file.get_tensor(key) == value).all(), key
+        truth = float(file.get_tensor("loss"))
+    return model, run, loss, mode, truth
+
+
+def compute(name):
+    spec = CASES[name]
+    rng = np.random.default_rng(spec["seed"])
+    model, run, loss_of, mode, truth = base_of(spec["base"])
+    config = LoraConfig(task_type=spec["task"], fan_in_fan_out=spec["base"].startswith("gpt2"), **spec["config"])
+    wrapped = get_peft_model(model, config).double()
+    wrapped.train()
+    with mode():
+        fresh = loss_of(run(wrapped)).item()
+    assert abs(fresh - truth) < 1e-12 * abs(truth), (fresh, truth)  # an adapter that is new changes nothing
+
+    trained = {key: value for key, value in wrapped.named_parameters() if value.requires_grad}
+    values = {}
+    with torch.no_grad():
+        for key, parameter in trained.items():
+            values[key] = draw(key, tuple(parameter.shape), rng)
+            parameter.copy_(torch.from_numpy(values[key]))
+
+    def loss_of_batch():
+        with mode():
+            return loss_of(run(wrapped))
+
+    with mode():
+        logits = run(wrapped)
+    loss = loss_of(logits)
+    loss.backward()
+
+    # Under the names of PEFT's files, as it writes them.
+    saved = get_peft_model_state_dict(wrapped)
+    name_of = {}
+    for key, parameter in trained.items():
+        found = [other for other, value in saved.items() if value.data_ptr() == parameter.data_ptr()]
+        assert len(found) == 1, (key, found)
+        name_of[key] = found[0]
+    assert len(saved) == len(trained)
+    tensors = {name_of[key]: value for key, value in values.items()}
+    for key, parameter in trained.items():
+        tensors["grad." + name_of[key]] = parameter.grad.numpy().copy()
+    tensors["logits"] = logits.detach().numpy().copy()
+    tensors["loss"] = np.array(loss.item())
+    with tempfile.TemporaryDirectory() as folder:
+        wrapped.save_pretrained(folder)
+        written = json.loads((pathlib.Path(folder) / "adapter_config.json").read_text())
+    for key in ("target_modules", "modules_to_save"):
+        if isinstance(written[key], list):
+            written[key].sort()
+    losses, norms = train_adamw(TrainedAlone(trained), loss_of_batch)
+    assert losses[0] == loss.item()
+    tensors["adamw_losses"] = losses
+    tensors["adamw_grad_norms"] = norms
+    # And merged: the same model without adapters.
+    with torch.no_grad():
+        before = loss_of_batch().item()
+        merged = wrapped.merge_and_unload()
+        with mode():
+            after = loss_of(run(merged)).item()
+    assert abs(after - before) < 1e-12 * abs(before), (after, before)
+
+    metadata = {
+        "format": "pt",
+        "fixture": f"peft_{name}",
+        "base": spec["base"],
+        "adapter_config": json.dumps(written, sort_keys=True),
+        "adamw": json.dumps({**ADAMW, "clip_norm": CLIP_NORM, "steps": STEPS, "decay_min_rank": 2}, sort_keys=True),
+        "seed": str(spec["seed"]),
+        "versions": json.dumps({**versions(), "peft": peft.__version__}, sort_keys=True),
+    }
+    return tensors, metadata
+
+
+class TrainedAlone:
+    """What train_adamw asks of a model."""
+
+    def __init__(self, trained):
+        self.trained = trained
+
+    def parameters(self):
+        return self.trained.values()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="fixtures to make (default: all): " + " ".join(CASES))
+    parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in CASES]
+    if unknown:
+        parser.error(f"unknown fixtures {unknown}; there are {list(CASES)}")
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    good = True
+    for name in arguments.names or list(CASES):
+        path = FOLDER / f"peft_{name}.safetensors"
+        tensors, metadata = compute(name)
+        if arguments.check:
+            good &= check_fixture(path, tensors, metadata, floor=1e-6)
+        else:
+            write_fixture(path, tensors, metadata)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

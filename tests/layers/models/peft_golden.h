@@ -1,0 +1,154 @@
+// A fixture peft_<name> of tests/golden, as a PEFT folder, and a training session of its base with it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/io/files.h"
+#include "layers/models/adapter_files.h"
+#include "tests/engine/io/temp_folder.h"
+#include "tests/layers/models/encoder_golden.h"
+
+namespace snug::test {
+
+struct PeftGolden {
+  explicit PeftGolden(const std::string& name)
+      : path(source_folder() + "/tests/golden/peft_" + name + ".safetensors"), file(path) {
+    base = file.metadata().at("base");
+    write_atomic(folder / kAdapterConfig, file.metadata().at("adapter_config"));
+    write_atomic(folder / kAdapterWeights, read_file(path));
+    config = read_adapter_config(folder.path());
+    if (base.starts_with("encoder_"))
+      encoder = std::make_unique<EncoderGolden>(base.substr(8));
+    else
+      decoder = std::make_unique<Golden>(base);
+    peft = resolve_peft(spec(), config);
+  }
+  const ModelSpec& spec() const { return encoder ? encoder->spec : decoder->spec; }
+  double base_loss() const {
+    return (encoder ? encoder->numbers("loss") : decoder->numbers("loss")).front();
+  }
+  std::vector<double> numbers(const std::string& tensor) const {
+    const SafeTensor& t = file.at(tensor);
+    std::vector<double> v(static_cast<size_t>(t.elements()));
+    std::memcpy(v.data(), t.data, static_cast<size_t>(t.bytes));
+    return v;
+  }
+
+  std::string path, base;
+  SafetensorsReader file;
+  TempFolder folder;
+  PeftConfig config;
+  std::unique_ptr<Golden> decoder;
+  std::unique_ptr<EncoderGolden> encoder;
+  PeftModel peft;
+};
+
+struct PeftOptions {
+  const char* precision = "fp32";
+  std::string recompute = "none", offload = "none";
+  int64_t micro = 0;  // sequences or windows; 0: all
+  int threads = 2;
+  Place place = Place::cpu;
+  uint64_t order = 0;
+  WeightPacking packed = WeightPacking::none;
+  bool fresh = false;     // with the first weights of a new adapter
+  bool streamed = false;  // weights, states and masters rest with the host
+};
+
+class PeftRun {
+ public:
+  PeftRun(const PeftGolden& g, const PeftOptions& o = {}) : PeftRun(g, g.peft, o) {}
+  PeftRun(const PeftGolden& g, const PeftModel& peft, const PeftOptions& o = {}) : golden_(g) {
+    if (g.encoder) {
+      const int64_t micro = o.micro > 0 ? o.micro : 2;
+      encoder_ = std::make_unique<EncoderRun>(*g.encoder, o.precision, o.recompute,
+                                              Packing{g.spec().P, micro}, o.threads, o.place,
+                                              o.order, o.offload, peft);
+    } else {
+      decoder_ = std::make_unique<GoldenRun>(
+          *g.decoder, o.precision, o.recompute, o.micro > 0 ? o.micro : g.decoder->B, o.threads,
+          o.place, o.order,
+          [&](Decisions& d) {
+            d.offload = o.offload;
+            d.packed_weights = o.packed;
+            d.offload_params = d.offload_optimizer = o.streamed;
+            d.save = true;
+          },
+          peft);
+    }
+    if (!o.fresh && !peft.adapters.empty()) load(g.folder.path());
+  }
+  std::vector<std::string> load(const std::string& folder) {
+    auto warnings = load_adapter(session().context(), model(), folder, session().resting(), "");
+    session().load();
+    return warnings;
+  }
+  const Model& model() const { return encoder_ ? encoder_->model : decoder_->model; }
+  Session& session() const { return encoder_ ? *encoder_->session : *decoder_->session; }
+  const Schedule& schedule() const { return encoder_ ? encoder_->schedule : decoder_->schedule; }
+  double step(uint64_t seed = 1) {
+    return encoder_ ? encoder_->step() : decoder_->step_gradients(seed);
+  }
+  void update() {
+    if (encoder_)
+      encoder_->update();
+    else
+      decoder_->update();
+  }
+  // Of what is trained, each in the order of its files: f(name, ours, of PEFT).
+  template <class F>
+  void compare(const char* what, const float* flat, F&& f) const {
+    for (int i = 0; i < model().params().size(); ++i) {
+      const ParamInfo& p = model().params()[i];
+      if (!p.trainable) continue;
+      const float* own = flat + p.offset;
+      for (const FilePiece& piece : saved_pieces(model(), i)) {
+        const std::vector<double> expected = golden_.numbers(what + piece.names.front());
+        const auto width = static_cast<int64_t>(expected.size()) / piece.rows;
+        std::vector<double> got;
+        for (int64_t row = 0; row < piece.rows; ++row) {
+          const int64_t from = piece.groups.any() ? piece.groups.ours(row) : row;
+          for (int64_t c = 0; c < width; ++c)
+            got.push_back(static_cast<double>(own[from * width + c]));
+        }
+        f(piece.names.front(), got, expected);
+        own += piece.rows * width;
+      }
+    }
+  }
+  const float* flat_gradients() const { return session().stores().flat_gradients().as<float>(); }
+  // All of them, with the zeros between.
+  std::vector<float> gradients() const {
+    std::vector<float> all;
+    for (int i = 0; i < model().params().size(); ++i) {
+      const ParamInfo& p = model().params()[i];
+      if (p.trainable)
+        all.insert(all.end(), flat_gradients() + p.offset,
+                   flat_gradients() + p.offset + p.elements());
+    }
+    return all;
+  }
+
+ private:
+  const PeftGolden& golden_;
+  std::unique_ptr<GoldenRun> decoder_;
+  std::unique_ptr<EncoderRun> encoder_;
+};
+
+// max|difference| / max|reference|.
+inline double error_of(const std::vector<double>& got, const std::vector<double>& expected) {
+  double worst = 0, largest = 1e-30;
+  EXPECT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < std::min(got.size(), expected.size()); ++i) {
+    worst = std::max(worst, std::fabs(got[i] - expected[i]));
+    largest = std::max(largest, std::fabs(expected[i]));
+  }
+  return worst / largest;
+}
+
+}  // namespace snug::test

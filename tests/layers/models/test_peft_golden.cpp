@@ -1,0 +1,263 @@
+// Adapters against PEFT in float64 on models of four families: a new one changes nothing; loss,
+// every gradient and ten AdamW steps of one that has learned; the same bits in every policy, packing
+// and place; what is frozen costs nothing; files.
+#include <gtest/gtest.h>
+
+#include "engine/core/rng.h"
+#include "tests/layers/models/peft_golden.h"
+#include "tests/support/emu.h"
+#include "tests/support/errors.h"
+
+namespace snug {
+namespace {
+
+using test::error_of;
+using test::expect_error;
+using test::PeftGolden;
+using test::PeftOptions;
+using test::PeftRun;
+
+class PeftGoldens : public testing::TestWithParam<const char*> {
+ protected:
+  PeftGolden golden_{GetParam()};
+};
+
+TEST_P(PeftGoldens, ANewAdapterChangesNothing) {
+  const PeftGolden& g = golden_;
+  if (!g.config.modules_to_save.empty() || g.config.bias != "none")
+    return;  // drawn, or as they were
+  PeftRun plain(g, PeftModel{}, {}), fresh(g, {.fresh = true});
+  const double loss = fresh.step();
+  EXPECT_EQ(loss, plain.step());
+  EXPECT_LT(std::fabs(loss - g.base_loss()) / g.base_loss(), 1e-5);
+}
+
+TEST_P(PeftGoldens, LossAndEveryGradientMatchFloat64) {
+  const PeftGolden& g = golden_;
+  const double expected = g.numbers("loss")[0];
+  for (const char* recompute : {"none", "block"})
+    for (const int64_t micro : {int64_t{0}, int64_t{1}}) {
+      PeftRun run(g, {.recompute = recompute, .micro = micro});
+      EXPECT_LT(std::fabs(run.step() - expected) / expected, 1e-5);
+      run.compare("grad.", run.flat_gradients(),
+                  [&](const std::string& name, const auto& got, const auto& of_peft) {
+                    EXPECT_LT(error_of(got, of_peft), 1e-5) << name << " " << recompute << micro;
+                  });
+    }
+}
+
+TEST_P(PeftGoldens, TenAdamWStepsMatchPyTorch) {
+  const PeftGolden& g = golden_;
+  PeftRun run(g);
+  const std::vector<double> losses = g.numbers("adamw_losses"),
+                            norms = g.numbers("adamw_grad_norms");
+  for (size_t step = 0; step < losses.size(); ++step) {
+    const double loss = run.step();
+    run.update();
+    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step], 1e-5) << "step " << step;
+    const double norm = std::sqrt(run.session().state().grad_square_sum);
+    EXPECT_LT(std::fabs(norm - norms[step]) / norms[step], 1e-4) << "step " << step;
+  }
+}
+
+TEST_P(PeftGoldens, EveryPolicyAndPackingHasTheSameBits) {
+  const PeftGolden& g = golden_;
+  for (const char* precision : {"fp32", "bf16"}) {
+    PeftRun plain(g, {.precision = precision});
+    EXPECT_EQ(plain.session().context().resident_bytes(), plain.schedule().arena_bytes());
+    const double loss = plain.step();
+    const std::vector<float> gradients = plain.gradients();
+    const auto same = [&](const PeftOptions& o, const std::string& what) {
+      PeftRun run(g, o);
+      EXPECT_EQ(run.step(), loss) << precision << " " << what;
+      EXPECT_EQ(run.gradients(), gradients) << precision << " " << what;
+    };
+    for (const char* recompute : {"norms", "mlp", "attention", "block"})
+      same({.precision = precision, .recompute = recompute, .threads = 1}, recompute);
+    for (const char* offload : {"inputs", "block"})
+      same({.precision = precision, .offload = offload}, offload);
+    for (const WeightPacking packed : {WeightPacking::forward, WeightPacking::both})
+      same({.precision = precision, .packed = packed}, to_string(packed));
+  }
+}
+
+TEST_P(PeftGoldens, EmulatedKernelsMatchFloat64) {
+  const PeftGolden& g = golden_;
+  PeftRun run(g, {.threads = 1, .place = Place::emu});
+  EXPECT_EQ(run.session().context().resident_bytes(), run.schedule().arena_bytes());
+  const std::vector<double> losses = g.numbers("adamw_losses");
+  for (size_t step = 0; step < 2; ++step) {
+    const double loss = run.step();
+    EXPECT_LT(std::fabs(loss - losses[step]) / losses[step], 1e-5) << "step " << step;
+    if (step == 0)
+      run.compare("grad.", run.flat_gradients(),
+                  [&](const std::string& name, const auto& got, const auto& of_peft) {
+                    EXPECT_LT(error_of(got, of_peft), 1e-5) << name;
+                  });
+    run.update();
+  }
+}
+
+// The frozen base and the adapters come a layer at a time: every gradient has the same bits, and so
+// has every loss after it, in which an update shows.
+TEST_P(PeftGoldens, AStreamedBaseHasTheSameBits) {
+  const PeftGolden& g = golden_;
+  if (g.encoder) return;  // whose run has no such decisions
+  for (const char* precision : {"fp32", "bf16"})
+    for (const char* recompute : {"none", "block"}) {
+      PeftRun plain(g, {.precision = precision, .recompute = recompute}),
+          streamed(g, {.precision = precision, .recompute = recompute, .streamed = true});
+      EXPECT_EQ(streamed.session().context().host_resident_bytes(),
+                streamed.schedule().host_bytes());
+      for (int step = 0; step < 3; ++step) {
+        EXPECT_EQ(plain.step(), streamed.step()) << precision << recompute << step;
+        EXPECT_EQ(plain.gradients(), streamed.gradients()) << precision << recompute << step;
+        plain.update();
+        streamed.update();
+      }
+    }
+}
+
+// What is trained has gradients, masters and states, and nothing else has; a frozen product saves no
+// input for its own sake.
+TEST_P(PeftGoldens, WhatIsFrozenIsFree) {
+  const PeftGolden& g = golden_;
+  PeftRun run(g);
+  const ParamTable& table = run.model().params();
+  EXPECT_EQ(run.session().stores().flat_gradients().elements(), table.trained_elements());
+  EXPECT_EQ(table.real_trained_elements(), g.peft.trained);
+  for (int i = 0; i < table.size(); ++i) {
+    const std::string name = table[i].name.str();
+    EXPECT_EQ(table[i].trainable, is_adapter_name(name) || !g.peft.frozen(name)) << name;
+    if (!table[i].linear) continue;
+    const std::string layer = name.substr(0, name.rfind('.'));
+    if (!layer.ends_with("mlp.c_proj") || run.model().adapters().contains(layer)) continue;
+    // Nobody else reads the activation.
+    const Body& body = run.model().block(table[i].part).body();
+    const int act = body.find_slot("act");
+    EXPECT_EQ(body.backward_reader(act), -1) << name;
+  }
+}
+
+// Masks in backward are those of forward, and no split of a batch sees others.
+TEST_P(PeftGoldens, GradientsUnderDropoutAreSlopes) {
+  const PeftGolden& g = golden_;
+  PeftConfig config = g.config;
+  config.lora_dropout = 0.3;
+  const PeftModel peft = resolve_peft(g.spec(), config);
+  PeftRun run(g, peft), split(g, peft, {.recompute = "block", .micro = 1});
+  const double undropped = g.numbers("loss")[0], loss = run.step();
+  EXPECT_GT(std::fabs(loss - undropped) / undropped, 1e-5) << "nothing was dropped";
+  if (!g.encoder) EXPECT_LT(std::fabs(split.step() - loss) / loss, 1e-5);
+  const int64_t n = run.model().params().trained_elements();
+  std::vector<float> gradient(static_cast<size_t>(n), 0.0f);
+  for (int i = 0; i < run.model().params().size(); ++i) {
+    const ParamInfo& p = run.model().params()[i];
+    if (p.trainable)
+      std::copy_n(run.flat_gradients() + p.offset, p.elements(), gradient.begin() + p.offset);
+  }
+  double square = 0;
+  for (const float x : gradient) square += static_cast<double>(x) * static_cast<double>(x);
+  const double norm = std::sqrt(square), h = 2e-3;
+  float* weights = run.session().master().as<float>();
+  const std::vector<float> original(weights, weights + n);
+  const auto loss_at = [&](double distance) {
+    for (size_t i = 0; i < gradient.size(); ++i)
+      weights[i] = static_cast<float>(static_cast<double>(original[i]) +
+                                      distance * static_cast<double>(gradient[i]) / norm);
+    return run.step();
+  };
+  const double slope = (loss_at(h) - loss_at(-h)) / (2 * h);
+  EXPECT_NEAR(slope / norm, 1.0, 3e-3);
+}
+
+// What a run saves is what PEFT's folder held, and comes back with the same bits.
+TEST_P(PeftGoldens, FilesComeBack) {
+  const PeftGolden& g = golden_;
+  if (g.encoder) return;  // whose run plans no saving
+  PeftRun run(g);
+  const TempFolder folder;
+  const SafetensorsLayout layout = weights_layout(run.model(), DType::f32, "0123456789abcdef");
+  run.session().save_model(folder / kAdapterWeights, layout);
+  write_adapter_config(run.model(), g.config, folder.path());
+  const SafetensorsReader saved(folder / kAdapterWeights);
+  for (const SafeTensor& t : saved.tensors()) {
+    const SafeTensor& of_peft = g.file.at(t.name);
+    ASSERT_EQ(t.shape, of_peft.shape) << t.name;
+    EXPECT_EQ(std::memcmp(t.data, of_peft.data, static_cast<size_t>(t.bytes)), 0) << t.name;
+  }
+  // The names in its config mean the same modules.
+  PeftConfig again = read_adapter_config(folder.path());
+  EXPECT_EQ(resolve_peft(g.spec(), again).modules, g.peft.modules);
+  PeftRun back(g, {.fresh = true});
+  EXPECT_TRUE(back.load(folder.path()).empty());
+  EXPECT_EQ(back.step(), run.step());
+  expect_error(ErrorCode::data,
+               {"the base that", "weights 0123456789abcdef", "another one, weights fedc"}, [&] {
+                 load_adapter(back.session().context(), back.model(), folder.path(),
+                              back.session().resting(), "fedc");
+               });
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, PeftGoldens,
+                         testing::Values("a", "b", "c", "d", "e", "f", "g", "h"),
+                         [](const auto& named) { return std::string(named.param); });
+
+// Keys that mean nothing in a model are refused, with what is near.
+TEST(Peft, RefusesWhatDoesNotFit) {
+  const PeftGolden g("c");
+  const auto refuse = [&](const std::function<void(PeftConfig&)>& change,
+                          std::initializer_list<const char*> texts) {
+    PeftConfig config;
+    change(config);
+    expect_error(ErrorCode::usage, texts, [&] { resolve_peft(g.spec(), config); });
+  };
+  refuse([](PeftConfig& c) { c.target_modules = {"q_porj"}; },
+         {"target_modules to name linear modules", "q_porj", "did you mean q_proj?"});
+  refuse([](PeftConfig& c) { c.target_modules = {"attention"}; },
+         {"all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"});
+  refuse([](PeftConfig& c) { c.target_modules = {"q_proj", "lm_head"}; }, {"lm_head"});
+  refuse([](PeftConfig& c) { c.target_modules = {".*xyz.*"}; }, {".*xyz.*"});
+  refuse([](PeftConfig& c) { c.target_modules = {"(q"}; }, {"a regular expression", "(q"});
+  refuse([](PeftConfig& c) { c.target_modules = {"q_proj", ".*v"}; }, {"one expression"});
+  refuse([](PeftConfig& c) { c.r = 0; }, {"lora_r between 1 and 24", "found: 0", "lora_r=8"});
+  refuse([](PeftConfig& c) { c.r = 25; }, {"the smaller width of model.layers.0.self_attn.q_proj"});
+  refuse([](PeftConfig& c) { c.layers_to_transform = {2}; }, {"between 0 and 1", "2"});
+  refuse([](PeftConfig& c) { c.modules_to_save = {"v_porj"}; }, {"modules_to_save", "v_proj"});
+  refuse([](PeftConfig& c) { c.modules_to_save = {"k_proj"}; }, {"they are one parameter here"});
+  refuse([](PeftConfig& c) { c.rank_pattern = {{"w_proj", 3}}; }, {"rank_pattern", "w_proj"});
+  const PeftGolden tied("d");
+  PeftConfig config;
+  config.modules_to_save = {"embed_tokens"};
+  expect_error(ErrorCode::unsupported, {"a model whose head is tied to it", "embed_tokens"},
+               [&] { resolve_peft(tied.spec(), config); });
+}
+
+TEST(Peft, RefusesFoldersOfOthers) {
+  const PeftGolden g("c"), other("d");
+  PeftRun run(g);
+  // Of another model: other paths, other widths.
+  expect_error(ErrorCode::data, {"a tensor base_model.model.", "none of that name"},
+               [&] { run.load(other.folder.path()); });
+  const TempFolder empty;
+  expect_error(ErrorCode::usage, {"adapter_config.json and adapter_model.safetensors"},
+               [&] { read_adapter_config(empty.path()); });
+  const auto with = [&](const char* text) {
+    write_atomic(empty / kAdapterConfig, text);
+    return [&] { read_adapter_config(empty.path()); };
+  };
+  expect_error(ErrorCode::unsupported, {"peft_type LORA", "IA3"}, with(R"({"peft_type": "IA3"})"));
+  expect_error(ErrorCode::unsupported, {"use_dora", "true"},
+               with(R"({"peft_type": "LORA", "use_dora": true})"));
+  expect_error(ErrorCode::unsupported, {"init_lora_weights", "pissa"},
+               with(R"({"peft_type": "LORA", "init_lora_weights": "pissa"})"));
+  expect_error(ErrorCode::data, {"r"}, with(R"({"peft_type": "LORA", "r": 0})"));
+  write_atomic(empty / kAdapterConfig, R"({"peft_type": "LORA", "news": 3, "use_news": false})");
+  std::vector<std::string> notes;
+  read_adapter_config(empty.path(), &notes);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("news"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace snug

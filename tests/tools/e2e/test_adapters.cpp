@@ -1,0 +1,122 @@
+// Adapters from the command: a run's PEFT folder, resume, another run that goes on from it, use
+// unmerged and merged, and what is refused.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "engine/io/safetensors.h"
+#include "tests/tools/e2e/runs.h"
+
+namespace snug::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Adapters : public testing::Test {
+ protected:
+  Adapters() { w_.trained("base", {"max_steps=8"}); }
+  std::vector<std::string> with(const std::vector<std::string>& more) const {
+    return joined({"model=" + w_.path("base/final"), "tokenizer=null", "peft=lora", "lora_r=4",
+                   "lora_dropout=0.1", "target_modules=all-linear"},
+                  more);
+  }
+  double loss(const std::vector<std::string>& more) const {
+    const Outcome o =
+        run(joined({"eval", "--data", w_.path("text.txt"), "--json", "--threads", "1"}, more));
+    EXPECT_EQ(o.code, 0) << o.err;
+    return o.code == 0 ? Json::parse(o.out)["loss"].get<double>() : 0;
+  }
+  Workspace w_;
+};
+
+TEST_F(Adapters, ARunLeavesAPeftFolderThatIsUsedUnmergedAndMerged) {
+  const Outcome o = w_.trained("run", with({"learning_rate=0.02"}));
+  EXPECT_NE(o.out.find("of them trained in adapters; the frozen rest takes "), std::string::npos)
+      << o.out;
+  expect_planned_is_measured(w_, "run");
+  EXPECT_EQ(listing(w_.path("run/final")),
+            (std::vector<std::string>{"adapter_config.json", "adapter_model.safetensors",
+                                      "tokenizer.json", "tokenizer_config.json"}));
+  const Json config = w_.json("run/final/adapter_config.json");
+  EXPECT_EQ(config["peft_type"], "LORA");
+  EXPECT_EQ(config["base_model_name_or_path"], w_.path("base/final"));
+  EXPECT_EQ(config["fan_in_fan_out"], true);
+  EXPECT_EQ(config["target_modules"], Json({"c_attn", "c_fc", "c_proj"}));
+  const SafetensorsReader file(w_.path("run/final/adapter_model.safetensors"));
+  EXPECT_EQ(file.tensors().size(), 16u);
+  const SafeTensor& b = file.at("base_model.model.transformer.h.1.attn.c_attn.lora_B.weight");
+  EXPECT_EQ(b.shape, (std::vector<int64_t>{96, 4}));
+  // The checkpoint holds no frozen weight.
+  EXPECT_FALSE(exists(w_.path("run/checkpoint-12/model.safetensors")));
+  EXPECT_TRUE(exists(w_.path("run/checkpoint-12/adapter_model.safetensors")));
+
+  const std::string base = w_.path("base/final"), adapter = w_.path("run/final");
+  const double before = loss({"--model", base}),
+               unmerged = loss({"--model", base, "--adapter", adapter});
+  EXPECT_LT(unmerged, before - 0.01) << "nothing was learned";
+  const Outcome merge =
+      run({"merge", "--model", base, "--adapter", adapter, "--output", w_.path("merged")});
+  ASSERT_EQ(merge.code, 0) << merge.err;
+  EXPECT_NE(merge.err.find("8 tensors are those of "), std::string::npos) << merge.err;
+  EXPECT_NEAR(loss({"--model", w_.path("merged")}), unmerged, 1e-5 * unmerged);
+  EXPECT_EQ(w_.json("merged/config.json"), w_.json("base/final/config.json"));
+  const Outcome text = run({"generate", "--model", base, "--adapter", adapter, "--prompt", "the",
+                            "--max-new-tokens", "3", "--temperature", "0"});
+  EXPECT_EQ(text.code, 0) << text.err;
+
+  // Another run goes on from it, from where this one ended.
+  w_.trained("on", {"model=" + base, "tokenizer=null", "adapter=" + adapter, "max_steps=2"});
+  EXPECT_NEAR(w_.metrics("on").front()["eval_loss"].get<double>(), w_.last_eval_loss("run"), 1e-6);
+}
+
+// Stopped after its checkpoint, and gone on with under another policy: the same bits.
+TEST_F(Adapters, ResumeChangesNoBit) {
+  for (const char* precision : {"precision=fp32", "precision=bf16"}) {
+    const std::string whole = std::string("whole") + (precision + 10),
+                      parts = std::string("parts") + (precision + 10);
+    w_.trained(whole, with({precision, "save_steps=5", "eval_steps=4"}));
+    lose_power_after(w_, whole, parts, 5);
+    w_.trained(parts, with({precision, "save_steps=5", "eval_steps=4", "resume=latest",
+                            "recompute=block"}));
+    EXPECT_EQ(w_.curve(whole), w_.curve(parts));
+    for (const char* name :
+         {"/final/adapter_model.safetensors", "/checkpoint-12/optimizer.safetensors"})
+      EXPECT_TRUE(slurp(w_.path(whole + name)) == slurp(w_.path(parts + name))) << name;
+    expect_planned_is_measured(w_, parts);
+  }
+}
+
+TEST_F(Adapters, WhatDoesNotFitIsRefused) {
+  w_.trained("run", with({"max_steps=4", "save_steps=2"}));
+  w_.trained("other", {"max_steps=2", "seed=7"});
+  const auto refused = [&](const Outcome& o, const std::vector<std::string>& texts) {
+    EXPECT_EQ(o.code, 2) << o.err;
+    for (const std::string& text : texts)
+      EXPECT_NE(o.err.find(text), std::string::npos) << text << "\n in " << o.err;
+  };
+  const std::string other = w_.path("other/final"), adapter = w_.path("run/final");
+  refused(run({"eval", "--model", other, "--adapter", adapter, "--data", w_.path("text.txt")}),
+          {"the base that " + adapter, "another one, weights "});
+  refused(w_.train("on", {"model=" + other, "tokenizer=null", "adapter=" + adapter}),
+          {"the base that " + adapter});
+  EXPECT_FALSE(exists(w_.path("on")));
+  refused(run({"merge", "--model", other, "--adapter", adapter, "--output", w_.path("merged")}),
+          {"the base that " + adapter});
+  EXPECT_FALSE(exists(w_.path("merged")));
+  refused(run({"merge", "--model", w_.path("base/final"), "--adapter", adapter, "--dtype", "int8",
+               "--output", w_.path("merged")}),
+          {"--dtype f32, bf16 or f16", "int8"});
+  refused(run({"eval", "--model", adapter, "--data", w_.path("text.txt")}),
+          {"--model as the base of an adapter", "--adapter " + adapter});
+  refused(w_.train("run", with({"max_steps=4", "resume=latest", "lora_alpha=3"})),
+          {"adapters as in ", "alpha 8", "alpha 3"});
+  refused(w_.train("run", with({"model=" + other, "max_steps=4", "resume=latest"})),
+          {"the base of ", other});
+  refused(w_.train("on", {"model=" + w_.path("base/final"), "tokenizer=null", "adapter=" + adapter,
+                          "lora_r=8"}),
+          {"lora_r as " + adapter + " has it"});
+}
+
+}  // namespace
+}  // namespace snug::e2e

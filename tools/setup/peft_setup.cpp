@@ -1,0 +1,95 @@
+#include "tools/setup/peft_setup.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "engine/core/error.h"
+#include "layers/models/adapter_files.h"
+#include "tools/config/keys.h"
+#include "tools/session/tell.h"
+
+namespace snug {
+namespace {
+
+[[noreturn]] void bad_layers(const RunConfig& config, const std::string& word) {
+  fail(ErrorCode::usage, "layers_to_transform as numbers of layers, or ranges of them",
+       fmt::format("\"{}\" ({})", word, config.where("layers_to_transform")),
+       "layers_to_transform=[0-3,7]");
+}
+
+int64_t number(const RunConfig& config, const std::string& word, std::string_view digits) {
+  int64_t value = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc() || end != digits.data() + digits.size() || value < 0 || value > 100000)
+    bad_layers(config, word);
+  return value;
+}
+
+std::vector<int64_t> layers(const RunConfig& config) {
+  std::vector<int64_t> list;
+  for (const std::string& word : config.layers_to_transform) {
+    const size_t dash = word.find('-');
+    const std::string_view text = word;
+    const int64_t first = number(config, word, text.substr(0, dash));
+    const int64_t last =
+        dash == std::string::npos ? first : number(config, word, text.substr(dash + 1));
+    if (last < first) bad_layers(config, word);
+    for (int64_t l = first; l <= last; ++l) list.push_back(l);
+  }
+  return list;
+}
+
+}  // namespace
+
+std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
+  if (config.peft.empty() && config.adapter.empty()) return std::nullopt;
+  for (const char* key : {"freeze", "unfreeze"})
+    if (config.is_set(key))
+      fail(ErrorCode::usage,
+           fmt::format("{} without adapters, beside which the model is frozen", key),
+           fmt::format("{}: {} ({})", key, print_value(config, *find_key(key)), config.where(key)),
+           "modules_to_save and bias name what is trained beside them");
+  PeftConfig p;
+  if (!config.adapter.empty()) {
+    std::vector<std::string> notes;
+    p = read_adapter_config(config.adapter, &notes);
+    for (const std::string& note : notes) tell(stderr, "Note: {}.\n", note);
+    for (const char* key :
+         {"lora_r", "lora_alpha", "target_modules", "exclude_modules", "use_rslora",
+          "init_lora_weights", "bias", "modules_to_save", "layers_to_transform"})
+      if (config.is_set(key))
+        fail(
+            ErrorCode::usage,
+            fmt::format("{} as {} has it: an adapter goes on in its own form", key, config.adapter),
+            fmt::format("{}: {} ({})", key, print_value(config, *find_key(key)), config.where(key)),
+            fmt::format("leave {} out, or adapter out for a new one", key));
+    if (config.is_set("lora_dropout")) p.lora_dropout = config.lora_dropout;
+  } else {
+    p.r = config.lora_r;
+    p.lora_alpha = config.lora_alpha;
+    p.lora_dropout = config.lora_dropout;
+    p.target_modules = config.target_modules;
+    p.exclude_modules = config.exclude_modules;
+    p.use_rslora = config.use_rslora;
+    p.init = config.init_lora_weights;
+    p.bias = config.bias;
+    p.modules_to_save = config.modules_to_save;
+    p.layers_to_transform = layers(config);
+  }
+  p.base = config.model;
+  return p;
+}
+
+PeftModel resolve_adapter(const ModelSpec& spec, const PeftConfig& config,
+                          const std::string& folder) {
+  try {
+    return resolve_peft(spec, config);
+  } catch (const Error& e) {
+    if (folder.empty()) throw;
+    fail(e.code(), e.expected(), fmt::format("{} in {}/{}", e.found(), folder, kAdapterConfig),
+         "the model folder that the adapter was trained on");
+  }
+}
+
+}  // namespace snug
