@@ -182,7 +182,8 @@ std::vector<BadRow> bad_keys_of_the_machine() {
        usage("recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
              "heads, rstdq, "
              "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
-             "sum, names joined with +, or a map "
+             "sum, qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, names joined with +, or "
+             "a map "
              "of "
              "layers to them",
              "\"blocks\" (command line)", "did you mean block?")},
@@ -210,7 +211,8 @@ std::vector<BadRow> bad_keys_of_the_machine() {
        usage("offload as auto, one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, "
              "heads, rstdq, "
              "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
-             "sum, names joined with +, or a map of layers "
+             "sum, qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, names joined with +, or "
+             "a map of layers "
              "to "
              "them",
              "\"weights\" (command line)", "offload=inputs")},

@@ -37,7 +37,8 @@ TEST_F(Adapters, ARunLeavesAPeftFolderThatIsUsedUnmergedAndMerged) {
   expect_planned_is_measured(w_, "run");
   EXPECT_EQ(listing(w_.path("run/final")),
             (std::vector<std::string>{"adapter_config.json", "adapter_model.safetensors",
-                                      "tokenizer.json", "tokenizer_config.json"}));
+                                      "generation_config.json", "merges.txt", "tokenizer.json",
+                                      "tokenizer_config.json", "vocab.json"}));
   const Json config = w_.json("run/final/adapter_config.json");
   EXPECT_EQ(config["peft_type"], "LORA");
   EXPECT_EQ(config["base_model_name_or_path"], w_.path("base/final"));
