@@ -175,7 +175,7 @@ PeftConfig read_adapter_config(const std::string& folder, std::vector<std::strin
   p.lora_alpha = get_number(c, "lora_alpha", path, 8);
   p.lora_dropout = get_number(c, "lora_dropout", path, 0);
   if (!(p.lora_dropout >= 0 && p.lora_dropout < 1))
-    fail(ErrorCode::data, fmt::format("lora_dropout in [0,1) in {}", path),
+    fail(ErrorCode::data, fmt::format("lora_dropout from 0 to below 1 in {}", path),
          fmt::format("{}", p.lora_dropout), "0.05");
   p.target_modules = words(c, "target_modules", path);
   p.exclude_modules = words(c, "exclude_modules", path);
@@ -214,9 +214,10 @@ PeftConfig read_adapter_config(const std::string& folder, std::vector<std::strin
 
 void write_adapter_config(const Model& model, const PeftConfig& config, const std::string& folder) {
   const Family& family = find_family(model.spec().family, "model");
-  // Paths with and without an adapter, and the last words of both.
+  // Paths with an adapter, and the last words of those without one that could be meant.
   std::vector<std::string> adapted;
-  std::set<std::string> all, others;
+  std::set<std::string> others;
+  const std::vector<int64_t>& layers = config.layers_to_transform;
   for (int i = 0; i < model.params().size(); ++i) {
     const ParamInfo& p = model.params()[i];
     if (p.shape.rank() != 2 || is_adapter_name(p.name.view())) continue;
@@ -230,15 +231,14 @@ void write_adapter_config(const Model& model, const PeftConfig& config, const st
                                    [&](const AdapterPiece& piece) { return piece.piece == k; });
       if (has)
         adapted.push_back(path);
-      else
+      else if (layers.empty() || std::find(layers.begin(), layers.end(), p.part) != layers.end())
         others.insert(path.substr(path.rfind('.') + 1));
     }
   }
   std::set<std::string> targets;
   for (const std::string& path : adapted) {
     const std::string last = path.substr(path.rfind('.') + 1);
-    const bool by_layers = !config.layers_to_transform.empty();
-    targets.insert(others.contains(last) && !by_layers ? path : last);
+    targets.insert(others.contains(last) ? path : last);
   }
   std::vector<std::string> saved = config.modules_to_save;
   for (int i = 0; i < model.params().size(); ++i)

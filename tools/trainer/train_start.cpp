@@ -7,6 +7,7 @@
 #include "engine/core/error.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "layers/models/adapter_files.h"
 #include "tools/checkpoint/aside.h"
 #include "tools/checkpoint/checkpoint_seal.h"
 #include "tools/checkpoint/output_folder.h"
@@ -70,6 +71,23 @@ void TrainRun::check_output_dir() {
   check_new_folder();
   lock_.take(dir);
   check_new_folder();
+}
+
+// The model that stays as it is has to be there when the adapters are used.
+void TrainRun::check_base() {
+  if (setup_.model_folder.empty())
+    fail(ErrorCode::usage, "a model folder with weights, which adapters go on top of",
+         config().init == "scratch"
+             ? fmt::format("init: scratch ({})", config().where("init"))
+             : fmt::format("model: {}, which begins with random weights",
+                           config().model.empty() ? "a map" : config().model),
+         "model=FOLDER");
+  setup_.base = weights_fingerprint(setup_.model_folder);
+  if (resumed_ && resumed_->pinned.base != setup_.base)
+    fail(ErrorCode::usage,
+         fmt::format("the base of {}: weights {}", resumed_->folder, resumed_->pinned.base),
+         fmt::format("{}, weights {}", setup_.model_folder, setup_.base),
+         "model= of the folder that it was trained on");
 }
 
 // Token files are read where they are, and those of the run itself may be what it is to learn from.

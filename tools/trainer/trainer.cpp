@@ -59,23 +59,6 @@ PrepareRoom TrainRun::prepare_room() const {
           .set = plan_.reserve == 0};
 }
 
-// The model that stays as it is has to be there when the adapters are used.
-void TrainRun::check_base() {
-  if (setup_.model_folder.empty())
-    fail(ErrorCode::usage, "a model folder with weights, which adapters go on top of",
-         config().init == "scratch"
-             ? fmt::format("init: scratch ({})", config().where("init"))
-             : fmt::format("model: {}, which begins with random weights",
-                           config().model.empty() ? "a map" : config().model),
-         "model=FOLDER");
-  setup_.base = weights_fingerprint(setup_.model_folder);
-  if (resumed_ && resumed_->pinned.base != setup_.base)
-    fail(ErrorCode::usage,
-         fmt::format("the base of {}: weights {}", resumed_->folder, resumed_->pinned.base),
-         fmt::format("{}, weights {}", setup_.model_folder, setup_.base),
-         "model= of the folder that it was trained on");
-}
-
 Pinned TrainRun::pinned() const {
   Pinned p = make_pinned(setup_, plan_.decisions, data_, data_fingerprint_);
   p.kernels = plan_.kernels;

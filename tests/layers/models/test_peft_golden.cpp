@@ -148,7 +148,9 @@ TEST_P(PeftGoldens, GradientsUnderDropoutAreSlopes) {
   PeftRun run(g, peft), split(g, peft, {.recompute = "block", .micro = 1});
   const double undropped = g.numbers("loss")[0], loss = run.step();
   EXPECT_GT(std::fabs(loss - undropped) / undropped, 1e-5) << "nothing was dropped";
-  if (!g.encoder) EXPECT_LT(std::fabs(split.step() - loss) / loss, 1e-5);
+  if (!g.encoder) {
+    EXPECT_LT(std::fabs(split.step() - loss) / loss, 1e-5);
+  }
   const int64_t n = run.model().params().trained_elements();
   std::vector<float> gradient(static_cast<size_t>(n), 0.0f);
   for (int i = 0; i < run.model().params().size(); ++i) {
@@ -218,12 +220,18 @@ TEST(Peft, RefusesWhatDoesNotFit) {
          {"all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"});
   refuse([](PeftConfig& c) { c.target_modules = {"q_proj", "lm_head"}; }, {"lm_head"});
   refuse([](PeftConfig& c) { c.target_modules = {".*xyz.*"}; }, {".*xyz.*"});
-  refuse([](PeftConfig& c) { c.target_modules = {"(q"}; }, {"a regular expression", "(q"});
+  refuse([](PeftConfig& c) { c.target_modules = {"(q"}; },
+         {"names or a regular expression of modules as target_modules", "(q",
+          "target_modules=all-linear"});
   refuse([](PeftConfig& c) { c.target_modules = {"q_proj", ".*v"}; }, {"one expression"});
   refuse([](PeftConfig& c) { c.r = 0; }, {"lora_r between 1 and 24", "found: 0", "lora_r=8"});
   refuse([](PeftConfig& c) { c.r = 25; }, {"the smaller width of model.layers.0.self_attn.q_proj"});
-  refuse([](PeftConfig& c) { c.layers_to_transform = {2}; }, {"between 0 and 1", "2"});
-  refuse([](PeftConfig& c) { c.modules_to_save = {"v_porj"}; }, {"modules_to_save", "v_proj"});
+  refuse([](PeftConfig& c) { c.layers_to_transform = {2}; },
+         {"layers_to_transform between 0 and 1", "2", "layers_to_transform=[1]"});
+  refuse([](PeftConfig& c) { c.modules_to_save = {"v_porj"}; },
+         {"modules_to_save to name modules of the model", "v_porj", "did you mean v_proj?"});
+  refuse([](PeftConfig& c) { c.modules_to_save = {"xyzzy"}; }, {"some of q_proj, k_proj, "});
+  refuse([](PeftConfig& c) { c.alpha_pattern = {{"w_proj", 3.0}}; }, {"alpha_pattern", "w_proj"});
   refuse([](PeftConfig& c) { c.modules_to_save = {"k_proj"}; }, {"they are one parameter here"});
   refuse([](PeftConfig& c) { c.rank_pattern = {{"w_proj", 3}}; }, {"rank_pattern", "w_proj"});
   const PeftGolden tied("d");
@@ -247,10 +255,17 @@ TEST(Peft, RefusesFoldersOfOthers) {
     return [&] { read_adapter_config(empty.path()); };
   };
   expect_error(ErrorCode::unsupported, {"peft_type LORA", "IA3"}, with(R"({"peft_type": "IA3"})"));
-  expect_error(ErrorCode::unsupported, {"use_dora", "true"},
+  expect_error(ErrorCode::unsupported,
+               {"without use_dora, which is not built", "true", "an adapter trained without it"},
                with(R"({"peft_type": "LORA", "use_dora": true})"));
-  expect_error(ErrorCode::unsupported, {"init_lora_weights", "pissa"},
+  expect_error(ErrorCode::unsupported,
+               {"init_lora_weights true, false or gaussian in", "pissa",
+                "converted by PEFT to one of LoRA (path_initial_model_for_weight_conversion)"},
                with(R"({"peft_type": "LORA", "init_lora_weights": "pissa"})"));
+  expect_error(ErrorCode::data, {"bias none, all or lora_only in", "some"},
+               with(R"({"peft_type": "LORA", "bias": "some"})"));
+  expect_error(ErrorCode::data, {"lora_dropout from 0 to below 1 in", "1"},
+               with(R"({"peft_type": "LORA", "lora_dropout": 1})"));
   expect_error(ErrorCode::data, {"r"}, with(R"({"peft_type": "LORA", "r": 0})"));
   write_atomic(empty / kAdapterConfig, R"({"peft_type": "LORA", "news": 3, "use_news": false})");
   std::vector<std::string> notes;

@@ -37,7 +37,8 @@ TEST_F(Adapters, ARunLeavesAPeftFolderThatIsUsedUnmergedAndMerged) {
   expect_planned_is_measured(w_, "run");
   EXPECT_EQ(listing(w_.path("run/final")),
             (std::vector<std::string>{"adapter_config.json", "adapter_model.safetensors",
-                                      "tokenizer.json", "tokenizer_config.json"}));
+                                      "generation_config.json", "merges.txt", "tokenizer.json",
+                                      "tokenizer_config.json", "vocab.json"}));
   const Json config = w_.json("run/final/adapter_config.json");
   EXPECT_EQ(config["peft_type"], "LORA");
   EXPECT_EQ(config["base_model_name_or_path"], w_.path("base/final"));
@@ -68,6 +69,34 @@ TEST_F(Adapters, ARunLeavesAPeftFolderThatIsUsedUnmergedAndMerged) {
   // Another run goes on from it, from where this one ended.
   w_.trained("on", {"model=" + base, "tokenizer=null", "adapter=" + adapter, "max_steps=2"});
   EXPECT_NEAR(w_.metrics("on").front()["eval_loss"].get<double>(), w_.last_eval_loss("run"), 1e-6);
+}
+
+// Every key of the form, in the folder that it makes.
+TEST_F(Adapters, EveryKeyIsInTheFolder) {
+  w_.trained("run", {"model=" + w_.path("base/final"), "tokenizer=null", "peft=lora", "lora_r=2",
+                     "lora_alpha=3", "target_modules=[c_attn,c_proj]", "exclude_modules=mlp.c_proj",
+                     "use_rslora=true", "init_lora_weights=gaussian", "bias=lora_only",
+                     "layers_to_transform=[1-1]", "max_steps=1"});
+  const Json config = w_.json("run/final/adapter_config.json");
+  EXPECT_EQ(config["r"], 2);
+  EXPECT_EQ(config["lora_alpha"], 3);
+  EXPECT_EQ(config["use_rslora"], true);
+  EXPECT_EQ(config["init_lora_weights"], "gaussian");
+  EXPECT_EQ(config["bias"], "lora_only");
+  EXPECT_EQ(config["layers_to_transform"], Json({1}));
+  const SafetensorsReader file(w_.path("run/final/adapter_model.safetensors"));
+  std::vector<std::string> names;
+  for (const SafeTensor& t : file.tensors()) names.push_back(t.name);
+  const std::string at = "base_model.model.transformer.h.1.attn.";
+  EXPECT_EQ(names,
+            (std::vector<std::string>{at + "c_attn.base_layer.bias", at + "c_attn.lora_A.weight",
+                                      at + "c_attn.lora_B.weight", at + "c_proj.base_layer.bias",
+                                      at + "c_proj.lora_A.weight", at + "c_proj.lora_B.weight"}));
+  const Outcome none = w_.train("on", with({"layers_to_transform=[x]"}));
+  EXPECT_EQ(none.code, 2);
+  EXPECT_NE(none.err.find("layers_to_transform as numbers of layers, or ranges of them"),
+            std::string::npos)
+      << none.err;
 }
 
 // Stopped after its checkpoint, and gone on with under another policy: the same bits.
