@@ -103,8 +103,9 @@ TEST(SlowPlanResidence, EveryBudgetHoldsAndMoreMemoryIsNeverSlower) {
         EXPECT_EQ(p.moved, p.host_bytes > 0);
         moved += p.moved;
         seen.insert(p.decisions.offload);
-        if (i == 4)
+        if (i == 4) {
           EXPECT_EQ(plan_hash(make_plan(r)), plan_hash(p)) << "other budgets changed the plan";
+        }
       }
       EXPECT_GE(moved, 2) << link;  // the smallest: a gain below the margin moves nothing
     }
