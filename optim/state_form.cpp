@@ -14,8 +14,11 @@ const char* to_string(StateForm form) {
 }
 
 const Codec* codec_of_state(StateForm form, bool squares) {
-  if (form == StateForm::codes8) return &codec(squares ? "dynamic8_unsigned" : "dynamic8");
-  if (form == StateForm::codes4) return &codec(squares ? "linear4_unsigned" : "dynamic4");
+  // Found once: a step takes nothing from the heap.
+  static const Codec* const eight[] = {&codec("dynamic8"), &codec("dynamic8_unsigned")};
+  static const Codec* const four[] = {&codec("dynamic4"), &codec("linear4_unsigned")};
+  if (form == StateForm::codes8) return eight[squares ? 1 : 0];
+  if (form == StateForm::codes4) return four[squares ? 1 : 0];
   return nullptr;
 }
 

@@ -5,6 +5,7 @@
 #include "engine/core/error.h"
 #include "optim/optimizer.h"
 #include "tools/config/make_schedule.h"
+#include "tools/config/optimizer_name.h"
 #include "tools/config/run_config.h"
 
 namespace snug {
@@ -185,7 +186,9 @@ TEST(ConfigErrors, Choices) {
                "optim=adamw", ErrorCode::unsupported);
   EXPECT_EQ(load_config_text("optim: paged_adamw_bnb_8bit", "run.yaml", {}).optim,
             "paged_adamw_8bit");
-  EXPECT_EQ(load_config_text("optim: lion\noptim_state: bf16", "run.yaml", {}).optim, "lion_bf16");
+  EXPECT_EQ(
+      optimizer_name(load_config_text("optim: lion\noptim_state: bf16", "run.yaml", {})).text(),
+      "lion_bf16");
   expect_error("optim: lion_8bit\noptim_state: 4bit", "optim_state as the name of optim says: 8bit",
                "optim_state: 4bit (run.yaml:2), optim: lion_8bit (run.yaml:1)",
                "optim=lion optim_state=4bit");

@@ -15,6 +15,7 @@
 #include "optim/settings.h"
 #include "tools/config/keys.h"
 #include "tools/config/make_schedule.h"
+#include "tools/config/optimizer_name.h"
 #include "tools/planner/attention_choice.h"
 #include "tools/session/device_choice.h"
 #include "tools/session/tell.h"
@@ -56,7 +57,7 @@ Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunD
   p.threads = setup.request.settings.threads;
   p.precision = config.precision;
   if (config.precision == "fp16" && config.loss_scale == 0) p.init_scale = config.init_scale;
-  p.optimizer = optim_name(config.optim).text();  // wherever its states rest
+  p.optimizer = optimizer_name(config).text();  // wherever its states rest
   p.instruction_set = plan_instruction_set();
   p.recompute = decisions.recompute;
   p.computes_on = setup.request.computes_on;

@@ -12,6 +12,7 @@
 #include "tools/config/complaints.h"
 #include "tools/config/keys.h"
 #include "tools/config/make_schedule.h"
+#include "tools/config/optimizer_name.h"
 
 namespace snug {
 namespace {
@@ -54,7 +55,7 @@ bool own_beta2(double value) {
 void check_optim_args(const RunConfig& c) {
   try {
     OptimizerConfig o;
-    o.name = c.optim;
+    o.name = optimizer_name(c).text();
     o.args = parse_optim_args(c.optim_args);
     make_optimizer(o);
   } catch (const Error& e) {
@@ -232,7 +233,12 @@ void check_config(const RunConfig& c, Complaints& complaints) {
   complaints.of([&] {
     if (!c.optim_args.empty()) check_optim_args(c);
   });
-  const OptimName named = optim_name(c.optim);
+  const OptimName named = optimizer_name(c);
+  if (named.says_state && c.optim_state != "auto" && c.optim_state != to_string(named.state))
+    complaints.add(ErrorCode::usage,
+                   fmt::format("optim_state as the name of optim says: {}", to_string(named.state)),
+                   quote(c, {"optim_state", "optim"}),
+                   fmt::format("optim={} optim_state={}", named.facts->name, c.optim_state));
   if (named.state != StateForm::f32 && uses(kUsesMomentum) && c.sgd_momentum == 0)
     complaints.add(ErrorCode::usage,
                    fmt::format("sgd_momentum above 0 for states in {}", to_string(named.state)),
@@ -419,6 +425,15 @@ ScheduleConfig schedule_config(const RunConfig& c, int64_t total_steps) {
   if (schedule.type == "polynomial") schedule.power = c.lr_power;
   if (c.lr_timescale > 0) schedule.timescale = c.lr_timescale;
   return schedule;
+}
+
+OptimName optimizer_name(const RunConfig& config) {
+  OptimName name = optim_name(config.optim);
+  if (name.says_state) return name;
+  for (const StateForm form :
+       {StateForm::f32, StateForm::bf16, StateForm::codes8, StateForm::codes4})
+    if (config.optim_state == to_string(form)) name.state = form;
+  return name;
 }
 
 }  // namespace snug

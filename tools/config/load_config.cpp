@@ -353,23 +353,6 @@ void prefer_command_line(RunConfig& config) {
   }
 }
 
-// What optim_state says, behind the name of the optimizer.
-void settle_optimizer(RunConfig& config, Complaints& complaints) {
-  OptimName name = optim_name(config.optim);
-  if (config.optim_state == "auto" || name.facts == nullptr) return;
-  if (name.says_state && config.optim_state != to_string(name.state))
-    return complaints.add(
-        ErrorCode::usage,
-        fmt::format("optim_state as the name of optim says: {}", to_string(name.state)),
-        fmt::format("optim_state: {} ({}), optim: {} ({})", config.optim_state,
-                    config.where("optim_state"), config.optim, config.where("optim")),
-        fmt::format("optim={} optim_state={}", name.facts->name, config.optim_state));
-  for (const StateForm form :
-       {StateForm::f32, StateForm::bf16, StateForm::codes8, StateForm::codes4})
-    if (config.optim_state == to_string(form)) name.state = form;
-  config.optim = (name.paged ? "paged_" : "") + name.text();
-}
-
 RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides) {
   Complaints complaints;
   Settings settings(complaints);
@@ -394,7 +377,6 @@ RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides
   prefer_command_line(config);
   if (config.max_steps == 0 && config.num_train_epochs == 0 && config.max_time == 0)
     config.num_train_epochs = 1;
-  settle_optimizer(config, complaints);
   if (const OptimFacts* facts = find_optimizer(config.optim)) {
     const OptimDefaults& own = facts->defaults;
     if (own.learning_rate > 0 && !config.is_set("learning_rate"))

@@ -6,6 +6,7 @@
 #include "engine/core/units.h"
 #include "engine/text/regex.h"
 #include "optim/settings.h"
+#include "tools/config/optimizer_name.h"
 #include "tools/config/param_groups.h"
 #include "tools/planner/state_bytes.h"
 #include "tools/session/tell.h"
@@ -66,7 +67,7 @@ void add_groups(OptimizerConfig& o, const RunConfig& config, const ParamTable& t
 }  // namespace
 
 OptimizerConfig optimizer_setup(const RunConfig& config, const Model& model, bool from_scratch) {
-  const OptimName name = optim_name(config.optim);
+  const OptimName name = optimizer_name(config);
   OptimizerConfig o;
   o.name = name.facts->name;
   o.state = name.state;

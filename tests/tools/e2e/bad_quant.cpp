@@ -9,7 +9,8 @@ namespace {
 
 const char* const kAgain = "code the weights again with snug quant";
 const char* const kCodecs =
-    "dynamic8, dynamic8_unsigned, nf4, fp4, int8, min_max8, fp8_e4m3, fp8_e5m2, quantile8";
+    "dynamic8, dynamic8_unsigned, nf4, fp4, dynamic4, linear4_unsigned, int8, min_max8, fp8_e4m3, "
+    "fp8_e5m2, quantile8";
 
 struct Piece {
   std::string name, dtype, shape, bytes;
