@@ -41,6 +41,10 @@ std::string companions(std::string_view key) {
                               "growth_interval", "min_loss_scale"})
     if (key == scaling) return "precision: fp16\n";
   if (key.starts_with("sample_") && key != "sample_prompt") return "sample_prompt: x\n";
+  for (const char* adapter :
+       {"lora_r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "use_rslora",
+        "init_lora_weights", "bias", "modules_to_save", "layers_to_transform"})
+    if (key == adapter) return "peft: lora\n";
   return "";
 }
 

@@ -147,7 +147,8 @@ TEST(ConfigErrors, WrongTypes) {
                "recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
                "heads, rstdq, "
                "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
-               "sum, names joined with +, or a map of "
+               "sum, qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, names joined with +, "
+               "or a map of "
                "layers to them",
                "\"3\" (run.yaml:1)", "recompute=block");
 }
@@ -248,7 +249,8 @@ TEST(ConfigErrors, ModelAndRecompute) {
                "recompute as auto, one of none, norms, mlp, attention, block, norm1, mean1, rstd1, "
                "heads, rstdq, "
                "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
-               "sum, names joined with +, or a map of "
+               "sum, qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, names joined with +, "
+               "or a map of "
                "layers to them",
                "\"blok\" (run.yaml:1)", "did you mean block?");
   expect_error("recompute: [block]", "recompute as a policy or a map of layers to policies",
@@ -265,7 +267,8 @@ TEST(ConfigErrors, ModelAndRecompute) {
               "offload as auto, one of none, inputs, attention, mlp, block, norm1, mean1, rstd1, "
               "heads, rstdq, "
               "rstdk, qkv, att, lse, proj, mid, norm2, mean2, rstd2, rstd3, rstd4, fc, act, down, "
-              "sum, names joined with +, or a map of layers to "
+              "sum, qkv_lora, attention_proj_lora, fc_lora, mlp_proj_lora, names joined with +, or "
+              "a map of layers to "
               "them")
         << name;
   EXPECT_EQ(caught("offload: input").advice, "did you mean inputs?");
