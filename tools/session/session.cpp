@@ -287,9 +287,8 @@ Runtime Session::runtime(GradSink* gradients, const View& document_start, KvCach
   return {stores_->params(), gradients, state_, cache, packed_.get(), document_start};
 }
 
-void Session::micro(bool first_of_window, int64_t windows) {
-  const int64_t B = windows > 0 ? windows : decisions_.micro_batch;
-  require(B == decisions_.micro_batch || !ctx_.settings().graphs, "graphs to run at one size");
+void Session::micro(bool first_of_window) {
+  const int64_t B = decisions_.micro_batch;
   require(!stores_->updates_in_backward() || first_of_window || ctx_.planning(),
           "one micro-step a window, to update in backward");
   stores_->begin(first_of_window);

@@ -152,9 +152,8 @@ class Session {
 
   // Programs.
   void load();  // after the weights were written to resting()
-  // With update_in_backward the optimizer's prepare_step and the rates come before it. Of `windows`
-  // sequences, the first ones, in place of micro_batch (0: these): only numbers of shorter_steps.h.
-  void micro(bool first_of_window, int64_t windows = 0);
+  // With update_in_backward the optimizer's prepare_step and the rates come before it.
+  void micro(bool first_of_window);
   void update();
   void evaluate();
   // Feeds prompt() at state().position to one row of the cache. What it writes at a position is

@@ -136,7 +136,6 @@ class TrainRun {
   int64_t timed_steps_ = -1;
   // Of this process's steps: rows of tokens that were computed, and tokens in them; the last step's
   // share without one.
-  std::vector<int64_t> shorter_;  // shorter_steps.h, of tasks with rows
   int64_t planned_rows_ = 0, filled_rows_ = 0;
   double empty_share_ = -1;
   int64_t total_ = 0, runtime_measured_ = 0;

@@ -27,7 +27,6 @@
 #include "tools/planner/plan_search.h"
 #include "tools/report/report.h"
 #include "tools/session/device_choice.h"
-#include "tools/session/shorter_steps.h"
 #include "tools/session/tell.h"
 #include "tools/session/warm_up.h"
 #include "tools/setup/run_data.h"
@@ -89,9 +88,6 @@ void TrainRun::reserve() {
       std::make_unique<Session>(plan_.place, *setup_.model, plan_.decisions,
                                 setup_.request.optimizer, setup_.request.settings, &plan_.schedule);
   session_->open();
-  if (data_.rows)
-    shorter_ = shorter_steps(plan_.place, *setup_.model, plan_.decisions, setup_.request.optimizer,
-                             setup_.request.settings, plan_.schedule);
   if (plan_.place == Place::cuda) prepare_gpu();
   clock_.lap("memory");
   if (resumed_) {
@@ -208,21 +204,19 @@ void TrainRun::micro_steps() {
   }
 }
 
-// As many micro-steps as the step's rows need, the last one of as few windows as may be: windows are samples to what draws random numbers.
+// As many micro-steps as the step's rows need: windows are samples to what draws random numbers.
 void TrainRun::micro_steps_of_rows(int64_t step) {
   const int64_t windows = data_.rows->windows(step), B = plan_.decisions.micro_batch;
-  int64_t computed = 0;
+  const int64_t planned = (windows + B - 1) / B * B * plan_.decisions.T,
+                filled = data_.rows->tokens(step);
+  planned_rows_ += planned;
+  filled_rows_ += filled;
+  empty_share_ = 1 - static_cast<double>(filled) / static_cast<double>(planned);
   for (int64_t first = 0; first < windows; first += B) {
-    const int64_t run = shorter_[static_cast<size_t>(std::min(B, windows - first))];
-    computed += run * plan_.decisions.T;
     data_.rows->fill(step, first, *session_);
     session_->state().first_sample = first;
-    session_->micro(first == 0, run);
+    session_->micro(first == 0);
   }
-  const int64_t filled = data_.rows->tokens(step);
-  planned_rows_ += computed;
-  filled_rows_ += filled;
-  empty_share_ = 1 - static_cast<double>(filled) / static_cast<double>(computed);
 }
 
 // Tokens that are learned from, of these many samples.

@@ -117,7 +117,7 @@ class EncoderRun {
         std::fill_n(session->stores().flat_gradients().as<float>(),
                     model.params().trained_elements(), 123.0f);
       if (train)
-        session->micro(first == 0, computed);
+        session->micro(first == 0);
       else
         session->evaluate();
     }
@@ -168,9 +168,6 @@ class EncoderRun {
   Model model;
   Schedule schedule;
   std::unique_ptr<Session> session;
-  int64_t computed = 0;  // windows of a micro-step; 0: all
-
-  int64_t windows() const { return windows_; }
 
  private:
   // Rows in their order, each where it fits behind the last.

@@ -5,7 +5,6 @@
 #include "engine/core/rng.h"
 #include "tests/layers/models/encoder_golden.h"
 #include "tests/support/emu.h"
-#include "tools/session/shorter_steps.h"
 
 namespace snug {
 namespace {
@@ -31,28 +30,6 @@ TEST_P(EncoderGoldens, LossAndEveryGradientMatchFloat64) {
       for (int i = 0; i < run.model.params().size(); ++i)
         EXPECT_LT(run.gradient_error(i), 1e-5) << run.model.params()[i].name.view() << packing.T;
     }
-}
-
-// The windows behind the last row are left out: everything is as with them but for the order of sums,
-// in no more memory than was planned, on both places.
-TEST_P(EncoderGoldens, EmptyWindowsNeedNotBeComputed) {
-  const EncoderGolden g(GetParam());
-  const double expected = g.numbers("loss")[0];
-  for (const Place place : {Place::cpu, Place::emu}) {
-    EncoderRun run(g, "fp32", "none", {g.spec.P, g.rows() + 2, 1 << 12}, 1, place);
-    const std::vector<int64_t> runs =
-        shorter_steps(place, run.model, run.session->decisions(), run.session->optimizer().config(),
-                      run.session->context().settings(), run.schedule);
-    run.computed = runs[static_cast<size_t>(run.windows())];
-    EXPECT_GE(run.computed, run.windows());
-    EXPECT_LT(run.computed, g.rows() + 2) << "no shorter micro-step keeps to the record";
-    for (int step = 0; step < 2; ++step) {  // where the longer one left its numbers, too
-      EXPECT_LT(std::fabs(run.step() - expected) / expected, 1e-5);
-      for (int i = 0; i < run.model.params().size(); ++i)
-        EXPECT_LT(run.gradient_error(i), 1e-5) << run.model.params()[i].name.view();
-      run.computed = step == 0 ? 0 : run.computed;
-    }
-  }
 }
 
 TEST_P(EncoderGoldens, EvaluationHasTheLossAndTheLogits) {
