@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <set>
 
 #include "engine/core/error.h"
@@ -198,16 +199,26 @@ PeftConfig read_adapter_config(const std::string& folder, std::vector<std::strin
       p.layers_to_transform.push_back(
           get_int(json{{"layers_to_transform", layer}}, "layers_to_transform", path));
   }
+  // In the order of the file, which counts.
+  std::ifstream file(path);
+  const auto ordered = nlohmann::ordered_json::parse(file);
   for (const char* key : {"rank_pattern", "alpha_pattern"}) {
     if (!c.contains(key) || c[key].is_null()) continue;
     require_object(c[key], path + " / " + key);
-    for (const auto& item : c[key].items()) {
+    for (const auto& item : ordered[key].items()) {
+      const std::string& word = item.key();
       if (std::string_view(key) == "rank_pattern")
-        p.rank_pattern[item.key()] = get_int(c[key], item.key().c_str(), path + " / " + key);
+        p.rank_pattern.emplace_back(word, get_int(c[key], word.c_str(), path + " / " + key));
       else
-        p.alpha_pattern[item.key()] = get_number(c[key], item.key().c_str(), path + " / " + key);
+        p.alpha_pattern.emplace_back(word, get_number(c[key], word.c_str(), path + " / " + key));
     }
   }
+  const auto is_word = [&](const char* key) {
+    return c.contains(key) && c[key].is_string() && c[key] != "all-linear";
+  };
+  p.target_expression = is_word("target_modules");
+  p.exclude_expression = is_word("exclude_modules");
+  p.of_folder = true;
   p.base = get_string(c, "base_model_name_or_path", path, "");
   return p;
 }
@@ -250,6 +261,12 @@ void write_adapter_config(const Model& model, const PeftConfig& config, const st
                        [&](const std::string& own) { return name.ends_with(own); }))
         saved.push_back(name);
     }
+  // By whole paths, so that no order of them counts.
+  json ranks = json::object(), alphas = json::object();
+  for (const std::string& path : adapted) {
+    if (rank_of(config, path) != config.r) ranks[path] = rank_of(config, path);
+    if (alpha_of(config, path) != config.lora_alpha) alphas[path] = alpha_of(config, path);
+  }
   json c = {{"peft_type", "LORA"},
             {"auto_mapping", nullptr},
             {"base_model_name_or_path", config.base.empty() ? json(nullptr) : json(config.base)},
@@ -269,8 +286,8 @@ void write_adapter_config(const Model& model, const PeftConfig& config, const st
             {"modules_to_save", saved.empty() ? json(nullptr) : json(saved)},
             {"layers_to_transform", nullptr},
             {"layers_pattern", nullptr},
-            {"rank_pattern", config.rank_pattern},
-            {"alpha_pattern", config.alpha_pattern},
+            {"rank_pattern", ranks},
+            {"alpha_pattern", alphas},
             {"layer_replication", nullptr}};
   if (config.lora_alpha == static_cast<double>(static_cast<int64_t>(config.lora_alpha)))
     c["lora_alpha"] = static_cast<int64_t>(config.lora_alpha);

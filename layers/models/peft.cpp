@@ -90,20 +90,16 @@ class WholePath {
 // Whether a list of names, or the one expression, means a module.
 class Targets {
  public:
-  Targets(const char* key, const std::vector<std::string>& words) : words_(words) {
-    if (words.size() == 1 && is_pattern(words.front())) {
-      regex_.emplace(key, words.front(), "");
-    } else {
-      for (const std::string& word : words)
-        if (is_pattern(word))
-          fail(ErrorCode::usage, fmt::format("names of modules, or one expression, as {}", key),
-               fmt::format("{}", fmt::join(words, ", ")),
-               fmt::format("{}='.*({})'", key, fmt::join(words, "|")));
-    }
+  Targets(const char* key, const std::vector<std::string>& words, bool expression) : words_(words) {
+    if (expression) regex_.emplace(key, words.front(), "");
   }
   bool match(const std::string& path) {
-    if (regex_) return regex_->matches(path);
     bool found = false;
+    if (regex_) {
+      found = regex_->matches(path);
+      if (found) met_.insert(words_.front());
+      return found;
+    }
     for (const std::string& word : words_)
       if (is_path_end(path, word)) {
         found = true;
@@ -111,7 +107,7 @@ class Targets {
       }
     return found;
   }
-  bool met(const std::string& word) const { return regex_ || met_.contains(word); }
+  bool met(const std::string& word) const { return met_.contains(word); }
 
  private:
   const std::vector<std::string>& words_;
@@ -119,16 +115,17 @@ class Targets {
   std::set<std::string> met_;
 };
 
-// The value of the first pattern that a path ends with.
+// The value of the first pattern that a path ends with. `met` gets all that do.
 template <class T>
-T by_pattern(const char* key, const std::map<std::string, T>& patterns, const std::string& path,
-             T otherwise, std::set<std::string>& met) {
+T by_pattern(const char* key, const std::vector<std::pair<std::string, T>>& patterns,
+             const std::string& path, T otherwise, std::set<std::string>* met = nullptr) {
+  const T* first = nullptr;
   for (const auto& [pattern, value] : patterns)
     if (WholePath(key, pattern, "(?:.*\\.)?").matches(path)) {
-      met.insert(fmt::format("{} {}", key, pattern));
-      return value;
+      if (met) met->insert(fmt::format("{} {}", key, pattern));
+      if (first == nullptr) first = &value;
     }
-  return otherwise;
+  return first ? *first : otherwise;
 }
 
 // As PEFT's ModulesToSaveWrapper: the path of the module or of one that it lies in.
@@ -198,7 +195,13 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
   std::vector<std::string> words = config.target_modules;
   const bool all = words.size() == 1 && words.front() == "all-linear";
   if (words.empty()) words = default_targets(modules);
-  Targets targets("target_modules", words), excluded("exclude_modules", config.exclude_modules);
+  Targets targets("target_modules", words, config.target_expression),
+      excluded("exclude_modules", config.exclude_modules, config.exclude_expression);
+  std::set<std::string> without;
+  for (const Module& m : modules)
+    if (excluded.match(m.path)) without.insert(m.path);
+  for (const std::string& word : config.exclude_modules)
+    if (!config.of_folder && !excluded.met(word)) no_match("exclude_modules", word, modules);
   std::set<std::string> met, adapted;
   for (const int64_t layer : config.layers_to_transform)
     if (layer < 0 || layer >= spec.L)
@@ -206,15 +209,15 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
            std::to_string(layer), fmt::format("layers_to_transform=[{}]", spec.L - 1));
   for (const Module& m : modules) {
     if (!(all || targets.match(m.path)) || is_saved(m.path)) continue;
-    if (!config.exclude_modules.empty() && excluded.match(m.path)) continue;
+    if (without.contains(m.path)) continue;
     const std::vector<int64_t>& layers = config.layers_to_transform;
     if (!layers.empty() && std::find(layers.begin(), layers.end(), m.number) == layers.end())
       continue;
     AdapterPiece piece = m.piece;
-    piece.rank = by_pattern("rank_pattern", config.rank_pattern, m.path, config.r, met);
+    piece.rank = by_pattern("rank_pattern", config.rank_pattern, m.path, config.r, &met);
     check_rank(m, piece.rank);
     const double alpha =
-        by_pattern("alpha_pattern", config.alpha_pattern, m.path, config.lora_alpha, met);
+        by_pattern("alpha_pattern", config.alpha_pattern, m.path, config.lora_alpha, &met);
     const auto r = static_cast<double>(piece.rank);
     piece.scale = static_cast<float>(alpha / (config.use_rslora ? std::sqrt(r) : r));
     LinearAdapter& adapter = result.adapters[m.layer];
@@ -231,7 +234,7 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
     adapted.insert(m.path);
     result.modules.push_back(m.path);
   }
-  if (!all && !is_pattern(words.front()))
+  if (!all && !config.target_expression)
     for (const std::string& word : words)
       if (!targets.met(word)) no_match("target_modules", word, modules);
   if (result.modules.empty())
@@ -287,6 +290,24 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
   result.trained = model.params().real_trained_elements();
   result.all = model.params().real_elements();
   return result;
+}
+
+int64_t rank_of(const PeftConfig& config, const std::string& path) {
+  return by_pattern("rank_pattern", config.rank_pattern, path, config.r);
+}
+
+double alpha_of(const PeftConfig& config, const std::string& path) {
+  return by_pattern("alpha_pattern", config.alpha_pattern, path, config.lora_alpha);
+}
+
+bool is_expression(const char* key, const std::vector<std::string>& words) {
+  if (words.size() == 1) return is_pattern(words.front());
+  for (const std::string& word : words)
+    if (is_pattern(word))
+      fail(ErrorCode::usage, fmt::format("names of modules, or one expression, as {}", key),
+           fmt::format("{}", fmt::join(words, ", ")),
+           fmt::format("{}='.*({})'", key, fmt::join(words, "|")));
+  return false;
 }
 
 std::string peft_text(const PeftConfig& c) {

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "layers/parts/adapter.h"
@@ -22,16 +22,19 @@ struct PeftConfig {
   // the one module that makes them, as PEFT has it for most families.
   std::vector<std::string> target_modules;
   std::vector<std::string> exclude_modules;  // the same; never matched
-  bool use_rslora = false;                   // s = alpha / sqrt(r), else alpha / r
-  std::string init = "true";                 // of A: true (as torch.nn.Linear) | gaussian
-  std::string bias = "none";                 // none | all | lora_only: which are trained
+  // Whether each of the two is one regular expression: PEFT's string, where a list holds names.
+  bool target_expression = false, exclude_expression = false;
+  bool use_rslora = false;    // s = alpha / sqrt(r), else alpha / r
+  std::string init = "true";  // of A: true (as torch.nn.Linear) | gaussian
+  std::string bias = "none";  // none | all | lora_only: which are trained
   // Trained and saved whole: a module whose path, or the path of one it lies in, ends with a name.
   // A classifier's output is always among them.
   std::vector<std::string> modules_to_save;
   std::vector<int64_t> layers_to_transform;  // empty: all
-  // Other ranks and alphas, by name or regular expression of the end of a path.
-  std::map<std::string, int64_t> rank_pattern;
-  std::map<std::string, double> alpha_pattern;
+  // Other ranks and alphas, by regular expressions of the end of a path: the first that fits counts.
+  std::vector<std::pair<std::string, int64_t>> rank_pattern;
+  std::vector<std::pair<std::string, double>> alpha_pattern;
+  bool of_folder = false;  // of adapter_config.json, where a word that excludes nothing is no error
 
   std::string base;  // base_model_name_or_path
   bool operator==(const PeftConfig&) const = default;
@@ -48,6 +51,13 @@ struct PeftModel {
 // Throws usage, naming the key: targets that match nothing (with the nearest names), a rank that is
 // not in [1, the smaller width of the module], what is trained in part where it is one parameter here.
 PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config);
+
+// The rank and alpha of a module.
+int64_t rank_of(const PeftConfig& config, const std::string& path);
+double alpha_of(const PeftConfig& config, const std::string& path);
+
+// Whether words of a configuration's key are one regular expression. Throws usage if one of several is.
+bool is_expression(const char* key, const std::vector<std::string>& words);
 
 // One line that two runs have in common if their adapters are the same.
 std::string peft_text(const PeftConfig& config);

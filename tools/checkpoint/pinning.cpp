@@ -123,11 +123,13 @@ Place ran_on(const Pinned& pinned) {
 
 void apply_pins(const Checkpoint& c, RunSetup& setup) {
   PlanRequest& r = setup.request;
+  // What a new run begins with: a checkpoint of adapters is no model.
+  const std::string begin = (c.pinned.adapters.empty() ? "model=" : "adapter=") + c.folder;
   const auto same = [&](bool equal, const char* key, const std::string& before,
                         const std::string& now) {
     if (!equal)
       fail(ErrorCode::usage, fmt::format("{} as in {}: {}", key, c.folder, before), now,
-           fmt::format("{}={}, or a new run from model={}", key, before, c.folder));
+           fmt::format("{}={}, or a new run from {}", key, before, begin));
   };
   const auto same_number = [&](int64_t before, const char* key, int64_t now) {
     same(before == now, key, std::to_string(before), std::to_string(now));
@@ -136,27 +138,30 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
   if (c.pinned.model != now.model)
     fail(ErrorCode::usage, fmt::format("model as in {}: the same shapes and numerics", c.folder),
          "another model",
-         fmt::format("the model keys it was made with, or a new run from model={}", c.folder));
+         fmt::format("the model keys it was made with, or a new run from {}", begin));
   if (c.pinned.adapters != now.adapters)
     fail(ErrorCode::usage,
          fmt::format("adapters as in {}: {}", c.folder,
                      c.pinned.adapters.empty() ? "none" : c.pinned.adapters),
          now.adapters.empty() ? "none" : now.adapters,
-         fmt::format("the keys of its config.resolved.yaml, or a new run with adapter={}",
-                     c.folder));
+         c.pinned.adapters.empty()
+             ? fmt::format("leave peft and adapter out, or a new run from {}", begin)
+             : fmt::format("the keys of its config.resolved.yaml, or a new run with {}", begin));
   if (c.pinned.frozen != now.frozen)
     fail(ErrorCode::usage,
          fmt::format("freeze and unfreeze as in {}, which has the states of what was trained there",
                      c.folder),
          fmt::format("freeze: {}, unfreeze: {}", config_text(setup.config.freeze),
                      config_text(setup.config.unfreeze)),
-         fmt::format("the keys of its config.resolved.yaml, or a new run from model={}", c.folder));
+         fmt::format("the keys of its config.resolved.yaml, or a new run from {}", begin));
   same(c.pinned.precision == now.precision, "precision", c.pinned.precision, now.precision);
   // A run goes on from the scale it had: another first one would do nothing.
   if (c.pinned.init_scale > 0 && now.init_scale > 0)
     same(c.pinned.init_scale == now.init_scale, "init_scale",
          fmt::format("{}", c.pinned.init_scale), fmt::format("{}", now.init_scale));
-  same(c.pinned.optimizer == now.optimizer, "optim", c.pinned.optimizer, now.optimizer);
+  const bool of_key = setup.config.optim_state != "auto";
+  same(c.pinned.optimizer == now.optimizer, of_key ? "optim_state=auto optim" : "optim",
+       c.pinned.optimizer, now.optimizer);
   same_number(c.pinned.seed, "seed", now.seed);
   same_number(c.pinned.data_seed, "data_seed", now.data_seed);
   same_number(c.pinned.T, "max_length", r.T);

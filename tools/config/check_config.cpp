@@ -47,7 +47,7 @@ std::string optimizers_with(int uses) {
 
 bool own_beta2(double value) {
   for (const OptimFacts& f : optimizer_facts())
-    if (f.defaults.adam_beta2 == value) return true;
+    if (f.defaults.adam_beta2 > 0 && f.defaults.adam_beta2 == value) return true;
   return false;
 }
 
@@ -242,7 +242,10 @@ void check_config(const RunConfig& c, Complaints& complaints) {
   if (named.state != StateForm::f32 && uses(kUsesMomentum) && c.sgd_momentum == 0)
     complaints.add(ErrorCode::usage,
                    fmt::format("sgd_momentum above 0 for states in {}", to_string(named.state)),
-                   quote(c, {"optim", "sgd_momentum"}), "sgd_momentum=0.9, or optim=sgd");
+                   named.says_state ? quote(c, {"optim", "sgd_momentum"})
+                                    : quote(c, {"optim_state", "sgd_momentum"}),
+                   named.says_state ? "sgd_momentum=0.9, or optim=sgd"
+                                    : "sgd_momentum=0.9, or optim_state=fp32");
   if (named.paged && c.offload_optimizer == "none")
     complaints.add(ErrorCode::usage,
                    "offload_optimizer: auto or cpu for an optimizer whose states may be paged",

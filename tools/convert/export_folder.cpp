@@ -65,7 +65,7 @@ std::vector<fs::path> check_output(const std::string& output) {
           !fs::is_directory(entry.symlink_status(error)))
         found = ", which holds something";
       else if (!FolderLock(entry.path().string()).held())
-        found = ", which holds " + name + ", where another snug convert may be writing";
+        found = ", which holds " + name + ", where another snug may be writing";
       else
         torn.push_back(entry.path());
     }

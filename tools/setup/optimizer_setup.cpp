@@ -30,6 +30,9 @@ void add_groups(OptimizerConfig& o, const RunConfig& config, const ParamTable& t
   if (groups.empty()) return;
   o.group_of.assign(static_cast<size_t>(table.size()), 0);
   RegexScratch scratch;
+  std::string example = table[0].name.str();  // of what is trained
+  for (int i = table.size() - 1; i >= 0; --i)
+    if (table[i].trainable) example = table[i].name.str();
   for (const ParamGroup& g : groups) {
     if (g.learning_rate >= 0 && config.learning_rate == 0)
       fail(ErrorCode::usage,
@@ -37,13 +40,17 @@ void add_groups(OptimizerConfig& o, const RunConfig& config, const ParamTable& t
            fmt::format("learning_rate: 0 ({})", config.where("learning_rate")),
            "learning_rate=1.0e-3");
     const Regex pattern = compiled(g, where);
-    int found = 0, fits = 0;
+    int found = 0, fits = 0, frozen = 0;
     int64_t elements = 0;
     o.groups.push_back(
         {g.learning_rate < 0 ? 1 : g.learning_rate / config.learning_rate, g.weight_decay});
     for (int i = 0; i < table.size(); ++i) {
       size_t begin = 0, end = 0;
       if (!pattern.find(table[i].name.view(), 0, scratch, begin, end)) continue;
+      if (!table[i].trainable) {
+        ++frozen;
+        continue;
+      }
       ++fits;
       int& mine = o.group_of[static_cast<size_t>(i)];
       if (mine != 0) continue;
@@ -53,9 +60,9 @@ void add_groups(OptimizerConfig& o, const RunConfig& config, const ParamTable& t
     }
     if (fits == 0)
       fail(ErrorCode::usage, "params of param_groups that are found in a parameter's name",
-           fmt::format("\"{}\" ({}), in none of {}", g.params, where, table.size()),
-           fmt::format("names such as {}; snug inspect on a model's folder lists them",
-                       table[0].name.view()));
+           frozen > 0 ? fmt::format("\"{}\" ({}), in {} that are frozen", g.params, where, frozen)
+                      : fmt::format("\"{}\" ({}), in none of {}", g.params, where, table.size()),
+           fmt::format("names such as {}; snug inspect on a model's folder lists them", example));
     std::string text = fmt::format("{} parameters ({} elements) of '{}'", found,
                                    human_count(static_cast<double>(elements)), g.params);
     if (g.learning_rate >= 0) text += fmt::format(", learning_rate {}", g.learning_rate);

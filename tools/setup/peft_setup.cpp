@@ -71,6 +71,8 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
     p.lora_dropout = config.lora_dropout;
     p.target_modules = config.target_modules;
     p.exclude_modules = config.exclude_modules;
+    p.target_expression = is_expression("target_modules", p.target_modules);
+    p.exclude_expression = is_expression("exclude_modules", p.exclude_modules);
     p.use_rslora = config.use_rslora;
     p.init = config.init_lora_weights;
     p.bias = config.bias;

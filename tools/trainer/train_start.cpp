@@ -82,6 +82,7 @@ void TrainRun::check_base() {
              : fmt::format("model: {}, which begins with random weights",
                            config().model.empty() ? "a map" : config().model),
          "model=FOLDER");
+  if (resumed_ && resumed_->pinned.adapters.empty()) return;  // apply_pins refuses it
   setup_.base = weights_fingerprint(setup_.model_folder);
   if (resumed_ && resumed_->pinned.base != setup_.base)
     fail(ErrorCode::usage,

@@ -205,6 +205,23 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, PeftGoldens,
                          testing::Values("a", "b", "c", "d", "e", "f", "g", "h"),
                          [](const auto& named) { return std::string(named.param); });
 
+// Of several patterns that fit a module the first of the file counts, as in PEFT.
+TEST(Peft, TheFirstPatternCounts) {
+  const PeftGolden g("c");
+  PeftConfig config;
+  config.r = 4;
+  config.target_modules = {"q_proj"};
+  config.alpha_pattern = {{"layers.0.self_attn.(q|v)_proj", 32.0}, {"(q|k)_proj", 4.0}};
+  config.rank_pattern = {{"self_attn.q_proj", 2}, {"q_proj", 3}};
+  const PeftModel peft = resolve_peft(g.spec(), config);
+  std::vector<float> scales;
+  for (const auto& [layer, adapter] : peft.adapters) {
+    EXPECT_EQ(adapter.rank(), 2) << layer;
+    scales.push_back(adapter.pieces.front().scale);
+  }
+  EXPECT_EQ(scales, (std::vector<float>{16, 2}));
+}
+
 // Keys that mean nothing in a model are refused, with what is near.
 TEST(Peft, RefusesWhatDoesNotFit) {
   const PeftGolden g("c");
@@ -219,11 +236,20 @@ TEST(Peft, RefusesWhatDoesNotFit) {
   refuse([](PeftConfig& c) { c.target_modules = {"attention"}; },
          {"all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"});
   refuse([](PeftConfig& c) { c.target_modules = {"q_proj", "lm_head"}; }, {"lm_head"});
-  refuse([](PeftConfig& c) { c.target_modules = {".*xyz.*"}; }, {".*xyz.*"});
-  refuse([](PeftConfig& c) { c.target_modules = {"(q"}; },
+  refuse([](PeftConfig& c) { c.target_modules = {".*xyz.*"}, c.target_expression = true; },
+         {".*xyz.*"});
+  refuse([](PeftConfig& c) { c.target_modules = {"(q"}, c.target_expression = true; },
          {"names or a regular expression of modules as target_modules", "(q",
           "target_modules=all-linear"});
-  refuse([](PeftConfig& c) { c.target_modules = {"q_proj", ".*v"}; }, {"one expression"});
+  // In a list a word is a name; as one expression it means the whole of a path.
+  refuse([](PeftConfig& c) { c.target_modules = {".*_proj"}; }, {".*_proj"});
+  refuse([](PeftConfig& c) { c.target_modules = {"q_proj"}, c.target_expression = true; },
+         {"target_modules to name linear modules", "q_proj"});
+  expect_error(ErrorCode::usage, {"one expression"}, [&] {
+    is_expression("target_modules", {"q_proj", ".*v"});
+  });
+  refuse([](PeftConfig& c) { c.exclude_modules = {"up_porj"}; },
+         {"exclude_modules to name linear modules", "up_porj", "did you mean up_proj?"});
   refuse([](PeftConfig& c) { c.r = 0; }, {"lora_r between 1 and 24", "found: 0", "lora_r=8"});
   refuse([](PeftConfig& c) { c.r = 25; }, {"the smaller width of model.layers.0.self_attn.q_proj"});
   refuse([](PeftConfig& c) { c.layers_to_transform = {2}; },

@@ -118,7 +118,11 @@ std::vector<std::string> words_of(const std::string& line) {
           word += static_cast<char>(std::stoi(line.substr(at + 1, 2), nullptr, 16));
           at += 2;
         } else {
-          word += kind == 'n' ? '\n' : kind == 't' ? '\t' : kind == 'r' ? '\r' : kind;
+          constexpr std::string_view kNames = "ntr\"\\", kMeant = "\n\t\r\"\\";
+          const size_t which = kNames.find(kind);
+          if (which == std::string_view::npos)
+            throw std::runtime_error("a backslash before something else: " + line);
+          word += kMeant[which];
         }
       }
       if (at++ >= line.size()) throw std::runtime_error("a word without its end: " + line);
@@ -180,6 +184,7 @@ std::vector<BadRow> rows_of(const char* area) {
     } else {
       BadRow& row = rows.back();
       std::vector<std::string> words = words_of(line);
+      if (words.empty()) throw std::runtime_error(path + ": a line of spaces");
       if (words[0] == "snug") {
         words.erase(words.begin());
         row.words = words;

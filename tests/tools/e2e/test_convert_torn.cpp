@@ -54,7 +54,7 @@ TEST(Convert, WhatAKillLeftInTheFolderGoes) {
   tear();
   const int held = open(torn.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   ASSERT_EQ(flock(held, LOCK_EX | LOCK_NB), 0);
-  refused(".snug-convert-aB3xYz, where another snug convert may be writing");
+  refused(".snug-convert-aB3xYz, where another snug may be writing");
   close(held);
   EXPECT_EQ(convert(model, into).code, 0);
 }
