@@ -4,7 +4,8 @@
 
 #ifdef __SANITIZE_ADDRESS__
 // Undefined behaviour traps in such a build (CMakeLists.txt): the signal gets a report with the line.
-extern "C" const char* __asan_default_options();
+// Weak: a program may have options of its own.
+extern "C" [[gnu::weak]] const char* __asan_default_options();
 extern "C" const char* __asan_default_options() {
   return "handle_sigill=1";
 }

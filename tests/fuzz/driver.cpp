@@ -24,7 +24,8 @@
 constexpr bool kSanitized = true;
 // No input of the sizes here needs a block of this size; more is one that grew with a number in it.
 extern "C" const char* __asan_default_options() {
-  return "abort_on_error=1:handle_abort=0:max_allocation_size_mb=512:hard_rss_limit_mb=2048";
+  return "abort_on_error=1:handle_abort=0:handle_sigill=1:max_allocation_size_mb=512:"
+         "hard_rss_limit_mb=2048";
 }
 extern "C" const char* __ubsan_default_options() {
   return "abort_on_error=1:halt_on_error=1:print_stacktrace=1";
