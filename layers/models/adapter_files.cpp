@@ -151,6 +151,12 @@ std::vector<FilePiece> saved_pieces(const Model& model, int param) {
   return pieces;
 }
 
+bool is_adapter_folder(const std::string& folder) {
+  return file_exists(folder + "/" + kAdapterConfig) &&
+         !file_exists(folder + "/model.safetensors") &&
+         !file_exists(folder + "/model.safetensors.index.json");
+}
+
 PeftConfig read_adapter_config(const std::string& folder, std::vector<std::string>* notes) {
   const std::string path = folder + "/" + kAdapterConfig;
   if (!file_exists(path))

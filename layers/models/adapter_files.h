@@ -21,6 +21,9 @@ const char* weights_file(const Model& model);
 // The tensors that such a file has of one of them, in the order of its rows.
 std::vector<FilePiece> saved_pieces(const Model& model, int param);
 
+// Whether a folder holds an adapter and no model.
+bool is_adapter_folder(const std::string& folder);
+
 // What adapter_config.json says. Throws data and unsupported: another method than LoRA, a field that
 // asks for what is not there. `notes` gets a line for each field that is not known and left out.
 PeftConfig read_adapter_config(const std::string& folder,

@@ -226,8 +226,8 @@ TEST(ConfigErrors, Choices) {
                "bf16_gradients",
                "\"adam8bits\" (run.yaml:1)", "allow=[micro_batch]");
   expect_error("allow: adam8bit", "a permission that something here can use",
-               "\"adam8bit\" (run.yaml:1), which is not built", "leave it out",
-               ErrorCode::unsupported);
+               "\"adam8bit\" (run.yaml:1), which is not built",
+               "optim=adamw_8bit, which asks for it by name", ErrorCode::unsupported);
   expect_error("lr_scheduler_kwargs: {min_lrs: 1}",
                "lr_scheduler_kwargs with names among min_lr, min_lr_rate, num_warmup_steps, "
                "num_decay_steps, decay_type, num_cycles, power, timescale",

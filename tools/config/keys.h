@@ -72,6 +72,7 @@ struct Permission {
   std::string_view name;
   bool built;
   std::string_view doc;
+  const char* instead = "leave it out";  // of one that is not built
 };
 const std::vector<Permission>& permissions();
 // The key with what is allowed already and these, each once: a list on the command line replaces

@@ -149,9 +149,10 @@ void set_permissions(RunConfig& config, const ConfigNode& node) {
     const std::string found = fmt::format("\"{}\" ({})", name, node.where);
     if (at == known.end())
       fail(ErrorCode::usage, expected, found, suggestion(name, built, "allow=[micro_batch]"));
-    if (!permissions()[static_cast<size_t>(at - known.begin())].built)
+    const Permission& permission = permissions()[static_cast<size_t>(at - known.begin())];
+    if (!permission.built)
       fail(ErrorCode::unsupported, "a permission that something here can use",
-           found + ", which is not built", "leave it out");
+           found + ", which is not built", permission.instead);
     if (std::find(config.allow.begin(), config.allow.end(), name) == config.allow.end())
       config.allow.push_back(std::move(name));
   }

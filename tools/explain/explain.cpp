@@ -162,11 +162,13 @@ ExplainFacts slot_facts(const Plan& plan, const Model& model, const std::string&
   return nullptr;
 }
 
-// The optimizer's states; some it has only with other settings.
+// The optimizer's states.
 StateSet states_of(const Plan& plan, const ParamTable& table) {
   OptimizerConfig config;
   if (const auto name = plan.made_for.find("optim"); name != plan.made_for.end())
     config.name = name->second;
+  if (const auto args = plan.made_for.find("optim_args"); args != plan.made_for.end())
+    config.args = parse_optim_args(args->second);
   if (optim_name(config.name).facts->uses & kUsesMomentum) config.sgd_momentum = 0.5;
   StateSet states = make_optimizer(config)->states(table);
   if (lie_flat(states)) return states;

@@ -26,8 +26,7 @@ ModelSource inference_source(const InferenceOptions& options) {
   if (!std::filesystem::is_directory(options.model, ignored))
     fail(ErrorCode::usage, "--model as a folder with config.json and model.safetensors",
          options.model.empty() ? std::string("none") : options.model, "--model run1/final");
-  if (file_exists(options.model + "/" + kAdapterConfig) &&
-      !file_exists(options.model + "/model.safetensors")) {
+  if (is_adapter_folder(options.model)) {
     const std::string base = read_adapter_config(options.model).base;
     fail(ErrorCode::usage, "--model as the base of an adapter, and the adapter as --adapter",
          fmt::format("{}, an adapter", options.model),

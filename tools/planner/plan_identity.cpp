@@ -14,7 +14,7 @@
 namespace snug {
 
 PlanFacts plan_facts(const PlanRequest& r) {
-  return {
+  PlanFacts facts = {
       {"model", model_fingerprint(r.model->spec())},
       {"device", device_word(r.settings.target)},
       {"precision", r.settings.tf32 ? "tf32" : to_string(r.model->precision())},
@@ -29,6 +29,9 @@ PlanFacts plan_facts(const PlanRequest& r) {
       {"save_buffer", fmt::format("{} B", r.save && r.global_batch > 0 ? save_ring_bytes(r) : 0)},
       {"sample_prompt and sample_tokens",
        r.kv_length > 0 ? fmt::format("{} tokens", r.kv_length) : "none"}};
+  // Some settings bring states of their own.
+  if (!r.optimizer.args.empty()) facts["optim_args"] = optim_args_text(r.optimizer.args);
+  return facts;
 }
 
 std::string plan_seal(const nlohmann::json& plan) {

@@ -7,6 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "layers/models/adapter_files.h"
 #include "layers/models/freeze.h"
 #include "layers/models/weights.h"
 #include "layers/ops/attention_cudnn.h"
@@ -75,6 +76,12 @@ namespace {
 // What is wrong with a name or with a map's keys is said of "model"; where it was set stands behind
 // that.
 ModelSource resolve_source(const RunConfig& config, int64_t vocabulary) {
+  if (is_adapter_folder(config.model)) {
+    const std::string base = read_adapter_config(config.model).base;
+    fail(ErrorCode::usage, "model as the base of an adapter, and the adapter as adapter",
+         fmt::format("{}, an adapter ({})", config.model, config.where("model")),
+         fmt::format("model={} adapter={}", base.empty() ? "BASE" : base, config.model));
+  }
   try {
     return resolve_model(config.model, config.model_config_json, vocabulary);
   } catch (const Error& e) {

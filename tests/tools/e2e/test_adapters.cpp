@@ -66,6 +66,14 @@ TEST_F(Adapters, ARunLeavesAPeftFolderThatIsUsedUnmergedAndMerged) {
                             "--max-new-tokens", "3", "--temperature", "0"});
   EXPECT_EQ(text.code, 0) << text.err;
 
+  const Outcome alone = w_.train("on", {"model=" + adapter});
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_NE(alone.err.find("model as the base of an adapter, and the adapter as adapter"),
+            std::string::npos)
+      << alone.err;
+  EXPECT_NE(alone.err.find("try:   model=" + base + " adapter=" + adapter), std::string::npos)
+      << alone.err;
+
   // Another run goes on from it, from where this one ended.
   w_.trained("on", {"model=" + base, "tokenizer=null", "adapter=" + adapter, "max_steps=2"});
   EXPECT_NEAR(w_.metrics("on").front()["eval_loss"].get<double>(), w_.last_eval_loss("run"), 1e-6);
@@ -136,8 +144,9 @@ TEST_F(Adapters, WhatDoesNotFitIsRefused) {
   refused(run({"merge", "--model", w_.path("base/final"), "--adapter", adapter, "--dtype", "int8",
                "--output", w_.path("merged")}),
           {"--dtype f32, bf16 or f16", "int8"});
-  refused(run({"eval", "--model", adapter, "--data", w_.path("text.txt")}),
-          {"--model as the base of an adapter", "--adapter " + adapter});
+  refused(
+      run({"eval", "--model", adapter, "--data", w_.path("text.txt")}),
+      {"--model as the base of an adapter, and the adapter as --adapter", "--adapter " + adapter});
   refused(w_.train("run", with({"max_steps=4", "resume=latest", "lora_alpha=3"})),
           {"adapters as in ", "alpha 8", "alpha 3"});
   refused(w_.train("run", with({"model=" + other, "max_steps=4", "resume=latest"})),

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "tests/tools/e2e/runs.h"
 
@@ -84,6 +85,21 @@ TEST(Explain, ARunExplainsItself) {
 }
 
 // A configuration that was edited since is another run's: what differs is named.
+// Of what an optimizer holds of a parameter nothing is left out, with settings of its own too.
+TEST(Explain, StatesThatASettingBringsAreHeld) {
+  const Workspace w;
+  std::vector<std::string> words = joined(
+      {"explain"}, w.train_arguments("no", {"optim=rmsprop", "optim_args=momentum=0.9", "--json"}));
+  words.erase(words.begin() + 1);  // train
+  words.emplace_back("wte.weight");
+  const Outcome o = run(words);
+  ASSERT_EQ(o.code, 0) << o.err;
+  std::set<std::string> held;
+  const Json facts = Json::parse(o.out);
+  for (const Json& one : facts["parameters"][0]["held"]) held.insert(one["tensor"]);
+  EXPECT_TRUE(held.contains("square_avg") && held.contains("momentum_buffer")) << facts;
+}
+
 TEST(Explain, ARunWhoseConfigurationWasEditedIsRefused) {
   const Workspace w;
   w.trained("run", {"max_steps=1", "max_grad_norm=0", "save_steps=0", "host_memory=1GiB",
