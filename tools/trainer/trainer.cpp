@@ -43,9 +43,14 @@ namespace fs = std::filesystem;
 namespace {
 
 volatile std::sig_atomic_t stop_requested = 0;
+volatile std::sig_atomic_t stop_repeated = 0;
+// The second one stops at once. SIGHUP does not count: a closing session sends it twice, or close
+// to a SIGTERM, and of two that wait the kernel may hand out either first.
 void on_signal(int signal) {
-  // The second one stops at once; but a closing session sends SIGHUP twice, or behind SIGTERM.
-  if (stop_requested && signal != SIGHUP) _exit(130);
+  if (signal != SIGHUP) {
+    if (stop_repeated) _exit(130);
+    stop_repeated = 1;
+  }
   stop_requested = 1;
 }
 

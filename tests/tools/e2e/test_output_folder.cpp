@@ -232,8 +232,8 @@ TEST(OutputFolder, AHangUpIsASignalToStop) {
   Child child(w.train_arguments("run"));
   ASSERT_TRUE(child.read_until("step      3/12"));
   // As a closing terminal does.
-  child.send(SIGTERM);
   child.send(SIGHUP);
+  child.send(SIGTERM);
   child.send(SIGHUP);
   EXPECT_EQ(child.finish().code, 75);
   EXPECT_FALSE(w.metrics("run").empty());
