@@ -136,7 +136,7 @@ void Group::attach(std::byte* arena, int64_t bytes) {
       // Its pages are there already: faults one by one would fall into the first steps.
       void* const at = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                             MAP_SHARED | MAP_POPULATE, files_.arenas[static_cast<size_t>(r)], 0);
-      if (at == MAP_FAILED) refused("each other's arenas");
+      if (at == MAP_FAILED) refused("shared memory");
       arenas_[static_cast<size_t>(r)] = static_cast<std::byte*>(at);
     }
   }

@@ -213,8 +213,8 @@ class PlanDevice final : public Device {
 }  // namespace
 
 std::byte* Device::reserve_shared(int64_t, int) {
-  fail(ErrorCode::unsupported, "a place whose memory other ranks can map", to_string(place()),
-       "device=cpu, or ranks=1");
+  fail(ErrorCode::internal, "a place whose memory other ranks can map", to_string(place()),
+       "this is a defect in Snug: please report it");
 }
 
 void Device::refuse_capture() {

@@ -15,7 +15,8 @@ class Comm {
   virtual int size() const = 0;
   // Once, between programs: all ranks have reserved arenas of one schedule; this one's is here.
   virtual void attach(std::byte* arena, int64_t bytes) = 0;
-  // full = the ranks' `mine`, one behind the other. `mine` may be this rank's span of `full`.
+  // full = the ranks' `mine`, one behind the other. `mine` is a tensor, or part of one that is the same
+  // on all ranks, or this rank's span of `full`.
   virtual void all_gather(Context& ctx, const View& full, const View& mine) = 0;
   // mine = (or +=) the sum over ranks of span rank() of their `full`, of size() equal spans; f32 or
   // bf16. `mine` may be that span of this rank's, which no other reads.
