@@ -1,11 +1,23 @@
 #include "parallel/rank_comm.h"
 
+#include <string_view>
 #include <vector>
 
 #include "engine/core/error.h"
 #include "engine/memory/step_state.h"
 
 namespace snug {
+
+int64_t received_bytes(const OpRecord& op, int ranks) {
+  const std::string_view name = op.name;
+  const int64_t N = ranks, others = N - 1;
+  if (name == "sum_step") return op.bytes / N * others;
+  if (name == "all_gather") return op.bytes / 2 / N * others;
+  if (name == "reduce_scatter") return op.bytes / (N + 1) * others;
+  if (name == "reduce_scatter_add") return op.bytes / (N + 2) * others;
+  if (name == "all_reduce") return op.bytes / 3 / N * others * 2;
+  return -1;
+}
 
 void RankComm::attach(std::byte* arena, int64_t bytes) {
   require(transport_ != nullptr, "ranks that run");
@@ -32,7 +44,7 @@ void RankComm::all_gather(Context& ctx, const View& full, const View& mine) {
 
 void RankComm::reduce_scatter_sum(Context& ctx, const GradView& mine, const View& full) {
   check(ctx, full, mine.view);
-  Op op(ctx, "reduce_scatter",
+  Op op(ctx, mine.add ? "reduce_scatter_add" : "reduce_scatter",
         {.flops = full.elements(), .bytes = full.bytes() + (mine.add ? 2 : 1) * mine.view.bytes()});
   if (op.run()) transport_->reduce_scatter_sum(mine, full, ctx.threads());
 }

@@ -29,6 +29,9 @@ class Transport {
   virtual void exchange(const char* what, void* out, const void* mine, int64_t bytes) = 0;
 };
 
+// Of a recorded op that is a collective of `ranks`: bytes that a rank reads from others; -1: it is none.
+int64_t received_bytes(const OpRecord& op, int ranks);
+
 class RankComm final : public Comm {
  public:
   explicit RankComm(int size) : size_(size) {}  // of a plan

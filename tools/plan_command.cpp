@@ -18,6 +18,7 @@
 #include "tools/planner/ladder.h"
 #include "tools/planner/offers.h"
 #include "tools/planner/plan_search.h"
+#include "tools/planner/scale.h"
 #include "tools/report/ladder_svg.h"
 #include "tools/report/report.h"
 #include "tools/report/trace.h"
@@ -111,11 +112,42 @@ int compare_plans(const ConfigArguments& a, const std::string& text, bool json) 
   return any ? 0 : 3;
 }
 
+// The configuration's share of a step, on more and more ranks.
+int scale_plans(const ConfigArguments& a, const std::string& text, const std::string& svg,
+                bool json) {
+  const std::vector<int64_t> list = parse_scale(text);
+  const PlanRequest given = make_setup(a.config).request;
+  const int64_t share = ceil_div(samples_per_step(given), int64_t{given.ranks});
+  Scale scale;
+  for (const int64_t ranks : list) {
+    std::vector<std::string> overrides = a.overrides;
+    for (const char* key : {"global_batch_tokens=null", "gradient_accumulation_steps=null"})
+      overrides.emplace_back(key);
+    overrides.push_back(fmt::format("global_batch_size={}", share * ranks));
+    overrides.push_back(fmt::format("ranks={}", ranks));
+    if (ranks == 1) {  // which have nothing to say of one
+      overrides.emplace_back("zero=auto");
+      overrides.emplace_back("link=null");
+    }
+    RunSetup setup = make_setup(load_config(a.config_path, overrides));
+    forget_free_bytes(setup.request, true);
+    PlanSearch search(setup.request);
+    scale.plans.push_back({ranks, make_plan(setup.request, search)});
+  }
+  settle_scale(scale);
+  if (!svg.empty()) write_atomic(svg, scale_svg(scale));
+  if (json)
+    fmt::print("{}\n", scale_json(scale).dump(2));
+  else
+    fmt::print("{}", scale_text(scale));
+  return scale.plans.back().plan.fits ? 0 : 3;
+}
+
 }  // namespace
 
 int plan_command(const Arguments& arguments) {
   bool json = false;
-  std::string picture, trace, sweep, svg, compare;
+  std::string picture, trace, sweep, svg, compare, scale;
   bool overwrite = false;
   const ConfigArguments a = parse_config_arguments(
       "plan",
@@ -128,6 +160,7 @@ int plan_command(const Arguments& arguments) {
        "snug plan model=gpt2-xl precision=bf16 target=rtx4090",
        "snug plan model=gpt2 max_length=1024 per_device_train_batch_size=1 --compare "
        "optim=adamw,lion,rmsprop",
+       "snug plan model=gpt2-xl precision=bf16 target=h100 link=nvlink ranks=8 --scale 1..4096",
        "snug plan model=gpt2 global_batch_size=32 --sweep 2GiB..16GiB --svg ladder.svg"},
       arguments, [&](ArgumentParser& parser) {
         parser.flag("--json", json, "print the plan as JSON")
@@ -142,14 +175,28 @@ int plan_command(const Arguments& arguments) {
             .option("--compare", compare, "KEY=VALUES",
                     "plan with each of these values of a key and say what it saves and why: "
                     "optim=adamw,lion")
-            .option("--svg", svg, "FILE", "with --sweep: draw tokens/s by budget into a file")
+            .option("--scale", scale, "RANKS",
+                    "plan for more and more ranks, each with the share of a step that it has "
+                    "here: 1..64")
+            .option("--svg", svg, "FILE",
+                    "with --sweep or --scale: draw tokens/s by budget, or by ranks, into a file")
             .flag("--overwrite", overwrite,
                   "replace files that are there, also if they are no pictures of a plan");
       });
   if (!a.proceed) return 0;
   check_output_file(picture, "--picture", overwrite, kReportMark);
   check_output_file(trace, "--trace", overwrite, kTraceMark);
-  check_output_file(svg, "--svg", overwrite, kLadderMark);
+  check_output_file(svg, "--svg", overwrite, scale.empty() ? kLadderMark : kScaleMark);
+  if (!scale.empty()) {
+    for (const auto& [flag, given] : {std::pair{"--picture", !picture.empty()},
+                                      {"--trace", !trace.empty()},
+                                      {"--sweep", !sweep.empty()},
+                                      {"--compare", !compare.empty()}})
+      if (given)
+        fail(ErrorCode::usage, fmt::format("--scale without {}", flag), "both",
+             fmt::format("leave {} out", flag));
+    return scale_plans(a, scale, svg, json);
+  }
   if (!compare.empty()) {
     for (const auto& [flag, given] : {std::pair{"--picture", !picture.empty()},
                                       {"--trace", !trace.empty()},
@@ -170,7 +217,7 @@ int plan_command(const Arguments& arguments) {
          fmt::format("plan: {} ({})", a.config.plan, a.config.where("plan")), "plan=null");
   if (!sweep.empty()) return sweep_budgets(setup.request, sweep, svg, json);
   if (!svg.empty())
-    fail(ErrorCode::usage, "--svg with --sweep, whose budgets it draws", "--svg alone",
+    fail(ErrorCode::usage, "--svg with --sweep or --scale, which it draws", "--svg alone",
          "--sweep 2GiB..24GiB --svg " + svg);
   if (const auto refusal = batch_refusal(setup.request)) {
     if (!json) throw *refusal;

@@ -24,10 +24,9 @@ int train_command(const Arguments& arguments) {
   refuse_target(a.config, "train");
   RunConfig config = a.config;
   if (std::getenv(kRankVariable) == nullptr) {
-    if (const auto place = foreign_place())
-      adopt_ranks(config, place->size, place->said);
-    else if (config.ranks > 1)
-      return launch_ranks(static_cast<int>(config.ranks));
+    if (const auto place = foreign_place()) adopt_ranks(config, place->size, place->said);
+    check_running_ranks(config);
+    if (config.ranks > 1 && !foreign_place()) return launch_ranks(static_cast<int>(config.ranks));
   }
   return train(config);
 }

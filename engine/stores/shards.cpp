@@ -49,14 +49,18 @@ std::vector<std::vector<StateSpan>> Shards::cut_alike(const ParamTable& table, i
 }
 
 std::vector<std::vector<StateSpan>> Shards::cut_widest(const ParamTable& table) const {
-  std::vector<std::vector<StateSpan>> list = cut_alike(table, 0);
-  for (std::vector<StateSpan>& window : list)
-    for (StateSpan& s : window) s.offset = runs_[static_cast<size_t>(&window - list.data())].first;
-  for (int rank = 1; rank < ranks_; ++rank) {
-    const std::vector<std::vector<StateSpan>> other = cut_alike(table, rank);
-    for (size_t run = 0; run < list.size(); ++run)
-      for (size_t i = 0; i < list[run].size(); ++i)
-        list[run][i].elements = std::max(list[run][i].elements, other[run][i].elements);
+  const std::vector<StateSpan> whole = whole_parameter_spans(table);
+  std::vector<std::vector<StateSpan>> list(runs_.size());
+  for (size_t run = 0; run < runs_.size(); ++run) {
+    const ShardRun& r = runs_[run];
+    list[run].push_back({r.param, table[r.param].group, r.first, 0});
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const std::vector<StateSpan> own = cut(whole, run, rank);
+      for (size_t i = 0; i < own.size(); ++i) {
+        if (i == list[run].size()) list[run].push_back({own[i].param, own[i].group, r.first, 0});
+        list[run][i].elements = std::max(list[run][i].elements, own[i].elements);
+      }
+    }
   }
   return list;
 }

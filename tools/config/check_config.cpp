@@ -177,6 +177,7 @@ void check_config(const RunConfig& c, Complaints& complaints) {
 
   not_both(c, complaints, "plan", "target");
   only_if(c, complaints, c.ranks > 1, "ranks above 1", {"zero"});
+  only_if(c, complaints, c.ranks > 1 && !c.target.empty(), "ranks above 1 and a target", {"link"});
   not_both(c, complaints, "warmup_steps", "warmup_ratio");
   not_both(c, complaints, "min_lr", "min_lr_ratio");
   check_steps(c, complaints, "max_steps", static_cast<double>(c.max_steps));

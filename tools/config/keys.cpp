@@ -220,12 +220,16 @@ std::vector<Key> make_keys() {
        .example = "2", .unset = "auto", .range = {.min = 1, .max = 1024}},
       {.name = "ranks", .section = "machine", .kind = K::integer, .field = &C::ranks,
        .doc = "processes that share every step on this machine's cores, each with its own micro-batches; "
-              "memory is that of each",
-       .example = "2", .range = {.min = 1, .max = 64}},
+              "memory is that of each. Of a target: any number of such devices",
+       .example = "2", .range = {.min = 1, .max = 4096}},
       {.name = "zero", .section = "machine", .kind = K::choice, .field = &C::zero,
        .doc = "what of ranks each keeps only its piece of (ZeRO): 0 nothing, 1 the optimizer's states and "
               "master weights, 2 gradients too, 3 weights too; auto: the first from 1 on that fits memory",
        .example = "2", .idle = "0 auto", .choices = "auto 0 1 2 3"},
+      {.name = "link", .section = "machine", .kind = K::text, .field = &C::link,
+       .doc = "snug plan of a target with ranks: what joins them: nvlink, nvlink3, pcie5, pcie4, 400GbE, 200GbE, "
+              "100GbE, 25GbE or 10GbE; null: pcie4",
+       .example = "nvlink", .unset = "null"},
       {.name = "ddp_timeout", .section = "machine", .kind = K::seconds, .field = &C::ddp_timeout,
        .doc = "how long a rank waits for another before the run ends", .example = "60s",
        .range = kAboveZero},

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "engine/memory/simulate.h"
+#include "parallel/rank_comm.h"
 
 namespace snug {
 
@@ -89,6 +91,10 @@ CostModel CostModel::uncalibrated_gpu(const std::string& name, int multiprocesso
 double CostModel::seconds(const OpRecord& op, int64_t rows) const {
   if (op.stream != kCompute)
     return rates_.op + (rates_.link > 0 ? static_cast<double>(op.bytes) / rates_.link : 0.0);
+  if (rates_.rank_link > 0)
+    if (const int64_t bytes = received_bytes(op, rates_.ranks); bytes >= 0)
+      return rates_.op + static_cast<double>(bytes) / rates_.rank_link +
+             rates_.rank_latency * std::ceil(std::log2(rates_.ranks));
   if (const double measured = ops_.seconds(op); measured >= 0) return measured + between();
   const std::string_view variant = op.variant.view();
   const bool narrow = variant.find("bf16 bf16") != std::string_view::npos;

@@ -20,6 +20,9 @@ struct Rates {
   double memory = 0;                              // bytes/s
   double link = 0;                                // bytes/s between device and host
   double op = 0;                                  // seconds to start an op
+  // Between `ranks` (links.h); 0: they share memory.
+  double rank_link = 0, rank_latency = 0;
+  int ranks = 1;
   // A product of so many rows runs at half its rate: a wide device is not filled by a few. 0: none.
   double half_rate_rows = 0;
   // Ops of attention by a GPU's kernels do not say what they multiply: bf16, on its matrix units.

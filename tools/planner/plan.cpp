@@ -12,6 +12,7 @@
 #include "engine/core/units.h"
 #include "engine/device/device.h"
 #include "engine/simt/emu.h"
+#include "parallel/rank_comm.h"
 #include "tools/planner/attention_choice.h"
 #include "tools/planner/offers.h"
 #include "tools/planner/plan_search.h"
@@ -180,6 +181,23 @@ void predict_saving(const PlanRequest& r, Plan& plan) {
 
 }  // namespace
 
+namespace {
+
+void note_collectives(const PlanRequest& r, Plan& plan) {
+  if (r.cost == nullptr) return;
+  const int ranks = plan.decisions.ranks;
+  for (const auto& [name, runs] : {std::pair<const char*, int64_t>{"micro_first", 1},
+                                   {"micro_next", plan.accumulation - 1},
+                                   {"update", 1}})
+    for (const OpRecord& op : plan.schedule.at(plan.schedule.find(name)).ops)
+      if (const int64_t bytes = received_bytes(op, ranks); bytes >= 0) {
+        plan.collective_bytes += runs * bytes;
+        plan.collective_seconds += static_cast<double>(runs) * r.cost->seconds(op, 0);
+      }
+}
+
+}  // namespace
+
 Plan make_plan(const PlanRequest& request) {
   PlanSearch search(request);
   Plan plan = make_plan(request, search);
@@ -336,6 +354,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   }
   if (plan.decisions.micro_batch > 0)
     plan.accumulation = ceil_div(rank_batch(r), plan.decisions.micro_batch);
+  if (plan.decisions.ranks > 1 && plan.accumulation > 0) note_collectives(r, plan);
   if (!r.follow.path.empty()) {
     check_followed(r, plan);
     plan.followed = r.follow.path;

@@ -147,9 +147,12 @@ struct Plan {
   int64_t host_bytes = 0;     // of the host arena
   // At the device's peak, and with padding they make up engine_bytes; but offload is host_bytes.
   CategoryBytes categories{};
-  int64_t padding = 0;       // rounding and unused bytes at the peak
-  double seconds = 0;        // spent planning
-  double step_seconds = 0;   // predicted of an optimizer step; 0: no training
+  int64_t padding = 0;      // rounding and unused bytes at the peak
+  double seconds = 0;       // spent planning
+  double step_seconds = 0;  // predicted of an optimizer step; 0: no training
+  // Of several ranks, a step's collectives: bytes that each reads from others, and predicted seconds.
+  int64_t collective_bytes = 0;
+  double collective_seconds = 0;
   std::string cost;          // what the prediction rests on
   std::string optimality;    // of the layers' choice, in words
   double bound_seconds = 0;  // of a step: proved that no plan that was looked for is faster

@@ -215,6 +215,14 @@ std::string rests_with_host(const Decisions& d) {
 
 namespace {
 
+// What a stage asks for.
+const char* zero_cost(int zero) {
+  if (zero == 0) return "sums of gradients that all keep, and every rank updates all";
+  if (zero == 1) return "as much as sums that all keep, and every rank updates its piece";
+  if (zero == 2) return "gradients are summed in every micro-step";
+  return "gradients are summed and weights gathered, twice, in every micro-step";
+}
+
 // What each of several ranks keeps.
 const char* zero_words(const Decisions& d) {
   if (d.ranks <= 1) return "";
@@ -391,6 +399,9 @@ nlohmann::json plan_json(const Plan& plan) {
       {"programs", programs},
       {"planning_seconds", plan.seconds},
       {"hash", plan_hash(plan)}};
+  if (plan.decisions.ranks > 1)
+    j["collectives"] = {{"bytes_a_step_and_rank", plan.collective_bytes},
+                        {"predicted_seconds", plan.collective_seconds}};
   j["seal"] = plan_seal(j);
   return j;
 }
@@ -465,6 +476,12 @@ std::string plan_text(const Plan& plan) {
     out += fmt::format("\n  predicted: {} a step, {:.{}f} tokens/s ({})",
                        human_seconds(plan.step_seconds), plan.tokens_per_second(),
                        plan.tokens_per_second() < 100 ? 2 : 0, plan.cost);
+  if (plan.decisions.ranks > 1 && plan.step_seconds > 0)
+    out += fmt::format(
+        "\n  of a step each rank reads {} from others, predicted {:.1f} ms, {} of it; zero {}: {}",
+        human_bytes(plan.collective_bytes), 1e3 * plan.collective_seconds,
+        percent(plan.collective_seconds / plan.step_seconds), plan.decisions.zero,
+        zero_cost(plan.decisions.zero));
   if (plan.empty_share() >= 0)
     out += fmt::format(
         "\n  rows are {:.1f} tokens long on the mean: about {:.1f} % of the planned rows stay "

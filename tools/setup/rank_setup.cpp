@@ -7,6 +7,8 @@
 
 #include "engine/core/error.h"
 #include "engine/device/processors.h"
+#include "parallel/group.h"
+#include "tools/planner/links.h"
 #include "tools/planner/plan_search.h"
 #include "tools/setup/setup.h"
 
@@ -25,7 +27,7 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
          fmt::format("{}: {} ({})", key, value, config.where(key)),
          fmt::format("{}={}, or ranks=1", key, instead));
   };
-  if (r.settings.target == Place::cuda)
+  if (r.settings.target == Place::cuda && config.target.empty())
     fail(ErrorCode::unsupported, "ranks on the place cpu, whose memory they share",
          fmt::format("ranks: {} ({}) on a GPU", config.ranks, config.where("ranks")),
          "device=cpu, or ranks=1");
@@ -42,6 +44,24 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
   if (r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none)
     refuse("packed_weights", config.packed_weights, "none");
   r.packed_weights = WeightPacking::none;
+}
+
+std::string join_ranks(const RunConfig& config, const Target& target, int ranks, Rates& rates) {
+  if (target.shares_host && config.link.empty()) return ", ranks that share its memory";
+  const RankLink& link =
+      find_link(config.link.empty() ? "pcie4" : config.link, config.where("link"));
+  rates.ranks = ranks;
+  rates.rank_link = RankLink::kShare * link.bytes_per_second;
+  rates.rank_latency = link.latency;
+  return fmt::format(", {} of them joined by {} ({:.4g} GB/s x {}, {:.0f} us)", ranks, link.name,
+                     link.bytes_per_second / 1e9, RankLink::kShare, link.latency * 1e6);
+}
+
+void check_running_ranks(const RunConfig& config) {
+  if (config.ranks <= kMostRanks) return;
+  fail(ErrorCode::usage, fmt::format("at most {} ranks, which share a machine", kMostRanks),
+       fmt::format("ranks: {} ({})", config.ranks, config.where("ranks")),
+       fmt::format("ranks={}; snug plan with a target takes more", kMostRanks));
 }
 
 void choose_zero(PlanRequest& r) {

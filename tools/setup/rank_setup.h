@@ -3,6 +3,7 @@
 
 #include "tools/config/run_config.h"
 #include "tools/planner/plan.h"
+#include "tools/setup/targets.h"
 
 namespace snug {
 
@@ -13,9 +14,15 @@ int rank_threads(const RunConfig& config);
 // usage and unsupported where a key asks for what they cannot have.
 void settle_ranks(const RunConfig& config, PlanRequest& request);
 
+// What joins `ranks` of a described device, set in its rates; says so.
+std::string join_ranks(const RunConfig& config, const Target& target, int ranks, Rates& rates);
+
 // zero: auto. The states are shared in any case: it takes no more traffic than sums that all keep, and
 // each updates its piece alone. Gradients and weights only where memory asks for it.
 void choose_zero(PlanRequest& request);
+
+// Throws usage if more ranks are to run than share a machine.
+void check_running_ranks(const RunConfig& config);
 
 // The ranks of another launcher, as it `said`, are those of the run. Throws usage if `config` says others.
 void adopt_ranks(RunConfig& config, int ranks, const std::string& said);

@@ -377,9 +377,10 @@ RunSetup make_setup(RunConfig config) {
     else
       r.budget = resolve_memory(config.memory, &r.reserve, &r.free_before);
   } else {
-    s.cost = std::make_unique<CostModel>(CostModel::described(
-        fmt::format("{}, published peaks x {}", target->title, Target::kMatrixShare),
-        target->rates(compute, tf32)));
+    Rates rates = target->rates(compute, tf32);
+    std::string text = fmt::format("{}, published peaks x {}", target->title, Target::kMatrixShare);
+    if (r.ranks > 1) text += join_ranks(config, *target, r.ranks, rates);
+    s.cost = std::make_unique<CostModel>(CostModel::described(text, rates));
     r.cost = s.cost.get();
     r.target = fmt::format("{} ({})", target->name, target->title);
     r.runtime_bytes = target->runtime_bytes;

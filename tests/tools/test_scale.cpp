@@ -1,0 +1,107 @@
+// What collectives of ranks take in a plan: bytes by the formulas of each stage, seconds by the link.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "layers/models/family.h"
+#include "tests/support/errors.h"
+#include "tools/planner/links.h"
+#include "tools/planner/scale.h"
+
+namespace snug {
+namespace {
+
+using test::expect_error;
+
+Plan plan_of(int ranks, int zero, int64_t micro, int64_t batch, double link = 0) {
+  const ModelSpec spec = resolve_model("", R"({"type": "gpt2", "vocab_size": 128, "n_positions": 16,
+      "n_embd": 64, "n_layer": 2, "n_head": 2})")
+                             .spec;
+  const Model model(spec, parse_precision("bf16"), {}, {}, ranks);
+  const CostModel cost = CostModel::described("a device", {.fp32_matrix = 1e12,
+                                                           .bf16_matrix = 1e12,
+                                                           .fp32_attention = 1e12,
+                                                           .bf16_attention = 1e12,
+                                                           .vector = 1e12,
+                                                           .memory = 1e12,
+                                                           .op = 0,
+                                                           .rank_link = link,
+                                                           .rank_latency = 1e-3,
+                                                           .ranks = ranks});
+  PlanRequest r;
+  r.model = &model;
+  r.T = 16;
+  r.global_batch = batch;
+  r.micro_batch = micro;
+  r.recompute = "none";
+  r.cost = &cost;
+  r.ranks = ranks;
+  r.zero = zero;
+  Plan plan = make_plan(r);
+  EXPECT_EQ(plan.accumulation, batch / micro / ranks);
+  plan.parameters = model.params().flat_elements();
+  return plan;
+}
+
+// Stages 0 and 1 read two, and gradients and weights once; later ones gradients in every micro-step, and
+// stage 3 weights twice. Gradients are f32 here, weights bf16.
+TEST(Collectives, BytesAreThoseOfTheStages) {
+  for (const int ranks : {2, 4, 7}) {
+    const int64_t A = 2;
+    const auto bytes = [&](int zero) {
+      const Plan p = plan_of(ranks, zero, 1, ranks * A);
+      const int64_t step = 3 * 8 * (ranks - 1);  // a handful of numbers beside them
+      const double share = static_cast<double>(ranks - 1) / ranks;
+      const double gradients = 4.0 * static_cast<double>(p.parameters) * share,
+                   weights = 2.0 * static_cast<double>(p.parameters) * share;
+      const double all = zero == 0   ? 2 * gradients
+                         : zero == 1 ? gradients + weights
+                         : zero == 2 ? A * gradients + weights
+                                     : A * (gradients + 2 * weights);
+      EXPECT_GE(static_cast<double>(p.collective_bytes), all - 64) << ranks << " " << zero;
+      EXPECT_LE(static_cast<double>(p.collective_bytes), all + static_cast<double>(40 * step))
+          << ranks << " " << zero;
+    };
+    // What is of no block is gathered once a micro-step in stage 3, so its bytes are fewer.
+    for (const int zero : {0, 1, 2}) bytes(zero);
+    const Plan three = plan_of(ranks, 3, 1, ranks * A), two = plan_of(ranks, 2, 1, ranks * A);
+    EXPECT_GT(three.collective_bytes, two.collective_bytes);
+  }
+}
+
+TEST(Collectives, SecondsAreThoseOfTheLink) {
+  const Plan p = plan_of(4, 0, 1, 4, 1e6);
+  // Four runs of parameters and the sums: each two doublings of latency.
+  const double latency = 2 * 1e-3 * 5;
+  EXPECT_NEAR(p.collective_seconds, static_cast<double>(p.collective_bytes) / 1e6 + latency,
+              1e-6 * p.collective_seconds);
+  EXPECT_GE(p.step_seconds, p.collective_seconds);
+}
+
+TEST(Scale, IsOfPowersOfTwo) {
+  EXPECT_EQ(parse_scale("1..8"), (std::vector<int64_t>{1, 2, 4, 8}));
+  EXPECT_EQ(parse_scale("3..12"), (std::vector<int64_t>{3, 4, 8, 12}));
+  EXPECT_EQ(parse_scale("5..5"), (std::vector<int64_t>{5}));
+  for (const char* text : {"", "4", "8..4", "0..4", "1..5000", "a..b"})
+    expect_error(ErrorCode::usage, {"--scale as FROM..TO, ranks from 1 to 4096", "--scale 1..64"},
+                 [&] { parse_scale(text); });
+  Scale scale;
+  for (const int ranks : {1, 2})
+    scale.plans.push_back(
+        {ranks, plan_of(ranks, ranks == 1 ? 0 : 1, 1, ranks, ranks == 1 ? 0 : 1e6)});
+  settle_scale(scale);
+  EXPECT_EQ(scale.plans[0].efficiency, 1);
+  EXPECT_LT(scale.plans[1].efficiency, 1);
+  EXPECT_NE(scale_text(scale).find("efficiency"), std::string::npos);
+  EXPECT_NE(scale_svg(scale).find(kScaleMark), std::string::npos);
+}
+
+TEST(Links, AreKnownByName) {
+  for (const RankLink& link : known_links()) EXPECT_EQ(&find_link(link.name, "x"), &link);
+  expect_error(ErrorCode::usage, {"link as one of nvlink", "\"pcie\" (command line)", "pcie"},
+               [] { find_link("pcie", "command line"); });
+}
+
+}  // namespace
+}  // namespace snug
