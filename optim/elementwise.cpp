@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "engine/core/error.h"
 #include "engine/kernels/dispatch.h"
@@ -27,8 +28,16 @@ void round_to(void* weights, const float* master, int64_t begin, int64_t n) {
   for (int64_t i = 0; i < n; ++i) w[i] = from_f32<T>(p[i]);
 }
 
-// From element `begin` of the weights on. f32: a copy, where the master rests elsewhere.
-void round_weights(void* weights, DType dtype, const float* master, int64_t begin, int64_t n) {
+// From element `begin` of the weights on. f32: a copy, where the master rests elsewhere. A master in
+// bf16 is the weights, and copied.
+void round_weights(void* weights, DType dtype, const void* from, DType from_dtype, int64_t begin,
+                   int64_t n) {
+  if (from_dtype == DType::bf16) {
+    require(dtype == DType::bf16, "weights of bf16 where the parameters are");
+    std::memcpy(static_cast<bf16*>(weights) + begin, from, static_cast<size_t>(n) * sizeof(bf16));
+    return;
+  }
+  const auto* master = static_cast<const float*>(from);
   if (dtype == DType::bf16)
     round_to<bf16>(weights, master, begin, n);
   else if (dtype == DType::f16)
@@ -43,7 +52,9 @@ void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore&
            const View& state, WindowRange windows) {
   const int64_t n = t.master.elements();
   expect(t.master, "master", {{"elements", n}});
-  expect_dtype(t.master, "master", {DType::f32});
+  expect_dtype(t.master, "master", {DType::f32, DType::bf16});
+  require(t.master.dtype == DType::f32 || !t.weights.defined(),
+          "weights apart from a master in f32 only");
   if (t.brought) {
     require(windows.last < 0, "all windows of gradients that are brought");
   } else if (windows.last < 0) {
@@ -155,6 +166,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
     View p = store.acquire_master(ctx, span);
     if (!p.defined()) p = t.master.rows(span.offset, span.elements);
     expect(p, "master", {{"elements", span.elements}});
+    expect_dtype(p, "master", {t.master.dtype});
     note(p);
     for (int k = 0; k < states; ++k) {
       const RestForm form = store.form(k, span);
@@ -181,18 +193,24 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
     note(w);
   }
 
+  const DType held = t.master.dtype;
+  const bool no_master = held == DType::bf16;
+  const auto parameters = [&](float* const* places, int64_t from) {
+    return reinterpret_cast<char*>(places[0]) + from * size_of(held);
+  };
   // The rounded weights of n elements from `begin` of the flat range, `from` of their span, on.
   const auto round_at = [&](float* const* places, int64_t begin, int64_t from, int64_t n) {
     if (t.weights.defined())
-      round_weights(t.weights.data, dtype, places[0] + from, begin, n);
+      round_weights(t.weights.data, dtype, parameters(places, from), held, begin, n);
     else if (columns > weights_column && places[weights_column])
-      round_weights(places[weights_column], dtype, places[0] + from, from, n);
+      round_weights(places[weights_column], dtype, parameters(places, from), held, from, n);
   };
   const int64_t gradient_bytes = size_of(t.gradients.dtype);
   {
     Op op(ctx, op_name_,
           {.flops = flops_ * map.elements(),
-           .bytes = (gradient_bytes + 8) * map.elements() + 2 * state_bytes + written});
+           .bytes =
+               (gradient_bytes + 2 * size_of(held)) * map.elements() + 2 * state_bytes + written});
     if (op.run() && ctx.by_kernels()) {
       for (const StateSpan& span : spans)
         if (t.gate) t.gate->pass(span.param);
@@ -207,16 +225,23 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
       const auto* gradients = static_cast<const float*>(wide ? t.gradients.data : nullptr);
       const auto* rounded = static_cast<const bf16*>(wide ? nullptr : t.gradients.data);
       const auto widen = pair_loops<float, bf16>().cast;
+      const RandomKey key = random_key(s.seed, static_cast<uint64_t>(s.step), kWeightSite);
       map.for_each(ctx.threads(), [&](int64_t, const ChunkMap::Chunk& chunk) {
         const StateSpan& span = spans[static_cast<size_t>(chunk.span)];
         if (t.gate) t.gate->pass(span.param);
         const ElementStep& step = steps[number_of_group(config(), span)];
         float widened[kPiece];  // gradients in bf16, which is exact
         float unpacked[kMaxStates][kPiece];
+        float held_wide[kPiece];  // parameters in bf16
         for (int64_t begin = chunk.begin; begin < chunk.end; begin += kPiece) {
           float* const* const places = table + chunk.span * columns;
           const int64_t from = begin - span.offset;
           ElementBlock b{std::min(kPiece, chunk.end - begin), places[0] + from, widened, {}};
+          auto* const own = reinterpret_cast<bf16*>(parameters(places, from));
+          if (no_master) {
+            b.parameter = held_wide;
+            bf16_decode(held_wide, own, b.n);
+          }
           if (wide)
             b.gradient = gradients + (begin - t.first);
           else
@@ -228,6 +253,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
             b.states[static_cast<size_t>(k)] =
                 unpack(place(k), k, from, b.n, step.first, unpacked[k]);
           update_block(step, b);
+          if (no_master) bf16_encode(key, begin, held_wide, b.n, own);
           for (int k = 0; k < states; ++k) pack(place(k), k, from, b.n, unpacked[k], s, begin);
           round_at(places, begin, from, b.n);
         }
@@ -308,9 +334,9 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
   on_queue(ctx, [&](auto& queue) {
     const UpdateSpans all{spans.size(), at, &list};
     if (config().state != StateForm::bf16)
-      optimizer_update_on(queue, config(), all, weights, state);
+      optimizer_update_on(queue, config(), all, weights, t.master.dtype, state);
     if (config().state != StateForm::f32)
-      resting_update_on(queue, config(), codecs_, all, weights, state);
+      resting_update_on(queue, config(), codecs_, all, weights, t.master.dtype, state);
   });
 }
 

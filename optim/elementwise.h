@@ -1,9 +1,9 @@
 // What most optimizers are: the same arithmetic on every element, as a rule says it (optim/rule.h).
 // update_block is a plain loop over floats; spans, chunks, threads, clipping, skipped steps, rounded
-// weights and states that rest in codes or in bf16 are the driver's.
+// weights, and states or parameters that rest in codes or in bf16 are the driver's.
 //
-// Bytes moved per parameter: 4 gradient (bf16: 2), 8 master, 8 per state (bf16: 4; 8 bits: 2.03; 4
-// bits: 1.06), 2 per 16-bit weight. AdamW: 28 (30), in 8 bits 16.1.
+// Bytes moved per parameter: 4 gradient (bf16: 2), 8 master (without one 4), 8 per state (bf16: 4; 8
+// bits: 2.03; 4 bits: 1.06), 2 per 16-bit weight. AdamW: 28 (30), in 8 bits 16.1.
 #pragma once
 
 #include <array>

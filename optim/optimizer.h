@@ -88,11 +88,11 @@ class Optimizer {
 
   // A recorded op for every window of the store, or of `windows`. For every span: gradient *
   // (clip_factor / loss_scale), then the update of master and states; then weights = round(master).
-  // If found_inf is set only the weights are written, from the master as it is: the bits they have,
-  // or that a window of weights, which is only written, has to have. Elements outside the spans are
-  // never touched. When state.updates is 0 the states are taken as zero whatever they hold, so they
-  // need no initialisation. The result does not depend on the threads. Throws shape or unsupported
-  // (dtypes) if the views or the store do not belong together.
+  // A master in bf16 is the weights: updated in f32, rounded at random by (seed, step, element). If
+  // found_inf is set only the weights are written, from the master: the bits they have, or that a
+  // window of weights, which is only written, has to have. Elements outside the spans are never
+  // touched. At state.updates 0 states are taken as zero whatever they hold. The result does not
+  // depend on the threads. Throws shape or unsupported (dtypes) on views that do not fit together.
   virtual void update(Context& ctx, const UpdateTargets& targets, StateStore& store,
                       const View& state, WindowRange windows = {}) const = 0;
 

@@ -11,7 +11,7 @@
 
 namespace snug {
 
-inline constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+inline constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
 // A number of `optim_args`, under the name that the reference gives it. In [least, below).
 struct OptimSetting {

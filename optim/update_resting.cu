@@ -1,11 +1,10 @@
-#include <algorithm>
 #include <bit>
 #include <type_traits>
 
 #include "engine/core/error.h"
 #include "engine/kernels/dispatch.h"
-#include "engine/simt/map.h"
 #include "engine/simt/random.h"
+#include "engine/simt/simt.h"
 #include "optim/resting.h"
 #include "optim/rules.h"
 #include "optim/update_simt.h"
@@ -21,7 +20,7 @@ constexpr int kGroupsOfAWarp = 4;
 
 // Where the first span lies in every tensor, and all spans from there on.
 struct RestTensors {
-  float* master;
+  void* master;
   const float* gradient;
   void* weights;  // may be null
   void* values[kMaxStates];
@@ -124,18 +123,23 @@ __device__ inline void load_state(float (&s)[kEach], const Rest& how, const Tabl
   }
 }
 
+// Of 8 neighbours from `element` of the flat range on, by the draws of key k.
+__device__ inline void round_at_random(bf16 (&x)[kEach], const float (&s)[kEach], int count,
+                                       int64_t element, const Tables& t, int k) {
+  const int64_t block = element / kEach;
+  const RandomWords u =
+      random_words(static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0,
+                   t.keys[2 * k], t.keys[2 * k + 1]);
+  for (int j = 0; j < count; ++j)
+    x[j].bits = bf16_at_random(std::bit_cast<uint32_t>(s[j]), u.w[j / 2] >> (j % 2 * 16) & 0xffffu);
+}
+
 __device__ inline void store_state(const float (&s)[kEach], const Rest& how, const Tables& t, int k,
                                    void* values, float* scales, int64_t i, int count, bool wide,
                                    int64_t element, const CodeBook& book, SIMT_WHERE) {
   if (how.bits == 16) {
     bf16 x[kEach] = {};
-    const int64_t block = element / kEach;
-    const RandomWords u =
-        random_words(static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0,
-                     t.keys[2 * k], t.keys[2 * k + 1]);
-    for (int j = 0; j < count; ++j)
-      x[j].bits =
-          bf16_at_random(std::bit_cast<uint32_t>(s[j]), u.w[j / 2] >> (j % 2 * 16) & 0xffffu);
+    round_at_random(x, s, count, element, t, k);
     give(static_cast<bf16*>(values) + i, x, count, wide);
     return;
   }
@@ -164,11 +168,13 @@ __device__ inline void store_state(const float (&s)[kEach], const Rest& how, con
 }
 
 // A block works on one part, a warp on groups of it.
-template <class Rule, class Weight>
+template <class Rule, class Held>
 __global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts,
                                const StepState* state, Rule rule, GroupNumbers groups, Rest how,
                                const __grid_constant__ Constant<CodeBook> signed_book,
                                const __grid_constant__ Constant<CodeBook> squares_book) {
+  using Weight = typename Held::WeightType;
+  using Parameter = typename Held::ParameterType;
   constexpr int kStates = Rule::kStates;
   const bool skipped = state->found_inf != 0;
   if (skipped && !parts->tensors.weights) return;  // all blocks, before any barrier
@@ -185,13 +191,14 @@ __global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts
   SHARED_ARRAY(RestStep<Rule>, step_in_block, 1);
   SHARED_ARRAY(int32_t, bounds, 2 * kMaxCodes);
   SHARED_ARRAY(float, entries, 2 * kMaxCodes);
-  SHARED_ARRAY(uint32_t, keys, 2 * kMaxStates);
+  SHARED_ARRAY(uint32_t, keys, 2 * kMaxStates + 2);  // of the states, then of parameters
   if (thread() == 0) {
     const ElementStep numbers = element_step(*state, groups, part.group);
     step_in_block[0] = {rule.step(numbers), numbers.gradient_factor, numbers.first};
-    for (int k = 0; k < kStates; ++k) {
-      const RandomWords key =
-          random_key_words(state->seed, static_cast<uint64_t>(state->step), state_site(k));
+    for (int k = 0; k <= kMaxStates; ++k) {
+      if (k == kMaxStates ? !Held::kNoMaster : k >= kStates) continue;
+      const RandomWords key = random_key_words(state->seed, static_cast<uint64_t>(state->step),
+                                               k == kMaxStates ? kWeightSite : state_site(k));
       keys[2 * k] = key.w[0];
       keys[2 * k + 1] = key.w[1];
     }
@@ -213,8 +220,10 @@ __global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts
     const int64_t i = begin + lane() * kEach, left = part.elements - i;
     const int count = left < 0 ? 0 : (left < kEach ? static_cast<int>(left) : kEach);
     float p[kEach] = {}, g[kEach] = {};
-    float* const master = to.master + part.offset;
-    take(p, static_cast<const float*>(master + i), count, part.wide);
+    Parameter* const master = static_cast<Parameter*>(to.master) + part.offset;
+    Parameter rested[kEach] = {};
+    take(rested, static_cast<const Parameter*>(master + i), count, part.wide);
+    for (int j = 0; j < count; ++j) p[j] = to_f32(rested[j]);
     if (!skipped) {
       take(g, to.gradient + part.offset + i, count, part.wide);
       float s[kStates + 1][kEach] = {};
@@ -229,7 +238,13 @@ __global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts
         p[j] = rule.element(step.of_rule, p[j], g[j] * step.factor, own);
         for (int k = 0; k < kStates; ++k) s[k][j] = own[k];
       }
-      give(master + i, p, count, part.wide);
+      if constexpr (Held::kNoMaster) {
+        round_at_random(rested, p, count, part.first + i, tables, kMaxStates);
+        for (int j = 0; j < count; ++j) p[j] = to_f32(rested[j]);
+        give(master + i, rested, count, part.wide);
+      } else {
+        give(master + i, p, count, part.wide);
+      }
       for (int k = 0; k < kStates; ++k)
         store_state(s[k], how, tables, k, values(k), to.scales[k] + part.scales, i, count,
                     part.wide, part.first + i,
@@ -244,8 +259,10 @@ __global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts
 }
 
 // Collects spans, and launches when they are complete or the next one does not fit.
-template <class Rule, class Weight, class Queue>
+template <class Rule, class Held, class Queue>
 class RestLaunches {
+  static constexpr int64_t kParameter = sizeof(typename Held::ParameterType);
+
  public:
   RestLaunches(Queue& queue, const Rule& rule, const OptimizerConfig& config, const Rest& how,
                const CodeBook& signed_book, const CodeBook& squares_book, const View& state,
@@ -268,14 +285,15 @@ class RestLaunches {
     if (parts_.count > 0 && (!lies_alike(at) || parts_.count == kRestingSpansOfALaunch)) run();
     if (parts_.count == 0) parts_.tensors = at;
     const RestTensors& base = parts_.tensors;
-    parts_.at[parts_.count++] = {bytes_from(base.master, at.master) / int64_t{sizeof(float)},
-                                 n,
-                                 bytes_from(base.values[0], at.values[0]),
-                                 bytes_from(base.scales[0], at.scales[0]) / int64_t{sizeof(float)},
-                                 span.first,
-                                 0,
-                                 static_cast<int16_t>(span.group),
-                                 is_wide(at)};
+    parts_.at[parts_.count++] = {
+        bytes_between(base.master, at.master) / kParameter,
+        n,
+        bytes_between(base.values[0], at.values[0]),
+        bytes_between(base.scales[0], at.scales[0]) / int64_t{sizeof(float)},
+        span.first,
+        0,
+        static_cast<int16_t>(span.group),
+        all_wide({at.master, at.gradient, at.weights}, at.values)};
   }
 
   void run() {
@@ -287,7 +305,7 @@ class RestLaunches {
       blocks += ceil_div(p.elements, of_a_block);
     }
     launch(queue_, {.blocks = blocks, .threads = threads_}, "optimizer_update",
-           resting_kernel<Rule, Weight>, parts_, static_cast<const StepState*>(state_), rule_,
+           resting_kernel<Rule, Held>, parts_, static_cast<const StepState*>(state_), rule_,
            groups_, how_, signed_, squares_);
     parts_.count = 0;
   }
@@ -295,7 +313,7 @@ class RestLaunches {
  private:
   static RestTensors tensors_of(const UpdateSpan& span) {
     RestTensors t{};
-    t.master = span.master.as<float>();
+    t.master = span.master.data;
     t.gradient = span.gradient.as<const float>();
     t.weights = span.weights.data;
     for (int k = 0; k < Rule::kStates; ++k) {
@@ -304,33 +322,21 @@ class RestLaunches {
     }
     return t;
   }
-  // From one address to another, which may be of another tensor.
-  static int64_t bytes_from(const void* from, const void* to) {
-    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(to)) -
-           static_cast<int64_t>(reinterpret_cast<uintptr_t>(from));
-  }
   bool lies_alike(const RestTensors& at) const {
     const RestTensors& base = parts_.tensors;
-    const int64_t bytes = bytes_from(base.master, at.master);
-    bool alike = bytes_from(base.gradient, at.gradient) == bytes &&
+    const int64_t bytes = bytes_between(base.master, at.master), offset = bytes / kParameter;
+    bool alike = bytes % kParameter == 0 && at.gradient == base.gradient + offset &&
                  (at.weights == nullptr) == (base.weights == nullptr);
     if (at.weights)
-      alike = alike && bytes_from(base.weights, at.weights) ==
-                           bytes / int64_t{sizeof(float)} * int64_t{sizeof(Weight)};
+      alike = alike && bytes_between(base.weights, at.weights) ==
+                           offset * int64_t{sizeof(typename Held::WeightType)};
     for (int k = 0; k < Rule::kStates; ++k)
-      alike =
-          alike &&
-          bytes_from(base.values[k], at.values[k]) == bytes_from(base.values[0], at.values[0]) &&
-          bytes_from(base.scales[k], at.scales[k]) == bytes_from(base.scales[0], at.scales[0]);
+      alike = alike &&
+              bytes_between(base.values[k], at.values[k]) ==
+                  bytes_between(base.values[0], at.values[0]) &&
+              bytes_between(base.scales[k], at.scales[k]) ==
+                  bytes_between(base.scales[0], at.scales[0]);
     return alike;
-  }
-  static bool is_wide(const RestTensors& t) {
-    bool wide = true;
-    for (const void* at : {static_cast<const void*>(t.master), static_cast<const void*>(t.gradient),
-                           static_cast<const void*>(t.weights)})
-      wide = wide && aligned_to_vectors(at);
-    for (const void* at : t.values) wide = wide && aligned_to_vectors(at);
-    return wide;
   }
 
   Queue& queue_;
@@ -349,7 +355,7 @@ class RestLaunches {
 template <class Queue>
 void resting_update_on(Queue& queue, const OptimizerConfig& config,
                        const std::array<const Codec*, kMaxStates>& codecs, const UpdateSpans& spans,
-                       DType weights, const View& state, int threads) {
+                       DType weights, DType parameters, const View& state, int threads) {
   const StateForm form = config.state;
   Rest how;
   static const CodeBook none{};
@@ -368,28 +374,18 @@ void resting_update_on(Queue& queue, const OptimizerConfig& config,
     signed_book = one.book;
     squares_book = two.book;
   }
-  const auto run = [&](const auto& rule, auto weight) {
-    RestLaunches<std::decay_t<decltype(rule)>, decltype(weight), Queue> launches(
-        queue, rule, config, how, *signed_book, *squares_book, state, threads);
-    for (size_t i = 0; i < spans.count; ++i)
-      if (const UpdateSpan span = spans.at(spans.list, i); span.resting()) launches.add(span);
-    launches.run();
-  };
   bool known = false;
   for_each_rule([&]<class Entry>(Entry) {
     if (config.name != Entry::kName) return;
     known = true;
     Entry::with_rule(config, [&](const auto& rule) {
-      if (weights == DType::bf16) {
-        run(rule, bf16{});
-      } else if (weights == DType::f16) {
-        run(rule, f16{});
-      } else if (weights == DType::f32) {
-        run(rule, 0.0f);
-      } else {
-        fail(ErrorCode::unsupported, "weights of dtype f32, bf16 or f16", to_string(weights),
-             "choose another precision");
-      }
+      with_held(weights, parameters, [&]<class Held>(Held) {
+        RestLaunches<std::decay_t<decltype(rule)>, Held, Queue> launches(
+            queue, rule, config, how, *signed_book, *squares_book, state, threads);
+        for (size_t i = 0; i < spans.count; ++i)
+          if (const UpdateSpan span = spans.at(spans.list, i); span.resting()) launches.add(span);
+        launches.run();
+      });
     });
   });
   if (!known)
@@ -399,6 +395,6 @@ void resting_update_on(Queue& queue, const OptimizerConfig& config,
 
 template void resting_update_on(simt::Queue&, const OptimizerConfig&,
                                 const std::array<const Codec*, kMaxStates>&, const UpdateSpans&,
-                                DType, const View&, int);
+                                DType, DType, const View&, int);
 
 }  // namespace snug

@@ -27,8 +27,9 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
     : set_(std::move(set)),
       states_(static_cast<int>(set_.names.size())),
       weights_(options.weights) {
-  require(!weights_ || (options.master && options.by_part),
-          "weights that rest with the parameters, part by part");
+  require(!weights_ || options.by_part, "weights that rest with the parameters, part by part");
+  require(!weights_ || *weights_ != DType::f32 || !options.master,
+          "no f32 weights beside a master");
   const int64_t window = options.window == 0 ? usual_window(table) : options.window;
   require(window > 0 && window % kStep == 0, "windows of a multiple of 256 elements");
   int before = -1;  // the parameter of the span before
@@ -71,17 +72,19 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
     std::vector<Tensor> pieces = ctx.split(all_.back(), sizes);
     for (size_t w = 0; w < windows_.size(); ++w) windows_[w].host.push_back(std::move(pieces[w]));
   }
-  if (options.master) make_master(ctx, table, window);
-  if (weights_ && *weights_ != DType::f32) make_weights(ctx);
+  if (options.master || weights_)
+    make_master(ctx, table, window, options.master ? DType::f32 : *weights_);
+  if (options.master && weights_) make_weights(ctx);
   for (Window& w : windows_) w.device.resize(w.host.size());
   select({});
 }
 
 // The whole trained range: what no window has is never updated, but rounded once like all else.
-void OffloadedStateStore::make_master(Context& ctx, const ParamTable& table, int64_t window) {
+void OffloadedStateStore::make_master(Context& ctx, const ParamTable& table, int64_t window,
+                                      DType dtype) {
   static const Name name("master");
   const int64_t elements = table.trained_elements();
-  master_ = ctx.host_tensor(name, {elements}, DType::f32);
+  master_ = ctx.host_tensor(name, {elements}, dtype);
   std::vector<int64_t> sizes;
   std::vector<Window*> owner;  // null: none has it
   int64_t end = 0;
@@ -251,7 +254,7 @@ View OffloadedStateStore::acquire_weights(Context&, const StateSpan& span) {
   if (!weights_) return {};
   const Window& w = windows_[static_cast<size_t>(open_)];
   if (w.part < 0) return on_device_(span.offset, span.elements);
-  return *weights_ == DType::f32 ? View{} : place(states_ + 1, span);
+  return rounds_weights() ? place(states_ + 1, span) : View{};
 }
 
 const OffloadedStateStore::Window& OffloadedStateStore::window_of(int64_t first) const {

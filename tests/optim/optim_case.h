@@ -111,6 +111,7 @@ struct UpdateCase {
   std::vector<Values> states;
   StepState state = plain_state();
   DType weights = DType::f32;  // f32: the master is the weights
+  DType held = DType::f32;     // what it rests in
   DType gradient = DType::f32;
   std::function<void()> before_update, after_update;
 
@@ -119,7 +120,7 @@ struct UpdateCase {
       const auto optimizer = make_optimizer(config);
       const auto n = static_cast<int64_t>(master.size());
       UpdateTargets t;
-      t.master = c.inout("master", {n}, DType::f32, master);
+      t.master = c.inout("master", {n}, held, master);
       t.gradients = c.inout("gradients", {n}, gradient, gradients);
       if (weights != DType::f32)
         t.weights = c.inout("weights", {n}, weights, Values(master.size(), 7.0));

@@ -5,6 +5,7 @@
 
 #include "engine/stores/plain_states.h"
 #include "optim/elementwise.h"
+#include "optim/resting.h"
 #include "tests/optim/optim_case.h"
 
 namespace snug::test {
@@ -159,6 +160,94 @@ TEST_P(OptimUpdate, RoundsTheWeightsFromTheMaster) {
 }
 
 // Loss scale and clip factor are powers of two here, so undoing them is exact.
+// Without a master: what an fp32 master would get, rounded to one of its two neighbours in bf16; the
+// bits of every mode, thread counts included. A skipped step changes nothing.
+TEST_P(OptimUpdate, RoundsBf16ParametersAtRandom) {
+  const ParamTable table = table_of(kSizes);
+  UpdateCase u = periodic_case(GetParam(), table);
+  u.master = rounded(u.master, DType::bf16);
+  const Outputs exact = run_on_plan_and_cpu({}, u.body());
+  u.held = DType::bf16;
+  const Outputs out = run_in_all_modes(u.body());
+  EXPECT_EQ(out.bytes_moved,
+            exact.bytes_moved -
+                4 * (exact.bytes_moved / (12 + 8 * static_cast<int64_t>(u.states.size()))));
+  const Values got = out["master"], want = exact["master"];
+  const std::vector<bool> in = inside(u);
+  int64_t up = 0, between = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (!in[i]) {
+      ASSERT_EQ(got[i], u.master[i]) << "element " << i << " outside the spans";
+      continue;
+    }
+    const double ulp = std::ldexp(1.0, std::ilogb(want[i]) - 7);
+    const double below = std::floor(want[i] / ulp) * ulp;
+    ASSERT_TRUE(got[i] == below || (got[i] == below + ulp && want[i] != below)) << i;
+    up += got[i] != below;
+    between += want[i] != below;
+  }
+  EXPECT_GT(up, between / 4);
+  EXPECT_LT(up, between - between / 4);
+  for (const Output& o : exact.all)
+    if (o.name != "gradients" && o.name != "step_state" && o.name != "master") {
+      EXPECT_EQ(out[o.name], o.values()) << o.name;
+    }
+  u.state.step = 1;
+  EXPECT_NE(run_on_plan_and_cpu({}, u.body())["master"], got);
+  u.state.found_inf = 1;
+  EXPECT_EQ(run_in_all_modes(u.body())["master"], u.master);
+}
+
+// The mean is that of exact numbers, in double by hand: 300 updates of sgd, each of which moves by a
+// share of the distance of neighbours, so that rounding to the nearest would stay or go the whole
+// way. A rounding of x in [below, below + ulp] has the variance f (1 - f) ulp^2 of f = (x - below) /
+// ulp, at most ulp^2 / 4; the mean of n elements strays by five of its deviations at most.
+TEST(NoMaster, TheMeanIsThatOfExactNumbers) {
+  constexpr int64_t kElements = 1 << 16, kUpdates = 300;
+  const ParamTable table = table_of({kElements});
+  for (const double share : {0.003, 0.11, 0.49, 0.51}) {
+    SCOPED_TRACE(share);
+    constexpr double kUlp = 0x1p-7;  // of [1, 2)
+    const double rate = 0x1p-10, gradient = static_cast<float>(share * kUlp / rate);
+    OptimizerConfig config;
+    config.name = "sgd";
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      const auto optimizer = make_optimizer(config);
+      const View master = c.inout("master", {kElements}, DType::bf16, Values(kElements, 0.75));
+      const View gradients =
+          c.input("gradients", {kElements}, DType::f32, Values(kElements, -gradient));
+      const View state = c.step_state(plain_state(rate));
+      CaseStore store(whole_parameter_spans(table), {});
+      double exact = 0.75, variance = 0;
+      for (int64_t step = 0; step < kUpdates; ++step) {
+        if (!c.ctx().planning()) {
+          step_state(state)->updates = step_state(state)->step = step;
+          optimizer->prepare_step(*step_state(state));
+        }
+        optimizer->update(c.ctx(), {master, {}, gradients}, store, state);
+        exact += rate * gradient;
+        const double ulp = std::ldexp(1.0, std::ilogb(exact + 4 * kUlp) - 7);
+        variance += ulp * ulp / 4;
+        if (c.ctx().planning() || (step + 1) % 100 != 0) continue;
+        double sum = 0;
+        for (const double x : load_values(master.data, DType::bf16, kElements)) sum += x;
+        EXPECT_NEAR(sum / kElements, exact, 5 * std::sqrt(variance / kElements));
+      }
+    });
+  }
+}
+
+TEST(NoMaster, KeepsWhatIsNotFinite) {
+  for (const uint32_t draw : {0u, 0x8000u, 0xffffu}) {
+    EXPECT_EQ(bf16_at_random(0x7f800000u, draw), 0x7f80);
+    EXPECT_EQ(bf16_at_random(0xff800000u, draw), 0xff80);
+    for (const uint32_t nan : {0x7fffffffu, 0xffffffffu, 0x7f800001u})
+      EXPECT_TRUE(std::isnan(to_f32(bf16{bf16_at_random(nan, draw)})));
+    EXPECT_EQ(bf16_at_random(0x3f800000u, draw), 0x3f80);
+    EXPECT_EQ(bf16_at_random(0x80000000u, draw), 0x8000);
+  }
+}
+
 TEST_P(OptimUpdate, AppliesLossScaleAndClipFactor) {
   const ParamTable table = table_of({300});
   UpdateCase u = periodic_case(GetParam(), table);

@@ -62,6 +62,17 @@ void read_values(Context& ctx, float* to, View from) {
   values_to_f32(to, from);
 }
 
+// n floats that are bf16 as such, in place; gives the bytes of one.
+int64_t narrow(char* values, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    float value;
+    std::memcpy(&value, values + 4 * i, sizeof(value));
+    const bf16 half = from_f32<bf16>(value);
+    std::memcpy(values + 2 * i, &half, sizeof(half));
+  }
+  return sizeof(bf16);
+}
+
 [[noreturn]] void fail_folder(const char* what, const std::string& folder, int code) {
   fail(ErrorCode::device, fmt::format("to {} {}", what, folder),
        std::generic_category().message(code),
@@ -78,7 +89,8 @@ CheckpointWriter::CheckpointWriter(Session& session, std::string output_dir, int
       output_dir_(std::move(output_dir)),
       keep_(keep),
       weights_(session.resting()),
-      layouts_{weights_layout(session.model(), DType::f32), optimizer_layout(session)},
+      layouts_{weights_layout(session.model(), session.model().precision().master),
+               optimizer_layout(session)},
       ring_(static_cast<char*>(session.save_ring().data), session.save_ring().bytes(), background) {
   for (AtomicFile* file : {&files_[0], &files_[1], &marker_}) file->reserve(kPathBytes);
   for (std::string* path : {&folder_, &final_name_, &paths_[0], &paths_[1], &paths_[2]})
@@ -140,6 +152,7 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
     } else {
       read_values(session_.context(), values, weights_.rows(p.offset + element_, n));
     }
+    if (state_ == 0 && no_master(session_.model().precision())) bytes = narrow(out, n);
     const int file = state_ == 0 ? kModel : kOptimizer;
     element_ += n;
     if (n == left) {  // at once, so that an update need not wait for the next call

@@ -175,6 +175,10 @@ void check_config(const RunConfig& c, Complaints& complaints) {
     complaints.add(ErrorCode::usage, "no permissions beside bitwise: true",
                    quote(c, {"allow", "bitwise"}), "allow=[]");
 
+  if (allows(c, "no_master") && c.precision != "bf16")
+    complaints.add(ErrorCode::usage, "precision: bf16 for the permission no_master",
+                   quote(c, {"allow", "precision"}), "precision=bf16, or no_master out of allow");
+
   not_both(c, complaints, "plan", "target");
   not_both(c, complaints, "warmup_steps", "warmup_ratio");
   not_both(c, complaints, "min_lr", "min_lr_ratio");

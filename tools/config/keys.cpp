@@ -497,7 +497,7 @@ std::vector<Key> make_keys() {
               "the lower, of all others the greater",
        .example = "true", .unset = "auto", .choices = "auto true false"},
       {.name = "save_dtype", .section = "reports", .kind = K::choice, .field = &C::save_dtype,
-       .doc = "dtype of the weights in final/", .example = "bf16", .choices = "fp32 bf16",
+       .doc = "dtype of the weights in final/; unless it is set bf16 with the permission no_master, which keeps no more", .example = "bf16", .choices = "fp32 bf16",
        .refused = "fp16"},
       {.name = "sample_prompt", .section = "reports", .kind = K::text, .field = &C::sample_prompt,
        .doc = "text continued at every evaluation, or every eval_steps where nothing is evaluated; null: none", .example = "\"Once upon\"",
@@ -551,9 +551,18 @@ const std::vector<Permission>& permissions() {
        "optim=adamw_8bit, which asks for it by name"},
       {"bf16_gradients", true,
        "gradients may be summed up in bf16, half the bytes; the plan says if they are"},
-      {"stochastic_rounding", false, "no master weights: bf16 weights rounded at random"},
+      {"no_master", true,
+       "bf16 weights have no fp32 master: updates are rounded to them at random, 2 bytes a "
+       "parameter "
+       "instead of 6"},
+      {"stochastic_rounding", false, "no master weights: bf16 weights rounded at random",
+       "allow=[no_master], which rounds so"},
   };
   return list;
+}
+
+bool allows(const RunConfig& config, std::string_view permission) {
+  return std::find(config.allow.begin(), config.allow.end(), permission) != config.allow.end();
 }
 
 std::string allow_text(const std::vector<std::string>& given,

@@ -286,8 +286,10 @@ RunSetup make_setup(RunConfig config) {
   s.peft = resolve_peft_keys(config);
   PeftModel peft;
   if (s.peft) peft = resolve_adapter(spec, *s.peft, config.adapter);
-  s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision),
-                                    s.peft ? peft.frozen : std::move(frozen.says), peft.adapters);
+  Precision precision = parse_precision(tf32 ? "fp32" : config.precision);
+  if (allows(config, "no_master")) precision.master = precision.compute;
+  s.model = std::make_unique<Model>(spec, precision, s.peft ? peft.frozen : std::move(frozen.says),
+                                    peft.adapters);
 
   PlanRequest& r = s.request;
   r.model = s.model.get();
@@ -352,8 +354,7 @@ RunSetup make_setup(RunConfig config) {
   r.offload_gradients = config.offload_gradients;
   if (config.packed_weights != "auto")
     r.packed_weights = parse_weight_packing(config.packed_weights);
-  r.bf16_gradients =
-      std::find(config.allow.begin(), config.allow.end(), "bf16_gradients") != config.allow.end();
+  r.bf16_gradients = allows(config, "bf16_gradients");
   r.allow = config.allow;
   r.max_grad_norm = config.max_grad_norm;
   r.loss_scaling = {.fixed_scale = config.loss_scale,
