@@ -552,9 +552,7 @@ const std::vector<Permission>& permissions() {
       {"bf16_gradients", true,
        "gradients may be summed up in bf16, half the bytes; the plan says if they are"},
       {"no_master", true,
-       "bf16 weights have no fp32 master: updates are rounded to them at random, 2 bytes a "
-       "parameter "
-       "instead of 6"},
+       "bf16 weights alone, without an fp32 master: updates are rounded to them at random"},
       {"stochastic_rounding", false, "no master weights: bf16 weights rounded at random",
        "allow=[no_master], which rounds so"},
   };

@@ -14,6 +14,7 @@
 #include "tools/calibrate/calibrated_cost.h"
 #include "tools/calibrate/calibration.h"
 #include "tools/config/check_config.h"
+#include "tools/config/keys.h"
 #include "tools/planner/attention_choice.h"
 #include "tools/planner/batch_room.h"
 #include "tools/planner/plan_search.h"
