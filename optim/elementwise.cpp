@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "engine/core/error.h"
@@ -81,6 +82,16 @@ void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore&
          "make the store from the optimizer's state_names()");
 }
 
+// Spans go up: two of one parameter are next to each other.
+void check_whole(const Optimizer& optimizer, std::span<const StateSpan> spans) {
+  for (size_t i = 1; i < spans.size(); ++i)
+    if (spans[i].param == spans[i - 1].param && spans[i].param >= 0)
+      fail(ErrorCode::unsupported,
+           fmt::format("whole parameters for {}, which needs their norms", optimizer.name()),
+           fmt::format("parameter {} in pieces", spans[i].param),
+           "a store made from the optimizer's states()");
+}
+
 // What of a span does not rest as the optimizer would have it.
 void check_form(StateForm how, const Codec* codec, const RestForm& form) {
   if (form.dtype == DType::f32 && how != StateForm::bf16) return;  // of what is small too
@@ -99,8 +110,8 @@ void check_form(StateForm how, const Codec* codec, const RestForm& form) {
 
 ElementwiseOptimizer::ElementwiseOptimizer(OptimizerConfig config,
                                            const std::vector<OptimState>& states,
-                                           const char* op_name, int64_t flops)
-    : Optimizer(std::move(config), states), op_name_(op_name), flops_(flops) {
+                                           const char* op_name, int64_t flops, bool whole)
+    : Optimizer(std::move(config), states, whole), op_name_(op_name), flops_(flops) {
   require(states.size() <= kMaxStates, "an optimizer of at most kMaxStates states");
   for (size_t k = 0; k < states.size(); ++k)
     codecs_[k] = codec_of_state(this->config().state, states[k].squares);
@@ -198,6 +209,9 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
   const auto parameters = [&](float* const* places, int64_t from) {
     return reinterpret_cast<char*>(places[0]) + from * size_of(held);
   };
+  const auto place = [&](float* const* places, int k) {
+    return Place{places[1 + k], in_codes() ? places[1 + states + k] : nullptr};
+  };
   // The rounded weights of n elements from `begin` of the flat range, `from` of their span, on.
   const auto round_at = [&](float* const* places, int64_t begin, int64_t from, int64_t n) {
     if (t.weights.defined())
@@ -206,15 +220,26 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
       round_weights(places[weights_column], dtype, parameters(places, from), held, from, n);
   };
   const int64_t gradient_bytes = size_of(t.gradients.dtype);
+  // Sums of the chunks, and behind them the norms of the spans.
+  static const Name norms_name("norms");
+  Tensor norms;
+  int64_t measured = 0;  // bytes
+  if (measures() && !spans.empty()) {
+    check_whole(*this, spans);
+    norms = ctx.tensor(norms_name, {2 * (map.chunks() + static_cast<int64_t>(spans.size()))},
+                       DType::f64, Category::workspace);
+    measured = (gradient_bytes + size_of(held)) * map.elements() + state_bytes;
+  }
   {
     Op op(ctx, op_name_,
           {.flops = flops_ * map.elements(),
-           .bytes =
-               (gradient_bytes + 2 * size_of(held)) * map.elements() + 2 * state_bytes + written});
+           .bytes = (gradient_bytes + 2 * size_of(held)) * map.elements() + 2 * state_bytes +
+                    written + measured});
     if (op.run() && ctx.by_kernels()) {
       for (const StateSpan& span : spans)
         if (t.gate) t.gate->pass(span.param);
-      update_by_kernels(ctx, t, store, spans, dtype, state);
+      update_by_kernels(ctx, t, store, spans, dtype, state,
+                        norms.defined() ? norms.view() : View{});
     } else if (op.run() && !step_state(state)->found_inf) {
       const StepState& s = *step_state(state);
       require(s.loss_scale > 0, "a loss scale above 0 (1 without loss scaling)");
@@ -226,10 +251,10 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
       const auto* rounded = static_cast<const bf16*>(wide ? nullptr : t.gradients.data);
       const auto widen = pair_loops<float, bf16>().cast;
       const RandomKey key = random_key(s.seed, static_cast<uint64_t>(s.step), kWeightSite);
-      map.for_each(ctx.threads(), [&](int64_t, const ChunkMap::Chunk& chunk) {
+      // f(a piece as floats, its first element, that within the span, the span's places), after which
+      // nothing is kept.
+      const auto each_piece = [&](const ChunkMap::Chunk& chunk, bool first, auto&& f) {
         const StateSpan& span = spans[static_cast<size_t>(chunk.span)];
-        if (t.gate) t.gate->pass(span.param);
-        const ElementStep& step = steps[number_of_group(config(), span)];
         float widened[kPiece];  // gradients in bf16, which is exact
         float unpacked[kMaxStates][kPiece];
         float held_wide[kPiece];  // parameters in bf16
@@ -237,26 +262,59 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
           float* const* const places = table + chunk.span * columns;
           const int64_t from = begin - span.offset;
           ElementBlock b{std::min(kPiece, chunk.end - begin), places[0] + from, widened, {}};
-          auto* const own = reinterpret_cast<bf16*>(parameters(places, from));
           if (no_master) {
             b.parameter = held_wide;
-            bf16_decode(held_wide, own, b.n);
+            bf16_decode(held_wide, reinterpret_cast<bf16*>(parameters(places, from)), b.n);
           }
           if (wide)
             b.gradient = gradients + (begin - t.first);
           else
             widen(widened, rounded + (begin - t.first), b.n);
-          const auto place = [&](int k) {
-            return Place{places[1 + k], in_codes() ? places[1 + states + k] : nullptr};
-          };
           for (int k = 0; k < states; ++k)
             b.states[static_cast<size_t>(k)] =
-                unpack(place(k), k, from, b.n, step.first, unpacked[k]);
-          update_block(step, b);
-          if (no_master) bf16_encode(key, begin, held_wide, b.n, own);
-          for (int k = 0; k < states; ++k) pack(place(k), k, from, b.n, unpacked[k], s, begin);
-          round_at(places, begin, from, b.n);
+                unpack(place(places, k), k, from, b.n, first, unpacked[k]);
+          f(b, begin, from, places);
         }
+      };
+      double* const sums = norms.defined() ? norms.view().as<double>() : nullptr;
+      double* const of_spans = sums == nullptr ? nullptr : sums + 2 * map.chunks();
+      if (sums != nullptr) {
+        map.for_each(ctx.threads(), [&](int64_t c, const ChunkMap::Chunk& chunk) {
+          const ElementStep& step =
+              steps[number_of_group(config(), spans[static_cast<size_t>(chunk.span)])];
+          NormLanes lanes;
+          each_piece(chunk, step.first,
+                     [&](const ElementBlock& b, int64_t, int64_t, float* const*) {
+                       measure_block(step, b, lanes);
+                     });
+          const NormSums sum = lanes.sum();
+          sums[2 * c] = sum.parameter;
+          sums[2 * c + 1] = sum.measured;
+        });
+        std::fill_n(of_spans, 2 * spans.size(), 0.0);
+        for (int64_t c = 0; c < map.chunks(); ++c)
+          for (int j = 0; j < 2; ++j) of_spans[2 * map.chunk(c).span + j] += sums[2 * c + j];
+        for (size_t i = 0; i < 2 * spans.size(); ++i) of_spans[i] = std::sqrt(of_spans[i]);
+      }
+      map.for_each(ctx.threads(), [&](int64_t, const ChunkMap::Chunk& chunk) {
+        const StateSpan& span = spans[static_cast<size_t>(chunk.span)];
+        if (t.gate) t.gate->pass(span.param);
+        ElementStep step = steps[number_of_group(config(), span)];
+        if (of_spans != nullptr) {
+          step.parameter_norm = of_spans[2 * chunk.span];
+          step.measured_norm = of_spans[2 * chunk.span + 1];
+        }
+        each_piece(chunk, step.first,
+                   [&](const ElementBlock& b, int64_t begin, int64_t from, float* const* places) {
+                     update_block(step, b);
+                     if (no_master)
+                       bf16_encode(key, begin, b.parameter, b.n,
+                                   reinterpret_cast<bf16*>(parameters(places, from)));
+                     for (int k = 0; k < states; ++k)
+                       pack(place(places, k), k, from, b.n, b.states[static_cast<size_t>(k)], s,
+                            begin);
+                     round_at(places, begin, from, b.n);
+                   });
       });
     } else if (op.run() && (t.weights.defined() || columns > weights_column)) {
       // Skipped: the weights get the bits they have. In a window of a store that rests with the
@@ -302,7 +360,8 @@ void ElementwiseOptimizer::pack(const Place& place, int k, int64_t from, int64_t
 
 void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& t,
                                              StateStore& store, std::span<const StateSpan> spans,
-                                             DType weights, const View& state) const {
+                                             DType weights, const View& state,
+                                             const View& norms) const {
   struct List {
     Context& ctx;
     const UpdateTargets& targets;
@@ -332,7 +391,7 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
     return span;
   };
   on_queue(ctx, [&](auto& queue) {
-    const UpdateSpans all{spans.size(), at, &list};
+    const UpdateSpans all{spans.size(), at, &list, norms};
     if (config().state != StateForm::bf16)
       optimizer_update_on(queue, config(), all, weights, t.master.dtype, state);
     if (config().state != StateForm::f32)

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "optim/optimizer.h"
+#include "optim/whole.h"
 #include "quant/codec.h"
 
 namespace snug {
@@ -25,6 +26,8 @@ struct ElementStep {
   double bias_correction2;
   int64_t updates;  // applied before this one
   bool first;       // none was
+  // Of the parameter, for rules that ask for it (whole.h).
+  double parameter_norm = 0, measured_norm = 0;
 };
 
 // n elements; the arrays do not overlap.
@@ -44,10 +47,14 @@ class ElementwiseOptimizer : public Optimizer {
  protected:
   // op_name: a static string, for example "adamw_update". flops: per element, for reports.
   ElementwiseOptimizer(OptimizerConfig config, const std::vector<OptimState>& states,
-                       const char* op_name, int64_t flops);
+                       const char* op_name, int64_t flops, bool whole = false);
 
   // Called from several threads. An element's result must depend on that element alone.
   virtual void update_block(const ElementStep& step, const ElementBlock& block) const = 0;
+  // Whether there are norms to be known before (whole.h); then adds to them what a block has, whose
+  // first element is that of lane 0. It writes nothing of the block.
+  virtual bool measures() const { return false; }
+  virtual void measure_block(const ElementStep&, const ElementBlock&, NormLanes&) const {}
 
  private:
   void update_spans(Context& ctx, const UpdateTargets& targets, StateStore& store,
@@ -64,7 +71,8 @@ class ElementwiseOptimizer : public Optimizer {
 
   // weights: the dtype of those that targets or store have. What spans need has been acquired.
   void update_by_kernels(Context& ctx, const UpdateTargets& targets, StateStore& store,
-                         std::span<const StateSpan> spans, DType weights, const View& state) const;
+                         std::span<const StateSpan> spans, DType weights, const View& state,
+                         const View& norms) const;
 
   std::array<const Codec*, kMaxStates> codecs_{};  // of states in codes
   const char* op_name_;

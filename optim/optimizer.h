@@ -97,12 +97,14 @@ class Optimizer {
                       const View& state, WindowRange windows = {}) const = 0;
 
  protected:
-  Optimizer(OptimizerConfig config, const std::vector<OptimState>& states);
+  // whole: it is served whole parameters.
+  Optimizer(OptimizerConfig config, const std::vector<OptimState>& states, bool whole = false);
 
  private:
   OptimizerConfig config_;
   std::vector<Name> state_names_;
   std::vector<bool> squares_;  // by state
+  bool whole_ = false;
 };
 
 // By name or Hugging Face alias. Throws usage on an unknown name (listing the known ones), on

@@ -23,6 +23,9 @@
 //                       1 - lr decay would add up from step to step.
 //   state               a squares' state is never below 0; codes of it have no sign (OptimState)
 //   prepare(StepState)  optional, on the host before a step: the bias corrections
+//   measured(...)       optional, with the arguments of element(): the number whose norm, and that of
+//                       the parameter, step() finds in ElementStep. Of a step without them; it writes
+//                       no state. Such a rule is served whole parameters
 // Functions of a rule that kernels call are marked SNUG_RULE.
 #pragma once
 
@@ -43,6 +46,11 @@
 
 namespace snug {
 inline namespace SNUG_RULE_SIDE {
+
+template <class Rule>
+inline constexpr bool kMeasures = requires {
+  &Rule::measured;
+};
 
 // What a span's group does to rate and decay. Behind the groups of the table come two for each
 // OptimGroup: of parameters that the table decays, and of those that it does not.
@@ -83,6 +91,7 @@ SNUG_RULE ElementStep element_step(const StepState& s, const GroupNumbers& group
   e.bias_correction2 = s.bias_correction2;
   e.updates = s.updates;
   e.first = s.updates == 0;
+  e.parameter_norm = e.measured_norm = 0;
   return e;
 }
 

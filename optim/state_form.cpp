@@ -24,6 +24,7 @@ const Codec* codec_of_state(StateForm form, bool squares) {
 
 StateSet Optimizer::states(const ParamTable& table) const {
   StateSet set(state_names_);
+  set.whole = whole_;
   const StateForm how = config_.state;
   if (how == StateForm::f32 || state_names_.empty()) return set;
   if (how == StateForm::bf16) {

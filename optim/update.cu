@@ -2,6 +2,7 @@
 #include <type_traits>
 
 #include "engine/core/error.h"
+#include "engine/core/units.h"
 #include "engine/kernels/dispatch.h"
 #include "engine/simt/random.h"
 #include "engine/simt/simt.h"
@@ -132,20 +133,26 @@ __device__ inline void round_part(const Tensors& to, const Part& part) {
   });
 }
 
-// A block works on one part. Each thread takes several vectors, so that the divisions in double
-// weigh nothing: some devices do them at a 64th of the rate.
-template <class Rule, class Held>
-__global__ void update_kernel(const __grid_constant__ Constant<Parts> parts, const StepState* state,
-                              Rule rule, GroupNumbers groups) {
-  if (state->found_inf && !parts->tensors.weights) return;  // all blocks, before any barrier
-  int mine = 0;  // the last part that begins with this block or before
+// The last part that begins with a block or before.
+__device__ inline int part_of_block(const Constant<Parts>& parts, int64_t block) {
+  int mine = 0;
   for (int end = parts->count; end - mine > 1;) {
     const int middle = (mine + end) / 2;
-    if (parts->at[middle].first_block <= block())
+    if (parts->at[middle].first_block <= block)
       mine = middle;
     else
       end = middle;
   }
+  return mine;
+}
+
+// A block works on one part. Each thread takes several vectors, so that the divisions in double
+// weigh nothing: some devices do them at a 64th of the rate.
+template <class Rule, class Held>
+__global__ void update_kernel(const __grid_constant__ Constant<Parts> parts, const StepState* state,
+                              Rule rule, GroupNumbers groups, const double* norms) {
+  if (state->found_inf && !parts->tensors.weights) return;  // all blocks, before any barrier
+  const int mine = part_of_block(parts, block());
   const Part part = parts->at[mine];
   if (state->found_inf) {
     if (part.wide)
@@ -156,7 +163,11 @@ __global__ void update_kernel(const __grid_constant__ Constant<Parts> parts, con
   }
   SHARED_ARRAY(StepOf<Rule>, step_in_block, 1);
   if (thread() == 0) {
-    const ElementStep numbers = element_step(*state, groups, part.group);
+    ElementStep numbers = element_step(*state, groups, part.group);
+    if constexpr (kMeasures<Rule>) {
+      numbers.parameter_norm = norms[2 * mine];
+      numbers.measured_norm = norms[2 * mine + 1];
+    }
     RandomWords key{};
     if constexpr (Held::kNoMaster)
       key = random_key_words(state->seed, static_cast<uint64_t>(state->step), kWeightSite);
@@ -171,6 +182,68 @@ __global__ void update_kernel(const __grid_constant__ Constant<Parts> parts, con
     update_part<Rule, Held, 1>(rule, step, parts->tensors, part);
 }
 
+// Of rules that measure: a block works on one chunk, its threads are the lanes of whole.h.
+template <class Rule, class Held>
+__global__ void measure_kernel(const __grid_constant__ Constant<Parts> parts,
+                               const StepState* state, Rule rule, GroupNumbers groups,
+                               double* sums) {
+  if (state->found_inf) return;  // all blocks, before any barrier
+  const Part part = parts->at[part_of_block(parts, block())];
+  const Tensors& to = parts->tensors;
+  SHARED_ARRAY(StepOf<Rule>, step_in_block, 1);
+  SHARED_ARRAY(double, lanes, 2 * kNormLanes);
+  if (thread() == 0) {
+    const ElementStep numbers = element_step(*state, groups, part.group);
+    step_in_block[0] = {rule.step(numbers), numbers.gradient_factor, numbers.first, 0, 0};
+  }
+  sync_threads();
+  const StepOf<Rule> step = step_in_block[0];
+  const int64_t begin = (block() - part.first_block) * kChunkElements,
+                last =
+                    begin + kChunkElements < part.elements ? begin + kChunkElements : part.elements;
+  double parameter = 0, measured = 0;
+  for (int64_t i = begin + thread(); i < last; i += kNormLanes) {
+    const int64_t at = part.offset + i;
+    const float p = load_parameters<Held, 1>(to, at)[0];
+    float own[Rule::kStates + 1] = {};
+    for (int k = 0; k < Rule::kStates; ++k)
+      if (!step.first) own[k] = to.states[k][at + part.of_states];
+    const float x = rule.measured(step.of_rule, p, to.gradient[at] * step.factor, own);
+    parameter += double{p} * double{p};
+    measured += double{x} * double{x};
+  }
+  lanes[thread()] = parameter;
+  lanes[kNormLanes + thread()] = measured;
+  for (int half = kNormLanes / 2; half > 0; half /= 2) {
+    sync_threads();
+    if (thread() < half) {
+      lanes[thread()] = lanes[thread()] + lanes[thread() + half];
+      lanes[kNormLanes + thread()] =
+          lanes[kNormLanes + thread()] + lanes[kNormLanes + thread() + half];
+    }
+  }
+  sync_threads();
+  if (thread() == 0) {
+    sums[2 * block()] = lanes[0];
+    sums[2 * block() + 1] = lanes[kNormLanes];
+  }
+}
+
+// A thread works on one part: its chunks in order.
+__global__ void norms_kernel(const __grid_constant__ Constant<Parts> parts, const StepState* state,
+                             const double* sums, double* norms) {
+  if (state->found_inf) return;
+  const int64_t i = block() * threads() + thread();
+  if (i >= parts->count) return;
+  const Part part = parts->at[i];
+  const int64_t chunks = ceil_div(part.elements, kChunkElements);
+  for (int j = 0; j < 2; ++j) {
+    double sum = 0;
+    for (int64_t c = 0; c < chunks; ++c) sum += sums[2 * (part.first_block + c) + j];
+    norms[2 * i + j] = ::sqrt(sum);
+  }
+}
+
 // Collects spans, and launches when they are complete or the next one does not fit.
 template <class Rule, class Held, class Queue>
 class Launches {
@@ -179,8 +252,13 @@ class Launches {
 
  public:
   Launches(Queue& queue, const Rule& rule, const GroupNumbers& groups, const View& state,
-           int threads)
-      : queue_(queue), rule_(rule), groups_(groups), state_(step_state(state)), threads_(threads) {
+           const View& norms, int threads)
+      : queue_(queue),
+        rule_(rule),
+        groups_(groups),
+        state_(step_state(state)),
+        sums_(static_cast<double*>(norms.data)),
+        threads_(threads) {
     parts_.count = 0;
   }
 
@@ -194,7 +272,7 @@ class Launches {
     const int64_t of_states = states_further(at, offset);
     if (parts_.count > 0) {
       Part& last = parts_.at[parts_.count - 1];
-      if (last.offset + last.elements == offset && last.group == span.group &&
+      if (!kMeasures<Rule> && last.offset + last.elements == offset && last.group == span.group &&
           last.of_states == of_states) {
         last.elements += n;
         return;
@@ -214,19 +292,40 @@ class Launches {
   }
 
   void run() {
-    int64_t blocks = 0;
-    for (int i = 0; i < parts_.count; ++i) {
-      Part& p = parts_.at[i];
-      p.first_block = static_cast<int32_t>(blocks);
-      blocks += ceil_div(p.elements, int64_t{threads_} * kVectorsPerThread * (p.wide ? kWide : 1));
-    }
+    const double* norms = nullptr;
+    if constexpr (kMeasures<Rule>) norms = measure();
+    const int64_t blocks = number_blocks([&](const Part& p) {
+      return int64_t{threads_} * kVectorsPerThread * (p.wide ? kWide : 1);
+    });
     launch(queue_, {.blocks = blocks, .threads = threads_}, "optimizer_update",
-           update_kernel<Rule, Held>, parts_, static_cast<const StepState*>(state_), rule_,
-           groups_);
+           update_kernel<Rule, Held>, parts_, static_cast<const StepState*>(state_), rule_, groups_,
+           norms);
     parts_.count = 0;
   }
 
  private:
+  // Blocks that take so many elements of a part each.
+  template <class F>
+  int64_t number_blocks(F&& elements) {
+    int64_t blocks = 0;
+    for (int i = 0; i < parts_.count; ++i) {
+      Part& p = parts_.at[i];
+      p.first_block = static_cast<int32_t>(blocks);
+      blocks += ceil_div(p.elements, elements(p));
+    }
+    return blocks;
+  }
+  const double* measure() {
+    const int64_t chunks = number_blocks([](const Part&) { return kChunkElements; });
+    double* const norms = sums_ + 2 * chunks;
+    launch(queue_, {.blocks = chunks, .threads = kNormLanes}, "optimizer_measure",
+           measure_kernel<Rule, Held>, parts_, static_cast<const StepState*>(state_), rule_,
+           groups_, sums_);
+    launch(queue_, {.blocks = ceil_div(int64_t{parts_.count}, int64_t{kWarp}), .threads = kWarp},
+           "optimizer_norms", norms_kernel, parts_, static_cast<const StepState*>(state_),
+           static_cast<const double*>(sums_), norms);
+    return norms;
+  }
   static Tensors tensors_of(const UpdateSpan& span) {
     Tensors t{};
     t.master = span.master.data;
@@ -258,6 +357,7 @@ class Launches {
   const Rule rule_;
   const GroupNumbers groups_;
   StepState* state_;
+  double* sums_;  // of rules that measure
   int threads_;
   Parts parts_;
 };
@@ -271,7 +371,7 @@ void optimizer_update_on(Queue& queue, const OptimizerConfig& config, const Upda
   const auto run = [&](const auto& rule) {
     with_held(weights, parameters, [&]<class Held>(Held) {
       Launches<std::decay_t<decltype(rule)>, Held, Queue> launches(queue, rule, groups, state,
-                                                                   threads);
+                                                                   spans.norms, threads);
       for (size_t i = 0; i < spans.count; ++i)
         if (const UpdateSpan span = spans.at(spans.list, i); !span.resting()) launches.add(span);
       launches.run();

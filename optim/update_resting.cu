@@ -167,25 +167,113 @@ __device__ inline void store_state(const float (&s)[kEach], const Rest& how, con
     codes[(i + j) / 2] = static_cast<uint8_t>(x[j] << 4 | (j + 1 < count ? x[j + 1] : book.zero));
 }
 
+// The last part that begins with a block or before.
+__device__ inline int part_of_block(const Constant<RestParts>& parts, int64_t block) {
+  int mine = 0;
+  for (int end = parts->count; end - mine > 1;) {
+    const int middle = (mine + end) / 2;
+    if (parts->at[middle].first_block <= block)
+      mine = middle;
+    else
+      end = middle;
+  }
+  return mine;
+}
+
+// Of rules that measure: a warp works on one chunk, a lane on eight lanes of whole.h.
+template <class Rule, class Held>
+__global__ void resting_measure_kernel(const __grid_constant__ Constant<RestParts> parts,
+                                       const StepState* state, Rule rule, GroupNumbers groups,
+                                       Rest how,
+                                       const __grid_constant__ Constant<CodeBook> signed_book,
+                                       const __grid_constant__ Constant<CodeBook> squares_book,
+                                       double* sums) {
+  using Parameter = typename Held::ParameterType;
+  constexpr int kStates = Rule::kStates;
+  if (state->found_inf) return;  // all blocks, before any barrier
+  const RestPart part = parts->at[part_of_block(parts, block())];
+  const RestTensors& to = parts->tensors;
+  SHARED_ARRAY(RestStep<Rule>, step_in_block, 1);
+  SHARED_ARRAY(int32_t, bounds, 1);
+  SHARED_ARRAY(float, entries, 2 * kMaxCodes);
+  SHARED_ARRAY(uint32_t, keys, 1);
+  if (thread() == 0) {
+    const ElementStep numbers = element_step(*state, groups, part.group);
+    step_in_block[0] = {rule.step(numbers), numbers.gradient_factor, numbers.first};
+  }
+  if (how.bits < 16)
+    for (int c = thread(); c < kMaxCodes; c += threads()) {
+      entries[c] = signed_book->values[c];
+      entries[kMaxCodes + c] = squares_book->values[c];
+    }
+  sync_threads();
+  const RestStep<Rule> step = step_in_block[0];
+  const Tables tables{bounds, entries, keys};
+  double parameter[kEach] = {}, measured[kEach] = {};
+  const int64_t begin = (block() - part.first_block) * kChunkElements;
+  for (int64_t g0 = begin; g0 < begin + kChunkElements && g0 < part.elements; g0 += kGroup) {
+    const int64_t i = g0 + lane() * kEach, left = part.elements - i;
+    const int count = left < 0 ? 0 : (left < kEach ? static_cast<int>(left) : kEach);
+    Parameter p[kEach] = {};
+    float g[kEach] = {}, s[kStates + 1][kEach] = {};
+    take(p, static_cast<const Parameter*>(to.master) + part.offset + i, count, part.wide);
+    take(g, to.gradient + part.offset + i, count, part.wide);
+    if (!step.first)
+      for (int k = 0; k < kStates; ++k)
+        load_state(s[k], how, tables, k, static_cast<uint8_t*>(to.values[k]) + part.values,
+                   to.scales[k] + part.scales, i, count, part.wide);
+    for (int j = 0; j < count; ++j) {
+      float own[kStates + 1] = {};
+      for (int k = 0; k < kStates; ++k) own[k] = s[k][j];
+      const float value = to_f32(p[j]);
+      const float x = rule.measured(step.of_rule, value, g[j] * step.factor, own);
+      parameter[j] += double{value} * double{value};
+      measured[j] += double{x} * double{x};
+    }
+  }
+  for (int distance = kWarp / 2; distance > 0; distance /= 2)
+    for (int j = 0; j < kEach; ++j) {
+      parameter[j] += shuffle_xor(parameter[j], distance);
+      measured[j] += shuffle_xor(measured[j], distance);
+    }
+  for (int half = kEach / 2; half > 0; half /= 2)
+    for (int j = 0; j < half; ++j) {
+      parameter[j] += parameter[j + half];
+      measured[j] += measured[j + half];
+    }
+  if (lane() == 0) {
+    sums[2 * block()] = parameter[0];
+    sums[2 * block() + 1] = measured[0];
+  }
+}
+
+__global__ void resting_norms_kernel(const __grid_constant__ Constant<RestParts> parts,
+                                     const StepState* state, const double* sums, double* norms) {
+  if (state->found_inf) return;
+  const int64_t i = block() * threads() + thread();
+  if (i >= parts->count) return;
+  const RestPart part = parts->at[i];
+  const int64_t chunks = ceil_div(part.elements, kChunkElements);
+  for (int j = 0; j < 2; ++j) {
+    double sum = 0;
+    for (int64_t c = 0; c < chunks; ++c) sum += sums[2 * (part.first_block + c) + j];
+    norms[2 * i + j] = ::sqrt(sum);
+  }
+}
+
 // A block works on one part, a warp on groups of it.
 template <class Rule, class Held>
 __global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts,
                                const StepState* state, Rule rule, GroupNumbers groups, Rest how,
                                const __grid_constant__ Constant<CodeBook> signed_book,
-                               const __grid_constant__ Constant<CodeBook> squares_book) {
+                               const __grid_constant__ Constant<CodeBook> squares_book,
+                               const double* norms) {
   using Weight = typename Held::WeightType;
   using Parameter = typename Held::ParameterType;
   constexpr int kStates = Rule::kStates;
   const bool skipped = state->found_inf != 0;
   if (skipped && !parts->tensors.weights) return;  // all blocks, before any barrier
-  int mine = 0;  // the last part that begins with this block or before
-  for (int end = parts->count; end - mine > 1;) {
-    const int middle = (mine + end) / 2;
-    if (parts->at[middle].first_block <= block())
-      mine = middle;
-    else
-      end = middle;
-  }
+  const int mine = part_of_block(parts, block());
   const RestPart part = parts->at[mine];
   const RestTensors& to = parts->tensors;
   SHARED_ARRAY(RestStep<Rule>, step_in_block, 1);
@@ -193,7 +281,11 @@ __global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts
   SHARED_ARRAY(float, entries, 2 * kMaxCodes);
   SHARED_ARRAY(uint32_t, keys, 2 * kMaxStates + 2);  // of the states, then of parameters
   if (thread() == 0) {
-    const ElementStep numbers = element_step(*state, groups, part.group);
+    ElementStep numbers = element_step(*state, groups, part.group);
+    if constexpr (kMeasures<Rule>) {
+      numbers.parameter_norm = norms[2 * mine];
+      numbers.measured_norm = norms[2 * mine + 1];
+    }
     step_in_block[0] = {rule.step(numbers), numbers.gradient_factor, numbers.first};
     for (int k = 0; k <= kMaxStates; ++k) {
       if (k == kMaxStates ? !Held::kNoMaster : k >= kStates) continue;
@@ -266,7 +358,7 @@ class RestLaunches {
  public:
   RestLaunches(Queue& queue, const Rule& rule, const OptimizerConfig& config, const Rest& how,
                const CodeBook& signed_book, const CodeBook& squares_book, const View& state,
-               int threads)
+               const View& norms, int threads)
       : queue_(queue),
         rule_(rule),
         groups_(group_numbers(config)),
@@ -274,6 +366,7 @@ class RestLaunches {
         signed_(signed_book),
         squares_(squares_book),
         state_(step_state(state)),
+        sums_(static_cast<double*>(norms.data)),
         threads_(threads) {
     parts_.count = 0;
   }
@@ -297,20 +390,37 @@ class RestLaunches {
   }
 
   void run() {
-    const int64_t of_a_block = int64_t{threads_} / kWarp * kGroupsOfAWarp * kGroup;
-    int64_t blocks = 0;
-    for (int i = 0; i < parts_.count; ++i) {
-      RestPart& p = parts_.at[i];
-      p.first_block = static_cast<int32_t>(blocks);
-      blocks += ceil_div(p.elements, of_a_block);
-    }
+    const double* norms = nullptr;
+    if constexpr (kMeasures<Rule>) norms = measure();
+    const int64_t blocks = number_blocks(int64_t{threads_} / kWarp * kGroupsOfAWarp * kGroup);
     launch(queue_, {.blocks = blocks, .threads = threads_}, "optimizer_update",
            resting_kernel<Rule, Held>, parts_, static_cast<const StepState*>(state_), rule_,
-           groups_, how_, signed_, squares_);
+           groups_, how_, signed_, squares_, norms);
     parts_.count = 0;
   }
 
  private:
+  // Blocks that take so many elements of a part each.
+  int64_t number_blocks(int64_t elements) {
+    int64_t blocks = 0;
+    for (int i = 0; i < parts_.count; ++i) {
+      RestPart& p = parts_.at[i];
+      p.first_block = static_cast<int32_t>(blocks);
+      blocks += ceil_div(p.elements, elements);
+    }
+    return blocks;
+  }
+  const double* measure() {
+    const int64_t chunks = number_blocks(kChunkElements);
+    double* const norms = sums_ + 2 * chunks;
+    launch(queue_, {.blocks = chunks, .threads = kWarp}, "optimizer_measure",
+           resting_measure_kernel<Rule, Held>, parts_, static_cast<const StepState*>(state_), rule_,
+           groups_, how_, signed_, squares_, sums_);
+    launch(queue_, {.blocks = ceil_div(int64_t{parts_.count}, int64_t{kWarp}), .threads = kWarp},
+           "optimizer_norms", resting_norms_kernel, parts_, static_cast<const StepState*>(state_),
+           static_cast<const double*>(sums_), norms);
+    return norms;
+  }
   static RestTensors tensors_of(const UpdateSpan& span) {
     RestTensors t{};
     t.master = span.master.data;
@@ -346,6 +456,7 @@ class RestLaunches {
   const CodeBook& signed_;
   const CodeBook& squares_;
   StepState* state_;
+  double* sums_;  // of rules that measure
   int threads_;
   RestParts parts_;
 };
@@ -381,7 +492,7 @@ void resting_update_on(Queue& queue, const OptimizerConfig& config,
     Entry::with_rule(config, [&](const auto& rule) {
       with_held(weights, parameters, [&]<class Held>(Held) {
         RestLaunches<std::decay_t<decltype(rule)>, Held, Queue> launches(
-            queue, rule, config, how, *signed_book, *squares_book, state, threads);
+            queue, rule, config, how, *signed_book, *squares_book, state, spans.norms, threads);
         for (size_t i = 0; i < spans.count; ++i)
           if (const UpdateSpan span = spans.at(spans.list, i); span.resting()) launches.add(span);
         launches.run();

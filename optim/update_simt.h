@@ -8,6 +8,9 @@
 // and clipped on the way, if found_inf is set nothing is written but the weights, rounded anew, and
 // the states count as zero when no update was applied before.
 //
+// Rules that measure (whole.h) take two launches more before: of the sums of all chunks, and of the
+// norms.
+//
 // Launches  one for all spans, as far as the tensors lie alike: a span's place in each of them is
 //           that of the first span and the same number of elements on. Where that changes another
 //           one begins, and after kSpansOfALaunch spans; neighbours of one group without a gap
@@ -60,6 +63,8 @@ struct UpdateSpans {
   size_t count;
   UpdateSpan (*at)(const void* list, size_t i);
   const void* list;
+  // Of rules that measure (whole.h): room for two numbers of every chunk and of every span, f64.
+  View norms = {};
 };
 
 // What parameters of a call rest in: a kernel's Held, beside the Weight that they are rounded to.

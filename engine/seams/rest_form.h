@@ -32,6 +32,7 @@ struct StateSet {
   RestForm form;                    // of all states but for the codec
   std::vector<const char*> codecs;  // one a state, where form has codes
   std::vector<char> in_f32;         // by parameter: f32 whatever the form is; empty: none
+  bool whole = false;               // no parameter is cut: a window has all of it
 
   RestForm form_of(int k, int param) const {
     const auto p = static_cast<size_t>(param);

@@ -28,8 +28,6 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
       states_(static_cast<int>(set_.names.size())),
       weights_(options.weights) {
   require(!weights_ || options.by_part, "weights that rest with the parameters, part by part");
-  require(!weights_ || *weights_ != DType::f32 || !options.master,
-          "no f32 weights beside a master");
   const int64_t window = options.window == 0 ? usual_window(table) : options.window;
   require(window > 0 && window % kStep == 0, "windows of a multiple of 256 elements");
   int before = -1;  // the parameter of the span before
@@ -37,9 +35,10 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
     const bool cut = options.by_part && before >= 0 && table[before].part != table[s.param].part;
     before = s.param;
     for (int64_t done = 0; done < s.elements;) {
-      const int64_t begin = s.offset + done;
+      const int64_t begin = s.offset + done, least = set_.whole ? s.elements : 1;
       // A window bridges what is not trained only where that is little.
-      if (windows_.empty() || (cut && done == 0) || begin - windows_.back().begin >= window ||
+      if (windows_.empty() || (cut && done == 0) ||
+          begin + least - windows_.back().begin > window ||
           begin - windows_.back().end > window / 16) {
         windows_.emplace_back();
         windows_.back().first = spans_.size();
@@ -47,7 +46,8 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
         if (options.by_part) windows_.back().part = table[s.param].part;
       }
       Window& w = windows_.back();
-      const int64_t n = std::min(s.elements - done, w.begin + window - begin);
+      const int64_t n =
+          set_.whole ? s.elements : std::min(s.elements - done, w.begin + window - begin);
       w.holes |= (w.count > 0 && begin > w.end) || s.elements < table[s.param].elements();
       spans_.push_back({s.param, s.group, begin, n});
       ++w.count;
@@ -74,7 +74,7 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
   }
   if (options.master || weights_)
     make_master(ctx, table, window, options.master ? DType::f32 : *weights_);
-  if (options.master && weights_) make_weights(ctx);
+  if (options.master && weights_ && *weights_ != DType::f32) make_weights(ctx);
   for (Window& w : windows_) w.device.resize(w.host.size());
   select({});
 }

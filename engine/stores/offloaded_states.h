@@ -7,8 +7,8 @@
 //   to_host    | w-1 ~~~~> | w ~~~~>   |
 //
 // A window is a run of the flat range; a parameter that does not fit what is left of one is cut, at a
-// multiple of 256 elements and so of blocks of codes. So it serves optimizers that treat every
-// element alike, and changes no bit.
+// multiple of 256 elements and so of blocks of codes; not for optimizers that ask for whole ones,
+// whose largest is then the largest window. It changes no bit.
 //
 // The weights that layers read may rest here too, those of the parts of the table (blocks), beside
 // an f32 master or in its place: those beside it go to the host with the window that has updated

@@ -12,6 +12,7 @@
 #include "engine/io/safetensors.h"
 #include "optim/clip.h"
 #include "optim/optimizer.h"
+#include "optim/settings.h"
 #include "tests/support/case.h"
 #include "tests/support/errors.h"
 #include "tests/support/folders.h"
@@ -96,6 +97,11 @@ inline ParamTable table_of(const std::vector<int64_t>& sizes) {
     table.add(info);
   }
   return table;
+}
+
+// Every optimizer with all the states it may have.
+inline bool has_momentum(const std::string& name) {
+  return (optim_name(name).facts->uses & kUsesMomentum) != 0;
 }
 
 // States that are no negative numbers: squares, or sums of them.

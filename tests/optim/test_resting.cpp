@@ -70,7 +70,7 @@ struct Steps {
     c.state = form;
     c.state_in_f32 = in_f32;
     c.weight_decay = 0.1;
-    if (name == "sgd") c.sgd_momentum = 0.9;
+    if (has_momentum(name)) c.sgd_momentum = 0.9;
     return c;
   }
   ParamTable table() const { return table_of(sizes); }

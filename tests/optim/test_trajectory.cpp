@@ -129,6 +129,11 @@ TEST(OptimTrajectory, StaysWithItsReferenceOverAHundredSteps) {
     OptimizerConfig config;
     config.name = description.at("optimizer");
     config.weight_decay = description.at("weight_decay");
+    if (find_optimizer(config.name)->uses & kUsesMomentum) {
+      config.sgd_momentum = description.at("momentum");
+      config.sgd_nesterov = description.at("nesterov");
+      config.sgd_dampening = description.at("dampening");
+    }
     for (const auto& [key, value] : description.at("args").items())
       config.args.emplace_back(key, value.get<double>());
     seen.insert(config.name);

@@ -60,7 +60,7 @@ UpdateCase case_of(const Variant& v) {
   UpdateCase u;
   u.config.name = v.name;
   u.config.weight_decay = 0.1;
-  if (v.name == "sgd") {
+  if (has_momentum(v.name)) {
     u.config.sgd_momentum = v.momentum;
     u.config.sgd_nesterov = v.nesterov;
     u.config.sgd_dampening = v.dampening;
@@ -100,7 +100,8 @@ UpdateCase case_of(const Variant& v) {
 
 // The spans of a vector, in order and each asked for once.
 void update(simt::emu::Queue& queue, const OptimizerConfig& config,
-            const std::vector<UpdateSpan>& spans, const View& state, int threads = 64) {
+            const std::vector<UpdateSpan>& spans, const View& state, int threads = 64,
+            const View& norms = {}) {
   struct List {
     const std::vector<UpdateSpan>& spans;
     size_t next = 0;
@@ -115,7 +116,8 @@ void update(simt::emu::Queue& queue, const OptimizerConfig& config,
     if (s.weights.defined()) weights = s.weights.dtype;
     held = s.master.dtype;
   }
-  optimizer_update_on(queue, config, {spans.size(), at, &list}, weights, held, state, threads);
+  optimizer_update_on(queue, config, {spans.size(), at, &list, norms}, weights, held, state,
+                      threads);
   EXPECT_EQ(list.next, spans.size());
 }
 
@@ -155,11 +157,18 @@ int64_t check(const Variant& v) {
         }
         StepState s = u.state;
         optimizer->prepare_step(s);
-        update(c.queue(), u.config, spans, c.step_state(s), v.threads);
+        View norms;
+        if (find_optimizer(v.name)->whole) {
+          int64_t chunks = 0;
+          for (const StateSpan& span : u.spans)
+            chunks += ceil_div(span.elements, kChunkElements) + 1;
+          norms = c.output("norms", {2 * chunks}, DType::f64);
+        }
+        update(c.queue(), u.config, spans, c.step_state(s), v.threads, norms);
         launches = c.queue().counters.launches;
       },
       v.shifted);
-  EXPECT_EQ(out.all.size(), cpu.all.size());
+  EXPECT_EQ(out.all.size(), cpu.all.size() + (find_optimizer(v.name)->whole ? 1 : 0));
   for (const Output& o : cpu.all) {
     const Values a = out[o.name], b = cpu[o.name];
     EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(double)), 0) << o.name;
@@ -177,6 +186,10 @@ TEST(UpdateSimt, SameBitsAsTheCpu) {
       check(
           {.sizes = {300, 2051, 5}, .name = name, .weights = weights, .updates = 3, .threads = 32});
     }
+  // Parameters of several chunks.
+  for (const char* name : {"lamb", "lars"})
+    for (const DType held : {DType::f32, DType::bf16})
+      check({.sizes = {5, 40000, 300}, .name = name, .updates = 2, .threads = 128, .held = held});
   // Without a master.
   for (const std::string& name : optimizer_names()) {
     for (const int64_t updates : {0, 9})

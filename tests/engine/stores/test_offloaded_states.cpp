@@ -78,7 +78,7 @@ Trained train(const ParamTable& table, const std::string& name, const Setting& s
   const int64_t n = table.trained_elements();
   OptimizerConfig config;
   config.name = name;
-  if (name == "sgd") config.sgd_momentum = 0.9;
+  if (name == "sgd" || name == "lars") config.sgd_momentum = 0.9;
   config.weight_decay = 0.1;
   const auto optimizer = make_optimizer(config);
   Trained run;
@@ -199,7 +199,8 @@ TEST_P(OffloadedStates, HaveTheBitsOfStatesOnTheDevice) {
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, OffloadedStates,
                          testing::Values("adamw", "adam", "lion", "sgd", "adamw_8bit",
-                                         "ademamix_4bit", "lion_8bit", "adamw_bf16"));
+                                         "ademamix_4bit", "lion_8bit", "adamw_bf16", "lamb",
+                                         "lamb_8bit", "lars"));
 
 // Bytes by hand: of 40000 numbers 8-bit codes and a scale for each 256, all other tensors in f32, and
 // three windows of the long one at a time.
