@@ -28,6 +28,8 @@ struct ElementStep {
   bool first;       // none was
   // Of the parameter, for rules that ask for it (whole.h).
   double parameter_norm = 0, measured_norm = 0;
+  int64_t elements = 0;   // of the parameter, where the norms are known
+  bool factored = false;  // the state is 1 over the root of what rows and columns say (factored.h)
 };
 
 // n elements; the arrays do not overlap.
@@ -47,7 +49,7 @@ class ElementwiseOptimizer : public Optimizer {
  protected:
   // op_name: a static string, for example "adamw_update". flops: per element, for reports.
   ElementwiseOptimizer(OptimizerConfig config, const std::vector<OptimState>& states,
-                       const char* op_name, int64_t flops, bool whole = false);
+                       const char* op_name, int64_t flops, OptimReach reach = OptimReach::element);
 
   // Called from several threads. An element's result must depend on that element alone.
   virtual void update_block(const ElementStep& step, const ElementBlock& block) const = 0;
@@ -55,6 +57,7 @@ class ElementwiseOptimizer : public Optimizer {
   // first element is that of lane 0. It writes nothing of the block.
   virtual bool measures() const { return false; }
   virtual void measure_block(const ElementStep&, const ElementBlock&, NormLanes&) const {}
+  virtual float factored_epsilon() const { return 0; }  // of factored.h
 
  private:
   void update_spans(Context& ctx, const UpdateTargets& targets, StateStore& store,
@@ -72,7 +75,7 @@ class ElementwiseOptimizer : public Optimizer {
   // weights: the dtype of those that targets or store have. What spans need has been acquired.
   void update_by_kernels(Context& ctx, const UpdateTargets& targets, StateStore& store,
                          std::span<const StateSpan> spans, DType weights, const View& state,
-                         const View& norms) const;
+                         const View& norms, const View& factors) const;
 
   std::array<const Codec*, kMaxStates> codecs_{};  // of states in codes
   const char* op_name_;

@@ -72,6 +72,10 @@ struct OptimState {
   bool squares;
 };
 
+// What an update of an element is made of: itself; all of its parameter, which is then served whole;
+// that, with states of matrices that have a number a row and a column (optim/factored.h).
+enum class OptimReach : uint8_t { element, parameter, factored };
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -97,14 +101,14 @@ class Optimizer {
                       const View& state, WindowRange windows = {}) const = 0;
 
  protected:
-  // whole: it is served whole parameters.
-  Optimizer(OptimizerConfig config, const std::vector<OptimState>& states, bool whole = false);
+  Optimizer(OptimizerConfig config, const std::vector<OptimState>& states,
+            OptimReach reach = OptimReach::element);
 
  private:
   OptimizerConfig config_;
   std::vector<Name> state_names_;
   std::vector<bool> squares_;  // by state
-  bool whole_ = false;
+  OptimReach reach_;
 };
 
 // By name or Hugging Face alias. Throws usage on an unknown name (listing the known ones), on

@@ -57,7 +57,7 @@ template <class Entry, class Rule>
 class RuleOptimizer final : public ElementwiseOptimizer {
  public:
   RuleOptimizer(const OptimizerConfig& c, const Rule& rule)
-      : ElementwiseOptimizer(c, Entry::states(c), op_name(), Rule::kFlops, kMeasures<Rule>),
+      : ElementwiseOptimizer(c, Entry::states(c), op_name(), Rule::kFlops, kReach<Rule>),
         rule_(rule) {
     require(state_names().size() == static_cast<size_t>(Rule::kStates),
             "a name for each state of a rule");
@@ -74,6 +74,10 @@ class RuleOptimizer final : public ElementwiseOptimizer {
     run_rule(rule_, step, block);
   }
   bool measures() const override { return kMeasures<Rule>; }
+  float factored_epsilon() const override {
+    if constexpr (kFactors<Rule>) return rule_.epsilon;
+    return 0;
+  }
   void measure_block(const ElementStep& step, const ElementBlock& block,
                      NormLanes& lanes) const override {
     if constexpr (kMeasures<Rule>) measure_rule(rule_, step, block, lanes);
@@ -98,10 +102,10 @@ std::unique_ptr<Optimizer> make(const OptimizerConfig& c) {
 }
 
 template <class Entry>
-bool is_whole() {
-  bool whole = false;
-  Entry::with_rule({}, [&]<class Rule>(const Rule&) { whole = kMeasures<Rule>; });
-  return whole;
+OptimReach reach_of() {
+  OptimReach reach{};
+  Entry::with_rule({}, [&]<class Rule>(const Rule&) { reach = kReach<Rule>; });
+  return reach;
 }
 
 struct Made {
@@ -114,7 +118,7 @@ const std::vector<Made>& entries() {
     std::vector<Made> all;
     for_each_rule([&]<class Entry>(Entry) {
       all.push_back({{Entry::kName, Entry::kUses, Entry::aliases(), Entry::settings(),
-                      Entry::defaults(), is_whole<Entry>()},
+                      Entry::defaults(), reach_of<Entry>()},
                      make<Entry>});
     });
     // What is proposed to whoever asks for none that is there.
@@ -136,8 +140,9 @@ const Made* find_entry(std::string_view name) {
 
 }  // namespace
 
-Optimizer::Optimizer(OptimizerConfig config, const std::vector<OptimState>& states, bool whole)
-    : config_(std::move(config)), whole_(whole) {
+Optimizer::Optimizer(OptimizerConfig config, const std::vector<OptimState>& states,
+                     OptimReach reach)
+    : config_(std::move(config)), reach_(reach) {
   for (const OptimState& s : states) {
     state_names_.emplace_back(s.name);
     squares_.push_back(s.squares);

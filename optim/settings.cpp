@@ -23,7 +23,7 @@ const std::vector<Refused>& refused() {
       {"which is PyTorch's for another kind of device",
        {"adamw_torch_xla", "adamw_torch_npu_fused"}},
       {"which looks at whole matrices and is not built",
-       {"adafactor", "muon", "adam_mini", "galore_adamw", "galore_adafactor", "galore_adamw_8bit",
+       {"muon", "adam_mini", "galore_adamw", "galore_adafactor", "galore_adamw_8bit",
         "galore_adamw_8bit_layerwise", "galore_adamw_layerwise", "galore_adafactor_layerwise",
         "apollo_adamw", "apollo_adamw_layerwise", "lomo", "adalomo", "stable_adamw"}},
       {"whose weights while it trains are not those that are kept, and is not built",

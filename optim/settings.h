@@ -35,7 +35,7 @@ struct OptimFacts {
   std::vector<const char*> aliases;
   std::vector<OptimSetting> settings;
   OptimDefaults defaults;
-  bool whole;  // its update of an element depends on all of the parameter
+  OptimReach reach;
 };
 
 // Of all optimizers, adamw first; by name or alias, null if there is none.

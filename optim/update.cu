@@ -36,6 +36,7 @@ struct Part {
   int64_t offset, elements;
   int64_t of_states;  // elements by which its states lie further on than offset
   int32_t first_block;
+  int32_t rows;  // of a matrix whose state are factors, of rows and then of columns; else 0
   int16_t group;
   bool wide;  // begins at 16 bytes in every tensor
 };
@@ -79,15 +80,26 @@ __device__ inline void store_parameters(const Tensors& to, int64_t i, const Pack
   if (to.weights) w.store(static_cast<Weight*>(to.weights) + i);
 }
 
+// The state of element i of a matrix.
+__device__ inline float product_of_factors(const Tensors& to, const Part& part, int64_t i) {
+  const float* const factors = to.states[0] + part.offset + part.of_states;
+  const int64_t columns = part.elements / part.rows, e = i - part.offset;
+  return factors[e / columns] * factors[part.rows + e % columns];
+}
+
 template <class Rule, class Held, int N>
 __device__ inline void update_pack(const Rule& rule, const StepOf<Rule>& step, const Tensors& to,
-                                   int64_t i, int64_t of_states) {
+                                   int64_t i, const Part& part) {
+  const int64_t of_states = part.of_states;
+  const bool matrix = kFactors<Rule> && part.rows > 0;
   constexpr int kStates = Rule::kStates;
   auto p = load_parameters<Held, N>(to, i);
   const auto g = Pack<float, N>::load(to.gradient + i);
   Pack<float, N> states[kStates + 1] = {};
   for (int k = 0; k < kStates; ++k)
-    if (!step.first) states[k] = Pack<float, N>::load(to.states[k] + i + of_states);
+    if (!step.first && !matrix) states[k] = Pack<float, N>::load(to.states[k] + i + of_states);
+  if (matrix)
+    for (int j = 0; j < N; ++j) states[0][j] = product_of_factors(to, part, i + j);
   for (int j = 0; j < N; ++j) {
     float state[kStates + 1] = {};
     for (int k = 0; k < kStates; ++k) state[k] = states[k][j];
@@ -95,7 +107,8 @@ __device__ inline void update_pack(const Rule& rule, const StepOf<Rule>& step, c
     for (int k = 0; k < kStates; ++k) states[k][j] = state[k];
   }
   store_parameters<Held, N>(to, i, p, step.key0, step.key1);
-  for (int k = 0; k < kStates; ++k) states[k].store(to.states[k] + i + of_states);
+  for (int k = 0; k < kStates; ++k)
+    if (!matrix) states[k].store(to.states[k] + i + of_states);
 }
 
 // f(how many elements, the first) for the vectors of this block of a part: several a thread.
@@ -116,7 +129,7 @@ template <class Rule, class Held, int N>
 __device__ inline void update_part(const Rule& rule, const StepOf<Rule>& step, const Tensors& to,
                                    const Part& part) {
   each_vector<N>(part, [&]<int M>(std::integral_constant<int, M>, int64_t at) {
-    update_pack<Rule, Held, M>(rule, step, to, at, part.of_states);
+    update_pack<Rule, Held, M>(rule, step, to, at, part);
   });
 }
 
@@ -164,7 +177,9 @@ __global__ void update_kernel(const __grid_constant__ Constant<Parts> parts, con
   SHARED_ARRAY(StepOf<Rule>, step_in_block, 1);
   if (thread() == 0) {
     ElementStep numbers = element_step(*state, groups, part.group);
+    numbers.factored = part.rows > 0;
     if constexpr (kMeasures<Rule>) {
+      numbers.elements = part.elements;
       numbers.parameter_norm = norms[2 * mine];
       numbers.measured_norm = norms[2 * mine + 1];
     }
@@ -193,7 +208,8 @@ __global__ void measure_kernel(const __grid_constant__ Constant<Parts> parts,
   SHARED_ARRAY(StepOf<Rule>, step_in_block, 1);
   SHARED_ARRAY(double, lanes, 2 * kNormLanes);
   if (thread() == 0) {
-    const ElementStep numbers = element_step(*state, groups, part.group);
+    ElementStep numbers = element_step(*state, groups, part.group);
+    numbers.factored = part.rows > 0;
     step_in_block[0] = {rule.step(numbers), numbers.gradient_factor, numbers.first, 0, 0};
   }
   sync_threads();
@@ -207,7 +223,10 @@ __global__ void measure_kernel(const __grid_constant__ Constant<Parts> parts,
     const float p = load_parameters<Held, 1>(to, at)[0];
     float own[Rule::kStates + 1] = {};
     for (int k = 0; k < Rule::kStates; ++k)
-      if (!step.first) own[k] = to.states[k][at + part.of_states];
+      if (kFactors<Rule> && part.rows > 0)
+        own[k] = product_of_factors(to, part, at);
+      else if (!step.first)
+        own[k] = to.states[k][at + part.of_states];
     const float x = rule.measured(step.of_rule, p, to.gradient[at] * step.factor, own);
     parameter += double{p} * double{p};
     measured += double{x} * double{x};
@@ -286,9 +305,9 @@ class Launches {
                                  n,
                                  of_states,
                                  0,
+                                 static_cast<int32_t>(span.rows),
                                  static_cast<int16_t>(span.group),
-                                 all_wide({at.master, at.gradient, at.weights},
-                                          reinterpret_cast<const void* const*>(at.states))};
+                                 is_wide(at, span.rows > 0)};
   }
 
   void run() {
@@ -326,12 +345,18 @@ class Launches {
            static_cast<const double*>(sums_), norms);
     return norms;
   }
+  static bool is_wide(const Tensors& t, bool matrix) {
+    constexpr const void* kNone[kMaxStates] = {};
+    return all_wide({t.master, t.gradient, t.weights},
+                    matrix ? kNone : reinterpret_cast<const void* const*>(t.states));
+  }
   static Tensors tensors_of(const UpdateSpan& span) {
     Tensors t{};
     t.master = span.master.data;
     t.gradient = span.gradient.as<const float>();
     for (int k = 0; k < Rule::kStates; ++k)
       t.states[k] = span.states[static_cast<size_t>(k)].template as<float>();
+    if (kFactors<Rule> && span.rows > 0) t.states[0] = span.factors;
     t.weights = span.weights.data;
     t.first = span.first;
     return t;

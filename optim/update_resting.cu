@@ -283,6 +283,7 @@ __global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts
   if (thread() == 0) {
     ElementStep numbers = element_step(*state, groups, part.group);
     if constexpr (kMeasures<Rule>) {
+      numbers.elements = part.elements;
       numbers.parameter_norm = norms[2 * mine];
       numbers.measured_norm = norms[2 * mine + 1];
     }

@@ -37,6 +37,9 @@ struct UpdateSpan {
   int group = 0;                             // number_of_group() of optim/rule.h
   std::array<View, kMaxStates> scales = {};  // of states in codes; else undefined
   int64_t first = 0;                         // element of the flat range, which draws are of
+  // Of a matrix with a factored state (factored.h), which is then not looked at; else 0.
+  int64_t rows = 0;
+  float* factors = nullptr;
 
   // Whether states rest otherwise than in f32.
   bool resting() const {
@@ -44,7 +47,7 @@ struct UpdateSpan {
   }
 };
 
-inline constexpr int kSpansOfALaunch = 960;
+inline constexpr int kSpansOfALaunch = 768;
 
 // Whether all tensors may be accessed 16 bytes at a time.
 inline bool all_wide(std::initializer_list<const void*> tensors, const void* const* states) {

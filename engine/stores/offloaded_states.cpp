@@ -236,7 +236,7 @@ View OffloadedStateStore::acquire(Context&, int k, const StateSpan& span) {
   if (lie_flat(set_)) return place(k, span);
   const Window& w = opened(span);
   return w.places.values(w.device[static_cast<size_t>(k)], form(k, span), span.offset,
-                         span.elements);
+                         numbers(span));
 }
 
 View OffloadedStateStore::acquire_scales(Context&, int k, const StateSpan& span) {

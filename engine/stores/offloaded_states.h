@@ -47,6 +47,7 @@ class OffloadedStateStore final : public StateStore {
   void close(Context& ctx, int w) override;
   bool writes_back() const override { return true; }
   RestForm form(int k, const StateSpan& span) const override { return set_.form_of(k, span.param); }
+  int64_t rows(const StateSpan& span) const override { return set_.rows_of(span.param); }
   View acquire(Context& ctx, int k, const StateSpan& span) override;
   View acquire_scales(Context& ctx, int k, const StateSpan& span) override;
   View acquire_master(Context& ctx, const StateSpan& span) override;

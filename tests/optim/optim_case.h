@@ -54,7 +54,7 @@ class CaseStore final : public StateStore {
   int states() const override { return static_cast<int>(states_.size()); }
   View acquire(Context&, int k, const StateSpan& span) override {
     ++acquired;
-    return states_.at(static_cast<size_t>(k)).rows(span.offset, span.elements);
+    return states_.at(static_cast<size_t>(k)).rows(span.offset, numbers(span));
   }
   void release(Context&, int, const StateSpan&) override { ++released; }
   View stored(int k, int64_t first) const override {
@@ -62,7 +62,10 @@ class CaseStore final : public StateStore {
     return all.rows(first, all.elements() - first);
   }
 
+  int64_t rows(const StateSpan&) const override { return matrix_rows; }
+
   int acquired = 0, released = 0;
+  int64_t matrix_rows = 0;  // of all spans, where states are factored
 
  private:
   std::vector<StateSpan> spans_;

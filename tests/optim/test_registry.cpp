@@ -65,6 +65,7 @@ TEST(OptimRegistry, AnswersEveryNameOfHuggingFace) {
                                        "ademamix",
                                        "sgd",
                                        "adagrad",
+                                       "adafactor",
                                        "lion_32bit",
                                        "rmsprop",
                                        "rmsprop_bnb",

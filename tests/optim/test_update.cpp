@@ -67,7 +67,8 @@ TEST_P(OptimUpdate, IsTheSameForEveryPlaceOfAnElement) {
   const UpdateCase u = periodic_case(GetParam(), table);
   const Outputs out = run_in_all_modes(u.body());
   const std::vector<bool> in = inside(u);
-  const bool whole = find_optimizer(GetParam())->whole;  // alike within a parameter alone
+  const bool whole =
+      find_optimizer(GetParam())->reach != OptimReach::element;  // alike within a parameter alone
   for (const Output& o : out.all) {
     if (o.name == "step_state" || o.name == "gradients") continue;
     SCOPED_TRACE(o.name);
@@ -100,7 +101,9 @@ TEST_P(OptimUpdate, IsOneOpThatReportsItsTraffic) {
   const Outputs fp32 = run_on_plan_and_cpu({}, u.body());
   EXPECT_EQ(fp32.ops, std::vector<std::string>{GetParam() + "_update"});
   const auto states = static_cast<int64_t>(make_optimizer(u.config)->state_names().size());
-  const int64_t again = find_optimizer(GetParam())->whole ? 4 + 4 + 4 * states : 0;  // for norms
+  const int64_t again = find_optimizer(GetParam())->reach != OptimReach::element
+                            ? 4 + 4 + 4 * states
+                            : 0;  // for norms
   const int64_t each = 4 + 8 + 8 * states + again;
   EXPECT_EQ(fp32.bytes_moved, n * each);
   u.weights = DType::bf16;

@@ -50,6 +50,7 @@ const Config kConfigs[] = {
     {"untied_fp16", {.tied = false}, "fp16", "sgd", "block", 16, 4, 1, 16, 2, 24, 8, 2},
     {"no_master", {}, "no_master", "adamw", "mlp", 16, 4, 2, 64, 2, 24, 8, 2},
     {"no_master_8bit", {.tied = false}, "no_master", "lion_8bit", "block", 16, 4, 1, 16, 2, 24, 8},
+    {"adafactor", {}, "no_master", "adafactor", "block", 16, 4, 2, 64, 2, 24, 8, 2},
     {"lamb", {}, "bf16", "lamb", "block", 16, 4, 2, 64, 2, 24, 8, 2},
     {"norms", {}, "fp32", "adamw", "norms", 16, 4, 4, 64, 2, 24, 8},
     {"mlp", {}, "fp32", "adamw", "mlp", 16, 4, 4, 64, 2, 24, 8},
