@@ -48,11 +48,15 @@ struct ParamInfo {
 
 inline constexpr int64_t kSpanAlignment = 256;
 
+// Neighbours of one part, or of none, all trained or all frozen, are a run of the flat range. With
+// `ranks` above 1 a run fills a multiple of 256 x ranks elements, so that it is cut into pieces of
+// one length, a rank each, and no block of codes is cut.
 class ParamTable {
  public:
   ParamTable() = default;
   // Parameters of which `frozen` says so, by name, are added as frozen.
-  explicit ParamTable(std::function<bool(std::string_view)> frozen) : frozen_(std::move(frozen)) {}
+  explicit ParamTable(std::function<bool(std::string_view)> frozen, int ranks = 1)
+      : frozen_(std::move(frozen)), ranks_(ranks) {}
 
   int add(ParamInfo info);  // returns its index; settles the offsets of all
   const ParamInfo& operator[](int i) const { return params_[static_cast<size_t>(i)]; }
@@ -65,12 +69,15 @@ class ParamTable {
   // Indices by offset: the trained ones, then the frozen, each in the order of the table.
   const std::vector<int>& by_offset() const { return by_offset_; }
   // The offset behind a parameter and its gap.
-  int64_t end_of(int param) const;
+  int64_t end_of(int param) const { return ends_[static_cast<size_t>(param)]; }
+  int ranks() const { return ranks_; }
 
  private:
   std::vector<ParamInfo> params_;
   std::vector<int> by_offset_;
+  std::vector<int64_t> ends_;  // by parameter
   std::function<bool(std::string_view)> frozen_;
+  int ranks_ = 1;
   int64_t flat_ = 0, trained_ = 0;
 };
 
@@ -82,17 +89,36 @@ View parameter_view(const View& flat, const ParamInfo& info);
 class RestingWeights {
  public:
   struct Piece {
-    int64_t first;  // of the flat range
-    View view;      // f32, bf16 or f16
+    int64_t first;    // of the flat range
+    View view;        // f32, bf16 or f16
+    bool own = true;  // false: another rank's, which this one reads and leaves to it
   };
   RestingWeights(const View& flat) : pieces_{{0, flat}} {}  // NOLINT: one view is one piece
   explicit RestingWeights(std::vector<Piece> pieces);       // in any order
   // Elements [first, first + n), which lie in one piece.
   View rows(int64_t first, int64_t n) const;
+  // How many from `first` on do.
+  int64_t reach(int64_t first) const;
+  // The pieces that hold elements [first, first + n), each cut to these: f(piece, its first element,
+  // its rows).
+  template <class F>
+  void each(int64_t first, int64_t n, F&& f) const {
+    for (int64_t at = first; at < first + n;) {
+      const Piece& piece = at_element(at);
+      const int64_t behind = piece.first + piece.view.elements();
+      const int64_t count = (behind < first + n ? behind : first + n) - at;
+      f(piece, at, piece.view.rows(at - piece.first, count));
+      at += count;
+    }
+  }
+  // Whether elements [first, first + n) lie in one piece, and that is this rank's.
+  bool whole(int64_t first, int64_t n) const;
   const std::vector<Piece>& pieces() const { return pieces_; }
   int64_t bytes() const;
 
  private:
+  const Piece& at_element(int64_t first) const;
+
   std::vector<Piece> pieces_;
 };
 
