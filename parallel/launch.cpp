@@ -151,19 +151,4 @@ std::unique_ptr<Group> launched_group() {
   return Group::of_processes(rank, files);
 }
 
-std::string foreign_launcher() {
-  struct Names {
-    const char *rank, *size;
-  };
-  for (const Names n :
-       {Names{"RANK", "WORLD_SIZE"}, Names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-        Names{"PMI_RANK", "PMI_SIZE"}, Names{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
-        Names{"SLURM_PROCID", "SLURM_NTASKS"}}) {
-    const char* const rank = std::getenv(n.rank);
-    const char* const size = std::getenv(n.size);
-    if (rank && size && std::atoi(size) > 1) return fmt::format("{}={}", n.size, size);
-  }
-  return "";
-}
-
 }  // namespace snug

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include "parallel/group.h"
 
@@ -25,9 +24,5 @@ int launch_ranks(int ranks);
 
 // The group of a process that launch_ranks() started; null: it was not.
 std::unique_ptr<Group> launched_group();
-
-// The variable by which another launcher says that this is one of several processes, with its value, as
-// "OMPI_COMM_WORLD_SIZE=4"; empty: none does.
-std::string foreign_launcher();
 
 }  // namespace snug

@@ -10,7 +10,7 @@ namespace snug {
 namespace {
 
 constexpr int64_t kChunkBytes = 256 << 10;
-constexpr int64_t kChunkElements = 4096;  // whose sums stay in the first-level cache
+constexpr int64_t kChunkElements = 1024;  // whose sums stay in the first-level cache
 
 // out (+)= the sum of `from`, rank 0 first.
 template <class T>

@@ -2,8 +2,10 @@
 #include <cstdlib>
 
 #include "parallel/launch.h"
+#include "parallel/rendezvous.h"
 #include "tools/cli/config_arguments.h"
 #include "tools/commands.h"
+#include "tools/setup/rank_setup.h"
 #include "tools/setup/setup.h"
 #include "tools/trainer/trainer.h"
 
@@ -20,9 +22,14 @@ int train_command(const Arguments& arguments) {
       arguments);
   if (!a.proceed) return 0;
   refuse_target(a.config, "train");
-  if (a.config.ranks > 1 && std::getenv(kRankVariable) == nullptr)
-    return launch_ranks(static_cast<int>(a.config.ranks));
-  return train(a.config);
+  RunConfig config = a.config;
+  if (std::getenv(kRankVariable) == nullptr) {
+    if (const auto place = foreign_place())
+      adopt_ranks(config, place->size, place->said);
+    else if (config.ranks > 1)
+      return launch_ranks(static_cast<int>(config.ranks));
+  }
+  return train(config);
 }
 
 }  // namespace snug

@@ -70,6 +70,14 @@ void choose_zero(PlanRequest& r) {
   if (r.zero == 3) r.packed_weights = WeightPacking::none;
 }
 
+void adopt_ranks(RunConfig& config, int ranks, const std::string& said) {
+  if (config.is_set("ranks") && config.ranks != ranks)
+    fail(ErrorCode::usage, fmt::format("as many ranks as the launcher started: {}", said),
+         fmt::format("ranks: {} ({})", config.ranks, config.where("ranks")),
+         fmt::format("ranks={}, or leave it out", ranks));
+  config.ranks = ranks;
+}
+
 void refuse_ranks(const RunConfig& config, const char* command) {
   if (config.ranks <= 1) return;
   fail(ErrorCode::usage, fmt::format("one rank for snug {}", command),

@@ -17,6 +17,9 @@ void settle_ranks(const RunConfig& config, PlanRequest& request);
 // each updates its piece alone. Gradients and weights only where memory asks for it.
 void choose_zero(PlanRequest& request);
 
+// The ranks of another launcher, as it `said`, are those of the run. Throws usage if `config` says others.
+void adopt_ranks(RunConfig& config, int ranks, const std::string& said);
+
 // Throws usage if `config` asks for several ranks: snug `command` runs in one process.
 void refuse_ranks(const RunConfig& config, const char* command);
 

@@ -1,18 +1,24 @@
 #include "tools/trainer/run_ranks.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "engine/core/error.h"
 #include "engine/io/fingerprint.h"
 #include "parallel/launch.h"
+#include "parallel/rendezvous.h"
 #include "tools/session/tell.h"
 
 namespace snug {
 namespace {
+
+constexpr double kMeetingSeconds =
+    60;  // between the first and the last that another launcher starts
 
 class GatheredGate final : public UpdateGate {
  public:
@@ -31,16 +37,15 @@ class GatheredGate final : public UpdateGate {
 
 std::unique_ptr<RunRanks> RunRanks::here(const RunConfig& config) {
   std::unique_ptr<Group> group = launched_group();
-  if (!group) {
-    if (const std::string other = foreign_launcher(); !other.empty())
-      fail(
-          ErrorCode::usage, "one process, which starts those of its ranks itself",
-          fmt::format("{}: this is one of several, each of which would be a run of its own", other),
-          fmt::format("snug train ranks={} without that launcher",
-                      other.substr(other.find('=') + 1)));
-    return nullptr;
+  if (!group)
+    if (const auto place = foreign_place())
+      group = meet_ranks(*place, std::min(config.ddp_timeout, kMeetingSeconds));
+  if (!group) return nullptr;
+  if (group->rank() > 0) {
+    mute_tell();
+    const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (nowhere >= 0) dup2(nowhere, STDOUT_FILENO);
   }
-  if (group->rank() > 0) mute_tell();
   group->set_timeout(config.ddp_timeout);
   return std::make_unique<RunRanks>(std::move(group));
 }

@@ -19,8 +19,7 @@ inline constexpr const char* kRanksFolder = "ranks";
 
 class RunRanks {
  public:
-  // Of a process that launch_ranks() started; null: there is one rank. Throws usage where another
-  // launcher has started several.
+  // Of a process that launch_ranks() or another launcher started; null: there is one rank.
   static std::unique_ptr<RunRanks> here(const RunConfig& config);
   explicit RunRanks(std::unique_ptr<Group> group);
   ~RunRanks();

@@ -185,6 +185,29 @@ TEST(Ranks, APlanSaysWhatEachKeeps) {
   EXPECT_EQ(w.plan(kRanks)["decisions"]["zero"], 1) << "auto, with room for all";
 }
 
+// Under another launcher, of which each process is a rank: here a shell that sets its variables.
+TEST(Ranks, OfAnotherLauncherAreThoseOfTheRun) {
+  const Workspace w;
+  w.trained("own", kRanks);
+  std::string words;
+  for (const std::string& word : w.train_arguments("run", {"threads=1"}))
+    words += " '" + word + "'";
+  const Outcome o =
+      shell("for r in 1 0; do OMPI_COMM_WORLD_RANK=$r OMPI_COMM_WORLD_SIZE=2 $SNUG" + words +
+            " & pids=\"$pids $!\"; done; for p in $pids; do wait $p || exit $?; done");
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_NE(o.out.find("shared by 2 ranks"), std::string::npos) << o.out;
+  EXPECT_EQ(o.out.find("Model folder", o.out.find("Model folder") + 1), std::string::npos)
+      << "said once";
+  expect_same_bytes(w, "run", "own", "final/model.safetensors");
+  const Outcome other =
+      shell("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 $SNUG" + words + " ranks=3");
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find("as many ranks as the launcher started: OMPI_COMM_WORLD_SIZE=2"),
+            std::string::npos)
+      << other.err;
+}
+
 // overwrite takes the folders of ranks with it.
 TEST(Ranks, OverwriteBeginsAnew) {
   const Workspace w;

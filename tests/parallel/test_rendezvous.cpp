@@ -1,0 +1,110 @@
+// Which of how many ranks another launcher's variables say, and how such ranks find each other.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <map>
+#include <string>
+
+#include "parallel/rendezvous.h"
+#include "tests/support/errors.h"
+
+namespace snug {
+namespace {
+
+using test::expect_error;
+
+std::optional<ForeignPlace> place_of(const std::map<std::string, std::string>& variables) {
+  return foreign_place([&](const char* name) -> const char* {
+    const auto at = variables.find(name);
+    return at == variables.end() ? nullptr : at->second.c_str();
+  });
+}
+
+TEST(Rendezvous, ReadsEachLaunchersVariables) {
+  EXPECT_FALSE(place_of({}).has_value());
+  EXPECT_FALSE(place_of({{"WORLD_SIZE", "4"}}).has_value()) << "a container's, without a rank";
+  EXPECT_FALSE(place_of({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}).has_value());
+  const auto torch = place_of({{"RANK", "3"},
+                               {"WORLD_SIZE", "4"},
+                               {"LOCAL_WORLD_SIZE", "4"},
+                               {"MASTER_PORT", "29500"},
+                               {"TORCHELASTIC_RUN_ID", "none"}});
+  ASSERT_TRUE(torch.has_value());
+  EXPECT_EQ(torch->rank, 3);
+  EXPECT_EQ(torch->size, 4);
+  EXPECT_EQ(torch->said, "WORLD_SIZE=4");
+  EXPECT_EQ(torch->key, "29500-none");
+  for (const auto& [rank, size] :
+       std::map<std::string, std::string>{{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                          {"PMI_RANK", "PMI_SIZE"},
+                                          {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+                                          {"SLURM_PROCID", "SLURM_NTASKS"}}) {
+    const auto place = place_of({{rank, "1"}, {size, "2"}});
+    ASSERT_TRUE(place.has_value()) << size;
+    EXPECT_EQ(place->rank, 1);
+    EXPECT_EQ(place->size, 2);
+    EXPECT_EQ(place->key, "of-" + std::to_string(getppid()));
+  }
+  // Two that say the same.
+  EXPECT_TRUE(
+      place_of({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}}));
+}
+
+TEST(Rendezvous, RefusesWhatContradicts) {
+  expect_error(
+      ErrorCode::usage,
+      {"one launcher's word on ranks", "WORLD_SIZE=4 with rank 0, and SLURM_NTASKS=2 with rank 1",
+       "unset SLURM_PROCID and SLURM_NTASKS"},
+      [] {
+        place_of(
+            {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}});
+      });
+  expect_error(ErrorCode::usage, {"a number of ranks for WORLD_SIZE", "two"}, [] {
+    place_of({{"RANK", "0"}, {"WORLD_SIZE", "two"}});
+  });
+  expect_error(ErrorCode::usage, {"a rank below WORLD_SIZE=2", "RANK=2"}, [] {
+    place_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}});
+  });
+  expect_error(ErrorCode::unsupported,
+               {"all on one machine", "WORLD_SIZE=16, LOCAL_WORLD_SIZE=8", "on one machine"}, [] {
+                 place_of({{"RANK", "9"}, {"WORLD_SIZE", "16"}, {"LOCAL_WORLD_SIZE", "8"}});
+               });
+}
+
+// Processes that have nothing in common but the name of the start.
+TEST(Rendezvous, ProcessesMeetByTheNameOfTheirStart) {
+  const std::string key = "test-" + std::to_string(getpid());
+  constexpr int kSize = 3;
+  pid_t children[kSize];
+  for (int rank = 0; rank < kSize; ++rank) {
+    children[rank] = fork();
+    if (children[rank] != 0) continue;
+    if (rank == 0) usleep(50'000);  // the others knock before there is a door
+    const auto group = meet_ranks({rank, kSize, "WORLD_SIZE=3", key}, 20);
+    int32_t mine = 10 + rank, all[kSize] = {};
+    group->exchange("hello", all, &mine, sizeof mine);
+    _exit(all[0] == 10 && all[1] == 11 && all[2] == 12 ? 0 : 1);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+}
+
+TEST(Rendezvous, WhoDoesNotComeIsTold) {
+  const std::string key = "late-" + std::to_string(getpid());
+  expect_error(ErrorCode::collective,
+               {"2 ranks, as WORLD_SIZE=2 says", "1 of them did not come", "a longer ddp_timeout"},
+               [&] {
+                 meet_ranks({0, 2, "WORLD_SIZE=2", key}, 0.2);
+               });
+  expect_error(ErrorCode::collective, {"2 ranks, as WORLD_SIZE=2 says", "rank 0 did not come"},
+               [&] {
+                 meet_ranks({1, 2, "WORLD_SIZE=2", key}, 0.2);
+               });
+}
+
+}  // namespace
+}  // namespace snug
