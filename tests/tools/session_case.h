@@ -84,10 +84,10 @@ class SessionRun {
 
   // Weights larger than an initialisation's, so that every part of the model matters.
   void fill_weights() {
-    const View at = session_->master();
-    std::vector<float> own(static_cast<size_t>(at.dtype == DType::f32 ? 0 : at.elements()));
-    View all = at;
-    if (!own.empty()) all = View{own.data(), at.shape, DType::f32, Place::cpu, at.name};
+    const View master = session_->master();
+    std::vector<float> own(static_cast<size_t>(master.dtype == DType::f32 ? 0 : master.elements()));
+    View all = master;
+    if (!own.empty()) all = View{own.data(), master.shape, DType::f32, Place::cpu, master.name};
     init_parameters(model_.params(), all, 11, options_.settings.threads);
     float* w = all.as<float>();
     for (int i = 0; i < model_.params().size(); ++i) {
@@ -98,7 +98,7 @@ class SessionRun {
         w[p.offset + j] = w[p.offset + j] * 4.0f + 0.2f * u;
       }
     }
-    for (size_t i = 0; i < own.size(); ++i) at.as<bf16>()[i] = from_f32<bf16>(own[i]);
+    for (size_t i = 0; i < own.size(); ++i) master.as<bf16>()[i] = from_f32<bf16>(own[i]);
     session_->load();
   }
 
