@@ -109,7 +109,7 @@ void check_args(const OptimizerConfig& c, const OptimFacts& facts) {
                                         fmt::format("optim_args={}={}", known.front(),
                                                     facts.settings[0].standard)));
     if (!(value >= found->least && value < found->below && std::isfinite(value)))
-      refuse(found->below == kNoLimit
+      refuse(found->below == kUnbounded
                  ? fmt::format("{} of optim_args at least {}", name, found->least)
                  : fmt::format("{} of optim_args in [{}, {})", name, found->least, found->below),
              setting(name.c_str(), value), fmt::format("optim_args={}={}", name, found->standard));

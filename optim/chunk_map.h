@@ -8,10 +8,9 @@
 #include "engine/core/parallel.h"
 #include "engine/core/units.h"
 #include "engine/seams/state_store.h"
+#include "optim/whole.h"
 
 namespace snug {
-
-inline constexpr int64_t kChunkElements = 16384;  // 64 KiB of fp32
 
 class ChunkMap {
  public:

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include "engine/core/error.h"
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/loops.h"
 #include "optim/chunk_map.h"
+#include "optim/factored_simt.h"
 #include "optim/resting.h"
 #include "optim/rule.h"
 #include "optim/update_simt.h"
@@ -27,8 +30,16 @@ void round_to(void* weights, const float* master, int64_t begin, int64_t n) {
   for (int64_t i = 0; i < n; ++i) w[i] = from_f32<T>(p[i]);
 }
 
-// From element `begin` of the weights on. f32: a copy, where the master rests elsewhere.
-void round_weights(void* weights, DType dtype, const float* master, int64_t begin, int64_t n) {
+// From element `begin` of the weights on. f32: a copy, where the master rests elsewhere. A master in
+// bf16 is the weights, and copied.
+void round_weights(void* weights, DType dtype, const void* from, DType from_dtype, int64_t begin,
+                   int64_t n) {
+  if (from_dtype == DType::bf16) {
+    require(dtype == DType::bf16, "weights of bf16 where the parameters are");
+    std::memcpy(static_cast<bf16*>(weights) + begin, from, static_cast<size_t>(n) * sizeof(bf16));
+    return;
+  }
+  const auto* master = static_cast<const float*>(from);
   if (dtype == DType::bf16)
     round_to<bf16>(weights, master, begin, n);
   else if (dtype == DType::f16)
@@ -43,7 +54,9 @@ void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore&
            const View& state, WindowRange windows) {
   const int64_t n = t.master.elements();
   expect(t.master, "master", {{"elements", n}});
-  expect_dtype(t.master, "master", {DType::f32});
+  expect_dtype(t.master, "master", {DType::f32, DType::bf16});
+  require(t.master.dtype == DType::f32 || !t.weights.defined(),
+          "weights apart from a master in f32 only");
   if (t.brought) {
     require(windows.last < 0, "all windows of gradients that are brought");
   } else if (windows.last < 0) {
@@ -70,6 +83,30 @@ void check(const Optimizer& optimizer, const UpdateTargets& t, const StateStore&
          "make the store from the optimizer's state_names()");
 }
 
+// Spans go up: two of one parameter are next to each other.
+void check_whole(const Optimizer& optimizer, std::span<const StateSpan> spans) {
+  for (size_t i = 1; i < spans.size(); ++i)
+    if (spans[i].param == spans[i - 1].param && spans[i].param >= 0)
+      fail(ErrorCode::unsupported,
+           fmt::format("whole parameters for {}, which needs their norms", optimizer.name()),
+           fmt::format("parameter {} in pieces", spans[i].param),
+           "a store made from the optimizer's states()");
+}
+
+// 1 over the root of what rows and columns say of n elements of a matrix, from element `from` on.
+void multiply_factors(const float* factors, int64_t rows, int64_t elements, int64_t from, int64_t n,
+                      float* to) {
+  const int64_t columns = elements / rows;
+  int64_t i = from / columns, j = from % columns;
+  for (int64_t k = 0; k < n;) {
+    const int64_t run = std::min(n - k, columns - j);
+    for (int64_t c = 0; c < run; ++c) to[k + c] = factors[i] * factors[rows + j + c];
+    k += run;
+    j = 0;
+    ++i;
+  }
+}
+
 // What of a span does not rest as the optimizer would have it.
 void check_form(StateForm how, const Codec* codec, const RestForm& form) {
   if (form.dtype == DType::f32 && how != StateForm::bf16) return;  // of what is small too
@@ -88,8 +125,8 @@ void check_form(StateForm how, const Codec* codec, const RestForm& form) {
 
 ElementwiseOptimizer::ElementwiseOptimizer(OptimizerConfig config,
                                            const std::vector<OptimState>& states,
-                                           const char* op_name, int64_t flops)
-    : Optimizer(std::move(config), states), op_name_(op_name), flops_(flops) {
+                                           const char* op_name, int64_t flops, OptimReach reach)
+    : Optimizer(std::move(config), states, reach), op_name_(op_name), flops_(flops) {
   require(states.size() <= kMaxStates, "an optimizer of at most kMaxStates states");
   for (size_t k = 0; k < states.size(); ++k)
     codecs_[k] = codec_of_state(this->config().state, states[k].squares);
@@ -138,9 +175,13 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
   const int weights_column = 1 + states * (in_codes() ? 2 : 1);
   const int columns = weights_column + (store.has_weights() ? 1 : 0);
   Tensor pointers;
+  // Behind the table of spans a factor's place of each.
+  const bool matrices = std::any_of(spans.begin(), spans.end(),
+                                    [&](const StateSpan& s) { return store.rows(s) > 0; });
   if (!ctx.by_kernels() && !spans.empty())
     pointers = ctx.tensor(pointers_name,
-                          {static_cast<int64_t>(spans.size()), columns * int64_t{sizeof(float*)}},
+                          {static_cast<int64_t>(spans.size()),
+                           (columns + (matrices ? 1 : 0)) * int64_t{sizeof(float*)}},
                           DType::u8, Category::workspace);
   float** const table = pointers.defined() ? static_cast<float**>(pointers.view().data) : nullptr;
   size_t next = 0;
@@ -155,14 +196,16 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
     View p = store.acquire_master(ctx, span);
     if (!p.defined()) p = t.master.rows(span.offset, span.elements);
     expect(p, "master", {{"elements", span.elements}});
+    expect_dtype(p, "master", {t.master.dtype});
     note(p);
     for (int k = 0; k < states; ++k) {
       const RestForm form = store.form(k, span);
       check_form(config().state, codecs_[static_cast<size_t>(k)], form);
       const View v = store.acquire(ctx, k, span);
-      expect(v, "state", {{"elements", form.value_bytes(span.elements) / size_of(form.dtype)}});
+      expect(v, "state",
+             {{"elements", form.value_bytes(store.numbers(span)) / size_of(form.dtype)}});
       note(v);
-      state_bytes += form.bytes(span.elements);
+      state_bytes += form.bytes(store.numbers(span));
     }
     if (in_codes())
       for (int k = 0; k < states; ++k) {
@@ -181,22 +224,56 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
     note(w);
   }
 
+  const DType held = t.master.dtype;
+  const bool no_master = held == DType::bf16;
+  const auto parameters = [&](float* const* places, int64_t from) {
+    return reinterpret_cast<char*>(places[0]) + from * size_of(held);
+  };
+  const auto place = [&](float* const* places, int k) {
+    return Place{places[1 + k], in_codes() ? places[1 + states + k] : nullptr};
+  };
   // The rounded weights of n elements from `begin` of the flat range, `from` of their span, on.
   const auto round_at = [&](float* const* places, int64_t begin, int64_t from, int64_t n) {
     if (t.weights.defined())
-      round_weights(t.weights.data, dtype, places[0] + from, begin, n);
+      round_weights(t.weights.data, dtype, parameters(places, from), held, begin, n);
     else if (columns > weights_column && places[weights_column])
-      round_weights(places[weights_column], dtype, places[0] + from, from, n);
+      round_weights(places[weights_column], dtype, parameters(places, from), held, from, n);
   };
   const int64_t gradient_bytes = size_of(t.gradients.dtype);
+  // Sums of the chunks, and behind them the norms of the spans.
+  static const Name norms_name("norms");
+  Tensor norms;
+  int64_t measured = 0;  // bytes
+  // Of matrices the factors, one behind the other, and behind all of them room for sums.
+  static const Name factors_name("factors");
+  Tensor factors;
+  int64_t factored = 0, sums_of_factors = 0, in_matrices = 0;
+  for (const StateSpan& span : spans)
+    if (const int64_t rows = store.rows(span); rows > 0) {
+      factored += store.numbers(span);
+      in_matrices += span.elements;
+      sums_of_factors = std::max(sums_of_factors, factored_sums(rows, span.elements));
+    }
+  if (factored > 0)
+    factors = ctx.tensor(factors_name, {round_up(4 * factored, int64_t{8}) + 8 * sums_of_factors},
+                         DType::u8, Category::workspace);
+  if (measures() && !spans.empty()) {
+    check_whole(*this, spans);
+    norms = ctx.tensor(norms_name, {2 * (map.chunks() + static_cast<int64_t>(spans.size()))},
+                       DType::f64, Category::workspace);
+    measured = (gradient_bytes + size_of(held)) * map.elements() + state_bytes +
+               2 * gradient_bytes * in_matrices;
+  }
   {
     Op op(ctx, op_name_,
           {.flops = flops_ * map.elements(),
-           .bytes = (gradient_bytes + 8) * map.elements() + 2 * state_bytes + written});
+           .bytes = (gradient_bytes + 2 * size_of(held)) * map.elements() + 2 * state_bytes +
+                    written + measured});
     if (op.run() && ctx.by_kernels()) {
       for (const StateSpan& span : spans)
         if (t.gate) t.gate->pass(span.param);
-      update_by_kernels(ctx, t, store, spans, dtype, state);
+      update_by_kernels(ctx, t, store, spans, dtype, state, norms.defined() ? norms.view() : View{},
+                        factors.defined() ? factors.view() : View{});
     } else if (op.run() && !step_state(state)->found_inf) {
       const StepState& s = *step_state(state);
       require(s.loss_scale > 0, "a loss scale above 0 (1 without loss scaling)");
@@ -207,30 +284,106 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
       const auto* gradients = static_cast<const float*>(wide ? t.gradients.data : nullptr);
       const auto* rounded = static_cast<const bf16*>(wide ? nullptr : t.gradients.data);
       const auto widen = pair_loops<float, bf16>().cast;
-      map.for_each(ctx.threads(), [&](int64_t, const ChunkMap::Chunk& chunk) {
+      const RandomKey key = random_key(s.seed, static_cast<uint64_t>(s.step), kWeightSite);
+      auto* const all_factors =
+          factors.defined() ? static_cast<float*>(factors.view().data) : nullptr;
+      float** const factors_of = table + static_cast<int64_t>(spans.size()) * columns;
+      float* next_factors = all_factors;
+      for (size_t i = 0; all_factors != nullptr && i < spans.size(); ++i) {
+        const int64_t rows = store.rows(spans[i]), at = spans[i].offset - t.first;
+        factors_of[i] = rows > 0 ? next_factors : nullptr;
+        if (rows == 0) continue;
+        const ElementStep& step = steps[number_of_group(config(), spans[i])];
+        const FactoredMoments moments = {
+            step.gradient_factor, static_cast<float>(1.0 - step.bias_correction1),
+            static_cast<float>(step.bias_correction1), factored_epsilon(), step.first};
+        float* const own = table[static_cast<int64_t>(i) * columns + 1];
+        auto* const room = reinterpret_cast<double*>(static_cast<char*>(factors.view().data) +
+                                                     round_up(4 * factored, int64_t{8}));
+        const int64_t width = spans[i].elements / rows;
+        if (wide)
+          factored_moments(ctx.threads(), moments, gradients + at, rows, width, own, next_factors,
+                           room);
+        else
+          factored_moments(ctx.threads(), moments, rounded + at, rows, width, own, next_factors,
+                           room);
+        next_factors += store.numbers(spans[i]);
+      }
+      const auto factors_at = [&](int64_t span) {
+        return all_factors != nullptr ? factors_of[span] : nullptr;
+      };
+      // f(a piece as floats, its first element, that within the span, the span's places), after which
+      // nothing is kept.
+      const auto each_piece = [&](const ChunkMap::Chunk& chunk, bool first, auto&& f) {
         const StateSpan& span = spans[static_cast<size_t>(chunk.span)];
-        if (t.gate) t.gate->pass(span.param);
-        const ElementStep& step = steps[number_of_group(config(), span)];
         float widened[kPiece];  // gradients in bf16, which is exact
         float unpacked[kMaxStates][kPiece];
+        float held_wide[kPiece];  // parameters in bf16
         for (int64_t begin = chunk.begin; begin < chunk.end; begin += kPiece) {
           float* const* const places = table + chunk.span * columns;
           const int64_t from = begin - span.offset;
           ElementBlock b{std::min(kPiece, chunk.end - begin), places[0] + from, widened, {}};
+          if (no_master) {
+            b.parameter = held_wide;
+            bf16_decode(held_wide, reinterpret_cast<bf16*>(parameters(places, from)), b.n);
+          }
           if (wide)
             b.gradient = gradients + (begin - t.first);
           else
             widen(widened, rounded + (begin - t.first), b.n);
-          const auto place = [&](int k) {
-            return Place{places[1 + k], in_codes() ? places[1 + states + k] : nullptr};
-          };
-          for (int k = 0; k < states; ++k)
-            b.states[static_cast<size_t>(k)] =
-                unpack(place(k), k, from, b.n, step.first, unpacked[k]);
-          update_block(step, b);
-          for (int k = 0; k < states; ++k) pack(place(k), k, from, b.n, unpacked[k], s, begin);
-          round_at(places, begin, from, b.n);
+          if (const float* const own = factors_at(chunk.span); own != nullptr) {
+            multiply_factors(own, store.rows(span), span.elements, from, b.n, unpacked[0]);
+            b.states[0] = unpacked[0];
+          } else {
+            for (int k = 0; k < states; ++k)
+              b.states[static_cast<size_t>(k)] =
+                  unpack(place(places, k), k, from, b.n, first, unpacked[k]);
+          }
+          f(b, begin, from, places);
         }
+      };
+      double* const sums = norms.defined() ? norms.view().as<double>() : nullptr;
+      double* const of_spans = sums == nullptr ? nullptr : sums + 2 * map.chunks();
+      if (sums != nullptr) {
+        map.for_each(ctx.threads(), [&](int64_t c, const ChunkMap::Chunk& chunk) {
+          ElementStep step =
+              steps[number_of_group(config(), spans[static_cast<size_t>(chunk.span)])];
+          step.factored = factors_at(chunk.span) != nullptr;
+          NormLanes lanes;
+          each_piece(chunk, step.first,
+                     [&](const ElementBlock& b, int64_t, int64_t, float* const*) {
+                       measure_block(step, b, lanes);
+                     });
+          const NormSums sum = lanes.sum();
+          sums[2 * c] = sum.parameter;
+          sums[2 * c + 1] = sum.measured;
+        });
+        std::fill_n(of_spans, 2 * spans.size(), 0.0);
+        for (int64_t c = 0; c < map.chunks(); ++c)
+          for (int j = 0; j < 2; ++j) of_spans[2 * map.chunk(c).span + j] += sums[2 * c + j];
+        for (size_t i = 0; i < 2 * spans.size(); ++i) of_spans[i] = std::sqrt(of_spans[i]);
+      }
+      map.for_each(ctx.threads(), [&](int64_t, const ChunkMap::Chunk& chunk) {
+        const StateSpan& span = spans[static_cast<size_t>(chunk.span)];
+        if (t.gate) t.gate->pass(span.param);
+        ElementStep step = steps[number_of_group(config(), span)];
+        if (of_spans != nullptr) {
+          step.parameter_norm = of_spans[2 * chunk.span];
+          step.measured_norm = of_spans[2 * chunk.span + 1];
+          step.elements = span.elements;
+          step.factored = factors_at(chunk.span) != nullptr;
+        }
+        each_piece(chunk, step.first,
+                   [&](const ElementBlock& b, int64_t begin, int64_t from, float* const* places) {
+                     update_block(step, b);
+                     if (no_master)
+                       bf16_encode(key, begin, b.parameter, b.n,
+                                   reinterpret_cast<bf16*>(parameters(places, from)));
+                     for (int k = 0; k < states; ++k)
+                       pack(place(places, k), k, from, b.n, b.states[static_cast<size_t>(k)], s,
+                            begin);
+                     round_at(places, begin, from, b.n);
+                   });
       });
     } else if (op.run() && (t.weights.defined() || columns > weights_column)) {
       // Skipped: the weights get the bits they have. In a window of a store that rests with the
@@ -276,15 +429,17 @@ void ElementwiseOptimizer::pack(const Place& place, int k, int64_t from, int64_t
 
 void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& t,
                                              StateStore& store, std::span<const StateSpan> spans,
-                                             DType weights, const View& state) const {
+                                             DType weights, const View& state, const View& norms,
+                                             const View& factors) const {
   struct List {
     Context& ctx;
     const UpdateTargets& targets;
     StateStore& store;
     std::span<const StateSpan> spans;
     const OptimizerConfig& config;
+    float* factors;
   };
-  const List list{ctx, t, store, spans, config()};
+  const List list{ctx, t, store, spans, config(), static_cast<float*>(factors.data)};
   // What was acquired before the op, once more: so no table of places is needed.
   const auto at = [](const void* p, size_t i) {
     const List& l = *static_cast<const List*>(p);
@@ -303,14 +458,30 @@ void ElementwiseOptimizer::update_by_kernels(Context& ctx, const UpdateTargets& 
     else if (l.store.has_weights())
       span.weights = l.store.acquire_weights(l.ctx, s);
     span.group = number_of_group(l.config, s);
+    span.rows = l.store.rows(s);
+    if (span.rows > 0) {
+      float* own = l.factors;
+      for (size_t before = 0; before < i; ++before)
+        if (l.store.rows(l.spans[before]) > 0) own += l.store.numbers(l.spans[before]);
+      span.factors = own;
+    }
     return span;
   };
+  int64_t factored = 0;
+  for (const StateSpan& s : spans)
+    if (store.rows(s) > 0) factored += store.numbers(s);
   on_queue(ctx, [&](auto& queue) {
-    const UpdateSpans all{spans.size(), at, &list};
+    for (size_t i = 0; factored > 0 && i < spans.size(); ++i)
+      if (const UpdateSpan m = at(&list, i); m.rows > 0)
+        factored_moments_on(queue, factored_epsilon(), m.gradient, m.rows, m.states[0], m.factors,
+                            reinterpret_cast<double*>(static_cast<char*>(factors.data) +
+                                                      round_up(4 * factored, int64_t{8})),
+                            state);
+    const UpdateSpans all{spans.size(), at, &list, norms};
     if (config().state != StateForm::bf16)
-      optimizer_update_on(queue, config(), all, weights, state);
+      optimizer_update_on(queue, config(), all, weights, t.master.dtype, state);
     if (config().state != StateForm::f32)
-      resting_update_on(queue, config(), codecs_, all, weights, state);
+      resting_update_on(queue, config(), codecs_, all, weights, t.master.dtype, state);
   });
 }
 

@@ -1,15 +1,16 @@
 // What most optimizers are: the same arithmetic on every element, as a rule says it (optim/rule.h).
 // update_block is a plain loop over floats; spans, chunks, threads, clipping, skipped steps, rounded
-// weights and states that rest in codes or in bf16 are the driver's.
+// weights, and states or parameters that rest in codes or in bf16 are the driver's.
 //
-// Bytes moved per parameter: 4 gradient (bf16: 2), 8 master, 8 per state (bf16: 4; 8 bits: 2.03; 4
-// bits: 1.06), 2 per 16-bit weight. AdamW: 28 (30), in 8 bits 16.1.
+// Bytes moved per parameter: 4 gradient (bf16: 2), 8 master (without one 4), 8 per state (bf16: 4; 8
+// bits: 2.03; 4 bits: 1.06), 2 per 16-bit weight. AdamW: 28 (30), in 8 bits 16.1.
 #pragma once
 
 #include <array>
 #include <span>
 
 #include "optim/optimizer.h"
+#include "optim/whole.h"
 #include "quant/codec.h"
 
 namespace snug {
@@ -25,6 +26,10 @@ struct ElementStep {
   double bias_correction2;
   int64_t updates;  // applied before this one
   bool first;       // none was
+  // Of the parameter, for rules that ask for it (whole.h).
+  double parameter_norm = 0, measured_norm = 0;
+  int64_t elements = 0;   // of the parameter, where the norms are known
+  bool factored = false;  // the state is 1 over the root of what rows and columns say (factored.h)
 };
 
 // n elements; the arrays do not overlap.
@@ -44,10 +49,15 @@ class ElementwiseOptimizer : public Optimizer {
  protected:
   // op_name: a static string, for example "adamw_update". flops: per element, for reports.
   ElementwiseOptimizer(OptimizerConfig config, const std::vector<OptimState>& states,
-                       const char* op_name, int64_t flops);
+                       const char* op_name, int64_t flops, OptimReach reach = OptimReach::element);
 
   // Called from several threads. An element's result must depend on that element alone.
   virtual void update_block(const ElementStep& step, const ElementBlock& block) const = 0;
+  // Whether there are norms to be known before (whole.h); then adds to them what a block has, whose
+  // first element is that of lane 0. It writes nothing of the block.
+  virtual bool measures() const { return false; }
+  virtual void measure_block(const ElementStep&, const ElementBlock&, NormLanes&) const {}
+  virtual float factored_epsilon() const { return 0; }  // of factored.h
 
  private:
   void update_spans(Context& ctx, const UpdateTargets& targets, StateStore& store,
@@ -64,7 +74,8 @@ class ElementwiseOptimizer : public Optimizer {
 
   // weights: the dtype of those that targets or store have. What spans need has been acquired.
   void update_by_kernels(Context& ctx, const UpdateTargets& targets, StateStore& store,
-                         std::span<const StateSpan> spans, DType weights, const View& state) const;
+                         std::span<const StateSpan> spans, DType weights, const View& state,
+                         const View& norms, const View& factors) const;
 
   std::array<const Codec*, kMaxStates> codecs_{};  // of states in codes
   const char* op_name_;

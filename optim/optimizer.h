@@ -72,6 +72,10 @@ struct OptimState {
   bool squares;
 };
 
+// What an update of an element is made of: itself; all of its parameter, which is then served whole;
+// that, with states of matrices that have a number a row and a column (optim/factored.h).
+enum class OptimReach : uint8_t { element, parameter, factored };
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -88,21 +92,23 @@ class Optimizer {
 
   // A recorded op for every window of the store, or of `windows`. For every span: gradient *
   // (clip_factor / loss_scale), then the update of master and states; then weights = round(master).
-  // If found_inf is set only the weights are written, from the master as it is: the bits they have,
-  // or that a window of weights, which is only written, has to have. Elements outside the spans are
-  // never touched. When state.updates is 0 the states are taken as zero whatever they hold, so they
-  // need no initialisation. The result does not depend on the threads. Throws shape or unsupported
-  // (dtypes) if the views or the store do not belong together.
+  // A master in bf16 is the weights: updated in f32, rounded at random by (seed, step, element). If
+  // found_inf is set only the weights are written, from the master: the bits they have, or that a
+  // window of weights, which is only written, has to have. Elements outside the spans are never
+  // touched. At state.updates 0 states are taken as zero whatever they hold. The result does not
+  // depend on the threads. Throws shape or unsupported (dtypes) on views that do not fit together.
   virtual void update(Context& ctx, const UpdateTargets& targets, StateStore& store,
                       const View& state, WindowRange windows = {}) const = 0;
 
  protected:
-  Optimizer(OptimizerConfig config, const std::vector<OptimState>& states);
+  Optimizer(OptimizerConfig config, const std::vector<OptimState>& states,
+            OptimReach reach = OptimReach::element);
 
  private:
   OptimizerConfig config_;
   std::vector<Name> state_names_;
   std::vector<bool> squares_;  // by state
+  OptimReach reach_;
 };
 
 // By name or Hugging Face alias. Throws usage on an unknown name (listing the known ones), on

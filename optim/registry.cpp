@@ -38,11 +38,27 @@ void run_rule(const Rule& rule, const ElementStep& numbers, const ElementBlock& 
   }
 }
 
+template <class Rule>
+void measure_rule(const Rule& rule, const ElementStep& numbers, const ElementBlock& b,
+                  NormLanes& lanes) {
+  const typename Rule::Step step = rule.step(numbers);
+  for (int64_t i = 0; i < b.n; ++i) {
+    float state[kMaxStates];
+    for (int k = 0; k < Rule::kStates; ++k) state[k] = b.states[static_cast<size_t>(k)][i];
+    const float p = b.parameter[i];
+    const float x = rule.measured(step, p, b.gradient[i] * numbers.gradient_factor, state);
+    NormSums& lane = lanes.of[i % kNormLanes];
+    lane.parameter += double{p} * double{p};
+    lane.measured += double{x} * double{x};
+  }
+}
+
 template <class Entry, class Rule>
 class RuleOptimizer final : public ElementwiseOptimizer {
  public:
   RuleOptimizer(const OptimizerConfig& c, const Rule& rule)
-      : ElementwiseOptimizer(c, Entry::states(c), op_name(), Rule::kFlops), rule_(rule) {
+      : ElementwiseOptimizer(c, Entry::states(c), op_name(), Rule::kFlops, kReach<Rule>),
+        rule_(rule) {
     require(state_names().size() == static_cast<size_t>(Rule::kStates),
             "a name for each state of a rule");
   }
@@ -56,6 +72,15 @@ class RuleOptimizer final : public ElementwiseOptimizer {
  protected:
   void update_block(const ElementStep& step, const ElementBlock& block) const override {
     run_rule(rule_, step, block);
+  }
+  bool measures() const override { return kMeasures<Rule>; }
+  float factored_epsilon() const override {
+    if constexpr (kFactors<Rule>) return rule_.epsilon;
+    return 0;
+  }
+  void measure_block(const ElementStep& step, const ElementBlock& block,
+                     NormLanes& lanes) const override {
+    if constexpr (kMeasures<Rule>) measure_rule(rule_, step, block, lanes);
   }
 
  private:
@@ -76,6 +101,13 @@ std::unique_ptr<Optimizer> make(const OptimizerConfig& c) {
   return out;
 }
 
+template <class Entry>
+OptimReach reach_of() {
+  OptimReach reach{};
+  Entry::with_rule({}, [&]<class Rule>(const Rule&) { reach = kReach<Rule>; });
+  return reach;
+}
+
 struct Made {
   OptimFacts facts;
   std::unique_ptr<Optimizer> (*make)(const OptimizerConfig& config);
@@ -85,9 +117,9 @@ const std::vector<Made>& entries() {
   static const std::vector<Made> list = [] {
     std::vector<Made> all;
     for_each_rule([&]<class Entry>(Entry) {
-      all.push_back(
-          {{Entry::kName, Entry::kUses, Entry::aliases(), Entry::settings(), Entry::defaults()},
-           make<Entry>});
+      all.push_back({{Entry::kName, Entry::kUses, Entry::aliases(), Entry::settings(),
+                      Entry::defaults(), reach_of<Entry>()},
+                     make<Entry>});
     });
     // What is proposed to whoever asks for none that is there.
     std::stable_partition(all.begin(), all.end(),
@@ -108,8 +140,9 @@ const Made* find_entry(std::string_view name) {
 
 }  // namespace
 
-Optimizer::Optimizer(OptimizerConfig config, const std::vector<OptimState>& states)
-    : config_(std::move(config)) {
+Optimizer::Optimizer(OptimizerConfig config, const std::vector<OptimState>& states,
+                     OptimReach reach)
+    : config_(std::move(config)), reach_(reach) {
   for (const OptimState& s : states) {
     state_names_.emplace_back(s.name);
     squares_.push_back(s.squares);
@@ -143,8 +176,8 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
   if (made->state_names().empty() && resolved.state != StateForm::f32)
     refuse(fmt::format("an optimizer with states, to rest in {}", to_string(resolved.state)),
            fmt::format("optim: {}, which has none", facts.name),
-           facts.uses & kUsesMomentum ? "sgd_momentum=0.9, or optim=sgd"
-                                      : fmt::format("optim={}", facts.name));
+           fmt::format("{}optim={}", facts.uses & kUsesMomentum ? "sgd_momentum=0.9, or " : "",
+                       facts.name));
   return made;
 }
 

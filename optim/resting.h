@@ -1,5 +1,6 @@
-// States that do not rest as floats: a loop decodes a piece of them, runs the rule on it and encodes
-// it again. Kernels do the same with the bits of these loops (update_resting.cu).
+// States and parameters that do not rest as floats: a loop decodes a piece of them, runs the rule on
+// it and encodes it again. Kernels do the same with the bits of these loops (update.cu,
+// update_resting.cu).
 #pragma once
 
 #include "engine/core/rng.h"
@@ -16,10 +17,16 @@ constexpr uint32_t state_site(int k) {
   return 0x53544100u + static_cast<uint32_t>(k);
 }
 
-// `bits` of a finite float to one of its two neighbours in bf16, the upper one with the probability
-// of the distance from the lower one; draw: 16 bits.
+// Of parameters in bf16 without a master.
+inline constexpr uint32_t kWeightSite = 0x57475400u;
+
+// `bits` of a float to one of its two neighbours in bf16, the upper one with the probability of the
+// distance from the lower one; draw: 16 bits. What bf16 holds stays, infinities too; of a NaN comes
+// one.
 constexpr uint16_t bf16_at_random(uint32_t bits, uint32_t draw) {
-  return static_cast<uint16_t>((bits + draw) >> 16);
+  const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+  const uint32_t quiet = (bits & 0x7fffffu) != 0 ? bits | 0x400000u : bits;
+  return static_cast<uint16_t>((finite ? bits + draw : quiet) >> 16);
 }
 
 // n elements from element `first` of the flat range on, a multiple of 8: element e has 16 bits of

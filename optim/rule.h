@@ -23,6 +23,12 @@
 //                       1 - lr decay would add up from step to step.
 //   state               a squares' state is never below 0; codes of it have no sign (OptimState)
 //   prepare(StepState)  optional, on the host before a step: the bias corrections
+//   measured(...)       optional, with the arguments of element(): the number whose norm, and that of
+//                       the parameter, step() finds in ElementStep. Of a step without them; it writes
+//                       no state. Such a rule is served whole parameters
+//   kFactored, epsilon  optional, of a rule with one state that measures: of matrices the state is kept
+//                       as means of rows and columns (optim/factored.h), and element() finds 1 over its
+//                       root in its place, where ElementStep::factored says so
 // Functions of a rule that kernels call are marked SNUG_RULE.
 #pragma once
 
@@ -43,6 +49,19 @@
 
 namespace snug {
 inline namespace SNUG_RULE_SIDE {
+
+template <class Rule>
+inline constexpr bool kMeasures = requires {
+  &Rule::measured;
+};
+template <class Rule>
+inline constexpr bool kFactors = requires {
+  Rule::kFactored;
+};
+template <class Rule>
+inline constexpr OptimReach kReach = kFactors<Rule>    ? OptimReach::factored
+                                     : kMeasures<Rule> ? OptimReach::parameter
+                                                       : OptimReach::element;
 
 // What a span's group does to rate and decay. Behind the groups of the table come two for each
 // OptimGroup: of parameters that the table decays, and of those that it does not.
@@ -83,6 +102,9 @@ SNUG_RULE ElementStep element_step(const StepState& s, const GroupNumbers& group
   e.bias_correction2 = s.bias_correction2;
   e.updates = s.updates;
   e.first = s.updates == 0;
+  e.parameter_norm = e.measured_norm = 0;
+  e.elements = 0;
+  e.factored = false;
   return e;
 }
 

@@ -11,7 +11,7 @@
 
 namespace snug {
 
-inline constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+inline constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
 // A number of `optim_args`, under the name that the reference gives it. In [least, below).
 struct OptimSetting {
@@ -35,6 +35,7 @@ struct OptimFacts {
   std::vector<const char*> aliases;
   std::vector<OptimSetting> settings;
   OptimDefaults defaults;
+  OptimReach reach;
 };
 
 // Of all optimizers, adamw first; by name or alias, null if there is none.

@@ -24,6 +24,10 @@ const Codec* codec_of_state(StateForm form, bool squares) {
 
 StateSet Optimizer::states(const ParamTable& table) const {
   StateSet set(state_names_);
+  set.whole = reach_ != OptimReach::element;
+  if (reach_ == OptimReach::factored)
+    for (int i = 0; i < table.size(); ++i)
+      set.rows.push_back(table[i].shape.rank() == 2 ? table[i].rows : 0);
   const StateForm how = config_.state;
   if (how == StateForm::f32 || state_names_.empty()) return set;
   if (how == StateForm::bf16) {

@@ -1,11 +1,10 @@
-#include <algorithm>
 #include <bit>
 #include <type_traits>
 
 #include "engine/core/error.h"
 #include "engine/kernels/dispatch.h"
-#include "engine/simt/map.h"
 #include "engine/simt/random.h"
+#include "engine/simt/simt.h"
 #include "optim/resting.h"
 #include "optim/rules.h"
 #include "optim/update_simt.h"
@@ -21,7 +20,7 @@ constexpr int kGroupsOfAWarp = 4;
 
 // Where the first span lies in every tensor, and all spans from there on.
 struct RestTensors {
-  float* master;
+  void* master;
   const float* gradient;
   void* weights;  // may be null
   void* values[kMaxStates];
@@ -124,18 +123,23 @@ __device__ inline void load_state(float (&s)[kEach], const Rest& how, const Tabl
   }
 }
 
+// Of 8 neighbours from `element` of the flat range on, by the draws of key k.
+__device__ inline void round_at_random(bf16 (&x)[kEach], const float (&s)[kEach], int count,
+                                       int64_t element, const Tables& t, int k) {
+  const int64_t block = element / kEach;
+  const RandomWords u =
+      random_words(static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0,
+                   t.keys[2 * k], t.keys[2 * k + 1]);
+  for (int j = 0; j < count; ++j)
+    x[j].bits = bf16_at_random(std::bit_cast<uint32_t>(s[j]), u.w[j / 2] >> (j % 2 * 16) & 0xffffu);
+}
+
 __device__ inline void store_state(const float (&s)[kEach], const Rest& how, const Tables& t, int k,
                                    void* values, float* scales, int64_t i, int count, bool wide,
                                    int64_t element, const CodeBook& book, SIMT_WHERE) {
   if (how.bits == 16) {
     bf16 x[kEach] = {};
-    const int64_t block = element / kEach;
-    const RandomWords u =
-        random_words(static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0,
-                     t.keys[2 * k], t.keys[2 * k + 1]);
-    for (int j = 0; j < count; ++j)
-      x[j].bits =
-          bf16_at_random(std::bit_cast<uint32_t>(s[j]), u.w[j / 2] >> (j % 2 * 16) & 0xffffu);
+    round_at_random(x, s, count, element, t, k);
     give(static_cast<bf16*>(values) + i, x, count, wide);
     return;
   }
@@ -163,35 +167,131 @@ __device__ inline void store_state(const float (&s)[kEach], const Rest& how, con
     codes[(i + j) / 2] = static_cast<uint8_t>(x[j] << 4 | (j + 1 < count ? x[j + 1] : book.zero));
 }
 
-// A block works on one part, a warp on groups of it.
-template <class Rule, class Weight>
-__global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts,
-                               const StepState* state, Rule rule, GroupNumbers groups, Rest how,
-                               const __grid_constant__ Constant<CodeBook> signed_book,
-                               const __grid_constant__ Constant<CodeBook> squares_book) {
-  constexpr int kStates = Rule::kStates;
-  const bool skipped = state->found_inf != 0;
-  if (skipped && !parts->tensors.weights) return;  // all blocks, before any barrier
-  int mine = 0;  // the last part that begins with this block or before
+// The last part that begins with a block or before.
+__device__ inline int part_of_block(const Constant<RestParts>& parts, int64_t block) {
+  int mine = 0;
   for (int end = parts->count; end - mine > 1;) {
     const int middle = (mine + end) / 2;
-    if (parts->at[middle].first_block <= block())
+    if (parts->at[middle].first_block <= block)
       mine = middle;
     else
       end = middle;
   }
+  return mine;
+}
+
+// Of rules that measure: a warp works on one chunk, a lane on eight lanes of whole.h.
+template <class Rule, class Held>
+__global__ void resting_measure_kernel(const __grid_constant__ Constant<RestParts> parts,
+                                       const StepState* state, Rule rule, GroupNumbers groups,
+                                       Rest how,
+                                       const __grid_constant__ Constant<CodeBook> signed_book,
+                                       const __grid_constant__ Constant<CodeBook> squares_book,
+                                       double* sums) {
+  using Parameter = typename Held::ParameterType;
+  constexpr int kStates = Rule::kStates;
+  if (state->found_inf) return;  // all blocks, before any barrier
+  const RestPart part = parts->at[part_of_block(parts, block())];
+  const RestTensors& to = parts->tensors;
+  SHARED_ARRAY(RestStep<Rule>, step_in_block, 1);
+  SHARED_ARRAY(int32_t, bounds, 1);
+  SHARED_ARRAY(float, entries, 2 * kMaxCodes);
+  SHARED_ARRAY(uint32_t, keys, 1);
+  if (thread() == 0) {
+    const ElementStep numbers = element_step(*state, groups, part.group);
+    step_in_block[0] = {rule.step(numbers), numbers.gradient_factor, numbers.first};
+  }
+  if (how.bits < 16)
+    for (int c = thread(); c < kMaxCodes; c += threads()) {
+      entries[c] = signed_book->values[c];
+      entries[kMaxCodes + c] = squares_book->values[c];
+    }
+  sync_threads();
+  const RestStep<Rule> step = step_in_block[0];
+  const Tables tables{bounds, entries, keys};
+  double parameter[kEach] = {}, measured[kEach] = {};
+  const int64_t begin = (block() - part.first_block) * kChunkElements;
+  for (int64_t g0 = begin; g0 < begin + kChunkElements && g0 < part.elements; g0 += kGroup) {
+    const int64_t i = g0 + lane() * kEach, left = part.elements - i;
+    const int count = left < 0 ? 0 : (left < kEach ? static_cast<int>(left) : kEach);
+    Parameter p[kEach] = {};
+    float g[kEach] = {}, s[kStates + 1][kEach] = {};
+    take(p, static_cast<const Parameter*>(to.master) + part.offset + i, count, part.wide);
+    take(g, to.gradient + part.offset + i, count, part.wide);
+    if (!step.first)
+      for (int k = 0; k < kStates; ++k)
+        load_state(s[k], how, tables, k, static_cast<uint8_t*>(to.values[k]) + part.values,
+                   to.scales[k] + part.scales, i, count, part.wide);
+    for (int j = 0; j < count; ++j) {
+      float own[kStates + 1] = {};
+      for (int k = 0; k < kStates; ++k) own[k] = s[k][j];
+      const float value = to_f32(p[j]);
+      const float x = rule.measured(step.of_rule, value, g[j] * step.factor, own);
+      parameter[j] += double{value} * double{value};
+      measured[j] += double{x} * double{x};
+    }
+  }
+  for (int distance = kWarp / 2; distance > 0; distance /= 2)
+    for (int j = 0; j < kEach; ++j) {
+      parameter[j] += shuffle_xor(parameter[j], distance);
+      measured[j] += shuffle_xor(measured[j], distance);
+    }
+  for (int half = kEach / 2; half > 0; half /= 2)
+    for (int j = 0; j < half; ++j) {
+      parameter[j] += parameter[j + half];
+      measured[j] += measured[j + half];
+    }
+  if (lane() == 0) {
+    sums[2 * block()] = parameter[0];
+    sums[2 * block() + 1] = measured[0];
+  }
+}
+
+__global__ void resting_norms_kernel(const __grid_constant__ Constant<RestParts> parts,
+                                     const StepState* state, const double* sums, double* norms) {
+  if (state->found_inf) return;
+  const int64_t i = block() * threads() + thread();
+  if (i >= parts->count) return;
+  const RestPart part = parts->at[i];
+  const int64_t chunks = ceil_div(part.elements, kChunkElements);
+  for (int j = 0; j < 2; ++j) {
+    double sum = 0;
+    for (int64_t c = 0; c < chunks; ++c) sum += sums[2 * (part.first_block + c) + j];
+    norms[2 * i + j] = ::sqrt(sum);
+  }
+}
+
+// A block works on one part, a warp on groups of it.
+template <class Rule, class Held>
+__global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts,
+                               const StepState* state, Rule rule, GroupNumbers groups, Rest how,
+                               const __grid_constant__ Constant<CodeBook> signed_book,
+                               const __grid_constant__ Constant<CodeBook> squares_book,
+                               const double* norms) {
+  using Weight = typename Held::WeightType;
+  using Parameter = typename Held::ParameterType;
+  constexpr int kStates = Rule::kStates;
+  const bool skipped = state->found_inf != 0;
+  if (skipped && !parts->tensors.weights) return;  // all blocks, before any barrier
+  const int mine = part_of_block(parts, block());
   const RestPart part = parts->at[mine];
   const RestTensors& to = parts->tensors;
   SHARED_ARRAY(RestStep<Rule>, step_in_block, 1);
   SHARED_ARRAY(int32_t, bounds, 2 * kMaxCodes);
   SHARED_ARRAY(float, entries, 2 * kMaxCodes);
-  SHARED_ARRAY(uint32_t, keys, 2 * kMaxStates);
+  SHARED_ARRAY(uint32_t, keys, 2 * kMaxStates + 2);  // of the states, then of parameters
   if (thread() == 0) {
-    const ElementStep numbers = element_step(*state, groups, part.group);
+    ElementStep numbers = element_step(*state, groups, part.group);
+    if constexpr (kMeasures<Rule>) {
+      numbers.elements = part.elements;
+      numbers.parameter_norm = norms[2 * mine];
+      numbers.measured_norm = norms[2 * mine + 1];
+    }
     step_in_block[0] = {rule.step(numbers), numbers.gradient_factor, numbers.first};
-    for (int k = 0; k < kStates; ++k) {
-      const RandomWords key =
-          random_key_words(state->seed, static_cast<uint64_t>(state->step), state_site(k));
+    for (int k = 0; k <= kMaxStates; ++k) {
+      if (k == kMaxStates ? !Held::kNoMaster : k >= kStates) continue;
+      const RandomWords key = random_key_words(state->seed, static_cast<uint64_t>(state->step),
+                                               k == kMaxStates ? kWeightSite : state_site(k));
       keys[2 * k] = key.w[0];
       keys[2 * k + 1] = key.w[1];
     }
@@ -213,8 +313,10 @@ __global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts
     const int64_t i = begin + lane() * kEach, left = part.elements - i;
     const int count = left < 0 ? 0 : (left < kEach ? static_cast<int>(left) : kEach);
     float p[kEach] = {}, g[kEach] = {};
-    float* const master = to.master + part.offset;
-    take(p, static_cast<const float*>(master + i), count, part.wide);
+    Parameter* const master = static_cast<Parameter*>(to.master) + part.offset;
+    Parameter rested[kEach] = {};
+    take(rested, static_cast<const Parameter*>(master + i), count, part.wide);
+    for (int j = 0; j < count; ++j) p[j] = to_f32(rested[j]);
     if (!skipped) {
       take(g, to.gradient + part.offset + i, count, part.wide);
       float s[kStates + 1][kEach] = {};
@@ -229,7 +331,13 @@ __global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts
         p[j] = rule.element(step.of_rule, p[j], g[j] * step.factor, own);
         for (int k = 0; k < kStates; ++k) s[k][j] = own[k];
       }
-      give(master + i, p, count, part.wide);
+      if constexpr (Held::kNoMaster) {
+        round_at_random(rested, p, count, part.first + i, tables, kMaxStates);
+        for (int j = 0; j < count; ++j) p[j] = to_f32(rested[j]);
+        give(master + i, rested, count, part.wide);
+      } else {
+        give(master + i, p, count, part.wide);
+      }
       for (int k = 0; k < kStates; ++k)
         store_state(s[k], how, tables, k, values(k), to.scales[k] + part.scales, i, count,
                     part.wide, part.first + i,
@@ -244,12 +352,14 @@ __global__ void resting_kernel(const __grid_constant__ Constant<RestParts> parts
 }
 
 // Collects spans, and launches when they are complete or the next one does not fit.
-template <class Rule, class Weight, class Queue>
+template <class Rule, class Held, class Queue>
 class RestLaunches {
+  static constexpr int64_t kParameter = sizeof(typename Held::ParameterType);
+
  public:
   RestLaunches(Queue& queue, const Rule& rule, const OptimizerConfig& config, const Rest& how,
                const CodeBook& signed_book, const CodeBook& squares_book, const View& state,
-               int threads)
+               const View& norms, int threads)
       : queue_(queue),
         rule_(rule),
         groups_(group_numbers(config)),
@@ -257,6 +367,7 @@ class RestLaunches {
         signed_(signed_book),
         squares_(squares_book),
         state_(step_state(state)),
+        sums_(static_cast<double*>(norms.data)),
         threads_(threads) {
     parts_.count = 0;
   }
@@ -268,34 +379,52 @@ class RestLaunches {
     if (parts_.count > 0 && (!lies_alike(at) || parts_.count == kRestingSpansOfALaunch)) run();
     if (parts_.count == 0) parts_.tensors = at;
     const RestTensors& base = parts_.tensors;
-    parts_.at[parts_.count++] = {bytes_from(base.master, at.master) / int64_t{sizeof(float)},
-                                 n,
-                                 bytes_from(base.values[0], at.values[0]),
-                                 bytes_from(base.scales[0], at.scales[0]) / int64_t{sizeof(float)},
-                                 span.first,
-                                 0,
-                                 static_cast<int16_t>(span.group),
-                                 is_wide(at)};
+    parts_.at[parts_.count++] = {
+        bytes_between(base.master, at.master) / kParameter,
+        n,
+        bytes_between(base.values[0], at.values[0]),
+        bytes_between(base.scales[0], at.scales[0]) / int64_t{sizeof(float)},
+        span.first,
+        0,
+        static_cast<int16_t>(span.group),
+        all_wide({at.master, at.gradient, at.weights}, at.values)};
   }
 
   void run() {
-    const int64_t of_a_block = int64_t{threads_} / kWarp * kGroupsOfAWarp * kGroup;
-    int64_t blocks = 0;
-    for (int i = 0; i < parts_.count; ++i) {
-      RestPart& p = parts_.at[i];
-      p.first_block = static_cast<int32_t>(blocks);
-      blocks += ceil_div(p.elements, of_a_block);
-    }
+    const double* norms = nullptr;
+    if constexpr (kMeasures<Rule>) norms = measure();
+    const int64_t blocks = number_blocks(int64_t{threads_} / kWarp * kGroupsOfAWarp * kGroup);
     launch(queue_, {.blocks = blocks, .threads = threads_}, "optimizer_update",
-           resting_kernel<Rule, Weight>, parts_, static_cast<const StepState*>(state_), rule_,
-           groups_, how_, signed_, squares_);
+           resting_kernel<Rule, Held>, parts_, static_cast<const StepState*>(state_), rule_,
+           groups_, how_, signed_, squares_, norms);
     parts_.count = 0;
   }
 
  private:
+  // Blocks that take so many elements of a part each.
+  int64_t number_blocks(int64_t elements) {
+    int64_t blocks = 0;
+    for (int i = 0; i < parts_.count; ++i) {
+      RestPart& p = parts_.at[i];
+      p.first_block = static_cast<int32_t>(blocks);
+      blocks += ceil_div(p.elements, elements);
+    }
+    return blocks;
+  }
+  const double* measure() {
+    const int64_t chunks = number_blocks(kChunkElements);
+    double* const norms = sums_ + 2 * chunks;
+    launch(queue_, {.blocks = chunks, .threads = kWarp}, "optimizer_measure",
+           resting_measure_kernel<Rule, Held>, parts_, static_cast<const StepState*>(state_), rule_,
+           groups_, how_, signed_, squares_, sums_);
+    launch(queue_, {.blocks = ceil_div(int64_t{parts_.count}, int64_t{kWarp}), .threads = kWarp},
+           "optimizer_norms", resting_norms_kernel, parts_, static_cast<const StepState*>(state_),
+           static_cast<const double*>(sums_), norms);
+    return norms;
+  }
   static RestTensors tensors_of(const UpdateSpan& span) {
     RestTensors t{};
-    t.master = span.master.as<float>();
+    t.master = span.master.data;
     t.gradient = span.gradient.as<const float>();
     t.weights = span.weights.data;
     for (int k = 0; k < Rule::kStates; ++k) {
@@ -304,33 +433,21 @@ class RestLaunches {
     }
     return t;
   }
-  // From one address to another, which may be of another tensor.
-  static int64_t bytes_from(const void* from, const void* to) {
-    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(to)) -
-           static_cast<int64_t>(reinterpret_cast<uintptr_t>(from));
-  }
   bool lies_alike(const RestTensors& at) const {
     const RestTensors& base = parts_.tensors;
-    const int64_t bytes = bytes_from(base.master, at.master);
-    bool alike = bytes_from(base.gradient, at.gradient) == bytes &&
+    const int64_t bytes = bytes_between(base.master, at.master), offset = bytes / kParameter;
+    bool alike = bytes % kParameter == 0 && at.gradient == base.gradient + offset &&
                  (at.weights == nullptr) == (base.weights == nullptr);
     if (at.weights)
-      alike = alike && bytes_from(base.weights, at.weights) ==
-                           bytes / int64_t{sizeof(float)} * int64_t{sizeof(Weight)};
+      alike = alike && bytes_between(base.weights, at.weights) ==
+                           offset * int64_t{sizeof(typename Held::WeightType)};
     for (int k = 0; k < Rule::kStates; ++k)
-      alike =
-          alike &&
-          bytes_from(base.values[k], at.values[k]) == bytes_from(base.values[0], at.values[0]) &&
-          bytes_from(base.scales[k], at.scales[k]) == bytes_from(base.scales[0], at.scales[0]);
+      alike = alike &&
+              bytes_between(base.values[k], at.values[k]) ==
+                  bytes_between(base.values[0], at.values[0]) &&
+              bytes_between(base.scales[k], at.scales[k]) ==
+                  bytes_between(base.scales[0], at.scales[0]);
     return alike;
-  }
-  static bool is_wide(const RestTensors& t) {
-    bool wide = true;
-    for (const void* at : {static_cast<const void*>(t.master), static_cast<const void*>(t.gradient),
-                           static_cast<const void*>(t.weights)})
-      wide = wide && aligned_to_vectors(at);
-    for (const void* at : t.values) wide = wide && aligned_to_vectors(at);
-    return wide;
   }
 
   Queue& queue_;
@@ -340,6 +457,7 @@ class RestLaunches {
   const CodeBook& signed_;
   const CodeBook& squares_;
   StepState* state_;
+  double* sums_;  // of rules that measure
   int threads_;
   RestParts parts_;
 };
@@ -349,7 +467,7 @@ class RestLaunches {
 template <class Queue>
 void resting_update_on(Queue& queue, const OptimizerConfig& config,
                        const std::array<const Codec*, kMaxStates>& codecs, const UpdateSpans& spans,
-                       DType weights, const View& state, int threads) {
+                       DType weights, DType parameters, const View& state, int threads) {
   const StateForm form = config.state;
   Rest how;
   static const CodeBook none{};
@@ -368,28 +486,18 @@ void resting_update_on(Queue& queue, const OptimizerConfig& config,
     signed_book = one.book;
     squares_book = two.book;
   }
-  const auto run = [&](const auto& rule, auto weight) {
-    RestLaunches<std::decay_t<decltype(rule)>, decltype(weight), Queue> launches(
-        queue, rule, config, how, *signed_book, *squares_book, state, threads);
-    for (size_t i = 0; i < spans.count; ++i)
-      if (const UpdateSpan span = spans.at(spans.list, i); span.resting()) launches.add(span);
-    launches.run();
-  };
   bool known = false;
   for_each_rule([&]<class Entry>(Entry) {
     if (config.name != Entry::kName) return;
     known = true;
     Entry::with_rule(config, [&](const auto& rule) {
-      if (weights == DType::bf16) {
-        run(rule, bf16{});
-      } else if (weights == DType::f16) {
-        run(rule, f16{});
-      } else if (weights == DType::f32) {
-        run(rule, 0.0f);
-      } else {
-        fail(ErrorCode::unsupported, "weights of dtype f32, bf16 or f16", to_string(weights),
-             "choose another precision");
-      }
+      with_held(weights, parameters, [&]<class Held>(Held) {
+        RestLaunches<std::decay_t<decltype(rule)>, Held, Queue> launches(
+            queue, rule, config, how, *signed_book, *squares_book, state, spans.norms, threads);
+        for (size_t i = 0; i < spans.count; ++i)
+          if (const UpdateSpan span = spans.at(spans.list, i); span.resting()) launches.add(span);
+        launches.run();
+      });
     });
   });
   if (!known)
@@ -399,6 +507,6 @@ void resting_update_on(Queue& queue, const OptimizerConfig& config,
 
 template void resting_update_on(simt::Queue&, const OptimizerConfig&,
                                 const std::array<const Codec*, kMaxStates>&, const UpdateSpans&,
-                                DType, const View&, int);
+                                DType, DType, const View&, int);
 
 }  // namespace snug

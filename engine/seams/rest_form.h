@@ -32,6 +32,20 @@ struct StateSet {
   RestForm form;                    // of all states but for the codec
   std::vector<const char*> codecs;  // one a state, where form has codes
   std::vector<char> in_f32;         // by parameter: f32 whatever the form is; empty: none
+  bool whole = false;               // no parameter is cut: a window has all of it
+  // By parameter: the rows of a matrix of which a state has a number for every row and then one for
+  // every column, in place of one an element; 0: one an element; empty: of all.
+  std::vector<int64_t> rows;
+
+  int64_t rows_of(int param) const {
+    const auto p = static_cast<size_t>(param);
+    return param >= 0 && p < rows.size() ? rows[p] : 0;
+  }
+  // Of a state of a parameter, or of that many elements of it.
+  int64_t numbers(int param, int64_t elements) const {
+    const int64_t r = rows_of(param);
+    return r > 0 ? r + elements / r : elements;
+  }
 
   RestForm form_of(int k, int param) const {
     const auto p = static_cast<size_t>(param);
@@ -43,7 +57,8 @@ struct StateSet {
   // Of all states of a parameter.
   int64_t bytes_of(int param, int64_t elements) const {
     return names.empty() ? 0
-                         : static_cast<int64_t>(names.size()) * form_of(0, param).bytes(elements);
+                         : static_cast<int64_t>(names.size()) *
+                               form_of(0, param).bytes(numbers(param, elements));
   }
 };
 

@@ -46,6 +46,13 @@ class StateStore {
   // How state `k` of a span rests. All states of a span have values of as many bits in blocks of as
   // many elements.
   virtual RestForm form(int /*k*/, const StateSpan&) const { return {}; }
+  // Rows of a span of which states have a number for every row and then one for every column, in place
+  // of one an element (StateSet::rows); else 0. And how many numbers a state of it has.
+  virtual int64_t rows(const StateSpan&) const { return 0; }
+  int64_t numbers(const StateSpan& s) const {
+    const int64_t r = rows(s);
+    return r > 0 ? r + s.elements / r : s.elements;
+  }
   // State `k` of a span as it rests, valid until release; changes are kept by release. Values: f32
   // or bf16, or the bytes (u8) of codes, whose blocks begin with the span. Asked again before that
   // it gives the same view and does nothing else; the three below too.

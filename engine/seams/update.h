@@ -29,7 +29,7 @@ class GradientWindows {
 
 // Flat views over the trained range.
 struct UpdateTargets {
-  View master;   // f32. Under fp32 precision it is the weights
+  View master;   // f32, or bf16 where there is no other copy. It may be the weights themselves
   View weights;  // bf16 or f16, rewritten as the rounded master; undefined if master is the weights
   // f32 or bf16, as summed: loss scale and clipping are applied by update(). bf16 is widened first.
   View gradients;

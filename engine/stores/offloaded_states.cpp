@@ -27,8 +27,7 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
     : set_(std::move(set)),
       states_(static_cast<int>(set_.names.size())),
       weights_(options.weights) {
-  require(!weights_ || (options.master && options.by_part),
-          "weights that rest with the parameters, part by part");
+  require(!weights_ || options.by_part, "weights that rest with the parameters, part by part");
   const int64_t window = options.window == 0 ? usual_window(table) : options.window;
   require(window > 0 && window % kStep == 0, "windows of a multiple of 256 elements");
   int before = -1;  // the parameter of the span before
@@ -36,9 +35,10 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
     const bool cut = options.by_part && before >= 0 && table[before].part != table[s.param].part;
     before = s.param;
     for (int64_t done = 0; done < s.elements;) {
-      const int64_t begin = s.offset + done;
+      const int64_t begin = s.offset + done, least = set_.whole ? s.elements : 1;
       // A window bridges what is not trained only where that is little.
-      if (windows_.empty() || (cut && done == 0) || begin - windows_.back().begin >= window ||
+      if (windows_.empty() || (cut && done == 0) ||
+          begin + least - windows_.back().begin > window ||
           begin - windows_.back().end > window / 16) {
         windows_.emplace_back();
         windows_.back().first = spans_.size();
@@ -46,7 +46,8 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
         if (options.by_part) windows_.back().part = table[s.param].part;
       }
       Window& w = windows_.back();
-      const int64_t n = std::min(s.elements - done, w.begin + window - begin);
+      const int64_t n =
+          set_.whole ? s.elements : std::min(s.elements - done, w.begin + window - begin);
       w.holes |= (w.count > 0 && begin > w.end) || s.elements < table[s.param].elements();
       spans_.push_back({s.param, s.group, begin, n});
       ++w.count;
@@ -71,17 +72,19 @@ OffloadedStateStore::OffloadedStateStore(Context& ctx, const ParamTable& table, 
     std::vector<Tensor> pieces = ctx.split(all_.back(), sizes);
     for (size_t w = 0; w < windows_.size(); ++w) windows_[w].host.push_back(std::move(pieces[w]));
   }
-  if (options.master) make_master(ctx, table, window);
-  if (weights_ && *weights_ != DType::f32) make_weights(ctx);
+  if (options.master || weights_)
+    make_master(ctx, table, window, options.master ? DType::f32 : *weights_);
+  if (options.master && weights_ && *weights_ != DType::f32) make_weights(ctx);
   for (Window& w : windows_) w.device.resize(w.host.size());
   select({});
 }
 
 // The whole trained range: what no window has is never updated, but rounded once like all else.
-void OffloadedStateStore::make_master(Context& ctx, const ParamTable& table, int64_t window) {
+void OffloadedStateStore::make_master(Context& ctx, const ParamTable& table, int64_t window,
+                                      DType dtype) {
   static const Name name("master");
   const int64_t elements = table.trained_elements();
-  master_ = ctx.host_tensor(name, {elements}, DType::f32);
+  master_ = ctx.host_tensor(name, {elements}, dtype);
   std::vector<int64_t> sizes;
   std::vector<Window*> owner;  // null: none has it
   int64_t end = 0;
@@ -233,7 +236,7 @@ View OffloadedStateStore::acquire(Context&, int k, const StateSpan& span) {
   if (lie_flat(set_)) return place(k, span);
   const Window& w = opened(span);
   return w.places.values(w.device[static_cast<size_t>(k)], form(k, span), span.offset,
-                         span.elements);
+                         numbers(span));
 }
 
 View OffloadedStateStore::acquire_scales(Context&, int k, const StateSpan& span) {
@@ -251,7 +254,7 @@ View OffloadedStateStore::acquire_weights(Context&, const StateSpan& span) {
   if (!weights_) return {};
   const Window& w = windows_[static_cast<size_t>(open_)];
   if (w.part < 0) return on_device_(span.offset, span.elements);
-  return *weights_ == DType::f32 ? View{} : place(states_ + 1, span);
+  return rounds_weights() ? place(states_ + 1, span) : View{};
 }
 
 const OffloadedStateStore::Window& OffloadedStateStore::window_of(int64_t first) const {

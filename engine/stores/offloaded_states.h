@@ -7,12 +7,12 @@
 //   to_host    | w-1 ~~~~> | w ~~~~>   |
 //
 // A window is a run of the flat range; a parameter that does not fit what is left of one is cut, at a
-// multiple of 256 elements and so of blocks of codes. So it serves optimizers that treat every
-// element alike, and changes no bit.
+// multiple of 256 elements and so of blocks of codes; not for optimizers that ask for whole ones,
+// whose largest is then the largest window. It changes no bit.
 //
-// The weights that layers read may rest here too, those of the parts of the table (blocks): f32
-// ones are the master itself, 16-bit ones go to the host with the window that has updated them.
-// Layers get them through a StreamedParamStore; all other weights stay on the device, with it.
+// The weights that layers read may rest here too, those of the parts of the table (blocks), beside
+// an f32 master or in its place: those beside it go to the host with the window that has updated
+// them. Layers get them through a StreamedParamStore; all other weights are on the device, with it.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ class OffloadedStateStore final : public StateStore {
     bool master = false;   // the parameters too
     int64_t window = 0;    // elements of one at most, a multiple of 256; 0: see usual_window()
     bool by_part = false;  // no window has spans of two parts of the table
-    // The weights of the parts too, in this dtype. With master and by_part.
+    // The weights of the parts too, in this dtype. By part; without a master they are the parameters.
     std::optional<DType> weights = {};
   };
   // Call inside the root program.
@@ -47,6 +47,7 @@ class OffloadedStateStore final : public StateStore {
   void close(Context& ctx, int w) override;
   bool writes_back() const override { return true; }
   RestForm form(int k, const StateSpan& span) const override { return set_.form_of(k, span.param); }
+  int64_t rows(const StateSpan& span) const override { return set_.rows_of(span.param); }
   View acquire(Context& ctx, int k, const StateSpan& span) override;
   View acquire_scales(Context& ctx, int k, const StateSpan& span) override;
   View acquire_master(Context& ctx, const StateSpan& span) override;
@@ -56,7 +57,7 @@ class OffloadedStateStore final : public StateStore {
   View stored(int k, int64_t first) const override;
   View stored_scales(int k, int64_t first) const override;
 
-  // The fp32 parameters where they rest, the trained range; undefined without Options::master.
+  // The parameters where they rest, the trained range, f32 or Options::weights; else undefined.
   const View& master() const { return master_.view(); }
   // In a program: weights (from the trained range on, 16 bits) = the rounded parameters.
   void round_master(Context& ctx, const View& weights);
@@ -69,6 +70,7 @@ class OffloadedStateStore final : public StateStore {
   void set_on_device(OnDevice f) { on_device_ = std::move(f); }
   // In a program: 16-bit weights = the rounded parameters, on the host and on the device.
   void round_weights(Context& ctx);
+  bool rounds_weights() const { return rounded_.defined(); }
 
  private:
   struct Window {
@@ -81,7 +83,7 @@ class OffloadedStateStore final : public StateStore {
     Event moved;         // the last copy that was begun
     StatePlaces places;  // of states that do not lie flat
   };
-  void make_master(Context& ctx, const ParamTable& table, int64_t window);
+  void make_master(Context& ctx, const ParamTable& table, int64_t window, DType dtype);
   void make_weights(Context& ctx);
   // Begins the copies of the states from number `from` on, and of the parameters. Weights are
   // written only; where a window has holes they come too, for all of it goes back.

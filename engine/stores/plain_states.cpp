@@ -25,7 +25,7 @@ PlainStateStore::PlainStateStore(Context& ctx, const ParamTable& table, StateSet
 
 View PlainStateStore::acquire(Context&, int k, const StateSpan& span) {
   if (lie_flat(set_)) return flat(k).rows(span.offset, span.elements);
-  return places_.values(flat(k), form(k, span), span.offset, span.elements);
+  return places_.values(flat(k), form(k, span), span.offset, numbers(span));
 }
 
 View PlainStateStore::acquire_scales(Context&, int k, const StateSpan& span) {

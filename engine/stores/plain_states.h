@@ -22,6 +22,7 @@ class PlainStateStore final : public StateStore {
     return std::span(spans_).subspan(first, count);
   }
   RestForm form(int k, const StateSpan& span) const override { return set_.form_of(k, span.param); }
+  int64_t rows(const StateSpan& span) const override { return set_.rows_of(span.param); }
   View acquire(Context& ctx, int k, const StateSpan& span) override;
   View acquire_scales(Context& ctx, int k, const StateSpan& span) override;
   void release(Context&, int, const StateSpan&) override {}

@@ -20,7 +20,7 @@ View part(const View& piece, DType dtype, int64_t begin, int64_t elements) {
 }  // namespace
 
 bool lie_flat(const StateSet& set) {
-  return !set.form.coded();
+  return !set.form.coded() && set.rows.empty();
 }
 
 // Room for whole steps of 256 elements, as the flat range has.
@@ -28,9 +28,9 @@ StatePlaces::StatePlaces(std::span<const StateSpan> spans, const StateSet& set) 
   for (const StateSpan& s : spans) {
     const RestForm form = set.names.empty() ? RestForm{} : set.form_of(0, s.param);
     require(!form.coded() || kSpanAlignment % form.block == 0, "blocks that divide 256 elements");
-    const int64_t room = round_up(s.elements, kSpanAlignment);
+    const int64_t n = set.numbers(s.param, s.elements), room = round_up(n, kSpanAlignment);
     const int64_t values = round_up(form.value_bytes(room), kAlign);
-    places_.push_back({s.param, s.offset, s.elements, bytes_, bytes_ + values});
+    places_.push_back({s.param, s.offset, n, bytes_, bytes_ + values});
     bytes_ += values + round_up(4 * form.scales(room), kAlign);
   }
 }

@@ -43,7 +43,7 @@ void Stores::make_training(Context& ctx) {
     auto store = std::make_unique<OffloadedStateStore>(
         ctx, table_, p.states,
         OffloadedStateStore::Options{
-            .master = p.separate_master || p.offload_weights,
+            .master = p.separate_master,
             .by_part = by_part,
             .weights = p.offload_weights ? std::optional(p.compute) : std::nullopt});
     offloaded_ = store.get();

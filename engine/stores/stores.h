@@ -32,7 +32,8 @@ namespace snug {
 struct StorePolicy {
   DType compute = DType::f32;       // of the weights that layers read
   bool trains = false;              // gradients, states and masters too
-  bool separate_master = false;     // trained parameters in f32 beside weights of 16 bits
+  bool separate_master = false;     // trained parameters in f32 beside weights of 16 bits; else the
+                                    // weights are the parameters
   DType gradients = DType::f32;     // or bf16
   StateSet states;                  // the optimizer's
   bool update_in_backward = false;  // updating_gradients.h
@@ -61,7 +62,7 @@ class Stores {
   ParamStore& params();
   // All weights on the device in one view, in the compute dtype; undefined where they are streamed.
   View weights() const;
-  // The f32 parameters of the trained range.
+  // The parameters of the trained range: f32, or without a master in the compute dtype.
   View master() const;
   // Where the host finds and leaves the value of record of every parameter, between programs.
   RestingWeights resting() const;

@@ -67,7 +67,7 @@ View StreamedParamStore::acquire(Context& ctx, int param) {
 }
 
 void StreamedParamStore::load(Context& ctx) {
-  if (dtype_ != DType::f32) {
+  if (host_.rounds_weights()) {
     host_.round_weights(ctx);
     return;
   }

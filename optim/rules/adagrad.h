@@ -35,9 +35,9 @@ struct Adagrad {
   static constexpr int kUses = kUsesNone;
   static std::vector<const char*> aliases() { return {}; }
   static std::vector<OptimSetting> settings() {
-    return {{"lr_decay", 0, 0, kNoLimit, "the rate of update t is divided by 1 + (t - 1) of it"},
-            {"eps", 1e-10, 0, kNoLimit, "added to the root of the sum"},
-            {"initial_accumulator_value", 0, 0, kNoLimit, "what the sums begin with"}};
+    return {{"lr_decay", 0, 0, kUnbounded, "the rate of update t is divided by 1 + (t - 1) of it"},
+            {"eps", 1e-10, 0, kUnbounded, "added to the root of the sum"},
+            {"initial_accumulator_value", 0, 0, kUnbounded, "what the sums begin with"}};
   }
   static OptimDefaults defaults() { return {}; }
   static std::vector<OptimState> states(const OptimizerConfig&) { return {{"sum", kSquares}}; }

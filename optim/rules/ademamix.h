@@ -58,9 +58,9 @@ struct Ademamix {
   static std::vector<const char*> aliases() { return {}; }
   static std::vector<OptimSetting> settings() {
     return {{"beta3", 0.9999, 0, 1, "decay of the slow mean"},
-            {"alpha", 5, 0, kNoLimit, "its weight beside the fast one"},
-            {"t_alpha", 0, 0, kNoLimit, "updates over which alpha grows; 0: none"},
-            {"t_beta3", 0, 0, kNoLimit, "updates over which beta3 grows from beta1; 0: none"}};
+            {"alpha", 5, 0, kUnbounded, "its weight beside the fast one"},
+            {"t_alpha", 0, 0, kUnbounded, "updates over which alpha grows; 0: none"},
+            {"t_beta3", 0, 0, kUnbounded, "updates over which beta3 grows from beta1; 0: none"}};
   }
   static OptimDefaults defaults() { return {}; }
   static std::vector<OptimState> states(const OptimizerConfig&) {

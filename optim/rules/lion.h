@@ -39,7 +39,7 @@ struct LionRule {
 struct Lion {
   static constexpr const char* kName = "lion";
   static constexpr int kUses = kUsesBetas;
-  static std::vector<const char*> aliases() { return {"lion_32bit"}; }
+  static std::vector<const char*> aliases() { return {}; }
   static std::vector<OptimSetting> settings() { return {}; }
   static OptimDefaults defaults() { return {2e-4, 0.99}; }
   static std::vector<OptimState> states(const OptimizerConfig&) { return {"exp_avg"}; }

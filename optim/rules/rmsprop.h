@@ -51,7 +51,7 @@ struct Rmsprop {
   static std::vector<const char*> aliases() { return {"rmsprop_bnb"}; }
   static std::vector<OptimSetting> settings() {
     return {{"alpha", 0.99, 0, 1, "decay of the mean of squares"},
-            {"eps", 1e-8, 0, kNoLimit, "added to its root"},
+            {"eps", 1e-8, 0, kUnbounded, "added to its root"},
             {"momentum", 0, 0, 1, "momentum of the step; 0: none, and no memory for it"},
             {"centered", 0, 0, 2, "1: by the variance, which takes one state more"}};
   }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes optim_*.safetensors: optimizer steps and gradient clipping of PyTorch (Lion: of lion-pytorch, AdEMAMix: of
-bitsandbytes), learning-rate schedules of transformers.
+bitsandbytes, Lamb and LARS: of torch-optimizer), learning-rate schedules of transformers.
 
     python3 make_optim_golden.py           write the files next to this script
     python3 make_optim_golden.py --check   recompute and compare with the committed files
@@ -16,6 +16,7 @@ import sys
 import lion_pytorch
 import numpy as np
 import torch
+import torch_optimizer
 import transformers
 from transformers.optimization import get_scheduler
 
@@ -132,14 +133,31 @@ LONG_CASES = {
     "adam": ("adam", {}, "Adam", {"weight_decay": 0.1}),
     "sgd": ("sgd", {}, "SGD", {"weight_decay": 0.1}),
     "lion": ("lion", {}, "Lion", {"betas": (0.9, 0.999), "weight_decay": 0.1}),
+    "lamb": ("lamb", {}, "Lamb", {}),
+    "lamb_decay": ("lamb", {"clamp_value": 3, "eps": 1e-4}, "Lamb", {"clamp_value": 3.0, "eps": 1e-4, "weight_decay": 0.1}),
+    "lamb_debias": ("lamb", {"debias": 1}, "Lamb", {"debias": True, "weight_decay": 0.1}),
+    "lars": ("lars", {}, "LARS", {"weight_decay": 0.1}),
+    "lars_no_decay": ("lars", {}, "LARS", {}),
+    "lars_momentum": ("lars", {"trust_coefficient": 0.05, "eps": 0.1}, "LARS",
+                      {"momentum": 0.9, "nesterov": True, "trust_coefficient": 0.05, "eps": 0.1, "weight_decay": 0.1}),
+    "lars_dampening": ("lars", {}, "LARS", {"momentum": 0.9, "dampening": 0.1, "weight_decay": 0.1}),
+    "adafactor": ("adafactor", {}, "Adafactor", {}),
+    "adafactor_matrix": ("adafactor", {}, "Adafactor", {"weight_decay": 0.1}),
+    "adafactor_scaled": ("adafactor", {"scale_parameter": 1, "clip_threshold": 0.5, "decay_rate": -0.6, "eps1": 1e-8},
+                         "Adafactor", {"scale_parameter": True, "clip_threshold": 0.5, "decay_rate": -0.6,
+                                       "eps": (1e-8, 1e-3), "weight_decay": 0.1}),
 }
+# Those that are no vectors.
+LONG_SHAPES = {"adafactor_matrix": (5, 12), "adafactor_scaled": (15, 4)}
 
 
 def long_runs():
-    """Parameters after every tenth update. The references: torch.optim, bitsandbytes' AdEMAMix in PyTorch, lion-pytorch."""
+    """Parameters after every tenth update. The references: torch.optim, bitsandbytes' AdEMAMix in PyTorch, lion-pytorch, torch-optimizer's
+    Lamb and LARS, transformers' Adafactor."""
     from bitsandbytes.optim.ademamix import _ReferenceAdEMAMix
 
-    classes = {"AdEMAMix": _ReferenceAdEMAMix, "Lion": lion_pytorch.Lion}
+    classes = {"AdEMAMix": _ReferenceAdEMAMix, "Lion": lion_pytorch.Lion, "Lamb": torch_optimizer.Lamb,
+               "LARS": torch_optimizer.LARS, "Adafactor": transformers.Adafactor}
     rng = np.random.default_rng(203)
     start = rng.standard_normal(LONG_SIZE).astype(np.float32)
     grads = (rng.standard_normal((LONG_STEPS, LONG_SIZE)) * np.logspace(-4, 1, LONG_SIZE)).astype(np.float32)
@@ -148,21 +166,26 @@ def long_runs():
     grads[: LONG_STEPS // 2, 2] = 0.0  # none at first
     tensors, described = {"p0": start, "grads": grads}, {}
     for name, (optimizer, args, reference, options) in LONG_CASES.items():
-        parameter = torch.nn.Parameter(torch.from_numpy(start.astype(np.float64)))
+        shape = LONG_SHAPES.get(name, (LONG_SIZE,))
+        parameter = torch.nn.Parameter(torch.from_numpy(start.astype(np.float64)).reshape(shape))
         options = {"lr": 1e-2, **options}
+        if reference == "Adafactor":  # as transformers' Trainer makes it
+            options = {"scale_parameter": False, "relative_step": False, **options}
         if reference in ("RMSprop", "Adagrad", "AdamW", "Adam", "SGD"):
             made = getattr(torch.optim, reference)([parameter], foreach=False, **options)
         else:
             made = classes[reference]([parameter], **options)
         rows = []
         for step in range(LONG_STEPS):
-            parameter.grad = torch.from_numpy(grads[step].astype(np.float64))
+            parameter.grad = torch.from_numpy(grads[step].astype(np.float64)).reshape(shape)
             made.step()
             if (step + 1) % LONG_EVERY == 0:
-                rows.append(parameter.detach().numpy().copy())
+                rows.append(parameter.detach().numpy().ravel().copy())
         tensors[f"{name}.params"] = np.stack(rows)
-        described[name] = {"optimizer": optimizer, "args": args, "weight_decay": options.get("weight_decay", 0.0)}
-    packages = {p: importlib.metadata.version(p) for p in ("bitsandbytes", "lion-pytorch")}
+        described[name] = {"optimizer": optimizer, "args": args, "weight_decay": options.get("weight_decay", 0.0),
+                           "momentum": options.get("momentum", 0.0), "nesterov": options.get("nesterov", False),
+                           "dampening": options.get("dampening", 0.0), "rows": shape[0] if len(shape) == 2 else 0}
+    packages = {p: importlib.metadata.version(p) for p in ("bitsandbytes", "lion-pytorch", "torch-optimizer")}
     return tensors, common_metadata("optim_long", described, **packages)
 
 

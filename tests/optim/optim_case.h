@@ -12,6 +12,7 @@
 #include "engine/io/safetensors.h"
 #include "optim/clip.h"
 #include "optim/optimizer.h"
+#include "optim/settings.h"
 #include "tests/support/case.h"
 #include "tests/support/errors.h"
 #include "tests/support/folders.h"
@@ -53,7 +54,7 @@ class CaseStore final : public StateStore {
   int states() const override { return static_cast<int>(states_.size()); }
   View acquire(Context&, int k, const StateSpan& span) override {
     ++acquired;
-    return states_.at(static_cast<size_t>(k)).rows(span.offset, span.elements);
+    return states_.at(static_cast<size_t>(k)).rows(span.offset, numbers(span));
   }
   void release(Context&, int, const StateSpan&) override { ++released; }
   View stored(int k, int64_t first) const override {
@@ -61,7 +62,10 @@ class CaseStore final : public StateStore {
     return all.rows(first, all.elements() - first);
   }
 
+  int64_t rows(const StateSpan&) const override { return matrix_rows; }
+
   int acquired = 0, released = 0;
+  int64_t matrix_rows = 0;  // of all spans, where states are factored
 
  private:
   std::vector<StateSpan> spans_;
@@ -98,6 +102,11 @@ inline ParamTable table_of(const std::vector<int64_t>& sizes) {
   return table;
 }
 
+// Every optimizer with all the states it may have.
+inline bool has_momentum(const std::string& name) {
+  return (optim_name(name).facts->uses & kUsesMomentum) != 0;
+}
+
 // States that are no negative numbers: squares, or sums of them.
 inline bool holds_squares(Name state) {
   return state.str().find("sq") != std::string::npos || state.str() == "sum";
@@ -111,6 +120,7 @@ struct UpdateCase {
   std::vector<Values> states;
   StepState state = plain_state();
   DType weights = DType::f32;  // f32: the master is the weights
+  DType held = DType::f32;     // what it rests in
   DType gradient = DType::f32;
   std::function<void()> before_update, after_update;
 
@@ -119,7 +129,7 @@ struct UpdateCase {
       const auto optimizer = make_optimizer(config);
       const auto n = static_cast<int64_t>(master.size());
       UpdateTargets t;
-      t.master = c.inout("master", {n}, DType::f32, master);
+      t.master = c.inout("master", {n}, held, master);
       t.gradients = c.inout("gradients", {n}, gradient, gradients);
       if (weights != DType::f32)
         t.weights = c.inout("weights", {n}, weights, Values(master.size(), 7.0));

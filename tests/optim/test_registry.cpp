@@ -65,6 +65,7 @@ TEST(OptimRegistry, AnswersEveryNameOfHuggingFace) {
                                        "ademamix",
                                        "sgd",
                                        "adagrad",
+                                       "adafactor",
                                        "lion_32bit",
                                        "rmsprop",
                                        "rmsprop_bnb",
@@ -147,7 +148,7 @@ TEST(OptimRegistry, RefusesFormsThatHaveNothingToRestOrWouldBreak) {
 
 TEST(OptimRegistry, SuggestsTheNearestName) {
   refused(named("adamv"), {"optim to be one of adamw, adamw_torch, adamw_torch_fused, adamw_hf, ",
-                           "lion, lion_32bit, ", "optim: adamv", "did you mean optim=adamw?"});
+                           "lion, ", "optim: adamv", "did you mean optim=adamw?"});
   refused(named("SGD"), {"optim: SGD"});
   const std::string far = expect_error(ErrorCode::usage, {"optim: lookahead", "optim=adamw"},
                                        [] { make_optimizer(named("lookahead")); });

@@ -33,7 +33,7 @@ OptimizerConfig config_of(const nlohmann::json& j) {
 // The parameters after each step, flat (steps, size). The states start as rubbish: the first update
 // must not read them.
 Values run_steps(const OptimizerConfig& config, const Values& p0, const Values& gradients,
-                 const Values& rates) {
+                 const Values& rates, int64_t rows = 0) {
   const auto size = static_cast<int64_t>(p0.size()), steps = static_cast<int64_t>(rates.size());
   Values all;
   run_on_plan_and_cpu({}, [&](Case& c) {
@@ -45,6 +45,7 @@ Values run_steps(const OptimizerConfig& config, const Values& p0, const Values& 
       states.push_back(c.inout(name.c_str(), {size}, DType::f32, Values(p0.size(), 1e30)));
     const View state = c.step_state(plain_state());
     CaseStore store({{0, kGroupDecay, 0, size}}, states);
+    store.matrix_rows = rows;
     for (int64_t step = 0; step < steps; ++step) {
       if (!c.ctx().planning()) {
         const auto* row = gradients.data() + step * size;
@@ -129,10 +130,16 @@ TEST(OptimTrajectory, StaysWithItsReferenceOverAHundredSteps) {
     OptimizerConfig config;
     config.name = description.at("optimizer");
     config.weight_decay = description.at("weight_decay");
+    if (find_optimizer(config.name)->uses & kUsesMomentum) {
+      config.sgd_momentum = description.at("momentum");
+      config.sgd_nesterov = description.at("nesterov");
+      config.sgd_dampening = description.at("dampening");
+    }
     for (const auto& [key, value] : description.at("args").items())
       config.args.emplace_back(key, value.get<double>());
     seen.insert(config.name);
-    const Values got = run_steps(config, p0, gradients, Values(kLongSteps, 0.01));
+    const Values got =
+        run_steps(config, p0, gradients, Values(kLongSteps, 0.01), description.at("rows"));
     const Values want = fixture.values(name + ".params");
     double worst = 0;
     for (int64_t k = 0; k < kLongSteps / kEvery; ++k) {

@@ -5,6 +5,7 @@
 
 #include "engine/stores/plain_states.h"
 #include "optim/elementwise.h"
+#include "optim/resting.h"
 #include "tests/optim/optim_case.h"
 
 namespace snug::test {
@@ -35,7 +36,7 @@ UpdateCase periodic_case(const std::string& name, const ParamTable& table) {
   UpdateCase u;
   u.config.name = name;
   u.config.weight_decay = 0.1;
-  if (name == "sgd") u.config.sgd_momentum = 0.9;
+  if (has_momentum(name)) u.config.sgd_momentum = 0.9;
   u.spans = whole_parameter_spans(table);
   u.master = periodic(table, normal(1), 123);
   // Gradients in the gaps are not finite: an update that read them would show it.
@@ -66,6 +67,8 @@ TEST_P(OptimUpdate, IsTheSameForEveryPlaceOfAnElement) {
   const UpdateCase u = periodic_case(GetParam(), table);
   const Outputs out = run_in_all_modes(u.body());
   const std::vector<bool> in = inside(u);
+  const bool whole =
+      find_optimizer(GetParam())->reach != OptimReach::element;  // alike within a parameter alone
   for (const Output& o : out.all) {
     if (o.name == "step_state" || o.name == "gradients") continue;
     SCOPED_TRACE(o.name);
@@ -73,7 +76,7 @@ TEST_P(OptimUpdate, IsTheSameForEveryPlaceOfAnElement) {
     const int64_t long_span[2] = {table[6].offset, table[5].offset};  // decayed, not decayed
     for (int p = 0; p < table.size(); ++p)
       for (int64_t i = 0; i < table[p].elements(); ++i) {
-        const int64_t like = long_span[table[p].group] + i % kPeriod;
+        const int64_t like = (whole ? table[p].offset : long_span[table[p].group]) + i % kPeriod;
         ASSERT_EQ(v[table[p].offset + i], v[like]) << "parameter " << p << " element " << i;
       }
     Values before = u.master;
@@ -98,12 +101,19 @@ TEST_P(OptimUpdate, IsOneOpThatReportsItsTraffic) {
   const Outputs fp32 = run_on_plan_and_cpu({}, u.body());
   EXPECT_EQ(fp32.ops, std::vector<std::string>{GetParam() + "_update"});
   const auto states = static_cast<int64_t>(make_optimizer(u.config)->state_names().size());
-  const int64_t each = 4 + 8 + 8 * states;
+  const int64_t again = find_optimizer(GetParam())->reach != OptimReach::element
+                            ? 4 + 4 + 4 * states
+                            : 0;  // for norms
+  const int64_t each = 4 + 8 + 8 * states + again;
   EXPECT_EQ(fp32.bytes_moved, n * each);
   u.weights = DType::bf16;
   EXPECT_EQ(run_on_plan_and_cpu({}, u.body()).bytes_moved, n * (each + 2));
   u.gradient = DType::bf16;
-  EXPECT_EQ(run_on_plan_and_cpu({}, u.body()).bytes_moved, n * each);
+  EXPECT_EQ(run_on_plan_and_cpu({}, u.body()).bytes_moved, n * (each - (again > 0 ? 2 : 0)));
+  u.weights = DType::f32;
+  u.held = DType::bf16;
+  u.master = rounded(u.master, DType::bf16);
+  EXPECT_EQ(run_on_plan_and_cpu({}, u.body()).bytes_moved, n * (each - 6 - (again > 0 ? 4 : 0)));
 }
 
 // Gradients in bf16 are widened, which is exact: the bits of the same numbers in f32.
@@ -159,6 +169,152 @@ TEST_P(OptimUpdate, RoundsTheWeightsFromTheMaster) {
 }
 
 // Loss scale and clip factor are powers of two here, so undoing them is exact.
+// Without a master: what an fp32 master would get, rounded to one of its two neighbours in bf16; the
+// bits of every mode, thread counts included. A skipped step changes nothing.
+TEST_P(OptimUpdate, RoundsBf16ParametersAtRandom) {
+  const ParamTable table = table_of(kSizes);
+  UpdateCase u = periodic_case(GetParam(), table);
+  u.master = rounded(u.master, DType::bf16);
+  const Outputs exact = run_on_plan_and_cpu({}, u.body());
+  u.held = DType::bf16;
+  const Outputs out = run_in_all_modes(u.body());
+  const Values got = out["master"], want = exact["master"];
+  const std::vector<bool> in = inside(u);
+  int64_t up = 0, between = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (!in[i]) {
+      ASSERT_EQ(got[i], u.master[i]) << "element " << i << " outside the spans";
+      continue;
+    }
+    const double ulp = std::ldexp(1.0, std::ilogb(want[i]) - 7);
+    const double below = std::floor(want[i] / ulp) * ulp;
+    ASSERT_TRUE(got[i] == below || (got[i] == below + ulp && want[i] != below)) << i;
+    up += got[i] != below;
+    between += want[i] != below;
+  }
+  EXPECT_GT(up, between / 4);
+  EXPECT_LT(up, between - between / 4);
+  for (const Output& o : exact.all)
+    if (o.name != "gradients" && o.name != "step_state" && o.name != "master") {
+      EXPECT_EQ(out[o.name], o.values()) << o.name;
+    }
+  u.state.step = 1;
+  EXPECT_NE(run_on_plan_and_cpu({}, u.body())["master"], got);
+  u.state.found_inf = 1;
+  EXPECT_EQ(run_in_all_modes(u.body())["master"], u.master);
+}
+
+// The mean is that of exact numbers, in double by hand: 300 updates of sgd, each of which moves by a
+// share of the distance of neighbours, so that rounding to the nearest would stay or go the whole
+// way. A rounding of x in [below, below + ulp] has the variance f (1 - f) ulp^2 of f = (x - below) /
+// ulp, at most ulp^2 / 4; the mean of n elements strays by five of its deviations at most.
+TEST(NoMaster, TheMeanIsThatOfExactNumbers) {
+  constexpr int64_t kElements = 1 << 16, kUpdates = 300;
+  const ParamTable table = table_of({kElements});
+  for (const double share : {0.003, 0.11, 0.49, 0.51}) {
+    SCOPED_TRACE(share);
+    constexpr double kUlp = 0x1p-7;  // of [1, 2)
+    const double rate = 0x1p-10, gradient = static_cast<float>(share * kUlp / rate);
+    OptimizerConfig config;
+    config.name = "sgd";
+    run_on_plan_and_cpu({}, [&](Case& c) {
+      const auto optimizer = make_optimizer(config);
+      const View master = c.inout("master", {kElements}, DType::bf16, Values(kElements, 0.75));
+      const View gradients =
+          c.input("gradients", {kElements}, DType::f32, Values(kElements, -gradient));
+      const View state = c.step_state(plain_state(rate));
+      CaseStore store(whole_parameter_spans(table), {});
+      double exact = 0.75, variance = 0;
+      for (int64_t step = 0; step < kUpdates; ++step) {
+        if (!c.ctx().planning()) {
+          step_state(state)->updates = step_state(state)->step = step;
+          optimizer->prepare_step(*step_state(state));
+        }
+        optimizer->update(c.ctx(), {master, {}, gradients}, store, state);
+        exact += rate * gradient;
+        const double ulp = std::ldexp(1.0, std::ilogb(exact + 4 * kUlp) - 7);
+        variance += ulp * ulp / 4;
+        if (c.ctx().planning() || (step + 1) % 100 != 0) continue;
+        double sum = 0;
+        for (const double x : load_values(master.data, DType::bf16, kElements)) sum += x;
+        EXPECT_NEAR(sum / kElements, exact, 5 * std::sqrt(variance / kElements));
+      }
+    });
+  }
+}
+
+// In double by hand, of the first update: lamb with u = m / (sqrt(v) + eps) + decay p, and lars without
+// momentum. Parameters of less than a chunk and of several, alone and beside others.
+TEST(WholeParameters, AreScaledByTheirOwnNorms) {
+  const ParamTable table = table_of({7, 300, 40000, 1, 20000});
+  const auto n = static_cast<size_t>(table.flat_elements());
+  for (const char* name : {"lamb", "lars"}) {
+    SCOPED_TRACE(name);
+    UpdateCase u;
+    u.config.name = name;
+    u.config.weight_decay = 0.1;
+    u.spans = whole_parameter_spans(table);
+    u.master = normal_values(static_cast<int64_t>(n), 1);
+    u.gradients = normal_values(static_cast<int64_t>(n), 2);
+    u.states.assign(make_optimizer(u.config)->state_names().size(), Values(n, 3.0));
+    const Values got = run_in_all_modes(u.body())["master"];
+    const bool lamb = u.config.name == "lamb";
+    for (const StateSpan& s : u.spans) {
+      const double decay = s.group == kGroupDecay ? 0.1 : 0.0,
+                   rate = u.state.learning_rate[s.group];
+      double p2 = 0, x2 = 0, largest = 0;
+      const auto step = [&](size_t i) {
+        const double g = u.gradients[i], p = u.master[i];
+        return lamb ? 0.1 * g / (std::sqrt(0.001 * g * g) + 1e-6) + decay * p : g;
+      };
+      const auto first = static_cast<size_t>(s.offset),
+                 last = first + static_cast<size_t>(s.elements);
+      for (size_t i = first; i < last; ++i) {
+        p2 += u.master[i] * u.master[i];
+        x2 += step(i) * step(i);
+        largest = std::max(largest, std::fabs(u.master[i]));
+      }
+      const double p = std::sqrt(p2), x = std::sqrt(x2);
+      const double factor = lamb         ? std::min(p, 10.0) / x
+                            : decay == 0 ? 1.0
+                                         : p / (x + p * decay + 1e-8) * 0.01;
+      for (size_t i = first; i < last; ++i) {
+        const double d = lamb ? step(i) : step(i) + decay * u.master[i];
+        ASSERT_NEAR(got[i], u.master[i] - rate * factor * d, 1e-6 * largest) << i;
+      }
+      // Alone it has the same bits.
+      const ParamTable one = table_of({s.elements});
+      UpdateCase alone = u;
+      alone.spans = whole_parameter_spans(one);
+      alone.spans[0].group = s.group;
+      for (Values* v : {&alone.master, &alone.gradients}) {
+        v->assign(v->begin() + s.offset, v->begin() + s.offset + s.elements);
+        v->resize(static_cast<size_t>(one.flat_elements()));
+      }
+      for (Values& v : alone.states) v.resize(static_cast<size_t>(one.flat_elements()));
+      const Values same = run_on_plan_and_cpu({}, alone.body())["master"];
+      for (size_t i = first; i < last; ++i) ASSERT_EQ(got[i], same[i - first]) << i;
+    }
+    u.spans[2].elements = 256;
+    u.spans.insert(u.spans.begin() + 3, {2, u.spans[2].group, u.spans[2].offset + 256, 39744});
+    expect_error(ErrorCode::unsupported,
+                 {"whole parameters for ", name, "parameter 2 in pieces",
+                  "a store made from the optimizer's states()"},
+                 [&] { run_on_plan_and_cpu({}, u.body()); });
+  }
+}
+
+TEST(NoMaster, KeepsWhatIsNotFinite) {
+  for (const uint32_t draw : {0u, 0x8000u, 0xffffu}) {
+    EXPECT_EQ(bf16_at_random(0x7f800000u, draw), 0x7f80);
+    EXPECT_EQ(bf16_at_random(0xff800000u, draw), 0xff80);
+    for (const uint32_t nan : {0x7fffffffu, 0xffffffffu, 0x7f800001u})
+      EXPECT_TRUE(std::isnan(to_f32(bf16{bf16_at_random(nan, draw)})));
+    EXPECT_EQ(bf16_at_random(0x3f800000u, draw), 0x3f80);
+    EXPECT_EQ(bf16_at_random(0x80000000u, draw), 0x8000);
+  }
+}
+
 TEST_P(OptimUpdate, AppliesLossScaleAndClipFactor) {
   const ParamTable table = table_of({300});
   UpdateCase u = periodic_case(GetParam(), table);

@@ -51,6 +51,7 @@ struct Variant {
   double dampening = 0;
   std::string args = {};
   std::vector<int> group_of = {};  // of two groups of the configuration
+  DType held = DType::f32;         // what parameters rest in
   int64_t apart = 0;  // of how many spans of 256 elements one has its gradients in another tensor
 };
 
@@ -59,7 +60,7 @@ UpdateCase case_of(const Variant& v) {
   UpdateCase u;
   u.config.name = v.name;
   u.config.weight_decay = 0.1;
-  if (v.name == "sgd") {
+  if (has_momentum(v.name)) {
     u.config.sgd_momentum = v.momentum;
     u.config.sgd_nesterov = v.nesterov;
     u.config.sgd_dampening = v.dampening;
@@ -84,7 +85,11 @@ UpdateCase case_of(const Variant& v) {
   if (v.updates == 0)
     for (Values& s : u.states) s.assign(s.size(), std::nan(""));
   u.weights = v.weights;
+  u.held = v.held;
+  u.master = rounded(u.master, v.held);
   u.state = plain_state(0.0123);
+  u.state.seed = 7;
+  u.state.step = 5;
   u.state.learning_rate[kGroupNoDecay] = 0.5f;
   u.state.updates = v.updates;
   u.state.loss_scale = 128;
@@ -95,7 +100,8 @@ UpdateCase case_of(const Variant& v) {
 
 // The spans of a vector, in order and each asked for once.
 void update(simt::emu::Queue& queue, const OptimizerConfig& config,
-            const std::vector<UpdateSpan>& spans, const View& state, int threads = 64) {
+            const std::vector<UpdateSpan>& spans, const View& state, int threads = 64,
+            const View& norms = {}) {
   struct List {
     const std::vector<UpdateSpan>& spans;
     size_t next = 0;
@@ -105,10 +111,13 @@ void update(simt::emu::Queue& queue, const OptimizerConfig& config,
     EXPECT_EQ(i, l.next++);
     return l.spans.at(i);
   };
-  DType weights = DType::f32;
-  for (const UpdateSpan& s : spans)
+  DType weights = DType::f32, held = DType::f32;
+  for (const UpdateSpan& s : spans) {
     if (s.weights.defined()) weights = s.weights.dtype;
-  optimizer_update_on(queue, config, {spans.size(), at, &list}, weights, state, threads);
+    held = s.master.dtype;
+  }
+  optimizer_update_on(queue, config, {spans.size(), at, &list, norms}, weights, held, state,
+                      threads);
   EXPECT_EQ(list.next, spans.size());
 }
 
@@ -125,7 +134,7 @@ int64_t check(const Variant& v) {
   int64_t launches = 0;
   const Outputs out = run_in_all_schedules(
       [&](EmuCase& c) {
-        const View master = c.inout("master", {n}, DType::f32, u.master);
+        const View master = c.inout("master", {n}, v.held, u.master);
         const View gradients = c.inout("gradients", {n}, DType::f32, u.gradients);
         const View others = c.input("others", {n}, DType::f32, u.gradients);
         View weights;
@@ -142,16 +151,25 @@ int64_t check(const Variant& v) {
           UpdateSpan span{
               at(master), at(apart ? others : gradients), {}, {}, number_of_group(u.config, s)};
           if (weights.defined()) span.weights = at(weights);
+          span.first = s.offset;
           for (size_t k = 0; k < states.size(); ++k) span.states[k] = at(states[k]);
           spans.push_back(span);
         }
         StepState s = u.state;
         optimizer->prepare_step(s);
-        update(c.queue(), u.config, spans, c.step_state(s), v.threads);
+        View norms;
+        if (find_optimizer(v.name)->reach != OptimReach::element) {
+          int64_t chunks = 0;
+          for (const StateSpan& span : u.spans)
+            chunks += ceil_div(span.elements, kChunkElements) + 1;
+          norms = c.output("norms", {2 * chunks}, DType::f64);
+        }
+        update(c.queue(), u.config, spans, c.step_state(s), v.threads, norms);
         launches = c.queue().counters.launches;
       },
       v.shifted);
-  EXPECT_EQ(out.all.size(), cpu.all.size());
+  EXPECT_EQ(out.all.size(),
+            cpu.all.size() + (find_optimizer(v.name)->reach != OptimReach::element ? 1 : 0));
   for (const Output& o : cpu.all) {
     const Values a = out[o.name], b = cpu[o.name];
     EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(double)), 0) << o.name;
@@ -169,6 +187,19 @@ TEST(UpdateSimt, SameBitsAsTheCpu) {
       check(
           {.sizes = {300, 2051, 5}, .name = name, .weights = weights, .updates = 3, .threads = 32});
     }
+  // Parameters of several chunks.
+  for (const char* name : {"lamb", "lars"})
+    for (const DType held : {DType::f32, DType::bf16})
+      check({.sizes = {5, 40000, 300}, .name = name, .updates = 2, .threads = 128, .held = held});
+  // Without a master.
+  for (const std::string& name : optimizer_names()) {
+    for (const int64_t updates : {0, 9})
+      check({.sizes = {130, 1, 3, 2051, 7}, .name = name, .updates = updates, .held = DType::bf16});
+    check({.sizes = {100}, .name = name, .found_inf = true, .held = DType::bf16});
+  }
+  check({.sizes = std::vector<int64_t>(7, 256), .updates = 1, .held = DType::bf16, .apart = 3});
+  for (const bool shifted : {false, true})
+    check({.sizes = {1001, 9}, .updates = 3, .shifted = shifted, .held = DType::bf16});
   for (const int threads : kBlockSizes)
     for (const bool shifted : {false, true})
       check({.sizes = {1001},
@@ -240,7 +271,8 @@ TEST(UpdateSimt, RefusesWhatItDoesNotKnow) {
   expect_error(ErrorCode::unsupported, {"an optimizer with a rule of optim/rules", "lookahead"},
                [&] { update(c.queue(), unknown, {}, state); });
   expect_error(ErrorCode::unsupported, {"weights of dtype f32, bf16 or f16", "i32"}, [&] {
-    optimizer_update_on(c.queue(), {}, UpdateSpans{0, nullptr, nullptr}, DType::i32, state);
+    optimizer_update_on(c.queue(), {}, UpdateSpans{0, nullptr, nullptr}, DType::i32, DType::f32,
+                        state);
   });
 }
 

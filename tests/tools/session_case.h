@@ -36,6 +36,14 @@ inline ModelSpec tiny_spec(const Tiny& t) {
   return resolve_model("", map).spec;
 }
 
+// Of a precision's name, or bf16 weights without a master.
+inline Precision precision_of(std::string_view name) {
+  if (name != "no_master") return parse_precision(name);
+  Precision p = parse_precision("bf16");
+  p.master = DType::bf16;
+  return p;
+}
+
 // Everything a run is made of, on the place settings.target; the batch of a step is `global_batch`
 // sequences.
 struct RunOptions {
@@ -76,8 +84,12 @@ class SessionRun {
 
   // Weights larger than an initialisation's, so that every part of the model matters.
   void fill_weights() {
-    init_parameters(model_.params(), session_->master(), 11, options_.settings.threads);
-    float* w = session_->master().as<float>();
+    const View master = session_->master();
+    std::vector<float> own(static_cast<size_t>(master.dtype == DType::f32 ? 0 : master.elements()));
+    View all = master;
+    if (!own.empty()) all = View{own.data(), master.shape, DType::f32, Place::cpu, master.name};
+    init_parameters(model_.params(), all, 11, options_.settings.threads);
+    float* w = all.as<float>();
     for (int i = 0; i < model_.params().size(); ++i) {
       const ParamInfo& p = model_.params()[i];
       for (int64_t j = 0; j < p.real_elements(); ++j) {
@@ -86,6 +98,7 @@ class SessionRun {
         w[p.offset + j] = w[p.offset + j] * 4.0f + 0.2f * u;
       }
     }
+    for (size_t i = 0; i < own.size(); ++i) master.as<bf16>()[i] = from_f32<bf16>(own[i]);
     session_->load();
   }
 
@@ -172,7 +185,7 @@ class SessionRun {
     for (int i = 0; i < model_.params().size(); ++i) {
       const ParamInfo& p = model_.params()[i];
       for (int64_t j = p.offset; j < p.offset + p.real_elements(); ++j)
-        out.push_back(flat.as<float>()[j]);
+        out.push_back(flat.dtype == DType::bf16 ? to_f32(flat.as<bf16>()[j]) : flat.as<float>()[j]);
     }
     return out;
   }

@@ -125,7 +125,7 @@ TEST(ConfigKeys, AliasesSetTheSameField) {
   EXPECT_EQ(load("precision: bf16", {"fp16=false"}).precision, "bf16") << "it was not fp16";
   EXPECT_EQ(load("fp16: true", {"bf16=false"}).precision, "fp16");
   EXPECT_EQ(load("optim: adamw_torch_fused").optim, "adamw");
-  EXPECT_EQ(load("optim: lion_32bit").optim, "lion");
+  EXPECT_EQ(load("optim: lion_32bit").optim, "lion_32bit");
   EXPECT_EQ(load("lr_scheduler_type: wsd").lr_scheduler_type, "warmup_stable_decay");
   const RunConfig c = load(
       "lr_scheduler_type: wsd\n"

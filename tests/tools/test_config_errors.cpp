@@ -182,8 +182,8 @@ TEST(ConfigErrors, Ranges) {
 TEST(ConfigErrors, Choices) {
   const std::string choices = fmt::format("optim as one of {}", fmt::join(optimizer_names(), ", "));
   expect_error("optim: admw", choices, "\"admw\" (run.yaml:1)", "did you mean adamw?");
-  expect_error("optim: adafactor", choices,
-               "\"adafactor\" (run.yaml:1), which looks at whole matrices and is not built",
+  expect_error("optim: muon", choices,
+               "\"muon\" (run.yaml:1), which looks at whole matrices and is not built",
                "optim=adamw", ErrorCode::unsupported);
   EXPECT_EQ(load_config_text("optim: paged_adamw_bnb_8bit", "run.yaml", {}).optim,
             "paged_adamw_8bit");
@@ -193,6 +193,14 @@ TEST(ConfigErrors, Choices) {
   expect_error("optim: lion_8bit\noptim_state: 4bit", "optim_state as the name of optim says: 8bit",
                "optim_state: 4bit (run.yaml:2), optim: lion_8bit (run.yaml:1)",
                "optim=lion optim_state=4bit");
+  for (const std::string name : {"adamw", "lion", "rmsprop"})
+    expect_error(fmt::format("optim: {}_32bit\noptim_state: 8bit", name),
+                 "optim_state as the name of optim says: fp32",
+                 fmt::format("optim_state: 8bit (run.yaml:2), optim: {}_32bit (run.yaml:1)", name),
+                 fmt::format("optim={} optim_state=8bit", name));
+  expect_error("allow: [no_master]", "precision: bf16 for the permission no_master",
+               "allow: [no_master] (run.yaml:1), precision: fp32 (default)",
+               "precision=bf16, or no_master out of allow");
   expect_error("optim: paged_lion\noffload_optimizer: none",
                "offload_optimizer: auto or cpu for an optimizer whose states may be paged",
                "optim: paged_lion (run.yaml:1), offload_optimizer: none (run.yaml:2)",
@@ -223,7 +231,7 @@ TEST(ConfigErrors, Choices) {
   expect_error("bf16: maybe", "true or false for bf16", "\"maybe\" (run.yaml:1)", "bf16=true");
   expect_error("allow: [adam8bits]",
                "allow with names among micro_batch, head_rows, kernels, gradients, "
-               "bf16_gradients",
+               "bf16_gradients, no_master",
                "\"adam8bits\" (run.yaml:1)", "allow=[micro_batch]");
   expect_error("allow: adam8bit", "a permission that something here can use",
                "\"adam8bit\" (run.yaml:1), which is not built",

@@ -131,10 +131,15 @@ std::vector<Case> cases() {
                             {"Streamed", "bf16", decisions_of()},
                             {"StreamedFp32", "fp32", decisions_of()},
                             {"GradientsAway", "fp32", decisions_of()},
-                            {"SlotsAway", "fp32", decisions_of("norms")}};
+                            {"SlotsAway", "fp32", decisions_of("norms")},
+                            {"NoMaster", "no_master", decisions_of("block")},
+                            {"NoMasterAway", "no_master", decisions_of()},
+                            {"NoMasterInBackward", "no_master", decisions_of()}};
   list[3].decisions.update_in_backward = true;
   for (const int i : {4, 5, 6}) list[static_cast<size_t>(i)].decisions.offload_optimizer = true;
   for (const int i : {5, 6}) list[static_cast<size_t>(i)].decisions.offload_params = true;
+  list[10].decisions.offload_optimizer = list[10].decisions.offload_params = true;
+  list[10].decisions.offload_gradients = list[11].decisions.update_in_backward = true;
   list[7].decisions.offload_gradients = true;
   list[8].decisions.offload = "inputs+qkv";
   return list;
@@ -143,7 +148,7 @@ std::vector<Case> cases() {
 class FrozenIn : public testing::TestWithParam<Case> {};
 
 TEST_P(FrozenIn, TrainsTheSameBitsInEveryHomeAndLeavesTheRest) {
-  const Precision precision = parse_precision(GetParam().precision);
+  const Precision precision = test::precision_of(GetParam().precision);
   const ModelSpec spec = spec_of_case();
   const Model part(spec, precision, resolve_freeze(spec, last_block()).says);
   ASSERT_EQ(part.first_backward(), 2);

@@ -192,12 +192,12 @@ Steps steps_of(const Model& model, const test::RunOptions& o) {
 // the states, packed weights (which are read until the end), dtypes of gradients, threads, and
 // tensors at random places, poisoned and guarded.
 TEST(UpdateInBackward, HasTheBitsOfTheOneBehindIt) {
-  for (const char* precision : {"fp32", "bf16"})
+  for (const char* precision : {"fp32", "bf16", "no_master"})
     for (const char* optimizer : {"adamw", "sgd"})
       for (const bool tied : {true, false})
         for (const DType t : {DType::f32, DType::bf16}) {
           const Model model(test::tiny_spec({.L = 3, .tied = tied, .dropout = 0.1}),
-                            parse_precision(precision));
+                            test::precision_of(precision));
           test::RunOptions o = options_of(t);
           o.decisions.micro_batch = kBatch;
           o.optimizer.name = optimizer;

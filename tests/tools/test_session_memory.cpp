@@ -48,6 +48,10 @@ const Config kConfigs[] = {
     {"block_fp16", {}, "fp16", "adamw", "block", 16, 4, 2, 64, 2, 24, 8},
     {"dropout_fp16", {.dropout = 0.1}, "fp16", "momentum", "mlp", 16, 4, 2, 64, 2, 24, 8},
     {"untied_fp16", {.tied = false}, "fp16", "sgd", "block", 16, 4, 1, 16, 2, 24, 8, 2},
+    {"no_master", {}, "no_master", "adamw", "mlp", 16, 4, 2, 64, 2, 24, 8, 2},
+    {"no_master_8bit", {.tied = false}, "no_master", "lion_8bit", "block", 16, 4, 1, 16, 2, 24, 8},
+    {"adafactor", {}, "no_master", "adafactor", "block", 16, 4, 2, 64, 2, 24, 8, 2},
+    {"lamb", {}, "bf16", "lamb", "block", 16, 4, 2, 64, 2, 24, 8, 2},
     {"norms", {}, "fp32", "adamw", "norms", 16, 4, 4, 64, 2, 24, 8},
     {"mlp", {}, "fp32", "adamw", "mlp", 16, 4, 4, 64, 2, 24, 8},
     {"attention", {}, "fp32", "adamw", "attention", 16, 4, 4, 64, 2, 24, 8},
@@ -290,6 +294,21 @@ const Config kConfigs[] = {
      .gradients = DType::bf16,
      .offload_params = true,
      .offload_gradients = true},
+    {.name = "no_master_away",
+     .model = {.L = 4, .dropout = 0.1},
+     .precision = "no_master",
+     .optimizer = "adamw_bf16",
+     .recompute = "block",
+     .T = 16,
+     .global_batch = 4,
+     .micro_batch = 4,
+     .head_rows = 64,
+     .eval_batch = 2,
+     .kv_length = 24,
+     .prefill = 8,
+     .gradients = DType::bf16,
+     .offload_params = true,
+     .update_in_backward = true},
 };
 static_assert(std::size(kConfigs) >= 30);
 
@@ -357,7 +376,7 @@ class SessionMemory : public testing::TestWithParam<Config> {};
 // the first step and after the last.
 TEST_P(SessionMemory, PlannedIsMeasuredAndNothingIsAllocatedAfterTheStart) {
   const Config& c = GetParam();
-  const Model model(test::tiny_spec(c.model), parse_precision(c.precision));
+  const Model model(test::tiny_spec(c.model), test::precision_of(c.precision));
   const test::RunOptions o = options_of(c);
   const Schedule schedule = test::plan_schedule(model, o);
   test::SessionRun run(model, o, schedule);
@@ -413,7 +432,7 @@ TEST_P(SessionMemory, PlannedIsMeasuredAndNothingIsAllocatedAfterTheStart) {
 TEST_P(SessionMemory, ProcessGrowsByTheArena) {
   if (!allocation_watch::available()) GTEST_SKIP() << "sanitizers keep shadow memory";
   const Config& c = GetParam();
-  const Model model(test::tiny_spec(c.model), parse_precision(c.precision));
+  const Model model(test::tiny_spec(c.model), test::precision_of(c.precision));
   const test::RunOptions o = options_of(c);
   const Schedule schedule = test::plan_schedule(model, o);
   // Threads, the stream's buffer and the code paths exist before the measurement.
@@ -435,7 +454,7 @@ TEST_P(SessionMemory, ProcessGrowsByTheArena) {
 // did not write, nothing writes past an end. T5: the same at random places.
 TEST_P(SessionMemory, GuardsPoisonAndRandomPlacesChangeNoBit) {
   const Config& c = GetParam();
-  const Model model(test::tiny_spec(c.model), parse_precision(c.precision));
+  const Model model(test::tiny_spec(c.model), test::precision_of(c.precision));
   test::RunOptions o = options_of(c);
   const test::Trace plain = test::trace_of(model, o);
   EXPECT_TRUE(plain.finite());
@@ -453,7 +472,7 @@ class SessionPackings : public testing::TestWithParam<Config> {};
 // T5 in full: twenty random packings, all different from the planned one.
 TEST_P(SessionPackings, TwentyRandomPackingsChangeNoBit) {
   const Config& c = GetParam();
-  const Model model(test::tiny_spec(c.model), parse_precision(c.precision));
+  const Model model(test::tiny_spec(c.model), test::precision_of(c.precision));
   test::RunOptions o = options_of(c);
   const test::Trace plain = test::trace_of(model, o);
   const Schedule packed = test::plan_schedule(model, o);
@@ -474,7 +493,7 @@ TEST(SessionPacking, RandomPackingsChangeNoBit) {
        {"plain", "dropout_block", "untied_bf16_block", "offload_block_bf16", "offload_map"}) {
     const auto* c = std::find_if(std::begin(kConfigs), std::end(kConfigs),
                                  [&](const Config& k) { return std::string(k.name) == name; });
-    const Model model(test::tiny_spec(c->model), parse_precision(c->precision));
+    const Model model(test::tiny_spec(c->model), test::precision_of(c->precision));
     test::RunOptions o = options_of(*c);
     const test::Trace plain = test::trace_of(model, o);
     for (o.shuffle = 1; o.shuffle <= 6; ++o.shuffle)

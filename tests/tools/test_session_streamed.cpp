@@ -49,7 +49,7 @@ void expect_no_bit_changes(const StreamedCase& c, bool plain) {
   test::Tiny tiny = kModel;
   tiny.tied = c.tied;
   tiny.dropout = 0.1;
-  const Model model(test::tiny_spec(tiny), parse_precision(c.precision));
+  const Model model(test::tiny_spec(tiny), test::precision_of(c.precision));
   test::RunOptions o = options_of(2);
   o.optimizer.name = c.optimizer;
   const test::Trace resident = test::trace_of(model, o);
@@ -84,18 +84,19 @@ TEST(SlowSessionStreamed, ChangesNoBitOfLossGradientsAndWeights) {
   for (const StreamedCase& c : {StreamedCase{"fp32", "adamw", true},
                                 {"fp32", "sgd", false},
                                 {"bf16", "adamw", false},
-                                {"fp16", "sgd", true}})
+                                {"fp16", "sgd", true},
+                                {"no_master", "adamw_bf16", true}})
     expect_no_bit_changes(c, true);
 }
 
 // And where backward consumes the gradients, so that of a layer neither weights nor gradients nor
 // state stay on the device.
 TEST(SessionStreamed, WithUpdatesInBackward) {
-  for (const char* precision : {"fp32", "bf16"})
+  for (const char* precision : {"fp32", "bf16", "no_master"})
     for (const bool tied : {true, false}) {
       test::Tiny tiny = kModel;
       tiny.tied = tied;
-      const Model model(test::tiny_spec(tiny), parse_precision(precision));
+      const Model model(test::tiny_spec(tiny), test::precision_of(precision));
       test::RunOptions o = options_of(4);
       o.decisions.max_grad_norm = 0;
       o.decisions.update_in_backward = true;

@@ -330,7 +330,7 @@ void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::
       const RestForm form = store.form(k, span);
       for (const bool scales : {false, true}) {
         if (scales && !form.coded()) continue;
-        const SavedState want = saved_state(state, p, form, scales);
+        const SavedState want = saved_state(state, p, form, store.numbers(span), scales);
         const SafeTensor& t = file.at(want.spec.name);
         if (t.dtype != want.spec.dtype || t.shape != want.spec.shape)
           fail(ErrorCode::data,

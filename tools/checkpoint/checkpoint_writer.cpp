@@ -37,9 +37,10 @@ SafetensorsLayout optimizer_layout(Session& session) {
     const ParamInfo& p = session.model().params()[span.param];
     for (int k = 0; k < static_cast<int>(states.names.size()); ++k) {
       const RestForm form = states.form_of(k, span.param);
+      const int64_t n = states.numbers(span.param, p.real_elements());
       const Name& name = states.names[static_cast<size_t>(k)];
-      specs.push_back(saved_state(name, p, form, false).spec);
-      if (form.coded()) specs.push_back(saved_state(name, p, form, true).spec);
+      specs.push_back(saved_state(name, p, form, n, false).spec);
+      if (form.coded()) specs.push_back(saved_state(name, p, form, n, true).spec);
     }
   }
   SafeMetadata metadata = {{"format", "pt"}};
@@ -62,6 +63,17 @@ void read_values(Context& ctx, float* to, View from) {
   values_to_f32(to, from);
 }
 
+// n floats that are bf16 as such, in place; gives the bytes of one.
+int64_t narrow(char* values, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    float value;
+    std::memcpy(&value, values + 4 * i, sizeof(value));
+    const bf16 half = from_f32<bf16>(value);
+    std::memcpy(values + 2 * i, &half, sizeof(half));
+  }
+  return sizeof(bf16);
+}
+
 [[noreturn]] void fail_folder(const char* what, const std::string& folder, int code) {
   fail(ErrorCode::device, fmt::format("to {} {}", what, folder),
        std::generic_category().message(code),
@@ -78,7 +90,8 @@ CheckpointWriter::CheckpointWriter(Session& session, std::string output_dir, int
       output_dir_(std::move(output_dir)),
       keep_(keep),
       weights_(session.resting()),
-      layouts_{weights_layout(session.model(), DType::f32), optimizer_layout(session)},
+      layouts_{weights_layout(session.model(), session.model().precision().master),
+               optimizer_layout(session)},
       ring_(static_cast<char*>(session.save_ring().data), session.save_ring().bytes(), background,
             passed) {
   for (AtomicFile* file : {&files_[0], &files_[1], &marker_}) file->reserve(kPathBytes);
@@ -106,6 +119,7 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
     const int64_t states = p.trainable ? tensors * store.states() : 0;
     const bool scales = state_ > 0 && (state_ - 1) % tensors == 1;
     int64_t left = p.real_elements();
+    if (state_ > 0) left = store.numbers(span);
     if (state_ > 0)
       left = scales ? form.scales(left) : form.coded() ? saved_code_bytes(form, left) : left;
     left -= element_;
@@ -144,6 +158,7 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
       n = std::min(n, weights_.reach(p.offset + element_));
       read_values(session_.context(), values, weights_.rows(p.offset + element_, n));
     }
+    if (state_ == 0 && no_master(session_.model().precision())) bytes = narrow(out, n);
     const int file = state_ == 0 ? kModel : kOptimizer;
     element_ += n;
     if (n == left) {  // at once, so that an update need not wait for the next call

@@ -37,6 +37,9 @@ std::string config_text(const std::string& value) {
   return value.empty() ? "null" : value;
 }
 
+// Behind the precision of a run whose weights have no master.
+constexpr const char* kWithoutMaster = " without a master";
+
 }  // namespace
 
 Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunData& data,
@@ -56,6 +59,7 @@ Pinned make_pinned(const RunSetup& setup, const Decisions& decisions, const RunD
   p.gradients = decisions.gradients;
   p.threads = setup.request.settings.threads;
   p.precision = config.precision;
+  if (no_master(setup.model->precision())) p.precision += kWithoutMaster;
   if (config.precision == "fp16" && config.loss_scale == 0) p.init_scale = config.init_scale;
   p.optimizer = optimizer_name(config).text();  // wherever its states rest
   p.instruction_set = plan_instruction_set();
@@ -154,6 +158,17 @@ void apply_pins(const Checkpoint& c, RunSetup& setup) {
          fmt::format("freeze: {}, unfreeze: {}", config_text(setup.config.freeze),
                      config_text(setup.config.unfreeze)),
          fmt::format("the keys of its config.resolved.yaml, or a new run from {}", begin));
+  const bool without = c.pinned.precision.ends_with(kWithoutMaster);
+  if (without != no_master(setup.model->precision()))
+    fail(ErrorCode::usage,
+         without ? fmt::format("the permission of {}, whose weights have no master: no_master",
+                               c.folder)
+                 : fmt::format("weights with an fp32 master as in {}", c.folder),
+         fmt::format("precision: {}, allow: [{}]", setup.config.precision,
+                     fmt::join(setup.config.allow, ", ")),
+         without ? fmt::format("precision=bf16 {}, or a new run from {}",
+                               allow_text(setup.config.allow, {"no_master"}), begin)
+                 : fmt::format("leave no_master out of allow, or a new run from {}", begin));
   same(c.pinned.precision == now.precision, "precision", c.pinned.precision, now.precision);
   // A run goes on from the scale it had: another first one would do nothing.
   if (c.pinned.init_scale > 0 && now.init_scale > 0)

@@ -11,8 +11,8 @@ std::vector<int64_t> saved_shape(const ParamInfo& p) {
   return shape;
 }
 
-SavedState saved_state(const Name& state, const ParamInfo& p, const RestForm& form, bool scales) {
-  const int64_t n = p.real_elements();
+SavedState saved_state(const Name& state, const ParamInfo& p, const RestForm& form, int64_t n,
+                       bool scales) {
   SavedState s;
   s.spec.name = checkpoint_state_name(state, p);
   if (scales) {
@@ -27,7 +27,7 @@ SavedState saved_state(const Name& state, const ParamInfo& p, const RestForm& fo
     s.each = 8 / form.bits;
   } else {
     s.spec.dtype = form.dtype == DType::bf16 ? SafeDType::BF16 : SafeDType::F32;
-    s.spec.shape = saved_shape(p);
+    s.spec.shape = n == p.real_elements() ? saved_shape(p) : std::vector<int64_t>{n};
     s.units = n;
   }
   return s;

@@ -18,7 +18,7 @@ struct SavedState {
   int64_t each = 1;   // elements of one
 };
 SavedState saved_state(const Name& state, const ParamInfo& param, const RestForm& form,
-                       bool scales);
+                       int64_t numbers, bool scales);
 
 // As files have it: rows of padding left out.
 std::vector<int64_t> saved_shape(const ParamInfo& param);

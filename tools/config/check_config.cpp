@@ -175,6 +175,10 @@ void check_config(const RunConfig& c, Complaints& complaints) {
     complaints.add(ErrorCode::usage, "no permissions beside bitwise: true",
                    quote(c, {"allow", "bitwise"}), "allow=[]");
 
+  if (allows(c, "no_master") && c.precision != "bf16")
+    complaints.add(ErrorCode::usage, "precision: bf16 for the permission no_master",
+                   quote(c, {"allow", "precision"}), "precision=bf16, or no_master out of allow");
+
   not_both(c, complaints, "plan", "target");
   only_if(c, complaints, c.ranks > 1, "ranks above 1", {"zero"});
   only_if(c, complaints, c.ranks > 1 && !c.target.empty(), "ranks above 1 and a target", {"link"});

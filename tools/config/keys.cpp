@@ -348,7 +348,7 @@ std::vector<Key> make_keys() {
        .unset = "null"},
 
       {.name = "optim", .section = "optimizer", .kind = K::choice, .field = &C::optim,
-       .doc = "the optimizer; adamw and ademamix decay weights apart from the gradient, the others but lion add the decay to it; lion, adagrad and rmsprop keep half of the states of adamw; lion usually wants a rate three to ten times lower. With _8bit, _4bit or _bf16 behind a name states rest so (optim_state); with paged_ before it, they rest with the host where the plan has no room for them",
+       .doc = "the optimizer; adamw and ademamix decay weights apart from the gradient, the others but lion add the decay to it; lion, adagrad and rmsprop keep half of the states of adamw; adafactor keeps a number a row and a column of a matrix; lion usually wants a rate three to ten times lower; lamb and lars scale the step of a tensor by its norm, for large batches. With _8bit, _4bit or _bf16 behind a name states rest so (optim_state); with paged_ before it, they rest with the host where the plan has no room for them",
        .example = "adamw_8bit", .aliases = "optimizer", .choices = optimizer_choices(),
        .refused = optimizer_refusals(), .refused_reason = why_refused},
       {.name = "optim_state", .section = "optimizer", .kind = K::choice, .field = &C::optim_state,
@@ -512,7 +512,7 @@ std::vector<Key> make_keys() {
               "the lower, of all others the greater",
        .example = "true", .unset = "auto", .choices = "auto true false"},
       {.name = "save_dtype", .section = "reports", .kind = K::choice, .field = &C::save_dtype,
-       .doc = "dtype of the weights in final/", .example = "bf16", .choices = "fp32 bf16",
+       .doc = "dtype of the weights in final/; unless it is set bf16 with the permission no_master, which keeps no more", .example = "bf16", .choices = "fp32 bf16",
        .refused = "fp16"},
       {.name = "sample_prompt", .section = "reports", .kind = K::text, .field = &C::sample_prompt,
        .doc = "text continued at every evaluation, or every eval_steps where nothing is evaluated; null: none", .example = "\"Once upon\"",
@@ -566,9 +566,16 @@ const std::vector<Permission>& permissions() {
        "optim=adamw_8bit, which asks for it by name"},
       {"bf16_gradients", true,
        "gradients may be summed up in bf16, half the bytes; the plan says if they are"},
-      {"stochastic_rounding", false, "no master weights: bf16 weights rounded at random"},
+      {"no_master", true,
+       "bf16 weights alone, without an fp32 master: updates are rounded to them at random"},
+      {"stochastic_rounding", false, "no master weights: bf16 weights rounded at random",
+       "allow=[no_master], which rounds so"},
   };
   return list;
+}
+
+bool allows(const RunConfig& config, std::string_view permission) {
+  return std::find(config.allow.begin(), config.allow.end(), permission) != config.allow.end();
 }
 
 std::string allow_text(const std::vector<std::string>& given,

@@ -75,6 +75,8 @@ struct Permission {
   const char* instead = "leave it out";  // of one that is not built
 };
 const std::vector<Permission>& permissions();
+// Whether `allow` has it.
+bool allows(const RunConfig& config, std::string_view permission);
 // The key with what is allowed already and these, each once: a list on the command line replaces
 // the one of the file, so what is proposed repeats what was given.
 std::string allow_text(const std::vector<std::string>& given,

@@ -383,6 +383,8 @@ RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides
       config.learning_rate = own.learning_rate;
     if (own.adam_beta2 > 0 && !config.is_set("adam_beta2")) config.adam_beta2 = own.adam_beta2;
   }
+  // No more is kept of them.
+  if (allows(config, "no_master") && !config.is_set("save_dtype")) config.save_dtype = "bf16";
   check_config(config, complaints);
   complaints.raise();
   return config;

@@ -273,7 +273,8 @@ void translate(const Key& key, ConfigNode& node) {
   const std::string_view text = node.text;
   if (key.name == "optim")
     if (const OptimName name = optim_name(text); name.facts != nullptr)
-      node.text = (name.paged ? "paged_" : "") + name.text();
+      node.text = (name.paged ? "paged_" : "") + name.text() +
+                  (name.says_state && name.state == StateForm::f32 ? "_32bit" : "");
   if (key.name == "lr_scheduler_type" && (text == "wsd" || text == "warmup-stable-decay"))
     node.text = "warmup_stable_decay";
   if (key.name == "lr_scheduler_type" && text == "cosine_with_min_lr") node.text = "cosine";

@@ -220,7 +220,7 @@ ExplainFacts parameter_facts(const Plan& plan, const Model& model, const ParamIn
     int64_t own = info.elements() * size;
     ExplainFacts address = nullptr;
     if (in_codes(t)) {
-      own = states.form_of(0, param).bytes(info.real_elements());
+      own = states.form_of(0, param).bytes(states.numbers(param, info.real_elements()));
       if (t.residence == Residence::host)
         host_bytes += own;
       else

@@ -134,7 +134,8 @@ int64_t checkpoint_data_bytes(const PlanRequest& r) {
   const ParamTable& table = r.model->params();
   const int64_t weights =
       r.model->adapters().empty() ? table.real_elements() : table.real_trained_elements();
-  return 4 * weights + checkpoint_state_bytes(make_optimizer(r.optimizer)->states(table), table);
+  return size_of(r.model->precision().master) * weights +
+         checkpoint_state_bytes(make_optimizer(r.optimizer)->states(table), table);
 }
 
 }  // namespace
@@ -226,6 +227,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   plan.target = r.target;
   plan.runtime_bytes = runtime_bytes_of(r);
   plan.parameters = r.model->params().real_elements();
+  plan.no_master = no_master(r.model->precision());
   if (r.global_batch > 0)
     plan.resting_states = resting_text(*make_optimizer(r.optimizer), r.model->params());
   plan.model_text =

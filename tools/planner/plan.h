@@ -172,6 +172,7 @@ struct Plan {
   std::string
       attention;  // what attention multiplies, and on what: "bf16 bf16 avx512_bf16"; empty: none
   std::string model_text;      // "gpt2 124.44M parameters"
+  bool no_master = false;      // bf16 weights are all there is of parameters
   std::string resting_states;  // how the optimizer's rest, unless all in fp32: resting_text()
   int64_t parameters = 0;      // those
   PlanFacts made_for;

@@ -75,6 +75,7 @@ nlohmann::json decisions_json(const Plan& plan) {
                       {"gradient_accumulation_steps", plan.accumulation},
                       {"head_rows", d.head_rows},
                       {"gradients", to_string(d.gradients)},
+                      {"no_master", plan.no_master},
                       {"update", d.update_in_backward ? kUpdateInBackward : kUpdateBehind},
                       {"recompute", d.recompute},
                       {"offload", d.offload},
@@ -268,6 +269,7 @@ std::string plan_sentence(const Plan& plan) {
     s += fmt::format(", logits in chunks of {} rows", d.head_rows);
     if (d.gradients != DType::f32)
       s += fmt::format(", gradients held in {}", to_string(d.gradients));
+    if (plan.no_master) s += ", bf16 weights without a master, rounded at random";
     if (!plan.resting_states.empty())
       s += fmt::format(", optimizer states in {}", plan.resting_states);
     if (d.update_in_backward) s += ", layers updated as backward leaves them";

@@ -270,10 +270,11 @@ class PlanSearch {
     int64_t parts_states = 0, states = 0;        // bytes of the optimizer's state of these two
   };
   const Elements& elements();
-  // Bytes of the f32 parameters that go with states which are away.
+  // Bytes of the parameters that go with states which are away.
   int64_t masters_away(const Way& way, int64_t elements) const {
-    const bool some = way.params_away || request_.model->precision().separate_master();
-    return some ? elements * size_of(DType::f32) : 0;
+    const Precision& precision = request_.model->precision();
+    const bool some = way.params_away || precision.separate_master();
+    return some ? elements * size_of(precision.master) : 0;
   }
   // Seconds of a step with the margin, where something is left with the host.
   static double judged(const Decisions& decisions, double seconds);

@@ -83,6 +83,12 @@ struct Decisions {
 // device and host while they run, and nothing of the host is asked on the way.
 bool graphs_for(const Decisions& decisions);
 
+// Whether the trained weights are bf16 and updates are rounded to them at random: the permission
+// no_master.
+inline bool no_master(const Precision& precision) {
+  return precision.master != DType::f32;
+}
+
 class Session {
  public:
   // On a place with storage, `schedule` is the packed record of the same decisions made on plan, and of
@@ -140,7 +146,7 @@ class Session {
   // (kv_rows, 2) i32, layers/ops/cache_rows.h; only with several rows.
   const View& sources() const { return of_host(sources_, host_.sources); }
   Stores& stores() { return *stores_; }
-  // The fp32 parameters of a training session: the trained range.
+  // The parameters of a training session, f32 or bf16 without a master: the trained range.
   View master() const { return stores_->master(); }
   // Where the host leaves the weights of all parameters before load().
   RestingWeights resting() const { return stores_->resting(); }

@@ -1,12 +1,14 @@
 #include "tools/setup/rank_setup.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string_view>
 
 #include "engine/core/error.h"
 #include "engine/device/processors.h"
+#include "optim/settings.h"
 #include "parallel/group.h"
 #include "tools/planner/links.h"
 #include "tools/planner/plan_search.h"
@@ -39,7 +41,20 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
     if (*value != "none") refuse(key, *value, "none");
   }
   r.use_host = r.paged_states = false;
-  r.zero = config.zero == "auto" ? 1 : config.zero[0] - '0';
+  if (no_master(r.model->precision()))
+    fail(ErrorCode::unsupported, "one rank for weights without a master",
+         fmt::format("ranks: {} ({}), allow: [{}]", config.ranks, config.where("ranks"),
+                     fmt::join(config.allow, ", ")),
+         "ranks=1, or no_master out of allow");
+  // Norms and means over a parameter are of all of it.
+  const bool whole = find_optimizer(config.optim)->reach != OptimReach::element;
+  if (whole && config.zero != "auto" && config.zero != "0")
+    fail(ErrorCode::unsupported,
+         "zero: 0 beside an optimizer that looks at whole parameters, which ranks would share",
+         fmt::format("zero: {} ({}), optim: {} ({})", config.zero, config.where("zero"),
+                     config.optim, config.where("optim")),
+         "zero=0, or optim=adamw");
+  r.zero = whole ? 0 : config.zero == "auto" ? 1 : config.zero[0] - '0';
   if (r.zero < 3) return;
   if (r.packed_weights.value_or(WeightPacking::none) != WeightPacking::none)
     refuse("packed_weights", config.packed_weights, "none");
@@ -65,7 +80,7 @@ void check_running_ranks(const RunConfig& config) {
 }
 
 void choose_zero(PlanRequest& r) {
-  if (r.global_batch <= 0) return;
+  if (r.global_batch <= 0 || r.zero == 0) return;
   const auto packing = r.packed_weights;
   for (r.zero = 1; r.zero < 3; ++r.zero) {
     PlanSearch search(r);

@@ -14,6 +14,7 @@
 #include "tools/calibrate/calibrated_cost.h"
 #include "tools/calibrate/calibration.h"
 #include "tools/config/check_config.h"
+#include "tools/config/keys.h"
 #include "tools/planner/attention_choice.h"
 #include "tools/planner/batch_room.h"
 #include "tools/planner/plan_search.h"
@@ -287,9 +288,10 @@ RunSetup make_setup(RunConfig config) {
   s.peft = resolve_peft_keys(config);
   PeftModel peft;
   if (s.peft) peft = resolve_adapter(spec, *s.peft, config.adapter);
-  s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision),
-                                    s.peft ? peft.frozen : std::move(frozen.says), peft.adapters,
-                                    static_cast<int>(config.ranks));
+  Precision precision = parse_precision(tf32 ? "fp32" : config.precision);
+  if (allows(config, "no_master")) precision.master = precision.compute;
+  s.model = std::make_unique<Model>(spec, precision, s.peft ? peft.frozen : std::move(frozen.says),
+                                    peft.adapters, static_cast<int>(config.ranks));
 
   PlanRequest& r = s.request;
   r.model = s.model.get();
@@ -355,8 +357,7 @@ RunSetup make_setup(RunConfig config) {
   r.offload_gradients = config.offload_gradients;
   if (config.packed_weights != "auto")
     r.packed_weights = parse_weight_packing(config.packed_weights);
-  r.bf16_gradients =
-      std::find(config.allow.begin(), config.allow.end(), "bf16_gradients") != config.allow.end();
+  r.bf16_gradients = allows(config, "bf16_gradients");
   r.allow = config.allow;
   r.max_grad_norm = config.max_grad_norm;
   r.loss_scaling = {.fixed_scale = config.loss_scale,

@@ -142,7 +142,7 @@ void TrainRun::save() {
   require_own_output();  // so again
   checkpoints_->begin(position, pinned(), hyperparameters(config(), total_),
                       [&](const std::string& f) {
-                        add_model_files(f, DType::f32);
+                        add_model_files(f, setup_.model->precision().master);
                         write_state(f);
                       });
   saved_step_ = at_.step;

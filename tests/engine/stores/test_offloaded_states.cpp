@@ -40,6 +40,7 @@ struct Setting {
   uint64_t shuffle = 0;
   bool poison = false;
   DType weights = DType::f32;  // bf16: beside fp32 parameters
+  DType held = DType::f32;     // bf16: parameters without a master
 };
 
 struct Trained {
@@ -59,8 +60,8 @@ void append_state(std::vector<uint8_t>& to, const StateStore& store, int k,
                   const StateSpan& whole) {
   const RestForm form = store.form(k, whole);
   for (const bool scales : {false, true}) {
-    const int64_t all = scales ? form.scales(whole.elements)
-                               : form.value_bytes(whole.elements) / size_of(form.dtype);
+    const int64_t all = scales ? form.scales(store.numbers(whole))
+                               : form.value_bytes(store.numbers(whole)) / size_of(form.dtype);
     const int64_t each = scales ? form.block : (form.coded() ? 8 / form.bits : 1);
     for (int64_t i = 0; i < all;) {
       const int64_t first = whole.offset + i * each;
@@ -77,7 +78,7 @@ Trained train(const ParamTable& table, const std::string& name, const Setting& s
   const int64_t n = table.trained_elements();
   OptimizerConfig config;
   config.name = name;
-  if (name == "sgd") config.sgd_momentum = 0.9;
+  if (name == "sgd" || name == "lars") config.sgd_momentum = 0.9;
   config.weight_decay = 0.1;
   const auto optimizer = make_optimizer(config);
   Trained run;
@@ -97,7 +98,7 @@ Trained train(const ParamTable& table, const std::string& name, const Setting& s
     const bool both = setting.weights == DType::bf16;
     ctx.program(run.schedule, 0, [&] {
       if (setting.window < 0 || !both)
-        master = ctx.tensor(Name("master"), {n}, DType::f32, Category::master);
+        master = ctx.tensor(Name("master"), {n}, setting.held, Category::master);
       if (both) weights = ctx.tensor(Name("weights"), {n}, DType::bf16, Category::weights);
       gradients = ctx.tensor(Name("gradients"), {n}, DType::f32, Category::gradients);
       state = ctx.tensor(Name("state"), step_state_shape(), DType::u8, Category::state);
@@ -132,18 +133,25 @@ Trained train(const ParamTable& table, const std::string& name, const Setting& s
     s = StepState{};
     s.loss_scale = s.clip_factor = 1.0f;
     for (float& rate : s.learning_rate) rate = 0.01f;
-    auto* const w = parameters.as<float>();
-    for (int64_t i = 0; i < n; ++i) w[i] = value(i, 1);
+    for (int64_t i = 0; i < n; ++i) {
+      if (setting.held == DType::bf16)
+        parameters.as<bf16>()[i] = from_f32<bf16>(value(i, 1));
+      else
+        parameters.as<float>()[i] = value(i, 1);
+    }
     load();
     for (int step = 0; step < 5; ++step) {
       float* const g = gradients.view().as<float>();
       for (int64_t i = 0; i < n; ++i) g[i] = value(i, static_cast<uint64_t>(step) + 2);
+      s.step = step;
       s.found_inf = step == 2;  // a skipped step moves the states and changes none
       optimizer->prepare_step(s);
       update();
       if (!s.found_inf) ++s.updates;
     }
-    run.master.assign(w, w + n);
+    for (int64_t i = 0; i < n; ++i)
+      run.master.push_back(setting.held == DType::bf16 ? to_f32(parameters.as<bf16>()[i])
+                                                       : parameters.as<float>()[i]);
     if (both) {
       const auto* const bits = static_cast<const uint16_t*>(weights.view().data);
       run.weights.assign(bits, bits + n);
@@ -170,8 +178,10 @@ class OffloadedStates : public testing::TestWithParam<const char*> {};
 
 TEST_P(OffloadedStates, HaveTheBitsOfStatesOnTheDevice) {
   const ParamTable table = table_of_all_kinds();
-  for (const DType weights : {DType::f32, DType::bf16}) {
-    const Trained want = train(table, GetParam(), {.weights = weights});
+  for (const auto& [weights, held] :
+       {std::pair(DType::f32, DType::f32), std::pair(DType::bf16, DType::f32),
+        std::pair(DType::f32, DType::bf16)}) {
+    const Trained want = train(table, GetParam(), {.weights = weights, .held = held});
     ASSERT_FALSE(want.states.empty());
     for (const int64_t window : {256, 1024, 2560, 16384, 1 << 20})
       for (const StreamMode streams :
@@ -179,7 +189,7 @@ TEST_P(OffloadedStates, HaveTheBitsOfStatesOnTheDevice) {
         const bool hard = streams != StreamMode::immediate;  // random places, poison, guards
         const Trained got =
             train(table, GetParam(),
-                  {window, streams, hard ? static_cast<uint64_t>(window) : 0, hard, weights});
+                  {window, streams, hard ? static_cast<uint64_t>(window) : 0, hard, weights, held});
         EXPECT_TRUE(same_bits(got.master, want.master)) << window;
         EXPECT_TRUE(got.states == want.states) << window;
         EXPECT_EQ(got.weights, want.weights) << window;
@@ -189,7 +199,8 @@ TEST_P(OffloadedStates, HaveTheBitsOfStatesOnTheDevice) {
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, OffloadedStates,
                          testing::Values("adamw", "adam", "lion", "sgd", "adamw_8bit",
-                                         "ademamix_4bit", "lion_8bit", "adamw_bf16"));
+                                         "ademamix_4bit", "lion_8bit", "adamw_bf16", "lamb",
+                                         "lamb_8bit", "lars", "adafactor"));
 
 // Bytes by hand: of 40000 numbers 8-bit codes and a scale for each 256, all other tensors in f32, and
 // three windows of the long one at a time.

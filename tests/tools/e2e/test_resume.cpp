@@ -94,6 +94,10 @@ const std::vector<Case>& cases() {
        {"precision=bf16", "host_memory=256MiB"},
        {"optim=adamw_8bit", "offload_optimizer=none"},
        {"optim=paged_adamw_8bit", "offload_optimizer=cpu"}},
+      {"no_master",
+       {"precision=bf16", "allow=[no_master]", "optim=adamw_bf16", "host_memory=256MiB"},
+       {"offload_optimizer=cpu", "offload_params=cpu", "recompute=block"},
+       {"offload_optimizer=none", "offload_params=none"}},
       {"frozen",
        {"precision=bf16", "freeze=.", "unfreeze=h.1.|ln_f"},
        {"recompute=block"},
@@ -133,6 +137,19 @@ const std::vector<Case>& more_cases() {
         "global_batch_size=6"},
        {},
        {"recompute=block"}},
+      {"lamb",
+       {"optim=lamb_8bit", "precision=bf16", "host_memory=256MiB"},
+       {"offload_optimizer=cpu"},
+       {"offload_optimizer=none"}},
+      {"lars",
+       {"optim=lars", "sgd_momentum=0.9", "weight_decay=0.1", "precision=bf16", "allow=[no_master]",
+        "host_memory=256MiB"},
+       {"offload_optimizer=none"},
+       {"offload_optimizer=cpu", "offload_params=cpu"}},
+      {"adafactor",
+       {"optim=adafactor", "precision=bf16", "host_memory=256MiB"},
+       {"offload_optimizer=cpu"},
+       {"offload_optimizer=none"}},
       {"adagrad", {"optim=adagrad", "learning_rate=0.01"}, {}, {"recompute=block"}},
       {"ademamix",
        {"optim=ademamix", "optim_args=t_alpha=9,t_beta3=10"},
@@ -391,6 +408,63 @@ TEST(ResumePins, TheDtypeOfGradients) {
   w.trained("more", joined(allowed, {"resume=latest"}));
   EXPECT_EQ(gradients("more"), "f32");
   EXPECT_EQ(w.curve("more"), w.curve("wide"));
+}
+
+// Weights without a master: 2 bytes of weights, 2 of gradients and 4 of states a parameter, in
+// checkpoints too; nothing of it depends on where it is, and neither kind of run goes on as the other.
+TEST(ResumePins, TheMasterOfTheWeights) {
+  const Workspace w;
+  const std::vector<std::string> base = {"precision=bf16", "per_device_train_batch_size=3",
+                                         "save_steps=5", "optim=adamw_bf16", "max_grad_norm=0"};
+  const std::vector<std::string> allowed = joined(base, {"allow=[no_master]"});
+  w.trained("master", base);
+  w.trained("run", allowed);
+  expect_planned_is_measured(w, "run");
+  EXPECT_NE(w.curve("run"), w.curve("master"));
+  const Json plan = w.json("run/plan.json"), with = w.json("master/plan.json");
+  EXPECT_EQ(plan["decisions"]["no_master"], true);
+  EXPECT_EQ(with["decisions"]["no_master"], false);
+  EXPECT_NE(
+      plan["sentence"].get<std::string>().find("bf16 weights without a master, rounded at random"),
+      std::string::npos);
+  EXPECT_EQ(plan["categories"]["weights"], with["categories"]["weights"]);
+  EXPECT_EQ(plan["categories"]["optimizer"], with["categories"]["optimizer"]);
+  EXPECT_EQ(plan["categories"].value("master", 0), 0);
+  // Two bytes a parameter, in final/ and in a checkpoint, and the same ones.
+  EXPECT_EQ(w.json("run/final/config.json")["torch_dtype"], "bfloat16");
+  const auto size = [&](const char* file) {
+    return static_cast<int64_t>(fs::file_size(w.path(file)));
+  };
+  EXPECT_NEAR(2 * size("run/final/model.safetensors"), size("master/final/model.safetensors"), 8192)
+      << "but for the header";
+  EXPECT_TRUE(slurp(w.path("run/final/model.safetensors")) ==
+              slurp(w.path("run/checkpoint-12/model.safetensors")));
+  EXPECT_EQ(w.json("run/checkpoint-5/snug_state.json")["pinned"]["precision"],
+            "bf16 without a master");
+
+  // The same bits from run to run, with one thread and two, and updated in backward and behind it.
+  w.trained("again", joined(allowed, {"threads=2", "recompute=block"}));
+  EXPECT_EQ(w.losses("again"), w.losses("run"));
+  EXPECT_TRUE(slurp(w.path("again/final/model.safetensors")) ==
+              slurp(w.path("run/final/model.safetensors")));
+
+  lose_power_after(w, "run", "less", 5);
+  const Outcome without = w.train("less", joined(base, {"resume=latest"}));
+  EXPECT_EQ(without.code, 2) << without.err;
+  EXPECT_NE(without.err.find("whose weights have no master: no_master"), std::string::npos)
+      << without.err;
+  EXPECT_NE(without.err.find("found: precision: bf16, allow: []"), std::string::npos)
+      << without.err;
+  EXPECT_NE(without.err.find("precision=bf16 allow=[no_master], or a new run from model="),
+            std::string::npos)
+      << without.err;
+  lose_power_after(w, "master", "more", 5);
+  const Outcome beside = w.train("more", joined(allowed, {"resume=latest"}));
+  EXPECT_EQ(beside.code, 2) << beside.err;
+  EXPECT_NE(beside.err.find("weights with an fp32 master as in"), std::string::npos) << beside.err;
+  EXPECT_NE(beside.err.find("leave no_master out of allow, or a new run from model="),
+            std::string::npos)
+      << beside.err;
 }
 
 // Checksums that fit: one who edits a checkpoint and knows how it is made. tests/tools has every
