@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/stores/coded_params.h"
 #include "engine/stores/offloaded_gradients.h"
 #include "engine/stores/offloaded_states.h"
 #include "engine/stores/plain_gradients.h"
@@ -32,7 +33,8 @@ struct StorePolicy {
   StateSet states;                  // the optimizer's
   bool update_in_backward = false;  // updating_gradients.h
   bool offload_states = false;      // offloaded_states.h: states and masters
-  bool offload_weights = false;     // streamed_params.h: weights of parts, with offload_states
+  bool offload_weights = false;     // streamed_params.h: weights of parts, with offload_states;
+                                    // and codes of those that rest in codes
   bool offload_gradients = false;   // offloaded_gradients.h: not with update_in_backward
 };
 
@@ -48,6 +50,8 @@ class Stores {
   Stores& operator=(const Stores&) = delete;
 
   ParamStore& params();
+  // Frozen weights in codes; null: the table has none.
+  CodedParamStore* coded() { return coded_.get(); }
   // All weights on the device in one view, in the compute dtype; undefined where they are streamed.
   View weights() const;
   // The f32 parameters of the trained range.
@@ -84,6 +88,7 @@ class Stores {
   UpdateGate* gate_ = nullptr;
   std::unique_ptr<PlainParamStore> params_;  // one of the two
   std::unique_ptr<StreamedParamStore> streamed_;
+  std::unique_ptr<CodedParamStore> coded_;  // in front of it
   Tensor master_;
   std::unique_ptr<PlainGradSink> plain_;  // one of the three
   std::unique_ptr<UpdatingGradSink> updating_;

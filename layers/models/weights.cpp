@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <unordered_set>
 #include <utility>
 
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/io/json.h"
+#include "engine/seams/weight_codes.h"
 #include "layers/models/adapter_files.h"
 #include "layers/models/weight_values.h"
 
@@ -75,6 +78,22 @@ void load_f16(const SafeTensor& t, const ParamInfo& p, const FilePiece& piece, f
       fail(ErrorCode::data, "weights that fp16 can hold, 65504 at most",
            fmt::format("an element of {} in {} that is larger or not finite", t.name, folder),
            "precision=bf16, or fp32");
+}
+
+// A tensor to the codes that it rests in: a NaN or an infinity would spoil its block, doubled scales
+// the whole tensor.
+void load_coded(const SafeTensor& t, const ParamInfo& p, const FilePiece& piece, CodeSink& sink,
+                int param, size_t k, bool to_f16, int threads, const std::string& folder) {
+  sink.code(param, k, [&](float* out) {
+    load_one(t, p, piece, out, threads);
+    const float most = to_f16 ? 65504.0f : std::numeric_limits<float>::max();
+    for (int64_t i = 0; i < t.elements(); ++i)
+      if (!(std::fabs(out[i]) <= most))
+        fail(ErrorCode::data,
+             to_f16 ? "weights that fp16 can hold, 65504 at most" : "finite weights, to be coded",
+             fmt::format("element {} of {} in {} that is {}", i, t.name, folder, out[i]),
+             to_f16 ? "precision=bf16, or fp32" : "a base whose weights are whole");
+  });
 }
 
 // The first of the names that the files have; null if they have none.
@@ -301,6 +320,13 @@ std::vector<std::string> load_weights(Context* ctx, const Model& model, const st
     const ParamInfo& p = table[i];
     const std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder);
     const std::vector<FilePiece> pieces = pieces_of(model, i, folder);
+    if (p.coded()) {
+      require(pieces.size() == p.code_rows.size(), "codes of each tensor of the files");
+      for (size_t k = 0; k < tensors.size(); ++k)
+        load_coded(*tensors[k], p, pieces[k], weights.sink(), i, k,
+                   model.precision().compute == DType::f16, threads, folder);
+      continue;
+    }
     target.fill(i, [&]<class T>(T* out) {
       if (tensors.empty()) {  // as a new model has it
         std::vector<float> values(static_cast<size_t>(p.elements()), 0.0f);
@@ -362,6 +388,7 @@ SafetensorsLayout weights_layout(const Model& model, DType dtype, const std::str
   }
   SafeMetadata metadata = {{"format", "pt"}};
   if (!base.empty()) metadata["snug_base"] = base;
+  if (const WeightCodes* codes = model.params().codes()) metadata[kBaseFormKey] = codes->text();
   return SafetensorsLayout(std::move(metadata), std::move(specs));
 }
 

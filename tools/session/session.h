@@ -5,6 +5,7 @@
 //
 // Programs, as a tree (see engine/memory/program.h):
 //   root         weights, master, gradients, optimizer state, StepState, batch
+//   ├ code       a tensor of a frozen weight to the codes that it rests in, if some do
 //   ├ load       fp32 master -> compute weights -> packed copies, after initialisation or reading
 //   ├ micro_first  forward, loss, backward of a window's first micro-batch: gradients are assigned
 //   ├ micro_next   the same for the others: gradients are added
@@ -79,7 +80,7 @@ struct Decisions {
 // device and host while they run, and nothing of the host is asked on the way.
 bool graphs_for(const Decisions& decisions);
 
-class Session {
+class Session : private CodeSink {
  public:
   // On a place with storage, `schedule` is the packed record of the same decisions made on plan.
   Session(Place place, const Model& model, const Decisions& decisions,
@@ -138,7 +139,7 @@ class Session {
   // The fp32 parameters of a training session: the trained range.
   View master() const { return stores_->master(); }
   // Where the host leaves the weights of all parameters before load().
-  RestingWeights resting() const { return stores_->resting(); }
+  RestingWeights resting();
   // A parameter's gradient of the window so far where it rests, for a host that can read it there;
   // without update_in_backward.
   View gradient(int param) const { return stores_->gradient(param); }
@@ -188,6 +189,7 @@ class Session {
   void make_residents();
   void make_head_batch(int64_t B);
   void make_generation();
+  void code(int param, size_t k, const std::function<void(float*)>& fill) override;
 
   const Model& model_;
   Decisions decisions_;
@@ -206,8 +208,8 @@ class Session {
   KvCache cache_;
   std::optional<ModelPass> train_pass_, eval_pass_, prefill_pass_, decode_pass_;
   int block_ = -1;
-  int root_ = -1, load_ = -1, micro_first_ = -1, micro_next_ = -1, update_ = -1, eval_ = -1,
-      save_ = -1;
+  int root_ = -1, code_ = -1, load_ = -1, micro_first_ = -1, micro_next_ = -1, update_ = -1,
+      eval_ = -1, save_ = -1;
   int generate_ = -1, prefill_program_ = -1, decode_program_ = -1, fork_program_ = -1;
 };
 

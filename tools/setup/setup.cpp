@@ -287,7 +287,8 @@ RunSetup make_setup(RunConfig config) {
   PeftModel peft;
   if (s.peft) peft = resolve_adapter(spec, *s.peft, config.adapter);
   s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision),
-                                    s.peft ? peft.frozen : std::move(frozen.says), peft.adapters);
+                                    s.peft ? peft.frozen : std::move(frozen.says), peft.adapters,
+                                    peft.codes);
 
   PlanRequest& r = s.request;
   r.model = s.model.get();
