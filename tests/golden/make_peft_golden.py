@@ -11,7 +11,9 @@ float64, A and B both, rounded to float32 and only then used in float64.
 
 import argparse
 import contextlib
+import ctypes
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -95,11 +97,25 @@ def base_of(name):
     return model, run, loss, mode, truth
 
 
+def reference_functions():
+    """bitsandbytes without its library, as make_quant_golden.py has it: the loop for the CPU is coarser in 8-bit scales."""
+
+    def no_library(path):
+        raise OSError(f"{path}: the reference functions are wanted")
+
+    load, ctypes.cdll.LoadLibrary = ctypes.cdll.LoadLibrary, no_library
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    try:
+        from bitsandbytes import functional
+    finally:
+        ctypes.cdll.LoadLibrary = load
+    return functional
+
+
 def rest_in_four_bits(model, form):
     """Linear weights of the blocks, as float32, to what bitsandbytes makes of them; transposed ones as transformers turns
     them before."""
-    from bitsandbytes import functional
-
+    functional = reference_functions()
     codec, doubled = form.split("-")[0], form.endswith("-double")
     coded = 0
     for name, module in model.named_modules():
@@ -110,7 +126,7 @@ def rest_in_four_bits(model, form):
             continue
         weight = module.weight.data.float()
         weight = (weight.t() if turned else weight).contiguous()
-        # As one row: of rows that end inside a block, bitsandbytes 0.50.2 decodes others on a CPU than on a GPU.
+        # As one row, whose blocks may end inside a row of the weight.
         codes, state = functional.quantize_4bit(weight.flatten(), blocksize=64, compress_statistics=doubled, quant_type=codec)
         decoded = functional.dequantize_4bit(codes, state).double().reshape(weight.shape)
         assert (decoded - weight).abs().max() < 0.2 * weight.abs().max(), name
