@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "quant/quantise.h"
@@ -64,6 +66,27 @@ int64_t BlockCodes::bytes(int64_t n) const {
   else
     sum += 4 * blocks;
   return round_up(sum, kSpanAlignment);
+}
+
+std::vector<uint8_t> BlockCodes::pack(const Codes& from, int64_t elements) const {
+  std::vector<uint8_t> out(static_cast<size_t>(bytes(elements)), 0);
+  View whole;
+  whole.data = out.data();
+  whole.shape = {bytes(elements)};
+  whole.dtype = DType::u8;
+  whole.place = Place::cpu;
+  const Coded to = parts_of(whole, elements, spec_);
+  const auto copy = [](const View& v, const void* data, size_t bytes) {
+    require(static_cast<int64_t>(bytes) == v.bytes(), "codes of this spec");
+    std::memcpy(v.data, data, bytes);
+  };
+  copy(to.codes, from.codes.data(), from.codes.size());
+  copy(to.scales, from.scales.data(), from.scales.size() * sizeof(float));
+  if (spec_.doubled) {
+    copy(to.scale_codes, from.scale_codes.data(), from.scale_codes.size());
+    copy(to.offset, &from.offset, sizeof(float));
+  }
+  return out;
 }
 
 void BlockCodes::encode(Context& ctx, const View& codes, const View& values) const {

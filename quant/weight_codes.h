@@ -15,6 +15,7 @@
 
 #include "engine/seams/weight_codes.h"
 #include "quant/codec.h"
+#include "quant/coder.h"
 
 namespace snug {
 
@@ -29,6 +30,8 @@ class BlockCodes final : public WeightCodes {
   int64_t bytes(int64_t elements) const override;
   void encode(Context& ctx, const View& codes, const View& values) const override;
   void decode(Context& ctx, const View& values, const View& codes) const override;
+  // A tensor that rests in codes in the host's memory already, of this spec: its bytes() here.
+  std::vector<uint8_t> pack(const Codes& codes, int64_t elements) const;
 
  private:
   CodeSpec spec_;

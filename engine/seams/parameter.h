@@ -103,6 +103,8 @@ class CodeSink {
   virtual ~CodeSink() = default;
   // Of tensor `k` of the parameter (ParamInfo::code_rows): `fill` writes all its elements.
   virtual void code(int param, size_t k, const std::function<void(float*)>& fill) = 0;
+  // The same of a tensor that was in these codes before: its WeightCodes::bytes().
+  virtual void put(int param, size_t k, const void* bytes) = 0;
 };
 
 // Where the value of record of every parameter rests, in pieces of the flat range: the f32 master

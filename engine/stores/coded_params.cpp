@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "engine/core/error.h"
 
@@ -95,11 +96,8 @@ void CodedParamStore::drop_part(Context& ctx, int part) {
 
 void CodedParamStore::encode(Context& ctx, int param, size_t k,
                              const std::function<void(float*)>& fill) {
-  const ParamInfo& p = table_[param];
-  const int64_t n = elements_of(p, k), bytes = table_.codes()->bytes(n);
-  int64_t byte = 0;
-  for (size_t before = 0; before < k; ++before)
-    byte += table_.codes()->bytes(elements_of(p, before));
+  const int64_t n = elements_of(table_[param], k);
+  const View codes = resting(param, k);
   const Tensor staging = ctx.tensor(Name("weights.staging"), {n}, DType::f32, Category::workspace);
   if (!ctx.planning()) {
     if (ctx.host_reads()) {
@@ -111,13 +109,29 @@ void CodedParamStore::encode(Context& ctx, int param, size_t k,
     }
   }
   if (codes_.defined()) {
-    table_.codes()->encode(ctx, codes_of(p, true).rows(byte, bytes), staging);
+    table_.codes()->encode(ctx, codes, staging);
     return;
   }
   const Tensor made =
-      ctx.tensor(Name("weights.staged_codes"), {bytes}, DType::u8, Category::workspace);
+      ctx.tensor(Name("weights.staged_codes"), {codes.elements()}, DType::u8, Category::workspace);
   table_.codes()->encode(ctx, made, staging);
-  if (!ctx.planning()) ctx.read(codes_of(p, true).rows(byte, bytes).data, made);
+  if (!ctx.planning()) ctx.read(codes.data, made);
+}
+
+void CodedParamStore::put(Context& ctx, int param, size_t k, const void* bytes) {
+  const View codes = resting(param, k);
+  if (codes_.defined())
+    ctx.write(codes, bytes);
+  else
+    std::memcpy(codes.data, bytes, static_cast<size_t>(codes.bytes()));
+}
+
+View CodedParamStore::resting(int param, size_t k) const {
+  const ParamInfo& p = table_[param];
+  int64_t byte = 0;
+  for (size_t before = 0; before < k; ++before)
+    byte += table_.codes()->bytes(elements_of(p, before));
+  return codes_of(p, true).rows(byte, table_.codes()->bytes(elements_of(p, k)));
 }
 
 std::pair<int, size_t> CodedParamStore::largest() const {

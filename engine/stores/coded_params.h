@@ -32,6 +32,8 @@ class CodedParamStore final : public ParamStore {
   // In a program: codes tensor k of a parameter, whose values `fill` writes. One staging of a tensor
   // in f32 is planned; where the host cannot write it, `fill` gets a block of the host's own.
   void encode(Context& ctx, int param, size_t k, const std::function<void(float*)>& fill);
+  // Between programs: the bytes of tensor k, coded before.
+  void put(Context& ctx, int param, size_t k, const void* bytes);
   // The parameter and its tensor with the most elements: what a plan of encode() is made for.
   std::pair<int, size_t> largest() const;
 
@@ -41,6 +43,7 @@ class CodedParamStore final : public ParamStore {
     Tensor own;  // with the host; undefined: all is in codes_
   };
   View codes_of(const ParamInfo& p, bool resting) const;
+  View resting(int param, size_t k) const;  // the codes of one tensor
 
   const ParamTable& table_;
   DType dtype_;

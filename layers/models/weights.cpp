@@ -14,6 +14,7 @@
 #include "engine/io/json.h"
 #include "engine/seams/weight_codes.h"
 #include "layers/models/adapter_files.h"
+#include "layers/models/coded_weights.h"
 #include "layers/models/weight_values.h"
 
 namespace snug {
@@ -181,9 +182,13 @@ std::vector<FilePiece> pieces_of(const Model& model, int param, const std::strin
 
 // The tensor of a piece; null if the files have none.
 const SafeTensor* find_piece(const SafetensorsFolder& files, const ParamInfo& p,
-                             const FilePiece& piece, const std::string& folder) {
+                             const FilePiece& piece, const std::string& folder, bool coded) {
   const SafeTensor* const tensor = first_of(files, piece.names);
-  if (tensor) check_weight(*tensor, p, piece, folder);
+  if (!tensor) return nullptr;
+  if (tensor->dtype == SafeDType::U8)
+    check_codes(files, *tensor, file_shape(p, piece.rows), p.transposed_in_file, coded, folder);
+  else
+    check_weight(*tensor, p, piece, folder);
   return tensor;
 }
 
@@ -208,11 +213,11 @@ bool may_be_missing(const ModelSpec& spec, const ParamInfo& p) {
 }  // namespace
 
 std::vector<const SafeTensor*> find_weight(const SafetensorsFolder& files, const Model& model,
-                                           int param, const std::string& folder) {
+                                           int param, const std::string& folder, bool coded) {
   const ParamInfo& p = model.params()[param];
   std::vector<const SafeTensor*> tensors;
   for (const FilePiece& piece : pieces_of(model, param, folder)) {
-    const SafeTensor* const tensor = find_piece(files, p, piece, folder);
+    const SafeTensor* const tensor = find_piece(files, p, piece, folder, coded);
     if (!tensor && tensors.empty() && may_be_missing(model.spec(), p)) return {};
     if (!tensor) no_tensor(piece, folder);
     tensors.push_back(tensor);
@@ -230,7 +235,7 @@ std::vector<std::string> missing_weights(const Model& model, const std::string& 
   std::vector<std::string> names;
   for (int i = 0; i < model.params().size(); ++i)
     if (!is_adapter_name(model.params()[i].name.view()) &&
-        find_weight(files, model, i, folder).empty())
+        find_weight(files, model, i, folder, true).empty())
       names.push_back(pieces_of(model, i, folder).front().names.front());
   return names;
 }
@@ -240,10 +245,12 @@ std::vector<std::string> unused_tensors(const Model& model, const SafetensorsFol
   const Family& family = find_family(model.spec().family, folder);
   std::unordered_set<std::string> used;
   for (int i = 0; i < model.params().size(); ++i) {
-    const std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder);
+    const std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder, true);
     const std::vector<FilePiece> pieces = pieces_of(model, i, folder);
     for (size_t k = 0; k < tensors.size(); ++k) {
       used.insert(tensors[k]->name);
+      for (const SafeTensor* part : parts_beside(files, *tensors[k], folder))
+        used.insert(part->name);
       // Another spelling of the same tensor, the head of a tied model among them.
       for (const std::string& name : pieces[k].names) {
         const SafeTensor* const other = files.find(name);
@@ -318,15 +325,19 @@ std::vector<std::string> load_weights(Context* ctx, const Model& model, const st
   ParamTarget target(ctx, table, weights);
   for (int i = 0; i < table.size(); ++i) {
     const ParamInfo& p = table[i];
-    const std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder);
+    std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder, true);
     const std::vector<FilePiece> pieces = pieces_of(model, i, folder);
     if (p.coded()) {
       require(pieces.size() == p.code_rows.size(), "codes of each tensor of the files");
       for (size_t k = 0; k < tensors.size(); ++k)
-        load_coded(*tensors[k], p, pieces[k], weights.sink(), i, k,
-                   model.precision().compute == DType::f16, threads, folder);
+        if (!put_codes(files, *tensors[k], table, i, k, pieces[k], weights.sink(), folder))
+          load_coded(DecodedTensors(files, threads, folder).plain(tensors[k]), p, pieces[k],
+                     weights.sink(), i, k, model.precision().compute == DType::f16, threads,
+                     folder);
       continue;
     }
+    DecodedTensors decoded(files, threads, folder);
+    for (const SafeTensor*& tensor : tensors) tensor = &decoded.plain(tensor);
     target.fill(i, [&]<class T>(T* out) {
       if (tensors.empty()) {  // as a new model has it
         std::vector<float> values(static_cast<size_t>(p.elements()), 0.0f);

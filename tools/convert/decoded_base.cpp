@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "engine/core/error.h"
 
@@ -27,7 +28,8 @@ DecodedBase::DecodedBase(const ModelSpec& spec, const std::string& form) : form_
   PeftConfig config;
   set_base_form(config, form, "the form of a base");
   require(!config.codec.empty(), "a base in codes");
-  codes_ = block_codes(spec, config.codec, config.doubled);
+  codes_ =
+      std::dynamic_pointer_cast<const BlockCodes>(block_codes(spec, config.codec, config.doubled));
 }
 
 std::vector<float> DecodedBase::decode(const ParamInfo& param, const FilePiece& piece,
@@ -43,27 +45,9 @@ std::vector<float> DecodedBase::decode(const ParamInfo& param, const FilePiece& 
   each_element(param, piece, n, [&](int64_t at, int64_t here) {
     ours[static_cast<size_t>(here)] = file[static_cast<size_t>(at)];
   });
-  Schedule schedule;
-  schedule.add(Name("decode"), -1, false);
-  const auto run = [&](Context& ctx) {
-    ctx.program(schedule, 0, [&] {
-      const Tensor values = ctx.tensor(Name("values"), {n}, DType::f32, Category::workspace);
-      const Tensor codes =
-          ctx.tensor(Name("codes"), {codes_->bytes(n)}, DType::u8, Category::workspace);
-      if (!ctx.planning()) ctx.write(values, ours.data());
-      codes_->encode(ctx, codes, values);
-      codes_->decode(ctx, values, codes);
-      if (!ctx.planning()) ctx.read(ours.data(), values);
-    });
-  };
-  {
-    Context plan(Place::plan, {});
-    run(plan);
-  }
-  schedule.pack();
-  Context cpu(Place::cpu, {});
-  cpu.reserve(schedule);
-  run(cpu);
+  std::vector<std::byte> back;
+  encode_tensor(ours.data(), n, DType::f32, codes_->spec(), 1, back);
+  std::memcpy(ours.data(), back.data(), back.size());
   each_element(param, piece, n, [&](int64_t at, int64_t here) {
     file[static_cast<size_t>(at)] = ours[static_cast<size_t>(here)];
   });

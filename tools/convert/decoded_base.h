@@ -10,6 +10,7 @@
 #include "layers/models/family.h"
 #include "layers/models/peft.h"
 #include "layers/parts/spec.h"
+#include "quant/weight_codes.h"
 
 namespace snug {
 
@@ -27,7 +28,7 @@ class DecodedBase {
 
  private:
   std::string form_;
-  std::shared_ptr<const WeightCodes> codes_;
+  std::shared_ptr<const BlockCodes> codes_;
 };
 
 }  // namespace snug

@@ -190,6 +190,9 @@ class Session : private CodeSink {
   void make_head_batch(int64_t B);
   void make_generation();
   void code(int param, size_t k, const std::function<void(float*)>& fill) override;
+  void put(int param, size_t k, const void* bytes) override {
+    stores_->coded()->put(ctx_, param, k, bytes);
+  }
 
   const Model& model_;
   Decisions decisions_;

@@ -91,6 +91,7 @@ class PeftRun {
     session().load();
     return warnings;
   }
+  const PeftGolden& golden() const { return golden_; }
   const Model& model() const { return encoder_ ? encoder_->model : decoder_->model; }
   Session& session() const { return encoder_ ? *encoder_->session : *decoder_->session; }
   const Schedule& schedule() const { return encoder_ ? encoder_->schedule : decoder_->schedule; }
