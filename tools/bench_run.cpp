@@ -12,6 +12,7 @@
 #include "tools/planner/batch_room.h"
 #include "tools/session/device_choice.h"
 #include "tools/session/warm_up.h"
+#include "tools/setup/rank_setup.h"
 
 namespace snug {
 
@@ -32,8 +33,8 @@ double Times::noise() const {
 }
 
 BenchRun::BenchRun(const RunConfig& config)
-    : setup_(
-          (refuse_target(config, "bench"), refuse_emulator(config, "bench"), make_setup(config))) {
+    : setup_((refuse_target(config, "bench"), refuse_ranks(config, "bench"),
+              refuse_emulator(config, "bench"), make_setup(config))) {
   setup_.request.follow = {};  // of a plan its decisions alone: these programs are fewer
   setup_.request.evaluate = false;
   setup_.request.kv_length = 0;

@@ -1,4 +1,7 @@
 // snug train.
+#include <cstdlib>
+
+#include "parallel/launch.h"
 #include "tools/cli/config_arguments.h"
 #include "tools/commands.h"
 #include "tools/setup/setup.h"
@@ -17,6 +20,8 @@ int train_command(const Arguments& arguments) {
       arguments);
   if (!a.proceed) return 0;
   refuse_target(a.config, "train");
+  if (a.config.ranks > 1 && std::getenv(kRankVariable) == nullptr)
+    return launch_ranks(static_cast<int>(a.config.ranks));
   return train(a.config);
 }
 

@@ -48,6 +48,19 @@ class CpuDevice : public Device {
     return base;
   }
 
+  std::byte* reserve_shared(int64_t bytes, int file) override {
+    std::byte* const base = reserve(bytes, Residence::device);
+    const int64_t size = round_up(std::max<int64_t>(bytes, 1), page_size());
+    if (ftruncate(file, size) != 0 || mmap(base, static_cast<size_t>(size), PROT_READ | PROT_WRITE,
+                                           MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
+      const int error = errno;
+      release(base, bytes);
+      errno = error;
+      refuse(size, Residence::device);
+    }
+    return base;
+  }
+
   void release(std::byte* base, int64_t bytes) noexcept override {
     const int64_t page = page_size(), size = round_up(std::max<int64_t>(bytes, 1), page);
     munmap(base - page, static_cast<size_t>(size + 2 * page));
@@ -198,6 +211,11 @@ class PlanDevice final : public Device {
 };
 
 }  // namespace
+
+std::byte* Device::reserve_shared(int64_t, int) {
+  fail(ErrorCode::internal, "a place whose memory other ranks can map", to_string(place()),
+       "this is a defect in Snug: please report it");
+}
 
 void Device::refuse_capture() {
   fail(ErrorCode::internal, "graphs on a place that captures them", "another place",

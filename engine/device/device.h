@@ -58,6 +58,9 @@ class Device {
   // out_of_memory.
   virtual std::byte* reserve(int64_t bytes, Residence residence) = 0;
   std::byte* reserve(int64_t bytes) { return reserve(bytes, Residence::device); }
+  // Memory of the device that is a file's (memfd_create), so that other processes map it too. On the
+  // places cpu and emu.
+  virtual std::byte* reserve_shared(int64_t bytes, int file);
   virtual void release(std::byte* base, int64_t bytes) noexcept = 0;
   // Writes one byte of every page, so that the operating system backs all of them.
   virtual void touch(std::byte* base, int64_t bytes, int threads) = 0;

@@ -66,7 +66,9 @@ void Context::reserve(const Schedule& schedule) {
     const int64_t bytes = r == Residence::host ? schedule.host_bytes() : schedule.arena_bytes();
     if (r == Residence::host && bytes == 0) continue;
     Arena& a = arenas_[static_cast<size_t>(r)];
-    a.base = device_->reserve(bytes, r);
+    const bool shared = r == Residence::device && settings_.arena_file >= 0;
+    a.base =
+        shared ? device_->reserve_shared(bytes, settings_.arena_file) : device_->reserve(bytes, r);
     a.bytes = bytes;
     device_->touch(a.base, bytes, settings_.threads);
   }

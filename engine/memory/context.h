@@ -101,6 +101,9 @@ struct Settings {
   bool device_private = false;
   // How the places cpu and emu work through copies, if the schedule has any.
   StreamMode streams = StreamMode::immediate;
+  // On the places cpu and emu: a file (memfd_create) that the device's arena is of, so that other
+  // ranks map it too. -1: memory of this process alone.
+  int arena_file = -1;
 };
 
 // Receives the time of every op while a program runs: of the trace of a step, and of measurements.
@@ -155,6 +158,7 @@ class Context {
   // and starts the streams if it copies between them.
   void reserve(const Schedule& schedule);
   int64_t arena_bytes() const { return arena(Residence::device).bytes; }
+  std::byte* arena_base() const { return arena(Residence::device).base; }
   int64_t host_bytes() const { return arena(Residence::host).bytes; }
   // Of the arenas, from the operating system.
   int64_t resident_bytes() const { return resident(Residence::device); }

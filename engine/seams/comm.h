@@ -1,5 +1,7 @@
-// Comm: collectives as recorded ops. A program written against it runs on one rank or many. All
-// ranks issue the same collectives in the same order.
+// Comm: collectives as recorded ops, of ranks that each run the same programs on samples of their own.
+// All ranks issue the same collectives in the same order; each begins when all ranks are there. Sums
+// are made in fp32 in the order of ranks, whatever moves the bytes, so that they do not depend on it
+// and are the same on every rank.
 #pragma once
 
 #include "engine/memory/context.h"
@@ -11,24 +13,21 @@ class Comm {
   virtual ~Comm() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // x becomes the sum over ranks, in rank order.
+  // Once, between programs: all ranks have reserved arenas of one schedule; this one's is here.
+  virtual void attach(std::byte* arena, int64_t bytes) = 0;
+  // full = the ranks' `mine`, one behind the other. `mine` is a tensor, or part of one that is the same
+  // on all ranks, or this rank's span of `full`.
+  virtual void all_gather(Context& ctx, const View& full, const View& mine) = 0;
+  // mine = (or +=) the sum over ranks of span rank() of their `full`, of size() equal spans; f32 or
+  // bf16. `mine` may be that span of this rank's, which no other reads.
+  virtual void reduce_scatter_sum(Context& ctx, const GradView& mine, const View& full) = 0;
+  // x = the sum over ranks; f32 or bf16, of a multiple of size() elements.
   virtual void all_reduce_sum(Context& ctx, const View& x) = 0;
-  // Rank r's span of `full` (size() equal spans) becomes everybody's.
-  virtual void all_gather(Context& ctx, const View& full) = 0;
-  // Every rank's span of `full` becomes the sum of that span over ranks.
-  virtual void reduce_scatter_sum(Context& ctx, const View& full) = 0;
-  virtual void broadcast(Context& ctx, const View& x, int root) = 0;
-};
-
-// One rank: every collective is the identity and costs nothing.
-class SoloComm final : public Comm {
- public:
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  void all_reduce_sum(Context&, const View&) override {}
-  void all_gather(Context&, const View&) override {}
-  void reduce_scatter_sum(Context&, const View&) override {}
-  void broadcast(Context&, const View&, int) override {}
+  // Of StepState what programs write: the sums of losses and squares, what was not finite.
+  virtual void sum_step(Context& ctx, const View& state) = 0;
+  // A resident tensor of this rank as another has it, to be read between programs. Memory of ranks
+  // that this one cannot reach: undefined.
+  virtual View on(int rank, const View& mine) const = 0;
 };
 
 }  // namespace snug

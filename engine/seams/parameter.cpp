@@ -22,26 +22,30 @@ int ParamTable::add(ParamInfo info) {
     info.offset = coded_bytes_;
     params_.push_back(std::move(info));
     coded_.push_back(added);
-    coded_bytes_ = end_of(added);
+    coded_bytes_ += round_up(params_.back().code_bytes, kSpanAlignment);
+    ends_.push_back(coded_bytes_);
     return added;
   }
   params_.push_back(info);
   const auto frozen = std::find_if(by_offset_.begin(), by_offset_.end(),
                                    [&](int i) { return !(*this)[i].trainable; });
-  const auto at = by_offset_.insert(info.trainable ? frozen : by_offset_.end(), added);
+  auto at = by_offset_.insert(info.trainable ? frozen : by_offset_.end(), added);
+  ends_.push_back(0);
   flat_ = 0;
-  if (at != by_offset_.begin()) flat_ = end_of(*(at - 1));
-  for (auto i = at; i != by_offset_.end(); ++i) {
-    params_[static_cast<size_t>(*i)].offset = flat_;
-    flat_ = end_of(*i);
+  // The one before may have been the last of its run.
+  if (at != by_offset_.begin()) flat_ = (*this)[*--at].offset;
+  for (; at != by_offset_.end(); ++at) {
+    ParamInfo& p = params_[static_cast<size_t>(*at)];
+    p.offset = flat_;
+    flat_ += round_up(p.elements(), kSpanAlignment);
+    const auto next = at + 1;
+    if (next == by_offset_.end() || (*this)[*next].part != p.part ||
+        (*this)[*next].trainable != p.trainable)
+      flat_ = round_up(flat_, kSpanAlignment * ranks_);
+    ends_[static_cast<size_t>(*at)] = flat_;
   }
   if (info.trainable) trained_ = end_of(added);
   return added;
-}
-
-int64_t ParamTable::end_of(int param) const {
-  const ParamInfo& p = (*this)[param];
-  return p.offset + round_up(p.coded() ? p.code_bytes : p.elements(), kSpanAlignment);
 }
 
 int64_t ParamTable::real_elements() const {
@@ -74,11 +78,16 @@ RestingWeights::RestingWeights(std::vector<Piece> pieces) : pieces_(std::move(pi
             [](const Piece& a, const Piece& b) { return a.first < b.first; });
 }
 
-View RestingWeights::rows(int64_t first, int64_t n) const {
+const RestingWeights::Piece& RestingWeights::at_element(int64_t first) const {
   const auto after = std::upper_bound(pieces_.begin(), pieces_.end(), first,
                                       [](int64_t f, const Piece& p) { return f < p.first; });
-  require(after != pieces_.begin(), "an element of the flat range");
-  const Piece& piece = *(after - 1);
+  require(after != pieces_.begin() && first <= (after - 1)->first + (after - 1)->view.elements(),
+          "an element of the flat range");
+  return *(after - 1);
+}
+
+View RestingWeights::rows(int64_t first, int64_t n) const {
+  const Piece& piece = at_element(first);
   require(first + n <= piece.first + piece.view.elements(), "elements of one piece");
   return piece.view.rows(first - piece.first, n);
 }
@@ -86,6 +95,16 @@ View RestingWeights::rows(int64_t first, int64_t n) const {
 CodeSink& RestingWeights::sink() const {
   require(sink_ != nullptr, "a sink for what rests in codes");
   return *sink_;
+}
+
+int64_t RestingWeights::reach(int64_t first) const {
+  const Piece& piece = at_element(first);
+  return piece.first + piece.view.elements() - first;
+}
+
+bool RestingWeights::whole(int64_t first, int64_t n) const {
+  const Piece& piece = at_element(first);
+  return piece.own && first + n <= piece.first + piece.view.elements();
 }
 
 int64_t RestingWeights::bytes() const {

@@ -59,14 +59,17 @@ inline constexpr int64_t kSpanAlignment = 256;
 
 class WeightCodes;
 
+// Neighbours of one part, or of none, all trained or all frozen, are a run of the flat range. With
+// `ranks` above 1 a run fills a multiple of 256 x ranks elements, so that it is cut into pieces of
+// one length, a rank each, and no block of codes is cut.
 class ParamTable {
  public:
   ParamTable() = default;
   // Parameters of which `frozen` says so, by name, are added as frozen; of these, those for which
   // `codes` has rows rest in codes.
-  explicit ParamTable(std::function<bool(std::string_view)> frozen,
+  explicit ParamTable(std::function<bool(std::string_view)> frozen, int ranks = 1,
                       std::shared_ptr<const WeightCodes> codes = nullptr)
-      : frozen_(std::move(frozen)), codes_(std::move(codes)) {}
+      : frozen_(std::move(frozen)), codes_(std::move(codes)), ranks_(ranks) {}
 
   int add(ParamInfo info);  // returns its index; settles the offsets of all
   const ParamInfo& operator[](int i) const { return params_[static_cast<size_t>(i)]; }
@@ -84,13 +87,16 @@ class ParamTable {
   int64_t coded_bytes() const { return coded_bytes_; }
   const WeightCodes* codes() const { return codes_.get(); }
   // The offset behind a parameter and its gap.
-  int64_t end_of(int param) const;
+  int64_t end_of(int param) const { return ends_[static_cast<size_t>(param)]; }
+  int ranks() const { return ranks_; }
 
  private:
   std::vector<ParamInfo> params_;
   std::vector<int> by_offset_, coded_;
+  std::vector<int64_t> ends_;  // by parameter
   std::function<bool(std::string_view)> frozen_;
   std::shared_ptr<const WeightCodes> codes_;
+  int ranks_ = 1;
   int64_t flat_ = 0, trained_ = 0, coded_bytes_ = 0;
 };
 
@@ -112,19 +118,38 @@ class CodeSink {
 class RestingWeights {
  public:
   struct Piece {
-    int64_t first;  // of the flat range
-    View view;      // f32, bf16 or f16
+    int64_t first;    // of the flat range
+    View view;        // f32, bf16 or f16
+    bool own = true;  // false: another rank's, which this one reads and leaves to it
   };
   RestingWeights(const View& flat) : pieces_{{0, flat}} {}  // NOLINT: one view is one piece
   explicit RestingWeights(std::vector<Piece> pieces);       // in any order
   // Elements [first, first + n), which lie in one piece.
   View rows(int64_t first, int64_t n) const;
+  // How many from `first` on do.
+  int64_t reach(int64_t first) const;
+  // The pieces that hold elements [first, first + n), each cut to these: f(piece, its first element,
+  // its rows).
+  template <class F>
+  void each(int64_t first, int64_t n, F&& f) const {
+    for (int64_t at = first; at < first + n;) {
+      const Piece& piece = at_element(at);
+      const int64_t behind = piece.first + piece.view.elements();
+      const int64_t count = (behind < first + n ? behind : first + n) - at;
+      f(piece, at, piece.view.rows(at - piece.first, count));
+      at += count;
+    }
+  }
+  // Whether elements [first, first + n) lie in one piece, and that is this rank's.
+  bool whole(int64_t first, int64_t n) const;
   const std::vector<Piece>& pieces() const { return pieces_; }
   int64_t bytes() const;
   void set_sink(CodeSink* sink) { sink_ = sink; }
   CodeSink& sink() const;
 
  private:
+  const Piece& at_element(int64_t first) const;
+
   std::vector<Piece> pieces_;
   CodeSink* sink_ = nullptr;
 };

@@ -64,6 +64,8 @@ class StateStore {
   // `first` on; it then begins a block.
   virtual View stored(int k, int64_t first) const = 0;
   virtual View stored_scales(int /*k*/, int64_t /*first*/) const { return {}; }
+  // Whether that is here to be written; else it is another rank's.
+  virtual bool keeps(int64_t /*first*/) const { return true; }
 };
 
 // One span per trained parameter, in order of offsets.

@@ -13,7 +13,13 @@ Stores::Stores(Context& ctx, const ParamTable& table, const StorePolicy& policy,
           "weights with the host where the optimizer's state is");
   require(!policy.offload_gradients || (policy.trains && !policy.update_in_backward),
           "gradients with the host where some are kept");
-  if (!policy.offload_weights)
+  require(policy.comm == nullptr || !(policy.offload_states || policy.offload_weights ||
+                                      policy.offload_gradients || policy.update_in_backward),
+          "ranks that keep what they have on the device");
+  require(policy.zero == 0 || (policy.comm != nullptr && policy.trains), "ranks to share a run");
+  if (policy.zero == 3)
+    gathered_ = std::make_unique<GatheredParamStore>(ctx, table, policy.compute, *policy.comm);
+  else if (!policy.offload_weights)
     params_ = std::make_unique<PlainParamStore>(ctx, table, policy.compute);
   if (policy.trains) make_training(ctx);
   if (!table.coded().empty()) {
@@ -25,10 +31,18 @@ Stores::Stores(Context& ctx, const ParamTable& table, const StorePolicy& policy,
 
 void Stores::make_training(Context& ctx) {
   const StorePolicy& p = policy_;
-  if (p.separate_master && !p.offload_states)
+  if (p.comm) {
+    shards_ = std::make_unique<Shards>(table_, Shards::Range::trained);
+    cut_ =
+        ctx.planning() ? shards_->cut_widest(table_) : shards_->cut_alike(table_, p.comm->rank());
+    whole_ = whole_parameter_spans(table_);
+  }
+  if (p.separate_master && !p.offload_states && p.zero == 0)
     master_ = ctx.tensor(Name("master"), {table_.trained_elements()}, DType::f32, Category::master);
   const bool by_part = p.update_in_backward || p.offload_weights || p.offload_gradients;
-  if (!p.update_in_backward && !p.offload_gradients)
+  if (p.zero >= 2)
+    scattered_ = std::make_unique<ScatteredGradSink>(ctx, table_, *shards_, p.gradients, *p.comm);
+  else if (!p.update_in_backward && !p.offload_gradients)
     plain_ = std::make_unique<PlainGradSink>(ctx, table_, p.gradients);
   if (p.offload_states) {
     auto store = std::make_unique<OffloadedStateStore>(
@@ -41,6 +55,12 @@ void Stores::make_training(Context& ctx) {
     states_ = std::move(store);
     if (p.offload_weights)
       streamed_ = std::make_unique<StreamedParamStore>(ctx, table_, p.compute, *offloaded_);
+  } else if (p.zero > 0) {
+    auto store = std::make_unique<ShardedStateStore>(
+        ctx, table_, p.states, *p.comm,
+        ShardedStateStore::Options{.master = p.separate_master, .weights = gathered_.get()});
+    sharded_ = store.get();
+    states_ = std::move(store);
   } else {
     states_ = std::make_unique<PlainStateStore>(ctx, table_, p.states, by_part);
   }
@@ -61,6 +81,7 @@ void Stores::make_training(Context& ctx) {
 ParamStore& Stores::params() {
   if (coded_) return *coded_;
   if (streamed_) return *streamed_;
+  if (gathered_) return *gathered_;
   return *params_;
 }
 
@@ -77,6 +98,7 @@ View Stores::master() const {
 
 RestingWeights Stores::resting() const {
   const int64_t trained = table_.trained_elements(), all = table_.flat_elements();
+  if (gathered_ || (sharded_ && policy_.separate_master)) return resting_in_shards();
   if (!policy_.trains || trained == all) return master();
   std::vector<RestingWeights::Piece> pieces;
   if (streamed_)
@@ -87,7 +109,33 @@ RestingWeights Stores::resting() const {
   return RestingWeights(std::move(pieces));
 }
 
+RestingWeights Stores::resting_in_shards() const {
+  const int64_t trained = table_.trained_elements(), all = table_.flat_elements();
+  std::vector<RestingWeights::Piece> pieces;
+  if (gathered_) gathered_->shards().add_pieces(*policy_.comm, gathered_->kept(), pieces);
+  if (policy_.separate_master) {
+    std::erase_if(pieces, [&](const RestingWeights::Piece& p) { return p.first < trained; });
+    shards_->add_pieces(*policy_.comm, sharded_->master(), pieces);
+  }
+  if (params_ && trained < all)
+    pieces.push_back({trained, params_->flat().rows(trained, all - trained)});
+  return RestingWeights(std::move(pieces));
+}
+
+// This rank's piece of a run in a view of the whole range.
+View Stores::own_rows(const View& flat, const ShardRun& run) const {
+  return flat.rows(Shards::first(run, policy_.comm->rank()), run.piece);
+}
+
 void Stores::load(Context& ctx) {
+  if (sharded_ && policy_.separate_master) {
+    if (gathered_)
+      return cast(ctx, gathered_->kept().rows(0, shards_->elements()), sharded_->master());
+    for (size_t i = 0; i < shards_->runs().size(); ++i)
+      cast(ctx, own_rows(params_->flat(), shards_->runs()[i]),
+           shards_->piece(sharded_->master(), i));
+    return share(ctx);
+  }
   if (streamed_)
     streamed_->load(ctx);
   else if (master_.defined())
@@ -99,6 +147,7 @@ void Stores::load(Context& ctx) {
 GradSink& Stores::gradients() {
   if (updating_) return *updating_;
   if (away_) return *away_;
+  if (scattered_) return *scattered_;
   return *plain_;
 }
 
@@ -107,17 +156,63 @@ void Stores::begin(bool first_of_window) {
     updating_->begin();
   else if (away_)
     away_->begin(first_of_window);
+  else if (scattered_)
+    scattered_->begin(first_of_window);
   else
     plain_->begin(first_of_window);
 }
 
 void Stores::end(Context& ctx) {
   if (away_) away_->settle(ctx);
+  if (scattered_) scattered_->settle(ctx);
+  done_reading();
+}
+
+void Stores::done_reading() {
+  if (gathered_) gathered_->drop_rest();
+}
+
+void Stores::sum_ranks(Context& ctx) {
+  if (!shards_ || scattered_) return;
+  for (const ShardRun& run : shards_->runs()) {
+    const View all = plain_->flat().rows(run.first, run.elements);
+    if (policy_.zero == 0)
+      policy_.comm->all_reduce_sum(ctx, all);
+    else
+      policy_.comm->reduce_scatter_sum(ctx, {own_rows(plain_->flat(), run), false}, all);
+  }
+}
+
+// A checkpoint may still read what others have updated here.
+void Stores::share(Context& ctx) {
+  if (!sharded_ || gathered_) return;
+  for (const ShardRun& run : shards_->runs()) {
+    if (gate_ && !ctx.planning() && !policy_.separate_master)
+      for (const StateSpan& span : spans_of(whole_, run)) gate_->pass(span.param);
+    policy_.comm->all_gather(ctx, params_->flat().rows(run.first, run.elements),
+                             own_rows(params_->flat(), run));
+  }
+}
+
+// Of ranks each sums up its own pieces, also where it has all gradients: so the sum does not depend on
+// who keeps what.
+void Stores::sum_squares_of_ranks(Context& ctx, const View& state) {
+  gradient_norm_reset(ctx, state);
+  for (size_t i = 0; i < cut_.size(); ++i) {
+    const ShardRun& run = shards_->runs()[i];
+    const View own =
+        scattered_ ? shards_->piece(scattered_->kept(), i) : own_rows(plain_->flat(), run);
+    const int64_t first = Shards::first(run, policy_.comm->rank());
+    for (const StateSpan& s : cut_[i])
+      sum_of_squares_and_finite(ctx, own.rows(s.offset - first, s.elements), state, s.offset);
+  }
+  policy_.comm->sum_step(ctx, state);
 }
 
 // Run by run of the table, wherever the gradients rest: the order of the sums is the same.
 void Stores::sum_squares(Context& ctx, const View& state) {
   if (away_) return away_->norm(ctx, state);
+  if (shards_) return sum_squares_of_ranks(ctx, state);
   gradient_norm_reset(ctx, state);
   for (const std::span<const StateSpan> spans : summed_)
     gradient_norm_add(ctx, plain_->flat(), 0, spans, state);
@@ -125,12 +220,19 @@ void Stores::sum_squares(Context& ctx, const View& state) {
 
 UpdateTargets Stores::targets() const {
   UpdateTargets t;
-  t.master = master();
+  if (sharded_ && (gathered_ || policy_.separate_master)) {
+    // Acquired span by span; what is said here is the range.
+    t.master = {nullptr, {table_.trained_elements()}, DType::f32, Place::plan, Name("master")};
+  } else {
+    t.master = master();
+  }
   if (policy_.separate_master && params_)
     t.weights = params_->flat().rows(0, table_.trained_elements());
   t.gate = gate_;
   if (away_)
     t.brought = away_.get();
+  else if (scattered_)
+    t.brought = scattered_.get();
   else if (plain_)
     t.gradients = plain_->flat();
   return t;
@@ -141,6 +243,7 @@ void Stores::finish(Context& ctx) {
 }
 
 View Stores::gradient(int param) const {
+  require(!scattered_, "gradients that are not in pieces");
   return away_ ? away_->stored(param) : parameter_view(plain_->flat(), table_[param]);
 }
 

@@ -6,7 +6,8 @@
 //   host      begin(first_of_window)
 //   program   forward and backward with params() and gradients(); end(ctx)
 //   program   of the update: where blocks are updated in backward, finish(ctx); else
-//             sum_squares(ctx, state), and an update of targets() with states()
+//             sum_ranks(ctx), sum_squares(ctx, state), an update of targets() with states(), and
+//             share(ctx)
 #pragma once
 
 #include <functional>
@@ -14,12 +15,16 @@
 #include <optional>
 #include <vector>
 
+#include "engine/seams/comm.h"
 #include "engine/stores/coded_params.h"
+#include "engine/stores/gathered_params.h"
 #include "engine/stores/offloaded_gradients.h"
 #include "engine/stores/offloaded_states.h"
 #include "engine/stores/plain_gradients.h"
 #include "engine/stores/plain_params.h"
 #include "engine/stores/plain_states.h"
+#include "engine/stores/scattered_gradients.h"
+#include "engine/stores/sharded_states.h"
 #include "engine/stores/streamed_params.h"
 #include "engine/stores/updating_gradients.h"
 
@@ -36,6 +41,12 @@ struct StorePolicy {
   bool offload_weights = false;     // streamed_params.h: weights of parts, with offload_states;
                                     // and codes of those that rest in codes
   bool offload_gradients = false;   // offloaded_gradients.h: not with update_in_backward
+  // Ranks that share the work; null: one. With some, nothing rests with the host and nothing is updated
+  // in backward.
+  Comm* comm = nullptr;
+  // What each rank keeps its piece of alone: 0 nothing, 1 states and masters, 2 gradients too, 3 weights
+  // too. Bits of one micro-step a window do not depend on it.
+  int zero = 0;
 };
 
 class Stores {
@@ -66,6 +77,12 @@ class Stores {
   StateStore& states() { return *states_; }
   void begin(bool first_of_window);
   void end(Context& ctx);
+  // At the end of every other program that reads weights.
+  void done_reading();
+  // Of ranks: their gradients are summed, where that was not done in backward; and once they were
+  // applied every rank gets what others have updated.
+  void sum_ranks(Context& ctx);
+  void share(Context& ctx);
   void sum_squares(Context& ctx, const View& state);
   UpdateTargets targets() const;
   void finish(Context& ctx);
@@ -81,20 +98,29 @@ class Stores {
 
  private:
   void make_training(Context& ctx);
+  RestingWeights resting_in_shards() const;
+  View own_rows(const View& flat, const ShardRun& run) const;
+  void sum_squares_of_ranks(Context& ctx, const View& state);
 
   const ParamTable& table_;
   StorePolicy policy_;
   Update update_;
   UpdateGate* gate_ = nullptr;
-  std::unique_ptr<PlainParamStore> params_;  // one of the two
+  std::unique_ptr<PlainParamStore> params_;  // one of the three
   std::unique_ptr<StreamedParamStore> streamed_;
+  std::unique_ptr<GatheredParamStore> gathered_;
   std::unique_ptr<CodedParamStore> coded_;  // in front of it
   Tensor master_;
-  std::unique_ptr<PlainGradSink> plain_;  // one of the three
+  std::unique_ptr<PlainGradSink> plain_;  // one of the four
+  std::unique_ptr<ScatteredGradSink> scattered_;
   std::unique_ptr<UpdatingGradSink> updating_;
   std::unique_ptr<OffloadedGradSink> away_;
   std::unique_ptr<StateStore> states_;
   OffloadedStateStore* offloaded_ = nullptr;        // states_, if they rest with the host
+  ShardedStateStore* sharded_ = nullptr;            // states_, if ranks share them
+  std::unique_ptr<Shards> shards_;                  // of the trained range, with ranks
+  std::vector<std::vector<StateSpan>> cut_;         // by run of these, this rank's
+  std::vector<StateSpan> whole_;                    // of all parameters
   std::vector<std::span<const StateSpan>> summed_;  // whose squares are summed up by themselves
 };
 

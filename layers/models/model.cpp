@@ -13,12 +13,12 @@
 namespace snug {
 
 Model::Model(const ModelSpec& spec, const Precision& precision,
-             std::function<bool(std::string_view)> frozen, Adapters adapters,
+             std::function<bool(std::string_view)> frozen, Adapters adapters, int ranks,
              std::shared_ptr<const WeightCodes> codes)
     : spec_(spec),
       precision_(precision),
       adapters_(std::move(adapters)),
-      params_(std::move(frozen), std::move(codes)),
+      params_(std::move(frozen), ranks, std::move(codes)),
       n_document_end_("batch.document_end"),
       n_final_("final.x"),
       n_normf_("final.norm"),
@@ -346,18 +346,23 @@ void init_parameters(Context& ctx, const ParamTable& table, const RestingWeights
     const int64_t begin = table[i].offset, n = table.end_of(i) - begin;
     block.assign(static_cast<size_t>(n), 0.0f);  // with the gap behind it
     init_one(table[i], i, block.data(), seed, ctx.threads());
-    const View place = weights.rows(begin, n);
-    const void* values = block.data();
-    if (place.dtype != DType::f32) {
-      require(place.dtype == DType::bf16 || place.dtype == DType::f16,
-              "parameters of f32, bf16 or f16");
-      rounded.resize(block.size());
-      for (size_t k = 0; k < block.size(); ++k)
-        rounded[k] = place.dtype == DType::bf16 ? from_f32<bf16>(block[k]).bits
-                                                : from_f32<f16>(block[k]).bits;
-      values = rounded.data();
-    }
-    ctx.write(place, values);
+    weights.each(begin, n,
+                 [&](const RestingWeights::Piece& piece, int64_t first, const View& place) {
+                   if (!piece.own) return;
+                   const float* const from = block.data() + (first - begin);
+                   const void* values = from;
+                   if (place.dtype != DType::f32) {
+                     require(place.dtype == DType::bf16 || place.dtype == DType::f16,
+                             "parameters of f32, bf16 or f16");
+                     const auto count = static_cast<size_t>(place.elements());
+                     rounded.resize(count);
+                     for (size_t k = 0; k < count; ++k)
+                       rounded[k] = place.dtype == DType::bf16 ? from_f32<bf16>(from[k]).bits
+                                                               : from_f32<f16>(from[k]).bits;
+                     values = rounded.data();
+                   }
+                   ctx.write(place, values);
+                 });
   }
 }
 

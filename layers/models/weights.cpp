@@ -288,27 +288,41 @@ class ParamTarget {
       const DType t = piece.view.dtype;
       require(t == DType::f32 || t == DType::bf16 || t == DType::f16,
               "parameters of f32, bf16 or f16");
-      if (!ctx_ && clear) std::memset(piece.view.data, 0, static_cast<size_t>(piece.view.bytes()));
+      if (!ctx_ && clear && piece.own)
+        std::memset(piece.view.data, 0, static_cast<size_t>(piece.view.bytes()));
     }
   }
   // f(T* parameter), with the type that it rests in.
   template <class F>
   void fill(int i, F&& f) {
     // With the gap behind it, which becomes zero.
-    const int64_t begin = table_[i].offset;
-    const View place = weights_.rows(begin, table_.end_of(i) - begin);
-    void* to = place.data;
-    if (ctx_) {
-      block_.assign(static_cast<size_t>(place.bytes()), std::byte{0});
-      to = block_.data();
-    }
-    if (place.dtype == DType::bf16)
+    const int64_t begin = table_[i].offset, n = table_.end_of(i) - begin;
+    bool wanted = false;  // nothing of it may be this rank's
+    DType dtype = DType::f32;
+    weights_.each(begin, n, [&](const RestingWeights::Piece& piece, int64_t, const View& rows) {
+      wanted = wanted || piece.own;
+      dtype = rows.dtype;
+    });
+    if (!wanted) return;
+    const bool there = !ctx_ && weights_.whole(begin, n);
+    if (!there) block_.assign(static_cast<size_t>(n * size_of(dtype)), std::byte{0});
+    void* const to = there ? weights_.rows(begin, n).data : block_.data();
+    if (dtype == DType::bf16)
       f(static_cast<bf16*>(to));
-    else if (place.dtype == DType::f16)
+    else if (dtype == DType::f16)
       f(static_cast<f16*>(to));
     else
       f(static_cast<float*>(to));
-    if (ctx_) ctx_->write(place, block_.data());
+    if (there) return;
+    weights_.each(begin, n,
+                  [&](const RestingWeights::Piece& piece, int64_t first, const View& rows) {
+                    if (!piece.own) return;
+                    const std::byte* const from = block_.data() + (first - begin) * size_of(dtype);
+                    if (ctx_)
+                      ctx_->write(rows, from);
+                    else
+                      std::memcpy(rows.data, from, static_cast<size_t>(rows.bytes()));
+                  });
   }
 
  private:
@@ -443,22 +457,37 @@ void append(SafetensorsWriter& writer, const float* source, int64_t elements, Sa
 
 }  // namespace
 
+View whole_parameter(Context& ctx, const RestingWeights& weights, const ParamInfo& p, void* room) {
+  if (ctx.host_reads() && weights.reach(p.offset) >= p.elements())
+    return weights.rows(p.offset, p.elements());
+  View all;
+  weights.each(p.offset, p.elements(),
+               [&](const RestingWeights::Piece&, int64_t at, const View& v) {
+                 if (at == p.offset) all = v;
+                 ctx.read(static_cast<char*>(room) + (at - p.offset) * size_of(v.dtype), v);
+               });
+  all.shape = {p.elements()};
+  all.data = room;
+  return all;
+}
+
 void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& layout,
                   const RestingWeights& weights, const View& staging, const std::string& path) {
   Op op(ctx, "save_weights", {.flops = 0, .bytes = weights.bytes()});
   if (!op.run()) return;
   const bool apart = !ctx.host_reads();
-  void* const turned = static_cast<char*>(staging.data) + save_staging_bytes(model);
-  const auto flat_rows = [](const View& v, int64_t first, int64_t n) {
-    return v.reshaped({v.elements()}).rows(first, n);
-  };
-  const auto read_values = [&](float* out, View from) {
-    if (apart) {
-      void* const behind = values_behind(out, from);
-      ctx.read(behind, from);
-      from.data = behind;
-    }
-    values_to_f32(out, from);
+  auto* const turned = static_cast<char*>(staging.data) + save_staging_bytes(model);
+  // n values from element `first` of the flat range on, of whichever pieces they lie in.
+  const auto read_values = [&](float* out, int64_t first, int64_t n) {
+    weights.each(first, n, [&](const RestingWeights::Piece&, int64_t at, View from) {
+      float* const to = out + (at - first);
+      if (apart) {
+        void* const behind = values_behind(to, from);
+        ctx.read(behind, from);
+        from.data = behind;
+      }
+      values_to_f32(to, from);
+    });
   };
   SafetensorsWriter writer(path, layout);
   size_t tensor = 0;
@@ -469,11 +498,10 @@ void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& lay
     int64_t first = 0;  // element of the parameter
     for (const FilePiece& piece : saved_pieces(model, i)) {
       const SafeSpec& spec = layout.tensors()[tensor++];
-      View own = weights.rows(p.offset + first, p.elements() - first);
-      if (apart && transposed) {
-        ctx.read(turned, weights.rows(p.offset, p.elements()));
-        own.data = turned;
-      }
+      const int64_t begin = p.offset + first;
+      View own;  // of one that is transposed: the whole of it
+      if (transposed)
+        own = whole_parameter(ctx, weights, p, turned).rows(first, p.elements() - first);
       const int64_t row = p.real_elements() / std::max<int64_t>(1, p.rows);
       const int64_t rows = transposed ? p.shape[1] : piece.rows;  // of the file
       const int64_t width = transposed ? p.shape[0] : row;
@@ -489,15 +517,17 @@ void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& lay
           for (int64_t r = 0; r < n;) {
             const int64_t run = std::min(n - r, piece.groups.rows - (r0 + r) % piece.groups.rows);
             const int64_t from = piece.groups.ours(r0 + r) * width;
-            read_values(out + r * width, flat_rows(own, from, run * width));
+            read_values(out + r * width, begin + from, run * width);
             r += run;
           }
         } else {
-          const View from = flat_rows(own, r0 * width, elements);
-          if (from.dtype == DType::f32 && !apart)
+          const int64_t at = begin + r0 * width;
+          const bool one = elements > 0 && weights.reach(at) >= elements;
+          const View from = one ? weights.rows(at, elements) : View();
+          if (one && from.dtype == DType::f32 && !apart)
             source = from.as<const float>();
           else
-            read_values(out, from);
+            read_values(out, at, elements);
         }
         append(writer, source, elements, spec.dtype, staging);
       }

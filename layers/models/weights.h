@@ -74,8 +74,14 @@ int64_t save_staging_bytes(const Model& model);
 // device's tensors it is read as a whole before it is turned.
 int64_t turned_bytes(const Model& model);
 
+// All elements of a parameter: where they rest if the host reads them there in one piece, else read to
+// `room`, turned_bytes() at most.
+View whole_parameter(Context& ctx, const RestingWeights& weights, const ParamInfo& param,
+                     void* room);
+
 // Writes what a run saves from where the weights rest; rows are converted and transposed through
-// `staging`. Where the host cannot read them, the staging is in the host arena and has turned_bytes() more.
+// `staging`. Where the host cannot read them there, or they lie in pieces, the staging is in the host
+// arena and has turned_bytes() more.
 // A recorded op.
 void save_weights(Context& ctx, const Model& model, const SafetensorsLayout& layout,
                   const RestingWeights& weights, const View& staging, const std::string& path);

@@ -21,6 +21,7 @@ RunConfig load(const std::string& yaml, const std::vector<std::string>& override
 // What a key needs beside itself so that it has an effect.
 std::string companions(std::string_view key) {
   if (key.starts_with("adam_")) return "";
+  if (key == "zero") return "ranks: 2\n";
   if (key == "matmul_autotune") return "device: cuda\n";
   if (key == "optim_args") return "optim: rmsprop\n";
   if (key == "sgd_momentum") return "optim: sgd\n";

@@ -343,7 +343,8 @@ void load_checkpoint(Session& session, const Checkpoint& checkpoint, const std::
           const int64_t first = span.offset + done * want.each;
           const View at = scales ? store.stored_scales(k, first) : store.stored(k, first);
           const int64_t n = std::min(at.elements(), want.units - done);
-          session.context().write(at.rows(0, n), t.data + done * size_of(at.dtype));
+          if (store.keeps(first))
+            session.context().write(at.rows(0, n), t.data + done * size_of(at.dtype));
           done += n;
         }
       }

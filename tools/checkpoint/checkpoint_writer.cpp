@@ -73,13 +73,14 @@ void read_values(Context& ctx, float* to, View from) {
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(Session& session, std::string output_dir, int64_t keep,
-                                   bool background)
+                                   bool background, std::atomic<int64_t>* passed)
     : session_(session),
       output_dir_(std::move(output_dir)),
       keep_(keep),
       weights_(session.resting()),
       layouts_{weights_layout(session.model(), DType::f32), optimizer_layout(session)},
-      ring_(static_cast<char*>(session.save_ring().data), session.save_ring().bytes(), background) {
+      ring_(static_cast<char*>(session.save_ring().data), session.save_ring().bytes(), background,
+            passed) {
   for (AtomicFile* file : {&files_[0], &files_[1], &marker_}) file->reserve(kPathBytes);
   for (std::string* path : {&folder_, &final_name_, &paths_[0], &paths_[1], &paths_[2]})
     path->reserve(kPathBytes);
@@ -123,21 +124,24 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
       n = std::min(left, room / bytes);
       n = read_state(out, static_cast<int>((state_ - 1) / tensors), span, form, scales, n);
     } else if (p.transposed_in_file && p.shape.rank() == 2) {
-      View own = weights_.rows(p.offset, p.elements());
-      if (const View& turned = session_.save_turned(); turned.defined()) {
-        if (element_ == 0) read_beside(session_.context(), turned.data, own);
-        own.data = turned.data;
-      }
+      View own;
+      if (const View& turned = session_.save_turned(); turned.defined())
+        own = read_whole(p, turned, element_ == 0);
+      else
+        own = weights_.rows(p.offset, p.elements());
       transposed_to_f32(values, own, p.shape[1], p.shape[0], element_, n);
     } else if (const RowGroups& groups = groups_[static_cast<size_t>(param_)]; groups.any()) {
       const int64_t width = p.real_elements() / p.rows, run = groups.rows * width;
       for (int64_t done = 0; done < n;) {
-        const int64_t at = element_ + done, count = std::min(n - done, run - at % run);
+        const int64_t at = element_ + done;
+        int64_t count = std::min(n - done, run - at % run);
         const int64_t from = groups.ours(at / width) * width + at % width;
+        count = std::min(count, weights_.reach(p.offset + from));
         read_values(session_.context(), values + done, weights_.rows(p.offset + from, count));
         done += count;
       }
     } else {
+      n = std::min(n, weights_.reach(p.offset + element_));
       read_values(session_.context(), values, weights_.rows(p.offset + element_, n));
     }
     const int file = state_ == 0 ? kModel : kOptimizer;
@@ -152,6 +156,20 @@ SaveJob::Piece CheckpointWriter::gather(char* out, int64_t room) {
     return {file, n * bytes};
   }
   return {};
+}
+
+// All of a parameter, in the bytes of `room`; read there first if `anew`.
+View CheckpointWriter::read_whole(const ParamInfo& p, const View& room, bool anew) {
+  View all;
+  weights_.each(
+      p.offset, p.elements(), [&](const RestingWeights::Piece&, int64_t at, const View& v) {
+        if (at == p.offset) all = v;
+        auto* const to = static_cast<char*>(room.data) + (at - p.offset) * size_of(v.dtype);
+        if (anew) read_beside(session_.context(), to, v);
+      });
+  all.shape = {p.elements()};
+  all.data = room.data;
+  return all;
 }
 
 // Numbers of a state from element_ on, at most n; gives how many. What fills the codes' last word is

@@ -25,7 +25,9 @@ class CheckpointWriter final : private SaveJob {
  public:
   // `keep`: checkpoints that stay, the newest and the best; 0: all. `background` false: begin()
   // does all of it. Everything that writing takes is made here.
-  CheckpointWriter(Session& session, std::string output_dir, int64_t keep, bool background);
+  // Of several ranks the one that writes reads what the others have; `passed`: SaveRing.
+  CheckpointWriter(Session& session, std::string output_dir, int64_t keep, bool background,
+                   std::atomic<int64_t>* passed = nullptr);
   ~CheckpointWriter() override;
   // Bytes on disk of the two large files.
   int64_t bytes() const { return layouts_[0].total_bytes() + layouts_[1].total_bytes(); }
@@ -62,6 +64,7 @@ class CheckpointWriter final : private SaveJob {
   static constexpr int kModel = 0, kOptimizer = 1;
 
   Piece gather(char* out, int64_t room) override;
+  View read_whole(const ParamInfo& p, const View& room, bool anew);
   int64_t read_state(char* out, int k, const StateSpan& span, const RestForm& form, bool scales,
                      int64_t n);
   int64_t gathered() const override { return param_; }

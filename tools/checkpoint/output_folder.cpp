@@ -33,6 +33,7 @@ constexpr const char* kWritten[] = {"config.resolved.yaml",
                                     "final.tmp",
                                     "final.old",
                                     "tokenizer",
+                                    "ranks",
                                     kTokens,
                                     kNewTokens};
 

@@ -324,6 +324,7 @@ Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps) {
                        {kType, config.lr_scheduler_type},
                        {"weight_decay", number(config.weight_decay)},
                        {"max_grad_norm", number(config.max_grad_norm)}};
+  if (config.ranks > 1) h["ranks"] = std::to_string(config.ranks);
   const int uses = find_optimizer(config.optim)->uses;
   if (uses & kUsesMomentum) {
     h["sgd_momentum"] = number(config.sgd_momentum);

@@ -176,6 +176,7 @@ void check_config(const RunConfig& c, Complaints& complaints) {
                    quote(c, {"allow", "bitwise"}), "allow=[]");
 
   not_both(c, complaints, "plan", "target");
+  only_if(c, complaints, c.ranks > 1, "ranks above 1", {"zero"});
   not_both(c, complaints, "warmup_steps", "warmup_ratio");
   not_both(c, complaints, "min_lr", "min_lr_ratio");
   check_steps(c, complaints, "max_steps", static_cast<double>(c.max_steps));
@@ -325,7 +326,8 @@ RunSizes resolve_sizes(const RunConfig& c, int64_t positions) {
   }
   const bool derived = sizes.global_batch_size == 0;
   if (derived)
-    sizes.global_batch_size = micro > 0 && accumulation > 0 ? micro * accumulation : kDefaultBatch;
+    sizes.global_batch_size =
+        micro > 0 && accumulation > 0 ? micro * accumulation * c.ranks : kDefaultBatch;
 
   const int64_t G = sizes.global_batch_size;
   const std::string batch =
@@ -333,7 +335,14 @@ RunSizes resolve_sizes(const RunConfig& c, int64_t positions) {
       : c.global_batch_tokens > 0
           ? fmt::format("a batch of {} samples from {}", G, quote(c, {"global_batch_tokens"}))
           : fmt::format("global_batch_size: {} (default)", G);
-  if (micro > 0 && accumulation > 0 && micro * accumulation != G)
+  if (micro > 0 && accumulation > 0 && c.ranks > 1 && micro * accumulation * c.ranks != G)
+    fail(ErrorCode::usage,
+         "global_batch_size = per_device_train_batch_size x gradient_accumulation_steps x ranks",
+         fmt::format(
+             "{}, {}", batch,
+             quote(c, {"per_device_train_batch_size", "gradient_accumulation_steps", "ranks"})),
+         "leave gradient_accumulation_steps out");
+  if (micro > 0 && accumulation > 0 && c.ranks == 1 && micro * accumulation != G)
     fail(ErrorCode::usage,
          "global_batch_size = per_device_train_batch_size x gradient_accumulation_steps",
          fmt::format("{}, {}", batch,
@@ -348,7 +357,12 @@ RunSizes resolve_sizes(const RunConfig& c, int64_t positions) {
     fail(ErrorCode::usage, "global_batch_size as a multiple of gradient_accumulation_steps",
          fmt::format("{}, {}", batch, quote(c, {"gradient_accumulation_steps"})),
          fmt::format("global_batch_size={}", (G / accumulation + 1) * accumulation));
-  sizes.micro_batch_size = micro > 0 ? micro : accumulation > 0 ? G / accumulation : 0;
+  const int64_t steps = accumulation * c.ranks;
+  if (accumulation > 0 && G % steps != 0)
+    fail(ErrorCode::usage, "global_batch_size as a multiple of gradient_accumulation_steps x ranks",
+         fmt::format("{}, {}", batch, quote(c, {"gradient_accumulation_steps", "ranks"})),
+         fmt::format("global_batch_size={}", (G / steps + 1) * steps));
+  sizes.micro_batch_size = micro > 0 ? micro : accumulation > 0 ? G / steps : 0;
   return sizes;
 }
 

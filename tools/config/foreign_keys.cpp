@@ -70,10 +70,10 @@ constexpr ForeignKey kForeign[] = {
     {.names = "use_dora lora_bias", .why = "adapters are LoRA's"},
     {.names = "deepspeed fsdp fsdp_config zero_stage parallelism_config ddp_backend ddp_find_unused_parameters "
               "ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph",
-     .why = "one device is used; there is nothing to divide"},
-    {.names = "local_rank", .why = "one device is used; there is nothing to divide", .neutral = "-1 0"},
-    {.names = "ddp_timeout average_tokens_across_devices save_on_each_node eval_use_gather_object",
-     .why = "one device is used, and a mean is over all trained tokens of a step", .neutral = "*"},
+     .why = "ranks and zero say who shares the work and what each keeps"},
+    {.names = "local_rank", .why = "ranks starts them all", .neutral = "-1 0"},
+    {.names = "average_tokens_across_devices save_on_each_node eval_use_gather_object",
+     .why = "a mean is over all trained tokens of a step, of all ranks", .neutral = "*"},
     {.names = "accelerator_config accelerator_config.split_batches accelerator_config.dispatch_batches "
               "accelerator_config.gradient_accumulation_kwargs",
      .why = "one device is used; global_batch_size says what a step has"},

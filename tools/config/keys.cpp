@@ -232,8 +232,19 @@ std::vector<Key> make_keys() {
               "memory, and memory the device's unless set; null: this machine",
        .example = "rtx4090", .unset = "null"},
       {.name = "threads", .section = "machine", .kind = K::integer, .field = &C::threads,
-       .doc = "threads of computation; auto: one per core the process may use", .example = "2",
-       .unset = "auto", .range = {.min = 1, .max = 1024}},
+       .doc = "threads of computation, of each rank; auto: one per core the process may use, shared by the ranks",
+       .example = "2", .unset = "auto", .range = {.min = 1, .max = 1024}},
+      {.name = "ranks", .section = "machine", .kind = K::integer, .field = &C::ranks,
+       .doc = "processes that share every step on this machine's cores, each with its own micro-batches; "
+              "memory is that of each",
+       .example = "2", .range = {.min = 1, .max = 64}},
+      {.name = "zero", .section = "machine", .kind = K::choice, .field = &C::zero,
+       .doc = "what of ranks each keeps only its piece of (ZeRO): 0 nothing, 1 the optimizer's states and "
+              "master weights, 2 gradients too, 3 weights too; auto: the first from 1 on that fits memory",
+       .example = "2", .idle = "0 auto", .choices = "auto 0 1 2 3"},
+      {.name = "ddp_timeout", .section = "machine", .kind = K::seconds, .field = &C::ddp_timeout,
+       .doc = "how long a rank waits for another before the run ends", .example = "60s",
+       .range = kAboveZero},
       {.name = "precision", .section = "machine", .kind = K::precision, .field = &C::precision,
        .doc = "fp32; tf32, on device cuda alone: fp32 whose matrix products round what they multiply to "
               "10 bits; bf16 or fp16: compute in 16 bits with master weights, gradients and optimizer "

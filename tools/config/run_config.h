@@ -70,7 +70,10 @@ struct RunConfig {
   int64_t memory = 0;                        // bytes; 0: auto, what is free less a reserve
   int64_t host_memory = 0;                   // bytes; 0: auto
   std::string target;                        // a described device to plan for; empty: this machine
-  int64_t threads = 0;                       // 0: auto
+  int64_t threads = 0;                       // 0: auto; of each rank
+  int64_t ranks = 1;                         // processes that share the work
+  std::string zero = "auto";                 // auto | 0 | 1 | 2 | 3: what each keeps a piece of
+  double ddp_timeout = 600;                  // seconds that a rank waits for another
   std::string precision = "fp32";            // fp32 | tf32 | bf16 | fp16
   std::string attn_implementation = "auto";  // auto | own | cudnn
   std::string cuda_graphs = "auto";          // auto | on | off

@@ -115,7 +115,7 @@ Inference open_inference(InferenceOptions options,
   PeftModel peft = resolve_base(options, source.spec);
   in.model = std::make_unique<Model>(source.spec,
                                      parse_precision(r.settings.tf32 ? "fp32" : options.precision),
-                                     peft.frozen, peft.adapters, peft.codes);
+                                     peft.frozen, peft.adapters, 1, peft.codes);
   if (options.adapter.empty()) check_trained_head(*in.model, options.model);
   // Read once: a budget that was not set is what is free now, which is another number later.
   r.budget = room && options.memory == 0

@@ -70,8 +70,8 @@ std::string open_micro_batch(PlanRequest& r) {
 std::string one_at_a_time(PlanRequest& r) {
   std::string text = "per_device_train_batch_size=1";
   if (r.keys.accumulation > 0) {
-    text += fmt::format(" gradient_accumulation_steps={}", r.global_batch);
-    r.keys.accumulation = r.global_batch;
+    text += fmt::format(" gradient_accumulation_steps={}", rank_batch(r));
+    r.keys.accumulation = rank_batch(r);
   }
   r.micro_batch = r.keys.micro = 1;
   return text;
@@ -243,16 +243,24 @@ const Row kRows[] = {
        return pinned ? allow(r, {"gradients", "bf16_gradients"}) : allow(r, {"bf16_gradients"});
      },
      Effect::rounded},
+    // Ranks that share more than they were told to.
+    {[](PlanRequest& r) -> std::string {
+       if (r.ranks == 1 || r.zero >= 3) return "";
+       r.zero = 3;
+       r.packed_weights = WeightPacking::none;
+       return "zero=3";
+     },
+     Effect::order},
     // Without clipping backward may consume the gradients.
     {[](PlanRequest& r) -> std::string {
-       if (r.max_grad_norm == 0) return "";
+       if (r.max_grad_norm == 0 || r.ranks > 1) return "";
        r.max_grad_norm = 0;
        return "max_grad_norm=0";
      },
      Effect::unclipped},
     // And without micro-steps that follow.
     {[](PlanRequest& r) -> std::string {
-       const bool follow = r.micro_batch > 0 && r.micro_batch < r.global_batch;
+       const bool follow = r.ranks == 1 && r.micro_batch > 0 && r.micro_batch < r.global_batch;
        if (!follow || r.pinned || r.max_grad_norm > 0 || r.model->precision().loss_scaling())
          return "";
        if (r.keys.micro <= 0 && r.keys.accumulation <= 0) return "";
@@ -441,6 +449,8 @@ std::vector<Offer> plan_offers(const PlanRequest& request, const Plan& refused,
   auto cheapest = static_cast<size_t>(Effect::samples) + 1;  // of what is enough alone
   std::vector<size_t> single;                                // that may stand beside others
   for (size_t row = 0; row < std::size(kRows); ++row) {
+    // Ranks keep all that they have on their devices.
+    if (request.ranks > 1 && rows.asks_host(row)) continue;
     if (!kRows[row].back) single.push_back(row);
     // Where the host's memory does not suffice, how much would is said already.
     if ((host && rows.asks_host(row)) || !rows.make({row}) || rows.bound() >= kNoLimit) continue;

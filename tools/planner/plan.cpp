@@ -106,7 +106,9 @@ int64_t free_bytes_now(const PlanRequest& r) {
   // number.
   const int64_t bytes =
       ram && r.reserve > 0 ? r.budget : make_device(Place::cpu)->memory_info().available_bytes;
-  return std::max<int64_t>(1, bytes - (ram ? runtime_bytes_of(r) : 0));
+  // Ranks share RAM; a budget that was not set is a rank's already.
+  const int64_t share = ram && r.reserve > 0 ? bytes : bytes / r.ranks;
+  return std::max<int64_t>(1, share - (ram ? runtime_bytes_of(r) : 0));
 }
 
 int64_t forget_free_bytes(PlanRequest& r, bool other_budgets) {
@@ -343,7 +345,7 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
       plan = std::move(richer);
   }
   if (plan.decisions.micro_batch > 0)
-    plan.accumulation = ceil_div(plan.global_batch, plan.decisions.micro_batch);
+    plan.accumulation = ceil_div(rank_batch(r), plan.decisions.micro_batch);
   if (!r.follow.path.empty()) {
     check_followed(r, plan);
     plan.followed = r.follow.path;

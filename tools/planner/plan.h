@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/blas/kernel_table.h"
+#include "engine/core/units.h"
 #include "tools/planner/cost_model.h"
 #include "tools/session/computes_on.h"
 #include "tools/session/session.h"
@@ -45,7 +46,10 @@ struct PlanRequest {
   // Where rows of unequal length share windows: rows of a step, of which global_batch windows are
   // expected, and of a window at most. 0: a sequence is a window.
   int64_t rows = 0, rows_per_window = 0;
-  double row_tokens = 0;      // of a row on the mean, where data is known; 0: windows are full
+  double row_tokens = 0;  // of a row on the mean, where data is known; 0: windows are full
+  // Ranks that share a step, each with as many windows, and what each keeps its piece of alone
+  // (Decisions::zero). Bytes are those of one rank.
+  int ranks = 1, zero = 0;
   bool token_logits = false;  // of a masked LM's evaluation
   int64_t micro_batch = 0;    // 0: the divisor of global_batch that is fastest
   int64_t eval_batch = 0;     // 0: as many sequences as the micro-batch, if `evaluate`
@@ -109,6 +113,11 @@ inline int64_t samples_per_step(const PlanRequest& r) {
   return r.rows > 0 ? r.rows : r.global_batch;
 }
 
+// Windows of a step that a rank has, at most.
+inline int64_t rank_batch(const PlanRequest& r) {
+  return ceil_div(r.global_batch, int64_t{r.ranks});
+}
+
 // A change of keys under which less memory is enough, as planned (tools/planner/offers.h).
 struct Offer {
   std::string keys;    // "offload_optimizer=cpu host_memory=1048576"
@@ -123,7 +132,7 @@ struct Plan {
   Decisions decisions;
   int64_t global_batch = 0, rows = 0;  // as in the request
   double row_tokens = 0;
-  int64_t accumulation = 0;  // micro-steps an optimizer step
+  int64_t accumulation = 0;  // micro-steps an optimizer step, of each rank
   Schedule schedule;         // packed
   int64_t host_budget = 0, free_before = 0, reserve = 0, free_bytes = 0;
   int64_t checkpoint_bytes = 0;  // of one checkpoint on disk; 0: none are written

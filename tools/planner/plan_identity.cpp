@@ -29,6 +29,8 @@ PlanFacts plan_facts(const PlanRequest& r) {
       {"save_buffer", fmt::format("{} B", r.save && r.global_batch > 0 ? save_ring_bytes(r) : 0)},
       {"sample_prompt and sample_tokens",
        r.kv_length > 0 ? fmt::format("{} tokens", r.kv_length) : "none"}};
+  if (r.ranks > 1) facts["ranks"] = std::to_string(r.ranks);
+  if (r.ranks > 1) facts["zero"] = std::to_string(r.zero);
   // Some settings bring states of their own.
   if (!r.optimizer.args.empty()) facts["optim_args"] = optim_args_text(r.optimizer.args);
   return facts;

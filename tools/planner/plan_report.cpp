@@ -70,29 +70,31 @@ nlohmann::json saving_json(const Plan& plan) {
 
 nlohmann::json decisions_json(const Plan& plan) {
   const Decisions& d = plan.decisions;
-  return {{"max_length", d.T},
-          {"micro_batch", d.micro_batch},
-          {"gradient_accumulation_steps", plan.accumulation},
-          {"head_rows", d.head_rows},
-          {"gradients", to_string(d.gradients)},
-          {"update", d.update_in_backward ? kUpdateInBackward : kUpdateBehind},
-          {"recompute", d.recompute},
-          {"offload", d.offload},
-          {"offload_optimizer", d.offload_optimizer ? "cpu" : "none"},
-          {"offload_params", d.offload_params ? "cpu" : "none"},
-          {"offload_gradients", d.offload_gradients ? "cpu" : "none"},
-          {"packed_weights", to_string(d.packed_weights)},
-          {"packing_boundaries", d.packing_boundaries},
-          {"rows_per_window", d.rows_per_window},
-          {"eval_batch", d.eval_batch},
-          {"kv_length", d.kv_length},
-          {"kv_rows", d.kv_rows},
-          {"prefill", d.prefill},
-          {"threads", plan.threads},
-          {"device", to_string(plan.place)},
-          {"instruction_set", plan_instruction_set()},
-          {"attention", plan.attention},
-          {"kernels", choices_json(plan.kernels)}};
+  nlohmann::json j = {{"max_length", d.T},
+                      {"micro_batch", d.micro_batch},
+                      {"gradient_accumulation_steps", plan.accumulation},
+                      {"head_rows", d.head_rows},
+                      {"gradients", to_string(d.gradients)},
+                      {"update", d.update_in_backward ? kUpdateInBackward : kUpdateBehind},
+                      {"recompute", d.recompute},
+                      {"offload", d.offload},
+                      {"offload_optimizer", d.offload_optimizer ? "cpu" : "none"},
+                      {"offload_params", d.offload_params ? "cpu" : "none"},
+                      {"offload_gradients", d.offload_gradients ? "cpu" : "none"},
+                      {"packed_weights", to_string(d.packed_weights)},
+                      {"packing_boundaries", d.packing_boundaries},
+                      {"rows_per_window", d.rows_per_window},
+                      {"eval_batch", d.eval_batch},
+                      {"kv_length", d.kv_length},
+                      {"kv_rows", d.kv_rows},
+                      {"prefill", d.prefill},
+                      {"threads", plan.threads},
+                      {"device", to_string(plan.place)},
+                      {"instruction_set", plan_instruction_set()},
+                      {"attention", plan.attention},
+                      {"kernels", choices_json(plan.kernels)}};
+  if (d.ranks > 1) j["ranks"] = d.ranks, j["zero"] = d.zero;
+  return j;
 }
 
 // What memory costs and what more of it would buy.
@@ -211,6 +213,19 @@ std::string rests_with_host(const Decisions& d) {
   return text;
 }
 
+namespace {
+
+// What each of several ranks keeps.
+const char* zero_words(const Decisions& d) {
+  if (d.ranks <= 1) return "";
+  if (d.zero == 0) return ", each with all states";
+  if (d.zero == 1) return ", each with its piece of the optimizer's states";
+  if (d.zero == 2) return ", each with its piece of the optimizer's states and gradients";
+  return ", each with its piece of the optimizer's states, gradients and weights";
+}
+
+}  // namespace
+
 std::string plan_sentence(const Plan& plan) {
   const Decisions& d = plan.decisions;
   std::string s;
@@ -231,9 +246,12 @@ std::string plan_sentence(const Plan& plan) {
     s = plan.rows > 0 ? fmt::format("{} rows a step, in about {} windows of {} tokens", plan.rows,
                                     plan.global_batch, d.T)
                       : fmt::format("{} sequences of {} tokens a step", plan.global_batch, d.T);
+    if (d.ranks > 1) s += fmt::format(", shared by {} ranks", d.ranks);
     s += plan.accumulation > 1
              ? fmt::format(" in {} micro-batches of {}", plan.accumulation, d.micro_batch)
-             : std::string(" at once");
+         : d.ranks > 1 ? fmt::format(" in one micro-batch of {} each", d.micro_batch)
+                       : std::string(" at once");
+    s += zero_words(d);
     s += d.recompute == "none" ? ", everything kept for backward"
                                : fmt::format(", recomputing {}", layers_in_brief(d.recompute));
     if (d.offload != "none") s += fmt::format(", offloading {}", layers_in_brief(d.offload));

@@ -28,7 +28,8 @@ PlanSearch::PlanSearch(const PlanRequest& request, std::shared_ptr<Recordings> r
   const bool open = r.recompute == "auto" && trains;
   const bool choose = r.offload == "auto" && use_host;  // what is offloaded
   const std::string fixed = r.offload == "auto" ? "none" : r.offload;
-  layers_ = open && fixed == "none";
+  // Of weights that are gathered a layer ahead the presets are looked at, as of streamed ones.
+  layers_ = open && fixed == "none" && r.zero < 3;
   stacks_ = layers_ && choose && r.model->backward_layers() > 1 && layers_save_alike(*r.model);
 
   if (trains && r.offload_optimizer != "cpu") states_away_.push_back(false);
@@ -72,7 +73,8 @@ std::vector<PlanSearch::Gradients> PlanSearch::gradients(int64_t micro) const {
   const PlanRequest& r = request_;
   // In backward nothing is known of the norm of all gradients, nor of a later micro-step.
   const bool in_backward = r.global_batch > 0 && r.rows == 0 && r.max_grad_norm == 0 &&
-                           micro >= r.global_batch && !r.model->precision().loss_scaling();
+                           r.ranks == 1 && micro >= r.global_batch &&
+                           !r.model->precision().loss_scaling();
   std::vector<Gradients> list;
   for (const DType t : {DType::f32, DType::bf16}) {
     // Allowed is not asked for: on a place that has no kernels for them they are not looked at.
@@ -112,6 +114,8 @@ Decisions PlanSearch::decide(const Key& key) const {
   d.token_logits = r.token_logits;
   if (r.save && r.global_batch > 0) d.save_ring = save_ring_bytes(r);
   d.packed_weights = r.packed_weights.value_or(WeightPacking::none);
+  d.ranks = r.ranks;
+  d.zero = r.global_batch > 0 ? r.zero : 0;
   return d;
 }
 
@@ -119,13 +123,14 @@ Decisions PlanSearch::decide(const Key& key) const {
 std::vector<int64_t> PlanSearch::micros() const {
   const PlanRequest& r = request_;
   if (r.global_batch <= 0) return {0};
-  if (r.micro_batch > 0) return {std::min(r.micro_batch, r.global_batch)};
-  if (r.bitwise) return {r.global_batch};
+  const int64_t windows = rank_batch(r);
+  if (r.micro_batch > 0) return {std::min(r.micro_batch, windows)};
+  if (r.bitwise) return {windows};
   std::vector<int64_t> list;  // divisors
-  for (int64_t d = 1; d * d <= r.global_batch; ++d)
-    if (r.global_batch % d == 0) {
+  for (int64_t d = 1; d * d <= windows; ++d)
+    if (windows % d == 0) {
       list.push_back(d);
-      if (d != r.global_batch / d) list.push_back(r.global_batch / d);
+      if (d != windows / d) list.push_back(windows / d);
     }
   std::sort(list.begin(), list.end(), std::greater<>());
   const auto small = std::find_if(list.begin(), list.end() - 1,

@@ -84,7 +84,7 @@ double PlanSearch::step_seconds(const Schedule& s, const Decisions& d) const {
   const auto of = [&](const char* name) {
     return cost_->seconds(s.at(s.find(name)), d.micro_batch * d.T);
   };
-  const auto accumulation = static_cast<double>(ceil_div(request_.global_batch, d.micro_batch));
+  const auto accumulation = static_cast<double>(ceil_div(rank_batch(request_), d.micro_batch));
   return judged(d, of("micro_first") + (accumulation - 1) * of("micro_next") + of("update"));
 }
 
@@ -100,6 +100,8 @@ Decisions of_block(const Decisions& d) {
   b.offload_optimizer = d.update_in_backward && d.offload_optimizer;
   b.packing_boundaries = d.packing_boundaries;
   b.packed_weights = d.packed_weights;
+  b.ranks = d.ranks;
+  b.zero = d.zero;
   return b;
 }
 
@@ -139,6 +141,8 @@ Decisions of_common(const Decisions& d) {
   c.rows_per_window = d.rows_per_window;
   c.token_logits = d.token_logits;
   c.packed_weights = d.packed_weights;
+  c.ranks = d.ranks;
+  c.zero = d.zero;
   return c;
 }
 
@@ -310,7 +314,7 @@ PlanSearch::Config* PlanSearch::config(const Key& key) {
   c.bound = w.bound;
   c.host = w.host;
   if (key.micro <= 0) return slot.get();
-  c.micro_steps = static_cast<double>(ceil_div(request_.global_batch, key.micro));
+  c.micro_steps = static_cast<double>(ceil_div(rank_batch(request_), key.micro));
   c.seconds = c.floor = w.first + (c.micro_steps - 1) * w.next + w.update;
   c.gain.forward = w.gain_first.forward + (c.micro_steps - 1) * w.gain_next.forward;
   c.gain.both = w.gain_first.both + (c.micro_steps - 1) * w.gain_next.both;

@@ -27,8 +27,18 @@ bool graphs_for(const Decisions& d) {
 
 Session::Session(Place place, const Model& model, const Decisions& decisions,
                  const OptimizerConfig& optimizer, const Settings& settings,
-                 const Schedule* schedule)
-    : model_(model), decisions_(decisions), ctx_(place, settings_for(settings, decisions)) {
+                 const Schedule* schedule, Comm* comm)
+    : model_(model),
+      decisions_(decisions),
+      ctx_(place, settings_for(settings, decisions)),
+      comm_(comm) {
+  if (place == Place::plan && decisions.ranks > 1) {
+    planned_comm_ = std::make_unique<RankComm>(decisions.ranks);
+    comm_ = planned_comm_.get();
+  }
+  require(
+      (comm_ ? comm_->size() : 1) == decisions.ranks && model.params().ranks() == decisions.ranks,
+      "a communicator and a table of as many ranks");
   require((place == Place::plan) == (schedule == nullptr), "a schedule exactly where it is run");
   optimizer_ = make_optimizer(optimizer);
   if (decisions.micro_batch > 0)
@@ -74,6 +84,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
 
 void Session::open() {
   if (!ctx_.planning()) ctx_.reserve(schedule_);
+  if (!ctx_.planning() && comm_) comm_->attach(ctx_.arena_base(), ctx_.arena_bytes());
   prepare_kernels(ctx_);
   ctx_.program(schedule_, root_, [&] { make_residents(); });
   if (generate_ >= 0) ctx_.program(schedule_, generate_, [&] { make_generation(); });
@@ -137,7 +148,9 @@ StorePolicy Session::store_policy() const {
           .update_in_backward = d.update_in_backward,
           .offload_states = d.offload_optimizer,
           .offload_weights = d.offload_params,
-          .offload_gradients = d.offload_gradients};
+          .offload_gradients = d.offload_gradients,
+          .comm = comm_,
+          .zero = d.zero};
 }
 
 void Session::make_residents() {
@@ -180,6 +193,17 @@ void Session::make_residents() {
     save_ring_ = ctx_.tensor(Name("save.ring"), {d.save_ring}, DType::u8, Category::workspace);
   state_ = ctx_.tensor(Name("step_state"), step_state_shape(), DType::u8, Category::state);
   if (ctx_.by_kernels()) make_host_side();
+  make_save_room();
+}
+
+// A parameter that is turned in files is read as a whole before it is.
+void Session::make_save_room() {
+  const int64_t bytes = turned_bytes(model_);
+  if (decisions_.save_ring <= 0 || bytes == 0 || !(ctx_.by_kernels() || in_pieces())) return;
+  const Name name("save.turned");
+  host_.turned = ctx_.by_kernels()
+                     ? ctx_.host_tensor(name, {bytes / 4}, DType::f32)
+                     : ctx_.tensor(name, {bytes / 4}, DType::f32, Category::workspace);
 }
 
 void Session::make_head_batch(int64_t B) {
@@ -218,8 +242,6 @@ void Session::make_host_side() {
   host_.next = twin("host.next_token", next_);
   host_.logits = twin("host.next_logits", logits_);
   host_.sources = twin("host.row_sources", sources_);
-  if (const int64_t bytes = turned_bytes(model_); decisions_.save_ring > 0 && bytes > 0)
-    host_.turned = ctx_.host_tensor(Name("save.turned"), {bytes / 4}, DType::f32);
 }
 
 StepState& Session::state() {
@@ -330,9 +352,11 @@ void Session::update() {
     if (stores_->updates_in_backward()) {
       stores_->finish(ctx_);
     } else {
+      stores_->sum_ranks(ctx_);
       stores_->sum_squares(ctx_, state_);
       clip(ctx_, state_, decisions_.max_grad_norm);
       optimizer_->update(ctx_, stores_->targets(), stores_->states(), state_);
+      stores_->share(ctx_);
     }
     if (packed_) packed_->pack(ctx_, stores_->weights(), false);
     if (model_.precision().loss_scaling()) update_loss_scale(ctx_, state_, decisions_.loss_scaling);
@@ -345,6 +369,7 @@ void Session::evaluate() {
   ctx_.repeat(schedule_, eval_, [&] {
     Runtime rt = runtime(nullptr, batch_document_start(decisions_.eval_batch));
     model_.evaluate(ctx_, rt, *eval_pass_, batch(decisions_.eval_batch), decisions_.head_rows);
+    stores_->done_reading();
   });
   if (host_.head_logits.defined() && !ctx_.planning())
     ctx_.read(host_.head_logits.view().data, head_logits_);
@@ -358,6 +383,7 @@ void Session::prefill(int64_t row) {
   ctx_.program(schedule_, prefill_program_, [&] {
     Runtime rt = runtime(nullptr, {}, &cache_);
     model_.hidden(ctx_, rt, *prefill_pass_, prompt_, PassMode::inference);
+    stores_->done_reading();
   });
 }
 
@@ -369,6 +395,7 @@ void Session::decode() {
     Runtime rt = runtime(nullptr, {}, &cache_);
     const Tensor h = model_.hidden(ctx_, rt, *decode_pass_, next_, PassMode::inference);
     model_.logits(ctx_, rt, logits_, h);
+    stores_->done_reading();
   });
   if (host_.logits.defined() && !ctx_.planning()) ctx_.read(host_.logits.view().data, logits_);
 }
@@ -386,9 +413,10 @@ void Session::save_model(const std::string& path, const SafetensorsLayout& layou
   static const Name kStaging("save.staging");
   ctx_.program(schedule_, save_, [&] {
     const int64_t bytes = save_staging_bytes(model_);
+    const int64_t more = ctx_.by_kernels() || in_pieces() ? turned_bytes(model_) : 0;
     const Tensor staging =
-        ctx_.by_kernels() ? ctx_.host_tensor(kStaging, {bytes + turned_bytes(model_)}, DType::u8)
-                          : ctx_.tensor(kStaging, {bytes}, DType::u8, Category::workspace);
+        ctx_.by_kernels() ? ctx_.host_tensor(kStaging, {bytes + more}, DType::u8)
+                          : ctx_.tensor(kStaging, {bytes + more}, DType::u8, Category::workspace);
     save_weights(ctx_, model_, layout, resting(), staging, path);
   });
 }

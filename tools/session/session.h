@@ -31,6 +31,7 @@
 #include "layers/models/weights.h"
 #include "optim/loss_scaling.h"
 #include "optim/optimizer.h"
+#include "parallel/rank_comm.h"
 
 namespace snug {
 
@@ -72,6 +73,9 @@ struct Decisions {
   bool offload_gradients = false;
   // Copies of the linear weights in the kernels' order: memory for speed, the same bits.
   WeightPacking packed_weights = WeightPacking::none;
+  // Ranks that share a step, each with micro-batches of its own, and what each keeps its piece of alone
+  // (StorePolicy::zero). With some nothing rests with the host and nothing is updated in backward.
+  int ranks = 1, zero = 0;
 
   auto operator<=>(const Decisions&) const = default;  // any order: what is known of equal ones
 };
@@ -82,10 +86,11 @@ bool graphs_for(const Decisions& decisions);
 
 class Session : private CodeSink {
  public:
-  // On a place with storage, `schedule` is the packed record of the same decisions made on plan.
+  // On a place with storage, `schedule` is the packed record of the same decisions made on plan, and of
+  // several ranks `comm` is this one's, which outlives the session.
   Session(Place place, const Model& model, const Decisions& decisions,
           const OptimizerConfig& optimizer, const Settings& settings,
-          const Schedule* schedule = nullptr);
+          const Schedule* schedule = nullptr, Comm* comm = nullptr);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -148,6 +153,7 @@ class Session : private CodeSink {
   const View& save_ring() const { return save_ring_.view(); }  // u8, for the host
   // f32, for one parameter that is transposed in files; undefined where the host reads tensors.
   const View& save_turned() const { return host_.turned.view(); }
+  Comm* comm() const { return comm_; }  // null: one rank
   // What update() passes before it changes a parameter; null: nothing.
   void set_update_gate(UpdateGate* gate) { stores_->set_gate(gate); }
 
@@ -182,6 +188,10 @@ class Session : private CodeSink {
   void send_state();
   void send_batch();
   void make_host_side();
+  // Whether parameters rest in pieces that no file has them in.
+  bool in_pieces() const {
+    return decisions_.zero == 3 || (decisions_.zero > 0 && model_.precision().separate_master());
+  }
   ModelBatch batch(int64_t B) const;
   View batch_document_start(int64_t B) const;
   StorePolicy store_policy() const;
@@ -193,12 +203,15 @@ class Session : private CodeSink {
   void put(int param, size_t k, const void* bytes) override {
     stores_->coded()->put(ctx_, param, k, bytes);
   }
+  void make_save_room();
 
   const Model& model_;
   Decisions decisions_;
   Schedule schedule_;
   Context ctx_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<RankComm> planned_comm_;  // on plan, of several ranks
+  Comm* comm_;
 
   std::unique_ptr<Stores> stores_;
   std::unique_ptr<PackedWeights> packed_;

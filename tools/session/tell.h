@@ -19,6 +19,9 @@ void tell(std::FILE* to, fmt::format_string<Values...> format, Values&&... value
   tell_text(to, fmt::format(format, std::forward<Values>(values)...));
 }
 
+// From here on nothing is written: of a process for which another one speaks.
+void mute_tell();
+
 // From here on a write to a pipe without a reader is refused, and is no signal.
 void outlive_readers();
 

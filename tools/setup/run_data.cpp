@@ -58,7 +58,7 @@ std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const 
                                    const RunConfig& config,
                                    const std::optional<Tokenizer>& tokenizer, int64_t V,
                                    std::string& cache, std::string& text, bool& columns,
-                                   const PrepareRoom& room, int64_t& most_bytes) {
+                                   const PrepareRoom& room, int64_t& most_bytes, bool found) {
   if (given.empty())
     fail(ErrorCode::usage, fmt::format("{} as a file, folder or pattern", key), "none",
          fmt::format("{}=input.txt", key));
@@ -91,7 +91,7 @@ std::vector<TokenFile> open_tokens(const std::vector<std::string>& given, const 
     const TokensOfText made = tokenize_once(
         sources.texts, *tokenizer,
         {.text_column = config.text_column, .quotes = parse_quoting(config.quoting, "quoting")},
-        config.token_cache, cache, room);
+        config.token_cache, cache, room, found);
     const CorpusReport& report = made.report;
     most_bytes = std::max(most_bytes, made.most_bytes);
     cache = made.path;
@@ -224,7 +224,7 @@ RunData rows_data(const std::shared_ptr<RowData>& rows) {
 
 RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, int64_t V,
                      int64_t T, const std::string& cache_folder, bool training,
-                     const PrepareRoom& room) {
+                     const PrepareRoom& room, bool made) {
   RunData data;
   bool columns = false;
   const auto seed = static_cast<uint64_t>(config.data_seed >= 0 ? config.data_seed : config.seed);
@@ -232,7 +232,7 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
     std::string cache = cache_folder + "/train.bin";
     std::vector<TokenFile> files =
         open_tokens(config.train_data, "train_data", config, tokenizer, V, cache, data.text,
-                    columns, room, data.preparing_bytes);
+                    columns, room, data.preparing_bytes, made);
     for (const TokenFile& f : files) data.train_tokens += f.size();
     data.train.emplace(cut_windows(std::move(files), T,
                                    {.eval_fraction = config.eval_fraction, .seed = seed},
@@ -251,7 +251,7 @@ RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& to
     std::string text;
     std::vector<TokenFile> files =
         open_tokens(config.eval_data, training ? "eval_data" : "--data", config, tokenizer, V,
-                    cache, text, columns, room, data.preparing_bytes);
+                    cache, text, columns, room, data.preparing_bytes, made);
     data.eval.emplace(cut_windows(std::move(files), T,
                                   {.eval_fraction = 0.0, .seed = seed, .shuffle = false},
                                   config.eval_data, cache));

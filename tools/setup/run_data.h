@@ -43,11 +43,11 @@ RunData rows_data(const std::shared_ptr<RowData>& rows);
 // it may be anything. Throws data on what cannot be trained on: missing or empty sources, text
 // shorter than a sample, tokens outside [0, V), and, where packing_boundaries keeps documents
 // apart, token files that do not say where documents end, documents of one token alone and samples
-// to evaluate that hold no others. Errors name the sources, not the cache. `room`: of
+// to evaluate that hold no others. Errors name the sources, not the cache. `room`, `made`: of
 // tokenize_once.
 RunData prepare_data(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, int64_t V,
                      int64_t T, const std::string& cache_folder, bool training,
-                     const PrepareRoom& room = {});
+                     const PrepareRoom& room = {}, bool made = false);
 
 // Throws data if documents are kept apart and no sample of `steps` (0: of an epoch) has a target.
 void check_trained(const RunData& data, const RunConfig& config, int64_t steps,

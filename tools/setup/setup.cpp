@@ -22,6 +22,7 @@
 #include "tools/setup/optimizer_setup.h"
 #include "tools/setup/peft_setup.h"
 #include "tools/setup/plan_file.h"
+#include "tools/setup/rank_setup.h"
 #include "tools/setup/targets.h"
 #include "tools/setup/task_keys.h"
 
@@ -288,13 +289,14 @@ RunSetup make_setup(RunConfig config) {
   if (s.peft) peft = resolve_adapter(spec, *s.peft, config.adapter);
   s.model = std::make_unique<Model>(spec, parse_precision(tf32 ? "fp32" : config.precision),
                                     s.peft ? peft.frozen : std::move(frozen.says), peft.adapters,
-                                    peft.codes);
+                                    static_cast<int>(config.ranks), peft.codes);
 
   PlanRequest& r = s.request;
   r.model = s.model.get();
   r.optimizer = optimizer_setup(config, *s.model, s.model_folder.empty());
   r.paged_states = pages_states(config);
-  r.settings.threads = resolve_threads(config.threads);
+  r.ranks = static_cast<int>(config.ranks);
+  r.settings.threads = rank_threads(config);
   choose_device(r.settings, config.device, "device");
   const bool emulated = r.settings.target == Place::emu, gpu = r.settings.target == Place::cuda;
   r.settings.tf32 = tf32;
@@ -384,12 +386,14 @@ RunSetup make_setup(RunConfig config) {
     own_memory = !target->shares_host;
     r.budget = config.memory > 0 ? config.memory : target->memory_bytes;
   }
+  if (r.ranks > 1 && r.reserve > 0) r.budget = std::max<int64_t>(1, r.budget / r.ranks);
   r.host_budget = config.host_memory;
   // On this machine both arenas are RAM, and the user says that there is some for a second one.
   r.use_host = own_memory || config.host_memory > 0;
   r.settings.graphs = config.cuda_graphs == "on" || (gpu && config.cuda_graphs == "auto");
   if (config.cuda_graphs == "on") stay_on_device(r);
   check_offload_params(config, r);
+  if (r.ranks > 1) settle_ranks(config, r);
   if (r.offload_optimizer == "cpu" && r.offload_params != "cpu" &&
       make_optimizer(r.optimizer)->state_names().empty() && !s.model->precision().separate_master())
     fail(ErrorCode::usage, "an optimizer with states, or a 16-bit precision, for offload_optimizer",
@@ -413,6 +417,7 @@ RunSetup make_setup(RunConfig config) {
   if (s.config.target.empty()) r.free_bytes = free_bytes_now(r);
   // A checkpoint or a plan to follow says itself whose attention it is.
   if (r.global_batch > 0 && s.config.plan.empty()) keep_attention_that_fits(r);
+  if (r.ranks > 1 && s.config.zero == "auto") choose_zero(r);
   return s;
 }
 

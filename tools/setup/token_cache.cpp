@@ -185,7 +185,7 @@ int64_t RecordLimits::longest_word(int64_t document) const {
 
 TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer& tokenizer,
                            const ReadOptions& read, const std::string& cache,
-                           const std::string& own, const PrepareRoom& room) {
+                           const std::string& own, const PrepareRoom& room, bool made) {
   TokenizeOptions options;
   options.vocab_size = tokenizer.vocab_size();
   options.tokenizer = tokenizer.fingerprint();
@@ -217,6 +217,7 @@ TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer
     if (const auto found = find(out.path, options.source, tokenizer)) return *found;
     out.shared = true;
   }
+  if (made) return out;
   std::error_code error;
   const std::string parent = fs::path(out.path).parent_path().string();
   if (!parent.empty()) fs::create_directories(parent, error);

@@ -72,8 +72,9 @@ struct TokensOfText {
 // Of `read` the column and the quotes count. `room` bounds what it takes: longer records, documents
 // that this tokenizer must see whole, and words are an Error of code data, where the process would
 // have more than room.budget with them.
+// With `made` another rank has just done so, and its file is found.
 TokensOfText tokenize_once(const std::vector<CorpusFile>& files, const Tokenizer& tokenizer,
                            const ReadOptions& read, const std::string& cache,
-                           const std::string& own, const PrepareRoom& room = {});
+                           const std::string& own, const PrepareRoom& room = {}, bool made = false);
 
 }  // namespace snug

@@ -85,7 +85,7 @@ void TrainRun::write_state(const std::string& folder) const {
 }
 
 std::string TrainRun::checkpoint_folder(int64_t step) const {
-  return fmt::format("{}/{}{}", config().output_dir, kCheckpointPrefix, step);
+  return fmt::format("{}/{}{}", lead_dir_, kCheckpointPrefix, step);
 }
 
 void TrainRun::require_own_output() const {
@@ -126,11 +126,15 @@ bool TrainRun::sample() {
 void TrainRun::save() {
   require_own_output();
   if (saved_step_ == at_.step) return;
-  tell_saved(checkpoints_->wait());
+  if (checkpoints_) tell_saved(checkpoints_->wait());
   if (best_so_far()) {
     at_.best_saved_loss = evaluated_loss_;
     at_.best_saved_metric = evaluated_metric_;
     at_.best_saved_step = at_.step;
+  }
+  if (!checkpoints_) {  // rank 0 writes it of all
+    saved_step_ = at_.step;
+    return;
   }
   RunPosition position = at_;
   position.elapsed += monotonic_seconds() - started_;
@@ -153,7 +157,8 @@ void TrainRun::tell_saved(const std::optional<CheckpointWriter::Saved>& saved) {
 
 std::string TrainRun::save_and_wait() {
   save();
-  checkpoints_->wait();
+  if (checkpoints_) checkpoints_->wait();
+  meet("the checkpoint");
   return checkpoint_folder(at_.step);
 }
 
@@ -201,12 +206,12 @@ void TrainRun::write_memory_json(bool done) {
                       {"allocations_after_start", nullptr},
                       {"transient_allocations", nullptr},
                       {"finished", done},
-                      {"checkpoints",
-                       {{"written", checkpoints_->written()},
+                      {"categories", plan_json(plan_)["categories"]}};
+  if (checkpoints_)
+    j["checkpoints"] = {{"written", checkpoints_->written()},
                         {"bytes_each", checkpoints_->bytes()},
                         {"write_seconds", checkpoints_->write_seconds()},
-                        {"stall_seconds", checkpoints_->stall_seconds()}}},
-                      {"categories", plan_json(plan_)["categories"]}};
+                        {"stall_seconds", checkpoints_->stall_seconds()}};
   if (setup_.model->precision().loss_scaling())
     j["loss_scaling"] = {{"loss_scale", at_.loss_scale}, {"skipped_steps", at_.step - at_.updates}};
   if (session_->context().settings().graphs) j["graphs"] = session_->context().graphs();
@@ -230,6 +235,7 @@ void TrainRun::write_unfinished() {
 }
 
 void TrainRun::write_report(bool done) {
+  if (!leads()) return;
   report_.finished = done;
   report_.title = config().output_dir;
   report_.sample_text = sample_text_;
@@ -281,10 +287,11 @@ void TrainRun::start_log() {
                                        : setup_.model_folder.empty()
                                            ? "random initialisation"
                                            : "read from " + setup_.model_folder));
-  log_->say(fmt::format("Checkpoints: {} each{}", human_bytes(checkpoints_->bytes()),
-                        config().save_steps > 0
-                            ? fmt::format(", every {} steps", config().save_steps)
-                            : std::string(", only when interrupted")));
+  if (checkpoints_)
+    log_->say(fmt::format("Checkpoints: {} each{}", human_bytes(checkpoints_->bytes()),
+                          config().save_steps > 0
+                              ? fmt::format(", every {} steps", config().save_steps)
+                              : std::string(", only when interrupted")));
   runtime_measured_ = runtime_now();
   log_->say(fmt::format("memory reserved: {} B of engine, resident {} B", plan_.engine_bytes,
                         session_->context().resident_bytes()));
@@ -324,7 +331,7 @@ int TrainRun::stopped() {
 int TrainRun::training_failed() {
   allocation_watch::stop();
   try {
-    checkpoints_->wait();
+    if (checkpoints_) checkpoints_->wait();
   } catch (const Error&) {
     if (!lock_.lost()) throw;
   }
@@ -383,7 +390,7 @@ int TrainRun::data_lost(const DataLost& error) {
 }
 
 std::optional<std::string> TrainRun::own_latest() const {
-  return lock_.lost() ? std::nullopt : latest_checkpoint(config().output_dir);
+  return lock_.lost() ? std::nullopt : latest_checkpoint(lead_dir_);
 }
 
 // output_dir is gone: what was learned goes into a new one of that name, or beside it if another
@@ -394,12 +401,12 @@ bool TrainRun::rescue() {
                               : config().output_dir;
   std::error_code code;
   // With the best weights in place of the last ones there is no state to save any more.
-  if (weights_replaced_ || at_.step == 0 || fs::exists(dir, code) ||
+  if (ranks_ || weights_replaced_ || at_.step == 0 || fs::exists(dir, code) ||
       !fs::create_directories(dir, code))
     return false;
   try {
     lock_.take(dir);
-    setup_.config.output_dir = dir;
+    setup_.config.output_dir = lead_dir_ = dir;
     checkpoints_->set_output_dir(dir);
     log_->recover(dir);
     if (setup_.tokenizer) {
@@ -421,7 +428,7 @@ bool TrainRun::rescue() {
 int TrainRun::broken_off(const Error& error) {
   allocation_watch::stop();
   try {
-    tell_saved(checkpoints_->wait());
+    if (checkpoints_) tell_saved(checkpoints_->wait());
   } catch (const Error&) {  // the same again
   }
   // The reason, whatever was refused first.

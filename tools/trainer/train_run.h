@@ -21,6 +21,7 @@
 #include "tools/setup/run_data.h"
 #include "tools/setup/setup.h"
 #include "tools/trainer/run_log.h"
+#include "tools/trainer/run_ranks.h"
 #include "tools/trainer/start_clock.h"
 #include "tools/trainer/step_recorder.h"
 
@@ -28,11 +29,26 @@ namespace snug {
 
 class TrainRun {
  public:
-  explicit TrainRun(const RunConfig& config) : setup_(make_setup(config)) { clock_.lap("setup"); }
+  // `ranks`: of several; null: one.
+  TrainRun(const RunConfig& config, RunRanks* ranks)
+      : ranks_(ranks), setup_(make_setup(config)), lead_dir_(config.output_dir) {
+    clock_.lap("setup");
+  }
   int run();
 
  private:
   int steps();
+  bool leads() const { return ranks_ == nullptr || ranks_->leads(); }
+  // Of several ranks: all are here.
+  void meet(const char* what) {
+    if (ranks_) ranks_->meet(what);
+  }
+  void agree_on_request();
+  void follow_resume();
+  void make_own_folder();
+  // What rank 0 decides of the step to come: whether it is the last, and the schedule's clock.
+  void agree();
+  bool stopping() const;
   void check_output_dir();
   void check_new_folder();
   std::string again() const;
@@ -104,8 +120,10 @@ class TrainRun {
   const RunConfig& config() const { return setup_.config; }
 
   OutputLock lock_;  // first, so that it is let go of last
+  RunRanks* ranks_;
   StartClock clock_;
   RunSetup setup_;
+  std::string lead_dir_;  // the run's output_dir; that of a rank that follows is below it
   RunData data_;
   Plan plan_;
   std::optional<Checkpoint> resumed_;
@@ -147,6 +165,8 @@ class TrainRun {
   int64_t evaluated_step_ = -1, saved_step_ = -1;
   std::vector<std::string> damaged_;  // checkpoints a resume passed over, to be kept aside
   bool weights_replaced_ = false;     // by the best ones: there is no state to save any more
+  bool stop_ = false;                 // of several ranks: one of them got a signal
+  double lead_elapsed_ = 0;           // and what rank 0's clock says
   bool last_ = false;                 // decided once a step, so that all parts of the step agree
 };
 

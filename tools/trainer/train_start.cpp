@@ -104,6 +104,16 @@ void TrainRun::keep_own_tokens() {
          input, "a copy of it elsewhere");
 }
 
+// Where a rank that follows keeps its own plan, log and memory.
+void TrainRun::make_own_folder() {
+  std::string& dir = setup_.config.output_dir;
+  dir = fmt::format("{}/{}/{}", lead_dir_, kRanksFolder, ranks_->rank());
+  std::error_code error;
+  fs::create_directories(dir, error);
+  if (error)
+    fail(ErrorCode::device, fmt::format("to create {}", dir), error.message(), "free disk space");
+}
+
 // What makes the new folder one that stands for itself: the checkpoint, the best one before it, and
 // the log.
 void TrainRun::take_over() {
@@ -152,7 +162,7 @@ void TrainRun::prepare() {
       fs::rename(folder, kept, error);
       if (!error) tell(stdout, "Kept as {}\n", kept);
     }
-    if (!fork_) set_later_aside(aside, dir, resumed_->position.step);
+    if (!fork_ && leads()) set_later_aside(aside, dir, resumed_->position.step);
     at_ = resumed_->position;
     at_.loss_scale = session_->state().loss_scale;  // a fixed one may be another now
     watch_.restore(at_.watch);
@@ -172,31 +182,35 @@ void TrainRun::prepare() {
       at_.best_saved_loss = -1;
       at_.best_saved_step = -1;
     }
-  } else if (config().overwrite) {
+  } else if (config().overwrite && leads()) {
     remove_old_run(dir);
-  } else {
+  } else if (leads()) {
     remove_torn_files(dir);
   }
   at_.best_by = best_by();
   at_.greater_is_better = greater_is_better();
-  adopt_new_tokens(dir, own_tokens_);
-  if (setup_.tokenizer) {
+  if (leads()) adopt_new_tokens(dir, own_tokens_);
+  if (setup_.tokenizer && leads()) {
     setup_.tokenizer->save(dir + "/tokenizer");
     save_chat_files(config(), setup_.model_folder, setup_.tokenizer, dir + "/tokenizer");
   }
-  write_config();
+  if (leads()) write_config();
   write_json_file(dir + "/plan.json", plan_json(plan_));
-  write_report(false);
-  checkpoints_ = std::make_unique<CheckpointWriter>(*session_, dir, config().save_total_limit,
-                                                    plan_.save_background);
-  session_->set_update_gate(&checkpoints_->gate());
-  checkpoints_->set_guard([this] { require_own_output(); });
+  if (leads()) {
+    write_report(false);
+    checkpoints_ = std::make_unique<CheckpointWriter>(*session_, dir, config().save_total_limit,
+                                                      plan_.save_background,
+                                                      ranks_ ? &ranks_->gathered() : nullptr);
+    checkpoints_->set_guard([this] { require_own_output(); });
+  }
+  session_->set_update_gate(checkpoints_ ? &checkpoints_->gate() : &ranks_->gate());
   final_layout_ = std::make_unique<SafetensorsLayout>(weights_layout(
       *setup_.model, config().save_dtype == "bf16" ? DType::bf16 : DType::f32, setup_.base));
   recorder_ = std::make_unique<StepRecorder>(plan_, config().trace);
   RunSinks sinks = run_sinks(config().report_to);
   sinks.loss_scaling = setup_.model->precision().loss_scaling();
-  log_ = std::make_unique<RunLog>(dir, resumed_ ? resumed_->position.step : -1, sinks, &aside);
+  log_ = std::make_unique<RunLog>(dir, resumed_ ? resumed_->position.step : -1, sinks,
+                                  leads() ? &aside : nullptr);
   if (aside.used()) {
     sync_folder(dir);
     tell(stdout, "Set aside in {}, which lie behind {}\n", aside.text(), resumed_->folder);

@@ -10,6 +10,8 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <sstream>
 
 #include "engine/core/error.h"
 #include "engine/data/token_file.h"
@@ -56,13 +58,6 @@ void on_signal(int signal) {
 
 }  // namespace
 
-// The arena is not there yet. On a GPU the budget is of other memory.
-PrepareRoom TrainRun::prepare_room() const {
-  if (plan_.place == Place::cuda) return {};
-  return {.budget = plan_.budget > 0 ? plan_.budget : plan_.engine_bytes + plan_.runtime_bytes,
-          .set = plan_.reserve == 0};
-}
-
 Pinned TrainRun::pinned() const {
   Pinned p = make_pinned(setup_, plan_.decisions, data_, data_fingerprint_);
   p.kernels = plan_.kernels;
@@ -71,101 +66,9 @@ Pinned TrainRun::pinned() const {
   return p;
 }
 
-void TrainRun::reserve() {
-  malloc_trim(0);  // pages of the tokenisation that are free again
-  const int64_t before = process_private_bytes();
-  // A sanitizer's own memory, which is most of the process then, is not the run's.
-  // Of a GPU the plan's runtime bytes are memory there.
-  if (allocation_watch::available() && plan_.place != Place::cuda && before > plan_.runtime_bytes)
-    fail(ErrorCode::out_of_memory,
-         fmt::format("at most {} B of runtime memory (program, libraries, tokenizer)",
-                     plan_.runtime_bytes),
-         fmt::format("{} B before the arena is reserved", before),
-         "report this with the tokenizer you use; fewer threads need less");
-  if (plan_.place == Place::cuda) {
-    const GpuRoom room = gpu_room(setup_.request.settings.gpu);
-    pci_ = room.facts.pci;
-    gpu_bytes_.context = room.context_bytes;
-    gpu_bytes_.after_context = room.first_free_bytes;
-    gpu_bytes_.before_arena = room.free_bytes;
-  }
-  session_ =
-      std::make_unique<Session>(plan_.place, *setup_.model, plan_.decisions,
-                                setup_.request.optimizer, setup_.request.settings, &plan_.schedule);
-  session_->open();
-  if (plan_.place == Place::cuda) prepare_gpu();
-  clock_.lap("memory");
-  if (resumed_) {
-    load_checkpoint(*session_, *resumed_, setup_.model_folder);
-  } else if (!setup_.model_folder.empty()) {
-    for (const std::string& warning :
-         load_weights(session_->context(), *setup_.model, setup_.model_folder, session_->resting(),
-                      static_cast<uint64_t>(config().seed)))
-      tell(stdout, "Warning: {}\n", warning);
-    const std::vector<std::string> drawn = missing_weights(*setup_.model, setup_.model_folder);
-    if (!drawn.empty())
-      tell(stdout, "Note: {} has no {}: drawn anew.\n", setup_.model_folder,
-           fmt::join(drawn, ", "));
-    if (!config().adapter.empty())
-      for (const std::string& warning :
-           load_adapter(session_->context(), *setup_.model, config().adapter, session_->resting(),
-                        setup_.base))
-        tell(stdout, "Warning: {}\n", warning);
-    session_->load();
-  } else {
-    init_parameters(session_->context(), setup_.model->params(), session_->resting(),
-                    static_cast<uint64_t>(config().seed));
-    session_->load();
-  }
-  at_.loss_scale = session_->state().loss_scale;
-  clock_.lap("weights");
-}
-
-// Whatever a GPU's memory is taken for is taken before the first step.
-void TrainRun::prepare_gpu() {
-  Context& c = session_->context();
-  const auto free_now = [&] { return c.device().memory_info().available_bytes; };
-  gpu_bytes_.after_arena = free_now();
-  int most = 0;  // ops of a program, whose times step_recorder.h asks for
-  for (int i = 0; i < plan_.schedule.size(); ++i)
-    most = std::max(most, static_cast<int>(plan_.schedule.at(i).ops.size()));
-  c.device().make_marks(1 + 2 * most);
-  const bool tune = config().matmul_autotune && (!resumed_ || may_tune(*resumed_, config()));
-  warm_up_gpu(*session_, plan_.computes_on, tune);
-  gpu_bytes_.after_warm_up = free_now();
-  const int64_t own = own_gpu_runtime();
-  const std::string note = check_gpu_runtime(
-      plan_.runtime_bytes, own >= 0 ? own : gpu_bytes_.runtime_bytes(plan_.engine_bytes),
-      plan_.runtime_calibrated, own >= 0, device_text(plan_.place, setup_.request.settings.gpu));
-  if (!note.empty()) tell(stdout, "Note: {}.\n", note);
-  graphs_ = c.graphs();
-}
-
-// Bytes of the GPU that this process has beside the arena; -1: NVML does not say.
-int64_t TrainRun::own_gpu_runtime() const {
-  const int64_t bytes = process_gpu_bytes(pci_);
-  return bytes < 0 ? -1 : bytes - session_->context().resident_bytes();
-}
-
-int64_t TrainRun::runtime_now() const {
-  Context& c = session_->context();
-  if (plan_.place == Place::cuda) {
-    const int64_t own = own_gpu_runtime();
-    return own >= 0 ? own : gpu_bytes_.runtime_bytes(plan_.engine_bytes);
-  }
-  return process_private_bytes() - c.resident_bytes() - c.host_resident_bytes();
-}
-
-// After a step of a run on a GPU.
-void TrainRun::note_free() {
-  ++own_steps_;
-  if (plan_.place == Place::cuda)
-    gpu_bytes_.note_step(own_steps_, session_->context().device().memory_info().available_bytes);
-}
-
 // A skipped step is not one of the schedule.
 void TrainRun::set_rate() {
-  const double elapsed = at_.elapsed + monotonic_seconds() - started_;
+  const double elapsed = ranks_ ? lead_elapsed_ : at_.elapsed + monotonic_seconds() - started_;
   const int64_t step = schedule_step(config(), total_, at_.updates, elapsed);
   const auto rate = static_cast<float>(config().learning_rate * schedule_->factor(step));
   for (float& group : session_->state().learning_rate) group = rate;
@@ -197,30 +100,34 @@ void TrainRun::micro_steps() {
   int32_t* tokens = s.tokens().as<int32_t>();
   int32_t* targets = s.targets().as<int32_t>();
   int32_t* starts = s.document_start_or_null();
-  for (int64_t first = 0; first < G; first += B) {
-    const int64_t count = std::min(B, G - first);
-    data_.train->fill(at_.samples + first, count, tokens, targets, starts);
+  const int64_t ranks = plan_.decisions.ranks, rank = ranks_ ? ranks_->rank() : 0;
+  for (int64_t i = 0; i < plan_.accumulation; ++i) {
+    const int64_t first = (i * ranks + rank) * B;
+    const int64_t count = std::clamp<int64_t>(G - first, 0, B);  // 0: others have the last ones
+    if (count > 0) data_.train->fill(at_.samples + first, count, tokens, targets, starts);
     if (starts) std::fill(starts + count * T, starts + B * T, 0);
     // A last, smaller micro-batch runs the planned shape; its empty rows have no targets.
     std::fill(tokens + count * T, tokens + B * T, 0);
     std::fill(targets + count * T, targets + B * T, -100);
     s.state().first_sample = first;
-    s.micro(first == 0);
+    s.micro(i == 0);
   }
 }
 
 // As many micro-steps as the step's rows need: windows are samples to what draws random numbers.
 void TrainRun::micro_steps_of_rows(int64_t step) {
   const int64_t windows = data_.rows->windows(step), B = plan_.decisions.micro_batch;
-  const int64_t planned = (windows + B - 1) / B * B * plan_.decisions.T,
-                filled = data_.rows->tokens(step);
+  const int64_t ranks = plan_.decisions.ranks, rank = ranks_ ? ranks_->rank() : 0;
+  const int64_t rounds = (windows - 1) / (B * ranks) + 1;
+  const int64_t planned = rounds * ranks * B * plan_.decisions.T, filled = data_.rows->tokens(step);
   planned_rows_ += planned;
   filled_rows_ += filled;
   empty_share_ = 1 - static_cast<double>(filled) / static_cast<double>(planned);
-  for (int64_t first = 0; first < windows; first += B) {
-    data_.rows->fill(step, first, *session_);
+  for (int64_t i = 0; i < rounds; ++i) {
+    const int64_t first = (i * ranks + rank) * B;
+    data_.rows->fill(step, first, *session_);  // behind the last window: nothing
     session_->state().first_sample = first;
-    session_->micro(first == 0);
+    session_->micro(i == 0);
   }
 }
 
@@ -389,7 +296,9 @@ bool TrainRun::evaluate() {
 }
 
 int TrainRun::run() {
-  check_output_dir();
+  if (leads()) check_output_dir();
+  if (ranks_) agree_on_request();
+  if (ranks_) follow_resume();
   if (setup_.peft) check_base();
   if (resumed_) apply_pins(*resumed_, setup_);
   check_batch_room(setup_.request);
@@ -401,6 +310,7 @@ int TrainRun::run() {
     refuse_plan(plan_, resumed_ ? pinned_text(*resumed_, config().allow) : std::string());
   }
   if (resumed_) check_attention(*resumed_, plan_.attention, config());
+  if (ranks_) ranks_->same("the plan", plan_hash(plan_) + resolved_yaml(config()));
   check_gpu_room(setup_.request.settings, plan_.engine_bytes);
   tell(stdout, "{}", plan_text(plan_));
   std::fflush(stdout);
@@ -414,19 +324,26 @@ int TrainRun::run() {
   const std::string new_tokens = new_tokens_folder(config().output_dir);
   const bool locked = lock_.held();
   require_own_output();
-  NewFolder folder(config().output_dir, &lock_);
-  // A folder that was not there when it was looked at may hold a whole run by now.
-  if (!locked) check_new_folder();
-  std::error_code error;
-  fs::remove_all(new_tokens, error);
-  NewFolder new_data(new_tokens);
+  std::optional<NewFolder> folder, new_data;
+  if (leads()) {
+    folder.emplace(config().output_dir, &lock_);
+    // A folder that was not there when it was looked at may hold a whole run by now.
+    if (!locked) check_new_folder();
+    std::error_code error;
+    fs::remove_all(new_tokens, error);
+    new_data.emplace(new_tokens);
+  } else {
+    meet("the tokens");
+  }
   data_ = setup_.rows ? rows_data(setup_.rows)
                       : prepare_data(config(), setup_.tokenizer, setup_.model->spec().V,
-                                     plan_.decisions.T, new_tokens, true, prepare_room());
+                                     plan_.decisions.T, new_tokens, true, prepare_room(), !leads());
+  if (leads()) meet("the tokens");
   clock_.lap("data");
-  if (resumed_ && !data_.rows) keep_own_tokens();
+  if (resumed_ && !data_.rows && leads()) keep_own_tokens();
   data_fingerprint_ = data_.rows ? data_.rows->fingerprint()
                                  : data_fingerprint(*data_.train, config().packing_boundaries);
+  if (ranks_) ranks_->same("the data", data_fingerprint_);
   total_ = total_steps(config(), data_.train_samples, samples_per_step(setup_.request));
   if (data_.rows)
     data_.rows->check_trained(total_);
@@ -449,17 +366,26 @@ int TrainRun::run() {
   if (std::signal(SIGHUP, on_signal) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
   clock_.lap("checks");
   reserve();
-  if (stop_requested) return 130;  // nothing was done yet, and nothing stays
-  if (fork_) take_over();
-  folder.keep();
-  new_data.keep();
-  prepare();
+  agree();
+  if (stopping()) return 130;  // nothing was done yet, and nothing stays
+  if (leads()) {
+    if (fork_) take_over();
+    folder->keep();
+    new_data->keep();
+    prepare();
+    meet("the run's files");
+  } else {
+    meet("the run's files");
+    make_own_folder();
+    prepare();
+  }
   clock_.lap("files");
   start_log();
   allocation_watch::start();
   try {
     return steps();
   } catch (const DataLost& lost) {
+    if (ranks_) throw;  // the others have not done the step either
     try {
       return data_lost(lost);
     } catch (const Error& refused) {
@@ -513,6 +439,7 @@ int TrainRun::steps() {
   started_ = monotonic_seconds();
   double before = started_;
   last_ = finished();
+  agree();
   if (at_.evaluation_due) {
     if (!finish_step(std::max(1e-6, monotonic_seconds() - before))) return training_failed();
     before = monotonic_seconds();
@@ -520,7 +447,7 @@ int TrainRun::steps() {
   // The second step is the one of the report: the first finds cold caches. A run of one step has no
   // better one.
   int recordings = 2;
-  while (!last_ && !stop_requested) {
+  while (!last_ && !stopping()) {
     const int64_t targets = targets_of_step();
     untrained_ = targets == 0;
     skipped_ = untrained_;
@@ -531,22 +458,27 @@ int TrainRun::steps() {
     if (record) recorder_->end_step(session_->context());
     note_free();
     last_ = finished();
+    agree();
     const double now = monotonic_seconds();
     log_step(now - before);
     if (!watch()) return training_failed();
     if (!finish_step(now - before)) return training_failed();
-    tell_saved(checkpoints_->poll());  // if it failed, what this step owed is done
+    if (checkpoints_)
+      tell_saved(checkpoints_->poll());  // if it failed, what this step owed is done
     watch_allocations();
     before = monotonic_seconds();
   }
-  if (stop_requested && bad_weights_.empty()) return stopped();
-  tell_saved(checkpoints_->wait());
+  if (stopping() && bad_weights_.empty()) return stopped();
+  if (checkpoints_) tell_saved(checkpoints_->wait());
+  meet("the last checkpoint");
   require_own_output();
   if (at_.step > 0 && at_.updates == 0) return nothing_learned();
   if (!load_best()) return training_failed();
   tell_better_start();
   tell_untrained();
-  write_final();
+  meet("the weights of final/");  // which rank 0 reads of all
+  if (leads()) write_final();
+  meet("final/");
   require_own_output();
   write_state(config().output_dir);
   watch_allocations();
@@ -581,9 +513,35 @@ int TrainRun::steps() {
   return 0;
 }
 
+bool TrainRun::stopping() const {
+  return ranks_ ? stop_ : stop_requested != 0;
+}
+
+void TrainRun::agree() {
+  if (!ranks_) return;
+  const RunRanks::Step step =
+      ranks_->agree({.stop = stop_requested != 0,
+                     .last = last_,
+                     .elapsed = at_.elapsed + (started_ > 0 ? monotonic_seconds() - started_ : 0)});
+  stop_ = step.stop;
+  last_ = step.last;
+  lead_elapsed_ = step.elapsed;
+}
+
 int train(const RunConfig& config) {
   outlive_readers();
-  const int code = TrainRun(config).run();
+  const std::unique_ptr<RunRanks> ranks = RunRanks::here(config);
+  int code = 1;
+  try {
+    code = TrainRun(config, ranks.get()).run();
+    if (ranks && code == 1) ranks->give_up("the run has failed");
+  } catch (const Error& error) {
+    if (!ranks) throw;
+    code = ranks->end(error);
+  } catch (const std::exception& error) {
+    if (ranks) ranks->give_up(error.what());
+    throw;
+  }
   forget_gone_reader();
   return code;
 }

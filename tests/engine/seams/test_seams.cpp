@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/seams/comm.h"
 #include "engine/seams/grad_sink.h"
 #include "engine/seams/param_store.h"
 #include "engine/seams/state_store.h"
@@ -116,24 +115,35 @@ TEST(ParamTable, FindAndRules) {
   EXPECT_EQ(m.table.size(), 4);
 }
 
-TEST(SoloComm, IsTheIdentityAndRecordsNothing) {
-  SoloComm comm;
-  EXPECT_EQ(comm.rank(), 0);
-  EXPECT_EQ(comm.size(), 1);
-  Schedule schedule;
-  schedule.add(Name("step"), -1, false);
-  Context plan(Place::plan, {});
-  float x[2] = {1, 2};
-  const View v{x, {2}, DType::f32, Place::cpu, Name("x")};
-  plan.program(schedule, 0, [&] {
-    comm.all_reduce_sum(plan, v);
-    comm.all_gather(plan, v);
-    comm.reduce_scatter_sum(plan, v);
-    comm.broadcast(plan, v, 0);
-  });
-  EXPECT_TRUE(schedule.at(0).ops.empty());
-  EXPECT_EQ(x[0], 1);
-  EXPECT_EQ(x[1], 2);
+// What ranks cut: runs of one part, all trained or all frozen, fill whole pieces for every rank.
+TEST(ParamTable, RunsThatRanksCut) {
+  for (const int ranks : {1, 2, 3, 7}) {
+    ParamTable table([](std::string_view name) { return name == "h.0.f"; }, ranks);
+    table.add({.name = Name("wte"), .shape = {384, 5}, .rows = 300});
+    for (int l = 0; l < 2; ++l) {
+      const std::string h = "h." + std::to_string(l);
+      table.add({.name = Name(h + ".w"), .shape = {33, 33}, .part = l});
+      table.add({.name = Name(h + ".f"), .shape = {7}, .part = l});
+      table.add({.name = Name(h + ".b"), .shape = {257}, .part = l});
+    }
+    table.add({.name = Name("ln"), .shape = {3}});
+    const int64_t step = int64_t{256} * ranks;
+    int64_t end = 0;
+    for (size_t k = 0; k < table.by_offset().size(); ++k) {
+      const ParamInfo& p = table[table.by_offset()[k]];
+      EXPECT_EQ(p.offset, end) << p.name.view();
+      end = table.end_of(table.by_offset()[k]);
+      const int64_t room = (p.elements() + 255) / 256 * 256;
+      const bool last = k + 1 == table.by_offset().size();
+      const ParamInfo* next = last ? nullptr : &table[table.by_offset()[k + 1]];
+      if (next && next->part == p.part && next->trainable == p.trainable)
+        EXPECT_EQ(end, p.offset + room) << p.name.view();
+      else
+        EXPECT_EQ(end, (p.offset + room + step - 1) / step * step) << p.name.view();
+    }
+    EXPECT_EQ(table.flat_elements(), end);
+    EXPECT_EQ(table.trained_elements(), table[table.find("h.0.f")].offset);
+  }
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ struct Coded4 {
   std::vector<int> once, twice;
   int trained = -1, frozen = -1;
   Coded4(const char* codec, int64_t block, bool doubled, int64_t rows, int64_t width)
-      : table([](std::string_view name) { return name != "t"; },
+      : table([](std::string_view name) { return name != "t"; }, 1,
               std::make_shared<BlockCodes>(
                   CodeSpec(snug::codec(codec), block, doubled), [rows](const ParamInfo& p) {
                     std::vector<int64_t> list;

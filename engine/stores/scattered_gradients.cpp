@@ -1,0 +1,66 @@
+#include "engine/stores/scattered_gradients.h"
+
+#include <algorithm>
+
+#include "engine/core/error.h"
+#include "engine/kernels/kernels.h"
+
+namespace snug {
+
+ScatteredGradSink::ScatteredGradSink(Context& ctx, const ParamTable& table, const Shards& shards,
+                                     DType dtype, Comm& comm)
+    : table_(table),
+      shards_(shards),
+      dtype_(dtype),
+      comm_(comm),
+      kept_(ctx.tensor(Name("gradients.kept"), {shards.elements()}, dtype, Category::gradients)),
+      gradients_(shards.runs().size()),
+      run_of_(run_of_params(table)),
+      written_(static_cast<size_t>(table.size()), 0) {
+  require(dtype == DType::f32 || dtype == DType::bf16, "gradients in f32 or bf16");
+  expect_gradients_here(ctx, dtype);
+  for (const ShardRun& run : shards.runs()) names_.push_back(run_name("gradients", table, run));
+}
+
+void ScatteredGradSink::begin(bool first_of_window) {
+  first_ = first_of_window;
+  std::fill(written_.begin(), written_.end(), char{0});
+}
+
+// Trained runs come first in the table, so that a parameter's run is that of the shards.
+GradView ScatteredGradSink::open(Context& ctx, int param) {
+  require(wants(param), "gradients of trainable parameters only");
+  const auto run = static_cast<size_t>(run_of_[static_cast<size_t>(param)]);
+  const ShardRun& r = shards_.runs()[run];
+  if (!gradients_[run].defined())
+    gradients_[run] = ctx.tensor(names_[run], {r.elements}, dtype_, Category::gradients);
+  char& written = written_[static_cast<size_t>(param)];
+  const bool add = written != 0;
+  written = 1;
+  const ParamInfo& p = table_[param];
+  View view = gradients_[run].view().rows(p.offset - r.first, p.elements()).reshaped(p.shape);
+  view.name = p.name;
+  return {view, add};
+}
+
+void ScatteredGradSink::scatter(Context& ctx, size_t run) {
+  if (!gradients_[run].defined()) return;
+  comm_.reduce_scatter_sum(ctx, {shards_.piece(kept_, run), !first_}, gradients_[run]);
+  gradients_[run].reset();
+}
+
+void ScatteredGradSink::part_done(Context& ctx, int part) {
+  for (size_t i = 0; i < gradients_.size(); ++i)
+    if (shards_.runs()[i].part == part && part >= 0) scatter(ctx, i);
+}
+
+void ScatteredGradSink::settle(Context& ctx) {
+  for (size_t i = 0; i < gradients_.size(); ++i) scatter(ctx, i);
+}
+
+GradientWindows::Window ScatteredGradSink::open_window(Context&, int w) {
+  const auto run = static_cast<size_t>(w);
+  return {shards_.piece(kept_, run), Shards::first(shards_.runs()[run], comm_.rank())};
+}
+
+}  // namespace snug

@@ -1,0 +1,76 @@
+#include "parallel/rank_comm.h"
+
+#include <vector>
+
+#include "engine/core/error.h"
+#include "engine/memory/step_state.h"
+
+namespace snug {
+
+void RankComm::attach(std::byte* arena, int64_t bytes) {
+  require(transport_ != nullptr, "ranks that run");
+  transport_->attach(arena, bytes);
+}
+
+View RankComm::on(int rank, const View& mine) const {
+  return transport_ ? transport_->on(rank, mine) : View();
+}
+
+void RankComm::check(Context& ctx, const View& full, const View& piece) const {
+  require(full.elements() == piece.elements() * size_ && full.dtype == piece.dtype,
+          "size() equal pieces of one dtype");
+  if (ctx.planning()) return;
+  require(transport_ != nullptr, "ranks that run");
+  require(ctx.host_reads(), "collectives in memory that the host reads");
+}
+
+void RankComm::all_gather(Context& ctx, const View& full, const View& mine) {
+  check(ctx, full, mine);
+  Op op(ctx, "all_gather", {.flops = 0, .bytes = 2 * full.bytes()});
+  if (op.run()) transport_->all_gather(full, mine, ctx.threads());
+}
+
+void RankComm::reduce_scatter_sum(Context& ctx, const GradView& mine, const View& full) {
+  check(ctx, full, mine.view);
+  Op op(ctx, "reduce_scatter",
+        {.flops = full.elements(), .bytes = full.bytes() + (mine.add ? 2 : 1) * mine.view.bytes()});
+  if (op.run()) transport_->reduce_scatter_sum(mine, full, ctx.threads());
+}
+
+void RankComm::all_reduce_sum(Context& ctx, const View& x) {
+  require(x.elements() % size_ == 0, "a multiple of size() elements");
+  check(ctx, x, x.rows(0, x.elements() / size_));
+  Op op(ctx, "all_reduce", {.flops = x.elements(), .bytes = 3 * x.bytes()});
+  if (op.run()) transport_->all_reduce_sum(x, ctx.threads());
+}
+
+void RankComm::sum_step(Context& ctx, const View& state) {
+  expect(state, "state", {{"bytes", step_state_shape()[0]}});
+  Op op(ctx, "sum_step", {.flops = 4 * size_, .bytes = size_ * state.bytes()});
+  if (!op.run()) return;
+  struct Sums {
+    double loss, squares;
+    int64_t tokens, bad;
+    int32_t found_inf;
+  };
+  StepState& s = *step_state(state);
+  const Sums mine{s.loss_sum, s.grad_square_sum, s.loss_tokens, s.first_bad_element, s.found_inf};
+  constexpr int kMostRanks = 64;
+  require(size_ <= kMostRanks, "at most 64 ranks that share memory");
+  Sums all[kMostRanks];
+  transport_->exchange("sum_step", all, &mine, sizeof(Sums));
+  s.loss_sum = s.grad_square_sum = 0;
+  s.loss_tokens = 0;
+  s.first_bad_element = -1;
+  s.found_inf = 0;
+  for (int r = 0; r < size_; ++r) {
+    s.loss_sum += all[r].loss;
+    s.grad_square_sum += all[r].squares;
+    s.loss_tokens += all[r].tokens;
+    s.found_inf |= all[r].found_inf;
+    if (all[r].bad >= 0 && (s.first_bad_element < 0 || all[r].bad < s.first_bad_element))
+      s.first_bad_element = all[r].bad;
+  }
+}
+
+}  // namespace snug

@@ -1,0 +1,178 @@
+// Runs of several ranks, as a user starts them: their processes, files, signals and ends.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/tools/e2e/runs.h"
+
+namespace snug::e2e {
+namespace {
+
+const std::vector<std::string> kRanks = {"ranks=2", "threads=1"};
+
+std::vector<std::string> with(const std::vector<std::string>& more) {
+  return joined(kRanks, more);
+}
+
+// The processes of a command's ranks.
+std::vector<pid_t> processes_of(pid_t pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children");
+  std::vector<pid_t> list;
+  for (pid_t child = 0; in >> child;) list.push_back(child);
+  return list;
+}
+
+void expect_exact(const Workspace& w, const std::string& folder) {
+  const Json memory = w.json(folder + "/memory.json");
+  EXPECT_EQ(memory["planned_engine_bytes"], memory["measured_engine_bytes"]) << folder;
+  if (!memory["allocations_after_start"].is_null())
+    EXPECT_EQ(memory["allocations_after_start"], 0) << folder;
+  EXPECT_TRUE(memory["finished"]) << folder;
+}
+
+// A file of two runs.
+void expect_same_bytes(const Workspace& w, const std::string& a, const std::string& b,
+                       const std::string& file) {
+  EXPECT_TRUE(slurp(w.path(a + "/" + file)) == slurp(w.path(b + "/" + file)))
+      << file << " of " << a << " and " << b;
+}
+
+TEST(Ranks, EveryStageLearnsTheSame) {
+  const Workspace w;
+  w.trained("one", {"threads=1", "per_device_train_batch_size=3"});
+  for (const char* zero : {"0", "1", "2", "3"}) {
+    const std::string name = std::string("zero") + zero;
+    const Outcome o =
+        w.trained(name, with({"per_device_train_batch_size=3", std::string("zero=") + zero}));
+    EXPECT_NE(o.out.find("shared by 2 ranks"), std::string::npos) << o.out;
+    expect_exact(w, name);
+    expect_exact(w, name + "/ranks/1");
+    EXPECT_EQ(w.json(name + "/plan.json")["hash"], w.json(name + "/ranks/1/plan.json")["hash"]);
+    EXPECT_EQ(w.losses(name), w.losses(name + "/ranks/1"));
+    expect_same_bytes(w, name, "zero0", "final/model.safetensors");
+    expect_same_bytes(w, name, "zero0", "checkpoint-12/optimizer.safetensors");
+    const std::vector<double> one = w.losses("one"), all = w.losses(name);
+    ASSERT_EQ(all.size(), one.size());
+    for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(all[i] / one[i], 1, 1e-6) << i;
+  }
+}
+
+// A checkpoint is one of the model, whoever wrote it: any number of ranks goes on from it.
+TEST(Ranks, ACheckpointOfAnyNumberOfRanksServesAnyOther) {
+  const Workspace w;
+  w.trained("whole", with({"zero=2", "precision=bf16", "optim=adamw_8bit"}));
+  for (const std::vector<std::string>& other :
+       {std::vector<std::string>{"ranks=2", "zero=1"}, {"ranks=3", "zero=3"}, {"ranks=1"}}) {
+    w.trained("part", with({"zero=2", "precision=bf16", "optim=adamw_8bit", "overwrite=true",
+                            "save_steps=5", "max_steps=12"}));
+    lose_power_after(w, "part", "on", 5);
+    w.trained("on",
+              joined({"threads=1", "precision=bf16", "optim=adamw_8bit", "resume=latest"}, other));
+    const std::vector<double> a = w.losses("whole"), b = w.losses("on");
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(b[i] / a[i], 1, 1e-4) << i;
+    if (other.front() == "ranks=2") expect_same_bytes(w, "on", "whole", "final/model.safetensors");
+    std::filesystem::remove_all(w.path("on"));
+  }
+}
+
+// The first process passes a signal on; all ranks stop at the same step, with a checkpoint.
+TEST(Ranks, ASignalStopsAllOfThem) {
+  const Workspace w;
+  w.trained("whole", with({"zero=3"}));
+  Child child(w.train_arguments("run", with({"zero=3"})));
+  ASSERT_TRUE(child.read_until("step      3/12"));
+  const std::vector<pid_t> ranks = processes_of(child.pid());
+  EXPECT_EQ(ranks.size(), 2u);
+  child.send(SIGTERM);
+  const Outcome o = child.finish();
+  EXPECT_EQ(o.code, 75);
+  EXPECT_NE(o.out.find("To go on: snug train --config"), std::string::npos) << o.out;
+  w.trained("run", with({"zero=3", "resume=latest"}));
+  expect_same_bytes(w, "run", "whole", "final/model.safetensors");
+  EXPECT_EQ(w.losses("run"), w.losses("whole"));
+  EXPECT_EQ(w.losses("run/ranks/1"), w.losses("whole"));
+}
+
+// A rank that dies is named; the others end at once, and what was saved is whole.
+TEST(Ranks, ARankThatDiesEndsTheRun) {
+  for (const size_t victim : {size_t{0}, size_t{1}}) {
+    const Workspace w;
+    Child child(w.train_arguments("run", with({"save_steps=2"})));
+    ASSERT_TRUE(child.read_until("step      5/12"));
+    const std::vector<pid_t> ranks = processes_of(child.pid());
+    ASSERT_EQ(ranks.size(), 2u);
+    const auto began = std::chrono::steady_clock::now();
+    kill(ranks[victim], SIGKILL);
+    const Outcome o = child.finish();
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(20));
+    EXPECT_EQ(o.code, 1);
+    EXPECT_NE(o.err.find("rank " + std::to_string(victim) + ": "), std::string::npos) << o.err;
+    EXPECT_NE(o.err.find("expected all 2 ranks to go on"), std::string::npos) << o.err;
+    for (const pid_t pid : ranks) EXPECT_NE(kill(pid, 0), 0) << "still there";
+    w.trained("run", with({"resume=latest"}));
+    w.trained("whole", with({"save_steps=2"}));
+    expect_same_bytes(w, "run", "whole", "final/model.safetensors");
+  }
+}
+
+// One that stands still is waited for as long as ddp_timeout says.
+TEST(Ranks, ARankThatHangsIsNamed) {
+  const Workspace w;
+  Child child(w.train_arguments("run", with({"ddp_timeout=1s"})));
+  ASSERT_TRUE(child.read_until("step      3/12"));
+  const std::vector<pid_t> ranks = processes_of(child.pid());
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks[1], SIGSTOP);
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    kill(ranks[1], SIGCONT);
+  });
+  const Outcome o = child.finish();
+  later.join();
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("rank 1: it did not come to"), std::string::npos) << o.err;
+}
+
+// What all ranks would say is said once, before anything is written.
+TEST(Ranks, WhatIsWrongIsSaidOnce) {
+  const Workspace w;
+  const Outcome o = w.train("run", with({"train_data=" + w.path("no-such-file.txt")}));
+  EXPECT_EQ(o.code, 2);
+  const size_t first = o.err.find("no-such-file.txt");
+  ASSERT_NE(first, std::string::npos) << o.err;
+  EXPECT_EQ(o.err.find("usage: expected", o.err.find('\n')), std::string::npos) << o.err;
+  EXPECT_FALSE(exists(w.path("run")));
+  const Outcome small = w.train("run", with({"memory=1MiB"}));
+  EXPECT_EQ(small.code, 3) << small.err;
+  EXPECT_EQ(small.err.find("offload"), std::string::npos) << small.err;
+}
+
+TEST(Ranks, APlanSaysWhatEachKeeps) {
+  const Workspace w;
+  const Json one = w.plan({"threads=1"}), zero3 = w.plan(with({"zero=3"}));
+  EXPECT_EQ(zero3["decisions"]["ranks"], 2);
+  EXPECT_EQ(zero3["decisions"]["zero"], 3);
+  EXPECT_FALSE(one["decisions"].contains("ranks"));
+  EXPECT_LT(zero3["categories"]["optimizer"], one["categories"]["optimizer"]);
+  EXPECT_EQ(w.plan(kRanks)["decisions"]["zero"], 1) << "auto, with room for all";
+}
+
+// overwrite takes the folders of ranks with it.
+TEST(Ranks, OverwriteBeginsAnew) {
+  const Workspace w;
+  w.trained("run", with({"max_steps=3"}));
+  EXPECT_TRUE(exists(w.path("run/ranks/1/plan.json")));
+  w.trained("run", {"overwrite=true", "max_steps=3"});
+  EXPECT_FALSE(exists(w.path("run/ranks")));
+}
+
+}  // namespace
+}  // namespace snug::e2e

@@ -1,0 +1,259 @@
+// Ranks that share a step: whatever each keeps, weights, states, losses and norms have the same bits;
+// they are those of one rank up to the order of sums; bytes are those that were planned, on each.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/core/rng.h"
+#include "engine/kernels/gradient_norm.h"
+#include "layers/models/family.h"
+#include "parallel/local_transport.h"
+#include "tests/parallel/ranks.h"
+#include "tests/tools/session_case.h"
+
+namespace snug {
+namespace {
+
+struct Case {
+  const char* model;
+  const char* precision = "fp32";
+  const char* optim = "adamw";
+  const char* recompute = "none";
+  Place place = Place::cpu;
+  double max_grad_norm = 0.5;  // clips
+};
+
+constexpr const char* kGpt2 =
+    R"({"type": "gpt2", "vocab_size": 97, "n_positions": 16, "n_embd": 36, "n_layer": 2, "n_head": 3,
+        "n_inner": 76, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1})";
+constexpr const char* kLlama =
+    R"({"type": "llama", "vocab_size": 90, "hidden_size": 40, "intermediate_size": 72,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 16, "tie_word_embeddings": false})";
+constexpr const char* kNeox =
+    R"({"type": "gpt_neox", "vocab_size": 90, "hidden_size": 40, "intermediate_size": 72,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 16})";
+
+struct Result {
+  std::vector<double> losses, norms;
+  std::vector<float> weights;           // of record, by parameter
+  std::vector<unsigned char> states;    // where they rest, likewise
+  int64_t engine = 0;                   // planned, of a rank
+  std::map<std::string, int64_t> kept;  // resident bytes, of a rank
+};
+
+void fill_weights(Session& s) {
+  const ParamTable& table = s.model().params();
+  const RestingWeights resting = s.resting();
+  for (int i = 0; i < table.size(); ++i) {
+    const ParamInfo& p = table[i];
+    resting.each(p.offset, p.elements(),
+                 [&](const RestingWeights::Piece& piece, int64_t first, const View& at) {
+                   for (int64_t k = 0; piece.own && k < at.elements(); ++k) {
+                     const int64_t element = first - p.offset + k;
+                     const auto key =
+                         static_cast<uint64_t>(i) * 1000003u + static_cast<uint64_t>(element);
+                     float v = 0.4f * (uniform_from(static_cast<uint32_t>(mix64(key))) - 0.5f);
+                     if (p.init == Init::ones) v += 1.0f;
+                     at.as<float>()[k] = element < p.real_elements() ? v : 0.0f;
+                   }
+                 });
+  }
+  s.load();
+}
+
+// What all ranks keep, as one of them reads it.
+void read_all(Session& s, Result& out) {
+  const ParamTable& table = s.model().params();
+  const RestingWeights resting = s.resting();
+  for (int i = 0; i < table.size(); ++i)
+    resting.each(table[i].offset, table[i].real_elements(),
+                 [&](const RestingWeights::Piece&, int64_t, const View& at) {
+                   const auto* v = at.as<float>();
+                   out.weights.insert(out.weights.end(), v, v + at.elements());
+                 });
+  StateStore& store = s.optimizer_state();
+  const auto add = [&](const View& v) {
+    const auto* bytes = static_cast<const unsigned char*>(v.data);
+    out.states.insert(out.states.end(), bytes, bytes + v.bytes());
+  };
+  for (int k = 0; k < store.states(); ++k)
+    for (const StateSpan& span : whole_parameter_spans(table)) {
+      const RestForm form = store.form(k, span);
+      const int64_t each = form.coded() ? 8 / form.bits : 1;
+      for (int64_t done = 0; done < span.elements;) {
+        const View v = store.stored(k, span.offset + done);
+        const int64_t n = std::min(v.elements(), (span.elements - done) / each);
+        add(v.rows(0, n));
+        if (form.coded()) {
+          const View scales = store.stored_scales(k, span.offset + done);
+          add(scales.rows(0, form.scales(n * each)));
+        }
+        done += n * each;
+      }
+    }
+}
+
+Result train(const Case& c, int ranks, int zero, int64_t micro, int64_t G, int64_t steps = 3) {
+  const ModelSpec spec = resolve_model("", c.model).spec;
+  const Model model(spec, parse_precision(c.precision), {}, {}, ranks);
+  test::RunOptions o;
+  o.decisions.T = 12;
+  o.decisions.micro_batch = micro;
+  o.decisions.head_rows = 16;
+  o.decisions.recompute = c.recompute;
+  o.decisions.max_grad_norm = c.max_grad_norm;
+  o.decisions.loss_scaling.init_scale = 256;
+  o.decisions.ranks = ranks;
+  o.decisions.zero = zero;
+  o.decisions.eval_batch = 2;
+  o.optimizer.name = c.optim;
+  o.optimizer.weight_decay = 0.1;
+  o.optimizer.learning_rate = 1e-2;
+  o.settings.target = c.place;
+  const Schedule schedule = test::plan_schedule(model, o, {.seconds = 0});
+  Result result;
+  result.engine = schedule.arena_bytes();
+  for (const TensorRecord& t : schedule.at(schedule.find("root")).tensors)
+    result.kept[to_string(t.category)] += t.bytes;
+  const auto token = [&](int64_t step, int64_t sample, int64_t t) {
+    const auto key = static_cast<uint64_t>((step * 1000 + sample) * 1000 + t);
+    return static_cast<int32_t>(mix64(key) % static_cast<uint64_t>(spec.V));
+  };
+  const auto target = [&](int64_t step, int64_t sample, int64_t t) {
+    return (sample + t) % (2 + sample) == 0 ? -100 : token(step, sample, t + 1);
+  };
+  test::on_ranks(ranks, [&](int rank, Group& group) {
+    LocalTransport transport(group);
+    RankComm comm(transport);
+    Session s(c.place, model, o.decisions, o.optimizer, o.settings, &schedule,
+              ranks > 1 ? &comm : nullptr);
+    s.open();
+    EXPECT_EQ(s.context().resident_bytes() / 4096, (result.engine + 4095) / 4096);
+    fill_weights(s);
+    const int64_t T = o.decisions.T;
+    for (int64_t step = 0; step < steps; ++step) {
+      int64_t trained = 0;
+      for (int64_t i = 0; i < G * T; ++i) trained += target(step, i / T, i % T) != -100;
+      s.begin_window(5, step, trained);
+      for (float& rate : s.state().learning_rate) rate = 1e-2f;
+      s.optimizer().prepare_step(s.state());
+      for (int64_t i = 0; i * ranks * micro < G; ++i) {
+        const int64_t first = (i * ranks + rank) * micro;
+        for (int64_t k = 0; k < micro * T; ++k) {
+          const int64_t sample = first + k / T;
+          s.tokens().as<int32_t>()[k] = sample < G ? token(step, sample, k % T) : 0;
+          s.targets().as<int32_t>()[k] = sample < G ? target(step, sample, k % T) : -100;
+        }
+        s.state().first_sample = first;
+        s.micro(i == 0);
+      }
+      s.update();
+      EXPECT_EQ(s.state().found_inf, 0);
+      EXPECT_EQ(s.state().loss_tokens, trained);
+      ++s.state().updates;
+      if (rank > 0) continue;
+      result.losses.push_back(s.state().loss_sum / static_cast<double>(trained));
+      result.norms.push_back(gradient_norm_of(s.state()));
+    }
+    s.begin_window(0, 0, 0);
+    for (int64_t k = 0; k < 2 * T; ++k) {
+      s.tokens().as<int32_t>()[k] = token(99, k / T, k % T);
+      s.targets().as<int32_t>()[k] = token(99, k / T, k % T + 1);
+    }
+    s.evaluate();
+    if (ranks > 1) group.barrier("trained");
+    if (rank == 0) result.losses.push_back(s.state().loss_sum);
+    if (rank == 0) read_all(s, result);
+    if (ranks > 1) group.barrier("read");
+  });
+  return result;
+}
+
+void expect_same(const Result& a, const Result& b) {
+  EXPECT_TRUE(test::same_bits(a.losses, b.losses));
+  EXPECT_TRUE(test::same_bits(a.norms, b.norms));
+  EXPECT_TRUE(test::same_bits(a.weights, b.weights));
+  // Scales of pieces follow their codes, so what is read is in another order where pieces are.
+  EXPECT_EQ(a.states.size(), b.states.size());
+}
+
+// Up to the order of sums.
+void expect_close(const Result& a, const Result& b, bool wide) {
+  for (size_t i = 0; i < b.losses.size(); ++i)
+    EXPECT_NEAR(a.losses[i] / b.losses[i], 1, wide ? 1e-6 : 2e-3) << i;
+  for (size_t i = 0; i < b.norms.size(); ++i)
+    EXPECT_NEAR(a.norms[i] / b.norms[i], 1, wide ? 1e-5 : 2e-2) << i;
+}
+
+void check(const Case& c, int ranks, int64_t micro, int64_t G) {
+  SCOPED_TRACE(std::string(c.model).substr(0, 24) + " " + c.precision + " " + c.optim + " " +
+               c.recompute + ", ranks " + std::to_string(ranks));
+  const bool once = micro * ranks >= G;  // one micro-step a window
+  const bool wide = !std::strcmp(c.precision, "fp32");
+  const Result plain = train(c, ranks, 0, micro, G);
+  for (const int zero : {1, 2, 3}) {
+    SCOPED_TRACE("zero " + std::to_string(zero));
+    const Result r = train(c, ranks, zero, micro, G);
+    if (once || zero == 1) {
+      expect_same(r, plain);
+      if (!std::strcmp(c.optim, "adamw")) EXPECT_TRUE(test::same_bits(r.states, plain.states));
+    } else {
+      // Micro-steps are added after ranks are: another order of sums, the same from 2 to 3.
+      expect_close(r, plain, wide);
+      if (zero == 3) expect_same(r, train(c, ranks, 2, micro, G));
+    }
+    const auto less = [&](const char* what) { return r.kept.at(what) < plain.kept.at(what); };
+    EXPECT_TRUE(less("optimizer"));
+    EXPECT_EQ(less("gradients"), zero >= 2);
+    EXPECT_EQ(less("weights"), zero >= 3);
+  }
+  expect_close(plain, train(c, 1, 0, micro, G), wide);
+}
+
+TEST(RankSessions, StagesHaveTheSameBitsAndOneRanksNumbers) {
+  check({kGpt2}, 2, 2, 4);
+  check({kGpt2, "bf16"}, 3, 1, 3);
+  check({kLlama, "fp16", "adamw_8bit"}, 2, 2, 3);
+  check({kNeox, "fp32", "lion", "block"}, 3, 2, 5);
+}
+
+TEST(RankSessions, SeveralMicroStepsAWindow) {
+  check({kGpt2, "fp32", "adamw", "block"}, 2, 1, 5);
+  check({kLlama, "bf16"}, 3, 1, 7);
+}
+
+TEST(RankSessions, OnTheEmulatedPlace) {
+  Case c{kGpt2};
+  c.place = Place::emu;
+  check(c, 2, 1, 2);
+}
+
+TEST(SlowRankSessions, EveryBlockFormPrecisionAndRankCount) {
+  for (const char* model : {kGpt2, kLlama, kNeox})
+    for (const char* precision : {"fp32", "bf16", "fp16"})
+      for (const char* optim : {"adamw", "adamw_8bit"})
+        for (const int ranks : {2, 3, 4, 7}) check({model, precision, optim}, ranks, 1, ranks);
+}
+
+// States, gradients and weights of all ranks together are little more than those of one.
+TEST(RankSessions, PiecesAddUpToTheWhole) {
+  const Case c{
+      R"({"type": "gpt2", "vocab_size": 512, "n_positions": 64, "n_embd": 256, "n_layer": 2,
+                   "n_head": 4})"};
+  const Result one = train(c, 1, 0, 1, 1, 0);
+  for (const int ranks : {2, 4}) {
+    const Result r = train(c, ranks, 3, 1, ranks, 0);
+    for (const char* what : {"weights", "gradients", "optimizer"})
+      EXPECT_LT(static_cast<double>(r.kept.at(what) * ranks),
+                1.02 * static_cast<double>(one.kept.at(what)))
+          << what;
+  }
+}
+
+}  // namespace
+}  // namespace snug

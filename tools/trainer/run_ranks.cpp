@@ -1,0 +1,88 @@
+#include "tools/trainer/run_ranks.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <vector>
+
+#include "engine/core/error.h"
+#include "engine/io/fingerprint.h"
+#include "parallel/launch.h"
+#include "tools/session/tell.h"
+
+namespace snug {
+namespace {
+
+class GatheredGate final : public UpdateGate {
+ public:
+  explicit GatheredGate(Group& group) : group_(group) {}
+  // Rank 0 gathers at the speed of memory, so what is waited for is short.
+  void pass(int64_t param) override {
+    while (group_.gathered().load(std::memory_order_acquire) <= param && !group_.given_up())
+      usleep(50);
+  }
+
+ private:
+  Group& group_;
+};
+
+}  // namespace
+
+std::unique_ptr<RunRanks> RunRanks::here(const RunConfig& config) {
+  std::unique_ptr<Group> group = launched_group();
+  if (!group) {
+    if (const std::string other = foreign_launcher(); !other.empty())
+      fail(
+          ErrorCode::usage, "one process, which starts those of its ranks itself",
+          fmt::format("{}: this is one of several, each of which would be a run of its own", other),
+          fmt::format("snug train ranks={} without that launcher",
+                      other.substr(other.find('=') + 1)));
+    return nullptr;
+  }
+  if (group->rank() > 0) mute_tell();
+  group->set_timeout(config.ddp_timeout);
+  return std::make_unique<RunRanks>(std::move(group));
+}
+
+RunRanks::RunRanks(std::unique_ptr<Group> group)
+    : group_(std::move(group)),
+      transport_(*group_),
+      comm_(transport_),
+      gate_(std::make_unique<GatheredGate>(*group_)) {}
+
+RunRanks::~RunRanks() = default;
+
+void RunRanks::same(const char* what, const std::string& text) {
+  group_->barrier(what, fingerprint(text));
+}
+
+std::string RunRanks::from_lead(const char* what, const std::string& text) {
+  constexpr size_t kMost = Transport::kMostExchanged - 1;
+  if (leads() && text.size() > kMost)
+    fail(ErrorCode::usage, fmt::format("a path of at most {} bytes for several ranks", kMost), text,
+         "a shorter output_dir");
+  std::vector<char> mine(Transport::kMostExchanged, '\0');
+  if (leads()) std::memcpy(mine.data(), text.data(), text.size());
+  std::vector<char> all(mine.size() * static_cast<size_t>(group_->size()));
+  group_->exchange(what, all.data(), mine.data(), static_cast<int64_t>(mine.size()));
+  return all.data();
+}
+
+RunRanks::Step RunRanks::agree(const Step& mine) {
+  Step all[kMostRanks];
+  group_->exchange("the end of a step", all, &mine, sizeof(Step));
+  Step step = all[0];
+  for (int r = 0; r < group_->size(); ++r) step.stop = step.stop || all[r].stop;
+  return step;
+}
+
+int RunRanks::end(const Error& error) {
+  // What all ranks find wrong is rank 0's to say.
+  for (int i = 0; !leads() && i < 300 && !group_->given_up(); ++i) usleep(10'000);
+  group_->give_up(error.what());
+  if (leads()) throw error;
+  return error.exit_code();
+}
+
+}  // namespace snug

@@ -1,0 +1,63 @@
+// RunRanks: this process among the ranks of a run: what they settle with each other between programs.
+// Rank 0 leads: it speaks, writes the run's files and decides what the clock and signals decide. The
+// others follow: each keeps its own plan, log and memory.json in output_dir/ranks/N.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/core/error.h"
+#include "engine/seams/update.h"
+#include "parallel/group.h"
+#include "parallel/local_transport.h"
+#include "tools/config/run_config.h"
+
+namespace snug {
+
+// Below output_dir.
+inline constexpr const char* kRanksFolder = "ranks";
+
+class RunRanks {
+ public:
+  // Of a process that launch_ranks() started; null: there is one rank. Throws usage where another
+  // launcher has started several.
+  static std::unique_ptr<RunRanks> here(const RunConfig& config);
+  explicit RunRanks(std::unique_ptr<Group> group);
+  ~RunRanks();
+
+  bool leads() const { return group_->rank() == 0; }
+  int rank() const { return group_->rank(); }
+  Comm* comm() { return &comm_; }
+  int arena_file() const { return group_->arena_file(); }
+
+  // All ranks are here.
+  void meet(const char* what) { group_->barrier(what); }
+  // All ranks have the same text, such as the hash of a plan. Throws collective.
+  void same(const char* what, const std::string& text);
+  // The leading rank's text, of 500 bytes at most.
+  std::string from_lead(const char* what, const std::string& text);
+  // What a step ends with: whether a signal came to anybody; by rank 0 whether it is the last, and the
+  // seconds that the schedule counts.
+  struct Step {
+    bool stop = false, last = false;
+    double elapsed = 0;
+  };
+  Step agree(const Step& mine);
+
+  // Held back until rank 0 has read it, for a checkpoint.
+  UpdateGate& gate() { return *gate_; }
+  std::atomic<int64_t>& gathered() { return group_->gathered(); }
+
+  // This rank ends with `error`: the others are told, unless one of them was first. Returns the exit code
+  // of a rank that follows; rank 0 throws it.
+  int end(const Error& error);
+  void give_up(const std::string& why) { group_->give_up(why); }
+
+ private:
+  std::unique_ptr<Group> group_;
+  LocalTransport transport_;
+  RankComm comm_;
+  std::unique_ptr<UpdateGate> gate_;
+};
+
+}  // namespace snug
