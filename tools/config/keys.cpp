@@ -129,8 +129,7 @@ std::vector<Key> make_keys() {
        .doc = "numbers or ranges of the layers that have adapters; null: all", .example = "[0-3, 7]",
        .unset = "null"},
       {.name = "load_in_4bit", .section = "adapters", .kind = K::flag, .field = &C::load_in_4bit,
-       .doc = "the frozen linear weights of the blocks rest in 4 bits, and one layer at a time is decoded; peft: qlora "
-              "says it too", .example = "true"},
+       .doc = "the frozen linear weights of the blocks rest in 4 bits; peft: qlora says it too", .example = "true"},
       {.name = "bnb_4bit_quant_type", .section = "adapters", .kind = K::choice,
        .field = &C::bnb_4bit_quant_type,
        .doc = "their codes; auto: nf4 of peft: qlora, else fp4, as bitsandbytes", .example = "nf4",
