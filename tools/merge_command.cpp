@@ -14,7 +14,7 @@
 namespace snug {
 
 int merge_command(const Arguments& arguments) {
-  std::string model, adapter, output, dtype = "f32";
+  std::string model, adapter, output, dtype = "f32", base_form = "auto";
   ArgumentParser parser("merge",
                         "adds an adapter to the weights of its base, in f32, and writes a model "
                         "folder that needs neither.");
@@ -24,6 +24,10 @@ int merge_command(const Arguments& arguments) {
       .required()
       .option("--output", output, "DIR", "the folder to write")
       .required()
+      .option(
+          "--base-form", base_form, "FORM",
+          "what the adapter is added to: full, the base's weights; nf4, nf4-double, fp4 or "
+          "fp4-double, what such codes of them decode to; auto: what the adapter was trained over")
       .option("--dtype", dtype, "TYPE", "of the weights, each rounded once: f32, bf16 or f16")
       .example("snug merge --model BASE --adapter run1/final --output merged")
       .example("snug merge --model BASE --adapter run1/final --dtype bf16 --output merged");
@@ -41,7 +45,7 @@ int merge_command(const Arguments& arguments) {
                                             dtype == "f32"    ? DType::f32
                                             : dtype == "bf16" ? DType::bf16
                                                               : DType::f16,
-                                            output, adapter);
+                                            output, adapter, base_form);
   for (const std::string& note : report.notes) tell(stderr, "Note: {}\n", note);
   fmt::print("{}: {} tensors, {} parameters in {}, {}\n", output, report.tensors, report.parameters,
              dtype, human_bytes(report.bytes));

@@ -4,6 +4,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/seams/weight_codes.h"
 
 namespace snug {
 
@@ -13,8 +14,19 @@ int ParamTable::add(ParamInfo info) {
           "no more real rows than a parameter has");
   require(find(info.name.view()) < 0, "one parameter of each name");
   if (frozen_ && frozen_(info.name.view())) info.trainable = false;
+  const int added = size();
+  if (codes_ && !info.trainable) info.code_rows = codes_->rows(info);
+  if (!info.code_rows.empty()) {
+    for (const int64_t rows : info.code_rows)
+      info.code_bytes += codes_->bytes(info.elements() / info.shape[0] * rows);
+    info.offset = coded_bytes_;
+    params_.push_back(std::move(info));
+    coded_.push_back(added);
+    coded_bytes_ += round_up(params_.back().code_bytes, kSpanAlignment);
+    ends_.push_back(coded_bytes_);
+    return added;
+  }
   params_.push_back(info);
-  const int added = size() - 1;
   const auto frozen = std::find_if(by_offset_.begin(), by_offset_.end(),
                                    [&](int i) { return !(*this)[i].trainable; });
   auto at = by_offset_.insert(info.trainable ? frozen : by_offset_.end(), added);
@@ -55,6 +67,7 @@ int ParamTable::find(std::string_view name) const {
 }
 
 View parameter_view(const View& flat, const ParamInfo& info) {
+  require(!info.coded(), "a parameter of the flat range");
   View v = flat.rows(info.offset, info.elements()).reshaped(info.shape);
   v.name = info.name;
   return v;
@@ -77,6 +90,11 @@ View RestingWeights::rows(int64_t first, int64_t n) const {
   const Piece& piece = at_element(first);
   require(first + n <= piece.first + piece.view.elements(), "elements of one piece");
   return piece.view.rows(first - piece.first, n);
+}
+
+CodeSink& RestingWeights::sink() const {
+  require(sink_ != nullptr, "a sink for what rests in codes");
+  return *sink_;
 }
 
 int64_t RestingWeights::reach(int64_t first) const {

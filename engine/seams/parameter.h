@@ -6,9 +6,13 @@
 //   | wte | h.0 ... h.11 | ln_f |            nothing frozen: the order of the table
 //   | h.11 | ln_f || wte | h.0 ... h.10 |    frozen: wte and h.0 to h.10
 //     trained         frozen
+//
+// Frozen weights that rest in codes (seams/weight_codes.h) are in no element of that range: they
+// have bytes of another one, [0, coded_bytes()), and ParamInfo::offset counts these.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "engine/core/view.h"
@@ -39,7 +43,12 @@ struct ParamInfo {
   // -1: of no part.
   int part = -1;
   int64_t offset = 0;  // element offset in the flat range, multiple of 256
+  // Of a frozen weight in codes: the rows of each tensor that is coded by itself, and the bytes of
+  // all, at `offset` of the coded range. Of all others: none.
+  std::vector<int64_t> code_rows = {};
+  int64_t code_bytes = 0;
 
+  bool coded() const { return code_bytes > 0; }
   int64_t elements() const { return shape.elements(); }
   int64_t real_elements() const {
     return shape.rank() && shape[0] ? shape.elements() / shape[0] * rows : shape.elements();
@@ -48,15 +57,19 @@ struct ParamInfo {
 
 inline constexpr int64_t kSpanAlignment = 256;
 
+class WeightCodes;
+
 // Neighbours of one part, or of none, all trained or all frozen, are a run of the flat range. With
 // `ranks` above 1 a run fills a multiple of 256 x ranks elements, so that it is cut into pieces of
 // one length, a rank each, and no block of codes is cut.
 class ParamTable {
  public:
   ParamTable() = default;
-  // Parameters of which `frozen` says so, by name, are added as frozen.
-  explicit ParamTable(std::function<bool(std::string_view)> frozen, int ranks = 1)
-      : frozen_(std::move(frozen)), ranks_(ranks) {}
+  // Parameters of which `frozen` says so, by name, are added as frozen; of these, those for which
+  // `codes` has rows rest in codes.
+  explicit ParamTable(std::function<bool(std::string_view)> frozen, int ranks = 1,
+                      std::shared_ptr<const WeightCodes> codes = nullptr)
+      : frozen_(std::move(frozen)), codes_(std::move(codes)), ranks_(ranks) {}
 
   int add(ParamInfo info);  // returns its index; settles the offsets of all
   const ParamInfo& operator[](int i) const { return params_[static_cast<size_t>(i)]; }
@@ -66,26 +79,42 @@ class ParamTable {
   int64_t real_elements() const;                         // what "124M parameters" means
   int64_t real_trained_elements() const;                 // of them, the trained ones
   int find(std::string_view name) const;                 // -1 if absent
-  // Indices by offset: the trained ones, then the frozen, each in the order of the table.
+  // Indices by offset in the flat range: the trained ones, then the frozen, each in the order of the
+  // table.
   const std::vector<int>& by_offset() const { return by_offset_; }
+  // Those in codes, by offset in theirs; its bytes; and what codes them, null if nothing is in codes.
+  const std::vector<int>& coded() const { return coded_; }
+  int64_t coded_bytes() const { return coded_bytes_; }
+  const WeightCodes* codes() const { return codes_.get(); }
   // The offset behind a parameter and its gap.
   int64_t end_of(int param) const { return ends_[static_cast<size_t>(param)]; }
   int ranks() const { return ranks_; }
 
  private:
   std::vector<ParamInfo> params_;
-  std::vector<int> by_offset_;
+  std::vector<int> by_offset_, coded_;
   std::vector<int64_t> ends_;  // by parameter
   std::function<bool(std::string_view)> frozen_;
+  std::shared_ptr<const WeightCodes> codes_;
   int ranks_ = 1;
-  int64_t flat_ = 0, trained_ = 0;
+  int64_t flat_ = 0, trained_ = 0, coded_bytes_ = 0;
 };
 
 // The span of `flat` that holds a parameter, in its shape.
 View parameter_view(const View& flat, const ParamInfo& info);
 
+// Takes the values of parameters that rest in codes.
+class CodeSink {
+ public:
+  virtual ~CodeSink() = default;
+  // Of tensor `k` of the parameter (ParamInfo::code_rows): `fill` writes all its elements.
+  virtual void code(int param, size_t k, const std::function<void(float*)>& fill) = 0;
+  // The same of a tensor that was in these codes before: its WeightCodes::bytes().
+  virtual void put(int param, size_t k, const void* bytes) = 0;
+};
+
 // Where the value of record of every parameter rests, in pieces of the flat range: the f32 master
-// of what is trained, and what layers read of what is frozen.
+// of what is trained, and what layers read of what is frozen. What is in codes goes through the sink.
 class RestingWeights {
  public:
   struct Piece {
@@ -115,11 +144,14 @@ class RestingWeights {
   bool whole(int64_t first, int64_t n) const;
   const std::vector<Piece>& pieces() const { return pieces_; }
   int64_t bytes() const;
+  void set_sink(CodeSink* sink) { sink_ = sink; }
+  CodeSink& sink() const;
 
  private:
   const Piece& at_element(int64_t first) const;
 
   std::vector<Piece> pieces_;
+  CodeSink* sink_ = nullptr;
 };
 
 }  // namespace snug

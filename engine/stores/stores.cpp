@@ -22,6 +22,11 @@ Stores::Stores(Context& ctx, const ParamTable& table, const StorePolicy& policy,
   else if (!policy.offload_weights)
     params_ = std::make_unique<PlainParamStore>(ctx, table, policy.compute);
   if (policy.trains) make_training(ctx);
+  if (!table.coded().empty()) {
+    ParamStore& others = params();
+    coded_ = std::make_unique<CodedParamStore>(ctx, table, policy.compute, others,
+                                               policy.offload_weights);
+  }
 }
 
 void Stores::make_training(Context& ctx) {
@@ -74,6 +79,7 @@ void Stores::make_training(Context& ctx) {
 }
 
 ParamStore& Stores::params() {
+  if (coded_) return *coded_;
   if (streamed_) return *streamed_;
   if (gathered_) return *gathered_;
   return *params_;

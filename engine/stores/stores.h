@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/seams/comm.h"
+#include "engine/stores/coded_params.h"
 #include "engine/stores/gathered_params.h"
 #include "engine/stores/offloaded_gradients.h"
 #include "engine/stores/offloaded_states.h"
@@ -38,7 +39,8 @@ struct StorePolicy {
   StateSet states;                  // the optimizer's
   bool update_in_backward = false;  // updating_gradients.h
   bool offload_states = false;      // offloaded_states.h: states and masters
-  bool offload_weights = false;     // streamed_params.h: weights of parts, with offload_states
+  bool offload_weights = false;     // streamed_params.h: weights of parts, with offload_states;
+                                    // and codes of those that rest in codes
   bool offload_gradients = false;   // offloaded_gradients.h: not with update_in_backward
   // Ranks that share the work; null: one. With some, nothing rests with the host and nothing is updated
   // in backward.
@@ -60,6 +62,8 @@ class Stores {
   Stores& operator=(const Stores&) = delete;
 
   ParamStore& params();
+  // Frozen weights in codes; null: the table has none.
+  CodedParamStore* coded() { return coded_.get(); }
   // All weights on the device in one view, in the compute dtype; undefined where they are streamed.
   View weights() const;
   // The parameters of the trained range: f32, or without a master in the compute dtype.
@@ -106,6 +110,7 @@ class Stores {
   std::unique_ptr<PlainParamStore> params_;  // one of the three
   std::unique_ptr<StreamedParamStore> streamed_;
   std::unique_ptr<GatheredParamStore> gathered_;
+  std::unique_ptr<CodedParamStore> coded_;  // in front of it
   Tensor master_;
   std::unique_ptr<PlainGradSink> plain_;  // one of the four
   std::unique_ptr<ScatteredGradSink> scattered_;

@@ -330,6 +330,14 @@ const SafeTensor& adapter_tensor(const SafetensorsReader& file, const ParamInfo&
        "the model that the adapter was trained on, with its adapter_config.json");
 }
 
+std::string trained_base_form(const std::string& folder) {
+  const std::string path = folder + "/" + kAdapterWeights;
+  if (!file_exists(path)) return "full";
+  const SafetensorsReader file(path);
+  const auto said = file.metadata().find(kBaseFormKey);
+  return said == file.metadata().end() ? "full" : said->second;
+}
+
 void check_adapter_base(const SafetensorsReader& file, const std::string& base) {
   const auto said = file.metadata().find("snug_base");
   if (base.empty() || said == file.metadata().end() || said->second == base) return;

@@ -14,6 +14,7 @@ namespace snug {
 
 inline constexpr const char* kAdapterWeights = "adapter_model.safetensors";
 inline constexpr const char* kAdapterConfig = "adapter_config.json";
+inline constexpr const char* kBaseFormKey = "snug_base_form";  // metadata of the weights
 
 // The weights that a run of the model saves: all, or, with adapters, those that are trained.
 bool is_saved(const Model& model, int param);
@@ -34,6 +35,9 @@ void write_adapter_config(const Model& model, const PeftConfig& config, const st
 // The tensor of a piece, of its shape. Throws data.
 const SafeTensor& adapter_tensor(const SafetensorsReader& file, const ParamInfo& param,
                                  const FilePiece& piece);
+// How the frozen base rested when the adapter of a folder was trained (base_form() of peft.h): full
+// where its file does not say, as PEFT's do not.
+std::string trained_base_form(const std::string& folder);
 // Throws data if the file names another base than the one of this fingerprint.
 void check_adapter_base(const SafetensorsReader& file, const std::string& base);
 

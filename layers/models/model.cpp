@@ -13,11 +13,12 @@
 namespace snug {
 
 Model::Model(const ModelSpec& spec, const Precision& precision,
-             std::function<bool(std::string_view)> frozen, Adapters adapters, int ranks)
+             std::function<bool(std::string_view)> frozen, Adapters adapters, int ranks,
+             std::shared_ptr<const WeightCodes> codes)
     : spec_(spec),
       precision_(precision),
       adapters_(std::move(adapters)),
-      params_(std::move(frozen), ranks),
+      params_(std::move(frozen), ranks, std::move(codes)),
       n_document_end_("batch.document_end"),
       n_final_("final.x"),
       n_normf_("final.norm"),
@@ -300,6 +301,22 @@ void init_one(const ParamInfo& p, int i, float* w, uint64_t seed, int threads) {
 
 }  // namespace
 
+namespace {
+
+void init_coded(const ParamTable& table, int param, CodeSink& sink, uint64_t seed, int threads) {
+  const ParamInfo& p = table[param];
+  std::vector<float> all(static_cast<size_t>(p.elements()), 0.0f);
+  init_one(p, param, all.data(), seed, threads);
+  const float* from = all.data();
+  for (size_t k = 0; k < p.code_rows.size(); ++k) {
+    const int64_t n = p.elements() / p.shape[0] * p.code_rows[k];
+    sink.code(param, k, [&](float* to) { std::copy_n(from, n, to); });
+    from += n;
+  }
+}
+
+}  // namespace
+
 void init_parameter(const ParamTable& table, int param, float* values, uint64_t seed, int threads) {
   init_one(table[param], param, values, seed, threads);
 }
@@ -316,11 +333,16 @@ void init_parameters(const ParamTable& table, const View& flat, uint64_t seed, i
 void init_parameters(Context& ctx, const ParamTable& table, const RestingWeights& weights,
                      uint64_t seed) {
   const std::vector<RestingWeights::Piece>& pieces = weights.pieces();
-  if (ctx.host_reads() && pieces.size() == 1 && pieces.front().view.dtype == DType::f32)
+  if (ctx.host_reads() && pieces.size() == 1 && pieces.front().view.dtype == DType::f32 &&
+      table.coded().empty())
     return init_parameters(table, pieces.front().view, seed, ctx.threads());
   std::vector<float> block;
   std::vector<uint16_t> rounded;
   for (int i = 0; i < table.size(); ++i) {
+    if (table[i].coded()) {
+      init_coded(table, i, weights.sink(), seed, ctx.threads());
+      continue;
+    }
     const int64_t begin = table[i].offset, n = table.end_of(i) - begin;
     block.assign(static_cast<size_t>(n), 0.0f);  // with the gap behind it
     init_one(table[i], i, block.data(), seed, ctx.threads());

@@ -42,9 +42,11 @@ class Model {
  public:
   // Parameters of which `frozen` says so, by their name in the table, stay as they are (freeze.h):
   // nothing runs in backward below the first one that is trained. The linear layers that `adapters`
-  // names have one (layers/parts/adapter.h). `ranks` that cut the table: ParamTable.
+  // names have one (layers/parts/adapter.h). `ranks` that cut the table: ParamTable. Frozen weights for
+  // which `codes` has rows rest in codes.
   Model(const ModelSpec& spec, const Precision& precision,
-        std::function<bool(std::string_view)> frozen = {}, Adapters adapters = {}, int ranks = 1);
+        std::function<bool(std::string_view)> frozen = {}, Adapters adapters = {}, int ranks = 1,
+        std::shared_ptr<const WeightCodes> codes = nullptr);
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 

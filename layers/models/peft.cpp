@@ -14,6 +14,7 @@
 #include "engine/text/regex.h"
 #include "layers/models/family.h"
 #include "layers/models/model.h"
+#include "quant/weight_codes.h"
 
 namespace snug {
 namespace {
@@ -286,10 +287,40 @@ PeftModel resolve_peft(const ModelSpec& spec, const PeftConfig& config) {
   result.frozen = [trained](std::string_view name) {
     return !is_adapter_name(name) && trained->count(name) == 0;
   };
+  if (!config.codec.empty()) result.codes = block_codes(spec, config.codec, config.doubled);
   const Model model(spec, parse_precision("fp32"), result.frozen, result.adapters);
   result.trained = model.params().real_trained_elements();
   result.all = model.params().real_elements();
   return result;
+}
+
+std::shared_ptr<const WeightCodes> block_codes(const ModelSpec& spec, const std::string& codec,
+                                               bool doubled) {
+  constexpr int64_t kBlock = 64;
+  const Family& family = find_family(spec.family, "model");
+  return std::make_shared<BlockCodes>(CodeSpec(snug::codec(codec), kBlock, doubled),
+                                      [spec, &family](const ParamInfo& p) {
+                                        std::vector<int64_t> rows;
+                                        if (!p.linear || p.part < 0) return rows;
+                                        for (const FilePiece& piece : family.pieces(p, spec))
+                                          rows.push_back(piece.rows);
+                                        return rows;
+                                      });
+}
+
+std::string base_form(const PeftConfig& config) {
+  if (config.codec.empty()) return "full";
+  return config.codec + (config.doubled ? "-double" : "");
+}
+
+void set_base_form(PeftConfig& config, const std::string& form, const std::string& where) {
+  constexpr std::string_view kForms[] = {"full", "nf4", "nf4-double", "fp4", "fp4-double"};
+  const std::vector<std::string_view> forms(std::begin(kForms), std::end(kForms));
+  if (std::find(forms.begin(), forms.end(), form) == forms.end())
+    fail(ErrorCode::usage, fmt::format("{} in {}", fmt::join(forms, ", "), where), form,
+         suggestion(form, forms, "full"));
+  config.doubled = form.ends_with("-double");
+  config.codec = form == "full" ? "" : form.substr(0, form.find('-'));
 }
 
 int64_t rank_of(const PeftConfig& config, const std::string& path) {
@@ -329,6 +360,7 @@ std::string peft_text(const PeftConfig& c) {
     text += fmt::format(" layers [{}]", fmt::join(c.layers_to_transform, " "));
   if (!c.rank_pattern.empty()) text += " ranks" + patterns(c.rank_pattern);
   if (!c.alpha_pattern.empty()) text += " alphas" + patterns(c.alpha_pattern);
+  if (!c.codec.empty()) text += " over " + base_form(c);
   return text;
 }
 

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "engine/seams/weight_codes.h"
 #include "layers/parts/adapter.h"
 #include "layers/parts/spec.h"
 
@@ -36,6 +38,11 @@ struct PeftConfig {
   std::vector<std::pair<std::string, double>> alpha_pattern;
   bool of_folder = false;  // of adapter_config.json, where a word that excludes nothing is no error
 
+  // How the frozen linear weights of the blocks rest, as bitsandbytes has it: nf4 or fp4 in blocks of
+  // 64, the scales in codes too or not. Empty: in the dtype that layers read.
+  std::string codec;
+  bool doubled = false;
+
   std::string base;  // base_model_name_or_path
   bool operator==(const PeftConfig&) const = default;
 };
@@ -44,8 +51,9 @@ struct PeftConfig {
 struct PeftModel {
   Adapters adapters;
   std::function<bool(std::string_view)> frozen;
-  std::vector<std::string> modules;  // that have an adapter, as their paths
-  int64_t trained = 0, all = 0;      // real elements; adapters are among both
+  std::shared_ptr<const WeightCodes> codes;  // null: nothing rests in codes
+  std::vector<std::string> modules;          // that have an adapter, as their paths
+  int64_t trained = 0, all = 0;              // real elements; adapters are among both
 };
 
 // Throws usage, naming the key: targets that match nothing (with the nearest names), a rank that is
@@ -58,6 +66,16 @@ double alpha_of(const PeftConfig& config, const std::string& path);
 
 // Whether words of a configuration's key are one regular expression. Throws usage if one of several is.
 bool is_expression(const char* key, const std::vector<std::string>& words);
+
+// Frozen linear weights of the blocks in codes of a codec (nf4, fp4): each tensor of the family's
+// files by itself, as bitsandbytes codes the modules of a model; what is of no block stays.
+std::shared_ptr<const WeightCodes> block_codes(const ModelSpec& spec, const std::string& codec,
+                                               bool doubled);
+
+// How the frozen base rests, as files and flags say it: full, nf4, nf4-double, fp4 or fp4-double.
+std::string base_form(const PeftConfig& config);
+// Throws usage on another word; `where` had it.
+void set_base_form(PeftConfig& config, const std::string& form, const std::string& where);
 
 // One line that two runs have in common if their adapters are the same.
 std::string peft_text(const PeftConfig& config);

@@ -3,14 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <unordered_set>
 #include <utility>
 
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/io/json.h"
+#include "engine/seams/weight_codes.h"
 #include "layers/models/adapter_files.h"
+#include "layers/models/coded_weights.h"
 #include "layers/models/weight_values.h"
 
 namespace snug {
@@ -75,6 +79,22 @@ void load_f16(const SafeTensor& t, const ParamInfo& p, const FilePiece& piece, f
       fail(ErrorCode::data, "weights that fp16 can hold, 65504 at most",
            fmt::format("an element of {} in {} that is larger or not finite", t.name, folder),
            "precision=bf16, or fp32");
+}
+
+// A tensor to the codes that it rests in: a NaN or an infinity would spoil its block, doubled scales
+// the whole tensor.
+void load_coded(const SafeTensor& t, const ParamInfo& p, const FilePiece& piece, CodeSink& sink,
+                int param, size_t k, bool to_f16, int threads, const std::string& folder) {
+  sink.code(param, k, [&](float* out) {
+    load_one(t, p, piece, out, threads);
+    const float most = to_f16 ? 65504.0f : std::numeric_limits<float>::max();
+    for (int64_t i = 0; i < t.elements(); ++i)
+      if (!(std::fabs(out[i]) <= most))
+        fail(ErrorCode::data,
+             to_f16 ? "weights that fp16 can hold, 65504 at most" : "finite weights, to be coded",
+             fmt::format("element {} of {} in {} that is {}", i, t.name, folder, out[i]),
+             to_f16 ? "precision=bf16, or fp32" : "a base whose weights are whole");
+  });
 }
 
 // The first of the names that the files have; null if they have none.
@@ -162,9 +182,13 @@ std::vector<FilePiece> pieces_of(const Model& model, int param, const std::strin
 
 // The tensor of a piece; null if the files have none.
 const SafeTensor* find_piece(const SafetensorsFolder& files, const ParamInfo& p,
-                             const FilePiece& piece, const std::string& folder) {
+                             const FilePiece& piece, const std::string& folder, bool coded) {
   const SafeTensor* const tensor = first_of(files, piece.names);
-  if (tensor) check_weight(*tensor, p, piece, folder);
+  if (!tensor) return nullptr;
+  if (tensor->dtype == SafeDType::U8)
+    check_codes(files, *tensor, file_shape(p, piece.rows), p.transposed_in_file, coded, folder);
+  else
+    check_weight(*tensor, p, piece, folder);
   return tensor;
 }
 
@@ -189,11 +213,11 @@ bool may_be_missing(const ModelSpec& spec, const ParamInfo& p) {
 }  // namespace
 
 std::vector<const SafeTensor*> find_weight(const SafetensorsFolder& files, const Model& model,
-                                           int param, const std::string& folder) {
+                                           int param, const std::string& folder, bool coded) {
   const ParamInfo& p = model.params()[param];
   std::vector<const SafeTensor*> tensors;
   for (const FilePiece& piece : pieces_of(model, param, folder)) {
-    const SafeTensor* const tensor = find_piece(files, p, piece, folder);
+    const SafeTensor* const tensor = find_piece(files, p, piece, folder, coded);
     if (!tensor && tensors.empty() && may_be_missing(model.spec(), p)) return {};
     if (!tensor) no_tensor(piece, folder);
     tensors.push_back(tensor);
@@ -211,7 +235,7 @@ std::vector<std::string> missing_weights(const Model& model, const std::string& 
   std::vector<std::string> names;
   for (int i = 0; i < model.params().size(); ++i)
     if (!is_adapter_name(model.params()[i].name.view()) &&
-        find_weight(files, model, i, folder).empty())
+        find_weight(files, model, i, folder, true).empty())
       names.push_back(pieces_of(model, i, folder).front().names.front());
   return names;
 }
@@ -221,10 +245,12 @@ std::vector<std::string> unused_tensors(const Model& model, const SafetensorsFol
   const Family& family = find_family(model.spec().family, folder);
   std::unordered_set<std::string> used;
   for (int i = 0; i < model.params().size(); ++i) {
-    const std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder);
+    const std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder, true);
     const std::vector<FilePiece> pieces = pieces_of(model, i, folder);
     for (size_t k = 0; k < tensors.size(); ++k) {
       used.insert(tensors[k]->name);
+      for (const SafeTensor* part : parts_beside(files, *tensors[k], folder))
+        used.insert(part->name);
       // Another spelling of the same tensor, the head of a tied model among them.
       for (const std::string& name : pieces[k].names) {
         const SafeTensor* const other = files.find(name);
@@ -313,8 +339,19 @@ std::vector<std::string> load_weights(Context* ctx, const Model& model, const st
   ParamTarget target(ctx, table, weights);
   for (int i = 0; i < table.size(); ++i) {
     const ParamInfo& p = table[i];
-    const std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder);
+    std::vector<const SafeTensor*> tensors = find_weight(files, model, i, folder, true);
     const std::vector<FilePiece> pieces = pieces_of(model, i, folder);
+    if (p.coded()) {
+      require(pieces.size() == p.code_rows.size(), "codes of each tensor of the files");
+      for (size_t k = 0; k < tensors.size(); ++k)
+        if (!put_codes(files, *tensors[k], table, i, k, pieces[k], weights.sink(), folder))
+          load_coded(DecodedTensors(files, threads, folder).plain(tensors[k]), p, pieces[k],
+                     weights.sink(), i, k, model.precision().compute == DType::f16, threads,
+                     folder);
+      continue;
+    }
+    DecodedTensors decoded(files, threads, folder);
+    for (const SafeTensor*& tensor : tensors) tensor = &decoded.plain(tensor);
     target.fill(i, [&]<class T>(T* out) {
       if (tensors.empty()) {  // as a new model has it
         std::vector<float> values(static_cast<size_t>(p.elements()), 0.0f);
@@ -376,6 +413,7 @@ SafetensorsLayout weights_layout(const Model& model, DType dtype, const std::str
   }
   SafeMetadata metadata = {{"format", "pt"}};
   if (!base.empty()) metadata["snug_base"] = base;
+  if (const WeightCodes* codes = model.params().codes()) metadata[kBaseFormKey] = codes->text();
   return SafetensorsLayout(std::move(metadata), std::move(specs));
 }
 

@@ -15,7 +15,8 @@ namespace snug {
 // bf16 or f16; gaps and padded rows become zero). Shapes are checked, layouts
 // and dtypes converted, each value rounded once. Throws data, naming file and tensor, if one is
 // missing, of another shape, or has a value that f16 cannot hold. Returns warnings about tensors
-// nobody asked for.
+// nobody asked for. Tensors in codes under the names of bitsandbytes are decoded; those that rest in the
+// same codes here are taken as they are.
 // A head that the files do not have is drawn from `seed` as in a new model: missing_weights(). So are
 // adapters.
 std::vector<std::string> load_weights(const Model& model, const std::string& folder,
@@ -35,9 +36,11 @@ std::vector<std::string> settle_head(ModelSource& source);
 
 // The tensors that hold a parameter, in the order of its rows, under any of the family's names, of
 // the shapes they must have and dtypes that convert() takes; none of a head that is not there.
-// Throws data or unsupported, naming file and tensor.
+// Throws data or unsupported, naming file and tensor. With `coded`, one may be in codes under the names
+// of bitsandbytes (quant/code_parts.h), of which this is the tensor of codes, checked with the others.
 std::vector<const SafeTensor*> find_weight(const SafetensorsFolder& files, const Model& model,
-                                           int param, const std::string& folder);
+                                           int param, const std::string& folder,
+                                           bool coded = false);
 
 // The order of a parameter's rows in files: that of its one tensor, or none where it has several.
 RowGroups row_groups(const Model& model, int param);

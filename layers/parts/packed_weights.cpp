@@ -34,7 +34,7 @@ std::vector<PackedCopy> packed_copies(const ParamTable& table, DType dtype, Weig
     if (bytes > 0) copies.push_back({param, forward, weight.bytes(), bytes});
   };
   for (int i = 0; i < table.size(); ++i) {
-    if (!table[i].linear) continue;
+    if (!table[i].linear || table[i].coded()) continue;  // codes are decoded for each product
     if (packing != WeightPacking::none) add(i, true);
     if (packing == WeightPacking::both) add(i, false);
   }

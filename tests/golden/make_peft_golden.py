@@ -11,7 +11,9 @@ float64, A and B both, rounded to float32 and only then used in float64.
 
 import argparse
 import contextlib
+import ctypes
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -29,8 +31,8 @@ import make_golden as gpt2
 from make_golden import ADAMW, CLIP_NORM, FOLDER, STEPS, check_fixture, mean_loss, train_adamw, versions, write_fixture
 
 
-def case(seed, base, task, **config):
-    return {"seed": seed, "base": base, "task": task, "config": config}
+def case(seed, base, task, four_bits=None, **config):
+    return {"seed": seed, "base": base, "task": task, "four_bits": four_bits, "config": config}
 
 
 CASES = {
@@ -52,6 +54,12 @@ CASES = {
     "g": case(407, "encoder_b", "SEQ_CLS", r=4, lora_alpha=8, target_modules=["query", "value"]),
     # all of it, the dense layer of the head too
     "h": case(408, "encoder_b", "SEQ_CLS", r=2, lora_alpha=5, target_modules="all-linear"),
+    # over a base in 4 bits: its linear weights are what bitsandbytes decodes their codes to
+    "i": case(409, "gpt2_a", "CAUSAL_LM", four_bits="nf4-double", r=3, lora_alpha=5, target_modules="all-linear"),
+    "j": case(410, "decoder_a", "CAUSAL_LM", four_bits="nf4", r=2, lora_alpha=6, target_modules=["q_proj", "v_proj", "up_proj"]),
+    "k": case(411, "decoder_b", "CAUSAL_LM", four_bits="nf4-double", r=3, lora_alpha=4, target_modules="all-linear"),
+    "l": case(412, "decoder_b", "CAUSAL_LM", four_bits="fp4", r=2, target_modules=["q_proj", "o_proj", "down_proj"], bias="all"),
+    "m": case(413, "encoder_b", "SEQ_CLS", four_bits="fp4-double", r=2, lora_alpha=5, target_modules="all-linear"),
 }
 
 
@@ -89,16 +97,59 @@ def base_of(name):
     return model, run, loss, mode, truth
 
 
+def reference_functions():
+    """bitsandbytes without its library, as make_quant_golden.py has it: the loop for the CPU is coarser in 8-bit scales."""
+
+    def no_library(path):
+        raise OSError(f"{path}: the reference functions are wanted")
+
+    load, ctypes.cdll.LoadLibrary = ctypes.cdll.LoadLibrary, no_library
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    try:
+        from bitsandbytes import functional
+    finally:
+        ctypes.cdll.LoadLibrary = load
+    return functional
+
+
+def rest_in_four_bits(model, form):
+    """Linear weights of the blocks, as float32, to what bitsandbytes makes of them; transposed ones as transformers turns
+    them before."""
+    functional = reference_functions()
+    codec, doubled = form.split("-")[0], form.endswith("-double")
+    coded = 0
+    for name, module in model.named_modules():
+        turned = isinstance(module, transformers.pytorch_utils.Conv1D)
+        if not (turned or isinstance(module, torch.nn.Linear)) or name.split(".")[0] in ("lm_head", "classifier", "score"):
+            continue
+        if "pooler" in name or "pre_classifier" in name:  # a head's, not a block's
+            continue
+        weight = module.weight.data.float()
+        weight = (weight.t() if turned else weight).contiguous()
+        # As one row, whose blocks may end inside a row of the weight.
+        codes, state = functional.quantize_4bit(weight.flatten(), blocksize=64, compress_statistics=doubled, quant_type=codec)
+        decoded = functional.dequantize_4bit(codes, state).double().reshape(weight.shape)
+        assert (decoded - weight).abs().max() < 0.2 * weight.abs().max(), name
+        module.weight.data = (decoded.t() if turned else decoded).contiguous().to(module.weight.dtype)
+        coded += 1
+    assert coded > 0
+
+
 def compute(name):
     spec = CASES[name]
     rng = np.random.default_rng(spec["seed"])
     model, run, loss_of, mode, truth = base_of(spec["base"])
+    if spec["four_bits"]:
+        rest_in_four_bits(model, spec["four_bits"])
     config = LoraConfig(task_type=spec["task"], fan_in_fan_out=spec["base"].startswith("gpt2"), **spec["config"])
     wrapped = get_peft_model(model, config).double()
     wrapped.train()
     with mode():
         fresh = loss_of(run(wrapped)).item()
-    assert abs(fresh - truth) < 1e-12 * abs(truth), (fresh, truth)  # an adapter that is new changes nothing
+    if spec["four_bits"]:
+        assert abs(fresh - truth) > 1e-5 * abs(truth), (fresh, truth)
+    else:
+        assert abs(fresh - truth) < 1e-12 * abs(truth), (fresh, truth)  # an adapter that is new changes nothing
 
     trained = {key: value for key, value in wrapped.named_parameters() if value.requires_grad}
     values = {}
@@ -129,6 +180,8 @@ def compute(name):
         tensors["grad." + name_of[key]] = parameter.grad.numpy().copy()
     tensors["logits"] = logits.detach().numpy().copy()
     tensors["loss"] = np.array(loss.item())
+    if spec["four_bits"]:
+        tensors["base_loss"] = np.array(fresh)
     with tempfile.TemporaryDirectory() as folder:
         wrapped.save_pretrained(folder)
         written = json.loads((pathlib.Path(folder) / "adapter_config.json").read_text())
@@ -156,6 +209,11 @@ def compute(name):
         "seed": str(spec["seed"]),
         "versions": json.dumps({**versions(), "peft": peft.__version__}, sort_keys=True),
     }
+    if spec["four_bits"]:
+        import bitsandbytes
+
+        metadata["snug_base_form"] = spec["four_bits"]
+        metadata["versions"] = json.dumps({**json.loads(metadata["versions"]), "bitsandbytes": bitsandbytes.__version__}, sort_keys=True)
     return tensors, metadata
 
 

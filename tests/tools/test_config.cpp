@@ -45,8 +45,9 @@ std::string companions(std::string_view key) {
   if (key.starts_with("sample_") && key != "sample_prompt") return "sample_prompt: x\n";
   for (const char* adapter :
        {"lora_r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "use_rslora",
-        "init_lora_weights", "bias", "modules_to_save", "layers_to_transform"})
+        "init_lora_weights", "bias", "modules_to_save", "layers_to_transform", "load_in_4bit"})
     if (key == adapter) return "peft: lora\n";
+  if (key.starts_with("bnb_4bit_")) return "peft: qlora\n";
   return "";
 }
 
@@ -73,6 +74,19 @@ TEST(ConfigKeys, EachHasDocumentationAndAnExampleWithAnEffect) {
       }
     }
   }
+}
+
+// A base in 4 bits computes in bf16 unless something else is said, as QLoRA; by the words of
+// transformers alone in what precision says.
+TEST(ConfigKeys, FourBitsSayAPrecision) {
+  EXPECT_EQ(load("peft: qlora\n").precision, "bf16");
+  EXPECT_EQ(load("peft: qlora\nprecision: fp32\n").precision, "fp32");
+  EXPECT_EQ(load("peft: qlora\nbnb_4bit_compute_dtype: float16\n").precision, "fp16");
+  EXPECT_EQ(load("peft: lora\nload_in_4bit: true\n").precision, "fp32");
+  EXPECT_EQ(load("peft: lora\nload_in_4bit: true\nbnb_4bit_compute_dtype: bfloat16\n").precision,
+            "bf16");
+  // As it was resolved, once more.
+  EXPECT_EQ(load("peft: qlora\nprecision: bf16\nload_in_4bit: true\n").precision, "bf16");
 }
 
 TEST(ConfigKeys, NamesAndAliasesAreUniqueAndNoneIsRefused) {

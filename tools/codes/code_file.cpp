@@ -9,8 +9,8 @@
 #include "engine/core/error.h"
 #include "engine/io/safetensors.h"
 #include "engine/text/regex.h"
-#include "tools/codes/code_parts.h"
-#include "tools/codes/coder.h"
+#include "quant/code_parts.h"
+#include "quant/coder.h"
 
 namespace snug {
 namespace {

@@ -84,9 +84,10 @@ std::vector<Key> make_keys() {
 
       {.name = "peft", .section = "adapters", .kind = K::choice, .field = &C::peft,
        .doc = "what is trained beside a model that stays as it is: lora, matrices of a low rank beside those of "
-              "its linear layers; final/ and checkpoints are then PEFT folders. null: nothing, the model itself is",
-       .example = "lora", .unset = "null", .none = "none", .choices = "lora",
-       .refused = "qlora dora ia3 adalora loha lokr oft boft vera mora prefix_tuning prompt_tuning p_tuning"},
+              "its linear layers; qlora, the same of all of them, over weights in 4 bits; final/ and checkpoints are "
+              "then PEFT folders. null: nothing, the model itself is",
+       .example = "lora", .unset = "null", .none = "none", .choices = "lora qlora",
+       .refused = "dora ia3 adalora loha lokr oft boft vera mora prefix_tuning prompt_tuning p_tuning"},
       {.name = "adapter", .section = "adapters", .kind = K::text, .field = &C::adapter,
        .doc = "a PEFT folder to go on from, final/ of a run with peft or another's: its form is that of its "
               "adapter_config.json, and model is its base; null: a new one",
@@ -127,6 +128,20 @@ std::vector<Key> make_keys() {
        .field = &C::layers_to_transform,
        .doc = "numbers or ranges of the layers that have adapters; null: all", .example = "[0-3, 7]",
        .unset = "null"},
+      {.name = "load_in_4bit", .section = "adapters", .kind = K::flag, .field = &C::load_in_4bit,
+       .doc = "the frozen linear weights of the blocks rest in 4 bits; peft: qlora says it too", .example = "true"},
+      {.name = "bnb_4bit_quant_type", .section = "adapters", .kind = K::choice,
+       .field = &C::bnb_4bit_quant_type,
+       .doc = "their codes; auto: nf4 of peft: qlora, else fp4, as bitsandbytes", .example = "nf4",
+       .choices = "auto nf4 fp4"},
+      {.name = "bnb_4bit_use_double_quant", .section = "adapters", .kind = K::choice,
+       .field = &C::bnb_4bit_use_double_quant,
+       .doc = "whether the scales of their blocks of 64 are codes too, 0.516 bytes a weight in place of 0.5625; auto: "
+              "those of peft: qlora are", .example = "true", .choices = "auto true false"},
+      {.name = "bnb_4bit_compute_dtype", .section = "adapters", .kind = K::choice,
+       .field = &C::bnb_4bit_compute_dtype,
+       .doc = "the other name of precision for such a run; auto: bfloat16 of peft: qlora, unless precision is set",
+       .example = "bfloat16", .choices = "auto float32 bfloat16 float16"},
 
       {.name = "train_data", .section = "data", .kind = K::texts, .field = &C::train_data,
        .doc = "files, folders or globs: text, .jsonl with {\"text\": ...} or {\"input_ids\": [...]}, "

@@ -353,6 +353,30 @@ void prefer_command_line(RunConfig& config) {
   }
 }
 
+// What peft: qlora means, and the other name of precision.
+void settle_four_bits(RunConfig& c, Complaints& complaints) {
+  const bool qlora = c.peft == "qlora";
+  if (qlora && c.is_set("load_in_4bit") && !c.load_in_4bit)
+    complaints.add(ErrorCode::usage, "load_in_4bit: true with peft: qlora, or none of the two",
+                   fmt::format("load_in_4bit: false ({})", c.where("load_in_4bit")), "peft=lora");
+  if (!qlora && !c.load_in_4bit) return;
+  constexpr std::pair<std::string_view, std::string_view> kTypes[] = {
+      {"float32", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"}};
+  if (c.bnb_4bit_compute_dtype == "auto") {
+    if (qlora && !c.is_set("precision")) c.precision = "bf16";
+    return;
+  }
+  for (const auto& [theirs, ours] : kTypes) {
+    if (c.bnb_4bit_compute_dtype != theirs) continue;
+    if (c.is_set("precision") && c.precision != ours)
+      complaints.add(ErrorCode::usage,
+                     fmt::format("precision: {}, as bnb_4bit_compute_dtype: {} says", ours, theirs),
+                     fmt::format("precision: {} ({})", c.precision, c.where("precision")),
+                     "leave one of the two out");
+    c.precision = ours;
+  }
+}
+
 RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides) {
   Complaints complaints;
   Settings settings(complaints);
@@ -385,6 +409,7 @@ RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides
   }
   // No more is kept of them.
   if (allows(config, "no_master") && !config.is_set("save_dtype")) config.save_dtype = "bf16";
+  settle_four_bits(config, complaints);
   check_config(config, complaints);
   complaints.raise();
   return config;

@@ -28,7 +28,7 @@ struct RunConfig {
   bool whole_word_mask = false;
 
   // Adapters, as peft.LoraConfig names them; tools/setup/peft_setup.h.
-  std::string peft;     // lora; empty: none
+  std::string peft;     // lora | qlora; empty: none
   std::string adapter;  // a PEFT folder to go on from
   int64_t lora_r = 8;
   double lora_alpha = 8;
@@ -39,6 +39,12 @@ struct RunConfig {
   std::string bias = "none";               // none | all | lora_only
   std::vector<std::string> modules_to_save;
   std::vector<std::string> layers_to_transform;  // numbers and ranges
+  // The frozen weights beside them in 4 bits, as transformers' BitsAndBytesConfig names it. auto: as
+  // peft: qlora has it (nf4, true, bf16), else as bitsandbytes (fp4, false, the key precision).
+  bool load_in_4bit = false;
+  std::string bnb_4bit_quant_type = "auto";        // auto | nf4 | fp4
+  std::string bnb_4bit_use_double_quant = "auto";  // auto | true | false
+  std::string bnb_4bit_compute_dtype = "auto";     // auto | float32 | bfloat16 | float16
 
   // Data. Entries are files, folders or globs as written.
   std::vector<std::string> train_data;

@@ -22,6 +22,7 @@
 #include "layers/models/model.h"
 #include "layers/models/weights.h"
 #include "tools/convert/adapter_merge.h"
+#include "tools/convert/decoded_base.h"
 
 namespace snug {
 namespace {
@@ -150,15 +151,19 @@ bool finite_f16(f16 value) {
   return (value.bits & 0x7c00u) != 0x7c00u;
 }
 
-// What an adapter that has begun the tensor adds to it.
+// A tensor, or what its codes decode to, and what an adapter that has begun it adds.
 void write_merged(SafetensorsWriter& writer, const SafeSpec& spec, const SafeTensor& from,
-                  AdapterMerge& merge, std::vector<float>& wide, std::vector<uint8_t>& narrow) {
+                  const std::vector<float>& decoded, AdapterMerge* merge, std::vector<float>& wide,
+                  std::vector<uint8_t>& narrow) {
   const int64_t n = from.elements(), element = bits_of(from.dtype) / 8;
   writer.begin(spec.name);
   for (int64_t at = 0; at < n; at += kPiece) {
     const int64_t count = std::min(kPiece, n - at);
-    convert(from.dtype, from.data + at * element, count, wide.data());
-    merge.add(at, count, wide.data());
+    if (decoded.empty())
+      convert(from.dtype, from.data + at * element, count, wide.data());
+    else
+      std::copy_n(decoded.begin() + at, count, wide.begin());
+    if (merge != nullptr) merge->add(at, count, wide.data());
     if (spec.dtype == SafeDType::F32) {
       writer.append(wide.data(), count * 4);
       continue;
@@ -239,7 +244,7 @@ void carry_config(const std::string& folder, const std::string& built) {
 }  // namespace
 
 ExportReport export_folder(const std::string& folder, DType dtype, const std::string& output,
-                           const std::string& adapter) {
+                           const std::string& adapter, const std::string& base_form) {
   const std::vector<fs::path> torn = check_output(output);
   ExportReport report;
   ModelSource source = resolve_model(folder, "");
@@ -250,6 +255,12 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
   std::optional<AdapterMerge> merge;
   if (!adapter.empty())
     merge.emplace(adapter, source.spec, weights_fingerprint(folder), &report.notes);
+  std::optional<DecodedBase> decoded;
+  if (merge) {
+    const std::string form = base_form == "auto" ? trained_base_form(adapter) : base_form;
+    if (PeftConfig config; (set_base_form(config, form, "--base-form"), !config.codec.empty()))
+      decoded.emplace(source.spec, form);
+  }
   const Model model(source.spec, parse_precision("fp32"));
   const SafetensorsFolder files(folder);
   const SafetensorsLayout layout = weights_layout(model, dtype);
@@ -298,10 +309,16 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
     std::vector<uint8_t> narrow(static_cast<size_t>(2 * kPiece));
     for (size_t i = 0; i < tensors.size(); ++i) {
       const ParamInfo& p = model.params()[parts[i].param];
-      if (merge && p.shape.rank() == 2 &&
-          merge->begin(p.name.str(), parts[i].piece, p.transposed_in_file,
-                       tensors[i]->shape.back()))
-        write_merged(writer, layout.tensors()[i], *tensors[i], *merge, wide, narrow);
+      const bool adds = merge && p.shape.rank() == 2 &&
+                        merge->begin(p.name.str(), parts[i].piece, p.transposed_in_file,
+                                     tensors[i]->shape.back());
+      std::vector<float> values;
+      if (decoded && decoded->codes(p) && merge->whole(p.name.str(), 0) == nullptr)
+        values =
+            decoded->decode(p, saved_pieces(model, parts[i].param)[parts[i].piece], *tensors[i]);
+      if (adds || !values.empty())
+        write_merged(writer, layout.tensors()[i], *tensors[i], values, adds ? &*merge : nullptr,
+                     wide, narrow);
       else
         write_weight(writer, layout.tensors()[i], *tensors[i], wide, narrow);
       for (const SafetensorsReader& file : files.files()) file.drop_pages();
@@ -314,10 +331,20 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
   if (file_exists(folder + "/chat_template.jinja"))
     write_atomic(built + "/chat_template.jinja", read_file(folder + "/chat_template.jinja"));
   making.finish();
-  if (merge)
+  if (merge) {
     report.notes.push_back(
         fmt::format("{} tensors are those of {} and what {} adds to them, computed in f32",
                     merge->merged(), folder, adapter));
+    const std::string before = trained_base_form(adapter), now = decoded ? decoded->form() : "full";
+    if (before != "full" || now != "full")
+      report.notes.push_back(fmt::format(
+          "it was added to {}; it was trained over {}; {}",
+          decoded ? fmt::format("what {} codes of the blocks' linear weights decode to", now)
+                  : "the base as it is (full)",
+          before,
+          decoded ? "--base-form full takes the base as it is"
+                  : "--base-form auto takes what it was trained over"));
+  }
   report.tensors = static_cast<int64_t>(tensors.size());
   report.bytes = layout.total_bytes();
   return report;

@@ -18,8 +18,9 @@ namespace snug {
 // one that was killed while they came to it). f32, f16 or bf16, each value rounded once; a value
 // that f16 cannot hold is an error of code data. Memory: a block, whatever the model's size.
 // With `adapter`, a PEFT folder, the weights are those of the two together: W + s B A in f32, then
-// rounded once.
+// rounded once. `base_form` (layers/models/peft.h) says what W is: the base's own (full), or what its
+// codes of 4 bits decode to; auto: as those that the adapter was trained over. A note says which.
 ExportReport export_folder(const std::string& model, DType dtype, const std::string& output,
-                           const std::string& adapter = "");
+                           const std::string& adapter = "", const std::string& base_form = "auto");
 
 }  // namespace snug

@@ -219,7 +219,16 @@ ExplainFacts parameter_facts(const Plan& plan, const Model& model, const ParamIn
     const int64_t size = size_of(t.dtype);
     int64_t own = info.elements() * size;
     ExplainFacts address = nullptr;
-    if (in_codes(t)) {
+    if (info.coded()) {  // of all in one tensor, or by part with the host
+      const std::string name = t.name.str();
+      own = info.code_bytes;
+      if (name == "weights.codes")
+        address = address_of(root, k) + info.offset;
+      else if (name == fmt::format("weights.codes.part{}", info.part))
+        host_bytes += own;
+      else
+        continue;
+    } else if (in_codes(t)) {
       own = states.form_of(0, param).bytes(states.numbers(param, info.real_elements()));
       if (t.residence == Residence::host)
         host_bytes += own;

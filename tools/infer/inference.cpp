@@ -58,6 +58,37 @@ ModelSpec inference_spec(const InferenceOptions& options) {
   return inference_source(options).spec;
 }
 
+namespace {
+
+// The adapter, if there is one, and how what it is for rests.
+PeftModel resolve_base(const InferenceOptions& options, const ModelSpec& spec) {
+  const bool own = options.base_form != "auto";
+  if (options.adapter.empty()) {
+    PeftModel plain;
+    PeftConfig form;
+    if (own) set_base_form(form, options.base_form, "--base-form");
+    if (form.codec.empty()) return plain;
+    plain.codes = block_codes(spec, form.codec, form.doubled);
+    plain.frozen = [](std::string_view) { return true; };
+    return plain;
+  }
+  std::vector<std::string> notes;
+  PeftConfig config = read_adapter_config(options.adapter, &notes);
+  set_base_form(config, own ? options.base_form : trained_base_form(options.adapter),
+                own ? "--base-form"
+                    : fmt::format("{} of {}/{}", kBaseFormKey, options.adapter, kAdapterWeights));
+  PeftModel peft = resolve_adapter(spec, config, options.adapter);
+  if (!own && !config.codec.empty())
+    notes.push_back(fmt::format(
+        "linear weights of the blocks rest as {}, as those that the adapter was trained over; "
+        "--base-form full has them whole",
+        base_form(config)));
+  for (const std::string& note : notes) tell(stderr, "Note: {}.\n", note);
+  return peft;
+}
+
+}  // namespace
+
 Inference open_inference(InferenceOptions options,
                          const std::function<void(const ModelSpec&, const std::optional<Tokenizer>&,
                                                   InferenceOptions&)>& sizes) {
@@ -81,16 +112,10 @@ Inference open_inference(InferenceOptions options,
          fmt::format("{} tokens in {}", in.tokenizer->vocab_size(), options.model),
          "put the tokenizer that the model was trained with into the folder");
   r.settings.tf32 = options.precision == "tf32" && r.settings.target == Place::cuda;
-  PeftModel peft;
-  if (!options.adapter.empty()) {
-    std::vector<std::string> notes;
-    peft =
-        resolve_adapter(source.spec, read_adapter_config(options.adapter, &notes), options.adapter);
-    for (const std::string& note : notes) tell(stderr, "Note: {}.\n", note);
-  }
+  PeftModel peft = resolve_base(options, source.spec);
   in.model = std::make_unique<Model>(source.spec,
                                      parse_precision(r.settings.tf32 ? "fp32" : options.precision),
-                                     peft.frozen, peft.adapters);
+                                     peft.frozen, peft.adapters, 1, peft.codes);
   if (options.adapter.empty()) check_trained_head(*in.model, options.model);
   // Read once: a budget that was not set is what is free now, which is another number later.
   r.budget = room && options.memory == 0

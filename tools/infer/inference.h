@@ -13,8 +13,11 @@
 namespace snug {
 
 struct InferenceOptions {
-  std::string model;          // a folder with weights
-  std::string adapter;        // a PEFT folder for it; empty: none
+  std::string model;    // a folder with weights
+  std::string adapter;  // a PEFT folder for it; empty: none
+  // How linear weights of the blocks rest (base_form() of layers/models/peft.h); auto: as those that
+  // the adapter was trained over, else full.
+  std::string base_form = "auto";
   std::string task = "auto";  // or a head of the folder's family, see HeadKind
   std::string precision = "fp32";
   std::string device = "auto";  // device_choice.h

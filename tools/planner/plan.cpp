@@ -11,6 +11,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/device/device.h"
+#include "engine/seams/weight_codes.h"
 #include "engine/simt/emu.h"
 #include "parallel/rank_comm.h"
 #include "tools/planner/attention_choice.h"
@@ -242,7 +243,16 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
   if (const ParamTable& table = r.model->params(); !r.model->adapters().empty())
     plan.model_text += fmt::format(" in adapters; the frozen rest takes {}",
                                    human_bytes((table.flat_elements() - table.trained_elements()) *
-                                               size_of(r.model->precision().compute)));
+                                                   size_of(r.model->precision().compute) +
+                                               table.coded_bytes()));
+  if (const ParamTable& table = r.model->params(); !table.coded().empty()) {
+    int64_t coded = 0;
+    for (const int i : table.coded()) coded += table[i].elements();
+    plan.model_text +=
+        fmt::format(", {} of it as {} in {:.4f} bytes a parameter",
+                    human_count(static_cast<double>(coded)), table.codes()->text(),
+                    static_cast<double>(table.coded_bytes()) / static_cast<double>(coded));
+  }
   plan.made_for = plan_facts(r);
   plan.computes_on = r.computes_on;
   plan.attention_why = r.attention_why;

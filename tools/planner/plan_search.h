@@ -264,9 +264,9 @@ class PlanSearch {
   const UpdateFloor& update_floor(const Key& key);
   // Numbers of the parameters.
   struct Elements {
-    int64_t parts = 0;                           // of the layers
-    int64_t parts_again = 0;                     // of those that backward reaches
-    int64_t trainable_parts = 0, trainable = 0;  // of them, and of all
+    int64_t parts_bytes = 0;        // of the layers' weights, as layers read them or in codes
+    int64_t parts_bytes_again = 0;  // of those that backward reaches
+    int64_t trainable_parts = 0, trainable = 0;  // of the layers, and of all
     int64_t parts_states = 0, states = 0;        // bytes of the optimizer's state of these two
   };
   const Elements& elements();

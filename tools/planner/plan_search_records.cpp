@@ -354,9 +354,11 @@ const PlanSearch::Elements& PlanSearch::elements() {
     e.trainable += own;
     e.states += states.bytes_of(i, own);
     if (table[i].part < 0) continue;
-    e.parts += table[i].real_elements();
-    if (table[i].part >= request_.model->first_backward())
-      e.parts_again += table[i].real_elements();
+    const int64_t weights =
+        table[i].coded() ? table[i].code_bytes
+                         : table[i].real_elements() * size_of(request_.model->precision().compute);
+    e.parts_bytes += weights;
+    if (table[i].part >= request_.model->first_backward()) e.parts_bytes_again += weights;
     e.trainable_parts += own;
     e.parts_states += states.bytes_of(i, own);
   }

@@ -55,8 +55,8 @@ double PlanSearch::streamed_link(const Key& key) {
   };
   double in = 0, out = 0;
   if (way.params_away)
-    in += steps * (bytes(e.parts, request_.model->precision().compute) +
-                   (1 - 1 / L) * bytes(e.parts_again, request_.model->precision().compute));
+    in += steps * (static_cast<double>(e.parts_bytes) +
+                   (1 - 1 / L) * static_cast<double>(e.parts_bytes_again));
   if (key.gradients.second && way.states_away)
     in += static_cast<double>(e.parts_states + masters_away(way, e.trainable_parts));
   if (way.grads_away) {

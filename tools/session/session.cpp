@@ -52,6 +52,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
     schedule_ = *schedule;
   } else {
     root_ = schedule_.add(Name("root"), -1, true);
+    if (!model.params().coded().empty()) schedule_.add(Name("code"), root_, false);
     schedule_.add(Name("load"), root_, false);
     if (decisions.micro_batch > 0) {
       schedule_.add(Name("micro_first"), root_, false);
@@ -68,6 +69,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
     }
   }
   root_ = schedule_.find("root");
+  code_ = schedule_.find("code");
   load_ = schedule_.find("load");
   micro_first_ = schedule_.find("micro_first");
   micro_next_ = schedule_.find("micro_next");
@@ -93,6 +95,10 @@ void Session::open() {
     state().clip_factor = 1.0f;
     state().first_bad_element = -1;
     return;
+  }
+  if (code_ >= 0) {
+    const auto [param, k] = stores_->coded()->largest();
+    code(param, k, {});
   }
   load();
   if (micro_first_ >= 0) {
@@ -267,6 +273,16 @@ void Session::send_batch() {
 
 void Session::make_generation() {
   cache_ = model_.make_cache(ctx_, decisions_.kv_rows, decisions_.kv_length);
+}
+
+RestingWeights Session::resting() {
+  RestingWeights weights = stores_->resting();
+  if (code_ >= 0) weights.set_sink(this);
+  return weights;
+}
+
+void Session::code(int param, size_t k, const std::function<void(float*)>& fill) {
+  ctx_.program(schedule_, code_, [&] { stores_->coded()->encode(ctx_, param, k, fill); });
 }
 
 void Session::load() {

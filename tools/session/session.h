@@ -5,6 +5,7 @@
 //
 // Programs, as a tree (see engine/memory/program.h):
 //   root         weights, master, gradients, optimizer state, StepState, batch
+//   ├ code       a tensor of a frozen weight to the codes that it rests in, if some do
 //   ├ load       fp32 master -> compute weights -> packed copies, after initialisation or reading
 //   ├ micro_first  forward, loss, backward of a window's first micro-batch: gradients are assigned
 //   ├ micro_next   the same for the others: gradients are added
@@ -89,7 +90,7 @@ inline bool no_master(const Precision& precision) {
   return precision.master != DType::f32;
 }
 
-class Session {
+class Session : private CodeSink {
  public:
   // On a place with storage, `schedule` is the packed record of the same decisions made on plan, and of
   // several ranks `comm` is this one's, which outlives the session.
@@ -149,7 +150,7 @@ class Session {
   // The parameters of a training session, f32 or bf16 without a master: the trained range.
   View master() const { return stores_->master(); }
   // Where the host leaves the weights of all parameters before load().
-  RestingWeights resting() const { return stores_->resting(); }
+  RestingWeights resting();
   // A parameter's gradient of the window so far where it rests, for a host that can read it there;
   // without update_in_backward.
   View gradient(int param) const { return stores_->gradient(param); }
@@ -204,6 +205,10 @@ class Session {
   void make_residents();
   void make_head_batch(int64_t B);
   void make_generation();
+  void code(int param, size_t k, const std::function<void(float*)>& fill) override;
+  void put(int param, size_t k, const void* bytes) override {
+    stores_->coded()->put(ctx_, param, k, bytes);
+  }
   void make_save_room();
 
   const Model& model_;
@@ -225,8 +230,8 @@ class Session {
   KvCache cache_;
   std::optional<ModelPass> train_pass_, eval_pass_, prefill_pass_, decode_pass_;
   int block_ = -1;
-  int root_ = -1, load_ = -1, micro_first_ = -1, micro_next_ = -1, update_ = -1, eval_ = -1,
-      save_ = -1;
+  int root_ = -1, code_ = -1, load_ = -1, micro_first_ = -1, micro_next_ = -1, update_ = -1,
+      eval_ = -1, save_ = -1;
   int generate_ = -1, prefill_program_ = -1, decode_program_ = -1, fork_program_ = -1;
 };
 

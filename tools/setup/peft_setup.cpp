@@ -78,7 +78,20 @@ std::optional<PeftConfig> resolve_peft_keys(const RunConfig& config) {
     p.bias = config.bias;
     p.modules_to_save = config.modules_to_save;
     p.layers_to_transform = layers(config);
+    if (p.target_modules.empty() && config.peft == "qlora") p.target_modules = {"all-linear"};
   }
+  const bool qlora = config.peft == "qlora";
+  if (qlora || config.load_in_4bit) {
+    const std::string& type = config.bnb_4bit_quant_type;
+    const std::string& doubled = config.bnb_4bit_use_double_quant;
+    p.codec = type != "auto" ? type : qlora ? "nf4" : "fp4";
+    p.doubled = doubled == "auto" ? qlora : doubled == "true";
+  }
+  if (!config.adapter.empty())
+    if (const std::string before = trained_base_form(config.adapter); before != base_form(p))
+      tell(stderr,
+           "Note: the adapter {} was trained over a base that rests as {}; here it is {}.\n",
+           config.adapter, before, base_form(p));
   p.base = config.model;
   return p;
 }

@@ -291,7 +291,7 @@ RunSetup make_setup(RunConfig config) {
   Precision precision = parse_precision(tf32 ? "fp32" : config.precision);
   if (allows(config, "no_master")) precision.master = precision.compute;
   s.model = std::make_unique<Model>(spec, precision, s.peft ? peft.frozen : std::move(frozen.says),
-                                    peft.adapters, static_cast<int>(config.ranks));
+                                    peft.adapters, static_cast<int>(config.ranks), peft.codes);
 
   PlanRequest& r = s.request;
   r.model = s.model.get();

@@ -71,7 +71,7 @@ class EncoderRun {
              Packing packing, int threads = 2, Place place = Place::cpu, uint64_t order = 0,
              const std::string& offload = "none", const PeftModel& peft = {})
       : golden(g),
-        model(g.spec, parse_precision(precision), peft.frozen, peft.adapters),
+        model(g.spec, parse_precision(precision), peft.frozen, peft.adapters, 1, peft.codes),
         packing_(packing) {
     place_rows();
     Decisions d;

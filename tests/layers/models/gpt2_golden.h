@@ -99,7 +99,8 @@ struct GoldenRun {
   GoldenRun(const Golden& g, const char* precision, const std::string& recompute, int64_t micro,
             int threads = 2, Place place = Place::cpu, uint64_t order = 0,
             const std::function<void(Decisions&)>& change = {}, const PeftModel& peft = {})
-      : golden(g), model(g.spec, parse_precision(precision), peft.frozen, peft.adapters) {
+      : golden(g),
+        model(g.spec, parse_precision(precision), peft.frozen, peft.adapters, 1, peft.codes) {
     Decisions d;
     d.T = g.T;
     d.micro_batch = micro;

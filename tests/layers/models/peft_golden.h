@@ -22,6 +22,7 @@ struct PeftGolden {
     write_atomic(folder / kAdapterConfig, file.metadata().at("adapter_config"));
     write_atomic(folder / kAdapterWeights, read_file(path));
     config = read_adapter_config(folder.path());
+    set_base_form(config, trained_base_form(folder.path()), path);
     if (base.starts_with("encoder_"))
       encoder = std::make_unique<EncoderGolden>(base.substr(8));
     else
@@ -29,7 +30,9 @@ struct PeftGolden {
     peft = resolve_peft(spec(), config);
   }
   const ModelSpec& spec() const { return encoder ? encoder->spec : decoder->spec; }
+  bool four_bits() const { return !config.codec.empty(); }
   double base_loss() const {
+    if (four_bits()) return numbers("base_loss").front();
     return (encoder ? encoder->numbers("loss") : decoder->numbers("loss")).front();
   }
   std::vector<double> numbers(const std::string& tensor) const {
@@ -88,6 +91,7 @@ class PeftRun {
     session().load();
     return warnings;
   }
+  const PeftGolden& golden() const { return golden_; }
   const Model& model() const { return encoder_ ? encoder_->model : decoder_->model; }
   Session& session() const { return encoder_ ? *encoder_->session : *decoder_->session; }
   const Schedule& schedule() const { return encoder_ ? encoder_->schedule : decoder_->schedule; }

@@ -124,6 +124,72 @@ TEST_F(Adapters, ResumeChangesNoBit) {
   }
 }
 
+// Over a base in 4 bits: less memory, the same files, a resume without another bit, and evaluation and
+// merge with the weights that it was trained over, or with the base as it is.
+TEST_F(Adapters, ABaseInFourBits) {
+  const std::vector<std::string> qlora = {"model=" + w_.path("base/final"), "tokenizer=null",
+                                          "peft=qlora", "lora_r=4", "learning_rate=0.02"};
+  const std::vector<std::string> exact =
+      joined(qlora, {"precision=fp32", "save_steps=5", "eval_steps=4"});
+  const Outcome o = w_.trained("run", exact);
+  EXPECT_NE(o.out.find(" of it as nf4-double in 0."), std::string::npos) << o.out;
+  expect_planned_is_measured(w_, "run");
+  const SafetensorsReader file(w_.path("run/final/adapter_model.safetensors"));
+  EXPECT_EQ(file.tensors().size(), 16u) << "A and B of all linear modules, and nothing frozen";
+  EXPECT_EQ(file.metadata().at("snug_base_form"), "nf4-double");
+  lose_power_after(w_, "run", "parts", 5);
+  w_.trained("parts", joined(exact, {"resume=latest", "recompute=block"}));
+  EXPECT_EQ(w_.curve("run"), w_.curve("parts"));
+  EXPECT_TRUE(slurp(w_.path("run/final/adapter_model.safetensors")) ==
+              slurp(w_.path("parts/final/adapter_model.safetensors")));
+
+  // The codes come from the host a layer at a time: the same bits.
+  w_.trained("away", joined(exact, {"offload_params=cpu", "host_memory=64MiB"}));
+  EXPECT_EQ(w_.curve("run"), w_.curve("away"));
+  expect_planned_is_measured(w_, "away");
+  w_.trained("half", joined(qlora, {"max_steps=2"}));
+  EXPECT_NE(slurp(w_.path("half/config.resolved.yaml")).find("precision: bf16"), std::string::npos);
+
+  const std::string base = w_.path("base/final"), adapter = w_.path("run/final");
+  const double decoded = loss({"--model", base, "--adapter", adapter}),
+               full = loss({"--model", base, "--adapter", adapter, "--base-form", "full"});
+  EXPECT_GT(std::fabs(decoded - full), 1e-5 * full);
+  for (const std::string form : {"auto", "full"}) {
+    const double expected = form == "full" ? full : decoded;
+    const std::string merged = w_.path("merged_" + form);
+    const Outcome merge = run(
+        {"merge", "--model", base, "--adapter", adapter, "--output", merged, "--base-form", form});
+    ASSERT_EQ(merge.code, 0) << merge.err;
+    EXPECT_NE(merge.err.find(form == "full" ? "added to the base as it is (full)"
+                                            : "added to what nf4-double codes of the blocks'"),
+              std::string::npos)
+        << merge.err;
+    EXPECT_NEAR(loss({"--model", merged}), expected, 1e-5 * expected) << form;
+  }
+  const Outcome text = run({"generate", "--model", base, "--adapter", adapter, "--prompt", "the",
+                            "--max-new-tokens", "3", "--temperature", "0"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_NE(text.err.find("rest as nf4-double, as those that the adapter was trained over"),
+            std::string::npos)
+      << text.err;
+  w_.trained("on", {"model=" + base, "tokenizer=null", "adapter=" + adapter, "peft=qlora",
+                    "precision=fp32", "max_steps=2"});
+  EXPECT_NEAR(w_.metrics("on").front()["eval_loss"].get<double>(), w_.last_eval_loss("run"), 1e-6);
+
+  const Outcome other =
+      w_.train("run", joined(exact, {"bnb_4bit_quant_type=fp4", "resume=latest"}));
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find("over nf4-double"), std::string::npos) << other.err;
+  EXPECT_NE(other.err.find("over fp4-double"), std::string::npos) << other.err;
+  const Outcome form = run({"merge", "--model", base, "--adapter", adapter, "--output",
+                            w_.path("merged"), "--base-form", "int8"});
+  EXPECT_EQ(form.code, 2);
+  EXPECT_NE(form.err.find("full, nf4, nf4-double, fp4, fp4-double in --base-form"),
+            std::string::npos)
+      << form.err;
+  EXPECT_FALSE(exists(w_.path("merged")));
+}
+
 TEST_F(Adapters, WhatDoesNotFitIsRefused) {
   w_.trained("run", with({"max_steps=4", "save_steps=2"}));
   w_.trained("other", {"max_steps=2", "seed=7"});

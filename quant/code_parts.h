@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/io/safetensors.h"
-#include "tools/codes/coder.h"
+#include "quant/coder.h"
 
 namespace snug {
 
@@ -39,6 +39,11 @@ struct CodeParts {
   Codes read() const;
 };
 
+// The state of a coded tensor of this name; null: the file has none.
+const SafeTensor* find_state(const SafetensorsFolder& file, const std::string& name);
+// The coded tensor of a state. Throws data, naming the tensor and `path`.
+CodeParts parts_of_state(const SafetensorsFolder& file, const std::string& path,
+                         const SafeTensor& state);
 // All of a file. Throws data: without one, and as decode_file() says.
 std::vector<CodeParts> find_parts(const SafetensorsFolder& file, const std::string& path);
 

@@ -1,4 +1,4 @@
-#include "tools/codes/coder.h"
+#include "quant/coder.h"
 
 #include <algorithm>
 #include <cstring>

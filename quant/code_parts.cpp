@@ -1,4 +1,4 @@
-#include "tools/codes/code_parts.h"
+#include "quant/code_parts.h"
 
 #include <fmt/format.h>
 
@@ -118,7 +118,7 @@ std::vector<int64_t> shape_of(const nlohmann::json& j, const Finder& find) {
   return shape;
 }
 
-DType dtype_of(const nlohmann::json& j, const Finder& find, const std::string& where) {
+DType stored_dtype(const nlohmann::json& j, const Finder& find, const std::string& where) {
   const std::string name = get_string(j, "dtype", where);
   if (name == "float32") return DType::f32;
   if (name == "bfloat16") return DType::bf16;
@@ -137,8 +137,10 @@ CodeSpec spec_of(const nlohmann::json& j, const Finder& find, const std::string&
   }
 }
 
-CodeParts parts_of(const SafetensorsFolder& file, const std::string& path,
-                   const SafeTensor& state) {
+}  // namespace
+
+CodeParts parts_of_state(const SafetensorsFolder& file, const std::string& path,
+                         const SafeTensor& state) {
   const std::string name = state.name.substr(0, state.name.find(kQuantState));
   const Finder find(file, path, name);
   if (state.dtype != SafeDType::U8)
@@ -148,7 +150,7 @@ CodeParts parts_of(const SafetensorsFolder& file, const std::string& path,
       {reinterpret_cast<const char*>(state.data), static_cast<size_t>(state.bytes)}, where);
   require_object(j, where);
   CodeParts p{.spec = spec_of(j, find, where),
-              .dtype = dtype_of(j, find, where),
+              .dtype = stored_dtype(j, find, where),
               .shape = shape_of(j, find),
               .elements = 1,
               .codes = nullptr,
@@ -175,6 +177,14 @@ CodeParts parts_of(const SafetensorsFolder& file, const std::string& path,
     p.quant_map = find.book(".quant_map", map_of(c, {}));
   return p;
 }
+
+const SafeTensor* find_state(const SafetensorsFolder& file, const std::string& name) {
+  for (const Codec& c : codecs())
+    if (const SafeTensor* const t = file.find(state_name(name, c))) return t;
+  return nullptr;
+}
+
+namespace {
 
 template <class T>
 std::vector<T> contents(const SafeTensor* t) {
@@ -245,7 +255,8 @@ Codes CodeParts::read() const {
 std::vector<CodeParts> find_parts(const SafetensorsFolder& file, const std::string& path) {
   std::vector<CodeParts> out;
   for (const SafeTensor* t : file.tensors())
-    if (t->name.find(kQuantState) != std::string::npos) out.push_back(parts_of(file, path, *t));
+    if (t->name.find(kQuantState) != std::string::npos)
+      out.push_back(parts_of_state(file, path, *t));
   if (out.empty())
     fail(ErrorCode::data, "a file of codes, with a tensor X.quant_state.* for each",
          fmt::format("{}, without one", path),
