@@ -1,6 +1,7 @@
 #include "tools/config/check_config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -135,6 +136,18 @@ int64_t steps_of(double value, int64_t total_steps) {
 }
 
 }  // namespace
+
+bool allows(const RunConfig& config, std::string_view permission) {
+  return std::find(config.allow.begin(), config.allow.end(), permission) != config.allow.end();
+}
+
+std::string allow_text(const std::vector<std::string>& given,
+                       std::initializer_list<const char*> more) {
+  std::vector<std::string> list = given;
+  for (const char* word : more)
+    if (std::find(list.begin(), list.end(), word) == list.end()) list.emplace_back(word);
+  return fmt::format("allow=[{}]", fmt::join(list, ","));
+}
 
 void check_device(const RunConfig& c) {
   const bool cuda = c.device.starts_with("cuda"), kernels = cuda || c.device == "emu";

@@ -234,20 +234,16 @@ std::vector<Key> make_keys() {
        .doc = "threads of computation, of each rank; auto: one per core the process may use, shared by the ranks",
        .example = "2", .unset = "auto", .range = {.min = 1, .max = 1024}},
       {.name = "ranks", .section = "machine", .kind = K::integer, .field = &C::ranks,
-       .doc = "processes that share every step on this machine's cores, each with its own micro-batches; "
-              "memory is that of each. Of a target: any number of such devices",
+       .doc = "processes that share every step on this machine's cores; memory is that of each; of a target, devices",
        .example = "2", .range = {.min = 1, .max = 4096}},
       {.name = "zero", .section = "machine", .kind = K::choice, .field = &C::zero,
-       .doc = "what of ranks each keeps only its piece of (ZeRO): 0 nothing, 1 the optimizer's states and "
-              "master weights, 2 gradients too, 3 weights too; auto: the first from 1 on that fits memory",
+       .doc = "what each rank keeps its piece of alone: 0 nothing, 1 states and masters, 2 gradients too, 3 weights "
+              "too; auto: the first from 1 on that fits",
        .example = "2", .idle = "0 auto", .choices = "auto 0 1 2 3"},
-      {.name = "link", .section = "machine", .kind = K::text, .field = &C::link,
-       .doc = "snug plan of a target with ranks: what joins them: nvlink, nvlink3, pcie5, pcie4, 400GbE, 200GbE, "
-              "100GbE, 25GbE or 10GbE; null: pcie4",
-       .example = "nvlink", .unset = "null"},
-      {.name = "ddp_timeout", .section = "machine", .kind = K::seconds, .field = &C::ddp_timeout,
-       .doc = "how long a rank waits for another before the run ends", .example = "60s",
-       .range = kAboveZero},
+      {.name = "link", .section = "machine", .kind = K::text, .field = &C::link, .doc = "what joins the ranks of a "
+       "target: nvlink, nvlink3, pcie5, pcie4, 400GbE, ..., 10GbE; null: pcie4", .example = "nvlink", .unset = "null"},
+      {.name = "ddp_timeout", .section = "machine", .kind = K::seconds, .field = &C::ddp_timeout, .doc = "how long a "
+       "rank waits for another before the run ends", .example = "60s", .range = kAboveZero},
       {.name = "precision", .section = "machine", .kind = K::precision, .field = &C::precision,
        .doc = "fp32; tf32, on device cuda alone: fp32 whose matrix products round what they multiply to "
               "10 bits; bf16 or fp16: compute in 16 bits with master weights, gradients and optimizer "
@@ -587,18 +583,6 @@ const std::vector<Permission>& permissions() {
        "allow=[no_master], which rounds so"},
   };
   return list;
-}
-
-bool allows(const RunConfig& config, std::string_view permission) {
-  return std::find(config.allow.begin(), config.allow.end(), permission) != config.allow.end();
-}
-
-std::string allow_text(const std::vector<std::string>& given,
-                       std::initializer_list<const char*> more) {
-  std::vector<std::string> list = given;
-  for (const char* word : more)
-    if (std::find(list.begin(), list.end(), word) == list.end()) list.emplace_back(word);
-  return fmt::format("allow=[{}]", fmt::join(list, ","));
 }
 
 bool is_idle(const RunConfig& config, const Key& key) {

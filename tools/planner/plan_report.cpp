@@ -12,6 +12,7 @@
 #include "tools/planner/offers.h"
 #include "tools/planner/plan.h"
 #include "tools/planner/plan_search.h"
+#include "tools/planner/rank_words.h"
 #include "tools/planner/stack_plans.h"
 
 namespace snug {
@@ -213,27 +214,6 @@ std::string rests_with_host(const Decisions& d) {
     text += (i == 0 ? "" : i + 1 < list.size() ? ", " : " and ") + std::string(list[i]);
   return text;
 }
-
-namespace {
-
-// What a stage asks for.
-const char* zero_cost(int zero) {
-  if (zero == 0) return "sums of gradients that all keep, and every rank updates all";
-  if (zero == 1) return "as much as sums that all keep, and every rank updates its piece";
-  if (zero == 2) return "gradients are summed in every micro-step";
-  return "gradients are summed and weights gathered, twice, in every micro-step";
-}
-
-// What each of several ranks keeps.
-const char* zero_words(const Decisions& d) {
-  if (d.ranks <= 1) return "";
-  if (d.zero == 0) return ", each with all states";
-  if (d.zero == 1) return ", each with its piece of the optimizer's states";
-  if (d.zero == 2) return ", each with its piece of the optimizer's states and gradients";
-  return ", each with its piece of the optimizer's states, gradients and weights";
-}
-
-}  // namespace
 
 std::string plan_sentence(const Plan& plan) {
   const Decisions& d = plan.decisions;
@@ -478,12 +458,7 @@ std::string plan_text(const Plan& plan) {
     out += fmt::format("\n  predicted: {} a step, {:.{}f} tokens/s ({})",
                        human_seconds(plan.step_seconds), plan.tokens_per_second(),
                        plan.tokens_per_second() < 100 ? 2 : 0, plan.cost);
-  if (plan.decisions.ranks > 1 && plan.step_seconds > 0)
-    out += fmt::format(
-        "\n  of a step each rank reads {} from others, predicted {:.1f} ms, {} of it; zero {}: {}",
-        human_bytes(plan.collective_bytes), 1e3 * plan.collective_seconds,
-        percent(plan.collective_seconds / plan.step_seconds), plan.decisions.zero,
-        zero_cost(plan.decisions.zero));
+  out += rank_text(plan);
   if (plan.empty_share() >= 0)
     out += fmt::format(
         "\n  rows are {:.1f} tokens long on the mean: about {:.1f} % of the planned rows stay "

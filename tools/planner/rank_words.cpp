@@ -1,0 +1,38 @@
+#include "tools/planner/rank_words.h"
+
+#include <fmt/format.h>
+
+#include "engine/core/units.h"
+
+namespace snug {
+namespace {
+
+// What a stage asks for.
+const char* zero_cost(int zero) {
+  if (zero == 0) return "sums of gradients that all keep, and every rank updates all";
+  if (zero == 1) return "as much as sums that all keep, and every rank updates its piece";
+  if (zero == 2) return "gradients are summed in every micro-step";
+  return "gradients are summed and weights gathered, twice, in every micro-step";
+}
+
+}  // namespace
+
+const char* zero_words(const Decisions& d) {
+  if (d.ranks <= 1) return "";
+  if (d.zero == 0) return ", each with all states";
+  if (d.zero == 1) return ", each with its piece of the optimizer's states";
+  if (d.zero == 2) return ", each with its piece of the optimizer's states and gradients";
+  return ", each with its piece of the optimizer's states, gradients and weights";
+}
+
+std::string rank_text(const Plan& plan) {
+  if (plan.decisions.ranks <= 1 || plan.step_seconds <= 0) return "";
+  return fmt::format(
+      "\n  of a step each rank reads {} from others, predicted {:.1f} ms, {:.1f} % of it; zero {}: "
+      "{}",
+      human_bytes(plan.collective_bytes), 1e3 * plan.collective_seconds,
+      100 * plan.collective_seconds / plan.step_seconds, plan.decisions.zero,
+      zero_cost(plan.decisions.zero));
+}
+
+}  // namespace snug

@@ -1,0 +1,15 @@
+// What a plan says of several ranks.
+#pragma once
+
+#include <string>
+
+#include "tools/planner/plan.h"
+
+namespace snug {
+
+// ", each with its piece of the optimizer's states"; empty: there is one.
+const char* zero_words(const Decisions& decisions);
+// A line of a plan's text: what collectives take of a step, and why. Empty: there is one rank.
+std::string rank_text(const Plan& plan);
+
+}  // namespace snug
