@@ -51,7 +51,9 @@ int main(int argc, char** argv) {
         timed(copy,
               [&] { std::memcpy(memory.data() + n, memory.data(), static_cast<size_t>(n) * 4); });
         timed(gather, [&] { t.all_gather(view(n, n), view(0, piece), 1); });
-        timed(reduce, [&] { t.reduce_scatter_sum({view(r * piece, piece), false}, view(0, n), 1); });
+        timed(reduce, [&] {
+          t.reduce_scatter_sum({view(r * piece, piece), false}, view(0, n), 1);
+        });
       }
     });
   for (std::thread& thread : threads) thread.join();
