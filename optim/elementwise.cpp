@@ -293,6 +293,7 @@ void ElementwiseOptimizer::update_spans(Context& ctx, const UpdateTargets& t, St
         const int64_t rows = store.rows(spans[i]), at = spans[i].offset - t.first;
         factors_of[i] = rows > 0 ? next_factors : nullptr;
         if (rows == 0) continue;
+        if (t.gate) t.gate->pass(spans[i].param);  // the sums of rows and columns are states
         const ElementStep& step = steps[number_of_group(config(), spans[i])];
         const FactoredMoments moments = {
             step.gradient_factor, static_cast<float>(1.0 - step.bias_correction1),

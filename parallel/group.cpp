@@ -228,6 +228,16 @@ void Group::give_up(const std::string& why) noexcept {
   give_up(*block_, rank_, why);
 }
 
+void Group::look_after(int rank) noexcept {
+  const int32_t pid = block_->slots[rank].pid.load();
+  if (pid > 0 && kill(pid, 0) != 0 && errno == ESRCH)
+    give_up(*block_, rank, fmt::format("its process {} is gone", pid));
+}
+
+int Group::who_gave_up() const {
+  return block_->given_up.load() - 1;
+}
+
 bool Group::given_up() const {
   return block_->given_up.load() != 0;
 }
@@ -241,7 +251,9 @@ std::string Group::reason() const {
 
 void Group::throw_given_up() const {
   fail(ErrorCode::collective, fmt::format("all {} ranks to go on", size_), reason(),
-       "resume=latest, once the reason is gone");
+       "resume=latest where there is a checkpoint, once the reason is gone; a longer ddp_timeout "
+       "for "
+       "ranks that are slow");
 }
 
 std::atomic<int64_t>& Group::gathered() {

@@ -57,7 +57,11 @@ class Group {
   // This rank gives up: whoever waits for it throws. The first reason stays.
   void give_up(const std::string& why) noexcept;
   static void give_up(GroupBlock& block, int rank, const std::string& why) noexcept;
-  // Whether another one did, and the reason.
+  // Gives up for `rank` if its process is gone.
+  void look_after(int rank) noexcept;
+  double timeout() const { return timeout_; }
+  // Who did, and the reason; -1: nobody.
+  int who_gave_up() const;
   bool given_up() const;
   std::string reason() const;
   // Parameters below this number may be changed: of a checkpoint that one rank writes of all (SaveRing).

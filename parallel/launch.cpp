@@ -24,10 +24,24 @@
 namespace snug {
 namespace {
 
-volatile std::sig_atomic_t lead = 0;  // its process
+volatile std::sig_atomic_t lead = 0;    // its process
+volatile std::sig_atomic_t passed = 0;  // the last signal that it was sent
 
-void pass_on(int signal) {
+// A terminal sends its signals to the ranks too; a process sends them here alone.
+void pass_on(int signal, siginfo_t* from, void*) {
+  if (signal == SIGINT && from->si_code != SI_USER && from->si_code != SI_QUEUE) return;
+  passed = signal;
   if (lead > 0) kill(static_cast<pid_t>(lead), signal);
+}
+
+void handle(int signal) {
+  struct sigaction before {
+  }, now{};
+  now.sa_sigaction = pass_on;
+  now.sa_flags = SA_SIGINFO;
+  sigaction(signal, &now, &before);
+  if ((before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_IGN)
+    sigaction(signal, &before, nullptr);  // as nohup has it
 }
 
 std::vector<std::string> own_arguments() {
@@ -93,9 +107,7 @@ int launch_ranks(int ranks) {
   }
   lead = children[0].pid;
   for (const int file : files.arenas) close(file);
-  std::signal(SIGINT, SIG_IGN);  // the terminal sends it to the ranks too
-  std::signal(SIGTERM, pass_on);
-  if (std::signal(SIGHUP, pass_on) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) handle(signal);
 
   int left = ranks;
   int first_bad = -1;  // the rank that ended badly first
@@ -117,13 +129,13 @@ int launch_ranks(int ranks) {
     const int rank = static_cast<int>(at - children.begin());
     at->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     --left;
-    const bool well = at->code == 0 || at->code == 75 || (at->code == 130 && !WIFSIGNALED(status));
+    const bool well = at->code == 0 || at->code == 75;
     if (well || first_bad >= 0) continue;
     first_bad = rank;
     since = monotonic_seconds();
     // Of one that told why, that stays.
     Group::give_up(block, rank, end_text(status));
-    if (WIFSIGNALED(status) && rank == 0)
+    if (WIFSIGNALED(status) && rank == 0 && WTERMSIG(status) != passed)
       std::fputs(fmt::format("collective: expected all {} ranks to go on\n  found: rank 0: {}\n"
                              "  try:   resume=latest, once the reason is gone\n",
                              ranks, end_text(status))
@@ -131,7 +143,7 @@ int launch_ranks(int ranks) {
                  stderr);
   }
   const int code = children[0].code;
-  if (code != 0 && code < 128) return code;
+  if ((code != 0 && code < 128) || (passed != 0 && code == 128 + passed)) return code;
   if (code >= 128 || first_bad >= 0) return code == 130 ? 130 : 1;
   return 0;
 }

@@ -18,6 +18,9 @@
 namespace snug {
 namespace {
 
+// Set in the script of a batch job too, which is one process: a step has numbers of its own.
+constexpr const char* kSlurmRank = "SLURM_PROCID";
+
 struct Launcher {
   const char *rank, *size, *local;
   const char* keys[2];  // that name the start
@@ -28,12 +31,12 @@ constexpr Launcher kLaunchers[] = {
      "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_SIZE",
      {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
-    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", {"PMI_JOBID", "PMI_ID"}},
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", {"PMI_JOBID", "HYDRA_JOBID"}},
     {"MV2_COMM_WORLD_RANK",
      "MV2_COMM_WORLD_SIZE",
      "MV2_COMM_WORLD_LOCAL_SIZE",
-     {"PMI_JOBID", "PMI_ID"}},
-    {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", {"SLURM_JOB_ID", "SLURM_STEP_ID"}}};
+     {"MPIRUN_ID", "PMI_JOBID"}},
+    {kSlurmRank, "SLURM_STEP_NUM_TASKS", "none", {"SLURM_JOB_ID", "SLURM_STEP_ID"}}};
 
 int number_of(const Variables& variables, const char* name) {
   const char* const text = variables(name);
@@ -172,6 +175,8 @@ std::optional<ForeignPlace> foreign_place(const Variables& variables) {
   std::optional<ForeignPlace> found;
   for (const Launcher& l : kLaunchers) {
     if (!variables(l.rank) || !variables(l.size)) continue;
+    // Other launchers are started by steps of Slurm's.
+    if (l.rank == kSlurmRank && (found || !variables("SLURM_STEP_ID"))) continue;
     const int size = number_of(variables, l.size), rank = number_of(variables, l.rank);
     if (size <= 1) continue;
     const std::string said = fmt::format("{}={}", l.size, size);
@@ -186,11 +191,14 @@ std::optional<ForeignPlace> foreign_place(const Variables& variables) {
     if (rank >= size)
       fail(ErrorCode::usage, fmt::format("a rank below {}", said),
            fmt::format("{}={}", l.rank, rank), fmt::format("unset {} and {}", l.rank, l.size));
-    if (size > kMostRanks || (variables(l.local) && number_of(variables, l.local) != size))
-      fail(
-          ErrorCode::unsupported, fmt::format("at most {} ranks, all on one machine", kMostRanks),
-          fmt::format("{}, {}={}", said, l.local, variables(l.local) ? variables(l.local) : "none"),
-          "fewer ranks, on one machine");
+    const char* const nodes = l.rank == kSlurmRank ? variables("SLURM_STEP_NUM_NODES") : nullptr;
+    if (size > kMostRanks || (nodes && std::strcmp(nodes, "1") != 0) ||
+        (variables(l.local) && number_of(variables, l.local) != size))
+      fail(ErrorCode::unsupported, fmt::format("at most {} ranks, all on one machine", kMostRanks),
+           nodes ? fmt::format("{}, SLURM_STEP_NUM_NODES={}", said, nodes)
+                 : fmt::format("{}, {}={}", said, l.local,
+                               variables(l.local) ? variables(l.local) : "none"),
+           "fewer ranks, on one machine");
     found = ForeignPlace{rank, size, said, ""};
     for (const char* const key : l.keys)
       if (const char* const value = variables(key))

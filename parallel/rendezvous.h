@@ -7,7 +7,7 @@
 //   Open MPI            OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_SIZE
 //   MPICH, Intel MPI    PMI_RANK, PMI_SIZE, MPI_LOCALNRANKS
 //   MVAPICH2            MV2_COMM_WORLD_RANK, _SIZE, _LOCAL_SIZE
-//   Slurm               SLURM_PROCID, SLURM_NTASKS, SLURM_NTASKS_PER_NODE
+//   srun                SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NUM_NODES (of one)
 //
 // The first that says more than one rank counts; another that says something else is refused.
 #pragma once

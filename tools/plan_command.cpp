@@ -116,7 +116,11 @@ int compare_plans(const ConfigArguments& a, const std::string& text, bool json) 
 int scale_plans(const ConfigArguments& a, const std::string& text, const std::string& svg,
                 bool json) {
   const std::vector<int64_t> list = parse_scale(text);
-  const PlanRequest given = make_setup(a.config).request;
+  if (a.config.target.empty())
+    fail(ErrorCode::usage, "a target for --scale: ranks of this machine share its cores", "none",
+         "target=h100 link=400GbE");
+  const RunSetup first = make_setup(a.config);
+  const PlanRequest& given = first.request;
   const int64_t share = ceil_div(samples_per_step(given), int64_t{given.ranks});
   Scale scale;
   for (const int64_t ranks : list) {
@@ -160,7 +164,7 @@ int plan_command(const Arguments& arguments) {
        "snug plan model=gpt2-xl precision=bf16 target=rtx4090",
        "snug plan model=gpt2 max_length=1024 per_device_train_batch_size=1 --compare "
        "optim=adamw,lion,rmsprop",
-       "snug plan model=gpt2-xl precision=bf16 target=h100 link=nvlink ranks=8 --scale 1..4096",
+       "snug plan model=gpt2-xl precision=bf16 target=h100 link=400GbE ranks=8 --scale 1..4096",
        "snug plan model=gpt2 global_batch_size=32 --sweep 2GiB..16GiB --svg ladder.svg"},
       arguments, [&](ArgumentParser& parser) {
         parser.flag("--json", json, "print the plan as JSON")

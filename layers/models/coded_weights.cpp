@@ -30,7 +30,9 @@ void check_codes(const SafetensorsFolder& files, const SafeTensor& tensor,
   if (!allowed)
     fail(ErrorCode::unsupported, fmt::format("weights that are no codes in {}", folder),
          fmt::format("{} in {}", tensor.name, parts.spec.codec->name),
-         "snug quant FILE --decode --output model.safetensors makes weights of them");
+         "snug quant FILE --decode --output model.safetensors makes weights of them, which are "
+         "another "
+         "base to adapters");
   if (transposed)
     fail(ErrorCode::unsupported,
          fmt::format("codes of weights that the family stores as (out, in), in {}", folder),

@@ -74,7 +74,7 @@ struct Adafactor {
   static std::vector<OptimSetting> settings() {
     return {{"clip_threshold", 1, 1e-6, kUnbounded, "what the rms of an update is at most"},
             {"decay_rate", -0.8, -10, 0, "the power of t by which new squares count less"},
-            {"eps1", 1e-30, 0, kUnbounded, "added to squares"},
+            {"eps1", 1e-30, 1e-38, kUnbounded, "added to squares"},
             {"eps2", 1e-3, 0, kUnbounded, "the least rms of a parameter, with scale_parameter"},
             {"scale_parameter", 0, 0, 2, "1: the rate is times the rms of the parameter"}};
   }

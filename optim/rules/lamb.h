@@ -3,7 +3,8 @@
 //   u = m / (sqrt(v) + eps) + decay p        r = min(|p|, clamp_value) / |u|, or 1 if either is 0
 //   p -= lr r u,  with debias  lr r u sqrt(1 - beta2^t) / (1 - beta1^t)
 // You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes" (2020), as
-// torch_optimizer.Lamb has it, whose defaults are those here.
+// torch_optimizer.Lamb has it. A tensor is one of the parameter table, where queries, keys and values, or
+// gate and up, of some models lie in one and have one norm.
 #pragma once
 
 #include "optim/rule.h"

@@ -3,8 +3,8 @@
 //   d = (g + decay p) trust_coefficient |p| / (|g| + decay |p| + eps)
 //   b = momentum b + (1 - dampening) d      p -= lr b
 // What is not decayed is not scaled either (d = g), nor what has a norm of 0 (d = g, not decayed).
-// You et al., "Large Batch Training of Convolutional Networks" (2017), as torch_optimizer.LARS has it,
-// whose defaults are those here; its momentum is sgd_momentum.
+// You et al., "Large Batch Training of Convolutional Networks" (2017), as torch_optimizer.LARS has it; its
+// momentum is sgd_momentum. Without weight_decay it is sgd. Of tensors that models join see lamb.h.
 #pragma once
 
 #include "optim/checks.h"

@@ -24,7 +24,18 @@ std::optional<ForeignPlace> place_of(const std::map<std::string, std::string>& v
 TEST(Rendezvous, ReadsEachLaunchersVariables) {
   EXPECT_FALSE(place_of({}).has_value());
   EXPECT_FALSE(place_of({{"WORLD_SIZE", "4"}}).has_value()) << "a container's, without a rank";
-  EXPECT_FALSE(place_of({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}).has_value());
+  EXPECT_FALSE(place_of({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "4"}}).has_value())
+      << "the script of a batch job";
+  const std::map<std::string, std::string> step = {
+      {"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_STEP_ID", "3"}};
+  ASSERT_TRUE(place_of(step).has_value());
+  EXPECT_EQ(place_of(step)->key, "3");
+  // mpirun within it.
+  auto within = step;
+  within["SLURM_PROCID"] = "0";
+  within["OMPI_COMM_WORLD_RANK"] = "2";
+  within["OMPI_COMM_WORLD_SIZE"] = "4";
+  EXPECT_EQ(place_of(within)->rank, 2);
   const auto torch = place_of({{"RANK", "3"},
                                {"WORLD_SIZE", "4"},
                                {"LOCAL_WORLD_SIZE", "4"},
@@ -38,8 +49,7 @@ TEST(Rendezvous, ReadsEachLaunchersVariables) {
   for (const auto& [rank, size] :
        std::map<std::string, std::string>{{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                           {"PMI_RANK", "PMI_SIZE"},
-                                          {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
-                                          {"SLURM_PROCID", "SLURM_NTASKS"}}) {
+                                          {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"}}) {
     const auto place = place_of({{rank, "1"}, {size, "2"}});
     ASSERT_TRUE(place.has_value()) << size;
     EXPECT_EQ(place->rank, 1);
@@ -47,18 +57,16 @@ TEST(Rendezvous, ReadsEachLaunchersVariables) {
     EXPECT_EQ(place->key, "of-" + std::to_string(getppid()));
   }
   // Two that say the same.
-  EXPECT_TRUE(
-      place_of({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}}));
+  EXPECT_TRUE(place_of({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}));
 }
 
 TEST(Rendezvous, RefusesWhatContradicts) {
   expect_error(
       ErrorCode::usage,
-      {"one launcher's word on ranks", "WORLD_SIZE=4 with rank 0, and SLURM_NTASKS=2 with rank 1",
-       "unset SLURM_PROCID and SLURM_NTASKS"},
+      {"one launcher's word on ranks", "WORLD_SIZE=4 with rank 0, and PMI_SIZE=2 with rank 1",
+       "unset PMI_RANK and PMI_SIZE"},
       [] {
-        place_of(
-            {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}});
+        place_of({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});
       });
   expect_error(ErrorCode::usage, {"a number of ranks for WORLD_SIZE", "two"}, [] {
     place_of({{"RANK", "0"}, {"WORLD_SIZE", "two"}});
@@ -69,6 +77,13 @@ TEST(Rendezvous, RefusesWhatContradicts) {
   expect_error(ErrorCode::unsupported,
                {"all on one machine", "WORLD_SIZE=16, LOCAL_WORLD_SIZE=8", "on one machine"}, [] {
                  place_of({{"RANK", "9"}, {"WORLD_SIZE", "16"}, {"LOCAL_WORLD_SIZE", "8"}});
+               });
+  expect_error(ErrorCode::unsupported,
+               {"all on one machine", "SLURM_STEP_NUM_TASKS=2, SLURM_STEP_NUM_NODES=2"}, [] {
+                 place_of({{"SLURM_PROCID", "0"},
+                           {"SLURM_STEP_NUM_TASKS", "2"},
+                           {"SLURM_STEP_ID", "0"},
+                           {"SLURM_STEP_NUM_NODES", "2"}});
                });
 }
 

@@ -240,6 +240,48 @@ TEST(SlowRankSessions, EveryBlockFormPrecisionAndRankCount) {
         for (const int ranks : {2, 3, 4, 7}) check({model, precision, optim}, ranks, 1, ranks);
 }
 
+// What one rank finds not finite, all skip; losses and squares are summed from rank 0 on.
+TEST(RankSessions, WhatARankFindsAllKnow) {
+  constexpr int kSize = 3;
+  Schedule schedule;
+  schedule.add(Name("root"), -1, true);
+  schedule.add(Name("step"), 0, false);
+  const auto record = [&](Context& ctx, Comm& comm, auto&& set) {
+    Tensor state;
+    ctx.program(schedule, 0, [&] {
+      state = ctx.tensor(Name("state"), step_state_shape(), DType::u8, Category::state);
+    });
+    set(state.view());
+    ctx.program(schedule, 1, [&] { comm.sum_step(ctx, state); });
+    return state;
+  };
+  Context plan(Place::plan, {});
+  RankComm planned(kSize);
+  record(plan, planned, [](const View&) {});
+  schedule.pack();
+  test::on_ranks(kSize, [&](int rank, Group& group) {
+    LocalTransport transport(group);
+    RankComm comm(transport);
+    Context ctx(Place::cpu, {});
+    ctx.reserve(schedule);
+    const Tensor state = record(ctx, comm, [&](const View& v) {
+      StepState& s = *step_state(v) = StepState{};
+      s.loss_sum = 1 + rank;
+      s.loss_tokens = 10 * (1 + rank);
+      s.grad_square_sum = 100 * (1 + rank);
+      s.found_inf = rank == 1;
+      s.first_bad_element = rank == 0 ? -1 : 50 - rank;
+    });
+    const StepState& s = *step_state(state.view());
+    EXPECT_EQ(s.loss_sum, 6);
+    EXPECT_EQ(s.loss_tokens, 60);
+    EXPECT_EQ(s.grad_square_sum, 600);
+    EXPECT_EQ(s.found_inf, 1);
+    EXPECT_EQ(s.first_bad_element, 48);
+    group.barrier("read");
+  });
+}
+
 // States, gradients and weights of all ranks together are little more than those of one.
 TEST(RankSessions, PiecesAddUpToTheWhole) {
   const Case c{

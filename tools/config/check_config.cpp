@@ -193,7 +193,6 @@ void check_config(const RunConfig& c, Complaints& complaints) {
                    quote(c, {"allow", "precision"}), "precision=bf16, or no_master out of allow");
 
   not_both(c, complaints, "plan", "target");
-  only_if(c, complaints, c.ranks > 1, "ranks above 1", {"zero"});
   only_if(c, complaints, c.ranks > 1 && !c.target.empty(), "ranks above 1 and a target", {"link"});
   not_both(c, complaints, "warmup_steps", "warmup_ratio");
   not_both(c, complaints, "min_lr", "min_lr_ratio");

@@ -237,9 +237,9 @@ std::vector<Key> make_keys() {
        .doc = "processes that share every step on this machine's cores; memory is that of each; of a target, devices",
        .example = "2", .range = {.min = 1, .max = 4096}},
       {.name = "zero", .section = "machine", .kind = K::choice, .field = &C::zero,
-       .doc = "what each rank keeps its piece of alone: 0 nothing, 1 states and masters, 2 gradients too, 3 weights "
+       .doc = "what each of several ranks keeps its piece of: 0 nothing, 1 states and masters, 2 gradients too, 3 weights "
               "too; auto: the first from 1 on that fits",
-       .example = "2", .idle = "0 auto", .choices = "auto 0 1 2 3"},
+       .example = "2", .choices = "auto 0 1 2 3"},
       {.name = "link", .section = "machine", .kind = K::text, .field = &C::link, .doc = "what joins the ranks of a "
        "target: nvlink, nvlink3, pcie5, pcie4, 400GbE, ..., 10GbE; null: pcie4", .example = "nvlink", .unset = "null"},
       {.name = "ddp_timeout", .section = "machine", .kind = K::seconds, .field = &C::ddp_timeout, .doc = "how long a "

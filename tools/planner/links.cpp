@@ -8,12 +8,12 @@
 namespace snug {
 
 const std::vector<RankLink>& known_links() {
-  static const std::vector<RankLink> links = {{"nvlink", 450e9, 4e-6},   // NVLink 4, of an H100
-                                              {"nvlink3", 300e9, 4e-6},  // of an A100
-                                              {"pcie5", 63e9, 6e-6},     // 16 lanes
-                                              {"pcie4", 31.5e9, 6e-6},   {"400GbE", 50e9, 15e-6},
-                                              {"200GbE", 25e9, 15e-6},   {"100GbE", 12.5e9, 15e-6},
-                                              {"25GbE", 3.125e9, 20e-6}, {"10GbE", 1.25e9, 30e-6}};
+  static const std::vector<RankLink> links = {
+      {"nvlink", 450e9, 4e-6, 8},   // NVLink 4, of eight H100
+      {"nvlink3", 300e9, 4e-6, 8},  // of eight A100
+      {"pcie5", 63e9, 6e-6, 16},    // 16 lanes, of one machine
+      {"pcie4", 31.5e9, 6e-6, 16}, {"400GbE", 50e9, 15e-6},   {"200GbE", 25e9, 15e-6},
+      {"100GbE", 12.5e9, 15e-6},   {"25GbE", 3.125e9, 20e-6}, {"10GbE", 1.25e9, 30e-6}};
   return links;
 }
 

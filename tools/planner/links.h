@@ -16,6 +16,7 @@ namespace snug {
 struct RankLink {
   std::string name;
   double bytes_per_second = 0, latency = 0;  // seconds
+  int most = 0;                              // devices that it joins; 0: any number
   static constexpr double kShare = 0.8;
 };
 

@@ -12,12 +12,19 @@
 #include "parallel/group.h"
 #include "tools/planner/links.h"
 #include "tools/planner/plan_search.h"
+#include "tools/session/tell.h"
 #include "tools/setup/setup.h"
 
 namespace snug {
 
 int rank_threads(const RunConfig& config) {
-  if (config.ranks <= 1 || config.threads > 0) return resolve_threads(config.threads);
+  if (config.ranks <= 1) return resolve_threads(config.threads);
+  if (config.threads > 0) {
+    const std::string warning = threads_warning(config.threads * config.ranks, find_processors());
+    if (!warning.empty() && config.target.empty())
+      tell(stderr, "Warning: of {} ranks {}.\n", config.ranks, warning);
+    return static_cast<int>(config.threads);
+  }
   return std::max(1, find_processors().threads() / static_cast<int>(config.ranks));
 }
 
@@ -33,6 +40,7 @@ void settle_ranks(const RunConfig& config, PlanRequest& r) {
     fail(ErrorCode::unsupported, "ranks on the place cpu, whose memory they share",
          fmt::format("ranks: {} ({}) on a GPU", config.ranks, config.where("ranks")),
          "device=cpu, or ranks=1");
+  if (config.target.empty()) check_running_ranks(config);
   for (auto [key, value] :
        {std::pair("offload", &r.offload), std::pair("offload_optimizer", &r.offload_optimizer),
         std::pair("offload_params", &r.offload_params),
@@ -65,6 +73,10 @@ std::string join_ranks(const RunConfig& config, const Target& target, int ranks,
   if (target.shares_host && config.link.empty()) return ", ranks that share its memory";
   const RankLink& link =
       find_link(config.link.empty() ? "pcie4" : config.link, config.where("link"));
+  if (link.most > 0 && ranks > link.most)
+    fail(ErrorCode::usage, fmt::format("at most {} ranks joined by {}", link.most, link.name),
+         fmt::format("ranks: {} ({})", ranks, config.where("ranks")),
+         "link=400GbE, or another network, which then all of them are joined by");
   rates.ranks = ranks;
   rates.rank_link = RankLink::kShare * link.bytes_per_second;
   rates.rank_latency = link.latency;

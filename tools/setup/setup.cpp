@@ -403,6 +403,11 @@ RunSetup make_setup(RunConfig config) {
          "offload_optimizer=none, or sgd_momentum=0.9");
   r.bitwise = config.bitwise;
   config.max_length = s.sizes.max_length;
+  // What another number of ranks goes on with.
+  if (r.ranks > 1 && config.global_batch_tokens == 0) {
+    config.global_batch_size = s.sizes.global_batch_size;
+    config.gradient_accumulation_steps = 0;
+  }
   if (!config.sample_prompt.empty()) {
     if (!s.tokenizer)
       fail(ErrorCode::usage, "tokenizer for sample_prompt", "none", "tokenizer=tok.json");

@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -23,10 +24,13 @@ constexpr double kMeetingSeconds =
 class GatheredGate final : public UpdateGate {
  public:
   explicit GatheredGate(Group& group) : group_(group) {}
-  // Rank 0 gathers at the speed of memory, so what is waited for is short.
+  // Rank 0 gathers at the speed of memory or of its disk; if it is gone nothing more is gathered.
   void pass(int64_t param) override {
-    while (group_.gathered().load(std::memory_order_acquire) <= param && !group_.given_up())
+    for (int i = 1; group_.gathered().load(std::memory_order_acquire) <= param; ++i) {
+      if (group_.given_up()) return;
       usleep(50);
+      if (i % 500 == 0) group_.look_after(0);
+    }
   }
 
  private:
@@ -39,7 +43,8 @@ std::unique_ptr<RunRanks> RunRanks::here(const RunConfig& config) {
   std::unique_ptr<Group> group = launched_group();
   if (!group)
     if (const auto place = foreign_place())
-      group = meet_ranks(*place, std::min(config.ddp_timeout, kMeetingSeconds));
+      group =
+          meet_ranks(*place, config.is_set("ddp_timeout") ? config.ddp_timeout : kMeetingSeconds);
   if (!group) return nullptr;
   if (group->rank() > 0) {
     mute_tell();
@@ -57,6 +62,13 @@ RunRanks::RunRanks(std::unique_ptr<Group> group)
       gate_(std::make_unique<GatheredGate>(*group_)) {}
 
 RunRanks::~RunRanks() = default;
+
+void RunRanks::meet_whenever(const char* what) {
+  const double timeout = group_->timeout();
+  group_->set_timeout(1e15);
+  group_->barrier(what);
+  group_->set_timeout(timeout);
+}
 
 void RunRanks::same(const char* what, const std::string& text) {
   group_->barrier(what, fingerprint(text));
@@ -87,6 +99,10 @@ int RunRanks::end(const Error& error) {
   for (int i = 0; !leads() && i < 300 && !group_->given_up(); ++i) usleep(10'000);
   group_->give_up(error.what());
   if (leads()) throw error;
+  // Under another launcher nobody else is left to say that rank 0 is gone.
+  group_->look_after(0);
+  if (group_->rank() == 1 && group_->who_gave_up() == 0 && std::getenv(kRankVariable) == nullptr)
+    std::fputs(fmt::format("{}\n", error.what()).c_str(), stderr);
   return error.exit_code();
 }
 

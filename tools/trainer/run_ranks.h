@@ -31,6 +31,8 @@ class RunRanks {
 
   // All ranks are here.
   void meet(const char* what) { group_->barrier(what); }
+  // The same, however long another takes, as long as it is there.
+  void meet_whenever(const char* what);
   // All ranks have the same text, such as the hash of a plan. Throws collective.
   void same(const char* what, const std::string& text);
   // The leading rank's text, of 500 bytes at most.

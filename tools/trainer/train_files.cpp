@@ -438,6 +438,7 @@ int TrainRun::broken_off(const Error& error) {
   } catch (const Error& other) {
     what = other.what();
   }
+  if (!leads()) ranks_->give_up(what);  // for rank 0 to say
   const bool lost = lock_.lost(), saved = rescue();
   const auto latest = lost && !saved ? std::nullopt : own_latest();
   log_->say(fmt::format("Stopped at step {}; {}", at_.step,

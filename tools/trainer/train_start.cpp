@@ -190,6 +190,11 @@ void TrainRun::prepare() {
   at_.best_by = best_by();
   at_.greater_is_better = greater_is_better();
   if (leads()) adopt_new_tokens(dir, own_tokens_);
+  // Of ranks that a run before had and this one has not.
+  for (int r = plan_.decisions.ranks; leads() && r < kMostRanks; ++r) {
+    std::error_code ignored;
+    fs::remove_all(fmt::format("{}/{}/{}", dir, kRanksFolder, r), ignored);
+  }
   if (setup_.tokenizer && leads()) {
     setup_.tokenizer->save(dir + "/tokenizer");
     save_chat_files(config(), setup_.model_folder, setup_.tokenizer, dir + "/tokenizer");

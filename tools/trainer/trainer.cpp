@@ -176,7 +176,7 @@ bool TrainRun::optimizer_step(int64_t trained) {
 std::string TrainRun::bad_place(const StepState& state) const {
   const ParamTable& table = setup_.model->params();
   for (int i = 0; i < table.size(); ++i)
-    if (state.first_bad_element >= table[i].offset &&
+    if (table[i].trainable && state.first_bad_element >= table[i].offset &&
         state.first_bad_element < table[i].offset + table[i].elements())
       return fmt::format("the gradient of {}", table[i].name.view());
   return "the loss";
@@ -333,7 +333,7 @@ int TrainRun::run() {
     fs::remove_all(new_tokens, error);
     new_data.emplace(new_tokens);
   } else {
-    meet("the tokens");
+    ranks_->meet_whenever("the tokens");
   }
   data_ = setup_.rows ? rows_data(setup_.rows)
                       : prepare_data(config(), setup_.tokenizer, setup_.model->spec().V,

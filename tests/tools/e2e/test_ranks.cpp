@@ -83,6 +83,20 @@ TEST(Ranks, ACheckpointOfAnyNumberOfRanksServesAnyOther) {
   }
 }
 
+// One rank goes on from what two have written, with their own configuration; folders of ranks that are no
+// more go.
+TEST(Ranks, OneGoesOnFromTheConfigurationOfTwo) {
+  const Workspace w;
+  w.trained("run", with({"zero=2", "global_batch_size=null", "per_device_train_batch_size=1",
+                         "gradient_accumulation_steps=3"}));
+  EXPECT_TRUE(exists(w.path("run/ranks/1")));
+  const Outcome o = run({"train", "--config", w.path("run/config.resolved.yaml"), "resume=latest",
+                         "ranks=1", "max_steps=15"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_FALSE(exists(w.path("run/ranks/1")));
+  EXPECT_EQ(w.losses("run").size(), 15u);
+}
+
 // The first process passes a signal on; all ranks stop at the same step, with a checkpoint.
 TEST(Ranks, ASignalStopsAllOfThem) {
   const Workspace w;
@@ -99,6 +113,21 @@ TEST(Ranks, ASignalStopsAllOfThem) {
   expect_same_bytes(w, "run", "whole", "final/model.safetensors");
   EXPECT_EQ(w.losses("run"), w.losses("whole"));
   EXPECT_EQ(w.losses("run/ranks/1"), w.losses("whole"));
+}
+
+// Whichever rank gets it.
+TEST(Ranks, ASignalToOneOfThemStopsAll) {
+  const Workspace w;
+  Child child(w.train_arguments("run", kRanks));
+  ASSERT_TRUE(child.read_until("step      3/12"));
+  const std::vector<pid_t> ranks = processes_of(child.pid());
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks[1], SIGTERM);
+  EXPECT_EQ(child.finish().code, 75);
+  Child other(w.train_arguments("other", kRanks));
+  ASSERT_TRUE(other.read_until("step      3/12"));
+  other.send(SIGINT);  // from a process, not from a terminal
+  EXPECT_EQ(other.finish().code, 75);
 }
 
 // A rank that dies is named; the others end at once, and what was saved is whole.
@@ -202,6 +231,14 @@ TEST(Ranks, OfAnotherLauncherAreThoseOfTheRun) {
   expect_same_bytes(w, "run", "own", "final/model.safetensors");
   const Outcome other =
       shell("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 $SNUG" + words + " ranks=3");
+  // Keys that mean something with ranks alone.
+  const Outcome zero =
+      shell("for r in 1 0; do RANK=$r WORLD_SIZE=2 MASTER_PORT=" + std::to_string(getpid()) +
+            " $SNUG" + words +
+            " zero=3 overwrite=true & pids=\"$pids $!\"; done; for p in $pids; do wait $p || exit "
+            "$?; done");
+  EXPECT_EQ(zero.code, 0) << zero.err;
+  expect_same_bytes(w, "run", "own", "final/model.safetensors");
   EXPECT_EQ(other.code, 2);
   EXPECT_NE(other.err.find("as many ranks as the launcher started: OMPI_COMM_WORLD_SIZE=2"),
             std::string::npos)

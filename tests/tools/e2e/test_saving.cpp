@@ -111,6 +111,39 @@ TEST(SlowSaving, OnASlowDiskEveryCheckpointHoldsItsStep) {
   expect_planned_is_measured(w, "slow");
 }
 
+// Sums over rows and columns of a matrix are states too.
+TEST(SlowSaving, OnASlowDiskTheSumsOfAdafactorAreThoseOfTheirStep) {
+  NEEDS_PRELOAD();
+  const Workspace w;
+  const std::vector<std::string> each = {"save_steps=1", "save_buffer=64KiB", "optim=adafactor"};
+  w.trained("fast", joined(each, {"save_buffer=0"}));
+  const Environment load("LD_PRELOAD", kBadWorld), files("BAD_WORLD_FILES", ".safetensors.tmp"),
+      slow("BAD_WORLD_SLOW", "0.004");
+  w.trained("slow", each);
+  for (int step = 1; step <= 12; ++step) {
+    const std::string folder = "/checkpoint-" + std::to_string(step);
+    expect_same_checkpoint(w, "fast" + folder, "slow" + folder);
+  }
+}
+
+// Of several ranks, whose updates, and what is gathered of them, wait for the one that writes.
+TEST(SlowSaving, OnASlowDiskEveryCheckpointOfRanksHoldsItsStep) {
+  NEEDS_PRELOAD();
+  for (const char* zero : {"zero=1", "zero=3"}) {
+    const Workspace w;
+    const std::vector<std::string> each = {"save_steps=1", "save_buffer=64KiB", "ranks=2",
+                                           "threads=1", zero};
+    w.trained("fast", joined(each, {"save_buffer=0"}));
+    const Environment load("LD_PRELOAD", kBadWorld), files("BAD_WORLD_FILES", ".safetensors.tmp"),
+        slow("BAD_WORLD_SLOW", "0.004");
+    w.trained("slow", each);
+    for (int step = 1; step <= 12; ++step) {
+      const std::string folder = "/checkpoint-" + std::to_string(step);
+      expect_same_checkpoint(w, "fast" + folder, "slow" + folder);
+    }
+  }
+}
+
 TEST(Saving, TheBestIsKeptAndLoadedAtTheEnd) {
   const Workspace w;
   // Held out are tokens that are never trained: the more is learned the less likely they are.
