@@ -1,9 +1,11 @@
 // Runs of several ranks, as a user starts them: their processes, files, signals and ends.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -21,11 +23,23 @@ std::vector<std::string> with(const std::vector<std::string>& more) {
   return joined(kRanks, more);
 }
 
-// The processes of a command's ranks.
+// The processes of a command's ranks, in their order. /proc/PID/task/PID/children is not in every kernel.
 std::vector<pid_t> processes_of(pid_t pid) {
-  std::ifstream in("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children");
   std::vector<pid_t> list;
-  for (pid_t child = 0; in >> child;) list.push_back(child);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream in(entry.path() / "stat");
+    std::string text;
+    std::getline(in, text);
+    const size_t behind = text.rfind(')');  // of the name, which may hold anything
+    if (behind == std::string::npos) continue;
+    std::istringstream rest(text.substr(behind + 1));
+    char state = 0;
+    pid_t parent = 0;
+    if (rest >> state >> parent && parent == pid) list.push_back(std::stoi(name));
+  }
+  std::sort(list.begin(), list.end());
   return list;
 }
 
@@ -155,13 +169,13 @@ TEST(Ranks, ARankThatDiesEndsTheRun) {
 // One that stands still is waited for as long as ddp_timeout says.
 TEST(Ranks, ARankThatHangsIsNamed) {
   const Workspace w;
-  Child child(w.train_arguments("run", with({"ddp_timeout=1s"})));
+  Child child(w.train_arguments("run", with({"ddp_timeout=2.5s"})));
   ASSERT_TRUE(child.read_until("step      3/12"));
   const std::vector<pid_t> ranks = processes_of(child.pid());
   ASSERT_EQ(ranks.size(), 2u);
   kill(ranks[1], SIGSTOP);
   std::thread later([&] {
-    std::this_thread::sleep_for(std::chrono::seconds(3));
+    std::this_thread::sleep_for(std::chrono::seconds(6));
     kill(ranks[1], SIGCONT);
   });
   const Outcome o = child.finish();
