@@ -56,8 +56,9 @@ fi
 
 # What ThreadSanitizer looks at: test programs, each of which costs the time to compile what it
 # links, and a pattern of those of their tests that start threads of our own.
-thread_programs=(test_engine_core test_engine_text test_engine_device test_engine_memory test_tools_saving)
-thread_tests='Threads|Batch|SaveRing'
+thread_programs=(test_engine_core test_engine_text test_engine_device test_engine_memory test_tools_saving
+  test_parallel)
+thread_tests='Threads|Batch|SaveRing|^Group[.]|^LocalTransport[.]'
 
 around=()  # what build() and run_tests() run under
 targets=() # what build() compiles; nothing: all
