@@ -201,7 +201,9 @@ void check(const Case& c, int ranks, int64_t micro, int64_t G) {
     const Result r = train(c, ranks, zero, micro, G);
     if (once || zero == 1) {
       expect_same(r, plain);
-      if (!std::strcmp(c.optim, "adamw")) EXPECT_TRUE(test::same_bits(r.states, plain.states));
+      if (!std::strcmp(c.optim, "adamw")) {
+        EXPECT_TRUE(test::same_bits(r.states, plain.states));
+      }
     } else {
       // Micro-steps are added after ranks are: another order of sums, the same from 2 to 3.
       expect_close(r, plain, wide);

@@ -152,8 +152,9 @@ TEST_P(CodedStore, DecodesWhatBitsandbytesDecodes) {
         ASSERT_EQ(got[k], expected) << m.table[i].name.view() << " " << k;
       }
       // Of the negated one the blocks have the same magnitudes; NF4 is not symmetric, FP4 is.
-      if (list == m.twice && std::string(c.codec) == "fp4")
+      if (list == m.twice && std::string(c.codec) == "fp4") {
         for (size_t k = 0; k < back.size(); ++k) ASSERT_EQ(got[back.size() + k], -back[k]) << k;
+      }
     }
   // The plan: the codes, and of decoded weights the largest one alone.
   int64_t codes = 0, host = 0;
