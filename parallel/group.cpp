@@ -85,7 +85,7 @@ Group::Files Group::make_files(int size) {
   // Without CLOEXEC: the processes of the ranks inherit them.
   files.block = memfd_create("snug-ranks", 0);
   if (files.block < 0 || ftruncate(files.block, sizeof(GroupBlock)) != 0) refused("shared memory");
-  new (&map_block(files.block, size)) GroupBlock();
+  new (&map_block(files.block)) GroupBlock();
   for (int r = 0; r < size; ++r) {
     files.arenas.push_back(memfd_create("snug-arena", 0));
     if (files.arenas.back() < 0) refused("shared memory");
@@ -93,7 +93,7 @@ Group::Files Group::make_files(int size) {
   return files;
 }
 
-GroupBlock& Group::map_block(int file, int) {
+GroupBlock& Group::map_block(int file) {
   void* const at = mmap(nullptr, sizeof(GroupBlock), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (at == MAP_FAILED) refused("shared memory");
   return *static_cast<GroupBlock*>(at);
@@ -104,7 +104,7 @@ std::unique_ptr<Group> Group::of_processes(int rank, const Files& files) {
   require(rank >= 0 && rank < size && size <= kMostRanks, "a rank of 1 to 64");
   auto group = std::unique_ptr<Group>(new Group(rank, size));
   group->files_ = files;
-  group->block_ = &map_block(files.block, size);
+  group->block_ = &map_block(files.block);
   group->block_->slots[rank].pid = getpid();
   return group;
 }

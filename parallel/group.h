@@ -68,7 +68,7 @@ class Group {
   std::atomic<int64_t>& gathered();
 
   // What the process that starts ranks does with the block.
-  static GroupBlock& map_block(int file, int size);
+  static GroupBlock& map_block(int file);
 
  private:
   Group(int rank, int size) : rank_(rank), size_(size), arenas_(static_cast<size_t>(size)) {}

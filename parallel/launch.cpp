@@ -82,7 +82,7 @@ std::string end_text(int status) {
 
 int launch_ranks(int ranks) {
   const Group::Files files = Group::make_files(ranks);
-  GroupBlock& block = Group::map_block(files.block, ranks);
+  GroupBlock& block = Group::map_block(files.block);
   std::vector<std::string> words = own_arguments();
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());

@@ -67,20 +67,21 @@ View ShardedStateStore::acquire_weights(Context&, const StateSpan& span) {
   return span.elements == 0 ? kept.rows(0, 0) : kept.rows(shards_.kept(span.offset), span.elements);
 }
 
-View ShardedStateStore::stored(int k, int64_t first) const {
+ShardedStateStore::Kept ShardedStateStore::kept_at(int k, int64_t first) const {
   const int rank = shards_.rank_of(first);
   const StatePlaces& places = places_[static_cast<size_t>(rank)];
-  const View at = rank == comm_.rank() ? flat(k) : comm_.on(rank, flat(k));
-  return places.values(at, set_.form_of(k, places.param_at(first)), first,
-                       places.elements_from(first));
+  return {places, rank == comm_.rank() ? flat(k) : comm_.on(rank, flat(k)),
+          set_.form_of(k, places.param_at(first))};
+}
+
+View ShardedStateStore::stored(int k, int64_t first) const {
+  const Kept at = kept_at(k, first);
+  return at.places.values(at.piece, at.form, first, at.places.elements_from(first));
 }
 
 View ShardedStateStore::stored_scales(int k, int64_t first) const {
-  const int rank = shards_.rank_of(first);
-  const StatePlaces& places = places_[static_cast<size_t>(rank)];
-  const View at = rank == comm_.rank() ? flat(k) : comm_.on(rank, flat(k));
-  return places.scales(at, set_.form_of(k, places.param_at(first)), first,
-                       places.elements_from(first));
+  const Kept at = kept_at(k, first);
+  return at.places.scales(at.piece, at.form, first, at.places.elements_from(first));
 }
 
 }  // namespace snug

@@ -49,6 +49,13 @@ class ShardedStateStore final : public StateStore {
   const View& master() const { return master_.view(); }
 
  private:
+  // State `k` of an element, at whichever rank keeps it.
+  struct Kept {
+    const StatePlaces& places;
+    View piece;
+    RestForm form;
+  };
+  Kept kept_at(int k, int64_t first) const;
   const View& flat(int k) const { return states_[static_cast<size_t>(k)].view(); }
 
   const Comm& comm_;

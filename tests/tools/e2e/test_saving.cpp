@@ -91,12 +91,11 @@ TEST(Saving, ThePlanSaysWhatACheckpointCosts) {
             usual["ring_bytes"].get<int64_t>() - 8192);
 }
 
-// Writes that take longer than the steps between them: a checkpoint waits for the one before, an
-// update for what it would change, and every one holds the bits of its step.
-TEST(SlowSaving, OnASlowDiskEveryCheckpointHoldsItsStep) {
-  NEEDS_PRELOAD();
-  const Workspace w;
-  const std::vector<std::string> each = {"save_steps=1", "save_buffer=64KiB"};
+// Runs `fast`, whose steps wait for their checkpoints, and `slow`, whose writes take longer than the steps
+// between them: a checkpoint waits for the one before, an update for what it would change, and every
+// one holds the bits of its step.
+void expect_checkpoints_of_a_slow_disk(const Workspace& w, const std::vector<std::string>& keys) {
+  const std::vector<std::string> each = joined({"save_steps=1", "save_buffer=64KiB"}, keys);
   w.trained("fast", joined(each, {"save_buffer=0"}));
   const Environment load("LD_PRELOAD", kBadWorld), files("BAD_WORLD_FILES", ".safetensors.tmp"),
       slow("BAD_WORLD_SLOW", "0.004");
@@ -106,41 +105,27 @@ TEST(SlowSaving, OnASlowDiskEveryCheckpointHoldsItsStep) {
     const std::string folder = "/checkpoint-" + std::to_string(step);
     expect_same_checkpoint(w, "fast" + folder, "slow" + folder);
   }
+}
+
+TEST(SlowSaving, OnASlowDiskEveryCheckpointHoldsItsStep) {
+  NEEDS_PRELOAD();
+  const Workspace w;
+  expect_checkpoints_of_a_slow_disk(w, {});
   const Json saved = w.json("slow/memory.json")["checkpoints"];
   EXPECT_GT(saved["stall_seconds"].get<double>(), 0.05);
   expect_planned_is_measured(w, "slow");
 }
 
-// Sums over rows and columns of a matrix are states too.
-TEST(SlowSaving, OnASlowDiskTheSumsOfAdafactorAreThoseOfTheirStep) {
+// Sums over rows and columns of a matrix are states too; and of several ranks the updates, and what is
+// gathered of them, wait for the one that writes.
+TEST(SlowSaving, OnASlowDiskSumsAndRanksWaitToo) {
   NEEDS_PRELOAD();
-  const Workspace w;
-  const std::vector<std::string> each = {"save_steps=1", "save_buffer=64KiB", "optim=adafactor"};
-  w.trained("fast", joined(each, {"save_buffer=0"}));
-  const Environment load("LD_PRELOAD", kBadWorld), files("BAD_WORLD_FILES", ".safetensors.tmp"),
-      slow("BAD_WORLD_SLOW", "0.004");
-  w.trained("slow", each);
-  for (int step = 1; step <= 12; ++step) {
-    const std::string folder = "/checkpoint-" + std::to_string(step);
-    expect_same_checkpoint(w, "fast" + folder, "slow" + folder);
-  }
-}
-
-// Of several ranks, whose updates, and what is gathered of them, wait for the one that writes.
-TEST(SlowSaving, OnASlowDiskEveryCheckpointOfRanksHoldsItsStep) {
-  NEEDS_PRELOAD();
-  for (const char* zero : {"zero=1", "zero=3"}) {
+  for (const std::vector<std::string>& keys : {std::vector<std::string>{"optim=adafactor"},
+                                               {"ranks=2", "threads=1", "zero=1"},
+                                               {"ranks=2", "threads=1", "zero=3"}}) {
+    SCOPED_TRACE(keys.back());
     const Workspace w;
-    const std::vector<std::string> each = {"save_steps=1", "save_buffer=64KiB", "ranks=2",
-                                           "threads=1", zero};
-    w.trained("fast", joined(each, {"save_buffer=0"}));
-    const Environment load("LD_PRELOAD", kBadWorld), files("BAD_WORLD_FILES", ".safetensors.tmp"),
-        slow("BAD_WORLD_SLOW", "0.004");
-    w.trained("slow", each);
-    for (int step = 1; step <= 12; ++step) {
-      const std::string folder = "/checkpoint-" + std::to_string(step);
-      expect_same_checkpoint(w, "fast" + folder, "slow" + folder);
-    }
+    expect_checkpoints_of_a_slow_disk(w, keys);
   }
 }
 
