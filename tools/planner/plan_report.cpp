@@ -96,6 +96,10 @@ nlohmann::json decisions_json(const Plan& plan) {
                       {"attention", plan.attention},
                       {"kernels", choices_json(plan.kernels)}};
   if (d.ranks > 1) j["ranks"] = d.ranks, j["zero"] = d.zero;
+  if (d.pairs.any()) {
+    j["pairs_per_window"] = d.pairs.per_window;
+    j["loss_type"] = facts_of(d.pairs.loss.kind).name;
+  }
   return j;
 }
 

@@ -258,8 +258,14 @@ RunSetup make_setup(RunConfig config) {
          "model=FOLDER, or init=scratch");
   s.model_folder = config.init == "scratch" ? "" : source.folder;
   const HeadKind of_folder = spec.head;
-  if (config.task != "auto") set_head(spec, parse_head(config.task), config.where("task"));
-  const bool token_rows = !spec.encoder() && (config.task == "sft" || gives_token_rows(config));
+  const bool chats = config.task == "sft" || config.task == "dpo";
+  if (config.task != "auto")
+    set_head(spec, parse_head(config.task),
+             chats ? fmt::format("which task: {} is, {}", config.task, config.where("task"))
+                   : config.where("task"));
+  if (config.task == "dpo")
+    spec.embedding_dropout = spec.attention_dropout = spec.residual_dropout = 0;
+  const bool token_rows = !spec.encoder() && (chats || gives_token_rows(config));
   for (const std::string& note : check_task_keys(config, spec, token_rows))
     tell(stderr, "Note: {}.\n", note);
   if (!s.model_folder.empty())
@@ -334,6 +340,8 @@ RunSetup make_setup(RunConfig config) {
     choose_attention(r, cudnn, why);
   }
   r.T = s.sizes.max_length;
+  r.pairs = s.rows ? s.rows->pairs() : pair_decision(config);
+  if (r.pairs.any()) r.T *= 2;  // of both answers
   r.global_batch = s.sizes.global_batch_size;
   if (rows) {
     r.rows = s.sizes.global_batch_size;
