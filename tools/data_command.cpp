@@ -223,8 +223,8 @@ int preview_rows(const RunSetup& setup, const Wanted& w) {
   const HeadKind head = setup.model->spec().head;
   nlohmann::json list = nlohmann::json::array();
   if (!w.json)
-    fmt::print("Data: {}; {} rows to train on, {} held out\n{}", rows.text(), rows.train_rows(),
-               rows.eval_rows(),
+    fmt::print("Data: {}; {} {} to train on, {} held out\n{}", rows.text(), rows.train_rows(),
+               rows.pairs().any() ? "pairs" : "rows", rows.eval_rows(),
                rows.pairs().any() ? "Tokens whose probability is learned stand in {{ }}.\n"
                : head == HeadKind::sequence_classification ? ""
                : head == HeadKind::masked_lm

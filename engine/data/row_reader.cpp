@@ -429,7 +429,8 @@ class Reader {
     report_.tokens = facts.tokens;
     report_.longest = facts.longest;
     if (report_.rows == 0)
-      fail(ErrorCode::data, "a row with text",
+      fail(ErrorCode::data,
+           o_.pairs ? "a pair whose prompt leaves room for an answer" : "a row with text",
            fmt::format("{} without, the first at {}", report_.empty, report_.first_empty),
            o_.pairs   ? "raise max_length: the prompt of each fills it"
            : o_.chat  ? "look at its messages"

@@ -93,14 +93,22 @@ std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpe
                                            : "rows of input_ids"),
                        fmt::format("leave {} out", key));
   complaints.raise();
+  std::vector<std::string> notes;
   if (config.packing_boundaries && !causal)
-    return {"packing_boundaries: true changes nothing: rows of an encoder are always kept apart"};
-  if (config.packing_boundaries && token_rows)
-    return {fmt::format("packing_boundaries: true changes nothing: {} are always kept apart",
-                        pairs   ? "the answers of pairs"
-                        : chats ? "conversations"
-                                : "rows of tokens")};
-  return {};
+    notes.emplace_back(
+        "packing_boundaries: true changes nothing: rows of an encoder are always kept apart");
+  else if (config.packing_boundaries && token_rows)
+    notes.push_back(
+        fmt::format("packing_boundaries: true changes nothing: {} are always kept apart",
+                    pairs   ? "the answers of pairs"
+                    : chats ? "conversations"
+                            : "rows of tokens"));
+  if (pairs && !config.is_set("learning_rate"))
+    notes.push_back(fmt::format(
+        "learning_rate: {} is made for training from scratch; preferences are usually learned with "
+        "5e-6 to 5e-5, whole models with 1e-6",
+        config.learning_rate));
+  return notes;
 }
 
 void check_metric(const RunConfig& config, const ModelSpec& spec) {
