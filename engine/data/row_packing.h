@@ -63,8 +63,8 @@ struct RowBlock {
   float* values = nullptr;            // (count, R, K), else 0: `first` tells which are rows
   int32_t* target_at = nullptr;  // (count, M) index of each token with a target, rising; else -1
   int32_t* target_labels = nullptr;  // (count, M) the target there, else -100
-  PairPlace* pairs = nullptr;        // (count, R) of each row, else all -1
   int64_t* rows = nullptr;           // (count, R) number of the row in the file, else -1
+  PairPlace* pairs = nullptr;        // (count, R) of each row, else all -1
 };
 
 // Used by one thread at a time: it remembers how the step that was asked for last is packed.
