@@ -119,7 +119,9 @@ std::vector<Key> make_keys() {
        .refused = "false pissa olora loftq eva corda orthogonal lora_ga"},
       {.name = "bias", .section = "adapters", .kind = K::choice, .field = &C::bias,
        .doc = "which biases of the model are trained too: none, all, or those of modules with adapters",
-       .example = "lora_only", .choices = "none all lora_only"},
+       .example = "lora_only", .choices = "none all lora_only", .refused = "true false",
+       .refused_why = "no choice of adapters",
+       .refused_advice = "bias=none; a GPT-2 has its biases"},
       {.name = "modules_to_save", .section = "adapters", .kind = K::texts,
        .field = &C::modules_to_save,
        .doc = "modules that are trained and saved whole, named by the ends of their paths; the layer that gives a "

@@ -259,6 +259,7 @@ void TrainRun::log_step(double step_seconds) {
     m.gpu_watts = gpu->watts;
   }
   m.startup_seconds = startup_;
+  if (startup_ >= 0) m.leg = leg_;
   m.predicted_tokens_per_second = plan_.tokens_per_second();
   if (!untrained_ && timed_steps_++ >= 0) timed_seconds_ += step_seconds;
   const int64_t done = at_.step - (resumed_ ? resumed_->position.step : 0);
@@ -300,6 +301,7 @@ int TrainRun::run() {
   if (ranks_) agree_on_request();
   if (ranks_) follow_resume();
   if (setup_.peft) check_base();
+  if (resumed_) check_tokenizer();
   if (resumed_) apply_pins(*resumed_, setup_);
   check_batch_room(setup_.request);
   // Its records are gone before the arena is reserved.
@@ -418,7 +420,9 @@ bool TrainRun::finish_step(double step_seconds) {
   }
   // The last step is saved too, so that a run can be made longer.
   const bool due = config().save_steps > 0 && (at_.step % config().save_steps == 0 || last_);
-  if (good && (due || (best && best_so_far()))) save();
+  const bool saves = good && (due || (best && best_so_far()));
+  if (saves) save();
+  if (!last_ && (evaluates || saves)) refresh_report();
   return true;
 }
 
