@@ -313,25 +313,33 @@ View in_use(const Tensor& planned, const Session::Extent& used) {
   return v;
 }
 
-// Rows of a chunk where `rows` rows make as many chunks as `planned` ones; 0: they cannot.
+// Rows of a chunk where `rows` rows make as many chunks as `planned` ones, none larger than it was; 0:
+// they cannot.
 int64_t same_chunks(int64_t planned, int64_t rows, int64_t chunk) {
   if (rows == planned || chunk <= 0) return chunk;
-  const int64_t chunks = (planned - 1) / chunk + 1, smaller = (rows - 1) / chunks + 1;
-  return (rows - 1) / smaller + 1 == chunks ? smaller : 0;
+  const int64_t whole = (planned - 1) / chunk;  // chunks before the last
+  if (whole == 0) return rows;
+  const int64_t each = std::min(chunk, (rows - 1) / whole);
+  return rows - whole * each <= std::min(each, planned - whole * chunk) ? each : 0;
 }
 
 }  // namespace
 
 Session::Extent Session::fit(bool evaluation, int64_t windows, int64_t tokens) const {
   const Decisions& d = decisions_;
-  const Extent planned{evaluation ? d.eval_batch : d.micro_batch, d.T}, wanted{windows, tokens};
+  const Extent planned{evaluation ? d.eval_batch : d.micro_batch, d.T};
+  Extent wanted{windows, tokens};
   require(d.packing_boundaries && windows >= 1 && windows <= planned.windows && tokens >= 1 &&
               tokens <= d.T,
           "windows of rows in use, at most those planned");
   const RopeParameters& rope = model_.spec().rope;
   const bool by_length = rope.type == "longrope" && d.T > rope.original_positions;
-  const bool chunks = head_rows(planned.windows, wanted) > 0 || d.head_rows <= 0;
-  return ctx_.by_kernels() || by_length || !chunks ? planned : wanted;
+  if (ctx_.by_kernels() || by_length) return planned;
+  const bool masked = model_.spec().head == HeadKind::masked_lm;
+  int64_t& more = masked ? wanted.windows : wanted.tokens;
+  while (d.head_rows > 0 && head_rows(planned.windows, wanted) == 0)
+    if (++more > (masked ? planned.windows : d.T)) return planned;
+  return wanted;
 }
 
 Session::Extent Session::used(int64_t B) {
