@@ -166,6 +166,7 @@ void RunLog::step(const StepMetrics& m) {
   if (loss_scaling_) scale += fmt::format("\"loss_scale\":{},", m.loss_scale);
   if (m.skipped_steps >= 0) scale += fmt::format("\"skipped_steps\":{},", m.skipped_steps);
   if (m.empty_share >= 0) scale += fmt::format("\"empty_share\":{:.6f},", m.empty_share);
+  if (m.idle_share >= 0) scale += fmt::format("\"idle_share\":{:.6f},", m.idle_share);
   std::string gpu;
   if (m.gpu_used_bytes >= 0) gpu += fmt::format("\"gpu_used_bytes\":{},", m.gpu_used_bytes);
   if (m.gpu_utilisation >= 0) gpu += fmt::format("\"gpu_utilisation\":{},", m.gpu_utilisation);

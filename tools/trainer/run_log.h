@@ -32,6 +32,7 @@ struct StepMetrics {
   int64_t tokens_seen = 0;
   int64_t memory_bytes = 0;    // resident arena bytes
   double empty_share = -1;     // of the step's planned rows of tokens; -1: there are none
+  double idle_share = -1;      // of those that it computed
   double loss_scale = 0;       // of the next step; 0: there is no loss scaling
   int64_t skipped_steps = -1;  // of the run; -1: none can be
   // Of a GPU, with all that others have there; -1: not told.
