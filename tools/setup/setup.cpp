@@ -193,6 +193,7 @@ void follow_target(RunConfig& config, const Target& target) {
 
 // Rows that a head reads of a window where there is no data: rows as long as windows.
 int64_t default_rows(const RunConfig& config, const ModelSpec& spec, int64_t T) {
+  if (spec.head == HeadKind::causal_lm) return 0;
   if (spec.head == HeadKind::masked_lm) return masked_rows(T, config.mlm_probability);
   return spec.head == HeadKind::token_classification ? T : 1;
 }
@@ -262,8 +263,14 @@ RunSetup make_setup(RunConfig config) {
          "model=FOLDER, or init=scratch");
   s.model_folder = config.init == "scratch" ? "" : source.folder;
   const HeadKind of_folder = spec.head;
-  if (config.task != "auto") set_head(spec, parse_head(config.task), config.where("task"));
-  const bool token_rows = !spec.encoder() && (config.task == "sft" || gives_token_rows(config));
+  const bool chats = config.task == "sft" || config.task == "dpo";
+  if (config.task != "auto")
+    set_head(spec, parse_head(config.task),
+             chats ? fmt::format("which task: {} is, {}", config.task, config.where("task"))
+                   : config.where("task"));
+  if (config.task == "dpo")
+    spec.embedding_dropout = spec.attention_dropout = spec.residual_dropout = 0;
+  const bool token_rows = !spec.encoder() && (chats || gives_token_rows(config));
   for (const std::string& note : check_task_keys(config, spec, token_rows))
     tell(stderr, "Note: {}.\n", note);
   if (!s.model_folder.empty())
@@ -337,6 +344,17 @@ RunSetup make_setup(RunConfig config) {
     choose_attention(r, cudnn, why);
   }
   r.T = s.sizes.max_length;
+  r.pairs = s.rows ? s.rows->pairs() : pair_decision(config);
+  if (r.pairs.any()) r.T *= 2;  // of both answers
+  if (const RopeParameters& rope = spec.rope; r.pairs.any() && rope.type == "longrope" &&
+                                              r.T / 2 <= rope.original_positions &&
+                                              r.T > rope.original_positions)
+    fail(ErrorCode::unsupported,
+         fmt::format("a max_length of at most {} for task: dpo, half of the length from which this "
+                     "model's longrope scales otherwise",
+                     rope.original_positions / 2),
+         fmt::format("max_length: {} ({})", s.sizes.max_length, config.where("max_length")),
+         fmt::format("max_length={}", rope.original_positions / 2));
   r.global_batch = s.sizes.global_batch_size;
   if (rows) {
     r.rows = s.sizes.global_batch_size;

@@ -148,6 +148,7 @@ class TrainRun {
   // The last step: it changed no weight; nothing of it was run, since it had no target.
   bool skipped_ = false, untrained_ = false;
   LossWatch watch_;
+  PreferenceSums preferences_;  // of the step
   RunPosition at_;
   std::optional<Metrics> metrics_;  // of a task that has some
   ReportRun report_;                // what the plan predicts
