@@ -51,7 +51,7 @@ if ! command -v nvcc >/dev/null && [[ ! -x ${CUDA_HOME:-/usr/local/cuda}/bin/nvc
 fi
 
 # Without oneDNN, which is more than half of the size and only compared with.
-programs=(snug test_gpu bench_gpu)
+programs=(snug test_gpu bench_gpu test_engine_kernels test_quant test_optim test_layers_ops)
 generator=(-G Ninja)
 [[ ! -f build-cuda/CMakeCache.txt ]] || generator=() # a folder keeps the generator it has
 # Programs find the bundle's libraries beside them. The loader's newer kind of path would not reach
