@@ -8,7 +8,7 @@
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/loops.h"
-#include "engine/kernels/row_split.h"
+#include "engine/kernels/row_room.h"
 #include "layers/ops/embedding_simt.h"
 #include "layers/ops/row_positions.h"
 
@@ -268,7 +268,7 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
       order = ctx.tensor(kOrder, {ctx.by_kernels() ? embedding_sort_words(n) : n}, DType::i64,
                          Category::workspace);
     if (want_type)
-      partial = ctx.tensor(kTypes, {RowSplit(n).chunks, kinds, c}, DType::f32, Category::workspace);
+      partial = ctx.tensor(kTypes, {most_row_chunks(n), kinds, c}, DType::f32, Category::workspace);
     const auto traffic = [&](const GradView& g) {
       return g.view.defined() ? dy.bytes() + 2 * size_of(g.view.dtype) * n * c : int64_t{0};
     };

@@ -145,7 +145,9 @@ std::vector<Key> make_keys() {
        .refused = "false pissa olora loftq eva corda orthogonal lora_ga"},
       {.name = "bias", .section = "adapters", .kind = K::choice, .field = &C::bias,
        .doc = "which biases of the model are trained too: none, all, or those of modules with adapters",
-       .example = "lora_only", .choices = "none all lora_only"},
+       .example = "lora_only", .choices = "none all lora_only", .refused = "true false",
+       .refused_why = "no choice of adapters",
+       .refused_advice = "bias=none; a GPT-2 has its biases"},
       {.name = "modules_to_save", .section = "adapters", .kind = K::texts,
        .field = &C::modules_to_save,
        .doc = "modules that are trained and saved whole, named by the ends of their paths; the layer that gives a "
@@ -278,10 +280,9 @@ std::vector<Key> make_keys() {
       {.name = "attn_implementation", .section = "machine", .kind = K::choice,
        .field = &C::attn_implementation,
        .doc = "who computes attention: own, the kernels of this program; cudnn, on device cuda with "
-              "precision bf16 or fp16, whose last bits are others, and whose workspace is two bytes for "
-              "every pair of tokens and head, twice that with attention dropout; auto: cudnn where snug "
-              "calibrate device=cuda found it faster, there is no attention dropout and its workspace fits, "
-              "else own",
+              "precision bf16 or fp16 and without attention dropout, whose last bits are others, and whose "
+              "workspace is two bytes for every pair of tokens and head; auto: cudnn where snug calibrate "
+              "device=cuda found it faster and its workspace fits, else own",
        .example = "own", .choices = "auto own cudnn",
        .refused = "eager sdpa flash_attention_2 flash_attention_3 flex_attention",
        .refused_why = "one of PyTorch's",

@@ -143,7 +143,7 @@ class Session : private CodeSink {
   // tensors they are twins in the host arena, which programs send before and fetch behind them.
   StepState& state();
   // (micro_batch, T) and (micro_batch * T) i32; evaluation uses the first eval_batch sequences of
-  // the same bytes.
+  // the same bytes. Of fewer or shorter windows (use()) they hold (windows, tokens) back to back.
   const View& tokens() const { return of_host(tokens_, host_.tokens); }
   const View& targets() const { return of_host(targets_, host_.targets); }
   // (B, T) i32 as tokens(): where each position's document begins (layers/ops/document_start.h);
@@ -187,6 +187,20 @@ class Session : private CodeSink {
   // What update() passes before it changes a parameter; null: nothing.
   void set_update_gate(UpdateGate* gate) { stores_->set_gate(gate); }
 
+  // Windows that a micro-step or an evaluation runs: the first `windows` of those planned, with
+  // `tokens` tokens each, and so far apart in the batch.
+  struct Extent {
+    int64_t windows = 0, tokens = 0;
+    int64_t places() const { return windows * tokens; }
+  };
+  // What is run where that many are needed: these, or the planned (B, T): where kernels run, since a
+  // graph has one shape; where there would be fewer chunks of logits than planned; and of a model
+  // whose numbers depend on T.
+  Extent fit(bool evaluation, int64_t windows, int64_t tokens) const;
+  // By the next micro-step or evaluation, for which the batch was so filled; without it, the planned
+  // ones. The record holds: tensors are shorter, and as many.
+  void use(const Extent& extent) { extent_ = extent; }
+
   // Programs.
   void load();  // after the weights were written to resting()
   // With update_in_backward the optimizer's prepare_step and the rates come before it.
@@ -222,15 +236,18 @@ class Session : private CodeSink {
   bool in_pieces() const {
     return decisions_.zero == 3 || (decisions_.zero > 0 && model_.precision().separate_master());
   }
-  ModelBatch batch(int64_t B) const;
-  View batch_document_start(int64_t B) const;
+  // What is in use of B planned windows, and no more for the next program.
+  Extent used(int64_t B);
+  int64_t head_rows(int64_t B, const Extent& used) const;
+  ModelBatch batch(const Extent& used) const;
+  View batch_document_start(const Extent& used) const;
   StorePolicy store_policy() const;
   Runtime runtime(GradSink* gradients, const View& document_start, KvCache* cache = nullptr);
   void make_residents();
   void make_head_batch(int64_t B);
   void make_pairs(int64_t B);
   // Of a batch of pairs: what the model says of it without its adapters, if the loss asks.
-  void reference(ModelPass& pass, int64_t B);
+  void reference(ModelPass& pass, const Extent& used);
   void read_pairs();
   void make_generation();
   void code(int param, size_t k, const std::function<void(float*)>& fill) override;
@@ -254,6 +271,7 @@ class Session : private CodeSink {
   Tensor pairs_, pair_logps_, pair_reference_;
   Tensor save_ring_;
   HostSide host_;
+  Extent extent_;  // that use() left for the next program; no windows: as planned
   // Of the two StepStates: the host's has news for the device, the device's has some for the host.
   bool host_ahead_ = false, device_ahead_ = false;
   KvCache cache_;

@@ -303,7 +303,7 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
   if (train) {
     d.eval_fraction = config.eval_fraction;
     train_.emplace(std::move(*train), d);
-    windows_ = mean_windows();
+    windows_ = most_windows();
   }
   if (eval) {
     d.eval_fraction = 0;
@@ -316,13 +316,13 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
 }
 
 // Which steps are looked at depends on the data alone.
-int64_t RowData::mean_windows() {
+int64_t RowData::most_windows() {
   constexpr int64_t kSteps = 32;
   const int64_t steps =
       std::clamp<int64_t>(train_->train_rows() / train_->options().global_batch, 1, kSteps);
-  int64_t sum = 0;
-  for (int64_t step = 0; step < steps; ++step) sum += train_->windows(step);
-  return (sum - 1) / steps + 1;
+  int64_t most = 1;
+  for (int64_t step = 0; step < steps; ++step) most = std::max(most, train_->windows(step));
+  return most;
 }
 
 // A mean over no target would be the lowest loss there is.
@@ -385,16 +385,33 @@ void ignore_empty(const RowBlock& b, int64_t places, int64_t K) {
 
 }  // namespace
 
+Session::Extent RowData::extent(int64_t step, int64_t first_window, const Session& s) {
+  const RowExtent e = train_->extent(step, first_window, s.decisions().micro_batch);
+  return s.fit(false, e.windows, e.tokens);
+}
+
+// Returns the tokens from one window to the next.
+int64_t RowData::use_for_eval(int64_t e, int64_t first_window, Session& s) {
+  const RowExtent needed = evaluated().eval_extent(e, first_window, s.decisions().eval_batch);
+  const Session::Extent extent = s.fit(true, needed.windows, needed.tokens);
+  s.use(extent);
+  return extent.tokens;
+}
+
 void RowData::fill(int64_t step, int64_t first_window, Session& s) {
-  const RowBlock b = block(s);
+  RowBlock b = block(s);
   const int64_t B = s.decisions().micro_batch;
+  const Session::Extent e = extent(step, first_window, s);
+  s.use(e);
+  b.stride = e.tokens;
   train_->fill(step, first_window, B, b);
   ignore_empty(b, B * rows_per_window_, s.model().spec().label_count());
 }
 
 void RowData::fill_eval(int64_t e, int64_t first_window, Session& s) {
-  const RowBlock b = block(s);
+  RowBlock b = block(s);
   const int64_t B = s.decisions().eval_batch;
+  b.stride = use_for_eval(e, first_window, s);
   evaluated().fill_eval(e, first_window, B, b);
   ignore_empty(b, B * rows_per_window_, s.model().spec().label_count());
 }
@@ -415,6 +432,7 @@ const std::vector<RowData::Place>& RowData::fill_places(int64_t e, int64_t first
   const auto size = [](auto& v, int64_t n) { v.resize(static_cast<size_t>(n)); };
   size(places_, B * M), size(row_numbers_, B * R), size(first_, B * R), size(place_of_, B * M);
   RowBlock b = block(s);
+  b.stride = use_for_eval(e, first_window, s);
   b.labels = b.target_labels = nullptr;
   b.values = nullptr;
   b.rows = row_numbers_.data();

@@ -45,7 +45,7 @@ class RowData {
   int64_t T() const { return T_; }                              // tokens of a window
   int64_t rows_per_window() const { return rows_per_window_; }  // 0: causal_lm, as Decisions
   PairDecision pairs() const { return pairs_; }
-  // Of the first steps of an epoch, on the mean, up to the next whole number.
+  // The most of the first steps of an epoch: fewer cost memory and no time.
   int64_t windows_per_step() const { return windows_; }
   double mean_length() const { return mean_length_; }
   int64_t train_rows() const { return train_ ? train_->train_rows() : 0; }
@@ -56,6 +56,9 @@ class RowData {
   int64_t windows(int64_t step) { return train_->windows(step); }
   int64_t tokens(int64_t step) { return train_->tokens(step); }
   int64_t trained(int64_t step) { return train_->trained(step); }
+  // What the session runs of the micro-batch from that window on, behind the last a window of
+  // nothing; and its batch, with Session::use() of it.
+  Session::Extent extent(int64_t step, int64_t first_window, const Session& session);
   void fill(int64_t step, int64_t first_window, Session& session);
   // Throws data if no step of the first `steps` (0: of an epoch) has a target.
   void check_trained(int64_t steps);
@@ -82,7 +85,8 @@ class RowData {
   struct Chats;
   RowDataset& of(bool evaluation) { return evaluation ? evaluated() : *train_; }
   RowDataset& evaluated() { return eval_ ? *eval_ : *train_; }
-  int64_t mean_windows();
+  int64_t most_windows();
+  int64_t use_for_eval(int64_t e, int64_t first_window, Session& session);
   void check_evaluated(const RunConfig& config, const char* key);
   RowBlock block(Session& session) const;
   RowFile read(const std::vector<std::string>& given, const char* key, const RunConfig& config,

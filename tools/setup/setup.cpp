@@ -114,6 +114,7 @@ bool cudnn_takes(const RunConfig& config, const Model& model, bool rows) {
   const ModelSpec& spec = model.spec();
   attention.D = spec.D;
   attention.softcap = spec.attention_softcap;
+  attention.dropout = spec.attention_dropout;
   for (const int64_t layer : spec.distinct_layers())
     attention.window = std::max(attention.window, spec.kind(layer).window);
   return attention_cudnn_takes(model.precision().compute, attention) &&
@@ -125,13 +126,15 @@ void check_cudnn(const RunConfig& config, const Model& model, bool rows, bool gp
   const ModelSpec& spec = model.spec();
   if (!cudnn_takes(config, model, rows))
     fail(ErrorCode::unsupported,
-         "precision bf16 or fp16, heads of a multiple of 8 up to 128 and no packing_boundaries for "
-         "attn_implementation: cudnn",
-         fmt::format("precision: {}, heads of {}, packing_boundaries: {}", config.precision, spec.D,
+         "precision bf16 or fp16, heads of a multiple of 8 up to 128, no attention dropout and no "
+         "packing_boundaries for attn_implementation: cudnn",
+         fmt::format("precision: {}, heads of {}, attention dropout {}, packing_boundaries: {}",
+                     config.precision, spec.D, spec.attention_dropout,
                      rows                        ? "true, as rows always are"
                      : config.packing_boundaries ? "true"
                                                  : "false"),
-         "attn_implementation=own, or precision=bf16");
+         spec.attention_dropout > 0 ? "attn_implementation=own, which drops too"
+                                    : "attn_implementation=own, or precision=bf16");
   if constexpr (kCudaBuilt) {
     if (!gpu) return;
     if (const std::string found = describe_cudnn(); !found.starts_with("cuDNN "))
@@ -196,8 +199,9 @@ int64_t default_rows(const RunConfig& config, const ModelSpec& spec, int64_t T) 
 }
 
 CostModel gpu_cost(const std::optional<GpuRoom>& room, DType compute) {
-  return room ? CostModel::uncalibrated_gpu(room->facts.name, room->facts.multiprocessors, compute)
-              : CostModel::uncalibrated_gpu("a GPU", 100, compute);
+  return room ? CostModel::uncalibrated_gpu(room->facts.name, room->facts.multiprocessors,
+                                            10 * room->facts.major + room->facts.minor, compute)
+              : CostModel::uncalibrated_gpu("a GPU", 100, 80, compute);
 }
 
 }  // namespace
@@ -332,8 +336,7 @@ RunSetup make_setup(RunConfig config) {
     r.computes_on = computes_on(room->facts, r.settings);
     r.settings.cublaslt = r.computes_on.cublaslt != "none";
     if (device) r.calibrated_runtime = device->runtime.planned(spec.L);
-    // Measured is attention without a mask of dropout, which costs cuDNN more than our kernel.
-    const bool comparable = cudnn_takes(config, *s.model, rows) && spec.attention_dropout == 0;
+    const bool comparable = cudnn_takes(config, *s.model, rows);
     std::string why;
     const bool cudnn =
         r.settings.cudnn || (config.attn_implementation == "auto" &&

@@ -5,11 +5,11 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "layers/tasks/metrics.h"
 #include "tools/checkpoint/aside.h"
-#include "tools/report/report.h"
 #include "tools/trainer/event_file.h"
 #include "tools/trainer/line_file.h"
 
@@ -32,6 +32,7 @@ struct StepMetrics {
   int64_t tokens_seen = 0;
   int64_t memory_bytes = 0;    // resident arena bytes
   double empty_share = -1;     // of the step's planned rows of tokens; -1: there are none
+  double idle_share = -1;      // of those that it computed
   double loss_scale = 0;       // of the next step; 0: there is no loss scaling
   int64_t skipped_steps = -1;  // of the run; -1: none can be
   // Of a GPU, with all that others have there; -1: not told.
@@ -42,6 +43,7 @@ struct StepMetrics {
   // Seconds from the start of the process to this run's first step; -1: not its first line.
   double startup_seconds = -1;
   double predicted_tokens_per_second = 0;  // of the plan; on that line too
+  std::string_view leg = {};               // a JSON object of that process; on that line too
   MetricList metrics = {};                 // since the last line, of a task with some; of pairs
 };
 
@@ -70,6 +72,8 @@ class RunLog {
   // Values that are not finite are written as null.
   void step(const StepMetrics& m);
   void evaluation(const EvalMetrics& m);
+  // What the model wrote after a step, in UTF-8: to metrics.jsonl and as TensorBoard's text.
+  void sample(int64_t step, std::string_view text);
   // A line for the person; a live line is finished first.
   void say(const std::string& line);
   // Between log lines, on a terminal only.
@@ -89,9 +93,5 @@ class RunLog {
   std::unique_ptr<LineFile> metrics_, csv_;
   std::unique_ptr<EventFile> events_;
 };
-
-// What metrics.jsonl holds, for the report: metrics, evaluations and memory of the whole run, what
-// was before a resume included. Of a long run some thousand lines, evenly spaced and with the last.
-void read_metrics(const std::string& output_dir, ReportRun& report);
 
 }  // namespace snug

@@ -120,9 +120,13 @@ void TrainRun::micro_steps_of_rows(int64_t step) {
   const int64_t ranks = plan_.decisions.ranks, rank = ranks_ ? ranks_->rank() : 0;
   const int64_t rounds = (windows - 1) / (B * ranks) + 1;
   const int64_t planned = rounds * ranks * B * plan_.decisions.T, filled = data_.rows->tokens(step);
-  planned_rows_ += planned;
+  int64_t computed = 0;
+  for (int64_t i = 0; i < rounds * ranks; ++i)
+    computed += data_.rows->extent(step, i * B, *session_).places();
+  computed_rows_ += computed;
   filled_rows_ += filled;
   empty_share_ = 1 - static_cast<double>(filled) / static_cast<double>(planned);
+  idle_share_ = 1 - static_cast<double>(filled) / static_cast<double>(computed);
   for (int64_t i = 0; i < rounds; ++i) {
     const int64_t first = (i * ranks + rank) * B;
     data_.rows->fill(step, first, *session_);  // behind the last window: nothing
@@ -252,7 +256,7 @@ void TrainRun::log_step(double step_seconds) {
   if (scaling || plan_.decisions.packing_boundaries) m.skipped_steps = at_.step - at_.updates;
   m.step_seconds = step_seconds;
   if (!untrained_) m.tokens_per_second = tokens_of(samples_per_step(setup_.request)) / step_seconds;
-  if (!untrained_) m.empty_share = empty_share_;
+  if (!untrained_) m.empty_share = empty_share_, m.idle_share = idle_share_;
   m.elapsed = at_.elapsed + now - started_;
   m.tokens_seen = static_cast<int64_t>(tokens_of(at_.samples));
   m.epoch = epoch();
@@ -263,6 +267,7 @@ void TrainRun::log_step(double step_seconds) {
     m.gpu_watts = gpu->watts;
   }
   m.startup_seconds = startup_;
+  if (startup_ >= 0) m.leg = leg_;
   m.predicted_tokens_per_second = plan_.tokens_per_second();
   if (!untrained_ && timed_steps_++ >= 0) timed_seconds_ += step_seconds;
   const int64_t done = at_.step - (resumed_ ? resumed_->position.step : 0);
@@ -305,6 +310,7 @@ int TrainRun::run() {
   if (ranks_) agree_on_request();
   if (ranks_) follow_resume();
   if (setup_.peft) check_base();
+  if (resumed_) check_tokenizer();
   if (resumed_) apply_pins(*resumed_, setup_);
   check_batch_room(setup_.request);
   // Its records are gone before the arena is reserved.
@@ -423,7 +429,9 @@ bool TrainRun::finish_step(double step_seconds) {
   }
   // The last step is saved too, so that a run can be made longer.
   const bool due = config().save_steps > 0 && (at_.step % config().save_steps == 0 || last_);
-  if (good && (due || (best && best_so_far()))) save();
+  const bool saves = good && (due || (best && best_so_far()));
+  if (saves) save();
+  if (!last_ && (evaluates || saves)) refresh_report();
   return true;
 }
 
@@ -509,11 +517,11 @@ int TrainRun::steps() {
                     plan_.tokens_per_second(), plan_.cost, rate, timed_steps_,
                     100.0 * (plan_.tokens_per_second() / rate - 1)));
   }
-  if (planned_rows_ > 0)
+  if (computed_rows_ > 0)
     log_->say(fmt::format("rows of tokens: {} computed, {:.1f} % of them empty, none padded",
-                          planned_rows_,
-                          100.0 * static_cast<double>(planned_rows_ - filled_rows_) /
-                              static_cast<double>(planned_rows_)));
+                          computed_rows_,
+                          100.0 * static_cast<double>(computed_rows_ - filled_rows_) /
+                              static_cast<double>(computed_rows_)));
   log_->say(fmt::format("Model folder: {0}/final\nReport: {0}/report.html", config().output_dir));
   return 0;
 }

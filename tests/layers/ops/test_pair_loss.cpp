@@ -116,8 +116,9 @@ void check(const Variant& v) {
                            v.threads));
   const Data d(v);
   const auto body = body_of(v, d);
-  const Outputs cpu = run_in_all_modes(body), emu = run_in_all_schedules(body, v.shifted);
-  for (const Outputs* out : {&cpu, &emu}) {
+  const Outputs cpu = run_in_all_modes(body), emu = run_in_all_schedules(body, v.shifted),
+                place = run_on_emu(body);
+  for (const Outputs* out : {&cpu, &emu, &place}) {
     EXPECT_TRUE(close((*out)["logps"], d.logps, tolerance(DType::f32, 1)));
     EXPECT_TRUE(close((*out)["loss"], d.loss, tolerance(DType::f32, 1)));
     EXPECT_TRUE(close((*out)["dnll"], d.dnll, tolerance(DType::f32, 1)));
