@@ -41,7 +41,7 @@ ProductClass product_class(const MatmulProblem& p) {
   c.a_transposed = p.b_packed == nullptr && transposed(p.a);
   c.b_transposed = transposed(p.b);
   c.columns = p.N < 512 ? 0 : p.N < 8192 ? 1 : 2;
-  c.depth = p.K < 512 ? 0 : 1;
+  c.depth = p.K < kDeepProduct ? 0 : 1;
   return c;
 }
 

@@ -18,10 +18,12 @@
 
 namespace snug {
 
+inline constexpr int64_t kDeepProduct = 512;  // K of a long product
+
 struct ProductClass {
   bool a_transposed = false, b_transposed = false;
   int columns = 0;  // N: 0 narrow (below 512), 1 wide (below 8192), 2 vocabulary
-  int depth = 0;    // K: 0 short (below 512), 1 long
+  int depth = 0;    // K: 0 short (below kDeepProduct), 1 long
 
   friend bool operator==(const ProductClass&, const ProductClass&) = default;
 };

@@ -33,6 +33,21 @@ MatmulKernel choose(const KernelTable* kernels, const MatmulProblem& p) {
   return kernels != nullptr ? kernels->choose(p) : matmul_best(p);
 }
 
+// Enough for products with fewer rows or a shorter K too. A shorter one may be of another class, and
+// so another kernel's; whether there is a tensor does not depend on M and K.
+int64_t scratch_of(const Context& ctx, const MatmulProblem& p, bool packed) {
+  constexpr int64_t kShallow = kDeepProduct - 1;
+  const auto bytes = [&](int64_t K) {
+    MatmulProblem q = p;
+    q.K = K;
+    return matmul_scratch_bytes(q.M, q.N, K, q.a.dtype, q.b.dtype, q.c_dtype,
+                                choose(ctx.settings().kernels, q), ctx.threads(), packed);
+  };
+  if (p.M == 0 || p.N == 0 || p.K == 0) return 0;
+  const int64_t most = std::max(bytes(p.K), bytes(std::min(p.K, kShallow)));
+  return most == 0 && bytes(std::max(p.K, kDeepProduct)) > 0 ? 1 : most;
+}
+
 // The kernel of every product with this B and an A that is not transposed.
 MatmulKernel packed_kernel(const KernelTable* kernels, const Operand& B, DType a_dtype) {
   MatmulProblem p;
@@ -114,11 +129,9 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
   const MatmulKernel kernel = cublaslt           ? MatmulKernel::cublaslt
                               : ctx.by_kernels() ? MatmulKernel::reference
                                                  : choose(ctx.settings().kernels, p);
-  const int64_t scratch_bytes =
-      ctx.target() == Place::cuda ? kCudaMatmulScratch
-      : ctx.by_kernels()
-          ? 0
-          : matmul_scratch_bytes(M, N, K, a.dtype, b.dtype, c.dtype, kernel, ctx.threads(), packed);
+  const int64_t scratch_bytes = ctx.target() == Place::cuda ? kCudaMatmulScratch
+                                : ctx.by_kernels()          ? 0
+                                                            : scratch_of(ctx, p, packed);
   Tensor scratch;
   if (scratch_bytes > 0)
     scratch = ctx.tensor(kScratch, {scratch_bytes}, DType::u8, Category::workspace);

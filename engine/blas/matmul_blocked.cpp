@@ -450,34 +450,8 @@ MatmulProblem turned_around(const MatmulProblem& p) {
 int64_t blocked_scratch_bytes(int64_t M, int64_t N, int64_t K, bool b_packed,
                               const TileKernel& kernel, int threads) {
   if (M <= 0 || N <= 0 || K <= 0) return 0;
-  // Layers ask for the same few products again and again, above all where a plan is searched for.
-  struct Known {
-    int64_t M, N, K, bytes;
-    const TileKernel* kernel;
-    int threads;
-    bool b_packed;
-  };
-  constexpr size_t kKnown = 64;
-  static thread_local std::array<Known, kKnown> known{};
-  const auto hash = static_cast<uint64_t>(M) * 0x9e3779b97f4a7c15u ^
-                    static_cast<uint64_t>(N) * 0xc2b2ae3d27d4eb4fu ^
-                    static_cast<uint64_t>(K) * 0x165667b19e3779f9u;
-  Known& k = known[(hash >> 32) % kKnown];
-  if (k.M == M && k.N == N && k.K == K && k.kernel == &kernel && k.threads == threads &&
-      k.b_packed == b_packed)
-    return k.bytes;
-  int64_t most = 0;
-  for (const bool along_k : {false, true}) {
-    const Blocking s = make_blocking(M, N, K, along_k, b_packed, kernel, threads);
-    most = std::max(most, shared_floats(s) + s.threads * thread_floats(s));
-  }
-  if (!b_packed && turning_pays(M, N, K, kernel, threads)) {
-    const Blocking s = make_blocking(N, M, K, false, false, kernel, threads);
-    most = std::max(most, shared_floats(s) + s.threads * thread_floats(s));
-  }
-  const int64_t bytes = (most + kLine) * static_cast<int64_t>(sizeof(float));
-  k = {M, N, K, bytes, &kernel, threads, b_packed};
-  return bytes;
+  return (most_floats(M, N, K, b_packed, kernel, threads) + kLine) *
+         static_cast<int64_t>(sizeof(float));
 }
 
 int64_t packed_bytes(int64_t K, int64_t N, const TileKernel& kernel) {

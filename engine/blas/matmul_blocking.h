@@ -153,4 +153,56 @@ inline int64_t shared_floats(const Blocking& s) {
   return lines(s.b_floats) + (s.own_copy ? 0 : lines(s.t_floats));
 }
 
+// Floats that every product of at most so many rows and so deep a K has enough of, in either layout
+// of A: micro-batches of fewer rows than planned use what was planned. Above what make_blocking's
+// cuts of these very extents take by what another cut of less could.
+inline int64_t most_few_rows(int64_t M, int64_t N, int64_t K, bool b_packed,
+                             const TileKernel& kernel, int threads) {
+  const int64_t units = units_of(K, kernel), width = round_up(N, kernel.cols);
+  const int64_t rows = std::min<int64_t>(M, 2 * kernel.rows);
+  const int64_t busy =
+      std::min<int64_t>(threads, ceil_div(rows, kernel.rows) * ceil_div(N, kernel.cols));
+  const int64_t a = round_up(rows, kernel.row_step) * std::min(units, kSliceDepth) + kPackSpill;
+  return busy * (lines(a) + (b_packed ? 0 : lines(std::min(kSlice, width * units))));
+}
+
+inline int64_t most_many_rows(int64_t M, int64_t N, int64_t K, bool b_packed,
+                              const TileKernel& kernel, int threads) {
+  if (M <= 2 * kernel.rows) return 0;
+  const int64_t units = units_of(K, kernel), width = round_up(N, kernel.cols);
+  const int64_t tall = round_up(M, kernel.rows);
+  const int64_t busy =
+      std::min<int64_t>(threads, ceil_div(M, kernel.rows) * ceil_div(N, kernel.cols));
+  const int64_t whole = std::max(kernel.whole, kernel.whole_turned);
+  const bool waits = units > std::min(kernel.whole, kernel.whole_turned);
+  const int64_t depth = std::min(units, std::max({whole, kernel.depth, kernel.shallow}));
+  const int64_t chunk = std::min(kernel.chunk_rows, tall);
+  const int64_t a = busy * lines(std::min(kernel.chunk, chunk * depth) + kPackSpill);
+  const int64_t slack = (busy + 2) * kLine;
+  // Tiles that wait: a block of columns is never narrower than a tile.
+  if (b_packed)
+    return a + slack +
+           (waits ? std::max(std::min(kShared, busy * chunk * width), busy * chunk * kernel.cols)
+                  : 0);
+  int64_t most = std::min(std::max(kShared, kernel.cols * depth), width * depth);
+  if (waits) {
+    const int64_t wide = std::min(width, round_up(kWideWaiting, kernel.cols));
+    const int64_t part = std::min(units, std::max(kernel.depth, kernel.shallow));
+    most = std::max(most,
+                    std::min(std::max(kShared, wide * (part + kernel.rows)), wide * (part + tall)));
+    if (kernel.copies_b) most = std::max(most, std::min(kShared, width * (units + busy * chunk)));
+  }
+  return a + slack + most;
+}
+
+inline int64_t most_floats(int64_t M, int64_t N, int64_t K, bool b_packed, const TileKernel& kernel,
+                           int threads) {
+  int64_t most = std::max(most_few_rows(M, N, K, b_packed, kernel, threads),
+                          most_many_rows(M, N, K, b_packed, kernel, threads));
+  // Turned, N's place is M's.
+  if (!b_packed && units_of(K, kernel) >= kTurnUnits)
+    most = std::max(most, most_many_rows(N, M, K, false, kernel, threads));
+  return most;
+}
+
 }  // namespace snug::blas

@@ -14,11 +14,14 @@ namespace snug {
 namespace {
 
 constexpr int64_t kMostRows = int64_t{1} << 24;  // of a step
+constexpr int64_t kTries = 8;       // numbers of windows above the least that are tried
+constexpr int64_t kRoomSteps = 64;  // of the room of a window
 
-// First fit in O(log n) a row: a tree over the windows, each node the most room of those below it.
-class FirstFit {
+// Room of windows in O(log n) a row: a tree over them, each node the most room of those below it. -1
+// is that of a window that takes no more rows.
+class WindowRoom {
  public:
-  explicit FirstFit(int64_t windows)
+  explicit WindowRoom(int64_t windows)
       : leaves_(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(windows)))),
         room_(static_cast<size_t>(2 * leaves_)) {}
   void reset(int64_t windows, int64_t room) {
@@ -31,7 +34,7 @@ class FirstFit {
     while (i < leaves_) i = at(2 * i) >= length ? 2 * i : 2 * i + 1;
     return i - leaves_;
   }
-  int64_t room(int64_t window) const { return at(leaves_ + window); }
+  int64_t most() const { return at(1); }
   void set(int64_t window, int64_t room) {
     int64_t i = leaves_ + window;
     at(i) = room;
@@ -73,6 +76,7 @@ RowDatasetOptions completed(RowDatasetOptions o) {
   if (o.masking && o.shift_labels)
     fail(ErrorCode::usage, "masked targets where they stand", "shift_labels too",
          "mask, or learn the next token");
+  require(!o.pairs || (o.shift_labels && !o.masking), "pairs of a causal model");
   if (!(o.eval_fraction >= 0.0 && o.eval_fraction < 1.0))
     fail(ErrorCode::usage, "an eval_fraction of rows of 0 or more and below 1",
          fmt::format("{}", o.eval_fraction), "set it to 0.05, for example");
@@ -90,9 +94,10 @@ struct RowDataset::Impl {
         most_rows(std::max(options.global_batch, options.eval_batch)),
         held_out(std::max<int64_t>(file.size(), 1), options.seed ^ 0x68656c64u),
         order(1, options.seed),
-        fit(most_rows),
+        room(most_rows),
         packed(static_cast<size_t>(most_rows)),
         window_begin(static_cast<size_t>(most_rows + 1)),
+        filled(static_cast<size_t>(most_rows)),
         record(static_cast<size_t>(file.longest_words())),
         targets(static_cast<size_t>(has_token_targets() ? file.facts().longest : 0)) {
     const int64_t n = file.size();
@@ -160,17 +165,20 @@ struct RowDataset::Impl {
       return a.place.length != b.place.length ? a.place.length > b.place.length
                                               : a.sample < b.sample;
     });
-    fit.reset(count, options.T);
-    std::fill(window_begin.begin(), window_begin.end(), 0);
-    windows = 0;
-    for (auto p = packed.begin(); p != end; ++p) {
-      p->window = fit.find(p->place.length);
-      windows = std::max(windows, p->window + 1);
-      // Rows so far, one place further: the sums below make them where windows begin.
-      const bool full =
-          ++window_begin[static_cast<size_t>(p->window) + 1] == options.max_rows_per_window;
-      fit.set(p->window, full ? 0 : fit.room(p->window) - p->place.length);
+    const int64_t T = options.T, longest = packed.front().place.length;
+    require(place_rows(count, T), "room for every row in a window of its own");
+    const int64_t least =
+        std::max((tokens - 1) / T + 1, (count - 1) / options.max_rows_per_window + 1);
+    int64_t best = count, best_room = T, places = windows * fullest();
+    for (int64_t w = least, last = std::min(windows, least + kTries); w <= last; ++w) {
+      const int64_t low = std::max((tokens - 1) / w + 1, longest);
+      for (int64_t r = low; w * r < places && r <= T; r += (T - low) / kRoomSteps + 1) {
+        if (!place_rows(w, r)) continue;
+        best = w, best_room = r, places = windows * fullest();
+        break;
+      }
     }
+    place_rows(best, best_room);
     for (int64_t w = 0; w < windows; ++w)
       window_begin[static_cast<size_t>(w) + 1] += window_begin[static_cast<size_t>(w)];
     // Lengths fall and samples rise in a window as they did in the order of placing.
@@ -181,6 +189,38 @@ struct RowDataset::Impl {
     });
     side = wanted;
     step = number;
+  }
+
+  // The rows of `packed` in their order, each to the first of `most` windows of so many tokens that
+  // has room. False: there is a row that none has room for.
+  bool place_rows(int64_t most, int64_t tokens_each) {
+    room.reset(most, tokens_each);
+    std::fill(window_begin.begin(), window_begin.end(), 0);
+    std::fill(filled.begin(), filled.end(), 0);
+    windows = 0;
+    for (int64_t j = 0; j < count; ++j) {
+      Packed& p = packed[static_cast<size_t>(j)];
+      if (room.most() < p.place.length) return false;
+      p.window = room.find(p.place.length);
+      windows = std::max(windows, p.window + 1);
+      const auto w = static_cast<size_t>(p.window);
+      filled[w] += p.place.length;
+      // Rows so far, one place further: sums make them where windows begin.
+      const bool full = ++window_begin[w + 1] == options.max_rows_per_window;
+      room.set(p.window, full ? -1 : tokens_each - filled[w]);
+    }
+    return true;
+  }
+
+  int64_t fullest() const { return *std::max_element(filled.begin(), filled.begin() + windows); }
+
+  RowExtent extent(int64_t first, int64_t wanted) const {
+    require(first >= 0 && wanted >= 0, "windows of a step from 0 on");
+    RowExtent e;
+    e.windows = std::max<int64_t>(1, std::min(wanted, windows - first));
+    for (int64_t w = first; w < std::min(first + wanted, windows); ++w)
+      e.tokens = std::max(e.tokens, filled[static_cast<size_t>(w)]);
+    return e;
   }
 
   // The targets of a row's tokens to `targets`, at most `most` of them, hiding tokens of `record`
@@ -194,11 +234,21 @@ struct RowDataset::Impl {
     const int64_t shift = options.shift_labels ? 1 : 0;
     std::copy(labels + shift, labels + n, targets.begin());
     std::fill_n(targets.begin() + (n - shift), shift, kIgnoredLabel);
+    if (options.pairs) targets[static_cast<size_t>(split_of(n) - shift)] = kIgnoredLabel;
     return n - std::count(targets.begin(), targets.begin() + n, kIgnoredLabel);
+  }
+
+  // Where the rejected answer of `record`, a pair of n tokens, begins.
+  int64_t split_of(int64_t n) const {
+    const int32_t* types = record.data() + file.types_at(n);
+    const int64_t split = std::find(types, types + n, 1) - types;
+    require(split > 0 && split < n, "a pair of two answers");
+    return split;
   }
 
   int64_t count_trained() {
     if (trained >= 0) return trained;
+    if (options.pairs) return trained = count;
     const RowForm& form = file.form();
     const bool rows_labelled = form.label != RowLabel::none && !options.masking;
     int64_t sum = rows_labelled && form.label == RowLabel::values ? count : 0;
@@ -224,23 +274,29 @@ struct RowDataset::Impl {
     return options.max_targets_per_window > 0 ? options.max_targets_per_window : options.T;
   }
 
-  void fill(int64_t first_window, int64_t filled, const RowBlock& out) {
-    require(first_window >= 0 && filled >= 0 && filled <= INT32_MAX / options.T,
+  void fill(int64_t first_window, int64_t asked, const RowBlock& out) {
+    require(first_window >= 0 && asked >= 0 && asked <= INT32_MAX / options.T,
             "windows of a step from 0 on, whose positions an int32 can say");
-    for (int64_t w = 0; w < filled; ++w) fill_window(first_window + w, w, out);
+    require(out.stride == 0 ||
+                (out.stride >= extent(first_window, asked).tokens && out.stride <= options.T),
+            "a stride of the tokens of the fullest window to T");
+    for (int64_t w = 0; w < asked; ++w) fill_window(first_window + w, w, out);
     // After the reads: what another program writes before this is noticed before it is used.
     file.verify();
   }
 
   void fill_window(int64_t window, int64_t w, const RowBlock& out);
+  void place_pair(int64_t at, int64_t to, int64_t n, int32_t* document_start,
+                  PairPlace* place) const;
 
   RowFile file;
   RowDatasetOptions options;
   int64_t most_rows, held = 0;
   PermutedOrder held_out, order;
-  FirstFit fit;
+  WindowRoom room;
   std::vector<Packed> packed;  // by window, then as they were placed
   std::vector<int64_t> window_begin;
+  std::vector<int64_t> filled;  // tokens of each window
   std::vector<int32_t> record, targets;
   std::vector<TokenMasking> masks;  // of training, of evaluation
   Side side = Side::none;
@@ -248,8 +304,8 @@ struct RowDataset::Impl {
 };
 
 void RowDataset::Impl::fill_window(int64_t window, int64_t w, const RowBlock& out) {
-  const int64_t T = options.T, R = options.max_rows_per_window, K = file.form().values,
-                M = options.max_targets_per_window;
+  const int64_t T = out.stride > 0 ? out.stride : options.T, R = options.max_rows_per_window,
+                K = file.form().values, M = options.max_targets_per_window;
   const auto clear = [&](auto* to, int64_t n, auto value) {
     if (to) std::fill(to + w * n, to + (w + 1) * n, value);
   };
@@ -261,6 +317,7 @@ void RowDataset::Impl::fill_window(int64_t window, int64_t w, const RowBlock& ou
   clear(out.values, R * K, 0.0f);
   clear(out.target_at, M, -1);
   clear(out.target_labels, M, kIgnoredLabel);
+  clear(out.pairs, R, PairPlace{-1, -1, -1, -1, -1});
   clear(out.rows, R, int64_t{-1});
   int64_t at = 0, listed = 0;
   const bool none = window >= windows;
@@ -282,6 +339,8 @@ void RowDataset::Impl::fill_window(int64_t window, int64_t w, const RowBlock& ou
     }
     if (out.tokens) std::copy_n(record.data(), n, out.tokens + to);
     if (out.document_start) std::fill_n(out.document_start + to, n, static_cast<int32_t>(at));
+    if (options.pairs)
+      place_pair(at, to, n, out.document_start, out.pairs ? out.pairs + r : nullptr);
     if (out.types && file.types_at(n) >= 0)
       std::copy_n(record.data() + file.types_at(n), n, out.types + to);
     if (out.first) out.first[r] = static_cast<int32_t>(to);
@@ -291,8 +350,28 @@ void RowDataset::Impl::fill_window(int64_t window, int64_t w, const RowBlock& ou
     if (out.values && K > 0) std::memcpy(out.values + r * K, label, static_cast<size_t>(4 * K));
     at += n;
   }
-  if (out.document_start)
-    std::fill_n(out.document_start + w * T + at, T - at, static_cast<int32_t>(at));
+  if (!out.document_start) return;
+  // What is behind the rows is a row of nothing, or several where positions end before it does.
+  const int64_t longest = options.pairs ? (T + 1) / 2 : T;
+  for (; at < T; at += longest)
+    std::fill_n(out.document_start + w * T + at, std::min(longest, T - at),
+                static_cast<int32_t>(at));
+}
+
+// Of a row of n tokens in `record`, at `at` of its window and `to` of the block.
+void RowDataset::Impl::place_pair(int64_t at, int64_t to, int64_t n, int32_t* document_start,
+                                  PairPlace* place) const {
+  const int64_t split = split_of(n);
+  if (document_start)
+    std::fill_n(document_start + to + split, n - split, static_cast<int32_t>(at + split));
+  if (!place) return;
+  const int32_t* labels = record.data() + file.token_labels_at(n);
+  const auto trained_of = [&](int64_t begin, int64_t end) {
+    return static_cast<int32_t>(end - begin -
+                                std::count(labels + begin, labels + end, kIgnoredLabel));
+  };
+  *place = {static_cast<int32_t>(to), static_cast<int32_t>(to + split),
+            static_cast<int32_t>(to + n), trained_of(0, split), trained_of(split, n)};
 }
 
 RowDataset::RowDataset(RowFile file, RowDatasetOptions options)
@@ -325,6 +404,10 @@ int64_t RowDataset::tokens(int64_t step) {
   impl_->pack(Side::train, step);
   return impl_->tokens;
 }
+RowExtent RowDataset::extent(int64_t step, int64_t first_window, int64_t count) {
+  impl_->pack(Side::train, step);
+  return impl_->extent(first_window, count);
+}
 void RowDataset::fill(int64_t step, int64_t first_window, int64_t count, const RowBlock& out) {
   impl_->pack(Side::train, step);
   impl_->fill(first_window, count, out);
@@ -337,6 +420,10 @@ int64_t RowDataset::trained(int64_t step) {
 int64_t RowDataset::eval_windows(int64_t e) {
   impl_->pack(Side::eval, e);
   return impl_->windows;
+}
+RowExtent RowDataset::eval_extent(int64_t e, int64_t first_window, int64_t count) {
+  impl_->pack(Side::eval, e);
+  return impl_->extent(first_window, count);
 }
 void RowDataset::fill_eval(int64_t e, int64_t first_window, int64_t count, const RowBlock& out) {
   impl_->pack(Side::eval, e);

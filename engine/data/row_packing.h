@@ -3,8 +3,17 @@
 //
 // Step s of a run has samples s*G .. s*G + G - 1 (G the global batch), epochs following each other;
 // which row sample k is, is a function of (seed, k) alone (dataset_order.h). Its rows are packed
-// first-fit in order of decreasing length, of equal ones the earlier sample first: a function of
-// these rows, not of the micro-batch, so that any split of the windows sees the same numbers.
+// first-fit in order of decreasing length, of equal ones the earlier sample first, into W windows of
+// at most `room` tokens: the W and the room up to T for which W times the fullest window is least, so
+// that windows end up about equally full (Coffman, Garey and Johnson, "An application of bin-packing
+// to multiprocessor scheduling", 1978). Tried are the W from the least there could be on, up to that
+// of room T and at most 8 more, and for each the rooms in 64 steps from the least there could be to T,
+// up to the first that does and while W times the room is below the best so far; of equal ones the
+// first. Which window a row is in is so a function of the step's rows, not of the micro-batch, and any
+// split of the windows sees the same numbers.
+//
+// Who runs windows in a micro-batch need not run them whole: the tokens in use of some windows
+// (extent()) are those of the fullest, and fill() puts windows as far apart as one asks.
 #pragma once
 
 #include <cstdint>
@@ -34,13 +43,25 @@ struct RowDatasetOptions {
   bool shift_labels = false;
   // Masked language modelling; the file's own token labels are then not used.
   std::optional<MaskingOptions> masking = {};
+  // A row is a pair (pair_rows.h): two documents, of token types 0 and 1, each of at most half of T. With
+  // shift_labels, and trained() counts rows.
+  bool pairs = false;
   // Above 0: RowBlock's target lists of this length for each window. With masking no more tokens
   // of a window become targets, those of its first rows do. Without masking it must be T.
   int64_t max_targets_per_window = 0;
 };
 
+// What RowBlock::pairs says of a pair.
+struct PairPlace {
+  int32_t chosen, rejected, end;           // index of their first tokens, and behind the last
+  int32_t chosen_tokens, rejected_tokens;  // that are trained where they stand, not shifted
+};
+inline constexpr int64_t kPairWords = 5;
+static_assert(sizeof(PairPlace) == 4 * kPairWords, "as a row of a tensor");
+
 // Where fill writes `count` windows; null: not wanted. R = max_rows_per_window, M =
-// max_targets_per_window. Indices are positions in the filled block, w*T + t with w from 0.
+// max_targets_per_window. Indices are positions in the filled block, w*T + t with w from 0; of
+// windows `stride` apart T is that everywhere below.
 struct RowBlock {
   int32_t* tokens = nullptr;          // (count, T); 0 behind the last row of a window
   int32_t* document_start = nullptr;  // (count, T) place in the window of the first token of the
@@ -52,14 +73,24 @@ struct RowBlock {
   float* values = nullptr;            // (count, R, K), else 0: `first` tells which are rows
   int32_t* target_at = nullptr;  // (count, M) index of each token with a target, rising; else -1
   int32_t* target_labels = nullptr;  // (count, M) the target there, else -100
+  PairPlace* pairs = nullptr;        // (count, R) of each row, else all -1
   int64_t* rows = nullptr;           // (count, R) number of the row in the file, else -1
+  // Places of a window in what is (count, T) above, and between positions of windows, w*stride + t:
+  // at least the tokens of the fullest. 0: T.
+  int64_t stride = 0;
+};
+
+// Of some windows in a row: those with rows, and the tokens of the fullest; at least 1 of each.
+struct RowExtent {
+  int64_t windows = 1, tokens = 1;
+  int64_t places() const { return windows * tokens; }
 };
 
 // Used by one thread at a time: it remembers how the step that was asked for last is packed.
 class RowDataset {
  public:
   // Throws usage for options out of range; data if the file has no row, a row is longer than T, or
-  // holding out leaves no row to train on. Takes all memory it will ever need: at most 80 bytes
+  // holding out leaves no row to train on. Takes all memory it will ever need: at most 88 bytes
   // for each row of a step, and the longest row.
   RowDataset(RowFile file, RowDatasetOptions options);
   ~RowDataset();
@@ -75,6 +106,7 @@ class RowDataset {
   // Windows of a training step, at least 1 and at most global_batch.
   int64_t windows(int64_t step);
   int64_t tokens(int64_t step);  // of its rows
+  RowExtent extent(int64_t step, int64_t first_window, int64_t count);
   // Windows [first_window, first_window + count) of a step; those past windows(step) are empty:
   // tokens 0, one row of nothing, everything ignored. Takes no memory. Throws DataLost.
   void fill(int64_t step, int64_t first_window, int64_t count, const RowBlock& out);
@@ -85,6 +117,7 @@ class RowDataset {
   // The same of step e of an evaluation; masks are the same each time. Throws internal past
   // eval_steps().
   int64_t eval_windows(int64_t e);
+  RowExtent eval_extent(int64_t e, int64_t first_window, int64_t count);
   void fill_eval(int64_t e, int64_t first_window, int64_t count, const RowBlock& out);
   int64_t eval_trained(int64_t e);
 

@@ -6,7 +6,7 @@
 #include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/loops.h"
-#include "engine/kernels/row_split.h"
+#include "engine/kernels/row_room.h"
 #include "engine/kernels/sums_simt.h"
 #include "engine/memory/step_state.h"
 
@@ -46,7 +46,7 @@ void column_sum(Context& ctx, const GradView& out, const View& x) {
   dispatch_float(x, "column_sum: x", [&](auto tag) {
     using T = decltype(tag);
     const Tensor partial =
-        ctx.tensor(kPartial, {ctx.by_kernels() ? row_chunks(n) : split.chunks, c}, DType::f32,
+        ctx.tensor(kPartial, {ctx.by_kernels() ? row_chunks(n) : most_row_chunks(n), c}, DType::f32,
                    Category::workspace);
     Op op(ctx, "column_sum", {.flops = n * c, .bytes = x.bytes() + out.view.bytes()});
     if (!op.run()) return;

@@ -93,9 +93,9 @@ HeadKind parse_head(std::string_view word) {
   for (const HeadKind head : {HeadKind::causal_lm, HeadKind::masked_lm,
                               HeadKind::sequence_classification, HeadKind::token_classification})
     if (word == to_string(head)) return head;
-  if (word == "sft") return HeadKind::causal_lm;  // another reading of rows
+  if (word == "sft" || word == "dpo") return HeadKind::causal_lm;  // other readings of rows
   fail(ErrorCode::usage,
-       "task as causal_lm, sft, masked_lm, sequence_classification or token_classification",
+       "task as causal_lm, sft, dpo, masked_lm, sequence_classification or token_classification",
        std::string(word), "task=auto");
 }
 

@@ -259,12 +259,13 @@ void cached_typed(const AttentionBlocks& blocks, Context& ctx, const View& out, 
 Tensor make_forward_scratch(const AttentionBlocks& blocks, Context& ctx, const AttentionSpec& spec,
                             int64_t B, int64_t queries, int64_t keys) {
   static const Name kName("attention_scratch");
-  const int64_t floats =
-      blocks.fused
-          ? fused_forward_floats(spec, B, queries, keys, ctx.threads())
-          : forward_scratch(nullptr, blocks, spec.D,
-                            forward_together(spec, B, queries, ctx.threads()), spec.dropout > 0)
-                .floats;
+  const int64_t floats = most_of_windows(spec, B, queries, [&](int64_t b, int64_t t) {
+    return blocks.fused
+               ? fused_forward_floats(spec, b, t, t < queries ? t : keys, ctx.threads())
+               : forward_scratch(nullptr, blocks, spec.D,
+                                 forward_together(spec, b, t, ctx.threads()), spec.dropout > 0)
+                     .floats;
+  });
   return ctx.tensor(kName, {ctx.threads(), floats}, DType::f32, Category::workspace);
 }
 
@@ -369,7 +370,7 @@ void attention_forward_by(const AttentionBlocks& asked, Context& ctx, const View
     return on_queue(ctx, [&](auto& queue) {
       if constexpr (std::is_same_v<std::decay_t<decltype(queue)>, simt::cuda::Queue>)
         if (scratch.defined())
-          return attention_cudnn_forward(queue, out, lse, qkv, B, T, spec, state, scratch);
+          return attention_cudnn_forward(queue, out, lse, qkv, B, T, spec, scratch);
       attention_forward_on(queue, out, lse, qkv, B, T, spec, state);
     });
   dispatch_float(qkv, "qkv", [&](auto value) {

@@ -469,9 +469,10 @@ void attention_backward_by(const AttentionBlocks& asked, Context& ctx, const Vie
   if (ctx.by_kernels()) {
     scratch = attention_cudnn_workspace(ctx, qkv, B, T, spec, true);
   } else {
-    const Plan plan = make_plan(blocks, spec, B, T, ctx.threads());
-    scratch = ctx.tensor(kScratch, {ctx.threads(), make_scratch(nullptr, plan).floats}, DType::f32,
-                         Category::workspace);
+    const int64_t floats = most_of_windows(spec, B, T, [&](int64_t b, int64_t t) {
+      return make_scratch(nullptr, make_plan(blocks, spec, b, t, ctx.threads())).floats;
+    });
+    scratch = ctx.tensor(kScratch, {ctx.threads(), floats}, DType::f32, Category::workspace);
   }
   Op op(ctx, spec.dropout > 0 ? "attention_dropout_backward" : "attention_backward",
         {.flops = 10 * B * H * D * attention_pairs(T, spec),
@@ -483,8 +484,7 @@ void attention_backward_by(const AttentionBlocks& asked, Context& ctx, const Vie
     return on_queue(ctx, [&](auto& queue) {
       if constexpr (std::is_same_v<std::decay_t<decltype(queue)>, simt::cuda::Queue>)
         if (scratch.defined())
-          return attention_cudnn_backward(queue, dqkv, dout, qkv, out, lse, B, T, spec, state,
-                                          scratch);
+          return attention_cudnn_backward(queue, dqkv, dout, qkv, out, lse, B, T, spec, scratch);
       attention_backward_on(queue, dqkv, delta, dout, qkv, out, lse, B, T, spec, state);
     });
   dispatch_float(qkv, "qkv", [&](auto value) {

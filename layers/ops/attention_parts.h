@@ -70,6 +70,21 @@ inline int64_t blocks_together(int64_t heads, int64_t blocks, int threads, int64
   return n;
 }
 
+// The room that windows of documents take: the most of f(b, t) over b windows of t tokens, b up to B
+// and t up to T, since a micro-batch may have fewer and shorter ones than planned, and fewer are cut
+// into more pieces. f may fall with b, and with t from one block to the next.
+template <class F>
+int64_t most_of_windows(const AttentionSpec& spec, int64_t B, int64_t T, F&& f) {
+  if (!spec.document_start.defined()) return f(B, T);
+  int64_t most = 0;
+  for (int64_t b = 1; b <= B; ++b)
+    for (int64_t t = std::min(kAttentionBlock, T);; t = std::min(t + kAttentionBlock, T)) {
+      most = std::max(most, f(b, t));
+      if (t == T) break;
+    }
+  return most;
+}
+
 // Query-key pairs that are computed, for one head of one sequence.
 constexpr int64_t attention_pairs(int64_t T, const AttentionSpec& spec) {
   if (!spec.causal) return T * T;

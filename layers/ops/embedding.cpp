@@ -8,7 +8,7 @@
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/kernel_queue.h"
 #include "engine/kernels/loops.h"
-#include "engine/kernels/row_split.h"
+#include "engine/kernels/row_room.h"
 #include "layers/ops/embedding_simt.h"
 #include "layers/ops/row_positions.h"
 
@@ -32,11 +32,19 @@ void check_batch(const View& rows, const char* argument, const View& tokens, int
 }
 
 // Threads cannot throw, so the whole batch is looked at before the work is shared.
-void check_tokens(const View& tokens, int64_t vocabulary, int64_t positions, int64_t first) {
+void check_tokens(const View& tokens, int64_t vocabulary, int64_t positions, int64_t first,
+                  const View& document_start) {
   const int64_t T = tokens.shape[1];
-  if (positions >= 0 && (first < 0 || first + T > positions))
+  int64_t longest = T;
+  if (positions >= 0 && first + T > positions && document_start.defined()) {
+    const auto* starts = document_start.as<int32_t>();
+    longest = 0;
+    for (int64_t i = 0; i < tokens.elements(); ++i)
+      longest = std::max(longest, i % T + 1 - starts[i]);
+  }
+  if (positions >= 0 && (first < 0 || first + longest > positions))
     fail(ErrorCode::data, "positions of [0,P)=[0," + std::to_string(positions) + ")",
-         "positions " + std::to_string(first) + " to " + std::to_string(first + T - 1),
+         "positions " + std::to_string(first) + " to " + std::to_string(first + longest - 1),
          "lower max_length, or use a model with more positions");
   const auto* ids = tokens.as<int32_t>();
   for (int64_t i = 0; i < tokens.elements(); ++i)
@@ -181,7 +189,7 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
                    tokens.bytes() + y.bytes() + n * c * tables + bytes_of(types) + bytes_of(wtt)});
         if (!op.run()) return;
         const int64_t first = ctx.host_reads() ? first_position(state) : 0;
-        if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first);
+        if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first, document_start);
         if (ctx.host_reads() && document_start.defined())
           check_document_start(document_start, tokens.shape[0], T);
         if (ctx.host_reads() && types.defined()) check_types(types, kinds);
@@ -260,7 +268,7 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
       order = ctx.tensor(kOrder, {ctx.by_kernels() ? embedding_sort_words(n) : n}, DType::i64,
                          Category::workspace);
     if (want_type)
-      partial = ctx.tensor(kTypes, {RowSplit(n).chunks, kinds, c}, DType::f32, Category::workspace);
+      partial = ctx.tensor(kTypes, {most_row_chunks(n), kinds, c}, DType::f32, Category::workspace);
     const auto traffic = [&](const GradView& g) {
       return g.view.defined() ? dy.bytes() + 2 * size_of(g.view.dtype) * n * c : int64_t{0};
     };
@@ -273,7 +281,7 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
                     (want_token && !dwte.add ? dwte.view.bytes() : 0) + of_types});
     if (!op.run()) return;
     const int64_t first = ctx.host_reads() ? first_position(state) : 0;
-    if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first);
+    if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first, document_start);
     if (ctx.host_reads() && document_start.defined()) check_document_start(document_start, B, T);
     if (ctx.host_reads() && want_type && types.defined()) check_types(types, kinds);
     if (ctx.by_kernels())

@@ -6,7 +6,7 @@
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/kernel_queue.h"
-#include "engine/kernels/row_split.h"
+#include "engine/kernels/row_room.h"
 #include "layers/ops/layernorm_rows.h"
 #include "layers/ops/layernorm_simt.h"
 #include "layers/ops/residual_rows.h"
@@ -88,9 +88,9 @@ void layernorm_backward(Context& ctx, const View& dx, bool add_dx, const GradVie
     using W = decltype(weight_tag);
     Tensor partial;
     if (want_weight || want_bias)
-      partial = ctx.tensor(kPartial,
-                           {ctx.by_kernels() ? layernorm_backward_chunks(n) : split.chunks, 2, c},
-                           DType::f32, Category::workspace);
+      partial = ctx.tensor(
+          kPartial, {ctx.by_kernels() ? layernorm_backward_chunks(n) : most_row_chunks(n), 2, c},
+          DType::f32, Category::workspace);
     Op op(ctx, want_copy ? "layernorm_dropout_backward" : "layernorm_backward",
           {.flops = (want_copy ? 18 : 17) * n * c,
            .bytes = x.bytes() + dy.bytes() + dx.bytes() * (add_dx ? 2 : 1) +

@@ -7,7 +7,7 @@
 #include "engine/core/parallel.h"
 #include "engine/kernels/dispatch.h"
 #include "engine/kernels/kernel_queue.h"
-#include "engine/kernels/row_split.h"
+#include "engine/kernels/row_room.h"
 #include "layers/ops/layernorm_dispatch.h"
 #include "layers/ops/rmsnorm_simt.h"
 #include "layers/ops/row_loops.h"
@@ -108,9 +108,10 @@ void rmsnorm_backward(Context& ctx, const View& dx, bool add_dx, const GradView&
     using W = decltype(weight_tag);
     Tensor partial;
     if (want_weight)
-      partial =
-          ctx.tensor(kPartial, {ctx.by_kernels() ? rmsnorm_backward_chunks(m) : split.chunks, c},
-                     DType::f32, Category::workspace);
+      partial = ctx.tensor(
+          kPartial,
+          {ctx.by_kernels() ? rmsnorm_backward_chunks(m) : most_row_chunks(groups.number), c},
+          DType::f32, Category::workspace);
     Op op(ctx, "rmsnorm_backward",
           {.flops = (want_weight ? 12 : 10) * m * c,
            .bytes = (add_dx ? 4 : 3) * m * c * size_of(x.dtype) + 4 * m});

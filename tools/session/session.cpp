@@ -25,6 +25,13 @@ bool graphs_for(const Decisions& d) {
          !d.update_in_backward;
 }
 
+void add_preferences(const Session& session, int64_t batch, PreferenceSums& to) {
+  const PairDecision& d = session.decisions().pairs;
+  const int64_t P = batch * d.per_window;
+  to.add(session.pairs().rows(0, P), session.pair_logps().rows(0, P),
+         d.reference() ? session.pair_reference().rows(0, P) : View(), d.loss);
+}
+
 Session::Session(Place place, const Model& model, const Decisions& decisions,
                  const OptimizerConfig& optimizer, const Settings& settings,
                  const Schedule* schedule, Comm* comm)
@@ -43,6 +50,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
   optimizer_ = make_optimizer(optimizer);
   if (decisions.micro_batch > 0)
     train_pass_ = model.make_pass(parse_policies(decisions.recompute, decisions.offload, model));
+  if (decisions.pairs.reference()) reference_pass_ = model.make_inference_pass();
   if (decisions.eval_batch > 0) eval_pass_ = model.make_inference_pass();
   if (decisions.kv_length > 0) {
     prefill_pass_ = model.make_inference_pass();
@@ -131,7 +139,7 @@ void Session::open(Part part) {
 const Program& Session::record_block(const std::function<void(Context&, Runtime&)>& run) {
   require(block_ >= 0, "a session that was opened for a block");
   if (stores_->updates_in_backward()) stores_->begin(true);
-  Runtime rt = runtime(&stores_->gradients(), batch_document_start(decisions_.micro_batch));
+  Runtime rt = runtime(&stores_->gradients(), batch_document_start(used(decisions_.micro_batch)));
   if (!model_.spec().causal) rt.document_end = rt.document_start;  // of the same shape
   ctx_.program(schedule_, block_, [&] { run(ctx_, rt); });
   return schedule_.at(block_);
@@ -175,6 +183,7 @@ void Session::make_residents() {
       make_head_batch(B);
     else
       targets_ = ctx_.tensor(Name("batch.targets"), {B * d.T}, DType::i32, Category::batch);
+    if (d.pairs.any()) make_pairs(B);
     if (d.packing_boundaries)
       document_start_ =
           ctx_.tensor(Name("batch.document_start"), {B, d.T}, DType::i32, Category::batch);
@@ -224,6 +233,15 @@ void Session::make_head_batch(int64_t B) {
                     DType::f32, Category::logits);
 }
 
+void Session::make_pairs(int64_t B) {
+  const int64_t P = B * decisions_.pairs.per_window;
+  pairs_ = ctx_.tensor(Name("batch.pairs"), {P, kPairColumns}, DType::i32, Category::batch);
+  pair_logps_ = ctx_.tensor(Name("batch.pair_logps"), {P, 2}, DType::f32, Category::batch);
+  if (decisions_.pairs.reference())
+    pair_reference_ =
+        ctx_.tensor(Name("batch.pair_reference"), {P, 2}, DType::f32, Category::batch);
+}
+
 Tensor Session::twin(const char* name, const Tensor& device) {
   if (!device.defined()) return {};
   return ctx_.host_tensor(Name(name), device.view().shape, device.view().dtype);
@@ -238,6 +256,9 @@ void Session::make_host_side() {
   host_.head_index = twin("host.head_index", head_index_);
   host_.head_targets = twin("host.head_targets", head_targets_);
   host_.head_logits = twin("host.head_logits", head_logits_);
+  host_.pairs = twin("host.pairs", pairs_);
+  host_.pair_logps = twin("host.pair_logps", pair_logps_);
+  host_.pair_reference = twin("host.pair_reference", pair_reference_);
   host_.prompt = twin("host.prompt", prompt_);
   host_.next = twin("host.next_token", next_);
   host_.logits = twin("host.next_logits", logits_);
@@ -269,6 +290,13 @@ void Session::send_batch() {
   send(types_, host_.types);
   send(head_index_, host_.head_index);
   send(head_targets_, host_.head_targets);
+  send(pairs_, host_.pairs);
+}
+
+void Session::read_pairs() {
+  if (!host_.pairs.defined() || ctx_.planning()) return;
+  ctx_.read(host_.pair_logps.view().data, pair_logps_);
+  if (host_.pair_reference.defined()) ctx_.read(host_.pair_reference.view().data, pair_reference_);
 }
 
 void Session::make_generation() {
@@ -302,45 +330,120 @@ void Session::begin_window(uint64_t seed, int64_t step, int64_t trained_tokens) 
   s.inverse_tokens = trained_tokens > 0 ? 1.0f / static_cast<float>(trained_tokens) : 0.0f;
 }
 
-ModelBatch Session::batch(int64_t B) const {
-  ModelBatch batch{.tokens = tokens_.view().rows(0, B), .targets = {}};
+namespace {
+
+// The first windows of planned ones, with so many tokens each.
+View in_use(const Tensor& planned, const Session::Extent& used) {
+  if (!planned.defined()) return {};
+  View v = planned.view();
+  v.shape =
+      v.shape.rank() == 1 ? Shape{used.windows * used.tokens} : Shape{used.windows, used.tokens};
+  return v;
+}
+
+// Rows of a chunk where `rows` rows make as many chunks as `planned` ones, none larger than it was; 0:
+// they cannot.
+int64_t same_chunks(int64_t planned, int64_t rows, int64_t chunk) {
+  if (rows == planned || chunk <= 0) return chunk;
+  const int64_t whole = (planned - 1) / chunk;  // chunks before the last
+  if (whole == 0) return rows;
+  const int64_t each = std::min(chunk, (rows - 1) / whole);
+  return rows - whole * each <= std::min(each, planned - whole * chunk) ? each : 0;
+}
+
+}  // namespace
+
+Session::Extent Session::fit(bool evaluation, int64_t windows, int64_t tokens) const {
+  const Decisions& d = decisions_;
+  const Extent planned{evaluation ? d.eval_batch : d.micro_batch, d.T};
+  Extent wanted{windows, tokens};
+  require(d.packing_boundaries && windows >= 1 && windows <= planned.windows && tokens >= 1 &&
+              tokens <= d.T,
+          "windows of rows in use, at most those planned");
+  const RopeParameters& rope = model_.spec().rope;
+  const bool by_length = rope.type == "longrope" && d.T > rope.original_positions;
+  // Pairs name their tokens by places in planned windows.
+  if (ctx_.by_kernels() || by_length || d.pairs.any()) return planned;
+  const bool masked = model_.spec().head == HeadKind::masked_lm;
+  int64_t& more = masked ? wanted.windows : wanted.tokens;
+  while (d.head_rows > 0 && head_rows(planned.windows, wanted) == 0)
+    if (++more > (masked ? planned.windows : d.T)) return planned;
+  return wanted;
+}
+
+Session::Extent Session::used(int64_t B) {
+  const Extent e = extent_;
+  extent_ = {};
+  require(e.windows <= B && e.tokens <= decisions_.T, "an extent of this program");
+  return e.windows > 0 ? e : Extent{B, decisions_.T};
+}
+
+// Of a chunk, where the head makes logits in chunks: so that there are as many as planned. 0: there
+// cannot be.
+int64_t Session::head_rows(int64_t B, const Extent& used) const {
+  const Decisions& d = decisions_;
+  const HeadKind head = model_.spec().head;
+  if (head == HeadKind::causal_lm) return same_chunks(B * d.T, used.places(), d.head_rows);
+  if (head == HeadKind::masked_lm)
+    return same_chunks(B * d.rows_per_window, used.windows * d.rows_per_window, d.head_rows);
+  return d.head_rows;
+}
+
+ModelBatch Session::batch(const Extent& used) const {
+  ModelBatch batch{.tokens = in_use(tokens_, used), .targets = {}};
   const int64_t R = decisions_.rows_per_window;
   if (R == 0) {
-    batch.targets = targets_.view().rows(0, B * decisions_.T);
+    batch.targets = in_use(targets_, used);
+    if (!pairs_.defined()) return batch;
+    const int64_t P = used.windows * decisions_.pairs.per_window;
+    batch.pairs = {
+        .pairs = pairs_.view().rows(0, P),
+        .reference = pair_reference_.defined() ? pair_reference_.view().rows(0, P) : View(),
+        .logps = pair_logps_.view().rows(0, P),
+        .loss = decisions_.pairs.loss};
     return batch;
   }
-  if (types_.defined()) batch.token_types = types_.view().rows(0, B);
-  batch.head = {.index = head_index_.view().rows(0, B * R),
-                .targets = head_targets_.view().rows(0, B * R),
+  if (types_.defined()) batch.token_types = in_use(types_, used);
+  batch.head = {.index = head_index_.view().rows(0, used.windows * R),
+                .targets = head_targets_.view().rows(0, used.windows * R),
                 .logits = head_logits_.view(),
                 .rows_per_window = R};
   return batch;
 }
 
-View Session::batch_document_start(int64_t B) const {
-  return document_start_.defined() ? document_start_.view().rows(0, B) : View();
+View Session::batch_document_start(const Extent& used) const {
+  return in_use(document_start_, used);
 }
 
 Runtime Session::runtime(GradSink* gradients, const View& document_start, KvCache* cache) {
   return {stores_->params(), gradients, state_, cache, packed_.get(), document_start};
 }
 
+void Session::reference(ModelPass& pass, const Extent& used) {
+  Runtime rt = runtime(nullptr, batch_document_start(used));
+  model_.reference(ctx_, rt, pass, batch(used), decisions_.head_rows);
+  stores_->done_reading();
+}
+
 void Session::micro(bool first_of_window) {
   const int64_t B = decisions_.micro_batch;
+  const Extent used = this->used(B);
   require(!stores_->updates_in_backward() || first_of_window || ctx_.planning(),
           "one micro-step a window, to update in backward");
   stores_->begin(first_of_window);
   send_batch();
   ctx_.repeat(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
-    Runtime rt = runtime(&stores_->gradients(), batch_document_start(B));
+    if (reference_pass_) reference(*reference_pass_, used);
+    Runtime rt = runtime(&stores_->gradients(), batch_document_start(used));
     if (stores_->updates_in_backward()) {
       gradient_norm_reset(ctx_, state_);
       clip(ctx_, state_, 0);
     }
-    model_.train_step(ctx_, rt, *train_pass_, batch(B), decisions_.head_rows);
+    model_.train_step(ctx_, rt, *train_pass_, batch(used), head_rows(B, used));
     stores_->end(ctx_);
   });
   device_ahead_ = true;
+  read_pairs();
 }
 
 void Session::update() {
@@ -365,15 +468,22 @@ void Session::update() {
 }
 
 void Session::evaluate() {
+  const int64_t B = decisions_.eval_batch;
+  const Extent used = this->used(B);
   send_batch();
   ctx_.repeat(schedule_, eval_, [&] {
-    Runtime rt = runtime(nullptr, batch_document_start(decisions_.eval_batch));
-    model_.evaluate(ctx_, rt, *eval_pass_, batch(decisions_.eval_batch), decisions_.head_rows);
+    if (reference_pass_) reference(*reference_pass_, used);
+    Runtime rt = runtime(nullptr, batch_document_start(used));
+    ModelBatch all = batch(used);
+    if (View& logits = all.head.logits; logits.defined())
+      logits = logits.rows(0, used.windows * decisions_.rows_per_window);
+    model_.evaluate(ctx_, rt, *eval_pass_, all, head_rows(B, used));
     stores_->done_reading();
   });
   if (host_.head_logits.defined() && !ctx_.planning())
     ctx_.read(host_.head_logits.view().data, head_logits_);
   device_ahead_ = true;
+  read_pairs();
 }
 
 void Session::prefill(int64_t row) {

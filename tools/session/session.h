@@ -29,11 +29,25 @@
 #include "engine/stores/stores.h"
 #include "layers/models/model.h"
 #include "layers/models/weights.h"
+#include "layers/tasks/preference.h"
 #include "optim/loss_scaling.h"
 #include "optim/optimizer.h"
 #include "parallel/rank_comm.h"
 
 namespace snug {
+
+// What is learned of pairs of sequences, of a causal LM.
+struct PairDecision {
+  int64_t per_window = 0;  // at most; 0: none, every token is learned
+  PairLoss loss;
+
+  bool any() const { return per_window > 0; }
+  // Whether micro-steps and evaluation begin with a forward pass without adapters.
+  bool reference() const { return any() && facts_of(loss.kind).reference; }
+  auto operator<=>(const PairDecision&) const = default;
+};
+
+class Session;
 
 // Everything that shapes the programs. What changes numbers is pinned by a checkpoint.
 struct Decisions {
@@ -57,6 +71,7 @@ struct Decisions {
   // Rows of the hidden states that the head reads of each window of T tokens, at most: sequences, or
   // tokens with a target (layers/parts/head.h). 0: a causal LM, whose head reads all.
   int64_t rows_per_window = 0;
+  PairDecision pairs;
   // A masked LM's evaluation writes logits too, (rows, Vp), as classifiers' do.
   bool token_logits = false;
   // Bytes of the ring through which checkpoints are written (save_ring.h); 0: none are.
@@ -79,6 +94,9 @@ struct Decisions {
 
   auto operator<=>(const Decisions&) const = default;  // any order: what is known of equal ones
 };
+
+// Adds the pairs of the session's last program over `batch` windows.
+void add_preferences(const Session& session, int64_t batch, PreferenceSums& to);
 
 // Whether the programs of a step may run as graphs (Settings::graphs): nothing passes between
 // device and host while they run, and nothing of the host is asked on the way.
@@ -125,7 +143,7 @@ class Session : private CodeSink {
   // tensors they are twins in the host arena, which programs send before and fetch behind them.
   StepState& state();
   // (micro_batch, T) and (micro_batch * T) i32; evaluation uses the first eval_batch sequences of
-  // the same bytes.
+  // the same bytes. Of fewer or shorter windows (use()) they hold (windows, tokens) back to back.
   const View& tokens() const { return of_host(tokens_, host_.tokens); }
   const View& targets() const { return of_host(targets_, host_.targets); }
   // (B, T) i32 as tokens(): where each position's document begins (layers/ops/document_start.h);
@@ -141,6 +159,12 @@ class Session : private CodeSink {
   const View& head_index() const { return of_host(head_index_, host_.head_index); }
   const View& head_targets() const { return of_host(head_targets_, host_.head_targets); }
   const View& head_logits() const { return of_host(head_logits_, host_.head_logits); }
+  // Of pairs, micro_batch windows of pairs.per_window each (layers/ops/pair_loss.h): where they are, i32
+  // (P,5), filled by the host; of the last program their log probabilities, f32 (P,2), and those of the
+  // reference, undefined where the loss has none.
+  const View& pairs() const { return of_host(pairs_, host_.pairs); }
+  const View& pair_logps() const { return of_host(pair_logps_, host_.pair_logps); }
+  const View& pair_reference() const { return of_host(pair_reference_, host_.pair_reference); }
   const View& prompt() const { return of_host(prompt_, host_.prompt); }  // (1, prefill) i32
   const View& next_token() const { return of_host(next_, host_.next); }  // (kv_rows, 1) i32
   const View& logits() const { return of_host(logits_, host_.logits); }  // (kv_rows, Vp) f32
@@ -163,6 +187,20 @@ class Session : private CodeSink {
   // What update() passes before it changes a parameter; null: nothing.
   void set_update_gate(UpdateGate* gate) { stores_->set_gate(gate); }
 
+  // Windows that a micro-step or an evaluation runs: the first `windows` of those planned, with
+  // `tokens` tokens each, and so far apart in the batch.
+  struct Extent {
+    int64_t windows = 0, tokens = 0;
+    int64_t places() const { return windows * tokens; }
+  };
+  // What is run where that many are needed: these, or the planned (B, T): where kernels run, since a
+  // graph has one shape; where there would be fewer chunks of logits than planned; and of a model
+  // whose numbers depend on T.
+  Extent fit(bool evaluation, int64_t windows, int64_t tokens) const;
+  // By the next micro-step or evaluation, for which the batch was so filled; without it, the planned
+  // ones. The record holds: tensors are shorter, and as many.
+  void use(const Extent& extent) { extent_ = extent; }
+
   // Programs.
   void load();  // after the weights were written to resting()
   // With update_in_backward the optimizer's prepare_step and the rates come before it.
@@ -184,7 +222,7 @@ class Session : private CodeSink {
   // In the host arena, where the places are apart.
   struct HostSide {
     Tensor state, tokens, targets, document_start, types, head_index, head_targets, head_logits,
-        prompt, next, logits, sources, turned;
+        pairs, pair_logps, pair_reference, prompt, next, logits, sources, turned;
   };
   static const View& of_host(const Tensor& device, const Tensor& host) {
     return host.defined() ? host.view() : device.view();
@@ -198,12 +236,19 @@ class Session : private CodeSink {
   bool in_pieces() const {
     return decisions_.zero == 3 || (decisions_.zero > 0 && model_.precision().separate_master());
   }
-  ModelBatch batch(int64_t B) const;
-  View batch_document_start(int64_t B) const;
+  // What is in use of B planned windows, and no more for the next program.
+  Extent used(int64_t B);
+  int64_t head_rows(int64_t B, const Extent& used) const;
+  ModelBatch batch(const Extent& used) const;
+  View batch_document_start(const Extent& used) const;
   StorePolicy store_policy() const;
   Runtime runtime(GradSink* gradients, const View& document_start, KvCache* cache = nullptr);
   void make_residents();
   void make_head_batch(int64_t B);
+  void make_pairs(int64_t B);
+  // Of a batch of pairs: what the model says of it without its adapters, if the loss asks.
+  void reference(ModelPass& pass, const Extent& used);
+  void read_pairs();
   void make_generation();
   void code(int param, size_t k, const std::function<void(float*)>& fill) override;
   void put(int param, size_t k, const void* bytes) override {
@@ -223,12 +268,14 @@ class Session : private CodeSink {
   std::unique_ptr<PackedWeights> packed_;
   Tensor state_, tokens_, targets_, document_start_, prompt_, next_, logits_, sources_;
   Tensor types_, head_index_, head_targets_, head_logits_;
+  Tensor pairs_, pair_logps_, pair_reference_;
   Tensor save_ring_;
   HostSide host_;
+  Extent extent_;  // that use() left for the next program; no windows: as planned
   // Of the two StepStates: the host's has news for the device, the device's has some for the host.
   bool host_ahead_ = false, device_ahead_ = false;
   KvCache cache_;
-  std::optional<ModelPass> train_pass_, eval_pass_, prefill_pass_, decode_pass_;
+  std::optional<ModelPass> reference_pass_, train_pass_, eval_pass_, prefill_pass_, decode_pass_;
   int block_ = -1;
   int root_ = -1, code_ = -1, load_ = -1, micro_first_ = -1, micro_next_ = -1, update_ = -1,
       eval_ = -1, save_ = -1;

@@ -1,5 +1,5 @@
 // The rows of a run: what encoders are trained and evaluated on, and causal models where the data is
-// conversations (task: sft) or tokens already (engine/data/row_*).
+// conversations (task: sft), pairs (task: dpo) or tokens already (engine/data/row_*).
 // They are read before the model is made, since their labels say how many outputs it has.
 #pragma once
 
@@ -31,7 +31,8 @@ struct RowUse {
 class RowData {
  public:
   // Reads train_data and eval_data. `spec` has the head; its labels are those that are asked for, if
-  // `known`, and become those of the data. T: tokens of a row, and of a window; G: rows of a step.
+  // `known`, and become those of the data. T: tokens of a row, and of a window, which of pairs is twice as
+  // long; G: rows of a step.
   // Throws usage and data, of rows that the spec cannot take too: other numbers of labels, token
   // types that it does not have; and of rows to evaluate that have no target.
   RowData(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, ModelSpec& spec,
@@ -43,7 +44,8 @@ class RowData {
 
   int64_t T() const { return T_; }                              // tokens of a window
   int64_t rows_per_window() const { return rows_per_window_; }  // 0: causal_lm, as Decisions
-  // Of the first steps of an epoch, on the mean, up to the next whole number.
+  PairDecision pairs() const { return pairs_; }
+  // The most of the first steps of an epoch: fewer cost memory and no time.
   int64_t windows_per_step() const { return windows_; }
   double mean_length() const { return mean_length_; }
   int64_t train_rows() const { return train_ ? train_->train_rows() : 0; }
@@ -54,6 +56,9 @@ class RowData {
   int64_t windows(int64_t step) { return train_->windows(step); }
   int64_t tokens(int64_t step) { return train_->tokens(step); }
   int64_t trained(int64_t step) { return train_->trained(step); }
+  // What the session runs of the micro-batch from that window on, behind the last a window of
+  // nothing; and its batch, with Session::use() of it.
+  Session::Extent extent(int64_t step, int64_t first_window, const Session& session);
   void fill(int64_t step, int64_t first_window, Session& session);
   // Throws data if no step of the first `steps` (0: of an epoch) has a target.
   void check_trained(int64_t steps);
@@ -80,7 +85,8 @@ class RowData {
   struct Chats;
   RowDataset& of(bool evaluation) { return evaluation ? evaluated() : *train_; }
   RowDataset& evaluated() { return eval_ ? *eval_ : *train_; }
-  int64_t mean_windows();
+  int64_t most_windows();
+  int64_t use_for_eval(int64_t e, int64_t first_window, Session& session);
   void check_evaluated(const RunConfig& config, const char* key);
   RowBlock block(Session& session) const;
   RowFile read(const std::vector<std::string>& given, const char* key, const RunConfig& config,
@@ -94,6 +100,7 @@ class RowData {
   Chats* chats_ = nullptr;  // while rows are read
   std::vector<std::string> notes_;
   std::string text_;
+  PairDecision pairs_;
   int64_t T_ = 0, rows_per_window_ = 0, windows_ = 0, eval_rows_ = 0;
   double mean_length_ = 0;
   std::vector<Place> places_;
@@ -105,6 +112,9 @@ class RowData {
 // record of train_data, or of eval_data, has "input_ids", and text_column was not set. Data that
 // cannot be read is none.
 bool gives_token_rows(const RunConfig& config);
+
+// Of task: dpo; per_window as if each window had one.
+PairDecision pair_decision(const RunConfig& config);
 
 // Targets a window of T tokens may have under masking: the expected number and six deviations.
 int64_t masked_rows(int64_t T, double probability);

@@ -139,6 +139,16 @@ void RunLog::say(const std::string& text) {
   std::fflush(stdout);
 }
 
+namespace {
+
+// Of pairs what tells whether they are learned.
+std::string preference_words(const MetricList& metrics) {
+  return fmt::format("accuracy {:.3f}  margin {:.4f}", metrics.at("rewards/accuracies"),
+                     metrics.at("rewards/margins"));
+}
+
+}  // namespace
+
 void RunLog::live(const StepMetrics& m) {
   if (!terminal_) return;
   const auto total = static_cast<double>(m.total_steps);
@@ -174,6 +184,9 @@ void RunLog::step(const StepMetrics& m) {
   if (loss_scaling_) scale += fmt::format("\"loss_scale\":{},", m.loss_scale);
   if (m.skipped_steps >= 0) scale += fmt::format("\"skipped_steps\":{},", m.skipped_steps);
   if (m.empty_share >= 0) scale += fmt::format("\"empty_share\":{:.6f},", m.empty_share);
+  if (m.idle_share >= 0) scale += fmt::format("\"idle_share\":{:.6f},", m.idle_share);
+  for (const Metric& metric : m.metrics)
+    scale += fmt::format("\"{}\":{},", metric.name, number(metric.value));
   std::string gpu;
   if (m.gpu_used_bytes >= 0) gpu += fmt::format("\"gpu_used_bytes\":{},", m.gpu_used_bytes);
   if (m.gpu_utilisation >= 0) gpu += fmt::format("\"gpu_utilisation\":{},", m.gpu_utilisation);
@@ -196,13 +209,18 @@ void RunLog::step(const StepMetrics& m) {
                               {"lr", m.learning_rate},
                               {"grad_norm", m.grad_norm},
                               {"tokens_per_second", m.tokens_per_second}});
+  for (const Metric& metric : m.metrics)
+    if (events_)
+      events_->scalars(m.step, {{fmt::format("train/{}", metric.name).c_str(), metric.value}});
   if (events_ && loss_scaling_) events_->scalars(m.step, {{"loss_scale", m.loss_scale}});
   if (events_ && m.skipped_steps >= 0)
     events_->scalars(m.step, {{"skipped_steps", static_cast<double>(m.skipped_steps)}});
   std::string text = fmt::format("step {:>6}", m.step);
   if (m.total_steps > 0) text += fmt::format("/{}", m.total_steps);
-  text += fmt::format("  loss {:8.4f}  lr {:.2e}  norm {:>7.3f}  {:>7.0f} tokens/s  {}", m.loss,
-                      m.learning_rate, std::fabs(m.grad_norm),  // a NaN has no sign here
+  text += fmt::format("  loss {:8.4f}", m.loss);
+  if (m.metrics.count > 0) text += "  " + preference_words(m.metrics);
+  text += fmt::format("  lr {:.2e}  norm {:>7.3f}  {:>7.0f} tokens/s  {}", m.learning_rate,
+                      std::fabs(m.grad_norm),  // a NaN has no sign here
                       m.tokens_per_second, human_bytes(m.memory_bytes));
   if (loss_scaling_) text += "  scale " + loss_scale_text(m.loss_scale);
   if (loss_scaling_ || m.skipped_steps > 0) text += fmt::format("  skipped {}", m.skipped_steps);
@@ -223,6 +241,7 @@ void RunLog::evaluation(const EvalMetrics& m) {
     keys += fmt::format("\"eval_{}\":{},", metric.name, number(metric.value));
     words += fmt::format("{}{} {:.4f}", words.empty() ? "" : "  ", metric.name, metric.value);
   }
+  if (m.pairs && task) words = preference_words(m.metrics);
   metrics_->write(
       fmt::format("{{\"step\":{},\"eval_loss\":{},{}\"epoch\":{:.6f},"
                   "\"eval_runtime\":{:.3f},\"eval_tokens\":{},\"time\":\"{}\"}}\n",
@@ -241,7 +260,11 @@ void RunLog::evaluation(const EvalMetrics& m) {
     }
   }
   say(fmt::format("step {:>6}  validation loss {:.4f}  {}  ({} {}, {})", m.step, std::fabs(m.loss),
-                  words, m.tokens, task ? "labels" : "tokens", human_seconds(m.seconds)));
+                  words, m.tokens,
+                  m.pairs ? "pairs"
+                  : task  ? "labels"
+                          : "tokens",
+                  human_seconds(m.seconds)));
 }
 
 void RunLog::sample(int64_t step, std::string_view text) {

@@ -32,6 +32,7 @@ struct StepMetrics {
   int64_t tokens_seen = 0;
   int64_t memory_bytes = 0;    // resident arena bytes
   double empty_share = -1;     // of the step's planned rows of tokens; -1: there are none
+  double idle_share = -1;      // of those that it computed
   double loss_scale = 0;       // of the next step; 0: there is no loss scaling
   int64_t skipped_steps = -1;  // of the run; -1: none can be
   // Of a GPU, with all that others have there; -1: not told.
@@ -43,12 +44,14 @@ struct StepMetrics {
   double startup_seconds = -1;
   double predicted_tokens_per_second = 0;  // of the plan; on that line too
   std::string_view leg = {};               // a JSON object of that process; on that line too
+  MetricList metrics = {};                 // since the last line, of a task with some; of pairs
 };
 
 struct EvalMetrics {
   int64_t step = 0, tokens = 0;
   double loss = 0, perplexity = 0, seconds = 0, epoch = 0;  // of a task with metrics no perplexity
   MetricList metrics = {};
+  bool pairs = false;  // tokens are pairs, and metrics theirs
 };
 
 // A loss scale in few digits; powers of two, as most are, exactly.

@@ -325,8 +325,9 @@ std::string TrainRun::resume_command() const {
 void TrainRun::start_log() {
   leg_ = leg_text();
   if (data_.rows) {
-    log_->say(fmt::format("Data: {}; {} rows to train on, {} to evaluate", data_.text,
-                          data_.train_samples, data_.eval_samples));
+    log_->say(fmt::format("Data: {}; {} {} to train on, {} to evaluate", data_.text,
+                          data_.train_samples, data_.rows->pairs().any() ? "pairs" : "rows",
+                          data_.eval_samples));
     for (const std::string& note : data_.rows->notes()) log_->say("Note: " + note);
   } else {
     log_->say(fmt::format("Data: {}; {} samples of {} tokens to train on, {} held out", data_.text,

@@ -149,6 +149,7 @@ class TrainRun {
   // The last step: it changed no weight; nothing of it was run, since it had no target.
   bool skipped_ = false, untrained_ = false;
   LossWatch watch_;
+  PreferenceSums preferences_;  // of the step
   RunPosition at_;
   std::optional<Metrics> metrics_;  // of a task that has some
   ReportRun report_;                // what the plan predicts
@@ -160,8 +161,8 @@ class TrainRun {
   int64_t timed_steps_ = -1;
   // Of this process's steps: rows of tokens that were computed, and tokens in them; the last step's
   // share without one.
-  int64_t planned_rows_ = 0, filled_rows_ = 0;
-  double empty_share_ = -1;
+  int64_t computed_rows_ = 0, filled_rows_ = 0;
+  double empty_share_ = -1, idle_share_ = -1;
   int64_t total_ = 0, runtime_measured_ = 0;
   std::string pci_;  // on a GPU: its bus id
   GpuBytes gpu_bytes_;

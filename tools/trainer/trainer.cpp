@@ -125,14 +125,19 @@ void TrainRun::micro_steps_of_rows(int64_t step) {
   const int64_t ranks = plan_.decisions.ranks, rank = ranks_ ? ranks_->rank() : 0;
   const int64_t rounds = (windows - 1) / (B * ranks) + 1;
   const int64_t planned = rounds * ranks * B * plan_.decisions.T, filled = data_.rows->tokens(step);
-  planned_rows_ += planned;
+  int64_t computed = 0;
+  for (int64_t i = 0; i < rounds * ranks; ++i)
+    computed += data_.rows->extent(step, i * B, *session_).places();
+  computed_rows_ += computed;
   filled_rows_ += filled;
   empty_share_ = 1 - static_cast<double>(filled) / static_cast<double>(planned);
+  idle_share_ = 1 - static_cast<double>(filled) / static_cast<double>(computed);
   for (int64_t i = 0; i < rounds; ++i) {
     const int64_t first = (i * ranks + rank) * B;
     data_.rows->fill(step, first, *session_);  // behind the last window: nothing
     session_->state().first_sample = first;
     session_->micro(i == 0);
+    if (plan_.decisions.pairs.any()) add_preferences(*session_, B, preferences_);
   }
 }
 
@@ -148,6 +153,7 @@ bool TrainRun::optimizer_step(int64_t trained) {
   const int64_t G = samples_per_step(setup_.request);
   Session& s = *session_;
   s.begin_window(static_cast<uint64_t>(config().seed), at_.step, trained);
+  preferences_ = {};
   set_rate();  // backward may update already
   s.optimizer().prepare_step(s.state());
   if (data_.rows)
@@ -174,6 +180,7 @@ bool TrainRun::optimizer_step(int64_t trained) {
   if (!std::isfinite(loss)) return true;  // of a skipped step
   at_.window_loss += state.loss_sum;
   at_.window_tokens += state.loss_tokens;
+  at_.window_pairs.add(preferences_);
   return true;
 }
 
@@ -245,6 +252,7 @@ void TrainRun::log_step(double step_seconds) {
   m.total_steps = total_;
   m.loss = at_.window_tokens > 0 ? at_.window_loss / static_cast<double>(at_.window_tokens)
                                  : std::numeric_limits<double>::quiet_NaN();
+  m.metrics = at_.window_pairs.means();
   m.learning_rate = static_cast<double>(session_->state().learning_rate[0]);
   m.grad_norm =
       untrained_ ? std::numeric_limits<double>::quiet_NaN() : gradient_norm_of(session_->state());
@@ -253,7 +261,7 @@ void TrainRun::log_step(double step_seconds) {
   if (scaling || plan_.decisions.packing_boundaries) m.skipped_steps = at_.step - at_.updates;
   m.step_seconds = step_seconds;
   if (!untrained_) m.tokens_per_second = tokens_of(samples_per_step(setup_.request)) / step_seconds;
-  if (!untrained_) m.empty_share = empty_share_;
+  if (!untrained_) m.empty_share = empty_share_, m.idle_share = idle_share_;
   m.elapsed = at_.elapsed + now - started_;
   m.tokens_seen = static_cast<int64_t>(tokens_of(at_.samples));
   m.epoch = epoch();
@@ -283,6 +291,7 @@ void TrainRun::log_step(double step_seconds) {
   startup_ = -1;
   at_.window_loss = 0;
   at_.window_tokens = 0;
+  at_.window_pairs = {};
   at_.window_steps = 0;
 }
 
@@ -528,11 +537,11 @@ int TrainRun::steps() {
                                    "a thread was ready and other work had its processor",
                                    100 * busy)));
   }
-  if (planned_rows_ > 0)
+  if (computed_rows_ > 0)
     log_->say(fmt::format("rows of tokens: {} computed, {:.1f} % of them empty, none padded",
-                          planned_rows_,
-                          100.0 * static_cast<double>(planned_rows_ - filled_rows_) /
-                              static_cast<double>(planned_rows_)));
+                          computed_rows_,
+                          100.0 * static_cast<double>(computed_rows_ - filled_rows_) /
+                              static_cast<double>(computed_rows_)));
   log_->say(fmt::format("Model folder: {0}/final\nReport: {0}/report.html", config().output_dir));
   return 0;
 }

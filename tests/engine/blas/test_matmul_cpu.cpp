@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -366,6 +367,45 @@ TEST(MatmulCpu, ScratchIsBoundedAndDependsOnArgumentsOnly) {
               EXPECT_LE(bytes, ((91 + own * threads) << 20) / 10)
                   << m << " " << n << " " << k << " " << threads << " " << packed;
             }
+}
+
+// What a product of fewer rows, or of a sum over fewer, is cut into fits what was planned for more: a
+// micro-batch of rows is seldom full.
+TEST(MatmulCpu, ScratchIsEnoughForFewerRowsAndLessDepth) {
+  std::mt19937_64 rng(7);
+  const auto draw = [&](int64_t most) {  // small ones and large ones alike
+    const double top = std::log(static_cast<double>(most));
+    const double u = static_cast<double>(rng() % 100001) / 100000;
+    return std::min(most, static_cast<int64_t>(std::exp(u * top)) + 1);
+  };
+  for (const MatmulKernel kernel : {MatmulKernel::avx2, MatmulKernel::avx512,
+                                    MatmulKernel::avx512_bf16, MatmulKernel::amx_bf16_emulated}) {
+    const blas::TileKernel& tiles = *blas::tile_kernel(kernel);
+    const DType t = tiles.pairs ? DType::bf16 : DType::f32;
+    for (int i = 0; i < 20000; ++i) {
+      const int64_t M = draw(20000), N = draw(8000), K = draw(20000), m = draw(M), k = draw(K);
+      const int threads = static_cast<int>(draw(32));
+      const bool packed = rng() % 2 == 0;
+      const auto planned = [&](int64_t rows, int64_t depth) {
+        return matmul_scratch_bytes(rows, N, depth, t, t, DType::f32, kernel, threads, packed);
+      };
+      const auto needed = [&](int64_t rows, int64_t columns, int64_t depth, bool along_k) {
+        const blas::Blocking s =
+            blas::make_blocking(rows, columns, depth, along_k, packed, tiles, threads);
+        return 4 * (blas::shared_floats(s) + s.threads * blas::thread_floats(s) + blas::kLine);
+      };
+      int64_t most = 0;
+      for (const auto& [rows, depth] : {std::pair{M, K}, {m, K}, {M, k}, {m, k}}) {
+        for (const bool along_k : {false, true})
+          most = std::max(most, needed(rows, N, depth, along_k));
+        if (!packed && blas::turning_pays(rows, N, depth, tiles, threads))
+          most = std::max(most, needed(N, rows, depth, false));
+        EXPECT_LE(planned(rows, depth), planned(M, K));
+      }
+      ASSERT_LE(most, planned(M, K)) << to_string(kernel) << " " << M << " " << N << " " << K
+                                     << ", " << m << " " << k << ", " << threads << packed;
+    }
+  }
 }
 
 TEST(MatmulCpu, BestKernelTakesTheProblem) {

@@ -43,8 +43,8 @@ RowFile random_rows(const TempFolder& tmp, const RowForm& form, int32_t rows, in
 
 // Everything fill may write, of `count` windows.
 struct Block {
-  Block(const RowDataset& data, int64_t windows)
-      : T(data.options().T),
+  Block(const RowDataset& data, int64_t windows, int64_t stride = 0)
+      : T(stride > 0 ? stride : data.options().T),
         R(data.options().max_rows_per_window),
         M(data.options().max_targets_per_window),
         K(data.file().form().values) {
@@ -55,41 +55,91 @@ struct Block {
     rows.assign(n(R), 77);
   }
   RowBlock out() {
-    return {tokens.data(), start.data(),  types.data(), targets.data(), first.data(),
-            labels.data(), values.data(), at.data(),    listed.data(),  rows.data()};
+    return {tokens.data(),
+            start.data(),
+            types.data(),
+            targets.data(),
+            first.data(),
+            labels.data(),
+            values.data(),
+            at.data(),
+            listed.data(),
+            rows.data(),
+            T};
   }
   bool operator==(const Block&) const = default;
-  int64_t T, R, M, K;
+  int64_t T, R, M, K;  // T: from one window to the next
   Ints tokens, start, types, targets, first, labels, at, listed;
   std::vector<float> values;
   std::vector<int64_t> rows;
 };
 
-// First fit, decreasing, as one would write it in a scripting language.
-std::vector<std::vector<int64_t>> naive_packing(const std::vector<ReadRow>& rows,
-                                                const std::vector<int64_t>& order, int64_t T,
-                                                int64_t R) {
-  std::vector<int64_t> sorted = order;
-  const auto length = [&](int64_t row) {
-    return static_cast<int64_t>(rows[static_cast<size_t>(row)].tokens.size());
-  };
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [&](int64_t a, int64_t b) { return length(a) > length(b); });
-  std::vector<std::vector<int64_t>> windows;
-  for (const int64_t row : sorted) {
-    bool placed = false;
-    for (auto& window : windows) {
-      int64_t used = 0;
-      for (const int64_t other : window) used += length(other);
-      if (used + length(row) > T || static_cast<int64_t>(window.size()) == R) continue;
-      window.push_back(row);
-      placed = true;
-      break;
-    }
-    if (!placed) windows.push_back({row});
+using Windows = std::vector<std::vector<int64_t>>;
+
+// First fit, decreasing, as one would write it in a scripting language, into the number of windows and
+// the room of one that leave least.
+class NaivePacking {
+ public:
+  NaivePacking(const std::vector<ReadRow>& rows, std::vector<int64_t> order, int64_t T, int64_t R)
+      : rows_(rows), order_(std::move(order)), T_(T), R_(R) {
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](int64_t a, int64_t b) { return length(a) > length(b); });
   }
-  return windows;
-}
+  int64_t used(const std::vector<int64_t>& window) const {
+    int64_t sum = 0;
+    for (const int64_t row : window) sum += length(row);
+    return sum;
+  }
+  int64_t fullest(const Windows& windows) const {
+    int64_t most = 0;
+    for (const auto& window : windows) most = std::max(most, used(window));
+    return most;
+  }
+  int64_t places(const Windows& windows) const {
+    return static_cast<int64_t>(windows.size()) * fullest(windows);
+  }
+  Windows windows() const {
+    const auto count = static_cast<int64_t>(order_.size());
+    const Windows first_fit = packed(count, T_);
+    Windows best = first_fit;
+    const int64_t least = std::max(whole(used(order_), T_), whole(count, R_));
+    for (int64_t n = least; n <= static_cast<int64_t>(first_fit.size()) && n <= least + 8; ++n) {
+      const int64_t low = std::max(whole(used(order_), n), length(order_.front()));
+      for (int64_t room = low; room <= T_; room += (T_ - low) / 64 + 1) {
+        if (n * room >= places(best)) break;
+        const Windows windows = packed(n, room);
+        if (windows.empty()) continue;
+        if (places(windows) < places(best)) best = windows;
+        break;
+      }
+    }
+    return best;
+  }
+
+ private:
+  static int64_t whole(int64_t sum, int64_t each) { return (sum + each - 1) / each; }
+  int64_t length(int64_t row) const {
+    return static_cast<int64_t>(rows_[static_cast<size_t>(row)].tokens.size());
+  }
+  Windows packed(int64_t most, int64_t room) const {
+    Windows windows;
+    for (const int64_t row : order_) {
+      std::vector<int64_t>* to = nullptr;
+      for (auto& window : windows)
+        if (to == nullptr && used(window) + length(row) <= room &&
+            static_cast<int64_t>(window.size()) < R_)
+          to = &window;
+      if (to == nullptr && static_cast<int64_t>(windows.size()) == most) return {};
+      if (to == nullptr) to = &windows.emplace_back();
+      to->push_back(row);
+    }
+    return windows;
+  }
+
+  const std::vector<ReadRow>& rows_;
+  std::vector<int64_t> order_;
+  int64_t T_, R_;
+};
 
 void expect_naive(const Block& got, const std::vector<std::vector<int64_t>>& windows, int64_t count,
                   const std::vector<ReadRow>& rows, const RowForm& form, bool shift) {
@@ -198,7 +248,8 @@ TEST(RowDataset, IsTheNaivePackingOfItsSamples) {
     for (const int64_t step : {0, 3, 40}) {
       std::vector<int64_t> order;
       for (int64_t j = 0; j < c.G; ++j) order.push_back(data.row_of(step * c.G + j));
-      const auto windows = naive_packing(rows, order, c.T, R);
+      const NaivePacking naive(rows, order, c.T, R);
+      const Windows windows = naive.windows();
       const auto n = static_cast<int64_t>(windows.size());
       EXPECT_EQ(data.windows(step), n);
       Block block(data, n + 2);  // two empty ones behind
@@ -213,15 +264,22 @@ TEST(RowDataset, IsTheNaivePackingOfItsSamples) {
           trained += x.labels[i] != kIgnoredLabel;
       }
       EXPECT_EQ(data.trained(step), trained);
-      // However the windows are asked for.
-      for (int64_t w = n + 1; w >= 0; --w) {
-        Block one(data, 1);
-        data.fill(step, w, 1, one.out());
-        const std::vector<std::vector<int64_t>> alone = {w < n ? windows[static_cast<size_t>(w)]
-                                                               : std::vector<int64_t>()};
-        expect_naive(one, alone, 1, rows, c.form, c.shift);
-        EXPECT_GT(data.eval_windows(w % data.eval_steps()), 0);  // another step in between
-      }
+      // However the windows are asked for, and as near to each other as they can be.
+      for (int64_t w = n + 1; w >= 0; --w)
+        for (const int64_t count : {1, 3}) {
+          Windows some(static_cast<size_t>(count));
+          for (int64_t i = w; i < std::min(w + count, n); ++i)
+            some[static_cast<size_t>(i - w)] = windows[static_cast<size_t>(i)];
+          const RowExtent e = data.extent(step, w, count);
+          EXPECT_EQ(e.windows, std::max<int64_t>(1, std::min(count, n - w)));
+          EXPECT_EQ(e.tokens, std::max<int64_t>(1, naive.fullest(some)));
+          for (const int64_t stride : {int64_t{0}, e.tokens, (e.tokens + c.T) / 2}) {
+            Block block_of(data, count, stride);
+            data.fill(step, w, count, block_of.out());
+            expect_naive(block_of, some, count, rows, c.form, c.shift);
+          }
+          EXPECT_GT(data.eval_windows(w % data.eval_steps()), 0);  // another step in between
+        }
     }
     std::multiset<int64_t> evaluated;
     for (int64_t e = 0; e < data.eval_steps(); ++e) {
@@ -229,9 +287,11 @@ TEST(RowDataset, IsTheNaivePackingOfItsSamples) {
       for (int64_t i = e * 10; i < std::min<int64_t>(e * 10 + 10, data.eval_rows()); ++i)
         order.push_back(data.eval_row_of(i));
       evaluated.insert(order.begin(), order.end());
-      const auto windows = naive_packing(rows, order, c.T, R);
+      const NaivePacking naive(rows, order, c.T, R);
+      const Windows windows = naive.windows();
       const auto n = static_cast<int64_t>(windows.size());
       ASSERT_EQ(data.eval_windows(e), n);
+      EXPECT_EQ(data.eval_extent(e, 0, n).tokens, naive.fullest(windows));
       Block block(data, n);
       data.fill_eval(e, 0, n, block.out());
       expect_naive(block, windows, n, rows, c.form, c.shift);
@@ -471,6 +531,9 @@ TEST(RowDataset, RefusesWhatCannotBe) {
   EXPECT_THROW(data.windows(-1), Error);
   EXPECT_THROW(data.eval_windows(1), Error);
   EXPECT_THROW(data.fill(0, -1, 1, {}), Error);
+  EXPECT_THROW(data.extent(0, -1, 1), Error);
+  EXPECT_THROW(data.fill(0, 0, 1, {.stride = 513}), Error);
+  EXPECT_THROW(data.fill(0, 0, 1, {.stride = data.extent(0, 0, 1).tokens - 1}), Error);
 }
 
 TEST(RowDataset, AFileThatChangesIsLost) {

@@ -63,6 +63,7 @@ struct EncoderGolden {
 struct Packing {
   int64_t T = 0, micro = 1;
   int64_t head_rows = 7;  // chunks that do not divide the rows
+  bool whole = false;     // windows run as planned; else only what of them is in use
 };
 
 class EncoderRun {
@@ -110,7 +111,7 @@ class EncoderRun {
   double step(bool train = true) {
     session->begin_window(1, 0, golden.trained);
     for (int64_t first = 0; first < windows_; first += packing_.micro) {
-      fill(first);
+      fill(first, train);
       session->state().first_sample = first;
       // What a window's first micro-step does not assign would stay.
       if (train && first == 0 && session->context().host_reads())
@@ -185,8 +186,24 @@ class EncoderRun {
       places_ = std::max(places_, places);
     }
   }
-  void fill(int64_t first) {
-    const int64_t T = packing_.T, B = packing_.micro, K = model.spec().label_count();
+  Session::Extent extent(int64_t first, bool train) const {
+    int64_t windows = 1, tokens = 1;
+    for (size_t r = 0; r < where_.size(); ++r) {
+      const int64_t w = where_[r].window - first;
+      if (w < 0 || w >= packing_.micro) continue;
+      windows = std::max(windows, w + 1);
+      tokens = std::max(tokens, where_[r].at + golden.lengths[r]);
+    }
+    return session->fit(!train, windows, tokens);
+  }
+  void fill(int64_t first, bool train) {
+    int64_t T = packing_.T;
+    if (!packing_.whole) {
+      const Session::Extent in_use = extent(first, train);
+      session->use(in_use);
+      T = in_use.tokens;
+    }
+    const int64_t B = packing_.micro, K = model.spec().label_count();
     int32_t* tokens = session->tokens().as<int32_t>();
     int32_t* starts = session->document_start_or_null();
     int32_t* types =

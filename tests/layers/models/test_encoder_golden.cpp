@@ -15,9 +15,10 @@ using test::Packing;
 
 class EncoderGoldens : public testing::TestWithParam<const char*> {};
 
-// One row a window or two; more, two windows a micro-batch; all at once.
+// One row a window or two; more, two windows a micro-batch; all at once; and with the empty ends of
+// windows computed.
 std::vector<Packing> packings(const EncoderGolden& g) {
-  return {{g.longest(), 1}, {g.spec.P, 2}, {g.spec.P, g.rows()}};
+  return {{g.longest(), 1}, {g.spec.P, 2}, {g.spec.P, g.rows()}, {g.spec.P, 2, 7, true}};
 }
 
 TEST_P(EncoderGoldens, LossAndEveryGradientMatchFloat64) {

@@ -61,10 +61,14 @@ struct RowRun : GoldenRun {
     session->begin_window(1, 0, data.trained(0));
     const int64_t M = session->decisions().micro_batch;
     for (int64_t first = 0; first < data.windows(0); first += M) {
+      const RowExtent e = data.extent(0, first, M);
+      const Session::Extent in_use = session->fit(false, e.windows, e.tokens);
+      if (!whole) session->use(in_use);
       data.fill(0, first, M,
                 {.tokens = session->tokens().as<int32_t>(),
                  .document_start = session->document_start_or_null(),
-                 .targets = session->targets().as<int32_t>()});
+                 .targets = session->targets().as<int32_t>(),
+                 .stride = whole ? 0 : in_use.tokens});
       session->state().first_sample = first;
       session->micro(first == 0);
     }
@@ -74,6 +78,7 @@ struct RowRun : GoldenRun {
 
   TempFolder tmp;
   RowDataset data;
+  bool whole = false;  // windows run as planned, with their empty ends
 };
 
 class RowGoldens : public testing::TestWithParam<const char*> {
@@ -96,6 +101,7 @@ TEST_P(RowGoldens, LossAndEveryGradientMatchEachRowAlone) {
         const Golden& g = at(T);
         RowRun run(g, "fp32", recompute, micro);
         EXPECT_EQ(run.data.windows(0), T == 64 ? 1 : T == 23 ? 3 : 4);
+        run.whole = recompute == std::string("block") && micro == 3;
         EXPECT_LT(std::fabs(run.step() - expected) / expected, 1e-5) << T;
         for (int i = 0; i < run.model.params().size(); ++i)
           EXPECT_LT(run.gradient_error(i), 1e-5)

@@ -357,5 +357,62 @@ TEST(AttentionDocuments, LargeScoresStayFinite) {
   }
 }
 
+// Bytes of each tensor that a pass over windows makes.
+std::vector<int64_t> planned_bytes(const AttentionBlocks& blocks, int64_t B, int64_t T,
+                                   AttentionSpec spec, DType dtype, int threads) {
+  Context ctx(Place::plan, {.threads = threads});
+  Schedule schedule;
+  const int index = schedule.add(Name("p"), -1, false);
+  ctx.program(schedule, index, [&] {
+    const auto make = [&](const char* name, Shape shape, DType t) {
+      return ctx.tensor(Name(name), shape, t, Category::activations);
+    };
+    const int64_t width = (spec.H + 2 * spec.G) * spec.D;
+    const Tensor qkv = make("qkv", {B * T, width}, dtype),
+                 out = make("out", {B * T, spec.H * spec.D}, dtype),
+                 lse = make("lse", {B, spec.H, T}, DType::f32),
+                 dqkv = make("dqkv", {B * T, width}, dtype),
+                 starts = make("starts", {B, T}, DType::i32),
+                 state = make("state", step_state_shape(), DType::u8);
+    spec.document_start = starts;
+    if (!spec.causal) spec.document_end = starts;
+    attention_forward_by(blocks, ctx, out, lse, qkv, B, T, spec, state);
+    attention_backward_by(blocks, ctx, dqkv, out, qkv, out, lse, B, T, spec, state);
+  });
+  std::vector<int64_t> bytes;
+  for (const TensorRecord& t : schedule.at(index).tensors) bytes.push_back(t.bytes);
+  return bytes;
+}
+
+// A micro-batch runs fewer and shorter windows than planned in what was planned.
+TEST(AttentionDocuments, FewerAndShorterWindowsTakeNoMoreRoom) {
+  const std::pair<const AttentionBlocks*, DType> forms[] = {
+      {&attention_blocks_avx2(), DType::f32},
+      {&attention_blocks_avx512(), DType::f32},
+      {&attention_blocks_avx512_bf16(), DType::bf16},
+      {&attention_blocks_amx_emulated(), DType::bf16}};
+  for (const auto& [blocks, dtype] : forms)
+    for (const int threads : {1, 2, 5, 16, 64})
+      for (const auto& [H, G, D] : {std::tuple{12, 12, 32}, {4, 2, 64}, {1, 1, 8}, {3, 1, 33}})
+        for (const auto& [B, T] : {std::pair{9, 64}, {3, 130}, {2, 700}, {1, 2100}}) {
+          AttentionSpec spec;
+          spec.H = H, spec.G = G, spec.D = D;
+          spec.causal = threads % 2 == 0;
+          spec.dropout = D == 32 ? 0.1f : 0.0f;
+          const auto planned = planned_bytes(*blocks, B, T, spec, dtype, threads);
+          const std::vector<int64_t> lengths = {1,   5,   63,  64,   65,    127,
+                                                200, 511, 640, 2048, T - 1, T};
+          for (int b = 1; b <= B; ++b)
+            for (const int64_t t : lengths) {
+              if (t > T) continue;
+              const auto needed = planned_bytes(*blocks, b, t, spec, dtype, threads);
+              ASSERT_EQ(needed.size(), planned.size());
+              for (size_t i = 0; i < needed.size(); ++i)
+                ASSERT_LE(needed[i], planned[i]) << blocks->name << " " << threads << " " << B
+                                                 << " " << T << " " << b << " " << t;
+            }
+        }
+}
+
 }  // namespace
 }  // namespace snug::test
