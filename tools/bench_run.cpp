@@ -75,6 +75,19 @@ void BenchRun::random_tokens(uint64_t draw) {
     return static_cast<int32_t>(x % static_cast<uint64_t>(below));
   };
   for (int64_t i = 0; i < n; ++i) session_->tokens().as<int32_t>()[i] = random(i, spec.V);
+  // A pair a window, an answer each half of it.
+  if (const View& pairs = session_->pairs(); pairs.defined()) {
+    const int64_t most = plan_.decisions.pairs.per_window;
+    std::fill_n(pairs.as<int32_t>(), pairs.elements(), -1);
+    for (int64_t w = 0; w < B; ++w) {
+      int32_t* to = pairs.as<int32_t>() + w * most * kPairColumns;
+      for (const int64_t value : {w * T, w * T + T / 2, (w + 1) * T, T / 2, T - T / 2})
+        *to++ = static_cast<int32_t>(value);
+      for (int64_t t = 0; t < T; ++t)
+        session_->document_start().as<int32_t>()[w * T + t] =
+            static_cast<int32_t>(t / (T / 2) * (T / 2));
+    }
+  }
   const int64_t R = plan_.decisions.rows_per_window;
   if (R == 0) {
     for (int64_t i = 0; i < n; ++i) session_->targets().as<int32_t>()[i] = random(n + i, spec.V);

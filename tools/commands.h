@@ -12,6 +12,7 @@ using Arguments = std::vector<std::string>;
 int train_command(const Arguments& arguments);
 int plan_command(const Arguments& arguments);
 int explain_command(const Arguments& arguments);
+int report_command(const Arguments& arguments);
 int eval_command(const Arguments& arguments);
 int predict_command(const Arguments& arguments);
 int generate_command(const Arguments& arguments);

@@ -70,11 +70,11 @@ class RowPreview {
   RowPreview(const RunSetup& setup)
       : setup_(setup), spec_(setup.model->spec()), T_(setup.request.T) {
     ModelSpec spec = spec_;
-    rows_.emplace(setup.config, setup.tokenizer, spec, true, T_, 1);
+    rows_.emplace(setup.config, setup.tokenizer, spec, true, setup.sizes.max_length, 1);
     for (std::vector<int32_t>* v : {&tokens_, &types_, &targets_})
       v->resize(static_cast<size_t>(T_));
     first_.resize(static_cast<size_t>(T_)), labels_.resize(first_.size());
-    numbers_.resize(first_.size()), starts_.resize(first_.size());
+    numbers_.resize(first_.size()), starts_.resize(first_.size()), pairs_.resize(first_.size());
     values_.resize(first_.size() * static_cast<size_t>(std::max<int64_t>(1, spec_.label_count())));
   }
   RowData& rows() { return *rows_; }
@@ -89,10 +89,12 @@ class RowPreview {
                  .first = first_.data(),
                  .labels = labels_.data(),
                  .values = values_.data(),
+                 .pairs = pairs_.data(),
                  .rows = numbers_.data()});
     // What is behind the row is a row of nothing, which begins where it ends.
     length_ = 0;
     while (length_ < T_ && starts_[static_cast<size_t>(length_)] == 0) ++length_;
+    if (rows_->pairs().any()) length_ = pairs_.front().end;
   }
 
   nlohmann::json json(int64_t k) const {
@@ -110,6 +112,11 @@ class RowPreview {
       j["targets"] = list(targets_);
     }
     if (setup_.tokenizer) j["text"] = plain();
+    if (rows_->pairs().any()) {
+      j["rejected_begins"] = pairs_.front().rejected;
+      j["trained_chosen"] = pairs_.front().chosen_tokens;
+      j["trained_rejected"] = pairs_.front().rejected_tokens;
+    }
     return j;
   }
 
@@ -130,15 +137,22 @@ class RowPreview {
  private:
   // A conversation as its text, what is trained of it between brackets.
   std::string talk() const {
+    if (!rows_->pairs().any()) return talk(0, length_);
+    const PairPlace& pair = pairs_.front();
+    return fmt::format("chosen, {} of {} tokens trained\n{}\nrejected, {} of {} tokens trained\n{}",
+                       pair.chosen_tokens, pair.rejected - pair.chosen, talk(0, pair.rejected),
+                       pair.rejected_tokens, pair.end - pair.rejected,
+                       talk(pair.rejected, pair.end));
+  }
+  std::string talk(int64_t begin, int64_t end) const {
     std::string out;
-    for (int64_t t = 0; t < length_;) {
+    for (int64_t t = begin; t < end;) {
       std::vector<int32_t> ids;
       const auto trained = [&](int64_t at) {
-        return at > 0 && targets_[static_cast<size_t>(at) - 1] >= 0;
+        return at > begin && targets_[static_cast<size_t>(at) - 1] >= 0;
       };
       const bool of_span = trained(t);
-      for (; t < length_ && trained(t) == of_span; ++t)
-        ids.push_back(tokens_[static_cast<size_t>(t)]);
+      for (; t < end && trained(t) == of_span; ++t) ids.push_back(tokens_[static_cast<size_t>(t)]);
       const std::string text =
           printable_utf8(sanitize_utf8(setup_.tokenizer->decode(ids)), LineBreaks::kept);
       out += of_span ? "{{" + text + "}}" : text;
@@ -147,7 +161,8 @@ class RowPreview {
   }
   // Tokens as the vocabulary has them; what is learned of one stands behind it.
   std::string plain() const {
-    if (setup_.config.task == "sft" && setup_.tokenizer) return talk();
+    const bool chats = setup_.config.task == "sft" || rows_->pairs().any();
+    if (chats && setup_.tokenizer) return talk();
     std::string out;
     for (int64_t t = 0; t < length_; ++t) {
       const auto i = static_cast<size_t>(t);
@@ -184,6 +199,7 @@ class RowPreview {
   std::vector<int32_t> tokens_, types_, targets_, starts_, first_, labels_;
   std::vector<float> values_;
   std::vector<int64_t> numbers_;
+  std::vector<PairPlace> pairs_;
 };
 
 struct Wanted {
@@ -207,9 +223,10 @@ int preview_rows(const RunSetup& setup, const Wanted& w) {
   const HeadKind head = setup.model->spec().head;
   nlohmann::json list = nlohmann::json::array();
   if (!w.json)
-    fmt::print("Data: {}; {} rows to train on, {} held out\n{}", rows.text(), rows.train_rows(),
-               rows.eval_rows(),
-               head == HeadKind::sequence_classification ? ""
+    fmt::print("Data: {}; {} {} to train on, {} held out\n{}", rows.text(), rows.train_rows(),
+               rows.pairs().any() ? "pairs" : "rows", rows.eval_rows(),
+               rows.pairs().any() ? "Tokens whose probability is learned stand in {{ }}.\n"
+               : head == HeadKind::sequence_classification ? ""
                : head == HeadKind::masked_lm
                    ? "What was there before masking stands in {{ }} behind each target.\n"
                : head == HeadKind::causal_lm
@@ -223,14 +240,16 @@ int preview_rows(const RunSetup& setup, const Wanted& w) {
       fmt::print("{}", preview.text(k, w.held_out));
   }
   if (w.json)
-    fmt::print("{}\n", nlohmann::json({{"max_length", setup.request.T},
-                                       {"task", to_string(setup.model->spec().head)},
-                                       {"labels", setup.model->spec().labels},
-                                       {"train_samples", rows.train_rows()},
-                                       {"eval_samples", rows.eval_rows()},
-                                       {"held_out", w.held_out},
-                                       {"samples", list}})
-                           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print(
+        "{}\n",
+        nlohmann::json({{"max_length", setup.sizes.max_length},
+                        {"task", rows.pairs().any() ? "dpo" : to_string(setup.model->spec().head)},
+                        {"labels", setup.model->spec().labels},
+                        {"train_samples", rows.train_rows()},
+                        {"eval_samples", rows.eval_rows()},
+                        {"held_out", w.held_out},
+                        {"samples", list}})
+            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   return 0;
 }
 

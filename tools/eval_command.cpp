@@ -2,7 +2,9 @@
 // metrics of an encoder on rows, answers to questions.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
@@ -94,12 +96,16 @@ int eval_rows(EvalArguments& a) {
   const RunData data = rows_data(r.rows);
   const EvalResult result = evaluate_samples(*r.in.session, data, rows, &metrics);
   check_finite(result, a.options.model);
-  const bool masked = spec.head == HeadKind::masked_lm, language = !has_metrics(spec.head);
-  const bool tokens = spec.head != HeadKind::sequence_classification;
+  const bool pairs = r.rows->pairs().any();
+  const bool masked = spec.head == HeadKind::masked_lm,
+             language = !has_metrics(spec.head) && !pairs;
+  const bool tokens = spec.head != HeadKind::sequence_classification && !pairs;
+  if (pairs && r.rows->pairs().reference() && a.options.adapter.empty())
+    tell(stderr, "Note: without --adapter the model is its own reference: every reward is 0.\n");
   if (a.json) {
-    nlohmann::json j = {{"task", to_string(spec.head)},
+    nlohmann::json j = {{"task", pairs ? "dpo" : to_string(spec.head)},
                         {"loss", result.loss},
-                        {"rows", rows},
+                        {pairs ? "pairs" : "rows", rows},
                         {"max_length", r.in.plan.decisions.T},
                         {"seconds", result.seconds},
                         {"engine_bytes", r.in.plan.engine_bytes}};
@@ -118,7 +124,7 @@ int eval_rows(EvalArguments& a) {
                                   : language ? "trained "
                                              : "")
                     : "",
-             count_of(rows, "row"));
+             count_of(rows, pairs ? "pair" : "row"));
   return 0;
 }
 
@@ -169,6 +175,29 @@ int eval_choices(EvalArguments& a) {
   return 0;
 }
 
+void check_pair_flags(const RunConfig& c) {
+  const auto at = std::find_if(std::begin(kPairLosses), std::end(kPairLosses),
+                               [&](const PairLossFacts& f) { return f.name == c.loss_type; });
+  const auto refuse = [](const std::string& expected, const std::string& found,
+                         const std::string& advice) {
+    fail(ErrorCode::usage, expected, found, advice);
+  };
+  if (at == std::end(kPairLosses)) {
+    std::string names;
+    for (const PairLossFacts& f : kPairLosses)
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", f.name);
+    refuse("--loss-type as one of " + names, c.loss_type, "--loss-type sigmoid");
+  }
+  if (!(c.beta > 0)) refuse("--beta above 0", fmt::format("{}", c.beta), "--beta 0.1");
+  if (!(c.label_smoothing >= 0 && c.label_smoothing < 0.5) ||
+      (c.label_smoothing > 0 && !at->smoothing))
+    refuse("--label-smoothing of 0 and above, below 0.5, of sigmoid and simpo",
+           fmt::format("{} of {}", c.label_smoothing, c.loss_type), "leave --label-smoothing out");
+  if (!(c.simpo_gamma >= 0) || (c.simpo_gamma != RunConfig().simpo_gamma && c.loss_type != "simpo"))
+    refuse("--simpo-gamma of 0 and above, of --loss-type simpo",
+           fmt::format("{} of {}", c.simpo_gamma, c.loss_type), "leave --simpo-gamma out");
+}
+
 // What has no effect for the folder's head is refused.
 int eval_what_the_head_reads(EvalArguments& a, const ArgumentParser& parser, bool questions) {
   const ModelSpec spec = inference_spec(a.options);
@@ -178,8 +207,14 @@ int eval_what_the_head_reads(EvalArguments& a, const ArgumentParser& parser, boo
            fmt::format("{} with the {} model {}", flag, to_string(spec.head), a.options.model),
            fmt::format("leave {} out", flag));
   };
-  const bool causal = spec.head == HeadKind::causal_lm, chats = a.options.task == "sft";
-  only_with("--choices", !chats, "another --task than sft");
+  const bool causal = spec.head == HeadKind::causal_lm, pairs = a.options.task == "dpo",
+             chats = a.options.task == "sft" || pairs;
+  only_with("--choices", !chats, "another --task than sft and dpo");
+  for (const char* flag : {"--loss-type", "--beta", "--label-smoothing", "--simpo-gamma"})
+    if (parser.given(flag) && !pairs)
+      fail(ErrorCode::usage, fmt::format("{} with --task dpo alone", flag),
+           fmt::format("{} with --task {}", flag, a.options.task),
+           fmt::format("leave {} out", flag));
   only_with("--choices", causal, "a causal_lm model");
   only_with("--stride", causal, "a causal_lm model");
   only_with("--packing-boundaries", causal, "a causal_lm model");
@@ -188,6 +223,7 @@ int eval_what_the_head_reads(EvalArguments& a, const ArgumentParser& parser, boo
   only_with("--label-column", !causal && spec.head != HeadKind::masked_lm,
             "a classification model");
   if (!causal) return eval_rows(a);
+  if (pairs) check_pair_flags(a.config);
   if (chats) {
     a.config.task = a.options.task;
     a.config.model = a.options.model;
@@ -196,7 +232,10 @@ int eval_what_the_head_reads(EvalArguments& a, const ArgumentParser& parser, boo
     for (const char* flag : {"--stride", "--packing-boundaries", "--quoting", "--text-column"})
       if (parser.given(flag))
         fail(ErrorCode::usage, fmt::format("{} with text alone", flag),
-             fmt::format("{} with {}, {}", flag, chats ? "conversations" : "rows of input_ids",
+             fmt::format("{} with {}, {}", flag,
+                         pairs   ? "pairs"
+                         : chats ? "conversations"
+                                 : "rows of input_ids",
                          a.config.eval_data.front()),
              fmt::format("leave {} out", flag));
     return eval_rows(a);
@@ -239,8 +278,13 @@ int eval_command(const Arguments& arguments) {
               "of classification: key or column of the labels (default: label or labels)")
       .option("--task", a.options.task, "NAME",
               "auto: that of the folder's head; sft: conversations, of which an assistant's turns "
-              "count; causal_lm, masked_lm, sequence_classification or "
+              "count; dpo: pairs of answers; causal_lm, masked_lm, sequence_classification or "
               "token_classification: another is an error unless the folder has weights for it")
+      .option("--loss-type", a.config.loss_type, "NAME", "of --task dpo, as the key of that name")
+      .option("--beta", a.config.beta, "B", "of --task dpo, as the key of that name")
+      .option("--label-smoothing", a.config.label_smoothing, "S",
+              "of --task dpo, as the key of that name")
+      .option("--simpo-gamma", a.config.simpo_gamma, "G", "of --task dpo, as the key of that name")
       .option("--quoting", a.config.quoting, "auto|none|minimal",
               "quotes around fields of .csv and .tsv; auto: those of .csv alone")
       .flag("--packing-boundaries", a.options.packing_boundaries,
@@ -262,6 +306,7 @@ int eval_command(const Arguments& arguments) {
       .example("snug eval --model run1/final --data heldout.txt")
       .example("snug eval --model run1/final --data heldout.txt --stride 128")
       .example("snug eval --model run1/final --task sft --data chats.jsonl")
+      .example("snug eval --model BASE --adapter run1/final --task dpo --data pairs.jsonl")
       .example("snug eval --model bert/final --data dev.tsv --text-column sentence --json")
       .example("snug eval --model run1/final --choices hellaswag.jsonl")
       .example("snug eval --model run1/final --data 'books/*.txt' --max-length 256 --json");

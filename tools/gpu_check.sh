@@ -166,9 +166,20 @@ beside() {
 }
 
 figures=()
+# Tests that hold emulated kernels to the CPU, on the GPU instead (tests/support/emu.h).
+kernel_tests=(
+  'test_engine_kernels SumsSimt.Ops*:ElementwiseSimt.Ops*'
+  'test_quant Quantise.KernelsHave*:Quantise.HidesNo*'
+  'test_optim Factored.HasTheSameBits*:RestingStates.HaveTheSameBits*:UpdateSimt.Same*:UpdateSimt.Many*:UpdateSimt.TensorsThat*:ClipSimt.TheNext*'
+  'test_layers_ops AttentionSimt.AnyScale:AttentionSimt.Cached*:CacheRows.EveryRow*:DocumentEnd.*:PairLoss.*Place*'
+)
 if wanted tests; then
   check "GPU tests" "$bin/test_gpu"
   check "GPU tests, waiting after every launch" env SNUG_SYNC_CHECK=1 "$bin/test_gpu" '--gtest_filter=Gpu*'
+  for line in "${kernel_tests[@]}"; do
+    program=${line%% *}
+    check "kernels of $program on the GPU" env SNUG_TEST_KERNELS_ON=cuda "$bin/$program" "--gtest_filter=${line#* }"
+  done
 fi
 if wanted sanitizer; then
   sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer)

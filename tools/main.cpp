@@ -54,6 +54,8 @@ int main(int argc, char** argv) {
        {"plan", "says what a run will need, byte by byte, without starting it", snug::plan_command},
        {"explain", "why a tensor is there, and what holds the memory at the peak",
         snug::explain_command},
+       {"report", "the page of a run, of a killed one too, or of several side by side",
+        snug::report_command},
        {"eval",
         "loss and perplexity of a model on a text, metrics of an encoder, answers to questions",
         snug::eval_command},

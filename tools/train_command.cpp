@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string>
 
+#include "engine/core/error.h"
+#include "engine/io/files.h"
 #include "parallel/launch.h"
 #include "parallel/rendezvous.h"
 #include "tools/cli/config_arguments.h"
@@ -26,6 +29,48 @@ Arguments with_ranks(Arguments arguments, const std::optional<ForeignPlace>& pla
   return arguments;
 }
 
+// `snug train RUN` goes on with the run in that folder, or from one of its checkpoints: a word that
+// names a folder stands for --config of its resolved configuration, and for resume=.
+Arguments with_run_folder(const Arguments& arguments) {
+  namespace fs = std::filesystem;
+  Arguments out;
+  std::string run, resume = "latest";
+  bool config = false, told = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    config = config || word.starts_with("--config");
+    told = told || word.starts_with("resume=") || word.starts_with("resume_from_checkpoint=") ||
+           word == "overwrite=true";
+    std::error_code error;
+    const bool value = i > 0 && arguments[i - 1] == "--config";
+    if (value || word.starts_with("-") || word.find('=') != std::string::npos ||
+        !fs::is_directory(word, error)) {
+      out.push_back(word);
+      continue;
+    }
+    if (!run.empty())
+      fail(ErrorCode::usage, "the folder of one run to go on with", run + " and " + word,
+           "one of them");
+    run = word;
+    while (run.size() > 1 && run.ends_with('/')) run.pop_back();
+    if (const fs::path path(run); file_exists(run + "/COMPLETE")) {
+      resume = run;
+      run = path.has_parent_path() ? path.parent_path().string() : ".";
+    }
+    if (!file_exists(run + "/config.resolved.yaml"))
+      fail(ErrorCode::usage, "the folder of a run, with config.resolved.yaml, to go on with",
+           fmt::format("{}, which has none", run),
+           "--config FILE, or output_dir of a run that was begun");
+  }
+  if (run.empty()) return out;
+  if (config)
+    fail(ErrorCode::usage, "the folder of a run, which has a configuration, without --config",
+         run + " and --config", "one of them; keys of another value go behind it: max_steps=2000");
+  out.insert(out.begin(), {"--config", run + "/config.resolved.yaml"});
+  if (!told) out.push_back("resume=" + resume);
+  return out;
+}
+
 }  // namespace
 
 int train_command(const Arguments& arguments) {
@@ -37,9 +82,18 @@ int train_command(const Arguments& arguments) {
       {"snug train --config run.yaml memory=256MiB",
        "snug train model=gpt2 train_data=corpus.txt tokenizer=tok.json output_dir=run1 memory=4GiB "
        "max_steps=1000",
-       "snug train --config run1/config.resolved.yaml resume=latest"},
-      with_ranks(arguments, place));
+       "snug train run1 max_steps=2000"},
+      with_ranks(with_run_folder(arguments), place));
   if (!a.proceed) return 0;
+  // The run that is to go on has a configuration.
+  if (!a.config.resume.empty() && a.config_path.empty() && !a.config.is_set("model")) {
+    const std::string& dir = a.config.output_dir;
+    const bool there = !dir.empty() && file_exists(dir + "/config.resolved.yaml");
+    fail(ErrorCode::usage, "the configuration of the run that goes on",
+         fmt::format("resume: {} ({}) without --config or model", a.config.resume,
+                     a.config.where("resume")),
+         there ? "snug train " + dir : "snug train RUN, with the folder of the run");
+  }
   refuse_target(a.config, "train");
   RunConfig config = a.config;
   if (std::getenv(kRankVariable) == nullptr) {

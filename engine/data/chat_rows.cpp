@@ -53,13 +53,10 @@ void ChatRows::read(const nlohmann::json& tree, std::string_view text, const std
   if (messages == pair)
     fail(ErrorCode::data, "messages, or a prompt and a completion, in every record",
          fmt::format("{}: {}", where, messages ? "both" : keys_of(tree)), kSpelling);
-  if (pair && is("prompt", string) && is("completion", string)) {
-    const std::optional<int32_t> end =
-        ends_.empty() ? std::nullopt : std::optional<int32_t>(ends_.front());
-    return take(encode_completion(tokenizer_, end, tree["prompt"].get_ref<const std::string&>(),
+  if (pair && is("prompt", string) && is("completion", string))
+    return take(encode_completion(tokenizer_, end(), tree["prompt"].get_ref<const std::string&>(),
                                   tree["completion"].get_ref<const std::string&>(), where),
                 out);
-  }
   const Conversation conversation = Conversation::parse(text, where);
   if (!encoder_)
     fail(ErrorCode::data, "a chat template for conversations",

@@ -34,6 +34,12 @@ class ChatRows {
             RowRecord& out) const;
 
   const std::optional<ChatEncoder>& encoder() const { return encoder_; }
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+  // The token that ends a completion.
+  std::optional<int32_t> end() const {
+    return ends_.empty() ? std::nullopt : std::optional<int32_t>(ends_.front());
+  }
+  const std::string& missing() const { return missing_; }
   // Of what decides the tokens beside the tokenizer.
   uint64_t fingerprint() const;
 

@@ -76,6 +76,7 @@ RowDatasetOptions completed(RowDatasetOptions o) {
   if (o.masking && o.shift_labels)
     fail(ErrorCode::usage, "masked targets where they stand", "shift_labels too",
          "mask, or learn the next token");
+  require(!o.pairs || (o.shift_labels && !o.masking), "pairs of a causal model");
   if (!(o.eval_fraction >= 0.0 && o.eval_fraction < 1.0))
     fail(ErrorCode::usage, "an eval_fraction of rows of 0 or more and below 1",
          fmt::format("{}", o.eval_fraction), "set it to 0.05, for example");
@@ -233,11 +234,21 @@ struct RowDataset::Impl {
     const int64_t shift = options.shift_labels ? 1 : 0;
     std::copy(labels + shift, labels + n, targets.begin());
     std::fill_n(targets.begin() + (n - shift), shift, kIgnoredLabel);
+    if (options.pairs) targets[static_cast<size_t>(split_of(n) - shift)] = kIgnoredLabel;
     return n - std::count(targets.begin(), targets.begin() + n, kIgnoredLabel);
+  }
+
+  // Where the rejected answer of `record`, a pair of n tokens, begins.
+  int64_t split_of(int64_t n) const {
+    const int32_t* types = record.data() + file.types_at(n);
+    const int64_t split = std::find(types, types + n, 1) - types;
+    require(split > 0 && split < n, "a pair of two answers");
+    return split;
   }
 
   int64_t count_trained() {
     if (trained >= 0) return trained;
+    if (options.pairs) return trained = count;
     const RowForm& form = file.form();
     const bool rows_labelled = form.label != RowLabel::none && !options.masking;
     int64_t sum = rows_labelled && form.label == RowLabel::values ? count : 0;
@@ -275,6 +286,8 @@ struct RowDataset::Impl {
   }
 
   void fill_window(int64_t window, int64_t w, const RowBlock& out);
+  void place_pair(int64_t at, int64_t to, int64_t n, int32_t* document_start,
+                  PairPlace* place) const;
 
   RowFile file;
   RowDatasetOptions options;
@@ -304,6 +317,7 @@ void RowDataset::Impl::fill_window(int64_t window, int64_t w, const RowBlock& ou
   clear(out.values, R * K, 0.0f);
   clear(out.target_at, M, -1);
   clear(out.target_labels, M, kIgnoredLabel);
+  clear(out.pairs, R, PairPlace{-1, -1, -1, -1, -1});
   clear(out.rows, R, int64_t{-1});
   int64_t at = 0, listed = 0;
   const bool none = window >= windows;
@@ -325,6 +339,8 @@ void RowDataset::Impl::fill_window(int64_t window, int64_t w, const RowBlock& ou
     }
     if (out.tokens) std::copy_n(record.data(), n, out.tokens + to);
     if (out.document_start) std::fill_n(out.document_start + to, n, static_cast<int32_t>(at));
+    if (options.pairs)
+      place_pair(at, to, n, out.document_start, out.pairs ? out.pairs + r : nullptr);
     if (out.types && file.types_at(n) >= 0)
       std::copy_n(record.data() + file.types_at(n), n, out.types + to);
     if (out.first) out.first[r] = static_cast<int32_t>(to);
@@ -334,8 +350,28 @@ void RowDataset::Impl::fill_window(int64_t window, int64_t w, const RowBlock& ou
     if (out.values && K > 0) std::memcpy(out.values + r * K, label, static_cast<size_t>(4 * K));
     at += n;
   }
-  if (out.document_start)
-    std::fill_n(out.document_start + w * T + at, T - at, static_cast<int32_t>(at));
+  if (!out.document_start) return;
+  // What is behind the rows is a row of nothing, or several where positions end before it does.
+  const int64_t longest = options.pairs ? (T + 1) / 2 : T;
+  for (; at < T; at += longest)
+    std::fill_n(out.document_start + w * T + at, std::min(longest, T - at),
+                static_cast<int32_t>(at));
+}
+
+// Of a row of n tokens in `record`, at `at` of its window and `to` of the block.
+void RowDataset::Impl::place_pair(int64_t at, int64_t to, int64_t n, int32_t* document_start,
+                                  PairPlace* place) const {
+  const int64_t split = split_of(n);
+  if (document_start)
+    std::fill_n(document_start + to + split, n - split, static_cast<int32_t>(at + split));
+  if (!place) return;
+  const int32_t* labels = record.data() + file.token_labels_at(n);
+  const auto trained_of = [&](int64_t begin, int64_t end) {
+    return static_cast<int32_t>(end - begin -
+                                std::count(labels + begin, labels + end, kIgnoredLabel));
+  };
+  *place = {static_cast<int32_t>(to), static_cast<int32_t>(to + split),
+            static_cast<int32_t>(to + n), trained_of(0, split), trained_of(split, n)};
 }
 
 RowDataset::RowDataset(RowFile file, RowDatasetOptions options)

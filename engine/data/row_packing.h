@@ -43,10 +43,21 @@ struct RowDatasetOptions {
   bool shift_labels = false;
   // Masked language modelling; the file's own token labels are then not used.
   std::optional<MaskingOptions> masking = {};
+  // A row is a pair (pair_rows.h): two documents, of token types 0 and 1, each of at most half of T. With
+  // shift_labels, and trained() counts rows.
+  bool pairs = false;
   // Above 0: RowBlock's target lists of this length for each window. With masking no more tokens
   // of a window become targets, those of its first rows do. Without masking it must be T.
   int64_t max_targets_per_window = 0;
 };
+
+// What RowBlock::pairs says of a pair.
+struct PairPlace {
+  int32_t chosen, rejected, end;           // index of their first tokens, and behind the last
+  int32_t chosen_tokens, rejected_tokens;  // that are trained where they stand, not shifted
+};
+inline constexpr int64_t kPairWords = 5;
+static_assert(sizeof(PairPlace) == 4 * kPairWords, "as a row of a tensor");
 
 // Where fill writes `count` windows; null: not wanted. R = max_rows_per_window, M =
 // max_targets_per_window. Indices are positions in the filled block, w*T + t with w from 0; of
@@ -62,6 +73,7 @@ struct RowBlock {
   float* values = nullptr;            // (count, R, K), else 0: `first` tells which are rows
   int32_t* target_at = nullptr;  // (count, M) index of each token with a target, rising; else -1
   int32_t* target_labels = nullptr;  // (count, M) the target there, else -100
+  PairPlace* pairs = nullptr;        // (count, R) of each row, else all -1
   int64_t* rows = nullptr;           // (count, R) number of the row in the file, else -1
   // Places of a window in what is (count, T) above, and between positions of windows, w*stride + t:
   // at least the tokens of the fullest. 0: T.

@@ -9,6 +9,7 @@
 
 #include "engine/core/error.h"
 #include "engine/data/chat_rows.h"
+#include "engine/data/pair_rows.h"
 #include "engine/data/row_labels.h"
 #include "engine/data/row_record.h"
 #include "engine/io/fingerprint.h"
@@ -116,7 +117,8 @@ class Reader {
       fail(ErrorCode::data, "a row to learn from",
            sources_.size() == 1 ? fmt::format("none in {}", sources_.front().path)
                                 : fmt::format("none in {} files", sources_.size()),
-           o_.chat ? "give .jsonl or .json with messages in every row"
+           o_.pairs  ? "give .jsonl or .json with a prompt, chosen and rejected in every row"
+           : o_.chat ? "give .jsonl or .json with messages in every row"
            : o_.kind == RowKind::causal
                ? "give .jsonl or .json with input_ids in every row"
                : "give .tsv, .csv, .jsonl or .json with a text and a label in every row, or lines "
@@ -179,7 +181,7 @@ class Reader {
       fail(ErrorCode::usage,
            fmt::format("a max_length above the {} special tokens of a row", around),
            fmt::format("{}", o_.max_length), "set it to 128, for example");
-    form_.types = causal()      ? false
+    form_.types = causal()      ? o_.pairs != nullptr
                   : given_ids() ? any_types_
                   : any_pair_   ? template_.pair_types
                                 : template_.single_types;
@@ -350,6 +352,7 @@ class Reader {
            "write labels with -100 where nothing is to be learned");
     if (labelled) same("labels", record.label.size());
     if (n == 0) return false;
+    if (record.cut) note_cut(record);
     if (n > static_cast<size_t>(o_.max_length)) {
       note_cut(record);
       n = static_cast<size_t>(o_.max_length);
@@ -365,7 +368,7 @@ class Reader {
         fail(ErrorCode::data, "token_type_ids of 0 and above",
              fmt::format("{}: {} at place {}", record.where, record.types[i], i),
              "write 0 for the first text and 1 for the second");
-    for (size_t i = 0; causal() && i < record.types.size(); ++i)
+    for (size_t i = 0; causal() && !o_.pairs && i < record.types.size(); ++i)
       if (record.types[i] != 0)
         fail(ErrorCode::data, "token_type_ids of 0 alone for a causal language model",
              fmt::format("{}: {} at place {}", record.where, record.types[i], i),
@@ -426,9 +429,11 @@ class Reader {
     report_.tokens = facts.tokens;
     report_.longest = facts.longest;
     if (report_.rows == 0)
-      fail(ErrorCode::data, "a row with text",
+      fail(ErrorCode::data,
+           o_.pairs ? "a pair whose prompt leaves room for an answer" : "a row with text",
            fmt::format("{} without, the first at {}", report_.empty, report_.first_empty),
-           o_.chat    ? "look at its messages"
+           o_.pairs   ? "raise max_length: the prompt of each fills it"
+           : o_.chat  ? "look at its messages"
            : causal() ? "look at its input_ids and its attention_mask"
                       : "name the column of the text with text_column");
     if (wants_labels() && report_.unlabelled == report_.rows)
@@ -492,6 +497,7 @@ uint64_t rows_fingerprint(const std::vector<CorpusFile>& files, const Tokenizer*
         int64_t{o.marked}})
     add(std::to_string(number));
   if (o.chat) add(fingerprint_text(o.chat->fingerprint()));
+  if (o.pairs) add("pairs " + fingerprint_text(o.pairs->fingerprint()));
   if (tokenizer) {
     add(fingerprint_text(tokenizer->fingerprint()));
     const int32_t mark = -1;

@@ -13,7 +13,7 @@
 //              first token has its label, its others and special tokens -100
 //   text       text without a label: masked language modelling by lines
 //   causal     tokens alone, the next of which is learned: records that have "input_ids", or
-//              conversations where RowOptions::chat is given
+//              conversations where RowOptions::chat is given, or pairs with RowOptions::pairs
 // Whatever is asked for, records that have "input_ids" are tokens already:
 //   input_ids [n]; labels [n] or label (a number, or K of them; "labels" too may be a number),
 //   token_type_ids [n], attention_mask [n]: ones, then zeros where padding is, which is cut off.
@@ -41,6 +41,7 @@ enum class RowKind { sequence, tokens, text, causal };
 
 struct RowRecord;  // row_record.h
 class ChatRows;    // chat_rows.h
+class PairRows;    // pair_rows.h
 
 // What a label of a row is. `automatic`, as transformers decides: lists are multi-label, one known
 // name or a number with a fraction is regression, all else is a class.
@@ -69,6 +70,9 @@ struct RowOptions {
   int32_t marked = -1;
   // Kind causal: records are conversations (chat_rows.h), or input_ids.
   const ChatRows* chat = nullptr;
+  // Kind causal: records are pairs (pair_rows.h), a row the tokens of both, of token types 0 and 1, of
+  // which each has at most half of max_length.
+  const PairRows* pairs = nullptr;
   // Called with each record in order, once its row is written; `made` is false if it is empty.
   std::function<void(const RowRecord& record, bool made)> seen = nullptr;
   int64_t max_length = 512;  // tokens of a row, special ones included

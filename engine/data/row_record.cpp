@@ -11,6 +11,7 @@
 #include "engine/core/error.h"
 #include "engine/data/chat_rows.h"
 #include "engine/data/json_records.h"
+#include "engine/data/pair_rows.h"
 #include "engine/data/row_words.h"
 #include "engine/data/table_reader.h"
 #include "engine/io/json.h"
@@ -330,12 +331,16 @@ QuotedBreaks for_each_record(const std::string& path, const RowOptions& options,
                              const std::function<void(RowRecord&)>& each) {
   if (options.kind == RowKind::causal && row_form(path) != RowSource::records)
     fail(ErrorCode::data,
-         options.chat ? "conversations as JSON, a record a line"
-                      : "rows of input_ids as JSON, a record a line",
+         options.pairs  ? "pairs as JSON, a record a line"
+         : options.chat ? "conversations as JSON, a record a line"
+                        : "rows of input_ids as JSON, a record a line",
          path,
-         options.chat ? "write {\"messages\": [...]} on each line of a .jsonl"
-                      : "text and tokens in two runs, or write {\"input_ids\": [464, 3290]} on "
-                        "each line of a .jsonl");
+         options.pairs
+             ? "write {\"prompt\": ..., \"chosen\": ..., \"rejected\": ...} on each line of a "
+               ".jsonl"
+         : options.chat ? "write {\"messages\": [...]} on each line of a .jsonl"
+                        : "text and tokens in two runs, or write {\"input_ids\": [464, 3290]} on "
+                          "each line of a .jsonl");
   if (row_form(path) == RowSource::table) return read_table(path, options, columns, each);
   if (row_form(path) == RowSource::lines) {
     read_lines(path, options, each);
@@ -348,7 +353,9 @@ QuotedBreaks for_each_record(const std::string& path, const RowOptions& options,
                          RowRecord record;
                          record.where = where;
                          Keys keys(object, where);
-                         if (const json* ids = keys.find({"input_ids"}))
+                         if (options.pairs)
+                           options.pairs->read(object, text, where, record);
+                         else if (const json* ids = keys.find({"input_ids"}))
                            read_ids(keys, *ids, options, record);
                          else if (options.chat)
                            options.chat->read(object, text, where, record);

@@ -33,6 +33,7 @@ struct RowRecord {
   // Of ids that were made from a conversation: whether each is trained; in place of labels.
   std::vector<uint8_t> trained;
   int64_t turns = 0, open_turns = 0;  // assistant's turns, and those without an end token
+  bool equal = false, cut = false;    // of a pair: both alike; one of them is longer than fits
   bool labels_left = false;           // there are labels, which the kind of row has no use for
 };
 

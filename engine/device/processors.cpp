@@ -109,6 +109,16 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
+std::string processor_name(const std::string& root) {
+  std::ifstream in(root + "/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with("model name")) {
+      const size_t colon = line.find(": ");
+      if (colon != std::string::npos) return line.substr(colon + 2);
+    }
+  return "unknown";
+}
+
 double cgroup_quota(const std::string& root, std::string* file) {
   double least = 0;
   for (const CgroupFolder& group : cgroup_folders(root, "cpu")) {

@@ -37,6 +37,9 @@ std::vector<int> allowed_cpus();
 // For tests, `root` stands before every path that is read; an empty `cpus` asks the system.
 Processors find_processors(const std::string& root = "", std::vector<int> cpus = {});
 
+// "Intel(R) Xeon(R) Platinum 8488C", as /proc/cpuinfo has it; "unknown" if it does not say.
+std::string processor_name(const std::string& root = "");
+
 // The smallest quota along the group's path, in processors; 0: none. `file` gets where it is.
 double cgroup_quota(const std::string& root, std::string* file);
 

@@ -94,11 +94,35 @@ std::optional<Encoding> wide_encoding(std::string_view text) {
   return std::nullopt;
 }
 
+// How to get at the text of a file in a form that is not read here; empty for another file.
+std::string unpacking(const std::string& path) {
+  static constexpr std::pair<std::string_view, const char*> kForms[] = {
+      {".zip", "an archive: unzip {} -d FOLDER, and train_data=FOLDER"},
+      {".tar.gz", "an archive: tar -xf {} -C FOLDER, and train_data=FOLDER"},
+      {".tgz", "an archive: tar -xf {} -C FOLDER, and train_data=FOLDER"},
+      {".tar.zst", "an archive: tar -xf {} -C FOLDER, and train_data=FOLDER"},
+      {".tar", "an archive: tar -xf {} -C FOLDER, and train_data=FOLDER"},
+      {".7z", "an archive: 7z x {} -oFOLDER, and train_data=FOLDER"},
+      {".xz", "packed: xz -dk {}; .gz and .zst are read as they are"},
+      {".bz2", "packed: bunzip2 -k {}; .gz and .zst are read as they are"},
+      {".parquet",
+       "Parquet: python3 -c 'import pandas, sys; pandas.read_parquet(sys.argv[1]).to_json("
+       "sys.argv[2], orient=\"records\", lines=True)' {} FILE.jsonl"}};
+  for (const auto& [end, advice] : kForms)
+    if (path.ends_with(end)) return fmt::format(fmt::runtime(advice), path);
+  return "";
+}
+
 }  // namespace
 
 void fail_not_text(const std::string& path, std::string_view text, int64_t bad, int64_t lines,
                    int64_t offset) {
   const std::string expected = fmt::format("text in UTF-8 without zero bytes in {}", path);
+  if (const std::string advice = unpacking(path); !advice.empty()) {
+    const size_t colon = advice.find(": ");
+    fail(ErrorCode::data, expected, fmt::format("a file that is {}", advice.substr(0, colon)),
+         advice.substr(colon + 2));
+  }
   const auto wide = offset == 0 ? wide_encoding(text) : std::nullopt;
   if (wide) {
     const char* const unpacked = path.ends_with(".gz")    ? "zcat"

@@ -13,6 +13,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/rng.h"
+#include "engine/simt/emu_copies.h"
 #include "engine/simt/emu_fault.h"
 #include "engine/simt/emu_fiber.h"
 #include "engine/simt/emu_shared.h"
@@ -42,6 +43,7 @@ struct Lane {
   uint64_t value = 0, result = 0;
   int operand = 0;
   int64_t barriers_before_leaving = 0;
+  Copies copies;
 };
 
 // Lanes of a warp that have come to one operation.
@@ -95,6 +97,7 @@ class Machine {
   Region& dynamic_region() { return dynamic_; }
   Toucher toucher();
   static void claim_address(const void* address);
+  Copies& copies() { return lanes_[static_cast<size_t>(running_)].copies; }
 
  private:
   static void thread_main(void* machine);
@@ -240,6 +243,7 @@ void Machine::thread_main(void* machine) {
   Lane& lane = m.lanes_[static_cast<size_t>(m.running_)];
   try {
     m.body_(m.arguments_);
+    lane.copies.check_none();
   } catch (...) {
     m.error_ = std::current_exception();
   }
@@ -545,6 +549,20 @@ int64_t region_bytes(const Region& region) {
 void* use_shared(Region& region, int64_t offset, int64_t bytes, Use use,
                  const std::source_location& at) {
   return region.use(offset, bytes, use, Machine::current("shared memory").toucher(), at);
+}
+
+void begin_copy(Region& region, int64_t offset, int bytes, const void* from,
+                const std::source_location& at) {
+  std::memset(use_shared(region, offset, bytes, Use::write, at), 0xff, static_cast<size_t>(bytes));
+  Machine::current("a copy").copies().begin(region, offset, bytes, from, at);
+}
+
+void end_copies() {
+  Machine::current("end_copies").copies().end();
+}
+
+void wait_copies(int groups_left) {
+  Machine::current("wait_copies").copies().wait(groups_left);
 }
 
 int next_declaration() {

@@ -9,6 +9,7 @@
 //   - shared memory: outside its bounds, read before it is written (of every block anew), touched
 //     by two threads with no barrier in between
 //   - a vector access that is not aligned; an address outside all memory; a stack overflow
+//   - a copy that nobody waits for (engine/simt/copies.h)
 // Barriers and warp operations are compared by file, line and column of the call.
 //
 // Schedules decide which thread goes on whenever one waits (shuffled: now and then a warp runs
@@ -126,5 +127,11 @@ int64_t region_bytes(const Region& region);
 void* use_shared(Region& region, int64_t offset, int64_t bytes, Use use,
                  const std::source_location& at);
 int next_declaration();  // a number per SHARED_ARRAY
+
+// Copies of engine/simt/copies.h: at most 16 bytes, zeros where `from` is null.
+void begin_copy(Region& region, int64_t offset, int bytes, const void* from,
+                const std::source_location& at);
+void end_copies();
+void wait_copies(int groups_left);
 
 }  // namespace snug::simt::emu

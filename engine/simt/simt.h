@@ -7,6 +7,8 @@
 //             errors of the device, throw Error of code device.
 //             A large argument that threads index is a `const __grid_constant__ Constant<T>`: c->x;
 //             launch takes the T. All arguments together have at most 32,764 bytes.
+//             __launch_bounds__(threads, blocks) behind __global__ void: at most so many threads, and
+//             registers for so many blocks on a multiprocessor.
 // Indices     thread(), threads(): in the block; block(), blocks(): along x, also block_y() ...;
 //             lane(), warp(), warps().
 // Shared      SHARED_ARRAY(T, name, n) declares Shared<T> name of n elements, for the block.

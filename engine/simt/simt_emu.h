@@ -17,6 +17,7 @@
 #define __device__
 #define __host__
 #define __grid_constant__
+#define __launch_bounds__(...)
 
 // The inline namespace of this side, for the headers that both share.
 #define SIMT_SIDE emulated

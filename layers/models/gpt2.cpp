@@ -113,6 +113,17 @@ constexpr std::array<NoEffect, 4> kNoEffect = {
      {"use_bfloat16", "precision=bf16 beside the model"},
      {"attn_implementation", "attn_implementation beside the model"}}};
 
+// What nanoGPT and llm.c call something that a config has under another name.
+std::string other_word(std::string_view key, std::string otherwise) {
+  if (key == "dropout") return "resid_pdrop, embd_pdrop and attn_pdrop, which it is in nanoGPT";
+  if (key == "block_size" || key == "max_seq_len" || key == "sequence_length") return "n_positions";
+  if (key == "bias") return "leave it out: every linear layer and norm has its biases";
+  if (key == "channels") return "n_embd";
+  if (key == "num_heads") return "n_head";
+  if (key == "num_layers") return "n_layer";
+  return otherwise;
+}
+
 void check_keys(const json& c, const std::string& origin) {
   static constexpr std::array<std::string_view, 17> kKnown = {"vocab_size",
                                                               "n_positions",
@@ -138,7 +149,8 @@ void check_keys(const json& c, const std::string& origin) {
     if (!known)
       fail(ErrorCode::usage, "keys of a GPT-2 config (n_layer, n_embd, n_head, n_positions, ...)",
            fmt::format("\"{}\" in {}", key, origin),
-           suggestion(key, {kKnown.begin(), kKnown.end()}, "remove it, or check its spelling"));
+           other_word(key, suggestion(key, {kKnown.begin(), kKnown.end()},
+                                      "remove it, or check its spelling")));
     // A config.json that is pasted whole says n_ctx beside n_positions, and false.
     if (value == json(false) || value.is_null()) continue;
     if (key == "n_ctx" && c.contains("n_positions") && c["n_positions"] == value) continue;

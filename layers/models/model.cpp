@@ -19,6 +19,8 @@ Model::Model(const ModelSpec& spec, const Precision& precision,
       precision_(precision),
       adapters_(std::move(adapters)),
       params_(std::move(frozen), ranks, std::move(codes)),
+      n_pair_loss_("head.pair_loss"),
+      n_dnll_("head.dnll"),
       n_document_end_("batch.document_end"),
       n_final_("final.x"),
       n_normf_("final.norm"),
@@ -152,6 +154,34 @@ void Model::fetch(Context& ctx, Runtime& rt, ModelPass& pass, int64_t layer) con
   pass.blocks[static_cast<size_t>(layer)].fetch(ctx);
 }
 
+void Model::token_losses(Context& ctx, Runtime& rt, const View& nll, const View& lse,
+                         const View& norm, const ModelBatch& batch, int64_t head_rows,
+                         const View& state) const {
+  head_loss_forward(ctx, nll, lse, norm, rt.params.acquire(ctx, lm_head_), batch.targets, spec_.V,
+                    head_rows, state, rt.packed_weight(lm_head_), {}, spec_.head_softcap);
+  rt.params.release(ctx, lm_head_);
+}
+
+// What a token weighs is known when both sequences of its pair are through, so that logits are
+// computed twice and never kept.
+void Model::train_pairs(Context& ctx, Runtime& rt, const ModelBatch& batch, int64_t head_rows,
+                        const View& norm, const View& dnorm, const GradView& dweight) const {
+  const PairBatch& p = batch.pairs;
+  const int64_t N = norm.shape[0];
+  const Tensor nll = ctx.tensor(n_nll_, {N}, DType::f32, Category::workspace);
+  const Tensor lse = ctx.tensor(n_lse_, {N}, DType::f32, Category::workspace);
+  const Tensor dnll = ctx.tensor(n_dnll_, {N}, DType::f32, Category::workspace);
+  const Tensor loss = ctx.tensor(n_pair_loss_, {p.pairs.shape[0]}, DType::f32, Category::workspace);
+  token_losses(ctx, rt, nll, lse, norm, batch, head_rows, {});
+  sequence_logps(ctx, p.logps, nll, p.pairs);
+  pair_loss_forward(ctx, loss, p.logps, p.reference, p.pairs, p.loss, rt.state);
+  pair_loss_backward(ctx, dnll, p.logps, p.reference, p.pairs, p.loss, rt.state);
+  head_loss_backward(ctx, dnorm, dweight, dnll, lse, norm, rt.params.acquire(ctx, lm_head_),
+                     batch.targets, spec_.V, head_rows, rt.packed_weight(lm_head_), {}, {},
+                     spec_.head_softcap);
+  rt.params.release(ctx, lm_head_);
+}
+
 Tensor Model::train_causal(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
                            int64_t head_rows, const Tensor& x) const {
   const Context::Scope scope(ctx, scope_head_);
@@ -168,10 +198,14 @@ Tensor Model::train_causal(Context& ctx, Runtime& rt, ModelPass& pass, const Mod
     // loss, its gradient and both products of a chunk while its logits are there.
     GradView dweight;
     if (rt.grads->wants(lm_head_)) dweight = rt.grads->open(ctx, lm_head_);
-    head_loss_train(ctx, dnorm, dweight, norm, rt.params.acquire(ctx, lm_head_), batch.targets,
-                    spec_.V, head_rows, rt.state, rt.packed_weight(lm_head_), {}, {},
-                    spec_.head_softcap);
-    rt.params.release(ctx, lm_head_);
+    if (batch.pairs.pairs.defined()) {
+      train_pairs(ctx, rt, batch, head_rows, norm, dnorm, dweight);
+    } else {
+      head_loss_train(ctx, dnorm, dweight, norm, rt.params.acquire(ctx, lm_head_), batch.targets,
+                      spec_.V, head_rows, rt.state, rt.packed_weight(lm_head_), {}, {},
+                      spec_.head_softcap);
+      rt.params.release(ctx, lm_head_);
+    }
     if (!spec_.tied && rt.grads->wants(lm_head_)) rt.grads->close(ctx, lm_head_);
   }
   const auto trained = [&](int param) { return param >= 0 && rt.grads->wants(param); };
@@ -234,9 +268,25 @@ void Model::evaluate(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatc
   const int64_t N = pass.dims.N();
   const Tensor nll = ctx.tensor(n_nll_, {N}, DType::f32, Category::workspace);
   const Tensor lse = ctx.tensor(n_lse_, {N}, DType::f32, Category::workspace);
-  head_loss_forward(ctx, nll, lse, norm, rt.params.acquire(ctx, lm_head_), batch.targets, spec_.V,
-                    head_rows, rt.state, rt.packed_weight(lm_head_), {}, spec_.head_softcap);
-  rt.params.release(ctx, lm_head_);
+  const PairBatch& p = batch.pairs;
+  token_losses(ctx, rt, nll, lse, norm, batch, head_rows, p.pairs.defined() ? View() : rt.state);
+  if (!p.pairs.defined()) return;
+  const Tensor loss = ctx.tensor(n_pair_loss_, {p.pairs.shape[0]}, DType::f32, Category::workspace);
+  sequence_logps(ctx, p.logps, nll, p.pairs);
+  pair_loss_forward(ctx, loss, p.logps, p.reference, p.pairs, p.loss, rt.state);
+}
+
+void Model::reference(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
+                      int64_t head_rows) const {
+  rt.token_types = batch.token_types;
+  rt.adapters = false;
+  const Tensor norm = hidden(ctx, rt, pass, batch.tokens, PassMode::inference);
+  const Context::Scope scope(ctx, scope_head_);
+  const int64_t N = pass.dims.N();
+  const Tensor nll = ctx.tensor(n_nll_, {N}, DType::f32, Category::workspace);
+  const Tensor lse = ctx.tensor(n_lse_, {N}, DType::f32, Category::workspace);
+  token_losses(ctx, rt, nll, lse, norm, batch, head_rows, {});
+  sequence_logps(ctx, batch.pairs.reference, nll, batch.pairs.pairs);
 }
 
 void Model::logits(Context& ctx, Runtime& rt, const View& logits, const View& hidden_rows) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/core/precision.h"
+#include "layers/ops/pair_loss.h"
 #include "layers/parts/block.h"
 #include "layers/parts/embedding.h"
 #include "layers/parts/head.h"
@@ -29,6 +30,14 @@ struct ModelPass {
   Tensor document_end;  // of the batch, where attention looks forward
 };
 
+// Pairs of sequences of a micro-batch, whose preference is learned (layers/ops/pair_loss.h).
+struct PairBatch {
+  View pairs;      // (P,5) i32; undefined: none, every token is learned
+  View reference;  // (P,2) f32, written by Model::reference; undefined: the loss has none
+  View logps;      // (P,2) f32, written
+  PairLoss loss;
+};
+
 // One micro-batch. Sequences lie back to back in B windows of T tokens; where they begin is in
 // Runtime::document_start.
 struct ModelBatch {
@@ -36,6 +45,7 @@ struct ModelBatch {
   View targets;           // (B*T) i32, -100 ignored: of a causal LM
   View token_types = {};  // (B,T) i32; undefined: all 0
   HeadBatch head = {};    // of a head that reads rows
+  PairBatch pairs = {};   // of a causal LM
 };
 
 class Model {
@@ -73,6 +83,10 @@ class Model {
   // Adds the losses of one batch to StepState.loss_sum and loss_tokens.
   void evaluate(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
                 int64_t head_rows) const;
+  // Log probabilities of the batch's sequences as the model without its adapters has them, to
+  // pairs.reference.
+  void reference(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
+                 int64_t head_rows) const;
   // Normed hidden states (N,C) of the last block; with rt.cache, of tokens at StepState.position
   // on.
   Tensor hidden(Context& ctx, Runtime& rt, ModelPass& pass, const View& tokens,
@@ -95,6 +109,12 @@ class Model {
   void fetch(Context& ctx, Runtime& rt, ModelPass& pass, int64_t layer) const;
   Tensor run_blocks(Context& ctx, Runtime& rt, ModelPass& pass, const View& tokens,
                     PassMode mode) const;
+  // Of hidden states behind the last norm: losses of tokens, and the log sums that go with them.
+  void token_losses(Context& ctx, Runtime& rt, const View& nll, const View& lse, const View& norm,
+                    const ModelBatch& batch, int64_t head_rows, const View& state) const;
+  // Loss of pairs and backward of the head, to the gradient of `norm`.
+  void train_pairs(Context& ctx, Runtime& rt, const ModelBatch& batch, int64_t head_rows,
+                   const View& norm, const View& dnorm, const GradView& dweight) const;
   // Loss and backward of a causal LM, to the gradient of the last block's output x.
   Tensor train_causal(Context& ctx, Runtime& rt, ModelPass& pass, const ModelBatch& batch,
                       int64_t head_rows, const Tensor& x) const;
@@ -109,6 +129,7 @@ class Model {
   int lm_head_ = -1;
   std::vector<std::unique_ptr<Block>> blocks_;
   NormParams final_norm_;
+  Name n_pair_loss_, n_dnll_;
   Name n_document_end_, n_final_, n_normf_, n_meanf_, n_rstdf_, n_dnormf_, n_dx_, n_nll_, n_lse_;
   Name scope_embedding_, scope_head_;
   std::vector<Name> n_cache_k_, n_cache_v_;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "engine/core/error.h"
@@ -39,6 +40,32 @@ std::string name_advice(const std::string& asked) {
   const std::string_view nearest = closest(asked, {names.begin(), names.end()});
   return nearest.empty() ? "model=gpt2" : fmt::format("did you mean model={}?", nearest);
 }
+
+// A run is no model; what it made is.
+void check_is_model(const std::string& folder) {
+  std::error_code ignored;
+  const auto there = [&](const std::string& path) {
+    return std::filesystem::exists(path, ignored);
+  };
+  if (there(folder + "/config.json") || !there(folder + "/config.resolved.yaml")) return;
+  std::string best;
+  int64_t newest = -1;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    constexpr std::string_view kCheckpoint = "checkpoint-";
+    if (!name.starts_with(kCheckpoint) || !there(entry.path().string() + "/COMPLETE") ||
+        !there(entry.path().string() + "/config.json"))
+      continue;
+    const int64_t step = std::strtoll(name.c_str() + kCheckpoint.size(), nullptr, 10);
+    if (step > newest) best = folder + "/" + name;
+    newest = std::max(newest, step);
+  }
+  if (there(folder + "/final/config.json")) best = folder + "/final";
+  fail(ErrorCode::usage, "a model folder, with config.json and weights",
+       fmt::format("{}, the folder of a run{}", folder,
+                   best.empty() ? ", which has no model yet" : ""),
+       best.empty() ? "snug train " + folder + ", which goes on with it" : best);
+}
 }  // namespace
 
 const Family& find_family(std::string_view model_type, const std::string& origin) {
@@ -66,9 +93,9 @@ HeadKind parse_head(std::string_view word) {
   for (const HeadKind head : {HeadKind::causal_lm, HeadKind::masked_lm,
                               HeadKind::sequence_classification, HeadKind::token_classification})
     if (word == to_string(head)) return head;
-  if (word == "sft") return HeadKind::causal_lm;  // another reading of rows
+  if (word == "sft" || word == "dpo") return HeadKind::causal_lm;  // other readings of rows
   fail(ErrorCode::usage,
-       "task as causal_lm, sft, masked_lm, sequence_classification or token_classification",
+       "task as causal_lm, sft, dpo, masked_lm, sequence_classification or token_classification",
        std::string(word), "task=auto");
 }
 
@@ -109,6 +136,7 @@ ModelSource resolve_model(const std::string& model, const std::string& map, int6
     origin = "model";
   } else if (std::filesystem::is_directory(model, ignored)) {
     origin = model + "/config.json";
+    check_is_model(model);
     config = parse_json_file(origin);
     require_object(config, origin);
     type = get_string(config, "model_type", origin);
@@ -120,6 +148,10 @@ ModelSource resolve_model(const std::string& model, const std::string& map, int6
         config = *shape;
         type = f->model_type;
       }
+    // A path is no name with a mistake.
+    if (type.empty() && model.find('/') != std::string::npos)
+      fail(ErrorCode::usage, "model as a folder with config.json, or a name",
+           fmt::format("model: {}, where there is no folder", model), name_advice(model));
     if (type.empty())
       fail(ErrorCode::usage,
            fmt::format("model as a named shape ({}), a folder with config.json, or a map",

@@ -370,7 +370,7 @@ void attention_forward_by(const AttentionBlocks& asked, Context& ctx, const View
     return on_queue(ctx, [&](auto& queue) {
       if constexpr (std::is_same_v<std::decay_t<decltype(queue)>, simt::cuda::Queue>)
         if (scratch.defined())
-          return attention_cudnn_forward(queue, out, lse, qkv, B, T, spec, state, scratch);
+          return attention_cudnn_forward(queue, out, lse, qkv, B, T, spec, scratch);
       attention_forward_on(queue, out, lse, qkv, B, T, spec, state);
     });
   dispatch_float(qkv, "qkv", [&](auto value) {

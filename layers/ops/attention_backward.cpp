@@ -484,8 +484,7 @@ void attention_backward_by(const AttentionBlocks& asked, Context& ctx, const Vie
     return on_queue(ctx, [&](auto& queue) {
       if constexpr (std::is_same_v<std::decay_t<decltype(queue)>, simt::cuda::Queue>)
         if (scratch.defined())
-          return attention_cudnn_backward(queue, dqkv, dout, qkv, out, lse, B, T, spec, state,
-                                          scratch);
+          return attention_cudnn_backward(queue, dqkv, dout, qkv, out, lse, B, T, spec, scratch);
       attention_backward_on(queue, dqkv, delta, dout, qkv, out, lse, B, T, spec, state);
     });
   dispatch_float(qkv, "qkv", [&](auto value) {

@@ -7,7 +7,8 @@ namespace snug {
 
 bool attention_cudnn_takes(DType dtype, const AttentionSpec& spec) {
   return (dtype == DType::bf16 || dtype == DType::f16) && spec.D % 8 == 0 && spec.D <= 128 &&
-         spec.window == 0 && spec.softcap == 0 && !spec.document_start.defined();
+         spec.window == 0 && spec.softcap == 0 && spec.dropout == 0 &&
+         !spec.document_start.defined();
 }
 
 bool attention_by_cudnn(const Context& ctx, const View& qkv, const AttentionSpec& spec) {
@@ -27,7 +28,6 @@ CudnnScratch attention_cudnn_scratch(int64_t B, int64_t T, const AttentionSpec& 
     s.graph += heads * whole * (2 * whole + 4);
     if (spec.G < spec.H) s.graph += 2 * heads * whole * spec.D * 2;
   }
-  if (spec.dropout > 0) s.mask = round_up(heads * T * T * 2, kPart);
   if (spec.key_lengths.defined()) s.lengths = round_up(B * 4, kPart);
   return s;
 }

@@ -2,36 +2,11 @@
 #include "engine/kernels/dispatch.h"
 #include "engine/simt/map.h"
 #include "layers/ops/attention_cudnn_simt.h"
-#include "layers/ops/dropout_device.h"
 
 namespace snug {
 namespace {
 
 using namespace simt;  // NOLINT: the words of a kernel
-
-// A thread for the eight keys of a draw, stored one by one where rows do not begin at vectors.
-template <class V, bool kWide>
-__global__ void attention_mask_kernel(V* mask, const StepState* state, MaskConstants m, int64_t T,
-                                      int64_t heads, bool causal, int64_t n) {
-  constexpr int N = kDrawnChannels, kStep = kWide ? kVector<V> : 1;
-  const int64_t at = block() * threads() + thread();
-  if (at >= n) return;
-  const int64_t pieces = ceil_div(T, int64_t{N});
-  const int64_t row = at / pieces, j = at % pieces * N, i = row % T, bh = row / T;
-  uint32_t bits = 0;
-  if (!causal || j <= i)
-    bits = keep_bits<N>(mask_key(*state, m.site), bh / heads, i,
-                        bh % heads * (int64_t{1} << 20) + j, m.threshold);
-  const auto value = [&](int k) {
-    return from_f32<V>((bits >> k) & 1u && (!causal || j + k <= i) ? 1.0f : 0.0f);
-  };
-  V* to = mask + row * T + j;
-  for (int k = 0; k < N && j + k < T; k += kStep) {
-    Pack<V, kStep> out;
-    for (int l = 0; l < kStep; ++l) out[l] = value(k + l);
-    out.store(to + k);
-  }
-}
 
 __global__ void attention_query_lengths_kernel(int32_t* lengths, int32_t length, int64_t n) {
   const int64_t b = block() * threads() + thread();
@@ -52,21 +27,6 @@ __global__ void attention_clear_padding_kernel(V* dqkv, const int32_t* lengths, 
 }
 
 }  // namespace
-
-template <class Queue>
-void attention_mask_on(Queue& queue, const View& mask, const AttentionSpec& spec, const View& state,
-                       int threads) {
-  const int64_t T = mask.shape[3], rows = mask.shape[0] * mask.shape[1] * T;
-  const MaskConstants m(DropoutSpec{spec.dropout, spec.site});
-  dispatch_float(mask, "mask", [&](auto tag) {
-    using V = decltype(tag);
-    const bool wide = T % kVector<V> == 0 && aligned_to_vectors(mask.data);
-    const int64_t n = rows * ceil_div(T, int64_t{kDrawnChannels});
-    launch(queue, {.blocks = ceil_div(n, int64_t{threads}), .threads = threads}, "attention_mask",
-           wide ? attention_mask_kernel<V, true> : attention_mask_kernel<V, false>, mask.as<V>(),
-           step_state(state), m, T, spec.H, spec.causal, n);
-  });
-}
 
 template <class Queue>
 void attention_query_lengths_on(Queue& queue, const View& lengths, int64_t T, int threads) {
@@ -93,7 +53,6 @@ void attention_clear_padding_on(Queue& queue, const View& dqkv, int64_t B, int64
   });
 }
 
-template void attention_mask_on(simt::Queue&, const View&, const AttentionSpec&, const View&, int);
 template void attention_query_lengths_on(simt::Queue&, const View&, int64_t, int);
 template void attention_clear_padding_on(simt::Queue&, const View&, int64_t, int64_t,
                                          const AttentionSpec&, int);

@@ -83,24 +83,11 @@ Library& library() {
   return l;
 }
 
-enum Uid : int64_t {
-  kQ = 1,
-  kK,
-  kV,
-  kO,
-  kStats,
-  kMask,
-  kQueryLengths,
-  kKeyLengths,
-  kDo,
-  kDq,
-  kDk,
-  kDv
-};
+enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kQueryLengths, kKeyLengths, kDo, kDq, kDk, kDv };
 
 struct Key {
   int64_t B, T, H, G, D;
-  float scale, dropout;
+  float scale;
   int32_t causal, padding, type, backward;
   bool operator==(const Key&) const = default;
 };
@@ -147,7 +134,6 @@ std::shared_ptr<fe::graph::Graph> describe(const Key& k,
     tensor->set_data_type(fe::DataType_t::INT32);
     return tensor;
   };
-  const auto constant = [](float x) { return std::make_shared<fe::graph::Tensor_attributes>(x); };
   const auto output = [&](const auto& tensor, Uid uid, const auto& shape) {
     tensor->set_output(true).set_uid(uid).set_dim(shape.first).set_stride(shape.second);
   };
@@ -161,17 +147,11 @@ std::shared_ptr<fe::graph::Graph> describe(const Key& k,
           .set_seq_len_q(lengths("query_lengths", kQueryLengths))
           .set_seq_len_kv(lengths("key_lengths", kKeyLengths));
   };
-  const auto kept = [&] {
-    return input("kept", kMask,
-                 std::pair(Stride{k.B, k.H, T, T}, Stride{k.H * T * T, T * T, T, 1}));
-  };
-  const auto times = [&] { return constant(1 / (1 - k.dropout)); };
   const auto q = input("q", kQ, packed(k.H)), key = input("k", kK, packed(k.G)),
              v = input("v", kV, packed(k.G));
   if (!k.backward) {
     auto attributes = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true);
     mask(attributes);
-    if (k.dropout > 0) attributes.set_dropout(kept(), times());
     const auto [out, stats] = graph->sdpa(q, key, v, attributes);
     output(out, kO, rows);
     output(stats, kStats, statistics);
@@ -185,7 +165,6 @@ std::shared_ptr<fe::graph::Graph> describe(const Key& k,
                         .set_name("attention_backward")
                         .set_deterministic_algorithm(true);
   mask(attributes);
-  if (k.dropout > 0) attributes.set_dropout(kept(), times(), constant(1 - k.dropout));
   const auto [dq, dk, dv] = graph->sdpa_backward(q, key, v, out, dout, stats, attributes);
   output(dq, kDq, packed(k.H));
   output(dk, kDk, packed(k.G));
@@ -197,7 +176,7 @@ std::shared_ptr<fe::graph::Graph> describe(const Key& k,
 std::vector<int64_t> tensors_of(const Key& key) {
   std::vector<int64_t> uids;
   for (int64_t uid = kQ; uid <= kDv; ++uid)
-    if ((key.backward || uid < kDo) && (key.dropout > 0 || uid != kMask) &&
+    if ((key.backward || uid < kDo) &&
         (key.padding || (uid != kQueryLengths && uid != kKeyLengths)))
       uids.push_back(uid);
   return uids;
@@ -240,7 +219,6 @@ Key key_of(DType type, int64_t B, int64_t T, const AttentionSpec& s, bool backwa
           s.G,
           s.D,
           s.scale,
-          s.dropout,
           s.causal,
           s.key_lengths.defined(),
           static_cast<int32_t>(type),
@@ -253,7 +231,7 @@ std::byte* part(const View& packed, int64_t elements) {
 
 // The graph of a call, its stream, and what it is handed beside the op's tensors.
 Entry& ready(const simt::cuda::Queue& queue, const View& qkv, int64_t B, int64_t T,
-             const AttentionSpec& spec, const View& state, bool backward, const View& workspace) {
+             const AttentionSpec& spec, bool backward, const View& workspace) {
   Library& l = library();
   if (!l.no_handle.empty()) refuse("cuDNN is " + l.no_handle);
   const CudnnScratch parts = attention_cudnn_scratch(B, T, spec, backward);
@@ -263,13 +241,6 @@ Entry& ready(const simt::cuda::Queue& queue, const View& qkv, int64_t B, int64_t
     refuse("a handle that takes no stream");
   std::byte* at = static_cast<std::byte*>(workspace.data) + parts.graph;
   simt::cuda::Queue kernels = queue;
-  if (spec.dropout > 0) {
-    static const Name kName("attention.mask");
-    const View mask{at, {B, spec.H, T, T}, qkv.dtype, qkv.place, kName};
-    attention_mask_on(kernels, mask, spec, state);
-    e.pointers.at(kMask) = mask.data;
-    at += parts.mask;
-  }
   if (spec.key_lengths.defined()) {
     static const Name kName("attention.query_lengths");
     const View lengths{at, {B}, DType::i32, qkv.place, kName};
@@ -294,8 +265,8 @@ void run(const simt::cuda::Queue& queue, Entry& e, const View& workspace) {
 
 void attention_cudnn_forward(const simt::cuda::Queue& queue, const View& out, const View& lse,
                              const View& qkv, int64_t B, int64_t T, const AttentionSpec& spec,
-                             const View& state, const View& workspace) {
-  Entry& e = ready(queue, qkv, B, T, spec, state, false, workspace);
+                             const View& workspace) {
+  Entry& e = ready(queue, qkv, B, T, spec, false, workspace);
   auto& p = e.pointers;
   p.at(kQ) = qkv.data;
   p.at(kK) = part(qkv, spec.H * spec.D);
@@ -307,9 +278,8 @@ void attention_cudnn_forward(const simt::cuda::Queue& queue, const View& out, co
 
 void attention_cudnn_backward(const simt::cuda::Queue& queue, const View& dqkv, const View& dout,
                               const View& qkv, const View& out, const View& lse, int64_t B,
-                              int64_t T, const AttentionSpec& spec, const View& state,
-                              const View& workspace) {
-  Entry& e = ready(queue, qkv, B, T, spec, state, true, workspace);
+                              int64_t T, const AttentionSpec& spec, const View& workspace) {
+  Entry& e = ready(queue, qkv, B, T, spec, true, workspace);
   auto& p = e.pointers;
   for (const auto& [first, packed] : {std::pair(kQ, &qkv), std::pair(kDq, &dqkv)}) {
     p.at(first) = packed->data;

@@ -1,5 +1,5 @@
 // What cuDNN's attention is handed beside the tensors of layers/ops/attention.h, as kernels for
-// engine/simt: its dropout mask, the lengths of its queries, and zeros where it promises nothing.
+// engine/simt: the lengths of its queries, and zeros where it promises nothing.
 //
 // Queue     simt::Queue of the side that is linked. attention_check has passed. threads: of a
 //           block.
@@ -8,13 +8,6 @@
 #include "layers/ops/attention.h"
 
 namespace snug {
-
-// mask (B,H,T,T) of any float: 1 where the CPU's mask keeps a pair, 0 where it drops it and, with
-// causal, where the query does not see the key. Bit by bit that of attention.h; its scale
-// 1 / (1 - dropout) is left to the graph.
-template <class Queue>
-void attention_mask_on(Queue& queue, const View& mask, const AttentionSpec& spec, const View& state,
-                       int threads = 256);
 
 // lengths (B) i32: T, for padding hides keys and no query.
 template <class Queue>

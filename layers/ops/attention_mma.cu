@@ -99,7 +99,8 @@ __global__ void attention_forward_mma_kernel(AttentionTensors<V> io, AttentionPr
   constexpr int kKeys = kForwardKeys<kColumns>, kN = kKeys / 8;
   const int block_rows = warps() * kWarpRows;
   const auto q = dynamic_smem<V>();
-  const auto k = q.part(block_rows * kTileRow<kColumns>), v = k.part(kKeys * kTileRow<kColumns>);
+  constexpr int kTile = kKeys * kTileRow<kColumns>;
+  const auto tiles_of_keys = q.part(block_rows * kTileRow<kColumns>);
   // The queries that see most come first.
   TilePlace at{};
   at.q0 = (tiles - 1 - block() % tiles) * block_rows;
@@ -115,8 +116,8 @@ __global__ void attention_forward_mma_kernel(AttentionTensors<V> io, AttentionPr
     at.keys = io.position->position + p.tokens;
     if (at.keys > io.kv_tokens) at.keys = io.kv_tokens;
   }
-  load_tile<kColumns>(q, io.q + row * p.qkv_row + at.h * p.width, p.qkv_row, at.queries, block_rows,
-                      p);
+  begin_tile<kColumns>(q, io.q + row * p.qkv_row + at.h * p.width, p.qkv_row, at.queries,
+                       block_rows, p);
   MaskKey key{};
   if (p.state) key = mask_key(*p.state, p.mask.site);
   const int g = lane() / 4, t = lane() % 4, mine = warp() * kWarpRows + g;
@@ -126,13 +127,33 @@ __global__ void attention_forward_mma_kernel(AttentionTensors<V> io, AttentionPr
   clear(sums);
   Running rows;
   const int64_t begin = first_key(p, at.b, at.q0) / kKeys * kKeys, end = end_of_keys(p, at);
-  if (begin >= end) sync_threads();
-  for (at.k0 = begin; at.k0 < end; at.k0 += kKeys) {
-    if (at.k0 > begin) sync_threads();
-    const int valid = at_most(end - at.k0, kKeys);
-    load_tile<kColumns>(k, io.k + kv + at.k0 * io.kv_row, io.kv_row, valid, kKeys, p);
-    load_tile<kColumns>(v, io.v + kv + at.k0 * io.kv_row, io.kv_row, valid, kKeys, p);
+  const auto begin_keys = [&](int64_t k0, int stage) {
+    const int valid = at_most(end - k0, kKeys);
+    const auto to = tiles_of_keys.part(stage * 2 * kTile);
+    begin_tile<kColumns>(to, io.k + kv + k0 * io.kv_row, io.kv_row, valid, kKeys, p);
+    begin_tile<kColumns>(to.part(kTile), io.v + kv + k0 * io.kv_row, io.kv_row, valid, kKeys, p);
+  };
+  if (begin < end) begin_keys(begin, 0);
+  end_copies();
+  if (begin >= end) {
+    wait_copies<0>();
     sync_threads();
+  }
+  int stage = 0;
+  for (at.k0 = begin; at.k0 < end; at.k0 += kKeys) {
+    if (kStages<kColumns> == 1 && at.k0 > begin) {
+      sync_threads();
+      begin_keys(at.k0, 0);
+      end_copies();
+    }
+    wait_copies<0>();
+    sync_threads();  // all have these keys, and are done with those before
+    const auto k = tiles_of_keys.part(stage * 2 * kTile), v = k.part(kTile);
+    if (kStages<kColumns> == 2 && at.k0 + kKeys < end) {
+      stage = 1 - stage;
+      begin_keys(at.k0 + kKeys, stage);
+      end_copies();
+    }
     if (at.k0 == begin) queries.hold();
     int from[2], to[2];
     for (int half = 0; half < 2; ++half) {
@@ -181,7 +202,8 @@ void attention_forward_mma(Queue& queue, const char* name, const AttentionRows& 
                                rows.position};
   with_columns(spec.D, [&](auto columns) {
     constexpr int kColumns = columns();
-    const int64_t values = (block_rows + 2 * kForwardKeys<kColumns>)*int64_t{kTileRow<kColumns>};
+    const int64_t values =
+        (block_rows + kStages<kColumns> * 2 * kForwardKeys<kColumns>)*int64_t{kTileRow<kColumns>};
     with_mode(p, [&](auto mode) {
       launch(queue,
              {.blocks = B * spec.H * tiles,

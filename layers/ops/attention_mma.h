@@ -11,12 +11,14 @@
 #pragma once
 
 #include "engine/core/error.h"
+#include "engine/simt/copies.h"
 #include "engine/simt/mma.h"
 #include "layers/ops/attention_tiles.h"
 
 namespace snug {
 
 inline constexpr int kWarpRows = 16;
+inline constexpr int kMostThreads = 128;  // of a block
 
 // Where the queries, keys and values of a forward pass lie; keys and values of head 0. Rows of a
 // query are those of qkv.
@@ -59,8 +61,9 @@ void with_columns(int64_t D, F&& f) {
     require(false, "heads of at most 256 values, as attention_check has it");
 }
 
-// What a kernel is compiled for: nothing more; documents kept apart without causal; soft-capped scores.
-enum class AttentionMode { plain, both_ways, capped };
+// What a kernel is compiled for: nothing more; dropout; documents kept apart without causal;
+// soft-capped scores. The last two drop too where they are asked to.
+enum class AttentionMode { plain, dropping, both_ways, capped };
 
 // f(the mode).
 template <class F>
@@ -69,9 +72,16 @@ void with_mode(const AttentionProblem& p, F&& f) {
     f(std::integral_constant<AttentionMode, AttentionMode::both_ways>{});
   else if (p.softcap > 0)
     f(std::integral_constant<AttentionMode, AttentionMode::capped>{});
+  else if (p.state)
+    f(std::integral_constant<AttentionMode, AttentionMode::dropping>{});
   else
     f(std::integral_constant<AttentionMode, AttentionMode::plain>{});
 }
+
+// Tiles of what a block goes over that are in shared memory: the next one comes while one is used.
+// Of the widest heads one alone, so that a block fits the 99 KiB of compute capability 8.6 and 8.9.
+template <int kColumns>
+inline constexpr int kStages = kColumns > 128 ? 1 : 2;
 
 // From one row of a tile in shared memory to the next.
 template <int kColumns>
@@ -94,6 +104,7 @@ __device__ inline int clamped(int64_t n, int most) {
 template <AttentionMode kMode>
 __device__ inline void know_mode(AttentionProblem& p) {
   if constexpr (kMode != AttentionMode::capped) p.softcap = 0.0f;
+  if constexpr (kMode == AttentionMode::plain) p.state = nullptr;
   if constexpr (kMode == AttentionMode::both_ways) {
     p.causal = false;
     p.window = 0;
@@ -155,20 +166,23 @@ class KeyDraws {
   uint32_t drawn_ = 0;  // eight bits for every two n
 };
 
-// to[r][c] = from[r row_stride + c] for r < valid and c < D, else 0. All threads of the block.
+// Begins to[r][c] = from[r row_stride + c] for r < valid and c < D, else 0 (engine/simt/copies.h).
+// All threads of the block.
 template <int kColumns, class V>
-__device__ inline void load_tile(const Shared<V>& to, const V* from, int64_t row_stride, int valid,
-                                 int rows, const AttentionProblem& p) {
+__device__ inline void begin_tile(const Shared<V>& to, const V* from, int64_t row_stride, int valid,
+                                  int rows, const AttentionProblem& p) {
   constexpr int kPiece = simt::kVector<V>, kPieces = kColumns / kPiece;
   if (p.wide) {
+    // Unrolled, its addresses would take the registers of the sums.
+#pragma unroll 1
     for (int i = simt::thread(); i < rows * kPieces; i += simt::threads()) {
       const int r = i / kPieces, c = i % kPieces * kPiece;
-      Pack<V, kPiece> x{};
-      if (r < valid && c < p.width) x = Pack<V, kPiece>::load(from + r * row_stride + c);
-      x.store(to, r * kTileRow<kColumns> + c);
+      simt::copy_vector(to, r * kTileRow<kColumns> + c, from + r * row_stride + c,
+                        r < valid && c < p.width);
     }
     return;
   }
+#pragma unroll 1
   for (int i = simt::thread(); i < rows * kColumns; i += simt::threads()) {
     const int r = i / kColumns, c = i % kColumns;
     to[r * kTileRow<kColumns> + c] =

@@ -27,8 +27,9 @@ __global__ void attention_dq_mma_kernel(BackwardTensors<V> io, AttentionProblem 
   know_mode<kMode>(p);
   constexpr int kKeys = kBackwardKeys, kN = kKeys / 8, kRow = kTileRow<kColumns>;
   const int block_rows = warps() * kWarpRows;
+  constexpr int kTile = kKeys * kRow;
   const auto q = dynamic_smem<V>();
-  const auto d = q.part(block_rows * kRow), k = d.part(block_rows * kRow), v = k.part(kKeys * kRow);
+  const auto d = q.part(block_rows * kRow), tiles_of_keys = d.part(block_rows * kRow);
   TilePlace at{};
   at.q0 = (tiles - 1 - block() % tiles) * block_rows;
   at.h = block() / tiles % p.heads;
@@ -36,10 +37,10 @@ __global__ void attention_dq_mma_kernel(BackwardTensors<V> io, AttentionProblem 
   at.queries = at_most(p.tokens - at.q0, block_rows);
   at.keys = keys_of(p, at.b);
   const int64_t first_row = at.b * p.tokens, row = first_row + at.q0;
-  load_tile<kColumns>(q, io.qkv + row * p.qkv_row + at.h * p.width, p.qkv_row, at.queries,
-                      block_rows, p);
-  load_tile<kColumns>(d, io.dout + (row * p.heads + at.h) * p.width, p.heads * p.width, at.queries,
-                      block_rows, p);
+  begin_tile<kColumns>(q, io.qkv + row * p.qkv_row + at.h * p.width, p.qkv_row, at.queries,
+                       block_rows, p);
+  begin_tile<kColumns>(d, io.dout + (row * p.heads + at.h) * p.width, p.heads * p.width, at.queries,
+                       block_rows, p);
   MaskKey key{};
   if (p.state) key = mask_key(*p.state, p.mask.site);
   const int g = lane() / 4, t = lane() % 4, mine = warp() * kWarpRows + g;
@@ -60,14 +61,34 @@ __global__ void attention_dq_mma_kernel(BackwardTensors<V> io, AttentionProblem 
       io.qkv + first_row * p.qkv_row + p.heads * p.width + key_head(p, at.h) * p.width;
   const int64_t begin = first_key(p, at.b, at.q0) / kKeys * kKeys, end = end_of_keys(p, at);
   const float scale2 = p.scale * kLog2E;
-  if (begin >= end) sync_threads();
-  for (at.k0 = begin; at.k0 < end; at.k0 += kKeys) {
-    if (at.k0 > begin) sync_threads();
-    const V* keys = keys_of_head + at.k0 * p.qkv_row;
-    const int valid = at_most(end - at.k0, kKeys);
-    load_tile<kColumns>(k, keys, p.qkv_row, valid, kKeys, p);
-    load_tile<kColumns>(v, keys + p.groups * p.width, p.qkv_row, valid, kKeys, p);
+  const auto begin_keys = [&](int64_t k0, int stage) {
+    const V* const keys = keys_of_head + k0 * p.qkv_row;
+    const int valid = at_most(end - k0, kKeys);
+    const auto to = tiles_of_keys.part(stage * 2 * kTile);
+    begin_tile<kColumns>(to, keys, p.qkv_row, valid, kKeys, p);
+    begin_tile<kColumns>(to.part(kTile), keys + p.groups * p.width, p.qkv_row, valid, kKeys, p);
+  };
+  if (begin < end) begin_keys(begin, 0);
+  end_copies();
+  if (begin >= end) {
+    wait_copies<0>();
     sync_threads();
+  }
+  int stage = 0;
+  for (at.k0 = begin; at.k0 < end; at.k0 += kKeys) {
+    if (kStages<kColumns> == 1 && at.k0 > begin) {
+      sync_threads();
+      begin_keys(at.k0, 0);
+      end_copies();
+    }
+    wait_copies<0>();
+    sync_threads();  // all have these keys, and are done with those before
+    const auto k = tiles_of_keys.part(stage * 2 * kTile), v = k.part(kTile);
+    if (kStages<kColumns> == 2 && at.k0 + kKeys < end) {
+      stage = 1 - stage;
+      begin_keys(at.k0 + kKeys, stage);
+      end_copies();
+    }
     if (at.k0 == begin) {
       queries.hold();
       douts.hold();
@@ -113,32 +134,44 @@ __global__ void attention_dq_mma_kernel(BackwardTensors<V> io, AttentionProblem 
              p.scale, 0, at.queries - first, p);
 }
 
+// Tiles of queries in shared memory: with the sums of 128 columns a second one would spill registers.
+template <int kColumns>
+inline constexpr int kQueryStages = kColumns > 64 ? 1 : 2;
+
 // What a block knows of the queries of a tile: of its own keys a query sees those from first to
 // before end.
 struct QueryRows {
-  Shared<float> lse2, delta;
+  Shared<float> lse, delta;
   Shared<int> first, end;
+  __device__ QueryRows part(int i) const {
+    return {lse.part(i), delta.part(i), first.part(i), end.part(i)};
+  }
 };
 
 template <int kQueries, class V>
-__device__ inline void load_query_rows(const QueryRows& rows, const BackwardTensors<V>& io,
-                                       const TilePlace& at, int block_keys,
-                                       const AttentionProblem& p) {
+__device__ inline void begin_query_rows(const QueryRows& rows, const BackwardTensors<V>& io,
+                                        const TilePlace& at, int block_keys,
+                                        const AttentionProblem& p) {
   const int64_t statistics = (at.b * p.heads + at.h) * p.tokens + at.q0;
   for (int r = thread(); r < kQueries; r += threads()) {
     const bool exists = r < at.queries;
     const KeyRange range = keys_of_row(at, r, p);
-    rows.lse2[r] = exists ? io.lse[statistics + r] * kLog2E : 0.0f;
-    rows.delta[r] = exists ? io.delta[statistics + r] : 0.0f;
+    copy_number(rows.lse, r, io.lse + statistics + r, exists);
+    copy_number(rows.delta, r, io.delta + statistics + r, exists);
     rows.first[r] = clamped(range.first - at.k0, block_keys);
     rows.end[r] = clamped(range.end - at.k0, block_keys);
   }
 }
 
-// Bit 4 n + i: the query of the lane's sum i in the eight columns n sees its key.
+// Bit 4 n + i: the query of the lane's sum i in the eight columns n sees its key. First keys and
+// ends never descend from a query to the next, so mostly two of them say that all do.
 template <int kN>
 __device__ inline uint32_t seen_pairs(const QueryRows& rows, int mine) {
   static_assert(4 * kN <= 32);
+  const int own = warp() * kWarpRows;
+  if (rows.first[8 * kN - 1] <= own && rows.end[0] >= own + kWarpRows &&
+      rows.end[8 * kN - 1] >= own + kWarpRows)
+    return 0xffffffffu >> (32 - 4 * kN);
   uint32_t bits = 0;
 #pragma unroll
   for (int n = 0; n < kN; ++n)
@@ -189,14 +222,14 @@ __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem
   constexpr int kQueries = kBackwardQueries<kColumns>, kN = kQueries / 8, kRow = kTileRow<kColumns>;
   constexpr int kOut = kOutColumns<kColumns>;
   const int block_rows = warps() * kWarpRows, first_column = static_cast<int>(block_y()) * kOut;
+  constexpr int kTile = kQueries * kRow, kRowsHeld = kQueryStages<kColumns> * kQueries;
   const auto k = dynamic_smem<V>();
-  const auto v = k.part(block_rows * kRow), q = v.part(block_rows * kRow),
-             d = q.part(kQueries * kRow);
-  SHARED_ARRAY(float, row_lse2, kQueries);
-  SHARED_ARRAY(float, row_delta, kQueries);
-  SHARED_ARRAY(int, row_first, kQueries);
-  SHARED_ARRAY(int, row_end, kQueries);
-  const QueryRows rows{row_lse2, row_delta, row_first, row_end};
+  const auto v = k.part(block_rows * kRow), tiles_of_queries = v.part(block_rows * kRow);
+  SHARED_ARRAY(float, row_lse, kRowsHeld);
+  SHARED_ARRAY(float, row_delta, kRowsHeld);
+  SHARED_ARRAY(int, row_first, kRowsHeld);
+  SHARED_ARRAY(int, row_end, kRowsHeld);
+  const QueryRows all_rows{row_lse, row_delta, row_first, row_end};
   const int64_t group = block() / tiles % p.groups, shared = p.heads / p.groups;
   TilePlace at{};
   at.k0 = block() % tiles * block_rows;
@@ -207,8 +240,30 @@ __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem
   const int64_t first_row = at.b * p.tokens;
   const int valid = at_most(p.tokens - at.k0, block_rows);
   const int64_t place = (first_row + at.k0) * p.qkv_row + (p.heads + group) * p.width;
-  load_tile<kColumns>(k, io.qkv + place, p.qkv_row, valid, block_rows, p);
-  load_tile<kColumns>(v, io.qkv + place + p.groups * p.width, p.qkv_row, valid, block_rows, p);
+  begin_tile<kColumns>(k, io.qkv + place, p.qkv_row, valid, block_rows, p);
+  begin_tile<kColumns>(v, io.qkv + place + p.groups * p.width, p.qkv_row, valid, block_rows, p);
+  const int64_t first_query = first_query_of(p, at) / kQueries * kQueries;
+  const int64_t end = at.k0 < at.keys ? p.tokens : 0;
+  // The first key a query sees never descends: behind a tile that sees none of these, none does.
+  const auto sees_some = [&](int64_t q0) {
+    return q0 < end && first_key(p, at.b, q0) < at.k0 + at_most(p.tokens - at.k0, block_rows);
+  };
+  const auto begin_queries = [&](TilePlace of, int stage) {
+    of.queries = at_most(p.tokens - of.q0, kQueries);
+    const int64_t row = first_row + of.q0;
+    const auto to = tiles_of_queries.part(stage * 2 * kTile);
+    begin_tile<kColumns>(to, io.qkv + row * p.qkv_row + of.h * p.width, p.qkv_row, of.queries,
+                         kQueries, p);
+    begin_tile<kColumns>(to.part(kTile), io.dout + (row * p.heads + of.h) * p.width,
+                         p.heads * p.width, of.queries, kQueries, p);
+    begin_query_rows<kQueries>(all_rows.part(stage * kQueries), io, of, block_rows, p);
+  };
+  at.h = group * shared;
+  at.q0 = first_query;
+  bool more = sees_some(first_query);
+  if (more) begin_queries(at, 0);
+  end_copies();
+  wait_copies<0>();
   sync_threads();
   WarpRows<kColumns, V> keys(k), values(v);
   keys.hold();
@@ -218,23 +273,33 @@ __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem
   clear(dv);
   const int mine = warp() * kWarpRows + lane() / 4, t = lane() % 4;
   const float scale2 = p.scale * kLog2E;
-  const int64_t first_query = first_query_of(p, at) / kQueries * kQueries;
-  const int64_t end = at.k0 < at.keys ? p.tokens : 0;
-  for (at.h = group * shared; at.h < (group + 1) * shared; ++at.h)
-    for (at.q0 = first_query; at.q0 < end; at.q0 += kQueries) {
-      // The first key a query sees never descends: no later one sees these.
-      if (first_key(p, at.b, at.q0) >= at.k0 + at_most(p.tokens - at.k0, block_rows)) break;
-      at.queries = at_most(p.tokens - at.q0, kQueries);
-      const int64_t row = first_row + at.q0;
-      sync_threads();
-      load_tile<kColumns>(q, io.qkv + row * p.qkv_row + at.h * p.width, p.qkv_row, at.queries,
-                          kQueries, p);
-      load_tile<kColumns>(d, io.dout + (row * p.heads + at.h) * p.width, p.heads * p.width,
-                          at.queries, kQueries, p);
-      load_query_rows<kQueries>(rows, io, at, block_rows, p);
-      sync_threads();
-      const uint32_t seen = seen_pairs<kN>(rows, mine);
-      if (!any(seen != 0)) continue;
+  TilePlace next = at;
+  int stage = 0;
+  for (bool first = true; more; first = false, at = next) {
+    if (!first) {
+      if (kQueryStages<kColumns> == 1) {
+        sync_threads();
+        begin_queries(at, 0);
+        end_copies();
+      }
+      wait_copies<0>();
+      sync_threads();  // all have these queries, and are done with those before
+    }
+    const auto q = tiles_of_queries.part(stage * 2 * kTile), d = q.part(kTile);
+    const QueryRows rows = all_rows.part(stage * kQueries);
+    next.q0 += kQueries;
+    if (!sees_some(next.q0)) {
+      next.q0 = first_query;
+      ++next.h;
+      more = next.h < (group + 1) * shared;
+    }
+    if (kQueryStages<kColumns> == 2 && more) {
+      stage = 1 - stage;
+      begin_queries(next, stage);
+      end_copies();
+    }
+    const uint32_t seen = seen_pairs<kN>(rows, mine);
+    if (any(seen != 0)) {
       float s[kN][4], dp[kN][4];
       products<kColumns>(s, keys, q);
       products<kColumns>(dp, values, d);
@@ -253,7 +318,7 @@ __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem
             score2 = score.value * kLog2E;
             through = score.slope;
           }
-          const float e = sees ? exp2(score2 - rows.lse2[query]) : 0.0f;
+          const float e = sees ? exp2(score2 - rows.lse[query] * kLog2E) : 0.0f;
           float weight = e, slope = dp[n][i];
           if (p.state) {
             weight = dropped(weight, 1.0f, kept, i);
@@ -268,6 +333,7 @@ __global__ void attention_dkv_mma_kernel(BackwardTensors<V> io, AttentionProblem
       add_weighted<kColumns>(dv, s, d, first_column);
       add_weighted<kColumns>(dk, dp, q, first_column);
     }
+  }
   // Computed again: held over the loop, place and count would spill at 256 columns on sm_80.
   const int64_t own = at.k0 + warp() * kWarpRows;
   const int rows_left = at_most(p.tokens - own, kWarpRows);
@@ -295,14 +361,15 @@ void attention_backward_mma(Queue& queue, const View& dqkv, const View& delta, c
     };
     with_mode(p, [&](auto mode) {
       constexpr AttentionMode kMode = mode();
-      launch(
-          queue,
-          {.blocks = B * spec.H * tiles, .threads = threads, .shared_bytes = bytes(kBackwardKeys)},
-          "attention_dq_mma", attention_dq_mma_kernel<kColumns, kMode, V>, io, p, tiles);
+      launch(queue,
+             {.blocks = B * spec.H * tiles,
+              .threads = threads,
+              .shared_bytes = bytes(kStages<kColumns> * kBackwardKeys)},
+             "attention_dq_mma", attention_dq_mma_kernel<kColumns, kMode, V>, io, p, tiles);
       launch(queue,
              {.blocks = B * spec.G * tiles,
               .threads = threads,
-              .shared_bytes = bytes(kBackwardQueries<kColumns>),
+              .shared_bytes = bytes(kQueryStages<kColumns> * kBackwardQueries<kColumns>),
               .blocks_y = kColumns / kOutColumns<kColumns>},
              "attention_dkv_mma", attention_dkv_mma_kernel<kColumns, kMode, V>, io, p, tiles);
     });

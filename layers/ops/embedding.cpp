@@ -32,11 +32,19 @@ void check_batch(const View& rows, const char* argument, const View& tokens, int
 }
 
 // Threads cannot throw, so the whole batch is looked at before the work is shared.
-void check_tokens(const View& tokens, int64_t vocabulary, int64_t positions, int64_t first) {
+void check_tokens(const View& tokens, int64_t vocabulary, int64_t positions, int64_t first,
+                  const View& document_start) {
   const int64_t T = tokens.shape[1];
-  if (positions >= 0 && (first < 0 || first + T > positions))
+  int64_t longest = T;
+  if (positions >= 0 && first + T > positions && document_start.defined()) {
+    const auto* starts = document_start.as<int32_t>();
+    longest = 0;
+    for (int64_t i = 0; i < tokens.elements(); ++i)
+      longest = std::max(longest, i % T + 1 - starts[i]);
+  }
+  if (positions >= 0 && (first < 0 || first + longest > positions))
     fail(ErrorCode::data, "positions of [0,P)=[0," + std::to_string(positions) + ")",
-         "positions " + std::to_string(first) + " to " + std::to_string(first + T - 1),
+         "positions " + std::to_string(first) + " to " + std::to_string(first + longest - 1),
          "lower max_length, or use a model with more positions");
   const auto* ids = tokens.as<int32_t>();
   for (int64_t i = 0; i < tokens.elements(); ++i)
@@ -181,7 +189,7 @@ void embedding_forward(Context& ctx, const View& y, const View& tokens, const Vi
                    tokens.bytes() + y.bytes() + n * c * tables + bytes_of(types) + bytes_of(wtt)});
         if (!op.run()) return;
         const int64_t first = ctx.host_reads() ? first_position(state) : 0;
-        if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first);
+        if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first, document_start);
         if (ctx.host_reads() && document_start.defined())
           check_document_start(document_start, tokens.shape[0], T);
         if (ctx.host_reads() && types.defined()) check_types(types, kinds);
@@ -273,7 +281,7 @@ void embedding_backward(Context& ctx, const GradView& dwte, const GradView& dwpe
                     (want_token && !dwte.add ? dwte.view.bytes() : 0) + of_types});
     if (!op.run()) return;
     const int64_t first = ctx.host_reads() ? first_position(state) : 0;
-    if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first);
+    if (ctx.host_reads()) check_tokens(tokens, vocabulary, positions, first, document_start);
     if (ctx.host_reads() && document_start.defined()) check_document_start(document_start, B, T);
     if (ctx.host_reads() && want_type && types.defined()) check_types(types, kinds);
     if (ctx.by_kernels())

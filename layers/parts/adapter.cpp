@@ -38,6 +38,7 @@ void scale_by(Context& ctx, const View& x, float factor) {
 
 void down_forward(Context& ctx, Pass& p, const Down& d) {
   Runtime& rt = p.environment<Runtime>();
+  if (!rt.adapters) return;
   Tensor made;
   const View x = dropped(ctx, p, d, p.view(d.x), made);
   matmul(ctx, p.view(d.u), x, rt.params.acquire(ctx, d.a), {.transpose_b = true});
@@ -175,7 +176,7 @@ AdapterUp adapter_down(Wiring& w, const std::string& stage, const char* name, in
 }
 
 void adapter_up_forward(Context& ctx, Pass& p, const AdapterUp& up, const View& y) {
-  if (!up.any()) return;
+  if (!up.any() || !p.environment<Runtime>().adapters) return;
   with_b(ctx, p.environment<Runtime>(), up, [&](const View& b) {
     matmul(ctx, y, p.view(up.u), b, {.transpose_b = true, .add = true});
   });

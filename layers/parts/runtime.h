@@ -33,6 +33,7 @@ struct Runtime {
   View document_end = {};                 // (B,T) i32 of them, where attention looks forward
   View tokens = {};                       // (B,T) i32
   View token_types = {};                  // (B,T) i32; undefined: all 0
+  bool adapters = true;                   // false: the model as it is without them
 
   PackedWeight packed_weight(int param) const { return packed ? (*packed)[param] : PackedWeight{}; }
 };

@@ -69,12 +69,12 @@ std::vector<Work> works(int64_t B, int64_t T, int64_t C, int64_t H, bool tf32 = 
     const auto product = [&](const char* what, int64_t m, int64_t n, int64_t k, bool ta, bool tb) {
       add(fmt::format("{} {}x{}x{}", what, m, n, k), "matmul",
           [=](Context& ctx, std::vector<Tensor>& keep) {
-            const View a = zeros(ctx, keep, "a", ta ? Shape{k, m} : Shape{m, k}, t);
-            const View b = zeros(ctx, keep, "b", tb ? Shape{n, k} : Shape{k, n}, t);
+            const View a = noise(ctx, keep, "a", ta ? Shape{k, m} : Shape{m, k}, t);
+            const View b = noise(ctx, keep, "b", tb ? Shape{n, k} : Shape{k, n}, t);
             MatmulOptions options;
             options.transpose_a = ta;
             options.transpose_b = tb;
-            matmul(ctx, zeros(ctx, keep, "c", {m, n}, ta ? DType::f32 : t), a, b, options);
+            matmul(ctx, noise(ctx, keep, "c", {m, n}, ta ? DType::f32 : t), a, b, options);
           });
     };
     product("x W^T", N, 4 * C, C, false, true);
@@ -82,27 +82,27 @@ std::vector<Work> works(int64_t B, int64_t T, int64_t C, int64_t H, bool tf32 = 
     product("dy^T x", 4 * C, C, N, true, false);
     add(fmt::format("layer norm {}x{}", N, C), "layernorm_forward",
         [=](Context& ctx, std::vector<Tensor>& keep) {
-          const View x = zeros(ctx, keep, "x", {N, C}, t), y = zeros(ctx, keep, "y", {N, C}, t);
-          const View w = zeros(ctx, keep, "weight", {C}, t);
-          const View mean = zeros(ctx, keep, "mean", {N}, DType::f32);
-          layernorm_forward(ctx, y, mean, zeros(ctx, keep, "rstd", {N}, DType::f32), x, w, w,
+          const View x = noise(ctx, keep, "x", {N, C}, t), y = noise(ctx, keep, "y", {N, C}, t);
+          const View w = noise(ctx, keep, "weight", {C}, t);
+          const View mean = noise(ctx, keep, "mean", {N}, DType::f32);
+          layernorm_forward(ctx, y, mean, noise(ctx, keep, "rstd", {N}, DType::f32), x, w, w,
                             1e-5f);
         });
     add(fmt::format("RMS norm {}x{}", N, C), "rmsnorm_forward",
         [=](Context& ctx, std::vector<Tensor>& keep) {
-          const View x = zeros(ctx, keep, "x", {N, C}, t), y = zeros(ctx, keep, "y", {N, C}, t);
-          rmsnorm_forward(ctx, y, zeros(ctx, keep, "rstd", {N}, DType::f32), x,
-                          zeros(ctx, keep, "weight", {C}, t), 1e-6f);
+          const View x = noise(ctx, keep, "x", {N, C}, t), y = noise(ctx, keep, "y", {N, C}, t);
+          rmsnorm_forward(ctx, y, noise(ctx, keep, "rstd", {N}, DType::f32), x,
+                          noise(ctx, keep, "weight", {C}, t), 1e-6f);
         });
     add(fmt::format("gated SiLU {}x{}", N, 4 * C), "gated_activation_forward",
         [=](Context& ctx, std::vector<Tensor>& keep) {
-          const View gate_up = zeros(ctx, keep, "gate_up", {N, 8 * C}, t);
-          gated_activation_forward(ctx, zeros(ctx, keep, "y", {N, 4 * C}, t), gate_up,
+          const View gate_up = noise(ctx, keep, "gate_up", {N, 8 * C}, t);
+          gated_activation_forward(ctx, noise(ctx, keep, "y", {N, 4 * C}, t), gate_up,
                                    Activation::silu);
         });
     add(fmt::format("rope B={} T={} H={} D={}", B, T, H, C / H), "rope_forward",
         [=](Context& ctx, std::vector<Tensor>& keep) {
-          const View qkv = zeros(ctx, keep, "qkv", {N, 3 * C}, t);
+          const View qkv = noise(ctx, keep, "qkv", {N, 3 * C}, t);
           RopeSpec rope{H, H, C / H, {}};
           for (int64_t i = 0; i < C / H / 2; ++i)
             rope.inverse_frequencies.push_back(1.0f / static_cast<float>(1 + i * i));
@@ -114,19 +114,19 @@ std::vector<Work> works(int64_t B, int64_t T, int64_t C, int64_t H, bool tf32 = 
     spec.scale = 0.125f;
     add(fmt::format("attention B={} T={} H={} D={}", B, T, H, C / H), "attention_forward",
         [=](Context& ctx, std::vector<Tensor>& keep) {
-          const View qkv = zeros(ctx, keep, "qkv", {N, 3 * C}, t);
-          const View out = zeros(ctx, keep, "out", {N, C}, t);
-          attention_forward(ctx, out, zeros(ctx, keep, "lse", {B, H, T}, DType::f32), qkv, B, T,
+          const View qkv = noise(ctx, keep, "qkv", {N, 3 * C}, t);
+          const View out = noise(ctx, keep, "out", {N, C}, t);
+          attention_forward(ctx, out, noise(ctx, keep, "lse", {B, H, T}, DType::f32), qkv, B, T,
                             spec, {});
         });
     add(fmt::format("attention backward B={} T={} H={} D={}", B, T, H, C / H), "attention_backward",
         [=](Context& ctx, std::vector<Tensor>& keep) {
-          const View qkv = zeros(ctx, keep, "qkv", {N, 3 * C}, t);
-          const View dqkv = zeros(ctx, keep, "dqkv", {N, 3 * C}, t);
-          const View out = zeros(ctx, keep, "out", {N, C}, t);
-          const View dout = zeros(ctx, keep, "dout", {N, C}, t);
+          const View qkv = noise(ctx, keep, "qkv", {N, 3 * C}, t);
+          const View dqkv = noise(ctx, keep, "dqkv", {N, 3 * C}, t);
+          const View out = noise(ctx, keep, "out", {N, C}, t);
+          const View dout = noise(ctx, keep, "dout", {N, C}, t);
           attention_backward(ctx, dqkv, dout, qkv, out,
-                             zeros(ctx, keep, "lse", {B, H, T}, DType::f32), B, T, spec, {});
+                             noise(ctx, keep, "lse", {B, H, T}, DType::f32), B, T, spec, {});
         });
     if (cudnn) continue;  // documents are not its
     add(fmt::format("attention both ways, documents, B={} T={} H={} D={}", B, T, H, C / H),
@@ -137,9 +137,9 @@ std::vector<Work> works(int64_t B, int64_t T, int64_t C, int64_t H, bool tf32 = 
           both_ways.document_start = zeros(ctx, keep, "starts", {B, T}, DType::i32);
           both_ways.document_end = zeros(ctx, keep, "ends", {B, T}, DType::i32);
           document_end(ctx, both_ways.document_end, both_ways.document_start, B, T);
-          const View qkv = zeros(ctx, keep, "qkv", {N, 3 * C}, t);
-          const View out = zeros(ctx, keep, "out", {N, C}, t);
-          attention_forward(ctx, out, zeros(ctx, keep, "lse", {B, H, T}, DType::f32), qkv, B, T,
+          const View qkv = noise(ctx, keep, "qkv", {N, 3 * C}, t);
+          const View out = noise(ctx, keep, "out", {N, C}, t);
+          attention_forward(ctx, out, noise(ctx, keep, "lse", {B, H, T}, DType::f32), qkv, B, T,
                             both_ways, {});
         });
   }
@@ -187,6 +187,9 @@ int run(const std::string& mode) {
       "| op | median us | least us | TFLOP/s | GB/s | of the roof |\n|---|---|---|---|---|---|\n");
   for (const Work& w : small ? works(1, 32, 64, 2) : works(8, 1024, 768, 12))
     print_row(place, w, roofs, small ? 3 : 11);
+  // Heads of 128 too.
+  for (const Work& w : small ? works(1, 32, 128, 1) : works(8, 1024, 768, 6))
+    if (std::string_view(w.op).starts_with("attention")) print_row(place, w, roofs, small ? 3 : 11);
   const auto if_it_is_there = [](const std::string& what, const auto& print) {
     try {
       print();

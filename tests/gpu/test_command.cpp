@@ -112,6 +112,91 @@ TEST_F(GpuCommand, ResumesBitForBit) {
   }
 }
 
+// A run by what its model has beside the common shape, or with none a folder's own model.
+struct KindOfRun {
+  const char* name;
+  const char* model;
+  const char* arguments;
+};
+
+// Every block form, optimizer, adapter and place of weights.
+const char* const kLlama = "type: llama, num_key_value_heads: 2";
+const KindOfRun kRuns[] = {
+    {"llama", kLlama, ""},
+    {"qwen3", "type: qwen3, num_key_value_heads: 2, head_dim: 16", ""},
+    {"gemma2",
+     "type: gemma2, num_key_value_heads: 2, head_dim: 16, sliding_window: 16, "
+     "query_pre_attn_scalar: 16",
+     ""},
+    {"gpt_neox", "type: gpt_neox", ""},
+    {"olmo2", "type: olmo2", ""},
+    {"phi3", "type: phi3, pad_token_id: 0", ""},
+    {"bert", "type: bert", "train_data=rows.jsonl task=sequence_classification"},
+    {"lion", kLlama, "optim=lion"},
+    {"rmsprop", kLlama, "optim=rmsprop"},
+    {"adagrad", kLlama, "optim=adagrad"},
+    {"lamb", kLlama, "optim=lamb"},
+    {"lars", kLlama, "optim=lars"},
+    {"ademamix", kLlama, "optim=ademamix"},
+    {"adafactor", kLlama, "optim=adafactor"},
+    {"adamw_8bit", kLlama, "optim=adamw_8bit"},
+    {"lion_8bit", kLlama, "optim=lion_8bit"},
+    {"adamw_4bit", kLlama, "optim=adamw_4bit"},
+    {"paged", kLlama, "optim=paged_adamw_8bit precision=bf16"},
+    {"no_master", kLlama, "allow=[no_master] precision=bf16"},
+    {"streamed", kLlama, "precision=bf16 offload_params=cpu offload_optimizer=cpu"},
+    {"lora", "", "model=llama-cpu/final peft=lora lora_r=4 lora_dropout=0.1"},
+    {"qlora", "", "model=llama-cpu/final peft=qlora lora_r=4 precision=bf16"},
+};
+
+TEST_F(GpuCommand, TrainsEveryKindOfRunAsTheCpuDoes) {
+  std::ofstream rows(folder_ / "rows.jsonl");
+  for (int i = 0, x = 1; i < 200; ++i) {
+    rows << "{\"input_ids\": [";
+    for (int k = 0; k < 5 + i * 7 % 50; ++k) {
+      x = (x * 5 + 3 + (i % 7 == 0 ? 1 : 0)) % 256;
+      rows << (k > 0 ? ", " : "") << x;
+    }
+    rows << "], \"label\": " << i % 3 << "}\n";
+  }
+  rows.close();
+  for (const KindOfRun& run : kRuns) {
+    SCOPED_TRACE(run.name);
+    const std::string arguments = run.arguments;
+    std::vector<double> loss[2];
+    for (const char* device : {"cpu", "cuda"}) {
+      const std::string output = std::string(run.name) + "-" + device;
+      const std::string shape =
+          *run.model == 0 ? ""
+                          : "init=scratch 'model={" + std::string(run.model) +
+                                ", vocab_size: 256, hidden_size: 48, intermediate_size: 80, "
+                                "num_hidden_layers: 2, num_attention_heads: 4, "
+                                "max_position_embeddings: 64}' ";
+      EXPECT_EQ(snug("train train_data=tokens.bin " + shape +
+                     "eval_fraction=0.05 max_eval_samples=4 max_length=64 global_batch_size=8 "
+                     "per_device_train_batch_size=4 lr_scheduler_type=constant logging_steps=1 "
+                     "learning_rate=1e-3 max_steps=4 device=" +
+                     device + " output_dir=" + output + " " + arguments),
+                0)
+          << said();
+      loss[device == std::string("cuda")] = losses(output);
+    }
+    EXPECT_EQ(loss[0].size(), 4u);
+    EXPECT_EQ(loss[1].size(), 4u);
+    if (loss[0].size() != 4 || loss[1].size() != 4) continue;
+    const Json memory = json(std::string(run.name) + "-cuda/memory.json");
+    EXPECT_EQ(memory["planned_engine_bytes"], memory["measured_engine_bytes"]);
+    EXPECT_EQ(memory["planned_host_bytes"], memory["measured_host_bytes"]);
+    // As above; in 16 bits one rounding of a logit.
+    const bool half = arguments.find("bf16") != std::string::npos;
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_NEAR(loss[1][i], loss[0][i],
+                  (half ? 0x1p-9 : 2e-5 * static_cast<double>(i + 1)) * loss[0][i])
+          << "step " << i + 1;
+    }
+  }
+}
+
 // What tuning chose is named, followed and resumed, with the same bits.
 TEST_F(GpuCommand, TunesProductsOnce) {
   const std::string keys = "precision=bf16 device=cuda save_steps=3 ";

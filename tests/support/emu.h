@@ -9,8 +9,11 @@
 
 #include <sys/mman.h>
 
+#include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "engine/core/units.h"
 #include "engine/simt/emu.h"
@@ -157,9 +160,17 @@ class EveryOpLaunches final : public OpListener {
   int64_t before_ = simt::emu::launches_so_far();
 };
 
-// The body on the place emu with `settings` else. Fails the test if an op launches nothing.
+// The place whose kernels tests hold to the CPU: emu, or with SNUG_TEST_KERNELS_ON=cuda in the
+// environment the GPU, so that every such test is one of silicon too (tools/gpu_check.sh).
+inline Place kernel_place() {
+  static const char* const on = std::getenv("SNUG_TEST_KERNELS_ON");
+  return on != nullptr && std::string_view(on) == "cuda" ? Place::cuda : Place::emu;
+}
+
+// The body on the place of kernels with `settings` else. Fails the test if an op launches nothing.
 inline Outputs run_on_emu(const Body& body, Settings settings = {}) {
-  settings.target = Place::emu;
+  settings.target = kernel_place();
+  if (settings.target == Place::cuda) return run_on_plan_and_cpu(settings, body);
   EveryOpLaunches launches;
   Outputs outputs = run_on_plan_and_cpu(settings, body, {.listener = &launches});
   EXPECT_GT(launches.ops, 0);
@@ -174,12 +185,27 @@ inline constexpr int kBlockSizes[] = {32, 64, 128};
 template <class C>
 inline constexpr bool kEmulated = std::is_same_v<C, EmuCase>;
 
+// The same bytes; on a GPU any NaN for a NaN, for sign and payload of one that arises are the
+// processor's.
+inline bool equal_bits(const Output& a, const Output& b) {
+  if (a.bytes == b.bytes) return true;
+  if (kernel_place() != Place::cuda || a.bytes.size() != b.bytes.size() || a.dtype != b.dtype)
+    return false;
+  const Values x = a.values(), y = b.values();
+  const auto size = static_cast<size_t>(size_of(a.dtype));
+  for (size_t i = 0; i < x.size(); ++i)
+    if (std::memcmp(&a.bytes[i * size], &b.bytes[i * size], size) != 0 &&
+        !(std::isnan(x[i]) && std::isnan(y[i])))
+      return false;
+  return true;
+}
+
 // Output by output, the same bytes.
 inline void expect_equal_bits(const Outputs& a, const Outputs& b) {
   ASSERT_EQ(a.all.size(), b.all.size());
   for (size_t i = 0; i < a.all.size(); ++i) {
     EXPECT_EQ(a.all[i].name, b.all[i].name);
-    EXPECT_TRUE(a.all[i].bytes == b.all[i].bytes) << "output " << a.all[i].name << " differs";
+    EXPECT_TRUE(equal_bits(a.all[i], b.all[i])) << "output " << a.all[i].name << " differs";
   }
 }
 

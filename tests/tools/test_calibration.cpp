@@ -259,6 +259,12 @@ TEST(PinnedKernels, AreTakenOver) {
       {*parse_product_class("tn wide long"), DType::f32, DType::f32, MatmulKernel::reference}};
   EXPECT_EQ(pinned_kernels(pinned, "checkpoint-1", {}).choices(), pinned);
   EXPECT_TRUE(pinned_kernels({}, "checkpoint-1", {}).empty());
+  // What a run on a GPU pins comes back too, and asks nothing of a CPU.
+  std::vector<KernelChoice> gpu = pinned;
+  gpu.push_back(
+      {*parse_product_class("nt wide long"), DType::f16, DType::f16, MatmulKernel::cublaslt});
+  EXPECT_EQ(parse_choices(choices_json(gpu), "a plan"), gpu);
+  EXPECT_EQ(pinned_kernels(gpu, "checkpoint-1", {}).choices(), pinned);
 }
 
 TEST(PinnedKernels, ThatThisMachineLacksAreRefusedUnlessAnotherHasTheirBits) {

@@ -13,6 +13,7 @@
 #include "tools/report/markup.h"
 #include "tools/report/pictures.h"
 #include "tools/report/report.h"
+#include "tools/report/side_by_side.h"
 
 namespace snug {
 namespace {
@@ -104,7 +105,7 @@ ReportRun some_run(const Plan& plan) {
   run.measured_engine_bytes = plan.engine_bytes;
   run.measured_runtime_bytes = plan.runtime_bytes - 1;
   run.allocations_after_start = 0;
-  run.sample_text = "To be\nor not";
+  run.samples = {{100, "To be"}, {400, "To be\nor not"}};
   run.finished = true;
   return run;
 }
@@ -176,7 +177,7 @@ TEST(Report, VerdictBeforeTheRun) {
   const Plan plan = hand_plan();
   const std::string html = report_html(plan, ReportRun{});
   EXPECT_TRUE(has(html, "planned, not measured:"));
-  for (const char* part : {"planned = measured", "Learning", "Planned against measured", "Sample",
+  for (const char* part : {"planned = measured", "Learning", "Planned against measured", "Samples",
                            "unfinished", "Allocations after"})
     EXPECT_FALSE(has(html, part)) << part;
 }
@@ -215,6 +216,97 @@ TEST(Report, DifferencesAreSaid) {
   EXPECT_TRUE(has(html, "the last step written here is 490"));
   run.measured_engine_bytes = plan.engine_bytes - 1;
   EXPECT_TRUE(has(report_html(plan, run), "1 bytes (1 B) less than planned"));
+}
+
+// Each leg is measured against its own plan, whatever the last one has.
+TEST(Report, LegsHaveTheirOwnPlans) {
+  const Plan plan = hand_plan();
+  ReportRun run = some_run(plan);
+  const int64_t before = plan.engine_bytes + (int64_t{7} << 19);
+  for (size_t i = 0; i < 20; ++i) run.memory_samples[i].second = before;
+  EXPECT_TRUE(has(report_html(plan, run), "3670016 bytes (3.50 MiB) more than planned"));
+  run.legs = {{.engine_bytes = before, .budget = int64_t{100} << 20, .machine = "first machine"},
+              {.from_step = 200, .step = 200, .seconds = 10, .engine_bytes = plan.engine_bytes}};
+  run.best_step = 400;
+  run.best_value = 4.25;
+  run.final_step = 490;
+  std::string html = report_html(plan, run);
+  EXPECT_EQ(markup_fault(html), "");
+  EXPECT_TRUE(has(html, "The difference is 0 bytes in all 50 samples."));
+  EXPECT_FALSE(has(html, "more than planned"));
+  EXPECT_TRUE(has(html, "what the plan of their leg has (2 legs)"));
+  EXPECT_TRUE(has(html, data_bytes(before)));
+  EXPECT_TRUE(has(html, "first machine"));
+  EXPECT_TRUE(has(html, "went on from a checkpoint"));
+  EXPECT_EQ(count(html, "class=\"legline\""), 5u) << "in the loss, three curves and the memory";
+  EXPECT_TRUE(has(html,
+                  "Best: validation loss 4.2500 at step 400. <code>final/</code> holds the "
+                  "weights of step 490, not the best ones."));
+  EXPECT_EQ(count(html, "class=\"ring\""), 1u);
+  run.memory_samples[3].second += 4096;
+  EXPECT_TRUE(has(report_html(plan, run), "4096 bytes (4.00 KiB) more than planned, after"));
+  // Of a leg whose log does not say its plan nothing is claimed.
+  run.legs[0].engine_bytes = -1;
+  html = report_html(plan, run);
+  EXPECT_TRUE(has(html, "The difference is 0 bytes in all 30 samples."));
+  EXPECT_TRUE(has(html, "not logged"));
+}
+
+TEST(Report, OrderIsLearningMemoryLadder) {
+  const Plan plan = hand_plan();
+  ReportRun run = some_run(plan);
+  run.legs = {{.engine_bytes = plan.engine_bytes, .machine = "a machine"}};
+  run.ladder = {{plan.budget, plan.engine_bytes, 1, "none", 900, "A rung.", true}};
+  const std::string html = report_html(plan, run);
+  size_t at = 0;
+  for (const char* part : {"a machine", "<h2>Learning", "<h2>Samples", "<h2>Planned against",
+                           "planned = measured", "<h2>Memory over", "<h2>Programs", "ladder"}) {
+    const size_t found = html.find(part, at);
+    EXPECT_NE(found, std::string::npos) << part;
+    at = std::min(found, html.size());
+  }
+}
+
+// A page drawn anew says what is now so and keeps what the plan had drawn.
+TEST(Report, IsRenewedWithoutThePlan) {
+  const Plan plan = hand_plan();
+  ReportRun run = some_run(plan);
+  run.finished = false;
+  const std::string before = report_html(plan, run);
+  run.metrics.push_back({500, 2.5, 1e-3, 1.5, 1000, 30});
+  run.finished = true;
+  run.legs = {{.engine_bytes = plan.engine_bytes, .machine = "a machine"}};
+  const std::string after = renewed_report(before, run);
+  EXPECT_EQ(markup_fault(after), "");
+  EXPECT_EQ(after, report_html(plan, run));
+  EXPECT_EQ(renewed_report("<p>no page</p>", run), "");
+}
+
+TEST(Report, RunsLieSideBySide) {
+  const Plan plan = hand_plan(1);
+  std::vector<ComparedRun> runs(10);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    runs[i].run = some_run(plan);
+    runs[i].run.title = fmt::format("run{}<", i);
+    runs[i].run.best_step = 400;
+    runs[i].run.best_value = 4.25;
+    runs[i].keys = {{"seed", "42"},
+                    {"output_dir", std::to_string(i)},
+                    {"learning_rate", i == 3 ? "0.001" : "0.0006"}};
+  }
+  runs[7].keys.emplace_back("model.n_layer", "6");
+  const std::vector<ConfigDifference> list = config_differences(runs);
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[0].key, "learning_rate");
+  EXPECT_EQ(list[0].values[3], "0.001");
+  EXPECT_EQ(list[1].key, "model.n_layer");
+  EXPECT_EQ(list[1].values[7] + list[1].values[0], "6");
+  const std::string html = side_by_side_html(runs);
+  EXPECT_EQ(markup_fault(html), "");
+  EXPECT_TRUE(has(html, "run9&lt;"));
+  EXPECT_EQ(count(html, "class=\"curve s1 d2\""), 4u) << "the tenth, in each of four charts";
+  runs.resize(2);
+  EXPECT_TRUE(has(side_by_side_html(runs), "They say the same, but for the folder."));
 }
 
 // Of many the largest, whichever way it goes, and the moment it was there; of samples that share a
@@ -276,7 +368,9 @@ TEST(Report, TextFromOutsideIsEscaped) {
     }
   }
   ReportRun run = some_run(plan);
-  run.title = run.sample_text = evil;
+  run.title = run.model_text = run.written = evil;
+  run.samples = {{1, evil}};
+  run.legs = {{.machine = evil, .when = evil, .sentence = evil}};
   const std::string html = report_html(plan, run);
   EXPECT_EQ(markup_fault(html), "");
   EXPECT_FALSE(has(html, "<script>alert"));

@@ -133,17 +133,17 @@ class SlowReportBrowser : public testing::Test {
     if (!folder_.empty()) fs::remove_all(folder_, error);
   }
 
-  // Opens a copy of the page, 1280 pixels wide, and gives what the probe found.
-  Json look(std::string html, bool dark = false) {
+  // Opens a copy of the page, so many pixels wide, and gives what the probe found.
+  Json look(std::string html, bool dark = false, int width = 1280) {
     html.insert(html.find("<meta"), kEars);
     html.insert(html.rfind("</body>"), kProbe);
     const std::string page = folder_ + "/page.html", out = folder_ + "/dom.html";
     write_atomic(page, html);
     const std::string command = fmt::format(
         "timeout 240 '{}' --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage "
-        "--user-data-dir='{}/profile' --window-size=1280,1000 --virtual-time-budget=5000 {} "
+        "--user-data-dir='{}/profile' --window-size={},1000 --virtual-time-budget=5000 {} "
         "--dump-dom 'file://{}' > '{}' 2> '{}/log'",
-        browser_, folder_, dark ? "--blink-settings=preferredColorScheme=0" : "", page, out,
+        browser_, folder_, width, dark ? "--blink-settings=preferredColorScheme=0" : "", page, out,
         folder_);
     EXPECT_EQ(std::system(command.c_str()), 0) << read_file(folder_ + "/log");
     const std::string dom = read_file(out);
@@ -171,8 +171,23 @@ ReportRun whole_run(const Plan& plan) {
   run.measured_engine_bytes = plan.engine_bytes;
   run.measured_runtime_bytes = plan.runtime_bytes - 1;
   run.allocations_after_start = 0;
-  run.sample_text = "To be\nor not";
+  run.samples = {{100, "To be"}, {400, "To be\nor not"}};
   run.finished = true;
+  run.written = "2026-11-27T01:00:00Z";
+  run.best_step = run.final_step = 400;
+  run.best_value = 4.25;
+  run.legs = {{.engine_bytes = plan.engine_bytes,
+               .budget = plan.budget,
+               .machine = "a machine",
+               .when = "2026-11-26T01:00:00Z",
+               .sentence = "Eight sequences at once."},
+              {.from_step = 290,
+               .step = 300,
+               .seconds = 15,
+               .engine_bytes = plan.engine_bytes,
+               .machine = "another machine",
+               .when = "2026-11-27T00:00:00Z",
+               .sentence = "Eight sequences in two micro-batches."}};
   run.op_times = predicted_times(plan, op_seconds, "rates of a test");
   for (int64_t k = 0; k < 6; ++k)
     run.ladder.push_back({plan.budget * (4 + k) / 6, plan.engine_bytes * (4 + k) / 6, 1 + k,
@@ -181,11 +196,11 @@ ReportRun whole_run(const Plan& plan) {
   return run;
 }
 
-void expect_sound(const Json& found) {
+void expect_sound(const Json& found, int width = 1280) {
   ASSERT_TRUE(found.contains("faults"));
   EXPECT_EQ(found["faults"], Json::array());
-  EXPECT_EQ(found["width"], 1280);
-  EXPECT_LE(found["scroll"].get<int>(), 1280);
+  EXPECT_EQ(found["width"], width);
+  EXPECT_LE(found["scroll"].get<int>(), width);
   EXPECT_EQ(found["wide"], Json::array());
   EXPECT_EQ(found["over"], Json::array());
   EXPECT_EQ(found["odd"], Json::array());
@@ -223,8 +238,8 @@ TEST_F(SlowReportBrowser, APageOfARunIsReadAndOperated) {
   const Json found = look(html);
   expect_sound(found);
   EXPECT_EQ(found["headings"],
-            Json({"a run", "Memory over one step", "Address map", "The ladder", "Learning",
-                  "Planned against measured", "Programs", "Sample"}));
+            Json({"a run", "Learning", "Samples", "Planned against measured",
+                  "Memory over one step", "Address map", "Programs", "The ladder"}));
   // Stack and map come in the order of the page, and what unfolds.
   ASSERT_GE(found["tabs"].size(), 4u);
   EXPECT_EQ(found["tabs"][0], "stack");
@@ -257,6 +272,11 @@ TEST_F(SlowReportBrowser, APageOfARunIsReadAndOperated) {
   const Json dark = look(html, true);
   expect_sound(dark);
   EXPECT_NE(dark["colours"], found["colours"]);
+  // A half of a laptop's screen, and less.
+  for (const int width : {900, 600}) {
+    expect_sound(look(html, false, width), width);
+    expect_sound(look(report_html(plan, ReportRun{}), false, width), width);
+  }
 }
 
 TEST_F(SlowReportBrowser, TheProbeSeesFaults) {

@@ -1,5 +1,6 @@
 // The files a run writes for others while it runs: lines, CSV, TensorBoard events,
 // trainer_state.json, and how they are cut at a resume.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,6 +13,7 @@
 #include "tests/engine/io/temp_folder.h"
 #include "tools/trainer/run_history.h"
 #include "tools/trainer/run_log.h"
+#include "tools/trainer/run_story.h"
 #include "tools/trainer/trainer_state.h"
 
 namespace snug {
@@ -130,6 +132,18 @@ TEST(Events, BytesAreTensorBoards) {
   EXPECT_EQ(event_step("\x10"), std::nullopt);
   EXPECT_EQ(event_step("\x0b"), std::nullopt);
   EXPECT_EQ(event_step("\x2a\x05xx"), std::nullopt);
+}
+
+// The bytes that tensorboard 2.20's own messages have (event_pb2.Event with a value of the text
+// plugin, SerializeToString).
+TEST(Events, TextIsATensorOfStrings) {
+  std::string hex;
+  for (const char c : text_event(1.5, 3, "sample", "hi"))
+    hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  EXPECT_EQ(hex,
+            "09000000000000f83f10032a220a200a0673616d706c65420c0807120412020801420268694a080a060a04"
+            "74657874");
+  EXPECT_EQ(event_step(text_event(1.5, 3, "sample", "hi")), 3);
 }
 
 struct Record {
@@ -356,6 +370,117 @@ TEST(RunLogs, TheLogOfACheckpointIsRestored) {
       EXPECT_FALSE(fs::exists(b + name)) << name;
   }
   testing::internal::GetCapturedStdout();
+}
+
+TEST(RunStory, NumbersOfALine) {
+  const std::string line =
+      R"({"step":5,"loss":2.5e-1,"grad_norm":null, "x" : 3,"sample":"\"loss\":9","eval_loss": -4})";
+  EXPECT_EQ(number_in_line(line, "loss"), 0.25);
+  EXPECT_EQ(number_in_line(line, "step"), 5);
+  EXPECT_EQ(number_in_line(line, "eval_loss"), -4);
+  EXPECT_TRUE(std::isnan(number_in_line(line, "grad_norm")));
+  EXPECT_TRUE(std::isnan(number_in_line(line, "oss")));
+  EXPECT_TRUE(std::isnan(number_in_line(R"({"sample":"\"loss\":9"})", "loss")));
+  EXPECT_TRUE(std::isnan(number_in_line("{\"loss\":", "loss")));
+}
+
+// What a folder says: legs with their plans, the best step, samples, and whose weights final/ has.
+TEST(RunStory, IsReadFromTheFolder) {
+  TempFolder tmp;
+  const std::string run = tmp / "run";
+  fs::create_directories(run + "/final");
+  EXPECT_TRUE(read_run(run).metrics.empty());
+  spill(run + "/config.resolved.yaml",
+        "model:\n  n_layer: 2\n  n_embd: 64\nallow: [a, b]\nload_best_model_at_end: true\n"
+        "metric_for_best_model: eval_accuracy\n");
+  spill(run + "/final/config.json", "{}");
+  spill(run + "/memory.json", R"({"finished":true})");
+  spill(run + "/plan.json", R"({"model":"a small one"})");
+  spill(run + "/trainer_state.json",
+        "{\n  \"best_global_step\": 20,\n  \"global_step\": 30,\n  \"log_history\": [\n    "
+        "{\"step\":3,\"max_steps\":7}\n  ],\n  \"max_steps\": 30\n}\n");
+  spill(run + "/metrics.jsonl",
+        R"({"step":0,"eval_loss":9,"eval_accuracy":0.9,"time":"t0"})"
+        "\n"
+        R"({"step":10,"loss":3,"elapsed_seconds":1.5,"memory_bytes":100,"startup_seconds":0.1,)"
+        R"("predicted_tokens_per_second":7,"leg":{"from_step":0,"began":"b0","machine":"m",)"
+        R"("planned_engine_bytes":100,"budget_bytes":200,"plan":"p"},"time":"t1"})"
+        "\n"
+        R"({"step":10,"sample":"a \"loss\": b","time":"t1"})"
+        "\n"
+        R"({"step":20,"eval_loss":2,"eval_accuracy":0.7,"time":"t2"})"
+        "\n"
+        R"({"step":30,"loss":null,"elapsed_seconds":4,"memory_bytes":50,"startup_seconds":0.1,)"
+        R"("leg":{"from_step":15,"planned_engine_bytes":50,"budget_bytes":null},"time":"t3"})"
+        "\n"
+        R"({"step":30,"eval_loss":1,"eval_accuracy":0.6,"time":"t4"})"
+        "\n");
+  const ComparedRun all = read_compared_run(run);
+  const ReportRun& r = all.run;
+  ASSERT_EQ(r.legs.size(), 2u);
+  EXPECT_EQ(r.legs[0].engine_bytes, 100);
+  EXPECT_EQ(r.legs[0].machine + r.legs[0].when + r.legs[0].sentence, "mb0p");
+  EXPECT_EQ(r.legs[0].budget, 200);
+  EXPECT_EQ(r.legs[0].predicted_tokens_per_second, 7);
+  EXPECT_EQ(r.legs[1].from_step, 15);
+  EXPECT_EQ(r.legs[1].seconds, 4);
+  EXPECT_EQ(r.legs[1].engine_bytes, 50);
+  ASSERT_EQ(r.metrics.size(), 2u);
+  EXPECT_TRUE(std::isnan(r.metrics[1].loss));
+  EXPECT_EQ(r.memory_samples[1], std::pair(4.0, int64_t{50}));
+  EXPECT_EQ(r.evals.size(), 3u);
+  EXPECT_EQ(r.best_step, 20) << "the start is no result";
+  EXPECT_EQ(r.best_value, 0.7);
+  EXPECT_EQ(r.final_step, 20);
+  EXPECT_TRUE(r.finished);
+  EXPECT_EQ(r.total_steps, 30);
+  EXPECT_EQ(r.written, "t4");
+  EXPECT_EQ(r.model_text, "a small one");
+  ASSERT_EQ(r.samples.size(), 1u);
+  EXPECT_EQ(r.samples[0].text, "a \"loss\": b");
+  const std::vector<std::pair<std::string, std::string>> keys = {
+      {"model.n_layer", "2"},
+      {"model.n_embd", "64"},
+      {"allow", "[a, b]"},
+      {"load_best_model_at_end", "true"},
+      {"metric_for_best_model", "eval_accuracy"}};
+  EXPECT_EQ(all.keys, keys);
+  // Killed after it went on: what memory.json says is of the leg before.
+  spill(run + "/trainer_state.json", "{\n  \"global_step\": 20,\n  \"log_history\": []\n}\n");
+  EXPECT_FALSE(read_run(run).finished);
+}
+
+// Of many lines some thousand stay, with every spike and the last.
+TEST(RunStory, LongRunsAreThinned) {
+  TempFolder tmp;
+  std::string lines;
+  constexpr int kSteps = 100000;
+  for (int i = 1; i <= kSteps; ++i)
+    lines += fmt::format(
+        "{{\"step\":{},\"loss\":{},\"learning_rate\":1e-3,\"grad_norm\":{},\"tokens_per_second\":9,"
+        "\"elapsed_seconds\":{},\"memory_bytes\":77}}\n",
+        i,
+        i == 777     ? 50
+        : i == 50001 ? 0.5
+                     : 3.0 + 0.001 * (i % 7),
+        i == 31234 ? 99 : 1, i);
+  spill(tmp / "metrics.jsonl", lines);
+  const ReportRun run = read_run(tmp.path());
+  EXPECT_LT(run.metrics.size(), 5000u);
+  EXPECT_GT(run.metrics.size(), 1000u);
+  EXPECT_EQ(run.metrics.back().step, kSteps);
+  double high = 0, low = 9, norm = 0;
+  int64_t before = 0;
+  for (const ReportMetric& m : run.metrics) {
+    EXPECT_GT(m.step, before);
+    before = m.step;
+    high = std::max(high, m.loss);
+    low = std::min(low, m.loss);
+    norm = std::max(norm, m.grad_norm);
+  }
+  EXPECT_EQ(high, 50);
+  EXPECT_EQ(low, 0.5);
+  EXPECT_EQ(norm, 99);
 }
 
 TEST(RunLogs, ReportTo) {

@@ -201,6 +201,9 @@ Calibration parse_calibration(const nlohmann::json& j, const std::string& where)
     if (choices[i].a == DType::f16 || choices[i].b == DType::f16)
       fail(ErrorCode::data, fmt::format("a dtype that is measured, f32 or bf16, in {}", at),
            "f16, which is multiplied as f32", "measure again with snug calibrate --force");
+    if (choices[i].kernel == MatmulKernel::cublaslt)
+      fail(ErrorCode::data, fmt::format("a kernel of a CPU in {}", at), "\"cublaslt\", a GPU's",
+           "measure again with snug calibrate --force");
     MeasuredProduct m = standing_for(choices[i].shapes, choices[i].a);
     m.choice = choices[i];
     const nlohmann::json rates = list[i].contains("rates") ? list[i]["rates"] : nlohmann::json();

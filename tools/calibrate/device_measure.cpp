@@ -83,9 +83,9 @@ double product_rate(Place place, const Settings& settings, const ProductRate& p,
         o.transpose_a = p.shapes.a_transposed;
         o.transpose_b = p.shapes.b_transposed;
         const View a =
-            zeros(ctx, keep, "a", o.transpose_a ? Shape{p.K, p.M} : Shape{p.M, p.K}, p.dtype);
+            noise(ctx, keep, "a", o.transpose_a ? Shape{p.K, p.M} : Shape{p.M, p.K}, p.dtype);
         const View b_view =
-            zeros(ctx, keep, "b", o.transpose_b ? Shape{p.N, p.K} : Shape{p.K, p.N}, p.dtype);
+            noise(ctx, keep, "b", o.transpose_b ? Shape{p.N, p.K} : Shape{p.K, p.N}, p.dtype);
         const DType c = o.transpose_a ? DType::f32 : p.dtype;
         matmul(ctx, zeros(ctx, keep, "c", {p.M, p.N}, c), a, b_view, o);
       });
@@ -145,7 +145,7 @@ double attention_seconds(Place place, Settings settings, bool cudnn, const Atten
                     [&](Context& ctx, std::vector<Tensor>& keep) {
                       const int64_t C = spec.H * spec.D;
                       const auto z = [&](const char* name, int64_t width) {
-                        return zeros(ctx, keep, name, {N, width}, DType::bf16);
+                        return noise(ctx, keep, name, {N, width}, DType::bf16);
                       };
                       const View qkv = z("qkv", 3 * C), out = z("out", C);
                       const View lse = zeros(ctx, keep, "lse", {B, spec.H, a.T}, DType::f32);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/core/error.h"
+#include "engine/core/rng.h"
 #include "engine/kernels/kernels.h"
 #include "tools/calibrate/median.h"
 
@@ -83,6 +85,35 @@ double bench_program(Place place, const Settings& settings, int repeats, const O
     if (i >= kUncounted) seconds.push_back(monotonic_seconds() - begin);
   }
   return median_of(seconds, Middle::upper);
+}
+
+View noise(Context& ctx, std::vector<Tensor>& keep, const char* name, Shape shape, DType dtype) {
+  require(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
+          "noise in a dtype of numbers");
+  keep.push_back(ctx.tensor(Name(name), shape, dtype, Category::workspace));
+  const View& v = keep.back();
+  const int64_t n = v.elements();
+  const View flat = v.reshaped({n});
+  // The host writes a first piece, which then doubles where it lies.
+  constexpr int64_t kFirst = 1 << 18;
+  int64_t there = std::min(n, kFirst);
+  if (!ctx.planning()) {
+    // The exponent is that of one, sign and mantissa are random; an f32 has its own in the upper half.
+    const uint16_t one = dtype == DType::f16 ? 0x3c00 : 0x3f80,
+                   random = dtype == DType::f16 ? 0x83ff : 0x807f;
+    std::vector<uint16_t> halves(static_cast<size_t>(there * size_of(dtype) / 2));
+    for (size_t i = 0; i < halves.size(); ++i) {
+      const auto bits = static_cast<uint16_t>(mix64(i) >> 48);
+      const bool lower = dtype == DType::f32 && i % 2 == 0;
+      halves[i] = lower ? bits : static_cast<uint16_t>((bits & random) | one);
+    }
+    ctx.write(flat.rows(0, there), halves.data());
+  }
+  for (int64_t more; there < n; there += more) {
+    more = std::min(there, n - there);
+    copy(ctx, flat.rows(there, more), flat.rows(0, more));
+  }
+  return v;
 }
 
 View zeros(Context& ctx, std::vector<Tensor>& keep, const char* name, Shape shape, DType dtype) {

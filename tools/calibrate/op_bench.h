@@ -26,8 +26,10 @@ OpBench bench_op(Place place, const Settings& settings, const std::string& op, i
 // The host's seconds of a whole program, its work waited for; as a graph where settings ask for it.
 double bench_program(Place place, const Settings& settings, int repeats, const OpBody& body);
 
-// A tensor of zeros that ends with `keep`: the time of kernels does not depend on values, the power
-// of a GPU a little.
+// A tensor of random numbers of size 1 to 2 that ends with `keep`; dtype f32, bf16 or f16. An H200 multiplies zeros
+// 13 % faster: its clock follows its power.
+View noise(Context& ctx, std::vector<Tensor>& keep, const char* name, Shape shape, DType dtype);
+// A tensor of zeros that ends with `keep`.
 View zeros(Context& ctx, std::vector<Tensor>& keep, const char* name, Shape shape, DType dtype);
 
 }  // namespace snug

@@ -115,6 +115,25 @@ std::string checkpoint_state_name(const Name& state, const ParamInfo& param) {
   return state.str() + "." + param.name.str();
 }
 
+namespace {
+
+// Checkpoints from before they were kept have none.
+void read_preferences(const nlohmann::json& j, const std::string& path, PreferenceSums& to) {
+  if (!j.contains("window_pairs")) return;
+  to.pairs = get_int_in(j, "window_pairs", path, 0, int64_t{1} << 53);
+  const auto sums = j.find("window_preferences");
+  const auto number = [](const nlohmann::json& v) { return v.is_number(); };
+  if (sums == j.end() || !sums->is_array() || sums->size() != to.sums.size() ||
+      !std::all_of(sums->begin(), sums->end(), number))
+    fail(ErrorCode::data,
+         fmt::format("{} numbers of window_preferences in {}", to.sums.size(), path),
+         sums == j.end() ? std::string("none") : json_brief(*sums),
+         "resume from another checkpoint");
+  for (size_t i = 0; i < to.sums.size(); ++i) to.sums[i] = (*sums)[i].get<double>();
+}
+
+}  // namespace
+
 nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned,
                                      const Hyperparameters& hyperparameters) {
   nlohmann::json scaling;
@@ -132,6 +151,8 @@ nlohmann::json checkpoint_state_json(const RunPosition& at, const Pinned& pinned
           {"window_loss", at.window_loss},
           {"window_tokens", at.window_tokens},
           {"window_steps", at.window_steps},
+          {"window_pairs", at.window_pairs.pairs},
+          {"window_preferences", at.window_pairs.sums},
           {"start_eval_loss", at.start_eval_loss},
           {"best_eval_loss", at.best_eval_loss},
           {"best_eval_step", at.best_eval_step},
@@ -230,6 +251,7 @@ Checkpoint read_checkpoint(const std::string& folder, bool checked) {
   at.window_loss = get_number(j, "window_loss", path);
   at.window_tokens = get_int_in(j, "window_tokens", path, 0, kMostTokens);
   at.window_steps = get_int_in(j, "window_steps", path, 0, at.step);
+  read_preferences(j, path, at.window_pairs);
   at.best_eval_loss = get_number(j, "best_eval_loss", path);
   at.best_eval_step = get_int_in(j, "best_eval_step", path, 0, at.step);
   at.evals_without_gain = get_int_in(j, "evals_without_gain", path, 0, at.step + 1);

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "layers/tasks/preference.h"
 #include "tools/checkpoint/loss_watch.h"
 #include "tools/planner/plan.h"
 
@@ -36,6 +37,7 @@ struct RunPosition {
   double window_loss = 0;     // sum of losses since the last log line
   int64_t window_tokens = 0;  // and their number
   int64_t window_steps = 0;
+  PreferenceSums window_pairs;  // of task: dpo
   double start_eval_loss = -1;  // before the first step; -1: not evaluated
   double best_eval_loss = -1;   // of the steps; -1: none yet
   int64_t best_eval_step = 0;

@@ -340,6 +340,12 @@ Hyperparameters hyperparameters(const RunConfig& config, int64_t total_steps) {
                        {"weight_decay", number(config.weight_decay)},
                        {"max_grad_norm", number(config.max_grad_norm)}};
   if (config.ranks > 1) h["ranks"] = std::to_string(config.ranks);
+  if (config.task == "dpo") {
+    h["loss_type"] = config.loss_type;
+    h["beta"] = number(config.beta);
+    h["label_smoothing"] = number(config.label_smoothing);
+    if (config.loss_type == "simpo") h["simpo_gamma"] = number(config.simpo_gamma);
+  }
   const int uses = find_optimizer(config.optim)->uses;
   if (uses & kUsesMomentum) {
     h["sgd_momentum"] = number(config.sgd_momentum);

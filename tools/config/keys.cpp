@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "layers/ops/pair_losses.h"
 #include "optim/settings.h"
 
 namespace snug {
@@ -43,6 +44,16 @@ std::string_view optimizer_arguments() {
   return text;
 }
 
+std::string_view pair_loss_names() {
+  static const std::string text = [] {
+    std::string out;
+    for (const PairLossFacts& f : kPairLosses)
+      out += fmt::format("{}{}", out.empty() ? "" : " ", f.name);
+    return out;
+  }();
+  return text;
+}
+
 std::vector<Key> make_keys() {
   using C = RunConfig;
   using K = KeyKind;
@@ -65,12 +76,12 @@ std::vector<Key> make_keys() {
        .unset = "null"},
       {.name = "task", .section = "model", .kind = K::choice, .field = &C::task,
        .doc = "what is learned; causal_lm: the next token; sft: an assistant's turns of conversations, or "
-              "completions of prompts; masked_lm: hidden tokens; "
+              "completions of prompts; dpo: to prefer the chosen of two answers to the rejected one; masked_lm: hidden tokens; "
               "sequence_classification: a label, several or a number of each text or pair; "
               "token_classification: a label of each word; auto: what the model's config says",
        .example = "sequence_classification",
-       .choices = "auto causal_lm sft masked_lm sequence_classification token_classification",
-       .refused = "question_answering dpo pretraining"},
+       .choices = "auto causal_lm sft dpo masked_lm sequence_classification token_classification",
+       .refused = "question_answering pretraining orpo kto"},
       {.name = "problem_type", .section = "model", .kind = K::choice, .field = &C::problem_type,
        .doc = "what labels of a sequence are; auto: lists are multi_label_classification, one known "
               "label or numbers with a fraction regression, all else single_label_classification",
@@ -81,6 +92,21 @@ std::vector<Key> make_keys() {
               "token, 10 % stay", .example = "0.3", .range = {.min = 0, .max = 1, .open_min = true}},
       {.name = "whole_word_mask", .section = "model", .kind = K::flag, .field = &C::whole_word_mask,
        .doc = "masked_lm hides words with all their tokens, not single tokens", .example = "true"},
+
+      {.name = "loss_type", .section = "preference", .kind = K::choice, .field = &C::loss_type,
+       .doc = "of task: dpo, what pairs teach: sigmoid, DPO (with label_smoothing cDPO); ipo; simpo, which needs no "
+              "reference; and others, as TRL 1.16 names them. The reference of the others is the model without its "
+              "adapters", .example = "ipo", .choices = pair_loss_names(),
+       .refused = "robust exo_pair bco_pair aot aot_unpaired aot_pair discopop sft kto_pair orpo kto alphapo"},
+      {.name = "beta", .section = "preference", .kind = K::number, .field = &C::beta,
+       .doc = "of task: dpo, what log probabilities are multiplied by to be rewards: the larger, the nearer the model "
+              "stays to its reference", .example = "0.05", .range = kAboveZero},
+      {.name = "label_smoothing", .section = "preference", .kind = K::number,
+       .field = &C::label_smoothing,
+       .doc = "of sigmoid and simpo: the share of pairs whose answers are taken to be the wrong way round",
+       .example = "0.1", .range = {.min = 0, .max = 0.5, .open_max = true}},
+      {.name = "simpo_gamma", .section = "preference", .kind = K::number, .field = &C::simpo_gamma,
+       .doc = "of simpo: the margin that rewards are to have", .example = "1.0", .range = {.min = 0}},
 
       {.name = "peft", .section = "adapters", .kind = K::choice, .field = &C::peft,
        .doc = "what is trained beside a model that stays as it is: lora, matrices of a low rank beside those of "
@@ -119,7 +145,9 @@ std::vector<Key> make_keys() {
        .refused = "false pissa olora loftq eva corda orthogonal lora_ga"},
       {.name = "bias", .section = "adapters", .kind = K::choice, .field = &C::bias,
        .doc = "which biases of the model are trained too: none, all, or those of modules with adapters",
-       .example = "lora_only", .choices = "none all lora_only"},
+       .example = "lora_only", .choices = "none all lora_only", .refused = "true false",
+       .refused_why = "no choice of adapters",
+       .refused_advice = "bias=none; a GPT-2 has its biases"},
       {.name = "modules_to_save", .section = "adapters", .kind = K::texts,
        .field = &C::modules_to_save,
        .doc = "modules that are trained and saved whole, named by the ends of their paths; the layer that gives a "
@@ -252,10 +280,9 @@ std::vector<Key> make_keys() {
       {.name = "attn_implementation", .section = "machine", .kind = K::choice,
        .field = &C::attn_implementation,
        .doc = "who computes attention: own, the kernels of this program; cudnn, on device cuda with "
-              "precision bf16 or fp16, whose last bits are others, and whose workspace is two bytes for "
-              "every pair of tokens and head, twice that with attention dropout; auto: cudnn where snug "
-              "calibrate device=cuda found it faster, there is no attention dropout and its workspace fits, "
-              "else own",
+              "precision bf16 or fp16 and without attention dropout, whose last bits are others, and whose "
+              "workspace is two bytes for every pair of tokens and head; auto: cudnn where snug calibrate "
+              "device=cuda found it faster and its workspace fits, else own",
        .example = "own", .choices = "auto own cudnn",
        .refused = "eager sdpa flash_attention_2 flash_attention_3 flex_attention",
        .refused_why = "one of PyTorch's",

@@ -64,6 +64,8 @@ struct Key {
 
 // All keys in the order of the documentation; sections are contiguous.
 const std::vector<Key>& config_keys();
+// What nanoGPT's and llm.c's options are called here, as advice; "" for other names.
+std::string_view word_here(std::string_view name);
 // By name or alias; null if unknown.
 const Key* find_key(std::string_view name);
 

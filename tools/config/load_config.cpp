@@ -43,6 +43,8 @@ struct Foreign {
     known.push_back(key.name);
     for (const std::string_view alias : words(key.aliases)) known.push_back(alias);
   }
+  if (const std::string_view here = word_here(name); !here.empty())
+    fail(ErrorCode::usage, "a known configuration key", found, std::string(here));
   fail(ErrorCode::usage, "a known configuration key", found,
        suggestion(name, known, "snug train --help lists the keys"));
 }

@@ -22,10 +22,15 @@ struct RunConfig {
   std::string model_config_json;
   std::string init = "auto";          // auto | scratch | pretrained
   std::string freeze, unfreeze;       // layers/models/freeze.h; empty: nothing is frozen
-  std::string task = "auto";          // auto, a HeadKind of layers/parts/spec.h, or sft
+  std::string task = "auto";          // auto, a HeadKind of layers/parts/spec.h, sft or dpo
   std::string problem_type = "auto";  // auto, or as transformers spells it
   double mlm_probability = 0.15;
   bool whole_word_mask = false;
+
+  // Of task: dpo, as trl.DPOConfig names them; layers/ops/pair_losses.h.
+  std::string loss_type = "sigmoid";
+  double beta = 0.1, label_smoothing = 0;
+  double simpo_gamma = 0.5;
 
   // Adapters, as peft.LoraConfig names them; tools/setup/peft_setup.h.
   std::string peft;     // lora | qlora; empty: none

@@ -51,6 +51,8 @@ void add_rows(const Session& session, Metrics& metrics) {
 
 EvalResult evaluate_rows(Session& session, RowData& rows, Metrics* metrics) {
   const double started = monotonic_seconds();
+  const bool pairs = session.decisions().pairs.any();
+  PreferenceSums preferences;
   session.begin_window(0, 0, 0);
   if (metrics) metrics->clear();
   for (int64_t e = 0; e < rows.eval_steps(); ++e)
@@ -58,9 +60,11 @@ EvalResult evaluate_rows(Session& session, RowData& rows, Metrics* metrics) {
       rows.fill_eval(e, first, session);
       session.evaluate();
       if (metrics && session.head_logits().defined()) add_rows(session, *metrics);
+      if (pairs) add_preferences(session, session.decisions().eval_batch, preferences);
     }
   EvalResult result = result_of(session, started);
   if (metrics) result.metrics = metrics->values();
+  if (pairs) result.metrics = preferences.means();
   return result;
 }
 

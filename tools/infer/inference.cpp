@@ -133,6 +133,7 @@ Inference open_inference(InferenceOptions options,
   r.eval_batch = options.eval_batch;
   r.packing_boundaries = options.packing_boundaries;
   r.rows_per_window = options.rows_per_window;
+  r.pairs = options.pairs;
   r.token_logits = options.token_logits;
   r.kv_length = options.kv_length;
   r.kv_rows = options.kv_rows;

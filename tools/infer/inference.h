@@ -28,6 +28,7 @@ struct InferenceOptions {
   int64_t eval_batch = 0;
   bool packing_boundaries = false;
   int64_t rows_per_window = 0;  // of a head that reads rows
+  PairDecision pairs;           // of a causal LM whose rows are pairs
   bool token_logits = false;    // of Decisions
   int64_t kv_length = 0;        // generation: 0: none
   int64_t kv_rows = 1;          // sequences decoded together

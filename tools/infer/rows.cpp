@@ -81,6 +81,7 @@ RowInference open_rows(InferenceOptions options, const RunConfig& config, int64_
     o.eval_batch = std::min(o.eval_batch, r.rows->eval_windows(0));
     o.packing_boundaries = true;
     o.rows_per_window = r.rows->rows_per_window();
+    o.pairs = r.rows->pairs();
     o.token_logits = !use.labels && spec.head == HeadKind::masked_lm;
   });
   return r;

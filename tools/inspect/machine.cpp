@@ -40,19 +40,9 @@ int64_t meminfo(const std::string& root, const std::string& name) {
   return -1;
 }
 
-std::string cpu_model(const std::string& root) {
-  std::ifstream in(root + "/proc/cpuinfo");
-  for (std::string line; std::getline(in, line);)
-    if (line.starts_with("model name")) {
-      const size_t colon = line.find(": ");
-      if (colon != std::string::npos) return line.substr(colon + 2);
-    }
-  return "unknown";
-}
-
 Finding examine_cpu(const std::string& root) {
   Finding f{.name = "cpu"};
-  const std::string model = cpu_model(root);
+  const std::string model = processor_name(root);
   const std::vector<std::string> features = cpu_features();
   f.facts = {{"model", model}, {"features", features}};
   f.text = fmt::format("{}; {}", model, fmt::join(features, ", "));

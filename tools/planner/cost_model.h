@@ -41,7 +41,8 @@ class CostModel {
   // Of the emulator, roughly: it is there to show what kernels do, not how fast.
   static CostModel emulated();
   // Of a GPU that was not measured, by its number of multiprocessors, at the low end.
-  static CostModel uncalibrated_gpu(const std::string& name, int multiprocessors, DType compute);
+  static CostModel uncalibrated_gpu(const std::string& name, int multiprocessors, int capability,
+                                    DType compute);
   static CostModel described(const std::string& device, const Rates& rates);
 
   // `rows` of a micro-batch; they matter where half_rate_rows is set.

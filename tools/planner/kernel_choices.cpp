@@ -17,11 +17,9 @@ DType parse_float(std::string_view name, const std::string& where) {
        fmt::format("\"{}\"", name), "measure again with snug calibrate --force");
 }
 
-MatmulKernel parse_own_kernel(const std::string& name, const std::string& where) {
+MatmulKernel parse_planned_kernel(const std::string& name, const std::string& where) {
   const auto kernel = parse_matmul_kernel(name);
-  // That of a GPU is no kernel of a CPU, which is what is measured here.
-  if (!kernel || *kernel == MatmulKernel::library || *kernel == MatmulKernel::cublaslt ||
-      *kernel == MatmulKernel::amx_bf16_emulated)
+  if (!kernel || *kernel == MatmulKernel::library || *kernel == MatmulKernel::amx_bf16_emulated)
     fail(ErrorCode::data, fmt::format("a kernel of Snug in {}", where), fmt::format("\"{}\"", name),
          "use the version of Snug that wrote the file");
   return *kernel;
@@ -52,7 +50,7 @@ std::vector<KernelChoice> parse_choices(const nlohmann::json& list, const std::s
     const size_t space = std::min(dtype.find(' '), dtype.size());
     choices.push_back({*shapes, parse_float(dtype.substr(0, space), at),
                        parse_float(dtype.substr(std::min(space + 1, dtype.size())), at),
-                       parse_own_kernel(get_string(item, "kernel", at), at)});
+                       parse_planned_kernel(get_string(item, "kernel", at), at)});
     const KernelChoice& c = choices.back();
     const bool pairs = std::string_view(to_string(c.kernel)).ends_with("bf16");
     if (pairs && (c.a != DType::bf16 || c.b != DType::bf16))

@@ -13,8 +13,9 @@ namespace snug {
 nlohmann::json choices_json(const std::vector<KernelChoice>& choices);
 // Throws data naming `where`.
 std::vector<KernelChoice> parse_choices(const nlohmann::json& list, const std::string& where);
-// A dtype of products; a kernel of ours for a CPU. Both throw data naming `where`.
+// A dtype of products; a kernel that a plan may name, ours or cuBLASLt's. Both throw data naming
+// `where`.
 DType parse_float(std::string_view name, const std::string& where);
-MatmulKernel parse_own_kernel(const std::string& name, const std::string& where);
+MatmulKernel parse_planned_kernel(const std::string& name, const std::string& where);
 
 }  // namespace snug

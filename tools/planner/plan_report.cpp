@@ -96,6 +96,10 @@ nlohmann::json decisions_json(const Plan& plan) {
                       {"attention", plan.attention},
                       {"kernels", choices_json(plan.kernels)}};
   if (d.ranks > 1) j["ranks"] = d.ranks, j["zero"] = d.zero;
+  if (d.pairs.any()) {
+    j["pairs_per_window"] = d.pairs.per_window;
+    j["loss_type"] = facts_of(d.pairs.loss.kind).name;
+  }
   return j;
 }
 
@@ -232,8 +236,8 @@ std::string plan_sentence(const Plan& plan) {
                : fmt::format("Does not fit: {} is the smallest memory that works.",
                              human_bytes(plan.minimum_bytes));
   if (d.micro_batch > 0) {
-    s = plan.rows > 0 ? fmt::format("{} rows a step, in about {} windows of {} tokens", plan.rows,
-                                    plan.global_batch, d.T)
+    s = plan.rows > 0 ? fmt::format("{} {} a step, in about {} windows of {} tokens", plan.rows,
+                                    d.pairs.any() ? "pairs" : "rows", plan.global_batch, d.T)
                       : fmt::format("{} sequences of {} tokens a step", plan.global_batch, d.T);
     if (d.ranks > 1) s += fmt::format(", shared by {} ranks", d.ranks);
     s += plan.accumulation > 1
@@ -461,9 +465,10 @@ std::string plan_text(const Plan& plan) {
   out += rank_text(plan);
   if (plan.empty_share() >= 0)
     out += fmt::format(
-        "\n  rows are {:.1f} tokens long on the mean: about {:.1f} % of the planned rows stay "
+        "\n  {} are {:.1f} tokens long on the mean: about {:.1f} % of the planned rows stay "
         "empty",
-        plan.row_tokens, 100 * std::max(0.0, plan.empty_share()));
+        plan.decisions.pairs.any() ? "pairs" : "rows", plan.row_tokens,
+        100 * std::max(0.0, plan.empty_share()));
   if (plan.unlimited_seconds > 0) {
     out += fmt::format("\n  the budget costs {} against unlimited memory",
                        percent(slower_than_unlimited(plan)));

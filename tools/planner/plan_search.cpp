@@ -111,6 +111,7 @@ Decisions PlanSearch::decide(const Key& key) const {
   d.save = r.save;
   d.packing_boundaries = r.packing_boundaries;
   d.rows_per_window = r.rows_per_window;
+  d.pairs = r.pairs;
   d.token_logits = r.token_logits;
   if (r.save && r.global_batch > 0) d.save_ring = save_ring_bytes(r);
   d.packed_weights = r.packed_weights.value_or(WeightPacking::none);

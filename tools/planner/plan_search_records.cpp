@@ -139,6 +139,7 @@ Decisions of_common(const Decisions& d) {
   c.offload_params = d.offload_params;
   c.packing_boundaries = d.packing_boundaries;
   c.rows_per_window = d.rows_per_window;
+  c.pairs = d.pairs;
   c.token_logits = d.token_logits;
   c.packed_weights = d.packed_weights;
   c.ranks = d.ranks;

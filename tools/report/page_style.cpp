@@ -72,6 +72,17 @@ font-variant-numeric:tabular-nums}
 .dot{position:absolute;width:7px;height:7px;margin:-3.5px 0 0 -3.5px;border-radius:50%}
 .dot.s0,.line.s0{background:var(--s0)}.dot.s1,.line.s1{background:var(--s1)}
 .dot.s2,.line.s2{background:var(--s2)}.dot.s3,.line.s3{background:var(--s3)}
+.legline{stroke:var(--soft);stroke-width:1.5;stroke-dasharray:5 4;vector-effect:non-scaling-stroke}
+.leg{display:inline-block;height:13px;border-left:2px dashed var(--soft);margin:0 8px 0 4px;
+vertical-align:middle}
+.ring{position:absolute;width:15px;height:15px;margin:-7.5px 0 0 -7.5px;border-radius:50%;
+border:2.5px solid var(--ink)}
+.ring.still{display:inline-block;position:static;margin:0 6px 0 0;vertical-align:middle}
+.d1{stroke-dasharray:9 4}.d2{stroke-dasharray:3 3}.d3{stroke-dasharray:12 3 3 3}
+.line.d1,.line.d2,.line.d3{background:none;border-top:3px dashed}
+.line.d2{border-top-style:dotted}.line.d3{border-top-style:double}
+.line.s0{border-color:var(--s0)}.line.s1{border-color:var(--s1)}
+.line.s2{border-color:var(--s2)}.line.s3{border-color:var(--s3)}
 .key{margin-left:14px;font-weight:normal;font-size:13px}
 .line{display:inline-block;width:18px;height:3px;margin-right:6px;vertical-align:middle}
 .chart{margin:18px 0 0}
@@ -94,6 +105,7 @@ vertical-align:baseline;font-weight:normal}
 thead th{color:var(--soft);font-size:13px;border-color:var(--rule);vertical-align:bottom}
 th.num,td.num{text-align:right}
 tr.sum th,tr.sum td{font-weight:600}
+.words{min-width:180px}
 .bar{white-space:nowrap;min-width:130px}
 .fill{display:inline-block;height:11px;margin-right:6px;background:var(--soft);border-radius:0 2px 2px 0}
 details{margin:10px 0}

@@ -21,8 +21,6 @@ std::string lanes_picture(const StepView& view, int (*stream_of)(const OpRecord&
 // Tokens a second against budgets, what the next rung up and down change, and a table. Empty
 // without rungs.
 std::string ladder_picture(const std::vector<ReportRung>& ladder);
-// What was measured minus what was planned, over the run.
-std::string measured_picture(const Plan& plan, const ReportRun& run);
 
 // The bytes that no packing of these programs can be below: base and lower bound of the program
 // that sets the height. 0 without programs.

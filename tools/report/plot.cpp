@@ -73,7 +73,8 @@ std::string cursor_line(int height) {
 }
 
 std::string line_chart(const std::string& title, const std::string& x_title,
-                       const std::vector<Series>& series, bool from_zero, int height) {
+                       const std::vector<Series>& series, bool from_zero, int height,
+                       const std::vector<ChartMark>& marks) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   double x0 = kInf, x1 = -kInf, y0 = kInf, y1 = -kInf;
   std::vector<Series> shown;
@@ -93,6 +94,13 @@ std::string line_chart(const std::string& title, const std::string& x_title,
     for (const Series& s : shown)
       head += fmt::format(" <span class=\"key\"><span class=\"line {}\"></span>{}</span>", s.css,
                           escape_html(s.label));
+  std::vector<std::string> said;
+  for (const ChartMark& m : marks) {
+    if (shown.empty() || std::find(said.begin(), said.end(), m.label) != said.end()) continue;
+    said.push_back(m.label);
+    head += fmt::format(" <span class=\"key\"><span class=\"{}\"></span>{}</span>",
+                        m.y ? "ring still" : "leg still", escape_html(m.label));
+  }
   head += "</figcaption>\n";
   if (shown.empty()) return head + "<p class=\"note\">Nothing measured.</p></figure>\n";
 
@@ -131,6 +139,16 @@ std::string line_chart(const std::string& title, const std::string& x_title,
   if (x_room > 0) xs = {(x0 + x1) / 2};
   for (const double t : xs) plot.x_tick(px(t), tick_text(t, xs.size() > 1 ? xs[1] - xs[0] : 1));
   plot.x_title(x_title);
+  for (const ChartMark& m : marks) {
+    if (!std::isfinite(m.x) || m.x < x0 || m.x > x1 || (m.y && !std::isfinite(*m.y))) continue;
+    if (m.y)
+      plot.overlay(
+          fmt::format("<span class=\"ring\" style=\"left:{}%;top:{}px\" title=\"{}\"></span>",
+                      coordinate(100 * px(m.x)), coordinate(py(*m.y)), escape_html(m.label)));
+    else
+      plot.shape(fmt::format("<line class=\"legline\" x1=\"{0}\" x2=\"{0}\" y1=\"0\" y2=\"{1}\"/>",
+                             coordinate(px(m.x) * Plot::kWidth), height));
+  }
   for (const Series& s : shown) {
     std::string path;
     bool pen = false;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,15 +35,24 @@ class Plot {
 std::string cursor_line(int height);
 
 struct Series {
-  std::string label, css;                         // css: class of the line, s0 .. s3
+  std::string label, css;                         // css: classes of the line, s0 .. s3, d1 .. d3
   std::vector<std::pair<double, double>> points;  // x ascending; y not finite: a gap
   bool dots = false;
+};
+
+// A vertical line at x, or with `y` a ring around that point; the label stands in the caption, once
+// for all marks that share it.
+struct ChartMark {
+  double x = 0;
+  std::string label;
+  std::optional<double> y = {};
 };
 
 // Lines over a linear axis with round ticks. At most about a thousand points of a series are drawn:
 // the lowest and the highest of each bucket, so that spikes stay. A series without a finite point
 // is left out; without any, a sentence says so.
 std::string line_chart(const std::string& title, const std::string& x_title,
-                       const std::vector<Series>& series, bool from_zero, int height);
+                       const std::vector<Series>& series, bool from_zero, int height,
+                       const std::vector<ChartMark>& marks = {});
 
 }  // namespace snug

@@ -13,19 +13,10 @@
 #include "tools/report/pictures.h"
 #include "tools/report/plot.h"
 #include "tools/report/step_view.h"
+#include "tools/report/story.h"
 
 namespace snug {
 namespace {
-
-std::string verdict(const char* css, const char* mark, const std::string& html) {
-  return fmt::format("<p class=\"verdict {}\"><b>{}</b> {}</p>\n", css, mark, html);
-}
-
-// "1234 bytes (1.21 KiB) more"
-std::string difference_text(int64_t difference) {
-  const int64_t size = difference < 0 ? -difference : difference;
-  return fmt::format("{} bytes ({}) {}", size, human_bytes(size), difference < 0 ? "less" : "more");
-}
 
 std::string verdicts(const Plan& plan, const ReportRun& run) {
   std::string out;
@@ -47,8 +38,9 @@ std::string verdicts(const Plan& plan, const ReportRun& run) {
                     plan.engine_bytes, human_bytes(plan.engine_bytes)));
   } else if (const int64_t d = run.measured_engine_bytes - plan.engine_bytes; d == 0) {
     out += verdict("good", "exact:",
-                   fmt::format("planned = measured: {} bytes, difference 0 ({} of engine memory)",
-                               plan.engine_bytes, human_bytes(plan.engine_bytes)));
+                   fmt::format("planned = measured: {} bytes, difference 0 ({} of engine memory{})",
+                               plan.engine_bytes, human_bytes(plan.engine_bytes),
+                               run.legs.size() > 1 ? "; of the last leg" : ""));
   } else {
     out += verdict("bad", "not exact:",
                    fmt::format("planned {} bytes, measured {} bytes: {} than planned",
@@ -64,9 +56,6 @@ std::string verdicts(const Plan& plan, const ReportRun& run) {
                                run.measured_runtime_bytes,
                                difference_text(run.measured_runtime_bytes - plan.runtime_bytes),
                                plan.runtime_bytes));
-  if (!run.finished && !run.metrics.empty())
-    out += verdict("", "unfinished:",
-                   fmt::format("the last step written here is {}", run.metrics.back().step));
   return out;
 }
 
@@ -176,106 +165,37 @@ std::string programs_table(const Plan& plan, const StepTimes& times) {
   return out + "</tbody></table></div>\n";
 }
 
-Series series_of(const ReportRun& run, const char* label, const char* css,
-                 double ReportMetric::*field) {
-  Series s{label, css, {}, false};
-  for (const ReportMetric& m : run.metrics)
-    s.points.emplace_back(static_cast<double>(m.step), m.*field);
-  return s;
-}
+}  // namespace
 
-std::string curves(const ReportRun& run) {
-  if (run.metrics.empty() && run.evals.empty()) return "";
-  Series evals{"evaluation", "s1", {}, true};
-  for (const ReportEval& e : run.evals)
-    evals.points.emplace_back(static_cast<double>(e.step), e.loss);
-  std::string out = "<h2>Learning</h2>\n";
-  out += line_chart("Loss", "step", {series_of(run, "training", "s0", &ReportMetric::loss), evals},
-                    false, 280);
-  if (run.metrics.empty()) return out;
-  out += "<div class=\"small\">\n";
-  out +=
-      line_chart("Tokens per second", "step",
-                 {series_of(run, "tokens/s", "s2", &ReportMetric::tokens_per_second)}, true, 150);
-  out += line_chart("Gradient norm", "step",
-                    {series_of(run, "gradient norm", "s3", &ReportMetric::grad_norm)}, true, 150);
-  out +=
-      line_chart("Learning rate", "step",
-                 {series_of(run, "learning rate", "s0", &ReportMetric::learning_rate)}, true, 150);
-  const ReportMetric& last = run.metrics.back();
-  return out + fmt::format(
-                   "</div>\n<p>Last step {}: loss {:.4f}, {:.0f} tokens/s, {} of "
-                   "training.</p>\n",
-                   last.step, last.loss, last.tokens_per_second, human_seconds(last.seconds));
-}
+namespace {
+
+// What is drawn from the plan lies between them, and stays where a page is renewed without one.
+constexpr std::string_view kPlanBegin = "<section id=\"plan\">\n", kPlanEnd = "</section>\n";
+constexpr std::string_view kLeadBegin = "<p class=\"lead\">";
 
 }  // namespace
 
-std::string measured_picture(const Plan& plan, const ReportRun& run) {
-  if (run.memory_samples.empty()) return "";
-  constexpr int kHeight = 120;
-  int64_t worst = 0;
-  double when = 0, end = 0;
-  for (const auto& [seconds, bytes] : run.memory_samples) {
-    const int64_t d = bytes - plan.engine_bytes;
-    if (std::abs(d) > std::abs(worst)) {
-      worst = d;
-      when = seconds;
-    }
-    if (std::isfinite(seconds)) end = std::max(end, seconds);
-  }
-  if (end <= 0) end = 1;
-  const std::string said =
-      worst == 0
-          ? fmt::format("The difference is 0 bytes in all {} samples.", run.memory_samples.size())
-          : fmt::format("The largest difference is {} than planned, after {}.",
-                        difference_text(worst), human_seconds(when));
-  const auto range = static_cast<double>(std::max<int64_t>(4096, std::abs(worst))) * 1.25;
-  const auto y = [&](int64_t d) { return kHeight / 2.0 * (1 - static_cast<double>(d) / range); };
-  Plot plot(kHeight, "Measured less planned engine memory. " + said);
-  const int64_t mark = std::max<int64_t>(4096, std::abs(worst));
-  plot.y_tick(y(mark), "+" + byte_tick_text(mark));
-  plot.y_tick(y(0), "0");
-  plot.y_tick(y(-mark), "-" + byte_tick_text(mark));
-  const std::vector<double> times = nice_ticks(0, end, 8);
-  for (const double t : times) plot.x_tick(t / end, tick_text(t, times.size() > 1 ? times[1] : 1));
-  plot.x_title("seconds since the start of training");
-  std::string path;
-  const size_t n = run.memory_samples.size(), stride = (n + 1999) / 2000;
-  for (size_t i = 0; i < n; i += stride) {
-    // The largest difference of those that share a point.
-    auto p = run.memory_samples[i];
-    for (size_t k = i; k < std::min(n, i + stride); ++k)
-      if (std::abs(run.memory_samples[k].second - plan.engine_bytes) >
-          std::abs(p.second - plan.engine_bytes))
-        p = run.memory_samples[k];
-    if (!std::isfinite(p.first)) continue;
-    path += fmt::format("{}{} {}", path.empty() ? "M" : "L",
-                        coordinate(std::max(0.0, p.first) / end * Plot::kWidth),
-                        coordinate(y(p.second - plan.engine_bytes)));
-  }
-  plot.shape(fmt::format("<path class=\"curve {}\" d=\"{}\"/>", worst == 0 ? "s2" : "s1", path));
-  return fmt::format(
-             "<h2>Planned against measured</h2>\n<p class=\"sub\">Resident bytes of the arena, as "
-             "the "
-             "operating system counts them, less the planned {} bytes. {}</p>\n",
-             grouped(plan.engine_bytes), said) +
-         plot.html();
+std::string renewed_report(const std::string& page, const ReportRun& run) {
+  const size_t lead = page.find(kLeadBegin), lead_end = page.find("</p>\n", lead);
+  const size_t begin = page.find(kPlanBegin), end = page.find(kPlanEnd, begin);
+  if (lead == std::string::npos || lead_end == std::string::npos || begin == std::string::npos ||
+      end == std::string::npos)
+    return "";
+  const std::string title = run.title.empty() ? "A Snug run" : run.title;
+  const std::string measured = measured_picture(run, -1);
+  return page_head(title) + page.substr(lead, lead_end + 5 - lead) + story_html(run) +
+         (measured.empty() ? "<h2>Memory</h2>\n" : measured) + page.substr(begin);
 }
 
 std::string report_html(const Plan& plan, const ReportRun& run) {
-  const std::string title = escape_html(run.title.empty() ? "A Snug run" : run.title);
-  std::string out =
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-      "<meta name=\"generator\" content=\"Snug\"/>\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-      "style-src 'unsafe-inline'; script-src 'unsafe-inline'\"/>\n";
-  out += fmt::format("<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n", title,
-                     page_style());
-  out += fmt::format("<h1>{}</h1>\n<p class=\"lead\">{}{}</p>\n", title,
+  std::string out = page_head(run.title.empty() ? "A Snug run" : run.title);
+  out += fmt::format("{}{}{}</p>\n", kLeadBegin,
                      plan.model_text.empty() ? "" : escape_html(plan.model_text) + ". ",
                      escape_html(plan_sentence(plan)));
+  const std::string story = story_html(run);
+  const std::string measured = measured_picture(run, plan.engine_bytes);
+  out += story + (measured.empty() && !story.empty() ? "<h2>Memory</h2>\n" : measured);
+  out += kPlanBegin;
   out += verdicts(plan, run) + numbers_table(plan, run);
 
   const StepView view = make_step_view(plan, kPictureColumns, run.op_times);
@@ -296,14 +216,9 @@ std::string report_html(const Plan& plan, const ReportRun& run) {
     out += address_picture(plan, view);
     out += lanes_picture(view);
   }
-  out += ladder_picture(run.ladder);
-  out += curves(run) + measured_picture(plan, run);
   if (plan.schedule.size() > 0) out += programs_table(plan, run.op_times);
-  if (!run.sample_text.empty())
-    out += fmt::format(
-        "<h2>Sample</h2>\n<p class=\"sub\">Text written by the model.</p>\n"
-        "<pre>{}</pre>\n",
-        escape_html(run.sample_text));
+  out += ladder_picture(run.ladder);
+  out += kPlanEnd;
   out += fmt::format("</main>\n<footer>{}{} thread{}, planned in {:.3f} s.</footer>\n",
                      is_packed(plan.schedule) ? "Plan " + plan_hash(plan) + ", " : "", plan.threads,
                      plan.threads == 1 ? "" : "s", plan.seconds);

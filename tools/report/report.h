@@ -30,6 +30,22 @@ struct ReportEval {
   double loss = 0;
 };
 
+// A process of the run: one that began it, or went on from a checkpoint. Each has a plan of its own.
+struct ReportLeg {
+  int64_t from_step = 0, step = 0;  // the step it went on from; its first logged one
+  double seconds = 0;               // since the start of training, at that line
+  int64_t engine_bytes = -1;        // of its plan; -1: the log does not say
+  int64_t budget = 0;               // 0: none was set
+  double predicted_tokens_per_second = 0;
+  std::string machine, when, sentence;  // what it ran on; UTC; its plan in words
+};
+
+// Text that the model wrote after a step.
+struct ReportSample {
+  int64_t step = 0;
+  std::string text;
+};
+
 // One budget of the ladder, and the plan that is fastest in it.
 struct ReportRung {
   int64_t budget = 0, engine_bytes = 0, micro_batch = 0;
@@ -48,7 +64,16 @@ struct ReportRun {
   int64_t allocations_after_start = -1;  // -1: not counted
   int64_t measured_runtime_bytes = -1;   // -1: not measured
   std::vector<std::pair<double, int64_t>> memory_samples;  // seconds, resident arena bytes
-  std::string title, sample_text;                          // any bytes: both are escaped
+  std::string title;                                       // any bytes, as all text: escaped
+  std::vector<ReportLeg> legs;                             // ascending; empty: the plan's alone
+  std::vector<ReportSample> samples;                       // steps ascending
+  std::string model_text;                                  // of plan.json, where there is no plan
+  std::string written;                                     // UTC of the last logged line
+  std::string best_by = "eval_loss";                       // what the best step is the best by
+  int64_t best_step = -1;                                  // -1: nothing was evaluated
+  double best_value = 0;                                   // of best_by
+  int64_t final_step = -1;                                 // whose weights final/ holds; -1: none
+  int64_t total_steps = 0;                                 // 0: not known
   bool finished = false;                                   // the run reached its last step
   StepTimes op_times;                                      // of a measured step, if there is one
   std::vector<ReportRung> ladder;                          // budgets ascending; empty: not known
@@ -57,9 +82,13 @@ struct ReportRun {
 // What every page begins with and hardly another file.
 inline constexpr std::string_view kReportMark = "<meta name=\"generator\" content=\"Snug\"/>";
 
-// The page, a whole HTML document in UTF-8. The schedule of `plan` should be packed; without
-// offsets the address map says so. Never fails on the content of plan or run.
+// The page, a whole HTML document in UTF-8: what was trained on what machine when, loss, samples,
+// then memory, then the ladder. The schedule of `plan` should be packed; without offsets the
+// address map says so. Never fails on the content of plan or run.
 std::string report_html(const Plan& plan, const ReportRun& run);
+// The page of before with its part on learning drawn anew from `run`; what was drawn from the plan
+// stays. Empty if `page` is none of report_html.
+std::string renewed_report(const std::string& page, const ReportRun& run);
 
 // Memory over one step as ten lines of at most 80 columns, ended by newlines: height is bytes, x
 // the position in the schedule weighted by work. Empty for a schedule without programs.

@@ -25,6 +25,13 @@ bool graphs_for(const Decisions& d) {
          !d.update_in_backward;
 }
 
+void add_preferences(const Session& session, int64_t batch, PreferenceSums& to) {
+  const PairDecision& d = session.decisions().pairs;
+  const int64_t P = batch * d.per_window;
+  to.add(session.pairs().rows(0, P), session.pair_logps().rows(0, P),
+         d.reference() ? session.pair_reference().rows(0, P) : View(), d.loss);
+}
+
 Session::Session(Place place, const Model& model, const Decisions& decisions,
                  const OptimizerConfig& optimizer, const Settings& settings,
                  const Schedule* schedule, Comm* comm)
@@ -43,6 +50,7 @@ Session::Session(Place place, const Model& model, const Decisions& decisions,
   optimizer_ = make_optimizer(optimizer);
   if (decisions.micro_batch > 0)
     train_pass_ = model.make_pass(parse_policies(decisions.recompute, decisions.offload, model));
+  if (decisions.pairs.reference()) reference_pass_ = model.make_inference_pass();
   if (decisions.eval_batch > 0) eval_pass_ = model.make_inference_pass();
   if (decisions.kv_length > 0) {
     prefill_pass_ = model.make_inference_pass();
@@ -175,6 +183,7 @@ void Session::make_residents() {
       make_head_batch(B);
     else
       targets_ = ctx_.tensor(Name("batch.targets"), {B * d.T}, DType::i32, Category::batch);
+    if (d.pairs.any()) make_pairs(B);
     if (d.packing_boundaries)
       document_start_ =
           ctx_.tensor(Name("batch.document_start"), {B, d.T}, DType::i32, Category::batch);
@@ -224,6 +233,15 @@ void Session::make_head_batch(int64_t B) {
                     DType::f32, Category::logits);
 }
 
+void Session::make_pairs(int64_t B) {
+  const int64_t P = B * decisions_.pairs.per_window;
+  pairs_ = ctx_.tensor(Name("batch.pairs"), {P, kPairColumns}, DType::i32, Category::batch);
+  pair_logps_ = ctx_.tensor(Name("batch.pair_logps"), {P, 2}, DType::f32, Category::batch);
+  if (decisions_.pairs.reference())
+    pair_reference_ =
+        ctx_.tensor(Name("batch.pair_reference"), {P, 2}, DType::f32, Category::batch);
+}
+
 Tensor Session::twin(const char* name, const Tensor& device) {
   if (!device.defined()) return {};
   return ctx_.host_tensor(Name(name), device.view().shape, device.view().dtype);
@@ -238,6 +256,9 @@ void Session::make_host_side() {
   host_.head_index = twin("host.head_index", head_index_);
   host_.head_targets = twin("host.head_targets", head_targets_);
   host_.head_logits = twin("host.head_logits", head_logits_);
+  host_.pairs = twin("host.pairs", pairs_);
+  host_.pair_logps = twin("host.pair_logps", pair_logps_);
+  host_.pair_reference = twin("host.pair_reference", pair_reference_);
   host_.prompt = twin("host.prompt", prompt_);
   host_.next = twin("host.next_token", next_);
   host_.logits = twin("host.next_logits", logits_);
@@ -269,6 +290,13 @@ void Session::send_batch() {
   send(types_, host_.types);
   send(head_index_, host_.head_index);
   send(head_targets_, host_.head_targets);
+  send(pairs_, host_.pairs);
+}
+
+void Session::read_pairs() {
+  if (!host_.pairs.defined() || ctx_.planning()) return;
+  ctx_.read(host_.pair_logps.view().data, pair_logps_);
+  if (host_.pair_reference.defined()) ctx_.read(host_.pair_reference.view().data, pair_reference_);
 }
 
 void Session::make_generation() {
@@ -334,7 +362,8 @@ Session::Extent Session::fit(bool evaluation, int64_t windows, int64_t tokens) c
           "windows of rows in use, at most those planned");
   const RopeParameters& rope = model_.spec().rope;
   const bool by_length = rope.type == "longrope" && d.T > rope.original_positions;
-  if (ctx_.by_kernels() || by_length) return planned;
+  // Pairs name their tokens by places in planned windows.
+  if (ctx_.by_kernels() || by_length || d.pairs.any()) return planned;
   const bool masked = model_.spec().head == HeadKind::masked_lm;
   int64_t& more = masked ? wanted.windows : wanted.tokens;
   while (d.head_rows > 0 && head_rows(planned.windows, wanted) == 0)
@@ -365,6 +394,13 @@ ModelBatch Session::batch(const Extent& used) const {
   const int64_t R = decisions_.rows_per_window;
   if (R == 0) {
     batch.targets = in_use(targets_, used);
+    if (!pairs_.defined()) return batch;
+    const int64_t P = used.windows * decisions_.pairs.per_window;
+    batch.pairs = {
+        .pairs = pairs_.view().rows(0, P),
+        .reference = pair_reference_.defined() ? pair_reference_.view().rows(0, P) : View(),
+        .logps = pair_logps_.view().rows(0, P),
+        .loss = decisions_.pairs.loss};
     return batch;
   }
   if (types_.defined()) batch.token_types = in_use(types_, used);
@@ -383,6 +419,12 @@ Runtime Session::runtime(GradSink* gradients, const View& document_start, KvCach
   return {stores_->params(), gradients, state_, cache, packed_.get(), document_start};
 }
 
+void Session::reference(ModelPass& pass, const Extent& used) {
+  Runtime rt = runtime(nullptr, batch_document_start(used));
+  model_.reference(ctx_, rt, pass, batch(used), decisions_.head_rows);
+  stores_->done_reading();
+}
+
 void Session::micro(bool first_of_window) {
   const int64_t B = decisions_.micro_batch;
   const Extent used = this->used(B);
@@ -391,6 +433,7 @@ void Session::micro(bool first_of_window) {
   stores_->begin(first_of_window);
   send_batch();
   ctx_.repeat(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
+    if (reference_pass_) reference(*reference_pass_, used);
     Runtime rt = runtime(&stores_->gradients(), batch_document_start(used));
     if (stores_->updates_in_backward()) {
       gradient_norm_reset(ctx_, state_);
@@ -400,6 +443,7 @@ void Session::micro(bool first_of_window) {
     stores_->end(ctx_);
   });
   device_ahead_ = true;
+  read_pairs();
 }
 
 void Session::update() {
@@ -428,6 +472,7 @@ void Session::evaluate() {
   const Extent used = this->used(B);
   send_batch();
   ctx_.repeat(schedule_, eval_, [&] {
+    if (reference_pass_) reference(*reference_pass_, used);
     Runtime rt = runtime(nullptr, batch_document_start(used));
     ModelBatch all = batch(used);
     if (View& logits = all.head.logits; logits.defined())
@@ -438,6 +483,7 @@ void Session::evaluate() {
   if (host_.head_logits.defined() && !ctx_.planning())
     ctx_.read(host_.head_logits.view().data, head_logits_);
   device_ahead_ = true;
+  read_pairs();
 }
 
 void Session::prefill(int64_t row) {

@@ -29,11 +29,25 @@
 #include "engine/stores/stores.h"
 #include "layers/models/model.h"
 #include "layers/models/weights.h"
+#include "layers/tasks/preference.h"
 #include "optim/loss_scaling.h"
 #include "optim/optimizer.h"
 #include "parallel/rank_comm.h"
 
 namespace snug {
+
+// What is learned of pairs of sequences, of a causal LM.
+struct PairDecision {
+  int64_t per_window = 0;  // at most; 0: none, every token is learned
+  PairLoss loss;
+
+  bool any() const { return per_window > 0; }
+  // Whether micro-steps and evaluation begin with a forward pass without adapters.
+  bool reference() const { return any() && facts_of(loss.kind).reference; }
+  auto operator<=>(const PairDecision&) const = default;
+};
+
+class Session;
 
 // Everything that shapes the programs. What changes numbers is pinned by a checkpoint.
 struct Decisions {
@@ -57,6 +71,7 @@ struct Decisions {
   // Rows of the hidden states that the head reads of each window of T tokens, at most: sequences, or
   // tokens with a target (layers/parts/head.h). 0: a causal LM, whose head reads all.
   int64_t rows_per_window = 0;
+  PairDecision pairs;
   // A masked LM's evaluation writes logits too, (rows, Vp), as classifiers' do.
   bool token_logits = false;
   // Bytes of the ring through which checkpoints are written (save_ring.h); 0: none are.
@@ -79,6 +94,9 @@ struct Decisions {
 
   auto operator<=>(const Decisions&) const = default;  // any order: what is known of equal ones
 };
+
+// Adds the pairs of the session's last program over `batch` windows.
+void add_preferences(const Session& session, int64_t batch, PreferenceSums& to);
 
 // Whether the programs of a step may run as graphs (Settings::graphs): nothing passes between
 // device and host while they run, and nothing of the host is asked on the way.
@@ -141,6 +159,12 @@ class Session : private CodeSink {
   const View& head_index() const { return of_host(head_index_, host_.head_index); }
   const View& head_targets() const { return of_host(head_targets_, host_.head_targets); }
   const View& head_logits() const { return of_host(head_logits_, host_.head_logits); }
+  // Of pairs, micro_batch windows of pairs.per_window each (layers/ops/pair_loss.h): where they are, i32
+  // (P,5), filled by the host; of the last program their log probabilities, f32 (P,2), and those of the
+  // reference, undefined where the loss has none.
+  const View& pairs() const { return of_host(pairs_, host_.pairs); }
+  const View& pair_logps() const { return of_host(pair_logps_, host_.pair_logps); }
+  const View& pair_reference() const { return of_host(pair_reference_, host_.pair_reference); }
   const View& prompt() const { return of_host(prompt_, host_.prompt); }  // (1, prefill) i32
   const View& next_token() const { return of_host(next_, host_.next); }  // (kv_rows, 1) i32
   const View& logits() const { return of_host(logits_, host_.logits); }  // (kv_rows, Vp) f32
@@ -198,7 +222,7 @@ class Session : private CodeSink {
   // In the host arena, where the places are apart.
   struct HostSide {
     Tensor state, tokens, targets, document_start, types, head_index, head_targets, head_logits,
-        prompt, next, logits, sources, turned;
+        pairs, pair_logps, pair_reference, prompt, next, logits, sources, turned;
   };
   static const View& of_host(const Tensor& device, const Tensor& host) {
     return host.defined() ? host.view() : device.view();
@@ -221,6 +245,10 @@ class Session : private CodeSink {
   Runtime runtime(GradSink* gradients, const View& document_start, KvCache* cache = nullptr);
   void make_residents();
   void make_head_batch(int64_t B);
+  void make_pairs(int64_t B);
+  // Of a batch of pairs: what the model says of it without its adapters, if the loss asks.
+  void reference(ModelPass& pass, const Extent& used);
+  void read_pairs();
   void make_generation();
   void code(int param, size_t k, const std::function<void(float*)>& fill) override;
   void put(int param, size_t k, const void* bytes) override {
@@ -240,13 +268,14 @@ class Session : private CodeSink {
   std::unique_ptr<PackedWeights> packed_;
   Tensor state_, tokens_, targets_, document_start_, prompt_, next_, logits_, sources_;
   Tensor types_, head_index_, head_targets_, head_logits_;
+  Tensor pairs_, pair_logps_, pair_reference_;
   Tensor save_ring_;
   HostSide host_;
   Extent extent_;  // that use() left for the next program; no windows: as planned
   // Of the two StepStates: the host's has news for the device, the device's has some for the host.
   bool host_ahead_ = false, device_ahead_ = false;
   KvCache cache_;
-  std::optional<ModelPass> train_pass_, eval_pass_, prefill_pass_, decode_pass_;
+  std::optional<ModelPass> reference_pass_, train_pass_, eval_pass_, prefill_pass_, decode_pass_;
   int block_ = -1;
   int root_ = -1, code_ = -1, load_ = -1, micro_first_ = -1, micro_next_ = -1, update_ = -1,
       eval_ = -1, save_ = -1;

@@ -11,6 +11,8 @@ void warm_up(Session& session) {
   const auto fill = [](const View& v) {
     if (v.defined()) std::fill_n(v.as<int32_t>(), v.elements(), 0);
   };
+  if (session.pairs().defined())  // none, of no sequence
+    std::fill_n(session.pairs().as<int32_t>(), session.pairs().elements(), -1);
   const int times = session.context().settings().graphs ? 2 : 1;
   for (int i = 0; i < times; ++i) {
     if (d.micro_batch > 0) {

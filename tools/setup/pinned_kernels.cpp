@@ -14,6 +14,8 @@ KernelTable pinned_kernels(const std::vector<KernelChoice>& pinned, const std::s
   KernelTable table;
   for (KernelChoice choice : pinned) {
     const MatmulKernel wanted = choice.kernel;
+    // The library of a GPU is no choice of ours: its version is held by ComputesOn.
+    if (wanted == MatmulKernel::cublaslt) continue;
     // The kernels of one family give the same bits: any of them will do.
     for (const MatmulKernel k : {MatmulKernel::avx512, MatmulKernel::avx2, MatmulKernel::reference})
       if (!matmul_available(choice.kernel) && same_bits(k, wanted) && matmul_available(k))

@@ -8,6 +8,7 @@
 #include "engine/core/error.h"
 #include "engine/core/units.h"
 #include "engine/data/corpus.h"
+#include "engine/data/pair_rows.h"
 #include "engine/data/row_record.h"
 #include "engine/io/fingerprint.h"
 #include "tools/config/values.h"
@@ -80,6 +81,20 @@ bool gives_token_rows(const RunConfig& config) {
   return false;
 }
 
+PairDecision pair_decision(const RunConfig& config) {
+  PairDecision d;
+  if (config.task != "dpo") return d;
+  d.per_window = 1;
+  const auto at = std::find_if(std::begin(kPairLosses), std::end(kPairLosses),
+                               [&](const PairLossFacts& f) { return f.name == config.loss_type; });
+  require(at != std::end(kPairLosses), "a loss_type that the configuration has checked");
+  d.loss = {.kind = static_cast<PairLossKind>(at - std::begin(kPairLosses)),
+            .beta = config.beta,
+            .label_smoothing = config.label_smoothing,
+            .gamma = config.simpo_gamma};
+  return d;
+}
+
 int64_t masked_rows(int64_t T, double p) {
   const auto n = static_cast<double>(T);
   return std::min<int64_t>(
@@ -104,11 +119,13 @@ void check_rows(const RowFile& file, const ModelSpec& spec, const std::string& s
 
 // Sums of what conversations are made of, said with their rows.
 struct RowData::Chats {
-  int64_t turns = 0, open_turns = 0, trained = 0;
-  std::string first_open;
+  int64_t turns = 0, open_turns = 0, trained = 0, equal = 0, pairs = 0;
+  std::string first_open, first_equal;
 
   void add(const RowRecord& record, int64_t max_length) {
     if (record.trained.empty()) return;
+    if (record.equal && equal++ == 0) first_equal = record.where;
+    pairs += !record.types.empty();
     turns += record.turns;
     if (record.open_turns > 0 && open_turns == 0) first_open = record.where;
     open_turns += record.open_turns;
@@ -131,16 +148,25 @@ RowFile RowData::read(const std::vector<std::string>& given, const char* key,
   apply_room(room, files, false, options);
   const RowReport report = write_rows(files, tokenizer ? &*tokenizer : nullptr, options, path);
   text_ += fmt::format("{}{}: {}, {} tokens, longest {}", text_.empty() ? "" : "; ", key,
-                       count_of(report.rows, "row"), report.tokens, report.longest);
+                       count_of(report.rows, options.pairs ? "pair" : "row"), report.tokens,
+                       report.longest);
   if (report.cut > 0)
-    text_ += fmt::format(" ({} cut to {} tokens, e.g. {})", report.cut, options.max_length,
-                         report.first_cut);
+    text_ +=
+        fmt::format(" ({} cut to {} tokens, e.g. {})", report.cut,
+                    options.pairs ? options.max_length / 2 : options.max_length, report.first_cut);
   if (report.empty > 0)
-    text_ += fmt::format(" ({} empty left out, e.g. {})", report.empty, report.first_empty);
+    text_ += fmt::format(" ({} {}left out, e.g. {})", report.empty,
+                         options.pairs ? "whose prompt alone fills max_length " : "empty ",
+                         report.first_empty);
   if (report.unlabelled > 0)
     text_ += fmt::format(" ({} {}, e.g. {})", report.unlabelled,
                          options.chat ? "with nothing to train" : "without a label",
                          report.first_unlabelled);
+  if (chats_->pairs > 0) text_ += fmt::format(", {} of them of answers", chats_->trained);
+  if (chats_->equal > 0)
+    notes_.push_back(fmt::format(
+        "chosen and rejected are the same in {} of {}, e.g. {}: nothing is to be preferred there",
+        chats_->equal, key, chats_->first_equal));
   if (chats_->turns > 0)
     text_ +=
         fmt::format(", {} of them trained in {}", chats_->trained, count_of(chats_->turns, "turn"));
@@ -178,13 +204,14 @@ RowFile RowData::read(const std::vector<std::string>& given, const char* key,
 
 RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokenizer,
                  ModelSpec& spec, bool known, int64_t T, int64_t G, const RowUse& use)
-    : folder_("rows"), head_(spec.head), T_(T) {
+    : folder_("rows"), head_(spec.head), pairs_(pair_decision(config)), T_(T) {
+  if (pairs_.any()) T_ = 2 * T;
   RowOptions options;
   options.kind = kind_of(head_);
   if (config.text_column != RunConfig().text_column) options.text_column = config.text_column;
   options.text_pair_column = config.text_pair_column;
   options.label_column = config.label_column;
-  options.max_length = T;
+  options.max_length = T_;
   options.vocab_size = spec.V;
   options.quotes = parse_quoting(config.quoting, "quoting");
   options.labels = use.labels;
@@ -197,6 +224,16 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
     options.marked = masking_of(config, *tokenizer, spec.V).mask_id;
   Chats chats;
   std::optional<ChatRows> chat;
+  std::optional<PairRows> pairs;
+  if (pairs_.any()) {
+    if (tokenizer) chat.emplace(chat_rows_of(config, *tokenizer, spec));
+    pairs.emplace(chat ? &*chat : nullptr, T);
+    options.pairs = &*pairs;
+    options.seen = [&](const RowRecord& record, bool made) {
+      if (made) chats.add(record, T_);
+      if (use.seen) use.seen(record, made);
+    };
+  }
   if (config.task == "sft") {
     if (!tokenizer)
       fail(ErrorCode::usage, "a tokenizer for task: sft", "none",
@@ -236,7 +273,7 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
     // Rows of a mask each need room for the logits of a whole window.
     const RowFacts& facts = eval->facts();
     const bool masks = head_ == HeadKind::masked_lm && !use.labels;
-    T_ = masks ? facts.longest : std::clamp(facts.tokens, facts.longest, T);
+    T_ = masks ? facts.longest : std::clamp(facts.tokens, facts.longest, T_);
   }
 
   RowDatasetOptions d;
@@ -248,7 +285,10 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
       static_cast<int64_t>(std::ceil(2.0 * static_cast<double>(T_) / mean_length_)), 1, T_);
   if (head_ == HeadKind::causal_lm) {
     d.shift_labels = true;
-    d.max_rows_per_window = 0;  // the head reads all tokens, so that rows take no room of their own
+    d.pairs = pairs_.any();
+    // The head reads all tokens, so that rows that are no pairs take no room of their own.
+    if (!d.pairs) d.max_rows_per_window = 0;
+    if (d.pairs) pairs_.per_window = d.max_rows_per_window;
   } else if (head_ == HeadKind::masked_lm && use.labels) {
     require(tokenizer.has_value(), "a tokenizer, which write_rows asked for");
     d.masking = masking_of(config, *tokenizer, spec.V);
@@ -320,6 +360,7 @@ RowBlock RowData::block(Session& s) const {
   if (s.token_types().defined()) b.types = s.token_types().as<int32_t>();
   if (head_ == HeadKind::causal_lm) {
     b.targets = s.targets().as<int32_t>();
+    if (pairs_.any()) b.pairs = reinterpret_cast<PairPlace*>(s.pairs().as<int32_t>());
   } else if (head_ == HeadKind::sequence_classification) {
     b.first = s.head_index().as<int32_t>();
     if (problem_ == Problem::single_label)

@@ -1,5 +1,5 @@
 // The rows of a run: what encoders are trained and evaluated on, and causal models where the data is
-// conversations (task: sft) or tokens already (engine/data/row_*).
+// conversations (task: sft), pairs (task: dpo) or tokens already (engine/data/row_*).
 // They are read before the model is made, since their labels say how many outputs it has.
 #pragma once
 
@@ -31,7 +31,8 @@ struct RowUse {
 class RowData {
  public:
   // Reads train_data and eval_data. `spec` has the head; its labels are those that are asked for, if
-  // `known`, and become those of the data. T: tokens of a row, and of a window; G: rows of a step.
+  // `known`, and become those of the data. T: tokens of a row, and of a window, which of pairs is twice as
+  // long; G: rows of a step.
   // Throws usage and data, of rows that the spec cannot take too: other numbers of labels, token
   // types that it does not have; and of rows to evaluate that have no target.
   RowData(const RunConfig& config, const std::optional<Tokenizer>& tokenizer, ModelSpec& spec,
@@ -43,6 +44,7 @@ class RowData {
 
   int64_t T() const { return T_; }                              // tokens of a window
   int64_t rows_per_window() const { return rows_per_window_; }  // 0: causal_lm, as Decisions
+  PairDecision pairs() const { return pairs_; }
   // The most of the first steps of an epoch: fewer cost memory and no time.
   int64_t windows_per_step() const { return windows_; }
   double mean_length() const { return mean_length_; }
@@ -98,6 +100,7 @@ class RowData {
   Chats* chats_ = nullptr;  // while rows are read
   std::vector<std::string> notes_;
   std::string text_;
+  PairDecision pairs_;
   int64_t T_ = 0, rows_per_window_ = 0, windows_ = 0, eval_rows_ = 0;
   double mean_length_ = 0;
   std::vector<Place> places_;
@@ -109,6 +112,9 @@ class RowData {
 // record of train_data, or of eval_data, has "input_ids", and text_column was not set. Data that
 // cannot be read is none.
 bool gives_token_rows(const RunConfig& config);
+
+// Of task: dpo; per_window as if each window had one.
+PairDecision pair_decision(const RunConfig& config);
 
 // Targets a window of T tokens may have under masking: the expected number and six deviations.
 int64_t masked_rows(int64_t T, double probability);

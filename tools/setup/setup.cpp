@@ -114,6 +114,7 @@ bool cudnn_takes(const RunConfig& config, const Model& model, bool rows) {
   const ModelSpec& spec = model.spec();
   attention.D = spec.D;
   attention.softcap = spec.attention_softcap;
+  attention.dropout = spec.attention_dropout;
   for (const int64_t layer : spec.distinct_layers())
     attention.window = std::max(attention.window, spec.kind(layer).window);
   return attention_cudnn_takes(model.precision().compute, attention) &&
@@ -125,13 +126,15 @@ void check_cudnn(const RunConfig& config, const Model& model, bool rows, bool gp
   const ModelSpec& spec = model.spec();
   if (!cudnn_takes(config, model, rows))
     fail(ErrorCode::unsupported,
-         "precision bf16 or fp16, heads of a multiple of 8 up to 128 and no packing_boundaries for "
-         "attn_implementation: cudnn",
-         fmt::format("precision: {}, heads of {}, packing_boundaries: {}", config.precision, spec.D,
+         "precision bf16 or fp16, heads of a multiple of 8 up to 128, no attention dropout and no "
+         "packing_boundaries for attn_implementation: cudnn",
+         fmt::format("precision: {}, heads of {}, attention dropout {}, packing_boundaries: {}",
+                     config.precision, spec.D, spec.attention_dropout,
                      rows                        ? "true, as rows always are"
                      : config.packing_boundaries ? "true"
                                                  : "false"),
-         "attn_implementation=own, or precision=bf16");
+         spec.attention_dropout > 0 ? "attn_implementation=own, which drops too"
+                                    : "attn_implementation=own, or precision=bf16");
   if constexpr (kCudaBuilt) {
     if (!gpu) return;
     if (const std::string found = describe_cudnn(); !found.starts_with("cuDNN "))
@@ -190,13 +193,15 @@ void follow_target(RunConfig& config, const Target& target) {
 
 // Rows that a head reads of a window where there is no data: rows as long as windows.
 int64_t default_rows(const RunConfig& config, const ModelSpec& spec, int64_t T) {
+  if (spec.head == HeadKind::causal_lm) return 0;
   if (spec.head == HeadKind::masked_lm) return masked_rows(T, config.mlm_probability);
   return spec.head == HeadKind::token_classification ? T : 1;
 }
 
 CostModel gpu_cost(const std::optional<GpuRoom>& room, DType compute) {
-  return room ? CostModel::uncalibrated_gpu(room->facts.name, room->facts.multiprocessors, compute)
-              : CostModel::uncalibrated_gpu("a GPU", 100, compute);
+  return room ? CostModel::uncalibrated_gpu(room->facts.name, room->facts.multiprocessors,
+                                            10 * room->facts.major + room->facts.minor, compute)
+              : CostModel::uncalibrated_gpu("a GPU", 100, 80, compute);
 }
 
 }  // namespace
@@ -258,8 +263,14 @@ RunSetup make_setup(RunConfig config) {
          "model=FOLDER, or init=scratch");
   s.model_folder = config.init == "scratch" ? "" : source.folder;
   const HeadKind of_folder = spec.head;
-  if (config.task != "auto") set_head(spec, parse_head(config.task), config.where("task"));
-  const bool token_rows = !spec.encoder() && (config.task == "sft" || gives_token_rows(config));
+  const bool chats = config.task == "sft" || config.task == "dpo";
+  if (config.task != "auto")
+    set_head(spec, parse_head(config.task),
+             chats ? fmt::format("which task: {} is, {}", config.task, config.where("task"))
+                   : config.where("task"));
+  if (config.task == "dpo")
+    spec.embedding_dropout = spec.attention_dropout = spec.residual_dropout = 0;
+  const bool token_rows = !spec.encoder() && (chats || gives_token_rows(config));
   for (const std::string& note : check_task_keys(config, spec, token_rows))
     tell(stderr, "Note: {}.\n", note);
   if (!s.model_folder.empty())
@@ -325,8 +336,7 @@ RunSetup make_setup(RunConfig config) {
     r.computes_on = computes_on(room->facts, r.settings);
     r.settings.cublaslt = r.computes_on.cublaslt != "none";
     if (device) r.calibrated_runtime = device->runtime.planned(spec.L);
-    // Measured is attention without a mask of dropout, which costs cuDNN more than our kernel.
-    const bool comparable = cudnn_takes(config, *s.model, rows) && spec.attention_dropout == 0;
+    const bool comparable = cudnn_takes(config, *s.model, rows);
     std::string why;
     const bool cudnn =
         r.settings.cudnn || (config.attn_implementation == "auto" &&
@@ -334,6 +344,17 @@ RunSetup make_setup(RunConfig config) {
     choose_attention(r, cudnn, why);
   }
   r.T = s.sizes.max_length;
+  r.pairs = s.rows ? s.rows->pairs() : pair_decision(config);
+  if (r.pairs.any()) r.T *= 2;  // of both answers
+  if (const RopeParameters& rope = spec.rope; r.pairs.any() && rope.type == "longrope" &&
+                                              r.T / 2 <= rope.original_positions &&
+                                              r.T > rope.original_positions)
+    fail(ErrorCode::unsupported,
+         fmt::format("a max_length of at most {} for task: dpo, half of the length from which this "
+                     "model's longrope scales otherwise",
+                     rope.original_positions / 2),
+         fmt::format("max_length: {} ({})", s.sizes.max_length, config.where("max_length")),
+         fmt::format("max_length={}", rope.original_positions / 2));
   r.global_batch = s.sizes.global_batch_size;
   if (rows) {
     r.rows = s.sizes.global_batch_size;

@@ -7,10 +7,52 @@
 
 #include "layers/models/family.h"
 #include "layers/tasks/metrics.h"
+#include "layers/tasks/preference.h"
 #include "tools/config/complaints.h"
 #include "tools/config/keys.h"
+#include "tools/setup/row_data.h"
 
 namespace snug {
+namespace {
+
+// Of task: dpo. The reference of a loss that has one is the model without its adapters, so that nothing
+// else of it may be trained.
+void check_pair_keys(const RunConfig& config, Complaints& complaints) {
+  const PairLossFacts& loss = facts_of(pair_decision(config).loss.kind);
+  const auto said = [&](const char* key) {
+    return fmt::format("{}: {} ({})", key, print_value(config, *find_key(key)), config.where(key));
+  };
+  const auto refuse = [&](const std::string& expected, const std::string& found,
+                          const std::string& advice) {
+    complaints.add(ErrorCode::usage, expected, found, advice);
+  };
+  if (!loss.smoothing && config.label_smoothing > 0)
+    refuse("label_smoothing only with loss_type: sigmoid or simpo",
+           fmt::format("{}, and {}", said("label_smoothing"), said("loss_type")),
+           "leave label_smoothing out");
+  if (config.loss_type != "simpo" && !is_idle(config, *find_key("simpo_gamma")))
+    refuse("simpo_gamma only with loss_type: simpo",
+           fmt::format("{}, and {}", said("simpo_gamma"), said("loss_type")),
+           "leave simpo_gamma out");
+  if (config.lora_dropout > 0)
+    refuse(
+        "no dropout with task: dpo, whose reference and model are to differ in their weights alone",
+        said("lora_dropout"), "leave lora_dropout out");
+  if (config.ranks > 1) refuse("one rank for task: dpo", said("ranks"), "leave ranks out");
+  if (!loss.reference) return;
+  const std::string why =
+      fmt::format("loss_type: {}, whose reference is the model without its adapters", loss.name);
+  if (!config.adapter.empty())
+    refuse("a new adapter for " + why, said("adapter"),
+           "snug merge it into the model first, or loss_type=simpo");
+  else if (config.peft.empty())
+    refuse("peft: lora or qlora for " + why, "peft: null", "peft=lora, or loss_type=simpo");
+  if (config.bias != "none") refuse("bias: none for " + why, said("bias"), "leave bias out");
+  if (!config.modules_to_save.empty())
+    refuse("no modules_to_save for " + why, said("modules_to_save"), "leave modules_to_save out");
+}
+
+}  // namespace
 
 std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpec& spec,
                                          bool token_rows) {
@@ -22,11 +64,12 @@ std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpe
   const auto only_with = [&](bool good, const char* what, std::initializer_list<const char*> keys) {
     for (const char* key : keys)
       if (!good && !is_idle(config, *find_key(key)))
-        complaints.add(
-            ErrorCode::usage, fmt::format("{} only with {}", key, what),
-            fmt::format("{}: {} ({}), and the task is {}", key, print_value(config, *find_key(key)),
-                        config.where(key), config.task == "sft" ? "sft" : to_string(head)),
-            fmt::format("leave {} out", key));
+        complaints.add(ErrorCode::usage, fmt::format("{} only with {}", key, what),
+                       fmt::format("{}: {} ({}), and the task is {}", key,
+                                   print_value(config, *find_key(key)), config.where(key),
+                                   config.task == "sft" || config.task == "dpo" ? config.task
+                                                                                : to_string(head)),
+                       fmt::format("leave {} out", key));
   };
   only_with(sequences, "task: sequence_classification", {"problem_type", "text_pair_column"});
   only_with(sequences || head == HeadKind::token_classification,
@@ -35,33 +78,48 @@ std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpe
   only_with(causal, "task: causal_lm, which writes texts", {"sample_prompt"});
   only_with(causal || config.token_cache == "none", "task: causal_lm: rows are read anew each time",
             {"token_cache"});
-  const bool chats = config.task == "sft";
-  only_with(chats, "task: sft", {"chat_template"});
+  const bool pairs = config.task == "dpo", chats = config.task == "sft" || pairs;
+  only_with(chats, "task: sft or dpo", {"chat_template"});
+  only_with(pairs, "task: dpo", {"loss_type", "beta", "label_smoothing", "simpo_gamma"});
+  if (pairs) check_pair_keys(config, complaints);
   for (const char* key : {"token_cache", "quoting", "text_column"})
     if (token_rows && (chats || std::string_view(key) != "text_column"))
       if (!is_idle(config, *find_key(key)) && print_value(config, *find_key(key)) != "none")
-        complaints.add(
-            ErrorCode::usage, fmt::format("{} only with text", key),
-            fmt::format("{}: {} ({}), and the data is {}", key, print_value(config, *find_key(key)),
-                        config.where(key), chats ? "conversations" : "rows of input_ids"),
-            fmt::format("leave {} out", key));
+        complaints.add(ErrorCode::usage, fmt::format("{} only with text", key),
+                       fmt::format("{}: {} ({}), and the data is {}", key,
+                                   print_value(config, *find_key(key)), config.where(key),
+                                   pairs   ? "pairs"
+                                   : chats ? "conversations"
+                                           : "rows of input_ids"),
+                       fmt::format("leave {} out", key));
   complaints.raise();
+  std::vector<std::string> notes;
   if (config.packing_boundaries && !causal)
-    return {"packing_boundaries: true changes nothing: rows of an encoder are always kept apart"};
-  if (config.packing_boundaries && token_rows)
-    return {fmt::format("packing_boundaries: true changes nothing: {} are always kept apart",
-                        chats ? "conversations" : "rows of tokens")};
-  return {};
+    notes.emplace_back(
+        "packing_boundaries: true changes nothing: rows of an encoder are always kept apart");
+  else if (config.packing_boundaries && token_rows)
+    notes.push_back(
+        fmt::format("packing_boundaries: true changes nothing: {} are always kept apart",
+                    pairs   ? "the answers of pairs"
+                    : chats ? "conversations"
+                            : "rows of tokens"));
+  if (pairs && !config.is_set("learning_rate"))
+    notes.push_back(fmt::format(
+        "learning_rate: {} is made for training from scratch; preferences are usually learned with "
+        "5e-6 to 5e-5, whole models with 1e-6",
+        config.learning_rate));
+  return notes;
 }
 
 void check_metric(const RunConfig& config, const ModelSpec& spec) {
   std::vector<std::string> known = {"eval_loss"};
-  if (!has_metrics(spec.head)) known.emplace_back("eval_perplexity");
-  for (const std::string_view name : metric_names(spec))
+  const bool pairs = config.task == "dpo";
+  if (!has_metrics(spec.head) && !pairs) known.emplace_back("eval_perplexity");
+  for (const std::string_view name : pairs ? preference_names() : metric_names(spec))
     known.push_back(fmt::format("eval_{}", name));
   const std::string& given = config.metric_for_best_model;
   if (std::find(known.begin(), known.end(), given) != known.end()) return;
-  std::string task = to_string(spec.head);
+  std::string task = pairs ? "dpo" : to_string(spec.head);
   if (spec.head == HeadKind::sequence_classification)
     task += fmt::format(" of {}", spec.problem == Problem::regression    ? "values"
                                   : spec.problem == Problem::multi_label ? "several labels"

@@ -54,7 +54,8 @@ void TrainRun::measure() {
                     .perplexity = std::exp(r.loss),
                     .seconds = r.seconds,
                     .epoch = epoch(),
-                    .metrics = r.metrics});
+                    .metrics = r.metrics,
+                    .pairs = plan_.decisions.pairs.any()});
   // As transformers' EarlyStoppingCallback: any better metric is the new best, one that is better
   // by more than the threshold starts the count again.
   const bool finite = std::isfinite(r.loss);

@@ -204,6 +204,28 @@ std::string scalar_event(double time, int64_t step, Scalars values) {
   return out;
 }
 
+std::string text_event(double time, int64_t step, std::string_view tag, std::string_view text) {
+  // tensorboard/compat/proto: Summary.Value {tag = 1, tensor = 8, metadata = 9}; TensorProto {dtype
+  // = 1 (DT_STRING, 7), tensor_shape = 2, string_val = 8}; SummaryMetadata.plugin_data = 1.
+  std::string plugin, metadata, size, shape, tensor, value, summary;
+  put_bytes(plugin, 1, "text");
+  put_bytes(metadata, 1, plugin);
+  put_key(size, 1, 0);
+  put_varint(size, 1);
+  put_bytes(shape, 2, size);
+  put_key(tensor, 1, 0);
+  put_varint(tensor, 7);
+  put_bytes(tensor, 2, shape);
+  put_bytes(tensor, 8, text);
+  put_bytes(value, 1, tag);
+  put_bytes(value, 8, tensor);
+  put_bytes(value, 9, metadata);
+  put_bytes(summary, 1, value);
+  std::string out = event(time, step);
+  put_bytes(out, 5, summary);
+  return out;
+}
+
 void EventFile::cut(const std::string& folder, int64_t step, const std::string& aside) {
   const std::string path = newest(folder);
   if (path.empty()) return;
@@ -226,6 +248,17 @@ void EventFile::cut(const std::string& folder, int64_t step, const std::string& 
 
 void EventFile::scalars(int64_t step, Scalars values, double time) {
   file_->write(event_record(scalar_event(time < 0 ? wall_time() : time, step, values)));
+}
+
+void EventFile::text(int64_t step, std::string_view tag, std::string_view text, double time) {
+  // Four spaces before a line keep Markdown from reading it.
+  std::string shown;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    shown.append("    ").append(text.substr(at, end - at)).push_back('\n');
+    at = end + 1;
+  }
+  file_->write(event_record(text_event(time < 0 ? wall_time() : time, step, tag, shown)));
 }
 
 }  // namespace snug

@@ -29,6 +29,8 @@ std::optional<int64_t> event_step(std::string_view event);
 using Scalars = std::initializer_list<std::pair<const char*, double>>;
 // An Event with a Summary of these values, and any bytes as a record.
 std::string scalar_event(double wall_time, int64_t step, Scalars values);
+// An Event whose one value is a text, as TensorBoard's text plugin reads it.
+std::string text_event(double wall_time, int64_t step, std::string_view tag, std::string_view text);
 std::string event_record(std::string_view event);
 
 class EventFile {
@@ -46,6 +48,8 @@ class EventFile {
   // One event with a scalar per tag, of now or another time in seconds since 1970. Values that are
   // not finite are written as they are.
   void scalars(int64_t step, Scalars values, double time = -1);
+  // One event of a text in UTF-8, which is shown as it is: a block of code in Markdown's sense.
+  void text(int64_t step, std::string_view tag, std::string_view text, double time = -1);
   void sync() { file_->sync(); }
   const std::string& path() const { return path_; }
 

@@ -67,6 +67,7 @@ double time_of(const nlohmann::json& line) {
 void write_events(EventFile& events, const nlohmann::json& line) {
   const auto step = line["step"].get<int64_t>();
   const double time = time_of(line);
+  if (line.contains("sample")) return events.text(step, "sample", text(line, "sample"), time);
   if (line.contains("eval_loss")) {
     events.scalars(step,
                    {{"eval/loss", value(line, "eval_loss")},
@@ -108,7 +109,7 @@ void restore_log(const std::string& checkpoint, const std::string& output_dir,
     const nlohmann::json json = nlohmann::json::parse(entry, nullptr, false);
     if (!json.is_object() || !step_of_line(entry)) continue;
     metrics.write(fmt::format("{}\n", entry));
-    if (csv) csv->write(csv_row(json, sinks.loss_scaling));
+    if (csv && !json.contains("sample")) csv->write(csv_row(json, sinks.loss_scaling));
     if (events) write_events(*events, json);
   }
   metrics.sync();

@@ -14,6 +14,7 @@
 #include "engine/core/units.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
+#include "engine/text/unicode.h"
 #include "tools/infer/evaluate.h"
 
 namespace snug {
@@ -51,17 +52,6 @@ std::optional<int64_t> csv_step(std::string_view line) {
   return step;
 }
 
-// Lines of metrics.jsonl that are objects with a step.
-template <typename Use>
-void for_each_line(const std::string& path, Use use) {
-  if (!file_exists(path)) return;
-  LineReader in(path);
-  while (const auto line = in.next()) {
-    const nlohmann::json j = nlohmann::json::parse(*line, nullptr, false);
-    if (j.is_object() && j.contains("step") && j["step"].is_number_integer()) use(j);
-  }
-}
-
 }  // namespace
 
 std::string loss_scale_text(double scale) {
@@ -69,41 +59,6 @@ std::string loss_scale_text(double scale) {
   int power = 0;
   const bool exact = std::frexp(scale, &power) == 0.5 && scale < kLongest;
   return exact ? fmt::format("{}", scale) : fmt::format("{:.6g}", scale);
-}
-
-void read_metrics(const std::string& output_dir, ReportRun& report) {
-  constexpr int64_t kLines = 4096;
-  const std::string path = output_dir + "/metrics.jsonl";
-  report.metrics.clear();
-  report.evals.clear();
-  report.memory_samples.clear();
-  int64_t steps = 0, evals = 0;
-  for_each_line(path, [&](const nlohmann::json& j) {
-    steps += j.contains("loss");
-    evals += j.contains("eval_loss");
-  });
-  const auto value = [](const nlohmann::json& j, const char* key) {
-    return j.contains(key) && j[key].is_number() ? j[key].get<double>()
-                                                 : std::numeric_limits<double>::quiet_NaN();
-  };
-  // Counted from the end, so that the last line is among those that stay.
-  const auto stays = [](int64_t left, int64_t count) {
-    return left % ((count + kLines - 1) / kLines) == 0;
-  };
-  int64_t steps_left = steps, evals_left = evals;
-  for_each_line(path, [&](const nlohmann::json& j) {
-    const auto step = j["step"].get<int64_t>();
-    if (j.contains("loss") && stays(--steps_left, steps)) {
-      report.metrics.push_back({step, value(j, "loss"), value(j, "learning_rate"),
-                                value(j, "grad_norm"), value(j, "tokens_per_second"),
-                                value(j, "elapsed_seconds")});
-      if (j.contains("memory_bytes") && j["memory_bytes"].is_number_integer())
-        report.memory_samples.emplace_back(value(j, "elapsed_seconds"),
-                                           j["memory_bytes"].get<int64_t>());
-    }
-    if (j.contains("eval_loss") && stays(--evals_left, evals))
-      report.evals.push_back({step, value(j, "eval_loss")});
-  });
 }
 
 RunSinks run_sinks(const std::vector<std::string>& report_to) {
@@ -181,6 +136,16 @@ void RunLog::say(const std::string& text) {
   std::fflush(stdout);
 }
 
+namespace {
+
+// Of pairs what tells whether they are learned.
+std::string preference_words(const MetricList& metrics) {
+  return fmt::format("accuracy {:.3f}  margin {:.4f}", metrics.at("rewards/accuracies"),
+                     metrics.at("rewards/margins"));
+}
+
+}  // namespace
+
 void RunLog::live(const StepMetrics& m) {
   if (!terminal_) return;
   const auto total = static_cast<double>(m.total_steps);
@@ -200,17 +165,20 @@ void RunLog::live(const StepMetrics& m) {
 void RunLog::step(const StepMetrics& m) {
   char when[32];
   timestamp(when);
-  const std::string startup = m.startup_seconds < 0
-                                  ? std::string()
-                                  : fmt::format(
-                                        "\"startup_seconds\":{:.3f},"
-                                        "\"predicted_tokens_per_second\":{:.1f},",
-                                        m.startup_seconds, m.predicted_tokens_per_second);
+  const std::string startup =
+      m.startup_seconds < 0 ? std::string()
+                            : fmt::format(
+                                  "\"startup_seconds\":{:.3f},"
+                                  "\"predicted_tokens_per_second\":{:.1f},{}{}{}",
+                                  m.startup_seconds, m.predicted_tokens_per_second,
+                                  m.leg.empty() ? "" : "\"leg\":", m.leg, m.leg.empty() ? "" : ",");
   std::string scale;
   if (loss_scaling_) scale += fmt::format("\"loss_scale\":{},", m.loss_scale);
   if (m.skipped_steps >= 0) scale += fmt::format("\"skipped_steps\":{},", m.skipped_steps);
   if (m.empty_share >= 0) scale += fmt::format("\"empty_share\":{:.6f},", m.empty_share);
   if (m.idle_share >= 0) scale += fmt::format("\"idle_share\":{:.6f},", m.idle_share);
+  for (const Metric& metric : m.metrics)
+    scale += fmt::format("\"{}\":{},", metric.name, number(metric.value));
   std::string gpu;
   if (m.gpu_used_bytes >= 0) gpu += fmt::format("\"gpu_used_bytes\":{},", m.gpu_used_bytes);
   if (m.gpu_utilisation >= 0) gpu += fmt::format("\"gpu_utilisation\":{},", m.gpu_utilisation);
@@ -233,13 +201,18 @@ void RunLog::step(const StepMetrics& m) {
                               {"lr", m.learning_rate},
                               {"grad_norm", m.grad_norm},
                               {"tokens_per_second", m.tokens_per_second}});
+  for (const Metric& metric : m.metrics)
+    if (events_)
+      events_->scalars(m.step, {{fmt::format("train/{}", metric.name).c_str(), metric.value}});
   if (events_ && loss_scaling_) events_->scalars(m.step, {{"loss_scale", m.loss_scale}});
   if (events_ && m.skipped_steps >= 0)
     events_->scalars(m.step, {{"skipped_steps", static_cast<double>(m.skipped_steps)}});
   std::string text = fmt::format("step {:>6}", m.step);
   if (m.total_steps > 0) text += fmt::format("/{}", m.total_steps);
-  text += fmt::format("  loss {:8.4f}  lr {:.2e}  norm {:>7.3f}  {:>7.0f} tokens/s  {}", m.loss,
-                      m.learning_rate, std::fabs(m.grad_norm),  // a NaN has no sign here
+  text += fmt::format("  loss {:8.4f}", m.loss);
+  if (m.metrics.count > 0) text += "  " + preference_words(m.metrics);
+  text += fmt::format("  lr {:.2e}  norm {:>7.3f}  {:>7.0f} tokens/s  {}", m.learning_rate,
+                      std::fabs(m.grad_norm),  // a NaN has no sign here
                       m.tokens_per_second, human_bytes(m.memory_bytes));
   if (loss_scaling_) text += "  scale " + loss_scale_text(m.loss_scale);
   if (loss_scaling_ || m.skipped_steps > 0) text += fmt::format("  skipped {}", m.skipped_steps);
@@ -260,6 +233,7 @@ void RunLog::evaluation(const EvalMetrics& m) {
     keys += fmt::format("\"eval_{}\":{},", metric.name, number(metric.value));
     words += fmt::format("{}{} {:.4f}", words.empty() ? "" : "  ", metric.name, metric.value);
   }
+  if (m.pairs && task) words = preference_words(m.metrics);
   metrics_->write(
       fmt::format("{{\"step\":{},\"eval_loss\":{},{}\"epoch\":{:.6f},"
                   "\"eval_runtime\":{:.3f},\"eval_tokens\":{},\"time\":\"{}\"}}\n",
@@ -278,7 +252,23 @@ void RunLog::evaluation(const EvalMetrics& m) {
     }
   }
   say(fmt::format("step {:>6}  validation loss {:.4f}  {}  ({} {}, {})", m.step, std::fabs(m.loss),
-                  words, m.tokens, task ? "labels" : "tokens", human_seconds(m.seconds)));
+                  words, m.tokens,
+                  m.pairs ? "pairs"
+                  : task  ? "labels"
+                          : "tokens",
+                  human_seconds(m.seconds)));
+}
+
+void RunLog::sample(int64_t step, std::string_view text) {
+  // Longer lines are nobody's here (LineReader).
+  constexpr size_t kMost = 8 << 10;
+  const std::string shown(text.substr(0, utf8_complete_prefix(text.substr(0, kMost))));
+  char when[32];
+  timestamp(when);
+  metrics_->write(fmt::format(
+      "{{\"step\":{},\"sample\":{},\"time\":\"{}\"}}\n", step,
+      nlohmann::json(shown).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), when));
+  if (events_) events_->text(step, "sample", shown);
 }
 
 }  // namespace snug

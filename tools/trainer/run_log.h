@@ -5,11 +5,11 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "layers/tasks/metrics.h"
 #include "tools/checkpoint/aside.h"
-#include "tools/report/report.h"
 #include "tools/trainer/event_file.h"
 #include "tools/trainer/line_file.h"
 
@@ -43,12 +43,15 @@ struct StepMetrics {
   // Seconds from the start of the process to this run's first step; -1: not its first line.
   double startup_seconds = -1;
   double predicted_tokens_per_second = 0;  // of the plan; on that line too
+  std::string_view leg = {};               // a JSON object of that process; on that line too
+  MetricList metrics = {};                 // since the last line, of a task with some; of pairs
 };
 
 struct EvalMetrics {
   int64_t step = 0, tokens = 0;
   double loss = 0, perplexity = 0, seconds = 0, epoch = 0;  // of a task with metrics no perplexity
   MetricList metrics = {};
+  bool pairs = false;  // tokens are pairs, and metrics theirs
 };
 
 // A loss scale in few digits; powers of two, as most are, exactly.
@@ -69,6 +72,8 @@ class RunLog {
   // Values that are not finite are written as null.
   void step(const StepMetrics& m);
   void evaluation(const EvalMetrics& m);
+  // What the model wrote after a step, in UTF-8: to metrics.jsonl and as TensorBoard's text.
+  void sample(int64_t step, std::string_view text);
   // A line for the person; a live line is finished first.
   void say(const std::string& line);
   // Between log lines, on a terminal only.
@@ -88,9 +93,5 @@ class RunLog {
   std::unique_ptr<LineFile> metrics_, csv_;
   std::unique_ptr<EventFile> events_;
 };
-
-// What metrics.jsonl holds, for the report: metrics, evaluations and memory of the whole run, what
-// was before a resume included. Of a long run some thousand lines, evenly spaced and with the last.
-void read_metrics(const std::string& output_dir, ReportRun& report);
 
 }  // namespace snug

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <filesystem>
 #include <iterator>
 
 #include "engine/core/error.h"
 #include "engine/core/units.h"
+#include "engine/device/processors.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
 #include "engine/text/unicode.h"
@@ -19,6 +21,8 @@
 #include "tools/session/tell.h"
 #include "tools/setup/chat_setup.h"
 #include "tools/trainer/allocation_watch.h"
+#include "tools/trainer/run_end.h"
+#include "tools/trainer/run_story.h"
 #include "tools/trainer/train_run.h"
 #include "tools/trainer/trainer_state.h"
 
@@ -118,7 +122,9 @@ bool TrainRun::sample() {
   session_->state() = saved;
   // The last token may end within a character.
   sample_text_.resize(utf8_complete_prefix(sample_text_));
-  log_->say(fmt::format("  sample: {}", sanitize_utf8(sample_text_)));
+  const std::string text = sanitize_utf8(sample_text_);
+  log_->say(fmt::format("  sample: {}", text));
+  log_->sample(at_.step, text);
   return true;
 }
 
@@ -236,21 +242,57 @@ void TrainRun::write_unfinished() {
 
 void TrainRun::write_report(bool done) {
   if (!leads()) return;
-  report_.finished = done;
-  report_.title = config().output_dir;
-  report_.sample_text = sample_text_;
+  // Its own, so that nothing of it stays.
+  const std::string& dir = config().output_dir;
+  ReportRun run = log_ ? read_run(dir) : ReportRun{};
+  run.title = dir;
+  run.finished = done;
+  run.total_steps = total_;
+  run.ladder = report_.ladder;
+  run.op_times = recorder_ && recorder_->recorded() ? recorder_->times() : report_.op_times;
   if (session_) {
-    report_.measured_engine_bytes = session_->context().resident_bytes();
-    report_.measured_host_bytes = session_->context().host_resident_bytes();
-    report_.measured_runtime_bytes = runtime_measured_;
+    run.measured_engine_bytes = session_->context().resident_bytes();
+    run.measured_host_bytes = session_->context().host_resident_bytes();
+    run.measured_runtime_bytes = runtime_measured_;
   }
-  if (recorder_ && recorder_->recorded()) report_.op_times = recorder_->times();
-  if (log_) read_metrics(config().output_dir, report_);
   if (log_ && allocation_watch::available())
-    report_.allocations_after_start = allocation_watch::breaches();
-  write_atomic(config().output_dir + "/report.html", report_html(plan_, report_));
+    run.allocations_after_start = allocation_watch::breaches();
+  write_atomic(dir + "/report.html", report_html(plan_, run));
   if (config().trace && recorder_ && recorder_->recorded())
-    write_atomic(config().output_dir + "/trace.json", trace_text(plan_, recorder_->trace()));
+    write_atomic(dir + "/trace.json", trace_text(plan_, recorder_->trace()));
+}
+
+// While the run goes: of its time this takes a hundredth at most, but for the first page.
+void TrainRun::refresh_report() {
+  constexpr double kShare = 0.01;
+  const double now = monotonic_seconds();
+  if (!leads() || lock_.lost() || report_seconds_ > kShare * (now - started_)) return;
+  write_report(false);
+  report_seconds_ += monotonic_seconds() - now;
+}
+
+// What the log says of this process, for its first line.
+std::string TrainRun::leg_text() const {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char when[32];
+  std::strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  const std::string machine =
+      plan_.computes_on.defined()
+          ? plan_.computes_on.gpu
+          : fmt::format("{}, {} thread{}, {}", processor_name(), plan_.threads,
+                        plan_.threads == 1 ? "" : "s", plan_instruction_set());
+  const nlohmann::json leg = {
+      {"from_step", at_.step},
+      {"began", when},
+      {"machine", machine},
+      {"planned_engine_bytes", plan_.engine_bytes},
+      {"planned_host_bytes", plan_.host_bytes},
+      {"planned_runtime_bytes", plan_.runtime_bytes},
+      {"budget_bytes", plan_.budget > 0 ? nlohmann::json(plan_.budget) : nlohmann::json(nullptr)},
+      {"plan", plan_sentence(plan_)}};
+  return leg.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 // That this run went on from a checkpoint, or took the place of another, is no wish for the next
@@ -275,9 +317,11 @@ std::string TrainRun::resume_command() const {
 }
 
 void TrainRun::start_log() {
+  leg_ = leg_text();
   if (data_.rows) {
-    log_->say(fmt::format("Data: {}; {} rows to train on, {} to evaluate", data_.text,
-                          data_.train_samples, data_.eval_samples));
+    log_->say(fmt::format("Data: {}; {} {} to train on, {} to evaluate", data_.text,
+                          data_.train_samples, data_.rows->pairs().any() ? "pairs" : "rows",
+                          data_.eval_samples));
     for (const std::string& note : data_.rows->notes()) log_->say("Note: " + note);
   } else {
     log_->say(fmt::format("Data: {}; {} samples of {} tokens to train on, {} held out", data_.text,
@@ -287,6 +331,14 @@ void TrainRun::start_log() {
                                        : setup_.model_folder.empty()
                                            ? "random initialisation"
                                            : "read from " + setup_.model_folder));
+  if (const RunEnd end = resumed_ ? run_end(config(), at_, total_, data_.train_samples,
+                                            samples_per_step(setup_.request))
+                                  : RunEnd{};
+      !end.why.empty())
+    log_->say(fmt::format(
+        "Nothing is left to train: {} is at step {}, and {}. final/ is written from it.\n"
+        "To train on: {}",
+        resumed_->folder, at_.step, end.why, end.goes_on));
   if (checkpoints_)
     log_->say(fmt::format("Checkpoints: {} each{}", human_bytes(checkpoints_->bytes()),
                           config().save_steps > 0

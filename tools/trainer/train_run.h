@@ -102,6 +102,8 @@ class TrainRun {
   int64_t own_gpu_runtime() const;
   void write_memory_json(bool finished);
   void write_report(bool finished);
+  void refresh_report();
+  std::string leg_text() const;
   void write_unfinished();
   void require_own_output() const;
   std::optional<std::string> own_latest() const;
@@ -116,6 +118,7 @@ class TrainRun {
   void write_state(const std::string& folder) const;
   void add_model_files(const std::string& folder, DType dtype) const;
   void check_base();
+  void check_tokenizer() const;
   bool finished() const;
   const RunConfig& config() const { return setup_.config; }
 
@@ -145,9 +148,12 @@ class TrainRun {
   // The last step: it changed no weight; nothing of it was run, since it had no target.
   bool skipped_ = false, untrained_ = false;
   LossWatch watch_;
+  PreferenceSums preferences_;  // of the step
   RunPosition at_;
   std::optional<Metrics> metrics_;  // of a task that has some
-  ReportRun report_;
+  ReportRun report_;                // what the plan predicts
+  double report_seconds_ = 0;       // that pages took while the run goes
+  std::string leg_;
   double started_ = 0, startup_ = -1;
   // Of this process's steps after the first, for the comparison with the plan.
   double timed_seconds_ = 0;

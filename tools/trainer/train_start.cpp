@@ -66,11 +66,33 @@ void TrainRun::check_output_dir() {
     damaged_ = found.damaged_folders;
     folder = found.folder;
   }
+  // A name alone is one of output_dir only if it says so.
+  std::error_code none;
+  if (!latest && !fs::exists(folder, none) && checkpoint_complete(dir + "/" + folder))
+    fail(ErrorCode::usage, "resume as latest or the path of a checkpoint",
+         fmt::format("{}, which is not in the current folder", folder),
+         fmt::format("resume={}/{}", dir, folder));
   resumed_ = read_checkpoint(folder, latest);
   if (!fork_) return check_resumed_output(dir);
   check_new_folder();
   lock_.take(dir);
   check_new_folder();
+}
+
+// Text that becomes other tokens is other data; of the two the tokenizer is to blame.
+void TrainRun::check_tokenizer() const {
+  const std::string before = resumed_->folder;
+  if (!setup_.tokenizer || !file_exists(before + "/tokenizer.json")) return;
+  const uint64_t was = Tokenizer::load(before).fingerprint(), is = setup_.tokenizer->fingerprint();
+  if (was == is) return;
+  fail(ErrorCode::usage, fmt::format("tokenizer as in {}: fingerprint {:016x}", before, was),
+       fmt::format(
+           "{}, fingerprint {:016x}",
+           config().tokenizer.empty()
+               ? "that of " + setup_.model_folder
+               : fmt::format("tokenizer: {} ({})", config().tokenizer, config().where("tokenizer")),
+           is),
+       fmt::format("tokenizer={}", shell_word(before)));
 }
 
 // The model that stays as it is has to be there when the adapters are used.
@@ -202,7 +224,6 @@ void TrainRun::prepare() {
   if (leads()) write_config();
   write_json_file(dir + "/plan.json", plan_json(plan_));
   if (leads()) {
-    write_report(false);
     checkpoints_ = std::make_unique<CheckpointWriter>(*session_, dir, config().save_total_limit,
                                                       plan_.save_background,
                                                       ranks_ ? &ranks_->gathered() : nullptr);
@@ -230,6 +251,7 @@ void TrainRun::prepare() {
         SamplingOptions{config().sample_temperature, config().sample_top_k, config().sample_top_p,
                         static_cast<uint64_t>(config().seed)});
   }
+  write_report(false);
 }
 
 }  // namespace snug

@@ -132,6 +132,7 @@ void TrainRun::micro_steps_of_rows(int64_t step) {
     data_.rows->fill(step, first, *session_);  // behind the last window: nothing
     session_->state().first_sample = first;
     session_->micro(i == 0);
+    if (plan_.decisions.pairs.any()) add_preferences(*session_, B, preferences_);
   }
 }
 
@@ -147,6 +148,7 @@ bool TrainRun::optimizer_step(int64_t trained) {
   const int64_t G = samples_per_step(setup_.request);
   Session& s = *session_;
   s.begin_window(static_cast<uint64_t>(config().seed), at_.step, trained);
+  preferences_ = {};
   set_rate();  // backward may update already
   s.optimizer().prepare_step(s.state());
   if (data_.rows)
@@ -173,6 +175,7 @@ bool TrainRun::optimizer_step(int64_t trained) {
   if (!std::isfinite(loss)) return true;  // of a skipped step
   at_.window_loss += state.loss_sum;
   at_.window_tokens += state.loss_tokens;
+  at_.window_pairs.add(preferences_);
   return true;
 }
 
@@ -244,6 +247,7 @@ void TrainRun::log_step(double step_seconds) {
   m.total_steps = total_;
   m.loss = at_.window_tokens > 0 ? at_.window_loss / static_cast<double>(at_.window_tokens)
                                  : std::numeric_limits<double>::quiet_NaN();
+  m.metrics = at_.window_pairs.means();
   m.learning_rate = static_cast<double>(session_->state().learning_rate[0]);
   m.grad_norm =
       untrained_ ? std::numeric_limits<double>::quiet_NaN() : gradient_norm_of(session_->state());
@@ -263,6 +267,7 @@ void TrainRun::log_step(double step_seconds) {
     m.gpu_watts = gpu->watts;
   }
   m.startup_seconds = startup_;
+  if (startup_ >= 0) m.leg = leg_;
   m.predicted_tokens_per_second = plan_.tokens_per_second();
   if (!untrained_ && timed_steps_++ >= 0) timed_seconds_ += step_seconds;
   const int64_t done = at_.step - (resumed_ ? resumed_->position.step : 0);
@@ -281,6 +286,7 @@ void TrainRun::log_step(double step_seconds) {
   startup_ = -1;
   at_.window_loss = 0;
   at_.window_tokens = 0;
+  at_.window_pairs = {};
   at_.window_steps = 0;
 }
 
@@ -304,6 +310,7 @@ int TrainRun::run() {
   if (ranks_) agree_on_request();
   if (ranks_) follow_resume();
   if (setup_.peft) check_base();
+  if (resumed_) check_tokenizer();
   if (resumed_) apply_pins(*resumed_, setup_);
   check_batch_room(setup_.request);
   // Its records are gone before the arena is reserved.
@@ -422,7 +429,9 @@ bool TrainRun::finish_step(double step_seconds) {
   }
   // The last step is saved too, so that a run can be made longer.
   const bool due = config().save_steps > 0 && (at_.step % config().save_steps == 0 || last_);
-  if (good && (due || (best && best_so_far()))) save();
+  const bool saves = good && (due || (best && best_so_far()));
+  if (saves) save();
+  if (!last_ && (evaluates || saves)) refresh_report();
   return true;
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/core/sanitizers.h"
+#include "engine/simt/copies.h"
 #include "engine/simt/mma.h"
 #include "engine/simt/reduce.h"
 #include "engine/simt/simt.h"
@@ -226,6 +227,43 @@ TEST(SimtFaults, ProductsOfAWarp) {
                load_matrices_kernel, true, 1);
   Queue queue;
   launch(queue, dims, "right", load_matrices_kernel, true, 8);
+}
+
+// Copies that go on beside a thread: not waited for at all, not before the barrier, too few groups.
+void copies_kernel(float* out, const float* in, int wait, bool barrier, int shift) {
+  SHARED_ARRAY(float, tile, 4 * 32 + 4);
+  SHARED_ARRAY(float, last, 32);
+  copy_vector(tile, 4 * thread() + shift, in + 4 * thread(), true);
+  end_copies();
+  copy_number(last, thread(), in + 4 * thread(), thread() != 5);
+  end_copies();
+  if (wait == 2) wait_copies<0>();
+  if (wait == 1) wait_copies<1>();
+  if (barrier) sync_threads();
+  out[thread()] = tile[4 * (31 - thread()) + 1] + last[31 - thread()];
+  if (wait == 1) wait_copies<0>();
+}
+
+TEST(SimtFaults, Copies) {
+  float in[128], out[32];
+  for (int i = 0; i < 128; ++i) in[i] = static_cast<float>(i);
+  const Dims dims{.blocks = 1, .threads = 32};
+  const float* const from = in;
+  expect_fault({"copies to shared memory to be waited for before the kernel ends",
+                "test_faults.cpp", "wait_copies<0>()"},
+               dims, copies_kernel, &out[0], from, 0, true, 0);
+  expect_fault({"a barrier between uses of one element of shared memory"}, dims, copies_kernel,
+               &out[0], from, 2, false, 0);
+  expect_fault({"a vector access at a multiple of 16 bytes", "one 4 bytes past"}, dims,
+               copies_kernel, &out[0], from, 2, true, 1);
+  Queue queue;
+  launch(queue, dims, "one group", copies_kernel, &out[0], from, 1, true, 0);
+  EXPECT_TRUE(std::isnan(out[0])) << "what has not come";
+  launch(queue, dims, "right", copies_kernel, &out[0], from, 2, true, 0);
+  for (int i = 0; i < 32; ++i) {
+    const int other = 4 * (31 - i);
+    EXPECT_EQ(out[i], static_cast<float>(other + 1 + (i == 31 - 5 ? 0 : other))) << i;
+  }
 }
 
 void half_warp_then_barrier_kernel(int* out) {

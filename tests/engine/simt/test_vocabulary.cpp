@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/core/units.h"
 #include "engine/simt/simt.h"
 #include "tests/engine/simt/vocabulary.h"
 #include "tests/support/emu.h"
@@ -51,6 +52,26 @@ TEST(SimtVocabulary, BlockSums) {
         EXPECT_EQ(sums, first);
       });
     }
+}
+
+TEST(SimtVocabulary, Copies) {
+  for (const simt::emu::Schedule& schedule : simt::emu::test_schedules())
+    for (const int threads : {32, 64})
+      for (const int64_t n : {4, 128, 300}) {
+        std::vector<float> storage(static_cast<size_t>(n) + 4), y(static_cast<size_t>(n));
+        // At 16 bytes, as copies of vectors want it.
+        float* const x = reinterpret_cast<float*>(
+            round_up(static_cast<int64_t>(reinterpret_cast<uintptr_t>(storage.data())), 16));
+        for (int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(i + 1);
+        simt::emu::Queue queue{schedule, {}};
+        reverse_by_copies(queue, y.data(), x, n, threads);
+        for (int64_t i = 0; i < n; ++i) {
+          const int64_t tile = 4 * threads, from = i / tile * tile + tile - 1 - i % tile;
+          ASSERT_EQ(y[static_cast<size_t>(i)],
+                    static_cast<float>((from < n ? from + 1 : 0) + i + 1))
+              << i << " of " << n;
+        }
+      }
 }
 
 TEST(SimtVocabulary, WarpScans) {

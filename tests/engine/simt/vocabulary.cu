@@ -1,4 +1,5 @@
 #include "engine/core/units.h"
+#include "engine/simt/copies.h"
 #include "engine/simt/map.h"
 #include "engine/simt/mma.h"
 #include "engine/simt/reduce.h"
@@ -105,6 +106,27 @@ __global__ void warp_words_kernel(int* out, double* doubles) {
   doubles[l] = shuffle_xor(next[0] + next[1], 1);
 }
 
+// A block for 4 threads() numbers: vectors in one group, then single numbers in another.
+__global__ void reverse_by_copies_kernel(float* y, const float* x, int64_t n) {
+  const int tile = 4 * threads();
+  const auto vectors = dynamic_smem<float>(), numbers = vectors.part(tile);
+  const int64_t first = block() * tile;
+  copy_vector(vectors, 4 * thread(), x + first + 4 * thread(), first + 4 * thread() < n);
+  end_copies();
+  for (int i = thread(); i < tile; i += threads())
+    copy_number(numbers, i, x + first + i, first + i < n);
+  end_copies();
+  wait_copies<1>();
+  sync_threads();
+  float reversed[4];
+  for (int i = 0; i < 4; ++i) reversed[i] = vectors[tile - 1 - (4 * thread() + i)];
+  wait_copies<0>();
+  sync_threads();
+  for (int i = 0; i < 4; ++i)
+    if (first + 4 * thread() + i < n)
+      y[first + 4 * thread() + i] = reversed[i] + numbers[4 * thread() + i];
+}
+
 // A lane takes its part of a and b from memory, as the layout has it.
 template <class T>
 __global__ void mma_kernel(float* c, const T* a, const T* b) {
@@ -154,6 +176,16 @@ __global__ void mma_loaded_kernel(float* c, const T* a, const T* b, bool transpo
 }
 
 }  // namespace
+
+template <class Queue>
+void reverse_by_copies(Queue& queue, float* y, const float* x, int64_t n, int threads) {
+  launch(queue,
+         {.blocks = (n + 4 * threads - 1) / (4 * threads),
+          .threads = threads,
+          .shared_bytes = int64_t{8} * threads * 4},
+         "reverse_by_copies", reverse_by_copies_kernel, y, x, n);
+}
+template void reverse_by_copies(simt::Queue&, float*, const float*, int64_t, int);
 
 template <class T, class Queue>
 void multiply(Queue& queue, float* c, const T* a, const T* b) {

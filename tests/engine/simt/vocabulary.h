@@ -32,6 +32,10 @@ void multiply(Queue& queue, float* c, const T* a, const T* b);
 // transposed or not.
 template <class T, class Queue>
 void multiply_loaded(Queue& queue, float* c, const T* a, const T* b, bool transposed);
+// y = x in reverse within each 4 threads numbers, n a multiple of 4, by copies beside the threads; what
+// is behind n counts as zeros. Added to each: x of its place.
+template <class Queue>
+void reverse_by_copies(Queue& queue, float* y, const float* x, int64_t n, int threads);
 // Sixteen results of warp operations a lane; see the test.
 template <class Queue>
 void warp_words(Queue& queue, int* out, double* doubles);

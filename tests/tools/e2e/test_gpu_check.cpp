@@ -22,7 +22,9 @@ class GpuCheck : public testing::Test {
     script("path/nvidia-smi",
            "case $1 in -L) echo 'GPU 0: Made-up GPU (UUID: GPU-1)' ;; *) echo '1755 MHz' ;; esac");
     script("bin/bench_gpu", "echo 'Made-up GPU'");
-    script("bin/test_gpu", "echo '[  PASSED  ] 7 tests.'");
+    for (const char* tests :
+         {"test_gpu", "test_engine_kernels", "test_quant", "test_optim", "test_layers_ops"})
+      script(std::string("bin/") + tests, "echo '[  PASSED  ] 7 tests.'");
     script("python", "exit 1");
     trainer(77, 77, "true");
   }
@@ -109,6 +111,11 @@ TEST_F(GpuCheck, BenchmarksAndCalibrates) {
 TEST_F(GpuCheck, CountsTests) {
   EXPECT_EQ(check({"--only", "tests"}).code, 0);
   EXPECT_NE(slurp(w_.path("report.md")).find("7 passed, 0 failed, 0 skipped"), std::string::npos);
+  script("bin/test_quant", "test \"$SNUG_TEST_KERNELS_ON\" = cuda && echo '[  PASSED  ] 2 tests.'");
+  EXPECT_EQ(check({"--only", "tests"}).code, 0);
+  EXPECT_NE(
+      slurp(w_.path("report.md")).find("| kernels of test_quant on the GPU | passed | 2 passed"),
+      std::string::npos);
   script("bin/test_gpu", "echo '[  PASSED  ] 7 tests.'; echo '[  SKIPPED ] 1 test.'");
   EXPECT_EQ(check({"--quick"}).code, 1);
 }

@@ -76,6 +76,8 @@ const std::vector<Short>& short_forms() {
       {"build/bin/snug train model=run1/final ", " max_steps=2"},
       {"build/bin/snug train model=", " model.n_embd=48 model.n_head=2 max_steps=2"},
       {"build/bin/snug train --config ", " max_steps=3"},
+      {"build/bin/snug train run1 ", " max_steps=3"},
+      {"build/bin/snug report ", ""},
       {"build/bin/snug eval ", ""},
       {"build/bin/snug generate ", " --max-new-tokens 4"},
       {"build/bin/snug convert ", ""},

@@ -1,0 +1,215 @@
+#include "engine/data/pair_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "engine/core/error.h"
+#include "engine/data/row_record.h"
+#include "engine/text/unicode.h"
+
+namespace snug {
+namespace {
+
+using Json = nlohmann::ordered_json;  // a template may write the keys of a tool in their order
+
+constexpr const char* kSpelling =
+    "write {\"prompt\": \"...\", \"chosen\": \"...\", \"rejected\": \"...\"}, each a text or a "
+    "list of "
+    "messages";
+
+std::string keys_of(const Json& tree) {
+  std::string list;
+  for (const auto& item : tree.items()) {
+    list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", beginning_utf8(item.key(), 40));
+    if (list.size() > 200) break;
+  }
+  return list.empty() ? "an empty object" : "the keys " + list;
+}
+
+const Json* find(const Json& tree, const char* key) {
+  const auto at = tree.find(key);
+  return at == tree.end() || at->is_null() ? nullptr : &*at;
+}
+
+const Json& need(const Json& tree, const char* key, const std::string& where) {
+  if (const Json* value = find(tree, key)) return *value;
+  fail(ErrorCode::data, fmt::format("\"{}\" in every record of pairs", key),
+       fmt::format("{}: {}", where, keys_of(tree)), kSpelling);
+}
+
+template <class A, class B>
+size_t common(const A& a, const B& b) {
+  const size_t most = std::min(a.size(), b.size());
+  size_t n = 0;
+  while (n < most && a[n] == b[n]) ++n;
+  return n;
+}
+
+struct Pair {
+  std::vector<int32_t> prompt, chosen, rejected;  // the last two with the prompt
+};
+
+std::vector<int32_t> ids_of(const Json& list, const char* key, const std::string& where) {
+  std::vector<int32_t> ids;
+  const auto bad = [&](const std::string& what) {
+    fail(ErrorCode::data, fmt::format("\"{}\" as a list of tokens", key),
+         fmt::format("{}: {}", where, what), "write [464, 3290]");
+  };
+  if (!list.is_array()) bad("another value");
+  for (const Json& id : list) {
+    if (!id.is_number_integer() || id < 0 || id > INT32_MAX) bad(beginning_utf8(id.dump(), 40));
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+Pair pair_of_ids(const Json& tree, const std::string& where) {
+  Pair p;
+  p.prompt = ids_of(need(tree, "prompt_ids", where), "prompt_ids", where);
+  for (auto [key, to] : {std::pair{"chosen_ids", &p.chosen}, {"rejected_ids", &p.rejected}}) {
+    const std::vector<int32_t> own = ids_of(need(tree, key, where), key, where);
+    if (own.empty())
+      fail(ErrorCode::data, fmt::format("a token at least in \"{}\"", key),
+           fmt::format("{}: none", where), "leave the pair out");
+    *to = p.prompt;
+    to->insert(to->end(), own.begin(), own.end());
+  }
+  return p;
+}
+
+// Where the texts begin to differ, less a blank before it, at a whole character.
+size_t common_text(const std::string& a, const std::string& b) {
+  size_t n = common(a, b);
+  const bool differ = n < std::min(a.size(), b.size());
+  if (!differ && n > 0) --n;  // the last character is the answer's then
+  while (n > 0 && (static_cast<unsigned char>(a[n]) & 0xc0) == 0x80) --n;
+  if (differ && n > 0 && a[n - 1] == ' ') --n;
+  return n;
+}
+
+// What of a list of messages is the prompt of both.
+size_t common_messages(const Json& a, const Json& b) {
+  const size_t n = common(a, b);
+  return n == std::min(a.size(), b.size()) && n > 0 ? n - 1 : n;
+}
+
+Json joined(const Json& a, const Json& b) {
+  Json all = a;
+  for (const Json& message : b) all.push_back(message);
+  return all;
+}
+
+}  // namespace
+
+PairRows::Ids PairRows::encode(const std::string& text, bool ends) const {
+  const Tokenizer& tokenizer = chats_->tokenizer();
+  Ids ids = tokenizer.encode(text);
+  const std::optional<int32_t> end = chats_->end();
+  if (ends && end && (ids.empty() || ids.back() != *end)) ids.push_back(*end);
+  const int32_t mark = -1;
+  const TokenSequence around = tokenizer.with_special_tokens({&mark, 1});
+  Ids out;
+  for (const int32_t id : around.ids) {
+    if (id == mark)
+      out.insert(out.end(), ids.begin(), ids.end());
+    else if (!ends || out.empty() || out.back() != id)  // never two ends
+      out.push_back(id);
+  }
+  return out;
+}
+
+void PairRows::read(const nlohmann::json&, std::string_view text, const std::string& where,
+                    RowRecord& out) const {
+  const Json tree = Json::parse(text);
+  Pair p;
+  if (find(tree, "prompt_ids") || find(tree, "chosen_ids") || find(tree, "rejected_ids")) {
+    p = pair_of_ids(tree, where);
+  } else {
+    Json chosen = need(tree, "chosen", where), rejected = need(tree, "rejected", where);
+    const Json* given = find(tree, "prompt");
+    const bool texts = chosen.is_string();
+    const Json* const parts[] = {&chosen, &rejected, given};
+    for (const Json* part : parts)
+      if (part && (texts ? !part->is_string() : !part->is_array()))
+        fail(ErrorCode::data,
+             "prompt, chosen and rejected that are all texts or all lists of messages",
+             part == &chosen
+                 ? fmt::format("{}: chosen is {}", where, chosen.type_name())
+                 : fmt::format("{}: {} beside {}", where, part->type_name(), chosen.type_name()),
+             kSpelling);
+    for (const Json* part : {parts[0], parts[1]})
+      if (part->empty() || (texts && part->get_ref<const std::string&>().empty()))
+        fail(ErrorCode::data, "an answer in chosen and in rejected of every pair",
+             fmt::format("{}: {} is empty", where, part == &chosen ? "chosen" : "rejected"),
+             "leave the pair out");
+    if (!chats_)
+      fail(ErrorCode::usage, "a tokenizer for pairs of texts or messages",
+           fmt::format("none, and {}", where), "tokenizer=tok.json, or model=FOLDER with one");
+    if (texts) {
+      std::string a = chosen.get<std::string>(), b = rejected.get<std::string>(), prompt;
+      if (given) {
+        prompt = given->get<std::string>();
+      } else {
+        const size_t n = common_text(a, b);
+        prompt = a.substr(0, n);
+        a.erase(0, n);
+        b.erase(0, n);
+      }
+      p = {encode(prompt, false), encode(prompt + a, true), encode(prompt + b, true)};
+    } else {
+      if (!chats_->encoder())
+        fail(ErrorCode::data, "a chat template for conversations",
+             fmt::format("{}: messages, and {}", where, chats_->missing()),
+             "chat_template=FILE.jinja, or a model folder that has one");
+      const ChatEncoder& encoder = *chats_->encoder();
+      Json prompt = Json::array();
+      if (given) {
+        prompt = *given;
+      } else {
+        const size_t n = common_messages(chosen, rejected);
+        prompt.insert(prompt.end(), chosen.begin(), chosen.begin() + static_cast<int64_t>(n));
+        chosen.erase(chosen.begin(), chosen.begin() + static_cast<int64_t>(n));
+        rejected.erase(rejected.begin(), rejected.begin() + static_cast<int64_t>(n));
+      }
+      const auto ids = [&](Json messages, bool opens) {
+        Json record = {{"messages", std::move(messages)}};
+        for (const char* key : {"tools", "chat_template_kwargs"})
+          if (const Json* value = find(tree, key)) record[key] = *value;
+        const Conversation conversation = Conversation::parse(record.dump(), where);
+        return opens ? encoder.prompt(conversation)
+                     : encoder.tokenizer().encode(encoder.chat().render(conversation).text);
+      };
+      if (prompt.empty())
+        fail(ErrorCode::data, "a message before the answers of a pair",
+             fmt::format("{}: chosen and rejected differ from the first on", where), kSpelling);
+      p = {ids(prompt, true), ids(joined(prompt, chosen), false),
+           ids(joined(prompt, rejected), false)};
+    }
+  }
+  const size_t before = std::min(common(p.prompt, p.chosen), common(p.prompt, p.rejected));
+  out.content = RowRecord::Content::ids;
+  if (static_cast<int64_t>(before) >= max_length_) return;
+  out.equal = p.chosen == p.rejected;
+  for (const auto* ids : {&p.chosen, &p.rejected}) {
+    if (ids->size() <= before)
+      fail(ErrorCode::data, "an answer of a token at least behind the prompt",
+           fmt::format("{}: {} has none", where, ids == &p.chosen ? "chosen" : "rejected"),
+           "leave the pair out");
+    const size_t n = std::min(ids->size(), static_cast<size_t>(max_length_));
+    out.cut = out.cut || n < ids->size();
+    for (size_t i = 0; i < n; ++i) {
+      out.ids.push_back((*ids)[i]);
+      out.trained.push_back(i >= before);
+      out.types.push_back(ids == &p.chosen ? 0 : 1);
+    }
+  }
+}
+
+uint64_t PairRows::fingerprint() const {
+  return (chats_ ? chats_->fingerprint() : 2) ^
+         static_cast<uint64_t>(max_length_) * 0x9e3779b97f4a7c15;
+}
+
+}  // namespace snug

@@ -1,0 +1,47 @@
+// Records of preferences as rows of tokens (row_reader.h, kind causal): an answer that was chosen and one
+// that was rejected behind the same prompt. A row is both, one after the other: token types 0 and 1,
+// and trained what is not of the prompt.
+//
+// Records    {"prompt": ..., "chosen": ..., "rejected": ...}, all texts or all lists of messages, those
+//            also with "tools" and "chat_template_kwargs"; without "prompt" it is what the beginnings of the two have
+//            in common: messages, or characters less a blank before the first that differs. Or tokens:
+//            {"prompt_ids": [...], "chosen_ids": [...], "rejected_ids": [...]}.
+// Tokens     As TRL 1.16.0 has them (trl/trainer/dpo_trainer.py, _prepare_dataset): of messages by the
+//            chat template; of texts prompt and answer together with what the tokenizer puts around texts,
+//            an end token behind those that do not end with one. The prompt is what
+//            its own tokens (with the beginning of an assistant's turn) and those of both rows have in
+//            common at the beginning; all behind it is trained.
+// Lengths    At most max_length tokens of each, cut at the end. Pairs whose prompt fills it are left
+//            out: nothing of them would be trained.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/data/chat_rows.h"
+
+namespace snug {
+
+class PairRows {
+ public:
+  // `chats` outlives it; null: tokens alone are read.
+  PairRows(const ChatRows* chats, int64_t max_length) : chats_(chats), max_length_(max_length) {}
+
+  // As ChatRows::read. A pair that is left out has no ids.
+  void read(const nlohmann::json& tree, std::string_view text, const std::string& where,
+            RowRecord& out) const;
+  // Of what decides the tokens beside the tokenizer.
+  uint64_t fingerprint() const;
+
+ private:
+  using Ids = std::vector<int32_t>;
+  Ids encode(const std::string& text, bool ends) const;
+
+  const ChatRows* chats_;
+  int64_t max_length_;
+};
+
+}  // namespace snug

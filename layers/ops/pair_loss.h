@@ -1,0 +1,38 @@
+// The loss of pairs of sequences that lie in the rows of a micro-batch, from the losses of their tokens.
+//
+// Math      of a pair p: l_c = -(sum of nll over the tokens of the chosen sequence), l_r of the rejected,
+//           c = l_c - reference[p][0], r = l_r - reference[p][1] (without a reference l_c and l_r), and
+//             loss[p] = L(c, r, n_c, n_r)                          layers/ops/pair_losses.h
+//             dnll[n] = -dL/dc inverse_tokens loss_scale, n of the chosen sequence; -dL/dr ..., of the
+//                       rejected; 0 elsewhere
+//           A pair is one trained target, so a window's loss is the mean over its pairs.
+// Shapes    nll, dnll (N); logps, reference (P,2); loss (P); pairs (P,5) i32: the rows where the chosen
+//           and the rejected sequence begin, the row behind the rejected, which begins behind the chosen,
+//           then n_c and n_r; a pair that begins with -1 is none: loss and logps 0, nothing counted.
+//           state: the StepState.
+// dtypes    f32, but pairs.
+// Writes    all assigned. pair_loss_forward adds to the state: loss_sum += sum of loss (fp64, in the order
+//           of the pairs), loss_tokens += pairs, neither scaled.
+// Numerics  sums over tokens and L in double, rounded once.
+// Determinism  equal bits for any number of threads; a pair's for any place of it in the micro-batch.
+// Errors    data, before anything is computed: sequences outside of [0,N), empty, or of no token that is
+//           counted.
+#pragma once
+
+#include "engine/memory/context.h"
+#include "layers/ops/pair_losses.h"
+
+namespace snug {
+
+inline constexpr int64_t kPairColumns = 5;
+
+void sequence_logps(Context& ctx, const View& logps, const View& nll, const View& pairs);
+
+// `reference` may be undefined: none.
+void pair_loss_forward(Context& ctx, const View& loss, const View& logps, const View& reference,
+                       const View& pairs, const PairLoss& kind, const View& state);
+
+void pair_loss_backward(Context& ctx, const View& dnll, const View& logps, const View& reference,
+                        const View& pairs, const PairLoss& kind, const View& state);
+
+}  // namespace snug

@@ -1,0 +1,140 @@
+// The losses of preference: what each makes of a pair, an answer that was chosen and one that was
+// rejected. This file is all that one more of them touches, beside a row in its test.
+//
+// Math      c, r are log probabilities of the chosen and the rejected answer, sums over its tokens, less those
+//           of the reference where the loss has one; n_c, n_r the numbers of these tokens; b beta, s
+//           label_smoothing, g simpo_gamma; S(x) = -log sigmoid(x) and d = c - r.
+//   sigmoid       (1 - s) S(b d) + s S(-b d)            DPO, Rafailov et al., arXiv:2305.18290; s: cDPO
+//   hinge         max(0, 1 - b d)                       SLiC, arXiv:2305.10425
+//   ipo           (c / n_c - r / n_r - 1 / (2 b))^2     Azar et al., arXiv:2310.12036
+//   sigmoid_norm  S(b (c / n_c - r / n_r))              Tulu 3, arXiv:2411.15124
+//   nca_pair      S(b c) + S(-b c) / 2 + S(-b r) / 2    arXiv:2402.05369
+//   sppo_hard     (c - 1 / (2 b))^2 + (r + 1 / (2 b))^2 arXiv:2405.00675
+//   apo_zero      1 - sigmoid(b c) + sigmoid(b r)       arXiv:2408.06266
+//   apo_down      sigmoid(b c) + 1 - sigmoid(b d)       the same
+//   simpo         (1 - s) S(x) + s S(-x), x = b (c / n_c - r / n_r) - g   Meng et al., arXiv:2405.14734
+//           As TRL 1.16.0 has them: trl/trainer/dpo_trainer.py, simpo of trl/experimental/cpo. There
+//           sigmoid has no s; here it is that of cDPO.
+// Numerics  double, on every place.
+#pragma once
+
+#include <cmath>
+#include <compare>
+#include <cstdint>
+#include <string_view>
+
+#ifdef __CUDACC__
+#define SNUG_PAIR_LOSS __host__ __device__ inline
+#define SNUG_PAIR_LOSS_SIDE by_nvcc
+#else
+#define SNUG_PAIR_LOSS inline
+#define SNUG_PAIR_LOSS_SIDE by_the_host
+#endif
+
+namespace snug {
+
+enum class PairLossKind : uint8_t {
+  sigmoid,
+  hinge,
+  ipo,
+  sigmoid_norm,
+  nca_pair,
+  sppo_hard,
+  apo_zero,
+  apo_down,
+  simpo
+};
+
+// In the order of PairLossKind.
+struct PairLossFacts {
+  std::string_view name;  // of the key loss_type
+  bool reference;         // log probabilities of the model as it was are subtracted
+  bool smoothing;         // label_smoothing means something
+  bool averaged = false;  // by tokens: what it calls a reward is a mean too
+};
+inline constexpr PairLossFacts kPairLosses[] = {
+    {"sigmoid", true, true},       {"hinge", true, false},    {"ipo", true, false},
+    {"sigmoid_norm", true, false}, {"nca_pair", true, false}, {"sppo_hard", true, false},
+    {"apo_zero", true, false},     {"apo_down", true, false}, {"simpo", false, true, true},
+};
+
+struct PairLoss {
+  PairLossKind kind = PairLossKind::sigmoid;
+  double beta = 0.1, label_smoothing = 0, gamma = 0.5;
+
+  auto operator<=>(const PairLoss&) const = default;
+};
+constexpr const PairLossFacts& facts_of(PairLossKind kind) {
+  return kPairLosses[static_cast<int>(kind)];
+}
+
+struct PairValue {
+  double loss, chosen, rejected;  // and its slopes by c and r
+};
+
+inline namespace SNUG_PAIR_LOSS_SIDE {
+namespace pair_loss {
+
+// S and its slope, without overflow.
+struct Softplus {
+  double value, slope;
+};
+SNUG_PAIR_LOSS Softplus minus_log_sigmoid(double x) {
+  const double e = ::exp(x < 0 ? x : -x);  // of -|x|
+  return {(x < 0 ? -x : 0.0) + ::log1p(e), x < 0 ? -1.0 / (1.0 + e) : -e / (1.0 + e)};
+}
+SNUG_PAIR_LOSS double sigmoid(double x) {
+  const double e = ::exp(x < 0 ? x : -x);
+  return (x < 0 ? e : 1.0) / (1.0 + e);
+}
+// p S(x) + q S(-x) of x, times the slopes of x by c and r.
+SNUG_PAIR_LOSS PairValue weighed(double p, double q, double x, double by_c, double by_r) {
+  const Softplus a = minus_log_sigmoid(x), b = minus_log_sigmoid(-x);
+  const double slope = p * a.slope - q * b.slope;
+  return {p * a.value + q * b.value, slope * by_c, slope * by_r};
+}
+
+}  // namespace pair_loss
+
+// NaN for a kind that is none.
+SNUG_PAIR_LOSS PairValue pair_loss_value(const PairLoss& l, double c, double r, double n_c,
+                                         double n_r) {
+  const double b = l.beta, s = l.label_smoothing, margin = 1.0 / (2.0 * b);
+  switch (l.kind) {
+    case PairLossKind::sigmoid:
+      return pair_loss::weighed(1.0 - s, s, b * (c - r), b, -b);
+    case PairLossKind::hinge: {
+      const double x = 1.0 - b * (c - r);
+      return x > 0 ? PairValue{x, -b, b} : PairValue{0, 0, 0};
+    }
+    case PairLossKind::ipo: {
+      const double x = c / n_c - r / n_r - margin;
+      return {x * x, 2.0 * x / n_c, -2.0 * x / n_r};
+    }
+    case PairLossKind::sigmoid_norm:
+      return pair_loss::weighed(1.0, 0.0, b * (c / n_c - r / n_r), b / n_c, -b / n_r);
+    case PairLossKind::nca_pair: {
+      const PairValue of_c = pair_loss::weighed(1.0, 0.5, b * c, b, 0.0),
+                      of_r = pair_loss::weighed(0.0, 0.5, b * r, 0.0, b);
+      return {of_c.loss + of_r.loss, of_c.chosen, of_r.rejected};
+    }
+    case PairLossKind::sppo_hard:
+      return {(c - margin) * (c - margin) + (r + margin) * (r + margin), 2.0 * (c - margin),
+              2.0 * (r + margin)};
+    case PairLossKind::apo_zero: {
+      const double x = pair_loss::sigmoid(b * c), y = pair_loss::sigmoid(b * r);
+      return {1.0 - x + y, -b * x * (1.0 - x), b * y * (1.0 - y)};
+    }
+    case PairLossKind::apo_down: {
+      const double x = pair_loss::sigmoid(b * c), y = pair_loss::sigmoid(b * (c - r)),
+                   slope = b * y * (1.0 - y);
+      return {x + 1.0 - y, b * x * (1.0 - x) - slope, slope};
+    }
+    case PairLossKind::simpo:
+      return pair_loss::weighed(1.0 - s, s, b * (c / n_c - r / n_r) - l.gamma, b / n_c, -b / n_r);
+  }
+  return {NAN, NAN, NAN};
+}
+
+}  // namespace SNUG_PAIR_LOSS_SIDE
+}  // namespace snug

@@ -1,0 +1,196 @@
+// Pairs from the command: learned beside a model that is its own reference, looked at, evaluated, merged,
+// gone on with, and what is refused.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/tools/e2e/runs.h"
+
+namespace snug::e2e {
+namespace {
+
+class Preferences : public testing::Test {
+ protected:
+  Preferences() {
+    w_.trained("base", {"max_steps=8"});
+    std::string pairs;
+    for (int i = 0; i < 12; ++i)
+      pairs += Json({{"prompt", sentences(1, static_cast<unsigned>(i)).substr(0, 16)},
+                     {"chosen", " the cat"},
+                     {"rejected", i % 2 == 0 ? " a dog sees it and runs" : " no"}})
+                   .dump() +
+               "\n";
+    spill(w_.path("pairs.jsonl"), pairs);
+  }
+  std::vector<std::string> with(const std::vector<std::string>& more = {}) const {
+    return joined({"model=" + w_.path("base/final"), "tokenizer=null", "task=dpo",
+                   "train_data=" + w_.path("pairs.jsonl"), "eval_data=" + w_.path("pairs.jsonl"),
+                   "eval_fraction=0", "peft=lora", "lora_r=4", "target_modules=all-linear",
+                   "max_length=24", "global_batch_size=6", "learning_rate=0.01"},
+                  more);
+  }
+  Workspace w_;
+};
+
+TEST_F(Preferences, ARunLearnsToPrefer) {
+  const Outcome o = w_.trained("run", with());
+  expect_planned_is_measured(w_, "run");
+  EXPECT_NE(o.out.find("train_data: 12 pairs, "), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("  accuracy "), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("(12 pairs, "), std::string::npos) << o.out;
+  const std::vector<Json> lines = w_.metrics("run");
+  // Before the first step the model is its reference.
+  EXPECT_NEAR(lines.front()["eval_loss"].get<double>(), std::log(2.0), 1e-6);
+  EXPECT_EQ(lines.front()["eval_rewards/margins"], 0.0);
+  EXPECT_FALSE(lines.front().contains("eval_perplexity"));
+  const Json& last = lines.back();
+  EXPECT_LT(last["eval_loss"].get<double>(), 0.6);
+  EXPECT_EQ(last["eval_rewards/accuracies"], 1.0);
+  EXPECT_NEAR(
+      last["eval_rewards/margins"].get<double>(),
+      last["eval_rewards/chosen"].get<double>() - last["eval_rewards/rejected"].get<double>(),
+      1e-6);
+  for (const Json& line : lines)
+    if (line.contains("loss")) {
+      for (const char* name : {"rewards/chosen", "rewards/rejected", "rewards/accuracies",
+                               "rewards/margins", "logps/chosen", "logps/rejected"})
+        EXPECT_TRUE(line[name].is_number()) << name;
+    }
+
+  const std::vector<std::string> eval = {"eval",
+                                         "--model",
+                                         w_.path("base/final"),
+                                         "--task",
+                                         "dpo",
+                                         "--data",
+                                         w_.path("pairs.jsonl"),
+                                         "--max-length",
+                                         "24",
+                                         "--json",
+                                         "--threads",
+                                         "1"};
+  const Outcome tuned = run(joined(eval, {"--adapter", w_.path("run/final")}));
+  ASSERT_EQ(tuned.code, 0) << tuned.err;
+  const Json result = Json::parse(tuned.out);
+  EXPECT_NEAR(result["loss"].get<double>(), last["eval_loss"].get<double>(), 1e-5);
+  EXPECT_EQ(result["pairs"], 12);
+  EXPECT_EQ(result["rewards/accuracies"], 1.0);
+  const Outcome plain = run(eval);
+  ASSERT_EQ(plain.code, 0) << plain.err;
+  EXPECT_NEAR(Json::parse(plain.out)["loss"].get<double>(), std::log(2.0), 1e-6);
+  EXPECT_NE(plain.err.find("without --adapter the model is its own reference"), std::string::npos);
+
+  EXPECT_EQ(run({"merge", "--model", w_.path("base/final"), "--adapter", w_.path("run/final"),
+                 "--output", w_.path("merged")})
+                .code,
+            0);
+  EXPECT_EQ(run({"generate", "--model", w_.path("merged"), "--prompt", "the", "--max-new-tokens",
+                 "3", "--temperature", "0"})
+                .code,
+            0);
+}
+
+// Stopped after its checkpoint, and gone on with under another policy: the same bits.
+TEST_F(Preferences, ResumeChangesNoBit) {
+  for (const char* loss : {"loss_type=sigmoid", "loss_type=ipo"}) {
+    const std::string name = loss + 10, whole = "whole_" + name, parts = "parts_" + name;
+    const std::vector<std::string> more = {loss, "save_steps=5", "eval_steps=4", "logging_steps=3"};
+    w_.trained(whole, with(more));
+    lose_power_after(w_, whole, parts, 5);
+    w_.trained(parts, with(joined(more, {"resume=latest", "recompute=block"})));
+    EXPECT_EQ(w_.curve(whole), w_.curve(parts));
+    EXPECT_TRUE(slurp(w_.path(whole + "/final/adapter_model.safetensors")) ==
+                slurp(w_.path(parts + "/final/adapter_model.safetensors")));
+    expect_planned_is_measured(w_, parts);
+  }
+}
+
+// A window at a time or all at once: up to the order of sums.
+TEST_F(Preferences, SplitsOfAStepAreEqual) {
+  w_.trained("all", with({"per_device_train_batch_size=6", "logging_steps=1"}));
+  w_.trained("each", with({"per_device_train_batch_size=1", "logging_steps=1"}));
+  const std::vector<double> all = w_.losses("all"), each = w_.losses("each");
+  ASSERT_EQ(all.size(), each.size());
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(all[i], each[i], 1e-4 * all[i]) << i;
+}
+
+// Without a reference the whole model may learn.
+TEST_F(Preferences, SimpoTrainsTheModelItself) {
+  const Outcome o = w_.trained("run", with({"peft=null", "target_modules=null", "lora_r=8",
+                                            "loss_type=simpo", "beta=2", "learning_rate=0.002"}));
+  expect_planned_is_measured(w_, "run");
+  EXPECT_EQ(w_.metrics("run").back()["eval_rewards/accuracies"], 1.0);
+  EXPECT_TRUE(exists(w_.path("run/final/model.safetensors")));
+}
+
+TEST_F(Preferences, PreviewShowsBothAnswers) {
+  std::vector<std::string> words = {"data", "preview"};
+  for (const std::string& key : with({"-n", "1"})) words.push_back(key);
+  const Outcome o = run(words);
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_NE(o.out.find("Tokens whose probability is learned stand in {{ }}."), std::string::npos);
+  EXPECT_NE(o.out.find("\nchosen, "), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("{{ the cat"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("\nrejected, "), std::string::npos) << o.out;
+}
+
+TEST_F(Preferences, WhatIsRefused) {
+  struct Case {
+    std::string record;
+    std::vector<std::string> keys;
+    const char* words;
+  };
+  const std::string good = R"({"prompt": "the", "chosen": " cat", "rejected": " dog"})";
+  const Case cases[] = {
+      {R"({"prompt": "the", "chosen": " cat"})", {}, "\"rejected\" in every record of pairs"},
+      {R"({"prompt": "the", "rejected": " cat"})", {}, "\"chosen\" in every record of pairs"},
+      {R"({"prompt": "the", "chosen": " cat", "rejected": ""})", {}, "rejected is empty"},
+      {R"({"prompt": "the", "chosen": " cat", "rejected": ["a"]})", {}, "all texts or all lists"},
+      {R"({"prompt": [{"role": "user", "content": "x"}], "chosen": [{"role": "assistant", "content": )"
+       R"("a"}], "rejected": [{"role": "assistant", "content": "b"}]})",
+       {},
+       "a chat template for conversations"},
+      {R"({"prompt_ids": [1], "chosen_ids": [2], "rejected_ids": []})", {}, "a token at least"},
+      {R"({"prompt_ids": [1], "chosen_ids": [2], "rejected_ids": [99999]})",
+       {},
+       "input_ids from 0"},
+      {good, {"max_length=1"}, "a pair whose prompt leaves room for an answer"},
+      {good, {"peft=null", "target_modules=null", "lora_r=8"}, "peft: lora or qlora for loss_type"},
+      {good, {"lora_dropout=0.1"}, "no dropout with task: dpo"},
+      {good, {"bias=all"}, "bias: none for loss_type"},
+      {good, {"modules_to_save=[lm_head]"}, "no modules_to_save for loss_type"},
+      {good, {"loss_type=hinge", "label_smoothing=0.1"}, "label_smoothing only with"},
+      {good, {"simpo_gamma=1"}, "simpo_gamma only with"},
+      {good, {"loss_type=sigmod"}, "loss_type"},
+      {good, {"loss_type=kto"}, "loss_type"},
+      {good, {"beta=0"}, "beta"},
+      {good, {"label_smoothing=0.5"}, "label_smoothing"},
+      {good, {"ranks=2"}, "one rank for task: dpo"},
+      {good, {"task=causal_lm", "beta=0.2"}, "beta only with task: dpo"},
+      {good, {"precompute_ref_log_probs=true"}, "precompute_ref_log_probs"},
+      {good,
+       {"metric_for_best_model=eval_perplexity"},
+       "metric_for_best_model as eval_loss, eval_rewards"},
+  };
+  for (const Case& c : cases) {
+    spill(w_.path("pairs.jsonl"), c.record + "\n");
+    const Outcome o = w_.train("bad", with(c.keys));
+    EXPECT_EQ(o.code, 2) << c.words << "\n" << o.out << o.err;
+    EXPECT_NE(o.err.find(c.words), std::string::npos) << c.words << "\n" << o.err;
+    EXPECT_NE(o.err.find("\n  try:   "), std::string::npos) << o.err;
+    EXPECT_FALSE(exists(w_.path("bad"))) << c.words;
+  }
+}
+
+// Answers that are alike teach nothing, which is said.
+TEST_F(Preferences, EqualAnswersAreSaid) {
+  const std::string equal = R"({"prompt": "the", "chosen": " cat", "rejected": " cat"})";
+  spill(w_.path("pairs.jsonl"), slurp(w_.path("pairs.jsonl")) + equal + "\n");
+  const Outcome o = w_.trained("run", with({"max_steps=1"}));
+  EXPECT_NE(o.out.find("chosen and rejected are the same in 1 of train_data, e.g. "),
+            std::string::npos)
+      << o.out;
+}
+
+}  // namespace
+}  // namespace snug::e2e

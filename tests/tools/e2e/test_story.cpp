@@ -1,0 +1,182 @@
+// What a run tells of itself after it was resumed, killed or had come to its end: its page, `snug
+// report`, `snug train RUN`, and why nothing is left to do.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <sstream>
+
+#include "tests/tools/e2e/runs.h"
+
+namespace snug::e2e {
+namespace {
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Behind "To train on: ".
+std::vector<std::string> advice(const std::string& out) {
+  const std::string mark = "To train on: ";
+  const size_t at = out.find(mark);
+  if (at == std::string::npos) return {};
+  std::istringstream line(out.substr(at + mark.size(), out.find('\n', at) - at - mark.size()));
+  std::vector<std::string> words;
+  for (std::string word; line >> word;) words.push_back(word);
+  return words;
+}
+
+TEST(Story, LegsAreMeasuredAgainstTheirOwnPlans) {
+  const Workspace w;
+  const Json wide = w.plan({"per_device_train_batch_size=3"});
+  w.trained("run", {"per_device_train_batch_size=3", "save_steps=6", "max_steps=6"});
+  // In the least memory that its numbers allow: other decisions, the same bits.
+  const std::string config = w.path("run/config.resolved.yaml");
+  const Outcome small = run(
+      {"train", "--config", config, "resume=latest", "max_steps=12",
+       "memory=" + std::to_string(wide["minimum_bytes"].get<int64_t>() + (int64_t{512} << 10))});
+  ASSERT_EQ(small.code, 0) << small.err;
+  const int64_t now = w.json("run/plan.json")["engine_bytes"];
+  ASSERT_LT(now, wide["engine_bytes"].get<int64_t>());
+  std::vector<Json> legs;
+  for (const Json& line : w.metrics("run"))
+    if (line.contains("leg")) legs.push_back(line["leg"]);
+  ASSERT_EQ(legs.size(), 2u);
+  EXPECT_EQ(legs[0]["planned_engine_bytes"], wide["engine_bytes"]);
+  EXPECT_EQ(legs[0]["from_step"], 0);
+  EXPECT_EQ(legs[1]["planned_engine_bytes"], now);
+  EXPECT_EQ(legs[1]["from_step"], 6);
+  EXPECT_EQ(legs[1]["plan"], w.json("run/plan.json")["sentence"]);
+  EXPECT_FALSE(legs[1]["machine"].get<std::string>().empty());
+  const std::string page = slurp(w.path("run/report.html"));
+  EXPECT_TRUE(has(page, "The difference is 0 bytes in all 12 samples."));
+  EXPECT_TRUE(has(page, "what the plan of their leg has (2 legs)"));
+  EXPECT_FALSE(has(page, "than planned"));
+  EXPECT_TRUE(has(page, "<code>final/</code> holds the weights of step 12"));
+}
+
+TEST(Story, AKilledRunHasItsPage) {
+  const Workspace w;
+  {
+    Child child(w.train_arguments(
+        "run", {"eval_steps=2", "max_steps=100000", "sample_prompt=the", "sample_tokens=3"}));
+    ASSERT_TRUE(child.read_until("step     20/"));
+    child.send(SIGKILL);
+    child.finish();
+  }
+  const std::string page = slurp(w.path("run/report.html"));
+  EXPECT_TRUE(has(page, "<h2>Learning"));
+  EXPECT_TRUE(has(page, "<h2>Samples"));
+  EXPECT_TRUE(has(page, "unfinished:"));
+  EXPECT_TRUE(has(page, "<h2>Address map"));
+  // Drawn anew it says what the log has since.
+  const Outcome report = run({"report", w.path("run")});
+  ASSERT_EQ(report.code, 0) << report.err;
+  EXPECT_EQ(report.out, w.path("run/report.html") + "\n");
+  const std::string drawn = slurp(w.path("run/report.html"));
+  const Json last = w.metrics("run").back();
+  EXPECT_TRUE(has(drawn, "the last step written here is " + last["step"].dump()));
+  EXPECT_TRUE(has(drawn, "<h2>Address map"));
+  // Without a page of before there is one of the log.
+  std::filesystem::remove(w.path("run/report.html"));
+  ASSERT_EQ(run({"report", w.path("run") + "/"}).code, 0);
+  EXPECT_TRUE(has(slurp(w.path("run/report.html")), "<h2>Learning"));
+  EXPECT_TRUE(has(slurp(w.path("run/report.html")), "--picture plan.html"));
+}
+
+TEST(Story, RunsSideBySide) {
+  const Workspace w;
+  w.trained("a", {"eval_steps=6"});
+  w.trained("b", {"eval_steps=6", "learning_rate=0.002", "model.n_layer=1"});
+  const std::string page = w.path("runs.html");
+  const Outcome both = run({"report", w.path("a"), w.path("b"), "--output", page});
+  ASSERT_EQ(both.code, 0) << both.err;
+  EXPECT_EQ(both.out, page + "\n");
+  const std::string html = slurp(page);
+  for (const char* part : {"learning_rate</th><td>0.01</td><td>0.002", "model.n_layer",
+                           "<figcaption>Validation loss", "2 runs"})
+    EXPECT_TRUE(has(html, part)) << part;
+  EXPECT_FALSE(has(html, "output_dir"));
+  EXPECT_FALSE(has(html, "<th scope=\"row\">seed")) << "it is the same";
+  // A page of ours is replaced, another file is not.
+  EXPECT_EQ(run({"report", w.path("a"), w.path("b"), "--output", page}).code, 0);
+  EXPECT_EQ(run({"report", w.path("a"), "--output", w.path("text.txt")}).code, 2);
+  EXPECT_EQ(run({"report", w.path("a"), w.path("a")}).code, 2);
+  // What is not the folder of a run says which is.
+  const Outcome part = run({"report", w.path("a/final")});
+  EXPECT_EQ(part.code, 2);
+  EXPECT_TRUE(has(part.err, "snug report " + w.path("a") + "\n")) << part.err;
+  EXPECT_EQ(run({"report", w.path("nowhere")}).code, 2);
+}
+
+struct End {
+  const char* name;
+  std::vector<std::string> first, again;
+  const char* why;
+};
+
+void PrintTo(const End& e, std::ostream* out) {
+  *out << e.name;
+}
+
+class StoryEnd : public testing::TestWithParam<End> {};
+
+// Why nothing is left to do is said, and what is said goes on.
+TEST_P(StoryEnd, IsSaidAndGoesOn) {
+  const Workspace w;
+  const End& e = GetParam();
+  w.trained("run", joined({"save_steps=3"}, e.first));
+  const std::vector<std::string> more = {"train", w.path("run")};
+  const Outcome nothing = run(joined(more, e.again));
+  ASSERT_EQ(nothing.code, 0) << nothing.err;
+  EXPECT_TRUE(has(nothing.out, "Nothing is left to train: ")) << nothing.out;
+  EXPECT_TRUE(has(nothing.out, e.why)) << nothing.out;
+  const int64_t last = w.metrics("run").back()["step"];
+  const std::vector<std::string> words = advice(nothing.out);
+  ASSERT_FALSE(words.empty());
+  const Outcome on = run(joined(more, words));
+  ASSERT_EQ(on.code, 0) << on.err;
+  EXPECT_FALSE(has(on.out, "Nothing is left"));
+  EXPECT_GT(w.metrics("run").back()["step"].get<int64_t>(), last);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ends, StoryEnd,
+    testing::Values(
+        End{"finished", {"max_steps=6"}, {}, "is at step 6, and max_steps is 6 ("},
+        End{"shorter", {"max_steps=6"}, {"max_steps=4"}, "max_steps is 4 (command line)"},
+        End{"epochs",
+            {"max_steps=null", "num_train_epochs=0.05"},
+            {},
+            "num_train_epochs of 0.05 are "},
+        End{"both", {"max_steps=3", "num_train_epochs=0.001"}, {}, "num_train_epochs of 0.001"},
+        End{"early",
+            {"eval_steps=1", "early_stopping_patience=2", "early_stopping_threshold=100",
+             "max_steps=12"},
+            {},
+            "2 evaluations in a row were no better and early_stopping_patience is 2 ("}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Story, AWordNamesTheRun) {
+  const Workspace w;
+  w.trained("run", {"save_steps=3", "max_steps=6"});
+  // From one of its checkpoints: what lies behind is set aside.
+  const Outcome back = run({"train", w.path("run/checkpoint-3"), "max_steps=8"});
+  ASSERT_EQ(back.code, 0) << back.err;
+  EXPECT_TRUE(has(back.out, "resumed from " + w.path("run/checkpoint-3"))) << back.out;
+  EXPECT_TRUE(exists(w.path("run/aside-1/checkpoint-6")));
+  const Outcome anew = run({"train", w.path("run") + "/", "overwrite=true", "max_steps=4"});
+  ASSERT_EQ(anew.code, 0) << anew.err;
+  EXPECT_EQ(w.metrics("run").back()["step"], 4);
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"train", w.path("run/final")},
+        {"train", w.path("run"), w.path("run")},
+        {"train", w.path("run"), "--config", w.path("run/config.resolved.yaml")}}) {
+    const Outcome refused = run(words);
+    EXPECT_EQ(refused.code, 2) << refused.out;
+    EXPECT_TRUE(has(refused.err, "usage: expected the folder of ")) << refused.err;
+  }
+}
+
+}  // namespace
+}  // namespace snug::e2e

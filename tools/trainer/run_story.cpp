@@ -1,0 +1,234 @@
+#include "tools/trainer/run_story.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "engine/io/files.h"
+#include "engine/io/json.h"
+#include "tools/config/config_node.h"
+#include "tools/trainer/line_file.h"
+
+namespace snug {
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+// Lines stay in so many groups, of each the lowest and highest loss and the highest norm.
+constexpr int64_t kGroups = 1365;
+constexpr int64_t kMostSamples = 64, kMostEvals = 4096;
+
+// Behind "key": and spaces. Quotes within a JSON string are escaped, so that this is no text.
+const char* behind(std::string_view line, std::string_view key) {
+  char quoted[64];
+  const auto end = fmt::format_to_n(quoted, sizeof quoted, "\"{}\":", key);
+  const size_t at = line.find(std::string_view(quoted, end.size));
+  if (at == std::string_view::npos) return nullptr;
+  const char* p = line.data() + at + end.size;
+  while (p != line.data() + line.size() && *p == ' ') ++p;
+  return p;
+}
+
+std::string text_of(const nlohmann::json& j, const char* key) {
+  return j.is_object() && j.contains(key) && j[key].is_string() ? j[key].get<std::string>()
+                                                                : std::string();
+}
+
+int64_t whole_of(const nlohmann::json& j, const char* key, int64_t without) {
+  return j.is_object() && j.contains(key) && j[key].is_number_integer() ? j[key].get<int64_t>()
+                                                                        : without;
+}
+
+ReportLeg leg_of(std::string_view line) {
+  ReportLeg leg;
+  const nlohmann::json j = nlohmann::json::parse(line, nullptr, false);
+  if (!j.is_object()) return leg;
+  leg.step = leg.from_step = whole_of(j, "step", 0);
+  leg.seconds = number_in_line(line, "elapsed_seconds");
+  if (!std::isfinite(leg.seconds)) leg.seconds = 0;
+  const double rate = number_in_line(line, "predicted_tokens_per_second");
+  leg.predicted_tokens_per_second = std::isfinite(rate) ? rate : 0;
+  leg.when = text_of(j, "time");
+  if (!j.contains("leg")) return leg;
+  const nlohmann::json& said = j["leg"];
+  leg.from_step = whole_of(said, "from_step", leg.step);
+  leg.engine_bytes = whole_of(said, "planned_engine_bytes", -1);
+  leg.budget = whole_of(said, "budget_bytes", 0);
+  leg.machine = text_of(said, "machine");
+  leg.sentence = text_of(said, "plan");
+  if (const std::string began = text_of(said, "began"); !began.empty()) leg.when = began;
+  return leg;
+}
+
+// A group of lines on its way.
+class Thinner {
+ public:
+  Thinner(ReportRun& run, int64_t lines) : run_(run), size_((lines + kGroups - 1) / kGroups) {}
+  void add(const ReportMetric& m, int64_t memory) {
+    group_.emplace_back(m, memory);
+    if (static_cast<int64_t>(group_.size()) >= std::max<int64_t>(1, size_)) flush(false);
+  }
+  void flush(bool end) {
+    if (group_.empty()) return;
+    size_t low = 0, high = 0, norm = 0;
+    const auto less = [](double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; };
+    for (size_t i = 1; i < group_.size(); ++i) {
+      if (less(group_[i].first.loss, group_[low].first.loss)) low = i;
+      if (!(group_[i].first.loss <= group_[high].first.loss)) high = i;
+      if (!(group_[i].first.grad_norm <= group_[norm].first.grad_norm)) norm = i;
+    }
+    for (size_t i = 0; i < group_.size(); ++i)
+      if (i == low || i == high || i == norm || (end && i + 1 == group_.size())) {
+        run_.metrics.push_back(group_[i].first);
+        if (group_[i].second >= 0)
+          run_.memory_samples.emplace_back(group_[i].first.seconds, group_[i].second);
+      }
+    group_.clear();
+  }
+
+ private:
+  ReportRun& run_;
+  int64_t size_;
+  std::vector<std::pair<ReportMetric, int64_t>> group_;
+};
+
+void read_lines(const std::string& path, ReportRun& run, bool greater) {
+  if (!file_exists(path)) return;
+  int64_t lines = 0, samples = 0, evals = 0;
+  {
+    LineReader in(path);
+    while (const auto line = in.next()) {
+      if (behind(*line, "eval_loss"))
+        ++evals;
+      else if (behind(*line, "sample"))
+        ++samples;
+      else if (behind(*line, "loss"))
+        ++lines;
+    }
+  }
+  Thinner thin(run, lines);
+  // Counted from the end, so that the last ones stay.
+  const int64_t eval_stride = evals / kMostEvals + 1, sample_stride = samples / kMostSamples + 1;
+  LineReader in(path);
+  while (const auto line = in.next()) {
+    const auto step = step_of_line(*line);
+    if (!step) continue;
+    if (behind(*line, "eval_loss")) {
+      const double loss = number_in_line(*line, "eval_loss");
+      // The start is what steps are compared with.
+      const double by = number_in_line(*line, run.best_by);
+      if (*step > 0 && std::isfinite(by) &&
+          (run.best_step < 0 || (greater ? by > run.best_value : by < run.best_value))) {
+        run.best_step = *step;
+        run.best_value = by;
+      }
+      if (--evals % eval_stride == 0 || run.best_step == *step) run.evals.push_back({*step, loss});
+    } else if (behind(*line, "sample")) {
+      if (--samples % sample_stride == 0) {
+        const nlohmann::json j = nlohmann::json::parse(*line, nullptr, false);
+        if (j.is_object()) run.samples.push_back({*step, text_of(j, "sample")});
+      }
+    } else if (behind(*line, "loss")) {
+      if (behind(*line, "startup_seconds")) {
+        ReportLeg leg = leg_of(*line);
+        // One that was gone back behind left nothing.
+        while (!run.legs.empty() && run.legs.back().from_step >= leg.from_step) run.legs.pop_back();
+        run.legs.push_back(std::move(leg));
+      }
+      const double memory = number_in_line(*line, "memory_bytes");
+      thin.add({*step, number_in_line(*line, "loss"), number_in_line(*line, "learning_rate"),
+                number_in_line(*line, "grad_norm"), number_in_line(*line, "tokens_per_second"),
+                number_in_line(*line, "elapsed_seconds")},
+               std::isfinite(memory) ? static_cast<int64_t>(memory) : -1);
+    }
+    if (const char* when = behind(*line, "time"); when && *when == '"') {
+      const char* const end = std::find(when + 1, line->data() + line->size(), '"');
+      run.written.assign(when + 1, end);
+    }
+  }
+  thin.flush(true);
+}
+
+void flatten(const ConfigNode& node, const std::string& name,
+             std::vector<std::pair<std::string, std::string>>& keys) {
+  if (node.kind == ConfigNode::Kind::map) {
+    for (const ConfigNode::Entry& e : node.entries)
+      flatten(e.value, name.empty() ? e.key : name + "." + e.key, keys);
+  } else if (node.kind == ConfigNode::Kind::list) {
+    std::string text;
+    for (const ConfigNode& item : node.items) text += (text.empty() ? "" : ", ") + item.text;
+    keys.emplace_back(name, "[" + text + "]");
+  } else {
+    keys.emplace_back(name, node.kind == ConfigNode::Kind::null ? "null" : node.text);
+  }
+}
+
+// The head of trainer_state.json, whose log may be long.
+void read_state(const std::string& path, int64_t& global, int64_t& best, int64_t& total) {
+  if (!file_exists(path)) return;
+  LineReader in(path);
+  while (const auto line = in.next()) {
+    if (!line->starts_with("  \"")) continue;
+    const auto take = [&](const char* key, int64_t& to) {
+      if (const double v = number_in_line(*line, key); std::isfinite(v))
+        to = static_cast<int64_t>(v);
+    };
+    take("best_global_step", best);
+    take("global_step", global);
+    take("max_steps", total);
+  }
+}
+
+}  // namespace
+
+double number_in_line(std::string_view line, std::string_view key) {
+  const char* const p = behind(line, key);
+  double value = kNone;
+  if (p == nullptr) return kNone;
+  const auto result = std::from_chars(p, line.data() + line.size(), value);
+  return result.ec == std::errc() ? value : kNone;
+}
+
+ComparedRun read_compared_run(const std::string& folder) {
+  ComparedRun out;
+  ReportRun& run = out.run;
+  run.title = folder;
+  bool greater = false, load_best = false;
+  if (const std::string path = folder + "/config.resolved.yaml"; file_exists(path)) {
+    flatten(parse_config_node(read_file(path), path), "", out.keys);
+    const auto value = [&](const char* key) -> std::string {
+      for (const auto& [k, v] : out.keys)
+        if (k == key) return v;
+      return "";
+    };
+    if (const std::string by = value("metric_for_best_model");
+        !by.empty() && by != "eval_perplexity" && by != "auto" && by != "null")
+      run.best_by = by;
+    const std::string said = value("greater_is_better");
+    greater = said == "true" || (said != "false" && run.best_by != "eval_loss");
+    load_best = value("load_best_model_at_end") == "true";
+  }
+  if (const std::string path = folder + "/plan.json"; file_exists(path))
+    run.model_text = text_of(parse_json_file(path), "model");
+  read_lines(folder + "/metrics.jsonl", run, greater);
+  int64_t global = -1, best = -1;
+  read_state(folder + "/trainer_state.json", global, best, run.total_steps);
+  if (const std::string path = folder + "/memory.json"; file_exists(path)) {
+    const nlohmann::json j = parse_json_file(path);
+    const bool done = j.is_object() && j.contains("finished") && j["finished"] == true;
+    const int64_t last = run.metrics.empty() ? -1 : run.metrics.back().step;
+    run.finished = done && global >= last;
+  }
+  if (file_exists(folder + "/final/config.json") ||
+      file_exists(folder + "/final/adapter_config.json"))
+    run.final_step = load_best && best >= 0 ? best : global;
+  return out;
+}
+
+ReportRun read_run(const std::string& folder) {
+  return read_compared_run(folder).run;
+}
+
+}  // namespace snug
