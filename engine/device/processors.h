@@ -10,7 +10,7 @@
 //
 // Hardware threads of one core share its arithmetic units, which the products keep busy alone, so a
 // core counts once. Threads are not bound to cores: on a quiet machine that gained nothing, and
-// beside another busy process a step took up to three times as long (README).
+// beside another busy process a step took up to three times as long (tests/bench/results/threads.md).
 #pragma once
 
 #include <cstdint>
