@@ -90,8 +90,8 @@ class RowPreview {
                  .first = first_.data(),
                  .labels = labels_.data(),
                  .values = values_.data(),
-                 .pairs = pairs_.data(),
-                 .rows = numbers_.data()});
+                 .rows = numbers_.data(),
+                 .pairs = pairs_.data()});
     // What is behind the row is a row of nothing, which begins where it ends.
     length_ = 0;
     while (length_ < T_ && starts_[static_cast<size_t>(length_)] == 0) ++length_;
