@@ -73,11 +73,11 @@ struct RowBlock {
   float* values = nullptr;            // (count, R, K), else 0: `first` tells which are rows
   int32_t* target_at = nullptr;  // (count, M) index of each token with a target, rising; else -1
   int32_t* target_labels = nullptr;  // (count, M) the target there, else -100
-  PairPlace* pairs = nullptr;        // (count, R) of each row, else all -1
   int64_t* rows = nullptr;           // (count, R) number of the row in the file, else -1
   // Places of a window in what is (count, T) above, and between positions of windows, w*stride + t:
   // at least the tokens of the fullest. 0: T.
   int64_t stride = 0;
+  PairPlace* pairs = nullptr;  // (count, R) of each row, else all -1
 };
 
 // Of some windows in a row: those with rows, and the tokens of the fullest; at least 1 of each.
