@@ -30,7 +30,7 @@ volatile std::sig_atomic_t passed = 0;  // the last signal that it was sent
 // A terminal sends its signals to the ranks too; a process sends them here alone.
 void pass_on(int signal, siginfo_t* from, void*) {
   if (signal == SIGINT && from->si_code != SI_USER && from->si_code != SI_QUEUE) return;
-  passed = signal;
+  if (signal != SIGUSR1) passed = signal;  // that one ends nothing
   if (lead > 0) kill(static_cast<pid_t>(lead), signal);
 }
 
@@ -107,7 +107,7 @@ int launch_ranks(int ranks) {
   }
   lead = children[0].pid;
   for (const int file : files.arenas) close(file);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) handle(signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) handle(signal);
 
   int left = ranks;
   int first_bad = -1;  // the rank that ended badly first

@@ -11,6 +11,7 @@
 #include "tools/cli/argument_parser.h"
 #include "tools/cli/config_arguments.h"
 #include "tools/cli/dispatch.h"
+#include "tools/cli/terminal.h"
 #include "tools/commands.h"
 #include "tools/session/tell.h"
 #include "tools/setup/run_data.h"
@@ -310,7 +311,7 @@ int preview(const Arguments& arguments) {
          std::to_string(first), "--first 0");
   count = std::min(count, last - first);
 
-  const bool terminal = isatty(1) != 0;
+  const bool terminal = lively_terminal(1);
   const WindowDataset& from = held_out && data.eval ? *data.eval : *data.train;
   nlohmann::json list = nlohmann::json::array();
   if (!json)

@@ -19,6 +19,7 @@
 #include "tools/cli/argument_parser.h"
 #include "tools/cli/dispatch.h"
 #include "tools/cli/output_file.h"
+#include "tools/cli/terminal.h"
 #include "tools/commands.h"
 
 namespace snug {
@@ -53,7 +54,7 @@ class Progress {
   }
 
  private:
-  bool terminal_ = isatty(2) != 0;
+  bool terminal_ = lively_terminal(2);
   bool shown_ = false;
 };
 

@@ -11,7 +11,9 @@
 #include "engine/io/files.h"
 #include "parallel/launch.h"
 #include "parallel/rendezvous.h"
+#include "tools/cli/argument_parser.h"
 #include "tools/cli/config_arguments.h"
+#include "tools/cli/examples.h"
 #include "tools/commands.h"
 #include "tools/setup/rank_setup.h"
 #include "tools/setup/setup.h"
@@ -74,8 +76,20 @@ Arguments with_run_folder(const Arguments& arguments) {
 }  // namespace
 
 int train_command(const Arguments& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    constexpr std::string_view kFlag = "--example";
+    const std::string& word = arguments[i];
+    if (word != kFlag && !word.starts_with(std::string(kFlag) + "=")) continue;
+    const bool behind = word == kFlag;
+    const std::string name = !behind                    ? word.substr(kFlag.size() + 1)
+                             : i + 1 < arguments.size() ? arguments[i + 1]
+                                                        : std::string();
+    fmt::print("{}", example_config(name));
+    return 0;
+  }
   std::optional<ForeignPlace> place;
   if (std::getenv(kRankVariable) == nullptr) place = foreign_place();
+  std::string example;
   const ConfigArguments a = parse_config_arguments(
       "train",
       "trains a model inside a memory budget; the peak is printed before a byte is reserved.",
@@ -83,7 +97,10 @@ int train_command(const Arguments& arguments) {
        "snug train model=gpt2 train_data=corpus.txt tokenizer=tok.json output_dir=run1 memory=4GiB "
        "max_steps=1000",
        "snug train run1 max_steps=2000"},
-      with_ranks(with_run_folder(arguments), place));
+      with_ranks(with_run_folder(arguments), place), [&](ArgumentParser& parser) {
+        parser.option("--example", example, "NAME",
+                      "print a commented configuration that runs: " + example_names());
+      });
   if (!a.proceed) return 0;
   // The run that is to go on has a configuration.
   if (!a.config.resume.empty() && a.config_path.empty() && !a.config.is_set("model")) {

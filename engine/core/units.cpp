@@ -42,13 +42,10 @@ int64_t parse_bytes(std::string_view text, std::string_view key) {
     scale = 1024.0 * 1024 * 1024;
   else if (unit == "TiB")
     scale = 1024.0 * 1024 * 1024 * 1024;
-  else if (unit.size() == 2 && unit[1] == 'B' &&
-           std::string_view("KkMGT").find(unit[0]) != std::string_view::npos)
-    // Powers of ten to some, of two to others.
-    fail(ErrorCode::usage, fmt::format("{} as a size such as 4GiB, 256MiB, 64KiB or bytes", key),
-         fmt::format("\"{}\" (unknown unit: B, KiB, MiB, GiB and TiB are known)", text),
-         fmt::format("{}={}{}iB", key, std::string_view(text.data(), rest),
-                     unit[0] == 'k' ? 'K' : unit[0]));
+  else if (const size_t power = std::string_view("kMGTK").find(unit.empty() ? ' ' : unit[0]);
+           power != std::string_view::npos && (unit.size() == 1 || unit.substr(1) == "B"))
+    // 4GB is of powers of ten, as the SI and vendors have it; 4G of two, as ulimit and dd have it.
+    scale = std::pow(unit.size() == 1 ? 1024.0 : 1000.0, static_cast<double>(power % 4 + 1));
   else if (!unit.empty() && unit != "B")
     bad("unknown unit: B, KiB, MiB, GiB and TiB are known");
   const double bytes = value * scale;

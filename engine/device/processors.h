@@ -2,15 +2,15 @@
 // no more than its control group is granted time for.
 //
 // Sources   sched_getaffinity(2); cpu.max (v2) or cpu.cfs_quota_us and cpu.cfs_period_us (v1) of
-// the
-//           group and of every group above it that can be seen, the smallest of which binds;
+//           the group and of every group above it that can be seen, the smallest of which binds;
 //           /sys/devices/system/cpu/cpuN/topology (kernel documentation: cgroup-v2.rst,
 //           sched-bwc.rst, cputopology.rst).
 // Errors    none: what is missing or makes no sense sets no limit.
 //
 // Hardware threads of one core share its arithmetic units, which the products keep busy alone, so a
 // core counts once. Threads are not bound to cores: on a quiet machine that gained nothing, and
-// beside another busy process a step took up to three times as long (README).
+// beside another busy process a step took up to three times as long
+// (tests/bench/results/threads.md).
 #pragma once
 
 #include <cstdint>

@@ -117,7 +117,9 @@ constexpr std::array<NoEffect, 4> kNoEffect = {
 std::string other_word(std::string_view key, std::string otherwise) {
   if (key == "dropout") return "resid_pdrop, embd_pdrop and attn_pdrop, which it is in nanoGPT";
   if (key == "block_size" || key == "max_seq_len" || key == "sequence_length") return "n_positions";
-  if (key == "bias") return "leave it out: every linear layer and norm has its biases";
+  if (key == "bias")
+    return "for false freeze='bias$' beside the model: they stay at zero, and are saved so; for "
+           "true nothing";
   if (key == "channels") return "n_embd";
   if (key == "num_heads") return "n_head";
   if (key == "num_layers") return "n_layer";

@@ -6,9 +6,27 @@
     python3 make_decoder_golden.py --check   recompute and compare with the committed files (relative 1e-10)
     python3 make_decoder_golden.py --greedy  write decoder_greedy.json: how each model goes on, greedily
 
-README.md says what each file holds. Parameters are drawn in float64, rounded to float32 and only then used in float64.
+Parameters are drawn in float64, rounded to float32 and only then used in float64.
 transformers computes the rotary angles, the RMS norms and the softmax in float32 whatever the model's type is; here its
 own code runs with every float32 turned into float64 (InDouble), so that the truth is exact.
+
+    name   class               L H G D C F V P                                                 T         what it is for
+    a b    LlamaForCausalLM    2 4 2 6 24 40 97 32; 2 3 1 8 21 34 61 128                       14 19     G < H, untied; D apart from C / H, biases, llama3 angles
+    c w    MistralForCausalLM  2 4 1 6 24 36 53 24; 2 4 2 8 22 30 59 16                        17 12     a window of 5, ignored targets, epsilon 1e-3; dynamic angles
+    d v    Qwen2ForCausalLM    2 4 2 6 24 44 131 16; 2 3 1 8 24 28 43 64                       11 10     V just above 128; the second layer alone with a window, yarn with a given scale
+    e i    Qwen3ForCausalLM    2 6 2 10 20 32 67 32; 2 4 2 6 22 30 51 32                       12 14     heads normed, ignored targets; biases, a window in the second layer, epsilon 1e-3
+    f x    GemmaForCausalLM    2 3 1 12 20 48 73 16; 2 4 2 8 24 30 41 32                       13 9      1 + weight, embedding scale, gelu that means tanh; linear angles
+    g h j  GPTNeoXForCausalLM  2 2 2 16 32 44 61 16; 2 4 4 6 24 38 59 15; 2 3 3 9 27 40 53 16  12 15 13  parallel, a quarter turns; sequential, T = P; tied, half turns, no biases in attention
+    k l    Olmo2ForCausalLM    2 4 2 6 24 40 61 16; 2 3 1 8 20 28 71 16                        12 9      norms behind branches, of all heads as one row; biases, tied, epsilon 1e-3
+    m n    Phi3ForCausalLM     2 4 2 8 32 44 67 64; 2 3 3 8 24 30 59 32                        15 13     fused tensors, three quarters turn, short factors, a window; long factors
+    o p    SmolLM3ForCausalLM  3 4 2 6 24 36 57 16; 2 3 1 8 20 26 49 16                        12 10     a layer that does not turn; one that does not turn and has a window, biases
+    q r    Gemma3ForCausalLM   3 4 2 10 24 36 67 32; 2 3 1 8 21 28 53 64                       14 11     sandwich norms, heads normed, two bases, windows of 5 in two layers of three; far layers linear
+    s t    Gemma2ForCausalLM   2 4 2 10 24 36 67 16; 3 3 1 8 21 30 47 16                       13 9      scores and logits capped low, windows of 4; scores alone, ignored targets
+    u      LlamaForCausalLM    2 4 2 8 32 40 61 64                                             15        yarn
+
+Tensors and metadata as make_golden.py says; config_published is the config as published folders spell it, config as
+transformers 5 writes it. Parameters stand under the names that save_pretrained writes. decoder_greedy.json:
+prompt, the beginning of the first row, and tokens, what follows it, a token at a time without a cache.
 """
 
 import argparse

@@ -5,9 +5,35 @@
     python3 make_encoder_golden.py a d       write only these
     python3 make_encoder_golden.py --check   recompute and compare with the committed files (relative 1e-10)
 
-README.md says what each file holds. Parameters and float targets are drawn in float64, rounded to float32 and only
-then used in float64. Every row runs alone, so that no padding exists; a second run on the padded batch, with the
-mask and the loss of transformers itself, must agree.
+Parameters and float targets are drawn in float64, rounded to float32 and only then used in float64. Every row runs
+alone, so that no padding exists; a second run on the padded batch, with the mask and the loss of transformers itself,
+must agree.
+
+    name  class                                L H C F V P       row lengths  what it is for
+    a     BertForMaskedLM                      2 2 24 40 97 16   1 7 12 3 9   tied decoder with a bias, odd V, token types, a row of one token
+    b     BertForSequenceClassification        2 3 27 45 53 12   12 5 9 3 7   3 classes, pairs, head width 9, erf gelu, the longest row takes the last position
+    c     BertForSequenceClassification        2 2 16 32 41 10   3 10 1 6     regression, K = 1, gelu_new, no token types given: type 0 everywhere
+    d     BertForSequenceClassification        1 2 24 32 59 14   8 2 11 5     multi-label, K = 4, epsilon 1e-3
+    e     BertForTokenClassification           3 4 20 28 61 16   6 1 11 4     5 labels, some ignored, the last row not trained at all
+    f     RobertaForMaskedLM                   2 2 24 36 101 16  1 7 14 3 9   positions begin at 2, the longest row takes the last; padding id 1
+    g     RobertaForSequenceClassification     2 3 24 32 67 18   5 13 2 8     head of two layers on the first token, tanh between; relu in the blocks
+    h     DistilBertForMaskedLM                2 2 24 40 83 14   1 12 5 8     no token types; epsilon 1e-12 is in the code of transformers, not in the config
+    i     DistilBertForSequenceClassification  2 4 20 30 47 11   4 9 1 6 7    3 classes, relu between pre_classifier and classifier
+    j     BertForSequenceClassification        1 1 13 37 31 9    7 3 9        one head of width 13, everything odd, relu
+
+Tensors: every parameter under the name that save_pretrained writes (F32; a tied decoder has none of its own). N
+rows of tokens back to back: input_ids (N) I64, row_lengths (R) I64, token_type_ids (N) I64 where given.
+labels: (N) I64 per token, -100 ignored, not shifted; (R) I64 class ids; (R,K) F64 float targets (exact in F32).
+logits (N,V), (N,K) or (R,K); hidden (N,C), the last hidden state; loss [], the mean over the trained targets of
+all rows together, not of the means of rows (float targets: over all R*K elements); grad.<parameter>, grad_norm,
+adamw_losses, adamw_grad_norms as make_golden.py says. All F64. Metadata: config (config.json as transformers writes it,
+architectures included, without transformers_version), task (masked_lm, sequence_classification,
+token_classification; problem_type is in config), adamw, trained_targets, seed. Every row ran alone; the
+script also runs them as one padded and masked batch with the loss of transformers: equal to 1e-12. No row holds the
+padding id, whose word (and in RoBERTa whose position) gets a gradient from a tied decoder only. The gradients of the
+key biases are zero in exact arithmetic and rounding noise here (softmax sees no shift): compare them with an absolute
+floor. RoBERTa's masked-LM head applies erf gelu whatever hidden_act says, DistilBERT's the config's activation,
+BERT's hidden_act.
 """
 
 import argparse

@@ -6,8 +6,31 @@
     python3 make_golden.py --check         recompute and compare with the committed files (relative 1e-10)
     python3 make_golden.py --sensitivity   how far the losses move when one rule of the recipe is broken
 
-README.md says what each file holds. Parameters are drawn in float64, rounded to float32 and only then
-used in float64, so the F32 tensors in the file are exactly the numbers the truth was computed with.
+Parameters are drawn in float64, rounded to float32 and only then used in float64, so the F32 tensors in the file are
+exactly the numbers the truth was computed with.
+
+    name  L H C V P      B T   what it is for
+    a     2 2 24 96 16   2 12  plain GPT-2, T < P: rows T.. of wpe have zero gradient but are decayed
+    b     3 3 27 101 24  3 17  odd sizes, head width 9, n_inner 45
+    c     2 2 16 50 8    4 1   one token: the query and key parts of the c_attn gradients are exactly zero
+    d     1 1 8 13 9     2 9   erf gelu, epsilon 1e-3, T = P
+    e     2 4 32 131 20  3 11  ignored targets (18 of 33 trained, sample 2 not at all), n_inner 48, scale_attn_by_inverse_layer_idx
+    f     1 2 32 128 16  2 13  untied head (lm_head.weight), V = 128, n_inner 40
+    g     2 4 20 37 32   1 29  scale_attn_weights false, relu
+    h     2 3 24 37 72   2 70  documents of 37, 1, 1, 25, 6 and 1, 68, 1 tokens kept apart: position_ids begin anew, the mask is causal within each, their first tokens are no targets; the script also runs every document alone
+
+Tensors: every parameter under its Hugging Face name (F32); input_ids, targets (B,T) I64, where targets[b,t]
+belongs to logits[b,t] (already shifted) and -100 is ignored; in h also document_start (B,T) I64, the position of
+each document's first token; logits (B,T,V); loss [], the mean over trained targets; grad.<parameter> of that
+loss, not clipped; grad_norm [], its global norm; adamw_losses (10), the loss before each of 10 AdamW steps on the
+same batch; adamw_grad_norms (10), the norm before clipping at each step. All F64. A tied head has no
+lm_head.weight: grad.transformer.wte.weight is the sum of both uses. Metadata: config (JSON, as in config.json,
+all dropout 0), adamw (JSON: lr, betas, eps, weight_decay, clip_norm, steps, decay_min_rank: only tensors of that
+rank or higher are decayed, embeddings included), trained_targets, seed. The clip factor is min(1, clip_norm /
+(norm + 1e-6)). Attention is the eager one; the loss is taken outside the model, which would round the logits to
+float32. --sensitivity shows what the ten losses can see: breaking one rule (no decay, decay on biases, no clipping,
+other betas) moves them by 5e-5 to 1e-2 relative, eps 1e-6 by 4e-6 to 1e-4; a test in float32 must be tighter than
+that.
 """
 
 import argparse

@@ -5,7 +5,24 @@ bitsandbytes, Lamb and LARS: of torch-optimizer), learning-rate schedules of tra
     python3 make_optim_golden.py           write the files next to this script
     python3 make_optim_golden.py --check   recompute and compare with the committed files
 
-README.md says what each file holds. Everything is computed in float64 from float32-exact inputs.
+Everything is computed in float64 from float32-exact inputs.
+
+- optim_steps: p0 (50) and grads (20,50), F32, shared by all cases; <case>.params (20,50) after each step;
+  <case>.lr (20), the rate of each step. Element 0 never has a gradient, element 1 starts at zero, element 2 gets
+  its first gradient at step 10, element 3 gets none from there on; sizes run from 1e-6 to 10. Metadata cases: JSON,
+  case -> optimizer (SGD, Adam, AdamW; Lion of lion-pytorch) and its hyper-parameters as they spell them. PyTorch's
+  rules to know: the momentum buffer starts as the first gradient, without dampening; Adam adds weight decay to the
+  gradient, AdamW shrinks the parameter.
+- optim_long: p0 (60) and grads (100,60); <case>.params (10,60) after every tenth update. Elements 0, 1 and 2 have
+  no gradient ever, in the second half, in the first half. Metadata cases: JSON, case -> optimizer and args as Snug
+  spells them, weight_decay, momentum, nesterov, dampening, rows (0: a vector).
+- optim_schedules: one tensor (60) per case, factors of the base rate at steps 0..59 (step 0 is the first update;
+  warm-up starts at 0, with wsd_min_lr at the least rate; constant has no warm-up, whatever warmup_steps says).
+  Metadata cases: JSON, case -> lr_scheduler_type, warmup_steps 7, total_steps 60, and further arguments as
+  transformers spells them.
+- optim_clip: <case>.grad.<i> F32, <case>.clipped.<i>, <case>.total_norm [] for i = 0..2, of shapes (3,5),
+  (7), (2,3,4). Metadata cases: JSON, case -> max_norm, tensors. just_above is where the 1e-6 of the clip
+  factor shows.
 """
 
 import argparse

@@ -5,8 +5,29 @@
     python3 make_peft_golden.py a d       write only these
     python3 make_peft_golden.py --check   recompute and compare with the committed files (relative 1e-10)
 
-Needs peft beside what the other scripts need; not part of CI. README.md says what each file holds. Adapters are drawn in
-float64, A and B both, rounded to float32 and only then used in float64.
+Needs peft beside what the other scripts need; not part of CI. Adapters are drawn in float64, A and B both,
+rounded to float32 and only then used in float64.
+
+    name  base       what it is for
+    a     gpt2_a     transposed layers, all-linear, r 3, alpha 5
+    b     gpt2_b     the defaults of PEFT and of the family; tied
+    c     decoder_a  Llama, all-linear: queries, keys and values apart, gate and up; two query heads a key head; the head in modules_to_save
+    d     decoder_b  three modules of one layer, patterns of ranks and alphas, rsLoRA; tied
+    e     decoder_g  GPT-NeoX: rows head by head, bias: lora_only
+    f     decoder_b  a regular expression, bias: all
+    g     encoder_b  BERT: queries and values, the classifier beside them
+    h     encoder_b  BERT, all-linear, the pooler's layer too
+    i     gpt2_a     over a base in 4 bits: NF4, scales in codes; transposed layers, all-linear
+    j     decoder_a  over NF4: three modules; queries, keys and values, gate and up are coded apart
+    k     decoder_b  over NF4, scales in codes, all-linear; tied
+    l     decoder_b  over FP4: three modules, bias: all
+    m     encoder_b  over FP4, scales in codes: BERT, all-linear
+
+Model and batch are those of the base. Tensors: what is trained under PEFT's names (F32), grad.<name>, logits,
+loss, adamw_losses, adamw_grad_norms (F64). Metadata: base, adapter_config (as PEFT writes it), adamw,
+seed. The script asserts that a new adapter leaves the base's loss as it is, and that the merged model has the
+adapter's, both to 1e-12. Of i to m every linear weight of the blocks was replaced by what bitsandbytes decodes its
+codes to (blocks of 64), before all else; base_loss is the loss then, snug_base_form says the codes.
 """
 
 import argparse

@@ -5,8 +5,21 @@
     python3 make_preference_golden.py a d       write only these
     python3 make_preference_golden.py --check   recompute and compare with the committed files (relative 1e-10)
 
-Needs trl and peft beside what the other scripts need; not part of CI. README.md says what each file holds. Losses are those of
-TRL's own _compute_loss on batches of its own collator; the reference is the model with its adapters disabled, as TRL has it.
+Needs trl and peft beside what the other scripts need; not part of CI. Losses are those of TRL's own
+_compute_loss on batches of its own collator; the reference is the model with its adapters disabled, as TRL has it.
+
+    name  base       what it is for
+    a     gpt2_a     learned positions, transposed layers, all linear layers of the blocks
+    b     decoder_a  Llama: queries, values, up and down
+
+Five pairs of 1 to 5 tokens of prompt and 1 to 6 of answer, cut at 8. Tensors: adapters under PEFT's names (F32);
+lengths (10), input_ids and completion, the rows of TRL's collator without their padding, the five chosen ones
+first (I64); of each loss <key>.loss, <key>.grad.<name>, <key>.rewards/chosen and what else TRL logs,
+<key>.adamw_losses, <key>.adamw_grad_norms (F64). Losses are those of DPOTrainer._compute_loss; simpo, and
+sigmoid_smoothed (sigmoid with label_smoothing, of log ratios), of CPOTrainer.cpo_loss. TRL's fused head rounds to
+float32, so that log probabilities come from the model's logits in float64; the script asserts that GPT-2's losses
+through TRL's head agree to 1e-6. Metadata: base, adapter_config, losses (key to settings), adamw, seed.
+Made with trl 1.16.0, peft 0.21.2, transformers 5.24.0.
 """
 
 import argparse

@@ -4,10 +4,23 @@
     python3 make_quant_golden.py           write the files next to this script
     python3 make_quant_golden.py --check   recompute and compare with the committed files
 
-README.md says what each file holds. bitsandbytes runs its reference functions (the `default` backend): nearest code,
-a value in the middle takes the lower one. Its native loop for the CPU looks 8-bit codes up in a table instead and may
-miss the nearest one (0 becomes 2.1e-5 of the block), so its library is not loaded. Inputs are padded with zeros to
-whole blocks, where the reference multiplies by 1/absmax as the CUDA kernels do in every block.
+bitsandbytes runs its reference functions (the `default` backend): nearest code, a value in the middle takes the lower
+one. Its native loop for the CPU looks 8-bit codes up in a table instead and misses the nearest one for 160 of 102,400
+normal numbers (0 becomes 2.1e-5 of the block), so its library is not loaded. Inputs are padded with zeros to whole
+blocks, where the reference multiplies by 1/absmax as the CUDA kernels do in every block. The mean of the scales, a
+float sum in PyTorch whose order is the processor's, is taken in double.
+
+- quant_dynamic, quant_four_bits, quant_integers, quant_fp8: inputs x or plain (4099) F32; a case is
+  <codec>.<block>.<dtype>.<n>: the first n inputs rounded to the dtype (magnitudes alone for dynamic8_unsigned),
+  .codes U8, .scales F32 (blocks; of min_max8 (blocks,2): s, z), .values in the dtype (16-bit ones as I16) for
+  n <= 65 and one block for 4099. <codec>.book: the values by code, 0 where a code has none. Blocks of zeros, of one
+  value, of subnormals, -0 and one huge value are in the inputs; plain has no subnormals of f32.
+- quant_states: as quant_dynamic, of torchao's 4-bit maps (dynamic4, linear4_unsigned).
+- quant_double: x (33001) bf16 as I16; <codec>.<block> with .codes, .scale_codes U8, .scales, .offset
+  F32, .values.
+- quant_file: <name> F32 or F16, codes/<name> and its parts as bitsandbytes puts them in a file, back/<name>
+  as it reads them.
+- quant_quantile: plain; quantile8.<block>.<dtype> with .book (256) F32 and as above.
 """
 
 import argparse

@@ -6,7 +6,13 @@
     python3 make_row_golden.py --check   recompute and compare with the committed files (relative 1e-10)
 
 Every row runs alone through model(input_ids=row), so that padding plays no part; labels are given unshifted and
-shifted here as ForCausalLMLoss shifts them, which the library's own loss confirms. README.md says what a file holds.
+shifted here as ForCausalLMLoss shifts them, which the library's own loss confirms.
+
+Causal models (gpt2; mistral, whose window reaches over rows; llama, whose angles are scaled) on eight rows that
+are tokens already, each computed alone: input_ids, labels (unshifted), targets (shifted inside each row) and
+document_start, all (1,N) I64, rows back to back; row_lengths; loss, the mean over the targets of all rows;
+grad.<parameter>; adamw_losses, adamw_grad_norms. Labels of the first two rows are their tokens; row 3 has a
+label that is another token; rows 2 (one token) and 6 train nothing.
 """
 
 import argparse

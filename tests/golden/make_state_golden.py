@@ -4,7 +4,11 @@
     python3 make_state_golden.py           write the file next to this script
     python3 make_state_golden.py --check   recompute and compare with the committed file
 
-README.md says what it holds. Gradients are no part of it: element i of step s is a hash of both, which the tests have too.
+Gradients are no part of it: element i of step s is a hash of both, which the tests have too.
+
+- optim_states: <case> (4,1088) F32: every fourth of 4352 parameters after updates 1, 2, 10 and 500. Gradients:
+  noise(step) of the script, uniform, none of every seventh element; p0 is noise(0). Metadata cases: case ->
+  optimizer, lr, weight_decay, steps, options.
 """
 
 import argparse

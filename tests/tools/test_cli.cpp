@@ -114,7 +114,7 @@ TEST(CliArguments, ErrorsSayWhatToDo) {
   EXPECT_EQ(listed.many, std::vector<std::string>{""}) << "which the command itself refuses";
   EXPECT_EQ(listed.files, (std::vector<std::string>{"f", "--name="}));
   EXPECT_EQ(listed.name, "--count=") << "a value, whatever it looks like";
-  EXPECT_NE(message({"f", "--memory", "4GB"}).find("unknown unit"), std::string::npos);
+  EXPECT_NE(message({"f", "--memory", "4GX"}).find("unknown unit"), std::string::npos);
   for (const char* value : {"false", "true", "0", "x"})
     EXPECT_EQ(
         message({"f", std::string("--loud=") + value}),

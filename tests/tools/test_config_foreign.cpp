@@ -158,8 +158,8 @@ TEST(ConfigForeign, StrategiesSayWhatTheirKeysSay) {
                 .find("expected save_strategy: no without save_steps\n  found: no (run.yaml:1) and "
                       "save_steps: 20 (run.yaml:2)\n  try:   leave one of them out"),
             std::string::npos);
-  EXPECT_NE(refused("save_strategy: epoch").find("\"epoch\""), std::string::npos);
-  EXPECT_NE(refused("", {"eval_strategy=epoch"}).find("eval_steps=N"), std::string::npos);
+  EXPECT_NE(refused("save_strategy: best").find("\"best\""), std::string::npos);
+  EXPECT_NE(refused("", {"eval_strategy=best"}).find("eval_steps=N"), std::string::npos);
 }
 
 TEST(ConfigForeign, WhatAsksForSomethingIsRefused) {

@@ -500,6 +500,9 @@ TEST(Ladder, SweepsAreRead) {
   for (size_t i = 1; i < nine.size(); ++i) EXPECT_GT(nine[i], nine[i - 1]);
   EXPECT_EQ(parse_sweep("2GiB..24GiB").size(), 33u);
   EXPECT_EQ(parse_sweep("2GiB..2GiB").size(), 1u);
+  EXPECT_EQ(parse_sweep("2..4GiB").front(), 2 * kGiB) << "the unit is that of both";
+  EXPECT_EQ(parse_sweep("1.5..4GiB/5").front(), 3 * kGiB / 2);
+  EXPECT_EQ(parse_sweep("1073741824..4294967296").front(), kGiB);
   for (const char* wrong :
        {"4GiB..2GiB", "2GiB..4GiB/1", "2GiB..4GiB/x", "2GiB..4GiB/9999", "0..4GiB", "2GiB..4GiB/"})
     test::expect_error(ErrorCode::usage, {"--sweep as FROM..TO", wrong},

@@ -33,7 +33,14 @@ TEST(Targets, AllHaveFiguresAndASource) {
   for (const char* name : {"rtx3060", "rtx3090", "rtx4090", "rtx5090", "a100-40", "a100-80", "h100",
                            "h200", "t4", "l4", "cpu-8"})
     EXPECT_TRUE(names.contains(name)) << name;
-  EXPECT_EQ(find_target("rtx4090").memory_bytes, int64_t{24} << 30);
+  // What drivers report, in MiB.
+  for (const auto& [name, mib] : {std::pair{"rtx3090", 24576},
+                                  {"rtx4090", 24564},
+                                  {"rtx5090", 32607},
+                                  {"h100", 81559},
+                                  {"t4", 15360},
+                                  {"l4", 23034}})
+    EXPECT_EQ(find_target(name).memory_bytes, int64_t{mib} << 20) << name;
 }
 
 TEST(Targets, AFileDescribesAnother) {

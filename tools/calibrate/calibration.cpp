@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "engine/core/error.h"
+#include "engine/device/busy.h"
 #include "engine/io/files.h"
 #include "engine/io/fingerprint.h"
 #include "engine/io/json.h"
@@ -81,19 +82,6 @@ double thread_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-// How long the threads of this process were ready and not running, as Linux counts it
-// (/proc/PID/task/TID/schedstat: ns run, ns waited, slices); 0 where it does not.
-double waited_seconds() {
-  double sum = 0;
-  std::error_code error;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
-    std::ifstream file(task.path() / "schedstat");
-    double ran = 0, waited = 0;
-    if (file >> ran >> waited) sum += waited;
-  }
-  return 1e-9 * sum;
 }
 
 struct Operands {

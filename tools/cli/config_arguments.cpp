@@ -1,6 +1,7 @@
 #include "tools/cli/config_arguments.h"
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "tools/cli/argument_parser.h"
 #include "tools/config/keys.h"
@@ -29,6 +30,16 @@ ConfigArguments parse_config_arguments(std::string_view command, std::string_vie
   }
   result.config = load_config(result.config_path, result.overrides);
   follow_moved_run(result.config, result.config_path);
+  // Launchers set it for each of their processes, whose ranks have shares of their own.
+  const char* const threads = std::getenv("OMP_NUM_THREADS");
+  if (threads != nullptr && *threads != '\0' && !result.config.is_set("threads") &&
+      std::getenv("WORLD_SIZE") == nullptr && std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr &&
+      std::getenv("PMI_SIZE") == nullptr && std::getenv("SLURM_NTASKS") == nullptr)
+    result.config.notes.push_back(
+        std::string("OMP_NUM_THREADS=") + threads +
+        " does not say how many threads there are, since a run is to be the same without it; "
+        "threads=" +
+        threads + " does");
   for (const std::string& note : result.config.notes)
     std::fputs(("Note: " + note + ".\n").c_str(), stderr);
   if (print) {

@@ -112,6 +112,8 @@ bool is_idle(const RunConfig& config, const Key& key);
 void set_key(RunConfig& config, const Key& key, std::string_view written, const ConfigNode& node);
 // The default again, as if the key had never been set.
 void reset_key(RunConfig& config, const Key& key);
+// Whether the key, a count of steps, takes the word epoch, which is kEachEpoch.
+bool counts_epochs(const Key& key);
 // The value as YAML, for the resolved file and for help.
 std::string print_value(const RunConfig& config, const Key& key);
 // The value of a default-made RunConfig.

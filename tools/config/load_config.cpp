@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
@@ -10,6 +12,7 @@
 #include "tools/config/check_config.h"
 #include "tools/config/complaints.h"
 #include "tools/config/keys.h"
+#include "tools/config/make_schedule.h"
 
 namespace snug {
 namespace {
@@ -163,32 +166,37 @@ class Settings {
   void apply_strategy(RunConfig& config, const Foreign& given) {
     const StrategyKey& row = *given.strategy;
     const Key& key = *find_key(row.key);
-    const bool off = to_choice(given.value, given.written, {"no", "steps"},
-                               {{"epoch", "best"},
-                                "which is not built: evaluations and checkpoints come by steps",
-                                std::string_view(row.advice)}) == "no";
+    using Words = std::vector<std::string_view>;
+    const bool epochs = row.key != "logging_steps";
+    const std::string asked = to_choice(
+        given.value, given.written, epochs ? Words{"no", "steps", "epoch"} : Words{"no", "steps"},
+        {epochs ? Words{"best"} : Words{"epoch", "best"},
+         "which is not built: what is due comes by steps", std::string_view(row.advice)});
+    const bool off = asked == "no", by_epoch = asked == "epoch";
+    const std::string_view said = off ? "0" : "epoch";
     const std::vector<std::string_view> needs = words(row.needs);
     if (!off && !needs.empty() &&
         std::all_of(needs.begin(), needs.end(),
                     [&](std::string_view name) { return is_idle(config, *find_key(name)); }))
       fail(ErrorCode::usage,
-           fmt::format("{}: steps only with one of {}", given.written, fmt::join(needs, ", ")),
-           fmt::format("steps ({})", given.where), fmt::format("leave {} out", given.written));
+           fmt::format("{}: {} only with one of {}", given.written, asked, fmt::join(needs, ", ")),
+           fmt::format("{} ({})", asked, given.where), fmt::format("leave {} out", given.written));
     const bool key_wins = config.where(key.name) == kCommandLine && given.where != kCommandLine;
-    const bool zero = off && !key_wins;
-    left_out_.push_back(
-        fmt::format("{} ({}{} says when)", given.written, key.name, zero ? ": 0" : ""));
-    if (!zero) return;
+    const bool sets = (off || by_epoch) && !key_wins;
+    if (!by_epoch || !sets)
+      left_out_.push_back(
+          fmt::format("{} ({}{} says when)", given.written, key.name, sets ? ": 0" : ""));
+    if (!sets) return;
     ConfigNode value;
     value.kind = ConfigNode::Kind::scalar;
     value.text = print_value(config, key);
     const bool wins = given.where == kCommandLine && config.where(key.name) != kCommandLine;
     if (config.is_set(key.name) && !wins && !listed("0 500", value))
-      fail(ErrorCode::usage, fmt::format("{}: no without {}", given.written, key.name),
-           fmt::format("no ({}) and {}: {} ({})", given.where, key.name, value.text,
+      fail(ErrorCode::usage, fmt::format("{}: {} without {}", given.written, asked, key.name),
+           fmt::format("{} ({}) and {}: {} ({})", asked, given.where, key.name, value.text,
                        config.where(key.name)),
            "leave one of them out");
-    value.text = "0";
+    value.text = said;
     value.where = given.where;
     set_key(config, key, key.name, value);
   }
@@ -379,6 +387,32 @@ void settle_four_bits(RunConfig& c, Complaints& complaints) {
   }
 }
 
+// A shell leaves ~ alone behind an equals sign and in a file.
+void expand_home(std::string& path) {
+  const char* const home = std::getenv("HOME");
+  if (home != nullptr && *home != '\0' && (path == "~" || path.starts_with("~/")))
+    path = home + path.substr(1);
+}
+
+void expand_homes(RunConfig& c) {
+  for (std::string* path : {&c.model, &c.adapter, &c.tokenizer, &c.chat_template, &c.token_cache,
+                            &c.output_dir, &c.resume, &c.plan, &c.target})
+    expand_home(*path);
+  for (auto* list : {&c.train_data, &c.eval_data})
+    for (std::string& path : *list) expand_home(path);
+}
+
+// All of it, up to what a file of keys may have.
+std::string standard_input() {
+  std::string text;
+  char piece[4096];
+  for (size_t n = 1; n > 0 && static_cast<int64_t>(text.size()) <= kMaxFileBytes;) {
+    n = std::fread(piece, 1, sizeof piece, stdin);
+    text.append(piece, n);
+  }
+  return text;
+}
+
 RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides) {
   Complaints complaints;
   Settings settings(complaints);
@@ -397,6 +431,7 @@ RunConfig load(const ConfigNode* file, const std::vector<std::string>& overrides
   }
   // Only then: what is wrong with a value is said whatever else it names.
   for (const std::string_view name : refused) complaints.distrust(name);
+  expand_homes(config);
   settings.apply_strategies(config);
   if (std::string note = settings.left_out(); !note.empty())
     config.notes.push_back(std::move(note));
@@ -427,6 +462,13 @@ RunConfig load_config_text(const std::string& text, const std::string& origin,
 
 RunConfig load_config(const std::string& path, const std::vector<std::string>& overrides) {
   if (path.empty()) return load(nullptr, overrides);
+  if (path == "-") {
+    const RunConfig config = load_config_text(standard_input(), "standard input", overrides);
+    if (config.ranks > 1)
+      fail(ErrorCode::usage, "a configuration in a file, which each of several ranks reads",
+           "--config -", "--config FILE");
+    return config;
+  }
   return load_config_text(read_file(path, kMaxFileBytes), path, overrides);
 }
 

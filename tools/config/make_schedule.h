@@ -12,6 +12,9 @@ constexpr int64_t kClockSteps = 1000;
 // True for such a run.
 bool clock_alone(const RunConfig& config);
 
+// In place of a count of steps: at the end of every epoch.
+inline constexpr int64_t kEachEpoch = -1;
+
 // Steps of a run over `samples` in batches of `global_batch`: what max_steps and num_train_epochs
 // allow, whichever is less, and at least 1; 0: neither is set, and the clock alone bounds the run.
 int64_t total_steps(const RunConfig& config, int64_t samples, int64_t global_batch);

@@ -2,6 +2,7 @@
 
 #include "engine/core/error.h"
 #include "tools/config/keys.h"
+#include "tools/config/make_schedule.h"
 #include "tools/config/model_json.h"
 
 namespace snug {
@@ -39,6 +40,10 @@ std::string wrap(std::string_view text, const std::string& indent) {
 
 }  // namespace
 
+bool counts_epochs(const Key& key) {
+  return key.name == "eval_steps" || key.name == "save_steps";
+}
+
 std::string print_value(const RunConfig& config, const Key& key) {
   if (key.kind == KeyKind::kwargs) return std::string(key.unset);
   // The limit that load_config gives a run without one is no wish of the user.
@@ -69,6 +74,7 @@ std::string print_value(const RunConfig& config, const Key& key) {
           } else if constexpr (std::is_same_v<M, double RunConfig::*>) {
             return key.kind == KeyKind::seconds ? print_number(value) + "s" : print_number(value);
           } else {
+            if (counts_epochs(key) && value == kEachEpoch) return "epoch";
             return key.kind == KeyKind::bytes ? yaml_bytes(value) : fmt::format("{}", value);
           }
         }
@@ -93,8 +99,29 @@ std::string resolved_yaml(const RunConfig& config) {
 }
 
 std::string config_help() {
-  std::string text;
+  // What a first run sets; the order in which one thinks of them.
+  constexpr std::string_view kFirst =
+      "model train_data tokenizer output_dir memory max_steps max_length global_batch_size "
+      "learning_rate precision";
+  std::string text = "\nten that most runs set (the sections below say more)\n";
+  for (const std::string_view name : words(kFirst)) {
+    const std::string_view doc = find_key(name)->doc;
+    text += fmt::format("  {:<18} {}\n", name, doc.substr(0, doc.find_first_of(";:")));
+  }
+  text += "\nindex of the sections\n";
   std::string_view section;
+  std::string names;
+  const auto line = [&] {
+    if (!names.empty()) text += fmt::format("  {}\n", section) + wrap(names, "      ");
+    names.clear();
+  };
+  for (const Key& key : config_keys()) {
+    if (key.section != section) line();
+    section = key.section;
+    names += (names.empty() ? "" : ", ") + std::string(key.name);
+  }
+  line();
+  section = "";
   for (const Key& key : config_keys()) {
     if (key.section != section) text += fmt::format("\n{}\n", key.section);
     section = key.section;

@@ -9,6 +9,7 @@
 #include "layers/models/recompute.h"
 #include "optim/settings.h"
 #include "tools/config/keys.h"
+#include "tools/config/make_schedule.h"
 #include "tools/config/model_json.h"
 #include "tools/config/param_groups.h"
 
@@ -214,6 +215,10 @@ void set_field(RunConfig& config, const Key& key, std::string_view written,
           to_texts(node, written, example);
       return;
     case KeyKind::integer:
+      if (node.kind == ConfigNode::Kind::scalar && node.text == "epoch" && counts_epochs(key)) {
+        config.*std::get<int64_t RunConfig::*>(key.field) = kEachEpoch;
+        return;
+      }
       config.*std::get<int64_t RunConfig::*>(key.field) =
           to_integer(node, written, key.range, example);
       return;

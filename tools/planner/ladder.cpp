@@ -147,7 +147,13 @@ std::vector<int64_t> parse_sweep(std::string_view text) {
       if (count < 2 || count > kMostRungs) wrong_sweep(text);
       to = to.substr(0, slash);
     }
-    const int64_t first = bytes(text.substr(0, dots)), last = bytes(to);
+    // 2..4GiB: the unit is that of both.
+    std::string from(text.substr(0, dots));
+    constexpr std::string_view kDigits = "0123456789. ";
+    if (from.find_first_not_of(kDigits) == std::string::npos)
+      if (const size_t unit = to.find_first_not_of(kDigits); unit != std::string_view::npos)
+        from += to.substr(unit);
+    const int64_t first = bytes(from), last = bytes(to);
     if (last < first) wrong_sweep(text);
     return spread_budgets(first, last, count);
   }

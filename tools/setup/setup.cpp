@@ -404,13 +404,20 @@ RunSetup make_setup(RunConfig config) {
     if (r.ranks > 1) text += join_ranks(config, *target, r.ranks, rates);
     s.cost = std::make_unique<CostModel>(CostModel::described(text, rates));
     r.cost = s.cost.get();
-    r.target = fmt::format("{} ({})", target->name, target->title);
+    const bool assumed = target->host_bytes > 0 && config.host_memory == 0;
+    r.target = fmt::format(
+        "{} ({}{})", target->name, target->title,
+        assumed ? fmt::format("; beside it {} of the host's are assumed, host_memory= says another",
+                              human_bytes(target->host_bytes))
+                : std::string());
     r.runtime_bytes = target->runtime_bytes;
     own_memory = !target->shares_host;
     r.budget = config.memory > 0 ? config.memory : target->memory_bytes;
   }
   if (r.ranks > 1 && r.reserve > 0) r.budget = std::max<int64_t>(1, r.budget / r.ranks);
   r.host_budget = config.host_memory;
+  // Ranks share the host.
+  if (target && config.host_memory == 0) r.host_budget = target->host_bytes / r.ranks;
   // On this machine both arenas are RAM, and the user says that there is some for a second one.
   r.use_host = own_memory || config.host_memory > 0;
   r.settings.graphs = config.cuda_graphs == "on" || (gpu && config.cuda_graphs == "auto");

@@ -37,7 +37,8 @@ Target target_of(const nlohmann::json& j, const std::string& where) {
                                                       "fp16_tflops",
                                                       "memory_gbytes_per_second",
                                                       "link_gbytes_per_second",
-                                                      "shares_host"};
+                                                      "shares_host",
+                                                      "host_memory_bytes"};
   for (const auto& item : j.items())
     if (std::find(kKeys.begin(), kKeys.end(), item.key()) == kKeys.end())
       fail(ErrorCode::data,
@@ -50,6 +51,8 @@ Target target_of(const nlohmann::json& j, const std::string& where) {
   t.memory_bytes = get_int_in(j, "memory_bytes", where, 1 << 20, int64_t{1} << 50);
   t.runtime_bytes = get_int_in(j, "runtime_bytes", where, 0, int64_t{1} << 50);
   t.shares_host = get_bool(j, "shares_host", where, false);
+  t.host_bytes = get_int_in(j, "host_memory_bytes", where, 0, int64_t{1} << 50,
+                            t.shares_host ? 0 : 2 * t.memory_bytes);
   t.fp32_flops = rate_of(j, "fp32_tflops", where, 1e12, true);
   t.tf32_flops = rate_of(j, "tf32_tflops", where, 1e12, false);
   t.bf16_flops = rate_of(j, "bf16_tflops", where, 1e12, false);

@@ -13,6 +13,9 @@ namespace snug {
 struct Target {
   std::string name, title, source;
   int64_t memory_bytes = 0;
+  // RAM of the host beside it; of those that are compiled in twice its memory, which is assumed, and
+  // where it is the memory 0.
+  int64_t host_bytes = 0;
   int64_t runtime_bytes = 0;  // assumed of driver, libraries and program; not ours to plan
   // Its memory is the host's: a processor, which runs the programs of device: cpu; else those of
   // cuda.

@@ -18,6 +18,7 @@
 #include "engine/data/token_file.h"
 #include "engine/io/files.h"
 #include "engine/io/fingerprint.h"
+#include "tools/cli/terminal.h"
 #include "tools/planner/plan.h"
 #include "tools/session/tell.h"
 
@@ -71,7 +72,7 @@ class Progress {
   }
 
  private:
-  bool terminal_ = isatty(2) != 0;
+  bool terminal_ = lively_terminal(2);
   bool shown_ = false;
 };
 

@@ -1,8 +1,10 @@
 #include "tools/trainer/run_log.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -15,6 +17,7 @@
 #include "engine/io/files.h"
 #include "engine/io/json.h"
 #include "engine/text/unicode.h"
+#include "tools/cli/terminal.h"
 #include "tools/infer/evaluate.h"
 
 namespace snug {
@@ -109,7 +112,7 @@ RunLog::RunLog(const std::string& output_dir, int64_t keep_until_step, RunSinks 
   // What the C library would allocate at the first line: the time zone.
   char when[32];
   timestamp(when);
-  terminal_ = isatty(STDOUT_FILENO) && !std::getenv("CI");
+  terminal_ = lively_terminal(STDOUT_FILENO);
 }
 
 RunLog::~RunLog() {
@@ -150,13 +153,18 @@ void RunLog::live(const StepMetrics& m) {
   if (!terminal_) return;
   const auto total = static_cast<double>(m.total_steps);
   const double share = total > 0 ? static_cast<double>(m.step) / total : 0.0;
-  std::string text = fmt::format("\r\033[K  step {}", m.step);
+  constexpr std::string_view kLineStart = "\r\033[K";
+  std::string text = fmt::format("{}  step {}", kLineStart, m.step);
   if (m.total_steps > 0) text += fmt::format("/{} {:3.0f}%", m.total_steps, 100.0 * share);
   text += fmt::format("  loss {:.4f}  {:.0f} tokens/s  {}", m.loss, m.tokens_per_second,
                       human_bytes(m.memory_bytes));
   if (m.gpu_utilisation >= 0) text += fmt::format("  GPU {} %", m.gpu_utilisation);
   if (m.gpu_watts >= 0) text += fmt::format(" {:.0f} W", m.gpu_watts);
   if (m.remaining >= 0) text += "  left " + human_seconds(m.remaining);
+  // A line that wraps leaves its upper half behind.
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1)
+    text.resize(std::min<size_t>(text.size(), kLineStart.size() + size.ws_col - 1));
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
   live_open_ = true;

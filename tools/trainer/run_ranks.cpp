@@ -90,7 +90,10 @@ RunRanks::Step RunRanks::agree(const Step& mine) {
   Step all[kMostRanks];
   group_->exchange("the end of a step", all, &mine, sizeof(Step));
   Step step = all[0];
-  for (int r = 0; r < group_->size(); ++r) step.stop = step.stop || all[r].stop;
+  for (int r = 0; r < group_->size(); ++r) {
+    step.stop = step.stop || all[r].stop;
+    step.save = step.save || all[r].save;
+  }
   return step;
 }
 

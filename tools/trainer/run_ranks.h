@@ -37,10 +37,10 @@ class RunRanks {
   void same(const char* what, const std::string& text);
   // The leading rank's text, of 500 bytes at most.
   std::string from_lead(const char* what, const std::string& text);
-  // What a step ends with: whether a signal came to anybody; by rank 0 whether it is the last, and the
-  // seconds that the schedule counts.
+  // What a step ends with: whether a signal came to anybody, to stop or for a checkpoint; by rank 0
+  // whether it is the last, and the seconds that the schedule counts.
   struct Step {
-    bool stop = false, last = false;
+    bool stop = false, last = false, save = false;
     double elapsed = 0;
   };
   Step agree(const Step& mine);

@@ -22,13 +22,31 @@ constexpr int64_t kMostSamples = 64, kMostEvals = 4096;
 
 // Behind "key": and spaces. Quotes within a JSON string are escaped, so that this is no text.
 const char* behind(std::string_view line, std::string_view key) {
-  char quoted[64];
-  const auto end = fmt::format_to_n(quoted, sizeof quoted, "\"{}\":", key);
-  const size_t at = line.find(std::string_view(quoted, end.size));
+  char quoted[64] = {'"'};
+  const size_t n = std::min(key.size(), sizeof quoted - 3);
+  std::copy_n(key.data(), n, quoted + 1);
+  quoted[n + 1] = '"';
+  quoted[n + 2] = ':';
+  const size_t at = line.find(std::string_view(quoted, n + 3));
   if (at == std::string_view::npos) return nullptr;
-  const char* p = line.data() + at + end.size;
+  const char* p = line.data() + at + n + 3;
   while (p != line.data() + line.size() && *p == ' ') ++p;
   return p;
+}
+
+enum class Kind { step, evaluation, sample, other };
+
+// Ours say it behind their step; of others the whole line is looked at.
+Kind kind_of(std::string_view line) {
+  constexpr std::pair<std::string_view, Kind> kKinds[] = {
+      {"eval_loss", Kind::evaluation}, {"sample", Kind::sample}, {"loss", Kind::step}};
+  const size_t comma = line.find(",\"");
+  const std::string_view rest = comma == std::string_view::npos ? "" : line.substr(comma + 2);
+  for (const auto& [key, kind] : kKinds)
+    if (rest.starts_with(key) && rest.substr(key.size()).starts_with("\":")) return kind;
+  for (const auto& [key, kind] : kKinds)
+    if (behind(line, key)) return kind;
+  return Kind::other;
 }
 
 std::string text_of(const nlohmann::json& j, const char* key) {
@@ -100,12 +118,10 @@ void read_lines(const std::string& path, ReportRun& run, bool greater) {
   {
     LineReader in(path);
     while (const auto line = in.next()) {
-      if (behind(*line, "eval_loss"))
-        ++evals;
-      else if (behind(*line, "sample"))
-        ++samples;
-      else if (behind(*line, "loss"))
-        ++lines;
+      const Kind kind = kind_of(*line);
+      lines += kind == Kind::step;
+      samples += kind == Kind::sample;
+      evals += kind == Kind::evaluation;
     }
   }
   Thinner thin(run, lines);
@@ -115,7 +131,8 @@ void read_lines(const std::string& path, ReportRun& run, bool greater) {
   while (const auto line = in.next()) {
     const auto step = step_of_line(*line);
     if (!step) continue;
-    if (behind(*line, "eval_loss")) {
+    const Kind kind = kind_of(*line);
+    if (kind == Kind::evaluation) {
       const double loss = number_in_line(*line, "eval_loss");
       // The start is what steps are compared with.
       const double by = number_in_line(*line, run.best_by);
@@ -125,12 +142,12 @@ void read_lines(const std::string& path, ReportRun& run, bool greater) {
         run.best_value = by;
       }
       if (--evals % eval_stride == 0 || run.best_step == *step) run.evals.push_back({*step, loss});
-    } else if (behind(*line, "sample")) {
+    } else if (kind == Kind::sample) {
       if (--samples % sample_stride == 0) {
         const nlohmann::json j = nlohmann::json::parse(*line, nullptr, false);
         if (j.is_object()) run.samples.push_back({*step, text_of(j, "sample")});
       }
-    } else if (behind(*line, "loss")) {
+    } else if (kind == Kind::step) {
       if (behind(*line, "startup_seconds")) {
         ReportLeg leg = leg_of(*line);
         // One that was gone back behind left nothing.
@@ -143,9 +160,11 @@ void read_lines(const std::string& path, ReportRun& run, bool greater) {
                 number_in_line(*line, "elapsed_seconds")},
                std::isfinite(memory) ? static_cast<int64_t>(memory) : -1);
     }
-    if (const char* when = behind(*line, "time"); when && *when == '"') {
-      const char* const end = std::find(when + 1, line->data() + line->size(), '"');
-      run.written.assign(when + 1, end);
+    // The last key of ours, so that it is looked for from the end.
+    constexpr std::string_view kTime = "\"time\":\"";
+    if (const size_t at = line->rfind(kTime); at != std::string_view::npos) {
+      const std::string_view when = line->substr(at + kTime.size());
+      run.written = when.substr(0, when.find('"'));
     }
   }
   thin.flush(true);

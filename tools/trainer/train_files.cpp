@@ -17,9 +17,11 @@
 #include "layers/models/adapter_files.h"
 #include "tools/checkpoint/output_folder.h"
 #include "tools/checkpoint/pinning.h"
+#include "tools/config/make_schedule.h"
 #include "tools/infer/generator.h"
 #include "tools/session/tell.h"
 #include "tools/setup/chat_setup.h"
+#include "tools/setup/same_files.h"
 #include "tools/trainer/allocation_watch.h"
 #include "tools/trainer/run_end.h"
 #include "tools/trainer/run_story.h"
@@ -72,6 +74,10 @@ void TrainRun::write_state(const std::string& folder) const {
   std::optional<double> best;
   if (saved || at_.best_eval_loss >= 0) best = saved ? at_.best_saved_metric : at_.best_metric;
   if (best && config().metric_for_best_model == "eval_perplexity") best = std::exp(*best);
+  const auto steps = [&](int64_t every) {
+    return every == kEachEpoch ? ceil_div(data_.train_samples, samples_per_step(setup_.request))
+                               : every;
+  };
   write_trainer_state(
       folder + "/trainer_state.json", log_->metrics_path(),
       {.step = at_.step,
@@ -79,8 +85,8 @@ void TrainRun::write_state(const std::string& folder) const {
        .epoch = epoch(),
        .num_train_epochs = std::ceil(samples / static_cast<double>(data_.train_samples)),
        .logging_steps = config().logging_steps,
-       .eval_steps = config().eval_steps,
-       .save_steps = config().save_steps,
+       .eval_steps = steps(config().eval_steps),
+       .save_steps = steps(config().save_steps),
        .train_batch_size = plan_.decisions.micro_batch,
        .tokens_seen = at_.samples * plan_.decisions.T,
        .best_metric = best,
@@ -327,6 +333,7 @@ void TrainRun::start_log() {
     log_->say(fmt::format("Data: {}; {} samples of {} tokens to train on, {} held out", data_.text,
                           data_.train_samples, plan_.decisions.T, data_.eval_samples));
   }
+  for (const std::string& note : same_files(config())) log_->say("Note: " + note + ".");
   log_->say(fmt::format("Weights: {}", resumed_ ? "resumed from " + resumed_->folder
                                        : setup_.model_folder.empty()
                                            ? "random initialisation"
@@ -340,10 +347,11 @@ void TrainRun::start_log() {
         "To train on: {}",
         resumed_->folder, at_.step, end.why, end.goes_on));
   if (checkpoints_)
-    log_->say(fmt::format("Checkpoints: {} each{}", human_bytes(checkpoints_->bytes()),
-                          config().save_steps > 0
-                              ? fmt::format(", every {} steps", config().save_steps)
-                              : std::string(", only when interrupted")));
+    log_->say(
+        fmt::format("Checkpoints: {} each{}", human_bytes(checkpoints_->bytes()),
+                    config().save_steps > 0 ? fmt::format(", every {} steps", config().save_steps)
+                    : config().save_steps == kEachEpoch ? std::string(", at the end of every epoch")
+                                                        : std::string(", only when interrupted")));
   runtime_measured_ = runtime_now();
   log_->say(fmt::format("memory reserved: {} B of engine, resident {} B", plan_.engine_bytes,
                         session_->context().resident_bytes()));

@@ -49,6 +49,7 @@ class TrainRun {
   // What rank 0 decides of the step to come: whether it is the last, and the schedule's clock.
   void agree();
   bool stopping() const;
+  bool due(int64_t steps) const;
   void check_output_dir();
   void check_new_folder();
   std::string again() const;
@@ -171,6 +172,7 @@ class TrainRun {
   int64_t evaluated_step_ = -1, saved_step_ = -1;
   std::vector<std::string> damaged_;  // checkpoints a resume passed over, to be kept aside
   bool weights_replaced_ = false;     // by the best ones: there is no state to save any more
+  bool save_ = false;                 // a signal asked for a checkpoint
   bool stop_ = false;                 // of several ranks: one of them got a signal
   double lead_elapsed_ = 0;           // and what rank 0's clock says
   bool last_ = false;                 // decided once a step, so that all parts of the step agree

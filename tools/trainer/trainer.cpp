@@ -15,6 +15,7 @@
 
 #include "engine/core/error.h"
 #include "engine/data/token_file.h"
+#include "engine/device/busy.h"
 #include "engine/device/nvml.h"
 #include "layers/models/adapter_files.h"
 #include "optim/clip.h"
@@ -46,6 +47,10 @@ namespace {
 
 volatile std::sig_atomic_t stop_requested = 0;
 volatile std::sig_atomic_t stop_repeated = 0;
+volatile std::sig_atomic_t save_requested = 0;
+void on_save(int) {
+  save_requested = 1;
+}
 // The second one stops at once. SIGHUP does not count: a closing session sends it twice, or close
 // to a SIGTERM, and of two that wait the kernel may hand out either first.
 void on_signal(int signal) {
@@ -306,6 +311,7 @@ bool TrainRun::evaluate() {
 }
 
 int TrainRun::run() {
+  std::signal(SIGUSR1, on_save);
   if (leads()) check_output_dir();
   if (ranks_) agree_on_request();
   if (ranks_) follow_resume();
@@ -410,12 +416,18 @@ int TrainRun::run() {
   }
 }
 
+// Whether what comes every so many steps, or at the end of each epoch, comes with this one.
+bool TrainRun::due(int64_t steps) const {
+  if (steps > 0) return at_.step % steps == 0;
+  const int64_t epoch = data_.train_samples, G = samples_per_step(setup_.request);
+  return steps == kEachEpoch && at_.samples / epoch > (at_.samples - G) / epoch;
+}
+
 // What is due after the update of step at_.step was logged. False as of evaluate(), unless the run
 // is over and final/ is to hold weights from before.
 bool TrainRun::finish_step(double step_seconds) {
   // Before the checkpoint, which is then at the end of the step and does not repeat it.
-  const bool evaluates = at_.evaluation_due || last_ ||
-                         (config().eval_steps > 0 && at_.step % config().eval_steps == 0);
+  const bool evaluates = at_.evaluation_due || last_ || due(config().eval_steps);
   const bool good = !evaluates || evaluate();
   const bool early = !last_ && stopped_early(), best = config().load_best_model_at_end;
   if (!good && !((last_ || early) && best && at_.best_saved_step >= 0)) return false;
@@ -428,8 +440,8 @@ bool TrainRun::finish_step(double step_seconds) {
         best_of_all().value_or(0), config().early_stopping_threshold));
   }
   // The last step is saved too, so that a run can be made longer.
-  const bool due = config().save_steps > 0 && (at_.step % config().save_steps == 0 || last_);
-  const bool saves = good && (due || (best && best_so_far()));
+  const bool due = config().save_steps != 0 && (this->due(config().save_steps) || last_);
+  const bool saves = good && (due || save_ || (best && best_so_far()));
   if (saves) save();
   if (!last_ && (evaluates || saves)) refresh_report();
   return true;
@@ -449,6 +461,7 @@ int TrainRun::steps() {
   startup_ = clock_.seconds();
   log_->say(clock_.text());
   watch_allocations();
+  const double waited = waited_seconds();
   started_ = monotonic_seconds();
   double before = started_;
   last_ = finished();
@@ -496,6 +509,8 @@ int TrainRun::steps() {
   write_state(config().output_dir);
   watch_allocations();
   allocation_watch::stop();
+  const double busy = std::max(0.0, waited_seconds() - waited) /
+                      ((monotonic_seconds() - started_) * static_cast<double>(plan_.threads));
   runtime_measured_ = runtime_now();
   write_memory_json(true);
   write_report(true);
@@ -511,11 +526,16 @@ int TrainRun::steps() {
       allocation_watch::available() ? std::to_string(allocation_watch::breaches())
                                     : std::string("not counted in this build")));
   if (timed_steps_ > 0 && timed_seconds_ > 0) {
+    constexpr double kBusy = 0.05;
     const double rate = tokens_of(timed_steps_ * samples_per_step(setup_.request)) / timed_seconds_;
-    log_->say(
-        fmt::format("predicted {:.0f} tokens/s ({}), measured {:.0f} over {} steps: {:+.0f} %",
-                    plan_.tokens_per_second(), plan_.cost, rate, timed_steps_,
-                    100.0 * (plan_.tokens_per_second() / rate - 1)));
+    log_->say(fmt::format(
+        "predicted {:.0f} tokens/s ({}), measured {:.0f} over {} steps: {:+.0f} %{}",
+        plan_.tokens_per_second(), plan_.cost, rate, timed_steps_,
+        100.0 * (plan_.tokens_per_second() / rate - 1),
+        busy < kBusy ? std::string()
+                     : fmt::format("; the machine was busy: for {:.0f} % of that time "
+                                   "a thread was ready and other work had its processor",
+                                   100 * busy)));
   }
   if (computed_rows_ > 0)
     log_->say(fmt::format("rows of tokens: {} computed, {:.1f} % of them empty, none padded",
@@ -531,13 +551,17 @@ bool TrainRun::stopping() const {
 }
 
 void TrainRun::agree() {
+  save_ = save_requested != 0;
+  save_requested = 0;
   if (!ranks_) return;
   const RunRanks::Step step =
       ranks_->agree({.stop = stop_requested != 0,
                      .last = last_,
+                     .save = save_,
                      .elapsed = at_.elapsed + (started_ > 0 ? monotonic_seconds() - started_ : 0)});
   stop_ = step.stop;
   last_ = step.last;
+  save_ = step.save;
   lead_elapsed_ = step.elapsed;
 }
 

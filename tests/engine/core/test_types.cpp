@@ -253,6 +253,12 @@ TEST(Units, ParseBytes) {
               {"4GiB", 4ll << 30},
               {"1.5GiB", 3ll << 29},
               {"2TiB", 2ll << 40},
+              {"4GB", 4'000'000'000},
+              {"4 G", 4ll << 30},
+              {"1.5k", 1536},
+              {"2K", 2048},
+              {"3kB", 3000},
+              {"1TB", 1'000'000'000'000},
               {"0.1KiB", 102},
               {"1e6", 1000000}};
   for (const auto& row : rows) EXPECT_EQ(parse_bytes(row.text, "memory"), row.bytes) << row.text;
@@ -267,7 +273,7 @@ TEST(Units, ParseBytesErrors) {
               {"nan", "not a number"},
               {"inf", "not a number"},
               {"1e999", "not a number"},
-              {"4GB", "unknown unit: B, KiB, MiB, GiB and TiB are known"},
+              {"4GX", "unknown unit: B, KiB, MiB, GiB and TiB are known"},
               {"4gib", "unknown unit"},
               {"4GiB ", "unknown unit"},
               {"-1", "negative"},

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "engine/kernels/kernels.h"
+#include "engine/kernels/row_room.h"
 #include "tests/support/case.h"
 #include "tests/support/errors.h"
 
@@ -216,6 +217,32 @@ TEST(Kernels, RefuseWhatDoesNotFit) {
   });
   expect_error(shape, {"state of shape (bytes)", "y (3) u8"},
                [&] { run(squares, {3}, DType::u8, {3}, f32); });
+}
+
+// 513 rows are 31 chunks, 512 are 32: what 513 rows plan is room for both.
+TEST(Kernels, FewerRowsTakeNoMoreRoomForTheirChunks) {
+  int64_t most = 0;
+  for (int64_t n = 1; n < 5000; ++n) {
+    most = std::max(most, RowSplit(n).chunks);
+    ASSERT_GE(most_row_chunks(n), most) << n;
+    ASSERT_GE(most_row_chunks(n), most_row_chunks(n - 1)) << n;
+  }
+  for (const auto& [planned, rows] : {std::pair{513, 512}, {545, 513}, {600, 576}}) {
+    int64_t bytes[2] = {};
+    for (int k = 0; k < 2; ++k) {
+      Context ctx(Place::plan, {});
+      Schedule schedule;
+      const int index = schedule.add(Name("p"), -1, false);
+      ctx.program(schedule, index, [&] {
+        const Tensor x =
+            ctx.tensor(Name("x"), {k == 0 ? planned : rows, 4}, DType::f32, Category::activations);
+        const Tensor sum = ctx.tensor(Name("sum"), {4}, DType::f32, Category::gradients);
+        column_sum(ctx, {sum.view(), false}, x);
+      });
+      bytes[k] = schedule.at(index).tensors.back().bytes;
+    }
+    EXPECT_GE(bytes[0], bytes[1]) << rows;
+  }
 }
 
 }  // namespace

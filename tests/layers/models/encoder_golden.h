@@ -69,11 +69,11 @@ struct Packing {
 class EncoderRun {
  public:
   EncoderRun(const EncoderGolden& g, const char* precision, const std::string& recompute,
-             Packing packing, int threads = 2, Place place = Place::cpu, uint64_t order = 0,
+             Packing how, int threads = 2, Place place = Place::cpu, uint64_t order = 0,
              const std::string& offload = "none", const PeftModel& peft = {})
       : golden(g),
         model(g.spec, parse_precision(precision), peft.frozen, peft.adapters, 1, peft.codes),
-        packing_(packing) {
+        packing(how) {
     place_rows();
     Decisions d;
     d.T = packing.T;
@@ -110,7 +110,7 @@ class EncoderRun {
   // The mean loss; gradients with `train`.
   double step(bool train = true) {
     session->begin_window(1, 0, golden.trained);
-    for (int64_t first = 0; first < windows_; first += packing_.micro) {
+    for (int64_t first = 0; first < windows_; first += packing.micro) {
       fill(first, train);
       session->state().first_sample = first;
       // What a window's first micro-step does not assign would stay.
@@ -167,15 +167,16 @@ class EncoderRun {
 
   const EncoderGolden& golden;
   Model model;
+  Packing packing;  // `whole` may change from one step to the next
   Schedule schedule;
   std::unique_ptr<Session> session;
 
  private:
   // Rows in their order, each where it fits behind the last.
   void place_rows() {
-    int64_t used = packing_.T, places = 0, begin = 0;
+    int64_t used = packing.T, places = 0, begin = 0;
     for (const int64_t length : golden.lengths) {
-      if (used + length > packing_.T) {
+      if (used + length > packing.T) {
         ++windows_;
         used = places = 0;
       }
@@ -190,20 +191,20 @@ class EncoderRun {
     int64_t windows = 1, tokens = 1;
     for (size_t r = 0; r < where_.size(); ++r) {
       const int64_t w = where_[r].window - first;
-      if (w < 0 || w >= packing_.micro) continue;
+      if (w < 0 || w >= packing.micro) continue;
       windows = std::max(windows, w + 1);
       tokens = std::max(tokens, where_[r].at + golden.lengths[r]);
     }
     return session->fit(!train, windows, tokens);
   }
   void fill(int64_t first, bool train) {
-    int64_t T = packing_.T;
-    if (!packing_.whole) {
+    int64_t T = packing.T;
+    if (!packing.whole) {
       const Session::Extent in_use = extent(first, train);
       session->use(in_use);
       T = in_use.tokens;
     }
-    const int64_t B = packing_.micro, K = model.spec().label_count();
+    const int64_t B = packing.micro, K = model.spec().label_count();
     int32_t* tokens = session->tokens().as<int32_t>();
     int32_t* starts = session->document_start_or_null();
     int32_t* types =
@@ -251,7 +252,6 @@ class EncoderRun {
   struct Place3 {
     int64_t window, at, begin;
   };
-  Packing packing_;
   int64_t windows_ = 0, places_ = 1;
   std::vector<Place3> where_;
 };

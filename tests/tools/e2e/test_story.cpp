@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "engine/io/safetensors.h"
 #include "tests/tools/e2e/runs.h"
 
 namespace snug::e2e {
@@ -30,11 +31,15 @@ TEST(Story, LegsAreMeasuredAgainstTheirOwnPlans) {
   const Workspace w;
   const Json wide = w.plan({"per_device_train_batch_size=3"});
   w.trained("run", {"per_device_train_batch_size=3", "save_steps=6", "max_steps=6"});
-  // In the least memory that its numbers allow: other decisions, the same bits.
-  const std::string config = w.path("run/config.resolved.yaml");
-  const Outcome small = run(
-      {"train", "--config", config, "resume=latest", "max_steps=12",
-       "memory=" + std::to_string(wide["minimum_bytes"].get<int64_t>() + (int64_t{512} << 10))});
+  // In the least memory that its numbers allow, which is said: other decisions, the same bits.
+  const std::vector<std::string> on = {"train", w.path("run"), "max_steps=12"};
+  const std::string mark = "expected memory of at least ";
+  const Outcome refused = run(joined(on, {"memory=1MiB"}));
+  ASSERT_EQ(refused.code, 3) << refused.err;
+  const size_t said = refused.err.find(mark);
+  ASSERT_NE(said, std::string::npos) << refused.err;
+  const int64_t least = std::stoll(refused.err.substr(said + mark.size()));
+  const Outcome small = run(joined(on, {"memory=" + std::to_string(least)}));
   ASSERT_EQ(small.code, 0) << small.err;
   const int64_t now = w.json("run/plan.json")["engine_bytes"];
   ASSERT_LT(now, wide["engine_bytes"].get<int64_t>());
@@ -156,6 +161,65 @@ INSTANTIATE_TEST_SUITE_P(
             {},
             "2 evaluations in a row were no better and early_stopping_patience is 2 ("}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// nanoGPT's bias=False: a GPT-2 whose biases stay where they begin, and a folder that says so.
+TEST(Story, BiasesMayStayAtZero) {
+  const Workspace w;
+  w.trained("run", {"freeze=bias$", "max_steps=3"});
+  const SafetensorsReader file(w.path("run/final/model.safetensors"));
+  int biases = 0;
+  for (const SafeTensor& tensor : file.tensors()) {
+    if (!tensor.name.ends_with(".bias")) continue;
+    ++biases;
+    const uint8_t* const bytes = tensor.data;
+    EXPECT_TRUE(std::all_of(bytes, bytes + tensor.bytes, [](uint8_t c) { return c == 0; }))
+        << tensor.name;
+  }
+  EXPECT_EQ(biases, 2 * 6 + 1);
+}
+
+TEST(Story, EpochsBringEvaluationsAndCheckpoints) {
+  const Workspace w;
+  const Outcome o = w.trained("run", {"max_steps=null", "num_train_epochs=3", "eval_strategy=epoch",
+                                      "save_strategy=epoch", "global_batch_size=50"});
+  EXPECT_TRUE(has(o.out, ", at the end of every epoch"));
+  EXPECT_FALSE(has(o.err, "left out")) << o.err;
+  const size_t at = o.out.find(" samples of 32 tokens to train on");
+  ASSERT_NE(at, std::string::npos);
+  const int64_t samples = std::stoll(o.out.substr(o.out.rfind(' ', at - 1) + 1));
+  std::vector<int> steps;
+  for (int64_t e = 1; e <= 3; ++e) steps.push_back(static_cast<int>((e * samples + 49) / 50));
+  EXPECT_EQ(complete_checkpoints(w, "run"), steps);
+  std::vector<int> evaluated;
+  for (const Json& line : w.metrics("run"))
+    if (line.contains("eval_loss") && line["step"] > 0) evaluated.push_back(line["step"]);
+  EXPECT_EQ(evaluated, steps);
+  EXPECT_TRUE(has(slurp(w.path("run/config.resolved.yaml")), "save_steps: epoch\n"));
+  EXPECT_EQ(w.json("run/trainer_state.json")["save_steps"], steps[0]);
+  // It goes on from its own file.
+  EXPECT_EQ(run({"train", w.path("run"), "num_train_epochs=4"}).code, 0);
+  EXPECT_EQ(complete_checkpoints(w, "run").size(), 4u);
+}
+
+TEST(Story, DataGivenTwiceIsSaid) {
+  const Workspace w;
+  std::filesystem::copy_file(w.path("text.txt"), w.path("copy.txt"));
+  const std::string text = w.path("text.txt"), copy = w.path("copy.txt");
+  const std::vector<std::string> more = {"eval_fraction=0", "max_steps=1"};
+  Outcome o = w.trained(
+      "run", joined(more, {"train_data=[" + text + ", " + copy + "]", "eval_data=" + text}));
+  EXPECT_TRUE(has(o.out, "Note: " + copy + " has the bytes of " + text +
+                             ": what they say is learned twice as often."))
+      << o.out;
+  EXPECT_TRUE(has(o.out, "Note: " + text + " of eval_data is " + text + " of train_data: "));
+  spill(w.path("other.txt"), sentences(40, 5));
+  o = w.trained("two", joined(more, {"train_data=[" + text + ", " + text + "]",
+                                     "eval_data=" + w.path("other.txt")}));
+  EXPECT_TRUE(has(o.out, "Note: train_data names " + text + " twice; a file is read once."));
+  EXPECT_FALSE(has(o.out, "of eval_data"));
+  o = w.trained("none", {"max_steps=1"});
+  EXPECT_FALSE(has(o.out, "Note: ")) << o.out;
+}
 
 TEST(Story, AWordNamesTheRun) {
   const Workspace w;
