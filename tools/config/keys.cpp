@@ -593,11 +593,4 @@ const Key* find_key(std::string_view name) {
   return nullptr;
 }
 
-bool is_idle(const RunConfig& config, const Key& key) {
-  ConfigNode value;
-  value.kind = ConfigNode::Kind::scalar;
-  value.text = print_value(config, key);
-  return value.text == print_default(key) || listed(key.idle, value);
-}
-
 }  // namespace snug
