@@ -159,6 +159,7 @@ TEST(Calibration, DamagedFilesAreIgnoredWithAReason) {
   with("/products/0/rates", 3);
   with("/products/0/rates/avx2", nullptr);
   EXPECT_NE(with("/products/0/kernel", "library").find("a kernel of Snug"), std::string::npos);
+  EXPECT_NE(with("/products/0/kernel", "cublaslt").find("a kernel of a CPU in"), std::string::npos);
   EXPECT_NE(with("/products/0/kernel", "amx_bf16_emulated").find("a kernel of Snug"),
             std::string::npos);
   EXPECT_NE(with("/products/0/kernel", "cublaslt").find("a kernel of Snug"), std::string::npos);

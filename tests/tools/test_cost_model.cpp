@@ -139,7 +139,7 @@ TEST(CostModel, AttentionOfAGpuRunsAtTheRateOfItsDtype) {
   for (const char* variant : {"attention cuda", "attention cudnn"}) {
     EXPECT_GT(seconds(f32, variant), 5 * seconds(bf16, variant)) << variant;
     EXPECT_NEAR(seconds(f16, variant), seconds(bf16, variant), 1e-9) << variant;
-    const CostModel assumed = CostModel::uncalibrated_gpu("a GPU", 100, DType::bf16);
+    const CostModel assumed = CostModel::uncalibrated_gpu("a GPU", 100, 90, DType::bf16);
     EXPECT_NEAR(seconds(assumed, variant),
                 static_cast<double>(int64_t{1} << 40) / assumed.rates().bf16_attention *
                     (1 + assumed.rates().half_rate_rows / (1 << 20)),

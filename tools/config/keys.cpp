@@ -1,12 +1,8 @@
 #include "tools/config/keys.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 
-#include "layers/ops/pair_losses.h"
-#include "optim/settings.h"
+#include "tools/config/key_texts.h"
 
 namespace snug {
 namespace {
@@ -19,40 +15,6 @@ constexpr Range kShare{.min = 0, .max = 1};
 // Scales that stay normal floats.
 constexpr Range kScale{.min = 0, .max = 1e30};
 constexpr Range kScaleAboveZero{.min = 1e-30, .max = 1e30};
-
-// Texts of the optimizers that there are, made once.
-std::string_view optimizer_choices() {
-  static const std::string text = fmt::format("{}", fmt::join(optimizer_names(), " "));
-  return text;
-}
-std::string_view optimizer_refusals() {
-  static const std::string text = fmt::format("{}", fmt::join(refused_optimizers(), " "));
-  return text;
-}
-std::string_view optimizer_arguments() {
-  static const std::string text = [] {
-    std::string out = "settings of the optimizer's own, by the names of its reference:";
-    for (const OptimFacts& f : optimizer_facts()) {
-      if (f.settings.empty()) continue;
-      out += fmt::format("{} {}", out.back() == ':' ? "" : ";", f.name);
-      for (const OptimSetting& s : f.settings)
-        out += fmt::format("{} {} ({}; {})", &s == &f.settings.front() ? ":" : ",", s.name,
-                           s.standard, s.doc);
-    }
-    return out;
-  }();
-  return text;
-}
-
-std::string_view pair_loss_names() {
-  static const std::string text = [] {
-    std::string out;
-    for (const PairLossFacts& f : kPairLosses)
-      out += fmt::format("{}{}", out.empty() ? "" : " ", f.name);
-    return out;
-  }();
-  return text;
-}
 
 std::vector<Key> make_keys() {
   using C = RunConfig;

@@ -1,0 +1,44 @@
+#include "tools/config/key_texts.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "layers/ops/pair_losses.h"
+#include "optim/settings.h"
+
+namespace snug {
+
+std::string_view optimizer_choices() {
+  static const std::string text = fmt::format("{}", fmt::join(optimizer_names(), " "));
+  return text;
+}
+std::string_view optimizer_refusals() {
+  static const std::string text = fmt::format("{}", fmt::join(refused_optimizers(), " "));
+  return text;
+}
+std::string_view optimizer_arguments() {
+  static const std::string text = [] {
+    std::string out = "settings of the optimizer's own, by the names of its reference:";
+    for (const OptimFacts& f : optimizer_facts()) {
+      if (f.settings.empty()) continue;
+      out += fmt::format("{} {}", out.back() == ':' ? "" : ";", f.name);
+      for (const OptimSetting& s : f.settings)
+        out += fmt::format("{} {} ({}; {})", &s == &f.settings.front() ? ":" : ",", s.name,
+                           s.standard, s.doc);
+    }
+    return out;
+  }();
+  return text;
+}
+
+std::string_view pair_loss_names() {
+  static const std::string text = [] {
+    std::string out;
+    for (const PairLossFacts& f : kPairLosses)
+      out += fmt::format("{}{}", out.empty() ? "" : " ", f.name);
+    return out;
+  }();
+  return text;
+}
+
+}  // namespace snug

@@ -1,0 +1,13 @@
+// Texts of the table of keys that follow other tables: of optimizers and of losses of pairs. Made once.
+#pragma once
+
+#include <string_view>
+
+namespace snug {
+
+std::string_view optimizer_choices();    // names, with spaces between
+std::string_view optimizer_refusals();   // names that are known and not there
+std::string_view optimizer_arguments();  // what optim_args takes
+std::string_view pair_loss_names();
+
+}  // namespace snug
