@@ -555,30 +555,4 @@ const Key* find_key(std::string_view name) {
   return nullptr;
 }
 
-const std::vector<Permission>& permissions() {
-  static const std::vector<Permission> list = {
-      {"micro_batch", true, "a resumed run may use another micro-batch than its checkpoint"},
-      {"head_rows", true, "a resumed run may use other chunks of logits than its checkpoint"},
-      {"kernels", true,
-       "a resumed run may compute products with other kernels than its checkpoint"},
-      {"gradients", true, "a resumed run may hold gradients in another type than its checkpoint"},
-      {"adam8bit", false, "optimizer state in 8 bits where the plan wants it",
-       "optim=adamw_8bit, which asks for it by name"},
-      {"bf16_gradients", true,
-       "gradients may be summed up in bf16, half the bytes; the plan says if they are"},
-      {"no_master", true,
-       "bf16 weights alone, without an fp32 master: updates are rounded to them at random"},
-      {"stochastic_rounding", false, "no master weights: bf16 weights rounded at random",
-       "allow=[no_master], which rounds so"},
-  };
-  return list;
-}
-
-bool is_idle(const RunConfig& config, const Key& key) {
-  ConfigNode value;
-  value.kind = ConfigNode::Kind::scalar;
-  value.text = print_value(config, key);
-  return value.text == print_default(key) || listed(key.idle, value);
-}
-
 }  // namespace snug

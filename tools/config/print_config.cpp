@@ -4,6 +4,7 @@
 #include "tools/config/keys.h"
 #include "tools/config/make_schedule.h"
 #include "tools/config/model_json.h"
+#include "tools/config/values.h"
 
 namespace snug {
 namespace {
@@ -137,6 +138,13 @@ std::string config_help() {
     if (permission.built) text += fmt::format("  {}: {}\n", permission.name, permission.doc);
   }
   return text;
+}
+
+bool is_idle(const RunConfig& config, const Key& key) {
+  ConfigNode value;
+  value.kind = ConfigNode::Kind::scalar;
+  value.text = print_value(config, key);
+  return value.text == print_default(key) || listed(key.idle, value);
 }
 
 }  // namespace snug

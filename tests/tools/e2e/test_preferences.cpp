@@ -182,6 +182,34 @@ TEST_F(Preferences, WhatIsRefused) {
   }
 }
 
+TEST_F(Preferences, WhatEvaluationRefuses) {
+  w_.trained("run", with({"max_steps=1"}));
+  const auto refused = [&](const std::vector<std::string>& words, const char* expected,
+                           const char* found) {
+    const Outcome o = run(joined({"eval", "--model", w_.path("base/final"), "--data",
+                                  w_.path("pairs.jsonl"), "--threads", "1"},
+                                 words));
+    EXPECT_EQ(o.code, 2) << o.out << o.err;
+    EXPECT_NE(o.err.find(expected), std::string::npos) << o.err;
+    EXPECT_NE(o.err.find(found), std::string::npos) << o.err;
+  };
+  const std::vector<std::string> dpo = {"--task", "dpo"};
+  refused({"--beta", "0.2"}, "--beta with --task dpo alone", "--beta with --task auto");
+  refused(joined(dpo, {"--beta", "0"}), "--beta above 0", "found: 0");
+  refused(joined(dpo, {"--loss-type", "dpo"}), "--loss-type as one of sigmoid, hinge", "dpo");
+  refused(joined(dpo, {"--label-smoothing", "0.5"}),
+          "--label-smoothing of 0 and above, below 0.5, of sigmoid and simpo", "0.5 of sigmoid");
+  refused(joined(dpo, {"--simpo-gamma", "1"}), "--simpo-gamma of 0 and above, of --loss-type simpo",
+          "1 of sigmoid");
+  const Outcome again = w_.train("again", with({"peft=null", "target_modules=null", "lora_r=8",
+                                                "adapter=" + w_.path("run/final")}));
+  EXPECT_EQ(again.code, 2);
+  EXPECT_NE(again.err.find("a new adapter for loss_type: sigmoid"), std::string::npos) << again.err;
+  EXPECT_NE(again.err.find("snug merge it into the model first, or loss_type=simpo"),
+            std::string::npos)
+      << again.err;
+}
+
 // Answers that are alike teach nothing, which is said.
 TEST_F(Preferences, EqualAnswersAreSaid) {
   const std::string equal = R"({"prompt": "the", "chosen": " cat", "rejected": " cat"})";
