@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "optim/settings.h"
 #include "tools/config/key_texts.h"
 
 namespace snug {
