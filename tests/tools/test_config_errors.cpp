@@ -215,7 +215,7 @@ TEST(ConfigErrors, Choices) {
                  "cuda:5, cuda:6, cuda:7",
                  std::string("\"") + gpu + "\" (run.yaml:1), no name of a device here",
                  "device=cuda for a GPU of NVIDIA's, or device=cpu", ErrorCode::unsupported);
-  EXPECT_EQ(caught("task: dpo").code, ErrorCode::unsupported);
+  EXPECT_EQ(caught("task: question_answering").code, ErrorCode::unsupported);
   expect_error("device: emu\npacked_weights: both",
                "packed_weights: auto or none for device: emu or cuda, whose kernels read weights "
                "as they are",

@@ -503,10 +503,11 @@ std::vector<Key> make_keys() {
        .field = &C::metric_for_best_model,
        .doc = "which evaluation is the best, for load_best_model_at_end, early stopping and best_metric "
               "of trainer_state.json; with or without eval_. Perplexity is of language models, the others "
-              "of classification, pearson and spearman of values",
+              "of classification, pearson and spearman of values, rewards and logps of task: dpo",
        .example = "eval_accuracy",
        .choices = "eval_loss eval_perplexity eval_accuracy eval_f1 eval_matthews_correlation eval_pearson "
-                  "eval_spearman"},
+                  "eval_spearman eval_rewards/chosen eval_rewards/rejected eval_rewards/accuracies "
+                  "eval_rewards/margins eval_logps/chosen eval_logps/rejected"},
       {.name = "greater_is_better", .section = "reports", .kind = K::choice,
        .field = &C::greater_is_better,
        .doc = "whether the greater metric_for_best_model is the better; auto: of a loss and a perplexity "

@@ -123,6 +123,12 @@ TEST_F(Preferences, SimpoTrainsTheModelItself) {
   EXPECT_TRUE(exists(w_.path("run/final/model.safetensors")));
 }
 
+TEST_F(Preferences, TheBestIsByARewardWhereThatIsAsked) {
+  const Outcome o = w_.trained("run", with({"metric_for_best_model=rewards/margins",
+                                            "load_best_model_at_end=true", "eval_steps=4"}));
+  EXPECT_NE(o.out.find("eval_rewards/margins"), std::string::npos) << o.out;
+}
+
 TEST_F(Preferences, PreviewShowsBothAnswers) {
   std::vector<std::string> words = {"data", "preview"};
   for (const std::string& key : with({"-n", "1"})) words.push_back(key);
