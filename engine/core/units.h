@@ -8,8 +8,8 @@
 namespace snug {
 
 std::string human_bytes(int64_t bytes);  // "1.50 GiB", "512 B"
-// "4GiB", "256 MiB", "1048576", "1.5GiB", "10B". Throws usage with `key` in the message on anything
-// else.
+// "4GiB", "256 MiB", "1048576", "10B"; "4GB" is 4 x 10^9, "4G" that of GiB. Throws usage with `key` in
+// the message on anything else.
 int64_t parse_bytes(std::string_view text, std::string_view key);
 std::string human_seconds(double seconds);  // "2m 05s"
 std::string human_count(double value);      // "124.44M"

@@ -162,7 +162,6 @@ TEST(Calibration, DamagedFilesAreIgnoredWithAReason) {
   EXPECT_NE(with("/products/0/kernel", "cublaslt").find("a kernel of a CPU in"), std::string::npos);
   EXPECT_NE(with("/products/0/kernel", "amx_bf16_emulated").find("a kernel of Snug"),
             std::string::npos);
-  EXPECT_NE(with("/products/0/kernel", "cublaslt").find("a kernel of Snug"), std::string::npos);
   EXPECT_NE(with("/products/0/kernel", "cuda").find("\"cuda\""), std::string::npos);
   if (!matmul_available(MatmulKernel::amx_bf16)) {
     EXPECT_NE(with("/products/0/kernel", "amx_bf16").find("this CPU lacks"), std::string::npos);

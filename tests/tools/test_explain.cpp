@@ -264,7 +264,8 @@ TEST(Explain, ThePeakAddsUp) {
 TEST(Explain, ARunsAttentionIsWhatItsPlanSays) {
   const TempFolder folder;
   const std::string config =
-      "model: {type: gpt2, n_layer: 1, n_embd: 64, n_head: 1, n_positions: 64, vocab_size: 64}\n"
+      "model: {type: gpt2, n_layer: 1, n_embd: 64, n_head: 1, n_positions: 64, vocab_size: 64, "
+      "attn_pdrop: 0}\n"
       "device: cuda\ntarget: h100\nglobal_batch_size: 2\nthreads: 1\nprecision: bf16\n";
   write_atomic(folder / "config.resolved.yaml", config);
   for (const bool cudnn : {true, false}) {

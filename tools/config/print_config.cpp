@@ -107,7 +107,7 @@ std::string config_help() {
   std::string text = "\nten that most runs set (the sections below say more)\n";
   for (const std::string_view name : words(kFirst)) {
     const std::string_view doc = find_key(name)->doc;
-    text += fmt::format("  {:<18} {}\n", name, doc.substr(0, doc.find_first_of(";:")));
+    text += fmt::format("  {}\n", name) + wrap(doc.substr(0, doc.find_first_of(";:")), "      ");
   }
   text += "\nindex of the sections\n";
   std::string_view section;

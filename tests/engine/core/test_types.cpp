@@ -293,8 +293,12 @@ TEST(Units, ParseBytesErrors) {
                   ("\"" + std::string(row.text) + "\"").c_str(), "memory=4GiB"},
                  [&] { (void)parse_bytes(row.text, "memory"); });
   }
-  expect_error(ErrorCode::usage, {"\"100MB\" (unknown unit", "memory=100MiB"},
-               [] { (void)parse_bytes("100MB", "memory"); });
+  expect_error(ErrorCode::usage, {"\"100Mb\" (unknown unit"},
+               [] { (void)parse_bytes("100Mb", "memory"); });
+  EXPECT_EQ(parse_bytes("100MB", "memory"), 100000000) << "of powers of ten, as the SI has it";
+  EXPECT_EQ(parse_bytes("1.5 kB", "memory"), 1500);
+  EXPECT_EQ(parse_bytes("4G", "memory"), int64_t{4} << 30) << "of two, as ulimit has it";
+  EXPECT_EQ(parse_bytes("2k", "memory"), parse_bytes("2K", "memory"));
 }
 
 TEST(Units, HumanText) {

@@ -138,10 +138,12 @@ std::vector<Json> Workspace::metrics(const std::string& name) const {
 std::string Workspace::curve(const std::string& name) const {
   std::istringstream in(slurp(path(name + "/metrics.jsonl")));
   std::string kept;
-  for (std::string line; std::getline(in, line);)
+  for (std::string line; std::getline(in, line);) {
+    if (line.find("\"sample\":") != line.npos) continue;  // no number of the training
     kept += line.substr(
                 0, std::min(line.find(",\"tokens_per_second\""), line.find(",\"eval_runtime\""))) +
             "\n";
+  }
   return kept;
 }
 
