@@ -81,6 +81,8 @@ std::string end_text(int status) {
 }  // namespace
 
 int launch_ranks(int ranks) {
+  // Ranks have it ignored from their start on, until they look for it themselves.
+  std::signal(SIGUSR1, SIG_IGN);
   const Group::Files files = Group::make_files(ranks);
   GroupBlock& block = Group::map_block(files.block);
   std::vector<std::string> words = own_arguments();

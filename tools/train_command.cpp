@@ -11,6 +11,7 @@
 #include "engine/io/files.h"
 #include "parallel/launch.h"
 #include "parallel/rendezvous.h"
+#include "tools/checkpoint/checkpoint.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/cli/config_arguments.h"
 #include "tools/cli/examples.h"
@@ -37,10 +38,11 @@ Arguments with_run_folder(const Arguments& arguments) {
   namespace fs = std::filesystem;
   Arguments out;
   std::string run, resume = "latest";
-  bool config = false, told = false;
+  bool config = false, told = false, elsewhere = false;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
     config = config || word.starts_with("--config");
+    elsewhere = elsewhere || word.starts_with("output_dir=");
     told = told || word.starts_with("resume=") || word.starts_with("resume_from_checkpoint=") ||
            word == "overwrite=true";
     std::error_code error;
@@ -69,6 +71,8 @@ Arguments with_run_folder(const Arguments& arguments) {
     fail(ErrorCode::usage, "the folder of a run, which has a configuration, without --config",
          run + " and --config", "one of them; keys of another value go behind it: max_steps=2000");
   out.insert(out.begin(), {"--config", run + "/config.resolved.yaml"});
+  // Into another folder the run goes on from a checkpoint by its path.
+  if (elsewhere && resume == "latest") resume = latest_checkpoint(run).value_or(resume);
   if (!told) out.push_back("resume=" + resume);
   return out;
 }
@@ -87,6 +91,7 @@ int train_command(const Arguments& arguments) {
     fmt::print("{}", example_config(name));
     return 0;
   }
+  watch_for_save();
   std::optional<ForeignPlace> place;
   if (std::getenv(kRankVariable) == nullptr) place = foreign_place();
   std::string example;

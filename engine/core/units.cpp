@@ -47,7 +47,7 @@ int64_t parse_bytes(std::string_view text, std::string_view key) {
     // 4GB is of powers of ten, as the SI and vendors have it; 4G of two, as ulimit and dd have it.
     scale = std::pow(unit.size() == 1 ? 1024.0 : 1000.0, static_cast<double>(power % 4 + 1));
   else if (!unit.empty() && unit != "B")
-    bad("unknown unit: B, KiB, MiB, GiB and TiB are known");
+    bad("unknown unit: B, KiB, MiB, GiB and TiB are known, GB, G and the like too");
   const double bytes = value * scale;
   if (bytes < 0) bad("negative");
   if (bytes > 9.0e18) bad("more than 2^63 bytes");

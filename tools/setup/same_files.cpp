@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <map>
+#include <functional>
+#include <unordered_map>
 
 #include "engine/core/error.h"
 #include "engine/data/corpus.h"
@@ -18,6 +19,7 @@ namespace fs = std::filesystem;
 struct DataFile {
   std::string path;
   fs::path real;
+  int64_t size = -1;  // -1: unknown
 };
 
 std::string start_of(std::ifstream& in) {
@@ -42,44 +44,58 @@ std::vector<DataFile> files_of(const std::vector<std::string>& sources, const st
   for (const std::string& source : sources) try {
       for (const CorpusFile& file : expand_corpus({source}, output)) {
         std::error_code error;
-        list.push_back({file.path, fs::weakly_canonical(file.path, error)});
+        const fs::path real = fs::weakly_canonical(file.path, error);
+        const auto size = fs::file_size(real, error);
+        list.push_back({file.path, real, error ? -1 : static_cast<int64_t>(size)});
       }
     } catch (const Error&) {  // who reads the source says what is wrong
     }
   return list;
 }
 
-// Whether one file is the other, or says the same; "" for neither.
+// Whether one file is the other, or says the same; "" for neither. Of one size, and they begin alike.
 const char* relation(const DataFile& a, const DataFile& b) {
   if (a.real == b.real) return "is";
-  std::error_code error;
-  const auto x = fs::file_size(a.real, error), y = fs::file_size(b.real, error);
-  return !error && x == y && x > 0 && same_bytes(a.real, b.real) ? "has the bytes of" : "";
+  return a.size > 0 && same_bytes(a.real, b.real) ? "has the bytes of" : "";
 }
 
-// The first file of `list` that `file` is or equals, by size so that few are compared.
+// The first file that one is or equals. Files are opened only where another has their size, and
+// compared whole only where both begin alike: a corpus may have thousands of one size.
 class Known {
  public:
-  explicit Known(const std::vector<DataFile>& list) {
-    for (const DataFile& file : list) add(file);
+  void add(const DataFile& file) {
+    Sized& sized = by_size_[file.size];
+    if (sized.files++ == 0)
+      sized.first = file;
+    else
+      hashed(sized)[head(file)].push_back(file);
   }
-  Known() = default;
-  void add(const DataFile& file) { by_size_[size(file)].push_back(file); }
-  std::pair<const DataFile*, const char*> find(const DataFile& file) const {
-    const auto at = by_size_.find(size(file));
+  std::pair<const DataFile*, const char*> find(const DataFile& file) {
+    const auto at = by_size_.find(file.size);
     if (at == by_size_.end()) return {nullptr, ""};
-    for (const DataFile& other : at->second)
+    const auto alike = hashed(at->second).find(head(file));
+    if (alike == at->second.by_head.end()) return {nullptr, ""};
+    for (const DataFile& other : alike->second)
       if (const char* how = relation(file, other); *how != '\0') return {&other, how};
     return {nullptr, ""};
   }
 
  private:
-  static int64_t size(const DataFile& file) {
-    std::error_code error;
-    const auto n = fs::file_size(file.real, error);
-    return error ? -1 : static_cast<int64_t>(n);
+  using Heads = std::unordered_map<size_t, std::vector<DataFile>>;
+  struct Sized {
+    int64_t files = 0;
+    DataFile first;  // until a second one comes
+    Heads by_head;
+  };
+  static size_t head(const DataFile& file) {
+    std::ifstream in(file.real, std::ios::binary);
+    return std::hash<std::string>()(start_of(in));
   }
-  std::map<int64_t, std::vector<DataFile>> by_size_;
+  static Heads& hashed(Sized& sized) {
+    if (sized.by_head.empty()) sized.by_head[head(sized.first)].push_back(sized.first);
+    return sized.by_head;
+  }
+  std::unordered_map<int64_t, Sized> by_size_;
 };
 
 }  // namespace
@@ -105,8 +121,11 @@ std::vector<std::string> same_files(const RunConfig& config) {
     notes.push_back(
         fmt::format("train_data names {} twice{}; a file is read once", first_named, more(named)));
   if (twice > 0)
-    notes.push_back(
-        fmt::format("{}{}: what they say is learned twice as often", first, more(twice)));
+    notes.push_back(fmt::format("{}{}: what they say is learned twice as often{}", first,
+                                more(twice),
+                                config.eval_fraction > 0 && config.eval_data.empty()
+                                    ? ", and what is held out of one may be learned from the other"
+                                    : ""));
   int64_t learned = 0;
   for (const DataFile& file : files_of(config.eval_data, config.output_dir)) {
     const auto [other, how] = known.find(file);

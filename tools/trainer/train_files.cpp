@@ -333,7 +333,8 @@ void TrainRun::start_log() {
     log_->say(fmt::format("Data: {}; {} samples of {} tokens to train on, {} held out", data_.text,
                           data_.train_samples, plan_.decisions.T, data_.eval_samples));
   }
-  for (const std::string& note : same_files(config())) log_->say("Note: " + note + ".");
+  if (leads())
+    for (const std::string& note : same_files(config())) log_->say("Note: " + note + ".");
   log_->say(fmt::format("Weights: {}", resumed_ ? "resumed from " + resumed_->folder
                                        : setup_.model_folder.empty()
                                            ? "random initialisation"

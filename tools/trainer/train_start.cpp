@@ -60,7 +60,13 @@ void TrainRun::check_output_dir() {
            found.damaged, "a copy of it from elsewhere; without one " + from_the_start);
     if (found.folder.empty())
       fail(ErrorCode::usage, fmt::format("a complete checkpoint in {} to resume", dir),
-           found.torn.empty() ? "none" : "only torn ones: " + found.torn, from_the_start);
+           found.torn.empty() ? "none" : "only torn ones: " + found.torn,
+           file_exists(dir + "/final/config.json")
+               ? fmt::format(
+                     "model={}/final and another output_dir, without resume, to train on from "
+                     "its weights",
+                     dir)
+               : from_the_start);
     if (!found.torn.empty()) tell(stdout, "Skipped torn checkpoints: {}\n", found.torn);
     if (!found.damaged.empty()) tell(stdout, "Skipped damaged checkpoints: {}\n", found.damaged);
     damaged_ = found.damaged_folders;

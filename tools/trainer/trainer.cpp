@@ -310,8 +310,12 @@ bool TrainRun::evaluate() {
   return sample();
 }
 
-int TrainRun::run() {
+void watch_for_save() {
   std::signal(SIGUSR1, on_save);
+}
+
+int TrainRun::run() {
+  watch_for_save();
   if (leads()) check_output_dir();
   if (ranks_) agree_on_request();
   if (ranks_) follow_resume();
@@ -443,6 +447,7 @@ bool TrainRun::finish_step(double step_seconds) {
   const bool due = config().save_steps != 0 && (this->due(config().save_steps) || last_);
   const bool saves = good && (due || save_ || (best && best_so_far()));
   if (saves) save();
+  if (saves) save_ = false;
   if (!last_ && (evaluates || saves)) refresh_report();
   return true;
 }
@@ -551,7 +556,7 @@ bool TrainRun::stopping() const {
 }
 
 void TrainRun::agree() {
-  save_ = save_requested != 0;
+  save_ = save_ || save_requested != 0;  // until a step has saved
   save_requested = 0;
   if (!ranks_) return;
   const RunRanks::Step step =

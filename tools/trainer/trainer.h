@@ -11,4 +11,8 @@ namespace snug {
 // Errors before training leave nothing behind; a budget that is too small is out_of_memory.
 int train(const RunConfig& config);
 
+// From here on SIGUSR1 asks the run for a checkpoint, behind its first step at the earliest; without it
+// that signal ends a process.
+void watch_for_save();
+
 }  // namespace snug
