@@ -40,7 +40,7 @@ void handle(int signal) {
   now.sa_sigaction = pass_on;
   now.sa_flags = SA_SIGINFO;
   sigaction(signal, &now, &before);
-  if ((before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_IGN)
+  if (signal != SIGUSR1 && (before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_IGN)
     sigaction(signal, &before, nullptr);  // as nohup has it
 }
 

@@ -105,7 +105,7 @@ SNUG_PAIR_LOSS PairValue pair_loss_value(const PairLoss& l, double c, double r, 
       return pair_loss::weighed(1.0 - s, s, b * (c - r), b, -b);
     case PairLossKind::hinge: {
       const double x = 1.0 - b * (c - r);
-      return x > 0 ? PairValue{x, -b, b} : PairValue{0, 0, 0};
+      return x <= 0 ? PairValue{0, 0, 0} : PairValue{x, -b, b};  // NaN stays one
     }
     case PairLossKind::ipo: {
       const double x = c / n_c - r / n_r - margin;

@@ -1,5 +1,8 @@
 #include "layers/tasks/preference.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "layers/ops/pair_loss.h"
 
 namespace snug {
@@ -41,6 +44,10 @@ void PreferenceSums::add(const View& places, const View& logps, const View& refe
 void PreferenceSums::add(const PreferenceSums& other) {
   for (size_t i = 0; i < sums.size(); ++i) sums[i] += other.sums[i];
   pairs += other.pairs;
+}
+
+bool PreferenceSums::finite() const {
+  return std::all_of(sums.begin(), sums.end(), [](double sum) { return std::isfinite(sum); });
 }
 
 MetricList PreferenceSums::means() const {

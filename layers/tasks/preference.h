@@ -33,6 +33,7 @@ struct PreferenceSums {
   void add(const View& places, const View& logps, const View& reference, const PairLoss& loss);
   void add(const PreferenceSums& other);
   MetricList means() const;  // none without a pair
+  bool finite() const;
 };
 
 }  // namespace snug

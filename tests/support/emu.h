@@ -163,11 +163,16 @@ class EveryOpLaunches final : public OpListener {
 // The place whose kernels tests hold to the CPU: emu, or with SNUG_TEST_KERNELS_ON=cuda in the
 // environment the GPU, so that every such test is one of silicon too (tools/gpu_check.sh).
 inline Place kernel_place() {
-  static const char* const on = std::getenv("SNUG_TEST_KERNELS_ON");
-  return on != nullptr && std::string_view(on) == "cuda" ? Place::cuda : Place::emu;
+  static const std::string_view on = [] {
+    const char* const text = std::getenv("SNUG_TEST_KERNELS_ON");
+    return text == nullptr ? std::string_view("emu") : std::string_view(text);
+  }();
+  require(on == "cuda" || on == "emu", "SNUG_TEST_KERNELS_ON as cuda or emu");
+  return on == "cuda" ? Place::cuda : Place::emu;
 }
 
-// The body on the place of kernels with `settings` else. Fails the test if an op launches nothing.
+// The body on the place of kernels with `settings` else. In the emulator the test fails if an op
+// launches nothing.
 inline Outputs run_on_emu(const Body& body, Settings settings = {}) {
   settings.target = kernel_place();
   if (settings.target == Place::cuda) return run_on_plan_and_cpu(settings, body);

@@ -135,7 +135,8 @@ TEST(ConfigErrors, WrongTypes) {
                "memory=4GiB");
   expect_error("memory: 0", "a size above 0 for memory", "\"0\" (run.yaml:1)", "memory=4GiB");
   expect_error("memory: 4GX", "memory as a size such as 4GiB, 256MiB, 64KiB or bytes",
-               "\"4GX\" (unknown unit: B, KiB, MiB, GiB and TiB are known) (run.yaml:1)",
+               "\"4GX\" (unknown unit: B, KiB, MiB, GiB and TiB are known, GB, G and the like too) "
+               "(run.yaml:1)",
                "memory=4GiB");
   for (const char* time : {"soon", "2x", "-5", "0", "m", "1h30", "[1]", "1e99", "nan", "9e9h"}) {
     const Message m = caught(std::string("max_time: ") + time);

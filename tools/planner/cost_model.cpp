@@ -72,8 +72,8 @@ CostModel CostModel::uncalibrated_gpu(const std::string& name, int multiprocesso
   CostModel m;
   m.text_ = "uncalibrated: assumed rates of " + name;
   const double n = multiprocessors;
-  // What an H200 was measured to do, of 132 multiprocessors; of those before it no more than a guess.
-  const bool hopper = capability >= 90;
+  // What an H200 was measured to do, of 132 multiprocessors; of all others no more than a guess.
+  const bool hopper = capability == 90;
   m.rates_ = {.fp32_matrix = n * (hopper ? 0.36e12 : 0.1e12),
               .bf16_matrix = n * (hopper ? 5.3e12 : 1.5e12),
               .fp32_attention = n * 0.08e12,

@@ -362,7 +362,7 @@ Session::Extent Session::fit(bool evaluation, int64_t windows, int64_t tokens) c
           "windows of rows in use, at most those planned");
   const RopeParameters& rope = model_.spec().rope;
   const bool by_length = rope.type == "longrope" && d.T > rope.original_positions;
-  // Pairs name their tokens by places in planned windows.
+  // Of pairs all planned windows are computed.
   if (ctx_.by_kernels() || by_length || d.pairs.any()) return planned;
   const bool masked = model_.spec().head == HeadKind::masked_lm;
   int64_t& more = masked ? wanted.windows : wanted.tokens;

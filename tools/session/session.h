@@ -195,7 +195,7 @@ class Session : private CodeSink {
   };
   // What is run where that many are needed: these, or the planned (B, T): where kernels run, since a
   // graph has one shape; where there would be fewer chunks of logits than planned; and of a model
-  // whose numbers depend on T.
+  // whose numbers depend on T, and of pairs.
   Extent fit(bool evaluation, int64_t windows, int64_t tokens) const;
   // By the next micro-step or evaluation, for which the batch was so filled; without it, the planned
   // ones. The record holds: tensors are shorter, and as many.

@@ -180,7 +180,7 @@ bool TrainRun::optimizer_step(int64_t trained) {
   if (!std::isfinite(loss)) return true;  // of a skipped step
   at_.window_loss += state.loss_sum;
   at_.window_tokens += state.loss_tokens;
-  at_.window_pairs.add(preferences_);
+  if (preferences_.finite()) at_.window_pairs.add(preferences_);  // a checkpoint holds no infinity
   return true;
 }
 
@@ -514,8 +514,9 @@ int TrainRun::steps() {
   write_state(config().output_dir);
   watch_allocations();
   allocation_watch::stop();
-  const double busy = std::max(0.0, waited_seconds() - waited) /
-                      ((monotonic_seconds() - started_) * static_cast<double>(plan_.threads));
+  const double busy = std::clamp((waited_seconds() - waited) / ((monotonic_seconds() - started_) *
+                                                                static_cast<double>(plan_.threads)),
+                                 0.0, 1.0);
   runtime_measured_ = runtime_now();
   write_memory_json(true);
   write_report(true);

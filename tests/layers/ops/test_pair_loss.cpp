@@ -155,6 +155,16 @@ TEST(PairLoss, Extremes) {
   }
 }
 
+// A loss that hid a NaN would be the best one of a run.
+TEST(PairLoss, HidesNoNan) {
+  for (size_t k = 0; k < std::size(kPairLosses); ++k) {
+    PairLoss loss;
+    loss.kind = static_cast<PairLossKind>(k);
+    for (const auto& [c, r] : {std::pair(std::nan(""), -1.0), std::pair(-1.0, std::nan(""))})
+      EXPECT_TRUE(std::isnan(pair_loss_value(loss, c, r, 2, 3).loss)) << kPairLosses[k].name;
+  }
+}
+
 TEST(PairLoss, RefusesWhatDoesNotFit) {
   const auto run = [](const Values& places, PairLossKind kind, bool with_reference) {
     run_on_plan_and_cpu({}, [&](Case& c) {

@@ -98,7 +98,9 @@ TEST(Terminal, ASignalAsksForACheckpoint) {
     EXPECT_GE(steps[0], 5);
     EXPECT_LT(steps[0], 12) << "the child cannot run ahead of the reader";
     EXPECT_EQ(steps[1], 40);
-    if (*ranks == '1') EXPECT_EQ(w.curve("whole"), w.curve(name));
+    if (*ranks == '1') {
+      EXPECT_EQ(w.curve("whole"), w.curve(name));
+    }
     const Outcome back = run({"train", w.path(name + "/checkpoint-" + std::to_string(steps[0]))});
     EXPECT_EQ(back.code, 0) << back.err;
   }
