@@ -77,7 +77,7 @@ TEST(Story, AFinishedRunThatGoesOn) {
   }
   ASSERT_GE(w.json("run/trainer_state.json")["global_step"], 18);
   const auto says = [&](const std::string& page) {
-    EXPECT_TRUE(has(page, "unfinished: "));
+    EXPECT_TRUE(has(page, "unfinished:"));
     EXPECT_TRUE(has(page, " of 4000, at "));
     EXPECT_TRUE(has(page, "<code>final/</code> holds the weights of step 12"));
   };
