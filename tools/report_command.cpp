@@ -32,6 +32,10 @@ std::string run_folder(std::string folder) {
   return folder;
 }
 
+void tell_notes(const ReportRun& run) {
+  for (const std::string& note : run.notes) fmt::print(stderr, "Note: {}\n", note);
+}
+
 }  // namespace
 
 int report_command(const Arguments& arguments) {
@@ -60,8 +64,20 @@ int report_command(const Arguments& arguments) {
   check_output_file(output, "--output", overwrite, kReportMark);
   if (folders.size() == 1) {
     const ReportRun run = read_run(folders[0]);
+    tell_notes(run);
     const std::string old = folders[0] + "/report.html";
-    std::string page = file_exists(old) ? renewed_report(read_file(old), run) : std::string();
+    const std::string before = file_exists(old) ? read_file(old) : std::string();
+    std::string page = before.empty() ? "" : renewed_report(before, run);
+    // One of a plan, as an earlier version drew it, has pictures that the log alone has not.
+    if (page.empty() && output == old && !overwrite &&
+        before.find("<footer>") != std::string::npos) {
+      output = folders[0] + "/report-story.html";
+      check_output_file(output, "--output", overwrite, kReportMark);
+      fmt::print(stderr,
+                 "Note: {} has pictures of memory that cannot be kept in a new page; it stays, and "
+                 "the new page is {}. --overwrite replaces it.\n",
+                 old, output);
+    }
     if (page.empty())
       page = story_page(run, fmt::format("The pictures of memory: snug plan --config "
                                          "{}/config.resolved.yaml --picture plan.html",
@@ -69,7 +85,10 @@ int report_command(const Arguments& arguments) {
     write_atomic(output, page);
   } else {
     std::vector<ComparedRun> runs;
-    for (const std::string& folder : folders) runs.push_back(read_compared_run(folder));
+    for (const std::string& folder : folders) {
+      runs.push_back(read_compared_run(folder));
+      tell_notes(runs.back().run);
+    }
     write_atomic(output, side_by_side_html(runs));
   }
   fmt::print("{}\n", output);

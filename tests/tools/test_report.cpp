@@ -245,6 +245,9 @@ TEST(Report, LegsHaveTheirOwnPlans) {
   EXPECT_EQ(count(html, "class=\"ring\""), 1u);
   run.memory_samples[3].second += 4096;
   EXPECT_TRUE(has(report_html(plan, run), "4096 bytes (4.00 KiB) more than planned, after"));
+  run.memory_samples[3].second -= 4096;  // of a long run some lines are left out, but counted
+  run.legs[0].samples = 21000;
+  EXPECT_TRUE(has(report_html(plan, run), "The difference is 0 bytes in all 21000 samples."));
   // Of a leg whose log does not say its plan nothing is claimed.
   run.legs[0].engine_bytes = -1;
   html = report_html(plan, run);
@@ -399,6 +402,14 @@ TEST(Report, EmptyAndOddMeasurements) {
   html = report_html(plan, run);
   EXPECT_EQ(markup_fault(html), "");
   for (const char* part : {"\"nan", "nanpx", "nan%", " nan", "inf%", "infpx", "Hnan", "Lnan"})
+    EXPECT_FALSE(has(html, part)) << part;
+  // What spans more than a double.
+  run.metrics = {{1, -1e308, -1e308, 1e308, 0, 0}, {2, 1.7e308, 1e308, -1e308, 0, 0}};
+  run.evals = {{1, -1.7e308}, {2, 1e308}};
+  html = report_html(plan, run);
+  EXPECT_EQ(markup_fault(html), "");
+  for (const char* part :
+       {"nan ", " nan", "nan\"", "nan%", "nanpx", "inf ", " inf", "infpx", "inf%"})
     EXPECT_FALSE(has(html, part)) << part;
 }
 

@@ -394,6 +394,7 @@ TEST(RunStory, IsReadFromTheFolder) {
         "model:\n  n_layer: 2\n  n_embd: 64\nallow: [a, b]\nload_best_model_at_end: true\n"
         "metric_for_best_model: eval_accuracy\n");
   spill(run + "/final/config.json", "{}");
+  spill(run + "/final/snug.json", R"({"step":20})");
   spill(run + "/memory.json", R"({"finished":true})");
   spill(run + "/plan.json", R"({"model":"a small one"})");
   spill(run + "/trainer_state.json",
@@ -448,6 +449,67 @@ TEST(RunStory, IsReadFromTheFolder) {
   // Killed after it went on: what memory.json says is of the leg before.
   spill(run + "/trainer_state.json", "{\n  \"global_step\": 20,\n  \"log_history\": []\n}\n");
   EXPECT_FALSE(read_run(run).finished);
+  EXPECT_EQ(read_run(run).final_step, 20) << "it is of final/ alone";
+  fs::remove(run + "/final/snug.json");
+  EXPECT_EQ(read_run(run).final_step, -1);
+  // A total of the leg before is none.
+  const auto total = [&](const std::string& stated, const std::string& config) {
+    spill(run + "/trainer_state.json",
+          "{\n  \"global_step\": 30,\n  \"max_steps\": " + stated + "\n}\n");
+    spill(run + "/config.resolved.yaml", config);
+    return read_run(run).total_steps;
+  };
+  EXPECT_EQ(total("12", "max_steps: null\n"), 0);
+  EXPECT_EQ(total("12", "max_steps: 4000\n"), 4000);
+  EXPECT_EQ(total("30", "max_steps: 12\n"), 0);
+  EXPECT_EQ(total("40", "max_steps: 4000\nnum_train_epochs: 2\n"), 40);
+  EXPECT_EQ(total("12", "max_steps: 4000\nnum_train_epochs: 2\n"), 4000);
+  // Files that are torn are as none, which is said.
+  for (const char* name : {"memory.json", "plan.json", "config.resolved.yaml", "final/snug.json"})
+    spill(run + "/" + name, "{\"step\": [1, ");
+  const ReportRun torn = read_run(run);
+  ASSERT_EQ(torn.notes.size(), 4u);
+}
+
+// A memory of one line that is not the plan's stays, and all lines are counted; of evaluations that
+// fall all the way the best is one.
+TEST(RunStory, ThinningKeepsMemoryAndOneBest) {
+  TempFolder tmp;
+  std::string lines;
+  constexpr int kSteps = 20000, kLeg = 9000;
+  constexpr int64_t kOver = 50'000'000;
+  for (int i = 1; i <= kSteps; ++i) {
+    const bool starts = i == 1 || i == kLeg + 1;
+    const std::string leg = starts ? fmt::format(
+                                         "\"startup_seconds\":1,\"leg\":{{\"from_step\":{},"
+                                         "\"planned_engine_bytes\":{}}},",
+                                         i - 1, i == 1 ? 1000 : 2000)
+                                   : "";
+    const int64_t plan = i <= kLeg ? 1000 : 2000;
+    lines += fmt::format(
+        "{{\"step\":{},\"loss\":{},\"grad_norm\":1,{}\"elapsed_seconds\":{},"
+        "\"memory_bytes\":{}}}\n{{\"step\":{},\"eval_loss\":{}}}\n",
+        i, 3 + i % 7, leg, i,
+        i == 12345 ? plan + kOver
+        : i == 777 ? plan - 1
+                   : plan,
+        i, i == kSteps - 1 ? 1.0 : 2.0 - 1e-5 * i);
+  }
+  spill(tmp / "metrics.jsonl", lines);
+  const ReportRun run = read_run(tmp.path());
+  int64_t high = 0, low = 0;
+  for (const auto& [seconds, bytes] : run.memory_samples) {
+    const int64_t plan = seconds <= kLeg ? 1000 : 2000;
+    high = std::max(high, bytes - plan);
+    low = std::min(low, bytes - plan);
+  }
+  EXPECT_EQ(std::pair(low, high), std::pair(int64_t{-1}, kOver));
+  ASSERT_EQ(run.legs.size(), 2u);
+  EXPECT_EQ(run.legs[0].samples, kLeg);
+  EXPECT_EQ(run.legs[1].samples, kSteps - kLeg);
+  EXPECT_LT(run.memory_samples.size() + run.evals.size(), 8200u);
+  EXPECT_EQ(run.best_step, kSteps - 1);
+  EXPECT_EQ(run.evals[run.evals.size() - 2].step, kSteps - 1) << "beside those that stay";
 }
 
 // Of many lines some thousand stay, with every spike and the last.

@@ -68,8 +68,8 @@ void set_later_aside(Aside& aside, const std::string& output_dir, int64_t step) 
   // Copied is what the run cannot be without until it writes its own.
   for (const char* name : {"config.resolved.yaml", "plan.json"}) aside.copy(name);
   for (const std::string& name : later) aside.move(name);
-  for (const char* name :
-       {"final", "report.html", "memory.json", "trace.json", "trainer_state.json"})
+  for (const char* name : {"final", "report.html", "report-story.html", "memory.json", "trace.json",
+                           "trainer_state.json"})
     aside.move(name);
 }
 

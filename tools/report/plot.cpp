@@ -38,6 +38,12 @@ Points thin(const Points& points) {
   return out;
 }
 
+// So that the difference of two is finite. Not NaN.
+double held(double y) {
+  constexpr double kMost = 1e300;
+  return std::clamp(y, -kMost, kMost);
+}
+
 bool drawable(const std::pair<double, double>& p) {
   return std::isfinite(p.first) && std::isfinite(p.second);
 }
@@ -85,8 +91,8 @@ std::string line_chart(const std::string& title, const std::string& x_title,
       if (!drawable(p)) continue;
       x0 = std::min(x0, p.first);
       x1 = std::max(x1, p.first);
-      y0 = std::min(y0, p.second);
-      y1 = std::max(y1, p.second);
+      y0 = std::min(y0, held(p.second));
+      y1 = std::max(y1, held(p.second));
     }
   }
   std::string head = fmt::format("<figure class=\"chart\"><figcaption>{}", escape_html(title));
@@ -119,7 +125,7 @@ std::string line_chart(const std::string& title, const std::string& x_title,
   x0 -= x_room;
   x1 += x_room;
   const auto px = [&](double x) { return (x - x0) / (x1 - x0); };
-  const auto py = [&](double y) { return height * (1 - (y - y0) / (y1 - y0)); };
+  const auto py = [&](double y) { return height * (1 - (held(y) - y0) / (y1 - y0)); };
 
   std::string spoken = title + ":";
   for (const Series& s : shown)

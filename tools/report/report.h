@@ -38,6 +38,7 @@ struct ReportLeg {
   int64_t budget = 0;               // 0: none was set
   double predicted_tokens_per_second = 0;
   std::string machine, when, sentence;  // what it ran on; UTC; its plan in words
+  int64_t samples = 0;                  // logged lines with its memory; 0: not counted
 };
 
 // Text that the model wrote after a step.
@@ -77,6 +78,7 @@ struct ReportRun {
   bool finished = false;                                   // the run reached its last step
   StepTimes op_times;                                      // of a measured step, if there is one
   std::vector<ReportRung> ladder;                          // budgets ascending; empty: not known
+  std::vector<std::string> notes;  // what could not be read; not on the page
 };
 
 // What every page begins with and hardly another file.

@@ -160,6 +160,11 @@ std::string measured_picture(const ReportRun& run, int64_t engine_bytes) {
     if (const int64_t planned = planned_at(run, seconds, engine_bytes); planned >= 0)
       found.emplace_back(seconds, bytes - planned);
   if (found.empty()) return "";
+  // Of a long run not every line is here.
+  int64_t lines = 0;
+  for (const ReportLeg& leg : run.legs)
+    if (leg.engine_bytes >= 0) lines += leg.samples;
+  if (lines == 0) lines = static_cast<int64_t>(found.size());
   constexpr int kHeight = 120;
   int64_t worst = 0;
   double when = 0, end = 0;
@@ -171,10 +176,10 @@ std::string measured_picture(const ReportRun& run, int64_t engine_bytes) {
     if (std::isfinite(seconds)) end = std::max(end, seconds);
   }
   if (end <= 0) end = 1;
-  const std::string said =
-      worst == 0 ? fmt::format("The difference is 0 bytes in all {} samples.", found.size())
-                 : fmt::format("The largest difference is {} than planned, after {}.",
-                               difference_text(worst), human_seconds(when));
+  const std::string said = worst == 0
+                               ? fmt::format("The difference is 0 bytes in all {} samples.", lines)
+                               : fmt::format("The largest difference is {} than planned, after {}.",
+                                             difference_text(worst), human_seconds(when));
   const auto range = static_cast<double>(std::max<int64_t>(4096, std::abs(worst))) * 1.25;
   const auto y = [&](int64_t d) { return kHeight / 2.0 * (1 - static_cast<double>(d) / range); };
   Plot plot(kHeight, "Measured less planned engine memory. " + said);

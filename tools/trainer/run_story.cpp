@@ -6,7 +6,9 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <utility>
 
+#include "engine/core/error.h"
 #include "engine/io/files.h"
 #include "engine/io/json.h"
 #include "tools/config/config_node.h"
@@ -16,7 +18,8 @@ namespace snug {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-// Lines stay in so many groups, of each the lowest and highest loss and the highest norm.
+// Lines stay in so many groups, of each the lowest and highest loss and the highest norm, and of the
+// memory the lowest and highest.
 constexpr int64_t kGroups = 1365;
 constexpr int64_t kMostSamples = 64, kMostEvals = 4096;
 
@@ -90,19 +93,24 @@ class Thinner {
   }
   void flush(bool end) {
     if (group_.empty()) return;
-    size_t low = 0, high = 0, norm = 0;
+    size_t low = 0, high = 0, norm = 0, least = 0, most = 0;
     const auto less = [](double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; };
     for (size_t i = 1; i < group_.size(); ++i) {
       if (less(group_[i].first.loss, group_[low].first.loss)) low = i;
       if (!(group_[i].first.loss <= group_[high].first.loss)) high = i;
       if (!(group_[i].first.grad_norm <= group_[norm].first.grad_norm)) norm = i;
+      // -1 is none.
+      const int64_t memory = group_[i].second;
+      if (memory >= 0 && (group_[least].second < 0 || memory < group_[least].second)) least = i;
+      if (memory > group_[most].second) most = i;
     }
-    for (size_t i = 0; i < group_.size(); ++i)
-      if (i == low || i == high || i == norm || (end && i + 1 == group_.size())) {
-        run_.metrics.push_back(group_[i].first);
-        if (group_[i].second >= 0)
-          run_.memory_samples.emplace_back(group_[i].first.seconds, group_[i].second);
-      }
+    for (size_t i = 0; i < group_.size(); ++i) {
+      const auto& [metric, memory] = group_[i];
+      const bool last = end && i + 1 == group_.size();
+      if (last || i == low || i == high || i == norm) run_.metrics.push_back(metric);
+      if (memory >= 0 && (last || i == least || i == most))
+        run_.memory_samples.emplace_back(metric.seconds, memory);
+    }
     group_.clear();
   }
 
@@ -114,7 +122,7 @@ class Thinner {
 
 void read_lines(const std::string& path, ReportRun& run, bool greater) {
   if (!file_exists(path)) return;
-  int64_t lines = 0, samples = 0, evals = 0;
+  int64_t lines = 0, samples = 0, evals = 0, before_legs = 0;
   {
     LineReader in(path);
     while (const auto line = in.next()) {
@@ -127,6 +135,8 @@ void read_lines(const std::string& path, ReportRun& run, bool greater) {
   Thinner thin(run, lines);
   // Counted from the end, so that the last ones stay.
   const int64_t eval_stride = evals / kMostEvals + 1, sample_stride = samples / kMostSamples + 1;
+  // The best one stays, whether it is one of these or not.
+  ReportEval best;
   LineReader in(path);
   while (const auto line = in.next()) {
     const auto step = step_of_line(*line);
@@ -140,8 +150,9 @@ void read_lines(const std::string& path, ReportRun& run, bool greater) {
           (run.best_step < 0 || (greater ? by > run.best_value : by < run.best_value))) {
         run.best_step = *step;
         run.best_value = by;
+        best = {*step, loss};
       }
-      if (--evals % eval_stride == 0 || run.best_step == *step) run.evals.push_back({*step, loss});
+      if (--evals % eval_stride == 0) run.evals.push_back({*step, loss});
     } else if (kind == Kind::sample) {
       if (--samples % sample_stride == 0) {
         const nlohmann::json j = nlohmann::json::parse(*line, nullptr, false);
@@ -151,10 +162,15 @@ void read_lines(const std::string& path, ReportRun& run, bool greater) {
       if (behind(*line, "startup_seconds")) {
         ReportLeg leg = leg_of(*line);
         // One that was gone back behind left nothing.
-        while (!run.legs.empty() && run.legs.back().from_step >= leg.from_step) run.legs.pop_back();
+        for (; !run.legs.empty() && run.legs.back().from_step >= leg.from_step; run.legs.pop_back())
+          leg.samples += run.legs.back().samples;
+        if (run.legs.empty()) leg.samples += std::exchange(before_legs, 0);
         run.legs.push_back(std::move(leg));
+        // A group has one plan.
+        thin.flush(false);
       }
       const double memory = number_in_line(*line, "memory_bytes");
+      if (std::isfinite(memory)) ++(run.legs.empty() ? before_legs : run.legs.back().samples);
       thin.add({*step, number_in_line(*line, "loss"), number_in_line(*line, "learning_rate"),
                 number_in_line(*line, "grad_norm"), number_in_line(*line, "tokens_per_second"),
                 number_in_line(*line, "elapsed_seconds")},
@@ -168,6 +184,10 @@ void read_lines(const std::string& path, ReportRun& run, bool greater) {
     }
   }
   thin.flush(true);
+  if (run.best_step < 0) return;
+  const auto at = std::lower_bound(run.evals.begin(), run.evals.end(), best.step,
+                                   [](const ReportEval& e, int64_t step) { return e.step < step; });
+  if (at == run.evals.end() || at->step != best.step) run.evals.insert(at, best);
 }
 
 void flatten(const ConfigNode& node, const std::string& name,
@@ -185,8 +205,7 @@ void flatten(const ConfigNode& node, const std::string& name,
 }
 
 // The head of trainer_state.json, whose log may be long.
-void read_state(const std::string& path, int64_t& global, int64_t& best, int64_t& total) {
-  if (!file_exists(path)) return;
+void read_state(const std::string& path, int64_t& global, int64_t& total) {
   LineReader in(path);
   while (const auto line = in.next()) {
     if (!line->starts_with("  \"")) continue;
@@ -194,10 +213,38 @@ void read_state(const std::string& path, int64_t& global, int64_t& best, int64_t
       if (const double v = number_in_line(*line, key); std::isfinite(v))
         to = static_cast<int64_t>(v);
     };
-    take("best_global_step", best);
     take("global_step", global);
     take("max_steps", total);
   }
+}
+
+// A file that is not what a run writes, or not whole, is as one that is not there.
+template <class Read>
+void read_part(const std::string& path, ReportRun& run, Read&& read) {
+  if (!file_exists(path)) return;
+  try {
+    read(path);
+  } catch (const Error& e) {
+    run.notes.push_back(fmt::format("{} is left out: {}", path, e.found()));
+  }
+}
+
+nlohmann::json object_of(const std::string& path) {
+  nlohmann::json j = parse_json_file(path);
+  require_object(j, path);
+  return j;
+}
+
+// Of the configuration, which each leg writes at its start. What trainer_state.json says may be of
+// a leg before; 0 if no total can be right.
+int64_t total_of(const ReportRun& run, int64_t stated, const std::string& max_steps, bool epochs) {
+  int64_t last = run.metrics.empty() ? 0 : run.metrics.back().step;
+  if (!run.evals.empty()) last = std::max(last, run.evals.back().step);
+  int64_t most = 0;
+  std::from_chars(max_steps.data(), max_steps.data() + max_steps.size(), most);
+  if (stated < last) stated = 0;
+  const int64_t total = most > 0 && !(epochs && stated > 0 && stated < most) ? most : stated;
+  return total < last ? 0 : total;
 }
 
 }  // namespace
@@ -214,35 +261,39 @@ ComparedRun read_compared_run(const std::string& folder) {
   ComparedRun out;
   ReportRun& run = out.run;
   run.title = folder;
-  bool greater = false, load_best = false;
-  if (const std::string path = folder + "/config.resolved.yaml"; file_exists(path)) {
+  bool greater = false;
+  const auto value = [&](const char* key) -> std::string {
+    for (const auto& [k, v] : out.keys)
+      if (k == key) return v;
+    return "";
+  };
+  read_part(folder + "/config.resolved.yaml", run, [&](const std::string& path) {
     flatten(parse_config_node(read_file(path), path), "", out.keys);
-    const auto value = [&](const char* key) -> std::string {
-      for (const auto& [k, v] : out.keys)
-        if (k == key) return v;
-      return "";
-    };
     if (const std::string by = value("metric_for_best_model");
         !by.empty() && by != "eval_perplexity" && by != "auto" && by != "null")
       run.best_by = by;
     const std::string said = value("greater_is_better");
     greater = said == "true" || (said != "false" && run.best_by != "eval_loss");
-    load_best = value("load_best_model_at_end") == "true";
-  }
-  if (const std::string path = folder + "/plan.json"; file_exists(path))
-    run.model_text = text_of(parse_json_file(path), "model");
+  });
+  read_part(folder + "/plan.json", run,
+            [&](const std::string& path) { run.model_text = text_of(object_of(path), "model"); });
   read_lines(folder + "/metrics.jsonl", run, greater);
-  int64_t global = -1, best = -1;
-  read_state(folder + "/trainer_state.json", global, best, run.total_steps);
-  if (const std::string path = folder + "/memory.json"; file_exists(path)) {
-    const nlohmann::json j = parse_json_file(path);
-    const bool done = j.is_object() && j.contains("finished") && j["finished"] == true;
+  int64_t global = -1, stated = 0;
+  read_part(folder + "/trainer_state.json", run,
+            [&](const std::string& path) { read_state(path, global, stated); });
+  double epochs = 0;
+  const std::string said = value("num_train_epochs");
+  std::from_chars(said.data(), said.data() + said.size(), epochs);
+  run.total_steps = total_of(run, stated, value("max_steps"), epochs > 0);
+  read_part(folder + "/memory.json", run, [&](const std::string& path) {
+    const nlohmann::json j = object_of(path);
+    const bool done = j.contains("finished") && j["finished"] == true;
     const int64_t last = run.metrics.empty() ? -1 : run.metrics.back().step;
     run.finished = done && global >= last;
-  }
-  if (file_exists(folder + "/final/config.json") ||
-      file_exists(folder + "/final/adapter_config.json"))
-    run.final_step = load_best && best >= 0 ? best : global;
+  });
+  read_part(folder + "/final/" + kFinalFacts, run, [&](const std::string& path) {
+    run.final_step = whole_of(object_of(path), "step", -1);
+  });
   return out;
 }
 

@@ -12,9 +12,13 @@ namespace snug {
 // The number behind "key": in a line of metrics.jsonl; NaN for null, and where there is none.
 double number_in_line(std::string_view line, std::string_view key);
 
-// From metrics.jsonl, plan.json, memory.json, trainer_state.json and config.resolved.yaml, each of
-// which may be missing. Of a long run some thousand lines stay, the last and spikes of loss and
-// norm among them. Throws data where one of the files is not what a run writes.
+// In final/, written with its weights: {"step": the step that they are of}.
+inline constexpr const char* kFinalFacts = "snug.json";
+
+// From metrics.jsonl, plan.json, memory.json, trainer_state.json, config.resolved.yaml and
+// final/snug.json, each of which may be missing; one that is not what a run writes is left out, with
+// a note. Of a long run some thousand lines stay, the last and spikes of loss, norm and memory among
+// them. Throws device where metrics.jsonl cannot be read.
 ReportRun read_run(const std::string& folder);
 // The keys of config.resolved.yaml too.
 ComparedRun read_compared_run(const std::string& folder);

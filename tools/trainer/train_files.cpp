@@ -186,6 +186,8 @@ void TrainRun::write_final() {
          "free disk space");
   session_->save_model(folder + "/" + weights_file(*setup_.model), *final_layout_);
   add_model_files(folder, config().save_dtype == "bf16" ? DType::bf16 : DType::f32);
+  write_json_file(folder + "/" + kFinalFacts,
+                  {{"step", weights_replaced_ ? at_.best_saved_step : at_.step}});
   sync_folder(folder);
   require_own_output();
   replace_folder(folder, path);
@@ -323,6 +325,8 @@ std::string TrainRun::resume_command() const {
 }
 
 void TrainRun::start_log() {
+  // The one that is there is of the leg before, which may have finished.
+  if (resumed_) write_memory_json(false);
   leg_ = leg_text();
   if (data_.rows) {
     log_->say(fmt::format("Data: {}; {} {} to train on, {} to evaluate", data_.text,

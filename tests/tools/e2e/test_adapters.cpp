@@ -37,8 +37,9 @@ TEST_F(Adapters, ARunLeavesAPeftFolderThatIsUsedUnmergedAndMerged) {
   expect_planned_is_measured(w_, "run");
   EXPECT_EQ(listing(w_.path("run/final")),
             (std::vector<std::string>{"adapter_config.json", "adapter_model.safetensors",
-                                      "generation_config.json", "merges.txt", "tokenizer.json",
-                                      "tokenizer_config.json", "vocab.json"}));
+                                      "generation_config.json", "merges.txt", "snug.json",
+                                      "tokenizer.json", "tokenizer_config.json", "vocab.json"}));
+  EXPECT_EQ(w_.json("run/final/snug.json"), Json({{"step", 12}}));
   const Json config = w_.json("run/final/adapter_config.json");
   EXPECT_EQ(config["peft_type"], "LORA");
   EXPECT_EQ(config["base_model_name_or_path"], w_.path("base/final"));

@@ -9,6 +9,7 @@
 #include "engine/io/gguf.h"
 #include "engine/io/safetensors.h"
 #include "tests/support/folders.h"
+#include "tests/tools/e2e/model_files.h"
 #include "tests/tools/e2e/workspace.h"
 
 namespace snug::e2e {
@@ -215,7 +216,7 @@ TEST(Convert, ToAFolderOfAnotherDtype) {
               : type == std::string("bf16") ? "bfloat16"
                                             : "float16");
     EXPECT_TRUE(exists(out + "/tokenizer.json"));
-    EXPECT_EQ(listing(out), listing(w.path("run/final")));
+    EXPECT_EQ(listing(out), model_files(w.path("run/final")));
     const Outcome eval = run({"eval", "--model", out, "--data", w.path("text.txt"), "--json",
                               "--max-length", "32", "--memory", "64MiB", "--threads", "1"});
     EXPECT_EQ(eval.code, 0) << eval.err;
@@ -265,11 +266,11 @@ TEST(Convert, IntoAnEmptyFolder) {
   const Outcome link = convert(model, "hf", w.path("link"));
   EXPECT_EQ(link.code, 0) << link.err;
   EXPECT_TRUE(fs::is_symlink(w.path("link")));
-  EXPECT_EQ(listing(w.path("empty")), listing(model));
+  EXPECT_EQ(listing(w.path("empty")), model_files(model));
   const Outcome here = shell("cd " + w.path("here") + " && $SNUG convert --model " + model +
                              " --to hf --output . && test -f config.json");
   EXPECT_EQ(here.code, 0) << here.err;
-  EXPECT_EQ(listing(w.path("here")), listing(model));
+  EXPECT_EQ(listing(w.path("here")), model_files(model));
   fs::create_directory_symlink(w.path("nowhere"), w.path("astray"));
   expect_refused(convert(model, "hf", w.path("astray")), 2,
                  {"--output as a folder that is not there yet, or an empty one",

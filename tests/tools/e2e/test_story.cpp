@@ -60,6 +60,36 @@ TEST(Story, LegsAreMeasuredAgainstTheirOwnPlans) {
   EXPECT_TRUE(has(page, "<code>final/</code> holds the weights of step 12"));
 }
 
+// While a finished run goes on it is not finished, and final/ is of the leg before.
+TEST(Story, AFinishedRunThatGoesOn) {
+  const Workspace w;
+  w.trained("run", {"save_steps=6"});
+  ASSERT_EQ(w.json("run/memory.json")["finished"], true);
+  const std::vector<std::string> inspect = {"inspect", w.path("run"), "--json"};
+  {
+    Child child({"train", w.path("run"), "max_steps=4000"});
+    ASSERT_TRUE(child.read_until("Weights: resumed from"));
+    EXPECT_EQ(Json::parse(run(inspect).out)["finished"], false);
+    EXPECT_EQ(w.json("run/memory.json")["finished"], false);
+    ASSERT_TRUE(child.read_until("step     18/"));
+    child.send(SIGINT);
+    child.finish();
+  }
+  ASSERT_GE(w.json("run/trainer_state.json")["global_step"], 18);
+  const auto says = [&](const std::string& page) {
+    EXPECT_TRUE(has(page, "unfinished:"));
+    EXPECT_TRUE(has(page, " of 4000, at "));
+    EXPECT_TRUE(has(page, "<code>final/</code> holds the weights of step 12"));
+  };
+  says(slurp(w.path("run/report.html")));
+  // Files that are torn are as none.
+  spill(w.path("run/memory.json"), "{\"finished\": tr");
+  const Outcome torn = run({"report", w.path("run")});
+  ASSERT_EQ(torn.code, 0) << torn.err;
+  EXPECT_TRUE(has(torn.err, "Note: " + w.path("run/memory.json") + " is left out: ")) << torn.err;
+  says(slurp(w.path("run/report.html")));
+}
+
 TEST(Story, AKilledRunHasItsPage) {
   const Workspace w;
   {
@@ -82,11 +112,24 @@ TEST(Story, AKilledRunHasItsPage) {
   const Json last = w.metrics("run").back();
   EXPECT_TRUE(has(drawn, "the last step written here is " + last["step"].dump()));
   EXPECT_TRUE(has(drawn, "<h2>Address map"));
-  // Without a page of before there is one of the log.
+  // One of a plan that cannot be renewed stays.
+  const std::string mark = "<section id=\"plan\">";
+  std::string other = drawn;
+  other.erase(other.find(mark), mark.size());
+  spill(w.path("run/report.html"), other);
+  const Outcome beside = run({"report", w.path("run")});
+  ASSERT_EQ(beside.code, 0) << beside.err;
+  EXPECT_EQ(beside.out, w.path("run/report-story.html") + "\n");
+  EXPECT_TRUE(has(beside.err, "Note: " + w.path("run/report.html") + " has pictures"))
+      << beside.err;
+  EXPECT_EQ(slurp(w.path("run/report.html")), other);
+  EXPECT_TRUE(has(slurp(w.path("run/report-story.html")), "<h2>Learning"));
+  // Without a page of before there is one of the log, which the next one replaces.
   std::filesystem::remove(w.path("run/report.html"));
   ASSERT_EQ(run({"report", w.path("run") + "/"}).code, 0);
   EXPECT_TRUE(has(slurp(w.path("run/report.html")), "<h2>Learning"));
   EXPECT_TRUE(has(slurp(w.path("run/report.html")), "--picture plan.html"));
+  EXPECT_EQ(run({"report", w.path("run")}).out, w.path("run/report.html") + "\n");
 }
 
 TEST(Story, RunsSideBySide) {
