@@ -33,19 +33,24 @@ MatmulKernel choose(const KernelTable* kernels, const MatmulProblem& p) {
   return kernels != nullptr ? kernels->choose(p) : matmul_best(p);
 }
 
-// Enough for products with fewer rows or a shorter K too. A shorter one may be of another class, and
-// so another kernel's; whether there is a tensor does not depend on M and K.
-int64_t scratch_of(const Context& ctx, const MatmulProblem& p, bool packed) {
-  constexpr int64_t kShallow = kDeepProduct - 1;
-  const auto bytes = [&](int64_t K) {
-    MatmulProblem q = p;
-    q.K = K;
-    return matmul_scratch_bytes(q.M, q.N, K, q.a.dtype, q.b.dtype, q.c_dtype,
-                                choose(ctx.settings().kernels, q), ctx.threads(), packed);
-  };
+// Enough for products with fewer rows too, which are the K of a product with A transposed. A shorter K
+// may be of another class, whose kernel no plan names: so the largest demand of any, and always a
+// tensor, for whether there is one may not depend on rows.
+int64_t scratch_of(const Context& ctx, const MatmulProblem& p, bool packed, bool a_transposed) {
   if (p.M == 0 || p.N == 0 || p.K == 0) return 0;
-  const int64_t most = std::max(bytes(p.K), bytes(std::min(p.K, kShallow)));
-  return most == 0 && bytes(std::max(p.K, kDeepProduct)) > 0 ? 1 : most;
+  const auto bytes = [&](int64_t K, MatmulKernel kernel) {
+    return matmul_scratch_bytes(p.M, p.N, K, p.a.dtype, p.b.dtype, p.c_dtype, kernel, ctx.threads(),
+                                packed);
+  };
+  int64_t most = bytes(p.K, choose(ctx.settings().kernels, p));
+  if (!a_transposed) return most;
+  most = std::max<int64_t>(most, 1);
+  if (p.K < kDeepProduct) return most;
+  for (const MatmulKernel kernel : kMatmulKernels)
+    if (kernel != MatmulKernel::library && kernel != MatmulKernel::amx_bf16_emulated &&
+        matmul_available(kernel) && matmul_supports(p, kernel))
+      most = std::max(most, bytes(kDeepProduct - 1, kernel));
+  return most;
 }
 
 // The kernel of every product with this B and an A that is not transposed.
@@ -130,8 +135,9 @@ void matmul(Context& ctx, const View& c, const View& a, const View& b,
                               : ctx.by_kernels() ? MatmulKernel::reference
                                                  : choose(ctx.settings().kernels, p);
   const int64_t scratch_bytes = ctx.target() == Place::cuda ? kCudaMatmulScratch
-                                : ctx.by_kernels()          ? 0
-                                                            : scratch_of(ctx, p, packed);
+                                : ctx.by_kernels()
+                                    ? 0
+                                    : scratch_of(ctx, p, packed, options.transpose_a);
   Tensor scratch;
   if (scratch_bytes > 0)
     scratch = ctx.tensor(kScratch, {scratch_bytes}, DType::u8, Category::workspace);

@@ -221,7 +221,8 @@ TEST(OutputFolder, AResumeIsNoKeyOfTheSavedConfig) {
 TEST(OutputFolder, ARunWithoutACheckpointSaysHowToStartAgain) {
   const Workspace w;
   w.trained("run", {"save_steps=0"});
-  refused(w.train("run", {"resume=latest"}), "overwrite=true, without resume, to start from the");
+  refused(w.train("run", {"resume=latest"}),
+          "/final and another output_dir, without resume, to train");
   w.trained("run", {"overwrite=true"});
 }
 
