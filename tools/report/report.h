@@ -37,8 +37,8 @@ struct ReportLeg {
   int64_t engine_bytes = -1;        // of its plan; -1: the log does not say
   int64_t budget = 0;               // 0: none was set
   double predicted_tokens_per_second = 0;
-  std::string machine, when, sentence;  // what it ran on; UTC; its plan in words
-  int64_t samples = 0;                  // logged lines with its memory; 0: not counted
+  std::string machine = {}, when = {}, sentence = {};  // what it ran on; UTC; its plan in words
+  int64_t samples = 0;  // logged lines with its memory; 0: not counted
 };
 
 // Text that the model wrote after a step.
