@@ -81,7 +81,7 @@ std::string end_text(int status) {
 }  // namespace
 
 int launch_ranks(int ranks) {
-  // Ranks have it ignored from their start on, until they look for it themselves.
+  // Ranks ignore SIGUSR1 from their start on, until they handle it.
   std::signal(SIGUSR1, SIG_IGN);
   const Group::Files files = Group::make_files(ranks);
   GroupBlock& block = Group::map_block(files.block);

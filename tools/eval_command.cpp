@@ -1,10 +1,10 @@
 // snug eval: loss and perplexity of a model folder on text, token files or rows of tokens, loss and
 // metrics of an encoder on rows, answers to questions.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
@@ -12,6 +12,8 @@
 #include "engine/memory/context.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/commands.h"
+#include "tools/config/key_texts.h"
+#include "tools/config/keys.h"
 #include "tools/infer/choices.h"
 #include "tools/infer/evaluate.h"
 #include "tools/infer/inference.h"
@@ -176,21 +178,17 @@ int eval_choices(EvalArguments& a) {
 }
 
 void check_pair_flags(const RunConfig& c) {
-  const auto at = std::find_if(std::begin(kPairLosses), std::end(kPairLosses),
-                               [&](const PairLossFacts& f) { return f.name == c.loss_type; });
+  const std::optional<PairLossKind> kind = find_pair_loss(c.loss_type);
   const auto refuse = [](const std::string& expected, const std::string& found,
                          const std::string& advice) {
     fail(ErrorCode::usage, expected, found, advice);
   };
-  if (at == std::end(kPairLosses)) {
-    std::string names;
-    for (const PairLossFacts& f : kPairLosses)
-      names += fmt::format("{}{}", names.empty() ? "" : ", ", f.name);
-    refuse("--loss-type as one of " + names, c.loss_type, "--loss-type sigmoid");
-  }
+  if (!kind)
+    refuse(fmt::format("--loss-type as one of {}", fmt::join(words(pair_loss_names()), ", ")),
+           c.loss_type, "--loss-type sigmoid");
   if (!(c.beta > 0)) refuse("--beta above 0", fmt::format("{}", c.beta), "--beta 0.1");
   if (!(c.label_smoothing >= 0 && c.label_smoothing < 0.5) ||
-      (c.label_smoothing > 0 && !at->smoothing))
+      (c.label_smoothing > 0 && !facts_of(*kind).smoothing))
     refuse("--label-smoothing of 0 and above, below 0.5, of sigmoid and simpo",
            fmt::format("{} of {}", c.label_smoothing, c.loss_type), "leave --label-smoothing out");
   if (!(c.simpo_gamma >= 0) || (c.simpo_gamma != RunConfig().simpo_gamma && c.loss_type != "simpo"))

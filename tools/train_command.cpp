@@ -38,11 +38,13 @@ Arguments with_run_folder(const Arguments& arguments) {
   namespace fs = std::filesystem;
   Arguments out;
   std::string run, resume = "latest";
-  bool config = false, told = false, elsewhere = false;
+  bool config = false, told = false, elsewhere = false, tokenizer = false;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
     config = config || word.starts_with("--config");
     elsewhere = elsewhere || word.starts_with("output_dir=");
+    // Of a run that is overwritten nothing is read.
+    tokenizer = tokenizer || word.starts_with("tokenizer=") || word == "overwrite=true";
     told = told || word.starts_with("resume=") || word.starts_with("resume_from_checkpoint=") ||
            word == "overwrite=true";
     std::error_code error;
@@ -71,6 +73,13 @@ Arguments with_run_folder(const Arguments& arguments) {
     fail(ErrorCode::usage, "the folder of a run, which has a configuration, without --config",
          run + " and --config", "one of them; keys of another value go behind it: max_steps=2000");
   out.insert(out.begin(), {"--config", run + "/config.resolved.yaml"});
+  // The run's own copy where the one that it began with is gone.
+  if (!tokenizer && file_exists(run + "/tokenizer/tokenizer.json")) {
+    const std::string first = load_config(run + "/config.resolved.yaml", {}).tokenizer;
+    std::error_code error;
+    if (!first.empty() && !fs::exists(first, error))
+      out.push_back("tokenizer=" + run + "/tokenizer");
+  }
   // Into another folder the run goes on from a checkpoint by its path.
   if (elsewhere && resume == "latest") resume = latest_checkpoint(run).value_or(resume);
   if (!told) out.push_back("resume=" + resume);

@@ -21,6 +21,8 @@
 #include <cmath>
 #include <compare>
 #include <cstdint>
+#include <iterator>
+#include <optional>
 #include <string_view>
 
 #ifdef __CUDACC__
@@ -57,6 +59,12 @@ inline constexpr PairLossFacts kPairLosses[] = {
     {"sigmoid_norm", true, false}, {"nca_pair", true, false}, {"sppo_hard", true, false},
     {"apo_zero", true, false},     {"apo_down", true, false}, {"simpo", false, true, true},
 };
+
+constexpr std::optional<PairLossKind> find_pair_loss(std::string_view name) {
+  for (size_t k = 0; k < std::size(kPairLosses); ++k)
+    if (kPairLosses[k].name == name) return static_cast<PairLossKind>(k);
+  return std::nullopt;
+}
 
 struct PairLoss {
   PairLossKind kind = PairLossKind::sigmoid;

@@ -48,6 +48,8 @@ struct RopeParameters {
   double attention_factor = 0;        // 0: as the type has it
   double mscale = 0, mscale_all = 0;  // of that; 0: none
   std::vector<double> short_factors, long_factors;
+  // Whether a run with windows of T tokens has the long factors, so that its numbers depend on T.
+  bool by_length(int64_t T) const { return type == "longrope" && T > original_positions; }
   std::vector<float> inverse_frequencies(int64_t D, bool beyond_original = false) const;
   float attention_scale() const;
 };

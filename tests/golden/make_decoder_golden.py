@@ -29,10 +29,8 @@ transformers 5 writes it. Parameters stand under the names that save_pretrained 
 prompt, the beginning of the first row, and tokens, what follows it, a token at a time without a cache.
 """
 
-import argparse
 import json
 import pathlib
-import sys
 import tempfile
 
 import numpy as np
@@ -41,7 +39,7 @@ import transformers
 from safetensors import safe_open
 from torch.overrides import TorchFunctionMode
 
-from make_golden import ADAMW, CLIP_NORM, FOLDER, IGNORED, STEPS, check_fixture, mean_loss, train_adamw, versions, write_fixture
+from make_golden import ADAMW, CLIP_NORM, FOLDER, IGNORED, STEPS, mean_loss, run_cases, train_adamw, versions
 
 
 def rope_family(layers, heads, kv_heads, width, hidden, vocab, positions, **more):
@@ -377,32 +375,14 @@ def greedy(name):
     return {"prompt": ids[0, :length].tolist(), "tokens": ids[0, length:].tolist()}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="fixtures to make (default: all): " + " ".join(CASES))
-    parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
-    parser.add_argument("--greedy", action="store_true", help="write decoder_greedy.json")
-    arguments = parser.parse_args()
-    unknown = [name for name in arguments.names if name not in CASES]
-    if unknown:
-        parser.error(f"unknown fixtures {unknown}; there are {list(CASES)}")
+def write_greedy(names):
+    texts = {name: greedy(name) for name in CASES}
+    (FOLDER / "decoder_greedy.json").write_text(json.dumps(texts, indent=1) + "\n")
 
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    if arguments.greedy:
-        texts = {name: greedy(name) for name in CASES}
-        (FOLDER / "decoder_greedy.json").write_text(json.dumps(texts, indent=1) + "\n")
-        return
-    good = True
-    for name in arguments.names or list(CASES):
-        path = FOLDER / f"decoder_{name}.safetensors"
-        tensors, metadata = compute(name)
-        if arguments.check:
-            good &= check_fixture(path, tensors, metadata)
-        else:
-            write_fixture(path, tensors, metadata)
-    sys.exit(0 if good else 1)
+
+def main():
+    run_cases(__doc__, CASES, "decoder", compute,
+              instead={"--greedy": ("write decoder_greedy.json", write_greedy)})
 
 
 if __name__ == "__main__":

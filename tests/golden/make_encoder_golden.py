@@ -36,10 +36,8 @@ floor. RoBERTa's masked-LM head applies erf gelu whatever hidden_act says, Disti
 BERT's hidden_act.
 """
 
-import argparse
 import json
 import pathlib
-import sys
 import tempfile
 
 import numpy as np
@@ -47,7 +45,7 @@ import torch
 import transformers
 from safetensors import safe_open
 
-from make_golden import ADAMW, CLIP_NORM, FOLDER, IGNORED, STEPS, check_fixture, train_adamw, versions, write_fixture
+from make_golden import ADAMW, CLIP_NORM, IGNORED, STEPS, run_cases, train_adamw, versions
 
 # A gradient that is zero in exact arithmetic (the key biases: softmax does not see a shift) is rounding noise of 1e-17.
 ZERO_FLOOR = 1e-6
@@ -247,26 +245,7 @@ def compute(name):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="fixtures to make (default: all): " + " ".join(CASES))
-    parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
-    arguments = parser.parse_args()
-    unknown = [name for name in arguments.names if name not in CASES]
-    if unknown:
-        parser.error(f"unknown fixtures {unknown}; there are {list(CASES)}")
-
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    good = True
-    for name in arguments.names or list(CASES):
-        path = FOLDER / f"encoder_{name}.safetensors"
-        tensors, metadata = compute(name)
-        if arguments.check:
-            good &= check_fixture(path, tensors, metadata, floor=ZERO_FLOOR)
-        else:
-            write_fixture(path, tensors, metadata)
-    sys.exit(0 if good else 1)
+    run_cases(__doc__, CASES, "encoder", compute, floor=ZERO_FLOOR)
 
 
 if __name__ == "__main__":

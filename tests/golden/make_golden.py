@@ -311,31 +311,40 @@ def report_sensitivity(names):
             print(f"  {label:20s} {np.max(np.abs(other - truth) / truth):.2e}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="fixtures to make (default: all): " + " ".join(CASES))
+def run_cases(doc, cases, prefix, compute, floor=1e-12, instead={}):
+    """The command of a script: makes or checks the fixtures PREFIX_NAME.safetensors of `cases`. `instead`: a flag with its
+    help and what is called with the chosen names in place of that."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="fixtures to make (default: all): " + " ".join(cases))
     parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
-    parser.add_argument("--sensitivity", action="store_true", help="print how the losses react to broken rules")
+    for flag, (text, _) in instead.items():
+        parser.add_argument(flag, action="store_true", help=text)
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.names if name not in CASES]
+    unknown = [name for name in arguments.names if name not in cases]
     if unknown:
-        parser.error(f"unknown fixtures {unknown}; there are {list(CASES)}")
-    names = arguments.names or list(CASES)
+        parser.error(f"unknown fixtures {unknown}; there are {list(cases)}")
+    names = arguments.names or list(cases)
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    if arguments.sensitivity:
-        report_sensitivity(names)
-        return
+    transformers.logging.disable_progress_bar()
+    for flag, (_, call) in instead.items():
+        if getattr(arguments, flag.removeprefix("--")):
+            return call(names)
     good = True
     for name in names:
-        path = FOLDER / f"gpt2_{name}.safetensors"
+        path = FOLDER / f"{prefix}_{name}.safetensors"
         tensors, metadata = compute(name)
         if arguments.check:
-            good &= check_fixture(path, tensors, metadata)
+            good &= check_fixture(path, tensors, metadata, floor=floor)
         else:
             write_fixture(path, tensors, metadata)
     sys.exit(0 if good else 1)
+
+
+def main():
+    run_cases(__doc__, CASES, "gpt2", compute,
+              instead={"--sensitivity": ("print how the losses react to broken rules", report_sensitivity)})
 
 
 if __name__ == "__main__":

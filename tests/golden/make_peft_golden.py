@@ -30,13 +30,11 @@ adapter's, both to 1e-12. Of i to m every linear weight of the blocks was replac
 codes to (blocks of 64), before all else; base_loss is the loss then, snug_base_form says the codes.
 """
 
-import argparse
 import contextlib
 import ctypes
 import json
 import os
 import pathlib
-import sys
 import tempfile
 
 import numpy as np
@@ -49,7 +47,7 @@ from safetensors import safe_open
 import make_decoder_golden as decoders
 import make_encoder_golden as encoders
 import make_golden as gpt2
-from make_golden import ADAMW, CLIP_NORM, FOLDER, STEPS, check_fixture, mean_loss, train_adamw, versions, write_fixture
+from make_golden import ADAMW, CLIP_NORM, FOLDER, STEPS, mean_loss, run_cases, train_adamw, versions
 
 
 def case(seed, base, task, four_bits=None, **config):
@@ -249,26 +247,7 @@ class TrainedAlone:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="fixtures to make (default: all): " + " ".join(CASES))
-    parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
-    arguments = parser.parse_args()
-    unknown = [name for name in arguments.names if name not in CASES]
-    if unknown:
-        parser.error(f"unknown fixtures {unknown}; there are {list(CASES)}")
-
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    good = True
-    for name in arguments.names or list(CASES):
-        path = FOLDER / f"peft_{name}.safetensors"
-        tensors, metadata = compute(name)
-        if arguments.check:
-            good &= check_fixture(path, tensors, metadata, floor=1e-6)
-        else:
-            write_fixture(path, tensors, metadata)
-    sys.exit(0 if good else 1)
+    run_cases(__doc__, CASES, "peft", compute, floor=1e-6)
 
 
 if __name__ == "__main__":

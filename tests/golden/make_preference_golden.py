@@ -22,11 +22,9 @@ through TRL's head agree to 1e-6. Metadata: base, adapter_config, losses (key to
 Made with trl 1.16.0, peft 0.21.2, transformers 5.24.0.
 """
 
-import argparse
 import contextlib
 import json
 import pathlib
-import sys
 import tempfile
 import types
 import warnings
@@ -34,7 +32,6 @@ import warnings
 import numpy as np
 import peft
 import torch
-import transformers
 import trl
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model_state_dict
@@ -45,7 +42,7 @@ from trl.experimental.cpo import CPOTrainer
 
 import make_decoder_golden as decoders
 import make_golden as gpt2
-from make_golden import ADAMW, CLIP_NORM, FOLDER, STEPS, check_fixture, train_adamw, versions, write_fixture
+from make_golden import ADAMW, CLIP_NORM, STEPS, run_cases, train_adamw, versions
 from make_peft_golden import TrainedAlone, draw
 
 # Tokens of prompt, chosen and rejected of each pair: unequal ones, answers of one token, no shared length.
@@ -217,26 +214,7 @@ def compute(name):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="fixtures to make (default: all): " + " ".join(CASES))
-    parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
-    arguments = parser.parse_args()
-    unknown = [name for name in arguments.names if name not in CASES]
-    if unknown:
-        parser.error(f"unknown fixtures {unknown}; there are {list(CASES)}")
-
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    good = True
-    for name in arguments.names or list(CASES):
-        path = FOLDER / f"preference_{name}.safetensors"
-        tensors, metadata = compute(name)
-        if arguments.check:
-            good &= check_fixture(path, tensors, metadata, floor=1e-6)
-        else:
-            write_fixture(path, tensors, metadata)
-    sys.exit(0 if good else 1)
+    run_cases(__doc__, CASES, "preference", compute, floor=1e-6)
 
 
 if __name__ == "__main__":

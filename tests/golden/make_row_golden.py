@@ -15,18 +15,15 @@ grad.<parameter>; adamw_losses, adamw_grad_norms. Labels of the first two rows a
 label that is another token; rows 2 (one token) and 6 train nothing.
 """
 
-import argparse
 import json
-import sys
 
 import numpy as np
 import torch
-import transformers
 
 import make_decoder_golden
 import make_golden
 from make_decoder_golden import LLAMA3, InDouble, case, rope_family
-from make_golden import ADAMW, CLIP_NORM, FOLDER, IGNORED, STEPS, check_fixture, train_adamw, versions, write_fixture
+from make_golden import ADAMW, CLIP_NORM, IGNORED, STEPS, run_cases, train_adamw, versions
 
 # Lengths of rows: one of a single token, which trains nothing, and one as long as the model has positions.
 LENGTHS = [5, 16, 1, 9, 2, 12, 7, 3]
@@ -137,26 +134,7 @@ def compute(name):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="fixtures to make (default: all): " + " ".join(CASES))
-    parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
-    arguments = parser.parse_args()
-    unknown = [name for name in arguments.names if name not in CASES]
-    if unknown:
-        parser.error(f"unknown fixtures {unknown}; there are {list(CASES)}")
-
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    good = True
-    for name in arguments.names or list(CASES):
-        path = FOLDER / f"rows_{name}.safetensors"
-        tensors, metadata = compute(name)
-        if arguments.check:
-            good &= check_fixture(path, tensors, metadata)
-        else:
-            write_fixture(path, tensors, metadata)
-    sys.exit(0 if good else 1)
+    run_cases(__doc__, CASES, "rows", compute)
 
 
 if __name__ == "__main__":

@@ -360,10 +360,7 @@ Session::Extent Session::fit(bool evaluation, int64_t windows, int64_t tokens) c
   require(d.packing_boundaries && windows >= 1 && windows <= planned.windows && tokens >= 1 &&
               tokens <= d.T,
           "windows of rows in use, at most those planned");
-  const RopeParameters& rope = model_.spec().rope;
-  const bool by_length = rope.type == "longrope" && d.T > rope.original_positions;
-  // Of pairs all planned windows are computed.
-  if (ctx_.by_kernels() || by_length || d.pairs.any()) return planned;
+  if (ctx_.by_kernels() || model_.spec().rope.by_length(d.T)) return planned;
   const bool masked = model_.spec().head == HeadKind::masked_lm;
   int64_t& more = masked ? wanted.windows : wanted.tokens;
   while (d.head_rows > 0 && head_rows(planned.windows, wanted) == 0)
@@ -419,9 +416,9 @@ Runtime Session::runtime(GradSink* gradients, const View& document_start, KvCach
   return {stores_->params(), gradients, state_, cache, packed_.get(), document_start};
 }
 
-void Session::reference(ModelPass& pass, const Extent& used) {
+void Session::reference(ModelPass& pass, int64_t B, const Extent& used) {
   Runtime rt = runtime(nullptr, batch_document_start(used));
-  model_.reference(ctx_, rt, pass, batch(used), decisions_.head_rows);
+  model_.reference(ctx_, rt, pass, batch(used), head_rows(B, used));
   stores_->done_reading();
 }
 
@@ -433,7 +430,7 @@ void Session::micro(bool first_of_window) {
   stores_->begin(first_of_window);
   send_batch();
   ctx_.repeat(schedule_, first_of_window ? micro_first_ : micro_next_, [&] {
-    if (reference_pass_) reference(*reference_pass_, used);
+    if (reference_pass_) reference(*reference_pass_, B, used);
     Runtime rt = runtime(&stores_->gradients(), batch_document_start(used));
     if (stores_->updates_in_backward()) {
       gradient_norm_reset(ctx_, state_);
@@ -472,7 +469,7 @@ void Session::evaluate() {
   const Extent used = this->used(B);
   send_batch();
   ctx_.repeat(schedule_, eval_, [&] {
-    if (reference_pass_) reference(*reference_pass_, used);
+    if (reference_pass_) reference(*reference_pass_, B, used);
     Runtime rt = runtime(nullptr, batch_document_start(used));
     ModelBatch all = batch(used);
     if (View& logits = all.head.logits; logits.defined())

@@ -195,7 +195,7 @@ class Session : private CodeSink {
   };
   // What is run where that many are needed: these, or the planned (B, T): where kernels run, since a
   // graph has one shape; where there would be fewer chunks of logits than planned; and of a model
-  // whose numbers depend on T, and of pairs.
+  // whose numbers depend on T.
   Extent fit(bool evaluation, int64_t windows, int64_t tokens) const;
   // By the next micro-step or evaluation, for which the batch was so filled; without it, the planned
   // ones. The record holds: tensors are shorter, and as many.
@@ -247,7 +247,7 @@ class Session : private CodeSink {
   void make_head_batch(int64_t B);
   void make_pairs(int64_t B);
   // Of a batch of pairs: what the model says of it without its adapters, if the loss asks.
-  void reference(ModelPass& pass, const Extent& used);
+  void reference(ModelPass& pass, int64_t B, const Extent& used);
   void read_pairs();
   void make_generation();
   void code(int param, size_t k, const std::function<void(float*)>& fill) override;

@@ -85,14 +85,24 @@ PairDecision pair_decision(const RunConfig& config) {
   PairDecision d;
   if (config.task != "dpo") return d;
   d.per_window = 1;
-  const auto at = std::find_if(std::begin(kPairLosses), std::end(kPairLosses),
-                               [&](const PairLossFacts& f) { return f.name == config.loss_type; });
-  require(at != std::end(kPairLosses), "a loss_type that the configuration has checked");
-  d.loss = {.kind = static_cast<PairLossKind>(at - std::begin(kPairLosses)),
+  const std::optional<PairLossKind> kind = find_pair_loss(config.loss_type);
+  require(kind.has_value(), "a loss_type that the configuration has checked");
+  d.loss = {.kind = *kind,
             .beta = config.beta,
             .label_smoothing = config.label_smoothing,
             .gamma = config.simpo_gamma};
   return d;
+}
+
+void check_pair_length(const ModelSpec& spec, int64_t max_length, const RunConfig& config) {
+  const int64_t most = spec.rope.original_positions / 2;
+  if (spec.rope.by_length(max_length) || !spec.rope.by_length(2 * max_length)) return;
+  fail(ErrorCode::unsupported,
+       fmt::format("a max_length of at most {} for task: dpo, half of the length from which this "
+                   "model's longrope scales otherwise",
+                   most),
+       fmt::format("max_length: {} ({})", max_length, config.where("max_length")),
+       fmt::format("max_length={}", most));
 }
 
 int64_t masked_rows(int64_t T, double p) {
@@ -205,6 +215,7 @@ RowFile RowData::read(const std::vector<std::string>& given, const char* key,
 RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokenizer,
                  ModelSpec& spec, bool known, int64_t T, int64_t G, const RowUse& use)
     : folder_("rows"), head_(spec.head), pairs_(pair_decision(config)), T_(T) {
+  if (pairs_.any()) check_pair_length(spec, T, config);
   if (pairs_.any()) T_ = 2 * T;
   RowOptions options;
   options.kind = kind_of(head_);
@@ -273,7 +284,8 @@ RowData::RowData(const RunConfig& config, const std::optional<Tokenizer>& tokeni
     // Rows of a mask each need room for the logits of a whole window.
     const RowFacts& facts = eval->facts();
     const bool masks = head_ == HeadKind::masked_lm && !use.labels;
-    T_ = masks ? facts.longest : std::clamp(facts.tokens, facts.longest, T_);
+    if (!spec.rope.by_length(T_))
+      T_ = masks ? facts.longest : std::clamp(facts.tokens, facts.longest, T_);
   }
 
   RowDatasetOptions d;

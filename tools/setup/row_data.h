@@ -115,6 +115,9 @@ bool gives_token_rows(const RunConfig& config);
 
 // Of task: dpo; per_window as if each window had one.
 PairDecision pair_decision(const RunConfig& config);
+// A window has both answers of a pair, so it may be of the lengths that longrope scales otherwise where
+// neither of them is. Throws unsupported.
+void check_pair_length(const ModelSpec& spec, int64_t max_length, const RunConfig& config);
 
 // Targets a window of T tokens may have under masking: the expected number and six deviations.
 int64_t masked_rows(int64_t T, double probability);

@@ -346,15 +346,7 @@ RunSetup make_setup(RunConfig config) {
   r.T = s.sizes.max_length;
   r.pairs = s.rows ? s.rows->pairs() : pair_decision(config);
   if (r.pairs.any()) r.T *= 2;  // of both answers
-  if (const RopeParameters& rope = spec.rope; r.pairs.any() && rope.type == "longrope" &&
-                                              r.T / 2 <= rope.original_positions &&
-                                              r.T > rope.original_positions)
-    fail(ErrorCode::unsupported,
-         fmt::format("a max_length of at most {} for task: dpo, half of the length from which this "
-                     "model's longrope scales otherwise",
-                     rope.original_positions / 2),
-         fmt::format("max_length: {} ({})", s.sizes.max_length, config.where("max_length")),
-         fmt::format("max_length={}", rope.original_positions / 2));
+  if (r.pairs.any()) check_pair_length(spec, s.sizes.max_length, config);
   r.global_batch = s.sizes.global_batch_size;
   if (rows) {
     r.rows = s.sizes.global_batch_size;

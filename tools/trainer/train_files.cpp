@@ -266,7 +266,7 @@ void TrainRun::write_report(bool done) {
   if (log_ && allocation_watch::available())
     run.allocations_after_start = allocation_watch::breaches();
   const std::string page = report_html(plan_, run);
-  if (lock_.lost()) return;  // it took a while to draw
+  if (lock_.lost()) return;  // a page takes a while to draw
   write_atomic(dir + "/report.html", page);
   if (config().trace && recorder_ && recorder_->recorded())
     write_atomic(dir + "/trace.json", trace_text(plan_, recorder_->trace()));

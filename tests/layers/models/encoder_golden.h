@@ -35,16 +35,10 @@ struct EncoderGolden {
                       : static_cast<int64_t>(lengths.size());
   }
   std::vector<int64_t> integers(const std::string& tensor) const {
-    const SafeTensor& t = file.at(tensor);
-    std::vector<int64_t> v(static_cast<size_t>(t.elements()));
-    std::memcpy(v.data(), t.data, static_cast<size_t>(t.bytes));
-    return v;
+    return integers_of(file.at(tensor));
   }
   std::vector<double> numbers(const std::string& tensor) const {
-    const SafeTensor& t = file.at(tensor);
-    std::vector<double> v(static_cast<size_t>(t.elements()));
-    std::memcpy(v.data(), t.data, static_cast<size_t>(t.bytes));
-    return v;
+    return numbers_of(file.at(tensor));
   }
   int64_t rows() const { return static_cast<int64_t>(lengths.size()); }
   int64_t longest() const { return *std::max_element(lengths.begin(), lengths.end()); }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -21,6 +22,24 @@
 
 namespace snug::test {
 
+// A tensor of a fixture: I64, or F64 and F32.
+inline std::vector<int64_t> integers_of(const SafeTensor& t) {
+  std::vector<int64_t> v(static_cast<size_t>(t.elements()));
+  std::memcpy(v.data(), t.data, static_cast<size_t>(t.bytes));
+  return v;
+}
+inline std::vector<double> numbers_of(const SafeTensor& t) {
+  std::vector<double> v(static_cast<size_t>(t.elements()));
+  if (t.dtype == SafeDType::F64) {
+    std::memcpy(v.data(), t.data, static_cast<size_t>(t.bytes));
+  } else {
+    std::vector<float> f(v.size());
+    convert(t.dtype, t.data, t.elements(), f.data());
+    std::copy(f.begin(), f.end(), v.begin());
+  }
+  return v;
+}
+
 // One fixture: the model, its batch and what transformers says about them.
 struct Golden {
   explicit Golden(const std::string& name, double dropout = 0)
@@ -37,22 +56,10 @@ struct Golden {
     if (file.find("document_start")) starts = integers("document_start");
   }
   std::vector<int64_t> integers(const std::string& tensor) const {
-    const SafeTensor& t = file.at(tensor);
-    std::vector<int64_t> v(static_cast<size_t>(t.elements()));
-    std::memcpy(v.data(), t.data, static_cast<size_t>(t.bytes));
-    return v;
+    return integers_of(file.at(tensor));
   }
   std::vector<double> numbers(const std::string& tensor) const {
-    const SafeTensor& t = file.at(tensor);
-    std::vector<double> v(static_cast<size_t>(t.elements()));
-    if (t.dtype == SafeDType::F64) {
-      std::memcpy(v.data(), t.data, static_cast<size_t>(t.bytes));
-    } else {
-      std::vector<float> f(v.size());
-      convert(t.dtype, t.data, t.elements(), f.data());
-      std::copy(f.begin(), f.end(), v.begin());
-    }
-    return v;
+    return numbers_of(file.at(tensor));
   }
   std::string name_of(const ParamInfo& p) const {
     return find_family(type, path).pieces(p, spec).front().names.front();

@@ -15,6 +15,30 @@
 
 namespace snug::test {
 
+// Of what is trained, tensor by tensor of the files: f(name, ours, the fixture's), the latter named `what`
+// and the tensor; each in the order of its file.
+template <class F>
+void for_each_trained(const Model& model, const float* flat, const SafetensorsReader& fixture,
+                      const std::string& what, F&& f) {
+  for (int i = 0; i < model.params().size(); ++i) {
+    const ParamInfo& p = model.params()[i];
+    if (!p.trainable) continue;
+    const float* own = flat + p.offset;
+    for (const FilePiece& piece : saved_pieces(model, i)) {
+      const std::vector<double> expected = numbers_of(fixture.at(what + piece.names.front()));
+      const auto width = static_cast<int64_t>(expected.size()) / piece.rows;
+      std::vector<double> got;
+      for (int64_t row = 0; row < piece.rows; ++row) {
+        const int64_t from = piece.groups.any() ? piece.groups.ours(row) : row;
+        for (int64_t c = 0; c < width; ++c)
+          got.push_back(static_cast<double>(own[from * width + c]));
+      }
+      f(piece.names.front(), got, expected);
+      own += piece.rows * width;
+    }
+  }
+}
+
 struct PeftGolden {
   explicit PeftGolden(const std::string& name)
       : path(source_folder() + "/tests/golden/peft_" + name + ".safetensors"), file(path) {
@@ -36,10 +60,7 @@ struct PeftGolden {
     return (encoder ? encoder->numbers("loss") : decoder->numbers("loss")).front();
   }
   std::vector<double> numbers(const std::string& tensor) const {
-    const SafeTensor& t = file.at(tensor);
-    std::vector<double> v(static_cast<size_t>(t.elements()));
-    std::memcpy(v.data(), t.data, static_cast<size_t>(t.bytes));
-    return v;
+    return numbers_of(file.at(tensor));
   }
 
   std::string path, base;
@@ -104,26 +125,10 @@ class PeftRun {
     else
       decoder_->update();
   }
-  // Of what is trained, each in the order of its files: f(name, ours, of PEFT).
+  // f(name, ours, of PEFT), each in the order of its files.
   template <class F>
   void compare(const char* what, const float* flat, F&& f) const {
-    for (int i = 0; i < model().params().size(); ++i) {
-      const ParamInfo& p = model().params()[i];
-      if (!p.trainable) continue;
-      const float* own = flat + p.offset;
-      for (const FilePiece& piece : saved_pieces(model(), i)) {
-        const std::vector<double> expected = golden_.numbers(what + piece.names.front());
-        const auto width = static_cast<int64_t>(expected.size()) / piece.rows;
-        std::vector<double> got;
-        for (int64_t row = 0; row < piece.rows; ++row) {
-          const int64_t from = piece.groups.any() ? piece.groups.ours(row) : row;
-          for (int64_t c = 0; c < width; ++c)
-            got.push_back(static_cast<double>(own[from * width + c]));
-        }
-        f(piece.names.front(), got, expected);
-        own += piece.rows * width;
-      }
-    }
+    for_each_trained(model(), flat, golden_.file, what, f);
   }
   const float* flat_gradients() const { return session().stores().flat_gradients().as<float>(); }
   // All of them, with the zeros between.

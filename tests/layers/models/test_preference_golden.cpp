@@ -56,24 +56,17 @@ struct PreferenceGolden {
   PairLoss loss(const std::string& key) const {
     const nlohmann::json& j = losses.at(key);
     PairLoss l;
-    for (size_t k = 0; k < std::size(kPairLosses); ++k)
-      if (kPairLosses[k].name == j.at("loss_type")) l.kind = static_cast<PairLossKind>(k);
+    l.kind = find_pair_loss(j.at("loss_type").get<std::string>()).value();
     l.beta = j.at("beta");
     l.label_smoothing = j.at("label_smoothing");
     l.gamma = j.at("simpo_gamma");
     return l;
   }
   std::vector<int64_t> integers(const std::string& tensor) const {
-    const SafeTensor& t = file.at(tensor);
-    std::vector<int64_t> v(static_cast<size_t>(t.elements()));
-    std::memcpy(v.data(), t.data, static_cast<size_t>(t.bytes));
-    return v;
+    return test::integers_of(file.at(tensor));
   }
   std::vector<double> numbers(const std::string& tensor) const {
-    const SafeTensor& t = file.at(tensor);
-    std::vector<double> v(static_cast<size_t>(t.elements()));
-    std::memcpy(v.data(), t.data, static_cast<size_t>(t.bytes));
-    return v;
+    return test::numbers_of(file.at(tensor));
   }
 
   std::string path;
@@ -157,24 +150,11 @@ class PreferenceRun {
     return all;
   }
   void compare_gradients(const std::string& key, double tolerance) const {
-    const auto* flat = session_->stores().flat_gradients().as<float>();
-    for (int i = 0; i < model_.params().size(); ++i) {
-      const ParamInfo& p = model_.params()[i];
-      if (!p.trainable) continue;
-      const float* own = flat + p.offset;
-      for (const FilePiece& piece : saved_pieces(model_, i)) {
-        const std::vector<double> expected = golden_.numbers(key + ".grad." + piece.names.front());
-        const auto width = static_cast<int64_t>(expected.size()) / piece.rows;
-        std::vector<double> got;
-        for (int64_t row = 0; row < piece.rows; ++row) {
-          const int64_t from = piece.groups.any() ? piece.groups.ours(row) : row;
-          for (int64_t c = 0; c < width; ++c)
-            got.push_back(static_cast<double>(own[from * width + c]));
-        }
-        EXPECT_LT(error_of(got, expected), tolerance) << key << " " << piece.names.front();
-        own += piece.rows * width;
-      }
-    }
+    test::for_each_trained(model_, session_->stores().flat_gradients().as<float>(), golden_.file,
+                           key + ".grad.",
+                           [&](const std::string& name, const auto& got, const auto& expected) {
+                             EXPECT_LT(error_of(got, expected), tolerance) << key << " " << name;
+                           });
   }
 
   PreferenceSums sums;

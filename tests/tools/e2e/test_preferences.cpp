@@ -217,6 +217,23 @@ TEST_F(Preferences, WhatEvaluationRefuses) {
 }
 
 // Answers that are alike teach nothing, which is said.
+// Kernels compute planned windows whole, with the reference in a graph; on the CPU their empty ends are
+// left out.
+TEST_F(Preferences, KernelsLearnWhatTheCpuLearns) {
+  w_.trained("cpu", with({"max_steps=4"}));
+  w_.trained("emu", with({"max_steps=4", "device=emu", "cuda_graphs=on"}));
+  expect_planned_is_measured(w_, "emu");
+  const std::vector<double> cpu = w_.losses("cpu"), emu = w_.losses("emu");
+  ASSERT_EQ(cpu.size(), emu.size());
+  for (size_t i = 0; i < cpu.size(); ++i)
+    EXPECT_NEAR(emu[i], cpu[i], 2e-5 * static_cast<double>(i + 1)) << "step " << i + 1;
+  for (const Json& line : w_.metrics("cpu"))
+    if (line.contains("idle_share")) {
+      EXPECT_LT(line["idle_share"].get<double>(), line["empty_share"].get<double>());
+    }
+  EXPECT_TRUE(w_.metrics("cpu").back().contains("eval_loss"));
+}
+
 TEST_F(Preferences, EqualAnswersAreSaid) {
   const std::string equal = R"({"prompt": "the", "chosen": " cat", "rejected": " cat"})";
   spill(w_.path("pairs.jsonl"), slurp(w_.path("pairs.jsonl")) + equal + "\n");

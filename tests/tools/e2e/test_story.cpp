@@ -203,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(
              "max_steps=12"},
             {},
             "2 evaluations in a row were no better and early_stopping_patience is 2 ("}),
-    [](const auto& info) { return std::string(info.param.name); });
+    [](const auto& e) { return std::string(e.param.name); });
 
 // nanoGPT's bias=False: a GPT-2 whose biases stay where they begin, and a folder that says so.
 TEST(Story, BiasesMayStayAtZero) {
@@ -272,6 +272,12 @@ TEST(Story, AWordNamesTheRun) {
   ASSERT_EQ(back.code, 0) << back.err;
   EXPECT_TRUE(has(back.out, "resumed from " + w.path("run/checkpoint-3"))) << back.out;
   EXPECT_TRUE(exists(w.path("run/aside-1/checkpoint-6")));
+  // With its own copy of a tokenizer that is gone; and on in another folder.
+  std::filesystem::rename(w.path("tok.json"), w.path("tok.json.moved"));
+  const Outcome fork = run({"train", w.path("run"), "max_steps=9", "output_dir=" + w.path("fork")});
+  EXPECT_EQ(fork.code, 0) << fork.err;
+  EXPECT_TRUE(has(fork.out, "resumed from " + w.path("run/checkpoint-8"))) << fork.out;
+  std::filesystem::rename(w.path("tok.json.moved"), w.path("tok.json"));
   const Outcome anew = run({"train", w.path("run") + "/", "overwrite=true", "max_steps=4"});
   ASSERT_EQ(anew.code, 0) << anew.err;
   EXPECT_EQ(w.metrics("run").back()["step"], 4);
