@@ -360,7 +360,9 @@ def greedy_llama(llm, ids, count):
 def check_greedy(model, tokenizer, llm, count, prompts):
     import torch
 
-    same, worst = 0, 0.0
+    same, ties, worst = 0, 0, 0.0
+    # ggml looks gelu up in a table of f16, and computes it by tanh where GPT-NeoX has erf.
+    bound = 2e-3 if model.config.model_type in ("gpt_neox", "gpt2", "gemma", "gemma2", "gemma3_text") else 1e-4
     for text in prompts:
         ids = tokenizer.encode(text) or [tokenizer.bos_token_id]
         got, rows = greedy_llama(llm, ids, count)
@@ -373,11 +375,15 @@ def check_greedy(model, tokenizer, llm, count, prompts):
         else:
             k = next(i for i in range(count) if want[i] != got[i])
             top = np.sort(logits[k])[-2:]
+            # Where both are that close, either may be the first.
+            error = float(np.abs(rows[k][:logits.shape[1]] - logits[k]).max())
+            tie = top[1] - top[0] <= 2 * error and error <= bound * np.abs(logits).max()
+            ties += tie
             print(f"{text!r}: token {k} is {got[k]} in llama.cpp, {want[k]} in transformers; the best two "
-                  f"differ by {top[1] - top[0]:.2e}")
-    print(f"greedy text of {same} of {len(prompts)} prompts, {count} tokens each, equal to transformers'; logits "
-          f"differ by {worst:.2e} of the largest")
-    return same == len(prompts)
+                  f"differ by {top[1] - top[0]:.2e}, the two programs by {error:.2e}{': a tie' if tie else ''}")
+    print(f"greedy text of {same} of {len(prompts)} prompts, {count} tokens each, equal to transformers', {ties} but "
+          f"for ties; logits differ by {worst:.2e} of the largest")
+    return same + ties == len(prompts) and worst <= bound
 
 
 def compare_converter(path, folder, llama_cpp_folder, out):
@@ -406,9 +412,9 @@ def compare_converter(path, folder, llama_cpp_folder, out):
 def check(path, folder, converter=None, count=32):
     import torch
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # and one of llama.cpp: small models, and ggml waits busily
     model, reader = check_tensors(path, folder)
-    llm = open_llama(path)
+    llm = open_llama(path, threads=1)
     tokenizer = check_tokens(reader, folder, llm)
     good = check_greedy(model, tokenizer, llm, count, TEXTS)
     if converter:

@@ -1,4 +1,5 @@
-"""Writes gguf_tensors.json: what llama.cpp's convert_hf_to_gguf.py makes of the decoders' fixtures.
+"""Writes gguf_tensors.json: what llama.cpp's convert_hf_to_gguf.py makes of the decoders' fixtures; and
+gguf_pieces.json: a small SentencePiece model as transformers has it, with the model's own scores.
 
   make_gguf_golden.py LLAMA.CPP    its source folder (of a release, or of llama-cpp-python's source package)
 
@@ -54,7 +55,25 @@ def convert(name, out):
     return {"architecture": arch, "keys": keys, "tensors": tensors}
 
 
+def pieces():
+    import sentencepiece as sp
+    from gguf_families import sentence_piece
+
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        sentence_piece(folder, "llama", 460)
+        model = sp.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
+        tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    # Of pieces that merges make: what others have decides nothing.
+    scores = {model.id_to_piece(i): model.get_score(i) for i in range(460)
+              if not (model.is_byte(i) or model.is_control(i) or model.is_unknown(i)) and len(model.id_to_piece(i)) > 1}
+    path = HERE / "gguf_pieces.json"
+    path.write_text(json.dumps({"tokenizer": tokenizer, "scores": scores}, ensure_ascii=False) + "\n")
+    print(f"{path}: {path.stat().st_size} bytes")
+
+
 if __name__ == "__main__":
+    pieces()
     sys.path[:0] = [sys.argv[1], sys.argv[1] + "/gguf-py"]
     out = {}
     with tempfile.TemporaryDirectory() as folder:
