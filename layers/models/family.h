@@ -23,9 +23,10 @@ enum class GgufPart : uint8_t { never, may, must };
 struct GgufArchitecture {
   const char* name;  // general.architecture
   Activation activation = Activation::silu;
-  bool near_gelu = false;  // computes gelu by tanh where the model has erf, which users are told
-  bool adjacent_pairs =
-      false;  // rotary positions turn neighbours: rows of queries and keys are moved
+  // Computes gelu by tanh where the model has erf, which users are told.
+  bool near_gelu = false;
+  // Rotary positions turn neighbours: rows of queries and keys are moved.
+  bool adjacent_pairs = false;
   bool heads_fill_width = false;  // H D is C
   bool says_parallel = false;     // has the key use_parallel_residual
   GgufPart qkv_bias = GgufPart::never, projection_bias = GgufPart::never;
@@ -34,9 +35,9 @@ struct GgufArchitecture {
   GgufPart partial_turns = GgufPart::never, turn_factors = GgufPart::never;
   GgufPart attention_cap = GgufPart::never, head_cap = GgufPart::never;
   GgufPart windows = GgufPart::never;  // must: a model without has one as long as its positions
-  int64_t window_every =
-      0;                    // without a key, every so manieth layer has no window and the others do
-  int64_t still_every = 0;  // every so manieth layer does not turn; 0: all do
+  // Without a key, every so manieth layer has no window and the others do.
+  int64_t window_every = 0;
+  int64_t still_every = 0;        // every so manieth layer does not turn; 0: all do
   int64_t wide_scale_layers = 0;  // a model of so many layers divides scores by the root of C / H
 };
 

@@ -175,8 +175,9 @@ def shapes():
         "gemma3_linear": ("Gemma3", dict(own, num_hidden_layers=4, sliding_window=8, query_pre_attn_scalar=20,
                                          sliding_window_pattern=2,
                                          rope_scaling={"rope_type": "linear", "factor": 8.0}), "gpt-2"),
-        "phi3": ("Phi3", dict(small, sliding_window=None, pad_token_id=0), "llama"),
-        "phi3_long": ("Phi3", dict(small, sliding_window=None, pad_token_id=0, rope_scaling=LONG,
+        # Not "phi3": a name that llama.cpp goes by.
+        "phi": ("Phi3", dict(small, sliding_window=None, pad_token_id=0), "llama"),
+        "phi_long": ("Phi3", dict(small, sliding_window=None, pad_token_id=0, rope_scaling=LONG,
                                    original_max_position_embeddings=256, max_position_embeddings=1024), "llama"),
         "olmo2": ("Olmo2", dict(small, tie_word_embeddings=False), "dbrx"),
         "smollm3": ("SmolLM3", dict(small, num_hidden_layers=5, tie_word_embeddings=True, pad_token_id=0), "llama-bpe"),
@@ -317,7 +318,10 @@ def check_tokens(reader, folder, llm):
     if template != tokenizer.chat_template:
         fail(f"chat template {template!r}")
     bad = []
+    steps = str(json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"])
     for text in TEXTS:
+        if "Metaspace" in steps and text.startswith(" "):
+            continue  # llama.cpp puts a space before it, as the note of `snug convert` says
         a = tokenizer.encode(text)
         b = llm.tokenize(text.encode(), add_bos=True, special=True)
         if a != b:

@@ -143,12 +143,14 @@ ExportReport export_gguf(const GgufExport& request) {
   GgufMetadata keys;
   keys.add("general.architecture", family.gguf->name);
   keys.add("general.type", "model");
-  keys.add("general.name", request.name.empty() ? model_name(folder) : request.name);
+  const std::string name = request.name.empty() ? model_name(folder) : request.name;
+  keys.add("general.name", name);
   keys.add("general.file_type", file_type(request.type));
   keys.add("general.quantization_version", uint32_t{2});
   add_gguf_keys(*family.gguf, source.spec, keys);
   report.notes = add_gguf_tokenizer(tokenizer, source.spec, request.pre, folder, keys);
   notes.insert(notes.end(), said.begin(), said.end());
+  for (std::string& note : check_gguf_name(tokenizer, name)) notes.push_back(std::move(note));
   for (std::string& note : unused_tensors(model, files, folder)) notes.push_back(std::move(note));
   for (std::string& note : notes) report.notes.push_back(std::move(note));
 

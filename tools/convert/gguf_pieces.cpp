@@ -72,6 +72,7 @@ void read_steps(const TokenizerSpec& spec, GgufPieces& out) {
     const std::string scheme = step.value("prepend_scheme", "always");
     out.space_before = scheme != "never";
     out.again_after = scheme != "first";
+    out.always = false;
     marked = true;
   }
   if (!marked) refuse(spec, "U+2581 for spaces, as SentencePiece has it", "spaces as they are");

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <cctype>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -78,20 +81,10 @@ void add_rule(const Tokenizer& tokenizer, const std::string& pre, GgufMetadata& 
 }
 
 // Texts and types of V ids: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte.
-void add_tokens(const Tokenizer& tokenizer, int64_t V, bool pieces, GgufMetadata& out,
-                std::vector<std::string>& notes) {
+void add_tokens(const Tokenizer& tokenizer, int64_t V, bool pieces, GgufMetadata& out) {
   const TokenizerSpec& spec = tokenizer.spec();
   std::unordered_map<int32_t, const AddedToken*> added;
-  std::string blanks;
-  for (const AddedToken& token : spec.added) {
-    added.emplace(token.id, &token);
-    if (token.lstrip || token.rstrip || token.single_word)
-      blanks += fmt::format("{}{}", blanks.empty() ? "" : ", ", token.content);
-  }
-  if (!blanks.empty())
-    notes.push_back(fmt::format(
-        "GGUF does not say that {} take or need blanks around them: ids beside them may differ",
-        blanks));
+  for (const AddedToken& token : spec.added) added.emplace(token.id, &token);
   std::vector<std::string> tokens;
   std::vector<int32_t> types;
   std::unordered_set<std::string> seen;  // llama.cpp ends itself where two tokens have one text
@@ -118,7 +111,41 @@ void add_tokens(const Tokenizer& tokenizer, int64_t V, bool pieces, GgufMetadata
   out.add("tokenizer.ggml.token_type", types);
 }
 
+// What llama.cpp takes a model of Phi-3 by, and the tokens it then looks for: of these all but the first
+// keep the blanks behind them, and every other special token takes them.
+constexpr std::array<std::string_view, 2> kPhiNames = {"phi-3", "phi3"};
+constexpr std::array<std::string_view, 4> kPhiTokens = {"</s>", "<unk>", "<s>", "<|endoftext|>"};
+
 }  // namespace
+
+std::vector<std::string> check_gguf_name(const Tokenizer& tokenizer, const std::string& name) {
+  std::string lower = name;
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const bool phi = std::any_of(kPhiNames.begin(), kPhiNames.end(), [&](std::string_view part) {
+    return lower.find(part) != std::string::npos;
+  });
+  for (const std::string_view text : kPhiTokens)
+    if (phi && !tokenizer.token_to_id(text))
+      fail(ErrorCode::usage,
+           "a name without phi3 or phi-3, by which llama.cpp takes the tokenizer for Phi-3's",
+           fmt::format("\"{}\" and a tokenizer without {} in {}", name, text,
+                       tokenizer.spec().origin),
+           "--name with another");
+  std::string others;
+  for (const AddedToken& token : tokenizer.spec().added) {
+    const bool takes = phi && std::find(kPhiTokens.begin() + 1, kPhiTokens.end(), token.content) ==
+                                  kPhiTokens.end();
+    if (token.lstrip || token.single_word || token.rstrip != takes)
+      others += fmt::format("{}{}", others.empty() ? "" : ", ", token.content);
+  }
+  if (others.empty()) return {};
+  return {
+      fmt::format("GGUF does not say which tokens take the blanks beside them, and llama.cpp does "
+                  "it otherwise for {}: ids "
+                  "there may differ",
+                  others)};
+}
 
 std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, const ModelSpec& model,
                                             const std::string& pre, const std::string& folder,
@@ -130,11 +157,11 @@ std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, const Mo
     GgufPieces own = gguf_pieces_of(tokenizer);
     if (!pre.empty())
       notes.push_back(fmt::format("--pre {} has no effect: the tokenizer is one of pieces", pre));
-    if (own.space_before && !own.again_after)
-      notes.emplace_back(
-          "llama.cpp puts a space after special tokens in the middle of a text too, this tokenizer "
-          "at its "
-          "beginning alone");
+    if (own.space_before && !own.always)
+      notes.push_back(
+          fmt::format("llama.cpp puts a space before a text that begins with one{} too, this "
+                      "tokenizer does not",
+                      own.again_after ? "" : ", and after special tokens inside a text,"));
     own.scores.resize(static_cast<size_t>(model.V), 0.0f);
     out.add("tokenizer.ggml.model", "llama");
     out.add("tokenizer.ggml.pre", "default");
@@ -143,7 +170,7 @@ std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, const Mo
   } else {
     add_rule(tokenizer, pre, out, notes);
   }
-  add_tokens(tokenizer, model.V, pieces, out, notes);
+  add_tokens(tokenizer, model.V, pieces, out);
   if (!pieces) {
     std::vector<std::string> merges;
     merges.reserve(spec.merges.size());

@@ -30,13 +30,18 @@ GgufSplitting gguf_splitting_of(std::string_view name);
 struct GgufPieces {
   std::vector<float> scores;  // by id: minus the rank of the token
   bool space_before = false;  // a text begins with a space (add_space_prefix)
-  bool again_after = true;    // and so does what follows a special token, as in llama.cpp
+  // llama.cpp puts one behind special tokens as well, and before a text that begins with a space.
+  bool again_after = true, always = true;
 };
 // Throws unsupported, with the reason, if merges, normaliser or splitting are others.
 GgufPieces gguf_pieces_of(const Tokenizer& tokenizer);
 
 // Whether such a tokenizer writes a byte so: <0x0A>.
 bool is_byte_token(std::string_view text);
+
+// What llama.cpp makes of the special tokens by general.name, for lack of a key: notes. Throws usage on a
+// name for which it looks for tokens that are not there, and then reads no file.
+std::vector<std::string> check_gguf_name(const Tokenizer& tokenizer, const std::string& name);
 
 // Adds model, pre, tokens, token types, merges or scores, the ids of the roles, add_bos_token and, if
 // true, add_eos_token. `model` says how many ids there are, those without a token become [PADi], unused;

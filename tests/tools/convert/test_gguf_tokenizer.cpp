@@ -104,6 +104,7 @@ TEST_F(Pieces, ScoresAreSentencePieces) {
   EXPECT_GT(compared, 50);
   EXPECT_TRUE(pieces.space_before);
   EXPECT_TRUE(pieces.again_after);
+  EXPECT_TRUE(pieces.always);
 }
 
 TEST_F(Pieces, SpacesBeforeTheText) {
@@ -188,6 +189,31 @@ TEST_F(Pieces, OthersAreRefused) {
   }
 }
 
+// llama.cpp goes by the model's name: tokens that take blanks, and files that it does not open.
+TEST_F(Pieces, NamesOfPhi) {
+  const auto notes = [&](const char* name, bool rstrip) {
+    const Tokenizer t = tokenizer([&](json& j) {
+      json& added = j["added_tokens"];
+      added[2]["rstrip"] = added[3]["rstrip"] = rstrip;  // </s> and <end_of_turn>
+      json text = added[0];
+      text["id"] = 461;
+      text["content"] = "<|endoftext|>";
+      added.push_back(text);
+    });
+    std::string all;
+    for (const std::string& note : check_gguf_name(t, name)) all += note;
+    return all;
+  };
+  EXPECT_EQ(notes("Phi-3-mini", true), "");
+  EXPECT_EQ(notes("mine", false), "");
+  EXPECT_NE(notes("mine", true).find("otherwise for </s>, <end_of_turn>:"), std::string::npos);
+  EXPECT_NE(notes("phi3-mine", false).find("otherwise for </s>, <end_of_turn>:"),
+            std::string::npos);
+  test::expect_error(ErrorCode::usage,
+                     {"a name without phi3", "\"My-Phi-3\" and a tokenizer without <|endoftext|>"},
+                     [&] { check_gguf_name(tokenizer(), "My-Phi-3"); });
+}
+
 // The keys of a tokenizer of pieces with tokens of every type and a model that ends in four ways.
 TEST_F(Pieces, KeysTypesAndEnds) {
   const std::string folder = testing::TempDir() + "gguf_pieces_folder";
@@ -210,7 +236,6 @@ TEST_F(Pieces, KeysTypesAndEnds) {
   GgufMetadata out;
   std::string notes;
   for (const std::string& note : add_gguf_tokenizer(t, spec, "", folder, out)) notes += note + "\n";
-  EXPECT_NE(notes.find("GGUF does not say that <tool> take or need blanks"), std::string::npos);
   EXPECT_NE(notes.find("the model stops at 9 as well; the file names three tokens that end a text, "
                        "2, 460 and 461"),
             std::string::npos)

@@ -354,15 +354,21 @@ TEST(Convert, TheEndOfATextInGguf) {
   edit(folder + "/config.json", [](Json& j) { j["bos_token_id"] = 4; });
   const Outcome list = convert(folder, "gguf", out);
   ASSERT_EQ(list.code, 0) << list.err;
-  EXPECT_NE(list.err.find("the model stops at 5 as well"), std::string::npos) << list.err;
+  EXPECT_EQ(list.err.find("as well"), std::string::npos) << list.err;
   {
     const GgufReader file(out);
-    for (const auto& [role, id] : {std::pair("eos", 7), std::pair("eot", 7), std::pair("bos", 4)}) {
+    for (const auto& [role, id] : {std::pair("eos", 7), std::pair("eot", 5), std::pair("bos", 4)}) {
       const GgufKey* const key = file.find_key(std::string("tokenizer.ggml.") + role + "_token_id");
       ASSERT_NE(key, nullptr) << role;
       EXPECT_EQ(file.integer(*key), id) << role;
     }
   }
+  spill(folder + "/generation_config.json", "{\"eos_token_id\": [7, 5, 6, 9]}");
+  const Outcome many = convert(folder, "gguf", out, {"--overwrite"});
+  EXPECT_NE(many.err.find("the model stops at 9 as well; the file names three tokens that end a "
+                          "text, 7, 5 and 6"),
+            std::string::npos)
+      << many.err;
   fs::remove(folder + "/generation_config.json");
   edit(folder + "/config.json", [](Json& j) { j["bos_token_id"] = j["eos_token_id"] = nullptr; });
   const Outcome none = convert(folder, "gguf", out, {"--overwrite"});
