@@ -21,7 +21,7 @@ enum class GgufPart : uint8_t { never, may, must };
 // follow from the spec and from the family's table of tensors (gguf_family.h); a spec that it would compute
 // in another way is refused.
 struct GgufArchitecture {
-  const char* name;  // general.architecture
+  const char* name = nullptr;  // general.architecture
   Activation activation = Activation::silu;
   // Computes gelu by tanh where the model has erf, which users are told.
   bool near_gelu = false;
