@@ -192,9 +192,6 @@ class Check {
                  "\"sliding_window\": null in a copy of the folder, which is the same model for "
                  "texts of at most {} tokens",
                  window));
-    for (int64_t l = 0; l < s_.L; ++l)
-      if (const int64_t own = s_.kind(l).window; own > 0 && own < s_.P && own != window)
-        refuse("one sliding_window", fmt::format("{} and {}", own, window));
     if (window_period(s_) == 0)
       refuse("layer_types that repeat, the last of each period full_attention",
              "layer_types in another order");
