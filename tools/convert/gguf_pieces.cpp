@@ -55,13 +55,14 @@ void read_steps(const TokenizerSpec& spec, GgufPieces& out) {
                           pre = steps_of(component(spec.pre_tokenizer), "pretokenizers");
   bool marked = false;
   for (const json& step : normalizer) {
+    const std::string type = step.value("type", "");
     if (is_prepend(step) && !marked)
       out.space_before = true;
     else if (is_space_mark(step))
       marked = true;
     else
       refuse(spec, "a normaliser that puts a space before the text or U+2581 for spaces, or none",
-             step.value("type", step.dump()));
+             type);
   }
   for (const json& step : pre) {
     if (marked && is_idle_split(step)) continue;

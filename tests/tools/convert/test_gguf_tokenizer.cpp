@@ -146,7 +146,7 @@ TEST_F(Pieces, OthersAreRefused) {
          vocab["<0x0a>"] = vocab["<0x0A>"];
          vocab.erase("<0x0A>");
        }},
-      {"NFKC",
+      {"a normaliser that puts a space before the text or U+2581 for spaces, or none",
        [](json& j) {
          j["normalizer"] = {{"type", "NFKC"}};
        }},
