@@ -158,10 +158,9 @@ std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, const Mo
     if (!pre.empty())
       notes.push_back(fmt::format("--pre {} has no effect: the tokenizer is one of pieces", pre));
     if (own.space_before && !own.always)
-      notes.push_back(
-          fmt::format("llama.cpp puts a space before a text that begins with one{} too, this "
-                      "tokenizer does not",
-                      own.again_after ? "" : ", and after special tokens inside a text,"));
+      notes.push_back(fmt::format(
+          "this tokenizer puts no space before a text that begins with one{}; llama.cpp does",
+          own.again_after ? "" : ", nor after special tokens inside a text"));
     own.scores.resize(static_cast<size_t>(model.V), 0.0f);
     out.add("tokenizer.ggml.model", "llama");
     out.add("tokenizer.ggml.pre", "default");
