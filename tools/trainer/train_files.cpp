@@ -138,6 +138,7 @@ bool TrainRun::sample() {
 void TrainRun::save() {
   require_own_output();
   if (saved_step_ == at_.step) return;
+  session_->keep_weights();
   if (checkpoints_) tell_saved(checkpoints_->wait());
   if (best_so_far()) {
     at_.best_saved_loss = evaluated_loss_;

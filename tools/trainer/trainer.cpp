@@ -299,6 +299,7 @@ void TrainRun::log_step(double step_seconds) {
 // is to be kept then.
 bool TrainRun::evaluate() {
   at_.evaluation_due = false;
+  session_->keep_weights();
   if (plan_.decisions.eval_batch > 0 && data_.eval_samples > 0) {
     measure();
     if (!std::isfinite(evaluated_loss_)) {
@@ -504,6 +505,7 @@ int TrainRun::steps() {
   meet("the last checkpoint");
   require_own_output();
   if (at_.step > 0 && at_.updates == 0) return nothing_learned();
+  session_->keep_weights();
   if (!load_best()) return training_failed();
   tell_better_start();
   tell_untrained();
