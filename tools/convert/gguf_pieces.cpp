@@ -22,10 +22,6 @@ constexpr const char* kSpace = "\xe2\x96\x81";  // U+2581, which stands for a sp
        "--to hf keeps the tokenizer as it is");
 }
 
-json component(const std::string& text) {
-  return json::parse(text, nullptr, false);
-}
-
 // The steps of a component, without those that do nothing.
 std::vector<json> steps_of(const json& j, const char* list) {
   std::vector<json> steps;
@@ -51,8 +47,8 @@ bool is_idle_split(const json& j) {
 }
 
 void read_steps(const TokenizerSpec& spec, GgufPieces& out) {
-  const std::vector<json> normalizer = steps_of(component(spec.normalizer), "normalizers"),
-                          pre = steps_of(component(spec.pre_tokenizer), "pretokenizers");
+  const std::vector<json> normalizer = steps_of(gguf_component(spec.normalizer), "normalizers"),
+                          pre = steps_of(gguf_component(spec.pre_tokenizer), "pretokenizers");
   bool marked = false;
   for (const json& step : normalizer) {
     const std::string type = step.value("type", "");

@@ -19,16 +19,11 @@ namespace {
 
 using nlohmann::json;
 
-// The files of these components were checked when the tokenizer was built.
-json component(const std::string& text) {
-  return json::parse(text, nullptr, false);
-}
-
 // The dialogue form of a folder, as newer and older files have it.
 std::string chat_template(const TokenizerSpec& spec, const std::string& folder) {
   const std::string path = folder + "/chat_template.jinja";
   if (file_exists(path)) return read_file(path, 1 << 24);
-  const json config = component(spec.config);
+  const json config = gguf_component(spec.config);
   if (config.is_object() && config.contains("chat_template") && config["chat_template"].is_string())
     return config["chat_template"].get<std::string>();
   return "";
@@ -67,7 +62,7 @@ void add_rule(const Tokenizer& tokenizer, const std::string& pre, GgufMetadata& 
         "llama.cpp with {} knows the case of ASCII letters alone: ids of some words in other "
         "letters may differ",
         rule));
-  const json normalizer = component(spec.normalizer);
+  const json normalizer = gguf_component(spec.normalizer);
   if (normalizer.is_object()) {
     const std::string type = normalizer.value("type", "");
     if (type != "NFC")
@@ -117,6 +112,10 @@ constexpr std::array<std::string_view, 2> kPhiNames = {"phi-3", "phi3"};
 constexpr std::array<std::string_view, 4> kPhiTokens = {"</s>", "<unk>", "<s>", "<|endoftext|>"};
 
 }  // namespace
+
+json gguf_component(const std::string& text) {
+  return json::parse(text, nullptr, false);
+}
 
 std::vector<std::string> check_gguf_name(const Tokenizer& tokenizer, const std::string& name) {
   std::string lower = name;
@@ -211,7 +210,7 @@ std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, const Mo
   role("padding", tokenizer.pad_id());
   // What the configuration says, else what the post-processor puts around a text. bos is said also
   // when false: some splitting rules have another default.
-  const json config = component(spec.config);
+  const json config = gguf_component(spec.config);
   const int32_t a_text = -1;
   std::vector<int32_t> around = tokenizer.with_special_tokens({&a_text, 1}).ids;
   if (around.empty()) around = {a_text};  // a post-processor may leave the text itself out

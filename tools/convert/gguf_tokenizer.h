@@ -2,6 +2,7 @@
 // falls back to bytes, as SentencePiece's.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,9 @@ struct GgufPieces {
 };
 // Throws unsupported, with the reason, if merges, normaliser or splitting are others.
 GgufPieces gguf_pieces_of(const Tokenizer& tokenizer);
+
+// A component of a tokenizer's file, which was checked when the tokenizer was built.
+nlohmann::json gguf_component(const std::string& text);
 
 // Whether such a tokenizer writes a byte so: <0x0A>.
 bool is_byte_token(std::string_view text);
