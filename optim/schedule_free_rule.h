@@ -134,6 +134,10 @@ inline void check_schedule_free(const OptimizerConfig& c, const char* name, cons
   if (!(beta > 0 && beta < 1))
     refuse(std::string(of) + " above 0 and below 1, how near to the average gradients are taken",
            setting(of, beta), std::string(of) + "=0.9");
+  for (const auto& [key, value] : c.args)
+    if (key == "warmup_steps" && value != std::floor(value))
+      refuse("warmup_steps as a number of steps", setting("warmup_steps", value),
+             "optim_args=warmup_steps=" + std::to_string(static_cast<int64_t>(value)));
 }
 
 template <bool adam, class F>

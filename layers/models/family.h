@@ -33,6 +33,7 @@ struct GgufArchitecture {
   GgufPart mlp_bias = GgufPart::never;
   GgufPart own_head = GgufPart::may;  // output.weight; must: a tied head is written twice
   GgufPart partial_turns = GgufPart::never, turn_factors = GgufPart::never;
+  bool two_turn_factors = false;  // turn_factors of longrope alone, not of llama3
   GgufPart attention_cap = GgufPart::never, head_cap = GgufPart::never;
   GgufPart windows = GgufPart::never;  // must: a model without has one as long as its positions
   // Without a key, every so manieth layer has no window and the others do.

@@ -56,11 +56,18 @@ int64_t turning_width(const ModelSpec& s) {
   return 2 * static_cast<int64_t>(s.rope.inverse_frequencies(s.D).size());
 }
 
-// The longest window of a layer that has one shorter than the positions; 0: none.
+// The window of a layer, at most all positions, where it is shorter than they are or the layer turns as
+// those with a window do; else 0.
+int64_t window_of(const ModelSpec& s, int64_t l) {
+  const LayerKind& kind = s.kind(l);
+  if (kind.window <= 0 || (kind.window >= s.P && kind.rope != LayerRope::local)) return 0;
+  return std::min(kind.window, s.P);
+}
+
+// The longest window of a layer; 0: none.
 int64_t longest_window(const ModelSpec& s) {
   int64_t window = 0;
-  for (int64_t l = 0; l < s.L; ++l)
-    if (s.kind(l).window < s.P) window = std::max(window, s.kind(l).window);
+  for (int64_t l = 0; l < s.L; ++l) window = std::max(window, window_of(s, l));
   return window;
 }
 
@@ -69,8 +76,7 @@ int64_t window_period(const ModelSpec& s) {
   for (int64_t n = 1; n <= s.L + 1; ++n) {
     bool fits = true;
     for (int64_t l = 0; l < s.L; ++l) {
-      const int64_t window = s.kind(l).window;
-      fits = fits && (window > 0 && window < s.P) == ((l + 1) % n != 0);
+      fits = fits && (window_of(s, l) > 0) == ((l + 1) % n != 0);
     }
     if (fits) return n;
   }
@@ -155,6 +161,8 @@ class Check {
     if (r.type == "llama3" || r.type == "longrope") {
       // One kind each has its tensors: rope_freqs, or rope_factors_long and rope_factors_short.
       if (a_.turn_factors == GgufPart::never) refuse("rope_type default, linear or yarn", found);
+      if (r.type == "llama3" && a_.two_turn_factors)
+        refuse("rope_type default, linear, yarn or longrope", found);
       if (r.type == "longrope")
         notes_.push_back(fmt::format(
             "llama.cpp takes the long factors of rotary positions where its context has "

@@ -66,7 +66,8 @@ constexpr DecoderKeys kPhi3 = {.model_type = "phi3",
                                .gguf = {.name = "phi3",
                                         .heads_fill_width = true,
                                         .partial_turns = GgufPart::may,
-                                        .turn_factors = GgufPart::may},
+                                        .turn_factors = GgufPart::may,
+                                        .two_turn_factors = true},
                                .read = read,
                                .write = write};
 

@@ -2,7 +2,10 @@
 // are of the kept ones, and no step sees that they were there.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "tests/tools/session_case.h"
+#include "tools/session/warm_up.h"
 
 namespace snug {
 namespace {
@@ -104,6 +107,25 @@ TEST(KeptWeights, AreThoseOfTheAverageAndNoStepSeesThem) {
         EXPECT_EQ(each.evaluations.back(), plain.evaluations.back());
       }
     }
+}
+
+// What ran before weights were loaded shows in none of them.
+TEST(KeptWeights, ALoadedSessionHasThem) {
+  const Model model(test::tiny_spec(kModel), parse_precision("fp32"));
+  test::SessionRun run(model, options_of("schedule_free_adamw"));
+  Session& s = run.session();
+  for (int64_t step = 0; step < 3; ++step) run.train_step(step);
+  s.keep_weights();
+  const std::vector<float> kept = run.weights();
+  const StepState before = s.state();
+  std::vector<float> all(static_cast<size_t>(s.master().elements()));
+  std::memcpy(all.data(), s.master().data, all.size() * sizeof(float));
+  warm_up(s);
+  std::memcpy(s.master().data, all.data(), all.size() * sizeof(float));
+  s.state() = before;
+  s.load();
+  s.keep_weights();
+  EXPECT_TRUE(test::same_bits(run.weights(), kept));
 }
 
 // In backward too, where the update is done before the step ends.

@@ -459,6 +459,13 @@ std::string idle_rates(const RunConfig& c, int64_t total_steps) {
     return fmt::format("nothing will be learned: the learning rate is 0 ({})",
                        quote(c, {"learning_rate"}));
   const int64_t steps = total_steps > 0 ? total_steps : kClockSteps;
+  if (find_optimizer(c.optim)->keeps_others && total_steps > 0 &&
+      c.warmup_steps > static_cast<double>(total_steps))
+    return fmt::format(
+        "the warm-up takes all of the run's {} steps ({}): the learning rate rises "
+        "to {:.4g} and not to {:.4g}",
+        total_steps, quote(c, {"warmup_steps"}),
+        c.learning_rate * static_cast<double>(total_steps) / c.warmup_steps, c.learning_rate);
   if (resolve_warmup(c, steps) < steps) return {};
   const double top =
       c.learning_rate * LearningRateSchedule(schedule_config(c, steps)).factor(steps - 1);

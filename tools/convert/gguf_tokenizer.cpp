@@ -155,7 +155,8 @@ std::vector<std::string> add_gguf_tokenizer(const Tokenizer& tokenizer, const Mo
   if (pieces) {
     GgufPieces own = gguf_pieces_of(tokenizer);
     if (!pre.empty())
-      notes.push_back(fmt::format("--pre {} has no effect: the tokenizer is one of pieces", pre));
+      fail(ErrorCode::usage, "--pre for a tokenizer whose words are bytes",
+           fmt::format("--pre {} and one of pieces in {}", pre, folder), "leave --pre out");
     if (own.space_before && !own.always)
       notes.push_back(fmt::format(
           "this tokenizer puts no space before a text that begins with one{}; llama.cpp does",

@@ -328,6 +328,7 @@ void Session::load() {
     stores_->load(ctx_);
     if (packed_) packed_->pack(ctx_, stores_->weights(), true);
   });
+  kept_ = true;  // whatever a warm-up left
 }
 
 void Session::begin_window(uint64_t seed, int64_t step, int64_t trained_tokens) {

@@ -254,6 +254,8 @@ void TrainRun::log_step(double step_seconds) {
                                  : std::numeric_limits<double>::quiet_NaN();
   m.metrics = at_.window_pairs.means();
   m.learning_rate = static_cast<double>(session_->state().learning_rate[0]);
+  if (session_->optimizer().keeps_others() && config().warmup_steps > 0)  // its warm-up is its own
+    m.learning_rate *= std::min(1.0, static_cast<double>(at_.updates) / config().warmup_steps);
   m.grad_norm =
       untrained_ ? std::numeric_limits<double>::quiet_NaN() : gradient_norm_of(session_->state());
   const bool scaling = setup_.model->precision().loss_scaling();

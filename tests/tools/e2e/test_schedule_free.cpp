@@ -26,6 +26,13 @@ TEST(ScheduleFree, AnyRunLearnsTheSame) {
                        "eval_fraction=0.1"};
     w.trained("often", joined(base, {"max_steps=8", "eval_steps=1"}));
     expect_planned_is_measured(w, "often");
+    // The rate that is said is the one of the step.
+    std::vector<double> rates;
+    for (const auto& line : w.metrics("often"))
+      if (line.contains("learning_rate")) rates.push_back(line["learning_rate"]);
+    ASSERT_EQ(rates.size(), 8u);
+    for (size_t k = 0; k < 8; ++k)
+      EXPECT_NEAR(rates[k], 0.01 * std::min(1.0, static_cast<double>(k + 1) / 3), 1e-8) << k;
     EXPECT_NE(slurp(w.path("often/config.resolved.yaml")).find("lr_scheduler_type: constant"),
               std::string::npos);
     EXPECT_NE(slurp(w.path("often/report.html")).find("to_kept"), std::string::npos);
@@ -59,12 +66,13 @@ TEST(ScheduleFree, RanksLearnTheSame) {
   const Workspace w;
   const Keys base = {
       "optim=schedule_free_adamw",     "precision=bf16", "threads=1",    "ranks=2",
-      "per_device_train_batch_size=3", "max_steps=6",    "save_steps=6", "eval_fraction=0.1"};
+      "per_device_train_batch_size=3", "max_steps=6",    "save_steps=1", "eval_fraction=0.1"};
   w.trained("zero0", joined(base, {"zero=0", "eval_steps=1"}));
   for (const char* zero : {"1", "2", "3"}) {
     const std::string name = std::string("zero") + zero;
     w.trained(name, joined(base, {std::string("zero=") + zero, "eval_steps=2"}));
-    for (const char* file : {"/final/model.safetensors", "/checkpoint-6/optimizer.safetensors"})
+    for (const char* file : {"/final/model.safetensors", "/checkpoint-6/optimizer.safetensors",
+                             "/checkpoint-5/model.safetensors", "/checkpoint-4/model.safetensors"})
       EXPECT_TRUE(slurp(w.path(name + file)) == slurp(w.path(std::string("zero0") + file)))
           << name << file;
     EXPECT_EQ(w.json(name + "/memory.json")["planned_engine_bytes"],
@@ -86,6 +94,7 @@ TEST(ScheduleFree, TheBestModelIsOfKeptWeights) {
   const size_t at = run.out.find("Best model: ");
   ASSERT_NE(at, std::string::npos) << run.out;
   const std::string best = run.out.substr(run.out.find("checkpoint-", at), 12);
+  EXPECT_NE(best, "checkpoint-6");  // of which nothing would be loaded
   const SafetensorsFolder a(w.path("run/final")), b(w.path("run/" + best));
   for (const SafeTensor* t : a.tensors())
     EXPECT_EQ(std::memcmp(t->data, b.at(t->name).data, static_cast<size_t>(t->bytes)), 0)
