@@ -52,14 +52,18 @@ class BenchRun {
   int64_t steps_ = 0;
 };
 
-// Ops that are alike: same program, name, kernel, stream, FLOPs and bytes.
+// Ops that are alike: same program, name, layer, kernel, stream, FLOPs and bytes.
 struct OpRow {
   std::string program, op, variant;
+  std::string layer;             // of a block attn.c_attn, or empty; head, embedding
   StreamId stream = kCompute;    // another's overlap with those of the compute stream
   int64_t flops = 0, bytes = 0;  // of one call
   int64_t calls = 0;             // of one window
   Times times;                   // of one call, a mean for every window
 };
+// What a row multiplies: "attn.c_attn dy W" for the gradient of a layer's input, x W^T forward, dy^T x
+// for that of its weight; of other ops the layer alone.
+std::string product_text(const OpRow& row);
 // Collects the ops of one or more windows (steps); `end_window` closes one.
 class OpTimes final : public OpListener {
  public:

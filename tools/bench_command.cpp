@@ -126,6 +126,7 @@ int bench_step(const Arguments& arguments) {
       for (const double s : r.times.seconds) seconds += s * static_cast<double>(r.calls);
       list.push_back({{"program", r.program},
                       {"op", r.op},
+                      {"of", product_text(r)},
                       {"calls", r.calls * static_cast<int64_t>(r.times.seconds.size())},
                       {"seconds", seconds},
                       {"predicted_seconds_per_call", predicted(r)},
@@ -168,17 +169,18 @@ int bench_step(const Arguments& arguments) {
       model_rate * 1e-9, 100.0 * model_rate / roof, roofs.is_bf16(narrow) ? "bf16" : "fp32");
   fmt::print("start: {:.2f} s until the first step, which took {:.3f} s; peak resident {}\n\n",
              startup, first, human_bytes(peak));
-  fmt::print("{:<12} {:<29} {:>6} {:>9} {:>9} {:>6} {:>10} {:>9} {:>6}\n", "program", "op", "calls",
-             "ms/call", "predicted", "share", "GFLOP/s", "GB/s", "roof");
+  fmt::print("{:<12} {:<29} {:<24} {:>6} {:>9} {:>9} {:>6} {:>10} {:>9} {:>6}\n", "program", "op",
+             "of", "calls", "ms/call", "predicted", "share", "GFLOP/s", "GB/s", "roof");
   for (const OpRow& r : rows) {
     const double each = r.times.median();
     const bool product = narrow_product(roofs, r.variant);
-    fmt::print("{:<12} {:<29} {:>6} {:>9.3f} {:>9.3f} {:>5.1f}% {:>10.1f} {:>9.2f} {:>5.0f}%\n",
-               r.program, r.op, r.calls, each * 1e3, predicted(r) * 1e3, 100.0 * window(r) / total,
-               static_cast<double>(r.flops) / each * 1e-9,
-               static_cast<double>(r.bytes) / each * 1e-9,
-               100.0 * roof_share(roofs, static_cast<double>(r.flops), static_cast<double>(r.bytes),
-                                  each, product));
+    fmt::print(
+        "{:<12} {:<29} {:<24} {:>6} {:>9.3f} {:>9.3f} {:>5.1f}% {:>10.1f} {:>9.2f} {:>5.0f}%\n",
+        r.program, r.op, product_text(r), r.calls, each * 1e3, predicted(r) * 1e3,
+        100.0 * window(r) / total, static_cast<double>(r.flops) / each * 1e-9,
+        static_cast<double>(r.bytes) / each * 1e-9,
+        100.0 * roof_share(roofs, static_cast<double>(r.flops), static_cast<double>(r.bytes), each,
+                           product));
     if (window(r) < 0.001 * total) break;
   }
   fmt::print("\n{:<29} {:>6} {:>9} {:>9} {:>9}\n", "of a step", "calls", "ms", "predicted",

@@ -78,8 +78,8 @@ int bench_ops(const Arguments& arguments) {
                  between.size(), between_line);
     fmt::print("step: median {:.3f} s of {}, noise {:.1f} %\n\n", times.median(),
                times.seconds.size(), 100.0 * times.noise());
-    fmt::print("{:<12} {:<24} {:>6} {:>9} {:>7} {:>9} {:>8} {:>6}  {}\n", "program", "op", "calls",
-               "ms/call", "noise", "GFLOP/s", "GB/s", "roof", "kernel");
+    fmt::print("{:<12} {:<24} {:<24} {:>6} {:>9} {:>7} {:>9} {:>8} {:>6}  {}\n", "program", "op",
+               "of", "calls", "ms/call", "noise", "GFLOP/s", "GB/s", "roof", "kernel");
   }
   for (const OpRow& r : ops.rows()) {
     const double each = r.times.median();
@@ -91,6 +91,7 @@ int bench_ops(const Arguments& arguments) {
       list.push_back(
           {{"program", r.program},
            {"op", r.op},
+           {"of", product_text(r)},
            {"calls_per_step", r.calls},
            {"seconds_per_call", each},
            {"fastest_seconds", r.times.least()},
@@ -104,9 +105,9 @@ int bench_ops(const Arguments& arguments) {
                                                                                     : "memory"}});
       if (!r.variant.empty()) list.back()["kernel"] = r.variant;
     } else {
-      fmt::print("{:<12} {:<24} {:>6} {:>9.3f} {:>6.1f}% {:>9.1f} {:>8.2f} {:>5.0f}%  {}\n",
-                 r.program, r.op, r.calls, each * 1e3, 100.0 * r.times.noise(), flops / each * 1e-9,
-                 bytes / each * 1e-9, 100.0 * share, r.variant);
+      fmt::print("{:<12} {:<24} {:<24} {:>6} {:>9.3f} {:>6.1f}% {:>9.1f} {:>8.2f} {:>5.0f}%  {}\n",
+                 r.program, r.op, product_text(r), r.calls, each * 1e3, 100.0 * r.times.noise(),
+                 flops / each * 1e-9, bytes / each * 1e-9, 100.0 * share, r.variant);
     }
   }
   if (json) {

@@ -123,8 +123,36 @@ double BenchRun::step() {
   return monotonic_seconds() - started;
 }
 
+namespace {
+
+// What is alike in all blocks: behind the number of a layer. h.3.attn.c_attn: attn.c_attn; h.3: nothing;
+// head: head.
+std::string layer_of(std::string_view scope) {
+  for (size_t begin = 0; begin < scope.size();) {
+    const size_t end = std::min(scope.find('.', begin), scope.size());
+    const std::string_view word = scope.substr(begin, end - begin);
+    if (word.find_first_not_of("0123456789") == std::string_view::npos)
+      return std::string(scope.substr(std::min(end + 1, scope.size())));
+    begin = end + 1;
+  }
+  return std::string(scope);
+}
+
+}  // namespace
+
+std::string product_text(const OpRow& row) {
+  // Products of a weight (out, in) on rows, by the classes of engine/blas.
+  const std::string_view kind(row.variant.data(), std::min<size_t>(3, row.variant.size()));
+  const char* product = kind == "nt "   ? "x W^T"
+                        : kind == "nn " ? "dy W"
+                        : kind == "tn " ? "dy^T x"
+                                        : "";
+  return row.layer + (row.layer.empty() || *product == '\0' ? "" : " ") + product;
+}
+
 struct OpTimes::State {
-  using Key = std::tuple<std::string, std::string, std::string, StreamId, int64_t, int64_t>;
+  using Key =
+      std::tuple<std::string, std::string, std::string, std::string, StreamId, int64_t, int64_t>;
   struct Entry {
     OpRow row;
     int64_t calls = 0;  // of the open window
@@ -138,11 +166,13 @@ OpTimes::~OpTimes() = default;
 
 void OpTimes::op_done(const Program& program, int32_t op, double seconds) {
   const OpRecord& r = program.ops[static_cast<size_t>(op)];
-  State::Entry& e =
-      state_->entries[{program.name.str(), r.name, r.variant.str(), r.stream, r.flops, r.bytes}];
+  const std::string layer = layer_of(r.scope.view());
+  State::Entry& e = state_->entries[{program.name.str(), r.name, layer, r.variant.str(), r.stream,
+                                     r.flops, r.bytes}];
   if (e.row.op.empty()) {
     e.row.program = program.name.str();
     e.row.op = r.name;
+    e.row.layer = layer;
     e.row.variant = r.variant.str();
     e.row.stream = r.stream;
     e.row.flops = r.flops;

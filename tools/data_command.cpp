@@ -287,7 +287,7 @@ int preview(const Arguments& arguments) {
     if (!config.tokenizer.empty()) tokenizer = Tokenizer::load(config.tokenizer);
     if (tokenizer) V = tokenizer->vocab_size();
   } else {
-    RunSetup setup = make_setup(config);
+    RunSetup setup = make_setup(config, true);
     if (setup.model->spec().encoder() || setup.rows) {
       if (!setup.rows)
         fail(ErrorCode::usage, "train_data or eval_data for snug data preview", "neither",

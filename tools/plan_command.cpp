@@ -11,6 +11,7 @@
 #include "tools/cli/argument_parser.h"
 #include "tools/cli/config_arguments.h"
 #include "tools/cli/output_file.h"
+#include "tools/cli/terminal.h"
 #include "tools/commands.h"
 #include "tools/config/make_schedule.h"
 #include "tools/planner/batch_room.h"
@@ -78,7 +79,7 @@ int sweep_budgets(PlanRequest request, const std::string& sweep, const std::stri
   if (json)
     fmt::print("{}\n", ladder_json(ladder).dump(2));
   else
-    fmt::print("{}", ladder_text(ladder));
+    fmt::print("{}", fit_terminal(ladder_text(ladder)));
   return !ladder.rungs.empty() && ladder.rungs.back().fits ? 0 : 3;
 }
 
@@ -108,7 +109,7 @@ int compare_plans(const ConfigArguments& a, const std::string& text, bool json) 
   if (json)
     fmt::print("{}\n", comparison_json(all).dump(2));
   else
-    fmt::print("{}", comparison_text(all));
+    fmt::print("{}", fit_terminal(comparison_text(all)));
   return any ? 0 : 3;
 }
 
@@ -143,7 +144,7 @@ int scale_plans(const ConfigArguments& a, const std::string& text, const std::st
   if (json)
     fmt::print("{}\n", scale_json(scale).dump(2));
   else
-    fmt::print("{}", scale_text(scale));
+    fmt::print("{}", fit_terminal(scale_text(scale)));
   return scale.plans.back().plan.fits ? 0 : 3;
 }
 
@@ -248,7 +249,9 @@ int plan_command(const Arguments& arguments) {
     return plan.fits ? 0 : 3;
   }
   if (!plan.fits) refuse_plan(plan);
-  fmt::print("{}\n{}", plan_text(plan), timeline_text(plan, terminal_glyphs()));
+  const int columns = terminal_columns();
+  fmt::print("{}\n{}", fit_columns(plan_text(plan), columns),
+             timeline_text(plan, terminal_glyphs(), columns));
   // With num_train_epochs alone the steps are known when the data is.
   if (a.config.max_steps > 0 || clock_alone(a.config))
     if (const std::string idle = idle_rates(a.config, a.config.max_steps); !idle.empty())

@@ -6,6 +6,7 @@
 
 #include "engine/core/error.h"
 #include "engine/io/files.h"
+#include "tools/checkpoint/output_folder.h"
 #include "tools/cli/argument_parser.h"
 #include "tools/cli/output_file.h"
 #include "tools/commands.h"
@@ -57,9 +58,18 @@ int report_command(const Arguments& arguments) {
   if (!parser.parse(arguments)) return 0;
   for (std::string& folder : folders) folder = run_folder(folder);
   for (size_t i = 0; i < folders.size(); ++i)
-    if (std::find(folders.begin(), folders.begin() + static_cast<int64_t>(i), folders[i]) !=
-        folders.begin() + static_cast<int64_t>(i))
-      fail(ErrorCode::usage, "each run once", folders[i] + " twice", "leave one of them out");
+    for (size_t k = 0; k < i; ++k) {
+      std::error_code error;
+      if (!std::filesystem::equivalent(folders[i], folders[k], error)) continue;
+      std::string rest = "snug report";
+      for (size_t other = 0; other < folders.size(); ++other)
+        if (other != i) rest += " " + shell_word(folders[other]);
+      fail(ErrorCode::usage, "each run once",
+           folders[i] == folders[k]
+               ? folders[i] + " twice"
+               : fmt::format("{} and {}, which are one", folders[k], folders[i]),
+           rest);
+    }
   if (output.empty()) output = folders.size() == 1 ? folders[0] + "/report.html" : "runs.html";
   check_output_file(output, "--output", overwrite, kReportMark);
   if (folders.size() == 1) {

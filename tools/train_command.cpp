@@ -8,6 +8,7 @@
 #include <string>
 
 #include "engine/core/error.h"
+#include "engine/core/suggest.h"
 #include "engine/io/files.h"
 #include "parallel/launch.h"
 #include "parallel/rendezvous.h"
@@ -16,6 +17,7 @@
 #include "tools/cli/config_arguments.h"
 #include "tools/cli/examples.h"
 #include "tools/commands.h"
+#include "tools/config/keys.h"
 #include "tools/setup/rank_setup.h"
 #include "tools/setup/setup.h"
 #include "tools/trainer/trainer.h"
@@ -30,6 +32,27 @@ Arguments with_ranks(Arguments arguments, const std::optional<ForeignPlace>& pla
                                 [](const std::string& word) { return word.starts_with("ranks="); });
   if (place && !said) arguments.push_back(fmt::format("ranks={}", place->size));
   return arguments;
+}
+
+// What else it may have been meant to be: a folder beside it of nearly that name, or a key.
+std::string near_word(const std::string& word) {
+  namespace fs = std::filesystem;
+  const fs::path path(word);
+  std::vector<std::string> names;
+  std::error_code error;
+  const fs::path above = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  for (fs::directory_iterator it(above, error), end; !error && it != end; it.increment(error))
+    if (file_exists((it->path() / "config.resolved.yaml").string()))
+      names.push_back((path.has_parent_path() ? it->path() : it->path().filename()).string());
+  std::sort(names.begin(), names.end());
+  const std::vector<std::string_view> runs(names.begin(), names.end());
+  std::vector<std::string_view> keys;
+  for (const Key& key : config_keys()) keys.push_back(key.name);
+  return suggestion(
+      word, runs,
+      suggestion(word, keys,
+                 runs.empty() ? "snug train --example pretrain prints a configuration to begin with"
+                              : "snug train " + names.front()));
 }
 
 // `snug train RUN` goes on with the run in that folder, or from one of its checkpoints: a word that
@@ -49,8 +72,14 @@ Arguments with_run_folder(const Arguments& arguments) {
            word == "overwrite=true";
     std::error_code error;
     const bool value = i > 0 && arguments[i - 1] == "--config";
-    if (value || word.starts_with("-") || word.find('=') != std::string::npos ||
-        !fs::is_directory(word, error)) {
+    if (value || word.starts_with("-") || word.find('=') != std::string::npos) {
+      out.push_back(word);
+      continue;
+    }
+    if (!fs::is_directory(word, error)) {
+      if (!fs::exists(word, error) && find_key(word.substr(0, word.find('.'))) == nullptr)
+        fail(ErrorCode::usage, "the folder of a run to go on with, --config FILE, or key=value",
+             fmt::format("\"{}\", which is no folder, no file and no key", word), near_word(word));
       out.push_back(word);
       continue;
     }

@@ -36,8 +36,9 @@ class Tokenizer {
 
   // Writes tokenizer.json, tokenizer_config.json and, of BPE, vocab.json and merges.txt, of
   // WordPiece vocab.txt, each under a temporary name first, so that
-  // AutoTokenizer.from_pretrained(folder) gives the same ids. Makes the folder.
-  void save(const std::filesystem::path& folder) const;
+  // AutoTokenizer.from_pretrained(folder) gives the same ids. Makes the folder. `longest`, if above 0:
+  // tokens that the model takes at most, model_max_length unless that says less already.
+  void save(const std::filesystem::path& folder, int64_t longest = 0) const;
   // One tokenizer.json file. The roles are not part of that format: see load.
   void save_json(const std::filesystem::path& file) const;
 

@@ -136,7 +136,7 @@ std::string tokenizer_json(const Tokenizer& tokenizer) {
   return out;
 }
 
-std::string config_json(const TokenizerSpec& spec) {
+std::string config_json(const TokenizerSpec& spec, int64_t longest) {
   Json config = parse_json(spec.config, spec.origin);
   if (!config.is_object()) config = Json::object();
   const auto missing = [&](const char* key) { return !config.contains(key); };
@@ -150,6 +150,10 @@ std::string config_json(const TokenizerSpec& spec) {
   role("bos_token", spec.bos_token);
   role("pad_token", spec.pad_token);
   role("unk_token", spec.unk_role);
+  // Of another model it may be more than this one takes, and where none was said it is 1e30.
+  if (const Json& said = config.contains("model_max_length") ? config["model_max_length"] : Json();
+      longest > 0 && !(said.is_number() && said.get<double>() <= static_cast<double>(longest)))
+    config["model_max_length"] = longest;
   return config.dump(2) + "\n";
 }
 
@@ -159,7 +163,7 @@ void Tokenizer::save_json(const std::filesystem::path& file) const {
   write_atomic(file.string(), tokenizer_json(*this));
 }
 
-void Tokenizer::save(const std::filesystem::path& folder) const {
+void Tokenizer::save(const std::filesystem::path& folder, int64_t longest) const {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
@@ -183,7 +187,7 @@ void Tokenizer::save(const std::filesystem::path& folder) const {
     for (int32_t id = 0; id < vocab_size(); ++id) lines += std::string(token_text(id)) + "\n";
     write("vocab.txt", lines);
   }
-  write_atomic((folder / "tokenizer_config.json").string(), config_json(spec()));
+  write_atomic((folder / "tokenizer_config.json").string(), config_json(spec(), longest));
   write_atomic((folder / "tokenizer.json").string(), tokenizer_json(*this));
 }
 

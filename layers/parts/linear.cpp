@@ -10,6 +10,7 @@ namespace {
 
 LinearParams add_params(Wiring& w, const LinearShape& s, int64_t in) {
   LinearParams p;
+  p.of = w.param_name(s.name, "");
   p.weight = w.param({.name = w.param_name(s.name, ".weight"),
                       .shape = {s.out, in},
                       .group = kGroupDecay,
@@ -166,6 +167,7 @@ void linear_forward(Context& ctx, Runtime& rt, const LinearParams& p, const View
 
 void linear_backward_params(Context& ctx, Runtime& rt, const LinearParams& p, const View& dy,
                             const View& x) {
+  const Context::Scope scope = scope_of(ctx, p);
   if (rt.grads->wants(p.weight)) {
     const GradView dw = rt.grads->open(ctx, p.weight);
     matmul(ctx, dw.view, dy, x, {.transpose_a = true, .add = dw.add});
@@ -179,6 +181,7 @@ void linear_backward_params(Context& ctx, Runtime& rt, const LinearParams& p, co
 
 void linear_backward_input(Context& ctx, Runtime& rt, const LinearParams& p, const GradView& dx,
                            const View& dy) {
+  const Context::Scope scope = scope_of(ctx, p);
   MatmulOptions options;
   options.b_packed = rt.packed_weight(p.weight).backward;
   options.add = dx.add;

@@ -39,9 +39,15 @@ void linear_residual_backward(Context& ctx, Pass& p, const Wiring::Linear& l, Te
 // What the op of the add and the dropout takes.
 ResidualInput residual_input(const Pass& p, const Wiring::Linear& l);
 
+// While it lives, ops are those of the layer.
+inline Context::Scope scope_of(Context& ctx, const LinearParams& p) {
+  return Context::Scope(ctx, p.of.empty() ? ctx.scope() : p.of);
+}
+
 // Calls f(LinearWeights) while the weights are held.
 template <class F>
 void with_weights(Context& ctx, Runtime& rt, const LinearParams& p, F&& f) {
+  const Context::Scope scope = scope_of(ctx, p);
   f(LinearWeights{rt.params.acquire(ctx, p.weight),
                   p.bias >= 0 ? rt.params.acquire(ctx, p.bias) : View(),
                   rt.packed_weight(p.weight).forward});

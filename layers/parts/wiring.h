@@ -23,6 +23,7 @@ namespace snug {
 struct LinearParams {
   int weight = -1;
   int bias = -1;  // -1: none
+  Name of = {};   // the layer, h.3.attn.c_attn: scope of its ops; empty: that of its part
 };
 
 // The dropout of a branch before it is added to the residual stream.

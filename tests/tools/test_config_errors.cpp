@@ -68,7 +68,9 @@ TEST(ConfigErrors, UnknownKeys) {
                   "for example model.n_layer=6");
   expect_error_of({"model..x=1"}, "a name on both sides of each dot", "\"model..x\" (command line)",
                   "for example model.n_layer=6");
-  expect_error_of({"seed"}, "key=value", "\"seed\" (command line)",
+  expect_error_of({"seed"}, "key=value", "\"seed\" (command line), a key without a value",
+                  "seed=7");
+  expect_error_of({"sed"}, "key=value", "\"sed\" (command line)",
                   "for example memory=8GiB or model.n_layer=6");
   expect_error_of({"=3"}, "key=value", "\"=3\" (command line)",
                   "for example memory=8GiB or model.n_layer=6");
@@ -236,7 +238,7 @@ TEST(ConfigErrors, Choices) {
                "\"adam8bits\" (run.yaml:1)", "allow=[micro_batch]");
   expect_error("allow: adam8bit", "a permission that something here can use",
                "\"adam8bit\" (run.yaml:1), which is not built",
-               "optim=adamw_8bit, which asks for it by name", ErrorCode::unsupported);
+               "leave allow out; optim=adamw_8bit asks for it by name", ErrorCode::unsupported);
   expect_error("lr_scheduler_kwargs: {min_lrs: 1}",
                "lr_scheduler_kwargs with names among min_lr, min_lr_rate, num_warmup_steps, "
                "num_decay_steps, decay_type, num_cycles, power, timescale",

@@ -10,6 +10,7 @@
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
 #include "engine/core/units.h"
+#include "tools/cli/terminal.h"
 #include "tools/config/config_node.h"
 #include "tools/config/keys.h"
 #include "tools/config/values.h"
@@ -17,8 +18,7 @@
 namespace snug {
 namespace {
 
-constexpr size_t kHelpWidth = 100;
-constexpr size_t kDocColumn = 28;
+constexpr size_t kDocColumn = 28, kNarrow = 60;
 // What the parser keeps of a flag that was given without a value; no value of a user's.
 constexpr const char* kPlain = "\x01";
 
@@ -64,24 +64,44 @@ std::string shown_default(const Target& target) {
       target);
 }
 
-std::string help_line(const std::string& left, const std::string& doc) {
+std::string help_line(const std::string& left, const std::string& doc, size_t columns) {
+  const size_t at = columns < kNarrow ? 6 : kDocColumn;
   std::string text = "  " + left;
   std::string line = text;
-  if (line.size() + 2 > kDocColumn) {
+  if (line.size() + 2 > at) {
     text += "\n";
     line.clear();
   } else {
     text.clear();
   }
-  line.resize(kDocColumn, ' ');
+  line.resize(at, ' ');
   for (const std::string_view word : words(doc)) {
-    if (line.size() > kDocColumn && line.size() + 1 + word.size() > kHelpWidth) {
+    if (line.size() > at && line.size() + 1 + word.size() > columns) {
       text += line + "\n";
-      line.assign(kDocColumn, ' ');
+      line.assign(at, ' ');
     }
-    line += (line.size() > kDocColumn ? " " : "") + std::string(word);
+    line += (line.size() > at ? " " : "") + std::string(word);
   }
   return text + line + "\n";
+}
+
+// A command whose lines a shell takes together.
+std::string command_lines(const std::string& command, size_t columns) {
+  std::string out, line;
+  bool quoted = false;  // a shell would read the break there
+  for (const std::string_view word : words(command)) {
+    if (line.empty()) {
+      line = "  ";
+    } else if (!quoted && line.size() + 1 + word.size() + 2 > columns) {
+      out += line + " \\\n";
+      line.assign(6, ' ');
+    } else {
+      line += ' ';
+    }
+    line += word;
+    if (std::count(word.begin(), word.end(), '\'') % 2 == 1) quoted = !quoted;
+  }
+  return out + line + "\n";
 }
 
 }  // namespace
@@ -302,7 +322,14 @@ bool ArgumentParser::given(std::string_view flag) const {
   return false;
 }
 
+size_t help_columns() {
+  constexpr int kMost = 100;
+  const int columns = terminal_columns();
+  return static_cast<size_t>(columns > 0 ? std::min(columns, kMost) : kMost);
+}
+
 std::string ArgumentParser::help() const {
+  const size_t columns = help_columns();
   std::string usage = fmt::format("usage: snug {} [flags]", impl_->command);
   std::string flags, positionals;
   for (const auto& a : impl_->arguments) {
@@ -313,16 +340,19 @@ std::string ArgumentParser::help() const {
       doc += fmt::format(" (default {})", value);
     if (a->positional) {
       usage += a->required ? fmt::format(" {}...", a->flag) : fmt::format(" [{}...]", a->flag);
-      positionals += help_line(a->flag, doc);
+      positionals += help_line(a->flag, doc, columns);
     } else {
-      flags += help_line(a->value.empty() ? a->flag : a->flag + " " + a->value, doc);
+      flags += help_line(a->value.empty() ? a->flag : a->flag + " " + a->value, doc, columns);
     }
   }
-  std::string text = fmt::format("snug {}: {}\n\n{}\n", impl_->command, impl_->summary, usage);
+  std::string text =
+      fit_columns(fmt::format("snug {}: {}\n\n{}\n", impl_->command, impl_->summary, usage),
+                  columns < kNarrow ? static_cast<int>(columns) : 0);
   if (!positionals.empty()) text += "\narguments\n" + positionals;
-  text += "\nflags\n" + flags + help_line("--help", "this text");
+  text += "\nflags\n" + flags + help_line("--help", "this text", columns);
   if (!impl_->examples.empty()) text += "\nexamples\n";
-  for (const std::string& example : impl_->examples) text += "  " + example + "\n";
+  for (const std::string& example : impl_->examples)
+    text += columns < kNarrow ? command_lines(example, columns) : "  " + example + "\n";
   if (impl_->epilog) text += impl_->epilog();
   return text;
 }

@@ -63,4 +63,7 @@ class ArgumentParser {
   std::unique_ptr<Impl> impl_;
 };
 
+// Columns of help: those of the terminal, at most 100, and 100 where there is none.
+size_t help_columns();
+
 }  // namespace snug

@@ -23,7 +23,7 @@ ConfigArguments parse_config_arguments(std::string_view command, std::string_vie
           "sets a key, nested ones with dots: memory=8GiB model.n_layer=6; wins over FILE");
   if (more) more(parser);
   for (const std::string& example : examples) parser.example(example);
-  parser.epilog([] { return "\nkeys of the configuration\n" + config_help(); });
+  parser.epilog([] { return "\nkeys of the configuration\n" + config_help(help_columns()); });
   if (!parser.parse(arguments)) {
     result.proceed = false;
     return result;

@@ -10,6 +10,7 @@
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
 #include "engine/text/unicode.h"
+#include "tools/cli/terminal.h"
 
 namespace snug {
 
@@ -26,12 +27,12 @@ std::string group_help(const CommandGroup& group) {
 
 int run_group(const CommandGroup& group, const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
-    std::fputs(group_help(group).c_str(), stderr);
+    std::fputs(fit_terminal(group_help(group)).c_str(), stderr);
     return 2;
   }
   const std::string& first = arguments[0];
   if (first == "--help" || first == "-h" || (first == "help" && arguments.size() == 1)) {
-    std::fputs(group_help(group).c_str(), stdout);
+    std::fputs(fit_terminal(group_help(group)).c_str(), stdout);
     return 0;
   }
   if (group.version && first == "--version") {

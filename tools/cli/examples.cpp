@@ -14,7 +14,7 @@ struct Example {
   std::string_view name, text;
 };
 
-constexpr std::array<Example, 6> kExamples = {{
+constexpr std::array<Example, 7> kExamples = {{
     {"pretrain", R"(# A small GPT from scratch on your own text.
 #   snug tokenizer train --vocab-size 2048 --output tok.json corpus.txt
 #   snug train --config pretrain.yaml
@@ -77,6 +77,25 @@ max_length: 512
 global_batch_size: 8
 num_train_epochs: 2
 learning_rate: 2.0e-5
+)"},
+    {"dpo",
+     R"(# Preferences (DPO): of two answers to a prompt the one that was chosen becomes likelier.
+#   pairs.jsonl: {"prompt": "...", "chosen": "...", "rejected": "..."} a line
+#   snug data preview --config dpo.yaml      shows pairs, what is learned between {{ and }}
+#   snug train --config dpo.yaml
+model: chat-folder            # a Hugging Face folder, best one that task: sft has taught
+task: dpo
+peft: lora                    # the reference is the model without its adapters
+target_modules: all-linear
+train_data: pairs.jsonl
+output_dir: preferred
+memory: 8GiB
+precision: bf16
+max_length: 512
+global_batch_size: 8          # pairs of a step
+num_train_epochs: 1
+learning_rate: 5.0e-6
+beta: 0.1                     # the larger, the nearer to the reference
 )"},
     {"lora", R"(# Adapters (LoRA): the model stays as it is, matrices of a low rank learn beside it.
 #   snug train --config lora.yaml

@@ -274,7 +274,10 @@ void check_config(const RunConfig& c, Complaints& complaints) {
           {"sgd_momentum", "sgd_dampening", "sgd_nesterov"});
   if (c.sgd_nesterov && (c.sgd_momentum == 0 || c.sgd_dampening != 0))
     complaints.add(ErrorCode::usage, "sgd_nesterov with a momentum and without dampening",
-                   quote(c, {"sgd_nesterov", "sgd_momentum", "sgd_dampening"}), "sgd_momentum=0.9");
+                   quote(c, {"sgd_nesterov", "sgd_momentum", "sgd_dampening"}),
+                   c.sgd_dampening == 0  ? "sgd_momentum=0.9"
+                   : c.sgd_momentum == 0 ? "sgd_momentum=0.9 sgd_dampening=0"
+                                         : "sgd_dampening=0");
   only_if(c, complaints, c.sgd_momentum > 0 || !uses(kUsesMomentum), "sgd_momentum above 0",
           {"sgd_dampening"});
   complaints.of([&] {

@@ -119,7 +119,8 @@ std::string print_value(const RunConfig& config, const Key& key);
 // The value of a default-made RunConfig.
 std::string print_default(const Key& key);
 
-// The help text of all keys, by section: name, default, what it means, example.
-std::string config_help();
+// The help text of all keys, by section: name, default, what it means, example; in lines of so many
+// columns, but for words that are longer.
+std::string config_help(size_t columns = 100);
 
 }  // namespace snug

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 
 #include "engine/core/error.h"
 #include "engine/core/suggest.h"
@@ -72,6 +73,19 @@ bool asks_for_nothing(const Setting& setting, const std::vector<Setting>& before
   return true;
 }
 
+// What is no key=value.
+[[noreturn]] void refuse_word(const std::string& text) {
+  const std::string said = fmt::format("\"{}\" ({})", text, kCommandLine);
+  std::error_code error;
+  if (const Key* key = find_key(text.substr(0, text.find('.'))))
+    fail(ErrorCode::usage, "key=value", said + ", a key without a value",
+         text.find('.') == std::string::npos ? fmt::format("{}={}", text, key->example)
+                                             : text + "=VALUE");
+  if (std::filesystem::is_regular_file(text, error))
+    fail(ErrorCode::usage, "key=value", said + ", a file", "--config " + text);
+  fail(ErrorCode::usage, "key=value", said, "for example memory=8GiB or model.n_layer=6");
+}
+
 class Settings {
  public:
   explicit Settings(Complaints& complaints) : complaints_(complaints) {}
@@ -87,9 +101,7 @@ class Settings {
 
   void override_with(const std::string& text) {
     const size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0)
-      fail(ErrorCode::usage, "key=value", fmt::format("\"{}\" ({})", text, kCommandLine),
-           "for example memory=8GiB or model.n_layer=6");
+    if (equals == std::string::npos || equals == 0) refuse_word(text);
     std::string name = text.substr(0, equals);
     const size_t dot = name.find('.');
     const std::string below = dot == std::string::npos ? "" : name.substr(dot + 1);

@@ -11,7 +11,7 @@ const std::vector<Permission>& permissions() {
        "a resumed run may compute products with other kernels than its checkpoint"},
       {"gradients", true, "a resumed run may hold gradients in another type than its checkpoint"},
       {"adam8bit", false, "optimizer state in 8 bits where the plan wants it",
-       "optim=adamw_8bit, which asks for it by name"},
+       "leave allow out; optim=adamw_8bit asks for it by name"},
       {"bf16_gradients", true,
        "gradients may be summed up in bf16, half the bytes; the plan says if they are"},
       {"no_master", true,

@@ -9,8 +9,6 @@
 namespace snug {
 namespace {
 
-constexpr size_t kHelpWidth = 100;
-
 // YAML reads 5e-05 as text in many readers; with a point it is a number in all of them.
 std::string print_number(double value) {
   std::string text = fmt::format("{}", value);
@@ -27,10 +25,10 @@ std::string print_list(const std::vector<std::string>& texts) {
 }
 
 // `text` broken into lines that start with `indent`.
-std::string wrap(std::string_view text, const std::string& indent) {
+std::string wrap(std::string_view text, const std::string& indent, size_t columns) {
   std::string out, line;
   for (const std::string_view word : words(text)) {
-    if (!line.empty() && indent.size() + line.size() + 1 + word.size() > kHelpWidth) {
+    if (!line.empty() && indent.size() + line.size() + 1 + word.size() > columns) {
       out += indent + line + "\n";
       line.clear();
     }
@@ -99,21 +97,25 @@ std::string resolved_yaml(const RunConfig& config) {
   return text;
 }
 
-std::string config_help() {
+std::string config_help(size_t columns) {
   // What a first run sets; the order in which one thinks of them.
   constexpr std::string_view kFirst =
       "model train_data tokenizer output_dir memory max_steps max_length global_batch_size "
       "learning_rate precision";
-  std::string text = "\nten that most runs set (the sections below say more)\n";
-  for (const std::string_view name : words(kFirst)) {
-    const std::string_view doc = find_key(name)->doc;
-    text += fmt::format("  {}\n", name) + wrap(doc.substr(0, doc.find_first_of(";:")), "      ");
-  }
+  const std::string indent(columns < 60 ? 4 : 6, ' ');
+  const auto below = [&](std::string_view text) { return wrap(text, indent, columns); };
+  const auto head = [&](const std::string& line) {
+    return line.size() + 2 > columns ? wrap(line, "  ", columns) : "  " + line + "\n";
+  };
+  std::string text = wrap("ten that most runs set (the sections below say more)", "", columns);
+  text.insert(0, "\n");
+  for (const std::string_view name : words(kFirst))
+    text += fmt::format("  {}\n", name) + below(find_key(name)->doc);
   text += "\nindex of the sections\n";
   std::string_view section;
   std::string names;
   const auto line = [&] {
-    if (!names.empty()) text += fmt::format("  {}\n", section) + wrap(names, "      ");
+    if (!names.empty()) text += fmt::format("  {}\n", section) + below(names);
     names.clear();
   };
   for (const Key& key : config_keys()) {
@@ -126,17 +128,16 @@ std::string config_help() {
   for (const Key& key : config_keys()) {
     if (key.section != section) text += fmt::format("\n{}\n", key.section);
     section = key.section;
-    text += fmt::format("  {}: {}\n", key.name, print_default(key));
-    text += wrap(key.doc, "      ");
-    if (!key.choices.empty()) text += wrap(fmt::format("one of {}", key.choices), "      ");
+    text += head(fmt::format("{}: {}", key.name, print_default(key)));
+    text += below(key.doc);
+    if (!key.choices.empty()) text += below(fmt::format("one of {}", key.choices));
     if (key.example != print_default(key))
-      text += wrap(fmt::format("for example {}: {}", key.name, key.example), "      ");
-    if (!key.aliases.empty()) text += wrap(fmt::format("also {}", key.aliases), "      ");
+      text += below(fmt::format("for example {}: {}", key.name, key.example));
+    if (!key.aliases.empty()) text += below(fmt::format("also {}", key.aliases));
   }
   text += "\npermissions of allow\n";
-  for (const Permission& permission : permissions()) {
-    if (permission.built) text += fmt::format("  {}: {}\n", permission.name, permission.doc);
-  }
+  for (const Permission& permission : permissions())
+    if (permission.built) text += head(fmt::format("{}: {}", permission.name, permission.doc));
   return text;
 }
 

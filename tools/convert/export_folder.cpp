@@ -327,7 +327,7 @@ ExportReport export_folder(const std::string& folder, DType dtype, const std::st
   }
   save_model_config(model, built, dtype);
   carry_config(folder, built);
-  if (tokenizer) tokenizer->save(built);
+  if (tokenizer) tokenizer->save(built, model.spec().P);
   if (file_exists(folder + "/chat_template.jinja"))
     write_atomic(built + "/chat_template.jinja", read_file(folder + "/chat_template.jinja"));
   making.finish();

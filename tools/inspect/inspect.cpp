@@ -133,6 +133,13 @@ Facts inspect_file(const std::string& path, const InspectOptions& options) {
   if (path.ends_with(".index.json") || path.ends_with("config.json"))
     fail(ErrorCode::data, "the folder of a model", fmt::format("{}, one file of it", path),
          fmt::format("snug inspect {}", folder));
+  const std::string name = fs::path(path).filename().string();
+  for (const char* part :
+       {"memory.json", "metrics.jsonl", "legs.jsonl", "config.resolved.yaml", "trainer_state.json"})
+    if (name == part &&
+        (there(folder + "/config.resolved.yaml") || there(folder + "/metrics.jsonl")))
+      fail(ErrorCode::data, "the folder of a run", fmt::format("{}, one file of it", path),
+           fmt::format("snug inspect {}", folder));
   if (file.size() >= 9) {
     // safetensors under another name: a header's length that fits, and its opening brace.
     uint64_t length = 0;

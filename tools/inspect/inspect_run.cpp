@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -106,13 +108,16 @@ Facts inspect_checkpoint(const std::string& folder, const InspectOptions& option
 Facts inspect_run(const std::string& folder) {
   Facts out = {{"kind", "run"}, {"path", folder}};
   const std::string memory = folder + "/memory.json";
-  if (file_exists(memory)) {
-    const nlohmann::json j = parse_json_file(memory);
-    require_object(j, memory);
-    out["finished"] = get_bool(j, "finished", memory, false);
-  } else {
-    out["finished"] = false;
-  }
+  out["finished"] = false;
+  if (file_exists(memory)) try {
+      const nlohmann::json j = parse_json_file(memory);
+      require_object(j, memory);
+      out["finished"] = get_bool(j, "finished", memory, false);
+      if (j.contains("failure") && j["failure"].is_string()) out["failure"] = j["failure"];
+    } catch (const Error& e) {  // the rest of the run is worth looking at all the same
+      out["finished"] = nullptr;
+      out["problem"] = fmt::format("{} is left out: {}", memory, e.found());
+    }
   const std::string metrics = folder + "/metrics.jsonl";
   int64_t lines = 0;
   nlohmann::json last, last_eval;

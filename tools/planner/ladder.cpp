@@ -52,6 +52,7 @@ Ladder make_ladder(const PlanRequest& request, std::vector<int64_t> budgets, Pla
   PlanRequest r = request;
   r.reserve = 0;
   Ladder ladder;
+  if (!budgets.empty()) ladder.least = budgets.front(), ladder.most = budgets.back();
   // What auto chose for attention is chosen again for each budget.
   std::optional<PlanRequest> fallback = attention_fallback(r);
   std::unique_ptr<PlanSearch> fallback_search;

@@ -38,6 +38,7 @@ struct Ladder {
   int64_t minimum_host_bytes = 0;  // what it takes of the host, if host_memory allows less; else 0
   std::string cost;                // what the predictions rest on
   int64_t left_out = 0;            // budgets with the plan of the rung before
+  int64_t least = 0, most = 0;     // of the budgets that were asked for
 };
 
 // Plans `request` under every budget (bytes, engine and runtime), in growing order and each once.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <memory>
 #include <set>
@@ -317,6 +318,38 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
       less = std::max(missing, room - c.engine_bytes + 1);
     }
   };
+  // Memory that was not set need not all be taken. The fastest of less and less room, each a geometric
+  // mean, until that is too slow.
+  const auto take_less = [&] {
+    const double fastest = plan.step_seconds, enough = fastest * (1 + Plan::kAsFast);
+    int64_t low = smallest.engine_bytes, high = plan.engine_bytes;
+    PlanSearch::Choice small;
+    const auto try_room = [&](int64_t bytes) {
+      const PlanSearch::Choice c = search.best(bytes, false);
+      const bool good = c.feasible && c.step_seconds <= enough;
+      if (good) small = c;
+      return good;
+    };
+    if (try_room(low)) high = low;
+    while (high > low + std::max(high / 64, kArenaUnit)) {
+      const auto middle =
+          static_cast<int64_t>(std::sqrt(static_cast<double>(low) * static_cast<double>(high)));
+      if (try_room(middle))
+        high = std::min(middle, small.engine_bytes);
+      else
+        low = middle;
+    }
+    if (!small.feasible) return;
+    Plan less = plan;
+    finish(less, *search.record(small.decisions), search, r.budget);
+    if (!less.fits || less.engine_bytes >= plan.engine_bytes || less.step_seconds > enough) return;
+    less.optimality = small.optimality;
+    less.moved = small.moved;
+    less.unmoved_seconds = small.unmoved_seconds;
+    less.fastest_bytes = plan.engine_bytes + plan.runtime_bytes;
+    less.fastest_seconds = fastest;
+    plan = std::move(less);
+  };
   bool held = false;
   if (possible) {
     choose();
@@ -328,6 +361,8 @@ Plan make_plan(const PlanRequest& r, PlanSearch& search) {
       room = r.free_bytes;
       choose();
     }
+    if (plan.fits && r.reserve > 0 && plan.decisions.micro_batch > 0 && r.follow.path.empty())
+      take_less();
   }
   if (!plan.fits) {
     plan = std::move(smallest);

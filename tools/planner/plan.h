@@ -167,6 +167,12 @@ struct Plan {
   static constexpr int64_t kMoreBytes = int64_t{1} << 30;
   double unlimited_seconds = 0, more_seconds = 0;
   std::string more_decisions;  // what those bytes would change, in words
+  // Where memory was not set, the smallest of the plans whose step takes no more than this share
+  // longer than the fastest one's; and, if that is another, what the fastest takes of memory, engine
+  // and runtime, and predicted seconds of its step.
+  static constexpr double kAsFast = 0.01;
+  int64_t fastest_bytes = 0;  // 0: this is the fastest
+  double fastest_seconds = 0;
   // Where the planner itself took the host's memory: predicted seconds of a step without it; 0 if
   // nothing fits without it.
   bool moved = false;

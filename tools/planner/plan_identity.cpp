@@ -1,9 +1,10 @@
 // What makes a plan this plan: the facts that it was made for, its seal, the hash that must come
-// out again.
+// out again; and words for what of it is the machine's and the host's.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
+#include "engine/blas/matmul_cpu.h"
 #include "engine/core/error.h"
 #include "engine/io/fingerprint.h"
 #include "layers/models/fingerprint.h"
@@ -12,6 +13,25 @@
 #include "tools/session/device_choice.h"
 
 namespace snug {
+
+const char* plan_instruction_set() {
+  if (matmul_available(MatmulKernel::amx_bf16)) return "amx_bf16";
+  if (matmul_available(MatmulKernel::avx512_bf16)) return "avx512_bf16";
+  if (matmul_available(MatmulKernel::avx512)) return "avx512";
+  if (matmul_available(MatmulKernel::avx2)) return "avx2";
+  return "generic";
+}
+
+std::string rests_with_host(const Decisions& d) {
+  std::vector<const char*> list;
+  if (d.offload_params) list.push_back("the layers' weights");
+  if (d.offload_gradients) list.push_back("the layers' gradients");
+  if (d.offload_optimizer) list.push_back("the optimizer's state");
+  std::string text;
+  for (size_t i = 0; i < list.size(); ++i)
+    text += (i == 0 ? "" : i + 1 < list.size() ? ", " : " and ") + std::string(list[i]);
+  return text;
+}
 
 PlanFacts plan_facts(const PlanRequest& r) {
   PlanFacts facts = {

@@ -31,9 +31,11 @@ std::string ladder_svg(const Ladder& ladder) {
                      "<text x=\"{}\" y=\"{}\">No budget of the list fits: {} is the "
                      "smallest that does{}.</text>\n</svg>\n",
                      kLeft, kTop, human_bytes(ladder.minimum_bytes), with_host_memory(ladder));
-  const double low = std::log(static_cast<double>(ladder.rungs.front().budget));
-  const double high =
-      std::max(low + 0.1, std::log(static_cast<double>(ladder.rungs.back().budget)));
+  // All that was asked: what does not fit at its left, and budgets with the plan of the last rung.
+  const int64_t most_asked = std::max(ladder.most, ladder.rungs.back().budget);
+  const double low =
+      std::log(static_cast<double>(ladder.least > 0 ? ladder.least : ladder.rungs.front().budget));
+  const double high = std::max(low + 0.1, std::log(static_cast<double>(most_asked)));
   const auto x = [&](int64_t budget) {
     return kLeft + (kRight - kLeft) * (std::log(static_cast<double>(budget)) - low) / (high - low);
   };
@@ -55,13 +57,18 @@ std::string ladder_svg(const Ladder& ladder) {
         "recompute {}, {:.0f} tokens/s</title></circle>\n",
         x(r->budget), y(r->tokens_per_second), human_bytes(r->budget), r->micro_batch,
         escape_html(r->recompute), r->tokens_per_second);
-  double last = -1e9;
-  for (const LadderRung& r : ladder.rungs) {
-    if (x(r.budget) - last < 75) continue;
-    last = x(r.budget);
-    out += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", last,
-                       kBottom + 18, human_bytes(r.budget));
-  }
+  // The ends of what was asked first; then rungs, where they leave room.
+  std::vector<int64_t> labels = {most_asked};
+  if (ladder.least > 0) labels.push_back(ladder.least);
+  for (const LadderRung& r : ladder.rungs)
+    if (std::all_of(labels.begin(), labels.end(), [&](int64_t b) {
+          return std::fabs(x(r.budget) - x(b)) >= (b == most_asked ? 115 : 75);
+        }))
+      labels.push_back(r.budget);
+  for (const int64_t budget : labels)
+    out += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"{}\">{}</text>\n", x(budget),
+                       kBottom + 18, budget == most_asked && labels.size() > 1 ? "end" : "middle",
+                       human_bytes(budget));
   return out + fmt::format(
                    "<text x=\"{}\" y=\"{}\">tokens/s, predicted ({}), by memory budget</text>\n"
                    "</svg>\n",

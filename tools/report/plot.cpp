@@ -80,7 +80,8 @@ std::string cursor_line(int height) {
 
 std::string line_chart(const std::string& title, const std::string& x_title,
                        const std::vector<Series>& series, bool from_zero, int height,
-                       const std::vector<ChartMark>& marks) {
+                       const std::vector<ChartMark>& marks,
+                       std::optional<std::pair<double, double>> x_range) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   double x0 = kInf, x1 = -kInf, y0 = kInf, y1 = -kInf;
   std::vector<Series> shown;
@@ -96,7 +97,8 @@ std::string line_chart(const std::string& title, const std::string& x_title,
     }
   }
   std::string head = fmt::format("<figure class=\"chart\"><figcaption>{}", escape_html(title));
-  if (shown.size() > 1)
+  // Also where one of several has points: which one it is.
+  if (series.size() > 1)
     for (const Series& s : shown)
       head += fmt::format(" <span class=\"key\"><span class=\"line {}\"></span>{}</span>", s.css,
                           escape_html(s.label));
@@ -110,6 +112,10 @@ std::string line_chart(const std::string& title, const std::string& x_title,
   head += "</figcaption>\n";
   if (shown.empty()) return head + "<p class=\"note\">Nothing measured.</p></figure>\n";
 
+  if (x_range) {
+    x0 = std::min(x0, x_range->first);
+    x1 = std::max(x1, x_range->second);
+  }
   if (from_zero) y0 = std::min(y0, 0.0);
   if (y1 - y0 < 1e-12 * std::max(std::fabs(y0), std::fabs(y1)) || y1 == y0) {
     const double room = y1 == 0 ? 1 : 0.1 * std::fabs(y1);

@@ -50,9 +50,11 @@ struct ChartMark {
 
 // Lines over a linear axis with round ticks. At most about a thousand points of a series are drawn:
 // the lowest and the highest of each bucket, so that spikes stay. A series without a finite point
-// is left out; without any, a sentence says so.
+// is left out; without any, a sentence says so. `x_range`: what the axis reaches over at least, so
+// that charts below each other have one.
 std::string line_chart(const std::string& title, const std::string& x_title,
                        const std::vector<Series>& series, bool from_zero, int height,
-                       const std::vector<ChartMark>& marks = {});
+                       const std::vector<ChartMark>& marks = {},
+                       std::optional<std::pair<double, double>> x_range = {});
 
 }  // namespace snug

@@ -39,6 +39,7 @@ struct ReportLeg {
   double predicted_tokens_per_second = 0;
   std::string machine = {}, when = {}, sentence = {};  // what it ran on; UTC; its plan in words
   int64_t samples = 0;  // logged lines with its memory; 0: not counted
+  bool logged = true;   // false: it ended before its first line
 };
 
 // Text that the model wrote after a step.
@@ -76,8 +77,9 @@ struct ReportRun {
   int64_t final_step = -1;                                 // whose weights final/ holds; -1: none
   int64_t total_steps = 0;                                 // 0: not known
   bool finished = false;                                   // the run reached its last step
-  StepTimes op_times;                                      // of a measured step, if there is one
-  std::vector<ReportRung> ladder;                          // budgets ascending; empty: not known
+  std::string failure = {};  // why its last leg ended before that: of one that diverged, in words
+  StepTimes op_times;        // of a measured step, if there is one
+  std::vector<ReportRung> ladder;  // budgets ascending; empty: not known
   std::vector<std::string> notes;  // what could not be read; not on the page
 };
 
@@ -93,9 +95,10 @@ std::string report_html(const Plan& plan, const ReportRun& run);
 std::string renewed_report(const std::string& page, const ReportRun& run);
 
 // Memory over one step as ten lines of at most 80 columns, ended by newlines: height is bytes, x
-// the position in the schedule weighted by work. Empty for a schedule without programs.
+// the position in the schedule weighted by work. Empty for a schedule without programs. `columns`: of
+// the terminal, if that has fewer; 0: not known.
 enum class Glyphs : uint8_t { blocks, ascii };  // UTF-8, or bytes that every terminal has
-std::string timeline_text(const Plan& plan, Glyphs glyphs = Glyphs::blocks);
+std::string timeline_text(const Plan& plan, Glyphs glyphs = Glyphs::blocks, int columns = 0);
 // What the environment says of the terminal: blocks where LC_ALL, LC_CTYPE or LANG, the first that
 // is set, names UTF-8 and TERM is not dumb. There is no colour, so NO_COLOR changes nothing.
 Glyphs terminal_glyphs();

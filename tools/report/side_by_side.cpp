@@ -41,7 +41,7 @@ std::string runs_table(const std::vector<ComparedRun>& runs) {
       out += fmt::format("<td class=\"num\">{}</td>", escape_html(text));
     };
     cell(some ? std::to_string(last.step) : "");
-    cell(r.finished ? "finished" : "unfinished");
+    cell(r.finished ? "finished" : r.failure.empty() ? "unfinished" : "failed: " + r.failure);
     cell(some && std::isfinite(last.loss) ? fmt::format("{:.4f}", last.loss) : "");
     cell(r.best_step >= 0 ? fmt::format("{:.4f}{}", r.best_value,
                                         r.best_by == "eval_loss" ? "" : " " + r.best_by)

@@ -48,7 +48,16 @@ int64_t last_step(const ReportRun& run) {
 
 std::string state_line(const ReportRun& run) {
   const int64_t step = last_step(run);
-  if (step < 0) return "";
+  if (!run.finished && !run.failure.empty())
+    return verdict(
+        "bad", "failed:",
+        fmt::format("{}.{}", escape_html(run.failure),
+                    step < 0 ? "" : fmt::format(" The last step written here is {}.", step)));
+  if (step < 0)
+    return run.legs.empty() ? ""
+                            : verdict("", "unfinished:",
+                                      fmt::format("no step is logged; it began at {}.",
+                                                  escape_html(run.legs.back().when)));
   const std::string when =
       run.written.empty() ? "" : fmt::format(", at {}", escape_html(run.written));
   if (run.finished) return verdict("good", "finished", fmt::format("at step {}{}.", step, when));
@@ -77,7 +86,7 @@ std::string legs_table(const ReportRun& run) {
         l.engine_bytes >= 0 ? data_bytes(l.engine_bytes) : "not logged",
         l.predicted_tokens_per_second > 0 ? fmt::format("{:.0f}", l.predicted_tokens_per_second)
                                           : "",
-        escape_html(l.sentence));
+        (l.logged ? "" : "No step of it is logged. ") + escape_html(l.sentence));
   return out + "</tbody></table></div>\n";
 }
 
@@ -114,19 +123,23 @@ std::string curves(const ReportRun& run) {
                     false, 280, marks);
   out += best_words(run);
   if (run.metrics.empty()) return out;
+  const int64_t first = run.evals.empty()
+                            ? run.metrics.front().step
+                            : std::min(run.metrics.front().step, run.evals.front().step);
+  const std::pair<double, double> steps(first, last_step(run));
   const ReportMetric& last = run.metrics.back();
   out += fmt::format("<p>Last step {}: loss {:.4f}, {:.0f} tokens/s, {} of training.</p>\n",
                      last.step, last.loss, last.tokens_per_second, human_seconds(last.seconds));
   out += "<div class=\"small\">\n";
   out += line_chart("Tokens per second", "step",
                     {series_of(run, "tokens/s", "s2", &ReportMetric::tokens_per_second)}, true, 150,
-                    legs);
+                    legs, steps);
   out += line_chart("Gradient norm", "step",
                     {series_of(run, "gradient norm", "s3", &ReportMetric::grad_norm)}, true, 150,
-                    legs);
+                    legs, steps);
   out += line_chart("Learning rate", "step",
                     {series_of(run, "learning rate", "s0", &ReportMetric::learning_rate)}, true,
-                    150, legs);
+                    150, legs, steps);
   return out + "</div>\n";
 }
 

@@ -13,7 +13,7 @@
 namespace snug {
 namespace {
 
-constexpr int kRows = 7, kColumns = 64;
+constexpr int kRows = 7, kMostColumns = 64, kLabels = 13;
 // One column each. ASCII has two heights of a row, as a line printer had.
 struct Signs {
   const char* eighths[9];
@@ -56,9 +56,10 @@ Glyphs terminal_glyphs() {
   return utf8 ? Glyphs::blocks : Glyphs::ascii;
 }
 
-std::string timeline_text(const Plan& plan, Glyphs glyphs) {
+std::string timeline_text(const Plan& plan, Glyphs glyphs, int columns) {
+  const int wide = columns > 0 ? std::clamp(columns - kLabels - 1, 8, kMostColumns) : kMostColumns;
   const Signs& signs = glyphs == Glyphs::ascii ? kAscii : kBlocks;
-  const StepView view = make_step_view(plan, kColumns);
+  const StepView view = make_step_view(plan, wide);
   if (view.segments.empty()) return "";
   int64_t highest = std::max<int64_t>(1, plan.engine_bytes);
   for (const StepColumn& c : view.columns) highest = std::max(highest, c.total);
@@ -84,19 +85,19 @@ std::string timeline_text(const Plan& plan, Glyphs glyphs) {
     }
     out += "\n";
   }
-  std::string axis, labels(static_cast<size_t>(kColumns), ' ');
+  std::string axis, labels(static_cast<size_t>(wide), ' ');
   const auto column_of = [&](double x) {
-    return std::clamp(static_cast<int>(x * kColumns), 0, kColumns - 1);
+    return std::clamp(static_cast<int>(x * wide), 0, wide - 1);
   };
   const int peak = column_of(view.x_of(view.peak));
-  for (int c = 0; c < kColumns; ++c) {
+  for (int c = 0; c < wide; ++c) {
     bool cut = false;
     for (const StepSegment& s : view.segments)
       cut = cut || (s.x.front() > 0 && c == column_of(s.x.front()));
     axis += c == peak ? signs.peak : cut ? signs.cut : signs.axis;
   }
   for (const StepSegment& s : view.segments) {
-    const int begin = column_of(s.x.front()), end = static_cast<int>(s.x.back() * kColumns);
+    const int begin = column_of(s.x.front()), end = static_cast<int>(s.x.back() * wide);
     const auto room = static_cast<size_t>(std::max(0, end - begin - 1));
     const std::string label = plain(s.label, room);
     labels.replace(static_cast<size_t>(begin + 1), label.size(), label);
@@ -110,9 +111,12 @@ std::string timeline_text(const Plan& plan, Glyphs glyphs) {
     alive += h.tensor->bytes;
     if (plan.schedule.at(h.program).resident) resident += h.tensor->bytes;
   }
-  return out + fmt::format("{:13}{} resident {}  {} step {}  {} peak, in {}\n", "", signs.resident,
-                           human_bytes(resident), signs.eighths[8], human_bytes(alive - resident),
-                           signs.peak, plain(view.program_of(view.peak).name.view(), 16));
+  const bool narrow = columns > 0 && columns < kLabels + kMostColumns;  // then a line each
+  const std::string space(narrow ? 2 : kLabels, ' '), next = narrow ? "\n" + space : "  ";
+  return out + fmt::format("{}{} resident {}{}{} step {}{}{} peak, in {}\n", space, signs.resident,
+                           human_bytes(resident), next, signs.eighths[8],
+                           human_bytes(alive - resident), next, signs.peak,
+                           plain(view.program_of(view.peak).name.view(), 16));
 }
 
 }  // namespace snug

@@ -19,10 +19,12 @@
 //     └ fork     rows that continue from other rows, if there are several
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/memory/context.h"
@@ -116,6 +118,14 @@ class Session : private CodeSink {
   Session(Place place, const Model& model, const Decisions& decisions,
           const OptimizerConfig& optimizer, const Settings& settings,
           const Schedule* schedule = nullptr, Comm* comm = nullptr);
+  // With an optimizer of the caller's own (ElementwiseOptimizer), whose states are planned as others'.
+  template <std::derived_from<Optimizer> Own>
+  Session(Place place, const Model& model, const Decisions& decisions,
+          std::unique_ptr<Own> optimizer, const Settings& settings,
+          const Schedule* schedule = nullptr, Comm* comm = nullptr)
+      : Session(place, model, decisions, OptimizerConfig(), settings, schedule, comm) {
+    optimizer_ = std::move(optimizer);
+  }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 

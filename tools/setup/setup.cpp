@@ -239,7 +239,7 @@ Place resolve_place(const RunConfig& config) {
   return place_of(config.device);
 }
 
-RunSetup make_setup(RunConfig config) {
+RunSetup make_setup(RunConfig config, bool looks) {
   RunSetup s;
   std::optional<Target> target;
   if (!config.target.empty()) target = find_target(config.target);
@@ -272,7 +272,7 @@ RunSetup make_setup(RunConfig config) {
   if (config.task == "dpo")
     spec.embedding_dropout = spec.attention_dropout = spec.residual_dropout = 0;
   const bool token_rows = !spec.encoder() && (chats || gives_token_rows(config));
-  for (const std::string& note : check_task_keys(config, spec, token_rows))
+  for (const std::string& note : check_task_keys(config, spec, token_rows, looks))
     tell(stderr, "Note: {}.\n", note);
   if (!s.model_folder.empty())
     for (const std::string& note : settle_head(source)) tell(stderr, "Note: {}.\n", note);

@@ -37,7 +37,8 @@ struct RunSetup {
 };
 
 // Reads tokenizer and model config and checks that they belong together. Throws usage and data.
-RunSetup make_setup(RunConfig config);
+// `looks`: to look at the data alone (check_task_keys).
+RunSetup make_setup(RunConfig config, bool looks = false);
 // What `attn_implementation: auto` makes of a calibration of the GPU: cuDNN where it takes the
 // model's attention and was faster by kCudnnMargin. `why` gets it in words; empty without one.
 bool cudnn_is_faster(const std::optional<DeviceCalibration>& device, bool takes, int64_t D,

@@ -17,7 +17,7 @@ namespace {
 
 // Of task: dpo. The reference of a loss that has one is the model without its adapters, so that nothing
 // else of it may be trained.
-void check_pair_keys(const RunConfig& config, Complaints& complaints) {
+void check_pair_keys(const RunConfig& config, bool looks, Complaints& complaints) {
   const PairLossFacts& loss = facts_of(pair_decision(config).loss.kind);
   const auto said = [&](const char* key) {
     return fmt::format("{}: {} ({})", key, print_value(config, *find_key(key)), config.where(key));
@@ -45,7 +45,7 @@ void check_pair_keys(const RunConfig& config, Complaints& complaints) {
   if (!config.adapter.empty())
     refuse("a new adapter for " + why, said("adapter"),
            "snug merge it into the model first, or loss_type=simpo");
-  else if (config.peft.empty())
+  else if (config.peft.empty() && !looks)
     refuse("peft: lora or qlora for " + why, "peft: null", "peft=lora, or loss_type=simpo");
   if (config.bias != "none") refuse("bias: none for " + why, said("bias"), "leave bias out");
   if (!config.modules_to_save.empty())
@@ -55,7 +55,7 @@ void check_pair_keys(const RunConfig& config, Complaints& complaints) {
 }  // namespace
 
 std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpec& spec,
-                                         bool token_rows) {
+                                         bool token_rows, bool looks) {
   const HeadKind head = spec.head;
   const bool sequences = head == HeadKind::sequence_classification, causal = !spec.encoder(),
              masked = head == HeadKind::masked_lm;
@@ -81,7 +81,7 @@ std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpe
   const bool pairs = config.task == "dpo", chats = config.task == "sft" || pairs;
   only_with(chats, "task: sft or dpo", {"chat_template"});
   only_with(pairs, "task: dpo", {"loss_type", "beta", "label_smoothing", "simpo_gamma"});
-  if (pairs) check_pair_keys(config, complaints);
+  if (pairs) check_pair_keys(config, looks, complaints);
   for (const char* key : {"token_cache", "quoting", "text_column"})
     if (token_rows && (chats || std::string_view(key) != "text_column"))
       if (!is_idle(config, *find_key(key)) && print_value(config, *find_key(key)) != "none")
@@ -103,7 +103,7 @@ std::vector<std::string> check_task_keys(const RunConfig& config, const ModelSpe
                     pairs   ? "the answers of pairs"
                     : chats ? "conversations"
                             : "rows of tokens"));
-  if (pairs && !config.is_set("learning_rate"))
+  if (pairs && !looks && !config.is_set("learning_rate"))
     notes.push_back(fmt::format(
         "learning_rate: {} is made for training from scratch; preferences are usually learned with "
         "5e-6 to 5e-5, whole models with 1e-6",

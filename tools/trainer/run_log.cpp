@@ -134,7 +134,9 @@ void RunLog::recover(const std::string& output_dir) {
 void RunLog::say(const std::string& text) {
   if (live_open_) std::fputs("\r\033[K", stdout);
   live_open_ = false;
-  std::fputs(text.c_str(), stdout);
+  // A command is one line, to be copied.
+  const bool fits = !terminal_ || text.find(": snug ") != std::string::npos;
+  std::fputs(fits ? text.c_str() : fit_terminal(text).c_str(), stdout);
   std::fputc('\n', stdout);
   std::fflush(stdout);
 }

@@ -62,6 +62,15 @@ int64_t whole_of(const nlohmann::json& j, const char* key, int64_t without) {
                                                                         : without;
 }
 
+void read_leg(const nlohmann::json& said, ReportLeg& leg) {
+  leg.from_step = whole_of(said, "from_step", leg.step);
+  leg.engine_bytes = whole_of(said, "planned_engine_bytes", -1);
+  leg.budget = whole_of(said, "budget_bytes", 0);
+  leg.machine = text_of(said, "machine");
+  leg.sentence = text_of(said, "plan");
+  if (const std::string began = text_of(said, "began"); !began.empty()) leg.when = began;
+}
+
 ReportLeg leg_of(std::string_view line) {
   ReportLeg leg;
   const nlohmann::json j = nlohmann::json::parse(line, nullptr, false);
@@ -72,15 +81,40 @@ ReportLeg leg_of(std::string_view line) {
   const double rate = number_in_line(line, "predicted_tokens_per_second");
   leg.predicted_tokens_per_second = std::isfinite(rate) ? rate : 0;
   leg.when = text_of(j, "time");
-  if (!j.contains("leg")) return leg;
-  const nlohmann::json& said = j["leg"];
-  leg.from_step = whole_of(said, "from_step", leg.step);
-  leg.engine_bytes = whole_of(said, "planned_engine_bytes", -1);
-  leg.budget = whole_of(said, "budget_bytes", 0);
-  leg.machine = text_of(said, "machine");
-  leg.sentence = text_of(said, "plan");
-  if (const std::string began = text_of(said, "began"); !began.empty()) leg.when = began;
+  if (j.contains("leg")) read_leg(j["leg"], leg);
   return leg;
+}
+
+// Legs of which no line is logged: those that nothing was written of before they ended.
+void read_unlogged_legs(const std::string& path, ReportRun& run) {
+  if (!file_exists(path)) return;
+  std::vector<ReportLeg> legs;
+  LineReader in(path);
+  while (const auto line = in.next()) {
+    const nlohmann::json j = nlohmann::json::parse(*line, nullptr, false);
+    if (!j.is_object()) continue;
+    ReportLeg leg;
+    read_leg(j, leg);
+    leg.step = leg.from_step;
+    leg.logged = false;
+    // Of one that was gone back behind nothing is left.
+    while (!legs.empty() && legs.back().from_step >= leg.from_step) legs.pop_back();
+    legs.push_back(std::move(leg));
+  }
+  for (ReportLeg& leg : legs) {
+    const auto same = [&](const ReportLeg& other) {
+      return other.from_step == leg.from_step && other.when == leg.when;
+    };
+    if (std::any_of(run.legs.begin(), run.legs.end(), same)) continue;
+    // Behind all that was logged up to its step.
+    for (const ReportMetric& m : run.metrics)
+      if (m.step <= leg.from_step && std::isfinite(m.seconds))
+        leg.seconds = std::max(leg.seconds, std::nextafter(m.seconds, HUGE_VAL));
+    const auto at = std::find_if(run.legs.begin(), run.legs.end(), [&](const ReportLeg& other) {
+      return other.from_step > leg.from_step;
+    });
+    run.legs.insert(at, std::move(leg));
+  }
 }
 
 // A group of lines on its way.
@@ -257,6 +291,10 @@ double number_in_line(std::string_view line, std::string_view key) {
   return result.ec == std::errc() ? value : kNone;
 }
 
+void begin_leg(const std::string& folder, const std::string& leg, bool goes_on) {
+  LineFile(folder + "/" + kLegsFile, goes_on).write(leg + "\n");
+}
+
 ComparedRun read_compared_run(const std::string& folder) {
   ComparedRun out;
   ReportRun& run = out.run;
@@ -278,6 +316,7 @@ ComparedRun read_compared_run(const std::string& folder) {
   read_part(folder + "/plan.json", run,
             [&](const std::string& path) { run.model_text = text_of(object_of(path), "model"); });
   read_lines(folder + "/metrics.jsonl", run, greater);
+  read_unlogged_legs(folder + "/" + kLegsFile, run);
   int64_t global = -1, stated = 0;
   read_part(folder + "/trainer_state.json", run,
             [&](const std::string& path) { read_state(path, global, stated); });
@@ -290,6 +329,7 @@ ComparedRun read_compared_run(const std::string& folder) {
     const bool done = j.contains("finished") && j["finished"] == true;
     const int64_t last = run.metrics.empty() ? -1 : run.metrics.back().step;
     run.finished = done && global >= last;
+    run.failure = text_of(j, "failure");
   });
   read_part(folder + "/final/" + kFinalFacts, run, [&](const std::string& path) {
     run.final_step = whole_of(object_of(path), "step", -1);

@@ -215,19 +215,21 @@ std::string counted_text(Place place) {
 
 }  // namespace
 
-void TrainRun::write_memory_json(bool done) {
-  nlohmann::json j = {{"planned_engine_bytes", plan_.engine_bytes},
-                      {"measured_engine_bytes", session_->context().resident_bytes()},
-                      {"planned_host_bytes", plan_.host_bytes},
-                      {"measured_host_bytes", session_->context().host_resident_bytes()},
-                      {"planned_runtime_bytes", plan_.runtime_bytes},
-                      {"measured_runtime_bytes", runtime_measured_},
-                      {"measured_preparing_bytes", nullptr},
-                      {"measured_is", counted_text(plan_.place)},
-                      {"allocations_after_start", nullptr},
-                      {"transient_allocations", nullptr},
-                      {"finished", done},
-                      {"categories", plan_json(plan_)["categories"]}};
+void TrainRun::write_memory_json(bool done, const std::string& failure) {
+  nlohmann::json j = {
+      {"planned_engine_bytes", plan_.engine_bytes},
+      {"measured_engine_bytes", session_->context().resident_bytes()},
+      {"planned_host_bytes", plan_.host_bytes},
+      {"measured_host_bytes", session_->context().host_resident_bytes()},
+      {"planned_runtime_bytes", plan_.runtime_bytes},
+      {"measured_runtime_bytes", runtime_measured_},
+      {"measured_preparing_bytes", nullptr},
+      {"measured_is", counted_text(plan_.place)},
+      {"allocations_after_start", nullptr},
+      {"transient_allocations", nullptr},
+      {"finished", done},
+      {"failure", failure.empty() ? nlohmann::json(nullptr) : nlohmann::json(failure)},
+      {"categories", plan_json(plan_)["categories"]}};
   if (checkpoints_)
     j["checkpoints"] = {{"written", checkpoints_->written()},
                         {"bytes_each", checkpoints_->bytes()},
@@ -248,10 +250,10 @@ void TrainRun::write_memory_json(bool done) {
 }
 
 // What a run leaves that did not come to its end.
-void TrainRun::write_unfinished() {
+void TrainRun::write_unfinished(const std::string& failure) {
   if (lock_.lost()) return;
   write_state(config().output_dir);
-  write_memory_json(false);
+  write_memory_json(false, failure);
   write_report(false);
 }
 
@@ -321,22 +323,21 @@ void TrainRun::write_config() const {
   write_atomic(config().output_dir + "/config.resolved.yaml", resolved_yaml(saved));
 }
 
-// The command that goes on, with the run's own copy of a tokenizer that may be gone by then, unless
-// that copy is what is gone.
+// The command that goes on. It finds the run's own copy of a tokenizer that is gone by then.
 std::string TrainRun::resume_command() const {
   const std::string& dir = config().output_dir;
-  std::string text = fmt::format("snug train --config {} resume=latest",
-                                 shell_word(dir + "/config.resolved.yaml"));
-  if (setup_.tokenizer && !config().tokenizer.empty() &&
-      ::access((dir + "/tokenizer/tokenizer.json").c_str(), R_OK) == 0)
-    text += " " + shell_word("tokenizer=" + dir + "/tokenizer");
-  return text;
+  // A word with = is a key, and one that begins with a dash a flag.
+  if (dir.find('=') != std::string::npos)
+    return fmt::format("snug train --config {} resume=latest",
+                       shell_word(dir + "/config.resolved.yaml"));
+  return "snug train " + shell_word(dir.starts_with("-") ? "./" + dir : dir);
 }
 
 void TrainRun::start_log() {
   // The one that is there is of the leg before, which may have finished.
   if (resumed_) write_memory_json(false);
   leg_ = leg_text();
+  if (leads()) begin_leg(config().output_dir, leg_, resumed_.has_value());
   if (data_.rows) {
     log_->say(fmt::format("Data: {}; {} {} to train on, {} to evaluate", data_.text,
                           data_.train_samples, data_.rows->pairs().any() ? "pairs" : "rows",
@@ -423,14 +424,14 @@ int TrainRun::training_failed() {
            ? "other weights to begin with, or precision=fp32"
            : "a smaller learning_rate, max_grad_norm=1.0, or check the data",
        latest ? "; resume=latest goes on from " + *latest : "");
-  write_unfinished();
+  write_unfinished(diverged ? diverging_ : bad_weights_ + not_finite_);
   return 1;
 }
 
 // The run came to its end, and no step of it changed a weight: final/ would be the initial weights.
 int TrainRun::nothing_learned() {
   allocation_watch::stop();
-  write_unfinished();
+  write_unfinished("no step changed a weight");
   if (at_.untrained == at_.step) {
     tell(stderr,
          "data: expected at least one step with a target to train ({})\n"
@@ -484,7 +485,7 @@ bool TrainRun::rescue() {
     checkpoints_->set_output_dir(dir);
     log_->recover(dir);
     if (setup_.tokenizer) {
-      setup_.tokenizer->save(dir + "/tokenizer");
+      setup_.tokenizer->save(dir + "/tokenizer", setup_.model->spec().P);
       save_chat_files(config(), setup_.model_folder, setup_.tokenizer, dir + "/tokenizer");
     }
     write_config();

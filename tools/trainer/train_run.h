@@ -101,11 +101,11 @@ class TrainRun {
   void write_config() const;
   std::string resume_command() const;
   int64_t own_gpu_runtime() const;
-  void write_memory_json(bool finished);
+  void write_memory_json(bool finished, const std::string& failure = "");
   void write_report(bool finished);
   void refresh_report();
   std::string leg_text() const;
-  void write_unfinished();
+  void write_unfinished(const std::string& failure = "");
   void require_own_output() const;
   std::optional<std::string> own_latest() const;
   int stopped();

@@ -224,7 +224,7 @@ void TrainRun::prepare() {
     fs::remove_all(fmt::format("{}/{}/{}", dir, kRanksFolder, r), ignored);
   }
   if (setup_.tokenizer && leads()) {
-    setup_.tokenizer->save(dir + "/tokenizer");
+    setup_.tokenizer->save(dir + "/tokenizer", setup_.model->spec().P);
     save_chat_files(config(), setup_.model_folder, setup_.tokenizer, dir + "/tokenizer");
   }
   if (leads()) write_config();

@@ -24,6 +24,7 @@
 #include "tools/checkpoint/loss_watch.h"
 #include "tools/checkpoint/output_folder.h"
 #include "tools/checkpoint/pinning.h"
+#include "tools/cli/terminal.h"
 #include "tools/config/make_schedule.h"
 #include "tools/planner/batch_room.h"
 #include "tools/planner/offers.h"
@@ -336,7 +337,7 @@ int TrainRun::run() {
   if (resumed_) check_attention(*resumed_, plan_.attention, config());
   if (ranks_) ranks_->same("the plan", plan_hash(plan_) + resolved_yaml(config()));
   check_gpu_room(setup_.request.settings, plan_.engine_bytes);
-  tell(stdout, "{}", plan_text(plan_));
+  tell(stdout, "{}", fit_terminal(plan_text(plan_)));
   std::fflush(stdout);
   report_.op_times = forecast_times(setup_.request, plan_);
   report_.ladder = forecast_ladder(setup_.request, plan_, *search);

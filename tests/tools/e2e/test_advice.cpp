@@ -1,6 +1,7 @@
 // Advice, tried by following it: what a message says to do is done, and the message is gone.
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 
 #include "tests/tools/e2e/runs.h"
@@ -85,6 +86,50 @@ TEST(Advice, OfAModelThatIsARun) {
   EXPECT_EQ(path.code, 2);
   EXPECT_FALSE(has(path.err, "qwen")) << path.err;
   EXPECT_TRUE(has(path.err, "no/where, where there is no folder")) << path.err;
+}
+
+TEST(Advice, OfWordsThatAreNoKeys) {
+  const Workspace w;
+  w.trained("run", {"max_steps=2"});
+  const std::string dir = w.path("run");
+  // A run of nearly that name; a key; a file.
+  follow({"train", w.path("rnu")}, "which is no folder, no file and no key",
+         "did you mean " + dir + "?", {"train", dir});
+  std::vector<std::string> plain = w.train_arguments("more", {"max_steps=2", "overwrite=true"});
+  follow(joined(plain, {"seed"}), "\"seed\" (command line), a key without a value", "seed=7",
+         joined(plain, {"seed=7"}));
+  const std::string config = dir + "/config.resolved.yaml";
+  follow({"train", config, "output_dir=" + w.path("again")}, "(command line), a file",
+         "--config " + config, {"train", "--config", config, "output_dir=" + w.path("again")});
+  const Outcome none = run({"train", "zzzzzz"});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_TRUE(
+      has(none.err, "expected the folder of a run to go on with, --config FILE, or key=value"))
+      << none.err;
+  // Two names of one run.
+  follow({"report", dir, dir + "/../run"}, "which are one", "snug report " + dir, {"report", dir});
+}
+
+// What is stopped says how it goes on, and that works as it is.
+TEST(Advice, OfARunThatWasStopped) {
+  const Workspace w;
+  for (const char* name : {"plain", "lr=0.1", "two words"}) {
+    Child child(w.train_arguments(name, {"max_steps=100000"}));
+    ASSERT_TRUE(child.read_until("step      5/"));
+    child.send(SIGINT);
+    const Outcome stopped = child.finish();
+    ASSERT_EQ(stopped.code, 75) << stopped.err;
+    const std::string mark = "To go on: snug ";
+    const size_t at = stopped.out.find(mark);
+    ASSERT_NE(at, std::string::npos) << stopped.out;
+    const std::string command =
+        stopped.out.substr(at + mark.size(), stopped.out.find('\n', at) - at - mark.size());
+    const Outcome on =
+        shell("\"$SNUG\" " + command + " max_steps=" +
+              std::to_string(
+                  1 + w.json(std::string(name) + "/trainer_state.json")["global_step"].get<int>()));
+    EXPECT_EQ(on.code, 0) << command << "\n" << on.err;
+  }
 }
 
 TEST(Advice, OfFilesThatArePacked) {

@@ -215,7 +215,15 @@ TEST(Inspect, StrangersAreExplained) {
   EXPECT_NE(here.err.find("  try:   snug inspect .\n"), std::string::npos) << here.err;
   refused(w.path("run/plan.json"), {"tokenizer"});
   for (const char* name : {"run/memory.json", "run/metrics.jsonl"})
-    refused(w.path(name), {kinds, "JSON without the \"model\" of a tokenizer"});
+    refused(w.path(name),
+            {"the folder of a run", "one file of it", "snug inspect " + w.path("run")});
+  spill(w.path("some.json"), "{}");
+  refused(w.path("some.json"), {kinds, "JSON without the \"model\" of a tokenizer"});
+  // A run whose memory.json is torn is looked at all the same.
+  spill(w.path("run/memory.json"), "{\"finished\": tr");
+  const Outcome torn = run({"inspect", w.path("run")});
+  EXPECT_EQ(torn.code, 0) << torn.err;
+  EXPECT_NE(torn.out.find("memory.json is left out: "), std::string::npos) << torn.out;
   spill(w.path("x.gguf"), "GGUF\3");
   refused(w.path("x.gguf"), {"the version at byte 4"});
   spill(w.path("x.safetensors"), "12345");

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <set>
 
 #include "tests/tools/e2e/runs.h"
 
@@ -268,6 +269,29 @@ TEST(Machine, WordsThatAreNoBenchmark) {
   const Outcome nowhere = shell("env -u HOME -u XDG_CACHE_HOME $SNUG calibrate");
   EXPECT_EQ(nowhere.code, 2);
   EXPECT_NE(nowhere.err.find("XDG_CACHE_HOME or HOME"), std::string::npos) << nowhere.err;
+}
+
+// Products by the layer whose weight they multiply, and by their direction.
+TEST(Machine, BenchNamesProducts) {
+  const Outcome o = run({"bench", "ops",
+                         "model={type: gpt2, n_layer: 2, n_embd: 16, n_head: 2, "
+                         "n_positions: 16, vocab_size: 300}",
+                         "max_length=16", "global_batch_size=2", "threads=1", "memory=64MiB",
+                         "--repeat", "2", "--json"});
+  ASSERT_EQ(o.code, 0) << o.err;
+  std::set<std::string> products, others;
+  const Json said = Json::parse(o.out);
+  for (const Json& op : said["ops"])
+    (op["op"] == "matmul" ? products : others).insert(op["of"].get<std::string>());
+  std::set<std::string> all;
+  for (const char* layer : {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj", "head"})
+    for (const char* direction : {" x W^T", " dy W", " dy^T x"}) {
+      const std::string of = std::string(layer) + direction;
+      // Forward some are one op with what follows them.
+      EXPECT_TRUE(products.contains(of) || others.contains(of)) << of;
+      all.insert(of);
+    }
+  for (const std::string& of : products) EXPECT_TRUE(all.contains(of)) << of;
 }
 
 }  // namespace

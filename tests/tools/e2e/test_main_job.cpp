@@ -106,16 +106,32 @@ TEST(MainJob, TrainWritesEverything) {
     EXPECT_NE(counted.find(part), std::string::npos) << counted;
   EXPECT_EQ(outcome.err, "");
   EXPECT_NE(outcome.out.find("planned = measured: "), std::string::npos);
-  for (const char* name :
-       {"config.resolved.yaml", "plan.json", "metrics.jsonl", "memory.json", "report.html",
-        "checkpoint-30/model.safetensors", "checkpoint-30/optimizer.safetensors",
-        "checkpoint-30/trainer_state.json", "checkpoint-30/snug_state.json", "trainer_state.json",
-        "metrics.csv", "checkpoint-30/COMPLETE", "checkpoint-30/config.json", "final/config.json",
-        "final/model.safetensors", "final/tokenizer.json", "final/tokenizer_config.json",
-        "final/vocab.json", "final/merges.txt"})
+  for (const char* name : {"config.resolved.yaml",
+                           "plan.json",
+                           "metrics.jsonl",
+                           "memory.json",
+                           "report.html",
+                           "checkpoint-30/model.safetensors",
+                           "checkpoint-30/optimizer.safetensors",
+                           "checkpoint-30/trainer_state.json",
+                           "checkpoint-30/snug_state.json",
+                           "trainer_state.json",
+                           "metrics.csv",
+                           "checkpoint-30/COMPLETE",
+                           "checkpoint-30/config.json",
+                           "final/config.json",
+                           "final/model.safetensors",
+                           "final/tokenizer.json",
+                           "final/tokenizer_config.json",
+                           "final/vocab.json",
+                           "final/merges.txt",
+                           "legs.jsonl"})
     EXPECT_TRUE(exists(w.path(std::string("run/") + name))) << name;
   for (const std::string& name : listing(w.path("run")))
     EXPECT_EQ(name.find(".tmp"), std::string::npos) << name;
+  // What AutoTokenizer cuts texts at.
+  EXPECT_EQ(w.json("run/final/tokenizer_config.json")["model_max_length"],
+            w.json("run/final/config.json")["n_positions"]);
   expect_planned_is_measured(w, "run");
   EXPECT_EQ(w.json("run/memory.json")["categories"], w.json("run/plan.json")["categories"]);
 

@@ -41,18 +41,18 @@ Outcome displaced(const Workspace& w, const std::vector<std::string>& more) {
 
 TEST(Places, ACheckpointWhoseFolderIsGone) {
   const Workspace w;
-  expect_said(displaced(w, {"save_steps=6"}), 1,
-              {"device: expected the output_dir " + w.path("run") + " that this run began in",
-               "found: another folder or file of that name",
-               "then:  snug train --config " + w.path("run-")});
+  expect_said(
+      displaced(w, {"save_steps=6"}), 1,
+      {"device: expected the output_dir " + w.path("run") + " that this run began in",
+       "found: another folder or file of that name", "then:  snug train " + w.path("run-")});
 }
 
 TEST(Places, AModelFolderWhoseFolderIsGone) {
   const Workspace w;
-  expect_said(displaced(w, {"save_steps=0", "output_dir=" + w.path("run/")}), 1,
-              {"device: expected the output_dir " + w.path("run/") + " that this run began in",
-               "found: another folder or file of that name",
-               "then:  snug train --config " + w.path("run-")});
+  expect_said(
+      displaced(w, {"save_steps=0", "output_dir=" + w.path("run/")}), 1,
+      {"device: expected the output_dir " + w.path("run/") + " that this run began in",
+       "found: another folder or file of that name", "then:  snug train " + w.path("run-")});
 }
 
 TEST(Places, TextThatCannotBeRead) {

@@ -217,12 +217,55 @@ TEST(PlanCommand, SaysWhatTheBudgetCosts) {
   const Json tight = Json::parse(run(joined(kGpt2, {"memory=" + least, "--json"})).out);
   EXPECT_TRUE(tight["fits"].get<bool>());
   EXPECT_GT(tight["price"]["slower_than_unlimited"], 0.0);
-  EXPECT_NE(tight["sentence"].get<std::string>().find("slower than without a budget"),
+  EXPECT_NE(tight["sentence"].get<std::string>().find("fewer tokens/s than without a budget"),
             std::string::npos);
   EXPECT_FALSE(tight["solver"]["result"].get<std::string>().empty());
   const Outcome text = run(joined(kGpt2, {"memory=" + least}));
   EXPECT_NE(text.out.find("the budget costs"), std::string::npos) << text.out;
   EXPECT_NE(text.out.find("1.00 GiB more"), std::string::npos) << text.out;
+}
+
+// Memory that was not set is taken up to where more brings less than 1 %; what that line names has
+// the tokens/s that it says.
+TEST(PlanCommand, MemoryThatWasNotSetIsNotAllTaken) {
+  const std::vector<std::string> plan = {
+      "plan",           "model={type: gpt2, n_layer: 4, n_embd: 128, n_head: 4, n_positions: 256}",
+      "max_length=256", "global_batch_size=64",
+      "threads=1",      "--json"};
+  const Json small = Json::parse(run(plan).out);
+  ASSERT_TRUE(small["fits"].get<bool>());
+  ASSERT_FALSE(small["fastest"].is_null()) << small["sentence"];
+  const int64_t all = small["fastest"]["memory"];
+  EXPECT_LT(small["engine_bytes"].get<int64_t>(), all / 2);
+  const Json fast = Json::parse(run(joined(plan, {"memory=" + std::to_string(all)})).out);
+  EXPECT_TRUE(fast["fastest"].is_null());
+  const double here = small["predicted_tokens_per_second"],
+               there = fast["predicted_tokens_per_second"],
+               said = small["fastest"]["predicted_tokens_per_second"];
+  EXPECT_NEAR(there, said, 1e-3 * said);
+  EXPECT_LE(there, 1.01 * here);
+  // And no smaller one is as fast.
+  const int64_t less =
+      small["engine_bytes"].get<int64_t>() * 94 / 100 + small["runtime_bytes"].get<int64_t>();
+  const Json smaller = Json::parse(run(joined(plan, {"memory=" + std::to_string(less)})).out);
+  EXPECT_TRUE(!smaller["fits"].get<bool>() ||
+              1.01 * smaller["predicted_tokens_per_second"].get<double>() < there);
+}
+
+// The picture begins and ends with what was asked, whatever fits and has a plan of its own.
+TEST(PlanCommand, ThePictureOfASweepCoversWhatWasAsked) {
+  const Workspace w;
+  const Outcome o = run(joined(kGpt2, {"--sweep", "1..64GiB/7", "--svg", w.path("ladder.svg")}));
+  ASSERT_EQ(o.code, 0) << o.err;
+  ASSERT_NE(o.out.find("   1.00 GiB  does not fit"), std::string::npos) << o.out;
+  ASSERT_NE(o.out.find("are left out"), std::string::npos) << o.out;
+  const std::string picture = slurp(w.path("ladder.svg"));
+  EXPECT_NE(picture.find("<text x=\"70.0\" y=\"328\" text-anchor=\"middle\">1.00 GiB<"),
+            std::string::npos)
+      << picture;
+  EXPECT_NE(picture.find("<text x=\"700.0\" y=\"328\" text-anchor=\"end\">64.00 GiB<"),
+            std::string::npos)
+      << picture;
 }
 
 TEST(PlanCommand, ARunSaysWhatWasPredictedAndWhatCame) {

@@ -138,6 +138,13 @@ TEST_F(Preferences, PreviewShowsBothAnswers) {
   EXPECT_NE(o.out.find("\nchosen, "), std::string::npos) << o.out;
   EXPECT_NE(o.out.find("{{ the cat"), std::string::npos) << o.out;
   EXPECT_NE(o.out.find("\nrejected, "), std::string::npos) << o.out;
+  // To look at the data no adapter is needed.
+  std::erase_if(words, [](const std::string& word) {
+    return word.starts_with("peft=") || word.starts_with("lora") || word.starts_with("target");
+  });
+  const Outcome plain = run(words);
+  EXPECT_EQ(plain.code, 0) << plain.err;
+  EXPECT_EQ(plain.out, o.out);
 }
 
 TEST_F(Preferences, WhatIsRefused) {

@@ -90,6 +90,51 @@ TEST(Story, AFinishedRunThatGoesOn) {
   says(slurp(w.path("run/report.html")));
 }
 
+// A start that was killed before it logged a step is on the page; and not once another began there.
+TEST(Story, ALegThatLoggedNothing) {
+  const Workspace w;
+  w.trained("run", {"save_steps=6", "max_steps=6"});
+  {
+    Child child({"train", w.path("run"), "max_steps=1000000", "logging_steps=1000000"});
+    ASSERT_TRUE(child.read_until("started in "));
+    child.send(SIGKILL);
+    child.finish();
+  }
+  const auto page = [&] {
+    EXPECT_EQ(run({"report", w.path("run")}).code, 0);
+    return slurp(w.path("run/report.html"));
+  };
+  std::string drawn = page();
+  EXPECT_TRUE(has(drawn, "<tr><th scope=\"row\">6</th>")) << drawn;
+  EXPECT_TRUE(has(drawn, "No step of it is logged. ")) << drawn;
+  EXPECT_TRUE(has(drawn, "what the plan of their leg has (2 legs)"));
+  ASSERT_EQ(run({"train", w.path("run"), "max_steps=9", "logging_steps=1"}).code, 0);
+  drawn = page();
+  EXPECT_TRUE(has(drawn, "<tr><th scope=\"row\">6</th>"));
+  EXPECT_FALSE(has(drawn, "No step of it is logged. "));
+  EXPECT_TRUE(has(drawn, "(2 legs)"));
+}
+
+// Why a run ended whose loss is not finite, on its page, beside others and in what inspect says.
+TEST(Story, ADivergedRunSaysSo) {
+  const Workspace w;
+  const Outcome o =
+      w.train("run", {"learning_rate=1e30", "max_grad_norm=0", "max_steps=40", "logging_steps=1"});
+  ASSERT_EQ(o.code, 1) << o.out;
+  const std::string page = slurp(w.path("run/report.html"));
+  EXPECT_TRUE(has(page, "<p class=\"verdict bad\"><b>failed:</b> ")) << page;
+  EXPECT_TRUE(has(page, " is not finite at step ")) << page;
+  EXPECT_FALSE(has(page, "unfinished:"));
+  EXPECT_TRUE(has(run({"inspect", w.path("run")}).out, " is not finite at step "));
+  w.trained("good");
+  ASSERT_EQ(run({"report", w.path("good"), w.path("run"), "--output", w.path("both.html")}).code,
+            0);
+  EXPECT_TRUE(has(slurp(w.path("both.html")), "failed: "));
+  // Gone on with, it is a run like others.
+  ASSERT_EQ(w.train("run", {"overwrite=true"}).code, 0);
+  EXPECT_FALSE(has(slurp(w.path("run/report.html")), "failed:"));
+}
+
 TEST(Story, AKilledRunHasItsPage) {
   const Workspace w;
   {

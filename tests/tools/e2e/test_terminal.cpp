@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
@@ -135,9 +136,52 @@ TEST(Terminal, SizesPlacesAndStandardInput) {
   EXPECT_FALSE(has(run({"plan", "model=gpt2", "memory=4GiB", "threads=3"}).err, "OMP_NUM"));
 }
 
+// Lines that are longer than the terminal though their words are not.
+std::vector<std::string> too_long(const std::string& out, size_t columns) {
+  std::vector<std::string> lines;
+  std::istringstream text(out);
+  for (std::string line; std::getline(text, line);) {
+    size_t width = 0, longest = 0, word = 0;
+    for (const char c : line) {
+      const bool begins = (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+      width += begins;
+      word = c == ' ' ? 0 : word + begins;
+      longest = std::max(longest, word);
+    }
+    if (width > columns && longest + 14 < columns) lines.push_back(line);
+  }
+  return lines;
+}
+
+TEST(Terminal, HelpAndTablesFitNarrowOnes) {
+  const Workspace w;
+  const Environment columns("COLUMNS", "40");
+  const std::vector<std::vector<std::string>> commands = {
+      {"--help"},
+      {"train", "--help"},
+      {"plan", "--help"},
+      {"data", "preview", "--help"},
+      {"plan", "model=gpt2", "memory=8GiB", "max_length=256", "global_batch_size=2"},
+      {"plan", "model=gpt2", "max_length=256", "global_batch_size=2", "--sweep", "2..4GiB/3"}};
+  for (const std::vector<std::string>& command : commands) {
+    const Outcome o = run(command);
+    EXPECT_EQ(o.code, 0) << o.err;
+    EXPECT_EQ(too_long(o.out, 40), std::vector<std::string>()) << command[0];
+  }
+  // A command of an example is one that a shell takes, over several lines.
+  const std::string help = run({"train", "--help"}).out;
+  const size_t at = help.find("  snug train model=gpt2"),
+               end = help.find("\n  snug train run1", at);
+  ASSERT_NE(end, std::string::npos) << help;
+  const Outcome words = shell("set -- " + help.substr(at + 2, end - at - 2) + "; echo $#");
+  EXPECT_EQ(words.out, "8\n") << help.substr(at, end - at);
+}
+
 TEST(Terminal, HelpHasAnIndex) {
   const Outcome o = run({"train", "--help"});
   EXPECT_EQ(o.code, 0);
+  // Whole sentences, also behind a semicolon or a colon.
+  EXPECT_TRUE(has(o.out, "files, folders or globs: text, .jsonl")) << o.out;
   EXPECT_TRUE(has(o.out, "ten that most runs set"));
   EXPECT_TRUE(has(o.out, "index of the sections"));
   EXPECT_TRUE(has(o.out, "--example"));
@@ -156,13 +200,16 @@ TEST(Terminal, ExamplesRun) {
       w.path("chats.jsonl"),
       R"({"messages": [{"role": "user", "content": "the"}, {"role": "assistant", "content": "a"}]})"
       "\n");
+  spill(w.path("pairs.jsonl"), R"({"prompt": "the", "chosen": " cat", "rejected": " dog"})"
+                               "\n");
   const std::vector<std::pair<const char*, std::vector<std::string>>> rows = {
       {"pretrain", {"max_steps=3", "model.n_embd=48", "model.n_layer=1"}},
       {"fine-tune", {"max_steps=3"}},
       {"lora", {"max_steps=3"}},
       {"ranks", {"max_steps=3"}},
       {"classify", {"max_steps=3", "max_length=64"}},
-      {"chat", {"max_steps=3", "max_length=64"}}};
+      {"chat", {"max_steps=3", "max_length=64"}},
+      {"dpo", {"max_steps=3", "max_length=64"}}};
   for (const auto& [name, more] : rows) {
     if (std::string_view(name) == "chat") {
       fs::copy(w.path("pretrained/final"), w.path("chat-folder"), fs::copy_options::recursive);
